@@ -1,0 +1,236 @@
+/*
+ * vmem: more GPU memory than the GPU has.
+ *
+ * The C interface, and the only ABI. One reserved range of virtual addresses holds every allocation. A page of it is
+ * kept in GPU memory (HBM), in pinned host memory, or in a slower tier, and moves between them while its address stays.
+ *
+ * Contract. Pointers returned by vmem_malloc are device pointers. GPU work may touch them only between vmem_acquire and
+ * vmem_release, which name the ranges, the access and the stream:
+ *
+ *     vmem_range r = {x, bytes, VMEM_READ_WRITE};
+ *     vmem_acquire(&r, 1, stream);          // on return, work queued on `stream` may use the range
+ *     kernel<<<..., stream>>>(x);           // queue any number of launches and copies
+ *     vmem_release(&r, 1, stream);          // everything queued on `stream` so far is the last use
+ *
+ * Neither call waits for the GPU to finish; pages stay where they are until the work queued before the release is done.
+ * Work outside acquire and release, or a write to a range acquired for reading, ends in an illegal-address error of the
+ * GPU; it is never silently lost. The CPU must not dereference these pointers: use vmem_read and vmem_write.
+ *
+ * Threads. Every function may be called from any thread; a range is released by the thread that acquired it. The handle
+ * 0 and CU_STREAM_LEGACY name the legacy default stream, CU_STREAM_PER_THREAD the calling thread's. A stream passed to vmem
+ * must stay valid until vmem_stream_close was called for it. Streams in capture cannot be used with acquire or release.
+ *
+ * Errors. Every function returns a status; vmem_last_error() gives the calling thread's last failure in words: what was
+ * asked, what there was, and what to do. A failed call changes nothing. After fork, the child gets VMEM_ERROR_FORKED.
+ */
+#ifndef VMEM_VMEM_H
+#define VMEM_VMEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define VMEM_API __attribute__((visibility("default")))
+#else
+#define VMEM_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The same type as CUstream and cudaStream_t. */
+struct CUstream_st;
+typedef struct CUstream_st* vmem_stream;
+
+typedef enum vmem_status {
+  VMEM_OK = 0,
+  VMEM_ERROR_INVALID_VALUE = 1,    /* an argument is out of its range; the message names it */
+  VMEM_ERROR_INVALID_OPTION = 2,   /* an option is unknown, malformed, or contradicts another or the machine */
+  VMEM_ERROR_NOT_INITIALIZED = 3,  /* vmem_init has not succeeded, or vmem_shutdown has run */
+  VMEM_ERROR_ALREADY_INITIALIZED = 4,
+  VMEM_ERROR_INVALID_POINTER = 5,  /* not an allocation's address: foreign, freed, interior or past the end */
+  VMEM_ERROR_INVALID_RANGE = 6,    /* the range leaves its allocation */
+  VMEM_ERROR_NOT_ACQUIRED = 7,     /* the calling thread does not hold this range */
+  VMEM_ERROR_IN_USE = 8,           /* the range is held by an acquire */
+  VMEM_ERROR_OUT_OF_MEMORY = 9,    /* every tier is full; the message gives each tier's use and budget */
+  VMEM_ERROR_ADDRESS_SPACE = 10,   /* the reserved address range is used up */
+  VMEM_ERROR_LOST = 11,            /* no valid copy of a page is left */
+  VMEM_ERROR_TIMEOUT = 12,         /* a deadline passed */
+  VMEM_ERROR_UNSUPPORTED = 13,     /* the machine, driver or stream state cannot do this */
+  VMEM_ERROR_NO_DRIVER = 14,       /* no usable CUDA driver */
+  VMEM_ERROR_DRIVER = 15,          /* the driver failed a call; the message names the call and its result */
+  VMEM_ERROR_DEVICE_LOST = 16,     /* the CUDA context was reset or had a fatal error; only vmem_shutdown is possible */
+  VMEM_ERROR_FORKED = 17,          /* called in the child of a process that had initialised vmem */
+  VMEM_ERROR_INTERNAL = 18
+} vmem_status;
+
+/* A static string for a status; never NULL. */
+VMEM_API const char* vmem_status_string(vmem_status status);
+/* The calling thread's last failure, as a sentence; "" if none. Valid until the thread's next vmem call. */
+VMEM_API const char* vmem_last_error(void);
+/* "MAJOR.MINOR.PATCH" of the library. */
+VMEM_API const char* vmem_version(void);
+
+/* ---- start and end ------------------------------------------------------------------------------------------- */
+
+typedef struct vmem_option {
+  const char* name;  /* as in `vmem options`, e.g. "hbm" */
+  const char* value; /* e.g. "16GiB" */
+} vmem_option;
+
+/*
+ * Starts the runtime for this process: loads the CUDA driver, retains the primary contexts of the devices in use, reserves
+ * the address range and starts the mover thread. Options not named here are taken from the environment (VMEM_HBM for
+ * "hbm"), then from their defaults.
+ *   options: `count` options, may be NULL when count is 0
+ * Errors: INVALID_OPTION, NO_DRIVER, UNSUPPORTED (no virtual memory management), ADDRESS_SPACE, ALREADY_INITIALIZED.
+ */
+VMEM_API vmem_status vmem_init(const vmem_option* options, size_t count);
+/*
+ * Waits for the work queued before it, gives everything back and ends the runtime. Allocations still live are freed.
+ * Errors: NOT_INITIALIZED, IN_USE (ranges are still acquired), FORKED.
+ */
+VMEM_API vmem_status vmem_shutdown(void);
+
+/* ---- memory -------------------------------------------------------------------------------------------------- */
+
+/*
+ * Allocates `bytes` bytes of virtual GPU memory of `device` (CUDA ordinal), aligned to 256 bytes, contents undefined.
+ * Backing is committed now: a later acquire cannot run out of memory. With `stream`, memory freed on the same stream is
+ * reused at once, in stream order; memory freed on others is reused when their work is complete.
+ *   out: where the pointer goes; unchanged on failure
+ *   bytes: 1 to the size of the address space
+ * Errors: INVALID_VALUE (NULL out, 0 bytes, unknown device), OUT_OF_MEMORY, ADDRESS_SPACE.
+ */
+VMEM_API vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stream stream);
+/*
+ * Frees an allocation. Work queued on `stream` before the call, and work covered by releases, may still be running: the
+ * memory is reused only after it. Its contents are never written back. NULL is ignored.
+ * Errors: INVALID_POINTER, IN_USE (a thread still holds a range of it; nothing is freed).
+ */
+VMEM_API vmem_status vmem_free(void* ptr, vmem_stream stream);
+
+/* Access, for vmem_range. VMEM_WRITE implies that bytes not written keep their value. */
+#define VMEM_READ 1u
+#define VMEM_WRITE 2u
+#define VMEM_READ_WRITE 3u
+/* With VMEM_WRITE: every byte of the range will be written before it is read, so its old contents need not be fetched.
+ * Pages only partly inside the range keep their contents. */
+#define VMEM_DISCARD 4u
+
+typedef struct vmem_range {
+  void* ptr;       /* anywhere inside an allocation */
+  size_t bytes;    /* at least 1; the range lies in one allocation */
+  uint32_t access; /* VMEM_READ, VMEM_WRITE, VMEM_READ_WRITE, VMEM_WRITE | VMEM_DISCARD */
+  uint32_t reserved; /* 0 */
+} vmem_range;
+
+/*
+ * Makes ranges usable by work queued on `stream` after the call: mapped, and up to date in stream order. Pages are
+ * brought into HBM as far as its budget allows; the rest is mapped in place in host memory, at the same address. If no
+ * HBM can be had because unfinished work holds all of it, waits until the GPU made no progress for the option
+ * "acquire_wait", then serves in place. Holds are counted: acquiring twice needs two releases.
+ * All or nothing: on failure no range is held.
+ * Errors: INVALID_VALUE, INVALID_POINTER, INVALID_RANGE, LOST, OUT_OF_MEMORY (in-place service needed and impossible),
+ * UNSUPPORTED (capturing stream), DEVICE_LOST.
+ */
+VMEM_API vmem_status vmem_acquire(const vmem_range* ranges, size_t count, vmem_stream stream);
+/*
+ * Ends holds of the calling thread: all work queued on `stream` so far counts as using the ranges. `ptr` and `bytes` equal
+ * those of the acquire; access is ignored. All or nothing.
+ * Errors: NOT_ACQUIRED, INVALID_VALUE.
+ */
+VMEM_API vmem_status vmem_release(const vmem_range* ranges, size_t count, vmem_stream stream);
+/*
+ * Tells vmem that `stream` will be destroyed or not be used with vmem again. Call it before cuStreamDestroy. Does not
+ * wait. A stream vmem has not seen is ignored.
+ */
+VMEM_API vmem_status vmem_stream_close(vmem_stream stream);
+
+/*
+ * Asks for a range to be brought into HBM ahead of need, as far as that costs nothing that is needed sooner. Returns at
+ * once; a hint, never an error for lack of space.
+ * Errors: INVALID_POINTER, INVALID_RANGE.
+ */
+VMEM_API vmem_status vmem_prefetch(const void* ptr, size_t bytes);
+
+typedef enum vmem_advice {
+  VMEM_ADVISE_NORMAL = 0,        /* takes back the other advice for the pages */
+  VMEM_ADVISE_READ_MOSTLY = 1,   /* keep the host copy while the page is in HBM: eviction then costs no copy */
+  VMEM_ADVISE_PREFER_HBM = 2,    /* evict other pages first */
+  VMEM_ADVISE_PREFER_HOST = 3,   /* evict these pages first */
+  VMEM_ADVISE_PIN = 4,           /* bring into HBM and keep there; fails if the budget does not allow it */
+  VMEM_ADVISE_IN_PLACE = 5,      /* serve acquires in place in host memory, never move to HBM */
+  VMEM_ADVISE_EVICT = 6          /* move out of HBM now what is not in use; a one-time request */
+} vmem_advice;
+/*
+ * Advice for the pages that the range touches; pages are whole, so a page's other bytes are affected too.
+ * Errors: INVALID_VALUE, INVALID_POINTER, INVALID_RANGE, OUT_OF_MEMORY (PIN beyond the budget), UNSUPPORTED (IN_PLACE
+ * without mappable host memory or on an allocation too small to have pages of its own).
+ */
+VMEM_API vmem_status vmem_advise(const void* ptr, size_t bytes, vmem_advice advice);
+
+/*
+ * Copies `bytes` bytes in stream order; each side is vmem memory or any pointer CUDA accepts. Acquires and releases what it
+ * touches, in pieces, and splits the copy where pages lie in different tiers. Either side may be larger than HBM.
+ * Pageable host memory makes the call synchronous, as with cuMemcpyAsync.
+ * Errors: as vmem_acquire; INVALID_VALUE for overlapping ranges.
+ */
+VMEM_API vmem_status vmem_memcpy(void* dst, const void* src, size_t bytes, vmem_stream stream);
+/* Sets `bytes` bytes to `value` (its low 8 bits), in stream order. Errors: as vmem_acquire. */
+VMEM_API vmem_status vmem_memset(void* ptr, int value, size_t bytes, vmem_stream stream);
+
+/*
+ * Copy between host memory and vmem memory where it lies, using no HBM. Wait for the work that was released on the pages
+ * before, and return when the copy is done. The range may span any number of pages.
+ * Errors: INVALID_POINTER, INVALID_RANGE, INVALID_VALUE, IN_USE (vmem_write on pages held by an acquire), LOST, OUT_OF_MEMORY.
+ */
+VMEM_API vmem_status vmem_read(void* host_dst, const void* src, size_t bytes);
+VMEM_API vmem_status vmem_write(void* dst, const void* host_src, size_t bytes);
+
+/* ---- what there is ------------------------------------------------------------------------------------------- */
+
+typedef struct vmem_pointer_info {
+  void* base;              /* start of the allocation that holds the pointer */
+  size_t bytes;            /* its size as asked for */
+  size_t page_bytes;       /* its page size */
+  int device;              /* CUDA ordinal */
+  uint32_t shared_pages;   /* 1: a small allocation, whose pages hold others too */
+  size_t bytes_hbm;        /* of its pages: bytes in HBM, */
+  size_t bytes_host_mapped;/* mapped in place in host memory, */
+  size_t bytes_host;       /* only in host memory, not mapped, */
+  size_t bytes_unbacked;   /* never written, so nowhere, */
+  size_t bytes_lost;       /* without a copy */
+} vmem_pointer_info;
+/* Errors: INVALID_POINTER, INVALID_VALUE. Figures are a snapshot. */
+VMEM_API vmem_status vmem_query(const void* ptr, vmem_pointer_info* info);
+
+typedef struct vmem_statistics {
+  uint32_t struct_bytes;      /* set by the caller to sizeof(vmem_statistics) */
+  int32_t device_count;       /* devices in use */
+  uint32_t emulated;          /* 1: the emulated driver */
+  uint32_t reserved;
+  uint64_t space_bytes;       /* address range reserved */
+  uint64_t allocated_bytes;   /* live allocations, as asked for */
+  uint64_t committed_bytes;   /* backing committed for them */
+  uint64_t hbm_budget_bytes, hbm_used_bytes;   /* sums over devices */
+  uint64_t host_budget_bytes, host_used_bytes;
+  uint64_t metadata_bytes;    /* page table and its bookkeeping */
+  uint64_t pages;             /* live pages */
+  uint64_t acquires, acquire_misses, in_place_acquires, acquire_waits;
+  uint64_t migrated_in_bytes, migrated_out_bytes; /* host to HBM, HBM to host */
+  uint64_t dropped_bytes;     /* evicted without a copy, because the host copy was current */
+  uint64_t prefetched_bytes, prefetched_used_bytes;
+  uint64_t evictions, eviction_cancels, maps, unmaps, frames_created;
+} vmem_statistics;
+/* Errors: INVALID_VALUE (NULL, or an unknown struct_bytes). */
+VMEM_API vmem_status vmem_stats(vmem_statistics* out);
+
+/* Blocks until every move under way is complete and the mover is idle. For tests and measurements. */
+VMEM_API vmem_status vmem_quiesce(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
