@@ -1,0 +1,64 @@
+# make demo: install what is missing, build, run.  make test: everything that has to hold before a change is kept.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+JOBS ?= $(shell nproc)
+DEMO ?= build/release/bin/vmem bench demo
+PREFIX ?= /usr/local
+RELEASE := build/release
+
+# Compilations are shared by checkouts in other folders.
+export CCACHE_BASEDIR := $(CURDIR)
+export CCACHE_NOHASHDIR := 1
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@echo '  variables: JOBS=$(JOBS) PREFIX=$(PREFIX) DEMO="$(DEMO)"'
+
+.PHONY: demo
+demo: ## build, and show what vmem does, on the GPUs of this machine or the emulated one
+	@scripts/bootstrap.sh
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release -j $(JOBS) --target bin/vmem lib/libvmem_emu.so
+	$(DEMO)
+
+.PHONY: test
+test: ## everything: tests in the release and sanitizer builds, format check, linter
+	@scripts/bootstrap.sh --lint
+	@JOBS=$(JOBS) scripts/check.sh
+
+.PHONY: build
+build: ## the release build, in build/release
+	@scripts/bootstrap.sh
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release -j $(JOBS)
+
+.PHONY: debug
+debug: ## the debug build, in build/debug
+	@scripts/bootstrap.sh
+	@cmake --preset debug >/dev/null
+	@cmake --build --preset debug -j $(JOBS)
+
+.PHONY: format
+format: ## lay out all sources
+	@scripts/bootstrap.sh --lint
+	@scripts/format.sh
+
+.PHONY: lint
+lint: build ## format check and clang-tidy; unchanged files are not linted again
+	@scripts/bootstrap.sh --lint
+	@scripts/format.sh --check
+	@scripts/lint.py --jobs $(JOBS)
+
+.PHONY: dist
+dist: build ## a folder in dist/ that runs on other x86-64 Linux machines
+	@scripts/dist.sh
+
+.PHONY: install
+install: build ## libraries, program and headers into PREFIX
+	@cmake --install $(RELEASE) --prefix $(PREFIX) --strip
+
+.PHONY: clean
+clean: ## remove what was built
+	@rm -rf build dist .cache

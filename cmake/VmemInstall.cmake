@@ -1,0 +1,30 @@
+# What an installation holds, relative to its prefix: the two libraries, the program, the public headers, and the files by
+# which CMake and pkg-config find them. Third parties are inside the libraries, so the package files name none.
+include(CMakePackageConfigHelpers)
+
+add_library(vmem::vmem ALIAS vmem)
+target_include_directories(vmem PUBLIC
+  "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+target_link_options(vmem PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/vmem.map")
+set_target_properties(vmem PROPERTIES
+  SOVERSION 0
+  VERSION "${PROJECT_VERSION}"
+  LINK_DEPENDS "${PROJECT_SOURCE_DIR}/cmake/vmem.map")
+
+install(TARGETS vmem EXPORT vmemTargets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(TARGETS vmem_emu LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(TARGETS vmem_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+install(FILES include/vmem/vmem.h include/vmem/vmem.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmem")
+install(FILES LICENSE README.md ARCHITECTURE.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/vmem")
+install(EXPORT vmemTargets NAMESPACE vmem:: DESTINATION "${package_dir}")
+configure_package_config_file(cmake/vmemConfig.cmake.in "${CMAKE_BINARY_DIR}/vmemConfig.cmake"
+  INSTALL_DESTINATION "${package_dir}")
+write_basic_package_version_file("${CMAKE_BINARY_DIR}/vmemConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
+install(FILES "${CMAKE_BINARY_DIR}/vmemConfig.cmake" "${CMAKE_BINARY_DIR}/vmemConfigVersion.cmake"
+  DESTINATION "${package_dir}")
+
+file(RELATIVE_PATH pkgconfig_to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+configure_file(cmake/vmem.pc.in "${CMAKE_BINARY_DIR}/vmem.pc" @ONLY)
+install(FILES "${CMAKE_BINARY_DIR}/vmem.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

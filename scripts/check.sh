@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Everything that has to hold before a change is kept, as stages; every stage runs, and a table at the end says how each went.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+jobs=${JOBS:-$(nproc)}
+
+summary=()
+failed=0
+
+# stage NAME COMMAND...: runs it, with its time and result kept for the summary.
+stage() {
+  local name=$1 start=$SECONDS result=ok
+  shift
+  printf '\n== %s\n' "$name"
+  "$@" || result=FAILED
+  [[ $result == ok ]] || failed=1
+  summary+=("$(printf '%-22s %-7s %5d s' "$name" "$result" $((SECONDS - start)))")
+  [[ $result == ok ]]
+}
+
+build() { cmake --preset "$1" >/dev/null && cmake --build --preset "$1" -j "$jobs"; }
+
+# ThreadSanitizer needs its shadow where address-space randomisation may put other things.
+without_aslr() {
+  if setarch "$(uname -m)" -R true 2>/dev/null; then setarch "$(uname -m)" -R "$@"; else "$@"; fi
+}
+
+for preset in release asan-ubsan tsan; do
+  run=()
+  [[ $preset == tsan ]] && run=(without_aslr)
+  stage "$preset build" build "$preset" &&
+    stage "$preset tests" "${run[@]}" ctest --preset "$preset" -j "$jobs"
+  if [[ $preset == release ]]; then
+    stage "format" env JOBS="$jobs" scripts/format.sh --check
+    stage "lint" scripts/lint.py --jobs "$jobs"
+  fi
+done
+
+printf '\n'
+printf '%s\n' "${summary[@]}" "$(printf '%-22s %-7s %5d s' total "$([[ $failed == 0 ]] && echo ok || echo FAILED)" "$SECONDS")"
+exit "$failed"

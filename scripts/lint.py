@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""clang-tidy over src/, tools/ and bench/, with the flags of the release build.
+
+A file is linted again only when it, a header it includes, its flags, the checks or clang-tidy have changed: a clean
+result is kept in .cache/lint under the hash of all of these. What a file includes is what the build recorded.
+"""
+
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CLANG_TIDY = os.environ.get("CLANG_TIDY", "clang-tidy-19")
+FOLDERS = ("src", "tools", "bench")
+# g++ knows flags that clang does not.
+EXTRA = ["--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-ignored-optimization-argument"]
+
+
+def dependencies(build: pathlib.Path) -> dict[str, list[str]]:
+    """Object file -> files of this tree that it was compiled from."""
+    listing = subprocess.run(["ninja", "-C", build, "-t", "deps"], check=True, capture_output=True, text=True).stdout
+    found: dict[str, list[str]] = {}
+    files: list[str] = []
+    for line in listing.splitlines():
+        if match := re.match(r"(\S.*): #deps", line):
+            files = found.setdefault(match[1], [])
+        elif line.startswith("    "):
+            path = (build / line.strip()).resolve()
+            if path.is_relative_to(ROOT):
+                files.append(str(path))
+    return found
+
+
+def digest(entry: dict, files: list[str], common: bytes) -> str:
+    result = hashlib.sha256(common)
+    result.update(entry["command"].encode())
+    for name in sorted({entry["file"], *files}):
+        result.update(name.encode() + b"\0" + pathlib.Path(name).read_bytes())
+    return result.hexdigest()
+
+
+def lint(entry: dict, build: pathlib.Path) -> tuple[str, float, str]:
+    """Path, seconds, findings (empty when clean)."""
+    start = time.monotonic()
+    done = subprocess.run([CLANG_TIDY, "--quiet", "-p", build, *EXTRA, entry["file"]], capture_output=True, text=True)
+    findings = done.stdout + done.stderr if done.returncode else ""
+    return str(pathlib.Path(entry["file"]).relative_to(ROOT)), time.monotonic() - start, findings
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("paths", nargs="*", help="lint only files whose path contains one of these")
+    parser.add_argument("--build", default="build/release", help="folder of the build (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    args = parser.parse_args()
+
+    build = (ROOT / args.build).resolve()
+    cache = ROOT / ".cache" / "lint"
+    cache.mkdir(parents=True, exist_ok=True)
+    version = subprocess.run([CLANG_TIDY, "--version"], check=True, capture_output=True).stdout
+    common = version + (ROOT / ".clang-tidy").read_bytes() + " ".join(EXTRA).encode()
+    included = dependencies(build)
+
+    todo = []
+    total = 0
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        path = pathlib.Path(entry["file"])
+        if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] not in FOLDERS:
+            continue
+        if args.paths and not any(part in entry["file"] for part in args.paths):
+            continue
+        total += 1
+        arguments = shlex.split(entry["command"])
+        target = entry.get("output") or arguments[arguments.index("-o") + 1]
+        key = cache / digest(entry, included.get(target, []), common)
+        if not key.exists():
+            todo.append((entry, key))
+    todo.sort(key=lambda item: -pathlib.Path(item[0]["file"]).stat().st_size)
+
+    dirty = 0
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        running = {pool.submit(lint, entry, build): key for entry, key in todo}
+        for future in concurrent.futures.as_completed(running):
+            path, seconds, findings = future.result()
+            if findings:
+                dirty += 1
+                print(f"{path}:\n{findings}", flush=True)
+            else:
+                running[future].touch()
+                print(f"{path}: clean, {seconds:.1f} s", flush=True)
+    print(f"lint: {total} files, {total - len(todo)} unchanged since clean, {dirty} with findings")
+    return 1 if dirty else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+#!/usr/bin/env python3
+"""exported_symbols.py LIBRARY HEADER: the library exports the functions that the header declares, and nothing else.
+
+Anything more (a third party's function, a C++ template) could replace, or be replaced by, one of the program's own.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+library, header = sys.argv[1:]
+declared = set(re.findall(r"^VMEM_API [^;(]*?\b(vmem_\w+)\(", pathlib.Path(header).read_text(), re.MULTILINE))
+table = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
+exported = {name.split("@")[0] for *_, kind, name in map(str.split, table.splitlines()) if kind != "A"}
+
+for name in sorted(declared - exported):
+    print(f"declared in vmem.h, not exported: {name}")
+for name in sorted(exported - declared):
+    print(f"exported, not declared in vmem.h: {name}")
+print(f"{len(declared)} functions declared, {len(exported)} symbols exported")
+sys.exit(declared != exported or not declared)
