@@ -1,0 +1,13 @@
+// The calling thread's last failure, for vmem_last_error. The C API turns every Error into a status through record().
+#pragma once
+
+#include "base/status.hpp"
+
+namespace vmem::last_error {
+
+// Keeps the message for the calling thread and returns the status.
+vmem_status record(Error error);
+// The message recorded last by the calling thread, "" if none. Valid until the thread records another.
+const char* message() noexcept;
+
+}  // namespace vmem::last_error

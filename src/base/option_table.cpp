@@ -1,0 +1,256 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <limits>
+
+#include "base/log.hpp"
+#include "base/options.hpp"
+
+namespace vmem {
+namespace {
+
+constexpr std::uint64_t kMiB = 1ull << 20;
+constexpr std::uint64_t kGiB = 1ull << 30;
+constexpr std::uint64_t kTiB = 1ull << 40;
+constexpr std::uint64_t kGranule = 2 * kMiB;
+constexpr std::uint64_t kMaxAddress = 1ull << 47;
+constexpr int kLargestDevice = 255;
+constexpr std::uint64_t kMostPrefetchPages = 65536;
+constexpr std::uint64_t kLongestWaitUs = 3'600'000'000;
+
+using Field = std::uint64_t Options::*;
+using OptionalField = std::optional<std::uint64_t> Options::*;
+
+struct Limits {
+  std::uint64_t least = 0;
+  std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t multiple = 1;
+};
+
+Status refuse(const OptionDefinition& option, std::string_view value, std::string_view why) {
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("option {}='{}': {}; accepted: {}", option.name, value, why, option.values));
+}
+
+Result<std::uint64_t> parse_size(std::string_view text, const Limits& limits) {
+  VMEM_ASSIGN(const std::uint64_t bytes, parse_bytes(text));
+  std::string why;
+  if (bytes < limits.least) why = fmt::format("less than {}", format_bytes(limits.least));
+  if (bytes > limits.most) why = fmt::format("more than {}", format_bytes(limits.most));
+  if (bytes % limits.multiple != 0) why = fmt::format("not a multiple of {}", format_bytes(limits.multiple));
+  if (!why.empty()) return fail(VMEM_ERROR_INVALID_OPTION, why);
+  return bytes;
+}
+
+// Binds a reader of values to a field; the failure of the reader is worded with the option's name and what it accepts.
+template <class T, class Read>
+OptionDefinition define(OptionDefinition option, T Options::*field, Read read) {
+  option.parse = [option, field, read](Options& options, std::string_view text) -> Status {
+    auto value = read(text);
+    if (!value) return refuse(option, text, value.error().message);
+    options.*field = *std::move(value);
+    return {};
+  };
+  return option;
+}
+
+OptionDefinition size_option(OptionDefinition option, Field field, Limits limits) {
+  option.print = [field](const Options& options) { return exact_bytes(options.*field); };
+  return define(std::move(option), field, [limits](std::string_view text) { return parse_size(text, limits); });
+}
+
+OptionDefinition automatic_size_option(OptionDefinition option, OptionalField field, Limits limits) {
+  option.print = [field](const Options& options) { return options.*field ? exact_bytes(*(options.*field)) : "auto"; };
+  return define(std::move(option), field, [limits](std::string_view text) -> Result<std::optional<std::uint64_t>> {
+    if (text == "auto") return std::nullopt;
+    return parse_size(text, limits);
+  });
+}
+
+Result<std::uint64_t> parse_address(std::string_view text) {
+  std::uint64_t address = 0;
+  const char* const end = text.data() + text.size();
+  const bool prefixed = text.starts_with("0x") || text.starts_with("0X");
+  const char* const digits = text.data() + (prefixed ? 2 : 0);
+  const auto [stop, error] = std::from_chars(digits, end, address, 16);
+  if (!prefixed || error != std::errc() || stop != end)
+    return fail(VMEM_ERROR_INVALID_OPTION, "not a hexadecimal address");
+  if (address % kGranule != 0) return fail(VMEM_ERROR_INVALID_OPTION, "not aligned to 2 MiB");
+  if (address < 4 * kGiB) return fail(VMEM_ERROR_INVALID_OPTION, "below 4 GiB, where programs are loaded");
+  if (address >= kMaxAddress) return fail(VMEM_ERROR_INVALID_OPTION, "beyond the 47-bit limit of user addresses");
+  return address;
+}
+
+Result<std::optional<std::uint64_t>> parse_page(std::string_view text) {
+  if (text == "auto") return std::nullopt;
+  VMEM_ASSIGN(const std::uint64_t bytes, parse_size(text, {.least = kGranule, .most = 256 * kMiB}));
+  if (!std::has_single_bit(bytes)) return fail(VMEM_ERROR_INVALID_OPTION, "not a power of two");
+  return bytes;
+}
+
+Result<std::uint64_t> parse_count(std::string_view text, std::uint64_t most) {
+  std::uint64_t count = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (text.starts_with('-')) return fail(VMEM_ERROR_INVALID_OPTION, "negative");
+  if (error == std::errc::result_out_of_range || (error == std::errc() && count > most)) {
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("more than {}", most));
+  }
+  if (error != std::errc() || stop != text.data() + text.size()) {
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("'{}' is not a whole number", text));
+  }
+  return count;
+}
+
+Result<std::vector<int>> parse_devices(std::string_view text) {
+  std::vector<int> devices;
+  if (text == "all") return devices;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    VMEM_ASSIGN(const std::uint64_t device, parse_count(text.substr(begin, end - begin), kLargestDevice));
+    if (std::ranges::find(devices, int(device)) != devices.end()) {
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("device {} is named twice", device));
+    }
+    devices.push_back(int(device));
+    begin = end + 1;
+  }
+  return devices;
+}
+
+Result<std::string> parse_driver(std::string_view text) {
+  const bool path = text.contains('/') || text.contains(".so");
+  if (text == "auto" || text == "emulated" || path) return std::string(text);
+  return fail(VMEM_ERROR_INVALID_OPTION, "neither a known driver nor a path");
+}
+
+Result<std::string> parse_log(std::string_view text) {
+  VMEM_TRY(log::parse_level(text));
+  return std::string(text);
+}
+
+Result<std::uint64_t> parse_wait(std::string_view text) {
+  VMEM_ASSIGN(const std::uint64_t us, parse_duration_us(text));
+  if (us > kLongestWaitUs) return fail(VMEM_ERROR_INVALID_OPTION, "longer than an hour");
+  return us;
+}
+
+Result<std::uint32_t> parse_prefetch(std::string_view text) {
+  VMEM_ASSIGN(const std::uint64_t pages, parse_count(text, kMostPrefetchPages));
+  return std::uint32_t(pages);
+}
+
+OptionDefinition base_option() {
+  return define(
+      {.name = "base",
+       .default_value = "0x7d0000000000",
+       .values = "a hexadecimal address from 0x100000000, 2 MiB aligned; base + space end at 0x800000000000 or below",
+       .help = "First address of the address space; a hint on a single node.",
+       .print = [](const Options& options) { return fmt::format("{:#x}", options.base); }},
+      &Options::base, parse_address);
+}
+
+OptionDefinition space_option() {
+  return size_option({.name = "space",
+                      .default_value = "1TiB",
+                      .values = "a multiple of 2MiB from 64MiB to 64TiB",
+                      .help = "Size of the address space: the most that can be allocated at once."},
+                     &Options::space_bytes, {.least = 64 * kMiB, .most = 64 * kTiB, .multiple = kGranule});
+}
+
+OptionDefinition hbm_option() {
+  return automatic_size_option({.name = "hbm",
+                                .default_value = "auto",
+                                .values = "auto, or a size from 2MiB such as 16GiB",
+                                .help = "GPU memory used per device; auto: what is free at the start, less headroom."},
+                               &Options::hbm_bytes, {.least = kGranule, .most = 64 * kTiB});
+}
+
+OptionDefinition headroom_option() {
+  return size_option({.name = "headroom",
+                      .default_value = "1GiB",
+                      .values = "a size such as 1GiB; only with hbm=auto",
+                      .help = "GPU memory per device left to others (libraries, other programs) when hbm is auto."},
+                     &Options::headroom_bytes, {.most = 64 * kTiB});
+}
+
+OptionDefinition host_option() {
+  return automatic_size_option({.name = "host",
+                                .default_value = "auto",
+                                .values = "auto, or a size from 2MiB such as 64GiB",
+                                .help = "Most pinned host memory used; auto: half of what is available at the start."},
+                               &Options::host_bytes, {.least = kGranule, .most = 64 * kTiB});
+}
+
+OptionDefinition page_option() {
+  return define(
+      {.name = "page",
+       .default_value = "auto",
+       .values = "auto, or a power of two from 2MiB to 256MiB",
+       .help = "Unit of migration; auto: by the size of the allocation.",
+       .print = [](const Options& o) { return o.page_bytes ? exact_bytes(*o.page_bytes) : std::string("auto"); }},
+      &Options::page_bytes, parse_page);
+}
+
+OptionDefinition devices_option() {
+  return define({.name = "devices",
+                 .default_value = "all",
+                 .values = "all, or CUDA ordinals such as 0,1, each once",
+                 .help = "The GPUs in use.",
+                 .print =
+                     [](const Options& options) {
+                       return options.devices.empty() ? "all" : fmt::format("{}", fmt::join(options.devices, ","));
+                     }},
+                &Options::devices, parse_devices);
+}
+
+OptionDefinition driver_option() {
+  return define({.name = "driver",
+                 .default_value = "auto",
+                 .values = "auto, emulated, or the path of a driver library",
+                 .help = "The CUDA driver; emulated: one over host memory, for machines without a GPU.",
+                 .print = [](const Options& options) { return options.driver; }},
+                &Options::driver, parse_driver);
+}
+
+OptionDefinition acquire_wait_option() {
+  return define(
+      {.name = "acquire_wait",
+       .default_value = "100ms",
+       .values = "a duration up to an hour such as 250us, 100ms or 2s",
+       .help = "How long an acquire that finds no GPU memory waits without GPU progress before it is served in place.",
+       .print = [](const Options& options) { return exact_duration_us(options.acquire_wait_us); }},
+      &Options::acquire_wait_us, parse_wait);
+}
+
+OptionDefinition prefetch_option() {
+  return define({.name = "prefetch",
+                 .default_value = "8",
+                 .values = "0 to 65536 pages",
+                 .help = "Pages fetched ahead of a sequential scan; 0 turns it off.",
+                 .print = [](const Options& options) { return fmt::to_string(options.prefetch_pages); }},
+                &Options::prefetch_pages, parse_prefetch);
+}
+
+OptionDefinition log_option() {
+  return define({.name = "log",
+                 .default_value = "warn",
+                 .values = "trace, debug, info, warn, error or off",
+                 .help = "Messages of this level and above go to stderr.",
+                 .print = [](const Options& options) { return options.log_level; }},
+                &Options::log_level, parse_log);
+}
+
+}  // namespace
+
+std::span<const OptionDefinition> option_table() {
+  static const std::array table{
+      base_option(),    space_option(),  hbm_option(),          headroom_option(), host_option(), page_option(),
+      devices_option(), driver_option(), acquire_wait_option(), prefetch_option(), log_option(),
+  };
+  return table;
+}
+
+}  // namespace vmem

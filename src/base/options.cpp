@@ -1,0 +1,183 @@
+#include "base/options.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+
+namespace vmem {
+namespace {
+
+constexpr std::string_view kPrefix = "VMEM_";
+constexpr std::uint64_t kMaxAddress = 1ull << 47;
+
+// Edits (insert, remove, replace) that turn one name into another.
+std::size_t distance(std::string_view from, std::string_view to) {
+  std::vector<std::size_t> row(to.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < to.size(); ++j) {
+      const std::size_t replaced = diagonal + (from[i] == to[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return char(std::tolower(c)); });
+  return lower;
+}
+
+const OptionDefinition& nearest_option(std::string_view name) {
+  const std::string wanted = lower_case(name);
+  return *std::ranges::min_element(option_table(), {},
+                                   [&](const OptionDefinition& option) { return distance(wanted, option.name); });
+}
+
+const OptionDefinition* find_option(std::string_view name) {
+  const auto table = option_table();
+  const auto found = std::ranges::find(table, name, &OptionDefinition::name);
+  return found == table.end() ? nullptr : &*found;
+}
+
+// Where the options' values come from, for messages.
+class Resolution {
+ public:
+  Status overlay_environment();
+  Status overlay_given(std::span<const std::pair<std::string, std::string>> given);
+  Status check_contradictions() const;
+  Options take() { return std::move(options_); }
+
+ private:
+  Status set(const OptionDefinition& option, std::string_view value, std::string source);
+  bool is_set(std::string_view name) const { return !source_of(name).empty(); }
+  std::string source_of(std::string_view name) const;
+  // "hbm=1GiB (from VMEM_HBM)"
+  std::string describe(std::string_view name) const;
+  Status check_space() const;
+  Status check_page() const;
+
+  Options options_;
+  std::vector<std::pair<std::string, std::string>> sources_;  // option name, source; the last one counts
+};
+
+Status Resolution::set(const OptionDefinition& option, std::string_view value, std::string source) {
+  if (auto parsed = option.parse(options_, value); !parsed) {
+    return fail(parsed.error().status, fmt::format("{} (from {})", parsed.error().message, source));
+  }
+  sources_.emplace_back(option.name, std::move(source));
+  return {};
+}
+
+std::string Resolution::source_of(std::string_view name) const {
+  for (auto entry = sources_.rbegin(); entry != sources_.rend(); ++entry) {
+    if (entry->first == name) return entry->second;
+  }
+  return "";
+}
+
+std::string Resolution::describe(std::string_view name) const {
+  return fmt::format("{}={} (from {})", name, find_option(name)->print(options_),
+                     is_set(name) ? source_of(name) : "its default");
+}
+
+Status Resolution::overlay_environment() {
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (!text.starts_with(kPrefix) || equals == std::string_view::npos) continue;
+    const std::string_view variable = text.substr(0, equals);
+    // The emulated driver and the tests read theirs themselves.
+    if (variable == "VMEM_EMU" || variable.starts_with("VMEM_TEST_")) continue;
+    const auto table = option_table();
+    const auto option = std::ranges::find(table, variable, option_environment);
+    if (option == table.end()) {
+      return fail(VMEM_ERROR_INVALID_OPTION,
+                  fmt::format("the environment variable {} names no option; the nearest is {}", variable,
+                              option_environment(nearest_option(variable.substr(kPrefix.size())))));
+    }
+    VMEM_TRY(set(*option, text.substr(equals + 1), std::string(variable)));
+  }
+  return {};
+}
+
+Status Resolution::overlay_given(std::span<const std::pair<std::string, std::string>> given) {
+  for (auto entry = given.begin(); entry != given.end(); ++entry) {
+    const auto& [name, value] = *entry;
+    const OptionDefinition* option = find_option(name);
+    if (option == nullptr) {
+      return fail(VMEM_ERROR_INVALID_OPTION,
+                  fmt::format("there is no option '{}'; the nearest is {}", name, nearest_option(name).name));
+    }
+    if (const auto twice =
+            std::find_if(given.begin(), entry, [&](const auto& earlier) { return earlier.first == name; });
+        twice != entry) {
+      return fail(VMEM_ERROR_INVALID_OPTION,
+                  fmt::format("option {} is given twice: '{}' and '{}'", name, twice->second, value));
+    }
+    VMEM_TRY(set(*option, value, "the caller"));
+  }
+  return {};
+}
+
+Status Resolution::check_space() const {
+  if (options_.space_bytes <= kMaxAddress - options_.base) return {};
+  return fail(
+      VMEM_ERROR_INVALID_OPTION,
+      fmt::format("{} and {} end beyond the 47-bit limit of user addresses; this space fits from base {:#x} down",
+                  describe("base"), describe("space"), kMaxAddress - options_.space_bytes));
+}
+
+Status Resolution::check_page() const {
+  if (!options_.page_bytes) return {};
+  const std::pair<std::string_view, std::optional<std::uint64_t>> pools[]{
+      {"hbm", options_.hbm_bytes}, {"host", options_.host_bytes}, {"space", options_.space_bytes}};
+  for (const auto& [name, bytes] : pools) {
+    if (bytes && *bytes < *options_.page_bytes) {
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} is smaller than one page: {}; lower page or raise {}",
+                                                         describe(name), describe("page"), name));
+    }
+  }
+  return {};
+}
+
+Status Resolution::check_contradictions() const {
+  VMEM_TRY(check_space());
+  VMEM_TRY(check_page());
+  if (options_.hbm_bytes && is_set("headroom")) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} would have no effect, because of {}; drop one of them, or set hbm=auto",
+                            describe("headroom"), describe("hbm")));
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string option_flag(const OptionDefinition& option) {
+  std::string flag = "--" + option.name;
+  std::ranges::replace(flag, '_', '-');
+  return flag;
+}
+
+std::string option_environment(const OptionDefinition& option) {
+  std::string variable(kPrefix);
+  for (const unsigned char c : option.name) variable += char(std::toupper(c));
+  return variable;
+}
+
+Result<Options> resolve_options(std::span<const std::pair<std::string, std::string>> given) {
+  Resolution resolution;
+  VMEM_TRY(resolution.overlay_environment());
+  VMEM_TRY(resolution.overlay_given(given));
+  VMEM_TRY(resolution.check_contradictions());
+  return resolution.take();
+}
+
+}  // namespace vmem

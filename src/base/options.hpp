@@ -1,0 +1,51 @@
+// The options table: every setting has one definition that gives its name, environment variable, flag, default, check and
+// documentation. vmem_init, the program's flags and `vmem options` all read this table; getenv is called here only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/sizes.hpp"
+#include "base/status.hpp"
+
+namespace vmem {
+
+struct Options {
+  std::uint64_t base = 0x7d0000000000;  // --base: first address of the space (hex); a hint on a single node
+  std::uint64_t space_bytes = std::uint64_t{1} << 40;  // --space: 2 MiB multiple, 64 MiB .. 64 TiB
+  std::optional<std::uint64_t> hbm_bytes;  // --hbm: frames per device; "auto" (nullopt): free memory less headroom
+  std::uint64_t headroom_bytes = std::uint64_t{1} << 30;  // --headroom: HBM left for others when --hbm is auto
+  std::optional<std::uint64_t> host_bytes;  // --host: pinned host pool; "auto": half of the memory available
+  std::optional<std::uint64_t> page_bytes;  // --page: "auto" or a power of two from 2 MiB to 256 MiB
+  std::vector<int> devices;                 // --devices: "all" (empty) or "0,1"
+  std::string driver = "auto";              // --driver: auto, emulated, or a path
+  std::uint64_t acquire_wait_us = 100'000;  // --acquire-wait: e.g. "100ms"; no GPU progress for this long → in place
+  std::uint32_t prefetch_pages = 8;         // --prefetch: pages to keep ahead of a scan; 0 turns prefetch off
+  std::string log_level = "warn";           // --log: trace debug info warn error off
+};
+
+struct OptionDefinition {
+  std::string name;  // "acquire_wait": as in vmem_option; the flag is --acquire-wait, the variable VMEM_ACQUIRE_WAIT
+  std::string default_value;  // as written by a user
+  std::string values;         // what is accepted, in words
+  std::string help;           // one sentence
+  std::function<Status(Options&, std::string_view)>
+      parse;  // checks and stores; the error names option, value and what is accepted
+  std::function<std::string(const Options&)> print;
+};
+std::span<const OptionDefinition> option_table();
+std::string option_flag(const OptionDefinition&);         // "--acquire-wait"
+std::string option_environment(const OptionDefinition&);  // "VMEM_ACQUIRE_WAIT"
+
+// Defaults, overlaid by the environment, overlaid by `given` (name, value). Unknown names, a VMEM_ variable that no option has
+// (other than VMEM_EMU and VMEM_TEST_*), names given twice, malformed values (overridden ones too) and contradictions are
+// INVALID_OPTION, naming the source, with the nearest valid name.
+Result<Options> resolve_options(std::span<const std::pair<std::string, std::string>> given);
+
+}  // namespace vmem
