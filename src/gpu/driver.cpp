@@ -1,0 +1,143 @@
+#include "gpu/driver.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <vector>
+
+namespace vmem::gpu {
+namespace {
+
+// The name after cuda.h's macros: cuMemAlloc is looked up as "cuMemAlloc_v2".
+#define VMEM_SYMBOL_TEXT(name) #name
+#define VMEM_SYMBOL(name) VMEM_SYMBOL_TEXT(name)
+
+struct Library {
+  void* handle = nullptr;
+  std::string path;
+};
+
+// Where the emulated driver may lie: beside the library or program that contains this code (build tree, installed
+// libvmem.so), in the lib folder beside its bin folder, then wherever the loader looks.
+std::vector<std::string> emulated_candidates() {
+  constexpr const char* name = "libvmem_emu.so";
+  std::vector<std::string> candidates;
+  Dl_info self{};
+  if (dladdr(reinterpret_cast<const void*>(&emulated_candidates), &self) != 0 && self.dli_fname) {
+    std::error_code code;
+    const auto folder = std::filesystem::canonical(self.dli_fname, code).parent_path();
+    if (!code) {
+      candidates.push_back(folder / name);
+      candidates.push_back(folder.parent_path() / "lib" / name);
+    }
+  }
+  candidates.emplace_back(name);
+  return candidates;
+}
+
+Result<Library> open_library(const std::vector<std::string>& candidates, const char* advice) {
+  std::string tried;
+  for (const std::string& path : candidates) {
+    // Never unloaded: the driver's own threads outlive any owner.
+    if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) return Library{handle, path};
+    const char* reason = dlerror();
+    tried += fmt::format("{}{}", tried.empty() ? "" : "; ", reason ? reason : path);
+  }
+  return fail(VMEM_ERROR_NO_DRIVER, fmt::format("no CUDA driver: {}; {}", tried, advice));
+}
+
+Result<Library> find_library(const std::string& which) {
+  if (which == "auto")
+    return open_library({"libcuda.so.1"}, "install the NVIDIA driver, or use --driver emulated to run without a GPU");
+  if (which == "emulated") return open_library(emulated_candidates(), "libvmem_emu.so belongs beside libvmem.so");
+  return open_library({which}, "--driver takes auto, emulated or the path of a driver library");
+}
+
+Result<DriverTable> resolve(const Library& library) {
+  DriverTable table;
+  std::string missing;
+#define VMEM_RESOLVE(name) \
+  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library.handle, VMEM_SYMBOL(name)));
+#define VMEM_RESOLVE_REQUIRED(name) \
+  VMEM_RESOLVE(name)                \
+  if (!table.name) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", VMEM_SYMBOL(name));
+  VMEM_DRIVER_REQUIRED(VMEM_RESOLVE_REQUIRED)
+  VMEM_DRIVER_OPTIONAL(VMEM_RESOLVE)
+#undef VMEM_RESOLVE_REQUIRED
+#undef VMEM_RESOLVE
+  if (!missing.empty())
+    return fail(VMEM_ERROR_NO_DRIVER, fmt::format("{} lacks {}: vmem needs a driver for CUDA 13.0 or newer (R580)",
+                                                  library.path, missing));
+  return table;
+}
+
+const char* name_of(const DriverTable& table, CUresult result) {
+  const char* name = nullptr;
+  return table.cuGetErrorName(result, &name) == CUDA_SUCCESS && name ? name : "an unknown result";
+}
+
+const char* words_of(const DriverTable& table, CUresult result) {
+  const char* words = nullptr;
+  return table.cuGetErrorString(result, &words) == CUDA_SUCCESS && words ? words : "no description";
+}
+
+// Results after which the context, or the process's use of the device, is over.
+bool is_fatal(CUresult result) {
+  switch (result) {
+    case CUDA_ERROR_DEINITIALIZED:
+    case CUDA_ERROR_INVALID_CONTEXT:
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_CONTAINED:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+      return true;
+    default:
+      return false;
+  }
+}
+
+vmem_status status_of(CUresult result) {
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return VMEM_ERROR_OUT_OF_MEMORY;
+  return is_fatal(result) ? VMEM_ERROR_DEVICE_LOST : VMEM_ERROR_DRIVER;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Driver>> Driver::load(const std::string& which) {
+  VMEM_ASSIGN(const Library library, find_library(which));
+  VMEM_ASSIGN(const DriverTable table, resolve(library));
+  if (const CUresult result = table.cuInit(0); result != CUDA_SUCCESS)
+    return fail(VMEM_ERROR_NO_DRIVER,
+                fmt::format("{}: cuInit failed: {} ({})", library.path, name_of(table, result), words_of(table, result)),
+                result);
+  const bool emulated = dlsym(library.handle, "vmem_emu_configure") != nullptr;
+  return over(table, emulated, library.path);
+}
+
+std::shared_ptr<const Driver> Driver::over(const DriverTable& table, bool emulated, std::string path) {
+  auto driver = std::make_shared<Driver>();
+  driver->table_ = table;
+  driver->path_ = std::move(path);
+  driver->emulated_ = emulated;
+  // A driver that cannot say its version is version 0, which is older than anything asked for.
+  if (table.cuDriverGetVersion(&driver->version_) != CUDA_SUCCESS) driver->version_ = 0;
+  return driver;
+}
+
+Status Driver::check(CUresult result, const char* call) const {
+  if (result == CUDA_SUCCESS) return {};
+  return fail(status_of(result),
+              fmt::format("{} failed: {} ({})", call, name_of(table_, result), words_of(table_, result)), result);
+}
+
+}  // namespace vmem::gpu

@@ -1,0 +1,103 @@
+// The driver seam: every CUDA driver function that vmem calls, in one list, loaded at run time from libcuda.so.1 or from the
+// emulated driver. vmem never links libcuda. cuda.h renames functions to their current ABI version (cuMemAlloc becomes
+// cuMemAlloc_v2); the symbol looked up is the renamed one, so header and table cannot disagree.
+#pragma once
+
+#include <cuda.h>
+
+// X(name): a machine without it cannot run vmem.
+#define VMEM_DRIVER_REQUIRED(X)      \
+  X(cuInit)                          \
+  X(cuDriverGetVersion)              \
+  X(cuGetErrorName)                  \
+  X(cuGetErrorString)                \
+  X(cuDeviceGet)                     \
+  X(cuDeviceGetCount)                \
+  X(cuDeviceGetName)                 \
+  X(cuDeviceGetUuid)                 \
+  X(cuDeviceGetAttribute)            \
+  X(cuDeviceTotalMem)                \
+  X(cuDeviceCanAccessPeer)           \
+  X(cuDeviceGetP2PAttribute)         \
+  X(cuDevicePrimaryCtxRetain)        \
+  X(cuDevicePrimaryCtxRelease)       \
+  X(cuDevicePrimaryCtxReset)         \
+  X(cuDevicePrimaryCtxGetState)      \
+  X(cuCtxGetCurrent)                 \
+  X(cuCtxSetCurrent)                 \
+  X(cuCtxPushCurrent)                \
+  X(cuCtxPopCurrent)                 \
+  X(cuCtxGetDevice)                  \
+  X(cuCtxSynchronize)                \
+  X(cuCtxEnablePeerAccess)           \
+  X(cuMemGetInfo)                    \
+  X(cuMemAlloc)                      \
+  X(cuMemFree)                       \
+  X(cuMemAllocAsync)                 \
+  X(cuMemFreeAsync)                  \
+  X(cuMemHostAlloc)                  \
+  X(cuMemFreeHost)                   \
+  X(cuMemHostGetDevicePointer)       \
+  X(cuMemHostRegister)               \
+  X(cuMemHostUnregister)             \
+  X(cuPointerGetAttribute)           \
+  X(cuMemAddressReserve)             \
+  X(cuMemAddressFree)                \
+  X(cuMemCreate)                     \
+  X(cuMemRelease)                    \
+  X(cuMemMap)                        \
+  X(cuMemUnmap)                      \
+  X(cuMemSetAccess)                  \
+  X(cuMemGetAccess)                  \
+  X(cuMemGetAllocationGranularity)   \
+  X(cuMemGetAllocationPropertiesFromHandle) \
+  X(cuMemExportToShareableHandle)    \
+  X(cuMemImportFromShareableHandle)  \
+  X(cuMemcpyAsync)                   \
+  X(cuMemcpyHtoDAsync)               \
+  X(cuMemcpyDtoHAsync)               \
+  X(cuMemcpyDtoDAsync)               \
+  X(cuMemcpyPeerAsync)               \
+  X(cuMemsetD8Async)                 \
+  X(cuMemsetD32Async)                \
+  X(cuStreamCreate)                  \
+  X(cuStreamCreateWithPriority)      \
+  X(cuStreamDestroy)                 \
+  X(cuStreamSynchronize)             \
+  X(cuStreamQuery)                   \
+  X(cuStreamWaitEvent)               \
+  X(cuStreamGetCtx)                  \
+  X(cuStreamIsCapturing)             \
+  X(cuStreamBeginCapture)            \
+  X(cuStreamEndCapture)              \
+  X(cuThreadExchangeStreamCaptureMode) \
+  X(cuGraphDestroy)                  \
+  X(cuEventCreate)                   \
+  X(cuEventDestroy)                  \
+  X(cuEventRecord)                   \
+  X(cuEventQuery)                    \
+  X(cuEventSynchronize)              \
+  X(cuEventElapsedTime)              \
+  X(cuLaunchHostFunc)                \
+  X(cuModuleLoadData)                \
+  X(cuModuleUnload)                  \
+  X(cuModuleGetFunction)             \
+  X(cuFuncSetAttribute)              \
+  X(cuLaunchKernel)
+
+// X(name): null where the driver is older; callers look before they call.
+#define VMEM_DRIVER_OPTIONAL(X) \
+  X(cuMemcpyBatchAsync)         \
+  X(cuStreamGetId)              \
+  X(cuDeviceGetPCIBusId)
+
+namespace vmem::gpu {
+
+struct DriverTable {
+#define VMEM_DECLARE(name) decltype(&::name) name = nullptr;
+  VMEM_DRIVER_REQUIRED(VMEM_DECLARE)
+  VMEM_DRIVER_OPTIONAL(VMEM_DECLARE)
+#undef VMEM_DECLARE
+};
+
+}  // namespace vmem::gpu
