@@ -1,0 +1,46 @@
+// Stream capture. Graphs can only be destroyed: nothing in the driver table launches one.
+#include <utility>
+
+#include "gpu/emu/api_entry.hpp"
+
+using namespace vmem::emu;
+
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  if (!status) return CUDA_ERROR_INVALID_VALUE;
+  *status = captures::status(*stream);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return captures::begin(*stream, mode);
+}
+
+CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph_handle) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  if (!graph_handle) return CUDA_ERROR_INVALID_VALUE;
+  *graph_handle = nullptr;
+  std::shared_ptr<Graph> graph;
+  VMEM_EMU_TRY(captures::end(*stream, graph));
+  *graph_handle = machine().graphs.insert(std::move(graph));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  VMEM_EMU_TRY(enter());
+  if (!mode || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
+    return CUDA_ERROR_INVALID_VALUE;
+  std::swap(*mode, this_thread().capture_mode);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphDestroy(CUgraph graph) {
+  VMEM_EMU_TRY(enter());
+  return machine().graphs.erase(graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

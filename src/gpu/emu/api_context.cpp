@@ -1,0 +1,188 @@
+// Initialisation, contexts, and the state of calling threads.
+#include "gpu/emu/api_entry.hpp"
+
+namespace vmem::emu {
+namespace {
+
+std::atomic<bool> in_forked_child{false};
+
+// Ends a device's primary context. REQUIRES: its primary_mutex.
+void end_primary(Device& device) {
+  const std::shared_ptr<Context> context = std::move(device.primary);
+  device.primary = nullptr;
+  device.primary_references = 0;
+  Machine& m = machine();
+  m.contexts.erase(std::exchange(device.primary_handle, nullptr));
+  context->destroy();
+  for (const auto& range : m.pinned().erase_owned_by(context.get())) release_pinned(range);
+  const auto ours = [&](const auto& object) { return object.context.get() == context.get(); };
+  m.events.erase_if(ours);
+  m.functions.erase_if(ours);
+  m.modules.erase_if(ours);
+  m.streams.erase_if([&](const Stream& stream) { return stream.context() == context; });
+  for (int owner = 0; Device* other = m.device(owner); ++owner) {
+    const std::uint32_t bit = 1u << device.ordinal;
+    if (other->peer_accessors.fetch_and(~bit) & bit)
+      m.addresses().set_heap_access(owner, device.ordinal, Access::none);
+  }
+}
+
+CUresult set_current(CUcontext handle, bool push) {
+  VMEM_EMU_TRY(enter());
+  auto& contexts = this_thread().contexts;
+  std::shared_ptr<Context> context;
+  if (handle) {
+    context = machine().contexts.find(handle);
+    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
+  } else if (push) {
+    return CUDA_ERROR_INVALID_CONTEXT;
+  }
+  if (!push && !contexts.empty()) contexts.pop_back();
+  if (context) contexts.push_back(std::move(context));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+ThreadState::~ThreadState() {
+  for (auto& [context, stream] : per_thread_streams) {
+    stream->close();
+    if (stream->idle()) stream->context()->forget_stream(stream.get());
+  }
+}
+
+ThreadState& this_thread() {
+  static thread_local ThreadState state;
+  return state;
+}
+
+void mark_forked_child() { in_forked_child.store(true, std::memory_order_relaxed); }
+
+CUresult enter() {
+  if (!machine().initialized() || in_forked_child.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
+  return CUDA_SUCCESS;
+}
+
+CUresult enter(std::shared_ptr<Context>& context) {
+  VMEM_EMU_TRY(enter());
+  const auto& contexts = this_thread().contexts;
+  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  context = contexts.back();
+  return context->usable();
+}
+
+CUresult enter_without_context() {
+  VMEM_EMU_TRY(enter());
+  const auto& contexts = this_thread().contexts;
+  if (contexts.empty()) return CUDA_SUCCESS;
+  const CUresult usable = contexts.back()->usable();
+  return usable == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_SUCCESS : usable;
+}
+
+CUresult check_unsafe_call() { return captures::check_unsafe_call(this_thread().capture_mode); }
+
+}  // namespace vmem::emu
+
+using namespace vmem::emu;
+
+CUresult cuInit(unsigned flags) {
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (in_forked_child.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
+  return machine().initialize();
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
+  VMEM_EMU_TRY(enter());
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  Device* device = machine().device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(device->primary_mutex);
+  if (!device->primary) {
+    device->primary = std::make_shared<Context>(machine().device_ref(ordinal));
+    device->primary_handle = machine().contexts.insert(device->primary);
+  }
+  ++device->primary_references;
+  *context = device->primary_handle;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
+  VMEM_EMU_TRY(enter());
+  Device* device = machine().device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(device->primary_mutex);
+  if (!device->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--device->primary_references == 0) end_primary(*device);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
+  VMEM_EMU_TRY(enter());
+  Device* device = machine().device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(device->primary_mutex);
+  if (device->primary) end_primary(*device);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned* flags, int* active) {
+  VMEM_EMU_TRY(enter());
+  if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
+  Device* device = machine().device(ordinal);
+  if (!device) return CUDA_ERROR_INVALID_DEVICE;
+  const std::lock_guard lock(device->primary_mutex);
+  *flags = 0;
+  *active = device->primary != nullptr;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  VMEM_EMU_TRY(enter());
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  const auto& contexts = this_thread().contexts;
+  *context = contexts.empty() ? nullptr : machine().contexts.handle_of(contexts.back().get());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCurrent(CUcontext context) { return set_current(context, false); }
+CUresult cuCtxPushCurrent(CUcontext context) { return set_current(context, true); }
+
+CUresult cuCtxPopCurrent(CUcontext* context) {
+  VMEM_EMU_TRY(enter());
+  auto& contexts = this_thread().contexts;
+  if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (context) *context = machine().contexts.handle_of(contexts.back().get());
+  contexts.pop_back();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice* device) {
+  std::shared_ptr<Context> context;
+  VMEM_EMU_TRY(enter(context));
+  if (!device) return CUDA_ERROR_INVALID_VALUE;
+  *device = context->device().ordinal;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize() {
+  std::shared_ptr<Context> context;
+  VMEM_EMU_TRY(enter(context));
+  VMEM_EMU_TRY(check_unsafe_call());
+  context->synchronize();
+  return context->usable();
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
+  std::shared_ptr<Context> context;
+  VMEM_EMU_TRY(enter(context));
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const auto peer = machine().contexts.find(peer_handle);
+  if (!peer || peer == context) return CUDA_ERROR_INVALID_CONTEXT;
+  Device& owner = peer->device();
+  const int ordinal = context->device().ordinal;
+  if (!owner.to_peer[static_cast<std::size_t>(ordinal)]) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  const std::uint32_t bit = 1u << ordinal;
+  if (owner.peer_accessors.fetch_or(bit) & bit) return CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  machine().addresses().set_heap_access(owner.ordinal, ordinal, Access::read_write);
+  return CUDA_SUCCESS;
+}

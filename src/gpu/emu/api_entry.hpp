@@ -1,0 +1,48 @@
+// What the entry points have in common: the state of the calling thread, and the checks that come first in every call.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "gpu/emu/cuda_api.hpp"
+#include "gpu/emu/machine.hpp"
+
+namespace vmem::emu {
+
+struct ThreadState {
+  ThreadState() = default;
+  ~ThreadState();  // closes the thread's per-thread streams
+  ThreadState(const ThreadState&) = delete;
+  ThreadState& operator=(const ThreadState&) = delete;
+
+  std::vector<std::shared_ptr<Context>> contexts;  // the stack of current contexts
+  std::map<const Context*, std::shared_ptr<Stream>> per_thread_streams;
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+};
+ThreadState& this_thread();
+
+// Gives pinned host memory back that is no longer among machine().pinned().
+void release_pinned(const PinnedRanges::Range& range);
+
+// The driver does not survive fork: in the child every call fails.
+void mark_forked_child();
+
+// Each returns what the entry point must return at once, unless it is CUDA_SUCCESS.
+CUresult enter();                                      // initialised
+CUresult enter(std::shared_ptr<Context>& context);     // and a usable context is current
+CUresult enter_without_context();                      // and the current context, if there is one, has no fault
+CUresult enter(CUstream handle, std::shared_ptr<Stream>& stream);  // and the stream exists in a usable context
+CUresult check_unsafe_call();                          // no capture forbids it
+
+// Queues work on a stream, or counts it in the stream's capture.
+CUresult submit(const std::shared_ptr<Stream>& stream, Work work);
+
+}  // namespace vmem::emu
+
+// Returns from the entry point unless `call` succeeds.
+#define VMEM_EMU_TRY(call)                                                              \
+  do {                                                                                  \
+    if (const CUresult vmem_emu_result = (call); vmem_emu_result != CUDA_SUCCESS) \
+      return vmem_emu_result;                                                           \
+  } while (false)

@@ -1,0 +1,76 @@
+// Events.
+#include "gpu/emu/api_entry.hpp"
+
+using namespace vmem::emu;
+
+namespace {
+
+// The event's latest record, for calls that ask about it.
+CUresult inspect(CUevent handle, std::shared_ptr<Event>& event, std::shared_ptr<Record>& record) {
+  VMEM_EMU_TRY(enter());
+  event = machine().events.find(handle);
+  if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  VMEM_EMU_TRY(event->context->usable());
+  record = event->latest();
+  return captures::check_query(record.get());
+}
+
+}  // namespace
+
+CUresult cuEventCreate(CUevent* handle, unsigned flags) {
+  std::shared_ptr<Context> context;
+  VMEM_EMU_TRY(enter(context));
+  constexpr unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
+  if (flags & CU_EVENT_INTERPROCESS) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!handle || (flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
+  *handle = machine().events.insert(std::make_shared<Event>(context, flags));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventDestroy(CUevent handle) {
+  VMEM_EMU_TRY(enter());
+  const auto event = machine().events.erase(handle);
+  return event ? event->context->usable() : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuEventRecord(CUevent event_handle, CUstream handle) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  const auto event = machine().events.find(event_handle);
+  if (!event || event->context != stream->context()) return CUDA_ERROR_INVALID_HANDLE;
+  if (const auto captured = captures::intercept_record(*stream, *event)) return *captured;
+  auto record = std::make_shared<Record>();
+  event->replace(record);
+  stream->context()->submit_or_run(*stream, [record] { record->finish(); });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventQuery(CUevent handle) {
+  std::shared_ptr<Event> event;
+  std::shared_ptr<Record> record;
+  VMEM_EMU_TRY(inspect(handle, event, record));
+  VMEM_EMU_TRY(check_unsafe_call());
+  if (record && !record->complete()) return CUDA_ERROR_NOT_READY;
+  return event->context->usable();
+}
+
+CUresult cuEventSynchronize(CUevent handle) {
+  std::shared_ptr<Event> event;
+  std::shared_ptr<Record> record;
+  VMEM_EMU_TRY(inspect(handle, event, record));
+  VMEM_EMU_TRY(check_unsafe_call());
+  if (record) record->wait();
+  return event->context->usable();
+}
+
+CUresult cuEventElapsedTime(float* milliseconds, CUevent start_handle, CUevent end_handle) {
+  std::shared_ptr<Event> start, end;
+  std::shared_ptr<Record> started, ended;
+  VMEM_EMU_TRY(inspect(start_handle, start, started));
+  VMEM_EMU_TRY(inspect(end_handle, end, ended));
+  if (!milliseconds) return CUDA_ERROR_INVALID_VALUE;
+  if (!started || !ended || ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!started->complete() || !ended->complete()) return CUDA_ERROR_NOT_READY;
+  *milliseconds = std::chrono::duration<float, std::milli>(ended->time() - started->time()).count();
+  return CUDA_SUCCESS;
+}

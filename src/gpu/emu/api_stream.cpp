@@ -1,0 +1,115 @@
+// Streams.
+#include "gpu/emu/api_entry.hpp"
+
+namespace vmem::emu {
+namespace {
+
+std::shared_ptr<Stream> per_thread_stream(const std::shared_ptr<Context>& context) {
+  auto& streams = this_thread().per_thread_streams;
+  auto& stream = streams[context.get()];
+  // A context may have been destroyed and another made at its address.
+  if (!stream || stream->context() != context) stream = context->create_stream(StreamKind::blocking);
+  return stream;
+}
+
+bool names_legacy(CUstream handle) { return handle == nullptr || handle == CU_STREAM_LEGACY; }
+
+}  // namespace
+
+CUresult enter(CUstream handle, std::shared_ptr<Stream>& stream) {
+  if (names_legacy(handle) || handle == CU_STREAM_PER_THREAD) {
+    std::shared_ptr<Context> context;
+    VMEM_EMU_TRY(enter(context));
+    stream = names_legacy(handle) ? context->legacy_stream() : per_thread_stream(context);
+    return CUDA_SUCCESS;
+  }
+  VMEM_EMU_TRY(enter());
+  stream = machine().streams.find(handle);
+  return stream ? stream->context()->usable() : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult submit(const std::shared_ptr<Stream>& stream, Work work) {
+  if (const auto captured = captures::intercept_operation(*stream)) return *captured;
+  stream->context()->submit(*stream, std::move(work));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace vmem::emu
+
+using namespace vmem::emu;
+
+// Priorities are hints; every worker has the same.
+CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned flags, int) {
+  std::shared_ptr<Context> context;
+  VMEM_EMU_TRY(enter(context));
+  if (!handle || (flags != CU_STREAM_DEFAULT && flags != CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
+  const auto kind = flags & CU_STREAM_NON_BLOCKING ? StreamKind::non_blocking : StreamKind::blocking;
+  *handle = machine().streams.insert(context->create_stream(kind));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamCreate(CUstream* handle, unsigned flags) { return cuStreamCreateWithPriority(handle, flags, 0); }
+
+CUresult cuStreamDestroy(CUstream handle) {
+  VMEM_EMU_TRY(enter());
+  const auto stream = machine().streams.erase(handle);
+  if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  captures::abandon(*stream);
+  stream->close();
+  if (stream->idle()) stream->context()->forget_stream(stream.get());  // otherwise its worker does
+  return stream->context()->usable();
+}
+
+CUresult cuStreamSynchronize(CUstream handle) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  VMEM_EMU_TRY(captures::check_query(*stream));
+  VMEM_EMU_TRY(check_unsafe_call());
+  stream->context()->wait_for(*stream);
+  return stream->context()->usable();
+}
+
+CUresult cuStreamQuery(CUstream handle) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  VMEM_EMU_TRY(captures::check_query(*stream));
+  VMEM_EMU_TRY(check_unsafe_call());
+  if (!stream->context()->is_complete(*stream)) return CUDA_ERROR_NOT_READY;
+  return stream->context()->usable();
+}
+
+CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  if (!context) return CUDA_ERROR_INVALID_VALUE;
+  *context = machine().contexts.handle_of(stream->context().get());
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  if (!id) return CUDA_ERROR_INVALID_VALUE;
+  *id = stream->id();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  const auto event = machine().events.find(event_handle);
+  if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  if (flags != CU_EVENT_WAIT_DEFAULT && flags != CU_EVENT_WAIT_EXTERNAL) return CUDA_ERROR_INVALID_VALUE;
+  const auto record = event->latest();
+  if (const auto captured = captures::intercept_wait(*stream, record.get())) return *captured;
+  if (!record || record->complete()) return CUDA_SUCCESS;
+  stream->context()->submit(*stream, [record] { record->wait(); }, AfterFault::run);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argument) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  if (!function) return CUDA_ERROR_INVALID_VALUE;
+  return submit(stream, [function, argument] { function(argument); });
+}

@@ -1,0 +1,181 @@
+// Virtual memory management: reserve, create, map, access, export.
+#include <unistd.h>
+
+#include <fcntl.h>
+
+#include "gpu/emu/api_entry.hpp"
+
+using namespace vmem::emu;
+
+namespace {
+
+bool whole_granules(std::uint64_t value) { return value % granule_bytes == 0; }
+
+bool is_host(const CUmemLocation& location) { return location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA; }
+
+// Where memory can be created.
+CUresult check_location(const CUmemLocation& location) {
+  const Config& config = machine().config();
+  if (!config.vmm) return CUDA_ERROR_NOT_SUPPORTED;
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+    return machine().device(location.id) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+  if (!is_host(location)) return CUDA_ERROR_INVALID_VALUE;
+  if (!config.host_vmm) return CUDA_ERROR_NOT_SUPPORTED;
+  return location.id >= 0 && location.id < config.numa_nodes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult check_properties(const CUmemAllocationProp* properties) {
+  if (!properties || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+  const auto types = static_cast<unsigned>(properties->requestedHandleTypes);
+  if (types & ~static_cast<unsigned>(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)) return CUDA_ERROR_NOT_SUPPORTED;
+  return check_location(properties->location);
+}
+
+// A device may be given access to its own memory, a connected peer's, and host memory.
+CUresult check_descs(const CUmemAccessDesc* descs, std::size_t count) {
+  if (!descs || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& [location, flags] = descs[i];
+    if (flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+        flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+      return CUDA_ERROR_INVALID_VALUE;
+    if (location.type == CU_MEM_LOCATION_TYPE_HOST) continue;
+    VMEM_EMU_TRY(check_location(location));
+  }
+  return CUDA_SUCCESS;
+}
+
+// Every frame of the range must be reachable for the devices named.
+CUresult check_reach(std::uint64_t begin, std::size_t bytes, const CUmemAccessDesc* descs, std::size_t count) {
+  std::uint64_t position = begin;
+  while (position < begin + bytes) {
+    const auto mapping = machine().addresses().find(position);
+    if (!mapping) return CUDA_ERROR_INVALID_VALUE;
+    const Location home = mapping->frame->location();
+    for (std::size_t i = 0; i < count; ++i) {
+      if (descs[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || home.host || home.id == descs[i].location.id) continue;
+      const Device* device = machine().device(descs[i].location.id);
+      // Memory imported from a process whose machine has more devices counts as connected.
+      if (machine().device(home.id) && !device->to_peer[static_cast<std::size_t>(home.id)])
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    position = mapping->begin + mapping->bytes;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult cuMemGetAllocationGranularity(std::size_t* granularity, const CUmemAllocationProp* properties,
+                                       CUmemAllocationGranularity_flags option) {
+  VMEM_EMU_TRY(enter());
+  if (!granularity || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
+    return CUDA_ERROR_INVALID_VALUE;
+  VMEM_EMU_TRY(check_properties(properties));
+  *granularity = granule_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment, CUdeviceptr hint,
+                             unsigned long long flags) {
+  VMEM_EMU_TRY(enter_without_context());
+  if (!machine().config().vmm) return CUDA_ERROR_NOT_SUPPORTED;
+  if (!address || bytes == 0 || !whole_granules(bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes > std::size_t{1} << 46 || alignment > std::size_t{1} << 46) return CUDA_ERROR_OUT_OF_MEMORY;
+  const std::uint64_t begin = machine().addresses().reserve(bytes, alignment, hint, Purpose::program);
+  if (begin == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  *address = begin;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes) {
+  VMEM_EMU_TRY(enter_without_context());
+  return machine().addresses().free_reservation(address, bytes, Purpose::program);
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties,
+                     unsigned long long flags) {
+  VMEM_EMU_TRY(enter_without_context());
+  if (!handle || bytes == 0 || !whole_granules(bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  VMEM_EMU_TRY(check_properties(properties));
+  const Location location{is_host(properties->location), properties->location.id};
+  PhysicalMemory& memory = location.host ? machine().host_memory() : *machine().device(location.id)->memory;
+  const bool exportable = properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+  auto frame = memory.create(bytes, location, exportable);
+  if (!frame) return CUDA_ERROR_OUT_OF_MEMORY;
+  *handle = machine().frames.insert(std::move(frame));
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  VMEM_EMU_TRY(enter_without_context());
+  return machine().frames.erase(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+  VMEM_EMU_TRY(enter_without_context());
+  if (offset != 0 || flags != 0 || !whole_granules(address)) return CUDA_ERROR_INVALID_VALUE;
+  auto frame = machine().frames.find(handle);
+  if (!frame || frame->bytes() != bytes) return CUDA_ERROR_INVALID_VALUE;
+  return machine().addresses().map(address, std::move(frame));
+}
+
+CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
+  VMEM_EMU_TRY(enter_without_context());
+  return machine().addresses().unmap(address, bytes, Purpose::program);
+}
+
+CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* descs, std::size_t count) {
+  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(check_descs(descs, count));
+  VMEM_EMU_TRY(check_reach(address, bytes, descs, count));
+  return machine().addresses().set_access(address, bytes, descs, count);
+}
+
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
+  VMEM_EMU_TRY(enter_without_context());
+  if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
+  if (location->type != CU_MEM_LOCATION_TYPE_HOST) VMEM_EMU_TRY(check_location(*location));
+  const auto mapping = machine().addresses().find(address);
+  if (!mapping || mapping->purpose != Purpose::program) return CUDA_ERROR_INVALID_VALUE;
+  const bool device = location->type == CU_MEM_LOCATION_TYPE_DEVICE;
+  const Access access = device ? mapping->access.device(location->id) : mapping->access.host();
+  *flags = static_cast<unsigned long long>(access);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
+  VMEM_EMU_TRY(enter_without_context());
+  const auto frame = machine().frames.find(handle);
+  if (!properties || !frame) return CUDA_ERROR_INVALID_VALUE;
+  *properties = {};
+  properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties->location.type = frame->location().host ? CU_MEM_LOCATION_TYPE_HOST_NUMA : CU_MEM_LOCATION_TYPE_DEVICE;
+  properties->location.id = frame->location().id;
+  if (frame->exportable()) properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                      unsigned long long flags) {
+  VMEM_EMU_TRY(enter_without_context());
+  const auto frame = machine().frames.find(handle);
+  if (!out || flags != 0 || !frame) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !frame->exportable()) return CUDA_ERROR_INVALID_VALUE;
+  const int fd = fcntl(frame->fd(), F_DUPFD_CLOEXEC, 0);
+  if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  *static_cast<int*>(out) = fd;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
+                                        CUmemAllocationHandleType type) {
+  VMEM_EMU_TRY(enter_without_context());
+  if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+  auto frame = Frame::import(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)));
+  if (!frame) return CUDA_ERROR_INVALID_VALUE;
+  *handle = machine().frames.insert(std::move(frame));
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,128 @@
+#include "gpu/emu/config.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+namespace vmem::emu {
+namespace {
+
+std::optional<double> parse_number(std::string_view text) {
+  double value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc() || end != text.data() + text.size() || !(value >= 0) || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+std::optional<std::uint64_t> parse_size(std::string_view text) {
+  const std::size_t digits = text.find_first_not_of("0123456789.");
+  const auto number = parse_number(text.substr(0, digits));
+  if (!number) return std::nullopt;
+  const std::string_view unit = digits == std::string_view::npos ? "" : text.substr(digits);
+  static constexpr std::pair<std::string_view, double> units[] = {
+      {"", 1}, {"B", 1}, {"KiB", 1024.}, {"MiB", 1048576.}, {"GiB", 1073741824.}, {"TiB", 1099511627776.}};
+  for (const auto& [name, factor] : units)
+    if (unit == name) {
+      // Beyond 2^46 bytes no address space holds it.
+      const double bytes = *number * factor;
+      if (bytes > 0x1p46) return std::nullopt;
+      return static_cast<std::uint64_t>(bytes);
+    }
+  return std::nullopt;
+}
+
+bool set_whole(std::string_view value, int min, int max, int& out) {
+  const auto number = parse_number(value);
+  if (!number || *number != std::floor(*number) || *number < min || *number > max) return false;
+  out = static_cast<int>(*number);
+  return true;
+}
+
+bool set_bool(std::string_view value, bool& out) {
+  if (value != "0" && value != "1") return false;
+  out = value == "1";
+  return true;
+}
+
+bool set_number(std::string_view value, double& out) {
+  const auto number = parse_number(value);
+  if (!number) return false;
+  out = *number;
+  return true;
+}
+
+bool set_size(std::string_view value, std::uint64_t& out) {
+  const auto size = parse_size(value);
+  if (!size || *size < granule_bytes || *size % granule_bytes != 0) return false;
+  out = *size;
+  return true;
+}
+
+// "RATE", or "I-J:RATE" where 0 takes the connection away.
+bool set_p2p(std::string_view value, Config& config) {
+  const std::size_t dash = value.find('-'), colon = value.find(':');
+  if (colon == std::string_view::npos) return set_number(value, config.p2p_gbps);
+  int a = 0, b = 0;
+  double rate = 0;
+  if (dash == std::string_view::npos || dash > colon) return false;
+  if (!set_whole(value.substr(0, dash), 0, device_count_max - 1, a)) return false;
+  if (!set_whole(value.substr(dash + 1, colon - dash - 1), 0, device_count_max - 1, b) || a == b) return false;
+  if (!set_number(value.substr(colon + 1), rate)) return false;
+  config.peer_links[std::minmax(a, b)] = PeerLink{rate > 0, rate};
+  return true;
+}
+
+enum class Outcome { ok, unknown, bad };
+
+Outcome set_key(std::string_view key, std::string_view value, Config& config) {
+  const auto outcome = [](bool ok) { return ok ? Outcome::ok : Outcome::bad; };
+  if (key == "devices") return outcome(set_whole(value, 1, device_count_max, config.devices));
+  if (key == "hbm") return outcome(set_size(value, config.hbm_bytes));
+  if (key == "host") return outcome(set_size(value, config.host_bytes));
+  if (key == "numa") return outcome(set_whole(value, 1, 64, config.numa_nodes));
+  if (key == "h2d") return outcome(set_number(value, config.h2d_gbps));
+  if (key == "d2h") return outcome(set_number(value, config.d2h_gbps));
+  if (key == "p2p") return outcome(set_p2p(value, config));
+  if (key == "duplex") return outcome(set_number(value, config.duplex_gbps));
+  if (key == "copy_us") return outcome(set_number(value, config.copy_us));
+  if (key == "vmm") return outcome(set_bool(value, config.vmm));
+  if (key == "host_vmm") return outcome(set_bool(value, config.host_vmm));
+  if (key == "check_host_access") return outcome(set_bool(value, config.check_host_access));
+  if (key == "version") return outcome(set_whole(value, 12000, 99999, config.version));
+  return Outcome::unknown;
+}
+
+}  // namespace
+
+PeerLink Config::peer_link(int a, int b) const {
+  const auto found = peer_links.find(std::minmax(a, b));
+  return found != peer_links.end() ? found->second : PeerLink{true, p2p_gbps};
+}
+
+bool parse_config(std::string_view spec, Config& config, std::string& error) {
+  Config result = config;
+  while (!spec.empty()) {
+    const std::string_view item = spec.substr(0, spec.find(','));
+    spec.remove_prefix(std::min(spec.size(), item.size() + 1));
+    if (item.empty()) continue;
+    const std::size_t equals = item.find('=');
+    const std::string_view key = item.substr(0, equals);
+    const std::string_view value = equals == std::string_view::npos ? "" : item.substr(equals + 1);
+    switch (set_key(key, value, result)) {
+      case Outcome::ok:
+        break;
+      case Outcome::unknown:
+        error = "emulated driver: there is no setting '" + std::string(key) + "'; see gpu/emu/emu.h";
+        return false;
+      case Outcome::bad:
+        error = "emulated driver: '" + std::string(value) + "' is not a value of '" + std::string(key) +
+                "'; sizes are multiples of 2MiB such as 8GiB, rates GB/s, switches 0 or 1";
+        return false;
+    }
+  }
+  config = result;
+  return true;
+}
+
+}  // namespace vmem::emu

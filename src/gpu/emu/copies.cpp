@@ -1,0 +1,82 @@
+#include "gpu/emu/copies.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "gpu/emu/machine.hpp"
+
+namespace vmem::emu {
+namespace {
+
+using Segments = std::vector<Segment>;
+
+// Memory outside the driver's reservations is the host's.
+std::optional<Segments> segments_of(std::uint64_t address, std::size_t bytes, int device, Access wanted) {
+  AddressSpace& space = machine().addresses();
+  if (space.contains(address)) return space.segments(address, bytes, device, wanted);
+  return Segments{{reinterpret_cast<std::byte*>(address), bytes, {true, 0}, nullptr}};
+}
+
+struct Path {
+  Link* link = nullptr;
+  Link* shared = nullptr;
+};
+
+Path path_between(Location source, Location target) {
+  Machine& m = machine();
+  Device* from = source.host ? nullptr : m.device(source.id);
+  Device* to = target.host ? nullptr : m.device(target.id);
+  if (from == to) return {};
+  if (!from) return {&to->h2d, to->limits_duplex ? &to->host_duplex : nullptr};
+  if (!to) return {&from->d2h, from->limits_duplex ? &from->host_duplex : nullptr};
+  if (Link* peer = from->to_peer[static_cast<std::size_t>(to->ordinal)].get()) return {peer, nullptr};
+  return {&from->d2h, &to->h2d};  // devices that do not reach each other: through the host
+}
+
+}  // namespace
+
+Reach reach_of(std::uint64_t address) {
+  if (machine().addresses().contains(address)) return Reach::vmm;
+  return machine().pinned().find(address).bytes > 0 ? Reach::pinned : Reach::pageable;
+}
+
+void run_transfer(Context& context, const Transfer& transfer, FixedCost fixed_cost) {
+  const auto targets = segments_of(transfer.target, transfer.bytes, transfer.target_device, Access::read_write);
+  const auto sources = segments_of(transfer.source, transfer.bytes, transfer.source_device, Access::read);
+  if (!targets || !sources) return context.set_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+  const std::chrono::duration<double, std::micro> fixed_us(machine().config().copy_us);
+  auto fixed = std::chrono::duration_cast<Link::Clock::duration>(fixed_us);
+  if (fixed_cost == FixedCost::waived) fixed = {};
+  std::size_t done = 0, t = 0, s = 0, t_offset = 0, s_offset = 0;
+  while (done < transfer.bytes) {
+    const Segment &target = (*targets)[t], &source = (*sources)[s];
+    const std::size_t bytes = std::min(target.bytes - t_offset, source.bytes - s_offset);
+    const Path path = path_between(source.location, target.location);
+    vmem::emu::transfer(path.link, path.shared, bytes, std::exchange(fixed, {}), [&] {
+      std::memmove(target.data + t_offset, source.data + s_offset, bytes);
+    });
+    done += bytes;
+    t_offset += bytes;
+    s_offset += bytes;
+    if (t_offset == target.bytes) ++t, t_offset = 0;
+    if (s_offset == source.bytes) ++s, s_offset = 0;
+  }
+}
+
+void run_fill(Context& context, std::uint64_t target, std::uint32_t value, unsigned value_bytes, std::size_t bytes) {
+  const auto segments = segments_of(target, bytes, context.device().ordinal, Access::read_write);
+  if (!segments) return context.set_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+  for (const Segment& segment : *segments) {
+    if (value_bytes == 1) {
+      std::memset(segment.data, static_cast<int>(value), segment.bytes);
+      continue;
+    }
+    // Segments end at granules, and the target is aligned, so a value never straddles two.
+    auto* words = reinterpret_cast<std::uint32_t*>(segment.data);
+    std::fill_n(words, segment.bytes / sizeof value, value);
+  }
+}
+
+}  // namespace vmem::emu

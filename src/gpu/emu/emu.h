@@ -1,0 +1,54 @@
+/*
+ * The emulated driver (libvmem_emu.so): the CUDA driver's entry points over host memory, so that everything above the driver
+ * seam runs and is tested on a machine without a GPU. It exports the functions of gpu/driver_table.hpp under the names that
+ * cuda.h gives them, plus cuGetProcAddress, plus the few below, which configure it and register kernels.
+ *
+ * A frame is a range of a memfd; a mapping is mmap(MAP_FIXED) into a reserved PROT_NONE range, so one frame can be mapped
+ * at several addresses; access is mprotect: none, read, read-write. A stream is a worker thread with a queue. A kernel is a
+ * registered host function that runs on its stream's worker and dereferences device addresses directly; a wrong access is a
+ * SIGSEGV. Budgets are counted, copies are throttled to the links' configured rates. Figures measured on it are
+ * labelled emulated.
+ */
+#ifndef VMEM_EMU_H
+#define VMEM_EMU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * Configures the machine before cuInit: "key=value,key=value". The environment variable VMEM_EMU holds the same and is read
+ * first. Keys: devices=1, hbm=8GiB (per device), host=8GiB (limit of HOST_NUMA and pinned memory), numa=1,
+ * h2d=0, d2h=0, p2p=0 (GB/s; 0: unthrottled), p2p=I-J:RATE (one pair; 0: no peer access), duplex=0 (GB/s in sum of both
+ * directions of one device's host link; 0: no extra limit), copy_us=0 (fixed cost of a copy), vmm=1, host_vmm=1 (HOST_NUMA
+ * allocations supported), check_host_access=0|1 (default 1 in debug builds: a host thread that touches device
+ * pages outside a kernel gets a SIGSEGV), version=13000.
+ * Returns 0, or -1 with a sentence in `error` (at most `error_bytes`, zero-terminated).
+ */
+int vmem_emu_configure(const char* spec, char* error, size_t error_bytes);
+
+/* What a kernel's host function gets: the launch shape and the parameters as cuLaunchKernel received them. It is called once
+ * per launch, for the whole grid, on the stream's worker thread. */
+typedef struct vmem_emu_launch {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes;
+  void** params;         /* params[i] points to a copy of parameter i, alive for the call */
+  unsigned param_count;
+} vmem_emu_launch;
+typedef void (*vmem_emu_kernel)(const vmem_emu_launch* launch);
+
+/*
+ * Registers a kernel under `name`; param_bytes[i] is the size of its i-th parameter (the launch copies them). A module loaded
+ * by cuModuleLoadData from an image that begins with the 8 bytes "VMEMEMU\0" has all registered kernels; cuModuleGetFunction
+ * finds them by name. Registering a name again replaces it. Returns 0, or -1 for a null argument.
+ */
+int vmem_emu_register_kernel(const char* name, vmem_emu_kernel function, const size_t* param_bytes, unsigned param_count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,84 @@
+// Handles given to the program. Their values are never used again, so a stale handle is always recognised.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+
+namespace vmem::emu {
+
+template <class T, class Handle>
+class HandleTable {
+ public:
+  Handle insert(std::shared_ptr<T> object) {
+    const std::unique_lock lock(mutex_);
+    // Spaced like addresses, and clear of the small values that name the default streams.
+    const std::uint64_t value = (last_ += 16);
+    objects_.emplace(value, std::move(object));
+    return to_handle(value);
+  }
+
+  std::shared_ptr<T> find(Handle handle) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = objects_.find(to_value(handle));
+    return found == objects_.end() ? nullptr : found->second;
+  }
+
+  std::shared_ptr<T> erase(Handle handle) {
+    const std::unique_lock lock(mutex_);
+    const auto found = objects_.find(to_value(handle));
+    if (found == objects_.end()) return nullptr;
+    auto object = std::move(found->second);
+    objects_.erase(found);
+    return object;
+  }
+
+  // Erases what `doomed` says yes to.
+  template <class Predicate>
+  void erase_if(Predicate doomed) {
+    std::unordered_map<std::uint64_t, std::shared_ptr<T>> erased;  // destroyed after the lock
+    const std::unique_lock lock(mutex_);
+    for (auto it = objects_.begin(); it != objects_.end();) {
+      if (!doomed(*it->second)) {
+        ++it;
+        continue;
+      }
+      erased.insert(objects_.extract(it++));
+    }
+  }
+
+  // The handle under which an object is known; linear, for rare questions.
+  Handle handle_of(const T* object) const {
+    const std::shared_lock lock(mutex_);
+    for (const auto& [value, known] : objects_)
+      if (known.get() == object) return to_handle(value);
+    return Handle{};
+  }
+
+  bool empty() const {
+    const std::shared_lock lock(mutex_);
+    return objects_.empty();
+  }
+
+ private:
+  static Handle to_handle(std::uint64_t value) {
+    if constexpr (std::is_pointer_v<Handle>)
+      return reinterpret_cast<Handle>(value);
+    else
+      return value;
+  }
+  static std::uint64_t to_value(Handle handle) {
+    if constexpr (std::is_pointer_v<Handle>)
+      return reinterpret_cast<std::uint64_t>(handle);
+    else
+      return handle;
+  }
+
+  mutable std::shared_mutex mutex_;  // leaf
+  std::uint64_t last_ = 0x1000;
+  std::unordered_map<std::uint64_t, std::shared_ptr<T>> objects_;
+};
+
+}  // namespace vmem::emu

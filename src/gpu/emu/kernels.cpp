@@ -1,0 +1,105 @@
+#include "gpu/emu/kernels.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "gpu/emu/fault_handler.hpp"
+#include "gpu/emu/protection.hpp"
+
+namespace vmem::emu {
+namespace {
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::string, std::shared_ptr<const Kernel>, std::less<>> kernels;
+};
+Registry& registry() {
+  static auto* instance = new Registry;
+  return *instance;
+}
+
+constexpr std::size_t slot_bytes = sizeof(std::max_align_t);
+std::size_t slots_of(std::size_t bytes) { return (bytes + slot_bytes - 1) / slot_bytes; }
+
+}  // namespace
+
+std::shared_ptr<const Kernel> find_kernel(const char* name) {
+  const std::lock_guard lock(registry().mutex);
+  const auto found = registry().kernels.find(std::string_view(name));
+  return found == registry().kernels.end() ? nullptr : found->second;
+}
+
+Launch::Launch(std::shared_ptr<const Kernel> kernel) : kernel_(std::move(kernel)) {
+  std::size_t slots = 0;
+  for (const std::size_t bytes : kernel_->param_bytes) slots += slots_of(bytes);
+  storage_.resize(slots);
+  params_.reserve(kernel_->param_bytes.size());
+  std::max_align_t* next = storage_.data();
+  for (const std::size_t bytes : kernel_->param_bytes) {
+    params_.push_back(next);
+    next += slots_of(bytes);
+  }
+}
+
+std::unique_ptr<Launch> Launch::make(std::shared_ptr<const Kernel> kernel, void** params, void** extra) {
+  std::unique_ptr<Launch> launch(new Launch(std::move(kernel)));
+  const auto& sizes = launch->kernel_->param_bytes;
+  if (params && extra) return nullptr;
+  if (extra) return launch->copy_buffer(extra) ? std::move(launch) : nullptr;
+  if (!params && !sizes.empty()) return nullptr;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (!params[i]) return nullptr;
+    std::memcpy(launch->params_[i], params[i], sizes[i]);
+  }
+  return launch;
+}
+
+// A parameter buffer is laid out like a struct. The alignment of a parameter is not registered; the largest power of two
+// that divides its size, up to 16, is what scalars, pointers and vector types have.
+bool Launch::copy_buffer(void** extra) {
+  const std::byte* buffer = nullptr;
+  std::size_t buffer_bytes = 0;
+  for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (*extra == CU_LAUNCH_PARAM_BUFFER_POINTER)
+      buffer = static_cast<const std::byte*>(extra[1]);
+    else if (*extra == CU_LAUNCH_PARAM_BUFFER_SIZE)
+      buffer_bytes = *static_cast<const std::size_t*>(extra[1]);
+    else
+      return false;
+  }
+  std::size_t offset = 0;
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    const std::size_t bytes = kernel_->param_bytes[i];
+    const std::size_t alignment = bytes == 0 ? 1 : std::min<std::size_t>(16, std::size_t{1} << std::countr_zero(bytes));
+    offset = (offset + alignment - 1) / alignment * alignment;
+    if (!buffer || offset + bytes > buffer_bytes) return false;
+    std::memcpy(params_[i], buffer + offset, bytes);
+    offset += bytes;
+  }
+  return true;
+}
+
+void Launch::run(int device) {
+  shape.params = params_.data();
+  shape.param_count = static_cast<unsigned>(params_.size());
+  const KernelScope scope(kernel_->name.c_str(), device);
+  kernel_->function(&shape);
+}
+
+}  // namespace vmem::emu
+
+int vmem_emu_register_kernel(const char* name, vmem_emu_kernel function, const std::size_t* param_bytes,
+                             unsigned param_count) {
+  using namespace vmem::emu;
+  if (!name || !function || (!param_bytes && param_count > 0)) return -1;
+  auto kernel = std::make_shared<Kernel>();
+  kernel->name = name;
+  kernel->function = function;
+  kernel->param_bytes.assign(param_bytes, param_bytes + param_count);
+  const std::lock_guard lock(registry().mutex);
+  registry().kernels[name] = std::move(kernel);
+  return 0;
+}

@@ -1,0 +1,113 @@
+// The emulated machine: its devices, host memory and address space, and the handles that the program holds. One per process,
+// never destroyed, because stream workers outlive static destructors.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "gpu/emu/address_space.hpp"
+#include "gpu/emu/capture.hpp"
+#include "gpu/emu/config.hpp"
+#include "gpu/emu/context.hpp"
+#include "gpu/emu/cuda_api.hpp"
+#include "gpu/emu/event.hpp"
+#include "gpu/emu/handle_table.hpp"
+#include "gpu/emu/kernels.hpp"
+#include "gpu/emu/links.hpp"
+
+namespace vmem::emu {
+
+class Device {
+ public:
+  Device(int number, const Config& config);
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const int ordinal;
+  const std::shared_ptr<PhysicalMemory> memory;
+  Link h2d, d2h;
+  Link host_duplex;  // both directions together
+  const bool limits_duplex;
+  std::array<std::unique_ptr<Link>, device_count_max> to_peer;  // null: not connected
+  std::atomic<std::uint32_t> peer_accessors{0};  // devices whose context enabled access to this one's heap
+
+  std::shared_ptr<Context> primary_context() const {
+    const std::lock_guard lock(primary_mutex);
+    return primary;
+  }
+
+  mutable std::mutex primary_mutex;  // protects what follows; before every other lock
+  std::shared_ptr<Context> primary;
+  CUcontext primary_handle = nullptr;
+  unsigned primary_references = 0;
+};
+
+// Pinned host memory, by address.
+class PinnedRanges {
+ public:
+  struct Range {
+    std::uint64_t begin = 0;
+    std::size_t bytes = 0;  // as asked for
+    bool registered = false;  // by cuMemHostRegister; otherwise allocated here
+    const Context* owner = nullptr;
+  };
+  bool insert(const Range& range);  // false: overlaps another
+  Range erase(std::uint64_t begin, bool registered);  // 0 bytes: there is none
+  std::vector<Range> erase_owned_by(const Context* owner);
+  Range find(std::uint64_t address) const;            // 0 bytes: there is none
+  bool empty() const;
+
+ private:
+  mutable std::mutex mutex_;  // leaf
+  std::map<std::uint64_t, Range> ranges_;
+};
+
+class Machine {
+ public:
+  CUresult initialize();
+  // Refused while anything of the machine is in use.
+  bool configure(const char* spec, std::string& error);
+  // Waits for all work of all contexts.
+  void synchronize_all() const;
+  bool initialized() const { return initialized_.load(std::memory_order_acquire); }
+
+  const Config& config() const { return config_; }
+  Device* device(int ordinal) const;
+  std::shared_ptr<Device> device_ref(int ordinal) const { return devices_[static_cast<std::size_t>(ordinal)]; }
+  PhysicalMemory& host_memory() const { return *host_memory_; }
+  AddressSpace& addresses() { return addresses_; }
+  PinnedRanges& pinned() { return pinned_; }
+
+  HandleTable<Context, CUcontext> contexts;
+  HandleTable<Stream, CUstream> streams;
+  HandleTable<Event, CUevent> events;
+  HandleTable<Module, CUmodule> modules;
+  HandleTable<Function, CUfunction> functions;
+  HandleTable<Graph, CUgraph> graphs;
+  HandleTable<Frame, CUmemGenericAllocationHandle> frames;
+
+ private:
+  bool read_config(const char* spec, std::string& error);
+  bool in_use() const;
+  void build();
+
+  std::mutex setup_mutex_;  // protects configuring; first of all locks
+  std::atomic<bool> initialized_{false};
+  bool configured_ = false;
+  // Constant from cuInit on, unless configured anew while nothing is in use.
+  Config config_;
+  std::vector<std::shared_ptr<Device>> devices_;
+  std::shared_ptr<PhysicalMemory> host_memory_;
+  AddressSpace addresses_;
+  PinnedRanges pinned_;
+};
+
+Machine& machine();
+
+}  // namespace vmem::emu

@@ -1,0 +1,33 @@
+// cuGetProcAddress: entry points by their base names. Each has one version here, the one that cuda.h names.
+#include <cstring>
+#include <string_view>
+#include <unordered_map>
+
+#include "gpu/driver_table.hpp"
+#include "gpu/emu/api_entry.hpp"
+
+namespace {
+
+const std::unordered_map<std::string_view, void*>& entry_points() {
+  // #name is the base name: the macros of cuda.h do not apply to an operand of #.
+#define VMEM_ENTRY(name) {#name, reinterpret_cast<void*>(&::name)},
+  static const auto* table = new std::unordered_map<std::string_view, void*>{
+      VMEM_DRIVER_REQUIRED(VMEM_ENTRY) VMEM_DRIVER_OPTIONAL(VMEM_ENTRY) VMEM_ENTRY(cuGetProcAddress)};
+#undef VMEM_ENTRY
+  return *table;
+}
+
+}  // namespace
+
+CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t,
+                          CUdriverProcAddressQueryResult* status) {
+  if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = entry_points().find(symbol);
+  const bool known = found != entry_points().end();
+  const bool new_enough = version >= 12000;
+  *function = known && new_enough ? found->second : nullptr;
+  if (status)
+    *status = !known ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+                     : new_enough ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+  return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}

@@ -1,0 +1,92 @@
+#include "gpu/emu/stream.hpp"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <thread>
+
+#include "gpu/emu/context.hpp"
+
+namespace vmem::emu {
+namespace {
+
+std::uint64_t next_stream_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+}  // namespace
+
+Stream::Stream(std::shared_ptr<Context> context, StreamKind kind)
+    : context_(std::move(context)), kind_(kind), id_(next_stream_id()) {}
+
+std::uint64_t Stream::push(Work work, std::vector<Fence> waits, AfterFault after_fault) {
+  const std::lock_guard lock(mutex_);
+  queue_.push_back({std::move(work), std::move(waits), after_fault});
+  const std::uint64_t ticket = submitted_.load(std::memory_order_relaxed) + 1;
+  submitted_.store(ticket, std::memory_order_release);
+  if (!worker_started_) {
+    worker_started_ = true;
+    std::thread([self = shared_from_this()] { self->work_loop(); }).detach();
+  } else if (worker_sleeps_) {
+    worker_sleeps_ = false;
+    work_arrived_.notify_one();
+  }
+  return ticket;
+}
+
+bool Stream::run_if_idle(const std::function<void()>& work) {
+  const std::lock_guard lock(mutex_);
+  if (!idle()) return false;
+  work();
+  return true;
+}
+
+bool Stream::idle() const {
+  return completed_.load(std::memory_order_acquire) == submitted_.load(std::memory_order_acquire);
+}
+
+void Stream::wait(std::uint64_t ticket) const {
+  std::uint64_t completed = completed_.load(std::memory_order_acquire);
+  while (completed < ticket) {
+    completed_.wait(completed, std::memory_order_acquire);
+    completed = completed_.load(std::memory_order_acquire);
+  }
+}
+
+void Stream::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+  work_arrived_.notify_one();
+}
+
+void Stream::work_loop() {
+  pthread_setname_np(pthread_self(), "emu-stream");
+  prctl(PR_SET_TIMERSLACK, 1);  // copies sleep to keep their link's rate; the default slack of 50 µs is too coarse
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    while (queue_.empty() && !closed_) {
+      worker_sleeps_ = true;
+      work_arrived_.wait(lock);
+    }
+    worker_sleeps_ = false;
+    if (queue_.empty()) break;
+    Entry entry = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    run(entry);
+    lock.lock();
+  }
+  lock.unlock();
+  context_->forget_stream(this);
+}
+
+void Stream::run(Entry& entry) {
+  for (const Fence& fence : entry.waits) fence.stream->wait(fence.ticket);
+  if (entry.after_fault == AfterFault::run || context_->fault() == CUDA_SUCCESS) entry.work();
+  entry = {};  // what the work holds is let go of before anybody learns that it is done
+  completed_.fetch_add(1, std::memory_order_release);
+  completed_.notify_all();
+}
+
+}  // namespace vmem::emu
