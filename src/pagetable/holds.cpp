@@ -1,0 +1,149 @@
+#include "pagetable/holds.hpp"
+
+#include <algorithm>
+
+namespace vmem::pagetable {
+
+UseLog::UseLog() : tail_(new Chunk), head_(tail_) {}
+
+UseLog::~UseLog() {
+  while (head_ != nullptr) delete std::exchange(head_, head_->next.load());
+  delete spare_.load();
+}
+
+bool UseLog::append(LoggedUse use) {
+  LoggedUse& recent = recent_[(use.span.word() * 0x9e3779b97f4a7c15u) >> 61];
+  if (recent.span.word() == use.span.word() && recent.stamp == use.stamp) return false;
+  recent = use;
+  const bool filled_one = tail_filled_ == kChunkUses && next_chunk();
+  tail_->uses[tail_filled_++] = use;
+  tail_->filled.store(tail_filled_, std::memory_order_release);
+  return filled_one;
+}
+
+bool UseLog::next_chunk() {
+  Chunk* chunk = spare_.exchange(nullptr, std::memory_order_acquire);
+  if (chunk == nullptr) chunk = new Chunk;
+  Chunk* full = std::exchange(tail_, chunk);
+  tail_filled_ = 0;
+  full->next.store(chunk, std::memory_order_release);
+  return true;
+}
+
+void UseLog::recycle(Chunk* chunk) {
+  chunk->filled.store(0, std::memory_order_relaxed);
+  chunk->next.store(nullptr, std::memory_order_relaxed);
+  delete spare_.exchange(chunk, std::memory_order_acq_rel);
+}
+
+ThreadSlot::Block* ThreadSlot::block(std::uint32_t index) const {
+  auto* found = const_cast<Block*>(&first_);
+  for (std::uint32_t i = index / kBlockHolds; i > 0; --i) found = found->next.load(std::memory_order_relaxed);
+  return found;
+}
+
+std::uint32_t ThreadSlot::publish(Span span, Hold hold) {
+  Block* target = &first_;
+  std::uint32_t base = 0;
+  while (target->free == 0) {
+    Block* next = target->next.load(std::memory_order_relaxed);
+    if (next == nullptr) {
+      next = new Block;
+      target->next.store(next, std::memory_order_release);
+    }
+    target = next;
+    base += kBlockHolds;
+  }
+  const auto index = std::uint32_t(std::countr_zero(target->free));
+  target->free &= target->free - 1;
+  target->holds[index] = hold;
+  target->words[index].store(span.word(), std::memory_order_seq_cst);
+  ++held_;
+  return base + index;
+}
+
+void ThreadSlot::withdraw(std::uint32_t index) {
+  Block* target = block(index);
+  target->words[index % kBlockHolds].store(Span::kEmpty, std::memory_order_release);
+  target->free |= std::uint64_t{1} << (index % kBlockHolds);
+  --held_;
+}
+
+std::int64_t ThreadSlot::find(Hold hold, std::span<const std::uint32_t> taken) const {
+  std::uint32_t base = 0;
+  for (const Block* at = &first_; at != nullptr; at = at->next.load(std::memory_order_relaxed), base += kBlockHolds) {
+    for (std::uint64_t used = ~at->free; used != 0; used &= used - 1) {
+      const auto index = std::uint32_t(std::countr_zero(used));
+      if (at->holds[index].address != hold.address || at->holds[index].bytes != hold.bytes) continue;
+      if (std::find(taken.begin(), taken.end(), base + index) == taken.end()) return base + index;
+    }
+  }
+  return -1;
+}
+
+bool ThreadSlot::holds_address(std::uintptr_t address) const {
+  for (const Block* at = &first_; at != nullptr; at = at->next.load(std::memory_order_relaxed)) {
+    for (std::uint64_t used = ~at->free; used != 0; used &= used - 1) {
+      if (at->holds[std::size_t(std::countr_zero(used))].address == address) return true;
+    }
+  }
+  return false;
+}
+
+Span ThreadSlot::span(std::uint32_t index) const {
+  return Span(block(index)->words[index % kBlockHolds].load(std::memory_order_relaxed));
+}
+
+ThreadRegistry::~ThreadRegistry() {
+  for (auto& entry : slots_) {
+    ThreadSlot* slot = entry.load();
+    if (slot == nullptr) continue;
+    for (ThreadSlot::Block* next = slot->first_.next.load(); next != nullptr;) delete std::exchange(next, next->next.load());
+    delete slot;
+  }
+}
+
+ThreadSlot* ThreadRegistry::claim() {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t count = count_.load(std::memory_order_relaxed);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    ThreadSlot* slot = slots_[i].load(std::memory_order_relaxed);
+    if (!slot->in_use_.load(std::memory_order_acquire) && slot->held_ == 0) {
+      slot->in_use_.store(true, std::memory_order_relaxed);
+      return slot;
+    }
+  }
+  if (count == kMaxSlots) return nullptr;
+  auto* slot = new ThreadSlot;
+  slot->in_use_.store(true, std::memory_order_relaxed);
+  slots_[count].store(slot, std::memory_order_release);
+  count_.store(count + 1, std::memory_order_seq_cst);
+  return slot;
+}
+
+void ThreadRegistry::yield(ThreadSlot* slot) {
+  const std::lock_guard lock(mutex_);
+  slot->in_use_.store(false, std::memory_order_release);
+}
+
+bool ThreadRegistry::holds_overlap(std::uint32_t begin, std::uint32_t end) const {
+  const std::uint32_t count = count_.load(std::memory_order_seq_cst);
+  bool found = false;
+  for (std::uint32_t i = 0; i < count && !found; ++i) {
+    slots_[i].load(std::memory_order_acquire)->for_each([&](Span span) { found = found || span.overlaps(begin, end); });
+  }
+  return found;
+}
+
+bool ThreadRegistry::any_hold() const { return holds_overlap(0, ~std::uint32_t{0}); }
+
+std::uint64_t ThreadRegistry::acquires() const {
+  std::uint64_t sum = 0;
+  const std::uint32_t count = count_.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    sum += slots_[i].load(std::memory_order_acquire)->acquires_.load(std::memory_order_relaxed);
+  }
+  return sum;
+}
+
+}  // namespace vmem::pagetable

@@ -1,0 +1,160 @@
+// What launching threads tell the mover without locks: which pages they hold now (hold words) and which they used (the use log).
+//
+// A thread publishes a hold before it looks at page states; the mover takes a page's access away before it looks at the holds.
+// Both sides are sequentially consistent, so at least one sees the other. A thread appends a use before it clears the hold, and
+// the mover reads the holds before the logs, so a use is never missed.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "pagetable/types.hpp"
+
+namespace vmem::pagetable {
+
+struct LoggedUse {
+  Span span;
+  Stamp stamp;
+};
+
+// An unbounded queue from one thread to the mover, in chunks; the mover hands emptied chunks back.
+class UseLog {
+ public:
+  static constexpr std::uint32_t kChunkUses = 1024;
+
+  UseLog();
+  ~UseLog();
+  UseLog(const UseLog&) = delete;
+  UseLog& operator=(const UseLog&) = delete;
+
+  // The owning thread. True when a chunk was filled: the mover should be told to drain. Repeats of one of the last few uses
+  // within an epoch are dropped.
+  bool append(LoggedUse use);
+  // The mover. Calls take(use) for every use appended before the call.
+  template <class Take>
+  void drain(Take&& take);
+
+ private:
+  struct Chunk {
+    std::atomic<std::uint32_t> filled{0};
+    std::atomic<Chunk*> next{nullptr};
+    std::array<LoggedUse, kChunkUses> uses;
+  };
+  bool next_chunk();
+  void recycle(Chunk* chunk);
+
+  static constexpr std::size_t kRecent = 8;
+  // The owning thread's.
+  Chunk* tail_;
+  std::uint32_t tail_filled_ = 0;
+  std::array<LoggedUse, kRecent> recent_{};
+  // The mover's.
+  alignas(64) Chunk* head_;
+  std::uint32_t head_taken_ = 0;
+  std::atomic<Chunk*> spare_{nullptr};
+};
+
+template <class Take>
+void UseLog::drain(Take&& take) {
+  for (;;) {
+    const std::uint32_t filled = head_->filled.load(std::memory_order_acquire);
+    while (head_taken_ < filled) take(head_->uses[head_taken_++]);
+    if (head_taken_ < kChunkUses) return;
+    Chunk* next = head_->next.load(std::memory_order_acquire);
+    if (next == nullptr) return;
+    recycle(std::exchange(head_, next));
+    head_taken_ = 0;
+  }
+}
+
+// One thread's holds and its log.
+class ThreadSlot {
+ public:
+  struct Hold {
+    std::uintptr_t address = 0;
+    std::uint64_t bytes = 0;
+  };
+  static constexpr std::uint32_t kBlockHolds = 64;
+
+  // The owning thread. `publish` is sequentially consistent.
+  std::uint32_t publish(Span span, Hold hold);      // returns the hold's index; allocates only beyond 64 holds at once
+  void withdraw(std::uint32_t index);
+  // The index of a hold equal to (address, bytes) that is not among `taken`, or -1.
+  std::int64_t find(Hold hold, std::span<const std::uint32_t> taken) const;
+  bool holds_address(std::uintptr_t address) const;  // a hold begins there
+  Span span(std::uint32_t index) const;
+  std::uint32_t held() const { return held_; }
+  void count_acquire() { acquires_.store(acquires_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+
+  // Any thread.
+  template <class See>
+  void for_each(See&& see) const;  // see(Span) for every published hold
+
+  UseLog log;
+
+ private:
+  friend class ThreadRegistry;
+  struct Block {
+    std::array<std::atomic<std::uint64_t>, kBlockHolds> words{};
+    std::atomic<Block*> next{nullptr};
+    // The owning thread's.
+    std::array<Hold, kBlockHolds> holds;
+    std::uint64_t free = ~std::uint64_t{0};
+  };
+  Block* block(std::uint32_t index) const;
+
+  Block first_;
+  std::uint32_t held_ = 0;
+  std::atomic<std::uint64_t> acquires_{0};  // written by the owning thread only
+  std::atomic<bool> in_use_{false};         // by a live thread
+};
+
+template <class See>
+void ThreadSlot::for_each(See&& see) const {
+  for (const Block* block = &first_; block != nullptr; block = block->next.load(std::memory_order_acquire)) {
+    for (const auto& word : block->words) {
+      const Span span(word.load(std::memory_order_seq_cst));
+      if (!span.empty()) see(span);
+    }
+  }
+}
+
+// All slots of a process. Slots are reused by later threads and never freed while the registry lives.
+class ThreadRegistry {
+ public:
+  ThreadRegistry() = default;
+  ~ThreadRegistry();
+  ThreadRegistry(const ThreadRegistry&) = delete;
+  ThreadRegistry& operator=(const ThreadRegistry&) = delete;
+
+  ThreadSlot* claim();
+  // At thread exit. Holds still published stay so until the registry ends: nobody can know when their work ended.
+  void yield(ThreadSlot* slot);
+
+  // The mover.
+  bool holds_overlap(std::uint32_t begin, std::uint32_t end) const;
+  template <class Take>
+  void drain(Take&& take);
+  bool any_hold() const;
+  std::uint64_t acquires() const;  // by all threads so far
+
+ private:
+  static constexpr std::uint32_t kMaxSlots = 4096;
+  std::mutex mutex_;  // claim and yield
+  std::array<std::atomic<ThreadSlot*>, kMaxSlots> slots_{};
+  std::atomic<std::uint32_t> count_{0};
+};
+
+template <class Take>
+void ThreadRegistry::drain(Take&& take) {
+  const std::uint32_t count = count_.load(std::memory_order_seq_cst);
+  for (std::uint32_t i = 0; i < count; ++i) slots_[i].load(std::memory_order_acquire)->log.drain(take);
+}
+
+}  // namespace vmem::pagetable

@@ -1,0 +1,82 @@
+// The nouns of the page table as strong types, and the packed words that threads and the mover share.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+namespace vmem::pagetable {
+
+inline constexpr std::uint64_t kGranuleShift = 21;  // 2 MiB: the driver's mapping granularity
+inline constexpr std::uint64_t kGranuleBytes = std::uint64_t{1} << kGranuleShift;
+
+// A 2 MiB unit of the address space, counted from its base.
+struct Granule {
+  std::uint32_t index = 0;
+  auto operator<=>(const Granule&) const = default;
+};
+
+// Position of a region in the region table; 0 is no region.
+struct RegionId {
+  std::uint32_t value = 0;
+  auto operator<=>(const RegionId&) const = default;
+};
+
+// One page of one region.
+struct PageId {
+  RegionId region;
+  std::uint32_t index = 0;
+  auto operator<=>(const PageId&) const = default;
+};
+
+// A page's identity wherever it is stored: the node that allocated it, and its place in the address space.
+struct PageKey {
+  std::uint32_t home = 0;     // node id; 0 is this process when it is alone
+  std::uint32_t granule = 0;  // first granule
+  auto operator<=>(const PageKey&) const = default;
+};
+
+enum class Access : std::uint8_t { none = 0, read = 1, write = 2 };  // write includes read
+
+// A run of granules with the access it is held for; one word, so that a thread publishes it with one store.
+//   bits 0-28 first granule, 29-57 count, 58-59 access, 63 valid
+class Span {
+ public:
+  static constexpr std::uint64_t kEmpty = 0;
+  constexpr Span() = default;
+  constexpr explicit Span(std::uint64_t word) : word_(word) {}
+  constexpr Span(Granule first, std::uint32_t count, Access access)
+      : word_(std::uint64_t{first.index} | std::uint64_t{count} << 29 | std::uint64_t(access) << 58 | kValid) {}
+  constexpr std::uint64_t word() const { return word_; }
+  constexpr bool empty() const { return word_ == kEmpty; }
+  constexpr std::uint32_t first() const { return std::uint32_t(word_ & kFieldMask); }
+  constexpr std::uint32_t count() const { return std::uint32_t(word_ >> 29 & kFieldMask); }
+  constexpr std::uint32_t end() const { return first() + count(); }
+  constexpr Access access() const { return Access(word_ >> 58 & 3); }
+  constexpr bool overlaps(std::uint32_t begin, std::uint32_t end_granule) const {
+    return !empty() && first() < end_granule && begin < end();
+  }
+
+ private:
+  static constexpr std::uint64_t kFieldMask = (std::uint64_t{1} << 29) - 1;
+  static constexpr std::uint64_t kValid = std::uint64_t{1} << 63;
+  std::uint64_t word_ = kEmpty;
+};
+
+// When a use of pages ends: the epoch `epoch` of stream record `stream`. Complete when that stream completed the epoch.
+//   bits 0-47 epoch, 48-63 stream index; 0 is no use (stream records count from 1).
+class Stamp {
+ public:
+  constexpr Stamp() = default;
+  constexpr Stamp(std::uint16_t stream, std::uint64_t epoch) : word_(std::uint64_t{stream} << 48 | epoch) {}
+  constexpr explicit Stamp(std::uint64_t word) : word_(word) {}
+  constexpr std::uint64_t word() const { return word_; }
+  constexpr bool empty() const { return word_ == 0; }
+  constexpr std::uint16_t stream() const { return std::uint16_t(word_ >> 48); }
+  constexpr std::uint64_t epoch() const { return word_ & ((std::uint64_t{1} << 48) - 1); }
+  constexpr bool operator==(const Stamp&) const = default;
+
+ private:
+  std::uint64_t word_ = 0;
+};
+
+}  // namespace vmem::pagetable
