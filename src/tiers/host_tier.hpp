@@ -1,0 +1,84 @@
+// Pinned host memory as driver handles: copied at the speed of the link, and mapped in place at a page's own address. Making
+// a handle costs about 150 µs a MiB (the kernel clears and pins the memory), so a thread makes them ahead of need.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "tiers/frame_pool.hpp"
+#include "tiers/tier.hpp"
+
+namespace vmem::tiers {
+
+class HostTier final : public Tier, public InPlaceTier {
+ public:
+  struct Device {
+    CUcontext context;
+    CUdevice ordinal;
+  };
+  struct Config {
+    std::shared_ptr<const gpu::Driver> driver;
+    std::vector<Device> devices;
+    int numa_node = 0;
+    std::uint64_t budget_bytes = 0;
+    std::function<void()> on_ready;  // called by the growing thread when a slot that was asked for exists
+  };
+  // Errors: those of creating streams.
+  static Result<std::unique_ptr<HostTier>> create(Config config);
+  ~HostTier() override;
+
+  const TierInfo& info() const noexcept override { return info_; }
+  TierUsage usage() const override;
+  void expect(std::uint64_t page_bytes, std::uint64_t count) override;
+  Result<SlotGrant> allocate(std::uint64_t page_bytes) override;
+  void release(SlotId slot) override;
+  Status submit(std::span<Transfer> transfers) override;
+  Status poll(std::vector<Completion>& completions) override;
+  CUmemGenericAllocationHandle handle(SlotId slot) const override;
+  std::byte* host_address(SlotId slot) const override;
+
+ private:
+  explicit HostTier(Config config);
+  struct InFlight {
+    std::uint64_t id;
+    CUevent done;
+  };
+  struct Link {  // one direction of one device
+    CUstream stream = nullptr;
+    std::deque<InFlight> in_flight;
+  };
+  struct PerDevice {
+    CUcontext context = nullptr;
+    Link load, store;
+    std::vector<CUevent> spare_events;
+  };
+  Status create_streams(PerDevice& device);
+  Result<CUevent> take_event(PerDevice& device);
+  Status submit_one(Transfer& transfer);
+  Status poll_link(PerDevice& device, Link& link, std::vector<Completion>& completions);
+  void grow();
+  std::uint64_t next_wanted() const;  // page size of the next slot to make, 0: none
+  bool make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes);
+
+  static constexpr TierInfo info_{"host", true, true};
+  Config config_;
+  // The mover's.
+  std::vector<PerDevice> devices_;
+  std::uint64_t next_id_ = 1;
+
+  mutable std::mutex mutex_;  // below
+  std::condition_variable changed_;
+  FramePool pool_;
+  std::map<std::uint64_t, std::uint64_t> expected_;  // page size → slots wanted to exist
+  std::map<std::uint64_t, std::uint64_t> asked_;     // page size → allocations answered `later`
+  std::optional<Error> growth_error_;
+  bool stopping_ = false;
+  std::thread grower_;
+};
+
+}  // namespace vmem::tiers

@@ -1,0 +1,89 @@
+// The seam between the mover and the places a page's backing copy can be. Calls are batched and never wait: a transfer is
+// submitted, and its outcome is collected by poll. A tier may run transfers in GPU stream order (host memory: an event tells
+// consumers when the bytes are there) or beside it (disks, other nodes: only poll tells).
+#pragma once
+
+#include <cuda.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/status.hpp"
+#include "pagetable/types.hpp"
+
+namespace vmem::tiers {
+
+using SlotId = std::uint32_t;  // a place for one page's bytes in a tier
+
+enum class Direction : std::uint8_t { load, store };  // tier → HBM frame, HBM frame → tier
+
+struct Transfer {
+  pagetable::PageKey page;
+  std::uint64_t version = 0;
+  SlotId slot = 0;
+  CUdeviceptr frame = 0;  // window address of the HBM frame
+  std::uint64_t bytes = 0;
+  int device = 0;
+  Direction direction = Direction::load;
+  std::array<CUevent, 2> after{};  // starts when these events have completed; null entries are none
+  std::uint64_t deadline_us = 0;  // on the mover's clock; later, the outcome is `failed` with TIMEOUT. 0: none
+  // Answered by submit.
+  std::uint64_t id = 0;     // 0: not submitted
+  CUevent done = nullptr;   // stream-ordered tiers: completes with the transfer; valid until poll reported it
+};
+
+enum class Outcome : std::uint8_t { done, failed, lost };
+
+struct Completion {
+  std::uint64_t id = 0;
+  Outcome outcome = Outcome::done;
+  Error error;  // for failed and lost
+};
+
+struct TierInfo {
+  std::string_view name;        // "host"
+  bool stream_ordered = false;  // Transfer::done is given
+  bool addressable = false;     // the GPU can load and store slots in place: also an InPlaceTier
+};
+
+struct TierUsage {
+  std::uint64_t budget_bytes = 0;
+  std::uint64_t used_bytes = 0;   // slots allocated
+  std::uint64_t ready_bytes = 0;  // existing slots that are free: allocate will not answer `later` for these
+};
+
+enum class Grant : std::uint8_t { granted, later, full };  // later: being made in the background; full: the budget is used
+struct SlotGrant {
+  Grant grant = Grant::full;
+  SlotId slot = 0;
+};
+
+class Tier {
+ public:
+  virtual ~Tier() = default;
+  virtual const TierInfo& info() const noexcept = 0;
+  virtual TierUsage usage() const = 0;
+
+  // Slots. `expect` says how many slots of a size will be wanted in all, so that they can be made ahead.
+  virtual void expect(std::uint64_t page_bytes, std::uint64_t count) = 0;
+  virtual Result<SlotGrant> allocate(std::uint64_t page_bytes) = 0;
+  virtual void release(SlotId slot) = 0;  // transfers on it have completed
+
+  // Submits transfers in order; on failure, those with id 0 were not submitted.
+  virtual Status submit(std::span<Transfer> transfers) = 0;
+  // Appends the outcomes since the last call.
+  virtual Status poll(std::vector<Completion>& completions) = 0;
+};
+
+// An optional ability: slots in memory that the GPU, and this process, can load and store.
+class InPlaceTier {
+ public:
+  virtual ~InPlaceTier() = default;
+  virtual CUmemGenericAllocationHandle handle(SlotId slot) const = 0;
+  virtual std::byte* host_address(SlotId slot) const = 0;
+};
+
+}  // namespace vmem::tiers

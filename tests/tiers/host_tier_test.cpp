@@ -1,0 +1,93 @@
+#include "tiers/host_tier.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+
+#include "tiers/tier_conformance.hpp"
+#include "tiers/tier_fixture.hpp"
+
+namespace vmem::tiers {
+namespace {
+
+constexpr std::uint64_t kBudget = 8 * kTierPage;
+
+class HostUnderTest {
+ public:
+  HostUnderTest() : hbm_(hbm_config()) {
+    HostTier::Config config;
+    config.driver = machine_.driver;
+    config.devices = {{machine_.context.context(), 0}};
+    config.budget_bytes = kBudget;
+    config.on_ready = [this] {
+      const std::lock_guard lock(mutex_);
+      ++ready_;
+      changed_.notify_all();
+    };
+    tier_ = std::move(*HostTier::create(std::move(config)));
+    for (auto& frame : frames_) frame = hbm_.frame(**hbm_.take(kTierPage)).window;
+  }
+  Tier& tier() { return *tier_; }
+  InPlaceTier& in_place() { return *tier_; }
+  std::uint64_t budget_bytes() const { return kBudget; }
+  void wait_until_ready() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ready_ != seen_; });
+    seen_ = ready_;
+  }
+  CUdeviceptr frame(std::size_t i) const { return frames_[i]; }
+  void fill_frame(std::size_t i, unsigned char value) {
+    ASSERT_EQ((*machine_.driver)->cuMemsetD8Async(frames_[i], value, kTierPage, nullptr), CUDA_SUCCESS);
+    ASSERT_EQ((*machine_.driver)->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  }
+  bool frame_is(std::size_t i, unsigned char value) {
+    std::vector<unsigned char> bytes(kTierPage);
+    EXPECT_EQ((*machine_.driver)->cuMemcpyDtoHAsync(bytes.data(), frames_[i], kTierPage, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ((*machine_.driver)->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+    return std::all_of(bytes.begin(), bytes.end(), [&](unsigned char byte) { return byte == value; });
+  }
+
+ private:
+  FramePool::Config hbm_config() {
+    FramePool::Config config;
+    config.driver = machine_.driver;
+    config.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    config.accessors = {config.location};
+    config.budget_bytes = 4 * kTierPage;
+    config.name = "HBM";
+    return config;
+  }
+  TierMachine machine_{"devices=1,hbm=64MiB,host=64MiB"};
+  FramePool hbm_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int ready_ = 0, seen_ = 0;
+  std::unique_ptr<HostTier> tier_;
+  CUdeviceptr frames_[2] = {};
+};
+
+INSTANTIATE_TYPED_TEST_SUITE_P(Host, TierConformance, HostUnderTest);
+
+TEST(HostTier, SlotsAreReadAndWrittenByTheCpu) {
+  HostUnderTest t;
+  SlotGrant grant = *t.tier().allocate(kTierPage);
+  while (grant.grant == Grant::later) {
+    t.wait_until_ready();
+    grant = *t.tier().allocate(kTierPage);
+  }
+  ASSERT_EQ(grant.grant, Grant::granted);
+  std::memset(t.in_place().host_address(grant.slot), 0x5a, kTierPage);
+  Transfer load;
+  load.slot = grant.slot;
+  load.frame = t.frame(0);
+  load.bytes = kTierPage;
+  ASSERT_TRUE(t.tier().submit({&load, 1}));
+  std::vector<Completion> completions;
+  while (completions.empty()) ASSERT_TRUE(t.tier().poll(completions));
+  EXPECT_TRUE(t.frame_is(0, 0x5a));
+}
+
+}  // namespace
+}  // namespace vmem::tiers

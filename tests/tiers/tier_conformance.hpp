@@ -1,0 +1,107 @@
+// What every Tier must do; an implementation instantiates it in three lines:
+//   struct MyTier { ... TierUnderTest; };
+//   INSTANTIATE_TYPED_TEST_SUITE_P(My, TierConformance, MyTier);
+// TierUnderTest gives: tier(), in_place() (or null), budget_bytes(), frame(i) and frame_bytes(i, fill): HBM frames of 2 MiB.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "tiers/tier.hpp"
+
+namespace vmem::tiers {
+
+inline constexpr std::uint64_t kTierPage = std::uint64_t{2} << 20;
+
+template <class UnderTest>
+class TierConformance : public ::testing::Test {
+ protected:
+  UnderTest under_test;
+
+  SlotId slot() {
+    for (;;) {
+      const SlotGrant grant = *under_test.tier().allocate(kTierPage);
+      if (grant.grant == Grant::granted) return grant.slot;
+      EXPECT_EQ(grant.grant, Grant::later);
+      under_test.wait_until_ready();
+    }
+  }
+  std::uint64_t submit(Direction direction, SlotId slot, CUdeviceptr frame, CUevent after = nullptr) {
+    Transfer transfer;
+    transfer.slot = slot;
+    transfer.frame = frame;
+    transfer.bytes = kTierPage;
+    transfer.direction = direction;
+    transfer.after = {after, nullptr};
+    EXPECT_TRUE(under_test.tier().submit({&transfer, 1}));
+    EXPECT_NE(transfer.id, 0u);
+    EXPECT_EQ(transfer.done != nullptr, under_test.tier().info().stream_ordered);
+    return transfer.id;
+  }
+  Completion wait_for(std::uint64_t id) {
+    for (;;) {
+      EXPECT_TRUE(under_test.tier().poll(completions_));
+      for (const Completion& completion : completions_) {
+        if (completion.id == id) return completion;
+      }
+      std::this_thread::yield();
+    }
+  }
+
+ private:
+  std::vector<Completion> completions_;  // all so far
+};
+TYPED_TEST_SUITE_P(TierConformance);
+
+TYPED_TEST_P(TierConformance, WhatWasStoredIsLoaded) {
+  auto& t = this->under_test;
+  const SlotId a = this->slot(), b = this->slot();
+  t.fill_frame(0, 0x11);
+  t.fill_frame(1, 0x22);
+  const auto first = this->submit(Direction::store, a, t.frame(0));
+  const auto second = this->submit(Direction::store, b, t.frame(1));
+  EXPECT_EQ(this->wait_for(first).outcome, Outcome::done);
+  EXPECT_EQ(this->wait_for(second).outcome, Outcome::done);
+  EXPECT_EQ(this->wait_for(this->submit(Direction::load, b, t.frame(0))).outcome, Outcome::done);
+  EXPECT_EQ(this->wait_for(this->submit(Direction::load, a, t.frame(1))).outcome, Outcome::done);
+  EXPECT_TRUE(t.frame_is(0, 0x22));
+  EXPECT_TRUE(t.frame_is(1, 0x11));
+}
+
+TYPED_TEST_P(TierConformance, TheBudgetHoldsAndReleasedSlotsServeAgain) {
+  auto& t = this->under_test;
+  std::vector<SlotId> slots;
+  for (std::uint64_t i = 0; i < t.budget_bytes() / kTierPage; ++i) slots.push_back(this->slot());
+  EXPECT_EQ(t.tier().allocate(kTierPage)->grant, Grant::full);
+  EXPECT_EQ(t.tier().usage().used_bytes, t.budget_bytes());
+  t.tier().release(slots.back());
+  EXPECT_EQ(this->slot(), slots.back());
+  for (const SlotId slot : slots) t.tier().release(slot);
+  EXPECT_EQ(t.tier().usage().used_bytes, 0u);
+}
+
+TYPED_TEST_P(TierConformance, ExpectedSlotsAreMadeAheadUpToTheBudget) {
+  auto& t = this->under_test;
+  t.tier().expect(kTierPage, 1'000'000);
+  while (t.tier().usage().ready_bytes < t.budget_bytes()) std::this_thread::yield();
+  EXPECT_EQ(t.tier().allocate(kTierPage)->grant, Grant::granted);
+}
+
+TYPED_TEST_P(TierConformance, TransfersOfOneDirectionEndInTheOrderOfTheirSubmission) {
+  auto& t = this->under_test;
+  const SlotId slot = this->slot();
+  t.fill_frame(0, 1);
+  std::vector<std::uint64_t> submitted;
+  for (int i = 0; i < 8; ++i) submitted.push_back(this->submit(Direction::store, slot, t.frame(0)));
+  std::vector<Completion> completions;
+  while (completions.size() < submitted.size()) ASSERT_TRUE(t.tier().poll(completions));
+  for (std::size_t i = 0; i < submitted.size(); ++i) EXPECT_EQ(completions[i].id, submitted[i]);
+}
+
+REGISTER_TYPED_TEST_SUITE_P(TierConformance, WhatWasStoredIsLoaded, TheBudgetHoldsAndReleasedSlotsServeAgain,
+                            ExpectedSlotsAreMadeAheadUpToTheBudget, TransfersOfOneDirectionEndInTheOrderOfTheirSubmission);
+
+}  // namespace vmem::tiers

@@ -1,0 +1,33 @@
+// The emulated driver with a machine of the test's choosing, and a context.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "gpu/fault_injection.hpp"
+#include "gpu/handles.hpp"
+
+namespace vmem::tiers {
+
+// One machine a process: the driver reads its configuration once, and CTest runs every test in a process of its own.
+struct TierMachine {
+  explicit TierMachine(const char* machine) {
+    ::setenv("VMEM_EMU", machine, 1);
+    driver = *gpu::Driver::load("emulated");
+    context = *gpu::PrimaryContext::retain(driver, 0);
+    EXPECT_EQ((*driver)->cuCtxSetCurrent(context.context()), CUDA_SUCCESS);
+  }
+  // A driver that fails the n-th call of a function.
+  std::shared_ptr<const gpu::Driver> failing(const char* call, std::uint64_t n) {
+    injector = std::make_unique<gpu::FaultInjector>(driver);
+    injector->fail_nth(call, n, CUDA_ERROR_UNKNOWN);
+    return injector->driver();
+  }
+  std::shared_ptr<const gpu::Driver> driver;
+  gpu::PrimaryContext context;
+  std::unique_ptr<gpu::FaultInjector> injector;
+};
+
+}  // namespace vmem::tiers
