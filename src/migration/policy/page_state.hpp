@@ -1,0 +1,90 @@
+// What the policy remembers of each page and region.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "migration/policy/policy.hpp"
+#include "migration/policy/reuse_clock.hpp"
+#include "migration/policy/scan.hpp"
+
+namespace vmem::migration {
+
+class Shelf;
+struct DeviceState;
+
+// History outlives residency: a page that comes back from below is judged by when it was used before.
+struct PageState {
+  static constexpr std::uint8_t kNoList = 127;
+  static constexpr std::uint8_t kBurstsMax = 15;
+
+  PageId newer;  // neighbours in the list of the shelf; region 0 is none
+  PageId older;
+  Ticks last = 0;                    // last use, or arrival of a page fetched ahead
+  std::uint32_t list : 7 = kNoList;  // which list of the shelf; kNoList: not in HBM
+  std::uint32_t last_distance : 7 = ReuseDistance::kUnknown;
+  std::uint32_t previous_distance : 7 = ReuseDistance::kUnknown;  // the one before
+  std::uint32_t alternates : 1 = false;                           // the last distance was like the one before last
+  std::uint32_t bursts : 4 = 0;       // short repeats since the last long distance, saturating
+  std::uint32_t used : 1 = false;     // `last` is of a use
+  std::uint32_t ahead : 1 = false;    // arrived, not used since
+  std::uint32_t awaited : 1 = false;  // used while not in HBM: its arrival is part of that use
+  std::uint32_t asked : 1 = false;    // prefetch asked for, not arrived
+  std::uint32_t preference : 2 = 0;
+
+  bool resident() const { return list != kNoList; }
+  // The distance to expect. A program that goes through its pages there and back sees two distances in turn.
+  std::uint8_t distance() const {
+    if (alternates || last_distance == ReuseDistance::kUnknown) return previous_distance;
+    if (previous_distance == ReuseDistance::kUnknown) return last_distance;
+    return std::uint8_t((last_distance + previous_distance + 1) / 2);
+  }
+  void learn(std::uint8_t seen) {
+    using D = ReuseDistance;
+    // A neighbour is jitter; followed, it would tear the pages of one scan apart into two lists.
+    if (seen + 1u >= last_distance && seen <= last_distance + 1u) seen = std::uint8_t(last_distance);
+    alternates = !D::alike(seen, last_distance) && D::alike(seen, previous_distance);
+    previous_distance = last_distance;
+    last_distance = seen;
+  }
+};
+static_assert(sizeof(PageState) == 24);
+
+struct Region {
+  RegionShape shape;
+  DeviceState* device = nullptr;
+  Shelf* shelf = nullptr;
+  ScanSet scans;
+  bool scanning = false;  // listed in its device's prefetch plan
+  std::vector<PageState> pages;
+};
+
+class RegionTable {
+ public:
+  Region* find(RegionId id) { return id.value < regions_.size() ? regions_[id.value].get() : nullptr; }
+  // Null for pages that do not exist: events about them are ignored.
+  PageState* find(PageId page) {
+    Region* region = find(page.region);
+    return region && page.index < region->pages.size() ? &region->pages[page.index] : nullptr;
+  }
+  PageState& at(PageId page) { return regions_[page.region.value]->pages[page.index]; }
+
+  Region& add(std::unique_ptr<Region> region) {
+    const std::uint32_t id = region->shape.id.value;
+    if (id >= regions_.size()) regions_.resize(id + 1);
+    regions_[id] = std::move(region);
+    return *regions_[id];
+  }
+  void remove(RegionId id) {
+    regions_[id.value].reset();
+    while (!regions_.empty() && !regions_.back()) regions_.pop_back();
+    if (regions_.empty()) regions_.shrink_to_fit();
+  }
+  const std::vector<std::unique_ptr<Region>>& all() const { return regions_; }
+
+ private:
+  std::vector<std::unique_ptr<Region>> regions_;  // by id; ids are dense
+};
+
+}  // namespace vmem::migration

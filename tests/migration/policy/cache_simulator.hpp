@@ -1,0 +1,22 @@
+// A cache of frames without time: how many references of a trace hit, under a policy and under the classics.
+#pragma once
+
+#include <cstdint>
+
+#include "migration/policy/policy.hpp"
+#include "migration/policy/traces.hpp"
+
+namespace vmem::migration::testing {
+
+inline constexpr std::uint64_t kPageBytes = std::uint64_t{2} << 20;
+
+// When a policy hears of a use: before its page arrives (uses reported at acquire) or after (at release).
+enum class Report { before_arrival, after_arrival };
+
+std::uint64_t policy_hits(Policy& policy, const Trace& trace, std::uint32_t frames,
+                          Report report = Report::before_arrival);
+std::uint64_t lru_hits(const Trace& trace, std::uint32_t frames);
+std::uint64_t clock_hits(const Trace& trace, std::uint32_t frames);
+std::uint64_t belady_hits(const Trace& trace, std::uint32_t frames);
+
+}  // namespace vmem::migration::testing
