@@ -1,0 +1,114 @@
+// Work nobody waits for: fetching ahead of need, and giving frames to pages that are used in place.
+#include <array>
+
+#include "base/log.hpp"
+#include "migration/mover.hpp"
+
+namespace vmem::migration {
+
+using pagetable::kNoFrame;
+using pagetable::Mapped;
+using pagetable::RegionState;
+
+void Mover::prefetch_ahead() {
+  while (!asked_ahead_.empty()) {
+    const PageRef ref = asked_ahead_.front();
+    const bool live = ref.region->state.load(std::memory_order_relaxed) == RegionState::live && ref.index < ref.region->page_count;
+    if (live && !load_has_room(device_of(*ref.region), ref.bytes())) break;
+    asked_ahead_.pop_front();
+    if (live) (void)start_prefetch(ref);
+  }
+  plan_waits_ = false;
+  for (std::size_t i = 0; i < devices_.size(); ++i) follow_plan(int(i));
+}
+
+// The plan is the policy's, kept until each page has started: what waits for a frame waits here, in order.
+void Mover::follow_plan(int index) {
+  DeviceState& device = *devices_[std::size_t(index)];
+  for (;;) {
+    if (device.planned.empty()) {
+      std::array<PageId, 8> wanted;
+      const std::size_t count = config_.policy->prefetches({index, device.config.hbm_bytes}, wanted);
+      device.planned.assign(wanted.begin(), wanted.begin() + std::ptrdiff_t(count));
+      if (count == 0) return;
+    }
+    const PageId next = device.planned.front();
+    Region* region = config_.space->find(next.region);
+    if (region != nullptr && region->state.load(std::memory_order_relaxed) == RegionState::live && next.index < region->page_count) {
+      const PageRef ref{region, next.index};
+      if (!load_has_room(device, ref.bytes())) return;
+      if (!start_prefetch(ref)) {
+        // Without work under way that could free a frame there is nothing to wait for.
+        plan_waits_ = !in_flight_.empty() || !config_.streams->idle();
+        if (!plan_waits_) device.planned.clear();
+        return;
+      }
+    }
+    device.planned.pop_front();
+  }
+}
+
+// False when nothing more can be started now.
+bool Mover::start_prefetch(PageRef ref) {
+  Page& page = ref.page();
+  const bool nothing_to_do = page.mapped == Mapped::frame || page.cpu_users != 0 || page.in_place || page.version == 0 ||
+                             PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
+  if (nothing_to_do) return true;
+  if (page.mapped == Mapped::slot) {
+    auto promoted = promote_one(ref);
+    if (!promoted) VMEM_LOG_WARN("prefetch at {:#x} failed: {}", address_of(ref), promoted.error().message);
+    return promoted && *promoted;
+  }
+  const Access access = page.last_write ? Access::write : Access::read;
+  Status started;
+  if (page.frame != kNoFrame) {
+    started = map_kept_frame(ref, access);
+  } else {
+    auto grab = grab_frame(device_of(*ref.region), ref.bytes(), false);
+    if (!grab) {
+      started = std::unexpected(grab.error());
+    } else if (!grab->frame) {
+      return false;
+    } else {
+      started = load_frame(ref, *grab->frame, access, false, true);
+    }
+  }
+  if (started) return true;
+  if (started.error().status == VMEM_ERROR_DEVICE_LOST) lose_device(started.error());
+  VMEM_LOG_WARN("prefetch at {:#x} failed: {}", address_of(ref), started.error().message);
+  return false;
+}
+
+void Mover::promote() {
+  for (std::size_t left = promotions_.size(); left > 0; --left) {
+    const PageRef ref = promotions_.front();
+    const bool live = ref.region->state.load(std::memory_order_relaxed) == RegionState::live && ref.index < ref.region->page_count;
+    if (live && ref.page().promoting && !load_has_room(device_of(*ref.region), ref.bytes())) return;
+    promotions_.pop_front();
+    if (!live || !ref.page().promoting) continue;
+    ref.page().promoting = false;
+    auto promoted = promote_one(ref);
+    if (promoted) continue;
+    if (promoted.error().status == VMEM_ERROR_DEVICE_LOST) lose_device(promoted.error());
+    VMEM_LOG_WARN("moving the page at {:#x} to HBM failed: {}", address_of(ref), promoted.error().message);
+  }
+}
+
+// Moves a page served in place into a frame; false if that cannot be done now (its next use asks again).
+Result<bool> Mover::promote_one(PageRef ref) {
+  Page& page = ref.page();
+  if (page.mapped != Mapped::slot || page.in_place) return false;
+  VMEM_ASSIGN(const Grab grab, grab_frame(device_of(*ref.region), ref.bytes(), false));
+  if (!grab.frame) return false;
+  auto left = leave_slot(ref);
+  if (!left || *left != Evicted::done) {
+    tiers::FramePool& hbm = device_of(*ref.region).hbm;
+    hbm.give_back(*grab.frame, hbm.frame(*grab.frame).busy_until, nullptr);
+    if (!left) return std::unexpected(left.error());
+    return false;
+  }
+  VMEM_TRY(load_frame(ref, *grab.frame, page.last_write ? Access::write : Access::read, false, false));
+  return true;
+}
+
+}  // namespace vmem::migration

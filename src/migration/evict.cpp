@@ -1,0 +1,243 @@
+// Taking pages away. The order is what makes it safe: the state word first, then the holds, then the use logs, then the streams.
+#include <fmt/format.h>
+
+#include <array>
+
+#include "base/log.hpp"
+#include "migration/mover.hpp"
+
+namespace vmem::migration {
+
+using pagetable::kNoFrame;
+using pagetable::Mapped;
+using pagetable::RegionState;
+
+namespace {
+
+// Asked for at a time. The policy's first choices are what a fetch ahead may take: further down are pages wanted sooner.
+constexpr std::size_t kVictims = 8;
+
+}  // namespace
+
+// A frame for a page of `page_bytes`: a free one, a new one within the budget, or that of a page the policy gives up. Where the
+// first choices are busy, GPU progress will free one of them soon, and nothing further down is taken; where they are all held,
+// a `deep` search goes on until the policy has no more to offer.
+Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_bytes, bool deep) {
+  Grab grab;
+  VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes));
+  if (grab.frame) return grab;
+  VictimQuery query;
+  while (devices_[std::size_t(query.device)].get() != &device) ++query.device;
+  query.page_bytes = query.bytes_wanted = page_bytes;
+  std::array<PageId, kVictims> candidates;
+  for (;;) {
+    const std::size_t offered = config_.policy->victims(query, candidates);
+    VMEM_ASSIGN(const bool taken, evict_one_of(device, page_bytes, std::span(candidates).first(offered), grab));
+    if (taken || grab.busy || !deep || offered < candidates.size()) return grab;
+    query.again = true;
+  }
+}
+
+// True when grab.frame is set; grab.busy tells whether one of the candidates will be free after GPU progress.
+Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates, Grab& grab) {
+  for (const PageId candidate : candidates) {
+    Region* region = config_.space->find(candidate.region);
+    if (region == nullptr || region->state.load(std::memory_order_relaxed) != RegionState::live) continue;
+    const PageRef victim{region, candidate.index};
+    auto evicted = evict(victim);
+    if (!evicted) {
+      if (evicted.error().status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(evicted.error());
+      VMEM_LOG_WARN("could not evict the page at {:#x}: {}", address_of(victim), evicted.error().message);
+      continue;
+    }
+    grab.busy = grab.busy || *evicted == Evicted::busy;
+    if (*evicted != Evicted::done) continue;
+    VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes));
+    if (grab.frame) return true;
+  }
+  return false;
+}
+
+Result<std::optional<std::uint32_t>> Mover::take_frame(DeviceState& device, std::uint64_t page_bytes) {
+  VMEM_ASSIGN(std::optional<std::uint32_t> taken, device.hbm.take(page_bytes));
+  if (!taken && device.hbm.free_bytes() >= page_bytes) {
+    VMEM_ASSIGN(const bool room, device.hbm.make_room(
+                                     page_bytes, [this](std::uint64_t transfer) { return running(transfer); },
+                                     [](void* owner) {
+                                       auto* page = static_cast<Page*>(owner);
+                                       page->standby = false;
+                                       page->frame = kNoFrame;
+                                     }));
+    if (room) {
+      VMEM_ASSIGN(taken, device.hbm.take(page_bytes));
+    }
+  }
+  if (!taken) return taken;
+  if (auto* owner = static_cast<Page*>(device.hbm.frame(*taken).last_owner)) {
+    owner->standby = false;
+    owner->frame = kNoFrame;
+  }
+  return taken;
+}
+
+Result<Mover::Evicted> Mover::evict(PageRef ref) {
+  Page& page = ref.page();
+  if (page.frame == kNoFrame || page.standby) return Evicted::done;
+  if (page.pinned || page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end())) return Evicted::held;
+  if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;
+  if (page.version != 0 && !page.slot_current()) {
+    auto granted = need_slot(ref);
+    // With every slot taken by a page's only copy, this page stays where it is.
+    if (!granted && granted.error().status == VMEM_ERROR_OUT_OF_MEMORY) return Evicted::held;
+    if (!granted) return std::unexpected(granted.error());
+    if (!*granted) return Evicted::busy;
+  }
+  if (page.mapped == Mapped::frame) {
+    const PageState before(page.state.load(std::memory_order_relaxed));
+    if (const Evicted why = withdraw_access(ref); why != Evicted::done) return why;
+    if (auto unmapped = unmap_at(ref); !unmapped) {
+      publish_state(*ref.region, page, before);
+      return std::unexpected(unmapped.error());
+    }
+    page.mapped = Mapped::nothing;
+  }
+  VMEM_TRY(give_up_frame(ref));
+  ++counters_.evictions;
+  return Evicted::done;
+}
+
+// The page is unmapped: its bytes go to the backing copy if that is not current, and its frame to the free list, where it stays
+// the page's until it is reused. Transfers into the frame wait for this one.
+Status Mover::give_up_frame(PageRef ref) {
+  Page& page = ref.page();
+  std::uint64_t store = 0;
+  if (page.version != 0 && !page.slot_current()) {
+    VMEM_ASSIGN(store, submit(ref, tiers::Direction::store, page.frame, 0));
+    page.store = store;
+    page.slot_version = page.version;
+  } else {
+    counters_.dropped_bytes += ref.bytes();
+  }
+  device_of(*ref.region).hbm.give_back(page.frame, store, &page);
+  page.standby = true;
+  page.prefetched = false;
+  config_.policy->page_left(ref.id());
+  return {};
+}
+
+// Done: nobody uses or can begin to use the page through its mapping. Otherwise its state word is as it was.
+Mover::Evicted Mover::withdraw_access(PageRef ref) {
+  Page& page = ref.page();
+  const PageState before(page.state.load(std::memory_order_relaxed));
+  publish_state(*ref.region, page, before.with(Access::none).clear(PageState::kNotify | PageState::kPending));
+  Evicted why = Evicted::done;
+  if (config_.threads->holds_overlap(ref.begin(), ref.end())) {
+    why = Evicted::held;
+  } else {
+    drain_uses();
+    if (!uses_complete(*ref.region, page)) why = Evicted::busy;
+  }
+  if (why != Evicted::done) {
+    publish_state(*ref.region, page, before);
+    ++counters_.eviction_cancels;
+  }
+  return why;
+}
+
+bool Mover::uses_complete(Region& region, Page& page) {
+  bool all = true;
+  for (Stamp& use : page.uses) {
+    if (!complete(use)) all = false;
+  }
+  for (const Stamp use : region.uses) {
+    if (!complete(use)) all = false;
+  }
+  return all;
+}
+
+// Whether the work behind a stamp is complete. If no event will tell, records one.
+bool Mover::complete(Stamp stamp) {
+  if (config_.streams->complete(stamp)) return true;
+  if (auto covered = config_.streams->cover(stamp); !covered) {
+    VMEM_LOG_WARN("cannot tell when work on a stream ends (was it destroyed without vmem_stream_close?): {}",
+                  covered.error().message);
+  }
+  return false;
+}
+
+Result<Mover::Evicted> Mover::leave_slot(PageRef ref) {
+  Page& page = ref.page();
+  if (page.mapped != Mapped::slot) return Evicted::done;
+  if (page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end())) return Evicted::held;
+  if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;
+  const PageState before(page.state.load(std::memory_order_relaxed));
+  if (const Evicted why = withdraw_access(ref); why != Evicted::done) return why;
+  if (auto unmapped = unmap_at(ref); !unmapped) {
+    publish_state(*ref.region, page, before);
+    return std::unexpected(unmapped.error());
+  }
+  page.mapped = Mapped::nothing;
+  return Evicted::done;
+}
+
+// True if the page has a slot of its own now. False: one will come (being made, or a copy out must end first).
+Result<bool> Mover::need_slot(PageRef ref) {
+  Page& page = ref.page();
+  if (page.slot != kNoFrame) return true;
+  VMEM_ASSIGN(const tiers::SlotGrant grant, config_.backing->allocate(ref.bytes()));
+  if (grant.grant == tiers::Grant::later) return false;
+  if (grant.grant == tiers::Grant::granted) {
+    page.slot = grant.slot;
+  } else {
+    const auto stolen = steal_slot(ref.bytes());
+    if (!stolen) return std::unexpected(full_error("a backing copy", ref.bytes()));
+    page.slot = *stolen;
+  }
+  page.slot_version = 0;
+  page.store = 0;
+  return true;
+}
+
+void Mover::retain(PageRef ref) {
+  Page& page = ref.page();
+  if (page.slot == kNoFrame || page.retained) return;
+  page.retained = true;
+  retained_.push_back(ref);
+}
+
+// The slot of a page that is in HBM: only a copy that saves a transfer later.
+std::optional<tiers::SlotId> Mover::steal_slot(std::uint64_t page_bytes) {
+  for (std::size_t left = retained_.size(); left > 0; --left) {
+    const PageRef ref = retained_.front();
+    retained_.pop_front();
+    if (ref.region->state.load(std::memory_order_relaxed) != RegionState::live || ref.index >= ref.region->page_count) continue;
+    Page& page = ref.page();
+    if (!page.retained) continue;
+    page.retained = false;
+    if (page.slot == kNoFrame || page.mapped != Mapped::frame) continue;
+    const bool keep = page.read_mostly || page.cpu_users != 0 || running(page.wait) || running(page.store);
+    if (keep || ref.bytes() != page_bytes) {
+      retain(ref);
+      continue;
+    }
+    const tiers::SlotId slot = page.slot;
+    page.slot = kNoFrame;
+    page.slot_version = 0;
+    return slot;
+  }
+  return std::nullopt;
+}
+
+// The page's bytes in a free frame are about to become an old version, or are not wanted any more.
+void Mover::drop_standby(PageRef ref) {
+  Page& page = ref.page();
+  if (!page.standby) return;
+  tiers::FramePool& hbm = device_of(*ref.region).hbm;
+  const std::uint64_t busy_until = hbm.frame(page.frame).busy_until;
+  hbm.retake(page.frame);
+  hbm.give_back(page.frame, busy_until, nullptr);
+  page.standby = false;
+  page.frame = kNoFrame;
+}
+
+}  // namespace vmem::migration

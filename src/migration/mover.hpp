@@ -1,0 +1,224 @@
+// The mover: the one writer of the page table and the one caller of mapping functions. An actor: threads post requests and
+// wait; step() does what can be done now and returns. In production a thread steps; tests step themselves, so that every
+// interleaving can be scripted. No call in here waits for the GPU.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.hpp"
+#include "gpu/driver.hpp"
+#include "migration/policy/policy.hpp"
+#include "migration/request.hpp"
+#include "migration/streams.hpp"
+#include "pagetable/address_space.hpp"
+#include "pagetable/holds.hpp"
+#include "tiers/frame_pool.hpp"
+#include "tiers/tier.hpp"
+
+namespace vmem::migration {
+
+using pagetable::Page;
+using pagetable::PageState;
+using pagetable::Region;
+
+struct MoverDevice {
+  CUdevice ordinal = 0;
+  CUcontext context = nullptr;
+  std::uint64_t hbm_bytes = 0;  // budget for frames
+  std::uint32_t peers = 0;      // bit i: device i can map this device's memory
+};
+
+struct MoverConfig {
+  std::shared_ptr<const gpu::Driver> driver;
+  pagetable::AddressSpace* space = nullptr;
+  pagetable::ThreadRegistry* threads = nullptr;
+  StreamTable* streams = nullptr;
+  tiers::Tier* backing = nullptr;
+  tiers::InPlaceTier* in_place = nullptr;  // null: the backing tier cannot be mapped
+  std::unique_ptr<Policy> policy;
+  std::vector<MoverDevice> devices;
+  std::optional<std::uint64_t> page_bytes;  // for all regions, if given
+  std::uint64_t acquire_wait_us = 100'000;
+  std::function<std::uint64_t()> now_us;
+};
+
+struct MoverCounters {
+  std::uint64_t acquire_misses = 0, in_place_acquires = 0, acquire_waits = 0;
+  std::uint64_t migrated_in_bytes = 0, migrated_out_bytes = 0, dropped_bytes = 0;
+  std::uint64_t prefetched_bytes = 0, prefetched_used_bytes = 0;
+  std::uint64_t evictions = 0, eviction_cancels = 0, maps = 0, unmaps = 0;
+  std::uint64_t allocated_bytes = 0, committed_bytes = 0, pages = 0;
+};
+
+class Mover {
+ public:
+  explicit Mover(MoverConfig config);
+  ~Mover();
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+
+  void start();  // a thread that steps until stop
+  void stop();
+
+  // Any thread: posts the request and waits for its result. The request lives on the caller's stack.
+  Status call(Request& request);
+  // Posts without waiting; the request must outlive its completion (tests).
+  void post(Request& request);
+  // Wakes the mover if it sleeps.
+  void poke();
+
+  // The mover's thread, or a test's.
+  enum class Next { again, soon, sleep };  // work is left; waiting for the GPU; nothing to do until poked
+  Next step();
+
+ private:
+  friend struct AcquireRequest;
+  friend struct AllocateRequest;
+  friend struct FreeRequest;
+  friend struct PrefetchRequest;
+  friend struct AdviseRequest;
+  friend struct OpenPageRequest;
+  friend struct ClosePageRequest;
+  friend struct QueryRequest;
+  friend struct StatisticsRequest;
+  friend struct QuiesceRequest;
+  friend struct PeerAccessRequest;
+  friend struct EndAllRequest;
+
+  struct DeviceState {
+    MoverDevice config;
+    tiers::FramePool hbm;
+    std::uint64_t loads_bytes = 0;   // in flight into its frames
+    std::uint64_t pinned_bytes = 0;  // by advice, and the pages of small allocations
+    std::uint64_t committed_bytes = 0;
+    std::deque<PageId> planned;  // the policy's prefetches that have not started yet
+    DeviceState(const MoverDevice& device, tiers::FramePool::Config pool) : config(device), hbm(std::move(pool)) {}
+  };
+  struct InFlight {
+    Region* region;
+    std::uint32_t page;
+    std::uint64_t bytes;
+    tiers::Direction direction;
+    CUevent done;
+  };
+  struct PageRef {
+    Region* region = nullptr;
+    std::uint32_t index = 0;
+    Page& page() const { return region->pages[index]; }
+    PageId id() const { return region->page_id(index); }
+    std::uint64_t bytes() const { return region->page_bytes(); }
+    std::uint32_t begin() const { return region->granule_of(index); }
+    std::uint32_t end() const { return begin() + (1u << region->page_shift); }
+  };
+
+  // mover.cpp: the loop
+  void run();
+  void take_posted();
+  void finish(Request& request, Status result);
+  void advance_requests();
+  Status poll();
+  void finish_transfer(const tiers::Completion& completion);
+  void settle_pending();
+  void drain_uses();
+  void on_use(const pagetable::LoggedUse& use);
+  void stamp(Region& region, Page& page, Stamp use);
+  void stamp(Region& region, Stamp use);
+  void lose_device(const Error& error);
+  Next next_step() const;
+
+  // serve.cpp: making pages usable
+  enum class Served { usable, in_place, wait, wait_frame };
+  // How hard to try for a frame: evict and wait for GPU progress, evict, or take only what is free.
+  enum class Effort { wait, evict, free_only };
+  Result<Served> serve(PageRef ref, Access access, bool discard, Effort effort);
+  Result<Served> bring_in(PageRef ref, Access access, bool discard, Effort effort);
+  Result<Served> map_in_place(PageRef ref, Access access, bool discard);
+  Status upgrade(PageRef ref);
+  Status map_kept_frame(PageRef ref, Access access);
+  Status load_frame(PageRef ref, std::uint32_t frame, Access access, bool discard, bool prefetch);
+  Result<std::uint64_t> submit(PageRef ref, tiers::Direction direction, std::uint32_t frame, std::uint64_t after);
+  Status map_at(PageRef ref, CUmemGenericAllocationHandle handle, Access access);
+  Status unmap_at(PageRef ref);
+  Status set_access(const Region& region, CUdeviceptr address, Access access);
+  void expose(PageRef ref, pagetable::Mapped mapped, Access access, std::uint64_t wait, bool prefetch);
+  CUevent event_of(std::uint64_t transfer) const;
+  bool running(std::uint64_t transfer) const { return transfer != 0 && in_flight_.contains(transfer); }
+  bool load_has_room(const DeviceState& device, std::uint64_t page_bytes) const;
+  CUdeviceptr address_of(PageRef ref) const { return config_.space->address_of(ref.begin()); }
+
+  // evict.cpp: taking pages away
+  enum class Evicted { done, held, busy };
+  struct Grab {
+    std::optional<std::uint32_t> frame;
+    bool busy = false;  // a frame will come free by GPU progress
+  };
+  Result<Grab> grab_frame(DeviceState& device, std::uint64_t page_bytes, bool deep);
+  Result<bool> evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates, Grab& grab);
+  Result<std::optional<std::uint32_t>> take_frame(DeviceState& device, std::uint64_t page_bytes);
+  Result<Evicted> evict(PageRef ref);
+  Result<Evicted> leave_slot(PageRef ref);  // ends service in place
+  Evicted withdraw_access(PageRef ref);
+  bool uses_complete(Region& region, Page& page);
+  bool complete(Stamp stamp);
+  Status give_up_frame(PageRef ref);
+  Result<bool> need_slot(PageRef ref);
+  std::optional<tiers::SlotId> steal_slot(std::uint64_t page_bytes);
+  void drop_standby(PageRef ref);
+  void retain(PageRef ref);
+
+  // ahead.cpp: prefetch, promotion
+  void prefetch_ahead();
+  void follow_plan(int index);
+  bool start_prefetch(PageRef ref);
+  void promote();
+  Result<bool> promote_one(PageRef ref);
+
+  // regions.cpp
+  Status commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes);
+  std::uint32_t page_shift_for(const DeviceState& device, std::uint64_t bytes, bool shared) const;
+  void expect_slots();
+  Status end_region(Region& region, Stamp last);
+  void finish_endings();
+  bool finish_ending(Region& region, std::uint32_t& budget);
+  bool release_page(PageRef ref);
+  Error full_error(const char* what, std::uint64_t bytes) const;
+  DeviceState& device_of(const Region& region) { return *devices_[std::size_t(region.device)]; }
+
+  MoverConfig config_;
+  std::vector<std::unique_ptr<DeviceState>> devices_;
+  std::unordered_map<std::uint64_t, InFlight> in_flight_;  // by transfer
+  std::vector<tiers::Completion> completions_;
+  std::deque<Request*> requests_;
+  std::deque<PageRef> asked_ahead_;  // vmem_prefetch
+  std::deque<PageRef> promotions_;   // used in place, worth a frame
+  std::deque<PageRef> retained_;     // in HBM with a backing copy that may be taken; checked when popped
+  std::vector<PageRef> pending_;     // exposed with a transfer to wait for
+  std::vector<Region*> live_;
+  std::vector<Region*> ending_;
+  std::optional<Error> lost_;
+  MoverCounters counters_;
+  std::unordered_map<std::uint64_t, std::uint64_t> page_counts_;  // page size → live pages
+  std::uint64_t last_progress_us_ = 0;
+  bool worked_ = false;       // this step changed something
+  bool plan_waits_ = false;   // a planned prefetch waits for a frame that GPU progress will free
+
+  // Posting and sleeping.
+  std::atomic<Request*> posted_{nullptr};
+  std::atomic<bool> sleeping_{false};
+  std::atomic<bool> poked_{false};
+  std::atomic<bool> stopping_{false};
+  std::mutex sleep_mutex_;
+  std::condition_variable wake_;
+  std::thread thread_;
+};
+
+}  // namespace vmem::migration

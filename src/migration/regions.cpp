@@ -1,0 +1,213 @@
+// Regions from allocation to the end of their last use, and what they commit.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+#include "base/options.hpp"
+#include "migration/mover.hpp"
+
+namespace vmem::migration {
+
+using pagetable::kGranuleShift;
+using pagetable::kNoFrame;
+using pagetable::Mapped;
+using pagetable::RegionState;
+
+namespace {
+
+constexpr std::uint32_t kUnmapsPerStep = 64;  // about 1 ms of driver calls
+// Frames in transit that a full machine needs to go on swapping, per device.
+constexpr std::uint64_t kTransitPages = 4;
+// HBM that small allocations may hold for good, as a share of the budget; beyond it their pages are evicted like others.
+constexpr std::uint64_t kSharedShare = 4;
+
+std::uint64_t usable_hbm(std::uint64_t budget, std::uint64_t page_bytes) {
+  const std::uint64_t transit = std::min(kTransitPages * page_bytes, budget / 4);
+  return budget - transit;
+}
+
+}  // namespace
+
+std::optional<Status> AllocateRequest::advance(Mover& mover) {
+  Mover::DeviceState& home = *mover.devices_[std::size_t(device)];
+  const std::uint32_t shift = mover.page_shift_for(home, bytes, shared);
+  const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
+  const std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+  if (backed < bytes || backed > mover.config_.space->bytes()) {
+    return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("{} asked for, the address space is {}; raise --space", format_bytes(bytes),
+                                                      format_bytes(mover.config_.space->bytes())));
+  }
+  if (auto committed = mover.commit(home, backed, page_bytes); !committed) {
+    // What ending regions hold comes back without anybody's help.
+    if (!mover.ending_.empty()) return std::nullopt;
+    return committed;
+  }
+  auto added = mover.config_.space->add(std::uint32_t(backed >> kGranuleShift), shift);
+  if (!added) {
+    home.committed_bytes -= backed;
+    if (!mover.ending_.empty()) return std::nullopt;
+    return std::unexpected(std::move(added).error());
+  }
+  region = *added;
+  region->bytes = bytes;
+  region->device = device;
+  region->shared = shared;
+  region->mapping_devices = 1u << device;
+  region->devices.store(region->mapping_devices, std::memory_order_relaxed);
+  mover.live_.push_back(region);
+  mover.page_counts_[page_bytes] += region->page_count;
+  mover.counters_.allocated_bytes += shared ? 0 : bytes;
+  mover.counters_.committed_bytes += backed;
+  mover.counters_.pages += region->page_count;
+  mover.expect_slots();
+  mover.config_.policy->region_begins({region->id, region->page_count, page_bytes, device, shared});
+  if (shared && home.pinned_bytes + backed <= home.config.hbm_bytes / kSharedShare) {
+    home.pinned_bytes += backed;
+    for (std::uint32_t i = 0; i < region->page_count; ++i) region->pages[i].pinned = true;
+  }
+  region->state.store(RegionState::live, std::memory_order_seq_cst);
+  return Status{};
+}
+
+// Every page must have a place even when nothing can be dropped: what does not fit into a device's HBM must fit into the backing
+// tier, both less the frames in transit.
+Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes) {
+  std::uint64_t overflow = 0;
+  std::uint64_t hbm = 0;
+  for (const auto& each : devices_) {
+    const std::uint64_t wanted = each->committed_bytes + (each.get() == &device ? bytes : 0);
+    const std::uint64_t usable = usable_hbm(each->hbm.budget_bytes(), page_bytes);
+    overflow += wanted > usable ? wanted - usable : 0;
+    hbm += each->hbm.budget_bytes();
+  }
+  const std::uint64_t host = config_.backing->usage().budget_bytes;
+  const std::uint64_t transit = std::min(kTransitPages * page_bytes, host / 4);
+  if (overflow + (overflow == 0 ? 0 : transit) > host) {
+    return fail(VMEM_ERROR_OUT_OF_MEMORY,
+                fmt::format("{} asked for on device {}, where {} are allocated of {} HBM, with {} in all devices over {} of host "
+                            "memory; free something, or raise --hbm or --host",
+                            format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
+                            format_bytes(device.hbm.budget_bytes()), format_bytes(overflow), format_bytes(host)));
+  }
+  device.committed_bytes += bytes;
+  return {};
+}
+
+std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t bytes, bool shared) const {
+  if (shared) return 0;
+  if (config_.page_bytes) return std::uint32_t(std::countr_zero(*config_.page_bytes >> kGranuleShift));
+  // A remap costs about 45 µs whatever the size (32 MiB: 7 % of its copy, 2 MiB: all of it), so large regions get large
+  // pages; eight pages a region at least, so that a part of it can stay, and a sixteenth of the budget at most.
+  std::uint32_t shift = 0;
+  for (const std::uint32_t larger : {2u, 4u}) {
+    const std::uint64_t page_bytes = pagetable::kGranuleBytes << larger;
+    if (bytes / page_bytes >= 8 && device.hbm.budget_bytes() / page_bytes >= 16) shift = larger;
+  }
+  return shift;
+}
+
+// Slots are made ahead once eviction is to be expected: as many as there are pages, so that clean pages keep their copy.
+void Mover::expect_slots() {
+  std::uint64_t committed = 0, hbm = 0;
+  for (const auto& device : devices_) {
+    committed += device->committed_bytes;
+    hbm += usable_hbm(device->hbm.budget_bytes(), pagetable::kGranuleBytes);
+  }
+  for (const auto& [page_bytes, pages] : page_counts_) config_.backing->expect(page_bytes, committed > hbm ? pages : 0);
+}
+
+std::optional<Status> FreeRequest::advance(Mover& mover) { return mover.end_region(*region, last); }
+
+Status Mover::end_region(Region& region, Stamp last) {
+  RegionState live = RegionState::live;
+  if (!region.state.compare_exchange_strong(live, RegionState::ending, std::memory_order_seq_cst)) {
+    return fail(VMEM_ERROR_INVALID_POINTER,
+                fmt::format("{:#x} was freed already", config_.space->address_of(region.first.index)));
+  }
+  if (config_.threads->holds_overlap(region.first.index, region.end_granule())) {
+    region.state.store(RegionState::live, std::memory_order_seq_cst);
+    return fail(VMEM_ERROR_IN_USE, fmt::format("the allocation at {:#x} has ranges that are still acquired; release them first",
+                                               config_.space->address_of(region.first.index)));
+  }
+  drain_uses();
+  stamp(region, last);
+  config_.policy->region_ends(region.id);
+  std::erase(live_, &region);
+  ending_.push_back(&region);
+  counters_.allocated_bytes -= region.shared ? 0 : region.bytes;
+  worked_ = true;
+  return {};
+}
+
+void Mover::finish_endings() {
+  std::uint32_t budget = kUnmapsPerStep;
+  std::erase_if(ending_, [&](Region* region) { return finish_ending(*region, budget); });
+}
+
+bool Mover::finish_ending(Region& region, std::uint32_t& budget) {
+  for (const Stamp use : region.uses) {
+    if (!complete(use)) return false;
+  }
+  for (; region.end_cursor < region.page_count; ++region.end_cursor) {
+    if (budget == 0) return false;
+    Page& page = region.pages[region.end_cursor];
+    if (page.mapped != Mapped::nothing) --budget;
+    if (!release_page({&region, region.end_cursor})) return false;
+    worked_ = true;
+  }
+  DeviceState& device = device_of(region);
+  const std::uint64_t bytes = region.page_count * region.page_bytes();
+  device.committed_bytes -= bytes;
+  counters_.committed_bytes -= bytes;
+  counters_.pages -= region.page_count;
+  page_counts_[region.page_bytes()] -= region.page_count;
+  const auto of_region = [&](const PageRef& ref) { return ref.region == &region; };
+  std::erase_if(pending_, of_region);
+  std::erase_if(retained_, of_region);
+  std::erase_if(promotions_, of_region);
+  std::erase_if(asked_ahead_, of_region);
+  config_.space->remove(region);
+  expect_slots();
+  return true;
+}
+
+bool Mover::release_page(PageRef ref) {
+  Page& page = ref.page();
+  DeviceState& device = device_of(*ref.region);
+  if (page.cpu_users != 0 || running(page.wait) || running(page.store)) return false;
+  for (const Stamp use : page.uses) {
+    if (!complete(use)) return false;
+  }
+  if (page.mapped != Mapped::nothing) {
+    if (auto unmapped = unmap_at(ref); !unmapped) {
+      if (unmapped.error().status == VMEM_ERROR_DEVICE_LOST) lose_device(unmapped.error());
+      VMEM_LOG_WARN("freeing the page at {:#x} will be tried again: {}", address_of(ref), unmapped.error().message);
+      return false;
+    }
+    page.mapped = Mapped::nothing;
+    publish_state(*ref.region, page, PageState(0));
+  }
+  drop_standby(ref);
+  if (page.frame != kNoFrame) device.hbm.give_back(page.frame, 0, nullptr);
+  if (page.slot != kNoFrame) config_.backing->release(page.slot);
+  if (page.pinned) device.pinned_bytes -= ref.bytes();
+  page.frame = page.slot = kNoFrame;
+  page.pinned = false;
+  return true;
+}
+
+Error Mover::full_error(const char* what, std::uint64_t bytes) const {
+  std::string hbm;
+  for (const auto& device : devices_) {
+    hbm += fmt::format("HBM of device {}: {} of {}; ", device->config.ordinal, format_bytes(device->hbm.used_bytes()),
+                       format_bytes(device->hbm.budget_bytes()));
+  }
+  const tiers::TierUsage host = config_.backing->usage();
+  return {VMEM_ERROR_OUT_OF_MEMORY, 0,
+          fmt::format("no memory for {} of {}: {}{}: {} of {}; release or free something, or raise --hbm or --host", what,
+                      format_bytes(bytes), hbm, config_.backing->info().name, format_bytes(host.used_bytes),
+                      format_bytes(host.budget_bytes))};
+}
+
+}  // namespace vmem::migration

@@ -1,0 +1,164 @@
+// What threads ask of the mover. A request is advanced until it says it is finished; it lives on the stack of the thread that waits
+// for it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "base/status.hpp"
+#include "migration/streams.hpp"
+#include "pagetable/region.hpp"
+
+namespace vmem::migration {
+
+class Mover;
+
+class Request {
+ public:
+  Request() = default;
+  virtual ~Request() = default;
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  const Status& result() const { return result_; }  // when done
+
+ protected:
+  // The mover: does what can be done now. Nothing: not finished; otherwise the result.
+  virtual std::optional<Status> advance(Mover& mover) = 0;
+
+ private:
+  friend class Mover;
+  Request* next_ = nullptr;
+  Status result_;
+  std::atomic<bool> done_{false};
+  // The mover notifies under the mutex, so the waiter cannot destroy the request before the mover has left it.
+  std::mutex mutex_;
+  std::condition_variable ended_;
+};
+
+// Pages [first, first + count) of a region.
+struct PageRun {
+  pagetable::Region* region = nullptr;
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+};
+
+// Makes runs usable. The caller has published its holds on them.
+struct AcquireRequest final : Request {
+  struct Want {
+    PageRun run;
+    pagetable::Access access = pagetable::Access::read;
+    std::uint32_t discard_first = 0, discard_count = 0;  // pages whose old contents need not be fetched
+  };
+  std::span<const Want> wants;
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+
+ private:
+  bool waited_long_enough(const Mover& mover, std::uint64_t now_us);
+  std::size_t want_ = 0;
+  std::uint32_t page_ = 0;
+  std::uint64_t started_us_ = 0;
+  std::uint64_t waiting_since_us_ = 0;  // for a frame; 0: not waiting
+  bool counted_in_place_ = false;
+  bool may_wait_ = true;     // until the GPU makes no progress
+  bool no_frames_ = false;   // all that could be had are held: what is left goes in place
+};
+
+struct AllocateRequest final : Request {
+  std::uint64_t bytes = 0;
+  int device = 0;       // index
+  bool shared = false;  // slabs for small allocations
+  pagetable::Region* region = nullptr;  // answer
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
+struct FreeRequest final : Request {
+  pagetable::Region* region = nullptr;
+  Stamp last;  // work queued before the free
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
+struct PrefetchRequest final : Request {
+  PageRun run;
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
+struct AdviseRequest final : Request {
+  PageRun run;
+  vmem_advice advice = VMEM_ADVISE_NORMAL;
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
+// Opens one page for vmem_read or vmem_write: until it is closed, the mover leaves it where it is.
+struct OpenPageRequest final : Request {
+  PageRun run;  // one page
+  bool write = false;
+  // Answer: one of these, or neither for a page that was never written (reading only).
+  std::byte* host = nullptr;
+  CUdeviceptr device_window = 0;
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
+struct ClosePageRequest final : Request {
+  PageRun run;
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
+struct QueryRequest final : Request {
+  pagetable::Region* region = nullptr;
+  vmem_pointer_info info{};  // answer: the byte counts
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
+struct StatisticsRequest final : Request {
+  vmem_statistics statistics{};  // answer: what the mover knows
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
+// Finished when nothing is under way.
+struct QuiesceRequest final : Request {
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
+// Lets a further device use a region's mappings.
+struct PeerAccessRequest final : Request {
+  pagetable::Region* region = nullptr;
+  int device = 0;  // index
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
+// Ends all regions, for shutdown; finished when their last uses are.
+struct EndAllRequest final : Request {
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+
+ private:
+  bool started_ = false;
+};
+
+}  // namespace vmem::migration

@@ -1,0 +1,216 @@
+// The smaller requests: hints, host access to pages, figures, shutdown.
+#include "migration/request.hpp"
+
+#include <fmt/format.h>
+
+#include "base/options.hpp"
+#include "migration/mover.hpp"
+
+namespace vmem::migration {
+
+using pagetable::kNoFrame;
+using pagetable::Mapped;
+
+namespace {
+
+// Pins leave this share of the budget to everything else.
+constexpr std::uint64_t kUnpinnedShare = 8;
+
+std::uint64_t pin_limit(std::uint64_t budget) { return budget - budget / kUnpinnedShare; }
+
+}  // namespace
+
+std::optional<Status> PrefetchRequest::advance(Mover& mover) {
+  for (std::uint32_t i = 0; i < run.count; ++i) mover.asked_ahead_.push_back({run.region, run.first + i});
+  return Status{};
+}
+
+std::optional<Status> AdviseRequest::advance(Mover& mover) {
+  Mover::DeviceState& device = mover.device_of(*run.region);
+  const std::uint64_t page_bytes = run.region->page_bytes();
+  const auto each = [&](auto&& change) {
+    for (std::uint32_t i = 0; i < run.count; ++i) change(Mover::PageRef{run.region, run.first + i});
+  };
+  const auto prefer = [&](Preference preference) {
+    each([&](Mover::PageRef ref) { mover.config_.policy->page_prefers(ref.id(), preference); });
+  };
+  const auto unpin = [&](Page& page) {
+    if (page.pinned && !run.region->shared) device.pinned_bytes -= page_bytes;
+    page.pinned = page.pinned && run.region->shared;
+  };
+  switch (advice) {
+    case VMEM_ADVISE_NORMAL:
+      prefer(Preference::normal);
+      each([&](Mover::PageRef ref) {
+        unpin(ref.page());
+        ref.page().in_place = ref.page().read_mostly = false;
+      });
+      return Status{};
+    case VMEM_ADVISE_READ_MOSTLY:
+      each([](Mover::PageRef ref) { ref.page().read_mostly = true; });
+      return Status{};
+    case VMEM_ADVISE_PREFER_HBM: prefer(Preference::prefer_hbm); return Status{};
+    case VMEM_ADVISE_PREFER_HOST: prefer(Preference::prefer_host); return Status{};
+    case VMEM_ADVISE_PIN: {
+      std::uint64_t more = 0;
+      each([&](Mover::PageRef ref) { more += ref.page().pinned ? 0 : page_bytes; });
+      if (device.pinned_bytes + more > pin_limit(device.hbm.budget_bytes())) {
+        return fail(VMEM_ERROR_OUT_OF_MEMORY,
+                    fmt::format("cannot pin {}: {} are pinned on device {} and {} of its {} of HBM may be; unpin something or "
+                                "raise --hbm",
+                                format_bytes(more), format_bytes(device.pinned_bytes), device.config.ordinal,
+                                format_bytes(pin_limit(device.hbm.budget_bytes())), format_bytes(device.hbm.budget_bytes())));
+      }
+      device.pinned_bytes += more;
+      each([&](Mover::PageRef ref) {
+        ref.page().pinned = true;
+        ref.page().in_place = false;
+        mover.asked_ahead_.push_back(ref);
+      });
+      return Status{};
+    }
+    case VMEM_ADVISE_IN_PLACE:
+      if (mover.config_.in_place == nullptr || run.region->shared) {
+        return fail(VMEM_ERROR_UNSUPPORTED,
+                    run.region->shared ? "small allocations share pages, which are never served in place; allocate more than 1 MiB"
+                                       : "this machine's host memory cannot be mapped for the GPU; see `vmem doctor`");
+      }
+      each([&](Mover::PageRef ref) {
+        unpin(ref.page());
+        ref.page().in_place = true;
+      });
+      [[fallthrough]];
+    case VMEM_ADVISE_EVICT: {
+      Status first_failure;
+      each([&](Mover::PageRef ref) {
+        auto evicted = mover.evict(ref);
+        if (!evicted && first_failure) first_failure = std::unexpected(evicted.error());
+      });
+      return first_failure;
+    }
+  }
+  return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("{} is no advice", int(advice)));
+}
+
+std::optional<Status> OpenPageRequest::advance(Mover& mover) {
+  const Mover::PageRef ref{run.region, run.first};
+  Page& page = ref.page();
+  const std::uintptr_t address = mover.address_of(ref);
+  if (PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost)) {
+    return fail(VMEM_ERROR_LOST, fmt::format("the page at {:#x} has no valid copy left", address));
+  }
+  if (write && mover.config_.threads->holds_overlap(ref.begin(), ref.end())) {
+    return fail(VMEM_ERROR_IN_USE, fmt::format("the page at {:#x} is held by an acquire; release it before vmem_write", address));
+  }
+  if (page.cpu_users != 0 && write) return std::nullopt;
+  if (mover.running(page.wait) || mover.running(page.store) || !mover.uses_complete(*run.region, page)) return std::nullopt;
+  const bool in_frame = page.frame != kNoFrame && !page.standby;
+  if (write && !in_frame) {
+    auto granted = mover.need_slot(ref);
+    if (!granted) return std::unexpected(granted.error());
+    if (!*granted) return std::nullopt;
+    mover.drop_standby(ref);
+    page.slot_version = page.version + 1;
+  }
+  if (write) ++page.version;
+  ++page.cpu_users;
+  if (in_frame) {
+    device_window = mover.device_of(*run.region).hbm.frame(page.frame).window;
+  } else if (page.slot_current() && page.version != 0) {
+    host = dynamic_cast<tiers::InPlaceTier&>(*mover.config_.backing).host_address(page.slot);
+  }
+  return Status{};
+}
+
+std::optional<Status> ClosePageRequest::advance(Mover&) {
+  --run.region->pages[run.first].cpu_users;
+  return Status{};
+}
+
+std::optional<Status> QueryRequest::advance(Mover&) {
+  const std::uint64_t page_bytes = region->page_bytes();
+  for (std::uint32_t i = 0; i < region->page_count; ++i) {
+    const Page& page = region->pages[i];
+    const bool lost = PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
+    const bool in_hbm = page.frame != kNoFrame && !page.standby;
+    std::size_t& where = lost                            ? info.bytes_lost
+                         : in_hbm                        ? info.bytes_hbm
+                         : page.mapped == Mapped::slot   ? info.bytes_host_mapped
+                         : page.version != 0             ? info.bytes_host
+                                                         : info.bytes_unbacked;
+    where += page_bytes;
+  }
+  return Status{};
+}
+
+std::optional<Status> StatisticsRequest::advance(Mover& mover) {
+  vmem_statistics& out = statistics;
+  const MoverCounters& in = mover.counters_;
+  out.allocated_bytes = in.allocated_bytes;
+  out.committed_bytes = in.committed_bytes;
+  for (const auto& device : mover.devices_) {
+    out.hbm_budget_bytes += device->hbm.budget_bytes();
+    out.hbm_used_bytes += device->hbm.used_bytes();
+    out.frames_created += device->hbm.frames_created();
+  }
+  const tiers::TierUsage host = mover.config_.backing->usage();
+  out.host_budget_bytes = host.budget_bytes;
+  out.host_used_bytes = host.used_bytes;
+  out.pages = in.pages;
+  out.metadata_bytes = in.pages * sizeof(Page) + mover.live_.size() * sizeof(Region);
+  out.acquire_misses = in.acquire_misses;
+  out.in_place_acquires = in.in_place_acquires;
+  out.acquire_waits = in.acquire_waits;
+  out.migrated_in_bytes = in.migrated_in_bytes;
+  out.migrated_out_bytes = in.migrated_out_bytes;
+  out.dropped_bytes = in.dropped_bytes;
+  out.prefetched_bytes = in.prefetched_bytes;
+  out.prefetched_used_bytes = in.prefetched_used_bytes;
+  out.evictions = in.evictions;
+  out.eviction_cancels = in.eviction_cancels;
+  out.maps = in.maps;
+  out.unmaps = in.unmaps;
+  return Status{};
+}
+
+std::optional<Status> QuiesceRequest::advance(Mover& mover) {
+  const bool idle = mover.in_flight_.empty() && mover.ending_.empty() && mover.asked_ahead_.empty() && mover.requests_.empty();
+  if (idle && !mover.worked_) return Status{};
+  return std::nullopt;
+}
+
+std::optional<Status> PeerAccessRequest::advance(Mover& mover) {
+  const auto& home = mover.device_of(*region).config;
+  if ((home.peers >> device & 1) == 0) {
+    return fail(VMEM_ERROR_UNSUPPORTED,
+                fmt::format("device {} cannot access the memory of device {}: no peer access between them",
+                            mover.devices_[std::size_t(device)]->config.ordinal, home.ordinal));
+  }
+  // Mappings made from now on allow the device; those that exist are opened here; launching threads learn of it last.
+  const std::uint32_t before = region->mapping_devices;
+  region->mapping_devices |= 1u << device;
+  for (std::uint32_t i = 0; i < region->page_count; ++i) {
+    const Page& page = region->pages[i];
+    if (page.mapped == Mapped::nothing) continue;
+    const Access access = PageState(page.state.load(std::memory_order_relaxed)).access();
+    if (auto opened = mover.set_access(*region, mover.address_of({region, i}), access); !opened) {
+      region->mapping_devices = before;
+      return opened;
+    }
+  }
+  region->devices.store(region->mapping_devices, std::memory_order_release);
+  return Status{};
+}
+
+std::optional<Status> EndAllRequest::advance(Mover& mover) {
+  if (!started_) {
+    started_ = true;
+    while (!mover.live_.empty()) {
+      if (auto ended = mover.end_region(*mover.live_.front(), {}); !ended) return ended;
+    }
+  }
+  if (!mover.ending_.empty() || !mover.in_flight_.empty()) return std::nullopt;
+  return Status{};
+}
+
+}  // namespace vmem::migration

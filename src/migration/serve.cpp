@@ -1,0 +1,257 @@
+// Making pages usable: a page's way from a backing copy, or from nothing, to a mapping at its own address.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "migration/mover.hpp"
+
+namespace vmem::migration {
+
+using pagetable::kNoFrame;
+using pagetable::Mapped;
+using tiers::Direction;
+
+namespace {
+
+// Loads in flight per device: enough to keep the link busy while the mover looks elsewhere, no more. A load started earlier
+// than that gains nothing and evicts a page too soon. In pages of the size at hand, and at least in bytes.
+constexpr std::uint64_t kLoadsInFlight = 4;
+constexpr std::uint64_t kLoadBytesInFlight = std::uint64_t{64} << 20;
+
+}  // namespace
+
+std::optional<Status> AcquireRequest::advance(Mover& mover) {
+  const std::uint64_t now_us = mover.config_.now_us();
+  if (started_us_ == 0) {
+    started_us_ = now_us;
+    ++mover.counters_.acquire_misses;
+  }
+  for (; want_ < wants.size(); ++want_, page_ = 0) {
+    const Want& want = wants[want_];
+    for (; page_ < want.run.count; ++page_) {
+      const std::uint32_t index = want.run.first + page_;
+      const bool discard = index - want.discard_first < want.discard_count;
+      const auto effort = no_frames_ ? Mover::Effort::free_only : may_wait_ ? Mover::Effort::wait : Mover::Effort::evict;
+      auto served = mover.serve({want.run.region, index}, want.access, discard, effort);
+      if (!served) return std::unexpected(std::move(served).error());
+      switch (*served) {
+        case Mover::Served::usable: waiting_since_us_ = 0; continue;
+        case Mover::Served::in_place:
+          mover.counters_.in_place_acquires += counted_in_place_ ? 0 : 1;
+          counted_in_place_ = true;
+          no_frames_ = no_frames_ || !want.run.region->pages[index].in_place;
+          continue;
+        case Mover::Served::wait: return std::nullopt;
+        case Mover::Served::wait_frame: break;
+      }
+      if (!waited_long_enough(mover, now_us)) return std::nullopt;
+      if (want.run.region->shared) return std::unexpected(mover.full_error("a page of small allocations", want.run.region->page_bytes()));
+      may_wait_ = false;
+      --page_;  // again, in place now
+    }
+  }
+  return Status{};
+}
+
+bool AcquireRequest::waited_long_enough(const Mover& mover, std::uint64_t now_us) {
+  if (waiting_since_us_ == 0) {
+    waiting_since_us_ = now_us;
+    ++const_cast<Mover&>(mover).counters_.acquire_waits;
+    return false;
+  }
+  const std::uint64_t limit_us = mover.config_.acquire_wait_us;
+  // Progress elsewhere extends the wait, but not for ever: the frames it frees may go to others.
+  if (now_us - waiting_since_us_ >= 10 * limit_us) return true;
+  return now_us - std::max(waiting_since_us_, mover.last_progress_us_) >= limit_us;
+}
+
+Result<Mover::Served> Mover::serve(PageRef ref, Access access, bool discard, Effort effort) {
+  Page& page = ref.page();
+  const PageState state(page.state.load(std::memory_order_relaxed));
+  if (state.has(PageState::kLost)) {
+    return fail(VMEM_ERROR_LOST, fmt::format("the page at {:#x} ({} MiB) has no valid copy left", address_of(ref), ref.bytes() >> 20));
+  }
+  if (state.allows(access)) return page.mapped == Mapped::slot ? Served::in_place : Served::usable;
+  if (page.cpu_users != 0) return Served::wait;
+  if (page.mapped == Mapped::nothing) return bring_in(ref, access, discard, effort);
+  VMEM_TRY(upgrade(ref));
+  return page.mapped == Mapped::slot ? Served::in_place : Served::usable;
+}
+
+Status Mover::upgrade(PageRef ref) {
+  Page& page = ref.page();
+  VMEM_TRY(set_access(*ref.region, address_of(ref), Access::write));
+  ++page.version;
+  if (page.mapped == Mapped::slot) page.slot_version = page.version;
+  publish_state(*ref.region, page, PageState(page.state.load(std::memory_order_relaxed)).with(Access::write));
+  return {};
+}
+
+Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, Effort effort) {
+  Page& page = ref.page();
+  DeviceState& device = device_of(*ref.region);
+  const bool in_place_wanted = page.in_place && config_.in_place != nullptr;
+  if (page.frame != kNoFrame && !(in_place_wanted && page.standby)) {
+    VMEM_TRY(map_kept_frame(ref, access));
+    return Served::usable;
+  }
+  if (in_place_wanted) return map_in_place(ref, access, discard);
+  const bool fetch = page.version != 0 && !discard;
+  if (fetch && !load_has_room(device, ref.bytes())) return Served::wait;
+  Grab grab;
+  if (effort == Effort::free_only) {
+    VMEM_ASSIGN(grab.frame, take_frame(device, ref.bytes()));
+  } else {
+    VMEM_ASSIGN(grab, grab_frame(device, ref.bytes(), true));
+  }
+  if (grab.frame) {
+    VMEM_TRY(load_frame(ref, *grab.frame, access, discard, false));
+    return Served::usable;
+  }
+  if ((grab.busy && effort == Effort::wait) || ref.region->shared) return Served::wait_frame;
+  return map_in_place(ref, access, discard);
+}
+
+// The page's bytes are still in a frame: unmapped by a failed eviction, or in the free list and not reused yet.
+Status Mover::map_kept_frame(PageRef ref, Access access) {
+  Page& page = ref.page();
+  DeviceState& device = device_of(*ref.region);
+  VMEM_TRY(map_at(ref, device.hbm.frame(page.frame).handle, access));
+  if (page.standby) {
+    device.hbm.retake(page.frame);
+    page.standby = false;
+    config_.policy->page_arrived(ref.id(), false);
+    ++counters_.eviction_cancels;
+  }
+  expose(ref, Mapped::frame, access, 0, false);
+  retain(ref);
+  return {};
+}
+
+Status Mover::load_frame(PageRef ref, std::uint32_t frame, Access access, bool discard, bool prefetch) {
+  Page& page = ref.page();
+  DeviceState& device = device_of(*ref.region);
+  std::uint64_t wait = device.hbm.frame(frame).busy_until;
+  if (page.version != 0 && !discard) {
+    auto submitted = submit(ref, Direction::load, frame, wait);
+    if (!submitted) {
+      device.hbm.give_back(frame, wait, nullptr);
+      return std::unexpected(std::move(submitted).error());
+    }
+    wait = *submitted;
+  }
+  // The copy goes through the frame's window, so mapping and copying overlap.
+  if (auto mapped = map_at(ref, device.hbm.frame(frame).handle, access); !mapped) {
+    device.hbm.give_back(frame, wait, nullptr);
+    return mapped;
+  }
+  page.frame = frame;
+  if (discard && access != Access::write) page.version = 0;
+  expose(ref, Mapped::frame, access, wait, prefetch);
+  retain(ref);
+  config_.policy->page_arrived(ref.id(), prefetch);
+  if (prefetch) counters_.prefetched_bytes += ref.bytes();
+  return {};
+}
+
+Result<std::uint64_t> Mover::submit(PageRef ref, Direction direction, std::uint32_t frame, std::uint64_t after) {
+  Page& page = ref.page();
+  DeviceState& device = device_of(*ref.region);
+  tiers::Transfer transfer;
+  transfer.page = {0, ref.begin()};
+  transfer.version = page.version;
+  transfer.slot = page.slot;
+  transfer.frame = device.hbm.frame(frame).window;
+  transfer.bytes = ref.bytes();
+  transfer.device = ref.region->device;
+  transfer.direction = direction;
+  transfer.after = {event_of(after), event_of(page.store)};
+  VMEM_TRY(config_.backing->submit({&transfer, 1}));
+  in_flight_[transfer.id] = {ref.region, ref.index, ref.bytes(), direction, transfer.done};
+  if (direction == Direction::load) {
+    device.loads_bytes += ref.bytes();
+    counters_.migrated_in_bytes += ref.bytes();
+  } else {
+    counters_.migrated_out_bytes += ref.bytes();
+  }
+  worked_ = true;
+  return transfer.id;
+}
+
+Result<Mover::Served> Mover::map_in_place(PageRef ref, Access access, bool discard) {
+  Page& page = ref.page();
+  if (config_.in_place == nullptr) return std::unexpected(full_error("a page that no HBM can be had for", ref.bytes()));
+  if (page.version == 0 || discard) {
+    VMEM_ASSIGN(const bool granted, need_slot(ref));
+    if (!granted) return Served::wait;
+  }
+  VMEM_TRY(map_at(ref, config_.in_place->handle(page.slot), access));
+  drop_standby(ref);
+  expose(ref, Mapped::slot, access, page.store, false);
+  return Served::in_place;
+}
+
+void Mover::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wait, bool prefetch) {
+  Page& page = ref.page();
+  page.mapped = mapped;
+  page.prefetched = prefetch;
+  if (access == Access::write) {
+    ++page.version;
+    if (mapped == Mapped::slot) page.slot_version = page.version;
+  }
+  std::uint32_t flags = prefetch ? PageState::kNotify : 0;
+  page.wait = running(wait) ? wait : 0;
+  if (page.wait != 0) {
+    page.ready.store(event_of(wait), std::memory_order_release);
+    pending_.push_back(ref);
+    flags |= PageState::kPending;
+  }
+  publish_state(*ref.region, page, PageState(0).with(access).set(flags));
+}
+
+Status Mover::map_at(PageRef ref, CUmemGenericAllocationHandle handle, Access access) {
+  const auto& driver = *config_.driver;
+  const CUdeviceptr address = address_of(ref);
+  VMEM_TRY(driver.check(driver->cuMemMap(address, ref.bytes(), 0, handle, 0), "cuMemMap"));
+  ++counters_.maps;
+  worked_ = true;
+  auto accessible = set_access(*ref.region, address, access);
+  if (accessible) return {};
+  // If this fails too, the context is lost or soon will be; the first failure is the one to report.
+  (void)driver->cuMemUnmap(address, ref.bytes());
+  return accessible;
+}
+
+Status Mover::unmap_at(PageRef ref) {
+  const auto& driver = *config_.driver;
+  VMEM_TRY(driver.check(driver->cuMemUnmap(address_of(ref), ref.bytes()), "cuMemUnmap"));
+  ++counters_.unmaps;
+  worked_ = true;
+  return {};
+}
+
+Status Mover::set_access(const Region& region, CUdeviceptr address, Access access) {
+  std::array<CUmemAccessDesc, 32> wanted{};
+  std::size_t count = 0;
+  const std::uint32_t mask = region.mapping_devices;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if ((mask >> i & 1) == 0) continue;
+    wanted[count].location = {CU_MEM_LOCATION_TYPE_DEVICE, {devices_[i]->config.ordinal}};
+    wanted[count++].flags = access == Access::write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+  }
+  const auto& driver = *config_.driver;
+  return driver.check(driver->cuMemSetAccess(address, region.page_bytes(), wanted.data(), count), "cuMemSetAccess");
+}
+
+CUevent Mover::event_of(std::uint64_t transfer) const {
+  const auto found = in_flight_.find(transfer);
+  return found == in_flight_.end() ? nullptr : found->second.done;
+}
+
+bool Mover::load_has_room(const DeviceState& device, std::uint64_t page_bytes) const {
+  const std::uint64_t limit = std::max(kLoadsInFlight * page_bytes, kLoadBytesInFlight);
+  return device.loads_bytes + page_bytes <= limit;
+}
+
+}  // namespace vmem::migration

@@ -1,0 +1,250 @@
+#include "migration/streams.hpp"
+
+#include <fmt/format.h>
+
+namespace vmem::migration {
+namespace {
+
+std::uint64_t next_generation() {
+  static std::atomic<std::uint64_t> generation{0};
+  return ++generation;
+}
+
+// The calling thread's last lookup. Valid while the table is the same and the record has not been closed.
+struct Lookup {
+  std::uint64_t generation = 0;
+  CUstream handle = nullptr;
+  std::uintptr_t scope = 0;
+  StreamRecord* record = nullptr;
+};
+thread_local Lookup last_lookup;
+
+bool is_named_default(CUstream handle) {
+  return handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
+}
+
+// The address of a thread-local variable names the thread.
+std::uintptr_t this_thread() { return reinterpret_cast<std::uintptr_t>(&last_lookup); }
+
+}  // namespace
+
+StreamTable::StreamTable(std::shared_ptr<const gpu::Driver> driver, std::vector<Device> devices)
+    : driver_(std::move(driver)),
+      devices_(std::move(devices)),
+      generation_(next_generation()),
+      records_(std::make_unique<std::atomic<StreamRecord*>[]>(kMaxStreams)) {}
+
+StreamTable::~StreamTable() {
+  // Failures here mean a lost context, whose events are gone with it.
+  for (auto& record : storage_) {
+    for (auto& recorded : record.recorded) (void)(*driver_)->cuEventDestroy(recorded.event);
+  }
+  for (auto& [context, events] : spare_events_) {
+    for (CUevent event : events) (void)(*driver_)->cuEventDestroy(event);
+  }
+}
+
+Result<CUcontext> StreamTable::current_context() const {
+  CUcontext context = nullptr;
+  VMEM_TRY(driver_->check((*driver_)->cuCtxGetCurrent(&context), "cuCtxGetCurrent"));
+  return context == nullptr ? devices_.front().context : context;
+}
+
+StreamTable::Key StreamTable::key_of(CUstream handle, CUcontext context) {
+  if (!is_named_default(handle)) return {handle, 0};
+  const auto scope = reinterpret_cast<std::uintptr_t>(context);
+  if (handle == CU_STREAM_PER_THREAD) return {handle, scope ^ this_thread()};
+  return {CU_STREAM_LEGACY, scope};
+}
+
+Result<StreamRecord*> StreamTable::find(CUstream handle) {
+  if (!is_named_default(handle)) return find(handle, nullptr);
+  VMEM_ASSIGN(CUcontext const context, current_context());
+  return find(handle, context);
+}
+
+Result<StreamRecord*> StreamTable::find(CUstream handle, CUcontext context) {
+  const Key key = key_of(handle, context);
+  Lookup& last = last_lookup;
+  if (last.generation == generation_ && last.handle == key.handle && last.scope == key.scope &&
+      !last.record->closed.load(std::memory_order_acquire) &&
+      last.record->handle.load(std::memory_order_relaxed) == key.handle) {
+    return last.record;
+  }
+  const std::lock_guard lock(mutex_);
+  StreamRecord* record = nullptr;
+  if (const auto found = by_key_.find(key); found != by_key_.end()) {
+    record = found->second;
+  } else {
+    VMEM_ASSIGN(record, open(key, context));
+  }
+  last = {generation_, key.handle, key.scope, record};
+  return record;
+}
+
+Result<StreamRecord*> StreamTable::open(const Key& key, CUcontext context) {
+  if (!is_named_default(key.handle)) {
+    if (const CUresult result = (*driver_)->cuStreamGetCtx(key.handle, &context); result != CUDA_SUCCESS) {
+      Error error = driver_->check(result, "cuStreamGetCtx").error();
+      if (error.status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(std::move(error));
+      return fail(VMEM_ERROR_INVALID_VALUE,
+                  fmt::format("stream {} is not a stream of this process: {}", static_cast<void*>(key.handle), error.message),
+                  result);
+    }
+  }
+  VMEM_ASSIGN(StreamRecord* const record, unused_record());
+  record->handle = key.handle;
+  record->context = context;
+  record->own_thread_only = key.handle == CU_STREAM_PER_THREAD;
+  record->device = -1;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i].context == context) record->device = int(i);
+  }
+  record->closed.store(false, std::memory_order_release);
+  by_key_[key] = record;
+  return record;
+}
+
+Result<StreamRecord*> StreamTable::unused_record() {
+  if (!free_.empty()) {
+    StreamRecord* record = free_.back();
+    free_.pop_back();
+    return record;
+  }
+  const std::uint32_t index = count_.load(std::memory_order_relaxed);
+  if (index == kMaxStreams) return fail(VMEM_ERROR_UNSUPPORTED, "65,535 streams are open; close some with vmem_stream_close");
+  StreamRecord* record = &storage_.emplace_back();
+  record->index = std::uint16_t(index);
+  records_[index].store(record, std::memory_order_release);
+  count_.store(index + 1, std::memory_order_release);
+  return record;
+}
+
+Result<CUevent> StreamTable::take_event(CUcontext context) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (auto& spare = spare_events_[context]; !spare.empty()) {
+      CUevent event = spare.back();
+      spare.pop_back();
+      return event;
+    }
+  }
+  CUevent event = nullptr;
+  VMEM_TRY(driver_->check((*driver_)->cuCtxPushCurrent(context), "cuCtxPushCurrent"));
+  const CUresult created = (*driver_)->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  CUcontext popped = nullptr;
+  VMEM_TRY(driver_->check((*driver_)->cuCtxPopCurrent(&popped), "cuCtxPopCurrent"));
+  VMEM_TRY(driver_->check(created, "cuEventCreate"));
+  return event;
+}
+
+Status StreamTable::close_epoch(StreamRecord& record) {
+  // Taken before the record's mutex: the lock order is table, then record.
+  VMEM_ASSIGN(CUevent event, take_event(record.context));
+  std::unique_lock lock(record.mutex);
+  // The epoch ends before the event is recorded: a use stamped with it was queued earlier still, so the event covers it.
+  const std::uint64_t epoch = record.open_epoch.fetch_add(1, std::memory_order_seq_cst);
+  record.uses_since_close.store(0, std::memory_order_relaxed);
+  const bool push = is_named_default(record.handle);
+  CUresult result = push ? (*driver_)->cuCtxPushCurrent(record.context) : CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS) result = (*driver_)->cuEventRecord(event, record.handle);
+  CUcontext popped = nullptr;
+  if (push) (void)(*driver_)->cuCtxPopCurrent(&popped);
+  if (result == CUDA_SUCCESS) {
+    record.recorded.push_back({epoch, event});
+    record.covered_epoch.store(epoch, std::memory_order_release);
+    const bool backlog = record.recorded.size() >= kBacklogEvents;
+    lock.unlock();
+    if (backlog) ask_to_poll();
+    return {};
+  }
+  lock.unlock();
+  // The epoch stays uncovered until a later one is recorded.
+  const std::lock_guard table_lock(mutex_);
+  spare_events_[record.context].push_back(event);
+  return driver_->check(result, "cuEventRecord");
+}
+
+Status StreamTable::count_use(StreamRecord& record) {
+  const std::uint32_t uses = record.uses_since_close.load(std::memory_order_relaxed) + 1;
+  if (uses < kUsesPerEpoch && !record.own_thread_only) {
+    record.uses_since_close.store(uses, std::memory_order_relaxed);
+    return {};
+  }
+  return close_epoch(record);
+}
+
+Status StreamTable::close_stream(CUstream handle) {
+  VMEM_ASSIGN(CUcontext const context, current_context());
+  const Key key = key_of(handle, context);
+  StreamRecord* record = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = by_key_.find(key);
+    if (found == by_key_.end()) return {};
+    record = found->second;
+  }
+  VMEM_TRY(close_epoch(*record));
+  const std::lock_guard lock(mutex_);
+  record->closed.store(true, std::memory_order_release);
+  by_key_.erase(key);
+  return {};
+}
+
+void StreamTable::ask_to_poll() {
+  if (!backlog_.exchange(true, std::memory_order_relaxed) && on_backlog_) on_backlog_();
+}
+
+Result<bool> StreamTable::poll() {
+  bool progress = false;
+  backlog_.store(false, std::memory_order_relaxed);
+  const std::uint32_t count = count_.load(std::memory_order_acquire);
+  for (std::uint32_t i = 1; i < count; ++i) {
+    StreamRecord& record = *records_[i].load(std::memory_order_acquire);
+    std::vector<CUevent> done;
+    {
+      const std::lock_guard lock(record.mutex);
+      while (!record.recorded.empty()) {
+        const CUresult result = (*driver_)->cuEventQuery(record.recorded.front().event);
+        if (result == CUDA_ERROR_NOT_READY) break;
+        VMEM_TRY(driver_->check(result, "cuEventQuery"));
+        record.completed.store(record.recorded.front().epoch, std::memory_order_release);
+        done.push_back(record.recorded.front().event);
+        record.recorded.pop_front();
+      }
+    }
+    if (done.empty()) continue;
+    progress = true;
+    const std::lock_guard lock(mutex_);
+    auto& spare = spare_events_[record.context];
+    spare.insert(spare.end(), done.begin(), done.end());
+    // A closed record whose uses are all complete can serve another stream: its epochs go on counting.
+    if (record.closed.load() && record.completed.load() + 1 == record.open_epoch.load()) free_.push_back(&record);
+  }
+  return progress;
+}
+
+bool StreamTable::complete(Stamp stamp) const {
+  if (stamp.empty()) return true;
+  return records_[stamp.stream()].load(std::memory_order_acquire)->completed.load(std::memory_order_acquire) >= stamp.epoch();
+}
+
+Result<bool> StreamTable::cover(Stamp stamp) {
+  StreamRecord& record = *records_[stamp.stream()].load(std::memory_order_acquire);
+  if (record.covered_epoch.load(std::memory_order_acquire) >= stamp.epoch()) return true;
+  if (record.own_thread_only || record.closed.load(std::memory_order_acquire)) return false;
+  VMEM_TRY(close_epoch(record));
+  return true;
+}
+
+bool StreamTable::idle() const {
+  const std::uint32_t count = count_.load(std::memory_order_acquire);
+  for (std::uint32_t i = 1; i < count; ++i) {
+    StreamRecord& record = *records_[i].load(std::memory_order_acquire);
+    const std::lock_guard lock(record.mutex);
+    if (!record.recorded.empty()) return false;
+  }
+  return true;
+}
+
+}  // namespace vmem::migration

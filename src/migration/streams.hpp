@@ -1,0 +1,123 @@
+// When work is complete. Every stream that was passed to vmem has a record with epochs: a use is stamped with the stream's open
+// epoch; recording an event on the stream closes it; when the event has completed, so has everything stamped with the epoch.
+// Launching threads close an epoch every few releases, the mover closes what is left open when it needs to know.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.hpp"
+#include "gpu/driver.hpp"
+#include "pagetable/types.hpp"
+
+namespace vmem::migration {
+
+using pagetable::Stamp;
+
+struct StreamRecord {
+  // Constant while open.
+  std::uint16_t index = 0;
+  std::atomic<CUstream> handle{nullptr};
+  CUcontext context = nullptr;
+  int device = -1;            // index into the runtime's devices, -1: a device vmem does not use
+  bool own_thread_only = false;  // CU_STREAM_PER_THREAD: only its thread can record on it
+
+  std::atomic<bool> closed{false};
+  std::atomic<std::uint64_t> open_epoch{1};
+  std::atomic<std::uint64_t> covered_epoch{0};  // an event has been recorded for it
+  std::atomic<std::uint64_t> completed{0};   // everything stamped up to this epoch is complete
+  std::atomic<std::uint32_t> uses_since_close{0};
+
+  // Protected by mutex.
+  struct Recorded {
+    std::uint64_t epoch;
+    CUevent event;
+  };
+  std::mutex mutex;
+  std::deque<Recorded> recorded;
+
+  Stamp open_stamp() const { return {index, open_epoch.load(std::memory_order_seq_cst)}; }
+};
+
+class StreamTable {
+ public:
+  static constexpr std::uint32_t kUsesPerEpoch = 16;
+
+  struct Device {
+    CUdevice device;
+    CUcontext context;
+  };
+  StreamTable(std::shared_ptr<const gpu::Driver> driver, std::vector<Device> devices);
+  ~StreamTable();
+  StreamTable(const StreamTable&) = delete;
+  StreamTable& operator=(const StreamTable&) = delete;
+
+  // The record of a stream as the calling thread sees it; a new one on first sight. Errors: INVALID_VALUE (no such stream),
+  // DEVICE_LOST, UNSUPPORTED (65,535 streams open).
+  Result<StreamRecord*> find(CUstream handle);
+  // The same for a default stream of a given context; the per-thread stream is the calling thread's.
+  Result<StreamRecord*> find(CUstream handle, CUcontext context);
+  // The context whose default streams the calling thread means: its current one, or the first device's if it has none.
+  Result<CUcontext> current_context() const;
+  // Closes the open epoch now, in the calling thread. Waits for nobody but another closer of the same stream.
+  Status close_epoch(StreamRecord& record);
+  // After a stamp with the open epoch was logged: closes the epoch when it is due.
+  Status count_use(StreamRecord& record);
+  // The stream's owner is about to destroy it: closes its epoch and forgets the handle.
+  Status close_stream(CUstream handle);
+
+  // Set once, before streams are used: called when so many events are waiting that poll should be called.
+  void on_backlog(std::function<void()> call) { on_backlog_ = std::move(call); }
+  void ask_to_poll();
+  bool backlog() const { return backlog_.load(std::memory_order_relaxed); }
+
+  // The mover.
+  // Asks the driver which epochs have completed; true if any has since the last call.
+  Result<bool> poll();
+  bool complete(Stamp stamp) const;
+  // The stamp is not covered by an event yet: records one, unless only the stream's own thread may. True if covered now.
+  Result<bool> cover(Stamp stamp);
+  bool idle() const;  // no epoch is waiting for its event
+
+ private:
+  static constexpr std::uint32_t kMaxStreams = 65536;
+  static constexpr std::size_t kBacklogEvents = 64;
+  struct Key {
+    CUstream handle;
+    std::uintptr_t scope;  // the context for the default streams, the thread for the per-thread stream
+    bool operator==(const Key&) const = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const noexcept {
+      return (reinterpret_cast<std::uintptr_t>(key.handle) ^ key.scope * 31) * 0x9e3779b97f4a7c15u;
+    }
+  };
+  static Key key_of(CUstream handle, CUcontext context);
+  Result<StreamRecord*> open(const Key& key, CUcontext context);
+  Result<StreamRecord*> unused_record();
+  Result<CUevent> take_event(CUcontext context);
+
+  const std::shared_ptr<const gpu::Driver> driver_;
+  const std::vector<Device> devices_;
+  const std::uint64_t generation_;  // tells the threads' lookup caches of one table from those of a later one
+
+  mutable std::mutex mutex_;  // records_by_key_, free_, spare_events_; taken before a record's mutex
+  std::unordered_map<Key, StreamRecord*, KeyHash> by_key_;
+  std::unordered_map<CUcontext, std::vector<CUevent>> spare_events_;
+  std::deque<StreamRecord> storage_;
+  std::vector<StreamRecord*> free_;
+  // records_[i] is written once, before count_ passes i.
+  std::unique_ptr<std::atomic<StreamRecord*>[]> records_;
+  std::atomic<std::uint32_t> count_{1};
+  std::function<void()> on_backlog_;
+  std::atomic<bool> backlog_{false};
+};
+
+}  // namespace vmem::migration
