@@ -1,0 +1,206 @@
+// The C interface: one runtime a process, every failure turned into a status and a message, no exception let out.
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include "base/last_error.hpp"
+#include "base/log.hpp"
+#include "runtime/runtime.hpp"
+
+namespace {
+
+using vmem::Error;
+using vmem::fail;
+using vmem::Status;
+using vmem::runtime::Runtime;
+
+std::mutex life_mutex;  // vmem_init and vmem_shutdown
+std::atomic<Runtime*> live{nullptr};
+std::atomic<bool> forked{false};
+
+void mark_child() {
+  if (live.load(std::memory_order_relaxed) != nullptr) forked.store(true, std::memory_order_relaxed);
+}
+
+template <class Call>
+vmem_status guarded(Call&& call) noexcept {
+  try {
+    Status result = call();
+    return result ? VMEM_OK : vmem::last_error::record(std::move(result).error());
+  } catch (const std::bad_alloc&) {
+    return vmem::last_error::record({VMEM_ERROR_OUT_OF_MEMORY, 0, "the process is out of memory for vmem's own bookkeeping"});
+  } catch (const std::exception& unexpected) {
+    return vmem::last_error::record({VMEM_ERROR_INTERNAL, 0, unexpected.what()});
+  }
+}
+
+template <class Call>
+vmem_status with_runtime(Call&& call) noexcept {
+  Runtime* runtime = live.load(std::memory_order_acquire);
+  if (runtime != nullptr && !forked.load(std::memory_order_relaxed)) [[likely]] return guarded([&] { return call(*runtime); });
+  if (forked.load(std::memory_order_relaxed)) {
+    return vmem::last_error::record({VMEM_ERROR_FORKED, 0,
+                                     "this process was forked from one that uses vmem; GPU memory does not survive fork: start "
+                                     "workers with exec (or Python's spawn), or fork before vmem_init"});
+  }
+  return vmem::last_error::record({VMEM_ERROR_NOT_INITIALIZED, 0, "vmem is not initialised; call vmem_init first"});
+}
+
+Status null_argument(const char* name) { return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("{} is NULL", name)); }
+
+Status start(const vmem_option* options, size_t count) {
+  const std::lock_guard lock(life_mutex);
+  if (forked.load()) return fail(VMEM_ERROR_FORKED, "this process was forked from one that uses vmem");
+  if (live.load() != nullptr) return fail(VMEM_ERROR_ALREADY_INITIALIZED, "vmem is initialised already");
+  if (options == nullptr && count != 0) return null_argument("options");
+  std::vector<std::pair<std::string, std::string>> given;
+  for (size_t i = 0; i < count; ++i) {
+    if (options[i].name == nullptr || options[i].value == nullptr) return null_argument("an option's name or value");
+    given.emplace_back(options[i].name, options[i].value);
+  }
+  VMEM_ASSIGN(const vmem::Options resolved, vmem::resolve_options(given));
+  VMEM_ASSIGN(const auto level, vmem::log::parse_level(resolved.log_level));
+  vmem::log::set_level(level);
+  VMEM_ASSIGN(auto runtime, Runtime::create(resolved));
+  static const int registered = pthread_atfork(nullptr, nullptr, mark_child);
+  if (registered != 0) return fail(VMEM_ERROR_INTERNAL, "pthread_atfork failed", registered);
+  live.store(runtime.release(), std::memory_order_release);
+  return {};
+}
+
+Status end() {
+  const std::lock_guard lock(life_mutex);
+  Runtime* runtime = live.load();
+  if (runtime == nullptr) return fail(VMEM_ERROR_NOT_INITIALIZED, "vmem is not initialised");
+  VMEM_TRY(runtime->shut_down());
+  live.store(nullptr, std::memory_order_release);
+  delete runtime;
+  return {};
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* vmem_status_string(vmem_status status) {
+  switch (status) {
+    case VMEM_OK: return "ok";
+    case VMEM_ERROR_INVALID_VALUE: return "invalid value";
+    case VMEM_ERROR_INVALID_OPTION: return "invalid option";
+    case VMEM_ERROR_NOT_INITIALIZED: return "not initialised";
+    case VMEM_ERROR_ALREADY_INITIALIZED: return "already initialised";
+    case VMEM_ERROR_INVALID_POINTER: return "invalid pointer";
+    case VMEM_ERROR_INVALID_RANGE: return "invalid range";
+    case VMEM_ERROR_NOT_ACQUIRED: return "not acquired";
+    case VMEM_ERROR_IN_USE: return "in use";
+    case VMEM_ERROR_OUT_OF_MEMORY: return "out of memory";
+    case VMEM_ERROR_ADDRESS_SPACE: return "address space exhausted";
+    case VMEM_ERROR_LOST: return "data lost";
+    case VMEM_ERROR_TIMEOUT: return "timeout";
+    case VMEM_ERROR_UNSUPPORTED: return "unsupported";
+    case VMEM_ERROR_NO_DRIVER: return "no driver";
+    case VMEM_ERROR_DRIVER: return "driver error";
+    case VMEM_ERROR_DEVICE_LOST: return "device lost";
+    case VMEM_ERROR_FORKED: return "forked";
+    case VMEM_ERROR_INTERNAL: return "internal error";
+  }
+  return "unknown status";
+}
+
+const char* vmem_last_error(void) { return vmem::last_error::message(); }
+const char* vmem_version(void) { return VMEM_VERSION; }
+
+vmem_status vmem_init(const vmem_option* options, size_t count) {
+  return guarded([&] { return start(options, count); });
+}
+
+vmem_status vmem_shutdown(void) {
+  return with_runtime([](Runtime&) { return end(); });
+}
+
+vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stream stream) {
+  return with_runtime([&](Runtime& runtime) -> Status {
+    if (out == nullptr) return null_argument("out");
+    VMEM_ASSIGN(*out, runtime.allocate(bytes, device, stream));
+    return {};
+  });
+}
+
+vmem_status vmem_free(void* ptr, vmem_stream stream) {
+  return with_runtime([&](Runtime& runtime) { return ptr == nullptr ? Status{} : runtime.free(ptr, stream); });
+}
+
+vmem_status vmem_acquire(const vmem_range* ranges, size_t count, vmem_stream stream) {
+  return with_runtime([&](Runtime& runtime) {
+    return ranges == nullptr && count != 0 ? null_argument("ranges") : runtime.acquire({ranges, count}, stream);
+  });
+}
+
+vmem_status vmem_release(const vmem_range* ranges, size_t count, vmem_stream stream) {
+  return with_runtime([&](Runtime& runtime) {
+    return ranges == nullptr && count != 0 ? null_argument("ranges") : runtime.release({ranges, count}, stream);
+  });
+}
+
+vmem_status vmem_stream_close(vmem_stream stream) {
+  return with_runtime([&](Runtime& runtime) { return runtime.close_stream(stream); });
+}
+
+vmem_status vmem_prefetch(const void* ptr, size_t bytes) {
+  return with_runtime([&](Runtime& runtime) { return runtime.prefetch(ptr, bytes); });
+}
+
+vmem_status vmem_advise(const void* ptr, size_t bytes, vmem_advice advice) {
+  return with_runtime([&](Runtime& runtime) { return runtime.advise(ptr, bytes, advice); });
+}
+
+vmem_status vmem_memcpy(void* dst, const void* src, size_t bytes, vmem_stream stream) {
+  return with_runtime([&](Runtime& runtime) {
+    if (dst == nullptr || src == nullptr) return null_argument(dst == nullptr ? "dst" : "src");
+    return runtime.copy(dst, src, bytes, stream);
+  });
+}
+
+vmem_status vmem_memset(void* ptr, int value, size_t bytes, vmem_stream stream) {
+  return with_runtime([&](Runtime& runtime) { return runtime.fill(ptr, value, bytes, stream); });
+}
+
+vmem_status vmem_read(void* host_dst, const void* src, size_t bytes) {
+  return with_runtime([&](Runtime& runtime) {
+    return host_dst == nullptr ? null_argument("host_dst") : runtime.read(host_dst, src, bytes);
+  });
+}
+
+vmem_status vmem_write(void* dst, const void* host_src, size_t bytes) {
+  return with_runtime([&](Runtime& runtime) {
+    return host_src == nullptr ? null_argument("host_src") : runtime.write(dst, host_src, bytes);
+  });
+}
+
+vmem_status vmem_query(const void* ptr, vmem_pointer_info* info) {
+  return with_runtime([&](Runtime& runtime) { return info == nullptr ? null_argument("info") : runtime.query(ptr, *info); });
+}
+
+vmem_status vmem_stats(vmem_statistics* out) {
+  return with_runtime([&](Runtime& runtime) -> Status {
+    if (out == nullptr) return null_argument("out");
+    if (out->struct_bytes != sizeof(vmem_statistics)) {
+      return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("struct_bytes is {}; set it to sizeof(vmem_statistics), {}",
+                                                        out->struct_bytes, sizeof(vmem_statistics)));
+    }
+    VMEM_TRY(runtime.statistics(*out));
+    out->struct_bytes = sizeof(vmem_statistics);
+    return {};
+  });
+}
+
+vmem_status vmem_quiesce(void) {
+  return with_runtime([](Runtime& runtime) { return runtime.quiesce(); });
+}
+
+}  // extern "C"

@@ -1,0 +1,419 @@
+#include "runtime/runtime.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/log.hpp"
+#include "migration/policy/second_chance.hpp"
+#include "runtime/machine.hpp"
+
+namespace vmem::runtime {
+
+using pagetable::kGranuleBytes;
+
+namespace {
+
+constexpr std::uint64_t kSmallestHbm = 16 * kGranuleBytes;
+constexpr std::uint64_t kSmallestHost = 8 * kGranuleBytes;
+
+std::uint64_t now_us() {
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  return std::uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(since).count());
+}
+
+std::uint64_t whole_granules(std::uint64_t bytes) { return bytes / kGranuleBytes * kGranuleBytes; }
+
+}  // namespace
+
+Runtime::Runtime(Options options, std::shared_ptr<const gpu::Driver> driver)
+    : options_(std::move(options)), driver_(std::move(driver)) {}
+
+Result<std::unique_ptr<Runtime>> Runtime::create(const Options& options) {
+  VMEM_ASSIGN(auto driver, gpu::Driver::load(options.driver));
+  return create(options, std::move(driver));
+}
+
+Result<std::unique_ptr<Runtime>> Runtime::create(const Options& options, std::shared_ptr<const gpu::Driver> driver) {
+  std::unique_ptr<Runtime> runtime(new Runtime(options, std::move(driver)));
+  VMEM_TRY(runtime->start());
+  return runtime;
+}
+
+Status Runtime::start() {
+  VMEM_TRY(open_devices());
+  VMEM_TRY(reserve_space());
+  std::vector<migration::StreamTable::Device> stream_devices;
+  for (const auto& device : devices_) stream_devices.push_back({device->handle, device->context});
+  streams_ = std::make_unique<migration::StreamTable>(driver_, std::move(stream_devices));
+  VMEM_TRY(start_host_tier());
+  VMEM_TRY(start_mover());
+  VMEM_ASSIGN(small_, Suballocator::create(*this, space_->base(), space_->bytes()));
+  return {};
+}
+
+Runtime::~Runtime() {
+  // In the order of use: whoever calls others goes first. Failures mean a lost context, whose handles are gone with it.
+  small_.reset();
+  if (mover_) mover_->stop();
+  mover_.reset();
+  host_.reset();
+  streams_.reset();
+  const auto& driver = *driver_;
+  if (reserved_ != 0) (void)driver->cuMemAddressFree(reserved_, reserved_bytes_);
+  for (const auto& device : devices_) {
+    if (device->io != nullptr) (void)driver->cuStreamDestroy(device->io);
+    if (device->context != nullptr) (void)driver->cuDevicePrimaryCtxRelease(device->handle);
+  }
+}
+
+Status Runtime::open_devices() {
+  const auto& driver = *driver_;
+  int present = 0;
+  VMEM_TRY(driver.check(driver->cuDeviceGetCount(&present), "cuDeviceGetCount"));
+  if (present == 0) return fail(VMEM_ERROR_NO_DRIVER, "the CUDA driver sees no GPU; see `vmem doctor`");
+  std::vector<int> ordinals = options_.devices;
+  for (int i = 0; i < present && options_.devices.empty(); ++i) ordinals.push_back(i);
+  if (ordinals.size() > 32) ordinals.resize(32);
+  for (const int ordinal : ordinals) {
+    if (ordinal >= present) {
+      return fail(VMEM_ERROR_INVALID_OPTION,
+                  fmt::format("--devices names device {}, and there are {} (0 to {})", ordinal, present, present - 1));
+    }
+    VMEM_TRY(open_device(ordinal));
+  }
+  return {};
+}
+
+Status Runtime::open_device(int ordinal) {
+  const auto& driver = *driver_;
+  auto& device = *devices_.emplace_back(std::make_unique<Device>());
+  device.ordinal = ordinal;
+  VMEM_TRY(driver.check(driver->cuDeviceGet(&device.handle, ordinal), "cuDeviceGet"));
+  int managed = 0;
+  VMEM_TRY(driver.check(driver->cuDeviceGetAttribute(&managed, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                                     device.handle), "cuDeviceGetAttribute"));
+  if (managed == 0) {
+    return fail(VMEM_ERROR_UNSUPPORTED,
+                fmt::format("device {} has no virtual memory management (cuMemMap); vmem needs a GPU and driver that do", ordinal));
+  }
+  VMEM_TRY(driver.check(driver->cuDevicePrimaryCtxRetain(&device.context, device.handle), "cuDevicePrimaryCtxRetain"));
+  VMEM_TRY(driver.check(driver->cuCtxPushCurrent(device.context), "cuCtxPushCurrent"));
+  const CUresult created = driver->cuStreamCreate(&device.io, CU_STREAM_NON_BLOCKING);
+  CUcontext popped = nullptr;
+  (void)driver->cuCtxPopCurrent(&popped);
+  return driver.check(created, "cuStreamCreate");
+}
+
+Status Runtime::reserve_space() {
+  const auto& driver = *driver_;
+  const std::uint64_t align = std::uint64_t{256} << 20;
+  VMEM_TRY(driver.check(driver->cuMemAddressReserve(&reserved_, options_.space_bytes, align, options_.base, 0),
+                        "cuMemAddressReserve"));
+  reserved_bytes_ = options_.space_bytes;
+  if (reserved_ != options_.base) {
+    VMEM_LOG_INFO("the address space is at {:#x}, not at {:#x}: something else is there", reserved_, options_.base);
+  }
+  VMEM_ASSIGN(space_, pagetable::AddressSpace::create(reserved_, reserved_bytes_));
+  return {};
+}
+
+Result<std::uint64_t> Runtime::hbm_budget(const Device& device) const {
+  const auto& driver = *driver_;
+  std::size_t free_bytes = 0, total_bytes = 0;
+  VMEM_TRY(driver.check(driver->cuCtxPushCurrent(device.context), "cuCtxPushCurrent"));
+  const CUresult asked = driver->cuMemGetInfo(&free_bytes, &total_bytes);
+  CUcontext popped = nullptr;
+  (void)driver->cuCtxPopCurrent(&popped);
+  VMEM_TRY(driver.check(asked, "cuMemGetInfo"));
+  const std::uint64_t headroom = options_.hbm_bytes ? 0 : std::min<std::uint64_t>(options_.headroom_bytes, free_bytes / 4);
+  const std::uint64_t budget = whole_granules(options_.hbm_bytes.value_or(free_bytes - headroom));
+  if (budget > free_bytes) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--hbm {} asked for, device {} has {} free of {}; lower --hbm or free GPU memory",
+                            format_bytes(budget), device.ordinal, format_bytes(free_bytes), format_bytes(total_bytes)));
+  }
+  if (budget < kSmallestHbm) {
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("an HBM budget of {} on device {} is too small; {} is the least",
+                                                       format_bytes(budget), device.ordinal, format_bytes(kSmallestHbm)));
+  }
+  if (options_.page_bytes && *options_.page_bytes > budget / 8) {
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--page {} is more than an eighth of the HBM budget of {}",
+                                                       format_bytes(*options_.page_bytes), format_bytes(budget)));
+  }
+  return budget;
+}
+
+Result<std::uint64_t> Runtime::host_budget() const {
+  const std::uint64_t available = available_host_bytes();
+  const std::uint64_t budget = whole_granules(options_.host_bytes.value_or(available / 2));
+  if (options_.host_bytes && *options_.host_bytes > total_host_bytes()) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--host {} asked for, the machine has {} in all ({} available now)", format_bytes(budget),
+                            format_bytes(total_host_bytes()), format_bytes(available)));
+  }
+  if (budget < kSmallestHost) {
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("a host budget of {} is too small; {} is the least", format_bytes(budget),
+                                                       format_bytes(kSmallestHost)));
+  }
+  return budget;
+}
+
+Status Runtime::start_host_tier() {
+  const auto& driver = *driver_;
+  int supported = 0;
+  VMEM_TRY(driver.check(driver->cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                                     devices_.front()->handle), "cuDeviceGetAttribute"));
+  if (supported == 0) {
+    return fail(VMEM_ERROR_UNSUPPORTED,
+                "the driver cannot make host memory handles (HOST_NUMA virtual memory management); a driver for CUDA 12.2 or newer "
+                "is needed; see `vmem doctor`");
+  }
+  int node = 0;
+  VMEM_TRY(driver.check(driver->cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, devices_.front()->handle),
+                        "cuDeviceGetAttribute"));
+  tiers::HostTier::Config config;
+  config.driver = driver_;
+  for (const auto& device : devices_) config.devices.push_back({device->context, device->handle});
+  config.numa_node = std::max(node, 0);
+  VMEM_ASSIGN(config.budget_bytes, host_budget());
+  // The tier is made before the mover and outlives it; mover_ is set before any slot is asked for.
+  config.on_ready = [this] { mover_->poke(); };
+  VMEM_ASSIGN(host_, tiers::HostTier::create(std::move(config)));
+  return {};
+}
+
+std::vector<migration::MoverDevice> Runtime::mover_devices() const {
+  std::vector<migration::MoverDevice> result;
+  for (const auto& home : devices_) {
+    migration::MoverDevice device{home->handle, home->context, 0, 0};
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      int can = devices_[i].get() == home.get() ? 1 : 0;
+      if (can == 0) (void)(*driver_)->cuDeviceCanAccessPeer(&can, devices_[i]->handle, home->handle);
+      device.peers |= std::uint32_t(can != 0) << i;
+    }
+    result.push_back(device);
+  }
+  return result;
+}
+
+Status Runtime::start_mover() {
+  migration::MoverConfig config;
+  config.driver = driver_;
+  config.space = space_.get();
+  config.threads = threads_.get();
+  config.streams = streams_.get();
+  config.backing = host_.get();
+  config.in_place = host_.get();
+  config.devices = mover_devices();
+  migration::SecondChanceOptions policy;
+  policy.prefetch_pages = options_.prefetch_pages;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    VMEM_ASSIGN(config.devices[i].hbm_bytes, hbm_budget(*devices_[i]));
+    policy.hbm_bytes.push_back(config.devices[i].hbm_bytes);
+  }
+  config.policy = migration::make_second_chance_policy(policy);
+  config.page_bytes = options_.page_bytes;
+  config.acquire_wait_us = options_.acquire_wait_us;
+  config.now_us = now_us;
+  mover_ = std::make_unique<migration::Mover>(std::move(config));
+  streams_->on_backlog([this] { mover_->poke(); });
+  mover_->start();
+  return {};
+}
+
+Status Runtime::shut_down() {
+  if (threads_->any_hold()) return fail(VMEM_ERROR_IN_USE, "ranges are still acquired; release them before vmem_shutdown");
+  small_.reset();  // its slabs are regions like others
+  migration::EndAllRequest end;
+  auto ended = mover_->call(end);
+  if (!ended && ended.error().status == VMEM_ERROR_DEVICE_LOST) return {};
+  return ended;
+}
+
+// ---- addresses ----
+
+Result<pagetable::Region*> Runtime::live_region(std::uintptr_t address) const {
+  if (!space_->contains(address)) {
+    return fail(VMEM_ERROR_INVALID_POINTER,
+                fmt::format("{:#x} is not vmem memory, which lies from {:#x} to {:#x}", address, space_->base(),
+                            space_->base() + space_->bytes()));
+  }
+  pagetable::Region* region = space_->region_at(space_->granule_at(address));
+  if (region == nullptr || region->state.load(std::memory_order_seq_cst) != pagetable::RegionState::live) {
+    return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} is in no live allocation: it was freed, or never allocated", address));
+  }
+  return region;
+}
+
+Result<Runtime::Located> Runtime::locate(const void* pointer, std::size_t bytes) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  VMEM_ASSIGN(pagetable::Region * const region, live_region(address));
+  if (bytes == 0) return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("a range of 0 bytes at {:#x}", address));
+  std::uintptr_t base = space_->address_of(region->first.index);
+  std::uint64_t size = region->bytes;
+  if (region->shared) {
+    const auto block = small_->find(address);
+    if (!block) return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} is in no live allocation: it was freed, or never allocated", address));
+    base = block->base;
+    size = block->bytes;
+  }
+  if (address - base >= size || bytes > size - (address - base)) {
+    return fail(VMEM_ERROR_INVALID_RANGE,
+                fmt::format("{} bytes at {:#x} leave the allocation of {} bytes at {:#x}", bytes, address, size, base));
+  }
+  const std::uint32_t first = region->page_at(space_->granule_at(address));
+  const std::uint32_t last = region->page_at(space_->granule_at(address + bytes - 1));
+  return Located{region, first, last - first + 1};
+}
+
+Result<int> Runtime::device_index(int ordinal) const {
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i]->ordinal == ordinal) return int(i);
+  }
+  std::string known;
+  for (const auto& device : devices_) known += fmt::format("{}{}", known.empty() ? "" : ", ", device->ordinal);
+  return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("device {} is not in use by vmem; in use: {}", ordinal, known));
+}
+
+// ---- allocation ----
+
+Result<void*> Runtime::allocate(std::size_t bytes, int device, vmem_stream stream) {
+  if (bytes == 0) return fail(VMEM_ERROR_INVALID_VALUE, "0 bytes asked for; the least is 1");
+  VMEM_ASSIGN(const int index, device_index(device));
+  if (bytes > space_->bytes()) {
+    return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("{} bytes asked for, the address space has {}; raise --space", bytes,
+                                                      space_->bytes()));
+  }
+  if (bytes <= Suballocator::kLargestBytes) {
+    VMEM_ASSIGN(const std::uintptr_t block, small_->allocate(index, bytes, stream));
+    return reinterpret_cast<void*>(block);
+  }
+  migration::AllocateRequest request;
+  request.bytes = bytes;
+  request.device = index;
+  VMEM_TRY(mover_->call(request));
+  return reinterpret_cast<void*>(space_->address_of(request.region->first.index));
+}
+
+Status Runtime::free(void* pointer, vmem_stream stream) {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  VMEM_ASSIGN(pagetable::Region * const region, live_region(address));
+  if (region->shared) {
+    VMEM_ASSIGN(pagetable::ThreadSlot * const slot, thread_slot());
+    if (slot->held() != 0 && slot->holds_address(address)) {
+      return fail(VMEM_ERROR_IN_USE, fmt::format("the allocation at {:#x} is still acquired; release it first", address));
+    }
+    return small_->free(address, stream);
+  }
+  const std::uintptr_t base = space_->address_of(region->first.index);
+  if (address != base) {
+    return fail(VMEM_ERROR_INVALID_POINTER,
+                fmt::format("{:#x} is inside the allocation at {:#x}; free takes the address that malloc gave", address, base));
+  }
+  return free_region(*region, stream);
+}
+
+Status Runtime::free_region(pagetable::Region& region, vmem_stream stream) {
+  VMEM_ASSIGN(migration::StreamRecord * const record, streams_->find(stream));
+  migration::FreeRequest request;
+  request.region = &region;
+  request.last = record->open_stamp();
+  VMEM_TRY(streams_->close_epoch(*record));
+  return mover_->call(request);
+}
+
+Result<std::uintptr_t> Runtime::allocate_slabs(int device, std::size_t bytes) {
+  migration::AllocateRequest request;
+  request.bytes = bytes;
+  request.device = device;
+  request.shared = true;
+  VMEM_TRY(mover_->call(request));
+  return space_->address_of(request.region->first.index);
+}
+
+Status Runtime::free_slabs(std::uintptr_t address) {
+  VMEM_ASSIGN(pagetable::Region * const region, live_region(address));
+  // The blocks' own marks are complete, so no stream is waited for.
+  migration::FreeRequest request;
+  request.region = region;
+  return mover_->call(request);
+}
+
+// A thread without a usable context gets the same answer every time; its first call on a stream will say what is wrong.
+std::uintptr_t Runtime::context() noexcept {
+  auto context = streams_->current_context();
+  return context ? reinterpret_cast<std::uintptr_t>(*context) : 0;
+}
+
+Result<std::uint64_t> Runtime::mark(const StreamId& stream) {
+  VMEM_ASSIGN(migration::StreamRecord * const record,
+              streams_->find(stream.handle, reinterpret_cast<CUcontext>(stream.context)));
+  const pagetable::Stamp stamp = record->open_stamp();
+  VMEM_TRY(streams_->close_epoch(*record));
+  return stamp.word();
+}
+
+bool Runtime::complete(std::uint64_t mark) {
+  if (streams_->complete(pagetable::Stamp(mark))) return true;
+  streams_->ask_to_poll();
+  return false;
+}
+
+// ---- hints and figures ----
+
+Status Runtime::close_stream(vmem_stream stream) {
+  VMEM_TRY(small_->close_stream(stream));
+  return streams_->close_stream(stream);
+}
+
+Status Runtime::prefetch(const void* pointer, std::size_t bytes) {
+  VMEM_ASSIGN(const Located located, locate(pointer, bytes));
+  migration::PrefetchRequest request;
+  request.run = {located.region, located.first, located.count};
+  return mover_->call(request);
+}
+
+Status Runtime::advise(const void* pointer, std::size_t bytes, vmem_advice advice) {
+  VMEM_ASSIGN(const Located located, locate(pointer, bytes));
+  migration::AdviseRequest request;
+  request.run = {located.region, located.first, located.count};
+  request.advice = advice;
+  return mover_->call(request);
+}
+
+Status Runtime::query(const void* pointer, vmem_pointer_info& info) {
+  VMEM_ASSIGN(const Located located, locate(pointer, 1));
+  migration::QueryRequest request;
+  request.region = located.region;
+  VMEM_TRY(mover_->call(request));
+  info = request.info;
+  const auto block = located.region->shared ? small_->find(reinterpret_cast<std::uintptr_t>(pointer)) : std::nullopt;
+  info.base = reinterpret_cast<void*>(block ? block->base : space_->address_of(located.region->first.index));
+  info.bytes = block ? block->bytes : located.region->bytes;
+  info.page_bytes = located.region->page_bytes();
+  info.device = devices_[std::size_t(located.region->device)]->ordinal;
+  info.shared_pages = located.region->shared ? 1 : 0;
+  return {};
+}
+
+Status Runtime::statistics(vmem_statistics& out) {
+  migration::StatisticsRequest request;
+  VMEM_TRY(mover_->call(request));
+  out = request.statistics;
+  out.device_count = int(devices_.size());
+  out.emulated = driver_->emulated() ? 1 : 0;
+  out.space_bytes = space_->bytes();
+  out.allocated_bytes += small_->live_bytes();
+  out.metadata_bytes += small_->metadata_bytes();
+  out.acquires = threads_->acquires();
+  return {};
+}
+
+Status Runtime::quiesce() {
+  migration::QuiesceRequest request;
+  return mover_->call(request);
+}
+
+}  // namespace vmem::runtime

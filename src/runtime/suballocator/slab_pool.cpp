@@ -1,0 +1,135 @@
+#include "runtime/suballocator/slab_pool.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.hpp"
+
+namespace vmem::runtime {
+
+// By now nothing is cached, waiting or live, as far as the source is concerned: all slabs go back.
+SlabPool::~SlabPool() {
+  for (Slab& slab : descriptors_) {
+    if (slab.base == 0) continue;
+    if (auto freed = source_.free_slabs(slab.base); !freed) {
+      VMEM_LOG_WARN("slab {:#x} of device {} could not be given back: {}", slab.base, device_, freed.error().message);
+    }
+  }
+}
+
+Slab* SlabPool::take_spare(std::uint32_t granules) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::ranges::find(spare_, granules, &Slab::granules);
+  if (found == spare_.end()) return nullptr;
+  Slab* slab = *found;
+  spare_.erase(found);
+  return slab;
+}
+
+Result<Slab*> SlabPool::take(std::uint32_t size_class) {
+  const std::uint32_t granules = kSizeClasses[size_class].granules;
+  Slab* slab = take_spare(granules);
+  if (slab == nullptr) {
+    const std::size_t had = granules_.load(std::memory_order_relaxed);
+    auto made = make(granules);
+    if (!made) {
+      // What cannot be given back stays spare; the source's own answer says more about what is missing.
+      (void)release(0);
+      if (granules_.load(std::memory_order_relaxed) < had) made = make(granules);
+    }
+    VMEM_ASSIGN(slab, std::move(made));
+  }
+  slab->cut(size_class);
+  map_.place(*slab, size_class);
+  return slab;
+}
+
+Result<Slab*> SlabPool::make(std::uint32_t granules) {
+  VMEM_ASSIGN(const std::uintptr_t base, source_.allocate_slabs(device_, granules * kGranuleBytes));
+  auto slab = adopt(base, granules);
+  if (slab) return slab;
+  if (auto freed = source_.free_slabs(base); !freed) {
+    VMEM_LOG_ERROR("slab {:#x} of device {} is leaked: {}", base, device_, freed.error().message);
+  }
+  return slab;
+}
+
+Result<Slab*> SlabPool::adopt(std::uintptr_t base, std::uint32_t granules) {
+  if (base % kGranuleBytes != 0 || !map_.contains(base, granules * kGranuleBytes)) {
+    return fail(VMEM_ERROR_INTERNAL,
+                fmt::format("a slab was placed at {:#x}: unaligned or outside the address space", base));
+  }
+  Slab* slab = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (unused_descriptors_.empty()) {
+      slab = &descriptors_.emplace_back();
+    } else {
+      slab = unused_descriptors_.back();
+      unused_descriptors_.pop_back();
+    }
+  }
+  slab->base = base;
+  slab->device = device_;
+  slab->granules = granules;
+  if (auto added = map_.add(*slab); !added) {
+    const std::lock_guard lock(mutex_);
+    slab->base = 0;
+    unused_descriptors_.push_back(slab);
+    return std::unexpected(std::move(added).error());
+  }
+  granules_.fetch_add(granules, std::memory_order_relaxed);
+  return slab;
+}
+
+void SlabPool::put(std::span<Slab* const> slabs) {
+  if (slabs.empty()) return;
+  for (const Slab* slab : slabs) map_.place(*slab, Placement::kNoClass);
+  std::size_t spare = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    spare_.insert(spare_.end(), slabs.begin(), slabs.end());
+    spare = spare_.size();
+  }
+  if (spare <= kMostSpare) return;
+  if (auto released = release(kKeptSpare); !released) {
+    VMEM_LOG_WARN("spare slabs of device {} are kept: {}", device_, released.error().message);
+  }
+}
+
+Status SlabPool::release(std::size_t keep) {
+  for (;;) {
+    Slab* slab = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (spare_.size() <= keep) return {};
+      slab = spare_.back();
+      spare_.pop_back();
+    }
+    VMEM_TRY(give_back(*slab));
+  }
+}
+
+Status SlabPool::give_back(Slab& slab) {
+  // Before the source can hand the addresses to somebody else.
+  map_.remove(slab);
+  if (auto freed = source_.free_slabs(slab.base); !freed) {
+    map_.place(slab, Placement::kNoClass);
+    const std::lock_guard lock(mutex_);
+    spare_.push_back(&slab);
+    return freed;
+  }
+  granules_.fetch_sub(slab.granules, std::memory_order_relaxed);
+  const std::lock_guard lock(mutex_);
+  slab.base = 0;
+  unused_descriptors_.push_back(&slab);
+  return {};
+}
+
+std::size_t SlabPool::descriptor_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return descriptors_.size() * (sizeof(Slab) + 2 * sizeof(Slab*));
+}
+
+}  // namespace vmem::runtime

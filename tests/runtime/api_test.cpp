@@ -1,0 +1,155 @@
+// The public API end to end on the emulated driver: HBM of 64 MiB, so that a few allocations overflow it.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "vmem/vmem.h"
+
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+#define ASSERT_OK(call) ASSERT_EQ(call, VMEM_OK) << vmem_last_error()
+#define EXPECT_OK(call) EXPECT_EQ(call, VMEM_OK) << vmem_last_error()
+
+class Api : public ::testing::Test {
+ protected:
+  void start(std::vector<vmem_option> more = {}) {
+    ::setenv("VMEM_EMU", "devices=2,hbm=256MiB,host=1GiB", 1);
+    std::vector<vmem_option> options = {{"driver", "emulated"}, {"hbm", "64MiB"}, {"host", "512MiB"}, {"space", "16GiB"}};
+    options.insert(options.end(), more.begin(), more.end());
+    ASSERT_OK(vmem_init(options.data(), options.size()));
+  }
+  void TearDown() override {
+    vmem_statistics stats{};
+    stats.struct_bytes = sizeof stats;
+    if (vmem_stats(&stats) == VMEM_OK) {
+      EXPECT_OK(vmem_shutdown());
+    }
+  }
+  static vmem_statistics stats() {
+    vmem_statistics stats{};
+    stats.struct_bytes = sizeof stats;
+    EXPECT_OK(vmem_stats(&stats));
+    return stats;
+  }
+};
+
+std::vector<std::uint32_t> pattern(std::size_t bytes, std::uint32_t seed) {
+  std::vector<std::uint32_t> words(bytes / 4);
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = std::uint32_t(i) * 2654435761u + seed;
+  return words;
+}
+
+TEST_F(Api, DataFourTimesLargerThanHbmSurvivesBeingWorkedThrough) {
+  start();
+  constexpr std::size_t kBytes = 256 * kMiB;
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kBytes, 0, nullptr));
+  const auto written = pattern(kBytes, 1);
+  ASSERT_OK(vmem_write(memory, written.data(), kBytes));
+  // Each pass brings every page in for writing.
+  auto* base = static_cast<std::byte*>(memory);
+  for (int pass = 0; pass < 2; ++pass) {
+    for (std::size_t at = 0; at < kBytes; at += 4 * kMiB) {
+      vmem_range range{base + at, 4 * kMiB, VMEM_READ_WRITE, 0};
+      ASSERT_OK(vmem_acquire(&range, 1, nullptr));
+      ASSERT_OK(vmem_release(&range, 1, nullptr));
+    }
+  }
+  std::vector<std::uint32_t> read(kBytes / 4);
+  ASSERT_OK(vmem_read(read.data(), memory, kBytes));
+  EXPECT_EQ(read, written);
+  EXPECT_GT(stats().evictions, 0u);
+  ASSERT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(Api, CopiesAndFillsCrossPagesAndTiers) {
+  start();
+  void *a = nullptr, *b = nullptr;
+  constexpr std::size_t kBytes = 96 * kMiB;
+  ASSERT_OK(vmem_malloc(&a, kBytes, 0, nullptr));
+  ASSERT_OK(vmem_malloc(&b, kBytes, 0, nullptr));
+  const auto words = pattern(kBytes, 5);
+  ASSERT_OK(vmem_memcpy(a, words.data(), kBytes, nullptr));
+  ASSERT_OK(vmem_memset(b, 0xab, kBytes, nullptr));
+  ASSERT_OK(vmem_memcpy(static_cast<std::byte*>(b) + 12345, a, kBytes - 20000, nullptr));
+  std::vector<std::byte> read(kBytes);
+  ASSERT_OK(vmem_read(read.data(), b, kBytes));
+  EXPECT_EQ(std::memcmp(read.data() + 12345, words.data(), kBytes - 20000), 0);
+  EXPECT_EQ(read[12344], std::byte{0xab});
+  EXPECT_EQ(read[12345 + kBytes - 20000], std::byte{0xab});
+  EXPECT_EQ(read.back(), std::byte{0xab});
+}
+
+TEST_F(Api, ARangeLargerThanHbmIsServedPartlyInPlace) {
+  start();
+  constexpr std::size_t kBytes = 200 * kMiB;
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kBytes, 0, nullptr));
+  const auto words = pattern(kBytes, 9);
+  ASSERT_OK(vmem_write(memory, words.data(), kBytes));
+  vmem_range range{memory, kBytes, VMEM_READ, 0};
+  ASSERT_OK(vmem_acquire(&range, 1, nullptr));
+  vmem_pointer_info info{};
+  ASSERT_OK(vmem_query(memory, &info));
+  EXPECT_GT(info.bytes_host_mapped, 100 * kMiB);
+  EXPECT_GT(info.bytes_hbm, 50 * kMiB);
+  EXPECT_EQ(info.bytes_hbm + info.bytes_host_mapped, kBytes);
+  ASSERT_OK(vmem_release(&range, 1, nullptr));
+  std::vector<std::uint32_t> read(kBytes / 4);
+  ASSERT_OK(vmem_read(read.data(), memory, kBytes));
+  EXPECT_EQ(read, words);
+}
+
+TEST_F(Api, FreedMemoryIsNeverWrittenBack) {
+  start();
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, 32 * kMiB, 0, nullptr));
+  ASSERT_OK(vmem_memset(memory, 1, 32 * kMiB, nullptr));
+  ASSERT_OK(vmem_free(memory, nullptr));
+  ASSERT_OK(vmem_quiesce());
+  const auto after = stats();
+  EXPECT_EQ(after.migrated_out_bytes, 0u);
+  EXPECT_EQ(after.hbm_used_bytes, 0u);
+  EXPECT_EQ(after.host_used_bytes, 0u);
+  EXPECT_EQ(after.committed_bytes, 0u);
+}
+
+TEST_F(Api, SmallAllocationsShareAPageAndAreUsable) {
+  start();
+  void *a = nullptr, *b = nullptr;
+  ASSERT_OK(vmem_malloc(&a, 100, 0, nullptr));
+  ASSERT_OK(vmem_malloc(&b, 5000, 0, nullptr));
+  const auto words = pattern(5000, 3);
+  ASSERT_OK(vmem_memcpy(b, words.data(), 5000, nullptr));
+  std::vector<std::uint32_t> read(1250);
+  ASSERT_OK(vmem_read(read.data(), b, 5000));
+  EXPECT_EQ(read, words);
+  vmem_pointer_info info{};
+  ASSERT_OK(vmem_query(static_cast<std::byte*>(b) + 17, &info));
+  EXPECT_EQ(info.base, b);
+  EXPECT_EQ(info.bytes, 5000u);
+  EXPECT_EQ(info.shared_pages, 1u);
+  ASSERT_OK(vmem_free(a, nullptr));
+  ASSERT_OK(vmem_free(b, nullptr));
+  EXPECT_EQ(vmem_free(b, nullptr), VMEM_ERROR_INVALID_POINTER);
+}
+
+TEST_F(Api, WorkingSetBeyondEveryTierIsRefusedWithEachTiersFigures) {
+  start();
+  void* memory = nullptr;
+  EXPECT_EQ(vmem_malloc(&memory, 4096 * kMiB, 0, nullptr), VMEM_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(memory, nullptr);
+  const std::string message = vmem_last_error();
+  EXPECT_NE(message.find("64 MiB"), std::string::npos) << message;
+  EXPECT_NE(message.find("512 MiB"), std::string::npos) << message;
+  EXPECT_NE(message.find("--host"), std::string::npos) << message;
+}
+
+}  // namespace
