@@ -1,0 +1,11 @@
+// The compiled GPU kernels inside this program.
+#pragma once
+
+#include <span>
+
+namespace vmem::bench {
+
+// One fat binary a .cu file; empty when the build had no nvcc.
+std::span<const void* const> kernel_images();
+
+}  // namespace vmem::bench

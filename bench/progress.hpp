@@ -1,0 +1,36 @@
+// A progress bar on standard error, when that is a terminal; nothing otherwise.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace vmem::bench {
+
+class Progress {
+ public:
+  // Draws when `out` is a terminal.
+  explicit Progress(std::FILE* out);
+  ~Progress() { end(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void begin(std::string label, std::uint64_t total);
+  // Cheap enough for a measured loop: reads the clock, draws ten times a second.
+  void advance(std::uint64_t steps = 1);
+  void end();  // wipes the bar
+
+ private:
+  void draw();
+
+  using Clock = std::chrono::steady_clock;
+  std::FILE* const out_;
+  const bool enabled_;
+  std::string label_;
+  std::uint64_t total_ = 0;
+  std::uint64_t done_ = 0;
+  Clock::time_point drawn_;
+};
+
+}  // namespace vmem::bench

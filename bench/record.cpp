@@ -1,0 +1,100 @@
+#include "bench/record.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "bench/build_info.hpp"
+#include "bench/machine.hpp"
+
+namespace vmem::bench {
+namespace {
+
+nlohmann::json to_json(const Machine& machine, const Gpu& gpu) {
+  return {{"cpu", machine.cpu},
+          {"cores", machine.cores},
+          {"system", machine.system},
+          {"memory_bytes", machine.memory_bytes},
+          {"driver_version", gpu.driver().version()}};
+}
+
+template <class T>
+nlohmann::json or_null(const std::optional<T>& value) {
+  return value ? nlohmann::json(*value) : nlohmann::json();
+}
+
+nlohmann::json goal_json(const Record& record, const Gpu& gpu) {
+  if (!record.goal) return {};
+  return {{"of", record.goal->of_ratio ? "ratio" : "achieved"},
+          {"bound", record.goal->bound == Goal::Bound::at_least ? "at_least" : "at_most"},
+          {"value", record.goal->value},
+          {"met", or_null(goal_met(record, gpu))}};
+}
+
+Status write_json(const std::string& path, const nlohmann::json& records) {
+  const std::string unfinished = path + ".part";
+  {
+    std::ofstream out(unfinished);
+    out << records.dump(2) << '\n';
+    if (!out.flush())
+      return fail(VMEM_ERROR_INVALID_OPTION,
+                  fmt::format("--json {} cannot be written: {}; choose a folder that exists and is writable", path,
+                              std::strerror(errno)),
+                  errno);
+  }
+  std::error_code error;
+  std::filesystem::rename(unfinished, path, error);
+  if (error)
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--json {} cannot be replaced: {}", path, error.message()));
+  return {};
+}
+
+}  // namespace
+
+void Record::set(const Measured& measured) {
+  limit = measured.limit.best();
+  achieved = measured.achieved.median();
+  details["limit_spread"] = measured.limit.spread();
+  details["limit_samples"] = measured.limit.count();
+  details["achieved_spread"] = measured.achieved.spread();
+  details["achieved_samples"] = measured.achieved.count();
+}
+
+std::optional<bool> goal_met(const Record& record, const Gpu& gpu) {
+  if (!record.goal || gpu.emulated()) return std::nullopt;
+  if (record.goal->of_ratio && !record.ratio()) return std::nullopt;
+  const double value = record.goal->of_ratio ? *record.ratio() : record.achieved;
+  return record.goal->bound == Goal::Bound::at_least ? value >= record.goal->value : value <= record.goal->value;
+}
+
+nlohmann::json to_json(const Record& record, const Gpu& gpu, const Settings& settings) {
+  return {{"scenario", record.scenario},
+          {"variant", record.variant},
+          {"options", record.options},
+          {"device", gpu.name()},
+          {"emulated", gpu.emulated()},
+          {"limit_name", record.limit_name},
+          {"limit", or_null(record.limit)},
+          {"achieved", record.achieved},
+          {"ratio", or_null(record.ratio())},
+          {"unit", record.unit},
+          {"goal", goal_json(record, gpu)},
+          {"verified", record.verified},
+          {"mismatch", record.mismatch},
+          {"details", record.details},
+          {"commit", kCommit},
+          {"machine", to_json(read_machine(), gpu)},
+          {"command", settings.command}};
+}
+
+Status save_records(std::span<const Record> records, const Gpu& gpu, const Settings& settings) {
+  if (settings.json_path.empty()) return {};
+  auto array = nlohmann::json::array();
+  for (const Record& record : records) array.push_back(to_json(record, gpu, settings));
+  return write_json(settings.json_path, array);
+}
+
+}  // namespace vmem::bench

@@ -1,0 +1,76 @@
+#include "bench/runtime.hpp"
+
+#include <fmt/format.h>
+
+namespace vmem::bench {
+
+Status check(vmem_status status) {
+  if (status == VMEM_OK) return {};
+  return fail(status, fmt::format("{} ({})", vmem_last_error(), vmem_status_string(status)));
+}
+
+Result<Session> Session::start(const Settings& settings, const Sizes& sizes, const Gpu& gpu) {
+  std::vector<std::pair<std::string, std::string>> named = {
+      {"driver", gpu.driver().path()},
+      {"devices", std::to_string(gpu.ordinal())},
+      {"hbm", std::to_string(sizes.hbm_bytes)},
+      {"host", std::to_string(sizes.host_bytes)},
+  };
+  if (settings.page_bytes) named.emplace_back("page", std::to_string(*settings.page_bytes));
+  named.insert(named.end(), settings.runtime_options.begin(), settings.runtime_options.end());
+  std::vector<vmem_option> options;
+  options.reserve(named.size());
+  for (const auto& [name, value] : named) options.push_back({name.c_str(), value.c_str()});
+  VMEM_TRY(check(vmem_init(options.data(), options.size())));
+  return Session();
+}
+
+Session::~Session() {
+  if (running_) vmem_shutdown();
+}
+
+Result<Region> Region::allocate(std::uint64_t bytes, int device, CUstream stream) {
+  void* address = nullptr;
+  VMEM_TRY(check(vmem_malloc(&address, bytes, device, stream)));
+  Region region(address, bytes, 0);
+  vmem_pointer_info info{};
+  VMEM_TRY(check(vmem_query(address, &info)));
+  region.page_bytes_ = info.page_bytes;
+  return region;
+}
+
+Region::~Region() {
+  if (address_) vmem_free(address_, nullptr);
+}
+
+Result<vmem_statistics> read_statistics() {
+  vmem_statistics statistics{};
+  statistics.struct_bytes = sizeof(statistics);
+  VMEM_TRY(check(vmem_stats(&statistics)));
+  return statistics;
+}
+
+Traffic& Traffic::operator+=(const Traffic& other) {
+  in_bytes += other.in_bytes;
+  out_bytes += other.out_bytes;
+  dropped_bytes += other.dropped_bytes;
+  in_place_acquires += other.in_place_acquires;
+  waits += other.waits;
+  return *this;
+}
+
+nlohmann::json size_options(const Settings& settings, const Sizes& sizes) {
+  return {{"ratio", sizes.ratio},           {"hbm_bytes", sizes.hbm_bytes},
+          {"host_bytes", sizes.host_bytes}, {"working_set_bytes", sizes.working_set_bytes},
+          {"seed", settings.seed},          {"repeats", settings.repeats}};
+}
+
+Traffic traffic_between(const vmem_statistics& before, const vmem_statistics& after) {
+  return {.in_bytes = after.migrated_in_bytes - before.migrated_in_bytes,
+          .out_bytes = after.migrated_out_bytes - before.migrated_out_bytes,
+          .dropped_bytes = after.dropped_bytes - before.dropped_bytes,
+          .in_place_acquires = after.in_place_acquires - before.in_place_acquires,
+          .waits = after.acquire_waits - before.acquire_waits};
+}
+
+}  // namespace vmem::bench

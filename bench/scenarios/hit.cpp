@@ -1,0 +1,221 @@
+// hit: acquire and release of ranges that are in HBM already, without any GPU work between: what the runtime adds to a launch
+// when there is nothing to move. One thread's latency, and the rate of eight threads on streams of their own.
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <latch>
+#include <thread>
+#include <vector>
+
+#include "base/options.hpp"
+#include "bench/machine.hpp"
+#include "bench/pattern.hpp"
+#include "bench/runtime.hpp"
+#include "bench/samples.hpp"
+#include "bench/scenarios/streaming.hpp"
+
+namespace vmem::bench {
+namespace {
+
+constexpr unsigned kThreads = 8;
+constexpr int kBatch = 64;  // pairs timed together: the clock costs as much as a pair
+constexpr int kBatches = 4000;
+constexpr int kWarmBatches = 100;
+constexpr double kThreadSeconds = 0.3;
+constexpr Goal kLatencyGoal{Goal::Bound::at_most, 150, false};
+constexpr Goal kThreadsGoal{Goal::Bound::at_least, 6.0 / kThreads, true};
+
+Status acquire_release(const vmem_range& range, CUstream stream) {
+  if (const vmem_status status = vmem_acquire(&range, 1, stream); status != VMEM_OK) return check(status);
+  return check(vmem_release(&range, 1, stream));
+}
+
+Status run_batch(const vmem_range& range, CUstream stream) {
+  for (int i = 0; i < kBatch; ++i) VMEM_TRY(acquire_release(range, stream));
+  return {};
+}
+
+// Nanoseconds of a pair, one sample a batch.
+Result<Samples> time_pairs(const vmem_range& range, CUstream stream) {
+  Samples samples;
+  for (int batch = 0; batch < kWarmBatches; ++batch) VMEM_TRY(run_batch(range, stream));
+  for (int batch = 0; batch < kBatches; ++batch) {
+    const Stopwatch watch;
+    VMEM_TRY(run_batch(range, stream));
+    samples.add(watch.nanoseconds() / kBatch);
+  }
+  return samples;
+}
+
+// One thread's share of a concurrent measurement: pairs a second.
+Result<double> time_rate(const Gpu& gpu, const vmem_range& range, CUstream stream, std::latch& start) {
+  VMEM_TRY(gpu.make_current());
+  const Status warm = run_batch(range, stream);
+  start.arrive_and_wait();
+  VMEM_TRY(warm);
+  const Stopwatch watch;
+  double pairs = 0;
+  for (; watch.seconds() < kThreadSeconds; pairs += kBatch) VMEM_TRY(run_batch(range, stream));
+  return pairs / watch.seconds();
+}
+
+// Pairs a second of all `ranges` together, each on a thread and a stream of its own.
+Result<double> time_threads(const Gpu& gpu, const std::vector<vmem_range>& ranges) {
+  std::vector<Stream> streams;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    VMEM_ASSIGN(auto stream, make_stream(gpu));
+    streams.push_back(std::move(stream));
+  }
+  std::vector<Result<double>> rates(ranges.size());
+  std::latch start(static_cast<std::ptrdiff_t>(ranges.size()));
+  {
+    std::vector<std::jthread> threads;
+    threads.reserve(ranges.size());
+    for (std::size_t i = 0; i < ranges.size(); ++i)
+      threads.emplace_back([&, i] { rates[i] = time_rate(gpu, ranges[i], streams[i].get(), start); });
+  }
+  double total = 0;
+  for (auto& rate : rates) {
+    if (!rate) return std::unexpected(std::move(rate).error());
+    total += *rate;
+  }
+  return total;
+}
+
+vmem_range whole(const Region& region) { return {region.at(0), region.bytes(), VMEM_READ, 0}; }
+
+struct Setting {
+  Context& context;
+  const Sizes& sizes;
+  const Stream& stream;
+};
+
+Record start_record(const Setting& setting, std::string variant, const Region& region, std::uint64_t range_bytes) {
+  Record record;
+  record.scenario = "hit";
+  record.variant = std::move(variant);
+  record.options = size_options(setting.context.settings, setting.sizes);
+  record.options["region_bytes"] = region.bytes();
+  record.options["range_bytes"] = range_bytes;
+  record.options["page_bytes"] = region.page_bytes();
+  return record;
+}
+
+// Runs `body` and marks the record: a figure counts only if every acquire in it was a hit.
+template <class Body>
+Status measure_hits(Record& record, Body&& body) {
+  VMEM_TRY(check(vmem_quiesce()));
+  VMEM_ASSIGN(const vmem_statistics before, read_statistics());
+  VMEM_TRY(body());
+  VMEM_ASSIGN(const vmem_statistics after, read_statistics());
+  const std::uint64_t misses = after.acquire_misses - before.acquire_misses;
+  record.details["acquire_misses"] = misses;
+  record.verified = misses == 0;
+  if (misses > 0) record.mismatch = fmt::format("{} acquires were no hits", misses);
+  return {};
+}
+
+Status add_latency(const Setting& setting, std::string variant, const Region& region, const vmem_range& range) {
+  Record record = start_record(setting, std::move(variant), region, range.bytes);
+  record.unit = "ns";
+  record.goal = kLatencyGoal;
+  VMEM_TRY(acquire_release(range, setting.stream.get()));  // the pages come in
+  VMEM_TRY(setting.stream.synchronize());
+  VMEM_TRY(measure_hits(record, [&]() -> Status {
+    VMEM_ASSIGN(const Samples samples, time_pairs(range, setting.stream.get()));
+    record.achieved = samples.median();
+    record.details["p99_ns"] = samples.quantile(0.99);
+    record.details["batch_pairs"] = kBatch;
+    record.details["batches"] = samples.count();
+    record.notes.push_back(fmt::format("{}: median {:.0f} ns, 99th percentile {:.0f} ns of batches of {}",
+                                       record.variant, samples.median(), samples.quantile(0.99), kBatch));
+    return {};
+  }));
+  setting.context.records.push_back(std::move(record));
+  return {};
+}
+
+Status add_threads(const Setting& setting, std::string variant, const Region& region,
+                   const std::vector<vmem_range>& ranges) {
+  Record record = start_record(setting, std::move(variant), region, ranges.front().bytes);
+  record.unit = "M/s";
+  record.limit_name = fmt::format("{} times the rate of one thread", ranges.size());
+  record.goal = kThreadsGoal;
+  const double threads = static_cast<double>(ranges.size());
+  VMEM_TRY(measure_hits(record, [&]() -> Status {
+    VMEM_ASSIGN(const Measured measured, measure_interleaved(
+                                             setting.context.settings.repeats,
+                                             [&]() -> Result<double> {
+                                               VMEM_ASSIGN(const double one,
+                                                           time_threads(setting.context.gpu, {ranges.front()}));
+                                               return threads * one / 1e6;
+                                             },
+                                             [&]() -> Result<double> {
+                                               VMEM_ASSIGN(const double all, time_threads(setting.context.gpu, ranges));
+                                               return all / 1e6;
+                                             }));
+    record.set(measured);
+    return {};
+  }));
+  const double scaling = *record.ratio() * threads;
+  record.details["threads"] = ranges.size();
+  record.details["scaling"] = scaling;
+  record.notes.push_back(fmt::format("{}: {} threads reach {:.1f} times the rate of one, on {} cores", record.variant,
+                                     ranges.size(), scaling, read_machine().cores));
+  setting.context.records.push_back(std::move(record));
+  return {};
+}
+
+// A region that fits: the whole of it is one range.
+Status measure_resident(const Setting& setting, std::uint64_t bytes) {
+  VMEM_ASSIGN(const Region region, Region::allocate(bytes, setting.context.gpu.ordinal(), setting.stream.get()));
+  VMEM_TRY(fill_region(setting.context, region, setting.stream, setting.context.settings.seed));
+  VMEM_TRY(add_latency(setting, fmt::format("resident region of {}", format_bytes(bytes)), region, whole(region)));
+  return add_threads(setting, fmt::format("{} threads, one region", kThreads), region, {kThreads, whole(region)});
+}
+
+// Several that fit together, one for each thread.
+Status measure_separate(const Setting& setting, std::uint64_t bytes) {
+  std::vector<Region> regions;
+  std::vector<vmem_range> ranges;
+  for (unsigned i = 0; i < kThreads; ++i) {
+    VMEM_ASSIGN(auto region, Region::allocate(bytes, setting.context.gpu.ordinal(), setting.stream.get()));
+    regions.push_back(std::move(region));
+    ranges.push_back(whole(regions.back()));
+    VMEM_TRY(fill_region(setting.context, regions.back(), setting.stream, setting.context.settings.seed));
+    VMEM_TRY(acquire_release(ranges.back(), setting.stream.get()));
+  }
+  VMEM_TRY(setting.stream.synchronize());
+  return add_threads(setting, fmt::format("{} threads, own regions", kThreads), regions.front(), ranges);
+}
+
+// A region that does not fit, so that each page of a range is looked at.
+Status measure_pages(const Setting& setting, std::uint64_t bytes) {
+  VMEM_ASSIGN(const Region region, Region::allocate(bytes, setting.context.gpu.ordinal(), setting.stream.get()));
+  VMEM_TRY(fill_region(setting.context, region, setting.stream, setting.context.settings.seed));
+  for (const std::uint64_t pages : {1, 8}) {
+    const vmem_range range{region.at(0), std::min(pages * region.page_bytes(), bytes), VMEM_READ, 0};
+    VMEM_TRY(add_latency(setting, fmt::format("{} page{}", pages, pages == 1 ? "" : "s"), region, range));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status run_hit(Context& context) {
+  constexpr double kDefaultRatio = 2;
+  VMEM_ASSIGN(const Sizes sizes, plan_sizes(context.settings, context.gpu, kDefaultRatio));
+  VMEM_ASSIGN(const Session session, Session::start(context.settings, sizes, context.gpu));
+  VMEM_ASSIGN(const Stream stream, make_stream(context.gpu));
+  const Setting setting{context, sizes, stream};
+  constexpr std::uint64_t kGranule = std::uint64_t{2} << 20;
+  const auto part = [&](std::uint64_t divisor) {
+    return std::max(sizes.hbm_bytes / divisor / kGranule * kGranule, kGranule);
+  };
+  VMEM_TRY(measure_pages(setting, sizes.working_set_bytes));
+  VMEM_TRY(measure_resident(setting, part(2)));
+  return measure_separate(setting, part(2 * kThreads));
+}
+
+}  // namespace vmem::bench

@@ -1,0 +1,139 @@
+#include "bench/scenarios/streaming.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/options.hpp"
+#include "bench/pattern.hpp"
+
+namespace vmem::bench {
+namespace {
+
+// A sample of at least half a second on a fast link, and on an emulated one.
+constexpr std::uint64_t kSampleBytes = std::uint64_t{32} << 30;
+constexpr std::uint64_t kSampleBytesEmulated = std::uint64_t{512} << 20;
+
+int choose_passes(const Context& context, std::uint64_t working_set_bytes) {
+  if (context.settings.passes > 0) return context.settings.passes;
+  const std::uint64_t sample = context.gpu.emulated() ? kSampleBytesEmulated : kSampleBytes;
+  return static_cast<int>(std::clamp<std::uint64_t>(sample / working_set_bytes, 1, 1000));
+}
+
+// One region being worked through: what the passes share.
+struct Work {
+  Context& context;
+  const Region& region;
+  const Stream& stream;
+  const ResultWords& sum;
+  StreamMode mode;
+  std::uint64_t increments = 0;  // made to every word so far
+};
+
+// Acquire, launch, release for every chunk, as a user would: nothing waits between chunks.
+Status queue_pass(Work& work) {
+  const Launcher& launcher = work.context.launcher;
+  const bool write = work.mode == StreamMode::read_write;
+  if (write) ++work.increments;
+  return for_each_chunk(work.context, work.region, [&](std::uint64_t offset, std::uint64_t bytes) {
+    std::uint64_t* words = work.region.words(offset);
+    const CUstream stream = work.stream.get();
+    return with_range(words, bytes, write ? VMEM_READ_WRITE : VMEM_READ, stream, [&]() -> Status {
+      if (write) return launcher.launch(kernels::increment, launcher.full_grid(), stream, words, bytes / 8, 1);
+      return launcher.launch(kernels::checksum, launcher.full_grid(), stream, words, offset / 8, bytes / 8,
+                             work.sum.device());
+    });
+  });
+}
+
+// Seconds for `passes` passes; the checksum of all of them goes to `sum`.
+Result<double> time_passes(Work& work, int passes, std::uint64_t& sum) {
+  VMEM_TRY(work.sum.clear(work.stream.get()));
+  VMEM_TRY(work.stream.synchronize());
+  work.context.progress.begin("streaming", work.region.bytes() * static_cast<std::uint64_t>(passes));
+  const Stopwatch watch;
+  for (int pass = 0; pass < passes; ++pass) VMEM_TRY(queue_pass(work));
+  VMEM_TRY(work.stream.synchronize());
+  const double seconds = watch.seconds();
+  VMEM_TRY(work.sum.read(work.stream, &sum));
+  return seconds;
+}
+
+// One sample: its time and traffic are added up, its checksum compared.
+Result<double> sample_passes(Work& work, Streamed& streamed, std::uint64_t pass_checksum) {
+  VMEM_ASSIGN(const vmem_statistics before, read_statistics());
+  std::uint64_t sum = 0;
+  VMEM_ASSIGN(const double seconds, time_passes(work, streamed.passes, sum));
+  VMEM_ASSIGN(const vmem_statistics after, read_statistics());
+  const std::uint64_t bytes = work.region.bytes() * static_cast<std::uint64_t>(streamed.passes);
+  streamed.traffic += traffic_between(before, after);
+  streamed.seconds += seconds;
+  streamed.bytes += bytes;
+  if (work.mode == StreamMode::read_only && streamed.mismatch.empty()) {
+    const std::uint64_t expected = pass_checksum * static_cast<std::uint64_t>(streamed.passes);
+    VMEM_ASSIGN(streamed.mismatch,
+                explain_checksum(work.context, work.region, work.stream, work.context.settings.seed, sum, expected));
+  }
+  const double directions = work.mode == StreamMode::read_write ? 2 : 1;
+  return directions * static_cast<double>(bytes) / seconds / 1e9;
+}
+
+Status measure_work(Work& work, const CopyLimit& limit, Streamed& streamed) {
+  const std::uint64_t seed = work.context.settings.seed;
+  VMEM_TRY(fill_region(work.context, work.region, work.stream, seed));
+  const std::uint64_t pass_checksum =
+      work.mode == StreamMode::read_only ? expected_checksum(seed, work.region.bytes() / 8) : 0;
+  std::uint64_t ignored = 0;
+  VMEM_TRY(time_passes(work, 1, ignored));  // from the state that filling left to that of repeated passes
+  const auto bare = [&] { return work.mode == StreamMode::read_write ? limit.both_ways() : limit.host_to_device(); };
+  const auto achieved = [&] { return sample_passes(work, streamed, pass_checksum); };
+  VMEM_ASSIGN(streamed.rates, measure_interleaved(work.context.settings.repeats, bare, achieved));
+  if (!streamed.mismatch.empty()) return {};
+  VMEM_ASSIGN(streamed.mismatch, verify_region(work.context, work.region, work.stream, seed, work.increments));
+  return {};
+}
+
+}  // namespace
+
+Result<Streamed> measure_stream(Context& context, const Sizes& sizes, StreamMode mode, const CopyLimit& limit) {
+  VMEM_ASSIGN(const Session session, Session::start(context.settings, sizes, context.gpu));
+  VMEM_ASSIGN(const Stream stream, make_stream(context.gpu));
+  VMEM_ASSIGN(const Region region, Region::allocate(sizes.working_set_bytes, context.gpu.ordinal(), stream.get()));
+  VMEM_ASSIGN(const ResultWords sum, ResultWords::create(context.gpu, 1));
+  Streamed streamed;
+  streamed.page_bytes = region.page_bytes();
+  streamed.chunk_bytes = chunk_bytes(context.settings, region);
+  streamed.passes = choose_passes(context, region.bytes());
+  Work work{context, region, stream, sum, mode};
+  VMEM_TRY(measure_work(work, limit, streamed));
+  return streamed;
+}
+
+nlohmann::json stream_options(const Context& context, const Sizes& sizes, const Streamed& streamed) {
+  auto options = size_options(context.settings, sizes);
+  options["page_bytes"] = streamed.page_bytes;
+  options["chunk_bytes"] = streamed.chunk_bytes;
+  options["passes"] = streamed.passes;
+  return options;
+}
+
+void add_traffic(Record& record, const Streamed& streamed) {
+  record.details["moved_gb_per_s"] = streamed.moved_rate();
+  record.details["moved_in_bytes"] = streamed.traffic.in_bytes;
+  record.details["moved_out_bytes"] = streamed.traffic.out_bytes;
+  record.details["dropped_bytes"] = streamed.traffic.dropped_bytes;
+  record.details["processed_bytes"] = streamed.bytes;
+  record.details["hit_share"] = streamed.hit_share();
+  record.details["in_place_acquires"] = streamed.traffic.in_place_acquires;
+  record.details["acquire_waits"] = streamed.traffic.waits;
+  record.notes.push_back(
+      fmt::format("{}: pages of {}; over the link {:.2f} GB/s moved; {:.1f} % of the bytes were in HBM already; limit "
+                  "spread {:.1f} %",
+                  record.variant, format_bytes(streamed.page_bytes), streamed.moved_rate(), 100 * streamed.hit_share(),
+                  100 * streamed.rates.limit.spread()));
+}
+
+std::string ratio_text(double ratio) { return fmt::format("{:g}x", std::round(ratio * 100) / 100); }
+
+}  // namespace vmem::bench

@@ -1,0 +1,93 @@
+#include "bench/settings.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/options.hpp"
+#include "bench/gpu.hpp"
+#include "bench/machine.hpp"
+
+namespace vmem::bench {
+namespace {
+
+constexpr std::uint64_t kGranule = std::uint64_t{2} << 20;
+constexpr std::uint64_t kDefaultHbm = std::uint64_t{4} << 30;
+constexpr std::uint64_t kDefaultHbmEmulated = std::uint64_t{64} << 20;
+constexpr std::uint64_t kHostSlack = std::uint64_t{256} << 20;  // pages in transit and the runtime's small allocations
+
+std::uint64_t round_down(double bytes) { return static_cast<std::uint64_t>(bytes) / kGranule * kGranule; }
+std::uint64_t round_up(std::uint64_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
+
+std::unexpected<Error> bad(std::string message) { return fail(VMEM_ERROR_INVALID_OPTION, std::move(message)); }
+
+Status check_hbm(const Sizes& sizes, const Gpu& gpu) {
+  if (sizes.hbm_bytes < kGranule)
+    return bad(fmt::format("an HBM budget of {} is less than one 2 MiB page; raise --hbm or lower --ratio",
+                           format_bytes(sizes.hbm_bytes)));
+  if (sizes.hbm_bytes <= gpu.free_bytes()) return {};
+  return bad(fmt::format("--hbm asks for {}, but device {} ({}) has {}, of which {} are free; lower --hbm",
+                         format_bytes(sizes.hbm_bytes), gpu.ordinal(), gpu.name(), format_bytes(gpu.total_bytes()),
+                         format_bytes(gpu.free_bytes())));
+}
+
+Status check_host(const Sizes& sizes) {
+  if (sizes.working_set_bytes > sizes.hbm_bytes + sizes.host_bytes)
+    return bad(
+        fmt::format("a working set of {} does not fit: --hbm {} and --host {} hold {} together; raise --host, or lower "
+                    "--working-set or --ratio",
+                    format_bytes(sizes.working_set_bytes), format_bytes(sizes.hbm_bytes),
+                    format_bytes(sizes.host_bytes), format_bytes(sizes.hbm_bytes + sizes.host_bytes)));
+  const std::uint64_t available = read_machine().memory_available_bytes;
+  if (sizes.host_bytes <= available) return {};
+  return bad(
+      fmt::format("the host pool would take {}, but {} of host memory are available; lower --host, --hbm or --ratio",
+                  format_bytes(sizes.host_bytes), format_bytes(available)));
+}
+
+Result<Sizes> finish(Sizes sizes, const Settings& settings, const Gpu& gpu) {
+  sizes.ratio = static_cast<double>(sizes.working_set_bytes) / static_cast<double>(std::max(sizes.hbm_bytes, kGranule));
+  sizes.host_bytes = settings.host_bytes.value_or(round_up(sizes.working_set_bytes + kHostSlack));
+  VMEM_TRY(check_hbm(sizes, gpu));
+  VMEM_TRY(check_host(sizes));
+  return sizes;
+}
+
+Result<double> checked_ratio(const Settings& settings, double default_ratio) {
+  const double ratio = settings.ratio.value_or(default_ratio);
+  if (std::isfinite(ratio) && ratio > 0 && ratio <= 1e6) return ratio;
+  return bad(fmt::format("--ratio {} is not a ratio of working set to HBM; give a number above 0, such as 4", ratio));
+}
+
+}  // namespace
+
+Result<Sizes> plan_sizes(const Settings& settings, const Gpu& gpu, double default_ratio) {
+  if (settings.working_set_bytes) return plan_sizes_for(*settings.working_set_bytes, settings, gpu, default_ratio);
+  VMEM_ASSIGN(const double ratio, checked_ratio(settings, default_ratio));
+  Sizes sizes;
+  sizes.hbm_bytes = settings.hbm_bytes.value_or(gpu.emulated() ? kDefaultHbmEmulated : kDefaultHbm);
+  const double working_set = static_cast<double>(sizes.hbm_bytes) * ratio;
+  if (working_set > 0x1p60)
+    return bad(fmt::format("--ratio {} of an HBM budget of {} is beyond any address space; lower --ratio", ratio,
+                           format_bytes(sizes.hbm_bytes)));
+  sizes.working_set_bytes = std::max(round_down(working_set), kGranule);
+  return finish(sizes, settings, gpu);
+}
+
+Result<Sizes> plan_sizes_for(std::uint64_t working_set_bytes, const Settings& settings, const Gpu& gpu,
+                             double default_ratio) {
+  if (working_set_bytes == 0) return bad("a working set of 0 bytes was asked for; give at least 2MiB");
+  if (working_set_bytes > std::uint64_t{1} << 60)
+    return bad(fmt::format("a working set of {} is beyond any address space", format_bytes(working_set_bytes)));
+  if (settings.hbm_bytes && settings.ratio)
+    return bad("the working set, --hbm and --ratio contradict each other: two of them give the third; leave one out");
+  VMEM_ASSIGN(const double ratio, checked_ratio(settings, default_ratio));
+  Sizes sizes;
+  sizes.working_set_bytes = round_up(working_set_bytes);
+  const double hbm = std::min(static_cast<double>(sizes.working_set_bytes) / ratio, 0x1p60);
+  sizes.hbm_bytes = settings.hbm_bytes.value_or(std::max(round_down(hbm), kGranule));
+  return finish(sizes, settings, gpu);
+}
+
+}  // namespace vmem::bench

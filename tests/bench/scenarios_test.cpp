@@ -1,0 +1,129 @@
+// Every scenario once, tiny: it ends, verifies its data, and its records have the fields that readers of the JSON rely on.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "bench/bench.hpp"
+
+namespace vmem::bench {
+namespace {
+
+class ScenarioTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    settings_.driver = "emulated";
+    settings_.hbm_bytes = std::uint64_t{32} << 20;
+    settings_.repeats = 1;
+    settings_.passes = 1;
+    folder_ = std::filesystem::temp_directory_path() / ("vmem_bench_test." + std::to_string(getpid()));
+    std::filesystem::create_directory(folder_);
+    settings_.json_path = folder_ / "records.json";
+    settings_.command = "vmem bench";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  nlohmann::json run_scenario(const char* name) {
+    settings_.scenario = name;
+    EXPECT_EQ(run(settings_), kExitOk);
+    std::ifstream in(settings_.json_path);
+    return nlohmann::json::parse(in, nullptr, false);
+  }
+
+  Settings settings_;
+  std::filesystem::path folder_;
+};
+
+void expect_schema(const nlohmann::json& records, const std::string& scenario, std::size_t count) {
+  ASSERT_TRUE(records.is_array());
+  EXPECT_EQ(records.size(), count);
+  for (const auto& record : records) {
+    for (const char* field : {"scenario", "options", "device", "emulated", "limit", "achieved", "ratio", "unit",
+                              "verified", "commit", "machine", "command"})
+      EXPECT_TRUE(record.contains(field)) << field;
+    EXPECT_EQ(record["scenario"], scenario);
+    EXPECT_EQ(record["emulated"], true);
+    EXPECT_EQ(record["verified"], true) << record["mismatch"];
+    EXPECT_GT(record["achieved"].get<double>(), 0);
+    EXPECT_FALSE(record["goal"].is_object() && record["goal"]["met"].is_boolean())
+        << "an emulated figure is held to a goal";
+    if (record["limit"].is_number())
+      EXPECT_NEAR(record["ratio"].get<double>(), record["achieved"].get<double>() / record["limit"].get<double>(),
+                  1e-9);
+    else
+      EXPECT_TRUE(record["ratio"].is_null());
+  }
+}
+
+TEST_F(ScenarioTest, Stream) {
+  const auto records = run_scenario("stream");
+  expect_schema(records, "stream", 2);
+  EXPECT_EQ(records[0]["options"]["mode"], "ro");
+  EXPECT_EQ(records[0]["options"]["working_set_bytes"], std::uint64_t{128} << 20);
+  EXPECT_EQ(records[0]["options"]["page_bytes"], records[0]["options"]["chunk_bytes"]);
+  EXPECT_TRUE(records[1]["details"].contains("moved_gb_per_s"));
+}
+
+TEST_F(ScenarioTest, StreamWithOneModeAndAChunkOfItsOwn) {
+  settings_.mode = "rw";
+  settings_.chunk_bytes = std::uint64_t{1} << 20;
+  const auto records = run_scenario("stream");
+  expect_schema(records, "stream", 1);
+  EXPECT_EQ(records[0]["options"]["chunk_bytes"], std::uint64_t{1} << 20);
+}
+
+TEST_F(ScenarioTest, Scale) {
+  settings_.ratio = 8;
+  expect_schema(run_scenario("scale"), "scale", 1);
+}
+
+TEST_F(ScenarioTest, Block) { expect_schema(run_scenario("block"), "block", 2); }
+TEST_F(ScenarioTest, Random) { expect_schema(run_scenario("random"), "random", 1); }
+TEST_F(ScenarioTest, Hit) { expect_schema(run_scenario("hit"), "hit", 5); }
+TEST_F(ScenarioTest, Lookup) { expect_schema(run_scenario("lookup"), "lookup", 3); }
+TEST_F(ScenarioTest, Alloc) { expect_schema(run_scenario("alloc"), "alloc", 3); }
+
+TEST_F(ScenarioTest, Matmul) { expect_schema(run_scenario("matmul"), "matmul", 1); }
+
+TEST_F(ScenarioTest, FileOfAnyLength) {
+  settings_.input = folder_ / "input";
+  std::ofstream out(settings_.input, std::ios::binary);
+  std::string block(1 << 20, '\0');
+  for (int i = 0; i < 40; ++i) {
+    for (std::size_t k = 0; k < block.size(); ++k)
+      block[k] = static_cast<char>(k * 31 + static_cast<std::size_t>(i) * 7 + k / 251);
+    out << block;
+  }
+  out << "an odd end";
+  out.close();
+  const auto records = run_scenario("file");
+  expect_schema(records, "file", 1);
+  EXPECT_EQ(records[0]["options"]["file_bytes"], (std::uint64_t{40} << 20) + 10);
+}
+
+TEST_F(ScenarioTest, BadSettingsEndWithTheirOwnExitCode) {
+  const auto code_of = [](Settings settings) { return run(settings); };
+  Settings settings = settings_;
+  settings.scenario = "nonsense";
+  EXPECT_EQ(code_of(settings), kExitBadOptions);
+  settings.scenario = "file";
+  EXPECT_EQ(code_of(settings), kExitBadOptions) << "no --input";
+  settings.input = folder_ / "absent";
+  EXPECT_EQ(code_of(settings), kExitBadOptions);
+  settings.input = folder_;
+  EXPECT_EQ(code_of(settings), kExitBadOptions) << "a folder";
+  settings.scenario = "stream";
+  settings.mode = "wo";
+  EXPECT_EQ(code_of(settings), kExitBadOptions);
+  settings.mode = "ro";
+  settings.hbm_bytes = std::uint64_t{1} << 50;
+  EXPECT_EQ(code_of(settings), kExitBadOptions);
+  settings.hbm_bytes = settings_.hbm_bytes;
+  settings.runtime_options = {{"no_such_option", "1"}};
+  EXPECT_EQ(code_of(settings), kExitBadOptions);
+}
+
+}  // namespace
+}  // namespace vmem::bench

@@ -1,0 +1,121 @@
+// The program from outside: exit codes, and messages that say what was asked, what there is and what to do.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace {
+
+// Beside this test in the build tree; in the bin folder of a distribution.
+std::string program() {
+  const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  for (const char* folder : {".", "bin", "../bin", "../../bin", "../../../bin"})
+    if (const auto path = here / folder / "vmem"; std::filesystem::is_regular_file(path)) return path.string();
+  return "vmem";
+}
+
+struct Outcome {
+  int code = -1;
+  std::string text;  // both outputs
+};
+
+// `environment`: "NAME=value" before the program; an emulated machine takes its shape once a process.
+Outcome run(const std::string& arguments, const std::string& environment = "") {
+  Outcome outcome;
+  std::FILE* pipe = popen((environment + " " + program() + " " + arguments + " 2>&1").c_str(), "r");
+  std::array<char, 4096> buffer;
+  while (const std::size_t got = std::fread(buffer.data(), 1, buffer.size(), pipe))
+    outcome.text.append(buffer.data(), got);
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+void expect_refused(const std::string& arguments, std::initializer_list<const char*> words) {
+  const Outcome outcome = run(arguments);
+  EXPECT_EQ(outcome.code, 2) << arguments << "\n" << outcome.text;
+  for (const char* word : words)
+    EXPECT_NE(outcome.text.find(word), std::string::npos) << word << " in:\n" << outcome.text;
+}
+
+TEST(Program, SaysItsVersionAndCommit) {
+  const Outcome outcome = run("--version");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(outcome.text.rfind("vmem ", 0), 0u) << outcome.text;
+  EXPECT_NE(outcome.text.find("commit"), std::string::npos);
+}
+
+TEST(Program, HelpListsWhatThereIsOnly) {
+  const Outcome outcome = run("--help");
+  EXPECT_EQ(outcome.code, 0);
+  for (const char* command : {"bench", "doctor", "options"}) EXPECT_NE(outcome.text.find(command), std::string::npos);
+}
+
+TEST(Program, BenchHelpListsScenariosAndExitCodes) {
+  const Outcome outcome = run("bench --help");
+  EXPECT_EQ(outcome.code, 0);
+  for (const char* word : {"stream", "matmul", "lookup", "Exit codes"})
+    EXPECT_NE(outcome.text.find(word), std::string::npos);
+}
+
+TEST(Program, RefusesUnknownScenariosAndNamesTheKnown) { expect_refused("bench swim", {"swim", "stream", "matmul"}); }
+TEST(Program, RefusesNoCommandAndUnknownFlags) {
+  expect_refused("", {});
+  expect_refused("bench stream --speed 9", {"--speed"});
+}
+TEST(Program, RefusesMalformedSizes) {
+  expect_refused("bench stream --hbm 4gigs", {"--hbm", "4gigs"});
+  expect_refused("bench stream --hbm 0", {"--hbm"});
+}
+TEST(Program, RefusesMoreHbmThanTheDeviceHas) {
+  expect_refused("bench stream --driver emulated --hbm 512GiB", {"512 GiB", "8 GiB", "lower --hbm"});
+}
+TEST(Program, RefusesAWorkingSetAboveHbmPlusHost) {
+  expect_refused("bench stream --driver emulated --hbm 16MiB --host 16MiB --ratio 4",
+                 {"64 MiB", "32 MiB", "raise --host"});
+}
+TEST(Program, RefusesAnUnreadableFile) {
+  expect_refused("bench file --driver emulated --input /nonexistent/file", {"/nonexistent/file", "No such file"});
+}
+TEST(Program, RefusesADeviceThatIsNotThere) {
+  expect_refused("bench stream --driver emulated --device 7", {"device 7"});
+}
+
+TEST(Program, DoctorExplainsTheEmulatedMachine) {
+  const Outcome outcome = run("doctor --driver emulated");
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+  EXPECT_NE(outcome.text.find("vmem is usable"), std::string::npos);
+}
+
+TEST(Program, DoctorRefusesAMachineWithoutMappableHostMemory) {
+  const Outcome outcome = run("doctor --driver emulated", "VMEM_EMU=host_vmm=0");
+  EXPECT_EQ(outcome.code, 1) << outcome.text;
+  EXPECT_NE(outcome.text.find("PROBLEM  host tier"), std::string::npos) << outcome.text;
+}
+
+TEST(Program, DoctorListsThePeersOfEachDevice) {
+  const Outcome outcome = run("doctor --driver emulated", "VMEM_EMU=devices=3,p2p=0-2:0,p2p=1-2:0,p2p=0-1:100");
+  EXPECT_NE(outcome.text.find("reaches the memory of device 1 directly"), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("reaches no other GPU"), std::string::npos) << outcome.text;
+}
+
+TEST(Program, DoctorFailsWithoutADriver) {
+  const Outcome outcome = run("doctor --driver /nonexistent --json");
+  EXPECT_EQ(outcome.code, 1);
+  const auto json = nlohmann::json::parse(outcome.text, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << outcome.text;
+  EXPECT_EQ(json["usable"], false);
+}
+
+TEST(Program, OptionsListsEveryOptionWithItsVariable) {
+  const Outcome outcome = run("options");
+  EXPECT_EQ(outcome.code, 0);
+  for (const char* word : {"hbm", "VMEM_HBM", "acquire_wait", "VMEM_ACQUIRE_WAIT"})
+    EXPECT_NE(outcome.text.find(word), std::string::npos) << word;
+}
+
+}  // namespace

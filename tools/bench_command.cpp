@@ -1,0 +1,89 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <memory>
+
+#include "base/options.hpp"
+#include "bench/bench.hpp"
+#include "tools/commands.hpp"
+
+namespace vmem::tools {
+namespace {
+
+constexpr const char* kFooter = R"(
+Every figure is printed beside its limit, which the same run measured: bare copies, the same kernel reading pinned memory
+in place, everything resident. On a machine without a CUDA driver the emulated one is used, and figures say so.
+
+Sizes are written 16GiB, 512MiB, 2MB or in bytes.
+Exit codes: 0 all measured and verified; 1 wrong data (the first bad offset is printed); 2 bad options; 3 the machine, the
+driver or the runtime failed.)";
+
+// A flag whose value is a size; the error is the one that vmem_init would give.
+void add_size(CLI::App& app, const char* flag, std::optional<std::uint64_t>& to, const char* help) {
+  app.add_option_function<std::string>(
+         flag,
+         [&to, flag](const std::string& text) {
+           const auto bytes = parse_bytes(text);
+           if (!bytes) throw CLI::ValidationError(flag, bytes.error().message);
+           if (*bytes == 0) throw CLI::ValidationError(flag, "0 bytes were asked for; give a size such as 4GiB");
+           to = *bytes;
+         },
+         help)
+      ->type_name("SIZE");
+}
+
+void add_runtime_options(CLI::App& app, bench::Settings& settings) {
+  app.add_option_function<std::vector<std::string>>(
+         "--option",
+         [&settings](const std::vector<std::string>& given) {
+           for (const std::string& text : given) {
+             const auto equals = text.find('=');
+             if (equals == std::string::npos || equals == 0)
+               throw CLI::ValidationError("--option",
+                                          fmt::format("'{}' is not NAME=VALUE; `vmem options` lists the names", text));
+             settings.runtime_options.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+           }
+         },
+         "An option of the runtime, as NAME=VALUE; may be given several times")
+      ->type_name("NAME=VALUE");
+}
+
+std::string describe_scenarios() {
+  std::string text = "Scenarios:\n";
+  for (const bench::Scenario& scenario : bench::scenarios())
+    text += fmt::format("  {:<8} {}\n", scenario.name, scenario.summary);
+  return text;
+}
+
+}  // namespace
+
+Command add_bench(CLI::App& app, const std::string& command_line) {
+  const auto settings = std::make_shared<bench::Settings>();
+  settings->command = command_line;
+  app.add_option("SCENARIO", settings->scenario, "What to measure")->required();
+  app.add_option("--mode", settings->mode, "stream: ro, rw or both")->capture_default_str();
+  app.add_option_function<double>(
+      "--ratio", [settings](const double& ratio) { settings->ratio = ratio; },
+      "Working set to HBM budget (default: 4; matmul 3, hit 2, alloc 1, scale 64)");
+  add_size(app, "--hbm", settings->hbm_bytes, "HBM budget (default: 4 GiB; emulated 64 MiB)");
+  add_size(app, "--host", settings->host_bytes, "Pinned host pool (default: what the working set needs)");
+  add_size(app, "--working-set", settings->working_set_bytes, "Working set; gives the budget with --ratio");
+  add_size(app, "--pages", settings->page_bytes, "Page size (default: by region size)");
+  add_size(app, "--chunk", settings->chunk_bytes, "Bytes named by one acquire of stream and file (default: a page)");
+  app.add_option("--passes", settings->passes, "Passes over the working set in a sample; 0: by itself")
+      ->capture_default_str();
+  app.add_option("--repeats", settings->repeats, "Samples; the limit is measured before, between and after them")
+      ->capture_default_str();
+  app.add_option("--seed", settings->seed, "Seed of the data and of random places")->capture_default_str();
+  app.add_option("--device", settings->device, "CUDA device")->capture_default_str();
+  app.add_option("--driver", settings->driver, "auto (emulated where there is no GPU), emulated, or a path")
+      ->capture_default_str();
+  app.add_option("--input", settings->input, "file: the file to load")->type_name("FILE");
+  app.add_option("--json", settings->json_path, "Write the records to this file")->type_name("FILE");
+  add_runtime_options(app, *settings);
+  app.footer(describe_scenarios() + kFooter);
+  return [settings] { return bench::run(*settings); };
+}
+
+}  // namespace vmem::tools

@@ -1,0 +1,21 @@
+// The program's subcommands. Each adds its flags to the application and returns what runs it; the result is the program's
+// exit code.
+#pragma once
+
+#include <functional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace vmem::tools {
+
+using Command = std::function<int()>;
+
+// `command_line` is the whole of it, quoted, for the records.
+Command add_bench(CLI::App& app, const std::string& command_line);
+Command add_doctor(CLI::App& app);
+Command add_options(CLI::App& app);
+
+}  // namespace vmem::tools

@@ -1,0 +1,97 @@
+#include <fmt/format.h>
+
+#include "base/options.hpp"
+#include "gpu/device_info.hpp"
+#include "tools/doctor/doctor.hpp"
+
+namespace vmem::tools::doctor {
+namespace {
+
+constexpr std::size_t kGranuleBytes = std::size_t{2} << 20;  // vmem's unit of mapping
+
+std::string topic_of(const gpu::DeviceInfo& device) { return fmt::format("device {}", device.ordinal); }
+
+void check_memory(Report& report, const gpu::DeviceInfo& device) {
+  report.ok(topic_of(device),
+            fmt::format("{}, {} of memory, {}{}{}", device.name, format_bytes(device.memory_bytes),
+                        gpu::format_uuid(device.uuid), device.pci_bus_id.empty() ? "" : " at ", device.pci_bus_id));
+}
+
+void check_compute_mode(Report& report, const gpu::Driver& driver, const gpu::DeviceInfo& device) {
+  CUdevice handle = 0;
+  int mode = 0;
+  if (driver->cuDeviceGet(&handle, device.ordinal) != CUDA_SUCCESS ||
+      driver->cuDeviceGetAttribute(&mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, handle) != CUDA_SUCCESS)
+    return;
+  if (mode == CU_COMPUTEMODE_PROHIBITED)
+    report.problem(topic_of(device), "its compute mode prohibits contexts", "nvidia-smi -c DEFAULT, as root");
+}
+
+void check_hbm_tier(Report& report, const gpu::DeviceInfo& device) {
+  if (!device.vmm) {
+    report.problem(topic_of(device), "HBM tier: no virtual memory management, without which vmem cannot map pages",
+                   "use a GPU of compute capability 7.0 or newer, not under a vGPU profile that turns it off");
+    return;
+  }
+  report.ok(topic_of(device), fmt::format("HBM tier: memory handles mapped at the pages' addresses, in units of {}",
+                                          format_bytes(device.device_granularity_bytes)));
+  if (device.device_granularity_bytes > kGranuleBytes)
+    report.problem(topic_of(device), "these units are larger than vmem's granule of 2 MiB",
+                   "report this device to the project");
+}
+
+void check_host_tier(Report& report, const gpu::DeviceInfo& device) {
+  if (!device.host_vmm) {
+    report.problem(topic_of(device),
+                   "host tier: the driver cannot make pinned host memory as mappable handles (HOST_NUMA)",
+                   "install a newer driver; under virtualisation, check that the GPU is passed through whole");
+    return;
+  }
+  report.ok(topic_of(device),
+            fmt::format("host tier: pinned memory of NUMA node {} as mappable handles (units of {}), copied over "
+                        "the link and readable in place",
+                        device.host_numa_node, format_bytes(device.host_granularity_bytes)));
+}
+
+void check_sharing(Report& report, const gpu::DeviceInfo& device) {
+  if (device.posix_fd)
+    report.ok(topic_of(device), "memory handles can be shared with other processes as file descriptors");
+  else
+    report.note(topic_of(device), "memory handles cannot be shared with other processes");
+}
+
+void check_peers(Report& report, const gpu::Topology& topology, std::size_t index) {
+  if (topology.devices.size() == 1) return;
+  std::string reachable;
+  for (std::size_t other = 0; other < topology.devices.size(); ++other)
+    if (other != index && topology.peer_access[index][other])
+      reachable += fmt::format("{}{}", reachable.empty() ? "" : ", ", other);
+  const std::string topic = topic_of(topology.devices[index]);
+  if (reachable.empty())
+    report.note(topic, "reaches no other GPU's memory directly: pages travel between GPUs through the host");
+  else
+    report.ok(topic, fmt::format("reaches the memory of device {} directly", reachable));
+}
+
+}  // namespace
+
+void check_devices(Report& report, const gpu::Driver& driver) {
+  const auto topology = gpu::query_topology(driver);
+  if (!topology) {
+    report.problem("devices", topology.error().message, "check nvidia-smi, and dmesg for messages of the driver");
+    return;
+  }
+  if (topology->devices.empty())
+    report.problem("devices", "the driver sees no GPU", "check nvidia-smi, and that CUDA_VISIBLE_DEVICES is not empty");
+  for (std::size_t index = 0; index < topology->devices.size(); ++index) {
+    const gpu::DeviceInfo& device = topology->devices[index];
+    check_memory(report, device);
+    check_compute_mode(report, driver, device);
+    check_hbm_tier(report, device);
+    check_host_tier(report, device);
+    check_sharing(report, device);
+    check_peers(report, *topology, index);
+  }
+}
+
+}  // namespace vmem::tools::doctor

@@ -1,0 +1,13 @@
+#include "tools/doctor/doctor.hpp"
+
+namespace vmem::tools::doctor {
+
+Report examine(const std::string& which) {
+  Report report;
+  const auto driver = check_driver(report, which);
+  if (driver) check_devices(report, *driver);
+  check_host(report, driver && driver->emulated());
+  return report;
+}
+
+}  // namespace vmem::tools::doctor

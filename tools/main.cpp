@@ -1,0 +1,65 @@
+// The `vmem` program: one subcommand a file.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "bench/build_info.hpp"
+#include "bench/exit_code.hpp"
+#include "tools/commands.hpp"
+#include "vmem/vmem.h"
+
+namespace {
+
+std::string quote(const std::string& word) {
+  constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string join_command_line(int argc, char** argv) {
+  std::string line = "vmem";
+  for (int i = 1; i < argc; ++i) line += " " + quote(argv[i]);
+  return line;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("vmem: more GPU memory than the GPU has", "vmem");
+  app.set_version_flag("--version", fmt::format("vmem {} (commit {})", vmem_version(), vmem::bench::kCommit));
+  app.require_subcommand(1);
+  std::vector<std::pair<CLI::App*, vmem::tools::Command>> commands;
+  const auto add = [&](const char* name, const char* what, auto&& add_command) {
+    CLI::App* command = app.add_subcommand(name, what);
+    commands.emplace_back(command, add_command(*command));
+  };
+  add("bench", "Measure this machine against its own limits, and verify the data",
+      [&](CLI::App& command) { return vmem::tools::add_bench(command, join_command_line(argc, argv)); });
+  add("doctor", "Say what this machine can do, and what to fix", vmem::tools::add_doctor);
+  add("options", "List every option of the runtime", vmem::tools::add_options);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // Help and version arrive this way too, with exit code 0.
+    return app.exit(error) == 0 ? vmem::bench::kExitOk : vmem::bench::kExitBadOptions;
+  }
+  for (const auto& [command, body] : commands)
+    if (command->parsed()) return body();
+  return vmem::bench::kExitBadOptions;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {  // third parties throw: out of memory, JSON
+    fmt::print(stderr, "vmem: {}\n", error.what());
+    return vmem::bench::kExitFailed;
+  }
+}
