@@ -17,7 +17,7 @@ function(vmem_embed_kernels target source symbol)
   if(VMEM_NVCC)
     set(fatbin "${CMAKE_CURRENT_BINARY_DIR}/${symbol}.fatbin")
     add_custom_command(OUTPUT "${fatbin}"
-      COMMAND "${VMEM_NVCC}" -fatbin -std=c++20 -O3 -lineinfo
+      COMMAND "${VMEM_NVCC}" -fatbin -std=c++20 -O3
         -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
         "-I${PROJECT_SOURCE_DIR}" "-I${PROJECT_SOURCE_DIR}/src"
         -MD -MF "${fatbin}.d" -o "${fatbin}" "${CMAKE_CURRENT_SOURCE_DIR}/${source}"

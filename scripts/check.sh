@@ -31,6 +31,8 @@ for preset in release asan-ubsan tsan; do
   stage "$preset build" build "$preset" &&
     stage "$preset tests" "${run[@]}" ctest --preset "$preset" -j "$jobs"
   if [[ $preset == release ]]; then
+    # Figures of the emulated driver, labelled so: they show that every scenario runs and verifies, not how fast a GPU is.
+    stage "emulated benchmark" build/release/bin/vmem bench all --driver emulated
     stage "format" env JOBS="$jobs" scripts/format.sh --check
     stage "lint" scripts/lint.py --jobs "$jobs"
   fi

@@ -1,6 +1,6 @@
 // When work is complete. Every stream that was passed to vmem has a record with epochs: a use is stamped with the stream's open
 // epoch; recording an event on the stream closes it; when the event has completed, so has everything stamped with the epoch.
-// Launching threads close an epoch every few releases, the mover closes what is left open when it needs to know.
+// Launching threads close an epoch now and then, the mover closes what is open when it needs to know.
 #pragma once
 
 #include <array>
@@ -21,7 +21,8 @@ namespace vmem::migration {
 
 using pagetable::Stamp;
 
-struct StreamRecord {
+// Aligned: neighbours belong to other threads.
+struct alignas(128) StreamRecord {
   // Constant while open.
   std::uint16_t index = 0;
   std::atomic<CUstream> handle{nullptr};
@@ -48,7 +49,9 @@ struct StreamRecord {
 
 class StreamTable {
  public:
-  static constexpr std::uint32_t kUsesPerEpoch = 16;
+  // Recording an event costs 1.6 µs and a lock in the driver, so launching threads do it rarely; the mover, which needs the
+  // answer only when it wants a page, closes the open epoch itself then.
+  static constexpr std::uint32_t kUsesPerEpoch = 256;
 
   struct Device {
     CUdevice device;

@@ -51,7 +51,7 @@ class UseLog {
 
   static constexpr std::size_t kRecent = 8;
   // The owning thread's.
-  Chunk* tail_;
+  alignas(64) Chunk* tail_;
   std::uint32_t tail_filled_ = 0;
   std::array<LoggedUse, kRecent> recent_{};
   // The mover's.
@@ -101,7 +101,7 @@ class ThreadSlot {
  private:
   friend class ThreadRegistry;
   struct Block {
-    std::array<std::atomic<std::uint64_t>, kBlockHolds> words{};
+    alignas(64) std::array<std::atomic<std::uint64_t>, kBlockHolds> words{};
     std::atomic<Block*> next{nullptr};
     // The owning thread's.
     std::array<Hold, kBlockHolds> holds;
