@@ -93,6 +93,7 @@ class Mover {
   friend struct QuiesceRequest;
   friend struct PeerAccessRequest;
   friend struct EndAllRequest;
+  friend struct MoverInspector;  // tests
 
   struct DeviceState {
     MoverDevice config;

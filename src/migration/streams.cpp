@@ -14,7 +14,7 @@ std::uint64_t next_generation() {
 struct Lookup {
   std::uint64_t generation = 0;
   CUstream handle = nullptr;
-  std::uintptr_t scope = 0;
+  std::uintptr_t context = 0;
   StreamRecord* record = nullptr;
 };
 thread_local Lookup last_lookup;
@@ -23,8 +23,12 @@ bool is_named_default(CUstream handle) {
   return handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
 }
 
-// The address of a thread-local variable names the thread.
-std::uintptr_t this_thread() { return reinterpret_cast<std::uintptr_t>(&last_lookup); }
+// A number of the calling thread that no other thread ever has.
+std::uintptr_t this_thread() {
+  static std::atomic<std::uintptr_t> last{0};
+  thread_local const std::uintptr_t number = ++last;
+  return number;
+}
 
 }  // namespace
 
@@ -51,10 +55,10 @@ Result<CUcontext> StreamTable::current_context() const {
 }
 
 StreamTable::Key StreamTable::key_of(CUstream handle, CUcontext context) {
-  if (!is_named_default(handle)) return {handle, 0};
-  const auto scope = reinterpret_cast<std::uintptr_t>(context);
-  if (handle == CU_STREAM_PER_THREAD) return {handle, scope ^ this_thread()};
-  return {CU_STREAM_LEGACY, scope};
+  if (!is_named_default(handle)) return {handle};
+  const auto of_context = reinterpret_cast<std::uintptr_t>(context);
+  if (handle == CU_STREAM_PER_THREAD) return {handle, of_context, this_thread()};
+  return {CU_STREAM_LEGACY, of_context};
 }
 
 Result<StreamRecord*> StreamTable::find(CUstream handle) {
@@ -66,7 +70,7 @@ Result<StreamRecord*> StreamTable::find(CUstream handle) {
 Result<StreamRecord*> StreamTable::find(CUstream handle, CUcontext context) {
   const Key key = key_of(handle, context);
   Lookup& last = last_lookup;
-  if (last.generation == generation_ && last.handle == key.handle && last.scope == key.scope &&
+  if (last.generation == generation_ && last.handle == key.handle && last.context == key.context &&
       !last.record->closed.load(std::memory_order_acquire) &&
       last.record->handle.load(std::memory_order_relaxed) == key.handle) {
     return last.record;
@@ -78,7 +82,7 @@ Result<StreamRecord*> StreamTable::find(CUstream handle, CUcontext context) {
   } else {
     VMEM_ASSIGN(record, open(key, context));
   }
-  last = {generation_, key.handle, key.scope, record};
+  last = {generation_, key.handle, key.context, record};
   return record;
 }
 

@@ -94,12 +94,13 @@ class StreamTable {
   static constexpr std::size_t kBacklogEvents = 64;
   struct Key {
     CUstream handle;
-    std::uintptr_t scope;  // the context for the default streams, the thread for the per-thread stream
+    std::uintptr_t context = 0;  // of the default streams
+    std::uintptr_t thread = 0;   // of the per-thread stream
     bool operator==(const Key&) const = default;
   };
   struct KeyHash {
     std::size_t operator()(const Key& key) const noexcept {
-      return (reinterpret_cast<std::uintptr_t>(key.handle) ^ key.scope * 31) * 0x9e3779b97f4a7c15u;
+      return (reinterpret_cast<std::uintptr_t>(key.handle) ^ key.context * 31 ^ key.thread << 32) * 0x9e3779b97f4a7c15u;
     }
   };
   static Key key_of(CUstream handle, CUcontext context);

@@ -69,6 +69,7 @@ class FramePool {
   void abandon(const NewFrame& planned, bool out_of_memory);
 
   Frame& frame(std::uint32_t id) { return frames_[id]; }
+  std::uint32_t frame_ids() const { return std::uint32_t(frames_.size()); }  // all ids are below
   std::uint64_t frame_bytes(std::uint32_t id) const { return classes_[frames_[id].size_class].page_bytes; }
   std::uint64_t budget_bytes() const { return config_.budget_bytes; }
   std::uint64_t created_bytes() const { return created_bytes_; }   // frames that exist

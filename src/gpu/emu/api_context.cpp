@@ -169,6 +169,7 @@ CUresult cuCtxSynchronize() {
   VMEM_EMU_TRY(enter(context));
   VMEM_EMU_TRY(check_unsafe_call());
   context->synchronize();
+  context->heap().trim();
   return context->usable();
 }
 

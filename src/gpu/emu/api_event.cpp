@@ -60,6 +60,7 @@ CUresult cuEventSynchronize(CUevent handle) {
   VMEM_EMU_TRY(inspect(handle, event, record));
   VMEM_EMU_TRY(check_unsafe_call());
   if (record) record->wait();
+  event->context->heap().trim();
   return event->context->usable();
 }
 

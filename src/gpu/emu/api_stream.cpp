@@ -66,6 +66,7 @@ CUresult cuStreamSynchronize(CUstream handle) {
   VMEM_EMU_TRY(captures::check_query(*stream));
   VMEM_EMU_TRY(check_unsafe_call());
   stream->context()->wait_for(*stream);
+  stream->context()->heap().trim();
   return stream->context()->usable();
 }
 

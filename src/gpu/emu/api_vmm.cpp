@@ -103,6 +103,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
   PhysicalMemory& memory = location.host ? machine().host_memory() : *machine().device(location.id)->memory;
   const bool exportable = properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
   auto frame = memory.create(bytes, location, exportable);
+  // Memory that the stream-ordered pool keeps is free for others.
+  if (const auto context = location.host ? nullptr : machine().device(location.id)->primary_context();
+      !frame && context && context->heap().trim())
+    frame = memory.create(bytes, location, exportable);
   if (!frame) return CUDA_ERROR_OUT_OF_MEMORY;
   *handle = machine().frames.insert(std::move(frame));
   return CUDA_SUCCESS;

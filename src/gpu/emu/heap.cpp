@@ -27,7 +27,7 @@ CUresult Heap::allocate_locked(std::size_t rounded, std::uint64_t& address) {
     return rounded <= small_bytes_max ? allocate_small(rounded, address) : map_memory(rounded, address);
   };
   CUresult result = attempt();
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && trim()) result = attempt();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && trim_locked()) result = attempt();
   if (result == CUDA_SUCCESS && rounded > small_bytes_max) allocations_[address] = {rounded, 0, State::live};
   return result;
 }
@@ -134,6 +134,7 @@ void Heap::finish_free(std::uint64_t address) {
   Allocation& allocation = allocations_.at(address);
   allocation.state = State::cached;
   cached_.emplace(allocation.bytes, address);
+  has_cached_.store(true, std::memory_order_relaxed);
 }
 
 Heap::Range Heap::find(std::uint64_t address) const {
@@ -146,6 +147,13 @@ Heap::Range Heap::find(std::uint64_t address) const {
 }
 
 bool Heap::trim() {
+  if (!has_cached_.load(std::memory_order_relaxed)) return false;
+  const std::lock_guard lock(mutex_);
+  return trim_locked();
+}
+
+bool Heap::trim_locked() {
+  has_cached_.store(false, std::memory_order_relaxed);
   if (cached_.empty()) return false;
   for (const auto& [bytes, address] : cached_) erase(allocations_.find(address));
   cached_.clear();

@@ -1,7 +1,9 @@
 // cuMemAlloc memory of one context. Large allocations have frames of their own; small ones share 2 MiB slabs. Stream-ordered
-// frees keep the memory cached for later stream-ordered allocations of about the same size, as the default pool does.
+// frees keep the memory cached for later stream-ordered allocations of about the same size, until somebody synchronises or
+// memory runs out, as the default pool does.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -33,6 +35,8 @@ class Heap {
   };
   Range find(std::uint64_t address) const;  // the live allocation that holds the address; 0 bytes if none
 
+  // Gives cached memory back; false if there was none.
+  bool trim();
   void clear();
 
  private:
@@ -51,13 +55,14 @@ class Heap {
   CUresult map_memory(std::size_t bytes, std::uint64_t& address);
   void unmap_memory(std::uint64_t address, std::size_t bytes);
   void erase(std::map<std::uint64_t, Allocation>::iterator allocation);
-  bool trim();  // gives cached memory back; false if there was none
+  bool trim_locked();
 
   Device& device_;
   mutable std::mutex mutex_;  // before the address space's
   std::map<std::uint64_t, Allocation> allocations_;
   std::map<std::uint64_t, FreeRanges> slabs_;
   std::multimap<std::size_t, std::uint64_t> cached_;
+  std::atomic<bool> has_cached_{false};  // a hint that keeps synchronising cheap
 };
 
 }  // namespace vmem::emu

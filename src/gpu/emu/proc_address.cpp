@@ -1,10 +1,11 @@
 // cuGetProcAddress: entry points by their base names. Each has one version here, the one that cuda.h names.
-#include <cstring>
 #include <string_view>
 #include <unordered_map>
 
-#include "gpu/driver_table.hpp"
+// Before whatever else includes cuda.h: it makes the functions visible.
 #include "gpu/emu/api_entry.hpp"
+
+#include "gpu/driver_table.hpp"
 
 namespace {
 
