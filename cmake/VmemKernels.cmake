@@ -1,9 +1,9 @@
-# vmem_embed_kernels(TARGET FILE.cu SYMBOL): compiles GPU kernels with nvcc into a fat binary (sm_90 code, and PTX that newer
-# GPUs compile on loading) and puts its bytes into TARGET as
+# vmem_embed_kernels(TARGET FILE.cu SYMBOL): compiles GPU kernels with nvcc into a fat binary (sm_90 code, and PTX that
+# newer GPUs compile on loading) and puts its bytes into TARGET as
 #     extern "C" const unsigned char SYMBOL[];
 #     extern "C" const unsigned long SYMBOL_bytes;
-# for cuModuleLoadData. Without nvcc the image is empty: SYMBOL_bytes is 0. Included files are found from the project's root
-# and from src/, as in the rest of the tree, and changes to them are noticed.
+# for cuModuleLoadData. Without nvcc the image is empty: SYMBOL_bytes is 0. Included files are found from the project's
+# root and from src/, as in the rest of the tree, and changes to them are noticed.
 find_program(VMEM_NVCC nvcc HINTS "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin)
 if(NOT VMEM_NVCC)
   message(STATUS "nvcc not found: programs are built without GPU kernels")

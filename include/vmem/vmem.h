@@ -13,8 +13,9 @@
  *     vmem_release(&r, 1, stream);          // everything queued on `stream` so far is the last use
  *
  * Neither call waits for the GPU to finish; pages stay where they are until the work queued before the release is done.
- * Work outside acquire and release, or a write to a range acquired for reading, ends in an illegal-address error of the
- * GPU; it is never silently lost. The CPU must not dereference these pointers: use vmem_read and vmem_write.
+ * Work outside acquire and release ends in an illegal-address error of the GPU once its page has moved. A write to a range
+ * acquired for reading breaks the contract: it may be lost when the page leaves HBM; the option protect=on makes it an
+ * illegal-address error at once. The CPU must not dereference these pointers: use vmem_read and vmem_write.
  *
  * Threads. Every function may be called from any thread; a range is released by the thread that acquired it. The handle
  * 0 and CU_STREAM_LEGACY name the legacy default stream, CU_STREAM_PER_THREAD the calling thread's. A stream passed to vmem
@@ -133,7 +134,8 @@ typedef struct vmem_range {
  * "acquire_wait", then serves in place. Holds are counted: acquiring twice needs two releases.
  * All or nothing: on failure no range is held.
  * Errors: INVALID_VALUE, INVALID_POINTER, INVALID_RANGE, LOST, OUT_OF_MEMORY (in-place service needed and impossible),
- * UNSUPPORTED (capturing stream), DEVICE_LOST.
+ * UNSUPPORTED (capturing stream), IN_USE (with protect=on: for writing, of a page that stays in use for reading),
+ * DEVICE_LOST.
  */
 VMEM_API vmem_status vmem_acquire(const vmem_range* ranges, size_t count, vmem_stream stream);
 /*

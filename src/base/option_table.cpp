@@ -234,6 +234,19 @@ OptionDefinition prefetch_option() {
                 &Options::prefetch_pages, parse_prefetch);
 }
 
+OptionDefinition protect_option() {
+  const auto read = [](std::string_view text) -> Result<bool> {
+    if (text == "on" || text == "off") return text == "on";
+    return fail(VMEM_ERROR_INVALID_OPTION, "neither on nor off");
+  };
+  return define({.name = "protect",
+                 .default_value = "off",
+                 .values = "on or off",
+                 .help = "Maps what is acquired for reading read-only, so that stray writes fault; for checking a program.",
+                 .print = [](const Options& options) { return options.protect ? "on" : "off"; }},
+                &Options::protect, read);
+}
+
 OptionDefinition log_option() {
   return define({.name = "log",
                  .default_value = "warn",
@@ -248,7 +261,7 @@ OptionDefinition log_option() {
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
       base_option(),    space_option(),  hbm_option(),          headroom_option(), host_option(), page_option(),
-      devices_option(), driver_option(), acquire_wait_option(), prefetch_option(), log_option(),
+      devices_option(), driver_option(), acquire_wait_option(), prefetch_option(), protect_option(), log_option(),
   };
   return table;
 }

@@ -23,9 +23,9 @@ bool ability(const Driver& driver, CUdevice device, CUdevice_attribute which) {
 
 Result<std::size_t> granularity(const Driver& driver, const CUmemAllocationProp& properties) {
   std::size_t bytes = 0;
-  VMEM_TRY(driver.check(
-      driver->cuMemGetAllocationGranularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
-      "cuMemGetAllocationGranularity"));
+  VMEM_TRY(
+      driver.check(driver->cuMemGetAllocationGranularity(&bytes, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+                   "cuMemGetAllocationGranularity"));
   return bytes;
 }
 
@@ -46,7 +46,8 @@ Status query_memory(const Driver& driver, CUdevice device, DeviceInfo& info) {
   VMEM_TRY(driver.check(driver->cuDeviceTotalMem(&info.memory_bytes, device), "cuDeviceTotalMem"));
   VMEM_ASSIGN(info.multiprocessors, attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT));
   info.vmm = ability(driver, device, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
-  info.host_vmm = info.vmm && ability(driver, device, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+  info.host_vmm =
+      info.vmm && ability(driver, device, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
   info.posix_fd = ability(driver, device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
   // -1 on systems without NUMA.
   const auto node = attribute(driver, device, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);

@@ -19,10 +19,10 @@ struct DeviceInfo {
   std::string pci_bus_id;  // empty where the driver does not say
   std::size_t memory_bytes = 0;
   int multiprocessors = 0;
-  int host_numa_node = 0;  // the nearest one
-  bool vmm = false;        // virtual memory management
-  bool host_vmm = false;   // host memory in it (HOST_NUMA)
-  bool posix_fd = false;   // handles can be exported as file descriptors
+  int host_numa_node = 0;                    // the nearest one
+  bool vmm = false;                          // virtual memory management
+  bool host_vmm = false;                     // host memory in it (HOST_NUMA)
+  bool posix_fd = false;                     // handles can be exported as file descriptors
   std::size_t device_granularity_bytes = 0;  // 0 without vmm
   std::size_t host_granularity_bytes = 0;    // 0 without host_vmm
 };

@@ -18,22 +18,25 @@ struct Library {
   std::string path;
 };
 
-// Where the emulated driver may lie: beside the library or program that contains this code (build tree, installed
-// libvmem.so), in the lib folder beside its bin folder, then wherever the loader looks.
+// The folder of the library or program that contains this code. A program is known to the loader by the name it was
+// started with, which need not lead to it.
+std::filesystem::path own_folder() {
+  Dl_info self{};
+  std::error_code code;
+  if (dladdr(reinterpret_cast<const void*>(&own_folder), &self) != 0 && self.dli_fname) {
+    const auto file = std::filesystem::canonical(self.dli_fname, code);
+    if (!code) return file.parent_path();
+  }
+  return std::filesystem::canonical("/proc/self/exe", code).parent_path();
+}
+
+// Where the emulated driver may lie: beside this code (build tree, installed libvmem.so), in the lib folder beside its
+// bin folder, then wherever the loader looks.
 std::vector<std::string> emulated_candidates() {
   constexpr const char* name = "libvmem_emu.so";
-  std::vector<std::string> candidates;
-  Dl_info self{};
-  if (dladdr(reinterpret_cast<const void*>(&emulated_candidates), &self) != 0 && self.dli_fname) {
-    std::error_code code;
-    const auto folder = std::filesystem::canonical(self.dli_fname, code).parent_path();
-    if (!code) {
-      candidates.push_back(folder / name);
-      candidates.push_back(folder.parent_path() / "lib" / name);
-    }
-  }
-  candidates.emplace_back(name);
-  return candidates;
+  const auto folder = own_folder();
+  if (folder.empty()) return {name};
+  return {folder / name, folder.parent_path() / "lib" / name, name};
 }
 
 Result<Library> open_library(const std::vector<std::string>& candidates, const char* advice) {
@@ -67,8 +70,8 @@ Result<DriverTable> resolve(const Library& library) {
 #undef VMEM_RESOLVE_REQUIRED
 #undef VMEM_RESOLVE
   if (!missing.empty())
-    return fail(VMEM_ERROR_NO_DRIVER, fmt::format("{} lacks {}: vmem needs a driver for CUDA 13.0 or newer (R580)",
-                                                  library.path, missing));
+    return fail(VMEM_ERROR_NO_DRIVER,
+                fmt::format("{} lacks {}: vmem needs a driver for CUDA 13.0 or newer (R580)", library.path, missing));
   return table;
 }
 
@@ -117,9 +120,10 @@ Result<std::shared_ptr<const Driver>> Driver::load(const std::string& which) {
   VMEM_ASSIGN(const Library library, find_library(which));
   VMEM_ASSIGN(const DriverTable table, resolve(library));
   if (const CUresult result = table.cuInit(0); result != CUDA_SUCCESS)
-    return fail(VMEM_ERROR_NO_DRIVER,
-                fmt::format("{}: cuInit failed: {} ({})", library.path, name_of(table, result), words_of(table, result)),
-                result);
+    return fail(
+        VMEM_ERROR_NO_DRIVER,
+        fmt::format("{}: cuInit failed: {} ({})", library.path, name_of(table, result), words_of(table, result)),
+        result);
   const bool emulated = dlsym(library.handle, "vmem_emu_configure") != nullptr;
   return over(table, emulated, library.path);
 }

@@ -34,9 +34,9 @@ struct Wrapper<Entry, Name, CUresult (*)(Arguments...)> {
 };
 
 // #name is the base name; the member's name is the versioned one, as cuda.h's macros make it.
-#define VMEM_NAME_TYPE(name)                             \
-  struct NameOf_##name {                                 \
-    static constexpr std::string_view text{#name};       \
+#define VMEM_NAME_TYPE(name)                       \
+  struct NameOf_##name {                           \
+    static constexpr std::string_view text{#name}; \
   };
 VMEM_DRIVER_REQUIRED(VMEM_NAME_TYPE)
 VMEM_DRIVER_OPTIONAL(VMEM_NAME_TYPE)
@@ -138,7 +138,8 @@ std::optional<CUresult> FaultInjector::intercept(std::string_view function) {
 std::optional<CUresult> FaultInjector::due(std::string_view function) {
   std::optional<CUresult> failure;
   for (Plan& plan : plans_)
-    if ((plan.function.empty() || plan.function == function) && --plan.remaining == 0 && !failure) failure = plan.result;
+    if ((plan.function.empty() || plan.function == function) && --plan.remaining == 0 && !failure)
+      failure = plan.result;
   std::erase_if(plans_, [](const Plan& plan) { return plan.remaining == 0; });
   if (!failure)
     if (const auto found = always_.find(std::string(function)); found != always_.end()) failure = found->second;

@@ -16,9 +16,9 @@
 
 namespace vmem::gpu {
 
-// The functions of a driver table have nowhere to keep a this pointer, so one injector at a time is in force in a process: the
-// latest made that still lives. Thread-safe: any thread may call through the driver while another changes what fails. The
-// injector must outlive every call through its driver.
+// The functions of a driver table have nowhere to keep a this pointer, so one injector at a time is in force in a
+// process: the latest made that still lives. Thread-safe: any thread may call through the driver while another changes
+// what fails. The injector must outlive every call through its driver.
 class FaultInjector {
  public:
   explicit FaultInjector(std::shared_ptr<const Driver> inner);

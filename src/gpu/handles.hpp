@@ -1,9 +1,9 @@
-// One type per driver handle. Each is move-only, owns its handle, keeps the driver alive, and gives the handle back when it
-// ends. An end that fails (the context was reset, a kernel faulted) has nobody to tell and nothing left to free: it is
-// ignored. A moved-from or default-constructed object owns nothing.
+// One type per driver handle. Each is move-only, owns its handle, keeps the driver alive, and gives the handle back
+// when it ends. An end that fails (the context was reset, a kernel faulted) has nobody to tell and nothing left to
+// free: it is ignored. A moved-from or default-constructed object owns nothing.
 //
-// Threads: none of these types locks. Creation and use follow the driver's rules; Stream, Event, PinnedBuffer and Module
-// need a current context for creation (ScopedContext), and their destructors make no context current.
+// Threads: none of these types locks. Creation and use follow the driver's rules; Stream, Event, PinnedBuffer and
+// Module need a current context for creation (ScopedContext), and their destructors make no context current.
 #pragma once
 
 #include <cstddef>
@@ -70,7 +70,8 @@ class PrimaryContext : public Owned<PrimaryContext, RetainedContext> {
   using Owned::Owned;
 };
 
-// Makes a context current on this thread, and the one before it current again at the end. Bound to its scope and thread.
+// Makes a context current on this thread, and the one before it current again at the end. Bound to its scope and
+// thread.
 class ScopedContext {
  public:
   static Result<ScopedContext> push(DriverRef driver, CUcontext context);
@@ -137,7 +138,8 @@ struct AddressRange {
 class Reservation : public Owned<Reservation, AddressRange> {
  public:
   // `hint` is where the range should begin, if the driver can; 0: anywhere.
-  static Result<Reservation> create(DriverRef driver, std::size_t bytes, std::size_t alignment = 0, CUdeviceptr hint = 0);
+  static Result<Reservation> create(DriverRef driver, std::size_t bytes, std::size_t alignment = 0,
+                                    CUdeviceptr hint = 0);
   Reservation() = default;
   CUdeviceptr begin() const noexcept { return get().begin; }
   std::size_t bytes() const noexcept { return get().bytes; }

@@ -55,9 +55,9 @@ bool Mover::start_prefetch(PageRef ref) {
                              PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
   if (nothing_to_do) return true;
   if (page.mapped == Mapped::slot) {
-    auto promoted = promote_one(ref);
-    if (!promoted) VMEM_LOG_WARN("prefetch at {:#x} failed: {}", address_of(ref), promoted.error().message);
-    return promoted && *promoted;
+    // Nothing that comes after it waits for a page in use.
+    queue_promotion(ref);
+    return true;
   }
   const Access access = page.last_write ? Access::write : Access::read;
   Status started;
@@ -88,27 +88,37 @@ void Mover::promote() {
     if (!live || !ref.page().promoting) continue;
     ref.page().promoting = false;
     auto promoted = promote_one(ref);
+    if (promoted && *promoted == Promoted::busy) queue_promotion(ref);
     if (promoted) continue;
     if (promoted.error().status == VMEM_ERROR_DEVICE_LOST) lose_device(promoted.error());
     VMEM_LOG_WARN("moving the page at {:#x} to HBM failed: {}", address_of(ref), promoted.error().message);
   }
 }
 
-// Moves a page served in place into a frame; false if that cannot be done now (its next use asks again).
-Result<bool> Mover::promote_one(PageRef ref) {
+void Mover::queue_promotion(PageRef ref) {
+  if (ref.page().promoting) return;
+  ref.page().promoting = true;
+  promotions_.push_back(ref);
+}
+
+// Moves a page served in place into a frame. Looks first whether the page can go, so that none is evicted in vain.
+Result<Mover::Promoted> Mover::promote_one(PageRef ref) {
   Page& page = ref.page();
-  if (page.mapped != Mapped::slot || page.in_place) return false;
+  const bool lost = PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
+  if (page.mapped != Mapped::slot || page.in_place || lost) return Promoted::no;
+  if (page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end())) return Promoted::no;
+  if (running(page.wait) || !uses_complete(*ref.region, page)) return Promoted::busy;
   VMEM_ASSIGN(const Grab grab, grab_frame(device_of(*ref.region), ref.bytes(), false));
-  if (!grab.frame) return false;
+  if (!grab.frame) return Promoted::no_frame;
   auto left = leave_slot(ref);
   if (!left || *left != Evicted::done) {
     tiers::FramePool& hbm = device_of(*ref.region).hbm;
     hbm.give_back(*grab.frame, hbm.frame(*grab.frame).busy_until, nullptr);
     if (!left) return std::unexpected(left.error());
-    return false;
+    return *left == Evicted::busy ? Promoted::busy : Promoted::no;
   }
   VMEM_TRY(load_frame(ref, *grab.frame, page.last_write ? Access::write : Access::read, false, false));
-  return true;
+  return Promoted::done;
 }
 
 }  // namespace vmem::migration

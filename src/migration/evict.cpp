@@ -1,7 +1,10 @@
 // Taking pages away. The order is what makes it safe: the state word first, then the holds, then the use logs, then the streams.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <utility>
 
 #include "base/log.hpp"
 #include "migration/mover.hpp"
@@ -25,7 +28,8 @@ constexpr std::size_t kVictims = 8;
 Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_bytes, bool deep) {
   Grab grab;
   VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes));
-  if (grab.frame) return grab;
+  grab.busy = !grab.frame && room_in_free_frames(device, page_bytes);
+  if (grab.frame || grab.busy) return grab;
   VictimQuery query;
   while (devices_[std::size_t(query.device)].get() != &device) ++query.device;
   query.page_bytes = query.bytes_wanted = page_bytes;
@@ -43,24 +47,38 @@ Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, 
   for (const PageId candidate : candidates) {
     Region* region = config_.space->find(candidate.region);
     if (region == nullptr || region->state.load(std::memory_order_relaxed) != RegionState::live) continue;
+    if (candidate.index >= region->page_count) continue;
     const PageRef victim{region, candidate.index};
     auto evicted = evict(victim);
     if (!evicted) {
       if (evicted.error().status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(evicted.error());
-      VMEM_LOG_WARN("could not evict the page at {:#x}: {}", address_of(victim), evicted.error().message);
+      if (std::has_single_bit(++evict_failures_)) {
+        VMEM_LOG_WARN("could not evict the page at {:#x}: {} ({} such failures)", address_of(victim), evicted.error().message,
+                      evict_failures_);
+      }
       continue;
     }
     grab.busy = grab.busy || *evicted == Evicted::busy;
     if (*evicted != Evicted::done) continue;
     VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes));
     if (grab.frame) return true;
+    grab.busy = grab.busy || room_in_free_frames(device, page_bytes);
+    if (grab.busy) return false;
   }
   return false;
 }
 
+// Whether what was never created and the free frames of all sizes are enough for a page. Where take_frame found nothing all the
+// same, a copy out still reads some of these frames: room is coming, and no more need be evicted.
+bool Mover::room_in_free_frames(const DeviceState& device, std::uint64_t page_bytes) {
+  const tiers::FramePool& hbm = device.hbm;
+  const std::uint64_t uncreated = hbm.budget_bytes() - std::min(hbm.budget_bytes(), hbm.created_bytes());
+  return hbm.free_bytes() != 0 && uncreated + hbm.free_bytes() >= page_bytes;
+}
+
 Result<std::optional<std::uint32_t>> Mover::take_frame(DeviceState& device, std::uint64_t page_bytes) {
   VMEM_ASSIGN(std::optional<std::uint32_t> taken, device.hbm.take(page_bytes));
-  if (!taken && device.hbm.free_bytes() >= page_bytes) {
+  if (!taken && room_in_free_frames(device, page_bytes)) {
     VMEM_ASSIGN(const bool room, device.hbm.make_room(
                                      page_bytes, [this](std::uint64_t transfer) { return running(transfer); },
                                      [](void* owner) {
@@ -110,7 +128,8 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
 // the page's until it is reused. Transfers into the frame wait for this one.
 Status Mover::give_up_frame(PageRef ref) {
   Page& page = ref.page();
-  std::uint64_t store = 0;
+  // A frame taken back from standby may still be read by the copy out that it went there with.
+  std::uint64_t store = running(page.store) ? page.store : 0;
   if (page.version != 0 && !page.slot_current()) {
     VMEM_ASSIGN(store, submit(ref, tiers::Direction::store, page.frame, 0));
     page.store = store;
@@ -126,12 +145,13 @@ Status Mover::give_up_frame(PageRef ref) {
 }
 
 // Done: nobody uses or can begin to use the page through its mapping. Otherwise its state word is as it was.
-Mover::Evicted Mover::withdraw_access(PageRef ref) {
+// `own_holds` holds are the caller's own and do not count.
+Mover::Evicted Mover::withdraw_access(PageRef ref, std::uint32_t own_holds) {
   Page& page = ref.page();
   const PageState before(page.state.load(std::memory_order_relaxed));
   publish_state(*ref.region, page, before.with(Access::none).clear(PageState::kNotify | PageState::kPending));
   Evicted why = Evicted::done;
-  if (config_.threads->holds_overlap(ref.begin(), ref.end())) {
+  if (config_.threads->overlapping_holds(ref.begin(), ref.end()) > own_holds) {
     why = Evicted::held;
   } else {
     drain_uses();
@@ -158,7 +178,11 @@ bool Mover::uses_complete(Region& region, Page& page) {
 // Whether the work behind a stamp is complete. If no event will tell, records one.
 bool Mover::complete(Stamp stamp) {
   if (config_.streams->complete(stamp)) return true;
-  if (auto covered = config_.streams->cover(stamp); !covered) {
+  const auto covered = config_.streams->cover(stamp);
+  if (covered) return false;
+  if (covered.error().status == VMEM_ERROR_DEVICE_LOST) {
+    lose_device(covered.error());
+  } else if (std::has_single_bit(++cover_failures_)) {
     VMEM_LOG_WARN("cannot tell when work on a stream ends (was it destroyed without vmem_stream_close?): {}",
                   covered.error().message);
   }
@@ -189,9 +213,10 @@ Result<bool> Mover::need_slot(PageRef ref) {
   if (grant.grant == tiers::Grant::granted) {
     page.slot = grant.slot;
   } else {
-    const auto stolen = steal_slot(ref.bytes());
-    if (!stolen) return std::unexpected(full_error("a backing copy", ref.bytes()));
-    page.slot = *stolen;
+    const Theft theft = steal_slot(ref.bytes());
+    if (!theft.slot && theft.busy) return false;
+    if (!theft.slot) return std::unexpected(full_error("a backing copy", ref.bytes()));
+    page.slot = *theft.slot;
   }
   page.slot_version = 0;
   page.store = 0;
@@ -206,7 +231,8 @@ void Mover::retain(PageRef ref) {
 }
 
 // The slot of a page that is in HBM: only a copy that saves a transfer later.
-std::optional<tiers::SlotId> Mover::steal_slot(std::uint64_t page_bytes) {
+Mover::Theft Mover::steal_slot(std::uint64_t page_bytes) {
+  Theft theft;
   for (std::size_t left = retained_.size(); left > 0; --left) {
     const PageRef ref = retained_.front();
     retained_.pop_front();
@@ -215,17 +241,17 @@ std::optional<tiers::SlotId> Mover::steal_slot(std::uint64_t page_bytes) {
     if (!page.retained) continue;
     page.retained = false;
     if (page.slot == kNoFrame || page.mapped != Mapped::frame) continue;
-    const bool keep = page.read_mostly || page.cpu_users != 0 || running(page.wait) || running(page.store);
-    if (keep || ref.bytes() != page_bytes) {
+    const bool busy = page.cpu_users != 0 || running(page.wait) || running(page.store);
+    if (page.read_mostly || busy || ref.bytes() != page_bytes) {
+      theft.busy = theft.busy || (busy && !page.read_mostly && ref.bytes() == page_bytes);
       retain(ref);
       continue;
     }
-    const tiers::SlotId slot = page.slot;
-    page.slot = kNoFrame;
+    theft.slot = std::exchange(page.slot, kNoFrame);
     page.slot_version = 0;
-    return slot;
+    break;
   }
-  return std::nullopt;
+  return theft;
 }
 
 // The page's bytes in a free frame are about to become an old version, or are not wanted any more.

@@ -9,12 +9,17 @@
 
 namespace vmem::migration {
 
+using pagetable::kNoFrame;
 using pagetable::Mapped;
 
 namespace {
 
 // While work is in flight the mover looks again this often: well below the time of one page's copy.
 constexpr auto kPollInterval = std::chrono::microseconds(20);
+// What nobody waits for is looked at this often.
+constexpr auto kLookInterval = std::chrono::milliseconds(1);
+// So many failed queries in a row, about 20 ms of them, and the driver is taken to be gone.
+constexpr std::uint32_t kPollFailuresMax = 1000;
 
 tiers::FramePool::Config hbm_pool(const MoverConfig& config, const MoverDevice& device) {
   tiers::FramePool::Config pool;
@@ -83,10 +88,12 @@ void Mover::run() {
     std::unique_lock lock(sleep_mutex_);
     sleeping_.store(true, std::memory_order_seq_cst);
     const auto awake = [&] { return poked_.load(std::memory_order_seq_cst); };
-    if (next == Next::soon) {
+    if (next == Next::sleep) {
+      wake_.wait(lock, awake);
+    } else if (next == Next::soon) {
       wake_.wait_for(lock, kPollInterval, awake);
     } else {
-      wake_.wait(lock, awake);
+      wake_.wait_for(lock, kLookInterval, awake);
     }
     sleeping_.store(false, std::memory_order_seq_cst);
   }
@@ -96,7 +103,11 @@ Mover::Next Mover::step() {
   worked_ = false;
   take_posted();
   if (!lost_) {
-    if (auto polled = poll(); !polled) lose_device(polled.error());
+    if (auto polled = poll(); !polled) {
+      poll_failed(polled.error());
+    } else {
+      poll_failures_ = 0;
+    }
   }
   drain_uses();
   advance_requests();
@@ -110,8 +121,11 @@ Mover::Next Mover::step() {
 
 Mover::Next Mover::next_step() const {
   if (worked_ || posted_.load(std::memory_order_acquire) != nullptr) return Next::again;
+  // A device lost late in a step has requests to answer.
+  if (lost_) return requests_.empty() ? Next::sleep : Next::again;
   const bool waiting = !requests_.empty() || !in_flight_.empty() || !ending_.empty() || !asked_ahead_.empty() || plan_waits_;
-  return waiting && !lost_ ? Next::soon : Next::sleep;
+  if (waiting) return Next::soon;
+  return promotions_.empty() ? Next::sleep : Next::later;
 }
 
 void Mover::take_posted() {
@@ -160,16 +174,23 @@ Status Mover::poll() {
   const bool watching = !requests_.empty() || !ending_.empty() || !in_flight_.empty() || !promotions_.empty() ||
                         plan_waits_ || config_.streams->backlog();
   if (!watching) return {};
-  VMEM_ASSIGN(const bool progress, config_.streams->poll());
+  const auto streams_polled = config_.streams->poll();
   completions_.clear();
-  VMEM_TRY(config_.backing->poll(completions_));
+  const auto backing_polled = config_.backing->poll(completions_);
+  // What was reported before a failure will not be reported again.
   for (const auto& completion : completions_) finish_transfer(completion);
   if (!completions_.empty()) settle_pending();
-  if (progress || !completions_.empty()) {
+  if ((streams_polled && *streams_polled) || !completions_.empty()) {
     last_progress_us_ = config_.now_us();
     worked_ = true;
   }
-  return {};
+  if (!streams_polled) return std::unexpected(streams_polled.error());
+  return backing_polled;
+}
+
+// A query that fails once may work the next time; what it asks for is still wanted.
+void Mover::poll_failed(const Error& error) {
+  if (error.status == VMEM_ERROR_DEVICE_LOST || ++poll_failures_ >= kPollFailuresMax) lose_device(error);
 }
 
 void Mover::finish_transfer(const tiers::Completion& completion) {
@@ -177,18 +198,38 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   if (found == in_flight_.end()) return;
   const InFlight transfer = found->second;
   in_flight_.erase(found);
-  DeviceState& device = device_of(*transfer.region);
-  Page& page = transfer.region->pages[transfer.page];
+  const PageRef ref{transfer.region, transfer.page};
+  Page& page = ref.page();
   const bool load = transfer.direction == tiers::Direction::load;
-  if (load) device.loads_bytes -= transfer.bytes;
-  if (page.store == completion.id) page.store = 0;
+  if (load) device_of(*ref.region).loads_bytes -= transfer.bytes;
+  const bool latest_store = page.store == completion.id;
+  if (latest_store) page.store = 0;
   if (completion.outcome == tiers::Outcome::done) return;
-  // Without its bytes the page has no current version anywhere.
-  const bool only_copy = load ? page.wait == completion.id : page.slot_current();
-  if (!only_copy) return;
-  VMEM_LOG_ERROR("a page at {:#x} is lost: {}",
-                 config_.space->address_of(transfer.region->granule_of(transfer.page)), completion.error.message);
-  publish_state(*transfer.region, page, PageState(page.state.load()).set(PageState::kLost));
+  if (ref.region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
+  if (load && page.wait == completion.id) load_failed(ref, completion.error);
+  if (latest_store && page.slot_current()) store_failed(ref, completion.error);
+}
+
+// Work that waits for the load will see whatever the frame held: the page must not be believed again.
+void Mover::load_failed(PageRef ref, const Error& error) {
+  if (ref.page().mapped == Mapped::frame) lose_page(ref, error);
+}
+
+// The copy is no copy. While the frame has the bytes it becomes the page's again, to be stored another time.
+void Mover::store_failed(PageRef ref, const Error& error) {
+  Page& page = ref.page();
+  if (page.frame == kNoFrame) return lose_page(ref, error);
+  VMEM_LOG_WARN("the copy of the page at {:#x} failed, it stays in HBM: {}", address_of(ref), error.message);
+  page.slot_version = 0;
+  if (!page.standby) return;
+  device_of(*ref.region).hbm.retake(page.frame);
+  page.standby = false;
+  config_.policy->page_arrived(ref.id(), false);
+}
+
+void Mover::lose_page(PageRef ref, const Error& error) {
+  VMEM_LOG_ERROR("the page at {:#x} is lost: {}", address_of(ref), error.message);
+  publish_state(*ref.region, ref.page(), PageState(ref.page().state.load()).set(PageState::kLost));
 }
 
 void Mover::settle_pending() {
@@ -224,10 +265,7 @@ void Mover::on_use(const pagetable::LoggedUse& use) {
       page.prefetched = false;
       counters_.prefetched_used_bytes += region->page_bytes();
     }
-    if (page.mapped == Mapped::slot && worth_frames && !page.in_place && !page.promoting) {
-      page.promoting = true;
-      promotions_.push_back({region, i});
-    }
+    if (page.mapped == Mapped::slot && worth_frames && !page.in_place) queue_promotion({region, i});
   }
   if (region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
   config_.policy->used({region->id, first, count, use.span.access(), use.stamp.stream()});

@@ -48,6 +48,9 @@ struct MoverConfig {
   std::vector<MoverDevice> devices;
   std::optional<std::uint64_t> page_bytes;  // for all regions, if given
   std::uint64_t acquire_wait_us = 100'000;
+  // Pages acquired for reading only are mapped read-only, so that a stray write faults. A page then becomes writable only while
+  // nothing uses it: changing the access of a mapping under a running kernel is fatal (error 700), whichever way it changes.
+  bool protect = false;
   std::function<std::uint64_t()> now_us;
 };
 
@@ -77,7 +80,8 @@ class Mover {
   void poke();
 
   // The mover's thread, or a test's.
-  enum class Next { again, soon, sleep };  // work is left; waiting for the GPU; nothing to do until poked
+  // Work is left; somebody waits for the GPU; it is worth a look now and then; nothing to do until poked.
+  enum class Next { again, soon, later, sleep };
   Next step();
 
  private:
@@ -127,7 +131,11 @@ class Mover {
   void finish(Request& request, Status result);
   void advance_requests();
   Status poll();
+  void poll_failed(const Error& error);
   void finish_transfer(const tiers::Completion& completion);
+  void load_failed(PageRef ref, const Error& error);
+  void store_failed(PageRef ref, const Error& error);
+  void lose_page(PageRef ref, const Error& error);
   void settle_pending();
   void drain_uses();
   void on_use(const pagetable::LoggedUse& use);
@@ -137,13 +145,14 @@ class Mover {
   Next next_step() const;
 
   // serve.cpp: making pages usable
-  enum class Served { usable, in_place, wait, wait_frame };
+  enum class Served { usable, in_place, wait, wait_frame, wait_use };
   // How hard to try for a frame: evict and wait for GPU progress, evict, or take only what is free.
   enum class Effort { wait, evict, free_only };
-  Result<Served> serve(PageRef ref, Access access, bool discard, Effort effort);
+  Result<Served> serve(PageRef ref, Access access, bool discard, Effort effort, std::uint32_t own_holds);
   Result<Served> bring_in(PageRef ref, Access access, bool discard, Effort effort);
   Result<Served> map_in_place(PageRef ref, Access access, bool discard);
-  Status upgrade(PageRef ref);
+  Result<bool> upgrade(PageRef ref, std::uint32_t own_holds);
+  Error still_read_error(PageRef ref) const;
   Status map_kept_frame(PageRef ref, Access access);
   Status load_frame(PageRef ref, std::uint32_t frame, Access access, bool discard, bool prefetch);
   Result<std::uint64_t> submit(PageRef ref, tiers::Direction direction, std::uint32_t frame, std::uint64_t after);
@@ -165,14 +174,21 @@ class Mover {
   Result<Grab> grab_frame(DeviceState& device, std::uint64_t page_bytes, bool deep);
   Result<bool> evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates, Grab& grab);
   Result<std::optional<std::uint32_t>> take_frame(DeviceState& device, std::uint64_t page_bytes);
+  static bool room_in_free_frames(const DeviceState& device, std::uint64_t page_bytes);
   Result<Evicted> evict(PageRef ref);
   Result<Evicted> leave_slot(PageRef ref);  // ends service in place
-  Evicted withdraw_access(PageRef ref);
+  Evicted withdraw_access(PageRef ref, std::uint32_t own_holds = 0);
   bool uses_complete(Region& region, Page& page);
   bool complete(Stamp stamp);
   Status give_up_frame(PageRef ref);
   Result<bool> need_slot(PageRef ref);
-  std::optional<tiers::SlotId> steal_slot(std::uint64_t page_bytes);
+  enum class Place { slot, frame, none_yet };
+  Result<Place> place_for_writing(PageRef ref);
+  struct Theft {
+    std::optional<tiers::SlotId> slot;
+    bool busy = false;  // one can be taken when a transfer ends
+  };
+  Theft steal_slot(std::uint64_t page_bytes);
   void drop_standby(PageRef ref);
   void retain(PageRef ref);
 
@@ -180,8 +196,10 @@ class Mover {
   void prefetch_ahead();
   void follow_plan(int index);
   bool start_prefetch(PageRef ref);
+  enum class Promoted { done, no_frame, busy, no };  // busy: worth another look; no: the next use asks again
   void promote();
-  Result<bool> promote_one(PageRef ref);
+  void queue_promotion(PageRef ref);
+  Result<Promoted> promote_one(PageRef ref);
 
   // regions.cpp
   Status commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes);
@@ -190,6 +208,8 @@ class Mover {
   Status end_region(Region& region, Stamp last);
   void finish_endings();
   bool finish_ending(Region& region, std::uint32_t& budget);
+  bool has_transfers(const Region& region) const;
+  static Status check_live(const PageRun& run);
   bool release_page(PageRef ref);
   Error full_error(const char* what, std::uint64_t bytes) const;
   DeviceState& device_of(const Region& region) { return *devices_[std::size_t(region.device)]; }
@@ -209,6 +229,10 @@ class Mover {
   MoverCounters counters_;
   std::unordered_map<std::uint64_t, std::uint64_t> page_counts_;  // page size → live pages
   std::uint64_t last_progress_us_ = 0;
+  std::uint32_t poll_failures_ = 0;   // in a row
+  std::uint64_t evict_failures_ = 0;  // said at every power of two
+  std::uint64_t cover_failures_ = 0;  // said at every power of two
+  std::uint64_t unmap_failures_ = 0;  // likewise
   bool worked_ = false;       // this step changed something
   bool plan_waits_ = false;   // a planned prefetch waits for a frame that GPU progress will free
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "base/log.hpp"
 #include "base/options.hpp"
@@ -149,6 +150,7 @@ bool Mover::finish_ending(Region& region, std::uint32_t& budget) {
   for (const Stamp use : region.uses) {
     if (!complete(use)) return false;
   }
+  if (has_transfers(region)) return false;
   for (; region.end_cursor < region.page_count; ++region.end_cursor) {
     if (budget == 0) return false;
     Page& page = region.pages[region.end_cursor];
@@ -172,17 +174,31 @@ bool Mover::finish_ending(Region& region, std::uint32_t& budget) {
   return true;
 }
 
+// Also those that no page waits for any more: loads whose mapping failed.
+bool Mover::has_transfers(const Region& region) const {
+  return std::ranges::any_of(in_flight_, [&](const auto& each) { return each.second.region == &region; });
+}
+
+// For requests whose caller holds nothing: the region may have been freed, and its place reused, since the caller saw it.
+Status Mover::check_live(const PageRun& run) {
+  const bool live = run.region->state.load(std::memory_order_relaxed) == RegionState::live;
+  if (live && run.first < run.region->page_count && run.count <= run.region->page_count - run.first) return {};
+  return fail(VMEM_ERROR_INVALID_POINTER, "the allocation was freed by another thread meanwhile");
+}
+
 bool Mover::release_page(PageRef ref) {
   Page& page = ref.page();
   DeviceState& device = device_of(*ref.region);
-  if (page.cpu_users != 0 || running(page.wait) || running(page.store)) return false;
+  if (page.cpu_users != 0 || running(page.wait)) return false;
   for (const Stamp use : page.uses) {
     if (!complete(use)) return false;
   }
   if (page.mapped != Mapped::nothing) {
     if (auto unmapped = unmap_at(ref); !unmapped) {
       if (unmapped.error().status == VMEM_ERROR_DEVICE_LOST) lose_device(unmapped.error());
-      VMEM_LOG_WARN("freeing the page at {:#x} will be tried again: {}", address_of(ref), unmapped.error().message);
+      if (std::has_single_bit(++unmap_failures_)) {
+        VMEM_LOG_WARN("freeing the page at {:#x} will be tried again: {}", address_of(ref), unmapped.error().message);
+      }
       return false;
     }
     page.mapped = Mapped::nothing;

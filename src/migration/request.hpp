@@ -60,11 +60,12 @@ struct AcquireRequest final : Request {
   std::optional<Status> advance(Mover& mover) override;
 
  private:
-  bool waited_long_enough(const Mover& mover, std::uint64_t now_us);
+  bool waited_long_enough(Mover& mover, std::uint64_t now_us);
+  std::uint32_t own_holds(const PageRun& page) const;
   std::size_t want_ = 0;
   std::uint32_t page_ = 0;
   std::uint64_t started_us_ = 0;
-  std::uint64_t waiting_since_us_ = 0;  // for a frame; 0: not waiting
+  std::uint64_t waiting_since_us_ = 0;  // for a frame or a page's users; 0: not waiting
   bool counted_in_place_ = false;
   bool may_wait_ = true;     // until the GPU makes no progress
   bool no_frames_ = false;   // all that could be had are held: what is left goes in place
@@ -101,6 +102,9 @@ struct AdviseRequest final : Request {
 
  protected:
   std::optional<Status> advance(Mover& mover) override;
+
+ private:
+  bool looked_ = false;
 };
 
 // Opens one page for vmem_read or vmem_write: until it is closed, the mover leaves it where it is.

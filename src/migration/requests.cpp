@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/options.hpp"
 #include "migration/mover.hpp"
 
@@ -15,17 +17,20 @@ namespace {
 
 // Pins leave this share of the budget to everything else.
 constexpr std::uint64_t kUnpinnedShare = 8;
+constexpr std::uint8_t kCpuUsersMax = 255;  // what Page::cpu_users can count
 
 std::uint64_t pin_limit(std::uint64_t budget) { return budget - budget / kUnpinnedShare; }
 
 }  // namespace
 
 std::optional<Status> PrefetchRequest::advance(Mover& mover) {
+  VMEM_TRY(Mover::check_live(run));
   for (std::uint32_t i = 0; i < run.count; ++i) mover.asked_ahead_.push_back({run.region, run.first + i});
   return Status{};
 }
 
 std::optional<Status> AdviseRequest::advance(Mover& mover) {
+  VMEM_TRY(Mover::check_live(run));
   Mover::DeviceState& device = mover.device_of(*run.region);
   const std::uint64_t page_bytes = run.region->page_bytes();
   const auto each = [&](auto&& change) {
@@ -82,17 +87,45 @@ std::optional<Status> AdviseRequest::advance(Mover& mover) {
       [[fallthrough]];
     case VMEM_ADVISE_EVICT: {
       Status first_failure;
+      bool busy = false;
       each([&](Mover::PageRef ref) {
         auto evicted = mover.evict(ref);
+        busy = busy || (evicted && *evicted == Mover::Evicted::busy);
         if (!evicted && first_failure) first_failure = std::unexpected(evicted.error());
       });
+      // The first look had events recorded behind the last uses; a second one learns whether these are complete.
+      if (first_failure && busy && !std::exchange(looked_, true)) return std::nullopt;
       return first_failure;
     }
   }
   return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("{} is no advice", int(advice)));
 }
 
+// A slot for a page that is in no frame; with host memory full, a frame.
+Result<Mover::Place> Mover::place_for_writing(PageRef ref) {
+  Page& page = ref.page();
+  auto granted = need_slot(ref);
+  if (granted && !*granted) return Place::none_yet;
+  if (granted) {
+    drop_standby(ref);
+    return Place::slot;
+  }
+  if (granted.error().status != VMEM_ERROR_OUT_OF_MEMORY) return std::unexpected(granted.error());
+  DeviceState& device = device_of(*ref.region);
+  VMEM_ASSIGN(const Grab grab, grab_frame(device, ref.bytes(), true));
+  if (!grab.frame && !grab.busy) return std::unexpected(granted.error());
+  if (!grab.frame) return Place::none_yet;
+  if (const std::uint64_t busy_until = device.hbm.frame(*grab.frame).busy_until; running(busy_until)) {
+    device.hbm.give_back(*grab.frame, busy_until, nullptr);
+    return Place::none_yet;
+  }
+  page.frame = *grab.frame;
+  config_.policy->page_arrived(ref.id(), false);
+  return Place::frame;
+}
+
 std::optional<Status> OpenPageRequest::advance(Mover& mover) {
+  VMEM_TRY(Mover::check_live(run));
   const Mover::PageRef ref{run.region, run.first};
   Page& page = ref.page();
   const std::uintptr_t address = mover.address_of(ref);
@@ -102,15 +135,16 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   if (write && mover.config_.threads->holds_overlap(ref.begin(), ref.end())) {
     return fail(VMEM_ERROR_IN_USE, fmt::format("the page at {:#x} is held by an acquire; release it before vmem_write", address));
   }
-  if (page.cpu_users != 0 && write) return std::nullopt;
+  mover.drain_uses();  // those of holds that ended before the look at them
+  if (page.cpu_users == kCpuUsersMax || (page.cpu_users != 0 && write)) return std::nullopt;
   if (mover.running(page.wait) || mover.running(page.store) || !mover.uses_complete(*run.region, page)) return std::nullopt;
-  const bool in_frame = page.frame != kNoFrame && !page.standby;
+  bool in_frame = page.frame != kNoFrame && !page.standby;
   if (write && !in_frame) {
-    auto granted = mover.need_slot(ref);
-    if (!granted) return std::unexpected(granted.error());
-    if (!*granted) return std::nullopt;
-    mover.drop_standby(ref);
-    page.slot_version = page.version + 1;
+    auto place = mover.place_for_writing(ref);
+    if (!place) return std::unexpected(std::move(place).error());
+    if (*place == Mover::Place::none_yet) return std::nullopt;
+    in_frame = *place == Mover::Place::frame;
+    if (!in_frame) page.slot_version = page.version + 1;
   }
   if (write) ++page.version;
   ++page.cpu_users;
@@ -128,6 +162,7 @@ std::optional<Status> ClosePageRequest::advance(Mover&) {
 }
 
 std::optional<Status> QueryRequest::advance(Mover&) {
+  VMEM_TRY(Mover::check_live({region, 0, 1}));
   const std::uint64_t page_bytes = region->page_bytes();
   for (std::uint32_t i = 0; i < region->page_count; ++i) {
     const Page& page = region->pages[i];
@@ -193,7 +228,7 @@ std::optional<Status> PeerAccessRequest::advance(Mover& mover) {
     const Page& page = region->pages[i];
     if (page.mapped == Mapped::nothing) continue;
     const Access access = PageState(page.state.load(std::memory_order_relaxed)).access();
-    if (auto opened = mover.set_access(*region, mover.address_of({region, i}), access); !opened) {
+    if (auto opened = mover.set_access(*region, mover.address_of({region, i}), mover.config_.protect ? access : Access::write); !opened) {
       region->mapping_devices = before;
       return opened;
     }

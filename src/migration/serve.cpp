@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/options.hpp"
 #include "migration/mover.hpp"
 
 namespace vmem::migration {
@@ -33,7 +34,8 @@ std::optional<Status> AcquireRequest::advance(Mover& mover) {
       const std::uint32_t index = want.run.first + page_;
       const bool discard = index - want.discard_first < want.discard_count;
       const auto effort = no_frames_ ? Mover::Effort::free_only : may_wait_ ? Mover::Effort::wait : Mover::Effort::evict;
-      auto served = mover.serve({want.run.region, index}, want.access, discard, effort);
+      const std::uint32_t own = own_holds({want.run.region, index, 1});
+      auto served = mover.serve({want.run.region, index}, want.access, discard, effort, own);
       if (!served) return std::unexpected(std::move(served).error());
       switch (*served) {
         case Mover::Served::usable: waiting_since_us_ = 0; continue;
@@ -43,9 +45,11 @@ std::optional<Status> AcquireRequest::advance(Mover& mover) {
           no_frames_ = no_frames_ || !want.run.region->pages[index].in_place;
           continue;
         case Mover::Served::wait: return std::nullopt;
-        case Mover::Served::wait_frame: break;
+        case Mover::Served::wait_frame:
+        case Mover::Served::wait_use: break;
       }
       if (!waited_long_enough(mover, now_us)) return std::nullopt;
+      if (*served == Mover::Served::wait_use) return std::unexpected(mover.still_read_error({want.run.region, index}));
       if (want.run.region->shared) return std::unexpected(mover.full_error("a page of small allocations", want.run.region->page_bytes()));
       may_wait_ = false;
       --page_;  // again, in place now
@@ -54,10 +58,17 @@ std::optional<Status> AcquireRequest::advance(Mover& mover) {
   return Status{};
 }
 
-bool AcquireRequest::waited_long_enough(const Mover& mover, std::uint64_t now_us) {
+// How many of the caller's published ranges touch the page.
+std::uint32_t AcquireRequest::own_holds(const PageRun& page) const {
+  return std::uint32_t(std::count_if(wants.begin(), wants.end(), [&](const Want& want) {
+    return want.run.region == page.region && page.first - want.run.first < want.run.count;
+  }));
+}
+
+bool AcquireRequest::waited_long_enough(Mover& mover, std::uint64_t now_us) {
   if (waiting_since_us_ == 0) {
     waiting_since_us_ = now_us;
-    ++const_cast<Mover&>(mover).counters_.acquire_waits;
+    ++mover.counters_.acquire_waits;
     return false;
   }
   const std::uint64_t limit_us = mover.config_.acquire_wait_us;
@@ -66,7 +77,7 @@ bool AcquireRequest::waited_long_enough(const Mover& mover, std::uint64_t now_us
   return now_us - std::max(waiting_since_us_, mover.last_progress_us_) >= limit_us;
 }
 
-Result<Mover::Served> Mover::serve(PageRef ref, Access access, bool discard, Effort effort) {
+Result<Mover::Served> Mover::serve(PageRef ref, Access access, bool discard, Effort effort, std::uint32_t own_holds) {
   Page& page = ref.page();
   const PageState state(page.state.load(std::memory_order_relaxed));
   if (state.has(PageState::kLost)) {
@@ -75,17 +86,36 @@ Result<Mover::Served> Mover::serve(PageRef ref, Access access, bool discard, Eff
   if (state.allows(access)) return page.mapped == Mapped::slot ? Served::in_place : Served::usable;
   if (page.cpu_users != 0) return Served::wait;
   if (page.mapped == Mapped::nothing) return bring_in(ref, access, discard, effort);
-  VMEM_TRY(upgrade(ref));
+  VMEM_ASSIGN(const bool writable, upgrade(ref, own_holds));
+  if (!writable) return Served::wait_use;
   return page.mapped == Mapped::slot ? Served::in_place : Served::usable;
 }
 
-Status Mover::upgrade(PageRef ref) {
+// From read to write: a new version. Without protection the mapping allows writing already. False: the page is in use, and its
+// mapping cannot be changed under a kernel.
+Result<bool> Mover::upgrade(PageRef ref, std::uint32_t own_holds) {
   Page& page = ref.page();
-  VMEM_TRY(set_access(*ref.region, address_of(ref), Access::write));
+  if (config_.protect) {
+    if (!uses_complete(*ref.region, page)) return false;
+    const PageState before(page.state.load(std::memory_order_relaxed));
+    if (withdraw_access(ref, own_holds) != Evicted::done) return false;
+    if (auto changed = set_access(*ref.region, address_of(ref), Access::write); !changed) {
+      publish_state(*ref.region, page, before);
+      return std::unexpected(changed.error());
+    }
+    publish_state(*ref.region, page, before);
+  }
   ++page.version;
   if (page.mapped == Mapped::slot) page.slot_version = page.version;
   publish_state(*ref.region, page, PageState(page.state.load(std::memory_order_relaxed)).with(Access::write));
-  return {};
+  return true;
+}
+
+Error Mover::still_read_error(PageRef ref) const {
+  return {VMEM_ERROR_IN_USE, 0,
+          fmt::format("the page at {:#x} ({}) is held or used for reading and cannot become writable meanwhile, with the option "
+                      "protect; acquire it for VMEM_READ_WRITE in the first place, or release it first",
+                      address_of(ref), format_bytes(ref.bytes()))};
 }
 
 Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, Effort effort) {
@@ -96,7 +126,15 @@ Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, 
     VMEM_TRY(map_kept_frame(ref, access));
     return Served::usable;
   }
-  if (in_place_wanted) return map_in_place(ref, access, discard);
+  if (in_place_wanted) {
+    auto served = map_in_place(ref, access, discard);
+    if (served || served.error().status != VMEM_ERROR_OUT_OF_MEMORY) return served;
+    // Host memory is full; the place that was committed for the page is in HBM.
+    if (page.frame != kNoFrame) {
+      VMEM_TRY(map_kept_frame(ref, access));
+      return Served::usable;
+    }
+  }
   const bool fetch = page.version != 0 && !discard;
   if (fetch && !load_has_room(device, ref.bytes())) return Served::wait;
   Grab grab;
@@ -216,7 +254,7 @@ Status Mover::map_at(PageRef ref, CUmemGenericAllocationHandle handle, Access ac
   VMEM_TRY(driver.check(driver->cuMemMap(address, ref.bytes(), 0, handle, 0), "cuMemMap"));
   ++counters_.maps;
   worked_ = true;
-  auto accessible = set_access(*ref.region, address, access);
+  auto accessible = set_access(*ref.region, address, config_.protect ? access : Access::write);
   if (accessible) return {};
   // If this fails too, the context is lost or soon will be; the first failure is the one to report.
   (void)driver->cuMemUnmap(address, ref.bytes());

@@ -16,6 +16,7 @@ struct Lookup {
   CUstream handle = nullptr;
   std::uintptr_t context = 0;
   StreamRecord* record = nullptr;
+  std::uint32_t opening = 0;
 };
 thread_local Lookup last_lookup;
 
@@ -72,7 +73,7 @@ Result<StreamRecord*> StreamTable::find(CUstream handle, CUcontext context) {
   Lookup& last = last_lookup;
   if (last.generation == generation_ && last.handle == key.handle && last.context == key.context &&
       !last.record->closed.load(std::memory_order_acquire) &&
-      last.record->handle.load(std::memory_order_relaxed) == key.handle) {
+      last.record->openings.load(std::memory_order_relaxed) == last.opening) {
     return last.record;
   }
   const std::lock_guard lock(mutex_);
@@ -82,7 +83,7 @@ Result<StreamRecord*> StreamTable::find(CUstream handle, CUcontext context) {
   } else {
     VMEM_ASSIGN(record, open(key, context));
   }
-  last = {generation_, key.handle, key.context, record};
+  last = {generation_, key.handle, key.context, record, record->openings.load(std::memory_order_relaxed)};
   return record;
 }
 
@@ -98,6 +99,7 @@ Result<StreamRecord*> StreamTable::open(const Key& key, CUcontext context) {
   }
   VMEM_ASSIGN(StreamRecord* const record, unused_record());
   record->handle = key.handle;
+  record->openings.fetch_add(1, std::memory_order_relaxed);
   record->context = context;
   record->own_thread_only = key.handle == CU_STREAM_PER_THREAD;
   record->device = -1;
@@ -137,36 +139,72 @@ Result<CUevent> StreamTable::take_event(CUcontext context) {
   VMEM_TRY(driver_->check((*driver_)->cuCtxPushCurrent(context), "cuCtxPushCurrent"));
   const CUresult created = (*driver_)->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
   CUcontext popped = nullptr;
-  VMEM_TRY(driver_->check((*driver_)->cuCtxPopCurrent(&popped), "cuCtxPopCurrent"));
+  (void)(*driver_)->cuCtxPopCurrent(&popped);
   VMEM_TRY(driver_->check(created, "cuEventCreate"));
   return event;
 }
 
+void StreamTable::put_back(CUcontext context, std::span<const CUevent> events) {
+  const std::lock_guard lock(mutex_);
+  auto& spare = spare_events_[context];
+  spare.insert(spare.end(), events.begin(), events.end());
+}
+
 Status StreamTable::close_epoch(StreamRecord& record) {
+  VMEM_ASSIGN(const bool closed, try_close(record));
+  if (closed) return {};
+  return fail(VMEM_ERROR_UNSUPPORTED, fmt::format("stream {} is capturing a graph", static_cast<void*>(record.handle.load())));
+}
+
+Result<bool> StreamTable::try_close(StreamRecord& record) {
+  VMEM_ASSIGN(const bool in_capture, capturing(record));
+  if (in_capture) return false;
   // Taken before the record's mutex: the lock order is table, then record.
-  VMEM_ASSIGN(CUevent event, take_event(record.context));
+  VMEM_ASSIGN(CUevent const event, take_event(record.context));
   std::unique_lock lock(record.mutex);
   // The epoch ends before the event is recorded: a use stamped with it was queued earlier still, so the event covers it.
   const std::uint64_t epoch = record.open_epoch.fetch_add(1, std::memory_order_seq_cst);
   record.uses_since_close.store(0, std::memory_order_relaxed);
-  const bool push = is_named_default(record.handle);
-  CUresult result = push ? (*driver_)->cuCtxPushCurrent(record.context) : CUDA_SUCCESS;
-  if (result == CUDA_SUCCESS) result = (*driver_)->cuEventRecord(event, record.handle);
-  CUcontext popped = nullptr;
-  if (push) (void)(*driver_)->cuCtxPopCurrent(&popped);
-  if (result == CUDA_SUCCESS) {
-    record.recorded.push_back({epoch, event});
-    record.covered_epoch.store(epoch, std::memory_order_release);
-    const bool backlog = record.recorded.size() >= kBacklogEvents;
+  if (const CUresult result = record_event(record, event); result != CUDA_SUCCESS) {
+    // The epoch stays uncovered until a later one is recorded.
     lock.unlock();
-    if (backlog) ask_to_poll();
-    return {};
+    put_back(record.context, {&event, 1});
+    return std::unexpected(driver_->check(result, "cuEventRecord").error());
   }
+  // Did a capture begin in between? Then the event may be the graph's, and asking about it would end the capture: let it be.
+  if (const auto begun = capturing(record); !begun || *begun) return false;
+  record.recorded.push_back({epoch, event});
+  record.covered_epoch.store(epoch, std::memory_order_release);
+  const bool backlog = record.recorded.size() >= kBacklogEvents;
   lock.unlock();
-  // The epoch stays uncovered until a later one is recorded.
-  const std::lock_guard table_lock(mutex_);
-  spare_events_[record.context].push_back(event);
-  return driver_->check(result, "cuEventRecord");
+  if (backlog) ask_to_poll();
+  return true;
+}
+
+Result<bool> StreamTable::capturing(const StreamRecord& record) const {
+  const bool push = is_named_default(record.handle);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult result = push ? (*driver_)->cuCtxPushCurrent(record.context) : CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS) {
+    result = (*driver_)->cuStreamIsCapturing(record.handle, &status);
+    CUcontext popped = nullptr;
+    if (push) (void)(*driver_)->cuCtxPopCurrent(&popped);
+  }
+  // Of the legacy stream, while another captures: an event recorded on it would end that capture.
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  VMEM_TRY(driver_->check(result, "cuStreamIsCapturing"));
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// REQUIRES record.mutex.
+CUresult StreamTable::record_event(StreamRecord& record, CUevent event) const {
+  if (!is_named_default(record.handle)) return (*driver_)->cuEventRecord(event, record.handle);
+  CUresult result = (*driver_)->cuCtxPushCurrent(record.context);
+  if (result != CUDA_SUCCESS) return result;
+  result = (*driver_)->cuEventRecord(event, record.handle);
+  CUcontext popped = nullptr;
+  (void)(*driver_)->cuCtxPopCurrent(&popped);
+  return result;
 }
 
 Status StreamTable::count_use(StreamRecord& record) {
@@ -203,29 +241,41 @@ Result<bool> StreamTable::poll() {
   bool progress = false;
   backlog_.store(false, std::memory_order_relaxed);
   const std::uint32_t count = count_.load(std::memory_order_acquire);
+  std::vector<CUevent> done;
   for (std::uint32_t i = 1; i < count; ++i) {
     StreamRecord& record = *records_[i].load(std::memory_order_acquire);
-    std::vector<CUevent> done;
-    {
-      const std::lock_guard lock(record.mutex);
-      while (!record.recorded.empty()) {
-        const CUresult result = (*driver_)->cuEventQuery(record.recorded.front().event);
-        if (result == CUDA_ERROR_NOT_READY) break;
-        VMEM_TRY(driver_->check(result, "cuEventQuery"));
-        record.completed.store(record.recorded.front().epoch, std::memory_order_release);
-        done.push_back(record.recorded.front().event);
-        record.recorded.pop_front();
-      }
+    done.clear();
+    const Status collected = collect(record, done);
+    if (!done.empty()) {
+      progress = true;
+      put_back(record.context, done);
+      const std::lock_guard lock(mutex_);
+      // A closed record whose uses are all complete can serve another stream: its epochs go on counting.
+      if (record.closed.load() && record.completed.load() + 1 == record.open_epoch.load()) free_.push_back(&record);
     }
-    if (done.empty()) continue;
-    progress = true;
-    const std::lock_guard lock(mutex_);
-    auto& spare = spare_events_[record.context];
-    spare.insert(spare.end(), done.begin(), done.end());
-    // A closed record whose uses are all complete can serve another stream: its epochs go on counting.
-    if (record.closed.load() && record.completed.load() + 1 == record.open_epoch.load()) free_.push_back(&record);
+    if (!collected) return std::unexpected(collected.error());
   }
   return progress;
+}
+
+Status StreamTable::collect(StreamRecord& record, std::vector<CUevent>& done) {
+  const std::lock_guard lock(record.mutex);
+  while (!record.recorded.empty()) {
+    const auto [epoch, event] = record.recorded.front();
+    const CUresult result = (*driver_)->cuEventQuery(event);
+    if (result == CUDA_ERROR_NOT_READY) break;
+    if (result == CUDA_ERROR_CAPTURED_EVENT) {
+      // A capture began and ended around the record: the event is the graph's, and says nothing. Another is needed.
+      record.recorded.pop_front();
+      if (record.recorded.empty()) record.covered_epoch.store(record.completed.load(), std::memory_order_release);
+      continue;
+    }
+    VMEM_TRY(driver_->check(result, "cuEventQuery"));
+    record.completed.store(epoch, std::memory_order_release);
+    done.push_back(event);
+    record.recorded.pop_front();
+  }
+  return {};
 }
 
 bool StreamTable::complete(Stamp stamp) const {
@@ -237,8 +287,7 @@ Result<bool> StreamTable::cover(Stamp stamp) {
   StreamRecord& record = *records_[stamp.stream()].load(std::memory_order_acquire);
   if (record.covered_epoch.load(std::memory_order_acquire) >= stamp.epoch()) return true;
   if (record.own_thread_only || record.closed.load(std::memory_order_acquire)) return false;
-  VMEM_TRY(close_epoch(record));
-  return true;
+  return try_close(record);
 }
 
 bool StreamTable::idle() const {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct alignas(128) StreamRecord {
   // Constant while open.
   std::uint16_t index = 0;
   std::atomic<CUstream> handle{nullptr};
+  std::atomic<std::uint32_t> openings{0};  // tells the streams that the record has served one after another
   CUcontext context = nullptr;
   int device = -1;            // index into the runtime's devices, -1: a device vmem does not use
   bool own_thread_only = false;  // CU_STREAM_PER_THREAD: only its thread can record on it
@@ -69,7 +71,8 @@ class StreamTable {
   Result<StreamRecord*> find(CUstream handle, CUcontext context);
   // The context whose default streams the calling thread means: its current one, or the first device's if it has none.
   Result<CUcontext> current_context() const;
-  // Closes the open epoch now, in the calling thread. Waits for nobody but another closer of the same stream.
+  // Closes the open epoch now, in the calling thread. Waits for nobody but another closer of the same stream. Errors: the
+  // driver's; UNSUPPORTED while the stream is capturing: an event recorded then would become part of the graph.
   Status close_epoch(StreamRecord& record);
   // After a stamp with the open epoch was logged: closes the epoch when it is due.
   Status count_use(StreamRecord& record);
@@ -85,7 +88,8 @@ class StreamTable {
   // Asks the driver which epochs have completed; true if any has since the last call.
   Result<bool> poll();
   bool complete(Stamp stamp) const;
-  // The stamp is not covered by an event yet: records one, unless only the stream's own thread may. True if covered now.
+  // The stamp is not covered by an event yet: records one, unless only the stream's own thread may, or the stream is capturing.
+  // True if covered now.
   Result<bool> cover(Stamp stamp);
   bool idle() const;  // no epoch is waiting for its event
 
@@ -107,6 +111,11 @@ class StreamTable {
   Result<StreamRecord*> open(const Key& key, CUcontext context);
   Result<StreamRecord*> unused_record();
   Result<CUevent> take_event(CUcontext context);
+  void put_back(CUcontext context, std::span<const CUevent> events);
+  Result<bool> try_close(StreamRecord& record);  // false: the stream is capturing
+  Result<bool> capturing(const StreamRecord& record) const;
+  CUresult record_event(StreamRecord& record, CUevent event) const;
+  Status collect(StreamRecord& record, std::vector<CUevent>& done);
 
   const std::shared_ptr<const gpu::Driver> driver_;
   const std::vector<Device> devices_;

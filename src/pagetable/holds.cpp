@@ -81,10 +81,10 @@ std::int64_t ThreadSlot::find(Hold hold, std::span<const std::uint32_t> taken) c
   return -1;
 }
 
-bool ThreadSlot::holds_address(std::uintptr_t address) const {
+bool ThreadSlot::holds_within(std::uintptr_t address, std::uint64_t bytes) const {
   for (const Block* at = &first_; at != nullptr; at = at->next.load(std::memory_order_relaxed)) {
     for (std::uint64_t used = ~at->free; used != 0; used &= used - 1) {
-      if (at->holds[std::size_t(std::countr_zero(used))].address == address) return true;
+      if (at->holds[std::size_t(std::countr_zero(used))].address - address < bytes) return true;
     }
   }
   return false;
@@ -126,11 +126,11 @@ void ThreadRegistry::yield(ThreadSlot* slot) {
   slot->in_use_.store(false, std::memory_order_release);
 }
 
-bool ThreadRegistry::holds_overlap(std::uint32_t begin, std::uint32_t end) const {
+std::uint32_t ThreadRegistry::overlapping_holds(std::uint32_t begin, std::uint32_t end) const {
   const std::uint32_t count = count_.load(std::memory_order_seq_cst);
-  bool found = false;
-  for (std::uint32_t i = 0; i < count && !found; ++i) {
-    slots_[i].load(std::memory_order_acquire)->for_each([&](Span span) { found = found || span.overlaps(begin, end); });
+  std::uint32_t found = 0;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    slots_[i].load(std::memory_order_acquire)->for_each([&](Span span) { found += span.overlaps(begin, end) ? 1 : 0; });
   }
   return found;
 }

@@ -87,7 +87,7 @@ class ThreadSlot {
   void withdraw(std::uint32_t index);
   // The index of a hold equal to (address, bytes) that is not among `taken`, or -1.
   std::int64_t find(Hold hold, std::span<const std::uint32_t> taken) const;
-  bool holds_address(std::uintptr_t address) const;  // a hold begins there
+  bool holds_within(std::uintptr_t address, std::uint64_t bytes) const;  // a hold begins in [address, address + bytes)
   Span span(std::uint32_t index) const;
   std::uint32_t held() const { return held_; }
   void count_acquire() { acquires_.store(acquires_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
@@ -138,7 +138,8 @@ class ThreadRegistry {
   void yield(ThreadSlot* slot);
 
   // The mover.
-  bool holds_overlap(std::uint32_t begin, std::uint32_t end) const;
+  bool holds_overlap(std::uint32_t begin, std::uint32_t end) const { return overlapping_holds(begin, end) != 0; }
+  std::uint32_t overlapping_holds(std::uint32_t begin, std::uint32_t end) const;
   template <class Take>
   void drain(Take&& take);
   bool any_hold() const;

@@ -28,7 +28,10 @@ Access access_of(const vmem_range& range) { return (range.access & VMEM_WRITE) !
 Status check_range(const vmem_range& range) {
   const bool known = (range.access & ~kAccessBits) == 0 && (range.access & VMEM_READ_WRITE) != 0;
   const bool discards_unread = (range.access & VMEM_DISCARD) == 0 || (range.access & VMEM_READ_WRITE) == VMEM_WRITE;
-  if (known && discards_unread) return {};
+  if (known && discards_unread && range.reserved == 0) [[likely]] return {};
+  if (range.reserved != 0) {
+    return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("reserved is {} for the range at {}; set it to 0", range.reserved, range.ptr));
+  }
   return fail(VMEM_ERROR_INVALID_VALUE,
               fmt::format("access {:#x} for the range at {}: VMEM_READ, VMEM_WRITE, VMEM_READ_WRITE or VMEM_WRITE | VMEM_DISCARD",
                           range.access, range.ptr));

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 
 #include "base/last_error.hpp"
 #include "base/log.hpp"
@@ -32,6 +33,8 @@ vmem_status guarded(Call&& call) noexcept {
   try {
     Status result = call();
     return result ? VMEM_OK : vmem::last_error::record(std::move(result).error());
+  } catch (const std::length_error&) {
+    return vmem::last_error::record({VMEM_ERROR_INVALID_VALUE, 0, "the count is larger than any array can be"});
   } catch (const std::bad_alloc&) {
     return vmem::last_error::record({VMEM_ERROR_OUT_OF_MEMORY, 0, "the process is out of memory for vmem's own bookkeeping"});
   } catch (const std::exception& unexpected) {
@@ -42,7 +45,13 @@ vmem_status guarded(Call&& call) noexcept {
 template <class Call>
 vmem_status with_runtime(Call&& call) noexcept {
   Runtime* runtime = live.load(std::memory_order_acquire);
-  if (runtime != nullptr && !forked.load(std::memory_order_relaxed)) [[likely]] return guarded([&] { return call(*runtime); });
+  if (runtime != nullptr && !forked.load(std::memory_order_relaxed)) [[likely]] {
+    return guarded([&] {
+      Status result = call(*runtime);
+      if (!result && result.error().status == VMEM_ERROR_DEVICE_LOST) [[unlikely]] runtime->report_loss(result.error());
+      return result;
+    });
+  }
   if (forked.load(std::memory_order_relaxed)) {
     return vmem::last_error::record({VMEM_ERROR_FORKED, 0,
                                      "this process was forked from one that uses vmem; GPU memory does not survive fork: start "

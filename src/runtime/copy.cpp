@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "gpu/handles.hpp"
+
 #include "runtime/runtime.hpp"
 
 namespace vmem::runtime {
@@ -54,12 +56,12 @@ Status Runtime::copy(void* to, const void* from, std::size_t bytes, vmem_stream 
   const auto to_address = reinterpret_cast<std::uintptr_t>(to);
   const auto from_address = reinterpret_cast<std::uintptr_t>(from);
   if (bytes == 0) return {};
-  if (to_address < from_address + bytes && from_address < to_address + bytes) {
-    return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("copy of {} bytes from {} to {}: the ranges overlap", bytes, from, to));
-  }
   // Both ends first, so that a bad range copies nothing.
   if (space_->contains(to_address)) VMEM_TRY(locate(to, bytes));
   if (space_->contains(from_address)) VMEM_TRY(locate(from, bytes));
+  if (to_address < from_address + bytes && from_address < to_address + bytes) {
+    return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("copy of {} bytes from {} to {}: the ranges overlap", bytes, from, to));
+  }
   auto* destination = static_cast<std::byte*>(to);
   const auto* source = static_cast<const std::byte*>(from);
   while (bytes > 0) {
@@ -146,6 +148,8 @@ Status Runtime::copy_device(pagetable::Region& region, void* host, CUdeviceptr w
   Device& device = *devices_[std::size_t(region.device)];
   const auto& driver = *driver_;
   const std::lock_guard lock(device.io_mutex);
+  // The driver looks up the frame with the rights of the current context's device, whatever the stream.
+  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(driver_, device.context));
   const CUresult queued = write ? driver->cuMemcpyHtoDAsync(window, host, bytes, device.io)
                                 : driver->cuMemcpyDtoHAsync(host, window, bytes, device.io);
   VMEM_TRY(driver.check(queued, write ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync"));

@@ -23,6 +23,18 @@ std::uint64_t now_us() {
   return std::uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(since).count());
 }
 
+// The mover takes a request that ends with DEVICE_LOST for the loss itself.
+class LossReport final : public migration::Request {
+ public:
+  explicit LossReport(Error error) : error_(std::move(error)) {}
+
+ protected:
+  std::optional<Status> advance(migration::Mover&) override { return std::unexpected(error_); }
+
+ private:
+  const Error error_;
+};
+
 std::uint64_t whole_granules(std::uint64_t bytes) { return bytes / kGranuleBytes * kGranuleBytes; }
 
 }  // namespace
@@ -57,6 +69,7 @@ Runtime::~Runtime() {
   // In the order of use: whoever calls others goes first. Failures mean a lost context, whose handles are gone with it.
   small_.reset();
   if (mover_) mover_->stop();
+  unmap_what_is_left();
   mover_.reset();
   host_.reset();
   streams_.reset();
@@ -65,6 +78,18 @@ Runtime::~Runtime() {
   for (const auto& device : devices_) {
     if (device->io != nullptr) (void)driver->cuStreamDestroy(device->io);
     if (device->context != nullptr) (void)driver->cuDevicePrimaryCtxRelease(device->handle);
+  }
+}
+
+// After a loss the mover leaves the pages as they are. What they map must not outlive us: frames would stay taken, and the
+// reservation could not be given back.
+void Runtime::unmap_what_is_left() {
+  if (!space_) return;
+  for (pagetable::RegionId id{1}; pagetable::Region* region = space_->find(id); ++id.value) {
+    for (std::uint32_t i = 0; region->pages && i < region->page_count; ++i) {
+      if (region->pages[i].mapped == pagetable::Mapped::nothing) continue;
+      (void)(*driver_)->cuMemUnmap(space_->address_of(region->granule_of(i)), region->page_bytes());
+    }
   }
 }
 
@@ -216,6 +241,7 @@ Status Runtime::start_mover() {
   config.policy = migration::make_second_chance_policy(policy);
   config.page_bytes = options_.page_bytes;
   config.acquire_wait_us = options_.acquire_wait_us;
+  config.protect = options_.protect;
   config.now_us = now_us;
   mover_ = std::make_unique<migration::Mover>(std::move(config));
   streams_->on_backlog([this] { mover_->poke(); });
@@ -259,7 +285,12 @@ Result<Runtime::Located> Runtime::locate(const void* pointer, std::size_t bytes)
     base = block->base;
     size = block->bytes;
   }
-  if (address - base >= size || bytes > size - (address - base)) {
+  const std::uint64_t offset = address - base;
+  if (offset >= size) {
+    return fail(VMEM_ERROR_INVALID_POINTER,
+                fmt::format("{:#x} is past the end of the allocation of {} bytes at {:#x}", address, size, base));
+  }
+  if (bytes > size - offset) {
     return fail(VMEM_ERROR_INVALID_RANGE,
                 fmt::format("{} bytes at {:#x} leave the allocation of {} bytes at {:#x}", bytes, address, size, base));
   }
@@ -302,7 +333,8 @@ Status Runtime::free(void* pointer, vmem_stream stream) {
   VMEM_ASSIGN(pagetable::Region * const region, live_region(address));
   if (region->shared) {
     VMEM_ASSIGN(pagetable::ThreadSlot * const slot, thread_slot());
-    if (slot->held() != 0 && slot->holds_address(address)) {
+    const auto block = slot->held() == 0 ? std::nullopt : small_->find(address);
+    if (block && block->base == address && slot->holds_within(address, block->bytes)) {
       return fail(VMEM_ERROR_IN_USE, fmt::format("the allocation at {:#x} is still acquired; release it first", address));
     }
     return small_->free(address, stream);
@@ -414,6 +446,11 @@ Status Runtime::statistics(vmem_statistics& out) {
 Status Runtime::quiesce() {
   migration::QuiesceRequest request;
   return mover_->call(request);
+}
+
+void Runtime::report_loss(const Error& error) {
+  LossReport report(error);
+  (void)mover_->call(report);  // answers with the loss
 }
 
 }  // namespace vmem::runtime

@@ -42,6 +42,8 @@ class Runtime final : private SlabSource {
   Status query(const void* pointer, vmem_pointer_info& info);
   Status statistics(vmem_statistics& out);
   Status quiesce();
+  // A thread's own call found the device lost: from now on every thread hears so.
+  void report_loss(const Error& error);
 
  private:
   struct Device {
@@ -69,6 +71,7 @@ class Runtime final : private SlabSource {
   Status start_host_tier();
   Status start_mover();
   std::vector<migration::MoverDevice> mover_devices() const;
+  void unmap_what_is_left();
 
   Result<pagetable::ThreadSlot*> thread_slot();
   Result<Located> locate(const void* pointer, std::size_t bytes) const;

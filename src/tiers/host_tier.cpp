@@ -80,7 +80,7 @@ Result<SlotGrant> HostTier::allocate(std::uint64_t page_bytes) {
     VMEM_ASSIGN(const bool room, pool_.make_room(page_bytes, [](std::uint64_t) { return false; }, [](void*) {}));
     if (!room) return SlotGrant{Grant::full, 0};
   }
-  ++asked_[page_bytes];
+  asked_.insert(page_bytes);
   changed_.notify_all();
   return SlotGrant{Grant::later, 0};
 }
@@ -125,24 +125,12 @@ Status HostTier::submit_one(Transfer& transfer) {
   const auto& driver = *config_.driver;
   PerDevice& device = devices_[std::size_t(transfer.device)];
   Link& link = transfer.direction == Direction::load ? device.load : device.store;
-  std::byte* host = host_address(transfer.slot);
   VMEM_ASSIGN(CUevent done, take_event(device));
-  CUresult result = CUDA_SUCCESS;
-  const char* call = "cuStreamWaitEvent";
-  for (CUevent after : transfer.after) {
-    if (after != nullptr && result == CUDA_SUCCESS) result = driver->cuStreamWaitEvent(link.stream, after, 0);
-  }
-  if (result == CUDA_SUCCESS) {
-    const bool load = transfer.direction == Direction::load;
-    call = load ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync";
-    result = load ? driver->cuMemcpyHtoDAsync(transfer.frame, host, transfer.bytes, link.stream)
-                  : driver->cuMemcpyDtoHAsync(host, transfer.frame, transfer.bytes, link.stream);
-  }
-  if (result != CUDA_SUCCESS) {
+  if (auto queued = queue_copy(transfer, link.stream); !queued) {
     device.spare_events.push_back(done);
-    return driver.check(result, call);
+    return queued;
   }
-  result = driver->cuEventRecord(done, link.stream);
+  const CUresult result = driver->cuEventRecord(done, link.stream);
   if (result != CUDA_SUCCESS) {
     // The copy is queued and nothing marks its end: wait for it, so that the failure leaves nothing running.
     (void)driver->cuStreamSynchronize(link.stream);
@@ -153,6 +141,22 @@ Status HostTier::submit_one(Transfer& transfer) {
   transfer.done = done;
   link.in_flight.push_back({transfer.id, done});
   return {};
+}
+
+Status HostTier::queue_copy(const Transfer& transfer, CUstream stream) {
+  const auto& driver = *config_.driver;
+  for (CUevent after : transfer.after) {
+    if (after != nullptr) VMEM_TRY(driver.check(driver->cuStreamWaitEvent(stream, after, 0), "cuStreamWaitEvent"));
+  }
+  std::byte* host = host_address(transfer.slot);
+  const bool load = transfer.direction == Direction::load;
+  // The driver looks up the frame with the rights of the current context's device, whatever the stream.
+  VMEM_TRY(driver.check(driver->cuCtxPushCurrent(devices_[std::size_t(transfer.device)].context), "cuCtxPushCurrent"));
+  const CUresult queued = load ? driver->cuMemcpyHtoDAsync(transfer.frame, host, transfer.bytes, stream)
+                               : driver->cuMemcpyDtoHAsync(host, transfer.frame, transfer.bytes, stream);
+  CUcontext popped = nullptr;
+  (void)driver->cuCtxPopCurrent(&popped);
+  return driver.check(queued, load ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync");
 }
 
 Status HostTier::poll(std::vector<Completion>& completions) {
@@ -178,8 +182,8 @@ Status HostTier::poll_link(PerDevice& device, Link& link, std::vector<Completion
 }
 
 std::uint64_t HostTier::next_wanted() const {
-  for (const auto& [page_bytes, count] : asked_) {
-    if (count != 0 && pool_.can_create(page_bytes)) return page_bytes;
+  for (const std::uint64_t page_bytes : asked_) {
+    if (pool_.can_create(page_bytes)) return page_bytes;
   }
   for (const auto& [page_bytes, count] : expected_) {
     if (pool_.can_create(page_bytes) && pool_.frames(page_bytes) < count) return page_bytes;
@@ -195,9 +199,9 @@ void HostTier::grow() {
     std::uint64_t page_bytes = 0;
     changed_.wait(lock, [&] { return stopping_ || (!growth_error_ && (page_bytes = next_wanted()) != 0); });
     if (stopping_) return;
-    const bool asked = asked_[page_bytes] != 0;
     const bool made = make_one(lock, page_bytes);
-    if (made && asked_[page_bytes] != 0) --asked_[page_bytes];
+    // However often it was asked meanwhile, one slot was wanted; who finds none asks again.
+    const bool asked = asked_.erase(page_bytes) != 0;
     if (asked || !made) {
       lock.unlock();
       config_.on_ready();
@@ -218,7 +222,6 @@ bool HostTier::make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_b
   if (!made) {
     const bool out_of_memory = made.error().status == VMEM_ERROR_OUT_OF_MEMORY;
     pool_.abandon(**planned, out_of_memory);
-    asked_[page_bytes] = 0;
     if (!out_of_memory) growth_error_ = made.error();
     return false;
   }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "tiers/frame_pool.hpp"
@@ -60,6 +61,7 @@ class HostTier final : public Tier, public InPlaceTier {
   Status create_streams(PerDevice& device);
   Result<CUevent> take_event(PerDevice& device);
   Status submit_one(Transfer& transfer);
+  Status queue_copy(const Transfer& transfer, CUstream stream);
   Status poll_link(PerDevice& device, Link& link, std::vector<Completion>& completions);
   void grow();
   std::uint64_t next_wanted() const;  // page size of the next slot to make, 0: none
@@ -75,7 +77,7 @@ class HostTier final : public Tier, public InPlaceTier {
   std::condition_variable changed_;
   FramePool pool_;
   std::map<std::uint64_t, std::uint64_t> expected_;  // page size → slots wanted to exist
-  std::map<std::uint64_t, std::uint64_t> asked_;     // page size → allocations answered `later`
+  std::set<std::uint64_t> asked_;                    // page sizes of which an allocation was answered `later`
   std::optional<Error> growth_error_;
   bool stopping_ = false;
   std::thread grower_;

@@ -74,10 +74,10 @@ CUresult AddressSpace::free_reservation(std::uint64_t begin, std::size_t bytes, 
 CUresult AddressSpace::map(std::uint64_t begin, std::shared_ptr<Frame> frame, AccessSet access) {
   const std::size_t bytes = frame->bytes();
   const std::unique_lock lock(mutex_);
-  const Reservation* reservation = reservation_of(begin, bytes);
+  const auto* reservation = reservation_of(begin, bytes);
   if (!reservation || overlaps_mapping(begin, bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!protection::map(begin, bytes, frame->fd(), frame->offset(), access)) return CUDA_ERROR_OPERATING_SYSTEM;
-  mappings_[begin] = {bytes, std::move(frame), access, reservation->purpose};
+  mappings_[begin] = {bytes, std::move(frame), access, reservation->second.purpose};
   return CUDA_SUCCESS;
 }
 
@@ -85,9 +85,12 @@ CUresult AddressSpace::unmap(std::uint64_t begin, std::size_t bytes, Purpose pur
   // Frames are let go of after the lock: freeing one takes time.
   std::vector<std::shared_ptr<Frame>> freed;
   const std::unique_lock lock(mutex_);
-  if (!whole_mappings(begin, bytes, purpose)) return CUDA_ERROR_INVALID_VALUE;
+  const auto* reservation = reservation_of(begin, bytes);
+  if (!reservation || reservation->second.purpose != purpose || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (begin % granule_bytes != 0 || bytes % granule_bytes != 0 || cuts_mapping(begin, bytes))
+    return CUDA_ERROR_INVALID_VALUE;
   if (!protection::unmap(begin, bytes)) return CUDA_ERROR_OPERATING_SYSTEM;
-  auto it = mappings_.find(begin);
+  auto it = mappings_.lower_bound(begin);
   while (it != mappings_.end() && it->first < begin + bytes) {
     freed.push_back(std::move(it->second.frame));
     it = mappings_.erase(it);
@@ -98,7 +101,7 @@ CUresult AddressSpace::unmap(std::uint64_t begin, std::size_t bytes, Purpose pur
 CUresult AddressSpace::set_access(std::uint64_t begin, std::size_t bytes, const CUmemAccessDesc* descs,
                                   std::size_t count) {
   const std::unique_lock lock(mutex_);
-  if (!whole_mappings(begin, bytes, Purpose::program)) return CUDA_ERROR_INVALID_VALUE;
+  if (!covered_by_whole_mappings(begin, bytes)) return CUDA_ERROR_INVALID_VALUE;
   const auto end = mappings_.lower_bound(begin + bytes);
   for (auto it = mappings_.find(begin); it != end; ++it)
     for (std::size_t i = 0; i < count; ++i)
@@ -130,7 +133,10 @@ std::optional<MappingInfo> AddressSpace::find(std::uint64_t address) const {
   const std::shared_lock lock(mutex_);
   const auto it = mapping_at(address);
   if (it == mappings_.end()) return std::nullopt;
-  return MappingInfo{it->first, it->second.bytes, it->second.frame, it->second.access, it->second.purpose};
+  const auto& [begin, mapping] = *it;
+  const auto& [reserved_begin, reservation] = *reservation_of(begin, mapping.bytes);
+  return MappingInfo{reserved_begin, reservation.bytes, begin,          mapping.bytes,
+                     mapping.frame,  mapping.access,    mapping.purpose};
 }
 
 RangeContents AddressSpace::contents(std::uint64_t begin, std::size_t bytes) const {
@@ -138,9 +144,21 @@ RangeContents AddressSpace::contents(std::uint64_t begin, std::size_t bytes) con
   const std::shared_lock lock(mutex_);
   auto it = mapping_at(begin);
   if (it == mappings_.end()) it = mappings_.lower_bound(begin);
-  for (; it != mappings_.end() && it->first < begin + bytes; ++it)
-    (it->second.frame->location().host ? result.host : result.device) = true;
+  for (; it != mappings_.end() && it->first < begin + bytes; ++it) {
+    if (!it->second.frame->location().host) result.device = true;
+    if (it->second.access.host() != Access::none) result.host_accessible = true;
+  }
   return result;
+}
+
+bool AddressSpace::accessible(std::uint64_t begin, std::size_t bytes, int device, Access wanted) const {
+  const std::shared_lock lock(mutex_);
+  const std::uint64_t end = begin + bytes;
+  for (auto it = mapping_at(begin); begin < end; ++it) {
+    if (it == mappings_.end() || it->first > begin || !open_to(it->second, device, wanted)) return false;
+    begin = it->first + it->second.bytes;
+  }
+  return true;
 }
 
 std::optional<std::vector<Segment>> AddressSpace::segments(std::uint64_t begin, std::size_t bytes, int device,
@@ -148,9 +166,8 @@ std::optional<std::vector<Segment>> AddressSpace::segments(std::uint64_t begin, 
   std::vector<Segment> result;
   const std::shared_lock lock(mutex_);
   for (auto it = mapping_at(begin); bytes > 0; ++it) {
-    if (it == mappings_.end() || it->first > begin) return std::nullopt;
+    if (it == mappings_.end() || it->first > begin || !open_to(it->second, device, wanted)) return std::nullopt;
     const Mapping& mapping = it->second;
-    if (mapping.purpose == Purpose::program && !permits(mapping.access.device(device), wanted)) return std::nullopt;
     const std::size_t offset = begin - it->first;
     const std::size_t here = std::min(bytes, mapping.bytes - offset);
     result.push_back({mapping.frame->alias() + offset, here, mapping.frame->location(), mapping.frame});
@@ -165,12 +182,13 @@ bool AddressSpace::empty() const {
   return reservations_.empty();
 }
 
-const AddressSpace::Reservation* AddressSpace::reservation_of(std::uint64_t begin, std::size_t bytes) const {
+const std::pair<const std::uint64_t, AddressSpace::Reservation>* AddressSpace::reservation_of(std::uint64_t begin,
+                                                                                              std::size_t bytes) const {
   const auto next = reservations_.upper_bound(begin);
   if (next == reservations_.begin()) return nullptr;
-  const auto& [start, reservation] = *std::prev(next);
-  const std::size_t offset = begin - start;
-  return offset < reservation.bytes && bytes <= reservation.bytes - offset ? &reservation : nullptr;
+  const auto found = std::prev(next);
+  const std::size_t offset = begin - found->first;
+  return offset < found->second.bytes && bytes <= found->second.bytes - offset ? &*found : nullptr;
 }
 
 AddressSpace::Mappings::const_iterator AddressSpace::mapping_at(std::uint64_t address) const {
@@ -180,20 +198,32 @@ AddressSpace::Mappings::const_iterator AddressSpace::mapping_at(std::uint64_t ad
   return address - it->first < it->second.bytes ? it : mappings_.end();
 }
 
+bool AddressSpace::open_to(const Mapping& mapping, int device, Access wanted) {
+  return mapping.purpose == Purpose::heap || permits(mapping.access.device(device), wanted);
+}
+
 bool AddressSpace::overlaps_mapping(std::uint64_t begin, std::size_t bytes) const {
   if (mapping_at(begin) != mappings_.end()) return true;
   const auto next = mappings_.lower_bound(begin);
   return next != mappings_.end() && next->first < begin + bytes;
 }
 
-bool AddressSpace::whole_mappings(std::uint64_t begin, std::size_t bytes, Purpose purpose) const {
-  const Reservation* reservation = reservation_of(begin, bytes);
-  if (!reservation || reservation->purpose != purpose) return false;
+bool AddressSpace::covered_by_whole_mappings(std::uint64_t begin, std::size_t bytes) const {
   std::uint64_t position = begin;
   auto it = mappings_.find(begin);
-  for (; it != mappings_.end() && it->first == position && position < begin + bytes; ++it)
+  for (; it != mappings_.end() && it->first == position && position < begin + bytes; ++it) {
+    if (it->second.purpose != Purpose::program) return false;
     position += it->second.bytes;
+  }
   return position == begin + bytes && bytes > 0;
+}
+
+bool AddressSpace::cuts_mapping(std::uint64_t begin, std::size_t bytes) const {
+  const auto cut_at = [this](std::uint64_t address) {
+    const auto it = mapping_at(address);
+    return it != mappings_.end() && it->first != address;
+  };
+  return cut_at(begin) || cut_at(begin + bytes);
 }
 
 }  // namespace vmem::emu

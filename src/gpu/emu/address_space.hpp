@@ -9,6 +9,7 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <utility>
 #include <vector>
 
 #include "gpu/emu/cuda_api.hpp"
@@ -29,6 +30,8 @@ struct Segment {
 };
 
 struct MappingInfo {
+  std::uint64_t reservation_begin = 0;
+  std::size_t reservation_bytes = 0;
   std::uint64_t begin = 0;
   std::size_t bytes = 0;
   std::shared_ptr<Frame> frame;
@@ -39,7 +42,7 @@ struct MappingInfo {
 // What kinds of frames a range holds.
 struct RangeContents {
   bool device = false;
-  bool host = false;
+  bool host_accessible = false;  // host frames that the host may access too
 };
 
 class AddressSpace {
@@ -49,7 +52,7 @@ class AddressSpace {
   CUresult free_reservation(std::uint64_t begin, std::size_t bytes, Purpose purpose);
 
   CUresult map(std::uint64_t begin, std::shared_ptr<Frame> frame, AccessSet access = {});
-  // The range consists of whole mappings without gaps.
+  // Removes the mappings of the range, which may have gaps but must not cut a mapping in two.
   CUresult unmap(std::uint64_t begin, std::size_t bytes, Purpose purpose);
   // Replaces the access of the given locations in every mapping of the range, which must consist of whole mappings.
   CUresult set_access(std::uint64_t begin, std::size_t bytes, const CUmemAccessDesc* descs, std::size_t count);
@@ -59,8 +62,10 @@ class AddressSpace {
   bool contains(std::uint64_t address) const;  // in a reservation
   std::optional<MappingInfo> find(std::uint64_t address) const;
   RangeContents contents(std::uint64_t begin, std::size_t bytes) const;
-  // The memory behind a range, if all of it is mapped and `device` may access it so. Heap memory is open to every device's
-  // copy engine, as the driver stages such copies where devices cannot reach each other.
+  // All of it is mapped, and `device` may access it so.
+  bool accessible(std::uint64_t begin, std::size_t bytes, int device, Access wanted) const;
+  // The memory behind a range, if all of it is mapped and `device` may access it so. Heap memory is open to every
+  // device's copy engine, as the driver stages such copies where devices cannot reach each other.
   std::optional<std::vector<Segment>> segments(std::uint64_t begin, std::size_t bytes, int device, Access wanted) const;
 
   bool empty() const;
@@ -78,10 +83,13 @@ class AddressSpace {
   };
   using Mappings = std::map<std::uint64_t, Mapping>;
 
-  const Reservation* reservation_of(std::uint64_t begin, std::size_t bytes) const;
+  // The reservation that holds all of the range, or null.
+  const std::pair<const std::uint64_t, Reservation>* reservation_of(std::uint64_t begin, std::size_t bytes) const;
   Mappings::const_iterator mapping_at(std::uint64_t address) const;
+  static bool open_to(const Mapping& mapping, int device, Access wanted);
   bool overlaps_mapping(std::uint64_t begin, std::size_t bytes) const;
-  bool whole_mappings(std::uint64_t begin, std::size_t bytes, Purpose purpose) const;
+  bool covered_by_whole_mappings(std::uint64_t begin, std::size_t bytes) const;
+  bool cuts_mapping(std::uint64_t begin, std::size_t bytes) const;
 
   mutable std::shared_mutex mutex_;  // protects both maps; taken before protection's lock
   std::map<std::uint64_t, Reservation> reservations_;

@@ -9,6 +9,7 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (!status) return CUDA_ERROR_INVALID_VALUE;
+  VMEM_EMU_TRY(captures::check_status_query(*stream));
   *status = captures::status(*stream);
   return CUDA_SUCCESS;
 }

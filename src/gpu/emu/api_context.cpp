@@ -6,13 +6,21 @@ namespace {
 
 std::atomic<bool> in_forked_child{false};
 
+// Makes a device's primary context. Its handle is always the same. REQUIRES: the device's primary_mutex.
+void begin_primary(Device& device) {
+  device.primary = std::make_shared<Context>(machine().device_ref(device.ordinal));
+  if (device.primary_handle)
+    machine().contexts.insert_again(device.primary_handle, device.primary);
+  else
+    device.primary_handle = machine().contexts.insert(device.primary);
+}
+
 // Ends a device's primary context. REQUIRES: its primary_mutex.
 void end_primary(Device& device) {
   const std::shared_ptr<Context> context = std::move(device.primary);
   device.primary = nullptr;
-  device.primary_references = 0;
   Machine& m = machine();
-  m.contexts.erase(std::exchange(device.primary_handle, nullptr));
+  m.contexts.erase(device.primary_handle);
   context->destroy();
   for (const auto& range : m.pinned().erase_owned_by(context.get())) release_pinned(range);
   const auto ours = [&](const auto& object) { return object.context.get() == context.get(); };
@@ -22,23 +30,16 @@ void end_primary(Device& device) {
   m.streams.erase_if([&](const Stream& stream) { return stream.context() == context; });
   for (int owner = 0; Device* other = m.device(owner); ++owner) {
     const std::uint32_t bit = 1u << device.ordinal;
-    if (other->peer_accessors.fetch_and(~bit) & bit)
-      m.addresses().set_heap_access(owner, device.ordinal, Access::none);
+    if (other->peer_accessors.fetch_and(~bit) & bit) m.addresses().set_heap_access(owner, device.ordinal, Access::none);
   }
 }
 
 CUresult set_current(CUcontext handle, bool push) {
   VMEM_EMU_TRY(enter());
   auto& contexts = this_thread().contexts;
-  std::shared_ptr<Context> context;
-  if (handle) {
-    context = machine().contexts.find(handle);
-    if (!context) return CUDA_ERROR_INVALID_CONTEXT;
-  } else if (push) {
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
+  if (handle ? !machine().contexts.find(handle) : push) return CUDA_ERROR_INVALID_CONTEXT;
   if (!push && !contexts.empty()) contexts.pop_back();
-  if (context) contexts.push_back(std::move(context));
+  if (handle) contexts.push_back(handle);
   return CUDA_SUCCESS;
 }
 
@@ -67,16 +68,8 @@ CUresult enter(std::shared_ptr<Context>& context) {
   VMEM_EMU_TRY(enter());
   const auto& contexts = this_thread().contexts;
   if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  context = contexts.back();
-  return context->usable();
-}
-
-CUresult enter_without_context() {
-  VMEM_EMU_TRY(enter());
-  const auto& contexts = this_thread().contexts;
-  if (contexts.empty()) return CUDA_SUCCESS;
-  const CUresult usable = contexts.back()->usable();
-  return usable == CUDA_ERROR_CONTEXT_IS_DESTROYED ? CUDA_SUCCESS : usable;
+  context = machine().contexts.find(contexts.back());
+  return context ? context->usable() : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult check_unsafe_call() { return captures::check_unsafe_call(this_thread().capture_mode); }
@@ -97,10 +90,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
   Device* device = machine().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   const std::lock_guard lock(device->primary_mutex);
-  if (!device->primary) {
-    device->primary = std::make_shared<Context>(machine().device_ref(ordinal));
-    device->primary_handle = machine().contexts.insert(device->primary);
-  }
+  if (!device->primary) begin_primary(*device);
   ++device->primary_references;
   *context = device->primary_handle;
   return CUDA_SUCCESS;
@@ -111,11 +101,12 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
   Device* device = machine().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
   const std::lock_guard lock(device->primary_mutex);
-  if (!device->primary) return CUDA_ERROR_INVALID_CONTEXT;
-  if (--device->primary_references == 0) end_primary(*device);
+  if (device->primary_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (--device->primary_references == 0 && device->primary) end_primary(*device);
   return CUDA_SUCCESS;
 }
 
+// The references outlive the context.
 CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
   VMEM_EMU_TRY(enter());
   Device* device = machine().device(ordinal);
@@ -140,7 +131,7 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
   VMEM_EMU_TRY(enter());
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   const auto& contexts = this_thread().contexts;
-  *context = contexts.empty() ? nullptr : machine().contexts.handle_of(contexts.back().get());
+  *context = contexts.empty() ? nullptr : contexts.back();
   return CUDA_SUCCESS;
 }
 
@@ -151,7 +142,7 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
   VMEM_EMU_TRY(enter());
   auto& contexts = this_thread().contexts;
   if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (context) *context = machine().contexts.handle_of(contexts.back().get());
+  if (context) *context = contexts.back();
   contexts.pop_back();
   return CUDA_SUCCESS;
 }

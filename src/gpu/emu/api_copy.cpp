@@ -12,15 +12,36 @@ namespace {
 
 enum class Direction { unified, host_to_device, device_to_host, device_to_device };
 
-// The real driver crashes inside such a copy; so does this one, but says why.
+// The real driver crashes inside some copies; so does this one, but says why.
+[[noreturn]] void crash(const char* what, std::uint64_t address, std::size_t bytes, const char* advice) {
+  std::fprintf(stderr, "vmem emulated driver: %s [0x%llx, +%zu)%s\n", what, static_cast<unsigned long long>(address),
+               bytes, advice);
+  std::abort();
+}
+
 void check_mixed(std::uint64_t address, std::size_t bytes) {
   const RangeContents contents = machine().addresses().contents(address, bytes);
-  if (!contents.device || !contents.host) return;
-  std::fprintf(stderr,
-               "vmem emulated driver: a copy between the host and [0x%llx, +%zu) covers both device and HOST_NUMA memory; "
-               "the CUDA driver crashes here: split it where the location changes\n",
-               static_cast<unsigned long long>(address), bytes);
-  std::abort();
+  if (contents.device && contents.host_accessible)
+    crash(
+        "a copy between the host and", address, bytes,
+        " covers both device memory and HOST_NUMA memory that the host may access; the CUDA driver crashes here: split "
+        "it where the location changes");
+}
+
+// Memory that is not there, or not accessible, is refused when the work is queued. Where the driver has to find out
+// what an address is, it takes one that is not mapped for the host's and crashes.
+CUresult check_end(std::uint64_t address, std::size_t bytes, int device, Access wanted, Direction direction) {
+  AddressSpace& space = machine().addresses();
+  if (!space.contains(address) || space.accessible(address, bytes, device, wanted)) return CUDA_SUCCESS;
+  if (direction == Direction::unified && !space.find(address))
+    crash("a copy names", address, bytes,
+          ", where nothing is mapped; the CUDA driver takes it for host memory and crashes");
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult check_ends(const Transfer& transfer, Direction direction) {
+  VMEM_EMU_TRY(check_end(transfer.target, transfer.bytes, transfer.target_device, Access::read_write, direction));
+  return check_end(transfer.source, transfer.bytes, transfer.source_device, Access::read, direction);
 }
 
 void check_mixed(const Transfer& transfer, Direction direction) {
@@ -54,9 +75,9 @@ CUresult copy(Transfer transfer, Direction direction, CUstream handle, const Con
   };
   transfer.target_device = device_of(target_context);
   transfer.source_device = device_of(source_context);
-  VMEM_EMU_TRY(submit(stream, [context = stream->context(), transfer] {
-    run_transfer(*context, transfer, FixedCost::charged);
-  }));
+  VMEM_EMU_TRY(check_ends(transfer, direction));
+  VMEM_EMU_TRY(submit(
+      stream, [context = stream->context(), transfer] { run_transfer(*context, transfer, FixedCost::charged); }));
   return is_pageable(transfer) ? finish_pageable(*stream) : CUDA_SUCCESS;
 }
 
@@ -68,7 +89,9 @@ CUresult fill(CUdeviceptr target, std::uint32_t value, unsigned value_bytes, std
   if (target == 0 || target % value_bytes != 0 || bytes / value_bytes != count) return CUDA_ERROR_INVALID_VALUE;
   if (reach_of(target) == Reach::pageable) return CUDA_ERROR_INVALID_VALUE;
   const RangeContents contents = machine().addresses().contents(target, bytes);
-  if (contents.device && contents.host) return CUDA_ERROR_INVALID_VALUE;
+  if (contents.device && contents.host_accessible) return CUDA_ERROR_INVALID_VALUE;
+  const int device = stream->context()->device().ordinal;
+  VMEM_EMU_TRY(check_end(target, bytes, device, Access::read_write, Direction::host_to_device));
   return submit(stream, [context = stream->context(), target, value, value_bytes, bytes] {
     run_fill(*context, target, value, value_bytes, bytes);
   });
@@ -136,6 +159,7 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, std::siz
     if (sizes[i] == 0 || targets[i] == 0 || sources[i] == 0) return CUDA_ERROR_INVALID_VALUE;
     transfers.push_back({targets[i], sources[i], sizes[i], device, device});
     check_mixed(transfers.back(), Direction::unified);
+    VMEM_EMU_TRY(check_ends(transfers.back(), Direction::unified));
     synchronous = synchronous || is_pageable(transfers.back());
   }
   // The point of a batch is that its copies share the fixed cost.

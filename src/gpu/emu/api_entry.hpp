@@ -16,7 +16,7 @@ struct ThreadState {
   ThreadState(const ThreadState&) = delete;
   ThreadState& operator=(const ThreadState&) = delete;
 
-  std::vector<std::shared_ptr<Context>> contexts;  // the stack of current contexts
+  std::vector<CUcontext> contexts;  // the stack of current contexts
   std::map<const Context*, std::shared_ptr<Stream>> per_thread_streams;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 };
@@ -28,12 +28,12 @@ void release_pinned(const PinnedRanges::Range& range);
 // The driver does not survive fork: in the child every call fails.
 void mark_forked_child();
 
-// Each returns what the entry point must return at once, unless it is CUDA_SUCCESS.
-CUresult enter();                                      // initialised
-CUresult enter(std::shared_ptr<Context>& context);     // and a usable context is current
-CUresult enter_without_context();                      // and the current context, if there is one, has no fault
+// Each returns what the entry point must return at once, unless it is CUDA_SUCCESS. As on the real driver, virtual
+// memory management needs no context and goes on after a fault, and work on a stream needs no current context.
+CUresult enter();                                                  // initialised
+CUresult enter(std::shared_ptr<Context>& context);                 // and a usable context is current
 CUresult enter(CUstream handle, std::shared_ptr<Stream>& stream);  // and the stream exists in a usable context
-CUresult check_unsafe_call();                          // no capture forbids it
+CUresult check_unsafe_call();                                      // no capture forbids it
 
 // Queues work on a stream, or counts it in the stream's capture.
 CUresult submit(const std::shared_ptr<Stream>& stream, Work work);
@@ -41,8 +41,7 @@ CUresult submit(const std::shared_ptr<Stream>& stream, Work work);
 }  // namespace vmem::emu
 
 // Returns from the entry point unless `call` succeeds.
-#define VMEM_EMU_TRY(call)                                                              \
-  do {                                                                                  \
-    if (const CUresult vmem_emu_result = (call); vmem_emu_result != CUDA_SUCCESS) \
-      return vmem_emu_result;                                                           \
+#define VMEM_EMU_TRY(call)                                                                                \
+  do {                                                                                                    \
+    if (const CUresult vmem_emu_result = (call); vmem_emu_result != CUDA_SUCCESS) return vmem_emu_result; \
   } while (false)

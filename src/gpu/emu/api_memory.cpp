@@ -1,4 +1,5 @@
-// Memory that the driver maps itself: cuMemAlloc, the stream-ordered pool, pinned host memory; and questions about pointers.
+// Memory that the driver maps itself: cuMemAlloc, the stream-ordered pool, pinned host memory; and questions about
+// pointers.
 #include <sys/mman.h>
 
 #include "gpu/emu/api_entry.hpp"
@@ -14,32 +15,51 @@ std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / p
 struct PointerInfo {
   bool host = false;
   int device = 0;
-  std::uint64_t begin = 0;  // of the allocation
-  std::size_t bytes = 0;
+  std::uint64_t range_begin = 0;  // of the allocation; of the whole reservation for memory that the program maps
+  std::size_t range_bytes = 0;
+  std::uint64_t mapping_begin = 0;
+  std::size_t mapping_bytes = 0;
+  bool host_accessible = false;
   std::uint64_t buffer_id = 0;
   bool exportable = false;
+  CUcontext context = nullptr;  // memory that the program maps belongs to none
 };
 
 bool describe_mapped(std::uint64_t address, PointerInfo& info) {
   const auto mapping = machine().addresses().find(address);
   if (!mapping) return false;
   const Location home = mapping->frame->location();
-  info = {home.host, home.host ? 0 : home.id, mapping->begin, mapping->bytes, mapping->frame->id(),
-          mapping->frame->exportable()};
+  info = {.host = home.host,
+          .device = home.host ? 0 : home.id,
+          .range_begin = mapping->reservation_begin,
+          .range_bytes = mapping->reservation_bytes,
+          .mapping_begin = mapping->begin,
+          .mapping_bytes = mapping->bytes,
+          .host_accessible = mapping->access.host() != Access::none,
+          .buffer_id = mapping->frame->id(),
+          .exportable = mapping->frame->exportable()};
   if (mapping->purpose == Purpose::program) return true;
   const Device* device = machine().device(home.id);
   const std::shared_ptr<Context> context = device ? device->primary_context() : nullptr;
   const Heap::Range range = context ? context->heap().find(address) : Heap::Range{};
   if (range.bytes == 0) return false;  // the free part of a slab
-  info.begin = range.begin;
-  info.bytes = range.bytes;
+  info.range_begin = range.begin;
+  info.range_bytes = range.bytes;
+  info.context = machine().contexts.handle_of(context.get());
   return true;
 }
 
 bool describe_pinned(std::uint64_t address, PointerInfo& info) {
   const auto range = machine().pinned().find(address);
   if (range.bytes == 0) return false;
-  info = {true, 0, range.begin, range.bytes, range.begin, false};
+  info = {.host = true,
+          .range_begin = range.begin,
+          .range_bytes = range.bytes,
+          .mapping_begin = range.begin,
+          .mapping_bytes = range.bytes,
+          .host_accessible = true,
+          .buffer_id = range.begin,
+          .context = machine().contexts.handle_of(range.owner)};
   return true;
 }
 
@@ -50,19 +70,26 @@ CUresult answer(const PointerInfo& info, CUpointer_attribute attribute, std::uin
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && !info.host) return CUDA_ERROR_INVALID_VALUE;
+      if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER && !info.host_accessible) return CUDA_ERROR_INVALID_VALUE;
       *static_cast<std::uint64_t*>(data) = address;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      *static_cast<CUcontext*>(data) = info.context;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       *static_cast<int*>(data) = info.device;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      *static_cast<std::uint64_t*>(data) = info.begin;
+      *static_cast<std::uint64_t*>(data) = info.range_begin;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *static_cast<std::size_t*>(data) = info.range_bytes;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      *static_cast<std::uint64_t*>(data) = info.mapping_begin;
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      *static_cast<std::size_t*>(data) = info.bytes;
+      *static_cast<std::size_t*>(data) = info.mapping_bytes;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       *static_cast<unsigned long long*>(data) = info.buffer_id;
@@ -128,6 +155,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream handl
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (!address) return CUDA_ERROR_INVALID_VALUE;
+  if (!stream->capturing) VMEM_EMU_TRY(check_unsafe_call());
   if (const auto captured = captures::intercept_operation(*stream)) {
     // A graph would own the memory, and nothing here launches graphs.
     return *captured == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : *captured;
@@ -157,8 +185,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
 CUresult cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
-  constexpr unsigned known =
-      CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
+  constexpr unsigned known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
   if (!pointer || bytes == 0 || (flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
   VMEM_EMU_TRY(check_unsafe_call());
   PhysicalMemory& host = machine().host_memory();
@@ -175,22 +202,24 @@ CUresult cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
 
 // Waits for all work, as the driver does: some of it may still copy from or to this memory.
 CUresult cuMemFreeHost(void* pointer) {
-  std::shared_ptr<Context> context;
-  VMEM_EMU_TRY(enter(context));
+  VMEM_EMU_TRY(enter());
+  if (!this_thread().contexts.empty()) {
+    std::shared_ptr<Context> context;
+    VMEM_EMU_TRY(enter(context));
+  }
   VMEM_EMU_TRY(check_unsafe_call());
   if (machine().pinned().find(reinterpret_cast<std::uint64_t>(pointer)).bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   machine().synchronize_all();
   const auto range = machine().pinned().erase(reinterpret_cast<std::uint64_t>(pointer), false);
   if (range.bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   release_pinned(range);
-  return context->usable();
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemHostRegister(void* pointer, std::size_t bytes, unsigned flags) {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
-  constexpr unsigned known =
-      CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
+  constexpr unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
   const auto begin = reinterpret_cast<std::uint64_t>(pointer);
   if (begin == 0 || bytes == 0 || (flags & ~known)) return CUDA_ERROR_INVALID_VALUE;
   if (machine().addresses().contains(begin)) return CUDA_ERROR_INVALID_VALUE;
@@ -222,11 +251,9 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* pointer, unsigned
 }
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
-  std::shared_ptr<Context> context;
-  VMEM_EMU_TRY(enter(context));
+  VMEM_EMU_TRY(enter());
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   PointerInfo info;
   if (!describe_mapped(address, info) && !describe_pinned(address, info)) return CUDA_ERROR_INVALID_VALUE;
-  if (info.host) info.device = context->device().ordinal;
   return answer(info, attribute, address, data);
 }

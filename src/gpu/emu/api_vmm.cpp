@@ -1,7 +1,9 @@
 // Virtual memory management: reserve, create, map, access, export.
+#include <fcntl.h>
 #include <unistd.h>
 
-#include <fcntl.h>
+#include <cstdio>
+#include <cstdlib>
 
 #include "gpu/emu/api_entry.hpp"
 
@@ -53,7 +55,8 @@ CUresult check_reach(std::uint64_t begin, std::size_t bytes, const CUmemAccessDe
     if (!mapping) return CUDA_ERROR_INVALID_VALUE;
     const Location home = mapping->frame->location();
     for (std::size_t i = 0; i < count; ++i) {
-      if (descs[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || home.host || home.id == descs[i].location.id) continue;
+      if (descs[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || home.host || home.id == descs[i].location.id)
+        continue;
       const Device* device = machine().device(descs[i].location.id);
       // Memory imported from a process whose machine has more devices counts as connected.
       if (machine().device(home.id) && !device->to_peer[static_cast<std::size_t>(home.id)])
@@ -62,6 +65,20 @@ CUresult check_reach(std::uint64_t begin, std::size_t bytes, const CUmemAccessDe
     position = mapping->begin + mapping->bytes;
   }
   return CUDA_SUCCESS;
+}
+
+// The real driver takes a mapping away for a moment while it changes its access, so a kernel that uses the page then
+// faults, now and then, whichever way the access changes (H200, driver 580: once in 5 to 50 changes under a kernel that
+// reads all the time). This driver says so every time.
+void check_unused(const char* call, std::uint64_t begin, std::size_t bytes) {
+  const char* kernel = protection::kernel_using(begin, bytes);
+  if (!kernel) return;
+  std::fprintf(
+      stderr,
+      "vmem emulated driver: %s changes [0x%llx, +%zu) while kernel '%s' is using it: on a GPU the kernel faults; "
+      "wait for the work that uses the memory first\n",
+      call, static_cast<unsigned long long>(begin), bytes, kernel);
+  std::abort();
 }
 
 }  // namespace
@@ -78,7 +95,7 @@ CUresult cuMemGetAllocationGranularity(std::size_t* granularity, const CUmemAllo
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment, CUdeviceptr hint,
                              unsigned long long flags) {
-  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(enter());
   if (!machine().config().vmm) return CUDA_ERROR_NOT_SUPPORTED;
   if (!address || bytes == 0 || !whole_granules(bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (alignment & (alignment - 1)) return CUDA_ERROR_INVALID_VALUE;
@@ -90,13 +107,13 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t bytes, std::size_
 }
 
 CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes) {
-  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(enter());
   return machine().addresses().free_reservation(address, bytes, Purpose::program);
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties,
                      unsigned long long flags) {
-  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(enter());
   if (!handle || bytes == 0 || !whole_granules(bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   VMEM_EMU_TRY(check_properties(properties));
   const Location location{is_host(properties->location), properties->location.id};
@@ -113,13 +130,13 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(enter());
   return machine().frames.erase(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(enter());
   if (offset != 0 || flags != 0 || !whole_granules(address)) return CUDA_ERROR_INVALID_VALUE;
   auto frame = machine().frames.find(handle);
   if (!frame || frame->bytes() != bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -127,19 +144,21 @@ CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset, CU
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
-  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(enter());
+  check_unused("cuMemUnmap", address, bytes);
   return machine().addresses().unmap(address, bytes, Purpose::program);
 }
 
 CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* descs, std::size_t count) {
-  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(enter());
   VMEM_EMU_TRY(check_descs(descs, count));
   VMEM_EMU_TRY(check_reach(address, bytes, descs, count));
+  check_unused("cuMemSetAccess", address, bytes);
   return machine().addresses().set_access(address, bytes, descs, count);
 }
 
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
-  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(enter());
   if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
   if (location->type != CU_MEM_LOCATION_TYPE_HOST) VMEM_EMU_TRY(check_location(*location));
   const auto mapping = machine().addresses().find(address);
@@ -151,7 +170,7 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
-  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(enter());
   const auto frame = machine().frames.find(handle);
   if (!properties || !frame) return CUDA_ERROR_INVALID_VALUE;
   *properties = {};
@@ -164,7 +183,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
 
 CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                       unsigned long long flags) {
-  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(enter());
   const auto frame = machine().frames.find(handle);
   if (!out || flags != 0 || !frame) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !frame->exportable()) return CUDA_ERROR_INVALID_VALUE;
@@ -176,7 +195,7 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
                                         CUmemAllocationHandleType type) {
-  VMEM_EMU_TRY(enter_without_context());
+  VMEM_EMU_TRY(enter());
   if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   auto frame = Frame::import(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)));
   if (!frame) return CUDA_ERROR_INVALID_VALUE;

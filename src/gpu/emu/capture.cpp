@@ -31,13 +31,17 @@ CUresult invalidate(Capture& capture, CUresult reason) {
   return reason;
 }
 
+bool concerns_legacy(const Capture& capture, const Stream& legacy) {
+  for (const auto& [stream, branch] : capture.branches)
+    if (!stream->non_blocking() && stream->context() == legacy.context()) return true;
+  return false;
+}
+
 // The legacy stream waits for blocking streams, so work on it would depend on their captures.
 CUresult check_legacy(const Stream& legacy) {
   CUresult result = CUDA_SUCCESS;
   for (const auto& capture : active_captures())
-    for (const auto& [stream, branch] : capture->branches)
-      if (!stream->non_blocking() && stream->context() == legacy.context())
-        result = invalidate(*capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    if (concerns_legacy(*capture, legacy)) result = invalidate(*capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   return result;
 }
 
@@ -74,6 +78,7 @@ void detach_all(const std::shared_ptr<Capture>& capture) {
     branch.stream->capture = nullptr;
   }
   capture->branches.clear();
+  capture->ended = true;  // for events that still refer to it
   std::erase(active_captures(), capture);
   active_count.fetch_sub(1, std::memory_order_acq_rel);
 }
@@ -111,7 +116,6 @@ CUresult end(Stream& stream, std::shared_ptr<Graph>& graph) {
   for (const auto& [key, branch] : capture->branches) operations += branch.operations;
   detach_all(capture);
   if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  capture->invalid = true;  // for events that still refer to it
   if (unjoined) return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
   graph = std::make_shared<Graph>(Graph{operations});
   return CUDA_SUCCESS;
@@ -122,6 +126,14 @@ CUstreamCaptureStatus status(const Stream& stream) {
   const std::lock_guard lock(captures_mutex());
   if (!stream.capture) return CU_STREAM_CAPTURE_STATUS_NONE;
   return stream.capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+CUresult check_status_query(const Stream& stream) {
+  if (!stream.legacy() || nothing_captures()) return CUDA_SUCCESS;
+  const std::lock_guard lock(captures_mutex());
+  for (const auto& capture : active_captures())
+    if (concerns_legacy(*capture, stream)) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  return CUDA_SUCCESS;
 }
 
 void abandon(Stream& stream) {
@@ -146,9 +158,6 @@ std::optional<CUresult> intercept_record(Stream& stream, Event& event) {
   if (nothing_captures()) return std::nullopt;
   const std::lock_guard lock(captures_mutex());
   const std::shared_ptr<Capture> capture = stream.capture;
-  // Seen on the real driver: another thread that records on a capturing stream ends the capture, whatever its mode.
-  if (capture && capture->thread != std::this_thread::get_id())
-    return invalidate(*capture, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   const auto result = intercept_locked(stream);
   if (!result || *result != CUDA_SUCCESS) return result;
   auto record = std::make_shared<Record>();
@@ -177,9 +186,9 @@ CUresult check_unsafe_call(CUstreamCaptureMode thread_mode) {
   const std::lock_guard lock(captures_mutex());
   for (const auto& capture : active_captures()) {
     const bool own = capture->thread == std::this_thread::get_id();
-    const bool concerned = own ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
-                               : thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL &&
-                                     capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    const bool concerned =
+        own ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED
+            : thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (concerned) result = invalidate(*capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   }
   return result;
@@ -188,13 +197,14 @@ CUresult check_unsafe_call(CUstreamCaptureMode thread_mode) {
 CUresult check_query(Stream& stream) {
   if (nothing_captures()) return CUDA_SUCCESS;
   const std::lock_guard lock(captures_mutex());
+  if (stream.legacy()) return check_legacy(stream);
   return stream.capture ? invalidate(*stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) : CUDA_SUCCESS;
 }
 
 CUresult check_query(const Record* record) {
   if (!record || !record->capture) return CUDA_SUCCESS;
   const std::lock_guard lock(captures_mutex());
-  return invalidate(*record->capture, CUDA_ERROR_CAPTURED_EVENT);
+  return record->capture->ended ? CUDA_ERROR_INVALID_VALUE : invalidate(*record->capture, CUDA_ERROR_CAPTURED_EVENT);
 }
 
 }  // namespace vmem::emu::captures

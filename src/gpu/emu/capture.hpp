@@ -1,6 +1,6 @@
-// Stream capture: work on a capturing stream is counted, not run. Other streams join by waiting for an event recorded on a
-// capturing one, and must be waited for by the origin before the capture ends. Calls that could depend on unfinished work
-// (queries, synchronisation, allocation) end other threads' captures, as the modes say.
+// Stream capture: work on a capturing stream is counted, not run. Other streams join by waiting for an event recorded
+// on a capturing one, and must be waited for by the origin before the capture ends. Calls that could depend on
+// unfinished work (queries, synchronisation, allocation) end other threads' captures, as the modes say.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,7 @@ struct Capture {
   std::thread::id thread;
   const Stream* origin = nullptr;
   bool invalid = false;
+  bool ended = false;
   std::map<const Stream*, Branch> branches;
 };
 
@@ -37,18 +38,21 @@ namespace captures {
 CUresult begin(Stream& stream, CUstreamCaptureMode mode);
 CUresult end(Stream& stream, std::shared_ptr<Graph>& graph);
 CUstreamCaptureStatus status(const Stream& stream);
+// Asking whether the legacy stream captures has an answer only while no blocking stream of its context does.
+CUresult check_status_query(const Stream& stream);
 // The stream is about to be destroyed: a capture that it takes part in is over.
 void abandon(Stream& stream);
 
-// Every operation on a stream asks first. A value: the call is over with this result (the stream captures, or is the legacy
-// stream while a blocking stream of its context captures). Nothing: run it.
+// Every operation on a stream asks first. A value: the call is over with this result (the stream captures, or is the
+// legacy stream while a blocking stream of its context captures). Nothing: run it.
 std::optional<CUresult> intercept_operation(Stream& stream);
 std::optional<CUresult> intercept_record(Stream& stream, Event& event);
 std::optional<CUresult> intercept_wait(Stream& stream, const Record* record);
 
 // Asked by calls that are unsafe while a capture is going on; anything but success is the call's result.
 CUresult check_unsafe_call(CUstreamCaptureMode thread_mode);
-// Synchronising with, or asking about, a capturing stream or an event recorded on one fails and ends the capture.
+// Synchronising with, or asking about, a capturing stream or an event recorded on one fails and ends the capture. So
+// does the same with the legacy stream while a blocking stream captures.
 CUresult check_query(Stream& stream);
 CUresult check_query(const Record* record);
 

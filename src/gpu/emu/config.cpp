@@ -11,7 +11,8 @@ namespace {
 std::optional<double> parse_number(std::string_view text) {
   double value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc() || end != text.data() + text.size() || !(value >= 0) || !std::isfinite(value)) return std::nullopt;
+  if (code != std::errc() || end != text.data() + text.size() || !(value >= 0) || !std::isfinite(value))
+    return std::nullopt;
   return value;
 }
 

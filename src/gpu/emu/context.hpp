@@ -1,5 +1,5 @@
-// A device's primary context: its streams, its fault, its cuMemAlloc memory. A reset ends the context for good; retaining the
-// device again makes a new one with a new handle, so that stale handles are always recognised.
+// A device's primary context: its streams, its fault, its cuMemAlloc memory. A reset ends the context for good;
+// retaining the device again makes a new one under the same handle, which is then current where the old one was.
 #pragma once
 
 #include <atomic>
@@ -35,8 +35,8 @@ class Context : public std::enable_shared_from_this<Context> {
   std::shared_ptr<Stream> legacy_stream();
   void forget_stream(const Stream* stream);
 
-  // Queues work with what the default stream's implicit synchronisation asks for: work on the legacy stream waits for all
-  // earlier work on blocking streams, and theirs for all earlier work on it.
+  // Queues work with what the default stream's implicit synchronisation asks for: work on the legacy stream waits for
+  // all earlier work on blocking streams, and theirs for all earlier work on it.
   std::uint64_t submit(Stream& stream, Work work, AfterFault after_fault = AfterFault::skip);
   // Runs `work` at once if nothing that it would have to wait for is unfinished; otherwise queues it.
   void submit_or_run(Stream& stream, const std::function<void()>& work);

@@ -54,9 +54,8 @@ void run_transfer(Context& context, const Transfer& transfer, FixedCost fixed_co
     const Segment &target = (*targets)[t], &source = (*sources)[s];
     const std::size_t bytes = std::min(target.bytes - t_offset, source.bytes - s_offset);
     const Path path = path_between(source.location, target.location);
-    vmem::emu::transfer(path.link, path.shared, bytes, std::exchange(fixed, {}), [&] {
-      std::memmove(target.data + t_offset, source.data + s_offset, bytes);
-    });
+    vmem::emu::transfer(path.link, path.shared, bytes, std::exchange(fixed, {}),
+                        [&] { std::memmove(target.data + t_offset, source.data + s_offset, bytes); });
     done += bytes;
     t_offset += bytes;
     s_offset += bytes;

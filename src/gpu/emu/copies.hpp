@@ -1,4 +1,5 @@
-// Moving bytes between addresses: what lies behind them, which link the bytes take, and what happens when there is nothing.
+// Moving bytes between addresses: what lies behind them, which link the bytes take, and what happens when there is
+// nothing.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +17,7 @@ struct Transfer {
   int source_device = 0;
 };
 
-// Both run on a stream's worker. An address that is not mapped, or not accessible, is a fault of the context.
+// Both run on a stream's worker. An address that is by then not mapped, or not accessible, is a fault of the context.
 enum class FixedCost { charged, waived };
 void run_transfer(Context& context, const Transfer& transfer, FixedCost fixed_cost);
 void run_fill(Context& context, std::uint64_t target, std::uint32_t value, unsigned value_bytes, std::size_t bytes);

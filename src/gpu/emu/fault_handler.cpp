@@ -14,12 +14,8 @@
 namespace vmem::emu {
 namespace {
 
-struct RunningKernel {
-  const char* name;  // null: the thread runs no kernel
-  int device;
-};
 // Read in a signal handler on any thread, so its storage must not be allocated at first use.
-[[gnu::tls_model("initial-exec")]] thread_local RunningKernel running_kernel{nullptr, 0};
+[[gnu::tls_model("initial-exec")]] thread_local protection::RunningKernel running_kernel;
 
 struct sigaction previous_segv, previous_bus;
 
@@ -92,7 +88,7 @@ void describe(Line& line, const protection::FaultReport& report, const char* who
 }
 
 void end_process(int signal) {
-  struct sigaction standard {};
+  struct sigaction standard{};
   standard.sa_handler = SIG_DFL;
   sigaction(signal, &standard, nullptr);  // returning repeats the access, which now ends the process
 }
@@ -100,7 +96,7 @@ void end_process(int signal) {
 // True: the access may be repeated.
 bool handle_kernel_fault(int signal, std::uint64_t address, bool write) {
   protection::FaultReport report;
-  if (signal == SIGSEGV) report = protection::resolve_kernel_fault(address, write, running_kernel.device);
+  if (signal == SIGSEGV) report = protection::resolve_kernel_fault(address, write, running_kernel);
   if (report.fault == protection::Fault::resolved) return true;
   Line line;
   line << "vmem emulated driver: kernel '" << running_kernel.name << "' on device ";
@@ -148,7 +144,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 }  // namespace
 
 void install_fault_handler() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigemptyset(&action.sa_mask);
@@ -156,14 +152,11 @@ void install_fault_handler() {
   sigaction(SIGBUS, &action, &previous_bus);
 }
 
-KernelScope::KernelScope(const char* name, int device) {
-  protection::kernel_begins();
-  running_kernel = {name, device};
-}
+KernelScope::KernelScope(const char* name, int device) { running_kernel = {name, device}; }
 
 KernelScope::~KernelScope() {
+  protection::kernel_ends(running_kernel);
   running_kernel.name = nullptr;
-  protection::kernel_ends();
 }
 
 }  // namespace vmem::emu

@@ -52,7 +52,7 @@ ExportedFrames& exported_frames() {
 }
 
 std::pair<dev_t, ino_t> inode_of(int fd) {
-  struct stat info {};
+  struct stat info{};
   fstat(fd, &info);
   return {info.st_dev, info.st_ino};
 }
@@ -97,13 +97,14 @@ bool Frame::open_own(const char* name) {
 
 std::shared_ptr<Frame> Frame::import(int fd) {
   Location location;
-  struct stat info {};
+  struct stat info{};
   if (!read_location(fd, location) || fstat(fd, &info) != 0 || info.st_size <= 0) return nullptr;
   const int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (own < 0) return nullptr;
   std::shared_ptr<Frame> frame(new Frame(nullptr, location, static_cast<std::size_t>(info.st_size)));
   if (!frame->adopt(own)) return nullptr;
-  // Declared after `frame`: a frame that turns out to be known already must die after the lock, which its end takes again.
+  // Declared after `frame`: a frame that turns out to be known already must die after the lock, which its end takes
+  // again.
   auto& exported = exported_frames();
   const std::lock_guard lock(exported.mutex);
   auto& entry = exported.frames[{info.st_dev, info.st_ino}];
@@ -115,7 +116,8 @@ std::shared_ptr<Frame> Frame::import(int fd) {
 std::shared_ptr<Frame> PhysicalMemory::create(std::size_t bytes, Location location, bool exportable) {
   if (!charge(bytes)) return nullptr;
   std::shared_ptr<Frame> frame(new Frame(shared_from_this(), location, bytes));
-  // The arena is twice the budget, so that holes between frames seldom matter; when they do, a frame gets its own memfd.
+  // The arena is twice the budget, so that holes between frames seldom matter; when they do, a frame gets its own
+  // memfd.
   if (!exportable && take_range(bytes, frame->offset_)) {
     frame->fd_ = arena_fd_;
     frame->alias_ = arena_ + frame->offset_;

@@ -1,7 +1,8 @@
-// Physical memory: budgets, and the frames taken out of them. A device's ordinary frames are ranges of one sparse memfd, whose
-// whole extent is mapped once (the alias): copies go through the alias, so they depend neither on where a frame is mapped
-// nor on the access granted there, and one file descriptor and one mapping serve all frames. A frame that may be exported to
-// another process has a memfd of its own, because its memory must live until the last importer lets go.
+// Physical memory: budgets, and the frames taken out of them. A device's ordinary frames are ranges of one sparse
+// memfd, whose whole extent is mapped once (the alias): copies go through the alias, so they depend neither on where a
+// frame is mapped nor on the access granted there, and one file descriptor and one mapping serve all frames. A frame
+// that may be exported to another process has a memfd of its own, because its memory must live until the last importer
+// lets go.
 #pragma once
 
 #include <sys/types.h>

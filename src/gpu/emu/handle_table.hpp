@@ -1,4 +1,4 @@
-// Handles given to the program. Their values are never used again, so a stale handle is always recognised.
+// Handles given to the program. Their values are not used again for other objects, so a stale handle is recognised.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,12 @@ class HandleTable {
     const std::uint64_t value = (last_ += 16);
     objects_.emplace(value, std::move(object));
     return to_handle(value);
+  }
+
+  // Gives an object a handle that its predecessor had.
+  void insert_again(Handle handle, std::shared_ptr<T> object) {
+    const std::unique_lock lock(mutex_);
+    objects_.emplace(to_value(handle), std::move(object));
   }
 
   std::shared_ptr<T> find(Handle handle) const {

@@ -1,6 +1,6 @@
-// cuMemAlloc memory of one context. Large allocations have frames of their own; small ones share 2 MiB slabs. Stream-ordered
-// frees keep the memory cached for later stream-ordered allocations of about the same size, until somebody synchronises or
-// memory runs out, as the default pool does.
+// cuMemAlloc memory of one context. Large allocations have frames of their own; small ones share 2 MiB slabs.
+// Stream-ordered frees keep the memory cached for later stream-ordered allocations of about the same size, until
+// somebody synchronises or memory runs out, as the default pool does.
 #pragma once
 
 #include <atomic>

@@ -57,8 +57,8 @@ std::unique_ptr<Launch> Launch::make(std::shared_ptr<const Kernel> kernel, void*
   return launch;
 }
 
-// A parameter buffer is laid out like a struct. The alignment of a parameter is not registered; the largest power of two
-// that divides its size, up to 16, is what scalars, pointers and vector types have.
+// A parameter buffer is laid out like a struct. The alignment of a parameter is not registered; the largest power of
+// two that divides its size, up to 16, is what scalars, pointers and vector types have.
 bool Launch::copy_buffer(void** extra) {
   const std::byte* buffer = nullptr;
   std::size_t buffer_bytes = 0;

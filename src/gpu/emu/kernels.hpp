@@ -1,4 +1,5 @@
-// Kernels: host functions registered by name, the modules and functions that refer to them, and one launch's parameters.
+// Kernels: host functions registered by name, the modules and functions that refer to them, and one launch's
+// parameters.
 #pragma once
 
 #include <cstddef>

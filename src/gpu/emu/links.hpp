@@ -1,5 +1,5 @@
-// The links between memories, as far as their speed is concerned: a copy keeps its link busy for as long as its bytes take at
-// the link's rate, and copies on one link follow each other.
+// The links between memories, as far as their speed is concerned: a copy keeps its link busy for as long as its bytes
+// take at the link's rate, and copies on one link follow each other.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  // A transfer that could begin at `start`: claims the link behind the transfers it already has and returns when this one
-  // is over.
+  // A transfer that could begin at `start`: claims the link behind the transfers it already has and returns when this
+  // one is over.
   Clock::time_point occupy(Clock::time_point start, std::size_t bytes, Clock::duration fixed);
   // The transfer took longer than claimed (the memory itself is slower than the link).
   void extend(Clock::time_point end);
@@ -28,8 +28,8 @@ class Link {
   Clock::time_point busy_until_{};
 };
 
-// Runs `move` (which moves the bytes) on up to two links at once (a direction, and what both directions share) and returns
-// when the slower of the move and the links is done.
+// Runs `move` (which moves the bytes) on up to two links at once (a direction, and what both directions share) and
+// returns when the slower of the move and the links is done.
 template <class Move>
 void transfer(Link* link, Link* shared, std::size_t bytes, Link::Clock::duration fixed, Move move);
 

@@ -110,7 +110,9 @@ CUresult Machine::initialize() {
 bool Machine::configure(const char* spec, std::string& error) {
   const std::lock_guard lock(setup_mutex_);
   if (initialized_ && in_use()) {
-    error = "emulated driver: contexts, allocations or reservations are in use; configure before them or after they are gone";
+    error =
+        "emulated driver: contexts, allocations or reservations are in use; configure before them or after they are "
+        "gone";
     return false;
   }
   if (!read_config(spec ? spec : "", error)) return false;
@@ -127,9 +129,7 @@ void Machine::build() {
   host_memory_ = std::make_shared<PhysicalMemory>(config_.host_bytes);
 }
 
-bool Machine::in_use() const {
-  return !contexts.empty() || !frames.empty() || !addresses_.empty() || !pinned_.empty();
-}
+bool Machine::in_use() const { return !contexts.empty() || !frames.empty() || !addresses_.empty() || !pinned_.empty(); }
 
 void Machine::synchronize_all() const {
   for (const auto& device : devices_)

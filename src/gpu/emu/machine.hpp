@@ -1,5 +1,5 @@
-// The emulated machine: its devices, host memory and address space, and the handles that the program holds. One per process,
-// never destroyed, because stream workers outlive static destructors.
+// The emulated machine: its devices, host memory and address space, and the handles that the program holds. One per
+// process, never destroyed, because stream workers outlive static destructors.
 #pragma once
 
 #include <array>
@@ -53,14 +53,14 @@ class PinnedRanges {
  public:
   struct Range {
     std::uint64_t begin = 0;
-    std::size_t bytes = 0;  // as asked for
+    std::size_t bytes = 0;    // as asked for
     bool registered = false;  // by cuMemHostRegister; otherwise allocated here
     const Context* owner = nullptr;
   };
-  bool insert(const Range& range);  // false: overlaps another
+  bool insert(const Range& range);                    // false: overlaps another
   Range erase(std::uint64_t begin, bool registered);  // 0 bytes: there is none
   std::vector<Range> erase_owned_by(const Context* owner);
-  Range find(std::uint64_t address) const;            // 0 bytes: there is none
+  Range find(std::uint64_t address) const;  // 0 bytes: there is none
   bool empty() const;
 
  private:

@@ -28,7 +28,8 @@ CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuui
   const bool new_enough = version >= 12000;
   *function = known && new_enough ? found->second : nullptr;
   if (status)
-    *status = !known ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
-                     : new_enough ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
+    *status = !known       ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
+              : new_enough ? CU_GET_PROC_ADDRESS_SUCCESS
+                           : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

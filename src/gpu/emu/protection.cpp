@@ -19,7 +19,8 @@ Access AccessSet::any_device() const {
 namespace protection {
 namespace {
 
-// A granule's word: 0 when nothing is mapped; otherwise access, the mapping's first granule, and whether a fault opened it.
+// A granule's word: 0 when nothing is mapped; otherwise access, the mapping's first granule, and whether a fault opened
+// it.
 constexpr unsigned first_granule_shift = 34;
 constexpr std::uint64_t first_granule_mask = (std::uint64_t{1} << 26) - 1;
 constexpr std::uint64_t mapped_bit = std::uint64_t{1} << 60;
@@ -60,8 +61,11 @@ struct ReservationSlot {
 Word* table = nullptr;
 SpinLock table_lock;  // protects the words' changes together with the pages' protection, and what follows
 bool check_host_access = false;
-unsigned running_kernels = 0;
-std::array<std::uint32_t, 1 << 20> opened;  // first granules of opened mappings
+struct OpenedMapping {
+  std::uint32_t granule;  // its first
+  const RunningKernel* kernel;
+};
+std::array<OpenedMapping, 1 << 18> opened;  // more than the system allows mappings
 std::size_t opened_count = 0;
 std::array<ReservationSlot, 1 << 16> reservations;
 std::atomic<std::size_t> reservation_slots{0};  // slots ever used
@@ -97,20 +101,19 @@ bool change_word(std::uint64_t granule, std::size_t count, std::uint64_t word) {
   return mprotect(address_of(granule), count * granule_bytes, page_protection(word)) == 0;
 }
 
-void open_mapping(std::uint64_t granule) {
+// False: no room to remember it.
+bool open_mapping(std::uint64_t granule, const RunningKernel& kernel) {
   const std::uint64_t word = table[granule].load(std::memory_order_relaxed);
-  if (word & opened_bit) return;
+  if (word & opened_bit) return true;
+  if (opened_count == opened.size()) return false;
+  opened[opened_count++] = {static_cast<std::uint32_t>(granule), &kernel};
   change_word(granule, mapping_granules(granule), word | opened_bit);
-  // There are at most as many entries as mappings, and the system allows far fewer than this array holds.
-  if (opened_count < opened.size()) opened[opened_count++] = static_cast<std::uint32_t>(granule);
+  return true;
 }
 
-void close_mappings() {
-  while (opened_count > 0) {
-    const std::uint64_t granule = opened[--opened_count];
-    const std::uint64_t word = table[granule].load(std::memory_order_relaxed);
-    if (word & opened_bit) change_word(granule, mapping_granules(granule), word & ~opened_bit);
-  }
+void close_mapping(std::uint64_t granule) {
+  const std::uint64_t word = table[granule].load(std::memory_order_relaxed);
+  if (word & opened_bit) change_word(granule, mapping_granules(granule), word & ~opened_bit);
 }
 
 bool in_reservation(std::uint64_t address) {
@@ -161,8 +164,8 @@ void remove_reservation(std::uint64_t begin) {
 bool map(std::uint64_t begin, std::size_t bytes, int fd, off_t offset, AccessSet access) {
   const std::uint64_t word = access.bits() | granule_of(begin) << first_granule_shift | mapped_bit;
   const SpinGuard guard(table_lock);
-  void* at = mmap(reinterpret_cast<void*>(begin), bytes, page_protection(word), MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd,
-                  offset);
+  void* at = mmap(reinterpret_cast<void*>(begin), bytes, page_protection(word), MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                  fd, offset);
   if (at == MAP_FAILED) return false;
   store_words(granule_of(begin), bytes / granule_bytes, word);
   return true;
@@ -171,8 +174,8 @@ bool map(std::uint64_t begin, std::size_t bytes, int fd, off_t offset, AccessSet
 bool unmap(std::uint64_t begin, std::size_t bytes) {
   const SpinGuard guard(table_lock);
   store_words(granule_of(begin), bytes / granule_bytes, 0);
-  return mmap(reinterpret_cast<void*>(begin), bytes, PROT_NONE,
-              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) != MAP_FAILED;
+  return mmap(reinterpret_cast<void*>(begin), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+              -1, 0) != MAP_FAILED;
 }
 
 bool set_access(std::uint64_t begin, std::size_t bytes, AccessSet access) {
@@ -181,27 +184,37 @@ bool set_access(std::uint64_t begin, std::size_t bytes, AccessSet access) {
   return change_word(granule_of(begin), bytes / granule_bytes, (before & ~AccessSet::all_bits) | access.bits());
 }
 
-void kernel_begins() {
+void kernel_ends(const RunningKernel& kernel) {
   if (!check_host_access) return;
   const SpinGuard guard(table_lock);
-  ++running_kernels;
+  for (std::size_t i = 0; i < opened_count;) {
+    if (opened[i].kernel != &kernel) {
+      ++i;
+      continue;
+    }
+    close_mapping(opened[i].granule);
+    opened[i] = opened[--opened_count];
+  }
 }
 
-void kernel_ends() {
-  if (!check_host_access) return;
+const char* kernel_using(std::uint64_t begin, std::size_t bytes) {
   const SpinGuard guard(table_lock);
-  if (--running_kernels == 0) close_mappings();
+  for (std::size_t i = 0; i < opened_count; ++i) {
+    const std::uint64_t granule = opened[i].granule;
+    const bool open = table[granule].load(std::memory_order_relaxed) & opened_bit;
+    if (open && granule >= granule_of(begin) && granule < granule_of(begin + bytes)) return opened[i].kernel->name;
+  }
+  return nullptr;
 }
 
-FaultReport resolve_kernel_fault(std::uint64_t address, bool write, int device) {
+FaultReport resolve_kernel_fault(std::uint64_t address, bool write, const RunningKernel& kernel) {
   if (granule_of(address) >= granule_count) return {};
   const SpinGuard guard(table_lock);
   const std::uint64_t word = table[granule_of(address)].load(std::memory_order_relaxed);
   if (word == 0) return absent(address);
-  const Access granted = AccessSet(word).device(device);
+  const Access granted = AccessSet(word).device(kernel.device);
   if (!permits(granted, write ? Access::read_write : Access::read)) return {Fault::inaccessible, granted};
-  open_mapping(first_granule(word));
-  return {Fault::resolved, granted};
+  return {open_mapping(first_granule(word), kernel) ? Fault::resolved : Fault::inaccessible, granted};
 }
 
 FaultReport describe_host_fault(std::uint64_t address) {

@@ -1,10 +1,13 @@
-// Which addresses are mapped, who may access them, and the protection of the pages that follows from it. This is the part of
-// the address space that the fault handler reads, so it is a flat table of atomic words, one per 2 MiB of the whole user
-// address range and committed lazily, with one spin lock that is never held while a kernel runs on the thread.
+// Which addresses are mapped, who may access them, and the protection of the pages that follows from it. This is the
+// part of the address space that the fault handler reads, so it is a flat table of atomic words, one per 2 MiB of the
+// whole user address range and committed lazily, with one spin lock that is never held while a kernel runs on the
+// thread.
 //
-// With check_host_access a device mapping is inaccessible for the whole process until a kernel faults on it; the handler then
-// looks the access up, opens the mapping, and it is closed again when no kernel is running. So a host thread that touches
-// device memory faults, as it does on a real machine (unless it does so while a kernel has the same mapping open).
+// With check_host_access a device mapping is inaccessible for the whole process until a kernel faults on it; the
+// handler then looks the access up, opens the mapping for that kernel, and it is closed again when that kernel ends
+// (others that use it fault and open it again). So a host thread that touches device memory faults, as it does on a
+// real machine, unless it does so while a kernel has the same mapping open; and it is known which mappings running
+// kernels use. Without the check a page is accessible to the whole process as soon as it is to one device.
 #pragma once
 
 #include <sys/types.h>
@@ -54,15 +57,22 @@ bool start(bool check_host_access);
 bool add_reservation(std::uint64_t begin, std::size_t bytes);
 void remove_reservation(std::uint64_t begin);
 
+// A kernel that has the range open, or null: changing a mapping under it is fatal on a GPU. Only known with
+// check_host_access. The name is good for a message.
+const char* kernel_using(std::uint64_t begin, std::size_t bytes);
+
 // Both work on whole granules inside a reservation. False: the system refuses (its limit on mappings, most likely).
 bool map(std::uint64_t begin, std::size_t bytes, int fd, off_t offset, AccessSet access);
 bool unmap(std::uint64_t begin, std::size_t bytes);
 // REQUIRES: begin, bytes are exactly those of a mapping.
 bool set_access(std::uint64_t begin, std::size_t bytes, AccessSet access);
 
-// Bracket every kernel; mappings opened by faults are closed when the last running kernel ends.
-void kernel_begins();
-void kernel_ends();
+// Bracket every kernel; the mappings that its faults opened are closed when it ends.
+struct RunningKernel {
+  const char* name = nullptr;  // null: the thread runs no kernel
+  int device = 0;
+};
+void kernel_ends(const RunningKernel& kernel);
 
 // Async-signal-safe.
 enum class Fault {
@@ -75,7 +85,7 @@ struct FaultReport {
   Fault fault = Fault::unknown;
   Access granted = Access::none;
 };
-FaultReport resolve_kernel_fault(std::uint64_t address, bool write, int device);
+FaultReport resolve_kernel_fault(std::uint64_t address, bool write, const RunningKernel& kernel);
 FaultReport describe_host_fault(std::uint64_t address);
 
 }  // namespace protection

@@ -1,5 +1,6 @@
-// A stream: a queue of work and, from the first queued work on, a worker thread that runs it in order. Work is numbered by
-// ticket; a fence names a ticket of a stream. Every wait is for work submitted earlier, so waits cannot form a cycle.
+// A stream: a queue of work and, from the first queued work on, a worker thread that runs it in order. Work is numbered
+// by ticket; a fence names a ticket of a stream. Every wait is for work submitted earlier, so waits cannot form a
+// cycle.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,8 @@ struct Fence {
   std::uint64_t ticket = 0;
 };
 
-// After a fault the context runs no more work, but what others wait for (event records, host bookkeeping) still happens.
+// After a fault the context runs no more work, but what others wait for (event records, host bookkeeping) still
+// happens.
 enum class AfterFault { skip, run };
 
 // The legacy stream synchronises implicitly with blocking ones.
@@ -54,8 +56,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // No more work; the worker ends when the queue is empty.
   void close();
 
-  // The capture this stream takes part in; guarded by the captures' lock (capture.hpp), except that `capturing` is a hint
-  // that any thread may read.
+  // The capture this stream takes part in; guarded by the captures' lock (capture.hpp), except that `capturing` is a
+  // hint that any thread may read.
   std::shared_ptr<Capture> capture;
   std::atomic<bool> capturing{false};
 

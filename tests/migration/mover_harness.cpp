@@ -1,0 +1,339 @@
+#include "migration/mover_harness.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+
+#include "migration/policy/second_chance.hpp"
+
+namespace vmem::migration {
+namespace {
+
+constexpr std::uint64_t kSpaceBytes = std::uint64_t{1} << 30;
+
+const std::shared_ptr<const gpu::Driver>& emulated_driver() {
+  static const std::shared_ptr<const gpu::Driver> driver = [] {
+    ::setenv("VMEM_EMU", "devices=2,hbm=256MiB,host=512MiB,check_host_access=0", 1);
+    return *gpu::Driver::load("emulated");
+  }();
+  return driver;
+}
+
+}  // namespace
+
+MoverTest::~MoverTest() {
+  if (mover != nullptr) finish();
+}
+
+void MoverTest::TearDown() {
+  if (mover != nullptr) finish();
+}
+
+void MoverTest::start(const MachineShape& wanted) {
+  shape = wanted;
+  driver = emulated_driver();
+  for (int i = 0; i < shape.devices; ++i) contexts.push_back(*gpu::PrimaryContext::retain(driver, i));
+  ASSERT_EQ((*driver)->cuCtxSetCurrent(contexts[0].context()), CUDA_SUCCESS);
+  faults = std::make_unique<gpu::FaultInjector>(driver);
+  ASSERT_EQ((*driver)->cuMemAddressReserve(&reserved, kSpaceBytes, kPageBytes << 4, 0, 0), CUDA_SUCCESS);
+  space = std::move(*pagetable::AddressSpace::create(reserved, kSpaceBytes));
+  threads = std::make_unique<pagetable::ThreadRegistry>();
+  std::vector<StreamTable::Device> stream_devices;
+  for (int i = 0; i < shape.devices; ++i) stream_devices.push_back({i, contexts[std::size_t(i)].context()});
+  streams = std::make_unique<StreamTable>(faults->driver(), stream_devices);
+  make_tier();
+  make_mover();
+}
+
+void MoverTest::make_tier() {
+  tiers::HostTier::Config config;
+  config.driver = faults->driver();
+  std::vector<CUcontext> raw;
+  for (int i = 0; i < shape.devices; ++i) {
+    config.devices.push_back({contexts[std::size_t(i)].context(), i});
+    raw.push_back(contexts[std::size_t(i)].context());
+  }
+  config.budget_bytes = shape.host_pages * kPageBytes;
+  config.on_ready = [this] {
+    if (mover != nullptr) mover->poke();
+  };
+  auto host = std::move(*tiers::HostTier::create(std::move(config)));
+  // All slots are made now, so that no answer depends on the growing thread. Other page sizes are grown when asked for.
+  if (shape.page_bytes) {
+    host->expect(*shape.page_bytes, shape.host_pages);
+    while (host->usage().ready_bytes + *shape.page_bytes <= shape.host_pages * kPageBytes) std::this_thread::yield();
+  }
+  tier = std::make_unique<ScriptedTier>(*driver, raw, std::move(host));
+}
+
+void MoverTest::make_mover() {
+  MoverConfig config;
+  config.driver = faults->driver();
+  config.space = space.get();
+  config.threads = threads.get();
+  config.streams = streams.get();
+  config.backing = tier.get();
+  config.in_place = shape.in_place ? tier.get() : nullptr;
+  SecondChanceOptions options;
+  for (int i = 0; i < shape.devices; ++i) {
+    const std::uint32_t peers = shape.peers ? (1u << shape.devices) - 1 : 1u << i;
+    config.devices.push_back({i, contexts[std::size_t(i)].context(), shape.hbm_pages * kPageBytes, peers});
+    options.hbm_bytes.push_back(shape.hbm_pages * kPageBytes);
+  }
+  if (shape.real_policy) {
+    config.policy = make_second_chance_policy(options);
+    policy = nullptr;
+  } else {
+    auto scripted = std::make_unique<ScriptedPolicy>();
+    policy = scripted.get();
+    config.policy = std::move(scripted);
+  }
+  config.page_bytes = shape.page_bytes;
+  config.acquire_wait_us = acquire_wait_us;
+  config.protect = shape.protect;
+  config.now_us = [this] { return now_us; };
+  mover = std::make_unique<Mover>(std::move(config));
+  inside.emplace(*mover);
+}
+
+void MoverTest::finish() {
+  for (const tiers::Direction direction : {tiers::Direction::load, tiers::Direction::store}) tier->let_go(direction);
+  const bool alive = !inside->lost();
+  if (alive) {
+    check();
+    EndAllRequest end;
+    const Status ended = ask(end);
+    EXPECT_TRUE(ended) << ended.error().message;
+    EXPECT_EQ(inside->hbm().used_bytes(), 0u);
+    EXPECT_EQ(tier->usage().used_bytes, 0u);
+    EXPECT_EQ(inside->counters().committed_bytes, 0u);
+    EXPECT_EQ(space->free_bytes(), kSpaceBytes);
+  } else {
+    for (Actor& each : actors_) (void)(*driver)->cuStreamSynchronize(each.stream);
+    inside->unmap_all(*driver);
+  }
+  inside.reset();
+  mover.reset();
+  tier.reset();
+  streams.reset();
+  for (Actor& each : actors_) (void)(*driver)->cuStreamDestroy(each.stream);
+  actors_.clear();
+  threads.reset();
+  const CUresult freed = (*driver)->cuMemAddressFree(reserved, kSpaceBytes);
+  EXPECT_EQ(freed, CUDA_SUCCESS) << "a page is still mapped";
+  space.reset();
+  faults.reset();
+  contexts.clear();
+}
+
+Actor& MoverTest::actor(int device) {
+  Actor& made = actors_.emplace_back();
+  made.slot = threads->claim();
+  EXPECT_EQ((*driver)->cuCtxPushCurrent(contexts[std::size_t(device)].context()), CUDA_SUCCESS);
+  EXPECT_EQ((*driver)->cuStreamCreate(&made.stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  CUcontext popped = nullptr;
+  EXPECT_EQ((*driver)->cuCtxPopCurrent(&popped), CUDA_SUCCESS);
+  made.record = *streams->find(made.stream);
+  return made;
+}
+
+Status MoverTest::ask(Request& request) {
+  mover->post(request);
+  if (!step_until([&] { return request.done(); })) {
+    ADD_FAILURE() << "the mover hangs";
+    std::abort();  // the request is on this stack
+  }
+  return request.result();
+}
+
+void MoverTest::steps(int count) {
+  for (int i = 0; i < count; ++i) {
+    (void)mover->step();
+    std::this_thread::yield();
+  }
+}
+
+void MoverTest::settle() {
+  EXPECT_TRUE(step_until([&] { return inside->in_flight() == 0; }));
+  while (mover->step() == Mover::Next::again) {
+  }
+}
+
+Result<Region*> MoverTest::try_allocate(std::uint32_t pages, int device, bool shared) {
+  AllocateRequest request;
+  request.bytes = pages * kPageBytes;
+  request.device = device;
+  request.shared = shared;
+  VMEM_TRY(ask(request));
+  return request.region;
+}
+
+Region& MoverTest::allocate(std::uint32_t pages, int device, bool shared) {
+  auto region = try_allocate(pages, device, shared);
+  EXPECT_TRUE(region) << region.error().message;
+  return **region;
+}
+
+Status MoverTest::free(Region& region, Actor* last_user) {
+  FreeRequest request;
+  request.region = &region;
+  if (last_user != nullptr) {
+    request.last = last_user->record->open_stamp();
+    VMEM_TRY(streams->close_epoch(*last_user->record));
+  }
+  return ask(request);
+}
+
+Status MoverTest::advise(const Range& range, vmem_advice advice) {
+  AdviseRequest request;
+  request.run = {range.region, range.first, range.count};
+  request.advice = advice;
+  return ask(request);
+}
+
+void MoverTest::prefetch(const Range& range) {
+  PrefetchRequest request;
+  request.run = {range.region, range.first, range.count};
+  EXPECT_TRUE(ask(request));
+}
+
+std::byte* MoverTest::address(const Region& region, std::uint32_t page) const {
+  return reinterpret_cast<std::byte*>(space->address_of(region.granule_of(page)));
+}
+
+std::unique_ptr<Acquire> MoverTest::begin(Actor& actor, const Range& range) {
+  auto made = std::make_unique<Acquire>();
+  made->actor = &actor;
+  made->range = range;
+  const Region& region = *range.region;
+  const std::uint32_t begin = region.granule_of(range.first);
+  const Span span({begin}, range.count << region.page_shift, range.access);
+  made->hold = actor.slot->publish(span, {space->address_of(begin), range.count * region.page_bytes()});
+  made->hit = true;
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+    const PageState seen = state(region, i);
+    made->hit = made->hit && seen.allows(range.access) && !seen.has(PageState::kLost);
+  }
+  made->hit = made->hit && (region.devices.load() >> actor.record->device & 1) != 0;
+  if (made->hit) return made;
+  made->want.run = {range.region, range.first, range.count};
+  made->want.access = range.access;
+  made->want.discard_first = range.first;
+  made->want.discard_count = range.discard ? range.count : 0;
+  made->request.wants = {&made->want, 1};
+  mover->post(made->request);
+  return made;
+}
+
+Status MoverTest::complete(Acquire& acquire) {
+  if (!step_until([&] { return acquire.done(); })) {
+    ADD_FAILURE() << "an acquire hangs";
+    std::abort();
+  }
+  const Status served = acquire.hit ? Status{} : acquire.request.result();
+  if (!served) {
+    acquire.actor->slot->withdraw(acquire.hold);
+    return served;
+  }
+  const Range& range = acquire.range;
+  bool notify = false;
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+    Page& page = range.region->pages[i];
+    const PageState seen = state(*range.region, i);
+    if (seen.has(PageState::kNotify)) notify = take_notify(*range.region, page) || notify;
+    if (!seen.has(PageState::kPending)) continue;
+    EXPECT_EQ((*driver)->cuStreamWaitEvent(acquire.actor->stream, static_cast<CUevent>(page.ready.load()), 0), CUDA_SUCCESS);
+  }
+  if (notify) mover->poke();
+  return {};
+}
+
+Status MoverTest::acquire(Actor& actor, const Range& range) {
+  const auto under_way = begin(actor, range);
+  return complete(*under_way);
+}
+
+void MoverTest::log_use(Actor& actor, const Range& range) {
+  const Region& region = *range.region;
+  const Span span({region.granule_of(range.first)}, range.count << region.page_shift, range.access);
+  (void)actor.slot->log.append({span, actor.record->open_stamp()});
+}
+
+void MoverTest::withdraw(Actor& actor, const Range& range) {
+  const Region& region = *range.region;
+  const std::uintptr_t at = space->address_of(region.granule_of(range.first));
+  const std::int64_t hold = actor.slot->find({at, range.count * region.page_bytes()}, {});
+  ASSERT_GE(hold, 0);
+  actor.slot->withdraw(std::uint32_t(hold));
+}
+
+void MoverTest::release(Actor& actor, const Range& range) {
+  log_use(actor, range);
+  withdraw(actor, range);
+  (void)streams->count_use(*actor.record);
+}
+
+void MoverTest::fill(Actor& actor, const Range& range, unsigned char value) {
+  std::byte* const to = address(*range.region, range.first);
+  const std::uint64_t bytes = range.count * range.region->page_bytes();
+  enqueue(*driver, actor.stream, [=] { std::memset(to, value, bytes); });
+}
+
+void MoverTest::write(Actor& actor, const Range& range, unsigned char value) {
+  const Status acquired = acquire(actor, range);
+  ASSERT_TRUE(acquired) << acquired.error().message;
+  fill(actor, range, value);
+  release(actor, range);
+}
+
+void MoverTest::finish_work(Actor& actor) {
+  EXPECT_TRUE(streams->close_epoch(*actor.record));
+  EXPECT_EQ((*driver)->cuStreamSynchronize(actor.stream), CUDA_SUCCESS);
+}
+
+void MoverTest::expect_bytes(Actor& actor, Region& region, std::uint32_t page, unsigned char value) {
+  const Range range = reading(region, page);
+  const Status acquired = acquire(actor, range);
+  ASSERT_TRUE(acquired) << acquired.error().message;
+  const std::byte* const from = address(region, page);
+  const std::uint64_t bytes = region.page_bytes();
+  std::uint64_t wrong = 0;
+  enqueue(*driver, actor.stream, [=, &wrong] {
+    wrong = std::uint64_t(std::count_if(from, from + bytes, [&](std::byte each) { return each != std::byte{value}; }));
+  });
+  EXPECT_EQ((*driver)->cuStreamSynchronize(actor.stream), CUDA_SUCCESS);
+  EXPECT_EQ(wrong, 0u) << "of " << bytes << " bytes of page " << page << " are not " << int(value);
+  release(actor, range);
+  finish_work(actor);
+}
+
+void MoverTest::expect_stored(Region& region, std::uint32_t page, unsigned char value) {
+  OpenPageRequest open;
+  open.run = {&region, page, 1};
+  const Status opened = ask(open);
+  ASSERT_TRUE(opened) << opened.error().message;
+  const auto* from = open.host != nullptr ? open.host : reinterpret_cast<const std::byte*>(open.device_window);
+  ASSERT_NE(from, nullptr) << "page " << page << " was never written";
+  const auto wrong = std::count_if(from, from + region.page_bytes(), [&](std::byte each) { return each != std::byte{value}; });
+  EXPECT_EQ(wrong, 0) << "bytes of page " << page << " are not " << int(value);
+  ClosePageRequest close;
+  close.run = open.run;
+  EXPECT_TRUE(ask(close));
+}
+
+Status MoverTest::cpu_write(Region& region, std::uint32_t page, unsigned char value) {
+  OpenPageRequest open;
+  open.run = {&region, page, 1};
+  open.write = true;
+  VMEM_TRY(ask(open));
+  auto* to = open.host != nullptr ? open.host : reinterpret_cast<std::byte*>(open.device_window);
+  std::memset(to, value, region.page_bytes());
+  ClosePageRequest close;
+  close.run = open.run;
+  return ask(close);
+}
+
+void MoverTest::check() { inside->check(*driver, *tier, policy, !inside->lost()); }
+
+}  // namespace vmem::migration

@@ -1,0 +1,157 @@
+// What must be true of a mover between two steps, whatever happened before.
+#include <map>
+#include <set>
+
+#include "migration/mover_harness.hpp"
+
+namespace vmem::migration {
+
+template <class Each>
+void MoverInspector::each_page(Each&& each) {
+  for (const auto* list : {&mover.live_, &mover.ending_}) {
+    for (Region* region : *list) {
+      for (std::uint32_t i = 0; i < region->page_count; ++i) each(*region, region->pages[i], i);
+    }
+  }
+}
+
+void MoverInspector::check(const gpu::Driver& driver, const tiers::Tier& backing, const ScriptedPolicy* policy,
+                           bool driver_alive) {
+  for (const Region* region : mover.live_) check_region(*region, driver, driver_alive);
+  check_frames();
+  check_slots(backing);
+  check_sums();
+  if (policy == nullptr) return;
+  std::set<PageId> resident;
+  for (const Region* region : mover.live_) {
+    for (std::uint32_t i = 0; i < region->page_count; ++i) {
+      const Page& page = region->pages[i];
+      if (page.frame != kNoFrame && !page.standby) resident.insert(region->page_id(i));
+    }
+  }
+  EXPECT_EQ(policy->resident, resident) << "the policy knows which pages are in HBM";
+}
+
+void MoverInspector::unmap_all(const gpu::Driver& driver) {
+  each_page([&](Region& region, Page&, std::uint32_t index) {
+    (void)driver->cuMemUnmap(mover.config_.space->address_of(region.granule_of(index)), region.page_bytes());
+  });
+}
+
+void MoverInspector::check_region(const Region& region, const gpu::Driver& driver, bool driver_alive) {
+  std::uint32_t unreadable = 0, unwritable = 0, attention = 0;
+  for (std::uint32_t i = 0; i < region.page_count; ++i) {
+    SCOPED_TRACE(::testing::Message() << "region " << region.id.value << ", page " << i);
+    const Page& page = region.pages[i];
+    const PageState state(page.state.load());
+    unreadable += state.allows(Access::read) ? 0 : 1;
+    unwritable += state.allows(Access::write) ? 0 : 1;
+    attention += state.has(PageState::kAttention) ? 1 : 0;
+    EXPECT_EQ(state.access() == Access::none, page.mapped == Mapped::nothing);
+    EXPECT_EQ(state.has(PageState::kPending), page.wait != 0 && mover.running(page.wait) && page.mapped != Mapped::nothing);
+    if (page.mapped == Mapped::frame) {
+      EXPECT_TRUE(page.frame != kNoFrame && !page.standby);
+    }
+    if (page.mapped == Mapped::slot) {
+      EXPECT_TRUE(page.slot_current() && page.frame == kNoFrame);
+    }
+    if (page.standby) {
+      EXPECT_TRUE(page.mapped == Mapped::nothing && (page.version == 0 || page.slot_current()));
+    }
+    const bool somewhere = page.frame != kNoFrame || page.slot_current();
+    EXPECT_TRUE(page.version == 0 || somewhere || state.has(PageState::kLost)) << "the current version is nowhere";
+    if (driver_alive) check_mapping(region, i, driver);
+  }
+  EXPECT_EQ(region.unreadable.load(), unreadable);
+  EXPECT_EQ(region.unwritable.load(), unwritable);
+  EXPECT_EQ(region.attention.load(), attention);
+}
+
+void MoverInspector::check_mapping(const Region& region, std::uint32_t index, const gpu::Driver& driver) {
+  const Page& page = region.pages[index];
+  const CUdeviceptr address = mover.config_.space->address_of(region.granule_of(index));
+  for (std::size_t device = 0; device < mover.devices_.size(); ++device) {
+    const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {int(device)}};
+    unsigned long long flags = 0;
+    const CUresult asked = driver->cuMemGetAccess(&flags, &location, address);
+    if (page.mapped == Mapped::nothing) {
+      EXPECT_NE(asked, CUDA_SUCCESS) << "mapped, and the mover does not know";
+      continue;
+    }
+    ASSERT_EQ(asked, CUDA_SUCCESS) << "not mapped, and the mover thinks it is";
+    if ((region.mapping_devices >> device & 1) == 0) continue;
+    const bool writes = !mover.config_.protect || PageState(page.state.load()).allows(Access::write);
+    EXPECT_EQ(flags, writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ);
+  }
+}
+
+void MoverInspector::check_frames() {
+  std::vector<std::map<std::uint32_t, int>> owners(mover.devices_.size());
+  each_page([&](Region& region, Page& page, std::uint32_t index) {
+    if (page.frame == kNoFrame) return;
+    ++owners[std::size_t(region.device)][page.frame];
+    const tiers::FramePool::Frame& frame = hbm(region.device).frame(page.frame);
+    EXPECT_EQ(frame.is_linked(), page.standby) << "page " << index;
+    if (page.standby) {
+      EXPECT_EQ(frame.last_owner, &page) << "page " << index;
+    }
+  });
+  for (std::size_t device = 0; device < mover.devices_.size(); ++device) {
+    tiers::FramePool& pool = hbm(int(device));
+    std::uint64_t existing = 0, in_lists = 0;
+    for (std::uint32_t id = 0; id < pool.frame_ids(); ++id) {
+      const tiers::FramePool::Frame& frame = pool.frame(id);
+      if (frame.handle == 0) continue;
+      existing += pool.frame_bytes(id);
+      if (frame.is_linked()) in_lists += pool.frame_bytes(id);
+      const bool standby = frame.is_linked() && frame.last_owner != nullptr;
+      EXPECT_EQ(owners[device][id], !frame.is_linked() || standby ? 1 : 0) << "owners of frame " << id;
+    }
+    EXPECT_EQ(pool.created_bytes(), existing);
+    EXPECT_EQ(pool.free_bytes(), in_lists);
+    EXPECT_LE(pool.created_bytes(), pool.budget_bytes());
+  }
+}
+
+void MoverInspector::check_slots(const tiers::Tier& backing) {
+  std::set<tiers::SlotId> slots;
+  std::uint64_t bytes = 0;
+  each_page([&](Region& region, Page& page, std::uint32_t index) {
+    if (page.slot == kNoFrame) return;
+    EXPECT_TRUE(slots.insert(page.slot).second) << "slot of page " << index << " belongs to two pages";
+    bytes += region.page_bytes();
+  });
+  EXPECT_EQ(backing.usage().used_bytes, bytes) << "slots in use are pages' slots";
+}
+
+void MoverInspector::check_sums() {
+  std::vector<std::uint64_t> committed(mover.devices_.size()), pinned(mover.devices_.size()), loads(mover.devices_.size());
+  std::uint64_t allocated = 0, pages = 0;
+  for (const auto* list : {&mover.live_, &mover.ending_}) {
+    for (const Region* region : *list) {
+      committed[std::size_t(region->device)] += region->page_count * region->page_bytes();
+      pages += region->page_count;
+    }
+  }
+  for (const Region* region : mover.live_) allocated += region->shared ? 0 : region->bytes;
+  each_page([&](Region& region, Page& page, std::uint32_t) {
+    if (page.pinned) pinned[std::size_t(region.device)] += region.page_bytes();
+  });
+  for (const auto& [id, transfer] : mover.in_flight_) {
+    const bool load = transfer.direction == tiers::Direction::load;
+    if (load) loads[std::size_t(transfer.region->device)] += transfer.bytes;
+    EXPECT_NE(transfer.region->state.load(), RegionState::empty) << "a transfer of a region that is gone";
+  }
+  std::uint64_t all_committed = 0;
+  for (std::size_t i = 0; i < mover.devices_.size(); ++i) {
+    EXPECT_EQ(mover.devices_[i]->committed_bytes, committed[i]);
+    EXPECT_EQ(mover.devices_[i]->pinned_bytes, pinned[i]);
+    EXPECT_EQ(mover.devices_[i]->loads_bytes, loads[i]);
+    all_committed += committed[i];
+  }
+  EXPECT_EQ(mover.counters_.committed_bytes, all_committed);
+  EXPECT_EQ(mover.counters_.allocated_bytes, allocated);
+  EXPECT_EQ(mover.counters_.pages, pages);
+}
+
+}  // namespace vmem::migration

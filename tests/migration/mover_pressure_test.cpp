@@ -1,0 +1,372 @@
+// More wanted than there is: waiting for GPU progress, service in place, slots that change hands, frames of several sizes.
+#include "migration/mover_harness.hpp"
+
+namespace vmem::migration {
+namespace {
+
+using tiers::Direction;
+
+class Pressure : public MoverTest {
+ protected:
+  // HBM of two pages, both used by unfinished work on a stream of its own.
+  void fill_hbm_with_work() {
+    start({.hbm_pages = 2});
+    region = &allocate(4);
+    a = &actor();
+    b = &actor();
+    ASSERT_TRUE(acquire(*b, writing(*region, 0, 2)));
+    kernel = std::make_unique<Gate>(*driver, b->stream);
+    fill(*b, writing(*region, 0, 2), 1);
+    release(*b, writing(*region, 0, 2));
+  }
+  // GPU progress that frees nothing.
+  void progress(Actor& on) {
+    finish_work(on);
+    steps(2);
+  }
+  Region* region = nullptr;
+  Actor* a = nullptr;
+  Actor* b = nullptr;
+  std::unique_ptr<Gate> kernel;
+  void TearDown() override {
+    kernel.reset();
+    MoverTest::TearDown();
+  }
+};
+
+TEST_F(Pressure, AnAcquireWaitsForUnfinishedWorkAndTakesTheFrameItFrees) {
+  fill_hbm_with_work();
+  const auto waiting = begin(*a, writing(*region, 2));
+  steps();
+  EXPECT_FALSE(waiting->done());
+  kernel->open();
+  ASSERT_TRUE(complete(*waiting));
+  check();
+  EXPECT_TRUE(in_hbm(*region, 2));
+  EXPECT_EQ(inside->counters().acquire_waits, 1u);
+  EXPECT_EQ(inside->counters().in_place_acquires, 0u);
+  release(*a, writing(*region, 2));
+  finish_work(*b);
+  expect_bytes(*a, *region, 0, 1);
+  expect_bytes(*a, *region, 1, 1);
+}
+
+TEST_F(Pressure, WithoutProgressForAcquireWaitAnAcquireIsServedInPlace) {
+  fill_hbm_with_work();
+  const auto waiting = begin(*a, writing(*region, 2));
+  steps();
+  now_us += acquire_wait_us - 1;
+  steps();
+  EXPECT_FALSE(waiting->done());
+  now_us += 1;
+  steps(2);
+  ASSERT_TRUE(waiting->done());
+  ASSERT_TRUE(complete(*waiting));
+  check();
+  EXPECT_TRUE(in_place(*region, 2));
+  EXPECT_EQ(inside->counters().in_place_acquires, 1u);
+  fill(*a, writing(*region, 2), 9);
+  release(*a, writing(*region, 2));
+  finish_work(*a);
+  expect_stored(*region, 2, 9);
+}
+
+TEST_F(Pressure, ProgressExtendsTheWaitButNotBeyondTenTimes) {
+  fill_hbm_with_work();
+  Actor& c = actor();
+  const auto waiting = begin(*a, writing(*region, 2));
+  steps();
+  const std::uint64_t begun_us = now_us;
+  while (now_us + 900 < begun_us + 10 * acquire_wait_us) {
+    now_us += 900;
+    progress(c);
+    ASSERT_FALSE(waiting->done()) << now_us - begun_us;
+  }
+  now_us = begun_us + 10 * acquire_wait_us;
+  progress(c);
+  EXPECT_TRUE(waiting->done());
+  ASSERT_TRUE(complete(*waiting));
+  EXPECT_TRUE(in_place(*region, 2));
+  release(*a, writing(*region, 2));
+}
+
+TEST_F(Pressure, WithAllFramesHeldAnAcquireIsServedInPlaceAtOnce) {
+  start({.hbm_pages = 2});
+  Region& all = allocate(4);
+  Actor& first = actor();
+  ASSERT_TRUE(acquire(first, writing(all, 0, 4)));  // two in HBM, two in place, without a clock
+  check();
+  EXPECT_TRUE(in_hbm(all, 0) && in_hbm(all, 1) && in_place(all, 2) && in_place(all, 3));
+  EXPECT_EQ(inside->counters().in_place_acquires, 1u);
+  EXPECT_EQ(inside->counters().acquire_waits, 0u);
+  fill(first, writing(all, 0, 4), 3);
+  release(first, writing(all, 0, 4));
+  finish_work(first);
+  for (std::uint32_t i = 0; i < 4; ++i) expect_stored(all, i, 3);
+}
+
+TEST_F(Pressure, TwoAcquiresThatEachHoldHalfAreBothServed) {
+  start({.hbm_pages = 2});
+  Region& one = allocate(2);
+  Region& two = allocate(2);
+  Actor &first = actor(), &second = actor();
+  const auto left = begin(first, writing(one, 0, 2));
+  const auto right = begin(second, writing(two, 0, 2));
+  ASSERT_TRUE(complete(*left));
+  ASSERT_TRUE(complete(*right));
+  release(first, writing(one, 0, 2));
+  release(second, writing(two, 0, 2));
+}
+
+TEST_F(Pressure, SmallAllocationsAreNeverServedInPlace) {
+  start({.hbm_pages = 2});
+  Region& big = allocate(2);
+  Region& small = allocate(1, 0, true);
+  Actor &first = actor(), &second = actor();
+  ASSERT_TRUE(acquire(first, writing(big, 0, 2)));
+  const auto waiting = begin(second, writing(small, 0));
+  steps();
+  EXPECT_FALSE(waiting->done());
+  now_us += acquire_wait_us;
+  const Status failed = complete(*waiting);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().status, VMEM_ERROR_OUT_OF_MEMORY);
+  check();
+  release(first, writing(big, 0, 2));
+  finish_work(first);
+  ASSERT_TRUE(acquire(second, writing(small, 0)));
+  EXPECT_TRUE(in_hbm(small, 0));
+  release(second, writing(small, 0));
+}
+
+TEST_F(Pressure, WithoutMappableHostMemoryAnAcquireBeyondHbmSaysSo) {
+  start({.hbm_pages = 2, .in_place = false});
+  Region& all = allocate(3);
+  Actor& first = actor();
+  const Status failed = acquire(first, writing(all, 0, 3));
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().status, VMEM_ERROR_OUT_OF_MEMORY);
+  check();
+  ASSERT_TRUE(acquire(first, writing(all, 0, 2)));
+  release(first, writing(all, 0, 2));
+}
+
+// ---- in place and back ----
+
+TEST_F(Pressure, APageUsedInPlaceMovesToHbmWhenItsWorkIsDoneAndAFrameIsThere) {
+  fill_hbm_with_work();
+  const auto waiting = begin(*a, writing(*region, 2));
+  steps();
+  now_us += acquire_wait_us;
+  ASSERT_TRUE(complete(*waiting));
+  fill(*a, writing(*region, 2), 9);
+  Gate reader = gate(*a);
+  release(*a, writing(*region, 2));
+  steps();
+  EXPECT_TRUE(in_place(*region, 2));
+  kernel->open();
+  finish_work(*b);
+  steps();
+  EXPECT_TRUE(in_place(*region, 2)) << "its own work is unfinished";
+  reader.open();
+  finish_work(*a);
+  steps();
+  settle();
+  check();
+  EXPECT_TRUE(in_hbm(*region, 2));
+  expect_bytes(*a, *region, 2, 9);
+}
+
+TEST_F(Pressure, APageHeldInPlaceIsNotMovedAndCostsNoOtherItsFrame) {
+  fill_hbm_with_work();
+  const auto waiting = begin(*a, writing(*region, 2));
+  steps();
+  now_us += acquire_wait_us;
+  ASSERT_TRUE(complete(*waiting));
+  ASSERT_TRUE(acquire(*a, reading(*region, 2)));  // a second hold
+  release(*a, reading(*region, 2));
+  kernel->open();
+  finish_work(*a);
+  finish_work(*b);
+  steps();
+  check();
+  EXPECT_TRUE(in_place(*region, 2));
+  EXPECT_EQ(inside->counters().evictions, 0u);
+  release(*a, writing(*region, 2));
+}
+
+TEST_F(Pressure, AdvisedPagesAreServedInPlaceAndStayThere) {
+  start();
+  Region& all = allocate(2);
+  Actor& first = actor();
+  ASSERT_TRUE(advise(writing(all, 0), VMEM_ADVISE_IN_PLACE));
+  write(first, writing(all, 0, 2), 4);
+  EXPECT_TRUE(in_place(all, 0));
+  EXPECT_TRUE(in_hbm(all, 1)) << "advice for one page serves no other in place";
+  finish_work(first);
+  steps();
+  EXPECT_TRUE(in_place(all, 0));
+  expect_stored(all, 0, 4);
+}
+
+TEST_F(Pressure, ServiceInPlaceWaitsForTheStoreThatFillsThePlace) {
+  start();
+  Region& all = allocate(1);
+  Actor& first = actor();
+  write(first, writing(all, 0), 4);
+  finish_work(first);
+  tier->hold_back(Direction::store);
+  ASSERT_TRUE(advise(writing(all, 0), VMEM_ADVISE_IN_PLACE));
+  ASSERT_TRUE(acquire(first, reading(all, 0)));
+  check();
+  EXPECT_TRUE(in_place(all, 0));
+  EXPECT_TRUE(state(all, 0).has(PageState::kPending));
+  enqueue(*driver, first.stream, [] {});
+  EXPECT_EQ((*driver)->cuStreamQuery(first.stream), CUDA_ERROR_NOT_READY);
+  tier->let_go(Direction::store);
+  finish_work(first);
+  release(first, reading(all, 0));
+  settle();
+  expect_bytes(first, all, 0, 4);
+}
+
+TEST_F(Pressure, AStoreThatFailsUnderAPageInPlaceLosesThePageForGood) {
+  start();
+  Region& all = allocate(1);
+  Actor& first = actor();
+  write(first, writing(all, 0), 4);
+  finish_work(first);
+  tier->hold_back(Direction::store);
+  tier->answer_next(Direction::store, tiers::Outcome::failed);
+  ASSERT_TRUE(advise(writing(all, 0), VMEM_ADVISE_IN_PLACE));
+  ASSERT_TRUE(acquire(first, reading(all, 0)));
+  release(first, reading(all, 0));
+  ASSERT_TRUE(advise(writing(all, 0), VMEM_ADVISE_NORMAL));
+  tier->let_go(Direction::store);
+  finish_work(first);
+  settle();
+  prefetch(reading(all, 0));
+  settle();
+  const Status again = acquire(first, reading(all, 0));
+  ASSERT_FALSE(again) << "a promotion must not make it look valid";
+  EXPECT_EQ(again.error().status, VMEM_ERROR_LOST);
+}
+
+// ---- slots ----
+
+class FullHost : public Pressure {
+ protected:
+  // Pages 0-3 have the host's only four slots. In HBM: 2 and 3, clean, and 4 and 5, written.
+  void SetUp() override {
+    start({.hbm_pages = 4, .host_pages = 4});
+    region = &allocate(6);
+    a = &actor();
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      ASSERT_TRUE(cpu_write(*region, i, std::uint8_t(i)));
+      expect_bytes(*a, *region, i, std::uint8_t(i));
+    }
+    for (std::uint32_t i = 4; i < 6; ++i) {
+      write(*a, writing(*region, i), std::uint8_t(i));
+      finish_work(*a);
+    }
+    ASSERT_TRUE(in_hbm(*region, 2) && in_hbm(*region, 3) && in_hbm(*region, 4) && in_hbm(*region, 5));
+    policy->offer = {region->page_id(4)};
+  }
+  void expect_all() {
+    policy->offer.clear();
+    for (std::uint32_t i = 0; i < 6; ++i) expect_bytes(*a, *region, i, std::uint8_t(i));
+    check();
+  }
+};
+
+TEST_F(FullHost, AWrittenPageTakesTheSlotOfOneThatIsInHbm) {
+  expect_bytes(*a, *region, 0, 0);
+  check();
+  EXPECT_TRUE(in_hbm(*region, 0));
+  EXPECT_FALSE(in_hbm(*region, 4));
+  EXPECT_NE(page(*region, 4).slot, kNoFrame);
+  EXPECT_TRUE(page(*region, 2).slot == kNoFrame || page(*region, 3).slot == kNoFrame);
+  expect_all();
+}
+
+TEST_F(FullHost, ReadMostlyPagesKeepTheirSlots) {
+  ASSERT_TRUE(advise(reading(*region, 2, 2), VMEM_ADVISE_READ_MOSTLY));
+  expect_bytes(*a, *region, 0, 0);
+  check();
+  EXPECT_TRUE(in_place(*region, 0)) << "page 4 cannot leave";
+  EXPECT_TRUE(in_hbm(*region, 4));
+  EXPECT_NE(page(*region, 2).slot, kNoFrame);
+  EXPECT_NE(page(*region, 3).slot, kNoFrame);
+  expect_all();
+}
+
+TEST_F(Pressure, AnUnbackedPageServedInPlaceTakesTheSlotOfOneInHbm) {
+  start({.hbm_pages = 4, .host_pages = 4});
+  Region& all = allocate(5);
+  Actor& first = actor();
+  for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(cpu_write(all, i, std::uint8_t(i)));
+  ASSERT_TRUE(acquire(first, reading(all, 0, 4)));  // every frame is held, every slot taken
+  write(first, writing(all, 4), 4);
+  check();
+  EXPECT_TRUE(in_place(all, 4));
+  release(first, reading(all, 0, 4));
+  finish_work(first);
+  for (std::uint32_t i = 0; i < 5; ++i) expect_bytes(first, all, i, std::uint8_t(i));
+}
+
+TEST_F(FullHost, EveryPageStaysReachableRoundAndRound) {
+  policy->offer.clear();
+  for (int pass = 0; pass < 4; ++pass) {
+    for (std::uint32_t i = 0; i < 6; ++i) {
+      write(*a, writing(*region, i), std::uint8_t(10 * pass + int(i)));
+      finish_work(*a);
+      check();
+    }
+    for (std::uint32_t i = 0; i < 6; ++i) expect_bytes(*a, *region, i, std::uint8_t(10 * pass + int(i)));
+  }
+}
+
+// ---- several page sizes ----
+
+TEST_F(Pressure, OnePageOfAnotherSizeIsEvictedForAFrameNotAllOfThem) {
+  start({.hbm_pages = 64, .host_pages = 128, .page_bytes = std::nullopt});
+  Region& large = allocate(60);  // 15 pages of 8 MiB
+  Region& small = allocate(8);   // of 2 MiB
+  ASSERT_EQ(large.page_count, 15u);
+  ASSERT_EQ(small.page_count, 8u);
+  Actor& first = actor();
+  write(first, writing(large, 0, 15), 1);
+  write(first, writing(small, 0, 4), 2);
+  finish_work(first);
+  tier->hold_back(Direction::store);
+  const auto waiting = begin(first, writing(small, 4));
+  step_until([&] { return inside->counters().evictions > 0; });
+  steps(100);
+  EXPECT_EQ(inside->counters().evictions, 1u) << "the frame of one large page holds four small ones";
+  EXPECT_FALSE(waiting->done());
+  tier->let_go(Direction::store);
+  ASSERT_TRUE(complete(*waiting));
+  EXPECT_TRUE(in_hbm(small, 4));
+  release(first, writing(small, 4));
+  settle();
+  check();
+  for (std::uint32_t i = 0; i < 15; ++i) expect_bytes(first, large, i, 1);
+}
+
+TEST_F(Pressure, AskingForASlotAgainAndAgainMakesNoMoreThanAreTaken) {
+  start({.hbm_pages = 64, .host_pages = 128, .page_bytes = std::nullopt});
+  std::vector<tiers::SlotId> slots;
+  const auto take = [&](std::uint64_t bytes) {
+    const auto grant = *tier->allocate(bytes);
+    if (grant.grant == tiers::Grant::granted) slots.push_back(grant.slot);
+    return grant.grant == tiers::Grant::granted;
+  };
+  for (int i = 0; i < 50; ++i) (void)take(kPageBytes);
+  const std::size_t taken = slots.size();
+  while (!take(2 * kPageBytes)) std::this_thread::yield();  // smaller sizes are made first
+  EXPECT_LE(tier->usage().ready_bytes + taken * kPageBytes, (taken + 1) * kPageBytes);
+  for (const auto slot : slots) tier->release(slot);
+}
+
+}  // namespace
+}  // namespace vmem::migration

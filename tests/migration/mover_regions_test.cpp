@@ -1,0 +1,284 @@
+// Allocation, free and reuse; several devices.
+#include "migration/mover_harness.hpp"
+
+namespace vmem::migration {
+namespace {
+
+using tiers::Direction;
+
+class Regions : public MoverTest {};
+
+TEST_F(Regions, AHeldRegionIsNotFreedAndNothingChanges) {
+  start();
+  Region& region = allocate(2);
+  Actor& a = actor();
+  write(a, writing(region, 0), 1);
+  ASSERT_TRUE(acquire(a, reading(region, 1)));
+  const Status refused = free(region, &a);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, VMEM_ERROR_IN_USE);
+  check();
+  EXPECT_EQ(region.state.load(), RegionState::live);
+  release(a, reading(region, 1));
+  expect_bytes(a, region, 0, 1);
+  EXPECT_TRUE(free(region, &a));
+}
+
+TEST_F(Regions, PagesAreReleasedOnlyAfterTheWorkReleasedOnThem) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(acquire(a, writing(region, 0)));
+  Gate kernel = gate(a);
+  fill(a, writing(region, 0), 1);
+  release(a, writing(region, 0));
+  ASSERT_TRUE(free(region));
+  steps();
+  EXPECT_TRUE(in_hbm(region, 0)) << "the kernel may still write it";
+  kernel.open();
+  finish_work(a);
+  steps();
+  EXPECT_EQ(region.state.load(), RegionState::empty);
+  EXPECT_EQ(inside->hbm().used_bytes(), 0u);
+}
+
+TEST_F(Regions, PagesAreReleasedOnlyAfterTheWorkQueuedBeforeTheFree) {
+  start();
+  Region& region = allocate(1);
+  Actor &a = actor(), &b = actor();
+  write(a, writing(region, 0), 1);
+  finish_work(a);
+  Gate kernel = gate(b);
+  ASSERT_TRUE(free(region, &b));
+  steps();
+  EXPECT_EQ(region.state.load(), RegionState::ending);
+  kernel.open();
+  finish_work(b);
+  steps();
+  EXPECT_EQ(region.state.load(), RegionState::empty);
+}
+
+TEST_F(Regions, FreedMemoryIsNeverWrittenBack) {
+  start();
+  Region& region = allocate(3);
+  Actor& a = actor();
+  write(a, writing(region, 0, 3), 1);
+  ASSERT_TRUE(free(region, &a));
+  finish_work(a);
+  steps();
+  EXPECT_EQ(region.state.load(), RegionState::empty);
+  EXPECT_EQ(tier->submitted(Direction::store), 0u);
+}
+
+TEST_F(Regions, AnEndingRegionIsNoVictim) {
+  start({.hbm_pages = 2});
+  Region& region = allocate(2);
+  Actor &a = actor(), &b = actor();
+  write(a, writing(region, 0, 2), 1);
+  finish_work(a);
+  Gate kernel = gate(b);
+  policy->offer = {region.page_id(0), region.page_id(1)};
+  ASSERT_TRUE(free(region, &b));
+  Region& other = allocate(1);
+  ASSERT_TRUE(acquire(a, writing(other, 0)));
+  EXPECT_EQ(tier->submitted(Direction::store), 0u);
+  release(a, writing(other, 0));
+  kernel.open();
+}
+
+TEST_F(Regions, AddressesAreUsedAgainAndShowOnlyTheNewContents) {
+  start({.hbm_pages = 2});
+  Actor& a = actor();
+  std::uint32_t first_granule = 0;
+  for (int round = 0; round < 4; ++round) {
+    Region& region = allocate(2);
+    if (round == 0) first_granule = region.first.index;
+    EXPECT_EQ(region.first.index, first_granule);
+    write(a, writing(region, 0, 2), std::uint8_t(round));
+    finish_work(a);
+    tier->hold_back(Direction::store);
+    evict(reading(region, 0));  // a store of the old contents is in flight at the free
+    ASSERT_TRUE(free(region, &a));
+    finish_work(a);
+    steps();
+    EXPECT_EQ(region.state.load(), RegionState::ending) << "its slot is being written";
+    tier->let_go(Direction::store);
+    settle();
+    steps();
+    EXPECT_EQ(region.state.load(), RegionState::empty);
+  }
+}
+
+TEST_F(Regions, AFreeDuringALoadWaitsForIt) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 1));
+  tier->hold_back(Direction::load);
+  prefetch(reading(region, 0));
+  ASSERT_TRUE(free(region, &a));
+  finish_work(a);
+  steps();
+  EXPECT_EQ(region.state.load(), RegionState::ending);
+  tier->let_go(Direction::load);
+  settle();
+  steps();
+  EXPECT_EQ(region.state.load(), RegionState::empty);
+}
+
+TEST_F(Regions, ALoadWhoseMappingFailedOutlivesNoRegion) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 1));
+  tier->hold_back(Direction::load);
+  faults->fail_nth("cuMemSetAccess", 2, CUDA_ERROR_UNKNOWN);  // the first is the frame's window
+  ASSERT_FALSE(acquire(a, reading(region, 0)));
+  check();
+  ASSERT_TRUE(free(region, &a));
+  finish_work(a);
+  steps();
+  EXPECT_EQ(region.state.load(), RegionState::ending) << "the load reads its slot";
+  tier->let_go(Direction::load);
+  settle();
+  steps();
+  EXPECT_EQ(region.state.load(), RegionState::empty);
+}
+
+TEST_F(Regions, ASecondFreeIsRefused) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  Gate kernel = gate(a);
+  ASSERT_TRUE(free(region, &a));
+  EXPECT_EQ(free(region, &a).error().status, VMEM_ERROR_INVALID_POINTER);
+  kernel.open();
+}
+
+TEST_F(Regions, RequestsThatNameAFreedRegionAreRefused) {
+  start();
+  Region& region = allocate(2);
+  ASSERT_TRUE(free(region));
+  steps();
+  ASSERT_EQ(region.state.load(), RegionState::empty);
+  OpenPageRequest open;
+  open.run = {&region, 0, 1};
+  EXPECT_EQ(ask(open).error().status, VMEM_ERROR_INVALID_POINTER);
+  PrefetchRequest ahead;
+  ahead.run = {&region, 0, 2};
+  EXPECT_EQ(ask(ahead).error().status, VMEM_ERROR_INVALID_POINTER);
+  EXPECT_EQ(advise(reading(region, 0, 2), VMEM_ADVISE_EVICT).error().status, VMEM_ERROR_INVALID_POINTER);
+  QueryRequest query;
+  query.region = &region;
+  EXPECT_EQ(ask(query).error().status, VMEM_ERROR_INVALID_POINTER);
+}
+
+TEST_F(Regions, MoreThanCanBeBackedIsRefusedAndFreedMemoryCountsAgain) {
+  start({.hbm_pages = 4, .host_pages = 4});
+  Actor& a = actor();
+  Region& most = allocate(6);  // 3 in HBM, 3 in the host: a page of each is for transit
+  EXPECT_EQ(try_allocate(1).error().status, VMEM_ERROR_OUT_OF_MEMORY);
+  check();
+  Gate kernel = gate(a);
+  ASSERT_TRUE(free(most, &a));
+  AllocateRequest waits;  // what is ending comes back
+  waits.bytes = 6 * kPageBytes;
+  mover->post(waits);
+  steps();
+  EXPECT_FALSE(waits.done());
+  kernel.open();
+  EXPECT_TRUE(step_until([&] { return waits.done(); }));
+  EXPECT_TRUE(waits.result());
+}
+
+TEST_F(Regions, ShutdownIsRefusedWhileAnythingIsHeld) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(acquire(a, writing(region, 0)));
+  EndAllRequest end;
+  EXPECT_EQ(ask(end).error().status, VMEM_ERROR_IN_USE);
+  check();
+  release(a, writing(region, 0));
+  expect_bytes(a, region, 0, 0);
+}
+
+// ---- devices ----
+
+TEST_F(Regions, AnotherDeviceIsLetInToEveryMappingAndToLaterOnes) {
+  start({.devices = 2});
+  Region& region = allocate(2, 0);
+  Actor &near = actor(0), &far = actor(1);
+  write(near, writing(region, 0), 5);
+  finish_work(near);
+  const auto foreign = begin(far, reading(region, 0));
+  EXPECT_FALSE(foreign->hit) << "the mover opens it first";
+  ASSERT_TRUE(complete(*foreign));
+  release(far, reading(region, 0));
+  PeerAccessRequest open;
+  open.region = &region;
+  open.device = 1;
+  ASSERT_TRUE(ask(open));
+  check();  // compares both devices with the driver
+  write(near, writing(region, 1), 6);
+  finish_work(near);
+  check();
+  expect_bytes(far, region, 0, 5);
+  expect_bytes(far, region, 1, 6);
+  Gate kernel = gate(far);
+  ASSERT_TRUE(acquire(far, reading(region, 0)));
+  release(far, reading(region, 0));
+  evict(reading(region, 0));
+  EXPECT_TRUE(in_hbm(region, 0)) << "the other device's work counts";
+}
+
+TEST_F(Regions, DevicesWithoutAPathAreRefused) {
+  start({.devices = 2, .peers = false});
+  Region& region = allocate(1, 0);
+  PeerAccessRequest open;
+  open.region = &region;
+  open.device = 1;
+  EXPECT_EQ(ask(open).error().status, VMEM_ERROR_UNSUPPORTED);
+  check();
+}
+
+TEST_F(Regions, APeerThatCannotBeLetInToOneMappingIsLetInToNoneAsFarAsAnybodyKnows) {
+  start({.devices = 2});
+  Region& region = allocate(2, 0);
+  Actor& near = actor(0);
+  write(near, writing(region, 0, 2), 5);
+  finish_work(near);
+  PeerAccessRequest open;
+  open.region = &region;
+  open.device = 1;
+  faults->fail_nth("cuMemSetAccess", 2, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(ask(open));
+  EXPECT_EQ(region.devices.load(), 1u);
+  check();
+  PeerAccessRequest again;
+  again.region = &region;
+  again.device = 1;
+  EXPECT_TRUE(ask(again));
+  check();
+}
+
+TEST_F(Regions, EachDevicesHbmServesItsOwnRegions) {
+  start({.devices = 2, .hbm_pages = 2});
+  Region& zero = allocate(3, 0);
+  Region& one = allocate(3, 1);
+  Actor &a = actor(0), &b = actor(1);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    write(a, writing(zero, i), std::uint8_t(1 + i));
+    write(b, writing(one, i), std::uint8_t(11 + i));
+    finish_work(a);
+    finish_work(b);
+    check();
+  }
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    expect_bytes(a, zero, i, std::uint8_t(1 + i));
+    expect_bytes(b, one, i, std::uint8_t(11 + i));
+  }
+}
+
+}  // namespace
+}  // namespace vmem::migration

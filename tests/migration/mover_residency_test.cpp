@@ -1,0 +1,366 @@
+// A page's way into HBM and back: what is mapped, what is copied, and that the bytes are the last ones written.
+#include "migration/mover_harness.hpp"
+
+namespace vmem::migration {
+namespace {
+
+using tiers::Direction;
+
+class Residency : public MoverTest {};
+
+TEST_F(Residency, AnUnbackedPageIsMappedIntoHbmWithoutACopy) {
+  start();
+  Region& region = allocate(2);
+  Actor& a = actor();
+  ASSERT_TRUE(acquire(a, writing(region, 0)));
+  check();
+  EXPECT_TRUE(in_hbm(region, 0));
+  EXPECT_EQ(state(region, 0).word(), std::uint32_t(Access::write));
+  EXPECT_EQ(page(region, 1).mapped, Mapped::nothing);
+  EXPECT_EQ(tier->submitted(Direction::load), 0u);
+  release(a, writing(region, 0));
+}
+
+TEST_F(Residency, UnderProtectionAPageAcquiredForReadingIsMappedReadOnly) {
+  start({.protect = true});
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(acquire(a, reading(region, 0)));
+  check();  // compares with the driver
+  EXPECT_TRUE(state(region, 0).allows(Access::read));
+  EXPECT_FALSE(state(region, 0).allows(Access::write));
+  release(a, reading(region, 0));
+}
+
+TEST_F(Residency, AResidentPageIsAHit) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  write(a, writing(region, 0), 1);
+  const auto again = begin(a, reading(region, 0));
+  EXPECT_TRUE(again->hit);
+  ASSERT_TRUE(complete(*again));
+  release(a, reading(region, 0));
+}
+
+TEST_F(Residency, ADirtyPageIsStoredAndComesBackWithItsBytes) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  write(a, writing(region, 0), 0x5a);
+  finish_work(a);
+  steps();
+  evict(reading(region, 0));
+  settle();
+  check();
+  EXPECT_EQ(page(region, 0).mapped, Mapped::nothing);
+  EXPECT_EQ(tier->submitted(Direction::store), 1u);
+  expect_stored(region, 0, 0x5a);
+  // Its frame goes to others, so that it must be fetched.
+  Region& other = allocate(4);
+  write(a, writing(other, 0, 4), 1);
+  finish_work(a);
+  expect_bytes(a, region, 0, 0x5a);
+  EXPECT_EQ(tier->submitted(Direction::load), 1u);
+}
+
+TEST_F(Residency, APageNotWrittenSinceItsCopyIsDroppedWithoutAStore) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 7));
+  expect_bytes(a, region, 0, 7);
+  steps();
+  evict(reading(region, 0));
+  settle();
+  EXPECT_EQ(page(region, 0).mapped, Mapped::nothing);
+  EXPECT_EQ(tier->submitted(Direction::store), 0u);
+  EXPECT_EQ(inside->counters().dropped_bytes, kPageBytes);
+  expect_bytes(a, region, 0, 7);
+}
+
+TEST_F(Residency, WorkWaitsForTheBytesOfALoadInFlight) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 9));
+  tier->hold_back(Direction::load);
+  ASSERT_TRUE(acquire(a, reading(region, 0)));  // does not wait for the copy
+  check();
+  EXPECT_TRUE(state(region, 0).has(PageState::kPending));
+  const std::byte* const at = reinterpret_cast<std::byte*>(space->address_of(region.granule_of(0)));
+  std::byte seen{};
+  enqueue(*driver, a.stream, [&] { seen = *at; });
+  steps();
+  EXPECT_EQ((*driver)->cuStreamQuery(a.stream), CUDA_ERROR_NOT_READY);
+  tier->let_go(Direction::load);
+  finish_work(a);
+  EXPECT_EQ(seen, std::byte{9});
+  release(a, reading(region, 0));
+  settle();
+  EXPECT_FALSE(state(region, 0).has(PageState::kPending));
+}
+
+TEST_F(Residency, ASecondAcquirerOfALoadInFlightWaitsForItToo) {
+  start();
+  Region& region = allocate(1);
+  Actor &a = actor(), &b = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 9));
+  tier->hold_back(Direction::load);
+  ASSERT_TRUE(acquire(a, reading(region, 0)));
+  const auto second = begin(b, reading(region, 0));
+  EXPECT_TRUE(second->hit) << "the mover need not be asked";
+  ASSERT_TRUE(complete(*second));
+  enqueue(*driver, b.stream, [] {});
+  EXPECT_EQ((*driver)->cuStreamQuery(b.stream), CUDA_ERROR_NOT_READY);
+  tier->let_go(Direction::load);
+  finish_work(b);
+  release(a, reading(region, 0));
+  release(b, reading(region, 0));
+}
+
+TEST_F(Residency, AWriteAcquireOfAReadOnlyPageUpgradesItInPlace) {
+  start();
+  Region& region = allocate(1);
+  Actor &a = actor(), &b = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 3));
+  expect_bytes(a, region, 0, 3);
+  const std::uint32_t frame = page(region, 0).frame;
+  ASSERT_TRUE(acquire(b, reading(region, 0)));  // readers do not stand in the way
+  write(a, writing(region, 0), 4);
+  check();
+  EXPECT_EQ(page(region, 0).frame, frame);
+  EXPECT_TRUE(state(region, 0).allows(Access::write));
+  release(b, reading(region, 0));
+  finish_work(a);
+  finish_work(b);
+  evict(reading(region, 0));
+  settle();
+  expect_stored(region, 0, 4);
+}
+
+TEST_F(Residency, UnderProtectionAnUpgradeWaitsForTheReadersAndTheirWork) {
+  start({.protect = true});
+  Region& region = allocate(1);
+  Actor &a = actor(), &b = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 3));
+  expect_bytes(a, region, 0, 3);
+  ASSERT_TRUE(acquire(b, reading(region, 0)));
+  const auto waiting = begin(a, writing(region, 0));
+  steps();
+  EXPECT_FALSE(waiting->done()) << "held";
+  Gate kernel = gate(b);
+  release(b, reading(region, 0));
+  steps();
+  EXPECT_FALSE(waiting->done()) << "its work is unfinished";
+  check();
+  kernel.open();
+  ASSERT_TRUE(complete(*waiting));
+  check();
+  EXPECT_TRUE(state(region, 0).allows(Access::write));
+  fill(a, writing(region, 0), 4);
+  release(a, writing(region, 0));
+  expect_bytes(a, region, 0, 4);
+}
+
+TEST_F(Residency, UnderProtectionAnUpgradeOfAPageThatStaysInUseIsRefused) {
+  start({.protect = true});
+  Region& region = allocate(1);
+  Actor &a = actor(), &b = actor();
+  ASSERT_TRUE(acquire(b, reading(region, 0)));
+  const auto waiting = begin(a, writing(region, 0));
+  steps();
+  now_us += acquire_wait_us;
+  EXPECT_EQ(complete(*waiting).error().status, VMEM_ERROR_IN_USE);
+  check();
+  release(b, reading(region, 0));
+  finish_work(b);
+  ASSERT_TRUE(acquire(a, writing(region, 0)));
+  release(a, writing(region, 0));
+}
+
+TEST_F(Residency, UnderProtectionAnUpgradeWhoseRemapFailsLeavesThePageReadable) {
+  start({.protect = true});
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(acquire(a, reading(region, 0)));
+  release(a, reading(region, 0));
+  finish_work(a);
+  faults->fail_nth("cuMemSetAccess", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(acquire(a, writing(region, 0)));
+  check();
+  EXPECT_TRUE(state(region, 0).allows(Access::read));
+  write(a, writing(region, 0), 1);
+  check();
+}
+
+TEST_F(Residency, AnUpgradeDuringALoadKeepsTheLoadsBytes) {
+  start();
+  Region& region = allocate(1);
+  Actor &a = actor(), &b = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 3));
+  tier->hold_back(Direction::load);
+  ASSERT_TRUE(acquire(a, reading(region, 0)));
+  ASSERT_TRUE(acquire(b, writing(region, 0)));
+  check();
+  EXPECT_TRUE(state(region, 0).has(PageState::kPending));
+  tier->let_go(Direction::load);
+  finish_work(b);
+  release(a, reading(region, 0));
+  release(b, writing(region, 0));
+  expect_bytes(a, region, 0, 3);
+}
+
+TEST_F(Residency, DiscardedContentsAreNotFetched) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 3));
+  write(a, discarding(region, 0), 8);
+  EXPECT_EQ(tier->submitted(Direction::load), 0u);
+  finish_work(a);
+  expect_bytes(a, region, 0, 8);
+  steps();
+  evict(reading(region, 0));
+  settle();
+  expect_stored(region, 0, 8);
+}
+
+TEST_F(Residency, EveryPageOfARangeIsServed) {
+  start();
+  Region& region = allocate(3);
+  Actor& a = actor();
+  for (std::uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(cpu_write(region, i, std::uint8_t(10 + i)));
+  ASSERT_TRUE(acquire(a, reading(region, 0, 3)));
+  release(a, reading(region, 0, 3));
+  for (std::uint32_t i = 0; i < 3; ++i) expect_bytes(a, region, i, std::uint8_t(10 + i));
+  EXPECT_EQ(region.unreadable.load(), 0u);
+}
+
+TEST_F(Residency, MemoryLargerThanHbmKeepsItsBytesThroughManyPasses) {
+  for (const bool real_policy : {false, true}) {
+    start({.real_policy = real_policy});
+    Region& region = allocate(12);
+    Actor& a = actor();
+    for (int pass = 0; pass < 3; ++pass) {
+      for (std::uint32_t i = 0; i < 12; ++i) {
+        if (pass > 0) expect_bytes(a, region, i, std::uint8_t(20 * (pass - 1) + int(i)));
+        write(a, writing(region, i), std::uint8_t(20 * pass + int(i)));
+        finish_work(a);
+        check();
+      }
+    }
+    finish();
+  }
+}
+
+// ---- standby: an evicted page's bytes stay in its frame until that is reused ----
+
+TEST_F(Residency, AStandbyPageIsTakenBackWithoutACopy) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  write(a, writing(region, 0), 6);
+  finish_work(a);
+  steps();
+  evict(reading(region, 0));
+  settle();
+  EXPECT_TRUE(page(region, 0).standby);
+  expect_bytes(a, region, 0, 6);
+  check();
+  EXPECT_TRUE(in_hbm(region, 0));
+  EXPECT_EQ(tier->submitted(Direction::load), 0u);
+  EXPECT_EQ(inside->counters().eviction_cancels, 1u);
+}
+
+TEST_F(Residency, AStandbyPageTakenBackForWritingDuringItsStoreIsStoredAnew) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  write(a, writing(region, 0), 6);
+  finish_work(a);
+  steps();
+  tier->hold_back(Direction::store);
+  evict(reading(region, 0));
+  write(a, writing(region, 0), 7);
+  check();
+  finish_work(a);
+  tier->let_go(Direction::store);
+  settle();
+  evict(reading(region, 0));
+  settle();
+  EXPECT_EQ(tier->submitted(Direction::store), 2u);
+  expect_stored(region, 0, 7);
+}
+
+TEST_F(Residency, AFrameReusedByAnotherPageIsNotTakenBack) {
+  start({.hbm_pages = 1});
+  Region& region = allocate(2);
+  Actor& a = actor();
+  write(a, writing(region, 0), 6);
+  finish_work(a);
+  steps();
+  evict(reading(region, 0));
+  write(a, writing(region, 1), 1);  // the only frame
+  finish_work(a);
+  EXPECT_FALSE(page(region, 0).standby);
+  EXPECT_EQ(page(region, 0).frame, kNoFrame);
+  expect_bytes(a, region, 0, 6);
+  EXPECT_EQ(tier->submitted(Direction::load), 1u);
+}
+
+TEST_F(Residency, AFrameReusedWhileItsStoreRunsIsWrittenOnlyAfterTheStore) {
+  start({.hbm_pages = 1});
+  Region& region = allocate(2);
+  Actor& a = actor();
+  write(a, writing(region, 0), 6);
+  finish_work(a);
+  steps();
+  tier->hold_back(Direction::store);
+  evict(reading(region, 0));
+  ASSERT_TRUE(acquire(a, writing(region, 1)));  // mapped already, usable after the store
+  fill(a, writing(region, 1), 1);
+  release(a, writing(region, 1));
+  EXPECT_TRUE(state(region, 1).has(PageState::kPending));
+  tier->let_go(Direction::store);
+  finish_work(a);
+  settle();
+  expect_stored(region, 0, 6);
+  expect_bytes(a, region, 0, 6);
+  expect_bytes(a, region, 1, 1);
+}
+
+TEST_F(Residency, AStandbyFrameOfAPageWrittenInPlaceIsNotTakenBack) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  write(a, writing(region, 0), 6);
+  finish_work(a);
+  steps();
+  ASSERT_TRUE(advise(reading(region, 0), VMEM_ADVISE_IN_PLACE));
+  settle();
+  EXPECT_TRUE(page(region, 0).standby);
+  write(a, writing(region, 0), 7);
+  EXPECT_TRUE(in_place(region, 0));
+  EXPECT_FALSE(page(region, 0).standby);
+  finish_work(a);
+  ASSERT_TRUE(advise(reading(region, 0), VMEM_ADVISE_NORMAL));
+  steps();
+  expect_bytes(a, region, 0, 7);
+}
+
+TEST_F(Residency, AStandbyFrameOfAPageWrittenByTheCpuIsNotTakenBack) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  write(a, writing(region, 0), 6);
+  finish_work(a);
+  steps();
+  evict(reading(region, 0));
+  ASSERT_TRUE(cpu_write(region, 0, 7));
+  check();
+  expect_bytes(a, region, 0, 7);
+}
+
+}  // namespace
+}  // namespace vmem::migration

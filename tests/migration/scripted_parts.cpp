@@ -1,0 +1,141 @@
+#include "migration/scripted_parts.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace vmem::migration {
+
+using tiers::Direction;
+using tiers::Outcome;
+
+void enqueue(const gpu::Driver& driver, CUstream stream, std::function<void()> work) {
+  const auto run = [](void* data) {
+    const std::unique_ptr<std::function<void()>> owned(static_cast<std::function<void()>*>(data));
+    (*owned)();
+  };
+  ASSERT_EQ(driver->cuLaunchHostFunc(stream, run, new std::function<void()>(std::move(work))), CUDA_SUCCESS);
+}
+
+Gate::Gate(const gpu::Driver& driver, CUstream stream) {
+  enqueue(driver, stream, [flag = open_] { flag->wait(false); });
+}
+
+void Gate::open() {
+  open_->store(true);
+  open_->notify_all();
+}
+
+ScriptedTier::ScriptedTier(const gpu::Driver& driver, std::vector<CUcontext> contexts, std::unique_ptr<tiers::HostTier> inner)
+    : driver_(driver), contexts_(std::move(contexts)), inner_(std::move(inner)) {
+  for (const Direction direction : {Direction::load, Direction::store}) {
+    EXPECT_EQ(driver_->cuStreamCreate(&holds_[direction].stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  }
+}
+
+ScriptedTier::~ScriptedTier() {
+  for (auto& [direction, hold] : holds_) {
+    hold.gate.reset();
+    (void)driver_->cuStreamSynchronize(hold.stream);
+  }
+  inner_.reset();
+  for (auto& [direction, hold] : holds_) (void)driver_->cuStreamDestroy(hold.stream);
+  for (CUevent event : events_) (void)driver_->cuEventDestroy(event);
+}
+
+void ScriptedTier::hold_back(Direction direction) {
+  Hold& hold = holds_[direction];
+  hold.gate = std::make_unique<Gate>(driver_, hold.stream);
+}
+
+void ScriptedTier::let_go(Direction direction) { holds_[direction].gate.reset(); }
+
+Result<tiers::SlotGrant> ScriptedTier::allocate(std::uint64_t page_bytes) {
+  if (on_allocate) std::exchange(on_allocate, nullptr)();
+  if (later_allocations > 0) {
+    --later_allocations;
+    return tiers::SlotGrant{tiers::Grant::later, 0};
+  }
+  return inner_->allocate(page_bytes);
+}
+
+void ScriptedTier::delay(Hold& hold, tiers::Transfer& transfer) {
+  for (CUevent& after : transfer.after) {
+    if (after != nullptr) {
+      EXPECT_EQ(driver_->cuStreamWaitEvent(hold.stream, after, 0), CUDA_SUCCESS);
+    }
+    after = nullptr;
+  }
+  EXPECT_EQ(driver_->cuEventCreate(&events_.emplace_back(), CU_EVENT_DISABLE_TIMING), CUDA_SUCCESS);
+  EXPECT_EQ(driver_->cuEventRecord(events_.back(), hold.stream), CUDA_SUCCESS);
+  transfer.after[0] = events_.back();
+}
+
+Status ScriptedTier::submit(std::span<tiers::Transfer> transfers) {
+  for (tiers::Transfer& transfer : transfers) {
+    Hold& hold = holds_[transfer.direction];
+    if (hold.gate) delay(hold, transfer);
+    VMEM_TRY(inner_->submit({&transfer, 1}));
+    ++counts_[transfer.direction];
+    auto& answers = answers_[transfer.direction];
+    if (answers.empty()) continue;
+    outcomes_[transfer.id] = answers.front();
+    answers.pop_front();
+  }
+  return {};
+}
+
+Status ScriptedTier::poll(std::vector<tiers::Completion>& completions) {
+  const std::size_t before = completions.size();
+  const Status polled = inner_->poll(completions);
+  for (std::size_t i = before; i < completions.size(); ++i) {
+    const auto scripted = outcomes_.find(completions[i].id);
+    if (scripted == outcomes_.end()) continue;
+    completions[i].outcome = scripted->second;
+    completions[i].error = {VMEM_ERROR_LOST, 0, "scripted"};
+    outcomes_.erase(scripted);
+  }
+  return polled;
+}
+
+void ScriptedPolicy::region_ends(RegionId region) {
+  live.erase(region);
+  std::erase_if(resident, [&](PageId page) { return page.region == region; });
+  std::erase_if(arrivals_, [&](PageId page) { return page.region == region; });
+}
+
+void ScriptedPolicy::page_arrived(PageId page, bool) {
+  EXPECT_TRUE(live.contains(page.region));
+  EXPECT_TRUE(resident.insert(page).second) << "arrived twice: page " << page.index;
+  arrivals_.push_back(page);
+}
+
+void ScriptedPolicy::page_left(PageId page) {
+  EXPECT_EQ(resident.erase(page), 1u) << "left without having arrived: page " << page.index;
+  std::erase(arrivals_, page);
+}
+
+void ScriptedPolicy::used(const Use& use) {
+  EXPECT_TRUE(live.contains(use.region));
+  uses.push_back(use);
+  if (on_used) on_used(use);
+}
+
+std::size_t ScriptedPolicy::victims(const VictimQuery& query, std::span<PageId> out) {
+  ++victim_queries;
+  const std::vector<PageId>& from = offer.empty() ? arrivals_ : offer;
+  if (!query.again) offered_ = 0;
+  const std::size_t count = std::min(out.size(), from.size() - std::min(offered_, from.size()));
+  std::copy_n(from.begin() + std::ptrdiff_t(offered_), count, out.begin());
+  offered_ += count;
+  return count;
+}
+
+std::size_t ScriptedPolicy::prefetches(const PrefetchQuery&, std::span<PageId> out) {
+  std::size_t count = 0;
+  for (; count < out.size() && !ahead.empty(); ++count, ahead.pop_front()) out[count] = ahead.front();
+  return count;
+}
+
+}  // namespace vmem::migration

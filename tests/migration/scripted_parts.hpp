@@ -1,0 +1,104 @@
+// What a script controls of the mover's surroundings: GPU work that ends when the test says so, a tier that can hold back,
+// refuse or lose, and a policy that offers what the test lists.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "gpu/driver.hpp"
+#include "migration/policy/policy.hpp"
+#include "tiers/host_tier.hpp"
+
+namespace vmem::migration {
+
+// Runs `work` on the stream's worker, in stream order.
+void enqueue(const gpu::Driver& driver, CUstream stream, std::function<void()> work);
+
+// Holds a stream from its closing until it is opened; opened at the latest when it ends.
+class Gate {
+ public:
+  Gate(const gpu::Driver& driver, CUstream stream);
+  ~Gate() { open(); }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  void open();
+
+ private:
+  std::shared_ptr<std::atomic<bool>> open_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+// The host tier, with transfers that wait for the test, answers of the test's choosing, and a look inside calls.
+class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
+ public:
+  ScriptedTier(const gpu::Driver& driver, std::vector<CUcontext> contexts, std::unique_ptr<tiers::HostTier> inner);
+  ~ScriptedTier() override;
+
+  // Transfers submitted from now on start when `let_go` is called.
+  void hold_back(tiers::Direction direction);
+  void let_go(tiers::Direction direction);
+  // The next transfer of a direction runs, but its outcome is this.
+  void answer_next(tiers::Direction direction, tiers::Outcome outcome) { answers_[direction].push_back(outcome); }
+  int later_allocations = 0;               // so many allocations are answered `later`
+  std::function<void()> on_allocate;       // called at the next
+  std::uint64_t submitted(tiers::Direction direction) { return counts_[direction]; }
+  tiers::HostTier& inner() { return *inner_; }
+
+  const tiers::TierInfo& info() const noexcept override { return inner_->info(); }
+  tiers::TierUsage usage() const override { return inner_->usage(); }
+  void expect(std::uint64_t page_bytes, std::uint64_t count) override { inner_->expect(page_bytes, count); }
+  Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override;
+  void release(tiers::SlotId slot) override { inner_->release(slot); }
+  Status submit(std::span<tiers::Transfer> transfers) override;
+  Status poll(std::vector<tiers::Completion>& completions) override;
+  CUmemGenericAllocationHandle handle(tiers::SlotId slot) const override { return inner_->handle(slot); }
+  std::byte* host_address(tiers::SlotId slot) const override { return inner_->host_address(slot); }
+
+ private:
+  struct Hold {
+    CUstream stream = nullptr;
+    std::unique_ptr<Gate> gate;
+  };
+  void delay(Hold& hold, tiers::Transfer& transfer);
+
+  const gpu::Driver& driver_;
+  std::vector<CUcontext> contexts_;
+  std::unique_ptr<tiers::HostTier> inner_;
+  std::map<tiers::Direction, std::deque<tiers::Outcome>> answers_;
+  std::map<tiers::Direction, Hold> holds_;
+  std::map<tiers::Direction, std::uint64_t> counts_;
+  std::map<std::uint64_t, tiers::Outcome> outcomes_;  // by transfer
+  std::vector<CUevent> events_;
+};
+
+// Offers resident pages in the order of their arrival, or what `offer` lists; fetches ahead what `ahead` lists. Records what it
+// was told.
+class ScriptedPolicy final : public Policy {
+ public:
+  std::vector<PageId> offer;       // if not empty: the victims, in this order
+  std::deque<PageId> ahead;        // prefetches, given out once
+  std::function<void(const Use&)> on_used;
+  std::set<PageId> resident;
+  std::vector<Use> uses;
+  std::set<RegionId> live;
+  int victim_queries = 0;
+
+  void region_begins(const RegionShape& region) override { live.insert(region.id); }
+  void region_ends(RegionId region) override;
+  void page_arrived(PageId page, bool prefetched) override;
+  void page_left(PageId page) override;
+  void page_prefers(PageId, Preference) override {}
+  void used(const Use& use) override;
+  std::size_t victims(const VictimQuery& query, std::span<PageId> out) override;
+  std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) override;
+
+ private:
+  std::vector<PageId> arrivals_;
+  std::size_t offered_ = 0;
+};
+
+}  // namespace vmem::migration

@@ -1,0 +1,221 @@
+// When work is complete: epochs, stream handles that come back, the default streams, captures.
+#include "migration/streams.hpp"
+
+#include <thread>
+
+#include "migration/mover_harness.hpp"
+
+namespace vmem::migration {
+namespace {
+
+class Streams : public MoverTest {
+ protected:
+  void SetUp() override { start(); }
+  CUstream make() {
+    CUstream stream = nullptr;
+    EXPECT_EQ((*driver)->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    return stream;
+  }
+  bool poll() {
+    const auto polled = streams->poll();
+    EXPECT_TRUE(polled);
+    return *polled;
+  }
+};
+
+TEST_F(Streams, AStampIsCompleteWhenTheEventOfItsEpochIs) {
+  Actor& a = actor();
+  Gate kernel = gate(a);
+  const Stamp first = a.record->open_stamp();
+  EXPECT_FALSE(streams->complete(first));
+  EXPECT_TRUE(streams->idle());
+  ASSERT_TRUE(streams->close_epoch(*a.record));
+  const Stamp second = a.record->open_stamp();
+  EXPECT_EQ(second.epoch(), first.epoch() + 1);
+  EXPECT_FALSE(poll());
+  EXPECT_FALSE(streams->idle());
+  kernel.open();
+  EXPECT_EQ((*driver)->cuStreamSynchronize(a.stream), CUDA_SUCCESS);
+  EXPECT_TRUE(poll());
+  EXPECT_TRUE(streams->complete(first));
+  EXPECT_FALSE(streams->complete(second)) << "nothing marks its end";
+  EXPECT_TRUE(streams->complete(Stamp()));
+}
+
+TEST_F(Streams, EpochsEndInTheirOrder) {
+  Actor& a = actor();
+  std::vector<Stamp> stamps;
+  std::vector<std::unique_ptr<Gate>> kernels;
+  for (int i = 0; i < 4; ++i) {
+    kernels.push_back(std::make_unique<Gate>(*driver, a.stream));
+    stamps.push_back(a.record->open_stamp());
+    ASSERT_TRUE(streams->close_epoch(*a.record));
+  }
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    EXPECT_FALSE(streams->complete(stamps[i]));
+    kernels[i]->open();
+    while (!poll()) std::this_thread::yield();
+    for (std::size_t k = 0; k < kernels.size(); ++k) EXPECT_EQ(streams->complete(stamps[k]), k <= i);
+  }
+}
+
+TEST_F(Streams, UsesCloseAnEpochNowAndThenAndTheMoverWhenItWantsToKnow) {
+  Actor& a = actor();
+  const Stamp first = a.record->open_stamp();
+  for (std::uint32_t i = 0; i + 1 < StreamTable::kUsesPerEpoch; ++i) ASSERT_TRUE(streams->count_use(*a.record));
+  EXPECT_EQ(a.record->open_stamp(), first);
+  ASSERT_TRUE(streams->count_use(*a.record));
+  const Stamp second = a.record->open_stamp();
+  EXPECT_NE(second, first);
+  EXPECT_TRUE(*streams->cover(first)) << "covered already";
+  EXPECT_EQ(a.record->open_stamp(), second);
+  EXPECT_TRUE(*streams->cover(second));
+  EXPECT_NE(a.record->open_stamp(), second);
+  EXPECT_EQ((*driver)->cuStreamSynchronize(a.stream), CUDA_SUCCESS);
+  poll();
+  EXPECT_TRUE(streams->complete(second));
+}
+
+TEST_F(Streams, AStreamKeepsItsRecordAndAnUnknownHandleIsRefused) {
+  Actor& a = actor();
+  EXPECT_EQ(*streams->find(a.stream), a.record);
+  EXPECT_EQ(streams->find(reinterpret_cast<CUstream>(0xdead0)).error().status, VMEM_ERROR_INVALID_VALUE);
+}
+
+TEST_F(Streams, AClosedStreamsWorkStillCountsAndItsRecordServesAnotherOnlyAfterIt) {
+  const CUstream stream = make();
+  StreamRecord* const record = *streams->find(stream);
+  Gate kernel(*driver, stream);
+  const Stamp last = record->open_stamp();
+  ASSERT_TRUE(streams->close_stream(stream));
+  EXPECT_FALSE(*streams->poll());
+  EXPECT_FALSE(streams->complete(last));
+  const CUstream second = make();
+  EXPECT_NE(*streams->find(second), record);
+  EXPECT_NE(*streams->find(stream), record) << "the handle may be another stream's by now";
+  kernel.open();
+  EXPECT_EQ((*driver)->cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_TRUE(poll());
+  EXPECT_TRUE(streams->complete(last));
+  const CUstream third = make();
+  EXPECT_EQ(*streams->find(third), record);
+  EXPECT_GT(record->open_stamp().epoch(), last.epoch()) << "no new use looks like an old one";
+  EXPECT_TRUE(streams->close_stream(reinterpret_cast<CUstream>(0xdead0))) << "a stream vmem has not seen is ignored";
+  for (const CUstream each : {stream, second, third}) (void)(*driver)->cuStreamDestroy(each);
+}
+
+TEST_F(Streams, TheDefaultStreamIsTheContextsByEitherName) {
+  StreamRecord* const legacy = *streams->find(nullptr);
+  EXPECT_EQ(*streams->find(CU_STREAM_LEGACY), legacy);
+  EXPECT_EQ(*streams->find(nullptr, contexts[0].context()), legacy);
+  EXPECT_NE(*streams->find(CU_STREAM_PER_THREAD), legacy);
+  StreamRecord* elsewhere = nullptr;
+  std::thread([&] { elsewhere = *streams->find(nullptr); }).join();
+  EXPECT_EQ(elsewhere, legacy) << "a thread without a context means the first device's";
+}
+
+TEST_F(Streams, APerThreadStreamIsItsThreadsAlone) {
+  StreamRecord* const mine = *streams->find(CU_STREAM_PER_THREAD);
+  EXPECT_EQ(*streams->find(CU_STREAM_PER_THREAD), mine);
+  StreamRecord* other = nullptr;
+  std::thread([&] {
+    EXPECT_EQ((*driver)->cuCtxSetCurrent(contexts[0].context()), CUDA_SUCCESS);
+    other = *streams->find(CU_STREAM_PER_THREAD);
+    const Stamp use = other->open_stamp();
+    EXPECT_TRUE(streams->count_use(*other));
+    EXPECT_TRUE(*streams->cover(use)) << "each use on it is covered at once";
+  }).join();
+  EXPECT_NE(other, mine);
+  const Stamp open = other->open_stamp();
+  EXPECT_FALSE(*streams->cover(open)) << "an event recorded here would be on this thread's stream";
+  EXPECT_EQ(other->open_stamp(), open);
+}
+
+// A record that was closed and serves another thread must not be found through an old lookup.
+TEST_F(Streams, AThreadThatClosedItsPerThreadStreamDoesNotFindAnothersUnderIt) {
+  StreamRecord* const mine = *streams->find(CU_STREAM_PER_THREAD);
+  ASSERT_TRUE(streams->close_stream(CU_STREAM_PER_THREAD));
+  EXPECT_EQ((*driver)->cuStreamSynchronize(CU_STREAM_PER_THREAD), CUDA_SUCCESS);
+  EXPECT_TRUE(poll());
+  StreamRecord* other = nullptr;
+  std::thread([&] {
+    EXPECT_EQ((*driver)->cuCtxSetCurrent(contexts[0].context()), CUDA_SUCCESS);
+    other = *streams->find(CU_STREAM_PER_THREAD);
+  }).join();
+  ASSERT_EQ(other, mine) << "reused";
+  EXPECT_NE(*streams->find(CU_STREAM_PER_THREAD), other);
+}
+
+TEST_F(Streams, ACaptureIsNotDisturbed) {
+  Actor& a = actor();
+  Region& region = allocate(1);
+  write(a, writing(region, 0), 1);
+  const Stamp used = a.record->open_stamp();
+  CUgraph graph = nullptr;
+  ASSERT_EQ((*driver)->cuStreamBeginCapture(a.stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  const std::uint64_t records = faults->calls("cuEventRecord");
+  evict(reading(region, 0));
+  steps();
+  EXPECT_EQ(faults->calls("cuEventRecord"), records) << "it would become a node of the graph";
+  EXPECT_EQ(streams->close_epoch(*a.record).error().status, VMEM_ERROR_UNSUPPORTED);
+  EXPECT_FALSE(*streams->cover(used));
+  EXPECT_TRUE(in_hbm(region, 0)) << "nobody knows yet whether its use is complete";
+  ASSERT_EQ((*driver)->cuStreamEndCapture(a.stream, &graph), CUDA_SUCCESS);
+  (void)(*driver)->cuGraphDestroy(graph);
+  finish_work(a);
+  evict(reading(region, 0));
+  EXPECT_FALSE(in_hbm(region, 0));
+  expect_bytes(a, region, 0, 1);
+}
+
+TEST_F(Streams, AnEventThatSlippedIntoACaptureIsReplaced) {
+  Actor& a = actor();
+  const Stamp used = a.record->open_stamp();
+  bool began = false;
+  faults->on_call([&](std::string_view call) {
+    if (call != "cuEventRecord" || began) return;
+    began = true;
+    EXPECT_EQ((*driver)->cuStreamBeginCapture(a.stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  });
+  EXPECT_FALSE(*streams->cover(used));
+  faults->on_call(nullptr);
+  EXPECT_TRUE(streams->poll());
+  EXPECT_FALSE(streams->complete(used));
+  CUgraph graph = nullptr;
+  ASSERT_EQ((*driver)->cuStreamEndCapture(a.stream, &graph), CUDA_SUCCESS);
+  (void)(*driver)->cuGraphDestroy(graph);
+  EXPECT_TRUE(*streams->cover(used));
+  EXPECT_EQ((*driver)->cuStreamSynchronize(a.stream), CUDA_SUCCESS);
+  poll();
+  EXPECT_TRUE(streams->complete(used));
+}
+
+TEST_F(Streams, AnEventThatCannotBeRecordedLeavesTheEpochToTheNext) {
+  Actor& a = actor();
+  const Stamp used = a.record->open_stamp();
+  faults->fail_nth("cuEventRecord", 1, CUDA_ERROR_UNKNOWN);
+  EXPECT_FALSE(streams->close_epoch(*a.record));
+  EXPECT_TRUE(*streams->cover(used));
+  EXPECT_EQ((*driver)->cuStreamSynchronize(a.stream), CUDA_SUCCESS);
+  poll();
+  EXPECT_TRUE(streams->complete(used));
+}
+
+TEST_F(Streams, ManyEventsWaitingAskForAPoll) {
+  Actor& a = actor();
+  int asked = 0;
+  streams->on_backlog([&] { ++asked; });
+  Gate kernel = gate(a);
+  for (int i = 0; i < 63; ++i) ASSERT_TRUE(streams->close_epoch(*a.record));
+  EXPECT_EQ(asked, 0);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(streams->close_epoch(*a.record));
+  EXPECT_EQ(asked, 1) << "once until the poll";
+  EXPECT_TRUE(streams->backlog());
+  kernel.open();
+  EXPECT_EQ((*driver)->cuStreamSynchronize(a.stream), CUDA_SUCCESS);
+  poll();
+  EXPECT_FALSE(streams->backlog());
+}
+
+}  // namespace
+}  // namespace vmem::migration

@@ -1,0 +1,193 @@
+// Acquire and release that do not match, and what is refused while ranges are held; arguments that mean nothing.
+#include <thread>
+
+#include "runtime/runtime_fixture.hpp"
+
+namespace vmem::test {
+namespace {
+
+class BadHold : public RuntimeTest {};
+
+TEST_F(BadHold, ReleaseWithoutAcquireIsRefused) {
+  void* memory = allocate(4 * kMiB);
+  EXPECT_REFUSED(release(range_of(memory, 4 * kMiB)), VMEM_ERROR_NOT_ACQUIRED, {"4194304 bytes", hex(memory)});
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(BadHold, ReleaseTwiceIsRefused) {
+  void* memory = allocate(4 * kMiB);
+  const vmem_range range = range_of(memory, 4 * kMiB);
+  ASSERT_OK(acquire(range));
+  EXPECT_OK(release(range));
+  EXPECT_REFUSED(release(range), VMEM_ERROR_NOT_ACQUIRED, {hex(memory)});
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(BadHold, HoldsAreCounted) {
+  void* memory = allocate(4 * kMiB);
+  const vmem_range range = range_of(memory, 4 * kMiB);
+  ASSERT_OK(acquire(range));
+  ASSERT_OK(acquire(range));
+  const vmem_range thrice[] = {range, range, range};
+  EXPECT_REFUSED(vmem_release(thrice, 3, nullptr), VMEM_ERROR_NOT_ACQUIRED, {hex(memory)});
+  EXPECT_OK(vmem_release(thrice, 2, nullptr));
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(BadHold, ReleaseByAnotherThreadIsRefused) {
+  void* memory = allocate(4 * kMiB);
+  const vmem_range range = range_of(memory, 4 * kMiB);
+  ASSERT_OK(acquire(range));
+  std::thread([&] { EXPECT_REFUSED(release(range), VMEM_ERROR_NOT_ACQUIRED, {"thread", hex(memory)}); }).join();
+  EXPECT_OK(release(range));
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(BadHold, ReleaseWithOtherBytesOrAnotherBeginIsRefusedAndNothingReleased) {
+  auto* memory = static_cast<std::byte*>(allocate(4 * kMiB));
+  const vmem_range range = range_of(memory, 1000);
+  ASSERT_OK(acquire(range));
+  EXPECT_REFUSED(release(range_of(memory, 999)), VMEM_ERROR_NOT_ACQUIRED, {"999 bytes"});
+  EXPECT_REFUSED(release(range_of(memory, 1001)), VMEM_ERROR_NOT_ACQUIRED, {"1001 bytes"});
+  EXPECT_REFUSED(release(range_of(memory + 1, 999)), VMEM_ERROR_NOT_ACQUIRED, {hex(memory + 1)});
+  const vmem_range both[] = {range, range_of(memory, 999)};
+  EXPECT_REFUSED(vmem_release(both, 2, nullptr), VMEM_ERROR_NOT_ACQUIRED);
+  EXPECT_REFUSED(vmem_free(memory, nullptr), VMEM_ERROR_IN_USE, {hex(memory), "release"});
+  EXPECT_OK(release(range_of(memory, 1000, VMEM_READ))) << "access is ignored";
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(BadHold, AnAcquireThatFailsHoldsNothing) {
+  void* live = allocate(4 * kMiB);
+  void* dead = allocate(4 * kMiB);
+  ASSERT_OK(vmem_free(dead, nullptr));
+  const vmem_range ranges[] = {range_of(live, 4 * kMiB), range_of(dead, 4 * kMiB), range_of(live, 10)};
+  EXPECT_REFUSED(vmem_acquire(ranges, 3, nullptr), VMEM_ERROR_INVALID_POINTER, {hex(dead), "freed"});
+  EXPECT_REFUSED(release(ranges[0]), VMEM_ERROR_NOT_ACQUIRED);
+  EXPECT_OK(vmem_free(live, nullptr));
+  expect_nothing_left();
+}
+
+TEST_F(BadHold, FreeIsRefusedWhileAnyThreadHoldsTheAllocation) {
+  auto* memory = static_cast<std::byte*>(allocate(8 * kMiB));
+  const vmem_range inside = range_of(memory + 5 * kMiB, 10, VMEM_READ);
+  ASSERT_OK(acquire(inside));
+  EXPECT_REFUSED(vmem_free(memory, nullptr), VMEM_ERROR_IN_USE, {hex(memory), "release"});
+  std::thread([&] { EXPECT_REFUSED(vmem_free(memory, nullptr), VMEM_ERROR_IN_USE, {hex(memory), "release"}); }).join();
+  EXPECT_OK(vmem_memset(memory, 1, 100, nullptr)) << "a refused free leaves the allocation as it was";
+  EXPECT_OK(release(inside));
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(BadHold, FreeOfASmallAllocationIsRefusedWhileItsThreadHoldsAnyPartOfIt) {
+  auto* memory = static_cast<std::byte*>(allocate(3000));
+  for (const std::size_t offset : {0, 100, 2999}) {
+    const vmem_range part = range_of(memory + offset, 1);
+    ASSERT_OK(acquire(part));
+    EXPECT_REFUSED(vmem_free(memory, nullptr), VMEM_ERROR_IN_USE, {hex(memory), "release"}) << offset;
+    EXPECT_OK(release(part));
+  }
+  // A neighbour on the same page is nobody's business.
+  void* neighbour = allocate(3000);
+  ASSERT_OK(acquire(range_of(neighbour, 3000)));
+  EXPECT_OK(vmem_free(memory, nullptr));
+  EXPECT_OK(release(range_of(neighbour, 3000)));
+  EXPECT_OK(vmem_free(neighbour, nullptr));
+}
+
+TEST_F(BadHold, WriteToAHeldPageIsRefused) {
+  void* memory = allocate(4 * kMiB);
+  const vmem_range range = range_of(memory, 10, VMEM_READ);
+  ASSERT_OK(acquire(range));
+  const std::byte byte{1};
+  EXPECT_REFUSED(vmem_write(memory, &byte, 1), VMEM_ERROR_IN_USE, {hex(memory), "release"});
+  EXPECT_OK(release(range));
+  EXPECT_OK(vmem_write(memory, &byte, 1));
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(BadHold, ShutdownIsRefusedWhileRangesAreHeldAndPossibleAfterwards) {
+  void* memory = allocate(4 * kMiB);
+  const vmem_range range = range_of(memory, 4 * kMiB);
+  ASSERT_OK(acquire(range));
+  EXPECT_REFUSED(vmem_shutdown(), VMEM_ERROR_IN_USE, {"release", "vmem_shutdown"});
+  EXPECT_OK(vmem_memset(memory, 1, 100, nullptr)) << "a refused shutdown leaves the runtime as it was";
+  EXPECT_OK(release(range));
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+class BadArgument : public RuntimeTest {};
+
+TEST_F(BadArgument, AccessThatMeansNothingIsRefused) {
+  void* memory = allocate(4 * kMiB);
+  for (const std::uint32_t access : {0u, 4u, 5u, 7u, 8u, 0x10u, ~0u}) {
+    EXPECT_REFUSED(acquire(range_of(memory, 10, access)), VMEM_ERROR_INVALID_VALUE, {"access", "VMEM_READ"}) << access;
+  }
+  const vmem_range reserved{memory, 10, VMEM_READ, 1};
+  EXPECT_REFUSED(acquire(reserved), VMEM_ERROR_INVALID_VALUE, {"reserved"});
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(BadArgument, UnknownAdviceIsRefused) {
+  for (const std::size_t bytes : {4 * kMiB, std::size_t{1000}}) {
+    void* memory = allocate(bytes);
+    for (const int advice : {-1, 7, 1000}) {
+      EXPECT_REFUSED(vmem_advise(memory, 10, vmem_advice(advice)), VMEM_ERROR_INVALID_VALUE, {std::to_string(advice), "advice"});
+    }
+    EXPECT_OK(vmem_free(memory, nullptr));
+  }
+}
+
+TEST_F(BadArgument, AdviceThatCannotBeFollowedIsRefusedWithTheReason) {
+  void* small = allocate(1000);
+  EXPECT_REFUSED(vmem_advise(small, 1000, VMEM_ADVISE_IN_PLACE), VMEM_ERROR_UNSUPPORTED, {"1 MiB"});
+  void* large = allocate(100 * kMiB);
+  EXPECT_REFUSED(vmem_advise(large, 100 * kMiB, VMEM_ADVISE_PIN), VMEM_ERROR_OUT_OF_MEMORY, {"100 MiB", "64 MiB", "--hbm"});
+  EXPECT_OK(vmem_free(small, nullptr));
+  EXPECT_OK(vmem_free(large, nullptr));
+}
+
+TEST_F(BadArgument, NullArgumentsAreNamed) {
+  void* memory = allocate(4 * kMiB);
+  EXPECT_REFUSED(vmem_malloc(nullptr, 100, 0, nullptr), VMEM_ERROR_INVALID_VALUE, {"out"});
+  EXPECT_REFUSED(vmem_acquire(nullptr, 1, nullptr), VMEM_ERROR_INVALID_VALUE, {"ranges"});
+  EXPECT_REFUSED(vmem_release(nullptr, 1, nullptr), VMEM_ERROR_INVALID_VALUE, {"ranges"});
+  EXPECT_REFUSED(vmem_memcpy(nullptr, memory, 1, nullptr), VMEM_ERROR_INVALID_VALUE, {"dst"});
+  EXPECT_REFUSED(vmem_memcpy(memory, nullptr, 1, nullptr), VMEM_ERROR_INVALID_VALUE, {"src"});
+  EXPECT_REFUSED(vmem_read(nullptr, memory, 1), VMEM_ERROR_INVALID_VALUE, {"host_dst"});
+  EXPECT_REFUSED(vmem_write(memory, nullptr, 1), VMEM_ERROR_INVALID_VALUE, {"host_src"});
+  EXPECT_REFUSED(vmem_query(memory, nullptr), VMEM_ERROR_INVALID_VALUE, {"info"});
+  EXPECT_REFUSED(vmem_stats(nullptr), VMEM_ERROR_INVALID_VALUE, {"out"});
+  EXPECT_OK(vmem_acquire(nullptr, 0, nullptr)) << "no ranges are no error";
+  EXPECT_OK(vmem_release(nullptr, 0, nullptr));
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(BadArgument, AnAbsurdCountOfRangesIsRefused) {
+  void* memory = allocate(4 * kMiB);
+  const vmem_range range = range_of(memory, 10);
+  EXPECT_REFUSED(vmem_acquire(&range, SIZE_MAX, nullptr), VMEM_ERROR_INVALID_VALUE, {"count"});
+  EXPECT_REFUSED(vmem_release(&range, SIZE_MAX, nullptr), VMEM_ERROR_INVALID_VALUE, {"count"});
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(BadArgument, StatisticsOfAnotherSizeAreRefused) {
+  vmem_statistics stats{};
+  for (const std::size_t bytes : {std::size_t{0}, sizeof stats - 1, sizeof stats + 8}) {
+    stats.struct_bytes = std::uint32_t(bytes);
+    EXPECT_REFUSED(vmem_stats(&stats), VMEM_ERROR_INVALID_VALUE, {"struct_bytes", std::to_string(bytes), std::to_string(sizeof stats)});
+  }
+}
+
+TEST_F(BadArgument, AHandleThatIsNoStreamIsRefused) {
+  void* memory = allocate(4 * kMiB);
+  const auto nonsense = reinterpret_cast<CUstream>(std::uintptr_t{0x123450});
+  EXPECT_REFUSED(acquire(range_of(memory, 10), nonsense), VMEM_ERROR_INVALID_VALUE, {"0x123450"});
+  EXPECT_REFUSED(vmem_memset(memory, 1, 10, nonsense), VMEM_ERROR_INVALID_VALUE, {"0x123450"});
+  EXPECT_REFUSED(vmem_free(memory, nonsense), VMEM_ERROR_INVALID_VALUE, {"0x123450"});
+  EXPECT_OK(vmem_stream_close(nonsense)) << "a stream vmem has not seen is ignored";
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+}  // namespace
+}  // namespace vmem::test

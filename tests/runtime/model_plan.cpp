@@ -1,0 +1,49 @@
+#include "runtime/model_plan.hpp"
+
+#include <fmt/format.h>
+
+namespace vmem::test {
+
+ModelPlan::ModelPlan(std::uint64_t number) : seed(number) {
+  Random random(number * 1000003);
+  devices = random.one_in(3) ? 2 : 1;
+  peers = devices == 1 || !random.one_in(4);
+  hbm_mib = random.pick<std::uint64_t>({32, 32, 48, 64});
+  host_mib = random.pick<std::uint64_t>({16, 48, 96, 192});
+  const std::uint64_t hbm_in_all = hbm_mib * std::uint64_t(devices);
+  working_mib = std::min(hbm_in_all * random.between(50, 300) / 100, hbm_in_all + host_mib);
+  page = random.pick<std::string>({"auto", "2MiB", "4MiB", hbm_mib == 64 ? "8MiB" : "2MiB"});
+  prefetch = random.pick<std::string>({"0", "1", "8", "64"});
+  acquire_wait = random.pick<std::string>({"0us", "200us", "1ms", "5ms"});
+  threads = int(random.between(1, 4));
+  steps = int(random.between(20, 120)) / threads;
+  small = !random.one_in(4);
+  protect = random.one_in(3);
+}
+
+std::string ModelPlan::machine() const {
+  // Twice the budgets: what the runtime takes beyond them is its own fault and shows.
+  std::string spec = fmt::format("devices={},hbm={}MiB,host={}MiB", devices, hbm_mib + 16, host_mib + 16);
+  if (!peers) spec += ",p2p=0-1:0,p2p=1-0:0";
+  return spec;
+}
+
+std::vector<std::pair<std::string, std::string>> ModelPlan::options() const {
+  return {{"driver", "emulated"},
+          {"log", "off"},
+          {"space", "4GiB"},
+          {"hbm", fmt::format("{}MiB", hbm_mib)},
+          {"host", fmt::format("{}MiB", host_mib)},
+          {"page", page},
+          {"prefetch", prefetch},
+          {"acquire_wait", acquire_wait},
+          {"protect", protect ? "on" : "off"}};
+}
+
+std::string ModelPlan::words() const {
+  return fmt::format("devices={}{} hbm={}MiB host={}MiB working={}MiB page={} prefetch={} acquire_wait={} threads={} steps={}{}{}",
+                     devices, peers ? "" : " (no peers)", hbm_mib, host_mib, working_mib, page, prefetch, acquire_wait, threads,
+                     steps, small ? "" : " (no small allocations)", protect ? " protect" : "");
+}
+
+}  // namespace vmem::test

@@ -1,0 +1,145 @@
+// Random programs on small machines, against a plain reference model. Everything that a program can do is done at once from
+// several threads; kernels check the memory where they run. A failure prints its seed: run it again with --seed=N, or with
+// VMEM_TEST_SEED=N. VMEM_TEST_SEEDS sets how many seeds run in all.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+#include <thread>
+
+#include "runtime/model_worker.hpp"
+
+namespace vmem::test {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::uint64_t kShards = 10;  // tests, so that they can run beside each other
+#if defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kSeeds = 100;
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t kSeeds = 200;
+#elif defined(NDEBUG)
+constexpr std::uint64_t kSeeds = 1200;
+#else
+constexpr std::uint64_t kSeeds = 300;
+#endif
+
+std::uint64_t environment_number(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
+}
+
+#define ASSERT_OK(call) ASSERT_EQ(call, VMEM_OK) << vmem_last_error()
+
+class ModelRun {
+ public:
+  explicit ModelRun(std::uint64_t seed) : plan_(seed), gpu_(plan_.machine()) {}
+
+  // After a failure, so that the next seed finds the machine as it was.
+  ~ModelRun() { (void)vmem_shutdown(); }
+
+  void run() {
+    std::printf("seed %llu: %s\n", static_cast<unsigned long long>(plan_.seed), plan_.words().c_str());
+    std::fflush(stdout);
+    std::vector<vmem_option> options;
+    const auto given = plan_.options();
+    for (const auto& [name, value] : given) options.push_back({name.c_str(), value.c_str()});
+    ASSERT_OK(vmem_init(options.data(), options.size()));
+    make_shared();
+    if (::testing::Test::HasFailure()) return;
+    run_threads();
+    ASSERT_FALSE(verdict_.failed()) << verdict_.words() << trace_;
+    free_shared();
+    expect_nothing_left();
+    ASSERT_OK(vmem_shutdown());
+  }
+
+ private:
+  void make_shared() {
+    Random random(plan_.seed);
+    const std::size_t sizes[] = {5 * kMiB + 123, 3 * kMiB, plan_.small ? 70'000u : 2 * kMiB};
+    for (const std::size_t bytes : sizes) {
+      const int device = int(random.below(std::uint64_t(plan_.devices)));
+      void* memory = nullptr;
+      if (vmem_malloc(&memory, bytes, device, nullptr) == VMEM_ERROR_OUT_OF_MEMORY) continue;
+      ASSERT_NE(memory, nullptr) << vmem_last_error();
+      ModelAllocation& allocation = shared_.emplace_back(memory, bytes, device);
+      gpu_.make_current(device);
+      for (int i = 0; i < 6; ++i) {
+        std::vector<std::byte> data(random.between(1, 3000), std::byte(random.below(256)));
+        const std::size_t offset = random.below(bytes - data.size() + 1);
+        allocation.shadow.write(offset, data);
+        ASSERT_OK(vmem_memcpy(allocation.base + offset, data.data(), data.size(), nullptr));
+      }
+    }
+  }
+
+  void run_threads() {
+    std::deque<ModelWorker> workers;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < plan_.threads; ++i) workers.emplace_back(plan_, gpu_, verdict_, shared_, i);
+    for (ModelWorker& worker : workers) threads.emplace_back([&worker] { worker.run(); });
+    for (std::thread& thread : threads) thread.join();
+    for (const ModelWorker& worker : workers) trace_ += worker.trace();
+  }
+
+  void free_shared() {
+    for (const ModelAllocation& allocation : shared_) ASSERT_OK(vmem_free(allocation.base, nullptr));
+  }
+
+  void expect_nothing_left() {
+    ASSERT_OK(vmem_quiesce());
+    vmem_statistics stats{};
+    stats.struct_bytes = sizeof stats;
+    ASSERT_OK(vmem_stats(&stats));
+    EXPECT_EQ(stats.allocated_bytes, 0u);
+    // The suballocator keeps blocks in its caches, and slabs for the next allocation.
+    if (plan_.small) {
+      EXPECT_LE(stats.hbm_used_bytes, stats.committed_bytes);
+      return;
+    }
+    EXPECT_EQ(stats.committed_bytes, 0u);
+    EXPECT_EQ(stats.pages, 0u);
+    EXPECT_EQ(stats.hbm_used_bytes, 0u);
+    EXPECT_EQ(stats.host_used_bytes, 0u);
+  }
+
+  const ModelPlan plan_;
+  EmulatedGpu gpu_;
+  Verdict verdict_;
+  std::deque<ModelAllocation> shared_;
+  std::string trace_;
+};
+
+class Model : public ::testing::TestWithParam<std::uint64_t> {};
+
+TEST_P(Model, RandomProgramsSeeWhatTheReferenceModelSays) {
+  const std::uint64_t each = environment_number("VMEM_TEST_SEEDS", kSeeds) / kShards;
+  const std::uint64_t only = environment_number("VMEM_TEST_SEED", 0);
+  if (only != 0 && GetParam() != 0) GTEST_SKIP() << "one seed, run by the first shard";
+  const std::uint64_t first = only != 0 ? only : 1 + GetParam() * each;
+  const std::uint64_t end = only != 0 ? only + 1 : first + each;
+  for (std::uint64_t seed = first; seed < end; ++seed) {
+    ModelRun(seed).run();
+    ASSERT_FALSE(HasFailure()) << "run again with --seed=" << seed;
+    // The driver refuses while it holds anything of ours.
+    ASSERT_EQ(configure_emulated("devices=1"), "") << "seed " << seed << " left something in the driver";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, Model, ::testing::Range<std::uint64_t>(0, kShards));
+
+}  // namespace
+}  // namespace vmem::test
+
+int main(int count, char** arguments) {
+  ::testing::InitGoogleTest(&count, arguments);
+  constexpr std::string_view kSeed = "--seed=";
+  for (int i = 1; i < count; ++i) {
+    const std::string_view argument = arguments[i];
+    if (argument.starts_with(kSeed)) ::setenv("VMEM_TEST_SEED", arguments[i] + kSeed.size(), 1);
+  }
+  return RUN_ALL_TESTS();
+}
