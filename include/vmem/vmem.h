@@ -46,23 +46,23 @@ typedef struct CUstream_st* vmem_stream;
 
 typedef enum vmem_status {
   VMEM_OK = 0,
-  VMEM_ERROR_INVALID_VALUE = 1,    /* an argument is out of its range; the message names it */
-  VMEM_ERROR_INVALID_OPTION = 2,   /* an option is unknown, malformed, or contradicts another or the machine */
-  VMEM_ERROR_NOT_INITIALIZED = 3,  /* vmem_init has not succeeded, or vmem_shutdown has run */
+  VMEM_ERROR_INVALID_VALUE = 1,   /* an argument is out of its range; the message names it */
+  VMEM_ERROR_INVALID_OPTION = 2,  /* an option is unknown, malformed, or contradicts another or the machine */
+  VMEM_ERROR_NOT_INITIALIZED = 3, /* vmem_init has not succeeded, or vmem_shutdown has run */
   VMEM_ERROR_ALREADY_INITIALIZED = 4,
-  VMEM_ERROR_INVALID_POINTER = 5,  /* not an allocation's address: foreign, freed, interior or past the end */
-  VMEM_ERROR_INVALID_RANGE = 6,    /* the range leaves its allocation */
-  VMEM_ERROR_NOT_ACQUIRED = 7,     /* the calling thread does not hold this range */
-  VMEM_ERROR_IN_USE = 8,           /* the range is held by an acquire */
-  VMEM_ERROR_OUT_OF_MEMORY = 9,    /* every tier is full; the message gives each tier's use and budget */
-  VMEM_ERROR_ADDRESS_SPACE = 10,   /* the reserved address range is used up */
-  VMEM_ERROR_LOST = 11,            /* no valid copy of a page is left */
-  VMEM_ERROR_TIMEOUT = 12,         /* a deadline passed */
-  VMEM_ERROR_UNSUPPORTED = 13,     /* the machine, driver or stream state cannot do this */
-  VMEM_ERROR_NO_DRIVER = 14,       /* no usable CUDA driver */
-  VMEM_ERROR_DRIVER = 15,          /* the driver failed a call; the message names the call and its result */
-  VMEM_ERROR_DEVICE_LOST = 16,     /* the CUDA context was reset or had a fatal error; only vmem_shutdown is possible */
-  VMEM_ERROR_FORKED = 17,          /* called in the child of a process that had initialised vmem */
+  VMEM_ERROR_INVALID_POINTER = 5, /* not an allocation's address: foreign, freed, interior or past the end */
+  VMEM_ERROR_INVALID_RANGE = 6,   /* the range leaves its allocation */
+  VMEM_ERROR_NOT_ACQUIRED = 7,    /* the calling thread does not hold this range */
+  VMEM_ERROR_IN_USE = 8,          /* the range is held by an acquire */
+  VMEM_ERROR_OUT_OF_MEMORY = 9,   /* every tier is full; the message gives each tier's use and budget */
+  VMEM_ERROR_ADDRESS_SPACE = 10,  /* the reserved address range is used up */
+  VMEM_ERROR_LOST = 11,           /* no valid copy of a page is left */
+  VMEM_ERROR_TIMEOUT = 12,        /* a deadline passed */
+  VMEM_ERROR_UNSUPPORTED = 13,    /* the machine, driver or stream state cannot do this */
+  VMEM_ERROR_NO_DRIVER = 14,      /* no usable CUDA driver */
+  VMEM_ERROR_DRIVER = 15,         /* the driver failed a call; the message names the call and its result */
+  VMEM_ERROR_DEVICE_LOST = 16,    /* the CUDA context was reset or had a fatal error; only vmem_shutdown is possible */
+  VMEM_ERROR_FORKED = 17,         /* called in the child of a process that had initialised vmem */
   VMEM_ERROR_INTERNAL = 18
 } vmem_status;
 
@@ -121,9 +121,9 @@ VMEM_API vmem_status vmem_free(void* ptr, vmem_stream stream);
 #define VMEM_DISCARD 4u
 
 typedef struct vmem_range {
-  void* ptr;       /* anywhere inside an allocation */
-  size_t bytes;    /* at least 1; the range lies in one allocation */
-  uint32_t access; /* VMEM_READ, VMEM_WRITE, VMEM_READ_WRITE, VMEM_WRITE | VMEM_DISCARD */
+  void* ptr;         /* anywhere inside an allocation */
+  size_t bytes;      /* at least 1; the range lies in one allocation */
+  uint32_t access;   /* VMEM_READ, VMEM_WRITE, VMEM_READ_WRITE, VMEM_WRITE | VMEM_DISCARD */
   uint32_t reserved; /* 0 */
 } vmem_range;
 
@@ -158,13 +158,13 @@ VMEM_API vmem_status vmem_stream_close(vmem_stream stream);
 VMEM_API vmem_status vmem_prefetch(const void* ptr, size_t bytes);
 
 typedef enum vmem_advice {
-  VMEM_ADVISE_NORMAL = 0,        /* takes back the other advice for the pages */
-  VMEM_ADVISE_READ_MOSTLY = 1,   /* keep the host copy while the page is in HBM: eviction then costs no copy */
-  VMEM_ADVISE_PREFER_HBM = 2,    /* evict other pages first */
-  VMEM_ADVISE_PREFER_HOST = 3,   /* evict these pages first */
-  VMEM_ADVISE_PIN = 4,           /* bring into HBM and keep there; fails if the budget does not allow it */
-  VMEM_ADVISE_IN_PLACE = 5,      /* serve acquires in place in host memory, never move to HBM */
-  VMEM_ADVISE_EVICT = 6          /* move out of HBM now what is not in use; a one-time request */
+  VMEM_ADVISE_NORMAL = 0,      /* takes back the other advice for the pages */
+  VMEM_ADVISE_READ_MOSTLY = 1, /* keep the host copy while the page is in HBM: eviction then costs no copy */
+  VMEM_ADVISE_PREFER_HBM = 2,  /* evict other pages first */
+  VMEM_ADVISE_PREFER_HOST = 3, /* evict these pages first */
+  VMEM_ADVISE_PIN = 4,         /* bring into HBM and keep there; fails if the budget does not allow it */
+  VMEM_ADVISE_IN_PLACE = 5,    /* serve acquires in place in host memory, never move to HBM */
+  VMEM_ADVISE_EVICT = 6        /* move out of HBM now what is not in use; a one-time request */
 } vmem_advice;
 /*
  * Advice for the pages that the range touches; pages are whole, so a page's other bytes are affected too.
@@ -194,35 +194,35 @@ VMEM_API vmem_status vmem_write(void* dst, const void* host_src, size_t bytes);
 /* ---- what there is ------------------------------------------------------------------------------------------- */
 
 typedef struct vmem_pointer_info {
-  void* base;              /* start of the allocation that holds the pointer */
-  size_t bytes;            /* its size as asked for */
-  size_t page_bytes;       /* its page size */
-  int device;              /* CUDA ordinal */
-  uint32_t shared_pages;   /* 1: a small allocation, whose pages hold others too */
-  size_t bytes_hbm;        /* of its pages: bytes in HBM, */
-  size_t bytes_host_mapped;/* mapped in place in host memory, */
-  size_t bytes_host;       /* only in host memory, not mapped, */
-  size_t bytes_unbacked;   /* never written, so nowhere, */
-  size_t bytes_lost;       /* without a copy */
+  void* base;               /* start of the allocation that holds the pointer */
+  size_t bytes;             /* its size as asked for */
+  size_t page_bytes;        /* its page size */
+  int device;               /* CUDA ordinal */
+  uint32_t shared_pages;    /* 1: a small allocation, whose pages hold others too */
+  size_t bytes_hbm;         /* of its pages: bytes in HBM, */
+  size_t bytes_host_mapped; /* mapped in place in host memory, */
+  size_t bytes_host;        /* only in host memory, not mapped, */
+  size_t bytes_unbacked;    /* never written, so nowhere, */
+  size_t bytes_lost;        /* without a copy */
 } vmem_pointer_info;
 /* Errors: INVALID_POINTER, INVALID_VALUE. Figures are a snapshot. */
 VMEM_API vmem_status vmem_query(const void* ptr, vmem_pointer_info* info);
 
 typedef struct vmem_statistics {
-  uint32_t struct_bytes;      /* set by the caller to sizeof(vmem_statistics) */
-  int32_t device_count;       /* devices in use */
-  uint32_t emulated;          /* 1: the emulated driver */
+  uint32_t struct_bytes; /* set by the caller to sizeof(vmem_statistics) */
+  int32_t device_count;  /* devices in use */
+  uint32_t emulated;     /* 1: the emulated driver */
   uint32_t reserved;
-  uint64_t space_bytes;       /* address range reserved */
-  uint64_t allocated_bytes;   /* live allocations, as asked for */
-  uint64_t committed_bytes;   /* backing committed for them */
-  uint64_t hbm_budget_bytes, hbm_used_bytes;   /* sums over devices */
+  uint64_t space_bytes;                      /* address range reserved */
+  uint64_t allocated_bytes;                  /* live allocations, as asked for */
+  uint64_t committed_bytes;                  /* backing committed for them */
+  uint64_t hbm_budget_bytes, hbm_used_bytes; /* sums over devices */
   uint64_t host_budget_bytes, host_used_bytes;
-  uint64_t metadata_bytes;    /* page table and its bookkeeping */
-  uint64_t pages;             /* live pages */
+  uint64_t metadata_bytes; /* page table and its bookkeeping */
+  uint64_t pages;          /* live pages */
   uint64_t acquires, acquire_misses, in_place_acquires, acquire_waits;
   uint64_t migrated_in_bytes, migrated_out_bytes; /* host to HBM, HBM to host */
-  uint64_t dropped_bytes;     /* evicted without a copy, because the host copy was current */
+  uint64_t dropped_bytes;                         /* evicted without a copy, because the host copy was current */
   uint64_t prefetched_bytes, prefetched_used_bytes;
   uint64_t evictions, eviction_cancels, maps, unmaps, frames_created;
 } vmem_statistics;

@@ -48,7 +48,7 @@ Result<std::uint64_t> parse_size(std::string_view text, const Limits& limits) {
 
 // Binds a reader of values to a field; the failure of the reader is worded with the option's name and what it accepts.
 template <class T, class Read>
-OptionDefinition define(OptionDefinition option, T Options::*field, Read read) {
+OptionDefinition define(OptionDefinition option, T Options::* field, Read read) {
   option.parse = [option, field, read](Options& options, std::string_view text) -> Status {
     auto value = read(text);
     if (!value) return refuse(option, text, value.error().message);
@@ -239,12 +239,13 @@ OptionDefinition protect_option() {
     if (text == "on" || text == "off") return text == "on";
     return fail(VMEM_ERROR_INVALID_OPTION, "neither on nor off");
   };
-  return define({.name = "protect",
-                 .default_value = "off",
-                 .values = "on or off",
-                 .help = "Maps what is acquired for reading read-only, so that stray writes fault; for checking a program.",
-                 .print = [](const Options& options) { return options.protect ? "on" : "off"; }},
-                &Options::protect, read);
+  return define(
+      {.name = "protect",
+       .default_value = "off",
+       .values = "on or off",
+       .help = "Maps what is acquired for reading read-only, so that stray writes fault; for checking a program.",
+       .print = [](const Options& options) { return options.protect ? "on" : "off"; }},
+      &Options::protect, read);
 }
 
 OptionDefinition log_option() {
@@ -260,7 +261,7 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),    space_option(),  hbm_option(),          headroom_option(), host_option(), page_option(),
+      base_option(),    space_option(),  hbm_option(),          headroom_option(), host_option(),    page_option(),
       devices_option(), driver_option(), acquire_wait_option(), prefetch_option(), protect_option(), log_option(),
   };
   return table;

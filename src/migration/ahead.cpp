@@ -13,7 +13,8 @@ using pagetable::RegionState;
 void Mover::prefetch_ahead() {
   while (!asked_ahead_.empty()) {
     const PageRef ref = asked_ahead_.front();
-    const bool live = ref.region->state.load(std::memory_order_relaxed) == RegionState::live && ref.index < ref.region->page_count;
+    const bool live =
+        ref.region->state.load(std::memory_order_relaxed) == RegionState::live && ref.index < ref.region->page_count;
     if (live && !load_has_room(device_of(*ref.region), ref.bytes())) break;
     asked_ahead_.pop_front();
     if (live) (void)start_prefetch(ref);
@@ -34,7 +35,8 @@ void Mover::follow_plan(int index) {
     }
     const PageId next = device.planned.front();
     Region* region = config_.space->find(next.region);
-    if (region != nullptr && region->state.load(std::memory_order_relaxed) == RegionState::live && next.index < region->page_count) {
+    if (region != nullptr && region->state.load(std::memory_order_relaxed) == RegionState::live &&
+        next.index < region->page_count) {
       const PageRef ref{region, next.index};
       if (!load_has_room(device, ref.bytes())) return;
       if (!start_prefetch(ref)) {
@@ -51,7 +53,8 @@ void Mover::follow_plan(int index) {
 // False when nothing more can be started now.
 bool Mover::start_prefetch(PageRef ref) {
   Page& page = ref.page();
-  const bool nothing_to_do = page.mapped == Mapped::frame || page.cpu_users != 0 || page.in_place || page.version == 0 ||
+  const bool nothing_to_do = page.mapped == Mapped::frame || page.cpu_users != 0 || page.in_place ||
+                             page.version == 0 ||
                              PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
   if (nothing_to_do) return true;
   if (page.mapped == Mapped::slot) {
@@ -82,7 +85,8 @@ bool Mover::start_prefetch(PageRef ref) {
 void Mover::promote() {
   for (std::size_t left = promotions_.size(); left > 0; --left) {
     const PageRef ref = promotions_.front();
-    const bool live = ref.region->state.load(std::memory_order_relaxed) == RegionState::live && ref.index < ref.region->page_count;
+    const bool live =
+        ref.region->state.load(std::memory_order_relaxed) == RegionState::live && ref.index < ref.region->page_count;
     if (live && ref.page().promoting && !load_has_room(device_of(*ref.region), ref.bytes())) return;
     promotions_.pop_front();
     if (!live || !ref.page().promoting) continue;

@@ -43,7 +43,8 @@ Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_by
 }
 
 // True when grab.frame is set; grab.busy tells whether one of the candidates will be free after GPU progress.
-Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates, Grab& grab) {
+Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates,
+                                 Grab& grab) {
   for (const PageId candidate : candidates) {
     Region* region = config_.space->find(candidate.region);
     if (region == nullptr || region->state.load(std::memory_order_relaxed) != RegionState::live) continue;
@@ -53,8 +54,8 @@ Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, 
     if (!evicted) {
       if (evicted.error().status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(evicted.error());
       if (std::has_single_bit(++evict_failures_)) {
-        VMEM_LOG_WARN("could not evict the page at {:#x}: {} ({} such failures)", address_of(victim), evicted.error().message,
-                      evict_failures_);
+        VMEM_LOG_WARN("could not evict the page at {:#x}: {} ({} such failures)", address_of(victim),
+                      evicted.error().message, evict_failures_);
       }
       continue;
     }
@@ -101,7 +102,8 @@ Result<std::optional<std::uint32_t>> Mover::take_frame(DeviceState& device, std:
 Result<Mover::Evicted> Mover::evict(PageRef ref) {
   Page& page = ref.page();
   if (page.frame == kNoFrame || page.standby) return Evicted::done;
-  if (page.pinned || page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end())) return Evicted::held;
+  if (page.pinned || page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end()))
+    return Evicted::held;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;
   if (page.version != 0 && !page.slot_current()) {
     auto granted = need_slot(ref);
@@ -236,7 +238,8 @@ Mover::Theft Mover::steal_slot(std::uint64_t page_bytes) {
   for (std::size_t left = retained_.size(); left > 0; --left) {
     const PageRef ref = retained_.front();
     retained_.pop_front();
-    if (ref.region->state.load(std::memory_order_relaxed) != RegionState::live || ref.index >= ref.region->page_count) continue;
+    if (ref.region->state.load(std::memory_order_relaxed) != RegionState::live || ref.index >= ref.region->page_count)
+      continue;
     Page& page = ref.page();
     if (!page.retained) continue;
     page.retained = false;

@@ -172,7 +172,8 @@ class Mover {
     bool busy = false;  // a frame will come free by GPU progress
   };
   Result<Grab> grab_frame(DeviceState& device, std::uint64_t page_bytes, bool deep);
-  Result<bool> evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates, Grab& grab);
+  Result<bool> evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates,
+                            Grab& grab);
   Result<std::optional<std::uint32_t>> take_frame(DeviceState& device, std::uint64_t page_bytes);
   static bool room_in_free_frames(const DeviceState& device, std::uint64_t page_bytes);
   Result<Evicted> evict(PageRef ref);
@@ -233,8 +234,8 @@ class Mover {
   std::uint64_t evict_failures_ = 0;  // said at every power of two
   std::uint64_t cover_failures_ = 0;  // said at every power of two
   std::uint64_t unmap_failures_ = 0;  // likewise
-  bool worked_ = false;       // this step changed something
-  bool plan_waits_ = false;   // a planned prefetch waits for a frame that GPU progress will free
+  bool worked_ = false;               // this step changed something
+  bool plan_waits_ = false;           // a planned prefetch waits for a frame that GPU progress will free
 
   // Posting and sleeping.
   std::atomic<Request*> posted_{nullptr};

@@ -36,8 +36,8 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
   const std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
   if (backed < bytes || backed > mover.config_.space->bytes()) {
-    return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("{} asked for, the address space is {}; raise --space", format_bytes(bytes),
-                                                      format_bytes(mover.config_.space->bytes())));
+    return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("{} asked for, the address space is {}; raise --space",
+                                                      format_bytes(bytes), format_bytes(mover.config_.space->bytes())));
   }
   if (auto committed = mover.commit(home, backed, page_bytes); !committed) {
     // What ending regions hold comes back without anybody's help.
@@ -85,11 +85,13 @@ Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t pag
   const std::uint64_t host = config_.backing->usage().budget_bytes;
   const std::uint64_t transit = std::min(kTransitPages * page_bytes, host / 4);
   if (overflow + (overflow == 0 ? 0 : transit) > host) {
-    return fail(VMEM_ERROR_OUT_OF_MEMORY,
-                fmt::format("{} asked for on device {}, where {} are allocated of {} HBM, with {} in all devices over {} of host "
-                            "memory; free something, or raise --hbm or --host",
-                            format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
-                            format_bytes(device.hbm.budget_bytes()), format_bytes(overflow), format_bytes(host)));
+    return fail(
+        VMEM_ERROR_OUT_OF_MEMORY,
+        fmt::format(
+            "{} asked for on device {}, where {} are allocated of {} HBM, with {} in all devices over {} of host "
+            "memory; free something, or raise --hbm or --host",
+            format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
+            format_bytes(device.hbm.budget_bytes()), format_bytes(overflow), format_bytes(host)));
   }
   device.committed_bytes += bytes;
   return {};
@@ -128,8 +130,9 @@ Status Mover::end_region(Region& region, Stamp last) {
   }
   if (config_.threads->holds_overlap(region.first.index, region.end_granule())) {
     region.state.store(RegionState::live, std::memory_order_seq_cst);
-    return fail(VMEM_ERROR_IN_USE, fmt::format("the allocation at {:#x} has ranges that are still acquired; release them first",
-                                               config_.space->address_of(region.first.index)));
+    return fail(VMEM_ERROR_IN_USE,
+                fmt::format("the allocation at {:#x} has ranges that are still acquired; release them first",
+                            config_.space->address_of(region.first.index)));
   }
   drain_uses();
   stamp(region, last);
@@ -221,8 +224,8 @@ Error Mover::full_error(const char* what, std::uint64_t bytes) const {
   }
   const tiers::TierUsage host = config_.backing->usage();
   return {VMEM_ERROR_OUT_OF_MEMORY, 0,
-          fmt::format("no memory for {} of {}: {}{}: {} of {}; release or free something, or raise --hbm or --host", what,
-                      format_bytes(bytes), hbm, config_.backing->info().name, format_bytes(host.used_bytes),
+          fmt::format("no memory for {} of {}: {}{}: {} of {}; release or free something, or raise --hbm or --host",
+                      what, format_bytes(bytes), hbm, config_.backing->info().name, format_bytes(host.used_bytes),
                       format_bytes(host.budget_bytes))};
 }
 

@@ -67,14 +67,14 @@ struct AcquireRequest final : Request {
   std::uint64_t started_us_ = 0;
   std::uint64_t waiting_since_us_ = 0;  // for a frame or a page's users; 0: not waiting
   bool counted_in_place_ = false;
-  bool may_wait_ = true;     // until the GPU makes no progress
-  bool no_frames_ = false;   // all that could be had are held: what is left goes in place
+  bool may_wait_ = true;    // until the GPU makes no progress
+  bool no_frames_ = false;  // all that could be had are held: what is left goes in place
 };
 
 struct AllocateRequest final : Request {
   std::uint64_t bytes = 0;
-  int device = 0;       // index
-  bool shared = false;  // slabs for small allocations
+  int device = 0;                       // index
+  bool shared = false;                  // slabs for small allocations
   pagetable::Region* region = nullptr;  // answer
 
  protected:

@@ -54,17 +54,22 @@ std::optional<Status> AdviseRequest::advance(Mover& mover) {
     case VMEM_ADVISE_READ_MOSTLY:
       each([](Mover::PageRef ref) { ref.page().read_mostly = true; });
       return Status{};
-    case VMEM_ADVISE_PREFER_HBM: prefer(Preference::prefer_hbm); return Status{};
-    case VMEM_ADVISE_PREFER_HOST: prefer(Preference::prefer_host); return Status{};
+    case VMEM_ADVISE_PREFER_HBM:
+      prefer(Preference::prefer_hbm);
+      return Status{};
+    case VMEM_ADVISE_PREFER_HOST:
+      prefer(Preference::prefer_host);
+      return Status{};
     case VMEM_ADVISE_PIN: {
       std::uint64_t more = 0;
       each([&](Mover::PageRef ref) { more += ref.page().pinned ? 0 : page_bytes; });
       if (device.pinned_bytes + more > pin_limit(device.hbm.budget_bytes())) {
-        return fail(VMEM_ERROR_OUT_OF_MEMORY,
-                    fmt::format("cannot pin {}: {} are pinned on device {} and {} of its {} of HBM may be; unpin something or "
-                                "raise --hbm",
-                                format_bytes(more), format_bytes(device.pinned_bytes), device.config.ordinal,
-                                format_bytes(pin_limit(device.hbm.budget_bytes())), format_bytes(device.hbm.budget_bytes())));
+        return fail(
+            VMEM_ERROR_OUT_OF_MEMORY,
+            fmt::format("cannot pin {}: {} are pinned on device {} and {} of its {} of HBM may be; unpin something or "
+                        "raise --hbm",
+                        format_bytes(more), format_bytes(device.pinned_bytes), device.config.ordinal,
+                        format_bytes(pin_limit(device.hbm.budget_bytes())), format_bytes(device.hbm.budget_bytes())));
       }
       device.pinned_bytes += more;
       each([&](Mover::PageRef ref) {
@@ -77,8 +82,9 @@ std::optional<Status> AdviseRequest::advance(Mover& mover) {
     case VMEM_ADVISE_IN_PLACE:
       if (mover.config_.in_place == nullptr || run.region->shared) {
         return fail(VMEM_ERROR_UNSUPPORTED,
-                    run.region->shared ? "small allocations share pages, which are never served in place; allocate more than 1 MiB"
-                                       : "this machine's host memory cannot be mapped for the GPU; see `vmem doctor`");
+                    run.region->shared
+                        ? "small allocations share pages, which are never served in place; allocate more than 1 MiB"
+                        : "this machine's host memory cannot be mapped for the GPU; see `vmem doctor`");
       }
       each([&](Mover::PageRef ref) {
         unpin(ref.page());
@@ -133,11 +139,13 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
     return fail(VMEM_ERROR_LOST, fmt::format("the page at {:#x} has no valid copy left", address));
   }
   if (write && mover.config_.threads->holds_overlap(ref.begin(), ref.end())) {
-    return fail(VMEM_ERROR_IN_USE, fmt::format("the page at {:#x} is held by an acquire; release it before vmem_write", address));
+    return fail(VMEM_ERROR_IN_USE,
+                fmt::format("the page at {:#x} is held by an acquire; release it before vmem_write", address));
   }
   mover.drain_uses();  // those of holds that ended before the look at them
   if (page.cpu_users == kCpuUsersMax || (page.cpu_users != 0 && write)) return std::nullopt;
-  if (mover.running(page.wait) || mover.running(page.store) || !mover.uses_complete(*run.region, page)) return std::nullopt;
+  if (mover.running(page.wait) || mover.running(page.store) || !mover.uses_complete(*run.region, page))
+    return std::nullopt;
   bool in_frame = page.frame != kNoFrame && !page.standby;
   if (write && !in_frame) {
     auto place = mover.place_for_writing(ref);
@@ -168,11 +176,11 @@ std::optional<Status> QueryRequest::advance(Mover&) {
     const Page& page = region->pages[i];
     const bool lost = PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
     const bool in_hbm = page.frame != kNoFrame && !page.standby;
-    std::size_t& where = lost                            ? info.bytes_lost
-                         : in_hbm                        ? info.bytes_hbm
-                         : page.mapped == Mapped::slot   ? info.bytes_host_mapped
-                         : page.version != 0             ? info.bytes_host
-                                                         : info.bytes_unbacked;
+    std::size_t& where = lost                          ? info.bytes_lost
+                         : in_hbm                      ? info.bytes_hbm
+                         : page.mapped == Mapped::slot ? info.bytes_host_mapped
+                         : page.version != 0           ? info.bytes_host
+                                                       : info.bytes_unbacked;
     where += page_bytes;
   }
   return Status{};
@@ -209,7 +217,8 @@ std::optional<Status> StatisticsRequest::advance(Mover& mover) {
 }
 
 std::optional<Status> QuiesceRequest::advance(Mover& mover) {
-  const bool idle = mover.in_flight_.empty() && mover.ending_.empty() && mover.asked_ahead_.empty() && mover.requests_.empty();
+  const bool idle =
+      mover.in_flight_.empty() && mover.ending_.empty() && mover.asked_ahead_.empty() && mover.requests_.empty();
   if (idle && !mover.worked_) return Status{};
   return std::nullopt;
 }
@@ -228,7 +237,9 @@ std::optional<Status> PeerAccessRequest::advance(Mover& mover) {
     const Page& page = region->pages[i];
     if (page.mapped == Mapped::nothing) continue;
     const Access access = PageState(page.state.load(std::memory_order_relaxed)).access();
-    if (auto opened = mover.set_access(*region, mover.address_of({region, i}), mover.config_.protect ? access : Access::write); !opened) {
+    if (auto opened =
+            mover.set_access(*region, mover.address_of({region, i}), mover.config_.protect ? access : Access::write);
+        !opened) {
       region->mapping_devices = before;
       return opened;
     }

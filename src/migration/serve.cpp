@@ -33,24 +33,31 @@ std::optional<Status> AcquireRequest::advance(Mover& mover) {
     for (; page_ < want.run.count; ++page_) {
       const std::uint32_t index = want.run.first + page_;
       const bool discard = index - want.discard_first < want.discard_count;
-      const auto effort = no_frames_ ? Mover::Effort::free_only : may_wait_ ? Mover::Effort::wait : Mover::Effort::evict;
+      const auto effort = no_frames_  ? Mover::Effort::free_only
+                          : may_wait_ ? Mover::Effort::wait
+                                      : Mover::Effort::evict;
       const std::uint32_t own = own_holds({want.run.region, index, 1});
       auto served = mover.serve({want.run.region, index}, want.access, discard, effort, own);
       if (!served) return std::unexpected(std::move(served).error());
       switch (*served) {
-        case Mover::Served::usable: waiting_since_us_ = 0; continue;
+        case Mover::Served::usable:
+          waiting_since_us_ = 0;
+          continue;
         case Mover::Served::in_place:
           mover.counters_.in_place_acquires += counted_in_place_ ? 0 : 1;
           counted_in_place_ = true;
           no_frames_ = no_frames_ || !want.run.region->pages[index].in_place;
           continue;
-        case Mover::Served::wait: return std::nullopt;
+        case Mover::Served::wait:
+          return std::nullopt;
         case Mover::Served::wait_frame:
-        case Mover::Served::wait_use: break;
+        case Mover::Served::wait_use:
+          break;
       }
       if (!waited_long_enough(mover, now_us)) return std::nullopt;
       if (*served == Mover::Served::wait_use) return std::unexpected(mover.still_read_error({want.run.region, index}));
-      if (want.run.region->shared) return std::unexpected(mover.full_error("a page of small allocations", want.run.region->page_bytes()));
+      if (want.run.region->shared)
+        return std::unexpected(mover.full_error("a page of small allocations", want.run.region->page_bytes()));
       may_wait_ = false;
       --page_;  // again, in place now
     }
@@ -81,7 +88,8 @@ Result<Mover::Served> Mover::serve(PageRef ref, Access access, bool discard, Eff
   Page& page = ref.page();
   const PageState state(page.state.load(std::memory_order_relaxed));
   if (state.has(PageState::kLost)) {
-    return fail(VMEM_ERROR_LOST, fmt::format("the page at {:#x} ({} MiB) has no valid copy left", address_of(ref), ref.bytes() >> 20));
+    return fail(VMEM_ERROR_LOST,
+                fmt::format("the page at {:#x} ({} MiB) has no valid copy left", address_of(ref), ref.bytes() >> 20));
   }
   if (state.allows(access)) return page.mapped == Mapped::slot ? Served::in_place : Served::usable;
   if (page.cpu_users != 0) return Served::wait;
@@ -112,10 +120,12 @@ Result<bool> Mover::upgrade(PageRef ref, std::uint32_t own_holds) {
 }
 
 Error Mover::still_read_error(PageRef ref) const {
-  return {VMEM_ERROR_IN_USE, 0,
-          fmt::format("the page at {:#x} ({}) is held or used for reading and cannot become writable meanwhile, with the option "
-                      "protect; acquire it for VMEM_READ_WRITE in the first place, or release it first",
-                      address_of(ref), format_bytes(ref.bytes()))};
+  return {
+      VMEM_ERROR_IN_USE, 0,
+      fmt::format(
+          "the page at {:#x} ({}) is held or used for reading and cannot become writable meanwhile, with the option "
+          "protect; acquire it for VMEM_READ_WRITE in the first place, or release it first",
+          address_of(ref), format_bytes(ref.bytes()))};
 }
 
 Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, Effort effort) {
@@ -276,7 +286,8 @@ Status Mover::set_access(const Region& region, CUdeviceptr address, Access acces
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     if ((mask >> i & 1) == 0) continue;
     wanted[count].location = {CU_MEM_LOCATION_TYPE_DEVICE, {devices_[i]->config.ordinal}};
-    wanted[count++].flags = access == Access::write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
+    wanted[count++].flags =
+        access == Access::write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
   }
   const auto& driver = *config_.driver;
   return driver.check(driver->cuMemSetAccess(address, region.page_bytes(), wanted.data(), count), "cuMemSetAccess");

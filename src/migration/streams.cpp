@@ -92,9 +92,10 @@ Result<StreamRecord*> StreamTable::open(const Key& key, CUcontext context) {
     if (const CUresult result = (*driver_)->cuStreamGetCtx(key.handle, &context); result != CUDA_SUCCESS) {
       Error error = driver_->check(result, "cuStreamGetCtx").error();
       if (error.status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(std::move(error));
-      return fail(VMEM_ERROR_INVALID_VALUE,
-                  fmt::format("stream {} is not a stream of this process: {}", static_cast<void*>(key.handle), error.message),
-                  result);
+      return fail(
+          VMEM_ERROR_INVALID_VALUE,
+          fmt::format("stream {} is not a stream of this process: {}", static_cast<void*>(key.handle), error.message),
+          result);
     }
   }
   VMEM_ASSIGN(StreamRecord* const record, unused_record());
@@ -118,7 +119,8 @@ Result<StreamRecord*> StreamTable::unused_record() {
     return record;
   }
   const std::uint32_t index = count_.load(std::memory_order_relaxed);
-  if (index == kMaxStreams) return fail(VMEM_ERROR_UNSUPPORTED, "65,535 streams are open; close some with vmem_stream_close");
+  if (index == kMaxStreams)
+    return fail(VMEM_ERROR_UNSUPPORTED, "65,535 streams are open; close some with vmem_stream_close");
   StreamRecord* record = &storage_.emplace_back();
   record->index = std::uint16_t(index);
   records_[index].store(record, std::memory_order_release);
@@ -153,7 +155,8 @@ void StreamTable::put_back(CUcontext context, std::span<const CUevent> events) {
 Status StreamTable::close_epoch(StreamRecord& record) {
   VMEM_ASSIGN(const bool closed, try_close(record));
   if (closed) return {};
-  return fail(VMEM_ERROR_UNSUPPORTED, fmt::format("stream {} is capturing a graph", static_cast<void*>(record.handle.load())));
+  return fail(VMEM_ERROR_UNSUPPORTED,
+              fmt::format("stream {} is capturing a graph", static_cast<void*>(record.handle.load())));
 }
 
 Result<bool> StreamTable::try_close(StreamRecord& record) {
@@ -280,7 +283,8 @@ Status StreamTable::collect(StreamRecord& record, std::vector<CUevent>& done) {
 
 bool StreamTable::complete(Stamp stamp) const {
   if (stamp.empty()) return true;
-  return records_[stamp.stream()].load(std::memory_order_acquire)->completed.load(std::memory_order_acquire) >= stamp.epoch();
+  return records_[stamp.stream()].load(std::memory_order_acquire)->completed.load(std::memory_order_acquire) >=
+         stamp.epoch();
 }
 
 Result<bool> StreamTable::cover(Stamp stamp) {

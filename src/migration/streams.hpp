@@ -29,13 +29,13 @@ struct alignas(128) StreamRecord {
   std::atomic<CUstream> handle{nullptr};
   std::atomic<std::uint32_t> openings{0};  // tells the streams that the record has served one after another
   CUcontext context = nullptr;
-  int device = -1;            // index into the runtime's devices, -1: a device vmem does not use
+  int device = -1;               // index into the runtime's devices, -1: a device vmem does not use
   bool own_thread_only = false;  // CU_STREAM_PER_THREAD: only its thread can record on it
 
   std::atomic<bool> closed{false};
   std::atomic<std::uint64_t> open_epoch{1};
   std::atomic<std::uint64_t> covered_epoch{0};  // an event has been recorded for it
-  std::atomic<std::uint64_t> completed{0};   // everything stamped up to this epoch is complete
+  std::atomic<std::uint64_t> completed{0};      // everything stamped up to this epoch is complete
   std::atomic<std::uint32_t> uses_since_close{0};
 
   // Protected by mutex.

@@ -15,11 +15,12 @@ LazyArray<T>::~LazyArray() {
 
 template <class T>
 Result<LazyArray<T>> LazyArray<T>::create(std::size_t count) {
-  void* memory = ::mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      ::mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     return fail(VMEM_ERROR_ADDRESS_SPACE,
-                fmt::format("cannot reserve {} bytes for the page table: {}", count * sizeof(T), std::strerror(errno)), errno);
+                fmt::format("cannot reserve {} bytes for the page table: {}", count * sizeof(T), std::strerror(errno)),
+                errno);
   }
   LazyArray array;
   array.data_ = static_cast<T*>(memory);
@@ -90,10 +91,11 @@ Region* AddressSpace::new_region() {
 Result<Region*> AddressSpace::add(std::uint32_t granules, std::uint32_t page_shift) {
   std::uint32_t first = 0;
   if (!take_run(granules, 1u << page_shift, first)) {
-    return fail(VMEM_ERROR_ADDRESS_SPACE,
-                fmt::format("no run of {} MiB left in the {} GiB address space: {} MiB are free, the longest run is {} MiB; "
-                            "raise --space",
-                            std::uint64_t{granules} * 2, bytes_ >> 30, free_bytes() >> 20, largest_free_bytes() >> 20));
+    return fail(
+        VMEM_ERROR_ADDRESS_SPACE,
+        fmt::format("no run of {} MiB left in the {} GiB address space: {} MiB are free, the longest run is {} MiB; "
+                    "raise --space",
+                    std::uint64_t{granules} * 2, bytes_ >> 30, free_bytes() >> 20, largest_free_bytes() >> 20));
   }
   Region* region = new_region();
   if (region == nullptr) {

@@ -21,7 +21,8 @@ class LazyArray {
  public:
   LazyArray() = default;
   ~LazyArray();
-  LazyArray(LazyArray&& other) noexcept : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0)) {}
+  LazyArray(LazyArray&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0)) {}
   LazyArray& operator=(LazyArray&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(count_, other.count_);
@@ -50,7 +51,9 @@ class AddressSpace {
   std::uint32_t granule_at(std::uintptr_t address) const noexcept {
     return std::uint32_t((address - base_) >> kGranuleShift);
   }
-  std::uintptr_t address_of(std::uint32_t granule) const noexcept { return base_ + (std::uintptr_t{granule} << kGranuleShift); }
+  std::uintptr_t address_of(std::uint32_t granule) const noexcept {
+    return base_ + (std::uintptr_t{granule} << kGranuleShift);
+  }
   // The region that holds a granule, or null. What it points to stays allocated for the life of the space.
   Region* region_at(std::uint32_t granule) const noexcept {
     const std::uint32_t id = map_[granule].load(std::memory_order_acquire);

@@ -98,7 +98,8 @@ ThreadRegistry::~ThreadRegistry() {
   for (auto& entry : slots_) {
     ThreadSlot* slot = entry.load();
     if (slot == nullptr) continue;
-    for (ThreadSlot::Block* next = slot->first_.next.load(); next != nullptr;) delete std::exchange(next, next->next.load());
+    for (ThreadSlot::Block* next = slot->first_.next.load(); next != nullptr;)
+      delete std::exchange(next, next->next.load());
     delete slot;
   }
 }

@@ -83,7 +83,7 @@ class ThreadSlot {
   static constexpr std::uint32_t kBlockHolds = 64;
 
   // The owning thread. `publish` is sequentially consistent.
-  std::uint32_t publish(Span span, Hold hold);      // returns the hold's index; allocates only beyond 64 holds at once
+  std::uint32_t publish(Span span, Hold hold);  // returns the hold's index; allocates only beyond 64 holds at once
   void withdraw(std::uint32_t index);
   // The index of a hold equal to (address, bytes) that is not among `taken`, or -1.
   std::int64_t find(Hold hold, std::span<const std::uint32_t> taken) const;

@@ -36,7 +36,11 @@ class PageState {
 
 inline constexpr std::uint32_t kNoFrame = 0xffffffff;
 
-enum class Mapped : std::uint8_t { nothing, frame, slot };  // what the page's address shows: nothing, HBM, host in place
+enum class Mapped : std::uint8_t {
+  nothing,
+  frame,
+  slot
+};  // what the page's address shows: nothing, HBM, host in place
 
 struct Page {
   // Shared with launching threads.
@@ -44,21 +48,21 @@ struct Page {
 
   // The mover's.
   Mapped mapped = Mapped::nothing;
-  bool standby = false;      // `frame` is in the pool's free list and still holds this page's bytes
-  bool pinned : 1 = false;   // advice
-  bool in_place : 1 = false; // advice
+  bool standby = false;       // `frame` is in the pool's free list and still holds this page's bytes
+  bool pinned : 1 = false;    // advice
+  bool in_place : 1 = false;  // advice
   bool read_mostly : 1 = false;
-  bool prefetched : 1 = false;  // in HBM by prefetch, not yet used
-  bool last_write : 1 = false;  // the last use was a write: fetch it writable
-  bool retained : 1 = false;    // queued as a holder of a slot that may be taken
-  bool promoting : 1 = false;   // queued for promotion
-  std::uint8_t cpu_users = 0;   // vmem_read and vmem_write under way on it
-  std::uint32_t frame = kNoFrame;  // HBM
-  std::uint32_t slot = kNoFrame;   // backing copy in the host tier
-  std::uint64_t version = 0;       // of the contents; 0: never written
-  std::uint64_t slot_version = 0;  // of the backing copy; it is current when equal to `version`
-  std::uint64_t wait = 0;   // transfer that must end before the mapping may be used, 0 if none
-  std::uint64_t store = 0;  // the last transfer into `slot`, 0 if it has ended
+  bool prefetched : 1 = false;        // in HBM by prefetch, not yet used
+  bool last_write : 1 = false;        // the last use was a write: fetch it writable
+  bool retained : 1 = false;          // queued as a holder of a slot that may be taken
+  bool promoting : 1 = false;         // queued for promotion
+  std::uint8_t cpu_users = 0;         // vmem_read and vmem_write under way on it
+  std::uint32_t frame = kNoFrame;     // HBM
+  std::uint32_t slot = kNoFrame;      // backing copy in the host tier
+  std::uint64_t version = 0;          // of the contents; 0: never written
+  std::uint64_t slot_version = 0;     // of the backing copy; it is current when equal to `version`
+  std::uint64_t wait = 0;             // transfer that must end before the mapping may be used, 0 if none
+  std::uint64_t store = 0;            // the last transfer into `slot`, 0 if it has ended
   std::atomic<void*> ready{nullptr};  // CUevent to wait for while kPending is set; read by launching threads
   // The last uses, one per stream; when three streams use the page at once the eldest moves to the region.
   std::array<Stamp, 2> uses{};
@@ -90,8 +94,8 @@ struct Region {
   std::atomic<std::uint32_t> attention{0};
 
   // The mover's.
-  std::vector<Stamp> uses;       // of the whole region, one per stream
-  std::uint32_t end_cursor = 0;  // while ending: pages released so far
+  std::vector<Stamp> uses;            // of the whole region, one per stream
+  std::uint32_t end_cursor = 0;       // while ending: pages released so far
   std::uint32_t mapping_devices = 0;  // as `devices`, for mappings to be made
 
   std::uint64_t page_bytes() const { return kGranuleBytes << page_shift; }

@@ -28,13 +28,17 @@ Access access_of(const vmem_range& range) { return (range.access & VMEM_WRITE) !
 Status check_range(const vmem_range& range) {
   const bool known = (range.access & ~kAccessBits) == 0 && (range.access & VMEM_READ_WRITE) != 0;
   const bool discards_unread = (range.access & VMEM_DISCARD) == 0 || (range.access & VMEM_READ_WRITE) == VMEM_WRITE;
-  if (known && discards_unread && range.reserved == 0) [[likely]] return {};
+  if (known && discards_unread && range.reserved == 0) [[likely]]
+    return {};
   if (range.reserved != 0) {
-    return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("reserved is {} for the range at {}; set it to 0", range.reserved, range.ptr));
+    return fail(VMEM_ERROR_INVALID_VALUE,
+                fmt::format("reserved is {} for the range at {}; set it to 0", range.reserved, range.ptr));
   }
-  return fail(VMEM_ERROR_INVALID_VALUE,
-              fmt::format("access {:#x} for the range at {}: VMEM_READ, VMEM_WRITE, VMEM_READ_WRITE or VMEM_WRITE | VMEM_DISCARD",
-                          range.access, range.ptr));
+  return fail(
+      VMEM_ERROR_INVALID_VALUE,
+      fmt::format(
+          "access {:#x} for the range at {}: VMEM_READ, VMEM_WRITE, VMEM_READ_WRITE or VMEM_WRITE | VMEM_DISCARD",
+          range.access, range.ptr));
 }
 
 // The calling thread's slot; given back when the thread ends. The registry outlives the slot whatever ends first.
@@ -68,7 +72,8 @@ class CallArray {
 
 Result<ThreadSlot*> Runtime::thread_slot() {
   SlotOwner& owner = slot_owner;
-  if (owner.registry.get() == threads_.get()) [[likely]] return owner.slot;
+  if (owner.registry.get() == threads_.get()) [[likely]]
+    return owner.slot;
   // The default streams mean those of the current context: a thread without one gets the first device's, as with the CUDA runtime.
   CUcontext current = nullptr;
   VMEM_TRY(driver_->check((*driver_)->cuCtxGetCurrent(&current), "cuCtxGetCurrent"));
@@ -87,7 +92,8 @@ Runtime::Reach Runtime::reach(const Located& located, Access access) {
   const pagetable::Region& region = *located.region;
   if (located.count > kPagesLookedAt || located.count == region.page_count) {
     const auto& short_of = access == Access::write ? region.unwritable : region.unreadable;
-    if (short_of.load(std::memory_order_seq_cst) == 0 && region.attention.load(std::memory_order_seq_cst) == 0) return Reach::hit;
+    if (short_of.load(std::memory_order_seq_cst) == 0 && region.attention.load(std::memory_order_seq_cst) == 0)
+      return Reach::hit;
   }
   Reach worst = Reach::hit;
   for (std::uint32_t i = located.first; i < located.first + located.count; ++i) {
@@ -106,17 +112,19 @@ Status Runtime::check_stream(const StreamRecord& record, CUstream stream) const 
   }
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult asked = (*driver_)->cuStreamIsCapturing(stream, &status);
-  if (asked == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) [[likely]] return {};
+  if (asked == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) [[likely]]
+    return {};
   if (asked == CUDA_SUCCESS || asked == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {
-    return fail(VMEM_ERROR_UNSUPPORTED, fmt::format("stream {} is capturing a graph; acquire around the graph's launch instead",
-                                                    static_cast<void*>(stream)));
+    return fail(VMEM_ERROR_UNSUPPORTED,
+                fmt::format("stream {} is capturing a graph; acquire around the graph's launch instead",
+                            static_cast<void*>(stream)));
   }
   return driver_->check(asked, "cuStreamIsCapturing");
 }
 
 Status Runtime::acquire(std::span<const vmem_range> ranges, vmem_stream stream) {
-  VMEM_ASSIGN(ThreadSlot * const slot, thread_slot());
-  VMEM_ASSIGN(StreamRecord * const record, streams_->find(stream));
+  VMEM_ASSIGN(ThreadSlot* const slot, thread_slot());
+  VMEM_ASSIGN(StreamRecord* const record, streams_->find(stream));
   VMEM_TRY(check_stream(*record, stream));
   CallArray<std::uint32_t> holds(ranges.size());
   CallArray<Located> located(ranges.size());
@@ -130,7 +138,8 @@ Status Runtime::acquire(std::span<const vmem_range> ranges, vmem_stream stream) 
     const auto address = reinterpret_cast<std::uintptr_t>(range.ptr);
     if (!space_->contains(address) || range.bytes == 0 || range.bytes > space_->base() + space_->bytes() - address) {
       auto wrong = locate(range.ptr, range.bytes);
-      outcome = wrong ? fail(VMEM_ERROR_INVALID_RANGE, "the range leaves the address space") : Status(std::unexpected(wrong.error()));
+      outcome = wrong ? fail(VMEM_ERROR_INVALID_RANGE, "the range leaves the address space")
+                      : Status(std::unexpected(wrong.error()));
       break;
     }
     // Published before the region is looked at: from here on a free of it is refused.
@@ -184,7 +193,8 @@ Status Runtime::bring_in(std::span<const vmem_range> ranges, std::span<const Loc
     wants[i].access = access_of(ranges[i]);
     if ((ranges[i].access & VMEM_DISCARD) == 0 || region.shared) continue;
     // Pages wholly inside the range; the last page of a region counts as whole when its used part is.
-    const std::uint64_t offset = reinterpret_cast<std::uintptr_t>(ranges[i].ptr) - space_->address_of(region.first.index);
+    const std::uint64_t offset =
+        reinterpret_cast<std::uintptr_t>(ranges[i].ptr) - space_->address_of(region.first.index);
     const std::uint64_t end = offset + ranges[i].bytes;
     const std::uint64_t page = region.page_bytes();
     const auto first = std::uint32_t((offset + page - 1) / page);
@@ -208,7 +218,8 @@ Status Runtime::wait_until_ready(const Located& located, CUstream stream) {
     if (!state.has(PageState::kPending)) continue;
     void* ready = page.ready.load(std::memory_order_acquire);
     if (ready == waited) continue;
-    VMEM_TRY(driver_->check((*driver_)->cuStreamWaitEvent(stream, static_cast<CUevent>(ready), 0), "cuStreamWaitEvent"));
+    VMEM_TRY(
+        driver_->check((*driver_)->cuStreamWaitEvent(stream, static_cast<CUevent>(ready), 0), "cuStreamWaitEvent"));
     waited = ready;
   }
   if (notify) mover_->poke();
@@ -216,17 +227,19 @@ Status Runtime::wait_until_ready(const Located& located, CUstream stream) {
 }
 
 Status Runtime::release(std::span<const vmem_range> ranges, vmem_stream stream) {
-  VMEM_ASSIGN(StreamRecord * const record, streams_->find(stream));
-  VMEM_ASSIGN(ThreadSlot * const slot, thread_slot());
+  VMEM_ASSIGN(StreamRecord* const record, streams_->find(stream));
+  VMEM_ASSIGN(ThreadSlot* const slot, thread_slot());
   CallArray<std::uint32_t> holds(ranges.size());
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const ThreadSlot::Hold hold{reinterpret_cast<std::uintptr_t>(ranges[i].ptr), ranges[i].bytes};
     const std::int64_t found = slot->find(hold, holds.first(i));
     if (found < 0) {
-      return fail(VMEM_ERROR_NOT_ACQUIRED,
-                  fmt::format("this thread holds no range of {} bytes at {}; a range is released as it was acquired, by the thread "
-                              "that acquired it",
-                              ranges[i].bytes, ranges[i].ptr));
+      return fail(
+          VMEM_ERROR_NOT_ACQUIRED,
+          fmt::format(
+              "this thread holds no range of {} bytes at {}; a range is released as it was acquired, by the thread "
+              "that acquired it",
+              ranges[i].bytes, ranges[i].ptr));
     }
     holds[i] = std::uint32_t(found);
   }

@@ -36,7 +36,8 @@ vmem_status guarded(Call&& call) noexcept {
   } catch (const std::length_error&) {
     return vmem::last_error::record({VMEM_ERROR_INVALID_VALUE, 0, "the count is larger than any array can be"});
   } catch (const std::bad_alloc&) {
-    return vmem::last_error::record({VMEM_ERROR_OUT_OF_MEMORY, 0, "the process is out of memory for vmem's own bookkeeping"});
+    return vmem::last_error::record(
+        {VMEM_ERROR_OUT_OF_MEMORY, 0, "the process is out of memory for vmem's own bookkeeping"});
   } catch (const std::exception& unexpected) {
     return vmem::last_error::record({VMEM_ERROR_INTERNAL, 0, unexpected.what()});
   }
@@ -48,14 +49,16 @@ vmem_status with_runtime(Call&& call) noexcept {
   if (runtime != nullptr && !forked.load(std::memory_order_relaxed)) [[likely]] {
     return guarded([&] {
       Status result = call(*runtime);
-      if (!result && result.error().status == VMEM_ERROR_DEVICE_LOST) [[unlikely]] runtime->report_loss(result.error());
+      if (!result && result.error().status == VMEM_ERROR_DEVICE_LOST) [[unlikely]]
+        runtime->report_loss(result.error());
       return result;
     });
   }
   if (forked.load(std::memory_order_relaxed)) {
-    return vmem::last_error::record({VMEM_ERROR_FORKED, 0,
-                                     "this process was forked from one that uses vmem; GPU memory does not survive fork: start "
-                                     "workers with exec (or Python's spawn), or fork before vmem_init"});
+    return vmem::last_error::record(
+        {VMEM_ERROR_FORKED, 0,
+         "this process was forked from one that uses vmem; GPU memory does not survive fork: start "
+         "workers with exec (or Python's spawn), or fork before vmem_init"});
   }
   return vmem::last_error::record({VMEM_ERROR_NOT_INITIALIZED, 0, "vmem is not initialised; call vmem_init first"});
 }
@@ -98,25 +101,44 @@ extern "C" {
 
 const char* vmem_status_string(vmem_status status) {
   switch (status) {
-    case VMEM_OK: return "ok";
-    case VMEM_ERROR_INVALID_VALUE: return "invalid value";
-    case VMEM_ERROR_INVALID_OPTION: return "invalid option";
-    case VMEM_ERROR_NOT_INITIALIZED: return "not initialised";
-    case VMEM_ERROR_ALREADY_INITIALIZED: return "already initialised";
-    case VMEM_ERROR_INVALID_POINTER: return "invalid pointer";
-    case VMEM_ERROR_INVALID_RANGE: return "invalid range";
-    case VMEM_ERROR_NOT_ACQUIRED: return "not acquired";
-    case VMEM_ERROR_IN_USE: return "in use";
-    case VMEM_ERROR_OUT_OF_MEMORY: return "out of memory";
-    case VMEM_ERROR_ADDRESS_SPACE: return "address space exhausted";
-    case VMEM_ERROR_LOST: return "data lost";
-    case VMEM_ERROR_TIMEOUT: return "timeout";
-    case VMEM_ERROR_UNSUPPORTED: return "unsupported";
-    case VMEM_ERROR_NO_DRIVER: return "no driver";
-    case VMEM_ERROR_DRIVER: return "driver error";
-    case VMEM_ERROR_DEVICE_LOST: return "device lost";
-    case VMEM_ERROR_FORKED: return "forked";
-    case VMEM_ERROR_INTERNAL: return "internal error";
+    case VMEM_OK:
+      return "ok";
+    case VMEM_ERROR_INVALID_VALUE:
+      return "invalid value";
+    case VMEM_ERROR_INVALID_OPTION:
+      return "invalid option";
+    case VMEM_ERROR_NOT_INITIALIZED:
+      return "not initialised";
+    case VMEM_ERROR_ALREADY_INITIALIZED:
+      return "already initialised";
+    case VMEM_ERROR_INVALID_POINTER:
+      return "invalid pointer";
+    case VMEM_ERROR_INVALID_RANGE:
+      return "invalid range";
+    case VMEM_ERROR_NOT_ACQUIRED:
+      return "not acquired";
+    case VMEM_ERROR_IN_USE:
+      return "in use";
+    case VMEM_ERROR_OUT_OF_MEMORY:
+      return "out of memory";
+    case VMEM_ERROR_ADDRESS_SPACE:
+      return "address space exhausted";
+    case VMEM_ERROR_LOST:
+      return "data lost";
+    case VMEM_ERROR_TIMEOUT:
+      return "timeout";
+    case VMEM_ERROR_UNSUPPORTED:
+      return "unsupported";
+    case VMEM_ERROR_NO_DRIVER:
+      return "no driver";
+    case VMEM_ERROR_DRIVER:
+      return "driver error";
+    case VMEM_ERROR_DEVICE_LOST:
+      return "device lost";
+    case VMEM_ERROR_FORKED:
+      return "forked";
+    case VMEM_ERROR_INTERNAL:
+      return "internal error";
   }
   return "unknown status";
 }
@@ -192,7 +214,8 @@ vmem_status vmem_write(void* dst, const void* host_src, size_t bytes) {
 }
 
 vmem_status vmem_query(const void* ptr, vmem_pointer_info* info) {
-  return with_runtime([&](Runtime& runtime) { return info == nullptr ? null_argument("info") : runtime.query(ptr, *info); });
+  return with_runtime(
+      [&](Runtime& runtime) { return info == nullptr ? null_argument("info") : runtime.query(ptr, *info); });
 }
 
 vmem_status vmem_stats(vmem_statistics* out) {

@@ -60,7 +60,8 @@ Status Runtime::copy(void* to, const void* from, std::size_t bytes, vmem_stream 
   if (space_->contains(to_address)) VMEM_TRY(locate(to, bytes));
   if (space_->contains(from_address)) VMEM_TRY(locate(from, bytes));
   if (to_address < from_address + bytes && from_address < to_address + bytes) {
-    return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("copy of {} bytes from {} to {}: the ranges overlap", bytes, from, to));
+    return fail(VMEM_ERROR_INVALID_VALUE,
+                fmt::format("copy of {} bytes from {} to {}: the ranges overlap", bytes, from, to));
   }
   auto* destination = static_cast<std::byte*>(to);
   const auto* source = static_cast<const std::byte*>(from);
@@ -158,26 +159,28 @@ Status Runtime::copy_device(pagetable::Region& region, void* host, CUdeviceptr w
 
 Status Runtime::read(void* host, const void* pointer, std::size_t bytes) {
   auto* destination = static_cast<std::byte*>(host);
-  return each_page(pointer, bytes, false,
-                   [&](std::byte* from, CUdeviceptr window, std::uint64_t done, std::uint64_t piece, pagetable::Region& region) {
-                     if (window != 0) return copy_device(region, destination + done, window, piece, false);
-                     if (from == nullptr) {
-                       std::memset(destination + done, 0, piece);  // never written: any contents will do
-                     } else {
-                       std::memcpy(destination + done, from, piece);
-                     }
-                     return Status{};
-                   });
+  return each_page(
+      pointer, bytes, false,
+      [&](std::byte* from, CUdeviceptr window, std::uint64_t done, std::uint64_t piece, pagetable::Region& region) {
+        if (window != 0) return copy_device(region, destination + done, window, piece, false);
+        if (from == nullptr) {
+          std::memset(destination + done, 0, piece);  // never written: any contents will do
+        } else {
+          std::memcpy(destination + done, from, piece);
+        }
+        return Status{};
+      });
 }
 
 Status Runtime::write(void* pointer, const void* host, std::size_t bytes) {
   auto* source = static_cast<std::byte*>(const_cast<void*>(host));
-  return each_page(pointer, bytes, true,
-                   [&](std::byte* to, CUdeviceptr window, std::uint64_t done, std::uint64_t piece, pagetable::Region& region) {
-                     if (window != 0) return copy_device(region, source + done, window, piece, true);
-                     std::memcpy(to, source + done, piece);
-                     return Status{};
-                   });
+  return each_page(
+      pointer, bytes, true,
+      [&](std::byte* to, CUdeviceptr window, std::uint64_t done, std::uint64_t piece, pagetable::Region& region) {
+        if (window != 0) return copy_device(region, source + done, window, piece, true);
+        std::memcpy(to, source + done, piece);
+        return Status{};
+      });
 }
 
 }  // namespace vmem::runtime

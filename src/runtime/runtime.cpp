@@ -70,7 +70,10 @@ Runtime::~Runtime() {
   small_.reset();
   if (mover_) mover_->stop();
   unmap_what_is_left();
-  mover_.reset();
+  {
+    const std::lock_guard lock(mover_life_);
+    mover_.reset();
+  }
   host_.reset();
   streams_.reset();
   const auto& driver = *driver_;
@@ -117,11 +120,14 @@ Status Runtime::open_device(int ordinal) {
   device.ordinal = ordinal;
   VMEM_TRY(driver.check(driver->cuDeviceGet(&device.handle, ordinal), "cuDeviceGet"));
   int managed = 0;
-  VMEM_TRY(driver.check(driver->cuDeviceGetAttribute(&managed, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                                                     device.handle), "cuDeviceGetAttribute"));
+  VMEM_TRY(driver.check(
+      driver->cuDeviceGetAttribute(&managed, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device.handle),
+      "cuDeviceGetAttribute"));
   if (managed == 0) {
-    return fail(VMEM_ERROR_UNSUPPORTED,
-                fmt::format("device {} has no virtual memory management (cuMemMap); vmem needs a GPU and driver that do", ordinal));
+    return fail(
+        VMEM_ERROR_UNSUPPORTED,
+        fmt::format("device {} has no virtual memory management (cuMemMap); vmem needs a GPU and driver that do",
+                    ordinal));
   }
   VMEM_TRY(driver.check(driver->cuDevicePrimaryCtxRetain(&device.context, device.handle), "cuDevicePrimaryCtxRetain"));
   VMEM_TRY(driver.check(driver->cuCtxPushCurrent(device.context), "cuCtxPushCurrent"));
@@ -152,7 +158,8 @@ Result<std::uint64_t> Runtime::hbm_budget(const Device& device) const {
   CUcontext popped = nullptr;
   (void)driver->cuCtxPopCurrent(&popped);
   VMEM_TRY(driver.check(asked, "cuMemGetInfo"));
-  const std::uint64_t headroom = options_.hbm_bytes ? 0 : std::min<std::uint64_t>(options_.headroom_bytes, free_bytes / 4);
+  const std::uint64_t headroom =
+      options_.hbm_bytes ? 0 : std::min<std::uint64_t>(options_.headroom_bytes, free_bytes / 4);
   const std::uint64_t budget = whole_granules(options_.hbm_bytes.value_or(free_bytes - headroom));
   if (budget > free_bytes) {
     return fail(VMEM_ERROR_INVALID_OPTION,
@@ -160,8 +167,9 @@ Result<std::uint64_t> Runtime::hbm_budget(const Device& device) const {
                             format_bytes(budget), device.ordinal, format_bytes(free_bytes), format_bytes(total_bytes)));
   }
   if (budget < kSmallestHbm) {
-    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("an HBM budget of {} on device {} is too small; {} is the least",
-                                                       format_bytes(budget), device.ordinal, format_bytes(kSmallestHbm)));
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("an HBM budget of {} on device {} is too small; {} is the least", format_bytes(budget),
+                            device.ordinal, format_bytes(kSmallestHbm)));
   }
   if (options_.page_bytes && *options_.page_bytes > budget / 8) {
     return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--page {} is more than an eighth of the HBM budget of {}",
@@ -179,8 +187,8 @@ Result<std::uint64_t> Runtime::host_budget() const {
                             format_bytes(total_host_bytes()), format_bytes(available)));
   }
   if (budget < kSmallestHost) {
-    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("a host budget of {} is too small; {} is the least", format_bytes(budget),
-                                                       format_bytes(kSmallestHost)));
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("a host budget of {} is too small; {} is the least",
+                                                       format_bytes(budget), format_bytes(kSmallestHost)));
   }
   return budget;
 }
@@ -188,11 +196,14 @@ Result<std::uint64_t> Runtime::host_budget() const {
 Status Runtime::start_host_tier() {
   const auto& driver = *driver_;
   int supported = 0;
-  VMEM_TRY(driver.check(driver->cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                                                     devices_.front()->handle), "cuDeviceGetAttribute"));
+  VMEM_TRY(driver.check(
+      driver->cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                   devices_.front()->handle),
+      "cuDeviceGetAttribute"));
   if (supported == 0) {
     return fail(VMEM_ERROR_UNSUPPORTED,
-                "the driver cannot make host memory handles (HOST_NUMA virtual memory management); a driver for CUDA 12.2 or newer "
+                "the driver cannot make host memory handles (HOST_NUMA virtual memory management); a driver for CUDA "
+                "12.2 or newer "
                 "is needed; see `vmem doctor`");
   }
   int node = 0;
@@ -203,8 +214,7 @@ Status Runtime::start_host_tier() {
   for (const auto& device : devices_) config.devices.push_back({device->context, device->handle});
   config.numa_node = std::max(node, 0);
   VMEM_ASSIGN(config.budget_bytes, host_budget());
-  // The tier is made before the mover and outlives it; mover_ is set before any slot is asked for.
-  config.on_ready = [this] { mover_->poke(); };
+  config.on_ready = [this] { wake_mover(); };
   VMEM_ASSIGN(host_, tiers::HostTier::create(std::move(config)));
   return {};
 }
@@ -243,14 +253,24 @@ Status Runtime::start_mover() {
   config.acquire_wait_us = options_.acquire_wait_us;
   config.protect = options_.protect;
   config.now_us = now_us;
-  mover_ = std::make_unique<migration::Mover>(std::move(config));
+  {
+    const std::lock_guard lock(mover_life_);
+    mover_ = std::make_unique<migration::Mover>(std::move(config));
+  }
   streams_->on_backlog([this] { mover_->poke(); });
   mover_->start();
   return {};
 }
 
+// From the host tier's own thread, which begins before the mover and ends after it.
+void Runtime::wake_mover() {
+  const std::lock_guard lock(mover_life_);
+  if (mover_) mover_->poke();
+}
+
 Status Runtime::shut_down() {
-  if (threads_->any_hold()) return fail(VMEM_ERROR_IN_USE, "ranges are still acquired; release them before vmem_shutdown");
+  if (threads_->any_hold())
+    return fail(VMEM_ERROR_IN_USE, "ranges are still acquired; release them before vmem_shutdown");
   small_.reset();  // its slabs are regions like others
   migration::EndAllRequest end;
   auto ended = mover_->call(end);
@@ -262,26 +282,28 @@ Status Runtime::shut_down() {
 
 Result<pagetable::Region*> Runtime::live_region(std::uintptr_t address) const {
   if (!space_->contains(address)) {
-    return fail(VMEM_ERROR_INVALID_POINTER,
-                fmt::format("{:#x} is not vmem memory, which lies from {:#x} to {:#x}", address, space_->base(),
-                            space_->base() + space_->bytes()));
+    return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} is not vmem memory, which lies from {:#x} to {:#x}",
+                                                        address, space_->base(), space_->base() + space_->bytes()));
   }
   pagetable::Region* region = space_->region_at(space_->granule_at(address));
   if (region == nullptr || region->state.load(std::memory_order_seq_cst) != pagetable::RegionState::live) {
-    return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} is in no live allocation: it was freed, or never allocated", address));
+    return fail(VMEM_ERROR_INVALID_POINTER,
+                fmt::format("{:#x} is in no live allocation: it was freed, or never allocated", address));
   }
   return region;
 }
 
 Result<Runtime::Located> Runtime::locate(const void* pointer, std::size_t bytes) const {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  VMEM_ASSIGN(pagetable::Region * const region, live_region(address));
+  VMEM_ASSIGN(pagetable::Region* const region, live_region(address));
   if (bytes == 0) return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("a range of 0 bytes at {:#x}", address));
   std::uintptr_t base = space_->address_of(region->first.index);
   std::uint64_t size = region->bytes;
   if (region->shared) {
     const auto block = small_->find(address);
-    if (!block) return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} is in no live allocation: it was freed, or never allocated", address));
+    if (!block)
+      return fail(VMEM_ERROR_INVALID_POINTER,
+                  fmt::format("{:#x} is in no live allocation: it was freed, or never allocated", address));
     base = block->base;
     size = block->bytes;
   }
@@ -314,8 +336,8 @@ Result<void*> Runtime::allocate(std::size_t bytes, int device, vmem_stream strea
   if (bytes == 0) return fail(VMEM_ERROR_INVALID_VALUE, "0 bytes asked for; the least is 1");
   VMEM_ASSIGN(const int index, device_index(device));
   if (bytes > space_->bytes()) {
-    return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("{} bytes asked for, the address space has {}; raise --space", bytes,
-                                                      space_->bytes()));
+    return fail(VMEM_ERROR_ADDRESS_SPACE,
+                fmt::format("{} bytes asked for, the address space has {}; raise --space", bytes, space_->bytes()));
   }
   if (bytes <= Suballocator::kLargestBytes) {
     VMEM_ASSIGN(const std::uintptr_t block, small_->allocate(index, bytes, stream));
@@ -330,25 +352,27 @@ Result<void*> Runtime::allocate(std::size_t bytes, int device, vmem_stream strea
 
 Status Runtime::free(void* pointer, vmem_stream stream) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  VMEM_ASSIGN(pagetable::Region * const region, live_region(address));
+  VMEM_ASSIGN(pagetable::Region* const region, live_region(address));
   if (region->shared) {
-    VMEM_ASSIGN(pagetable::ThreadSlot * const slot, thread_slot());
+    VMEM_ASSIGN(pagetable::ThreadSlot* const slot, thread_slot());
     const auto block = slot->held() == 0 ? std::nullopt : small_->find(address);
     if (block && block->base == address && slot->holds_within(address, block->bytes)) {
-      return fail(VMEM_ERROR_IN_USE, fmt::format("the allocation at {:#x} is still acquired; release it first", address));
+      return fail(VMEM_ERROR_IN_USE,
+                  fmt::format("the allocation at {:#x} is still acquired; release it first", address));
     }
     return small_->free(address, stream);
   }
   const std::uintptr_t base = space_->address_of(region->first.index);
   if (address != base) {
-    return fail(VMEM_ERROR_INVALID_POINTER,
-                fmt::format("{:#x} is inside the allocation at {:#x}; free takes the address that malloc gave", address, base));
+    return fail(
+        VMEM_ERROR_INVALID_POINTER,
+        fmt::format("{:#x} is inside the allocation at {:#x}; free takes the address that malloc gave", address, base));
   }
   return free_region(*region, stream);
 }
 
 Status Runtime::free_region(pagetable::Region& region, vmem_stream stream) {
-  VMEM_ASSIGN(migration::StreamRecord * const record, streams_->find(stream));
+  VMEM_ASSIGN(migration::StreamRecord* const record, streams_->find(stream));
   migration::FreeRequest request;
   request.region = &region;
   request.last = record->open_stamp();
@@ -366,7 +390,7 @@ Result<std::uintptr_t> Runtime::allocate_slabs(int device, std::size_t bytes) {
 }
 
 Status Runtime::free_slabs(std::uintptr_t address) {
-  VMEM_ASSIGN(pagetable::Region * const region, live_region(address));
+  VMEM_ASSIGN(pagetable::Region* const region, live_region(address));
   // The blocks' own marks are complete, so no stream is waited for.
   migration::FreeRequest request;
   request.region = region;
@@ -380,7 +404,7 @@ std::uintptr_t Runtime::context() noexcept {
 }
 
 Result<std::uint64_t> Runtime::mark(const StreamId& stream) {
-  VMEM_ASSIGN(migration::StreamRecord * const record,
+  VMEM_ASSIGN(migration::StreamRecord* const record,
               streams_->find(stream.handle, reinterpret_cast<CUcontext>(stream.context)));
   const pagetable::Stamp stamp = record->open_stamp();
   VMEM_TRY(streams_->close_epoch(*record));

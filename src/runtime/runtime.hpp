@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -72,6 +73,7 @@ class Runtime final : private SlabSource {
   Status start_mover();
   std::vector<migration::MoverDevice> mover_devices() const;
   void unmap_what_is_left();
+  void wake_mover();
 
   Result<pagetable::ThreadSlot*> thread_slot();
   Result<Located> locate(const void* pointer, std::size_t bytes) const;
@@ -110,6 +112,7 @@ class Runtime final : private SlabSource {
   std::shared_ptr<pagetable::ThreadRegistry> threads_ = std::make_shared<pagetable::ThreadRegistry>();
   std::unique_ptr<migration::StreamTable> streams_;
   std::unique_ptr<tiers::HostTier> host_;
+  std::mutex mover_life_;  // protects mover_ from its creation's and destruction's side, for the host tier's thread
   std::unique_ptr<migration::Mover> mover_;
   std::unique_ptr<Suballocator> small_;
 };

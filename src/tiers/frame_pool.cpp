@@ -96,7 +96,7 @@ Result<std::optional<std::uint32_t>> FramePool::create(std::uint64_t page_bytes)
 
 Result<std::optional<FramePool::NewFrame>> FramePool::plan(std::uint64_t page_bytes) {
   if (!can_create(page_bytes)) return std::nullopt;
-  VMEM_ASSIGN(SizeClass * const wanted, size_class(page_bytes));
+  VMEM_ASSIGN(SizeClass* const wanted, size_class(page_bytes));
   if (wanted == nullptr) return std::nullopt;
   std::uint32_t place = 0;
   if (!wanted->free_places.empty()) {
@@ -156,7 +156,8 @@ Status FramePool::map_into_window(const NewFrame& made) const {
   const auto& driver = *config_.driver;
   VMEM_TRY(driver.check(driver->cuMemMap(made.window, made.page_bytes, 0, made.handle, 0), "cuMemMap"));
   std::vector<CUmemAccessDesc> access;
-  for (const CUmemLocation& accessor : config_.accessors) access.push_back({accessor, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  for (const CUmemLocation& accessor : config_.accessors)
+    access.push_back({accessor, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   const CUresult result = driver->cuMemSetAccess(made.window, made.page_bytes, access.data(), access.size());
   if (result != CUDA_SUCCESS) (void)driver->cuMemUnmap(made.window, made.page_bytes);
   return driver.check(result, "cuMemSetAccess");

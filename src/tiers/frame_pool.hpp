@@ -72,8 +72,8 @@ class FramePool {
   std::uint32_t frame_ids() const { return std::uint32_t(frames_.size()); }  // all ids are below
   std::uint64_t frame_bytes(std::uint32_t id) const { return classes_[frames_[id].size_class].page_bytes; }
   std::uint64_t budget_bytes() const { return config_.budget_bytes; }
-  std::uint64_t created_bytes() const { return created_bytes_; }   // frames that exist
-  std::uint64_t free_bytes() const { return free_bytes_; }         // of these, in the free lists
+  std::uint64_t created_bytes() const { return created_bytes_; }  // frames that exist
+  std::uint64_t free_bytes() const { return free_bytes_; }        // of these, in the free lists
   std::uint64_t used_bytes() const { return created_bytes_ - free_bytes_; }
   std::uint64_t frames(std::uint64_t page_bytes) const;  // that exist or are being made
   std::uint64_t frames_created() const { return frames_created_; }

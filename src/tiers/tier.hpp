@@ -29,10 +29,10 @@ struct Transfer {
   int device = 0;
   Direction direction = Direction::load;
   std::array<CUevent, 2> after{};  // starts when these events have completed; null entries are none
-  std::uint64_t deadline_us = 0;  // on the mover's clock; later, the outcome is `failed` with TIMEOUT. 0: none
+  std::uint64_t deadline_us = 0;   // on the mover's clock; later, the outcome is `failed` with TIMEOUT. 0: none
   // Answered by submit.
-  std::uint64_t id = 0;     // 0: not submitted
-  CUevent done = nullptr;   // stream-ordered tiers: completes with the transfer; valid until poll reported it
+  std::uint64_t id = 0;    // 0: not submitted
+  CUevent done = nullptr;  // stream-ordered tiers: completes with the transfer; valid until poll reported it
 };
 
 enum class Outcome : std::uint8_t { done, failed, lost };
@@ -55,7 +55,11 @@ struct TierUsage {
   std::uint64_t ready_bytes = 0;  // existing slots that are free: allocate will not answer `later` for these
 };
 
-enum class Grant : std::uint8_t { granted, later, full };  // later: being made in the background; full: the budget is used
+enum class Grant : std::uint8_t {
+  granted,
+  later,
+  full
+};  // later: being made in the background; full: the budget is used
 struct SlotGrant {
   Grant grant = Grant::full;
   SlotId slot = 0;

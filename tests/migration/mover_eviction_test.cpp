@@ -133,9 +133,7 @@ TEST_F(Eviction, APageWhoseLoadIsInFlightStays) {
 // The mover asks for a slot after its first look at the holds and before it takes the access away: what happens there is what its
 // second look must find.
 TEST_F(Eviction, AHoldPublishedAfterTheFirstLookCancels) {
-  tier->on_allocate = [&] {
-    EXPECT_TRUE(begin(*b, reading(*region, 0))->hit);
-  };
+  tier->on_allocate = [&] { EXPECT_TRUE(begin(*b, reading(*region, 0))->hit); };
   evict(reading(*region, 0));
   expect_untouched(1);
   evict(reading(*region, 0));

@@ -34,7 +34,8 @@ class Failures : public MoverTest {
     const auto* at = reinterpret_cast<const unsigned char*>(space->address_of(region.granule_of(index)));
     bool right = true;
     enqueue(*driver, a->stream, [&] {
-      for (std::uint64_t i = 0; i < region.page_bytes() && expected[index]; i += 997) right = right && at[i] == *expected[index];
+      for (std::uint64_t i = 0; i < region.page_bytes() && expected[index]; i += 997)
+        right = right && at[i] == *expected[index];
     });
     (void)(*driver)->cuStreamSynchronize(a->stream);
     EXPECT_TRUE(right) << "page " << index;

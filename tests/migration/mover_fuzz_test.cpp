@@ -1,7 +1,7 @@
 // Random schedules of everything at once, by seed: several launching threads, gates that open at any time, advice, frees, time.
 // After every operation the mover's books must balance; every byte read must be the last one written before it.
-#include <array>
 #include <algorithm>
+#include <array>
 #include <random>
 
 #include "migration/mover_harness.hpp"
@@ -44,8 +44,9 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
   Range some_range(Known& known) {
     const std::uint32_t first = pick(known.region->page_count);
     const std::uint32_t count = 1 + pick(known.region->page_count - first);
-    return chance(50) ? reading(*known.region, first, count) : chance(20) ? discarding(*known.region, first, count)
-                                                                          : writing(*known.region, first, count);
+    return chance(50)   ? reading(*known.region, first, count)
+           : chance(20) ? discarding(*known.region, first, count)
+                        : writing(*known.region, first, count);
   }
   bool anybody_in(const Known& known) {
     return std::ranges::any_of(players, [&](const Player& player) { return player.waiting && player.known == &known; });
@@ -140,8 +141,9 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
     player.held = false;
   }
   void advise_some() {
-    static constexpr vmem_advice all[] = {VMEM_ADVISE_NORMAL, VMEM_ADVISE_READ_MOSTLY, VMEM_ADVISE_PREFER_HBM, VMEM_ADVISE_PREFER_HOST,
-                                          VMEM_ADVISE_IN_PLACE, VMEM_ADVISE_EVICT, VMEM_ADVISE_EVICT};
+    static constexpr vmem_advice all[] = {VMEM_ADVISE_NORMAL,      VMEM_ADVISE_READ_MOSTLY, VMEM_ADVISE_PREFER_HBM,
+                                          VMEM_ADVISE_PREFER_HOST, VMEM_ADVISE_IN_PLACE,    VMEM_ADVISE_EVICT,
+                                          VMEM_ADVISE_EVICT};
     Known* known = some_region();
     if (known == nullptr) return;
     const Range range = some_range(*known);
@@ -168,19 +170,31 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
   void one_operation() {
     Player& player = players[pick(4)];
     switch (pick(12)) {
-      case 0: allocate_some(); break;
+      case 0:
+        allocate_some();
+        break;
       case 1:
         if (chance(30)) free_some();
         break;
       case 2:
       case 3:
-      case 4: acquire_some(player); break;
+      case 4:
+        acquire_some(player);
+        break;
       case 5:
-      case 6: work(player); break;
+      case 6:
+        work(player);
+        break;
       case 7:
-      case 8: release_some(player); break;
-      case 9: advise_some(); break;
-      case 10: touch_by_cpu(); break;
+      case 8:
+        release_some(player);
+        break;
+      case 9:
+        advise_some();
+        break;
+      case 10:
+        touch_by_cpu();
+        break;
       default:
         if (chance(50)) player.gate.reset();
         now_us += chance(30) ? acquire_wait_us : 10;
@@ -228,13 +242,14 @@ TEST_P(MoverFuzz, BooksBalanceAndBytesAreRight) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, MoverFuzz,
-                         ::testing::Values(FuzzCase{"Roomy", {.hbm_pages = 8, .host_pages = 24}, 20},
-                                           FuzzCase{"FullHost", {.hbm_pages = 6, .host_pages = 8}, 10},
-                                           FuzzCase{"TinyHbm", {.hbm_pages = 2, .host_pages = 24}, 14},
-                                           FuzzCase{"Protected", {.hbm_pages = 5, .host_pages = 24, .protect = true}, 16},
-                                           FuzzCase{"RealPolicy", {.hbm_pages = 5, .host_pages = 24, .real_policy = true}, 16}),
-                         [](const auto& each) { return std::string(each.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, MoverFuzz,
+    ::testing::Values(FuzzCase{"Roomy", {.hbm_pages = 8, .host_pages = 24}, 20},
+                      FuzzCase{"FullHost", {.hbm_pages = 6, .host_pages = 8}, 10},
+                      FuzzCase{"TinyHbm", {.hbm_pages = 2, .host_pages = 24}, 14},
+                      FuzzCase{"Protected", {.hbm_pages = 5, .host_pages = 24, .protect = true}, 16},
+                      FuzzCase{"RealPolicy", {.hbm_pages = 5, .host_pages = 24, .real_policy = true}, 16}),
+    [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace
 }  // namespace vmem::migration

@@ -243,7 +243,8 @@ Status MoverTest::complete(Acquire& acquire) {
     const PageState seen = state(*range.region, i);
     if (seen.has(PageState::kNotify)) notify = take_notify(*range.region, page) || notify;
     if (!seen.has(PageState::kPending)) continue;
-    EXPECT_EQ((*driver)->cuStreamWaitEvent(acquire.actor->stream, static_cast<CUevent>(page.ready.load()), 0), CUDA_SUCCESS);
+    EXPECT_EQ((*driver)->cuStreamWaitEvent(acquire.actor->stream, static_cast<CUevent>(page.ready.load()), 0),
+              CUDA_SUCCESS);
   }
   if (notify) mover->poke();
   return {};
@@ -315,7 +316,8 @@ void MoverTest::expect_stored(Region& region, std::uint32_t page, unsigned char 
   ASSERT_TRUE(opened) << opened.error().message;
   const auto* from = open.host != nullptr ? open.host : reinterpret_cast<const std::byte*>(open.device_window);
   ASSERT_NE(from, nullptr) << "page " << page << " was never written";
-  const auto wrong = std::count_if(from, from + region.page_bytes(), [&](std::byte each) { return each != std::byte{value}; });
+  const auto wrong =
+      std::count_if(from, from + region.page_bytes(), [&](std::byte each) { return each != std::byte{value}; });
   EXPECT_EQ(wrong, 0) << "bytes of page " << page << " are not " << int(value);
   ClosePageRequest close;
   close.run = open.run;

@@ -31,8 +31,8 @@ struct MachineShape {
   std::uint32_t host_pages = 16;
   bool real_policy = false;
   bool in_place = true;
-  bool protect = false;  // pages acquired for reading are mapped so
-  bool peers = true;  // every device can map every other's memory
+  bool protect = false;                                  // pages acquired for reading are mapped so
+  bool peers = true;                                     // every device can map every other's memory
   std::optional<std::uint64_t> page_bytes = kPageBytes;  // nullopt: by region size
 };
 
@@ -140,13 +140,15 @@ class MoverTest : public ::testing::Test {
   Gate gate(Actor& actor) { return Gate(*driver, actor.stream); }
 
   const Page& page(const Region& region, std::uint32_t index) const { return region.pages[index]; }
-  PageState state(const Region& region, std::uint32_t index) const { return PageState(region.pages[index].state.load()); }
+  PageState state(const Region& region, std::uint32_t index) const {
+    return PageState(region.pages[index].state.load());
+  }
   bool in_hbm(const Region& region, std::uint32_t index) const { return page(region, index).mapped == Mapped::frame; }
   bool in_place(const Region& region, std::uint32_t index) const { return page(region, index).mapped == Mapped::slot; }
   void check();
 
   MachineShape shape;
-  std::shared_ptr<const gpu::Driver> driver;  // the emulated one itself
+  std::shared_ptr<const gpu::Driver> driver;   // the emulated one itself
   std::unique_ptr<gpu::FaultInjector> faults;  // what the code under test calls goes through it
   std::vector<gpu::PrimaryContext> contexts;
   CUdeviceptr reserved = 0;

@@ -48,7 +48,8 @@ void MoverInspector::check_region(const Region& region, const gpu::Driver& drive
     unwritable += state.allows(Access::write) ? 0 : 1;
     attention += state.has(PageState::kAttention) ? 1 : 0;
     EXPECT_EQ(state.access() == Access::none, page.mapped == Mapped::nothing);
-    EXPECT_EQ(state.has(PageState::kPending), page.wait != 0 && mover.running(page.wait) && page.mapped != Mapped::nothing);
+    EXPECT_EQ(state.has(PageState::kPending),
+              page.wait != 0 && mover.running(page.wait) && page.mapped != Mapped::nothing);
     if (page.mapped == Mapped::frame) {
       EXPECT_TRUE(page.frame != kNoFrame && !page.standby);
     }
@@ -125,7 +126,8 @@ void MoverInspector::check_slots(const tiers::Tier& backing) {
 }
 
 void MoverInspector::check_sums() {
-  std::vector<std::uint64_t> committed(mover.devices_.size()), pinned(mover.devices_.size()), loads(mover.devices_.size());
+  std::vector<std::uint64_t> committed(mover.devices_.size()), pinned(mover.devices_.size()),
+      loads(mover.devices_.size());
   std::uint64_t allocated = 0, pages = 0;
   for (const auto* list : {&mover.live_, &mover.ending_}) {
     for (const Region* region : *list) {

@@ -58,6 +58,37 @@ TEST_F(Regions, PagesAreReleasedOnlyAfterTheWorkQueuedBeforeTheFree) {
   EXPECT_EQ(region.state.load(), RegionState::empty);
 }
 
+// The mover drains at the start of a step; what is released between that and the look at the holds must still be seen.
+TEST_F(Regions, WorkReleasedWhileItsRegionIsBeingFreedIsSeen) {
+  start();
+  Region& region = allocate(1);
+  Actor &a = actor(), &b = actor();
+  ASSERT_TRUE(acquire(a, writing(region, 0)));
+  Gate kernel = gate(a);
+  // A request ahead of the free in the same step, inside which the thread releases; it ends there, without a drain of its own.
+  AdviseRequest before;
+  before.run = {&allocate(1), 0, 1};
+  before.advice = VMEM_ADVISE_EVICT;
+  write(b, writing(*before.run.region, 0), 1);
+  finish_work(b);
+  steps();
+  tier->later_allocations = 2;
+  tier->on_allocate = [&] {
+    log_use(a, writing(region, 0));
+    withdraw(a, writing(region, 0));
+  };
+  FreeRequest free_it;
+  free_it.region = &region;
+  mover->post(before);
+  mover->post(free_it);
+  steps();
+  ASSERT_TRUE(free_it.done() && free_it.result());
+  EXPECT_EQ(region.state.load(), RegionState::ending);
+  EXPECT_TRUE(in_hbm(region, 0)) << "the kernel may still write it";
+  kernel.open();
+  EXPECT_TRUE(step_until([&] { return region.state.load() == RegionState::empty; }));
+}
+
 TEST_F(Regions, FreedMemoryIsNeverWrittenBack) {
   start();
   Region& region = allocate(3);

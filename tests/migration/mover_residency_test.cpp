@@ -330,6 +330,28 @@ TEST_F(Residency, AFrameReusedWhileItsStoreRunsIsWrittenOnlyAfterTheStore) {
   expect_bytes(a, region, 1, 1);
 }
 
+TEST_F(Residency, APageFetchedAgainWhileItsStoreRunsIsLoadedAfterTheStore) {
+  start({.hbm_pages = 2});
+  Region& region = allocate(3);
+  Actor& a = actor();
+  ASSERT_TRUE(cpu_write(region, 1, 1));
+  write(a, writing(region, 0), 6);
+  expect_bytes(a, region, 1, 1);  // clean: its frame needs no store
+  finish_work(a);
+  settle();
+  tier->hold_back(Direction::store);
+  evict(reading(region, 0));
+  ASSERT_TRUE(acquire(a, writing(region, 2)));  // takes page 0's frame
+  ASSERT_TRUE(acquire(a, reading(region, 0)));  // and page 0 page 1's
+  EXPECT_EQ(tier->submitted(Direction::load), 2u);
+  steps();
+  EXPECT_TRUE(state(region, 0).has(PageState::kPending)) << "its bytes are not in the slot yet";
+  tier->let_go(Direction::store);
+  release(a, writing(region, 2));
+  release(a, reading(region, 0));
+  expect_bytes(a, region, 0, 6);
+}
+
 TEST_F(Residency, AStandbyFrameOfAPageWrittenInPlaceIsNotTakenBack) {
   start();
   Region& region = allocate(1);

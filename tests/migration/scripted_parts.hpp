@@ -43,8 +43,8 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
   void let_go(tiers::Direction direction);
   // The next transfer of a direction runs, but its outcome is this.
   void answer_next(tiers::Direction direction, tiers::Outcome outcome) { answers_[direction].push_back(outcome); }
-  int later_allocations = 0;               // so many allocations are answered `later`
-  std::function<void()> on_allocate;       // called at the next
+  int later_allocations = 0;          // so many allocations are answered `later`
+  std::function<void()> on_allocate;  // called at the next
   std::uint64_t submitted(tiers::Direction direction) { return counts_[direction]; }
   tiers::HostTier& inner() { return *inner_; }
 
@@ -79,8 +79,8 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
 // was told.
 class ScriptedPolicy final : public Policy {
  public:
-  std::vector<PageId> offer;       // if not empty: the victims, in this order
-  std::deque<PageId> ahead;        // prefetches, given out once
+  std::vector<PageId> offer;  // if not empty: the victims, in this order
+  std::deque<PageId> ahead;   // prefetches, given out once
   std::function<void(const Use&)> on_used;
   std::set<PageId> resident;
   std::vector<Use> uses;

@@ -9,7 +9,9 @@
 namespace vmem::pagetable {
 namespace {
 
-Span span_of(std::uint32_t first, std::uint32_t count, Access access = Access::read) { return Span({first}, count, access); }
+Span span_of(std::uint32_t first, std::uint32_t count, Access access = Access::read) {
+  return Span({first}, count, access);
+}
 
 TEST(Span, PacksItsFieldsIntoOneWord) {
   const Span span(Granule{(1u << 29) - 1}, 12345, Access::write);

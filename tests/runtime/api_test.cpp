@@ -21,7 +21,8 @@ class Api : public ::testing::Test {
  protected:
   void start(std::vector<vmem_option> more = {}) {
     ::setenv("VMEM_EMU", "devices=2,hbm=256MiB,host=1GiB", 1);
-    std::vector<vmem_option> options = {{"driver", "emulated"}, {"hbm", "64MiB"}, {"host", "512MiB"}, {"space", "16GiB"}};
+    std::vector<vmem_option> options = {
+        {"driver", "emulated"}, {"hbm", "64MiB"}, {"host", "512MiB"}, {"space", "16GiB"}};
     options.insert(options.end(), more.begin(), more.end());
     ASSERT_OK(vmem_init(options.data(), options.size()));
   }

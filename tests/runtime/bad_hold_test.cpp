@@ -132,7 +132,8 @@ TEST_F(BadArgument, UnknownAdviceIsRefused) {
   for (const std::size_t bytes : {4 * kMiB, std::size_t{1000}}) {
     void* memory = allocate(bytes);
     for (const int advice : {-1, 7, 1000}) {
-      EXPECT_REFUSED(vmem_advise(memory, 10, vmem_advice(advice)), VMEM_ERROR_INVALID_VALUE, {std::to_string(advice), "advice"});
+      EXPECT_REFUSED(vmem_advise(memory, 10, vmem_advice(advice)), VMEM_ERROR_INVALID_VALUE,
+                     {std::to_string(advice), "advice"});
     }
     EXPECT_OK(vmem_free(memory, nullptr));
   }
@@ -142,7 +143,8 @@ TEST_F(BadArgument, AdviceThatCannotBeFollowedIsRefusedWithTheReason) {
   void* small = allocate(1000);
   EXPECT_REFUSED(vmem_advise(small, 1000, VMEM_ADVISE_IN_PLACE), VMEM_ERROR_UNSUPPORTED, {"1 MiB"});
   void* large = allocate(100 * kMiB);
-  EXPECT_REFUSED(vmem_advise(large, 100 * kMiB, VMEM_ADVISE_PIN), VMEM_ERROR_OUT_OF_MEMORY, {"100 MiB", "64 MiB", "--hbm"});
+  EXPECT_REFUSED(vmem_advise(large, 100 * kMiB, VMEM_ADVISE_PIN), VMEM_ERROR_OUT_OF_MEMORY,
+                 {"100 MiB", "64 MiB", "--hbm"});
   EXPECT_OK(vmem_free(small, nullptr));
   EXPECT_OK(vmem_free(large, nullptr));
 }
@@ -175,7 +177,8 @@ TEST_F(BadArgument, StatisticsOfAnotherSizeAreRefused) {
   vmem_statistics stats{};
   for (const std::size_t bytes : {std::size_t{0}, sizeof stats - 1, sizeof stats + 8}) {
     stats.struct_bytes = std::uint32_t(bytes);
-    EXPECT_REFUSED(vmem_stats(&stats), VMEM_ERROR_INVALID_VALUE, {"struct_bytes", std::to_string(bytes), std::to_string(sizeof stats)});
+    EXPECT_REFUSED(vmem_stats(&stats), VMEM_ERROR_INVALID_VALUE,
+                   {"struct_bytes", std::to_string(bytes), std::to_string(sizeof stats)});
   }
 }
 

@@ -18,7 +18,11 @@ std::vector<AnyCall> every_call() {
   static vmem_pointer_info info;
   return {
       {"shutdown", [](void*) { return vmem_shutdown(); }},
-      {"malloc", [](void*) { void* out = nullptr; return vmem_malloc(&out, 100, 0, nullptr); }},
+      {"malloc",
+       [](void*) {
+         void* out = nullptr;
+         return vmem_malloc(&out, 100, 0, nullptr);
+       }},
       {"free", [](void* p) { return vmem_free(p, nullptr); }},
       {"acquire", [](void* p) { return acquire(range_of(p, 10)); }},
       {"release", [](void* p) { return release(range_of(p, 10)); }},
@@ -30,7 +34,12 @@ std::vector<AnyCall> every_call() {
       {"read", [](void* p) { return vmem_read(host, p, 10); }},
       {"write", [](void* p) { return vmem_write(p, host, 10); }},
       {"query", [](void* p) { return vmem_query(p, &info); }},
-      {"stats", [](void*) { vmem_statistics s{}; s.struct_bytes = sizeof s; return vmem_stats(&s); }},
+      {"stats",
+       [](void*) {
+         vmem_statistics s{};
+         s.struct_bytes = sizeof s;
+         return vmem_stats(&s);
+       }},
       {"quiesce", [](void*) { return vmem_quiesce(); }},
   };
 }
@@ -111,7 +120,8 @@ TEST_P(BadOption, IsRefusedWithItsReasonAndLeavesNothing) {
     const EmulatedGpu gpu(start.machine);
     EXPECT_REFUSED(start_vmem(start.options), start.status);
     const std::string message = vmem_last_error();
-    for (const std::string& part : start.parts) EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
+    for (const std::string& part : start.parts)
+      EXPECT_NE(message.find(part), std::string::npos) << part << " is not in: " << message;
     EXPECT_REFUSED(vmem_quiesce(), VMEM_ERROR_NOT_INITIALIZED);
   }
   const EmulatedGpu gpu("devices=1,hbm=128MiB,host=512MiB");
@@ -125,7 +135,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"unknown", {{"hmb", "64MiB"}}, kOption, {"'hmb'", "hbm"}},
         BadStart{"malformed_size", {{"hbm", "lots"}}, kOption, {"hbm", "lots", "16GiB"}},
         BadStart{"negative_size", {{"hbm", "-64MiB"}}, kOption, {"hbm", "-64MiB"}},
-        BadStart{"overflowing_size", {{"host", "99999999999999999999GiB"}}, kOption, {"host", "99999999999999999999GiB"}},
+        BadStart{
+            "overflowing_size", {{"host", "99999999999999999999GiB"}}, kOption, {"host", "99999999999999999999GiB"}},
         BadStart{"empty_value", {{"page", ""}}, kOption, {"page", "2MiB"}},
         BadStart{"page_no_power_of_two", {{"page", "3MiB"}}, kOption, {"page", "3MiB", "power of two"}},
         BadStart{"given_twice", {{"prefetch", "1"}, {"prefetch", "2"}}, kOption, {"prefetch", "twice"}},
@@ -134,7 +145,10 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"headroom_with_hbm", {{"headroom", "1MiB"}}, kOption, {"headroom", "hbm=", "auto"}},
         BadStart{"page_above_hbm", {{"page", "128MiB"}}, kOption, {"page", "hbm", "smaller"}},
         BadStart{"page_too_large_for_hbm", {{"page", "16MiB"}}, kOption, {"--page", "16 MiB", "64 MiB"}},
-        BadStart{"base_and_space_beyond_addresses", {{"base", "0x7ff000000000"}, {"space", "1TiB"}}, kOption, {"base", "space", "47-bit"}},
+        BadStart{"base_and_space_beyond_addresses",
+                 {{"base", "0x7ff000000000"}, {"space", "1TiB"}},
+                 kOption,
+                 {"base", "space", "47-bit"}},
         BadStart{"hbm_above_device", {{"hbm", "256MiB"}}, kOption, {"256 MiB", "128 MiB", "lower --hbm"}},
         BadStart{"hbm_too_small", {{"hbm", "4MiB"}}, kOption, {"4 MiB", "32 MiB"}},
         BadStart{"host_above_machine", {{"host", "60TiB"}}, kOption, {"--host", "60 TiB"}},
@@ -142,12 +156,23 @@ INSTANTIATE_TEST_SUITE_P(
         BadStart{"unknown_device", {{"devices", "0,5"}}, kOption, {"device 5", "0 to 1"}},
         BadStart{"device_twice", {{"devices", "1,1"}}, kOption, {"devices", "1,1"}},
         BadStart{"negative_device", {{"devices", "-1"}}, kOption, {"devices", "-1"}},
-        BadStart{"missing_driver", {{"driver", "/nowhere/libcuda.so"}}, VMEM_ERROR_NO_DRIVER, {"/nowhere/libcuda.so", "--driver"}},
+        BadStart{"missing_driver",
+                 {{"driver", "/nowhere/libcuda.so"}},
+                 VMEM_ERROR_NO_DRIVER,
+                 {"/nowhere/libcuda.so", "--driver"}},
         BadStart{"not_a_driver", {{"driver", "libm.so.6"}}, VMEM_ERROR_NO_DRIVER, {"libm.so.6", "cuInit"}},
         BadStart{"null_name", {{nullptr, "1"}}, VMEM_ERROR_INVALID_VALUE, {"NULL"}},
         BadStart{"null_value", {{"page", nullptr}}, VMEM_ERROR_INVALID_VALUE, {"NULL"}},
-        BadStart{"no_virtual_memory", {}, VMEM_ERROR_UNSUPPORTED, {"virtual memory management"}, "devices=1,hbm=128MiB,vmm=0"},
-        BadStart{"no_host_handles", {}, VMEM_ERROR_UNSUPPORTED, {"HOST_NUMA", "vmem doctor"}, "devices=1,hbm=128MiB,host_vmm=0"}),
+        BadStart{"no_virtual_memory",
+                 {},
+                 VMEM_ERROR_UNSUPPORTED,
+                 {"virtual memory management"},
+                 "devices=1,hbm=128MiB,vmm=0"},
+        BadStart{"no_host_handles",
+                 {},
+                 VMEM_ERROR_UNSUPPORTED,
+                 {"HOST_NUMA", "vmem doctor"},
+                 "devices=1,hbm=128MiB,host_vmm=0"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_F(BadLife, OptionsThatAreNullAreRefused) {

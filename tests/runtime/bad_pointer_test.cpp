@@ -113,7 +113,8 @@ TEST_P(BadRange, RangesThatLeaveTheAllocationAreRefusedWithItsPlace) {
   for (const std::size_t bytes : {3 * kMiB + 5, 4 * kMiB, std::size_t{1000}, std::size_t{1024}}) {
     auto* memory = static_cast<std::byte*>(allocate(bytes));
     for (const std::size_t asked : {bytes + 1, SIZE_MAX, SIZE_MAX - 1, SIZE_MAX / 2}) {
-      EXPECT_REFUSED(call(memory, asked), VMEM_ERROR_INVALID_RANGE, {hex(memory), fmt::format("{} bytes", bytes)}) << asked;
+      EXPECT_REFUSED(call(memory, asked), VMEM_ERROR_INVALID_RANGE, {hex(memory), fmt::format("{} bytes", bytes)})
+          << asked;
     }
     EXPECT_REFUSED(call(memory + bytes - 1, 2), VMEM_ERROR_INVALID_RANGE, {hex(memory + bytes - 1)});
     EXPECT_OK(vmem_free(memory, nullptr));
@@ -163,7 +164,8 @@ TEST_P(ForeignRange, ZeroBytesAreNoRange) {
   EXPECT_OK(vmem_free(memory, nullptr));
 }
 
-INSTANTIATE_TEST_SUITE_P(Functions, ForeignRange, ::testing::Values(kAcquire, kPrefetch, kAdvise, kMemset, kRead, kWrite),
+INSTANTIATE_TEST_SUITE_P(Functions, ForeignRange,
+                         ::testing::Values(kAcquire, kPrefetch, kAdvise, kMemset, kRead, kWrite),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 class BadPointer : public RuntimeTest {};
@@ -200,8 +202,10 @@ TEST_F(BadPointer, QueryTakesOnlyAddressesOfLiveAllocations) {
 TEST_F(BadPointer, OverlappingCopiesAreRefusedAndAdjacentOnesDone) {
   auto* memory = static_cast<std::byte*>(allocate(6 * kMiB));
   for (const std::size_t apart : {std::size_t{0}, std::size_t{1}, 2 * kMiB - 1}) {
-    EXPECT_REFUSED(vmem_memcpy(memory + apart, memory, 2 * kMiB, nullptr), VMEM_ERROR_INVALID_VALUE, {"overlap", hex(memory)});
-    EXPECT_REFUSED(vmem_memcpy(memory, memory + apart, 2 * kMiB, nullptr), VMEM_ERROR_INVALID_VALUE, {"overlap", hex(memory)});
+    EXPECT_REFUSED(vmem_memcpy(memory + apart, memory, 2 * kMiB, nullptr), VMEM_ERROR_INVALID_VALUE,
+                   {"overlap", hex(memory)});
+    EXPECT_REFUSED(vmem_memcpy(memory, memory + apart, 2 * kMiB, nullptr), VMEM_ERROR_INVALID_VALUE,
+                   {"overlap", hex(memory)});
   }
   EXPECT_OK(vmem_memset(memory, 7, 2 * kMiB, nullptr));
   EXPECT_OK(vmem_memcpy(memory + 2 * kMiB, memory, 2 * kMiB, nullptr));

@@ -23,12 +23,23 @@ TEST_F(Forked, EveryFunctionIsRefusedInTheChildAndTheParentIsUnharmed) {
     vmem_statistics stats{};
     stats.struct_bytes = sizeof stats;
     const vmem_range range = range_of(memory, 10);
-    const vmem_status all[] = {
-        vmem_malloc(&out, 100, 0, nullptr), vmem_free(small, nullptr), vmem_free(nullptr, nullptr), acquire(range), release(range),
-        vmem_stream_close(nullptr), vmem_prefetch(memory, 10), vmem_advise(memory, 10, VMEM_ADVISE_PIN),
-        vmem_memcpy(memory, host, 10, nullptr), vmem_memset(memory, 1, 10, nullptr), vmem_read(host, memory, 10),
-        vmem_write(memory, host, 10), vmem_query(memory, &info), vmem_stats(&stats), vmem_quiesce(), vmem_shutdown(),
-        vmem_init(nullptr, 0)};
+    const vmem_status all[] = {vmem_malloc(&out, 100, 0, nullptr),
+                               vmem_free(small, nullptr),
+                               vmem_free(nullptr, nullptr),
+                               acquire(range),
+                               release(range),
+                               vmem_stream_close(nullptr),
+                               vmem_prefetch(memory, 10),
+                               vmem_advise(memory, 10, VMEM_ADVISE_PIN),
+                               vmem_memcpy(memory, host, 10, nullptr),
+                               vmem_memset(memory, 1, 10, nullptr),
+                               vmem_read(host, memory, 10),
+                               vmem_write(memory, host, 10),
+                               vmem_query(memory, &info),
+                               vmem_stats(&stats),
+                               vmem_quiesce(),
+                               vmem_shutdown(),
+                               vmem_init(nullptr, 0)};
     int wrong = 0;
     for (const vmem_status status : all) wrong += status != VMEM_ERROR_FORKED;
     const std::string message = vmem_last_error();

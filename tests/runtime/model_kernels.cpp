@@ -43,7 +43,8 @@ void ModelWorker::add_own_range(Held& held, const StreamUse& on) {
   if (allocation == nullptr) return;
   // An allocation only once, so that the model's order of writes is the kernel's.
   if (std::ranges::find(held.of, allocation) != held.of.end()) return;
-  const Piece piece = random_.one_in(3) ? Piece{0, allocation->bytes} : pick_piece(allocation->bytes, allocation->bytes);
+  const Piece piece =
+      random_.one_in(3) ? Piece{0, allocation->bytes} : pick_piece(allocation->bytes, allocation->bytes);
   const std::uint32_t access = random_.pick<std::uint32_t>(
       {VMEM_READ, VMEM_READ, VMEM_WRITE, VMEM_READ_WRITE, VMEM_READ_WRITE, VMEM_WRITE | VMEM_DISCARD});
   held.ranges.push_back({allocation->base + piece.offset, piece.bytes, access, 0});
@@ -130,8 +131,10 @@ void ModelWorker::refuse_while_held(const Held& held) {
   if (allocation.small()) return;
   note(fmt::format("free and write {} while it is held", fmt::ptr(allocation.base)));
   const std::byte byte{1};
-  if (vmem_free(allocation.base, nullptr) != VMEM_ERROR_IN_USE) verdict_.fail("an allocation was freed while it was held");
-  if (vmem_write(held.ranges.front().ptr, &byte, 1) != VMEM_ERROR_IN_USE) verdict_.fail("a page was written while it was held");
+  if (vmem_free(allocation.base, nullptr) != VMEM_ERROR_IN_USE)
+    verdict_.fail("an allocation was freed while it was held");
+  if (vmem_write(held.ranges.front().ptr, &byte, 1) != VMEM_ERROR_IN_USE)
+    verdict_.fail("a page was written while it was held");
 }
 
 }  // namespace vmem::test

@@ -41,9 +41,10 @@ std::vector<std::pair<std::string, std::string>> ModelPlan::options() const {
 }
 
 std::string ModelPlan::words() const {
-  return fmt::format("devices={}{} hbm={}MiB host={}MiB working={}MiB page={} prefetch={} acquire_wait={} threads={} steps={}{}{}",
-                     devices, peers ? "" : " (no peers)", hbm_mib, host_mib, working_mib, page, prefetch, acquire_wait, threads,
-                     steps, small ? "" : " (no small allocations)", protect ? " protect" : "");
+  return fmt::format(
+      "devices={}{} hbm={}MiB host={}MiB working={}MiB page={} prefetch={} acquire_wait={} threads={} steps={}{}{}",
+      devices, peers ? "" : " (no peers)", hbm_mib, host_mib, working_mib, page, prefetch, acquire_wait, threads, steps,
+      small ? "" : " (no small allocations)", protect ? " protect" : "");
 }
 
 }  // namespace vmem::test

@@ -16,8 +16,8 @@ constexpr std::size_t kTraceLines = 24;
 
 std::string words(const StreamUse& on) { return fmt::format("stream {} of device {}", fmt::ptr(on.stream), on.device); }
 
-
-std::string difference(const char* where, const std::byte* at, const std::byte* found, const std::byte* expected, std::size_t bytes) {
+std::string difference(const char* where, const std::byte* at, const std::byte* found, const std::byte* expected,
+                       std::size_t bytes) {
   std::size_t first = 0, wrong = 0;
   for (std::size_t i = bytes; i-- > 0;) {
     if (found[i] == expected[i]) continue;
@@ -41,9 +41,13 @@ std::string Verdict::words() const {
   return all;
 }
 
-ModelWorker::ModelWorker(const ModelPlan& plan, EmulatedGpu& gpu, Verdict& verdict, const std::deque<ModelAllocation>& shared,
-                         int number)
-    : plan_(plan), gpu_(gpu), verdict_(verdict), shared_(shared), number_(number),
+ModelWorker::ModelWorker(const ModelPlan& plan, EmulatedGpu& gpu, Verdict& verdict,
+                         const std::deque<ModelAllocation>& shared, int number)
+    : plan_(plan),
+      gpu_(gpu),
+      verdict_(verdict),
+      shared_(shared),
+      number_(number),
       random_(plan.seed * 8 + std::uint64_t(number) + 1) {}
 
 void ModelWorker::run() {
@@ -218,7 +222,8 @@ void ModelWorker::copy_host() {
 
 void ModelWorker::read() {
   const bool others = !shared_.empty() && random_.one_in(3);
-  const ModelAllocation& allocation = others ? shared_[random_.below(shared_.size())] : own_[random_.below(own_.size())];
+  const ModelAllocation& allocation =
+      others ? shared_[random_.below(shared_.size())] : own_[random_.below(own_.size())];
   const auto pieces = allocation.shadow.defined();
   for (std::size_t i = 0; i < std::min<std::size_t>(pieces.size(), 3); ++i) verify(allocation, random_.pick(pieces));
 }
@@ -249,7 +254,8 @@ void ModelWorker::write() {
 
 void ModelWorker::advise() {
   const bool others = !shared_.empty() && random_.one_in(4);
-  const ModelAllocation& allocation = others ? shared_[random_.below(shared_.size())] : own_[random_.below(own_.size())];
+  const ModelAllocation& allocation =
+      others ? shared_[random_.below(shared_.size())] : own_[random_.below(own_.size())];
   const Piece piece = pick_piece(allocation.bytes, allocation.bytes);
   const std::byte* at = allocation.base + piece.offset;
   const auto advice = vmem_advice(random_.between(VMEM_ADVISE_NORMAL, VMEM_ADVISE_EVICT + 1));
@@ -282,7 +288,8 @@ void ModelWorker::query() {
   vmem_statistics stats{};
   stats.struct_bytes = sizeof stats;
   if (!ok(vmem_stats(&stats))) return;
-  const bool within = stats.hbm_used_bytes <= stats.hbm_budget_bytes && stats.host_used_bytes <= stats.host_budget_bytes;
+  const bool within =
+      stats.hbm_used_bytes <= stats.hbm_budget_bytes && stats.host_used_bytes <= stats.host_budget_bytes;
   if (!within) verdict_.fail("more memory is used than the budgets allow");
 }
 

@@ -38,10 +38,12 @@ struct StreamUse {
 
 std::string words(const StreamUse& on);
 // What differs, where, in words.
-std::string difference(const char* where, const std::byte* at, const std::byte* found, const std::byte* expected, std::size_t bytes);
+std::string difference(const char* where, const std::byte* at, const std::byte* found, const std::byte* expected,
+                       std::size_t bytes);
 
 struct ModelAllocation {
-  ModelAllocation(void* at, std::size_t count, int on) : base(static_cast<std::byte*>(at)), bytes(count), device(on), shadow(count) {}
+  ModelAllocation(void* at, std::size_t count, int on)
+      : base(static_cast<std::byte*>(at)), bytes(count), device(on), shadow(count) {}
   bool small() const { return bytes <= (std::size_t{1} << 20); }
   std::byte* base;
   std::size_t bytes;
@@ -53,7 +55,8 @@ struct ModelAllocation {
 
 class ModelWorker {
  public:
-  ModelWorker(const ModelPlan& plan, EmulatedGpu& gpu, Verdict& verdict, const std::deque<ModelAllocation>& shared, int number);
+  ModelWorker(const ModelPlan& plan, EmulatedGpu& gpu, Verdict& verdict, const std::deque<ModelAllocation>& shared,
+              int number);
   // The thread's work; everything is verified and freed at the end.
   void run();
   // What the thread did last, a line each.

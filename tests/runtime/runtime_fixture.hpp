@@ -21,7 +21,8 @@ inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 #define EXPECT_OK(call) EXPECT_EQ(call, VMEM_OK) << vmem_last_error()
 
 // The call failed with this status, and its message has these parts.
-::testing::AssertionResult refused(vmem_status got, vmem_status expected, std::initializer_list<std::string> parts = {});
+::testing::AssertionResult refused(vmem_status got, vmem_status expected,
+                                   std::initializer_list<std::string> parts = {});
 #define EXPECT_REFUSED(...) EXPECT_TRUE(::vmem::test::refused(__VA_ARGS__))
 
 std::string hex(const void* pointer);
@@ -31,8 +32,12 @@ vmem_statistics statistics();
 inline vmem_range range_of(void* pointer, std::size_t bytes, std::uint32_t access = VMEM_READ_WRITE) {
   return {pointer, bytes, access, 0};
 }
-inline vmem_status acquire(const vmem_range& range, CUstream stream = nullptr) { return vmem_acquire(&range, 1, stream); }
-inline vmem_status release(const vmem_range& range, CUstream stream = nullptr) { return vmem_release(&range, 1, stream); }
+inline vmem_status acquire(const vmem_range& range, CUstream stream = nullptr) {
+  return vmem_acquire(&range, 1, stream);
+}
+inline vmem_status release(const vmem_range& range, CUstream stream = nullptr) {
+  return vmem_release(&range, 1, stream);
+}
 
 // Two devices with 64 MiB of HBM for vmem, and 256 MiB of host memory.
 class RuntimeTest : public ::testing::Test {
@@ -60,7 +65,7 @@ class RuntimeTest : public ::testing::Test {
 
 // What a child of fork ended with; it is stopped after half a minute.
 struct ChildEnd {
-  int status = 0;      // as waitpid says
+  int status = 0;    // as waitpid says
   std::string said;  // what it wrote there
 };
 ChildEnd run_in_child(const std::function<int()>& body);

@@ -102,6 +102,7 @@ TYPED_TEST_P(TierConformance, TransfersOfOneDirectionEndInTheOrderOfTheirSubmiss
 }
 
 REGISTER_TYPED_TEST_SUITE_P(TierConformance, WhatWasStoredIsLoaded, TheBudgetHoldsAndReleasedSlotsServeAgain,
-                            ExpectedSlotsAreMadeAheadUpToTheBudget, TransfersOfOneDirectionEndInTheOrderOfTheirSubmission);
+                            ExpectedSlotsAreMadeAheadUpToTheBudget,
+                            TransfersOfOneDirectionEndInTheOrderOfTheirSubmission);
 
 }  // namespace vmem::tiers

@@ -37,7 +37,7 @@ struct Use {
 
 struct VictimQuery {
   int device = 0;
-  std::uint64_t page_bytes = 0;  // pages of this size are worth most: their frames can be reused as they are
+  std::uint64_t page_bytes = 0;    // pages of this size are worth most: their frames can be reused as they are
   std::uint64_t bytes_wanted = 0;  // more pages may be offered, in case some are refused
   bool again = false;              // what the last query offered was refused, or did not suffice: offer others
 };
