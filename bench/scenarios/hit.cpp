@@ -21,7 +21,7 @@ namespace {
 constexpr unsigned kThreads = 8;
 constexpr int kBatch = 64;  // pairs timed together: the clock costs as much as a pair
 constexpr int kBatches = 4000;
-constexpr int kWarmBatches = 100;
+constexpr double kWarmSeconds = 0.1;  // clocks rise, and the mover goes to sleep after the pages came in
 constexpr double kThreadSeconds = 0.3;
 constexpr Goal kLatencyGoal{Goal::Bound::at_most, 150, false};
 constexpr Goal kThreadsGoal{Goal::Bound::at_least, 6.0 / kThreads, true};
@@ -39,7 +39,7 @@ Status run_batch(const vmem_range& range, CUstream stream) {
 // Nanoseconds of a pair, one sample a batch.
 Result<Samples> time_pairs(const vmem_range& range, CUstream stream) {
   Samples samples;
-  for (int batch = 0; batch < kWarmBatches; ++batch) VMEM_TRY(run_batch(range, stream));
+  for (const Stopwatch warm; warm.seconds() < kWarmSeconds;) VMEM_TRY(run_batch(range, stream));
   for (int batch = 0; batch < kBatches; ++batch) {
     const Stopwatch watch;
     VMEM_TRY(run_batch(range, stream));

@@ -131,10 +131,8 @@ TEST_F(BadArgument, AccessThatMeansNothingIsRefused) {
 TEST_F(BadArgument, UnknownAdviceIsRefused) {
   for (const std::size_t bytes : {4 * kMiB, std::size_t{1000}}) {
     void* memory = allocate(bytes);
-    for (const int advice : {-1, 7, 1000}) {
-      EXPECT_REFUSED(vmem_advise(memory, 10, vmem_advice(advice)), VMEM_ERROR_INVALID_VALUE,
-                     {std::to_string(advice), "advice"});
-    }
+    // 7 is the one unknown number that the enumeration can hold in C++.
+    EXPECT_REFUSED(vmem_advise(memory, 10, vmem_advice(7)), VMEM_ERROR_INVALID_VALUE, {"7", "advice"});
     EXPECT_OK(vmem_free(memory, nullptr));
   }
 }
