@@ -22,7 +22,7 @@ ModelPlan::ModelPlan(std::uint64_t number) : seed(number) {
 }
 
 std::string ModelPlan::machine() const {
-  // Twice the budgets: what the runtime takes beyond them is its own fault and shows.
+  // Little more than the budgets: a runtime that takes more than it may runs out.
   std::string spec = fmt::format("devices={},hbm={}MiB,host={}MiB", devices, hbm_mib + 16, host_mib + 16);
   if (!peers) spec += ",p2p=0-1:0,p2p=1-0:0";
   return spec;

@@ -128,7 +128,6 @@ void ModelWorker::allocate() {
   if (reinterpret_cast<std::uintptr_t>(memory) % 256 != 0) verdict_.fail("an allocation is not aligned to 256 bytes");
   own_.emplace_back(memory, bytes, device);
   own_bytes_ += bytes;
-  // Contents are undefined, so something is written into it at once, sparsely.
   trace_.back() += fmt::format(" at {}", memory);
 }
 
