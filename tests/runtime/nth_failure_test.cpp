@@ -21,7 +21,7 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 #if defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kEach = 12;
 #else
-constexpr std::uint64_t kEach = 40;
+constexpr std::uint64_t kEach = 24;
 #endif
 
 Options small_machine() {
