@@ -108,6 +108,8 @@ VMEM_API vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stre
 /*
  * Frees an allocation. Work queued on `stream` before the call, and work covered by releases, may still be running: the
  * memory is reused only after it. Its contents are never written back. NULL is ignored.
+ * Allocations of up to 1 MiB are reused in the order of `stream`: work on other streams that still uses one must be ordered
+ * before the free by the caller, as with cudaFreeAsync; and of their holds only the calling thread's are looked at.
  * Errors: INVALID_POINTER, IN_USE (a thread still holds a range of it; nothing is freed).
  */
 VMEM_API vmem_status vmem_free(void* ptr, vmem_stream stream);
