@@ -1,7 +1,7 @@
 // What every Tier must do; an implementation instantiates it in three lines:
 //   struct MyTier { ... TierUnderTest; };
 //   INSTANTIATE_TYPED_TEST_SUITE_P(My, TierConformance, MyTier);
-// TierUnderTest gives: tier(), in_place() (or null), budget_bytes(), frame(i) and frame_bytes(i, fill): HBM frames of 2 MiB.
+// TierUnderTest gives: tier(), in_place() (or null), budget_bytes(), frame(i), fill_frame(i, value) and frame_is(i, value): HBM frames of 2 MiB.
 #pragma once
 
 #include <gtest/gtest.h>
