@@ -22,6 +22,7 @@ constexpr Scenario kScenarios[] = {
     {"hit", "acquire and release of what is already in HBM: latency, and rate of eight threads", run_hit},
     {"lookup", "address to page over a range of 1 TiB; metadata a page; time to reserve", run_lookup},
     {"alloc", "malloc and free of cached sizes against the driver's stream-ordered allocator", run_alloc},
+    {"driver", "what single driver calls cost on this machine", run_driver},
     {"demo", "stream at 4 times the HBM budget, explained", run_demo, print_after_demo},
     {"all", "every figure of the project's table of goals", run_all},
 };

@@ -1,5 +1,6 @@
 # Settings of the build; presets in CMakePresets.json name the useful combinations.
 option(VMEM_BUILD_TESTS "Build the tests" ON)
+option(VMEM_BUILD_TOOLS "Build the vmem program and its benchmark" ON)
 option(VMEM_WERROR "Treat warnings as errors" ON)
 set(VMEM_SANITIZE "" CACHE STRING "Sanitizers: empty, 'address;undefined' or 'thread'")
 # libvmem.so is loaded into other people's programs, which may come with a newer libstdc++ than the one of this build.

@@ -19,7 +19,7 @@
  *
  * Threads. Every function may be called from any thread; a range is released by the thread that acquired it. The handle
  * 0 and CU_STREAM_LEGACY name the legacy default stream, CU_STREAM_PER_THREAD the calling thread's. A stream passed to vmem
- * must stay valid until vmem_stream_close was called for it. Streams in capture cannot be used with acquire or release.
+ * must stay valid until vmem_stream_close was called for it: the CUDA driver crashes when asked about a destroyed stream. Streams in capture cannot be used with acquire or release.
  *
  * Errors. Every function returns a status; vmem_last_error() gives the calling thread's last failure in words: what was
  * asked, what there was, and what to do. A failed call changes nothing. After fork, the child gets VMEM_ERROR_FORKED.
@@ -134,7 +134,7 @@ typedef struct vmem_range {
  * brought into HBM as far as its budget allows; the rest is mapped in place in host memory, at the same address. If no
  * HBM can be had because unfinished work holds all of it, waits until the GPU made no progress for the option
  * "acquire_wait", then serves in place. Holds are counted: acquiring twice needs two releases.
- * All or nothing: on failure no range is held.
+ * All or nothing: on failure no range is held; contents that VMEM_DISCARD gave up may be gone all the same.
  * Errors: INVALID_VALUE, INVALID_POINTER, INVALID_RANGE, LOST, OUT_OF_MEMORY (in-place service needed and impossible),
  * UNSUPPORTED (capturing stream), IN_USE (with protect=on: for writing, of a page that stays in use for reading),
  * DEVICE_LOST.
@@ -147,8 +147,8 @@ VMEM_API vmem_status vmem_acquire(const vmem_range* ranges, size_t count, vmem_s
  */
 VMEM_API vmem_status vmem_release(const vmem_range* ranges, size_t count, vmem_stream stream);
 /*
- * Tells vmem that `stream` will be destroyed or not be used with vmem again. Call it before cuStreamDestroy. Does not
- * wait. A stream vmem has not seen is ignored.
+ * Tells vmem that `stream` will be destroyed or not be used with vmem again. Call it before cuStreamDestroy, when no other
+ * thread is using it. Does not wait. A stream vmem has not seen is ignored.
  */
 VMEM_API vmem_status vmem_stream_close(vmem_stream stream);
 
@@ -166,7 +166,8 @@ typedef enum vmem_advice {
   VMEM_ADVISE_PREFER_HOST = 3, /* evict these pages first */
   VMEM_ADVISE_PIN = 4,         /* bring into HBM and keep there; fails if the budget does not allow it */
   VMEM_ADVISE_IN_PLACE = 5,    /* serve acquires in place in host memory, never move to HBM */
-  VMEM_ADVISE_EVICT = 6        /* move out of HBM now what is not in use; a one-time request */
+  VMEM_ADVISE_EVICT = 6,       /* move out of HBM now what is not in use, and leave the rest; a one-time request */
+  VMEM_ADVICE_MAX_ENUM = 0x7fffffff /* gives the type room for any value that a caller may pass; no advice */
 } vmem_advice;
 /*
  * Advice for the pages that the range touches; pages are whole, so a page's other bytes are affected too.
@@ -188,7 +189,8 @@ VMEM_API vmem_status vmem_memset(void* ptr, int value, size_t bytes, vmem_stream
 /*
  * Copy between host memory and vmem memory where it lies, using no HBM. Wait for the work that was released on the pages
  * before, and return when the copy is done. The range may span any number of pages.
- * Errors: INVALID_POINTER, INVALID_RANGE, INVALID_VALUE, IN_USE (vmem_write on pages held by an acquire), LOST, OUT_OF_MEMORY.
+ * Errors: INVALID_POINTER, INVALID_RANGE, INVALID_VALUE, IN_USE (vmem_write on pages held by an acquire, or on an allocation
+ * of up to 1 MiB that the calling thread holds), LOST, OUT_OF_MEMORY.
  */
 VMEM_API vmem_status vmem_read(void* host_dst, const void* src, size_t bytes);
 VMEM_API vmem_status vmem_write(void* dst, const void* host_src, size_t bytes);

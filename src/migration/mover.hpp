@@ -85,6 +85,7 @@ class Mover {
   Next step();
 
  private:
+  friend class Patience;
   friend struct AcquireRequest;
   friend struct AllocateRequest;
   friend struct FreeRequest;
@@ -160,6 +161,8 @@ class Mover {
   Status unmap_at(PageRef ref);
   Status set_access(const Region& region, CUdeviceptr address, Access access);
   void expose(PageRef ref, pagetable::Mapped mapped, Access access, std::uint64_t wait, bool prefetch);
+  std::uint32_t wait_for(PageRef ref, std::uint64_t transfer);
+  static std::uint64_t store_from_frame(const pagetable::Page& page);
   CUevent event_of(std::uint64_t transfer) const;
   bool running(std::uint64_t transfer) const { return transfer != 0 && in_flight_.contains(transfer); }
   bool load_has_room(const DeviceState& device, std::uint64_t page_bytes) const;

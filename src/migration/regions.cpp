@@ -39,16 +39,18 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
     return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("{} asked for, the address space is {}; raise --space",
                                                       format_bytes(bytes), format_bytes(mover.config_.space->bytes())));
   }
-  if (auto committed = mover.commit(home, backed, page_bytes); !committed) {
-    // What ending regions hold comes back without anybody's help.
-    if (!mover.ending_.empty()) return std::nullopt;
-    return committed;
-  }
+  // What ending regions hold comes back without anybody's help, as soon as the work that uses it ends.
+  const auto wait_or = [&](Error error) -> std::optional<Status> {
+    if (mover.ending_.empty()) return std::unexpected(std::move(error));
+    if (!patience_.over(mover)) return std::nullopt;
+    error.message += "; memory that was freed is still used by unfinished work, and was waited for";
+    return std::unexpected(std::move(error));
+  };
+  if (auto committed = mover.commit(home, backed, page_bytes); !committed) return wait_or(std::move(committed).error());
   auto added = mover.config_.space->add(std::uint32_t(backed >> kGranuleShift), shift);
   if (!added) {
     home.committed_bytes -= backed;
-    if (!mover.ending_.empty()) return std::nullopt;
-    return std::unexpected(std::move(added).error());
+    return wait_or(std::move(added).error());
   }
   region = *added;
   region->bytes = bytes;

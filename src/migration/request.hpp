@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "base/status.hpp"
 #include "migration/streams.hpp"
@@ -47,6 +48,19 @@ struct PageRun {
   std::uint32_t count = 0;
 };
 
+// How long a request waits for what GPU work in progress will give: while there is progress, and not for ever, because the work
+// may itself wait for something that the requesting thread does next.
+class Patience {
+ public:
+  // Still waiting, in this step. True: for long enough.
+  bool over(const Mover& mover);
+  void reset() { since_us_ = 0; }
+  bool waiting() const { return since_us_ != 0; }
+
+ private:
+  std::uint64_t since_us_ = 0;
+};
+
 // Makes runs usable. The caller has published its holds on them.
 struct AcquireRequest final : Request {
   struct Want {
@@ -60,12 +74,11 @@ struct AcquireRequest final : Request {
   std::optional<Status> advance(Mover& mover) override;
 
  private:
-  bool waited_long_enough(Mover& mover, std::uint64_t now_us);
   std::uint32_t own_holds(const PageRun& page) const;
   std::size_t want_ = 0;
   std::uint32_t page_ = 0;
-  std::uint64_t started_us_ = 0;
-  std::uint64_t waiting_since_us_ = 0;  // for a frame or a page's users; 0: not waiting
+  bool started_ = false;
+  Patience patience_;  // for a frame or a page's users
   bool counted_in_place_ = false;
   bool may_wait_ = true;    // until the GPU makes no progress
   bool no_frames_ = false;  // all that could be had are held: what is left goes in place
@@ -79,6 +92,9 @@ struct AllocateRequest final : Request {
 
  protected:
   std::optional<Status> advance(Mover& mover) override;
+
+ private:
+  Patience patience_;  // for what ending regions still hold
 };
 
 struct FreeRequest final : Request {
@@ -117,6 +133,10 @@ struct OpenPageRequest final : Request {
 
  protected:
   std::optional<Status> advance(Mover& mover) override;
+
+ private:
+  // The page's uses when the request came; later ones of a page of small allocations are of no concern to it.
+  std::optional<std::vector<Stamp>> uses_;
 };
 
 struct ClosePageRequest final : Request {

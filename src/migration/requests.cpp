@@ -103,6 +103,8 @@ std::optional<Status> AdviseRequest::advance(Mover& mover) {
       if (first_failure && busy && !std::exchange(looked_, true)) return std::nullopt;
       return first_failure;
     }
+    case VMEM_ADVICE_MAX_ENUM:
+      break;
   }
   return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("{} is no advice", int(advice)));
 }
@@ -138,14 +140,21 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   if (PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost)) {
     return fail(VMEM_ERROR_LOST, fmt::format("the page at {:#x} has no valid copy left", address));
   }
-  if (write && mover.config_.threads->holds_overlap(ref.begin(), ref.end())) {
+  // Small allocations share the page: neighbours may be held, in use and written meanwhile, and in its frame that hurts nobody.
+  const bool shared = run.region->shared;
+  if (write && !shared && mover.config_.threads->holds_overlap(ref.begin(), ref.end())) {
     return fail(VMEM_ERROR_IN_USE,
                 fmt::format("the page at {:#x} is held by an acquire; release it before vmem_write", address));
   }
   mover.drain_uses();  // those of holds that ended before the look at them
-  if (page.cpu_users == kCpuUsersMax || (page.cpu_users != 0 && write)) return std::nullopt;
-  if (mover.running(page.wait) || mover.running(page.store) || !mover.uses_complete(*run.region, page))
-    return std::nullopt;
+  if (!uses_) {
+    uses_.emplace(run.region->uses.begin(), run.region->uses.end());
+    uses_->insert(uses_->end(), page.uses.begin(), page.uses.end());
+  }
+  if (page.cpu_users == kCpuUsersMax || (page.cpu_users != 0 && write && !shared)) return std::nullopt;
+  if (mover.running(page.wait) || mover.running(page.store)) return std::nullopt;
+  std::erase_if(*uses_, [&](Stamp use) { return mover.complete(use); });
+  if (!uses_->empty() || (write && !shared && !mover.uses_complete(*run.region, page))) return std::nullopt;
   bool in_frame = page.frame != kNoFrame && !page.standby;
   if (write && !in_frame) {
     auto place = mover.place_for_writing(ref);
@@ -200,7 +209,8 @@ std::optional<Status> StatisticsRequest::advance(Mover& mover) {
   out.host_budget_bytes = host.budget_bytes;
   out.host_used_bytes = host.used_bytes;
   out.pages = in.pages;
-  out.metadata_bytes = in.pages * sizeof(Page) + mover.live_.size() * sizeof(Region);
+  out.metadata_bytes = in.pages * sizeof(Page) + (mover.live_.size() + mover.ending_.size()) * sizeof(Region) +
+                       mover.config_.policy->metadata_bytes();
   out.acquire_misses = in.acquire_misses;
   out.in_place_acquires = in.in_place_acquires;
   out.acquire_waits = in.acquire_waits;

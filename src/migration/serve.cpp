@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/options.hpp"
 #include "migration/mover.hpp"
@@ -23,11 +24,7 @@ constexpr std::uint64_t kLoadBytesInFlight = std::uint64_t{64} << 20;
 }  // namespace
 
 std::optional<Status> AcquireRequest::advance(Mover& mover) {
-  const std::uint64_t now_us = mover.config_.now_us();
-  if (started_us_ == 0) {
-    started_us_ = now_us;
-    ++mover.counters_.acquire_misses;
-  }
+  if (!std::exchange(started_, true)) ++mover.counters_.acquire_misses;
   for (; want_ < wants.size(); ++want_, page_ = 0) {
     const Want& want = wants[want_];
     for (; page_ < want.run.count; ++page_) {
@@ -41,7 +38,7 @@ std::optional<Status> AcquireRequest::advance(Mover& mover) {
       if (!served) return std::unexpected(std::move(served).error());
       switch (*served) {
         case Mover::Served::usable:
-          waiting_since_us_ = 0;
+          patience_.reset();
           continue;
         case Mover::Served::in_place:
           mover.counters_.in_place_acquires += counted_in_place_ ? 0 : 1;
@@ -54,7 +51,8 @@ std::optional<Status> AcquireRequest::advance(Mover& mover) {
         case Mover::Served::wait_use:
           break;
       }
-      if (!waited_long_enough(mover, now_us)) return std::nullopt;
+      mover.counters_.acquire_waits += patience_.waiting() ? 0 : 1;
+      if (!patience_.over(mover)) return std::nullopt;
       if (*served == Mover::Served::wait_use) return std::unexpected(mover.still_read_error({want.run.region, index}));
       if (want.run.region->shared)
         return std::unexpected(mover.full_error("a page of small allocations", want.run.region->page_bytes()));
@@ -72,16 +70,16 @@ std::uint32_t AcquireRequest::own_holds(const PageRun& page) const {
   }));
 }
 
-bool AcquireRequest::waited_long_enough(Mover& mover, std::uint64_t now_us) {
-  if (waiting_since_us_ == 0) {
-    waiting_since_us_ = now_us;
-    ++mover.counters_.acquire_waits;
+bool Patience::over(const Mover& mover) {
+  const std::uint64_t now_us = mover.config_.now_us();
+  if (since_us_ == 0) {
+    since_us_ = now_us;
     return false;
   }
   const std::uint64_t limit_us = mover.config_.acquire_wait_us;
-  // Progress elsewhere extends the wait, but not for ever: the frames it frees may go to others.
-  if (now_us - waiting_since_us_ >= 10 * limit_us) return true;
-  return now_us - std::max(waiting_since_us_, mover.last_progress_us_) >= limit_us;
+  // Progress elsewhere extends the wait, but not for ever: what it frees may go to others.
+  if (now_us - since_us_ >= 10 * limit_us) return true;
+  return now_us - std::max(since_us_, mover.last_progress_us_) >= limit_us;
 }
 
 Result<Mover::Served> Mover::serve(PageRef ref, Access access, bool discard, Effort effort, std::uint32_t own_holds) {
@@ -115,8 +113,16 @@ Result<bool> Mover::upgrade(PageRef ref, std::uint32_t own_holds) {
   }
   ++page.version;
   if (page.mapped == Mapped::slot) page.slot_version = page.version;
-  publish_state(*ref.region, page, PageState(page.state.load(std::memory_order_relaxed)).with(Access::write));
+  const PageState state(page.state.load(std::memory_order_relaxed));
+  // A load under way comes after the store already.
+  const std::uint32_t flags = state.has(PageState::kPending) ? 0 : wait_for(ref, store_from_frame(page));
+  publish_state(*ref.region, page, state.with(Access::write).set(flags));
   return true;
+}
+
+// The copy out that still reads the frame a page was taken back with: what writes to the frame waits for it.
+std::uint64_t Mover::store_from_frame(const Page& page) {
+  return page.mapped == Mapped::slot ? 0 : page.store;
 }
 
 Error Mover::still_read_error(PageRef ref) const {
@@ -172,7 +178,7 @@ Status Mover::map_kept_frame(PageRef ref, Access access) {
     config_.policy->page_arrived(ref.id(), false);
     ++counters_.eviction_cancels;
   }
-  expose(ref, Mapped::frame, access, 0, false);
+  expose(ref, Mapped::frame, access, access == Access::write ? store_from_frame(page) : 0, false);
   retain(ref);
   return {};
 }
@@ -248,14 +254,18 @@ void Mover::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wait
     ++page.version;
     if (mapped == Mapped::slot) page.slot_version = page.version;
   }
-  std::uint32_t flags = prefetch ? PageState::kNotify : 0;
-  page.wait = running(wait) ? wait : 0;
-  if (page.wait != 0) {
-    page.ready.store(event_of(wait), std::memory_order_release);
-    pending_.push_back(ref);
-    flags |= PageState::kPending;
-  }
+  const std::uint32_t flags = (prefetch ? PageState::kNotify : 0) | wait_for(ref, wait);
   publish_state(*ref.region, page, PageState(0).with(access).set(flags));
+}
+
+// Work on the page begins after the transfer. The state flags that say so, for the caller to publish.
+std::uint32_t Mover::wait_for(PageRef ref, std::uint64_t transfer) {
+  Page& page = ref.page();
+  page.wait = running(transfer) ? transfer : 0;
+  if (page.wait == 0) return 0;
+  page.ready.store(event_of(transfer), std::memory_order_release);
+  pending_.push_back(ref);
+  return PageState::kPending;
 }
 
 Status Mover::map_at(PageRef ref, CUmemGenericAllocationHandle handle, Access access) {

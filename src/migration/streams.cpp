@@ -24,11 +24,47 @@ bool is_named_default(CUstream handle) {
   return handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
 }
 
-// A number of the calling thread that no other thread ever has.
+// A number of the calling thread that no other live thread has. A thread that ended hands its number, and with it the record of
+// its default stream, to a later one: its uses have events already, and epochs complete in the order of their events.
+class ThreadNumber {
+ public:
+  ThreadNumber() {
+    const std::lock_guard lock(mutex());
+    if (spare().empty()) {
+      value_ = ++last();
+    } else {
+      value_ = spare().back();
+      spare().pop_back();
+    }
+  }
+  ~ThreadNumber() {
+    const std::lock_guard lock(mutex());
+    spare().push_back(value_);
+  }
+  ThreadNumber(const ThreadNumber&) = delete;
+  ThreadNumber& operator=(const ThreadNumber&) = delete;
+  std::uintptr_t value() const { return value_; }
+
+ private:
+  // Never destroyed: threads may end after the program's statics.
+  static std::mutex& mutex() {
+    static auto* const instance = new std::mutex;
+    return *instance;
+  }
+  static std::vector<std::uintptr_t>& spare() {
+    static auto* const instance = new std::vector<std::uintptr_t>;
+    return *instance;
+  }
+  static std::uintptr_t& last() {
+    static std::uintptr_t instance = 0;
+    return instance;
+  }
+  std::uintptr_t value_ = 0;
+};
+
 std::uintptr_t this_thread() {
-  static std::atomic<std::uintptr_t> last{0};
-  thread_local const std::uintptr_t number = ++last;
-  return number;
+  thread_local const ThreadNumber number;
+  return number.value();
 }
 
 }  // namespace

@@ -173,6 +173,9 @@ Status Runtime::read(void* host, const void* pointer, std::size_t bytes) {
 }
 
 Status Runtime::write(void* pointer, const void* host, std::size_t bytes) {
+  if (const auto block = small_->find(reinterpret_cast<std::uintptr_t>(pointer))) {
+    VMEM_TRY(refuse_held_block(block->base));
+  }
   auto* source = static_cast<std::byte*>(const_cast<void*>(host));
   return each_page(
       pointer, bytes, true,

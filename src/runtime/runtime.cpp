@@ -354,12 +354,7 @@ Status Runtime::free(void* pointer, vmem_stream stream) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   VMEM_ASSIGN(pagetable::Region* const region, live_region(address));
   if (region->shared) {
-    VMEM_ASSIGN(pagetable::ThreadSlot* const slot, thread_slot());
-    const auto block = slot->held() == 0 ? std::nullopt : small_->find(address);
-    if (block && block->base == address && slot->holds_within(address, block->bytes)) {
-      return fail(VMEM_ERROR_IN_USE,
-                  fmt::format("the allocation at {:#x} is still acquired; release it first", address));
-    }
+    VMEM_TRY(refuse_held_block(address));
     return small_->free(address, stream);
   }
   const std::uintptr_t base = space_->address_of(region->first.index);
@@ -369,6 +364,15 @@ Status Runtime::free(void* pointer, vmem_stream stream) {
         fmt::format("{:#x} is inside the allocation at {:#x}; free takes the address that malloc gave", address, base));
   }
   return free_region(*region, stream);
+}
+
+// Of small allocations only the calling thread's own holds are known one by one: the mover sees pages.
+Status Runtime::refuse_held_block(std::uintptr_t base) {
+  VMEM_ASSIGN(pagetable::ThreadSlot* const slot, thread_slot());
+  if (slot->held() == 0) return {};
+  const auto block = small_->find(base);
+  if (!block || block->base != base || !slot->holds_within(base, block->bytes)) return {};
+  return fail(VMEM_ERROR_IN_USE, fmt::format("the allocation at {:#x} is still acquired; release it first", base));
 }
 
 Status Runtime::free_region(pagetable::Region& region, vmem_stream stream) {

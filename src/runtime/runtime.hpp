@@ -101,6 +101,7 @@ class Runtime final : private SlabSource {
   std::uintptr_t context() noexcept override;
   Result<std::uint64_t> mark(const StreamId& stream) override;
   bool complete(std::uint64_t mark) override;
+  Status refuse_held_block(std::uintptr_t base);
   Status free_region(pagetable::Region& region, vmem_stream stream);
 
   const Options options_;

@@ -85,6 +85,8 @@ TEST_F(ScenarioTest, Hit) { expect_schema(run_scenario("hit"), "hit", 5); }
 TEST_F(ScenarioTest, Lookup) { expect_schema(run_scenario("lookup"), "lookup", 3); }
 TEST_F(ScenarioTest, Alloc) { expect_schema(run_scenario("alloc"), "alloc", 3); }
 
+TEST_F(ScenarioTest, Driver) { expect_schema(run_scenario("driver"), "driver", 25); }
+
 TEST_F(ScenarioTest, Matmul) { expect_schema(run_scenario("matmul"), "matmul", 1); }
 
 TEST_F(ScenarioTest, FileOfAnyLength) {

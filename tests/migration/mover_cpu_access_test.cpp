@@ -97,6 +97,54 @@ TEST_F(CpuAccess, TheCpuDoesNotWriteUnderWorkReleasedWhileItAsks) {
   ASSERT_TRUE(ask(close));
 }
 
+// Small allocations share pages: another one's holds and later uses are no reason to refuse, or to wait for ever.
+TEST_F(CpuAccess, ThePageOfSmallAllocationsIsWrittenBesideItsOtherUsers) {
+  start();
+  Region& region = **try_allocate(1, 0, true);
+  Actor &a = actor(), &b = actor();
+  ASSERT_TRUE(acquire(a, writing(region, 0)));
+  Gate first = gate(a);
+  fill(a, writing(region, 0), 7);
+  release(a, writing(region, 0));
+  ASSERT_TRUE(acquire(b, writing(region, 0)));  // held throughout
+  OpenPageRequest open;
+  open.run = {&region, 0, 1};
+  open.write = true;
+  mover->post(open);
+  steps();
+  EXPECT_FALSE(open.done()) << "the caller's own work may still run";
+  Gate second = gate(b);
+  log_use(b, writing(region, 0));
+  first.open();
+  EXPECT_TRUE(step_until([&] { return open.done(); })) << "work that came later is of no concern";
+  ASSERT_TRUE(open.result());
+  ASSERT_NE(open.device_window, 0u);
+  OpenPageRequest beside;
+  beside.run = open.run;
+  beside.write = true;
+  mover->post(beside);
+  second.open();
+  EXPECT_TRUE(step_until([&] { return beside.done(); }));
+  *reinterpret_cast<unsigned char*>(open.device_window) = 9;
+  for (const PageRun& run : {open.run, beside.run}) {
+    ClosePageRequest close;
+    close.run = run;
+    ASSERT_TRUE(ask(close));
+  }
+  withdraw(b, writing(region, 0));
+  finish_work(b);
+  steps();
+  evict(reading(region, 0));
+  settle();
+  OpenPageRequest look;
+  look.run = open.run;
+  ASSERT_TRUE(ask(look));
+  EXPECT_EQ(look.host != nullptr ? std::uint8_t(look.host[0]) : *reinterpret_cast<unsigned char*>(look.device_window), 9);
+  ClosePageRequest close;
+  close.run = look.run;
+  ASSERT_TRUE(ask(close));
+}
+
 TEST_F(CpuAccess, ACpuWriteToAPageInHbmMakesItsCopyOld) {
   start();
   Region& region = allocate(1);

@@ -222,6 +222,39 @@ TEST_F(Regions, MoreThanCanBeBackedIsRefusedAndFreedMemoryCountsAgain) {
   EXPECT_TRUE(waits.result());
 }
 
+// The kernel may itself wait for something that the allocating thread does next.
+TEST_F(Regions, AnAllocationWaitsForFreedMemoryInUseButNotForEver) {
+  start({.hbm_pages = 4, .host_pages = 4});
+  const std::uint32_t all = [&] {
+    std::uint32_t pages = 1;
+    for (; auto region = try_allocate(pages); ++pages) EXPECT_TRUE(free(**region)), steps();
+    return pages - 1;
+  }();
+  Region& region = allocate(all);
+  Actor& a = actor();
+  Gate kernel = gate(a);
+  ASSERT_TRUE(free(region, &a));
+  AllocateRequest request;
+  request.bytes = all * kPageBytes;
+  mover->post(request);
+  steps();
+  EXPECT_FALSE(request.done());
+  now_us += acquire_wait_us;
+  EXPECT_TRUE(step_until([&] { return request.done(); }));
+  ASSERT_FALSE(request.result());
+  EXPECT_EQ(request.result().error().status, VMEM_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(request.result().error().message.find("freed is still used"), std::string::npos);
+
+  AllocateRequest again;
+  again.bytes = all * kPageBytes;
+  mover->post(again);
+  steps();
+  EXPECT_FALSE(again.done());
+  kernel.open();
+  EXPECT_TRUE(step_until([&] { return again.done(); }));
+  EXPECT_TRUE(again.result());
+}
+
 TEST_F(Regions, ShutdownIsRefusedWhileAnythingIsHeld) {
   start();
   Region& region = allocate(1);

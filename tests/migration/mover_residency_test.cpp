@@ -273,7 +273,7 @@ TEST_F(Residency, AStandbyPageIsTakenBackWithoutACopy) {
   EXPECT_EQ(inside->counters().eviction_cancels, 1u);
 }
 
-TEST_F(Residency, AStandbyPageTakenBackForWritingDuringItsStoreIsStoredAnew) {
+TEST_F(Residency, WritesToAPageTakenBackDuringItsStoreWaitForTheStoreAndAreStoredAnew) {
   start();
   Region& region = allocate(1);
   Actor& a = actor();
@@ -284,12 +284,37 @@ TEST_F(Residency, AStandbyPageTakenBackForWritingDuringItsStoreIsStoredAnew) {
   evict(reading(region, 0));
   write(a, writing(region, 0), 7);
   check();
-  finish_work(a);
+  EXPECT_TRUE(state(region, 0).has(PageState::kPending));
+  EXPECT_EQ((*driver)->cuStreamQuery(a.stream), CUDA_ERROR_NOT_READY);
   tier->let_go(Direction::store);
+  finish_work(a);
   settle();
+  EXPECT_FALSE(state(region, 0).has(PageState::kPending));
   evict(reading(region, 0));
   settle();
   EXPECT_EQ(tier->submitted(Direction::store), 2u);
+  expect_stored(region, 0, 7);
+}
+
+TEST_F(Residency, APageTakenBackForReadingDuringItsStoreIsReadableAtOnceAndItsFirstWriteWaits) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  write(a, writing(region, 0), 6);
+  finish_work(a);
+  steps();
+  tier->hold_back(Direction::store);
+  evict(reading(region, 0));
+  expect_bytes(a, region, 0, 6);  // reads to the end: waits for nothing
+  EXPECT_FALSE(state(region, 0).has(PageState::kPending));
+  write(a, writing(region, 0), 7);
+  check();
+  EXPECT_EQ((*driver)->cuStreamQuery(a.stream), CUDA_ERROR_NOT_READY);
+  tier->let_go(Direction::store);
+  finish_work(a);
+  settle();
+  evict(reading(region, 0));
+  settle();
   expect_stored(region, 0, 7);
 }
 

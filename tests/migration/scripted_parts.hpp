@@ -95,6 +95,7 @@ class ScriptedPolicy final : public Policy {
   void used(const Use& use) override;
   std::size_t victims(const VictimQuery& query, std::span<PageId> out) override;
   std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) override;
+  std::uint64_t metadata_bytes() const override { return live.size() * sizeof(RegionId); }
 
  private:
   std::vector<PageId> arrivals_;

@@ -1,6 +1,7 @@
 // When work is complete: epochs, stream handles that come back, the default streams, captures.
 #include "migration/streams.hpp"
 
+#include <set>
 #include <thread>
 
 #include "migration/mover_harness.hpp"
@@ -129,6 +130,23 @@ TEST_F(Streams, APerThreadStreamIsItsThreadsAlone) {
   const Stamp open = other->open_stamp();
   EXPECT_FALSE(*streams->cover(open)) << "an event recorded here would be on this thread's stream";
   EXPECT_EQ(other->open_stamp(), open);
+}
+
+TEST_F(Streams, ThreadsThatCameAndWentLeaveOneRecordBehind) {
+  std::set<StreamRecord*> records;
+  for (int i = 0; i < 100; ++i) {
+    std::thread([&] {
+      EXPECT_EQ((*driver)->cuCtxSetCurrent(contexts[0].context()), CUDA_SUCCESS);
+      StreamRecord* const record = *streams->find(CU_STREAM_PER_THREAD);
+      records.insert(record);
+      const Stamp use = record->open_stamp();
+      EXPECT_TRUE(streams->count_use(*record));
+      EXPECT_EQ((*driver)->cuStreamSynchronize(CU_STREAM_PER_THREAD), CUDA_SUCCESS);
+      EXPECT_TRUE(poll());
+      EXPECT_TRUE(streams->complete(use));
+    }).join();
+  }
+  EXPECT_EQ(records.size(), 1u);
 }
 
 // A record that was closed and serves another thread must not be found through an old lookup.

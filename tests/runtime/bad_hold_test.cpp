@@ -106,6 +106,23 @@ TEST_F(BadHold, WriteToAHeldPageIsRefused) {
   EXPECT_OK(vmem_free(memory, nullptr));
 }
 
+TEST_F(BadHold, WriteToASmallAllocationIsRefusedOnlyWhileItIsHeldItself) {
+  auto* memory = static_cast<std::byte*>(allocate(3000));
+  auto* neighbour = static_cast<std::byte*>(allocate(3000));
+  const std::byte byte{1};
+  const vmem_range part = range_of(memory + 100, 1);
+  ASSERT_OK(acquire(part));
+  EXPECT_REFUSED(vmem_write(memory + 2000, &byte, 1), VMEM_ERROR_IN_USE, {hex(memory), "release"});
+  EXPECT_OK(vmem_write(neighbour, &byte, 1));
+  EXPECT_OK(release(part));
+  EXPECT_OK(vmem_write(memory + 2000, &byte, 1));
+  std::byte found{};
+  EXPECT_OK(vmem_read(&found, neighbour, 1));
+  EXPECT_EQ(found, byte);
+  EXPECT_OK(vmem_free(memory, nullptr));
+  EXPECT_OK(vmem_free(neighbour, nullptr));
+}
+
 TEST_F(BadHold, ShutdownIsRefusedWhileRangesAreHeldAndPossibleAfterwards) {
   void* memory = allocate(4 * kMiB);
   const vmem_range range = range_of(memory, 4 * kMiB);

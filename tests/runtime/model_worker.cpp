@@ -242,11 +242,10 @@ void ModelWorker::write() {
   const Piece piece = pick_piece(allocation.bytes, random_.one_in(8) ? 3 * kMiB : 30 * kKiB);
   note(fmt::format("write {} {}", fmt::ptr(allocation.base + piece.offset), piece.bytes));
   const auto data = noise(piece.bytes);
-  // Another thread may hold a neighbour on a page of small allocations; host memory may be full.
+  // Host memory may be full.
   allocation.shadow.forget(piece.offset, piece.bytes);
   const vmem_status status = vmem_write(allocation.base + piece.offset, data.data(), piece.bytes);
-  const auto neighbour = allocation.small() ? VMEM_ERROR_IN_USE : VMEM_OK;
-  if (ok(status, {VMEM_ERROR_OUT_OF_MEMORY, neighbour})) allocation.shadow.write(piece.offset, data);
+  if (ok(status, {VMEM_ERROR_OUT_OF_MEMORY})) allocation.shadow.write(piece.offset, data);
 }
 
 // ---- hints and figures ----

@@ -65,6 +65,9 @@ class Policy {
   virtual std::size_t victims(const VictimQuery& query, std::span<PageId> out) = 0;
   // Pages worth fetching now, soonest needed first, none of them in HBM; at most bytes_room in sum.
   virtual std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) = 0;
+
+  // What it keeps for the live regions and their pages.
+  virtual std::uint64_t metadata_bytes() const = 0;
 };
 
 }  // namespace vmem::migration

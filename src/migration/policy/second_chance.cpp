@@ -43,6 +43,7 @@ class SecondChance final : public Policy {
   void used(const Use& use) override;
   std::size_t victims(const VictimQuery& query, std::span<PageId> out) override;
   std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) override;
+  std::uint64_t metadata_bytes() const override { return metadata_bytes_; }
 
  private:
   DeviceState& device(int index);
@@ -54,7 +55,10 @@ class SecondChance final : public Policy {
   const SecondChanceOptions options_;
   RegionTable regions_;
   std::map<int, DeviceState> devices_;
+  std::uint64_t metadata_bytes_ = 0;
 };
+
+std::uint64_t bytes_for(const RegionShape& shape) { return sizeof(Region) + shape.pages * sizeof(PageState); }
 
 DeviceState& SecondChance::device(int index) {
   const auto found = devices_.find(index);
@@ -78,6 +82,7 @@ void SecondChance::region_begins(const RegionShape& shape) {
   ++shelf.region_count;
   ++owner.region_count;
   owner.region_bytes += shape.pages * shape.page_bytes;
+  metadata_bytes_ += bytes_for(shape);
 }
 
 void SecondChance::region_ends(RegionId id) {
@@ -88,6 +93,7 @@ void SecondChance::region_ends(RegionId id) {
     if (region->pages[i].resident()) region->shelf->remove({id, i});
   owner.plan.region_ends(*region);
   owner.region_bytes -= region->shape.pages * region->shape.page_bytes;
+  metadata_bytes_ -= bytes_for(region->shape);
   if (--region->shelf->region_count == 0) owner.shelves.erase(region->shape.page_bytes);
   const bool last = --owner.region_count == 0;
   const int index = region->shape.device;

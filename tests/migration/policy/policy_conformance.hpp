@@ -198,6 +198,16 @@ TEST_P(PolicyConformance, NothingIsRetainedWhenAllRegionsHaveEnded) {
   }
 }
 
+TEST_P(PolicyConformance, MetadataIsWhatThePagesCost) {
+  EXPECT_EQ(policy->metadata_bytes(), 0u);
+  const std::int64_t before = live_bytes();
+  begin(1, 100'000);
+  const auto told = double(policy->metadata_bytes());
+  EXPECT_NEAR(told, double(live_bytes() - before), told / 10);
+  policy->region_ends({1});
+  EXPECT_EQ(policy->metadata_bytes(), 0u);
+}
+
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PolicyConformance);
 
 }  // namespace vmem::migration::testing
