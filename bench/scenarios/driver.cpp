@@ -15,7 +15,7 @@ namespace vmem::bench {
 namespace {
 
 constexpr std::uint64_t kPageSizes[] = {std::uint64_t{2} << 20, std::uint64_t{32} << 20};
-constexpr int kPages = 24;    // of each size: 768 MiB at most
+constexpr int kPages = 24;      // of each size: 768 MiB at most
 constexpr int kCalls = 20'000;  // of those that take well below a microsecond
 constexpr int kCallBatch = 50;
 constexpr unsigned kThreads = 8;
@@ -62,17 +62,16 @@ Status page_life(const Gpu& gpu, CUdeviceptr address, std::uint64_t bytes, const
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   const auto& driver = gpu.table();
   VMEM_TRY(timed(calls.create, [&] { return gpu.check(driver.cuMemCreate(&handle, bytes, &prop, 0), "cuMemCreate"); }));
-  Status status = timed(calls.map, [&] { return gpu.check(driver.cuMemMap(address, bytes, 0, handle, 0), "cuMemMap"); });
+  Status status =
+      timed(calls.map, [&] { return gpu.check(driver.cuMemMap(address, bytes, 0, handle, 0), "cuMemMap"); });
   if (status) {
-    status = timed(calls.set_access, [&] {
-      return gpu.check(driver.cuMemSetAccess(address, bytes, &access, 1), "cuMemSetAccess");
-    });
+    status = timed(calls.set_access,
+                   [&] { return gpu.check(driver.cuMemSetAccess(address, bytes, &access, 1), "cuMemSetAccess"); });
     const Status unmapped =
         timed(calls.unmap, [&] { return gpu.check(driver.cuMemUnmap(address, bytes), "cuMemUnmap"); });
     if (status) status = unmapped;
   }
-  const Status released =
-      timed(calls.release, [&] { return gpu.check(driver.cuMemRelease(handle), "cuMemRelease"); });
+  const Status released = timed(calls.release, [&] { return gpu.check(driver.cuMemRelease(handle), "cuMemRelease"); });
   VMEM_TRY(status);
   return released;
 }
@@ -150,8 +149,8 @@ Status measure_queries(Context& context) {
                                               [&] { return driver.cuStreamWaitEvent(stream.get(), event.get(), 0); }));
   add(context, "cuStreamWaitEvent, complete", "ns", waits);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  VMEM_ASSIGN(const Samples captures,
-              time_calls(gpu, "cuStreamIsCapturing", [&] { return driver.cuStreamIsCapturing(stream.get(), &status); }));
+  VMEM_ASSIGN(const Samples captures, time_calls(gpu, "cuStreamIsCapturing",
+                                                 [&] { return driver.cuStreamIsCapturing(stream.get(), &status); }));
   add(context, "cuStreamIsCapturing", "ns", captures);
   return {};
 }
@@ -160,7 +159,8 @@ Status measure_queries(Context& context) {
 
 Status run_driver(Context& context) {
   for (const std::uint64_t bytes : kPageSizes) {
-    VMEM_TRY(measure_pages(context, bytes, page_location(CU_MEM_LOCATION_TYPE_DEVICE, context.gpu.ordinal()), "of HBM"));
+    VMEM_TRY(
+        measure_pages(context, bytes, page_location(CU_MEM_LOCATION_TYPE_DEVICE, context.gpu.ordinal()), "of HBM"));
     VMEM_TRY(measure_pages(context, bytes, page_location(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0), "of host memory"));
   }
   for (const unsigned threads : {1u, kThreads}) VMEM_TRY(measure_records(context, threads));

@@ -148,9 +148,9 @@ Status add_latency(const Setting& setting, std::string variant, const Region& re
     record.details["p99_ns"] = samples.quantile(0.99);
     record.details["batch_pairs"] = kBatch;
     record.details["batches"] = samples.count();
-    record.notes.push_back(fmt::format("{}: median {:.0f} ns, 99th percentile {:.0f} ns of batches of {}; {} took {:.0f} ns",
-                                       record.variant, samples.median(), samples.quantile(0.99), kBatch, kFloorName,
-                                       *record.limit));
+    record.notes.push_back(
+        fmt::format("{}: median {:.0f} ns, 99th percentile {:.0f} ns of batches of {}; {} took {:.0f} ns",
+                    record.variant, samples.median(), samples.quantile(0.99), kBatch, kFloorName, *record.limit));
     return {};
   }));
   setting.context.records.push_back(std::move(record));

@@ -17,12 +17,14 @@
  * acquired for reading breaks the contract: it may be lost when the page leaves HBM; the option protect=on makes it an
  * illegal-address error at once. The CPU must not dereference these pointers: use vmem_read and vmem_write.
  *
- * Threads. Every function may be called from any thread; a range is released by the thread that acquired it. The handle
- * 0 and CU_STREAM_LEGACY name the legacy default stream, CU_STREAM_PER_THREAD the calling thread's. A stream passed to vmem
- * must stay valid until vmem_stream_close was called for it: the CUDA driver crashes when asked about a destroyed stream. Streams in capture cannot be used with acquire or release.
+ * Threads. Every function may be called from any thread, vmem_shutdown while no other call is running; a range is released
+ * by the thread that acquired it. The handle 0 and CU_STREAM_LEGACY name the legacy default stream, CU_STREAM_PER_THREAD the
+ * calling thread's. A stream passed to vmem must stay valid until vmem_stream_close was called for it: the CUDA driver crashes
+ * when asked about a destroyed stream. Streams in capture cannot be used with acquire, release or free.
  *
  * Errors. Every function returns a status; vmem_last_error() gives the calling thread's last failure in words: what was
- * asked, what there was, and what to do. A failed call changes nothing. After fork, the child gets VMEM_ERROR_FORKED.
+ * asked, what there was, and what to do. A failed call changes nothing, except that a copy or fill in several pieces may have
+ * done some of them. Any function may fail with DRIVER or DEVICE_LOST. After fork, the child gets VMEM_ERROR_FORKED.
  */
 #ifndef VMEM_VMEM_H
 #define VMEM_VMEM_H
@@ -98,8 +100,9 @@ VMEM_API vmem_status vmem_shutdown(void);
 
 /*
  * Allocates `bytes` bytes of virtual GPU memory of `device` (CUDA ordinal), aligned to 256 bytes, contents undefined.
- * Backing is committed now: a later acquire cannot run out of memory. With `stream`, memory freed on the same stream is
- * reused at once, in stream order; memory freed on others is reused when their work is complete.
+ * Backing is committed now: a later acquire cannot run out of memory. Up to 1 MiB, memory freed on the same stream is reused at
+ * once, in stream order. Other memory is reused when the work that used it is complete; where that is all there is, the call
+ * waits for it, as vmem_acquire waits for a frame.
  *   out: where the pointer goes; unchanged on failure
  *   bytes: 1 to the size of the address space
  * Errors: INVALID_VALUE (NULL out, 0 bytes, unknown device), OUT_OF_MEMORY, ADDRESS_SPACE.
@@ -110,7 +113,8 @@ VMEM_API vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stre
  * memory is reused only after it. Its contents are never written back. NULL is ignored.
  * Allocations of up to 1 MiB are reused in the order of `stream`: work on other streams that still uses one must be ordered
  * before the free by the caller, as with cudaFreeAsync; and of their holds only the calling thread's are looked at.
- * Errors: INVALID_POINTER, IN_USE (a thread still holds a range of it; nothing is freed).
+ * Errors: INVALID_POINTER, IN_USE (a thread still holds a range of it; nothing is freed), UNSUPPORTED (the stream is
+ * capturing, or not of a context that vmem uses).
  */
 VMEM_API vmem_status vmem_free(void* ptr, vmem_stream stream);
 
@@ -142,7 +146,8 @@ typedef struct vmem_range {
 VMEM_API vmem_status vmem_acquire(const vmem_range* ranges, size_t count, vmem_stream stream);
 /*
  * Ends holds of the calling thread: all work queued on `stream` so far counts as using the ranges. `ptr` and `bytes` equal
- * those of the acquire; access is ignored. All or nothing.
+ * those of the acquire; access is ignored. All or nothing. On CU_STREAM_PER_THREAD each release records an event, because no
+ * other thread can: a microsecond or two more than on other streams.
  * Errors: NOT_ACQUIRED, INVALID_VALUE.
  */
 VMEM_API vmem_status vmem_release(const vmem_range* ranges, size_t count, vmem_stream stream);
@@ -160,13 +165,13 @@ VMEM_API vmem_status vmem_stream_close(vmem_stream stream);
 VMEM_API vmem_status vmem_prefetch(const void* ptr, size_t bytes);
 
 typedef enum vmem_advice {
-  VMEM_ADVISE_NORMAL = 0,      /* takes back the other advice for the pages */
-  VMEM_ADVISE_READ_MOSTLY = 1, /* keep the host copy while the page is in HBM: eviction then costs no copy */
-  VMEM_ADVISE_PREFER_HBM = 2,  /* evict other pages first */
-  VMEM_ADVISE_PREFER_HOST = 3, /* evict these pages first */
-  VMEM_ADVISE_PIN = 4,         /* bring into HBM and keep there; fails if the budget does not allow it */
-  VMEM_ADVISE_IN_PLACE = 5,    /* serve acquires in place in host memory, never move to HBM */
-  VMEM_ADVISE_EVICT = 6,       /* move out of HBM now what is not in use, and leave the rest; a one-time request */
+  VMEM_ADVISE_NORMAL = 0,           /* takes back the other advice for the pages */
+  VMEM_ADVISE_READ_MOSTLY = 1,      /* keep the host copy while the page is in HBM: eviction then costs no copy */
+  VMEM_ADVISE_PREFER_HBM = 2,       /* evict other pages first */
+  VMEM_ADVISE_PREFER_HOST = 3,      /* evict these pages first */
+  VMEM_ADVISE_PIN = 4,              /* bring into HBM and keep there; fails if the budget does not allow it */
+  VMEM_ADVISE_IN_PLACE = 5,         /* serve acquires in place in host memory, never move to HBM */
+  VMEM_ADVISE_EVICT = 6,            /* move out of HBM now what is not in use, and leave the rest; a one-time request */
   VMEM_ADVICE_MAX_ENUM = 0x7fffffff /* gives the type room for any value that a caller may pass; no advice */
 } vmem_advice;
 /*
@@ -187,8 +192,8 @@ VMEM_API vmem_status vmem_memcpy(void* dst, const void* src, size_t bytes, vmem_
 VMEM_API vmem_status vmem_memset(void* ptr, int value, size_t bytes, vmem_stream stream);
 
 /*
- * Copy between host memory and vmem memory where it lies, using no HBM. Wait for the work that was released on the pages
- * before, and return when the copy is done. The range may span any number of pages.
+ * Copy between host memory and vmem memory where it lies: what is outside HBM stays there while host memory has room. Wait for
+ * the work that was released on the pages before, and return when the copy is done. The range may span any number of pages.
  * Errors: INVALID_POINTER, INVALID_RANGE, INVALID_VALUE, IN_USE (vmem_write on pages held by an acquire, or on an allocation
  * of up to 1 MiB that the calling thread holds), LOST, OUT_OF_MEMORY.
  */

@@ -268,9 +268,8 @@ class [[nodiscard]] hold {
 
   // Releases before the end of the scope.
   void release() {
-    if (!held_) return;
+    if (!std::exchange(held_, false)) return;
     v0::release(stream_, ranges_);
-    held_ = false;
   }
 
  private:

@@ -1,19 +1,24 @@
 #include "base/last_error.hpp"
 
-#include <string>
+#include <algorithm>
+#include <cstring>
 
 namespace vmem::last_error {
 namespace {
 
-thread_local std::string last_message;
+// Trivial, so that it is still there when the destructors of other thread-local variables fail a call. Longer messages are cut.
+constexpr std::size_t kMostBytes = 1024;
+constinit thread_local char last_message[kMostBytes] = "";
 
 }  // namespace
 
 vmem_status record(Error error) {
-  last_message = std::move(error.message);
+  const std::size_t bytes = std::min(error.message.size(), kMostBytes - 1);
+  std::memcpy(last_message, error.message.data(), bytes);
+  last_message[bytes] = '\0';
   return error.status;
 }
 
-const char* message() noexcept { return last_message.c_str(); }
+const char* message() noexcept { return last_message; }
 
 }  // namespace vmem::last_error

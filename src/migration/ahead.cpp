@@ -1,5 +1,7 @@
 // Work nobody waits for: fetching ahead of need, and giving frames to pages that are used in place.
+#include <algorithm>
 #include <array>
+#include <bit>
 
 #include "base/log.hpp"
 #include "migration/mover.hpp"
@@ -10,6 +12,12 @@ using pagetable::kNoFrame;
 using pagetable::Mapped;
 using pagetable::RegionState;
 
+namespace {
+
+constexpr std::size_t kPromotionsPerStep = 64;  // looked at; misses wait meanwhile
+
+}  // namespace
+
 void Mover::prefetch_ahead() {
   while (!asked_ahead_.empty()) {
     const PageRef ref = asked_ahead_.front();
@@ -17,7 +25,8 @@ void Mover::prefetch_ahead() {
         ref.region->state.load(std::memory_order_relaxed) == RegionState::live && ref.index < ref.region->page_count;
     if (live && !load_has_room(device_of(*ref.region), ref.bytes())) break;
     asked_ahead_.pop_front();
-    if (live) (void)start_prefetch(ref);
+    // A pinned page stays wanted.
+    if (live && start_prefetch(ref) != Started::yes && ref.page().pinned) queue_promotion(ref);
   }
   plan_waits_ = false;
   for (std::size_t i = 0; i < devices_.size(); ++i) follow_plan(int(i));
@@ -39,7 +48,12 @@ void Mover::follow_plan(int index) {
         next.index < region->page_count) {
       const PageRef ref{region, next.index};
       if (!load_has_room(device, ref.bytes())) return;
-      if (!start_prefetch(ref)) {
+      const Started started = start_prefetch(ref);
+      if (started == Started::failed) {
+        device.planned.pop_front();
+        return;
+      }
+      if (started == Started::no_frame) {
         // Without work under way that could free a frame there is nothing to wait for.
         plan_waits_ = !in_flight_.empty() || !config_.streams->idle();
         if (!plan_waits_) device.planned.clear();
@@ -50,17 +64,17 @@ void Mover::follow_plan(int index) {
   }
 }
 
-// False when nothing more can be started now.
-bool Mover::start_prefetch(PageRef ref) {
+// Yes: fetched, or nothing to fetch.
+Mover::Started Mover::start_prefetch(PageRef ref) {
   Page& page = ref.page();
   const bool nothing_to_do = page.mapped == Mapped::frame || page.cpu_users != 0 || page.in_place ||
                              page.version == 0 ||
                              PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
-  if (nothing_to_do) return true;
+  if (nothing_to_do) return Started::yes;
   if (page.mapped == Mapped::slot) {
     // Nothing that comes after it waits for a page in use.
     queue_promotion(ref);
-    return true;
+    return Started::yes;
   }
   const Access access = page.last_write ? Access::write : Access::read;
   Status started;
@@ -71,19 +85,22 @@ bool Mover::start_prefetch(PageRef ref) {
     if (!grab) {
       started = std::unexpected(grab.error());
     } else if (!grab->frame) {
-      return false;
+      return Started::no_frame;
     } else {
       started = load_frame(ref, *grab->frame, access, false, true);
     }
   }
-  if (started) return true;
+  if (started) return Started::yes;
   if (started.error().status == VMEM_ERROR_DEVICE_LOST) lose_device(started.error());
-  VMEM_LOG_WARN("prefetch at {:#x} failed: {}", address_of(ref), started.error().message);
-  return false;
+  if (std::has_single_bit(++prefetch_failures_)) {
+    VMEM_LOG_WARN("prefetch at {:#x} failed: {} ({} such failures)", address_of(ref), started.error().message,
+                  prefetch_failures_);
+  }
+  return Started::failed;
 }
 
 void Mover::promote() {
-  for (std::size_t left = promotions_.size(); left > 0; --left) {
+  for (std::size_t left = std::min(promotions_.size(), kPromotionsPerStep); left > 0; --left) {
     const PageRef ref = promotions_.front();
     const bool live =
         ref.region->state.load(std::memory_order_relaxed) == RegionState::live && ref.index < ref.region->page_count;
@@ -92,7 +109,9 @@ void Mover::promote() {
     if (!live || !ref.page().promoting) continue;
     ref.page().promoting = false;
     auto promoted = promote_one(ref);
-    if (promoted && *promoted == Promoted::busy) queue_promotion(ref);
+    const bool again =
+        promoted && (*promoted == Promoted::busy || (*promoted == Promoted::no_frame && ref.page().pinned));
+    if (again) queue_promotion(ref);
     if (promoted) continue;
     if (promoted.error().status == VMEM_ERROR_DEVICE_LOST) lose_device(promoted.error());
     VMEM_LOG_WARN("moving the page at {:#x} to HBM failed: {}", address_of(ref), promoted.error().message);
@@ -109,6 +128,9 @@ void Mover::queue_promotion(PageRef ref) {
 Result<Mover::Promoted> Mover::promote_one(PageRef ref) {
   Page& page = ref.page();
   const bool lost = PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
+  if (page.mapped == Mapped::nothing && page.pinned && !lost) {
+    return start_prefetch(ref) == Started::yes ? Promoted::done : Promoted::no_frame;
+  }
   if (page.mapped != Mapped::slot || page.in_place || lost) return Promoted::no;
   if (page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end())) return Promoted::no;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Promoted::busy;

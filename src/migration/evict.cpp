@@ -114,7 +114,10 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
   }
   if (page.mapped == Mapped::frame) {
     const PageState before(page.state.load(std::memory_order_relaxed));
-    if (const Evicted why = withdraw_access(ref); why != Evicted::done) return why;
+    if (const Evicted why = withdraw_access(ref); why != Evicted::done) {
+      retain(ref);  // a slot that it was given for this can be taken back
+      return why;
+    }
     if (auto unmapped = unmap_at(ref); !unmapped) {
       publish_state(*ref.region, page, before);
       return std::unexpected(unmapped.error());

@@ -81,8 +81,9 @@ void Mover::run() {
   // A capture in another thread must not be invalidated by our queries.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   (void)driver->cuThreadExchangeStreamCaptureMode(&mode);
-  while (!stopping_.load(std::memory_order_acquire)) {
-    poked_.store(false, std::memory_order_seq_cst);
+  for (;;) {
+    poked_.store(false, std::memory_order_seq_cst);  // before the look at what may have been poked for
+    if (stopping_.load(std::memory_order_seq_cst)) return;
     const Next next = step();
     if (next == Next::again) continue;
     std::unique_lock lock(sleep_mutex_);

@@ -97,6 +97,7 @@ class Mover {
   friend struct StatisticsRequest;
   friend struct QuiesceRequest;
   friend struct PeerAccessRequest;
+  friend struct LossReport;
   friend struct EndAllRequest;
   friend struct MoverInspector;  // tests
 
@@ -199,7 +200,8 @@ class Mover {
   // ahead.cpp: prefetch, promotion
   void prefetch_ahead();
   void follow_plan(int index);
-  bool start_prefetch(PageRef ref);
+  enum class Started { yes, no_frame, failed };
+  Started start_prefetch(PageRef ref);
   enum class Promoted { done, no_frame, busy, no };  // busy: worth another look; no: the next use asks again
   void promote();
   void queue_promotion(PageRef ref);
@@ -235,6 +237,7 @@ class Mover {
   std::uint64_t last_progress_us_ = 0;
   std::uint32_t poll_failures_ = 0;   // in a row
   std::uint64_t evict_failures_ = 0;  // said at every power of two
+  std::uint64_t prefetch_failures_ = 0;
   std::uint64_t cover_failures_ = 0;  // said at every power of two
   std::uint64_t unmap_failures_ = 0;  // likewise
   bool worked_ = false;               // this step changed something

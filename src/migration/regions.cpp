@@ -122,9 +122,22 @@ void Mover::expect_slots() {
   for (const auto& [page_bytes, pages] : page_counts_) config_.backing->expect(page_bytes, committed > hbm ? pages : 0);
 }
 
-std::optional<Status> FreeRequest::advance(Mover& mover) { return mover.end_region(*region, last); }
+std::optional<Status> FreeRequest::advance(Mover& mover) {
+  if (region->first.index != first_granule) {
+    return fail(VMEM_ERROR_INVALID_POINTER,
+                fmt::format("{:#x} was freed already", mover.config_.space->address_of(first_granule)));
+  }
+  return mover.end_region(*region, last);
+}
 
 Status Mover::end_region(Region& region, Stamp last) {
+  const auto held = [&] {
+    return fail(VMEM_ERROR_IN_USE,
+                fmt::format("the allocation at {:#x} has ranges that are still acquired; release them first",
+                            config_.space->address_of(region.first.index)));
+  };
+  // Looked at first, so that a refused free is not seen by others who use the region.
+  if (config_.threads->holds_overlap(region.first.index, region.end_granule())) return held();
   RegionState live = RegionState::live;
   if (!region.state.compare_exchange_strong(live, RegionState::ending, std::memory_order_seq_cst)) {
     return fail(VMEM_ERROR_INVALID_POINTER,
@@ -132,9 +145,7 @@ Status Mover::end_region(Region& region, Stamp last) {
   }
   if (config_.threads->holds_overlap(region.first.index, region.end_granule())) {
     region.state.store(RegionState::live, std::memory_order_seq_cst);
-    return fail(VMEM_ERROR_IN_USE,
-                fmt::format("the allocation at {:#x} has ranges that are still acquired; release them first",
-                            config_.space->address_of(region.first.index)));
+    return held();
   }
   drain_uses();
   stamp(region, last);

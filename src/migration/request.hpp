@@ -99,7 +99,8 @@ struct AllocateRequest final : Request {
 
 struct FreeRequest final : Request {
   pagetable::Region* region = nullptr;
-  Stamp last;  // work queued before the free
+  std::uint32_t first_granule = 0;  // where the caller saw it: by now another region may be there
+  Stamp last;                       // work queued before the free
 
  protected:
   std::optional<Status> advance(Mover& mover) override;
@@ -176,7 +177,16 @@ struct PeerAccessRequest final : Request {
   std::optional<Status> advance(Mover& mover) override;
 };
 
-// Ends all regions, for shutdown; finished when their last uses are.
+// A thread's own call found the device lost. Whether it is for everybody, the contexts in use tell.
+struct LossReport final : Request {
+  explicit LossReport(Error found) : error(std::move(found)) {}
+  const Error error;
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;  // fails with `error` if it is
+};
+
+// Ends all regions, for shutdown; finished when their last uses are. Errors: IN_USE (something is held; nothing was ended).
 struct EndAllRequest final : Request {
  protected:
   std::optional<Status> advance(Mover& mover) override;

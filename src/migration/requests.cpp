@@ -258,8 +258,25 @@ std::optional<Status> PeerAccessRequest::advance(Mover& mover) {
   return Status{};
 }
 
+std::optional<Status> LossReport::advance(Mover& mover) {
+  const auto& driver = *mover.config_.driver;
+  for (const auto& device : mover.devices_) {
+    std::size_t free = 0, total = 0;
+    CUresult result = driver->cuCtxPushCurrent(device->config.context);
+    if (result == CUDA_SUCCESS) {
+      result = driver->cuMemGetInfo(&free, &total);
+      CUcontext popped = nullptr;
+      (void)driver->cuCtxPopCurrent(&popped);
+    }
+    if (result != CUDA_SUCCESS) return std::unexpected(error);
+  }
+  return Status{};
+}
+
 std::optional<Status> EndAllRequest::advance(Mover& mover) {
   if (!started_) {
+    if (mover.config_.threads->any_hold())
+      return fail(VMEM_ERROR_IN_USE, "ranges are still acquired; release them before vmem_shutdown");
     started_ = true;
     while (!mover.live_.empty()) {
       if (auto ended = mover.end_region(*mover.live_.front(), {}); !ended) return ended;

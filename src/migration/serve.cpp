@@ -54,8 +54,6 @@ std::optional<Status> AcquireRequest::advance(Mover& mover) {
       mover.counters_.acquire_waits += patience_.waiting() ? 0 : 1;
       if (!patience_.over(mover)) return std::nullopt;
       if (*served == Mover::Served::wait_use) return std::unexpected(mover.still_read_error({want.run.region, index}));
-      if (want.run.region->shared)
-        return std::unexpected(mover.full_error("a page of small allocations", want.run.region->page_bytes()));
       may_wait_ = false;
       --page_;  // again, in place now
     }
@@ -102,7 +100,8 @@ Result<Mover::Served> Mover::serve(PageRef ref, Access access, bool discard, Eff
 Result<bool> Mover::upgrade(PageRef ref, std::uint32_t own_holds) {
   Page& page = ref.page();
   if (config_.protect) {
-    if (!uses_complete(*ref.region, page)) return false;
+    // Nobody may miss that the page has a load to wait for, as one could between withdrawing and giving back access.
+    if (running(page.wait) || !uses_complete(*ref.region, page)) return false;
     const PageState before(page.state.load(std::memory_order_relaxed));
     if (withdraw_access(ref, own_holds) != Evicted::done) return false;
     if (auto changed = set_access(*ref.region, address_of(ref), Access::write); !changed) {
@@ -121,9 +120,7 @@ Result<bool> Mover::upgrade(PageRef ref, std::uint32_t own_holds) {
 }
 
 // The copy out that still reads the frame a page was taken back with: what writes to the frame waits for it.
-std::uint64_t Mover::store_from_frame(const Page& page) {
-  return page.mapped == Mapped::slot ? 0 : page.store;
-}
+std::uint64_t Mover::store_from_frame(const Page& page) { return page.mapped == Mapped::slot ? 0 : page.store; }
 
 Error Mover::still_read_error(PageRef ref) const {
   return {
@@ -163,7 +160,7 @@ Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, 
     VMEM_TRY(load_frame(ref, *grab.frame, access, discard, false));
     return Served::usable;
   }
-  if ((grab.busy && effort == Effort::wait) || ref.region->shared) return Served::wait_frame;
+  if (grab.busy && effort == Effort::wait) return Served::wait_frame;
   return map_in_place(ref, access, discard);
 }
 
@@ -201,7 +198,6 @@ Status Mover::load_frame(PageRef ref, std::uint32_t frame, Access access, bool d
     return mapped;
   }
   page.frame = frame;
-  if (discard && access != Access::write) page.version = 0;
   expose(ref, Mapped::frame, access, wait, prefetch);
   retain(ref);
   config_.policy->page_arrived(ref.id(), prefetch);

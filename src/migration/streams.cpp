@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
+#include "base/process.hpp"
+
 namespace vmem::migration {
 namespace {
 
@@ -25,27 +29,43 @@ bool is_named_default(CUstream handle) {
 }
 
 // A number of the calling thread that no other live thread has. A thread that ended hands its number, and with it the record of
-// its default stream, to a later one: its uses have events already, and epochs complete in the order of their events.
-class ThreadNumber {
+// its default stream, to a later one: its uses have events already, and epochs complete in the order of their events. Calls made
+// after that, by destructors of other thread-local variables, get numbers of their own.
+class ThreadNumbers {
  public:
-  ThreadNumber() {
-    const std::lock_guard lock(mutex());
-    if (spare().empty()) {
-      value_ = ++last();
-    } else {
-      value_ = spare().back();
-      spare().pop_back();
-    }
+  static std::uintptr_t mine() {
+    if (current != 0) return current;
+    if (ended) return fresh();
+    thread_local const Owner owner;
+    return current;
   }
-  ~ThreadNumber() {
-    const std::lock_guard lock(mutex());
-    spare().push_back(value_);
-  }
-  ThreadNumber(const ThreadNumber&) = delete;
-  ThreadNumber& operator=(const ThreadNumber&) = delete;
-  std::uintptr_t value() const { return value_; }
 
  private:
+  struct Owner {
+    Owner() {
+      const std::lock_guard lock(mutex());
+      if (spare().empty()) {
+        current = fresh();
+      } else {
+        current = spare().back();
+        spare().pop_back();
+      }
+    }
+    ~Owner() {
+      ended = true;
+      last_lookup = {};
+      const std::uintptr_t number = std::exchange(current, 0);
+      if (process::forked()) return;  // a thread of the parent may have held the mutex
+      const std::lock_guard lock(mutex());
+      spare().push_back(number);
+    }
+    Owner(const Owner&) = delete;
+    Owner& operator=(const Owner&) = delete;
+  };
+  static std::uintptr_t fresh() {
+    static std::atomic<std::uintptr_t> last{0};
+    return ++last;
+  }
   // Never destroyed: threads may end after the program's statics.
   static std::mutex& mutex() {
     static auto* const instance = new std::mutex;
@@ -55,17 +75,10 @@ class ThreadNumber {
     static auto* const instance = new std::vector<std::uintptr_t>;
     return *instance;
   }
-  static std::uintptr_t& last() {
-    static std::uintptr_t instance = 0;
-    return instance;
-  }
-  std::uintptr_t value_ = 0;
+  // Trivial, so that they are still there when other thread-local variables end.
+  static inline constinit thread_local std::uintptr_t current = 0;
+  static inline constinit thread_local bool ended = false;
 };
-
-std::uintptr_t this_thread() {
-  thread_local const ThreadNumber number;
-  return number.value();
-}
 
 }  // namespace
 
@@ -94,7 +107,7 @@ Result<CUcontext> StreamTable::current_context() const {
 StreamTable::Key StreamTable::key_of(CUstream handle, CUcontext context) {
   if (!is_named_default(handle)) return {handle};
   const auto of_context = reinterpret_cast<std::uintptr_t>(context);
-  if (handle == CU_STREAM_PER_THREAD) return {handle, of_context, this_thread()};
+  if (handle == CU_STREAM_PER_THREAD) return {handle, of_context, ThreadNumbers::mine()};
   return {CU_STREAM_LEGACY, of_context};
 }
 
@@ -152,6 +165,7 @@ Result<StreamRecord*> StreamTable::unused_record() {
   if (!free_.empty()) {
     StreamRecord* record = free_.back();
     free_.pop_back();
+    record->spare = false;
     return record;
   }
   const std::uint32_t index = count_.load(std::memory_order_relaxed);
@@ -191,33 +205,42 @@ void StreamTable::put_back(CUcontext context, std::span<const CUevent> events) {
 Status StreamTable::close_epoch(StreamRecord& record) {
   VMEM_ASSIGN(const bool closed, try_close(record));
   if (closed) return {};
+  return capture_error(record);
+}
+
+std::unexpected<Error> StreamTable::capture_error(const StreamRecord& record) {
   return fail(VMEM_ERROR_UNSUPPORTED,
               fmt::format("stream {} is capturing a graph", static_cast<void*>(record.handle.load())));
 }
 
 Result<bool> StreamTable::try_close(StreamRecord& record) {
-  VMEM_ASSIGN(const bool in_capture, capturing(record));
-  if (in_capture) return false;
   // Taken before the record's mutex: the lock order is table, then record.
   VMEM_ASSIGN(CUevent const event, take_event(record.context));
   std::unique_lock lock(record.mutex);
+  auto outcome = record_epoch(record, event);
+  const bool backlog = record.recorded.size() >= kBacklogEvents;
+  lock.unlock();
+  if (!outcome || *outcome == Outcome::refused) put_back(record.context, {&event, 1});
+  if (!outcome) return std::unexpected(std::move(outcome).error());
+  if (backlog) ask_to_poll();
+  return *outcome == Outcome::recorded;
+}
+
+// REQUIRES record.mutex, under which the stream stays open: once it is closed its handle may be dead at any moment.
+Result<StreamTable::Outcome> StreamTable::record_epoch(StreamRecord& record, CUevent event) {
+  if (record.closed.load(std::memory_order_relaxed)) return Outcome::refused;
+  VMEM_ASSIGN(const bool in_capture, capturing(record));
+  if (in_capture) return Outcome::refused;
   // The epoch ends before the event is recorded: a use stamped with it was queued earlier still, so the event covers it.
   const std::uint64_t epoch = record.open_epoch.fetch_add(1, std::memory_order_seq_cst);
   record.uses_since_close.store(0, std::memory_order_relaxed);
-  if (const CUresult result = record_event(record, event); result != CUDA_SUCCESS) {
-    // The epoch stays uncovered until a later one is recorded.
-    lock.unlock();
-    put_back(record.context, {&event, 1});
-    return std::unexpected(driver_->check(result, "cuEventRecord").error());
-  }
+  // Where this fails the epoch stays uncovered until a later one is recorded.
+  VMEM_TRY(driver_->check(record_event(record, event), "cuEventRecord"));
   // Did a capture begin in between? Then the event may be the graph's, and asking about it would end the capture: let it be.
-  if (const auto begun = capturing(record); !begun || *begun) return false;
+  if (const auto begun = capturing(record); !begun || *begun) return Outcome::spent;
   record.recorded.push_back({epoch, event});
   record.covered_epoch.store(epoch, std::memory_order_release);
-  const bool backlog = record.recorded.size() >= kBacklogEvents;
-  lock.unlock();
-  if (backlog) ask_to_poll();
-  return true;
+  return Outcome::recorded;
 }
 
 Result<bool> StreamTable::capturing(const StreamRecord& record) const {
@@ -252,23 +275,44 @@ Status StreamTable::count_use(StreamRecord& record) {
     record.uses_since_close.store(uses, std::memory_order_relaxed);
     return {};
   }
-  return close_epoch(record);
+  // An epoch that cannot be closed now is closed later; only a lost device is the caller's business.
+  const auto closed = try_close(record);
+  if (closed || closed.error().status != VMEM_ERROR_DEVICE_LOST) {
+    record.uses_since_close.store(0, std::memory_order_relaxed);
+    return {};
+  }
+  return std::unexpected(closed.error());
 }
 
 Status StreamTable::close_stream(CUstream handle) {
   VMEM_ASSIGN(CUcontext const context, current_context());
   const Key key = key_of(handle, context);
+  const auto known = [&]() -> StreamRecord* {
+    const auto found = by_key_.find(key);
+    return found == by_key_.end() ? nullptr : found->second;
+  };
   StreamRecord* record = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = by_key_.find(key);
-    if (found == by_key_.end()) return {};
-    record = found->second;
+    record = known();
   }
-  VMEM_TRY(close_epoch(*record));
-  const std::lock_guard lock(mutex_);
-  record->closed.store(true, std::memory_order_release);
-  by_key_.erase(key);
+  if (record == nullptr) return {};
+  VMEM_ASSIGN(CUevent const event, take_event(record->context));
+  {
+    const std::lock_guard lock(mutex_);
+    // Closed by another thread meanwhile: nothing is left to do.
+    const bool still_open = known() == record;
+    const std::lock_guard record_lock(record->mutex);
+    const auto outcome = still_open ? record_epoch(*record, event) : Result<Outcome>(Outcome::refused);
+    if (!outcome || *outcome == Outcome::refused) spare_events_[record->context].push_back(event);
+    if (!outcome) return std::unexpected(outcome.error());
+    if (still_open && *outcome != Outcome::recorded) return capture_error(*record);
+    if (still_open) {
+      record->closed.store(true, std::memory_order_release);
+      by_key_.erase(key);
+    }
+  }
+  ask_to_poll();  // which finds out when the record can serve another stream
   return {};
 }
 
@@ -288,9 +332,11 @@ Result<bool> StreamTable::poll() {
     if (!done.empty()) {
       progress = true;
       put_back(record.context, done);
+    }
+    // A closed record whose uses are all complete can serve another stream: its epochs go on counting.
+    if (record.closed.load(std::memory_order_acquire) && record.completed.load() + 1 == record.open_epoch.load()) {
       const std::lock_guard lock(mutex_);
-      // A closed record whose uses are all complete can serve another stream: its epochs go on counting.
-      if (record.closed.load() && record.completed.load() + 1 == record.open_epoch.load()) free_.push_back(&record);
+      if (record.closed.load() && !std::exchange(record.spare, true)) free_.push_back(&record);
     }
     if (!collected) return std::unexpected(collected.error());
   }

@@ -38,7 +38,9 @@ struct alignas(128) StreamRecord {
   std::atomic<std::uint64_t> completed{0};      // everything stamped up to this epoch is complete
   std::atomic<std::uint32_t> uses_since_close{0};
 
-  // Protected by mutex.
+  bool spare = false;  // closed and unused; the table's mutex protects it
+
+  // Protected by mutex, under which the stream is also closed.
   struct Recorded {
     std::uint64_t epoch;
     CUevent event;
@@ -74,7 +76,7 @@ class StreamTable {
   // Closes the open epoch now, in the calling thread. Waits for nobody but another closer of the same stream. Errors: the
   // driver's; UNSUPPORTED while the stream is capturing: an event recorded then would become part of the graph.
   Status close_epoch(StreamRecord& record);
-  // After a stamp with the open epoch was logged: closes the epoch when it is due.
+  // After a stamp with the open epoch was logged: closes the epoch when it is due. Errors: DEVICE_LOST.
   Status count_use(StreamRecord& record);
   // The stream's owner is about to destroy it: closes its epoch and forgets the handle.
   Status close_stream(CUstream handle);
@@ -112,7 +114,10 @@ class StreamTable {
   Result<StreamRecord*> unused_record();
   Result<CUevent> take_event(CUcontext context);
   void put_back(CUcontext context, std::span<const CUevent> events);
-  Result<bool> try_close(StreamRecord& record);  // false: the stream is capturing
+  enum class Outcome { recorded, refused, spent };  // refused: capturing or closed; spent: the event is a graph's
+  Result<Outcome> record_epoch(StreamRecord& record, CUevent event);
+  Result<bool> try_close(StreamRecord& record);  // false: the stream is capturing, or closed
+  static std::unexpected<Error> capture_error(const StreamRecord& record);
   Result<bool> capturing(const StreamRecord& record) const;
   CUresult record_event(StreamRecord& record, CUevent event) const;
   Status collect(StreamRecord& record, std::vector<CUevent>& done);

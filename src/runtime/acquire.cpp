@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
+#include "base/process.hpp"
 #include "runtime/runtime.hpp"
 
 namespace vmem::runtime {
@@ -41,12 +43,23 @@ Status check_range(const vmem_range& range) {
           range.access, range.ptr));
 }
 
-// The calling thread's slot; given back when the thread ends. The registry outlives the slot whatever ends first.
+// The calling thread's slot. Trivial, so that it is still there when the destructors of other thread-local variables call vmem.
+struct CurrentSlot {
+  const ThreadRegistry* registry;
+  ThreadSlot* slot;
+  bool ended;
+};
+constinit thread_local CurrentSlot current_slot{nullptr, nullptr, false};
+
+// Gives the slot back when the thread ends. The registry outlives the slot whatever ends first.
 struct SlotOwner {
   std::shared_ptr<ThreadRegistry> registry;
-  ThreadSlot* slot = nullptr;
+  void give_back() {
+    if (current_slot.slot != nullptr) registry->yield(std::exchange(current_slot.slot, nullptr));
+  }
   ~SlotOwner() {
-    if (slot != nullptr) registry->yield(slot);
+    if (!process::forked()) give_back();  // in a child another thread of the parent may have held the registry's mutex
+    current_slot = {nullptr, nullptr, true};
   }
 };
 thread_local SlotOwner slot_owner;
@@ -71,21 +84,29 @@ class CallArray {
 }  // namespace
 
 Result<ThreadSlot*> Runtime::thread_slot() {
-  SlotOwner& owner = slot_owner;
-  if (owner.registry.get() == threads_.get()) [[likely]]
-    return owner.slot;
-  // The default streams mean those of the current context: a thread without one gets the first device's, as with the CUDA runtime.
-  CUcontext current = nullptr;
-  VMEM_TRY(driver_->check((*driver_)->cuCtxGetCurrent(&current), "cuCtxGetCurrent"));
-  if (current == nullptr) {
-    VMEM_TRY(driver_->check((*driver_)->cuCtxSetCurrent(devices_.front()->context), "cuCtxSetCurrent"));
-  }
+  if (current_slot.registry == threads_.get()) [[likely]]
+    return current_slot.slot;
+  if (current_slot.ended) return fail(VMEM_ERROR_UNSUPPORTED, "this thread is ending and can hold nothing any more");
+  VMEM_TRY(ensure_context());
   ThreadSlot* slot = threads_->claim();
   if (slot == nullptr) return fail(VMEM_ERROR_UNSUPPORTED, "too many threads use vmem at once (4096)");
-  if (owner.slot != nullptr) owner.registry->yield(owner.slot);
-  owner.registry = threads_;
-  owner.slot = slot;
+  slot_owner.give_back();
+  slot_owner.registry = threads_;
+  current_slot = {threads_.get(), slot, false};
   return slot;
+}
+
+// The calling thread's slot, null if it never had one or is ending.
+const ThreadSlot* Runtime::known_slot() const {
+  return current_slot.registry == threads_.get() ? current_slot.slot : nullptr;
+}
+
+// The default streams mean those of the current context: a thread without one gets the first device's, as with the CUDA runtime.
+Status Runtime::ensure_context() const {
+  CUcontext current = nullptr;
+  VMEM_TRY(driver_->check((*driver_)->cuCtxGetCurrent(&current), "cuCtxGetCurrent"));
+  if (current != nullptr) return {};
+  return driver_->check((*driver_)->cuCtxSetCurrent(devices_.front()->context), "cuCtxSetCurrent");
 }
 
 Runtime::Reach Runtime::reach(const Located& located, Access access) {
@@ -104,14 +125,24 @@ Runtime::Reach Runtime::reach(const Located& located, Access access) {
   return worst;
 }
 
+Status Runtime::check_device(const StreamRecord& record) {
+  if (record.device >= 0) [[likely]]
+    return {};
+  return fail(
+      VMEM_ERROR_UNSUPPORTED,
+      fmt::format("stream {} belongs to a device or context that vmem does not use; it uses the primary contexts "
+                  "of the devices that the option devices names",
+                  static_cast<void*>(record.handle.load())));
+}
+
 Status Runtime::check_stream(const StreamRecord& record, CUstream stream) const {
-  if (record.device < 0) {
-    return fail(VMEM_ERROR_UNSUPPORTED,
-                fmt::format("stream {} belongs to a device or context that vmem does not use; see the option devices",
-                            static_cast<void*>(stream)));
-  }
+  VMEM_TRY(check_device(record));
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult asked = (*driver_)->cuStreamIsCapturing(stream, &status);
+  CUresult asked = (*driver_)->cuStreamIsCapturing(stream, &status);
+  if (asked == CUDA_ERROR_INVALID_CONTEXT) {
+    VMEM_TRY(ensure_context());
+    asked = (*driver_)->cuStreamIsCapturing(stream, &status);
+  }
   if (asked == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE) [[likely]]
     return {};
   if (asked == CUDA_SUCCESS || asked == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) {

@@ -1,6 +1,5 @@
 // The C interface: one runtime a process, every failure turned into a status and a message, no exception let out.
 #include <fmt/format.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <exception>
@@ -11,6 +10,7 @@
 
 #include "base/last_error.hpp"
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "runtime/runtime.hpp"
 
 namespace {
@@ -22,11 +22,9 @@ using vmem::runtime::Runtime;
 
 std::mutex life_mutex;  // vmem_init and vmem_shutdown
 std::atomic<Runtime*> live{nullptr};
-std::atomic<bool> forked{false};
 
-void mark_child() {
-  if (live.load(std::memory_order_relaxed) != nullptr) forked.store(true, std::memory_order_relaxed);
-}
+// In the child of a process that had initialised vmem; one that had not, or no longer, can start afresh.
+bool forked() { return vmem::process::forked() && live.load(std::memory_order_relaxed) != nullptr; }
 
 template <class Call>
 vmem_status guarded(Call&& call) noexcept {
@@ -46,15 +44,17 @@ vmem_status guarded(Call&& call) noexcept {
 template <class Call>
 vmem_status with_runtime(Call&& call) noexcept {
   Runtime* runtime = live.load(std::memory_order_acquire);
-  if (runtime != nullptr && !forked.load(std::memory_order_relaxed)) [[likely]] {
+  if (runtime != nullptr && !vmem::process::forked()) [[likely]] {
     return guarded([&] {
       Status result = call(*runtime);
-      if (!result && result.error().status == VMEM_ERROR_DEVICE_LOST) [[unlikely]]
-        runtime->report_loss(result.error());
+      // Other threads hear of a loss, too; where it is only the calling thread's context that is wrong, nothing is lost.
+      if (!result && result.error().status == VMEM_ERROR_DEVICE_LOST && !runtime->report_loss(result.error()))
+          [[unlikely]]
+        result.error().status = VMEM_ERROR_DRIVER;
       return result;
     });
   }
-  if (forked.load(std::memory_order_relaxed)) {
+  if (forked()) {
     return vmem::last_error::record(
         {VMEM_ERROR_FORKED, 0,
          "this process was forked from one that uses vmem; GPU memory does not survive fork: start "
@@ -67,7 +67,7 @@ Status null_argument(const char* name) { return fail(VMEM_ERROR_INVALID_VALUE, f
 
 Status start(const vmem_option* options, size_t count) {
   const std::lock_guard lock(life_mutex);
-  if (forked.load()) return fail(VMEM_ERROR_FORKED, "this process was forked from one that uses vmem");
+  if (forked()) return fail(VMEM_ERROR_FORKED, "this process was forked from one that uses vmem");
   if (live.load() != nullptr) return fail(VMEM_ERROR_ALREADY_INITIALIZED, "vmem is initialised already");
   if (options == nullptr && count != 0) return null_argument("options");
   std::vector<std::pair<std::string, std::string>> given;
@@ -79,8 +79,7 @@ Status start(const vmem_option* options, size_t count) {
   VMEM_ASSIGN(const auto level, vmem::log::parse_level(resolved.log_level));
   vmem::log::set_level(level);
   VMEM_ASSIGN(auto runtime, Runtime::create(resolved));
-  static const int registered = pthread_atfork(nullptr, nullptr, mark_child);
-  if (registered != 0) return fail(VMEM_ERROR_INTERNAL, "pthread_atfork failed", registered);
+  if (!vmem::process::watch_forks()) return fail(VMEM_ERROR_INTERNAL, "pthread_atfork failed");
   live.store(runtime.release(), std::memory_order_release);
   return {};
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 
 #include "gpu/handles.hpp"
 
@@ -21,9 +22,11 @@ vmem_range whole(const void* pointer, std::size_t bytes, std::uint32_t access) {
 class PieceHold {
  public:
   PieceHold(Runtime& runtime, CUstream stream) : runtime_(runtime), stream_(stream) {}
-  Status acquire(vmem_range range) {
-    VMEM_TRY(runtime_.acquire({&range, 1}, stream_));
-    ranges_[count_++] = range;
+  // All in one call: ranges on one page may want different access.
+  Status acquire(std::initializer_list<vmem_range> ranges) {
+    std::ranges::copy(ranges, ranges_);
+    VMEM_TRY(runtime_.acquire({ranges_, ranges.size()}, stream_));
+    count_ = ranges.size();
     return {};
   }
   Status release() { return runtime_.release({ranges_, std::exchange(count_, 0)}, stream_); }
@@ -56,6 +59,7 @@ Status Runtime::copy(void* to, const void* from, std::size_t bytes, vmem_stream 
   const auto to_address = reinterpret_cast<std::uintptr_t>(to);
   const auto from_address = reinterpret_cast<std::uintptr_t>(from);
   if (bytes == 0) return {};
+  VMEM_TRY(ensure_context());
   // Both ends first, so that a bad range copies nothing.
   if (space_->contains(to_address)) VMEM_TRY(locate(to, bytes));
   if (space_->contains(from_address)) VMEM_TRY(locate(from, bytes));
@@ -77,9 +81,14 @@ Status Runtime::copy(void* to, const void* from, std::size_t bytes, vmem_stream 
 
 Status Runtime::copy_piece(void* to, const void* from, std::size_t bytes, CUstream stream) {
   PieceHold hold(*this, stream);
-  if (space_->contains(reinterpret_cast<std::uintptr_t>(from))) VMEM_TRY(hold.acquire(whole(from, bytes, VMEM_READ)));
-  if (space_->contains(reinterpret_cast<std::uintptr_t>(to))) {
-    VMEM_TRY(hold.acquire(whole(to, bytes, VMEM_WRITE | VMEM_DISCARD)));
+  const vmem_range reads = whole(from, bytes, VMEM_READ);
+  const vmem_range writes = whole(to, bytes, VMEM_WRITE | VMEM_DISCARD);
+  const bool from_here = space_->contains(reinterpret_cast<std::uintptr_t>(from));
+  const bool to_here = space_->contains(reinterpret_cast<std::uintptr_t>(to));
+  if (from_here && to_here) {
+    VMEM_TRY(hold.acquire({reads, writes}));
+  } else if (from_here || to_here) {
+    VMEM_TRY(hold.acquire({from_here ? reads : writes}));
   }
   const auto destination = reinterpret_cast<CUdeviceptr>(to);
   const auto source = reinterpret_cast<CUdeviceptr>(from);
@@ -89,12 +98,13 @@ Status Runtime::copy_piece(void* to, const void* from, std::size_t bytes, CUstre
 
 Status Runtime::fill(void* pointer, int value, std::size_t bytes, vmem_stream stream) {
   if (bytes == 0) return {};
+  VMEM_TRY(ensure_context());
   VMEM_TRY(locate(pointer, bytes));
   auto* at = static_cast<std::byte*>(pointer);
   while (bytes > 0) {
     const std::size_t piece = piece_bytes(at, bytes);
     PieceHold hold(*this, stream);
-    VMEM_TRY(hold.acquire(whole(at, piece, VMEM_WRITE | VMEM_DISCARD)));
+    VMEM_TRY(hold.acquire({whole(at, piece, VMEM_WRITE | VMEM_DISCARD)}));
     VMEM_TRY(fill_piece(reinterpret_cast<CUdeviceptr>(at), static_cast<unsigned char>(value), piece, stream));
     VMEM_TRY(hold.release());
     at += piece;

@@ -23,18 +23,6 @@ std::uint64_t now_us() {
   return std::uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(since).count());
 }
 
-// The mover takes a request that ends with DEVICE_LOST for the loss itself.
-class LossReport final : public migration::Request {
- public:
-  explicit LossReport(Error error) : error_(std::move(error)) {}
-
- protected:
-  std::optional<Status> advance(migration::Mover&) override { return std::unexpected(error_); }
-
- private:
-  const Error error_;
-};
-
 std::uint64_t whole_granules(std::uint64_t bytes) { return bytes / kGranuleBytes * kGranuleBytes; }
 
 }  // namespace
@@ -140,8 +128,14 @@ Status Runtime::open_device(int ordinal) {
 Status Runtime::reserve_space() {
   const auto& driver = *driver_;
   const std::uint64_t align = std::uint64_t{256} << 20;
-  VMEM_TRY(driver.check(driver->cuMemAddressReserve(&reserved_, options_.space_bytes, align, options_.base, 0),
-                        "cuMemAddressReserve"));
+  const CUresult result = driver->cuMemAddressReserve(&reserved_, options_.space_bytes, align, options_.base, 0);
+  if (auto reserved = driver.check(result, "cuMemAddressReserve"); !reserved) {
+    if (reserved.error().status == VMEM_ERROR_DEVICE_LOST) return reserved;
+    return fail(VMEM_ERROR_ADDRESS_SPACE,
+                fmt::format("cannot reserve {} of addresses: {}; lower --space, or choose another --base",
+                            format_bytes(options_.space_bytes), reserved.error().message),
+                result);
+  }
   reserved_bytes_ = options_.space_bytes;
   if (reserved_ != options_.base) {
     VMEM_LOG_INFO("the address space is at {:#x}, not at {:#x}: something else is there", reserved_, options_.base);
@@ -269,10 +263,7 @@ void Runtime::wake_mover() {
 }
 
 Status Runtime::shut_down() {
-  if (threads_->any_hold())
-    return fail(VMEM_ERROR_IN_USE, "ranges are still acquired; release them before vmem_shutdown");
-  small_.reset();  // its slabs are regions like others
-  migration::EndAllRequest end;
+  migration::EndAllRequest end;  // the suballocator's slabs are regions like others
   auto ended = mover_->call(end);
   if (!ended && ended.error().status == VMEM_ERROR_DEVICE_LOST) return {};
   return ended;
@@ -343,11 +334,21 @@ Result<void*> Runtime::allocate(std::size_t bytes, int device, vmem_stream strea
     VMEM_ASSIGN(const std::uintptr_t block, small_->allocate(index, bytes, stream));
     return reinterpret_cast<void*>(block);
   }
+  auto region = allocate_region(bytes, index, false);
+  // What the suballocator keeps for later may be what is missing.
+  if (!region && region.error().status == VMEM_ERROR_OUT_OF_MEMORY && small_->trim())
+    region = allocate_region(bytes, index, false);
+  if (!region) return std::unexpected(std::move(region).error());
+  return reinterpret_cast<void*>(space_->address_of((*region)->first.index));
+}
+
+Result<pagetable::Region*> Runtime::allocate_region(std::size_t bytes, int device, bool shared) {
   migration::AllocateRequest request;
   request.bytes = bytes;
-  request.device = index;
+  request.device = device;
+  request.shared = shared;
   VMEM_TRY(mover_->call(request));
-  return reinterpret_cast<void*>(space_->address_of(request.region->first.index));
+  return request.region;
 }
 
 Status Runtime::free(void* pointer, vmem_stream stream) {
@@ -363,34 +364,32 @@ Status Runtime::free(void* pointer, vmem_stream stream) {
         VMEM_ERROR_INVALID_POINTER,
         fmt::format("{:#x} is inside the allocation at {:#x}; free takes the address that malloc gave", address, base));
   }
-  return free_region(*region, stream);
+  return free_region(*region, space_->granule_at(address), stream);
 }
 
 // Of small allocations only the calling thread's own holds are known one by one: the mover sees pages.
 Status Runtime::refuse_held_block(std::uintptr_t base) {
-  VMEM_ASSIGN(pagetable::ThreadSlot* const slot, thread_slot());
-  if (slot->held() == 0) return {};
+  const pagetable::ThreadSlot* const slot = known_slot();
+  if (slot == nullptr || slot->held() == 0) return {};
   const auto block = small_->find(base);
   if (!block || block->base != base || !slot->holds_within(base, block->bytes)) return {};
   return fail(VMEM_ERROR_IN_USE, fmt::format("the allocation at {:#x} is still acquired; release it first", base));
 }
 
-Status Runtime::free_region(pagetable::Region& region, vmem_stream stream) {
+Status Runtime::free_region(pagetable::Region& region, std::uint32_t first_granule, vmem_stream stream) {
   VMEM_ASSIGN(migration::StreamRecord* const record, streams_->find(stream));
+  VMEM_TRY(check_device(*record));
   migration::FreeRequest request;
   request.region = &region;
+  request.first_granule = first_granule;
   request.last = record->open_stamp();
   VMEM_TRY(streams_->close_epoch(*record));
   return mover_->call(request);
 }
 
 Result<std::uintptr_t> Runtime::allocate_slabs(int device, std::size_t bytes) {
-  migration::AllocateRequest request;
-  request.bytes = bytes;
-  request.device = device;
-  request.shared = true;
-  VMEM_TRY(mover_->call(request));
-  return space_->address_of(request.region->first.index);
+  VMEM_ASSIGN(const pagetable::Region* const region, allocate_region(bytes, device, true));
+  return space_->address_of(region->first.index);
 }
 
 Status Runtime::free_slabs(std::uintptr_t address) {
@@ -398,6 +397,7 @@ Status Runtime::free_slabs(std::uintptr_t address) {
   // The blocks' own marks are complete, so no stream is waited for.
   migration::FreeRequest request;
   request.region = region;
+  request.first_granule = space_->granule_at(address);
   return mover_->call(request);
 }
 
@@ -410,6 +410,7 @@ std::uintptr_t Runtime::context() noexcept {
 Result<std::uint64_t> Runtime::mark(const StreamId& stream) {
   VMEM_ASSIGN(migration::StreamRecord* const record,
               streams_->find(stream.handle, reinterpret_cast<CUcontext>(stream.context)));
+  VMEM_TRY(check_device(*record));
   const pagetable::Stamp stamp = record->open_stamp();
   VMEM_TRY(streams_->close_epoch(*record));
   return stamp.word();
@@ -476,9 +477,9 @@ Status Runtime::quiesce() {
   return mover_->call(request);
 }
 
-void Runtime::report_loss(const Error& error) {
-  LossReport report(error);
-  (void)mover_->call(report);  // answers with the loss
+bool Runtime::report_loss(const Error& error) {
+  migration::LossReport report(error);
+  return !mover_->call(report);
 }
 
 }  // namespace vmem::runtime

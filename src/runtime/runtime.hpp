@@ -43,8 +43,8 @@ class Runtime final : private SlabSource {
   Status query(const void* pointer, vmem_pointer_info& info);
   Status statistics(vmem_statistics& out);
   Status quiesce();
-  // A thread's own call found the device lost: from now on every thread hears so.
-  void report_loss(const Error& error);
+  // A thread's own call found the device lost. True if it is: from now on every thread hears so.
+  bool report_loss(const Error& error);
 
  private:
   struct Device {
@@ -81,6 +81,9 @@ class Runtime final : private SlabSource {
   Result<int> device_index(int ordinal) const;
   // acquire.cpp
   static Reach reach(const Located& located, pagetable::Access access);
+  const pagetable::ThreadSlot* known_slot() const;
+  Status ensure_context() const;
+  static Status check_device(const migration::StreamRecord& record);
   Status check_stream(const migration::StreamRecord& record, CUstream stream) const;
   Status acquire_published(std::span<const vmem_range> ranges, std::span<const Located> located, bool miss,
                            const migration::StreamRecord& record, CUstream stream);
@@ -102,7 +105,8 @@ class Runtime final : private SlabSource {
   Result<std::uint64_t> mark(const StreamId& stream) override;
   bool complete(std::uint64_t mark) override;
   Status refuse_held_block(std::uintptr_t base);
-  Status free_region(pagetable::Region& region, vmem_stream stream);
+  Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, bool shared);
+  Status free_region(pagetable::Region& region, std::uint32_t first_granule, vmem_stream stream);
 
   const Options options_;
   const std::shared_ptr<const gpu::Driver> driver_;

@@ -56,10 +56,6 @@ Result<std::uintptr_t> Suballocator::allocate(int device, std::size_t bytes, vme
   return block;
 }
 
-bool Suballocator::owns(std::uintptr_t address) const noexcept {
-  return impl_->central().map().placement(address).in_slab();
-}
-
 Status Suballocator::free(std::uintptr_t address, vmem_stream stream) {
   BlockMap& map = impl_->central().map();
   if (!map.placement(address).in_slab() || address % kUnitBytes != 0) [[unlikely]]

@@ -61,8 +61,6 @@ class Suballocator {
 
   // 256-byte aligned. `bytes` in 1..kLargestBytes. Errors: INVALID_VALUE; those of the source.
   Result<std::uintptr_t> allocate(int device, std::size_t bytes, vmem_stream stream);
-  // True if the address lies in a slab of this allocator (whether or not it is a live block). Lock-free.
-  bool owns(std::uintptr_t address) const noexcept;
   // Errors: INVALID_POINTER for foreign and interior addresses, blocks already free, addresses past a slab's last block: each
   // named. Of threads that free one block at the same time, one succeeds.
   Status free(std::uintptr_t address, vmem_stream stream);

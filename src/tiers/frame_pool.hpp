@@ -21,7 +21,6 @@ class FramePool {
     std::shared_ptr<const gpu::Driver> driver;
     CUmemLocation location;
     std::vector<CUmemLocation> accessors;  // who may read and write the window
-    CUcontext context = nullptr;
     std::uint64_t budget_bytes = 0;
     const char* name = "";  // in messages: "HBM of device 0"
   };

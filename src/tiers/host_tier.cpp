@@ -202,6 +202,12 @@ void HostTier::grow() {
     const bool made = make_one(lock, page_bytes);
     // However often it was asked meanwhile, one slot was wanted; who finds none asks again.
     const bool asked = asked_.erase(page_bytes) != 0;
+    if (growth_error_ && !asked) {
+      // Nobody waits for it: said once, and growth ahead goes on when the mover says again what it expects.
+      VMEM_LOG_WARN("cannot make host memory ahead: {}", growth_error_->message);
+      growth_error_.reset();
+      expected_.clear();
+    }
     if (asked || !made) {
       lock.unlock();
       config_.on_ready();

@@ -139,7 +139,8 @@ TEST_F(CpuAccess, ThePageOfSmallAllocationsIsWrittenBesideItsOtherUsers) {
   OpenPageRequest look;
   look.run = open.run;
   ASSERT_TRUE(ask(look));
-  EXPECT_EQ(look.host != nullptr ? std::uint8_t(look.host[0]) : *reinterpret_cast<unsigned char*>(look.device_window), 9);
+  EXPECT_EQ(look.host != nullptr ? std::uint8_t(look.host[0]) : *reinterpret_cast<unsigned char*>(look.device_window),
+            9);
   ClosePageRequest close;
   close.run = look.run;
   ASSERT_TRUE(ask(close));

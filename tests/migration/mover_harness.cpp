@@ -178,6 +178,7 @@ Region& MoverTest::allocate(std::uint32_t pages, int device, bool shared) {
 Status MoverTest::free(Region& region, Actor* last_user) {
   FreeRequest request;
   request.region = &region;
+  request.first_granule = region.first.index;
   if (last_user != nullptr) {
     request.last = last_user->record->open_stamp();
     VMEM_TRY(streams->close_epoch(*last_user->record));

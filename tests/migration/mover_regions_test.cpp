@@ -79,6 +79,7 @@ TEST_F(Regions, WorkReleasedWhileItsRegionIsBeingFreedIsSeen) {
   };
   FreeRequest free_it;
   free_it.region = &region;
+  free_it.first_granule = region.first.index;
   mover->post(before);
   mover->post(free_it);
   steps();
@@ -184,6 +185,17 @@ TEST_F(Regions, ASecondFreeIsRefused) {
   ASSERT_TRUE(free(region, &a));
   EXPECT_EQ(free(region, &a).error().status, VMEM_ERROR_INVALID_POINTER);
   kernel.open();
+}
+
+// Two threads free one allocation, and between them a third gets its record for another.
+TEST_F(Regions, AFreeOfWhatWasThereBeforeIsRefused) {
+  start();
+  Region& region = allocate(1);
+  FreeRequest late;
+  late.region = &region;
+  late.first_granule = region.first.index + 1;
+  EXPECT_EQ(ask(late).error().status, VMEM_ERROR_INVALID_POINTER);
+  EXPECT_EQ(region.state.load(), RegionState::live);
 }
 
 TEST_F(Regions, RequestsThatNameAFreedRegionAreRefused) {

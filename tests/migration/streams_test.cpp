@@ -132,6 +132,48 @@ TEST_F(Streams, APerThreadStreamIsItsThreadsAlone) {
   EXPECT_EQ(other->open_stamp(), open);
 }
 
+TEST_F(Streams, AClosedStreamIsNotTouchedAgain) {
+  Actor& a = actor();
+  const Stamp open_when_closed = a.record->open_stamp();
+  ASSERT_TRUE(streams->close_stream(a.stream));
+  const Stamp after = a.record->open_stamp();  // a use that came too late
+  const std::uint64_t asked = faults->calls("cuStreamIsCapturing"), recorded = faults->calls("cuEventRecord");
+  EXPECT_TRUE(*streams->cover(open_when_closed)) << "by the event of the close";
+  EXPECT_FALSE(*streams->cover(after));
+  EXPECT_TRUE(streams->close_stream(a.stream)) << "nobody knows it any more";
+  EXPECT_EQ(faults->calls("cuStreamIsCapturing"), asked);
+  EXPECT_EQ(faults->calls("cuEventRecord"), recorded);
+}
+
+TEST_F(Streams, StreamsThatCameAndWentLeaveOneRecordBehind) {
+  std::set<StreamRecord*> records;
+  for (int i = 0; i < 100; ++i) {
+    CUstream stream = make();
+    StreamRecord* const record = *streams->find(stream);
+    records.insert(record);
+    ASSERT_TRUE(streams->close_epoch(*record));
+    if (i % 2 == 0) {
+      EXPECT_EQ((*driver)->cuStreamSynchronize(stream), CUDA_SUCCESS);
+      poll();  // before the close, which then has nothing to wait for
+    }
+    ASSERT_TRUE(streams->close_stream(stream));
+    EXPECT_TRUE(streams->backlog()) << "or nobody would look";
+    EXPECT_EQ((*driver)->cuStreamSynchronize(stream), CUDA_SUCCESS);
+    EXPECT_EQ((*driver)->cuStreamDestroy(stream), CUDA_SUCCESS);
+    poll();
+  }
+  EXPECT_EQ(records.size(), 1u);
+}
+
+TEST_F(Streams, AUseOnACapturingStreamIsNoFailure) {
+  Actor& a = actor();
+  ASSERT_EQ((*driver)->cuStreamBeginCapture(a.stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  for (std::uint32_t i = 0; i < 2 * StreamTable::kUsesPerEpoch; ++i) EXPECT_TRUE(streams->count_use(*a.record));
+  CUgraph graph = nullptr;
+  ASSERT_EQ((*driver)->cuStreamEndCapture(a.stream, &graph), CUDA_SUCCESS);
+  (void)(*driver)->cuGraphDestroy(graph);
+}
+
 TEST_F(Streams, ThreadsThatCameAndWentLeaveOneRecordBehind) {
   std::set<StreamRecord*> records;
   for (int i = 0; i < 100; ++i) {

@@ -106,6 +106,23 @@ TEST_F(BadHold, WriteToAHeldPageIsRefused) {
   EXPECT_OK(vmem_free(memory, nullptr));
 }
 
+class ProtectedHold : public RuntimeTest {
+ protected:
+  ProtectedHold() : RuntimeTest({{"protect", "on"}, {"acquire_wait", "1ms"}}) {}
+};
+
+TEST_F(ProtectedHold, ACopyWithinOnePageHoldsNothingAgainstItself) {
+  auto* memory = static_cast<std::byte*>(allocate(2 * kMiB));
+  ASSERT_OK(vmem_memset(memory, 7, 100, nullptr));
+  ASSERT_OK(vmem_quiesce());
+  ASSERT_OK(vmem_advise(memory, 100, VMEM_ADVISE_EVICT));
+  EXPECT_OK(vmem_memcpy(memory + kMiB, memory, 100, nullptr));
+  std::byte found{};
+  EXPECT_OK(vmem_read(&found, memory + kMiB + 99, 1));
+  EXPECT_EQ(found, std::byte{7});
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
 TEST_F(BadHold, WriteToASmallAllocationIsRefusedOnlyWhileItIsHeldItself) {
   auto* memory = static_cast<std::byte*>(allocate(3000));
   auto* neighbour = static_cast<std::byte*>(allocate(3000));
@@ -129,6 +146,7 @@ TEST_F(BadHold, ShutdownIsRefusedWhileRangesAreHeldAndPossibleAfterwards) {
   ASSERT_OK(acquire(range));
   EXPECT_REFUSED(vmem_shutdown(), VMEM_ERROR_IN_USE, {"release", "vmem_shutdown"});
   EXPECT_OK(vmem_memset(memory, 1, 100, nullptr)) << "a refused shutdown leaves the runtime as it was";
+  EXPECT_OK(vmem_free(allocate(3000), nullptr));
   EXPECT_OK(release(range));
   EXPECT_OK(vmem_free(memory, nullptr));
 }

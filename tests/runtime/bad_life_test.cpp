@@ -175,6 +175,38 @@ INSTANTIATE_TEST_SUITE_P(
                  "devices=1,hbm=128MiB,host_vmm=0"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
+// Destructors of thread-local variables may run after vmem's own of the thread.
+struct LateCaller {
+  void* small = nullptr;
+  void* large = nullptr;
+  ~LateCaller() {
+    if (small == nullptr) return;
+    EXPECT_REFUSED(acquire(range_of(large, 10)), VMEM_ERROR_UNSUPPORTED, {"ending"});
+    EXPECT_REFUSED(vmem_memset(large, 1, 10, nullptr), VMEM_ERROR_UNSUPPORTED, {"ending"});
+    EXPECT_OK(vmem_free(small, nullptr));
+    EXPECT_OK(vmem_free(large, nullptr));
+  }
+};
+thread_local LateCaller late_caller;
+
+TEST_F(BadLife, AnEndingThreadCanFreeAndHoldsNothing) {
+  ASSERT_OK(start_vmem({}));
+  for (int i = 0; i < 3; ++i) {
+    std::thread([] {
+      late_caller.small = nullptr;  // built before anything of vmem's
+      ASSERT_OK(vmem_malloc(&late_caller.small, 3000, 0, nullptr));
+      ASSERT_OK(vmem_malloc(&late_caller.large, 4 * kMiB, 0, nullptr));
+      for (void* memory : {late_caller.small, late_caller.large}) {
+        ASSERT_OK(acquire(range_of(memory, 10), CU_STREAM_PER_THREAD));
+        ASSERT_OK(release(range_of(memory, 10), CU_STREAM_PER_THREAD));
+      }
+    }).join();
+  }
+  ASSERT_OK(vmem_quiesce());
+  EXPECT_EQ(statistics().allocated_bytes, 0u);
+  EXPECT_OK(vmem_shutdown());
+}
+
 TEST_F(BadLife, OptionsThatAreNullAreRefused) {
   EXPECT_REFUSED(vmem_init(nullptr, 1), VMEM_ERROR_INVALID_VALUE, {"options", "NULL"});
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <thread>
 
 #include "runtime/runtime_fixture.hpp"
 
@@ -143,6 +144,41 @@ TEST_F(LostDevice, ASickContextIsReportedAndARestartWorks) {
   expect_new_beginning();
 }
 
+TEST_F(LostDevice, TheEndIsPossibleWhileRangesAreHeld) {
+  void* memory = allocate(20 * kMiB);
+  ASSERT_OK(acquire(range_of(memory, 10)));
+  give_up_bystander();
+  make_context_sick();
+  EXPECT_REFUSED(vmem_memset(memory, 1, 20 * kMiB, nullptr), VMEM_ERROR_DEVICE_LOST);
+  EXPECT_OK(vmem_shutdown());
+  ASSERT_EQ(gpu->cu().cuDevicePrimaryCtxReset(0), CUDA_SUCCESS);
+  expect_new_beginning();
+}
+
+// What one thread did to its own context is no loss for the others.
+TEST_F(LostDevice, AThreadWithoutAContextLosesNothing) {
+  void* memory = allocate(4 * kMiB);
+  const gpu::DriverTable& cu = gpu->cu();
+  std::thread([&] {
+    std::byte from[16]{}, to[16]{};
+    EXPECT_OK(vmem_memcpy(to, from, sizeof to, nullptr)) << "no vmem memory, and no context yet";
+  }).join();
+  std::thread([&] {
+    const vmem_range range = range_of(memory, 10);
+    EXPECT_OK(acquire(range));
+    EXPECT_OK(release(range));
+    EXPECT_EQ(cu.cuCtxSetCurrent(nullptr), CUDA_SUCCESS);
+    EXPECT_OK(acquire(range));
+    EXPECT_EQ(cu.cuCtxSetCurrent(nullptr), CUDA_SUCCESS);
+    EXPECT_OK(release(range));
+    EXPECT_EQ(cu.cuCtxSetCurrent(nullptr), CUDA_SUCCESS);
+    EXPECT_OK(vmem_memset(memory, 1, 10, nullptr));
+  }).join();
+  EXPECT_OK(vmem_quiesce());
+  EXPECT_OK(vmem_free(memory, nullptr));
+  expect_nothing_left();
+}
+
 class Capturing : public RuntimeTest {
  protected:
   Capturing() : RuntimeTest({{"acquire_wait", "1ms"}}) {}
@@ -197,10 +233,9 @@ TEST_F(Capturing, ReleasesOnAStreamThatIsNowCapturingDoNoHarm) {
   auto* memory = static_cast<std::byte*>(allocate(40 * kMiB));
   for (int i = 0; i < 40; ++i) ASSERT_OK(acquire(range_of(memory + std::size_t(i), 1), stream));
   begin(stream);
-  for (int i = 0; i < 20; ++i) (void)release(range_of(memory + std::size_t(i), 1), stream);
+  for (int i = 0; i < 20; ++i) EXPECT_OK(release(range_of(memory + std::size_t(i), 1), stream));
   end(stream);
-  // Whatever was refused can be released now.
-  for (int i = 0; i < 40; ++i) (void)release(range_of(memory + std::size_t(i), 1), stream);
+  for (int i = 20; i < 40; ++i) EXPECT_OK(release(range_of(memory + std::size_t(i), 1), stream));
   EXPECT_OK(vmem_quiesce());
   EXPECT_OK(vmem_stream_close(stream));
   EXPECT_OK(vmem_free(memory, nullptr));

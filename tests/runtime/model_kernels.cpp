@@ -62,13 +62,17 @@ void ModelWorker::add_shared_range(Held& held, const StreamUse& on) {
 
 bool ModelWorker::acquire(const Held& held, const StreamUse& on) {
   std::string ranges;
-  bool small = false;
   for (std::size_t i = 0; i < held.ranges.size(); ++i) {
     ranges += fmt::format(" {}+{}:{}", held.ranges[i].ptr, held.ranges[i].bytes, held.ranges[i].access);
-    small = small || held.of[i]->small();
   }
   note(fmt::format("acquire{} on {}", ranges, words(on)));
-  return served(vmem_acquire(held.ranges.data(), held.ranges.size(), on.stream), small);
+  // Whether it succeeds or not.
+  for (const vmem_range& range : held.ranges) {
+    if ((range.access & VMEM_DISCARD) == 0) continue;
+    ModelAllocation* const mine = own(range);
+    mine->shadow.forget(std::size_t(static_cast<std::byte*>(range.ptr) - mine->base), range.bytes);
+  }
+  return served(vmem_acquire(held.ranges.data(), held.ranges.size(), on.stream));
 }
 
 ModelAllocation* ModelWorker::own(const vmem_range& range) {

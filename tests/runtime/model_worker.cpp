@@ -87,10 +87,8 @@ bool ModelWorker::ok(vmem_status status, std::initializer_list<vmem_status> allo
   return false;
 }
 
-// Pages of small allocations are never served in place, so others' holds can be in their way. With protect, a page that is still
-// being read does not become writable.
-bool ModelWorker::served(vmem_status status, bool small) {
-  if (status == VMEM_ERROR_OUT_OF_MEMORY && small) return ok(status, {VMEM_ERROR_OUT_OF_MEMORY});
+// With protect, a page that is still being read does not become writable.
+bool ModelWorker::served(vmem_status status) {
   if (status == VMEM_ERROR_IN_USE && plan_.protect) return ok(status, {VMEM_ERROR_IN_USE});
   return ok(status);
 }
@@ -170,7 +168,7 @@ void ModelWorker::fill() {
   use(*allocation, on);
   // A failed memset of several pieces has done some of them.
   allocation->shadow.forget(piece.offset, piece.bytes);
-  if (!served(vmem_memset(allocation->base + piece.offset, value, piece.bytes, on.stream), allocation->small())) return;
+  if (!served(vmem_memset(allocation->base + piece.offset, value, piece.bytes, on.stream))) return;
   allocation->shadow.fill(piece.offset, piece.bytes, std::byte(value));
 }
 
@@ -187,9 +185,8 @@ void ModelWorker::copy() {
                    words(on)));
   use(*to, on);
   use(*from, on);
-  const bool small = to->small() || from->small();
   to->shadow.forget(offset, bytes);
-  if (!served(vmem_memcpy(to->base + offset, from->base + source.offset, bytes, on.stream), small)) return;
+  if (!served(vmem_memcpy(to->base + offset, from->base + source.offset, bytes, on.stream))) return;
   to->shadow.copy(offset, from->shadow, source.offset, bytes);
 }
 
@@ -207,10 +204,10 @@ void ModelWorker::copy_host() {
   if (!out) {
     allocation->shadow.forget(piece.offset, piece.bytes);
     const vmem_status status = vmem_memcpy(device, host.data(), piece.bytes, on.stream);
-    if (served(status, allocation->small())) allocation->shadow.write(piece.offset, host);
+    if (served(status)) allocation->shadow.write(piece.offset, host);
     return;
   }
-  if (!served(vmem_memcpy(host.data(), device, piece.bytes, on.stream), allocation->small())) return;
+  if (!served(vmem_memcpy(host.data(), device, piece.bytes, on.stream))) return;
   for (const Piece& part : allocation->shadow.defined(piece.offset, piece.bytes)) {
     const std::byte* found = host.data() + (part.offset - piece.offset);
     const std::byte* expected = allocation->shadow.at(part.offset);

@@ -111,7 +111,7 @@ class ModelWorker {
   // True for VMEM_OK; a status that is not among `allowed` is a failure of the test.
   bool ok(vmem_status status, std::initializer_list<vmem_status> allowed = {});
   // The same for what makes pages usable.
-  bool served(vmem_status status, bool small);
+  bool served(vmem_status status);
   void note(std::string what);
 
   const ModelPlan& plan_;

@@ -150,6 +150,7 @@ TEST_P(NthFailure, OfAnyCallIsRefusedOrSurvivedAndLeavesNothing) {
   const Calls calls = run_failing("", 0);
   ASSERT_FALSE(HasFailure()) << "without a failure";
   for (const auto& [function, count] : calls) {
+    if (function == "cuMemRelease") continue;  // what it did not take stays in the driver: TeardownFailure
     const std::uint64_t last = function == "cuEventQuery" ? std::min(count, kPolls) : count;
     for (std::uint64_t n = 1; n <= last; n += 1 + last / kEach) {
       SCOPED_TRACE(function + " fails at call " + std::to_string(n) + " of " + std::to_string(count));

@@ -1,4 +1,8 @@
 // Initialisation, contexts, and the state of calling threads.
+#include <deque>
+#include <mutex>
+#include <utility>
+
 #include "gpu/emu/api_entry.hpp"
 
 namespace vmem::emu {
@@ -53,8 +57,28 @@ ThreadState::~ThreadState() {
 }
 
 ThreadState& this_thread() {
-  static thread_local ThreadState state;
-  return state;
+  // Trivial, so that destructors of other thread-local variables can still call the driver.
+  static constinit thread_local ThreadState* state = nullptr;
+  static constinit thread_local bool ended = false;
+  struct Owner {
+    ~Owner() {
+      delete std::exchange(state, nullptr);
+      ended = true;
+    }
+  };
+  if (state) return *state;
+  if (ended) {
+    // Nobody will tell when the thread makes its last call.
+    static std::mutex mutex;
+    static auto* const kept = new std::deque<ThreadState>;
+    const std::lock_guard lock(mutex);
+    state = &kept->emplace_back();
+    return *state;
+  }
+  static thread_local Owner owner;
+  (void)&owner;
+  state = new ThreadState;
+  return *state;
 }
 
 void mark_forked_child() { in_forked_child.store(true, std::memory_order_relaxed); }

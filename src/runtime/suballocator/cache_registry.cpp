@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/process.hpp"
+
 namespace vmem::runtime {
 
 thread_local CacheRegistry::Bindings CacheRegistry::bindings_;
@@ -25,6 +27,7 @@ CacheRegistry::~CacheRegistry() {
 
 CacheRegistry::Bindings::~Bindings() {
   current_ = {0, nullptr, true};
+  if (process::forked()) return;  // the memory is the parent's, and another thread of it may have held the mutexes
   for (const Binding& binding : all) {
     const std::lock_guard lock(binding.link->mutex);
     if (binding.link->registry != nullptr) binding.link->registry->detach(*binding.cache);

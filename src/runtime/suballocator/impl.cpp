@@ -77,6 +77,8 @@ Shelf& Suballocator::Impl::shelf_for(ThreadCache& cache, int device, const Strea
 
 void Suballocator::Impl::make_room(ThreadCache& cache, Shelf& shelf, std::uint32_t size_class) {
   std::array<std::uintptr_t, kMostBin> older;
+  // Whoever ends the stream finds the blocks here or, marked, in the depot.
+  const std::lock_guard lock(cache.mutex);
   const std::uint32_t before = shelf.count(size_class);
   const std::size_t count = shelf.pop_older_half(size_class, older);
   cache.cached_bytes -= std::int64_t{before - shelf.count(size_class)} * kSizeClasses[size_class].block_bytes;
@@ -104,6 +106,7 @@ void Suballocator::Impl::put(const Shelf& shelf, const ThreadCache& cache, const
 }
 
 void Suballocator::Impl::drain(ThreadCache& cache, Shelf& shelf) {
+  const std::lock_guard lock(cache.mutex);  // as in make_room
   put(shelf, cache, take_all(shelf));
   for (std::uint32_t size_class = 0; size_class < kClasses; ++size_class) {
     cache.cached_bytes -= std::int64_t{shelf.count(size_class)} * kSizeClasses[size_class].block_bytes;
