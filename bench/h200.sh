@@ -37,6 +37,7 @@ measure matmul 90 matmul --ratio 3
 measure hit 60 hit
 measure lookup 30 lookup
 measure alloc 30 alloc
+measure driver 60 driver
 measure block 60 block --ratio 4
 
 input=${2:-}
