@@ -1,6 +1,8 @@
 // hit: acquire and release of ranges that are in HBM already, without any GPU work between: what the runtime adds to a launch
 // when there is nothing to move. One thread's latency, and the rate of eight threads on streams of their own.
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <time.h>
 
 #include <array>
 #include <atomic>
@@ -100,6 +102,35 @@ Result<double> time_threads(const Gpu& gpu, const std::vector<vmem_range>& range
   return total;
 }
 
+// What else ran meanwhile: the process's other threads, and whatever took the measuring thread's core.
+class CpuUse {
+ public:
+  void add_to(nlohmann::json& details) const {
+    const Snapshot now;
+    details["other_threads_cpu_seconds"] = (now.process - start_.process) - (now.thread - start_.thread);
+    details["preemptions"] = now.preemptions - start_.preemptions;
+  }
+
+ private:
+  struct Snapshot {
+    Snapshot() {
+      rusage usage{};
+      (void)getrusage(RUSAGE_THREAD, &usage);  // does not fail for the caller itself
+      preemptions = usage.ru_nivcsw;
+      thread = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+      process = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+    }
+    static double seconds_of(clockid_t clock) {
+      timespec now{};
+      (void)clock_gettime(clock, &now);
+      return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
+    }
+    double process = 0, thread = 0;
+    long preemptions = 0;
+  };
+  const Snapshot start_;
+};
+
 vmem_range whole(const Region& region) { return {region.at(0), region.bytes(), VMEM_READ, 0}; }
 
 struct Setting {
@@ -140,7 +171,9 @@ Status add_latency(const Setting& setting, std::string variant, const Region& re
   VMEM_TRY(acquire_release(range, setting.stream.get()));  // the pages come in
   VMEM_TRY(setting.stream.synchronize());
   VMEM_TRY(measure_hits(record, [&]() -> Status {
+    const CpuUse use;
     VMEM_ASSIGN(const Measured measured, time_pairs(setting.context.gpu, range, setting.stream.get()));
+    use.add_to(record.details);
     const Samples& samples = measured.achieved;
     record.limit_name = kFloorName;
     record.limit = measured.limit.median();

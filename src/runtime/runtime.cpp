@@ -264,9 +264,10 @@ void Runtime::wake_mover() {
 
 Status Runtime::shut_down() {
   migration::EndAllRequest end;  // the suballocator's slabs are regions like others
-  auto ended = mover_->call(end);
-  if (!ended && ended.error().status == VMEM_ERROR_DEVICE_LOST) return {};
-  return ended;
+  const auto ended = mover_->call(end);
+  if (!ended && ended.error().status != VMEM_ERROR_DEVICE_LOST) return ended;
+  ended_ = true;
+  return {};
 }
 
 // ---- addresses ----
@@ -393,6 +394,7 @@ Result<std::uintptr_t> Runtime::allocate_slabs(int device, std::size_t bytes) {
 }
 
 Status Runtime::free_slabs(std::uintptr_t address) {
+  if (ended_) return {};  // with all other regions
   VMEM_ASSIGN(pagetable::Region* const region, live_region(address));
   // The blocks' own marks are complete, so no stream is waited for.
   migration::FreeRequest request;

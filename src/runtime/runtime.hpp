@@ -120,6 +120,7 @@ class Runtime final : private SlabSource {
   std::mutex mover_life_;  // protects mover_ from its creation's and destruction's side, for the host tier's thread
   std::unique_ptr<migration::Mover> mover_;
   std::unique_ptr<Suballocator> small_;
+  bool ended_ = false;  // by shut_down; only the suballocator's end follows
 };
 
 }  // namespace vmem::runtime

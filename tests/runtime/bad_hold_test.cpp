@@ -146,7 +146,7 @@ TEST_F(BadHold, ShutdownIsRefusedWhileRangesAreHeldAndPossibleAfterwards) {
   ASSERT_OK(acquire(range));
   EXPECT_REFUSED(vmem_shutdown(), VMEM_ERROR_IN_USE, {"release", "vmem_shutdown"});
   EXPECT_OK(vmem_memset(memory, 1, 100, nullptr)) << "a refused shutdown leaves the runtime as it was";
-  EXPECT_OK(vmem_free(allocate(3000), nullptr));
+  EXPECT_OK(vmem_free(allocate(3000), nullptr)) << "for small allocations, too";
   EXPECT_OK(release(range));
   EXPECT_OK(vmem_free(memory, nullptr));
 }
