@@ -175,6 +175,16 @@ INSTANTIATE_TEST_SUITE_P(
                  "devices=1,hbm=128MiB,host_vmm=0"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
+TEST_F(BadLife, AnOrderlyEndSaysNothing) {
+  ASSERT_OK(start_vmem({}));
+  std::vector<void*> blocks(40);
+  for (void*& block : blocks) ASSERT_OK(vmem_malloc(&block, kMiB, 0, nullptr));
+  for (void* block : blocks) ASSERT_OK(vmem_free(block, nullptr));
+  ::testing::internal::CaptureStderr();
+  EXPECT_OK(vmem_shutdown());
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 // Destructors of thread-local variables may run after vmem's own of the thread.
 struct LateCaller {
   void* small = nullptr;
