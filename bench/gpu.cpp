@@ -67,13 +67,11 @@ Result<Stream> make_stream(const Gpu& gpu) {
 }
 
 Result<DeviceMemory> allocate_device(const Gpu& gpu, std::uint64_t bytes) {
-  CUdeviceptr address = 0;
-  if (auto status = gpu.check(gpu.table().cuMemAlloc(&address, bytes), "cuMemAlloc"); !status) {
-    status.error().message +=
+  auto memory = DeviceMemory::create(gpu.driver_ref(), bytes);
+  if (!memory)
+    memory.error().message +=
         fmt::format("; {} of device memory were asked for to measure the limit", format_bytes(bytes));
-    return std::unexpected(std::move(status).error());
-  }
-  return DeviceMemory(gpu.driver_ref(), address);
+  return memory;
 }
 
 Result<gpu::PinnedBuffer> allocate_pinned(const Gpu& gpu, std::uint64_t bytes) {

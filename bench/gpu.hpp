@@ -69,13 +69,7 @@ class Stream {
   gpu::Stream stream_;
 };
 
-// Plain device memory, beside the runtime's.
-class DeviceMemory : public gpu::Owned<DeviceMemory, CUdeviceptr> {
- public:
-  DeviceMemory() = default;
-  DeviceMemory(gpu::DriverRef driver, CUdeviceptr address) : Owned(std::move(driver), address) {}
-  static void give_back(const gpu::Driver& driver, CUdeviceptr address) noexcept { driver->cuMemFree(address); }
-};
+using gpu::DeviceMemory;
 
 Result<Stream> make_stream(const Gpu& gpu);
 Result<DeviceMemory> allocate_device(const Gpu& gpu, std::uint64_t bytes);

@@ -14,8 +14,8 @@
  *
  * Neither call waits for the GPU to finish; pages stay where they are until the work queued before the release is done.
  * Work outside acquire and release ends in an illegal-address error of the GPU once its page has moved. A write to a range
- * acquired for reading breaks the contract: it may be lost when the page leaves HBM; the option protect=on makes it an
- * illegal-address error at once. The CPU must not dereference these pointers: use vmem_read and vmem_write.
+ * acquired for reading breaks the contract: it is found when the page leaves HBM, kept, and warned of; the option protect=on
+ * makes it an illegal-address error at once. The CPU must not dereference these pointers: use vmem_read and vmem_write.
  *
  * Threads. Every function may be called from any thread, vmem_shutdown while no other call is running; a range is released
  * by the thread that acquired it. The handle 0 and CU_STREAM_LEGACY name the legacy default stream, CU_STREAM_PER_THREAD the
@@ -234,6 +234,7 @@ typedef struct vmem_statistics {
   uint64_t dropped_bytes;                         /* evicted without a copy, because the host copy was current */
   uint64_t prefetched_bytes, prefetched_used_bytes;
   uint64_t evictions, eviction_cancels, maps, unmaps, frames_created;
+  uint64_t stray_writes; /* pages written though acquired for reading: found when they left HBM, and kept */
 } vmem_statistics;
 /* Errors: INVALID_VALUE (NULL, or an unknown struct_bytes). */
 VMEM_API vmem_status vmem_stats(vmem_statistics* out);

@@ -61,8 +61,12 @@ FaultInjector::FaultInjector(std::shared_ptr<const Driver> inner) : inner_(std::
     in_force.store(this, std::memory_order_release);
   }
   decorated_ = Driver::over(wrap(inner_->table()), inner_->emulated(), inner_->path() + " (with fault injection)");
+  forget_counts();  // making the driver asks for its version
+}
+
+void FaultInjector::forget_counts() {
   const std::lock_guard lock(mutex_);
-  counts_.clear();  // making the driver asks for its version
+  counts_.clear();
   total_ = 0;
 }
 

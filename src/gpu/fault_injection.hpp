@@ -49,6 +49,7 @@ class FaultInjector {
   struct Access;  // for the table's functions
 
  private:
+  void forget_counts();
   struct Plan {
     std::string function;  // empty: any
     std::uint64_t remaining = 0;

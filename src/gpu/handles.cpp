@@ -112,6 +112,13 @@ Result<PinnedBuffer> PinnedBuffer::create(DriverRef driver, std::size_t bytes) {
 }
 void PinnedBuffer::give_back(const Driver& driver, HostRange handle) noexcept { driver->cuMemFreeHost(handle.data); }
 
+Result<DeviceMemory> DeviceMemory::create(DriverRef driver, std::size_t bytes) {
+  CUdeviceptr address = 0;
+  VMEM_TRY(driver->check((*driver)->cuMemAlloc(&address, bytes), "cuMemAlloc"));
+  return DeviceMemory(std::move(driver), address);
+}
+void DeviceMemory::give_back(const Driver& driver, CUdeviceptr handle) noexcept { driver->cuMemFree(handle); }
+
 Result<Module> Module::load(DriverRef driver, const void* image) {
   CUmodule module = nullptr;
   VMEM_TRY(driver->check((*driver)->cuModuleLoadData(&module, image), "cuModuleLoadData"));

@@ -167,6 +167,17 @@ class PinnedBuffer : public Owned<PinnedBuffer, HostRange> {
   using Owned::Owned;
 };
 
+// Plain memory of the current context's device.
+class DeviceMemory : public Owned<DeviceMemory, CUdeviceptr> {
+ public:
+  static Result<DeviceMemory> create(DriverRef driver, std::size_t bytes);
+  DeviceMemory() = default;
+  static void give_back(const Driver& driver, CUdeviceptr handle) noexcept;
+
+ private:
+  using Owned::Owned;
+};
+
 class Module : public Owned<Module, CUmodule> {
  public:
   static Result<Module> load(DriverRef driver, const void* image);

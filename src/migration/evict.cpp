@@ -129,14 +129,16 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
   return Evicted::done;
 }
 
-// The page is unmapped: its bytes go to the backing copy if that is not current, and its frame to the free list, where it stays
+// The page is unmapped: its bytes go to the backing copy if that is not current, or if somebody wrote who said that he reads,
+// and its frame to the free list, where it stays
 // the page's until it is reused. Transfers into the frame wait for this one.
 Status Mover::give_up_frame(PageRef ref) {
   Page& page = ref.page();
   // A frame taken back from standby may still be read by the copy out that it went there with.
   std::uint64_t store = running(page.store) ? page.store : 0;
-  if (page.version != 0 && !page.slot_current()) {
-    VMEM_ASSIGN(store, submit(ref, tiers::Direction::store, page.frame, 0));
+  const bool clean = page.version == 0 || page.slot_current();
+  if (!clean || (page.version != 0 && !config_.protect)) {
+    VMEM_ASSIGN(store, submit(ref, tiers::Direction::store, page.frame, 0, clean));
     page.store = store;
     page.slot_version = page.version;
   } else {
@@ -213,16 +215,20 @@ Result<Mover::Evicted> Mover::leave_slot(PageRef ref) {
 Result<bool> Mover::need_slot(PageRef ref) {
   Page& page = ref.page();
   if (page.slot != kNoFrame) return true;
-  VMEM_ASSIGN(const tiers::SlotGrant grant, config_.backing->allocate(ref.bytes()));
-  if (grant.grant == tiers::Grant::later) return false;
-  if (grant.grant == tiers::Grant::granted) {
-    page.slot = grant.slot;
-  } else {
+  VMEM_ASSIGN(tiers::SlotGrant grant, config_.backing->allocate(ref.bytes()));
+  if (grant.grant == tiers::Grant::full) {
     const Theft theft = steal_slot(ref.bytes());
-    if (!theft.slot && theft.busy) return false;
-    if (!theft.slot) return std::unexpected(full_error("a backing copy", ref.bytes()));
-    page.slot = *theft.slot;
+    if (theft.slot) {
+      grant = {tiers::Grant::granted, *theft.slot};
+    } else if (theft.busy) {
+      return false;
+    } else if (give_up_slots(ref.bytes())) {
+      VMEM_ASSIGN(grant, config_.backing->allocate(ref.bytes()));
+    }
   }
+  if (grant.grant == tiers::Grant::later) return false;
+  if (grant.grant == tiers::Grant::full) return std::unexpected(full_error("a backing copy", ref.bytes()));
+  page.slot = grant.slot;
   page.slot_version = 0;
   page.store = 0;
   return true;
@@ -241,12 +247,9 @@ Mover::Theft Mover::steal_slot(std::uint64_t page_bytes) {
   for (std::size_t left = retained_.size(); left > 0; --left) {
     const PageRef ref = retained_.front();
     retained_.pop_front();
-    if (ref.region->state.load(std::memory_order_relaxed) != RegionState::live || ref.index >= ref.region->page_count)
-      continue;
+    if (!still_retained(ref)) continue;
     Page& page = ref.page();
-    if (!page.retained) continue;
     page.retained = false;
-    if (page.slot == kNoFrame || page.mapped != Mapped::frame) continue;
     const bool busy = page.cpu_users != 0 || running(page.wait) || running(page.store);
     if (page.read_mostly || busy || ref.bytes() != page_bytes) {
       theft.busy = theft.busy || (busy && !page.read_mostly && ref.bytes() == page_bytes);
@@ -258,6 +261,36 @@ Mover::Theft Mover::steal_slot(std::uint64_t page_bytes) {
     break;
   }
   return theft;
+}
+
+// Gives the tier slots of pages in HBM, of any size, to make one of `bytes` from.
+bool Mover::give_up_slots(std::uint64_t bytes) {
+  std::uint64_t given = 0;
+  for (std::size_t left = retained_.size(); left > 0 && given < bytes; --left) {
+    const PageRef ref = retained_.front();
+    retained_.pop_front();
+    if (!still_retained(ref)) continue;
+    Page& page = ref.page();
+    if (page.cpu_users != 0 || running(page.wait) || running(page.store) || page.read_mostly) {
+      retained_.push_back(ref);
+      continue;
+    }
+    page.retained = false;
+    config_.backing->release(std::exchange(page.slot, kNoFrame));
+    page.slot_version = 0;
+    given += ref.bytes();
+  }
+  return given >= bytes;
+}
+
+// An entry of retained_ may have outlived its region, or its reason.
+bool Mover::still_retained(PageRef ref) {
+  if (ref.region->state.load(std::memory_order_relaxed) != RegionState::live || ref.index >= ref.region->page_count)
+    return false;
+  Page& page = ref.page();
+  if (page.retained && page.slot != kNoFrame && page.mapped == Mapped::frame) return true;
+  page.retained = false;
+  return false;
 }
 
 // The page's bytes in a free frame are about to become an old version, or are not wanted any more.

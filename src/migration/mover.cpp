@@ -3,9 +3,11 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/sizes.hpp"
 
 namespace vmem::migration {
 
@@ -39,7 +41,11 @@ Mover::Mover(MoverConfig config) : config_(std::move(config)) {
   }
 }
 
-Mover::~Mover() { stop(); }
+Mover::~Mover() {
+  stop();
+  // After a loss transfers may be under way, and the frames that they touch end here.
+  config_.backing->finish();
+}
 
 void Mover::start() {
   thread_ = std::thread([this] { run(); });
@@ -206,10 +212,22 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   if (load) device_of(*ref.region).loads_bytes -= transfer.bytes;
   const bool latest_store = page.store == completion.id;
   if (latest_store) page.store = 0;
+  if (completion.changed) found_changed(ref);
   if (completion.outcome == tiers::Outcome::done) return;
   if (ref.region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
   if (load && page.wait == completion.id) load_failed(ref, completion.error);
   if (latest_store && page.slot_current()) store_failed(ref, completion.error);
+}
+
+void Mover::found_changed(PageRef ref) {
+  counters_.dropped_bytes -= ref.bytes();
+  counters_.migrated_out_bytes += ref.bytes();
+  if (!std::has_single_bit(++counters_.stray_writes)) return;
+  VMEM_LOG_WARN(
+      "the page at {:#x} ({}) was written by work that had acquired it for reading; what it wrote was kept ({} such "
+      "pages). Name "
+      "the write in the acquire, or find it with the option protect",
+      address_of(ref), format_bytes(ref.bytes()), counters_.stray_writes);
 }
 
 // Work that waits for the load will see whatever the frame held: the page must not be believed again.

@@ -56,7 +56,7 @@ struct MoverConfig {
 
 struct MoverCounters {
   std::uint64_t acquire_misses = 0, in_place_acquires = 0, acquire_waits = 0;
-  std::uint64_t migrated_in_bytes = 0, migrated_out_bytes = 0, dropped_bytes = 0;
+  std::uint64_t migrated_in_bytes = 0, migrated_out_bytes = 0, dropped_bytes = 0, stray_writes = 0;
   std::uint64_t prefetched_bytes = 0, prefetched_used_bytes = 0;
   std::uint64_t evictions = 0, eviction_cancels = 0, maps = 0, unmaps = 0;
   std::uint64_t allocated_bytes = 0, committed_bytes = 0, pages = 0;
@@ -135,6 +135,7 @@ class Mover {
   Status poll();
   void poll_failed(const Error& error);
   void finish_transfer(const tiers::Completion& completion);
+  void found_changed(PageRef ref);
   void load_failed(PageRef ref, const Error& error);
   void store_failed(PageRef ref, const Error& error);
   void lose_page(PageRef ref, const Error& error);
@@ -157,7 +158,8 @@ class Mover {
   Error still_read_error(PageRef ref) const;
   Status map_kept_frame(PageRef ref, Access access);
   Status load_frame(PageRef ref, std::uint32_t frame, Access access, bool discard, bool prefetch);
-  Result<std::uint64_t> submit(PageRef ref, tiers::Direction direction, std::uint32_t frame, std::uint64_t after);
+  Result<std::uint64_t> submit(PageRef ref, tiers::Direction direction, std::uint32_t frame, std::uint64_t after,
+                               bool watch);
   Status map_at(PageRef ref, CUmemGenericAllocationHandle handle, Access access);
   Status unmap_at(PageRef ref);
   Status set_access(const Region& region, CUdeviceptr address, Access access);
@@ -194,6 +196,8 @@ class Mover {
     bool busy = false;  // one can be taken when a transfer ends
   };
   Theft steal_slot(std::uint64_t page_bytes);
+  bool give_up_slots(std::uint64_t bytes);
+  static bool still_retained(PageRef ref);
   void drop_standby(PageRef ref);
   void retain(PageRef ref);
 

@@ -168,7 +168,8 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   if (in_frame) {
     device_window = mover.device_of(*run.region).hbm.frame(page.frame).window;
   } else if (page.slot_current() && page.version != 0) {
-    host = dynamic_cast<tiers::InPlaceTier&>(*mover.config_.backing).host_address(page.slot);
+    host = dynamic_cast<tiers::InPlaceTier&>(*mover.config_.backing)
+               .host_address(page.slot, write ? Access::write : Access::read);
   }
   return Status{};
 }
@@ -223,6 +224,7 @@ std::optional<Status> StatisticsRequest::advance(Mover& mover) {
   out.eviction_cancels = in.eviction_cancels;
   out.maps = in.maps;
   out.unmaps = in.unmaps;
+  out.stray_writes = in.stray_writes;
   return Status{};
 }
 

@@ -185,7 +185,7 @@ Status Mover::load_frame(PageRef ref, std::uint32_t frame, Access access, bool d
   DeviceState& device = device_of(*ref.region);
   std::uint64_t wait = device.hbm.frame(frame).busy_until;
   if (page.version != 0 && !discard) {
-    auto submitted = submit(ref, Direction::load, frame, wait);
+    auto submitted = submit(ref, Direction::load, frame, wait, access == Access::read && !config_.protect);
     if (!submitted) {
       device.hbm.give_back(frame, wait, nullptr);
       return std::unexpected(std::move(submitted).error());
@@ -205,7 +205,10 @@ Status Mover::load_frame(PageRef ref, std::uint32_t frame, Access access, bool d
   return {};
 }
 
-Result<std::uint64_t> Mover::submit(PageRef ref, Direction direction, std::uint32_t frame, std::uint64_t after) {
+// `watch`, of a load: the page's users say that they read only, and nothing stops them from writing. `watch`, of a store: such a
+// page leaves, and is copied if somebody wrote.
+Result<std::uint64_t> Mover::submit(PageRef ref, Direction direction, std::uint32_t frame, std::uint64_t after,
+                                    bool watch) {
   Page& page = ref.page();
   DeviceState& device = device_of(*ref.region);
   tiers::Transfer transfer;
@@ -217,11 +220,15 @@ Result<std::uint64_t> Mover::submit(PageRef ref, Direction direction, std::uint3
   transfer.device = ref.region->device;
   transfer.direction = direction;
   transfer.after = {event_of(after), event_of(page.store)};
+  transfer.watch = watch && direction == Direction::load;
+  transfer.if_changed = watch && direction == Direction::store;
   VMEM_TRY(config_.backing->submit({&transfer, 1}));
   in_flight_[transfer.id] = {ref.region, ref.index, ref.bytes(), direction, transfer.done};
   if (direction == Direction::load) {
     device.loads_bytes += ref.bytes();
     counters_.migrated_in_bytes += ref.bytes();
+  } else if (transfer.if_changed) {
+    counters_.dropped_bytes += ref.bytes();
   } else {
     counters_.migrated_out_bytes += ref.bytes();
   }
@@ -246,7 +253,8 @@ void Mover::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wait
   Page& page = ref.page();
   page.mapped = mapped;
   page.prefetched = prefetch;
-  if (access == Access::write) {
+  // What was never written has nothing to be compared with when it leaves: a stray write to it counts as one from the start.
+  if (access == Access::write || (page.version == 0 && !config_.protect)) {
     ++page.version;
     if (mapped == Mapped::slot) page.slot_version = page.version;
   }

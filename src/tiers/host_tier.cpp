@@ -1,5 +1,8 @@
 #include "tiers/host_tier.hpp"
 
+#include <cstring>
+#include <utility>
+
 #include "base/log.hpp"
 
 namespace vmem::tiers {
@@ -27,6 +30,7 @@ Result<std::unique_ptr<HostTier>> HostTier::create(Config config) {
     tier->devices_[i].context = tier->config_.devices[i].context;
     VMEM_TRY(tier->create_streams(tier->devices_[i]));
   }
+  if (gpu::Fingerprinter::available(*tier->config_.driver)) VMEM_TRY(tier->create_records());
   tier->grower_ = std::thread([raw = tier.get()] { raw->grow(); });
   return tier;
 }
@@ -38,14 +42,14 @@ HostTier::~HostTier() {
   }
   changed_.notify_all();
   if (grower_.joinable()) grower_.join();
+  finish();
   // Failures here mean a lost context, whose handles are gone with it.
   const auto& driver = *config_.driver;
   for (PerDevice& device : devices_) {
-    for (Link* link : {&device.load, &device.store}) {
+    for (Link* link : {&device.load, &device.store, &device.check}) {
       if (link->stream == nullptr) continue;
-      (void)driver->cuStreamSynchronize(link->stream);
       for (const InFlight& transfer : link->in_flight) (void)driver->cuEventDestroy(transfer.done);
-      (void)driver->cuStreamDestroy(link->stream);
+      if (link != &device.check) (void)driver->cuStreamDestroy(link->stream);  // that one is the fingerprinter's
     }
     for (CUevent event : device.spare_events) (void)driver->cuEventDestroy(event);
   }
@@ -53,12 +57,30 @@ HostTier::~HostTier() {
 
 Status HostTier::create_streams(PerDevice& device) {
   const auto& driver = *config_.driver;
-  VMEM_TRY(driver.check(driver->cuCtxPushCurrent(device.context), "cuCtxPushCurrent"));
-  CUresult result = driver->cuStreamCreate(&device.load.stream, CU_STREAM_NON_BLOCKING);
-  if (result == CUDA_SUCCESS) result = driver->cuStreamCreate(&device.store.stream, CU_STREAM_NON_BLOCKING);
-  CUcontext popped = nullptr;
-  (void)driver->cuCtxPopCurrent(&popped);
-  return driver.check(result, "cuStreamCreate");
+  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
+  VMEM_TRY(driver.check(driver->cuStreamCreate(&device.load.stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
+  return driver.check(driver->cuStreamCreate(&device.store.stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+}
+
+Status HostTier::create_records() {
+  const std::uint64_t most = config_.budget_bytes / pagetable::kGranuleBytes;
+  for (PerDevice& device : devices_) {
+    VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
+    if (!records_) {
+      VMEM_ASSIGN(records_, gpu::PinnedBuffer::create(config_.driver, most * sizeof(gpu::SlotRecord)));
+      std::memset(records_.data(), 0, records_.bytes());
+    }
+    VMEM_ASSIGN(device.fingerprinter, gpu::Fingerprinter::create(config_.driver));
+    device.check.stream = device.fingerprinter->stream();
+  }
+  slots_.resize(most);
+  info_.tells_changes = true;
+  return {};
+}
+
+// Somebody else than a copy may write to it.
+void HostTier::forget(SlotId slot) const {
+  if (slot < slots_.size()) slots_[slot].known = false;
 }
 
 TierUsage HostTier::usage() const {
@@ -74,7 +96,10 @@ void HostTier::expect(std::uint64_t page_bytes, std::uint64_t count) {
 
 Result<SlotGrant> HostTier::allocate(std::uint64_t page_bytes) {
   const std::lock_guard lock(mutex_);
-  if (const auto slot = pool_.take_free(page_bytes)) return SlotGrant{Grant::granted, *slot};
+  if (const auto slot = pool_.take_free(page_bytes)) {
+    forget(*slot);
+    return SlotGrant{Grant::granted, *slot};
+  }
   if (growth_error_) return std::unexpected(*std::exchange(growth_error_, std::nullopt));
   if (!pool_.can_create(page_bytes)) {
     VMEM_ASSIGN(const bool room, pool_.make_room(page_bytes, [](std::uint64_t) { return false; }, [](void*) {}));
@@ -91,11 +116,17 @@ void HostTier::release(SlotId slot) {
 }
 
 CUmemGenericAllocationHandle HostTier::handle(SlotId slot) const {
+  forget(slot);
   const std::lock_guard lock(mutex_);
   return const_cast<FramePool&>(pool_).frame(slot).handle;
 }
 
-std::byte* HostTier::host_address(SlotId slot) const {
+std::byte* HostTier::host_address(SlotId slot, pagetable::Access access) const {
+  if (access == pagetable::Access::write) forget(slot);
+  return address(slot);
+}
+
+std::byte* HostTier::address(SlotId slot) const {
   const std::lock_guard lock(mutex_);
   return reinterpret_cast<std::byte*>(const_cast<FramePool&>(pool_).frame(slot).window);
 }
@@ -124,45 +155,83 @@ Status HostTier::submit(std::span<Transfer> transfers) {
 Status HostTier::submit_one(Transfer& transfer) {
   const auto& driver = *config_.driver;
   PerDevice& device = devices_[std::size_t(transfer.device)];
-  Link& link = transfer.direction == Direction::load ? device.load : device.store;
+  const bool load = transfer.direction == Direction::load;
+  const bool learn = load && transfer.watch && !slots_.empty() && !known(transfer.slot);
+  const bool ask = !load && transfer.if_changed && known(transfer.slot);
+  Link& link = learn || ask ? device.check : load ? device.load : device.store;
+  // The driver looks up the frame with the rights of the current context's device, whatever the stream.
+  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
   VMEM_ASSIGN(CUevent done, take_event(device));
-  if (auto queued = queue_copy(transfer, link.stream); !queued) {
-    device.spare_events.push_back(done);
-    return queued;
+  CUresult recorded = CUDA_SUCCESS;
+  Status queued = learn ? queue_record(transfer, device)
+                  : ask ? wait_for(transfer.after, link.stream)
+                        : queue_copy(transfer, link.stream);
+  if (queued && ask) {
+    queued = device.fingerprinter->store_changed(transfer.frame, CUdeviceptr(address(transfer.slot)), transfer.bytes,
+                                                 &record(transfer.slot));
   }
-  const CUresult result = driver->cuEventRecord(done, link.stream);
-  if (result != CUDA_SUCCESS) {
-    // The copy is queued and nothing marks its end: wait for it, so that the failure leaves nothing running.
-    (void)driver->cuStreamSynchronize(link.stream);
+  if (queued) recorded = driver->cuEventRecord(done, link.stream);
+  if (!queued || recorded != CUDA_SUCCESS) {
+    // Part of it may be queued, and nothing marks its end: wait for it, so that the failure leaves nothing running.
+    finish();
+    forget(transfer.slot);
     device.spare_events.push_back(done);
-    return driver.check(result, "cuEventRecord");
+    return queued ? driver.check(recorded, "cuEventRecord") : queued;
   }
+  if (learn) slots_[transfer.slot].known = true;
+  if (!load && !ask) forget(transfer.slot);
+  transfer.if_changed = ask;
   transfer.id = next_id_++;
   transfer.done = done;
-  link.in_flight.push_back({transfer.id, done});
+  link.in_flight.push_back({transfer.id, done, ask ? std::optional(transfer.slot) : std::nullopt});
+  return {};
+}
+
+Status HostTier::wait_for(std::span<const CUevent> events, CUstream stream) const {
+  const auto& driver = *config_.driver;
+  for (CUevent event : events) {
+    if (event != nullptr) VMEM_TRY(driver.check(driver->cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent"));
+  }
   return {};
 }
 
 Status HostTier::queue_copy(const Transfer& transfer, CUstream stream) {
   const auto& driver = *config_.driver;
-  for (CUevent after : transfer.after) {
-    if (after != nullptr) VMEM_TRY(driver.check(driver->cuStreamWaitEvent(stream, after, 0), "cuStreamWaitEvent"));
-  }
-  std::byte* host = host_address(transfer.slot);
+  VMEM_TRY(wait_for(transfer.after, stream));
+  std::byte* host = address(transfer.slot);
   const bool load = transfer.direction == Direction::load;
-  // The driver looks up the frame with the rights of the current context's device, whatever the stream.
-  VMEM_TRY(driver.check(driver->cuCtxPushCurrent(devices_[std::size_t(transfer.device)].context), "cuCtxPushCurrent"));
   const CUresult queued = load ? driver->cuMemcpyHtoDAsync(transfer.frame, host, transfer.bytes, stream)
                                : driver->cuMemcpyDtoHAsync(host, transfer.frame, transfer.bytes, stream);
-  CUcontext popped = nullptr;
-  (void)driver->cuCtxPopCurrent(&popped);
   return driver.check(queued, load ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync");
+}
+
+// A load, and beside the next one the fingerprint of what it brought.
+Status HostTier::queue_record(const Transfer& transfer, PerDevice& device) {
+  const auto& driver = *config_.driver;
+  VMEM_TRY(queue_copy(transfer, device.load.stream));
+  VMEM_ASSIGN(CUevent copied, take_event(device));
+  const CUresult recorded = driver->cuEventRecord(copied, device.load.stream);
+  const CUresult waits =
+      recorded == CUDA_SUCCESS ? driver->cuStreamWaitEvent(device.check.stream, copied, 0) : recorded;
+  device.spare_events.push_back(copied);  // a wait refers to the record that it was queued after
+  VMEM_TRY(driver.check(waits, recorded == CUDA_SUCCESS ? "cuStreamWaitEvent" : "cuEventRecord"));
+  return device.fingerprinter->record(transfer.frame, transfer.bytes, &record(transfer.slot));
+}
+
+void HostTier::finish() noexcept {
+  for (const PerDevice& device : devices_) {
+    for (const Link* link : {&device.load, &device.store, &device.check}) {
+      // A failure means that the context is lost, and nothing runs there.
+      if (link->stream != nullptr) (void)(*config_.driver)->cuStreamSynchronize(link->stream);
+    }
+  }
 }
 
 Status HostTier::poll(std::vector<Completion>& completions) {
   for (PerDevice& device : devices_) {
     VMEM_TRY(poll_link(device, device.load, completions));
     VMEM_TRY(poll_link(device, device.store, completions));
+    VMEM_TRY(poll_link(device, device.check, completions));
   }
   return {};
 }
@@ -174,7 +243,11 @@ Status HostTier::poll_link(PerDevice& device, Link& link, std::vector<Completion
     const CUresult result = driver->cuEventQuery(oldest.done);
     if (result == CUDA_ERROR_NOT_READY) return {};
     VMEM_TRY(driver.check(result, "cuEventQuery"));
-    completions.push_back({oldest.id, Outcome::done, {}});
+    Completion& completion = completions.emplace_back(Completion{oldest.id, Outcome::done, {}, false});
+    if (oldest.asked) {
+      const std::uint32_t changes = record(*oldest.asked).changes;
+      completion.changed = std::exchange(slots_[*oldest.asked].changes, changes) != changes;
+    }
     device.spare_events.push_back(oldest.done);
     link.in_flight.pop_front();
   }

@@ -11,6 +11,7 @@
 #include <set>
 #include <thread>
 
+#include "gpu/fingerprinter.hpp"
 #include "tiers/frame_pool.hpp"
 #include "tiers/tier.hpp"
 
@@ -40,36 +41,53 @@ class HostTier final : public Tier, public InPlaceTier {
   void release(SlotId slot) override;
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
+  void finish() noexcept override;
   CUmemGenericAllocationHandle handle(SlotId slot) const override;
-  std::byte* host_address(SlotId slot) const override;
+  std::byte* host_address(SlotId slot, pagetable::Access access) const override;
 
  private:
   explicit HostTier(Config config);
   struct InFlight {
     std::uint64_t id;
     CUevent done;
+    std::optional<SlotId> asked;  // whether the slot's page has changed
   };
-  struct Link {  // one direction of one device
+  struct Link {  // what runs in order on one stream of one device
     CUstream stream = nullptr;
     std::deque<InFlight> in_flight;
   };
   struct PerDevice {
     CUcontext context = nullptr;
-    Link load, store;
+    Link load, store, check;  // check: fingerprints, and what they find changed
+    std::unique_ptr<gpu::Fingerprinter> fingerprinter;
     std::vector<CUevent> spare_events;
   };
+  // What the mover knows of a slot.
+  struct SlotState {
+    bool known = false;         // its record has the fingerprint of its bytes
+    std::uint32_t changes = 0;  // of the record, seen so far
+  };
   Status create_streams(PerDevice& device);
+  Status create_records();
   Result<CUevent> take_event(PerDevice& device);
   Status submit_one(Transfer& transfer);
   Status queue_copy(const Transfer& transfer, CUstream stream);
+  Status queue_record(const Transfer& transfer, PerDevice& device);
+  Status wait_for(std::span<const CUevent> events, CUstream stream) const;
+  bool known(SlotId slot) const { return slot < slots_.size() && slots_[slot].known; }
+  void forget(SlotId slot) const;
+  gpu::SlotRecord& record(SlotId slot) const { return reinterpret_cast<gpu::SlotRecord*>(records_.data())[slot]; }
+  std::byte* address(SlotId slot) const;
   Status poll_link(PerDevice& device, Link& link, std::vector<Completion>& completions);
   void grow();
   std::uint64_t next_wanted() const;  // page size of the next slot to make, 0: none
   bool make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes);
 
-  static constexpr TierInfo info_{"host", true, true};
+  TierInfo info_{"host", true, true, false};
   Config config_;
   // The mover's.
+  gpu::PinnedBuffer records_;             // one a slot
+  mutable std::vector<SlotState> slots_;  // as many; empty when changes cannot be told
   std::vector<PerDevice> devices_;
   std::uint64_t next_id_ = 1;
 

@@ -30,6 +30,11 @@ struct Transfer {
   Direction direction = Direction::load;
   std::array<CUevent, 2> after{};  // starts when these events have completed; null entries are none
   std::uint64_t deadline_us = 0;   // on the mover's clock; later, the outcome is `failed` with TIMEOUT. 0: none
+  // A load: the page will be used without saying so when it is written, and stored `if_changed`.
+  bool watch = false;
+  // A store: the slot has the page's bytes unless somebody wrote to the frame since its watched load; only then they are
+  // copied. A tier that cannot tell, in general or of this slot, copies them, and sets this to false.
+  bool if_changed = false;
   // Answered by submit.
   std::uint64_t id = 0;    // 0: not submitted
   CUevent done = nullptr;  // stream-ordered tiers: completes with the transfer; valid until poll reported it
@@ -40,13 +45,15 @@ enum class Outcome : std::uint8_t { done, failed, lost };
 struct Completion {
   std::uint64_t id = 0;
   Outcome outcome = Outcome::done;
-  Error error;  // for failed and lost
+  Error error;           // for failed and lost
+  bool changed = false;  // of a store `if_changed`: the bytes were found to differ, and were copied
 };
 
 struct TierInfo {
   std::string_view name;        // "host"
   bool stream_ordered = false;  // Transfer::done is given
   bool addressable = false;     // the GPU can load and store slots in place: also an InPlaceTier
+  bool tells_changes = false;   // a store `if_changed` costs no copy where nothing changed
 };
 
 struct TierUsage {
@@ -80,6 +87,8 @@ class Tier {
   virtual Status submit(std::span<Transfer> transfers) = 0;
   // Appends the outcomes since the last call.
   virtual Status poll(std::vector<Completion>& completions) = 0;
+  // At the end, the only call that waits: until no transfer touches a frame any more, because it is complete or its device lost.
+  virtual void finish() noexcept = 0;
 };
 
 // An optional ability: slots in memory that the GPU, and this process, can load and store.
@@ -87,7 +96,8 @@ class InPlaceTier {
  public:
   virtual ~InPlaceTier() = default;
   virtual CUmemGenericAllocationHandle handle(SlotId slot) const = 0;
-  virtual std::byte* host_address(SlotId slot) const = 0;
+  // For the host to read, or to write, too.
+  virtual std::byte* host_address(SlotId slot, pagetable::Access access) const = 0;
 };
 
 }  // namespace vmem::tiers

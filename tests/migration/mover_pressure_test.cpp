@@ -141,6 +141,20 @@ TEST_F(Pressure, SmallAllocationsAreServedInPlaceTooAndComeToHbmLater) {
   expect_bytes(second, small, 0, 5);
 }
 
+TEST_F(Pressure, SlotsOfLargePagesMakeRoomForSmallOnes) {
+  start({.hbm_pages = 16, .host_pages = 4, .page_bytes = 2 * kPageBytes});
+  Region& large = allocate(4);
+  Region& small = allocate(1, 0, true);
+  Actor& first = actor();
+  for (std::uint32_t i = 0; i < 2; ++i) ASSERT_TRUE(cpu_write(large, i, 5));
+  ASSERT_EQ(tier->usage().used_bytes, tier->usage().budget_bytes);
+  for (std::uint32_t i = 0; i < 2; ++i) expect_bytes(first, large, i, 5);
+  ASSERT_TRUE(cpu_write(small, 0, 6));
+  expect_bytes(first, small, 0, 6);
+  for (std::uint32_t i = 0; i < 2; ++i) expect_stored(large, i, 5);
+  check();
+}
+
 TEST_F(Pressure, APinnedPageThatFoundNoFrameGetsOneLater) {
   start({.hbm_pages = 4});
   Region& big = allocate(4);

@@ -75,7 +75,57 @@ TEST_F(Residency, APageNotWrittenSinceItsCopyIsDroppedWithoutAStore) {
   settle();
   EXPECT_EQ(page(region, 0).mapped, Mapped::nothing);
   EXPECT_EQ(tier->submitted(Direction::store), 0u);
+  EXPECT_EQ(tier->checks(), 1u);
   EXPECT_EQ(inside->counters().dropped_bytes, kPageBytes);
+  EXPECT_EQ(inside->counters().stray_writes, 0u);
+  expect_bytes(a, region, 0, 7);
+}
+
+// Outside the contract, and yet nothing is lost in silence.
+TEST_F(Residency, AWriteByAReaderIsFoundWhenThePageLeavesAndKept) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 7));
+  for (int round = 1; round <= 3; ++round) {
+    ASSERT_TRUE(acquire(a, reading(region, 0)));
+    fill(a, reading(region, 0), std::uint8_t(7 + round));
+    release(a, reading(region, 0));
+    finish_work(a);
+    steps();
+    evict(reading(region, 0));
+    settle();
+    EXPECT_EQ(inside->counters().stray_writes, std::uint64_t(round));
+    EXPECT_EQ(inside->counters().migrated_out_bytes, std::uint64_t(round) * kPageBytes);
+    expect_stored(region, 0, std::uint8_t(7 + round));
+  }
+}
+
+TEST_F(Residency, AWriteByAReaderToAPageThatWasNeverWrittenIsKept) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(acquire(a, reading(region, 0)));
+  fill(a, reading(region, 0), 3);
+  release(a, reading(region, 0));
+  finish_work(a);
+  steps();
+  evict(reading(region, 0));
+  settle();
+  expect_stored(region, 0, 3);
+}
+
+TEST_F(Residency, AProtectedPageNeedsNoCheck) {
+  start({.protect = true});
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 7));
+  expect_bytes(a, region, 0, 7);
+  steps();
+  evict(reading(region, 0));
+  settle();
+  EXPECT_EQ(tier->checks(), 0u);
+  EXPECT_EQ(tier->submitted(Direction::store), 0u);
   expect_bytes(a, region, 0, 7);
 }
 

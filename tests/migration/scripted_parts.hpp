@@ -46,6 +46,7 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
   int later_allocations = 0;          // so many allocations are answered `later`
   std::function<void()> on_allocate;  // called at the next
   std::uint64_t submitted(tiers::Direction direction) { return counts_[direction]; }
+  std::uint64_t checks() const { return checks_; }  // stores of what changed only, which `submitted` does not count
   tiers::HostTier& inner() { return *inner_; }
 
   const tiers::TierInfo& info() const noexcept override { return inner_->info(); }
@@ -55,8 +56,11 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
   void release(tiers::SlotId slot) override { inner_->release(slot); }
   Status submit(std::span<tiers::Transfer> transfers) override;
   Status poll(std::vector<tiers::Completion>& completions) override;
+  void finish() noexcept override { inner_->finish(); }
   CUmemGenericAllocationHandle handle(tiers::SlotId slot) const override { return inner_->handle(slot); }
-  std::byte* host_address(tiers::SlotId slot) const override { return inner_->host_address(slot); }
+  std::byte* host_address(tiers::SlotId slot, pagetable::Access access) const override {
+    return inner_->host_address(slot, access);
+  }
 
  private:
   struct Hold {
@@ -71,6 +75,7 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
   std::map<tiers::Direction, std::deque<tiers::Outcome>> answers_;
   std::map<tiers::Direction, Hold> holds_;
   std::map<tiers::Direction, std::uint64_t> counts_;
+  std::uint64_t checks_ = 0;
   std::map<std::uint64_t, tiers::Outcome> outcomes_;  // by transfer
   std::vector<CUevent> events_;
 };

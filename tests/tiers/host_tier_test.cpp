@@ -78,7 +78,7 @@ TEST(HostTier, SlotsAreReadAndWrittenByTheCpu) {
     grant = *t.tier().allocate(kTierPage);
   }
   ASSERT_EQ(grant.grant, Grant::granted);
-  std::memset(t.in_place().host_address(grant.slot), 0x5a, kTierPage);
+  std::memset(t.in_place().host_address(grant.slot, pagetable::Access::write), 0x5a, kTierPage);
   Transfer load;
   load.slot = grant.slot;
   load.frame = t.frame(0);

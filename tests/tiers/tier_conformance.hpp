@@ -36,11 +36,15 @@ class TierConformance : public ::testing::Test {
     transfer.bytes = kTierPage;
     transfer.direction = direction;
     transfer.after = {after, nullptr};
+    transfer.watch = watch_ && direction == Direction::load;
+    transfer.if_changed = watch_ && direction == Direction::store;
     EXPECT_TRUE(under_test.tier().submit({&transfer, 1}));
     EXPECT_NE(transfer.id, 0u);
     EXPECT_EQ(transfer.done != nullptr, under_test.tier().info().stream_ordered);
     return transfer.id;
   }
+  // From now on loads are watched, and stores are of what changed.
+  void watch(bool on) { watch_ = on; }
   Completion wait_for(std::uint64_t id) {
     for (;;) {
       EXPECT_TRUE(under_test.tier().poll(completions_));
@@ -52,6 +56,7 @@ class TierConformance : public ::testing::Test {
   }
 
  private:
+  bool watch_ = false;
   std::vector<Completion> completions_;  // all so far
 };
 TYPED_TEST_SUITE_P(TierConformance);
@@ -101,8 +106,30 @@ TYPED_TEST_P(TierConformance, TransfersOfOneDirectionEndInTheOrderOfTheirSubmiss
   for (std::size_t i = 0; i < submitted.size(); ++i) EXPECT_EQ(completions[i].id, submitted[i]);
 }
 
+TYPED_TEST_P(TierConformance, AStoreIfChangedCopiesWhatChangedAndNothingElse) {
+  auto& t = this->under_test;
+  const bool tells = t.tier().info().tells_changes;
+  const SlotId slot = this->slot();
+  t.fill_frame(0, 0x11);
+  this->wait_for(this->submit(Direction::store, slot, t.frame(0)));
+  for (int round = 0; round < 3; ++round) {
+    const auto before = std::uint8_t(0x11 + round), after = std::uint8_t(0x12 + round);
+    this->watch(true);
+    this->wait_for(this->submit(Direction::load, slot, t.frame(1)));
+    EXPECT_FALSE(this->wait_for(this->submit(Direction::store, slot, t.frame(1))).changed);
+    t.fill_frame(1, after);
+    EXPECT_EQ(this->wait_for(this->submit(Direction::store, slot, t.frame(1))).changed, tells);
+    EXPECT_FALSE(this->wait_for(this->submit(Direction::store, slot, t.frame(1))).changed);
+    this->watch(false);
+    t.fill_frame(0, before);
+    this->wait_for(this->submit(Direction::load, slot, t.frame(0)));
+    EXPECT_TRUE(t.frame_is(0, after));
+  }
+}
+
 REGISTER_TYPED_TEST_SUITE_P(TierConformance, WhatWasStoredIsLoaded, TheBudgetHoldsAndReleasedSlotsServeAgain,
                             ExpectedSlotsAreMadeAheadUpToTheBudget,
-                            TransfersOfOneDirectionEndInTheOrderOfTheirSubmission);
+                            TransfersOfOneDirectionEndInTheOrderOfTheirSubmission,
+                            AStoreIfChangedCopiesWhatChangedAndNothingElse);
 
 }  // namespace vmem::tiers

@@ -49,7 +49,7 @@ std::unique_ptr<Launch> Launch::make(std::shared_ptr<const Kernel> kernel, void*
   const auto& sizes = launch->kernel_->param_bytes;
   if (params && extra) return nullptr;
   if (extra) return launch->copy_buffer(extra) ? std::move(launch) : nullptr;
-  if (!params && !sizes.empty()) return nullptr;
+  if (!params) return sizes.empty() ? std::move(launch) : nullptr;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (!params[i]) return nullptr;
     std::memcpy(launch->params_[i], params[i], sizes[i]);

@@ -1,0 +1,91 @@
+// The fingerprint kernels, on the GPU and as host twins, against the same sum computed here.
+#include <cstring>
+
+#include "gpu/driver_fixture.hpp"
+#include "gpu/fingerprinter.hpp"
+
+namespace vmem::gpu {
+namespace {
+
+class Fingerprints : public DriverTest {
+ protected:
+  void SetUp() override {
+    DriverTest::SetUp();
+    if (!Fingerprinter::available(*driver)) GTEST_SKIP() << "built without nvcc";
+    fingerprinter = must(Fingerprinter::create(driver));
+    bytes = 3 * granularity;  // no power of two
+    frame = must(DeviceMemory::create(driver, bytes));
+    slot = must(PinnedBuffer::create(driver, bytes));
+    source = must(PinnedBuffer::create(driver, bytes));
+    records = must(PinnedBuffer::create(driver, 2 * sizeof(SlotRecord)));
+    std::memset(records.data(), 0, records.bytes());
+    for (std::size_t i = 0; i < bytes; ++i) source.data()[i] = std::byte(i * 31 + i / 509);
+    upload();
+  }
+  std::uint64_t* words() const { return reinterpret_cast<std::uint64_t*>(source.data()); }
+  SlotRecord& record(std::size_t i = 0) const { return reinterpret_cast<SlotRecord*>(records.data())[i]; }
+  void upload() const {
+    ASSERT_CU(cu().cuMemcpyHtoDAsync(frame.get(), source.data(), bytes, fingerprinter->stream()));
+    ASSERT_CU(cu().cuStreamSynchronize(fingerprinter->stream()));  // `source` may be edited now
+  }
+  Fingerprint expected() const {
+    Fingerprint sum;
+    for (std::size_t i = 0; i < bytes / 8; ++i) add_word(sum, std::uint32_t(i), words()[i]);
+    return sum;
+  }
+  void store() const {
+    ASSERT_TRUE(fingerprinter->store_changed(frame.get(), CUdeviceptr(slot.data()), bytes, &record()));
+    ASSERT_CU(cu().cuStreamSynchronize(fingerprinter->stream()));
+  }
+
+  std::unique_ptr<Fingerprinter> fingerprinter;
+  std::size_t bytes = 0;
+  DeviceMemory frame;
+  PinnedBuffer slot, source, records;
+};
+
+TEST_F(Fingerprints, AFrameHasTheSumOfItsWords) {
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(fingerprinter->record(frame.get(), bytes, &record(1)));
+    ASSERT_CU(cu().cuStreamSynchronize(fingerprinter->stream()));
+    EXPECT_TRUE(same(record(1).last, expected())) << round;
+    EXPECT_EQ(record(1).changes, 0u);
+    words()[std::size_t(round) * 1000] ^= 1;
+    upload();
+  }
+}
+
+TEST_F(Fingerprints, WhatDidNotChangeIsNotStored) {
+  std::memset(slot.data(), 0x77, bytes);
+  ASSERT_TRUE(fingerprinter->record(frame.get(), bytes, &record()));
+  store();
+  EXPECT_EQ(record().changes, 0u);
+  EXPECT_EQ(slot.data()[0], std::byte{0x77});
+  EXPECT_EQ(slot.data()[bytes - 1], std::byte{0x77});
+}
+
+// Single bits and bytes at the places where sums are put together; and words that change places.
+TEST_F(Fingerprints, WhatChangedIsStoredAndCountedOnce) {
+  ASSERT_TRUE(fingerprinter->record(frame.get(), bytes, &record()));
+  const std::size_t last = bytes / 8 - 1;
+  std::uint32_t changes = 0;
+  const auto change = [&](auto&& edit) {
+    edit();
+    upload();
+    store();
+    EXPECT_EQ(record().changes, ++changes);
+    EXPECT_TRUE(same(record().last, expected()));
+    EXPECT_EQ(std::memcmp(slot.data(), source.data(), bytes), 0);
+    store();
+    EXPECT_EQ(record().changes, changes) << "known by now";
+  };
+  for (const std::size_t at : {std::size_t{0}, std::size_t{1}, std::size_t{1023}, last / 2, last}) {
+    for (const unsigned bit : {0u, 31u, 32u, 63u}) change([&] { words()[at] ^= std::uint64_t{1} << bit; });
+  }
+  change([&] { std::swap(words()[5], words()[6]); });
+  change([&] { std::swap(words()[7], words()[last]); });
+  change([&] { std::memset(source.data(), 0, bytes); });
+}
+
+}  // namespace
+}  // namespace vmem::gpu
