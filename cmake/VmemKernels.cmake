@@ -1,5 +1,5 @@
-# vmem_embed_kernels(TARGET FILE.cu SYMBOL): compiles GPU kernels with nvcc into a fat binary (sm_90 code, and PTX that
-# newer GPUs compile on loading) and puts its bytes into TARGET as
+# vmem_embed_kernels(TARGET FILE.cu SYMBOL [LEAST]): compiles GPU kernels with nvcc into a fat binary (sm_90 code, and PTX of
+# compute capability LEAST, 90 by default, that other GPUs compile on loading) and puts its bytes into TARGET as
 #     extern "C" const unsigned char SYMBOL[];
 #     extern "C" const unsigned long SYMBOL_bytes;
 # for cuModuleLoadData. Without nvcc the image is empty: SYMBOL_bytes is 0. Included files are found from the project's
@@ -14,11 +14,15 @@ set(VMEM_KERNELS_EMBED_SCRIPT "${CMAKE_CURRENT_LIST_DIR}/embed_bytes.cmake")
 function(vmem_embed_kernels target source symbol)
   set(generated "${CMAKE_CURRENT_BINARY_DIR}/${symbol}.cpp")
   set(fatbin "")
+  set(least 90)
+  if(ARGC GREATER 3)
+    set(least "${ARGV3}")
+  endif()
   if(VMEM_NVCC)
     set(fatbin "${CMAKE_CURRENT_BINARY_DIR}/${symbol}.fatbin")
     add_custom_command(OUTPUT "${fatbin}"
       COMMAND "${VMEM_NVCC}" -fatbin -std=c++20 -O3
-        -gencode arch=compute_90,code=sm_90 -gencode arch=compute_90,code=compute_90
+        -gencode arch=compute_90,code=sm_90 -gencode arch=compute_${least},code=compute_${least}
         "-I${PROJECT_SOURCE_DIR}" "-I${PROJECT_SOURCE_DIR}/src"
         -MD -MF "${fatbin}.d" -o "${fatbin}" "${CMAKE_CURRENT_SOURCE_DIR}/${source}"
       MAIN_DEPENDENCY "${source}"

@@ -22,6 +22,13 @@ class Fingerprints : public DriverTest {
     for (std::size_t i = 0; i < bytes; ++i) source.data()[i] = std::byte(i * 31 + i / 509);
     upload();
   }
+  void TearDown() override {
+    // Before the context goes.
+    fingerprinter.reset();
+    frame.reset();
+    for (PinnedBuffer* buffer : {&slot, &source, &records}) buffer->reset();
+    DriverTest::TearDown();
+  }
   std::uint64_t* words() const { return reinterpret_cast<std::uint64_t*>(source.data()); }
   SlotRecord& record(std::size_t i = 0) const { return reinterpret_cast<SlotRecord*>(records.data())[i]; }
   void upload() const {

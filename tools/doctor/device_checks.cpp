@@ -2,6 +2,7 @@
 
 #include "base/options.hpp"
 #include "gpu/device_info.hpp"
+#include "gpu/fingerprinter.hpp"
 #include "tools/doctor/doctor.hpp"
 
 namespace vmem::tools::doctor {
@@ -53,6 +54,15 @@ void check_host_tier(Report& report, const gpu::DeviceInfo& device) {
                         device.host_numa_node, format_bytes(device.host_granularity_bytes)));
 }
 
+void check_kernels(Report& report, const gpu::Driver& driver) {
+  if (gpu::Fingerprinter::available(driver))
+    report.ok("kernels", "pages that were only read leave HBM without a copy, once a kernel has found them unchanged");
+  else
+    report.problem("kernels",
+                   "this build has no GPU kernels, so pages leave HBM with a copy even where nobody wrote to them",
+                   "build where nvcc is, or run with protect=on");
+}
+
 void check_sharing(Report& report, const gpu::DeviceInfo& device) {
   if (device.posix_fd)
     report.ok(topic_of(device), "memory handles can be shared with other processes as file descriptors");
@@ -92,6 +102,7 @@ void check_devices(Report& report, const gpu::Driver& driver) {
     check_sharing(report, device);
     check_peers(report, *topology, index);
   }
+  if (!topology->devices.empty()) check_kernels(report, driver);
 }
 
 }  // namespace vmem::tools::doctor
