@@ -113,20 +113,19 @@ class CpuUse {
 
  private:
   struct Snapshot {
-    Snapshot() {
+    static long involuntary_switches() {
       rusage usage{};
       (void)getrusage(RUSAGE_THREAD, &usage);  // does not fail for the caller itself
-      preemptions = usage.ru_nivcsw;
-      thread = seconds_of(CLOCK_THREAD_CPUTIME_ID);
-      process = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+      return usage.ru_nivcsw;
     }
     static double seconds_of(clockid_t clock) {
       timespec now{};
       (void)clock_gettime(clock, &now);
       return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
     }
-    double process = 0, thread = 0;
-    long preemptions = 0;
+    double process = seconds_of(CLOCK_PROCESS_CPUTIME_ID);
+    double thread = seconds_of(CLOCK_THREAD_CPUTIME_ID);
+    long preemptions = involuntary_switches();
   };
   const Snapshot start_;
 };
