@@ -20,7 +20,7 @@ Result<std::unique_ptr<Fingerprinter>> Fingerprinter::create(DriverRef driver) {
 }
 
 Status Fingerprinter::load() {
-  VMEM_ASSIGN(stream_, Stream::create(driver_));
+  VMEM_ASSIGN(stream_, Stream::create_urgent(driver_));
   const void* image = vmem_fingerprint_kernels;
   if (driver_->emulated()) image = kEmulatedImage;
   VMEM_ASSIGN(module_, Module::load(driver_, image));

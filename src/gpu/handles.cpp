@@ -27,6 +27,13 @@ Result<Stream> Stream::create(DriverRef driver) {
   VMEM_TRY(driver->check((*driver)->cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
   return Stream(std::move(driver), stream);
 }
+Result<Stream> Stream::create_urgent(DriverRef driver) {
+  constexpr int kMostUrgent = -1000;  // the driver takes the nearest that there is
+  CUstream stream = nullptr;
+  VMEM_TRY(driver->check((*driver)->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, kMostUrgent),
+                         "cuStreamCreateWithPriority"));
+  return Stream(std::move(driver), stream);
+}
 Status Stream::synchronize() const {
   return driver()->check((*driver())->cuStreamSynchronize(get()), "cuStreamSynchronize");
 }

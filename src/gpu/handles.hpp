@@ -88,6 +88,8 @@ class Stream : public Owned<Stream, CUstream> {
  public:
   // Non-blocking: it never synchronises with the legacy default stream.
   static Result<Stream> create(DriverRef driver);
+  // Its kernels go before those of other streams as soon as there is room for them.
+  static Result<Stream> create_urgent(DriverRef driver);
   Stream() = default;
   Status synchronize() const;
   static void give_back(const Driver& driver, CUstream handle) noexcept;

@@ -212,6 +212,8 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   if (load) device_of(*ref.region).loads_bytes -= transfer.bytes;
   const bool latest_store = page.store == completion.id;
   if (latest_store) page.store = 0;
+  if (transfer.if_changed)
+    (completion.changed ? counters_.migrated_out_bytes : counters_.dropped_bytes) += transfer.bytes;
   if (completion.changed) found_changed(ref);
   if (completion.outcome == tiers::Outcome::done) return;
   if (ref.region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
@@ -220,8 +222,6 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
 }
 
 void Mover::found_changed(PageRef ref) {
-  counters_.dropped_bytes -= ref.bytes();
-  counters_.migrated_out_bytes += ref.bytes();
   if (!std::has_single_bit(++counters_.stray_writes)) return;
   VMEM_LOG_WARN(
       "the page at {:#x} ({}) was written by work that had acquired it for reading; what it wrote was kept ({} such "

@@ -115,6 +115,7 @@ class Mover {
     std::uint32_t page;
     std::uint64_t bytes;
     tiers::Direction direction;
+    bool if_changed;
     CUevent done;
   };
   struct PageRef {
@@ -149,8 +150,11 @@ class Mover {
 
   // serve.cpp: making pages usable
   enum class Served { usable, in_place, wait, wait_frame, wait_use };
-  // How hard to try for a frame: evict and wait for GPU progress, evict, or take only what is free.
-  enum class Effort { wait, evict, free_only };
+  // How hard to try for a frame: whether to evict for it, and whether to wait for the GPU's progress.
+  struct Effort {
+    bool evict;
+    bool wait;
+  };
   Result<Served> serve(PageRef ref, Access access, bool discard, Effort effort, std::uint32_t own_holds);
   Result<Served> bring_in(PageRef ref, Access access, bool discard, Effort effort);
   Result<Served> map_in_place(PageRef ref, Access access, bool discard);

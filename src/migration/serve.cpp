@@ -30,9 +30,7 @@ std::optional<Status> AcquireRequest::advance(Mover& mover) {
     for (; page_ < want.run.count; ++page_) {
       const std::uint32_t index = want.run.first + page_;
       const bool discard = index - want.discard_first < want.discard_count;
-      const auto effort = no_frames_  ? Mover::Effort::free_only
-                          : may_wait_ ? Mover::Effort::wait
-                                      : Mover::Effort::evict;
+      const Mover::Effort effort{.evict = !no_frames_, .wait = may_wait_};
       const std::uint32_t own = own_holds({want.run.region, index, 1});
       auto served = mover.serve({want.run.region, index}, want.access, discard, effort, own);
       if (!served) return std::unexpected(std::move(served).error());
@@ -149,18 +147,22 @@ Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, 
     }
   }
   const bool fetch = page.version != 0 && !discard;
-  if (fetch && !load_has_room(device, ref.bytes())) return Served::wait;
+  // Loads need the GPU's progress, too: their fingerprints wait for room among its kernels.
+  if (fetch && !load_has_room(device, ref.bytes())) {
+    if (effort.wait) return Served::wait_frame;
+    return map_in_place(ref, access, discard);
+  }
   Grab grab;
-  if (effort == Effort::free_only) {
-    VMEM_ASSIGN(grab.frame, take_frame(device, ref.bytes()));
-  } else {
+  if (effort.evict) {
     VMEM_ASSIGN(grab, grab_frame(device, ref.bytes(), true));
+  } else {
+    VMEM_ASSIGN(grab.frame, take_frame(device, ref.bytes()));
   }
   if (grab.frame) {
     VMEM_TRY(load_frame(ref, *grab.frame, access, discard, false));
     return Served::usable;
   }
-  if (grab.busy && effort == Effort::wait) return Served::wait_frame;
+  if (grab.busy && effort.wait) return Served::wait_frame;
   return map_in_place(ref, access, discard);
 }
 
@@ -223,13 +225,11 @@ Result<std::uint64_t> Mover::submit(PageRef ref, Direction direction, std::uint3
   transfer.watch = watch && direction == Direction::load;
   transfer.if_changed = watch && direction == Direction::store;
   VMEM_TRY(config_.backing->submit({&transfer, 1}));
-  in_flight_[transfer.id] = {ref.region, ref.index, ref.bytes(), direction, transfer.done};
+  in_flight_[transfer.id] = {ref.region, ref.index, ref.bytes(), direction, transfer.if_changed, transfer.done};
   if (direction == Direction::load) {
     device.loads_bytes += ref.bytes();
     counters_.migrated_in_bytes += ref.bytes();
-  } else if (transfer.if_changed) {
-    counters_.dropped_bytes += ref.bytes();
-  } else {
+  } else if (!transfer.if_changed) {
     counters_.migrated_out_bytes += ref.bytes();
   }
   worked_ = true;

@@ -19,6 +19,7 @@ struct Lookup {
   std::uint64_t generation = 0;
   CUstream handle = nullptr;
   std::uintptr_t context = 0;
+  std::uintptr_t thread = 0;
   StreamRecord* record = nullptr;
   std::uint32_t opening = 0;
 };
@@ -27,58 +28,6 @@ thread_local Lookup last_lookup;
 bool is_named_default(CUstream handle) {
   return handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD;
 }
-
-// A number of the calling thread that no other live thread has. A thread that ended hands its number, and with it the record of
-// its default stream, to a later one: its uses have events already, and epochs complete in the order of their events. Calls made
-// after that, by destructors of other thread-local variables, get numbers of their own.
-class ThreadNumbers {
- public:
-  static std::uintptr_t mine() {
-    if (current != 0) return current;
-    if (ended) return fresh();
-    thread_local const Owner owner;
-    return current;
-  }
-
- private:
-  struct Owner {
-    Owner() {
-      const std::lock_guard lock(mutex());
-      if (spare().empty()) {
-        current = fresh();
-      } else {
-        current = spare().back();
-        spare().pop_back();
-      }
-    }
-    ~Owner() {
-      ended = true;
-      last_lookup = {};
-      const std::uintptr_t number = std::exchange(current, 0);
-      if (process::forked()) return;  // a thread of the parent may have held the mutex
-      const std::lock_guard lock(mutex());
-      spare().push_back(number);
-    }
-    Owner(const Owner&) = delete;
-    Owner& operator=(const Owner&) = delete;
-  };
-  static std::uintptr_t fresh() {
-    static std::atomic<std::uintptr_t> last{0};
-    return ++last;
-  }
-  // Never destroyed: threads may end after the program's statics.
-  static std::mutex& mutex() {
-    static auto* const instance = new std::mutex;
-    return *instance;
-  }
-  static std::vector<std::uintptr_t>& spare() {
-    static auto* const instance = new std::vector<std::uintptr_t>;
-    return *instance;
-  }
-  // Trivial, so that they are still there when other thread-local variables end.
-  static inline constinit thread_local std::uintptr_t current = 0;
-  static inline constinit thread_local bool ended = false;
-};
 
 }  // namespace
 
@@ -107,7 +56,7 @@ Result<CUcontext> StreamTable::current_context() const {
 StreamTable::Key StreamTable::key_of(CUstream handle, CUcontext context) {
   if (!is_named_default(handle)) return {handle};
   const auto of_context = reinterpret_cast<std::uintptr_t>(context);
-  if (handle == CU_STREAM_PER_THREAD) return {handle, of_context, ThreadNumbers::mine()};
+  if (handle == CU_STREAM_PER_THREAD) return {handle, of_context, process::thread_number()};
   return {CU_STREAM_LEGACY, of_context};
 }
 
@@ -121,7 +70,7 @@ Result<StreamRecord*> StreamTable::find(CUstream handle, CUcontext context) {
   const Key key = key_of(handle, context);
   Lookup& last = last_lookup;
   if (last.generation == generation_ && last.handle == key.handle && last.context == key.context &&
-      !last.record->closed.load(std::memory_order_acquire) &&
+      last.thread == key.thread && !last.record->closed.load(std::memory_order_acquire) &&
       last.record->openings.load(std::memory_order_relaxed) == last.opening) {
     return last.record;
   }
@@ -132,7 +81,7 @@ Result<StreamRecord*> StreamTable::find(CUstream handle, CUcontext context) {
   } else {
     VMEM_ASSIGN(record, open(key, context));
   }
-  last = {generation_, key.handle, key.context, record, record->openings.load(std::memory_order_relaxed)};
+  last = {generation_, key.handle, key.context, key.thread, record, record->openings.load(std::memory_order_relaxed)};
   return record;
 }
 
@@ -277,6 +226,8 @@ Status StreamTable::count_use(StreamRecord& record) {
   }
   // An epoch that cannot be closed now is closed later; only a lost device is the caller's business.
   const auto closed = try_close(record);
+  // On the per-thread stream only by this thread: should it end first, no other thread's events may be taken for its.
+  if (record.own_thread_only && (!closed || !*closed)) process::keep_thread_number();
   if (closed || closed.error().status != VMEM_ERROR_DEVICE_LOST) {
     record.uses_since_close.store(0, std::memory_order_relaxed);
     return {};

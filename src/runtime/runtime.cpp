@@ -208,6 +208,7 @@ Status Runtime::start_host_tier() {
   for (const auto& device : devices_) config.devices.push_back({device->context, device->handle});
   config.numa_node = std::max(node, 0);
   VMEM_ASSIGN(config.budget_bytes, host_budget());
+  config.tell_changes = !options_.protect;  // what is protected cannot have changed
   config.on_ready = [this] { wake_mover(); };
   VMEM_ASSIGN(host_, tiers::HostTier::create(std::move(config)));
   return {};

@@ -30,7 +30,13 @@ Result<std::unique_ptr<HostTier>> HostTier::create(Config config) {
     tier->devices_[i].context = tier->config_.devices[i].context;
     VMEM_TRY(tier->create_streams(tier->devices_[i]));
   }
-  if (gpu::Fingerprinter::available(*tier->config_.driver)) VMEM_TRY(tier->create_records());
+  if (tier->config_.tell_changes && gpu::Fingerprinter::available(*tier->config_.driver)) {
+    if (auto created = tier->create_records(); !created) {
+      if (created.error().status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(std::move(created).error());
+      VMEM_LOG_WARN("pages will be copied out of HBM where nobody wrote to them, too: {}", created.error().message);
+      tier->drop_records();
+    }
+  }
   tier->grower_ = std::thread([raw = tier.get()] { raw->grow(); });
   return tier;
 }
@@ -46,13 +52,15 @@ HostTier::~HostTier() {
   // Failures here mean a lost context, whose handles are gone with it.
   const auto& driver = *config_.driver;
   for (PerDevice& device : devices_) {
-    for (Link* link : {&device.load, &device.store, &device.check}) {
-      if (link->stream == nullptr) continue;
+    for (Link* link : device.links()) {
       for (const InFlight& transfer : link->in_flight) (void)driver->cuEventDestroy(transfer.done);
-      if (link != &device.check) (void)driver->cuStreamDestroy(link->stream);  // that one is the fingerprinter's
+    }
+    for (const Link* link : {&device.load, &device.store}) {
+      if (link->stream != nullptr) (void)driver->cuStreamDestroy(link->stream);
     }
     for (CUevent event : device.spare_events) (void)driver->cuEventDestroy(event);
   }
+  drop_records();
 }
 
 Status HostTier::create_streams(PerDevice& device) {
@@ -70,12 +78,26 @@ Status HostTier::create_records() {
       VMEM_ASSIGN(records_, gpu::PinnedBuffer::create(config_.driver, most * sizeof(gpu::SlotRecord)));
       std::memset(records_.data(), 0, records_.bytes());
     }
-    VMEM_ASSIGN(device.fingerprinter, gpu::Fingerprinter::create(config_.driver));
-    device.check.stream = device.fingerprinter->stream();
+    VMEM_ASSIGN(device.learner, gpu::Fingerprinter::create(config_.driver));
+    VMEM_ASSIGN(device.checker, gpu::Fingerprinter::create(config_.driver));
+    device.learn.stream = device.learner->stream();
+    device.check.stream = device.checker->stream();
   }
   slots_.resize(most);
   info_.tells_changes = true;
   return {};
+}
+
+void HostTier::drop_records() {
+  for (PerDevice& device : devices_) {
+    // Without it their memory stays with a lost context, or one that is gone with its other users.
+    const auto current = gpu::ScopedContext::push(config_.driver, device.context);
+    device.learner.reset();
+    device.checker.reset();
+    device.learn.stream = device.check.stream = nullptr;
+  }
+  slots_.clear();
+  records_.reset();
 }
 
 // Somebody else than a copy may write to it.
@@ -158,7 +180,7 @@ Status HostTier::submit_one(Transfer& transfer) {
   const bool load = transfer.direction == Direction::load;
   const bool learn = load && transfer.watch && !slots_.empty() && !known(transfer.slot);
   const bool ask = !load && transfer.if_changed && known(transfer.slot);
-  Link& link = learn || ask ? device.check : load ? device.load : device.store;
+  Link& link = learn ? device.learn : ask ? device.check : load ? device.load : device.store;
   // The driver looks up the frame with the rights of the current context's device, whatever the stream.
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
   VMEM_ASSIGN(CUevent done, take_event(device));
@@ -167,14 +189,15 @@ Status HostTier::submit_one(Transfer& transfer) {
                   : ask ? wait_for(transfer.after, link.stream)
                         : queue_copy(transfer, link.stream);
   if (queued && ask) {
-    queued = device.fingerprinter->store_changed(transfer.frame, CUdeviceptr(address(transfer.slot)), transfer.bytes,
-                                                 &record(transfer.slot));
+    queued = device.checker->store_changed(transfer.frame, CUdeviceptr(address(transfer.slot)), transfer.bytes,
+                                           &record(transfer.slot));
   }
   if (queued) recorded = driver->cuEventRecord(done, link.stream);
   if (!queued || recorded != CUDA_SUCCESS) {
     // Part of it may be queued, and nothing marks its end: wait for it, so that the failure leaves nothing running.
     finish();
     forget(transfer.slot);
+    if (transfer.slot < slots_.size()) slots_[transfer.slot].changes = record(transfer.slot).changes;
     device.spare_events.push_back(done);
     return queued ? driver.check(recorded, "cuEventRecord") : queued;
   }
@@ -212,15 +235,15 @@ Status HostTier::queue_record(const Transfer& transfer, PerDevice& device) {
   VMEM_ASSIGN(CUevent copied, take_event(device));
   const CUresult recorded = driver->cuEventRecord(copied, device.load.stream);
   const CUresult waits =
-      recorded == CUDA_SUCCESS ? driver->cuStreamWaitEvent(device.check.stream, copied, 0) : recorded;
+      recorded == CUDA_SUCCESS ? driver->cuStreamWaitEvent(device.learn.stream, copied, 0) : recorded;
   device.spare_events.push_back(copied);  // a wait refers to the record that it was queued after
   VMEM_TRY(driver.check(waits, recorded == CUDA_SUCCESS ? "cuStreamWaitEvent" : "cuEventRecord"));
-  return device.fingerprinter->record(transfer.frame, transfer.bytes, &record(transfer.slot));
+  return device.learner->record(transfer.frame, transfer.bytes, &record(transfer.slot));
 }
 
 void HostTier::finish() noexcept {
-  for (const PerDevice& device : devices_) {
-    for (const Link* link : {&device.load, &device.store, &device.check}) {
+  for (PerDevice& device : devices_) {
+    for (const Link* link : device.links()) {
       // A failure means that the context is lost, and nothing runs there.
       if (link->stream != nullptr) (void)(*config_.driver)->cuStreamSynchronize(link->stream);
     }
@@ -229,9 +252,7 @@ void HostTier::finish() noexcept {
 
 Status HostTier::poll(std::vector<Completion>& completions) {
   for (PerDevice& device : devices_) {
-    VMEM_TRY(poll_link(device, device.load, completions));
-    VMEM_TRY(poll_link(device, device.store, completions));
-    VMEM_TRY(poll_link(device, device.check, completions));
+    for (Link* link : device.links()) VMEM_TRY(poll_link(device, *link, completions));
   }
   return {};
 }

@@ -2,6 +2,7 @@
 // a handle costs about 150 µs a MiB (the kernel clears and pins the memory), so a thread makes them ahead of need.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -28,6 +29,7 @@ class HostTier final : public Tier, public InPlaceTier {
     std::vector<Device> devices;
     int numa_node = 0;
     std::uint64_t budget_bytes = 0;
+    bool tell_changes = true;        // with fingerprints, where the library has their kernels
     std::function<void()> on_ready;  // called by the growing thread when a slot that was asked for exists
   };
   // Errors: those of creating streams.
@@ -58,8 +60,10 @@ class HostTier final : public Tier, public InPlaceTier {
   };
   struct PerDevice {
     CUcontext context = nullptr;
-    Link load, store, check;  // check: fingerprints, and what they find changed
-    std::unique_ptr<gpu::Fingerprinter> fingerprinter;
+    Link load, store;
+    Link learn, check;  // loads that are fingerprinted; stores of what changed
+    std::unique_ptr<gpu::Fingerprinter> learner, checker;
+    std::array<Link*, 4> links() { return {&load, &store, &learn, &check}; }
     std::vector<CUevent> spare_events;
   };
   // What the mover knows of a slot.
@@ -69,6 +73,7 @@ class HostTier final : public Tier, public InPlaceTier {
   };
   Status create_streams(PerDevice& device);
   Status create_records();
+  void drop_records();
   Result<CUevent> take_event(PerDevice& device);
   Status submit_one(Transfer& transfer);
   Status queue_copy(const Transfer& transfer, CUstream stream);

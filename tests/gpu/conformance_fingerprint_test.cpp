@@ -1,5 +1,7 @@
 // The fingerprint kernels, on the GPU and as host twins, against the same sum computed here.
 #include <cstring>
+#include <initializer_list>
+#include <utility>
 
 #include "gpu/driver_fixture.hpp"
 #include "gpu/fingerprinter.hpp"
@@ -92,6 +94,21 @@ TEST_F(Fingerprints, WhatChangedIsStoredAndCountedOnce) {
   change([&] { std::swap(words()[5], words()[6]); });
   change([&] { std::swap(words()[7], words()[last]); });
   change([&] { std::memset(source.data(), 0, bytes); });
+  // What permuting and sorting in place does to small integers and to floating-point numbers.
+  for (const auto& [low, high] :
+       {std::pair<std::uint64_t, std::uint64_t>{0, 1}, {3, 7}, {0x3ff0000000000000, 0x4000000000000000}}) {
+    const auto set = [&](std::size_t at, std::initializer_list<std::uint64_t> values) {
+      for (const std::uint64_t value : values) words()[at++] = value;
+    };
+    for (const std::size_t at : {std::size_t{0}, std::size_t{4096}, last - 3}) {
+      change([&] { set(at, {low, high, high, low}); });
+      change([&] { set(at, {high, low, low, high}); });
+    }
+    change([&] { set(100, {low, high}), set(9000, {high, low}); });
+    change([&] { set(100, {high, low}), set(9000, {low, high}); });
+    change([&] { set(0, {high}), set(1025, {low}), set(2050, {high}); });
+    change([&] { set(0, {low}), set(1025, {high}), set(2050, {low}); });
+  }
 }
 
 }  // namespace

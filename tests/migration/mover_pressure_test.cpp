@@ -141,6 +141,27 @@ TEST_F(Pressure, SmallAllocationsAreServedInPlaceTooAndComeToHbmLater) {
   expect_bytes(second, small, 0, 5);
 }
 
+// Loads may wait for kernels that wait for what this thread does next.
+TEST_F(Pressure, AnAcquireWhoseLoadsMakeNoProgressIsServedInPlaceAtLast) {
+  constexpr std::uint32_t kPages = 40;  // more than may be in flight at once
+  start({.hbm_pages = kPages + 4, .host_pages = kPages + 4});
+  Region& many = allocate(kPages);
+  Actor& first = actor();
+  for (std::uint32_t i = 0; i < kPages; ++i) ASSERT_TRUE(cpu_write(many, i, std::uint8_t(i)));
+  tier->hold_back(Direction::load);
+  const auto waiting = begin(first, reading(many, 0, kPages));
+  steps();
+  EXPECT_FALSE(waiting->done());
+  now_us += acquire_wait_us;
+  ASSERT_TRUE(complete(*waiting));
+  EXPECT_TRUE(in_hbm(many, 0));
+  EXPECT_TRUE(in_place(many, kPages - 1));
+  check();
+  release(first, reading(many, 0, kPages));
+  tier->let_go(Direction::load);
+  for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(first, many, i, std::uint8_t(i));
+}
+
 TEST_F(Pressure, SlotsOfLargePagesMakeRoomForSmallOnes) {
   start({.hbm_pages = 16, .host_pages = 4, .page_bytes = 2 * kPageBytes});
   Region& large = allocate(4);

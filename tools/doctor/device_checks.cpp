@@ -54,13 +54,29 @@ void check_host_tier(Report& report, const gpu::DeviceInfo& device) {
                         device.host_numa_node, format_bytes(device.host_granularity_bytes)));
 }
 
-void check_kernels(Report& report, const gpu::Driver& driver) {
-  if (gpu::Fingerprinter::available(driver))
-    report.ok("kernels", "pages that were only read leave HBM without a copy, once a kernel has found them unchanged");
-  else
-    report.problem("kernels",
-                   "this build has no GPU kernels, so pages leave HBM with a copy even where nobody wrote to them",
+constexpr const char* kWithoutKernels = "pages leave HBM with a copy even where nobody wrote to them";
+
+void check_kernels(Report& report, const gpu::DriverRef& driver, const gpu::DeviceInfo& device) {
+  if (!gpu::Fingerprinter::available(*driver)) {
+    report.problem(topic_of(device), fmt::format("this build has no GPU kernels: {}", kWithoutKernels),
                    "build where nvcc is, or run with protect=on");
+    return;
+  }
+  const auto made = [&]() -> Status {
+    CUdevice handle = 0;
+    VMEM_TRY(driver->check((*driver)->cuDeviceGet(&handle, device.ordinal), "cuDeviceGet"));
+    VMEM_ASSIGN(const auto context, gpu::PrimaryContext::retain(driver, handle));
+    VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(driver, context.context()));
+    VMEM_ASSIGN(const auto fingerprinter, gpu::Fingerprinter::create(driver));
+    return {};
+  }();
+  if (made)
+    report.ok(topic_of(device),
+              "pages that were only read leave HBM without a copy, once a kernel found them unchanged");
+  else
+    report.problem(
+        topic_of(device), fmt::format("the kernels do not load ({}): {}", made.error().message, kWithoutKernels),
+        "check that the driver may compile PTX (CUDA_DISABLE_PTX_JIT, its JIT library), or run with protect=on");
 }
 
 void check_sharing(Report& report, const gpu::DeviceInfo& device) {
@@ -85,8 +101,8 @@ void check_peers(Report& report, const gpu::Topology& topology, std::size_t inde
 
 }  // namespace
 
-void check_devices(Report& report, const gpu::Driver& driver) {
-  const auto topology = gpu::query_topology(driver);
+void check_devices(Report& report, const gpu::DriverRef& driver) {
+  const auto topology = gpu::query_topology(*driver);
   if (!topology) {
     report.problem("devices", topology.error().message, "check nvidia-smi, and dmesg for messages of the driver");
     return;
@@ -96,13 +112,13 @@ void check_devices(Report& report, const gpu::Driver& driver) {
   for (std::size_t index = 0; index < topology->devices.size(); ++index) {
     const gpu::DeviceInfo& device = topology->devices[index];
     check_memory(report, device);
-    check_compute_mode(report, driver, device);
+    check_compute_mode(report, *driver, device);
     check_hbm_tier(report, device);
     check_host_tier(report, device);
+    check_kernels(report, driver, device);
     check_sharing(report, device);
     check_peers(report, *topology, index);
   }
-  if (!topology->devices.empty()) check_kernels(report, driver);
 }
 
 }  // namespace vmem::tools::doctor

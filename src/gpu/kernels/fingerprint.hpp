@@ -12,8 +12,8 @@
 
 namespace vmem::gpu {
 
-// Two sums of products of a word's halves, each masked by the word's place (as in the NH hash). One product fails to see a change
-// of one half when the other half plus its mask is zero; both fail for about one change in 2^64.
+// Two sums of products of a word's halves, each masked by the word's place, as in the NH hash. Its masks must be independent of each
+// other: were they linear in the place, words that change places in step would cancel.
 struct Fingerprint {
   std::uint64_t first = 0;
   std::uint64_t second = 0;
@@ -23,11 +23,20 @@ VMEM_KERNEL_SHARED bool same(const Fingerprint& a, const Fingerprint& b) {
   return a.first == b.first && a.second == b.second;
 }
 
+// The product of a word's halves, masked by those of `mask`.
+VMEM_KERNEL_SHARED std::uint64_t masked_product(std::uint64_t word, std::uint64_t mask) {
+  const auto low = static_cast<std::uint32_t>(word) + static_cast<std::uint32_t>(mask);
+  const auto high = static_cast<std::uint32_t>(word >> 32) + static_cast<std::uint32_t>(mask >> 32);
+  return static_cast<std::uint64_t>(low) * high;
+}
+
 VMEM_KERNEL_SHARED void add_word(Fingerprint& sum, std::uint32_t index, std::uint64_t word) {
-  const auto low = static_cast<std::uint32_t>(word);
-  const auto high = static_cast<std::uint32_t>(word >> 32);
-  sum.first += static_cast<std::uint64_t>(low + index * 0x9e3779b1u + 0x27d4eb2fu) * (high + index * 0x85ebca77u + 1u);
-  sum.second += static_cast<std::uint64_t>(low + index * 0xc2b2ae3du + 3u) * (high + index * 0x165667b1u + 0x9e3779b1u);
+  std::uint64_t mask = (std::uint64_t{index} + 1) * 0x9e3779b97f4a7c15u;
+  mask = (mask ^ (mask >> 32)) * 0xd6e8feb86659fd93u;
+  mask ^= mask >> 32;
+  sum.first += masked_product(word, mask);
+  mask *= 0xbf58476d1ce4e5b9u;
+  sum.second += masked_product(word, mask ^ (mask >> 31));
 }
 
 // What is known of a slot's bytes, in memory that host and GPU share.

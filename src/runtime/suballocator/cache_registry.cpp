@@ -36,6 +36,7 @@ CacheRegistry::Bindings::~Bindings() {
 
 ThreadCache* CacheRegistry::attach() {
   if (current_.ending) return nullptr;
+  (void)process::thread_number();  // before bindings_, whose end marks streams by it
   auto& all = bindings_.all;
   if (const auto bound = std::ranges::find(all, number_, &Binding::registry); bound != all.end()) {
     current_ = {number_, bound->cache, false};
