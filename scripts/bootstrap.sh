@@ -22,8 +22,6 @@ need=(
   "libgtest-dev:gtest/gtest.h:tests"
   "libgmock-dev:gmock/gmock.h:tests"
   "libbenchmark-dev:benchmark/benchmark.h:micro-benchmarks"
-  "libxxhash-dev:xxhash.h:checksums"
-  "libhwloc-dev:hwloc.h:machine topology"
   "libboost-dev:boost/version.hpp:intrusive and lock-free containers"
 )
 if [[ "${1:-}" == --lint ]]; then
