@@ -14,7 +14,7 @@ constexpr double kRatio = 4;
 void explain_before(const Gpu& gpu, const Sizes& sizes) {
   fmt::print(R"(
 vmem gives GPU programs more memory than the GPU has. This demonstration takes a region of {} and lets vmem use
-only {} of GPU memory for it: a quarter. The rest lives in pinned host memory. Kernels then work through the whole
+only {} of GPU memory for it. The rest lives in pinned host memory. Kernels then work through the whole
 region again and again, through one pointer that never changes, while vmem moves the pages under it.
 
   read-only    each kernel adds up a checksum; pages only come in.

@@ -127,11 +127,11 @@ void add_traffic(Record& record, const Streamed& streamed) {
   record.details["hit_share"] = streamed.hit_share();
   record.details["in_place_acquires"] = streamed.traffic.in_place_acquires;
   record.details["acquire_waits"] = streamed.traffic.waits;
-  record.notes.push_back(
-      fmt::format("{}: pages of {}; over the link {:.2f} GB/s moved; {:.1f} % of the bytes were in HBM already; limit "
-                  "spread {:.1f} %",
-                  record.variant, format_bytes(streamed.page_bytes), streamed.moved_rate(), 100 * streamed.hit_share(),
-                  100 * streamed.rates.limit.spread()));
+  record.notes.push_back(fmt::format(
+      "{}: pages of {}; over the link {:.2f} GB/s moved; {:.1f} % of the bytes stayed where they were, in HBM "
+      "or used in place; limit spread {:.1f} %",
+      record.variant, format_bytes(streamed.page_bytes), streamed.moved_rate(), 100 * streamed.hit_share(),
+      100 * streamed.rates.limit.spread()));
 }
 
 std::string ratio_text(double ratio) { return fmt::format("{:g}x", std::round(ratio * 100) / 100); }

@@ -12,6 +12,10 @@
 #ifndef VMEM_VMEM_HPP
 #define VMEM_VMEM_HPP
 
+#if __cplusplus < 202002L
+#error "vmem/vmem.hpp needs C++20 (-std=c++20); vmem/vmem.h needs C only"
+#endif
+
 #include <array>
 #include <concepts>
 #include <cstddef>

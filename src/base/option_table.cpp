@@ -163,7 +163,7 @@ OptionDefinition space_option() {
 OptionDefinition hbm_option() {
   return automatic_size_option({.name = "hbm",
                                 .default_value = "auto",
-                                .values = "auto, or a size from 2MiB such as 16GiB",
+                                .values = "auto, or a size from 32MiB such as 16GiB",
                                 .help = "GPU memory used per device; auto: what is free at the start, less headroom."},
                                &Options::hbm_bytes, {.least = kGranule, .most = 64 * kTiB});
 }
@@ -179,7 +179,7 @@ OptionDefinition headroom_option() {
 OptionDefinition host_option() {
   return automatic_size_option({.name = "host",
                                 .default_value = "auto",
-                                .values = "auto, or a size from 2MiB such as 64GiB",
+                                .values = "auto, or a size from 16MiB such as 64GiB",
                                 .help = "Most pinned host memory used; auto: half of what is available at the start."},
                                &Options::host_bytes, {.least = kGranule, .most = 64 * kTiB});
 }

@@ -52,7 +52,9 @@ Result<Library> open_library(const std::vector<std::string>& candidates, const c
 
 Result<Library> find_library(const std::string& which) {
   if (which == "auto")
-    return open_library({"libcuda.so.1"}, "install the NVIDIA driver, or use --driver emulated to run without a GPU");
+    return open_library(
+        {"libcuda.so.1"},
+        "install the NVIDIA driver, or use --driver emulated (VMEM_DRIVER=emulated) to run without a GPU");
   if (which == "emulated") return open_library(emulated_candidates(), "libvmem_emu.so belongs beside libvmem.so");
   return open_library({which}, "--driver takes auto, emulated or the path of a driver library");
 }
