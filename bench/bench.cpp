@@ -63,6 +63,7 @@ Status check_settings(const Settings& settings) {
 
 Status run_checked(const Scenario& scenario, const Settings& settings, std::vector<Record>& records) {
   VMEM_TRY(check_settings(settings));
+  VMEM_TRY(check_json_path(settings));
   VMEM_ASSIGN(const auto gpu, Gpu::open(settings.driver, settings.device));
   print_heading(settings, *gpu);
   VMEM_ASSIGN(const Launcher launcher, Launcher::load(*gpu));

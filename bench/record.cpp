@@ -34,17 +34,21 @@ nlohmann::json goal_json(const Record& record, const Gpu& gpu) {
           {"met", or_null(goal_met(record, gpu))}};
 }
 
+std::string unfinished_path(const std::string& path) { return path + ".part"; }
+
+Status write_text(const std::string& path, const std::string& text) {
+  std::ofstream out(unfinished_path(path));
+  out << text;
+  if (out.flush()) return {};
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("--json {} cannot be written: {}; choose a folder that exists and is writable", path,
+                          std::strerror(errno)),
+              errno);
+}
+
 Status write_json(const std::string& path, const nlohmann::json& records) {
-  const std::string unfinished = path + ".part";
-  {
-    std::ofstream out(unfinished);
-    out << records.dump(2) << '\n';
-    if (!out.flush())
-      return fail(VMEM_ERROR_INVALID_OPTION,
-                  fmt::format("--json {} cannot be written: {}; choose a folder that exists and is writable", path,
-                              std::strerror(errno)),
-                  errno);
-  }
+  const std::string unfinished = unfinished_path(path);
+  VMEM_TRY(write_text(path, records.dump(2) + '\n'));
   std::error_code error;
   std::filesystem::rename(unfinished, path, error);
   if (error)
@@ -88,6 +92,14 @@ nlohmann::json to_json(const Record& record, const Gpu& gpu, const Settings& set
           {"commit", kCommit},
           {"machine", to_json(read_machine(), gpu)},
           {"command", settings.command}};
+}
+
+Status check_json_path(const Settings& settings) {
+  if (settings.json_path.empty()) return {};
+  VMEM_TRY(write_text(settings.json_path, ""));
+  std::error_code ignored;  // it will be written again
+  std::filesystem::remove(unfinished_path(settings.json_path), ignored);
+  return {};
 }
 
 Status save_records(std::span<const Record> records, const Gpu& gpu, const Settings& settings) {

@@ -50,6 +50,9 @@ std::optional<bool> goal_met(const Record& record, const Gpu& gpu);
 // The record with what was run, on what, from which commit.
 nlohmann::json to_json(const Record& record, const Gpu& gpu, const Settings& settings);
 
+// Whether the file that --json names can be written, before anything is measured for it. Errors: INVALID_OPTION.
+Status check_json_path(const Settings& settings);
+
 // Writes all records to the file that --json names, if it does; the file is replaced only by a complete one.
 // Errors: INVALID_OPTION (the path cannot be written).
 Status save_records(std::span<const Record> records, const Gpu& gpu, const Settings& settings);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -42,6 +43,13 @@ int run(int argc, char** argv) {
   add("doctor", "Say what this machine can do, and what to fix", vmem::tools::add_doctor);
   add("options", "List every option of the runtime", vmem::tools::add_options);
 
+  const auto named = [&](const auto& entry) { return entry.first->get_name() == argv[1]; };
+  if (argc > 1 && argv[1][0] != '-' && std::ranges::none_of(commands, named)) {
+    std::string known;
+    for (const auto& [command, body] : commands) known += (known.empty() ? "" : ", ") + command->get_name();
+    fmt::print(stderr, "vmem: there is no command '{}'; choose one of {}\n", argv[1], known);
+    return vmem::bench::kExitBadOptions;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -77,12 +77,10 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
 // tier, both less the frames in transit.
 Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes) {
   std::uint64_t overflow = 0;
-  std::uint64_t hbm = 0;
   for (const auto& each : devices_) {
     const std::uint64_t wanted = each->committed_bytes + (each.get() == &device ? bytes : 0);
     const std::uint64_t usable = usable_hbm(each->hbm.budget_bytes(), page_bytes);
     overflow += wanted > usable ? wanted - usable : 0;
-    hbm += each->hbm.budget_bytes();
   }
   const std::uint64_t host = config_.backing->usage().budget_bytes;
   const std::uint64_t transit = std::min(kTransitPages * page_bytes, host / 4);
@@ -90,10 +88,12 @@ Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t pag
     return fail(
         VMEM_ERROR_OUT_OF_MEMORY,
         fmt::format(
-            "{} asked for on device {}, where {} are allocated of {} HBM, with {} in all devices over {} of host "
-            "memory; free something, or raise --hbm or --host",
+            "{} asked for on device {}, where {} are allocated and HBM can hold {} of {}: {} would have to fit into "
+            "host memory, which can hold {} of {} (pages in transit take the rest); free something, or raise --hbm or "
+            "--host",
             format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
-            format_bytes(device.hbm.budget_bytes()), format_bytes(overflow), format_bytes(host)));
+            format_bytes(usable_hbm(device.hbm.budget_bytes(), page_bytes)), format_bytes(device.hbm.budget_bytes()),
+            format_bytes(overflow), format_bytes(host - transit), format_bytes(host)));
   }
   device.committed_bytes += bytes;
   return {};

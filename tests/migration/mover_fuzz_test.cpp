@@ -2,6 +2,7 @@
 // After every operation the mover's books must balance; every byte read must be the last one written before it.
 #include <algorithm>
 #include <array>
+#include <ostream>
 #include <random>
 
 #include "migration/mover_harness.hpp"
@@ -14,6 +15,7 @@ struct FuzzCase {
   MachineShape shape;
   std::uint32_t pages_in_all;
 };
+void PrintTo(const FuzzCase& each, std::ostream* out) { *out << each.name; }
 
 class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCase> {
  protected:

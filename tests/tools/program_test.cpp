@@ -67,6 +67,12 @@ TEST(Program, RefusesNoCommandAndUnknownFlags) {
   expect_refused("", {});
   expect_refused("bench stream --speed 9", {"--speed"});
 }
+TEST(Program, RefusesUnknownCommandsAndNamesTheKnown) {
+  expect_refused("benchh", {"benchh", "bench, doctor, options"});
+}
+TEST(Program, RefusesAnUnwritableResultFileBeforeItMeasures) {
+  expect_refused("bench lookup --driver emulated --json /nowhere/results.json", {"/nowhere/results.json", "writable"});
+}
 TEST(Program, RefusesMalformedSizes) {
   expect_refused("bench stream --hbm 4gigs", {"--hbm", "4gigs"});
   expect_refused("bench stream --hbm 0", {"--hbm"});
