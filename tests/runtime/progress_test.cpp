@@ -135,6 +135,34 @@ TEST_F(StrayAccess, AWriteToAPageAcquiredForReadingIsStopped) {
       ::testing::KilledBySignal(SIGSEGV), "wrote to 0x[0-9a-f]+: mapped, this device has read-only");
 }
 
+// Without protection it goes on, and is not lost however often the page leaves and comes back.
+TEST_F(StrayAccess, AWriteToAPageAcquiredForReadingIsKeptAndCounted) {
+  EmulatedGpu gpu("devices=1,hbm=128MiB,host=512MiB");
+  gpu.make_current(0);
+  constexpr std::size_t kBytes = 256 * kMiB;  // four times the HBM budget
+  void* memory = nullptr;
+  ASSERT_OK(start_vmem({}));
+  ASSERT_OK(vmem_malloc(&memory, kBytes, 0, nullptr));
+  ASSERT_OK(vmem_memset(memory, 1, kBytes, nullptr));
+  auto* const bytes = static_cast<std::byte*>(memory);
+  const auto read_all = [&](auto&& use) {
+    for (std::size_t at = 0; at < kBytes; at += 16 * kMiB) {
+      const vmem_range piece = range_of(bytes + at, 16 * kMiB, VMEM_READ);
+      ASSERT_OK(acquire(piece));
+      ASSERT_EQ(gpu.launch(nullptr, 0, [&use, at] { use(at); }), CUDA_SUCCESS);
+      ASSERT_OK(release(piece));
+      ASSERT_EQ(gpu.cu().cuCtxSynchronize(), CUDA_SUCCESS);
+    }
+  };
+  read_all([&](std::size_t at) { bytes[at + 12345] = std::byte{2}; });
+  std::size_t wrong = 0;
+  for (int pass = 0; pass < 3; ++pass) read_all([&](std::size_t at) { wrong += bytes[at + 12345] != std::byte{2}; });
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_GT(statistics().stray_writes, 0u);
+  EXPECT_OK(vmem_free(memory, nullptr));
+  EXPECT_OK(vmem_shutdown());
+}
+
 TEST_F(StrayAccess, AnAccessWithoutAcquireAfterEvictionIsStopped) {
   EXPECT_EXIT(
       {
