@@ -43,7 +43,7 @@ void pair(benchmark::State& state) {
   Suballocator& blocks = allocator();
   const auto bytes = std::size_t(state.range(0));
   const vmem_stream stream = stream_of(state.range(1));
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     const auto block = blocks.allocate(0, bytes, stream);
     benchmark::DoNotOptimize(*block);
     const auto freed = blocks.free(*block, stream);
@@ -63,7 +63,7 @@ BENCHMARK(pair)->ArgNames({"bytes", "stream"})->Args({256, 0xa000})->ThreadRange
 void batch(benchmark::State& state) {
   Suballocator& blocks = allocator();
   std::vector<std::uintptr_t> held(std::size_t(state.range(0)));
-  for (auto _ : state) {
+  while (state.KeepRunning()) {
     for (auto& block : held) block = *blocks.allocate(0, 1000, stream_of(0xa000));
     for (const auto block : held) benchmark::DoNotOptimize(blocks.free(block, stream_of(0xa000)).has_value());
   }
@@ -75,7 +75,7 @@ BENCHMARK(batch)->Arg(1000)->ThreadRange(2, 8)->UseRealTime();
 void find(benchmark::State& state) {
   Suballocator& blocks = allocator();
   const std::uintptr_t block = *blocks.allocate(0, 5000, stream_of(0xa000));
-  for (auto _ : state) benchmark::DoNotOptimize(blocks.find(block + 4000));
+  while (state.KeepRunning()) benchmark::DoNotOptimize(blocks.find(block + 4000));
   benchmark::DoNotOptimize(blocks.free(block, stream_of(0xa000)).has_value());
 }
 BENCHMARK(find);

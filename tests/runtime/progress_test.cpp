@@ -135,8 +135,8 @@ TEST_F(StrayAccess, AWriteToAPageAcquiredForReadingIsStopped) {
       ::testing::KilledBySignal(SIGSEGV), "wrote to 0x[0-9a-f]+: mapped, this device has read-only");
 }
 
-// Without protection it goes on, and is not lost however often the page leaves and comes back.
-TEST_F(StrayAccess, AWriteToAPageAcquiredForReadingIsKeptAndCounted) {
+// However often the page leaves and comes back, or is used in place.
+TEST_F(StrayAccess, WithoutProtectionAWriteToAPageAcquiredForReadingIsKept) {
   EmulatedGpu gpu("devices=1,hbm=128MiB,host=512MiB");
   gpu.make_current(0);
   constexpr std::size_t kBytes = 256 * kMiB;  // four times the HBM budget
@@ -158,7 +158,6 @@ TEST_F(StrayAccess, AWriteToAPageAcquiredForReadingIsKeptAndCounted) {
   std::size_t wrong = 0;
   for (int pass = 0; pass < 3; ++pass) read_all([&](std::size_t at) { wrong += bytes[at + 12345] != std::byte{2}; });
   EXPECT_EQ(wrong, 0u);
-  EXPECT_GT(statistics().stray_writes, 0u);
   EXPECT_OK(vmem_free(memory, nullptr));
   EXPECT_OK(vmem_shutdown());
 }
