@@ -12,7 +12,7 @@ vmem=$(command -v "$here/bin/vmem" || command -v "$here/../../bin/vmem" || comma
 }
 out=${1:?"h200.sh: name a folder for the results"}
 mkdir -p "$out"
-work=$(mktemp -d "${TMPDIR:-/tmp}/vmem-h200.XXXXXX")
+work=$(mktemp -d -t vmem-h200.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 failed=0
 

@@ -10,7 +10,6 @@ namespace vmem::migration {
 
 using pagetable::kNoFrame;
 using pagetable::Mapped;
-using pagetable::RegionState;
 
 namespace {
 
@@ -21,12 +20,10 @@ constexpr std::size_t kPromotionsPerStep = 64;  // looked at; misses wait meanwh
 void Mover::prefetch_ahead() {
   while (!asked_ahead_.empty()) {
     const PageRef ref = asked_ahead_.front();
-    const bool live =
-        ref.region->state.load(std::memory_order_relaxed) == RegionState::live && ref.index < ref.region->page_count;
-    if (live && !load_has_room(device_of(*ref.region), ref.bytes())) break;
+    if (ref.live() && !load_has_room(device_of(*ref.region), ref.bytes())) break;
     asked_ahead_.pop_front();
     // A pinned page stays wanted.
-    if (live && start_prefetch(ref) != Started::yes && ref.page().pinned) queue_promotion(ref);
+    if (ref.live() && start_prefetch(ref) != Started::yes && ref.page().pinned) queue_promotion(ref);
   }
   plan_waits_ = false;
   for (std::size_t i = 0; i < devices_.size(); ++i) follow_plan(int(i));
@@ -43,10 +40,8 @@ void Mover::follow_plan(int index) {
       if (count == 0) return;
     }
     const PageId next = device.planned.front();
-    Region* region = config_.space->find(next.region);
-    if (region != nullptr && region->state.load(std::memory_order_relaxed) == RegionState::live &&
-        next.index < region->page_count) {
-      const PageRef ref{region, next.index};
+    const PageRef ref{config_.space->find(next.region), next.index};
+    if (ref.live()) {
       if (!load_has_room(device, ref.bytes())) return;
       const Started started = start_prefetch(ref);
       if (started == Started::failed) {
@@ -102,11 +97,10 @@ Mover::Started Mover::start_prefetch(PageRef ref) {
 void Mover::promote() {
   for (std::size_t left = std::min(promotions_.size(), kPromotionsPerStep); left > 0; --left) {
     const PageRef ref = promotions_.front();
-    const bool live =
-        ref.region->state.load(std::memory_order_relaxed) == RegionState::live && ref.index < ref.region->page_count;
-    if (live && ref.page().promoting && !load_has_room(device_of(*ref.region), ref.bytes())) return;
+    const bool promoting = ref.live() && ref.page().promoting;
+    if (promoting && !load_has_room(device_of(*ref.region), ref.bytes())) return;
     promotions_.pop_front();
-    if (!live || !ref.page().promoting) continue;
+    if (!promoting) continue;
     ref.page().promoting = false;
     auto promoted = promote_one(ref);
     const bool again =

@@ -13,7 +13,6 @@ namespace vmem::migration {
 
 using pagetable::kNoFrame;
 using pagetable::Mapped;
-using pagetable::RegionState;
 
 namespace {
 
@@ -46,10 +45,8 @@ Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_by
 Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates,
                                  Grab& grab) {
   for (const PageId candidate : candidates) {
-    Region* region = config_.space->find(candidate.region);
-    if (region == nullptr || region->state.load(std::memory_order_relaxed) != RegionState::live) continue;
-    if (candidate.index >= region->page_count) continue;
-    const PageRef victim{region, candidate.index};
+    const PageRef victim{config_.space->find(candidate.region), candidate.index};
+    if (!victim.live()) continue;
     auto evicted = evict(victim);
     if (!evicted) {
       if (evicted.error().status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(evicted.error());
@@ -129,9 +126,8 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
   return Evicted::done;
 }
 
-// The page is unmapped: its bytes go to the backing copy if that is not current, or if somebody wrote who said that he reads,
-// and its frame to the free list, where it stays
-// the page's until it is reused. Transfers into the frame wait for this one.
+// The page is unmapped: its bytes go to the backing copy if that is not current, or if somebody wrote who had said to read; its
+// frame goes to the free list, where it stays the page's until it is reused. Transfers into the frame wait for this one.
 Status Mover::give_up_frame(PageRef ref) {
   Page& page = ref.page();
   // A frame taken back from standby may still be read by the copy out that it went there with.
@@ -217,12 +213,10 @@ Result<bool> Mover::need_slot(PageRef ref) {
   if (page.slot != kNoFrame) return true;
   VMEM_ASSIGN(tiers::SlotGrant grant, config_.backing->allocate(ref.bytes()));
   if (grant.grant == tiers::Grant::full) {
-    const Theft theft = steal_slot(ref.bytes());
-    if (theft.slot) {
-      grant = {tiers::Grant::granted, *theft.slot};
-    } else if (theft.busy) {
-      return false;
-    } else if (give_up_slots(ref.bytes())) {
+    // Of a page of this size, which serves as it is; else of others, whose memory makes one.
+    const GivenUp same = give_up_slots(ref.bytes(), false);
+    if (same.bytes == 0 && same.busy) return false;
+    if (same.bytes != 0 || give_up_slots(ref.bytes(), true).bytes >= ref.bytes()) {
       VMEM_ASSIGN(grant, config_.backing->allocate(ref.bytes()));
     }
   }
@@ -241,52 +235,32 @@ void Mover::retain(PageRef ref) {
   retained_.push_back(ref);
 }
 
-// The slot of a page that is in HBM: only a copy that saves a transfer later.
-Mover::Theft Mover::steal_slot(std::uint64_t page_bytes) {
-  Theft theft;
-  for (std::size_t left = retained_.size(); left > 0; --left) {
+// The slots of pages in HBM only save transfers later: gives the tier as many as make `bytes`, of pages of that size or of any.
+Mover::GivenUp Mover::give_up_slots(std::uint64_t bytes, bool of_any_size) {
+  GivenUp given;
+  for (std::size_t left = retained_.size(); left > 0 && given.bytes < bytes; --left) {
     const PageRef ref = retained_.front();
     retained_.pop_front();
     if (!still_retained(ref)) continue;
     Page& page = ref.page();
-    page.retained = false;
+    const bool suits = !page.read_mostly && (of_any_size || ref.bytes() == bytes);
     const bool busy = page.cpu_users != 0 || running(page.wait) || running(page.store);
-    if (page.read_mostly || busy || ref.bytes() != page_bytes) {
-      theft.busy = theft.busy || (busy && !page.read_mostly && ref.bytes() == page_bytes);
-      retain(ref);
-      continue;
-    }
-    theft.slot = std::exchange(page.slot, kNoFrame);
-    page.slot_version = 0;
-    break;
-  }
-  return theft;
-}
-
-// Gives the tier slots of pages in HBM, of any size, to make one of `bytes` from.
-bool Mover::give_up_slots(std::uint64_t bytes) {
-  std::uint64_t given = 0;
-  for (std::size_t left = retained_.size(); left > 0 && given < bytes; --left) {
-    const PageRef ref = retained_.front();
-    retained_.pop_front();
-    if (!still_retained(ref)) continue;
-    Page& page = ref.page();
-    if (page.cpu_users != 0 || running(page.wait) || running(page.store) || page.read_mostly) {
+    if (!suits || busy) {
+      given.busy = given.busy || suits;
       retained_.push_back(ref);
       continue;
     }
     page.retained = false;
     config_.backing->release(std::exchange(page.slot, kNoFrame));
     page.slot_version = 0;
-    given += ref.bytes();
+    given.bytes += ref.bytes();
   }
-  return given >= bytes;
+  return given;
 }
 
 // An entry of retained_ may have outlived its region, or its reason.
 bool Mover::still_retained(PageRef ref) {
-  if (ref.region->state.load(std::memory_order_relaxed) != RegionState::live || ref.index >= ref.region->page_count)
-    return false;
+  if (!ref.live()) return false;
   Page& page = ref.page();
   if (page.retained && page.slot != kNoFrame && page.mapped == Mapped::frame) return true;
   page.retained = false;

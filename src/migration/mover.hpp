@@ -121,6 +121,11 @@ class Mover {
   struct PageRef {
     Region* region = nullptr;
     std::uint32_t index = 0;
+    // For references kept over steps: the region may have ended, and its record serve another one.
+    bool live() const {
+      return region != nullptr && region->state.load(std::memory_order_relaxed) == pagetable::RegionState::live &&
+             index < region->page_count;
+    }
     Page& page() const { return region->pages[index]; }
     PageId id() const { return region->page_id(index); }
     std::uint64_t bytes() const { return region->page_bytes(); }
@@ -195,12 +200,11 @@ class Mover {
   Result<bool> need_slot(PageRef ref);
   enum class Place { slot, frame, none_yet };
   Result<Place> place_for_writing(PageRef ref);
-  struct Theft {
-    std::optional<tiers::SlotId> slot;
-    bool busy = false;  // one can be taken when a transfer ends
+  struct GivenUp {
+    std::uint64_t bytes = 0;
+    bool busy = false;  // more can be given up when transfers end
   };
-  Theft steal_slot(std::uint64_t page_bytes);
-  bool give_up_slots(std::uint64_t bytes);
+  GivenUp give_up_slots(std::uint64_t bytes, bool of_any_size);
   static bool still_retained(PageRef ref);
   void drop_standby(PageRef ref);
   void retain(PageRef ref);

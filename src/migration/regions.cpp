@@ -197,8 +197,7 @@ bool Mover::has_transfers(const Region& region) const {
 
 // For requests whose caller holds nothing: the region may have been freed, and its place reused, since the caller saw it.
 Status Mover::check_live(const PageRun& run) {
-  const bool live = run.region->state.load(std::memory_order_relaxed) == RegionState::live;
-  if (live && run.first < run.region->page_count && run.count <= run.region->page_count - run.first) return {};
+  if (PageRef{run.region, run.first}.live() && run.count <= run.region->page_count - run.first) return {};
   return fail(VMEM_ERROR_INVALID_POINTER, "the allocation was freed by another thread meanwhile");
 }
 

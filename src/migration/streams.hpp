@@ -53,7 +53,7 @@ struct alignas(128) StreamRecord {
 
 class StreamTable {
  public:
-  // Recording an event costs 1.6 µs and a lock in the driver, so launching threads do it rarely; the mover, which needs the
+  // Recording an event costs up to 3 µs when threads do it at once, and a lock in the driver, so launching threads do it rarely; the mover, which needs the
   // answer only when it wants a page, closes the open epoch itself then.
   static constexpr std::uint32_t kUsesPerEpoch = 256;
 

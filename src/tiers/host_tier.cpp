@@ -84,7 +84,6 @@ Status HostTier::create_records() {
     device.check.stream = device.checker->stream();
   }
   slots_.resize(most);
-  info_.tells_changes = true;
   return {};
 }
 

@@ -1,5 +1,5 @@
 // Pinned host memory as driver handles: copied at the speed of the link, and mapped in place at a page's own address. Making
-// a handle costs about 150 µs a MiB (the kernel clears and pins the memory), so a thread makes them ahead of need.
+// a handle costs about 70 to 150 µs a MiB (the kernel clears and pins the memory), so a thread makes them ahead of need.
 #pragma once
 
 #include <array>
@@ -63,8 +63,8 @@ class HostTier final : public Tier, public InPlaceTier {
     Link load, store;
     Link learn, check;  // loads that are fingerprinted; stores of what changed
     std::unique_ptr<gpu::Fingerprinter> learner, checker;
-    std::array<Link*, 4> links() { return {&load, &store, &learn, &check}; }
     std::vector<CUevent> spare_events;
+    std::array<Link*, 4> links() { return {&load, &store, &learn, &check}; }
   };
   // What the mover knows of a slot.
   struct SlotState {
@@ -88,7 +88,7 @@ class HostTier final : public Tier, public InPlaceTier {
   std::uint64_t next_wanted() const;  // page size of the next slot to make, 0: none
   bool make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes);
 
-  TierInfo info_{"host", true, true, false};
+  static constexpr TierInfo info_{"host", true, true};
   Config config_;
   // The mover's.
   gpu::PinnedBuffer records_;             // one a slot

@@ -53,7 +53,6 @@ struct TierInfo {
   std::string_view name;        // "host"
   bool stream_ordered = false;  // Transfer::done is given
   bool addressable = false;     // the GPU can load and store slots in place: also an InPlaceTier
-  bool tells_changes = false;   // a store `if_changed` costs no copy where nothing changed
 };
 
 struct TierUsage {

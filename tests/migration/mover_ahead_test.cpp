@@ -80,8 +80,7 @@ TEST_F(Ahead, APrefetchedWritablePageCountsAsWritten) {
   finish_work(a);
   write(a, writing(region, 1), 2);
   finish_work(a);
-  evict(reading(region, 1));
-  settle();
+  evict_to_the_end(reading(region, 1));
   prefetch(reading(region, 0));
   settle();
   ASSERT_TRUE(in_hbm(region, 0));
@@ -92,8 +91,7 @@ TEST_F(Ahead, APrefetchedWritablePageCountsAsWritten) {
   fill(a, writing(region, 0), 9);
   release(a, writing(region, 0));
   finish_work(a);
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   expect_stored(region, 0, 9);
 }
 

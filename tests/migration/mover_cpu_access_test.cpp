@@ -74,9 +74,7 @@ TEST_F(CpuAccess, TheCpuDoesNotWriteUnderWorkReleasedWhileItAsks) {
   // A request ahead of it in the same step, inside which the thread releases.
   AdviseRequest before;
   before.run = {&allocate(1), 0, 1};
-  write(b, writing(*before.run.region, 0), 1);
-  finish_work(b);
-  steps();
+  write_to_the_end(b, writing(*before.run.region, 0), 1);
   before.advice = VMEM_ADVISE_EVICT;
   tier->later_allocations = 1;  // the eviction ends there, before it drains the logs
   tier->on_allocate = [&] {
@@ -134,8 +132,7 @@ TEST_F(CpuAccess, ThePageOfSmallAllocationsIsWrittenBesideItsOtherUsers) {
   withdraw(b, writing(region, 0));
   finish_work(b);
   steps();
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   OpenPageRequest look;
   look.run = open.run;
   ASSERT_TRUE(ask(look));
@@ -154,8 +151,7 @@ TEST_F(CpuAccess, ACpuWriteToAPageInHbmMakesItsCopyOld) {
   expect_bytes(a, region, 0, 1);
   ASSERT_TRUE(cpu_write(region, 0, 2));
   EXPECT_TRUE(in_hbm(region, 0));
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   EXPECT_EQ(tier->submitted(Direction::store), 1u);
   expect_stored(region, 0, 2);
 }

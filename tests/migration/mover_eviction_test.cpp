@@ -28,8 +28,7 @@ class Eviction : public MoverTest {
   void expect_evictable() {
     finish_work(*a);
     finish_work(*b);
-    evict(reading(*region, 0));
-    settle();
+    evict_to_the_end(reading(*region, 0));
     EXPECT_FALSE(in_hbm(*region, 0));
     EXPECT_EQ(inside->counters().evictions, 1u);
     expect_bytes(*a, *region, 0, 5);
@@ -116,8 +115,7 @@ TEST_F(Eviction, APageWhoseLoadIsInFlightStays) {
   Region& other = allocate(4);
   write(*b, writing(other, 0, 4), 1);  // takes the frame
   finish_work(*b);
-  evict(reading(other, 0, 4));
-  settle();
+  evict_to_the_end(reading(other, 0, 4));
   tier->hold_back(Direction::load);
   const std::uint64_t before = inside->counters().evictions;
   prefetch(reading(*region, 0));
@@ -221,8 +219,7 @@ TEST_F(Eviction, APageWithoutASlotYetIsEvictedWhenTheSlotIsThere) {
   tier->later_allocations = 2;
   evict(reading(*region, 0));  // looks twice
   expect_untouched(0);
-  evict(reading(*region, 0));
-  settle();
+  evict_to_the_end(reading(*region, 0));
   EXPECT_FALSE(in_hbm(*region, 0));
 }
 

@@ -289,6 +289,12 @@ void MoverTest::write(Actor& actor, const Range& range, unsigned char value) {
   release(actor, range);
 }
 
+void MoverTest::write_to_the_end(Actor& actor, const Range& range, unsigned char value) {
+  write(actor, range, value);
+  finish_work(actor);
+  steps();
+}
+
 void MoverTest::finish_work(Actor& actor) {
   EXPECT_TRUE(streams->close_epoch(*actor.record));
   EXPECT_EQ((*driver)->cuStreamSynchronize(actor.stream), CUDA_SUCCESS);

@@ -110,6 +110,10 @@ class MoverTest : public ::testing::Test {
   Status advise(const Range& range, vmem_advice advice);
   void prefetch(const Range& range);
   void evict(const Range& range) { EXPECT_TRUE(advise(range, VMEM_ADVISE_EVICT)); }
+  void evict_to_the_end(const Range& range) {  // and its copy out is complete
+    evict(range);
+    settle();
+  }
 
   // Posts and steps until the answer; `limit` steps without one are a hang, reported as VMEM_ERROR_TIMEOUT.
   Status ask(Request& request);
@@ -129,7 +133,8 @@ class MoverTest : public ::testing::Test {
 
   // Work on pages.
   void fill(Actor& actor, const Range& range, unsigned char value);
-  void write(Actor& actor, const Range& range, unsigned char value);  // acquire, fill, release
+  void write(Actor& actor, const Range& range, unsigned char value);             // acquire, fill, release
+  void write_to_the_end(Actor& actor, const Range& range, unsigned char value);  // and nobody uses it any more
   // Reads through an acquire, by GPU work.
   void expect_bytes(Actor& actor, Region& region, std::uint32_t page, unsigned char value);
   // Reads where the page lies, through the path of vmem_read.

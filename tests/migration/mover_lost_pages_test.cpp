@@ -35,12 +35,9 @@ TEST_F(LostPages, APageWhoseStoreFailsIsKeptWhileItsFrameHasTheBytes) {
   start();
   Region& region = allocate(1);
   Actor& a = actor();
-  write(a, writing(region, 0), 6);
-  finish_work(a);
-  steps();
+  write_to_the_end(a, writing(region, 0), 6);
   tier->answer_next(Direction::store, tiers::Outcome::failed);
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   check();
   expect_bytes(a, region, 0, 6);
   finish_work(a);
@@ -54,9 +51,7 @@ TEST_F(LostPages, APageTakenBackBeforeItsStoreFailsStaysValidAndDirty) {
   start();
   Region& region = allocate(1);
   Actor& a = actor();
-  write(a, writing(region, 0), 6);
-  finish_work(a);
-  steps();
+  write_to_the_end(a, writing(region, 0), 6);
   tier->hold_back(Direction::store);
   tier->answer_next(Direction::store, tiers::Outcome::failed);
   evict(reading(region, 0));
@@ -67,8 +62,7 @@ TEST_F(LostPages, APageTakenBackBeforeItsStoreFailsStaysValidAndDirty) {
   check();
   finish_work(a);
   steps();
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   expect_stored(region, 0, 6);
 }
 
@@ -76,9 +70,7 @@ TEST_F(LostPages, APageWhoseStoreFailsAfterItsFrameWasReusedIsLost) {
   start({.hbm_pages = 1});
   Region& region = allocate(2);
   Actor& a = actor();
-  write(a, writing(region, 0), 6);
-  finish_work(a);
-  steps();
+  write_to_the_end(a, writing(region, 0), 6);
   tier->hold_back(Direction::store);
   tier->answer_next(Direction::store, tiers::Outcome::lost);
   evict(reading(region, 0));
@@ -102,8 +94,7 @@ TEST_F(LostPages, ALostPageStaysLostThroughEvictionAndPromotion) {
   release(a, reading(region, 0));
   finish_work(a);
   settle();
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   prefetch(reading(region, 0));
   settle();
   check();

@@ -69,9 +69,7 @@ TEST_F(Regions, WorkReleasedWhileItsRegionIsBeingFreedIsSeen) {
   AdviseRequest before;
   before.run = {&allocate(1), 0, 1};
   before.advice = VMEM_ADVISE_EVICT;
-  write(b, writing(*before.run.region, 0), 1);
-  finish_work(b);
-  steps();
+  write_to_the_end(b, writing(*before.run.region, 0), 1);
   tier->later_allocations = 2;
   tier->on_allocate = [&] {
     log_use(a, writing(region, 0));

@@ -47,11 +47,8 @@ TEST_F(Residency, ADirtyPageIsStoredAndComesBackWithItsBytes) {
   start();
   Region& region = allocate(1);
   Actor& a = actor();
-  write(a, writing(region, 0), 0x5a);
-  finish_work(a);
-  steps();
-  evict(reading(region, 0));
-  settle();
+  write_to_the_end(a, writing(region, 0), 0x5a);
+  evict_to_the_end(reading(region, 0));
   check();
   EXPECT_EQ(page(region, 0).mapped, Mapped::nothing);
   EXPECT_EQ(tier->submitted(Direction::store), 1u);
@@ -71,8 +68,7 @@ TEST_F(Residency, APageNotWrittenSinceItsCopyIsDroppedWithoutAStore) {
   ASSERT_TRUE(cpu_write(region, 0, 7));
   expect_bytes(a, region, 0, 7);
   steps();
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   EXPECT_EQ(page(region, 0).mapped, Mapped::nothing);
   EXPECT_EQ(tier->submitted(Direction::store), 0u);
   EXPECT_EQ(tier->checks(), 1u);
@@ -93,8 +89,7 @@ TEST_F(Residency, AWriteByAReaderIsFoundWhenThePageLeavesAndKept) {
     release(a, reading(region, 0));
     finish_work(a);
     steps();
-    evict(reading(region, 0));
-    settle();
+    evict_to_the_end(reading(region, 0));
     EXPECT_EQ(inside->counters().stray_writes, std::uint64_t(round));
     EXPECT_EQ(inside->counters().migrated_out_bytes, std::uint64_t(round) * kPageBytes);
     expect_stored(region, 0, std::uint8_t(7 + round));
@@ -110,8 +105,7 @@ TEST_F(Residency, AWriteByAReaderToAPageThatWasNeverWrittenIsKept) {
   release(a, reading(region, 0));
   finish_work(a);
   steps();
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   expect_stored(region, 0, 3);
 }
 
@@ -122,8 +116,7 @@ TEST_F(Residency, AProtectedPageNeedsNoCheck) {
   ASSERT_TRUE(cpu_write(region, 0, 7));
   expect_bytes(a, region, 0, 7);
   steps();
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   EXPECT_EQ(tier->checks(), 0u);
   EXPECT_EQ(tier->submitted(Direction::store), 0u);
   expect_bytes(a, region, 0, 7);
@@ -184,8 +177,7 @@ TEST_F(Residency, AWriteAcquireOfAReadOnlyPageUpgradesItInPlace) {
   release(b, reading(region, 0));
   finish_work(a);
   finish_work(b);
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   expect_stored(region, 0, 4);
 }
 
@@ -271,8 +263,7 @@ TEST_F(Residency, DiscardedContentsAreNotFetched) {
   finish_work(a);
   expect_bytes(a, region, 0, 8);
   steps();
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   expect_stored(region, 0, 8);
 }
 
@@ -310,11 +301,8 @@ TEST_F(Residency, AStandbyPageIsTakenBackWithoutACopy) {
   start();
   Region& region = allocate(1);
   Actor& a = actor();
-  write(a, writing(region, 0), 6);
-  finish_work(a);
-  steps();
-  evict(reading(region, 0));
-  settle();
+  write_to_the_end(a, writing(region, 0), 6);
+  evict_to_the_end(reading(region, 0));
   EXPECT_TRUE(page(region, 0).standby);
   expect_bytes(a, region, 0, 6);
   check();
@@ -327,9 +315,7 @@ TEST_F(Residency, WritesToAPageTakenBackDuringItsStoreWaitForTheStoreAndAreStore
   start();
   Region& region = allocate(1);
   Actor& a = actor();
-  write(a, writing(region, 0), 6);
-  finish_work(a);
-  steps();
+  write_to_the_end(a, writing(region, 0), 6);
   tier->hold_back(Direction::store);
   evict(reading(region, 0));
   write(a, writing(region, 0), 7);
@@ -340,8 +326,7 @@ TEST_F(Residency, WritesToAPageTakenBackDuringItsStoreWaitForTheStoreAndAreStore
   finish_work(a);
   settle();
   EXPECT_FALSE(state(region, 0).has(PageState::kPending));
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   EXPECT_EQ(tier->submitted(Direction::store), 2u);
   expect_stored(region, 0, 7);
 }
@@ -350,9 +335,7 @@ TEST_F(Residency, APageTakenBackForReadingDuringItsStoreIsReadableAtOnceAndItsFi
   start();
   Region& region = allocate(1);
   Actor& a = actor();
-  write(a, writing(region, 0), 6);
-  finish_work(a);
-  steps();
+  write_to_the_end(a, writing(region, 0), 6);
   tier->hold_back(Direction::store);
   evict(reading(region, 0));
   expect_bytes(a, region, 0, 6);  // reads to the end: waits for nothing
@@ -363,8 +346,7 @@ TEST_F(Residency, APageTakenBackForReadingDuringItsStoreIsReadableAtOnceAndItsFi
   tier->let_go(Direction::store);
   finish_work(a);
   settle();
-  evict(reading(region, 0));
-  settle();
+  evict_to_the_end(reading(region, 0));
   expect_stored(region, 0, 7);
 }
 
@@ -372,9 +354,7 @@ TEST_F(Residency, AFrameReusedByAnotherPageIsNotTakenBack) {
   start({.hbm_pages = 1});
   Region& region = allocate(2);
   Actor& a = actor();
-  write(a, writing(region, 0), 6);
-  finish_work(a);
-  steps();
+  write_to_the_end(a, writing(region, 0), 6);
   evict(reading(region, 0));
   write(a, writing(region, 1), 1);  // the only frame
   finish_work(a);
@@ -388,9 +368,7 @@ TEST_F(Residency, AFrameReusedWhileItsStoreRunsIsWrittenOnlyAfterTheStore) {
   start({.hbm_pages = 1});
   Region& region = allocate(2);
   Actor& a = actor();
-  write(a, writing(region, 0), 6);
-  finish_work(a);
-  steps();
+  write_to_the_end(a, writing(region, 0), 6);
   tier->hold_back(Direction::store);
   evict(reading(region, 0));
   ASSERT_TRUE(acquire(a, writing(region, 1)));  // mapped already, usable after the store
@@ -431,9 +409,7 @@ TEST_F(Residency, AStandbyFrameOfAPageWrittenInPlaceIsNotTakenBack) {
   start();
   Region& region = allocate(1);
   Actor& a = actor();
-  write(a, writing(region, 0), 6);
-  finish_work(a);
-  steps();
+  write_to_the_end(a, writing(region, 0), 6);
   ASSERT_TRUE(advise(reading(region, 0), VMEM_ADVISE_IN_PLACE));
   settle();
   EXPECT_TRUE(page(region, 0).standby);
@@ -450,9 +426,7 @@ TEST_F(Residency, AStandbyFrameOfAPageWrittenByTheCpuIsNotTakenBack) {
   start();
   Region& region = allocate(1);
   Actor& a = actor();
-  write(a, writing(region, 0), 6);
-  finish_work(a);
-  steps();
+  write_to_the_end(a, writing(region, 0), 6);
   evict(reading(region, 0));
   ASSERT_TRUE(cpu_write(region, 0, 7));
   check();
