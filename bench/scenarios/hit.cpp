@@ -67,32 +67,34 @@ Result<Measured> time_pairs(const Gpu& gpu, const vmem_range& range, CUstream st
   return measured;
 }
 
-// One thread's share of a concurrent measurement: pairs a second.
-Result<double> time_rate(const Gpu& gpu, const vmem_range& range, CUstream stream, std::latch& start) {
+// One thread's share of a concurrent measurement: units of `batch(i, stream)`, which runs kBatch of them, a second.
+template <class Batch>
+Result<double> time_rate(const Gpu& gpu, const Batch& batch, std::size_t i, CUstream stream, std::latch& start) {
   Status ready = gpu.make_current();
-  if (ready) ready = run_batch(range, stream);
+  if (ready) ready = batch(i, stream);
   start.arrive_and_wait();  // whatever failed: the others wait here
   VMEM_TRY(ready);
   const Stopwatch watch;
-  double pairs = 0;
-  for (; watch.seconds() < kThreadSeconds; pairs += kBatch) VMEM_TRY(run_batch(range, stream));
-  return pairs / watch.seconds();
+  double done = 0;
+  for (; watch.seconds() < kThreadSeconds; done += kBatch) VMEM_TRY(batch(i, stream));
+  return done / watch.seconds();
 }
 
-// Pairs a second of all `ranges` together, each on a thread and a stream of its own.
-Result<double> time_threads(const Gpu& gpu, const std::vector<vmem_range>& ranges) {
+// Units a second of `count` threads together, each with a stream of its own.
+template <class Batch>
+Result<double> time_threads(const Gpu& gpu, std::size_t count, const Batch& batch) {
   std::vector<Stream> streams;
-  for (std::size_t i = 0; i < ranges.size(); ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     VMEM_ASSIGN(auto stream, make_stream(gpu));
     streams.push_back(std::move(stream));
   }
-  std::vector<Result<double>> rates(ranges.size());
-  std::latch start(static_cast<std::ptrdiff_t>(ranges.size()));
+  std::vector<Result<double>> rates(count);
+  std::latch start(static_cast<std::ptrdiff_t>(count));
   {
     std::vector<std::jthread> threads;
-    threads.reserve(ranges.size());
-    for (std::size_t i = 0; i < ranges.size(); ++i)
-      threads.emplace_back([&, i] { rates[i] = time_rate(gpu, ranges[i], streams[i].get(), start); });
+    threads.reserve(count);
+    for (std::size_t i = 0; i < count; ++i)
+      threads.emplace_back([&, i] { rates[i] = time_rate(gpu, batch, i, streams[i].get(), start); });
   }
   double total = 0;
   for (auto& rate : rates) {
@@ -100,6 +102,14 @@ Result<double> time_threads(const Gpu& gpu, const std::vector<vmem_range>& range
     total += *rate;
   }
   return total;
+}
+
+// How many times the rate of one thread `count` of them reach.
+template <class Batch>
+Result<double> time_scaling(const Gpu& gpu, std::size_t count, const Batch& batch) {
+  VMEM_ASSIGN(const double one, time_threads(gpu, 1, batch));
+  VMEM_ASSIGN(const double all, time_threads(gpu, count, batch));
+  return all / one;
 }
 
 // What else ran meanwhile: the process's other threads, and whatever took the measuring thread's core.
@@ -195,27 +205,38 @@ Status add_threads(const Setting& setting, std::string variant, const Region& re
   record.unit = "M/s";
   record.limit_name = fmt::format("{} times the rate of one thread", ranges.size());
   record.goal = kThreadsGoal;
-  const double threads = static_cast<double>(ranges.size());
+  const std::size_t threads = ranges.size();
+  const Gpu& gpu = setting.context.gpu;
+  const auto pairs = [&](std::size_t i, CUstream stream) { return run_batch(ranges[i], stream); };
+  struct alignas(128) Word {
+    std::atomic<std::uint64_t> value = 0;
+  };
+  std::vector<Word> words(threads);
+  const auto floor = [&](std::size_t i, CUstream stream) { return run_floor_batch(gpu, words[i].value, stream); };
+  Samples floor_scaling;
   VMEM_TRY(measure_hits(record, [&]() -> Status {
-    VMEM_ASSIGN(const Measured measured, measure_interleaved(
-                                             setting.context.settings.repeats,
-                                             [&]() -> Result<double> {
-                                               VMEM_ASSIGN(const double one,
-                                                           time_threads(setting.context.gpu, {ranges.front()}));
-                                               return threads * one / 1e6;
-                                             },
-                                             [&]() -> Result<double> {
-                                               VMEM_ASSIGN(const double all, time_threads(setting.context.gpu, ranges));
-                                               return all / 1e6;
-                                             }));
+    const auto limit = [&]() -> Result<double> {
+      VMEM_ASSIGN(const double scaling, time_scaling(gpu, threads, floor));
+      floor_scaling.add(scaling);
+      VMEM_ASSIGN(const double one, time_threads(gpu, 1, pairs));
+      return double(threads) * one / 1e6;
+    };
+    const auto achieved = [&]() -> Result<double> {
+      VMEM_ASSIGN(const double all, time_threads(gpu, threads, pairs));
+      return all / 1e6;
+    };
+    VMEM_ASSIGN(const Measured measured, measure_interleaved(setting.context.settings.repeats, limit, achieved));
     record.set(measured);
     return {};
   }));
-  const double scaling = *record.ratio() * threads;
-  record.details["threads"] = ranges.size();
+  const double scaling = *record.ratio() * double(threads);
+  record.details["threads"] = threads;
   record.details["scaling"] = scaling;
-  record.notes.push_back(fmt::format("{}: {} threads reach {:.1f} times the rate of one, on {} cores", record.variant,
-                                     ranges.size(), scaling, read_machine().cores));
+  record.details["floor_scaling"] = floor_scaling.median();
+  record.notes.push_back(
+      fmt::format("{}: {} threads reach {:.1f} times the rate of one, on {} cores; {} on words of their own, sharing "
+                  "nothing, reach {:.1f} times",
+                  record.variant, threads, scaling, read_machine().cores, kFloorName, floor_scaling.median()));
   setting.context.records.push_back(std::move(record));
   return {};
 }
