@@ -55,7 +55,7 @@ class StreamTable {
  public:
   // Recording an event costs up to 3 µs when threads do it at once, and a lock in the driver, so launching threads do it rarely; the mover, which needs the
   // answer only when it wants a page, closes the open epoch itself then.
-  static constexpr std::uint32_t kUsesPerEpoch = 256;
+  static constexpr std::uint32_t kUsesPerEpoch = 1024;
 
   struct Device {
     CUdevice device;
