@@ -20,6 +20,7 @@ constexpr std::uint64_t kGranule = 2 * kMiB;
 constexpr std::uint64_t kMaxAddress = 1ull << 47;
 constexpr int kLargestDevice = 255;
 constexpr std::uint64_t kMostPrefetchPages = 65536;
+constexpr std::uint64_t kLongestWindow = 65536;
 constexpr std::uint64_t kLongestWaitUs = 3'600'000'000;
 
 using Field = std::uint64_t Options::*;
@@ -248,6 +249,18 @@ OptionDefinition protect_option() {
       &Options::protect, read);
 }
 
+OptionDefinition window_option() {
+  return define({.name = "window",
+                 .default_value = "64",
+                 .values = "0 to 65536 launches",
+                 .help = "Under `vmem run`: how many launches back a pointer table in memory may have been filled.",
+                 .print = [](const Options& options) { return fmt::to_string(options.window); }},
+                &Options::window, [](std::string_view text) -> Result<std::uint32_t> {
+                  VMEM_ASSIGN(const std::uint64_t launches, parse_count(text, kLongestWindow));
+                  return std::uint32_t(launches);
+                });
+}
+
 OptionDefinition log_option() {
   return define({.name = "log",
                  .default_value = "warn",
@@ -261,8 +274,9 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),    space_option(),  hbm_option(),          headroom_option(), host_option(),    page_option(),
-      devices_option(), driver_option(), acquire_wait_option(), prefetch_option(), protect_option(), log_option(),
+      base_option(),    space_option(),   hbm_option(),    headroom_option(),     host_option(),
+      page_option(),    devices_option(), driver_option(), acquire_wait_option(), prefetch_option(),
+      protect_option(), window_option(),  log_option(),
   };
   return table;
 }

@@ -13,6 +13,12 @@ namespace {
 #define VMEM_SYMBOL_TEXT(name) #name
 #define VMEM_SYMBOL(name) VMEM_SYMBOL_TEXT(name)
 
+SymbolLookup symbol_lookup = nullptr;
+
+void* find_symbol(void* library, const char* name) {
+  return symbol_lookup != nullptr ? symbol_lookup(library, name) : dlsym(library, name);
+}
+
 struct Library {
   void* handle = nullptr;
   std::string path;
@@ -63,12 +69,13 @@ Result<DriverTable> resolve(const Library& library) {
   DriverTable table;
   std::string missing;
 #define VMEM_RESOLVE(name) \
-  table.name = reinterpret_cast<decltype(table.name)>(dlsym(library.handle, VMEM_SYMBOL(name)));
+  table.name = reinterpret_cast<decltype(table.name)>(find_symbol(library.handle, VMEM_SYMBOL(name)));
 #define VMEM_RESOLVE_REQUIRED(name) \
   VMEM_RESOLVE(name)                \
   if (!table.name) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", VMEM_SYMBOL(name));
   VMEM_DRIVER_REQUIRED(VMEM_RESOLVE_REQUIRED)
   VMEM_DRIVER_OPTIONAL(VMEM_RESOLVE)
+  VMEM_DRIVER_INTERCEPTION(VMEM_RESOLVE)
 #undef VMEM_RESOLVE_REQUIRED
 #undef VMEM_RESOLVE
   if (!missing.empty())
@@ -118,6 +125,8 @@ vmem_status status_of(CUresult result) {
 
 }  // namespace
 
+void use_symbol_lookup(SymbolLookup lookup) { symbol_lookup = lookup; }
+
 Result<std::shared_ptr<const Driver>> Driver::load(const std::string& which) {
   VMEM_ASSIGN(const Library library, find_library(which));
   VMEM_ASSIGN(const DriverTable table, resolve(library));
@@ -126,7 +135,7 @@ Result<std::shared_ptr<const Driver>> Driver::load(const std::string& which) {
         VMEM_ERROR_NO_DRIVER,
         fmt::format("{}: cuInit failed: {} ({})", library.path, name_of(table, result), words_of(table, result)),
         result);
-  const bool emulated = dlsym(library.handle, "vmem_emu_configure") != nullptr;
+  const bool emulated = find_symbol(library.handle, "vmem_emu_configure") != nullptr;
   return over(table, emulated, library.path);
 }
 

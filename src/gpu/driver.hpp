@@ -9,6 +9,11 @@
 
 namespace vmem::gpu {
 
+// How functions are found in a loaded library: dlsym, unless something else was set, as by a library that replaces dlsym. Before
+// any driver is loaded.
+using SymbolLookup = void* (*)(void* library, const char* name);
+void use_symbol_lookup(SymbolLookup lookup);
+
 class Driver {
  public:
   // `which`: "auto" (libcuda.so.1; the error names the emulated driver as the alternative), "emulated" (libvmem_emu.so

@@ -59,6 +59,7 @@
   X(cuMemcpyDtoDAsync)                      \
   X(cuMemcpyPeerAsync)                      \
   X(cuMemsetD8Async)                        \
+  X(cuMemsetD16Async)                       \
   X(cuMemsetD32Async)                       \
   X(cuStreamCreate)                         \
   X(cuStreamCreateWithPriority)             \
@@ -89,7 +90,18 @@
 #define VMEM_DRIVER_OPTIONAL(X) \
   X(cuMemcpyBatchAsync)         \
   X(cuStreamGetId)              \
-  X(cuDeviceGetPCIBusId)
+  X(cuDeviceGetPCIBusId)        \
+  X(cuFuncGetParamInfo)
+
+// What interception asks beside: null in the emulated driver, which has no graphs and no libraries.
+#define VMEM_DRIVER_INTERCEPTION(X) \
+  X(cuKernelGetParamInfo)           \
+  X(cuGraphGetNodes)                \
+  X(cuGraphNodeGetType)             \
+  X(cuGraphKernelNodeGetParams)     \
+  X(cuGraphMemcpyNodeGetParams)     \
+  X(cuGraphMemsetNodeGetParams)     \
+  X(cuGraphChildGraphNodeGetGraph)
 
 namespace vmem::gpu {
 
@@ -97,6 +109,7 @@ struct DriverTable {
 #define VMEM_DECLARE(name) decltype(&::name) name = nullptr;
   VMEM_DRIVER_REQUIRED(VMEM_DECLARE)
   VMEM_DRIVER_OPTIONAL(VMEM_DECLARE)
+  VMEM_DRIVER_INTERCEPTION(VMEM_DECLARE)
 #undef VMEM_DECLARE
 };
 

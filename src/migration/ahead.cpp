@@ -63,7 +63,7 @@ void Mover::follow_plan(int index) {
 Mover::Started Mover::start_prefetch(PageRef ref) {
   Page& page = ref.page();
   const bool nothing_to_do = page.mapped == Mapped::frame || page.cpu_users != 0 || page.in_place ||
-                             page.version == 0 ||
+                             page.version == 0 || outlived(ref) ||
                              PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
   if (nothing_to_do) return Started::yes;
   if (page.mapped == Mapped::slot) {
@@ -76,7 +76,7 @@ Mover::Started Mover::start_prefetch(PageRef ref) {
   if (page.frame != kNoFrame) {
     started = map_kept_frame(ref, access);
   } else {
-    auto grab = grab_frame(device_of(*ref.region), ref.bytes(), false);
+    auto grab = grab_frame(device_of(*ref.region), ref.bytes(), ref.region->undeclared);
     if (!grab) {
       started = std::unexpected(grab.error());
     } else if (!grab->frame) {
@@ -128,7 +128,7 @@ Result<Mover::Promoted> Mover::promote_one(PageRef ref) {
   if (page.mapped != Mapped::slot || page.in_place || lost) return Promoted::no;
   if (page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end())) return Promoted::no;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Promoted::busy;
-  VMEM_ASSIGN(const Grab grab, grab_frame(device_of(*ref.region), ref.bytes(), false));
+  VMEM_ASSIGN(const Grab grab, grab_frame(device_of(*ref.region), ref.bytes(), ref.region->undeclared));
   if (!grab.frame) return Promoted::no_frame;
   auto left = leave_slot(ref);
   if (!left || *left != Evicted::done) {

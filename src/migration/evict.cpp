@@ -101,8 +101,9 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
   if (page.frame == kNoFrame || page.standby) return Evicted::done;
   if (page.pinned || page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end()))
     return Evicted::held;
+  const bool worthless = outlived(ref);
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;
-  if (page.version != 0 && !page.slot_current()) {
+  if (!worthless && page.version != 0 && !page.slot_current()) {
     auto granted = need_slot(ref);
     // With every slot taken by a page's only copy, this page stays where it is.
     if (!granted && granted.error().status == VMEM_ERROR_OUT_OF_MEMORY) return Evicted::held;
@@ -115,12 +116,15 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
       retain(ref);  // a slot that it was given for this can be taken back
       return why;
     }
-    if (auto unmapped = unmap_at(ref); !unmapped) {
-      publish_state(*ref.region, page, before);
-      return std::unexpected(unmapped.error());
-    }
+    // Used again meanwhile: then it needs a place for its bytes first.
+    const bool revived = worthless && !outlived(ref);
+    auto unmapped = revived ? Status{} : unmap_at(ref);
+    if (revived || !unmapped) publish_state(*ref.region, page, before);
+    if (revived) return Evicted::busy;
+    if (!unmapped) return std::unexpected(unmapped.error());
     page.mapped = Mapped::nothing;
   }
+  if (worthless) forget_contents(ref);
   VMEM_TRY(give_up_frame(ref));
   ++counters_.evictions;
   return Evicted::done;
@@ -165,6 +169,28 @@ Mover::Evicted Mover::withdraw_access(PageRef ref, std::uint32_t own_holds) {
     ++counters_.eviction_cancels;
   }
   return why;
+}
+
+// What the page holds is from an earlier life of its region.
+bool Mover::outlived(PageRef ref) { return ref.page().life != ref.region->life.load(std::memory_order_seq_cst); }
+
+// It was freed into a cache, or taken out of it: by now perhaps both.
+void Mover::region_changed(Region& region) {
+  config_.policy->region_dead(region.id, region.dead.load());
+  for (std::uint32_t i = 0; i < region.page_count; ++i) {
+    const PageRef ref{&region, i};
+    if (ref.page().mapped == Mapped::nothing && ref.page().slot != kNoFrame && outlived(ref)) forget_contents(ref);
+  }
+}
+
+// As if the page had never been written. REQUIRES: unmapped, outlived.
+void Mover::forget_contents(PageRef ref) {
+  Page& page = ref.page();
+  page.version = page.slot_version = 0;
+  page.writes_believed = page.writes_in_a_row = 0;
+  page.life = ref.region->life.load(std::memory_order_seq_cst);
+  if (page.slot == kNoFrame || running(page.store)) return;
+  config_.backing->release(std::exchange(page.slot, kNoFrame));
 }
 
 bool Mover::uses_complete(Region& region, Page& page) {

@@ -12,6 +12,7 @@
 namespace vmem::migration {
 
 using pagetable::kNoFrame;
+using pagetable::LoggedUse;
 using pagetable::Mapped;
 
 namespace {
@@ -22,6 +23,9 @@ constexpr auto kPollInterval = std::chrono::microseconds(20);
 constexpr auto kLookInterval = std::chrono::milliseconds(1);
 // So many failed queries in a row, about 20 ms of them, and the driver is taken to be gone.
 constexpr std::uint32_t kPollFailuresMax = 1000;
+// A page of an undeclared region that was found written is taken to be written again, and copied out without a look: once, then
+// three times, at last so often.
+constexpr std::uint8_t kWritesBelieved = 15;
 
 tiers::FramePool::Config hbm_pool(const MoverConfig& config, const MoverDevice& device) {
   tiers::FramePool::Config pool;
@@ -215,6 +219,7 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   if (transfer.if_changed)
     (completion.changed ? counters_.migrated_out_bytes : counters_.dropped_bytes) += transfer.bytes;
   if (completion.changed) found_changed(ref);
+  if (transfer.if_changed && !completion.changed) page.writes_in_a_row = 0;
   if (completion.outcome == tiers::Outcome::done) return;
   if (ref.region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
   if (load && page.wait == completion.id) load_failed(ref, completion.error);
@@ -222,6 +227,12 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
 }
 
 void Mover::found_changed(PageRef ref) {
+  if (ref.region->undeclared) {
+    Page& page = ref.page();
+    page.writes_in_a_row = std::uint8_t(std::min<unsigned>(2u * page.writes_in_a_row + 1, kWritesBelieved));
+    page.writes_believed = page.writes_in_a_row;
+    return;
+  }
   if (!std::has_single_bit(++counters_.stray_writes)) return;
   VMEM_LOG_WARN(
       "the page at {:#x} ({}) was written by work that had acquired it for reading; what it wrote was kept ({} such "
@@ -273,6 +284,7 @@ void Mover::on_use(const pagetable::LoggedUse& use) {
   const std::uint32_t first = region->page_at(use.span.first());
   const std::uint32_t last = std::min(region->page_at(use.span.end() - 1), region->page_count - 1);
   const std::uint32_t count = last - first + 1;
+  if (use.kind == LoggedUse::Kind::changed) return region_changed(*region);
   const bool write = use.span.access() == Access::write;
   const bool whole = count == region->page_count && count > 8;
   if (whole) stamp(*region, use.stamp);
@@ -280,6 +292,12 @@ void Mover::on_use(const pagetable::LoggedUse& use) {
   for (std::uint32_t i = first; i <= last; ++i) {
     Page& page = region->pages[i];
     if (!whole) stamp(*region, page, use.stamp);
+    if (use.kind == LoggedUse::Kind::feared) continue;
+    if (use.kind == LoggedUse::Kind::named) {
+      page.life = use.life;
+    } else if (!region->dead.load(std::memory_order_seq_cst)) {
+      page.life = region->life.load(std::memory_order_seq_cst);
+    }
     page.last_write = write;
     if (page.prefetched) {
       page.prefetched = false;
@@ -287,7 +305,8 @@ void Mover::on_use(const pagetable::LoggedUse& use) {
     }
     if (page.mapped == Mapped::slot && worth_frames && !page.in_place) queue_promotion({region, i});
   }
-  if (region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
+  const bool told = use.kind != LoggedUse::Kind::feared;
+  if (!told || region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
   config_.policy->used({region->id, first, count, use.span.access(), use.stamp.stream()});
 }
 

@@ -78,6 +78,8 @@ class Mover {
   void post(Request& request);
   // Wakes the mover if it sleeps.
   void poke();
+  // Any thread. What an undeclared region of `bytes` takes up, and a device's budget.
+  std::uint64_t undeclared_bytes(int device, std::uint64_t bytes) const;
 
   // The mover's thread, or a test's.
   // Work is left; somebody waits for the GPU; it is worth a look now and then; nothing to do until poked.
@@ -95,6 +97,7 @@ class Mover {
   friend struct ClosePageRequest;
   friend struct QueryRequest;
   friend struct StatisticsRequest;
+  friend struct CapacityRequest;
   friend struct QuiesceRequest;
   friend struct PeerAccessRequest;
   friend struct LossReport;
@@ -205,6 +208,9 @@ class Mover {
     bool busy = false;  // more can be given up when transfers end
   };
   GivenUp give_up_slots(std::uint64_t bytes, bool of_any_size);
+  static bool outlived(PageRef ref);
+  void region_changed(Region& region);
+  void forget_contents(PageRef ref);
   static bool still_retained(PageRef ref);
   void drop_standby(PageRef ref);
   void retain(PageRef ref);
@@ -221,7 +227,7 @@ class Mover {
 
   // regions.cpp
   Status commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes);
-  std::uint32_t page_shift_for(const DeviceState& device, std::uint64_t bytes, bool shared) const;
+  std::uint32_t page_shift_for(const DeviceState& device, std::uint64_t bytes, bool shared, bool undeclared) const;
   void expect_slots();
   Status end_region(Region& region, Stamp last);
   void finish_endings();

@@ -22,6 +22,7 @@ constexpr std::uint32_t kUnmapsPerStep = 64;  // about 1 ms of driver calls
 constexpr std::uint64_t kTransitPages = 4;
 // HBM that small allocations may hold for good, as a share of the budget; beyond it their pages are evicted like others.
 constexpr std::uint64_t kSharedShare = 4;
+constexpr std::uint32_t kLargestUndeclaredShift = 5;  // 64 MiB
 
 std::uint64_t usable_hbm(std::uint64_t budget, std::uint64_t page_bytes) {
   const std::uint64_t transit = std::min(kTransitPages * page_bytes, budget / 4);
@@ -32,7 +33,7 @@ std::uint64_t usable_hbm(std::uint64_t budget, std::uint64_t page_bytes) {
 
 std::optional<Status> AllocateRequest::advance(Mover& mover) {
   Mover::DeviceState& home = *mover.devices_[std::size_t(device)];
-  const std::uint32_t shift = mover.page_shift_for(home, bytes, shared);
+  const std::uint32_t shift = mover.page_shift_for(home, bytes, shared, undeclared);
   const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
   const std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
   if (backed < bytes || backed > mover.config_.space->bytes()) {
@@ -56,6 +57,9 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   region->bytes = bytes;
   region->device = device;
   region->shared = shared;
+  region->undeclared = undeclared;
+  region->dead.store(false, std::memory_order_relaxed);
+  region->life.store(0, std::memory_order_relaxed);
   region->mapping_devices = 1u << device;
   region->devices.store(region->mapping_devices, std::memory_order_relaxed);
   mover.live_.push_back(region);
@@ -64,7 +68,7 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   mover.counters_.committed_bytes += backed;
   mover.counters_.pages += region->page_count;
   mover.expect_slots();
-  mover.config_.policy->region_begins({region->id, region->page_count, page_bytes, device, shared});
+  mover.config_.policy->region_begins({region->id, region->page_count, page_bytes, device, shared, undeclared});
   if (shared && home.pinned_bytes + backed <= home.config.hbm_bytes / kSharedShare) {
     home.pinned_bytes += backed;
     for (std::uint32_t i = 0; i < region->page_count; ++i) region->pages[i].pinned = true;
@@ -99,9 +103,19 @@ Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t pag
   return {};
 }
 
-std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t bytes, bool shared) const {
+std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t bytes, bool shared,
+                                    bool undeclared) const {
   if (shared) return 0;
   if (config_.page_bytes) return std::uint32_t(std::countr_zero(*config_.page_bytes >> kGranuleShift));
+  // An undeclared region is used as a whole: the fewest pages that waste at most an eighth of it.
+  if (undeclared) {
+    for (std::uint32_t shift = kLargestUndeclaredShift; shift > 0; --shift) {
+      const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
+      const std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+      if (backed - bytes <= bytes / 8 && device.config.hbm_bytes / page_bytes >= 16) return shift;
+    }
+    return 0;
+  }
   // A remap costs about 45 µs whatever the size (32 MiB: 7 % of its copy, 2 MiB: all of it), so large regions get large
   // pages; eight pages a region at least, so that a part of it can stay, and a sixteenth of the budget at most.
   std::uint32_t shift = 0;
@@ -110,6 +124,30 @@ std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t byt
     if (bytes / page_bytes >= 8 && device.hbm.budget_bytes() / page_bytes >= 16) shift = larger;
   }
   return shift;
+}
+
+// With the largest pages' frames in transit left out, as commit does for regions of such pages.
+std::optional<Status> CapacityRequest::advance(Mover& mover) {
+  const std::uint64_t page_bytes = pagetable::kGranuleBytes << kLargestUndeclaredShift;
+  const std::uint64_t host = mover.config_.backing->usage().budget_bytes;
+  std::uint64_t host_left = host - std::min(kTransitPages * page_bytes, host / 4);
+  std::uint64_t hbm_left = 0;
+  for (const auto& each : mover.devices_) {
+    const std::uint64_t usable = usable_hbm(each->hbm.budget_bytes(), page_bytes);
+    const std::uint64_t over = each->committed_bytes - std::min(each->committed_bytes, usable);
+    host_left -= std::min(host_left, over);
+    if (each.get() != mover.devices_[std::size_t(device)].get()) continue;
+    hbm_left = usable - std::min(usable, each->committed_bytes);
+    total_bytes = usable + host - std::min(kTransitPages * page_bytes, host / 4);
+  }
+  free_bytes = hbm_left + host_left;
+  return Status{};
+}
+
+std::uint64_t Mover::undeclared_bytes(int device, std::uint64_t bytes) const {
+  const std::uint64_t page_bytes = pagetable::kGranuleBytes
+                                   << page_shift_for(*devices_[std::size_t(device)], bytes, false, true);
+  return (bytes + page_bytes - 1) / page_bytes * page_bytes;
 }
 
 // Slots are made ahead once eviction is to be expected: as many as there are pages, so that clean pages keep their copy.

@@ -88,6 +88,7 @@ struct AllocateRequest final : Request {
   std::uint64_t bytes = 0;
   int device = 0;                       // index
   bool shared = false;                  // slabs for small allocations
+  bool undeclared = false;              // see pagetable::Region
   pagetable::Region* region = nullptr;  // answer
 
  protected:
@@ -150,6 +151,15 @@ struct ClosePageRequest final : Request {
 struct QueryRequest final : Request {
   pagetable::Region* region = nullptr;
   vmem_pointer_info info{};  // answer: the byte counts
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
+// What can be committed on one device: in all, and beside what is.
+struct CapacityRequest final : Request {
+  int device = 0;                                 // index
+  std::uint64_t free_bytes = 0, total_bytes = 0;  // answer
 
  protected:
   std::optional<Status> advance(Mover& mover) override;

@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "base/log.hpp"
 #include "base/options.hpp"
 #include "migration/mover.hpp"
 
@@ -39,7 +40,11 @@ std::optional<Status> AcquireRequest::advance(Mover& mover) {
           patience_.reset();
           continue;
         case Mover::Served::in_place:
-          mover.counters_.in_place_acquires += counted_in_place_ ? 0 : 1;
+          if (!counted_in_place_) {
+            ++mover.counters_.in_place_acquires;
+            VMEM_LOG_DEBUG("in place at {:#x}: {}", mover.address_of({want.run.region, index}),
+                           may_wait_ ? "no frame can be had" : "waited in vain for one");
+          }
           counted_in_place_ = true;
           no_frames_ = no_frames_ || !want.run.region->pages[index].in_place;
           continue;
@@ -132,6 +137,7 @@ Error Mover::still_read_error(PageRef ref) const {
 Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, Effort effort) {
   Page& page = ref.page();
   DeviceState& device = device_of(*ref.region);
+  if (outlived(ref)) forget_contents(ref);
   const bool in_place_wanted = page.in_place && config_.in_place != nullptr;
   if (page.frame != kNoFrame && !(in_place_wanted && page.standby)) {
     VMEM_TRY(map_kept_frame(ref, access));
@@ -177,7 +183,9 @@ Status Mover::map_kept_frame(PageRef ref, Access access) {
     config_.policy->page_arrived(ref.id(), false);
     ++counters_.eviction_cancels;
   }
-  expose(ref, Mapped::frame, access, access == Access::write ? store_from_frame(page) : 0, false);
+  // An undeclared page may be written whatever was said, and a copy out that is under way must not see it.
+  const bool may_write = access == Access::write || ref.region->undeclared;
+  expose(ref, Mapped::frame, access, may_write ? store_from_frame(page) : 0, false);
   retain(ref);
   return {};
 }
@@ -186,6 +194,11 @@ Status Mover::load_frame(PageRef ref, std::uint32_t frame, Access access, bool d
   Page& page = ref.page();
   DeviceState& device = device_of(*ref.region);
   std::uint64_t wait = device.hbm.frame(frame).busy_until;
+  // Nobody says whether they write: what was last found written is taken to be written again, and now and then looked at.
+  if (page.writes_believed != 0 && page.version != 0) {
+    --page.writes_believed;
+    access = Access::write;
+  }
   if (page.version != 0 && !discard) {
     auto submitted = submit(ref, Direction::load, frame, wait, access == Access::read && !config_.protect);
     if (!submitted) {
@@ -259,7 +272,8 @@ void Mover::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wait
     if (mapped == Mapped::slot) page.slot_version = page.version;
   }
   const std::uint32_t flags = (prefetch ? PageState::kNotify : 0) | wait_for(ref, wait);
-  publish_state(*ref.region, page, PageState(0).with(access).set(flags));
+  const std::uint32_t place = mapped == Mapped::slot ? PageState::kInPlace : 0;
+  publish_state(*ref.region, page, PageState(0).with(access).set(flags | place));
 }
 
 // Work on the page begins after the transfer. The state flags that say so, for the caller to publish.

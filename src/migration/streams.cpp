@@ -218,8 +218,8 @@ CUresult StreamTable::record_event(StreamRecord& record, CUevent event) const {
   return result;
 }
 
-Status StreamTable::count_use(StreamRecord& record) {
-  const std::uint32_t uses = record.uses_since_close.load(std::memory_order_relaxed) + 1;
+Status StreamTable::count_use(StreamRecord& record, std::uint32_t more) {
+  const std::uint32_t uses = record.uses_since_close.load(std::memory_order_relaxed) + more;
   if (uses < kUsesPerEpoch && !record.own_thread_only) {
     record.uses_since_close.store(uses, std::memory_order_relaxed);
     return {};

@@ -53,8 +53,8 @@ struct alignas(128) StreamRecord {
 
 class StreamTable {
  public:
-  // Recording an event costs up to 3 µs when threads do it at once, and a lock in the driver, so launching threads do it rarely; the mover, which needs the
-  // answer only when it wants a page, closes the open epoch itself then.
+  // Recording an event costs up to 4 µs when threads do it at once, and a lock in the driver, so launching threads do it rarely;
+  // the mover, which needs the answer only when it wants a page, closes the open epoch itself then.
   static constexpr std::uint32_t kUsesPerEpoch = 1024;
 
   struct Device {
@@ -76,8 +76,9 @@ class StreamTable {
   // Closes the open epoch now, in the calling thread. Waits for nobody but another closer of the same stream. Errors: the
   // driver's; UNSUPPORTED while the stream is capturing: an event recorded then would become part of the graph.
   Status close_epoch(StreamRecord& record);
-  // After a stamp with the open epoch was logged: closes the epoch when it is due. Errors: DEVICE_LOST.
-  Status count_use(StreamRecord& record);
+  // After a stamp with the open epoch was logged: closes the epoch when it is due, after kUsesPerEpoch uses; one may count for
+  // several. Errors: DEVICE_LOST.
+  Status count_use(StreamRecord& record, std::uint32_t uses = 1);
   // The stream's owner is about to destroy it: closes its epoch and forgets the handle.
   Status close_stream(CUstream handle);
 

@@ -21,6 +21,14 @@ namespace vmem::pagetable {
 struct LoggedUse {
   Span span;
   Stamp stamp;
+  enum class Kind : std::uint8_t {
+    declared,  // by an acquire
+    named,     // by a launch, in the order of launches
+    feared,    // a launch may have used it: no news for policies
+    changed,   // no use: its region died or came to life
+  };
+  Kind kind = Kind::declared;
+  std::uint32_t life = 0;  // of the region, when a launch named it
 };
 
 // An unbounded queue from one thread to the mover, in chunks; the mover hands emptied chunks back.
@@ -34,7 +42,7 @@ class UseLog {
   UseLog& operator=(const UseLog&) = delete;
 
   // The owning thread. True when a chunk was filled: the mover should be told to drain. Repeats of one of the last few uses
-  // within an epoch are dropped.
+  // within an epoch are dropped, unless their order is worth keeping (named).
   bool append(LoggedUse use);
   // The mover. Calls take(use) for every use appended before the call.
   template <class Take>

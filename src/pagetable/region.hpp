@@ -19,6 +19,7 @@ class PageState {
   static constexpr std::uint32_t kPending = 1u << 2;  // usable in stream order only after the page's ready event
   static constexpr std::uint32_t kNotify = 1u << 3;   // the mover wants to hear of the next use
   static constexpr std::uint32_t kLost = 1u << 4;     // no valid copy is left
+  static constexpr std::uint32_t kInPlace = 1u << 5;  // the mapping shows host memory
   static constexpr std::uint32_t kAttention = kPending | kNotify | kLost;
 
   constexpr explicit PageState(std::uint32_t word) : word_(word) {}
@@ -52,13 +53,17 @@ struct Page {
   bool pinned : 1 = false;    // advice
   bool in_place : 1 = false;  // advice
   bool read_mostly : 1 = false;
-  bool prefetched : 1 = false;        // in HBM by prefetch, not yet used
-  bool last_write : 1 = false;        // the last use was a write: fetch it writable
-  bool retained : 1 = false;          // queued as a holder of a slot that may be taken
-  bool promoting : 1 = false;         // queued for promotion
-  std::uint8_t cpu_users = 0;         // vmem_read and vmem_write under way on it
+  bool prefetched : 1 = false;  // in HBM by prefetch, not yet used
+  bool last_write : 1 = false;  // the last use was a write: fetch it writable
+  bool retained : 1 = false;    // queued as a holder of a slot that may be taken
+  bool promoting : 1 = false;   // queued for promotion
+  std::uint8_t cpu_users = 0;   // vmem_read and vmem_write under way on it
+  // Of an undeclared region: so many more times it is fetched as if to be written; what was found when it left, again and again.
+  std::uint8_t writes_believed = 0;
+  std::uint8_t writes_in_a_row = 0;
   std::uint32_t frame = kNoFrame;     // HBM
   std::uint32_t slot = kNoFrame;      // backing copy in the host tier
+  std::uint32_t life = 0;             // of its region, when the page was last used
   std::uint64_t version = 0;          // of the contents; 0: never written
   std::uint64_t slot_version = 0;     // of the backing copy; it is current when equal to `version`
   std::uint64_t wait = 0;             // transfer that must end before the mapping may be used, 0 if none
@@ -83,6 +88,8 @@ struct Region {
   std::uint64_t bytes = 0;  // as asked for
   int device = 0;           // index into the runtime's devices
   bool shared = false;      // slabs of small allocations: never served in place
+  // Of a program that does not say what it writes: that is found out when a page leaves.
+  bool undeclared = false;
   std::unique_ptr<Page[]> pages;
 
   // Shared with launching threads: O(1) answers for wholly accessible regions. A counter goes up before a page's state
@@ -92,6 +99,10 @@ struct Region {
   std::atomic<std::uint32_t> unreadable{0};
   std::atomic<std::uint32_t> unwritable{0};
   std::atomic<std::uint32_t> attention{0};
+  // Of an undeclared region: freed, and kept for the next allocation; and how often that happened. What a page held in an
+  // earlier life is of no use to anybody.
+  std::atomic<bool> dead{false};
+  std::atomic<std::uint32_t> life{0};
 
   // The mover's.
   std::vector<Stamp> uses;            // of the whole region, one per stream

@@ -96,6 +96,8 @@ Status end() {
 
 }  // namespace
 
+vmem::runtime::Runtime* vmem::runtime::live_runtime() noexcept { return live.load(std::memory_order_acquire); }
+
 extern "C" {
 
 const char* vmem_status_string(vmem_status status) {
@@ -197,7 +199,7 @@ vmem_status vmem_memcpy(void* dst, const void* src, size_t bytes, vmem_stream st
 }
 
 vmem_status vmem_memset(void* ptr, int value, size_t bytes, vmem_stream stream) {
-  return with_runtime([&](Runtime& runtime) { return runtime.fill(ptr, value, bytes, stream); });
+  return with_runtime([&](Runtime& runtime) { return runtime.fill(ptr, std::uint8_t(value), 1, bytes, stream); });
 }
 
 vmem_status vmem_read(void* host_dst, const void* src, size_t bytes) {

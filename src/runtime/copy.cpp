@@ -96,7 +96,8 @@ Status Runtime::copy_piece(void* to, const void* from, std::size_t bytes, CUstre
   return hold.release();
 }
 
-Status Runtime::fill(void* pointer, int value, std::size_t bytes, vmem_stream stream) {
+Status Runtime::fill(void* pointer, std::uint32_t value, std::size_t element_bytes, std::size_t bytes,
+                     vmem_stream stream) {
   if (bytes == 0) return {};
   VMEM_TRY(ensure_context());
   VMEM_TRY(locate(pointer, bytes));
@@ -105,7 +106,7 @@ Status Runtime::fill(void* pointer, int value, std::size_t bytes, vmem_stream st
     const std::size_t piece = piece_bytes(at, bytes);
     PieceHold hold(*this, stream);
     VMEM_TRY(hold.acquire({whole(at, piece, VMEM_WRITE | VMEM_DISCARD)}));
-    VMEM_TRY(fill_piece(reinterpret_cast<CUdeviceptr>(at), static_cast<unsigned char>(value), piece, stream));
+    VMEM_TRY(fill_piece(reinterpret_cast<CUdeviceptr>(at), value, element_bytes, piece, stream));
     VMEM_TRY(hold.release());
     at += piece;
     bytes -= piece;
@@ -114,20 +115,34 @@ Status Runtime::fill(void* pointer, int value, std::size_t bytes, vmem_stream st
 }
 
 // The driver's memset refuses host-backed pages, its copies do not: a page served in place is filled from a filled buffer.
-Status Runtime::fill_piece(CUdeviceptr address, unsigned char value, std::size_t bytes, CUstream stream) {
+Status Runtime::fill_piece(CUdeviceptr address, std::uint32_t value, std::size_t element_bytes, std::size_t bytes,
+                           CUstream stream) {
   const auto& driver = *driver_;
-  const CUresult filled = driver->cuMemsetD8Async(address, value, bytes, stream);
-  if (filled != CUDA_ERROR_INVALID_VALUE) return driver.check(filled, "cuMemsetD8Async");
+  const CUresult filled = fill_elements(address, value, element_bytes, bytes, stream);
+  if (filled != CUDA_ERROR_INVALID_VALUE) return driver.check(filled, "cuMemsetAsync");
   const std::size_t buffer_bytes = std::min<std::size_t>(bytes, std::size_t{2} << 20);
   CUdeviceptr buffer = 0;
   VMEM_TRY(driver.check(driver->cuMemAllocAsync(&buffer, buffer_bytes, stream), "cuMemAllocAsync"));
-  CUresult result = driver->cuMemsetD8Async(buffer, value, buffer_bytes, stream);
+  CUresult result = fill_elements(buffer, value, element_bytes, buffer_bytes, stream);
   for (std::size_t done = 0; done < bytes && result == CUDA_SUCCESS; done += buffer_bytes) {
     result = driver->cuMemcpyAsync(address + done, buffer, std::min(buffer_bytes, bytes - done), stream);
   }
   const CUresult freed = driver->cuMemFreeAsync(buffer, stream);
   VMEM_TRY(driver.check(result, "cuMemcpyAsync"));
   return driver.check(freed, "cuMemFreeAsync");
+}
+
+CUresult Runtime::fill_elements(CUdeviceptr address, std::uint32_t value, std::size_t element_bytes, std::size_t bytes,
+                                CUstream stream) const {
+  const auto& driver = *driver_;
+  switch (element_bytes) {
+    case 1:
+      return driver->cuMemsetD8Async(address, static_cast<unsigned char>(value), bytes, stream);
+    case 2:
+      return driver->cuMemsetD16Async(address, static_cast<unsigned short>(value), bytes / 2, stream);
+    default:
+      return driver->cuMemsetD32Async(address, value, bytes / 4, stream);
+  }
 }
 
 // Calls copy(host pointer or null, device window or 0, offset into the range, bytes, region) for the part of the range in each page.

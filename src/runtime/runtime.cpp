@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "base/log.hpp"
+#include "migration/policy/look_ahead.hpp"
 #include "migration/policy/second_chance.hpp"
 #include "runtime/machine.hpp"
 
@@ -50,6 +51,7 @@ Status Runtime::start() {
   VMEM_TRY(start_host_tier());
   VMEM_TRY(start_mover());
   VMEM_ASSIGN(small_, Suballocator::create(*this, space_->base(), space_->bytes()));
+  freed_ = std::make_unique<BlockCache>(static_cast<SlabSource&>(*this));
   return {};
 }
 
@@ -243,7 +245,7 @@ Status Runtime::start_mover() {
     VMEM_ASSIGN(config.devices[i].hbm_bytes, hbm_budget(*devices_[i]));
     policy.hbm_bytes.push_back(config.devices[i].hbm_bytes);
   }
-  config.policy = migration::make_second_chance_policy(policy);
+  config.policy = migration::make_look_ahead_policy({policy.hbm_bytes}, migration::make_second_chance_policy(policy));
   config.page_bytes = options_.page_bytes;
   config.acquire_wait_us = options_.acquire_wait_us;
   config.protect = options_.protect;
@@ -336,19 +338,20 @@ Result<void*> Runtime::allocate(std::size_t bytes, int device, vmem_stream strea
     VMEM_ASSIGN(const std::uintptr_t block, small_->allocate(index, bytes, stream));
     return reinterpret_cast<void*>(block);
   }
-  auto region = allocate_region(bytes, index, false);
+  auto region = allocate_region(bytes, index, RegionKind::declared);
   // What the suballocator keeps for later may be what is missing.
   if (!region && region.error().status == VMEM_ERROR_OUT_OF_MEMORY && small_->trim())
-    region = allocate_region(bytes, index, false);
+    region = allocate_region(bytes, index, RegionKind::declared);
   if (!region) return std::unexpected(std::move(region).error());
   return reinterpret_cast<void*>(space_->address_of((*region)->first.index));
 }
 
-Result<pagetable::Region*> Runtime::allocate_region(std::size_t bytes, int device, bool shared) {
+Result<pagetable::Region*> Runtime::allocate_region(std::size_t bytes, int device, RegionKind kind) {
   migration::AllocateRequest request;
   request.bytes = bytes;
   request.device = device;
-  request.shared = shared;
+  request.shared = kind == RegionKind::shared;
+  request.undeclared = kind == RegionKind::undeclared;
   VMEM_TRY(mover_->call(request));
   return request.region;
 }
@@ -390,7 +393,7 @@ Status Runtime::free_region(pagetable::Region& region, std::uint32_t first_granu
 }
 
 Result<std::uintptr_t> Runtime::allocate_slabs(int device, std::size_t bytes) {
-  VMEM_ASSIGN(const pagetable::Region* const region, allocate_region(bytes, device, true));
+  VMEM_ASSIGN(const pagetable::Region* const region, allocate_region(bytes, device, RegionKind::shared));
   return space_->address_of(region->first.index);
 }
 
@@ -429,6 +432,7 @@ bool Runtime::complete(std::uint64_t mark) {
 
 Status Runtime::close_stream(vmem_stream stream) {
   VMEM_TRY(small_->close_stream(stream));
+  VMEM_TRY(close_undeclared(stream));
   return streams_->close_stream(stream);
 }
 

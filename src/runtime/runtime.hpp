@@ -2,9 +2,13 @@
 // and offers the operations of the public API. Calls on resident memory stay in the calling thread; the rest goes to the mover.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "base/options.hpp"
@@ -14,10 +18,32 @@
 #include "migration/streams.hpp"
 #include "pagetable/address_space.hpp"
 #include "pagetable/holds.hpp"
+#include "runtime/block_cache.hpp"
 #include "runtime/suballocator.hpp"
 #include "tiers/host_tier.hpp"
 
 namespace vmem::runtime {
+
+// What a launch holds from before it is queued until after. Kept by the caller and used again: then nothing is allocated.
+class LaunchHolds {
+ public:
+  struct Held {
+    std::uint32_t hold = 0;
+    std::uint32_t first = 0, count = 0;  // pages
+    pagetable::Region* region = nullptr;
+    bool feared = false;  // not named, but a table that is named may lead there
+    std::uint32_t life = 0;
+  };
+  std::span<const Held> all() const { return held_; }
+
+ private:
+  friend class Runtime;
+  void clear() { held_.clear(); }
+  void add(const Held& held) { held_.push_back(held); }
+  std::vector<Held> held_;
+  pagetable::ThreadSlot* slot_ = nullptr;
+  migration::StreamRecord* record_ = nullptr;
+};
 
 class Runtime final : private SlabSource {
  public:
@@ -37,12 +63,52 @@ class Runtime final : private SlabSource {
   Status prefetch(const void* pointer, std::size_t bytes);
   Status advise(const void* pointer, std::size_t bytes, vmem_advice advice);
   Status copy(void* to, const void* from, std::size_t bytes, vmem_stream stream);
-  Status fill(void* pointer, int value, std::size_t bytes, vmem_stream stream);
+  // `bytes` in elements of 1, 2 or 4 bytes, each set to `value`.
+  Status fill(void* pointer, std::uint32_t value, std::size_t element_bytes, std::size_t bytes, vmem_stream stream);
   Status read(void* host, const void* pointer, std::size_t bytes);
   Status write(void* pointer, const void* host, std::size_t bytes);
   Status query(const void* pointer, vmem_pointer_info& info);
   Status statistics(vmem_statistics& out);
   Status quiesce();
+  // Programs that do not call vmem (undeclared.cpp). Allocations are cached when freed.
+  struct Allocation {
+    std::uintptr_t base = 0;
+    std::uint64_t bytes = 0;
+    int device = 0;  // ordinal
+  };
+  Result<void*> allocate_undeclared(std::size_t bytes, int device, vmem_stream stream);
+  // No stream: all work that used the allocation is complete.
+  Status free_undeclared(void* pointer, std::optional<vmem_stream> stream);
+  Status record_stream(void* pointer, vmem_stream stream);
+  // A launch on `stream` names these addresses, and with each the whole allocation it lies in; addresses in no live allocation
+  // are passed over. What is named is in place before `begin` returns, and until `end`; both by the thread that launches.
+  // `fills_tables`: it may write what it names into small allocations that it names, too (pointer_tables.hpp).
+  Status begin_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
+                      LaunchHolds& holds);
+  Status end_launch(LaunchHolds& holds);
+  void abandon_launch(LaunchHolds& holds);  // it was not queued
+  // Pointers to `targets` are written into a small allocation, otherwise than by a launch. By the thread that will launch.
+  void note_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets);
+  std::optional<Allocation> allocation_at(std::uintptr_t address) const;
+  CUcontext context_of(int ordinal) const;  // null: not in use
+  // What can be allocated on a device, at most, and what of it is not allocated.
+  struct Capacity {
+    std::uint64_t free_bytes = 0, total_bytes = 0;
+  };
+  Result<Capacity> capacity(int ordinal);
+  Status empty_cache();
+  // How long launches have waited for the mover, in sum over threads.
+  std::uint64_t launch_wait_us() const { return launch_wait_us_.load(std::memory_order_relaxed); }
+  std::uint64_t cached_bytes(int ordinal) const;  // freed and kept
+  bool is_small(std::uintptr_t address) const;    // it shares pages with others
+  std::uintptr_t space_base() const { return space_->base(); }
+  std::uint64_t space_bytes() const { return space_->bytes(); }
+  const gpu::Driver& driver() const { return *driver_; }
+  // Whether all that a launch holds lies in HBM: what the driver's copies need.
+  static bool all_in_hbm(const LaunchHolds& holds);
+  // The process ends: the mover stops, and the GPU is not touched any more.
+  void stop() { mover_->stop(); }
+
   // A thread's own call found the device lost. True if it is: from now on every thread hears so.
   bool report_loss(const Error& error);
 
@@ -92,7 +158,10 @@ class Runtime final : private SlabSource {
   Status open_to(const Located& located, const migration::StreamRecord& record);
   // copy.cpp
   Status copy_piece(void* to, const void* from, std::size_t bytes, CUstream stream);
-  Status fill_piece(CUdeviceptr address, unsigned char value, std::size_t bytes, CUstream stream);
+  CUresult fill_elements(CUdeviceptr address, std::uint32_t value, std::size_t element_bytes, std::size_t bytes,
+                         CUstream stream) const;
+  Status fill_piece(CUdeviceptr address, std::uint32_t value, std::size_t element_bytes, std::size_t bytes,
+                    CUstream stream);
   std::size_t piece_bytes(const void* pointer, std::size_t bytes) const;
   template <class Copy>
   Status each_page(const void* pointer, std::size_t bytes, bool write, Copy&& copy);
@@ -105,7 +174,13 @@ class Runtime final : private SlabSource {
   Result<std::uint64_t> mark(const StreamId& stream) override;
   bool complete(std::uint64_t mark) override;
   Status refuse_held_block(std::uintptr_t base);
-  Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, bool shared);
+  enum class RegionKind { declared, shared, undeclared };
+  Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, RegionKind kind);
+  Reach hold_for_launch(std::uintptr_t address, bool feared, LaunchHolds& holds);
+  Status make_ready(LaunchHolds& holds, bool miss, const migration::StreamRecord& record, vmem_stream stream);
+  Status release_freed(int device, std::uint64_t most);
+  Status set_dead(pagetable::Region& region, bool dead);
+  Status close_undeclared(vmem_stream stream);
   Status free_region(pagetable::Region& region, std::uint32_t first_granule, vmem_stream stream);
 
   const Options options_;
@@ -120,7 +195,19 @@ class Runtime final : private SlabSource {
   std::mutex mover_life_;  // protects mover_ from its creation's and destruction's side, for the host tier's thread
   std::unique_ptr<migration::Mover> mover_;
   std::unique_ptr<Suballocator> small_;
+  std::unique_ptr<BlockCache> freed_;
+  std::atomic<std::uint64_t> launch_wait_us_{0};
+  std::mutex recorded_mutex_;
+  // Streams beside their own that use allocations; of those that were closed, marks.
+  struct OtherUses {
+    std::vector<StreamId> streams;
+    std::vector<std::uint64_t> marks;
+  };
+  std::unordered_map<std::uintptr_t, OtherUses> recorded_;
   bool ended_ = false;  // by shut_down; only the suballocator's end follows
 };
+
+// The process's runtime, between vmem_init and vmem_shutdown; otherwise null.
+Runtime* live_runtime() noexcept;
 
 }  // namespace vmem::runtime

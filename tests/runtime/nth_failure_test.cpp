@@ -64,7 +64,9 @@ class Program {
   bool lost() const { return lost_; }
 
  private:
-  bool fill(void* memory, std::size_t bytes, int value) { return note(runtime_.fill(memory, value, bytes, stream_)); }
+  bool fill(void* memory, std::size_t bytes, int value) {
+    return note(runtime_.fill(memory, value, 1, bytes, stream_));
+  }
   void use(void* memory, std::size_t bytes) {
     const vmem_range range{memory, bytes, VMEM_READ_WRITE, 0};
     if (!note(runtime_.acquire({&range, 1}, stream_))) return;

@@ -175,6 +175,10 @@ CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, std::size_t co
   return fill(target, value, 1, count, stream);
 }
 
+CUresult cuMemsetD16Async(CUdeviceptr target, unsigned short value, std::size_t count, CUstream stream) {
+  return fill(target, value, 2, count, stream);
+}
+
 CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, std::size_t count, CUstream stream) {
   return fill(target, value, 4, count, stream);
 }

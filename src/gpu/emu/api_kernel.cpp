@@ -59,6 +59,17 @@ CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, i
   return attribute >= 0 && attribute < CU_FUNC_ATTRIBUTE_MAX && value >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult cuFuncGetParamInfo(CUfunction handle, std::size_t index, std::size_t* offset, std::size_t* bytes) {
+  VMEM_EMU_TRY(enter());
+  const auto function = machine().functions.find(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  const auto& sizes = function->kernel->param_bytes;
+  if (offset == nullptr || index >= sizes.size()) return CUDA_ERROR_INVALID_VALUE;
+  *offset = function->kernel->param_offset(index);
+  if (bytes != nullptr) *bytes = sizes[index];
+  return CUDA_SUCCESS;
+}
+
 CUresult cuLaunchKernel(CUfunction function_handle, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream handle, void** params,
                         void** extra) {

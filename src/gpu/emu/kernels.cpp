@@ -57,8 +57,19 @@ std::unique_ptr<Launch> Launch::make(std::shared_ptr<const Kernel> kernel, void*
   return launch;
 }
 
-// A parameter buffer is laid out like a struct. The alignment of a parameter is not registered; the largest power of
-// two that divides its size, up to 16, is what scalars, pointers and vector types have.
+// The alignment of a parameter is not registered; the largest power of two that divides its size, up to 16, is what scalars, pointers
+// and vector types have.
+std::size_t Kernel::param_offset(std::size_t index) const {
+  std::size_t offset = 0;
+  for (std::size_t i = 0;; ++i) {
+    const std::size_t bytes = param_bytes[i];
+    const std::size_t alignment = bytes == 0 ? 1 : std::min<std::size_t>(16, std::size_t{1} << std::countr_zero(bytes));
+    offset = (offset + alignment - 1) / alignment * alignment;
+    if (i == index) return offset;
+    offset += bytes;
+  }
+}
+
 bool Launch::copy_buffer(void** extra) {
   const std::byte* buffer = nullptr;
   std::size_t buffer_bytes = 0;
@@ -70,14 +81,11 @@ bool Launch::copy_buffer(void** extra) {
     else
       return false;
   }
-  std::size_t offset = 0;
   for (std::size_t i = 0; i < params_.size(); ++i) {
     const std::size_t bytes = kernel_->param_bytes[i];
-    const std::size_t alignment = bytes == 0 ? 1 : std::min<std::size_t>(16, std::size_t{1} << std::countr_zero(bytes));
-    offset = (offset + alignment - 1) / alignment * alignment;
+    const std::size_t offset = kernel_->param_offset(i);
     if (!buffer || offset + bytes > buffer_bytes) return false;
     std::memcpy(params_[i], buffer + offset, bytes);
-    offset += bytes;
   }
   return true;
 }

@@ -17,6 +17,9 @@ struct Kernel {
   std::string name;
   vmem_emu_kernel function = nullptr;
   std::vector<std::size_t> param_bytes;
+
+  // Where parameter `index` begins in a parameter buffer, which is laid out like a struct.
+  std::size_t param_offset(std::size_t index) const;
 };
 
 struct Module {

@@ -21,7 +21,8 @@ struct RegionShape {
   std::uint32_t pages = 0;
   std::uint64_t page_bytes = 0;
   int device = 0;
-  bool shared = false;  // holds small allocations
+  bool shared = false;      // holds small allocations
+  bool undeclared = false;  // used as a whole, in an order that repeats itself
 };
 
 enum class Preference : std::uint8_t { normal, prefer_hbm, prefer_host };
@@ -58,6 +59,8 @@ class Policy {
   virtual void page_left(PageId page) = 0;
   virtual void page_prefers(PageId page, Preference preference) = 0;
   virtual void used(const Use& use) = 0;
+  // The bytes of the region are of no use to anybody until further notice (true), or matter again (false).
+  virtual void region_dead(RegionId region, bool dead) = 0;
 
   // Pages in HBM to give up, best first; fills `out` and returns how many. Among pages alike those of page_bytes come first.
   // The mover makes `out` as large as the refusals it reckons with. A new query starts from the best page; one that says

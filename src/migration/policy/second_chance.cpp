@@ -41,6 +41,7 @@ class SecondChance final : public Policy {
   void page_left(PageId id) override;
   void page_prefers(PageId id, Preference preference) override;
   void used(const Use& use) override;
+  void region_dead(RegionId, bool) override {}  // the pages' age tells
   std::size_t victims(const VictimQuery& query, std::span<PageId> out) override;
   std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) override;
   std::uint64_t metadata_bytes() const override { return metadata_bytes_; }

@@ -1,0 +1,47 @@
+/*
+ * The functions of PyTorch's pluggable allocator (torch.cuda.memory.CUDAPluggableAllocator). `vmem.torch` installs them; a program
+ * may also do so by itself.
+ *
+ * Under `vmem run` (or vmem.torch.enable) every tensor is an allocation whose pages move between GPU memory and the other tiers.
+ * Without it, nobody sees what kernels touch: a tensor stays where it was put, in GPU memory as long as there is room, otherwise in
+ * pinned host memory in place, which works and is as slow as the link.
+ */
+#ifndef VMEM_TORCH_H
+#define VMEM_TORCH_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "vmem/vmem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * `bytes` on a device, for work on `stream`; 0 bytes give NULL. When every tier is full it throws torch.OutOfMemoryError where the
+ * process's libc10 can be asked to, otherwise the error that becomes a Python RuntimeError, with vmem's message. 256-byte aligned.
+ */
+VMEM_API void* vmem_torch_alloc(ssize_t bytes, int device, vmem_stream stream);
+/* In the order of the stream. The block serves the next allocation of its size on that stream. */
+VMEM_API void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream);
+/* The block is also used on this stream: it is not reused before the work queued there by the time of its free is complete. */
+VMEM_API void vmem_torch_record_stream(void* ptr, vmem_stream stream);
+/* Gives cached blocks back (torch.cuda.empty_cache). */
+VMEM_API void vmem_torch_empty_cache(void);
+
+/* What torch.cuda.memory_stats asks: bytes and counts of live blocks, per device. Zero for a device that was never used. */
+typedef struct vmem_torch_statistics {
+  uint64_t allocated_bytes, allocated_bytes_peak, allocated_bytes_total, freed_bytes_total;
+  uint64_t allocations, allocations_peak, allocations_total, frees_total;
+  uint64_t reserved_bytes, reserved_bytes_peak; /* live and cached */
+  uint64_t out_of_memory_errors;
+} vmem_torch_statistics;
+VMEM_API vmem_status vmem_torch_memory_stats(int device, vmem_torch_statistics* out);
+VMEM_API void vmem_torch_reset_peak_stats(int device);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,260 @@
+// Copies and fills. One that touches no vmem memory is the driver's. One that does goes through the runtime, which splits it where
+// the place of the bytes changes; of those with rows only what does not lie in HBM as a whole is split, into its rows.
+#include <algorithm>
+
+#include "intercept/hook_table.hpp"
+#include "intercept/implementations.hpp"
+#include "intercept/references.hpp"
+
+namespace vmem::intercept {
+namespace {
+
+using runtime::Runtime;
+
+CUstream default_stream(bool per_thread) { return per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY; }
+void* pointer_to(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
+CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+// Null: the driver's own call serves.
+Runtime* concerned(CUdeviceptr to, CUdeviceptr from, CUstream stream) {
+  Runtime* runtime = running();
+  if (!ours(runtime, to) && !ours(runtime, from)) return nullptr;
+  return capturing(*runtime, stream) ? nullptr : runtime;
+}
+
+CUresult finish(const Runtime& runtime, CUstream stream, CUresult queued) {
+  return queued == CUDA_SUCCESS ? runtime.driver()->cuStreamSynchronize(stream) : queued;
+}
+
+CUresult copy_bytes(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  auto copied = runtime.copy(pointer_to(to), pointer_to(from), bytes, stream);
+  return copied ? CUDA_SUCCESS : report("a copy", copied.error());
+}
+
+// Pointer tables made by the CPU: copies from the host small enough to be looked through.
+void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size_t bytes) {
+  constexpr std::size_t kLargestTable = 64 << 10;
+  if (bytes > kLargestTable || !ours(&runtime, to)) return;
+  thread_local References references;
+  references.begin(runtime);
+  references.add_words(from, bytes);
+  if (!references.addresses().empty()) runtime.note_pointer_table(to, references.addresses());
+}
+
+template <class Real>
+CUresult copy_now(bool per_thread, CUdeviceptr to, CUdeviceptr from, std::size_t bytes, Real&& real) {
+  const CUstream stream = default_stream(per_thread);
+  Runtime* runtime = concerned(to, from, stream);
+  if (runtime == nullptr) return real();
+  return finish(*runtime, stream, copy_bytes(*runtime, to, from, bytes, stream));
+}
+
+template <class Real>
+CUresult copy_later(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream, Real&& real) {
+  Runtime* runtime = concerned(to, from, stream);
+  return runtime == nullptr ? real() : copy_bytes(*runtime, to, from, bytes, stream);
+}
+
+// The first byte of one side of a copy with rows, or 0 where it is an array, whose memory is never ours.
+struct Side {
+  CUdeviceptr start = 0;
+  std::size_t pitch = 0;   // bytes from row to row
+  std::size_t height = 0;  // rows from slice to slice
+};
+
+template <class Parameters>
+Side source_of(const Parameters& p) {
+  if (p.srcMemoryType == CU_MEMORYTYPE_ARRAY) return {};
+  const CUdeviceptr base = p.srcMemoryType == CU_MEMORYTYPE_HOST ? address_of(p.srcHost) : p.srcDevice;
+  return {base + p.srcY * p.srcPitch + p.srcXInBytes, p.srcPitch, 0};
+}
+template <class Parameters>
+Side target_of(const Parameters& p) {
+  if (p.dstMemoryType == CU_MEMORYTYPE_ARRAY) return {};
+  const CUdeviceptr base = p.dstMemoryType == CU_MEMORYTYPE_HOST ? address_of(p.dstHost) : p.dstDevice;
+  return {base + p.dstY * p.dstPitch + p.dstXInBytes, p.dstPitch, 0};
+}
+
+// Rows of `width` bytes; both sides linear memory.
+CUresult copy_rows(Runtime& runtime, const Side& to, const Side& from, std::size_t width, std::size_t rows,
+                   std::size_t slices, CUstream stream) {
+  for (std::size_t slice = 0; slice < slices; ++slice) {
+    for (std::size_t row = 0; row < rows; ++row) {
+      const CUresult copied = copy_bytes(runtime, to.start + (slice * to.height + row) * to.pitch,
+                                         from.start + (slice * from.height + row) * from.pitch, width, stream);
+      if (copied != CUDA_SUCCESS) return copied;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+// `real` queues the whole on the stream; it is right as long as everything lies in HBM.
+template <class Real>
+CUresult copy_shape(const Side& to, const Side& from, std::size_t width, std::size_t rows, std::size_t slices,
+                    CUstream stream, Real&& real) {
+  Runtime* runtime = concerned(to.start, from.start, stream);
+  if (runtime == nullptr) return real();
+  thread_local References references;
+  references.begin(*runtime);
+  references.add(to.start);
+  references.add(from.start);
+  thread_local runtime::LaunchHolds holds;
+  if (auto ready = runtime->begin_launch(references.addresses(), stream, false, holds); !ready)
+    return report("a copy", ready.error());
+  const bool whole = Runtime::all_in_hbm(holds);
+  const bool linear = to.start != 0 && from.start != 0;
+  const CUresult queued = whole || !linear ? real() : copy_rows(*runtime, to, from, width, rows, slices, stream);
+  auto ended = runtime->end_launch(holds);
+  return queued != CUDA_SUCCESS || ended ? queued : report("a copy", ended.error());
+}
+
+template <class Real>
+CUresult copy_shape_2d(const CUDA_MEMCPY2D* shape, CUstream stream, Real&& real) {
+  if (shape == nullptr) return real();
+  return copy_shape(target_of(*shape), source_of(*shape), shape->WidthInBytes, shape->Height, 1, stream, real);
+}
+
+template <class Real>
+CUresult copy_shape_3d(const CUDA_MEMCPY3D* shape, CUstream stream, Real&& real) {
+  if (shape == nullptr) return real();
+  Side from = source_of(*shape), to = target_of(*shape);
+  from.height = shape->srcHeight;
+  to.height = shape->dstHeight;
+  if (from.start != 0) from.start += shape->srcZ * from.height * from.pitch;
+  if (to.start != 0) to.start += shape->dstZ * to.height * to.pitch;
+  return copy_shape(to, from, shape->WidthInBytes, shape->Height, shape->Depth, stream, real);
+}
+
+template <class Real>
+CUresult fill(CUdeviceptr to, std::uint32_t value, std::size_t element_bytes, std::size_t count, CUstream stream,
+              Real&& real) {
+  Runtime* runtime = concerned(to, 0, stream);
+  if (runtime == nullptr) return real();
+  auto filled = runtime->fill(pointer_to(to), value, element_bytes, count * element_bytes, stream);
+  return filled ? CUDA_SUCCESS : report("a fill", filled.error());
+}
+
+template <class Real>
+CUresult fill_rows(CUdeviceptr to, std::size_t pitch, std::uint32_t value, std::size_t element_bytes, std::size_t width,
+                   std::size_t rows, CUstream stream, Real&& real) {
+  Runtime* runtime = concerned(to, 0, stream);
+  if (runtime == nullptr) return real();
+  if (pitch == width * element_bytes || rows == 1) return fill(to, value, element_bytes, width * rows, stream, real);
+  for (std::size_t row = 0; row < rows; ++row) {
+    const CUresult filled = fill(to + row * pitch, value, element_bytes, width, stream, real);
+    if (filled != CUDA_SUCCESS) return filled;
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult copy(Call<decltype(::cuMemcpy)> call, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  return copy_now(call.per_thread, to, from, bytes, [&] { return call(to, from, bytes); });
+}
+CUresult copy_async(Call<decltype(::cuMemcpyAsync)> call, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
+                    CUstream stream) {
+  return copy_later(to, from, bytes, call.stream(stream), [&] { return call(to, from, bytes, stream); });
+}
+CUresult copy_from_host(Call<decltype(::cuMemcpyHtoD)> call, CUdeviceptr to, const void* from, std::size_t bytes) {
+  if (Runtime* runtime = running()) note_pointers(*runtime, to, from, bytes);
+  return copy_now(call.per_thread, to, address_of(from), bytes, [&] { return call(to, from, bytes); });
+}
+CUresult copy_from_host_async(Call<decltype(::cuMemcpyHtoDAsync)> call, CUdeviceptr to, const void* from,
+                              std::size_t bytes, CUstream stream) {
+  if (Runtime* runtime = running()) note_pointers(*runtime, to, from, bytes);
+  return copy_later(to, address_of(from), bytes, call.stream(stream), [&] { return call(to, from, bytes, stream); });
+}
+CUresult copy_to_host(Call<decltype(::cuMemcpyDtoH)> call, void* to, CUdeviceptr from, std::size_t bytes) {
+  return copy_now(call.per_thread, address_of(to), from, bytes, [&] { return call(to, from, bytes); });
+}
+CUresult copy_to_host_async(Call<decltype(::cuMemcpyDtoHAsync)> call, void* to, CUdeviceptr from, std::size_t bytes,
+                            CUstream stream) {
+  return copy_later(address_of(to), from, bytes, call.stream(stream), [&] { return call(to, from, bytes, stream); });
+}
+CUresult copy_device(Call<decltype(::cuMemcpyDtoD)> call, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  return copy_now(call.per_thread, to, from, bytes, [&] { return call(to, from, bytes); });
+}
+CUresult copy_device_async(Call<decltype(::cuMemcpyDtoDAsync)> call, CUdeviceptr to, CUdeviceptr from,
+                           std::size_t bytes, CUstream stream) {
+  return copy_later(to, from, bytes, call.stream(stream), [&] { return call(to, from, bytes, stream); });
+}
+CUresult copy_peer(Call<decltype(::cuMemcpyPeer)> call, CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                   CUcontext from_context, std::size_t bytes) {
+  return copy_now(call.per_thread, to, from, bytes, [&] { return call(to, to_context, from, from_context, bytes); });
+}
+CUresult copy_peer_async(Call<decltype(::cuMemcpyPeerAsync)> call, CUdeviceptr to, CUcontext to_context,
+                         CUdeviceptr from, CUcontext from_context, std::size_t bytes, CUstream stream) {
+  return copy_later(to, from, bytes, call.stream(stream),
+                    [&] { return call(to, to_context, from, from_context, bytes, stream); });
+}
+
+CUresult copy_2d(Call<decltype(::cuMemcpy2D)> call, const CUDA_MEMCPY2D* shape) {
+  return copy_shape_2d(shape, default_stream(call.per_thread), [&] { return call(shape); });
+}
+CUresult copy_2d_unaligned(Call<decltype(::cuMemcpy2DUnaligned)> call, const CUDA_MEMCPY2D* shape) {
+  return copy_shape_2d(shape, default_stream(call.per_thread), [&] { return call(shape); });
+}
+CUresult copy_2d_async(Call<decltype(::cuMemcpy2DAsync)> call, const CUDA_MEMCPY2D* shape, CUstream stream) {
+  return copy_shape_2d(shape, call.stream(stream), [&] { return call(shape, stream); });
+}
+CUresult copy_3d(Call<decltype(::cuMemcpy3D)> call, const CUDA_MEMCPY3D* shape) {
+  return copy_shape_3d(shape, default_stream(call.per_thread), [&] { return call(shape); });
+}
+CUresult copy_3d_async(Call<decltype(::cuMemcpy3DAsync)> call, const CUDA_MEMCPY3D* shape, CUstream stream) {
+  return copy_shape_3d(shape, call.stream(stream), [&] { return call(shape, stream); });
+}
+
+CUresult fill_8(Call<decltype(::cuMemsetD8)> call, CUdeviceptr to, unsigned char value, std::size_t count) {
+  return fill(to, value, 1, count, default_stream(call.per_thread), [&] { return call(to, value, count); });
+}
+CUresult fill_16(Call<decltype(::cuMemsetD16)> call, CUdeviceptr to, unsigned short value, std::size_t count) {
+  return fill(to, value, 2, count, default_stream(call.per_thread), [&] { return call(to, value, count); });
+}
+CUresult fill_32(Call<decltype(::cuMemsetD32)> call, CUdeviceptr to, unsigned value, std::size_t count) {
+  return fill(to, value, 4, count, default_stream(call.per_thread), [&] { return call(to, value, count); });
+}
+CUresult fill_8_async(Call<decltype(::cuMemsetD8Async)> call, CUdeviceptr to, unsigned char value, std::size_t count,
+                      CUstream stream) {
+  return fill(to, value, 1, count, call.stream(stream), [&] { return call(to, value, count, stream); });
+}
+CUresult fill_16_async(Call<decltype(::cuMemsetD16Async)> call, CUdeviceptr to, unsigned short value, std::size_t count,
+                       CUstream stream) {
+  return fill(to, value, 2, count, call.stream(stream), [&] { return call(to, value, count, stream); });
+}
+CUresult fill_32_async(Call<decltype(::cuMemsetD32Async)> call, CUdeviceptr to, unsigned value, std::size_t count,
+                       CUstream stream) {
+  return fill(to, value, 4, count, call.stream(stream), [&] { return call(to, value, count, stream); });
+}
+CUresult fill_2d_8(Call<decltype(::cuMemsetD2D8)> call, CUdeviceptr to, std::size_t pitch, unsigned char value,
+                   std::size_t width, std::size_t rows) {
+  return fill_rows(to, pitch, value, 1, width, rows, default_stream(call.per_thread),
+                   [&] { return call(to, pitch, value, width, rows); });
+}
+CUresult fill_2d_16(Call<decltype(::cuMemsetD2D16)> call, CUdeviceptr to, std::size_t pitch, unsigned short value,
+                    std::size_t width, std::size_t rows) {
+  return fill_rows(to, pitch, value, 2, width, rows, default_stream(call.per_thread),
+                   [&] { return call(to, pitch, value, width, rows); });
+}
+CUresult fill_2d_32(Call<decltype(::cuMemsetD2D32)> call, CUdeviceptr to, std::size_t pitch, unsigned value,
+                    std::size_t width, std::size_t rows) {
+  return fill_rows(to, pitch, value, 4, width, rows, default_stream(call.per_thread),
+                   [&] { return call(to, pitch, value, width, rows); });
+}
+CUresult fill_2d_8_async(Call<decltype(::cuMemsetD2D8Async)> call, CUdeviceptr to, std::size_t pitch,
+                         unsigned char value, std::size_t width, std::size_t rows, CUstream stream) {
+  return fill_rows(to, pitch, value, 1, width, rows, call.stream(stream),
+                   [&] { return call(to, pitch, value, width, rows, stream); });
+}
+CUresult fill_2d_16_async(Call<decltype(::cuMemsetD2D16Async)> call, CUdeviceptr to, std::size_t pitch,
+                          unsigned short value, std::size_t width, std::size_t rows, CUstream stream) {
+  return fill_rows(to, pitch, value, 2, width, rows, call.stream(stream),
+                   [&] { return call(to, pitch, value, width, rows, stream); });
+}
+CUresult fill_2d_32_async(Call<decltype(::cuMemsetD2D32Async)> call, CUdeviceptr to, std::size_t pitch, unsigned value,
+                          std::size_t width, std::size_t rows, CUstream stream) {
+  return fill_rows(to, pitch, value, 4, width, rows, call.stream(stream),
+                   [&] { return call(to, pitch, value, width, rows, stream); });
+}
+
+}  // namespace vmem::intercept

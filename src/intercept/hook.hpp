@@ -1,0 +1,63 @@
+// How a replaced driver function reaches the real one. An implementation is written once, as a function whose first argument is
+// the Call; hook_table.hpp lists which driver functions it stands for.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+
+#include "runtime/runtime.hpp"
+
+namespace vmem::intercept {
+
+// The driver's function behind a hook. Null where this driver has none: then nobody can have called the hook.
+void* real_function(std::size_t hook);
+
+template <class F>
+struct Call;
+template <class... A>
+struct Call<CUresult(A...)> {
+  std::size_t hook;
+  bool per_thread;  // its default stream is the calling thread's
+
+  CUresult operator()(A... arguments) const {
+    return reinterpret_cast<CUresult (*)(A...)>(real_function(hook))(arguments...);
+  }
+  CUstream stream(CUstream given) const { return given == nullptr && per_thread ? CU_STREAM_PER_THREAD : given; }
+};
+
+// Whether the calling thread is inside a hook already: what the driver, or vmem, calls there is its own business.
+bool& inside();
+
+template <auto Implementation, std::size_t Hook, bool PerThread>
+struct Entry;
+template <class F, class... A, CUresult (*Implementation)(Call<F>, A...), std::size_t Hook, bool PerThread>
+struct Entry<Implementation, Hook, PerThread> {
+  static CUresult call(A... arguments) {
+    const Call<F> real{Hook, PerThread};
+    if (inside()) return real(arguments...);
+    struct Inside {
+      Inside() { inside() = true; }
+      ~Inside() { inside() = false; }
+    } const mark;
+    return Implementation(real, arguments...);
+  }
+};
+
+// The runtime, if it has been started, and the process is not ending.
+runtime::Runtime* running();
+// The same, started on first need. Null: it could not be, which has been said; `why` is what to return.
+runtime::Runtime* started(CUresult& why);
+// Says what went wrong, once for each kind of thing, and gives the driver's word for it.
+CUresult report(const char* what, const Error& error);
+
+inline bool ours(const runtime::Runtime* runtime, std::uintptr_t address) {
+  return runtime != nullptr && address - runtime->space_base() < runtime->space_bytes();
+}
+inline bool ours(const runtime::Runtime* runtime, CUdeviceptr address) {
+  return ours(runtime, std::uintptr_t{address});
+}
+// Work on a stream in capture is only recorded: it is the graph's launch that runs it.
+bool capturing(const runtime::Runtime& runtime, CUstream stream);
+
+}  // namespace vmem::intercept

@@ -1,0 +1,19 @@
+// What the hooks do: one function for each name in hook_table.hpp, with the arguments of the driver function behind a Call.
+#pragma once
+
+#include "intercept/hook.hpp"
+
+namespace vmem::intercept {
+
+template <class F>
+struct ImplementationOf;
+template <class... A>
+struct ImplementationOf<CUresult(A...)> {
+  using Type = CUresult(Call<CUresult(A...)>, A...);
+};
+
+#define VMEM_DECLARE(name, implementation) ImplementationOf<decltype(::name)>::Type implementation;
+VMEM_HOOKS(VMEM_DECLARE, VMEM_DECLARE, VMEM_DECLARE)
+#undef VMEM_DECLARE
+
+}  // namespace vmem::intercept

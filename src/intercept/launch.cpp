@@ -1,0 +1,66 @@
+// Kernel launches.
+#include "intercept/hook_table.hpp"
+#include "intercept/implementations.hpp"
+#include "intercept/references.hpp"
+
+namespace vmem::intercept {
+namespace {
+
+template <class Queue>
+CUresult launch(CUfunction function, CUstream stream, void** parameters, void** extra, Queue&& queue) {
+  runtime::Runtime* runtime = running();
+  if (runtime == nullptr) return queue();
+  thread_local References references;
+  references.begin(*runtime);
+  references.add_parameters(*runtime, function, parameters, extra);
+  return with_references(*runtime, references, stream, "a kernel launch", queue);
+}
+
+}  // namespace
+
+// NOLINTNEXTLINE(readability-function-size): the driver's parameters
+CUresult launch_kernel(Call<decltype(::cuLaunchKernel)> call, CUfunction function, unsigned grid_x, unsigned grid_y,
+                       unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                       CUstream stream, void** parameters, void** extra) {
+  return launch(function, call.stream(stream), parameters, extra, [&] {
+    return call(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra);
+  });
+}
+
+CUresult launch_kernel_ex(Call<decltype(::cuLaunchKernelEx)> call, const CUlaunchConfig* config, CUfunction function,
+                          void** parameters, void** extra) {
+  if (config == nullptr) return call(config, function, parameters, extra);
+  return launch(function, call.stream(config->hStream), parameters, extra,
+                [&] { return call(config, function, parameters, extra); });
+}
+
+CUresult launch_cooperative_kernel(Call<decltype(::cuLaunchCooperativeKernel)> call, CUfunction function,
+                                   unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                   unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream,
+                                   void** parameters) {
+  return launch(function, call.stream(stream), parameters, nullptr, [&] {
+    return call(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters);
+  });
+}
+
+CUresult module_unload(Call<decltype(::cuModuleUnload)> call, CUmodule module) {
+  const CUresult result = call(module);
+  forget_layouts();
+  return result;
+}
+
+CUresult library_unload(Call<decltype(::cuLibraryUnload)> call, CUlibrary library) {
+  const CUresult result = call(library);
+  forget_layouts();
+  return result;
+}
+
+CUresult stream_destroy(Call<decltype(::cuStreamDestroy)> call, CUstream stream) {
+  if (runtime::Runtime* runtime = running()) {
+    // While the handle is valid: afterwards it may mean another stream, and asking about it may crash the driver.
+    if (auto closed = runtime->close_stream(stream); !closed) (void)report("the end of a stream", closed.error());
+  }
+  return call(stream);
+}
+
+}  // namespace vmem::intercept

@@ -1,0 +1,231 @@
+// How programs come by driver functions, and how each of these ways leads to the hooks: a direct link finds the symbols that this
+// library exports; dlsym and cuGetProcAddress are answered with the hook where the driver would give the function behind it. Which
+// function that is, whatever its version, is told by its address.
+#include <dlfcn.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/log.hpp"
+#include "gpu/driver.hpp"
+#include "intercept/hook.hpp"
+#include "intercept/hook_table.hpp"
+#include "intercept/implementations.hpp"
+
+namespace vmem::intercept {
+namespace {
+
+#define VMEM_TEXT(name) #name
+#define VMEM_SYMBOL(name) VMEM_TEXT(name)
+
+enum HookIndex : std::size_t {
+#define VMEM_PLAIN(name, implementation) k_##implementation,
+#define VMEM_STREAM(name, implementation) k_##implementation, k_##implementation##_ptsz,
+#define VMEM_NO_STREAM(name, implementation) k_##implementation, k_##implementation##_ptds,
+  VMEM_HOOKS(VMEM_PLAIN, VMEM_STREAM, VMEM_NO_STREAM)
+#undef VMEM_PLAIN
+#undef VMEM_STREAM
+#undef VMEM_NO_STREAM
+      k_cuGetProcAddress_v1,
+  kHooks
+};
+
+struct Definition {
+  const char* symbol;  // as the driver exports it
+  const char* name;    // without the suffix of the default-stream variant
+  bool per_thread;
+  void* entry;
+};
+
+using GetProcAddressV1 = CUresult(const char*, void**, int, cuuint64_t);
+CUresult get_proc_address_v1(Call<GetProcAddressV1> call, const char* symbol, void** function, int version,
+                             cuuint64_t flags);
+
+#define VMEM_DEFINE(name, implementation, index, suffix, per_thread)  \
+  Definition{VMEM_SYMBOL(name) suffix, VMEM_SYMBOL(name), per_thread, \
+             reinterpret_cast<void*>(&Entry<&implementation, index, per_thread>::call)},
+#define VMEM_PLAIN(name, implementation) VMEM_DEFINE(name, implementation, k_##implementation, "", false)
+#define VMEM_STREAM(name, implementation) \
+  VMEM_PLAIN(name, implementation)        \
+  VMEM_DEFINE(name, implementation, k_##implementation##_ptsz, "_ptsz", true)
+#define VMEM_NO_STREAM(name, implementation) \
+  VMEM_PLAIN(name, implementation)           \
+  VMEM_DEFINE(name, implementation, k_##implementation##_ptds, "_ptds", true)
+const std::array<Definition, kHooks> definitions{{VMEM_HOOKS(VMEM_PLAIN, VMEM_STREAM, VMEM_NO_STREAM) Definition{
+    "cuGetProcAddress", "cuGetProcAddress", false,
+    reinterpret_cast<void*>(&Entry<&get_proc_address_v1, k_cuGetProcAddress_v1, false>::call)}}};
+#undef VMEM_PLAIN
+#undef VMEM_STREAM
+#undef VMEM_NO_STREAM
+#undef VMEM_DEFINE
+
+using Dlsym = void*(void*, const char*);
+
+Dlsym* find_real_dlsym() {
+  for (const char* version : {"GLIBC_2.34", "GLIBC_2.2.5"}) {
+    if (void* found = dlvsym(RTLD_NEXT, "dlsym", version)) return reinterpret_cast<Dlsym*>(found);
+  }
+  return nullptr;
+}
+
+struct Resolved {
+  std::array<void*, kHooks> real{};
+  std::unordered_map<void*, void*> hook_of;
+};
+std::atomic<const Resolved*> resolved{nullptr};
+std::mutex resolving;
+
+void learn(Resolved& into, void* function, std::size_t index) {
+  if (function == nullptr) return;
+  const auto [at, fresh] = into.hook_of.try_emplace(function, definitions[index].entry);
+  if (!fresh && at->second != definitions[index].entry)
+    VMEM_LOG_DEBUG("{} shares its address with another driver function", definitions[index].symbol);
+}
+
+// As cuGetProcAddress knows it: without its version.
+std::string base_name(std::string_view name) {
+  const std::size_t version = name.rfind("_v");
+  return std::string(name.substr(0, version));
+}
+
+// Null while no driver is loaded.
+const Resolved* resolve(bool load);
+
+}  // namespace
+
+extern "C" {
+// For the assembly below.
+[[gnu::visibility("hidden")]] void* vmem_real_dlsym = nullptr;
+[[gnu::visibility("hidden")]] void* vmem_find_symbol(void* library, const char* name);
+}
+
+namespace {
+
+Dlsym* real_dlsym() {
+  auto* known = reinterpret_cast<Dlsym*>(__atomic_load_n(&vmem_real_dlsym, __ATOMIC_ACQUIRE));
+  if (known != nullptr) return known;
+  known = find_real_dlsym();
+  __atomic_store_n(&vmem_real_dlsym, reinterpret_cast<void*>(known), __ATOMIC_RELEASE);
+  return known;
+}
+
+const Resolved* resolve(bool load) {
+  if (const Resolved* known = resolved.load(std::memory_order_acquire)) return known;
+  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr && load) library = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (library == nullptr) return nullptr;
+  const std::lock_guard lock(resolving);
+  if (const Resolved* known = resolved.load(std::memory_order_acquire)) return known;
+  auto* fresh = new Resolved;
+  Dlsym* const find = real_dlsym();
+  using GetProcAddressV2 = decltype(::cuGetProcAddress);
+  auto* const ask = reinterpret_cast<GetProcAddressV2*>(find(library, VMEM_SYMBOL(cuGetProcAddress)));
+  for (std::size_t i = 0; i < kHooks; ++i) {
+    const Definition& definition = definitions[i];
+    fresh->real[i] = find(library, definition.symbol);
+    learn(*fresh, fresh->real[i], i);
+    void* function = nullptr;
+    const cuuint64_t flags =
+        definition.per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+    if (ask == nullptr || i == k_cuGetProcAddress_v1) continue;
+    if (ask(base_name(definition.name).c_str(), &function, CUDA_VERSION, flags, nullptr) == CUDA_SUCCESS &&
+        function != nullptr) {
+      learn(*fresh, function, i);
+      if (fresh->real[i] == nullptr) fresh->real[i] = function;
+    }
+  }
+  resolved.store(fresh, std::memory_order_release);
+  return fresh;
+}
+
+void* replaced(void* function) {
+  const Resolved* known = resolve(false);
+  if (known == nullptr) return function;
+  const auto found = known->hook_of.find(function);
+  return found == known->hook_of.end() ? function : found->second;
+}
+
+CUresult get_proc_address_v1(Call<GetProcAddressV1> call, const char* symbol, void** function, int version,
+                             cuuint64_t flags) {
+  const CUresult result = call(symbol, function, version, flags);
+  if (result == CUDA_SUCCESS && function != nullptr && *function != nullptr) *function = replaced(*function);
+  return result;
+}
+
+// Before anything of this library runs.
+[[gnu::constructor(101)]] void take_over() {
+  (void)real_dlsym();
+  gpu::use_symbol_lookup([](void* library, const char* name) { return real_dlsym()(library, name); });
+}
+
+}  // namespace
+
+CUresult get_proc_address(Call<decltype(::cuGetProcAddress)> call, const char* symbol, void** function, int version,
+                          cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
+  const CUresult result = call(symbol, function, version, flags, status);
+  if (result == CUDA_SUCCESS && function != nullptr && *function != nullptr) *function = replaced(*function);
+  return result;
+}
+
+void* real_function(std::size_t hook) {
+  const Resolved* known = resolve(true);
+  return known == nullptr ? nullptr : known->real[hook];
+}
+
+bool& inside() {
+  static constinit thread_local bool value = false;
+  return value;
+}
+
+extern "C" {
+
+void* vmem_find_symbol(void* library, const char* name) {
+  void* found = real_dlsym()(library, name);
+  const bool driver_like = found != nullptr && name != nullptr && name[0] == 'c' && name[1] == 'u';
+  return driver_like ? replaced(found) : found;
+}
+
+// RTLD_NEXT means the library after the caller's: the call must arrive there as the caller's own.
+asm(R"(
+  .text
+  .globl dlsym
+  .type dlsym, @function
+dlsym:
+  cmpq $-1, %rdi
+  jne vmem_find_symbol
+  cmpq $0, vmem_real_dlsym(%rip)
+  je vmem_find_symbol
+  jmp *vmem_real_dlsym(%rip)
+  .size dlsym, .-dlsym
+)");
+
+}  // extern "C"
+
+// Under the driver's own names, for programs that link it.
+#define VMEM_ENTRY_EXPORT(name, implementation, suffix, index, per_thread)                                            \
+  extern "C" {                                                                                                        \
+  [[gnu::used, gnu::visibility("hidden")]] void* export_of_##index asm("vmem_hook_of_" VMEM_SYMBOL(name) suffix) =    \
+      reinterpret_cast<void*>(&Entry<&implementation, index, per_thread>::call);                                      \
+  }                                                                                                                   \
+  asm(".text\n.globl " VMEM_SYMBOL(name) suffix "\n.type " VMEM_SYMBOL(name) suffix ", @function\n" VMEM_SYMBOL(name) \
+          suffix ":\n  jmp *vmem_hook_of_" VMEM_SYMBOL(name) suffix "(%rip)\n");
+#define VMEM_PLAIN(name, implementation) VMEM_ENTRY_EXPORT(name, implementation, "", k_##implementation, false)
+#define VMEM_STREAM(name, implementation) \
+  VMEM_PLAIN(name, implementation)        \
+  VMEM_ENTRY_EXPORT(name, implementation, "_ptsz", k_##implementation##_ptsz, true)
+#define VMEM_NO_STREAM(name, implementation) \
+  VMEM_PLAIN(name, implementation)           \
+  VMEM_ENTRY_EXPORT(name, implementation, "_ptds", k_##implementation##_ptds, true)
+VMEM_HOOKS(VMEM_PLAIN, VMEM_STREAM, VMEM_NO_STREAM)
+extern "C" {
+[[gnu::used, gnu::visibility("hidden")]] void* export_of_get_proc_address_v1 asm("vmem_hook_of_cuGetProcAddress") =
+    reinterpret_cast<void*>(&Entry<&get_proc_address_v1, k_cuGetProcAddress_v1, false>::call);
+}
+asm(".text\n.globl cuGetProcAddress\n.type cuGetProcAddress, @function\ncuGetProcAddress:\n  jmp "
+    "*vmem_hook_of_cuGetProcAddress(%rip)\n");
+
+}  // namespace vmem::intercept

@@ -1,0 +1,140 @@
+#include "intercept/references.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "base/log.hpp"
+
+namespace vmem::intercept {
+namespace {
+
+constexpr std::size_t kWord = sizeof(std::uintptr_t);
+
+struct Parameter {
+  std::uint32_t index;
+  std::uint32_t words;
+};
+struct Layout {
+  std::vector<Parameter> parameters;  // those that can hold an address
+  std::unique_ptr<FunctionFacts> facts = std::make_unique<FunctionFacts>();
+};
+
+// What is known, by function. Read without a lock; a full table makes room by forgetting everything.
+class LayoutCache {
+ public:
+  const Layout* find(CUfunction function) const {
+    const std::uint64_t generation = generation_.load(std::memory_order_acquire);
+    for (std::size_t i = slot_of(function), tries = 0; tries < kTries; ++tries, i = (i + 1) % kSlots) {
+      const Entry& entry = entries_[i];
+      if (entry.function.load(std::memory_order_acquire) != function) continue;
+      const Known* known = entry.known.load(std::memory_order_acquire);
+      if (known != nullptr && known->generation == generation) return &known->layout;
+    }
+    return nullptr;
+  }
+  // The facts stay what they are for as long as the process runs: checks under way refer to them.
+  const Layout* add(CUfunction function, Layout layout) {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back(std::make_unique<Known>(Known{generation_.load(), std::move(layout)}));
+    Known* known = kept_.back().get();
+    std::size_t chosen = slot_of(function);
+    for (std::size_t i = chosen, tries = 0; tries < kTries; ++tries, i = (i + 1) % kSlots) {
+      const CUfunction at = entries_[i].function.load();
+      const Known* there = entries_[i].known.load();
+      if (at != nullptr && at != function && there != nullptr && there->generation == known->generation) continue;
+      chosen = i;
+      break;
+    }
+    // A reader that sees the new function with the old layout must not believe it: the layout goes first.
+    entries_[chosen].known.store(nullptr, std::memory_order_release);
+    entries_[chosen].function.store(function, std::memory_order_release);
+    entries_[chosen].known.store(known, std::memory_order_release);
+    return &known->layout;
+  }
+  void forget() { generation_.fetch_add(1, std::memory_order_acq_rel); }
+
+ private:
+  static constexpr std::size_t kSlots = 1u << 14;
+  static constexpr std::size_t kTries = 16;
+  struct Known {
+    std::uint64_t generation;
+    Layout layout;
+  };
+  struct Entry {
+    std::atomic<CUfunction> function{nullptr};
+    std::atomic<const Known*> known{nullptr};
+  };
+  static std::size_t slot_of(CUfunction function) {
+    return (reinterpret_cast<std::uintptr_t>(function) * 0x9e3779b97f4a7c15u) >> 50;
+  }
+  std::vector<Entry> entries_{kSlots};
+  std::atomic<std::uint64_t> generation_{1};
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Known>> kept_;  // readers may still look at what was forgotten
+};
+
+LayoutCache& layouts() {
+  static auto* cache = new LayoutCache;
+  return *cache;
+}
+
+// There is no call that tells how many parameters a kernel has.
+Layout ask_layout(const gpu::Driver& driver, CUfunction function) {
+  Layout layout;
+  for (std::uint32_t i = 0;; ++i) {
+    std::size_t offset = 0, bytes = 0;
+    CUresult result = driver->cuFuncGetParamInfo(function, i, &offset, &bytes);
+    // Launches take a CUkernel in a function's place.
+    if (result != CUDA_SUCCESS && driver->cuKernelGetParamInfo != nullptr)
+      result = driver->cuKernelGetParamInfo(reinterpret_cast<CUkernel>(function), i, &offset, &bytes);
+    if (result != CUDA_SUCCESS) return layout;
+    if (bytes >= kWord) layout.parameters.push_back({i, std::uint32_t(bytes / kWord)});
+  }
+}
+
+}  // namespace
+
+void forget_layouts() { layouts().forget(); }
+
+void References::add_words(const void* from, std::size_t bytes) {
+  const auto* at = static_cast<const std::byte*>(from);
+  for (std::size_t i = 0; i + kWord <= bytes; i += kWord) {
+    std::uintptr_t word = 0;
+    std::memcpy(&word, at + i, kWord);
+    add(word);
+  }
+}
+
+void References::finish_graph() {
+  facts_ = nullptr;
+  std::ranges::sort(addresses_);
+  const auto repeated = std::ranges::unique(addresses_);
+  addresses_.erase(repeated.begin(), repeated.end());
+}
+
+void References::add_parameters(const runtime::Runtime& runtime, CUfunction function, void** parameters, void** extra) {
+  if (parameters != nullptr) {
+    const Layout* layout = layouts().find(function);
+    if (layout == nullptr) layout = layouts().add(function, ask_layout(runtime.driver(), function));
+    facts_ = layout->facts.get();
+    for (const Parameter& each : layout->parameters) add_words(parameters[each.index], each.words * kWord);
+    return;
+  }
+  if (extra == nullptr) return;
+  const Layout* layout = layouts().find(function);
+  if (layout == nullptr) layout = layouts().add(function, {});
+  facts_ = layout->facts.get();
+  const void* buffer = nullptr;
+  std::size_t bytes = 0;
+  for (void** at = extra; *at != CU_LAUNCH_PARAM_END; at += 2) {
+    if (*at == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = at[1];
+    if (*at == CU_LAUNCH_PARAM_BUFFER_SIZE) bytes = *static_cast<const std::size_t*>(at[1]);
+  }
+  if (buffer != nullptr) add_words(buffer, bytes);
+}
+
+}  // namespace vmem::intercept

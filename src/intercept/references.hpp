@@ -1,0 +1,75 @@
+// The addresses that a launch names: every aligned 8-byte word of its parameters that lies in vmem's range.
+#pragma once
+
+#include <cuda.h>
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "intercept/hook.hpp"
+#include "intercept/table_check.hpp"
+
+namespace vmem::intercept {
+
+// What launches of a function have shown: whether it writes pointers to allocations that it names into small ones.
+struct FunctionFacts {
+  std::atomic<std::uint32_t> launches{0};  // that named both
+  std::atomic<bool> looked{false};         // at what one of them wrote
+  std::atomic<bool> writes_pointers{false};
+  bool may_write_pointers() const {
+    return writes_pointers.load(std::memory_order_relaxed) || !looked.load(std::memory_order_relaxed);
+  }
+};
+
+class References {
+ public:
+  void begin(const runtime::Runtime& runtime) {
+    addresses_.clear();
+    facts_ = nullptr;
+    base_ = runtime.space_base();
+    bytes_ = runtime.space_bytes();
+  }
+  std::span<const std::uintptr_t> addresses() const { return addresses_; }
+  void add(std::uintptr_t address) {
+    if (address - base_ < bytes_) addresses_.push_back(address);
+  }
+  void add_words(const void* from, std::size_t bytes);
+  void finish_graph();  // sorted, each once, and no function's
+  // The parameters of a launch of `function` (a CUfunction or CUkernel): an array of pointers to them, or the buffer in `extra`.
+  void add_parameters(const runtime::Runtime& runtime, CUfunction function, void** parameters, void** extra);
+  // What is known of the function whose parameters were added last; null for none.
+  FunctionFacts* facts() const { return facts_; }
+
+ private:
+  std::vector<std::uintptr_t> addresses_;
+  std::uintptr_t base_ = 0;
+  std::uint64_t bytes_ = 0;
+  FunctionFacts* facts_ = nullptr;
+};
+
+// Kernels may have been unloaded: their handles may come to mean others.
+void forget_layouts();
+
+// Runs `queue`, which queues work on the stream, with all that the references name in place. Failing that, says why.
+template <class Queue>
+CUresult with_references(runtime::Runtime& runtime, const References& references, CUstream stream, const char* what,
+                         Queue&& queue) {
+  if (references.addresses().empty() || capturing(runtime, stream)) return queue();
+  thread_local runtime::LaunchHolds holds;
+  FunctionFacts* const facts = references.facts();
+  const bool fills_tables = facts != nullptr && facts->may_write_pointers();
+  if (auto ready = runtime.begin_launch(references.addresses(), stream, fills_tables, holds); !ready)
+    return report(what, ready.error());
+  const CUresult queued = queue();
+  if (queued == CUDA_SUCCESS && facts != nullptr) look_at_tables(runtime, *facts, references.addresses(), stream);
+  if (queued != CUDA_SUCCESS) {
+    runtime.abandon_launch(holds);
+    return queued;
+  }
+  if (auto ended = runtime.end_launch(holds); !ended) return report(what, ended.error());
+  return CUDA_SUCCESS;
+}
+
+}  // namespace vmem::intercept

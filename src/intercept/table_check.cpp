@@ -1,0 +1,140 @@
+#include "intercept/table_check.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "base/log.hpp"
+#include "intercept/references.hpp"
+
+namespace vmem::intercept {
+namespace {
+
+using runtime::Runtime;
+
+constexpr std::size_t kTableBytes = 16 << 10;  // of each small allocation, so much is looked at
+constexpr std::size_t kBufferBytes = 256 << 10;
+constexpr std::size_t kChecksMax = 32;
+
+// The calling thread's looks under way. Ends with the thread, and leaves its buffers: the process has few such threads, and copies
+// into them may be under way.
+class Checks {
+ public:
+  void begin(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses, CUstream stream) {
+    if (checks_.size() >= kChecksMax) return;
+    Check check{&facts, take_event(runtime), take_buffer(runtime), {}, {}};
+    if (check.event == nullptr || check.buffer == nullptr) return give_up(check);
+    std::size_t used = 0;
+    for (const std::uintptr_t address : addresses) {
+      const auto found = runtime.allocation_at(address);
+      if (!found) continue;
+      if (!runtime.is_small(address)) {
+        check.targets.push_back({found->base, found->base + found->bytes});
+        continue;
+      }
+      const std::size_t bytes = std::min<std::size_t>(found->bytes, kTableBytes);
+      const bool known = std::ranges::find(check.tables, found->base, &Table::base) != check.tables.end();
+      if (known || used + bytes > kBufferBytes) continue;
+      if (runtime.driver()->cuMemcpyDtoHAsync(check.buffer + used, found->base, bytes, stream) != CUDA_SUCCESS)
+        return give_up(check);
+      check.tables.push_back({found->base, used, bytes});
+      used += bytes;
+    }
+    if (check.targets.empty() || check.tables.empty() ||
+        runtime.driver()->cuEventRecord(check.event, stream) != CUDA_SUCCESS)
+      return give_up(check);
+    checks_.push_back(std::move(check));
+  }
+
+  void finish(Runtime& runtime) {
+    while (!checks_.empty() && runtime.driver()->cuEventQuery(checks_.front().event) == CUDA_SUCCESS) {
+      Check& check = checks_.front();
+      if (holds_pointers(check)) {
+        VMEM_LOG_DEBUG("a kernel that fills pointer tables was found");
+        check.facts->writes_pointers.store(true, std::memory_order_relaxed);
+      }
+      check.facts->looked.store(true, std::memory_order_relaxed);
+      spare_events_.push_back(check.event);
+      spare_buffers_.push_back(check.buffer);
+      checks_.pop_front();
+    }
+  }
+  bool any() const { return !checks_.empty(); }
+
+ private:
+  struct Table {
+    std::uintptr_t base;
+    std::size_t offset, bytes;
+  };
+  struct Range {
+    std::uintptr_t begin, end;
+  };
+  struct Check {
+    FunctionFacts* facts;
+    CUevent event;
+    std::byte* buffer;
+    std::vector<Table> tables;
+    std::vector<Range> targets;
+  };
+
+  static bool holds_pointers(const Check& check) {
+    for (const Table& table : check.tables) {
+      for (std::size_t i = 0; i + sizeof(std::uintptr_t) <= table.bytes; i += sizeof(std::uintptr_t)) {
+        std::uintptr_t word = 0;
+        std::memcpy(&word, check.buffer + table.offset + i, sizeof word);
+        const auto leads_there = [&](const Range& range) { return word >= range.begin && word < range.end; };
+        if (std::ranges::any_of(check.targets, leads_there)) return true;
+      }
+    }
+    return false;
+  }
+
+  CUevent take_event(Runtime& runtime) {
+    CUevent event = nullptr;
+    if (!spare_events_.empty()) {
+      event = spare_events_.back();
+      spare_events_.pop_back();
+    } else if (runtime.driver()->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+      return nullptr;
+    }
+    return event;
+  }
+  std::byte* take_buffer(Runtime& runtime) {
+    void* buffer = nullptr;
+    if (!spare_buffers_.empty()) {
+      buffer = spare_buffers_.back();
+      spare_buffers_.pop_back();
+    } else if (runtime.driver()->cuMemHostAlloc(&buffer, kBufferBytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) {
+      return nullptr;
+    }
+    return static_cast<std::byte*>(buffer);
+  }
+  // A copy may be under way into the buffer, so only the event can serve again.
+  void give_up(const Check& check) {
+    if (check.event != nullptr) spare_events_.push_back(check.event);
+    if (check.buffer != nullptr && check.tables.empty()) spare_buffers_.push_back(check.buffer);
+  }
+
+  std::deque<Check> checks_;
+  std::vector<CUevent> spare_events_;
+  std::vector<std::byte*> spare_buffers_;
+};
+
+thread_local Checks checks;
+
+}  // namespace
+
+void look_at_tables(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
+                    CUstream stream) {
+  if (checks.any()) checks.finish(runtime);
+  bool small = false, large = false;
+  for (const std::uintptr_t address : addresses) (runtime.is_small(address) ? small : large) = true;
+  if (!small || !large) return;
+  const std::uint32_t launch = facts.launches.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (std::has_single_bit(launch) && !facts.writes_pointers.load(std::memory_order_relaxed))
+    checks.begin(runtime, facts, addresses, stream);
+}
+
+}  // namespace vmem::intercept

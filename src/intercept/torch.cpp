@@ -1,0 +1,136 @@
+#include "vmem/torch.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <unordered_map>
+
+#include "intercept/hook.hpp"
+#include "intercept/torch_error.hpp"
+
+namespace vmem::intercept {
+namespace {
+
+constexpr int kMaxDevices = 64;
+
+struct Counters {
+  std::mutex mutex;
+  vmem_torch_statistics figures{};
+};
+Counters& counters_of(int device) {
+  static std::array<Counters, kMaxDevices> all;
+  return all[std::size_t(device)];
+}
+
+bool known_device(int device) { return device >= 0 && device < kMaxDevices; }
+
+void count_allocation(int device, std::uint64_t bytes) {
+  Counters& counters = counters_of(device);
+  const std::lock_guard lock(counters.mutex);
+  auto& f = counters.figures;
+  f.allocated_bytes += bytes;
+  f.allocated_bytes_total += bytes;
+  f.allocated_bytes_peak = std::max(f.allocated_bytes_peak, f.allocated_bytes);
+  ++f.allocations;
+  ++f.allocations_total;
+  f.allocations_peak = std::max(f.allocations_peak, f.allocations);
+}
+
+void count_free(int device, std::uint64_t bytes) {
+  Counters& counters = counters_of(device);
+  const std::lock_guard lock(counters.mutex);
+  auto& f = counters.figures;
+  f.allocated_bytes -= bytes;
+  f.freed_bytes_total += bytes;
+  --f.allocations;
+  ++f.frees_total;
+}
+
+struct InsideHere {
+  const bool before = inside();
+  InsideHere() { inside() = true; }
+  ~InsideHere() { inside() = before; }
+};
+
+}  // namespace
+
+TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream) noexcept {
+  if (bytes <= 0) return {};
+  thread_local std::string problem;
+  const InsideHere mark;
+  CUresult why = CUDA_SUCCESS;
+  runtime::Runtime* runtime = known_device(device) ? started(why) : nullptr;
+  if (runtime == nullptr) {
+    problem = fmt::format("vmem cannot allocate {} bytes on device {}: it could not be started", bytes, device);
+    return {nullptr, problem.c_str(), false};
+  }
+  auto pointer = runtime->allocate_undeclared(std::size_t(bytes), device, stream);
+  if (pointer) {
+    count_allocation(device, std::uint64_t(bytes));
+    return {*pointer, nullptr, false};
+  }
+  const Error& error = pointer.error();
+  const bool full = error.status == VMEM_ERROR_OUT_OF_MEMORY || error.status == VMEM_ERROR_ADDRESS_SPACE;
+  problem = fmt::format("{}{}", full ? "CUDA out of memory (vmem): " : "vmem: ", error.message);
+  Counters& counters = counters_of(device);
+  const std::lock_guard lock(counters.mutex);
+  counters.figures.out_of_memory_errors += full ? 1 : 0;
+  return {nullptr, problem.c_str(), full};
+}
+
+}  // namespace vmem::intercept
+
+using namespace vmem::intercept;
+
+extern "C" {
+
+void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
+  if (ptr == nullptr) return;
+  const InsideHere mark;
+  vmem::runtime::Runtime* runtime = running();
+  if (runtime == nullptr) return;  // the process ends
+  if (known_device(device)) count_free(device, std::uint64_t(bytes));
+  if (auto freed = runtime->free_undeclared(ptr, stream); !freed) (void)report("a free", freed.error());
+}
+
+void vmem_torch_record_stream(void* ptr, vmem_stream stream) {
+  const InsideHere mark;
+  vmem::runtime::Runtime* runtime = running();
+  if (runtime == nullptr || ptr == nullptr) return;
+  if (auto done = runtime->record_stream(ptr, stream); !done) (void)report("record_stream", done.error());
+}
+
+void vmem_torch_empty_cache(void) {
+  const InsideHere mark;
+  vmem::runtime::Runtime* runtime = running();
+  if (runtime == nullptr) return;
+  if (auto done = runtime->empty_cache(); !done) (void)report("empty_cache", done.error());
+}
+
+vmem_status vmem_torch_memory_stats(int device, vmem_torch_statistics* out) {
+  if (!known_device(device) || out == nullptr) return VMEM_ERROR_INVALID_VALUE;
+  const InsideHere mark;
+  Counters& counters = counters_of(device);
+  vmem::runtime::Runtime* runtime = running();
+  const std::uint64_t cached = runtime == nullptr ? 0 : runtime->cached_bytes(device);
+  const std::lock_guard lock(counters.mutex);
+  auto& f = counters.figures;
+  f.reserved_bytes = f.allocated_bytes + cached;
+  f.reserved_bytes_peak = std::max({f.reserved_bytes_peak, f.reserved_bytes, f.allocated_bytes_peak});
+  *out = f;
+  return VMEM_OK;
+}
+
+void vmem_torch_reset_peak_stats(int device) {
+  if (!known_device(device)) return;
+  Counters& counters = counters_of(device);
+  const std::lock_guard lock(counters.mutex);
+  auto& f = counters.figures;
+  f.allocated_bytes_peak = f.allocated_bytes;
+  f.allocations_peak = f.allocations;
+  f.reserved_bytes_peak = f.reserved_bytes;
+}
+
+}  // extern "C"

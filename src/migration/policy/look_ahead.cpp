@@ -1,0 +1,273 @@
+#include "migration/policy/look_ahead.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "migration/policy/use_history.hpp"
+
+namespace vmem::migration {
+namespace {
+
+using Position = UseHistory::Position;
+
+// What is fetched ahead, and what work under way still uses, shall fit together: this share of the budget is fetched.
+constexpr std::uint64_t kFetchedShare = 1, kFetchedOf = 8;
+// Pages asked for that have not come are asked for again after so many uses.
+constexpr Position kPatience = 16;
+
+struct Followed {
+  RegionShape shape;
+  bool dead = false;
+  std::uint32_t resident_pages = 0;
+  std::vector<bool> resident;
+  Position next = UseHistory::kNever;  // its place among the victims, while listed
+  bool listed = false;
+  std::uint64_t seen = 0;               // scratch: the last walk that met it
+  Position asked = UseHistory::kNever;  // where the program was when its pages were last asked for, up to the last one
+  std::uint32_t asked_page = 0;         // the next to ask for
+};
+
+class LookAhead final : public Policy {
+ public:
+  LookAhead(const LookAheadOptions& options, std::unique_ptr<Policy> otherwise)
+      : options_(options), otherwise_(std::move(otherwise)) {}
+
+  void region_begins(const RegionShape& region) override;
+  void region_ends(RegionId region) override;
+  void page_arrived(PageId page, bool prefetched) override;
+  void page_left(PageId page) override;
+  void page_prefers(PageId page, Preference preference) override { otherwise_->page_prefers(page, preference); }
+  void used(const Use& use) override;
+  void region_dead(RegionId region, bool dead) override;
+  std::size_t victims(const VictimQuery& query, std::span<PageId> out) override;
+  std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) override;
+  std::uint64_t metadata_bytes() const override;
+
+ private:
+  // Regions with pages in HBM, those of no use first, then by their next use, farthest first.
+  struct Candidate {
+    bool dead;
+    Position next;
+    std::uint32_t region;
+    bool operator<(const Candidate& other) const {
+      if (dead != other.dead) return dead;
+      if (next != other.next) return next > other.next;
+      return region < other.region;
+    }
+  };
+  struct DeviceState {
+    std::set<Candidate> candidates;
+    // Where the round of victims stands.
+    std::optional<Candidate> offering;
+    std::uint32_t offered_pages = 0;
+    bool exhausted = false;
+    std::uint64_t looked_at = 0;  // changes_ when prefetches were last looked for and none found
+  };
+
+  Followed* find(RegionId region) {
+    const auto found = regions_.find(region.value);
+    return found == regions_.end() ? nullptr : &found->second;
+  }
+  void list(Followed& region);
+  void unlist(Followed& region);
+  void place(Followed& region) { unlist(region), list(region); }
+  void place_all();
+  std::size_t offer(DeviceState& device, std::span<PageId> out);
+  std::uint64_t budget(int device) const;
+
+  const LookAheadOptions options_;
+  const std::unique_ptr<Policy> otherwise_;
+  UseHistory history_;
+  std::unordered_map<std::uint32_t, Followed> regions_;
+  std::unordered_map<int, DeviceState> devices_;
+  std::uint64_t walk_ = 0;
+  std::uint64_t changes_ = 1;
+};
+
+void LookAhead::region_begins(const RegionShape& shape) {
+  otherwise_->region_begins(shape);
+  if (!shape.undeclared) return;
+  Followed& region = regions_[shape.id.value];
+  region.shape = shape;
+  region.resident.assign(shape.pages, false);
+}
+
+void LookAhead::region_ends(RegionId id) {
+  otherwise_->region_ends(id);
+  Followed* region = find(id);
+  if (region == nullptr) return;
+  unlist(*region);
+  history_.forget(id);
+  regions_.erase(id.value);
+}
+
+void LookAhead::page_arrived(PageId page, bool prefetched) {
+  otherwise_->page_arrived(page, prefetched);
+  Followed* region = find(page.region);
+  if (region == nullptr || region->resident[page.index]) return;
+  region->resident[page.index] = true;
+  if (region->resident_pages++ == 0) list(*region);
+}
+
+void LookAhead::page_left(PageId page) {
+  otherwise_->page_left(page);
+  Followed* region = find(page.region);
+  if (region == nullptr || !region->resident[page.index]) return;
+  region->resident[page.index] = false;
+  if (--region->resident_pages == 0) unlist(*region);
+  ++changes_;
+}
+
+void LookAhead::region_dead(RegionId id, bool dead) {
+  otherwise_->region_dead(id, dead);
+  Followed* region = find(id);
+  if (region == nullptr || region->dead == dead) return;
+  if (dead) history_.add_death(id);
+  unlist(*region);
+  region->dead = dead;
+  list(*region);
+  ++changes_;
+}
+
+void LookAhead::used(const Use& use) {
+  otherwise_->used(use);
+  Followed* region = find(use.region);
+  if (region == nullptr) return;
+  const Position before = history_.trusted() ? history_.now() : UseHistory::kNever;
+  switch (history_.add(use.region)) {
+    case UseHistory::Step::repeated:
+      return;
+    case UseHistory::Step::moved:
+      place_all();
+      break;
+    case UseHistory::Step::advanced:
+      if (before == UseHistory::kNever) {
+        if (history_.trusted()) place_all();
+        break;
+      }
+      // What was expected and left out has another next use, too.
+      for (Position place = before + 1; place <= history_.now(); ++place) {
+        Followed* passed = find(history_.at(place));
+        if (passed != nullptr) this->place(*passed);
+      }
+      break;
+    case UseHistory::Step::strayed:
+      place(*region);
+      break;
+  }
+  ++changes_;
+}
+
+void LookAhead::list(Followed& region) {
+  if (region.listed || region.resident_pages == 0) return;
+  // One that will die soon is worth waiting for: then it leaves without a copy.
+  region.next = history_.trusted() ? std::min(history_.next_use(region.shape.id), history_.next_death(region.shape.id))
+                                   : UseHistory::kNever;
+  devices_[region.shape.device].candidates.insert({region.dead, region.next, region.shape.id.value});
+  region.listed = true;
+}
+
+void LookAhead::unlist(Followed& region) {
+  if (!region.listed) return;
+  devices_[region.shape.device].candidates.erase({region.dead, region.next, region.shape.id.value});
+  region.listed = false;
+}
+
+void LookAhead::place_all() {
+  for (auto& [id, region] : regions_) place(region);
+}
+
+std::uint64_t LookAhead::budget(int device) const {
+  return std::size_t(device) < options_.hbm_bytes.size() ? options_.hbm_bytes[std::size_t(device)] : 0;
+}
+
+// Goes on where the last call stopped: pages of the candidate being offered, then the candidates behind it.
+std::size_t LookAhead::offer(DeviceState& device, std::span<PageId> out) {
+  std::size_t count = 0;
+  auto at = device.offering ? device.candidates.lower_bound(*device.offering) : device.candidates.begin();
+  std::uint32_t page =
+      device.offering && at != device.candidates.end() && !(*device.offering < *at) ? device.offered_pages : 0;
+  for (; at != device.candidates.end(); ++at, page = 0) {
+    if (!at->dead && !history_.trusted()) break;
+    const Followed& region = regions_.at(at->region);
+    for (; page < region.shape.pages; ++page) {
+      if (!region.resident[page]) continue;
+      if (count == out.size()) {
+        device.offering = *at;
+        device.offered_pages = page;
+        return count;
+      }
+      out[count++] = {region.shape.id, page};
+    }
+  }
+  device.exhausted = true;
+  return count;
+}
+
+std::size_t LookAhead::victims(const VictimQuery& query, std::span<PageId> out) {
+  DeviceState& device = devices_[query.device];
+  bool again = query.again;
+  if (!query.again) {
+    device.offering.reset();
+    device.exhausted = false;
+  }
+  std::size_t count = 0;
+  if (!device.exhausted) {
+    count = offer(device, out);
+    again = false;  // the other policy begins where this one ends
+  }
+  if (count == out.size()) return count;
+  VictimQuery rest = query;
+  rest.again = again;
+  return count + otherwise_->victims(rest, out.subspan(count));
+}
+
+std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> out) {
+  std::size_t count = 0;
+  DeviceState& device = devices_[query.device];
+  if (history_.trusted() && device.looked_at != changes_) {
+    ++walk_;
+    const std::uint64_t most = budget(query.device) / kFetchedOf * kFetchedShare;
+    std::uint64_t met = 0, room = query.bytes_room;
+    for (Position place = history_.now() + 1; place < history_.end() && met <= most && count < out.size(); ++place) {
+      Followed* region = find(history_.at(place));
+      if (region == nullptr || region->shape.device != query.device || std::exchange(region->seen, walk_) == walk_)
+        continue;
+      met += region->shape.pages * region->shape.page_bytes;
+      if (region->dead || met > most || region->resident_pages == region->shape.pages) continue;
+      if (history_.next_death(region->shape.id) <= place) continue;  // by then it holds something new
+      if (region->asked != UseHistory::kNever && history_.now() - region->asked < kPatience) continue;
+      std::uint32_t& page = region->asked_page;
+      for (; page < region->shape.pages && count < out.size(); ++page) {
+        if (region->resident[page] || region->shape.page_bytes > room) continue;
+        out[count++] = {region->shape.id, page};
+        room -= region->shape.page_bytes;
+      }
+      if (page < region->shape.pages) break;
+      region->asked = history_.now();
+      page = 0;
+    }
+    if (count == 0) device.looked_at = changes_;
+  }
+  if (count == out.size()) return count;
+  return count + otherwise_->prefetches(query, out.subspan(count));
+}
+
+std::uint64_t LookAhead::metadata_bytes() const {
+  std::uint64_t bytes = otherwise_->metadata_bytes();
+  for (const auto& [id, region] : regions_)
+    bytes += sizeof(Followed) + sizeof(Candidate) * 2 + region.resident.size() / 8;
+  return bytes + (regions_.empty() ? 0 : history_.bytes());
+}
+
+}  // namespace
+
+std::unique_ptr<Policy> make_look_ahead_policy(const LookAheadOptions& options, std::unique_ptr<Policy> otherwise) {
+  return std::make_unique<LookAhead>(options, std::move(otherwise));
+}
+
+}  // namespace vmem::migration

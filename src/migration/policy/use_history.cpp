@@ -1,0 +1,92 @@
+#include "migration/policy/use_history.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace vmem::migration {
+
+UseHistory::Step UseHistory::add(RegionId region) {
+  if (!uses_.empty() && uses_.back() == region) return Step::repeated;
+  if (uses_.size() == kUsesMax) drop_oldest();
+  const Position here = end();
+  uses_.push_back(region);
+  places_[region.value].push_back(here);
+  const auto known_as = context();
+  std::optional<Position> earlier;
+  if (known_as) {
+    auto& last = contexts_.try_emplace(*known_as, kNever).first->second;
+    if (last != kNever && last >= begin_) earlier = last;
+    last = here;
+  }
+  if (following_ && follow(region)) {
+    ++matched_;
+    strays_ = 0;
+    return Step::advanced;
+  }
+  const bool lost = following_ && ++strays_ > kStraysMax;
+  if (earlier) {
+    following_ = true;
+    now_ = *earlier;
+    matched_ = strays_ = 0;
+    return Step::moved;
+  }
+  if (!lost) return following_ ? Step::strayed : Step::moved;
+  following_ = false;
+  return Step::moved;
+}
+
+// Whether the use is expected within a few places; then that is where the program is.
+bool UseHistory::follow(RegionId region) {
+  const Position last = std::min(now_ + kSkipMax, end() - 2);  // the use just added is no expectation
+  for (Position place = now_ + 1; place <= last; ++place) {
+    if (at(place) != region) continue;
+    now_ = place;
+    return true;
+  }
+  return false;
+}
+
+std::optional<std::uint64_t> UseHistory::context() const {
+  if (uses_.size() < kContext) return std::nullopt;
+  std::uint64_t hash = 0;
+  for (std::size_t i = uses_.size() - kContext; i < uses_.size(); ++i) {
+    hash = (hash ^ uses_[i].value) * 0x9e3779b97f4a7c15u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+UseHistory::Position UseHistory::next_use(RegionId region) const { return next_in(places_, region); }
+UseHistory::Position UseHistory::next_death(RegionId region) const { return next_in(deaths_, region); }
+
+void UseHistory::add_death(RegionId region) { deaths_[region.value].push_back(end()); }
+
+UseHistory::Position UseHistory::next_in(const Places& places, RegionId region) const {
+  const auto found = places.find(region.value);
+  if (found == places.end()) return kNever;
+  const auto next = std::ranges::upper_bound(found->second, now_);
+  return next == found->second.end() ? kNever : *next;
+}
+
+void UseHistory::forget(RegionId region) {
+  places_.erase(region.value);
+  deaths_.erase(region.value);
+}
+
+// Half of it at once, so that it happens rarely.
+void UseHistory::drop_oldest() {
+  const Position cut = begin_ + uses_.size() / 2;
+  uses_.erase(uses_.begin(), uses_.begin() + std::ptrdiff_t(cut - begin_));
+  begin_ = cut;
+  for (Places* all : {&places_, &deaths_}) {
+    for (auto& [region, places] : *all) places.erase(places.begin(), std::ranges::lower_bound(places, cut));
+  }
+  std::erase_if(contexts_, [&](const auto& each) { return each.second < cut; });
+  if (following_ && now_ < cut) following_ = false;
+}
+
+std::uint64_t UseHistory::bytes() const {
+  return uses_.size() * (sizeof(RegionId) + sizeof(Position)) + contexts_.size() * 4 * sizeof(Position);
+}
+
+}  // namespace vmem::migration

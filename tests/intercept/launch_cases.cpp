@@ -1,0 +1,153 @@
+// How launches name memory, and how programs come by the launch function. The runs have 64 MiB of HBM.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "intercept/program.hpp"
+
+namespace vmem::test {
+namespace {
+
+constexpr std::size_t kBytes = 16 * kMiB, kWords = kBytes / sizeof(unsigned);
+
+struct Buffers {
+  CUstream stream = nullptr;
+  std::vector<CUdeviceptr> at;
+  explicit Buffers(std::size_t count) : at(count) {
+    CALL(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (std::size_t i = 0; i < count; ++i) {
+      CALL(cuMemAllocAsync(&at[i], kBytes, stream));
+      CALL(cuMemsetD32Async(at[i], unsigned(i), kWords, stream));
+    }
+  }
+  // Works on all of them, so that what was used before leaves HBM.
+  void work(CUfunction add) {
+    for (CUdeviceptr& each : at) {
+      std::size_t words = kWords;
+      launch(add, stream, {&each, &words});
+    }
+  }
+};
+
+CASE(pointers_in_structs_and_in_extra) {
+  const Machine machine;
+  const CUfunction gather = machine.function("gather"), add = machine.function("add");
+  Buffers buffers(12);
+  Lists lists{2, 1024, {}, reinterpret_cast<unsigned*>(buffers.at[11])};
+  for (int round = 0; round < 3; ++round) {
+    lists.inputs[0] = reinterpret_cast<unsigned*>(buffers.at[std::size_t(round)]);
+    lists.inputs[1] = reinterpret_cast<unsigned*>(buffers.at[std::size_t(round) + 4]);
+    launch(gather, buffers.stream, {&lists});
+    std::size_t bytes = sizeof lists;
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &lists, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
+    CALL(cuLaunchKernel(gather, 1, 1, 1, 1, 1, 1, 0, buffers.stream, nullptr, extra));
+    buffers.work(add);
+  }
+  // 11, and in each round twice the sum of two inputs, to which each round's work has added one; and the work's own.
+  unsigned expected = 11;
+  for (unsigned round = 0; round < 3; ++round) expected += 2 * (round + round + 4 + 2 * round) + 1;
+  const auto data = read(buffers.at[11], 1024, buffers.stream);
+  REQUIRE(std::ranges::all_of(data, [&](unsigned word) { return word == expected; }));
+}
+
+// A kernel reaches memory through a table that another kernel filled, and through a copy of that table.
+CASE(pointer_tables) {
+  const Machine machine;
+  const CUfunction fill = machine.function("fill"), follow = machine.function("follow"),
+                   copy_table = machine.function("copy_table"), add = machine.function("add");
+  Buffers buffers(10);
+  std::size_t count = 16, stride = kMiB;
+  for (std::size_t round = 0; round < 20; ++round) {
+    CUdeviceptr table = 0, copy = 0;
+    CALL(cuMemAllocAsync(&table, 1024, buffers.stream));
+    CALL(cuMemAllocAsync(&copy, 1024, buffers.stream));
+    CUdeviceptr& target = buffers.at[round % buffers.at.size()];
+    launch(fill, buffers.stream, {&table, &target, &stride, &count});
+    launch(copy_table, buffers.stream, {&copy, &table, &count});
+    buffers.work(add);
+    launch(follow, buffers.stream, {&copy, &count});
+    CALL(cuMemFreeAsync(table, buffers.stream));
+    CALL(cuMemFreeAsync(copy, buffers.stream));
+  }
+  for (std::size_t i = 0; i < buffers.at.size(); ++i) {
+    const auto data = read(buffers.at[i], 2, buffers.stream);
+    REQUIRE(data[0] == i + 20 + 2 && data[1] == i + 20);
+  }
+}
+
+// The same with a table that the CPU made.
+CASE(pointer_tables_from_the_host) {
+  const Machine machine;
+  const CUfunction follow = machine.function("follow"), add = machine.function("add");
+  Buffers buffers(10);
+  std::size_t count = 1;
+  for (std::size_t round = 0; round < 20; ++round) {
+    CUdeviceptr table = 0;
+    CALL(cuMemAllocAsync(&table, 1024, buffers.stream));
+    CALL(cuMemcpyHtoDAsync(table, &buffers.at[round % buffers.at.size()], sizeof(CUdeviceptr), buffers.stream));
+    buffers.work(add);
+    launch(follow, buffers.stream, {&table, &count});
+    CALL(cuMemFreeAsync(table, buffers.stream));
+  }
+  for (std::size_t i = 0; i < buffers.at.size(); ++i) REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + 20 + 2);
+}
+
+template <class F>
+bool allocates_ours(F* allocate) {
+  CUdeviceptr pointer = 0;
+  CALL(allocate(&pointer, 3 * kMiB));
+  const bool is_ours = ours(pointer);
+  CALL(cuMemFree(pointer));
+  return is_ours;
+}
+
+// Whatever way the program takes to the driver, it arrives at the hooks.
+CASE(every_way_to_the_driver) {
+  const Machine machine;
+  using Allocate = CUresult(CUdeviceptr*, std::size_t);
+  REQUIRE(allocates_ours(&cuMemAlloc));
+  void* library = dlopen("libcuda.so.1", RTLD_NOW);
+  REQUIRE(library != nullptr);
+  REQUIRE(allocates_ours(reinterpret_cast<Allocate*>(dlsym(library, "cuMemAlloc_v2"))));
+  REQUIRE(allocates_ours(reinterpret_cast<Allocate*>(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"))));
+  using GetV2 = CUresult(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
+  for (const char* get_name : {"cuGetProcAddress_v2"}) {
+    auto* const get = reinterpret_cast<GetV2*>(dlsym(library, get_name));
+    REQUIRE(get != nullptr);
+    for (const int version : {12000, 13000}) {
+      void* function = nullptr;
+      CALL(get("cuMemAlloc", &function, version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr));
+      REQUIRE(allocates_ours(reinterpret_cast<Allocate*>(function)));
+      void* again = nullptr;
+      CALL(get("cuGetProcAddress", &again, version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr));
+      CALL(reinterpret_cast<GetV2*>(again)("cuMemAlloc", &function, version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr));
+      REQUIRE(allocates_ours(reinterpret_cast<Allocate*>(function)));
+    }
+  }
+  // What is not hooked is the driver's own, and other names are nobody's business.
+  REQUIRE(dlsym(library, "cuDeviceGetCount") != nullptr);
+  REQUIRE(dlsym(library, "cuNoSuchFunction") == nullptr);
+  REQUIRE(dlsym(RTLD_NEXT, "malloc") != nullptr);
+}
+
+CASE(threads_and_their_streams) {
+  const Machine machine;
+  const CUfunction add = machine.function("add");
+  const auto work = [&](unsigned seed) {
+    CALL(cuCtxSetCurrent(machine.context));
+    Buffers buffers(4);
+    for (int round = 0; round < 8; ++round) buffers.work(add);
+    for (std::size_t i = 0; i < buffers.at.size(); ++i) {
+      const auto data = read(buffers.at[i], kWords, buffers.stream);
+      REQUIRE(std::ranges::all_of(data, [&](unsigned word) { return word == i + 8; }));
+      CALL(cuMemFreeAsync(buffers.at[i], buffers.stream));
+    }
+    if (seed % 2 == 0) CALL(cuStreamDestroy(buffers.stream));
+  };
+  std::vector<std::jthread> threads;
+  for (unsigned i = 0; i < 4; ++i) threads.emplace_back(work, i);
+}
+
+}  // namespace
+}  // namespace vmem::test

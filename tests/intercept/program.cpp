@@ -1,0 +1,98 @@
+#include "intercept/program.hpp"
+
+#include "gpu/emu/emu.h"
+
+namespace vmem::test {
+namespace {
+
+std::map<std::string, void (*)()>& cases() {
+  static std::map<std::string, void (*)()> all;
+  return all;
+}
+
+template <class T>
+T parameter(const vmem_emu_launch* launch, unsigned index) {
+  return *static_cast<T*>(launch->params[index]);
+}
+
+void add(const vmem_emu_launch* launch) {
+  auto* data = parameter<unsigned*>(launch, 0);
+  const auto count = parameter<std::size_t>(launch, 1);
+  for (std::size_t i = 0; i < count; ++i) ++data[i];
+}
+
+void gather(const vmem_emu_launch* launch) {
+  const auto lists = parameter<Lists>(launch, 0);
+  for (unsigned word = 0; word < lists.words; ++word) {
+    for (unsigned i = 0; i < lists.count; ++i) lists.output[word] += lists.inputs[i][word];
+  }
+}
+
+void fill(const vmem_emu_launch* launch) {
+  auto* table = parameter<std::uint64_t*>(launch, 0);
+  const auto first = parameter<std::uint64_t>(launch, 1);
+  const auto stride = parameter<std::size_t>(launch, 2);
+  const auto count = parameter<std::size_t>(launch, 3);
+  for (std::size_t i = 0; i < count; ++i) table[i] = first + i * stride;
+}
+
+void follow(const vmem_emu_launch* launch) {
+  auto** table = parameter<unsigned**>(launch, 0);
+  const auto count = parameter<std::size_t>(launch, 1);
+  for (std::size_t i = 0; i < count; ++i) ++*table[i];
+}
+
+void copy_table(const vmem_emu_launch* launch) {
+  auto* to = parameter<std::uint64_t*>(launch, 0);
+  auto* from = parameter<std::uint64_t*>(launch, 1);
+  const auto count = parameter<std::size_t>(launch, 2);
+  for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
+}
+
+void add_kernel(const char* name, vmem_emu_kernel kernel, const std::vector<std::size_t>& bytes) {
+  REQUIRE(vmem_emu_register_kernel(name, kernel, bytes.data(), unsigned(bytes.size())) == 0);
+}
+
+}  // namespace
+
+Case::Case(const char* case_name, void (*body)()) { cases()[case_name] = body; }
+
+Machine::Machine() {
+  add_kernel("add", add, {8, 8});
+  add_kernel("gather", gather, {sizeof(Lists)});
+  add_kernel("fill", fill, {8, 8, 8, 8});
+  add_kernel("follow", follow, {8, 8});
+  add_kernel("copy_table", copy_table, {8, 8, 8});
+  CALL(cuInit(0));
+  CALL(cuDeviceGet(&device, 0));
+  CALL(cuDevicePrimaryCtxRetain(&context, device));
+  CALL(cuCtxSetCurrent(context));
+  const char image[64] = "VMEMEMU";
+  CALL(cuModuleLoadData(&module, image));
+}
+
+CUfunction Machine::function(const char* name) const {
+  CUfunction found = nullptr;
+  CALL(cuModuleGetFunction(&found, module, name));
+  return found;
+}
+
+void launch(CUfunction function, CUstream stream, std::vector<void*> parameters) {
+  CALL(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters.data(), nullptr));
+}
+
+std::vector<unsigned> read(CUdeviceptr from, std::size_t words, CUstream stream) {
+  std::vector<unsigned> data(words);
+  CALL(cuMemcpyDtoHAsync(data.data(), from, words * sizeof(unsigned), stream));
+  CALL(cuStreamSynchronize(stream));
+  return data;
+}
+
+}  // namespace vmem::test
+
+int main(int argc, char** argv) {
+  const auto found = argc == 2 ? vmem::test::cases().find(argv[1]) : vmem::test::cases().end();
+  if (found != vmem::test::cases().end()) return found->second(), 0;
+  for (const auto& [name, body] : vmem::test::cases()) std::puts(name.c_str());
+  return 2;
+}

@@ -1,0 +1,150 @@
+// The policy that foresees: whom it gives up, and what it fetches, once a program repeats itself.
+#include "migration/policy/look_ahead.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <set>
+
+#include "migration/policy/second_chance.hpp"
+
+namespace vmem::migration::testing {
+namespace {
+
+constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
+constexpr std::uint32_t kRegions = 40;
+
+struct LookAhead : ::testing::Test {
+  std::unique_ptr<Policy> policy =
+      make_look_ahead_policy({{64 * kPage}}, make_second_chance_policy({.hbm_bytes = {64 * kPage}}));
+  std::set<std::uint32_t> resident;
+
+  void SetUp() override {
+    for (std::uint32_t i = 1; i <= kRegions; ++i)
+      policy->region_begins({.id = {i}, .pages = 1, .page_bytes = kPage, .undeclared = true});
+  }
+  void use(std::uint32_t region) { policy->used({.region = {region}, .first = 0, .count = 1}); }
+  void use_range(std::uint32_t first, std::uint32_t last) {
+    for (; first <= last; ++first) use(first);
+  }
+  void bring(std::uint32_t first, std::uint32_t last) {
+    for (; first <= last; ++first) policy->page_arrived({{first}, 0}, false);
+  }
+  std::uint32_t victim(bool again = false) {
+    std::array<PageId, 1> page{};
+    return policy->victims({.page_bytes = kPage, .bytes_wanted = kPage, .again = again}, page) == 1
+               ? page[0].region.value
+               : 0;
+  }
+  std::vector<std::uint32_t> fetches() {
+    std::array<PageId, 8> pages{};
+    const std::size_t count = policy->prefetches({0, 64 * kPage}, pages);
+    std::vector<std::uint32_t> regions;
+    for (std::size_t i = 0; i < count; ++i) regions.push_back(pages[i].region.value);
+    return regions;
+  }
+  // A pass over all, and half of another.
+  void learn() {
+    use_range(1, kRegions);
+    use_range(1, 20);
+  }
+};
+
+TEST_F(LookAhead, GivesUpWhatIsNeededLast) {
+  learn();
+  bring(11, 30);
+  EXPECT_EQ(victim(), 20u) << "just used: its next use is a pass away";
+  EXPECT_EQ(victim(true), 19u);
+  for (int i = 0; i < 8; ++i) victim(true);
+  EXPECT_EQ(victim(true), 30u) << "then what comes, the farthest first";
+}
+
+TEST_F(LookAhead, ANewQueryBeginsAgain) {
+  learn();
+  bring(11, 30);
+  victim();
+  victim(true);
+  EXPECT_EQ(victim(), 20u);
+}
+
+TEST_F(LookAhead, OffersEveryPageOnceBeforeAnyOtherPolicy) {
+  learn();
+  bring(11, 30);
+  std::set<std::uint32_t> offered{victim()};
+  for (int i = 1; i < 20; ++i) EXPECT_TRUE(offered.insert(victim(true)).second);
+  EXPECT_EQ(*offered.begin(), 11u);
+  EXPECT_EQ(offered.size(), 20u);
+}
+
+TEST_F(LookAhead, FetchesWhatComesNext) {
+  learn();
+  const auto wanted = fetches();
+  ASSERT_FALSE(wanted.empty());
+  for (std::size_t i = 0; i < wanted.size(); ++i) EXPECT_EQ(wanted[i], 21 + i);
+}
+
+TEST_F(LookAhead, FetchesNothingTwice) {
+  learn();
+  std::set<std::uint32_t> asked;
+  for (auto wanted = fetches(); !wanted.empty(); wanted = fetches()) {
+    for (const std::uint32_t region : wanted) EXPECT_TRUE(asked.insert(region).second) << region;
+  }
+  use(21);
+  for (const std::uint32_t region : fetches()) EXPECT_FALSE(asked.contains(region)) << region;
+}
+
+TEST_F(LookAhead, FetchesNothingThatIsThere) {
+  learn();
+  bring(21, kRegions);
+  EXPECT_TRUE(fetches().empty());
+}
+
+TEST_F(LookAhead, TheDeadGoFirst) {
+  learn();
+  bring(11, 30);
+  policy->region_dead({25}, true);
+  EXPECT_EQ(victim(), 25u);
+  EXPECT_EQ(victim(true), 20u);
+  policy->region_dead({25}, false);
+  EXPECT_EQ(victim(), 20u);
+}
+
+TEST_F(LookAhead, TheDeadGoFirstBeforeAnythingWasLearned) {
+  use_range(1, 10);
+  bring(1, 10);
+  policy->region_dead({4}, true);
+  EXPECT_EQ(victim(), 4u);
+}
+
+TEST_F(LookAhead, TheDeadAreNotFetched) {
+  learn();
+  policy->region_dead({22}, true);
+  for (const std::uint32_t region : fetches()) EXPECT_NE(region, 22u);
+}
+
+TEST_F(LookAhead, WhatWillDieSoonIsWorthWaitingFor) {
+  use_range(1, 20);
+  policy->region_dead({20}, true);  // in the first pass it dies right after its use
+  policy->region_dead({20}, false);
+  use_range(21, kRegions);
+  use_range(1, 20);
+  bring(11, 30);
+  EXPECT_EQ(victim(), 19u);
+}
+
+TEST_F(LookAhead, OtherRegionsAreTheOtherPolicys) {
+  policy->region_begins({.id = {50}, .pages = 4, .page_bytes = kPage});
+  policy->used({.region = {50}, .first = 0, .count = 1});
+  policy->page_arrived({{50}, 0}, false);
+  EXPECT_EQ(victim(), 50u);
+}
+
+TEST_F(LookAhead, AnEndedRegionIsForgotten) {
+  learn();
+  bring(20, 20);
+  policy->region_ends({20});
+  EXPECT_EQ(victim(), 0u);
+}
+
+}  // namespace
+}  // namespace vmem::migration::testing

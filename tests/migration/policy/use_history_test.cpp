@@ -1,0 +1,120 @@
+// Where in its record a program is, and what follows there.
+#include "migration/policy/use_history.hpp"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace vmem::migration::testing {
+namespace {
+
+using Step = UseHistory::Step;
+
+void use_all(UseHistory& history, const std::vector<std::uint32_t>& regions) {
+  for (const std::uint32_t region : regions) history.add({region});
+}
+
+std::vector<std::uint32_t> range(std::uint32_t first, std::uint32_t last) {
+  std::vector<std::uint32_t> regions;
+  for (; first <= last; ++first) regions.push_back(first);
+  return regions;
+}
+
+std::uint32_t next(const UseHistory& history, UseHistory::Position distance = 1) {
+  return history.at(history.now() + distance).value;
+}
+
+TEST(UseHistory, NothingIsExpectedOfWhatWasNeverSeen) {
+  UseHistory history;
+  use_all(history, range(1, 100));
+  EXPECT_FALSE(history.trusted());
+}
+
+TEST(UseHistory, ASecondPassIsRecognisedAndFollowed) {
+  UseHistory history;
+  use_all(history, range(1, 40));
+  use_all(history, range(1, 20));
+  ASSERT_TRUE(history.trusted());
+  for (std::uint32_t i = 1; i <= 20; ++i) EXPECT_EQ(next(history, i), 20 + i);
+  EXPECT_EQ(next(history, 21), 1u) << "after the end of the pass comes its beginning";
+}
+
+TEST(UseHistory, RepeatsOfOneRegionAreOneUse) {
+  UseHistory history;
+  history.add({1});
+  EXPECT_EQ(history.add({1}), Step::repeated);
+  EXPECT_EQ(history.end(), 1u);
+}
+
+TEST(UseHistory, TheNextUseIsTheFirstOneAhead) {
+  UseHistory history;
+  use_all(history, range(1, 40));
+  use_all(history, range(1, 20));
+  EXPECT_EQ(history.next_use({25}) - history.now(), 5u);
+  EXPECT_EQ(history.next_use({20}) - history.now(), 40u) << "just used: a whole pass away";
+  EXPECT_EQ(history.next_use({99}), UseHistory::kNever);
+}
+
+TEST(UseHistory, AUseLeftOutIsSkipped) {
+  UseHistory history;
+  use_all(history, range(1, 40));
+  use_all(history, range(1, 20));
+  EXPECT_EQ(history.add({24}), Step::advanced);
+  EXPECT_TRUE(history.trusted());
+  EXPECT_EQ(next(history), 25u);
+}
+
+TEST(UseHistory, AFewStrangersDoNotEndIt) {
+  UseHistory history;
+  use_all(history, range(1, 40));
+  use_all(history, range(1, 20));
+  for (const std::uint32_t stranger : {101, 102, 103}) EXPECT_EQ(history.add({stranger}), Step::strayed);
+  EXPECT_EQ(history.add({21}), Step::advanced);
+  EXPECT_TRUE(history.trusted());
+  EXPECT_EQ(next(history), 22u);
+}
+
+TEST(UseHistory, ManyStrangersDo) {
+  UseHistory history;
+  use_all(history, range(1, 40));
+  use_all(history, range(1, 20));
+  use_all(history, range(101, 120));
+  EXPECT_FALSE(history.trusted());
+}
+
+TEST(UseHistory, AnEndedRegionIsNotExpected) {
+  UseHistory history;
+  use_all(history, range(1, 40));
+  use_all(history, range(1, 20));
+  history.forget({25});
+  EXPECT_EQ(history.next_use({25}), UseHistory::kNever);
+}
+
+TEST(UseHistory, DeathsAreExpectedLikeUses) {
+  UseHistory history;
+  for (int pass = 0; pass < 2; ++pass) {
+    use_all(history, range(1, 30));
+    if (pass == 0) history.add_death({7});
+    if (pass == 0) use_all(history, range(31, 40));
+  }
+  // In the first pass region 7 died after the use of 30; now the program is at 30 again.
+  use_all(history, {});
+  ASSERT_TRUE(history.trusted());
+  EXPECT_EQ(history.at(history.now()).value, 30u);
+  EXPECT_EQ(history.next_death({7}), history.now() + 1);
+  EXPECT_EQ(history.next_death({8}), UseHistory::kNever);
+}
+
+TEST(UseHistory, TheRecordIsBoundedAndStaysRight) {
+  UseHistory history;
+  for (int pass = 0; pass < 20000; ++pass) use_all(history, range(1, 40));
+  EXPECT_LE(history.end() - 0, 800000u);
+  EXPECT_LT(history.bytes(), std::uint64_t{64} << 20);
+  use_all(history, range(1, 20));
+  ASSERT_TRUE(history.trusted());
+  EXPECT_EQ(next(history), 21u);
+  EXPECT_EQ(history.next_use({30}) - history.now(), 10u);
+}
+
+}  // namespace
+}  // namespace vmem::migration::testing
