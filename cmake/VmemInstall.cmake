@@ -13,10 +13,12 @@ set_target_properties(vmem PROPERTIES
 
 install(TARGETS vmem EXPORT vmemTargets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(TARGETS vmem_emu LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(TARGETS vmem_preload LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(DIRECTORY python/ DESTINATION "${CMAKE_INSTALL_DATADIR}/vmem/python" PATTERN "__pycache__" EXCLUDE)
 if(VMEM_BUILD_TOOLS)
   install(TARGETS vmem_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
-install(FILES include/vmem/vmem.h include/vmem/vmem.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmem")
+install(FILES include/vmem/vmem.h include/vmem/vmem.hpp include/vmem/torch.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmem")
 install(FILES LICENSE README.md ARCHITECTURE.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/vmem")

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -17,5 +18,7 @@ using Command = std::function<int()>;
 Command add_bench(CLI::App& app, const std::string& command_line);
 Command add_doctor(CLI::App& app);
 Command add_options(CLI::App& app);
+// `program`: the words after --, which are not the application's to parse.
+Command add_run(CLI::App& app, std::vector<std::string> program);
 
 }  // namespace vmem::tools

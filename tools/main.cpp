@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/build_info.hpp"
@@ -30,6 +31,10 @@ std::string join_command_line(int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
+  // What follows -- is another program's.
+  char** const end = std::find_if(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--"; });
+  const std::vector<std::string> program(end == argv + argc ? end : end + 1, argv + argc);
+  argc = int(end - argv);
   CLI::App app("vmem: more GPU memory than the GPU has", "vmem");
   app.set_version_flag("--version", fmt::format("vmem {} (commit {})", vmem_version(), vmem::bench::kCommit));
   app.require_subcommand(1);
@@ -38,6 +43,8 @@ int run(int argc, char** argv) {
     CLI::App* command = app.add_subcommand(name, what);
     commands.emplace_back(command, add_command(*command));
   };
+  add("run", "Run a program with vmem under it: vmem run --hbm 16GiB -- python train.py",
+      [&](CLI::App& command) { return vmem::tools::add_run(command, program); });
   add("bench", "Measure this machine against its own limits, and verify the data",
       [&](CLI::App& command) { return vmem::tools::add_bench(command, join_command_line(argc, argv)); });
   add("doctor", "Say what this machine can do, and what to fix", vmem::tools::add_doctor);

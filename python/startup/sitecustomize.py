@@ -1,0 +1,53 @@
+"""Found by every Python that `vmem run` starts: gives PyTorch vmem's allocator as soon as it is imported.
+
+A sitecustomize that this one hides is run as well.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class _AfterImport:
+    """Calls `then(module)` once, after the import of `name`."""
+
+    def __init__(self, name, then):
+        self.name, self.then = name, then
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module):
+                execute(module)
+                self.then(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def _give_allocator(torch):
+    sys.path.append(os.path.dirname(_HERE))  # for the package; after everything of the program's own
+    try:
+        import vmem.torch
+    finally:
+        sys.path.remove(os.path.dirname(_HERE))
+    vmem.torch.install(torch)
+
+
+def _run_hidden():
+    rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+sys.meta_path.insert(0, _AfterImport("torch", _give_allocator))
+_run_hidden()

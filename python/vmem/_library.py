@@ -1,0 +1,43 @@
+"""Where the native parts are, and whether they run under this process already."""
+
+import ctypes
+import os
+import shutil
+import sys
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def preloaded():
+    """The interception library, if this process was started with it; otherwise None."""
+    process = ctypes.CDLL(None)
+    return process if hasattr(process, "vmem_torch_alloc") else None
+
+
+def path_of_preloaded():
+    """Its file. Raises RuntimeError when it is not there."""
+    with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
+        for line in maps:
+            if line.rstrip().endswith("/libvmem_preload.so"):
+                return line.split(maxsplit=5)[5].strip()
+    raise RuntimeError("libvmem_preload.so is not loaded in this process")
+
+
+def program():
+    """The `vmem` program: of this installation, else the one on PATH. Raises RuntimeError when there is none."""
+    for folder in ("../../../../bin", "../../build/release/bin"):
+        candidate = os.path.join(_HERE, folder, "vmem")
+        if os.access(candidate, os.X_OK):
+            return os.path.normpath(candidate)
+    found = shutil.which("vmem")
+    if found is None:
+        raise RuntimeError("the vmem program is neither beside this package nor on PATH; install vmem as a whole")
+    return found
+
+
+def run(options, command):
+    """Replaces this process by `command` with vmem under it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    vmem = program()
+    os.execv(vmem, [vmem, "run", *options, "--", *command])

@@ -1,0 +1,116 @@
+"""vmem under PyTorch.
+
+`enable(hbm="16GiB")` as a script's first line trains what does not fit. It loads nothing that CUDA knows of: it starts the script
+again, under `vmem run`, before CUDA is initialised. Under `vmem run` the allocator is installed already and `enable` does nothing.
+"""
+
+import ctypes
+import sys
+
+from vmem import _library
+
+_POOLS = ("all", "small_pool", "large_pool")
+
+
+class _Figures(ctypes.Structure):
+    """vmem_torch_statistics of vmem/torch.h."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "allocated_bytes",
+            "allocated_bytes_peak",
+            "allocated_bytes_total",
+            "freed_bytes_total",
+            "allocations",
+            "allocations_peak",
+            "allocations_total",
+            "frees_total",
+            "reserved_bytes",
+            "reserved_bytes_peak",
+            "out_of_memory_errors",
+        )
+    ]
+
+
+def enable(**options):
+    """Runs the calling script with vmem under it: `enable(hbm="16GiB", host="64GiB")`. To be called before CUDA is initialised.
+
+    Options are those of `vmem options`, sizes in bytes or written as "16GiB". Raises RuntimeError when CUDA is initialised
+    already, or when the script cannot be started again (an interactive session).
+    """
+    if _library.preloaded() is not None:
+        return
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise RuntimeError("vmem.torch.enable comes too late: CUDA is initialised. Call it before the first tensor on a GPU")
+    command = getattr(sys, "orig_argv", None)
+    interactive = hasattr(sys, "ps1") or sys.flags.interactive
+    if interactive or not command or len(command) < 2:
+        raise RuntimeError("vmem.torch.enable starts the script again, and there is no script; start Python with `vmem run -- python`")
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    _library.run(flags, [sys.executable, *command[1:]])
+
+
+def install(torch):
+    """Gives `torch`, just imported, vmem's allocator. For processes under `vmem run`; `sitecustomize` calls it."""
+    library = _library.preloaded()
+    if library is None:
+        raise RuntimeError("this process is not under `vmem run`; call vmem.torch.enable")
+    if not torch.backends.cuda.is_built():
+        return
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(
+        _library.path_of_preloaded(), "vmem_torch_alloc", "vmem_torch_free"
+    )
+    address = lambda name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value  # noqa: E731
+    allocator._allocator.set_record_stream_fn(address("vmem_torch_record_stream"))
+    allocator._allocator.set_reset_fn(address("vmem_torch_empty_cache"))
+    torch.cuda.memory.change_current_allocator(allocator)
+    _answer_statistics(torch, library)
+
+
+def _answer_statistics(torch, library):
+    """PyTorch's pluggable allocators cannot answer for memory statistics, so the functions behind them are replaced."""
+
+    def figures(device):
+        out = _Figures()
+        library.vmem_torch_memory_stats(ctypes.c_int(device), ctypes.byref(out))
+        return out
+
+    def entry(current, peak, allocated, freed):
+        value = {"current": current, "peak": peak, "allocated": allocated, "freed": freed}
+        nothing = dict.fromkeys(value, 0)
+        return {pool: dict(value if pool != "small_pool" else nothing) for pool in _POOLS}
+
+    def memory_stats(device):
+        f = figures(device)
+        size = entry(f.allocated_bytes, f.allocated_bytes_peak, f.allocated_bytes_total, f.freed_bytes_total)
+        count = entry(f.allocations, f.allocations_peak, f.allocations_total, f.frees_total)
+        reserved = entry(f.reserved_bytes, f.reserved_bytes_peak, f.reserved_bytes_peak, 0)
+        none = entry(0, 0, 0, 0)
+        stats = {
+            "allocated_bytes": size,
+            "active_bytes": size,
+            "requested_bytes": size,
+            "allocation": count,
+            "active": count,
+            "reserved_bytes": reserved,
+            "segment": count,
+            "inactive_split": none,
+            "inactive_split_bytes": none,
+            "oversize_allocations": none["all"],
+            "oversize_segments": none["all"],
+            "num_ooms": f.out_of_memory_errors,
+            "num_alloc_retries": 0,
+            "num_sync_all_streams": 0,
+            "num_device_alloc": f.allocations_total,
+            "num_device_free": f.frees_total,
+            "max_split_size": -1,
+        }
+        return stats
+
+    c = torch._C
+    c._cuda_memoryStats = memory_stats
+    c._cuda_resetPeakMemoryStats = lambda device: library.vmem_torch_reset_peak_stats(ctypes.c_int(device))
+    c._cuda_resetAccumulatedMemoryStats = lambda device: None
+

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""vmem_run_test.py VMEM DRIVER_FOLDER INTERCEPT_PROGRAM: `vmem run` and the Python package, on the emulated driver."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import textwrap
+import unittest
+
+VMEM, DRIVER_FOLDER, PROGRAM = sys.argv[1:4]
+HERE = pathlib.Path(__file__).resolve().parent
+PACKAGE = HERE.parent.parent / "python"
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if not name.startswith("VMEM_")},
+    "LD_LIBRARY_PATH": DRIVER_FOLDER,
+    "VMEM_EMU": "hbm=512MiB,host=1GiB",
+}
+SIZES = ("--hbm", "64MiB", "--host", "512MiB")
+
+
+def run(*command, **variables):
+    return subprocess.run(
+        [str(part) for part in command],
+        env={**ENVIRONMENT, **{name: str(value) for name, value in variables.items()}},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+class VmemRun(unittest.TestCase):
+    def test_a_program_runs_beyond_hbm(self):
+        result = run(VMEM, "run", *SIZES, "--", PROGRAM, "oversubscribed")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_a_program_without_cuda_is_left_alone(self):
+        result = run(VMEM, "run", "--", "sh", "-c", "echo untouched; exit 7")
+        self.assertEqual((result.returncode, result.stdout), (7, "untouched\n"), result.stderr)
+
+    def test_without_a_driver_such_a_program_runs_too(self):
+        result = run(VMEM, "run", "--", "true", LD_LIBRARY_PATH="")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_arguments_arrive_as_they_are(self):
+        result = run(VMEM, "run", "--", "printf", "%s|", "a b", "--hbm", "", "*")
+        self.assertEqual(result.stdout, "a b|--hbm||*|", result.stderr)
+
+    def test_a_wrong_option_stops_before_the_program(self):
+        for option in (("--hbm", "tiny"), ("--hbm=1",), ("--no-such-option", "1"), ("--driver", "emulated")):
+            with self.subTest(option):
+                result = run(VMEM, "run", *option, "--", "echo", "started")
+                self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+                self.assertIn(option[0].partition("=")[0].strip("-"), result.stderr)
+
+    def test_a_missing_program_is_named(self):
+        result = run(VMEM, "run", "--", "no-such-program")
+        self.assertEqual(result.returncode, 127)
+        self.assertIn("no-such-program", result.stderr)
+        self.assertEqual(run(VMEM, "run", "--", HERE).returncode, 126)
+        self.assertEqual(run(VMEM, "run").returncode, 2)
+
+    def test_a_driver_without_memory_mapping_is_refused(self):
+        result = run(VMEM, "run", "--", "echo", "started", VMEM_EMU="vmm=0")
+        self.assertEqual((result.returncode, result.stdout), (3, ""))
+        self.assertIn("vmem doctor", result.stderr)
+
+
+class Python(unittest.TestCase):
+    def python(self, script, *command, **variables):
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+            file.write(textwrap.dedent(script))
+            file.flush()
+            return run(*command, file.name, PYTHONPATH=HERE / "fake_torch", **variables)
+
+    def test_torch_gets_the_allocator_and_answers_for_its_memory(self):
+        result = self.python(
+            """
+            import ctypes, torch
+            driver = ctypes.CDLL("libcuda.so.1")
+            context = ctypes.c_void_p()
+            assert driver.cuInit(0) == 0
+            assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+            assert driver.cuCtxSetCurrent(context) == 0
+            a = torch.current
+            assert set(a._allocator.functions) == {"record_stream", "reset"}
+            pointer = a.alloc(5 << 20, 0, None)
+            assert 0x7d0000000000 <= pointer < 0x7e0000000000, hex(pointer)
+            stats = torch._C._cuda_memoryStats(0)
+            assert stats["allocated_bytes"]["all"]["current"] == 5 << 20, stats
+            small = a.alloc(1000, 0, None)
+            a.free(pointer, 5 << 20, 0, None)
+            stats = torch._C._cuda_memoryStats(0)
+            assert stats["allocated_bytes"]["all"] == dict(current=1000, peak=(5 << 20) + 1000,
+                                                           allocated=(5 << 20) + 1000, freed=5 << 20), stats
+            assert stats["reserved_bytes"]["all"]["current"] >= (5 << 20) + 1000
+            torch._C._cuda_resetPeakMemoryStats(0)
+            assert torch._C._cuda_memoryStats(0)["allocated_bytes"]["all"]["peak"] == 1000
+            ctypes.CFUNCTYPE(None)(a._allocator.functions["reset"])()
+            assert torch._C._cuda_memoryStats(0)["reserved_bytes"]["all"]["current"] == 1000
+            assert a.alloc(5 << 20, 0, None) is not None
+            print("fine")
+            """,
+            *(VMEM, "run", *SIZES, "--", sys.executable),
+        )
+        self.assertEqual((result.returncode, result.stdout), (0, "fine\n"), result.stderr)
+
+    def test_python_can_be_left_alone(self):
+        result = self.python(
+            "import torch; assert torch.current is None", *(VMEM, "run", "--no-python", "--", sys.executable)
+        )
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_the_programs_own_sitecustomize_runs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "sitecustomize.py").write_text("print('mine')\n")
+            result = run(VMEM, "run", "--", sys.executable, "-c", "print('script')", PYTHONPATH=folder)
+        self.assertEqual(result.stdout, "mine\nscript\n", result.stderr)
+
+    def test_enable_starts_the_script_under_vmem(self):
+        result = self.python(
+            f"""
+            import sys
+            sys.path.append({str(PACKAGE)!r})
+            import vmem.torch
+            vmem.torch.enable(hbm="64MiB", host="512MiB")
+            import os, torch
+            assert torch.current is not None
+            print(os.environ["VMEM_HBM"], sys.argv[1:])
+            """,
+            sys.executable,
+            PATH=f"{pathlib.Path(VMEM).parent}:{os.environ['PATH']}",
+        )
+        self.assertEqual((result.returncode, result.stdout), (0, "64MiB []\n"), result.stderr)
+
+    def test_enable_after_cuda_was_initialised_is_refused(self):
+        result = self.python(
+            f"""
+            import sys, torch
+            sys.path.append({str(PACKAGE)!r})
+            torch.cuda.is_initialized = lambda: True
+            import vmem.torch
+            vmem.torch.enable(hbm="64MiB")
+            """,
+            sys.executable,
+        )
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("CUDA is initialised", result.stderr)
+
+    def test_the_module_runs_a_script(self):
+        result = self.python(
+            "import os, sys, torch; print(os.environ['VMEM_HBM'], torch.current is not None)",
+            *(sys.executable, "-c", f"import sys, runpy; sys.path.append({str(PACKAGE)!r}); sys.argv[0:1] = ['vmem']; "
+              "runpy.run_module('vmem', run_name='__main__', alter_sys=False)", "--hbm", "64MiB"),
+            PATH=f"{pathlib.Path(VMEM).parent}:{os.environ['PATH']}",
+        )
+        self.assertEqual((result.returncode, result.stdout), (0, "64MiB True\n"), result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,135 @@
+// vmem run: starts a program with vmem under it. The program's own libraries and scripts stay as they are: the dynamic loader brings in
+// libvmem_preload.so, Python's start-up brings in what PyTorch needs.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+
+#include "base/options.hpp"
+#include "bench/exit_code.hpp"
+#include "gpu/driver.hpp"
+#include "tools/commands.hpp"
+
+namespace vmem::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+// As a shell reports them.
+constexpr int kExitCannotRun = 126;
+constexpr int kExitNotFound = 127;
+
+struct Arguments {
+  std::map<std::string, std::string> options;  // name → value, as given
+  bool python = true;
+  std::vector<std::string> command;
+};
+
+int refuse(const std::string& why) {
+  fmt::print(stderr, "vmem run: {}\n", why);
+  return bench::kExitBadOptions;
+}
+
+// Beside this program: in an installation, or where it was built.
+fs::path find_beside(const std::vector<fs::path>& candidates) {
+  std::error_code code;
+  const fs::path here = fs::canonical("/proc/self/exe", code).parent_path();
+  for (const fs::path& candidate : candidates) {
+    if (const fs::path found = fs::weakly_canonical(here / candidate, code); fs::exists(found, code)) return found;
+  }
+  return {};
+}
+
+void prepend(const char* variable, const std::string& value, const char* separator) {
+  const char* before = getenv(variable);
+  const std::string all = before == nullptr || *before == '\0' ? value : value + separator + before;
+  setenv(variable, all.c_str(), 1);
+}
+
+// A machine without a driver runs programs without CUDA; one whose driver cannot do what vmem needs would fail them later.
+Status check_driver(const Options& options) {
+  if (options.driver == "auto") {
+    void* library = dlopen("libcuda.so.1", RTLD_LAZY);
+    if (library == nullptr) return {};
+  }
+  VMEM_ASSIGN(const auto driver, gpu::Driver::load(options.driver));
+  int devices = 0;
+  VMEM_TRY(driver->check((*driver)->cuDeviceGetCount(&devices), "cuDeviceGetCount"));
+  for (int i = 0; i < devices; ++i) {
+    CUdevice device = 0;
+    int managed = 0, host = 0;
+    VMEM_TRY(driver->check((*driver)->cuDeviceGet(&device, i), "cuDeviceGet"));
+    (void)(*driver)->cuDeviceGetAttribute(&managed, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device);
+    (void)(*driver)->cuDeviceGetAttribute(&host, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                          device);
+    if (managed != 0 && host != 0) continue;
+    return fail(VMEM_ERROR_UNSUPPORTED,
+                fmt::format("device {} and its driver cannot map memory as vmem needs; see `vmem doctor`", i));
+  }
+  return {};
+}
+
+int run(const Arguments& arguments) {
+  if (arguments.command.empty())
+    return refuse("name the program to run, after --: vmem run --hbm 16GiB -- python train.py");
+  std::vector<std::pair<std::string, std::string>> given(arguments.options.begin(), arguments.options.end());
+  const auto options = resolve_options(given);
+  if (!options) return refuse(options.error().message);
+  if (options->driver != "auto")
+    return refuse(
+        "the program finds its own driver; --driver does nothing here. Put the other driver's folder into "
+        "LD_LIBRARY_PATH, as libcuda.so.1");
+  if (auto able = check_driver(*options); !able) {
+    fmt::print(stderr, "vmem run: {}\n", able.error().message);
+    return bench::kExitFailed;
+  }
+  const fs::path library = find_beside({"../lib/libvmem_preload.so", "libvmem_preload.so"});
+  if (library.empty()) return refuse("libvmem_preload.so is not beside this program; install vmem as a whole");
+  for (const OptionDefinition& option : option_table()) {
+    if (const auto found = arguments.options.find(option.name); found != arguments.options.end())
+      setenv(option_environment(option).c_str(), found->second.c_str(), 1);
+  }
+  prepend("LD_PRELOAD", library.string(), ":");
+  if (arguments.python) {
+    const fs::path startup = find_beside({"../share/vmem/python/startup", "../../../python/startup"});
+    if (!startup.empty()) prepend("PYTHONPATH", startup.string(), ":");
+  }
+  std::vector<char*> words;
+  for (const std::string& word : arguments.command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  execvp(words[0], words.data());
+  const int error = errno;
+  fmt::print(stderr, "vmem run: cannot run {}: {}\n", arguments.command[0], std::strerror(error));
+  return error == ENOENT ? kExitNotFound : kExitCannotRun;
+}
+
+}  // namespace
+
+Command add_run(CLI::App& app, std::vector<std::string> program) {
+  const auto arguments = std::make_shared<Arguments>();
+  arguments->command = std::move(program);
+  for (const OptionDefinition& option : option_table()) {
+    app.add_option_function<std::string>(
+           option_flag(option),
+           [arguments, name = option.name](const std::string& value) { arguments->options[name] = value; }, option.help)
+        ->type_name("VALUE")
+        ->default_str(option.default_value);
+  }
+  app.add_flag_callback(
+      "--no-python", [arguments] { arguments->python = false; },
+      "Leave Python programs alone: PyTorch then allocates through its own caching allocator");
+  app.footer(
+      "Usage: vmem run [OPTIONS] -- PROGRAM [ARGUMENTS]\n"
+      "The options can also be given as environment variables (see `vmem options`).\n"
+      "Exit code: the program's; 2 bad options; 3 the driver cannot do what vmem needs; 126, 127 the program cannot be "
+      "run.");
+  return [arguments] { return run(*arguments); };
+}
+
+}  // namespace vmem::tools
