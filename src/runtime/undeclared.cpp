@@ -198,6 +198,7 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   pointer_tables.begin(options_.window);
   Reach worst = Reach::hit;
   for (const std::uintptr_t address : addresses) {
+    if (!space_->contains(address)) continue;
     worst = std::max(worst, hold_for_launch(address, false, holds));
     if (const auto block = small_->find(address)) {
       pointer_tables.name_table(block->base);
