@@ -58,7 +58,12 @@ Status check_driver(const Options& options) {
     void* library = dlopen("libcuda.so.1", RTLD_LAZY);
     if (library == nullptr) return {};
   }
-  VMEM_ASSIGN(const auto driver, gpu::Driver::load(options.driver));
+  const auto loaded = gpu::Driver::load(options.driver);
+  if (!loaded) {
+    // No GPU, or none that this process may see: nothing of this program's concern.
+    return loaded.error().native == CUDA_ERROR_NO_DEVICE ? Status{} : std::unexpected(loaded.error());
+  }
+  const auto& driver = *loaded;
   int devices = 0;
   VMEM_TRY(driver->check((*driver)->cuDeviceGetCount(&devices), "cuDeviceGetCount"));
   for (int i = 0; i < devices; ++i) {
@@ -91,6 +96,9 @@ int run(const Arguments& arguments) {
   }
   const fs::path library = find_beside({"../lib/libvmem_preload.so", "libvmem_preload.so"});
   if (library.empty()) return refuse("libvmem_preload.so is not beside this program; install vmem as a whole");
+  if (library.string().find_first_of(" :") != std::string::npos)
+    return refuse(fmt::format(
+        "{} has a space or a colon in its path, which LD_PRELOAD cannot hold; move vmem elsewhere", library.string()));
   for (const OptionDefinition& option : option_table()) {
     if (const auto found = arguments.options.find(option.name); found != arguments.options.end())
       setenv(option_environment(option).c_str(), found->second.c_str(), 1);

@@ -15,19 +15,25 @@ class _AfterImport:
     """Calls `then(module)` once, after the import of `name`."""
 
     def __init__(self, name, then):
-        self.name, self.then = name, then
+        self.name, self.then, self.looking = name, then, False
 
     def find_spec(self, name, path=None, target=None):
-        if name != self.name:
+        if name != self.name or self.looking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self.looking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.looking = False
+        # A spec may only be asked for, and an import may fail: the hook ends with the first module that was executed.
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module):
                 execute(module)
-                self.then(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    self.then(module)
 
             spec.loader.exec_module = exec_module
         return spec
@@ -39,7 +45,10 @@ def _give_allocator(torch):
         import vmem.torch
     finally:
         sys.path.remove(os.path.dirname(_HERE))
-    vmem.torch.install(torch)
+    if vmem.torch.running():
+        vmem.torch.install(torch)
+    else:
+        print("vmem: LD_PRELOAD was changed on the way to this Python, which runs without vmem", file=sys.stderr)
 
 
 def _run_hidden():

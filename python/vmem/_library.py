@@ -16,7 +16,7 @@ def preloaded():
 
 def path_of_preloaded():
     """Its file. Raises RuntimeError when it is not there."""
-    with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
             if line.rstrip().endswith("/libvmem_preload.so"):
                 return line.split(maxsplit=5)[5].strip()

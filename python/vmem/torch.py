@@ -5,6 +5,7 @@ again, under `vmem run`, before CUDA is initialised. Under `vmem run` the alloca
 """
 
 import ctypes
+import os
 import sys
 
 from vmem import _library
@@ -33,6 +34,11 @@ class _Figures(ctypes.Structure):
     ]
 
 
+def running():
+    """Whether this process was started with vmem under it."""
+    return _library.preloaded() is not None
+
+
 def enable(**options):
     """Runs the calling script with vmem under it: `enable(hbm="16GiB", host="64GiB")`. To be called before CUDA is initialised.
 
@@ -46,8 +52,11 @@ def enable(**options):
         raise RuntimeError("vmem.torch.enable comes too late: CUDA is initialised. Call it before the first tensor on a GPU")
     command = getattr(sys, "orig_argv", None)
     interactive = hasattr(sys, "ps1") or sys.flags.interactive
-    if interactive or not command or len(command) < 2:
+    from_stdin = not sys.argv or sys.argv[0] in ("", "-")
+    if interactive or from_stdin or not command or len(command) < 2:
         raise RuntimeError("vmem.torch.enable starts the script again, and there is no script; start Python with `vmem run -- python`")
+    if "libvmem_preload.so" in os.environ.get("LD_PRELOAD", ""):
+        raise RuntimeError("libvmem_preload.so is in LD_PRELOAD, and the loader has not loaded it; see its message on stderr")
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     _library.run(flags, [sys.executable, *command[1:]])
 

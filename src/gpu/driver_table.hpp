@@ -96,6 +96,7 @@
 // What interception asks beside: null in the emulated driver, which has no graphs and no libraries.
 #define VMEM_DRIVER_INTERCEPTION(X) \
   X(cuKernelGetParamInfo)           \
+  X(cuDeviceGetDefaultMemPool)      \
   X(cuGraphGetNodes)                \
   X(cuGraphNodeGetType)             \
   X(cuGraphKernelNodeGetParams)     \

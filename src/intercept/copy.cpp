@@ -27,6 +27,7 @@ CUresult finish(const Runtime& runtime, CUstream stream, CUresult queued) {
 }
 
 CUresult copy_bytes(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  if (to == from) return CUDA_SUCCESS;
   auto copied = runtime.copy(pointer_to(to), pointer_to(from), bytes, stream);
   return copied ? CUDA_SUCCESS : report("a copy", copied.error());
 }
@@ -34,7 +35,7 @@ CUresult copy_bytes(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::siz
 // Pointer tables made by the CPU: copies from the host small enough to be looked through.
 void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size_t bytes) {
   constexpr std::size_t kLargestTable = 64 << 10;
-  if (bytes > kLargestTable || !ours(&runtime, to)) return;
+  if (from == nullptr || bytes > kLargestTable || !ours(&runtime, to)) return;
   thread_local References references;
   references.begin(runtime);
   references.add_words(from, bytes);
@@ -91,7 +92,7 @@ CUresult copy_rows(Runtime& runtime, const Side& to, const Side& from, std::size
 // `real` queues the whole on the stream; it is right as long as everything lies in HBM.
 template <class Real>
 CUresult copy_shape(const Side& to, const Side& from, std::size_t width, std::size_t rows, std::size_t slices,
-                    CUstream stream, Real&& real) {
+                    CUstream stream, bool waits, Real&& real) {
   Runtime* runtime = concerned(to.start, from.start, stream);
   if (runtime == nullptr) return real();
   thread_local References references;
@@ -103,26 +104,27 @@ CUresult copy_shape(const Side& to, const Side& from, std::size_t width, std::si
     return report("a copy", ready.error());
   const bool whole = Runtime::all_in_hbm(holds);
   const bool linear = to.start != 0 && from.start != 0;
-  const CUresult queued = whole || !linear ? real() : copy_rows(*runtime, to, from, width, rows, slices, stream);
+  CUresult queued = whole || !linear ? real() : copy_rows(*runtime, to, from, width, rows, slices, stream);
+  if (waits && !whole && linear) queued = finish(*runtime, stream, queued);
   auto ended = runtime->end_launch(holds);
   return queued != CUDA_SUCCESS || ended ? queued : report("a copy", ended.error());
 }
 
 template <class Real>
-CUresult copy_shape_2d(const CUDA_MEMCPY2D* shape, CUstream stream, Real&& real) {
+CUresult copy_shape_2d(const CUDA_MEMCPY2D* shape, CUstream stream, bool waits, Real&& real) {
   if (shape == nullptr) return real();
-  return copy_shape(target_of(*shape), source_of(*shape), shape->WidthInBytes, shape->Height, 1, stream, real);
+  return copy_shape(target_of(*shape), source_of(*shape), shape->WidthInBytes, shape->Height, 1, stream, waits, real);
 }
 
 template <class Real>
-CUresult copy_shape_3d(const CUDA_MEMCPY3D* shape, CUstream stream, Real&& real) {
+CUresult copy_shape_3d(const CUDA_MEMCPY3D* shape, CUstream stream, bool waits, Real&& real) {
   if (shape == nullptr) return real();
   Side from = source_of(*shape), to = target_of(*shape);
   from.height = shape->srcHeight;
   to.height = shape->dstHeight;
   if (from.start != 0) from.start += shape->srcZ * from.height * from.pitch;
   if (to.start != 0) to.start += shape->dstZ * to.height * to.pitch;
-  return copy_shape(to, from, shape->WidthInBytes, shape->Height, shape->Depth, stream, real);
+  return copy_shape(to, from, shape->WidthInBytes, shape->Height, shape->Depth, stream, waits, real);
 }
 
 template <class Real>
@@ -190,19 +192,19 @@ CUresult copy_peer_async(Call<decltype(::cuMemcpyPeerAsync)> call, CUdeviceptr t
 }
 
 CUresult copy_2d(Call<decltype(::cuMemcpy2D)> call, const CUDA_MEMCPY2D* shape) {
-  return copy_shape_2d(shape, default_stream(call.per_thread), [&] { return call(shape); });
+  return copy_shape_2d(shape, default_stream(call.per_thread), true, [&] { return call(shape); });
 }
 CUresult copy_2d_unaligned(Call<decltype(::cuMemcpy2DUnaligned)> call, const CUDA_MEMCPY2D* shape) {
-  return copy_shape_2d(shape, default_stream(call.per_thread), [&] { return call(shape); });
+  return copy_shape_2d(shape, default_stream(call.per_thread), true, [&] { return call(shape); });
 }
 CUresult copy_2d_async(Call<decltype(::cuMemcpy2DAsync)> call, const CUDA_MEMCPY2D* shape, CUstream stream) {
-  return copy_shape_2d(shape, call.stream(stream), [&] { return call(shape, stream); });
+  return copy_shape_2d(shape, call.stream(stream), false, [&] { return call(shape, stream); });
 }
 CUresult copy_3d(Call<decltype(::cuMemcpy3D)> call, const CUDA_MEMCPY3D* shape) {
-  return copy_shape_3d(shape, default_stream(call.per_thread), [&] { return call(shape); });
+  return copy_shape_3d(shape, default_stream(call.per_thread), true, [&] { return call(shape); });
 }
 CUresult copy_3d_async(Call<decltype(::cuMemcpy3DAsync)> call, const CUDA_MEMCPY3D* shape, CUstream stream) {
-  return copy_shape_3d(shape, call.stream(stream), [&] { return call(shape, stream); });
+  return copy_shape_3d(shape, call.stream(stream), false, [&] { return call(shape, stream); });
 }
 
 CUresult fill_8(Call<decltype(::cuMemsetD8)> call, CUdeviceptr to, unsigned char value, std::size_t count) {

@@ -44,6 +44,9 @@ struct Entry<Implementation, Hook, PerThread> {
   }
 };
 
+// Makes vmem itself find the driver's own functions, not the hooks. Before it is started, which may be before any constructor ran.
+void take_over();
+
 // The runtime, if it has been started, and the process is not ending.
 runtime::Runtime* running();
 // The same, started on first need. Null: it could not be, which has been said; `why` is what to return.

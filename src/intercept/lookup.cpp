@@ -101,6 +101,7 @@ extern "C" {
 // For the assembly below.
 [[gnu::visibility("hidden")]] void* vmem_real_dlsym = nullptr;
 [[gnu::visibility("hidden")]] void* vmem_find_symbol(void* library, const char* name);
+[[gnu::visibility("hidden")]] void vmem_learn_real_dlsym();
 }
 
 namespace {
@@ -117,7 +118,10 @@ const Resolved* resolve(bool load) {
   if (const Resolved* known = resolved.load(std::memory_order_acquire)) return known;
   void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr && load) library = dlopen("libcuda.so.1", RTLD_LAZY);
-  if (library == nullptr) return nullptr;
+  if (library == nullptr) {
+    (void)dlerror();  // nobody's but ours
+    return nullptr;
+  }
   const std::lock_guard lock(resolving);
   if (const Resolved* known = resolved.load(std::memory_order_acquire)) return known;
   auto* fresh = new Resolved;
@@ -156,13 +160,12 @@ CUresult get_proc_address_v1(Call<GetProcAddressV1> call, const char* symbol, vo
   return result;
 }
 
-// Before anything of this library runs.
+}  // namespace
+
 [[gnu::constructor(101)]] void take_over() {
   (void)real_dlsym();
   gpu::use_symbol_lookup([](void* library, const char* name) { return real_dlsym()(library, name); });
 }
-
-}  // namespace
 
 CUresult get_proc_address(Call<decltype(::cuGetProcAddress)> call, const char* symbol, void** function, int version,
                           cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
@@ -183,22 +186,34 @@ bool& inside() {
 
 extern "C" {
 
+void vmem_learn_real_dlsym() { (void)real_dlsym(); }
+
 void* vmem_find_symbol(void* library, const char* name) {
   void* found = real_dlsym()(library, name);
-  const bool driver_like = found != nullptr && name != nullptr && name[0] == 'c' && name[1] == 'u';
+  const bool driver_like = found != nullptr && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
   return driver_like ? replaced(found) : found;
 }
 
-// RTLD_NEXT means the library after the caller's: the call must arrive there as the caller's own.
+// RTLD_NEXT (-1) and RTLD_DEFAULT (0) are looked up from the caller's place: the call must arrive at the real function as the
+// caller's own, even if it comes before anything of this library has run. What is found by RTLD_DEFAULT are our exports anyway.
 asm(R"(
   .text
   .globl dlsym
   .type dlsym, @function
 dlsym:
-  cmpq $-1, %rdi
-  jne vmem_find_symbol
+  leaq 1(%rdi), %rax
+  cmpq $1, %rax
+  ja vmem_find_symbol
   cmpq $0, vmem_real_dlsym(%rip)
-  je vmem_find_symbol
+  jne 1f
+  pushq %rdi
+  pushq %rsi
+  subq $8, %rsp
+  call vmem_learn_real_dlsym
+  addq $8, %rsp
+  popq %rsi
+  popq %rdi
+1:
   jmp *vmem_real_dlsym(%rip)
   .size dlsym, .-dlsym
 )");

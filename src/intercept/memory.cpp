@@ -118,8 +118,20 @@ CUresult refuse(const char* what) {
 
 }  // namespace
 
+namespace {
+
+// For work on any stream at once: what the default stream, in whose order the memory comes, has queued is waited for.
+CUresult allocate_for_all(CUdeviceptr* out, std::size_t bytes) {
+  const CUresult result = allocate(out, bytes, nullptr);
+  const Runtime* const runtime = running();
+  if (result != CUDA_SUCCESS || runtime == nullptr || capturing(*runtime, CU_STREAM_LEGACY)) return result;
+  return runtime->driver()->cuStreamSynchronize(CU_STREAM_LEGACY);
+}
+
+}  // namespace
+
 CUresult mem_alloc(Call<decltype(::cuMemAlloc)>, CUdeviceptr* out, std::size_t bytes) {
-  return allocate(out, bytes, nullptr);
+  return allocate_for_all(out, bytes);
 }
 
 CUresult mem_alloc_pitch(Call<decltype(::cuMemAllocPitch)>, CUdeviceptr* out, std::size_t* pitch, std::size_t width,
@@ -129,7 +141,7 @@ CUresult mem_alloc_pitch(Call<decltype(::cuMemAllocPitch)>, CUdeviceptr* out, st
   if (pitch == nullptr || width == 0 || height == 0 || !known_element) return CUDA_ERROR_INVALID_VALUE;
   const std::size_t row = (width + kPitch - 1) / kPitch * kPitch;
   if (row < width || row > SIZE_MAX / height) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = allocate(out, row * height, nullptr);
+  const CUresult result = allocate_for_all(out, row * height);
   if (result == CUDA_SUCCESS) *pitch = row;
   return result;
 }
@@ -138,7 +150,15 @@ CUresult mem_alloc_pitch(Call<decltype(::cuMemAllocPitch)>, CUdeviceptr* out, st
 CUresult mem_free(Call<decltype(::cuMemFree)> call, CUdeviceptr pointer) {
   Runtime* runtime = running();
   if (!ours(runtime, pointer)) return call(pointer);
-  const CUresult waited = runtime->driver()->cuCtxSynchronize();
+  // Of the device that it is on, whichever is current.
+  const auto found = runtime->allocation_at(pointer);
+  CUcontext const context = found ? runtime->context_of(found->device) : nullptr;
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUresult waited = runtime->driver()->cuCtxPushCurrent(context);
+  if (waited != CUDA_SUCCESS) return waited;
+  waited = runtime->driver()->cuCtxSynchronize();
+  CUcontext popped = nullptr;
+  (void)runtime->driver()->cuCtxPopCurrent(&popped);
   if (waited != CUDA_SUCCESS) return waited;
   return free_memory(*runtime, pointer, std::nullopt);
 }
@@ -157,7 +177,13 @@ CUresult mem_alloc_from_pool_async(Call<decltype(::cuMemAllocFromPoolAsync)> cal
   CUresult why = CUDA_SUCCESS;
   Runtime* runtime = started(why);
   if (runtime == nullptr) return why;
-  if (capturing(*runtime, call.stream(stream))) return call(out, bytes, pool, stream);
+  // Of the device's own pool. Others may be of host memory, managed, or another device's.
+  CUmemoryPool own = nullptr;
+  const int device = current_device(*runtime);
+  const auto& driver = runtime->driver();
+  const bool is_own = device >= 0 && driver->cuDeviceGetDefaultMemPool != nullptr &&
+                      driver->cuDeviceGetDefaultMemPool(&own, device) == CUDA_SUCCESS && own == pool;
+  if (!is_own || capturing(*runtime, call.stream(stream))) return call(out, bytes, pool, stream);
   return allocate(out, bytes, call.stream(stream));
 }
 

@@ -126,7 +126,7 @@ void References::add_parameters(const runtime::Runtime& runtime, CUfunction func
   }
   if (extra == nullptr) return;
   const Layout* layout = layouts().find(function);
-  if (layout == nullptr) layout = layouts().add(function, {});
+  if (layout == nullptr) layout = layouts().add(function, ask_layout(runtime.driver(), function));
   facts_ = layout->facts.get();
   const void* buffer = nullptr;
   std::size_t bytes = 0;

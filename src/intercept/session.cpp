@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "base/log.hpp"
+#include "base/options.hpp"
 #include "base/process.hpp"
 #include "base/sizes.hpp"
 #include "intercept/hook.hpp"
@@ -77,8 +78,16 @@ runtime::Runtime* started(CUresult& why) {
   if (ending.load()) return nullptr;
   const std::lock_guard lock(starting);
   if (runtime::Runtime* runtime = running()) return runtime;
+  take_over();
   why = CUDA_ERROR_NOT_INITIALIZED;
   if (refused) return nullptr;
+  const auto options = resolve_options({});
+  if (options && options->protect) {
+    refused = true;
+    std::fputs("vmem: cannot start: the option protect is for programs that say what they write; leave it out here\n",
+               stderr);
+    return nullptr;
+  }
   const vmem_status status = vmem_init(nullptr, 0);
   if (status != VMEM_OK) {
     refused = true;

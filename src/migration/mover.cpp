@@ -60,10 +60,25 @@ void Mover::stop() {
   stopping_.store(true);
   poke();
   thread_.join();
+  ended_.store(true, std::memory_order_seq_cst);
+  refuse_posted();
+  for (Request* request : std::exchange(requests_, {})) finish(*request, ended_error());
+}
+
+Status Mover::ended_error() { return fail(VMEM_ERROR_NOT_INITIALIZED, "vmem has ended in this process"); }
+
+// Whoever finds a request in the list after the mover's end answers it.
+void Mover::refuse_posted() {
+  for (Request* request = posted_.exchange(nullptr, std::memory_order_seq_cst); request != nullptr;) {
+    Request* const next = request->next_;  // its owner may end it at once
+    finish(*request, ended_error());
+    request = next;
+  }
 }
 
 Status Mover::call(Request& request) {
   post(request);
+  if (ended_.load(std::memory_order_seq_cst)) refuse_posted();
   std::unique_lock lock(request.mutex_);
   request.ended_.wait(lock, [&] { return request.done(); });
   return request.result_;
@@ -223,11 +238,11 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   if (completion.outcome == tiers::Outcome::done) return;
   if (ref.region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
   if (load && page.wait == completion.id) load_failed(ref, completion.error);
-  if (latest_store && page.slot_current()) store_failed(ref, completion.error);
+  if (latest_store && page.version != 0 && page.slot_current()) store_failed(ref, completion.error);
 }
 
 void Mover::found_changed(PageRef ref) {
-  if (ref.region->undeclared) {
+  if (ref.region->undeclared || ref.region->launched) {
     Page& page = ref.page();
     page.writes_in_a_row = std::uint8_t(std::min<unsigned>(2u * page.writes_in_a_row + 1, kWritesBelieved));
     page.writes_believed = page.writes_in_a_row;
@@ -286,18 +301,16 @@ void Mover::on_use(const pagetable::LoggedUse& use) {
   const std::uint32_t count = last - first + 1;
   if (use.kind == LoggedUse::Kind::changed) return region_changed(*region);
   const bool write = use.span.access() == Access::write;
+  region->launched = region->launched || use.kind != LoggedUse::Kind::declared;
   const bool whole = count == region->page_count && count > 8;
   if (whole) stamp(*region, use.stamp);
   const bool worth_frames = count * region->page_bytes() <= device_of(*region).config.hbm_bytes / 2;
   for (std::uint32_t i = first; i <= last; ++i) {
     Page& page = region->pages[i];
     if (!whole) stamp(*region, page, use.stamp);
+    // The threads' logs are read one after the other, so a use in an earlier life may come later.
+    if (std::int32_t(use.life - page.life) > 0) page.life = use.life;
     if (use.kind == LoggedUse::Kind::feared) continue;
-    if (use.kind == LoggedUse::Kind::named) {
-      page.life = use.life;
-    } else if (!region->dead.load(std::memory_order_seq_cst)) {
-      page.life = region->life.load(std::memory_order_seq_cst);
-    }
     page.last_write = write;
     if (page.prefetched) {
       page.prefetched = false;

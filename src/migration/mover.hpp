@@ -139,6 +139,8 @@ class Mover {
   // mover.cpp: the loop
   void run();
   void take_posted();
+  void refuse_posted();
+  static Status ended_error();
   void finish(Request& request, Status result);
   void advance_requests();
   Status poll();
@@ -266,6 +268,7 @@ class Mover {
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> poked_{false};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> ended_{false};
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
   std::thread thread_;

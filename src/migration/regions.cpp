@@ -58,6 +58,7 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   region->device = device;
   region->shared = shared;
   region->undeclared = undeclared;
+  region->launched = false;
   region->dead.store(false, std::memory_order_relaxed);
   region->life.store(0, std::memory_order_relaxed);
   region->mapping_devices = 1u << device;

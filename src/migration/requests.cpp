@@ -155,6 +155,13 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   if (mover.running(page.wait) || mover.running(page.store)) return std::nullopt;
   std::erase_if(*uses_, [&](Stamp use) { return mover.complete(use); });
   if (!uses_->empty() || (write && !shared && !mover.uses_complete(*run.region, page))) return std::nullopt;
+  if (Mover::outlived(ref)) {
+    if (page.mapped == Mapped::nothing) {
+      mover.forget_contents(ref);
+    } else if (write) {
+      page.life = run.region->life.load(std::memory_order_seq_cst);
+    }
+  }
   bool in_frame = page.frame != kNoFrame && !page.standby;
   if (write && !in_frame) {
     auto place = mover.place_for_writing(ref);

@@ -184,7 +184,7 @@ Status Mover::map_kept_frame(PageRef ref, Access access) {
     ++counters_.eviction_cancels;
   }
   // An undeclared page may be written whatever was said, and a copy out that is under way must not see it.
-  const bool may_write = access == Access::write || ref.region->undeclared;
+  const bool may_write = access == Access::write || ref.region->undeclared || ref.region->shared;
   expose(ref, Mapped::frame, access, may_write ? store_from_frame(page) : 0, false);
   retain(ref);
   return {};

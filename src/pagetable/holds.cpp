@@ -14,7 +14,7 @@ UseLog::~UseLog() {
 bool UseLog::append(LoggedUse use) {
   LoggedUse& recent = recent_[(use.span.word() * 0x9e3779b97f4a7c15u) >> 61];
   if (recent.span.word() == use.span.word() && recent.stamp == use.stamp && recent.kind == use.kind &&
-      (use.kind == LoggedUse::Kind::declared || use.kind == LoggedUse::Kind::feared))
+      recent.life == use.life && (use.kind == LoggedUse::Kind::declared || use.kind == LoggedUse::Kind::feared))
     return false;
   recent = use;
   const bool filled_one = tail_filled_ == kChunkUses && next_chunk();

@@ -28,7 +28,7 @@ struct LoggedUse {
     changed,   // no use: its region died or came to life
   };
   Kind kind = Kind::declared;
-  std::uint32_t life = 0;  // of the region, when a launch named it
+  std::uint32_t life = 0;  // of the region, when it was used
 };
 
 // An unbounded queue from one thread to the mover, in chunks; the mover hands emptied chunks back.

@@ -108,6 +108,7 @@ struct Region {
   std::vector<Stamp> uses;            // of the whole region, one per stream
   std::uint32_t end_cursor = 0;       // while ending: pages released so far
   std::uint32_t mapping_devices = 0;  // as `devices`, for mappings to be made
+  bool launched = false;              // used by launches that do not say what they write
 
   std::uint64_t page_bytes() const { return kGranuleBytes << page_shift; }
   std::uint32_t page_at(std::uint32_t granule) const { return (granule - first.index) >> page_shift; }

@@ -277,7 +277,10 @@ Status Runtime::release(std::span<const vmem_range> ranges, vmem_stream stream) 
   const pagetable::Stamp stamp = record->open_stamp();
   bool log_filled = false;
   for (std::size_t i = 0; i < ranges.size(); ++i) {
-    log_filled = slot->log.append({slot->span(holds[i]), stamp}) || log_filled;
+    const Span span = slot->span(holds[i]);
+    const pagetable::Region* const region = space_->region_at(span.first());
+    const std::uint32_t life = region == nullptr ? 0 : region->life.load(std::memory_order_relaxed);
+    log_filled = slot->log.append({span, stamp, pagetable::LoggedUse::Kind::declared, life}) || log_filled;
     slot->withdraw(holds[i]);
   }
   if (log_filled) mover_->poke();

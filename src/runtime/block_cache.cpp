@@ -59,15 +59,15 @@ Status BlockCache::close_stream(const StreamId& stream) {
   return {};
 }
 
-std::vector<pagetable::Region*> BlockCache::shrink(int device, std::uint64_t bytes) {
+std::vector<BlockCache::Block> BlockCache::shrink(int device, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  std::vector<pagetable::Region*> out;
+  std::vector<Block> out;
   for (auto at = blocks_.begin(); at != blocks_.end() && bytes_[device] > bytes;) {
     const auto block = at++;
     if (block->region->device != device) continue;
-    out.push_back(block->region);
     bytes_[device] -= block->bytes;
     by_size_[size_key(device, block->bytes)].erase(block->region->first.index);
+    out.push_back(std::move(*block));
     blocks_.erase(block);
   }
   return out;

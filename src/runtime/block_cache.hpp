@@ -29,17 +29,17 @@ class BlockCache {
   void put(pagetable::Region& region, const std::optional<StreamId>& stream, std::vector<std::uint64_t> others);
   // The stream ends: its blocks wait for its work, then serve any stream. Errors: those of SlabSource::mark.
   Status close_stream(const StreamId& stream);
-  // Takes the eldest blocks out until at most `bytes` are left on the device, for the caller to free.
-  std::vector<pagetable::Region*> shrink(int device, std::uint64_t bytes);
-  std::uint64_t bytes(int device) const;
-
- private:
   struct Block {
     pagetable::Region* region;
     std::uint64_t bytes;
     std::optional<StreamId> stream;
     std::vector<std::uint64_t> marks;  // not complete yet, when `stream` is nothing
   };
+  // Takes the eldest blocks out until at most `bytes` are left on the device, for the caller to free, or to put again.
+  std::vector<Block> shrink(int device, std::uint64_t bytes);
+  std::uint64_t bytes(int device) const;
+
+ private:
   using Blocks = std::list<Block>;
   bool usable(Block& block, const StreamId& stream);
 

@@ -340,7 +340,7 @@ Result<void*> Runtime::allocate(std::size_t bytes, int device, vmem_stream strea
   }
   auto region = allocate_region(bytes, index, RegionKind::declared);
   // What the suballocator keeps for later may be what is missing.
-  if (!region && region.error().status == VMEM_ERROR_OUT_OF_MEMORY && small_->trim())
+  if (!region && region.error().status == VMEM_ERROR_OUT_OF_MEMORY && release_all_freed() && small_->trim())
     region = allocate_region(bytes, index, RegionKind::declared);
   if (!region) return std::unexpected(std::move(region).error());
   return reinterpret_cast<void*>(space_->address_of((*region)->first.index));
@@ -393,8 +393,11 @@ Status Runtime::free_region(pagetable::Region& region, std::uint32_t first_granu
 }
 
 Result<std::uintptr_t> Runtime::allocate_slabs(int device, std::size_t bytes) {
-  VMEM_ASSIGN(const pagetable::Region* const region, allocate_region(bytes, device, RegionKind::shared));
-  return space_->address_of(region->first.index);
+  auto region = allocate_region(bytes, device, RegionKind::shared);
+  if (!region && region.error().status == VMEM_ERROR_OUT_OF_MEMORY && release_all_freed())
+    region = allocate_region(bytes, device, RegionKind::shared);
+  if (!region) return std::unexpected(std::move(region).error());
+  return space_->address_of((*region)->first.index);
 }
 
 Status Runtime::free_slabs(std::uintptr_t address) {

@@ -179,7 +179,10 @@ class Runtime final : private SlabSource {
   Reach hold_for_launch(std::uintptr_t address, bool feared, LaunchHolds& holds);
   Status make_ready(LaunchHolds& holds, bool miss, const migration::StreamRecord& record, vmem_stream stream);
   Status release_freed(int device, std::uint64_t most);
-  Status set_dead(pagetable::Region& region, bool dead);
+  Status release_all_freed();
+  bool set_dead(pagetable::Region& region, bool dead);
+  Result<std::vector<std::uint64_t>> marks_of_others(std::uintptr_t base);
+  Status wait_for_others(std::uintptr_t base, CUstream stream);
   Status close_undeclared(vmem_stream stream);
   Status free_region(pagetable::Region& region, std::uint32_t first_granule, vmem_stream stream);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <thread>
 
 #include "base/log.hpp"
 #include "runtime/pointer_tables.hpp"
@@ -48,7 +49,9 @@ class NamedSpans {
 thread_local NamedSpans named_spans;
 thread_local PointerTables pointer_tables;
 
-bool out_of_memory(const Error& error) { return error.status == VMEM_ERROR_OUT_OF_MEMORY; }
+bool out_of_memory(const Error& error) {
+  return error.status == VMEM_ERROR_OUT_OF_MEMORY || error.status == VMEM_ERROR_ADDRESS_SPACE;
+}
 
 StreamId id_of(vmem_stream stream, std::uintptr_t context) {
   if (stream == nullptr) stream = CU_STREAM_LEGACY;
@@ -64,22 +67,21 @@ Result<void*> Runtime::allocate_undeclared(std::size_t bytes, int device, vmem_s
   const std::uint64_t backed = mover_->undeclared_bytes(index, bytes);
   Region* region = freed_->take(index, backed, id_of(stream, context()));
   if (region == nullptr) {
-    auto fresh = allocate_region(bytes, index, RegionKind::undeclared);
+    auto fresh = allocate_region(backed, index, RegionKind::undeclared);
     // What is kept of other sizes makes room, as little of it as will do: programs use their blocks again.
     for (std::uint64_t kept = freed_->bytes(index); !fresh && kept > 0 && out_of_memory(fresh.error());) {
       kept -= std::min(kept, std::max(backed, kept / 8));
       VMEM_TRY(release_freed(index, kept));
-      fresh = allocate_region(bytes, index, RegionKind::undeclared);
+      fresh = allocate_region(backed, index, RegionKind::undeclared);
     }
     if (!fresh && out_of_memory(fresh.error())) {
-      for (std::size_t i = 0; i < devices_.size(); ++i) VMEM_TRY(release_freed(int(i), 0));
+      VMEM_TRY(release_all_freed());
       VMEM_TRY(small_->trim());
-      fresh = allocate_region(bytes, index, RegionKind::undeclared);
+      fresh = allocate_region(backed, index, RegionKind::undeclared);
     }
     VMEM_ASSIGN(region, std::move(fresh));
   } else {
-    region->bytes = bytes;
-    VMEM_TRY(set_dead(*region, false));
+    set_dead(*region, false);
   }
   return reinterpret_cast<void*>(space_->address_of(region->first.index));
 }
@@ -87,57 +89,109 @@ Result<void*> Runtime::allocate_undeclared(std::size_t bytes, int device, vmem_s
 Status Runtime::free_undeclared(void* pointer, std::optional<vmem_stream> stream) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   VMEM_ASSIGN(Region* const region, live_region(address));
-  if (region->shared) pointer_tables.forget_table(address);
+  if (region->shared) {
+    pointer_tables.forget_table(address);
+    VMEM_TRY(wait_for_others(address, stream.value_or(nullptr)));
+  }
   if (!region->undeclared) return free(pointer, stream.value_or(nullptr));
   if (address != space_->address_of(region->first.index) || region->dead.load()) {
     return fail(VMEM_ERROR_INVALID_POINTER,
                 fmt::format("{:#x} is not an allocation: it was freed, or lies inside one", address));
   }
-  std::vector<std::uint64_t> others;
-  {
-    const std::lock_guard lock(recorded_mutex_);
-    if (const auto found = recorded_.find(address); found != recorded_.end()) {
-      others = std::move(found->second.marks);
-      for (const StreamId& other : found->second.streams) {
-        VMEM_ASSIGN(const std::uint64_t marked, mark(other));
-        others.push_back(marked);
-      }
-      recorded_.erase(found);
-    }
-  }
+  VMEM_ASSIGN(std::vector<std::uint64_t> others, marks_of_others(address));
   std::optional<StreamId> order;
   if (stream) order = id_of(*stream, context());
-  if (order && !others.empty()) {
+  // The per-thread stream is another one for every thread that names it.
+  if (order && (!others.empty() || order->handle == CU_STREAM_PER_THREAD)) {
     VMEM_ASSIGN(const std::uint64_t own, mark(*order));
     others.push_back(own);
     order.reset();
   }
-  VMEM_TRY(set_dead(*region, true));
+  if (!set_dead(*region, true))
+    return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} was freed by another thread", address));
   // However much is kept: what is dead takes no room that anything else wants, and comes back where it is wanted (allocate).
   freed_->put(*region, order, std::move(others));
   return {};
 }
 
+// The allocation is freed: marks of what the other streams that use it had queued by now. Nothing changes where that fails.
+Result<std::vector<std::uint64_t>> Runtime::marks_of_others(std::uintptr_t base) {
+  const std::lock_guard lock(recorded_mutex_);
+  const auto found = recorded_.find(base);
+  if (found == recorded_.end()) return std::vector<std::uint64_t>{};
+  std::vector<std::uint64_t> marks = found->second.marks;
+  for (const StreamId& other : found->second.streams) {
+    VMEM_ASSIGN(const std::uint64_t marked, mark(other));
+    marks.push_back(marked);
+  }
+  recorded_.erase(found);
+  return marks;
+}
+
+// Small blocks go from hand to hand in the order of one stream: that stream waits for the others that used the block.
+Status Runtime::wait_for_others(std::uintptr_t base, CUstream stream) {
+  OtherUses uses;
+  {
+    const std::lock_guard lock(recorded_mutex_);
+    const auto found = recorded_.find(base);
+    if (found == recorded_.end()) return {};
+    uses = std::move(found->second);
+    recorded_.erase(found);
+  }
+  // Marks are those of streams that were closed, or per thread: nothing can be queued behind them, so they are waited for.
+  for (const std::uint64_t mark : uses.marks) {
+    while (!complete(mark)) std::this_thread::yield();
+  }
+  const auto& driver = *driver_;
+  for (const StreamId& other : uses.streams) {
+    CUevent event = nullptr;
+    VMEM_TRY(driver.check(driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate"));
+    CUresult result = driver->cuEventRecord(event, other.handle);
+    if (result == CUDA_SUCCESS) result = driver->cuStreamWaitEvent(stream, event, 0);
+    (void)driver->cuEventDestroy(event);  // what waits for it goes on waiting
+    VMEM_TRY(driver.check(result, "cuEventRecord"));
+  }
+  return {};
+}
+
 Status Runtime::record_stream(void* pointer, vmem_stream stream) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  VMEM_ASSIGN(Region* const region, live_region(address));
-  if (!region->undeclared) return {};  // small allocations: see Suballocator
+  const auto allocation = allocation_at(address);
+  if (!allocation) return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} is in no live allocation", address));
   const StreamId id = id_of(stream, context());
+  std::optional<std::uint64_t> now;
+  if (id.handle == CU_STREAM_PER_THREAD) {
+    VMEM_ASSIGN(now, mark(id));
+  }
   const std::lock_guard lock(recorded_mutex_);
-  auto& streams = recorded_[space_->address_of(region->first.index)].streams;
-  if (std::ranges::find(streams, id) == streams.end()) streams.push_back(id);
+  OtherUses& uses = recorded_[allocation->base];
+  if (now) {
+    uses.marks.push_back(*now);
+  } else if (std::ranges::find(uses.streams, id) == uses.streams.end()) {
+    uses.streams.push_back(id);
+  }
   return {};
 }
 
 Status Runtime::release_freed(int device, std::uint64_t most) {
   if (freed_->bytes(device) <= most) return {};
-  for (Region* region : freed_->shrink(device, most)) {
+  Status outcome;
+  for (BlockCache::Block& block : freed_->shrink(device, most)) {
     // Every use of it has been logged, so there is no stream to wait for.
     migration::FreeRequest request;
-    request.region = region;
-    request.first_granule = region->first.index;
-    VMEM_TRY(mover_->call(request));
+    request.region = block.region;
+    request.first_granule = block.region->first.index;
+    auto freed = outcome ? mover_->call(request) : outcome;
+    if (freed) continue;
+    // A launch may be holding what it only fears to reach.
+    if (freed.error().status != VMEM_ERROR_IN_USE) outcome = freed;
+    freed_->put(*block.region, block.stream, std::move(block.marks));
   }
+  return outcome;
+}
+
+Status Runtime::release_all_freed() {
+  for (std::size_t i = 0; i < devices_.size(); ++i) VMEM_TRY(release_freed(int(i), 0));
   return {};
 }
 
@@ -146,42 +200,57 @@ Status Runtime::close_undeclared(vmem_stream stream) {
   {
     const std::lock_guard lock(recorded_mutex_);
     for (auto& [address, uses] : recorded_) {
-      if (std::erase(uses.streams, id) == 0) continue;
+      const auto found = std::ranges::find(uses.streams, id);
+      if (found == uses.streams.end()) continue;
       VMEM_ASSIGN(const std::uint64_t marked, mark(id));
+      uses.streams.erase(found);
       uses.marks.push_back(marked);
     }
   }
   return freed_->close_stream(id);
 }
 
-// The mover finds the flag when it wants the pages; the log entry tells the policy.
-Status Runtime::set_dead(Region& region, bool dead) {
-  VMEM_ASSIGN(ThreadSlot* const slot, thread_slot());
-  region.dead.store(dead, std::memory_order_seq_cst);
+// True if it was not so before. The mover finds the flag when it wants the pages; the log entry tells the policy, unless the thread is
+// ending, which the policy will get over.
+bool Runtime::set_dead(Region& region, bool dead) {
+  if (region.dead.exchange(dead, std::memory_order_seq_cst) == dead) return false;
   if (dead) region.life.fetch_add(1, std::memory_order_seq_cst);
-  if (slot->log.append({Span(region.first, region.granules, Access::none), {}, LoggedUse::Kind::changed}))
-    mover_->poke();
-  return {};
+  const auto slot = thread_slot();
+  if (!slot) return true;
+  const pagetable::LoggedUse changed{Span(region.first, region.granules, Access::none), {}, LoggedUse::Kind::changed};
+  if ((*slot)->log.append(changed)) mover_->poke();
+  return true;
 }
 
 // Publishes the allocation (of a small one, its page) and looks whether it is in place.
 Runtime::Reach Runtime::hold_for_launch(std::uintptr_t address, bool feared, LaunchHolds& holds) {
+  if (!space_->contains(address)) return Reach::hit;
   const std::uint32_t granule = space_->granule_at(address);
   Region* region = space_->region_at(granule);
   if (region == nullptr) return Reach::hit;
-  const Located located =
-      region->shared ? Located{region, region->page_at(granule), 1} : Located{region, 0, region->page_count};
-  const std::uint32_t first = region->granule_of(located.first);
-  if (!named_spans.add(first)) return Reach::hit;
-  // Published before the region is looked at: from here on a free of it is refused.
+  const auto locate_in = [&]() {
+    return region->shared ? Located{region, region->page_at(granule), 1} : Located{region, 0, region->page_count};
+  };
+  const Located located = locate_in();
+  const Span span({region->granule_of(located.first)}, located.count << region->page_shift, Access::read);
+  if (!named_spans.add(span.first())) return Reach::hit;
+  // Published before the region is looked at: from here on a free of it is refused. What was read of it before may be another's.
   ThreadSlot& slot = *holds.slot_;
-  const std::uint32_t hold =
-      slot.publish(Span({first}, located.count << region->page_shift, Access::read), {address, 0});
-  if (space_->region_at(granule) != region || region->state.load(std::memory_order_seq_cst) != RegionState::live) {
+  const std::uint32_t hold = slot.publish(span, {address, 0});
+  const bool live =
+      space_->region_at(granule) == region && region->state.load(std::memory_order_seq_cst) == RegionState::live;
+  const Located again = live ? locate_in() : Located{};
+  const bool same = live && again.first == located.first && again.count == located.count &&
+                    region->granule_of(again.first) == span.first() &&
+                    again.count << region->page_shift == span.count();
+  if (!same) {
     slot.withdraw(hold);
     return Reach::hit;
   }
-  holds.add({hold, located.first, located.count, region, feared, region->life.load(std::memory_order_seq_cst)});
+  // A life that has ended is not begun by a launch that may only fear to reach it.
+  const std::uint32_t life = region->life.load(std::memory_order_seq_cst);
+  const bool dead = region->dead.load(std::memory_order_seq_cst);
+  holds.add({hold, located.first, located.count, region, feared, dead ? life - 1 : life});
   const bool foreign = (region->devices.load(std::memory_order_acquire) >> holds.record_->device & 1) == 0;
   return foreign ? Reach::miss : reach(located, Access::read);
 }
@@ -198,7 +267,6 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   pointer_tables.begin(options_.window);
   Reach worst = Reach::hit;
   for (const std::uintptr_t address : addresses) {
-    if (!space_->contains(address)) continue;
     worst = std::max(worst, hold_for_launch(address, false, holds));
     if (const auto block = small_->find(address)) {
       pointer_tables.name_table(block->base);
@@ -280,7 +348,7 @@ Result<Runtime::Capacity> Runtime::capacity(int ordinal) {
 }
 
 Status Runtime::empty_cache() {
-  for (std::size_t i = 0; i < devices_.size(); ++i) VMEM_TRY(release_freed(int(i), 0));
+  VMEM_TRY(release_all_freed());
   return small_->trim();
 }
 

@@ -38,10 +38,11 @@ CASE(pointers_in_structs_and_in_extra) {
   for (int round = 0; round < 3; ++round) {
     lists.inputs[0] = reinterpret_cast<unsigned*>(buffers.at[std::size_t(round)]);
     lists.inputs[1] = reinterpret_cast<unsigned*>(buffers.at[std::size_t(round) + 4]);
-    launch(gather, buffers.stream, {&lists});
+    if (round != 0) launch(gather, buffers.stream, {&lists});  // `extra` is seen first
     std::size_t bytes = sizeof lists;
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &lists, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
     CALL(cuLaunchKernel(gather, 1, 1, 1, 1, 1, 1, 0, buffers.stream, nullptr, extra));
+    if (round == 0) launch(gather, buffers.stream, {&lists});
     buffers.work(add);
   }
   // 11, and in each round twice the sum of two inputs, to which each round's work has added one; and the work's own.

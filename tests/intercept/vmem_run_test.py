@@ -106,6 +106,19 @@ class Python(unittest.TestCase):
         )
         self.assertEqual((result.returncode, result.stdout), (0, "fine\n"), result.stderr)
 
+    def test_asking_whether_torch_is_there_is_no_import(self):
+        result = self.python(
+            "import importlib.util as u; u.find_spec('torch'); import torch; assert torch.current is not None",
+            *(VMEM, "run", "--", sys.executable),
+        )
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_enable_from_standard_input_is_refused(self):
+        script = f"import sys; sys.path.append({str(PACKAGE)!r}); import vmem.torch; vmem.torch.enable(hbm='64MiB')"
+        result = run("sh", "-c", 'printf "%s" "$0" | "$1" -', script, sys.executable)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("there is no script", result.stderr)
+
     def test_python_can_be_left_alone(self):
         result = self.python(
             "import torch; assert torch.current is None", *(VMEM, "run", "--no-python", "--", sys.executable)

@@ -142,7 +142,11 @@ void LookAhead::used(const Use& use) {
     case UseHistory::Step::repeated:
       return;
     case UseHistory::Step::moved:
-      place_all();
+      if (before != UseHistory::kNever || history_.trusted()) {
+        place_all();
+      } else {
+        place(*region);
+      }
       break;
     case UseHistory::Step::advanced:
       if (before == UseHistory::kNever) {

@@ -59,7 +59,10 @@ std::optional<std::uint64_t> UseHistory::context() const {
 UseHistory::Position UseHistory::next_use(RegionId region) const { return next_in(places_, region); }
 UseHistory::Position UseHistory::next_death(RegionId region) const { return next_in(deaths_, region); }
 
-void UseHistory::add_death(RegionId region) { deaths_[region.value].push_back(end()); }
+void UseHistory::add_death(RegionId region) {
+  auto& deaths = deaths_[region.value];
+  if (deaths.empty() || deaths.back() != end()) deaths.push_back(end());
+}
 
 UseHistory::Position UseHistory::next_in(const Places& places, RegionId region) const {
   const auto found = places.find(region.value);
@@ -86,7 +89,8 @@ void UseHistory::drop_oldest() {
 }
 
 std::uint64_t UseHistory::bytes() const {
-  return uses_.size() * (sizeof(RegionId) + sizeof(Position)) + contexts_.size() * 4 * sizeof(Position);
+  // A use has a place in the record and one of its region's, and there are about as many deaths.
+  return uses_.size() * (sizeof(RegionId) + 2 * sizeof(Position)) + contexts_.size() * 4 * sizeof(Position);
 }
 
 }  // namespace vmem::migration
