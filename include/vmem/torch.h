@@ -1,10 +1,8 @@
 /*
- * The functions of PyTorch's pluggable allocator (torch.cuda.memory.CUDAPluggableAllocator). `vmem.torch` installs them; a program
- * may also do so by itself.
- *
- * Under `vmem run` (or vmem.torch.enable) every tensor is an allocation whose pages move between GPU memory and the other tiers.
- * Without it, nobody sees what kernels touch: a tensor stays where it was put, in GPU memory as long as there is room, otherwise in
- * pinned host memory in place, which works and is as slow as the link.
+ * The functions of PyTorch's pluggable allocator (torch.cuda.memory.CUDAPluggableAllocator), in libvmem_preload.so. `vmem.torch`
+ * installs them; a program may also do so by itself. Every tensor is an allocation whose pages move between GPU memory and the other
+ * tiers, so somebody must see what kernels touch: in a process that was not started with the library (`vmem run`,
+ * vmem.torch.enable) they refuse.
  */
 #ifndef VMEM_TORCH_H
 #define VMEM_TORCH_H

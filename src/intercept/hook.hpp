@@ -10,7 +10,7 @@
 
 namespace vmem::intercept {
 
-// The driver's function behind a hook. Null where this driver has none: then nobody can have called the hook.
+// The driver's function behind a hook. Null without a driver, or where this one has none.
 void* real_function(std::size_t hook);
 
 template <class F>
@@ -21,13 +21,21 @@ struct Call<CUresult(A...)> {
   bool per_thread;  // its default stream is the calling thread's
 
   CUresult operator()(A... arguments) const {
-    return reinterpret_cast<CUresult (*)(A...)>(real_function(hook))(arguments...);
+    auto* const real = reinterpret_cast<CUresult (*)(A...)>(real_function(hook));
+    return real == nullptr ? CUDA_ERROR_NOT_INITIALIZED : real(arguments...);
   }
   CUstream stream(CUstream given) const { return given == nullptr && per_thread ? CU_STREAM_PER_THREAD : given; }
 };
 
 // Whether the calling thread is inside a hook already: what the driver, or vmem, calls there is its own business.
 bool& inside();
+struct Inside {
+  const bool before = inside();
+  Inside() { inside() = true; }
+  ~Inside() { inside() = before; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+};
 
 template <auto Implementation, std::size_t Hook, bool PerThread>
 struct Entry;
@@ -36,16 +44,15 @@ struct Entry<Implementation, Hook, PerThread> {
   static CUresult call(A... arguments) {
     const Call<F> real{Hook, PerThread};
     if (inside()) return real(arguments...);
-    struct Inside {
-      Inside() { inside() = true; }
-      ~Inside() { inside() = false; }
-    } const mark;
+    const Inside mark;
     return Implementation(real, arguments...);
   }
 };
 
 // Makes vmem itself find the driver's own functions, not the hooks. Before it is started, which may be before any constructor ran.
 void take_over();
+// Whether this library came before the program's others, so that its functions are the ones that the program calls.
+bool preloaded();
 
 // The runtime, if it has been started, and the process is not ending.
 runtime::Runtime* running();

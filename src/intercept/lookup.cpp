@@ -167,6 +167,14 @@ CUresult get_proc_address_v1(Call<GetProcAddressV1> call, const char* symbol, vo
   gpu::use_symbol_lookup([](void* library, const char* name) { return real_dlsym()(library, name); });
 }
 
+bool preloaded() {
+  // The program's own scope does not contain what was loaded later, and privately.
+  void* program = dlopen(nullptr, RTLD_LAZY);
+  void* found = real_dlsym()(program, "vmem_torch_alloc");
+  dlclose(program);
+  return found != nullptr;
+}
+
 CUresult get_proc_address(Call<decltype(::cuGetProcAddress)> call, const char* symbol, void** function, int version,
                           cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
   const CUresult result = call(symbol, function, version, flags, status);

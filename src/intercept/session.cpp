@@ -1,9 +1,9 @@
 // The runtime under a program that does not know of it: started with the first allocation, stopped before the process ends.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 
@@ -81,6 +81,13 @@ runtime::Runtime* started(CUresult& why) {
   take_over();
   why = CUDA_ERROR_NOT_INITIALIZED;
   if (refused) return nullptr;
+  if (!preloaded()) {
+    refused = true;
+    std::fputs(
+        "vmem: cannot start: libvmem_preload.so was loaded too late to see what the program does; use `vmem run`\n",
+        stderr);
+    return nullptr;
+  }
   const auto options = resolve_options({});
   if (options && options->protect) {
     refused = true;

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
-#include <atomic>
 #include <mutex>
-#include <unordered_map>
+#include <string>
 
 #include "intercept/hook.hpp"
 #include "intercept/torch_error.hpp"
@@ -48,18 +48,12 @@ void count_free(int device, std::uint64_t bytes) {
   ++f.frees_total;
 }
 
-struct InsideHere {
-  const bool before = inside();
-  InsideHere() { inside() = true; }
-  ~InsideHere() { inside() = before; }
-};
-
 }  // namespace
 
 TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream) noexcept {
   if (bytes <= 0) return {};
   thread_local std::string problem;
-  const InsideHere mark;
+  const Inside mark;
   CUresult why = CUDA_SUCCESS;
   runtime::Runtime* runtime = known_device(device) ? started(why) : nullptr;
   if (runtime == nullptr) {
@@ -88,7 +82,7 @@ extern "C" {
 
 void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
   if (ptr == nullptr) return;
-  const InsideHere mark;
+  const Inside mark;
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr) return;  // the process ends
   if (known_device(device)) count_free(device, std::uint64_t(bytes));
@@ -96,14 +90,14 @@ void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
 }
 
 void vmem_torch_record_stream(void* ptr, vmem_stream stream) {
-  const InsideHere mark;
+  const Inside mark;
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr || ptr == nullptr) return;
   if (auto done = runtime->record_stream(ptr, stream); !done) (void)report("record_stream", done.error());
 }
 
 void vmem_torch_empty_cache(void) {
-  const InsideHere mark;
+  const Inside mark;
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr) return;
   if (auto done = runtime->empty_cache(); !done) (void)report("empty_cache", done.error());
@@ -111,7 +105,7 @@ void vmem_torch_empty_cache(void) {
 
 vmem_status vmem_torch_memory_stats(int device, vmem_torch_statistics* out) {
   if (!known_device(device) || out == nullptr) return VMEM_ERROR_INVALID_VALUE;
-  const InsideHere mark;
+  const Inside mark;
   Counters& counters = counters_of(device);
   vmem::runtime::Runtime* runtime = running();
   const std::uint64_t cached = runtime == nullptr ? 0 : runtime->cached_bytes(device);
