@@ -230,6 +230,8 @@ typedef struct vmem_statistics {
   uint64_t metadata_bytes; /* page table and its bookkeeping */
   uint64_t pages;          /* live pages */
   uint64_t acquires, acquire_misses, in_place_acquires, acquire_waits;
+  uint64_t acquire_wait_us;                       /* how long acquires waited for the mover, in sum */
+  uint64_t mover_busy_us;                         /* how long the mover was at work */
   uint64_t migrated_in_bytes, migrated_out_bytes; /* host to HBM, HBM to host */
   uint64_t dropped_bytes;                         /* evicted without a copy, because the host copy was current */
   uint64_t prefetched_bytes, prefetched_used_bytes;

@@ -34,6 +34,53 @@ class _Figures(ctypes.Structure):
     ]
 
 
+class _Statistics(ctypes.Structure):
+    """vmem_statistics of vmem/vmem.h."""
+
+    _fields_ = [("struct_bytes", ctypes.c_uint32), ("device_count", ctypes.c_int32)]
+    _fields_ += [("emulated", ctypes.c_uint32), ("reserved", ctypes.c_uint32)]
+    _fields_ += [
+        (name, ctypes.c_uint64)
+        for name in (
+            "space_bytes",
+            "allocated_bytes",
+            "committed_bytes",
+            "hbm_budget_bytes",
+            "hbm_used_bytes",
+            "host_budget_bytes",
+            "host_used_bytes",
+            "metadata_bytes",
+            "pages",
+            "acquires",
+            "acquire_misses",
+            "in_place_acquires",
+            "acquire_waits",
+            "acquire_wait_us",
+            "mover_busy_us",
+            "migrated_in_bytes",
+            "migrated_out_bytes",
+            "dropped_bytes",
+            "prefetched_bytes",
+            "prefetched_used_bytes",
+            "evictions",
+            "eviction_cancels",
+            "maps",
+            "unmaps",
+            "frames_created",
+            "stray_writes",
+        )
+    ]
+
+
+def statistics():
+    """vmem's own figures (vmem_stats) as a dict, each since the start. Raises RuntimeError before the first allocation on a GPU."""
+    library = _library.preloaded()
+    out = _Statistics(struct_bytes=ctypes.sizeof(_Statistics))
+    if library is None or library.vmem_stats(ctypes.byref(out)) != 0:
+        raise RuntimeError("vmem does not run in this process, or has not been asked for memory yet")
+    return {name: getattr(out, name) for name, _ in _Statistics._fields_ if name not in ("struct_bytes", "reserved")}
+
+
 def running():
     """Whether this process was started with vmem under it."""
     return _library.preloaded() is not None

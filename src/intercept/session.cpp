@@ -34,7 +34,7 @@ void end() {
         "place; to "
         "HBM {}, back {}, dropped {}; "
         "fetched ahead {}, of which used {}; {} pages left HBM ({} attempts ended)",
-        figures.acquires, figures.acquire_misses, double(runtime->launch_wait_us()) * 1e-6, figures.acquire_waits,
+        figures.acquires, figures.acquire_misses, double(figures.acquire_wait_us) * 1e-6, figures.acquire_waits,
         figures.in_place_acquires, format_bytes(figures.migrated_in_bytes), format_bytes(figures.migrated_out_bytes),
         format_bytes(figures.dropped_bytes), format_bytes(figures.prefetched_bytes),
         format_bytes(figures.prefetched_used_bytes), figures.evictions, figures.eviction_cancels);

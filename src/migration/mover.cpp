@@ -109,7 +109,9 @@ void Mover::run() {
   for (;;) {
     poked_.store(false, std::memory_order_seq_cst);  // before the look at what may have been poked for
     if (stopping_.load(std::memory_order_seq_cst)) return;
+    const std::uint64_t began_us = config_.now_us();
     const Next next = step();
+    counters_.busy_us += config_.now_us() - began_us;
     if (next == Next::again) continue;
     std::unique_lock lock(sleep_mutex_);
     sleeping_.store(true, std::memory_order_seq_cst);

@@ -55,7 +55,8 @@ struct MoverConfig {
 };
 
 struct MoverCounters {
-  std::uint64_t acquire_misses = 0, in_place_acquires = 0, acquire_waits = 0;
+  std::uint64_t acquire_misses = 0, in_place_acquires = 0, acquire_waits = 0, acquire_wait_us = 0;
+  std::uint64_t busy_us = 0;
   std::uint64_t migrated_in_bytes = 0, migrated_out_bytes = 0, dropped_bytes = 0, stray_writes = 0;
   std::uint64_t prefetched_bytes = 0, prefetched_used_bytes = 0;
   std::uint64_t evictions = 0, eviction_cancels = 0, maps = 0, unmaps = 0;

@@ -74,10 +74,11 @@ struct AcquireRequest final : Request {
   std::optional<Status> advance(Mover& mover) override;
 
  private:
+  std::optional<Status> serve_wants(Mover& mover);
   std::uint32_t own_holds(const PageRun& page) const;
   std::size_t want_ = 0;
   std::uint32_t page_ = 0;
-  bool started_ = false;
+  std::optional<std::uint64_t> began_us_;
   Patience patience_;  // for a frame or a page's users
   bool counted_in_place_ = false;
   bool may_wait_ = true;    // until the GPU makes no progress

@@ -222,6 +222,8 @@ std::optional<Status> StatisticsRequest::advance(Mover& mover) {
   out.acquire_misses = in.acquire_misses;
   out.in_place_acquires = in.in_place_acquires;
   out.acquire_waits = in.acquire_waits;
+  out.acquire_wait_us = in.acquire_wait_us;
+  out.mover_busy_us = in.busy_us;
   out.migrated_in_bytes = in.migrated_in_bytes;
   out.migrated_out_bytes = in.migrated_out_bytes;
   out.dropped_bytes = in.dropped_bytes;

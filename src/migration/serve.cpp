@@ -25,7 +25,16 @@ constexpr std::uint64_t kLoadBytesInFlight = std::uint64_t{64} << 20;
 }  // namespace
 
 std::optional<Status> AcquireRequest::advance(Mover& mover) {
-  if (!std::exchange(started_, true)) ++mover.counters_.acquire_misses;
+  if (!began_us_) {
+    began_us_ = mover.config_.now_us();
+    ++mover.counters_.acquire_misses;
+  }
+  auto served = serve_wants(mover);
+  if (served) mover.counters_.acquire_wait_us += mover.config_.now_us() - *began_us_;
+  return served;
+}
+
+std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
   for (; want_ < wants.size(); ++want_, page_ = 0) {
     const Want& want = wants[want_];
     for (; page_ < want.run.count; ++page_) {

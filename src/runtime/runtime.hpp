@@ -97,8 +97,6 @@ class Runtime final : private SlabSource {
   };
   Result<Capacity> capacity(int ordinal);
   Status empty_cache();
-  // How long launches have waited for the mover, in sum over threads.
-  std::uint64_t launch_wait_us() const { return launch_wait_us_.load(std::memory_order_relaxed); }
   std::uint64_t cached_bytes(int ordinal) const;  // freed and kept
   bool is_small(std::uintptr_t address) const;    // it shares pages with others
   std::uintptr_t space_base() const { return space_->base(); }
@@ -199,7 +197,6 @@ class Runtime final : private SlabSource {
   std::unique_ptr<migration::Mover> mover_;
   std::unique_ptr<Suballocator> small_;
   std::unique_ptr<BlockCache> freed_;
-  std::atomic<std::uint64_t> launch_wait_us_{0};
   std::mutex recorded_mutex_;
   // Streams beside their own that use allocations; of those that were closed, marks.
   struct OtherUses {

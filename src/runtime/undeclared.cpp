@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <thread>
 
 #include "base/log.hpp"
@@ -298,11 +297,7 @@ Status Runtime::make_ready(LaunchHolds& holds, bool miss, const StreamRecord& re
     }
     migration::AcquireRequest request;
     request.wants = wants;
-    const auto began = std::chrono::steady_clock::now();
     VMEM_TRY(mover_->call(request));
-    const auto waited = std::chrono::steady_clock::now() - began;
-    launch_wait_us_.fetch_add(std::uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(waited).count()),
-                              std::memory_order_relaxed);
   }
   for (const Located& each : located) VMEM_TRY(wait_until_ready(each, stream));
   return {};

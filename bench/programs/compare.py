@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""Runs unmodified programs with and without vmem, on a GPU, and compares what they compute and how long they take.
+
+    compare.py [--only EXPERIMENT ...] [--json FILE] [--python PYTHON] [--quick]
+
+Needs PyTorch (with transformers and accelerate) for PYTHON, and the vmem program beside this file's installation or on PATH. Results
+must equal the native run's, digit for digit. Prints a table; FILE gets the records. Exit code: 0 everything equal and finished,
+1 not.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+GIB = 1 << 30
+
+# Cases of torch_cases.py that are compared at half of their own peak. What takes less than 2 GiB would not be held to anything.
+SAME = [
+    "generate",
+    "checkpointing",
+    "adamw_foreach",
+    "adamw_fused",
+    "adam_single",
+    "sgd_momentum",
+    "compiled",
+    "compiled_reduce_overhead",
+    "graph_replay",
+    "streams",
+    "batched_linalg",
+    "grouped_matmul",
+    "conv",
+    "embedding",
+    "sort_unique",
+    "save_load",
+    "pinned_loader",
+]
+
+
+def find_vmem():
+    for folder in ("../../bin", "../../../bin", "../../build/release/bin"):
+        path = os.path.normpath(os.path.join(HERE, folder, "vmem"))
+        if os.access(path, os.X_OK):
+            return path
+    found = shutil.which("vmem")
+    if found is None:
+        sys.exit("compare.py: no vmem program beside this file's installation nor on PATH")
+    return found
+
+
+class Bench:
+    def __init__(self, arguments):
+        self.vmem, self.python, self.quick = find_vmem(), arguments.python, arguments.quick
+        self.records, self.failures, self.natives = [], [], {}
+        self.limit_s, self.json = arguments.limit, arguments.json
+        version = subprocess.run([self.vmem, "--version"], capture_output=True, text=True, check=True).stdout
+        self.commit = version.split("commit ")[-1].rstrip(")\n")
+        self.about = self.ask_about()
+
+    def ask_about(self):
+        script = (
+            "import torch, json; p = torch.cuda.get_device_properties(0);"
+            "print(json.dumps({'device': p.name, 'torch': torch.__version__, 'cuda': torch.version.cuda,"
+            " 'devices': torch.cuda.device_count()}))"
+        )
+        asked = subprocess.run([self.python, "-c", script], capture_output=True, text=True)
+        if asked.returncode != 0:
+            sys.exit(f"compare.py: {self.python} has no PyTorch with a GPU:\n{asked.stderr}")
+        return json.loads(asked.stdout)
+
+    def run(self, cases, steps, hbm=None, options=(), env=None):
+        """Results by case, with 'error' where one failed. A case that ends the process does not take those behind it along."""
+        results, left = {}, list(cases)
+        while left:
+            with tempfile.TemporaryDirectory() as folder:
+                out = os.path.join(folder, "out")
+                command = [self.python, os.path.join(HERE, "torch_cases.py"), "--steps", str(steps), "--out", out, *left]
+                if hbm is not None:
+                    command = [self.vmem, "run", "--hbm", str(hbm), *options, "--", *command]
+                began = time.monotonic()
+                try:
+                    ran = subprocess.run(
+                        command, capture_output=True, text=True, timeout=self.limit_s, env={**os.environ, **(env or {})}
+                    )
+                    said = f"exit code {ran.returncode}: {ran.stderr[-3000:]}"
+                except subprocess.TimeoutExpired as late:
+                    ran, said = None, f"took more than {self.limit_s} s: {(late.stderr or b'').decode()[-2000:]}"
+                if os.path.exists(out):
+                    with open(out, encoding="utf-8") as file:
+                        for line in file:
+                            result = json.loads(line)
+                            results[result["case"]] = result
+                for each in left:
+                    if each in results:
+                        results[each]["process_s"] = time.monotonic() - began
+                left = [each for each in left if each not in results]
+                if ran is not None and ran.stderr and os.environ.get("VMEM_LOG"):
+                    print(ran.stderr, file=sys.stderr)
+                if left:
+                    results[left[0]] = {"case": left[0], "error": said}
+                    left.pop(0)
+        return results
+
+    def native(self, cases, steps):
+        missing = [c for c in cases if (c, steps) not in self.natives]
+        if missing:
+            for name, result in self.run(missing, steps).items():
+                self.natives[name, steps] = result
+        return {c: self.natives[c, steps] for c in cases}
+
+    def record(self, scenario, result, limit_name, limit, goal=None, same_as=None, **options):
+        """One row: `result`'s step time against another's. The ratio is of speeds: 1 is as fast as the limit."""
+        wrong = None
+        if "error" in result:
+            wrong = result["error"]
+        elif same_as is not None and "error" not in same_as and result["digests"] != same_as["digests"]:
+            step = next(i for i, (a, b) in enumerate(zip(result["digests"], same_as["digests"])) if a != b)
+            wrong = f"step {step} differs: {result['digests'][step]} instead of {same_as['digests'][step]}"
+        took, allowed = step_s(result), step_s(limit)
+        row = {
+            "scenario": scenario,
+            "options": options,
+            "device": self.about["device"],
+            "emulated": False,
+            "unit": "s/step",
+            "limit_name": limit_name,
+            "limit": allowed,
+            "achieved": took,
+            "ratio": allowed / took if took and allowed else None,
+            "verified": wrong is None,
+            "mismatch": wrong or "",
+            "details": {k: v for k, v in result.items() if k not in ("case", "digests", "error")},
+            "commit": self.commit,
+            "machine": {"cpu": cpu(), "cores": os.cpu_count(), "system": platform.platform(), **self.about},
+            "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        }
+        if goal is not None:
+            row["goal"] = {"bound": "at_least", "of": "ratio", "value": goal, "met": bool(row["ratio"] and row["ratio"] >= goal)}
+        self.records.append(row)
+        self.save()
+        show(row)
+        if wrong:
+            self.failures.append(f"{scenario}: {wrong}")
+
+
+    def save(self):
+        if not self.json:
+            return
+        with open(self.json, "w", encoding="utf-8") as file:
+            json.dump(self.records, file, indent=2)
+            file.write("\n")
+
+
+def step_s(result):
+    """The median of the later half of the steps: what comes before is the program's warm-up, and vmem's."""
+    steps = result.get("steps_s", [])
+    return statistics.median(steps[len(steps) // 2 :]) if steps else None
+
+
+def cpu():
+    with open("/proc/cpuinfo", encoding="utf-8") as info:
+        return next((line.split(":", 1)[1].strip() for line in info if line.startswith("model name")), "")
+
+
+def show(row):
+    seconds = lambda s: "-" if s is None else f"{s * 1e3:.1f} ms"  # noqa: E731
+    ratio = "-" if row["ratio"] is None else f"{row['ratio']:.3f}"
+    goal = f" (>= {row['goal']['value']}: {'met' if row['goal']['met'] else 'MISSED'})" if "goal" in row else ""
+    same = "equal" if row["verified"] else "WRONG: " + row["mismatch"].strip().splitlines()[-1][:200]
+    print(f"{row['scenario']:44} {seconds(row['achieved']):>12} {row['limit_name']:>18} {seconds(row['limit']):>12} {ratio:>8}{goal}  {same}", flush=True)
+
+
+def fits(bench):
+    rounds, steps = (1, 40) if bench.quick else (3, 200)
+    for name, hbm in (("small_gpt2", 16 * GIB), ("llama", 16 * GIB)):
+        native, ours = [], []
+        for _ in range(rounds):
+            native.append(bench.run([name], steps)[name])
+            ours.append(bench.run([name], steps, hbm)[name])
+        bad = next((r for r in native + ours if "error" in r), None)
+        if bad:
+            bench.record(f"fits: {name}", bad, "native", native[0], 0.99, hbm_bytes=hbm)
+            continue
+        merge = lambda runs: {**runs[0], "steps_s": [statistics.median(step_s(r) for r in runs)]}  # noqa: E731
+        bench.record(f"fits: {name}", merge(ours), "native", merge(native), 0.99, native[0], hbm_bytes=hbm)
+
+
+def llama(bench):
+    hbm, steps = 7 * GIB // 2, 12
+    native = bench.native(["llama"], steps)["llama"]
+    ours = bench.run(["llama"], steps, hbm)["llama"]
+    by_hand = bench.run(["llama_double_buffered"], steps)["llama_double_buffered"]
+    offloaded = bench.run(["llama_cpu_offload"], 4)["llama_cpu_offload"]
+    bench.record("llama 7.0 GB in 3.5 GiB", ours, "by hand", by_hand, 1 / 1.05, native, hbm_bytes=hbm)
+    bench.record("llama 7.0 GB in 3.5 GiB", ours, "cpu_offload", offloaded, 5, native, hbm_bytes=hbm)
+    bench.record("llama 7.0 GB in 3.5 GiB", ours, "native", native, None, native, hbm_bytes=hbm)
+
+
+def gpt2(bench):
+    steps = 8 if bench.quick else 20
+    native = bench.native(["gpt2"], steps)["gpt2"]
+    again = bench.run(["gpt2"], steps)["gpt2"] if not bench.quick else native
+    repeats = native.get("digests") == again.get("digests")
+    saved = bench.run(["gpt2_save_on_cpu"], 4)["gpt2_save_on_cpu"]
+    sharded = bench.run(["gpt2_fsdp_offload"], 4)["gpt2_fsdp_offload"]
+    for parts, goal in ((1.5, 2.0), (2.0, 1.3), (3.0, None)):
+        hbm = int(native["peak_bytes"] / parts) >> 21 << 21
+        ours = bench.run(["gpt2"], steps, hbm)["gpt2"]
+        name = f"gpt2 training in 1/{parts:g} of its peak"
+        same = native if repeats else None
+        bench.record(name, ours, "save_on_cpu", saved, goal, same, hbm_bytes=hbm, repeats=repeats)
+        bench.record(name, ours, "FSDP2 offload", sharded, goal, same, hbm_bytes=hbm, repeats=repeats)
+        bench.record(name, ours, "native", native, None, same, hbm_bytes=hbm, repeats=repeats)
+
+
+def same(bench, names=SAME):
+    steps = 3 if bench.quick else 6
+    native = bench.native(names, steps)
+    again = bench.run(names, steps)
+    by_hbm = {}
+    for name in names:
+        if "error" in native[name]:
+            bench.record(f"same: {name}", native[name], "native", native[name])
+            continue
+        by_hbm.setdefault(max(GIB // 2, native[name]["peak_bytes"] // 2 >> 28 << 28), []).append(name)
+    for hbm, group in by_hbm.items():
+        ours = bench.run(group, steps, hbm)
+        for name in group:
+            repeats = native[name]["digests"] == again[name].get("digests")
+            bench.record(
+                f"same: {name}",
+                ours[name],
+                "native",
+                native[name],
+                None,
+                native[name] if repeats else None,
+                hbm_bytes=hbm,
+                peak_bytes=native[name]["peak_bytes"],
+                repeats=repeats,
+            )
+
+
+EXPERIMENTS = {"fits": fits, "llama": llama, "gpt2": gpt2, "same": same}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}, or same:CASE")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--limit", type=float, default=300, help="seconds that one program may take (300)")
+    parser.add_argument("--quick", action="store_true", help="fewer steps and rounds")
+    arguments = parser.parse_args()
+    bench = Bench(arguments)
+    cases = [name[5:] for name in arguments.only or [] if name.startswith("same:")]
+    chosen = [name for name in arguments.only or EXPERIMENTS if not name.startswith("same:")]
+    unknown = [name for name in chosen if name not in EXPERIMENTS]
+    if unknown:
+        parser.error(f"no such experiment: {', '.join(unknown)}")
+    for name in chosen:
+        EXPERIMENTS[name](bench)
+    if cases:
+        same(bench, cases)
+    for failure in bench.failures:
+        print(failure, file=sys.stderr)
+    sys.exit(1 if bench.failures else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,550 @@
+#!/usr/bin/env python3
+"""PyTorch programs as people write them; none of them knows of vmem. compare.py runs them with and without it.
+
+    torch_cases.py [--steps N] [--out FILE] CASE...
+
+For each case one JSON object, a line of its own: `steps_s` (seconds of each step), `digests` (what each step computed, exactly),
+`peak_bytes` (torch.cuda.max_memory_allocated). Cases are generators: what comes before the first yield is set-up, each further
+step yields its digest.
+"""
+
+import argparse
+import gc
+import hashlib
+import io
+import json
+import os
+import sys
+import time
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # one of two settings that make cuBLAS repeat its results
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+CUDA = "cuda"
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def digest(*tensors):
+    """Of the bytes of tensors on any device."""
+    sum_ = hashlib.sha256()
+    for tensor in tensors:
+        sum_.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return sum_.hexdigest()[:16]
+
+
+def loss_digest(loss):
+    return loss.detach().double().item().hex()
+
+
+# Large models
+
+
+def llama_model():
+    """7.0 GB of bf16 weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=4096, intermediate_size=11008, num_hidden_layers=16, num_attention_heads=32, vocab_size=32000
+    )
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(CUDA):
+        model = LlamaForCausalLM(config).eval()
+    torch.set_default_dtype(torch.float32)
+    ids = torch.randint(0, config.vocab_size, (1, 128), device=CUDA)
+    return model, ids
+
+
+@case
+def llama():
+    model, ids = llama_model()
+    yield
+    with torch.inference_mode():
+        while True:
+            yield digest(model(ids).logits)
+
+
+@case
+def llama_cpu_offload():
+    """accelerate, as its documentation has it."""
+    from accelerate import cpu_offload
+
+    model, ids = llama_model()
+    model = cpu_offload(model.cpu(), execution_device=torch.device(CUDA))
+    yield
+    with torch.inference_mode():
+        while True:
+            yield digest(model(ids).logits)
+
+
+@case
+def llama_double_buffered():
+    """The hand-written way: weights in pinned memory, two buffers for a layer's, copied a layer ahead on a stream of its own."""
+    model, ids = llama_model()
+    layers = list(model.model.layers)
+    copies = torch.cuda.Stream()
+    pinned = []
+    for layer in layers:
+        flat = torch.cat([p.detach().reshape(-1) for p in layer.parameters()])
+        host = torch.empty(flat.shape, dtype=flat.dtype, pin_memory=True)
+        pinned.append(host.copy_(flat))
+        for p in layer.parameters():
+            p.data = torch.empty(0, dtype=p.dtype, device=CUDA)
+        del flat
+    shapes = [[tuple(s) for s in map(lambda p: p.shape, llama_layer_shapes(model.config))]] * len(layers)
+    buffers = [torch.empty_like(pinned[0], device=CUDA) for _ in range(2)]
+    filled = [torch.cuda.Event() for _ in range(2)]
+    used = [torch.cuda.Event() for _ in range(2)]
+
+    def fetch(i):
+        with torch.cuda.stream(copies):
+            copies.wait_event(used[i % 2])
+            buffers[i % 2].copy_(pinned[i % len(layers)], non_blocking=True)
+            filled[i % 2].record(copies)
+
+    def before(i):
+        def hook(layer, _):
+            torch.cuda.current_stream().wait_event(filled[i % 2])
+            at = 0
+            for p, shape in zip(layer.parameters(), shapes[i]):
+                count = torch.Size(shape).numel()
+                p.data = buffers[i % 2][at : at + count].view(shape)
+                at += count
+
+        return hook
+
+    def after(i):
+        def hook(*_):
+            used[i % 2].record()
+            fetch(i + 2)
+
+        return hook
+
+    for i, layer in enumerate(layers):
+        layer.register_forward_pre_hook(before(i))
+        layer.register_forward_hook(after(i))
+    fetch(0)
+    fetch(1)
+    yield
+    with torch.inference_mode():
+        while True:
+            yield digest(model(ids).logits)
+
+
+def llama_layer_shapes(config):
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    with torch.device("meta"):
+        return list(LlamaDecoderLayer(config, 0).parameters())
+
+
+def gpt2_model(layers, width, heads, length):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(n_layer=layers, n_embd=width, n_head=heads, n_positions=length)
+    config.use_cache = False
+    with torch.device(CUDA):
+        model = GPT2LMHeadModel(config).train()
+    return model, config
+
+
+def train_gpt2(model, config, optimizer, batch, length, around=None):
+    yield
+    while True:
+        ids = torch.randint(0, config.vocab_size, (batch, length), device=CUDA)
+        with torch.autocast(CUDA, dtype=torch.bfloat16):
+            if around is None:
+                loss = model(ids, labels=ids).loss
+            else:
+                with around():
+                    loss = model(ids, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        yield loss_digest(loss)
+
+
+@case
+def gpt2():
+    """1.31 B parameters, batch 8 x 1024, AdamW."""
+    model, config = gpt2_model(24, 2048, 16, 1024)
+    yield from train_gpt2(model, config, torch.optim.AdamW(model.parameters(), lr=1e-4), 8, 1024)
+
+
+@case
+def gpt2_checkpointed():
+    model, config = gpt2_model(24, 2048, 16, 1024)
+    model.gradient_checkpointing_enable()
+    yield from train_gpt2(model, config, torch.optim.AdamW(model.parameters(), lr=1e-4), 8, 1024)
+
+
+@case
+def gpt2_save_on_cpu():
+    model, config = gpt2_model(24, 2048, 16, 1024)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    around = lambda: torch.autograd.graph.save_on_cpu(pin_memory=True)  # noqa: E731
+    yield from train_gpt2(model, config, optimizer, 8, 1024, around)
+
+
+@case
+def gpt2_fsdp_offload():
+    """FSDP2 on one GPU, parameters (bf16), gradients and optimizer in host memory."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29511")
+    dist.init_process_group("cpu:gloo,cuda:nccl", rank=0, world_size=1)
+    model, config = gpt2_model(24, 2048, 16, 1024)
+    model = model.to(torch.bfloat16).cpu()
+    for block in model.transformer.h:
+        fully_shard(block, offload_policy=CPUOffloadPolicy())
+    fully_shard(model, offload_policy=CPUOffloadPolicy())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    yield from train_gpt2(model, config, optimizer, 8, 1024)
+    dist.destroy_process_group()
+
+
+@case
+def small_gpt2():
+    """8 layers of width 1024, batch 8 x 256: everything fits."""
+    model, config = gpt2_model(8, 1024, 16, 256)
+    yield from train_gpt2(model, config, torch.optim.AdamW(model.parameters(), lr=1e-4), 8, 256)
+
+
+# What else programs do. Each takes about 4 GiB.
+
+
+def llama_small(layers=14):
+    """About 3.4 GiB of bf16 weights."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        hidden_size=3072, intermediate_size=8192, num_hidden_layers=layers, num_attention_heads=24, vocab_size=32000
+    )
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(CUDA):
+        model = LlamaForCausalLM(config).eval()
+    torch.set_default_dtype(torch.float32)
+    return model, config
+
+
+@case
+def generate():
+    model, config = llama_small()
+    ids = torch.randint(0, config.vocab_size, (8, 64), device=CUDA)
+    yield
+    while True:
+        with torch.inference_mode():
+            out = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False, pad_token_id=0
+            )
+        yield digest(out)
+
+
+@case
+def checkpointing():
+    model, config = gpt2_model(8, 1536, 16, 512)
+    model.gradient_checkpointing_enable()
+    yield from train_gpt2(model, config, torch.optim.AdamW(model.parameters(), lr=1e-4), 8, 512)
+
+
+def train_mlp(make_optimizer, width=4096, layers=10):
+    model = nn.Sequential(*[m for _ in range(layers) for m in (nn.Linear(width, width), nn.GELU())]).to(CUDA)
+    optimizer = make_optimizer(model.parameters())
+    yield
+    while True:
+        x = torch.randn(4096, width, device=CUDA)
+        loss = (model(x) - x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        yield loss_digest(loss)
+
+
+@case
+def adamw_foreach():
+    yield from train_mlp(lambda p: torch.optim.AdamW(p, foreach=True))
+
+
+@case
+def adamw_fused():
+    yield from train_mlp(lambda p: torch.optim.AdamW(p, fused=True))
+
+
+@case
+def adam_single():
+    yield from train_mlp(lambda p: torch.optim.Adam(p, foreach=False))
+
+
+@case
+def sgd_momentum():
+    yield from train_mlp(lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9), layers=14)
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+def train_compiled(mode):
+    model = nn.Sequential(*[Block(2048) for _ in range(6)]).to(CUDA)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    compiled = torch.compile(model, mode=mode)
+    yield
+    while True:
+        x = torch.randn(2048, 2048, device=CUDA)
+        loss = (compiled(x) - x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        yield loss_digest(loss)
+
+
+@case
+def compiled():
+    yield from train_compiled("default")
+
+
+@case
+def compiled_reduce_overhead():
+    yield from train_compiled("reduce-overhead")
+
+
+@case
+def graph_replay():
+    """A training step captured once and replayed, as PyTorch's notes on CUDA graphs have it."""
+    model = nn.Sequential(*[Block(2048) for _ in range(8)]).to(CUDA)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, capturable=True)
+    x = torch.randn(1024, 2048, device=CUDA)
+
+    def step():
+        loss = (model(x) - 1).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            optimizer.zero_grad(set_to_none=True)
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    optimizer.zero_grad(set_to_none=True)
+    with torch.cuda.graph(graph):
+        loss = step()
+    yield
+    while True:
+        x.copy_(torch.randn(1024, 2048, device=CUDA))
+        graph.replay()
+        other = torch.randn(2048, 2048, device=CUDA) @ torch.randn(2048, 2048, device=CUDA)
+        yield loss_digest(loss) + digest(other)
+
+
+@case
+def streams():
+    """Four streams, tensors that go from one to the next, record_stream."""
+    streams_ = [torch.cuda.Stream() for _ in range(4)]
+    weights = [torch.randn(8192, 8192, device=CUDA) for _ in range(12)]
+    yield
+    while True:
+        x = torch.randn(2048, 8192, device=CUDA)
+        parts = []
+        for i, stream in enumerate(streams_):
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                y = x
+                for w in weights[3 * i : 3 * i + 3]:
+                    y = torch.tanh(y @ w)
+                x.record_stream(stream)
+                parts.append(y)
+        for stream, part in zip(streams_, parts):
+            torch.cuda.current_stream().wait_stream(stream)
+            part.record_stream(torch.cuda.current_stream())
+        del x
+        yield digest(sum(parts))
+
+
+@case
+def batched_linalg():
+    a = torch.randn(96, 1024, 1024, device=CUDA, dtype=torch.float64) / 64
+    a = a @ a.mT + torch.eye(1024, device=CUDA, dtype=torch.float64)
+    b = torch.randn(96, 1024, 64, device=CUDA, dtype=torch.float64)
+    yield
+    while True:
+        solved = torch.linalg.solve(a, b)
+        lower = torch.linalg.cholesky(a)
+        lu, pivots = torch.linalg.lu_factor(a)
+        inverse = torch.linalg.inv(a)
+        yield digest(solved, lower[::17], lu[::17], pivots, inverse[::17])
+
+
+@case
+def grouped_matmul():
+    a = torch.randn(8192, 4096, device=CUDA, dtype=torch.bfloat16)
+    b = [torch.randn(16, 4096, 4096, device=CUDA, dtype=torch.bfloat16) for _ in range(6)]
+    ends = torch.arange(512, 8193, 512, device=CUDA, dtype=torch.int32)
+    yield
+    while True:
+        x = a
+        for each in b:
+            x = F.layer_norm(torch._grouped_mm(x, each.mT, offs=ends), (4096,))
+        yield digest(x)
+
+
+@case
+def conv():
+    layers = [nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()]
+    for _ in range(4):
+        layers += [nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)).to(CUDA)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    yield
+    while True:
+        x = torch.randn(96, 3, 128, 128, device=CUDA)
+        y = torch.randint(0, 10, (96,), device=CUDA)
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        yield loss_digest(loss)
+
+
+@case
+def embedding():
+    """The table alone is larger than half of what the case takes."""
+    table = nn.EmbeddingBag(1 << 20, 512, mode="sum").to(CUDA)
+    optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+    yield
+    while True:
+        ids = torch.randint(0, 1 << 20, (4096, 32), device=CUDA)
+        loss = table(ids).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        yield loss_digest(loss)
+
+
+@case
+def sort_unique():
+    x = torch.randint(0, 1 << 40, (1 << 26,), device=CUDA)
+    yield
+    while True:
+        ordered, places = torch.sort(x)
+        values, counts = torch.unique(x >> 20, return_counts=True)
+        top = torch.topk(x, 1000).values
+        yield digest(ordered[:: 1 << 10], places[:: 1 << 10], values[:: 1 << 10], counts.sum(), top)
+        x = x.roll(12345) ^ 0x5555
+
+
+@case
+def save_load():
+    state = {f"w{i}": torch.randn(1 << 26, device=CUDA) for i in range(12)}
+    yield
+    while True:
+        file = io.BytesIO()
+        torch.save({k: v for k, v in list(state.items())[:4]}, file)
+        file.seek(0)
+        loaded = torch.load(file, map_location=CUDA)
+        for name, value in loaded.items():
+            state[name] = value + 1
+        yield digest(*[v[:: 1 << 12] for v in state.values()])
+
+
+@case
+def pinned_loader():
+    data = torch.utils.data.TensorDataset(torch.arange(32 * 8).reshape(32, 8).float())
+    weights = [torch.randn(8192, 8192, device=CUDA) for _ in range(14)]
+    yield
+    while True:
+        loader = torch.utils.data.DataLoader(data, batch_size=8, pin_memory=True, num_workers=2)
+        total = torch.zeros(8192, 8192, device=CUDA)
+        for (batch,) in loader:
+            x = batch.to(CUDA, non_blocking=True).repeat(1024, 1024)
+            for w in weights:
+                x = torch.tanh(x @ w)
+            total += x
+        yield digest(total)
+
+
+@case
+def out_of_memory():
+    """Takes all there is, is told so, and goes on."""
+    yield
+    while True:
+        kept = []
+        try:
+            while True:
+                kept.append(torch.full((1 << 28,), 1.0, device=CUDA))
+        except torch.OutOfMemoryError as error:
+            told = str(error).startswith("CUDA out of memory")
+        kept = kept[:2]
+        yield f"{told} {sum(t.double().sum().item() for t in kept)}"
+
+
+def run(name, steps):
+    torch.manual_seed(0)
+    torch.cuda.reset_peak_memory_stats()
+    out = {"case": name, "steps_s": [], "digests": []}
+    steps_of = CASES[name]()
+    next(steps_of)
+    vmem = sys.modules.get("vmem.torch")
+    moved = []
+    for _ in range(steps):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        out["digests"].append(next(steps_of))
+        torch.cuda.synchronize()
+        out["steps_s"].append(time.perf_counter() - began)
+        if vmem is not None:
+            moved.append(vmem.statistics())
+    if moved:
+        out["vmem"] = moved[-1]
+        first = moved[len(moved) // 2 - 1] if len(moved) > 1 else None
+        if first:
+            # Of a step, in the second half of them.
+            half = len(moved) - len(moved) // 2
+            out["vmem_per_step"] = {k: (v - first[k]) / half for k, v in moved[-1].items() if k.endswith(("_bytes", "_us"))}
+    out["peak_bytes"] = torch.cuda.max_memory_allocated()
+    steps_of.close()
+    return out
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--out", help="append the objects to this file instead of standard output")
+    parser.add_argument("cases", nargs="+", choices=sorted(CASES), metavar="CASE")
+    arguments = parser.parse_args()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.backends.cudnn.benchmark = False
+    for name in arguments.cases:
+        line = json.dumps(run(name, arguments.steps))
+        if arguments.out:
+            with open(arguments.out, "a", encoding="utf-8") as file:
+                print(line, file=file)
+        else:
+            print(line)
+        gc.collect()
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
