@@ -76,7 +76,7 @@ Mover::Started Mover::start_prefetch(PageRef ref) {
   if (page.frame != kNoFrame) {
     started = map_kept_frame(ref, access);
   } else {
-    auto grab = grab_frame(device_of(*ref.region), ref.bytes(), ref.region->undeclared);
+    auto grab = grab_frame(device_of(*ref.region), ref.bytes(), search_for(ref, Search::first_choices));
     if (!grab) {
       started = std::unexpected(grab.error());
     } else if (!grab->frame) {
@@ -128,7 +128,7 @@ Result<Mover::Promoted> Mover::promote_one(PageRef ref) {
   if (page.mapped != Mapped::slot || page.in_place || lost) return Promoted::no;
   if (page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end())) return Promoted::no;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Promoted::busy;
-  VMEM_ASSIGN(const Grab grab, grab_frame(device_of(*ref.region), ref.bytes(), ref.region->undeclared));
+  VMEM_ASSIGN(const Grab grab, grab_frame(device_of(*ref.region), ref.bytes(), search_for(ref, Search::first_choices)));
   if (!grab.frame) return Promoted::no_frame;
   auto left = leave_slot(ref);
   if (!left || *left != Evicted::done) {

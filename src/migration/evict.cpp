@@ -18,13 +18,15 @@ namespace {
 
 // Asked for at a time. The policy's first choices are what a fetch ahead may take: further down are pages wanted sooner.
 constexpr std::size_t kVictims = 8;
+constexpr std::size_t kVictimsPastBusy = 64;
 
 }  // namespace
 
 // A frame for a page of `page_bytes`: a free one, a new one within the budget, or that of a page the policy gives up. Where the
 // first choices are busy, GPU progress will free one of them soon, and nothing further down is taken; where they are all held,
-// a `deep` search goes on until the policy has no more to offer.
-Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_bytes, bool deep) {
+// the search goes on until the policy has no more to offer. Programs that do not call vmem run far ahead of the GPU, and what they
+// used last is busy for long: for them it goes on past what is busy, too, to pages that can begin to leave now.
+Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_bytes, Search search) {
   Grab grab;
   VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes));
   grab.busy = !grab.frame && room_in_free_frames(device, page_bytes);
@@ -33,15 +35,19 @@ Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_by
   while (devices_[std::size_t(query.device)].get() != &device) ++query.device;
   query.page_bytes = query.bytes_wanted = page_bytes;
   std::array<PageId, kVictims> candidates;
-  for (;;) {
+  for (std::size_t tried = 0;;) {
     const std::size_t offered = config_.policy->victims(query, candidates);
     VMEM_ASSIGN(const bool taken, evict_one_of(device, page_bytes, std::span(candidates).first(offered), grab));
-    if (taken || grab.busy || !deep || offered < candidates.size()) return grab;
+    tried += offered;
+    const bool stop_at_busy = search != Search::past_busy || tried >= kVictimsPastBusy;
+    if (taken || search == Search::first_choices || (grab.busy && stop_at_busy) || offered < candidates.size())
+      return grab;
     query.again = true;
   }
 }
 
-// True when grab.frame is set; grab.busy tells whether one of the candidates will be free after GPU progress.
+// True when no more need be evicted: grab.frame is set, or copies out that were begun will free one. grab.busy tells whether GPU
+// progress will.
 Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates,
                                  Grab& grab) {
   for (const PageId candidate : candidates) {
@@ -60,8 +66,10 @@ Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, 
     if (*evicted != Evicted::done) continue;
     VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes));
     if (grab.frame) return true;
-    grab.busy = grab.busy || room_in_free_frames(device, page_bytes);
-    if (grab.busy) return false;
+    if (room_in_free_frames(device, page_bytes)) {
+      grab.busy = true;
+      return true;
+    }
   }
   return false;
 }

@@ -192,7 +192,12 @@ class Mover {
     std::optional<std::uint32_t> frame;
     bool busy = false;  // a frame will come free by GPU progress
   };
-  Result<Grab> grab_frame(DeviceState& device, std::uint64_t page_bytes, bool deep);
+  // How far down the policy's list to go for a victim.
+  enum class Search { first_choices, until_busy, past_busy };
+  static Search search_for(PageRef ref, Search declared) {
+    return ref.region->undeclared ? Search::past_busy : declared;
+  }
+  Result<Grab> grab_frame(DeviceState& device, std::uint64_t page_bytes, Search search);
   Result<bool> evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates,
                             Grab& grab);
   Result<std::optional<std::uint32_t>> take_frame(DeviceState& device, std::uint64_t page_bytes);
@@ -254,7 +259,11 @@ class Mover {
   std::vector<Region*> ending_;
   std::optional<Error> lost_;
   MoverCounters counters_;
-  std::unordered_map<std::uint64_t, std::uint64_t> page_counts_;  // page size → live pages
+  struct PageCounts {
+    std::uint64_t declared = 0, undeclared = 0;
+    std::uint64_t& of(const Region& region) { return region.undeclared ? undeclared : declared; }
+  };
+  std::unordered_map<std::uint64_t, PageCounts> page_counts_;  // page size → live pages
   std::uint64_t last_progress_us_ = 0;
   std::uint32_t poll_failures_ = 0;   // in a row
   std::uint64_t evict_failures_ = 0;  // said at every power of two

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "base/log.hpp"
 #include "base/options.hpp"
@@ -64,7 +65,7 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   region->mapping_devices = 1u << device;
   region->devices.store(region->mapping_devices, std::memory_order_relaxed);
   mover.live_.push_back(region);
-  mover.page_counts_[page_bytes] += region->page_count;
+  mover.page_counts_[page_bytes].of(*region) += region->page_count;
   mover.counters_.allocated_bytes += shared ? 0 : bytes;
   mover.counters_.committed_bytes += backed;
   mover.counters_.pages += region->page_count;
@@ -145,20 +146,31 @@ std::optional<Status> CapacityRequest::advance(Mover& mover) {
   return Status{};
 }
 
+// A size that takes up itself: what it is rounded up to may be worth larger pages, and these more.
 std::uint64_t Mover::undeclared_bytes(int device, std::uint64_t bytes) const {
-  const std::uint64_t page_bytes = pagetable::kGranuleBytes
-                                   << page_shift_for(*devices_[std::size_t(device)], bytes, false, true);
-  return (bytes + page_bytes - 1) / page_bytes * page_bytes;
+  for (;;) {
+    const std::uint64_t page_bytes = pagetable::kGranuleBytes
+                                     << page_shift_for(*devices_[std::size_t(device)], bytes, false, true);
+    const std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+    if (backed == bytes) return backed;
+    bytes = backed;
+  }
 }
 
-// Slots are made ahead once eviction is to be expected: as many as there are pages, so that clean pages keep their copy.
+// Slots are made ahead once eviction is to be expected: as many as there are pages, so that clean pages keep their copy. Programs that
+// do not call vmem write most of their pages, so their slots are those that the overflow needs: making one keeps the driver from
+// anything else for as long as its memory takes to clear.
 void Mover::expect_slots() {
   std::uint64_t committed = 0, hbm = 0;
   for (const auto& device : devices_) {
     committed += device->committed_bytes;
     hbm += usable_hbm(device->hbm.budget_bytes(), pagetable::kGranuleBytes);
   }
-  for (const auto& [page_bytes, pages] : page_counts_) config_.backing->expect(page_bytes, committed > hbm ? pages : 0);
+  const double overflow = committed > hbm ? double(committed - hbm) / double(committed) : 0;
+  for (const auto& [page_bytes, pages] : page_counts_) {
+    const auto leaving = std::uint64_t(std::ceil(overflow * double(pages.undeclared)));
+    config_.backing->expect(page_bytes, overflow == 0 ? 0 : pages.declared + leaving);
+  }
 }
 
 std::optional<Status> FreeRequest::advance(Mover& mover) {
@@ -218,7 +230,7 @@ bool Mover::finish_ending(Region& region, std::uint32_t& budget) {
   device.committed_bytes -= bytes;
   counters_.committed_bytes -= bytes;
   counters_.pages -= region.page_count;
-  page_counts_[region.page_bytes()] -= region.page_count;
+  page_counts_[region.page_bytes()].of(region) -= region.page_count;
   const auto of_region = [&](const PageRef& ref) { return ref.region == &region; };
   std::erase_if(pending_, of_region);
   std::erase_if(retained_, of_region);

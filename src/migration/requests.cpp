@@ -120,7 +120,7 @@ Result<Mover::Place> Mover::place_for_writing(PageRef ref) {
   }
   if (granted.error().status != VMEM_ERROR_OUT_OF_MEMORY) return std::unexpected(granted.error());
   DeviceState& device = device_of(*ref.region);
-  VMEM_ASSIGN(const Grab grab, grab_frame(device, ref.bytes(), true));
+  VMEM_ASSIGN(const Grab grab, grab_frame(device, ref.bytes(), Mover::Search::until_busy));
   if (!grab.frame && !grab.busy) return std::unexpected(granted.error());
   if (!grab.frame) return Place::none_yet;
   if (const std::uint64_t busy_until = device.hbm.frame(*grab.frame).busy_until; running(busy_until)) {

@@ -169,7 +169,7 @@ Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, 
   }
   Grab grab;
   if (effort.evict) {
-    VMEM_ASSIGN(grab, grab_frame(device, ref.bytes(), true));
+    VMEM_ASSIGN(grab, grab_frame(device, ref.bytes(), search_for(ref, Search::until_busy)));
   } else {
     VMEM_ASSIGN(grab.frame, take_frame(device, ref.bytes()));
   }

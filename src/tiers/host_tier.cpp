@@ -1,5 +1,6 @@
 #include "tiers/host_tier.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -7,6 +8,11 @@
 
 namespace vmem::tiers {
 namespace {
+
+// While a copy to the host runs without a break, the driver's changes of page tables wait behind it, about a millisecond each: they
+// use the same copy engine, which turns to them when the time slice of the copies ends, or when these leave it nothing to do for
+// a moment. A word set by another engine after each piece of a copy is such a moment, and costs it 4 % (H200, driver 580).
+constexpr std::uint64_t kStorePieceBytes = std::uint64_t{16} << 20;
 
 FramePool::Config pool_config(const HostTier::Config& config) {
   FramePool::Config pool;
@@ -55,19 +61,21 @@ HostTier::~HostTier() {
     for (Link* link : device.links()) {
       for (const InFlight& transfer : link->in_flight) (void)driver->cuEventDestroy(transfer.done);
     }
-    for (const Link* link : {&device.load, &device.store}) {
-      if (link->stream != nullptr) (void)driver->cuStreamDestroy(link->stream);
-    }
     for (CUevent event : device.spare_events) (void)driver->cuEventDestroy(event);
+    const auto current = gpu::ScopedContext::push(config_.driver, device.context);
+    device.pause.reset();
   }
   drop_records();
 }
 
 Status HostTier::create_streams(PerDevice& device) {
-  const auto& driver = *config_.driver;
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
-  VMEM_TRY(driver.check(driver->cuStreamCreate(&device.load.stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
-  return driver.check(driver->cuStreamCreate(&device.store.stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  VMEM_ASSIGN(device.load_stream, gpu::Stream::create(config_.driver));
+  VMEM_ASSIGN(device.store_stream, gpu::Stream::create_urgent(config_.driver));
+  VMEM_ASSIGN(device.pause, gpu::DeviceMemory::create(config_.driver, sizeof(std::uint32_t)));
+  device.load.stream = device.load_stream.get();
+  device.store.stream = device.store_stream.get();
+  return {};
 }
 
 Status HostTier::create_records() {
@@ -186,7 +194,7 @@ Status HostTier::submit_one(Transfer& transfer) {
   CUresult recorded = CUDA_SUCCESS;
   Status queued = learn ? queue_record(transfer, device)
                   : ask ? wait_for(transfer.after, link.stream)
-                        : queue_copy(transfer, link.stream);
+                        : queue_copy(transfer, device);
   if (queued && ask) {
     queued = device.checker->store_changed(transfer.frame, CUdeviceptr(address(transfer.slot)), transfer.bytes,
                                            &record(transfer.slot));
@@ -217,20 +225,32 @@ Status HostTier::wait_for(std::span<const CUevent> events, CUstream stream) cons
   return {};
 }
 
-Status HostTier::queue_copy(const Transfer& transfer, CUstream stream) {
+Status HostTier::queue_copy(const Transfer& transfer, PerDevice& device) {
   const auto& driver = *config_.driver;
-  VMEM_TRY(wait_for(transfer.after, stream));
-  std::byte* host = address(transfer.slot);
   const bool load = transfer.direction == Direction::load;
-  const CUresult queued = load ? driver->cuMemcpyHtoDAsync(transfer.frame, host, transfer.bytes, stream)
-                               : driver->cuMemcpyDtoHAsync(host, transfer.frame, transfer.bytes, stream);
-  return driver.check(queued, load ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync");
+  VMEM_TRY(wait_for(transfer.after, load ? device.load.stream : device.store.stream));
+  if (!load) return queue_store(transfer, device);
+  return driver.check(
+      driver->cuMemcpyHtoDAsync(transfer.frame, address(transfer.slot), transfer.bytes, device.load.stream),
+      "cuMemcpyHtoDAsync");
+}
+
+Status HostTier::queue_store(const Transfer& transfer, PerDevice& device) const {
+  const auto& driver = *config_.driver;
+  std::byte* const host = address(transfer.slot);
+  for (std::uint64_t at = 0; at < transfer.bytes; at += kStorePieceBytes) {
+    const std::uint64_t bytes = std::min(kStorePieceBytes, transfer.bytes - at);
+    VMEM_TRY(driver.check(driver->cuMemcpyDtoHAsync(host + at, transfer.frame + at, bytes, device.store.stream),
+                          "cuMemcpyDtoHAsync"));
+    VMEM_TRY(driver.check(driver->cuMemsetD32Async(device.pause.get(), 0, 1, device.store.stream), "cuMemsetD32Async"));
+  }
+  return {};
 }
 
 // A load, and beside the next one the fingerprint of what it brought.
 Status HostTier::queue_record(const Transfer& transfer, PerDevice& device) {
   const auto& driver = *config_.driver;
-  VMEM_TRY(queue_copy(transfer, device.load.stream));
+  VMEM_TRY(queue_copy(transfer, device));
   VMEM_ASSIGN(CUevent copied, take_event(device));
   const CUresult recorded = driver->cuEventRecord(copied, device.load.stream);
   const CUresult waits =

@@ -60,6 +60,8 @@ class HostTier final : public Tier, public InPlaceTier {
   };
   struct PerDevice {
     CUcontext context = nullptr;
+    gpu::Stream load_stream, store_stream;
+    gpu::DeviceMemory pause;  // a word that is set between the pieces of a store
     Link load, store;
     Link learn, check;  // loads that are fingerprinted; stores of what changed
     std::unique_ptr<gpu::Fingerprinter> learner, checker;
@@ -76,7 +78,8 @@ class HostTier final : public Tier, public InPlaceTier {
   void drop_records();
   Result<CUevent> take_event(PerDevice& device);
   Status submit_one(Transfer& transfer);
-  Status queue_copy(const Transfer& transfer, CUstream stream);
+  Status queue_copy(const Transfer& transfer, PerDevice& device);
+  Status queue_store(const Transfer& transfer, PerDevice& device) const;
   Status queue_record(const Transfer& transfer, PerDevice& device);
   Status wait_for(std::span<const CUevent> events, CUstream stream) const;
   bool known(SlotId slot) const { return slot < slots_.size() && slots_[slot].known; }

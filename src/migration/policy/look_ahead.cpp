@@ -48,23 +48,31 @@ class LookAhead final : public Policy {
   std::uint64_t metadata_bytes() const override;
 
  private:
-  // Regions with pages in HBM, those of no use first, then by their next use, farthest first.
+  // Regions with pages in HBM by their next use, farthest first.
   struct Candidate {
-    bool dead;
     Position next;
     std::uint32_t region;
     bool operator<(const Candidate& other) const {
-      if (dead != other.dead) return dead;
       if (next != other.next) return next > other.next;
       return region < other.region;
     }
   };
+  using Candidates = std::set<Candidate>;
+  // A round of victims, best first. What is of no use costs no copy, unless it is about to be used again: then another victim would
+  // have to be found at once. A page of another size costs a frame unmade and another one made, so of what is far off those of the
+  // size that is asked for come first.
+  enum class Stage : std::uint8_t { idle_of_size, idle, far_of_size, live, soon, end };
+  struct Round {
+    Stage stage = Stage::end;
+    std::uint64_t page_bytes = 0;
+    Position far = 0, soon = 0;
+    std::optional<Candidate> at;
+    std::uint32_t page = 0;  // of the region there
+  };
   struct DeviceState {
-    std::set<Candidate> candidates;
-    // Where the round of victims stands.
-    std::optional<Candidate> offering;
-    std::uint32_t offered_pages = 0;
-    bool exhausted = false;
+    Candidates live, dead;
+    Round round;
+    Position soon = 0;            // what is used before is fetched ahead, or about to be
     std::uint64_t looked_at = 0;  // changes_ when prefetches were last looked for and none found
   };
 
@@ -76,7 +84,15 @@ class LookAhead final : public Policy {
   void unlist(Followed& region);
   void place(Followed& region) { unlist(region), list(region); }
   void place_all();
+  Candidates& list_of(const Followed& region) {
+    DeviceState& device = devices_[region.shape.device];
+    return region.dead ? device.dead : device.live;
+  }
+  Round begin_round(const DeviceState& device, std::uint64_t page_bytes) const;
+  enum class Suits : std::uint8_t { yes, no, none_further };
+  static Suits suits(const Round& round, const Candidate& candidate, const Followed& region);
   std::size_t offer(DeviceState& device, std::span<PageId> out);
+  std::size_t offer_stage(DeviceState& device, std::span<PageId> out);
   std::uint64_t budget(int device) const;
 
   const LookAheadOptions options_;
@@ -171,13 +187,13 @@ void LookAhead::list(Followed& region) {
   // One that will die soon is worth waiting for: then it leaves without a copy.
   region.next = history_.trusted() ? std::min(history_.next_use(region.shape.id), history_.next_death(region.shape.id))
                                    : UseHistory::kNever;
-  devices_[region.shape.device].candidates.insert({region.dead, region.next, region.shape.id.value});
+  list_of(region).insert({region.next, region.shape.id.value});
   region.listed = true;
 }
 
 void LookAhead::unlist(Followed& region) {
   if (!region.listed) return;
-  devices_[region.shape.device].candidates.erase({region.dead, region.next, region.shape.id.value});
+  list_of(region).erase({region.next, region.shape.id.value});
   region.listed = false;
 }
 
@@ -189,38 +205,83 @@ std::uint64_t LookAhead::budget(int device) const {
   return std::size_t(device) < options_.hbm_bytes.size() ? options_.hbm_bytes[std::size_t(device)] : 0;
 }
 
+LookAhead::Round LookAhead::begin_round(const DeviceState& device, std::uint64_t page_bytes) const {
+  Round round{Stage::idle_of_size, page_bytes, 0, device.soon, std::nullopt, 0};
+  const auto known = [](const Candidate& each) { return each.next != UseHistory::kNever; };
+  const auto farthest = std::ranges::find_if(device.live, known);
+  const Position now = history_.now();
+  if (farthest != device.live.end() && farthest->next > now) round.far = farthest->next - (farthest->next - now) / 2;
+  return round;
+}
+
+LookAhead::Suits LookAhead::suits(const Round& round, const Candidate& candidate, const Followed& region) {
+  const bool of_size = region.shape.page_bytes == round.page_bytes;
+  const bool soon = candidate.next <= round.soon;
+  const bool far = candidate.next >= round.far;
+  const auto if_true = [](bool yes) { return yes ? Suits::yes : Suits::no; };
+  switch (round.stage) {
+    case Stage::idle_of_size:
+      return soon ? Suits::none_further : if_true(of_size);
+    case Stage::idle:
+      return soon ? Suits::none_further : if_true(!of_size);
+    case Stage::far_of_size:
+      return far ? if_true(of_size) : Suits::none_further;
+    case Stage::live:
+      return if_true(!far || !of_size);
+    case Stage::soon:
+      return if_true(soon);
+    case Stage::end:
+      break;
+  }
+  return Suits::none_further;
+}
+
 // Goes on where the last call stopped: pages of the candidate being offered, then the candidates behind it.
-std::size_t LookAhead::offer(DeviceState& device, std::span<PageId> out) {
+std::size_t LookAhead::offer_stage(DeviceState& device, std::span<PageId> out) {
+  Round& round = device.round;
+  const bool idle = round.stage == Stage::idle_of_size || round.stage == Stage::idle || round.stage == Stage::soon;
+  const Candidates& from = idle ? device.dead : device.live;
   std::size_t count = 0;
-  auto at = device.offering ? device.candidates.lower_bound(*device.offering) : device.candidates.begin();
-  std::uint32_t page =
-      device.offering && at != device.candidates.end() && !(*device.offering < *at) ? device.offered_pages : 0;
-  for (; at != device.candidates.end(); ++at, page = 0) {
-    if (!at->dead && !history_.trusted()) break;
+  auto at = round.at ? from.lower_bound(*round.at) : from.begin();
+  std::uint32_t page = round.at && at != from.end() && !(*round.at < *at) ? round.page : 0;
+  for (; at != from.end(); ++at, page = 0) {
     const Followed& region = regions_.at(at->region);
-    for (; page < region.shape.pages; ++page) {
+    const Suits suited = suits(round, *at, region);
+    if (suited == Suits::none_further) break;
+    for (; suited == Suits::yes && page < region.shape.pages; ++page) {
       if (!region.resident[page]) continue;
       if (count == out.size()) {
-        device.offering = *at;
-        device.offered_pages = page;
+        round.at = *at;
+        round.page = page;
         return count;
       }
       out[count++] = {region.shape.id, page};
     }
   }
-  device.exhausted = true;
+  round.stage = Stage(std::uint8_t(round.stage) + 1);
+  round.at.reset();
+  return count;
+}
+
+std::size_t LookAhead::offer(DeviceState& device, std::span<PageId> out) {
+  Round& round = device.round;
+  std::size_t count = 0;
+  while (round.stage != Stage::end && count < out.size()) {
+    if (round.stage >= Stage::far_of_size && !history_.trusted()) {
+      round.stage = Stage::end;
+      break;
+    }
+    count += offer_stage(device, out.subspan(count));
+  }
   return count;
 }
 
 std::size_t LookAhead::victims(const VictimQuery& query, std::span<PageId> out) {
   DeviceState& device = devices_[query.device];
   bool again = query.again;
-  if (!query.again) {
-    device.offering.reset();
-    device.exhausted = false;
-  }
+  if (!query.again) device.round = begin_round(device, query.page_bytes);
   std::size_t count = 0;
-  if (!device.exhausted) {
+  if (device.round.stage != Stage::end) {
     count = offer(device, out);
     again = false;  // the other policy begins where this one ends
   }
@@ -237,11 +298,13 @@ std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> 
     ++walk_;
     const std::uint64_t most = budget(query.device) / kFetchedOf * kFetchedShare;
     std::uint64_t met = 0, room = query.bytes_room;
+    device.soon = 0;
     for (Position place = history_.now() + 1; place < history_.end() && met <= most && count < out.size(); ++place) {
       Followed* region = find(history_.at(place));
       if (region == nullptr || region->shape.device != query.device || std::exchange(region->seen, walk_) == walk_)
         continue;
       met += region->shape.pages * region->shape.page_bytes;
+      device.soon = place;
       if (region->dead || met > most || region->resident_pages == region->shape.pages) continue;
       if (history_.next_death(region->shape.id) <= place) continue;  // by then it holds something new
       if (region->asked != UseHistory::kNever && history_.now() - region->asked < kPatience) continue;
