@@ -531,7 +531,7 @@ def main():
     parser.add_argument("--out", help="append the objects to this file instead of standard output")
     parser.add_argument("cases", nargs="+", choices=sorted(CASES), metavar="CASE")
     arguments = parser.parse_args()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     for name in arguments.cases:

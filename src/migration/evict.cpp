@@ -18,14 +18,13 @@ namespace {
 
 // Asked for at a time. The policy's first choices are what a fetch ahead may take: further down are pages wanted sooner.
 constexpr std::size_t kVictims = 8;
-constexpr std::size_t kVictimsPastBusy = 64;
 
 }  // namespace
 
 // A frame for a page of `page_bytes`: a free one, a new one within the budget, or that of a page the policy gives up. Where the
 // first choices are busy, GPU progress will free one of them soon, and nothing further down is taken; where they are all held,
 // the search goes on until the policy has no more to offer. Programs that do not call vmem run far ahead of the GPU, and what they
-// used last is busy for long: for them it goes on past what is busy, too, to pages that can begin to leave now.
+// used last is busy for long: for them it goes on past what is busy, too, as long as pages are given up gladly.
 Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_bytes, Search search) {
   Grab grab;
   VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes));
@@ -35,13 +34,15 @@ Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_by
   while (devices_[std::size_t(query.device)].get() != &device) ++query.device;
   query.page_bytes = query.bytes_wanted = page_bytes;
   std::array<PageId, kVictims> candidates;
-  for (std::size_t tried = 0;;) {
+  query.gladly = search == Search::past_busy;
+  for (;;) {
     const std::size_t offered = config_.policy->victims(query, candidates);
     VMEM_ASSIGN(const bool taken, evict_one_of(device, page_bytes, std::span(candidates).first(offered), grab));
-    tried += offered;
-    const bool stop_at_busy = search != Search::past_busy || tried >= kVictimsPastBusy;
-    if (taken || search == Search::first_choices || (grab.busy && stop_at_busy) || offered < candidates.size())
-      return grab;
+    if (taken || search == Search::first_choices) return grab;
+    if (grab.busy && !query.gladly) return grab;
+    const bool all_offered = offered < candidates.size();
+    if (all_offered && (grab.busy || !query.gladly)) return grab;
+    query.gladly = query.gladly && !all_offered;
     query.again = true;
   }
 }

@@ -58,21 +58,20 @@ class LookAhead final : public Policy {
     }
   };
   using Candidates = std::set<Candidate>;
-  // A round of victims, best first. What is of no use costs no copy, unless it is about to be used again: then another victim would
-  // have to be found at once. A page of another size costs a frame unmade and another one made, so of what is far off those of the
-  // size that is asked for come first.
-  enum class Stage : std::uint8_t { idle_of_size, idle, far_of_size, live, soon, end };
+  // A round of victims, best first. What is of no use costs no copy. A page of another size costs a frame unmade and another one made,
+  // so of the rest those of the size that is asked for come first, if they are far off. What is near is given up only when there is
+  // nothing else, not even after a wait.
+  enum class Stage : std::uint8_t { dead_of_size, dead, far_of_size, far, near, end };
   struct Round {
     Stage stage = Stage::end;
     std::uint64_t page_bytes = 0;
-    Position far = 0, soon = 0;
+    Position far = 0;
     std::optional<Candidate> at;
     std::uint32_t page = 0;  // of the region there
   };
   struct DeviceState {
     Candidates live, dead;
     Round round;
-    Position soon = 0;            // what is used before is fetched ahead, or about to be
     std::uint64_t looked_at = 0;  // changes_ when prefetches were last looked for and none found
   };
 
@@ -91,7 +90,7 @@ class LookAhead final : public Policy {
   Round begin_round(const DeviceState& device, std::uint64_t page_bytes) const;
   enum class Suits : std::uint8_t { yes, no, none_further };
   static Suits suits(const Round& round, const Candidate& candidate, const Followed& region);
-  std::size_t offer(DeviceState& device, std::span<PageId> out);
+  std::size_t offer(DeviceState& device, Stage end, std::span<PageId> out);
   std::size_t offer_stage(DeviceState& device, std::span<PageId> out);
   std::uint64_t budget(int device) const;
 
@@ -206,7 +205,7 @@ std::uint64_t LookAhead::budget(int device) const {
 }
 
 LookAhead::Round LookAhead::begin_round(const DeviceState& device, std::uint64_t page_bytes) const {
-  Round round{Stage::idle_of_size, page_bytes, 0, device.soon, std::nullopt, 0};
+  Round round{Stage::dead_of_size, page_bytes, 0, std::nullopt, 0};
   const auto known = [](const Candidate& each) { return each.next != UseHistory::kNever; };
   const auto farthest = std::ranges::find_if(device.live, known);
   const Position now = history_.now();
@@ -216,20 +215,19 @@ LookAhead::Round LookAhead::begin_round(const DeviceState& device, std::uint64_t
 
 LookAhead::Suits LookAhead::suits(const Round& round, const Candidate& candidate, const Followed& region) {
   const bool of_size = region.shape.page_bytes == round.page_bytes;
-  const bool soon = candidate.next <= round.soon;
   const bool far = candidate.next >= round.far;
   const auto if_true = [](bool yes) { return yes ? Suits::yes : Suits::no; };
   switch (round.stage) {
-    case Stage::idle_of_size:
-      return soon ? Suits::none_further : if_true(of_size);
-    case Stage::idle:
-      return soon ? Suits::none_further : if_true(!of_size);
+    case Stage::dead_of_size:
+      return if_true(of_size);
+    case Stage::dead:
+      return if_true(!of_size);
     case Stage::far_of_size:
       return far ? if_true(of_size) : Suits::none_further;
-    case Stage::live:
-      return if_true(!far || !of_size);
-    case Stage::soon:
-      return if_true(soon);
+    case Stage::far:
+      return far ? if_true(!of_size) : Suits::none_further;
+    case Stage::near:
+      return if_true(!far);
     case Stage::end:
       break;
   }
@@ -239,8 +237,7 @@ LookAhead::Suits LookAhead::suits(const Round& round, const Candidate& candidate
 // Goes on where the last call stopped: pages of the candidate being offered, then the candidates behind it.
 std::size_t LookAhead::offer_stage(DeviceState& device, std::span<PageId> out) {
   Round& round = device.round;
-  const bool idle = round.stage == Stage::idle_of_size || round.stage == Stage::idle || round.stage == Stage::soon;
-  const Candidates& from = idle ? device.dead : device.live;
+  const Candidates& from = round.stage < Stage::far_of_size ? device.dead : device.live;
   std::size_t count = 0;
   auto at = round.at ? from.lower_bound(*round.at) : from.begin();
   std::uint32_t page = round.at && at != from.end() && !(*round.at < *at) ? round.page : 0;
@@ -263,10 +260,10 @@ std::size_t LookAhead::offer_stage(DeviceState& device, std::span<PageId> out) {
   return count;
 }
 
-std::size_t LookAhead::offer(DeviceState& device, std::span<PageId> out) {
+std::size_t LookAhead::offer(DeviceState& device, Stage end, std::span<PageId> out) {
   Round& round = device.round;
   std::size_t count = 0;
-  while (round.stage != Stage::end && count < out.size()) {
+  while (round.stage < end && count < out.size()) {
     if (round.stage >= Stage::far_of_size && !history_.trusted()) {
       round.stage = Stage::end;
       break;
@@ -282,10 +279,10 @@ std::size_t LookAhead::victims(const VictimQuery& query, std::span<PageId> out) 
   if (!query.again) device.round = begin_round(device, query.page_bytes);
   std::size_t count = 0;
   if (device.round.stage != Stage::end) {
-    count = offer(device, out);
+    count = offer(device, query.gladly ? Stage::near : Stage::end, out);
     again = false;  // the other policy begins where this one ends
   }
-  if (count == out.size()) return count;
+  if (count == out.size() || device.round.stage != Stage::end) return count;
   VictimQuery rest = query;
   rest.again = again;
   return count + otherwise_->victims(rest, out.subspan(count));
@@ -298,13 +295,11 @@ std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> 
     ++walk_;
     const std::uint64_t most = budget(query.device) / kFetchedOf * kFetchedShare;
     std::uint64_t met = 0, room = query.bytes_room;
-    device.soon = 0;
     for (Position place = history_.now() + 1; place < history_.end() && met <= most && count < out.size(); ++place) {
       Followed* region = find(history_.at(place));
       if (region == nullptr || region->shape.device != query.device || std::exchange(region->seen, walk_) == walk_)
         continue;
       met += region->shape.pages * region->shape.page_bytes;
-      device.soon = place;
       if (region->dead || met > most || region->resident_pages == region->shape.pages) continue;
       if (history_.next_death(region->shape.id) <= place) continue;  // by then it holds something new
       if (region->asked != UseHistory::kNever && history_.now() - region->asked < kPatience) continue;

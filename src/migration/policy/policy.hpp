@@ -41,6 +41,8 @@ struct VictimQuery {
   std::uint64_t page_bytes = 0;    // pages of this size are worth most: their frames can be reused as they are
   std::uint64_t bytes_wanted = 0;  // more pages may be offered, in case some are refused
   bool again = false;              // what the last query offered was refused, or did not suffice: offer others
+  // Only pages that are better not kept: for the rest it is better to wait until one of these can go.
+  bool gladly = false;
 };
 
 struct PrefetchQuery {
