@@ -123,6 +123,11 @@ Command add_run(CLI::App& app, std::vector<std::string> program) {
   const auto arguments = std::make_shared<Arguments>();
   arguments->command = std::move(program);
   for (const OptionDefinition& option : option_table()) {
+    if (std::string_view(option.values) == "on or off") {
+      app.add_flag_callback(
+          option_flag(option), [arguments, name = option.name] { arguments->options[name] = "on"; }, option.help);
+      continue;
+    }
     app.add_option_function<std::string>(
            option_flag(option),
            [arguments, name = option.name](const std::string& value) { arguments->options[name] = value; }, option.help)

@@ -26,6 +26,12 @@ VMEM_API void* vmem_torch_alloc(ssize_t bytes, int device, vmem_stream stream);
 VMEM_API void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream);
 /* The block is also used on this stream: it is not reused before the work queued there by the time of its free is complete. */
 VMEM_API void vmem_torch_record_stream(void* ptr, vmem_stream stream);
+/*
+ * Whether the blocks that are alive in a private pool (of a CUDA graph) are exactly these `count` ones. The pools themselves come and go
+ * by vmem_torch_begin_allocate_to_pool, vmem_torch_end_allocate_to_pool and vmem_torch_release_pool, whose parameters are the C++
+ * types of PyTorch's setters of these names.
+ */
+VMEM_API int vmem_torch_pool_holds(int device, uint64_t id_first, uint64_t id_second, void* const* ptrs, size_t count);
 /* Gives cached blocks back (torch.cuda.empty_cache). */
 VMEM_API void vmem_torch_empty_cache(void);
 

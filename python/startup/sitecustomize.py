@@ -58,5 +58,12 @@ def _run_hidden():
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
+def _adjust_inductor(config):
+    vmem = sys.modules.get("vmem.torch")
+    if vmem is not None and vmem.running():
+        vmem.adjust_inductor(config)
+
+
 sys.meta_path.insert(0, _AfterImport("torch", _give_allocator))
+sys.meta_path.insert(0, _AfterImport("torch._inductor.config", _adjust_inductor))
 _run_hidden()

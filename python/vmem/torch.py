@@ -121,8 +121,28 @@ def install(torch):
     address = lambda name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value  # noqa: E731
     allocator._allocator.set_record_stream_fn(address("vmem_torch_record_stream"))
     allocator._allocator.set_reset_fn(address("vmem_torch_empty_cache"))
+    allocator._allocator.set_begin_allocate_to_pool(address("vmem_torch_begin_allocate_to_pool"))
+    allocator._allocator.set_end_allocate_to_pool_fn(address("vmem_torch_end_allocate_to_pool"))
+    allocator._allocator.set_release_pool(address("vmem_torch_release_pool"))
     torch.cuda.memory.change_current_allocator(allocator)
     _answer_statistics(torch, library)
+    _answer_for_pools(torch, library)
+
+
+def adjust_inductor(config):
+    """torch._inductor.config, just imported: graphs of mode="reduce-overhead" are captured one by one. As a tree they would share a pool
+    whose state is saved and put back, which only PyTorch's own allocator can do."""
+    config.triton.cudagraph_trees = False
+
+
+def _answer_for_pools(torch, library):
+    def holds(device, pool, pointers):
+        pointers = list(pointers)
+        array = (ctypes.c_void_p * len(pointers))(*pointers)
+        first, second = (ctypes.c_uint64(part) for part in pool)
+        return library.vmem_torch_pool_holds(ctypes.c_int(device), first, second, array, ctypes.c_size_t(len(pointers))) == 1
+
+    torch._C._cuda_checkPoolLiveAllocations = holds
 
 
 def _answer_statistics(torch, library):

@@ -235,18 +235,29 @@ OptionDefinition prefetch_option() {
                 &Options::prefetch_pages, parse_prefetch);
 }
 
+Result<bool> parse_switch(std::string_view text) {
+  if (text == "on" || text == "off") return text == "on";
+  return fail(VMEM_ERROR_INVALID_OPTION, "neither on nor off");
+}
+
 OptionDefinition protect_option() {
-  const auto read = [](std::string_view text) -> Result<bool> {
-    if (text == "on" || text == "off") return text == "on";
-    return fail(VMEM_ERROR_INVALID_OPTION, "neither on nor off");
-  };
   return define(
       {.name = "protect",
        .default_value = "off",
        .values = "on or off",
        .help = "Maps what is acquired for reading read-only, so that stray writes fault; for checking a program.",
        .print = [](const Options& options) { return options.protect ? "on" : "off"; }},
-      &Options::protect, read);
+      &Options::protect, parse_switch);
+}
+
+OptionDefinition strict_option() {
+  return define({.name = "strict",
+                 .default_value = "off",
+                 .values = "on or off",
+                 .help = "Under `vmem run`: a launch can reach only what vmem sees it name, one launch at a time; for "
+                         "checking a program.",
+                 .print = [](const Options& options) { return options.strict ? "on" : "off"; }},
+                &Options::strict, parse_switch);
 }
 
 OptionDefinition window_option() {
@@ -276,7 +287,7 @@ std::span<const OptionDefinition> option_table() {
   static const std::array table{
       base_option(),    space_option(),   hbm_option(),    headroom_option(),     host_option(),
       page_option(),    devices_option(), driver_option(), acquire_wait_option(), prefetch_option(),
-      protect_option(), window_option(),  log_option(),
+      protect_option(), strict_option(),  window_option(), log_option(),
   };
   return table;
 }

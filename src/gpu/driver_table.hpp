@@ -91,11 +91,13 @@
   X(cuMemcpyBatchAsync)         \
   X(cuStreamGetId)              \
   X(cuDeviceGetPCIBusId)        \
-  X(cuFuncGetParamInfo)
+  X(cuFuncGetParamInfo)         \
+  X(cuFuncGetName)
 
 // What interception asks beside: null in the emulated driver, which has no graphs and no libraries.
 #define VMEM_DRIVER_INTERCEPTION(X) \
   X(cuKernelGetParamInfo)           \
+  X(cuKernelGetName)                \
   X(cuDeviceGetDefaultMemPool)      \
   X(cuGraphGetNodes)                \
   X(cuGraphNodeGetType)             \

@@ -16,10 +16,24 @@ void* pointer_to(CUdeviceptr address) { return reinterpret_cast<void*>(address);
 CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
 // Null: the driver's own call serves.
-Runtime* concerned(CUdeviceptr to, CUdeviceptr from, CUstream stream) {
+Runtime* concerned(CUdeviceptr to, CUdeviceptr from) {
   Runtime* runtime = running();
-  if (!ours(runtime, to) && !ours(runtime, from)) return nullptr;
-  return capturing(*runtime, stream) ? nullptr : runtime;
+  return ours(runtime, to) || ours(runtime, from) ? runtime : nullptr;
+}
+
+// On a stream in capture: the driver wants to see memory at the addresses, though it only writes them down.
+template <class Real>
+CUresult record(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, CUstream stream, Real&& real) {
+  thread_local References references;
+  references.begin(runtime);
+  references.add(to);
+  references.add(from);
+  thread_local runtime::LaunchHolds holds;
+  if (auto mapped = runtime.begin_recording(references.addresses(), stream, holds); !mapped)
+    return report("a copy in a graph", mapped.error());
+  const CUresult recorded = real();
+  runtime.abandon_launch(holds);
+  return recorded;
 }
 
 CUresult finish(const Runtime& runtime, CUstream stream, CUresult queued) {
@@ -45,15 +59,18 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
 template <class Real>
 CUresult copy_now(bool per_thread, CUdeviceptr to, CUdeviceptr from, std::size_t bytes, Real&& real) {
   const CUstream stream = default_stream(per_thread);
-  Runtime* runtime = concerned(to, from, stream);
+  Runtime* runtime = concerned(to, from);
   if (runtime == nullptr) return real();
+  if (capturing(*runtime, stream)) return record(*runtime, to, from, stream, real);
   return finish(*runtime, stream, copy_bytes(*runtime, to, from, bytes, stream));
 }
 
 template <class Real>
 CUresult copy_later(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream, Real&& real) {
-  Runtime* runtime = concerned(to, from, stream);
-  return runtime == nullptr ? real() : copy_bytes(*runtime, to, from, bytes, stream);
+  Runtime* runtime = concerned(to, from);
+  if (runtime == nullptr) return real();
+  if (capturing(*runtime, stream)) return record(*runtime, to, from, stream, real);
+  return copy_bytes(*runtime, to, from, bytes, stream);
 }
 
 // The first byte of one side of a copy with rows, or 0 where it is an array, whose memory is never ours.
@@ -93,8 +110,9 @@ CUresult copy_rows(Runtime& runtime, const Side& to, const Side& from, std::size
 template <class Real>
 CUresult copy_shape(const Side& to, const Side& from, std::size_t width, std::size_t rows, std::size_t slices,
                     CUstream stream, bool waits, Real&& real) {
-  Runtime* runtime = concerned(to.start, from.start, stream);
+  Runtime* runtime = concerned(to.start, from.start);
   if (runtime == nullptr) return real();
+  if (capturing(*runtime, stream)) return record(*runtime, to.start, from.start, stream, real);
   thread_local References references;
   references.begin(*runtime);
   references.add(to.start);
@@ -130,8 +148,9 @@ CUresult copy_shape_3d(const CUDA_MEMCPY3D* shape, CUstream stream, bool waits, 
 template <class Real>
 CUresult fill(CUdeviceptr to, std::uint32_t value, std::size_t element_bytes, std::size_t count, CUstream stream,
               Real&& real) {
-  Runtime* runtime = concerned(to, 0, stream);
+  Runtime* runtime = concerned(to, 0);
   if (runtime == nullptr) return real();
+  if (capturing(*runtime, stream)) return record(*runtime, to, 0, stream, real);
   auto filled = runtime->fill(pointer_to(to), value, element_bytes, count * element_bytes, stream);
   return filled ? CUDA_SUCCESS : report("a fill", filled.error());
 }
@@ -139,8 +158,9 @@ CUresult fill(CUdeviceptr to, std::uint32_t value, std::size_t element_bytes, st
 template <class Real>
 CUresult fill_rows(CUdeviceptr to, std::size_t pitch, std::uint32_t value, std::size_t element_bytes, std::size_t width,
                    std::size_t rows, CUstream stream, Real&& real) {
-  Runtime* runtime = concerned(to, 0, stream);
+  Runtime* runtime = concerned(to, 0);
   if (runtime == nullptr) return real();
+  if (capturing(*runtime, stream)) return record(*runtime, to, 0, stream, real);
   if (pitch == width * element_bytes || rows == 1) return fill(to, value, element_bytes, width * rows, stream, real);
   for (std::size_t row = 0; row < rows; ++row) {
     const CUresult filled = fill(to + row * pitch, value, element_bytes, width, stream, real);

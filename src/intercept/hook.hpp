@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "intercept/diagnosis.hpp"
 #include "runtime/runtime.hpp"
 
 namespace vmem::intercept {
@@ -45,7 +46,10 @@ struct Entry<Implementation, Hook, PerThread> {
     const Call<F> real{Hook, PerThread};
     if (inside()) return real(arguments...);
     const Inside mark;
-    return Implementation(real, arguments...);
+    const CUresult result = Implementation(real, arguments...);
+    if (is_sticky(result)) [[unlikely]]
+      diagnose(result);
+    return result;
   }
 };
 

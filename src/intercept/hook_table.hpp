@@ -60,4 +60,9 @@
   S(cuMemsetD2D8Async, fill_2d_8_async)                              \
   S(cuMemsetD2D16Async, fill_2d_16_async)                            \
   S(cuMemsetD2D32Async, fill_2d_32_async)                            \
-  P(cuStreamDestroy, stream_destroy)
+  P(cuStreamDestroy, stream_destroy)                                 \
+  S(cuStreamSynchronize, stream_synchronize)                         \
+  S(cuStreamQuery, stream_query)                                     \
+  P(cuCtxSynchronize, ctx_synchronize)                               \
+  P(cuEventSynchronize, event_synchronize)                           \
+  P(cuEventQuery, event_query)

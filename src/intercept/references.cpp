@@ -82,9 +82,19 @@ LayoutCache& layouts() {
   return *cache;
 }
 
+std::string ask_name(const gpu::Driver& driver, CUfunction function) {
+  const char* name = nullptr;
+  CUresult asked = driver->cuFuncGetName == nullptr ? CUDA_ERROR_NOT_SUPPORTED : driver->cuFuncGetName(&name, function);
+  // Launches take a CUkernel in a function's place.
+  if (asked != CUDA_SUCCESS && driver->cuKernelGetName != nullptr)
+    asked = driver->cuKernelGetName(&name, reinterpret_cast<CUkernel>(function));
+  return asked == CUDA_SUCCESS && name != nullptr ? name : "a kernel without a name";
+}
+
 // There is no call that tells how many parameters a kernel has.
 Layout ask_layout(const gpu::Driver& driver, CUfunction function) {
   Layout layout;
+  layout.facts->name = ask_name(driver, function);
   for (std::uint32_t i = 0;; ++i) {
     std::size_t offset = 0, bytes = 0;
     CUresult result = driver->cuFuncGetParamInfo(function, i, &offset, &bytes);

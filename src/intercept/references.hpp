@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "intercept/hook.hpp"
@@ -15,6 +16,7 @@ namespace vmem::intercept {
 
 // What launches of a function have shown: whether it writes pointers to allocations that it names into small ones.
 struct FunctionFacts {
+  std::string name;                        // as the driver has it
   std::atomic<std::uint32_t> launches{0};  // that named both
   std::atomic<bool> looked{false};         // at what one of them wrote
   std::atomic<bool> writes_pointers{false};
@@ -62,6 +64,7 @@ CUresult with_references(runtime::Runtime& runtime, const References& references
   const bool fills_tables = facts != nullptr && facts->may_write_pointers();
   if (auto ready = runtime.begin_launch(references.addresses(), stream, fills_tables, holds); !ready)
     return report(what, ready.error());
+  note_launch(facts, stream, references.addresses());
   const CUresult queued = queue();
   if (queued == CUDA_SUCCESS && facts != nullptr) look_at_tables(runtime, *facts, references.addresses(), stream);
   if (queued != CUDA_SUCCESS) {

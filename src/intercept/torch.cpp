@@ -6,9 +6,11 @@
 #include <array>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "intercept/hook.hpp"
 #include "intercept/torch_error.hpp"
+#include "intercept/torch_pools.hpp"
 
 namespace vmem::intercept {
 namespace {
@@ -60,7 +62,8 @@ TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream
     problem = fmt::format("vmem cannot allocate {} bytes on device {}: it could not be started", bytes, device);
     return {nullptr, problem.c_str(), false};
   }
-  auto pointer = runtime->allocate_undeclared(std::size_t(bytes), device, stream);
+  auto pooled = torch_pools().allocate(*runtime, std::size_t(bytes), device, stream);
+  auto pointer = pooled ? std::move(*pooled) : runtime->allocate_undeclared(std::size_t(bytes), device, stream);
   if (pointer) {
     count_allocation(device, std::uint64_t(bytes));
     return {*pointer, nullptr, false};
@@ -78,6 +81,11 @@ TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream
 
 using namespace vmem::intercept;
 
+namespace {
+// As PyTorch's setters have it: c10::MempoolId_t.
+using PoolId = std::pair<std::uint64_t, std::uint64_t>;
+}  // namespace
+
 extern "C" {
 
 void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
@@ -86,6 +94,7 @@ void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr) return;  // the process ends
   if (known_device(device)) count_free(device, std::uint64_t(bytes));
+  if (torch_pools().free(*runtime, ptr, stream)) return;
   if (auto freed = runtime->free_undeclared(ptr, stream); !freed) (void)report("a free", freed.error());
 }
 
@@ -94,6 +103,23 @@ void vmem_torch_record_stream(void* ptr, vmem_stream stream) {
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr || ptr == nullptr) return;
   if (auto done = runtime->record_stream(ptr, stream); !done) (void)report("record_stream", done.error());
+}
+
+VMEM_API void vmem_torch_begin_allocate_to_pool(int device, PoolId id, TorchPools::Filter filter) {
+  torch_pools().begin({device, id}, std::move(filter));
+}
+
+VMEM_API void vmem_torch_end_allocate_to_pool(int device, PoolId id) { torch_pools().end({device, id}); }
+
+VMEM_API void vmem_torch_release_pool(int device, PoolId id) {
+  const Inside mark;
+  vmem::runtime::Runtime* runtime = running();
+  if (runtime == nullptr) return;
+  if (auto done = torch_pools().release(*runtime, {device, id}); !done) (void)report("the end of a pool", done.error());
+}
+
+int vmem_torch_pool_holds(int device, uint64_t id_first, uint64_t id_second, void* const* ptrs, size_t count) {
+  return torch_pools().holds({device, {id_first, id_second}}, {ptrs, count}) ? 1 : 0;
 }
 
 void vmem_torch_empty_cache(void) {

@@ -130,7 +130,7 @@ Result<Mover::Promoted> Mover::promote_one(PageRef ref) {
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Promoted::busy;
   VMEM_ASSIGN(const Grab grab, grab_frame(device_of(*ref.region), ref.bytes(), search_for(ref, Search::first_choices)));
   if (!grab.frame) return Promoted::no_frame;
-  auto left = leave_slot(ref);
+  auto left = hide(ref);
   if (!left || *left != Evicted::done) {
     tiers::FramePool& hbm = device_of(*ref.region).hbm;
     hbm.give_back(*grab.frame, hbm.frame(*grab.frame).busy_until, nullptr);

@@ -227,9 +227,9 @@ bool Mover::complete(Stamp stamp) {
   return false;
 }
 
-Result<Mover::Evicted> Mover::leave_slot(PageRef ref) {
+Result<Mover::Evicted> Mover::hide(PageRef ref) {
   Page& page = ref.page();
-  if (page.mapped != Mapped::slot) return Evicted::done;
+  if (page.mapped == Mapped::nothing) return Evicted::done;
   if (page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end())) return Evicted::held;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;
   const PageState before(page.state.load(std::memory_order_relaxed));

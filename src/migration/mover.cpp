@@ -141,8 +141,10 @@ Mover::Next Mover::step() {
   advance_requests();
   if (!lost_) {
     finish_endings();
-    prefetch_ahead();
-    promote();
+    if (!config_.strict) {
+      prefetch_ahead();
+      promote();
+    }
   }
   return next_step();
 }

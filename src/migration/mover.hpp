@@ -16,6 +16,7 @@
 
 #include "base/status.hpp"
 #include "gpu/driver.hpp"
+#include "migration/journal.hpp"
 #include "migration/policy/policy.hpp"
 #include "migration/request.hpp"
 #include "migration/streams.hpp"
@@ -51,6 +52,7 @@ struct MoverConfig {
   // Pages acquired for reading only are mapped read-only, so that a stray write faults. A page then becomes writable only while
   // nothing uses it: changing the access of a mapping under a running kernel is fatal (error 700), whichever way it changes.
   bool protect = false;
+  bool strict = false;  // nothing becomes accessible but what is acquired
   std::function<std::uint64_t()> now_us;
 };
 
@@ -81,6 +83,8 @@ class Mover {
   void poke();
   // Any thread. What an undeclared region of `bytes` takes up, and a device's budget.
   std::uint64_t undeclared_bytes(int device, std::uint64_t bytes) const;
+  const Journal& journal() const { return journal_; }
+  std::uint64_t now_us() const { return config_.now_us(); }
 
   // The mover's thread, or a test's.
   // Work is left; somebody waits for the GPU; it is worth a look now and then; nothing to do until poked.
@@ -100,6 +104,7 @@ class Mover {
   friend struct StatisticsRequest;
   friend struct CapacityRequest;
   friend struct QuiesceRequest;
+  friend struct HideRequest;
   friend struct PeerAccessRequest;
   friend struct LossReport;
   friend struct EndAllRequest;
@@ -185,6 +190,9 @@ class Mover {
   bool running(std::uint64_t transfer) const { return transfer != 0 && in_flight_.contains(transfer); }
   bool load_has_room(const DeviceState& device, std::uint64_t page_bytes) const;
   CUdeviceptr address_of(PageRef ref) const { return config_.space->address_of(ref.begin()); }
+  void note(PageRef ref, Happened what) {
+    journal_.add({config_.now_us(), ref.begin(), ref.end() - ref.begin(), what});
+  }
 
   // evict.cpp: taking pages away
   enum class Evicted { done, held, busy };
@@ -203,7 +211,7 @@ class Mover {
   Result<std::optional<std::uint32_t>> take_frame(DeviceState& device, std::uint64_t page_bytes);
   static bool room_in_free_frames(const DeviceState& device, std::uint64_t page_bytes);
   Result<Evicted> evict(PageRef ref);
-  Result<Evicted> leave_slot(PageRef ref);  // ends service in place
+  Result<Evicted> hide(PageRef ref);  // unmaps it, wherever its bytes are
   Evicted withdraw_access(PageRef ref, std::uint32_t own_holds = 0);
   bool uses_complete(Region& region, Page& page);
   bool complete(Stamp stamp);
@@ -259,6 +267,7 @@ class Mover {
   std::vector<Region*> ending_;
   std::optional<Error> lost_;
   MoverCounters counters_;
+  Journal journal_;
   struct PageCounts {
     std::uint64_t declared = 0, undeclared = 0;
     std::uint64_t& of(const Region& region) { return region.undeclared ? undeclared : declared; }

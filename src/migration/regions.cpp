@@ -276,6 +276,7 @@ bool Mover::release_page(PageRef ref) {
   if (page.pinned) device.pinned_bytes -= ref.bytes();
   page.frame = page.slot = kNoFrame;
   page.pinned = false;
+  note(ref, Happened::freed);
   return true;
 }
 

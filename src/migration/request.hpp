@@ -179,6 +179,12 @@ struct QuiesceRequest final : Request {
   std::optional<Status> advance(Mover& mover) override;
 };
 
+// Unmaps all that nobody holds. Finished when no page is left that work under way still uses.
+struct HideRequest final : Request {
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+};
+
 // Lets a further device use a region's mappings.
 struct PeerAccessRequest final : Request {
   pagetable::Region* region = nullptr;

@@ -244,6 +244,18 @@ std::optional<Status> QuiesceRequest::advance(Mover& mover) {
   return std::nullopt;
 }
 
+std::optional<Status> HideRequest::advance(Mover& mover) {
+  bool busy = false;
+  for (Region* region : mover.live_) {
+    for (std::uint32_t i = 0; i < region->page_count; ++i) {
+      VMEM_ASSIGN(const Mover::Evicted hidden, mover.hide({region, i}));
+      busy = busy || hidden == Mover::Evicted::busy;
+    }
+  }
+  if (busy) return std::nullopt;
+  return Status{};
+}
+
 std::optional<Status> PeerAccessRequest::advance(Mover& mover) {
   const auto& home = mover.device_of(*region).config;
   if ((home.peers >> device & 1) == 0) {

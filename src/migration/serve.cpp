@@ -247,6 +247,7 @@ Result<std::uint64_t> Mover::submit(PageRef ref, Direction direction, std::uint3
   transfer.watch = watch && direction == Direction::load;
   transfer.if_changed = watch && direction == Direction::store;
   VMEM_TRY(config_.backing->submit({&transfer, 1}));
+  note(ref, direction == Direction::load ? Happened::loaded : Happened::stored);
   in_flight_[transfer.id] = {ref.region, ref.index, ref.bytes(), direction, transfer.if_changed, transfer.done};
   if (direction == Direction::load) {
     device.loads_bytes += ref.bytes();
@@ -274,6 +275,7 @@ Result<Mover::Served> Mover::map_in_place(PageRef ref, Access access, bool disca
 void Mover::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wait, bool prefetch) {
   Page& page = ref.page();
   page.mapped = mapped;
+  note(ref, mapped == Mapped::frame ? Happened::mapped_hbm : Happened::mapped_host);
   page.prefetched = prefetch;
   // What was never written has nothing to be compared with when it leaves: a stray write to it counts as one from the start.
   if (access == Access::write || (page.version == 0 && !config_.protect)) {
@@ -311,6 +313,7 @@ Status Mover::map_at(PageRef ref, CUmemGenericAllocationHandle handle, Access ac
 Status Mover::unmap_at(PageRef ref) {
   const auto& driver = *config_.driver;
   VMEM_TRY(driver.check(driver->cuMemUnmap(address_of(ref), ref.bytes()), "cuMemUnmap"));
+  note(ref, Happened::unmapped);
   ++counters_.unmaps;
   worked_ = true;
   return {};

@@ -249,6 +249,7 @@ Status Runtime::start_mover() {
   config.page_bytes = options_.page_bytes;
   config.acquire_wait_us = options_.acquire_wait_us;
   config.protect = options_.protect;
+  config.strict = options_.strict;
   config.now_us = now_us;
   {
     const std::lock_guard lock(mover_life_);

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -38,11 +39,15 @@ class LaunchHolds {
 
  private:
   friend class Runtime;
-  void clear() { held_.clear(); }
+  void clear() {
+    held_.clear();
+    alone_ = {};
+  }
   void add(const Held& held) { held_.push_back(held); }
   std::vector<Held> held_;
   pagetable::ThreadSlot* slot_ = nullptr;
   migration::StreamRecord* record_ = nullptr;
+  std::unique_lock<std::mutex> alone_;  // strict: no other launch is under way
 };
 
 class Runtime final : private SlabSource {
@@ -80,6 +85,8 @@ class Runtime final : private SlabSource {
   // No stream: all work that used the allocation is complete.
   Status free_undeclared(void* pointer, std::optional<vmem_stream> stream);
   Status record_stream(void* pointer, vmem_stream stream);
+  // The allocation's bytes are of no use to anybody until further notice (true), or matter again. Small ones are let be.
+  void set_idle(void* pointer, bool idle);
   // A launch on `stream` names these addresses, and with each the whole allocation it lies in; addresses in no live allocation
   // are passed over. What is named is in place before `begin` returns, and until `end`; both by the thread that launches.
   // `fills_tables`: it may write what it names into small allocations that it names, too (pointer_tables.hpp).
@@ -87,9 +94,13 @@ class Runtime final : private SlabSource {
                       LaunchHolds& holds);
   Status end_launch(LaunchHolds& holds);
   void abandon_launch(LaunchHolds& holds);  // it was not queued
+  // The same for work that is only recorded, into a graph: what it names is mapped, its bytes may be elsewhere. Then abandon_launch.
+  Status begin_recording(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds);
   // Pointers to `targets` are written into a small allocation, otherwise than by a launch. By the thread that will launch.
   void note_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets);
   std::optional<Allocation> allocation_at(std::uintptr_t address) const;
+  // For people: what is at an address of the address space, and what happened there lately.
+  std::string describe(std::uintptr_t address) const;
   CUcontext context_of(int ordinal) const;  // null: not in use
   // What can be allocated on a device, at most, and what of it is not allocated.
   struct Capacity {
@@ -175,7 +186,8 @@ class Runtime final : private SlabSource {
   enum class RegionKind { declared, shared, undeclared };
   Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, RegionKind kind);
   Reach hold_for_launch(std::uintptr_t address, bool feared, LaunchHolds& holds);
-  Status make_ready(LaunchHolds& holds, bool miss, const migration::StreamRecord& record, vmem_stream stream);
+  Status bring_in(const LaunchHolds& holds);
+  Status hide_others();
   Status release_freed(int device, std::uint64_t most);
   Status release_all_freed();
   bool set_dead(pagetable::Region& region, bool dead);
@@ -197,6 +209,7 @@ class Runtime final : private SlabSource {
   std::unique_ptr<migration::Mover> mover_;
   std::unique_ptr<Suballocator> small_;
   std::unique_ptr<BlockCache> freed_;
+  std::mutex strict_mutex_;  // held from the beginning of a launch to its completion
   std::mutex recorded_mutex_;
   // Streams beside their own that use allocations; of those that were closed, marks.
   struct OtherUses {

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/log.hpp"
+#include "base/sizes.hpp"
 #include "runtime/pointer_tables.hpp"
 #include "runtime/runtime.hpp"
 
@@ -172,6 +173,11 @@ Status Runtime::record_stream(void* pointer, vmem_stream stream) {
   return {};
 }
 
+void Runtime::set_idle(void* pointer, bool idle) {
+  const auto region = live_region(reinterpret_cast<std::uintptr_t>(pointer));
+  if (region && (*region)->undeclared) set_dead(**region, idle);
+}
+
 Status Runtime::release_freed(int device, std::uint64_t most) {
   if (freed_->bytes(device) <= most) return {};
   Status outcome;
@@ -262,6 +268,7 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   VMEM_TRY(check_device(*record));
   holds.slot_ = slot;
   holds.record_ = record;
+  if (options_.strict) holds.alone_ = std::unique_lock(strict_mutex_);
   named_spans.begin();
   pointer_tables.begin(options_.window);
   Reach worst = Reach::hit;
@@ -275,8 +282,13 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   }
   pointer_tables.finish(fills_tables,
                         [&](std::uintptr_t target) { worst = std::max(worst, hold_for_launch(target, true, holds)); });
-  if (worst != Reach::hit) [[unlikely]] {
-    if (auto ready = make_ready(holds, worst == Reach::miss, *record, stream); !ready) {
+  if (worst != Reach::hit || options_.strict) [[unlikely]] {
+    Status ready = options_.strict ? hide_others() : Status{};
+    if (ready && worst != Reach::attention) ready = bring_in(holds);
+    for (const auto& held : holds.all()) {
+      if (ready) ready = wait_until_ready({held.region, held.first, held.count}, stream);
+    }
+    if (!ready) {
       abandon_launch(holds);
       return ready;
     }
@@ -285,22 +297,34 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   return {};
 }
 
-Status Runtime::make_ready(LaunchHolds& holds, bool miss, const StreamRecord& record, vmem_stream stream) {
-  std::vector<Located> located;
-  for (const auto& held : holds.all()) located.push_back({held.region, held.first, held.count});
-  if (miss) {
-    std::vector<migration::AcquireRequest::Want> wants(located.size());
-    for (std::size_t i = 0; i < located.size(); ++i) {
-      VMEM_TRY(open_to(located[i], record));
-      wants[i].run = {located[i].region, located[i].first, located[i].count};
-      wants[i].access = Access::read;
-    }
-    migration::AcquireRequest request;
-    request.wants = wants;
-    VMEM_TRY(mover_->call(request));
+Status Runtime::begin_recording(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds) {
+  holds.clear();
+  VMEM_ASSIGN(holds.slot_, thread_slot());
+  VMEM_ASSIGN(holds.record_, streams_->find(stream));
+  named_spans.begin();
+  Reach worst = Reach::hit;
+  for (const std::uintptr_t address : addresses) worst = std::max(worst, hold_for_launch(address, false, holds));
+  if (worst != Reach::miss) return {};
+  auto mapped = bring_in(holds);
+  if (!mapped) abandon_launch(holds);
+  return mapped;
+}
+
+Status Runtime::bring_in(const LaunchHolds& holds) {
+  std::vector<migration::AcquireRequest::Want> wants;
+  for (const auto& held : holds.all()) {
+    VMEM_TRY(open_to({held.region, held.first, held.count}, *holds.record_));
+    wants.push_back({{held.region, held.first, held.count}, Access::read, 0, 0});
   }
-  for (const Located& each : located) VMEM_TRY(wait_until_ready(each, stream));
-  return {};
+  migration::AcquireRequest request;
+  request.wants = wants;
+  return mover_->call(request);
+}
+
+// What the launch does not hold gets out of its reach.
+Status Runtime::hide_others() {
+  migration::HideRequest request;
+  return mover_->call(request);
 }
 
 void Runtime::abandon_launch(LaunchHolds& holds) {
@@ -318,9 +342,12 @@ Status Runtime::end_launch(LaunchHolds& holds) {
     log_filled = slot.log.append({slot.span(held.hold), stamp, kind, held.life}) || log_filled;
     slot.withdraw(held.hold);
   }
+  Status outcome;
+  if (options_.strict) outcome = driver_->check((*driver_)->cuStreamSynchronize(record.handle), "cuStreamSynchronize");
   holds.clear();
   if (log_filled) mover_->poke();
-  return streams_->count_use(record, StreamTable::kUsesPerEpoch / kLaunchesPerEpoch);
+  auto counted = streams_->count_use(record, StreamTable::kUsesPerEpoch / kLaunchesPerEpoch);
+  return outcome ? counted : outcome;
 }
 
 bool Runtime::is_small(std::uintptr_t address) const {
@@ -382,6 +409,31 @@ std::optional<Runtime::Allocation> Runtime::allocation_at(std::uintptr_t address
     return Allocation{block->base, block->bytes, ordinal};
   }
   return Allocation{space_->address_of((*region)->first.index), (*region)->bytes, ordinal};
+}
+
+std::string Runtime::describe(std::uintptr_t address) const {
+  const std::uint32_t granule = space_->granule_at(address);
+  const Region* region = space_->region_at(granule);
+  std::string text;
+  if (region == nullptr || region->state.load() != RegionState::live) {
+    text = "no allocation of vmem lies there";
+  } else {
+    const auto block = region->shared ? small_->find(address) : std::nullopt;
+    const std::uintptr_t base = block ? block->base : space_->address_of(region->first.index);
+    const std::uint64_t bytes = block ? block->bytes : region->bytes;
+    const pagetable::PageState state(region->pages[region->page_at(granule)].state.load());
+    const char* place = state.access() == Access::none              ? "is not accessible now"
+                        : state.has(pagetable::PageState::kInPlace) ? "is accessible, in host memory"
+                                                                    : "is accessible, in HBM";
+    text =
+        fmt::format("in the allocation of {} bytes at {:#x}{}, offset {}; its page of {} {}", bytes, base,
+                    region->dead.load() ? " (freed)" : "", address - base, format_bytes(region->page_bytes()), place);
+  }
+  const std::uint64_t now_us = mover_->now_us();
+  for (const auto& entry : mover_->journal().about(granule, 8)) {
+    text += fmt::format("\n    {:.3f} ms ago: {}", double(now_us - entry.at_us) * 1e-3, words(entry.what));
+  }
+  return text;
 }
 
 }  // namespace vmem::runtime

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 
 #include "intercept/program.hpp"
@@ -75,6 +76,43 @@ CASE(pointer_tables) {
     const auto data = read(buffers.at[i], 2, buffers.stream);
     REQUIRE(data[0] == i + 20 + 2 && data[1] == i + 20);
   }
+}
+
+// A kernel reaches memory through a table that is too large to be looked through: what strict mode is there to find.
+CASE(reaches_what_it_does_not_name) {
+  const Machine machine;
+  const CUfunction fill = machine.function("fill"), follow = machine.function("follow");
+  Buffers buffers(2);
+  std::size_t count = 1, stride = kMiB;
+  launch(fill, buffers.stream, {&buffers.at[0], &buffers.at[1], &stride, &count});
+  launch(follow, buffers.stream, {&buffers.at[0], &count});
+  REQUIRE(read(buffers.at[1], 1, buffers.stream)[0] == 2);
+}
+
+// The program's own memory, unmapped too early.
+CASE(fails_for_good) {
+  const Machine machine;
+  Buffers buffers(1);
+  const CUfunction add = machine.function("add");
+  buffers.work(add);
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr own = 0;
+  CALL(cuMemCreate(&handle, 2 * kMiB, &properties, 0));
+  CALL(cuMemAddressReserve(&own, 2 * kMiB, 0, 0, 0));
+  CALL(cuMemMap(own, 2 * kMiB, 0, handle, 0));
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CALL(cuMemSetAccess(own, 2 * kMiB, &access, 1));
+  std::atomic<bool> unmapped{false};
+  const auto wait = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); };
+  CALL(cuLaunchHostFunc(buffers.stream, wait, &unmapped));
+  CALL(cuMemcpyDtoDAsync(own, own + kMiB, 1024, buffers.stream));
+  CALL(cuMemUnmap(own, 2 * kMiB));
+  unmapped = true;
+  unmapped.notify_all();
+  REQUIRE(cuStreamSynchronize(buffers.stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 // The same with a table that the CPU made.

@@ -1,6 +1,11 @@
 // Memory, as an unmodified program sees it. The runs have 64 MiB of HBM.
+#include <dlfcn.h>
+#include <sys/types.h>
+
 #include <algorithm>
 #include <cstring>
+#include <functional>
+#include <utility>
 
 #include "intercept/program.hpp"
 
@@ -159,6 +164,60 @@ CASE(streams_destroyed_with_work_pending) {
   for (const CUdeviceptr buffer : buffers) {
     const auto data = read(buffer, kWords, stream.handle);
     REQUIRE(std::ranges::all_of(data, [](unsigned word) { return word == 8; }));
+  }
+}
+
+// What PyTorch's allocator functions do with the pool of a CUDA graph.
+template <class F>
+F* torch_function(const char* name) {
+  void* found = dlsym(RTLD_DEFAULT, name);
+  REQUIRE(found != nullptr);
+  return reinterpret_cast<F*>(found);
+}
+
+CASE(blocks_of_a_graph_pool_serve_nobody_else) {
+  using Id = std::pair<std::uint64_t, std::uint64_t>;
+  const Machine machine;
+  auto* alloc = torch_function<void*(ssize_t, int, CUstream)>("vmem_torch_alloc");
+  auto* free = torch_function<void(void*, ssize_t, int, CUstream)>("vmem_torch_free");
+  auto* begin = torch_function<void(int, Id, std::function<bool(CUstream)>)>("vmem_torch_begin_allocate_to_pool");
+  auto* end = torch_function<void(int, Id)>("vmem_torch_end_allocate_to_pool");
+  auto* release = torch_function<void(int, Id)>("vmem_torch_release_pool");
+  auto* holds =
+      torch_function<int(int, std::uint64_t, std::uint64_t, void* const*, std::size_t)>("vmem_torch_pool_holds");
+  CUstream captured = nullptr, other = nullptr;
+  CALL(cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING));
+  CALL(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  for (const ssize_t bytes : {ssize_t{1000}, ssize_t{4} << 20}) {
+    const Id id{0, std::uint64_t(bytes)};
+    begin(0, id, [&](CUstream stream) { return stream == captured; });
+    void* inside = alloc(bytes, 0, captured);
+    void* outside = alloc(bytes, 0, other);
+    REQUIRE(holds(0, id.first, id.second, &inside, 1) == 1);
+    REQUIRE(holds(0, id.first, id.second, &outside, 1) == 0);
+    free(inside, bytes, 0, captured);
+    REQUIRE(holds(0, id.first, id.second, nullptr, 0) == 1);
+    REQUIRE(alloc(bytes, 0, captured) == inside);
+    end(0, id);
+    free(inside, bytes, 0, captured);
+    void* later = alloc(bytes, 0, captured);
+    REQUIRE(later != inside);
+    free(later, bytes, 0, captured);
+    // A second capture into the same pool.
+    begin(0, id, nullptr);
+    REQUIRE(alloc(bytes, 0, captured) == inside);
+    end(0, id);
+    release(0, id);
+    free(inside, bytes, 0, captured);
+    REQUIRE(holds(0, id.first, id.second, nullptr, 0) == 1);
+    release(0, id);
+    // Both serve again. (Small blocks come back in an order of their own.)
+    void* first = alloc(bytes, 0, captured);
+    void* second = alloc(bytes, 0, captured);
+    const bool both = (first == inside && second == later) || (first == later && second == inside);
+    REQUIRE(bytes == 1000 || both);
+    for (void* each : {first, second}) free(each, bytes, 0, captured);
+    free(outside, bytes, 0, other);
   }
 }
 

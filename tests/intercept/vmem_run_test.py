@@ -84,7 +84,7 @@ class Python(unittest.TestCase):
             assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
             assert driver.cuCtxSetCurrent(context) == 0
             a = torch.current
-            assert set(a._allocator.functions) == {"record_stream", "reset"}
+            assert set(a._allocator.functions) == {"record_stream", "reset", "begin_allocate_to_pool", "end_allocate_to_pool", "release_pool"}
             pointer = a.alloc(5 << 20, 0, None)
             assert 0x7d0000000000 <= pointer < 0x7e0000000000, hex(pointer)
             stats = torch._C._cuda_memoryStats(0)

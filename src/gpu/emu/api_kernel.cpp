@@ -59,6 +59,15 @@ CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, i
   return attribute >= 0 && attribute < CU_FUNC_ATTRIBUTE_MAX && value >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+CUresult cuFuncGetName(const char** name, CUfunction handle) {
+  VMEM_EMU_TRY(enter());
+  const auto function = machine().functions.find(handle);
+  if (!function) return CUDA_ERROR_INVALID_HANDLE;
+  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *name = function->kernel->name.c_str();
+  return CUDA_SUCCESS;
+}
+
 CUresult cuFuncGetParamInfo(CUfunction handle, std::size_t index, std::size_t* offset, std::size_t* bytes) {
   VMEM_EMU_TRY(enter());
   const auto function = machine().functions.find(handle);

@@ -14,6 +14,15 @@ class _Allocator:
     def set_reset_fn(self, address):
         self.functions["reset"] = address
 
+    def set_begin_allocate_to_pool(self, address):
+        self.functions["begin_allocate_to_pool"] = address
+
+    def set_end_allocate_to_pool_fn(self, address):
+        self.functions["end_allocate_to_pool"] = address
+
+    def set_release_pool(self, address):
+        self.functions["release_pool"] = address
+
 
 class CUDAPluggableAllocator:
     def __init__(self, path, alloc, free):

@@ -1,0 +1,61 @@
+// What happened to pages lately, for the day when a launch reaches one that is not there. One writer, the mover; any reader.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+namespace vmem::migration {
+
+enum class Happened : std::uint8_t { mapped_hbm, mapped_host, unmapped, loaded, stored, freed };
+
+constexpr std::string_view words(Happened what) {
+  switch (what) {
+    case Happened::mapped_hbm:
+      return "mapped to HBM";
+    case Happened::mapped_host:
+      return "mapped to host memory";
+    case Happened::unmapped:
+      return "unmapped";
+    case Happened::loaded:
+      return "fetched from host memory";
+    case Happened::stored:
+      return "copied to host memory";
+    case Happened::freed:
+      return "freed";
+  }
+  return "?";
+}
+
+class Journal {
+ public:
+  struct Entry {
+    std::uint64_t at_us = 0;
+    std::uint32_t granule = 0, granules = 0;
+    Happened what = Happened::unmapped;
+  };
+
+  void add(const Entry& entry) {
+    const std::lock_guard lock(mutex_);
+    entries_[next_++ % entries_.size()] = entry;
+  }
+  // Of the page that holds the granule, eldest first, at most `most`.
+  std::vector<Entry> about(std::uint32_t granule, std::size_t most) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<Entry> found;
+    for (std::uint64_t i = next_; i > 0 && next_ - i < entries_.size() && found.size() < most; --i) {
+      const Entry& entry = entries_[(i - 1) % entries_.size()];
+      if (granule - entry.granule < entry.granules) found.insert(found.begin(), entry);
+    }
+    return found;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::array<Entry, 4096> entries_{};
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace vmem::migration
