@@ -46,14 +46,23 @@ CUresult copy_bytes(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::siz
   return copied ? CUDA_SUCCESS : report("a copy", copied.error());
 }
 
+constexpr std::size_t kLargestTable = 64 << 10;
+
 // Pointer tables made by the CPU: copies from the host small enough to be looked through.
 void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size_t bytes) {
-  constexpr std::size_t kLargestTable = 64 << 10;
   if (from == nullptr || bytes > kLargestTable || !ours(&runtime, to)) return;
   thread_local References references;
   references.begin(runtime);
   references.add_words(from, bytes);
   if (!references.addresses().empty()) runtime.note_pointer_table(to, references.addresses());
+}
+
+// The same where the direction is not said: memory that the driver does not know of, or knows as the host's.
+void note_pointers_if_host(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  if (bytes > kLargestTable || !ours(&runtime, to) || ours(&runtime, from)) return;
+  CUmemorytype type = CU_MEMORYTYPE_HOST;
+  const CUresult known = runtime.driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from);
+  if (known != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST) note_pointers(runtime, to, pointer_to(from), bytes);
 }
 
 template <class Real>
@@ -172,10 +181,12 @@ CUresult fill_rows(CUdeviceptr to, std::size_t pitch, std::uint32_t value, std::
 }  // namespace
 
 CUresult copy(Call<decltype(::cuMemcpy)> call, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  if (Runtime* runtime = running()) note_pointers_if_host(*runtime, to, from, bytes);
   return copy_now(call.per_thread, to, from, bytes, [&] { return call(to, from, bytes); });
 }
 CUresult copy_async(Call<decltype(::cuMemcpyAsync)> call, CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
                     CUstream stream) {
+  if (Runtime* runtime = running()) note_pointers_if_host(*runtime, to, from, bytes);
   return copy_later(to, from, bytes, call.stream(stream), [&] { return call(to, from, bytes, stream); });
 }
 CUresult copy_from_host(Call<decltype(::cuMemcpyHtoD)> call, CUdeviceptr to, const void* from, std::size_t bytes) {

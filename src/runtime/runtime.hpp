@@ -185,7 +185,9 @@ class Runtime final : private SlabSource {
   Status refuse_held_block(std::uintptr_t base);
   enum class RegionKind { declared, shared, undeclared };
   Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, RegionKind kind);
-  Reach hold_for_launch(std::uintptr_t address, bool feared, LaunchHolds& holds);
+  Reach hold_for_launch(std::uintptr_t address, const std::optional<SmallBlock>& small, bool feared,
+                        LaunchHolds& holds);
+  Reach hold_region_or_page(std::uintptr_t address, bool feared, LaunchHolds& holds);
   Status bring_in(const LaunchHolds& holds);
   Status hide_others();
   Status release_freed(int device, std::uint64_t most);

@@ -228,7 +228,17 @@ bool Runtime::set_dead(Region& region, bool dead) {
 }
 
 // Publishes the allocation (of a small one, its page) and looks whether it is in place.
-Runtime::Reach Runtime::hold_for_launch(std::uintptr_t address, bool feared, LaunchHolds& holds) {
+// A small block may lie across two pages.
+Runtime::Reach Runtime::hold_for_launch(std::uintptr_t address, const std::optional<SmallBlock>& small, bool feared,
+                                        LaunchHolds& holds) {
+  if (!small) return hold_region_or_page(address, feared, holds);
+  const std::uintptr_t last = small->base + small->bytes - 1;
+  const Reach first = hold_region_or_page(small->base, feared, holds);
+  if (space_->granule_at(small->base) == space_->granule_at(last)) return first;
+  return std::max(first, hold_region_or_page(last, feared, holds));
+}
+
+Runtime::Reach Runtime::hold_region_or_page(std::uintptr_t address, bool feared, LaunchHolds& holds) {
   if (!space_->contains(address)) return Reach::hit;
   const std::uint32_t granule = space_->granule_at(address);
   Region* region = space_->region_at(granule);
@@ -273,15 +283,17 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   pointer_tables.begin(options_.window);
   Reach worst = Reach::hit;
   for (const std::uintptr_t address : addresses) {
-    worst = std::max(worst, hold_for_launch(address, false, holds));
-    if (const auto block = small_->find(address)) {
-      pointer_tables.name_table(block->base);
+    const auto small = small_->find(address);
+    worst = std::max(worst, hold_for_launch(address, small, false, holds));
+    if (small) {
+      pointer_tables.name_table(small->base);
     } else {
       pointer_tables.name_target(address);
     }
   }
-  pointer_tables.finish(fills_tables,
-                        [&](std::uintptr_t target) { worst = std::max(worst, hold_for_launch(target, true, holds)); });
+  pointer_tables.finish(fills_tables, [&](std::uintptr_t target) {
+    worst = std::max(worst, hold_for_launch(target, small_->find(target), true, holds));
+  });
   if (worst != Reach::hit || options_.strict) [[unlikely]] {
     Status ready = options_.strict ? hide_others() : Status{};
     if (ready && worst != Reach::attention) ready = bring_in(holds);
@@ -303,7 +315,8 @@ Status Runtime::begin_recording(std::span<const std::uintptr_t> addresses, vmem_
   VMEM_ASSIGN(holds.record_, streams_->find(stream));
   named_spans.begin();
   Reach worst = Reach::hit;
-  for (const std::uintptr_t address : addresses) worst = std::max(worst, hold_for_launch(address, false, holds));
+  for (const std::uintptr_t address : addresses)
+    worst = std::max(worst, hold_for_launch(address, small_->find(address), false, holds));
   if (worst != Reach::miss) return {};
   auto mapped = bring_in(holds);
   if (!mapped) abandon_launch(holds);

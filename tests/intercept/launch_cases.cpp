@@ -78,6 +78,24 @@ CASE(pointer_tables) {
   }
 }
 
+// Allocations that share pages with others do not begin with a page.
+CASE(small_blocks_across_pages) {
+  const Machine machine;
+  const CUfunction add = machine.function("add");
+  const Buffers buffers(0);
+  constexpr std::size_t kSmall = 768 << 10;
+  std::size_t words = kSmall / sizeof(unsigned), across = 0;
+  for (int i = 0; i < 12; ++i) {
+    CUdeviceptr block = 0;
+    CALL(cuMemAllocAsync(&block, kSmall, buffers.stream));
+    if (block / (2 * kMiB) == (block + kSmall - 1) / (2 * kMiB)) continue;
+    ++across;
+    launch(add, buffers.stream, {&block, &words});
+  }
+  CALL(cuStreamSynchronize(buffers.stream));
+  REQUIRE(across > 0);
+}
+
 // A kernel reaches memory through a table that is too large to be looked through: what strict mode is there to find.
 CASE(reaches_what_it_does_not_name) {
   const Machine machine;
@@ -121,10 +139,21 @@ CASE(pointer_tables_from_the_host) {
   const CUfunction follow = machine.function("follow"), add = machine.function("add");
   Buffers buffers(10);
   std::size_t count = 1;
+  // The emulated driver does not have them, so they cannot be linked.
+  auto* const copy_async = reinterpret_cast<decltype(&cuMemcpyAsync)>(dlsym(RTLD_DEFAULT, "cuMemcpyAsync"));
+  auto* const copy = reinterpret_cast<decltype(&cuMemcpy)>(dlsym(RTLD_DEFAULT, "cuMemcpy"));
   for (std::size_t round = 0; round < 20; ++round) {
     CUdeviceptr table = 0;
     CALL(cuMemAllocAsync(&table, 1024, buffers.stream));
-    CALL(cuMemcpyHtoDAsync(table, &buffers.at[round % buffers.at.size()], sizeof(CUdeviceptr), buffers.stream));
+    CUdeviceptr* const target = &buffers.at[round % buffers.at.size()];
+    if (round % 3 == 0) {
+      CALL(cuMemcpyHtoDAsync(table, target, sizeof(CUdeviceptr), buffers.stream));
+    } else if (round % 3 == 1) {
+      CALL(copy_async(table, reinterpret_cast<CUdeviceptr>(target), sizeof(CUdeviceptr), buffers.stream));
+    } else {
+      CALL(cuStreamSynchronize(buffers.stream));
+      CALL(copy(table, reinterpret_cast<CUdeviceptr>(target), sizeof(CUdeviceptr)));
+    }
     buffers.work(add);
     launch(follow, buffers.stream, {&table, &count});
     CALL(cuMemFreeAsync(table, buffers.stream));
