@@ -1,4 +1,5 @@
-"""Found by every Python that `vmem run` starts: gives PyTorch vmem's allocator as soon as it is imported.
+"""Found by every Python that `vmem run` starts: gives PyTorch vmem's allocator as soon as it is imported, and has CuPy and JAX allocate
+each array by itself, so that vmem sees what is used together.
 
 A sitecustomize that this one hides is run as well.
 """
@@ -64,6 +65,12 @@ def _adjust_inductor(config):
         vmem.adjust_inductor(config)
 
 
+def _without_pool(cupy):
+    cupy.cuda.set_allocator(None)
+
+
+os.environ.setdefault("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")
+sys.meta_path.insert(0, _AfterImport("cupy", _without_pool))
 sys.meta_path.insert(0, _AfterImport("torch", _give_allocator))
 sys.meta_path.insert(0, _AfterImport("torch._inductor.config", _adjust_inductor))
 _run_hidden()
