@@ -42,7 +42,7 @@ void Mover::follow_plan(int index) {
     const PageId next = device.planned.front();
     const PageRef ref{config_.space->find(next.region), next.index};
     if (ref.live()) {
-      if (!starts_anew(ref) && !load_has_room(device, ref.bytes())) return;
+      if (!load_has_room(device, ref.bytes())) return;
       const Started started = start_prefetch(ref);
       if (started == Started::failed) {
         device.planned.pop_front();
@@ -59,24 +59,17 @@ void Mover::follow_plan(int index) {
   }
 }
 
-// Nothing of the page's bytes will be wanted: its region is or was dead.
-bool Mover::starts_anew(PageRef ref) { return ref.region->undeclared && (ref.page().version == 0 || outlived(ref)); }
-
 // Yes: fetched, or nothing to fetch.
 Mover::Started Mover::start_prefetch(PageRef ref) {
   Page& page = ref.page();
-  const bool empty = page.version == 0 && !ref.region->undeclared;
-  const bool nothing_to_do = page.mapped == Mapped::frame || page.cpu_users != 0 || page.in_place || empty ||
+  const bool nothing_to_do = page.mapped == Mapped::frame || page.cpu_users != 0 || page.in_place ||
+                             page.version == 0 || outlived(ref) ||
                              PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
   if (nothing_to_do) return Started::yes;
   if (page.mapped == Mapped::slot) {
     // Nothing that comes after it waits for a page in use.
     queue_promotion(ref);
     return Started::yes;
-  }
-  if (starts_anew(ref)) {
-    forget_contents(ref);
-    --page.life;  // until it is used it holds nothing
   }
   const Access access = page.last_write ? Access::write : Access::read;
   Status started;

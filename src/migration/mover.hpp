@@ -225,7 +225,6 @@ class Mover {
   };
   GivenUp give_up_slots(std::uint64_t bytes, bool of_any_size);
   static bool outlived(PageRef ref);
-  static bool starts_anew(PageRef ref);
   void region_changed(Region& region);
   void forget_contents(PageRef ref);
   static bool still_retained(PageRef ref);

@@ -208,8 +208,7 @@ Status Mover::load_frame(PageRef ref, std::uint32_t frame, Access access, bool d
     --page.writes_believed;
     access = Access::write;
   }
-  const bool fetched = page.version != 0 && !discard;
-  if (fetched) {
+  if (page.version != 0 && !discard) {
     auto submitted = submit(ref, Direction::load, frame, wait, access == Access::read && !config_.protect);
     if (!submitted) {
       device.hbm.give_back(frame, wait, nullptr);
@@ -223,10 +222,10 @@ Status Mover::load_frame(PageRef ref, std::uint32_t frame, Access access, bool d
     return mapped;
   }
   page.frame = frame;
-  expose(ref, Mapped::frame, access, wait, prefetch && fetched);
+  expose(ref, Mapped::frame, access, wait, prefetch);
   retain(ref);
   config_.policy->page_arrived(ref.id(), prefetch);
-  if (prefetch && fetched) counters_.prefetched_bytes += ref.bytes();
+  if (prefetch) counters_.prefetched_bytes += ref.bytes();
   return {};
 }
 

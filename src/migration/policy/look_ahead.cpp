@@ -16,9 +16,6 @@ using Position = UseHistory::Position;
 
 // What is fetched ahead, and what work under way still uses, shall fit together: this share of the budget is fetched.
 constexpr std::uint64_t kFetchedShare = 1, kFetchedOf = 8;
-// Of that, so much is also made ready for what will be written anew: then a launch finds room without a wait. What is kept for it
-// others cannot have, so it is little.
-constexpr std::uint64_t kReadyOf = 128;
 // Pages asked for that have not come are asked for again after so many uses.
 constexpr Position kPatience = 16;
 
@@ -64,18 +61,17 @@ class LookAhead final : public Policy {
   // A round of victims, best first. What is of no use costs no copy. A page of another size costs a frame unmade and another one made,
   // so of the rest those of the size that is asked for come first, if they are far off. What is near is given up only when there is
   // nothing else, not even after a wait.
-  enum class Stage : std::uint8_t { dead_of_size, dead, far_of_size, far, ready, near, end };
+  enum class Stage : std::uint8_t { dead_of_size, dead, far_of_size, far, near, end };
   struct Round {
     Stage stage = Stage::end;
     std::uint64_t page_bytes = 0;
-    Position far = 0, ready = 0;
+    Position far = 0;
     std::optional<Candidate> at;
     std::uint32_t page = 0;  // of the region there
   };
   struct DeviceState {
     Candidates live, dead;
     Round round;
-    Position ready = 0;           // what is used before has been made ready, or is about to be
     std::uint64_t looked_at = 0;  // changes_ when prefetches were last looked for and none found
   };
 
@@ -209,7 +205,7 @@ std::uint64_t LookAhead::budget(int device) const {
 }
 
 LookAhead::Round LookAhead::begin_round(const DeviceState& device, std::uint64_t page_bytes) const {
-  Round round{Stage::dead_of_size, page_bytes, 0, device.ready, std::nullopt, 0};
+  Round round{Stage::dead_of_size, page_bytes, 0, std::nullopt, 0};
   const auto known = [](const Candidate& each) { return each.next != UseHistory::kNever; };
   const auto farthest = std::ranges::find_if(device.live, known);
   const Position now = history_.now();
@@ -220,19 +216,16 @@ LookAhead::Round LookAhead::begin_round(const DeviceState& device, std::uint64_t
 LookAhead::Suits LookAhead::suits(const Round& round, const Candidate& candidate, const Followed& region) {
   const bool of_size = region.shape.page_bytes == round.page_bytes;
   const bool far = candidate.next >= round.far;
-  const bool ready = candidate.next <= round.ready;
   const auto if_true = [](bool yes) { return yes ? Suits::yes : Suits::no; };
   switch (round.stage) {
     case Stage::dead_of_size:
-      return ready ? Suits::none_further : if_true(of_size);
+      return if_true(of_size);
     case Stage::dead:
-      return ready ? Suits::none_further : if_true(!of_size);
+      return if_true(!of_size);
     case Stage::far_of_size:
       return far ? if_true(of_size) : Suits::none_further;
     case Stage::far:
       return far ? if_true(!of_size) : Suits::none_further;
-    case Stage::ready:
-      return if_true(ready);
     case Stage::near:
       return if_true(!far);
     case Stage::end:
@@ -244,7 +237,7 @@ LookAhead::Suits LookAhead::suits(const Round& round, const Candidate& candidate
 // Goes on where the last call stopped: pages of the candidate being offered, then the candidates behind it.
 std::size_t LookAhead::offer_stage(DeviceState& device, std::span<PageId> out) {
   Round& round = device.round;
-  const Candidates& from = round.stage < Stage::far_of_size || round.stage == Stage::ready ? device.dead : device.live;
+  const Candidates& from = round.stage < Stage::far_of_size ? device.dead : device.live;
   std::size_t count = 0;
   auto at = round.at ? from.lower_bound(*round.at) : from.begin();
   std::uint32_t page = round.at && at != from.end() && !(*round.at < *at) ? round.page : 0;
@@ -286,7 +279,7 @@ std::size_t LookAhead::victims(const VictimQuery& query, std::span<PageId> out) 
   if (!query.again) device.round = begin_round(device, query.page_bytes);
   std::size_t count = 0;
   if (device.round.stage != Stage::end) {
-    count = offer(device, query.gladly ? Stage::ready : Stage::end, out);
+    count = offer(device, query.gladly ? Stage::near : Stage::end, out);
     again = false;  // the other policy begins where this one ends
   }
   if (count == out.size() || device.round.stage != Stage::end) return count;
@@ -301,18 +294,14 @@ std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> 
   if (history_.trusted() && device.looked_at != changes_) {
     ++walk_;
     const std::uint64_t most = budget(query.device) / kFetchedOf * kFetchedShare;
-    const std::uint64_t ready = budget(query.device) / kReadyOf;
     std::uint64_t met = 0, room = query.bytes_room;
-    device.ready = 0;
     for (Position place = history_.now() + 1; place < history_.end() && met <= most && count < out.size(); ++place) {
       Followed* region = find(history_.at(place));
       if (region == nullptr || region->shape.device != query.device || std::exchange(region->seen, walk_) == walk_)
         continue;
       met += region->shape.pages * region->shape.page_bytes;
-      if (met <= ready) device.ready = place;
-      if (met > most || region->resident_pages == region->shape.pages) continue;
-      const bool anew = region->dead || history_.next_death(region->shape.id) <= place;
-      if (anew && met > ready) continue;
+      if (region->dead || met > most || region->resident_pages == region->shape.pages) continue;
+      if (history_.next_death(region->shape.id) <= place) continue;  // by then it holds something new
       if (region->asked != UseHistory::kNever && history_.now() - region->asked < kPatience) continue;
       std::uint32_t& page = region->asked_page;
       for (; page < region->shape.pages && count < out.size(); ++page) {

@@ -68,7 +68,7 @@ class Policy {
   // The mover makes `out` as large as the refusals it reckons with. A new query starts from the best page; one that says
   // `again` goes on behind what was offered since, so the mover decides how deep to go, and no refused page is in its way.
   virtual std::size_t victims(const VictimQuery& query, std::span<PageId> out) = 0;
-  // Pages worth fetching now, or worth a frame now, soonest needed first, none of them in HBM; at most bytes_room in sum.
+  // Pages worth fetching now, soonest needed first, none of them in HBM; at most bytes_room in sum.
   virtual std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) = 0;
 
   // What it keeps for the live regions and their pages.
