@@ -24,6 +24,11 @@
   S(cuMemAllocAsync, mem_alloc_async)                                \
   S(cuMemAllocFromPoolAsync, mem_alloc_from_pool_async)              \
   S(cuMemFreeAsync, mem_free_async)                                  \
+  P(cuMemHostAlloc, mem_host_alloc)                                  \
+  P(cuMemAllocHost, mem_alloc_host)                                  \
+  P(cuMemFreeHost, mem_free_host)                                    \
+  P(cuMemHostRegister, mem_host_register)                            \
+  P(cuMemHostUnregister, mem_host_unregister)                        \
   P(cuMemGetInfo, mem_get_info)                                      \
   P(cuDeviceTotalMem, device_total_mem)                              \
   P(cuMemGetAddressRange, mem_get_address_range)                     \

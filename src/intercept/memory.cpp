@@ -7,6 +7,7 @@
 #include "base/log.hpp"
 #include "intercept/hook_table.hpp"
 #include "intercept/implementations.hpp"
+#include "intercept/pinned.hpp"
 
 namespace vmem::intercept {
 namespace {
@@ -191,6 +192,35 @@ CUresult mem_free_async(Call<decltype(::cuMemFreeAsync)> call, CUdeviceptr point
   Runtime* runtime = running();
   if (!ours(runtime, pointer)) return call(pointer, stream);
   return free_memory(*runtime, pointer, call.stream(stream));
+}
+
+CUresult mem_host_alloc(Call<decltype(::cuMemHostAlloc)> call, void** out, std::size_t bytes, unsigned flags) {
+  const CUresult result = call(out, bytes, flags);
+  if (result == CUDA_SUCCESS) pinned_memory().add(reinterpret_cast<std::uintptr_t>(*out), bytes);
+  return result;
+}
+
+CUresult mem_alloc_host(Call<decltype(::cuMemAllocHost)> call, void** out, std::size_t bytes) {
+  const CUresult result = call(out, bytes);
+  if (result == CUDA_SUCCESS) pinned_memory().add(reinterpret_cast<std::uintptr_t>(*out), bytes);
+  return result;
+}
+
+CUresult mem_free_host(Call<decltype(::cuMemFreeHost)> call, void* pointer) {
+  pinned_memory().remove(reinterpret_cast<std::uintptr_t>(pointer));
+  return call(pointer);
+}
+
+CUresult mem_host_register(Call<decltype(::cuMemHostRegister)> call, void* pointer, std::size_t bytes, unsigned flags) {
+  const CUresult result = call(pointer, bytes, flags);
+  const bool plain = (flags & CU_MEMHOSTREGISTER_IOMEMORY) == 0;  // other memory is not to be read by the way
+  if (result == CUDA_SUCCESS && plain) pinned_memory().add(reinterpret_cast<std::uintptr_t>(pointer), bytes);
+  return result;
+}
+
+CUresult mem_host_unregister(Call<decltype(::cuMemHostUnregister)> call, void* pointer) {
+  pinned_memory().remove(reinterpret_cast<std::uintptr_t>(pointer));
+  return call(pointer);
 }
 
 CUresult mem_get_info(Call<decltype(::cuMemGetInfo)>, std::size_t* free_bytes, std::size_t* total_bytes) {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/log.hpp"
+#include "intercept/pinned.hpp"
 
 namespace vmem::intercept {
 namespace {
@@ -108,6 +109,11 @@ Layout ask_layout(const gpu::Driver& driver, CUfunction function) {
 
 }  // namespace
 
+PinnedMemory& pinned_memory() {
+  static auto* memory = new PinnedMemory;
+  return *memory;
+}
+
 void forget_layouts() { layouts().forget(); }
 
 void References::add_words(const void* from, std::size_t bytes) {
@@ -115,7 +121,13 @@ void References::add_words(const void* from, std::size_t bytes) {
   for (std::size_t i = 0; i + kWord <= bytes; i += kWord) {
     std::uintptr_t word = 0;
     std::memcpy(&word, at + i, kWord);
-    add(word);
+    if (is_ours(word)) {
+      addresses_.push_back(word);
+    } else {
+      pinned_memory().each_word(
+          word, [&](std::uintptr_t entry) { return is_ours(entry); },
+          [&](std::uintptr_t entry) { addresses_.push_back(entry); });
+    }
   }
 }
 

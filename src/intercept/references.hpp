@@ -35,7 +35,7 @@ class References {
   }
   std::span<const std::uintptr_t> addresses() const { return addresses_; }
   void add(std::uintptr_t address) {
-    if (address - base_ < bytes_) addresses_.push_back(address);
+    if (is_ours(address)) addresses_.push_back(address);
   }
   void add_words(const void* from, std::size_t bytes);
   void finish_graph();  // sorted, each once, and no function's
@@ -45,6 +45,7 @@ class References {
   FunctionFacts* facts() const { return facts_; }
 
  private:
+  bool is_ours(std::uintptr_t address) const { return address - base_ < bytes_; }
   std::vector<std::uintptr_t> addresses_;
   std::uintptr_t base_ = 0;
   std::uint64_t bytes_ = 0;

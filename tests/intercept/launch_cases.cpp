@@ -161,6 +161,25 @@ CASE(pointer_tables_from_the_host) {
   for (std::size_t i = 0; i < buffers.at.size(); ++i) REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + 20 + 2);
 }
 
+// The same with a table that stays in pinned host memory, where the kernel reads it.
+CASE(pointer_tables_in_pinned_memory) {
+  const Machine machine;
+  const CUfunction follow = machine.function("follow"), add = machine.function("add");
+  Buffers buffers(10);
+  void* memory = nullptr;
+  CALL(cuMemHostAlloc(&memory, 4096, 0));
+  std::size_t count = 3;
+  for (std::size_t round = 0; round < 20; ++round) {
+    CALL(cuStreamSynchronize(buffers.stream));
+    auto* table = static_cast<CUdeviceptr*>(memory) + round;
+    for (std::size_t i = 0; i < count; ++i) table[i] = buffers.at[(round + i) % buffers.at.size()];
+    buffers.work(add);
+    launch(follow, buffers.stream, {&table, &count});
+  }
+  for (std::size_t i = 0; i < buffers.at.size(); ++i) REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + 20 + 6);
+  CALL(cuMemFreeHost(memory));
+}
+
 template <class F>
 bool allocates_ours(F* allocate) {
   CUdeviceptr pointer = 0;

@@ -1,0 +1,46 @@
+// Pinned host memory of the program, which kernels read in place: pointer tables that the CPU fills may lie there.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <shared_mutex>
+
+namespace vmem::intercept {
+
+class PinnedMemory {
+ public:
+  void add(std::uintptr_t base, std::size_t bytes) {
+    const std::unique_lock lock(mutex_);
+    ends_[base] = base + bytes;
+    if (base < low_.load(std::memory_order_relaxed)) low_.store(base, std::memory_order_relaxed);
+    if (base + bytes > high_.load(std::memory_order_relaxed)) high_.store(base + bytes, std::memory_order_relaxed);
+  }
+  void remove(std::uintptr_t base) {
+    const std::unique_lock lock(mutex_);
+    ends_.erase(base);
+  }
+  // If the address lies in pinned memory: use(word) for each word from there on, up to the first that is not `wanted`.
+  template <class Wanted, class Use>
+  void each_word(std::uintptr_t address, Wanted&& wanted, Use&& use) const {
+    if (address < low_.load(std::memory_order_relaxed) || address >= high_.load(std::memory_order_relaxed)) return;
+    if (address % sizeof(std::uintptr_t) != 0) return;
+    const std::shared_lock lock(mutex_);  // while it is read it is not freed
+    auto found = ends_.upper_bound(address);
+    if (found == ends_.begin() || (--found)->second <= address) return;
+    const auto* word = reinterpret_cast<const std::uintptr_t*>(address);
+    const auto* const end = word + (found->second - address) / sizeof *word;
+    for (; word < end && wanted(*word); ++word) use(*word);
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::map<std::uintptr_t, std::uintptr_t> ends_;  // by where it begins
+  // All of it lies between, so that a launch that passes no such pointer takes no lock.
+  std::atomic<std::uintptr_t> low_{UINTPTR_MAX}, high_{0};
+};
+
+PinnedMemory& pinned_memory();
+
+}  // namespace vmem::intercept
