@@ -187,6 +187,7 @@ class Runtime final : private SlabSource {
   Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, RegionKind kind);
   Reach hold_for_launch(std::uintptr_t address, const std::optional<SmallBlock>& small, bool feared,
                         LaunchHolds& holds);
+  std::optional<SmallBlock> small_block(std::uintptr_t address) const;
   Reach hold_region_or_page(std::uintptr_t address, bool feared, LaunchHolds& holds);
   Status bring_in(const LaunchHolds& holds);
   Status hide_others();

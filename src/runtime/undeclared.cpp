@@ -25,7 +25,7 @@ namespace {
 
 // Such programs run far ahead of the GPU: what they used is to be given up as soon as that use is over, not when all that was queued
 // after it is. An event costs as much as scanning the arguments of a launch.
-constexpr std::uint32_t kLaunchesPerEpoch = 8;
+constexpr std::uint32_t kLaunchesPerEpoch = 16;
 // Which spans the calling thread's current launch has named already. Forgets now and then: a span named twice does no harm.
 class NamedSpans {
  public:
@@ -283,7 +283,7 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   pointer_tables.begin(options_.window);
   Reach worst = Reach::hit;
   for (const std::uintptr_t address : addresses) {
-    const auto small = small_->find(address);
+    const auto small = small_block(address);
     worst = std::max(worst, hold_for_launch(address, small, false, holds));
     if (small) {
       pointer_tables.name_table(small->base);
@@ -292,7 +292,7 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
     }
   }
   pointer_tables.finish(fills_tables, [&](std::uintptr_t target) {
-    worst = std::max(worst, hold_for_launch(target, small_->find(target), true, holds));
+    worst = std::max(worst, hold_for_launch(target, small_block(target), true, holds));
   });
   if (worst != Reach::hit || options_.strict) [[unlikely]] {
     Status ready = options_.strict ? hide_others() : Status{};
@@ -316,7 +316,7 @@ Status Runtime::begin_recording(std::span<const std::uintptr_t> addresses, vmem_
   named_spans.begin();
   Reach worst = Reach::hit;
   for (const std::uintptr_t address : addresses)
-    worst = std::max(worst, hold_for_launch(address, small_->find(address), false, holds));
+    worst = std::max(worst, hold_for_launch(address, small_block(address), false, holds));
   if (worst != Reach::miss) return {};
   auto mapped = bring_in(holds);
   if (!mapped) abandon_launch(holds);
@@ -361,6 +361,10 @@ Status Runtime::end_launch(LaunchHolds& holds) {
   if (log_filled) mover_->poke();
   auto counted = streams_->count_use(record, StreamTable::kUsesPerEpoch / kLaunchesPerEpoch);
   return outcome ? counted : outcome;
+}
+
+std::optional<SmallBlock> Runtime::small_block(std::uintptr_t address) const {
+  return is_small(address) ? small_->find(address) : std::nullopt;
 }
 
 bool Runtime::is_small(std::uintptr_t address) const {
