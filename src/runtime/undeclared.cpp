@@ -364,7 +364,7 @@ Status Runtime::end_launch(LaunchHolds& holds) {
 }
 
 std::optional<SmallBlock> Runtime::small_block(std::uintptr_t address) const {
-  return is_small(address) ? small_->find(address) : std::nullopt;
+  return space_->contains(address) && is_small(address) ? small_->find(address) : std::nullopt;
 }
 
 bool Runtime::is_small(std::uintptr_t address) const {
