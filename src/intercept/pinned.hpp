@@ -28,7 +28,9 @@ class PinnedMemory {
     if (address % sizeof(std::uintptr_t) != 0) return;
     const std::shared_lock lock(mutex_);  // while it is read it is not freed
     auto found = ends_.upper_bound(address);
-    if (found == ends_.begin() || (--found)->second <= address) return;
+    if (found == ends_.begin()) return;
+    --found;
+    if (found->second <= address) return;
     const auto* word = reinterpret_cast<const std::uintptr_t*>(address);
     const auto* const end = word + (found->second - address) / sizeof *word;
     for (; word < end && wanted(*word); ++word) use(*word);

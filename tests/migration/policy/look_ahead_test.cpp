@@ -76,6 +76,42 @@ TEST_F(LookAhead, OffersEveryPageOnceBeforeAnyOtherPolicy) {
   EXPECT_EQ(offered.size(), 20u);
 }
 
+TEST_F(LookAhead, GivesUpGladlyOnlyWhatIsFarOff) {
+  learn();
+  bring(11, 30);
+  std::array<PageId, 16> pages{};
+  VictimQuery query{.page_bytes = kPage, .bytes_wanted = kPage, .gladly = true};
+  ASSERT_EQ(policy->victims(query, pages), 10u);
+  for (std::uint32_t i = 0; i < 10; ++i) EXPECT_EQ(pages[i].region.value, 20 - i);
+  query.again = true;
+  EXPECT_EQ(policy->victims(query, pages), 0u);
+  query.gladly = false;
+  ASSERT_EQ(policy->victims(query, pages), 10u) << "and what is near, if it must";
+  EXPECT_EQ(pages[0].region.value, 30u);
+}
+
+TEST_F(LookAhead, OfWhatIsFarOffTheSizeThatIsAskedForComesFirst) {
+  constexpr std::uint32_t kLarge = 100;
+  policy->region_begins({.id = {kLarge}, .pages = 1, .page_bytes = 4 * kPage, .undeclared = true});
+  const auto use_to_20 = [&] {
+    use_range(1, 14);
+    use(kLarge);
+    use_range(15, 20);
+  };
+  use_to_20();
+  use_range(21, kRegions);
+  use_to_20();
+  bring(11, 30);
+  bring(kLarge, kLarge);
+  std::array<PageId, 1> page{};
+  ASSERT_EQ(policy->victims({.page_bytes = 4 * kPage, .bytes_wanted = 4 * kPage}, page), 1u);
+  EXPECT_EQ(page[0].region.value, kLarge);
+  EXPECT_EQ(victim(), 20u);
+  std::uint32_t last = 0;
+  for (int i = 0; i < 10; ++i) last = victim(true);
+  EXPECT_EQ(last, kLarge) << "behind those of the other size, before what is near";
+}
+
 TEST_F(LookAhead, FetchesWhatComesNext) {
   learn();
   const auto wanted = fetches();
