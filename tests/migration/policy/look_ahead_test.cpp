@@ -86,8 +86,8 @@ TEST_F(LookAhead, GivesUpGladlyOnlyWhatIsFarOff) {
   query.again = true;
   EXPECT_EQ(policy->victims(query, pages), 0u);
   query.gladly = false;
-  ASSERT_EQ(policy->victims(query, pages), 10u) << "and what is near, if it must";
-  EXPECT_EQ(pages[0].region.value, 30u);
+  ASSERT_GE(policy->victims(query, pages), 10u) << "and what is near, if it must";
+  for (std::uint32_t i = 0; i < 10; ++i) EXPECT_EQ(pages[i].region.value, 30 - i);
 }
 
 TEST_F(LookAhead, OfWhatIsFarOffTheSizeThatIsAskedForComesFirst) {
