@@ -101,6 +101,8 @@ class Bench:
                     if each in results:
                         results[each]["process_s"] = time.monotonic() - began
                 left = [each for each in left if each not in results]
+                if not left and (ran is None or ran.returncode != 0):
+                    results[each]["error"] = f"all steps were done, then: {said}"
                 if ran is not None and ran.stderr and os.environ.get("VMEM_LOG"):
                     print(ran.stderr, file=sys.stderr)
                 if left:
@@ -130,12 +132,12 @@ class Bench:
 
     def record(self, scenario, result, limit_name, limit, goal=None, same_as=None, **options):
         """One row: `result`'s step time against another's. The ratio is of speeds: 1 is as fast as the limit."""
-        wrong = None
-        if "error" in result:
-            wrong = result["error"]
-        elif same_as is not None and "error" not in same_as and result["digests"] != same_as["digests"]:
-            step = next(i for i, (a, b) in enumerate(zip(result["digests"], same_as["digests"])) if a != b)
-            wrong = f"step {step} differs: {result['digests'][step]} instead of {same_as['digests'][step]}"
+        wrong = result.get("error") or limit.get("error") or (same_as or {}).get("error")
+        compared = wrong is None and same_as is not None
+        if compared and result["digests"] != same_as["digests"]:
+            pairs = list(zip(result["digests"], same_as["digests"]))
+            step = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
+            wrong = f"step {step} differs: {result['digests'][step:step + 1]} instead of {same_as['digests'][step:step + 1]}"
         took, allowed = step_s(result), step_s(limit)
         row = {
             "scenario": scenario,
@@ -147,8 +149,8 @@ class Bench:
             "limit": allowed,
             "achieved": took,
             "ratio": allowed / took if took and allowed else None,
-            "verified": wrong is None,
-            "mismatch": wrong or "",
+            "verified": compared and wrong is None,
+            "mismatch": wrong or ("" if compared else "two native runs differ, so there is nothing to compare with"),
             "details": {k: v for k, v in result.items() if k not in ("case", "digests", "error")},
             "commit": self.commit,
             "machine": {"cpu": cpu(), "cores": os.cpu_count(), "system": platform.platform(), **self.about},
@@ -214,7 +216,7 @@ def show(row):
     seconds = lambda s: "-" if s is None else f"{s * 1e3:.1f} ms"  # noqa: E731
     ratio = "-" if row["ratio"] is None else f"{row['ratio']:.3f}"
     goal = f" (>= {row['goal']['value']}: {'met' if row['goal']['met'] else 'MISSED'})" if "goal" in row else ""
-    same = "equal" if row["verified"] else "WRONG: " + row["mismatch"].strip().splitlines()[-1][:200]
+    same = "equal" if row["verified"] else row["mismatch"].strip().splitlines()[-1][:200]
     print(f"{row['scenario']:44} {seconds(row['achieved']):>12} {row['limit_name']:>18} {seconds(row['limit']):>12} {ratio:>8}{goal}  {same}", flush=True)
 
 
@@ -230,6 +232,8 @@ def fits(bench):
             bench.record(f"fits: {name}", bad, "native", native[0], 0.99, hbm_bytes=hbm)
             continue
         merge = lambda runs: {**runs[0], "steps_s": [statistics.median(step_s(r) for r in runs)]}  # noqa: E731
+        odd = next((r for r in ours if r["digests"] != native[0]["digests"]), ours[0])
+        ours = [odd, *[r for r in ours if r is not odd]]
         bench.record(f"fits: {name}", merge(ours), "native", merge(native), 0.99, native[0], hbm_bytes=hbm)
 
 
@@ -247,7 +251,7 @@ def llama(bench):
 def gpt2(bench):
     steps = 8 if bench.quick else 20
     native = bench.native(["gpt2"], steps)["gpt2"]
-    again = bench.run(["gpt2"], steps)["gpt2"] if not bench.quick else native
+    again = bench.run(["gpt2"], steps)["gpt2"]
     repeats = native.get("digests") == again.get("digests")
     saved = bench.run(["gpt2_save_on_cpu"], 4)["gpt2_save_on_cpu"]
     sharded = bench.run(["gpt2_fsdp_offload"], 4)["gpt2_fsdp_offload"]

@@ -59,10 +59,10 @@ def _run_hidden():
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-def _adjust_inductor(config):
+def _adjust_inductor(compile_fx):
     vmem = sys.modules.get("vmem.torch")
     if vmem is not None and vmem.running():
-        vmem.adjust_inductor(config)
+        vmem.adjust_inductor(compile_fx)
 
 
 def _without_pool(cupy):
@@ -72,5 +72,5 @@ def _without_pool(cupy):
 os.environ.setdefault("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")
 sys.meta_path.insert(0, _AfterImport("cupy", _without_pool))
 sys.meta_path.insert(0, _AfterImport("torch", _give_allocator))
-sys.meta_path.insert(0, _AfterImport("torch._inductor.config", _adjust_inductor))
+sys.meta_path.insert(0, _AfterImport("torch._inductor.compile_fx", _adjust_inductor))
 _run_hidden()

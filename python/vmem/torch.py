@@ -129,10 +129,15 @@ def install(torch):
     _answer_for_pools(torch, library)
 
 
-def adjust_inductor(config):
-    """torch._inductor.config, just imported: graphs of mode="reduce-overhead" are captured one by one. As a tree they would share a pool
-    whose state is saved and put back, which only PyTorch's own allocator can do."""
-    config.triton.cudagraph_trees = False
+def adjust_inductor(compile_fx):
+    """torch._inductor.compile_fx, just imported: mode="reduce-overhead" compiles and does not capture. Its tree of CUDA graphs shares a
+    pool whose state is saved and put back, which only PyTorch's own allocator can do; without the tree, results that a program keeps would be
+    overwritten by the next call."""
+
+    def cudagraphify(model, *arguments, **options):
+        return model
+
+    compile_fx.cudagraphify = cudagraphify
 
 
 def _answer_for_pools(torch, library):

@@ -86,7 +86,8 @@ std::optional<std::uint64_t> address_in_kernel_log() {
     if (length <= 0) break;
     const std::string text(record.data(), std::size_t(length));
     const std::size_t at = text.find("faulted @ 0x");
-    if (text.find("Xid") == std::string::npos || at == std::string::npos || !is_recent(text)) continue;
+    const bool ours = text.find(fmt::format("pid={},", getpid())) != std::string::npos;
+    if (text.find("Xid") == std::string::npos || at == std::string::npos || !ours || !is_recent(text)) continue;
     std::string digits;
     for (std::size_t i = at + 12;
          i < text.size() && (std::isxdigit(static_cast<unsigned char>(text[i])) || text[i] == '_'); ++i) {

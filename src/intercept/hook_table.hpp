@@ -27,8 +27,6 @@
   P(cuMemHostAlloc, mem_host_alloc)                                  \
   P(cuMemAllocHost, mem_alloc_host)                                  \
   P(cuMemFreeHost, mem_free_host)                                    \
-  P(cuMemHostRegister, mem_host_register)                            \
-  P(cuMemHostUnregister, mem_host_unregister)                        \
   P(cuMemGetInfo, mem_get_info)                                      \
   P(cuDeviceTotalMem, device_total_mem)                              \
   P(cuMemGetAddressRange, mem_get_address_range)                     \
@@ -68,6 +66,5 @@
   P(cuStreamDestroy, stream_destroy)                                 \
   S(cuStreamSynchronize, stream_synchronize)                         \
   S(cuStreamQuery, stream_query)                                     \
-  P(cuCtxSynchronize, ctx_synchronize)                               \
   P(cuEventSynchronize, event_synchronize)                           \
   P(cuEventQuery, event_query)

@@ -58,7 +58,6 @@ CUresult library_unload(Call<decltype(::cuLibraryUnload)> call, CUlibrary librar
 // Where programs hear of a kernel's error first: see diagnosis.hpp.
 CUresult stream_synchronize(Call<decltype(::cuStreamSynchronize)> call, CUstream stream) { return call(stream); }
 CUresult stream_query(Call<decltype(::cuStreamQuery)> call, CUstream stream) { return call(stream); }
-CUresult ctx_synchronize(Call<decltype(::cuCtxSynchronize)> call) { return call(); }
 CUresult event_synchronize(Call<decltype(::cuEventSynchronize)> call, CUevent event) { return call(event); }
 CUresult event_query(Call<decltype(::cuEventQuery)> call, CUevent event) { return call(event); }
 

@@ -196,7 +196,8 @@ CUresult mem_free_async(Call<decltype(::cuMemFreeAsync)> call, CUdeviceptr point
 
 CUresult mem_host_alloc(Call<decltype(::cuMemHostAlloc)> call, void** out, std::size_t bytes, unsigned flags) {
   const CUresult result = call(out, bytes, flags);
-  if (result == CUDA_SUCCESS) pinned_memory().add(reinterpret_cast<std::uintptr_t>(*out), bytes);
+  const bool readable = (flags & CU_MEMHOSTALLOC_WRITECOMBINED) == 0;
+  if (result == CUDA_SUCCESS && readable) pinned_memory().add(reinterpret_cast<std::uintptr_t>(*out), bytes);
   return result;
 }
 
@@ -207,18 +208,6 @@ CUresult mem_alloc_host(Call<decltype(::cuMemAllocHost)> call, void** out, std::
 }
 
 CUresult mem_free_host(Call<decltype(::cuMemFreeHost)> call, void* pointer) {
-  pinned_memory().remove(reinterpret_cast<std::uintptr_t>(pointer));
-  return call(pointer);
-}
-
-CUresult mem_host_register(Call<decltype(::cuMemHostRegister)> call, void* pointer, std::size_t bytes, unsigned flags) {
-  const CUresult result = call(pointer, bytes, flags);
-  const bool plain = (flags & CU_MEMHOSTREGISTER_IOMEMORY) == 0;  // other memory is not to be read by the way
-  if (result == CUDA_SUCCESS && plain) pinned_memory().add(reinterpret_cast<std::uintptr_t>(pointer), bytes);
-  return result;
-}
-
-CUresult mem_host_unregister(Call<decltype(::cuMemHostUnregister)> call, void* pointer) {
   pinned_memory().remove(reinterpret_cast<std::uintptr_t>(pointer));
   return call(pointer);
 }

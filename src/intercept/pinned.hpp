@@ -1,4 +1,5 @@
-// Pinned host memory of the program, which kernels read in place: pointer tables that the CPU fills may lie there.
+// Pinned host memory that the program has from the driver, and that kernels read in place: pointer tables that the CPU fills may lie
+// there. (Not what it registers: that may be unmapped without a word.)
 #pragma once
 
 #include <atomic>

@@ -94,7 +94,7 @@ void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr) return;  // the process ends
   if (known_device(device)) count_free(device, std::uint64_t(bytes));
-  if (torch_pools().free(*runtime, ptr, stream)) return;
+  if (torch_pools().free(ptr, stream)) return;
   if (auto freed = runtime->free_undeclared(ptr, stream); !freed) (void)report("a free", freed.error());
 }
 
@@ -102,6 +102,7 @@ void vmem_torch_record_stream(void* ptr, vmem_stream stream) {
   const Inside mark;
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr || ptr == nullptr) return;
+  torch_pools().record_stream(ptr);
   if (auto done = runtime->record_stream(ptr, stream); !done) (void)report("record_stream", done.error());
 }
 

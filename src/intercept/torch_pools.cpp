@@ -60,7 +60,6 @@ std::optional<Result<void*>> TorchPools::allocate(runtime::Runtime& runtime, std
     void* pointer = free.back();
     free.pop_back();
     blocks_[pointer].live = true;
-    runtime.set_idle(pointer, false);
     return pointer;
   }
   auto pointer = runtime.allocate_undeclared(bytes, device, stream);
@@ -68,7 +67,7 @@ std::optional<Result<void*>> TorchPools::allocate(runtime::Runtime& runtime, std
   return pointer;
 }
 
-bool TorchPools::free(runtime::Runtime& runtime, void* pointer, CUstream stream) {
+bool TorchPools::free(void* pointer, CUstream stream) {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(pointer);
   if (found == blocks_.end()) return false;
@@ -77,32 +76,48 @@ bool TorchPools::free(runtime::Runtime& runtime, void* pointer, CUstream stream)
     blocks_.erase(found);
     return false;
   }
-  const Relaxed relaxed(runtime.driver());
   found->second.live = false;
-  pool->second.free[{found->second.bytes, stream}].push_back(pointer);
-  // Between two replays its bytes are of no use.
-  runtime.set_idle(pointer, true);
+  // Its bytes are kept: another graph of the pool may read what this one leaves there.
+  if (found->second.shared) {
+    pool->second.used_up.push_back(pointer);
+  } else {
+    pool->second.free[{found->second.bytes, stream}].push_back(pointer);
+  }
   return true;
+}
+
+void TorchPools::record_stream(void* pointer) {
+  const std::lock_guard lock(mutex_);
+  const auto found = blocks_.find(pointer);
+  if (found != blocks_.end()) found->second.shared = true;
 }
 
 Status TorchPools::release(runtime::Runtime& runtime, const Key& key) {
   const std::lock_guard lock(mutex_);
   const auto pool = pools_.find(key);
-  if (pool == pools_.end() || --pool->second.uses > 0) return {};
-  const auto free = std::move(pool->second.free);
-  pools_.erase(pool);
-  // The graph may have been replayed on any stream. While another capture is under way nothing can be waited for: then the blocks
-  // follow the streams they were allocated on, as those of a pool that ends early do.
-  const bool waited = active_.empty() && runtime.driver()->cuCtxSynchronize() == CUDA_SUCCESS;
-  Status outcome;
-  for (const auto& [kind, pointers] : free) {
-    for (void* pointer : pointers) {
-      blocks_.erase(pointer);
-      runtime.set_idle(pointer, false);
-      auto freed = runtime.free_undeclared(pointer, waited ? std::nullopt : std::optional<vmem_stream>(kind.second));
-      if (!freed) outcome = freed;
+  if (pool != pools_.end() && --pool->second.uses <= 0) {
+    for (const auto& [kind, pointers] : pool->second.free) {
+      for (void* pointer : pointers) parked_.push_back({key.device, pointer});
     }
+    for (void* pointer : pool->second.used_up) parked_.push_back({key.device, pointer});
+    pools_.erase(pool);
   }
+  // The graph may have been replayed on any stream. Under a capture nothing can be waited for: then the next release does it.
+  if (!active_.empty()) return {};
+  const gpu::Driver& driver = runtime.driver();
+  const Relaxed relaxed(driver);
+  Status outcome;
+  std::erase_if(parked_, [&](const auto& parked) {
+    const auto [device, pointer] = parked;
+    CUcontext popped = nullptr;
+    if (driver->cuCtxPushCurrent(runtime.context_of(device)) != CUDA_SUCCESS) return false;
+    const CUresult waited = driver->cuCtxSynchronize();
+    (void)driver->cuCtxPopCurrent(&popped);
+    if (waited != CUDA_SUCCESS) return false;
+    blocks_.erase(pointer);
+    if (auto freed = runtime.free_undeclared(pointer, std::nullopt); !freed) outcome = freed;
+    return true;
+  });
   return outcome;
 }
 

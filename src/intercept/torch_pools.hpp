@@ -36,13 +36,16 @@ class TorchPools {
   // released as often.
   void begin(const Key& key, Filter filter);
   void end(const Key& key);
-  // Gives back what is free in it when that was the last user; what is still alive becomes an allocation like any other.
+  // The block is used by another stream, too: the pool does not give it out again.
+  void record_stream(void* pointer);
+  // Gives back what is free in it when that was the last user, once its device is idle and no capture is under way; what is still
+  // alive becomes an allocation like any other.
   Status release(runtime::Runtime& runtime, const Key& key);
 
   // Nothing: the allocation belongs to no pool.
   std::optional<Result<void*>> allocate(runtime::Runtime& runtime, std::size_t bytes, int device, CUstream stream);
   // False: the block is not a pool's.
-  bool free(runtime::Runtime& runtime, void* pointer, CUstream stream);
+  bool free(void* pointer, CUstream stream);
   // Whether the live blocks of the pool are exactly these.
   bool holds(const Key& key, std::span<void* const> pointers) const;
 
@@ -51,10 +54,12 @@ class TorchPools {
     Key pool;
     std::size_t bytes = 0;
     bool live = false;
+    bool shared = false;
   };
   struct Pool {
     int uses = 0;
     std::map<std::pair<std::size_t, CUstream>, std::vector<void*>> free;
+    std::vector<void*> used_up;  // free, and not given out again
   };
   struct Active {
     Key key;
@@ -64,6 +69,7 @@ class TorchPools {
   std::map<Key, Pool> pools_;
   std::unordered_map<void*, Block> blocks_;
   std::vector<Active> active_;
+  std::vector<std::pair<int, void*>> parked_;  // device and block: of released pools, to be freed
 };
 
 TorchPools& torch_pools();

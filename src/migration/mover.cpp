@@ -141,7 +141,9 @@ Mover::Next Mover::step() {
   advance_requests();
   if (!lost_) {
     finish_endings();
-    if (!config_.strict) {
+    if (config_.strict) {
+      asked_ahead_.clear();
+    } else {
       prefetch_ahead();
       promote();
     }

@@ -179,10 +179,13 @@ struct QuiesceRequest final : Request {
   std::optional<Status> advance(Mover& mover) override;
 };
 
-// Unmaps all that nobody holds. Finished when no page is left that work under way still uses.
+// Unmaps all that nobody holds. Finished when no page is left that work under way still uses. Errors: IN_USE (it does not end).
 struct HideRequest final : Request {
  protected:
   std::optional<Status> advance(Mover& mover) override;
+
+ private:
+  Patience patience_;
 };
 
 // Lets a further device use a region's mappings.

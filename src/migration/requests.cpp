@@ -252,8 +252,12 @@ std::optional<Status> HideRequest::advance(Mover& mover) {
       busy = busy || hidden == Mover::Evicted::busy;
     }
   }
-  if (busy) return std::nullopt;
-  return Status{};
+  if (!busy) return Status{};
+  if (!patience_.over(mover)) return std::nullopt;
+  return fail(
+      VMEM_ERROR_IN_USE,
+      "--strict runs one launch at a time, and work queued before this one does not end: on a stream in capture, "
+      "or one that waits for the program");
 }
 
 std::optional<Status> PeerAccessRequest::advance(Mover& mover) {

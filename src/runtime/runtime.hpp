@@ -85,8 +85,6 @@ class Runtime final : private SlabSource {
   // No stream: all work that used the allocation is complete.
   Status free_undeclared(void* pointer, std::optional<vmem_stream> stream);
   Status record_stream(void* pointer, vmem_stream stream);
-  // The allocation's bytes are of no use to anybody until further notice (true), or matter again. Small ones are let be.
-  void set_idle(void* pointer, bool idle);
   // A launch on `stream` names these addresses, and with each the whole allocation it lies in; addresses in no live allocation
   // are passed over. What is named is in place before `begin` returns, and until `end`; both by the thread that launches.
   // `fills_tables`: it may write what it names into small allocations that it names, too (pointer_tables.hpp).
@@ -191,6 +189,7 @@ class Runtime final : private SlabSource {
   Reach hold_region_or_page(std::uintptr_t address, bool feared, LaunchHolds& holds);
   Status bring_in(const LaunchHolds& holds);
   Status hide_others();
+  Status finish_alone(migration::StreamRecord& record) const;
   Status release_freed(int device, std::uint64_t most);
   Status release_all_freed();
   bool set_dead(pagetable::Region& region, bool dead);

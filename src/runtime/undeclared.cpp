@@ -63,6 +63,10 @@ StreamId id_of(vmem_stream stream, std::uintptr_t context) {
 
 Result<void*> Runtime::allocate_undeclared(std::size_t bytes, int device, vmem_stream stream) {
   if (bytes <= Suballocator::kLargestBytes) return allocate(bytes, device, stream);
+  if (bytes > space_->bytes()) {
+    return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("{} asked for, the address space is {}; raise --space",
+                                                      format_bytes(bytes), format_bytes(space_->bytes())));
+  }
   VMEM_ASSIGN(const int index, device_index(device));
   const std::uint64_t backed = mover_->undeclared_bytes(index, bytes);
   Region* region = freed_->take(index, backed, id_of(stream, context()));
@@ -171,11 +175,6 @@ Status Runtime::record_stream(void* pointer, vmem_stream stream) {
     uses.streams.push_back(id);
   }
   return {};
-}
-
-void Runtime::set_idle(void* pointer, bool idle) {
-  const auto region = live_region(reinterpret_cast<std::uintptr_t>(pointer));
-  if (region && (*region)->undeclared) set_dead(**region, idle);
 }
 
 Status Runtime::release_freed(int device, std::uint64_t most) {
@@ -313,6 +312,7 @@ Status Runtime::begin_recording(std::span<const std::uintptr_t> addresses, vmem_
   holds.clear();
   VMEM_ASSIGN(holds.slot_, thread_slot());
   VMEM_ASSIGN(holds.record_, streams_->find(stream));
+  VMEM_TRY(check_device(*holds.record_));
   named_spans.begin();
   Reach worst = Reach::hit;
   for (const std::uintptr_t address : addresses)
@@ -356,11 +356,22 @@ Status Runtime::end_launch(LaunchHolds& holds) {
     slot.withdraw(held.hold);
   }
   Status outcome;
-  if (options_.strict) outcome = driver_->check((*driver_)->cuStreamSynchronize(record.handle), "cuStreamSynchronize");
+  if (options_.strict) outcome = finish_alone(record);
   holds.clear();
   if (log_filled) mover_->poke();
   auto counted = streams_->count_use(record, StreamTable::kUsesPerEpoch / kLaunchesPerEpoch);
   return outcome ? counted : outcome;
+}
+
+// Strict: waits for what is queued on the stream, and lets the next launch know that it is over. Another thread may be capturing.
+Status Runtime::finish_alone(StreamRecord& record) const {
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  (void)(*driver_)->cuThreadExchangeStreamCaptureMode(&mode);
+  auto closed = streams_->close_epoch(record);
+  const CUresult waited = (*driver_)->cuStreamSynchronize(record.handle);
+  (void)(*driver_)->cuThreadExchangeStreamCaptureMode(&mode);
+  VMEM_TRY(driver_->check(waited, "cuStreamSynchronize"));
+  return closed;
 }
 
 std::optional<SmallBlock> Runtime::small_block(std::uintptr_t address) const {

@@ -240,9 +240,13 @@ Status HostTier::queue_store(const Transfer& transfer, PerDevice& device) const 
   std::byte* const host = address(transfer.slot);
   for (std::uint64_t at = 0; at < transfer.bytes; at += kStorePieceBytes) {
     const std::uint64_t bytes = std::min(kStorePieceBytes, transfer.bytes - at);
+    if (device.pause_due) {
+      VMEM_TRY(
+          driver.check(driver->cuMemsetD32Async(device.pause.get(), 0, 1, device.store.stream), "cuMemsetD32Async"));
+    }
     VMEM_TRY(driver.check(driver->cuMemcpyDtoHAsync(host + at, transfer.frame + at, bytes, device.store.stream),
                           "cuMemcpyDtoHAsync"));
-    VMEM_TRY(driver.check(driver->cuMemsetD32Async(device.pause.get(), 0, 1, device.store.stream), "cuMemsetD32Async"));
+    device.pause_due = true;
   }
   return {};
 }

@@ -61,7 +61,9 @@ class HostTier final : public Tier, public InPlaceTier {
   struct PerDevice {
     CUcontext context = nullptr;
     gpu::Stream load_stream, store_stream;
-    gpu::DeviceMemory pause;  // a word that is set between the pieces of a store
+    gpu::DeviceMemory pause;  // a word that is set between the pieces of stores
+    bool pause_due =
+        false;  // a piece was queued since; the pause goes before the next one, so that no store waits for a kernel after it
     Link load, store;
     Link learn, check;  // loads that are fingerprinted; stores of what changed
     std::unique_ptr<gpu::Fingerprinter> learner, checker;

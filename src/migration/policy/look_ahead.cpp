@@ -68,6 +68,7 @@ class LookAhead final : public Policy {
     Position far = 0;
     std::optional<Candidate> at;
     std::uint32_t page = 0;  // of the region there
+    bool others_asked = false;
   };
   struct DeviceState {
     Candidates live, dead;
@@ -275,16 +276,12 @@ std::size_t LookAhead::offer(DeviceState& device, Stage end, std::span<PageId> o
 
 std::size_t LookAhead::victims(const VictimQuery& query, std::span<PageId> out) {
   DeviceState& device = devices_[query.device];
-  bool again = query.again;
   if (!query.again) device.round = begin_round(device, query.page_bytes);
   std::size_t count = 0;
-  if (device.round.stage != Stage::end) {
-    count = offer(device, query.gladly ? Stage::near : Stage::end, out);
-    again = false;  // the other policy begins where this one ends
-  }
-  if (count == out.size() || device.round.stage != Stage::end) return count;
+  if (device.round.stage != Stage::end) count = offer(device, query.gladly ? Stage::near : Stage::end, out);
+  if (count == out.size() || device.round.stage != Stage::end || query.gladly) return count;
   VictimQuery rest = query;
-  rest.again = again;
+  rest.again = std::exchange(device.round.others_asked, true);
   return count + otherwise_->victims(rest, out.subspan(count));
 }
 
