@@ -123,7 +123,7 @@ Command add_run(CLI::App& app, std::vector<std::string> program) {
   const auto arguments = std::make_shared<Arguments>();
   arguments->command = std::move(program);
   for (const OptionDefinition& option : option_table()) {
-    if (std::string_view(option.values) == "on or off") {
+    if (option.is_switch) {
       app.add_flag_callback(
           option_flag(option), [arguments, name = option.name] { arguments->options[name] = "on"; }, option.help);
       continue;

@@ -59,6 +59,17 @@ OptionDefinition define(OptionDefinition option, T Options::* field, Read read) 
   return option;
 }
 
+OptionDefinition switch_option(OptionDefinition option, bool Options::* field) {
+  option.default_value = "off";
+  option.values = "on or off";
+  option.is_switch = true;
+  option.print = [field](const Options& options) { return options.*field ? "on" : "off"; };
+  return define(std::move(option), field, [](std::string_view text) -> Result<bool> {
+    if (text == "on" || text == "off") return text == "on";
+    return fail(VMEM_ERROR_INVALID_OPTION, "neither on nor off");
+  });
+}
+
 OptionDefinition size_option(OptionDefinition option, Field field, Limits limits) {
   option.print = [field](const Options& options) { return exact_bytes(options.*field); };
   return define(std::move(option), field, [limits](std::string_view text) { return parse_size(text, limits); });
@@ -235,29 +246,18 @@ OptionDefinition prefetch_option() {
                 &Options::prefetch_pages, parse_prefetch);
 }
 
-Result<bool> parse_switch(std::string_view text) {
-  if (text == "on" || text == "off") return text == "on";
-  return fail(VMEM_ERROR_INVALID_OPTION, "neither on nor off");
-}
-
 OptionDefinition protect_option() {
-  return define(
+  return switch_option(
       {.name = "protect",
-       .default_value = "off",
-       .values = "on or off",
-       .help = "Maps what is acquired for reading read-only, so that stray writes fault; for checking a program.",
-       .print = [](const Options& options) { return options.protect ? "on" : "off"; }},
-      &Options::protect, parse_switch);
+       .help = "Maps what is acquired for reading read-only, so that stray writes fault; for checking a program."},
+      &Options::protect);
 }
 
 OptionDefinition strict_option() {
-  return define({.name = "strict",
-                 .default_value = "off",
-                 .values = "on or off",
-                 .help = "Under `vmem run`: a launch can reach only what vmem sees it name, one launch at a time; for "
-                         "checking a program.",
-                 .print = [](const Options& options) { return options.strict ? "on" : "off"; }},
-                &Options::strict, parse_switch);
+  return switch_option({.name = "strict",
+                        .help = "Under `vmem run`: a launch can reach only what vmem sees it name, one launch at a "
+                                "time; for checking a program."},
+                       &Options::strict);
 }
 
 OptionDefinition window_option() {

@@ -41,6 +41,7 @@ struct OptionDefinition {
   std::function<Status(Options&, std::string_view)>
       parse;  // checks and stores; the error names option, value and what is accepted
   std::function<std::string(const Options&)> print;
+  bool is_switch = false;  // on or off: its flag alone says on
 };
 std::span<const OptionDefinition> option_table();
 std::string option_flag(const OptionDefinition&);         // "--acquire-wait"

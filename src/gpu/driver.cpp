@@ -103,6 +103,21 @@ bool is_fatal(CUresult result) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
     case CUDA_ERROR_NVLINK_UNCORRECTABLE:
     case CUDA_ERROR_CONTAINED:
+      return true;
+    default:
+      return is_sticky(result);
+  }
+}
+
+vmem_status status_of(CUresult result) {
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return VMEM_ERROR_OUT_OF_MEMORY;
+  return is_fatal(result) ? VMEM_ERROR_DEVICE_LOST : VMEM_ERROR_DRIVER;
+}
+
+}  // namespace
+
+bool is_sticky(CUresult result) {
+  switch (result) {
     case CUDA_ERROR_ILLEGAL_ADDRESS:
     case CUDA_ERROR_LAUNCH_TIMEOUT:
     case CUDA_ERROR_ASSERT:
@@ -117,13 +132,6 @@ bool is_fatal(CUresult result) {
       return false;
   }
 }
-
-vmem_status status_of(CUresult result) {
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) return VMEM_ERROR_OUT_OF_MEMORY;
-  return is_fatal(result) ? VMEM_ERROR_DEVICE_LOST : VMEM_ERROR_DRIVER;
-}
-
-}  // namespace
 
 void use_symbol_lookup(SymbolLookup lookup) { symbol_lookup = lookup; }
 

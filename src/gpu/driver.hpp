@@ -14,6 +14,9 @@ namespace vmem::gpu {
 using SymbolLookup = void* (*)(void* library, const char* name);
 void use_symbol_lookup(SymbolLookup lookup);
 
+// An error that a kernel leaves behind for good: every later call on its context fails with it.
+bool is_sticky(CUresult result);
+
 class Driver {
  public:
   // `which`: "auto" (libcuda.so.1; the error names the emulated driver as the alternative), "emulated" (libvmem_emu.so

@@ -84,6 +84,20 @@ class ScopedContext {
   DriverRef driver_;
 };
 
+// While it lives, driver calls of this thread end no capture that another thread, or another stream of this one, has under way.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) noexcept : driver_(driver) { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void exchange() noexcept { (void)driver_->cuThreadExchangeStreamCaptureMode(&mode_); }
+  const Driver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
 class Stream : public Owned<Stream, CUstream> {
  public:
   // Non-blocking: it never synchronises with the legacy default stream.

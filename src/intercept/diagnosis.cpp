@@ -57,7 +57,7 @@ Recent* new_recent() {
 }
 
 std::string name_of(const FunctionFacts* function) {
-  if (function == nullptr) return "a graph, or a copy with rows";
+  if (function == nullptr) return "a graph";
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> demangled(
       abi::__cxa_demangle(function->name.c_str(), nullptr, nullptr, &status), std::free);
@@ -120,23 +120,6 @@ void note_launch(const FunctionFacts* function, CUstream stream, std::span<const
   launch.stream = stream;
   launch.addresses = addresses.size();
   std::copy_n(addresses.begin(), std::min(addresses.size(), kAddressesShown), launch.first.begin());
-}
-
-bool is_sticky(CUresult result) {
-  switch (result) {
-    case CUDA_ERROR_ILLEGAL_ADDRESS:
-    case CUDA_ERROR_LAUNCH_TIMEOUT:
-    case CUDA_ERROR_ASSERT:
-    case CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case CUDA_ERROR_MISALIGNED_ADDRESS:
-    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case CUDA_ERROR_INVALID_PC:
-    case CUDA_ERROR_LAUNCH_FAILED:
-      return true;
-    default:
-      return false;
-  }
 }
 
 void diagnose(CUresult result) {

@@ -7,18 +7,13 @@
 #include <cstdint>
 #include <span>
 
-namespace vmem::runtime {
-class Runtime;
-}
-
 namespace vmem::intercept {
 
 struct FunctionFacts;
 // A launch of the function (null: of a graph) is being queued. Remembers the thread's last ones.
 void note_launch(const FunctionFacts* function, CUstream stream, std::span<const std::uintptr_t> addresses);
 
-bool is_sticky(CUresult result);
-// Once for the process: on stderr.
+// `result` is sticky (gpu::is_sticky). Once for the process: on stderr.
 void diagnose(CUresult result);
 
 }  // namespace vmem::intercept

@@ -47,7 +47,7 @@ struct Entry<Implementation, Hook, PerThread> {
     if (inside()) return real(arguments...);
     const Inside mark;
     const CUresult result = Implementation(real, arguments...);
-    if (is_sticky(result)) [[unlikely]]
+    if (gpu::is_sticky(result)) [[unlikely]]
       diagnose(result);
     return result;
   }

@@ -117,10 +117,6 @@ CUresult refuse(const char* what) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-}  // namespace
-
-namespace {
-
 // For work on any stream at once: what the default stream, in whose order the memory comes, has queued is waited for.
 CUresult allocate_for_all(CUdeviceptr* out, std::size_t bytes) {
   const CUresult result = allocate(out, bytes, nullptr);
@@ -153,14 +149,8 @@ CUresult mem_free(Call<decltype(::cuMemFree)> call, CUdeviceptr pointer) {
   if (!ours(runtime, pointer)) return call(pointer);
   // Of the device that it is on, whichever is current.
   const auto found = runtime->allocation_at(pointer);
-  CUcontext const context = found ? runtime->context_of(found->device) : nullptr;
-  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  CUresult waited = runtime->driver()->cuCtxPushCurrent(context);
-  if (waited != CUDA_SUCCESS) return waited;
-  waited = runtime->driver()->cuCtxSynchronize();
-  CUcontext popped = nullptr;
-  (void)runtime->driver()->cuCtxPopCurrent(&popped);
-  if (waited != CUDA_SUCCESS) return waited;
+  if (!found) return CUDA_ERROR_INVALID_VALUE;
+  if (auto waited = runtime->synchronize(found->device); !waited) return report("a free", waited.error());
   return free_memory(*runtime, pointer, std::nullopt);
 }
 

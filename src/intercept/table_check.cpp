@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "gpu/handles.hpp"
 #include "intercept/references.hpp"
 
 namespace vmem::intercept {
@@ -128,21 +129,8 @@ thread_local Checks checks;
 
 void look_at_tables(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
                     CUstream stream) {
-  // Another thread's or stream's capture must not be ended by the calls made here.
-  class Relaxed {
-   public:
-    explicit Relaxed(const gpu::Driver& driver) : driver_(driver) { exchange(); }
-    ~Relaxed() { exchange(); }
-    Relaxed(const Relaxed&) = delete;
-    Relaxed& operator=(const Relaxed&) = delete;
-
-   private:
-    void exchange() { (void)driver_->cuThreadExchangeStreamCaptureMode(&mode_); }
-    const gpu::Driver& driver_;
-    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-  };
   if (checks.any()) {
-    const Relaxed mode(runtime.driver());
+    const gpu::RelaxedCapture relaxed(runtime.driver());
     checks.finish(runtime);
   }
   bool small = false, large = false;
@@ -150,7 +138,7 @@ void look_at_tables(Runtime& runtime, FunctionFacts& facts, std::span<const std:
   if (!small || !large) return;
   const std::uint32_t launch = facts.launches.fetch_add(1, std::memory_order_relaxed) + 1;
   if (!std::has_single_bit(launch) || facts.writes_pointers.load(std::memory_order_relaxed)) return;
-  const Relaxed mode(runtime.driver());
+  const gpu::RelaxedCapture relaxed(runtime.driver());
   checks.begin(runtime, facts, addresses, stream);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "gpu/handles.hpp"
 #include "intercept/hook.hpp"
 
 namespace vmem::intercept {
@@ -13,20 +14,6 @@ std::size_t rounded(std::size_t bytes) {
   const std::size_t unit = bytes < (std::size_t{1} << 20) ? 512 : std::size_t{2} << 20;
   return (bytes + unit - 1) / unit * unit;
 }
-
-// Our own driver calls must not end the capture that the pool is for.
-class Relaxed {
- public:
-  explicit Relaxed(const gpu::Driver& driver) : driver_(driver) { exchange(); }
-  ~Relaxed() { exchange(); }
-  Relaxed(const Relaxed&) = delete;
-  Relaxed& operator=(const Relaxed&) = delete;
-
- private:
-  void exchange() { (void)driver_->cuThreadExchangeStreamCaptureMode(&mode_); }
-  const gpu::Driver& driver_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
-};
 
 }  // namespace
 
@@ -53,7 +40,7 @@ std::optional<Result<void*>> TorchPools::allocate(runtime::Runtime& runtime, std
   const auto active = std::ranges::find_if(
       active_, [&](const Active& each) { return each.key.device == device && (!each.filter || each.filter(stream)); });
   if (active == active_.end()) return std::nullopt;
-  const Relaxed relaxed(runtime.driver());
+  const gpu::RelaxedCapture relaxed(runtime.driver());
   bytes = rounded(bytes);
   auto& free = pools_[active->key].free[{bytes, stream}];
   if (!free.empty()) {
@@ -104,16 +91,14 @@ Status TorchPools::release(runtime::Runtime& runtime, const Key& key) {
   }
   // The graph may have been replayed on any stream. Under a capture nothing can be waited for: then the next release does it.
   if (!active_.empty()) return {};
-  const gpu::Driver& driver = runtime.driver();
-  const Relaxed relaxed(driver);
+  const gpu::RelaxedCapture relaxed(runtime.driver());
+  std::map<int, bool> idle;  // devices that were waited for
   Status outcome;
   std::erase_if(parked_, [&](const auto& parked) {
     const auto [device, pointer] = parked;
-    CUcontext popped = nullptr;
-    if (driver->cuCtxPushCurrent(runtime.context_of(device)) != CUDA_SUCCESS) return false;
-    const CUresult waited = driver->cuCtxSynchronize();
-    (void)driver->cuCtxPopCurrent(&popped);
-    if (waited != CUDA_SUCCESS) return false;
+    const auto [waited, first] = idle.try_emplace(device);
+    if (first) waited->second = runtime.synchronize(device).has_value();
+    if (!waited->second) return false;
     blocks_.erase(pointer);
     if (auto freed = runtime.free_undeclared(pointer, std::nullopt); !freed) outcome = freed;
     return true;

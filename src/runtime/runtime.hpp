@@ -100,6 +100,7 @@ class Runtime final : private SlabSource {
   // For people: what is at an address of the address space, and what happened there lately.
   std::string describe(std::uintptr_t address) const;
   CUcontext context_of(int ordinal) const;  // null: not in use
+  Status synchronize(int ordinal) const;    // waits for all work of a device
   // What can be allocated on a device, at most, and what of it is not allocated.
   struct Capacity {
     std::uint64_t free_bytes = 0, total_bytes = 0;

@@ -7,6 +7,7 @@
 
 #include "base/log.hpp"
 #include "base/sizes.hpp"
+#include "gpu/handles.hpp"
 #include "runtime/pointer_tables.hpp"
 #include "runtime/runtime.hpp"
 
@@ -365,12 +366,9 @@ Status Runtime::end_launch(LaunchHolds& holds) {
 
 // Strict: waits for what is queued on the stream, and lets the next launch know that it is over. Another thread may be capturing.
 Status Runtime::finish_alone(StreamRecord& record) const {
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  (void)(*driver_)->cuThreadExchangeStreamCaptureMode(&mode);
+  const gpu::RelaxedCapture relaxed(*driver_);
   auto closed = streams_->close_epoch(record);
-  const CUresult waited = (*driver_)->cuStreamSynchronize(record.handle);
-  (void)(*driver_)->cuThreadExchangeStreamCaptureMode(&mode);
-  VMEM_TRY(driver_->check(waited, "cuStreamSynchronize"));
+  VMEM_TRY(driver_->check((*driver_)->cuStreamSynchronize(record.handle), "cuStreamSynchronize"));
   return closed;
 }
 
@@ -386,6 +384,13 @@ bool Runtime::is_small(std::uintptr_t address) const {
 CUcontext Runtime::context_of(int ordinal) const {
   const auto found = std::ranges::find(devices_, ordinal, [](const auto& device) { return device->ordinal; });
   return found == devices_.end() ? nullptr : (*found)->context;
+}
+
+Status Runtime::synchronize(int ordinal) const {
+  CUcontext const context = context_of(ordinal);
+  if (context == nullptr) return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("device {} is not in use", ordinal));
+  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(driver_, context));
+  return driver_->check((*driver_)->cuCtxSynchronize(), "cuCtxSynchronize");
 }
 
 Result<Runtime::Capacity> Runtime::capacity(int ordinal) {

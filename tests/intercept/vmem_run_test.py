@@ -35,6 +35,13 @@ class VmemRun(unittest.TestCase):
         result = run(VMEM, "run", *SIZES, "--", PROGRAM, "oversubscribed")
         self.assertEqual(result.returncode, 0, result.stderr)
 
+    def test_strict_ends_at_the_first_launch_that_reaches_further(self):
+        relaxed = run(VMEM, "run", *SIZES, "--", PROGRAM, "reaches_what_it_does_not_name")
+        self.assertEqual(relaxed.returncode, 0, relaxed.stderr)
+        strict = run(VMEM, "run", "--strict", *SIZES, "--", PROGRAM, "reaches_what_it_does_not_name")
+        self.assertNotEqual(strict.returncode, 0)
+        self.assertIn("kernel 'follow'", strict.stderr)
+
     def test_a_program_without_cuda_is_left_alone(self):
         result = run(VMEM, "run", "--", "sh", "-c", "echo untouched; exit 7")
         self.assertEqual((result.returncode, result.stdout), (7, "untouched\n"), result.stderr)

@@ -39,11 +39,13 @@ TEST_F(Pressure, AnAcquireWaitsForUnfinishedWorkAndTakesTheFrameItFrees) {
   const auto waiting = begin(*a, writing(*region, 2));
   steps();
   EXPECT_FALSE(waiting->done());
+  now_us += 7;
   kernel->open();
   ASSERT_TRUE(complete(*waiting));
   check();
   EXPECT_TRUE(in_hbm(*region, 2));
   EXPECT_EQ(inside->counters().acquire_waits, 1u);
+  EXPECT_EQ(inside->counters().acquire_wait_us, 7u);
   EXPECT_EQ(inside->counters().in_place_acquires, 0u);
   release(*a, writing(*region, 2));
   finish_work(*b);

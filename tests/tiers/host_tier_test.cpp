@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <numeric>
+#include <semaphore>
 
 #include "tiers/tier_conformance.hpp"
 #include "tiers/tier_fixture.hpp"
@@ -87,6 +89,38 @@ TEST(HostTier, SlotsAreReadAndWrittenByTheCpu) {
   std::vector<Completion> completions;
   while (completions.empty()) ASSERT_TRUE(t.tier().poll(completions));
   EXPECT_TRUE(t.frame_is(0, 0x5a));
+}
+
+// Larger than the pieces that stores go out in.
+TEST(HostTier, LargePagesAreStoredWhole) {
+  constexpr std::uint64_t kLargePage = std::uint64_t{64} << 20;
+  TierMachine machine("devices=1,hbm=128MiB,host=256MiB");
+  std::binary_semaphore ready(0);
+  auto tier = *HostTier::create({.driver = machine.driver,
+                                 .devices = {{machine.context.context(), 0}},
+                                 .budget_bytes = kLargePage,
+                                 .on_ready = [&] { ready.release(); }});
+  SlotGrant grant = *tier->allocate(kLargePage);
+  if (grant.grant == Grant::later) {
+    ready.acquire();
+    grant = *tier->allocate(kLargePage);
+  }
+  ASSERT_EQ(grant.grant, Grant::granted);
+  std::vector<std::uint64_t> words(kLargePage / sizeof(std::uint64_t));
+  std::iota(words.begin(), words.end(), std::uint64_t{1});
+  const auto frame = *gpu::DeviceMemory::create(machine.driver, kLargePage);
+  ASSERT_EQ((*machine.driver)->cuMemcpyHtoDAsync(frame.get(), words.data(), kLargePage, nullptr), CUDA_SUCCESS);
+  ASSERT_EQ((*machine.driver)->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  Transfer store;
+  store.slot = grant.slot;
+  store.frame = frame.get();
+  store.bytes = kLargePage;
+  store.direction = Direction::store;
+  ASSERT_TRUE(tier->submit({&store, 1}));
+  std::vector<Completion> completions;
+  while (completions.empty()) ASSERT_TRUE(tier->poll(completions));
+  EXPECT_EQ(completions.front().outcome, Outcome::done);
+  EXPECT_EQ(std::memcmp(tier->host_address(grant.slot, pagetable::Access::read), words.data(), kLargePage), 0);
 }
 
 }  // namespace
