@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -58,11 +59,18 @@ def find_vmem():
 class Bench:
     def __init__(self, arguments):
         self.vmem, self.python, self.quick = find_vmem(), arguments.python, arguments.quick
-        self.records, self.failures, self.natives = [], [], {}
         self.limit_s, self.json = arguments.limit, arguments.json
+        self.records, self.failures = [], []
         version = subprocess.run([self.vmem, "--version"], capture_output=True, text=True, check=True).stdout
-        self.commit = version.split("commit ")[-1].rstrip(")\n")
-        self.about = self.ask_about()
+        about = self.ask_about()
+        self.common = {
+            "device": about["device"],
+            "emulated": False,
+            "commit": version.split("commit ")[-1].rstrip(")\n"),
+            "machine": {"cpu": cpu(), "cores": os.cpu_count(), "system": platform.platform(), **about},
+            "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
+        }
+        self.devices = about["devices"]
 
     def ask_about(self):
         script = (
@@ -75,23 +83,19 @@ class Bench:
             sys.exit(f"compare.py: {self.python} has no PyTorch with a GPU:\n{asked.stderr}")
         return json.loads(asked.stdout)
 
-    def run(self, cases, steps, hbm=None, options=(), env=None):
+    def under_vmem(self, command, hbm, options=()):
+        return command if hbm is None else [self.vmem, "run", "--hbm", str(hbm), *options, "--", *command]
+
+    def run(self, cases, steps, hbm=None, options=(), processes=1):
         """Results by case, with 'error' where one failed. A case that ends the process does not take those behind it along."""
+        launcher = [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         results, left = {}, list(cases)
         while left:
             with tempfile.TemporaryDirectory() as folder:
                 out = os.path.join(folder, "out")
-                command = [self.python, os.path.join(HERE, "torch_cases.py"), "--steps", str(steps), "--out", out, *left]
-                if hbm is not None:
-                    command = [self.vmem, "run", "--hbm", str(hbm), *options, "--", *command]
+                script = [os.path.join(HERE, "torch_cases.py"), "--steps", str(steps), "--out", out, *left]
                 began = time.monotonic()
-                try:
-                    ran = subprocess.run(
-                        command, capture_output=True, text=True, timeout=self.limit_s, env={**os.environ, **(env or {})}
-                    )
-                    said = f"exit code {ran.returncode}: {ran.stderr[-3000:]}"
-                except subprocess.TimeoutExpired as late:
-                    ran, said = None, f"took more than {self.limit_s} s: {(late.stderr or b'').decode()[-2000:]}"
+                said = self.finish(self.start(self.under_vmem([self.python, *launcher, *script], hbm, options)))[1]
                 if os.path.exists(out):
                     with open(out, encoding="utf-8") as file:
                         for line in file:
@@ -101,104 +105,108 @@ class Bench:
                     if each in results:
                         results[each]["process_s"] = time.monotonic() - began
                 left = [each for each in left if each not in results]
-                if not left and (ran is None or ran.returncode != 0):
+                if not left and said is not None:
                     results[each]["error"] = f"all steps were done, then: {said}"
-                if ran is not None and ran.stderr and os.environ.get("VMEM_LOG"):
-                    print(ran.stderr, file=sys.stderr)
                 if left:
-                    results[left[0]] = {"case": left[0], "error": said}
+                    results[left[0]] = {"case": left[0], "error": said or "it ended without a result"}
                     left.pop(0)
         return results
 
-    def run_program(self, command, hbm=None, options=()):
-        """The same for a program of its own, whose last line of output is its result."""
-        if hbm is not None:
-            command = [self.vmem, "run", "--hbm", str(hbm), *options, "--", *command]
-        began = time.monotonic()
-        try:
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=self.limit_s)
-        except subprocess.TimeoutExpired:
-            return {"error": f"took more than {self.limit_s} s"}
-        if ran.returncode != 0 or not ran.stdout.strip():
-            return {"error": f"exit code {ran.returncode}: {ran.stderr[-3000:]}"}
-        return {**json.loads(ran.stdout.strip().splitlines()[-1]), "process_s": time.monotonic() - began}
+    @staticmethod
+    def start(command):
+        said = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")  # not pipes: nobody reads while several run
+        return subprocess.Popen(command, stdout=said[0], stderr=said[1], start_new_session=True), *said
 
-    def native(self, cases, steps):
-        missing = [c for c in cases if (c, steps) not in self.natives]
-        if missing:
-            for name, result in self.run(missing, steps).items():
-                self.natives[name, steps] = result
-        return {c: self.natives[c, steps] for c in cases}
+    def finish(self, started):
+        """Its output, and what went wrong or None."""
+        process, *files = started
+        late = False
+        try:
+            process.wait(self.limit_s)
+        except subprocess.TimeoutExpired:
+            late = True
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for file in files:
+            file.seek(0)
+        out, err = (file.read() for file in files)
+        if late:
+            return out, f"took more than {self.limit_s} s: {err[-2000:]}"
+        return out, None if process.returncode == 0 else f"exit code {process.returncode}: {err[-3000:]}"
+
+    def run_together(self, commands):
+        """Each a program whose last line of output is its result, all at the same time."""
+        began = time.monotonic()
+        results = []
+        for started in [self.start(command) for command in commands]:
+            out, wrong = self.finish(started)
+            if wrong is None and out.strip():
+                results.append({**json.loads(out.strip().splitlines()[-1]), "process_s": time.monotonic() - began})
+            else:
+                results.append({"error": wrong or "it printed nothing"})
+        return results
+
+    def run_program(self, command, hbm=None, options=()):
+        return self.run_together([self.under_vmem(command, hbm, options)])[0]
+
+    def add(self, scenario, wrong, **row):
+        """`wrong`: what is, or None."""
+        self.records.append({"scenario": scenario, "verified": wrong is None, "mismatch": wrong or "", **row, **self.common})
+        if self.json:
+            with open(self.json, "w", encoding="utf-8") as file:
+                json.dump(self.records, file, indent=2)
+                file.write("\n")
+        show(self.records[-1])
 
     def record(self, scenario, result, limit_name, limit, goal=None, same_as=None, **options):
         """One row: `result`'s step time against another's. The ratio is of speeds: 1 is as fast as the limit."""
-        wrong = result.get("error") or limit.get("error") or (same_as or {}).get("error")
-        compared = wrong is None and same_as is not None
-        if compared and result["digests"] != same_as["digests"]:
-            pairs = list(zip(result["digests"], same_as["digests"]))
-            step = next((i for i, (a, b) in enumerate(pairs) if a != b), len(pairs))
-            wrong = f"step {step} differs: {result['digests'][step:step + 1]} instead of {same_as['digests'][step:step + 1]}"
+        failed = result.get("error") or limit.get("error") or (same_as or {}).get("error")
+        different = None if failed or same_as is None else difference(result["digests"], same_as["digests"])
+        if failed or different:
+            self.failures.append(f"{scenario}: {failed or different}")
+        unknown = "two native runs differ, so there is nothing to compare with" if same_as is None else None
         took, allowed = step_s(result), step_s(limit)
-        row = {
-            "scenario": scenario,
-            "options": options,
-            "device": self.about["device"],
-            "emulated": False,
-            "unit": "s/step",
-            "limit_name": limit_name,
-            "limit": allowed,
-            "achieved": took,
-            "ratio": allowed / took if took and allowed else None,
-            "verified": compared and wrong is None,
-            "mismatch": wrong or ("" if compared else "two native runs differ, so there is nothing to compare with"),
-            "details": {k: v for k, v in result.items() if k not in ("case", "digests", "error")},
-            "commit": self.commit,
-            "machine": {"cpu": cpu(), "cores": os.cpu_count(), "system": platform.platform(), **self.about},
-            "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
-        }
-        if goal is not None:
-            row["goal"] = {"bound": "at_least", "of": "ratio", "value": goal, "met": bool(row["ratio"] and row["ratio"] >= goal)}
-        self.records.append(row)
-        self.save()
-        show(row)
-        if wrong:
-            self.failures.append(f"{scenario}: {wrong}")
-
+        ratio = allowed / took if took and allowed else None
+        met = {"goal": {"bound": "at_least", "of": "ratio", "value": goal, "met": bool(ratio and ratio >= goal)}}
+        self.add(
+            scenario,
+            failed or different or unknown,
+            options=options,
+            unit="s/step",
+            limit_name=limit_name,
+            limit=allowed,
+            achieved=took,
+            ratio=ratio,
+            details={k: v for k, v in result.items() if k not in ("case", "digests", "error")},
+            **(met if goal is not None else {}),
+        )
 
     def record_launch(self, ours, native):
         """What the hook adds to a launch."""
-        wrong = ours.get("error") or native.get("error")
-        added = None if wrong else ours["median_ns"] - native["median_ns"]
-        row = {
-            "scenario": "a launch with eight pointers, all resident",
-            "options": {},
-            "device": self.about["device"],
-            "emulated": False,
-            "unit": "ns",
-            "limit_name": "native",
-            "limit": native.get("median_ns"),
-            "achieved": ours.get("median_ns"),
-            "ratio": None,
-            "verified": wrong is None,
-            "mismatch": wrong or "",
-            "details": {"added_ns": added},
-            "goal": {"bound": "at_most", "of": "added_ns", "value": 300, "met": added is not None and added <= 300},
-            "commit": self.commit,
-            "machine": {"cpu": cpu(), "cores": os.cpu_count(), "system": platform.platform(), **self.about},
-            "command": " ".join([os.path.basename(sys.argv[0]), *sys.argv[1:]]),
-        }
-        self.records.append(row)
-        self.save()
-        print(f"{row['scenario']}: {row['achieved']} ns, native {row['limit']} ns, added {added} ns {wrong or ''}", flush=True)
-        if wrong:
-            self.failures.append(f"{row['scenario']}: {wrong}")
+        failed = ours.get("error") or native.get("error")
+        if failed:
+            self.failures.append(f"launch: {failed}")
+        added = None if failed else ours["median_ns"] - native["median_ns"]
+        self.add(
+            "a launch with eight pointers, all resident",
+            failed,
+            options={},
+            unit="ns",
+            limit_name="native",
+            limit=native.get("median_ns"),
+            achieved=ours.get("median_ns"),
+            ratio=None,
+            details={"added_ns": added},
+            goal={"bound": "at_most", "of": "added_ns", "value": 300, "met": added is not None and added <= 300},
+        )
 
-    def save(self):
-        if not self.json:
-            return
-        with open(self.json, "w", encoding="utf-8") as file:
-            json.dump(self.records, file, indent=2)
-            file.write("\n")
+
+def difference(digests, wanted):
+    """The first step that differs, in words, or None. Where there are fewer steps than wanted, so many are compared."""
+    for step, digest in enumerate(digests):
+        if digest != wanted[step]:
+            return f"step {step} differs: {digest} instead of {wanted[step]}"
+    return None if digests else "no step was done"
 
 
 def step_s(result):
@@ -213,11 +221,19 @@ def cpu():
 
 
 def show(row):
-    seconds = lambda s: "-" if s is None else f"{s * 1e3:.1f} ms"  # noqa: E731
-    ratio = "-" if row["ratio"] is None else f"{row['ratio']:.3f}"
-    goal = f" (>= {row['goal']['value']}: {'met' if row['goal']['met'] else 'MISSED'})" if "goal" in row else ""
+    scale, unit = (1e3, "ms") if row["unit"] == "s/step" else (1, row["unit"])
+    figure = lambda value: "-" if value is None else f"{value * scale:.1f} {unit}"  # noqa: E731
+    compared = "-" if row["ratio"] is None else f"{row['ratio']:.3f}"
+    goal = row.get("goal")
+    if goal and goal["of"] != "ratio":
+        compared = f"{goal['of']} {row['details'][goal['of']]}"
+    if goal:
+        compared += f" ({goal['bound'].replace('_', ' ')} {goal['value']:.4g}: {'met' if goal['met'] else 'MISSED'})"
     same = "equal" if row["verified"] else row["mismatch"].strip().splitlines()[-1][:200]
-    print(f"{row['scenario']:44} {seconds(row['achieved']):>12} {row['limit_name']:>18} {seconds(row['limit']):>12} {ratio:>8}{goal}  {same}", flush=True)
+    print(
+        f"{row['scenario']:44} {figure(row['achieved']):>12} {row['limit_name']:>14} {figure(row['limit']):>12}  {compared}  {same}",
+        flush=True,
+    )
 
 
 def fits(bench):
@@ -239,7 +255,7 @@ def fits(bench):
 
 def llama(bench):
     hbm, steps = 7 * GIB // 2, 12
-    native = bench.native(["llama"], steps)["llama"]
+    native = bench.run(["llama"], steps)["llama"]
     ours = bench.run(["llama"], steps, hbm)["llama"]
     by_hand = bench.run(["llama_double_buffered"], steps)["llama_double_buffered"]
     offloaded = bench.run(["llama_cpu_offload"], 4)["llama_cpu_offload"]
@@ -250,7 +266,7 @@ def llama(bench):
 
 def gpt2(bench):
     steps = 8 if bench.quick else 20
-    native = bench.native(["gpt2"], steps)["gpt2"]
+    native = bench.run(["gpt2"], steps)["gpt2"]
     again = bench.run(["gpt2"], steps)["gpt2"]
     repeats = native.get("digests") == again.get("digests")
     saved = bench.run(["gpt2_save_on_cpu"], 4)["gpt2_save_on_cpu"]
@@ -267,29 +283,57 @@ def gpt2(bench):
 
 def same(bench, names=SAME):
     steps = 3 if bench.quick else 6
-    native = bench.native(names, steps)
+    native = bench.run(names, steps)
     again = bench.run(names, steps)
     by_hbm = {}
     for name in names:
         if "error" in native[name]:
             bench.record(f"same: {name}", native[name], "native", native[name])
             continue
-        by_hbm.setdefault(max(GIB // 2, native[name]["peak_bytes"] // 2 >> 28 << 28), []).append(name)
+        by_hbm.setdefault(half_of(native[name]), []).append(name)
     for hbm, group in by_hbm.items():
         ours = bench.run(group, steps, hbm)
+        strict = bench.run(group, 2, hbm, ["--strict"])
         for name in group:
             repeats = native[name]["digests"] == again[name].get("digests")
-            bench.record(
-                f"same: {name}",
-                ours[name],
-                "native",
-                native[name],
-                None,
-                native[name] if repeats else None,
-                hbm_bytes=hbm,
-                peak_bytes=native[name]["peak_bytes"],
-                repeats=repeats,
-            )
+            about = {"hbm_bytes": hbm, "peak_bytes": native[name]["peak_bytes"], "repeats": repeats}
+            same_as = native[name] if repeats else None
+            bench.record(f"same: {name}", ours[name], "native", native[name], None, same_as, **about)
+            bench.record(f"strict: {name}", strict[name], "native", native[name], None, same_as, strict=True, **about)
+
+
+def half_of(native):
+    return max(GIB // 2, native["peak_bytes"] // 2 >> 28 << 28)
+
+
+def two_gpus(bench):
+    if bench.devices < 2:
+        print("two_gpus: there is one GPU", file=sys.stderr)
+        return
+    steps = 3 if bench.quick else 6
+    for name, processes in (("ddp", 2), ("fsdp", 2), ("two_devices", 1)):
+        native, again = (bench.run([name], steps, processes=processes)[name] for _ in range(2))
+        if "error" in native:
+            bench.record(f"two GPUs: {name}", native, "native", native)
+            continue
+        hbm, repeats = half_of(native), native["digests"] == again.get("digests")
+        about = {"hbm_bytes": hbm, "peak_bytes": native["peak_bytes"], "repeats": repeats}
+        ours = bench.run([name], steps, hbm, processes=processes)[name]
+        bench.record(f"two GPUs: {name}", ours, "native", native, None, native if repeats else None, **about)
+
+
+def sharing(bench):
+    """Two programs on one GPU at the same time, each in half of what it takes."""
+    steps = 4 if bench.quick else 12
+    names = ["adamw_foreach", "generate"]
+    native, again = bench.run(names, steps), bench.run(names, steps)
+    script = [bench.python, os.path.join(HERE, "torch_cases.py"), "--steps", str(steps)]
+    sizes = {name: half_of(native[name]) for name in names}
+    ours = bench.run_together([bench.under_vmem([*script, name], sizes[name]) for name in names])
+    for name, result in zip(names, ours):
+        repeats = native[name]["digests"] == again[name].get("digests")
+        same_as = native[name] if repeats else None
+        bench.record(f"sharing a GPU: {name}", result, "native alone", native[name], None, same_as, hbm_bytes=sizes[name])
 
 
 def build_cuda_program(folder):
@@ -330,7 +374,15 @@ def others(bench):
         bench.record_launch(ours, native)
 
 
-EXPERIMENTS = {"fits": fits, "llama": llama, "gpt2": gpt2, "same": same, "others": others}
+EXPERIMENTS = {
+    "fits": fits,
+    "llama": llama,
+    "gpt2": gpt2,
+    "same": same,
+    "others": others,
+    "two_gpus": two_gpus,
+    "sharing": sharing,
+}
 
 
 def main():

@@ -9,6 +9,7 @@ step yields its digest.
 """
 
 import argparse
+import contextlib
 import gc
 import hashlib
 import io
@@ -47,28 +48,36 @@ def loss_digest(loss):
 # Large models
 
 
-def llama_model():
-    """7.0 GB of bf16 weights."""
+def llama_model(width, inner, layers, heads):
+    """Llama-shaped, of random bf16 weights."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        hidden_size=4096, intermediate_size=11008, num_hidden_layers=16, num_attention_heads=32, vocab_size=32000
+        hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads, vocab_size=32000
     )
     torch.set_default_dtype(torch.bfloat16)
     with torch.device(CUDA):
         model = LlamaForCausalLM(config).eval()
     torch.set_default_dtype(torch.float32)
-    ids = torch.randint(0, config.vocab_size, (1, 128), device=CUDA)
-    return model, ids
+    return model
 
 
-@case
-def llama():
-    model, ids = llama_model()
+def large_llama():
+    """7.0 GB of weights, 128 tokens."""
+    model = llama_model(4096, 11008, 16, 32)
+    return model, torch.randint(0, model.config.vocab_size, (1, 128), device=CUDA)
+
+
+def forwards(model, ids):
     yield
     with torch.inference_mode():
         while True:
             yield digest(model(ids).logits)
+
+
+@case
+def llama():
+    yield from forwards(*large_llama())
 
 
 @case
@@ -76,19 +85,16 @@ def llama_cpu_offload():
     """accelerate, as its documentation has it."""
     from accelerate import cpu_offload
 
-    model, ids = llama_model()
-    model = cpu_offload(model.cpu(), execution_device=torch.device(CUDA))
-    yield
-    with torch.inference_mode():
-        while True:
-            yield digest(model(ids).logits)
+    model, ids = large_llama()
+    yield from forwards(cpu_offload(model.cpu(), execution_device=torch.device(CUDA)), ids)
 
 
 @case
 def llama_double_buffered():
     """The hand-written way: weights in pinned memory, two buffers for a layer's, copied a layer ahead on a stream of its own."""
-    model, ids = llama_model()
+    model, ids = large_llama()
     layers = list(model.model.layers)
+    shapes = [p.shape for p in layers[0].parameters()]
     copies = torch.cuda.Stream()
     pinned = []
     for layer in layers:
@@ -98,7 +104,6 @@ def llama_double_buffered():
         for p in layer.parameters():
             p.data = torch.empty(0, dtype=p.dtype, device=CUDA)
         del flat
-    shapes = [[tuple(s) for s in map(lambda p: p.shape, llama_layer_shapes(model.config))]] * len(layers)
     buffers = [torch.empty_like(pinned[0], device=CUDA) for _ in range(2)]
     filled = [torch.cuda.Event() for _ in range(2)]
     used = [torch.cuda.Event() for _ in range(2)]
@@ -113,10 +118,9 @@ def llama_double_buffered():
         def hook(layer, _):
             torch.cuda.current_stream().wait_event(filled[i % 2])
             at = 0
-            for p, shape in zip(layer.parameters(), shapes[i]):
-                count = torch.Size(shape).numel()
-                p.data = buffers[i % 2][at : at + count].view(shape)
-                at += count
+            for p, shape in zip(layer.parameters(), shapes):
+                p.data = buffers[i % 2][at : at + shape.numel()].view(shape)
+                at += shape.numel()
 
         return hook
 
@@ -132,17 +136,7 @@ def llama_double_buffered():
         layer.register_forward_hook(after(i))
     fetch(0)
     fetch(1)
-    yield
-    with torch.inference_mode():
-        while True:
-            yield digest(model(ids).logits)
-
-
-def llama_layer_shapes(config):
-    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
-
-    with torch.device("meta"):
-        return list(LlamaDecoderLayer(config, 0).parameters())
+    yield from forwards(model, ids)
 
 
 def gpt2_model(layers, width, heads, length):
@@ -155,16 +149,13 @@ def gpt2_model(layers, width, heads, length):
     return model, config
 
 
-def train_gpt2(model, config, optimizer, batch, length, around=None):
+def train_gpt2(model, config, optimizer, batch, length, around=contextlib.nullcontext):
     yield
     while True:
         ids = torch.randint(0, config.vocab_size, (batch, length), device=CUDA)
         with torch.autocast(CUDA, dtype=torch.bfloat16):
-            if around is None:
+            with around():
                 loss = model(ids, labels=ids).loss
-            else:
-                with around():
-                    loss = model(ids, labels=ids).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -175,13 +166,6 @@ def train_gpt2(model, config, optimizer, batch, length, around=None):
 def gpt2():
     """1.31 B parameters, batch 8 x 1024, AdamW."""
     model, config = gpt2_model(24, 2048, 16, 1024)
-    yield from train_gpt2(model, config, torch.optim.AdamW(model.parameters(), lr=1e-4), 8, 1024)
-
-
-@case
-def gpt2_checkpointed():
-    model, config = gpt2_model(24, 2048, 16, 1024)
-    model.gradient_checkpointing_enable()
     yield from train_gpt2(model, config, torch.optim.AdamW(model.parameters(), lr=1e-4), 8, 1024)
 
 
@@ -208,8 +192,10 @@ def gpt2_fsdp_offload():
         fully_shard(block, offload_policy=CPUOffloadPolicy())
     fully_shard(model, offload_policy=CPUOffloadPolicy())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    yield from train_gpt2(model, config, optimizer, 8, 1024)
-    dist.destroy_process_group()
+    try:
+        yield from train_gpt2(model, config, optimizer, 8, 1024)
+    finally:
+        dist.destroy_process_group()
 
 
 @case
@@ -222,24 +208,10 @@ def small_gpt2():
 # What else programs do. Each takes about 4 GiB.
 
 
-def llama_small(layers=14):
-    """About 3.4 GiB of bf16 weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        hidden_size=3072, intermediate_size=8192, num_hidden_layers=layers, num_attention_heads=24, vocab_size=32000
-    )
-    torch.set_default_dtype(torch.bfloat16)
-    with torch.device(CUDA):
-        model = LlamaForCausalLM(config).eval()
-    torch.set_default_dtype(torch.float32)
-    return model, config
-
-
 @case
 def generate():
-    model, config = llama_small()
-    ids = torch.randint(0, config.vocab_size, (8, 64), device=CUDA)
+    model = llama_model(3072, 8192, 14, 24)
+    ids = torch.randint(0, model.config.vocab_size, (8, 64), device=CUDA)
     yield
     while True:
         with torch.inference_mode():
@@ -482,19 +454,66 @@ def pinned_loader():
         yield digest(total)
 
 
+# Two GPUs. Of these there is a process for each, started by torchrun, but for the last.
+
+
+def train_ranks(shard):
+    import torch.distributed as dist
+
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", device_id=torch.device(CUDA, rank))
+    model = shard(nn.Sequential(*[Block(2048) for _ in range(10)]).to(CUDA))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    torch.manual_seed(rank)
+    try:
+        yield
+        while True:
+            x = torch.randn(4096, 2048, device=CUDA)
+            loss = (model(x) - x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            losses = [torch.empty_like(loss) for _ in range(2)]
+            dist.all_gather(losses, loss.detach())
+            yield " ".join(loss_digest(each) for each in losses)
+    finally:
+        dist.destroy_process_group()
+
+
 @case
-def out_of_memory():
-    """Takes all there is, is told so, and goes on."""
+def ddp():
+    yield from train_ranks(lambda model: nn.parallel.DistributedDataParallel(model, device_ids=[torch.cuda.current_device()]))
+
+
+@case
+def fsdp():
+    from torch.distributed.fsdp import fully_shard
+
+    def shard(model):
+        for block in model:
+            fully_shard(block)
+        return fully_shard(model)
+
+    yield from train_ranks(shard)
+
+
+@case
+def two_devices():
+    """A model whose halves are on two GPUs, and tensors of one that kernels and copies of the other read."""
+    halves = [nn.Sequential(*[Block(2048) for _ in range(6)]).to(f"cuda:{i}") for i in range(2)]
+    optimizer = torch.optim.AdamW([p for half in halves for p in half.parameters()], lr=1e-4)
+    table = torch.randn(8192, 8192, device="cuda:0")
     yield
     while True:
-        kept = []
-        try:
-            while True:
-                kept.append(torch.full((1 << 28,), 1.0, device=CUDA))
-        except torch.OutOfMemoryError as error:
-            told = str(error).startswith("CUDA out of memory")
-        kept = kept[:2]
-        yield f"{told} {sum(t.double().sum().item() for t in kept)}"
+        x = torch.randn(2048, 2048, device="cuda:0")
+        y = halves[1](halves[0](x).to("cuda:1"))
+        loss = (y - x.to("cuda:1")).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        turned = torch.empty(8192, 8192, device="cuda:1").copy_(table.t())  # not contiguous: a kernel reads across
+        yield loss_digest(loss) + digest(turned[::16])
 
 
 def run(name, steps):
@@ -520,7 +539,7 @@ def run(name, steps):
             # Of a step, in the second half of them.
             half = len(moved) - len(moved) // 2
             out["vmem_per_step"] = {k: (v - first[k]) / half for k, v in moved[-1].items() if k.endswith(("_bytes", "_us"))}
-    out["peak_bytes"] = torch.cuda.max_memory_allocated()
+    out["peak_bytes"] = max(torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count()))
     steps_of.close()
     return out
 
@@ -536,6 +555,8 @@ def main():
     torch.backends.cudnn.benchmark = False
     for name in arguments.cases:
         line = json.dumps(run(name, arguments.steps))
+        if os.environ.get("RANK", "0") != "0":
+            continue
         if arguments.out:
             with open(arguments.out, "a", encoding="utf-8") as file:
                 print(line, file=file)
