@@ -227,13 +227,14 @@ bool Mover::complete(Stamp stamp) {
   return false;
 }
 
-Result<Mover::Evicted> Mover::hide(PageRef ref) {
+Result<Mover::Evicted> Mover::hide(PageRef ref, std::uint32_t own_holds) {
   Page& page = ref.page();
   if (page.mapped == Mapped::nothing) return Evicted::done;
-  if (page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end())) return Evicted::held;
+  const bool held = config_.threads->overlapping_holds(ref.begin(), ref.end()) > own_holds;
+  if (page.cpu_users != 0 || held) return Evicted::held;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;
   const PageState before(page.state.load(std::memory_order_relaxed));
-  if (const Evicted why = withdraw_access(ref); why != Evicted::done) return why;
+  if (const Evicted why = withdraw_access(ref, own_holds); why != Evicted::done) return why;
   if (auto unmapped = unmap_at(ref); !unmapped) {
     publish_state(*ref.region, page, before);
     return std::unexpected(unmapped.error());

@@ -166,13 +166,16 @@ class Mover {
 
   // serve.cpp: making pages usable
   enum class Served { usable, in_place, wait, wait_frame, wait_use };
-  // How hard to try for a frame: whether to evict for it, and whether to wait for the GPU's progress.
+  // How hard to try for a frame: whether to evict for it, whether to wait for the GPU's progress, and whether to do so for a page that
+  // is served in place already.
   struct Effort {
     bool evict;
     bool wait;
+    bool leave_host;
   };
   Result<Served> serve(PageRef ref, Access access, bool discard, Effort effort, std::uint32_t own_holds);
   Result<Served> bring_in(PageRef ref, Access access, bool discard, Effort effort);
+  Result<Served> leave_host(PageRef ref, Access access, Effort effort, std::uint32_t own_holds);
   Result<Served> map_in_place(PageRef ref, Access access, bool discard);
   Result<bool> upgrade(PageRef ref, std::uint32_t own_holds);
   Error still_read_error(PageRef ref) const;
@@ -211,7 +214,7 @@ class Mover {
   Result<std::optional<std::uint32_t>> take_frame(DeviceState& device, std::uint64_t page_bytes);
   static bool room_in_free_frames(const DeviceState& device, std::uint64_t page_bytes);
   Result<Evicted> evict(PageRef ref);
-  Result<Evicted> hide(PageRef ref);  // unmaps it, wherever its bytes are
+  Result<Evicted> hide(PageRef ref, std::uint32_t own_holds = 0);  // unmaps it, wherever its bytes are
   Evicted withdraw_access(PageRef ref, std::uint32_t own_holds = 0);
   bool uses_complete(Region& region, Page& page);
   bool complete(Stamp stamp);

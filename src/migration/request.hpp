@@ -67,6 +67,7 @@ struct AcquireRequest final : Request {
     PageRun run;
     pagetable::Access access = pagetable::Access::read;
     std::uint32_t discard_first = 0, discard_count = 0;  // pages whose old contents need not be fetched
+    bool leave_host = false;  // pages served in place: into HBM, unless all such wants together are too much for it
   };
   std::span<const Want> wants;
 
@@ -75,6 +76,7 @@ struct AcquireRequest final : Request {
 
  private:
   std::optional<Status> serve_wants(Mover& mover);
+  bool worth_frames(const Mover& mover) const;
   std::uint32_t own_holds(const PageRun& page) const;
   std::size_t want_ = 0;
   std::uint32_t page_ = 0;
@@ -83,6 +85,7 @@ struct AcquireRequest final : Request {
   bool counted_in_place_ = false;
   bool may_wait_ = true;    // until the GPU makes no progress
   bool no_frames_ = false;  // all that could be had are held: what is left goes in place
+  bool worth_frames_ = false;
 };
 
 struct AllocateRequest final : Request {

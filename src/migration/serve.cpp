@@ -28,10 +28,22 @@ std::optional<Status> AcquireRequest::advance(Mover& mover) {
   if (!began_us_) {
     began_us_ = mover.config_.now_us();
     ++mover.counters_.acquire_misses;
+    worth_frames_ = worth_frames(mover);
   }
   auto served = serve_wants(mover);
   if (served) mover.counters_.acquire_wait_us += mover.config_.now_us() - *began_us_;
   return served;
+}
+
+// A kernel that reads host memory again and again runs at a fraction of its speed; one that needs more than there is has no choice.
+bool AcquireRequest::worth_frames(const Mover& mover) const {
+  std::uint64_t bytes = 0, budget = 0;
+  for (const Want& want : wants) {
+    if (!want.leave_host) continue;
+    bytes += want.run.count * want.run.region->page_bytes();
+    budget = mover.devices_[std::size_t(want.run.region->device)]->config.hbm_bytes;
+  }
+  return bytes <= budget / 4 * 3;
 }
 
 std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
@@ -40,7 +52,9 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
     for (; page_ < want.run.count; ++page_) {
       const std::uint32_t index = want.run.first + page_;
       const bool discard = index - want.discard_first < want.discard_count;
-      const Mover::Effort effort{.evict = !no_frames_, .wait = may_wait_};
+      const bool was_in_place = want.run.region->pages[index].mapped == Mapped::slot;
+      const Mover::Effort effort{
+          .evict = !no_frames_, .wait = may_wait_, .leave_host = want.leave_host && worth_frames_ && !no_frames_};
       const std::uint32_t own = own_holds({want.run.region, index, 1});
       auto served = mover.serve({want.run.region, index}, want.access, discard, effort, own);
       if (!served) return std::unexpected(std::move(served).error());
@@ -55,7 +69,7 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
                            may_wait_ ? "no frame can be had" : "waited in vain for one");
           }
           counted_in_place_ = true;
-          no_frames_ = no_frames_ || !want.run.region->pages[index].in_place;
+          no_frames_ = no_frames_ || !(was_in_place || want.run.region->pages[index].in_place);
           continue;
         case Mover::Served::wait:
           return std::nullopt;
@@ -99,12 +113,22 @@ Result<Mover::Served> Mover::serve(PageRef ref, Access access, bool discard, Eff
     return fail(VMEM_ERROR_LOST,
                 fmt::format("the page at {:#x} ({} MiB) has no valid copy left", address_of(ref), ref.bytes() >> 20));
   }
+  if (page.mapped == Mapped::slot && effort.leave_host && !page.in_place)
+    return leave_host(ref, access, effort, own_holds);
   if (state.allows(access)) return page.mapped == Mapped::slot ? Served::in_place : Served::usable;
   if (page.cpu_users != 0) return Served::wait;
   if (page.mapped == Mapped::nothing) return bring_in(ref, access, discard, effort);
   VMEM_ASSIGN(const bool writable, upgrade(ref, own_holds));
   if (!writable) return Served::wait_use;
   return page.mapped == Mapped::slot ? Served::in_place : Served::usable;
+}
+
+// Used in place until now. Once nobody uses it so any more, it is fetched as any other.
+Result<Mover::Served> Mover::leave_host(PageRef ref, Access access, Effort effort, std::uint32_t own_holds) {
+  VMEM_ASSIGN(const Evicted left, hide(ref, own_holds));
+  if (left == Evicted::done) return bring_in(ref, access, false, effort);
+  if (left == Evicted::busy && effort.wait) return Served::wait_frame;
+  return serve(ref, access, false, {.evict = effort.evict, .wait = effort.wait, .leave_host = false}, own_holds);
 }
 
 // From read to write: a new version. Without protection the mapping allows writing already. False: the page is in use, and its

@@ -20,7 +20,7 @@ class PageState {
   static constexpr std::uint32_t kNotify = 1u << 3;   // the mover wants to hear of the next use
   static constexpr std::uint32_t kLost = 1u << 4;     // no valid copy is left
   static constexpr std::uint32_t kInPlace = 1u << 5;  // the mapping shows host memory
-  static constexpr std::uint32_t kAttention = kPending | kNotify | kLost;
+  static constexpr std::uint32_t kAttention = kPending | kNotify | kLost | kInPlace;
 
   constexpr explicit PageState(std::uint32_t word) : word_(word) {}
   constexpr std::uint32_t word() const { return word_; }

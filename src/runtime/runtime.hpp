@@ -112,7 +112,7 @@ class Runtime final : private SlabSource {
   std::uintptr_t space_base() const { return space_->base(); }
   std::uint64_t space_bytes() const { return space_->bytes(); }
   const gpu::Driver& driver() const { return *driver_; }
-  // Whether all that a launch holds lies in HBM: what the driver's copies need.
+  // Whether all that a launch names lies in HBM: what the driver's copies need.
   static bool all_in_hbm(const LaunchHolds& holds);
   // The process ends: the mover stops, and the GPU is not touched any more.
   void stop() { mover_->stop(); }
@@ -188,7 +188,7 @@ class Runtime final : private SlabSource {
                         LaunchHolds& holds);
   std::optional<SmallBlock> small_block(std::uintptr_t address) const;
   Reach hold_region_or_page(std::uintptr_t address, bool feared, LaunchHolds& holds);
-  Status bring_in(const LaunchHolds& holds);
+  Status bring_in(const LaunchHolds& holds, bool run);
   Status hide_others();
   Status finish_alone(migration::StreamRecord& record) const;
   Status release_freed(int device, std::uint64_t most);

@@ -296,7 +296,7 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   });
   if (worst != Reach::hit || options_.strict) [[unlikely]] {
     Status ready = options_.strict ? hide_others() : Status{};
-    if (ready && worst != Reach::attention) ready = bring_in(holds);
+    if (ready && (worst == Reach::miss || options_.strict || !all_in_hbm(holds))) ready = bring_in(holds, true);
     for (const auto& held : holds.all()) {
       if (ready) ready = wait_until_ready({held.region, held.first, held.count}, stream);
     }
@@ -319,16 +319,17 @@ Status Runtime::begin_recording(std::span<const std::uintptr_t> addresses, vmem_
   for (const std::uintptr_t address : addresses)
     worst = std::max(worst, hold_for_launch(address, small_block(address), false, holds));
   if (worst != Reach::miss) return {};
-  auto mapped = bring_in(holds);
+  auto mapped = bring_in(holds, false);
   if (!mapped) abandon_launch(holds);
   return mapped;
 }
 
-Status Runtime::bring_in(const LaunchHolds& holds) {
+// `run`: now, not only recorded.
+Status Runtime::bring_in(const LaunchHolds& holds, bool run) {
   std::vector<migration::AcquireRequest::Want> wants;
   for (const auto& held : holds.all()) {
     VMEM_TRY(open_to({held.region, held.first, held.count}, *holds.record_));
-    wants.push_back({{held.region, held.first, held.count}, Access::read, 0, 0});
+    wants.push_back({.run = {held.region, held.first, held.count}, .leave_host = run && !held.feared});
   }
   migration::AcquireRequest request;
   request.wants = wants;
@@ -414,6 +415,7 @@ std::uint64_t Runtime::cached_bytes(int ordinal) const {
 
 bool Runtime::all_in_hbm(const LaunchHolds& holds) {
   return std::ranges::none_of(holds.all(), [](const LaunchHolds::Held& held) {
+    if (held.feared) return false;
     for (std::uint32_t i = held.first; i < held.first + held.count; ++i) {
       if (pagetable::PageState(held.region->pages[i].state.load(std::memory_order_relaxed))
               .has(pagetable::PageState::kInPlace))

@@ -215,11 +215,13 @@ std::unique_ptr<Acquire> MoverTest::begin(Actor& actor, const Range& range) {
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
     const PageState seen = state(region, i);
     made->hit = made->hit && seen.allows(range.access) && !seen.has(PageState::kLost);
+    made->hit = made->hit && !(range.leave_host && seen.has(PageState::kInPlace));
   }
   made->hit = made->hit && (region.devices.load() >> actor.record->device & 1) != 0;
   if (made->hit) return made;
   made->want.run = {range.region, range.first, range.count};
   made->want.access = range.access;
+  made->want.leave_host = range.leave_host;
   made->want.discard_first = range.first;
   made->want.discard_count = range.discard ? range.count : 0;
   made->request.wants = {&made->want, 1};

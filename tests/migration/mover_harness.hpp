@@ -50,15 +50,20 @@ struct Range {
   std::uint32_t count = 1;
   Access access = Access::write;
   bool discard = false;
+  bool leave_host = false;
 };
 inline Range reading(Region& region, std::uint32_t first, std::uint32_t count = 1) {
-  return {&region, first, count, Access::read, false};
+  return {&region, first, count, Access::read, false, false};
+}
+// As a launch names it that does not say what it writes.
+inline Range launching(Region& region, std::uint32_t first, std::uint32_t count = 1) {
+  return {&region, first, count, Access::read, false, true};
 }
 inline Range writing(Region& region, std::uint32_t first, std::uint32_t count = 1) {
-  return {&region, first, count, Access::write, false};
+  return {&region, first, count, Access::write, false, false};
 }
 inline Range discarding(Region& region, std::uint32_t first, std::uint32_t count = 1) {
-  return {&region, first, count, Access::write, true};
+  return {&region, first, count, Access::write, true, false};
 }
 
 // An acquire under way: its hold is published; a miss waits in the mover.

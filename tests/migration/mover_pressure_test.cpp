@@ -250,6 +250,64 @@ TEST_F(Pressure, APageHeldInPlaceIsNotMovedAndCostsNoOtherItsFrame) {
   release(*a, writing(*region, 2));
 }
 
+TEST_F(Pressure, ALaunchWaitsForTheEndOfWorkInPlaceAndBringsThePageToHbm) {
+  start({.hbm_pages = 2});
+  Region& all = allocate(3);
+  Actor& first = actor();
+  ASSERT_TRUE(acquire(first, writing(all, 0, 3)));
+  fill(first, writing(all, 0, 3), 5);
+  Gate reader = gate(first);
+  release(first, writing(all, 0, 3));
+  ASSERT_TRUE(in_place(all, 2));
+  const auto waiting = begin(first, launching(all, 2));
+  steps();
+  EXPECT_FALSE(waiting->done());
+  EXPECT_TRUE(in_place(all, 2)) << "its work is unfinished";
+  reader.open();
+  ASSERT_TRUE(complete(*waiting));
+  check();
+  EXPECT_TRUE(in_hbm(all, 2));
+  release(first, launching(all, 2));
+  expect_bytes(first, all, 2, 5);
+}
+
+TEST_F(Pressure, ALaunchThatNeedsMoreThanHbmGoesOnInPlace) {
+  start({.hbm_pages = 4});
+  Region& all = allocate(6);
+  Actor& first = actor();
+  ASSERT_TRUE(acquire(first, writing(all, 0, 6)));
+  release(first, writing(all, 0, 6));
+  finish_work(first);
+  ASSERT_TRUE(acquire(first, launching(all, 2, 4)));
+  EXPECT_TRUE(in_place(all, 4) && in_place(all, 5));
+  EXPECT_EQ(inside->counters().evictions, 0u);
+  release(first, launching(all, 2, 4));
+}
+
+TEST_F(Pressure, AnotherThreadsHoldKeepsAPageInPlaceForALaunch) {
+  start({.hbm_pages = 2});
+  Region& all = allocate(3);
+  Actor &first = actor(), &second = actor();
+  ASSERT_TRUE(acquire(first, writing(all, 0, 3)));
+  ASSERT_TRUE(acquire(second, launching(all, 2)));
+  EXPECT_TRUE(in_place(all, 2));
+  release(second, launching(all, 2));
+  release(first, writing(all, 0, 3));
+}
+
+TEST_F(Pressure, APageInPlaceDoesNotKeepOthersOutOfHbm) {
+  start({.hbm_pages = 2});
+  Region& all = allocate(4);
+  Actor& first = actor();
+  ASSERT_TRUE(advise(writing(all, 0), VMEM_ADVISE_IN_PLACE));
+  Region& other = allocate(2);
+  write_to_the_end(first, writing(other, 0, 2), 1);
+  ASSERT_TRUE(acquire(first, launching(all, 0, 2)));
+  EXPECT_TRUE(in_place(all, 0));
+  EXPECT_TRUE(in_hbm(all, 1)) << "evicting one of the others";
+  release(first, launching(all, 0, 2));
+}
+
 TEST_F(Pressure, AdvisedPagesAreServedInPlaceAndStayThere) {
   start();
   Region& all = allocate(2);
