@@ -54,7 +54,7 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
   thread_local References references;
   references.begin(runtime);
   references.add_words(from, bytes);
-  if (!references.addresses().empty()) runtime.note_pointer_table(to, references.addresses());
+  if (!references.addresses().empty()) (void)runtime.note_pointer_table(to, references.addresses());
 }
 
 // The same where the direction is not said: memory that the driver does not know, or knows as the host's.

@@ -31,30 +31,32 @@ class Checks {
     for (const std::uintptr_t address : addresses) {
       const auto found = runtime.allocation_at(address);
       if (!found) continue;
-      if (!runtime.is_small(address)) {
-        check.targets.push_back({found->base, found->base + found->bytes});
-        continue;
-      }
+      check.targets.push_back({found->base, found->base + found->bytes});
+      if (!runtime.is_small(address)) continue;
       const std::size_t bytes = std::min<std::size_t>(found->bytes, kTableBytes);
       const bool known = std::ranges::find(check.tables, found->base, &Table::base) != check.tables.end();
       if (known || used + bytes > kBufferBytes) continue;
       if (runtime.driver()->cuMemcpyDtoHAsync(check.buffer + used, found->base, bytes, stream) != CUDA_SUCCESS)
         return give_up(check);
-      check.tables.push_back({found->base, used, bytes});
+      check.tables.push_back({found->base, used, bytes, {}});
       used += bytes;
     }
     if (check.targets.empty() || check.tables.empty() ||
         runtime.driver()->cuEventRecord(check.event, stream) != CUDA_SUCCESS)
       return give_up(check);
+    for (Table& table : check.tables) table.note = runtime.note_pointer_table(table.base, addresses);
     checks_.push_back(std::move(check));
   }
 
-  void finish(Runtime& runtime) {
+  void finish(const Runtime& runtime) {
     while (!checks_.empty() && runtime.driver()->cuEventQuery(checks_.front().event) == CUDA_SUCCESS) {
       Check& check = checks_.front();
-      if (holds_pointers(check)) {
-        VMEM_LOG_DEBUG("a kernel that fills pointer tables was found");
-        check.facts->writes_pointers.store(true, std::memory_order_relaxed);
+      for (const Table& table : check.tables) {
+        if (!holds_pointers(check, table)) {
+          Runtime::retract(table.note);
+        } else if (!check.facts->writes_pointers.exchange(true, std::memory_order_relaxed)) {
+          VMEM_LOG_DEBUG("{} fills pointer tables", check.facts->name);
+        }
       }
       check.facts->looked.store(true, std::memory_order_relaxed);
       spare_events_.push_back(check.event);
@@ -68,6 +70,7 @@ class Checks {
   struct Table {
     std::uintptr_t base;
     std::size_t offset, bytes;
+    Runtime::TableNote note;
   };
   struct Range {
     std::uintptr_t begin, end;
@@ -80,14 +83,12 @@ class Checks {
     std::vector<Range> targets;
   };
 
-  static bool holds_pointers(const Check& check) {
-    for (const Table& table : check.tables) {
-      for (std::size_t i = 0; i + sizeof(std::uintptr_t) <= table.bytes; i += sizeof(std::uintptr_t)) {
-        std::uintptr_t word = 0;
-        std::memcpy(&word, check.buffer + table.offset + i, sizeof word);
-        const auto leads_there = [&](const Range& range) { return word >= range.begin && word < range.end; };
-        if (std::ranges::any_of(check.targets, leads_there)) return true;
-      }
+  static bool holds_pointers(const Check& check, const Table& table) {
+    for (std::size_t i = 0; i + sizeof(std::uintptr_t) <= table.bytes; i += sizeof(std::uintptr_t)) {
+      std::uintptr_t word = 0;
+      std::memcpy(&word, check.buffer + table.offset + i, sizeof word);
+      const auto leads_there = [&](const Range& range) { return word >= range.begin && word < range.end; };
+      if (std::ranges::any_of(check.targets, leads_there)) return true;
     }
     return false;
   }
@@ -133,11 +134,11 @@ void look_at_tables(Runtime& runtime, FunctionFacts& facts, std::span<const std:
     const gpu::RelaxedCapture relaxed(runtime.driver());
     checks.finish(runtime);
   }
-  bool small = false, large = false;
-  for (const std::uintptr_t address : addresses) (runtime.is_small(address) ? small : large) = true;
-  if (!small || !large) return;
+  const bool any_small =
+      std::ranges::any_of(addresses, [&](std::uintptr_t address) { return runtime.is_small(address); });
+  if (!any_small || addresses.size() < 2) return;
   const std::uint32_t launch = facts.launches.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (!std::has_single_bit(launch) || facts.writes_pointers.load(std::memory_order_relaxed)) return;
+  if (!std::has_single_bit(launch) && !facts.writes_pointers.load(std::memory_order_relaxed)) return;
   const gpu::RelaxedCapture relaxed(runtime.driver());
   checks.begin(runtime, facts, addresses, stream);
 }

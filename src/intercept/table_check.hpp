@@ -1,6 +1,7 @@
 // Finds out which kernels fill pointer tables, by looking at what they wrote: the small allocations that a launch named are copied to
-// the CPU and searched for addresses that the launch named. A function is looked at on its first launch that names both, on its second,
-// fourth, eighth and so on; until the first look it is taken to fill tables.
+// the CPU and searched for addresses that the launch named. A function is looked at on its first launch that names a small allocation
+// and another, on its second, fourth, eighth and so on, and always once it was seen to fill one. Until the verdict what it named is taken
+// for tables.
 #pragma once
 
 #include <cuda.h>

@@ -11,6 +11,36 @@ std::span<const PointerTables::Target> PointerTables::last_targets(std::uintptr_
   return record.targets;
 }
 
+std::span<const PointerTables::Target> PointerTables::known_targets(std::uintptr_t table) {
+  if (known_.empty()) return {};
+  const auto found = known_.find(table);
+  if (found == known_.end()) return {};
+  found->second.used = launch_;
+  return found->second.targets;
+}
+
+std::uint64_t PointerTables::note(std::uintptr_t table, std::span<const std::uintptr_t> targets) {
+  ++launch_;
+  if (known_.size() >= kKnownMax && !known_.contains(table))
+    known_.erase(std::ranges::min_element(known_, {}, [](const auto& entry) { return entry.second.used; }));
+  Known& known = known_[table];
+  known.used = launch_;
+  std::erase_if(known.targets, [&](const Target& target) {
+    return launch_ - target.launch > window_ || std::ranges::find(targets, target.address) != targets.end();
+  });
+  for (const std::uintptr_t target : targets) {
+    if (target != table) known.targets.push_back({target, launch_});
+  }
+  return launch_;
+}
+
+void PointerTables::retract(std::uintptr_t table, std::uint64_t note) {
+  const auto found = known_.find(table);
+  if (found == known_.end()) return;
+  std::erase_if(found->second.targets, [&](const Target& target) { return target.launch == note; });
+  if (found->second.targets.empty()) known_.erase(found);
+}
+
 // The youngest naming of each target, for all tables of the launch.
 void PointerTables::remember() {
   std::ranges::sort(targets_, [](const Target& a, const Target& b) {

@@ -1,29 +1,35 @@
 // Which allocations a launch may reach without naming them. A kernel that is given a table of pointers names the table; the targets
-// were named by the launch that filled it. Batched linear algebra and grouped matrix products work that way. So it is remembered, for
-// the calling thread's last launches, which small allocations were filled by a launch that writes pointers, and what that launch
-// named; what is written by a launch that was given such a table may be one, too.
+// were named by the launch that filled it. Batched linear algebra and grouped matrix products work that way. What is remembered:
+// - of small allocations that were seen to hold pointers, or are about to be looked at: what was named when they were filled, for as long
+//   as they live (known tables);
+// - of small allocations that a launch may have filled, and of those that were named together with a table, since pointers may have been
+//   copied from one to the other: what it named, for the next `window` launches of the calling thread.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 namespace vmem::runtime {
 
 class PointerTables {
  public:
-  // A launch begins. `window`: how many launches back a table may have been filled; 0 turns this off.
+  // A launch begins. `window`: see above; 0 turns all this off.
   void begin(std::uint32_t window) {
     ++launch_;
     window_ = window < kRecords ? window : kRecords - 1;
     tables_named_.clear();
     targets_named_.clear();
   }
-  void name_table(std::uintptr_t base) { tables_named_.push_back(base); }
-  void name_target(std::uintptr_t address) { targets_named_.push_back(address); }
-  // All is named. `fills`: the launch may write what it named into the tables. Calls reach(address) for what the tables may lead
-  // to; some of it several times, or named anyway.
+  // The launch names it. A small allocation may be a table, and what a table leads to.
+  void name(std::uintptr_t base, bool small) {
+    if (small) tables_named_.push_back(base);
+    targets_named_.push_back(base);
+  }
+  // All is named. `fills`: the launch may write what it named into small allocations. Calls reach(address) for what the tables may
+  // lead to; some of it several times, or named anyway.
   template <class Reach>
   void finish(bool fills, Reach&& reach) {
     if (window_ == 0 || tables_named_.empty()) return;
@@ -34,6 +40,10 @@ class PointerTables {
         reach(target.address);
         targets_.push_back(target);
       }
+      for (const Target& target : known_targets(table)) {
+        reach(target.address);
+        targets_.push_back({target.address, launch_});
+      }
     }
     if (fills) {
       for (const std::uintptr_t target : targets_named_) targets_.push_back({target, launch_});
@@ -41,14 +51,21 @@ class PointerTables {
     if (!targets_.empty()) remember();
   }
 
+  // The table holds pointers to these, or will soon be known not to. What it held longer ago than the window is taken to be overwritten.
+  // Returns what `retract` takes to make it undone.
+  std::uint64_t note(std::uintptr_t table, std::span<const std::uintptr_t> targets);
+  void retract(std::uintptr_t table, std::uint64_t note);
+
   // The allocation is freed: what is there next is no table of what this one led to.
   void forget_table(std::uintptr_t base) {
     if (Table& entry = entry_of(base); entry.base == base) entry = {};
+    known_.erase(base);
   }
 
  private:
   static constexpr std::uint64_t kRecords = 1024;
   static constexpr unsigned kTableBits = 12;
+  static constexpr std::size_t kKnownMax = 1024;  // another thread may free them: then nobody says so
   struct Target {
     std::uintptr_t address;
     std::uint64_t launch;  // that named it
@@ -61,8 +78,13 @@ class PointerTables {
     std::uintptr_t base = 0;
     std::uint64_t launch = 0;  // the last that named it
   };
+  struct Known {
+    std::vector<Target> targets;
+    std::uint64_t used = 0;  // the last launch that named it
+  };
   Table& entry_of(std::uintptr_t table) { return tables_[(table * 0x9e3779b97f4a7c15u) >> (64 - kTableBits)]; }
   std::span<const Target> last_targets(std::uintptr_t table);
+  std::span<const Target> known_targets(std::uintptr_t table);
   void remember();
 
   std::uint64_t launch_ = 0;
@@ -71,6 +93,7 @@ class PointerTables {
   std::vector<Target> targets_;
   std::vector<Record> records_{kRecords};
   std::array<Table, 1u << kTableBits> tables_{};
+  std::unordered_map<std::uintptr_t, Known> known_;
 };
 
 }  // namespace vmem::runtime

@@ -285,11 +285,7 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   for (const std::uintptr_t address : addresses) {
     const auto small = small_block(address);
     worst = std::max(worst, hold_for_launch(address, small, false, holds));
-    if (small) {
-      pointer_tables.name_table(small->base);
-    } else {
-      pointer_tables.name_target(address);
-    }
+    pointer_tables.name(small ? small->base : address, small.has_value());
   }
   pointer_tables.finish(fills_tables, [&](std::uintptr_t target) {
     worst = std::max(worst, hold_for_launch(target, small_block(target), true, holds));
@@ -425,14 +421,13 @@ bool Runtime::all_in_hbm(const LaunchHolds& holds) {
   });
 }
 
-void Runtime::note_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets) {
-  const auto block = small_->find(table);
-  if (!block) return;
-  pointer_tables.begin(options_.window);
-  pointer_tables.name_table(block->base);
-  for (const std::uintptr_t target : targets) pointer_tables.name_target(target);
-  pointer_tables.finish(true, [](std::uintptr_t) {});
+Runtime::TableNote Runtime::note_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets) {
+  const auto block = small_block(table);
+  if (!block || options_.window == 0) return {};
+  return {block->base, pointer_tables.note(block->base, targets)};
 }
+
+void Runtime::retract(const TableNote& note) { pointer_tables.retract(note.table, note.number); }
 
 std::optional<Runtime::Allocation> Runtime::allocation_at(std::uintptr_t address) const {
   auto region = live_region(address);

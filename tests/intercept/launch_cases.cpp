@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -76,6 +77,29 @@ CASE(pointer_tables) {
     const auto data = read(buffers.at[i], 2, buffers.stream);
     REQUIRE(data[0] == i + 20 + 2 && data[1] == i + 20);
   }
+}
+
+// A table that was filled long ago, of pointers to a large allocation and to a small one.
+CASE(pointer_tables_that_last) {
+  const Machine machine;
+  const CUfunction fill = machine.function("fill"), follow = machine.function("follow"), add = machine.function("add");
+  Buffers buffers(10);
+  std::array<CUdeviceptr, 2> tables{};
+  CUdeviceptr small = 0;
+  CALL(cuMemAllocAsync(&small, 1024, buffers.stream));
+  CALL(cuMemsetD32Async(small, 0, 256, buffers.stream));
+  std::size_t one = 1, stride = 0;
+  for (CUdeviceptr& table : tables) {
+    CALL(cuMemAllocAsync(&table, 1024, buffers.stream));
+    CUdeviceptr& target = &table == tables.data() ? buffers.at[0] : small;
+    launch(fill, buffers.stream, {&table, &target, &stride, &one});
+  }
+  for (std::size_t round = 0; round < 20; ++round) {
+    buffers.work(add);
+    for (CUdeviceptr& table : tables) launch(follow, buffers.stream, {&table, &one});
+  }
+  REQUIRE(read(buffers.at[0], 1, buffers.stream)[0] == 20 + 20);
+  REQUIRE(read(small, 1, buffers.stream)[0] == 20);
 }
 
 // Allocations that share pages with others do not begin with a page.
