@@ -131,8 +131,8 @@ class Bench:
             file.seek(0)
         out, err = (file.read() for file in files)
         if late:
-            return out, f"took more than {self.limit_s} s: {err[-2000:]}"
-        return out, None if process.returncode == 0 else f"exit code {process.returncode}: {err[-3000:]}"
+            return out, f"took more than {self.limit_s} s: {shortened(err)}"
+        return out, None if process.returncode == 0 else f"exit code {process.returncode}: {shortened(err)}"
 
     def run_together(self, commands):
         """Each a program whose last line of output is its result, all at the same time."""
@@ -201,6 +201,11 @@ class Bench:
             details={"added_ns": added},
             goal={"bound": "at_most", "of": "added_ns", "value": 300, "met": added is not None and added <= 300},
         )
+
+
+def shortened(text):
+    """What went wrong first stands at its beginning, what it led to at its end."""
+    return text if len(text) <= 4000 else f"{text[:2500]}\n...\n{text[-1500:]}"
 
 
 def difference(digests, wanted):

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "intercept/hook.hpp"
 #include "intercept/hook_table.hpp"
 #include "intercept/implementations.hpp"
+#include "intercept/nccl.hpp"
 
 namespace vmem::intercept {
 namespace {
@@ -199,6 +201,7 @@ void vmem_learn_real_dlsym() { (void)real_dlsym(); }
 void* vmem_find_symbol(void* library, const char* name) {
   void* found = real_dlsym()(library, name);
   const bool driver_like = found != nullptr && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+  if (found != nullptr && std::strncmp(name, "nccl", 4) == 0) return nccl_hook(name, found);
   return driver_like ? replaced(found) : found;
 }
 

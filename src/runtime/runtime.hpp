@@ -115,6 +115,7 @@ class Runtime final : private SlabSource {
   Status empty_cache();
   std::uint64_t cached_bytes(int ordinal) const;  // freed and kept
   bool is_small(std::uintptr_t address) const;    // it shares pages with others
+  bool strict() const { return options_.strict; }
   std::uintptr_t space_base() const { return space_->base(); }
   std::uint64_t space_bytes() const { return space_->bytes(); }
   const gpu::Driver& driver() const { return *driver_; }
