@@ -54,7 +54,11 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
   thread_local References references;
   references.begin(runtime);
   references.add_words(from, bytes);
-  if (!references.addresses().empty()) (void)runtime.note_pointer_table(to, references.addresses());
+  const auto block = runtime.allocation_at(to);
+  if (references.addresses().empty() || !block) return;
+  const bool whole = block->base == to && block->bytes <= bytes;
+  const auto note = runtime.note_pointer_table(to, {});
+  (void)runtime.settle_pointer_table(note, references.addresses(), whole);
 }
 
 // The same where the direction is not said: memory that the driver does not know, or knows as the host's.

@@ -15,7 +15,7 @@ namespace {
 
 using runtime::Runtime;
 
-constexpr std::size_t kTableBytes = 16 << 10;  // of each small allocation, so much is looked at
+constexpr std::size_t kTableBytes = 64 << 10;  // of each small allocation, so much is looked at
 constexpr std::size_t kBufferBytes = 256 << 10;
 constexpr std::size_t kChecksMax = 32;
 
@@ -25,24 +25,21 @@ class Checks {
  public:
   void begin(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses, CUstream stream) {
     if (checks_.size() >= kChecksMax) return;
-    Check check{&facts, take_event(runtime), take_buffer(runtime), {}, {}};
+    Check check{&facts, take_event(runtime), take_buffer(runtime), {}};
     if (check.event == nullptr || check.buffer == nullptr) return give_up(check);
     std::size_t used = 0;
     for (const std::uintptr_t address : addresses) {
       const auto found = runtime.allocation_at(address);
-      if (!found) continue;
-      check.targets.push_back({found->base, found->base + found->bytes});
-      if (!runtime.is_small(address)) continue;
+      if (!found || !runtime.is_small(address)) continue;
       const std::size_t bytes = std::min<std::size_t>(found->bytes, kTableBytes);
       const bool known = std::ranges::find(check.tables, found->base, &Table::base) != check.tables.end();
       if (known || used + bytes > kBufferBytes) continue;
       if (runtime.driver()->cuMemcpyDtoHAsync(check.buffer + used, found->base, bytes, stream) != CUDA_SUCCESS)
         return give_up(check);
-      check.tables.push_back({found->base, used, bytes, {}});
+      check.tables.push_back({found->base, used, bytes, bytes == found->bytes, {}});
       used += bytes;
     }
-    if (check.targets.empty() || check.tables.empty() ||
-        runtime.driver()->cuEventRecord(check.event, stream) != CUDA_SUCCESS)
+    if (check.tables.empty() || runtime.driver()->cuEventRecord(check.event, stream) != CUDA_SUCCESS)
       return give_up(check);
     for (Table& table : check.tables) table.note = runtime.note_pointer_table(table.base, addresses);
     checks_.push_back(std::move(check));
@@ -52,11 +49,9 @@ class Checks {
     while (!checks_.empty() && runtime.driver()->cuEventQuery(checks_.front().event) == CUDA_SUCCESS) {
       Check& check = checks_.front();
       for (const Table& table : check.tables) {
-        if (!holds_pointers(check, table)) {
-          Runtime::retract(table.note);
-        } else if (!check.facts->writes_pointers.exchange(true, std::memory_order_relaxed)) {
+        const bool fresh = runtime.settle_pointer_table(table.note, words_of(check, table), table.whole);
+        if (fresh && !check.facts->writes_pointers.exchange(true, std::memory_order_relaxed))
           VMEM_LOG_DEBUG("{} fills pointer tables", check.facts->name);
-        }
       }
       check.facts->looked.store(true, std::memory_order_relaxed);
       spare_events_.push_back(check.event);
@@ -70,27 +65,20 @@ class Checks {
   struct Table {
     std::uintptr_t base;
     std::size_t offset, bytes;
+    bool whole;  // so much is all of it
     Runtime::TableNote note;
-  };
-  struct Range {
-    std::uintptr_t begin, end;
   };
   struct Check {
     FunctionFacts* facts;
     CUevent event;
     std::byte* buffer;
     std::vector<Table> tables;
-    std::vector<Range> targets;
   };
 
-  static bool holds_pointers(const Check& check, const Table& table) {
-    for (std::size_t i = 0; i + sizeof(std::uintptr_t) <= table.bytes; i += sizeof(std::uintptr_t)) {
-      std::uintptr_t word = 0;
-      std::memcpy(&word, check.buffer + table.offset + i, sizeof word);
-      const auto leads_there = [&](const Range& range) { return word >= range.begin && word < range.end; };
-      if (std::ranges::any_of(check.targets, leads_there)) return true;
-    }
-    return false;
+  std::span<const std::uintptr_t> words_of(const Check& check, const Table& table) {
+    words_.resize(table.bytes / sizeof(std::uintptr_t));
+    std::memcpy(words_.data(), check.buffer + table.offset, words_.size() * sizeof(std::uintptr_t));
+    return words_;
   }
 
   CUevent take_event(Runtime& runtime) {
@@ -120,6 +108,7 @@ class Checks {
   }
 
   std::deque<Check> checks_;
+  std::vector<std::uintptr_t> words_;
   std::vector<CUevent> spare_events_;
   std::vector<std::byte*> spare_buffers_;
 };

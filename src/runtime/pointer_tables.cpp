@@ -25,20 +25,25 @@ std::uint64_t PointerTables::note(std::uintptr_t table, std::span<const std::uin
     known_.erase(std::ranges::min_element(known_, {}, [](const auto& entry) { return entry.second.used; }));
   Known& known = known_[table];
   known.used = launch_;
-  std::erase_if(known.targets, [&](const Target& target) {
-    return launch_ - target.launch > window_ || std::ranges::find(targets, target.address) != targets.end();
-  });
-  for (const std::uintptr_t target : targets) {
-    if (target != table) known.targets.push_back({target, launch_});
-  }
+  for (const std::uintptr_t target : targets) known.targets.push_back({target, launch_});
   return launch_;
 }
 
-void PointerTables::retract(std::uintptr_t table, std::uint64_t note) {
+bool PointerTables::settle(std::uintptr_t table, std::uint64_t note, std::span<const std::uintptr_t> targets,
+                           bool whole) {
   const auto found = known_.find(table);
-  if (found == known_.end()) return;
-  std::erase_if(found->second.targets, [&](const Target& target) { return target.launch == note; });
-  if (found->second.targets.empty()) known_.erase(found);
+  if (found == known_.end()) return false;  // freed since
+  std::vector<Target>& known = found->second.targets;
+  std::erase_if(known, [&](const Target& target) { return target.launch == note; });
+  const auto held_before = [&](const Target& target) {
+    return target.launch < note && std::ranges::find(targets, target.address) != targets.end();
+  };
+  const auto older = std::size_t(std::ranges::count_if(known, [&](const Target& each) { return each.launch < note; }));
+  const std::size_t same = std::erase_if(known, held_before);
+  if (whole) std::erase_if(known, [&](const Target& target) { return target.launch < note; });
+  for (const std::uintptr_t target : targets) known.push_back({target, note});
+  if (known.empty()) known_.erase(found);
+  return same != targets.size() || (whole && same != older);
 }
 
 // The youngest naming of each target, for all tables of the launch.

@@ -51,10 +51,10 @@ class PointerTables {
     if (!targets_.empty()) remember();
   }
 
-  // The table holds pointers to these, or will soon be known not to. What it held longer ago than the window is taken to be overwritten.
-  // Returns what `retract` takes to make it undone.
+  // The table may hold pointers to these now: what it holds is being looked at. Returns what `settle` takes.
   std::uint64_t note(std::uintptr_t table, std::span<const std::uintptr_t> targets);
-  void retract(std::uintptr_t table, std::uint64_t note);
+  // At the time of the note it held these, and nothing else if all of it was looked at. True if that was not known before.
+  bool settle(std::uintptr_t table, std::uint64_t note, std::span<const std::uintptr_t> targets, bool whole);
 
   // The allocation is freed: what is there next is no table of what this one led to.
   void forget_table(std::uintptr_t base) {
@@ -79,8 +79,8 @@ class PointerTables {
     std::uint64_t launch = 0;  // the last that named it
   };
   struct Known {
-    std::vector<Target> targets;
-    std::uint64_t used = 0;  // the last launch that named it
+    std::vector<Target> targets;  // with the note that told of them
+    std::uint64_t used = 0;       // the last launch that named it
   };
   Table& entry_of(std::uintptr_t table) { return tables_[(table * 0x9e3779b97f4a7c15u) >> (64 - kTableBits)]; }
   std::span<const Target> last_targets(std::uintptr_t table);

@@ -94,14 +94,14 @@ class Runtime final : private SlabSource {
   void abandon_launch(LaunchHolds& holds);  // it was not queued
   // The same for work that is only recorded, into a graph: what it names is mapped, its bytes may be elsewhere. Then abandon_launch.
   Status begin_recording(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds);
-  // Pointers to `targets` have been written into a small allocation; or perhaps, and what is learnt later may retract it. All by the
-  // thread that launches.
+  // A small allocation may hold pointers to these by now; what it held then, `words`, is known a little later: all of it, if `whole`. True
+  // if it held other pointers than was known. Both by the thread that launches.
   struct TableNote {
     std::uintptr_t table = 0;
     std::uint64_t number = 0;
   };
   TableNote note_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets);
-  static void retract(const TableNote& note);
+  bool settle_pointer_table(const TableNote& note, std::span<const std::uintptr_t> words, bool whole) const;
   std::optional<Allocation> allocation_at(std::uintptr_t address) const;
   // For people: what is at an address of the address space, and what happened there lately.
   std::string describe(std::uintptr_t address) const;

@@ -427,7 +427,16 @@ Runtime::TableNote Runtime::note_pointer_table(std::uintptr_t table, std::span<c
   return {block->base, pointer_tables.note(block->base, targets)};
 }
 
-void Runtime::retract(const TableNote& note) { pointer_tables.retract(note.table, note.number); }
+bool Runtime::settle_pointer_table(const TableNote& note, std::span<const std::uintptr_t> words, bool whole) const {
+  std::vector<std::uintptr_t> targets;
+  for (const std::uintptr_t word : words) {
+    if (const auto found = space_->contains(word) ? allocation_at(word) : std::nullopt) targets.push_back(found->base);
+  }
+  std::ranges::sort(targets);
+  const auto repeated = std::ranges::unique(targets);
+  targets.erase(repeated.begin(), repeated.end());
+  return pointer_tables.settle(note.table, note.number, targets, whole);
+}
 
 std::optional<Runtime::Allocation> Runtime::allocation_at(std::uintptr_t address) const {
   auto region = live_region(address);

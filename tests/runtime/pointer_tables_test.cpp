@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <vector>
 
 namespace vmem::runtime {
 namespace {
@@ -24,6 +25,12 @@ struct Tables : ::testing::Test {
     });
     return reached;
   }
+  // A launch looked at: what it left in the table.
+  bool look(std::uintptr_t table, const std::vector<std::uintptr_t>& holds, bool whole = true) {
+    tables->begin(window);
+    return tables->settle(table, tables->note(table, {}), holds, whole);
+  }
+  Addresses known_targets(std::uintptr_t table) { return launch(false, {table}, {}); }
 };
 
 TEST_F(Tables, ATableLeadsToWhatItWasFilledWith) {
@@ -49,9 +56,7 @@ TEST_F(Tables, TablesLeadToSmallAllocationsToo) {
 }
 
 TEST_F(Tables, AKnownTableIsKnownForAsLongAsItLives) {
-  const std::uintptr_t targets[] = {1, 2, 100};
-  tables->begin(window);
-  tables->note(1, targets);
+  EXPECT_TRUE(look(1, {2, 100}));
   for (std::uint32_t i = 0; i < 3 * window; ++i) launch(false, {7}, {700});
   EXPECT_EQ(launch(false, {1}, {}), (Addresses{2, 100}));
   tables->forget_table(1);
@@ -59,43 +64,73 @@ TEST_F(Tables, AKnownTableIsKnownForAsLongAsItLives) {
 }
 
 TEST_F(Tables, WhatAKnownTableWasNamedWithLeadsThereForAWindow) {
-  const std::uintptr_t targets[] = {100};
-  tables->begin(window);
-  tables->note(1, targets);
+  look(1, {100});
   launch(false, {1, 2}, {});
   for (std::uint32_t i = 0; i < window; ++i) EXPECT_EQ(launch(false, {2}, {}), Addresses{100}) << i;
   EXPECT_EQ(launch(false, {2}, {}), Addresses{});
 }
 
-TEST_F(Tables, AKnownTableFilledAgainKeepsWhatIsRecent) {
-  const std::uintptr_t first[] = {100}, second[] = {200}, third[] = {300};
-  tables->begin(window);
-  tables->note(1, first);
-  tables->note(1, second);
-  EXPECT_EQ(launch(false, {1}, {}), (Addresses{100, 200}));
-  for (std::uint32_t i = 0; i < window; ++i) launch(false, {7}, {700});
-  tables->note(1, third);
-  for (std::uint32_t i = 0; i < 2 * window; ++i) launch(false, {7}, {700});
-  EXPECT_EQ(launch(false, {1}, {}), Addresses{300});
+TEST_F(Tables, WhatIsSeenTakesThePlaceOfWhatWas) {
+  look(1, {100, 200});
+  EXPECT_FALSE(look(1, {100, 200})) << "nothing new";
+  EXPECT_TRUE(look(1, {100}));
+  EXPECT_EQ(known_targets(1), Addresses{100});
 }
 
-TEST_F(Tables, WhatIsRetractedIsNoTable) {
-  const std::uintptr_t first[] = {100}, second[] = {200};
+TEST_F(Tables, WhatHoldsNothingAnyMoreIsNoTable) {
+  look(1, {100});
+  EXPECT_TRUE(look(1, {}));
+  EXPECT_EQ(known_targets(1), Addresses{});
+}
+
+TEST_F(Tables, WhatIsSeenOfAPartAddsToTheRest) {
+  look(1, {100}, false);
+  EXPECT_TRUE(look(1, {200}, false));
+  EXPECT_FALSE(look(1, {200}, false));
+  EXPECT_EQ(known_targets(1), (Addresses{100, 200}));
+}
+
+TEST_F(Tables, UntilTheLookIsDoneATableMayLeadToAllThatWasNamedWithIt) {
+  look(1, {100});
+  const std::uintptr_t named[] = {1, 200, 300};
   tables->begin(window);
-  const std::uint64_t wrong = tables->note(1, first);
-  tables->note(1, second);
-  tables->retract(1, wrong);
-  EXPECT_EQ(launch(false, {1}, {}), Addresses{200});
+  (void)tables->note(1, named);
+  EXPECT_EQ(known_targets(1), (Addresses{100, 200, 300}));
+}
+
+TEST_F(Tables, TheFirstOfTwoLooksLeavesTheSecondItsDoubts) {
+  const std::uintptr_t named[] = {1, 200, 300}, seen[] = {200};
+  tables->begin(window);
+  const std::uint64_t first = tables->note(1, named);
+  (void)tables->note(1, named);
+  EXPECT_TRUE(tables->settle(1, first, seen, true));
+  EXPECT_EQ(known_targets(1), (Addresses{200, 300}));
+}
+
+TEST_F(Tables, TwoLooksThatSeeTheSameTellOnce) {
+  const std::uintptr_t named[] = {1, 200, 300}, seen[] = {200};
+  tables->begin(window);
+  const std::uint64_t first = tables->note(1, named), second = tables->note(1, named);
+  EXPECT_TRUE(tables->settle(1, first, seen, true));
+  EXPECT_FALSE(tables->settle(1, second, seen, true));
+  EXPECT_EQ(known_targets(1), Addresses{200});
+}
+
+TEST_F(Tables, ALookAtATableFreedMeanwhileSaysNothing) {
+  tables->begin(window);
+  const std::uintptr_t named[] = {100};
+  const std::uint64_t note = tables->note(1, named);
+  tables->forget_table(1);
+  EXPECT_FALSE(tables->settle(1, note, named, true));
+  EXPECT_EQ(known_targets(1), Addresses{});
 }
 
 TEST_F(Tables, TheKnownTableThatWasNotUsedForLongestMakesRoom) {
-  const std::uintptr_t targets[] = {100};
-  tables->begin(window);
-  for (std::uintptr_t table = 1000; table < 1000 + 1024; ++table) tables->note(table, targets);
+  for (std::uintptr_t table = 1000; table < 1000 + 1024; ++table) look(table, {100});
   launch(false, {1000}, {});
-  tables->note(1, targets);
-  EXPECT_EQ(launch(false, {1001}, {}), Addresses{});
-  EXPECT_EQ(launch(false, {1000}, {}), Addresses{100});
+  look(1, {100});
+  EXPECT_EQ(known_targets(1001), Addresses{});
+  EXPECT_EQ(known_targets(1000), Addresses{100});
 }
 
 TEST_F(Tables, FillingAgainAddsToWhatWasThere) {
