@@ -55,6 +55,11 @@ lint: build ## format check and clang-tidy; unchanged files are not linted again
 dist: build ## a folder in dist/ that runs on other x86-64 Linux machines
 	@scripts/dist.sh
 
+.PHONY: wheel
+wheel: ## a Python wheel in dist/, with everything that running needs
+	@scripts/bootstrap.sh
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) scripts/wheel.sh
+
 .PHONY: install
 install: build ## libraries, program and headers into PREFIX
 	@cmake --install $(RELEASE) --prefix $(PREFIX) --strip

@@ -30,9 +30,10 @@ add_library(spdlog::spdlog ALIAS vmem_spdlog)
 add_library(spdlog::spdlog_header_only ALIAS vmem_spdlog)
 
 # cuda.h only; the driver is loaded at run time. A toolkit, or the headers from the Python package index
-# (scripts/bootstrap.sh puts them into .deps).
+# (scripts/bootstrap.sh puts them into .deps, pip into the folder where it builds a wheel).
 find_path(VMEM_CUDA_INCLUDE cuda.h
-  HINTS "${PROJECT_SOURCE_DIR}/.deps/cuda/include" "$ENV{CUDA_HOME}/include" /usr/local/cuda/include REQUIRED)
+  HINTS "${PROJECT_SOURCE_DIR}/.deps/cuda/include" "$ENV{CUDA_HOME}/include" /usr/local/cuda/include)
+find_path(VMEM_CUDA_INCLUDE cuda.h PATH_SUFFIXES nvidia/cu13/include REQUIRED)
 file(STRINGS "${VMEM_CUDA_INCLUDE}/cuda.h" cuda_version REGEX "^#define CUDA_VERSION 1[3-9][0-9]+")
 if(NOT cuda_version)
   message(FATAL_ERROR "${VMEM_CUDA_INCLUDE}/cuda.h is not CUDA 13's. Run scripts/bootstrap.sh, or set CUDA_HOME.")

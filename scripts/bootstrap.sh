@@ -74,8 +74,8 @@ for line in "${need[@]}"; do
   echo "bootstrap: missing $package ($reason)"
   missing+=("$package")
 done
-if ! has_cuda_header && ! python3 -m pip --version >/dev/null 2>&1; then
-  echo "bootstrap: missing python3-pip (to get cuda.h; no CUDA 13 toolkit found)"
+if ! python3 -m pip --version >/dev/null 2>&1; then
+  echo "bootstrap: missing python3-pip (the wheel; cuda.h where there is no CUDA 13 toolkit)"
   missing+=(python3-pip)
 fi
 if ((${#missing[@]})); then

@@ -27,7 +27,7 @@ def is_elf(path: pathlib.Path) -> bool:
         return file.read(4) == b"\x7fELF"
 
 
-def problems_of(path: pathlib.Path, folder: pathlib.Path) -> list[str]:
+def reaches_outside(path: pathlib.Path, folder: pathlib.Path) -> list[str]:
     dynamic = output("readelf", "-dW", path)
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
     run_path = [entry for group in re.findall(r"\((?:RUNPATH|RPATH)\).*\[(.*)\]", dynamic) for entry in group.split(":")]
@@ -40,13 +40,14 @@ def problems_of(path: pathlib.Path, folder: pathlib.Path) -> list[str]:
         places = [pathlib.Path(entry.replace("$ORIGIN", str(path.parent))) / name for entry in run_path]
         if not any(place.exists() for place in places):
             found.append(f"needs {name}, which is neither in the folder nor part of glibc")
-    newest = max(
+    return found
+
+
+def needed_glibc(path: pathlib.Path) -> tuple[int, ...]:
+    return max(
         (tuple(map(int, version.split("."))) for version in re.findall(r"Name: GLIBC_([\d.]+)", output("readelf", "-VW", path))),
         default=(0,),
     )
-    if newest > GLIBC_NEWEST:
-        found.append(f"needs glibc {'.'.join(map(str, newest))}; build on Debian 12 for older machines")
-    return found
 
 
 def machine_paths(path: pathlib.Path, root: pathlib.Path) -> list[str]:
@@ -81,7 +82,9 @@ def main() -> int:
     for path in files:
         found = machine_paths(path, root)
         if is_elf(path):
-            found += problems_of(path, folder)
+            found += reaches_outside(path, folder)
+            if (newest := needed_glibc(path)) > GLIBC_NEWEST:
+                found.append(f"needs glibc {'.'.join(map(str, newest))}; build on Debian 12 for older machines")
         problems += [f"{path.relative_to(folder)}: {problem}" for problem in found]
     size = sum(path.stat().st_size for path in files)
     if size > LIMIT_BYTES:

@@ -13,10 +13,4 @@ mkdir -p "$folder"
 cmake --install "$build" --prefix "$folder" --strip >/dev/null
 cmake --install "$build" --prefix "$folder" --strip --component tests >/dev/null
 
-# Compiled in, so their licences go along.
-for package in libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libgtest-dev libstdc++6; do
-  [[ -e /usr/share/doc/$package/copyright ]] || continue
-  install -D -m 644 "/usr/share/doc/$package/copyright" "$folder/share/doc/vmem/third-party/$package"
-done
-
 scripts/check_dist.py "$folder"

@@ -36,7 +36,7 @@ int refuse(const std::string& why) {
   return bench::kExitBadOptions;
 }
 
-// Beside this program: in an installation, or where it was built.
+// Beside this program: in an installation, where it was built, or in a Python package.
 fs::path find_beside(const std::vector<fs::path>& candidates) {
   std::error_code code;
   const fs::path here = fs::canonical("/proc/self/exe", code).parent_path();
@@ -105,7 +105,8 @@ int run(const Arguments& arguments) {
   }
   prepend("LD_PRELOAD", library.string(), ":");
   if (arguments.python) {
-    const fs::path startup = find_beside({"../share/vmem/python/startup", "../../../python/startup"});
+    const fs::path startup =
+        find_beside({"../share/vmem/python/vmem/startup", "../../../python/vmem/startup", "../../startup"});
     if (!startup.empty()) prepend("PYTHONPATH", startup.string(), ":");
   }
   std::vector<char*> words;

@@ -25,7 +25,7 @@ def path_of_preloaded():
 
 def program():
     """The `vmem` program: of this installation, else the one on PATH. Raises RuntimeError when there is none."""
-    for folder in ("../../../../bin", "../../build/release/bin"):
+    for folder in ("native/bin", "../../../../bin", "../../build/release/bin"):
         candidate = os.path.join(_HERE, folder, "vmem")
         if os.access(candidate, os.X_OK):
             return os.path.normpath(candidate)
@@ -41,3 +41,9 @@ def run(options, command):
     sys.stderr.flush()
     vmem = program()
     os.execv(vmem, [vmem, "run", *options, "--", *command])
+
+
+def main():
+    """The `vmem` command that a wheel installs. Not by program(), which may find this command."""
+    vmem = os.path.join(_HERE, "native/bin/vmem")
+    os.execv(vmem, [vmem, *sys.argv[1:]])

@@ -97,7 +97,7 @@ def enable(**options):
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise RuntimeError("vmem.torch.enable comes too late: CUDA is initialised. Call it before the first tensor on a GPU")
-    command = getattr(sys, "orig_argv", None)
+    command = getattr(sys, "orig_argv", None) or _command_line()
     interactive = hasattr(sys, "ps1") or sys.flags.interactive
     from_stdin = not sys.argv or sys.argv[0] in ("", "-")
     if interactive or from_stdin or not command or len(command) < 2:
@@ -106,6 +106,12 @@ def enable(**options):
         raise RuntimeError("libvmem_preload.so is in LD_PRELOAD, and the loader has not loaded it; see its message on stderr")
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
     _library.run(flags, [sys.executable, *command[1:]])
+
+
+def _command_line():
+    """sys.orig_argv, for Python 3.9."""
+    with open("/proc/self/cmdline", "rb") as file:
+        return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
 
 
 def install(torch):

@@ -41,11 +41,12 @@ class _AfterImport:
 
 
 def _give_allocator(torch):
-    sys.path.append(os.path.dirname(_HERE))  # for the package; after everything of the program's own
+    # For the package; after everything of the program's own, which may name the same folder.
+    sys.path.append(os.path.dirname(os.path.dirname(_HERE)))
     try:
         import vmem.torch
     finally:
-        sys.path.remove(os.path.dirname(_HERE))
+        sys.path.pop()
     if vmem.torch.running():
         vmem.torch.install(torch)
     else:
