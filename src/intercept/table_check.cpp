@@ -123,9 +123,7 @@ void look_at_tables(Runtime& runtime, FunctionFacts& facts, std::span<const std:
     const gpu::RelaxedCapture relaxed(runtime.driver());
     checks.finish(runtime);
   }
-  const bool any_small =
-      std::ranges::any_of(addresses, [&](std::uintptr_t address) { return runtime.is_small(address); });
-  if (!any_small || addresses.size() < 2) return;
+  if (addresses.size() < 2) return;
   const std::uint32_t launch = facts.launches.fetch_add(1, std::memory_order_relaxed) + 1;
   if (!std::has_single_bit(launch) && !facts.writes_pointers.load(std::memory_order_relaxed)) return;
   const gpu::RelaxedCapture relaxed(runtime.driver());

@@ -15,7 +15,7 @@ namespace vmem::intercept {
 
 struct FunctionFacts;
 
-// After the launch was queued, while what it named is held.
+// After a launch that names a small allocation was queued, while what it named is held.
 void look_at_tables(runtime::Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
                     CUstream stream);
 

@@ -99,6 +99,7 @@ void Mover::poke() {
 }
 
 void Mover::run() {
+  ::prctl(PR_SET_NAME, "vmem-mover");
   // The default slack of 50 µs would double the poll interval.
   ::prctl(PR_SET_TIMERSLACK, 1'000UL);
   const auto& driver = *config_.driver;
@@ -307,7 +308,7 @@ void Mover::on_use(const pagetable::LoggedUse& use) {
   const std::uint32_t count = last - first + 1;
   if (use.kind == LoggedUse::Kind::changed) return region_changed(*region);
   const bool write = use.span.access() == Access::write;
-  region->launched = region->launched || use.kind != LoggedUse::Kind::declared;
+  if (use.kind != LoggedUse::Kind::declared) region->launched = true;
   const bool whole = count == region->page_count && count > 8;
   if (whole) stamp(*region, use.stamp);
   const bool worth_frames = count * region->page_bytes() <= device_of(*region).config.hbm_bytes / 2;
@@ -317,7 +318,7 @@ void Mover::on_use(const pagetable::LoggedUse& use) {
     // The threads' logs are read one after the other, so a use in an earlier life may come later.
     if (std::int32_t(use.life - page.life) > 0) page.life = use.life;
     if (use.kind == LoggedUse::Kind::feared) continue;
-    page.last_write = write;
+    if (page.last_write != write) page.last_write = write;  // launching threads read the same cache line
     if (page.prefetched) {
       page.prefetched = false;
       counters_.prefetched_used_bytes += region->page_bytes();
@@ -331,6 +332,7 @@ void Mover::on_use(const pagetable::LoggedUse& use) {
 
 void Mover::stamp(Region& region, Page& page, Stamp use) {
   for (Stamp& known : page.uses) {
+    if (known == use) return;
     if (known.empty() || known.stream() == use.stream() || config_.streams->complete(known)) {
       known = known.stream() == use.stream() && known.epoch() > use.epoch() ? known : use;
       return;

@@ -44,7 +44,26 @@ ThreadSlot::Block* ThreadSlot::block(std::uint32_t index) const {
   return found;
 }
 
-std::uint32_t ThreadSlot::publish(Span span, Hold hold) {
+namespace {
+// The thread sanitizer knows no fences.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kFences = false;
+#else
+constexpr bool kFences = true;
+#endif
+}  // namespace
+
+std::uint32_t ThreadSlot::publish(Span span, Hold hold) { return put(span, hold, std::memory_order_seq_cst); }
+
+std::uint32_t ThreadSlot::announce(Span span, Hold hold) {
+  return put(span, hold, kFences ? std::memory_order_relaxed : std::memory_order_seq_cst);
+}
+
+void ThreadSlot::announced() {
+  if constexpr (kFences) std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+std::uint32_t ThreadSlot::put(Span span, Hold hold, std::memory_order order) {
   Block* target = &first_;
   std::uint32_t base = 0;
   while (target->free == 0) {
@@ -59,7 +78,7 @@ std::uint32_t ThreadSlot::publish(Span span, Hold hold) {
   const auto index = std::uint32_t(std::countr_zero(target->free));
   target->free &= target->free - 1;
   target->holds[index] = hold;
-  target->words[index].store(span.word(), std::memory_order_seq_cst);
+  target->words[index].store(span.word(), order);
   ++held_;
   return base + index;
 }

@@ -44,6 +44,9 @@ class UseLog {
   // The owning thread. True when a chunk was filled: the mover should be told to drain. Repeats of one of the last few uses
   // within an epoch are dropped, unless their order is worth keeping (named).
   bool append(LoggedUse use);
+  // `count` uses, made by use_at(i): none is dropped, and the mover sees them a chunk at a time.
+  template <class UseAt>
+  bool append_all(std::size_t count, UseAt&& use_at);
   // The mover. Calls take(use) for every use appended before the call.
   template <class Take>
   void drain(Take&& take);
@@ -68,6 +71,17 @@ class UseLog {
   std::atomic<Chunk*> spare_{nullptr};
 };
 
+template <class UseAt>
+bool UseLog::append_all(std::size_t count, UseAt&& use_at) {
+  bool filled_one = false;
+  for (std::size_t i = 0; i < count;) {
+    if (tail_filled_ == kChunkUses) filled_one = next_chunk();
+    for (; i < count && tail_filled_ < kChunkUses; ++i) tail_->uses[tail_filled_++] = use_at(i);
+    tail_->filled.store(tail_filled_, std::memory_order_release);
+  }
+  return filled_one;
+}
+
 template <class Take>
 void UseLog::drain(Take&& take) {
   for (;;) {
@@ -90,8 +104,10 @@ class ThreadSlot {
   };
   static constexpr std::uint32_t kBlockHolds = 64;
 
-  // The owning thread. `publish` is sequentially consistent.
+  // The owning thread. `publish` is sequentially consistent; `announce` is so once `announced` is called after it.
   std::uint32_t publish(Span span, Hold hold);  // returns the hold's index; allocates only beyond 64 holds at once
+  std::uint32_t announce(Span span, Hold hold);
+  static void announced();
   void withdraw(std::uint32_t index);
   // The index of a hold equal to (address, bytes) that is not among `taken`, or -1.
   std::int64_t find(Hold hold, std::span<const std::uint32_t> taken) const;
@@ -116,6 +132,7 @@ class ThreadSlot {
     std::uint64_t free = ~std::uint64_t{0};
   };
   Block* block(std::uint32_t index) const;
+  std::uint32_t put(Span span, Hold hold, std::memory_order order);
 
   Block first_;
   std::uint32_t held_ = 0;

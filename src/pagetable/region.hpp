@@ -94,7 +94,8 @@ struct Region {
 
   // Shared with launching threads: O(1) answers for wholly accessible regions. A counter goes up before a page's state
   // word changes for the worse and down after it changed for the better, so 0 is always true of the words.
-  std::atomic<RegionState> state{RegionState::empty};
+  // In a cache line that the mover leaves alone as long as nothing changes.
+  alignas(64) std::atomic<RegionState> state{RegionState::empty};
   std::atomic<std::uint32_t> devices{0};  // bit i: device i may access the mappings
   std::atomic<std::uint32_t> unreadable{0};
   std::atomic<std::uint32_t> unwritable{0};
@@ -105,10 +106,10 @@ struct Region {
   std::atomic<std::uint32_t> life{0};
 
   // The mover's.
-  std::vector<Stamp> uses;            // of the whole region, one per stream
-  std::uint32_t end_cursor = 0;       // while ending: pages released so far
-  std::uint32_t mapping_devices = 0;  // as `devices`, for mappings to be made
-  bool launched = false;              // used by launches that do not say what they write
+  alignas(64) std::vector<Stamp> uses;  // of the whole region, one per stream
+  std::uint32_t end_cursor = 0;         // while ending: pages released so far
+  std::uint32_t mapping_devices = 0;    // as `devices`, for mappings to be made
+  bool launched = false;                // used by launches that do not say what they write
 
   std::uint64_t page_bytes() const { return kGranuleBytes << page_shift; }
   std::uint32_t page_at(std::uint32_t granule) const { return (granule - first.index) >> page_shift; }

@@ -25,6 +25,7 @@
 
 namespace vmem::runtime {
 
+class NamedSpans;
 // What a launch holds from before it is queued until after. Kept by the caller and used again: then nothing is allocated.
 class LaunchHolds {
  public:
@@ -33,18 +34,23 @@ class LaunchHolds {
     std::uint32_t first = 0, count = 0;  // pages
     pagetable::Region* region = nullptr;
     bool feared = false;  // not named, but a table that is named may lead there
+    std::uint32_t granule = 0;
     std::uint32_t life = 0;
   };
   std::span<const Held> all() const { return held_; }
+  bool names_small() const { return names_small_; }
 
  private:
   friend class Runtime;
   void clear() {
     held_.clear();
-    alone_ = {};
+    names_small_ = false;
+    if (alone_) alone_ = {};
   }
   void add(const Held& held) { held_.push_back(held); }
   std::vector<Held> held_;
+  bool names_small_ = false;
+  NamedSpans* named_ = nullptr;
   pagetable::ThreadSlot* slot_ = nullptr;
   migration::StreamRecord* record_ = nullptr;
   std::unique_lock<std::mutex> alone_;  // strict: no other launch is under way
@@ -191,10 +197,11 @@ class Runtime final : private SlabSource {
   Status refuse_held_block(std::uintptr_t base);
   enum class RegionKind { declared, shared, undeclared };
   Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, RegionKind kind);
-  Reach hold_for_launch(std::uintptr_t address, const std::optional<SmallBlock>& small, bool feared,
-                        LaunchHolds& holds);
+  void announce(std::uintptr_t address, const std::optional<SmallBlock>& small, bool feared, LaunchHolds& holds);
+  void announce_region_or_page(std::uintptr_t address, bool feared, LaunchHolds& holds);
+  static Located reached_in(pagetable::Region& region, std::uint32_t granule);
+  Reach look(LaunchHolds& holds);
   std::optional<SmallBlock> small_block(std::uintptr_t address) const;
-  Reach hold_region_or_page(std::uintptr_t address, bool feared, LaunchHolds& holds);
   Status bring_in(const LaunchHolds& holds, bool run);
   Status hide_others();
   Status finish_alone(migration::StreamRecord& record) const;

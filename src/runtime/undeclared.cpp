@@ -22,11 +22,6 @@ using pagetable::RegionState;
 using pagetable::Span;
 using pagetable::ThreadSlot;
 
-namespace {
-
-// Such programs run far ahead of the GPU: what they used is to be given up as soon as that use is over, not when all that was queued
-// after it is. An event costs as much as scanning the arguments of a launch.
-constexpr std::uint32_t kLaunchesPerEpoch = 16;
 // Which spans the calling thread's current launch has named already. Forgets now and then: a span named twice does no harm.
 class NamedSpans {
  public:
@@ -47,7 +42,13 @@ class NamedSpans {
   std::array<Entry, 1u << kBits> entries_{};
   std::uint64_t launch_ = 0;
 };
-thread_local NamedSpans named_spans;
+
+namespace {
+
+// Such programs run far ahead of the GPU: what they used is to be given up as soon as that use is over, not when all that was queued
+// after it is. An event costs as much as scanning the arguments of a launch.
+constexpr std::uint32_t kLaunchesPerEpoch = 16;
+constinit thread_local NamedSpans named_spans;
 thread_local PointerTables pointer_tables;
 
 bool out_of_memory(const Error& error) {
@@ -227,47 +228,58 @@ bool Runtime::set_dead(Region& region, bool dead) {
   return true;
 }
 
-// Publishes the allocation (of a small one, its page) and looks whether it is in place.
-// A small block may lie across two pages.
-Runtime::Reach Runtime::hold_for_launch(std::uintptr_t address, const std::optional<SmallBlock>& small, bool feared,
-                                        LaunchHolds& holds) {
-  if (!small) return hold_region_or_page(address, feared, holds);
+// Publishes that the allocation (of a small one, its page) is about to be used. A small block may lie across two pages.
+void Runtime::announce(std::uintptr_t address, const std::optional<SmallBlock>& small, bool feared,
+                       LaunchHolds& holds) {
+  if (!small) return announce_region_or_page(address, feared, holds);
   const std::uintptr_t last = small->base + small->bytes - 1;
-  const Reach first = hold_region_or_page(small->base, feared, holds);
-  if (space_->granule_at(small->base) == space_->granule_at(last)) return first;
-  return std::max(first, hold_region_or_page(last, feared, holds));
+  announce_region_or_page(small->base, feared, holds);
+  if (space_->granule_at(small->base) != space_->granule_at(last)) announce_region_or_page(last, feared, holds);
 }
 
-Runtime::Reach Runtime::hold_region_or_page(std::uintptr_t address, bool feared, LaunchHolds& holds) {
-  if (!space_->contains(address)) return Reach::hit;
+// What is read of the region here may be another's by the time that it is held: `look` finds out.
+void Runtime::announce_region_or_page(std::uintptr_t address, bool feared, LaunchHolds& holds) {
+  if (!space_->contains(address)) return;
   const std::uint32_t granule = space_->granule_at(address);
-  Region* region = space_->region_at(granule);
-  if (region == nullptr) return Reach::hit;
-  const auto locate_in = [&]() {
-    return region->shared ? Located{region, region->page_at(granule), 1} : Located{region, 0, region->page_count};
-  };
-  const Located located = locate_in();
+  Region* const region = space_->region_at(granule);
+  if (region == nullptr) return;
+  const Located located = reached_in(*region, granule);
   const Span span({region->granule_of(located.first)}, located.count << region->page_shift, Access::read);
-  if (!named_spans.add(span.first())) return Reach::hit;
-  // Published before the region is looked at: from here on a free of it is refused. What was read of it before may be another's.
+  if (!holds.named_->add(span.first())) return;
+  const std::uint32_t hold = holds.slot_->announce(span, {address, 0});
+  holds.add({hold, located.first, located.count, region, feared, granule});
+}
+
+Runtime::Located Runtime::reached_in(Region& region, std::uint32_t granule) {
+  return region.shared ? Located{&region, region.page_at(granule), 1} : Located{&region, 0, region.page_count};
+}
+
+// From here on a free of what is held is refused, and its pages stay. What is not there any more is not held.
+Runtime::Reach Runtime::look(LaunchHolds& holds) {
   ThreadSlot& slot = *holds.slot_;
-  const std::uint32_t hold = slot.publish(span, {address, 0});
-  const bool live =
-      space_->region_at(granule) == region && region->state.load(std::memory_order_seq_cst) == RegionState::live;
-  const Located again = live ? locate_in() : Located{};
-  const bool same = live && again.first == located.first && again.count == located.count &&
-                    region->granule_of(again.first) == span.first() &&
-                    again.count << region->page_shift == span.count();
-  if (!same) {
-    slot.withdraw(hold);
-    return Reach::hit;
-  }
-  // A life that has ended is not begun by a launch that may only fear to reach it.
-  const std::uint32_t life = region->life.load(std::memory_order_seq_cst);
-  const bool dead = region->dead.load(std::memory_order_seq_cst);
-  holds.add({hold, located.first, located.count, region, feared, dead ? life - 1 : life});
-  const bool foreign = (region->devices.load(std::memory_order_acquire) >> holds.record_->device & 1) == 0;
-  return foreign ? Reach::miss : reach(located, Access::read);
+  ThreadSlot::announced();
+  Reach worst = Reach::hit;
+  std::erase_if(holds.held_, [&](LaunchHolds::Held& held) {
+    Region* const region = held.region;
+    const bool live =
+        space_->region_at(held.granule) == region && region->state.load(std::memory_order_seq_cst) == RegionState::live;
+    const Located again = live ? reached_in(*region, held.granule) : Located{};
+    const Span span = slot.span(held.hold);
+    const bool same = live && again.first == held.first && again.count == held.count &&
+                      region->granule_of(again.first) == span.first() &&
+                      again.count << region->page_shift == span.count();
+    if (!same) {
+      slot.withdraw(held.hold);
+      return true;
+    }
+    // A life that has ended is not begun by a launch that may only fear to reach it.
+    const std::uint32_t life = region->life.load(std::memory_order_seq_cst);
+    held.life = region->dead.load(std::memory_order_seq_cst) ? life - 1 : life;
+    const bool foreign = (region->devices.load(std::memory_order_acquire) >> holds.record_->device & 1) == 0;
+    worst = std::max(worst, foreign ? Reach::miss : reach(again, Access::read));
+    return false;
+  });
+  return worst;
 }
 
 Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
@@ -279,17 +291,18 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   holds.slot_ = slot;
   holds.record_ = record;
   if (options_.strict) holds.alone_ = std::unique_lock(strict_mutex_);
-  named_spans.begin();
-  pointer_tables.begin(options_.window);
-  Reach worst = Reach::hit;
+  holds.named_ = &named_spans;
+  holds.named_->begin();
+  PointerTables& tables = pointer_tables;
+  tables.begin(options_.window);
   for (const std::uintptr_t address : addresses) {
     const auto small = small_block(address);
-    worst = std::max(worst, hold_for_launch(address, small, false, holds));
-    pointer_tables.name(small ? small->base : address, small.has_value());
+    announce(address, small, false, holds);
+    tables.name(small ? small->base : address, small.has_value());
+    holds.names_small_ = holds.names_small_ || small;
   }
-  pointer_tables.finish(fills_tables, [&](std::uintptr_t target) {
-    worst = std::max(worst, hold_for_launch(target, small_block(target), true, holds));
-  });
+  tables.finish(fills_tables, [&](std::uintptr_t target) { announce(target, small_block(target), true, holds); });
+  const Reach worst = look(holds);
   if (worst != Reach::hit || options_.strict) [[unlikely]] {
     Status ready = options_.strict ? hide_others() : Status{};
     if (ready && (worst == Reach::miss || options_.strict || !all_in_hbm(holds))) ready = bring_in(holds, true);
@@ -310,11 +323,10 @@ Status Runtime::begin_recording(std::span<const std::uintptr_t> addresses, vmem_
   VMEM_ASSIGN(holds.slot_, thread_slot());
   VMEM_ASSIGN(holds.record_, streams_->find(stream));
   VMEM_TRY(check_device(*holds.record_));
-  named_spans.begin();
-  Reach worst = Reach::hit;
-  for (const std::uintptr_t address : addresses)
-    worst = std::max(worst, hold_for_launch(address, small_block(address), false, holds));
-  if (worst != Reach::miss) return {};
+  holds.named_ = &named_spans;
+  holds.named_->begin();
+  for (const std::uintptr_t address : addresses) announce(address, small_block(address), false, holds);
+  if (look(holds) != Reach::miss) return {};
   auto mapped = bring_in(holds, false);
   if (!mapped) abandon_launch(holds);
   return mapped;
@@ -347,12 +359,12 @@ Status Runtime::end_launch(LaunchHolds& holds) {
   ThreadSlot& slot = *holds.slot_;
   StreamRecord& record = *holds.record_;
   const pagetable::Stamp stamp = record.open_stamp();
-  bool log_filled = false;
-  for (const auto& held : holds.all()) {
-    const LoggedUse::Kind kind = held.feared ? LoggedUse::Kind::feared : LoggedUse::Kind::named;
-    log_filled = slot.log.append({slot.span(held.hold), stamp, kind, held.life}) || log_filled;
-    slot.withdraw(held.hold);
-  }
+  const auto held = holds.all();
+  const bool log_filled = slot.log.append_all(held.size(), [&](std::size_t i) {
+    const LoggedUse::Kind kind = held[i].feared ? LoggedUse::Kind::feared : LoggedUse::Kind::named;
+    return LoggedUse{slot.span(held[i].hold), stamp, kind, held[i].life};
+  });
+  for (const auto& each : held) slot.withdraw(each.hold);
   Status outcome;
   if (options_.strict) outcome = finish_alone(record);
   holds.clear();
