@@ -19,7 +19,8 @@ extern "C" {
 
 /*
  * `bytes` on a device, for work on `stream`; 0 bytes give NULL. When every tier is full it throws torch.OutOfMemoryError where the
- * process's libc10 can be asked to, otherwise the error that becomes a Python RuntimeError, with vmem's message. 256-byte aligned.
+ * process's libc10 can be asked to, otherwise the error that becomes a Python RuntimeError, with vmem's message; without libc10 it
+ * returns NULL. 256-byte aligned.
  */
 VMEM_API void* vmem_torch_alloc(ssize_t bytes, int device, vmem_stream stream);
 /* In the order of the stream. The block serves the next allocation of its size on that stream. */

@@ -131,6 +131,7 @@ def install(torch):
     allocator._allocator.set_end_allocate_to_pool_fn(address("vmem_torch_end_allocate_to_pool"))
     allocator._allocator.set_release_pool(address("vmem_torch_release_pool"))
     torch.cuda.memory.change_current_allocator(allocator)
+    torch._C._cuda_changeCurrentAllocator = _refuse_allocator
     _answer_statistics(torch, library)
     _answer_for_pools(torch, library)
 
@@ -144,6 +145,13 @@ def adjust_inductor(compile_fx):
         return model
 
     compile_fx.cudagraphify = cudagraphify
+
+
+def _refuse_allocator(allocator):
+    raise RuntimeError(
+        "PyTorch has vmem's allocator already, and takes no second one; to use another allocator under vmem, start the program "
+        "with `vmem run --no-python`"
+    )
 
 
 def _answer_for_pools(torch, library):
@@ -196,8 +204,19 @@ def _answer_statistics(torch, library):
         }
         return stats
 
+    def reset_peak(device):
+        library.vmem_torch_reset_peak_stats(ctypes.c_int(device))
+
+    def reset_accumulated(device):
+        pass
+
     c = torch._C
     c._cuda_memoryStats = memory_stats
-    c._cuda_resetPeakMemoryStats = lambda device: library.vmem_torch_reset_peak_stats(ctypes.c_int(device))
-    c._cuda_resetAccumulatedMemoryStats = lambda device: None
-
+    c._cuda_resetPeakMemoryStats = reset_peak
+    c._cuda_resetAccumulatedMemoryStats = reset_accumulated
+    if hasattr(c, "_accelerator_getDeviceStats"):  # torch.accelerator's memory functions ask PyTorch's own allocator, whichever is in use
+        c._accelerator_isAllocatorInitialized = torch.cuda.is_initialized
+        c._accelerator_emptyCache = c._cuda_emptyCache
+        c._accelerator_getDeviceStats = memory_stats
+        c._accelerator_resetPeakStats = reset_peak
+        c._accelerator_resetAccumulatedStats = reset_accumulated

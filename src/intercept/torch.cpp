@@ -59,7 +59,8 @@ TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream
   CUresult why = CUDA_SUCCESS;
   runtime::Runtime* runtime = known_device(device) ? started(why) : nullptr;
   if (runtime == nullptr) {
-    problem = fmt::format("vmem cannot allocate {} bytes on device {}: it could not be started", bytes, device);
+    problem = fmt::format("vmem cannot allocate {} bytes on device {}: {}", bytes, device,
+                          known_device(device) ? "it could not be started" : "there is no such device");
     return {nullptr, problem.c_str(), false};
   }
   auto pooled = torch_pools().allocate(*runtime, std::size_t(bytes), device, stream);

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -10,13 +11,16 @@
 namespace vmem::intercept {
 namespace {
 
-// c10::SourceLocation and the constructor of c10::Error, as libc10 exports it since PyTorch 1.5.
+// c10::SourceLocation and the constructor of c10::Error, as libc10 exports it since PyTorch 1.5. Its message is a std::string by value,
+// which is passed as the address of the caller's.
 struct SourceLocation {
   const char* function;
   const char* file;
   std::uint32_t line;
 };
-using ConstructError = void(void* self, SourceLocation where, std::string message);
+using ConstructError = void(void* self, SourceLocation where, void* message);
+using ConstructString = void(void* self, const char* text, const void* allocator);
+using DestroyString = void(void* self);
 using AllocateException = void*(std::size_t bytes) noexcept;
 using ThrowException = void(void* exception, void* type, void (*destroy)(void*));
 using CheckFail = void(const char* function, const char* file, std::uint32_t line, const char* message);
@@ -34,22 +38,49 @@ T* find(const char* name) {
   return nullptr;
 }
 
-// More than any c10::Error has needed (about 200 bytes in PyTorch 2.11).
+// The constructor of c10::Error, with the functions of the std::string that it takes, which PyTorch will free: they are the process's.
+struct ErrorConstructor {
+  ConstructError* error;
+  ConstructString* string;
+  DestroyString* destroy_string;
+
+  bool found() const { return error != nullptr && string != nullptr && destroy_string != nullptr; }
+
+  void operator()(void* exception, const char* message) const {
+    alignas(std::string) std::byte text[sizeof(std::string)];
+    constexpr char allocator = 0;  // std::allocator<char> has no members
+    string(text, message, &allocator);
+    error(exception, {"vmem_torch_alloc", "vmem", 0}, text);
+    destroy_string(text);
+  }
+};
+
+ErrorConstructor find_error_constructor() {
+  const ErrorConstructor now{
+      find<ConstructError>("_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"),
+      find<ConstructString>("_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEC1EPKcRKS3_"),
+      find<DestroyString>("_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEED1Ev")};
+  if (now.found()) return now;
+  // PyTorch's packages up to 2.6 are built with the std::string of before GCC 5, which is a pointer.
+  return {find<ConstructError>("_ZN3c105ErrorC1ENS_14SourceLocationESs"), find<ConstructString>("_ZNSsC1EPKcRKSaIcE"),
+          find<DestroyString>("_ZNSsD1Ev")};
+}
+
+// More than any c10::Error has needed: tests/torch/out_of_memory_test.py.
 constexpr std::size_t kExceptionBytes = 1024;
 
 }  // namespace
 
 void throw_into_torch(const char* message, bool out_of_memory) {
-  auto* const construct =
-      find<ConstructError>("_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE");
+  const ErrorConstructor construct = find_error_constructor();
   void* const type = find<void>("_ZTIN3c1016OutOfMemoryErrorE");
   auto* const vtable = find<void*>("_ZTVN3c1016OutOfMemoryErrorE");
   auto* const allocate = find<AllocateException>("__cxa_allocate_exception");
   auto* const raise = find<ThrowException>("__cxa_throw");
-  if (out_of_memory && construct != nullptr && type != nullptr && vtable != nullptr && allocate != nullptr &&
+  if (out_of_memory && construct.found() && type != nullptr && vtable != nullptr && allocate != nullptr &&
       raise != nullptr) {
     void* exception = allocate(kExceptionBytes);
-    construct(exception, {"vmem_torch_alloc", "vmem", 0}, message);
+    construct(exception, message);
     // OutOfMemoryError adds nothing to Error but its type. A vtable begins with the offset to the top and the type.
     *static_cast<void**>(exception) = vtable + 2;
     raise(exception, type, reinterpret_cast<void (*)(void*)>(vtable[2]));

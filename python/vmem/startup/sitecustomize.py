@@ -70,8 +70,15 @@ def _without_pool(cupy):
     cupy.cuda.set_allocator(None)
 
 
+def _after_import(name, then):
+    if name in sys.modules:  # by a .pth file, which Python reads before
+        then(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _AfterImport(name, then))
+
+
 os.environ.setdefault("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")
-sys.meta_path.insert(0, _AfterImport("cupy", _without_pool))
-sys.meta_path.insert(0, _AfterImport("torch", _give_allocator))
-sys.meta_path.insert(0, _AfterImport("torch._inductor.compile_fx", _adjust_inductor))
+_after_import("cupy", _without_pool)
+_after_import("torch", _give_allocator)
+_after_import("torch._inductor.compile_fx", _adjust_inductor)
 _run_hidden()
