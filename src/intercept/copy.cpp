@@ -56,8 +56,9 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
   references.add_words(from, bytes);
   const auto block = runtime.allocation_at(to);
   if (references.addresses().empty() || !block) return;
-  const bool whole = block->base == to && block->bytes <= bytes;
-  const auto note = runtime.note_pointer_table(to, {});
+  const bool small = runtime.is_small(to);
+  const bool whole = !small || (block->base == to && block->bytes <= bytes);
+  const auto note = runtime.note_pointer_table(small ? block->base : to, {});
   (void)runtime.settle_pointer_table(note, references.addresses(), whole);
 }
 

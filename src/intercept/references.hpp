@@ -67,8 +67,7 @@ CUresult with_references(runtime::Runtime& runtime, const References& references
     return report(what, ready.error());
   note_launch(facts, stream, references.addresses());
   const CUresult queued = queue();
-  if (queued == CUDA_SUCCESS && facts != nullptr && holds.names_small())
-    look_at_tables(runtime, *facts, references.addresses(), stream);
+  if (queued == CUDA_SUCCESS && facts != nullptr) look_at_tables(runtime, *facts, references.addresses(), stream);
   if (queued != CUDA_SUCCESS) {
     runtime.abandon_launch(holds);
     return queued;

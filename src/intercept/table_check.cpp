@@ -15,7 +15,9 @@ namespace {
 
 using runtime::Runtime;
 
-constexpr std::size_t kTableBytes = 64 << 10;  // of each small allocation, so much is looked at
+// So much is looked at, of a small allocation and behind a pointer into a large one.
+constexpr std::size_t kTableBytes = 64 << 10;
+constexpr std::size_t kInLargeBytes = 16 << 10;
 constexpr std::size_t kBufferBytes = 256 << 10;
 constexpr std::size_t kChecksMax = 32;
 
@@ -30,13 +32,16 @@ class Checks {
     std::size_t used = 0;
     for (const std::uintptr_t address : addresses) {
       const auto found = runtime.allocation_at(address);
-      if (!found || !runtime.is_small(address)) continue;
-      const std::size_t bytes = std::min<std::size_t>(found->bytes, kTableBytes);
-      const bool known = std::ranges::find(check.tables, found->base, &Table::base) != check.tables.end();
-      if (known || used + bytes > kBufferBytes) continue;
-      if (runtime.driver()->cuMemcpyDtoHAsync(check.buffer + used, found->base, bytes, stream) != CUDA_SUCCESS)
+      if (!found) continue;
+      const bool small = runtime.is_small(address);
+      const std::uintptr_t base = small ? found->base : address;
+      const std::size_t there = found->base + found->bytes - base;
+      const std::size_t bytes = std::min(there, small ? kTableBytes : kInLargeBytes);
+      const bool known = std::ranges::find(check.tables, base, &Table::base) != check.tables.end();
+      if (known || base % sizeof(std::uintptr_t) != 0 || used + bytes > kBufferBytes) continue;
+      if (runtime.driver()->cuMemcpyDtoHAsync(check.buffer + used, base, bytes, stream) != CUDA_SUCCESS)
         return give_up(check);
-      check.tables.push_back({found->base, used, bytes, bytes == found->bytes, {}});
+      check.tables.push_back({base, used, bytes, small, !small || bytes == found->bytes, {}});
       used += bytes;
     }
     if (check.tables.empty() || runtime.driver()->cuEventRecord(check.event, stream) != CUDA_SUCCESS)
@@ -49,7 +54,7 @@ class Checks {
     while (!checks_.empty() && runtime.driver()->cuEventQuery(checks_.front().event) == CUDA_SUCCESS) {
       Check& check = checks_.front();
       for (const Table& table : check.tables) {
-        const bool fresh = runtime.settle_pointer_table(table.note, words_of(check, table), table.whole);
+        const bool fresh = runtime.settle_pointer_table(table.note, words_of(runtime, check, table), table.whole);
         if (fresh && !check.facts->writes_pointers.exchange(true, std::memory_order_relaxed))
           VMEM_LOG_DEBUG("{} fills pointer tables", check.facts->name);
       }
@@ -65,7 +70,8 @@ class Checks {
   struct Table {
     std::uintptr_t base;
     std::size_t offset, bytes;
-    bool whole;  // so much is all of it
+    bool small;  // an allocation
+    bool whole;  // so much is all of it; a table in a large allocation ends where its pointers end
     Runtime::TableNote note;
   };
   struct Check {
@@ -75,10 +81,12 @@ class Checks {
     std::vector<Table> tables;
   };
 
-  std::span<const std::uintptr_t> words_of(const Check& check, const Table& table) {
+  std::span<const std::uintptr_t> words_of(const Runtime& runtime, const Check& check, const Table& table) {
     words_.resize(table.bytes / sizeof(std::uintptr_t));
     std::memcpy(words_.data(), check.buffer + table.offset, words_.size() * sizeof(std::uintptr_t));
-    return words_;
+    if (table.small) return words_;
+    const auto end = std::ranges::find_if(words_, [&](std::uintptr_t word) { return !ours(&runtime, word); });
+    return {words_.begin(), end};
   }
 
   CUevent take_event(Runtime& runtime) {

@@ -12,7 +12,6 @@ std::span<const PointerTables::Target> PointerTables::last_targets(std::uintptr_
 }
 
 std::span<const PointerTables::Target> PointerTables::known_targets(std::uintptr_t table) {
-  if (known_.empty()) return {};
   const auto found = known_.find(table);
   if (found == known_.end()) return {};
   found->second.used = launch_;

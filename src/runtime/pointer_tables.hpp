@@ -1,15 +1,15 @@
 // Which allocations a launch may reach without naming them. A kernel that is given a table of pointers names the table; the targets
 // were named by the launch that filled it. Batched linear algebra and grouped matrix products work that way. What is remembered:
-// - of small allocations that were seen to hold pointers, or are about to be looked at: what was named when they were filled, for as long
-//   as they live (known tables);
+// - of addresses where pointers were seen, or where somebody is about to look: where they lead, for as long as the memory lives (known
+//   tables). Of a small allocation it is its base, however it is named;
 // - of small allocations that a launch may have filled, and of those that were named together with a table, since pointers may have been
 //   copied from one to the other: what it named, for the next `window` launches of the calling thread.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 namespace vmem::runtime {
@@ -21,32 +21,37 @@ class PointerTables {
     ++launch_;
     window_ = window < kRecords ? window : kRecords - 1;
     tables_named_.clear();
-    targets_named_.clear();
+    named_.clear();
   }
-  // The launch names it. A small allocation may be a table, and what a table leads to.
-  void name(std::uintptr_t base, bool small) {
-    if (small) tables_named_.push_back(base);
-    targets_named_.push_back(base);
+  // The launch names an address in a large allocation, or a small allocation by its base.
+  void name(std::uintptr_t address, bool small) {
+    if (small) tables_named_.push_back(address);
+    named_.push_back(address);
   }
   // All is named. `fills`: the launch may write what it named into small allocations. Calls reach(address) for what the tables may
   // lead to; some of it several times, or named anyway.
   template <class Reach>
   void finish(bool fills, Reach&& reach) {
-    if (window_ == 0 || tables_named_.empty()) return;
+    if (window_ == 0) return;
     targets_.clear();
+    if (!known_.empty()) {
+      for (const std::uintptr_t address : named_) {
+        for (const Target& target : known_targets(address)) {
+          reach(target.address);
+          targets_.push_back({target.address, launch_});
+        }
+      }
+    }
+    if (tables_named_.empty()) return;
     for (const std::uintptr_t table : tables_named_) {
       for (const Target& target : last_targets(table)) {
         if (launch_ - target.launch > window_) continue;
         reach(target.address);
         targets_.push_back(target);
       }
-      for (const Target& target : known_targets(table)) {
-        reach(target.address);
-        targets_.push_back({target.address, launch_});
-      }
     }
     if (fills) {
-      for (const std::uintptr_t target : targets_named_) targets_.push_back({target, launch_});
+      for (const std::uintptr_t target : named_) targets_.push_back({target, launch_});
     }
     if (!targets_.empty()) remember();
   }
@@ -57,9 +62,9 @@ class PointerTables {
   bool settle(std::uintptr_t table, std::uint64_t note, std::span<const std::uintptr_t> targets, bool whole);
 
   // The allocation is freed: what is there next is no table of what this one led to.
-  void forget_table(std::uintptr_t base) {
+  void forget_tables(std::uintptr_t base, std::uint64_t bytes) {
     if (Table& entry = entry_of(base); entry.base == base) entry = {};
-    known_.erase(base);
+    known_.erase(known_.lower_bound(base), known_.lower_bound(base + bytes));
   }
 
  private:
@@ -89,11 +94,11 @@ class PointerTables {
 
   std::uint64_t launch_ = 0;
   std::uint32_t window_ = 0;
-  std::vector<std::uintptr_t> tables_named_, targets_named_;
+  std::vector<std::uintptr_t> tables_named_, named_;
   std::vector<Target> targets_;
   std::vector<Record> records_{kRecords};
   std::array<Table, 1u << kTableBits> tables_{};
-  std::unordered_map<std::uintptr_t, Known> known_;
+  std::map<std::uintptr_t, Known> known_;  // by address
 };
 
 }  // namespace vmem::runtime

@@ -38,18 +38,15 @@ class LaunchHolds {
     std::uint32_t life = 0;
   };
   std::span<const Held> all() const { return held_; }
-  bool names_small() const { return names_small_; }
 
  private:
   friend class Runtime;
   void clear() {
     held_.clear();
-    names_small_ = false;
     if (alone_) alone_ = {};
   }
   void add(const Held& held) { held_.push_back(held); }
   std::vector<Held> held_;
-  bool names_small_ = false;
   NamedSpans* named_ = nullptr;
   pagetable::ThreadSlot* slot_ = nullptr;
   migration::StreamRecord* record_ = nullptr;
@@ -100,8 +97,8 @@ class Runtime final : private SlabSource {
   void abandon_launch(LaunchHolds& holds);  // it was not queued
   // The same for work that is only recorded, into a graph: what it names is mapped, its bytes may be elsewhere. Then abandon_launch.
   Status begin_recording(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds);
-  // A small allocation may hold pointers to these by now; what it held then, `words`, is known a little later: all of it, if `whole`. True
-  // if it held other pointers than was known. Both by the thread that launches.
+  // A table (a small allocation's base, or any address in a large one) may hold pointers to these by now; what it held then, `words`, is
+  // known a little later: all of it, if `whole`. True if it held other pointers than was known. Both by the thread that launches.
   struct TableNote {
     std::uintptr_t table = 0;
     std::uint64_t number = 0;

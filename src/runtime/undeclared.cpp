@@ -96,7 +96,7 @@ Status Runtime::free_undeclared(void* pointer, std::optional<vmem_stream> stream
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   VMEM_ASSIGN(Region* const region, live_region(address));
   if (region->shared) {
-    pointer_tables.forget_table(address);
+    pointer_tables.forget_tables(address, 1);
     VMEM_TRY(wait_for_others(address, stream.value_or(nullptr)));
   }
   if (!region->undeclared) return free(pointer, stream.value_or(nullptr));
@@ -113,6 +113,7 @@ Status Runtime::free_undeclared(void* pointer, std::optional<vmem_stream> stream
     others.push_back(own);
     order.reset();
   }
+  pointer_tables.forget_tables(address, region->bytes);
   if (!set_dead(*region, true))
     return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} was freed by another thread", address));
   // However much is kept: what is dead takes no room that anything else wants, and comes back where it is wanted (allocate).
@@ -299,7 +300,6 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
     const auto small = small_block(address);
     announce(address, small, false, holds);
     tables.name(small ? small->base : address, small.has_value());
-    holds.names_small_ = holds.names_small_ || small;
   }
   tables.finish(fills_tables, [&](std::uintptr_t target) { announce(target, small_block(target), true, holds); });
   const Reach worst = look(holds);
@@ -434,9 +434,8 @@ bool Runtime::all_in_hbm(const LaunchHolds& holds) {
 }
 
 Runtime::TableNote Runtime::note_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets) {
-  const auto block = small_block(table);
-  if (!block || options_.window == 0) return {};
-  return {block->base, pointer_tables.note(block->base, targets)};
+  if (options_.window == 0) return {};
+  return {table, pointer_tables.note(table, targets)};
 }
 
 bool Runtime::settle_pointer_table(const TableNote& note, std::span<const std::uintptr_t> words, bool whole) const {

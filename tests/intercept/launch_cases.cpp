@@ -120,14 +120,35 @@ CASE(small_blocks_across_pages) {
   REQUIRE(across > 0);
 }
 
-// A kernel reaches memory through a table that is too large to be looked through: what strict mode is there to find.
+// A table in the middle of a large allocation, as libraries keep them in their workspaces.
+CASE(pointer_tables_in_a_workspace) {
+  const Machine machine;
+  const CUfunction fill = machine.function("fill"), follow = machine.function("follow"), add = machine.function("add");
+  Buffers buffers(10);
+  CUdeviceptr table = buffers.at[9] + 3 * kMiB;
+  std::size_t one = 1, stride = 0;
+  for (std::size_t round = 0; round < 20; ++round) {
+    launch(fill, buffers.stream, {&table, &buffers.at[round % 9], &stride, &one});
+    for (std::size_t i = 0; i < 9; ++i) {
+      std::size_t words = kWords;
+      launch(add, buffers.stream, {&buffers.at[i], &words});
+    }
+    launch(follow, buffers.stream, {&table, &one});
+  }
+  for (std::size_t i = 0; i < 9; ++i) REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + 20 + (i < 2 ? 3 : 2));
+}
+
+// A kernel reaches memory through a table that was copied within a large allocation: what strict mode is there to find.
 CASE(reaches_what_it_does_not_name) {
   const Machine machine;
   const CUfunction fill = machine.function("fill"), follow = machine.function("follow");
   Buffers buffers(2);
   std::size_t count = 1, stride = kMiB;
-  launch(fill, buffers.stream, {&buffers.at[0], &buffers.at[1], &stride, &count});
-  launch(follow, buffers.stream, {&buffers.at[0], &count});
+  CUdeviceptr second = buffers.at[0] + kMiB;
+  CUdeviceptr table = second + 64;
+  launch(fill, buffers.stream, {&table, &buffers.at[1], &stride, &count});
+  CALL(cuMemcpyDtoDAsync(second, table, 8, buffers.stream));
+  launch(follow, buffers.stream, {&second, &count});
   REQUIRE(read(buffers.at[1], 1, buffers.stream)[0] == 2);
 }
 

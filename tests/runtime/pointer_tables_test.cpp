@@ -59,8 +59,16 @@ TEST_F(Tables, AKnownTableIsKnownForAsLongAsItLives) {
   EXPECT_TRUE(look(1, {2, 100}));
   for (std::uint32_t i = 0; i < 3 * window; ++i) launch(false, {7}, {700});
   EXPECT_EQ(launch(false, {1}, {}), (Addresses{2, 100}));
-  tables->forget_table(1);
+  tables->forget_tables(1, 1);
   EXPECT_EQ(launch(false, {1}, {}), Addresses{});
+}
+
+TEST_F(Tables, ATableInALargeAllocationIsKnownByItsAddress) {
+  look(1008, {100});
+  EXPECT_EQ(launch(false, {}, {1008}), Addresses{100});
+  EXPECT_EQ(launch(false, {}, {1000}), Addresses{});
+  tables->forget_tables(1000, 512);
+  EXPECT_EQ(launch(false, {}, {1008}), Addresses{});
 }
 
 TEST_F(Tables, WhatAKnownTableWasNamedWithLeadsThereForAWindow) {
@@ -120,7 +128,7 @@ TEST_F(Tables, ALookAtATableFreedMeanwhileSaysNothing) {
   tables->begin(window);
   const std::uintptr_t named[] = {100};
   const std::uint64_t note = tables->note(1, named);
-  tables->forget_table(1);
+  tables->forget_tables(1, 1);
   EXPECT_FALSE(tables->settle(1, note, named, true));
   EXPECT_EQ(known_targets(1), Addresses{});
 }
@@ -147,7 +155,7 @@ TEST_F(Tables, TargetsAreForgottenAfterTheWindowHoweverOftenTheTableIsUsed) {
 
 TEST_F(Tables, AFreedTableIsNone) {
   launch(true, {1}, {100});
-  tables->forget_table(1);
+  tables->forget_tables(1, 1);
   EXPECT_EQ(launch(false, {1}, {}), Addresses{});
 }
 
