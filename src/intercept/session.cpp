@@ -11,6 +11,7 @@
 #include "base/options.hpp"
 #include "base/process.hpp"
 #include "base/sizes.hpp"
+#include "intercept/crash.hpp"
 #include "intercept/hook.hpp"
 #include "vmem/vmem.h"
 
@@ -101,6 +102,7 @@ runtime::Runtime* started(CUresult& why) {
     std::fprintf(stderr, "vmem: cannot start: %s\n", vmem_last_error());
     return nullptr;
   }
+  report_own_crashes();
   std::atexit(end);
   return running();
 }

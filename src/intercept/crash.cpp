@@ -1,0 +1,87 @@
+#include "intercept/crash.hpp"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+
+namespace vmem::intercept {
+namespace {
+
+constexpr std::array kSignals{SIGSEGV, SIGBUS, SIGABRT};
+std::array<struct sigaction, kSignals.size()> before{};
+std::uintptr_t own_base = 0;
+
+void say(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    if (written <= 0) return;
+    text.remove_prefix(std::size_t(written));
+  }
+}
+
+// Those that work for whoever calls them: their callers are asked.
+bool works_for_others(std::string_view file) {
+  const std::string_view name = file.substr(file.rfind('/') + 1);
+  for (const std::string_view each :
+       {"libc.so", "libcuda.so", "libstdc++.so", "libgcc_s.so", "ld-linux", "libpthread.so"}) {
+    if (name.starts_with(each)) return true;
+  }
+  return false;
+}
+
+// Whether the innermost frame that works for itself is vmem's.
+bool ours(void* const* frames, int count) {
+  // This handler and the frame that the kernel made for it.
+  for (int i = 2; i < count; ++i) {
+    Dl_info info{};
+    if (dladdr(frames[i], &info) == 0) return false;
+    if (reinterpret_cast<std::uintptr_t>(info.dli_fbase) == own_base) return true;
+    if (info.dli_fname == nullptr || !works_for_others(info.dli_fname)) return false;
+  }
+  return false;
+}
+
+void crashed(int signal, siginfo_t* info, void* context) {
+  static std::atomic<bool> said{false};
+  std::array<void*, 48> frames;
+  const int count = backtrace(frames.data(), int(frames.size()));
+  if (ours(frames.data(), count) && !said.exchange(true)) {
+    say("vmem: the process crashed in vmem, or in a call that vmem made or passed on. The way that led there, "
+        "innermost first:\n");
+    backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
+  }
+  const auto which = std::size_t(std::ranges::find(kSignals, signal) - kSignals.begin());
+  const struct sigaction& earlier = before[which];
+  if ((earlier.sa_flags & SA_SIGINFO) != 0) return earlier.sa_sigaction(signal, info, context);
+  if (earlier.sa_handler != SIG_DFL && earlier.sa_handler != SIG_IGN) return earlier.sa_handler(signal);
+  // As it was before, and again: by itself where an instruction failed.
+  (void)sigaction(signal, &earlier, nullptr);
+  if (signal == SIGABRT) (void)raise(signal);
+}
+
+}  // namespace
+
+void report_own_crashes() {
+  Dl_info own{};
+  if (dladdr(reinterpret_cast<void*>(&report_own_crashes), &own) == 0) return;
+  own_base = reinterpret_cast<std::uintptr_t>(own.dli_fbase);
+  void* first = nullptr;
+  (void)backtrace(&first, 1);  // loads what it needs, which a signal handler must not
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    if (sigaction(kSignals[i], nullptr, &before[i]) != 0) continue;
+    struct sigaction action{};
+    action.sa_sigaction = crashed;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | (before[i].sa_flags & SA_NODEFER);
+    action.sa_mask = before[i].sa_mask;
+    (void)sigaction(kSignals[i], &action, nullptr);
+  }
+}
+
+}  // namespace vmem::intercept
