@@ -11,12 +11,15 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/log.hpp"
+
 namespace vmem::intercept {
 namespace {
 
 constexpr std::array kSignals{SIGSEGV, SIGBUS, SIGABRT};
 std::array<struct sigaction, kSignals.size()> before{};
 std::uintptr_t own_base = 0;
+bool always = false;
 
 void say(std::string_view text) {
   while (!text.empty()) {
@@ -52,9 +55,11 @@ void crashed(int signal, siginfo_t* info, void* context) {
   static std::atomic<bool> said{false};
   std::array<void*, 48> frames;
   const int count = backtrace(frames.data(), int(frames.size()));
-  if (ours(frames.data(), count) && !said.exchange(true)) {
-    say("vmem: the process crashed in vmem, or in a call that vmem made or passed on. The way that led there, "
-        "innermost first:\n");
+  const bool by_us = ours(frames.data(), count);
+  if ((by_us || always) && !said.exchange(true)) {
+    say(by_us ? "vmem: the process crashed in vmem, or in a call that vmem made or passed on."
+              : "vmem: the process crashed.");
+    say(" The way that led there, innermost first:\n");
     backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
   }
   const auto which = std::size_t(std::ranges::find(kSignals, signal) - kSignals.begin());
@@ -69,6 +74,7 @@ void crashed(int signal, siginfo_t* info, void* context) {
 }  // namespace
 
 void report_own_crashes() {
+  always = log::enabled(log::Level::debug);
   Dl_info own{};
   if (dladdr(reinterpret_cast<void*>(&report_own_crashes), &own) == 0) return;
   own_base = reinterpret_cast<std::uintptr_t>(own.dli_fbase);

@@ -63,11 +63,13 @@ CUresult with_references(runtime::Runtime& runtime, const References& references
   thread_local runtime::LaunchHolds holds;
   FunctionFacts* const facts = references.facts();
   const bool fills_tables = facts != nullptr && facts->may_write_pointers();
+  learn_of_tables(runtime);
   if (auto ready = runtime.begin_launch(references.addresses(), stream, fills_tables, holds); !ready)
     return report(what, ready.error());
   note_launch(facts, stream, references.addresses());
   const CUresult queued = queue();
-  if (queued == CUDA_SUCCESS && facts != nullptr) look_at_tables(runtime, *facts, references.addresses(), stream);
+  if (queued == CUDA_SUCCESS && facts != nullptr)
+    look_at_tables(runtime, *facts, references.addresses(), holds, stream);
   if (queued != CUDA_SUCCESS) {
     runtime.abandon_launch(holds);
     return queued;

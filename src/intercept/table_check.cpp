@@ -25,7 +25,8 @@ constexpr std::size_t kChecksMax = 32;
 // into them may be under way.
 class Checks {
  public:
-  void begin(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses, CUstream stream) {
+  void begin(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
+             const runtime::LaunchHolds& holds, CUstream stream) {
     if (checks_.size() >= kChecksMax) return;
     Check check{&facts, take_event(runtime), take_buffer(runtime), {}};
     if (check.event == nullptr || check.buffer == nullptr) return give_up(check);
@@ -46,7 +47,12 @@ class Checks {
     }
     if (check.tables.empty() || runtime.driver()->cuEventRecord(check.event, stream) != CUDA_SUCCESS)
       return give_up(check);
-    for (Table& table : check.tables) table.note = runtime.note_pointer_table(table.base, addresses);
+    // What a table that it was given leads to may have been copied into another.
+    words_.assign(addresses.begin(), addresses.end());
+    for (const auto& held : holds.all()) {
+      if (held.feared) words_.push_back(runtime.address_of(held));
+    }
+    for (Table& table : check.tables) table.note = runtime.note_pointer_table(table.base, words_);
     checks_.push_back(std::move(check));
   }
 
@@ -126,16 +132,18 @@ thread_local Checks checks;
 }  // namespace
 
 void look_at_tables(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
-                    CUstream stream) {
-  if (checks.any()) {
-    const gpu::RelaxedCapture relaxed(runtime.driver());
-    checks.finish(runtime);
-  }
+                    const runtime::LaunchHolds& holds, CUstream stream) {
   if (addresses.size() < 2) return;
   const std::uint32_t launch = facts.launches.fetch_add(1, std::memory_order_relaxed) + 1;
   if (!std::has_single_bit(launch) && !facts.writes_pointers.load(std::memory_order_relaxed)) return;
   const gpu::RelaxedCapture relaxed(runtime.driver());
-  checks.begin(runtime, facts, addresses, stream);
+  checks.begin(runtime, facts, addresses, holds, stream);
+}
+
+void learn_of_tables(const Runtime& runtime) {
+  if (!checks.any()) return;
+  const gpu::RelaxedCapture relaxed(runtime.driver());
+  checks.finish(runtime);
 }
 
 }  // namespace vmem::intercept

@@ -17,6 +17,8 @@ struct FunctionFacts;
 
 // After the launch was queued, while what it named is held.
 void look_at_tables(runtime::Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
-                    CUstream stream);
+                    const runtime::LaunchHolds& holds, CUstream stream);
+// Before a launch: what looks of this thread have shown by now.
+void learn_of_tables(const runtime::Runtime& runtime);
 
 }  // namespace vmem::intercept

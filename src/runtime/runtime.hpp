@@ -94,6 +94,7 @@ class Runtime final : private SlabSource {
   Status begin_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
                       LaunchHolds& holds);
   Status end_launch(LaunchHolds& holds);
+  std::uintptr_t address_of(const LaunchHolds::Held& held) const { return space_->address_of(held.granule); }
   void abandon_launch(LaunchHolds& holds);  // it was not queued
   // The same for work that is only recorded, into a graph: what it names is mapped, its bytes may be elsewhere. Then abandon_launch.
   Status begin_recording(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds);

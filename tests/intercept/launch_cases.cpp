@@ -123,19 +123,28 @@ CASE(small_blocks_across_pages) {
 // A table in the middle of a large allocation, as libraries keep them in their workspaces.
 CASE(pointer_tables_in_a_workspace) {
   const Machine machine;
-  const CUfunction fill = machine.function("fill"), follow = machine.function("follow"), add = machine.function("add");
+  const CUfunction fill = machine.function("fill"), follow = machine.function("follow"), add = machine.function("add"),
+                   copy_table = machine.function("copy_table");
   Buffers buffers(10);
-  CUdeviceptr table = buffers.at[9] + 3 * kMiB;
+  CUdeviceptr table = buffers.at[9] + 3 * kMiB, made_from = 0;
+  CALL(cuMemAllocAsync(&made_from, 1024, buffers.stream));
   std::size_t one = 1, stride = 0;
   for (std::size_t round = 0; round < 20; ++round) {
-    launch(fill, buffers.stream, {&table, &buffers.at[round % 9], &stride, &one});
+    if (round % 2 == 0) {
+      launch(fill, buffers.stream, {&table, &buffers.at[round % 9], &stride, &one});
+    } else {
+      launch(fill, buffers.stream, {&made_from, &buffers.at[round % 9], &stride, &one});
+      launch(copy_table, buffers.stream, {&table, &made_from, &one});
+      launch(follow, buffers.stream, {&table, &one});
+      continue;
+    }
     for (std::size_t i = 0; i < 9; ++i) {
       std::size_t words = kWords;
       launch(add, buffers.stream, {&buffers.at[i], &words});
     }
     launch(follow, buffers.stream, {&table, &one});
   }
-  for (std::size_t i = 0; i < 9; ++i) REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + 20 + (i < 2 ? 3 : 2));
+  for (std::size_t i = 0; i < 9; ++i) REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + 10 + (i < 2 ? 3 : 2));
 }
 
 // A kernel reaches memory through a table that was copied within a large allocation: what strict mode is there to find.
