@@ -53,6 +53,8 @@ struct Entry<Implementation, Hook, PerThread> {
   }
 };
 
+// dlsym as it is without the hooks.
+void* find_symbol(void* library, const char* name);
 // Makes vmem itself find the driver's own functions, not the hooks. Before it is started, which may be before any constructor ran.
 void take_over();
 // Whether this library came before the program's others, so that its functions are the ones that the program calls.

@@ -164,9 +164,11 @@ CUresult get_proc_address_v1(Call<GetProcAddressV1> call, const char* symbol, vo
 
 }  // namespace
 
+void* find_symbol(void* library, const char* name) { return real_dlsym()(library, name); }
+
 [[gnu::constructor(101)]] void take_over() {
   (void)real_dlsym();
-  gpu::use_symbol_lookup([](void* library, const char* name) { return real_dlsym()(library, name); });
+  gpu::use_symbol_lookup(find_symbol);
 }
 
 bool preloaded() {

@@ -112,11 +112,11 @@ constexpr std::array<const char*, kFunctions> names{
 std::array<std::atomic<void*>, kFunctions> real_functions{};
 
 void* find_real(const char* name) {
-  if (void* found = dlsym(RTLD_NEXT, name)) return found;
+  if (void* found = find_symbol(RTLD_NEXT, name)) return found;
   // Python loads extensions, and what they are linked with, privately.
   void* library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
-  void* found = dlsym(library, name);
+  void* found = find_symbol(library, name);
   dlclose(library);
   return found;
 }

@@ -4,15 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "intercept/nccl_user.hpp"
 #include "intercept/program.hpp"
-
-extern "C" {
-int ncclAllReduce(const void* from, void* to, std::size_t count, int type, int operation, struct ncclComm*, CUstream);
-int ncclGroupStart();
-int ncclGroupEnd();
-int ncclCommRegister(struct ncclComm*, void* buffer, std::size_t bytes, void** handle);
-int ncclCommDeregister(struct ncclComm*, void* handle);
-}
 
 namespace vmem::test {
 namespace {
@@ -21,8 +14,17 @@ constexpr std::size_t kBytes = 16 * kMiB, kWords = kBytes / sizeof(unsigned);
 
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
+// `flags`: how NCCL itself is loaded.
+const NcclUser& load_nccl(int flags) {
+  REQUIRE(dlopen("libnccl.so.2", RTLD_NOW | flags) != nullptr);
+  void* user = dlopen("libnccl_user.so", RTLD_NOW | RTLD_LOCAL);
+  REQUIRE(user != nullptr);
+  return *reinterpret_cast<const NcclUser* (*)()>(dlsym(user, "nccl_user"))();
+}
+
 // Buffers larger than HBM together, each used after the others.
-CASE(collectives_hold_their_buffers) {
+void collectives(int flags) {
+  const NcclUser& nccl = load_nccl(flags);
   const Machine machine;
   const CUfunction add = machine.function("add");
   std::vector<CUdeviceptr> at(10);
@@ -32,7 +34,8 @@ CASE(collectives_hold_their_buffers) {
     CALL(cuMemAlloc(&each, kBytes));
     CALL(cuMemsetD32Async(each, 1, kWords, streams[0]));
   }
-  auto* const looked_up = reinterpret_cast<decltype(&ncclAllReduce)>(dlsym(RTLD_DEFAULT, "ncclAllReduce"));
+  void* const library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
+  auto* const looked_up = reinterpret_cast<decltype(&ncclAllReduce)>(dlsym(library, "ncclAllReduce"));
   std::vector<unsigned> expected(at.size(), 1);
   const auto reduce = [&](auto* function, std::size_t from, std::size_t to, CUstream stream) {
     REQUIRE(function(pointer(at[from]), pointer(at[to]), kWords, 0, 0, nullptr, stream) == 0);
@@ -44,15 +47,15 @@ CASE(collectives_hold_their_buffers) {
       launch(add, streams[0], {&at[i], &words});
       ++expected[i];
     }
-    reduce(ncclAllReduce, 0, 9, streams[0]);
+    reduce(nccl.all_reduce, 0, 9, streams[0]);
     reduce(looked_up, 1, 8, streams[0]);
     CALL(cuStreamSynchronize(streams[0]));
-    REQUIRE(ncclGroupStart() == 0);
-    reduce(ncclAllReduce, 2, 3, streams[0]);
-    REQUIRE(ncclGroupStart() == 0);
-    reduce(ncclAllReduce, 4, 5, streams[1]);
-    REQUIRE(ncclGroupEnd() == 0);
-    REQUIRE(ncclGroupEnd() == 0);
+    REQUIRE(nccl.group_start() == 0);
+    reduce(nccl.all_reduce, 2, 3, streams[0]);
+    REQUIRE(nccl.group_start() == 0);
+    reduce(nccl.all_reduce, 4, 5, streams[1]);
+    REQUIRE(nccl.group_end() == 0);
+    REQUIRE(nccl.group_end() == 0);
     for (CUstream stream : streams) CALL(cuStreamSynchronize(stream));
   }
   for (std::size_t i = 0; i < at.size(); ++i) {
@@ -61,17 +64,21 @@ CASE(collectives_hold_their_buffers) {
   }
 }
 
+CASE(collectives_hold_their_buffers) { collectives(RTLD_GLOBAL); }
+CASE(collectives_of_a_private_nccl) { collectives(RTLD_LOCAL); }
+
 CASE(registering_buffers_with_nccl) {
+  const NcclUser& nccl = load_nccl(RTLD_LOCAL);
   const Machine machine;
   CUdeviceptr block = 0;
   CALL(cuMemAlloc(&block, kBytes));
   void* handle = &block;
-  REQUIRE(ncclCommRegister(nullptr, pointer(block), kBytes, &handle) == 0);
+  REQUIRE(nccl.comm_register(nullptr, pointer(block), kBytes, &handle) == 0);
   REQUIRE(handle == nullptr);
-  REQUIRE(ncclCommDeregister(nullptr, handle) == 0);
-  REQUIRE(ncclCommRegister(nullptr, &block, sizeof block, &handle) == 0);
+  REQUIRE(nccl.comm_deregister(nullptr, handle) == 0);
+  REQUIRE(nccl.comm_register(nullptr, &block, sizeof block, &handle) == 0);
   REQUIRE(handle == &block);
-  REQUIRE(ncclCommDeregister(nullptr, handle) == 0);
+  REQUIRE(nccl.comm_deregister(nullptr, handle) == 0);
 }
 
 }  // namespace
