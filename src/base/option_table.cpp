@@ -260,6 +260,14 @@ OptionDefinition strict_option() {
                        &Options::strict);
 }
 
+OptionDefinition drained_option() {
+  return switch_option(
+      {.name = "drained",
+       .help = "Under `vmem run`: every launch can reach everything, and pages move only while none runs; "
+               "for programs that reach what they do not name. Slow."},
+      &Options::drained);
+}
+
 OptionDefinition window_option() {
   return define({.name = "window",
                  .default_value = "64",
@@ -285,9 +293,9 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),    space_option(),   hbm_option(),    headroom_option(),     host_option(),
-      page_option(),    devices_option(), driver_option(), acquire_wait_option(), prefetch_option(),
-      protect_option(), strict_option(),  window_option(), log_option(),
+      base_option(),    space_option(),   hbm_option(),     headroom_option(),     host_option(),
+      page_option(),    devices_option(), driver_option(),  acquire_wait_option(), prefetch_option(),
+      protect_option(), strict_option(),  drained_option(), window_option(),       log_option(),
   };
   return table;
 }

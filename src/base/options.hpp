@@ -29,8 +29,9 @@ struct Options {
   std::uint32_t prefetch_pages = 8;         // --prefetch: pages to keep ahead of a scan; 0 turns prefetch off
   bool protect = false;                     // --protect: on: read acquires are mapped read-only
   bool strict = false;                      // --strict: on: launches reach nothing that they do not name
-  std::uint32_t window = 64;                // --window: how many launches back a pointer table may have been filled
-  std::string log_level = "warn";           // --log: trace debug info warn error off
+  bool drained = false;            // --drained: on: launches reach everything, pages move while none is under way
+  std::uint32_t window = 64;       // --window: how many launches back a pointer table may have been filled
+  std::string log_level = "warn";  // --log: trace debug info warn error off
 };
 
 struct OptionDefinition {

@@ -61,8 +61,8 @@ ncclResult_t hold_during(runtime::Runtime& runtime, std::span<const Given> given
 template <class Queue>
 ncclResult_t collective(std::span<const void* const> buffers, CUstream stream, Queue&& queue) {
   runtime::Runtime* runtime = running();
-  // With --strict one launch runs at a time: the kernel's own, with what its parameters name.
-  if (runtime == nullptr || runtime->strict() || capturing(*runtime, stream)) return queue();
+  // With --strict the kernel's own launch brings what its parameters name; with --drained everything is there.
+  if (runtime == nullptr || runtime->one_by_one() || capturing(*runtime, stream)) return queue();
   Given given{stream, {}};
   for (const void* buffer : buffers) {
     const auto address = reinterpret_cast<std::uintptr_t>(buffer);

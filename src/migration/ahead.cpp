@@ -113,7 +113,7 @@ void Mover::promote() {
 }
 
 void Mover::queue_promotion(PageRef ref) {
-  if (ref.page().promoting || config_.strict) return;
+  if (ref.page().promoting || config_.only_asked) return;
   ref.page().promoting = true;
   promotions_.push_back(ref);
 }

@@ -142,7 +142,7 @@ Mover::Next Mover::step() {
   advance_requests();
   if (!lost_) {
     finish_endings();
-    if (config_.strict) {
+    if (config_.only_asked) {
       asked_ahead_.clear();
     } else {
       prefetch_ahead();

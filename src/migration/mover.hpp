@@ -52,7 +52,7 @@ struct MoverConfig {
   // Pages acquired for reading only are mapped read-only, so that a stray write faults. A page then becomes writable only while
   // nothing uses it: changing the access of a mapping under a running kernel is fatal (error 700), whichever way it changes.
   bool protect = false;
-  bool strict = false;  // nothing becomes accessible but what is acquired
+  bool only_asked = false;  // nothing is moved but what is asked for: no fetching ahead, no promotion
   std::function<std::uint64_t()> now_us;
 };
 
@@ -105,6 +105,7 @@ class Mover {
   friend struct CapacityRequest;
   friend struct QuiesceRequest;
   friend struct HideRequest;
+  friend struct SettleRequest;
   friend struct PeerAccessRequest;
   friend struct LossReport;
   friend struct EndAllRequest;
@@ -166,12 +167,13 @@ class Mover {
 
   // serve.cpp: making pages usable
   enum class Served { usable, in_place, wait, wait_frame, wait_use };
-  // How hard to try for a frame: whether to evict for it, whether to wait for the GPU's progress, and whether to do so for a page that
-  // is served in place already.
+  // How hard to try for a frame: whether to evict for it, whether to wait for the GPU's progress, whether to do so for a page that
+  // is served in place already, and whether to serve it in place where there is none.
   struct Effort {
     bool evict;
     bool wait;
     bool leave_host;
+    bool in_place = true;  // failing all that
   };
   Result<Served> serve(PageRef ref, Access access, bool discard, Effort effort, std::uint32_t own_holds);
   Result<Served> bring_in(PageRef ref, Access access, bool discard, Effort effort);

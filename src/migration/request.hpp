@@ -191,6 +191,23 @@ struct HideRequest final : Request {
   Patience patience_;
 };
 
+// Drained mode: everything stays accessible. Maps all of a new region: without taking anything from others, or, once the GPU is idle and
+// launches are held back (`idle`), by evicting, after which what was evicted is accessible in host memory. Done when all bytes are there.
+struct SettleRequest final : Request {
+  pagetable::Region* region = nullptr;
+  bool idle = false;
+  bool settled = false;  // answer: all of it is accessible
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+
+ private:
+  std::optional<Status> settle_region(Mover& mover);
+  Patience patience_;
+  std::uint32_t page_ = 0;
+  bool may_wait_ = true;
+};
+
 // Lets a further device use a region's mappings.
 struct PeerAccessRequest final : Request {
   pagetable::Region* region = nullptr;

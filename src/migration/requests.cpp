@@ -260,6 +260,39 @@ std::optional<Status> HideRequest::advance(Mover& mover) {
       "or one that waits for the program");
 }
 
+std::optional<Status> SettleRequest::advance(Mover& mover) {
+  if (auto answer = settle_region(mover)) return answer;
+  if (page_ < region->page_count) return std::nullopt;
+  if (idle) {
+    for (Region* each : mover.live_) {
+      if (each->dead.load()) continue;
+      for (std::uint32_t i = 0; i < each->page_count; ++i) {
+        if (each->pages[i].mapped != Mapped::nothing) continue;
+        VMEM_ASSIGN(const auto served, mover.bring_in({each, i}, Access::read, false, {false, false, false}));
+        if (served == Mover::Served::wait) return std::nullopt;  // a place in host memory is being made
+      }
+    }
+    if (!mover.pending_.empty()) return std::nullopt;
+  }
+  settled = true;
+  return Status{};
+}
+
+// An answer, or nothing: then page_ tells how far it came.
+std::optional<Status> SettleRequest::settle_region(Mover& mover) {
+  for (; page_ < region->page_count; ++page_) {
+    const Mover::PageRef ref{region, page_};
+    if (ref.page().mapped != Mapped::nothing) continue;
+    auto served = mover.bring_in(ref, Access::read, false, {idle, idle && may_wait_, false, idle});
+    if (!served) return std::unexpected(std::move(served).error());
+    if (*served == Mover::Served::usable || *served == Mover::Served::in_place) continue;
+    if (!idle) return Status{};
+    if (*served == Mover::Served::wait_frame && patience_.over(mover)) may_wait_ = false;
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
 std::optional<Status> PeerAccessRequest::advance(Mover& mover) {
   const auto& home = mover.device_of(*region).config;
   if ((home.peers >> device & 1) == 0) {

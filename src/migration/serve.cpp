@@ -188,7 +188,7 @@ Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, 
   const bool fetch = page.version != 0 && !discard;
   // Loads need the GPU's progress, too: their fingerprints wait for room among its kernels.
   if (fetch && !load_has_room(device, ref.bytes())) {
-    if (effort.wait) return Served::wait_frame;
+    if (effort.wait || !effort.in_place) return Served::wait_frame;
     return map_in_place(ref, access, discard);
   }
   Grab grab;
@@ -201,7 +201,7 @@ Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, 
     VMEM_TRY(load_frame(ref, *grab.frame, access, discard, false));
     return Served::usable;
   }
-  if (grab.busy && effort.wait) return Served::wait_frame;
+  if ((grab.busy && effort.wait) || !effort.in_place) return Served::wait_frame;
   return map_in_place(ref, access, discard);
 }
 

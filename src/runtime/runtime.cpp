@@ -249,7 +249,7 @@ Status Runtime::start_mover() {
   config.page_bytes = options_.page_bytes;
   config.acquire_wait_us = options_.acquire_wait_us;
   config.protect = options_.protect;
-  config.strict = options_.strict;
+  config.only_asked = options_.strict || options_.drained;
   config.now_us = now_us;
   {
     const std::lock_guard lock(mover_life_);
@@ -354,6 +354,11 @@ Result<pagetable::Region*> Runtime::allocate_region(std::size_t bytes, int devic
   request.shared = kind == RegionKind::shared;
   request.undeclared = kind == RegionKind::undeclared;
   VMEM_TRY(mover_->call(request));
+  if (!options_.drained) return request.region;
+  if (auto settled = settle(*request.region); !settled) {
+    (void)free_region(*request.region, request.region->first.index, nullptr);
+    return std::unexpected(settled.error());
+  }
   return request.region;
 }
 
@@ -408,6 +413,8 @@ Status Runtime::free_slabs(std::uintptr_t address) {
   migration::FreeRequest request;
   request.region = region;
   request.first_granule = space_->granule_at(address);
+  if (!options_.drained) return mover_->call(request);
+  VMEM_ASSIGN(const auto drained, drain());
   return mover_->call(request);
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -44,13 +45,15 @@ class LaunchHolds {
   void clear() {
     held_.clear();
     if (alone_) alone_ = {};
+    if (under_way_) under_way_ = {};
   }
   void add(const Held& held) { held_.push_back(held); }
   std::vector<Held> held_;
   NamedSpans* named_ = nullptr;
   pagetable::ThreadSlot* slot_ = nullptr;
   migration::StreamRecord* record_ = nullptr;
-  std::unique_lock<std::mutex> alone_;  // strict: no other launch is under way
+  std::unique_lock<std::mutex> alone_;             // strict: no other launch is under way
+  std::shared_lock<std::shared_mutex> under_way_;  // drained: no page moves
 };
 
 class Runtime final : private SlabSource {
@@ -119,7 +122,9 @@ class Runtime final : private SlabSource {
   Status empty_cache();
   std::uint64_t cached_bytes(int ordinal) const;  // freed and kept
   bool is_small(std::uintptr_t address) const;    // it shares pages with others
-  bool strict() const { return options_.strict; }
+  // Launches are held up by one another (strict), or by pages that move (drained): none may be begun within another.
+  bool follows_tables() const { return options_.window != 0 && !options_.drained; }
+  bool one_by_one() const { return options_.strict || options_.drained; }
   std::uintptr_t space_base() const { return space_->base(); }
   std::uint64_t space_bytes() const { return space_->bytes(); }
   const gpu::Driver& driver() const { return *driver_; }
@@ -202,6 +207,8 @@ class Runtime final : private SlabSource {
   std::optional<SmallBlock> small_block(std::uintptr_t address) const;
   Status bring_in(const LaunchHolds& holds, bool run);
   Status hide_others();
+  Status settle(pagetable::Region& region);
+  Result<std::unique_lock<std::shared_mutex>> drain();
   Status finish_alone(migration::StreamRecord& record) const;
   Status release_freed(int device, std::uint64_t most);
   Status release_all_freed();
@@ -225,6 +232,8 @@ class Runtime final : private SlabSource {
   std::unique_ptr<Suballocator> small_;
   std::unique_ptr<BlockCache> freed_;
   std::mutex strict_mutex_;  // held from the beginning of a launch to its completion
+  std::shared_mutex
+      drained_mutex_;  // shared, from the beginning of a launch until it is queued; alone, while pages move
   std::mutex recorded_mutex_;
   // Streams beside their own that use allocations; of those that were closed, marks.
   struct OtherUses {

@@ -88,8 +88,30 @@ Result<void*> Runtime::allocate_undeclared(std::size_t bytes, int device, vmem_s
     VMEM_ASSIGN(region, std::move(fresh));
   } else {
     set_dead(*region, false);
+    if (options_.drained) VMEM_TRY(settle(*region));
   }
   return reinterpret_cast<void*>(space_->address_of(region->first.index));
+}
+
+// Drained: all of the region becomes accessible, and what was, stays so.
+Status Runtime::settle(Region& region) {
+  migration::SettleRequest request;
+  request.region = &region;
+  VMEM_TRY(mover_->call(request));
+  if (request.settled) return {};
+  VMEM_ASSIGN(const auto drained, drain());
+  migration::SettleRequest with_evictions;
+  with_evictions.region = &region;
+  with_evictions.idle = true;
+  return mover_->call(with_evictions);
+}
+
+// Nothing runs, and no launch begins as long as the lock is held. Errors: the driver's, while a stream is capturing.
+Result<std::unique_lock<std::shared_mutex>> Runtime::drain() {
+  std::unique_lock lock(drained_mutex_);
+  const gpu::RelaxedCapture relaxed(*driver_);
+  for (const auto& device : devices_) VMEM_TRY(synchronize(device->ordinal));
+  return lock;
 }
 
 Status Runtime::free_undeclared(void* pointer, std::optional<vmem_stream> stream) {
@@ -182,6 +204,10 @@ Status Runtime::record_stream(void* pointer, vmem_stream stream) {
 
 Status Runtime::release_freed(int device, std::uint64_t most) {
   if (freed_->bytes(device) <= most) return {};
+  std::unique_lock<std::shared_mutex> drained;
+  if (options_.drained) {
+    VMEM_ASSIGN(drained, drain());
+  }
   Status outcome;
   for (BlockCache::Block& block : freed_->shrink(device, most)) {
     // Every use of it has been logged, so there is no stream to wait for.
@@ -292,10 +318,11 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   holds.slot_ = slot;
   holds.record_ = record;
   if (options_.strict) holds.alone_ = std::unique_lock(strict_mutex_);
+  if (options_.drained) holds.under_way_ = std::shared_lock(drained_mutex_);
   holds.named_ = &named_spans;
   holds.named_->begin();
   PointerTables& tables = pointer_tables;
-  tables.begin(options_.window);
+  tables.begin(follows_tables() ? options_.window : 0);
   for (const std::uintptr_t address : addresses) {
     const auto small = small_block(address);
     announce(address, small, false, holds);
@@ -305,7 +332,8 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   const Reach worst = look(holds);
   if (worst != Reach::hit || options_.strict) [[unlikely]] {
     Status ready = options_.strict ? hide_others() : Status{};
-    if (ready && (worst == Reach::miss || options_.strict || !all_in_hbm(holds))) ready = bring_in(holds, true);
+    const bool misplaced = !options_.drained && !all_in_hbm(holds);
+    if (ready && (worst == Reach::miss || options_.strict || misplaced)) ready = bring_in(holds, true);
     for (const auto& held : holds.all()) {
       if (ready) ready = wait_until_ready({held.region, held.first, held.count}, stream);
     }
@@ -434,7 +462,7 @@ bool Runtime::all_in_hbm(const LaunchHolds& holds) {
 }
 
 Runtime::TableNote Runtime::note_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets) {
-  if (options_.window == 0) return {};
+  if (!follows_tables()) return {};
   return {table, pointer_tables.note(table, targets)};
 }
 

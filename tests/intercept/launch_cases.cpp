@@ -161,6 +161,52 @@ CASE(reaches_what_it_does_not_name) {
   REQUIRE(read(buffers.at[1], 1, buffers.stream)[0] == 2);
 }
 
+// A list through memory larger than HBM, of which a launch names the first node only; nodes come and go.
+CASE(a_list_that_nobody_can_follow) {
+  const Machine machine;
+  const CUfunction walk = machine.function("walk"), add = machine.function("add");
+  CUstream stream = nullptr;
+  CALL(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  std::vector<CUdeviceptr> nodes;
+  CUdeviceptr small = 0;
+  CALL(cuMemAllocAsync(&small, 256, stream));
+  const auto link = [&](CUdeviceptr node, CUdeviceptr next, std::uint64_t count) {
+    const Node contents{next, count};
+    CALL(cuMemcpyHtoDAsync(node, &contents, sizeof contents, stream));
+    CALL(cuStreamSynchronize(stream));
+  };
+  link(small, 0, 0);
+  std::uint64_t walks = 0;
+  std::vector<std::uint64_t> born;
+  for (std::size_t i = 0; i < 12; ++i) {
+    CUdeviceptr node = 0;
+    CALL(cuMemAllocAsync(&node, kBytes, stream));
+    link(node, nodes.empty() ? small : nodes.back(), 0);
+    nodes.push_back(node);
+    born.push_back(walks);
+    for (int again = 0; again < 3; ++again, ++walks) launch(walk, stream, {&nodes.back()});
+    if (i % 4 != 3) continue;
+    // The last is freed, and what comes next may be where it was.
+    CALL(cuMemFreeAsync(nodes.back(), stream));
+    nodes.pop_back();
+    born.pop_back();
+    CUdeviceptr other = 0;
+    std::size_t words = 4 * kWords;
+    CALL(cuMemAllocAsync(&other, 4 * kBytes, stream));
+    CALL(cuMemsetD32Async(other, 0, words, stream));
+    launch(add, stream, {&other, &words});
+    for (int again = 0; again < 3; ++again, ++walks) launch(walk, stream, {&nodes.back()});
+    CALL(cuMemFreeAsync(other, stream));
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    Node contents{};
+    CALL(cuMemcpyDtoHAsync(&contents, nodes[i], sizeof contents, stream));
+    CALL(cuStreamSynchronize(stream));
+    REQUIRE(contents.count == walks - born[i]);
+    REQUIRE(contents.next == (i == 0 ? small : nodes[i - 1]));
+  }
+}
+
 // The program's own memory, unmapped too early.
 CASE(fails_for_good) {
   const Machine machine;

@@ -49,6 +49,11 @@ void copy_table(const vmem_emu_launch* launch) {
   for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
 }
 
+void walk(const vmem_emu_launch* launch) {
+  for (auto* at = parameter<std::uint64_t*>(launch, 0); at != nullptr; at = reinterpret_cast<std::uint64_t*>(at[0]))
+    ++at[1];
+}
+
 void add_kernel(const char* name, vmem_emu_kernel kernel, const std::vector<std::size_t>& bytes) {
   REQUIRE(vmem_emu_register_kernel(name, kernel, bytes.data(), unsigned(bytes.size())) == 0);
 }
@@ -63,6 +68,7 @@ Machine::Machine() {
   add_kernel("fill", fill, {8, 8, 8, 8});
   add_kernel("follow", follow, {8, 8});
   add_kernel("copy_table", copy_table, {8, 8, 8});
+  add_kernel("walk", walk, {8});
   CALL(cuInit(0));
   CALL(cuDeviceGet(&device, 0));
   CALL(cuDevicePrimaryCtxRetain(&context, device));

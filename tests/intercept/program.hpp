@@ -54,12 +54,17 @@ struct Machine {
 
 // Kernels: add(unsigned* data, size_t count): adds 1 to each. gather(Lists by value): adds the words of its inputs to its output.
 // fill(unsigned long* table, void* first, size_t stride, size_t count); follow(unsigned** table, size_t count): adds 1 to the first word
-// that each entry leads to. copy_table(table* to, table* from, size_t count).
+// that each entry leads to. copy_table(table* to, table* from, size_t count). walk(Node* first): adds 1 to the count of each node of a list.
 struct Lists {
   unsigned count;
   unsigned words;
   unsigned* inputs[6];
   unsigned* output;
+};
+
+struct Node {
+  CUdeviceptr next;
+  std::uint64_t count;
 };
 
 void launch(CUfunction function, CUstream stream, std::vector<void*> parameters);
