@@ -2,6 +2,7 @@
 // the place of the bytes changes; of those with rows only what does not lie in HBM as a whole is split, into its rows.
 #include <algorithm>
 
+#include "intercept/hidden.hpp"
 #include "intercept/hook_table.hpp"
 #include "intercept/implementations.hpp"
 #include "intercept/references.hpp"
@@ -48,12 +49,18 @@ CUresult copy_bytes(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::siz
 
 constexpr std::size_t kLargestTable = 64 << 10;
 
-// Pointer tables made by the CPU: copies from the host small enough to be looked through.
+// Pointer tables made by the CPU: copies from the host small enough to be looked through. What goes to memory that is not vmem's, as the
+// variables of a kernel's module, is there for every later launch of that kernel, which does not name it.
 void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size_t bytes) {
-  if (from == nullptr || bytes > kLargestTable || !ours(&runtime, to)) return;
+  if (from == nullptr || bytes > kLargestTable) return;
   thread_local References references;
   references.begin(runtime);
   references.add_words(from, bytes);
+  if (!ours(&runtime, to)) {
+    for (const std::uintptr_t address : references.addresses())
+      keep(runtime, address, "memory that a kernel's variables may point to");
+    return;
+  }
   const auto block = runtime.allocation_at(to);
   if (references.addresses().empty() || !block) return;
   const bool small = runtime.is_small(to);

@@ -63,6 +63,12 @@
   S(cuMemsetD2D8Async, fill_2d_8_async)                              \
   S(cuMemsetD2D16Async, fill_2d_16_async)                            \
   S(cuMemsetD2D32Async, fill_2d_32_async)                            \
+  P(cuTexObjectCreate, tex_object_create)                            \
+  S(cuStreamWriteValue32, stream_write_value_32)                     \
+  S(cuStreamWriteValue64, stream_write_value_64)                     \
+  S(cuStreamWaitValue32, stream_wait_value_32)                       \
+  S(cuStreamWaitValue64, stream_wait_value_64)                       \
+  S(cuStreamBatchMemOp, stream_batch_mem_op)                         \
   P(cuStreamDestroy, stream_destroy)                                 \
   S(cuStreamSynchronize, stream_synchronize)                         \
   S(cuStreamQuery, stream_query)                                     \

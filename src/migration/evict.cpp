@@ -108,7 +108,7 @@ Result<std::optional<std::uint32_t>> Mover::take_frame(DeviceState& device, std:
 Result<Mover::Evicted> Mover::evict(PageRef ref) {
   Page& page = ref.page();
   if (page.frame == kNoFrame || page.standby) return Evicted::done;
-  if (page.pinned || page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end()))
+  if (page.pinned || page.kept || page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end()))
     return Evicted::held;
   const bool worthless = outlived(ref);
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;
@@ -188,6 +188,7 @@ void Mover::region_changed(Region& region) {
   config_.policy->region_dead(region.id, region.dead.load());
   for (std::uint32_t i = 0; i < region.page_count; ++i) {
     const PageRef ref{&region, i};
+    if (region.dead.load()) keep_no_longer(ref);
     if (ref.page().mapped == Mapped::nothing && ref.page().slot != kNoFrame && outlived(ref)) forget_contents(ref);
   }
 }
@@ -231,7 +232,7 @@ Result<Mover::Evicted> Mover::hide(PageRef ref, std::uint32_t own_holds) {
   Page& page = ref.page();
   if (page.mapped == Mapped::nothing) return Evicted::done;
   const bool held = config_.threads->overlapping_holds(ref.begin(), ref.end()) > own_holds;
-  if (page.cpu_users != 0 || held) return Evicted::held;
+  if (page.kept || page.cpu_users != 0 || held) return Evicted::held;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;
   const PageState before(page.state.load(std::memory_order_relaxed));
   if (const Evicted why = withdraw_access(ref, own_holds); why != Evicted::done) return why;

@@ -105,6 +105,7 @@ class Mover {
   friend struct CapacityRequest;
   friend struct QuiesceRequest;
   friend struct HideRequest;
+  friend struct KeepRequest;
   friend struct SettleRequest;
   friend struct PeerAccessRequest;
   friend struct LossReport;
@@ -232,6 +233,7 @@ class Mover {
   static bool outlived(PageRef ref);
   void region_changed(Region& region);
   void forget_contents(PageRef ref);
+  void keep_no_longer(PageRef ref);
   static bool still_retained(PageRef ref);
   void drop_standby(PageRef ref);
   void retain(PageRef ref);

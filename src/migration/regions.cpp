@@ -273,6 +273,7 @@ bool Mover::release_page(PageRef ref) {
   drop_standby(ref);
   if (page.frame != kNoFrame) device.hbm.give_back(page.frame, 0, nullptr);
   if (page.slot != kNoFrame) config_.backing->release(page.slot);
+  keep_no_longer(ref);
   if (page.pinned) device.pinned_bytes -= ref.bytes();
   page.frame = page.slot = kNoFrame;
   page.pinned = false;

@@ -52,8 +52,8 @@ struct PageRun {
 // may itself wait for something that the requesting thread does next.
 class Patience {
  public:
-  // Still waiting, in this step. True: for long enough.
-  bool over(const Mover& mover);
+  // Still waiting, in this step. True: for long enough, `times` as long as an acquire waits.
+  bool over(const Mover& mover, std::uint64_t times = 1);
   void reset() { since_us_ = 0; }
   bool waiting() const { return since_us_ != 0; }
 
@@ -189,6 +189,19 @@ struct HideRequest final : Request {
 
  private:
   Patience patience_;
+};
+
+// Pages that are reached in ways that nobody sees: from now on they stay mapped where they are, until their region dies.
+struct KeepRequest final : Request {
+  PageRun run;
+
+ protected:
+  std::optional<Status> advance(Mover& mover) override;
+
+ private:
+  Patience patience_;
+  std::uint32_t page_ = 0;
+  bool may_wait_ = true;
 };
 
 // Drained mode: everything stays accessible. Maps all of a new region: without taking anything from others, or, once the GPU is idle and

@@ -40,7 +40,7 @@ std::optional<Status> AdviseRequest::advance(Mover& mover) {
     each([&](Mover::PageRef ref) { mover.config_.policy->page_prefers(ref.id(), preference); });
   };
   const auto unpin = [&](Page& page) {
-    if (page.pinned && !run.region->shared) device.pinned_bytes -= page_bytes;
+    if (page.pinned && !page.kept && !run.region->shared) device.pinned_bytes -= page_bytes;
     page.pinned = page.pinned && run.region->shared;
   };
   switch (advice) {
@@ -62,7 +62,7 @@ std::optional<Status> AdviseRequest::advance(Mover& mover) {
       return Status{};
     case VMEM_ADVISE_PIN: {
       std::uint64_t more = 0;
-      each([&](Mover::PageRef ref) { more += ref.page().pinned ? 0 : page_bytes; });
+      each([&](Mover::PageRef ref) { more += ref.page().pinned || ref.page().kept ? 0 : page_bytes; });
       if (device.pinned_bytes + more > pin_limit(device.hbm.budget_bytes())) {
         return fail(
             VMEM_ERROR_OUT_OF_MEMORY,
@@ -253,11 +253,53 @@ std::optional<Status> HideRequest::advance(Mover& mover) {
     }
   }
   if (!busy) return Status{};
-  if (!patience_.over(mover)) return std::nullopt;
+  // A check need not be fast, and a busy machine is no fault of the program's.
+  if (!patience_.over(mover, 100)) return std::nullopt;
   return fail(
       VMEM_ERROR_IN_USE,
       "--strict runs one launch at a time, and work queued before this one does not end: on a stream in capture, "
       "or one that waits for the program");
+}
+
+std::optional<Status> KeepRequest::advance(Mover& mover) {
+  VMEM_TRY(Mover::check_live(run));
+  Mover::DeviceState& device = mover.device_of(*run.region);
+  const auto counted = [&](const Page& page) { return page.pinned || page.kept; };
+  std::uint64_t more = 0;
+  for (std::uint32_t i = page_; i < run.count; ++i)
+    more += counted(run.region->pages[run.first + i]) ? 0 : run.region->page_bytes();
+  if (device.pinned_bytes + more > pin_limit(device.hbm.budget_bytes())) {
+    return fail(
+        VMEM_ERROR_OUT_OF_MEMORY,
+        fmt::format("{} cannot be kept in place: {} are pinned or kept on device {}, and {} of its {} of HBM may be; "
+                    "raise --hbm",
+                    format_bytes(more), format_bytes(device.pinned_bytes), device.config.ordinal,
+                    format_bytes(pin_limit(device.hbm.budget_bytes())), format_bytes(device.hbm.budget_bytes())));
+  }
+  for (; page_ < run.count; ++page_) {
+    const Mover::PageRef ref{run.region, run.first + page_};
+    Page& page = ref.page();
+    if (page.kept) continue;
+    if (page.mapped == Mapped::nothing) {
+      VMEM_ASSIGN(const auto served, mover.bring_in(ref, Access::read, false, {true, may_wait_, false}));
+      if (served == Mover::Served::wait_frame && patience_.over(mover)) may_wait_ = false;
+      if (served != Mover::Served::usable && served != Mover::Served::in_place) return std::nullopt;
+    }
+    if (!counted(page)) device.pinned_bytes += ref.bytes();
+    page.kept = true;
+  }
+  // Nobody will wait for what is still on its way.
+  for (std::uint32_t i = 0; i < run.count; ++i) {
+    if (mover.running(run.region->pages[run.first + i].wait)) return std::nullopt;
+  }
+  return Status{};
+}
+
+void Mover::keep_no_longer(PageRef ref) {
+  Page& page = ref.page();
+  if (!page.kept) return;
+  page.kept = false;
+  if (!page.pinned) device_of(*ref.region).pinned_bytes -= ref.bytes();
 }
 
 std::optional<Status> SettleRequest::advance(Mover& mover) {

@@ -94,13 +94,13 @@ std::uint32_t AcquireRequest::own_holds(const PageRun& page) const {
   }));
 }
 
-bool Patience::over(const Mover& mover) {
+bool Patience::over(const Mover& mover, std::uint64_t times) {
   const std::uint64_t now_us = mover.config_.now_us();
   if (since_us_ == 0) {
     since_us_ = now_us;
     return false;
   }
-  const std::uint64_t limit_us = mover.config_.acquire_wait_us;
+  const std::uint64_t limit_us = times * mover.config_.acquire_wait_us;
   // Progress elsewhere extends the wait, but not for ever: what it frees may go to others.
   if (now_us - since_us_ >= 10 * limit_us) return true;
   return now_us - std::max(since_us_, mover.last_progress_us_) >= limit_us;

@@ -52,6 +52,7 @@ struct Page {
   bool standby = false;       // `frame` is in the pool's free list and still holds this page's bytes
   bool pinned : 1 = false;    // advice
   bool in_place : 1 = false;  // advice
+  bool kept : 1 = false;      // reached in ways that nobody sees: it stays mapped as it is
   bool read_mostly : 1 = false;
   bool prefetched : 1 = false;  // in HBM by prefetch, not yet used
   bool last_write : 1 = false;  // the last use was a write: fetch it writable

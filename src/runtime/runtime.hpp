@@ -109,6 +109,9 @@ class Runtime final : private SlabSource {
   };
   TableNote note_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets);
   bool settle_pointer_table(const TableNote& note, std::span<const std::uintptr_t> words, bool whole) const;
+  // The allocation may be reached by work that does not name it: it stays mapped where it is until it is freed (of small allocations, the
+  // pages). Errors: OUT_OF_MEMORY, when too much would be kept; it moves as before then.
+  Status keep(std::uintptr_t address);
   std::optional<Allocation> allocation_at(std::uintptr_t address) const;
   // For people: what is at an address of the address space, and what happened there lately.
   std::string describe(std::uintptr_t address) const;

@@ -477,6 +477,18 @@ bool Runtime::settle_pointer_table(const TableNote& note, std::span<const std::u
   return pointer_tables.settle(note.table, note.number, targets, whole);
 }
 
+Status Runtime::keep(std::uintptr_t address) {
+  VMEM_ASSIGN(Region* const region, live_region(address));
+  migration::KeepRequest request;
+  request.run = {region, 0, region->page_count};
+  if (const auto small = small_block(address)) {
+    const std::uint32_t first = region->page_at(space_->granule_at(small->base));
+    const std::uint32_t last = region->page_at(space_->granule_at(small->base + small->bytes - 1));
+    request.run = {region, first, last - first + 1};
+  }
+  return mover_->call(request);
+}
+
 std::optional<Runtime::Allocation> Runtime::allocation_at(std::uintptr_t address) const {
   auto region = live_region(address);
   if (!region || (*region)->dead.load()) return std::nullopt;

@@ -207,22 +207,50 @@ CASE(a_list_that_nobody_can_follow) {
   }
 }
 
+// Memory of the program's own, mapped by itself.
+CUdeviceptr map_own(std::size_t bytes) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr own = 0;
+  CALL(cuMemCreate(&handle, bytes, &properties, 0));
+  CALL(cuMemAddressReserve(&own, bytes, 0, 0, 0));
+  CALL(cuMemMap(own, bytes, 0, handle, 0));
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CALL(cuMemSetAccess(own, bytes, &access, 1));
+  return own;
+}
+
+// A pointer in a variable of the kernel's module, as cudaMemcpyToSymbol puts it there: in memory that is not vmem's.
+CASE(pointers_in_a_kernels_variables) {
+  const Machine machine;
+  const CUfunction follow = machine.function("follow"), add = machine.function("add");
+  Buffers buffers(10);
+  CUdeviceptr variable = map_own(2 * kMiB), small = 0;
+  CALL(cuMemAllocAsync(&small, 1024, buffers.stream));
+  CALL(cuMemsetD32Async(small, 0, 256, buffers.stream));
+  const std::array<CUdeviceptr, 2> pointers{buffers.at[0] + kMiB, small};
+  CALL(cuMemcpyHtoDAsync(variable, pointers.data(), sizeof pointers, buffers.stream));
+  std::size_t count = pointers.size();
+  for (int round = 0; round < 5; ++round) {
+    for (std::size_t i = 1; i < buffers.at.size(); ++i) {
+      std::size_t words = kWords;
+      launch(add, buffers.stream, {&buffers.at[i], &words});
+    }
+    launch(follow, buffers.stream, {&variable, &count});
+  }
+  REQUIRE(read(pointers[0], 1, buffers.stream)[0] == 5);
+  REQUIRE(read(small, 1, buffers.stream)[0] == 5);
+}
+
 // The program's own memory, unmapped too early.
 CASE(fails_for_good) {
   const Machine machine;
   Buffers buffers(1);
   const CUfunction add = machine.function("add");
   buffers.work(add);
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
-  CUmemGenericAllocationHandle handle = 0;
-  CUdeviceptr own = 0;
-  CALL(cuMemCreate(&handle, 2 * kMiB, &properties, 0));
-  CALL(cuMemAddressReserve(&own, 2 * kMiB, 0, 0, 0));
-  CALL(cuMemMap(own, 2 * kMiB, 0, handle, 0));
-  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  CALL(cuMemSetAccess(own, 2 * kMiB, &access, 1));
+  const CUdeviceptr own = map_own(2 * kMiB);
   std::atomic<bool> unmapped{false};
   const auto wait = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); };
   CALL(cuLaunchHostFunc(buffers.stream, wait, &unmapped));

@@ -137,7 +137,7 @@ void MoverInspector::check_sums() {
   }
   for (const Region* region : mover.live_) allocated += region->shared ? 0 : region->bytes;
   each_page([&](Region& region, Page& page, std::uint32_t) {
-    if (page.pinned) pinned[std::size_t(region.device)] += region.page_bytes();
+    if (page.pinned || page.kept) pinned[std::size_t(region.device)] += region.page_bytes();
   });
   for (const auto& [id, transfer] : mover.in_flight_) {
     const bool load = transfer.direction == tiers::Direction::load;

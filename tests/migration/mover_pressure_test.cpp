@@ -308,6 +308,36 @@ TEST_F(Pressure, APageInPlaceDoesNotKeepOthersOutOfHbm) {
   release(first, launching(all, 0, 2));
 }
 
+TEST_F(Pressure, KeptPagesStayMappedWhateverIsWanted) {
+  start({.hbm_pages = 4});
+  Region& kept = allocate(2);
+  Region& other = allocate(6);
+  Actor& user = actor();
+  write_to_the_end(user, writing(kept, 0, 2), 7);
+  evict_to_the_end(writing(kept, 0, 2));
+  KeepRequest keep;
+  keep.run = {&kept, 0, 2};
+  ASSERT_TRUE(ask(keep));
+  for (std::uint32_t i = 0; i < 6; ++i) write_to_the_end(user, writing(other, i), 1);
+  evict(writing(kept, 0, 2));
+  HideRequest hide;
+  ASSERT_TRUE(ask(hide));
+  EXPECT_TRUE(in_hbm(kept, 0) && in_hbm(kept, 1));
+  check();
+  expect_bytes(user, kept, 1, 7);
+}
+
+TEST_F(Pressure, MoreThanHbmCanSpareIsNotKept) {
+  start({.hbm_pages = 4});
+  Region& kept = allocate(4);
+  KeepRequest keep;
+  keep.run = {&kept, 0, 4};
+  const Status outcome = ask(keep);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().status, VMEM_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(outcome.error().message.find("raise --hbm"), std::string::npos) << outcome.error().message;
+}
+
 TEST_F(Pressure, AdvisedPagesAreServedInPlaceAndStayThere) {
   start();
   Region& all = allocate(2);
