@@ -7,6 +7,7 @@ again, under `vmem run`, before CUDA is initialised. Under `vmem run` the alloca
 import ctypes
 import os
 import sys
+import warnings
 
 from vmem import _library
 
@@ -134,6 +135,7 @@ def install(torch):
     torch._C._cuda_changeCurrentAllocator = _refuse_allocator
     _answer_statistics(torch, library)
     _answer_for_pools(torch, library)
+    _leave_cudnn_benchmark_off(torch)
 
 
 def adjust_inductor(compile_fx):
@@ -152,6 +154,17 @@ def _refuse_allocator(allocator):
         "PyTorch has vmem's allocator already, and takes no second one; to use another allocator under vmem, start the program "
         "with `vmem run --no-python`"
     )
+
+
+def _leave_cudnn_benchmark_off(torch):
+    """For torch.backends.cudnn.benchmark PyTorch asks its allocator for the largest free block, and raises where a pluggable one is used."""
+
+    def set_benchmark(on):
+        if on:
+            warnings.warn("torch.backends.cudnn.benchmark stays off: PyTorch cannot use it with vmem's allocator", stacklevel=3)
+
+    torch.backends.cudnn.CudnnModule.benchmark = torch.backends.ContextProp(torch._C._get_cudnn_benchmark, set_benchmark)
+    torch._C._set_cudnn_benchmark = set_benchmark
 
 
 def _answer_for_pools(torch, library):

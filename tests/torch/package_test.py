@@ -56,6 +56,18 @@ class Package(unittest.TestCase):
             PYTHONPATH=pathlib.Path(torch.__file__).parents[1],
         )
 
+    def test_cudnn_benchmark_stays_off(self):
+        script = (
+            "import torch, warnings\n"
+            "with warnings.catch_warnings(record=True) as said:\n"
+            "    warnings.simplefilter('always')\n    torch.backends.cudnn.benchmark = True\n"
+            "assert not torch.backends.cudnn.benchmark\n"
+            "assert len(said) == 1 and 'stays off' in str(said[0].message), said\n"
+            "torch.backends.cudnn.benchmark = False\n"
+            "with torch.backends.cudnn.flags(benchmark=False): pass\n"
+        )
+        self.succeeds(script)
+
     def test_reduce_overhead_captures_nothing(self):
         self.succeeds(
             "import torch, torch._inductor.compile_fx as c\n"

@@ -42,11 +42,15 @@ def change_current_allocator(allocator):
     current = allocator
 
 
-backends = types.SimpleNamespace(cuda=types.SimpleNamespace(is_built=lambda: True))
+backends = types.SimpleNamespace(
+    cuda=types.SimpleNamespace(is_built=lambda: True),
+    cudnn=types.SimpleNamespace(CudnnModule=type("CudnnModule", (), {})),
+    ContextProp=lambda getter, setter: None,
+)
 cuda = types.SimpleNamespace(
     is_initialized=lambda: False,
     memory=types.SimpleNamespace(
         CUDAPluggableAllocator=CUDAPluggableAllocator, change_current_allocator=change_current_allocator
     ),
 )
-_C = types.SimpleNamespace()
+_C = types.SimpleNamespace(_get_cudnn_benchmark=lambda: False)
