@@ -2,6 +2,7 @@
 // the place of the bytes changes; of those with rows only what does not lie in HBM as a whole is split, into its rows.
 #include <algorithm>
 
+#include "base/log.hpp"
 #include "intercept/hidden.hpp"
 #include "intercept/hook_table.hpp"
 #include "intercept/implementations.hpp"
@@ -20,6 +21,11 @@ CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdevicept
 Runtime* concerned(CUdeviceptr to, CUdeviceptr from) {
   Runtime* runtime = running();
   return ours(runtime, to) || ours(runtime, from) ? runtime : nullptr;
+}
+
+CUresult unsupported(const char* what) {
+  VMEM_LOG_ERROR("vmem cannot serve {}; it was refused", what);
+  return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 // On a stream in capture: the driver wants to see memory at the addresses, though it only writes them down.
@@ -144,8 +150,12 @@ CUresult copy_shape(const Side& to, const Side& from, std::size_t width, std::si
     return report("a copy", ready.error());
   const bool whole = Runtime::all_in_hbm(holds);
   const bool linear = to.start != 0 && from.start != 0;
-  CUresult queued = whole || !linear ? real() : copy_rows(*runtime, to, from, width, rows, slices, stream);
-  if (waits && !whole && linear) queued = finish(*runtime, stream, queued);
+  if (!whole && !linear) {
+    runtime->abandon_launch(holds);
+    return unsupported("a copy from or to a CUDA array while HBM is full");
+  }
+  CUresult queued = whole ? real() : copy_rows(*runtime, to, from, width, rows, slices, stream);
+  if (waits && !whole) queued = finish(*runtime, stream, queued);
   auto ended = runtime->end_launch(holds);
   return queued != CUDA_SUCCESS || ended ? queued : report("a copy", ended.error());
 }
@@ -249,6 +259,60 @@ CUresult copy_3d(Call<decltype(::cuMemcpy3D)> call, const CUDA_MEMCPY3D* shape) 
 }
 CUresult copy_3d_async(Call<decltype(::cuMemcpy3DAsync)> call, const CUDA_MEMCPY3D* shape, CUstream stream) {
   return copy_shape_3d(shape, call.stream(stream), false, [&] { return call(shape, stream); });
+}
+
+CUresult copy_to_array(Call<decltype(::cuMemcpyDtoA)> call, CUarray to, std::size_t offset, CUdeviceptr from,
+                       std::size_t bytes) {
+  return copy_shape({}, {from, bytes, 1}, bytes, 1, 1, default_stream(call.per_thread), true,
+                    [&] { return call(to, offset, from, bytes); });
+}
+CUresult copy_from_array(Call<decltype(::cuMemcpyAtoD)> call, CUdeviceptr to, CUarray from, std::size_t offset,
+                         std::size_t bytes) {
+  return copy_shape({to, bytes, 1}, {}, bytes, 1, 1, default_stream(call.per_thread), true,
+                    [&] { return call(to, from, offset, bytes); });
+}
+
+// One after the other: in which order the copies of a batch are made is left open.
+CUresult copy_batch_async(Call<decltype(::cuMemcpyBatchAsync)> call, CUdeviceptr* to, CUdeviceptr* from,
+                          std::size_t* bytes, std::size_t count, CUmemcpyAttributes* attributes,
+                          std::size_t* first_with, std::size_t attribute_count, CUstream stream) {
+  bool any = false;
+  for (std::size_t i = 0; to != nullptr && from != nullptr && i < count; ++i)
+    any = any || concerned(to[i], from[i]) != nullptr;
+  if (!any || bytes == nullptr || attributes == nullptr || first_with == nullptr || attribute_count == 0)
+    return call(to, from, bytes, count, attributes, first_with, attribute_count, stream);
+  std::size_t with = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    while (with + 1 < attribute_count && first_with[with + 1] <= i) ++with;
+    const CUresult copied = copy_later(to[i], from[i], bytes[i], call.stream(stream), [&] {
+      std::size_t first = 0;
+      return call(&to[i], &from[i], &bytes[i], 1, &attributes[with], &first, 1, stream);
+    });
+    if (copied != CUDA_SUCCESS) return copied;
+  }
+  return CUDA_SUCCESS;
+}
+CUresult copy_3d_batch_async(Call<decltype(::cuMemcpy3DBatchAsync)> call, std::size_t count,
+                             CUDA_MEMCPY3D_BATCH_OP* operations, unsigned long long flags, CUstream stream) {
+  const auto address = [](const CUmemcpy3DOperand& side) {
+    return side.type == CU_MEMCPY_OPERAND_TYPE_POINTER ? side.op.ptr.ptr : 0;
+  };
+  for (std::size_t i = 0; operations != nullptr && i < count; ++i) {
+    if (concerned(address(operations[i].dst), address(operations[i].src)) != nullptr)
+      return unsupported("a batch of three-dimensional copies");
+  }
+  return call(count, operations, flags, stream);
+}
+CUresult copy_3d_peer(Call<decltype(::cuMemcpy3DPeer)> call, const CUDA_MEMCPY3D_PEER* shape) {
+  if (shape != nullptr && concerned(target_of(*shape).start, source_of(*shape).start) != nullptr)
+    return unsupported("a three-dimensional copy between devices");
+  return call(shape);
+}
+CUresult copy_3d_peer_async(Call<decltype(::cuMemcpy3DPeerAsync)> call, const CUDA_MEMCPY3D_PEER* shape,
+                            CUstream stream) {
+  if (shape != nullptr && concerned(target_of(*shape).start, source_of(*shape).start) != nullptr)
+    return unsupported("a three-dimensional copy between devices");
+  return call(shape, stream);
 }
 
 CUresult fill_8(Call<decltype(::cuMemsetD8)> call, CUdeviceptr to, unsigned char value, std::size_t count) {

@@ -51,6 +51,12 @@
   S(cuMemcpy2DAsync, copy_2d_async)                                  \
   D(cuMemcpy3D, copy_3d)                                             \
   S(cuMemcpy3DAsync, copy_3d_async)                                  \
+  D(cuMemcpyDtoA, copy_to_array)                                     \
+  D(cuMemcpyAtoD, copy_from_array)                                   \
+  S(cuMemcpyBatchAsync, copy_batch_async)                            \
+  S(cuMemcpy3DBatchAsync, copy_3d_batch_async)                       \
+  D(cuMemcpy3DPeer, copy_3d_peer)                                    \
+  S(cuMemcpy3DPeerAsync, copy_3d_peer_async)                         \
   D(cuMemsetD8, fill_8)                                              \
   D(cuMemsetD16, fill_16)                                            \
   D(cuMemsetD32, fill_32)                                            \

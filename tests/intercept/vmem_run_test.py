@@ -168,6 +168,25 @@ class Python(unittest.TestCase):
         self.assertEqual(result.returncode, 1)
         self.assertIn("CUDA is initialised", result.stderr)
 
+    def test_the_allocator_without_vmem_under_it_is_refused(self):
+        # As PyTorch loads a pluggable allocator: nobody would see the launches.
+        library = pathlib.Path(VMEM).parent.parent / "lib" / "libvmem_preload.so"
+        script = f"""
+            import ctypes
+            library = ctypes.CDLL({str(library)!r})
+            library.vmem_torch_alloc.restype = ctypes.c_void_p
+            library.vmem_torch_alloc.argtypes = [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]
+            assert library.vmem_torch_alloc(4 << 20, 0, None) is None
+            """
+        result = run(sys.executable, "-c", textwrap.dedent(script))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("too late", result.stderr)
+        self.assertIn("use `vmem run`", result.stderr)
+
+    def test_two_of_it_are_one(self):
+        result = run(VMEM, "run", *SIZES, "--", VMEM, "run", *SIZES, "--", PROGRAM, "oversubscribed")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
     def test_the_module_runs_a_script(self):
         result = self.python(
             "import os, sys, torch; print(os.environ['VMEM_HBM'], torch.current is not None)",
