@@ -77,7 +77,7 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
 
 // The same where the direction is not said: memory that the driver does not know, or knows as the host's.
 void note_pointers_if_host(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  if (bytes > kLargestTable || !ours(&runtime, to) || ours(&runtime, from)) return;
+  if (bytes > kLargestTable || ours(&runtime, from)) return;
   CUmemorytype type = CU_MEMORYTYPE_HOST;
   const CUresult known = runtime.driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from);
   if (known == CUDA_SUCCESS ? type == CU_MEMORYTYPE_HOST : known == CUDA_ERROR_INVALID_VALUE)

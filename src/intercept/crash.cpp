@@ -68,7 +68,7 @@ void crashed(int signal, siginfo_t* info, void* context) {
   if (earlier.sa_handler != SIG_DFL && earlier.sa_handler != SIG_IGN) return earlier.sa_handler(signal);
   // As it was before, and again: by itself where an instruction failed.
   (void)sigaction(signal, &earlier, nullptr);
-  if (signal == SIGABRT) (void)raise(signal);
+  if (signal == SIGABRT || info->si_code <= 0) (void)raise(signal);  // sent, not by an instruction
 }
 
 }  // namespace

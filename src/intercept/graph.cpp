@@ -121,9 +121,11 @@ CUresult graph_instantiate_with_params(Call<decltype(::cuGraphInstantiateWithPar
 
 CUresult graph_launch(Call<decltype(::cuGraphLaunch)> call, CUgraphExec executable, CUstream stream) {
   Runtime* runtime = running();
-  const auto references = runtime == nullptr ? nullptr : known(executable);
-  if (references == nullptr) return call(executable, stream);
-  return with_references(*runtime, *references, call.stream(stream), "a graph launch",
+  if (runtime == nullptr) return call(executable, stream);
+  const auto references = known(executable);
+  References none;
+  none.begin(*runtime);
+  return with_references(*runtime, references == nullptr ? none : *references, call.stream(stream), "a graph launch",
                          [&] { return call(executable, stream); });
 }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "intercept/hidden.hpp"
 #include "intercept/references.hpp"
 
 // As nccl.h has them (2.28): enumerations are passed as ints.
@@ -35,21 +36,28 @@ struct Group {
 };
 thread_local Group group;
 
-bool queued(ncclResult_t result) { return result == kSuccess || result == kInProgress; }
+void keep_all(runtime::Runtime& runtime, std::span<const std::uintptr_t> addresses) {
+  for (const std::uintptr_t address : addresses) keep(runtime, address, "memory that NCCL works on");
+}
 
 // Runs `queue` with all that was given in place. A launch inside it holds, besides, what the kernel's parameters name.
 template <class Queue>
 ncclResult_t hold_during(runtime::Runtime& runtime, std::span<const Given> given, Queue&& queue) {
   std::vector<runtime::LaunchHolds> holds(given.size());
   std::size_t held = 0;
-  Status ready;
-  for (; held < given.size() && ready; ++held)
-    ready = runtime.begin_launch(given[held].addresses, given[held].stream, false, holds[held]);
-  if (!ready) --held;
-  const ncclResult_t result = ready ? queue() : kSystemError;
-  if (!ready) (void)report("a collective", ready.error());
+  for (; held < given.size(); ++held) {
+    auto ready = runtime.begin_launch(given[held].addresses, given[held].stream, false, holds[held]);
+    if (ready) continue;
+    (void)report("a collective", ready.error());
+    break;
+  }
+  const ncclResult_t result = queue();  // in any case: a group that was begun has to end
+  // A communicator that does not block has a thread of its own queue the kernels, some time later.
+  for (const Given& each : given) {
+    if (result == kInProgress) keep_all(runtime, each.addresses);
+  }
   for (std::size_t i = 0; i < held; ++i) {
-    if (!queued(result)) {
+    if (result != kSuccess && result != kInProgress) {
       runtime.abandon_launch(holds[i]);
     } else if (auto ended = runtime.end_launch(holds[i]); !ended) {
       (void)report("a collective", ended.error());
@@ -61,14 +69,19 @@ ncclResult_t hold_during(runtime::Runtime& runtime, std::span<const Given> given
 template <class Queue>
 ncclResult_t collective(std::span<const void* const> buffers, CUstream stream, Queue&& queue) {
   runtime::Runtime* runtime = running();
-  // With --strict the kernel's own launch brings what its parameters name; with --drained everything is there.
-  if (runtime == nullptr || runtime->one_by_one() || capturing(*runtime, stream)) return queue();
+  if (runtime == nullptr || runtime->drained())
+    return queue();  // drained: all is in reach, and the kernel's launch waits by itself
   Given given{stream, {}};
   for (const void* buffer : buffers) {
     const auto address = reinterpret_cast<std::uintptr_t>(buffer);
     if (ours(runtime, address)) given.addresses.push_back(address);
   }
   if (given.addresses.empty()) return queue();
+  // A graph runs the kernels at any time; with --strict the kernel's launch is one, and cannot be begun within another.
+  if (runtime->strict() || capturing(*runtime, stream)) {
+    keep_all(*runtime, given.addresses);
+    return queue();
+  }
   if (group.depth == 0) return hold_during(*runtime, {&given, 1}, queue);
   const auto same = std::ranges::find(group.given, stream, &Given::stream);
   if (same == group.given.end()) {
@@ -94,6 +107,7 @@ ncclResult_t collective(std::span<const void* const> buffers, CUstream stream, Q
 #define VMEM_OTHERS(X)                                                       \
   X(ncclGroupStart, group_start)                                             \
   X(ncclGroupEnd, group_end)                                                 \
+  X(ncclGroupSimulateEnd, group_simulate_end, void*)                         \
   X(ncclCommRegister, comm_register, ncclComm_t, void*, std::size_t, void**) \
   X(ncclCommDeregister, comm_deregister, ncclComm_t, void*)
 
@@ -150,6 +164,12 @@ ncclResult_t collective_hook(A... arguments) {
 ncclResult_t group_start() {
   ++group.depth;
   return call_real(k_ncclGroupStart);
+}
+
+// Ends a group without running it.
+ncclResult_t group_simulate_end(void* figures) {
+  if (group.depth != 0 && --group.depth == 0) group.given.clear();
+  return call_real(k_ncclGroupSimulateEnd, figures);
 }
 
 ncclResult_t group_end() {

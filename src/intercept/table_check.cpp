@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <deque>
+#include <map>
 #include <vector>
 
 #include "base/log.hpp"
@@ -15,11 +15,10 @@ namespace {
 
 using runtime::Runtime;
 
-// So much is looked at, of a small allocation and behind a pointer into a large one.
-constexpr std::size_t kTableBytes = 64 << 10;
+// Small allocations are looked at as a whole; of large ones so much behind a pointer; of a launch so much in all.
 constexpr std::size_t kInLargeBytes = 16 << 10;
-constexpr std::size_t kBufferBytes = 256 << 10;
-constexpr std::size_t kChecksMax = 32;
+constexpr std::size_t kBufferBytes = 2 << 20;
+constexpr std::size_t kChecksMax = 16;
 
 // The calling thread's looks under way. Ends with the thread, and leaves its buffers: the process has few such threads, and copies
 // into them may be under way.
@@ -27,48 +26,40 @@ class Checks {
  public:
   void begin(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
              const runtime::LaunchHolds& holds, CUstream stream) {
-    if (checks_.size() >= kChecksMax) return;
-    Check check{&facts, take_event(runtime), take_buffer(runtime), {}};
-    if (check.event == nullptr || check.buffer == nullptr) return give_up(check);
-    std::size_t used = 0;
-    for (const std::uintptr_t address : addresses) {
-      const auto found = runtime.allocation_at(address);
-      if (!found) continue;
-      const bool small = runtime.is_small(address);
-      const std::uintptr_t base = small ? found->base : address;
-      const std::size_t there = found->base + found->bytes - base;
-      const std::size_t bytes = std::min(there, small ? kTableBytes : kInLargeBytes);
-      const bool known = std::ranges::find(check.tables, base, &Table::base) != check.tables.end();
-      if (known || base % sizeof(std::uintptr_t) != 0 || used + bytes > kBufferBytes) continue;
-      if (runtime.driver()->cuMemcpyDtoHAsync(check.buffer + used, base, bytes, stream) != CUDA_SUCCESS)
-        return give_up(check);
-      check.tables.push_back({base, used, bytes, small, !small || bytes == found->bytes, {}});
-      used += bytes;
-    }
-    if (check.tables.empty() || runtime.driver()->cuEventRecord(check.event, stream) != CUDA_SUCCESS)
-      return give_up(check);
     // What a table that it was given leads to may have been copied into another.
     words_.assign(addresses.begin(), addresses.end());
     for (const auto& held : holds.all()) {
       if (held.feared) words_.push_back(runtime.address_of(held));
     }
-    for (Table& table : check.tables) table.note = runtime.note_pointer_table(table.base, words_);
-    checks_.push_back(std::move(check));
+    Check check{&facts, context_of(runtime), nullptr, nullptr, {}};
+    if (checks_.size() < kChecksMax && copy_out(runtime, check, addresses, stream)) {
+      for (Table& table : check.tables) table.note = runtime.note_pointer_table(table.base, words_);
+      checks_.push_back(std::move(check));
+      return;
+    }
+    // Nobody will look; of what writes pointers it is believed until somebody does.
+    if (!facts.writes_pointers.load(std::memory_order_relaxed)) return;
+    for (const std::uintptr_t address : addresses) {
+      if (const auto found = runtime.allocation_at(address))
+        (void)runtime.note_pointer_table(runtime.is_small(address) ? found->base : address, words_);
+    }
   }
 
   void finish(const Runtime& runtime) {
-    while (!checks_.empty() && runtime.driver()->cuEventQuery(checks_.front().event) == CUDA_SUCCESS) {
-      Check& check = checks_.front();
+    std::erase_if(checks_, [&](const Check& check) {
+      if (runtime.driver()->cuEventQuery(check.event) != CUDA_SUCCESS) return false;
       for (const Table& table : check.tables) {
-        const bool fresh = runtime.settle_pointer_table(table.note, words_of(runtime, check, table), table.whole);
+        const auto words = words_of(runtime, check, table);
+        const bool whole = table.small || words.size() * sizeof(std::uintptr_t) < table.bytes;
+        const bool fresh = runtime.settle_pointer_table(table.note, words, whole);
         if (fresh && !check.facts->writes_pointers.exchange(true, std::memory_order_relaxed))
           VMEM_LOG_DEBUG("{} fills pointer tables", check.facts->name);
       }
       check.facts->looked.store(true, std::memory_order_relaxed);
-      spare_events_.push_back(check.event);
+      spare_events_[check.context].push_back(check.event);
       spare_buffers_.push_back(check.buffer);
-      checks_.pop_front();
-    }
+      return true;
+    });
   }
   bool any() const { return !checks_.empty(); }
 
@@ -76,12 +67,12 @@ class Checks {
   struct Table {
     std::uintptr_t base;
     std::size_t offset, bytes;
-    bool small;  // an allocation
-    bool whole;  // so much is all of it; a table in a large allocation ends where its pointers end
+    bool small;  // the whole of an allocation; in a large one a table ends where its pointers end
     Runtime::TableNote note;
   };
   struct Check {
     FunctionFacts* facts;
+    CUcontext context;
     CUevent event;
     std::byte* buffer;
     std::vector<Table> tables;
@@ -95,11 +86,45 @@ class Checks {
     return {words_.begin(), end};
   }
 
-  CUevent take_event(Runtime& runtime) {
+  // False: nothing was copied, or not to the end; what it had is given back or left to the driver.
+  bool copy_out(Runtime& runtime, Check& check, std::span<const std::uintptr_t> addresses, CUstream stream) {
+    const auto& driver = runtime.driver();
+    check.event = take_event(runtime, check.context);
+    check.buffer = take_buffer(runtime);
+    std::size_t used = 0;
+    bool copied = check.event != nullptr && check.buffer != nullptr;
+    for (const std::uintptr_t address : addresses) {
+      const auto found = copied ? runtime.allocation_at(address) : std::nullopt;
+      if (!found) continue;
+      const bool small = runtime.is_small(address);
+      const std::uintptr_t base = small ? found->base : address;
+      const std::size_t there = found->base + found->bytes - base;
+      const std::size_t bytes = small ? there : std::min(there, kInLargeBytes);
+      const bool known = std::ranges::find(check.tables, base, &Table::base) != check.tables.end();
+      if (known || base % sizeof(std::uintptr_t) != 0 || used + bytes > kBufferBytes) continue;
+      check.tables.push_back({base, used, bytes, small, {}});
+      copied = driver->cuMemcpyDtoHAsync(check.buffer + used, base, bytes, stream) == CUDA_SUCCESS;
+      used += bytes;
+    }
+    if (copied && !check.tables.empty() && driver->cuEventRecord(check.event, stream) == CUDA_SUCCESS) return true;
+    if (check.event != nullptr) (void)driver->cuEventDestroy(check.event);
+    // A copy may be under way into the buffer; then it is given up.
+    if (check.buffer != nullptr && check.tables.empty()) spare_buffers_.push_back(check.buffer);
+    return false;
+  }
+
+  static CUcontext context_of(const Runtime& runtime) {
+    CUcontext context = nullptr;
+    (void)runtime.driver()->cuCtxGetCurrent(&context);
+    return context;
+  }
+
+  CUevent take_event(Runtime& runtime, CUcontext context) {
+    auto& spare = spare_events_[context];
     CUevent event = nullptr;
-    if (!spare_events_.empty()) {
-      event = spare_events_.back();
-      spare_events_.pop_back();
+    if (!spare.empty()) {
+      event = spare.back();
+      spare.pop_back();
     } else if (runtime.driver()->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
       return nullptr;
     }
@@ -115,15 +140,9 @@ class Checks {
     }
     return static_cast<std::byte*>(buffer);
   }
-  // A copy may be under way into the buffer, so only the event can serve again.
-  void give_up(const Check& check) {
-    if (check.event != nullptr) spare_events_.push_back(check.event);
-    if (check.buffer != nullptr && check.tables.empty()) spare_buffers_.push_back(check.buffer);
-  }
-
-  std::deque<Check> checks_;
+  std::vector<Check> checks_;
   std::vector<std::uintptr_t> words_;
-  std::vector<CUevent> spare_events_;
+  std::map<CUcontext, std::vector<CUevent>> spare_events_;
   std::vector<std::byte*> spare_buffers_;
 };
 

@@ -188,7 +188,7 @@ void Mover::region_changed(Region& region) {
   config_.policy->region_dead(region.id, region.dead.load());
   for (std::uint32_t i = 0; i < region.page_count; ++i) {
     const PageRef ref{&region, i};
-    if (region.dead.load()) keep_no_longer(ref);
+    keep_no_longer(ref);  // it died, and may be alive again by now; whoever keeps it then asks later
     if (ref.page().mapped == Mapped::nothing && ref.page().slot != kNoFrame && outlived(ref)) forget_contents(ref);
   }
 }

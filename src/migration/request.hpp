@@ -216,6 +216,7 @@ struct SettleRequest final : Request {
 
  private:
   std::optional<Status> settle_region(Mover& mover);
+  std::optional<Error> failed_;
   Patience patience_;
   std::uint32_t page_ = 0;
   bool may_wait_ = true;

@@ -290,7 +290,9 @@ std::optional<Status> KeepRequest::advance(Mover& mover) {
   }
   // Nobody will wait for what is still on its way.
   for (std::uint32_t i = 0; i < run.count; ++i) {
-    if (mover.running(run.region->pages[run.first + i].wait)) return std::nullopt;
+    if (!mover.running(run.region->pages[run.first + i].wait)) continue;
+    if (!patience_.over(mover, 10)) return std::nullopt;
+    return fail(VMEM_ERROR_TIMEOUT, "it is on its way to HBM, and the GPU makes no progress");
   }
   return Status{};
 }
@@ -303,8 +305,12 @@ void Mover::keep_no_longer(PageRef ref) {
 }
 
 std::optional<Status> SettleRequest::advance(Mover& mover) {
-  if (auto answer = settle_region(mover)) return answer;
-  if (page_ < region->page_count) return std::nullopt;
+  auto answer = failed_ ? Status(std::unexpected(*failed_)) : settle_region(mover).value_or(Status{});
+  if (answer && page_ < region->page_count && idle) return std::nullopt;
+  if (answer && page_ < region->page_count) return Status{};
+  if (!answer && !idle) return answer;
+  // Whether all of the region came or not: what was evicted for it becomes accessible again.
+  if (!answer) failed_ = answer.error();
   if (idle) {
     for (Region* each : mover.live_) {
       if (each->dead.load()) continue;
@@ -316,11 +322,11 @@ std::optional<Status> SettleRequest::advance(Mover& mover) {
     }
     if (!mover.pending_.empty()) return std::nullopt;
   }
-  settled = true;
-  return Status{};
+  settled = answer.has_value();
+  return answer;
 }
 
-// An answer, or nothing: then page_ tells how far it came.
+// An error, or nothing: then page_ tells how far it came.
 std::optional<Status> SettleRequest::settle_region(Mover& mover) {
   for (; page_ < region->page_count; ++page_) {
     const Mover::PageRef ref{region, page_};
@@ -328,8 +334,7 @@ std::optional<Status> SettleRequest::settle_region(Mover& mover) {
     auto served = mover.bring_in(ref, Access::read, false, {idle, idle && may_wait_, false, idle});
     if (!served) return std::unexpected(std::move(served).error());
     if (*served == Mover::Served::usable || *served == Mover::Served::in_place) continue;
-    if (!idle) return Status{};
-    if (*served == Mover::Served::wait_frame && patience_.over(mover)) may_wait_ = false;
+    if (idle && *served == Mover::Served::wait_frame && patience_.over(mover)) may_wait_ = false;
     return std::nullopt;
   }
   return std::nullopt;

@@ -19,13 +19,13 @@ std::span<const PointerTables::Target> PointerTables::known_targets(std::uintptr
 }
 
 std::uint64_t PointerTables::note(std::uintptr_t table, std::span<const std::uintptr_t> targets) {
-  ++launch_;
+  ++notes_;
   if (known_.size() >= kKnownMax && !known_.contains(table))
     known_.erase(std::ranges::min_element(known_, {}, [](const auto& entry) { return entry.second.used; }));
   Known& known = known_[table];
   known.used = launch_;
-  for (const std::uintptr_t target : targets) known.targets.push_back({target, launch_});
-  return launch_;
+  for (const std::uintptr_t target : targets) known.targets.push_back({target, notes_});
+  return notes_;
 }
 
 bool PointerTables::settle(std::uintptr_t table, std::uint64_t note, std::span<const std::uintptr_t> targets,
@@ -33,7 +33,7 @@ bool PointerTables::settle(std::uintptr_t table, std::uint64_t note, std::span<c
   const auto found = known_.find(table);
   if (found == known_.end()) return false;  // freed since
   std::vector<Target>& known = found->second.targets;
-  std::erase_if(known, [&](const Target& target) { return target.launch == note; });
+  if (whole) std::erase_if(known, [&](const Target& target) { return target.launch == note; });
   const auto held_before = [&](const Target& target) {
     return target.launch < note && std::ranges::find(targets, target.address) != targets.end();
   };

@@ -92,7 +92,7 @@ class PointerTables {
   std::span<const Target> known_targets(std::uintptr_t table);
   void remember();
 
-  std::uint64_t launch_ = 0;
+  std::uint64_t launch_ = 0, notes_ = 0;
   std::uint32_t window_ = 0;
   std::vector<std::uintptr_t> tables_named_, named_;
   std::vector<Target> targets_;

@@ -356,7 +356,10 @@ Result<pagetable::Region*> Runtime::allocate_region(std::size_t bytes, int devic
   VMEM_TRY(mover_->call(request));
   if (!options_.drained) return request.region;
   if (auto settled = settle(*request.region); !settled) {
-    (void)free_region(*request.region, request.region->first.index, nullptr);
+    migration::FreeRequest unused;
+    unused.region = request.region;
+    unused.first_granule = request.region->first.index;
+    (void)mover_->call(unused);  // nothing has used it
     return std::unexpected(settled.error());
   }
   return request.region;

@@ -125,9 +125,9 @@ class Runtime final : private SlabSource {
   Status empty_cache();
   std::uint64_t cached_bytes(int ordinal) const;  // freed and kept
   bool is_small(std::uintptr_t address) const;    // it shares pages with others
-  // Launches are held up by one another (strict), or by pages that move (drained): none may be begun within another.
+  bool strict() const { return options_.strict; }
+  bool drained() const { return options_.drained; }
   bool follows_tables() const { return options_.window != 0 && !options_.drained; }
-  bool one_by_one() const { return options_.strict || options_.drained; }
   std::uintptr_t space_base() const { return space_->base(); }
   std::uint64_t space_bytes() const { return space_->bytes(); }
   const gpu::Driver& driver() const { return *driver_; }
@@ -238,6 +238,7 @@ class Runtime final : private SlabSource {
   std::shared_mutex
       drained_mutex_;  // shared, from the beginning of a launch until it is queued; alone, while pages move
   std::mutex recorded_mutex_;
+  std::mutex draining_mutex_;  // held while drained_mutex_ is being taken alone
   // Streams beside their own that use allocations; of those that were closed, marks.
   struct OtherUses {
     std::vector<StreamId> streams;

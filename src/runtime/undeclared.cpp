@@ -49,7 +49,17 @@ namespace {
 // after it is. An event costs as much as scanning the arguments of a launch.
 constexpr std::uint32_t kLaunchesPerEpoch = 16;
 constinit thread_local NamedSpans named_spans;
-thread_local PointerTables pointer_tables;
+// The calling thread's tables; none once its thread-local variables have ended, when others' destructors may still free memory.
+constinit thread_local bool tables_ended = false;
+struct ThreadTables {
+  PointerTables tables;
+  ~ThreadTables() { tables_ended = true; }
+};
+PointerTables* thread_tables() {
+  if (tables_ended) return nullptr;
+  thread_local ThreadTables mine;
+  return &mine.tables;
+}
 
 bool out_of_memory(const Error& error) {
   return error.status == VMEM_ERROR_OUT_OF_MEMORY || error.status == VMEM_ERROR_ADDRESS_SPACE;
@@ -88,7 +98,11 @@ Result<void*> Runtime::allocate_undeclared(std::size_t bytes, int device, vmem_s
     VMEM_ASSIGN(region, std::move(fresh));
   } else {
     set_dead(*region, false);
-    if (options_.drained) VMEM_TRY(settle(*region));
+    if (auto settled = options_.drained ? settle(*region) : Status{}; !settled) {
+      set_dead(*region, true);
+      freed_->put(*region, std::nullopt, {});
+      return std::unexpected(settled.error());
+    }
   }
   return reinterpret_cast<void*>(space_->address_of(region->first.index));
 }
@@ -106,11 +120,22 @@ Status Runtime::settle(Region& region) {
   return mover_->call(with_evictions);
 }
 
-// Nothing runs, and no launch begins as long as the lock is held. Errors: the driver's, while a stream is capturing.
+// Nothing runs, and no launch begins as long as the lock is held.
 Result<std::unique_lock<std::shared_mutex>> Runtime::drain() {
+  // Launches that begin meanwhile wait behind it: the other mutex alone would let them pass for ever.
+  const std::lock_guard first(draining_mutex_);
   std::unique_lock lock(drained_mutex_);
   const gpu::RelaxedCapture relaxed(*driver_);
-  for (const auto& device : devices_) VMEM_TRY(synchronize(device->ordinal));
+  for (const auto& device : devices_) {
+    auto idle = synchronize(device->ordinal);
+    if (idle) continue;
+    Error error = idle.error();
+    error.message = fmt::format(
+        "--drained moves pages only while nothing runs: {}; is a stream capturing? Allocate before that, "
+        "or raise --hbm",
+        error.message);
+    return std::unexpected(std::move(error));
+  }
   return lock;
 }
 
@@ -118,7 +143,7 @@ Status Runtime::free_undeclared(void* pointer, std::optional<vmem_stream> stream
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   VMEM_ASSIGN(Region* const region, live_region(address));
   if (region->shared) {
-    pointer_tables.forget_tables(address, 1);
+    if (PointerTables* tables = thread_tables()) tables->forget_tables(address, 1);
     VMEM_TRY(wait_for_others(address, stream.value_or(nullptr)));
   }
   if (!region->undeclared) return free(pointer, stream.value_or(nullptr));
@@ -135,7 +160,7 @@ Status Runtime::free_undeclared(void* pointer, std::optional<vmem_stream> stream
     others.push_back(own);
     order.reset();
   }
-  pointer_tables.forget_tables(address, region->bytes);
+  if (PointerTables* tables = thread_tables()) tables->forget_tables(address, region->bytes);
   if (!set_dead(*region, true))
     return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} was freed by another thread", address));
   // However much is kept: what is dead takes no room that anything else wants, and comes back where it is wanted (allocate).
@@ -286,7 +311,8 @@ Runtime::Reach Runtime::look(LaunchHolds& holds) {
   ThreadSlot& slot = *holds.slot_;
   ThreadSlot::announced();
   Reach worst = Reach::hit;
-  std::erase_if(holds.held_, [&](LaunchHolds::Held& held) {
+  std::size_t kept = 0;
+  for (LaunchHolds::Held& held : holds.held_) {
     Region* const region = held.region;
     const bool live =
         space_->region_at(held.granule) == region && region->state.load(std::memory_order_seq_cst) == RegionState::live;
@@ -297,15 +323,16 @@ Runtime::Reach Runtime::look(LaunchHolds& holds) {
                       again.count << region->page_shift == span.count();
     if (!same) {
       slot.withdraw(held.hold);
-      return true;
+      continue;
     }
     // A life that has ended is not begun by a launch that may only fear to reach it.
     const std::uint32_t life = region->life.load(std::memory_order_seq_cst);
     held.life = region->dead.load(std::memory_order_seq_cst) ? life - 1 : life;
     const bool foreign = (region->devices.load(std::memory_order_acquire) >> holds.record_->device & 1) == 0;
     worst = std::max(worst, foreign ? Reach::miss : reach(again, Access::read));
-    return false;
-  });
+    holds.held_[kept++] = held;
+  }
+  holds.held_.resize(kept);
   return worst;
 }
 
@@ -318,17 +345,23 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   holds.slot_ = slot;
   holds.record_ = record;
   if (options_.strict) holds.alone_ = std::unique_lock(strict_mutex_);
-  if (options_.drained) holds.under_way_ = std::shared_lock(drained_mutex_);
+  if (options_.drained) {
+    {
+      const std::lock_guard after_moves(draining_mutex_);
+    }
+    holds.under_way_ = std::shared_lock(drained_mutex_);
+  }
   holds.named_ = &named_spans;
   holds.named_->begin();
-  PointerTables& tables = pointer_tables;
-  tables.begin(follows_tables() ? options_.window : 0);
+  PointerTables* const tables = thread_tables();
+  if (tables == nullptr) return fail(VMEM_ERROR_UNSUPPORTED, "this thread is ending and can launch nothing any more");
+  tables->begin(follows_tables() ? options_.window : 0);
   for (const std::uintptr_t address : addresses) {
     const auto small = small_block(address);
     announce(address, small, false, holds);
-    tables.name(small ? small->base : address, small.has_value());
+    tables->name(small ? small->base : address, small.has_value());
   }
-  tables.finish(fills_tables, [&](std::uintptr_t target) { announce(target, small_block(target), true, holds); });
+  tables->finish(fills_tables, [&](std::uintptr_t target) { announce(target, small_block(target), true, holds); });
   const Reach worst = look(holds);
   if (worst != Reach::hit || options_.strict) [[unlikely]] {
     Status ready = options_.strict ? hide_others() : Status{};
@@ -365,7 +398,8 @@ Status Runtime::bring_in(const LaunchHolds& holds, bool run) {
   std::vector<migration::AcquireRequest::Want> wants;
   for (const auto& held : holds.all()) {
     VMEM_TRY(open_to({held.region, held.first, held.count}, *holds.record_));
-    wants.push_back({.run = {held.region, held.first, held.count}, .leave_host = run && !held.feared});
+    wants.push_back(
+        {.run = {held.region, held.first, held.count}, .leave_host = run && !held.feared && !options_.drained});
   }
   migration::AcquireRequest request;
   request.wants = wants;
@@ -462,8 +496,8 @@ bool Runtime::all_in_hbm(const LaunchHolds& holds) {
 }
 
 Runtime::TableNote Runtime::note_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets) {
-  if (!follows_tables()) return {};
-  return {table, pointer_tables.note(table, targets)};
+  PointerTables* const tables = follows_tables() ? thread_tables() : nullptr;
+  return tables == nullptr ? TableNote{} : TableNote{table, tables->note(table, targets)};
 }
 
 bool Runtime::settle_pointer_table(const TableNote& note, std::span<const std::uintptr_t> words, bool whole) const {
@@ -474,7 +508,8 @@ bool Runtime::settle_pointer_table(const TableNote& note, std::span<const std::u
   std::ranges::sort(targets);
   const auto repeated = std::ranges::unique(targets);
   targets.erase(repeated.begin(), repeated.end());
-  return pointer_tables.settle(note.table, note.number, targets, whole);
+  PointerTables* const tables = thread_tables();
+  return tables != nullptr && tables->settle(note.table, note.number, targets, whole);
 }
 
 Status Runtime::keep(std::uintptr_t address) {

@@ -98,6 +98,19 @@ TEST_F(Tables, WhatIsSeenOfAPartAddsToTheRest) {
   EXPECT_EQ(known_targets(1), (Addresses{100, 200}));
 }
 
+TEST_F(Tables, WhereALookDidNotReachTheDoubtsRemain) {
+  const std::uintptr_t named[] = {1, 200, 300}, seen[] = {100};
+  tables->begin(window);
+  EXPECT_TRUE(tables->settle(1, tables->note(1, named), seen, false));
+  EXPECT_EQ(known_targets(1), (Addresses{100, 200, 300}));
+}
+
+TEST_F(Tables, LooksDoNotShortenTheWindow) {
+  launch(true, {1}, {100});
+  for (int i = 0; i < 200; ++i) tables->settle(7, tables->note(7, {}), {}, true);
+  EXPECT_EQ(launch(false, {1}, {}), Addresses{100});
+}
+
 TEST_F(Tables, UntilTheLookIsDoneATableMayLeadToAllThatWasNamedWithIt) {
   look(1, {100});
   const std::uintptr_t named[] = {1, 200, 300};
