@@ -28,6 +28,10 @@ test: ## everything: tests in the release and sanitizer builds, format check, li
 	@scripts/bootstrap.sh --lint
 	@JOBS=$(JOBS) scripts/check.sh
 
+.PHONY: test-gpu
+test-gpu: build ## on a machine with a GPU: the driver's tests, and whole programs with and without vmem (needs PyTorch)
+	@ctest --preset release -L gpu -j 1
+
 .PHONY: build
 build: ## the release build, in build/release
 	@scripts/bootstrap.sh

@@ -183,22 +183,24 @@ class Bench:
             **wanted,
         )
 
-    def record_launch(self, ours, native):
-        """What the hook adds to a launch."""
-        failed = ours.get("error") or native.get("error")
+    def record_launch(self, native, ours):
+        """What the hook adds to a launch; runs of each in turn. Hosts have slow moments, so the best run of each counts."""
+        failed = next((run["error"] for run in native + ours if "error" in run), None)
         if failed:
             self.failures.append(f"launch: {failed}")
-        added = None if failed else ours["median_ns"] - native["median_ns"]
+        medians = [[run.get("median_ns") for run in runs] for runs in (native, ours)]
+        best = [None, None] if failed else [min(runs) for runs in medians]
+        added = None if failed else best[1] - best[0]
         self.add(
             "a launch with eight pointers, all resident",
             failed,
             options={},
             unit="ns",
             limit_name="native",
-            limit=native.get("median_ns"),
-            achieved=ours.get("median_ns"),
+            limit=best[0],
+            achieved=best[1],
             ratio=None,
-            details={"added_ns": added},
+            details={"added_ns": added, "native_ns": medians[0], "vmem_ns": medians[1]},
             goal={"bound": "at_most", "of": "added_ns", "value": 300, "met": added is not None and added <= 300},
         )
 
@@ -383,9 +385,11 @@ def others(bench):
             bench.record(
                 f"same: {name}", ours, "native", native, None, native if repeats else None, hbm_bytes=hbm, repeats=repeats
             )
-        native = bench.run_program([program, "launches"])
-        ours = bench.run_program([program, "launches"], 4 * GIB)
-        bench.record_launch(ours, native)
+        native, ours = [], []
+        for _ in range(3 if bench.quick else 10):
+            native.append(bench.run_program([program, "launches"]))
+            ours.append(bench.run_program([program, "launches"], 4 * GIB))
+        bench.record_launch(native, ours)
 
 
 EXPERIMENTS = {

@@ -32,7 +32,8 @@ class Checks {
       if (held.feared) words_.push_back(runtime.address_of(held));
     }
     Check check{&facts, context_of(runtime), nullptr, nullptr, {}};
-    if (checks_.size() < kChecksMax && copy_out(runtime, check, addresses, stream)) {
+    // The driver's copies do not read host memory that is mapped in HBM's place.
+    if (checks_.size() < kChecksMax && Runtime::all_in_hbm(holds) && copy_out(runtime, check, addresses, stream)) {
       for (Table& table : check.tables) table.note = runtime.note_pointer_table(table.base, words_);
       checks_.push_back(std::move(check));
       return;
@@ -102,8 +103,8 @@ class Checks {
       const std::size_t bytes = small ? there : std::min(there, kInLargeBytes);
       const bool known = std::ranges::find(check.tables, base, &Table::base) != check.tables.end();
       if (known || base % sizeof(std::uintptr_t) != 0 || used + bytes > kBufferBytes) continue;
-      check.tables.push_back({base, used, bytes, small, {}});
       copied = driver->cuMemcpyDtoHAsync(check.buffer + used, base, bytes, stream) == CUDA_SUCCESS;
+      if (copied) check.tables.push_back({base, used, bytes, small, {}});
       used += bytes;
     }
     if (copied && !check.tables.empty() && driver->cuEventRecord(check.event, stream) == CUDA_SUCCESS) return true;
