@@ -168,7 +168,8 @@ ncclResult_t group_start() {
 
 // Ends a group without running it.
 ncclResult_t group_simulate_end(void* figures) {
-  if (group.depth != 0 && --group.depth == 0) group.given.clear();
+  if (group.depth != 0) --group.depth;
+  if (group.depth == 0) group.given.clear();
   return call_real(k_ncclGroupSimulateEnd, figures);
 }
 
