@@ -45,6 +45,12 @@ def loss_digest(loss):
     return loss.detach().double().item().hex()
 
 
+def update(loss, optimizer):
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
 # Large models
 
 
@@ -156,9 +162,7 @@ def train_gpt2(model, config, optimizer, batch, length, around=contextlib.nullco
         with torch.autocast(CUDA, dtype=torch.bfloat16):
             with around():
                 loss = model(ids, labels=ids).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        update(loss, optimizer)
         yield loss_digest(loss)
 
 
@@ -235,9 +239,7 @@ def train_mlp(make_optimizer, width=4096, layers=10):
     while True:
         x = torch.randn(4096, width, device=CUDA)
         loss = (model(x) - x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        update(loss, optimizer)
         yield loss_digest(loss)
 
 
@@ -280,9 +282,7 @@ def train_compiled(mode):
     while True:
         x = torch.randn(2048, 2048, device=CUDA)
         loss = (compiled(x) - x).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        update(loss, optimizer)
         yield loss_digest(loss)
 
 
@@ -391,9 +391,7 @@ def conv():
         x = torch.randn(96, 3, 128, 128, device=CUDA)
         y = torch.randint(0, 10, (96,), device=CUDA)
         loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        update(loss, optimizer)
         yield loss_digest(loss)
 
 
@@ -406,9 +404,7 @@ def embedding():
     while True:
         ids = torch.randint(0, 1 << 20, (4096, 32), device=CUDA)
         loss = table(ids).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        update(loss, optimizer)
         yield loss_digest(loss)
 
 
@@ -471,9 +467,7 @@ def train_ranks(shard):
         while True:
             x = torch.randn(4096, 2048, device=CUDA)
             loss = (model(x) - x).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            update(loss, optimizer)
             losses = [torch.empty_like(loss) for _ in range(2)]
             dist.all_gather(losses, loss.detach())
             yield " ".join(loss_digest(each) for each in losses)
@@ -509,9 +503,7 @@ def two_devices():
         x = torch.randn(2048, 2048, device="cuda:0")
         y = halves[1](halves[0](x).to("cuda:1"))
         loss = (y - x.to("cuda:1")).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        update(loss, optimizer)
         turned = torch.empty(8192, 8192, device="cuda:1").copy_(table.t())  # not contiguous: a kernel reads across
         yield loss_digest(loss) + digest(turned[::16])
 

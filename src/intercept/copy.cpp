@@ -62,13 +62,17 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
   thread_local References references;
   references.begin(runtime);
   references.add_words(from, bytes);
+  if (references.addresses().empty()) return;
   if (!ours(&runtime, to)) {
+    CUmemorytype type = CU_MEMORYTYPE_HOST;
+    const CUresult known = runtime.driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, to);
+    if (known != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST) return;  // from host to host
     for (const std::uintptr_t address : references.addresses())
       keep(runtime, address, "memory that a kernel's variables may point to");
     return;
   }
   const auto block = runtime.allocation_at(to);
-  if (references.addresses().empty() || !block) return;
+  if (!block) return;
   const bool small = runtime.is_small(to);
   const bool whole = !small || (block->base == to && block->bytes <= bytes);
   const auto note = runtime.note_pointer_table(small ? block->base : to, {});

@@ -123,9 +123,11 @@ CUresult graph_launch(Call<decltype(::cuGraphLaunch)> call, CUgraphExec executab
   Runtime* runtime = running();
   if (runtime == nullptr) return call(executable, stream);
   const auto references = known(executable);
-  References none;
-  none.begin(*runtime);
-  return with_references(*runtime, references == nullptr ? none : *references, call.stream(stream), "a graph launch",
+  if (references == nullptr) {
+    const auto moves_wait = runtime->hold_back_moves();
+    return call(executable, stream);
+  }
+  return with_references(*runtime, *references, call.stream(stream), "a graph launch",
                          [&] { return call(executable, stream); });
 }
 

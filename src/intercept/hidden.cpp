@@ -17,6 +17,13 @@ void keep_if_running(CUdeviceptr address, const char* why) {
   if (runtime::Runtime* runtime = running()) keep(*runtime, address, why);
 }
 
+constexpr const char* kOfStreams = "memory that a stream waits for or writes to";
+template <class F, class Value>
+CUresult on_kept(Call<F> call, CUstream stream, CUdeviceptr address, Value value, unsigned flags) {
+  keep_if_running(address, kOfStreams);
+  return call(stream, address, value, flags);
+}
+
 CUdeviceptr memory_of(const CUDA_RESOURCE_DESC& resource) {
   switch (resource.resType) {
     case CU_RESOURCE_TYPE_LINEAR:
@@ -52,28 +59,23 @@ CUresult tex_object_create(Call<decltype(::cuTexObjectCreate)> call, CUtexObject
 
 CUresult stream_write_value_32(Call<decltype(::cuStreamWriteValue32)> call, CUstream stream, CUdeviceptr address,
                                cuuint32_t value, unsigned flags) {
-  keep_if_running(address, "memory that a stream writes to");
-  return call(stream, address, value, flags);
+  return on_kept(call, stream, address, value, flags);
 }
 CUresult stream_write_value_64(Call<decltype(::cuStreamWriteValue64)> call, CUstream stream, CUdeviceptr address,
                                cuuint64_t value, unsigned flags) {
-  keep_if_running(address, "memory that a stream writes to");
-  return call(stream, address, value, flags);
+  return on_kept(call, stream, address, value, flags);
 }
 CUresult stream_wait_value_32(Call<decltype(::cuStreamWaitValue32)> call, CUstream stream, CUdeviceptr address,
                               cuuint32_t value, unsigned flags) {
-  keep_if_running(address, "memory that a stream waits for");
-  return call(stream, address, value, flags);
+  return on_kept(call, stream, address, value, flags);
 }
 CUresult stream_wait_value_64(Call<decltype(::cuStreamWaitValue64)> call, CUstream stream, CUdeviceptr address,
                               cuuint64_t value, unsigned flags) {
-  keep_if_running(address, "memory that a stream waits for");
-  return call(stream, address, value, flags);
+  return on_kept(call, stream, address, value, flags);
 }
 CUresult stream_batch_mem_op(Call<decltype(::cuStreamBatchMemOp)> call, CUstream stream, unsigned count,
                              CUstreamBatchMemOpParams* operations, unsigned flags) {
-  for (unsigned i = 0; operations != nullptr && i < count; ++i)
-    keep_if_running(memory_of(operations[i]), "memory that a stream waits for or writes to");
+  for (unsigned i = 0; operations != nullptr && i < count; ++i) keep_if_running(memory_of(operations[i]), kOfStreams);
   return call(stream, count, operations, flags);
 }
 

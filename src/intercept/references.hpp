@@ -59,9 +59,8 @@ void forget_layouts();
 template <class Queue>
 CUresult with_references(runtime::Runtime& runtime, const References& references, CUstream stream, const char* what,
                          Queue&& queue) {
-  // With everything in reach (drained) no launch may run while pages move, whatever it names.
-  const bool concerned = !references.addresses().empty() || runtime.drained();
-  if (!concerned || capturing(runtime, stream)) return queue();
+  const auto moves_wait = runtime.hold_back_moves();
+  if (references.addresses().empty() || capturing(runtime, stream)) return queue();
   thread_local runtime::LaunchHolds holds;
   FunctionFacts* const facts = references.facts();
   const bool fills_tables = facts != nullptr && facts->may_write_pointers();

@@ -234,6 +234,7 @@ class Mover {
   void region_changed(Region& region);
   void forget_contents(PageRef ref);
   void keep_no_longer(PageRef ref);
+  static Status check_room_for_pins(const DeviceState& device, std::uint64_t bytes);
   static bool still_retained(PageRef ref);
   void drop_standby(PageRef ref);
   void retain(PageRef ref);

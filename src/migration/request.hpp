@@ -215,7 +215,7 @@ struct SettleRequest final : Request {
   std::optional<Status> advance(Mover& mover) override;
 
  private:
-  std::optional<Status> settle_region(Mover& mover);
+  bool place_region(Mover& mover);
   std::optional<Error> failed_;
   Patience patience_;
   std::uint32_t page_ = 0;

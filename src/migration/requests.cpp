@@ -63,14 +63,7 @@ std::optional<Status> AdviseRequest::advance(Mover& mover) {
     case VMEM_ADVISE_PIN: {
       std::uint64_t more = 0;
       each([&](Mover::PageRef ref) { more += ref.page().pinned || ref.page().kept ? 0 : page_bytes; });
-      if (device.pinned_bytes + more > pin_limit(device.hbm.budget_bytes())) {
-        return fail(
-            VMEM_ERROR_OUT_OF_MEMORY,
-            fmt::format("cannot pin {}: {} are pinned on device {} and {} of its {} of HBM may be; unpin something or "
-                        "raise --hbm",
-                        format_bytes(more), format_bytes(device.pinned_bytes), device.config.ordinal,
-                        format_bytes(pin_limit(device.hbm.budget_bytes())), format_bytes(device.hbm.budget_bytes())));
-      }
+      VMEM_TRY(Mover::check_room_for_pins(device, more));
       device.pinned_bytes += more;
       each([&](Mover::PageRef ref) {
         ref.page().pinned = true;
@@ -261,6 +254,17 @@ std::optional<Status> HideRequest::advance(Mover& mover) {
       "or one that waits for the program");
 }
 
+Status Mover::check_room_for_pins(const DeviceState& device, std::uint64_t bytes) {
+  const std::uint64_t budget = device.hbm.budget_bytes(), limit = pin_limit(budget);
+  if (device.pinned_bytes + bytes <= limit) return {};
+  return fail(
+      VMEM_ERROR_OUT_OF_MEMORY,
+      fmt::format("cannot pin {}: {} are pinned on device {} and {} of its {} of HBM may be; unpin something or "
+                  "raise --hbm",
+                  format_bytes(bytes), format_bytes(device.pinned_bytes), device.config.ordinal, format_bytes(limit),
+                  format_bytes(budget)));
+}
+
 std::optional<Status> KeepRequest::advance(Mover& mover) {
   VMEM_TRY(Mover::check_live(run));
   Mover::DeviceState& device = mover.device_of(*run.region);
@@ -268,14 +272,7 @@ std::optional<Status> KeepRequest::advance(Mover& mover) {
   std::uint64_t more = 0;
   for (std::uint32_t i = page_; i < run.count; ++i)
     more += counted(run.region->pages[run.first + i]) ? 0 : run.region->page_bytes();
-  if (device.pinned_bytes + more > pin_limit(device.hbm.budget_bytes())) {
-    return fail(
-        VMEM_ERROR_OUT_OF_MEMORY,
-        fmt::format("{} cannot be kept in place: {} are pinned or kept on device {}, and {} of its {} of HBM may be; "
-                    "raise --hbm",
-                    format_bytes(more), format_bytes(device.pinned_bytes), device.config.ordinal,
-                    format_bytes(pin_limit(device.hbm.budget_bytes())), format_bytes(device.hbm.budget_bytes())));
-  }
+  VMEM_TRY(Mover::check_room_for_pins(device, more));
   for (; page_ < run.count; ++page_) {
     const Mover::PageRef ref{run.region, run.first + page_};
     Page& page = ref.page();
@@ -305,39 +302,39 @@ void Mover::keep_no_longer(PageRef ref) {
 }
 
 std::optional<Status> SettleRequest::advance(Mover& mover) {
-  auto answer = failed_ ? Status(std::unexpected(*failed_)) : settle_region(mover).value_or(Status{});
-  if (answer && page_ < region->page_count && idle) return std::nullopt;
-  if (answer && page_ < region->page_count) return Status{};
-  if (!answer && !idle) return answer;
-  // Whether all of the region came or not: what was evicted for it becomes accessible again.
-  if (!answer) failed_ = answer.error();
-  if (idle) {
-    for (Region* each : mover.live_) {
-      if (each->dead.load()) continue;
-      for (std::uint32_t i = 0; i < each->page_count; ++i) {
-        if (each->pages[i].mapped != Mapped::nothing) continue;
-        VMEM_ASSIGN(const auto served, mover.bring_in({each, i}, Access::read, false, {false, false, false}));
-        if (served == Mover::Served::wait) return std::nullopt;  // a place in host memory is being made
-      }
-    }
-    if (!mover.pending_.empty()) return std::nullopt;
+  const auto outcome = [&] { return failed_ ? Status(std::unexpected(*failed_)) : Status{}; };
+  const bool placed = !failed_ && place_region(mover);
+  if (!placed && !failed_ && idle) return std::nullopt;
+  if (!idle) {
+    settled = placed;
+    return outcome();
   }
-  settled = answer.has_value();
-  return answer;
+  // Placed or failed, what was evicted for the region becomes accessible again.
+  for (Region* each : mover.live_) {
+    if (each->dead.load()) continue;
+    for (std::uint32_t i = 0; i < each->page_count; ++i) {
+      if (each->pages[i].mapped != Mapped::nothing) continue;
+      VMEM_ASSIGN(const auto served, mover.bring_in({each, i}, Access::read, false, {false, false, false}));
+      if (served == Mover::Served::wait) return std::nullopt;  // a place in host memory is being made
+    }
+  }
+  if (!mover.pending_.empty()) return std::nullopt;
+  settled = placed;
+  return outcome();
 }
 
-// An error, or nothing: then page_ tells how far it came.
-std::optional<Status> SettleRequest::settle_region(Mover& mover) {
+// True: all of it is mapped. False: not yet, or failed_ says why not.
+bool SettleRequest::place_region(Mover& mover) {
   for (; page_ < region->page_count; ++page_) {
     const Mover::PageRef ref{region, page_};
     if (ref.page().mapped != Mapped::nothing) continue;
-    auto served = mover.bring_in(ref, Access::read, false, {idle, idle && may_wait_, false, idle});
-    if (!served) return std::unexpected(std::move(served).error());
-    if (*served == Mover::Served::usable || *served == Mover::Served::in_place) continue;
-    if (idle && *served == Mover::Served::wait_frame && patience_.over(mover)) may_wait_ = false;
-    return std::nullopt;
+    const auto served = mover.bring_in(ref, Access::read, false, {idle, idle && may_wait_, false, idle});
+    if (served && (*served == Mover::Served::usable || *served == Mover::Served::in_place)) continue;
+    if (!served) failed_ = served.error();
+    if (served && *served == Mover::Served::wait_frame && idle && patience_.over(mover)) may_wait_ = false;
+    return false;
   }
-  return std::nullopt;
+  return true;
 }
 
 std::optional<Status> PeerAccessRequest::advance(Mover& mover) {

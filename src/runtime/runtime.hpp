@@ -45,15 +45,13 @@ class LaunchHolds {
   void clear() {
     held_.clear();
     if (alone_) alone_ = {};
-    if (under_way_) under_way_ = {};
   }
   void add(const Held& held) { held_.push_back(held); }
   std::vector<Held> held_;
   NamedSpans* named_ = nullptr;
   pagetable::ThreadSlot* slot_ = nullptr;
   migration::StreamRecord* record_ = nullptr;
-  std::unique_lock<std::mutex> alone_;             // strict: no other launch is under way
-  std::shared_lock<std::shared_mutex> under_way_;  // drained: no page moves
+  std::unique_lock<std::mutex> alone_;  // strict: no other launch is under way
 };
 
 class Runtime final : private SlabSource {
@@ -91,6 +89,9 @@ class Runtime final : private SlabSource {
   // No stream: all work that used the allocation is complete.
   Status free_undeclared(void* pointer, std::optional<vmem_stream> stream);
   Status record_stream(void* pointer, vmem_stream stream);
+  // In drained mode a launch may reach anything, whatever it names: no page moves as long as this is held. To be had before begin_launch, and
+  // until the launch is queued.
+  std::shared_lock<std::shared_mutex> hold_back_moves();
   // A launch on `stream` names these addresses, and with each the whole allocation it lies in; addresses in no live allocation
   // are passed over. What is named is in place before `begin` returns, and until `end`; both by the thread that launches.
   // `fills_tables`: it may write what it names into small allocations that it names, too (pointer_tables.hpp).
@@ -234,9 +235,8 @@ class Runtime final : private SlabSource {
   std::unique_ptr<migration::Mover> mover_;
   std::unique_ptr<Suballocator> small_;
   std::unique_ptr<BlockCache> freed_;
-  std::mutex strict_mutex_;  // held from the beginning of a launch to its completion
-  std::shared_mutex
-      drained_mutex_;  // shared, from the beginning of a launch until it is queued; alone, while pages move
+  std::mutex strict_mutex_;          // held from the beginning of a launch to its completion
+  std::shared_mutex drained_mutex_;  // shared: launches; alone: pages that move
   std::mutex recorded_mutex_;
   std::mutex draining_mutex_;  // held while drained_mutex_ is being taken alone
   // Streams beside their own that use allocations; of those that were closed, marks.

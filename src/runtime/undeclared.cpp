@@ -120,6 +120,12 @@ Status Runtime::settle(Region& region) {
   return mover_->call(with_evictions);
 }
 
+std::shared_lock<std::shared_mutex> Runtime::hold_back_moves() {
+  if (!options_.drained) return {};
+  const std::lock_guard after_moves(draining_mutex_);
+  return std::shared_lock(drained_mutex_);
+}
+
 // Nothing runs, and no launch begins as long as the lock is held.
 Result<std::unique_lock<std::shared_mutex>> Runtime::drain() {
   // Launches that begin meanwhile wait behind it: the other mutex alone would let them pass for ever.
@@ -344,17 +350,11 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   VMEM_TRY(check_device(*record));
   holds.slot_ = slot;
   holds.record_ = record;
-  if (options_.strict) holds.alone_ = std::unique_lock(strict_mutex_);
-  if (options_.drained) {
-    {
-      const std::lock_guard after_moves(draining_mutex_);
-    }
-    holds.under_way_ = std::shared_lock(drained_mutex_);
-  }
-  holds.named_ = &named_spans;
-  holds.named_->begin();
   PointerTables* const tables = thread_tables();
   if (tables == nullptr) return fail(VMEM_ERROR_UNSUPPORTED, "this thread is ending and can launch nothing any more");
+  if (options_.strict) holds.alone_ = std::unique_lock(strict_mutex_);
+  holds.named_ = &named_spans;
+  holds.named_->begin();
   tables->begin(follows_tables() ? options_.window : 0);
   for (const std::uintptr_t address : addresses) {
     const auto small = small_block(address);
