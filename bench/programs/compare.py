@@ -44,6 +44,9 @@ SAME = [
     "pinned_loader",
 ]
 
+# Cases of torch_cases.py for two GPUs, with how many processes they take.
+TWO_GPUS = {"ddp": 2, "fsdp": 2, "two_devices": 1}
+
 
 def find_vmem():
     for folder in ("../../bin", "../../../bin", "../../build/release/bin"):
@@ -207,7 +210,7 @@ class Bench:
 
 def shortened(text):
     """What went wrong first stands at its beginning, what it led to at its end."""
-    return text if len(text) <= 4000 else f"{text[:2500]}\n...\n{text[-1500:]}"
+    return text if len(text) <= 8000 else f"{text[:6500]}\n...\n{text[-1500:]}"
 
 
 def difference(digests, wanted):
@@ -318,20 +321,22 @@ def half_of(native):
     return max(GIB // 2, native["peak_bytes"] // 2 >> 28 << 28)
 
 
-def two_gpus(bench):
+def two_gpus(bench, names=TWO_GPUS):
     if bench.devices < 2:
         print("two_gpus: there is one GPU", file=sys.stderr)
         return
     steps = 3 if bench.quick else 6
-    for name, processes in (("ddp", 2), ("fsdp", 2), ("two_devices", 1)):
+    for name in names:
+        processes = TWO_GPUS[name]
         native, again = (bench.run([name], steps, processes=processes)[name] for _ in range(2))
         if "error" in native:
             bench.record(f"two GPUs: {name}", native, "native", native)
             continue
         hbm, repeats = half_of(native), native["digests"] == again.get("digests")
         about = {"hbm_bytes": hbm, "peak_bytes": native["peak_bytes"], "repeats": repeats}
-        ours = bench.run([name], steps, hbm, processes=processes)[name]
-        bench.record(f"two GPUs: {name}", ours, "native", native, None, native if repeats else None, **about)
+        for kind, options, count in (("two GPUs", [], steps), ("strict, two GPUs", ["--strict"], 2)):
+            ours = bench.run([name], count, hbm, options, processes)[name]
+            bench.record(f"{kind}: {name}", ours, "native", native, None, native if repeats else None, **about)
 
 
 def sharing(bench):
@@ -405,22 +410,22 @@ EXPERIMENTS = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}, or same:CASE")
+    parser.add_argument("--only", action="append", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}; or same:CASE, two_gpus:CASE")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--limit", type=float, default=300, help="seconds that one program may take (300)")
     parser.add_argument("--quick", action="store_true", help="fewer steps and rounds")
     arguments = parser.parse_args()
+    chosen = {}
+    for name in arguments.only or EXPERIMENTS:
+        experiment, _, wanted = name.partition(":")
+        known = {"same": SAME, "two_gpus": TWO_GPUS}.get(experiment, ())
+        if experiment not in EXPERIMENTS or (wanted and wanted not in known):
+            parser.error(f"no such experiment: {name}")
+        chosen.setdefault(experiment, []).extend([wanted] if wanted else [])
     bench = Bench(arguments)
-    cases = [name[5:] for name in arguments.only or [] if name.startswith("same:")]
-    chosen = [name for name in arguments.only or EXPERIMENTS if not name.startswith("same:")]
-    unknown = [name for name in chosen if name not in EXPERIMENTS]
-    if unknown:
-        parser.error(f"no such experiment: {', '.join(unknown)}")
-    for name in chosen:
-        EXPERIMENTS[name](bench)
-    if cases:
-        same(bench, cases)
+    for experiment, cases in chosen.items():
+        EXPERIMENTS[experiment](bench, *([cases] if cases else []))
     for failure in bench.failures:
         print(failure, file=sys.stderr)
     sys.exit(1 if bench.failures else 0)

@@ -53,15 +53,17 @@ CUresult copy_bytes(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::siz
   return copied ? CUDA_SUCCESS : report("a copy", copied.error());
 }
 
-constexpr std::size_t kLargestTable = 64 << 10;
+// PyTorch packs a table together with what each thread block is to do: a megabyte for tensors of 256 MiB. Of larger copies only the beginning
+// is searched, since most are data, and the search (30 us a MiB) must not cost what the copy costs.
+constexpr std::size_t kSearchedWhole = 1 << 20, kSearchedOfLarger = 64 << 10;
 
-// Pointer tables made by the CPU: copies from the host small enough to be looked through. What goes to memory that is not vmem's, as the
-// variables of a kernel's module, is there for every later launch of that kernel, which does not name it.
+// Pointer tables made by the CPU, in copies from the host. What goes to memory that is not vmem's, as the variables of a kernel's module,
+// is there for every later launch of that kernel, which does not name it.
 void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size_t bytes) {
-  if (from == nullptr || bytes > kLargestTable) return;
+  if (from == nullptr) return;
   thread_local References references;
   references.begin(runtime);
-  references.add_words(from, bytes);
+  references.add_words(from, bytes <= kSearchedWhole ? bytes : kSearchedOfLarger);
   if (references.addresses().empty()) return;
   if (!ours(&runtime, to)) {
     CUmemorytype type = CU_MEMORYTYPE_HOST;
@@ -81,7 +83,7 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
 
 // The same where the direction is not said: memory that the driver does not know, or knows as the host's.
 void note_pointers_if_host(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  if (bytes > kLargestTable || ours(&runtime, from)) return;
+  if (ours(&runtime, from)) return;
   CUmemorytype type = CU_MEMORYTYPE_HOST;
   const CUresult known = runtime.driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from);
   if (known == CUDA_SUCCESS ? type == CU_MEMORYTYPE_HOST : known == CUDA_ERROR_INVALID_VALUE)

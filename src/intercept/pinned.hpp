@@ -22,11 +22,20 @@ class PinnedMemory {
     const std::unique_lock lock(mutex_);
     ends_.erase(base);
   }
+  // Of all addresses, those from first on, so many, may lie in pinned memory.
+  struct Bounds {
+    std::uintptr_t first;
+    std::uintptr_t bytes;
+  };
+  Bounds bounds() const {
+    const std::uintptr_t low = low_.load(std::memory_order_relaxed), high = high_.load(std::memory_order_relaxed);
+    return {low, low < high ? high - low : 0};
+  }
   // If the address lies in pinned memory: use(word) for each word from there on, up to the first that is not `wanted`.
   template <class Wanted, class Use>
   void each_word(std::uintptr_t address, Wanted&& wanted, Use&& use) const {
-    if (address < low_.load(std::memory_order_relaxed) || address >= high_.load(std::memory_order_relaxed)) return;
-    if (address % sizeof(std::uintptr_t) != 0) return;
+    const Bounds all = bounds();
+    if (address - all.first >= all.bytes || address % sizeof(std::uintptr_t) != 0) return;
     const std::shared_lock lock(mutex_);  // while it is read it is not freed
     auto found = ends_.upper_bound(address);
     if (found == ends_.begin()) return;

@@ -118,17 +118,38 @@ void forget_layouts() { layouts().forget(); }
 
 void References::add_words(const void* from, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(from);
-  for (std::size_t i = 0; i + kWord <= bytes; i += kWord) {
+  const auto* const end = at + bytes / kWord * kWord;
+  const PinnedMemory::Bounds pinned = pinned_memory().bounds();
+  const auto word_at = [](const std::byte* place) {
     std::uintptr_t word = 0;
-    std::memcpy(&word, at + i, kWord);
-    if (is_ours(word)) {
-      addresses_.push_back(word);
-    } else {
-      pinned_memory().each_word(
-          word, [&](std::uintptr_t entry) { return is_ours(entry); },
-          [&](std::uintptr_t entry) { addresses_.push_back(entry); });
+    std::memcpy(&word, place, kWord);
+    return word;
+  };
+  const auto matters = [&](std::uintptr_t word) { return is_ours(word) || word - pinned.first < pinned.bytes; };
+  while (at < end) {
+    // Most words of long tables are no addresses: so many at a time are passed over without a branch.
+    constexpr std::size_t kStride = 16 * kWord;
+    if (std::size_t(end - at) >= kStride) {
+      bool any = false;
+      for (std::size_t i = 0; i < kStride; i += kWord) any |= matters(word_at(at + i));
+      if (!any) {
+        at += kStride;
+        continue;
+      }
     }
+    const auto* const stop = std::min(end, at + kStride);
+    for (; at < stop; at += kWord) add_word(word_at(at));
   }
+}
+
+void References::add_word(std::uintptr_t word) {
+  if (is_ours(word)) {
+    addresses_.push_back(word);
+    return;
+  }
+  pinned_memory().each_word(
+      word, [&](std::uintptr_t entry) { return is_ours(entry); },
+      [&](std::uintptr_t entry) { addresses_.push_back(entry); });
 }
 
 void References::finish_graph() {

@@ -45,6 +45,7 @@ class References {
   FunctionFacts* facts() const { return facts_; }
 
  private:
+  void add_word(std::uintptr_t word);
   bool is_ours(std::uintptr_t address) const { return address - base_ < bytes_; }
   std::vector<std::uintptr_t> addresses_;
   std::uintptr_t base_ = 0;

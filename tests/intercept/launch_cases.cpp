@@ -289,6 +289,29 @@ CASE(pointer_tables_from_the_host) {
   for (std::size_t i = 0; i < buffers.at.size(); ++i) REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + 20 + 2);
 }
 
+// The same with tables that take up the beginning of long copies, or the end of one that is searched as a whole.
+CASE(pointer_tables_in_long_copies) {
+  const Machine machine;
+  const CUfunction follow = machine.function("follow"), add = machine.function("add");
+  Buffers buffers(10);
+  std::size_t count = 1;
+  for (std::size_t round = 0; round < 20; ++round) {
+    const bool short_enough = round % 2 == 0;
+    std::vector<CUdeviceptr> words((short_enough ? kMiB : 3 * kMiB) / sizeof(CUdeviceptr));
+    const std::size_t place = short_enough ? words.size() - 1 : 0;
+    words[place] = buffers.at[round % buffers.at.size()];
+    CUdeviceptr table = 0;
+    CALL(cuMemAllocAsync(&table, words.size() * sizeof words[0], buffers.stream));
+    CALL(cuMemcpyHtoDAsync(table, words.data(), words.size() * sizeof words[0], buffers.stream));
+    buffers.work(add);
+    CUdeviceptr entry = table + place * sizeof words[0];
+    launch(follow, buffers.stream, {&entry, &count});
+    CALL(cuMemFreeAsync(table, buffers.stream));
+    CALL(cuStreamSynchronize(buffers.stream));
+  }
+  for (std::size_t i = 0; i < buffers.at.size(); ++i) REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + 20 + 2);
+}
+
 // The same with a table that stays in pinned host memory, where the kernel reads it.
 CASE(pointer_tables_in_pinned_memory) {
   const Machine machine;
