@@ -15,6 +15,12 @@ namespace {
 
 constexpr std::size_t kWord = sizeof(std::uintptr_t);
 
+std::uintptr_t word_at(const void* place) {
+  std::uintptr_t word = 0;
+  std::memcpy(&word, place, kWord);
+  return word;
+}
+
 struct Parameter {
   std::uint32_t index;
   std::uint32_t words;
@@ -120,11 +126,6 @@ void References::add_words(const void* from, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(from);
   const auto* const end = at + bytes / kWord * kWord;
   const PinnedMemory::Bounds pinned = pinned_memory().bounds();
-  const auto word_at = [](const std::byte* place) {
-    std::uintptr_t word = 0;
-    std::memcpy(&word, place, kWord);
-    return word;
-  };
   const auto matters = [&](std::uintptr_t word) { return is_ours(word) || word - pinned.first < pinned.bytes; };
   while (at < end) {
     // Most words of long tables are no addresses: so many at a time are passed over without a branch.
@@ -164,7 +165,13 @@ void References::add_parameters(const runtime::Runtime& runtime, CUfunction func
     const Layout* layout = layouts().find(function);
     if (layout == nullptr) layout = layouts().add(function, ask_layout(runtime.driver(), function));
     facts_ = layout->facts.get();
-    for (const Parameter& each : layout->parameters) add_words(parameters[each.index], each.words * kWord);
+    for (const Parameter& each : layout->parameters) {
+      if (each.words == 1) {
+        add_word(word_at(parameters[each.index]));
+      } else {
+        add_words(parameters[each.index], each.words * kWord);
+      }
+    }
     return;
   }
   if (extra == nullptr) return;

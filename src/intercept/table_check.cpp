@@ -154,7 +154,9 @@ thread_local Checks checks;
 void look_at_tables(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
                     const runtime::LaunchHolds& holds, CUstream stream) {
   if (addresses.size() < 2 || !runtime.follows_tables()) return;
-  const std::uint32_t launch = facts.launches.fetch_add(1, std::memory_order_relaxed) + 1;
+  // Threads may count one launch for two; the looks only become rarer in any case.
+  const std::uint32_t launch = facts.launches.load(std::memory_order_relaxed) + 1;
+  facts.launches.store(launch, std::memory_order_relaxed);
   if (!std::has_single_bit(launch) && !facts.writes_pointers.load(std::memory_order_relaxed)) return;
   const gpu::RelaxedCapture relaxed(runtime.driver());
   checks.begin(runtime, facts, addresses, holds, stream);

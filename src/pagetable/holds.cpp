@@ -44,26 +44,7 @@ ThreadSlot::Block* ThreadSlot::block(std::uint32_t index) const {
   return found;
 }
 
-namespace {
-// The thread sanitizer knows no fences.
-#ifdef __SANITIZE_THREAD__
-constexpr bool kFences = false;
-#else
-constexpr bool kFences = true;
-#endif
-}  // namespace
-
-std::uint32_t ThreadSlot::publish(Span span, Hold hold) { return put(span, hold, std::memory_order_seq_cst); }
-
-std::uint32_t ThreadSlot::announce(Span span, Hold hold) {
-  return put(span, hold, kFences ? std::memory_order_relaxed : std::memory_order_seq_cst);
-}
-
-void ThreadSlot::announced() {
-  if constexpr (kFences) std::atomic_thread_fence(std::memory_order_seq_cst);
-}
-
-std::uint32_t ThreadSlot::put(Span span, Hold hold, std::memory_order order) {
+std::uint32_t ThreadSlot::put_behind(Span span, Hold hold, std::memory_order order) {
   Block* target = &first_;
   std::uint32_t base = 0;
   while (target->free == 0) {
@@ -75,19 +56,7 @@ std::uint32_t ThreadSlot::put(Span span, Hold hold, std::memory_order order) {
     target = next;
     base += kBlockHolds;
   }
-  const auto index = std::uint32_t(std::countr_zero(target->free));
-  target->free &= target->free - 1;
-  target->holds[index] = hold;
-  target->words[index].store(span.word(), order);
-  ++held_;
-  return base + index;
-}
-
-void ThreadSlot::withdraw(std::uint32_t index) {
-  Block* target = block(index);
-  target->words[index % kBlockHolds].store(Span::kEmpty, std::memory_order_release);
-  target->free |= std::uint64_t{1} << (index % kBlockHolds);
-  --held_;
+  return base + put_into(*target, span, hold, order);
 }
 
 std::int64_t ThreadSlot::find(Hold hold, std::span<const std::uint32_t> taken) const {

@@ -105,10 +105,20 @@ class ThreadSlot {
   static constexpr std::uint32_t kBlockHolds = 64;
 
   // The owning thread. `publish` is sequentially consistent; `announce` is so once `announced` is called after it.
-  std::uint32_t publish(Span span, Hold hold);  // returns the hold's index; allocates only beyond 64 holds at once
-  std::uint32_t announce(Span span, Hold hold);
-  static void announced();
-  void withdraw(std::uint32_t index);
+  // Both return the hold's index, and allocate only beyond 64 holds at once.
+  std::uint32_t publish(Span span, Hold hold) { return put(span, hold, std::memory_order_seq_cst); }
+  std::uint32_t announce(Span span, Hold hold) {
+    return put(span, hold, kFences ? std::memory_order_relaxed : std::memory_order_seq_cst);
+  }
+  static void announced() {
+    if constexpr (kFences) std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  void withdraw(std::uint32_t index) {
+    Block& at = index < kBlockHolds ? first_ : *block(index);
+    at.words[index % kBlockHolds].store(Span::kEmpty, std::memory_order_release);
+    at.free |= std::uint64_t{1} << (index % kBlockHolds);
+    --held_;
+  }
   // The index of a hold equal to (address, bytes) that is not among `taken`, or -1.
   std::int64_t find(Hold hold, std::span<const std::uint32_t> taken) const;
   bool holds_within(std::uintptr_t address, std::uint64_t bytes) const;  // a hold begins in [address, address + bytes)
@@ -131,8 +141,27 @@ class ThreadSlot {
     std::array<Hold, kBlockHolds> holds;
     std::uint64_t free = ~std::uint64_t{0};
   };
+  // The thread sanitizer knows no fences.
+#ifdef __SANITIZE_THREAD__
+  static constexpr bool kFences = false;
+#else
+  static constexpr bool kFences = true;
+#endif
   Block* block(std::uint32_t index) const;
-  std::uint32_t put(Span span, Hold hold, std::memory_order order);
+  std::uint32_t put(Span span, Hold hold, std::memory_order order) {
+    if (first_.free != 0) [[likely]]
+      return put_into(first_, span, hold, order);
+    return put_behind(span, hold, order);
+  }
+  std::uint32_t put_into(Block& target, Span span, Hold hold, std::memory_order order) {
+    const auto index = std::uint32_t(std::countr_zero(target.free));
+    target.free &= target.free - 1;
+    target.holds[index] = hold;
+    target.words[index].store(span.word(), order);
+    ++held_;
+    return index;
+  }
+  std::uint32_t put_behind(Span span, Hold hold, std::memory_order order);
 
   Block first_;
   std::uint32_t held_ = 0;

@@ -31,12 +31,14 @@ class NamedSpans;
 class LaunchHolds {
  public:
   struct Held {
-    std::uint32_t hold = 0;
-    std::uint32_t first = 0, count = 0;  // pages
-    pagetable::Region* region = nullptr;
-    bool feared = false;  // not named, but a table that is named may lead there
-    std::uint32_t granule = 0;
+    pagetable::Region* region;
+    pagetable::Span span;  // as published: the region, or of a shared one the page
+    std::uint32_t hold;
+    std::uint32_t granule;  // in the span
     std::uint32_t life = 0;
+    bool feared = false;  // not named, but a table that is named may lead there
+    std::uint32_t first() const { return region->page_at(span.first()); }
+    std::uint32_t count() const { return span.count() >> region->page_shift; }
   };
   std::span<const Held> all() const { return held_; }
 
@@ -204,9 +206,8 @@ class Runtime final : private SlabSource {
   Status refuse_held_block(std::uintptr_t base);
   enum class RegionKind { declared, shared, undeclared };
   Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, RegionKind kind);
-  void announce(std::uintptr_t address, const std::optional<SmallBlock>& small, bool feared, LaunchHolds& holds);
-  void announce_region_or_page(std::uintptr_t address, bool feared, LaunchHolds& holds);
-  static Located reached_in(pagetable::Region& region, std::uint32_t granule);
+  std::uintptr_t announce(std::uintptr_t address, bool feared, LaunchHolds& holds);
+  void announce_pages(pagetable::Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds);
   Reach look(LaunchHolds& holds);
   std::optional<SmallBlock> small_block(std::uintptr_t address) const;
   Status bring_in(const LaunchHolds& holds, bool run);

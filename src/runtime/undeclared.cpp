@@ -45,6 +45,12 @@ class NamedSpans {
 
 namespace {
 
+// What a use of an address takes: the whole region, or of a shared one the page.
+Span reached_in(const Region& region, std::uint32_t granule) {
+  if (!region.shared) return Span(region.first, region.page_count << region.page_shift, Access::read);
+  return Span({region.granule_of(region.page_at(granule))}, 1u << region.page_shift, Access::read);
+}
+
 // Such programs run far ahead of the GPU: what they used is to be given up as soon as that use is over, not when all that was queued
 // after it is. An event costs as much as scanning the arguments of a launch.
 constexpr std::uint32_t kLaunchesPerEpoch = 16;
@@ -286,30 +292,30 @@ bool Runtime::set_dead(Region& region, bool dead) {
   return true;
 }
 
-// Publishes that the allocation (of a small one, its page) is about to be used. A small block may lie across two pages.
-void Runtime::announce(std::uintptr_t address, const std::optional<SmallBlock>& small, bool feared,
-                       LaunchHolds& holds) {
-  if (!small) return announce_region_or_page(address, feared, holds);
+// Publishes that the allocation (of a small one, its pages) is about to be used. The base of a small one, 0 of others.
+std::uintptr_t Runtime::announce(std::uintptr_t address, bool feared, LaunchHolds& holds) {
+  if (!space_->contains(address)) return 0;
+  Region* const region = space_->region_at(space_->granule_at(address));
+  if (region == nullptr) return 0;
+  const auto small = region->shared ? small_->find(address) : std::nullopt;
+  if (!small) {
+    announce_pages(*region, address, feared, holds);
+    return 0;
+  }
+  // It may lie across two pages.
   const std::uintptr_t last = small->base + small->bytes - 1;
-  announce_region_or_page(small->base, feared, holds);
-  if (space_->granule_at(small->base) != space_->granule_at(last)) announce_region_or_page(last, feared, holds);
+  announce_pages(*region, small->base, feared, holds);
+  if (space_->granule_at(small->base) != space_->granule_at(last)) announce_pages(*region, last, feared, holds);
+  return small->base;
 }
 
-// What is read of the region here may be another's by the time that it is held: `look` finds out.
-void Runtime::announce_region_or_page(std::uintptr_t address, bool feared, LaunchHolds& holds) {
-  if (!space_->contains(address)) return;
+// The whole region, or of a shared one the page. What is read of it here may be another's by the time that it is held: `look` finds out.
+void Runtime::announce_pages(Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds) {
   const std::uint32_t granule = space_->granule_at(address);
-  Region* const region = space_->region_at(granule);
-  if (region == nullptr) return;
-  const Located located = reached_in(*region, granule);
-  const Span span({region->granule_of(located.first)}, located.count << region->page_shift, Access::read);
+  const Span span = reached_in(region, granule);
   if (!holds.named_->add(span.first())) return;
   const std::uint32_t hold = holds.slot_->announce(span, {address, 0});
-  holds.add({hold, located.first, located.count, region, feared, granule});
-}
-
-Runtime::Located Runtime::reached_in(Region& region, std::uint32_t granule) {
-  return region.shared ? Located{&region, region.page_at(granule), 1} : Located{&region, 0, region.page_count};
+  holds.add({.region = &region, .span = span, .hold = hold, .granule = granule, .feared = feared});
 }
 
 // From here on a free of what is held is refused, and its pages stay. What is not there any more is not held.
@@ -318,25 +324,27 @@ Runtime::Reach Runtime::look(LaunchHolds& holds) {
   ThreadSlot::announced();
   Reach worst = Reach::hit;
   std::size_t kept = 0;
-  for (LaunchHolds::Held& held : holds.held_) {
-    Region* const region = held.region;
-    const bool live =
-        space_->region_at(held.granule) == region && region->state.load(std::memory_order_seq_cst) == RegionState::live;
-    const Located again = live ? reached_in(*region, held.granule) : Located{};
-    const Span span = slot.span(held.hold);
-    const bool same = live && again.first == held.first && again.count == held.count &&
-                      region->granule_of(again.first) == span.first() &&
-                      again.count << region->page_shift == span.count();
-    if (!same) {
+  for (std::size_t i = 0; i < holds.held_.size(); ++i) {
+    LaunchHolds::Held& held = holds.held_[i];
+    Region& region = *held.region;
+    const bool same = space_->region_at(held.granule) == &region &&
+                      region.state.load(std::memory_order_seq_cst) == RegionState::live &&
+                      reached_in(region, held.granule).word() == held.span.word();
+    if (!same) [[unlikely]] {
       slot.withdraw(held.hold);
       continue;
     }
     // A life that has ended is not begun by a launch that may only fear to reach it.
-    const std::uint32_t life = region->life.load(std::memory_order_seq_cst);
-    held.life = region->dead.load(std::memory_order_seq_cst) ? life - 1 : life;
-    const bool foreign = (region->devices.load(std::memory_order_acquire) >> holds.record_->device & 1) == 0;
-    worst = std::max(worst, foreign ? Reach::miss : reach(again, Access::read));
-    holds.held_[kept++] = held;
+    const std::uint32_t life = region.life.load(std::memory_order_seq_cst);
+    held.life = region.dead.load(std::memory_order_seq_cst) ? life - 1 : life;
+    const bool foreign = (region.devices.load(std::memory_order_acquire) >> holds.record_->device & 1) == 0;
+    const bool at_hand = !foreign && region.unreadable.load(std::memory_order_seq_cst) == 0 &&
+                         region.attention.load(std::memory_order_seq_cst) == 0;
+    if (!at_hand) [[unlikely]]
+      worst = std::max(worst, foreign ? Reach::miss : reach({&region, held.first(), held.count()}, Access::read));
+    if (kept != i) [[unlikely]]
+      holds.held_[kept] = held;
+    ++kept;
   }
   holds.held_.resize(kept);
   return worst;
@@ -357,18 +365,17 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   holds.named_->begin();
   tables->begin(follows_tables() ? options_.window : 0);
   for (const std::uintptr_t address : addresses) {
-    const auto small = small_block(address);
-    announce(address, small, false, holds);
-    tables->name(small ? small->base : address, small.has_value());
+    const std::uintptr_t small = announce(address, false, holds);
+    tables->name(small != 0 ? small : address, small != 0);
   }
-  tables->finish(fills_tables, [&](std::uintptr_t target) { announce(target, small_block(target), true, holds); });
+  tables->finish(fills_tables, [&](std::uintptr_t target) { announce(target, true, holds); });
   const Reach worst = look(holds);
   if (worst != Reach::hit || options_.strict) [[unlikely]] {
     Status ready = options_.strict ? hide_others() : Status{};
     const bool misplaced = !options_.drained && !all_in_hbm(holds);
     if (ready && (worst == Reach::miss || options_.strict || misplaced)) ready = bring_in(holds, true);
     for (const auto& held : holds.all()) {
-      if (ready) ready = wait_until_ready({held.region, held.first, held.count}, stream);
+      if (ready) ready = wait_until_ready({held.region, held.first(), held.count()}, stream);
     }
     if (!ready) {
       abandon_launch(holds);
@@ -386,7 +393,7 @@ Status Runtime::begin_recording(std::span<const std::uintptr_t> addresses, vmem_
   VMEM_TRY(check_device(*holds.record_));
   holds.named_ = &named_spans;
   holds.named_->begin();
-  for (const std::uintptr_t address : addresses) announce(address, small_block(address), false, holds);
+  for (const std::uintptr_t address : addresses) announce(address, false, holds);
   if (look(holds) != Reach::miss) return {};
   auto mapped = bring_in(holds, false);
   if (!mapped) abandon_launch(holds);
@@ -397,9 +404,9 @@ Status Runtime::begin_recording(std::span<const std::uintptr_t> addresses, vmem_
 Status Runtime::bring_in(const LaunchHolds& holds, bool run) {
   std::vector<migration::AcquireRequest::Want> wants;
   for (const auto& held : holds.all()) {
-    VMEM_TRY(open_to({held.region, held.first, held.count}, *holds.record_));
+    VMEM_TRY(open_to({held.region, held.first(), held.count()}, *holds.record_));
     wants.push_back(
-        {.run = {held.region, held.first, held.count}, .leave_host = run && !held.feared && !options_.drained});
+        {.run = {held.region, held.first(), held.count()}, .leave_host = run && !held.feared && !options_.drained});
   }
   migration::AcquireRequest request;
   request.wants = wants;
@@ -424,7 +431,7 @@ Status Runtime::end_launch(LaunchHolds& holds) {
   const auto held = holds.all();
   const bool log_filled = slot.log.append_all(held.size(), [&](std::size_t i) {
     const LoggedUse::Kind kind = held[i].feared ? LoggedUse::Kind::feared : LoggedUse::Kind::named;
-    return LoggedUse{slot.span(held[i].hold), stamp, kind, held[i].life};
+    return LoggedUse{held[i].span, stamp, kind, held[i].life};
   });
   for (const auto& each : held) slot.withdraw(each.hold);
   Status outcome;
@@ -486,7 +493,7 @@ std::uint64_t Runtime::cached_bytes(int ordinal) const {
 bool Runtime::all_in_hbm(const LaunchHolds& holds) {
   return std::ranges::none_of(holds.all(), [](const LaunchHolds::Held& held) {
     if (held.feared) return false;
-    for (std::uint32_t i = held.first; i < held.first + held.count; ++i) {
+    for (std::uint32_t i = held.first(), end = i + held.count(); i < end; ++i) {
       if (pagetable::PageState(held.region->pages[i].state.load(std::memory_order_relaxed))
               .has(pagetable::PageState::kInPlace))
         return true;
