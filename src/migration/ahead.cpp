@@ -14,6 +14,9 @@ using pagetable::Mapped;
 namespace {
 
 constexpr std::size_t kPromotionsPerStep = 64;  // looked at; misses wait meanwhile
+constexpr std::size_t kLeavingMax = 32;         // tried at a time
+// Enough to keep the link busy; a page that must leave now waits no longer than that.
+constexpr std::uint64_t kStoreBytesInFlight = std::uint64_t{128} << 20;
 
 }  // namespace
 
@@ -26,7 +29,10 @@ void Mover::prefetch_ahead() {
     if (ref.live() && start_prefetch(ref) != Started::yes && ref.page().pinned) queue_promotion(ref);
   }
   plan_waits_ = false;
-  for (std::size_t i = 0; i < devices_.size(); ++i) follow_plan(int(i));
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    follow_plan(int(i));
+    give_up_ahead(int(i));
+  }
 }
 
 // The plan is the policy's, kept until each page has started: what waits for a frame waits here, in order.
@@ -35,7 +41,7 @@ void Mover::follow_plan(int index) {
   for (;;) {
     if (device.planned.empty()) {
       std::array<PageId, 8> wanted;
-      const std::size_t count = config_.policy->prefetches({index, device.config.hbm_bytes}, wanted);
+      const std::size_t count = config_.policy->prefetches(query_of(index), wanted);
       device.planned.assign(wanted.begin(), wanted.begin() + std::ptrdiff_t(count));
       if (count == 0) return;
     }
@@ -57,6 +63,33 @@ void Mover::follow_plan(int index) {
     }
     device.planned.pop_front();
   }
+}
+
+PrefetchQuery Mover::query_of(int index) const {
+  const tiers::FramePool& hbm = devices_[std::size_t(index)]->hbm;
+  const std::uint64_t budget = hbm.budget_bytes();
+  return {index, devices_[std::size_t(index)]->config.hbm_bytes, budget - std::min(budget, hbm.used_bytes())};
+}
+
+// Pages that will have to leave before they are used again go while the link out has nothing else to do: who wants their frames then
+// does not wait, and until then they can come back without a copy. What is still in use is offered again.
+void Mover::give_up_ahead(int index) {
+  DeviceState& device = *devices_[std::size_t(index)];
+  const bool news = worked_ || device.leaving_waits || device.leaving_tried_us != last_progress_us_;
+  if (news && device.stores_bytes < kStoreBytesInFlight) {
+    device.leaving_tried_us = last_progress_us_;
+    std::array<PageId, kLeavingMax> leaving;
+    const std::size_t count = config_.policy->leaves(query_of(index), leaving);
+    device.leaving_waits = count == leaving.size();
+    for (std::size_t i = 0; i < count && device.stores_bytes < kStoreBytesInFlight; ++i) {
+      const PageRef ref{config_.space->find(leaving[i].region), leaving[i].index};
+      if (!ref.live()) continue;
+      const auto evicted = evict(ref);
+      if (!evicted) eviction_failed(ref, evicted.error());
+      device.leaving_waits = device.leaving_waits || (evicted && *evicted == Evicted::busy);
+    }
+  }
+  plan_waits_ = plan_waits_ || (device.leaving_waits && (!in_flight_.empty() || !config_.streams->idle()));
 }
 
 // Yes: fetched, or nothing to fetch.

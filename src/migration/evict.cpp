@@ -57,10 +57,7 @@ Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, 
     auto evicted = evict(victim);
     if (!evicted) {
       if (evicted.error().status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(evicted.error());
-      if (std::has_single_bit(++evict_failures_)) {
-        VMEM_LOG_WARN("could not evict the page at {:#x}: {} ({} such failures)", address_of(victim),
-                      evicted.error().message, evict_failures_);
-      }
+      eviction_failed(victim, evicted.error());
       continue;
     }
     grab.busy = grab.busy || *evicted == Evicted::busy;
@@ -73,6 +70,13 @@ Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, 
     }
   }
   return false;
+}
+
+void Mover::eviction_failed(PageRef ref, const Error& error) {
+  if (error.status == VMEM_ERROR_DEVICE_LOST) return lose_device(error);
+  if (!std::has_single_bit(++evict_failures_)) return;
+  VMEM_LOG_WARN("could not evict the page at {:#x}: {} ({} such failures)", address_of(ref), error.message,
+                evict_failures_);
 }
 
 // Whether what was never created and the free frames of all sizes are enough for a page. Where take_frame found nothing all the
@@ -185,6 +189,8 @@ bool Mover::outlived(PageRef ref) { return ref.page().life != ref.region->life.l
 
 // It was freed into a cache, or taken out of it: by now perhaps both.
 void Mover::region_changed(Region& region) {
+  const std::uint32_t life = region.life.load();
+  if (std::exchange(region.life_told, life) != life) config_.policy->region_dead(region.id, true);
   config_.policy->region_dead(region.id, region.dead.load());
   for (std::uint32_t i = 0; i < region.page_count; ++i) {
     const PageRef ref{&region, i};

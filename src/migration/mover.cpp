@@ -235,7 +235,8 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   const PageRef ref{transfer.region, transfer.page};
   Page& page = ref.page();
   const bool load = transfer.direction == tiers::Direction::load;
-  if (load) device_of(*ref.region).loads_bytes -= transfer.bytes;
+  DeviceState& device = device_of(*ref.region);
+  (load ? device.loads_bytes : device.stores_bytes) -= transfer.bytes;
   const bool latest_store = page.store == completion.id;
   if (latest_store) page.store = 0;
   if (transfer.if_changed)

@@ -116,9 +116,12 @@ class Mover {
     MoverDevice config;
     tiers::FramePool hbm;
     std::uint64_t loads_bytes = 0;   // in flight into its frames
+    std::uint64_t stores_bytes = 0;  // in flight out of them
     std::uint64_t pinned_bytes = 0;  // by advice, and the pages of small allocations
     std::uint64_t committed_bytes = 0;
-    std::deque<PageId> planned;  // the policy's prefetches that have not started yet
+    std::deque<PageId> planned;          // the policy's prefetches that have not started yet
+    std::uint64_t leaving_tried_us = 0;  // giving up pages ahead was tried with the GPU's progress by then
+    bool leaving_waits = false;          // and some could not go yet, or there are more
     DeviceState(const MoverDevice& device, tiers::FramePool::Config pool) : config(device), hbm(std::move(pool)) {}
   };
   struct InFlight {
@@ -195,6 +198,7 @@ class Mover {
   CUevent event_of(std::uint64_t transfer) const;
   bool running(std::uint64_t transfer) const { return transfer != 0 && in_flight_.contains(transfer); }
   bool load_has_room(const DeviceState& device, std::uint64_t page_bytes) const;
+  PrefetchQuery query_of(int index) const;
   CUdeviceptr address_of(PageRef ref) const { return config_.space->address_of(ref.begin()); }
   void note(PageRef ref, Happened what) {
     journal_.add({config_.now_us(), ref.begin(), ref.end() - ref.begin(), what});
@@ -214,6 +218,7 @@ class Mover {
   Result<Grab> grab_frame(DeviceState& device, std::uint64_t page_bytes, Search search);
   Result<bool> evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates,
                             Grab& grab);
+  void eviction_failed(PageRef ref, const Error& error);
   Result<std::optional<std::uint32_t>> take_frame(DeviceState& device, std::uint64_t page_bytes);
   static bool room_in_free_frames(const DeviceState& device, std::uint64_t page_bytes);
   Result<Evicted> evict(PageRef ref);
@@ -242,6 +247,7 @@ class Mover {
   // ahead.cpp: prefetch, promotion
   void prefetch_ahead();
   void follow_plan(int index);
+  void give_up_ahead(int index);
   enum class Started { yes, no_frame, failed };
   Started start_prefetch(PageRef ref);
   enum class Promoted { done, no_frame, busy, no };  // busy: worth another look; no: the next use asks again
@@ -288,7 +294,7 @@ class Mover {
   std::uint64_t cover_failures_ = 0;  // said at every power of two
   std::uint64_t unmap_failures_ = 0;  // likewise
   bool worked_ = false;               // this step changed something
-  bool plan_waits_ = false;           // a planned prefetch waits for a frame that GPU progress will free
+  bool plan_waits_ = false;           // what is planned, to come or to leave, waits for the GPU's progress
 
   // Posting and sleeping.
   std::atomic<Request*> posted_{nullptr};

@@ -62,6 +62,7 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   region->launched = false;
   region->dead.store(false, std::memory_order_relaxed);
   region->life.store(0, std::memory_order_relaxed);
+  region->life_told = 0;
   region->mapping_devices = 1u << device;
   region->devices.store(region->mapping_devices, std::memory_order_relaxed);
   mover.live_.push_back(region);

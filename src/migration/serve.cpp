@@ -276,8 +276,9 @@ Result<std::uint64_t> Mover::submit(PageRef ref, Direction direction, std::uint3
   if (direction == Direction::load) {
     device.loads_bytes += ref.bytes();
     counters_.migrated_in_bytes += ref.bytes();
-  } else if (!transfer.if_changed) {
-    counters_.migrated_out_bytes += ref.bytes();
+  } else {
+    device.stores_bytes += ref.bytes();
+    if (!transfer.if_changed) counters_.migrated_out_bytes += ref.bytes();
   }
   worked_ = true;
   return transfer.id;

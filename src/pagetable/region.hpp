@@ -110,6 +110,7 @@ struct Region {
   alignas(64) std::vector<Stamp> uses;  // of the whole region, one per stream
   std::uint32_t end_cursor = 0;         // while ending: pages released so far
   std::uint32_t mapping_devices = 0;    // as `devices`, for mappings to be made
+  std::uint32_t life_told = 0;          // the policy knows of the end of every life before
   bool launched = false;                // used by launches that do not say what they write
 
   std::uint64_t page_bytes() const { return kGranuleBytes << page_shift; }

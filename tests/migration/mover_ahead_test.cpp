@@ -64,6 +64,68 @@ TEST_F(Ahead, ANotificationTakenInTheMiddleOfAStateChangeKeepsTheCountersTrue) {
   (void)b;
 }
 
+TEST_F(Ahead, WhatWillHaveToGoGoesBeforeItsFrameIsWanted) {
+  start();
+  Region& region = allocate(2);
+  Actor& a = actor();
+  write_to_the_end(a, writing(region, 0), 1);
+  write_to_the_end(a, writing(region, 1), 2);
+  policy->leaving = {region.page_id(0)};
+  prefetch(reading(region, 1));  // something happens
+  settle();
+  check();
+  EXPECT_EQ(page(region, 0).mapped, Mapped::nothing);
+  EXPECT_TRUE(page(region, 0).standby);
+  EXPECT_TRUE(in_hbm(region, 1));
+  EXPECT_EQ(tier->submitted(Direction::store), 1u);
+  expect_stored(region, 0, 1);
+  // Until somebody takes the frame it comes back without a copy.
+  ASSERT_TRUE(acquire(a, reading(region, 0)));
+  EXPECT_EQ(tier->submitted(Direction::load), 0u);
+  release(a, reading(region, 0));
+  expect_bytes(a, region, 0, 1);
+}
+
+TEST_F(Ahead, WhatIsInUseGoesWhenItIsFree) {
+  start();
+  Region& region = allocate(2);
+  Actor& a = actor();
+  write_to_the_end(a, writing(region, 1), 2);
+  Gate kernel = gate(a);
+  write(a, writing(region, 0), 1);
+  policy->leaving = {region.page_id(0), region.page_id(1)};
+  prefetch(reading(region, 1));
+  ASSERT_TRUE(step_until([&] { return page(region, 1).mapped == Mapped::nothing; }))
+      << "the busy one is in nobody's way";
+  EXPECT_TRUE(in_hbm(region, 0));
+  check();
+  kernel.open();
+  ASSERT_TRUE(step_until([&] { return page(region, 0).mapped == Mapped::nothing; })) << "without being asked again";
+  settle();
+  check();
+  expect_stored(region, 0, 1);
+}
+
+TEST_F(Ahead, NoMoreGoesAheadThanTheLinkHasInHand) {
+  constexpr std::uint32_t kPages = 80, kInHand = 64;
+  start({.hbm_pages = kPages, .host_pages = kPages});
+  Region& region = allocate(kPages);
+  Actor& a = actor();
+  for (std::uint32_t i = 0; i < kPages; ++i) write_to_the_end(a, writing(region, i), std::uint8_t(i + 1));
+  tier->hold_back(Direction::store);
+  for (std::uint32_t i = 0; i < kPages; ++i) policy->leaving.push_back(region.page_id(i));
+  prefetch(reading(region, 0));
+  ASSERT_TRUE(step_until([&] { return tier->submitted(Direction::store) == kInHand; }))
+      << tier->submitted(Direction::store);
+  steps();
+  EXPECT_EQ(tier->submitted(Direction::store), kInHand);
+  tier->let_go(Direction::store);
+  ASSERT_TRUE(step_until([&] { return tier->submitted(Direction::store) == kPages; }));
+  settle();
+  check();
+  for (std::uint32_t i = 0; i < kPages; i += 13) expect_stored(region, i, std::uint8_t(i + 1));
+}
+
 TEST_F(Ahead, APrefetchOfAPageThatWasNeverWrittenFetchesNothing) {
   start();
   Region& region = allocate(1);

@@ -133,6 +133,18 @@ std::size_t ScriptedPolicy::victims(const VictimQuery& query, std::span<PageId> 
   return count;
 }
 
+std::size_t ScriptedPolicy::leaves(const PrefetchQuery&, std::span<PageId> out) {
+  std::size_t count = 0;
+  for (std::size_t left = leaving.size(); left > 0 && count < out.size(); --left) {
+    const PageId page = leaving.front();
+    leaving.pop_front();
+    if (!resident.contains(page)) continue;
+    leaving.push_back(page);
+    out[count++] = page;
+  }
+  return count;
+}
+
 std::size_t ScriptedPolicy::prefetches(const PrefetchQuery&, std::span<PageId> out) {
   std::size_t count = 0;
   for (; count < out.size() && !ahead.empty(); ++count, ahead.pop_front()) out[count] = ahead.front();

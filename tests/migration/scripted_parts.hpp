@@ -84,8 +84,9 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
 // was told.
 class ScriptedPolicy final : public Policy {
  public:
-  std::vector<PageId> offer;  // if not empty: the victims, in this order
-  std::deque<PageId> ahead;   // prefetches, given out once
+  std::vector<PageId> offer;   // if not empty: the victims, in this order
+  std::deque<PageId> ahead;    // prefetches, given out once
+  std::deque<PageId> leaving;  // to be given up ahead, offered as long as they are resident
   std::function<void(const Use&)> on_used;
   std::set<PageId> resident;
   std::vector<Use> uses;
@@ -101,6 +102,7 @@ class ScriptedPolicy final : public Policy {
   void used(const Use& use) override;
   std::size_t victims(const VictimQuery& query, std::span<PageId> out) override;
   std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) override;
+  std::size_t leaves(const PrefetchQuery& query, std::span<PageId> out) override;
   std::uint64_t metadata_bytes() const override { return live.size() * sizeof(RegionId); }
 
  private:

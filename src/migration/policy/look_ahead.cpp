@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "migration/policy/forecast.hpp"
 #include "migration/policy/use_history.hpp"
 
 namespace vmem::migration {
@@ -14,10 +15,11 @@ namespace {
 
 using Position = UseHistory::Position;
 
-// What is fetched ahead, and what work under way still uses, shall fit together: this share of the budget is fetched.
+// What is fetched although something has to leave for it, and what work under way still uses, shall fit together: this share of the
+// budget is fetched.
 constexpr std::uint64_t kFetchedShare = 1, kFetchedOf = 8;
-// Pages asked for that have not come are asked for again after so many uses.
-constexpr Position kPatience = 16;
+// A forecast holds for so many uses, and for this share of what it covers. One over 15,000 uses takes a millisecond.
+constexpr Position kForecastUses = 8, kForecastOf = 32;
 
 struct Followed {
   RegionShape shape;
@@ -26,9 +28,12 @@ struct Followed {
   std::vector<bool> resident;
   Position next = UseHistory::kNever;  // its place among the victims, while listed
   bool listed = false;
-  std::uint64_t seen = 0;               // scratch: the last walk that met it
-  Position asked = UseHistory::kNever;  // where the program was when its pages were last asked for, up to the last one
-  std::uint32_t asked_page = 0;         // the next to ask for
+};
+
+// Hands out the pages of a forecast's regions, each once.
+struct Cursor {
+  std::size_t event = 0;
+  std::uint32_t page = 0;
 };
 
 class LookAhead final : public Policy {
@@ -45,6 +50,7 @@ class LookAhead final : public Policy {
   void region_dead(RegionId region, bool dead) override;
   std::size_t victims(const VictimQuery& query, std::span<PageId> out) override;
   std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) override;
+  std::size_t leaves(const PrefetchQuery& query, std::span<PageId> out) override;
   std::uint64_t metadata_bytes() const override;
 
  private:
@@ -73,7 +79,10 @@ class LookAhead final : public Policy {
   struct DeviceState {
     Candidates live, dead;
     Round round;
-    std::uint64_t looked_at = 0;  // changes_ when prefetches were last looked for and none found
+    Forecast forecast;
+    Position made =
+        UseHistory::kNever;  // where the program was when it was made; kNever: what was expected then is void
+    Cursor to_fetch, to_leave;
   };
 
   Followed* find(RegionId region) {
@@ -93,6 +102,9 @@ class LookAhead final : public Policy {
   static Suits suits(const Round& round, const Candidate& candidate, const Followed& region);
   std::size_t offer(DeviceState& device, Stage end, std::span<PageId> out);
   std::size_t offer_stage(DeviceState& device, std::span<PageId> out);
+  bool foresees(DeviceState& device, const PrefetchQuery& query);
+  template <class Wanted>
+  std::size_t hand_out(std::span<const Forecast::Event> events, Cursor& cursor, std::span<PageId> out, Wanted&& wanted);
   std::uint64_t budget(int device) const;
 
   const LookAheadOptions options_;
@@ -100,8 +112,6 @@ class LookAhead final : public Policy {
   UseHistory history_;
   std::unordered_map<std::uint32_t, Followed> regions_;
   std::unordered_map<int, DeviceState> devices_;
-  std::uint64_t walk_ = 0;
-  std::uint64_t changes_ = 1;
 };
 
 void LookAhead::region_begins(const RegionShape& shape) {
@@ -135,7 +145,6 @@ void LookAhead::page_left(PageId page) {
   if (region == nullptr || !region->resident[page.index]) return;
   region->resident[page.index] = false;
   if (--region->resident_pages == 0) unlist(*region);
-  ++changes_;
 }
 
 void LookAhead::region_dead(RegionId id, bool dead) {
@@ -146,7 +155,6 @@ void LookAhead::region_dead(RegionId id, bool dead) {
   unlist(*region);
   region->dead = dead;
   list(*region);
-  ++changes_;
 }
 
 void LookAhead::used(const Use& use) {
@@ -158,6 +166,7 @@ void LookAhead::used(const Use& use) {
     case UseHistory::Step::repeated:
       return;
     case UseHistory::Step::moved:
+      for (auto& [index, device] : devices_) device.made = UseHistory::kNever;
       if (before != UseHistory::kNever || history_.trusted()) {
         place_all();
       } else {
@@ -174,12 +183,12 @@ void LookAhead::used(const Use& use) {
         Followed* passed = find(history_.at(place));
         if (passed != nullptr) this->place(*passed);
       }
+      place(*region);
       break;
     case UseHistory::Step::strayed:
       place(*region);
       break;
   }
-  ++changes_;
 }
 
 void LookAhead::list(Followed& region) {
@@ -285,35 +294,72 @@ std::size_t LookAhead::victims(const VictimQuery& query, std::span<PageId> out) 
   return count + otherwise_->victims(rest, out.subspan(count));
 }
 
+// Whether there is a forecast to go by.
+bool LookAhead::foresees(DeviceState& device, const PrefetchQuery& query) {
+  if (!history_.trusted()) return false;
+  const Position now = history_.now();
+  const Position holds = std::max(kForecastUses, (history_.end() - now) / kForecastOf);
+  if (device.made <= now && now - device.made < holds) return true;
+  std::uint64_t free = query.bytes_free;
+  for (const Candidate& each : device.dead) {
+    const Followed& region = regions_.at(each.region);
+    free += region.resident_pages * region.shape.page_bytes;
+  }
+  std::vector<RegionId> residents;
+  for (const Candidate& each : device.live) residents.push_back({each.region});
+  device.forecast.make(history_, free, budget(query.device) / kFetchedOf * kFetchedShare, residents,
+                       [&](RegionId id) -> std::optional<Forecast::Holding> {
+                         const Followed* region = find(id);
+                         if (region == nullptr || region->shape.device != query.device) return std::nullopt;
+                         const std::uint64_t page_bytes = region->shape.page_bytes;
+                         return Forecast::Holding{region->shape.pages * page_bytes, page_bytes,
+                                                  region->resident_pages * page_bytes, region->dead};
+                       });
+  device.made = now;
+  device.to_fetch = device.to_leave = {};
+  return true;
+}
+
+template <class Wanted>
+std::size_t LookAhead::hand_out(std::span<const Forecast::Event> events, Cursor& cursor, std::span<PageId> out,
+                                Wanted&& wanted) {
+  std::size_t count = 0;
+  for (; cursor.event < events.size(); ++cursor.event, cursor.page = 0) {
+    const Followed* region = find(events[cursor.event].region);
+    if (region == nullptr || region->dead) continue;
+    for (; cursor.page < region->shape.pages; ++cursor.page) {
+      if (count == out.size()) return count;
+      if (wanted(*region, cursor.page, events[cursor.event])) out[count++] = {region->shape.id, cursor.page};
+    }
+  }
+  return count;
+}
+
 std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> out) {
   std::size_t count = 0;
   DeviceState& device = devices_[query.device];
-  if (history_.trusted() && device.looked_at != changes_) {
-    ++walk_;
-    const std::uint64_t most = budget(query.device) / kFetchedOf * kFetchedShare;
-    std::uint64_t met = 0, room = query.bytes_room;
-    for (Position place = history_.now() + 1; place < history_.end() && met <= most && count < out.size(); ++place) {
-      Followed* region = find(history_.at(place));
-      if (region == nullptr || region->shape.device != query.device || std::exchange(region->seen, walk_) == walk_)
-        continue;
-      met += region->shape.pages * region->shape.page_bytes;
-      if (region->dead || met > most || region->resident_pages == region->shape.pages) continue;
-      if (history_.next_death(region->shape.id) <= place) continue;  // by then it holds something new
-      if (region->asked != UseHistory::kNever && history_.now() - region->asked < kPatience) continue;
-      std::uint32_t& page = region->asked_page;
-      for (; page < region->shape.pages && count < out.size(); ++page) {
-        if (region->resident[page] || region->shape.page_bytes > room) continue;
-        out[count++] = {region->shape.id, page};
-        room -= region->shape.page_bytes;
-      }
-      if (page < region->shape.pages) break;
-      region->asked = history_.now();
-      page = 0;
-    }
-    if (count == 0) device.looked_at = changes_;
+  if (foresees(device, query)) {
+    std::uint64_t room = query.bytes_room;
+    count = hand_out(device.forecast.fetches(), device.to_fetch, out,
+                     [&](const Followed& region, std::uint32_t page, const Forecast::Event&) {
+                       if (region.resident[page] || region.shape.page_bytes > room) return false;
+                       room -= region.shape.page_bytes;
+                       return true;
+                     });
   }
   if (count == out.size()) return count;
   return count + otherwise_->prefetches(query, out.subspan(count));
+}
+
+std::size_t LookAhead::leaves(const PrefetchQuery& query, std::span<PageId> out) {
+  DeviceState& device = devices_[query.device];
+  if (!foresees(device, query)) return 0;
+  const auto events = device.forecast.leaves();
+  if (device.to_leave.event == events.size()) device.to_leave = {};
+  return hand_out(events, device.to_leave, out,
+                  [&](const Followed& region, std::uint32_t page, const Forecast::Event& event) {
+                    return region.resident[page] && history_.next_use(region.shape.id) > event.at;
+                  });
 }
 
 std::uint64_t LookAhead::metadata_bytes() const {

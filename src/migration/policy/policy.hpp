@@ -48,6 +48,7 @@ struct VictimQuery {
 struct PrefetchQuery {
   int device = 0;
   std::uint64_t bytes_room = 0;  // what may be fetched ahead now
+  std::uint64_t bytes_free = 0;  // what no page has: nothing must leave for so much
 };
 
 class Policy {
@@ -70,6 +71,14 @@ class Policy {
   virtual std::size_t victims(const VictimQuery& query, std::span<PageId> out) = 0;
   // Pages worth fetching now, soonest needed first, none of them in HBM; at most bytes_room in sum.
   virtual std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) = 0;
+
+  // Pages to give up before anybody wants their room, since they will have to go before they are used again: first those whose room
+  // is wanted first, and round again for those that have not gone.
+  virtual std::size_t leaves(const PrefetchQuery& query, std::span<PageId> out) {
+    (void)query;
+    (void)out;
+    return 0;
+  }
 
   // What it keeps for the live regions and their pages.
   virtual std::uint64_t metadata_bytes() const = 0;

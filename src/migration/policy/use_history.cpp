@@ -9,7 +9,9 @@ UseHistory::Step UseHistory::add(RegionId region) {
   if (!uses_.empty() && uses_.back() == region) return Step::repeated;
   if (uses_.size() == kUsesMax) drop_oldest();
   const Position here = end();
+  set_after(region);
   uses_.push_back(region);
+  after_.push_back(kNever);
   places_[region.value].push_back(here);
   const auto known_as = context();
   std::optional<Position> earlier;
@@ -61,7 +63,18 @@ UseHistory::Position UseHistory::next_death(RegionId region) const { return next
 
 void UseHistory::add_death(RegionId region) {
   auto& deaths = deaths_[region.value];
-  if (deaths.empty() || deaths.back() != end()) deaths.push_back(end());
+  if (!deaths.empty() && deaths.back() == end()) return;
+  set_after(region);
+  deaths.push_back(end());
+  in_order_.push_back({end(), region});
+}
+
+// Its last use is followed by what happens now, unless something has followed it already.
+void UseHistory::set_after(RegionId region) {
+  const auto found = places_.find(region.value);
+  if (found == places_.end() || found->second.empty()) return;
+  Position& after = after_[found->second.back() - begin_];
+  if (after == kNever) after = end();
 }
 
 UseHistory::Position UseHistory::next_in(const Places& places, RegionId region) const {
@@ -80,6 +93,8 @@ void UseHistory::forget(RegionId region) {
 void UseHistory::drop_oldest() {
   const Position cut = begin_ + uses_.size() / 2;
   uses_.erase(uses_.begin(), uses_.begin() + std::ptrdiff_t(cut - begin_));
+  after_.erase(after_.begin(), after_.begin() + std::ptrdiff_t(cut - begin_));
+  in_order_.erase(in_order_.begin(), std::ranges::lower_bound(in_order_, cut, {}, &Death::at));
   begin_ = cut;
   for (Places* all : {&places_, &deaths_}) {
     for (auto& [region, places] : *all) places.erase(places.begin(), std::ranges::lower_bound(places, cut));
@@ -90,7 +105,8 @@ void UseHistory::drop_oldest() {
 
 std::uint64_t UseHistory::bytes() const {
   // A use has a place in the record and one of its region's, and there are about as many deaths.
-  return uses_.size() * (sizeof(RegionId) + 2 * sizeof(Position)) + contexts_.size() * 4 * sizeof(Position);
+  return uses_.size() * (sizeof(RegionId) + 3 * sizeof(Position)) + in_order_.size() * sizeof(Death) +
+         contexts_.size() * 4 * sizeof(Position);
 }
 
 }  // namespace vmem::migration

@@ -33,6 +33,13 @@ class UseHistory {
   Position now() const { return now_; }
   Position end() const { return begin_ + uses_.size(); }
   RegionId at(Position position) const { return uses_[position - begin_]; }
+  // What came after the use at a position: the next use of its region, or its death if that came first; kNever if neither did.
+  Position after(Position position) const { return after_[position - begin_]; }
+  struct Death {
+    Position at;  // of the next use of any region
+    RegionId region;
+  };
+  const std::deque<Death>& deaths() const { return in_order_; }  // all on record
   // The next expected use, and the next expected death, or kNever. A death comes before the use at its position.
   Position next_use(RegionId region) const;
   Position next_death(RegionId region) const;
@@ -49,7 +56,11 @@ class UseHistory {
   bool follow(RegionId region);
   void drop_oldest();
 
+  void set_after(RegionId region);
+
   std::deque<RegionId> uses_;
+  std::deque<Position> after_;  // as many
+  std::deque<Death> in_order_;
   Position begin_ = 0;                                                     // of uses_.front()
   using Places = std::unordered_map<std::uint32_t, std::deque<Position>>;  // of each region, ascending
   Position next_in(const Places& places, RegionId region) const;

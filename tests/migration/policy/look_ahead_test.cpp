@@ -129,6 +129,33 @@ TEST_F(LookAhead, FetchesNothingTwice) {
   for (const std::uint32_t region : fetches()) EXPECT_FALSE(asked.contains(region)) << region;
 }
 
+TEST_F(LookAhead, FetchesFartherAheadIntoRoomThatNobodyNeeds) {
+  learn();
+  std::array<PageId, 64> pages{};
+  EXPECT_EQ(policy->prefetches({0, 64 * kPage, 0}, pages), 8u) << "an eighth of the budget";
+  use(21), use(22), use(23), use(24), use(25), use(26), use(27), use(28);
+  EXPECT_EQ(policy->prefetches({0, 64 * kPage, 64 * kPage}, pages), kRegions) << "all of the pass to come";
+}
+
+TEST_F(LookAhead, WhatWillHaveToGoIsNamedAgainUntilItHasGone) {
+  // Regions 31 to 40 are allocated in every pass.
+  const auto allocate = [&] {
+    for (std::uint32_t i = 31; i <= 40; ++i) policy->region_dead({i}, false), use(i);
+    for (std::uint32_t i = 31; i <= 40; ++i) policy->region_dead({i}, true);
+  };
+  use_range(1, 30);
+  allocate();
+  use_range(1, 30);
+  bring(1, 30);
+  std::array<PageId, 4> pages{};
+  ASSERT_EQ(policy->leaves({0, 64 * kPage, 7 * kPage}, pages), 3u) << "ten come, seven have room";
+  for (std::uint32_t i = 0; i < 3; ++i) EXPECT_EQ(pages[i].region.value, 30 - i);
+  policy->page_left({{29}, 0});
+  ASSERT_EQ(policy->leaves({0, 64 * kPage, 8 * kPage}, pages), 2u);
+  EXPECT_EQ(pages[0].region.value, 30u);
+  EXPECT_EQ(pages[1].region.value, 28u);
+}
+
 TEST_F(LookAhead, FetchesNothingThatIsThere) {
   learn();
   bring(21, kRegions);

@@ -1,0 +1,123 @@
+#include "migration/policy/forecast.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace vmem::migration {
+namespace {
+
+// What is used again within this share of what is expected, but not after so many uses, never gives way, and needs no bookkeeping.
+constexpr UseHistory::Position kSoonOf = 16, kSoonMax = 64;
+
+}  // namespace
+
+void Forecast::make(const UseHistory& history, std::uint64_t free_bytes, std::uint64_t near_bytes,
+                    std::span<const RegionId> residents, const Lookup& lookup) {
+  for (const State& state : states_) index_[state.id.value] = 0;
+  states_.clear();
+  for (Heap& heap : heaps_) heap.entries = {};
+  leaves_.clear();
+  fetches_.clear();
+  met_ = 0;
+  near_ = near_bytes;
+  room_ = slack_ = std::int64_t(free_bytes);
+  length_ = history.end() - history.now();
+  for (const RegionId region : residents) {
+    State& state = state_of(region, lookup);
+    if (state.resident == 0) continue;
+    state.key = std::min(history.next_use(region), history.next_death(region));
+    heaps_[state.heap].entries.push({state.key, index_[region.value] - 1});
+  }
+  const auto& deaths = history.deaths();
+  auto death = std::ranges::upper_bound(deaths, history.now(), {}, &UseHistory::Death::at);
+  for (Position place = history.now() + 1; place < history.end(); ++place) {
+    for (; death != deaths.end() && death->at <= place; ++death) {
+      State& state = state_of(death->region, lookup);
+      room_ += std::int64_t(std::exchange(state.resident, 0));
+      state.dead = true;
+    }
+    State& state = state_of(history.at(place), lookup);
+    if (state.present) use(history, place, state);
+  }
+}
+
+void Forecast::use(const UseHistory& history, Position place, State& state) {
+  const bool first = !std::exchange(state.used, true);
+  if (first) {
+    state.first = place;
+    met_ += state.bytes;
+  }
+  const auto missing = std::int64_t(state.bytes - state.resident);
+  if (missing != 0) {
+    if (first && !state.left && !state.dead && (met_ <= near_ || slack_ >= missing)) {
+      fetches_.push_back({state.id, place});
+      slack_ -= missing;
+    }
+    state.key = 0;  // it does not give way to itself
+    room_ -= missing;
+    while (room_ < 0 && make_room(state, place)) {
+    }
+    state.resident = state.bytes;
+    state.dead = false;
+    slack_ = std::min(slack_, room_);
+  }
+  state.key = history.after(place);
+  // The program will come round again.
+  if (state.key == UseHistory::kNever) state.key = state.first + length_;
+  if (state.key - place > std::min(kSoonMax, length_ / kSoonOf))
+    heaps_[state.heap].entries.push({state.key, index_[state.id.value] - 1});
+}
+
+// Of regions that are needed late, one with pages of the size that is asked for; else the one that is needed last.
+bool Forecast::make_room(const State& asking, Position place) {
+  const Entry* same = top(heaps_[asking.heap]);
+  const Entry* last = same;
+  for (Heap& heap : heaps_) {
+    const Entry* each = top(heap);
+    if (each != nullptr && (last == nullptr || *last < *each)) last = each;
+  }
+  if (last == nullptr) return false;
+  const bool late = same != nullptr && same->key - place >= length_ / 2;
+  State& state = states_[(late ? same : last)->state];
+  if (!state.used && !state.left) leaves_.push_back({state.id, place});
+  state.left = true;  // and is not fetched ahead: it is there now
+  room_ += std::int64_t(std::exchange(state.resident, 0));
+  return true;
+}
+
+const Forecast::Entry* Forecast::top(Heap& heap) {
+  while (!heap.entries.empty()) {
+    const Entry& entry = heap.entries.top();
+    const State& state = states_[entry.state];
+    if (state.key == entry.key && state.resident != 0) return &entry;
+    heap.entries.pop();
+  }
+  return nullptr;
+}
+
+Forecast::State& Forecast::state_of(RegionId region, const Lookup& lookup) {
+  if (region.value >= index_.size()) index_.resize(region.value + 1);
+  std::uint32_t& place = index_[region.value];
+  if (place != 0) return states_[place - 1];
+  State& state = states_.emplace_back();
+  place = std::uint32_t(states_.size());
+  state.id = region;
+  if (const auto holding = lookup(region)) {
+    state.present = true;
+    state.bytes = holding->bytes;
+    state.page_bytes = holding->page_bytes;
+    state.resident = holding->dead ? 0 : holding->resident_bytes;
+    state.dead = holding->dead;
+    state.heap = heap_of(state.page_bytes);
+  }
+  return state;
+}
+
+std::uint32_t Forecast::heap_of(std::uint64_t page_bytes) {
+  const auto found = std::ranges::find(heaps_, page_bytes, &Heap::page_bytes);
+  if (found != heaps_.end()) return std::uint32_t(found - heaps_.begin());
+  heaps_.push_back({page_bytes, {}});
+  return std::uint32_t(heaps_.size() - 1);
+}
+
+}  // namespace vmem::migration

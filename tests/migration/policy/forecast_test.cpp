@@ -1,0 +1,198 @@
+// What is expected to have to leave, and what can be fetched, by playing the expected uses through.
+#include "migration/policy/forecast.hpp"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+namespace vmem::migration::testing {
+namespace {
+
+constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
+
+struct Device {
+  UseHistory history;
+  std::map<std::uint32_t, Forecast::Holding> regions;
+  Forecast forecast;
+
+  void add(std::uint32_t first, std::uint32_t last, bool resident = false, std::uint64_t bytes = kPage) {
+    for (; first <= last; ++first) regions[first] = {bytes, bytes, resident ? bytes : 0, false};
+  }
+  void use(std::uint32_t first, std::uint32_t last) {
+    for (; first <= last; ++first) history.add({first});
+  }
+  void make(std::uint64_t free_pages, std::uint64_t near_pages = 0) {
+    ASSERT_TRUE(history.trusted());
+    std::vector<RegionId> residents;
+    for (const auto& [id, region] : regions) {
+      if (region.resident_bytes != 0 && !region.dead) residents.push_back({id});
+    }
+    forecast.make(history, free_pages * kPage, near_pages * kPage, residents,
+                  [&](RegionId id) -> std::optional<Forecast::Holding> {
+                    const auto found = regions.find(id.value);
+                    return found == regions.end() ? std::nullopt : std::optional(found->second);
+                  });
+  }
+  static std::vector<std::uint32_t> ids(std::span<const Forecast::Event> events) {
+    std::vector<std::uint32_t> ids;
+    for (const auto& event : events) ids.push_back(event.region.value);
+    return ids;
+  }
+  std::vector<std::uint32_t> leaves() const { return ids(forecast.leaves()); }
+  std::vector<std::uint32_t> fetches() const { return ids(forecast.fetches()); }
+};
+
+// 1 to 20 are used in every pass; 21 to 40 are allocated, used and freed again between 20 and the next 1.
+struct Passes : ::testing::Test, Device {
+  void pass() {
+    use(1, 20);
+    for (std::uint32_t temporary = 21; temporary <= 40; ++temporary) history.add({temporary});
+    for (std::uint32_t temporary = 21; temporary <= 40; ++temporary) history.add_death({temporary});
+  }
+  void SetUp() override {
+    pass();
+    use(1, 20);
+  }
+};
+
+TEST_F(Passes, WithRoomForAllNothingLeaves) {
+  add(1, 20, true);
+  add(21, 40);
+  for (std::uint32_t i = 21; i <= 40; ++i) regions[i].dead = true;
+  make(20);
+  EXPECT_TRUE(leaves().empty());
+  EXPECT_TRUE(fetches().empty());
+}
+
+TEST_F(Passes, ForWhatIsAllocatedNextThoseLeaveThatAreUsedLastAndNoMore) {
+  add(1, 20, true);
+  add(21, 40);
+  for (std::uint32_t i = 21; i <= 40; ++i) regions[i].dead = true;
+  make(15);
+  EXPECT_EQ(leaves(), (std::vector<std::uint32_t>{20, 19, 18, 17, 16}));
+  EXPECT_TRUE(fetches().empty()) << "what is allocated anew holds nothing to fetch";
+  const UseHistory::Position first = forecast.leaves().front().at;
+  EXPECT_EQ(history.at(first).value, 36u) << "the sixteenth finds no room";
+}
+
+TEST_F(Passes, WhatIsMissingIsFetchedIntoRoomThatNobodyNeedsBefore) {
+  use(21, 40);
+  add(1, 10, true);
+  add(11, 20);
+  add(21, 40, true);
+  for (std::uint32_t i = 21; i <= 40; ++i) regions[i].dead = true;
+  make(20);
+  EXPECT_EQ(fetches(), (std::vector<std::uint32_t>{11, 12, 13, 14, 15, 16, 17, 18, 19, 20}));
+  make(6);
+  EXPECT_EQ(fetches(), (std::vector<std::uint32_t>{11, 12, 13, 14, 15, 16}));
+}
+
+TEST_F(Passes, RoomThatIsNeededBeforeIsNotFetchedInto) {
+  // All that is free is allocated before 1 to 20 are used again.
+  add(1, 20);
+  add(21, 40);
+  for (std::uint32_t i = 21; i <= 40; ++i) regions[i].dead = true;
+  make(20);
+  EXPECT_TRUE(fetches().empty());
+  make(23);
+  EXPECT_EQ(fetches(), (std::vector<std::uint32_t>{1, 2, 3}));
+}
+
+TEST_F(Passes, WhatComesNextIsFetchedAnyway) {
+  use(21, 40);
+  add(1, 20);
+  add(21, 40, true);
+  make(0, 4);
+  EXPECT_EQ(fetches(), (std::vector<std::uint32_t>{1, 2, 3, 4}));
+}
+
+// More is used in each pass than there is room for, and all of it lives on: what was used last gives way, pass by pass, and what stays
+// resident does not leave ahead, because it is used before its turn comes.
+TEST(ForecastOfARing, NothingLeavesLongBeforeItsRoomIsWanted) {
+  Device device;
+  device.use(1, 40);
+  device.use(1, 20);
+  device.add(1, 20, true);
+  device.add(21, 40);
+  device.make(0);
+  EXPECT_EQ(device.leaves(), (std::vector<std::uint32_t>{20}));
+}
+
+TEST(ForecastOfSizes, OfWhatIsNeededLateTheSizeThatIsWantedLeaves) {
+  Device device;
+  for (int pass = 0; pass < 2; ++pass) {
+    device.use(1, 10);
+    device.use(50, 50);
+    device.use(11, 20);
+    if (pass == 0) device.use(21, 40);
+  }
+  device.add(1, 20, true);
+  device.add(50, 50, true, 2 * kPage);
+  device.add(21, 21, false, 2 * kPage);
+  device.make(0);
+  EXPECT_EQ(device.leaves(), (std::vector<std::uint32_t>{50}));
+}
+
+TEST_F(Passes, TheSameIsExpectedOfTheSame) {
+  add(1, 20, true);
+  add(21, 40);
+  for (std::uint32_t i = 21; i <= 40; ++i) regions[i].dead = true;
+  make(15, 3);
+  const auto left = leaves(), fetched = fetches();
+  make(15, 3);
+  EXPECT_EQ(leaves(), left);
+  EXPECT_EQ(fetches(), fetched);
+}
+
+// Random programs: what is said to leave is there and live, and is not used before its room is wanted; what is fetched is missing, used
+// at the place that is named, and in the order of the places.
+TEST(ForecastFuzz, IsSound) {
+  std::size_t events = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](std::uint64_t n) { return std::uint32_t(random() % n); };
+    Device device;
+    std::vector<std::pair<std::uint32_t, bool>> program;  // region, whether it dies after
+    for (int i = 0; i < 300; ++i) program.emplace_back(1 + below(60), below(6) == 0);
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t i = 0; i < (pass == 0 ? program.size() : 40 + below(200)); ++i) {
+        device.history.add({program[i].first});
+        if (program[i].second) device.history.add_death({program[i].first});
+      }
+    }
+    if (!device.history.trusted()) continue;
+    for (std::uint32_t region = 1; region <= 60; ++region) {
+      const std::uint64_t page_bytes = kPage << below(2), pages = 1 + below(3);
+      device.regions[region] = {pages * page_bytes, page_bytes, below(std::uint32_t(pages) + 1) * page_bytes,
+                                below(4) == 0};
+    }
+    device.make(below(40), below(10));
+    std::set<std::uint32_t> seen;
+    for (const auto& event : device.forecast.leaves()) {
+      const auto& region = device.regions[event.region.value];
+      EXPECT_TRUE(seen.insert(event.region.value).second);
+      EXPECT_TRUE(region.resident_bytes != 0 && !region.dead);
+      EXPECT_GT(device.history.next_use(event.region), event.at);
+    }
+    UseHistory::Position last = 0;
+    seen.clear();
+    for (const auto& event : device.forecast.fetches()) {
+      const auto& region = device.regions[event.region.value];
+      EXPECT_TRUE(seen.insert(event.region.value).second);
+      EXPECT_TRUE(region.resident_bytes < region.bytes && !region.dead);
+      EXPECT_EQ(device.history.next_use(event.region), event.at);
+      EXPECT_GT(event.at, last);
+      last = event.at;
+    }
+    events += device.forecast.leaves().size() + device.forecast.fetches().size();
+    if (::testing::Test::HasFailure()) FAIL() << "seed " << seed;
+  }
+  std::printf("seeds 1 to 200, %zu events\n", events);
+  EXPECT_GT(events, 1000u);
+}
+
+}  // namespace
+}  // namespace vmem::migration::testing
