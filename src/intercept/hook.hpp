@@ -31,9 +31,10 @@ struct Call<CUresult(A...)> {
 // Whether the calling thread is inside a hook already: what the driver, or vmem, calls there is its own business.
 bool& inside();
 struct Inside {
-  const bool before = inside();
-  Inside() { inside() = true; }
-  ~Inside() { inside() = before; }
+  bool& flag;
+  const bool before = flag;
+  explicit Inside(bool& of_thread = inside()) : flag(of_thread) { flag = true; }
+  ~Inside() { flag = before; }
   Inside(const Inside&) = delete;
   Inside& operator=(const Inside&) = delete;
 };
@@ -44,8 +45,9 @@ template <class F, class... A, CUresult (*Implementation)(Call<F>, A...), std::s
 struct Entry<Implementation, Hook, PerThread> {
   static CUresult call(A... arguments) {
     const Call<F> real{Hook, PerThread};
-    if (inside()) return real(arguments...);
-    const Inside mark;
+    bool& flag = inside();
+    if (flag) return real(arguments...);
+    const Inside mark(flag);
     const CUresult result = Implementation(real, arguments...);
     if (gpu::is_sticky(result)) [[unlikely]]
       diagnose(result);

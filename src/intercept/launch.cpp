@@ -10,7 +10,7 @@ template <class Queue>
 CUresult launch(CUfunction function, CUstream stream, void** parameters, void** extra, Queue&& queue) {
   runtime::Runtime* runtime = running();
   if (runtime == nullptr) return queue();
-  thread_local References references;
+  References& references = launch_scratch().references;
   references.begin(*runtime);
   references.add_parameters(*runtime, function, parameters, extra);
   return with_references(*runtime, references, stream, "a kernel launch", queue);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "base/log.hpp"
 #include "intercept/pinned.hpp"
@@ -113,7 +114,24 @@ Layout ask_layout(const gpu::Driver& driver, CUfunction function) {
   }
 }
 
+// A pointer takes one look-up in the thread's memory, an object with a destructor several.
+constinit thread_local LaunchScratch* scratch = nullptr;
+struct ScratchOwner {
+  std::unique_ptr<LaunchScratch> mine = std::make_unique<LaunchScratch>();
+  ~ScratchOwner() { scratch = nullptr; }
+};
+
 }  // namespace
+
+LaunchScratch& launch_scratch() {
+  if (scratch == nullptr) [[unlikely]] {
+    // A launch from a destructor that runs after this one: there will be few.
+    thread_local bool ended = false;
+    thread_local ScratchOwner owner;
+    scratch = std::exchange(ended, true) ? new LaunchScratch : owner.mine.get();
+  }
+  return *scratch;
+}
 
 PinnedMemory& pinned_memory() {
   static auto* memory = new PinnedMemory;

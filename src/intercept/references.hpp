@@ -53,6 +53,13 @@ class References {
   FunctionFacts* facts_ = nullptr;
 };
 
+// What the calling thread's launches are described in, one after the other: they do not nest. Kept, so that nothing is allocated.
+struct LaunchScratch {
+  References references;
+  runtime::LaunchHolds holds;
+};
+LaunchScratch& launch_scratch();
+
 // Kernels may have been unloaded: their handles may come to mean others.
 void forget_layouts();
 
@@ -62,7 +69,7 @@ CUresult with_references(runtime::Runtime& runtime, const References& references
                          Queue&& queue) {
   const auto moves_wait = runtime.hold_back_moves();
   if (references.addresses().empty() || capturing(runtime, stream)) return queue();
-  thread_local runtime::LaunchHolds holds;
+  runtime::LaunchHolds& holds = launch_scratch().holds;
   FunctionFacts* const facts = references.facts();
   const bool fills_tables = facts != nullptr && facts->may_write_pointers();
   learn_of_tables(runtime);

@@ -111,6 +111,7 @@ Result<std::optional<std::uint32_t>> Mover::take_frame(DeviceState& device, std:
 
 Result<Mover::Evicted> Mover::evict(PageRef ref) {
   Page& page = ref.page();
+  if (!evicts()) evicts_.store(true, std::memory_order_relaxed);
   if (page.frame == kNoFrame || page.standby) return Evicted::done;
   if (page.pinned || page.kept || page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end()))
     return Evicted::held;

@@ -84,6 +84,8 @@ class Mover {
   // Any thread. What an undeclared region of `bytes` takes up, and a device's budget.
   std::uint64_t undeclared_bytes(int device, std::uint64_t bytes) const;
   const Journal& journal() const { return journal_; }
+  // Whether a page had to leave for another so far: from then on somebody waits for uses to end.
+  bool evicts() const { return evicts_.load(std::memory_order_relaxed); }
   std::uint64_t now_us() const { return config_.now_us(); }
 
   // The mover's thread, or a test's.
@@ -295,6 +297,8 @@ class Mover {
   std::uint64_t unmap_failures_ = 0;  // likewise
   bool worked_ = false;               // this step changed something
   bool plan_waits_ = false;           // what is planned, to come or to leave, waits for the GPU's progress
+
+  std::atomic<bool> evicts_{false};
 
   // Posting and sleeping.
   std::atomic<Request*> posted_{nullptr};

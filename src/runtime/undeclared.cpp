@@ -52,8 +52,8 @@ Span reached_in(const Region& region, std::uint32_t granule) {
 }
 
 // Such programs run far ahead of the GPU: what they used is to be given up as soon as that use is over, not when all that was queued
-// after it is. An event costs as much as scanning the arguments of a launch.
-constexpr std::uint32_t kLaunchesPerEpoch = 16;
+// after it is. An event costs as much as scanning the arguments of a launch, so where all fits there are fewer.
+constexpr std::uint32_t kLaunchesPerEpoch = 16, kLaunchesPerEpochIfAllFits = 256;
 constinit thread_local NamedSpans named_spans;
 // The calling thread's tables; none once its thread-local variables have ended, when others' destructors may still free memory.
 constinit thread_local bool tables_ended = false;
@@ -438,7 +438,8 @@ Status Runtime::end_launch(LaunchHolds& holds) {
   if (options_.strict) outcome = finish_alone(record);
   holds.clear();
   if (log_filled) mover_->poke();
-  auto counted = streams_->count_use(record, StreamTable::kUsesPerEpoch / kLaunchesPerEpoch);
+  const std::uint32_t launches = mover_->evicts() ? kLaunchesPerEpoch : kLaunchesPerEpochIfAllFits;
+  auto counted = streams_->count_use(record, StreamTable::kUsesPerEpoch / launches);
   return outcome ? counted : outcome;
 }
 
