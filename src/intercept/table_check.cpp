@@ -158,6 +158,7 @@ void look_at_tables(Runtime& runtime, FunctionFacts& facts, std::span<const std:
   const std::uint32_t launch = facts.launches.load(std::memory_order_relaxed) + 1;
   facts.launches.store(launch, std::memory_order_relaxed);
   if (!std::has_single_bit(launch) && !facts.writes_pointers.load(std::memory_order_relaxed)) return;
+  if (capturing(runtime, stream)) return;
   const gpu::RelaxedCapture relaxed(runtime.driver());
   checks.begin(runtime, facts, addresses, holds, stream);
 }

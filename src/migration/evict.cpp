@@ -171,6 +171,7 @@ Mover::Evicted Mover::withdraw_access(PageRef ref, std::uint32_t own_holds) {
   Page& page = ref.page();
   const PageState before(page.state.load(std::memory_order_relaxed));
   publish_state(*ref.region, page, before.with(Access::none).clear(PageState::kNotify | PageState::kPending));
+  config_.threads->synchronize();
   Evicted why = Evicted::done;
   if (config_.threads->overlapping_holds(ref.begin(), ref.end()) > own_holds) {
     why = Evicted::held;

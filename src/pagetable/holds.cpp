@@ -1,5 +1,9 @@
 #include "pagetable/holds.hpp"
 
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 namespace vmem::pagetable {
@@ -82,6 +86,19 @@ bool ThreadSlot::holds_within(std::uintptr_t address, std::uint64_t bytes) const
 
 Span ThreadSlot::span(std::uint32_t index) const {
   return Span(block(index)->words[index % kBlockHolds].load(std::memory_order_relaxed));
+}
+
+// Where the kernel or a sandbox has no such call, launching threads make their own barriers.
+ThreadRegistry::ThreadRegistry() {
+  const bool possible = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+  ThreadSlot::remote_barriers.store(possible, std::memory_order_relaxed);
+}
+
+void ThreadRegistry::synchronize() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!ThreadSlot::remote_barriers.load(std::memory_order_relaxed)) return;
+  // Registered, it cannot fail.
+  (void)::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 }
 
 ThreadRegistry::~ThreadRegistry() {

@@ -1,7 +1,8 @@
 // What launching threads tell the mover without locks: which pages they hold now (hold words) and which they used (the use log).
 //
 // A thread publishes a hold before it looks at page states; the mover takes a page's access away before it looks at the holds.
-// Both sides are sequentially consistent, so at least one sees the other. A thread appends a use before it clears the hold, and
+// Between the two, each needs a barrier, and then at least one sees the other. There are thousands of launches for each page that
+// leaves, so the mover makes both, where the kernel can run one on every core that the process has a thread on (membarrier). A thread appends a use before it clears the hold, and
 // the mover reads the holds before the logs, so a use is never missed.
 #pragma once
 
@@ -105,13 +106,20 @@ class ThreadSlot {
   static constexpr std::uint32_t kBlockHolds = 64;
 
   // The owning thread. `publish` is sequentially consistent; `announce` is so once `announced` is called after it.
-  // Both return the hold's index, and allocate only beyond 64 holds at once.
-  std::uint32_t publish(Span span, Hold hold) { return put(span, hold, std::memory_order_seq_cst); }
+  // `publish`, or `announce` for several and then `announced`, before the look. Both return the hold's index, and allocate only beyond
+  // 64 holds at once.
+  std::uint32_t publish(Span span, Hold hold) {
+    const std::uint32_t index = announce(span, hold);
+    announced();
+    return index;
+  }
   std::uint32_t announce(Span span, Hold hold) {
     return put(span, hold, kFences ? std::memory_order_relaxed : std::memory_order_seq_cst);
   }
   static void announced() {
-    if constexpr (kFences) std::atomic_thread_fence(std::memory_order_seq_cst);
+    if constexpr (!kFences) return;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (!remote_barriers.load(std::memory_order_relaxed)) std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   void withdraw(std::uint32_t index) {
     Block& at = index < kBlockHolds ? first_ : *block(index);
@@ -141,6 +149,7 @@ class ThreadSlot {
     std::array<Hold, kBlockHolds> holds;
     std::uint64_t free = ~std::uint64_t{0};
   };
+  static inline constinit std::atomic<bool> remote_barriers{false};  // the registry makes them
   // The thread sanitizer knows no fences.
 #ifdef __SANITIZE_THREAD__
   static constexpr bool kFences = false;
@@ -182,7 +191,7 @@ void ThreadSlot::for_each(See&& see) const {
 // All slots of a process. Slots are reused by later threads and never freed while the registry lives.
 class ThreadRegistry {
  public:
-  ThreadRegistry() = default;
+  ThreadRegistry();
   ~ThreadRegistry();
   ThreadRegistry(const ThreadRegistry&) = delete;
   ThreadRegistry& operator=(const ThreadRegistry&) = delete;
@@ -192,6 +201,9 @@ class ThreadRegistry {
   void yield(ThreadSlot* slot);
 
   // The mover.
+  // Between taking access away and the look at the holds that decides: a thread whose hold is not seen after this will see that access is
+  // gone.
+  void synchronize() const;
   bool holds_overlap(std::uint32_t begin, std::uint32_t end) const { return overlapping_holds(begin, end) != 0; }
   std::uint32_t overlapping_holds(std::uint32_t begin, std::uint32_t end) const;
   template <class Take>

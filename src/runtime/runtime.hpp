@@ -53,6 +53,7 @@ class LaunchHolds {
   NamedSpans* named_ = nullptr;
   pagetable::ThreadSlot* slot_ = nullptr;
   migration::StreamRecord* record_ = nullptr;
+  bool missed_ = false;                 // when it was held, something of it was not accessible
   std::unique_lock<std::mutex> alone_;  // strict: no other launch is under way
 };
 
@@ -99,6 +100,11 @@ class Runtime final : private SlabSource {
   // `fills_tables`: it may write what it names into small allocations that it names, too (pointer_tables.hpp).
   Status begin_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
                       LaunchHolds& holds);
+  // The same in two steps: what is named is held, and unless all of it is at hand (true) it is then made ready. The first asks nothing of
+  // the stream, which may be capturing; the second must not be taken then.
+  Result<bool> hold_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
+                           LaunchHolds& holds);
+  Status make_ready(vmem_stream stream, LaunchHolds& holds);
   Status end_launch(LaunchHolds& holds);
   std::uintptr_t address_of(const LaunchHolds::Held& held) const { return space_->address_of(held.granule); }
   void abandon_launch(LaunchHolds& holds);  // it was not queued

@@ -352,6 +352,12 @@ Runtime::Reach Runtime::look(LaunchHolds& holds) {
 
 Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
                              LaunchHolds& holds) {
+  VMEM_ASSIGN(const bool at_hand, hold_launch(addresses, stream, fills_tables, holds));
+  return at_hand ? Status{} : make_ready(stream, holds);
+}
+
+Result<bool> Runtime::hold_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
+                                  LaunchHolds& holds) {
   holds.clear();
   VMEM_ASSIGN(ThreadSlot* const slot, thread_slot());
   VMEM_ASSIGN(StreamRecord* const record, streams_->find(stream));
@@ -370,20 +376,20 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   }
   tables->finish(fills_tables, [&](std::uintptr_t target) { announce(target, true, holds); });
   const Reach worst = look(holds);
-  if (worst != Reach::hit || options_.strict) [[unlikely]] {
-    Status ready = options_.strict ? hide_others() : Status{};
-    const bool misplaced = !options_.drained && !all_in_hbm(holds);
-    if (ready && (worst == Reach::miss || options_.strict || misplaced)) ready = bring_in(holds, true);
-    for (const auto& held : holds.all()) {
-      if (ready) ready = wait_until_ready({held.region, held.first(), held.count()}, stream);
-    }
-    if (!ready) {
-      abandon_launch(holds);
-      return ready;
-    }
-  }
+  holds.missed_ = worst == Reach::miss;
   slot->count_acquire();
-  return {};
+  return worst == Reach::hit && !options_.strict;
+}
+
+Status Runtime::make_ready(vmem_stream stream, LaunchHolds& holds) {
+  Status ready = options_.strict ? hide_others() : Status{};
+  const bool misplaced = !options_.drained && !all_in_hbm(holds);
+  if (ready && (holds.missed_ || options_.strict || misplaced)) ready = bring_in(holds, true);
+  for (const auto& held : holds.all()) {
+    if (ready) ready = wait_until_ready({held.region, held.first(), held.count()}, stream);
+  }
+  if (!ready) abandon_launch(holds);
+  return ready;
 }
 
 Status Runtime::begin_recording(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds) {
