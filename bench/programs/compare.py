@@ -180,6 +180,7 @@ class Bench:
             unit="s/step",
             limit_name=limit_name,
             limit=allowed,
+            limit_peak_bytes=limit.get("peak_bytes"),
             achieved=took,
             ratio=ratio,
             details={k: v for k, v in result.items() if k not in ("case", "digests", "error")},

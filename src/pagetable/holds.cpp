@@ -95,10 +95,12 @@ ThreadRegistry::ThreadRegistry() {
 }
 
 void ThreadRegistry::synchronize() const {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (!ThreadSlot::remote_barriers.load(std::memory_order_relaxed)) return;
-  // Registered, it cannot fail.
-  (void)::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+  if constexpr (ThreadSlot::kFences) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // Registered, it cannot fail.
+    if (ThreadSlot::remote_barriers.load(std::memory_order_relaxed))
+      (void)::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+  }
 }
 
 ThreadRegistry::~ThreadRegistry() {

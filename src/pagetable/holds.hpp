@@ -117,9 +117,10 @@ class ThreadSlot {
     return put(span, hold, kFences ? std::memory_order_relaxed : std::memory_order_seq_cst);
   }
   static void announced() {
-    if constexpr (!kFences) return;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    if (!remote_barriers.load(std::memory_order_relaxed)) std::atomic_thread_fence(std::memory_order_seq_cst);
+    if constexpr (kFences) {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      if (!remote_barriers.load(std::memory_order_relaxed)) std::atomic_thread_fence(std::memory_order_seq_cst);
+    }
   }
   void withdraw(std::uint32_t index) {
     Block& at = index < kBlockHolds ? first_ : *block(index);
