@@ -337,7 +337,8 @@ def two_gpus(bench, names=TWO_GPUS):
         about = {"hbm_bytes": hbm, "peak_bytes": native["peak_bytes"], "repeats": repeats}
         for kind, options, count in (("two GPUs", [], steps), ("strict, two GPUs", ["--strict"], 2)):
             ours = bench.run([name], count, hbm, options, processes)[name]
-            bench.record(f"{kind}: {name}", ours, "native", native, None, native if repeats else None, **about)
+            same_as, strict = native if repeats else None, {"strict": True} if options else {}
+            bench.record(f"{kind}: {name}", ours, "native", native, None, same_as, **strict, **about)
 
 
 def sharing(bench):
@@ -423,7 +424,7 @@ def main():
         known = {"same": SAME, "two_gpus": TWO_GPUS}.get(experiment, ())
         if experiment not in EXPERIMENTS or (wanted and wanted not in known):
             parser.error(f"no such experiment: {name}")
-        chosen.setdefault(experiment, []).extend([wanted] if wanted else [])
+        chosen.setdefault(experiment, []).extend([wanted] if wanted else known)
     bench = Bench(arguments)
     for experiment, cases in chosen.items():
         EXPERIMENTS[experiment](bench, *([cases] if cases else []))

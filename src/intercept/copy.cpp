@@ -1,6 +1,7 @@
 // Copies and fills. One that touches no vmem memory is the driver's. One that does goes through the runtime, which splits it where
 // the place of the bytes changes; of those with rows only what does not lie in HBM as a whole is split, into its rows.
 #include <algorithm>
+#include <vector>
 
 #include "base/log.hpp"
 #include "intercept/hidden.hpp"
@@ -54,7 +55,7 @@ CUresult copy_bytes(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::siz
 }
 
 // PyTorch packs a table together with what each thread block is to do: a megabyte for tensors of 256 MiB. Of larger copies only the beginning
-// is searched, since most are data, and the search (30 us a MiB) must not cost what the copy costs.
+// is searched: most are data, and the search of a MiB takes 30 us, more than the copy itself.
 constexpr std::size_t kSearchedWhole = 1 << 20, kSearchedOfLarger = 64 << 10;
 
 // Pointer tables made by the CPU, in copies from the host. What goes to memory that is not vmem's, as the variables of a kernel's module,
@@ -69,14 +70,20 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
     CUmemorytype type = CU_MEMORYTYPE_HOST;
     const CUresult known = runtime.driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, to);
     if (known != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST) return;  // from host to host
-    for (const std::uintptr_t address : references.addresses())
-      keep(runtime, address, "memory that a kernel's variables may point to");
+    std::vector<std::uintptr_t> bases;
+    for (const std::uintptr_t address : references.addresses()) {
+      if (const auto found = runtime.allocation_at(address)) bases.push_back(found->base);
+    }
+    std::ranges::sort(bases);
+    const auto repeated = std::ranges::unique(bases);
+    bases.erase(repeated.begin(), repeated.end());
+    for (const std::uintptr_t base : bases) keep(runtime, base, "memory that a kernel's variables may point to");
     return;
   }
   const auto block = runtime.allocation_at(to);
   if (!block) return;
   const bool small = runtime.is_small(to);
-  const bool whole = !small || (block->base == to && block->bytes <= bytes);
+  const bool whole = bytes <= kSearchedWhole && (!small || (block->base == to && block->bytes <= bytes));
   const auto note = runtime.note_pointer_table(small ? block->base : to, {});
   (void)runtime.settle_pointer_table(note, references.addresses(), whole);
 }

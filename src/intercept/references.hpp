@@ -63,27 +63,19 @@ LaunchScratch& launch_scratch();
 // Kernels may have been unloaded: their handles may come to mean others.
 void forget_layouts();
 
-// Runs `queue`, which queues work on the stream, with all that the references name in place. Failing that, says why. Whether the stream
-// is capturing is asked only where it matters, since asking takes as long as the rest: a launch that is recorded instead, with all at
-// hand, counts as a use until the capture ends, and is none the worse for being held.
+// Runs `queue`, which queues work on the stream, with all that the references name in place. Failing that, says why.
 template <class Queue>
 CUresult with_references(runtime::Runtime& runtime, const References& references, CUstream stream, const char* what,
                          Queue&& queue) {
   const auto moves_wait = runtime.hold_back_moves();
-  if (references.addresses().empty()) return queue();
+  // Asked before anything is held: a use on a stream that is capturing would not end before the capture does, if ever.
+  if (references.addresses().empty() || capturing(runtime, stream)) return queue();
   runtime::LaunchHolds& holds = launch_scratch().holds;
   FunctionFacts* const facts = references.facts();
   const bool fills_tables = facts != nullptr && facts->may_write_pointers();
   learn_of_tables(runtime);
-  const auto at_hand = runtime.hold_launch(references.addresses(), stream, fills_tables, holds);
-  if (!at_hand) return report(what, at_hand.error());
-  if (!*at_hand) [[unlikely]] {
-    if (capturing(runtime, stream)) {
-      runtime.abandon_launch(holds);
-      return queue();
-    }
-    if (auto ready = runtime.make_ready(stream, holds); !ready) return report(what, ready.error());
-  }
+  if (auto ready = runtime.begin_launch(references.addresses(), stream, fills_tables, holds); !ready)
+    return report(what, ready.error());
   note_launch(facts, stream, references.addresses());
   const CUresult queued = queue();
   if (queued == CUDA_SUCCESS && facts != nullptr)

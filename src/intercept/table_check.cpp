@@ -154,11 +154,10 @@ thread_local Checks checks;
 void look_at_tables(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
                     const runtime::LaunchHolds& holds, CUstream stream) {
   if (addresses.size() < 2 || !runtime.follows_tables()) return;
-  // Threads may count one launch for two; the looks only become rarer in any case.
+  // Two threads may count two launches as one.
   const std::uint32_t launch = facts.launches.load(std::memory_order_relaxed) + 1;
   facts.launches.store(launch, std::memory_order_relaxed);
   if (!std::has_single_bit(launch) && !facts.writes_pointers.load(std::memory_order_relaxed)) return;
-  if (capturing(runtime, stream)) return;
   const gpu::RelaxedCapture relaxed(runtime.driver());
   checks.begin(runtime, facts, addresses, holds, stream);
 }

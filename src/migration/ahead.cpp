@@ -15,6 +15,7 @@ namespace {
 
 constexpr std::size_t kPromotionsPerStep = 64;  // looked at; misses wait meanwhile
 constexpr std::size_t kLeavingMax = 32;         // tried at a time
+constexpr std::uint64_t kLeavingPauseUs = 100;  // before another try where nothing has happened
 // Enough to keep the link busy; a page that must leave now waits no longer than that.
 constexpr std::uint64_t kStoreBytesInFlight = std::uint64_t{128} << 20;
 
@@ -75,14 +76,15 @@ PrefetchQuery Mover::query_of(int index) const {
 // does not wait, and until then they can come back without a copy. What is still in use is offered again.
 void Mover::give_up_ahead(int index) {
   DeviceState& device = *devices_[std::size_t(index)];
-  const bool news = worked_ || device.leaving_waits || device.leaving_tried_us != last_progress_us_;
-  if (news && device.stores_bytes < kStoreBytesInFlight) {
-    device.leaving_tried_us = last_progress_us_;
-    std::array<PageId, kLeavingMax> leaving;
-    const std::size_t count = config_.policy->leaves(query_of(index), leaving);
-    device.leaving_waits = count == leaving.size();
-    for (std::size_t i = 0; i < count && device.stores_bytes < kStoreBytesInFlight; ++i) {
-      const PageRef ref{config_.space->find(leaving[i].region), leaving[i].index};
+  const std::uint64_t now_us = config_.now_us();
+  if ((worked_ || now_us - device.leaving_tried_us >= kLeavingPauseUs) && device.stores_bytes < kStoreBytesInFlight) {
+    device.leaving_tried_us = now_us;
+    device.leaving_waits = false;
+    PageId next;
+    for (std::size_t tried = 0; tried < kLeavingMax && device.stores_bytes < kStoreBytesInFlight; ++tried) {
+      // One at a time: what is not tried now comes first the next time.
+      if (config_.policy->leaves(query_of(index), {&next, 1}) == 0) break;
+      const PageRef ref{config_.space->find(next.region), next.index};
       if (!ref.live()) continue;
       const auto evicted = evict(ref);
       if (!evicted) eviction_failed(ref, evicted.error());

@@ -111,7 +111,6 @@ Result<std::optional<std::uint32_t>> Mover::take_frame(DeviceState& device, std:
 
 Result<Mover::Evicted> Mover::evict(PageRef ref) {
   Page& page = ref.page();
-  if (!evicts()) evicts_.store(true, std::memory_order_relaxed);
   if (page.frame == kNoFrame || page.standby) return Evicted::done;
   if (page.pinned || page.kept || page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end()))
     return Evicted::held;
@@ -141,6 +140,7 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
   if (worthless) forget_contents(ref);
   VMEM_TRY(give_up_frame(ref));
   ++counters_.evictions;
+  if (!evicts()) evicts_.store(true, std::memory_order_relaxed);
   return Evicted::done;
 }
 
@@ -171,9 +171,10 @@ Mover::Evicted Mover::withdraw_access(PageRef ref, std::uint32_t own_holds) {
   Page& page = ref.page();
   const PageState before(page.state.load(std::memory_order_relaxed));
   publish_state(*ref.region, page, before.with(Access::none).clear(PageState::kNotify | PageState::kPending));
-  config_.threads->synchronize();
   Evicted why = Evicted::done;
-  if (config_.threads->overlapping_holds(ref.begin(), ref.end()) > own_holds) {
+  if (!config_.threads->synchronize()) {
+    why = Evicted::busy;
+  } else if (config_.threads->overlapping_holds(ref.begin(), ref.end()) > own_holds) {
     why = Evicted::held;
   } else {
     drain_uses();

@@ -122,8 +122,8 @@ class Mover {
     std::uint64_t pinned_bytes = 0;  // by advice, and the pages of small allocations
     std::uint64_t committed_bytes = 0;
     std::deque<PageId> planned;          // the policy's prefetches that have not started yet
-    std::uint64_t leaving_tried_us = 0;  // giving up pages ahead was tried with the GPU's progress by then
-    bool leaving_waits = false;          // and some could not go yet, or there are more
+    std::uint64_t leaving_tried_us = 0;  // when giving up pages ahead was tried last
+    bool leaving_waits = false;          // and some were in use
     DeviceState(const MoverDevice& device, tiers::FramePool::Config pool) : config(device), hbm(std::move(pool)) {}
   };
   struct InFlight {

@@ -195,8 +195,7 @@ Status Mover::end_region(Region& region, Stamp last) {
     return fail(VMEM_ERROR_INVALID_POINTER,
                 fmt::format("{:#x} was freed already", config_.space->address_of(region.first.index)));
   }
-  config_.threads->synchronize();
-  if (config_.threads->holds_overlap(region.first.index, region.end_granule())) {
+  if (!config_.threads->synchronize() || config_.threads->holds_overlap(region.first.index, region.end_granule())) {
     region.state.store(RegionState::live, std::memory_order_seq_cst);
     return held();
   }

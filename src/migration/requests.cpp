@@ -135,7 +135,6 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   }
   // Small allocations share the page: neighbours may be held, in use and written meanwhile, and in its frame that hurts nobody.
   const bool shared = run.region->shared;
-  mover.config_.threads->synchronize();
   if (write && !shared && mover.config_.threads->holds_overlap(ref.begin(), ref.end())) {
     return fail(VMEM_ERROR_IN_USE,
                 fmt::format("the page at {:#x} is held by an acquire; release it before vmem_write", address));
@@ -380,8 +379,7 @@ std::optional<Status> LossReport::advance(Mover& mover) {
 
 std::optional<Status> EndAllRequest::advance(Mover& mover) {
   if (!started_) {
-    mover.config_.threads->synchronize();
-    if (mover.config_.threads->any_hold())
+    if (!mover.config_.threads->synchronize() || mover.config_.threads->any_hold())
       return fail(VMEM_ERROR_IN_USE, "ranges are still acquired; release them before vmem_shutdown");
     started_ = true;
     while (!mover.live_.empty()) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <mutex>
 
 namespace vmem::pagetable {
 
@@ -90,17 +91,23 @@ Span ThreadSlot::span(std::uint32_t index) const {
 
 // Where the kernel or a sandbox has no such call, launching threads make their own barriers.
 ThreadRegistry::ThreadRegistry() {
-  const bool possible = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-  ThreadSlot::remote_barriers.store(possible, std::memory_order_relaxed);
+  static std::once_flag decided;
+  std::call_once(decided, [] {
+    const bool possible = ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+    ThreadSlot::remote_barriers.store(possible);
+  });
 }
 
-void ThreadRegistry::synchronize() const {
+bool ThreadRegistry::synchronize() const {
   if constexpr (ThreadSlot::kFences) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    // Registered, it cannot fail.
-    if (ThreadSlot::remote_barriers.load(std::memory_order_relaxed))
-      (void)::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    if (!ThreadSlot::remote_barriers.load(std::memory_order_relaxed)) return true;
+    if (::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return true;
+    // A sandbox may have come since. From now on the threads make their own, and by the next attempt this one has done so.
+    ThreadSlot::remote_barriers.store(false);
+    return false;
   }
+  return true;
 }
 
 ThreadRegistry::~ThreadRegistry() {

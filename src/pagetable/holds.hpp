@@ -114,7 +114,8 @@ class ThreadSlot {
     return index;
   }
   std::uint32_t announce(Span span, Hold hold) {
-    return put(span, hold, kFences ? std::memory_order_relaxed : std::memory_order_seq_cst);
+    // Whoever sees this hold sees what was logged under the last one in its place.
+    return put(span, hold, kFences ? std::memory_order_release : std::memory_order_seq_cst);
   }
   static void announced() {
     if constexpr (kFences) {
@@ -150,7 +151,7 @@ class ThreadSlot {
     std::array<Hold, kBlockHolds> holds;
     std::uint64_t free = ~std::uint64_t{0};
   };
-  static inline constinit std::atomic<bool> remote_barriers{false};  // the registry makes them
+  static inline constinit std::atomic<bool> remote_barriers{false};  // the mover makes them
   // The thread sanitizer knows no fences.
 #ifdef __SANITIZE_THREAD__
   static constexpr bool kFences = false;
@@ -203,8 +204,8 @@ class ThreadRegistry {
 
   // The mover.
   // Between taking access away and the look at the holds that decides: a thread whose hold is not seen after this will see that access is
-  // gone.
-  void synchronize() const;
+  // gone. False: that cannot be said this time, and access has to be given back.
+  bool synchronize() const;
   bool holds_overlap(std::uint32_t begin, std::uint32_t end) const { return overlapping_holds(begin, end) != 0; }
   std::uint32_t overlapping_holds(std::uint32_t begin, std::uint32_t end) const;
   template <class Take>

@@ -53,7 +53,6 @@ class LaunchHolds {
   NamedSpans* named_ = nullptr;
   pagetable::ThreadSlot* slot_ = nullptr;
   migration::StreamRecord* record_ = nullptr;
-  bool missed_ = false;                 // when it was held, something of it was not accessible
   std::unique_lock<std::mutex> alone_;  // strict: no other launch is under way
 };
 
@@ -92,7 +91,7 @@ class Runtime final : private SlabSource {
   // No stream: all work that used the allocation is complete.
   Status free_undeclared(void* pointer, std::optional<vmem_stream> stream);
   Status record_stream(void* pointer, vmem_stream stream);
-  // In drained mode a launch may reach anything, whatever it names: no page moves as long as this is held. To be had before begin_launch, and
+  // In drained mode a launch may reach anything, whatever it names: no page moves as long as this is held. To be had before begin_launch, where nothing is named, too, and
   // until the launch is queued.
   std::shared_lock<std::shared_mutex> hold_back_moves();
   // A launch on `stream` names these addresses, and with each the whole allocation it lies in; addresses in no live allocation
@@ -100,11 +99,6 @@ class Runtime final : private SlabSource {
   // `fills_tables`: it may write what it names into small allocations that it names, too (pointer_tables.hpp).
   Status begin_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
                       LaunchHolds& holds);
-  // The same in two steps: what is named is held, and unless all of it is at hand (true) it is then made ready. The first asks nothing of
-  // the stream, which may be capturing; the second must not be taken then.
-  Result<bool> hold_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
-                           LaunchHolds& holds);
-  Status make_ready(vmem_stream stream, LaunchHolds& holds);
   Status end_launch(LaunchHolds& holds);
   std::uintptr_t address_of(const LaunchHolds::Held& held) const { return space_->address_of(held.granule); }
   void abandon_launch(LaunchHolds& holds);  // it was not queued
@@ -215,6 +209,7 @@ class Runtime final : private SlabSource {
   std::uintptr_t announce(std::uintptr_t address, bool feared, LaunchHolds& holds);
   void announce_pages(pagetable::Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds);
   Reach look(LaunchHolds& holds);
+  Status make_ready(Reach worst, vmem_stream stream, LaunchHolds& holds);
   std::optional<SmallBlock> small_block(std::uintptr_t address) const;
   Status bring_in(const LaunchHolds& holds, bool run);
   Status hide_others();

@@ -352,12 +352,6 @@ Runtime::Reach Runtime::look(LaunchHolds& holds) {
 
 Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
                              LaunchHolds& holds) {
-  VMEM_ASSIGN(const bool at_hand, hold_launch(addresses, stream, fills_tables, holds));
-  return at_hand ? Status{} : make_ready(stream, holds);
-}
-
-Result<bool> Runtime::hold_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
-                                  LaunchHolds& holds) {
   holds.clear();
   VMEM_ASSIGN(ThreadSlot* const slot, thread_slot());
   VMEM_ASSIGN(StreamRecord* const record, streams_->find(stream));
@@ -376,15 +370,15 @@ Result<bool> Runtime::hold_launch(std::span<const std::uintptr_t> addresses, vme
   }
   tables->finish(fills_tables, [&](std::uintptr_t target) { announce(target, true, holds); });
   const Reach worst = look(holds);
-  holds.missed_ = worst == Reach::miss;
   slot->count_acquire();
-  return worst == Reach::hit && !options_.strict;
+  return worst == Reach::hit && !options_.strict ? Status{} : make_ready(worst, stream, holds);
 }
 
-Status Runtime::make_ready(vmem_stream stream, LaunchHolds& holds) {
+// Not all that is named is at hand. If it cannot be had, nothing is held.
+Status Runtime::make_ready(Reach worst, vmem_stream stream, LaunchHolds& holds) {
   Status ready = options_.strict ? hide_others() : Status{};
   const bool misplaced = !options_.drained && !all_in_hbm(holds);
-  if (ready && (holds.missed_ || options_.strict || misplaced)) ready = bring_in(holds, true);
+  if (ready && (worst == Reach::miss || options_.strict || misplaced)) ready = bring_in(holds, true);
   for (const auto& held : holds.all()) {
     if (ready) ready = wait_until_ready({held.region, held.first(), held.count()}, stream);
   }

@@ -135,8 +135,7 @@ TEST(Holds, ATakerAndAHolderNeverBothGoAhead) {
   });
   for (int i = 0; i < kRounds; ++i) {
     accessible.store(0, std::memory_order_seq_cst);
-    registry.synchronize();
-    taker_in = !registry.holds_overlap(1, 2);
+    taker_in = registry.synchronize() && !registry.holds_overlap(1, 2);
     meet.arrive_and_wait();
     meet.arrive_and_wait();
   }

@@ -79,9 +79,19 @@ bool Forecast::make_room(const State& asking, Position place) {
   if (last == nullptr) return false;
   const bool late = same != nullptr && same->key - place >= length_ / 2;
   State& state = states_[(late ? same : last)->state];
-  if (!state.used && !state.left) leaves_.push_back({state.id, place});
+  const std::uint64_t wanted = (std::uint64_t(-room_) + state.page_bytes - 1) / state.page_bytes * state.page_bytes;
+  const std::uint64_t given = std::min(state.resident, wanted);
+  if (!state.used) {
+    const auto pages = std::uint32_t(given / state.page_bytes);
+    if (!leaves_.empty() && leaves_.back().region == state.id) {
+      leaves_.back().pages += pages;
+    } else {
+      leaves_.push_back({state.id, place, pages});
+    }
+  }
   state.left = true;  // and is not fetched ahead: it is there now
-  room_ += std::int64_t(std::exchange(state.resident, 0));
+  state.resident -= given;
+  room_ += std::int64_t(given);
   return true;
 }
 

@@ -27,7 +27,8 @@ class Forecast {
   using Lookup = std::function<std::optional<Holding>(RegionId)>;  // nothing: not of this device
   struct Event {
     RegionId region;
-    Position at;  // leaves: when its room is wanted; fetches: its next use
+    Position at;                              // leaves: when its room is wanted; fetches: its next use
+    std::uint32_t pages = ~std::uint32_t{0};  // at most so many of it
   };
 
   // `free_bytes`: what nobody uses, dead regions' memory included. `near_bytes`: of the regions used next, so much is fetched whether

@@ -33,7 +33,7 @@ struct Followed {
 // Hands out the pages of a forecast's regions, each once.
 struct Cursor {
   std::size_t event = 0;
-  std::uint32_t page = 0;
+  std::uint32_t page = 0, handed = 0;  // of the region there
 };
 
 class LookAhead final : public Policy {
@@ -79,6 +79,7 @@ class LookAhead final : public Policy {
   struct DeviceState {
     Candidates live, dead;
     Round round;
+    std::uint32_t regions = 0;  // followed
     Forecast forecast;
     Position made =
         UseHistory::kNever;  // where the program was when it was made; kNever: what was expected then is void
@@ -120,6 +121,7 @@ void LookAhead::region_begins(const RegionShape& shape) {
   Followed& region = regions_[shape.id.value];
   region.shape = shape;
   region.resident.assign(shape.pages, false);
+  ++devices_[shape.device].regions;
 }
 
 void LookAhead::region_ends(RegionId id) {
@@ -127,6 +129,9 @@ void LookAhead::region_ends(RegionId id) {
   Followed* region = find(id);
   if (region == nullptr) return;
   unlist(*region);
+  DeviceState& device = devices_[region->shape.device];
+  device.made = UseHistory::kNever;
+  --device.regions;
   history_.forget(id);
   regions_.erase(id.value);
 }
@@ -296,9 +301,10 @@ std::size_t LookAhead::victims(const VictimQuery& query, std::span<PageId> out) 
 
 // Whether there is a forecast to go by.
 bool LookAhead::foresees(DeviceState& device, const PrefetchQuery& query) {
-  if (!history_.trusted()) return false;
+  if (!history_.trusted() || device.regions == 0) return false;
   const Position now = history_.now();
-  const Position holds = std::max(kForecastUses, (history_.end() - now) / kForecastOf);
+  const Position expected = history_.end() - now;
+  const Position holds = std::min(std::max(kForecastUses, expected / kForecastOf), std::max(Position{1}, expected / 2));
   if (device.made <= now && now - device.made < holds) return true;
   std::uint64_t free = query.bytes_free;
   for (const Candidate& each : device.dead) {
@@ -324,12 +330,14 @@ template <class Wanted>
 std::size_t LookAhead::hand_out(std::span<const Forecast::Event> events, Cursor& cursor, std::span<PageId> out,
                                 Wanted&& wanted) {
   std::size_t count = 0;
-  for (; cursor.event < events.size(); ++cursor.event, cursor.page = 0) {
+  for (; cursor.event < events.size(); ++cursor.event, cursor.page = cursor.handed = 0) {
     const Followed* region = find(events[cursor.event].region);
     if (region == nullptr || region->dead) continue;
-    for (; cursor.page < region->shape.pages; ++cursor.page) {
+    for (; cursor.page < region->shape.pages && cursor.handed < events[cursor.event].pages; ++cursor.page) {
       if (count == out.size()) return count;
-      if (wanted(*region, cursor.page, events[cursor.event])) out[count++] = {region->shape.id, cursor.page};
+      if (!wanted(*region, cursor.page, events[cursor.event])) continue;
+      out[count++] = {region->shape.id, cursor.page};
+      ++cursor.handed;
     }
   }
   return count;
@@ -341,7 +349,8 @@ std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> 
   if (foresees(device, query)) {
     std::uint64_t room = query.bytes_room;
     count = hand_out(device.forecast.fetches(), device.to_fetch, out,
-                     [&](const Followed& region, std::uint32_t page, const Forecast::Event&) {
+                     [&](const Followed& region, std::uint32_t page, const Forecast::Event& event) {
+                       if (event.at <= history_.now()) return false;
                        if (region.resident[page] || region.shape.page_bytes > room) return false;
                        room -= region.shape.page_bytes;
                        return true;

@@ -85,8 +85,18 @@ UseHistory::Position UseHistory::next_in(const Places& places, RegionId region) 
 }
 
 void UseHistory::forget(RegionId region) {
-  places_.erase(region.value);
-  deaths_.erase(region.value);
+  if (const auto places = places_.find(region.value); places != places_.end()) {
+    for (const Position place : places->second) uses_[place - begin_] = {};
+    places_.erase(places);
+  }
+  if (const auto deaths = deaths_.find(region.value); deaths != deaths_.end()) {
+    for (const Position at : deaths->second) {
+      for (Death& death : std::ranges::equal_range(in_order_, at, {}, &Death::at)) {
+        if (death.region == region) death.region = {};
+      }
+    }
+    deaths_.erase(deaths);
+  }
 }
 
 // Half of it at once, so that it happens rarely.

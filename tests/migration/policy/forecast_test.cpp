@@ -136,6 +136,24 @@ TEST(ForecastOfSizes, OfWhatIsNeededLateTheSizeThatIsWantedLeaves) {
   EXPECT_EQ(device.leaves(), (std::vector<std::uint32_t>{50}));
 }
 
+TEST(ForecastOfSizes, OfALargeRegionOnlySoMuchLeavesAsIsWanted) {
+  Device device;
+  for (int pass = 0; pass < 2; ++pass) {
+    device.use(1, 10);
+    device.use(50, 50);
+    device.use(11, 20);
+    if (pass == 0) device.use(21, 40);
+  }
+  device.add(1, 20, true);
+  device.regions[50] = {128 * kPage, kPage, 128 * kPage, false};
+  device.add(21, 21);
+  for (std::uint32_t i = 11; i <= 20; ++i) device.regions[i].resident_bytes = 0;
+  device.make(0);
+  ASSERT_FALSE(device.forecast.leaves().empty());
+  EXPECT_EQ(device.forecast.leaves().front().region.value, 50u);
+  EXPECT_LE(device.forecast.leaves().front().pages, 11u) << "21 and, before they are used again, 11 to 20 need room";
+}
+
 TEST_F(Passes, TheSameIsExpectedOfTheSame) {
   add(1, 20, true);
   add(21, 40);
@@ -170,15 +188,17 @@ TEST(ForecastFuzz, IsSound) {
                                 below(4) == 0};
     }
     device.make(below(40), below(10));
-    std::set<std::uint32_t> seen;
+    std::map<std::uint32_t, std::uint64_t> left;
     for (const auto& event : device.forecast.leaves()) {
       const auto& region = device.regions[event.region.value];
-      EXPECT_TRUE(seen.insert(event.region.value).second);
-      EXPECT_TRUE(region.resident_bytes != 0 && !region.dead);
+      EXPECT_FALSE(region.dead);
+      left[event.region.value] += event.pages * region.page_bytes;
+      EXPECT_LE(left[event.region.value], region.resident_bytes);
+      EXPECT_GT(event.pages, 0u);
       EXPECT_GT(device.history.next_use(event.region), event.at);
     }
     UseHistory::Position last = 0;
-    seen.clear();
+    std::set<std::uint32_t> seen;
     for (const auto& event : device.forecast.fetches()) {
       const auto& region = device.regions[event.region.value];
       EXPECT_TRUE(seen.insert(event.region.value).second);

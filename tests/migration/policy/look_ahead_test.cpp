@@ -129,6 +129,26 @@ TEST_F(LookAhead, FetchesNothingTwice) {
   for (const std::uint32_t region : fetches()) EXPECT_FALSE(asked.contains(region)) << region;
 }
 
+TEST_F(LookAhead, DoesNotFetchWhatTheProgramHasPassed) {
+  learn();
+  std::array<PageId, 4> pages{};
+  ASSERT_EQ(policy->prefetches({0, 64 * kPage, 64 * kPage}, pages), 4u);
+  EXPECT_EQ(pages[3].region.value, 24u);
+  use_range(21, 27);
+  ASSERT_EQ(policy->prefetches({0, 64 * kPage, 64 * kPage}, pages), 4u);
+  EXPECT_EQ(pages[0].region.value, 28u);
+}
+
+TEST_F(LookAhead, OfARegionWithAnotherOnesIdNothingIsExpected) {
+  learn();
+  policy->region_ends({25});
+  policy->region_begins({.id = {25}, .pages = 1, .page_bytes = kPage, .undeclared = true});
+  std::array<PageId, 64> pages{};
+  const std::size_t count = policy->prefetches({0, 64 * kPage, 64 * kPage}, pages);
+  ASSERT_GT(count, 10u);
+  for (std::size_t i = 0; i < count; ++i) EXPECT_NE(pages[i].region.value, 25u);
+}
+
 TEST_F(LookAhead, FetchesFartherAheadIntoRoomThatNobodyNeeds) {
   learn();
   std::array<PageId, 64> pages{};
