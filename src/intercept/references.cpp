@@ -126,9 +126,9 @@ struct ScratchOwner {
 LaunchScratch& launch_scratch() {
   if (scratch == nullptr) [[unlikely]] {
     // A launch from a destructor that runs after this one: there will be few.
-    thread_local bool ended = false;
+    thread_local bool made = false;
     thread_local ScratchOwner owner;
-    scratch = std::exchange(ended, true) ? new LaunchScratch : owner.mine.get();
+    scratch = std::exchange(made, true) ? new LaunchScratch : owner.mine.get();
   }
   return *scratch;
 }

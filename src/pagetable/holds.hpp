@@ -105,9 +105,8 @@ class ThreadSlot {
   };
   static constexpr std::uint32_t kBlockHolds = 64;
 
-  // The owning thread. `publish` is sequentially consistent; `announce` is so once `announced` is called after it.
-  // `publish`, or `announce` for several and then `announced`, before the look. Both return the hold's index, and allocate only beyond
-  // 64 holds at once.
+  // The owning thread, before it looks at page states: `publish`, or `announce` for several holds and then `announced`. Both return the
+  // hold's index, and allocate only beyond 64 holds at once.
   std::uint32_t publish(Span span, Hold hold) {
     const std::uint32_t index = announce(span, hold);
     announced();

@@ -91,8 +91,8 @@ class Runtime final : private SlabSource {
   // No stream: all work that used the allocation is complete.
   Status free_undeclared(void* pointer, std::optional<vmem_stream> stream);
   Status record_stream(void* pointer, vmem_stream stream);
-  // In drained mode a launch may reach anything, whatever it names: no page moves as long as this is held. To be had before begin_launch, where nothing is named, too, and
-  // until the launch is queued.
+  // In drained mode a launch may reach anything, whatever it names: no page moves as long as this is held, by a kernel's launch or a graph's
+  // from before begin_launch until it is queued.
   std::shared_lock<std::shared_mutex> hold_back_moves();
   // A launch on `stream` names these addresses, and with each the whole allocation it lies in; addresses in no live allocation
   // are passed over. What is named is in place before `begin` returns, and until `end`; both by the thread that launches.
