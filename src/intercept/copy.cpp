@@ -7,6 +7,7 @@
 #include "intercept/hidden.hpp"
 #include "intercept/hook_table.hpp"
 #include "intercept/implementations.hpp"
+#include "intercept/pinned.hpp"
 #include "intercept/references.hpp"
 
 namespace vmem::intercept {
@@ -56,7 +57,13 @@ CUresult copy_bytes(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::siz
 
 // PyTorch packs a table together with what each thread block is to do: a megabyte for tensors of 256 MiB. Of larger copies only the beginning
 // is searched: most are data, and the search of a MiB takes 30 us, more than the copy itself.
-constexpr std::size_t kSearchedWhole = 1 << 20, kSearchedOfLarger = 64 << 10;
+constexpr std::size_t kSearchedWhole = 1 << 20, kSearchedOfLarger = 64 << 10, kSearchedOfWriteCombined = 4 << 10;
+
+std::size_t searched(const void* from, std::size_t bytes) {
+  if (write_combined_memory().holds(reinterpret_cast<std::uintptr_t>(from)))
+    return std::min(bytes, kSearchedOfWriteCombined);
+  return bytes <= kSearchedWhole ? bytes : kSearchedOfLarger;
+}
 
 // Pointer tables made by the CPU, in copies from the host. What goes to memory that is not vmem's, as the variables of a kernel's module,
 // is there for every later launch of that kernel, which does not name it.
@@ -64,7 +71,8 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
   if (from == nullptr) return;
   thread_local References references;
   references.begin(runtime);
-  references.add_words(from, bytes <= kSearchedWhole ? bytes : kSearchedOfLarger);
+  const std::size_t looked_at = searched(from, bytes);
+  references.add_words(from, looked_at);
   if (references.addresses().empty()) return;
   if (!ours(&runtime, to)) {
     CUmemorytype type = CU_MEMORYTYPE_HOST;
@@ -83,7 +91,7 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
   const auto block = runtime.allocation_at(to);
   if (!block) return;
   const bool small = runtime.is_small(to);
-  const bool whole = bytes <= kSearchedWhole && (!small || (block->base == to && block->bytes <= bytes));
+  const bool whole = looked_at == bytes && (!small || (block->base == to && block->bytes <= bytes));
   const auto note = runtime.note_pointer_table(small ? block->base : to, {});
   (void)runtime.settle_pointer_table(note, references.addresses(), whole);
 }

@@ -187,7 +187,8 @@ CUresult mem_free_async(Call<decltype(::cuMemFreeAsync)> call, CUdeviceptr point
 CUresult mem_host_alloc(Call<decltype(::cuMemHostAlloc)> call, void** out, std::size_t bytes, unsigned flags) {
   const CUresult result = call(out, bytes, flags);
   const bool readable = (flags & CU_MEMHOSTALLOC_WRITECOMBINED) == 0;
-  if (result == CUDA_SUCCESS && readable) pinned_memory().add(reinterpret_cast<std::uintptr_t>(*out), bytes);
+  PinnedMemory& kind = readable ? pinned_memory() : write_combined_memory();
+  if (result == CUDA_SUCCESS) kind.add(reinterpret_cast<std::uintptr_t>(*out), bytes);
   return result;
 }
 
@@ -199,6 +200,7 @@ CUresult mem_alloc_host(Call<decltype(::cuMemAllocHost)> call, void** out, std::
 
 CUresult mem_free_host(Call<decltype(::cuMemFreeHost)> call, void* pointer) {
   pinned_memory().remove(reinterpret_cast<std::uintptr_t>(pointer));
+  write_combined_memory().remove(reinterpret_cast<std::uintptr_t>(pointer));
   return call(pointer);
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -31,6 +32,13 @@ class PinnedMemory {
     const std::uintptr_t low = low_.load(std::memory_order_relaxed), high = high_.load(std::memory_order_relaxed);
     return {low, low < high ? high - low : 0};
   }
+  bool holds(std::uintptr_t address) const {
+    const Bounds all = bounds();
+    if (address - all.first >= all.bytes) return false;
+    const std::shared_lock lock(mutex_);
+    const auto found = ends_.upper_bound(address);
+    return found != ends_.begin() && std::prev(found)->second > address;
+  }
   // If the address lies in pinned memory: use(word) for each word from there on, up to the first that is not `wanted`.
   template <class Wanted, class Use>
   void each_word(std::uintptr_t address, Wanted&& wanted, Use&& use) const {
@@ -54,5 +62,7 @@ class PinnedMemory {
 };
 
 PinnedMemory& pinned_memory();
+// The CPU reads this kind at a hundredth of its speed.
+PinnedMemory& write_combined_memory();
 
 }  // namespace vmem::intercept

@@ -138,6 +138,11 @@ PinnedMemory& pinned_memory() {
   return *memory;
 }
 
+PinnedMemory& write_combined_memory() {
+  static auto* memory = new PinnedMemory;
+  return *memory;
+}
+
 void forget_layouts() { layouts().forget(); }
 
 void References::add_words(const void* from, std::size_t bytes) {

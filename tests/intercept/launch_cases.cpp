@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <thread>
 
 #include "intercept/program.hpp"
@@ -295,14 +296,18 @@ CASE(pointer_tables_in_long_copies) {
   const CUfunction follow = machine.function("follow"), add = machine.function("add");
   Buffers buffers(10);
   std::size_t count = 1;
+  void* combined = nullptr;
+  CALL(cuMemHostAlloc(&combined, kMiB, CU_MEMHOSTALLOC_WRITECOMBINED));
   for (std::size_t round = 0; round < 20; ++round) {
-    const bool short_enough = round % 2 == 0;
-    std::vector<CUdeviceptr> words((short_enough ? kMiB : 3 * kMiB) / sizeof(CUdeviceptr));
+    const bool short_enough = round % 2 == 0, from_combined = round % 4 == 1;
+    std::vector<CUdeviceptr> words((short_enough || from_combined ? kMiB : 3 * kMiB) / sizeof(CUdeviceptr));
     const std::size_t place = short_enough ? words.size() - 1 : 0;
     words[place] = buffers.at[round % buffers.at.size()];
     CUdeviceptr table = 0;
     CALL(cuMemAllocAsync(&table, words.size() * sizeof words[0], buffers.stream));
-    CALL(cuMemcpyHtoDAsync(table, words.data(), words.size() * sizeof words[0], buffers.stream));
+    if (from_combined) std::memcpy(combined, words.data(), kMiB);
+    CALL(cuMemcpyHtoDAsync(table, from_combined ? combined : words.data(), words.size() * sizeof words[0],
+                           buffers.stream));
     buffers.work(add);
     CUdeviceptr entry = table + place * sizeof words[0];
     launch(follow, buffers.stream, {&entry, &count});
