@@ -1,7 +1,6 @@
 // Copies and fills. One that touches no vmem memory is the driver's. One that does goes through the runtime, which splits it where
 // the place of the bytes changes; of those with rows only what does not lie in HBM as a whole is split, into its rows.
 #include <algorithm>
-#include <vector>
 
 #include "base/log.hpp"
 #include "intercept/hidden.hpp"
@@ -78,14 +77,8 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
     CUmemorytype type = CU_MEMORYTYPE_HOST;
     const CUresult known = runtime.driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, to);
     if (known != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST) return;  // from host to host
-    std::vector<std::uintptr_t> bases;
-    for (const std::uintptr_t address : references.addresses()) {
-      if (const auto found = runtime.allocation_at(address)) bases.push_back(found->base);
-    }
-    std::ranges::sort(bases);
-    const auto repeated = std::ranges::unique(bases);
-    bases.erase(repeated.begin(), repeated.end());
-    for (const std::uintptr_t base : bases) keep(runtime, base, "memory that a kernel's variables may point to");
+    for (const std::uintptr_t base : runtime.allocations_among(references.addresses()))
+      keep(runtime, base, "memory that a kernel's variables may point to");
     return;
   }
   const auto block = runtime.allocation_at(to);

@@ -297,8 +297,7 @@ class Mover {
   std::uint64_t unmap_failures_ = 0;  // likewise
   bool worked_ = false;               // this step changed something
   bool plan_waits_ = false;           // what is planned, to come or to leave, waits for the GPU's progress
-
-  std::atomic<bool> evicts_{false};
+  std::atomic<bool> evicts_{false};   // see evicts
 
   // Posting and sleeping.
   std::atomic<Request*> posted_{nullptr};

@@ -116,6 +116,8 @@ class Runtime final : private SlabSource {
   // pages). Errors: OUT_OF_MEMORY, when too much would be kept; it moves as before then.
   Status keep(std::uintptr_t address);
   std::optional<Allocation> allocation_at(std::uintptr_t address) const;
+  // The bases of those that any of the words points into, each once.
+  std::vector<std::uintptr_t> allocations_among(std::span<const std::uintptr_t> words) const;
   // For people: what is at an address of the address space, and what happened there lately.
   std::string describe(std::uintptr_t address) const;
   CUcontext context_of(int ordinal) const;  // null: not in use
@@ -210,7 +212,6 @@ class Runtime final : private SlabSource {
   void announce_pages(pagetable::Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds);
   Reach look(LaunchHolds& holds);
   Status make_ready(Reach worst, vmem_stream stream, LaunchHolds& holds);
-  std::optional<SmallBlock> small_block(std::uintptr_t address) const;
   Status bring_in(const LaunchHolds& holds, bool run);
   Status hide_others();
   Status settle(pagetable::Region& region);

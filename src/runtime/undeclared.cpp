@@ -438,8 +438,9 @@ Status Runtime::end_launch(LaunchHolds& holds) {
   if (options_.strict) outcome = finish_alone(record);
   holds.clear();
   if (log_filled) mover_->poke();
-  const std::uint32_t launches = mover_->evicts() ? kLaunchesPerEpoch : kLaunchesPerEpochIfAllFits;
-  auto counted = streams_->count_use(record, StreamTable::kUsesPerEpoch / launches);
+  constexpr std::uint32_t kUses = StreamTable::kUsesPerEpoch;
+  auto counted =
+      streams_->count_use(record, mover_->evicts() ? kUses / kLaunchesPerEpoch : kUses / kLaunchesPerEpochIfAllFits);
   return outcome ? counted : outcome;
 }
 
@@ -449,10 +450,6 @@ Status Runtime::finish_alone(StreamRecord& record) const {
   auto closed = streams_->close_epoch(record);
   VMEM_TRY(driver_->check((*driver_)->cuStreamSynchronize(record.handle), "cuStreamSynchronize"));
   return closed;
-}
-
-std::optional<SmallBlock> Runtime::small_block(std::uintptr_t address) const {
-  return space_->contains(address) && is_small(address) ? small_->find(address) : std::nullopt;
 }
 
 bool Runtime::is_small(std::uintptr_t address) const {
@@ -509,22 +506,26 @@ Runtime::TableNote Runtime::note_pointer_table(std::uintptr_t table, std::span<c
 }
 
 bool Runtime::settle_pointer_table(const TableNote& note, std::span<const std::uintptr_t> words, bool whole) const {
-  std::vector<std::uintptr_t> targets;
-  for (const std::uintptr_t word : words) {
-    if (const auto found = space_->contains(word) ? allocation_at(word) : std::nullopt) targets.push_back(found->base);
-  }
-  std::ranges::sort(targets);
-  const auto repeated = std::ranges::unique(targets);
-  targets.erase(repeated.begin(), repeated.end());
   PointerTables* const tables = thread_tables();
-  return tables != nullptr && tables->settle(note.table, note.number, targets, whole);
+  return tables != nullptr && tables->settle(note.table, note.number, allocations_among(words), whole);
+}
+
+std::vector<std::uintptr_t> Runtime::allocations_among(std::span<const std::uintptr_t> words) const {
+  std::vector<std::uintptr_t> bases;
+  for (const std::uintptr_t word : words) {
+    if (const auto found = space_->contains(word) ? allocation_at(word) : std::nullopt) bases.push_back(found->base);
+  }
+  std::ranges::sort(bases);
+  const auto repeated = std::ranges::unique(bases);
+  bases.erase(repeated.begin(), repeated.end());
+  return bases;
 }
 
 Status Runtime::keep(std::uintptr_t address) {
   VMEM_ASSIGN(Region* const region, live_region(address));
   migration::KeepRequest request;
   request.run = {region, 0, region->page_count};
-  if (const auto small = small_block(address)) {
+  if (const auto small = region->shared ? small_->find(address) : std::nullopt) {
     const std::uint32_t first = region->page_at(space_->granule_at(small->base));
     const std::uint32_t last = region->page_at(space_->granule_at(small->base + small->bytes - 1));
     request.run = {region, first, last - first + 1};

@@ -121,6 +121,8 @@ TEST_F(Ahead, NoMoreGoesAheadThanTheLinkHasInHand) {
   ASSERT_TRUE(stores_reach(kInHand));
   steps();
   EXPECT_EQ(tier->submitted(Direction::store), kInHand);
+  for (std::uint32_t i = 0; i < kPages; ++i)
+    EXPECT_EQ(in_hbm(region, i), i >= kInHand) << "in the policy's order: " << i;
   tier->let_go(Direction::store);
   ASSERT_TRUE(stores_reach(kPages));
   settle();

@@ -123,6 +123,13 @@ Forecast::State& Forecast::state_of(RegionId region, const Lookup& lookup) {
   return state;
 }
 
+std::uint64_t Forecast::bytes() const {
+  std::uint64_t bytes = states_.capacity() * sizeof(State) + index_.capacity() * sizeof(std::uint32_t) +
+                        (leaves_.capacity() + fetches_.capacity()) * sizeof(Event);
+  for (const Heap& heap : heaps_) bytes += heap.entries.size() * sizeof(Entry);
+  return bytes;
+}
+
 std::uint32_t Forecast::heap_of(std::uint64_t page_bytes) {
   const auto found = std::ranges::find(heaps_, page_bytes, &Heap::page_bytes);
   if (found != heaps_.end()) return std::uint32_t(found - heaps_.begin());

@@ -39,6 +39,7 @@ class Forecast {
   std::span<const Event> leaves() const { return leaves_; }
   // In the order of their uses.
   std::span<const Event> fetches() const { return fetches_; }
+  std::uint64_t bytes() const;  // kept from one time to the next
 
  private:
   struct State {

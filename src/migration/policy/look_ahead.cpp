@@ -375,6 +375,7 @@ std::uint64_t LookAhead::metadata_bytes() const {
   std::uint64_t bytes = otherwise_->metadata_bytes();
   for (const auto& [id, region] : regions_)
     bytes += sizeof(Followed) + sizeof(Candidate) * 2 + region.resident.size() / 8;
+  for (const auto& [index, device] : devices_) bytes += device.forecast.bytes();
   return bytes + (regions_.empty() ? 0 : history_.bytes());
 }
 

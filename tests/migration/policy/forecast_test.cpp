@@ -121,37 +121,34 @@ TEST(ForecastOfARing, NothingLeavesLongBeforeItsRoomIsWanted) {
   EXPECT_EQ(device.leaves(), (std::vector<std::uint32_t>{20}));
 }
 
-TEST(ForecastOfSizes, OfWhatIsNeededLateTheSizeThatIsWantedLeaves) {
-  Device device;
-  for (int pass = 0; pass < 2; ++pass) {
-    device.use(1, 10);
-    device.use(50, 50);
-    device.use(11, 20);
-    if (pass == 0) device.use(21, 40);
+// A pass over 1 to 40, with 50 in it, and half of another; 1 to 20 are resident.
+struct ForecastOfSizes : ::testing::Test, Device {
+  void SetUp() override {
+    for (const bool whole : {true, false}) {
+      use(1, 10);
+      use(50, 50);
+      use(11, 20);
+      if (whole) use(21, 40);
+    }
+    add(1, 20, true);
   }
-  device.add(1, 20, true);
-  device.add(50, 50, true, 2 * kPage);
-  device.add(21, 21, false, 2 * kPage);
-  device.make(0);
-  EXPECT_EQ(device.leaves(), (std::vector<std::uint32_t>{50}));
+};
+
+TEST_F(ForecastOfSizes, OfWhatIsNeededLateTheSizeThatIsWantedLeaves) {
+  add(50, 50, true, 2 * kPage);
+  add(21, 21, false, 2 * kPage);
+  make(0);
+  EXPECT_EQ(leaves(), (std::vector<std::uint32_t>{50}));
 }
 
-TEST(ForecastOfSizes, OfALargeRegionOnlySoMuchLeavesAsIsWanted) {
-  Device device;
-  for (int pass = 0; pass < 2; ++pass) {
-    device.use(1, 10);
-    device.use(50, 50);
-    device.use(11, 20);
-    if (pass == 0) device.use(21, 40);
-  }
-  device.add(1, 20, true);
-  device.regions[50] = {128 * kPage, kPage, 128 * kPage, false};
-  device.add(21, 21);
-  for (std::uint32_t i = 11; i <= 20; ++i) device.regions[i].resident_bytes = 0;
-  device.make(0);
-  ASSERT_FALSE(device.forecast.leaves().empty());
-  EXPECT_EQ(device.forecast.leaves().front().region.value, 50u);
-  EXPECT_LE(device.forecast.leaves().front().pages, 11u) << "21 and, before they are used again, 11 to 20 need room";
+TEST_F(ForecastOfSizes, OfALargeRegionOnlySoMuchLeavesAsIsWanted) {
+  regions[50] = {128 * kPage, kPage, 128 * kPage, false};
+  add(21, 21);
+  for (std::uint32_t i = 11; i <= 20; ++i) regions[i].resident_bytes = 0;
+  make(0);
+  ASSERT_FALSE(forecast.leaves().empty());
+  EXPECT_EQ(forecast.leaves().front().region.value, 50u);
+  EXPECT_LE(forecast.leaves().front().pages, 11u) << "21 and, before they are used again, 11 to 20 need room";
 }
 
 TEST_F(Passes, TheSameIsExpectedOfTheSame) {
