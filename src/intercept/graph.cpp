@@ -96,6 +96,14 @@ void learn_more(CUgraphExec executable, Add&& add) {
 }
 
 template <class Real>
+CUresult begin_capture(Real&& real) {
+  captures().fetch_add(1, std::memory_order_seq_cst);
+  const CUresult result = real();
+  if (result != CUDA_SUCCESS) captures().fetch_sub(1, std::memory_order_release);
+  return result;
+}
+
+template <class Real>
 CUresult instantiate(CUgraphExec* executable, CUgraph graph, Real&& real) {
   const CUresult result = real();
   Runtime* runtime = running();
@@ -108,6 +116,25 @@ CUresult instantiate(CUgraphExec* executable, CUgraph graph, Real&& real) {
 }
 
 }  // namespace
+
+// Counted before it begins: whoever queues work on the stream from then on asks whether it is capturing.
+CUresult stream_begin_capture(Call<decltype(::cuStreamBeginCapture)> call, CUstream stream, CUstreamCaptureMode mode) {
+  return begin_capture([&] { return call(stream, mode); });
+}
+
+CUresult stream_begin_capture_to_graph(Call<decltype(::cuStreamBeginCaptureToGraph)> call, CUstream stream,
+                                       CUgraph graph, const CUgraphNode* nodes, const CUgraphEdgeData* edges,
+                                       std::size_t count, CUstreamCaptureMode mode) {
+  return begin_capture([&] { return call(stream, graph, nodes, edges, count, mode); });
+}
+
+CUresult stream_end_capture(Call<decltype(::cuStreamEndCapture)> call, CUstream stream, CUgraph* graph) {
+  Runtime* runtime = running();
+  const bool was = runtime != nullptr && capturing(*runtime, call.stream(stream));
+  const CUresult result = call(stream, graph);
+  if (was && !capturing(*runtime, call.stream(stream))) captures().fetch_sub(1, std::memory_order_release);
+  return result;
+}
 
 CUresult graph_instantiate_with_flags(Call<decltype(::cuGraphInstantiateWithFlags)> call, CUgraphExec* executable,
                                       CUgraph graph, unsigned long long flags) {

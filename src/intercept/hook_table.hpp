@@ -8,6 +8,9 @@
   S(cuLaunchKernel, launch_kernel)                                   \
   S(cuLaunchKernelEx, launch_kernel_ex)                              \
   S(cuLaunchCooperativeKernel, launch_cooperative_kernel)            \
+  S(cuStreamBeginCapture, stream_begin_capture)                      \
+  S(cuStreamBeginCaptureToGraph, stream_begin_capture_to_graph)      \
+  S(cuStreamEndCapture, stream_end_capture)                          \
   P(cuModuleUnload, module_unload)                                   \
   P(cuLibraryUnload, library_unload)                                 \
   P(cuGraphInstantiateWithFlags, graph_instantiate_with_flags)       \

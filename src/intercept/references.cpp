@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <boost/container/small_vector.hpp>
 #include <cstring>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 
 #include "base/log.hpp"
@@ -23,12 +23,14 @@ std::uintptr_t word_at(const void* place) {
 }
 
 struct Parameter {
-  std::uint32_t index;
-  std::uint32_t words;
+  std::uint16_t index;
+  std::uint16_t words;  // a launch's parameters are 32 KiB at most
 };
+// Those that can hold an address, beside what else is known of the function: between two launches of it other code has used the caches.
+using Parameters = boost::container::small_vector<Parameter, 12>;
 struct Layout {
-  std::vector<Parameter> parameters;  // those that can hold an address
-  std::unique_ptr<FunctionFacts> facts = std::make_unique<FunctionFacts>();
+  Parameters parameters;
+  mutable FunctionFacts facts;
 };
 
 // What is known, by function. Read without a lock; a full table makes room by forgetting everything.
@@ -45,10 +47,13 @@ class LayoutCache {
     return nullptr;
   }
   // The facts stay what they are for as long as the process runs: checks under way refer to them.
-  const Layout* add(CUfunction function, Layout layout) {
+  const Layout* add(CUfunction function, Parameters parameters, std::string name) {
     const std::lock_guard lock(mutex_);
-    kept_.push_back(std::make_unique<Known>(Known{generation_.load(), std::move(layout)}));
+    kept_.push_back(std::make_unique<Known>());
     Known* known = kept_.back().get();
+    known->generation = generation_.load();
+    known->layout.parameters = std::move(parameters);
+    known->layout.facts.name = std::move(name);
     std::size_t chosen = slot_of(function);
     for (std::size_t i = chosen, tries = 0; tries < kTries; ++tries, i = (i + 1) % kSlots) {
       const CUfunction at = entries_[i].function.load();
@@ -68,8 +73,8 @@ class LayoutCache {
  private:
   static constexpr std::size_t kSlots = 1u << 14;
   static constexpr std::size_t kTries = 16;
-  struct Known {
-    std::uint64_t generation;
+  struct alignas(64) Known {
+    std::uint64_t generation = 0;
     Layout layout;
   };
   struct Entry {
@@ -100,18 +105,23 @@ std::string ask_name(const gpu::Driver& driver, CUfunction function) {
 }
 
 // There is no call that tells how many parameters a kernel has.
-Layout ask_layout(const gpu::Driver& driver, CUfunction function) {
-  Layout layout;
-  layout.facts->name = ask_name(driver, function);
-  for (std::uint32_t i = 0;; ++i) {
+Parameters ask_parameters(const gpu::Driver& driver, CUfunction function) {
+  Parameters parameters;
+  for (std::uint16_t i = 0;; ++i) {
     std::size_t offset = 0, bytes = 0;
     CUresult result = driver->cuFuncGetParamInfo(function, i, &offset, &bytes);
     // Launches take a CUkernel in a function's place.
     if (result != CUDA_SUCCESS && driver->cuKernelGetParamInfo != nullptr)
       result = driver->cuKernelGetParamInfo(reinterpret_cast<CUkernel>(function), i, &offset, &bytes);
-    if (result != CUDA_SUCCESS) return layout;
-    if (bytes >= kWord) layout.parameters.push_back({i, std::uint32_t(bytes / kWord)});
+    if (result != CUDA_SUCCESS) return parameters;
+    if (bytes >= kWord) parameters.push_back({i, std::uint16_t(bytes / kWord)});
   }
+}
+
+const Layout& layout_of(const gpu::Driver& driver, CUfunction function) {
+  const Layout* known = layouts().find(function);
+  return known != nullptr ? *known
+                          : *layouts().add(function, ask_parameters(driver, function), ask_name(driver, function));
 }
 
 // A pointer takes one look-up in the thread's memory, an object with a destructor several.
@@ -148,8 +158,7 @@ void forget_layouts() { layouts().forget(); }
 void References::add_words(const void* from, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(from);
   const auto* const end = at + bytes / kWord * kWord;
-  const PinnedMemory::Bounds pinned = pinned_memory().bounds();
-  const auto matters = [&](std::uintptr_t word) { return is_ours(word) || word - pinned.first < pinned.bytes; };
+  const auto matters = [&](std::uintptr_t word) { return is_ours(word) || word - pinned_.first < pinned_.bytes; };
   while (at < end) {
     // Most words of long tables are no addresses: so many at a time are passed over without a branch.
     constexpr std::size_t kStride = 16 * kWord;
@@ -166,11 +175,7 @@ void References::add_words(const void* from, std::size_t bytes) {
   }
 }
 
-void References::add_word(std::uintptr_t word) {
-  if (is_ours(word)) {
-    addresses_.push_back(word);
-    return;
-  }
+void References::add_pinned(std::uintptr_t word) {
   pinned_memory().each_word(
       word, [&](std::uintptr_t entry) { return is_ours(entry); },
       [&](std::uintptr_t entry) { addresses_.push_back(entry); });
@@ -185,10 +190,9 @@ void References::finish_graph() {
 
 void References::add_parameters(const runtime::Runtime& runtime, CUfunction function, void** parameters, void** extra) {
   if (parameters != nullptr) {
-    const Layout* layout = layouts().find(function);
-    if (layout == nullptr) layout = layouts().add(function, ask_layout(runtime.driver(), function));
-    facts_ = layout->facts.get();
-    for (const Parameter& each : layout->parameters) {
+    const Layout& layout = layout_of(runtime.driver(), function);
+    facts_ = &layout.facts;
+    for (const Parameter& each : layout.parameters) {
       if (each.words == 1) {
         add_word(word_at(parameters[each.index]));
       } else {
@@ -198,9 +202,7 @@ void References::add_parameters(const runtime::Runtime& runtime, CUfunction func
     return;
   }
   if (extra == nullptr) return;
-  const Layout* layout = layouts().find(function);
-  if (layout == nullptr) layout = layouts().add(function, ask_layout(runtime.driver(), function));
-  facts_ = layout->facts.get();
+  facts_ = &layout_of(runtime.driver(), function).facts;
   const void* buffer = nullptr;
   std::size_t bytes = 0;
   for (void** at = extra; *at != CU_LAUNCH_PARAM_END; at += 2) {

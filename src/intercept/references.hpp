@@ -10,16 +10,17 @@
 #include <vector>
 
 #include "intercept/hook.hpp"
+#include "intercept/pinned.hpp"
 #include "intercept/table_check.hpp"
 
 namespace vmem::intercept {
 
 // What launches of a function have shown: whether it writes pointers to allocations that it names into small ones.
 struct FunctionFacts {
-  std::string name;                        // as the driver has it
   std::atomic<std::uint32_t> launches{0};  // that named both
   std::atomic<bool> looked{false};         // at what one of them wrote
   std::atomic<bool> writes_pointers{false};
+  std::string name;  // as the driver has it
   bool may_write_pointers() const {
     return writes_pointers.load(std::memory_order_relaxed) || !looked.load(std::memory_order_relaxed);
   }
@@ -32,6 +33,7 @@ class References {
     facts_ = nullptr;
     base_ = runtime.space_base();
     bytes_ = runtime.space_bytes();
+    pinned_ = pinned_memory().bounds();
   }
   std::span<const std::uintptr_t> addresses() const { return addresses_; }
   void add(std::uintptr_t address) {
@@ -45,11 +47,19 @@ class References {
   FunctionFacts* facts() const { return facts_; }
 
  private:
-  void add_word(std::uintptr_t word);
+  void add_pinned(std::uintptr_t word);
+  void add_word(std::uintptr_t word) {
+    if (is_ours(word)) {
+      addresses_.push_back(word);
+    } else if (word - pinned_.first < pinned_.bytes) [[unlikely]] {
+      add_pinned(word);
+    }
+  }
   bool is_ours(std::uintptr_t address) const { return address - base_ < bytes_; }
   std::vector<std::uintptr_t> addresses_;
   std::uintptr_t base_ = 0;
   std::uint64_t bytes_ = 0;
+  PinnedMemory::Bounds pinned_{};
   FunctionFacts* facts_ = nullptr;
 };
 

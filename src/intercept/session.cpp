@@ -68,6 +68,11 @@ CUresult driver_word(vmem_status status) {
 
 }  // namespace
 
+std::atomic<std::uint32_t>& captures() {
+  static constinit std::atomic<std::uint32_t> under_way{0};
+  return under_way;
+}
+
 runtime::Runtime* running() {
   runtime::Runtime* runtime = runtime::live_runtime();
   return runtime == nullptr || ending.load(std::memory_order_relaxed) || process::forked() ? nullptr : runtime;
@@ -129,6 +134,8 @@ CUresult report(const char* what, const Error& error) {
 }
 
 bool capturing(const runtime::Runtime& runtime, CUstream stream) {
+  if (captures().load(std::memory_order_acquire) == 0) [[likely]]
+    return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = runtime.driver()->cuStreamIsCapturing(stream, &status);
   return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;

@@ -161,6 +161,7 @@ Result<Mover::Promoted> Mover::promote_one(PageRef ref) {
     return start_prefetch(ref) == Started::yes ? Promoted::done : Promoted::no_frame;
   }
   if (page.mapped != Mapped::slot || page.in_place || page.kept || lost) return Promoted::no;
+  start_tracking();
   if (page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end())) return Promoted::no;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Promoted::busy;
   VMEM_ASSIGN(const Grab grab, grab_frame(device_of(*ref.region), ref.bytes(), search_for(ref, Search::first_choices)));

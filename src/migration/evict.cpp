@@ -102,6 +102,8 @@ Result<std::optional<std::uint32_t>> Mover::take_frame(DeviceState& device, std:
     }
   }
   if (!taken) return taken;
+  // Policies are to know a little when the first page has to leave.
+  if (device.hbm.used_bytes() > device.hbm.budget_bytes() - device.hbm.budget_bytes() / 8) start_tracking();
   if (auto* owner = static_cast<Page*>(device.hbm.frame(*taken).last_owner)) {
     owner->standby = false;
     owner->frame = kNoFrame;
@@ -112,6 +114,7 @@ Result<std::optional<std::uint32_t>> Mover::take_frame(DeviceState& device, std:
 Result<Mover::Evicted> Mover::evict(PageRef ref) {
   Page& page = ref.page();
   if (page.frame == kNoFrame || page.standby) return Evicted::done;
+  start_tracking();
   if (page.pinned || page.kept || page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end()))
     return Evicted::held;
   const bool worthless = outlived(ref);
@@ -240,6 +243,7 @@ bool Mover::complete(Stamp stamp) {
 Result<Mover::Evicted> Mover::hide(PageRef ref, std::uint32_t own_holds) {
   Page& page = ref.page();
   if (page.mapped == Mapped::nothing) return Evicted::done;
+  start_tracking();
   const bool held = config_.threads->overlapping_holds(ref.begin(), ref.end()) > own_holds;
   if (page.kept || page.cpu_users != 0 || held) return Evicted::held;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;

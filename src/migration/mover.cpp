@@ -39,7 +39,7 @@ tiers::FramePool::Config hbm_pool(const MoverConfig& config, const MoverDevice& 
 
 }  // namespace
 
-Mover::Mover(MoverConfig config) : config_(std::move(config)) {
+Mover::Mover(MoverConfig config) : config_(std::move(config)), tracks_(config_.only_asked || config_.protect) {
   for (const MoverDevice& device : config_.devices) {
     devices_.push_back(std::make_unique<DeviceState>(device, hbm_pool(config_, device)));
   }
@@ -299,6 +299,36 @@ void Mover::settle_pending() {
 
 void Mover::drain_uses() {
   config_.threads->drain([this](const pagetable::LoggedUse& use) { on_use(use); });
+  bool fresh = false;
+  config_.streams->take_untracked([&](Stamp use) {
+    std::erase_if(untracked_, [&](Stamp known) { return known.stream() == use.stream(); });
+    untracked_.push_back(use);
+    fresh = untracked_before_ = true;
+  });
+  // After tracking began: from a launch that could not know yet.
+  if (fresh && tracks()) std::ranges::for_each(live_, [this](Region* region) { used_untracked(*region); });
+}
+
+// Before the first page leaves: what launches did not log is made up for. One that is under way holds what it uses until this shows.
+void Mover::start_tracking() {
+  if (tracks()) return;
+  drain_uses();
+  tracks_.store(true, std::memory_order_relaxed);
+  if (untracked_before_) std::ranges::for_each(live_, [this](Region* region) { used_untracked(*region); });
+}
+
+void Mover::stamp_untracked(Region& region) {
+  std::erase_if(untracked_, [this](Stamp use) { return config_.streams->complete(use); });
+  for (const Stamp use : untracked_) stamp(region, use);
+}
+
+// As if untracked launches had named it; but policies learn nothing from that.
+void Mover::used_untracked(Region& region) {
+  stamp_untracked(region);
+  region.launched = true;
+  if (region.dead.load(std::memory_order_seq_cst)) return;
+  const std::uint32_t life = region.life.load(std::memory_order_seq_cst);
+  for (std::uint32_t i = 0; i < region.page_count; ++i) region.pages[i].life = life;
 }
 
 void Mover::on_use(const pagetable::LoggedUse& use) {

@@ -81,11 +81,15 @@ class Mover {
   void post(Request& request);
   // Wakes the mover if it sleeps.
   void poke();
+  std::uint64_t hbm_bytes(int device) const { return devices_[std::size_t(device)]->config.hbm_bytes; }
   // Any thread. What an undeclared region of `bytes` takes up, and a device's budget.
   std::uint64_t undeclared_bytes(int device, std::uint64_t bytes) const;
   const Journal& journal() const { return journal_; }
   // Whether a page had to leave for another so far: from then on somebody waits for uses to end.
   bool evicts() const { return evicts_.load(std::memory_order_relaxed); }
+  // Whether launches are to log what they use. As long as all fits nobody asks for it: then a launch only says that there was one on
+  // its stream (StreamRecord::note_untracked), and is taken to have used everything.
+  bool tracks() const { return tracks_.load(std::memory_order_relaxed); }
   std::uint64_t now_us() const { return config_.now_us(); }
 
   // The mover's thread, or a test's.
@@ -165,6 +169,9 @@ class Mover {
   void lose_page(PageRef ref, const Error& error);
   void settle_pending();
   void drain_uses();
+  void start_tracking();
+  void stamp_untracked(Region& region);
+  void used_untracked(Region& region);
   void on_use(const pagetable::LoggedUse& use);
   void stamp(Region& region, Page& page, Stamp use);
   void stamp(Region& region, Stamp use);
@@ -298,6 +305,9 @@ class Mover {
   bool worked_ = false;               // this step changed something
   bool plan_waits_ = false;           // what is planned, to come or to leave, waits for the GPU's progress
   std::atomic<bool> evicts_{false};   // see evicts
+  std::atomic<bool> tracks_{false};   // see tracks
+  std::vector<Stamp> untracked_;      // uses of anything, one for each stream
+  bool untracked_before_ = false;     // there was one
 
   // Posting and sleeping.
   std::atomic<Request*> posted_{nullptr};

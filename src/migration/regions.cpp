@@ -200,6 +200,7 @@ Status Mover::end_region(Region& region, Stamp last) {
     return held();
   }
   drain_uses();
+  stamp_untracked(region);
   stamp(region, last);
   config_.policy->region_ends(region.id);
   std::erase(live_, &region);

@@ -141,6 +141,7 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   }
   mover.drain_uses();  // those of holds that ended before the look at them
   if (!uses_) {
+    mover.stamp_untracked(*run.region);
     uses_.emplace(run.region->uses.begin(), run.region->uses.end());
     uses_->insert(uses_->end(), page.uses.begin(), page.uses.end());
   }

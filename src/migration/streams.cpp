@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/process.hpp"
+#include "gpu/handles.hpp"
 
 namespace vmem::migration {
 namespace {
@@ -267,19 +268,41 @@ Status StreamTable::close_stream(CUstream handle) {
   return {};
 }
 
+bool StreamTable::query(Stamp stamp) {
+  if (complete(stamp)) return true;
+  StreamRecord& record = *records_[stamp.stream()].load(std::memory_order_acquire);
+  if (record.covered_epoch.load(std::memory_order_acquire) < stamp.epoch()) return false;
+  std::vector<CUevent> done;
+  {
+    const std::unique_lock lock(record.mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    const gpu::RelaxedCapture relaxed(*driver_);
+    // The mover meets with the same error, and says so.
+    if (!collect(record, done)) ask_to_poll();
+  }
+  if (!done.empty()) {
+    progressed_.store(true, std::memory_order_relaxed);
+    put_back(record.context, done);
+  }
+  return complete(stamp);
+}
+
 void StreamTable::ask_to_poll() {
   if (!backlog_.exchange(true, std::memory_order_relaxed) && on_backlog_) on_backlog_();
 }
 
 Result<bool> StreamTable::poll() {
-  bool progress = false;
+  bool progress = progressed_.exchange(false, std::memory_order_relaxed);
   backlog_.store(false, std::memory_order_relaxed);
   const std::uint32_t count = count_.load(std::memory_order_acquire);
   std::vector<CUevent> done;
   for (std::uint32_t i = 1; i < count; ++i) {
     StreamRecord& record = *records_[i].load(std::memory_order_acquire);
     done.clear();
-    const Status collected = collect(record, done);
+    const Status collected = [&] {
+      const std::lock_guard lock(record.mutex);
+      return collect(record, done);
+    }();
     if (!done.empty()) {
       progress = true;
       put_back(record.context, done);
@@ -294,8 +317,8 @@ Result<bool> StreamTable::poll() {
   return progress;
 }
 
+// REQUIRES record.mutex.
 Status StreamTable::collect(StreamRecord& record, std::vector<CUevent>& done) {
-  const std::lock_guard lock(record.mutex);
   while (!record.recorded.empty()) {
     const auto [epoch, event] = record.recorded.front();
     const CUresult result = (*driver_)->cuEventQuery(event);

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/status.hpp"
@@ -37,6 +38,9 @@ struct alignas(128) StreamRecord {
   std::atomic<std::uint64_t> covered_epoch{0};  // an event has been recorded for it
   std::atomic<std::uint64_t> completed{0};      // everything stamped up to this epoch is complete
   std::atomic<std::uint32_t> uses_since_close{0};
+  std::atomic<std::uint64_t> untracked_epoch{
+      0};                            // the last under which work was queued that may have used anything (mover.hpp)
+  std::uint64_t untracked_seen = 0;  // by the mover
 
   bool spare = false;  // closed and unused; the table's mutex protects it
 
@@ -48,6 +52,13 @@ struct alignas(128) StreamRecord {
   std::mutex mutex;
   std::deque<Recorded> recorded;
 
+  // After the work was queued.
+  void note_untracked() {
+    const std::uint64_t epoch = open_epoch.load(std::memory_order_seq_cst);
+    std::uint64_t known = untracked_epoch.load(std::memory_order_relaxed);
+    while (known < epoch && !untracked_epoch.compare_exchange_weak(known, epoch, std::memory_order_release)) {
+    }
+  }
   Stamp open_stamp() const { return {index, open_epoch.load(std::memory_order_seq_cst)}; }
 };
 
@@ -85,15 +96,20 @@ class StreamTable {
   // Set once, before streams are used: called when so many events are waiting that poll should be called.
   void on_backlog(std::function<void()> call) { on_backlog_ = std::move(call); }
   void ask_to_poll();
+  // Whether the work behind a stamp is complete; asks the driver if need be, but waits for nobody. Any thread.
+  bool query(Stamp stamp);
   bool backlog() const { return backlog_.load(std::memory_order_relaxed); }
 
   // The mover.
-  // Asks the driver which epochs have completed; true if any has since the last call.
+  // Asks the driver which epochs have completed; true if any has since the last call, or query has found one.
   Result<bool> poll();
   bool complete(Stamp stamp) const;
   // The stamp is not covered by an event yet: records one, unless only the stream's own thread may, or the stream is capturing.
   // True if covered now.
   Result<bool> cover(Stamp stamp);
+  // Calls take(stamp) with the last epoch of untracked work of every stream where that is another than at the last call.
+  template <class Take>
+  void take_untracked(Take&& take);
   bool idle() const;  // no epoch is waiting for its event
 
  private:
@@ -137,6 +153,17 @@ class StreamTable {
   std::atomic<std::uint32_t> count_{1};
   std::function<void()> on_backlog_;
   std::atomic<bool> backlog_{false};
+  std::atomic<bool> progressed_{false};  // seen by query
 };
+
+template <class Take>
+void StreamTable::take_untracked(Take&& take) {
+  const std::uint32_t count = count_.load(std::memory_order_acquire);
+  for (std::uint32_t i = 1; i < count; ++i) {
+    StreamRecord& record = *records_[i].load(std::memory_order_acquire);
+    const std::uint64_t epoch = record.untracked_epoch.load(std::memory_order_acquire);
+    if (std::exchange(record.untracked_seen, epoch) != epoch) take(Stamp{record.index, epoch});
+  }
+}
 
 }  // namespace vmem::migration

@@ -107,6 +107,7 @@ Result<Region*> AddressSpace::add(std::uint32_t granules, std::uint32_t page_shi
   region->granules = granules;
   region->page_shift = page_shift;
   region->page_count = (granules + (1u << page_shift) - 1) >> page_shift;
+  region->whole = Span({first}, region->page_count << page_shift, Access::read);
   region->pages = std::make_unique<Page[]>(region->page_count);
   region->uses.clear();
   region->end_cursor = 0;

@@ -88,7 +88,6 @@ struct Region {
   std::uint32_t page_count = 0;
   std::uint64_t bytes = 0;  // as asked for
   int device = 0;           // index into the runtime's devices
-  bool shared = false;      // slabs of small allocations: never served in place
   // Of a program that does not say what it writes: that is found out when a page leaves.
   bool undeclared = false;
   std::unique_ptr<Page[]> pages;
@@ -96,7 +95,9 @@ struct Region {
   // Shared with launching threads: O(1) answers for wholly accessible regions. A counter goes up before a page's state
   // word changes for the worse and down after it changed for the better, so 0 is always true of the words.
   // In a cache line that the mover leaves alone as long as nothing changes.
-  alignas(64) std::atomic<RegionState> state{RegionState::empty};
+  alignas(64) Span whole;  // all its granules, for reading; constant while live, as is `shared`
+  bool shared = false;     // slabs of small allocations: never served in place
+  std::atomic<RegionState> state{RegionState::empty};
   std::atomic<std::uint32_t> devices{0};  // bit i: device i may access the mappings
   std::atomic<std::uint32_t> unreadable{0};
   std::atomic<std::uint32_t> unwritable{0};

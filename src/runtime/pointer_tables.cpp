@@ -55,7 +55,7 @@ void PointerTables::remember() {
   Record& record = records_[launch_ % kRecords];
   record.launch = launch_;
   record.targets.assign(targets_.begin(), targets_.end());
-  for (const std::uintptr_t table : tables_named_) entry_of(table) = {table, launch_};
+  for (const Small& small : tables_named_) entry_of(small.base) = {small.base, launch_};
 }
 
 }  // namespace vmem::runtime

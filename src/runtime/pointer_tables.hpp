@@ -16,18 +16,15 @@ namespace vmem::runtime {
 
 class PointerTables {
  public:
-  // A launch begins. `window`: see above; 0 turns all this off.
-  void begin(std::uint32_t window) {
+  // A launch begins that names these addresses, which stay there until `finish`. `window`: see above; 0 turns all this off.
+  void begin(std::uint32_t window, std::span<const std::uintptr_t> addresses) {
     ++launch_;
     window_ = window < kRecords ? window : kRecords - 1;
+    named_ = addresses;
     tables_named_.clear();
-    named_.clear();
   }
-  // The launch names an address in a large allocation, or a small allocation by its base.
-  void name(std::uintptr_t address, bool small) {
-    if (small) tables_named_.push_back(address);
-    named_.push_back(address);
-  }
+  // One of them lies in a small allocation.
+  void name_small(std::uintptr_t address, std::uintptr_t base) { tables_named_.push_back({address, base}); }
   // All is named. `fills`: the launch may write what it named into small allocations. Calls reach(address) for what the tables may
   // lead to; some of it several times, or named anyway.
   template <class Reach>
@@ -35,16 +32,20 @@ class PointerTables {
     if (window_ == 0) return;
     targets_.clear();
     if (!known_.empty()) {
-      for (const std::uintptr_t address : named_) {
+      const auto add_known = [&](std::uintptr_t address) {
         for (const Target& target : known_targets(address)) {
           reach(target.address);
           targets_.push_back({target.address, launch_});
         }
+      };
+      for (const std::uintptr_t address : named_) add_known(address);
+      for (const Small& small : tables_named_) {
+        if (small.base != small.address) add_known(small.base);
       }
     }
     if (tables_named_.empty()) return;
-    for (const std::uintptr_t table : tables_named_) {
-      for (const Target& target : last_targets(table)) {
+    for (const Small& small : tables_named_) {
+      for (const Target& target : last_targets(small.base)) {
         if (launch_ - target.launch > window_) continue;
         reach(target.address);
         targets_.push_back(target);
@@ -94,7 +95,11 @@ class PointerTables {
 
   std::uint64_t launch_ = 0, notes_ = 0;
   std::uint32_t window_ = 0;
-  std::vector<std::uintptr_t> tables_named_, named_;
+  struct Small {
+    std::uintptr_t address, base;
+  };
+  std::span<const std::uintptr_t> named_;
+  std::vector<Small> tables_named_;
   std::vector<Target> targets_;
   std::vector<Record> records_{kRecords};
   std::array<Table, 1u << kTableBits> tables_{};

@@ -409,6 +409,12 @@ Result<std::uintptr_t> Runtime::allocate_slabs(int device, std::size_t bytes) {
   return space_->address_of((*region)->first.index);
 }
 
+// Programs free in one moment of a step what they allocate in another. Little of HBM all the same: what is kept there serves nobody else.
+std::size_t Runtime::spare_bytes(int device) const {
+  constexpr std::uint64_t kLeast = 16 << 20, kMost = 256 << 20;
+  return std::clamp(mover_->hbm_bytes(device) / 64, kLeast, kMost);
+}
+
 Status Runtime::free_slabs(std::uintptr_t address) {
   if (ended_) return {};  // with all other regions
   VMEM_ASSIGN(pagetable::Region* const region, live_region(address));
@@ -436,11 +442,7 @@ Result<std::uint64_t> Runtime::mark(const StreamId& stream) {
   return stamp.word();
 }
 
-bool Runtime::complete(std::uint64_t mark) {
-  if (streams_->complete(pagetable::Stamp(mark))) return true;
-  streams_->ask_to_poll();
-  return false;
-}
+bool Runtime::complete(std::uint64_t mark) { return streams_->query(pagetable::Stamp(mark)); }
 
 // ---- hints and figures ----
 

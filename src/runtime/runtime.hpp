@@ -51,6 +51,7 @@ class LaunchHolds {
   void add(const Held& held) { held_.push_back(held); }
   std::vector<Held> held_;
   NamedSpans* named_ = nullptr;
+  bool tracked_ = true;  // what is used is logged
   pagetable::ThreadSlot* slot_ = nullptr;
   migration::StreamRecord* record_ = nullptr;
   std::unique_lock<std::mutex> alone_;  // strict: no other launch is under way
@@ -201,6 +202,7 @@ class Runtime final : private SlabSource {
 
   // SlabSource
   Result<std::uintptr_t> allocate_slabs(int device, std::size_t bytes) override;
+  std::size_t spare_bytes(int device) const override;
   Status free_slabs(std::uintptr_t address) override;
   std::uintptr_t context() noexcept override;
   Result<std::uint64_t> mark(const StreamId& stream) override;
@@ -209,7 +211,8 @@ class Runtime final : private SlabSource {
   enum class RegionKind { declared, shared, undeclared };
   Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, RegionKind kind);
   std::uintptr_t announce(std::uintptr_t address, bool feared, LaunchHolds& holds);
-  void announce_pages(pagetable::Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds);
+  std::uintptr_t announce_small(pagetable::Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds);
+  void announce_span(pagetable::Region& region, std::uint32_t granule, bool feared, LaunchHolds& holds);
   Reach look(LaunchHolds& holds);
   Status make_ready(Reach worst, vmem_stream stream, LaunchHolds& holds);
   Status bring_in(const LaunchHolds& holds, bool run);

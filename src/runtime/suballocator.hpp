@@ -28,6 +28,8 @@ class SlabSource {
   // `bytes` (a multiple of 2 MiB) of address range with backing, on a device; the address is 2 MiB aligned. Rare; may block.
   virtual Result<std::uintptr_t> allocate_slabs(int device, std::size_t bytes) = 0;
   virtual Status free_slabs(std::uintptr_t address) = 0;
+  // How much of a device's slabs may be kept while they are wholly free.
+  virtual std::size_t spare_bytes(int /*device*/) const { return std::size_t{16} << 20; }
   // Which context's default streams the calling thread means: any number but the same for the same context. On the hit path
   // of the default streams, so it must be quick.
   virtual std::uintptr_t context() noexcept = 0;

@@ -47,7 +47,8 @@ namespace {
 
 // What a use of an address takes: the whole region, or of a shared one the page.
 Span reached_in(const Region& region, std::uint32_t granule) {
-  if (!region.shared) return Span(region.first, region.page_count << region.page_shift, Access::read);
+  if (!region.shared) [[likely]]
+    return region.whole;
   return Span({region.granule_of(region.page_at(granule))}, 1u << region.page_shift, Access::read);
 }
 
@@ -293,28 +294,31 @@ bool Runtime::set_dead(Region& region, bool dead) {
 }
 
 // Publishes that the allocation (of a small one, its pages) is about to be used. The base of a small one, 0 of others.
-std::uintptr_t Runtime::announce(std::uintptr_t address, bool feared, LaunchHolds& holds) {
+inline std::uintptr_t Runtime::announce(std::uintptr_t address, bool feared, LaunchHolds& holds) {
   if (!space_->contains(address)) return 0;
-  Region* const region = space_->region_at(space_->granule_at(address));
+  const std::uint32_t granule = space_->granule_at(address);
+  Region* const region = space_->region_at(granule);
   if (region == nullptr) return 0;
-  const auto small = region->shared ? small_->find(address) : std::nullopt;
-  if (!small) {
-    announce_pages(*region, address, feared, holds);
-    return 0;
-  }
+  if (region->shared) return announce_small(*region, address, feared, holds);
+  announce_span(*region, granule, feared, holds);
+  return 0;
+}
+
+std::uintptr_t Runtime::announce_small(Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds) {
+  const auto small = small_->find(address);
+  announce_span(region, space_->granule_at(small ? small->base : address), feared, holds);
+  if (!small) return 0;
   // It may lie across two pages.
-  const std::uintptr_t last = small->base + small->bytes - 1;
-  announce_pages(*region, small->base, feared, holds);
-  if (space_->granule_at(small->base) != space_->granule_at(last)) announce_pages(*region, last, feared, holds);
+  const std::uint32_t last = space_->granule_at(small->base + small->bytes - 1);
+  if (last != space_->granule_at(small->base)) announce_span(region, last, feared, holds);
   return small->base;
 }
 
 // The whole region, or of a shared one the page. What is read of it here may be another's by the time that it is held: `look` finds out.
-void Runtime::announce_pages(Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds) {
-  const std::uint32_t granule = space_->granule_at(address);
+inline void Runtime::announce_span(Region& region, std::uint32_t granule, bool feared, LaunchHolds& holds) {
   const Span span = reached_in(region, granule);
   if (!holds.named_->add(span.first())) return;
-  const std::uint32_t hold = holds.slot_->announce(span, {address, 0});
+  const std::uint32_t hold = holds.slot_->announce(span, {space_->address_of(granule), 0});
   holds.add({.region = &region, .span = span, .hold = hold, .granule = granule, .feared = feared});
 }
 
@@ -322,6 +326,7 @@ void Runtime::announce_pages(Region& region, std::uintptr_t address, bool feared
 Runtime::Reach Runtime::look(LaunchHolds& holds) {
   ThreadSlot& slot = *holds.slot_;
   ThreadSlot::announced();
+  const std::uint32_t own_device = 1u << holds.record_->device;
   Reach worst = Reach::hit;
   std::size_t kept = 0;
   for (std::size_t i = 0; i < holds.held_.size(); ++i) {
@@ -337,7 +342,7 @@ Runtime::Reach Runtime::look(LaunchHolds& holds) {
     // A life that has ended is not begun by a launch that may only fear to reach it.
     const std::uint32_t life = region.life.load(std::memory_order_seq_cst);
     held.life = region.dead.load(std::memory_order_seq_cst) ? life - 1 : life;
-    const bool foreign = (region.devices.load(std::memory_order_acquire) >> holds.record_->device & 1) == 0;
+    const bool foreign = (region.devices.load(std::memory_order_acquire) & own_device) == 0;
     const bool at_hand = !foreign && region.unreadable.load(std::memory_order_seq_cst) == 0 &&
                          region.attention.load(std::memory_order_seq_cst) == 0;
     if (!at_hand) [[unlikely]]
@@ -361,12 +366,13 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   PointerTables* const tables = thread_tables();
   if (tables == nullptr) return fail(VMEM_ERROR_UNSUPPORTED, "this thread is ending and can launch nothing any more");
   if (options_.strict) holds.alone_ = std::unique_lock(strict_mutex_);
+  holds.tracked_ = mover_->tracks();
   holds.named_ = &named_spans;
   holds.named_->begin();
-  tables->begin(follows_tables() ? options_.window : 0);
+  tables->begin(follows_tables() ? options_.window : 0, addresses);
   for (const std::uintptr_t address : addresses) {
     const std::uintptr_t small = announce(address, false, holds);
-    tables->name(small != 0 ? small : address, small != 0);
+    if (small != 0) tables->name_small(address, small);
   }
   tables->finish(fills_tables, [&](std::uintptr_t target) { announce(target, true, holds); });
   const Reach worst = look(holds);
@@ -393,6 +399,7 @@ Status Runtime::begin_recording(std::span<const std::uintptr_t> addresses, vmem_
   VMEM_TRY(check_device(*holds.record_));
   holds.named_ = &named_spans;
   holds.named_->begin();
+  holds.tracked_ = false;  // nothing is used
   for (const std::uintptr_t address : addresses) announce(address, false, holds);
   if (look(holds) != Reach::miss) return {};
   auto mapped = bring_in(holds, false);
@@ -427,12 +434,17 @@ void Runtime::abandon_launch(LaunchHolds& holds) {
 Status Runtime::end_launch(LaunchHolds& holds) {
   ThreadSlot& slot = *holds.slot_;
   StreamRecord& record = *holds.record_;
-  const pagetable::Stamp stamp = record.open_stamp();
   const auto held = holds.all();
-  const bool log_filled = slot.log.append_all(held.size(), [&](std::size_t i) {
-    const LoggedUse::Kind kind = held[i].feared ? LoggedUse::Kind::feared : LoggedUse::Kind::named;
-    return LoggedUse{held[i].span, stamp, kind, held[i].life};
-  });
+  bool log_filled = false;
+  if (holds.tracked_) {
+    const pagetable::Stamp stamp = record.open_stamp();
+    log_filled = slot.log.append_all(held.size(), [&](std::size_t i) {
+      const LoggedUse::Kind kind = held[i].feared ? LoggedUse::Kind::feared : LoggedUse::Kind::named;
+      return LoggedUse{held[i].span, stamp, kind, held[i].life};
+    });
+  } else {
+    record.note_untracked();
+  }
   for (const auto& each : held) slot.withdraw(each.hold);
   Status outcome;
   if (options_.strict) outcome = finish_alone(record);

@@ -132,6 +132,44 @@ TEST_F(Streams, APerThreadStreamIsItsThreadsAlone) {
   EXPECT_EQ(other->open_stamp(), open);
 }
 
+TEST_F(Streams, AnyThreadMayAskWhetherWorkIsComplete) {
+  Actor& a = actor();
+  const Stamp used = a.record->open_stamp();
+  EXPECT_FALSE(streams->query(used)) << "no event tells yet";
+  ASSERT_TRUE(streams->close_epoch(*a.record));
+  EXPECT_EQ((*driver)->cuStreamSynchronize(a.stream), CUDA_SUCCESS);
+  EXPECT_FALSE(streams->complete(used)) << "nobody has asked the driver";
+  {
+    const std::lock_guard somebody(a.record->mutex);
+    std::thread([&] { EXPECT_FALSE(streams->query(used)) << "whoever is at it is not waited for"; }).join();
+  }
+  std::thread([&] { EXPECT_TRUE(streams->query(used)); }).join();
+  EXPECT_TRUE(streams->complete(used));
+  EXPECT_TRUE(*streams->poll()) << "the mover has not seen this progress";
+  EXPECT_FALSE(*streams->poll());
+}
+
+TEST_F(Streams, UntrackedWorkIsReportedOnceForEachEpoch) {
+  Actor& a = actor();
+  std::vector<Stamp> seen;
+  const auto take = [&] {
+    seen.clear();
+    streams->take_untracked([&](Stamp use) { seen.push_back(use); });
+    return seen;
+  };
+  EXPECT_EQ(take(), std::vector<Stamp>{});
+  const Stamp first = a.record->open_stamp();
+  a.record->note_untracked();
+  a.record->note_untracked();
+  EXPECT_EQ(take(), std::vector<Stamp>{first});
+  a.record->note_untracked();
+  EXPECT_EQ(take(), std::vector<Stamp>{}) << "whoever knows of the epoch waits for all of it";
+  ASSERT_TRUE(streams->close_epoch(*a.record));
+  EXPECT_EQ(take(), std::vector<Stamp>{});
+  a.record->note_untracked();
+  EXPECT_EQ(take(), std::vector<Stamp>{a.record->open_stamp()});
+}
+
 TEST_F(Streams, AClosedStreamIsNotTouchedAgain) {
   Actor& a = actor();
   const Stamp open_when_closed = a.record->open_stamp();

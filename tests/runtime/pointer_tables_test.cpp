@@ -17,9 +17,10 @@ struct Tables : ::testing::Test {
 
   Addresses launch(bool fills, const Addresses& small, const Addresses& large) {
     Addresses reached;
-    tables->begin(window);
-    for (const std::uintptr_t base : small) tables->name(base, true);
-    for (const std::uintptr_t base : large) tables->name(base, false);
+    std::vector<std::uintptr_t> named(small.begin(), small.end());
+    named.insert(named.end(), large.begin(), large.end());
+    tables->begin(window, named);
+    for (const std::uintptr_t base : small) tables->name_small(base, base);
     tables->finish(fills, [&](std::uintptr_t target) {
       if (!small.contains(target) && !large.contains(target)) reached.insert(target);
     });
@@ -27,11 +28,21 @@ struct Tables : ::testing::Test {
   }
   // A launch looked at: what it left in the table.
   bool look(std::uintptr_t table, const std::vector<std::uintptr_t>& holds, bool whole = true) {
-    tables->begin(window);
+    tables->begin(window, {});
     return tables->settle(table, tables->note(table, {}), holds, whole);
   }
   Addresses known_targets(std::uintptr_t table) { return launch(false, {table}, {}); }
 };
+
+TEST_F(Tables, ASmallTableIsKnownByItsBaseHoweverItIsNamed) {
+  look(0x100, {100});
+  Addresses reached;
+  const std::uintptr_t inside[] = {0x108};
+  tables->begin(window, inside);
+  tables->name_small(0x108, 0x100);
+  tables->finish(false, [&](std::uintptr_t target) { reached.insert(target); });
+  EXPECT_EQ(reached, Addresses{100});
+}
 
 TEST_F(Tables, ATableLeadsToWhatItWasFilledWith) {
   EXPECT_EQ(launch(true, {1}, {100, 200}), Addresses{});
@@ -100,7 +111,7 @@ TEST_F(Tables, WhatIsSeenOfAPartAddsToTheRest) {
 
 TEST_F(Tables, WhereALookDidNotReachTheDoubtsRemain) {
   const std::uintptr_t named[] = {1, 200, 300}, seen[] = {100};
-  tables->begin(window);
+  tables->begin(window, {});
   EXPECT_TRUE(tables->settle(1, tables->note(1, named), seen, false));
   EXPECT_EQ(known_targets(1), (Addresses{100, 200, 300}));
 }
@@ -114,14 +125,14 @@ TEST_F(Tables, LooksDoNotShortenTheWindow) {
 TEST_F(Tables, UntilTheLookIsDoneATableMayLeadToAllThatWasNamedWithIt) {
   look(1, {100});
   const std::uintptr_t named[] = {1, 200, 300};
-  tables->begin(window);
+  tables->begin(window, {});
   (void)tables->note(1, named);
   EXPECT_EQ(known_targets(1), (Addresses{100, 200, 300}));
 }
 
 TEST_F(Tables, TheFirstOfTwoLooksLeavesTheSecondItsDoubts) {
   const std::uintptr_t named[] = {1, 200, 300}, seen[] = {200};
-  tables->begin(window);
+  tables->begin(window, {});
   const std::uint64_t first = tables->note(1, named);
   (void)tables->note(1, named);
   EXPECT_TRUE(tables->settle(1, first, seen, true));
@@ -130,7 +141,7 @@ TEST_F(Tables, TheFirstOfTwoLooksLeavesTheSecondItsDoubts) {
 
 TEST_F(Tables, TwoLooksThatSeeTheSameTellOnce) {
   const std::uintptr_t named[] = {1, 200, 300}, seen[] = {200};
-  tables->begin(window);
+  tables->begin(window, {});
   const std::uint64_t first = tables->note(1, named), second = tables->note(1, named);
   EXPECT_TRUE(tables->settle(1, first, seen, true));
   EXPECT_FALSE(tables->settle(1, second, seen, true));
@@ -138,7 +149,7 @@ TEST_F(Tables, TwoLooksThatSeeTheSameTellOnce) {
 }
 
 TEST_F(Tables, ALookAtATableFreedMeanwhileSaysNothing) {
-  tables->begin(window);
+  tables->begin(window, {});
   const std::uintptr_t named[] = {100};
   const std::uint64_t note = tables->note(1, named);
   tables->forget_tables(1, 1);

@@ -57,9 +57,9 @@ constexpr std::array<SizeClass, kClasses> make_classes() {
   for (std::uint32_t i = 0; i < kClasses; ++i) {
     const std::uint32_t bytes = block_bytes_of(i);
     const std::uint32_t granules = granules_of(bytes);
-    // A bin holds about 256 KiB; at least 4 blocks, or every other free would go to the depot.
+    // What goes to the depot costs an event on its stream, so a bin takes what a layer of a model frees: 8 MiB.
     classes[i] = {bytes, granules, std::uint32_t(granules * kGranuleBytes / bytes),
-                  std::clamp<std::uint32_t>((256u << 10) / bytes, 4, 64)};
+                  std::clamp<std::uint32_t>((8u << 20) / bytes, 8, 64)};
   }
   return classes;
 }

@@ -24,6 +24,7 @@ Slab* SlabPool::take_spare(std::uint32_t granules) {
   if (found == spare_.end()) return nullptr;
   Slab* slab = *found;
   spare_.erase(found);
+  spare_granules_ -= granules;
   return slab;
 }
 
@@ -89,13 +90,18 @@ void SlabPool::put(std::span<Slab* const> slabs) {
   std::size_t spare = 0;
   {
     const std::lock_guard lock(mutex_);
-    spare_.insert(spare_.end(), slabs.begin(), slabs.end());
-    spare = spare_.size();
+    for (Slab* slab : slabs) add_spare(*slab);
+    spare = spare_granules_;
   }
-  if (spare <= kMostSpare) return;
-  if (auto released = release(kKeptSpare); !released) {
+  if (spare <= most_spare_) return;
+  if (auto released = release(most_spare_ / 2); !released) {
     VMEM_LOG_WARN("spare slabs of device {} are kept: {}", device_, released.error().message);
   }
+}
+
+void SlabPool::add_spare(Slab& slab) {
+  spare_.push_back(&slab);
+  spare_granules_ += slab.granules;
 }
 
 Status SlabPool::release(std::size_t keep) {
@@ -103,9 +109,10 @@ Status SlabPool::release(std::size_t keep) {
     Slab* slab = nullptr;
     {
       const std::lock_guard lock(mutex_);
-      if (spare_.size() <= keep) return {};
+      if (spare_granules_ <= keep) return {};
       slab = spare_.back();
       spare_.pop_back();
+      spare_granules_ -= slab->granules;
     }
     VMEM_TRY(give_back(*slab));
   }
@@ -117,7 +124,7 @@ Status SlabPool::give_back(Slab& slab) {
   if (auto freed = source_.free_slabs(slab.base); !freed) {
     map_.place(slab, Placement::kNoClass);
     const std::lock_guard lock(mutex_);
-    spare_.push_back(&slab);
+    add_spare(slab);
     return freed;
   }
   granules_.fetch_sub(slab.granules, std::memory_order_relaxed);

@@ -1,6 +1,6 @@
-// The slabs of one device that no size class uses. A few are kept, whole and for any class, so that a program which frees and
-// allocates the same few blocks does not go to the source each time: above kMostSpare slabs are given back until kKeptSpare are
-// left.
+// The slabs of one device that no size class uses. Some are kept, whole and for any class, so that a program which frees and
+// allocates the same blocks, once a step, does not go to the source each time: above SlabSource::spare_bytes they are given back until
+// half of that is left.
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,8 @@ namespace vmem::runtime {
 
 class SlabPool {
  public:
-  static constexpr std::size_t kMostSpare = 8;
-  static constexpr std::size_t kKeptSpare = 4;
-
-  SlabPool(SlabSource& source, BlockMap& map, int device) : source_(source), map_(map), device_(device) {}
+  SlabPool(SlabSource& source, BlockMap& map, int device)
+      : source_(source), map_(map), device_(device), most_spare_(source.spare_bytes(device) / kGranuleBytes) {}
   ~SlabPool();
 
   // A slab cut for the class. Errors: those of the source; before they are returned, spare slabs of other lengths are given
@@ -30,7 +28,7 @@ class SlabPool {
   Result<Slab*> take(std::uint32_t size_class);
   // Takes wholly free slabs in. Failures to give slabs back are logged: they are kept.
   void put(std::span<Slab* const> slabs);
-  // Gives spare slabs back until `keep` are left. Errors: those of the source; the slab is kept.
+  // Gives spare slabs back until `keep` granules are left, or less. Errors: those of the source; the slab is kept.
   Status release(std::size_t keep);
 
   std::size_t granules() const noexcept { return granules_.load(std::memory_order_relaxed); }
@@ -38,6 +36,7 @@ class SlabPool {
 
  private:
   Slab* take_spare(std::uint32_t granules);
+  void add_spare(Slab& slab);  // REQUIRES: mutex_ held
   Result<Slab*> make(std::uint32_t granules);
   Result<Slab*> adopt(std::uintptr_t base, std::uint32_t granules);
   Status give_back(Slab& slab);
@@ -45,11 +44,13 @@ class SlabPool {
   SlabSource& source_;
   BlockMap& map_;
   const int device_;
+  const std::size_t most_spare_;  // granules
   std::atomic<std::size_t> granules_{0};
 
   mutable std::mutex mutex_;  // taken last; not held while the source is called
   // Protected by mutex_.
   std::vector<Slab*> spare_;
+  std::size_t spare_granules_ = 0;
   std::vector<Slab*> unused_descriptors_;
   std::deque<Slab> descriptors_;  // base is 0 while unused
 };

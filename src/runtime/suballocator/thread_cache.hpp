@@ -69,7 +69,7 @@ class Shelf {
 class alignas(64) ThreadCache {
  public:
   static constexpr std::size_t kMostShelves = 32;
-  static constexpr std::int64_t kMostBytes = 8 << 20;
+  static constexpr std::int64_t kMostBytes = 32 << 20;
 
   explicit ThreadCache(std::uint64_t thread_number) : number(thread_number) {}
 

@@ -1,0 +1,176 @@
+// Launches of programs that do not call vmem, while all that they use fits: nothing is logged of them, and nothing may be lost by that.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "runtime/emulated_gpu.hpp"
+#include "runtime/runtime.hpp"
+
+namespace vmem::test {
+namespace {
+
+using runtime::LaunchHolds;
+using runtime::Runtime;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+struct UntrackedLaunches : ::testing::Test {
+  EmulatedGpu gpu{"devices=1,hbm=512MiB,host=1GiB"};
+  std::unique_ptr<Runtime> runtime;
+  CUstream stream = nullptr;
+  LaunchHolds holds;
+
+  void SetUp() override {
+    Options options;
+    options.space_bytes = 8192 * kMiB;
+    options.devices = {0};
+    options.hbm_bytes = 64 * kMiB;
+    options.host_bytes = 512 * kMiB;
+    auto made = Runtime::create(options, gpu.driver());
+    ASSERT_TRUE(made) << made.error().message;
+    runtime = std::move(*made);
+    gpu.make_current(0);
+    stream = gpu.create_stream(0);
+  }
+  void TearDown() override {
+    EXPECT_TRUE(runtime->close_stream(stream));
+    EXPECT_TRUE(runtime->shut_down());
+  }
+
+  std::uint32_t* allocate(std::size_t mib) {
+    auto made = runtime->allocate_undeclared(mib * kMiB, 0, stream);
+    EXPECT_TRUE(made) << made.error().message;
+    return made ? static_cast<std::uint32_t*>(*made) : nullptr;
+  }
+  void begin(const std::vector<std::uint32_t*>& named, LaunchHolds& held, CUstream on) {
+    std::vector<std::uintptr_t> addresses;
+    for (const std::uint32_t* each : named) addresses.push_back(reinterpret_cast<std::uintptr_t>(each));
+    const auto ready = runtime->begin_launch(addresses, on, false, held);
+    ASSERT_TRUE(ready) << ready.error().message;
+  }
+  void launch(const std::vector<std::uint32_t*>& named, const std::function<void()>& body) {
+    begin(named, holds, stream);
+    ASSERT_EQ(gpu.launch(stream, 0, body), CUDA_SUCCESS);
+    ASSERT_TRUE(runtime->end_launch(holds));
+  }
+  void fill(std::uint32_t* at, std::uint32_t value) {
+    launch({at}, [at, value] { *at = value; });
+  }
+  std::uint32_t read(std::uint32_t* at) {
+    std::uint32_t found = 0;
+    launch({at}, [at, &found] { found = *at; });
+    gpu.synchronize(stream);
+    return found;
+  }
+  vmem_statistics figures() {
+    vmem_statistics all{};
+    all.struct_bytes = sizeof all;
+    EXPECT_TRUE(runtime->statistics(all));
+    return all;
+  }
+  std::size_t in_hbm(const std::uint32_t* at) {
+    vmem_pointer_info info{};
+    EXPECT_TRUE(runtime->query(at, info));
+    return info.bytes_hbm;
+  }
+};
+
+// Uses more than HBM holds, again and again: nothing else has a better claim to HBM.
+class Rival {
+ public:
+  Rival(UntrackedLaunches& test, CUstream stream) : test_(test), stream_(stream) {
+    for (int i = 0; i < 10; ++i) {
+      auto made = test.runtime->allocate_undeclared(8 * kMiB, 0, stream);
+      EXPECT_TRUE(made) << made.error().message;
+      if (made) buffers_.push_back(static_cast<std::uint32_t*>(*made));
+    }
+  }
+  void use_all() {
+    for (std::uint32_t* const at : buffers_) {
+      test_.begin({at}, holds_, stream_);
+      ASSERT_EQ(test_.gpu.launch(stream_, 0, [at] { *at = 7; }), CUDA_SUCCESS);
+      ASSERT_TRUE(test_.runtime->end_launch(holds_));
+    }
+    test_.gpu.synchronize(stream_);
+  }
+
+ private:
+  UntrackedLaunches& test_;
+  const CUstream stream_;
+  LaunchHolds holds_;
+  std::vector<std::uint32_t*> buffers_;
+};
+
+TEST_F(UntrackedLaunches, OfWhichNothingIsLoggedKeepWhatTheyUseUntilTheyEnd) {
+  std::uint32_t* const at = allocate(8);
+  fill(at, 1);
+  std::atomic<bool> go{false};
+  launch({at}, [at, &go] {
+    go.wait(false);
+    *at = 2;
+  });
+  ASSERT_TRUE(runtime->free_undeclared(at, stream));
+  ASSERT_TRUE(runtime->empty_cache());
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(figures().unmaps, 0u) << "the mover looked " << i << " times";
+  go = true;
+  go.notify_all();
+  gpu.synchronize(stream);
+  ASSERT_TRUE(runtime->quiesce());
+  while (figures().unmaps == 0) std::this_thread::yield();
+}
+
+TEST_F(UntrackedLaunches, DoNotLoseWhatTheyWroteInALaterLifeOfABlock) {
+  std::uint32_t* const at = allocate(8);
+  fill(at, 1);
+  ASSERT_TRUE(runtime->free_undeclared(at, stream));
+  ASSERT_EQ(allocate(8), at);
+  fill(at, 2);
+  ASSERT_EQ(figures().evictions, 0u);
+  Rival rival(*this, stream);
+  for (int round = 0; round < 50 && in_hbm(at) != 0; ++round) rival.use_all();
+  ASSERT_EQ(in_hbm(at), 0u);
+  EXPECT_EQ(read(at), 2u);
+}
+
+TEST_F(UntrackedLaunches, UnderWayWhenTheFirstPageLeavesAreSeenAllTheSame) {
+  std::uint32_t* const at = allocate(8);
+  fill(at, 1);
+  gpu.synchronize(stream);
+  begin({at}, holds, stream);
+  const CUstream other = gpu.create_stream(0);
+  Rival rival(*this, other);
+  const auto from_another_thread = [&] {
+    std::thread([&] {
+      gpu.make_current(0);
+      rival.use_all();
+    }).join();
+  };
+  from_another_thread();
+  ASSERT_GT(figures().evictions, 0u) << "tracking has begun";
+  std::atomic<bool> go{false};
+  ASSERT_EQ(gpu.launch(stream, 0,
+                       [at, &go] {
+                         go.wait(false);
+                         *at += 1;
+                       }),
+            CUDA_SUCCESS);
+  ASSERT_TRUE(runtime->end_launch(holds));
+  for (int round = 0; round < 4; ++round) from_another_thread();
+  EXPECT_EQ(in_hbm(at), 8 * kMiB) << "it is in use";
+  go = true;
+  go.notify_all();
+  gpu.synchronize(stream);
+  for (int round = 0; round < 50 && in_hbm(at) != 0; ++round) from_another_thread();
+  ASSERT_EQ(in_hbm(at), 0u) << "it would have left before";
+  EXPECT_EQ(read(at), 2u);
+  EXPECT_TRUE(runtime->close_stream(other));
+}
+
+}  // namespace
+}  // namespace vmem::test
