@@ -6,14 +6,15 @@
 #include "gpu/emu/api_entry.hpp"
 
 #include "gpu/driver_table.hpp"
+#include "gpu/emu/program_functions.hpp"
 
 namespace {
 
 const std::unordered_map<std::string_view, void*>& entry_points() {
   // #name is the base name: the macros of cuda.h do not apply to an operand of #.
 #define VMEM_ENTRY(name) {#name, reinterpret_cast<void*>(&::name)},
-  static const auto* table = new std::unordered_map<std::string_view, void*>{
-      VMEM_DRIVER_REQUIRED(VMEM_ENTRY) VMEM_DRIVER_OPTIONAL(VMEM_ENTRY) VMEM_ENTRY(cuGetProcAddress)};
+  static const auto* table = new std::unordered_map<std::string_view, void*>{VMEM_DRIVER_REQUIRED(
+      VMEM_ENTRY) VMEM_DRIVER_OPTIONAL(VMEM_ENTRY) VMEM_EMU_PROGRAM_FUNCTIONS(VMEM_ENTRY) VMEM_ENTRY(cuGetProcAddress)};
 #undef VMEM_ENTRY
   return *table;
 }
