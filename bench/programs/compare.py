@@ -250,7 +250,8 @@ def show(row):
 
 
 def fits(bench):
-    rounds, steps = (1, 40) if bench.quick else (3, 200)
+    """Runs in turn; hosts have slow moments, so the best run of each counts."""
+    rounds, steps = (2, 40) if bench.quick else (5, 60)
     for name, hbm in (("small_gpt2", 16 * GIB), ("llama", 16 * GIB)):
         native, ours = [], []
         for _ in range(rounds):
@@ -260,10 +261,18 @@ def fits(bench):
         if bad:
             bench.record(f"fits: {name}", bad, "native", native[0], 0.99, hbm_bytes=hbm)
             continue
-        merge = lambda runs: {**runs[0], "steps_s": [statistics.median(step_s(r) for r in runs)]}  # noqa: E731
         odd = next((r for r in ours if r["digests"] != native[0]["digests"]), ours[0])
-        ours = [odd, *[r for r in ours if r is not odd]]
-        bench.record(f"fits: {name}", merge(ours), "native", merge(native), 0.99, native[0], hbm_bytes=hbm)
+        best = {"steps_s": [min(step_s(r) for r in ours)], "runs_s": [step_s(r) for r in ours]}
+        best_native = {"steps_s": [min(step_s(r) for r in native)]}
+        bench.record(
+            f"fits: {name}",
+            {**odd, **best, "native_runs_s": [step_s(r) for r in native]},
+            "native",
+            {**native[0], **best_native},
+            0.99,
+            native[0],
+            hbm_bytes=hbm,
+        )
 
 
 def llama(bench):
