@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "intercept/hook_table.hpp"
 #include "intercept/implementations.hpp"
@@ -95,11 +96,21 @@ void learn_more(CUgraphExec executable, Add&& add) {
   remember(executable, std::move(references));
 }
 
+std::mutex begun_mutex;
+std::unordered_multiset<CUstream> begun;  // captures that were counted, by where they began
+
+// Counted before it begins: whoever queues work on the stream from then on asks whether it is capturing.
 template <class Real>
-CUresult begin_capture(Real&& real) {
+CUresult begin_capture(CUstream stream, Real&& real) {
+  if (Runtime* runtime = running()) runtime->expect_capture(stream);
   captures().fetch_add(1, std::memory_order_seq_cst);
   const CUresult result = real();
-  if (result != CUDA_SUCCESS) captures().fetch_sub(1, std::memory_order_release);
+  if (result != CUDA_SUCCESS) {
+    captures().fetch_sub(1, std::memory_order_release);
+    return result;
+  }
+  const std::lock_guard lock(begun_mutex);
+  begun.insert(stream);
   return result;
 }
 
@@ -117,22 +128,27 @@ CUresult instantiate(CUgraphExec* executable, CUgraph graph, Real&& real) {
 
 }  // namespace
 
-// Counted before it begins: whoever queues work on the stream from then on asks whether it is capturing.
 CUresult stream_begin_capture(Call<decltype(::cuStreamBeginCapture)> call, CUstream stream, CUstreamCaptureMode mode) {
-  return begin_capture([&] { return call(stream, mode); });
+  return begin_capture(call.stream(stream), [&] { return call(stream, mode); });
 }
 
 CUresult stream_begin_capture_to_graph(Call<decltype(::cuStreamBeginCaptureToGraph)> call, CUstream stream,
                                        CUgraph graph, const CUgraphNode* nodes, const CUgraphEdgeData* edges,
                                        std::size_t count, CUstreamCaptureMode mode) {
-  return begin_capture([&] { return call(stream, graph, nodes, edges, count, mode); });
+  return begin_capture(call.stream(stream), [&] { return call(stream, graph, nodes, edges, count, mode); });
 }
 
 CUresult stream_end_capture(Call<decltype(::cuStreamEndCapture)> call, CUstream stream, CUgraph* graph) {
-  Runtime* runtime = running();
-  const bool was = runtime != nullptr && capturing(*runtime, call.stream(stream));
   const CUresult result = call(stream, graph);
-  if (was && !capturing(*runtime, call.stream(stream))) captures().fetch_sub(1, std::memory_order_release);
+  // Some failures end a capture, others leave it as it was.
+  const CUstream named = call.stream(stream);
+  Runtime* runtime = running();
+  if (runtime == nullptr || capturing(*runtime, named)) return result;
+  const std::lock_guard lock(begun_mutex);
+  if (const auto found = begun.find(named); found != begun.end()) {
+    begun.erase(found);
+    captures().fetch_sub(1, std::memory_order_release);
+  }
   return result;
 }
 

@@ -76,7 +76,8 @@ inline bool ours(const runtime::Runtime* runtime, std::uintptr_t address) {
 inline bool ours(const runtime::Runtime* runtime, CUdeviceptr address) {
   return ours(runtime, std::uintptr_t{address});
 }
-// How many captures the program has begun and not ended. One that ends with its stream counts on: asking is all that costs.
+// How many captures the program has begun, through a hook, and not ended. One that ends with its stream counts on: asking is all that
+// costs.
 std::atomic<std::uint32_t>& captures();
 // Work on a stream in capture is only recorded: it is the graph's launch that runs it.
 bool capturing(const runtime::Runtime& runtime, CUstream stream);

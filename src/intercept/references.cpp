@@ -189,6 +189,7 @@ void References::finish_graph() {
 }
 
 void References::add_parameters(const runtime::Runtime& runtime, CUfunction function, void** parameters, void** extra) {
+  pinned_ = pinned_memory().bounds();  // those of a graph grow later than they begin
   if (parameters != nullptr) {
     const Layout& layout = layout_of(runtime.driver(), function);
     facts_ = &layout.facts;

@@ -313,7 +313,7 @@ void Mover::drain_uses() {
 void Mover::start_tracking() {
   if (tracks()) return;
   drain_uses();
-  tracks_.store(true, std::memory_order_relaxed);
+  tracks_.store(true, std::memory_order_seq_cst);
   if (untracked_before_) std::ranges::for_each(live_, [this](Region* region) { used_untracked(*region); });
 }
 

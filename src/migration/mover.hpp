@@ -89,7 +89,8 @@ class Mover {
   bool evicts() const { return evicts_.load(std::memory_order_relaxed); }
   // Whether launches are to log what they use. As long as all fits nobody asks for it: then a launch only says that there was one on
   // its stream (StreamRecord::note_untracked), and is taken to have used everything.
-  bool tracks() const { return tracks_.load(std::memory_order_relaxed); }
+  // Sequentially consistent, as lives and deaths of regions are: a region that looks dead when tracking begins is not used untracked later.
+  bool tracks() const { return tracks_.load(std::memory_order_seq_cst); }
   std::uint64_t now_us() const { return config_.now_us(); }
 
   // The mover's thread, or a test's.

@@ -236,6 +236,25 @@ Status StreamTable::count_use(StreamRecord& record, std::uint32_t more) {
   return std::unexpected(closed.error());
 }
 
+void StreamTable::expect_capture(CUstream handle) {
+  const auto context = current_context();
+  if (!context) return;
+  for (const CUstream each : {handle, CU_STREAM_LEGACY}) {
+    StreamRecord* record = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = by_key_.find(key_of(each, *context));
+      if (found != by_key_.end()) record = found->second;
+    }
+    if (record != nullptr && has_open_uses(*record)) (void)try_close(*record);
+  }
+}
+
+bool StreamTable::has_open_uses(const StreamRecord& record) {
+  return record.uses_since_close.load(std::memory_order_relaxed) != 0 ||
+         record.untracked_epoch.load(std::memory_order_relaxed) == record.open_epoch.load(std::memory_order_relaxed);
+}
+
 Status StreamTable::close_stream(CUstream handle) {
   VMEM_ASSIGN(CUcontext const context, current_context());
   const Key key = key_of(handle, context);
@@ -258,7 +277,9 @@ Status StreamTable::close_stream(CUstream handle) {
     const auto outcome = still_open ? record_epoch(*record, event) : Result<Outcome>(Outcome::refused);
     if (!outcome || *outcome == Outcome::refused) spare_events_[record->context].push_back(event);
     if (!outcome) return std::unexpected(outcome.error());
-    if (still_open && *outcome != Outcome::recorded) return capture_error(*record);
+    // A stream may end while it is capturing; what ran before was covered when that began.
+    const bool uncovered = *outcome == Outcome::spent || (*outcome == Outcome::refused && has_open_uses(*record));
+    if (still_open && uncovered) return capture_error(*record);
     if (still_open) {
       record->closed.store(true, std::memory_order_release);
       by_key_.erase(key);
@@ -272,17 +293,23 @@ bool StreamTable::query(Stamp stamp) {
   if (complete(stamp)) return true;
   StreamRecord& record = *records_[stamp.stream()].load(std::memory_order_acquire);
   if (record.covered_epoch.load(std::memory_order_acquire) < stamp.epoch()) return false;
+  // Whoever asks in a loop, or for many stamps, leaves the record to others in between.
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  if (now - record.queried.load(std::memory_order_relaxed) < kQueryInterval) return false;
   std::vector<CUevent> done;
+  CUcontext context = nullptr;
   {
     const std::unique_lock lock(record.mutex, std::try_to_lock);
     if (!lock.owns_lock()) return false;
+    record.queried.store(now, std::memory_order_relaxed);
+    context = record.context;  // once its events are collected, the record may serve a stream of another
     const gpu::RelaxedCapture relaxed(*driver_);
     // The mover meets with the same error, and says so.
     if (!collect(record, done)) ask_to_poll();
   }
   if (!done.empty()) {
-    progressed_.store(true, std::memory_order_relaxed);
-    put_back(record.context, done);
+    progressed_.store(true, std::memory_order_release);
+    put_back(context, done);
   }
   return complete(stamp);
 }
@@ -292,7 +319,7 @@ void StreamTable::ask_to_poll() {
 }
 
 Result<bool> StreamTable::poll() {
-  bool progress = progressed_.exchange(false, std::memory_order_relaxed);
+  bool progress = progressed_.exchange(false, std::memory_order_acquire);
   backlog_.store(false, std::memory_order_relaxed);
   const std::uint32_t count = count_.load(std::memory_order_acquire);
   std::vector<CUevent> done;
@@ -351,6 +378,7 @@ Result<bool> StreamTable::cover(Stamp stamp) {
 }
 
 bool StreamTable::idle() const {
+  if (progressed_.load(std::memory_order_acquire)) return false;
   const std::uint32_t count = count_.load(std::memory_order_acquire);
   for (std::uint32_t i = 1; i < count; ++i) {
     StreamRecord& record = *records_[i].load(std::memory_order_acquire);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -51,6 +52,7 @@ struct alignas(128) StreamRecord {
   };
   std::mutex mutex;
   std::deque<Recorded> recorded;
+  std::atomic<std::chrono::steady_clock::duration> queried{std::chrono::steady_clock::duration::zero()};
 
   // After the work was queued.
   void note_untracked() {
@@ -90,13 +92,18 @@ class StreamTable {
   // After a stamp with the open epoch was logged: closes the epoch when it is due, after kUsesPerEpoch uses; one may count for
   // several. Errors: DEVICE_LOST.
   Status count_use(StreamRecord& record, std::uint32_t uses = 1);
-  // The stream's owner is about to destroy it: closes its epoch and forgets the handle.
+  // The stream's owner is about to destroy it: closes its epoch and forgets the handle. Errors: UNSUPPORTED while it is capturing, if work
+  // on it that was not captured is not covered by an event.
   Status close_stream(CUstream handle);
+  // A capture is about to begin on the stream: until it ends no event can be recorded there, nor on the legacy stream, so their epochs are
+  // closed now. What fails here fails again, and is reported, where the event is needed.
+  void expect_capture(CUstream handle);
 
   // Set once, before streams are used: called when so many events are waiting that poll should be called.
   void on_backlog(std::function<void()> call) { on_backlog_ = std::move(call); }
   void ask_to_poll();
-  // Whether the work behind a stamp is complete; asks the driver if need be, but waits for nobody. Any thread.
+  // Whether the work behind a stamp is complete. Asks the driver if need be, and if that was not done for a moment, but waits for nobody
+  // who asks it. Any thread.
   bool query(Stamp stamp);
   bool backlog() const { return backlog_.load(std::memory_order_relaxed); }
 
@@ -110,11 +117,12 @@ class StreamTable {
   // Calls take(stamp) with the last epoch of untracked work of every stream where that is another than at the last call.
   template <class Take>
   void take_untracked(Take&& take);
-  bool idle() const;  // no epoch is waiting for its event
+  bool idle() const;  // no epoch is waiting for its event, and the last poll knew of all that have
 
  private:
   static constexpr std::uint32_t kMaxStreams = 65536;
   static constexpr std::size_t kBacklogEvents = 64;
+  static constexpr std::chrono::microseconds kQueryInterval{5};
   struct Key {
     CUstream handle;
     std::uintptr_t context = 0;  // of the default streams
@@ -133,6 +141,7 @@ class StreamTable {
   void put_back(CUcontext context, std::span<const CUevent> events);
   enum class Outcome { recorded, refused, spent };  // refused: capturing or closed; spent: the event is a graph's
   Result<Outcome> record_epoch(StreamRecord& record, CUevent event);
+  static bool has_open_uses(const StreamRecord& record);
   Result<bool> try_close(StreamRecord& record);  // false: the stream is capturing, or closed
   static std::unexpected<Error> capture_error(const StreamRecord& record);
   Result<bool> capturing(const StreamRecord& record) const;

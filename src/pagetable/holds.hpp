@@ -2,8 +2,8 @@
 //
 // A thread publishes a hold before it looks at page states; the mover takes a page's access away before it looks at the holds.
 // Between the two, each needs a barrier, and then at least one sees the other. There are thousands of launches for each page that
-// leaves, so the mover makes both, where the kernel can run one on every core that the process has a thread on (membarrier). A thread appends a use before it clears the hold, and
-// the mover reads the holds before the logs, so a use is never missed.
+// leaves, so the mover makes both, where the kernel can run one on every core that the process has a thread on (membarrier). A thread appends a use (or notes in the stream's record that
+// there was one) before it clears the hold, and the mover reads the holds before the logs and the records, so a use is never missed.
 #pragma once
 
 #include <array>

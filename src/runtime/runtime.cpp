@@ -418,7 +418,7 @@ std::size_t Runtime::spare_bytes(int device) const {
 Status Runtime::free_slabs(std::uintptr_t address) {
   if (ended_) return {};  // with all other regions
   VMEM_ASSIGN(pagetable::Region* const region, live_region(address));
-  // The blocks' own marks are complete, so no stream is waited for.
+  // The blocks' own marks are complete, so no stream is named.
   migration::FreeRequest request;
   request.region = region;
   request.first_granule = space_->granule_at(address);

@@ -72,6 +72,7 @@ class Runtime final : private SlabSource {
   Status acquire(std::span<const vmem_range> ranges, vmem_stream stream);
   Status release(std::span<const vmem_range> ranges, vmem_stream stream);
   Status close_stream(vmem_stream stream);
+  void expect_capture(vmem_stream stream) { streams_->expect_capture(stream); }
   Status prefetch(const void* pointer, std::size_t bytes);
   Status advise(const void* pointer, std::size_t bytes, vmem_advice advice);
   Status copy(void* to, const void* from, std::size_t bytes, vmem_stream stream);
@@ -212,7 +213,8 @@ class Runtime final : private SlabSource {
   Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, RegionKind kind);
   std::uintptr_t announce(std::uintptr_t address, bool feared, LaunchHolds& holds);
   std::uintptr_t announce_small(pagetable::Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds);
-  void announce_span(pagetable::Region& region, std::uint32_t granule, bool feared, LaunchHolds& holds);
+  void announce_span(pagetable::Region& region, std::uint32_t granule, std::uintptr_t address, bool feared,
+                     LaunchHolds& holds);
   Reach look(LaunchHolds& holds);
   Status make_ready(Reach worst, vmem_stream stream, LaunchHolds& holds);
   Status bring_in(const LaunchHolds& holds, bool run);

@@ -248,7 +248,7 @@ Status Runtime::release_freed(int device, std::uint64_t most) {
   }
   Status outcome;
   for (BlockCache::Block& block : freed_->shrink(device, most)) {
-    // Every use of it has been logged, so there is no stream to wait for.
+    // Every use of it has been logged, or is in its stream's record, so there is no stream to name.
     migration::FreeRequest request;
     request.region = block.region;
     request.first_granule = block.region->first.index;
@@ -300,25 +300,29 @@ inline std::uintptr_t Runtime::announce(std::uintptr_t address, bool feared, Lau
   Region* const region = space_->region_at(granule);
   if (region == nullptr) return 0;
   if (region->shared) return announce_small(*region, address, feared, holds);
-  announce_span(*region, granule, feared, holds);
+  announce_span(*region, granule, address, feared, holds);
   return 0;
 }
 
 std::uintptr_t Runtime::announce_small(Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds) {
   const auto small = small_->find(address);
-  announce_span(region, space_->granule_at(small ? small->base : address), feared, holds);
+  const std::uintptr_t base = small ? small->base : address;
+  announce_span(region, space_->granule_at(base), base, feared, holds);
   if (!small) return 0;
   // It may lie across two pages.
-  const std::uint32_t last = space_->granule_at(small->base + small->bytes - 1);
-  if (last != space_->granule_at(small->base)) announce_span(region, last, feared, holds);
-  return small->base;
+  const std::uintptr_t last = base + small->bytes - 1;
+  if (space_->granule_at(last) != space_->granule_at(base)) {
+    announce_span(region, space_->granule_at(last), last, feared, holds);
+  }
+  return base;
 }
 
 // The whole region, or of a shared one the page. What is read of it here may be another's by the time that it is held: `look` finds out.
-inline void Runtime::announce_span(Region& region, std::uint32_t granule, bool feared, LaunchHolds& holds) {
+inline void Runtime::announce_span(Region& region, std::uint32_t granule, std::uintptr_t address, bool feared,
+                                   LaunchHolds& holds) {
   const Span span = reached_in(region, granule);
   if (!holds.named_->add(span.first())) return;
-  const std::uint32_t hold = holds.slot_->announce(span, {space_->address_of(granule), 0});
+  const std::uint32_t hold = holds.slot_->announce(span, {address, 0});
   holds.add({.region = &region, .span = span, .hold = hold, .granule = granule, .feared = feared});
 }
 

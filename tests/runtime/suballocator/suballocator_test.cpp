@@ -171,7 +171,7 @@ TEST_F(SuballocatorTest, WhollyFreeSlabsAreKeptUpToABoundAndGivenBackBeyondIt) {
   for (int i = 0; i < 64; ++i) held.push_back(allocate(1 << 20));
   EXPECT_EQ(blocks->slab_bytes(), 64u << 20);
   for (const std::uintptr_t block : held) free(block);
-  // The thread's cache may keep 8 MiB of blocks, and with them their slabs.
+  // The thread's cache may keep blocks, too, and with them their slabs.
   const std::size_t most = source.spare_bytes(0) / kGranuleBytes;
   EXPECT_LE(source.used_granules(), most + 2 * (ThreadCache::kMostBytes >> 20));
   EXPECT_GE(source.used_granules(), most / 2);
