@@ -94,7 +94,7 @@
   X(cuFuncGetParamInfo)         \
   X(cuFuncGetName)
 
-// What interception asks beside: null in the emulated driver, which has no graphs and no libraries.
+// What interception asks beside: null where the driver is older.
 #define VMEM_DRIVER_INTERCEPTION(X) \
   X(cuKernelGetParamInfo)           \
   X(cuKernelGetName)                \

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "gpu/emu/cuda_api.hpp"
@@ -19,6 +20,7 @@ struct ThreadState {
   std::vector<CUcontext> contexts;  // the stack of current contexts
   std::map<const Context*, std::shared_ptr<Stream>> per_thread_streams;
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  bool null_is_per_thread = false;  // in a call of a per-thread variant (per_thread.cpp): what a null stream means
 };
 ThreadState& this_thread();
 
@@ -34,6 +36,9 @@ CUresult enter();                                                  // initialise
 CUresult enter(std::shared_ptr<Context>& context);                 // and a usable context is current
 CUresult enter(CUstream handle, std::shared_ptr<Stream>& stream);  // and the stream exists in a usable context
 CUresult check_unsafe_call();                                      // no capture forbids it
+
+// What cuGetProcAddress gives for a function whose null stream is the calling thread's; null: it has no such variant.
+void* per_thread_variant(std::string_view name);
 
 // Queues work on a stream, or counts it in the stream's capture.
 CUresult submit(const std::shared_ptr<Stream>& stream, Work work);

@@ -12,12 +12,14 @@ std::shared_ptr<Stream> per_thread_stream(const std::shared_ptr<Context>& contex
   return stream;
 }
 
-bool names_legacy(CUstream handle) { return handle == nullptr || handle == CU_STREAM_LEGACY; }
+bool names_legacy(CUstream handle) {
+  return handle == CU_STREAM_LEGACY || (handle == nullptr && !this_thread().null_is_per_thread);
+}
 
 }  // namespace
 
 CUresult enter(CUstream handle, std::shared_ptr<Stream>& stream) {
-  if (names_legacy(handle) || handle == CU_STREAM_PER_THREAD) {
+  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
     std::shared_ptr<Context> context;
     VMEM_EMU_TRY(enter(context));
     stream = names_legacy(handle) ? context->legacy_stream() : per_thread_stream(context);

@@ -1,7 +1,8 @@
 /*
  * The emulated driver (libvmem_emu.so): the CUDA driver's entry points over host memory, so that everything above the
- * driver seam runs and is tested on a machine without a GPU. It exports the functions of gpu/driver_table.hpp under the
- * names that cuda.h gives them, plus cuGetProcAddress, plus the few below, which configure it and register kernels.
+ * driver seam runs and is tested on a machine without a GPU. It exports the functions of gpu/driver_table.hpp and of
+ * gpu/emu/program_functions.hpp under the names that cuda.h gives them, with their per-thread variants, plus
+ * cuGetProcAddress, plus the few below, which configure it and register kernels.
  *
  * A frame is a range of a memfd; a mapping is mmap(MAP_FIXED) into a reserved PROT_NONE range, so one frame can be
  * mapped at several addresses; access is mprotect: none, read, read-write. A stream is a worker thread with a queue. A
@@ -59,8 +60,9 @@ typedef void (*vmem_emu_kernel)(const vmem_emu_launch* launch);
 
 /*
  * Registers a kernel under `name`; param_bytes[i] is the size of its i-th parameter (the launch copies them). A module
- * loaded by cuModuleLoadData from an image that begins with the 8 bytes "VMEMEMU\0" has all registered kernels;
- * cuModuleGetFunction finds them by name. Registering a name again replaces it. Returns 0, or -1 for a null argument.
+ * loaded by cuModuleLoadData, or a library loaded by cuLibraryLoadData, from an image that begins with the 8 bytes
+ * "VMEMEMU\0" has all registered kernels, which are found by name. Registering a name again replaces it. Returns 0, or
+ * -1 for a null argument.
  */
 int vmem_emu_register_kernel(const char* name, vmem_emu_kernel function, const size_t* param_bytes,
                              unsigned param_count);

@@ -1,4 +1,5 @@
-// Handles given to the program. Their values are not used again for other objects, so a stale handle is recognised.
+// Handles given to the program. Their values are not used again for other objects, so a stale handle is recognised; unless the driver
+// is known to use them again, and programs have to cope.
 #pragma once
 
 #include <cstdint>
@@ -6,16 +7,23 @@
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 namespace vmem::emu {
+
+enum class Values { used_once, used_again };
 
 template <class T, class Handle>
 class HandleTable {
  public:
+  // Tables that begin with different remainders of 16 have no value in common.
+  explicit HandleTable(Values values = Values::used_once, std::uint64_t begin = 0x1000)
+      : values_(values), last_(begin) {}
+
   Handle insert(std::shared_ptr<T> object) {
     const std::unique_lock lock(mutex_);
-    // Spaced like addresses, and clear of the small values that name the default streams.
-    const std::uint64_t value = (last_ += 16);
+    const std::uint64_t value = next_value();
     objects_.emplace(value, std::move(object));
     return to_handle(value);
   }
@@ -38,6 +46,7 @@ class HandleTable {
     if (found == objects_.end()) return nullptr;
     auto object = std::move(found->second);
     objects_.erase(found);
+    give_back(to_value(handle));
     return object;
   }
 
@@ -51,6 +60,7 @@ class HandleTable {
         ++it;
         continue;
       }
+      give_back(it->first);
       erased.insert(objects_.extract(it++));
     }
   }
@@ -82,8 +92,22 @@ class HandleTable {
       return handle;
   }
 
+  // Both REQUIRE the lock.
+  std::uint64_t next_value() {
+    // Spaced like addresses, and clear of the small values that name the default streams.
+    if (free_.empty()) return last_ += 16;
+    const std::uint64_t value = free_.back();
+    free_.pop_back();
+    return value;
+  }
+  void give_back(std::uint64_t value) {
+    if (values_ == Values::used_again) free_.push_back(value);
+  }
+
   mutable std::shared_mutex mutex_;  // leaf
-  std::uint64_t last_ = 0x1000;
+  const Values values_;
+  std::uint64_t last_;
+  std::vector<std::uint64_t> free_;
   std::unordered_map<std::uint64_t, std::shared_ptr<T>> objects_;
 };
 

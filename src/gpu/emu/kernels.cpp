@@ -22,9 +22,12 @@ Registry& registry() {
 }
 
 constexpr std::size_t slot_bytes = sizeof(std::max_align_t);
+constexpr char image_magic[8] = {'V', 'M', 'E', 'M', 'E', 'M', 'U', '\0'};
 std::size_t slots_of(std::size_t bytes) { return (bytes + slot_bytes - 1) / slot_bytes; }
 
 }  // namespace
+
+bool is_image(const void* image) { return std::memcmp(image, image_magic, sizeof image_magic) == 0; }
 
 std::shared_ptr<const Kernel> find_kernel(const char* name) {
   const std::lock_guard lock(registry().mutex);

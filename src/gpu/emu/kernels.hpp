@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -26,11 +28,27 @@ struct Module {
   std::shared_ptr<Context> context;
 };
 
+// Code that belongs to no context. A kernel has one handle, however often it is asked for.
+struct Library {
+  std::mutex mutex;  // before the handle table's
+  std::map<std::string, CUkernel, std::less<>> kernels;
+};
+
+struct LibraryKernel {
+  std::shared_ptr<const Library> library;
+  std::shared_ptr<const Kernel> kernel;
+};
+
+// Of a module, or of a library's kernel in one context.
 struct Function {
   std::shared_ptr<Context> context;
   std::shared_ptr<const Module> module;
   std::shared_ptr<const Kernel> kernel;
+  std::shared_ptr<const Library> library;
 };
+
+// An image that the emulated driver has kernels for.
+bool is_image(const void* image);
 
 // The kernel registered under `name`, or null.
 std::shared_ptr<const Kernel> find_kernel(const char* name);

@@ -29,6 +29,8 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
+  static constexpr unsigned multiprocessors = 1, threads_per_multiprocessor = 2048, blocks_per_multiprocessor = 32;
+
   const int ordinal;
   const std::shared_ptr<PhysicalMemory> memory;
   Link h2d, d2h;
@@ -88,7 +90,10 @@ class Machine {
   HandleTable<Stream, CUstream> streams;
   HandleTable<Event, CUevent> events;
   HandleTable<Module, CUmodule> modules;
-  HandleTable<Function, CUfunction> functions;
+  // Launches take either, so that no value is in both. Those of an unloaded module come to mean others, as they do on the driver.
+  HandleTable<Function, CUfunction> functions{Values::used_again};
+  HandleTable<LibraryKernel, CUkernel> kernels{Values::used_again, 0x1008};
+  HandleTable<Library, CUlibrary> libraries;
   HandleTable<Graph, CUgraph> graphs;
   HandleTable<Frame, CUmemGenericAllocationHandle> frames;
 

@@ -21,16 +21,28 @@ const std::unordered_map<std::string_view, void*>& entry_points() {
 
 }  // namespace
 
-CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t,
+CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags,
                           CUdriverProcAddressQueryResult* status) {
-  if (!symbol || !function) return CUDA_ERROR_INVALID_VALUE;
+  constexpr cuuint64_t known_flags = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+  if (!symbol || !function || (flags & ~known_flags)) return CUDA_ERROR_INVALID_VALUE;
+  if (version > vmem::emu::machine().config().version) return CUDA_ERROR_INVALID_VALUE;
   const auto found = entry_points().find(symbol);
   const bool known = found != entry_points().end();
   const bool new_enough = version >= 12000;
   *function = known && new_enough ? found->second : nullptr;
+  if (*function && (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)) {
+    if (void* variant = vmem::emu::per_thread_variant(symbol)) *function = variant;
+  }
   if (status)
     *status = !known       ? CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND
               : new_enough ? CU_GET_PROC_ADDRESS_SUCCESS
                            : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+// The function of that name before CUDA 12: cuda.h does not declare it any more, programs still look it up.
+extern "C" [[gnu::visibility("default")]] CUresult get_proc_address_v1(const char* symbol, void** function, int version,
+                                                                       cuuint64_t flags) asm("cuGetProcAddress");
+CUresult get_proc_address_v1(const char* symbol, void** function, int version, cuuint64_t flags) {
+  return cuGetProcAddress(symbol, function, version, flags, nullptr);
 }

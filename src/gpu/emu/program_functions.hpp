@@ -1,7 +1,20 @@
 // Entry points that programs call and vmem itself does not (those are in gpu/driver_table.hpp): X(name) for each, by base name.
 #pragma once
 
-#define VMEM_EMU_LAUNCH_FUNCTIONS(X)
+#define VMEM_EMU_LAUNCH_FUNCTIONS(X) \
+  X(cuLaunchKernelEx)                \
+  X(cuLaunchCooperativeKernel)       \
+  X(cuLibraryLoadData)               \
+  X(cuLibraryUnload)                 \
+  X(cuLibraryGetKernel)              \
+  X(cuKernelGetFunction)             \
+  X(cuKernelGetName)                 \
+  X(cuKernelGetParamInfo)            \
+  X(cuStreamWriteValue32)            \
+  X(cuStreamWriteValue64)            \
+  X(cuStreamWaitValue32)             \
+  X(cuStreamWaitValue64)             \
+  X(cuStreamBatchMemOp)
 
 #define VMEM_EMU_GRAPH_FUNCTIONS(X)
 
@@ -11,3 +24,46 @@
   VMEM_EMU_LAUNCH_FUNCTIONS(X)        \
   VMEM_EMU_GRAPH_FUNCTIONS(X)         \
   VMEM_EMU_MEMORY_FUNCTIONS(X)
+
+// Entry points that cuda.h gives a variant whose null stream, or default stream, is the calling thread's: S(name) for those with a
+// stream (name_ptsz), D(name) for those without (name_ptds). A line here is all that a variant takes, once the function itself takes
+// its stream from enter(handle, ...), handle being null where the call names none (per_thread.cpp).
+#define VMEM_EMU_LAUNCH_VARIANTS(S) \
+  S(cuLaunchKernel)                 \
+  S(cuLaunchKernelEx)               \
+  S(cuLaunchCooperativeKernel)      \
+  S(cuLaunchHostFunc)               \
+  S(cuStreamWriteValue32)           \
+  S(cuStreamWriteValue64)           \
+  S(cuStreamWaitValue32)            \
+  S(cuStreamWaitValue64)            \
+  S(cuStreamBatchMemOp)             \
+  S(cuStreamSynchronize)            \
+  S(cuStreamQuery)                  \
+  S(cuStreamWaitEvent)              \
+  S(cuStreamGetCtx)                 \
+  S(cuStreamGetId)                  \
+  S(cuEventRecord)
+
+#define VMEM_EMU_GRAPH_VARIANTS(S) \
+  S(cuStreamBeginCapture)          \
+  S(cuStreamEndCapture)            \
+  S(cuStreamIsCapturing)
+
+#define VMEM_EMU_MEMORY_VARIANTS(S, D) \
+  S(cuMemAllocAsync)                   \
+  S(cuMemFreeAsync)                    \
+  S(cuMemcpyAsync)                     \
+  S(cuMemcpyHtoDAsync)                 \
+  S(cuMemcpyDtoHAsync)                 \
+  S(cuMemcpyDtoDAsync)                 \
+  S(cuMemcpyPeerAsync)                 \
+  S(cuMemcpyBatchAsync)                \
+  S(cuMemsetD8Async)                   \
+  S(cuMemsetD16Async)                  \
+  S(cuMemsetD32Async)
+
+#define VMEM_EMU_PER_THREAD_VARIANTS(S, D) \
+  VMEM_EMU_LAUNCH_VARIANTS(S)              \
+  VMEM_EMU_GRAPH_VARIANTS(S)               \
+  VMEM_EMU_MEMORY_VARIANTS(S, D)

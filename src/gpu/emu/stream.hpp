@@ -1,6 +1,6 @@
 // A stream: a queue of work and, from the first queued work on, a worker thread that runs it in order. Work is numbered
 // by ticket; a fence names a ticket of a stream. Every wait is for work submitted earlier, so waits cannot form a
-// cycle.
+// cycle; except those for a value in memory, which are the program's affair.
 #pragma once
 
 #include <atomic>
