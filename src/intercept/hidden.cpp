@@ -75,7 +75,9 @@ CUresult stream_wait_value_64(Call<decltype(::cuStreamWaitValue64)> call, CUstre
 }
 CUresult stream_batch_mem_op(Call<decltype(::cuStreamBatchMemOp)> call, CUstream stream, unsigned count,
                              CUstreamBatchMemOpParams* operations, unsigned flags) {
-  for (unsigned i = 0; operations != nullptr && i < count; ++i) keep_if_running(memory_of(operations[i]), kOfStreams);
+  constexpr unsigned kLimit = 256;  // the driver refuses as many, and looks at none
+  for (unsigned i = 0; operations != nullptr && count < kLimit && i < count; ++i)
+    keep_if_running(memory_of(operations[i]), kOfStreams);
   return call(stream, count, operations, flags);
 }
 

@@ -3,6 +3,7 @@
 // function that is, whatever its version, is told by its address.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -94,6 +95,13 @@ std::string base_name(std::string_view name) {
   return std::string(name.substr(0, version));
 }
 
+// The latest version to ask for: asked for a later one than its own, a driver gives nothing.
+int version_of(void* library, Dlsym* find) {
+  auto* const ask = reinterpret_cast<decltype(&::cuDriverGetVersion)>(find(library, "cuDriverGetVersion"));
+  int version = 0;
+  return ask != nullptr && ask(&version) == CUDA_SUCCESS ? std::min(version, CUDA_VERSION) : CUDA_VERSION;
+}
+
 // Null while no driver is loaded.
 const Resolved* resolve(bool load);
 
@@ -130,6 +138,7 @@ const Resolved* resolve(bool load) {
   Dlsym* const find = real_dlsym();
   using GetProcAddressV2 = decltype(::cuGetProcAddress);
   auto* const ask = reinterpret_cast<GetProcAddressV2*>(find(library, VMEM_SYMBOL(cuGetProcAddress)));
+  const int version = version_of(library, find);
   for (std::size_t i = 0; i < kHooks; ++i) {
     const Definition& definition = definitions[i];
     fresh->real[i] = find(library, definition.symbol);
@@ -138,7 +147,7 @@ const Resolved* resolve(bool load) {
     const cuuint64_t flags =
         definition.per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
     if (ask == nullptr || i == k_cuGetProcAddress_v1) continue;
-    if (ask(base_name(definition.name).c_str(), &function, CUDA_VERSION, flags, nullptr) == CUDA_SUCCESS &&
+    if (ask(base_name(definition.name).c_str(), &function, version, flags, nullptr) == CUDA_SUCCESS &&
         function != nullptr) {
       learn(*fresh, function, i);
       if (fresh->real[i] == nullptr) fresh->real[i] = function;

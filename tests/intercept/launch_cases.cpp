@@ -12,27 +12,6 @@
 namespace vmem::test {
 namespace {
 
-constexpr std::size_t kBytes = 16 * kMiB, kWords = kBytes / sizeof(unsigned);
-
-struct Buffers {
-  CUstream stream = nullptr;
-  std::vector<CUdeviceptr> at;
-  explicit Buffers(std::size_t count) : at(count) {
-    CALL(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-    for (std::size_t i = 0; i < count; ++i) {
-      CALL(cuMemAllocAsync(&at[i], kBytes, stream));
-      CALL(cuMemsetD32Async(at[i], unsigned(i), kWords, stream));
-    }
-  }
-  // Works on all of them, so that what was used before leaves HBM.
-  void work(CUfunction add) {
-    for (CUdeviceptr& each : at) {
-      std::size_t words = kWords;
-      launch(add, stream, {&each, &words});
-    }
-  }
-};
-
 CASE(pointers_in_structs_and_in_extra) {
   const Machine machine;
   const CUfunction gather = machine.function("gather"), add = machine.function("add");
@@ -206,21 +185,6 @@ CASE(a_list_that_nobody_can_follow) {
     REQUIRE(contents.count == walks - born[i]);
     REQUIRE(contents.next == (i == 0 ? small : nodes[i - 1]));
   }
-}
-
-// Memory of the program's own, mapped by itself.
-CUdeviceptr map_own(std::size_t bytes) {
-  CUmemAllocationProp properties{};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
-  CUmemGenericAllocationHandle handle = 0;
-  CUdeviceptr own = 0;
-  CALL(cuMemCreate(&handle, bytes, &properties, 0));
-  CALL(cuMemAddressReserve(&own, bytes, 0, 0, 0));
-  CALL(cuMemMap(own, bytes, 0, handle, 0));
-  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  CALL(cuMemSetAccess(own, bytes, &access, 1));
-  return own;
 }
 
 // A pointer in a variable of the kernel's module, as cudaMemcpyToSymbol puts it there: in memory that is not vmem's.

@@ -10,8 +10,6 @@
 namespace vmem::test {
 namespace {
 
-constexpr std::size_t kBytes = 16 * kMiB, kWords = kBytes / sizeof(unsigned);
-
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
 // `flags`: how NCCL itself is loaded.

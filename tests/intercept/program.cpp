@@ -83,6 +83,35 @@ CUfunction Machine::function(const char* name) const {
   return found;
 }
 
+Buffers::Buffers(std::size_t count) : at(count) {
+  CALL(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  for (std::size_t i = 0; i < count; ++i) {
+    CALL(cuMemAllocAsync(&at[i], kBytes, stream));
+    CALL(cuMemsetD32Async(at[i], unsigned(i), kWords, stream));
+  }
+}
+
+void Buffers::work(CUfunction add) {
+  for (CUdeviceptr& each : at) {
+    std::size_t words = kWords;
+    launch(add, stream, {&each, &words});
+  }
+}
+
+CUdeviceptr map_own(std::size_t bytes) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr own = 0;
+  CALL(cuMemCreate(&handle, bytes, &properties, 0));
+  CALL(cuMemAddressReserve(&own, bytes, 0, 0, 0));
+  CALL(cuMemMap(own, bytes, 0, handle, 0));
+  const CUmemAccessDesc access{properties.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CALL(cuMemSetAccess(own, bytes, &access, 1));
+  return own;
+}
+
 void launch(CUfunction function, CUstream stream, std::vector<void*> parameters) {
   CALL(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters.data(), nullptr));
 }

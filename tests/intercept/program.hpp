@@ -67,6 +67,18 @@ struct Node {
   std::uint64_t count;
 };
 
+// Memory of 16 MiB each, filled with its number, and the stream that works on it.
+constexpr std::size_t kBytes = 16 * kMiB, kWords = kBytes / sizeof(unsigned);
+struct Buffers {
+  CUstream stream = nullptr;
+  std::vector<CUdeviceptr> at;
+  explicit Buffers(std::size_t count);
+  void work(CUfunction add);  // on all of them, so that what was used before leaves HBM
+};
+
+// Memory of the program's own, mapped by itself.
+CUdeviceptr map_own(std::size_t bytes);
+
 void launch(CUfunction function, CUstream stream, std::vector<void*> parameters);
 std::vector<unsigned> read(CUdeviceptr from, std::size_t words, CUstream stream);
 

@@ -1,0 +1,23 @@
+// What calls the driver in a library that is loaded with RTLD_DEEPBIND.
+#include "intercept/deepbind_user.hpp"
+
+#include <dlfcn.h>
+
+namespace {
+
+void* looked_up() {
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  return driver == nullptr ? nullptr : dlsym(driver, "cuMemAlloc_v2");
+}
+
+void* asked_for() {
+  void* function = nullptr;
+  (void)cuGetProcAddress("cuMemAlloc", &function, 12000, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
+  return function;
+}
+
+const DeepbindUser functions{cuMemAlloc, cuMemFree, cuLaunchKernel, cuGetProcAddress, looked_up, asked_for};
+
+}  // namespace
+
+extern "C" const DeepbindUser* deepbind_user() { return &functions; }
