@@ -64,14 +64,42 @@ std::size_t searched(const void* from, std::size_t bytes) {
   return bytes <= kSearchedWhole ? bytes : kSearchedOfLarger;
 }
 
+// Rows of `width` bytes each, in slices; a plain copy is one row.
+struct Extent {
+  std::size_t width = 0;
+  std::size_t rows = 1;
+  std::size_t slices = 1;
+  std::size_t bytes() const { return width * rows * slices; }
+};
+
+// One side of a copy with rows. The memory of an array is never ours, and nobody knows where it is.
+struct Side {
+  CUdeviceptr start = 0;
+  bool array = false;
+  std::size_t pitch = 0;     // bytes from row to row
+  std::size_t height = 0;    // rows from slice to slice
+  std::size_t x = 0, y = 0;  // where it starts in the first row, and in the first slice
+  bool further = false;      // there are rows or slices before it
+  bool possible = true;      // what the driver would take
+  bool from_host = false;    // said to be the host's; unsaid in unified addressing
+  CUdeviceptr row(std::size_t row, std::size_t slice) const { return start + (slice * height + row) * pitch; }
+};
+
 // Pointer tables made by the CPU, in copies from the host. What goes to memory that is not vmem's, as the variables of a kernel's module,
 // is there for every later launch of that kernel, which does not name it.
-void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size_t bytes) {
-  if (from == nullptr) return;
+void note_pointers(Runtime& runtime, CUdeviceptr to, const Side& from, const Extent& extent) {
+  if (from.start == 0 || to == 0) return;
   thread_local References references;
   references.begin(runtime);
-  const std::size_t looked_at = searched(from, bytes);
-  references.add_words(from, looked_at);
+  const std::size_t bytes = extent.bytes(), looked_at = searched(pointer_to(from.start), bytes);
+  std::size_t left = looked_at;
+  for (std::size_t slice = 0; slice < extent.slices && left > 0; ++slice) {
+    for (std::size_t row = 0; row < extent.rows && left > 0; ++row) {
+      const std::size_t part = std::min(left, extent.width);
+      references.add_words(pointer_to(from.row(row, slice)), part);
+      left -= part;
+    }
+  }
   if (references.addresses().empty()) return;
   if (!ours(&runtime, to)) {
     CUmemorytype type = CU_MEMORYTYPE_HOST;
@@ -89,13 +117,20 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size
   (void)runtime.settle_pointer_table(note, references.addresses(), whole);
 }
 
+void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size_t bytes) {
+  note_pointers(runtime, to, Side{.start = address_of(from)}, {.width = bytes});
+}
+
 // The same where the direction is not said: memory that the driver does not know, or knows as the host's.
-void note_pointers_if_host(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  if (ours(&runtime, from)) return;
+void note_pointers_if_host(Runtime& runtime, CUdeviceptr to, const Side& from, const Extent& extent) {
+  if (ours(&runtime, from.start)) return;
   CUmemorytype type = CU_MEMORYTYPE_HOST;
-  const CUresult known = runtime.driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from);
+  const CUresult known = runtime.driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from.start);
   if (known == CUDA_SUCCESS ? type == CU_MEMORYTYPE_HOST : known == CUDA_ERROR_INVALID_VALUE)
-    note_pointers(runtime, to, pointer_to(from), bytes);
+    note_pointers(runtime, to, from, extent);
+}
+void note_pointers_if_host(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  note_pointers_if_host(runtime, to, Side{.start = from}, {.width = bytes});
 }
 
 template <class Real>
@@ -115,33 +150,61 @@ CUresult copy_later(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstrea
   return copy_bytes(*runtime, to, from, bytes, stream);
 }
 
-// The first byte of one side of a copy with rows, or 0 where it is an array, whose memory is never ours.
-struct Side {
-  CUdeviceptr start = 0;
-  std::size_t pitch = 0;   // bytes from row to row
-  std::size_t height = 0;  // rows from slice to slice
-};
+constexpr std::size_t kPitchMax = 0x7fffffff;
 
+Side side_of(CUmemorytype type, const void* host, CUdeviceptr device, std::size_t pitch, std::size_t x, std::size_t y) {
+  if (type == CU_MEMORYTYPE_ARRAY) return {.array = true};
+  const bool is_host = type == CU_MEMORYTYPE_HOST;
+  const CUdeviceptr base = is_host ? address_of(host) : device;
+  const bool known = is_host || type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED;
+  return {.start = base + y * pitch + x,
+          .pitch = pitch,
+          .x = x,
+          .y = y,
+          .further = y != 0,
+          .possible = known && base != 0 && pitch <= kPitchMax,
+          .from_host = is_host};
+}
 template <class Parameters>
 Side source_of(const Parameters& p) {
-  if (p.srcMemoryType == CU_MEMORYTYPE_ARRAY) return {};
-  const CUdeviceptr base = p.srcMemoryType == CU_MEMORYTYPE_HOST ? address_of(p.srcHost) : p.srcDevice;
-  return {base + p.srcY * p.srcPitch + p.srcXInBytes, p.srcPitch, 0};
+  return side_of(p.srcMemoryType, p.srcHost, p.srcDevice, p.srcPitch, p.srcXInBytes, p.srcY);
 }
 template <class Parameters>
 Side target_of(const Parameters& p) {
-  if (p.dstMemoryType == CU_MEMORYTYPE_ARRAY) return {};
-  const CUdeviceptr base = p.dstMemoryType == CU_MEMORYTYPE_HOST ? address_of(p.dstHost) : p.dstDevice;
-  return {base + p.dstY * p.dstPitch + p.dstXInBytes, p.dstPitch, 0};
+  return side_of(p.dstMemoryType, p.dstHost, p.dstDevice, p.dstPitch, p.dstXInBytes, p.dstY);
+}
+void stack(Side& side, std::size_t height, std::size_t z, std::size_t level) {
+  if (side.array) return;
+  side.height = height;
+  side.start += z * height * side.pitch;
+  side.further = side.further || z != 0;
+  side.possible = side.possible && level == 0;
 }
 
-// Rows of `width` bytes; both sides linear memory.
-CUresult copy_rows(Runtime& runtime, const Side& to, const Side& from, std::size_t width, std::size_t rows,
-                   std::size_t slices, CUstream stream) {
-  for (std::size_t slice = 0; slice < slices; ++slice) {
-    for (std::size_t row = 0; row < rows; ++row) {
-      const CUresult copied = copy_bytes(runtime, to.start + (slice * to.height + row) * to.pitch,
-                                         from.start + (slice * from.height + row) * from.pitch, width, stream);
+// Whether all of [start, start + bytes) is one allocation's, if it begins in memory of ours.
+bool lies_within(const Runtime& runtime, CUdeviceptr start, std::size_t bytes) {
+  if (!ours(&runtime, start)) return true;
+  const auto found = runtime.allocation_at(start);
+  return found && start - found->base <= found->bytes && bytes <= found->bytes - (start - found->base);
+}
+
+// What the driver would check: a copy that cannot be made must not be made in part.
+bool fits(const Runtime& runtime, const Side& side, const Extent& extent) {
+  if (side.array || !side.possible) return false;
+  const bool one_row = extent.rows == 1 && extent.slices == 1 && !side.further;
+  if ((side.pitch != 0 || !one_row) && side.pitch < side.x + extent.width) return false;
+  if (extent.slices > 1 && side.height < side.y + extent.rows) return false;
+  const CUdeviceptr last = side.row(extent.rows - 1, extent.slices - 1);
+  return lies_within(runtime, side.start, last + extent.width - side.start);
+}
+
+// Both sides linear memory.
+CUresult copy_rows(Runtime& runtime, const Side& to, const Side& from, const Extent& extent, CUstream stream) {
+  if (extent.bytes() == 0) return CUDA_SUCCESS;
+  if (!fits(runtime, to, extent) || !fits(runtime, from, extent)) return CUDA_ERROR_INVALID_VALUE;
+  for (std::size_t slice = 0; slice < extent.slices; ++slice) {
+    for (std::size_t row = 0; row < extent.rows; ++row) {
+      const CUresult copied = copy_bytes(runtime, to.row(row, slice), from.row(row, slice), extent.width, stream);
       if (copied != CUDA_SUCCESS) return copied;
     }
   }
@@ -150,8 +213,16 @@ CUresult copy_rows(Runtime& runtime, const Side& to, const Side& from, std::size
 
 // `real` queues the whole on the stream; it is right as long as everything lies in HBM.
 template <class Real>
-CUresult copy_shape(const Side& to, const Side& from, std::size_t width, std::size_t rows, std::size_t slices,
-                    CUstream stream, bool waits, Real&& real) {
+CUresult copy_shape(const Side& to, const Side& from, const Extent& extent, CUstream stream, bool waits, Real&& real) {
+  // Of what the driver will refuse nothing is read.
+  if (Runtime* noting = running();
+      noting != nullptr && extent.bytes() != 0 && fits(*noting, to, extent) && fits(*noting, from, extent)) {
+    if (from.from_host) {
+      note_pointers(*noting, to.start, from, extent);
+    } else {
+      note_pointers_if_host(*noting, to.start, from, extent);
+    }
+  }
   Runtime* runtime = concerned(to.start, from.start);
   if (runtime == nullptr) return real();
   if (capturing(*runtime, stream)) return record(*runtime, to.start, from.start, stream, real);
@@ -163,12 +234,12 @@ CUresult copy_shape(const Side& to, const Side& from, std::size_t width, std::si
   if (auto ready = runtime->begin_launch(references.addresses(), stream, false, holds); !ready)
     return report("a copy", ready.error());
   const bool whole = Runtime::all_in_hbm(holds);
-  const bool linear = to.start != 0 && from.start != 0;
+  const bool linear = !to.array && !from.array;
   if (!whole && !linear) {
     runtime->abandon_launch(holds);
     return unsupported("a copy from or to a CUDA array while HBM is full");
   }
-  CUresult queued = whole ? real() : copy_rows(*runtime, to, from, width, rows, slices, stream);
+  CUresult queued = whole ? real() : copy_rows(*runtime, to, from, extent, stream);
   if (waits && !whole) queued = finish(*runtime, stream, queued);
   auto ended = runtime->end_launch(holds);
   return queued != CUDA_SUCCESS || ended ? queued : report("a copy", ended.error());
@@ -177,18 +248,17 @@ CUresult copy_shape(const Side& to, const Side& from, std::size_t width, std::si
 template <class Real>
 CUresult copy_shape_2d(const CUDA_MEMCPY2D* shape, CUstream stream, bool waits, Real&& real) {
   if (shape == nullptr) return real();
-  return copy_shape(target_of(*shape), source_of(*shape), shape->WidthInBytes, shape->Height, 1, stream, waits, real);
+  return copy_shape(target_of(*shape), source_of(*shape), {shape->WidthInBytes, shape->Height, 1}, stream, waits, real);
 }
 
 template <class Real>
 CUresult copy_shape_3d(const CUDA_MEMCPY3D* shape, CUstream stream, bool waits, Real&& real) {
   if (shape == nullptr) return real();
   Side from = source_of(*shape), to = target_of(*shape);
-  from.height = shape->srcHeight;
-  to.height = shape->dstHeight;
-  if (from.start != 0) from.start += shape->srcZ * from.height * from.pitch;
-  if (to.start != 0) to.start += shape->dstZ * to.height * to.pitch;
-  return copy_shape(to, from, shape->WidthInBytes, shape->Height, shape->Depth, stream, waits, real);
+  stack(from, shape->srcHeight, shape->srcZ, shape->srcLOD);
+  stack(to, shape->dstHeight, shape->dstZ, shape->dstLOD);
+  to.possible = to.possible && shape->reserved0 == nullptr && shape->reserved1 == nullptr;
+  return copy_shape(to, from, {shape->WidthInBytes, shape->Height, shape->Depth}, stream, waits, real);
 }
 
 template <class Real>
@@ -197,6 +267,8 @@ CUresult fill(CUdeviceptr to, std::uint32_t value, std::size_t element_bytes, st
   Runtime* runtime = concerned(to, 0);
   if (runtime == nullptr) return real();
   if (capturing(*runtime, stream)) return record(*runtime, to, 0, stream, real);
+  // Pieces end with pages: a value that began at any other place would be cut.
+  if (to % element_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
   auto filled = runtime->fill(pointer_to(to), value, element_bytes, count * element_bytes, stream);
   return filled ? CUDA_SUCCESS : report("a fill", filled.error());
 }
@@ -207,6 +279,10 @@ CUresult fill_rows(CUdeviceptr to, std::size_t pitch, std::uint32_t value, std::
   Runtime* runtime = concerned(to, 0);
   if (runtime == nullptr) return real();
   if (capturing(*runtime, stream)) return record(*runtime, to, 0, stream, real);
+  if (width == 0 || rows == 0) return CUDA_SUCCESS;
+  const Side side{.start = to, .pitch = rows == 1 ? 0 : pitch, .possible = pitch <= kPitchMax || rows == 1};
+  const bool aligned = to % element_bytes == 0 && side.pitch % element_bytes == 0;
+  if (!aligned || !fits(*runtime, side, {width * element_bytes, rows, 1})) return CUDA_ERROR_INVALID_VALUE;
   if (pitch == width * element_bytes || rows == 1) return fill(to, value, element_bytes, width * rows, stream, real);
   for (std::size_t row = 0; row < rows; ++row) {
     const CUresult filled = fill(to + row * pitch, value, element_bytes, width, stream, real);
@@ -215,7 +291,23 @@ CUresult fill_rows(CUdeviceptr to, std::size_t pitch, std::uint32_t value, std::
   return CUDA_SUCCESS;
 }
 
+// The synchronous forms, of any shape. Device memory is left to the order of the stream, unless the program asked for more.
+template <class Real>
+CUresult fill_now(bool per_thread, CUdeviceptr to, std::size_t pitch, std::uint32_t value, std::size_t element_bytes,
+                  std::size_t width, std::size_t rows, Real&& real) {
+  const CUstream stream = default_stream(per_thread);
+  const CUresult filled = fill_rows(to, pitch, value, element_bytes, width, rows, stream, real);
+  Runtime* runtime = concerned(to, 0);
+  if (runtime == nullptr || !fills_wait().load(std::memory_order_relaxed) || capturing(*runtime, stream)) return filled;
+  return finish(*runtime, stream, filled);
+}
+
 }  // namespace
+
+std::atomic<bool>& fills_wait() {
+  static constinit std::atomic<bool> asked{false};
+  return asked;
+}
 
 CUresult copy(Call<decltype(::cuMemcpy)> call, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
   if (Runtime* runtime = running()) note_pointers_if_host(*runtime, to, from, bytes);
@@ -277,12 +369,12 @@ CUresult copy_3d_async(Call<decltype(::cuMemcpy3DAsync)> call, const CUDA_MEMCPY
 
 CUresult copy_to_array(Call<decltype(::cuMemcpyDtoA)> call, CUarray to, std::size_t offset, CUdeviceptr from,
                        std::size_t bytes) {
-  return copy_shape({}, {from, bytes, 1}, bytes, 1, 1, default_stream(call.per_thread), true,
+  return copy_shape({.array = true}, {.start = from}, {bytes, 1, 1}, default_stream(call.per_thread), true,
                     [&] { return call(to, offset, from, bytes); });
 }
 CUresult copy_from_array(Call<decltype(::cuMemcpyAtoD)> call, CUdeviceptr to, CUarray from, std::size_t offset,
                          std::size_t bytes) {
-  return copy_shape({to, bytes, 1}, {}, bytes, 1, 1, default_stream(call.per_thread), true,
+  return copy_shape({.start = to}, {.array = true}, {bytes, 1, 1}, default_stream(call.per_thread), true,
                     [&] { return call(to, from, offset, bytes); });
 }
 
@@ -291,11 +383,14 @@ CUresult copy_batch_async(Call<decltype(::cuMemcpyBatchAsync)> call, CUdeviceptr
                           std::size_t* bytes, std::size_t count, CUmemcpyAttributes* attributes,
                           std::size_t* first_with, std::size_t attribute_count, CUstream stream) {
   bool any = false;
-  for (std::size_t i = 0; to != nullptr && from != nullptr && i < count; ++i)
+  for (std::size_t i = 0; to != nullptr && from != nullptr && bytes != nullptr && i < count; ++i) {
     any = any || concerned(to[i], from[i]) != nullptr;
+    if (Runtime* noting = running()) note_pointers_if_host(*noting, to[i], from[i], bytes[i]);
+  }
   if (!any || bytes == nullptr || attributes == nullptr || first_with == nullptr || attribute_count == 0)
     return call(to, from, bytes, count, attributes, first_with, attribute_count, stream);
   std::size_t with = 0;
+  bool read_at_once = false;
   for (std::size_t i = 0; i < count; ++i) {
     while (with + 1 < attribute_count && first_with[with + 1] <= i) ++with;
     const CUresult copied = copy_later(to[i], from[i], bytes[i], call.stream(stream), [&] {
@@ -303,8 +398,12 @@ CUresult copy_batch_async(Call<decltype(::cuMemcpyBatchAsync)> call, CUdeviceptr
       return call(&to[i], &from[i], &bytes[i], 1, &attributes[with], &first, 1, stream);
     });
     if (copied != CUDA_SUCCESS) return copied;
+    read_at_once = read_at_once || attributes[with].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
   }
-  return CUDA_SUCCESS;
+  // The program may write over such a source, or free it, when this returns.
+  const Runtime* runtime = running();
+  if (!read_at_once || runtime == nullptr || capturing(*runtime, call.stream(stream))) return CUDA_SUCCESS;
+  return finish(*runtime, call.stream(stream), CUDA_SUCCESS);
 }
 CUresult copy_3d_batch_async(Call<decltype(::cuMemcpy3DBatchAsync)> call, std::size_t count,
                              CUDA_MEMCPY3D_BATCH_OP* operations, unsigned long long flags, CUstream stream) {
@@ -330,13 +429,13 @@ CUresult copy_3d_peer_async(Call<decltype(::cuMemcpy3DPeerAsync)> call, const CU
 }
 
 CUresult fill_8(Call<decltype(::cuMemsetD8)> call, CUdeviceptr to, unsigned char value, std::size_t count) {
-  return fill(to, value, 1, count, default_stream(call.per_thread), [&] { return call(to, value, count); });
+  return fill_now(call.per_thread, to, 0, value, 1, count, 1, [&] { return call(to, value, count); });
 }
 CUresult fill_16(Call<decltype(::cuMemsetD16)> call, CUdeviceptr to, unsigned short value, std::size_t count) {
-  return fill(to, value, 2, count, default_stream(call.per_thread), [&] { return call(to, value, count); });
+  return fill_now(call.per_thread, to, 0, value, 2, count, 1, [&] { return call(to, value, count); });
 }
 CUresult fill_32(Call<decltype(::cuMemsetD32)> call, CUdeviceptr to, unsigned value, std::size_t count) {
-  return fill(to, value, 4, count, default_stream(call.per_thread), [&] { return call(to, value, count); });
+  return fill_now(call.per_thread, to, 0, value, 4, count, 1, [&] { return call(to, value, count); });
 }
 CUresult fill_8_async(Call<decltype(::cuMemsetD8Async)> call, CUdeviceptr to, unsigned char value, std::size_t count,
                       CUstream stream) {
@@ -352,18 +451,18 @@ CUresult fill_32_async(Call<decltype(::cuMemsetD32Async)> call, CUdeviceptr to, 
 }
 CUresult fill_2d_8(Call<decltype(::cuMemsetD2D8)> call, CUdeviceptr to, std::size_t pitch, unsigned char value,
                    std::size_t width, std::size_t rows) {
-  return fill_rows(to, pitch, value, 1, width, rows, default_stream(call.per_thread),
-                   [&] { return call(to, pitch, value, width, rows); });
+  return fill_now(call.per_thread, to, pitch, value, 1, width, rows,
+                  [&] { return call(to, pitch, value, width, rows); });
 }
 CUresult fill_2d_16(Call<decltype(::cuMemsetD2D16)> call, CUdeviceptr to, std::size_t pitch, unsigned short value,
                     std::size_t width, std::size_t rows) {
-  return fill_rows(to, pitch, value, 2, width, rows, default_stream(call.per_thread),
-                   [&] { return call(to, pitch, value, width, rows); });
+  return fill_now(call.per_thread, to, pitch, value, 2, width, rows,
+                  [&] { return call(to, pitch, value, width, rows); });
 }
 CUresult fill_2d_32(Call<decltype(::cuMemsetD2D32)> call, CUdeviceptr to, std::size_t pitch, unsigned value,
                     std::size_t width, std::size_t rows) {
-  return fill_rows(to, pitch, value, 4, width, rows, default_stream(call.per_thread),
-                   [&] { return call(to, pitch, value, width, rows); });
+  return fill_now(call.per_thread, to, pitch, value, 4, width, rows,
+                  [&] { return call(to, pitch, value, width, rows); });
 }
 CUresult fill_2d_8_async(Call<decltype(::cuMemsetD2D8Async)> call, CUdeviceptr to, std::size_t pitch,
                          unsigned char value, std::size_t width, std::size_t rows, CUstream stream) {

@@ -79,6 +79,8 @@ inline bool ours(const runtime::Runtime* runtime, CUdeviceptr address) {
 // How many captures the program has begun, through a hook, and not ended. One that ends with its stream counts on: asking is all that
 // costs.
 std::atomic<std::uint32_t>& captures();
+// Whether the program asked of any memory that synchronous calls be over when they return.
+std::atomic<bool>& fills_wait();
 // Work on a stream in capture is only recorded: it is the graph's launch that runs it.
 bool capturing(const runtime::Runtime& runtime, CUstream stream);
 

@@ -260,8 +260,11 @@ CUresult pointer_get_attributes(Call<decltype(::cuPointerGetAttributes)> call, u
 CUresult pointer_set_attribute(Call<decltype(::cuPointerSetAttribute)> call, const void* value,
                                CUpointer_attribute attribute, CUdeviceptr pointer) {
   if (!ours(running(), pointer)) return call(value, attribute, pointer);
-  // Its copies are synchronous where the driver's would be.
-  return attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr || !allocation(pointer))
+    return CUDA_ERROR_INVALID_VALUE;
+  // Copies wait in any case. Fills do from here on, of whatever memory: the programs that ask are few.
+  if (*static_cast<const unsigned*>(value) != 0) fills_wait().store(true, std::memory_order_relaxed);
+  return CUDA_SUCCESS;
 }
 
 CUresult ipc_get_mem_handle(Call<decltype(::cuIpcGetMemHandle)> call, CUipcMemHandle* handle, CUdeviceptr pointer) {

@@ -3,10 +3,12 @@
 #include <sys/types.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <utility>
 
+#include "gpu/emu/emu.h"
 #include "intercept/program.hpp"
 
 namespace vmem::test {
@@ -134,6 +136,322 @@ CASE(pointers_are_device_pointers) {
           CUDA_ERROR_INVALID_VALUE);
   CALL(cuMemFree(small));
   CALL(cuMemFree(large));
+}
+
+// The GPU's own memory until vmem runs, then all that it can hold.
+CASE(total_memory_before_and_after_the_start) {
+  CALL(cuInit(0));
+  std::size_t before = 0, after = 0, free_bytes = 0, total = 0;
+  CALL(cuDeviceTotalMem(&before, 0));
+  REQUIRE(before == 512 * kMiB);
+  const Machine machine;
+  CALL(cuMemGetInfo(&free_bytes, &total));
+  CALL(cuDeviceTotalMem(&after, machine.device));
+  REQUIRE(after == total && after != before);
+  REQUIRE(cuDeviceTotalMem(nullptr, machine.device) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuDeviceTotalMem(&after, 7) == CUDA_ERROR_INVALID_DEVICE);
+}
+
+// Pitched memory: more of it than HBM holds, each row where the pitch says.
+CASE(pitched_memory) {
+  const Machine machine;
+  const Stream stream;
+  constexpr std::size_t kWidth = 5000, kRows = 3000;
+  std::vector<CUdeviceptr> buffers(6);
+  std::size_t pitch = 0;
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    CALL(cuMemAllocPitch(&buffers[i], &pitch, kWidth, kRows, 4));
+    REQUIRE(ours(buffers[i]) && pitch >= kWidth && pitch % 512 == 0);
+    CALL(cuMemsetD2D8(buffers[i], pitch, 0xee, pitch, kRows));
+    CALL(cuMemsetD2D32(buffers[i], pitch, unsigned(i), kWidth / 4, kRows));
+    std::size_t range = 0;
+    CALL(cuMemGetAddressRange(nullptr, &range, buffers[i] + pitch * kRows - 1));
+    REQUIRE(range >= pitch * kRows);
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const auto words = read(buffers[i], pitch * kRows / 4, stream.handle);
+    for (std::size_t at = 0; at < words.size(); ++at)
+      REQUIRE(words[at] == (at % (pitch / 4) < kWidth / 4 ? i : 0xeeeeeeee));
+  }
+  for (const CUdeviceptr buffer : buffers) CALL(cuMemFree(buffer));
+  CUdeviceptr none = 0;
+  REQUIRE(cuMemAllocPitch(&none, &pitch, kWidth, kRows, 3) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemAllocPitch(&none, &pitch, 0, kRows, 4) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemAllocPitch(&none, &pitch, kWidth, 0, 4) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemAllocPitch(&none, nullptr, kWidth, kRows, 4) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemAllocPitch(nullptr, &pitch, kWidth, kRows, 4) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemAllocPitch(&none, &pitch, SIZE_MAX - 10, 2, 4) == CUDA_ERROR_INVALID_VALUE);
+}
+
+CUmemoryPool make_pool() {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemoryPool pool = nullptr;
+  CALL(cuMemPoolCreate(&pool, &properties));
+  return pool;
+}
+
+// The device's own pool is vmem's memory; others have properties of their own, and stay the driver's.
+CASE(memory_from_pools) {
+  const Machine machine;
+  const Stream stream;
+  const CUfunction add = machine.function("add");
+  constexpr std::size_t kBytes = 16 * kMiB, kWords = kBytes / sizeof(unsigned);
+  CUmemoryPool own = nullptr;
+  CALL(cuDeviceGetDefaultMemPool(&own, machine.device));
+  const CUmemoryPool other = make_pool();
+  std::vector<CUdeviceptr> buffers(10);
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const bool from_own = i < 8;
+    CALL(cuMemAllocFromPoolAsync(&buffers[i], kBytes, from_own ? own : other, stream.handle));
+    REQUIRE(ours(buffers[i]) == from_own);
+    CALL(cuMemsetD32Async(buffers[i], unsigned(10 * i), kWords, stream.handle));
+  }
+  std::size_t words = kWords;
+  for (int round = 0; round < 3; ++round) {
+    for (CUdeviceptr& buffer : buffers) launch(add, stream.handle, {&buffer, &words});
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const auto data = read(buffers[i], kWords, stream.handle);
+    REQUIRE(std::ranges::all_of(data, [&](unsigned word) { return word == 10 * i + 3; }));
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) CALL(cuMemFreeAsync(buffers[i], stream.handle));
+  for (const CUdeviceptr gone : {buffers[0], buffers[9]})
+    REQUIRE(cuMemFreeAsync(gone, stream.handle) == CUDA_ERROR_INVALID_VALUE);
+  CUdeviceptr none = 0;
+  REQUIRE(cuMemAllocFromPoolAsync(&none, 0, own, stream.handle) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemAllocFromPoolAsync(nullptr, kBytes, own, stream.handle) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuMemPoolDestroy(own) == CUDA_ERROR_INVALID_VALUE);
+  CALL(cuMemPoolDestroy(other));
+  REQUIRE(cuMemAllocFromPoolAsync(&none, kBytes, other, stream.handle) == CUDA_ERROR_INVALID_VALUE);
+}
+
+// What lies around a pointer, whoever allocated it.
+CASE(ranges_around_pointers) {
+  const Machine machine;
+  const Stream stream;
+  CUdeviceptr large = 0, small = 0, theirs = 0, base = 0;
+  CALL(cuMemAlloc(&large, 5 * kMiB));
+  CALL(cuMemAlloc(&small, 1000));
+  const CUmemoryPool pool = make_pool();
+  CALL(cuMemAllocFromPoolAsync(&theirs, 3 * kMiB, pool, stream.handle));
+  REQUIRE(!ours(theirs));
+  std::size_t bytes = 0;
+  for (const auto& [pointer, wanted] : {std::pair{large, 5 * kMiB}, {small, std::size_t{1000}}, {theirs, 3 * kMiB}}) {
+    CALL(cuMemGetAddressRange(&base, &bytes, pointer + wanted - 1));
+    REQUIRE(base == pointer && bytes >= wanted);
+    CALL(cuMemGetAddressRange(&base, nullptr, pointer));
+    CALL(cuMemGetAddressRange(nullptr, &bytes, pointer));
+    std::array asked{CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                     CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,   CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                     CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_HOST_POINTER,
+                     CU_POINTER_ATTRIBUTE_DEVICE_POINTER,   CU_POINTER_ATTRIBUTE_IS_MANAGED};
+    CUdeviceptr start = 1, device_pointer = 1;
+    std::size_t range = 1;
+    int ordinal = 77;
+    unsigned type = 77, managed = 77;
+    CUcontext context = nullptr;
+    void* host = &context;
+    std::array<void*, 8> answers{&start, &range, &ordinal, &type, &context, &host, &device_pointer, &managed};
+    CALL(cuPointerGetAttributes(unsigned(asked.size()), asked.data(), answers.data(), pointer + 100));
+    REQUIRE(start == pointer && range == bytes && ordinal == 0 && type == CU_MEMORYTYPE_DEVICE);
+    REQUIRE(context == machine.context && host == nullptr && device_pointer == pointer + 100 && managed == 0);
+    REQUIRE(cuPointerGetAttributes(1, nullptr, answers.data(), pointer) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuPointerGetAttributes(1, asked.data(), nullptr, pointer) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuPointerGetAttribute(&host, CU_POINTER_ATTRIBUTE_HOST_POINTER, pointer) == CUDA_ERROR_INVALID_VALUE);
+    REQUIRE(cuPointerGetAttribute(nullptr, CU_POINTER_ATTRIBUTE_CONTEXT, pointer) == CUDA_ERROR_INVALID_VALUE);
+  }
+  CALL(cuMemFreeAsync(theirs, stream.handle));
+  CALL(cuStreamSynchronize(stream.handle));
+  // Where nothing is, or nothing more.
+  for (const CUdeviceptr nothing : {large + 512 * kMiB, theirs}) {
+    REQUIRE(cuMemGetAddressRange(&base, &bytes, nothing) == CUDA_ERROR_NOT_FOUND);
+    std::array asked{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                     CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    unsigned type = 77;
+    int ordinal = 77;
+    std::size_t range = 77;
+    std::array<void*, 3> answers{&type, &ordinal, &range};
+    CALL(cuPointerGetAttributes(3, asked.data(), answers.data(), nothing));
+    REQUIRE(type == 0 && ordinal == CU_DEVICE_INVALID && range == 0);
+  }
+  CALL(cuMemPoolDestroy(pool));
+  CALL(cuMemFree(small));
+  CALL(cuMemFree(large));
+}
+
+// Fills are the synchronous calls that do not wait, until the program asks for it.
+CASE(synchronous_fills_where_asked) {
+  const Machine machine;
+  const CUfunction add = machine.function("add");
+  std::vector<CUdeviceptr> buffers(6);
+  std::size_t words = 4 * kMiB;
+  for (CUdeviceptr& buffer : buffers) CALL(cuMemAlloc(&buffer, 4 * words));
+  unsigned on = 1;
+  REQUIRE(cuPointerSetAttribute(nullptr, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, buffers[0]) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_IS_MANAGED, buffers[0]) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, buffers[0] + 512 * kMiB) ==
+          CUDA_ERROR_INVALID_VALUE);
+  for (const CUdeviceptr buffer : buffers) CALL(cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, buffer));
+  for (CUdeviceptr& buffer : buffers) {
+    launch(add, nullptr, {&buffer, &words});
+    CALL(cuMemsetD32(buffer, 5, words));
+    CALL(cuStreamQuery(CU_STREAM_LEGACY));
+    launch(add, nullptr, {&buffer, &words});
+    CALL(cuMemsetD2D16(buffer, 4096, 7, 10, 3));
+    CALL(cuStreamQuery(CU_STREAM_LEGACY));
+  }
+  for (const CUdeviceptr buffer : buffers) {
+    const auto data = read(buffer, 2048, nullptr);
+    REQUIRE(data[0] == 0x70007 && data[5] == 6 && data[1024] == 0x70007 && data[2047] == 6);
+  }
+}
+
+// No other process, device or library may have it: it would not be there. Said, and nothing lost.
+CASE(memory_that_cannot_leave) {
+  const Machine machine;
+  const Stream stream;
+  constexpr std::size_t kBytes = 16 * kMiB, kWords = kBytes / sizeof(unsigned);
+  std::vector<CUdeviceptr> buffers(6);
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    CALL(cuMemAlloc(&buffers[i], kBytes));
+    CALL(cuMemsetD32Async(buffers[i], unsigned(i), kWords, stream.handle));
+  }
+  CUipcMemHandle ipc{};
+  CUmemGenericAllocationHandle handle = 0;
+  int fd = -1;
+  for (const CUdeviceptr buffer : buffers) {
+    auto* const pointer = reinterpret_cast<void*>(buffer);
+    const std::string said = said_by([&] {
+      REQUIRE(cuIpcGetMemHandle(&ipc, buffer) == CUDA_ERROR_NOT_SUPPORTED);
+      REQUIRE(cuMemRetainAllocationHandle(&handle, pointer) == CUDA_ERROR_NOT_SUPPORTED);
+      REQUIRE(cuMemGetHandleForAddressRange(&fd, buffer, kBytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) ==
+              CUDA_ERROR_NOT_SUPPORTED);
+    });
+    for (const char* call : {"cuIpcGetMemHandle", "cuMemRetainAllocationHandle", "cuMemGetHandleForAddressRange"})
+      REQUIRE(said.contains(std::string(call) + ": memory that vmem moves cannot be handed out"));
+    REQUIRE(fd == -1 && handle == 0);
+  }
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    const auto data = read(buffers[i], kWords, stream.handle);
+    REQUIRE(std::ranges::all_of(data, [&](unsigned word) { return word == i; }));
+    CALL(cuMemFree(buffers[i]));
+  }
+
+  // The driver's own memory is the driver's to hand out.
+  const CUmemoryPool pool = make_pool();
+  CUdeviceptr theirs = 0;
+  CALL(cuMemAllocFromPoolAsync(&theirs, 2 * kMiB, pool, stream.handle));
+  CALL(cuIpcGetMemHandle(&ipc, theirs));
+  CALL(cuMemFreeAsync(theirs, stream.handle));
+  CALL(cuMemPoolDestroy(pool));
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle created = 0;
+  CUdeviceptr mapped = 0;
+  CALL(cuMemCreate(&created, 2 * kMiB, &properties, 0));
+  CALL(cuMemAddressReserve(&mapped, 2 * kMiB, 0, 0, 0));
+  CALL(cuMemMap(mapped, 2 * kMiB, 0, created, 0));
+  CALL(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(mapped + 100)));
+  REQUIRE(handle == created);
+  REQUIRE(cuMemGetHandleForAddressRange(&fd, mapped + 1, 4096, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0) ==
+          CUDA_ERROR_INVALID_VALUE);
+  CALL(cuMemRelease(handle));
+  CALL(cuMemRelease(created));
+  REQUIRE(cuMemRelease(created) == CUDA_ERROR_INVALID_VALUE);
+  CALL(cuMemUnmap(mapped, 2 * kMiB));
+  REQUIRE(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(mapped)) == CUDA_ERROR_INVALID_VALUE);
+  CALL(cuMemAddressFree(mapped, 2 * kMiB));
+}
+
+// Pointer tables in pinned memory are looked at for as long as it is there; then its addresses are words like others.
+CASE(pinned_memory_comes_and_goes) {
+  const Machine machine;
+  const Stream stream;
+  const CUfunction follow = machine.function("follow"), fill = machine.function("fill"), add = machine.function("add");
+  std::size_t words = 4 * kMiB, count = 1, stride = 0;
+  std::vector<CUdeviceptr> buffers(6);
+  for (CUdeviceptr& buffer : buffers) {
+    CALL(cuMemAlloc(&buffer, 4 * words));
+    CALL(cuMemsetD32(buffer, 0, words));
+  }
+  CUdeviceptr result = 0;
+  CALL(cuMemAlloc(&result, 4096));
+  const auto from = [](unsigned round, void** memory) {
+    if (round % 3 == 0) return cuMemAllocHost(memory, kMiB);
+    return cuMemHostAlloc(memory, kMiB, round % 3 == 1 ? CU_MEMHOSTALLOC_PORTABLE : CU_MEMHOSTALLOC_DEVICEMAP);
+  };
+  for (unsigned round = 0; round < 12; ++round) {
+    void* memory = nullptr;
+    CALL(from(round, &memory));
+    auto* table = static_cast<CUdeviceptr*>(memory);
+    table[0] = buffers[round % buffers.size()];
+    for (CUdeviceptr& buffer : buffers) launch(add, stream.handle, {&buffer, &words});
+    launch(follow, stream.handle, {&table, &count});
+    CALL(cuStreamSynchronize(stream.handle));
+    CALL(cuMemFreeHost(memory));
+    // Only a value from here on: who looked there would find nothing.
+    launch(fill, stream.handle, {&result, &memory, &stride, &count});
+  }
+  for (const CUdeviceptr buffer : buffers) REQUIRE(read(buffer, 1, stream.handle)[0] == 12 + 2);
+  REQUIRE(cuMemFreeHost(&words) == CUDA_ERROR_INVALID_VALUE);
+}
+
+// Adds what a texture shows to the words of a buffer. Where the texture's memory lies, no parameter says.
+void add_texture(const vmem_emu_launch* launch) {
+  auto* const out = *static_cast<unsigned**>(launch->params[0]);
+  const auto texture = *static_cast<CUtexObject*>(launch->params[1]);
+  CUDA_RESOURCE_DESC resource{};
+  CALL(cuTexObjectGetResourceDesc(&resource, texture));
+  const auto* const in = reinterpret_cast<const unsigned*>(resource.res.linear.devPtr);
+  for (std::size_t i = 0; i < kMiB; ++i) out[i] += in[i];
+}
+
+// Memory under a texture stays in place, whatever else goes through HBM.
+CASE(textures_keep_their_memory) {
+  const std::array<std::size_t, 2> bytes{8, 8};
+  REQUIRE(vmem_emu_register_kernel("add_texture", add_texture, bytes.data(), 2) == 0);
+  const Machine machine;
+  const Stream stream;
+  const CUfunction add = machine.function("add"), show = machine.function("add_texture");
+  constexpr std::size_t kBytes = 16 * kMiB, kWords = kBytes / sizeof(unsigned);
+  CUdeviceptr linear = 0, rows = 0, out = 0;
+  CALL(cuMemAlloc(&linear, 4 * kMiB));
+  CALL(cuMemAlloc(&rows, 4 * kMiB));
+  CALL(cuMemAlloc(&out, 4 * kMiB));
+  CALL(cuMemsetD32(linear, 3, kMiB));
+  CALL(cuMemsetD32(rows, 40, kMiB));
+  CALL(cuMemsetD32(out, 0, kMiB));
+  CUDA_RESOURCE_DESC resource{};
+  const CUDA_TEXTURE_DESC sampling{};
+  std::array<CUtexObject, 2> textures{};
+  resource.resType = CU_RESOURCE_TYPE_LINEAR;
+  resource.res.linear = {linear, CU_AD_FORMAT_UNSIGNED_INT32, 1, 4 * kMiB};
+  CALL(cuTexObjectCreate(&textures[0], &resource, &sampling, nullptr));
+  resource.res.linear.devPtr += 4;
+  REQUIRE(cuTexObjectCreate(&textures[1], &resource, &sampling, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  resource = {};
+  resource.resType = CU_RESOURCE_TYPE_PITCH2D;
+  resource.res.pitch2D = {rows, CU_AD_FORMAT_UNSIGNED_INT32, 1, 1024, 1024, 4096};
+  CALL(cuTexObjectCreate(&textures[1], &resource, &sampling, nullptr));
+  REQUIRE(cuTexObjectCreate(&textures[1], nullptr, &sampling, nullptr) == CUDA_ERROR_INVALID_VALUE);
+  std::vector<CUdeviceptr> buffers(8);
+  for (CUdeviceptr& buffer : buffers) {
+    CALL(cuMemAlloc(&buffer, kBytes));
+    CALL(cuMemsetD32(buffer, 0, kWords));
+  }
+  std::size_t words = kWords;
+  for (int round = 0; round < 4; ++round) {
+    for (CUdeviceptr& buffer : buffers) launch(add, stream.handle, {&buffer, &words});
+    for (CUtexObject& texture : textures) launch(show, stream.handle, {&out, &texture});
+  }
+  const auto shown = read(out, kMiB, stream.handle);
+  REQUIRE(std::ranges::all_of(shown, [](unsigned word) { return word == 4 * 43; }));
+  for (const CUdeviceptr buffer : buffers) REQUIRE(read(buffer, 1, stream.handle)[0] == 4);
+  for (const CUtexObject texture : textures) CALL(cuTexObjectDestroy(texture));
+  REQUIRE(cuTexObjectDestroy(textures[0]) == CUDA_ERROR_INVALID_VALUE);
 }
 
 // Uses are known even if the stream that they were queued on is gone.

@@ -1,5 +1,8 @@
 #include "intercept/program.hpp"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "gpu/emu/emu.h"
 
 namespace vmem::test {
@@ -121,6 +124,20 @@ std::vector<unsigned> read(CUdeviceptr from, std::size_t words, CUstream stream)
   CALL(cuMemcpyDtoHAsync(data.data(), from, words * sizeof(unsigned), stream));
   CALL(cuStreamSynchronize(stream));
   return data;
+}
+
+std::string said_by(const std::function<void()>& what) {
+  const int before = dup(STDERR_FILENO), kept = memfd_create("said", MFD_CLOEXEC);
+  REQUIRE(before >= 0 && kept >= 0);
+  REQUIRE(dup2(kept, STDERR_FILENO) >= 0);
+  what();
+  REQUIRE(dup2(before, STDERR_FILENO) >= 0);
+  std::string said(std::size_t(lseek(kept, 0, SEEK_END)), '\0');
+  REQUIRE(pread(kept, said.data(), said.size(), 0) == ssize_t(said.size()));
+  close(kept);
+  close(before);
+  std::fputs(said.c_str(), stderr);
+  return said;
 }
 
 }  // namespace vmem::test

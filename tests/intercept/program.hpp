@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -81,5 +82,8 @@ CUdeviceptr map_own(std::size_t bytes);
 
 void launch(CUfunction function, CUstream stream, std::vector<void*> parameters);
 std::vector<unsigned> read(CUdeviceptr from, std::size_t words, CUstream stream);
+
+// What went to standard error while it ran, where it goes none the less. A program that ends in between takes it along.
+std::string said_by(const std::function<void()>& what);
 
 }  // namespace vmem::test

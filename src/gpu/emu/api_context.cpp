@@ -28,9 +28,11 @@ void end_primary(Device& device) {
   context->destroy();
   for (const auto& range : m.pinned().erase_owned_by(context.get())) release_pinned(range);
   const auto ours = [&](const auto& object) { return object.context.get() == context.get(); };
+  m.arrays.erase_if(ours);
   m.events.erase_if(ours);
   m.functions.erase_if(ours);
   m.modules.erase_if(ours);
+  m.textures.erase_if(ours);
   m.streams.erase_if([&](const Stream& stream) { return stream.context() == context; });
   for (int owner = 0; Device* other = m.device(owner); ++owner) {
     const std::uint32_t bit = 1u << device.ordinal;

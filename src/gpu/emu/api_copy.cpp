@@ -1,16 +1,11 @@
-// Copies and fills.
+// Copies and fills of bytes that follow each other.
+#include "gpu/emu/api_copy.hpp"
+
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
 
-#include "gpu/emu/api_entry.hpp"
-#include "gpu/emu/copies.hpp"
-
-using namespace vmem::emu;
-
+namespace vmem::emu {
 namespace {
-
-enum class Direction { unified, host_to_device, device_to_host, device_to_device };
 
 // The real driver crashes inside some copies; so does this one, but says why.
 [[noreturn]] void crash(const char* what, std::uint64_t address, std::size_t bytes, const char* advice) {
@@ -39,11 +34,6 @@ CUresult check_end(std::uint64_t address, std::size_t bytes, int device, Access 
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult check_ends(const Transfer& transfer, Direction direction) {
-  VMEM_EMU_TRY(check_end(transfer.target, transfer.bytes, transfer.target_device, Access::read_write, direction));
-  return check_end(transfer.source, transfer.bytes, transfer.source_device, Access::read, direction);
-}
-
 void check_mixed(const Transfer& transfer, Direction direction) {
   const bool unified = direction == Direction::unified;
   if (direction == Direction::host_to_device || (unified && reach_of(transfer.source) != Reach::vmm))
@@ -56,48 +46,71 @@ bool is_pageable(const Transfer& transfer) {
   return reach_of(transfer.target) == Reach::pageable || reach_of(transfer.source) == Reach::pageable;
 }
 
-// A copy with pageable memory is over when the call returns.
-CUresult finish_pageable(Stream& stream) {
-  if (captures::status(stream) != CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_SUCCESS;
-  stream.wait(stream.last_ticket());
-  return stream.context()->usable();
-}
+// Whether a synchronous call that works on this memory is over when it returns. The legacy stream's order is all that device memory
+// gets, unless the program asked for more.
+bool waited_for(std::uint64_t address) { return reach_of(address) != Reach::vmm || synchronizes(address); }
 
-CUresult copy(Transfer transfer, Direction direction, CUstream handle, const Context* target_context = nullptr,
-              const Context* source_context = nullptr) {
+CUresult copy(Transfer transfer, Direction direction, CUstream handle, Timing timing,
+              const Context* target_context = nullptr, const Context* source_context = nullptr) {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
-  if (transfer.bytes == 0) return CUDA_SUCCESS;
-  if (transfer.target == 0 || transfer.source == 0) return CUDA_ERROR_INVALID_VALUE;
-  check_mixed(transfer, direction);
   const auto device_of = [&](const Context* context) {
     return context ? context->device().ordinal : stream->context()->device().ordinal;
   };
   transfer.target_device = device_of(target_context);
   transfer.source_device = device_of(source_context);
-  VMEM_EMU_TRY(check_ends(transfer, direction));
-  VMEM_EMU_TRY(submit(
-      stream, [context = stream->context(), transfer] { run_transfer(*context, transfer, FixedCost::charged); }));
-  return is_pageable(transfer) ? finish_pageable(*stream) : CUDA_SUCCESS;
+  if (transfer.bytes == 0) return CUDA_SUCCESS;
+  VMEM_EMU_TRY(check_transfer(transfer, direction));
+  return queue_transfers(stream, {transfer}, direction, timing);
 }
 
-CUresult fill(CUdeviceptr target, std::uint32_t value, unsigned value_bytes, std::size_t count, CUstream handle) {
-  std::shared_ptr<Stream> stream;
-  VMEM_EMU_TRY(enter(handle, stream));
-  const std::size_t bytes = count * value_bytes;
-  if (count == 0) return CUDA_SUCCESS;
-  if (target == 0 || target % value_bytes != 0 || bytes / value_bytes != count) return CUDA_ERROR_INVALID_VALUE;
+CUresult copy_peer(Transfer transfer, CUcontext target_handle, CUcontext source_handle, CUstream stream,
+                   Timing timing) {
+  VMEM_EMU_TRY(enter());
+  const auto target_context = machine().contexts.find(target_handle);
+  const auto source_context = machine().contexts.find(source_handle);
+  if (!target_context || !source_context) return CUDA_ERROR_INVALID_CONTEXT;
+  return copy(transfer, Direction::device_to_device, stream, timing, target_context.get(), source_context.get());
+}
+
+// Rows of `width` values each; the pitch of a single row does not count.
+struct Fill {
+  std::uint64_t target = 0;
+  std::size_t pitch = 0;
+  std::uint32_t value = 0;
+  unsigned value_bytes = 1;
+  std::size_t width = 0;
+  std::size_t rows = 1;
+};
+
+CUresult check_row(std::uint64_t target, std::size_t bytes, int device) {
   if (reach_of(target) == Reach::pageable) return CUDA_ERROR_INVALID_VALUE;
   const RangeContents contents = machine().addresses().contents(target, bytes);
   if (contents.device && contents.host_accessible) return CUDA_ERROR_INVALID_VALUE;
-  const int device = stream->context()->device().ordinal;
-  VMEM_EMU_TRY(check_end(target, bytes, device, Access::read_write, Direction::host_to_device));
-  return submit(stream, [context = stream->context(), target, value, value_bytes, bytes] {
-    run_fill(*context, target, value, value_bytes, bytes);
-  });
+  return check_end(target, bytes, device, Access::read_write, Direction::host_to_device);
 }
 
-std::uint64_t as_address(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
+CUresult fill(Fill what, CUstream handle, Timing timing) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  if (what.width == 0 || what.rows == 0) return CUDA_SUCCESS;
+  if (what.rows == 1) what.pitch = 0;
+  const std::size_t bytes = what.width * what.value_bytes;
+  if (what.target == 0 || what.target % what.value_bytes != 0 || bytes / what.value_bytes != what.width)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (what.rows > 1 && (what.pitch < bytes || what.pitch > pitch_max || what.pitch % what.value_bytes != 0))
+    return CUDA_ERROR_INVALID_VALUE;
+  const int device = stream->context()->device().ordinal;
+  for (std::size_t row = 0; row < what.rows; ++row)
+    VMEM_EMU_TRY(check_row(what.target + row * what.pitch, bytes, device));
+  const bool waits = timing == Timing::synchronous && waited_for(what.target);
+  if (waits) VMEM_EMU_TRY(check_wait(*stream));
+  VMEM_EMU_TRY(submit(stream, [context = stream->context(), what, bytes] {
+    for (std::size_t row = 0; row < what.rows; ++row)
+      run_fill(*context, what.target + row * what.pitch, what.value, what.value_bytes, bytes);
+  }));
+  return waits ? finish(*stream) : CUDA_SUCCESS;
+}
 
 // Attribute i holds for the copies from attrsIdxs[i] on.
 CUresult check_batch_attributes(const CUmemcpyAttributes* attributes, const std::size_t* indices, std::size_t count,
@@ -120,29 +133,88 @@ bool asks_for_immediate_reads(const CUmemcpyAttributes* attributes, std::size_t 
 
 }  // namespace
 
+CUresult check_transfer(const Transfer& transfer, Direction direction) {
+  if (transfer.target == 0 || transfer.source == 0) return CUDA_ERROR_INVALID_VALUE;
+  check_mixed(transfer, direction);
+  VMEM_EMU_TRY(check_end(transfer.target, transfer.bytes, transfer.target_device, Access::read_write, direction));
+  return check_end(transfer.source, transfer.bytes, transfer.source_device, Access::read, direction);
+}
+
+CUresult check_wait(Stream& stream) {
+  VMEM_EMU_TRY(captures::check_query(stream));
+  return check_unsafe_call();
+}
+
+CUresult finish(Stream& stream) {
+  if (captures::status(stream) != CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_SUCCESS;
+  stream.wait(stream.last_ticket());
+  return stream.context()->usable();
+}
+
+CUresult queue_transfers(const std::shared_ptr<Stream>& stream, std::vector<Transfer> transfers, Direction direction,
+                         Timing timing) {
+  if (transfers.empty()) return CUDA_SUCCESS;
+  bool waits = timing == Timing::at_once;
+  for (const Transfer& transfer : transfers) waits = waits || is_pageable(transfer);
+  if (timing == Timing::synchronous) {
+    const Transfer& first = transfers.front();
+    waits = waits || direction == Direction::host_to_device || direction == Direction::device_to_host ||
+            waited_for(first.target) || waited_for(first.source);
+    if (waits) VMEM_EMU_TRY(check_wait(*stream));
+  }
+  // The copies of one call share its fixed cost.
+  VMEM_EMU_TRY(submit(stream, [context = stream->context(), transfers = std::move(transfers)] {
+    FixedCost fixed_cost = FixedCost::charged;
+    for (const Transfer& transfer : transfers)
+      run_transfer(*context, transfer, std::exchange(fixed_cost, FixedCost::waived));
+  }));
+  return waits ? finish(*stream) : CUDA_SUCCESS;
+}
+
+}  // namespace vmem::emu
+
+using namespace vmem::emu;
+
+CUresult cuMemcpy(CUdeviceptr target, CUdeviceptr source, std::size_t bytes) {
+  return copy({target, source, bytes}, Direction::unified, CU_STREAM_LEGACY, Timing::synchronous);
+}
+
 CUresult cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
-  return copy({target, source, bytes}, Direction::unified, stream);
+  return copy({target, source, bytes}, Direction::unified, stream, Timing::queued);
+}
+
+CUresult cuMemcpyHtoD(CUdeviceptr target, const void* source, std::size_t bytes) {
+  return copy({target, as_address(source), bytes}, Direction::host_to_device, CU_STREAM_LEGACY, Timing::synchronous);
 }
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr target, const void* source, std::size_t bytes, CUstream stream) {
-  return copy({target, as_address(source), bytes}, Direction::host_to_device, stream);
+  return copy({target, as_address(source), bytes}, Direction::host_to_device, stream, Timing::queued);
+}
+
+CUresult cuMemcpyDtoH(void* target, CUdeviceptr source, std::size_t bytes) {
+  return copy({as_address(target), source, bytes}, Direction::device_to_host, CU_STREAM_LEGACY, Timing::synchronous);
 }
 
 CUresult cuMemcpyDtoHAsync(void* target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
-  return copy({as_address(target), source, bytes}, Direction::device_to_host, stream);
+  return copy({as_address(target), source, bytes}, Direction::device_to_host, stream, Timing::queued);
+}
+
+CUresult cuMemcpyDtoD(CUdeviceptr target, CUdeviceptr source, std::size_t bytes) {
+  return copy({target, source, bytes}, Direction::device_to_device, CU_STREAM_LEGACY, Timing::synchronous);
 }
 
 CUresult cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
-  return copy({target, source, bytes}, Direction::device_to_device, stream);
+  return copy({target, source, bytes}, Direction::device_to_device, stream, Timing::queued);
 }
 
-CUresult cuMemcpyPeerAsync(CUdeviceptr target, CUcontext target_handle, CUdeviceptr source, CUcontext source_handle,
+CUresult cuMemcpyPeer(CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context,
+                      std::size_t bytes) {
+  return copy_peer({target, source, bytes}, target_context, source_context, CU_STREAM_LEGACY, Timing::synchronous);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context,
                            std::size_t bytes, CUstream stream) {
-  VMEM_EMU_TRY(enter());
-  const auto target_context = machine().contexts.find(target_handle);
-  const auto source_context = machine().contexts.find(source_handle);
-  if (!target_context || !source_context) return CUDA_ERROR_INVALID_CONTEXT;
-  return copy({target, source, bytes}, Direction::device_to_device, stream, target_context.get(), source_context.get());
+  return copy_peer({target, source, bytes}, target_context, source_context, stream, Timing::queued);
 }
 
 CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* sizes, std::size_t count,
@@ -153,32 +225,64 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, std::siz
   if (stream->legacy() || !targets || !sources || !sizes || count == 0) return CUDA_ERROR_INVALID_VALUE;
   VMEM_EMU_TRY(check_batch_attributes(attributes, indices, attribute_count, count));
   std::vector<Transfer> transfers;
-  bool synchronous = asks_for_immediate_reads(attributes, attribute_count);
   const int device = stream->context()->device().ordinal;
   for (std::size_t i = 0; i < count; ++i) {
-    if (sizes[i] == 0 || targets[i] == 0 || sources[i] == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (sizes[i] == 0) return CUDA_ERROR_INVALID_VALUE;
     transfers.push_back({targets[i], sources[i], sizes[i], device, device});
-    check_mixed(transfers.back(), Direction::unified);
-    VMEM_EMU_TRY(check_ends(transfers.back(), Direction::unified));
-    synchronous = synchronous || is_pageable(transfers.back());
+    VMEM_EMU_TRY(check_transfer(transfers.back(), Direction::unified));
   }
-  // The point of a batch is that its copies share the fixed cost.
-  VMEM_EMU_TRY(submit(stream, [context = stream->context(), transfers = std::move(transfers)] {
-    FixedCost fixed_cost = FixedCost::charged;
-    for (const Transfer& transfer : transfers)
-      run_transfer(*context, transfer, std::exchange(fixed_cost, FixedCost::waived));
-  }));
-  return synchronous ? finish_pageable(*stream) : CUDA_SUCCESS;
+  const Timing timing = asks_for_immediate_reads(attributes, attribute_count) ? Timing::at_once : Timing::queued;
+  return queue_transfers(stream, std::move(transfers), Direction::unified, timing);
+}
+
+CUresult cuMemsetD8(CUdeviceptr target, unsigned char value, std::size_t count) {
+  return fill({target, 0, value, 1, count}, CU_STREAM_LEGACY, Timing::synchronous);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, std::size_t count, CUstream stream) {
-  return fill(target, value, 1, count, stream);
+  return fill({target, 0, value, 1, count}, stream, Timing::queued);
+}
+
+CUresult cuMemsetD2D8(CUdeviceptr target, std::size_t pitch, unsigned char value, std::size_t width, std::size_t rows) {
+  return fill({target, pitch, value, 1, width, rows}, CU_STREAM_LEGACY, Timing::synchronous);
+}
+
+CUresult cuMemsetD2D8Async(CUdeviceptr target, std::size_t pitch, unsigned char value, std::size_t width,
+                           std::size_t rows, CUstream stream) {
+  return fill({target, pitch, value, 1, width, rows}, stream, Timing::queued);
+}
+
+CUresult cuMemsetD16(CUdeviceptr target, unsigned short value, std::size_t count) {
+  return fill({target, 0, value, 2, count}, CU_STREAM_LEGACY, Timing::synchronous);
 }
 
 CUresult cuMemsetD16Async(CUdeviceptr target, unsigned short value, std::size_t count, CUstream stream) {
-  return fill(target, value, 2, count, stream);
+  return fill({target, 0, value, 2, count}, stream, Timing::queued);
+}
+
+CUresult cuMemsetD2D16(CUdeviceptr target, std::size_t pitch, unsigned short value, std::size_t width,
+                       std::size_t rows) {
+  return fill({target, pitch, value, 2, width, rows}, CU_STREAM_LEGACY, Timing::synchronous);
+}
+
+CUresult cuMemsetD2D16Async(CUdeviceptr target, std::size_t pitch, unsigned short value, std::size_t width,
+                            std::size_t rows, CUstream stream) {
+  return fill({target, pitch, value, 2, width, rows}, stream, Timing::queued);
+}
+
+CUresult cuMemsetD32(CUdeviceptr target, unsigned value, std::size_t count) {
+  return fill({target, 0, value, 4, count}, CU_STREAM_LEGACY, Timing::synchronous);
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, std::size_t count, CUstream stream) {
-  return fill(target, value, 4, count, stream);
+  return fill({target, 0, value, 4, count}, stream, Timing::queued);
+}
+
+CUresult cuMemsetD2D32(CUdeviceptr target, std::size_t pitch, unsigned value, std::size_t width, std::size_t rows) {
+  return fill({target, pitch, value, 4, width, rows}, CU_STREAM_LEGACY, Timing::synchronous);
+}
+
+CUresult cuMemsetD2D32Async(CUdeviceptr target, std::size_t pitch, unsigned value, std::size_t width, std::size_t rows,
+                            CUstream stream) {
+  return fill({target, pitch, value, 4, width, rows}, stream, Timing::queued);
 }

@@ -38,6 +38,12 @@ int attribute_value(CUdevice_attribute attribute, const Device& device) {
       return 9;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
       return 3;
+    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
+      return 0x7fffffff;
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
+      return 512;
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT:
+      return 32;
     case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
       return device.ordinal + 1;
     case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:

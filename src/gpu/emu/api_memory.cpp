@@ -1,8 +1,13 @@
 // Memory that the driver maps itself: cuMemAlloc, the stream-ordered pool, pinned host memory; and questions about
 // pointers.
-#include <sys/mman.h>
+#include "gpu/emu/api_memory.hpp"
 
-#include "gpu/emu/api_entry.hpp"
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "gpu/emu/api_copy.hpp"
 
 using namespace vmem::emu;
 
@@ -22,6 +27,7 @@ struct PointerInfo {
   bool host_accessible = false;
   std::uint64_t buffer_id = 0;
   bool exportable = false;
+  bool synchronizes = false;
   CUcontext context = nullptr;  // memory that the program maps belongs to none
 };
 
@@ -45,6 +51,7 @@ bool describe_mapped(std::uint64_t address, PointerInfo& info) {
   if (range.bytes == 0) return false;  // the free part of a slab
   info.range_begin = range.begin;
   info.range_bytes = range.bytes;
+  info.synchronizes = range.synchronizes;
   info.context = machine().contexts.handle_of(context.get());
   return true;
 }
@@ -61,6 +68,10 @@ bool describe_pinned(std::uint64_t address, PointerInfo& info) {
           .buffer_id = range.begin,
           .context = machine().contexts.handle_of(range.owner)};
   return true;
+}
+
+bool describe(std::uint64_t address, PointerInfo& info) {
+  return describe_mapped(address, info) || describe_pinned(address, info);
 }
 
 CUresult answer(const PointerInfo& info, CUpointer_attribute attribute, std::uint64_t address, void* data) {
@@ -97,6 +108,9 @@ CUresult answer(const PointerInfo& info, CUpointer_attribute attribute, std::uin
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       *static_cast<unsigned*>(data) = 0;
       return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      *static_cast<unsigned*>(data) = info.synchronizes;
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MAPPED:
       *static_cast<unsigned*>(data) = 1;
       return CUDA_SUCCESS;
@@ -108,7 +122,62 @@ CUresult answer(const PointerInfo& info, CUpointer_attribute attribute, std::uin
   }
 }
 
+// What cuPointerGetAttributes says where there is nothing to say.
+void clear(CUpointer_attribute attribute, void* data) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(data) = CU_DEVICE_INVALID;
+      return;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      *static_cast<unsigned*>(data) = 0;
+      return;
+    default:
+      *static_cast<std::uint64_t*>(data) = 0;
+  }
+}
+
+// Those that cuPointerGetAttributes answers.
+bool answered_together(CUpointer_attribute attribute) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The context whose cuMemAlloc memory holds the address; null if none does.
+std::shared_ptr<Context> owner_of(std::uint64_t address) {
+  const auto mapping = machine().addresses().find(address);
+  if (!mapping || mapping->purpose != Purpose::heap) return nullptr;
+  return machine().device(mapping->frame->location().id)->primary_context();
+}
+
 }  // namespace
+
+bool vmem::emu::synchronizes(std::uint64_t address) {
+  PointerInfo info;
+  return describe_mapped(address, info) && info.synchronizes;
+}
 
 void vmem::emu::release_pinned(const PinnedRanges::Range& range) {
   if (!range.registered) munmap(reinterpret_cast<void*>(range.begin), whole_pages(range.bytes));
@@ -142,25 +211,35 @@ CUresult cuMemFree(CUdeviceptr address) {
   VMEM_EMU_TRY(enter(current));
   if (address == 0) return CUDA_SUCCESS;
   VMEM_EMU_TRY(check_unsafe_call());
-  const auto mapping = machine().addresses().find(address);
-  if (!mapping || mapping->purpose != Purpose::heap) return CUDA_ERROR_INVALID_VALUE;
-  const auto owner = machine().device(mapping->frame->location().id)->primary_context();
+  const auto owner = owner_of(address);
   if (!owner) return CUDA_ERROR_INVALID_VALUE;
   owner->synchronize();
   VMEM_EMU_TRY(owner->heap().free(address));
   return current->usable();
 }
 
-CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream handle) {
-  std::shared_ptr<Stream> stream;
-  VMEM_EMU_TRY(enter(handle, stream));
+// Rows as far apart as the widest access of a warp.
+CUresult cuMemAllocPitch(CUdeviceptr* address, std::size_t* pitch, std::size_t width, std::size_t rows,
+                         unsigned element_bytes) {
+  constexpr std::size_t alignment = 512;
+  VMEM_EMU_TRY(enter());
+  if (!address || !pitch || width == 0 || rows == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (element_bytes != 4 && element_bytes != 8 && element_bytes != 16) return CUDA_ERROR_INVALID_VALUE;
+  if (width > pitch_max - alignment) return CUDA_ERROR_INVALID_VALUE;
+  const std::size_t row_bytes = (width + alignment - 1) / alignment * alignment;
+  if (rows > SIZE_MAX / row_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+  VMEM_EMU_TRY(cuMemAlloc(address, row_bytes * rows));
+  *pitch = row_bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult vmem::emu::allocate_in_order(CUdeviceptr* address, std::size_t bytes, Stream* stream, Heap& heap) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (!stream->capturing) VMEM_EMU_TRY(check_unsafe_call());
   if (const auto captured = captures::intercept_operation(*stream)) {
     // A graph would own the memory, and nothing here launches graphs.
     return *captured == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : *captured;
   }
-  Heap& heap = stream->context()->heap();
   std::uint64_t allocated = 0;
   CUresult result = heap.allocate_cached(bytes, allocated);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -171,14 +250,22 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream handl
   return result;
 }
 
+CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream handle) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  return allocate_in_order(address, bytes, stream.get(), stream->context()->heap());
+}
+
+// The memory may be another device's: pools serve streams of any.
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (const auto captured = captures::intercept_operation(*stream))
     return *captured == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : *captured;
-  const std::shared_ptr<Context> context = stream->context();
-  VMEM_EMU_TRY(context->heap().begin_free(address));
-  context->submit(*stream, [context, address] { context->heap().finish_free(address); }, AfterFault::run);
+  const std::shared_ptr<Context> owner = owner_of(address);
+  if (!owner) return CUDA_ERROR_INVALID_VALUE;
+  VMEM_EMU_TRY(owner->heap().begin_free(address));
+  stream->context()->submit(*stream, [owner, address] { owner->heap().finish_free(address); }, AfterFault::run);
   return CUDA_SUCCESS;
 }
 
@@ -199,6 +286,8 @@ CUresult cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
   *pointer = memory;
   return CUDA_SUCCESS;
 }
+
+CUresult cuMemAllocHost(void** pointer, std::size_t bytes) { return cuMemHostAlloc(pointer, bytes, 0); }
 
 // Waits for all work, as the driver does: some of it may still copy from or to this memory.
 CUresult cuMemFreeHost(void* pointer) {
@@ -254,6 +343,68 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
   VMEM_EMU_TRY(enter());
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   PointerInfo info;
-  if (!describe_mapped(address, info) && !describe_pinned(address, info)) return CUDA_ERROR_INVALID_VALUE;
-  return answer(info, attribute, address, data);
+  return describe(address, info) ? answer(info, attribute, address, data) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) {
+  VMEM_EMU_TRY(enter());
+  if (count == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned i = 0; i < count; ++i)
+    if (!data[i] || !answered_together(attributes[i])) return CUDA_ERROR_INVALID_VALUE;
+  PointerInfo info;
+  const bool known = describe(address, info);
+  for (unsigned i = 0; i < count; ++i)
+    if (!known || answer(info, attributes[i], address, data[i]) != CUDA_SUCCESS) clear(attributes[i], data[i]);
+  return CUDA_SUCCESS;
+}
+
+// Waits for the synchronous calls that are under way. What works on host memory is waited for in any case.
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  VMEM_EMU_TRY(enter());
+  if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
+  const unsigned wanted = *static_cast<const unsigned*>(value);
+  if (wanted > 1) return CUDA_ERROR_INVALID_VALUE;
+  if (machine().pinned().find(address).bytes > 0) return CUDA_SUCCESS;
+  const auto owner = owner_of(address);
+  if (!owner || !owner->heap().set_synchronizes(address, wanted == 1)) return CUDA_ERROR_INVALID_VALUE;
+  const auto legacy = owner->legacy_stream();
+  legacy->wait(legacy->last_ticket());
+  return CUDA_SUCCESS;
+}
+
+// Of memory that the program maps: its reservation, as for CU_POINTER_ATTRIBUTE_RANGE_START_ADDR.
+CUresult cuMemGetAddressRange(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+  std::shared_ptr<Context> context;
+  VMEM_EMU_TRY(enter(context));
+  PointerInfo info;
+  if (!describe(address, info)) return CUDA_ERROR_NOT_FOUND;
+  if (base) *base = info.range_begin;
+  if (bytes) *bytes = info.range_bytes;
+  return CUDA_SUCCESS;
+}
+
+// The handle says whose memory it is, and where.
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
+  std::shared_ptr<Context> context;
+  VMEM_EMU_TRY(enter(context));
+  const auto owner = owner_of(address);
+  const Heap::Range range = owner ? owner->heap().find(address) : Heap::Range{};
+  if (!handle || range.bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t words[] = {static_cast<std::uint64_t>(getpid()), range.begin, range.bytes};
+  *handle = {};
+  std::memcpy(handle->reserved, words, sizeof words);
+  return CUDA_SUCCESS;
+}
+
+// The emulated device says so too: CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0.
+CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type,
+                                       unsigned long long flags) {
+  VMEM_EMU_TRY(enter());
+  if (!handle || bytes == 0 || address % page_bytes != 0 || bytes % page_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD ||
+      (flags & ~static_cast<unsigned long long>(CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE)))
+    return CUDA_ERROR_INVALID_VALUE;
+  PointerInfo first, last;
+  if (!describe(address, first) || !describe(address + bytes - 1, last)) return CUDA_ERROR_INVALID_VALUE;
+  return first.range_begin == last.range_begin ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 }

@@ -198,6 +198,14 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
   return CUDA_SUCCESS;
 }
 
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  VMEM_EMU_TRY(enter());
+  const auto mapping = machine().addresses().find(reinterpret_cast<std::uint64_t>(address));
+  if (!handle || !mapping || mapping->purpose != Purpose::program) return CUDA_ERROR_INVALID_VALUE;
+  *handle = machine().frames.retain(mapping->frame);
+  return CUDA_SUCCESS;
+}
+
 CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                       unsigned long long flags) {
   VMEM_EMU_TRY(enter());

@@ -68,13 +68,13 @@ void run_fill(Context& context, std::uint64_t target, std::uint32_t value, unsig
   const auto segments = segments_of(target, bytes, context.device().ordinal, Access::read_write);
   if (!segments) return context.set_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
   for (const Segment& segment : *segments) {
-    if (value_bytes == 1) {
-      std::memset(segment.data, static_cast<int>(value), segment.bytes);
-      continue;
-    }
     // Segments end at granules, and the target is aligned, so a value never straddles two.
-    auto* words = reinterpret_cast<std::uint32_t*>(segment.data);
-    std::fill_n(words, segment.bytes / sizeof value, value);
+    if (value_bytes == 1)
+      std::memset(segment.data, static_cast<int>(value), segment.bytes);
+    else if (value_bytes == 2)
+      std::fill_n(reinterpret_cast<std::uint16_t*>(segment.data), segment.bytes / 2, static_cast<std::uint16_t>(value));
+    else
+      std::fill_n(reinterpret_cast<std::uint32_t*>(segment.data), segment.bytes / 4, value);
   }
 }
 

@@ -2,6 +2,7 @@
 // is known to use them again, and programs have to cope.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -40,14 +41,32 @@ class HandleTable {
     return found == objects_.end() ? nullptr : found->second;
   }
 
+  // The last reference is the one that erases. Objects have one, unless `retain` gave out more.
   std::shared_ptr<T> erase(Handle handle) {
     const std::unique_lock lock(mutex_);
     const auto found = objects_.find(to_value(handle));
     if (found == objects_.end()) return nullptr;
+    if (const auto more = retained_.find(to_value(handle)); more != retained_.end()) {
+      if (--more->second == 0) retained_.erase(more);
+      return found->second;
+    }
     auto object = std::move(found->second);
     objects_.erase(found);
     give_back(to_value(handle));
     return object;
+  }
+
+  // One more reference to the handle of an object; a new one where the program has none left.
+  Handle retain(const std::shared_ptr<T>& object) {
+    {
+      const std::unique_lock lock(mutex_);
+      const auto found = std::ranges::find(objects_, object, [](const auto& entry) { return entry.second; });
+      if (found != objects_.end()) {
+        ++retained_[found->first];
+        return to_handle(found->first);
+      }
+    }
+    return insert(object);
   }
 
   // Erases what `doomed` says yes to.
@@ -109,6 +128,7 @@ class HandleTable {
   std::uint64_t last_;
   std::vector<std::uint64_t> free_;
   std::unordered_map<std::uint64_t, std::shared_ptr<T>> objects_;
+  std::unordered_map<std::uint64_t, unsigned> retained_;  // references beyond the first
 };
 
 }  // namespace vmem::emu

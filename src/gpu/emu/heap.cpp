@@ -117,7 +117,9 @@ CUresult Heap::allocate_cached(std::size_t bytes, std::uint64_t& address) {
   if (found == cached_.end() || found->first > rounded + rounded / 4) return allocate_locked(rounded, address);
   address = found->second;
   cached_.erase(found);
-  allocations_.at(address).state = State::live;
+  Allocation& allocation = allocations_.at(address);
+  allocation.state = State::live;
+  allocation.synchronizes = false;
   return CUDA_SUCCESS;
 }
 
@@ -137,13 +139,27 @@ void Heap::finish_free(std::uint64_t address) {
   has_cached_.store(true, std::memory_order_relaxed);
 }
 
+std::map<std::uint64_t, Heap::Allocation>::const_iterator Heap::live_at(std::uint64_t address) const {
+  auto it = allocations_.upper_bound(address);
+  if (it == allocations_.begin()) return allocations_.end();
+  --it;
+  const bool gone = it->second.state == State::cached || address - it->first >= it->second.bytes;
+  return gone ? allocations_.end() : it;
+}
+
 Heap::Range Heap::find(std::uint64_t address) const {
   const std::lock_guard lock(mutex_);
-  auto it = allocations_.upper_bound(address);
-  if (it == allocations_.begin()) return {};
-  --it;
-  if (it->second.state == State::cached || address - it->first >= it->second.bytes) return {};
-  return {it->first, it->second.bytes};
+  const auto it = live_at(address);
+  if (it == allocations_.end()) return {};
+  return {it->first, it->second.bytes, it->second.synchronizes};
+}
+
+bool Heap::set_synchronizes(std::uint64_t address, bool value) {
+  const std::lock_guard lock(mutex_);
+  const auto it = live_at(address);
+  if (it == allocations_.end()) return false;
+  allocations_.at(it->first).synchronizes = value;
+  return true;
 }
 
 bool Heap::trim() {

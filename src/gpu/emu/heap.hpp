@@ -32,8 +32,11 @@ class Heap {
   struct Range {
     std::uint64_t begin = 0;
     std::size_t bytes = 0;
+    bool synchronizes = false;
   };
   Range find(std::uint64_t address) const;  // the live allocation that holds the address; 0 bytes if none
+  // Synchronous calls that work on the allocation wait for its bytes, even between device memories. False: there is none.
+  bool set_synchronizes(std::uint64_t address, bool value);
 
   // Gives cached memory back; false if there was none.
   bool trim();
@@ -45,6 +48,7 @@ class Heap {
     std::size_t bytes;   // rounded
     std::uint64_t slab;  // 0: memory of its own
     State state;
+    bool synchronizes = false;
   };
   using FreeRanges = std::map<std::uint64_t, std::size_t>;
 
@@ -55,6 +59,7 @@ class Heap {
   CUresult map_memory(std::size_t bytes, std::uint64_t& address);
   void unmap_memory(std::uint64_t address, std::size_t bytes);
   void erase(std::map<std::uint64_t, Allocation>::iterator allocation);
+  std::map<std::uint64_t, Allocation>::const_iterator live_at(std::uint64_t address) const;
   bool trim_locked();
 
   Device& device_;

@@ -125,7 +125,11 @@ bool Machine::configure(const char* spec, std::string& error) {
 
 void Machine::build() {
   devices_.clear();
-  for (int i = 0; i < config_.devices; ++i) devices_.push_back(std::make_shared<Device>(i, config_));
+  pools.erase_if([](const Pool&) { return true; });
+  for (int i = 0; i < config_.devices; ++i) {
+    devices_.push_back(std::make_shared<Device>(i, config_));
+    devices_.back()->default_pool = pools.insert(std::make_shared<Pool>(Pool{i, true}));
+  }
   host_memory_ = std::make_shared<PhysicalMemory>(config_.host_bytes);
 }
 

@@ -20,6 +20,7 @@
 #include "gpu/emu/handle_table.hpp"
 #include "gpu/emu/kernels.hpp"
 #include "gpu/emu/links.hpp"
+#include "gpu/emu/objects.hpp"
 
 namespace vmem::emu {
 
@@ -37,6 +38,7 @@ class Device {
   Link host_duplex;  // both directions together
   const bool limits_duplex;
   std::array<std::unique_ptr<Link>, device_count_max> to_peer;  // null: not connected
+  CUmemoryPool default_pool = nullptr;                          // constant once the machine is built
   std::atomic<std::uint32_t> peer_accessors{0};  // devices whose context enabled access to this one's heap
 
   std::shared_ptr<Context> primary_context() const {
@@ -96,6 +98,9 @@ class Machine {
   HandleTable<Library, CUlibrary> libraries;
   HandleTable<Graph, CUgraph> graphs;
   HandleTable<Frame, CUmemGenericAllocationHandle> frames;
+  HandleTable<Array, CUarray> arrays;
+  HandleTable<Texture, CUtexObject> textures;
+  HandleTable<Pool, CUmemoryPool> pools;
 
  private:
   bool read_config(const char* spec, std::string& error);

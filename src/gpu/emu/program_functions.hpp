@@ -18,7 +18,48 @@
 
 #define VMEM_EMU_GRAPH_FUNCTIONS(X)
 
-#define VMEM_EMU_MEMORY_FUNCTIONS(X)
+#define VMEM_EMU_MEMORY_FUNCTIONS(X) \
+  X(cuMemAllocPitch)                 \
+  X(cuMemAllocHost)                  \
+  X(cuMemAllocFromPoolAsync)         \
+  X(cuDeviceGetDefaultMemPool)       \
+  X(cuMemPoolCreate)                 \
+  X(cuMemPoolDestroy)                \
+  X(cuMemGetAddressRange)            \
+  X(cuPointerGetAttributes)          \
+  X(cuPointerSetAttribute)           \
+  X(cuIpcGetMemHandle)               \
+  X(cuMemRetainAllocationHandle)     \
+  X(cuMemGetHandleForAddressRange)   \
+  X(cuMemcpy)                        \
+  X(cuMemcpyHtoD)                    \
+  X(cuMemcpyDtoH)                    \
+  X(cuMemcpyDtoD)                    \
+  X(cuMemcpyPeer)                    \
+  X(cuMemcpy2D)                      \
+  X(cuMemcpy2DUnaligned)             \
+  X(cuMemcpy2DAsync)                 \
+  X(cuMemcpy3D)                      \
+  X(cuMemcpy3DAsync)                 \
+  X(cuMemcpy3DPeer)                  \
+  X(cuMemcpy3DPeerAsync)             \
+  X(cuMemcpy3DBatchAsync)            \
+  X(cuMemcpyDtoA)                    \
+  X(cuMemcpyAtoD)                    \
+  X(cuMemsetD8)                      \
+  X(cuMemsetD16)                     \
+  X(cuMemsetD32)                     \
+  X(cuMemsetD2D8)                    \
+  X(cuMemsetD2D16)                   \
+  X(cuMemsetD2D32)                   \
+  X(cuMemsetD2D8Async)               \
+  X(cuMemsetD2D16Async)              \
+  X(cuMemsetD2D32Async)              \
+  X(cuArrayCreate)                   \
+  X(cuArrayDestroy)                  \
+  X(cuTexObjectCreate)               \
+  X(cuTexObjectDestroy)              \
+  X(cuTexObjectGetResourceDesc)
 
 #define VMEM_EMU_PROGRAM_FUNCTIONS(X) \
   VMEM_EMU_LAUNCH_FUNCTIONS(X)        \
