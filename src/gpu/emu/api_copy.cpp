@@ -176,7 +176,7 @@ CUresult queue_transfers(const std::shared_ptr<Stream>& stream, std::vector<Tran
 using namespace vmem::emu;
 
 CUresult cuMemcpy(CUdeviceptr target, CUdeviceptr source, std::size_t bytes) {
-  return copy({target, source, bytes}, Direction::unified, CU_STREAM_LEGACY, Timing::synchronous);
+  return copy({target, source, bytes}, Direction::unified, kDefaultStream, Timing::synchronous);
 }
 
 CUresult cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
@@ -184,7 +184,7 @@ CUresult cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, std::size_t bytes
 }
 
 CUresult cuMemcpyHtoD(CUdeviceptr target, const void* source, std::size_t bytes) {
-  return copy({target, as_address(source), bytes}, Direction::host_to_device, CU_STREAM_LEGACY, Timing::synchronous);
+  return copy({target, as_address(source), bytes}, Direction::host_to_device, kDefaultStream, Timing::synchronous);
 }
 
 CUresult cuMemcpyHtoDAsync(CUdeviceptr target, const void* source, std::size_t bytes, CUstream stream) {
@@ -192,7 +192,7 @@ CUresult cuMemcpyHtoDAsync(CUdeviceptr target, const void* source, std::size_t b
 }
 
 CUresult cuMemcpyDtoH(void* target, CUdeviceptr source, std::size_t bytes) {
-  return copy({as_address(target), source, bytes}, Direction::device_to_host, CU_STREAM_LEGACY, Timing::synchronous);
+  return copy({as_address(target), source, bytes}, Direction::device_to_host, kDefaultStream, Timing::synchronous);
 }
 
 CUresult cuMemcpyDtoHAsync(void* target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
@@ -200,7 +200,7 @@ CUresult cuMemcpyDtoHAsync(void* target, CUdeviceptr source, std::size_t bytes, 
 }
 
 CUresult cuMemcpyDtoD(CUdeviceptr target, CUdeviceptr source, std::size_t bytes) {
-  return copy({target, source, bytes}, Direction::device_to_device, CU_STREAM_LEGACY, Timing::synchronous);
+  return copy({target, source, bytes}, Direction::device_to_device, kDefaultStream, Timing::synchronous);
 }
 
 CUresult cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
@@ -209,7 +209,7 @@ CUresult cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, std::size_t b
 
 CUresult cuMemcpyPeer(CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context,
                       std::size_t bytes) {
-  return copy_peer({target, source, bytes}, target_context, source_context, CU_STREAM_LEGACY, Timing::synchronous);
+  return copy_peer({target, source, bytes}, target_context, source_context, kDefaultStream, Timing::synchronous);
 }
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context,
@@ -236,7 +236,7 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, std::siz
 }
 
 CUresult cuMemsetD8(CUdeviceptr target, unsigned char value, std::size_t count) {
-  return fill({target, 0, value, 1, count}, CU_STREAM_LEGACY, Timing::synchronous);
+  return fill({target, 0, value, 1, count}, kDefaultStream, Timing::synchronous);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, std::size_t count, CUstream stream) {
@@ -244,7 +244,7 @@ CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, std::size_t co
 }
 
 CUresult cuMemsetD2D8(CUdeviceptr target, std::size_t pitch, unsigned char value, std::size_t width, std::size_t rows) {
-  return fill({target, pitch, value, 1, width, rows}, CU_STREAM_LEGACY, Timing::synchronous);
+  return fill({target, pitch, value, 1, width, rows}, kDefaultStream, Timing::synchronous);
 }
 
 CUresult cuMemsetD2D8Async(CUdeviceptr target, std::size_t pitch, unsigned char value, std::size_t width,
@@ -253,7 +253,7 @@ CUresult cuMemsetD2D8Async(CUdeviceptr target, std::size_t pitch, unsigned char 
 }
 
 CUresult cuMemsetD16(CUdeviceptr target, unsigned short value, std::size_t count) {
-  return fill({target, 0, value, 2, count}, CU_STREAM_LEGACY, Timing::synchronous);
+  return fill({target, 0, value, 2, count}, kDefaultStream, Timing::synchronous);
 }
 
 CUresult cuMemsetD16Async(CUdeviceptr target, unsigned short value, std::size_t count, CUstream stream) {
@@ -262,7 +262,7 @@ CUresult cuMemsetD16Async(CUdeviceptr target, unsigned short value, std::size_t 
 
 CUresult cuMemsetD2D16(CUdeviceptr target, std::size_t pitch, unsigned short value, std::size_t width,
                        std::size_t rows) {
-  return fill({target, pitch, value, 2, width, rows}, CU_STREAM_LEGACY, Timing::synchronous);
+  return fill({target, pitch, value, 2, width, rows}, kDefaultStream, Timing::synchronous);
 }
 
 CUresult cuMemsetD2D16Async(CUdeviceptr target, std::size_t pitch, unsigned short value, std::size_t width,
@@ -271,7 +271,7 @@ CUresult cuMemsetD2D16Async(CUdeviceptr target, std::size_t pitch, unsigned shor
 }
 
 CUresult cuMemsetD32(CUdeviceptr target, unsigned value, std::size_t count) {
-  return fill({target, 0, value, 4, count}, CU_STREAM_LEGACY, Timing::synchronous);
+  return fill({target, 0, value, 4, count}, kDefaultStream, Timing::synchronous);
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, std::size_t count, CUstream stream) {
@@ -279,7 +279,7 @@ CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, std::size_t count,
 }
 
 CUresult cuMemsetD2D32(CUdeviceptr target, std::size_t pitch, unsigned value, std::size_t width, std::size_t rows) {
-  return fill({target, pitch, value, 4, width, rows}, CU_STREAM_LEGACY, Timing::synchronous);
+  return fill({target, pitch, value, 4, width, rows}, kDefaultStream, Timing::synchronous);
 }
 
 CUresult cuMemsetD2D32Async(CUdeviceptr target, std::size_t pitch, unsigned value, std::size_t width, std::size_t rows,

@@ -9,6 +9,9 @@
 
 namespace vmem::emu {
 
+// What calls without a stream work on: the legacy stream, or in their per-thread variants the thread's own.
+inline constexpr CUstream kDefaultStream = nullptr;
+
 // What the call says of its ends. Between `unified` addresses the driver finds out.
 enum class Direction { unified, host_to_device, device_to_host, device_to_device };
 

@@ -194,7 +194,7 @@ Side part_of(CUarray array, std::size_t offset) { return {CU_MEMORYTYPE_ARRAY, 0
 
 CUresult copy_part(const Side& target, const Side& source, CUarray handle, std::size_t bytes) {
   std::shared_ptr<Stream> stream;
-  VMEM_EMU_TRY(enter(CU_STREAM_LEGACY, stream));
+  VMEM_EMU_TRY(enter(kDefaultStream, stream));
   const auto array = machine().arrays.find(handle);
   if (!array) return CUDA_ERROR_INVALID_HANDLE;
   if (array->two_dimensional() && array->rows() > 1) return CUDA_ERROR_INVALID_VALUE;
@@ -210,17 +210,15 @@ CUresult device_side(CUdeviceptr address, Side& side) {
 
 }  // namespace
 
-CUresult cuMemcpy2D(const CUDA_MEMCPY2D* shape) { return copy_2d(shape, CU_STREAM_LEGACY, Timing::synchronous); }
-CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* shape) {
-  return copy_2d(shape, CU_STREAM_LEGACY, Timing::synchronous);
-}
+CUresult cuMemcpy2D(const CUDA_MEMCPY2D* shape) { return copy_2d(shape, kDefaultStream, Timing::synchronous); }
+CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* shape) { return copy_2d(shape, kDefaultStream, Timing::synchronous); }
 CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* shape, CUstream stream) { return copy_2d(shape, stream, Timing::queued); }
 
-CUresult cuMemcpy3D(const CUDA_MEMCPY3D* shape) { return copy_3d(shape, CU_STREAM_LEGACY, Timing::synchronous); }
+CUresult cuMemcpy3D(const CUDA_MEMCPY3D* shape) { return copy_3d(shape, kDefaultStream, Timing::synchronous); }
 CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D* shape, CUstream stream) { return copy_3d(shape, stream, Timing::queued); }
 
 CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* shape) {
-  return copy_3d_peer(shape, CU_STREAM_LEGACY, Timing::synchronous);
+  return copy_3d_peer(shape, kDefaultStream, Timing::synchronous);
 }
 CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* shape, CUstream stream) {
   return copy_3d_peer(shape, stream, Timing::queued);

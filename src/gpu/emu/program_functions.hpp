@@ -93,16 +93,41 @@
 
 #define VMEM_EMU_MEMORY_VARIANTS(S, D) \
   S(cuMemAllocAsync)                   \
+  S(cuMemAllocFromPoolAsync)           \
   S(cuMemFreeAsync)                    \
   S(cuMemcpyAsync)                     \
   S(cuMemcpyHtoDAsync)                 \
   S(cuMemcpyDtoHAsync)                 \
   S(cuMemcpyDtoDAsync)                 \
   S(cuMemcpyPeerAsync)                 \
+  S(cuMemcpy2DAsync)                   \
+  S(cuMemcpy3DAsync)                   \
+  S(cuMemcpy3DPeerAsync)               \
   S(cuMemcpyBatchAsync)                \
+  S(cuMemcpy3DBatchAsync)              \
   S(cuMemsetD8Async)                   \
   S(cuMemsetD16Async)                  \
-  S(cuMemsetD32Async)
+  S(cuMemsetD32Async)                  \
+  S(cuMemsetD2D8Async)                 \
+  S(cuMemsetD2D16Async)                \
+  S(cuMemsetD2D32Async)                \
+  D(cuMemcpy)                          \
+  D(cuMemcpyHtoD)                      \
+  D(cuMemcpyDtoH)                      \
+  D(cuMemcpyDtoD)                      \
+  D(cuMemcpyPeer)                      \
+  D(cuMemcpy2D)                        \
+  D(cuMemcpy2DUnaligned)               \
+  D(cuMemcpy3D)                        \
+  D(cuMemcpy3DPeer)                    \
+  D(cuMemcpyDtoA)                      \
+  D(cuMemcpyAtoD)                      \
+  D(cuMemsetD8)                        \
+  D(cuMemsetD16)                       \
+  D(cuMemsetD32)                       \
+  D(cuMemsetD2D8)                      \
+  D(cuMemsetD2D16)                     \
+  D(cuMemsetD2D32)
 
 #define VMEM_EMU_PER_THREAD_VARIANTS(S, D) \
   VMEM_EMU_LAUNCH_VARIANTS(S)              \
