@@ -29,19 +29,14 @@ CUresult unsupported(const char* what) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// On a stream in capture: the driver wants to see memory at the addresses, though it only writes them down.
+// On a stream in capture.
 template <class Real>
 CUresult record(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, CUstream stream, Real&& real) {
   thread_local References references;
   references.begin(runtime);
   references.add(to);
   references.add(from);
-  thread_local runtime::LaunchHolds holds;
-  if (auto mapped = runtime.begin_recording(references.addresses(), stream, holds); !mapped)
-    return report("a copy in a graph", mapped.error());
-  const CUresult recorded = real();
-  runtime.abandon_launch(holds);
-  return recorded;
+  return with_memory(runtime, references, stream, "a copy in a graph", real);
 }
 
 CUresult finish(const Runtime& runtime, CUstream stream, CUresult queued) {

@@ -1,5 +1,6 @@
 // Graphs. What a graph's nodes name is collected when it is instantiated, and is in place whenever it is launched. A capture is
-// never touched: the nodes that it leaves behind say all there is to know.
+// never touched: the nodes that it leaves behind say all there is to know. Whoever tells the driver of a copy or a fill has to have
+// memory there, and so has whoever instantiates fills, which the driver looks at once more.
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -18,19 +19,71 @@ std::mutex executables_mutex;
 // A launch uses the list that was current when it began.
 std::unordered_map<CUgraphExec, std::shared_ptr<const References>> executables;
 
-void add_kernel(const Runtime& runtime, References& references, const CUDA_KERNEL_NODE_PARAMS& node) {
-  CUfunction function = node.func != nullptr ? node.func : reinterpret_cast<CUfunction>(node.kern);
-  if (function != nullptr) references.add_parameters(runtime, function, node.kernelParams, node.extra);
+// Of a graph, or of a node that changes.
+struct Named {
+  References all;
+  References looked_at;  // of those, by the driver
+  explicit Named(const Runtime& runtime) {
+    all.begin(runtime);
+    looked_at.begin(runtime);
+  }
+  void add_looked_at(CUdeviceptr address) {
+    all.add(address);
+    looked_at.add(address);
+  }
+};
+
+void add_kernel(const Runtime& runtime, References& references, CUfunction function, CUkernel kernel, void** parameters,
+                void** extra) {
+  if (function == nullptr) function = reinterpret_cast<CUfunction>(kernel);
+  if (function != nullptr) references.add_parameters(runtime, function, parameters, extra);
 }
 
-void add_copy(References& references, const CUDA_MEMCPY3D& node) {
-  if (node.srcMemoryType != CU_MEMORYTYPE_ARRAY && node.srcMemoryType != CU_MEMORYTYPE_HOST)
-    references.add(node.srcDevice);
-  if (node.dstMemoryType != CU_MEMORYTYPE_ARRAY && node.dstMemoryType != CU_MEMORYTYPE_HOST)
-    references.add(node.dstDevice);
+template <class Add>
+void each_end(const CUDA_MEMCPY3D& copy, Add&& add) {
+  if (copy.srcMemoryType != CU_MEMORYTYPE_ARRAY && copy.srcMemoryType != CU_MEMORYTYPE_HOST) add(copy.srcDevice);
+  if (copy.dstMemoryType != CU_MEMORYTYPE_ARRAY && copy.dstMemoryType != CU_MEMORYTYPE_HOST) add(copy.dstDevice);
 }
 
-CUresult add_graph(const Runtime& runtime, References& references, CUgraph graph) {
+// A node that the program describes: the driver looks at what it names.
+CUresult add_copy(Named& named, const CUDA_MEMCPY3D& copy) {
+  each_end(copy, [&](CUdeviceptr address) { named.add_looked_at(address); });
+  return CUDA_SUCCESS;
+}
+CUresult add_fill(Named& named, const CUDA_MEMSET_NODE_PARAMS& fill) {
+  named.add_looked_at(fill.dst);
+  return CUDA_SUCCESS;
+}
+
+// A graph that becomes part of something else: of what its nodes name the driver looks at what they fill.
+CUresult add_graph(const Runtime& runtime, Named& named, CUgraph graph);
+
+CUresult add_node(const Runtime& runtime, Named& named, CUgraphNode node) {
+  const gpu::Driver& driver = runtime.driver();
+  CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
+  CUresult result = driver->cuGraphNodeGetType(node, &type);
+  if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_KERNEL) {
+    CUDA_KERNEL_NODE_PARAMS kernel{};
+    result = driver->cuGraphKernelNodeGetParams(node, &kernel);
+    if (result == CUDA_SUCCESS)
+      add_kernel(runtime, named.all, kernel.func, kernel.kern, kernel.kernelParams, kernel.extra);
+  } else if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEMCPY) {
+    CUDA_MEMCPY3D copy{};
+    result = driver->cuGraphMemcpyNodeGetParams(node, &copy);
+    if (result == CUDA_SUCCESS) each_end(copy, [&](CUdeviceptr address) { named.all.add(address); });
+  } else if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEMSET) {
+    CUDA_MEMSET_NODE_PARAMS fill{};
+    result = driver->cuGraphMemsetNodeGetParams(node, &fill);
+    if (result == CUDA_SUCCESS) named.add_looked_at(fill.dst);
+  } else if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH) {
+    CUgraph child = nullptr;
+    result = driver->cuGraphChildGraphNodeGetGraph(node, &child);
+    if (result == CUDA_SUCCESS) result = add_graph(runtime, named, child);
+  }
+  return result;
+}
+
+CUresult add_graph(const Runtime& runtime, Named& named, CUgraph graph) {
   const gpu::Driver& driver = runtime.driver();
   if (driver->cuGraphGetNodes == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   std::size_t count = 0;
@@ -40,28 +93,27 @@ CUresult add_graph(const Runtime& runtime, References& references, CUgraph graph
   if (const CUresult result = driver->cuGraphGetNodes(graph, nodes.data(), &count); result != CUDA_SUCCESS)
     return result;
   for (CUgraphNode node : nodes) {
-    CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-    CUresult result = driver->cuGraphNodeGetType(node, &type);
-    if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_KERNEL) {
-      CUDA_KERNEL_NODE_PARAMS kernel{};
-      result = driver->cuGraphKernelNodeGetParams(node, &kernel);
-      if (result == CUDA_SUCCESS) add_kernel(runtime, references, kernel);
-    } else if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEMCPY) {
-      CUDA_MEMCPY3D copy{};
-      result = driver->cuGraphMemcpyNodeGetParams(node, &copy);
-      if (result == CUDA_SUCCESS) add_copy(references, copy);
-    } else if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEMSET) {
-      CUDA_MEMSET_NODE_PARAMS fill{};
-      result = driver->cuGraphMemsetNodeGetParams(node, &fill);
-      if (result == CUDA_SUCCESS) references.add(fill.dst);
-    } else if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_GRAPH) {
-      CUgraph child = nullptr;
-      result = driver->cuGraphChildGraphNodeGetGraph(node, &child);
-      if (result == CUDA_SUCCESS) result = add_graph(runtime, references, child);
-    }
-    if (result != CUDA_SUCCESS) return result;
+    if (const CUresult result = add_node(runtime, named, node); result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
+}
+
+// The calls that take any kind of node.
+CUresult add_any(const Runtime& runtime, Named& named, const CUgraphNodeParams& node) {
+  switch (node.type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+      add_kernel(runtime, named.all, node.kernel.func, node.kernel.kern, node.kernel.kernelParams, node.kernel.extra);
+      return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      return add_copy(named, node.memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      named.add_looked_at(node.memset.dst);
+      return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return add_graph(runtime, named, node.graph.graph);
+    default:
+      return CUDA_SUCCESS;
+  }
 }
 
 std::shared_ptr<const References> known(CUgraphExec executable) {
@@ -75,25 +127,57 @@ void remember(CUgraphExec executable, std::shared_ptr<const References> referenc
   executables[executable] = std::move(references);
 }
 
-CUresult learn(Runtime& runtime, CUgraphExec executable, CUgraph graph) {
-  auto references = std::make_shared<References>();
-  references->begin(runtime);
-  const CUresult result = add_graph(runtime, *references, graph);
-  references->finish_graph();
-  if (result == CUDA_SUCCESS) remember(executable, std::move(references));
-  return result;
+// For calls that have no stream: the driver asks what the memory is, nothing is done with it.
+template <class Real>
+CUresult told(Runtime& runtime, const References& references, Real&& real) {
+  return with_memory(runtime, references, CU_STREAM_LEGACY, "a node of a graph", real);
+}
+
+// A node that is not yet in an executable.
+template <class Add, class Real>
+CUresult described(Add&& add, Real&& real) {
+  Runtime* runtime = running();
+  if (runtime == nullptr) return real();
+  Named named(*runtime);
+  if (const CUresult read = add(*runtime, named); read != CUDA_SUCCESS) return real();  // the driver's to refuse
+  return told(*runtime, named.looked_at, real);
+}
+
+CUresult unreadable(CUresult result) {
+  return report("a graph", {VMEM_ERROR_DRIVER, int(result), "the nodes of a graph cannot be read"});
+}
+
+// An executable comes to be what the graph is. A graph that cannot be read is the driver's to refuse.
+template <class Real>
+CUresult learn(const CUgraphExec* executable, CUgraph graph, Real&& real) {
+  Runtime* runtime = running();
+  if (runtime == nullptr) return real();
+  Named named(*runtime);
+  const CUresult read = add_graph(*runtime, named, graph);
+  const CUresult result = told(*runtime, named.looked_at, real);
+  if (result != CUDA_SUCCESS) return result;
+  if (read != CUDA_SUCCESS) return unreadable(read);
+  named.all.finish_graph();
+  remember(*executable, std::make_shared<References>(std::move(named.all)));
+  return CUDA_SUCCESS;
 }
 
 // A node of an executable changes: what it named before is still named, which does no harm.
-template <class Add>
-void learn_more(CUgraphExec executable, Add&& add) {
+template <class Add, class Real>
+CUresult learn_more(CUgraphExec executable, Add&& add, Real&& real) {
   Runtime* runtime = running();
   const auto before = known(executable);
-  if (runtime == nullptr || before == nullptr) return;
+  if (runtime == nullptr || before == nullptr) return real();
+  Named fresh(*runtime);
+  const CUresult read = add(*runtime, fresh);
+  const CUresult result = told(*runtime, fresh.looked_at, real);
+  if (result != CUDA_SUCCESS) return result;
+  if (read != CUDA_SUCCESS) return unreadable(read);
   auto references = std::make_shared<References>(*before);
-  add(*runtime, *references);
+  for (const std::uintptr_t address : fresh.all.addresses()) references->add(address);
   references->finish_graph();
   remember(executable, std::move(references));
+  return CUDA_SUCCESS;
 }
 
 std::mutex begun_mutex;
@@ -112,18 +196,6 @@ CUresult begin_capture(CUstream stream, Real&& real) {
   const std::lock_guard lock(begun_mutex);
   begun.insert(stream);
   return result;
-}
-
-template <class Real>
-CUresult instantiate(CUgraphExec* executable, CUgraph graph, Real&& real) {
-  const CUresult result = real();
-  Runtime* runtime = running();
-  if (result != CUDA_SUCCESS || runtime == nullptr) return result;
-  if (const CUresult learned = learn(*runtime, *executable, graph); learned != CUDA_SUCCESS) {
-    (void)report("a graph", {VMEM_ERROR_DRIVER, int(learned), "the nodes of a graph cannot be read"});
-    return learned;
-  }
-  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -154,12 +226,12 @@ CUresult stream_end_capture(Call<decltype(::cuStreamEndCapture)> call, CUstream 
 
 CUresult graph_instantiate_with_flags(Call<decltype(::cuGraphInstantiateWithFlags)> call, CUgraphExec* executable,
                                       CUgraph graph, unsigned long long flags) {
-  return instantiate(executable, graph, [&] { return call(executable, graph, flags); });
+  return learn(executable, graph, [&] { return call(executable, graph, flags); });
 }
 
 CUresult graph_instantiate_with_params(Call<decltype(::cuGraphInstantiateWithParams)> call, CUgraphExec* executable,
                                        CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
-  return instantiate(executable, graph, [&] { return call(executable, graph, parameters); });
+  return learn(executable, graph, [&] { return call(executable, graph, parameters); });
 }
 
 CUresult graph_launch(Call<decltype(::cuGraphLaunch)> call, CUgraphExec executable, CUstream stream) {
@@ -176,36 +248,53 @@ CUresult graph_launch(Call<decltype(::cuGraphLaunch)> call, CUgraphExec executab
 
 CUresult graph_exec_update(Call<decltype(::cuGraphExecUpdate)> call, CUgraphExec executable, CUgraph graph,
                            CUgraphExecUpdateResultInfo* info) {
-  const CUresult result = call(executable, graph, info);
-  Runtime* runtime = running();
-  if (result != CUDA_SUCCESS || runtime == nullptr) return result;
-  return learn(*runtime, executable, graph);
+  return learn(&executable, graph, [&] { return call(executable, graph, info); });
 }
 
 CUresult graph_exec_kernel_node(Call<decltype(::cuGraphExecKernelNodeSetParams)> call, CUgraphExec executable,
                                 CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* parameters) {
-  const CUresult result = call(executable, node, parameters);
-  if (result == CUDA_SUCCESS) {
-    learn_more(executable,
-               [&](Runtime& runtime, References& references) { add_kernel(runtime, references, *parameters); });
-  }
-  return result;
+  return learn_more(
+      executable,
+      [&](Runtime& runtime, Named& named) {
+        if (parameters != nullptr)
+          add_kernel(runtime, named.all, parameters->func, parameters->kern, parameters->kernelParams,
+                     parameters->extra);
+        return CUDA_SUCCESS;
+      },
+      [&] { return call(executable, node, parameters); });
 }
 
 CUresult graph_exec_memcpy_node(Call<decltype(::cuGraphExecMemcpyNodeSetParams)> call, CUgraphExec executable,
                                 CUgraphNode node, const CUDA_MEMCPY3D* parameters, CUcontext context) {
-  const CUresult result = call(executable, node, parameters, context);
-  if (result == CUDA_SUCCESS)
-    learn_more(executable, [&](Runtime&, References& references) { add_copy(references, *parameters); });
-  return result;
+  return learn_more(
+      executable,
+      [&](Runtime&, Named& named) { return parameters == nullptr ? CUDA_SUCCESS : add_copy(named, *parameters); },
+      [&] { return call(executable, node, parameters, context); });
 }
 
 CUresult graph_exec_memset_node(Call<decltype(::cuGraphExecMemsetNodeSetParams)> call, CUgraphExec executable,
                                 CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* parameters, CUcontext context) {
-  const CUresult result = call(executable, node, parameters, context);
-  if (result == CUDA_SUCCESS)
-    learn_more(executable, [&](Runtime&, References& references) { references.add(parameters->dst); });
-  return result;
+  return learn_more(
+      executable,
+      [&](Runtime&, Named& named) { return parameters == nullptr ? CUDA_SUCCESS : add_fill(named, *parameters); },
+      [&] { return call(executable, node, parameters, context); });
+}
+
+CUresult graph_exec_child_node(Call<decltype(::cuGraphExecChildGraphNodeSetParams)> call, CUgraphExec executable,
+                               CUgraphNode node, CUgraph graph) {
+  return learn_more(
+      executable, [&](Runtime& runtime, Named& named) { return add_graph(runtime, named, graph); },
+      [&] { return call(executable, node, graph); });
+}
+
+CUresult graph_exec_node(Call<decltype(::cuGraphExecNodeSetParams)> call, CUgraphExec executable, CUgraphNode node,
+                         CUgraphNodeParams* parameters) {
+  return learn_more(
+      executable,
+      [&](Runtime& runtime, Named& named) {
+        return parameters == nullptr ? CUDA_SUCCESS : add_any(runtime, named, *parameters);
+      },
+      [&] { return call(executable, node, parameters); });
 }
 
 CUresult graph_exec_destroy(Call<decltype(::cuGraphExecDestroy)> call, CUgraphExec executable) {
@@ -214,6 +303,54 @@ CUresult graph_exec_destroy(Call<decltype(::cuGraphExecDestroy)> call, CUgraphEx
     executables.erase(executable);
   }
   return call(executable);
+}
+
+CUresult graph_add_memcpy_node(Call<decltype(::cuGraphAddMemcpyNode)> call, CUgraphNode* node, CUgraph graph,
+                               const CUgraphNode* dependencies, std::size_t count, const CUDA_MEMCPY3D* parameters,
+                               CUcontext context) {
+  return described(
+      [&](Runtime&, Named& named) { return parameters == nullptr ? CUDA_SUCCESS : add_copy(named, *parameters); },
+      [&] { return call(node, graph, dependencies, count, parameters, context); });
+}
+
+CUresult graph_add_memset_node(Call<decltype(::cuGraphAddMemsetNode)> call, CUgraphNode* node, CUgraph graph,
+                               const CUgraphNode* dependencies, std::size_t count,
+                               const CUDA_MEMSET_NODE_PARAMS* parameters, CUcontext context) {
+  return described(
+      [&](Runtime&, Named& named) { return parameters == nullptr ? CUDA_SUCCESS : add_fill(named, *parameters); },
+      [&] { return call(node, graph, dependencies, count, parameters, context); });
+}
+
+CUresult graph_add_node(Call<decltype(::cuGraphAddNode)> call, CUgraphNode* node, CUgraph graph,
+                        const CUgraphNode* dependencies, const CUgraphEdgeData* edges, std::size_t count,
+                        CUgraphNodeParams* parameters) {
+  return described(
+      [&](Runtime& runtime, Named& named) {
+        return parameters == nullptr ? CUDA_SUCCESS : add_any(runtime, named, *parameters);
+      },
+      [&] { return call(node, graph, dependencies, edges, count, parameters); });
+}
+
+CUresult graph_memcpy_node(Call<decltype(::cuGraphMemcpyNodeSetParams)> call, CUgraphNode node,
+                           const CUDA_MEMCPY3D* parameters) {
+  return described(
+      [&](Runtime&, Named& named) { return parameters == nullptr ? CUDA_SUCCESS : add_copy(named, *parameters); },
+      [&] { return call(node, parameters); });
+}
+
+CUresult graph_memset_node(Call<decltype(::cuGraphMemsetNodeSetParams)> call, CUgraphNode node,
+                           const CUDA_MEMSET_NODE_PARAMS* parameters) {
+  return described(
+      [&](Runtime&, Named& named) { return parameters == nullptr ? CUDA_SUCCESS : add_fill(named, *parameters); },
+      [&] { return call(node, parameters); });
+}
+
+CUresult graph_node(Call<decltype(::cuGraphNodeSetParams)> call, CUgraphNode node, CUgraphNodeParams* parameters) {
+  return described(
+      [&](Runtime& runtime, Named& named) {
+        return parameters == nullptr ? CUDA_SUCCESS : add_any(runtime, named, *parameters);
+      },
+      [&] { return call(node, parameters); });
 }
 
 }  // namespace vmem::intercept

@@ -20,7 +20,15 @@
   P(cuGraphExecKernelNodeSetParams, graph_exec_kernel_node)          \
   P(cuGraphExecMemcpyNodeSetParams, graph_exec_memcpy_node)          \
   P(cuGraphExecMemsetNodeSetParams, graph_exec_memset_node)          \
+  P(cuGraphExecChildGraphNodeSetParams, graph_exec_child_node)       \
+  P(cuGraphExecNodeSetParams, graph_exec_node)                       \
   P(cuGraphExecDestroy, graph_exec_destroy)                          \
+  P(cuGraphAddMemcpyNode, graph_add_memcpy_node)                     \
+  P(cuGraphAddMemsetNode, graph_add_memset_node)                     \
+  P(cuGraphAddNode, graph_add_node)                                  \
+  P(cuGraphMemcpyNodeSetParams, graph_memcpy_node)                   \
+  P(cuGraphMemsetNodeSetParams, graph_memset_node)                   \
+  P(cuGraphNodeSetParams, graph_node)                                \
   P(cuMemAlloc, mem_alloc)                                           \
   P(cuMemAllocPitch, mem_alloc_pitch)                                \
   P(cuMemFree, mem_free)                                             \

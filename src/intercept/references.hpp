@@ -98,4 +98,18 @@ CUresult with_references(runtime::Runtime& runtime, const References& references
   return CUDA_SUCCESS;
 }
 
+// Runs `real`, which tells the driver of memory that only a graph's launch will use: the driver wants to see memory at the addresses,
+// though it only writes them down.
+template <class Real>
+CUresult with_memory(runtime::Runtime& runtime, const References& references, CUstream stream, const char* what,
+                     Real&& real) {
+  if (references.addresses().empty()) return real();
+  thread_local runtime::LaunchHolds holds;
+  if (auto mapped = runtime.begin_recording(references.addresses(), stream, holds); !mapped)
+    return report(what, mapped.error());
+  const CUresult result = real();
+  runtime.abandon_launch(holds);
+  return result;
+}
+
 }  // namespace vmem::intercept

@@ -1,4 +1,4 @@
-// Stream capture. Graphs can only be destroyed: nothing in the driver table launches one.
+// Stream capture.
 #include <utility>
 
 #include "gpu/emu/api_entry.hpp"
@@ -19,7 +19,20 @@ CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
   VMEM_EMU_TRY(enter(handle, stream));
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
   if (stream->legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  return captures::begin(*stream, mode);
+  return captures::begin(*stream, mode, std::make_shared<Graph>(), nullptr, {});
+}
+
+CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies,
+                                     const CUgraphEdgeData* edges, std::size_t count, CUstreamCaptureMode mode) {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(handle, stream));
+  if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
+  if (stream->legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  auto graph = machine().graphs.find(graph_handle);
+  if (!graph) return CUDA_ERROR_INVALID_VALUE;
+  std::vector<Node*> first;
+  VMEM_EMU_TRY(find_nodes(*graph, dependencies, edges, count, first));
+  return captures::begin(*stream, mode, std::move(graph), graph_handle, std::move(first));
 }
 
 CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph_handle) {
@@ -28,8 +41,9 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph_handle) {
   if (!graph_handle) return CUDA_ERROR_INVALID_VALUE;
   *graph_handle = nullptr;
   std::shared_ptr<Graph> graph;
-  VMEM_EMU_TRY(captures::end(*stream, graph));
-  *graph_handle = machine().graphs.insert(std::move(graph));
+  CUgraph known = nullptr;
+  VMEM_EMU_TRY(captures::end(*stream, graph, known));
+  *graph_handle = known ? known : machine().graphs.insert(std::move(graph));
   return CUDA_SUCCESS;
 }
 
@@ -39,9 +53,4 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
     return CUDA_ERROR_INVALID_VALUE;
   std::swap(*mode, this_thread().capture_mode);
   return CUDA_SUCCESS;
-}
-
-CUresult cuGraphDestroy(CUgraph graph) {
-  VMEM_EMU_TRY(enter());
-  return machine().graphs.erase(graph) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

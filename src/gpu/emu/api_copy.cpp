@@ -50,6 +50,12 @@ bool is_pageable(const Transfer& transfer) {
 // gets, unless the program asked for more.
 bool waited_for(std::uint64_t address) { return reach_of(address) != Reach::vmm || synchronizes(address); }
 
+MemcpyWork node_of(const std::shared_ptr<Context>& context, const Transfer& transfer, Direction direction) {
+  const CUmemorytype known = direction == Direction::unified ? CU_MEMORYTYPE_UNIFIED : CU_MEMORYTYPE_DEVICE;
+  return captured_memcpy(context, transfer, direction == Direction::device_to_host ? CU_MEMORYTYPE_HOST : known,
+                         direction == Direction::host_to_device ? CU_MEMORYTYPE_HOST : known);
+}
+
 CUresult copy(Transfer transfer, Direction direction, CUstream handle, Timing timing,
               const Context* target_context = nullptr, const Context* source_context = nullptr) {
   std::shared_ptr<Stream> stream;
@@ -61,7 +67,7 @@ CUresult copy(Transfer transfer, Direction direction, CUstream handle, Timing ti
   transfer.source_device = device_of(source_context);
   if (transfer.bytes == 0) return CUDA_SUCCESS;
   VMEM_EMU_TRY(check_transfer(transfer, direction));
-  return queue_transfers(stream, {transfer}, direction, timing);
+  return queue_copy(stream, node_of(stream->context(), transfer, direction), direction, timing);
 }
 
 CUresult copy_peer(Transfer transfer, CUcontext target_handle, CUcontext source_handle, CUstream stream,
@@ -105,10 +111,12 @@ CUresult fill(Fill what, CUstream handle, Timing timing) {
     VMEM_EMU_TRY(check_row(what.target + row * what.pitch, bytes, device));
   const bool waits = timing == Timing::synchronous && waited_for(what.target);
   if (waits) VMEM_EMU_TRY(check_wait(*stream));
-  VMEM_EMU_TRY(submit(stream, [context = stream->context(), what, bytes] {
-    for (std::size_t row = 0; row < what.rows; ++row)
-      run_fill(*context, what.target + row * what.pitch, what.value, what.value_bytes, bytes);
-  }));
+  MemsetWork work = captured_memset(stream->context(), what.target, what.value, what.value_bytes, what.width);
+  if (what.rows > 1) {
+    work.parameters.pitch = what.pitch;
+    work.parameters.height = what.rows;
+  }
+  VMEM_EMU_TRY(submit(stream, std::move(work)));
   return waits ? finish(*stream) : CUDA_SUCCESS;
 }
 
@@ -151,23 +159,17 @@ CUresult finish(Stream& stream) {
   return stream.context()->usable();
 }
 
-CUresult queue_transfers(const std::shared_ptr<Stream>& stream, std::vector<Transfer> transfers, Direction direction,
-                         Timing timing) {
-  if (transfers.empty()) return CUDA_SUCCESS;
+CUresult queue_copy(const std::shared_ptr<Stream>& stream, MemcpyWork work, Direction direction, Timing timing) {
+  if (work.transfers.empty()) return CUDA_SUCCESS;
   bool waits = timing == Timing::at_once;
-  for (const Transfer& transfer : transfers) waits = waits || is_pageable(transfer);
+  for (const Transfer& transfer : work.transfers) waits = waits || is_pageable(transfer);
   if (timing == Timing::synchronous) {
-    const Transfer& first = transfers.front();
+    const Transfer& first = work.transfers.front();
     waits = waits || direction == Direction::host_to_device || direction == Direction::device_to_host ||
             waited_for(first.target) || waited_for(first.source);
     if (waits) VMEM_EMU_TRY(check_wait(*stream));
   }
-  // The copies of one call share its fixed cost.
-  VMEM_EMU_TRY(submit(stream, [context = stream->context(), transfers = std::move(transfers)] {
-    FixedCost fixed_cost = FixedCost::charged;
-    for (const Transfer& transfer : transfers)
-      run_transfer(*context, transfer, std::exchange(fixed_cost, FixedCost::waived));
-  }));
+  VMEM_EMU_TRY(submit(stream, std::move(work)));
   return waits ? finish(*stream) : CUDA_SUCCESS;
 }
 
@@ -232,7 +234,13 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, std::siz
     VMEM_EMU_TRY(check_transfer(transfers.back(), Direction::unified));
   }
   const Timing timing = asks_for_immediate_reads(attributes, attribute_count) ? Timing::at_once : Timing::queued;
-  return queue_transfers(stream, std::move(transfers), Direction::unified, timing);
+  if (captures::status(*stream) != CU_STREAM_CAPTURE_STATUS_NONE) {
+    for (const Transfer& transfer : transfers)
+      VMEM_EMU_TRY(submit(stream, node_of(stream->context(), transfer, Direction::unified)));
+    return CUDA_SUCCESS;
+  }
+  // The point of a batch is that its copies share the fixed cost.
+  return queue_copy(stream, {stream->context(), {}, std::move(transfers)}, Direction::unified, timing);
 }
 
 CUresult cuMemsetD8(CUdeviceptr target, unsigned char value, std::size_t count) {

@@ -6,6 +6,7 @@
 
 #include "gpu/emu/api_entry.hpp"
 #include "gpu/emu/copies.hpp"
+#include "gpu/emu/graph.hpp"
 
 namespace vmem::emu {
 
@@ -27,9 +28,8 @@ inline constexpr std::size_t pitch_max = 0x7fffffff;
 inline std::uint64_t as_address(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
 
 CUresult check_transfer(const Transfer& transfer, Direction direction);
-// Queues what was checked as one operation.
-CUresult queue_transfers(const std::shared_ptr<Stream>& stream, std::vector<Transfer> transfers, Direction direction,
-                         Timing timing);
+// Queues what was checked as one operation, or leaves it as one node in the stream's capture.
+CUresult queue_copy(const std::shared_ptr<Stream>& stream, MemcpyWork work, Direction direction, Timing timing);
 
 // Whether the program set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS for this memory.
 bool synchronizes(std::uint64_t address);

@@ -1,5 +1,6 @@
 // Copies with rows, and those of arrays: taken apart into the copies of their rows, which follow each other as one operation.
 #include "gpu/emu/api_copy.hpp"
+#include "gpu/emu/capture.hpp"
 
 using namespace vmem::emu;
 
@@ -92,11 +93,30 @@ CUresult add_transfers(const Side& target, const Side& source, Extent extent, st
   return CUDA_SUCCESS;
 }
 
+// As a node of a graph has them.
+CUDA_MEMCPY3D parameters_of(const Side& target, const Side& source, const Extent& extent) {
+  CUDA_MEMCPY3D p{};
+  p.dstMemoryType = target.type;
+  p.dstDevice = target.type == CU_MEMORYTYPE_HOST ? 0 : target.address;
+  p.dstHost = target.type == CU_MEMORYTYPE_HOST ? reinterpret_cast<void*>(target.address) : nullptr;
+  p.dstArray = target.array;
+  p.dstXInBytes = target.x, p.dstY = target.y, p.dstZ = target.z;
+  p.dstPitch = target.pitch, p.dstHeight = target.height;
+  p.srcMemoryType = source.type;
+  p.srcDevice = source.type == CU_MEMORYTYPE_HOST ? 0 : source.address;
+  p.srcHost = source.type == CU_MEMORYTYPE_HOST ? reinterpret_cast<const void*>(source.address) : nullptr;
+  p.srcArray = source.array;
+  p.srcXInBytes = source.x, p.srcY = source.y, p.srcZ = source.z;
+  p.srcPitch = source.pitch, p.srcHeight = source.height;
+  p.WidthInBytes = extent.width, p.Height = extent.rows, p.Depth = extent.slices;
+  return p;
+}
+
 CUresult copy_shape(const Side& target, const Side& source, const Extent& extent, const std::shared_ptr<Stream>& stream,
                     Timing timing) {
-  std::vector<Transfer> transfers;
-  VMEM_EMU_TRY(add_transfers(target, source, extent, transfers));
-  return queue_transfers(stream, std::move(transfers), direction_of(target, source), timing);
+  MemcpyWork work{stream->context(), parameters_of(target, source, extent), {}};
+  VMEM_EMU_TRY(add_transfers(target, source, extent, work.transfers));
+  return queue_copy(stream, std::move(work), direction_of(target, source), timing);
 }
 
 template <class Parameters>
@@ -230,7 +250,7 @@ CUresult cuMemcpy3DBatchAsync(std::size_t count, CUDA_MEMCPY3D_BATCH_OP* operati
   VMEM_EMU_TRY(enter(handle, stream));
   if (stream->legacy() || !operations || count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   const int device = stream->context()->device().ordinal;
-  std::vector<Transfer> transfers;
+  std::vector<MemcpyWork> copies;
   Timing timing = Timing::queued;
   for (std::size_t i = 0; i < count; ++i) {
     const auto& operation = operations[i];
@@ -245,9 +265,19 @@ CUresult cuMemcpy3DBatchAsync(std::size_t count, CUDA_MEMCPY3D_BATCH_OP* operati
     Side target, source;
     VMEM_EMU_TRY(side_of(operation.dst, extent, element, device, target));
     VMEM_EMU_TRY(side_of(operation.src, extent, element, device, source));
-    VMEM_EMU_TRY(add_transfers(target, source, {extent.width * element, extent.height, extent.depth}, transfers));
+    const Extent bytes{extent.width * element, extent.height, extent.depth};
+    copies.push_back({stream->context(), parameters_of(target, source, bytes), {}});
+    VMEM_EMU_TRY(add_transfers(target, source, bytes, copies.back().transfers));
   }
-  return queue_transfers(stream, std::move(transfers), Direction::unified, timing);
+  if (captures::status(*stream) == CU_STREAM_CAPTURE_STATUS_NONE) {
+    // The point of a batch is that its copies share the fixed cost.
+    MemcpyWork whole{stream->context(), {}, {}};
+    for (MemcpyWork& copy : copies)
+      whole.transfers.insert(whole.transfers.end(), copy.transfers.begin(), copy.transfers.end());
+    return queue_copy(stream, std::move(whole), Direction::unified, timing);
+  }
+  for (MemcpyWork& copy : copies) VMEM_EMU_TRY(submit(stream, std::move(copy)));
+  return CUDA_SUCCESS;
 }
 
 CUresult cuMemcpyDtoA(CUarray target, std::size_t offset, CUdeviceptr source, std::size_t bytes) {

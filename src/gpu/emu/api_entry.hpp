@@ -40,7 +40,9 @@ CUresult check_unsafe_call();                                      // no capture
 // What cuGetProcAddress gives for a function whose null stream is the calling thread's; null: it has no such variant.
 void* per_thread_variant(std::string_view name);
 
-// Queues work on a stream, or counts it in the stream's capture.
+// Queues work on a stream, or leaves it as a node in the stream's capture.
+CUresult submit(const std::shared_ptr<Stream>& stream, NodeWork work);
+// Work that no node stands for; a capture of it fails.
 CUresult submit(const std::shared_ptr<Stream>& stream, Work work);
 
 }  // namespace vmem::emu

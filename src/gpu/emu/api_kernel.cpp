@@ -7,18 +7,6 @@ using namespace vmem::emu;
 
 namespace {
 
-constexpr unsigned threads_per_block_max = 1024;
-constexpr unsigned grid_yz_max = 65535;
-
-bool valid_shape(const vmem_emu_launch& shape) {
-  for (const unsigned extent : shape.grid)
-    if (extent == 0) return false;
-  for (const unsigned extent : shape.block)
-    if (extent == 0 || extent > threads_per_block_max) return false;
-  if (shape.grid[1] > grid_yz_max || shape.grid[2] > grid_yz_max) return false;
-  return std::uint64_t{shape.block[0]} * shape.block[1] * shape.block[2] <= threads_per_block_max;
-}
-
 enum class Blocks { independent, cooperative };
 
 // Where the driver asks the occupancy calculator, an emulated multiprocessor holds as many blocks as its threads allow.
@@ -50,7 +38,7 @@ CUresult queue_launch(CUfunction handle, const vmem_emu_launch& shape, CUstream 
   auto launch = Launch::make(std::move(kernel), params, extra);
   if (!launch) return CUDA_ERROR_INVALID_VALUE;
   launch->shape = shape;
-  return submit(stream, [launch = std::move(launch), device = device.ordinal] { launch->run(device); });
+  return submit(stream, KernelWork{handle, stream->context(), std::move(launch)});
 }
 
 // Most attributes tune real hardware; what they ask for is checked all the same. Clusters and events that kernels trigger are things

@@ -236,10 +236,8 @@ CUresult cuMemAllocPitch(CUdeviceptr* address, std::size_t* pitch, std::size_t w
 CUresult vmem::emu::allocate_in_order(CUdeviceptr* address, std::size_t bytes, Stream* stream, Heap& heap) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (!stream->capturing) VMEM_EMU_TRY(check_unsafe_call());
-  if (const auto captured = captures::intercept_operation(*stream)) {
-    // A graph would own the memory, and nothing here launches graphs.
-    return *captured == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : *captured;
-  }
+  // A graph would own the memory, which none does here.
+  if (const auto captured = captures::intercept_operation(*stream)) return *captured;
   std::uint64_t allocated = 0;
   CUresult result = heap.allocate_cached(bytes, allocated);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -260,8 +258,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream handl
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
-  if (const auto captured = captures::intercept_operation(*stream))
-    return *captured == CUDA_SUCCESS ? CUDA_ERROR_NOT_SUPPORTED : *captured;
+  if (const auto captured = captures::intercept_operation(*stream)) return *captured;
   const std::shared_ptr<Context> owner = owner_of(address);
   if (!owner) return CUDA_ERROR_INVALID_VALUE;
   VMEM_EMU_TRY(owner->heap().begin_free(address));

@@ -30,6 +30,12 @@ CUresult enter(CUstream handle, std::shared_ptr<Stream>& stream) {
   return stream ? stream->context()->usable() : CUDA_ERROR_INVALID_HANDLE;
 }
 
+CUresult submit(const std::shared_ptr<Stream>& stream, NodeWork work) {
+  if (const auto captured = captures::intercept_operation(*stream, &work)) return *captured;
+  stream->context()->submit(*stream, [work = std::move(work)] { run(work); });
+  return CUDA_SUCCESS;
+}
+
 CUresult submit(const std::shared_ptr<Stream>& stream, Work work) {
   if (const auto captured = captures::intercept_operation(*stream)) return *captured;
   stream->context()->submit(*stream, std::move(work));
@@ -114,5 +120,5 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argument) {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (!function) return CUDA_ERROR_INVALID_VALUE;
-  return submit(stream, [function, argument] { function(argument); });
+  return submit(stream, HostWork{function, argument});
 }

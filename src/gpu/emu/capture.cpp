@@ -21,7 +21,7 @@ std::vector<std::shared_ptr<Capture>>& active_captures() {
 std::atomic<int> active_count{0};  // lets every other call find out cheaply that nothing captures
 
 void attach(Capture& capture, const std::shared_ptr<Capture>& self, Stream& stream) {
-  capture.branches[&stream] = {stream.shared_from_this(), 0, 0};
+  capture.branches[&stream] = {stream.shared_from_this(), {}, 0, 0};
   stream.capture = self;
   stream.capturing.store(true, std::memory_order_release);
 }
@@ -43,6 +43,11 @@ CUresult check_legacy(const Stream& legacy) {
   for (const auto& capture : active_captures())
     if (concerns_legacy(*capture, legacy)) result = invalidate(*capture, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   return result;
+}
+
+void come_after(std::vector<Node*>& last, const std::vector<Node*>& others) {
+  for (Node* other : others)
+    if (!contains(last, other)) last.push_back(other);
 }
 
 // What all operations have in common; REQUIRES captures_mutex. On success the operation is counted.
@@ -68,7 +73,9 @@ CUresult join(Stream& stream, const Record& record) {
   if (source == capture.branches.end()) return CUDA_ERROR_INVALID_VALUE;  // the event's capture has ended
   source->second.joined = std::max(source->second.joined, record.captured_operations);
   if (!stream.capture) attach(capture, record.capture, stream);
-  ++capture.branches[&stream].operations;
+  Capture::Branch& branch = capture.branches[&stream];
+  ++branch.operations;
+  come_after(branch.last, record.captured_nodes);
   return CUDA_SUCCESS;
 }
 
@@ -79,6 +86,7 @@ void detach_all(const std::shared_ptr<Capture>& capture) {
   }
   capture->branches.clear();
   capture->ended = true;  // for events that still refer to it
+  capture->graph->capturing = false;
   std::erase(active_captures(), capture);
   active_count.fetch_sub(1, std::memory_order_acq_rel);
 }
@@ -91,20 +99,25 @@ bool has_unjoined_work(const Capture& capture) {
 
 }  // namespace
 
-CUresult begin(Stream& stream, CUstreamCaptureMode mode) {
+CUresult begin(Stream& stream, CUstreamCaptureMode mode, std::shared_ptr<Graph> graph, CUgraph handle,
+               std::vector<Node*> first) {
   const std::lock_guard lock(captures_mutex());
   if (stream.capture) return CUDA_ERROR_ILLEGAL_STATE;
+  if (graph->capturing.exchange(true)) return CUDA_ERROR_INVALID_VALUE;
   auto capture = std::make_shared<Capture>();
+  capture->graph = std::move(graph);
+  capture->handle = handle;
   capture->mode = mode;
   capture->thread = std::this_thread::get_id();
   capture->origin = &stream;
   attach(*capture, capture, stream);
+  capture->branches[&stream].last = std::move(first);
   active_captures().push_back(capture);
   active_count.fetch_add(1, std::memory_order_acq_rel);
   return CUDA_SUCCESS;
 }
 
-CUresult end(Stream& stream, std::shared_ptr<Graph>& graph) {
+CUresult end(Stream& stream, std::shared_ptr<Graph>& graph, CUgraph& handle) {
   const std::lock_guard lock(captures_mutex());
   const std::shared_ptr<Capture> capture = stream.capture;
   if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
@@ -112,12 +125,11 @@ CUresult end(Stream& stream, std::shared_ptr<Graph>& graph) {
   if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id())
     return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   const bool unjoined = has_unjoined_work(*capture);
-  std::uint64_t operations = 0;
-  for (const auto& [key, branch] : capture->branches) operations += branch.operations;
   detach_all(capture);
   if (capture->invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (unjoined) return CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-  graph = std::make_shared<Graph>(Graph{operations});
+  graph = capture->graph;
+  handle = capture->handle;
   return CUDA_SUCCESS;
 }
 
@@ -148,10 +160,16 @@ void abandon(Stream& stream) {
   capture->branches.erase(&stream);
 }
 
-std::optional<CUresult> intercept_operation(Stream& stream) {
+std::optional<CUresult> intercept_operation(Stream& stream, NodeWork* work) {
   if (nothing_captures()) return std::nullopt;
   const std::lock_guard lock(captures_mutex());
-  return intercept_locked(stream);
+  const auto result = intercept_locked(stream);
+  if (!result || *result != CUDA_SUCCESS) return result;
+  if (!work) return invalidate(*stream.capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  Capture::Branch& branch = stream.capture->branches[&stream];
+  Node& node = stream.capture->graph->add(std::move(*work), std::move(branch.last));
+  branch.last = {&node};
+  return result;
 }
 
 std::optional<CUresult> intercept_record(Stream& stream, Event& event) {
@@ -164,6 +182,7 @@ std::optional<CUresult> intercept_record(Stream& stream, Event& event) {
   record->capture = capture;
   record->captured_stream = &stream;
   record->captured_operations = capture->branches[&stream].operations;
+  record->captured_nodes = capture->branches[&stream].last;
   event.replace(std::move(record));
   return result;
 }

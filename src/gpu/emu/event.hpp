@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "gpu/emu/cuda_api.hpp"
 
@@ -15,6 +16,7 @@ namespace vmem::emu {
 class Context;
 class Stream;
 struct Capture;
+struct Node;
 
 class Record {
  public:
@@ -33,6 +35,7 @@ class Record {
   std::shared_ptr<Capture> capture;
   const Stream* captured_stream = nullptr;
   std::uint64_t captured_operations = 0;  // of that stream, up to and including the record
+  std::vector<Node*> captured_nodes;      // whom the next would have come after
 
  private:
   std::atomic<std::uint32_t> state_{0};

@@ -23,11 +23,22 @@ Registry& registry() {
 
 constexpr std::size_t slot_bytes = sizeof(std::max_align_t);
 constexpr char image_magic[8] = {'V', 'M', 'E', 'M', 'E', 'M', 'U', '\0'};
+constexpr unsigned threads_per_block_max = 1024;
+constexpr unsigned grid_yz_max = 65535;
 std::size_t slots_of(std::size_t bytes) { return (bytes + slot_bytes - 1) / slot_bytes; }
 
 }  // namespace
 
 bool is_image(const void* image) { return std::memcmp(image, image_magic, sizeof image_magic) == 0; }
+
+bool valid_shape(const vmem_emu_launch& shape) {
+  for (const unsigned extent : shape.grid)
+    if (extent == 0) return false;
+  for (const unsigned extent : shape.block)
+    if (extent == 0 || extent > threads_per_block_max) return false;
+  if (shape.grid[1] > grid_yz_max || shape.grid[2] > grid_yz_max) return false;
+  return std::uint64_t{shape.block[0]} * shape.block[1] * shape.block[2] <= threads_per_block_max;
+}
 
 std::shared_ptr<const Kernel> find_kernel(const char* name) {
   const std::lock_guard lock(registry().mutex);
@@ -90,14 +101,19 @@ bool Launch::copy_buffer(void** extra) {
     if (!buffer || offset + bytes > buffer_bytes) return false;
     std::memcpy(params_[i], buffer + offset, bytes);
   }
+  buffer_.assign(buffer, buffer + buffer_bytes);
+  buffer_bytes_ = buffer_bytes;
+  extra_ = {CU_LAUNCH_PARAM_BUFFER_POINTER, buffer_.data(), CU_LAUNCH_PARAM_BUFFER_SIZE, &buffer_bytes_,
+            CU_LAUNCH_PARAM_END};
   return true;
 }
 
-void Launch::run(int device) {
-  shape.params = params_.data();
-  shape.param_count = static_cast<unsigned>(params_.size());
+void Launch::run(int device) const {
+  vmem_emu_launch launch = shape;
+  launch.params = param_pointers();
+  launch.param_count = static_cast<unsigned>(params_.size());
   const KernelScope scope(kernel_->name.c_str(), device);
-  kernel_->function(&shape);
+  kernel_->function(&launch);
 }
 
 }  // namespace vmem::emu

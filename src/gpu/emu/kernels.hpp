@@ -2,6 +2,7 @@
 // parameters.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -58,18 +59,29 @@ class Launch {
   // Copies the parameters out of `params`, or of the buffer named by `extra`. Null: they do not fit the kernel.
   static std::unique_ptr<Launch> make(std::shared_ptr<const Kernel> kernel, void** params, void** extra);
 
-  // Runs the kernel for `device`, with faults diagnosed (fault_handler.hpp).
-  void run(int device);
+  // Runs the kernel for `device`, with faults diagnosed (fault_handler.hpp). A graph's launches run again and again.
+  void run(int device) const;
+
+  // The copies, for those who ask a graph's node: one of the two is null, as it was when they were made.
+  void** params() const { return extra_[0] ? nullptr : param_pointers(); }
+  void** extra() const { return extra_[0] ? const_cast<void**>(extra_.data()) : nullptr; }
 
   vmem_emu_launch shape{};
 
  private:
   explicit Launch(std::shared_ptr<const Kernel> kernel);
   bool copy_buffer(void** extra);
+  void** param_pointers() const { return const_cast<void**>(params_.data()); }
 
   const std::shared_ptr<const Kernel> kernel_;
   std::vector<std::max_align_t> storage_;
   std::vector<void*> params_;
+  std::vector<std::byte> buffer_;  // what `extra` named
+  std::size_t buffer_bytes_ = 0;
+  std::array<void*, 5> extra_{};
 };
+
+// Within what a grid and a block may be.
+bool valid_shape(const vmem_emu_launch& shape);
 
 }  // namespace vmem::emu

@@ -17,6 +17,7 @@
 #include "gpu/emu/context.hpp"
 #include "gpu/emu/cuda_api.hpp"
 #include "gpu/emu/event.hpp"
+#include "gpu/emu/graph.hpp"
 #include "gpu/emu/handle_table.hpp"
 #include "gpu/emu/kernels.hpp"
 #include "gpu/emu/links.hpp"
@@ -97,6 +98,8 @@ class Machine {
   HandleTable<LibraryKernel, CUkernel> kernels{Values::used_again, 0x1008};
   HandleTable<Library, CUlibrary> libraries;
   HandleTable<Graph, CUgraph> graphs;
+  HandleTable<Node, CUgraphNode> nodes;
+  HandleTable<Executable, CUgraphExec> executables;
   HandleTable<Frame, CUmemGenericAllocationHandle> frames;
   HandleTable<Array, CUarray> arrays;
   HandleTable<Texture, CUtexObject> textures;

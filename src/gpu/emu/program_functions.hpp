@@ -16,7 +16,31 @@
   X(cuStreamWaitValue64)             \
   X(cuStreamBatchMemOp)
 
-#define VMEM_EMU_GRAPH_FUNCTIONS(X)
+#define VMEM_EMU_GRAPH_FUNCTIONS(X)     \
+  X(cuGraphCreate)                      \
+  X(cuGraphClone)                       \
+  X(cuGraphAddKernelNode)               \
+  X(cuGraphAddMemcpyNode)               \
+  X(cuGraphAddMemsetNode)               \
+  X(cuGraphAddChildGraphNode)           \
+  X(cuGraphAddEmptyNode)                \
+  X(cuGraphAddNode)                     \
+  X(cuGraphAddDependencies)             \
+  X(cuGraphKernelNodeSetParams)         \
+  X(cuGraphMemcpyNodeSetParams)         \
+  X(cuGraphMemsetNodeSetParams)         \
+  X(cuGraphNodeSetParams)               \
+  X(cuGraphInstantiateWithFlags)        \
+  X(cuGraphInstantiateWithParams)       \
+  X(cuGraphLaunch)                      \
+  X(cuGraphExecUpdate)                  \
+  X(cuGraphExecKernelNodeSetParams)     \
+  X(cuGraphExecMemcpyNodeSetParams)     \
+  X(cuGraphExecMemsetNodeSetParams)     \
+  X(cuGraphExecChildGraphNodeSetParams) \
+  X(cuGraphExecNodeSetParams)           \
+  X(cuGraphExecDestroy)                 \
+  X(cuStreamBeginCaptureToGraph)
 
 #define VMEM_EMU_MEMORY_FUNCTIONS(X) \
   X(cuMemAllocPitch)                 \
@@ -87,6 +111,9 @@
   S(cuEventRecord)
 
 #define VMEM_EMU_GRAPH_VARIANTS(S) \
+  S(cuGraphLaunch)                 \
+  S(cuGraphInstantiateWithParams)  \
+  S(cuStreamBeginCaptureToGraph)   \
   S(cuStreamBeginCapture)          \
   S(cuStreamEndCapture)            \
   S(cuStreamIsCapturing)
