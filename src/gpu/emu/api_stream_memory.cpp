@@ -47,8 +47,8 @@ Seen act_on(std::byte* place, const WordOperation& operation) {
   const std::atomic_ref word(*reinterpret_cast<Word*>(place));
   const auto value = static_cast<Word>(operation.value);
   if (operation.kind == WordOperation::Kind::wait)
-    return fulfilled(word.load(std::memory_order_acquire), value, operation.flags) ? Seen::fulfilled : Seen::not_yet;
-  word.store(value, std::memory_order_release);
+    return fulfilled(word.load(), value, operation.flags) ? Seen::fulfilled : Seen::not_yet;
+  word.store(value);
   return Seen::fulfilled;
 }
 
@@ -69,10 +69,8 @@ Seen act(const WordOperation& operation, int device) {
 
 void run(Context& context, std::span<const WordOperation> operations) {
   for (const WordOperation& operation : operations) {
-    if (operation.kind == WordOperation::Kind::barrier) {
-      std::atomic_thread_fence(std::memory_order_seq_cst);
-      continue;
-    }
+    // The others are sequentially consistent, and what ran before on the stream is over.
+    if (operation.kind == WordOperation::Kind::barrier) continue;
     Seen seen = act(operation, context.device().ordinal);
     while (seen == Seen::not_yet && context.usable() == CUDA_SUCCESS) {
       std::this_thread::sleep_for(poll_interval);
