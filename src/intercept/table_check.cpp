@@ -46,21 +46,19 @@ class Checks {
     }
   }
 
+  // A call to the driver costs as much as the rest of a launch: every few launches as many looks are asked after as turn out to be over, and
+  // one that is not. That one is asked after again behind the others: its stream may wait for long.
   void finish(const Runtime& runtime) {
-    std::erase_if(checks_, [&](const Check& check) {
-      if (runtime.driver()->cuEventQuery(check.event) != CUDA_SUCCESS) return false;
-      for (const Table& table : check.tables) {
-        const auto words = words_of(runtime, check, table);
-        const bool whole = table.small || words.size() * sizeof(std::uintptr_t) < table.bytes;
-        const bool fresh = runtime.settle_pointer_table(table.note, words, whole);
-        if (fresh && !check.facts->writes_pointers.exchange(true, std::memory_order_relaxed))
-          VMEM_LOG_DEBUG("{} fills pointer tables", check.facts->name);
+    if (++launches_ % kLaunchesPerQuery != 0) return;
+    const gpu::RelaxedCapture relaxed(runtime.driver());
+    for (std::size_t left = checks_.size(); left > 0; --left) {
+      if (runtime.driver()->cuEventQuery(checks_.front().event) != CUDA_SUCCESS) {
+        std::ranges::rotate(checks_, checks_.begin() + 1);
+        return;
       }
-      check.facts->looked.store(true, std::memory_order_relaxed);
-      spare_events_[check.context].push_back(check.event);
-      spare_buffers_.push_back(check.buffer);
-      return true;
-    });
+      learn(runtime, checks_.front());
+      checks_.erase(checks_.begin());
+    }
   }
   bool any() const { return !checks_.empty(); }
 
@@ -78,6 +76,19 @@ class Checks {
     std::byte* buffer;
     std::vector<Table> tables;
   };
+
+  void learn(const Runtime& runtime, const Check& check) {
+    for (const Table& table : check.tables) {
+      const auto words = words_of(runtime, check, table);
+      const bool whole = table.small || words.size() * sizeof(std::uintptr_t) < table.bytes;
+      const bool fresh = runtime.settle_pointer_table(table.note, words, whole);
+      if (fresh && !check.facts->writes_pointers.exchange(true, std::memory_order_relaxed))
+        VMEM_LOG_DEBUG("{} fills pointer tables", check.facts->name);
+    }
+    check.facts->looked.store(true, std::memory_order_relaxed);
+    spare_events_[check.context].push_back(check.event);
+    spare_buffers_.push_back(check.buffer);
+  }
 
   std::span<const std::uintptr_t> words_of(const Runtime& runtime, const Check& check, const Table& table) {
     words_.resize(table.bytes / sizeof(std::uintptr_t));
@@ -141,7 +152,9 @@ class Checks {
     }
     return static_cast<std::byte*>(buffer);
   }
+  static constexpr unsigned kLaunchesPerQuery = 4;
   std::vector<Check> checks_;
+  unsigned launches_ = 0;  // while looks were under way
   std::vector<std::uintptr_t> words_;
   std::map<CUcontext, std::vector<CUevent>> spare_events_;
   std::vector<std::byte*> spare_buffers_;
@@ -163,9 +176,7 @@ void look_at_tables(Runtime& runtime, FunctionFacts& facts, std::span<const std:
 }
 
 void learn_of_tables(const Runtime& runtime) {
-  if (!checks.any()) return;
-  const gpu::RelaxedCapture relaxed(runtime.driver());
-  checks.finish(runtime);
+  if (checks.any()) checks.finish(runtime);
 }
 
 }  // namespace vmem::intercept
