@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.hpp"
+#include "gpu/handles.hpp"
 #include "intercept/hidden.hpp"
 #include "intercept/hook_table.hpp"
 #include "intercept/implementations.hpp"
@@ -39,8 +40,11 @@ CUresult record(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, CUstream str
   return with_memory(runtime, references, stream, "a copy in a graph", real);
 }
 
+// Where the program's own call would not end another thread's capture, this does not, either.
 CUresult finish(const Runtime& runtime, CUstream stream, CUresult queued) {
-  return queued == CUDA_SUCCESS ? runtime.driver()->cuStreamSynchronize(stream) : queued;
+  if (queued != CUDA_SUCCESS) return queued;
+  const gpu::RelaxedCapture relaxed(runtime.driver());
+  return runtime.driver()->cuStreamSynchronize(stream);
 }
 
 CUresult copy_bytes(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
@@ -75,6 +79,7 @@ struct Side {
   std::size_t height = 0;    // rows from slice to slice
   std::size_t x = 0, y = 0;  // where it starts in the first row, and in the first slice
   bool further = false;      // there are rows or slices before it
+  bool sliced = false;       // slices
   bool possible = true;      // what the driver would take
   bool from_host = false;    // said to be the host's; unsaid in unified addressing
   CUdeviceptr row(std::size_t row, std::size_t slice) const { return start + (slice * height + row) * pitch; }
@@ -82,7 +87,8 @@ struct Side {
 
 // Pointer tables made by the CPU, in copies from the host. What goes to memory that is not vmem's, as the variables of a kernel's module,
 // is there for every later launch of that kernel, which does not name it.
-void note_pointers(Runtime& runtime, CUdeviceptr to, const Side& from, const Extent& extent) {
+void note_pointers(Runtime& runtime, const Side& target, const Side& from, const Extent& extent) {
+  const CUdeviceptr to = target.start;
   if (from.start == 0 || to == 0) return;
   thread_local References references;
   references.begin(runtime);
@@ -107,17 +113,20 @@ void note_pointers(Runtime& runtime, CUdeviceptr to, const Side& from, const Ext
   const auto block = runtime.allocation_at(to);
   if (!block) return;
   const bool small = runtime.is_small(to);
-  const bool whole = looked_at == bytes && (!small || (block->base == to && block->bytes <= bytes));
+  // Between rows with gaps is what was there before.
+  const bool dense = (extent.rows == 1 || target.pitch == extent.width) &&
+                     (extent.slices == 1 || (target.pitch == extent.width && target.height == extent.rows));
+  const bool whole = dense && looked_at == bytes && (!small || (block->base == to && block->bytes <= bytes));
   const auto note = runtime.note_pointer_table(small ? block->base : to, {});
   (void)runtime.settle_pointer_table(note, references.addresses(), whole);
 }
 
 void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size_t bytes) {
-  note_pointers(runtime, to, Side{.start = address_of(from)}, {.width = bytes});
+  note_pointers(runtime, Side{.start = to}, Side{.start = address_of(from)}, {.width = bytes});
 }
 
 // The same where the direction is not said: memory that the driver does not know, or knows as the host's.
-void note_pointers_if_host(Runtime& runtime, CUdeviceptr to, const Side& from, const Extent& extent) {
+void note_pointers_if_host(Runtime& runtime, const Side& to, const Side& from, const Extent& extent) {
   if (ours(&runtime, from.start)) return;
   CUmemorytype type = CU_MEMORYTYPE_HOST;
   const CUresult known = runtime.driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from.start);
@@ -125,7 +134,7 @@ void note_pointers_if_host(Runtime& runtime, CUdeviceptr to, const Side& from, c
     note_pointers(runtime, to, from, extent);
 }
 void note_pointers_if_host(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
-  note_pointers_if_host(runtime, to, Side{.start = from}, {.width = bytes});
+  note_pointers_if_host(runtime, Side{.start = to}, Side{.start = from}, {.width = bytes});
 }
 
 template <class Real>
@@ -172,7 +181,8 @@ void stack(Side& side, std::size_t height, std::size_t z, std::size_t level) {
   if (side.array) return;
   side.height = height;
   side.start += z * height * side.pitch;
-  side.further = side.further || z != 0;
+  side.sliced = z != 0;
+  side.further = side.further || side.sliced;
   side.possible = side.possible && level == 0;
 }
 
@@ -188,7 +198,8 @@ bool fits(const Runtime& runtime, const Side& side, const Extent& extent) {
   if (side.array || !side.possible) return false;
   const bool one_row = extent.rows == 1 && extent.slices == 1 && !side.further;
   if ((side.pitch != 0 || !one_row) && side.pitch < side.x + extent.width) return false;
-  if (extent.slices > 1 && side.height < side.y + extent.rows) return false;
+  const bool one_slice = extent.slices == 1 && !side.sliced;
+  if ((side.height != 0 || !one_slice) && side.height < side.y + extent.rows) return false;
   const CUdeviceptr last = side.row(extent.rows - 1, extent.slices - 1);
   return lies_within(runtime, side.start, last + extent.width - side.start);
 }
@@ -213,9 +224,9 @@ CUresult copy_shape(const Side& to, const Side& from, const Extent& extent, CUst
   if (Runtime* noting = running();
       noting != nullptr && extent.bytes() != 0 && fits(*noting, to, extent) && fits(*noting, from, extent)) {
     if (from.from_host) {
-      note_pointers(*noting, to.start, from, extent);
+      note_pointers(*noting, to, from, extent);
     } else {
-      note_pointers_if_host(*noting, to.start, from, extent);
+      note_pointers_if_host(*noting, to, from, extent);
     }
   }
   Runtime* runtime = concerned(to.start, from.start);
@@ -235,7 +246,7 @@ CUresult copy_shape(const Side& to, const Side& from, const Extent& extent, CUst
     return unsupported("a copy from or to a CUDA array while HBM is full");
   }
   CUresult queued = whole ? real() : copy_rows(*runtime, to, from, extent, stream);
-  if (waits && !whole) queued = finish(*runtime, stream, queued);
+  if (waits && (!whole || sync_memops_asked())) queued = finish(*runtime, stream, queued);
   auto ended = runtime->end_launch(holds);
   return queued != CUDA_SUCCESS || ended ? queued : report("a copy", ended.error());
 }
@@ -293,13 +304,14 @@ CUresult fill_now(bool per_thread, CUdeviceptr to, std::size_t pitch, std::uint3
   const CUstream stream = default_stream(per_thread);
   const CUresult filled = fill_rows(to, pitch, value, element_bytes, width, rows, stream, real);
   Runtime* runtime = concerned(to, 0);
-  if (runtime == nullptr || !fills_wait().load(std::memory_order_relaxed) || capturing(*runtime, stream)) return filled;
+  if (runtime == nullptr || !sync_memops_asked().load(std::memory_order_relaxed) || capturing(*runtime, stream))
+    return filled;
   return finish(*runtime, stream, filled);
 }
 
 }  // namespace
 
-std::atomic<bool>& fills_wait() {
+std::atomic<bool>& sync_memops_asked() {
   static constinit std::atomic<bool> asked{false};
   return asked;
 }

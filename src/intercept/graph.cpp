@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/log.hpp"
 #include "intercept/hook_table.hpp"
 #include "intercept/implementations.hpp"
 #include "intercept/references.hpp"
@@ -58,6 +59,11 @@ CUresult add_fill(Named& named, const CUDA_MEMSET_NODE_PARAMS& fill) {
 // A graph that becomes part of something else: of what its nodes name the driver looks at what they fill.
 CUresult add_graph(const Runtime& runtime, Named& named, CUgraph graph);
 
+// No call tells what the bodies of a conditional node are, and memory operations would need what they name kept in place.
+bool hides_memory(CUgraphNodeType type) {
+  return type == CU_GRAPH_NODE_TYPE_CONDITIONAL || type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+}
+
 CUresult add_node(const Runtime& runtime, Named& named, CUgraphNode node) {
   const gpu::Driver& driver = runtime.driver();
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
@@ -79,6 +85,8 @@ CUresult add_node(const Runtime& runtime, Named& named, CUgraphNode node) {
     CUgraph child = nullptr;
     result = driver->cuGraphChildGraphNodeGetGraph(node, &child);
     if (result == CUDA_SUCCESS) result = add_graph(runtime, named, child);
+  } else if (result == CUDA_SUCCESS && hides_memory(type)) {
+    result = CUDA_ERROR_NOT_SUPPORTED;
   }
   return result;
 }
@@ -144,6 +152,10 @@ CUresult described(Add&& add, Real&& real) {
 }
 
 CUresult unreadable(CUresult result) {
+  if (result == CUDA_ERROR_NOT_SUPPORTED) {
+    VMEM_LOG_ERROR("vmem cannot serve a graph with conditional nodes or stream memory operations; it was refused");
+    return result;
+  }
   return report("a graph", {VMEM_ERROR_DRIVER, int(result), "the nodes of a graph cannot be read"});
 }
 
@@ -154,6 +166,7 @@ CUresult learn(const CUgraphExec* executable, CUgraph graph, Real&& real) {
   if (runtime == nullptr) return real();
   Named named(*runtime);
   const CUresult read = add_graph(*runtime, named, graph);
+  if (read == CUDA_ERROR_NOT_SUPPORTED) return unreadable(read);
   const CUresult result = told(*runtime, named.looked_at, real);
   if (result != CUDA_SUCCESS) return result;
   if (read != CUDA_SUCCESS) return unreadable(read);
@@ -166,14 +179,15 @@ CUresult learn(const CUgraphExec* executable, CUgraph graph, Real&& real) {
 template <class Add, class Real>
 CUresult learn_more(CUgraphExec executable, Add&& add, Real&& real) {
   Runtime* runtime = running();
-  const auto before = known(executable);
-  if (runtime == nullptr || before == nullptr) return real();
+  if (runtime == nullptr) return real();
   Named fresh(*runtime);
   const CUresult read = add(*runtime, fresh);
   const CUresult result = told(*runtime, fresh.looked_at, real);
   if (result != CUDA_SUCCESS) return result;
   if (read != CUDA_SUCCESS) return unreadable(read);
-  auto references = std::make_shared<References>(*before);
+  // One that was made before vmem started names nothing of it.
+  const auto before = known(executable);
+  auto references = std::make_shared<References>(before == nullptr ? Named(*runtime).all : *before);
   for (const std::uintptr_t address : fresh.all.addresses()) references->add(address);
   references->finish_graph();
   remember(executable, std::move(references));

@@ -80,7 +80,7 @@ inline bool ours(const runtime::Runtime* runtime, CUdeviceptr address) {
 // costs.
 std::atomic<std::uint32_t>& captures();
 // Whether the program asked of any memory that synchronous calls be over when they return.
-std::atomic<bool>& fills_wait();
+std::atomic<bool>& sync_memops_asked();
 // Work on a stream in capture is only recorded: it is the graph's launch that runs it.
 bool capturing(const runtime::Runtime& runtime, CUstream stream);
 

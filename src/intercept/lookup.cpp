@@ -146,12 +146,11 @@ const Resolved* resolve(bool load) {
     void* function = nullptr;
     const cuuint64_t flags =
         definition.per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-    if (ask == nullptr || i == k_cuGetProcAddress_v1) continue;
+    // A driver that does not export it has at most an older function of that name, with other parameters: that one passes through.
+    if (ask == nullptr || i == k_cuGetProcAddress_v1 || fresh->real[i] == nullptr) continue;
     if (ask(base_name(definition.name).c_str(), &function, version, flags, nullptr) == CUDA_SUCCESS &&
-        function != nullptr) {
+        function != nullptr)
       learn(*fresh, function, i);
-      if (fresh->real[i] == nullptr) fresh->real[i] = function;
-    }
   }
   resolved.store(fresh, std::memory_order_release);
   return fresh;

@@ -99,8 +99,9 @@ std::optional<std::uint64_t> attribute_of(const Runtime& runtime, const Runtime:
       return std::uint64_t(found.device);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return sync_memops_asked().load(std::memory_order_relaxed) ? 1 : 0;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
@@ -262,8 +263,8 @@ CUresult pointer_set_attribute(Call<decltype(::cuPointerSetAttribute)> call, con
   if (!ours(running(), pointer)) return call(value, attribute, pointer);
   if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr || !allocation(pointer))
     return CUDA_ERROR_INVALID_VALUE;
-  // Copies wait in any case. Fills do from here on, of whatever memory: the programs that ask are few.
-  if (*static_cast<const unsigned*>(value) != 0) fills_wait().store(true, std::memory_order_relaxed);
+  // Fills and copies wait from here on, of whatever memory: the programs that ask are few.
+  if (*static_cast<const unsigned*>(value) != 0) sync_memops_asked().store(true, std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }
 

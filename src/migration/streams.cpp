@@ -158,6 +158,14 @@ Status StreamTable::close_epoch(StreamRecord& record) {
   return capture_error(record);
 }
 
+Result<Stamp> StreamTable::mark(StreamRecord& record) {
+  const Stamp open = record.open_stamp();
+  VMEM_ASSIGN(const bool closed, try_close(record));
+  if (closed) return open;
+  if (has_open_uses(record)) return capture_error(record);
+  return Stamp(record.index, record.covered_epoch.load(std::memory_order_acquire));
+}
+
 std::unexpected<Error> StreamTable::capture_error(const StreamRecord& record) {
   return fail(VMEM_ERROR_UNSUPPORTED,
               fmt::format("stream {} is capturing a graph", static_cast<void*>(record.handle.load())));

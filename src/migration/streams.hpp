@@ -89,6 +89,9 @@ class StreamTable {
   // Closes the open epoch now, in the calling thread. Waits for nobody but another closer of the same stream. Errors: the
   // driver's; UNSUPPORTED while the stream is capturing: an event recorded then would become part of the graph.
   Status close_epoch(StreamRecord& record);
+  // A stamp for all that is queued by now, covered by an event. While the stream is capturing, of what came before, if that was covered when
+  // the capture began. Errors: those of close_epoch.
+  Result<Stamp> mark(StreamRecord& record);
   // After a stamp with the open epoch was logged: closes the epoch when it is due, after kUsesPerEpoch uses; one may count for
   // several. Errors: DEVICE_LOST.
   Status count_use(StreamRecord& record, std::uint32_t uses = 1);

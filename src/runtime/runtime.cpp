@@ -437,9 +437,8 @@ Result<std::uint64_t> Runtime::mark(const StreamId& stream) {
   VMEM_ASSIGN(migration::StreamRecord* const record,
               streams_->find(stream.handle, reinterpret_cast<CUcontext>(stream.context)));
   VMEM_TRY(check_device(*record));
-  const pagetable::Stamp stamp = record->open_stamp();
-  VMEM_TRY(streams_->close_epoch(*record));
-  return stamp.word();
+  VMEM_ASSIGN(const pagetable::Stamp marked, streams_->mark(*record));
+  return marked.word();
 }
 
 bool Runtime::complete(std::uint64_t mark) { return streams_->query(pagetable::Stamp(mark)); }
@@ -447,9 +446,11 @@ bool Runtime::complete(std::uint64_t mark) { return streams_->query(pagetable::S
 // ---- hints and figures ----
 
 Status Runtime::close_stream(vmem_stream stream) {
-  VMEM_TRY(small_->close_stream(stream));
-  VMEM_TRY(close_undeclared(stream));
-  return streams_->close_stream(stream);
+  // All three whatever becomes of the others: afterwards the handle may be dead.
+  Status result = small_->close_stream(stream);
+  if (auto closed = close_undeclared(stream); result) result = std::move(closed);
+  if (auto closed = streams_->close_stream(stream); result) result = std::move(closed);
+  return result;
 }
 
 Status Runtime::prefetch(const void* pointer, std::size_t bytes) {

@@ -345,6 +345,12 @@ CASE(copies_of_impossible_shapes) {
     parameters.Depth = 2;
     parameters.srcHeight = parameters.dstHeight = shape.rows - 1;
     REQUIRE(cuMemcpy3D(&parameters) == CUDA_ERROR_INVALID_VALUE);
+    parameters.Depth = 1;
+    REQUIRE(cuMemcpy3D(&parameters) == CUDA_ERROR_INVALID_VALUE);
+    parameters.srcHeight = parameters.dstHeight = 0;
+    parameters.dstZ = 1;
+    REQUIRE(cuMemcpy3D(&parameters) == CUDA_ERROR_INVALID_VALUE);
+    parameters.dstZ = 0;
     parameters.srcHeight = parameters.dstHeight = shape.rows;
     parameters.srcLOD = 1;
     REQUIRE(cuMemcpy3DAsync(&parameters, world.stream.handle) == CUDA_ERROR_INVALID_VALUE);

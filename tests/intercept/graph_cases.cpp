@@ -379,6 +379,13 @@ CASE(capture_beside_evictions) {
   std::jthread([&] {
     CALL(cuCtxSetCurrent(f.machine.context));
     for (CUdeviceptr& each : f.crowd) launch(f.add, other, {&each, &f.words});
+    // The call waits, which is its own business: the capture is another thread's.
+    std::vector<std::uint32_t> ones(f.words, 5);
+    CUdeviceptr target = f.crowd.front(), source = reinterpret_cast<CUdeviceptr>(ones.data());
+    std::size_t bytes = f.words * 4, first = 0;
+    CUmemcpyAttributes at_once{};
+    at_once.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+    CALL(cuMemcpyBatchAsync(&target, &source, &bytes, 1, &at_once, &first, 1, other));
   }).join();
   f.record_work();
   const CUgraph graph = f.end_capture();
@@ -413,9 +420,22 @@ CASE(capture_that_ends_with_its_stream) {
   Fixture f;
   CUstream gone = nullptr;
   CALL(cuStreamCreate(&gone, CU_STREAM_NON_BLOCKING));
+  // What was freed in the stream's order is another's afterwards.
+  for (const std::size_t bytes : {std::size_t{4096}, 3 * kMiB}) {
+    CUdeviceptr freed = 0;
+    std::size_t words = bytes / 4;
+    CALL(cuMemAllocAsync(&freed, bytes, gone));
+    launch(f.add, gone, {&freed, &words});
+    CALL(cuMemFreeAsync(freed, gone));
+  }
   CALL(cuStreamBeginCapture(gone, CU_STREAM_CAPTURE_MODE_RELAXED));
   launch(f.add, gone, {&f.at[0], &f.words});
-  CALL(cuStreamDestroy(gone));
+  REQUIRE(said_by([&] { CALL(cuStreamDestroy(gone)); }).empty());
+  for (const std::size_t bytes : {std::size_t{4096}, 3 * kMiB}) {
+    std::vector<CUdeviceptr> blocks(40);
+    for (CUdeviceptr& block : blocks) CALL(cuMemAllocAsync(&block, bytes, f.stream));
+    for (const CUdeviceptr block : blocks) CALL(cuMemFreeAsync(block, f.stream));
+  }
   work_as_ever(f, f.stream);
 }
 
