@@ -221,8 +221,9 @@ CUresult copy_rows(Runtime& runtime, const Side& to, const Side& from, const Ext
 template <class Real>
 CUresult copy_shape(const Side& to, const Side& from, const Extent& extent, CUstream stream, bool waits, Real&& real) {
   // Of what the driver will refuse nothing is read.
-  if (Runtime* noting = running();
-      noting != nullptr && extent.bytes() != 0 && fits(*noting, to, extent) && fits(*noting, from, extent)) {
+  Runtime* const noting = running();
+  const bool may_bring_pointers = noting != nullptr && !ours(noting, from.start) && extent.bytes() != 0;
+  if (may_bring_pointers && fits(*noting, to, extent) && fits(*noting, from, extent)) {
     if (from.from_host) {
       note_pointers(*noting, to, from, extent);
     } else {
@@ -246,7 +247,8 @@ CUresult copy_shape(const Side& to, const Side& from, const Extent& extent, CUst
     return unsupported("a copy from or to a CUDA array while HBM is full");
   }
   CUresult queued = whole ? real() : copy_rows(*runtime, to, from, extent, stream);
-  if (waits && (!whole || sync_memops_asked())) queued = finish(*runtime, stream, queued);
+  if (waits && (!whole || sync_memops_asked().load(std::memory_order_relaxed)))
+    queued = finish(*runtime, stream, queued);
   auto ended = runtime->end_launch(holds);
   return queued != CUDA_SUCCESS || ended ? queued : report("a copy", ended.error());
 }

@@ -104,7 +104,6 @@ class StreamTable {
 
   // Set once, before streams are used: called when so many events are waiting that poll should be called.
   void on_backlog(std::function<void()> call) { on_backlog_ = std::move(call); }
-  void ask_to_poll();
   // Whether the work behind a stamp is complete. Asks the driver if need be, and if that was not done for a moment, but waits for nobody
   // who asks it. Any thread.
   bool query(Stamp stamp);
@@ -149,6 +148,7 @@ class StreamTable {
   static std::unexpected<Error> capture_error(const StreamRecord& record);
   Result<bool> capturing(const StreamRecord& record) const;
   CUresult record_event(StreamRecord& record, CUevent event) const;
+  void ask_to_poll();
   Status collect(StreamRecord& record, std::vector<CUevent>& done);
 
   const std::shared_ptr<const gpu::Driver> driver_;

@@ -13,14 +13,6 @@
 namespace vmem::test {
 namespace {
 
-struct Stream {
-  CUstream handle = nullptr;
-  explicit Stream(unsigned flags = CU_STREAM_NON_BLOCKING) { CALL(cuStreamCreate(&handle, flags)); }
-  ~Stream() { CALL(cuStreamDestroy(handle)); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-};
-
 std::vector<std::byte> noise(std::size_t bytes, unsigned seed) {
   std::vector<std::byte> made((bytes + 7) / 8 * 8);
   std::mt19937_64 random(seed);

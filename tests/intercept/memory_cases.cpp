@@ -14,12 +14,6 @@
 namespace vmem::test {
 namespace {
 
-struct Stream {
-  CUstream handle = nullptr;
-  Stream() { CALL(cuStreamCreate(&handle, CU_STREAM_NON_BLOCKING)); }
-  ~Stream() { CALL(cuStreamDestroy(handle)); }
-};
-
 // Four times the HBM, worked through several times.
 CASE(oversubscribed) {
   const Machine machine;

@@ -68,6 +68,14 @@ struct Node {
   std::uint64_t count;
 };
 
+struct Stream {
+  CUstream handle = nullptr;
+  explicit Stream(unsigned flags = CU_STREAM_NON_BLOCKING) { CALL(cuStreamCreate(&handle, flags)); }
+  ~Stream() { CALL(cuStreamDestroy(handle)); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+};
+
 // Memory of 16 MiB each, filled with its number, and the stream that works on it.
 constexpr std::size_t kBytes = 16 * kMiB, kWords = kBytes / sizeof(unsigned);
 struct Buffers {

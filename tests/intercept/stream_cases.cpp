@@ -7,12 +7,6 @@
 namespace vmem::test {
 namespace {
 
-struct Stream {
-  CUstream handle = nullptr;
-  Stream() { CALL(cuStreamCreate(&handle, CU_STREAM_NON_BLOCKING)); }
-  ~Stream() { CALL(cuStreamDestroy(handle)); }
-};
-
 // One stream waits for words in vmem's memory, in a small allocation and in a large one, while another works through more memory than
 // HBM has room for; then that one writes them.
 void wait_under_pressure(std::size_t bytes) {

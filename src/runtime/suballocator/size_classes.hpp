@@ -59,7 +59,7 @@ constexpr std::array<SizeClass, kClasses> make_classes() {
     const std::uint32_t granules = granules_of(bytes);
     // What goes to the depot costs an event on its stream, so a bin takes what a layer of a model frees: 8 MiB.
     classes[i] = {bytes, granules, std::uint32_t(granules * kGranuleBytes / bytes),
-                  std::clamp<std::uint32_t>((8u << 20) / bytes, 8, 64)};
+                  std::min<std::uint32_t>((8u << 20) / bytes, 64)};
   }
   return classes;
 }
