@@ -182,6 +182,7 @@ CUresult learn_more(CUgraphExec executable, Add&& add, Real&& real) {
   if (runtime == nullptr) return real();
   Named fresh(*runtime);
   const CUresult read = add(*runtime, fresh);
+  if (read == CUDA_ERROR_NOT_SUPPORTED) return unreadable(read);
   const CUresult result = told(*runtime, fresh.looked_at, real);
   if (result != CUDA_SUCCESS) return result;
   if (read != CUDA_SUCCESS) return unreadable(read);
