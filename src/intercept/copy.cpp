@@ -117,8 +117,9 @@ void note_pointers(Runtime& runtime, const Side& target, const Side& from, const
   const bool dense = (extent.rows == 1 || target.pitch == extent.width) &&
                      (extent.slices == 1 || (target.pitch == extent.width && target.height == extent.rows));
   const bool whole = dense && looked_at == bytes && (!small || (block->base == to && block->bytes <= bytes));
-  const auto note = runtime.note_pointer_table(small ? block->base : to, {});
-  (void)runtime.settle_pointer_table(note, references.addresses(), whole);
+  const std::uintptr_t table = small ? block->base : to;
+  if (const auto look = runtime.look_at_pointer_tables({&table, 1}, {}))
+    (void)runtime.settle_pointer_table(table, *look, references.addresses(), whole);
 }
 
 void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size_t bytes) {

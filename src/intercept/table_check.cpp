@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "base/log.hpp"
@@ -27,38 +28,45 @@ class Checks {
   void begin(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
              const runtime::LaunchHolds& holds, CUstream stream) {
     // What a table that it was given leads to may have been copied into another.
-    words_.assign(addresses.begin(), addresses.end());
+    auto reached = runtime.allocations_among(addresses);
     for (const auto& held : holds.all()) {
-      if (held.feared) words_.push_back(runtime.address_of(held));
+      if (held.feared) reached.push_back(runtime.address_of(held));
     }
-    Check check{&facts, context_of(runtime), nullptr, nullptr, {}};
+    std::ranges::sort(reached);
+    const auto repeated = std::ranges::unique(reached);
+    reached.erase(repeated.begin(), repeated.end());
+    Check check{&facts, context_of(runtime), stream, nullptr, nullptr, {}, nullptr};
     // The driver's copies do not read host memory that is mapped in HBM's place.
     if (checks_.size() < kChecksMax && Runtime::all_in_hbm(holds) && copy_out(runtime, check, addresses, stream)) {
-      for (Table& table : check.tables) table.note = runtime.note_pointer_table(table.base, words_);
-      checks_.push_back(std::move(check));
+      std::vector<std::uintptr_t> tables;
+      for (const Table& table : check.tables) tables.push_back(table.base);
+      check.look = runtime.look_at_pointer_tables(tables, reached);
+      if (check.look != nullptr) checks_.push_back(std::move(check));
       return;
     }
     // Nobody will look; of what writes pointers it is believed until somebody does.
     if (!facts.writes_pointers.load(std::memory_order_relaxed)) return;
     for (const std::uintptr_t address : addresses) {
       if (const auto found = runtime.allocation_at(address))
-        (void)runtime.note_pointer_table(runtime.is_small(address) ? found->base : address, words_);
+        runtime.believe_pointer_table(runtime.is_small(address) ? found->base : address, reached);
     }
   }
 
-  // A call to the driver costs as much as the rest of a launch: every few launches as many looks are asked after as turn out to be over, and
-  // one that is not. That one is asked after again behind the others: its stream may wait for long.
+  // Those of a stream end in its order, and what is known of a table is learnt in it. A call to the driver costs as much as the rest of a
+  // launch: every few launches as many looks are asked after as turn out to be over, and one of each stream that is not.
   void finish(const Runtime& runtime) {
     if (++launches_ % kLaunchesPerQuery != 0) return;
     const gpu::RelaxedCapture relaxed(runtime.driver());
-    for (std::size_t left = checks_.size(); left > 0; --left) {
-      if (runtime.driver()->cuEventQuery(checks_.front().event) != CUDA_SUCCESS) {
-        std::ranges::rotate(checks_, checks_.begin() + 1);
-        return;
+    busy_.clear();
+    std::erase_if(checks_, [&](const Check& check) {
+      if (std::ranges::find(busy_, check.stream) != busy_.end()) return false;
+      if (runtime.driver()->cuEventQuery(check.event) != CUDA_SUCCESS) {
+        busy_.push_back(check.stream);
+        return false;
       }
-      learn(runtime, checks_.front());
-      checks_.erase(checks_.begin());
-    }
+      learn(runtime, check);
+      return true;
+    });
   }
   bool any() const { return !checks_.empty(); }
 
@@ -67,21 +75,22 @@ class Checks {
     std::uintptr_t base;
     std::size_t offset, bytes;
     bool small;  // the whole of an allocation; in a large one a table ends where its pointers end
-    Runtime::TableNote note;
   };
   struct Check {
     FunctionFacts* facts;
     CUcontext context;
+    CUstream stream;
     CUevent event;
     std::byte* buffer;
     std::vector<Table> tables;
+    std::shared_ptr<runtime::PointerTables::Look> look;
   };
 
   void learn(const Runtime& runtime, const Check& check) {
     for (const Table& table : check.tables) {
       const auto words = words_of(runtime, check, table);
       const bool whole = table.small || words.size() * sizeof(std::uintptr_t) < table.bytes;
-      const bool fresh = runtime.settle_pointer_table(table.note, words, whole);
+      const bool fresh = runtime.settle_pointer_table(table.base, *check.look, words, whole);
       if (fresh && !check.facts->writes_pointers.exchange(true, std::memory_order_relaxed))
         VMEM_LOG_DEBUG("{} fills pointer tables", check.facts->name);
     }
@@ -115,7 +124,7 @@ class Checks {
       const bool known = std::ranges::find(check.tables, base, &Table::base) != check.tables.end();
       if (known || base % sizeof(std::uintptr_t) != 0 || used + bytes > kBufferBytes) continue;
       copied = driver->cuMemcpyDtoHAsync(check.buffer + used, base, bytes, stream) == CUDA_SUCCESS;
-      if (copied) check.tables.push_back({base, used, bytes, small, {}});
+      if (copied) check.tables.push_back({base, used, bytes, small});
       used += bytes;
     }
     if (copied && !check.tables.empty() && driver->cuEventRecord(check.event, stream) == CUDA_SUCCESS) return true;
@@ -155,6 +164,7 @@ class Checks {
   static constexpr unsigned kLaunchesPerQuery = 4;
   std::vector<Check> checks_;
   unsigned launches_ = 0;  // while looks were under way
+  std::vector<CUstream> busy_;
   std::vector<std::uintptr_t> words_;
   std::map<CUcontext, std::vector<CUevent>> spare_events_;
   std::vector<std::byte*> spare_buffers_;

@@ -11,38 +11,43 @@ std::span<const PointerTables::Target> PointerTables::last_targets(std::uintptr_
   return record.targets;
 }
 
-std::span<const PointerTables::Target> PointerTables::known_targets(std::uintptr_t table) {
-  const auto found = known_.find(table);
-  if (found == known_.end()) return {};
-  found->second.used = launch_;
-  return found->second.targets;
-}
-
-std::uint64_t PointerTables::note(std::uintptr_t table, std::span<const std::uintptr_t> targets) {
-  ++notes_;
+PointerTables::Known& PointerTables::known_at(std::uintptr_t table) {
   if (known_.size() >= kKnownMax && !known_.contains(table))
     known_.erase(std::ranges::min_element(known_, {}, [](const auto& entry) { return entry.second.used; }));
   Known& known = known_[table];
   known.used = launch_;
-  for (const std::uintptr_t target : targets) known.targets.push_back({target, notes_});
-  return notes_;
+  return known;
 }
 
-bool PointerTables::settle(std::uintptr_t table, std::uint64_t note, std::span<const std::uintptr_t> targets,
+bool PointerTables::settle(std::uintptr_t table, const Look& look, std::span<const std::uintptr_t> targets,
                            bool whole) {
   const auto found = known_.find(table);
   if (found == known_.end()) return false;  // freed since
-  std::vector<Target>& known = found->second.targets;
-  if (whole) std::erase_if(known, [&](const Target& target) { return target.launch == note; });
-  const auto held_before = [&](const Target& target) {
-    return target.launch < note && std::ranges::find(targets, target.address) != targets.end();
-  };
-  const auto older = std::size_t(std::ranges::count_if(known, [&](const Target& each) { return each.launch < note; }));
-  const std::size_t same = std::erase_if(known, held_before);
-  if (whole) std::erase_if(known, [&](const Target& target) { return target.launch < note; });
-  for (const std::uintptr_t target : targets) known.push_back({target, note});
-  if (known.empty()) known_.erase(found);
-  return same != targets.size() || (whole && same != older);
+  Known& known = found->second;
+  const auto noted = std::ranges::find(known.looks, &look, &std::shared_ptr<Look>::get);
+  if (noted == known.looks.end()) return false;  // freed since, and another's
+  const std::shared_ptr<Look> kept = std::move(*noted);
+  known.looks.erase(noted);
+  const bool fresh = std::ranges::any_of(targets, [&](std::uintptr_t each) {
+    const auto told = known.targets.find(each);
+    return told == known.targets.end() || told->second.first >= look.number;
+  });
+  const auto add = [&](std::uintptr_t target) { known.tell(target, look.number); };
+  if (!whole) {
+    std::ranges::for_each(targets, add);
+    std::ranges::for_each(look.doubts, add);
+  } else if (look.number > known.whole) {  // or a later one saw what there is now
+    std::ranges::for_each(targets, add);
+    std::erase_if(known.targets, [&](const auto& each) { return each.second.last < look.number; });
+    known.whole = look.number;
+  }
+  if (known.targets.empty() && known.looks.empty()) known_.erase(found);
+  return fresh;
+}
+
+void PointerTables::believe(std::uintptr_t table, std::span<const std::uintptr_t> targets) {
+  Known& known = known_at(table);
+  for (const std::uintptr_t target : targets) known.tell(target, looks_);
 }
 
 // The youngest naming of each target, for all tables of the launch.

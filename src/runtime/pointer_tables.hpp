@@ -6,10 +6,13 @@
 //   copied from one to the other: what it named, for the next `window` launches of the calling thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace vmem::runtime {
@@ -32,10 +35,17 @@ class PointerTables {
     if (window_ == 0) return;
     targets_.clear();
     if (!known_.empty()) {
+      const auto add = [&](std::uintptr_t target) {
+        reach(target);
+        targets_.push_back({target, launch_});
+      };
       const auto add_known = [&](std::uintptr_t address) {
-        for (const Target& target : known_targets(address)) {
-          reach(target.address);
-          targets_.push_back({target.address, launch_});
+        const auto found = known_.find(address);
+        if (found == known_.end()) return;
+        found->second.used = launch_;
+        for (const auto& [target, told] : found->second.targets) add(target);
+        for (const auto& look : found->second.looks) {
+          if (std::exchange(look->reached, launch_) != launch_) std::ranges::for_each(look->doubts, add);
         }
       };
       for (const std::uintptr_t address : named_) add_known(address);
@@ -57,10 +67,21 @@ class PointerTables {
     if (!targets_.empty()) remember();
   }
 
-  // The table may hold pointers to these now: what it holds is being looked at. Returns what `settle` takes.
-  std::uint64_t note(std::uintptr_t table, std::span<const std::uintptr_t> targets);
-  // At the time of the note it held these, and nothing else if all of it was looked at. True if that was not known before.
-  bool settle(std::uintptr_t table, std::uint64_t note, std::span<const std::uintptr_t> targets, bool whole);
+  // What tables hold is being looked at. Until that is over they may lead to any of the doubts.
+  struct Look {
+    std::uint64_t number = 0;
+    std::vector<std::uintptr_t> doubts;
+    std::uint64_t reached = 0;  // the last launch that reached the doubts
+  };
+  std::shared_ptr<Look> begin_look(std::span<const std::uintptr_t> doubts) {
+    return std::make_shared<Look>(Look{++looks_, {doubts.begin(), doubts.end()}});
+  }
+  void note(std::uintptr_t table, std::shared_ptr<Look> look) { known_at(table).looks.push_back(std::move(look)); }
+  // When the look was taken the table held these, and nothing else if all of it was looked at. Looks may end in any order. True if there
+  // are pointers among them that were not known before.
+  bool settle(std::uintptr_t table, const Look& look, std::span<const std::uintptr_t> targets, bool whole);
+  // The table may hold pointers to these, too, and nobody looks.
+  void believe(std::uintptr_t table, std::span<const std::uintptr_t> targets);
 
   // The allocation is freed: what is there next is no table of what this one led to.
   void forget_tables(std::uintptr_t base, std::uint64_t bytes) {
@@ -84,16 +105,25 @@ class PointerTables {
     std::uintptr_t base = 0;
     std::uint64_t launch = 0;  // the last that named it
   };
+  struct Told {  // the first and the last look that did, or that had begun when it was believed
+    std::uint64_t first = 0, last = 0;
+  };
   struct Known {
-    std::vector<Target> targets;  // with the note that told of them
-    std::uint64_t used = 0;       // the last launch that named it
+    std::map<std::uintptr_t, Told> targets;
+    void tell(std::uintptr_t target, std::uint64_t look) {
+      Told& told = targets.try_emplace(target, look, look).first->second;
+      told = {std::min(told.first, look), std::max(told.last, look)};
+    }
+    std::vector<std::shared_ptr<Look>> looks;
+    std::uint64_t whole = 0;  // the youngest look at all of it
+    std::uint64_t used = 0;   // the last launch that named it
   };
   Table& entry_of(std::uintptr_t table) { return tables_[(table * 0x9e3779b97f4a7c15u) >> (64 - kTableBits)]; }
   std::span<const Target> last_targets(std::uintptr_t table);
-  std::span<const Target> known_targets(std::uintptr_t table);
+  Known& known_at(std::uintptr_t table);
   void remember();
 
-  std::uint64_t launch_ = 0, notes_ = 0;
+  std::uint64_t launch_ = 0, looks_ = 0;
   std::uint32_t window_ = 0;
   struct Small {
     std::uintptr_t address, base;

@@ -21,6 +21,7 @@
 #include "pagetable/address_space.hpp"
 #include "pagetable/holds.hpp"
 #include "runtime/block_cache.hpp"
+#include "runtime/pointer_tables.hpp"
 #include "runtime/suballocator.hpp"
 #include "tiers/host_tier.hpp"
 
@@ -106,14 +107,14 @@ class Runtime final : private SlabSource {
   void abandon_launch(LaunchHolds& holds);  // it was not queued
   // The same for work that is only recorded, into a graph: what it names is mapped, its bytes may be elsewhere. Then abandon_launch.
   Status begin_recording(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds);
-  // A table (a small allocation's base, or any address in a large one) may hold pointers to these by now; what it held then, `words`, is
-  // known a little later: all of it, if `whole`. True if it held other pointers than was known. Both by the thread that launches.
-  struct TableNote {
-    std::uintptr_t table = 0;
-    std::uint64_t number = 0;
-  };
-  TableNote note_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets);
-  bool settle_pointer_table(const TableNote& note, std::span<const std::uintptr_t> words, bool whole) const;
+  // Tables (a small allocation's base, or any address in a large one) may hold pointers by now. While somebody looks at what they hold,
+  // each may lead to any of the doubts; then to what was found, `words`: that is all of it, if `whole`. True if pointers were found that were
+  // not known. Where nobody looks, all of them are believed. By the thread that launches.
+  std::shared_ptr<PointerTables::Look> look_at_pointer_tables(std::span<const std::uintptr_t> tables,
+                                                              std::span<const std::uintptr_t> doubts) const;
+  bool settle_pointer_table(std::uintptr_t table, const PointerTables::Look& look,
+                            std::span<const std::uintptr_t> words, bool whole) const;
+  void believe_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets) const;
   // The allocation may be reached by work that does not name it: it stays mapped where it is until it is freed (of small allocations, the
   // pages). Errors: OUT_OF_MEMORY, when too much would be kept; it moves as before then.
   Status keep(std::uintptr_t address);

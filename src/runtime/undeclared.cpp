@@ -516,14 +516,23 @@ bool Runtime::all_in_hbm(const LaunchHolds& holds) {
   });
 }
 
-Runtime::TableNote Runtime::note_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets) {
-  PointerTables* const tables = follows_tables() ? thread_tables() : nullptr;
-  return tables == nullptr ? TableNote{} : TableNote{table, tables->note(table, targets)};
+std::shared_ptr<PointerTables::Look> Runtime::look_at_pointer_tables(std::span<const std::uintptr_t> tables,
+                                                                     std::span<const std::uintptr_t> doubts) const {
+  PointerTables* const known = follows_tables() ? thread_tables() : nullptr;
+  if (known == nullptr) return nullptr;
+  auto look = known->begin_look(doubts);
+  for (const std::uintptr_t table : tables) known->note(table, look);
+  return look;
 }
 
-bool Runtime::settle_pointer_table(const TableNote& note, std::span<const std::uintptr_t> words, bool whole) const {
+bool Runtime::settle_pointer_table(std::uintptr_t table, const PointerTables::Look& look,
+                                   std::span<const std::uintptr_t> words, bool whole) const {
   PointerTables* const tables = thread_tables();
-  return tables != nullptr && tables->settle(note.table, note.number, allocations_among(words), whole);
+  return tables != nullptr && tables->settle(table, look, allocations_among(words), whole);
+}
+
+void Runtime::believe_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets) const {
+  if (PointerTables* const tables = thread_tables()) tables->believe(table, targets);
 }
 
 std::vector<std::uintptr_t> Runtime::allocations_among(std::span<const std::uintptr_t> words) const {

@@ -82,6 +82,32 @@ CASE(pointer_tables_that_last) {
   REQUIRE(read(small, 1, buffers.stream)[0] == 20);
 }
 
+// A kernel that copies numbers between small allocations writes no pointers, however far ahead of the GPU it is launched and in whatever
+// order it is found out: else all that it names would be led to from everywhere. The test is told by the log.
+CASE(numbers_are_no_pointers) {
+  const Machine machine;
+  const CUfunction copy_table = machine.function("copy_table");
+  const Buffers buffers(0);
+  unsigned* gate = nullptr;
+  CALL(cuMemHostAlloc(reinterpret_cast<void**>(&gate), sizeof *gate, CU_MEMHOSTALLOC_PORTABLE));
+  std::array<CUdeviceptr, 8> small{};
+  for (CUdeviceptr& each : small) {
+    CALL(cuMemAllocAsync(&each, 1024, buffers.stream));
+    CALL(cuMemsetD32Async(each, 0x3f800000, 256, buffers.stream));
+  }
+  CALL(cuStreamSynchronize(buffers.stream));
+  std::size_t count = 16;
+  for (unsigned round = 1; round <= 4; ++round) {
+    *gate = 0;
+    CALL(cuStreamWaitValue32(buffers.stream, reinterpret_cast<CUdeviceptr>(gate), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    for (std::size_t i = 0; i < 62; ++i)
+      launch(copy_table, buffers.stream, {&small[i % small.size()], &small[(i + round) % small.size()], &count});
+    std::atomic_ref(*gate).store(1);
+    CALL(cuStreamSynchronize(buffers.stream));
+  }
+  REQUIRE(read(small[3], 2, buffers.stream)[1] == 0x3f800000);
+}
+
 // Allocations that share pages with others do not begin with a page.
 CASE(small_blocks_across_pages) {
   const Machine machine;
