@@ -22,10 +22,10 @@ PointerTables::Known& PointerTables::known_at(std::uintptr_t table) {
 bool PointerTables::settle(std::uintptr_t table, const Look& look, std::span<const std::uintptr_t> targets,
                            bool whole) {
   const auto found = known_.find(table);
-  if (found == known_.end()) return false;  // freed since
+  if (found == known_.end()) return !targets.empty();  // freed since: what was known is forgotten
   Known& known = found->second;
   const auto noted = std::ranges::find(known.looks, &look, &std::shared_ptr<Look>::get);
-  if (noted == known.looks.end()) return false;  // freed since, and another's
+  if (noted == known.looks.end()) return !targets.empty();  // freed since, and another's
   const std::shared_ptr<Look> kept = std::move(*noted);
   known.looks.erase(noted);
   const bool fresh = std::ranges::any_of(targets, [&](std::uintptr_t each) {

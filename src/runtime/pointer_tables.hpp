@@ -78,7 +78,7 @@ class PointerTables {
   }
   void note(std::uintptr_t table, std::shared_ptr<Look> look) { known_at(table).looks.push_back(std::move(look)); }
   // When the look was taken the table held these, and nothing else if all of it was looked at. Looks may end in any order. True if there
-  // are pointers among them that were not known before.
+  // are pointers among them that were not known before; if the table was freed since, any count.
   bool settle(std::uintptr_t table, const Look& look, std::span<const std::uintptr_t> targets, bool whole);
   // The table may hold pointers to these, too, and nobody looks.
   void believe(std::uintptr_t table, std::span<const std::uintptr_t> targets);

@@ -108,6 +108,33 @@ CASE(numbers_are_no_pointers) {
   REQUIRE(read(small[3], 2, buffers.stream)[1] == 0x3f800000);
 }
 
+// Tables that live for two launches each are freed, and their memory is another table's, before it is known what the first one held. It has
+// to be learnt from them all the same that the kernel fills tables; the log tells the test.
+CASE(pointer_tables_freed_before_they_are_looked_at) {
+  const Machine machine;
+  const CUfunction fill = machine.function("fill"), follow = machine.function("follow"), add = machine.function("add");
+  Buffers buffers(2);
+  unsigned* gate = nullptr;
+  CALL(cuMemHostAlloc(reinterpret_cast<void**>(&gate), sizeof *gate, CU_MEMHOSTALLOC_PORTABLE));
+  std::size_t one = 1, stride = 0, words = kWords;
+  const std::string said = said_by([&] {
+    *gate = 0;
+    CALL(cuStreamWaitValue32(buffers.stream, reinterpret_cast<CUdeviceptr>(gate), 1, CU_STREAM_WAIT_VALUE_GEQ));
+    for (int i = 0; i < 9; ++i) {
+      CUdeviceptr table = 0;
+      CALL(cuMemAllocAsync(&table, 1024, buffers.stream));
+      launch(fill, buffers.stream, {&table, &buffers.at[0], &stride, &one});
+      launch(follow, buffers.stream, {&table, &one});
+      CALL(cuMemFreeAsync(table, buffers.stream));
+    }
+    std::atomic_ref(*gate).store(1);
+    CALL(cuStreamSynchronize(buffers.stream));
+    for (int i = 0; i < 8; ++i) launch(add, buffers.stream, {&buffers.at[1], &words});
+  });
+  REQUIRE(said.find("fill fills pointer tables") != std::string::npos);
+  REQUIRE(read(buffers.at[0], 1, buffers.stream)[0] == 9);
+}
+
 // Allocations that share pages with others do not begin with a page.
 CASE(small_blocks_across_pages) {
   const Machine machine;

@@ -212,13 +212,18 @@ TEST_F(Tables, WhatManySayIsReachedOnce) {
   EXPECT_EQ(reached, 2 * named.size());
 }
 
-TEST_F(Tables, ALookAtATableFreedMeanwhileSaysNothing) {
+// The kernel wrote them all the same.
+TEST_F(Tables, ALookAtATableFreedMeanwhileFindsPointersThatNobodyRemembers) {
   tables->begin(window, {});
   const std::uintptr_t named[] = {100};
-  const Look note = begin_look(1, named);
-  tables->forget_tables(1, 1);
-  EXPECT_FALSE(tables->settle(1, *note, named, true));
-  EXPECT_EQ(known_targets(1), Addresses{});
+  for (const bool there_is_another : {false, true}) {
+    const Look freed = begin_look(1, named), of_numbers = begin_look(1, named);
+    tables->forget_tables(1, 1);
+    const Look another = there_is_another ? begin_look(1) : nullptr;
+    EXPECT_TRUE(tables->settle(1, *freed, named, true));
+    EXPECT_FALSE(tables->settle(1, *of_numbers, {}, true));
+    EXPECT_EQ(known_targets(1), Addresses{});
+  }
 }
 
 TEST_F(Tables, TheKnownTableThatWasNotUsedForLongestMakesRoom) {
