@@ -239,6 +239,7 @@ CUresult copy_shape(const Side& to, const Side& from, const Extent& extent, CUst
   references.add(to.start);
   references.add(from.start);
   thread_local runtime::LaunchHolds holds;
+  holds.hold_each();  // the copy may wait for the stream
   if (auto ready = runtime->begin_launch(references.addresses(), stream, false, holds); !ready)
     return report("a copy", ready.error());
   const bool whole = Runtime::all_in_hbm(holds);

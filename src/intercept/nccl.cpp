@@ -46,6 +46,7 @@ ncclResult_t hold_during(runtime::Runtime& runtime, std::span<const Given> given
   std::vector<runtime::LaunchHolds> holds(given.size());
   std::size_t held = 0;
   for (; held < given.size(); ++held) {
+    holds[held].hold_each();  // it may wait for other processes
     auto ready = runtime.begin_launch(given[held].addresses, given[held].stream, false, holds[held]);
     if (ready) continue;
     (void)report("a collective", ready.error());

@@ -29,9 +29,7 @@ class Checks {
              const runtime::LaunchHolds& holds, CUstream stream) {
     // What a table that it was given leads to may have been copied into another.
     auto reached = runtime.allocations_among(addresses);
-    for (const auto& held : holds.all()) {
-      if (held.feared) reached.push_back(runtime.address_of(held));
-    }
+    reached.insert(reached.end(), holds.feared().begin(), holds.feared().end());
     std::ranges::sort(reached);
     const auto repeated = std::ranges::unique(reached);
     reached.erase(repeated.begin(), repeated.end());

@@ -162,7 +162,9 @@ Result<Mover::Promoted> Mover::promote_one(PageRef ref) {
   }
   if (page.mapped != Mapped::slot || page.in_place || page.kept || lost) return Promoted::no;
   start_tracking();
-  if (page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end())) return Promoted::no;
+  if (page.cpu_users != 0) return Promoted::no;
+  if (const Evicted why = held(ref, 0); why != Evicted::done)
+    return why == Evicted::busy ? Promoted::busy : Promoted::no;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Promoted::busy;
   VMEM_ASSIGN(const Grab grab, grab_frame(device_of(*ref.region), ref.bytes(), search_for(ref, Search::first_choices)));
   if (!grab.frame) return Promoted::no_frame;

@@ -115,8 +115,8 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
   Page& page = ref.page();
   if (page.frame == kNoFrame || page.standby) return Evicted::done;
   start_tracking();
-  if (page.pinned || page.kept || page.cpu_users != 0 || config_.threads->holds_overlap(ref.begin(), ref.end()))
-    return Evicted::held;
+  if (page.pinned || page.kept || page.cpu_users != 0) return Evicted::held;
+  if (const Evicted why = held(ref, 0); why != Evicted::done) return why;
   const bool worthless = outlived(ref);
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;
   if (!worthless && page.version != 0 && !page.slot_current()) {
@@ -168,6 +168,13 @@ Status Mover::give_up_frame(PageRef ref) {
   return {};
 }
 
+// Busy: a launch that holds everything is about to be queued.
+Mover::Evicted Mover::held(PageRef ref, std::uint32_t own_holds) const {
+  const auto holds = config_.threads->overlapping_holds(ref.begin(), ref.end());
+  if (holds.named > own_holds) return Evicted::held;
+  return holds.of_everything != 0 ? Evicted::busy : Evicted::done;
+}
+
 // Done: nobody uses or can begin to use the page through its mapping. Otherwise its state word is as it was.
 // `own_holds` holds are the caller's own and do not count.
 Mover::Evicted Mover::withdraw_access(PageRef ref, std::uint32_t own_holds) {
@@ -177,9 +184,7 @@ Mover::Evicted Mover::withdraw_access(PageRef ref, std::uint32_t own_holds) {
   Evicted why = Evicted::done;
   if (!config_.threads->synchronize()) {
     why = Evicted::busy;
-  } else if (config_.threads->overlapping_holds(ref.begin(), ref.end()) > own_holds) {
-    why = Evicted::held;
-  } else {
+  } else if (why = held(ref, own_holds); why == Evicted::done) {
     drain_uses();
     if (!uses_complete(*ref.region, page)) why = Evicted::busy;
   }
@@ -244,8 +249,8 @@ Result<Mover::Evicted> Mover::hide(PageRef ref, std::uint32_t own_holds) {
   Page& page = ref.page();
   if (page.mapped == Mapped::nothing) return Evicted::done;
   start_tracking();
-  const bool held = config_.threads->overlapping_holds(ref.begin(), ref.end()) > own_holds;
-  if (page.kept || page.cpu_users != 0 || held) return Evicted::held;
+  if (page.kept || page.cpu_users != 0) return Evicted::held;
+  if (const Evicted why = held(ref, own_holds); why != Evicted::done) return why;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;
   const PageState before(page.state.load(std::memory_order_relaxed));
   if (const Evicted why = withdraw_access(ref, own_holds); why != Evicted::done) return why;

@@ -88,7 +88,7 @@ class Mover {
   // Whether a page had to leave for another so far: from then on somebody waits for uses to end.
   bool evicts() const { return evicts_.load(std::memory_order_relaxed); }
   // Whether launches are to log what they use. As long as all fits nobody asks for it: then a launch only says that there was one on
-  // its stream (StreamRecord::note_untracked), and is taken to have used everything.
+  // its stream (StreamRecord::note_untracked), and is taken to have used everything. Until then all that is mapped lies in HBM.
   // Sequentially consistent, as lives and deaths of regions are: a region that looks dead when tracking begins is not used untracked later.
   bool tracks() const { return tracks_.load(std::memory_order_seq_cst); }
   std::uint64_t now_us() const { return config_.now_us(); }
@@ -233,6 +233,7 @@ class Mover {
   static bool room_in_free_frames(const DeviceState& device, std::uint64_t page_bytes);
   Result<Evicted> evict(PageRef ref);
   Result<Evicted> hide(PageRef ref, std::uint32_t own_holds = 0);  // unmaps it, wherever its bytes are
+  Evicted held(PageRef ref, std::uint32_t own_holds) const;
   Evicted withdraw_access(PageRef ref, std::uint32_t own_holds = 0);
   bool uses_complete(Region& region, Page& page);
   bool complete(Stamp stamp);

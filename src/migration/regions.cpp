@@ -189,13 +189,14 @@ Status Mover::end_region(Region& region, Stamp last) {
                             config_.space->address_of(region.first.index)));
   };
   // Looked at first, so that a refused free is not seen by others who use the region.
-  if (config_.threads->holds_overlap(region.first.index, region.end_granule())) return held();
+  if (config_.threads->overlapping_holds(region.first.index, region.end_granule()).named != 0) return held();
   RegionState live = RegionState::live;
   if (!region.state.compare_exchange_strong(live, RegionState::ending, std::memory_order_seq_cst)) {
     return fail(VMEM_ERROR_INVALID_POINTER,
                 fmt::format("{:#x} was freed already", config_.space->address_of(region.first.index)));
   }
-  if (!config_.threads->synchronize() || config_.threads->holds_overlap(region.first.index, region.end_granule())) {
+  if (!config_.threads->synchronize() ||
+      config_.threads->overlapping_holds(region.first.index, region.end_granule()).named != 0) {
     region.state.store(RegionState::live, std::memory_order_seq_cst);
     return held();
   }

@@ -135,7 +135,7 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   }
   // Small allocations share the page: neighbours may be held, in use and written meanwhile, and in its frame that hurts nobody.
   const bool shared = run.region->shared;
-  if (write && !shared && mover.config_.threads->holds_overlap(ref.begin(), ref.end())) {
+  if (write && !shared && mover.config_.threads->overlapping_holds(ref.begin(), ref.end()).named != 0) {
     return fail(VMEM_ERROR_IN_USE,
                 fmt::format("the page at {:#x} is held by an acquire; release it before vmem_write", address));
   }

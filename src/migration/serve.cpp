@@ -309,6 +309,7 @@ void Mover::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wait
   }
   const std::uint32_t flags = (prefetch ? PageState::kNotify : 0) | wait_for(ref, wait);
   const std::uint32_t place = mapped == Mapped::slot ? PageState::kInPlace : 0;
+  if (place != 0) start_tracking();
   publish_state(*ref.region, page, PageState(0).with(access).set(flags | place));
 }
 

@@ -143,11 +143,14 @@ void ThreadRegistry::yield(ThreadSlot* slot) {
   slot->in_use_.store(false, std::memory_order_release);
 }
 
-std::uint32_t ThreadRegistry::overlapping_holds(std::uint32_t begin, std::uint32_t end) const {
+ThreadRegistry::Overlapping ThreadRegistry::overlapping_holds(std::uint32_t begin, std::uint32_t end) const {
   const std::uint32_t count = count_.load(std::memory_order_seq_cst);
-  std::uint32_t found = 0;
+  Overlapping found;
   for (std::uint32_t i = 0; i < count; ++i) {
-    slots_[i].load(std::memory_order_acquire)->for_each([&](Span span) { found += span.overlaps(begin, end) ? 1 : 0; });
+    slots_[i].load(std::memory_order_acquire)->for_each([&](Span span) {
+      if (!span.overlaps(begin, end)) return;
+      ++(span.is_everything() ? found.of_everything : found.named);
+    });
   }
   return found;
 }

@@ -205,8 +205,15 @@ class ThreadRegistry {
   // Between taking access away and the look at the holds that decides: a thread whose hold is not seen after this will see that access is
   // gone. False: that cannot be said this time, and access has to be given back.
   bool synchronize() const;
-  bool holds_overlap(std::uint32_t begin, std::uint32_t end) const { return overlapping_holds(begin, end) != 0; }
-  std::uint32_t overlapping_holds(std::uint32_t begin, std::uint32_t end) const;
+  struct Overlapping {
+    std::uint32_t named = 0;
+    std::uint32_t of_everything = 0;  // only until a launch that is under way is queued
+  };
+  Overlapping overlapping_holds(std::uint32_t begin, std::uint32_t end) const;
+  bool holds_overlap(std::uint32_t begin, std::uint32_t end) const {
+    const Overlapping found = overlapping_holds(begin, end);
+    return found.named + found.of_everything != 0;
+  }
   template <class Take>
   void drain(Take&& take);
   bool any_hold() const;

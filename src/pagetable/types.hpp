@@ -46,6 +46,9 @@ class Span {
   constexpr explicit Span(std::uint64_t word) : word_(word) {}
   constexpr Span(Granule first, std::uint32_t count, Access access)
       : word_(std::uint64_t{first.index} | std::uint64_t{count} << 29 | std::uint64_t(access) << 58 | kValid) {}
+  // More than any address space has. A launch holds it that may use anything (Runtime::begin_launch).
+  static constexpr Span everything() { return Span({0}, kFieldMask, Access::read); }
+  constexpr bool is_everything() const { return count() == kFieldMask; }
   constexpr std::uint64_t word() const { return word_; }
   constexpr bool empty() const { return word_ == kEmpty; }
   constexpr std::uint32_t first() const { return std::uint32_t(word_ & kFieldMask); }

@@ -41,17 +41,27 @@ class LaunchHolds {
     std::uint32_t first() const { return region->page_at(span.first()); }
     std::uint32_t count() const { return span.count() >> region->page_shift; }
   };
-  std::span<const Held> all() const { return held_; }
+  // What tables may lead to, besides what is named; some of it several times.
+  std::span<const std::uintptr_t> feared() const { return feared_; }
+  // Each thing by itself, though all fits: they are going to be held for long.
+  void hold_each() { each_ = true; }
 
  private:
   friend class Runtime;
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  std::span<const Held> all() const { return held_; }
   void clear() {
     held_.clear();
+    feared_.clear();
+    everything_ = kNone;
     if (alone_) alone_ = {};
   }
   void add(const Held& held) { held_.push_back(held); }
   std::vector<Held> held_;
+  std::vector<std::uintptr_t> feared_;
+  std::uint32_t everything_ = kNone;  // the hold of all that there is, in place of the others
   NamedSpans* named_ = nullptr;
+  bool each_ = false;
   bool tracked_ = true;  // what is used is logged
   pagetable::ThreadSlot* slot_ = nullptr;
   migration::StreamRecord* record_ = nullptr;
@@ -103,7 +113,6 @@ class Runtime final : private SlabSource {
   Status begin_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
                       LaunchHolds& holds);
   Status end_launch(LaunchHolds& holds);
-  std::uintptr_t address_of(const LaunchHolds::Held& held) const { return space_->address_of(held.granule); }
   void abandon_launch(LaunchHolds& holds);  // it was not queued
   // The same for work that is only recorded, into a graph: what it names is mapped, its bytes may be elsewhere. Then abandon_launch.
   Status begin_recording(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds);
@@ -216,8 +225,12 @@ class Runtime final : private SlabSource {
   std::uintptr_t announce_small(pagetable::Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds);
   void announce_span(pagetable::Region& region, std::uint32_t granule, std::uintptr_t address, bool feared,
                      LaunchHolds& holds);
+  bool hold_everything(std::span<const std::uintptr_t> addresses, PointerTables& tables, bool fills_tables,
+                       LaunchHolds& holds);
+  bool at_hand(pagetable::Region& region, std::uintptr_t first, std::uintptr_t last, std::uint32_t device) const;
   Reach look(LaunchHolds& holds);
   Status make_ready(Reach worst, vmem_stream stream, LaunchHolds& holds);
+  static void withdraw(const LaunchHolds& holds);
   Status bring_in(const LaunchHolds& holds, bool run);
   Status hide_others();
   Status settle(pagetable::Region& region);

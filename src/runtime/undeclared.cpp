@@ -371,6 +371,9 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   if (tables == nullptr) return fail(VMEM_ERROR_UNSUPPORTED, "this thread is ending and can launch nothing any more");
   if (options_.strict) holds.alone_ = std::unique_lock(strict_mutex_);
   holds.tracked_ = mover_->tracks();
+  slot->count_acquire();
+  const bool each = holds.tracked_ || holds.each_ || options_.strict;
+  if (!each && hold_everything(addresses, *tables, fills_tables, holds)) return {};
   holds.named_ = &named_spans;
   holds.named_->begin();
   tables->begin(follows_tables() ? options_.window : 0, addresses);
@@ -378,10 +381,55 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
     const std::uintptr_t small = announce(address, false, holds);
     if (small != 0) tables->name_small(address, small);
   }
-  tables->finish(fills_tables, [&](std::uintptr_t target) { announce(target, true, holds); });
+  tables->finish(fills_tables, [&](std::uintptr_t target) {
+    announce(target, true, holds);
+    holds.feared_.push_back(target);
+  });
   const Reach worst = look(holds);
-  slot->count_acquire();
   return worst == Reach::hit && !options_.strict ? Status{} : make_ready(worst, stream, holds);
+}
+
+// While all fits: one hold, and a look at what is named. False: not all of that is at hand, or not all fits any more; nothing is held.
+bool Runtime::hold_everything(std::span<const std::uintptr_t> addresses, PointerTables& tables, bool fills_tables,
+                              LaunchHolds& holds) {
+  holds.everything_ = holds.slot_->publish(Span::everything(), {});
+  const std::uint32_t device = 1u << holds.record_->device;
+  bool all = true;
+  const auto look_at = [&](std::uintptr_t address) -> std::uintptr_t {
+    if (!space_->contains(address)) return 0;
+    Region* const region = space_->region_at(space_->granule_at(address));
+    if (region == nullptr) return 0;
+    const auto small = region->shared ? small_->find(address) : std::nullopt;
+    const std::uintptr_t first = small ? small->base : address;
+    all = all && at_hand(*region, first, small ? first + small->bytes - 1 : first, device);
+    return small ? first : 0;
+  };
+  tables.begin(follows_tables() ? options_.window : 0, addresses);
+  for (const std::uintptr_t address : addresses) {
+    if (const std::uintptr_t small = look_at(address); small != 0) tables.name_small(address, small);
+  }
+  tables.finish(fills_tables, [&](std::uintptr_t target) {
+    look_at(target);
+    holds.feared_.push_back(target);
+  });
+  // Asked last: if it is so now, nothing that was looked at lay elsewhere than in HBM.
+  if (all && !mover_->tracks()) return true;
+  holds.slot_->withdraw(holds.everything_);
+  holds.everything_ = LaunchHolds::kNone;
+  holds.feared_.clear();
+  holds.tracked_ = mover_->tracks();
+  return false;
+}
+
+// A launch on a device may use it as it is: the region, or of one that small allocations share the pages from `first` to `last`.
+inline bool Runtime::at_hand(Region& region, std::uintptr_t first, std::uintptr_t last, std::uint32_t device) const {
+  if ((region.devices.load(std::memory_order_acquire) & device) == 0) return false;
+  if (region.unreadable.load(std::memory_order_seq_cst) == 0 && region.attention.load(std::memory_order_seq_cst) == 0)
+      [[likely]]
+    return true;
+  if (!region.shared) return false;
+  const std::uint32_t begin = region.page_at(space_->granule_at(first)), end = region.page_at(space_->granule_at(last));
+  return reach({&region, begin, end - begin + 1}, Access::read) == Reach::hit;
 }
 
 // Not all that is named is at hand. If it cannot be had, nothing is held.
@@ -431,8 +479,13 @@ Status Runtime::hide_others() {
 }
 
 void Runtime::abandon_launch(LaunchHolds& holds) {
-  for (const auto& held : holds.all()) holds.slot_->withdraw(held.hold);
+  withdraw(holds);
   holds.clear();
+}
+
+void Runtime::withdraw(const LaunchHolds& holds) {
+  if (holds.everything_ != LaunchHolds::kNone) holds.slot_->withdraw(holds.everything_);
+  for (const auto& held : holds.all()) holds.slot_->withdraw(held.hold);
 }
 
 Status Runtime::end_launch(LaunchHolds& holds) {
@@ -449,7 +502,7 @@ Status Runtime::end_launch(LaunchHolds& holds) {
   } else {
     record.note_untracked();
   }
-  for (const auto& each : held) slot.withdraw(each.hold);
+  withdraw(holds);
   Status outcome;
   if (options_.strict) outcome = finish_alone(record);
   holds.clear();

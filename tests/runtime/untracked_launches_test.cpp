@@ -152,7 +152,9 @@ TEST_F(UntrackedLaunches, UnderWayWhenTheFirstPageLeavesAreSeenAllTheSame) {
     }).join();
   };
   from_another_thread();
-  ASSERT_GT(figures().evictions, 0u) << "tracking has begun";
+  // Tracking has begun, too late for the launch, which holds everything.
+  ASSERT_GT(figures().in_place_acquires, 0u);
+  ASSERT_EQ(figures().evictions, 0u);
   std::atomic<bool> go{false};
   ASSERT_EQ(gpu.launch(stream, 0,
                        [at, &go] {
@@ -169,6 +171,48 @@ TEST_F(UntrackedLaunches, UnderWayWhenTheFirstPageLeavesAreSeenAllTheSame) {
   for (int round = 0; round < 50 && in_hbm(at) != 0; ++round) from_another_thread();
   ASSERT_EQ(in_hbm(at), 0u) << "it would have left before";
   EXPECT_EQ(read(at), 2u);
+  EXPECT_TRUE(runtime->close_stream(other));
+}
+
+// What another thread frees, or writes by the CPU, is nothing that the launch may use.
+TEST_F(UntrackedLaunches, UnderWayKeepNobodyFromEndingWhatTheyDoNotUse) {
+  std::uint32_t* const at = allocate(8);
+  std::uint32_t* const cached = allocate(8);
+  auto declared = runtime->allocate(8 * kMiB, 0, stream);
+  ASSERT_TRUE(declared);
+  for (std::uint32_t* each : {at, cached, static_cast<std::uint32_t*>(*declared)}) fill(each, 1);
+  gpu.synchronize(stream);
+  begin({at}, holds, stream);
+  std::thread([&] {
+    gpu.make_current(0);
+    const std::uint32_t word = 7;
+    EXPECT_TRUE(runtime->write(*declared, &word, sizeof word));
+    EXPECT_TRUE(runtime->free(*declared, stream));
+    EXPECT_TRUE(runtime->free_undeclared(cached, stream));
+    EXPECT_TRUE(runtime->empty_cache());
+  }).join();
+  EXPECT_EQ(figures().allocated_bytes, 8 * kMiB);
+  ASSERT_EQ(gpu.launch(stream, 0, [at] { *at += 1; }), CUDA_SUCCESS);
+  ASSERT_TRUE(runtime->end_launch(holds));
+  EXPECT_EQ(read(at), 2u);
+}
+
+TEST_F(UntrackedLaunches, ThatTakeLongLetOthersMoveWhatTheyDoNotName) {
+  std::uint32_t* const at = allocate(8);
+  fill(at, 1);
+  gpu.synchronize(stream);
+  holds.hold_each();
+  begin({at}, holds, stream);
+  const CUstream other = gpu.create_stream(0);
+  std::thread([&] {
+    gpu.make_current(0);
+    Rival rival(*this, other);
+    for (int round = 0; round < 4; ++round) rival.use_all();
+  }).join();
+  EXPECT_GT(figures().evictions, 0u);
+  EXPECT_EQ(in_hbm(at), 8 * kMiB);
+  runtime->abandon_launch(holds);
+  EXPECT_EQ(read(at), 1u);
   EXPECT_TRUE(runtime->close_stream(other));
 }
 
