@@ -101,8 +101,8 @@ void note_pointers(Runtime& runtime, const Side& target, const Side& from, const
       left -= part;
     }
   }
-  if (references.addresses().empty()) return;
   if (!ours(&runtime, to)) {
+    if (references.addresses().empty()) return;
     CUmemorytype type = CU_MEMORYTYPE_HOST;
     const CUresult known = runtime.driver()->cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, to);
     if (known != CUDA_SUCCESS || type == CU_MEMORYTYPE_HOST) return;  // from host to host
@@ -111,15 +111,32 @@ void note_pointers(Runtime& runtime, const Side& target, const Side& from, const
     return;
   }
   const auto block = runtime.allocation_at(to);
-  if (!block) return;
+  runtime::PointerTables* const tables = runtime.pointer_tables();
+  if (!block || tables == nullptr) return;
   const bool small = runtime.is_small(to);
-  // Between rows with gaps is what was there before.
+  const std::uintptr_t table = small ? block->base : to;
+  const auto targets = runtime.allocations_among(references.addresses());
+  // Between rows with gaps is what was there before, and what a graph copies it copies later.
   const bool dense = (extent.rows == 1 || target.pitch == extent.width) &&
                      (extent.slices == 1 || (target.pitch == extent.width && target.height == extent.rows));
-  const bool whole = dense && looked_at == bytes && (!small || (block->base == to && block->bytes <= bytes));
-  const std::uintptr_t table = small ? block->base : to;
-  if (const auto look = runtime.look_at_pointer_tables({&table, 1}, {}))
-    (void)runtime.settle_pointer_table(table, *look, references.addresses(), whole);
+  if (dense && looked_at == bytes && table == to && captures().load(std::memory_order_relaxed) == 0) {
+    tables->write(table, targets, bytes);
+  } else {
+    tables->believe(table, targets);
+  }
+}
+
+// Pointer tables that go along when memory of ours is copied.
+void note_tables(const Runtime& runtime, CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  if (!ours(&runtime, to) || !ours(&runtime, from)) return;
+  const auto target = runtime.allocation_at(to), source = runtime.allocation_at(from);
+  runtime::PointerTables* const tables = runtime.pointer_tables();
+  if (!target || !source || tables == nullptr) return;
+  const auto part = [&](CUdeviceptr address, std::uintptr_t base) {
+    const bool small = runtime.is_small(address);
+    return runtime::PointerTables::Part{small ? base : address, small};
+  };
+  tables->copy(part(to, target->base), part(from, source->base), bytes);
 }
 
 void note_pointers(Runtime& runtime, CUdeviceptr to, const void* from, std::size_t bytes) {
@@ -143,6 +160,7 @@ CUresult copy_now(bool per_thread, CUdeviceptr to, CUdeviceptr from, std::size_t
   const CUstream stream = default_stream(per_thread);
   Runtime* runtime = concerned(to, from);
   if (runtime == nullptr) return real();
+  note_tables(*runtime, to, from, bytes);
   if (capturing(*runtime, stream)) return record(*runtime, to, from, stream, real);
   return finish(*runtime, stream, copy_bytes(*runtime, to, from, bytes, stream));
 }
@@ -151,6 +169,7 @@ template <class Real>
 CUresult copy_later(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream, Real&& real) {
   Runtime* runtime = concerned(to, from);
   if (runtime == nullptr) return real();
+  note_tables(*runtime, to, from, bytes);
   if (capturing(*runtime, stream)) return record(*runtime, to, from, stream, real);
   return copy_bytes(*runtime, to, from, bytes, stream);
 }

@@ -25,6 +25,7 @@ std::uintptr_t word_at(const void* place) {
 struct Parameter {
   std::uint16_t index;
   std::uint16_t words;  // a launch's parameters are 32 KiB at most
+  bool operator==(const Parameter&) const = default;
 };
 // Those that can hold an address, beside what else is known of the function: between two launches of it other code has used the caches.
 using Parameters = boost::container::small_vector<Parameter, 12>;
@@ -42,26 +43,33 @@ class LayoutCache {
       const Entry& entry = entries_[i];
       if (entry.function.load(std::memory_order_acquire) != function) continue;
       const Known* known = entry.known.load(std::memory_order_acquire);
-      if (known != nullptr && known->generation == generation) return &known->layout;
+      if (known != nullptr && known->generation.load(std::memory_order_acquire) == generation) return &known->layout;
     }
     return nullptr;
   }
-  // The facts stay what they are for as long as the process runs: checks under way refer to them.
+  // The facts stay what they are for as long as the process runs: looks under way refer to them. A function that was forgotten and is found
+  // again, by its name and parameters, is taken for what it was.
   const Layout* add(CUfunction function, Parameters parameters, std::string name) {
     const std::lock_guard lock(mutex_);
-    kept_.push_back(std::make_unique<Known>());
-    Known* known = kept_.back().get();
-    known->generation = generation_.load();
-    known->layout.parameters = std::move(parameters);
-    known->layout.facts.name = std::move(name);
-    std::size_t chosen = slot_of(function);
-    for (std::size_t i = chosen, tries = 0; tries < kTries; ++tries, i = (i + 1) % kSlots) {
+    const std::uint64_t generation = generation_.load();
+    std::size_t chosen = kSlots;
+    for (std::size_t i = slot_of(function), tries = 0; tries < kTries; ++tries, i = (i + 1) % kSlots) {
       const CUfunction at = entries_[i].function.load();
       const Known* there = entries_[i].known.load();
-      if (at != nullptr && at != function && there != nullptr && there->generation == known->generation) continue;
-      chosen = i;
-      break;
+      const bool forgotten = there == nullptr || there->generation.load() != generation;
+      if (at == function && there != nullptr && there->layout.facts.name == name &&
+          there->layout.parameters == parameters) {
+        there->generation.store(generation, std::memory_order_release);
+        return &there->layout;
+      }
+      if (chosen == kSlots && (at == nullptr || at == function || forgotten)) chosen = i;
     }
+    if (chosen == kSlots) chosen = slot_of(function);
+    kept_.push_back(std::make_unique<Known>());
+    Known* known = kept_.back().get();
+    known->generation = generation;
+    known->layout.parameters = std::move(parameters);
+    known->layout.facts.name = std::move(name);
     // A reader that sees the new function with the old layout must not believe it: the layout goes first.
     entries_[chosen].known.store(nullptr, std::memory_order_release);
     entries_[chosen].function.store(function, std::memory_order_release);
@@ -74,7 +82,7 @@ class LayoutCache {
   static constexpr std::size_t kSlots = 1u << 14;
   static constexpr std::size_t kTries = 16;
   struct alignas(64) Known {
-    std::uint64_t generation = 0;
+    mutable std::atomic<std::uint64_t> generation{0};
     Layout layout;
   };
   struct Entry {

@@ -15,17 +15,6 @@
 
 namespace vmem::intercept {
 
-// What launches of a function have shown: whether it writes pointers to allocations that it names into small ones.
-struct FunctionFacts {
-  std::atomic<std::uint32_t> launches{0};  // that named both
-  std::atomic<bool> looked{false};         // at what one of them wrote
-  std::atomic<bool> writes_pointers{false};
-  std::string name;  // as the driver has it
-  bool may_write_pointers() const {
-    return writes_pointers.load(std::memory_order_relaxed) || !looked.load(std::memory_order_relaxed);
-  }
-};
-
 class References {
  public:
   void begin(const runtime::Runtime& runtime) {
@@ -67,6 +56,7 @@ class References {
 struct LaunchScratch {
   References references;
   runtime::LaunchHolds holds;
+  TableLooks looks;
 };
 LaunchScratch& launch_scratch();
 
@@ -80,20 +70,23 @@ CUresult with_references(runtime::Runtime& runtime, const References& references
   const auto moves_wait = runtime.hold_back_moves();
   // Asked before anything is held: a use on a stream that is capturing would not end before the capture does, if ever.
   if (references.addresses().empty() || capturing(runtime, stream)) return queue();
-  runtime::LaunchHolds& holds = launch_scratch().holds;
+  LaunchScratch& scratch = launch_scratch();
+  runtime::LaunchHolds& holds = scratch.holds;
+  TableLooks& looks = scratch.looks;
   FunctionFacts* const facts = references.facts();
   const bool fills_tables = facts != nullptr && facts->may_write_pointers();
-  learn_of_tables(runtime);
+  looks.learn(runtime);
   if (auto ready = runtime.begin_launch(references.addresses(), stream, fills_tables, holds); !ready)
     return report(what, ready.error());
   note_launch(facts, stream, references.addresses());
+  if (facts != nullptr) looks.before(runtime, *facts, references.addresses(), stream);
   const CUresult queued = queue();
-  if (queued == CUDA_SUCCESS && facts != nullptr)
-    look_at_tables(runtime, *facts, references.addresses(), holds, stream);
   if (queued != CUDA_SUCCESS) {
+    looks.forget(runtime);
     runtime.abandon_launch(holds);
     return queued;
   }
+  if (facts != nullptr) looks.behind(runtime, *facts, references.addresses(), holds);
   if (auto ended = runtime.end_launch(holds); !ended) return report(what, ended.error());
   return CUDA_SUCCESS;
 }

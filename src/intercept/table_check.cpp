@@ -1,190 +1,344 @@
 #include "intercept/table_check.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/log.hpp"
 #include "gpu/handles.hpp"
-#include "intercept/references.hpp"
+#include "intercept/hook.hpp"
 
 namespace vmem::intercept {
 namespace {
 
+using runtime::PointerTables;
 using runtime::Runtime;
 
-// Small allocations are looked at as a whole; of large ones so much behind a pointer; of a launch so much in all.
-constexpr std::size_t kInLargeBytes = 16 << 10;
-constexpr std::size_t kBufferBytes = 2 << 20;
-constexpr std::size_t kChecksMax = 16;
+// Small allocations are looked at as a whole, the smallest first; of large ones what is expected to be a table; of a launch so much in all.
+constexpr std::size_t kLookBytes = 1 << 20;
+constexpr std::size_t kTablesMax = 64;
+constexpr std::size_t kLooksMax = 16;
+// In large memory a table ends where so many words are no addresses: behind it lies what other tables left.
+constexpr std::size_t kEndWords = 16;
 
-// The calling thread's looks under way. Ends with the thread, and leaves its buffers: the process has few such threads, and copies
-// into them may be under way.
-class Checks {
+struct Table {
+  std::uintptr_t base;
+  std::size_t bytes, offset;  // offset: in the buffer
+  bool small;                 // the whole of an allocation
+};
+
+// What was copied out around a launch.
+struct Look {
+  FunctionFacts* facts = nullptr;
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+  CUevent event = nullptr;
+  std::byte* before = nullptr;  // null: the function is known to write pointers
+  std::byte* behind = nullptr;
+  std::vector<Table> tables;
+  std::shared_ptr<PointerTables::Look> doubts;
+};
+
+// Pinned buffers and events that no look needs, of all threads: a thread may end while its copies are under way.
+class Spares {
  public:
-  void begin(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
-             const runtime::LaunchHolds& holds, CUstream stream) {
-    // What a table that it was given leads to may have been copied into another.
-    auto reached = runtime.allocations_among(addresses);
-    reached.insert(reached.end(), holds.feared().begin(), holds.feared().end());
-    std::ranges::sort(reached);
-    const auto repeated = std::ranges::unique(reached);
-    reached.erase(repeated.begin(), repeated.end());
-    Check check{&facts, context_of(runtime), stream, nullptr, nullptr, {}, nullptr};
-    // The driver's copies do not read host memory that is mapped in HBM's place.
-    if (checks_.size() < kChecksMax && Runtime::all_in_hbm(holds) && copy_out(runtime, check, addresses, stream)) {
-      std::vector<std::uintptr_t> tables;
-      for (const Table& table : check.tables) tables.push_back(table.base);
-      check.look = runtime.look_at_pointer_tables(tables, reached);
-      if (check.look != nullptr) checks_.push_back(std::move(check));
-      return;
+  std::byte* take_buffer(const Runtime& runtime) {
+    {
+      const std::lock_guard lock(mutex_);
+      reclaim(runtime);
+      if (!buffers_.empty()) return take_last(buffers_);
     }
-    // Nobody will look; of what writes pointers it is believed until somebody does.
-    if (!facts.writes_pointers.load(std::memory_order_relaxed)) return;
-    for (const std::uintptr_t address : addresses) {
-      if (const auto found = runtime.allocation_at(address))
-        runtime.believe_pointer_table(runtime.is_small(address) ? found->base : address, reached);
+    void* buffer = nullptr;
+    const bool made = runtime.driver()->cuMemHostAlloc(&buffer, kLookBytes, CU_MEMHOSTALLOC_PORTABLE) == CUDA_SUCCESS;
+    return made ? static_cast<std::byte*>(buffer) : nullptr;
+  }
+  CUevent take_event(const Runtime& runtime, CUcontext context) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (auto& events = events_[context]; !events.empty()) return take_last(events);
     }
+    CUevent event = nullptr;
+    const bool made = runtime.driver()->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS;
+    return made ? event : nullptr;
+  }
+  void put(const Look& look) {
+    const std::lock_guard lock(mutex_);
+    put_locked(look);
+  }
+  // Its copies may be under way, up to the event.
+  void put_when_over(Look look) {
+    const std::lock_guard lock(mutex_);
+    abandoned_.push_back(std::move(look));
   }
 
-  // Those of a stream end in its order, and what is known of a table is learnt in it. A call to the driver costs as much as the rest of a
-  // launch: every few launches as many looks are asked after as turn out to be over, and one of each stream that is not.
-  void finish(const Runtime& runtime) {
-    if (++launches_ % kLaunchesPerQuery != 0) return;
-    const gpu::RelaxedCapture relaxed(runtime.driver());
-    busy_.clear();
-    std::erase_if(checks_, [&](const Check& check) {
-      if (std::ranges::find(busy_, check.stream) != busy_.end()) return false;
-      if (runtime.driver()->cuEventQuery(check.event) != CUDA_SUCCESS) {
-        busy_.push_back(check.stream);
-        return false;
-      }
-      learn(runtime, check);
+ private:
+  template <class T>
+  static T take_last(std::vector<T>& from) {
+    T last = from.back();
+    from.pop_back();
+    return last;
+  }
+  void put_locked(const Look& look) {
+    for (std::byte* each : {look.before, look.behind}) {
+      if (each != nullptr) buffers_.push_back(each);
+    }
+    if (look.event != nullptr) events_[look.context].push_back(look.event);
+  }
+  void reclaim(const Runtime& runtime) {
+    std::erase_if(abandoned_, [&](const Look& look) {
+      if (runtime.driver()->cuEventQuery(look.event) != CUDA_SUCCESS) return false;
+      put_locked(look);
       return true;
     });
   }
-  bool any() const { return !checks_.empty(); }
-
- private:
-  struct Table {
-    std::uintptr_t base;
-    std::size_t offset, bytes;
-    bool small;  // the whole of an allocation; in a large one a table ends where its pointers end
-  };
-  struct Check {
-    FunctionFacts* facts;
-    CUcontext context;
-    CUstream stream;
-    CUevent event;
-    std::byte* buffer;
-    std::vector<Table> tables;
-    std::shared_ptr<runtime::PointerTables::Look> look;
-  };
-
-  void learn(const Runtime& runtime, const Check& check) {
-    for (const Table& table : check.tables) {
-      const auto words = words_of(runtime, check, table);
-      const bool whole = table.small || words.size() * sizeof(std::uintptr_t) < table.bytes;
-      const bool fresh = runtime.settle_pointer_table(table.base, *check.look, words, whole);
-      if (fresh && !check.facts->writes_pointers.exchange(true, std::memory_order_relaxed))
-        VMEM_LOG_DEBUG("{} fills pointer tables", check.facts->name);
-    }
-    check.facts->looked.store(true, std::memory_order_relaxed);
-    spare_events_[check.context].push_back(check.event);
-    spare_buffers_.push_back(check.buffer);
-  }
-
-  std::span<const std::uintptr_t> words_of(const Runtime& runtime, const Check& check, const Table& table) {
-    words_.resize(table.bytes / sizeof(std::uintptr_t));
-    std::memcpy(words_.data(), check.buffer + table.offset, words_.size() * sizeof(std::uintptr_t));
-    if (table.small) return words_;
-    const auto end = std::ranges::find_if(words_, [&](std::uintptr_t word) { return !ours(&runtime, word); });
-    return {words_.begin(), end};
-  }
-
-  // False: nothing was copied, or not to the end; what it had is given back or left to the driver.
-  bool copy_out(Runtime& runtime, Check& check, std::span<const std::uintptr_t> addresses, CUstream stream) {
-    const auto& driver = runtime.driver();
-    check.event = take_event(runtime, check.context);
-    check.buffer = take_buffer(runtime);
-    std::size_t used = 0;
-    bool copied = check.event != nullptr && check.buffer != nullptr;
-    for (const std::uintptr_t address : addresses) {
-      const auto found = copied ? runtime.allocation_at(address) : std::nullopt;
-      if (!found) continue;
-      const bool small = runtime.is_small(address);
-      const std::uintptr_t base = small ? found->base : address;
-      const std::size_t there = found->base + found->bytes - base;
-      const std::size_t bytes = small ? there : std::min(there, kInLargeBytes);
-      const bool known = std::ranges::find(check.tables, base, &Table::base) != check.tables.end();
-      if (known || base % sizeof(std::uintptr_t) != 0 || used + bytes > kBufferBytes) continue;
-      copied = driver->cuMemcpyDtoHAsync(check.buffer + used, base, bytes, stream) == CUDA_SUCCESS;
-      if (copied) check.tables.push_back({base, used, bytes, small});
-      used += bytes;
-    }
-    if (copied && !check.tables.empty() && driver->cuEventRecord(check.event, stream) == CUDA_SUCCESS) return true;
-    if (check.event != nullptr) (void)driver->cuEventDestroy(check.event);
-    // A copy may be under way into the buffer; then it is given up.
-    if (check.buffer != nullptr && check.tables.empty()) spare_buffers_.push_back(check.buffer);
-    return false;
-  }
-
-  static CUcontext context_of(const Runtime& runtime) {
-    CUcontext context = nullptr;
-    (void)runtime.driver()->cuCtxGetCurrent(&context);
-    return context;
-  }
-
-  CUevent take_event(Runtime& runtime, CUcontext context) {
-    auto& spare = spare_events_[context];
-    CUevent event = nullptr;
-    if (!spare.empty()) {
-      event = spare.back();
-      spare.pop_back();
-    } else if (runtime.driver()->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-      return nullptr;
-    }
-    return event;
-  }
-  std::byte* take_buffer(Runtime& runtime) {
-    void* buffer = nullptr;
-    if (!spare_buffers_.empty()) {
-      buffer = spare_buffers_.back();
-      spare_buffers_.pop_back();
-    } else if (runtime.driver()->cuMemHostAlloc(&buffer, kBufferBytes, CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS) {
-      return nullptr;
-    }
-    return static_cast<std::byte*>(buffer);
-  }
-  static constexpr unsigned kLaunchesPerQuery = 4;
-  std::vector<Check> checks_;
-  unsigned launches_ = 0;  // while looks were under way
-  std::vector<CUstream> busy_;
-  std::vector<std::uintptr_t> words_;
-  std::map<CUcontext, std::vector<CUevent>> spare_events_;
-  std::vector<std::byte*> spare_buffers_;
+  std::mutex mutex_;
+  std::vector<std::byte*> buffers_;
+  std::map<CUcontext, std::vector<CUevent>> events_;
+  std::vector<Look> abandoned_;
 };
+Spares& spares() {
+  static auto* all = new Spares;
+  return *all;
+}
 
-thread_local Checks checks;
+std::vector<std::uintptr_t> allocations_reached(const Runtime& runtime, std::span<const std::uintptr_t> addresses,
+                                                const runtime::LaunchHolds& holds) {
+  auto reached = runtime.allocations_among(addresses);
+  // What a table that it was given leads to may have been copied into another.
+  reached.insert(reached.end(), holds.feared().begin(), holds.feared().end());
+  std::ranges::sort(reached);
+  const auto repeated = std::ranges::unique(reached);
+  reached.erase(repeated.begin(), repeated.end());
+  return reached;
+}
 
 }  // namespace
 
-void look_at_tables(Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
-                    const runtime::LaunchHolds& holds, CUstream stream) {
-  if (addresses.size() < 2 || !runtime.follows_tables()) return;
-  // Two threads may count two launches as one.
-  const std::uint32_t launch = facts.launches.load(std::memory_order_relaxed) + 1;
-  facts.launches.store(launch, std::memory_order_relaxed);
-  if (!std::has_single_bit(launch) && !facts.writes_pointers.load(std::memory_order_relaxed)) return;
-  const gpu::RelaxedCapture relaxed(runtime.driver());
-  checks.begin(runtime, facts, addresses, holds, stream);
+class TableLooks::Impl {
+ public:
+  ~Impl() {
+    for (Look& look : looks_) spares().put_when_over(std::move(look));
+  }
+
+  void before(const Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
+              CUstream stream) {
+    if (looks_.size() >= kLooksMax) return;
+    const bool writes = facts.writes_pointers.load(std::memory_order_relaxed);
+    const gpu::RelaxedCapture relaxed(runtime.driver());
+    current_ = {.facts = &facts, .stream = stream, .tables = tables_among(runtime, addresses)};
+    if (current_.tables.empty()) return;
+    (void)runtime.driver()->cuCtxGetCurrent(&current_.context);
+    current_.event = spares().take_event(runtime, current_.context);
+    current_.behind = spares().take_buffer(runtime);
+    if (!writes) current_.before = spares().take_buffer(runtime);
+    if (current_.event == nullptr || current_.behind == nullptr || (!writes && current_.before == nullptr)) {
+      spares().put(std::exchange(current_, {}));
+    } else if (!writes && !copy_out(runtime, current_.before)) {
+      forget(runtime);
+    }
+  }
+
+  void behind(const Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
+              const runtime::LaunchHolds& holds) {
+    PointerTables* const known = runtime.pointer_tables();
+    if (known == nullptr) return forget(runtime);
+    if (current_.event != nullptr) {
+      const gpu::RelaxedCapture relaxed(runtime.driver());
+      const auto& driver = runtime.driver();
+      if (copy_out(runtime, current_.behind) &&
+          driver->cuEventRecord(current_.event, current_.stream) == CUDA_SUCCESS) {
+        current_.doubts = known->begin_look(allocations_reached(runtime, addresses, holds));
+        for (const Table& table : current_.tables) known->note(table.base, current_.doubts);
+        if (!facts.writes_pointers.load(std::memory_order_relaxed))
+          facts.next_look.store(2 * facts.launches.load(std::memory_order_relaxed), std::memory_order_relaxed);
+        looks_.push_back(std::exchange(current_, {}));
+        return;
+      }
+      forget(runtime);
+    }
+    if (facts.may_write_pointers()) doubt(runtime, *known, facts, addresses, holds);
+  }
+
+  // The launch was not queued, or copying out failed. What was copied before may be on its way; if nobody can tell until when, its buffers
+  // are left to the driver.
+  void forget(const Runtime& runtime) {
+    if (current_.event == nullptr) return;
+    const gpu::RelaxedCapture relaxed(runtime.driver());
+    Look look = std::exchange(current_, {});
+    if (runtime.driver()->cuEventRecord(look.event, look.stream) == CUDA_SUCCESS)
+      spares().put_when_over(std::move(look));
+  }
+
+  // Those of a stream end in its order. A call to the driver costs as much as the rest of a launch: every few launches as many looks are
+  // asked after as turn out to be over, and one of each stream that is not.
+  void learn(const Runtime& runtime) {
+    if (++launches_ % kLaunchesPerQuery != 0) return;
+    PointerTables* const known = runtime.pointer_tables();
+    if (known == nullptr) return;
+    const gpu::RelaxedCapture relaxed(runtime.driver());
+    busy_.clear();
+    std::erase_if(looks_, [&](const Look& look) {
+      if (std::ranges::find(busy_, look.stream) != busy_.end()) return false;
+      if (runtime.driver()->cuEventQuery(look.event) != CUDA_SUCCESS) {
+        busy_.push_back(look.stream);
+        return false;
+      }
+      learn_from(runtime, *known, look);
+      return true;
+    });
+    std::erase_if(doubts_, [&](const auto& each) { return resolve(*known, *each.first, each.second); });
+  }
+  bool any() const { return !looks_.empty() || !doubts_.empty(); }
+  bool begun() const { return current_.event != nullptr; }
+
+ private:
+  // Launches of a function that nobody has looked at yet.
+  struct Doubts {
+    std::shared_ptr<PointerTables::Look> look;
+    std::set<std::uintptr_t> tables;
+  };
+
+  static std::vector<Table> tables_among(const Runtime& runtime, std::span<const std::uintptr_t> addresses) {
+    std::vector<Table> all;
+    for (const std::uintptr_t address : addresses) {
+      const auto found = runtime.allocation_at(address);
+      // The driver's copies do not read host memory that is mapped in HBM's place.
+      if (!found || runtime.in_place(address)) continue;
+      const bool small = runtime.is_small(address);
+      const std::uintptr_t base = small ? found->base : address;
+      const std::size_t there = found->base + found->bytes - base;
+      if (base % sizeof(std::uintptr_t) != 0) continue;
+      const std::size_t bytes = small ? there : std::min<std::size_t>(there, PointerTables::kAround);
+      all.push_back({base, bytes / sizeof(std::uintptr_t) * sizeof(std::uintptr_t), 0, small});
+    }
+    std::ranges::sort(
+        all, [](const Table& a, const Table& b) { return a.bytes != b.bytes ? a.bytes < b.bytes : a.base < b.base; });
+    const auto repeated = std::ranges::unique(all, {}, &Table::base);
+    all.erase(repeated.begin(), repeated.end());
+    std::size_t used = 0, kept = 0;
+    for (; kept < std::min(all.size(), kTablesMax) && used + all[kept].bytes <= kLookBytes; ++kept) {
+      all[kept].offset = used;
+      used += all[kept].bytes;
+    }
+    all.resize(kept);
+    return all;
+  }
+
+  bool copy_out(const Runtime& runtime, std::byte* to) const {
+    return std::ranges::all_of(current_.tables, [&](const Table& table) {
+      return runtime.driver()->cuMemcpyDtoHAsync(to + table.offset, table.base, table.bytes, current_.stream) ==
+             CUDA_SUCCESS;
+    });
+  }
+
+  void learn_from(const Runtime& runtime, PointerTables& known, const Look& look) {
+    bool writes = false;
+    for (const Table& table : look.tables) {
+      const std::size_t count = table.bytes / sizeof(std::uintptr_t);
+      words_.resize(count);
+      std::memcpy(words_.data(), look.behind + table.offset, table.bytes);
+      if (look.before != nullptr) {
+        before_.resize(count);
+        std::memcpy(before_.data(), look.before + table.offset, table.bytes);
+        for (std::size_t i = 0; i < count; ++i)
+          writes = writes || (words_[i] != before_[i] && ours(&runtime, words_[i]));
+      }
+      const std::size_t end = table.small ? count : end_of_table(runtime);
+      const auto targets = runtime.allocations_among(std::span(words_).first(end));
+      known.settle(table.base, *look.doubts, targets, end * sizeof(std::uintptr_t), table.small || end < count);
+    }
+    if (writes) {
+      if (!look.facts->writes_pointers.exchange(true, std::memory_order_relaxed))
+        VMEM_LOG_DEBUG("{} fills pointer tables", look.facts->name);
+      look.facts->next_look.store(0, std::memory_order_relaxed);
+    }
+    look.facts->looked.store(true, std::memory_order_relaxed);
+    spares().put(look);
+  }
+  std::size_t end_of_table(const Runtime& runtime) const {
+    std::size_t end = 0;
+    for (std::size_t i = 0; i < words_.size() && i - end < kEndWords; ++i) {
+      if (ours(&runtime, words_[i])) end = i + 1;
+    }
+    return end;
+  }
+
+  void doubt(const Runtime& runtime, PointerTables& known, FunctionFacts& facts,
+             std::span<const std::uintptr_t> addresses, const runtime::LaunchHolds& holds) {
+    const auto reached = allocations_reached(runtime, addresses, holds);
+    const bool writes = facts.writes_pointers.load(std::memory_order_relaxed);
+    Doubts* const before_the_verdict = writes ? nullptr : &doubts_[&facts];
+    if (before_the_verdict != nullptr) {
+      auto& look = before_the_verdict->look;
+      if (look == nullptr) look = known.begin_look({});
+      std::vector<std::uintptr_t> both;
+      std::ranges::set_union(look->doubts, reached, std::back_inserter(both));
+      look->doubts = std::move(both);
+    }
+    for (const std::uintptr_t address : addresses) {
+      const auto found = runtime.allocation_at(address);
+      if (!found) continue;
+      const std::uintptr_t table = runtime.is_small(address) ? found->base : address;
+      if (before_the_verdict == nullptr) {
+        known.believe(table, reached);
+      } else if (before_the_verdict->tables.insert(table).second) {
+        known.note(table, before_the_verdict->look);
+      }
+    }
+  }
+  // False: still nobody knows.
+  static bool resolve(PointerTables& known, const FunctionFacts& facts, const Doubts& doubts) {
+    if (!facts.looked.load(std::memory_order_relaxed)) return false;
+    const bool writes = facts.writes_pointers.load(std::memory_order_relaxed);
+    for (const std::uintptr_t table : doubts.tables) {
+      const bool there = known.drop(table, *doubts.look);
+      if (writes && there) known.believe(table, doubts.look->doubts);
+    }
+    return true;
+  }
+
+  static constexpr unsigned kLaunchesPerQuery = 4;
+  Look current_;
+  std::vector<Look> looks_;
+  std::map<const FunctionFacts*, Doubts> doubts_;
+  unsigned launches_ = 0;  // while looks were under way
+  std::vector<CUstream> busy_;
+  std::vector<std::uintptr_t> words_, before_;
+};
+
+TableLooks::TableLooks() : impl_(std::make_unique<Impl>()) {}
+TableLooks::~TableLooks() = default;
+
+void TableLooks::take_in(const Runtime& runtime) {
+  impl_->learn(runtime);
+  update();
 }
 
-void learn_of_tables(const Runtime& runtime) {
-  if (checks.any()) checks.finish(runtime);
+void TableLooks::look_before(const Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
+                             CUstream stream) {
+  impl_->before(runtime, facts, addresses, stream);
+  update();
+}
+
+void TableLooks::look_behind(const Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
+                             const runtime::LaunchHolds& holds) {
+  impl_->behind(runtime, facts, addresses, holds);
+  update();
+}
+
+void TableLooks::give_up(const Runtime& runtime) {
+  impl_->forget(runtime);
+  update();
+}
+
+void TableLooks::update() {
+  under_way_ = impl_->any();
+  begun_ = impl_->begun();
 }
 
 }  // namespace vmem::intercept

@@ -80,29 +80,36 @@ void TorchPools::record_stream(void* pointer) {
 }
 
 Status TorchPools::release(runtime::Runtime& runtime, const Key& key) {
-  const std::lock_guard lock(mutex_);
-  const auto pool = pools_.find(key);
-  if (pool != pools_.end() && --pool->second.uses <= 0) {
-    for (const auto& [kind, pointers] : pool->second.free) {
-      for (void* pointer : pointers) parked_.push_back({key.device, pointer});
+  std::vector<std::pair<int, void*>> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto pool = pools_.find(key);
+    if (pool != pools_.end() && --pool->second.uses <= 0) {
+      for (const auto& [kind, pointers] : pool->second.free) {
+        for (void* pointer : pointers) parked_.push_back({key.device, pointer});
+      }
+      for (void* pointer : pool->second.used_up) parked_.push_back({key.device, pointer});
+      pools_.erase(pool);
     }
-    for (void* pointer : pool->second.used_up) parked_.push_back({key.device, pointer});
-    pools_.erase(pool);
+    // The graph may have been replayed on any stream. Under a capture nothing can be waited for: then the next release does it.
+    if (!active_.empty()) return {};
+    ended = std::exchange(parked_, {});
+    for (const auto& [device, pointer] : ended) blocks_.erase(pointer);
   }
-  // The graph may have been replayed on any stream. Under a capture nothing can be waited for: then the next release does it.
-  if (!active_.empty()) return {};
+  // Not under the lock: what the device waits for may be another thread's to queue, and that thread may allocate.
   const gpu::RelaxedCapture relaxed(runtime.driver());
   std::map<int, bool> idle;  // devices that were waited for
   Status outcome;
-  std::erase_if(parked_, [&](const auto& parked) {
-    const auto [device, pointer] = parked;
+  for (const auto& [device, pointer] : ended) {
     const auto [waited, first] = idle.try_emplace(device);
     if (first) waited->second = runtime.synchronize(device).has_value();
-    if (!waited->second) return false;
-    blocks_.erase(pointer);
-    if (auto freed = runtime.free_undeclared(pointer, std::nullopt); !freed) outcome = freed;
-    return true;
-  });
+    if (!waited->second) {
+      const std::lock_guard lock(mutex_);
+      parked_.push_back({device, pointer});
+    } else if (auto freed = runtime.free_undeclared(pointer, std::nullopt); !freed) {
+      outcome = freed;
+    }
+  }
   return outcome;
 }
 

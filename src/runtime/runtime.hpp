@@ -41,7 +41,7 @@ class LaunchHolds {
     std::uint32_t first() const { return region->page_at(span.first()); }
     std::uint32_t count() const { return span.count() >> region->page_shift; }
   };
-  // What tables may lead to, besides what is named; some of it several times.
+  // What tables may lead to, some of it named as well.
   std::span<const std::uintptr_t> feared() const { return feared_; }
   // Each thing by itself, though all fits: they are going to be held for long.
   void hold_each() { each_ = true; }
@@ -116,14 +116,8 @@ class Runtime final : private SlabSource {
   void abandon_launch(LaunchHolds& holds);  // it was not queued
   // The same for work that is only recorded, into a graph: what it names is mapped, its bytes may be elsewhere. Then abandon_launch.
   Status begin_recording(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds);
-  // Tables (a small allocation's base, or any address in a large one) may hold pointers by now. While somebody looks at what they hold,
-  // each may lead to any of the doubts; then to what was found, `words`: that is all of it, if `whole`. True if pointers were found that were
-  // not known. Where nobody looks, all of them are believed. By the thread that launches.
-  std::shared_ptr<PointerTables::Look> look_at_pointer_tables(std::span<const std::uintptr_t> tables,
-                                                              std::span<const std::uintptr_t> doubts) const;
-  bool settle_pointer_table(std::uintptr_t table, const PointerTables::Look& look,
-                            std::span<const std::uintptr_t> words, bool whole) const;
-  void believe_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets) const;
+  // What the calling thread knows of pointer tables; none if they are not followed, or the thread is ending.
+  PointerTables* pointer_tables() const;
   // The allocation may be reached by work that does not name it: it stays mapped where it is until it is freed (of small allocations, the
   // pages). Errors: OUT_OF_MEMORY, when too much would be kept; it moves as before then.
   Status keep(std::uintptr_t address);
@@ -150,6 +144,8 @@ class Runtime final : private SlabSource {
   const gpu::Driver& driver() const { return *driver_; }
   // Whether all that a launch names lies in HBM: what the driver's copies need.
   static bool all_in_hbm(const LaunchHolds& holds);
+  // Of memory that the caller holds: whether the page is host memory, mapped in HBM's place.
+  bool in_place(std::uintptr_t address) const;
   // The process ends: the mover stops, and the GPU is not touched any more.
   void stop() { mover_->stop(); }
 
@@ -221,13 +217,13 @@ class Runtime final : private SlabSource {
   Status refuse_held_block(std::uintptr_t base);
   enum class RegionKind { declared, shared, undeclared };
   Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, RegionKind kind);
-  std::uintptr_t announce(std::uintptr_t address, bool feared, LaunchHolds& holds);
-  std::uintptr_t announce_small(pagetable::Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds);
+  void announce(std::uintptr_t address, bool feared, LaunchHolds& holds);
+  void announce_small(pagetable::Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds);
   void announce_span(pagetable::Region& region, std::uint32_t granule, std::uintptr_t address, bool feared,
                      LaunchHolds& holds);
-  bool hold_everything(std::span<const std::uintptr_t> addresses, PointerTables& tables, bool fills_tables,
-                       LaunchHolds& holds);
-  bool at_hand(pagetable::Region& region, std::uintptr_t first, std::uintptr_t last, std::uint32_t device) const;
+  bool find_all(std::span<const std::uintptr_t> addresses, PointerTables& tables, bool fills_tables,
+                LaunchHolds& holds);
+  bool at_hand(pagetable::Region& region, std::uintptr_t address, bool feared, std::uint32_t device) const;
   Reach look(LaunchHolds& holds);
   Status make_ready(Reach worst, vmem_stream stream, LaunchHolds& holds);
   static void withdraw(const LaunchHolds& holds);

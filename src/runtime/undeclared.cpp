@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <thread>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/sizes.hpp"
@@ -293,28 +294,29 @@ bool Runtime::set_dead(Region& region, bool dead) {
   return true;
 }
 
-// Publishes that the allocation (of a small one, its pages) is about to be used. The base of a small one, 0 of others.
-inline std::uintptr_t Runtime::announce(std::uintptr_t address, bool feared, LaunchHolds& holds) {
-  if (!space_->contains(address)) return 0;
+// Publishes that the allocation (of a small one, its pages) is about to be used. What was freed no table leads to any more: a launch that
+// does not name it cannot be meant to use it.
+inline void Runtime::announce(std::uintptr_t address, bool feared, LaunchHolds& holds) {
+  if (!space_->contains(address)) return;
   const std::uint32_t granule = space_->granule_at(address);
   Region* const region = space_->region_at(granule);
-  if (region == nullptr) return 0;
+  if (region == nullptr) return;
   if (region->shared) return announce_small(*region, address, feared, holds);
+  if (feared && region->dead.load(std::memory_order_relaxed)) return;
   announce_span(*region, granule, address, feared, holds);
-  return 0;
 }
 
-std::uintptr_t Runtime::announce_small(Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds) {
+void Runtime::announce_small(Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds) {
   const auto small = small_->find(address);
+  if (!small && feared) return;
   const std::uintptr_t base = small ? small->base : address;
   announce_span(region, space_->granule_at(base), base, feared, holds);
-  if (!small) return 0;
+  if (!small) return;
   // It may lie across two pages.
   const std::uintptr_t last = base + small->bytes - 1;
   if (space_->granule_at(last) != space_->granule_at(base)) {
     announce_span(region, space_->granule_at(last), last, feared, holds);
   }
-  return base;
 }
 
 // The whole region, or of a shared one the page. What is read of it here may be another's by the time that it is held: `look` finds out.
@@ -370,66 +372,62 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   PointerTables* const tables = thread_tables();
   if (tables == nullptr) return fail(VMEM_ERROR_UNSUPPORTED, "this thread is ending and can launch nothing any more");
   if (options_.strict) holds.alone_ = std::unique_lock(strict_mutex_);
-  holds.tracked_ = mover_->tracks();
   slot->count_acquire();
-  const bool each = holds.tracked_ || holds.each_ || options_.strict;
-  if (!each && hold_everything(addresses, *tables, fills_tables, holds)) return {};
+  const bool each = holds.each_ || options_.strict || mover_->tracks();
+  // While all fits: one hold, and a look at what is named.
+  if (!each) holds.everything_ = slot->publish(Span::everything(), {});
+  const bool at_hand = find_all(addresses, *tables, fills_tables, holds);
+  // Asked last: if it is so now, nothing that was looked at lay elsewhere than in HBM.
+  holds.tracked_ = mover_->tracks();
+  if (!each) {
+    if (at_hand && !holds.tracked_) return {};
+    slot->withdraw(std::exchange(holds.everything_, LaunchHolds::kNone));
+  }
   holds.named_ = &named_spans;
   holds.named_->begin();
-  tables->begin(follows_tables() ? options_.window : 0, addresses);
-  for (const std::uintptr_t address : addresses) {
-    const std::uintptr_t small = announce(address, false, holds);
-    if (small != 0) tables->name_small(address, small);
-  }
-  tables->finish(fills_tables, [&](std::uintptr_t target) {
-    announce(target, true, holds);
-    holds.feared_.push_back(target);
-  });
+  for (const std::uintptr_t address : addresses) announce(address, false, holds);
+  for (const std::uintptr_t address : holds.feared_) announce(address, true, holds);
   const Reach worst = look(holds);
   return worst == Reach::hit && !options_.strict ? Status{} : make_ready(worst, stream, holds);
 }
 
-// While all fits: one hold, and a look at what is named. False: not all of that is at hand, or not all fits any more; nothing is held.
-bool Runtime::hold_everything(std::span<const std::uintptr_t> addresses, PointerTables& tables, bool fills_tables,
-                              LaunchHolds& holds) {
-  holds.everything_ = holds.slot_->publish(Span::everything(), {});
+// Finds what the launch may reach besides what it names. Whether all of it is at hand.
+bool Runtime::find_all(std::span<const std::uintptr_t> addresses, PointerTables& tables, bool fills_tables,
+                       LaunchHolds& holds) {
+  const bool follows = follows_tables();
   const std::uint32_t device = 1u << holds.record_->device;
+  if (follows) tables.begin(options_.window, addresses);
   bool all = true;
-  const auto look_at = [&](std::uintptr_t address) -> std::uintptr_t {
-    if (!space_->contains(address)) return 0;
-    Region* const region = space_->region_at(space_->granule_at(address));
-    if (region == nullptr) return 0;
-    const auto small = region->shared ? small_->find(address) : std::nullopt;
-    const std::uintptr_t first = small ? small->base : address;
-    all = all && at_hand(*region, first, small ? first + small->bytes - 1 : first, device);
-    return small ? first : 0;
-  };
-  tables.begin(follows_tables() ? options_.window : 0, addresses);
   for (const std::uintptr_t address : addresses) {
-    if (const std::uintptr_t small = look_at(address); small != 0) tables.name_small(address, small);
+    if (!space_->contains(address)) continue;
+    Region* const region = space_->region_at(space_->granule_at(address));
+    if (region == nullptr) continue;
+    all = all && at_hand(*region, address, false, device);
+    if (!region->shared || !follows) continue;
+    if (const auto small = small_->find(address)) tables.name_small(address, small->base);
   }
+  if (!follows) return all;
   tables.finish(fills_tables, [&](std::uintptr_t target) {
-    look_at(target);
+    if (!space_->contains(target)) return;
     holds.feared_.push_back(target);
+    Region* const region = space_->region_at(space_->granule_at(target));
+    all = all && (region == nullptr || at_hand(*region, target, true, device));
   });
-  // Asked last: if it is so now, nothing that was looked at lay elsewhere than in HBM.
-  if (all && !mover_->tracks()) return true;
-  holds.slot_->withdraw(holds.everything_);
-  holds.everything_ = LaunchHolds::kNone;
-  holds.feared_.clear();
-  holds.tracked_ = mover_->tracks();
-  return false;
+  return all;
 }
 
-// A launch on a device may use it as it is: the region, or of one that small allocations share the pages from `first` to `last`.
-inline bool Runtime::at_hand(Region& region, std::uintptr_t first, std::uintptr_t last, std::uint32_t device) const {
+// A launch on the device may use the allocation as it is, or cannot mean it.
+inline bool Runtime::at_hand(Region& region, std::uintptr_t address, bool feared, std::uint32_t device) const {
   if ((region.devices.load(std::memory_order_acquire) & device) == 0) return false;
   if (region.unreadable.load(std::memory_order_seq_cst) == 0 && region.attention.load(std::memory_order_seq_cst) == 0)
       [[likely]]
     return true;
-  if (!region.shared) return false;
-  const std::uint32_t begin = region.page_at(space_->granule_at(first)), end = region.page_at(space_->granule_at(last));
-  return reach({&region, begin, end - begin + 1}, Access::read) == Reach::hit;
+  if (!region.shared) return feared && region.dead.load(std::memory_order_relaxed);
+  const auto small = small_->find(address);
+  if (!small) return feared;
+  const std::uint32_t first = region.page_at(space_->granule_at(small->base));
+  const std::uint32_t last = region.page_at(space_->granule_at(small->base + small->bytes - 1));
+  return reach({&region, first, last - first + 1}, Access::read) == Reach::hit;
 }
 
 // Not all that is named is at hand. If it cannot be had, nothing is held.
@@ -569,24 +567,15 @@ bool Runtime::all_in_hbm(const LaunchHolds& holds) {
   });
 }
 
-std::shared_ptr<PointerTables::Look> Runtime::look_at_pointer_tables(std::span<const std::uintptr_t> tables,
-                                                                     std::span<const std::uintptr_t> doubts) const {
-  PointerTables* const known = follows_tables() ? thread_tables() : nullptr;
-  if (known == nullptr) return nullptr;
-  auto look = known->begin_look(doubts);
-  for (const std::uintptr_t table : tables) known->note(table, look);
-  return look;
+bool Runtime::in_place(std::uintptr_t address) const {
+  const std::uint32_t granule = space_->granule_at(address);
+  const Region* const region = space_->region_at(granule);
+  if (region == nullptr) return false;
+  const pagetable::Page& page = region->pages[region->page_at(granule)];
+  return pagetable::PageState(page.state.load(std::memory_order_relaxed)).has(pagetable::PageState::kInPlace);
 }
 
-bool Runtime::settle_pointer_table(std::uintptr_t table, const PointerTables::Look& look,
-                                   std::span<const std::uintptr_t> words, bool whole) const {
-  PointerTables* const tables = thread_tables();
-  return tables != nullptr && tables->settle(table, look, allocations_among(words), whole);
-}
-
-void Runtime::believe_pointer_table(std::uintptr_t table, std::span<const std::uintptr_t> targets) const {
-  if (PointerTables* const tables = thread_tables()) tables->believe(table, targets);
-}
+PointerTables* Runtime::pointer_tables() const { return follows_tables() ? thread_tables() : nullptr; }
 
 std::vector<std::uintptr_t> Runtime::allocations_among(std::span<const std::uintptr_t> words) const {
   std::vector<std::uintptr_t> bases;
