@@ -65,14 +65,19 @@ Result<Library> find_library(const std::string& which) {
   return open_library({which}, "--driver takes auto, emulated or the path of a driver library");
 }
 
+constexpr int kOldest = 13000;
+constexpr const char* kNeeded = "vmem needs an NVIDIA driver for CUDA 13.0 or newer (580)";
+
 Result<DriverTable> resolve(const Library& library) {
   DriverTable table;
   std::string missing;
+  std::size_t more = 0;
 #define VMEM_RESOLVE(name) \
   table.name = reinterpret_cast<decltype(table.name)>(find_symbol(library.handle, VMEM_SYMBOL(name)));
-#define VMEM_RESOLVE_REQUIRED(name) \
-  VMEM_RESOLVE(name)                \
-  if (!table.name) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", VMEM_SYMBOL(name));
+#define VMEM_RESOLVE_REQUIRED(name)            \
+  VMEM_RESOLVE(name)                           \
+  if (!table.name && !missing.empty()) ++more; \
+  if (!table.name && missing.empty()) missing = VMEM_SYMBOL(name);
   VMEM_DRIVER_REQUIRED(VMEM_RESOLVE_REQUIRED)
   VMEM_DRIVER_OPTIONAL(VMEM_RESOLVE)
   VMEM_DRIVER_INTERCEPTION(VMEM_RESOLVE)
@@ -80,7 +85,8 @@ Result<DriverTable> resolve(const Library& library) {
 #undef VMEM_RESOLVE
   if (!missing.empty())
     return fail(VMEM_ERROR_NO_DRIVER,
-                fmt::format("{} lacks {}: vmem needs a driver for CUDA 13.0 or newer (R580)", library.path, missing));
+                fmt::format("{} lacks {}{}: {}", library.path, missing,
+                            more == 0 ? "" : fmt::format(" and {} more functions", more), kNeeded));
   return table;
 }
 
@@ -143,6 +149,10 @@ Result<std::shared_ptr<const Driver>> Driver::load(const std::string& which) {
         VMEM_ERROR_NO_DRIVER,
         fmt::format("{}: cuInit failed: {} ({})", library.path, name_of(table, result), words_of(table, result)),
         result);
+  int version = 0;
+  if (table.cuDriverGetVersion(&version) == CUDA_SUCCESS && version < kOldest)
+    return fail(VMEM_ERROR_NO_DRIVER,
+                fmt::format("{} is for CUDA {}.{}: {}", library.path, version / 1000, version % 1000 / 10, kNeeded));
   const bool emulated = find_symbol(library.handle, "vmem_emu_configure") != nullptr;
   return over(table, emulated, library.path);
 }

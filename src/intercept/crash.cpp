@@ -3,6 +3,8 @@
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <signal.h>
+#include <sys/uio.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,13 +41,31 @@ bool works_for_others(std::string_view file) {
   return false;
 }
 
+bool in_vmem(const void* at) {
+  Dl_info info{};
+  return dladdr(at, &info) != 0 && reinterpret_cast<std::uintptr_t>(info.dli_fbase) == own_base;
+}
+
+// A call to where there is no code, as through a null pointer: what made it is on top of the stack.
+bool called_by_us(const void* context) {
+  const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<void*>(registers[REG_RIP]), &info) != 0) return false;
+  void* from = nullptr;
+  // The stack may be what is broken: asked in a way that fails.
+  const iovec here{&from, sizeof from};
+  const iovec there{reinterpret_cast<void*>(registers[REG_RSP]), sizeof from};
+  if (process_vm_readv(getpid(), &here, 1, &there, 1, 0) != ssize_t(sizeof from)) return false;
+  return in_vmem(from);
+}
+
 // Whether the innermost frame that works for itself is vmem's.
 bool ours(void* const* frames, int count) {
   // This handler and the frame that the kernel made for it.
   for (int i = 2; i < count; ++i) {
     Dl_info info{};
+    if (in_vmem(frames[i])) return true;
     if (dladdr(frames[i], &info) == 0) return false;
-    if (reinterpret_cast<std::uintptr_t>(info.dli_fbase) == own_base) return true;
     if (info.dli_fname == nullptr || !works_for_others(info.dli_fname)) return false;
   }
   return false;
@@ -55,7 +75,7 @@ void crashed(int signal, siginfo_t* info, void* context) {
   static std::atomic<bool> said{false};
   std::array<void*, 48> frames;
   const int count = backtrace(frames.data(), int(frames.size()));
-  const bool by_us = ours(frames.data(), count);
+  const bool by_us = ours(frames.data(), count) || called_by_us(context);
   if ((by_us || always) && !said.exchange(true)) {
     say(by_us ? "vmem: the process crashed in vmem, or in a call that vmem made or passed on."
               : "vmem: the process crashed.");

@@ -140,8 +140,9 @@ void diagnose(CUresult result) {
   } else {
     text += "  the address is not known here; it may be in the kernel's log (dmesg, Xid 31)\n";
   }
-  text += "  the last launches, latest first:\n";
-  for (const Launch& launch : last_launches()) {
+  const auto launches = last_launches();
+  text += launches.empty() ? "  no launch of the program was seen\n" : "  the last launches, latest first:\n";
+  for (const Launch& launch : launches) {
     text += fmt::format("  {}: {} on stream {}, naming", launch.number, name_of(launch.function),
                         static_cast<void*>(launch.stream));
     for (std::size_t i = 0; i < std::min(launch.addresses, kAddressesShown); ++i)

@@ -90,4 +90,6 @@
   S(cuStreamSynchronize, stream_synchronize)                         \
   S(cuStreamQuery, stream_query)                                     \
   P(cuEventSynchronize, event_synchronize)                           \
-  P(cuEventQuery, event_query)
+  P(cuEventQuery, event_query)                                       \
+  P(cuCtxSynchronize, context_synchronize)                           \
+  P(cuCtxSynchronize_v2, named_context_synchronize)

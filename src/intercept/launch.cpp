@@ -60,6 +60,10 @@ CUresult stream_synchronize(Call<decltype(::cuStreamSynchronize)> call, CUstream
 CUresult stream_query(Call<decltype(::cuStreamQuery)> call, CUstream stream) { return call(stream); }
 CUresult event_synchronize(Call<decltype(::cuEventSynchronize)> call, CUevent event) { return call(event); }
 CUresult event_query(Call<decltype(::cuEventQuery)> call, CUevent event) { return call(event); }
+CUresult context_synchronize(Call<decltype(::cuCtxSynchronize)> call) { return call(); }
+CUresult named_context_synchronize(Call<decltype(::cuCtxSynchronize_v2)> call, CUcontext context) {
+  return call(context);
+}
 
 CUresult stream_destroy(Call<decltype(::cuStreamDestroy)> call, CUstream stream) {
   if (runtime::Runtime* runtime = running()) {

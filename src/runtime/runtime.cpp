@@ -198,9 +198,7 @@ Status Runtime::start_host_tier() {
       "cuDeviceGetAttribute"));
   if (supported == 0) {
     return fail(VMEM_ERROR_UNSUPPORTED,
-                "the driver cannot make host memory handles (HOST_NUMA virtual memory management); a driver for CUDA "
-                "12.2 or newer "
-                "is needed; see `vmem doctor`");
+                "the driver cannot make host memory handles (HOST_NUMA virtual memory management); see `vmem doctor`");
   }
   int node = 0;
   VMEM_TRY(driver.check(driver->cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, devices_.front()->handle),

@@ -1,5 +1,6 @@
 // Copies take the time that the configured links need. Bounds from below are exact; those from above leave room for a
 // machine that is busy with other things.
+#include <algorithm>
 #include <chrono>
 
 #include "gpu/driver_fixture.hpp"
@@ -83,12 +84,16 @@ TEST_F(TwoRates, CopiesInOneDirectionShareTheLink) {
             copy_ms);
 }
 
+// Had they to share, no attempt could be shorter; the machine may be busy during some.
 TEST_F(TwoRates, TheTwoDirectionsOverlap) {
-  EXPECT_LT(milliseconds([&] {
-              copy_in(stream, bytes / 2);
-              copy_out(other, bytes / 2, bytes / 2);
-            }),
-            0.9 * copy_ms);
+  double best_ms = copy_ms;
+  for (int attempt = 0; attempt < 20 && best_ms >= 0.9 * copy_ms; ++attempt) {
+    best_ms = std::min(best_ms, double(milliseconds([&] {
+                         copy_in(stream, bytes / 2);
+                         copy_out(other, bytes / 2, bytes / 2);
+                       })));
+  }
+  EXPECT_LT(best_ms, 0.9 * copy_ms);
 }
 
 TEST_F(SharedRate, ADuplexLimitHoldsForTheSumOfBothDirections) {

@@ -331,7 +331,7 @@ CASE(fails_for_good) {
   CALL(cuMemUnmap(own, 2 * kMiB));
   unmapped = true;
   unmapped.notify_all();
-  REQUIRE(cuStreamSynchronize(buffers.stream) == CUDA_ERROR_ILLEGAL_ADDRESS);
+  REQUIRE(cuCtxSynchronize() == CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 // The same with a table that the CPU made.

@@ -62,6 +62,10 @@ CASE(crashes_are_blamed_on_who_made_them) {
     void* parameters[] = {nowhere, nowhere};
     (void)cuLaunchKernel(machine.function("add"), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr);
   });
+  expect_crash(false, [](const Machine&) {
+    void (*volatile nothing)() = nullptr;
+    nothing();
+  });
 }
 
 // Run with an option that is wrong: the reason is said, and the call fails.

@@ -35,8 +35,7 @@ std::shared_ptr<const gpu::Driver> check_driver(Report& report, const std::strin
   if (loaded.emulated())
     report.note(kTopic,
                 "this is the emulated driver: for tests and for trying out; its figures say nothing about a GPU");
-  if (!loaded->cuMemcpyBatchAsync)
-    report.note(kTopic, "no batched copies (CUDA 12.8 has them): many small copies are queued one by one");
+  if (!loaded->cuMemcpyBatchAsync) report.note(kTopic, "no batched copies: many small copies are queued one by one");
   return *driver;
 }
 

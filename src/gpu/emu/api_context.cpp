@@ -190,6 +190,14 @@ CUresult cuCtxSynchronize() {
   return context->usable();
 }
 
+CUresult cuCtxSynchronize_v2(CUcontext handle) {
+  VMEM_EMU_TRY(cuCtxPushCurrent(handle));
+  const CUresult result = cuCtxSynchronize();
+  CUcontext popped = nullptr;
+  (void)cuCtxPopCurrent(&popped);
+  return result;
+}
+
 CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));

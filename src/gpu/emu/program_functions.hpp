@@ -2,6 +2,7 @@
 #pragma once
 
 #define VMEM_EMU_LAUNCH_FUNCTIONS(X) \
+  X(cuCtxSynchronize_v2)             \
   X(cuLaunchKernelEx)                \
   X(cuLaunchCooperativeKernel)       \
   X(cuLibraryLoadData)               \
