@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs unmodified programs with and without vmem, on a GPU, and compares what they compute and how long they take.
 
-    compare.py [--only EXPERIMENT ...] [--json FILE] [--python PYTHON] [--quick]
+    compare.py [--only EXPERIMENT ...] [--json FILE] [--python PYTHON] [--limit SECONDS] [--quick]
 
 Needs PyTorch (with transformers and accelerate) for PYTHON, and the vmem program beside this file's installation or on PATH. Results
 must equal the native run's, digit for digit, wherever two native runs equal each other. Prints a table; FILE gets the records. Exit code:
