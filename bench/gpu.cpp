@@ -1,7 +1,9 @@
 #include "bench/gpu.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "base/options.hpp"
@@ -19,7 +21,11 @@ Result<std::shared_ptr<const gpu::Driver>> load_driver(const std::string& which)
   auto driver = gpu::Driver::load(which);
   if (driver || which != "auto") return driver;
   auto emulated = gpu::Driver::load("emulated");
-  return emulated ? std::move(emulated) : std::move(driver);
+  if (!emulated) return driver;
+  // One that is there and cannot be used is no reason to be silent.
+  if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) != nullptr)
+    fmt::print(stderr, "vmem bench: {}; the emulated driver is used instead\n", driver.error().message);
+  return emulated;
 }
 
 }  // namespace
