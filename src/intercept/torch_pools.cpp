@@ -23,6 +23,7 @@ TorchPools& torch_pools() {
 }
 
 void TorchPools::begin(const Key& key, Filter filter) {
+  ever_used_.store(true, std::memory_order_release);
   const std::lock_guard lock(mutex_);
   ++pools_[key].uses;
   active_.push_back({key, std::move(filter)});
@@ -36,6 +37,7 @@ void TorchPools::end(const Key& key) {
 
 std::optional<Result<void*>> TorchPools::allocate(runtime::Runtime& runtime, std::size_t bytes, int device,
                                                   CUstream stream) {
+  if (!ever_used_.load(std::memory_order_acquire)) return std::nullopt;
   const std::lock_guard lock(mutex_);
   const auto active = std::ranges::find_if(
       active_, [&](const Active& each) { return each.key.device == device && (!each.filter || each.filter(stream)); });
@@ -55,6 +57,7 @@ std::optional<Result<void*>> TorchPools::allocate(runtime::Runtime& runtime, std
 }
 
 bool TorchPools::free(void* pointer, CUstream stream) {
+  if (!ever_used_.load(std::memory_order_acquire)) return false;
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(pointer);
   if (found == blocks_.end()) return false;
@@ -74,6 +77,7 @@ bool TorchPools::free(void* pointer, CUstream stream) {
 }
 
 void TorchPools::record_stream(void* pointer) {
+  if (!ever_used_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(pointer);
   if (found != blocks_.end()) found->second.shared = true;

@@ -4,6 +4,7 @@
 
 #include <cuda.h>
 
+#include <atomic>
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -65,6 +66,8 @@ class TorchPools {
     Key key;
     Filter filter;
   };
+  // Most programs never have a pool, and allocate often.
+  std::atomic<bool> ever_used_{false};
   mutable std::mutex mutex_;
   std::map<Key, Pool> pools_;
   std::unordered_map<void*, Block> blocks_;

@@ -52,10 +52,14 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
     for (; page_ < want.run.count; ++page_) {
       const std::uint32_t index = want.run.first + page_;
       const bool discard = index - want.discard_first < want.discard_count;
-      const bool was_in_place = want.run.region->pages[index].mapped == Mapped::slot;
+      const pagetable::Page& page = want.run.region->pages[index];
+      const bool was_in_place = page.mapped == Mapped::slot;
       const Mover::Effort effort{
           .evict = !no_frames_, .wait = may_wait_, .leave_host = want.leave_host && worth_frames_ && !no_frames_};
-      const std::uint32_t own = own_holds({want.run.region, index, 1});
+      // Asked of every range, so only for a page whose mapping may have to change.
+      const bool allowed = PageState(page.state.load(std::memory_order_relaxed)).allows(want.access);
+      const bool changes = was_in_place || (page.mapped != Mapped::nothing && !allowed);
+      const std::uint32_t own = changes ? own_holds({want.run.region, index, 1}) : 0;
       auto served = mover.serve({want.run.region, index}, want.access, discard, effort, own);
       if (!served) return std::unexpected(std::move(served).error());
       switch (*served) {

@@ -58,7 +58,8 @@ constexpr const char* kWithoutKernels = "pages leave HBM with a copy even where 
 
 void check_kernels(Report& report, const gpu::DriverRef& driver, const gpu::DeviceInfo& device) {
   if (!gpu::Fingerprinter::available(*driver)) {
-    report.note(topic_of(device), fmt::format("this build has no GPU kernels: {}; build where nvcc is", kWithoutKernels));
+    report.note(topic_of(device),
+                fmt::format("this build has no GPU kernels: {}; build where nvcc is", kWithoutKernels));
     return;
   }
   const auto made = [&]() -> Status {
