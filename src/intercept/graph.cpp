@@ -254,6 +254,13 @@ CUresult graph_launch(Call<decltype(::cuGraphLaunch)> call, CUgraphExec executab
   if (runtime == nullptr) return call(executable, stream);
   const auto references = known(executable);
   if (references == nullptr) {
+    // Made before vmem started, and then it names nothing of it; or in a way of before CUDA 12.
+    static std::once_flag said;
+    std::call_once(said, [] {
+      VMEM_LOG_WARN(
+          "a CUDA graph is launched whose instantiation was not seen: if it uses memory of vmem's, that is not kept in "
+          "place");
+    });
     const auto moves_wait = runtime->hold_back_moves();
     return call(executable, stream);
   }
