@@ -175,9 +175,9 @@ OptionDefinition space_option() {
 OptionDefinition hbm_option() {
   return automatic_size_option({.name = "hbm",
                                 .default_value = "auto",
-                                .values = "auto, or a size from 32MiB such as 16GiB",
+                                .values = "auto, or a size from " + exact_bytes(kSmallestHbm) + " such as 16GiB",
                                 .help = "GPU memory used per device; auto: what is free at the start, less headroom."},
-                               &Options::hbm_bytes, {.least = kGranule, .most = 64 * kTiB});
+                               &Options::hbm_bytes, {.least = kSmallestHbm, .most = 64 * kTiB});
 }
 
 OptionDefinition headroom_option() {
@@ -191,9 +191,9 @@ OptionDefinition headroom_option() {
 OptionDefinition host_option() {
   return automatic_size_option({.name = "host",
                                 .default_value = "auto",
-                                .values = "auto, or a size from 16MiB such as 64GiB",
+                                .values = "auto, or a size from " + exact_bytes(kSmallestHost) + " such as 64GiB",
                                 .help = "Most pinned host memory used; auto: half of what is available at the start."},
-                               &Options::host_bytes, {.least = kGranule, .most = 64 * kTiB});
+                               &Options::host_bytes, {.least = kSmallestHost, .most = 64 * kTiB});
 }
 
 OptionDefinition page_option() {

@@ -34,10 +34,10 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-const OptionDefinition& nearest_option(std::string_view name) {
-  const std::string wanted = lower_case(name);
-  return *std::ranges::min_element(option_table(), {},
-                                   [&](const OptionDefinition& option) { return distance(wanted, option.name); });
+std::string nearest_option(std::string_view name) {
+  std::vector<std::string> known;
+  for (const OptionDefinition& option : option_table()) known.push_back(option.name);
+  return nearest_name(name, known);
 }
 
 const OptionDefinition* find_option(std::string_view name) {
@@ -100,7 +100,7 @@ Status Resolution::overlay_environment() {
     if (option == table.end()) {
       return fail(VMEM_ERROR_INVALID_OPTION,
                   fmt::format("the environment variable {} names no option; the nearest is {}", variable,
-                              option_environment(nearest_option(variable.substr(kPrefix.size())))));
+                              option_environment(*find_option(nearest_option(variable.substr(kPrefix.size()))))));
     }
     VMEM_TRY(set(*option, text.substr(equals + 1), std::string(variable)));
   }
@@ -113,7 +113,7 @@ Status Resolution::overlay_given(std::span<const std::pair<std::string, std::str
     const OptionDefinition* option = find_option(name);
     if (option == nullptr) {
       return fail(VMEM_ERROR_INVALID_OPTION,
-                  fmt::format("there is no option '{}'; the nearest is {}", name, nearest_option(name).name));
+                  fmt::format("there is no option '{}'; the nearest is {}", name, nearest_option(name)));
     }
     if (const auto twice =
             std::find_if(given.begin(), entry, [&](const auto& earlier) { return earlier.first == name; });
@@ -144,6 +144,11 @@ Status Resolution::check_page() const {
                                                          describe(name), describe("page"), name));
     }
   }
+  if (options_.hbm_bytes && *options_.page_bytes > *options_.hbm_bytes / kPagesInHbm) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} is more than {}, a part in {} of {}; lower page or raise hbm", describe("page"),
+                            exact_bytes(*options_.hbm_bytes / kPagesInHbm), kPagesInHbm, describe("hbm")));
+  }
   return {};
 }
 
@@ -154,6 +159,11 @@ Status Resolution::check_contradictions() const {
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} would have no effect, because of {}; drop one of them, or set hbm=auto",
                             describe("headroom"), describe("hbm")));
+  }
+  if (options_.strict && options_.drained) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} lets a launch reach only what it names, {} lets it reach everything; choose one",
+                            describe("strict"), describe("drained")));
   }
   return {};
 }
@@ -170,6 +180,13 @@ std::string option_environment(const OptionDefinition& option) {
   std::string variable(kPrefix);
   for (const unsigned char c : option.name) variable += char(std::toupper(c));
   return variable;
+}
+
+std::string nearest_name(std::string_view name, std::span<const std::string> known) {
+  const std::string wanted = lower_case(name);
+  const auto nearest =
+      std::ranges::min_element(known, {}, [&](const std::string& candidate) { return distance(wanted, candidate); });
+  return nearest == known.end() ? "" : *nearest;
 }
 
 Result<Options> resolve_options(std::span<const std::pair<std::string, std::string>> given) {

@@ -16,6 +16,12 @@
 
 namespace vmem {
 
+// Below these the runtime has no room to move pages; budgets that it chooses itself are held to them too.
+inline constexpr std::uint64_t kSmallestHbm = std::uint64_t{32} << 20;
+inline constexpr std::uint64_t kSmallestHost = std::uint64_t{16} << 20;
+// And a page is at most this part of the HBM budget.
+inline constexpr std::uint64_t kPagesInHbm = 8;
+
 struct Options {
   std::uint64_t base = 0x7d0000000000;  // --base: first address of the space (hex); a hint on a single node
   std::uint64_t space_bytes = std::uint64_t{1} << 40;  // --space: 2 MiB multiple, 64 MiB .. 64 TiB
@@ -47,6 +53,9 @@ struct OptionDefinition {
 std::span<const OptionDefinition> option_table();
 std::string option_flag(const OptionDefinition&);         // "--acquire-wait"
 std::string option_environment(const OptionDefinition&);  // "VMEM_ACQUIRE_WAIT"
+
+// The one of `known` that takes the fewest edits to become `name`, whatever the case; "" where none is known.
+std::string nearest_name(std::string_view name, std::span<const std::string> known);
 
 // Defaults, overlaid by the environment, overlaid by `given` (name, value). Unknown names, a VMEM_ variable that no option has
 // (other than VMEM_EMU and VMEM_TEST_*), names given twice, malformed values (overridden ones too) and contradictions are

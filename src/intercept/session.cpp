@@ -101,12 +101,6 @@ runtime::Runtime* started(CUresult& why) {
                stderr);
     return nullptr;
   }
-  if (options && options->strict && options->drained) {
-    refused = true;
-    std::fputs("vmem: cannot start: strict shows what a launch reaches, drained lets it reach everything; choose one\n",
-               stderr);
-    return nullptr;
-  }
   const vmem_status status = vmem_init(nullptr, 0);
   if (status != VMEM_OK) {
     refused = true;

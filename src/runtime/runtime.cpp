@@ -16,9 +16,6 @@ using pagetable::kGranuleBytes;
 
 namespace {
 
-constexpr std::uint64_t kSmallestHbm = 16 * kGranuleBytes;
-constexpr std::uint64_t kSmallestHost = 8 * kGranuleBytes;
-
 std::uint64_t now_us() {
   const auto since = std::chrono::steady_clock::now().time_since_epoch();
   return std::uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(since).count());
@@ -167,7 +164,7 @@ Result<std::uint64_t> Runtime::hbm_budget(const Device& device) const {
                 fmt::format("an HBM budget of {} on device {} is too small; {} is the least", format_bytes(budget),
                             device.ordinal, format_bytes(kSmallestHbm)));
   }
-  if (options_.page_bytes && *options_.page_bytes > budget / 8) {
+  if (options_.page_bytes && *options_.page_bytes > budget / kPagesInHbm) {
     return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--page {} is more than an eighth of the HBM budget of {}",
                                                        format_bytes(*options_.page_bytes), format_bytes(budget)));
   }

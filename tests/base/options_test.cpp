@@ -180,9 +180,9 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"space", "32MiB", "less than 64 MiB"}, Malformed{"space", "128TiB", "more than 64 TiB"},
         Malformed{"space", "65MiB", "not a multiple of 2 MiB"},
         Malformed{"space", "auto", "does not start with a digit"}, Malformed{"space", "16EiB", "64 bits"},
-        Malformed{"hbm", "1MiB", "less than 2 MiB"}, Malformed{"hbm", "1EiB", "more than 64 TiB"},
+        Malformed{"hbm", "31MiB", "less than 32 MiB"}, Malformed{"hbm", "1EiB", "more than 64 TiB"},
         Malformed{"hbm", "Auto", "not a size"}, Malformed{"headroom", "-1GiB", "negative"},
-        Malformed{"host", "0", "less than 2 MiB"}, Malformed{"page", "3MiB", "not a power of two"},
+        Malformed{"host", "15MiB", "less than 16 MiB"}, Malformed{"page", "3MiB", "not a power of two"},
         Malformed{"page", "1MiB", "less than 2 MiB"}, Malformed{"page", "512MiB", "more than 256 MiB"},
         Malformed{"page", "2MB", "less than 2 MiB"}, Malformed{"devices", "", "not a whole number"},
         Malformed{"devices", "0,0", "device 0 is named twice"}, Malformed{"devices", "0,00", "named twice"},
@@ -211,7 +211,20 @@ TEST_F(OptionsTest, PoolSmallerThanAPageIsAContradiction) {
               AllOf(HasSubstr("hbm=128MiB (from the caller)"), HasSubstr("page=256MiB (from VMEM_PAGE)")));
   EXPECT_THAT(refusal({{"host", "128MiB"}}), HasSubstr("smaller than one page"));
   EXPECT_THAT(refusal({{"space", "128MiB"}}), HasSubstr("smaller than one page"));
-  EXPECT_TRUE(resolve_options(Given{{"hbm", "256MiB"}, {"host", "256MiB"}, {"space", "256MiB"}}));
+  EXPECT_TRUE(resolve_options(Given{{"hbm", "2GiB"}, {"host", "256MiB"}, {"space", "256MiB"}}));
+}
+
+TEST_F(OptionsTest, PageAboveAnEighthOfTheBudgetIsAContradiction) {
+  EXPECT_TRUE(resolve_options(Given{{"page", "8MiB"}, {"hbm", "64MiB"}}));
+  EXPECT_THAT(refusal({{"page", "16MiB"}, {"hbm", "64MiB"}}),
+              AllOf(HasSubstr("page=16MiB (from the caller)"), HasSubstr("more than 8MiB"), HasSubstr("hbm=64MiB")));
+}
+
+TEST_F(OptionsTest, StrictAndDrainedAreAContradiction) {
+  const Variable strict("VMEM_STRICT", "on");
+  EXPECT_THAT(refusal({{"drained", "on"}}), AllOf(HasSubstr("strict=on (from VMEM_STRICT)"),
+                                                  HasSubstr("drained=on (from the caller)"), HasSubstr("choose one")));
+  EXPECT_TRUE(resolve_options(Given{{"drained", "on"}, {"strict", "off"}}));
 }
 
 TEST_F(OptionsTest, HeadroomWithAFixedBudgetIsAContradiction) {
