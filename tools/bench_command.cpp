@@ -78,7 +78,8 @@ Command add_bench(CLI::App& app, const std::string& command_line) {
   app.add_option("--seed", settings->seed, "Seed of the data and of random places")->capture_default_str();
   app.add_option("--device", settings->device, "CUDA device")->capture_default_str();
   app.add_option("--driver", settings->driver, "auto (emulated where there is no GPU), emulated, or a path")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->envname("VMEM_DRIVER");
   app.add_option("--input", settings->input, "file: the file to load")->type_name("FILE");
   app.add_option("--json", settings->json_path, "Write the records to this file")->type_name("FILE");
   add_runtime_options(app, *settings);

@@ -14,6 +14,9 @@ namespace vmem::tools {
 
 using Command = std::function<int()>;
 
+// For a shell: in quotes where it must be.
+std::string quote(const std::string& word);
+
 // `command_line` is the whole of it, quoted, for the records.
 Command add_bench(CLI::App& app, const std::string& command_line);
 Command add_doctor(CLI::App& app);

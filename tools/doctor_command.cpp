@@ -14,7 +14,9 @@ Command add_doctor(CLI::App& app) {
     bool json = false;
   };
   const auto flags = std::make_shared<Flags>();
-  app.add_option("--driver", flags->driver, "auto (the CUDA driver), emulated, or a path")->capture_default_str();
+  app.add_option("--driver", flags->driver, "auto (the CUDA driver), emulated, or a path")
+      ->capture_default_str()
+      ->envname("VMEM_DRIVER");
   app.add_flag("--json", flags->json, "As JSON, on standard output");
   app.footer("Exit codes: 0 vmem is usable here; 1 it is not.");
   return [flags] {

@@ -9,12 +9,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/options.hpp"
 #include "bench/build_info.hpp"
 #include "bench/exit_code.hpp"
 #include "tools/commands.hpp"
 #include "vmem/vmem.h"
 
-namespace {
+namespace vmem::tools {
 
 std::string quote(const std::string& word) {
   constexpr const char* kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
@@ -24,10 +25,58 @@ std::string quote(const std::string& word) {
   return quoted + "'";
 }
 
+}  // namespace vmem::tools
+
+namespace {
+
+using vmem::tools::quote;
+
 std::string join_command_line(int argc, char** argv) {
   std::string line = "vmem";
   for (int i = 1; i < argc; ++i) line += " " + quote(argv[i]);
   return line;
+}
+
+std::string full_name(const CLI::App& app) {
+  return app.get_parent() == nullptr ? app.get_name() : app.get_parent()->get_name() + " " + app.get_name();
+}
+
+std::string nearest_flag(const CLI::App& app, const std::string& flag) {
+  std::vector<std::string> known;
+  for (const CLI::Option* option : app.get_options())
+    if (!option->get_group().empty())  // others are known only to be refused with a reason
+      for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  return vmem::nearest_name(flag, known);
+}
+
+std::string explain_extras(const CLI::App& app, const std::vector<std::string>& extras, bool program_given) {
+  const std::string& first = extras.front();
+  if (first.starts_with('-')) {
+    const std::string flag = first.substr(0, first.find('='));
+    return fmt::format("there is no option {}; the nearest is {}", quote(flag), nearest_flag(app, flag));
+  }
+  if (app.get_name() != "run") return fmt::format("{} was not expected", quote(first));
+  if (program_given)
+    return fmt::format("{} is neither an option nor an option's value; the program and its arguments follow --",
+                       quote(first));
+  std::string words;
+  for (const std::string& word : extras) words += " " + quote(word);
+  return fmt::format("put the program after --: vmem run [OPTIONS] --{}", words);
+}
+
+int refuse(const CLI::App& app, const std::string& why) {
+  fmt::print(stderr, "{}: {}\n", full_name(app), why);
+  return vmem::bench::kExitBadOptions;
+}
+
+int explain(const CLI::App& app, const CLI::ParseError& error, bool program_given) {
+  const auto parsed = app.get_subcommands();
+  const CLI::App& command = parsed.empty() || app.remaining_size(false) > 0 ? app : *parsed.front();
+  const std::string help = fmt::format("`{} --help` lists what there is", full_name(command));
+  const auto extras = command.remaining();
+  // A word too many comes first: it may be why something else is missing.
+  if (extras.empty()) return refuse(command, fmt::format("{}; {}", error.what(), help));
+  return refuse(command, fmt::format("{}; {}", explain_extras(command, extras, program_given), help));
 }
 
 int run(int argc, char** argv) {
@@ -51,17 +100,23 @@ int run(int argc, char** argv) {
   add("options", "List every option of the runtime", vmem::tools::add_options);
 
   const auto named = [&](const auto& entry) { return entry.first->get_name() == argv[1]; };
-  if (argc > 1 && argv[1][0] != '-' && std::ranges::none_of(commands, named)) {
+  if (argc < 2 || (argv[1][0] != '-' && std::ranges::none_of(commands, named))) {
     std::string known;
     for (const auto& [command, body] : commands) known += (known.empty() ? "" : ", ") + command->get_name();
-    fmt::print(stderr, "vmem: there is no command '{}'; choose one of {}\n", argv[1], known);
-    return vmem::bench::kExitBadOptions;
+    return refuse(
+        app, fmt::format("{}; choose one of {}",
+                         argc < 2 ? "no command was given" : fmt::format("there is no command '{}'", argv[1]), known));
   }
+  for (const auto& [command, body] : commands)
+    if (argc > 1 && command->get_name() == argv[1] && command->get_name() != "run" && !program.empty())
+      return refuse(*command, fmt::format("nothing may follow --, and {} does; only `vmem run` starts a program",
+                                          quote(program.front())));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // Help and version arrive this way too, with exit code 0.
-    return app.exit(error) == 0 ? vmem::bench::kExitOk : vmem::bench::kExitBadOptions;
+    // Help and version arrive this way too.
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return explain(app, error, !program.empty());
   }
   for (const auto& [command, body] : commands)
     if (command->parsed()) return body();

@@ -20,6 +20,7 @@ void print_json() {
                        {"environment", option_environment(option)},
                        {"default", option.default_value},
                        {"values", option.values},
+                       {"switch", option.is_switch},
                        {"help", option.help}});
   fmt::print("{}\n", options.dump(2));
 }

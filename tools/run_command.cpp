@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -25,8 +26,12 @@ namespace fs = std::filesystem;
 constexpr int kExitCannotRun = 126;
 constexpr int kExitNotFound = 127;
 
+// Those without a name in the environment stand in another.
+constexpr const char* kRuntimeGroup = "Options that are environment variables too (--acquire-wait: VMEM_ACQUIRE_WAIT)";
+
 struct Arguments {
-  std::map<std::string, std::string> options;  // name → value, as given
+  std::map<std::string, std::string> options;   // name → value, as given
+  std::map<std::string, std::string> switches;  // the same, "true" for the bare flag; "" where it is not given
   bool python = true;
   std::vector<std::string> command;
 };
@@ -52,6 +57,37 @@ void prepend(const char* variable, const std::string& value, const char* separat
   setenv(variable, all.c_str(), 1);
 }
 
+// Help has one usage line.
+class RunFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: vmem run [OPTIONS] -- PROGRAM [ARGUMENTS]\n";
+  }
+};
+
+// Options of the runtime that have no place here: they are not offered, and refused with the reason.
+bool is_offered(const OptionDefinition& option) { return option.name != "driver" && option.name != "protect"; }
+
+Status check_not_offered(const Options& options, const Arguments& arguments) {
+  const auto named = [&](const char* name) {
+    const auto found = arguments.options.find(name);
+    if (found != arguments.options.end()) return "--" + found->first;
+    const auto option = std::ranges::find(option_table(), name, &OptionDefinition::name);
+    return "the environment variable " + option_environment(*option);
+  };
+  if (options.driver != "auto")
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} is '{}', and under `vmem run` the program finds its own driver: leave it out, and put "
+                            "the other driver's folder into LD_LIBRARY_PATH, as libcuda.so.1",
+                            named("driver"), options.driver));
+  if (options.protect)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} is for programs that say what they write, by vmem_acquire; under `vmem run` nobody "
+                            "says it: leave it out; --strict checks what a program reaches",
+                            named("protect")));
+  return {};
+}
+
 // A machine without a driver runs programs without CUDA; one whose driver cannot do what vmem needs would fail them later.
 Status check_driver(const Options& options) {
   if (options.driver == "auto") {
@@ -66,6 +102,11 @@ Status check_driver(const Options& options) {
   const auto& driver = *loaded;
   int devices = 0;
   VMEM_TRY(driver->check((*driver)->cuDeviceGetCount(&devices), "cuDeviceGetCount"));
+  for (const int named : options.devices) {
+    if (named < devices) continue;
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--devices names device {}, and there are {} (0 to {})", named, devices, devices - 1));
+  }
   for (int i = 0; i < devices; ++i) {
     CUdevice device = 0;
     int managed = 0, host = 0;
@@ -80,17 +121,19 @@ Status check_driver(const Options& options) {
   return {};
 }
 
-int run(const Arguments& arguments) {
+int run(Arguments arguments) {
+  for (const auto& [name, value] : arguments.switches)
+    if (!value.empty()) arguments.options[name] = value == "true" ? "on" : value;
   if (arguments.command.empty())
     return refuse("name the program to run, after --: vmem run --hbm 16GiB -- python train.py");
+  if (arguments.command[0].empty())
+    return refuse("the first word after --, the program's name, is empty; is a variable of the shell unset?");
   std::vector<std::pair<std::string, std::string>> given(arguments.options.begin(), arguments.options.end());
   const auto options = resolve_options(given);
   if (!options) return refuse(options.error().message);
-  if (options->driver != "auto")
-    return refuse(
-        "the program finds its own driver; --driver does nothing here. Put the other driver's folder into "
-        "LD_LIBRARY_PATH, as libcuda.so.1");
+  if (const auto offered = check_not_offered(*options, arguments); !offered) return refuse(offered.error().message);
   if (auto able = check_driver(*options); !able) {
+    if (able.error().status == VMEM_ERROR_INVALID_OPTION) return refuse(able.error().message);
     fmt::print(stderr, "vmem run: {}\n", able.error().message);
     return bench::kExitFailed;
   }
@@ -114,7 +157,15 @@ int run(const Arguments& arguments) {
   words.push_back(nullptr);
   execvp(words[0], words.data());
   const int error = errno;
-  fmt::print(stderr, "vmem run: cannot run {}: {}\n", arguments.command[0], std::strerror(error));
+  const std::string& program = arguments.command[0];
+  if (error == ENOENT && !program.contains('/')) {
+    const char* path = getenv("PATH");
+    fmt::print(stderr,
+               "vmem run: cannot run {0}: no folder of PATH ({1}) has it; one elsewhere takes its path: ./{0}\n",
+               program, path == nullptr ? "which is not set" : path);
+  } else {
+    fmt::print(stderr, "vmem run: cannot run {}: {}\n", program, std::strerror(error));
+  }
   return error == ENOENT ? kExitNotFound : kExitCannotRun;
 }
 
@@ -123,24 +174,25 @@ int run(const Arguments& arguments) {
 Command add_run(CLI::App& app, std::vector<std::string> program) {
   const auto arguments = std::make_shared<Arguments>();
   arguments->command = std::move(program);
+  app.formatter(std::make_shared<RunFormatter>());
   for (const OptionDefinition& option : option_table()) {
+    CLI::Option* added = nullptr;
     if (option.is_switch) {
-      app.add_flag_callback(
-          option_flag(option), [arguments, name = option.name] { arguments->options[name] = "on"; }, option.help);
-      continue;
+      added = app.add_flag(option_flag(option), arguments->switches[option.name], option.help);
+    } else {
+      added = app.add_option_function<std::string>(
+                     option_flag(option),
+                     [arguments, name = option.name](const std::string& value) { arguments->options[name] = value; },
+                     option.help)
+                  ->type_name("VALUE")
+                  ->default_str(option.default_value);
     }
-    app.add_option_function<std::string>(
-           option_flag(option),
-           [arguments, name = option.name](const std::string& value) { arguments->options[name] = value; }, option.help)
-        ->type_name("VALUE")
-        ->default_str(option.default_value);
+    added->group(is_offered(option) ? kRuntimeGroup : "");
   }
   app.add_flag_callback(
       "--no-python", [arguments] { arguments->python = false; },
       "Leave Python programs alone: PyTorch then allocates through its own caching allocator");
   app.footer(
-      "Usage: vmem run [OPTIONS] -- PROGRAM [ARGUMENTS]\n"
-      "The options can also be given as environment variables (see `vmem options`).\n"
       "Exit code: the program's; 2 bad options; 3 the driver cannot do what vmem needs; 126, 127 the program cannot be "
       "run.");
   return [arguments] { return run(*arguments); };

@@ -70,6 +70,17 @@ TEST(Program, RefusesNoCommandAndUnknownFlags) {
 TEST(Program, RefusesUnknownCommandsAndNamesTheKnown) {
   expect_refused("benchh", {"benchh", "bench, doctor, options"});
 }
+TEST(Program, AsksForACommand) { expect_refused("", {"vmem: no command was given", "run, bench, doctor, options"}); }
+TEST(Program, UnknownOptionsAreAnsweredByTheNearest) {
+  expect_refused("bench stream --ration 4", {"vmem bench: there is no option --ration", "the nearest is --ratio"});
+  expect_refused("doctor --jsno", {"vmem doctor: ", "--jsno", "--json"});
+  expect_refused("--verson", {"vmem: ", "--version"});
+  expect_refused("options everything", {"vmem options: everything was not expected"});
+}
+TEST(Program, OnlyRunTakesAProgram) {
+  for (const char* command : {"options", "doctor --driver emulated", "bench stream"})
+    expect_refused(std::string(command) + " -- ls", {"vmem ", "nothing may follow --", "ls", "vmem run"});
+}
 TEST(Program, RefusesAnUnwritableResultFileBeforeItMeasures) {
   expect_refused("bench lookup --driver emulated --json /nowhere/results.json", {"/nowhere/results.json", "writable"});
 }
@@ -107,6 +118,17 @@ TEST(Program, DoctorListsThePeersOfEachDevice) {
   const Outcome outcome = run("doctor --driver emulated", "VMEM_EMU=devices=3,p2p=0-2:0,p2p=1-2:0,p2p=0-1:100");
   EXPECT_NE(outcome.text.find("reaches the memory of device 1 directly"), std::string::npos) << outcome.text;
   EXPECT_NE(outcome.text.find("reaches no other GPU"), std::string::npos) << outcome.text;
+}
+
+TEST(Program, DoctorAndBenchTakeTheDriverOfTheEnvironment) {
+  const Outcome doctor = run("doctor", "VMEM_DRIVER=emulated");
+  EXPECT_EQ(doctor.code, 0) << doctor.text;
+  EXPECT_NE(doctor.text.find("this is the emulated driver"), std::string::npos) << doctor.text;
+  EXPECT_EQ(run("doctor", "VMEM_DRIVER=/nonexistent").code, 1);
+  EXPECT_EQ(run("doctor --driver emulated", "VMEM_DRIVER=/nonexistent").code, 0) << "--driver comes first";
+  const Outcome bench = run("bench hit", "VMEM_DRIVER=/nonexistent");
+  EXPECT_NE(bench.code, 0);
+  EXPECT_NE(bench.text.find("/nonexistent"), std::string::npos) << bench.text;
 }
 
 TEST(Program, DoctorFailsWithoutADriver) {

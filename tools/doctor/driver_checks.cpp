@@ -14,7 +14,7 @@ void explain_absence(Report& report, const std::string& which, const std::string
                  which == "auto"
                      ? "on a machine with an NVIDIA GPU, install its driver, 580 or newer (in a container: start it "
                        "with the GPU passed in)"
-                     : "give --driver auto, emulated, or the path of a libcuda.so.1");
+                     : "give --driver (or VMEM_DRIVER) auto, emulated, or the path of a libcuda.so.1");
   if (which == "auto" && gpu::Driver::load("emulated"))
     report.note(
         kTopic,
