@@ -54,19 +54,68 @@ class VmemRun(unittest.TestCase):
         result = run(VMEM, "run", "--", "printf", "%s|", "a b", "--hbm", "", "*")
         self.assertEqual(result.stdout, "a b|--hbm||*|", result.stderr)
 
+    def assert_refused(self, result, *words):
+        self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+        for word in words:
+            self.assertIn(word, result.stderr)
+
     def test_a_wrong_option_stops_before_the_program(self):
-        for option in (("--hbm", "tiny"), ("--hbm=1",), ("--no-such-option", "1"), ("--driver", "emulated")):
+        for option, words in (
+            (("--hbm", "tiny"), "hbm"),
+            (("--hbm=31MiB",), "less than 32 MiB"),
+            (("--host=15MiB",), "less than 16 MiB"),
+            (("--page=16MiB", "--hbm=64MiB"), "more than 8MiB"),
+            (("--no-such-option", "1"), "--no-such-option"),
+            (("--strict", "--drained"), "choose one"),
+            (("--strict=maybe",), "neither on nor off"),
+            (("--devices", "7"), "device 7"),
+            (("--driver", "emulated"), "--driver is 'emulated'"),
+            (("--protect",), "--protect is for programs that say what they write"),
+            (("--hbm",), "VALUE missing"),
+        ):
             with self.subTest(option):
-                result = run(VMEM, "run", *option, "--", "echo", "started")
-                self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
-                self.assertIn(option[0].partition("=")[0].strip("-"), result.stderr)
+                self.assert_refused(run(VMEM, "run", *option, "--", "echo", "started"), "vmem run: ", words)
+
+    def test_a_wrong_variable_is_named(self):
+        for name, value in (("VMEM_DRIVER", "emulated"), ("VMEM_PROTECT", "on")):
+            self.assert_refused(run(VMEM, "run", "--", "echo", "started", **{name: value}), f"environment variable {name} is")
+        result = run(VMEM, "run", "--strict", "--", "echo", "started", VMEM_DRAINED="on")
+        self.assert_refused(result, "drained=on (from VMEM_DRAINED)")
+
+    def test_a_switch_takes_off_what_the_environment_turned_on(self):
+        result = run(VMEM, "run", "--strict=off", "--", "sh", "-c", "echo $VMEM_STRICT", VMEM_STRICT="on")
+        self.assertEqual(result.stdout, "off\n", result.stderr)
+
+    def test_an_unknown_option_is_answered_by_the_nearest(self):
+        result = run(VMEM, "run", "--acquire_wait", "5s", "--", "echo", "started")
+        self.assert_refused(result, "vmem run: there is no option --acquire_wait", "the nearest is --acquire-wait")
+
+    def test_a_program_without_dashes_before_it_is_refused(self):
+        self.assert_refused(run(VMEM, "run", "echo"), "put the program after --: vmem run [OPTIONS] -- echo;")
+        self.assert_refused(run(VMEM, "run", "--hbm=1GiB", "echo", "-n", "a b"), "-- echo -n 'a b';")
+        self.assert_refused(run(VMEM, "run", "--hbm=1GiB", "python", "--hbm", "2GiB"), "[OPTIONS] -- python;")
+        self.assert_refused(run(VMEM, "run", "1GiB", "--", "echo"), "1GiB is neither an option nor")
+
+    def test_help_has_one_usage_and_offers_what_can_be_given(self):
+        result = run(VMEM, "run", "--help")
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(result.stdout.count("Usage:"), 1)
+        self.assertIn("Usage: vmem run [OPTIONS] -- PROGRAM [ARGUMENTS]", result.stdout)
+        self.assertNotIn("--driver", result.stdout)
+        self.assertNotIn("--protect", result.stdout)
+        variables = result.stdout[result.stdout.index("environment variables") :]
+        self.assertIn("--hbm", variables)
+        self.assertNotIn("--no-python", variables)
 
     def test_a_missing_program_is_named(self):
         result = run(VMEM, "run", "--", "no-such-program")
         self.assertEqual(result.returncode, 127)
-        self.assertIn("no-such-program", result.stderr)
+        self.assertIn("cannot run no-such-program: no folder of PATH", result.stderr)
+        self.assertIn(os.environ["PATH"], result.stderr)
+        self.assertIn("./nothing: No such file", run(VMEM, "run", "--", "./nothing").stderr)
         self.assertEqual(run(VMEM, "run", "--", HERE).returncode, 126)
         self.assertEqual(run(VMEM, "run").returncode, 2)
+        self.assert_refused(run(VMEM, "run", "--", ""), "the program's name, is empty")
 
     def test_a_driver_without_memory_mapping_is_refused(self):
         result = run(VMEM, "run", "--", "echo", "started", VMEM_EMU="vmm=0")
@@ -195,6 +244,49 @@ class Python(unittest.TestCase):
             PATH=f"{pathlib.Path(VMEM).parent}:{os.environ['PATH']}",
         )
         self.assertEqual((result.returncode, result.stdout), (0, "64MiB True\n"), result.stderr)
+
+    def module(self, *arguments, **variables):
+        path = f"{pathlib.Path(VMEM).parent}:{os.environ['PATH']}"
+        return run(sys.executable, "-m", "vmem", *arguments, PYTHONPATH=PACKAGE, PATH=path, **variables)
+
+    def test_the_module_knows_which_options_stand_alone(self):
+        code = "import os, sys; print(os.environ.get('VMEM_STRICT'), os.environ.get('VMEM_HBM'), sys.argv[1:])"
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+            file.write(code)
+            file.flush()
+            for given, printed in (
+                (("--strict", file.name), "on None []"),
+                (("--no-python", "--hbm", "64MiB", "--strict", "--", file.name, "--hbm", "x"), "on 64MiB ['--hbm', 'x']"),
+                (("--", file.name), "None None []"),
+                (("--hbm=64MiB", "-c", code, "--", "-h"), "None 64MiB ['--', '-h']"),
+            ):
+                with self.subTest(given):
+                    result = self.module(*given)
+                    self.assertEqual((result.returncode, result.stdout), (0, printed + "\n"), result.stderr)
+
+    def test_the_modules_options_are_refused_by_name(self):
+        for given, words in (
+            ((), "name the script"),
+            (("--strict",), "name the script"),
+            (("--hbm",), "--hbm needs a value: auto, or a size"),
+            (("--hbm", "--strict", "s.py"), "--hbm needs a value"),
+            (("--strct", "s.py"), "no option '--strct'; the nearest is --strict"),
+            (("--acquire_wait=1s", "s.py"), "--acquire-wait"),
+            (("--strict", "--drained", "s.py"), "choose one"),
+            (("",), "empty"),
+        ):
+            with self.subTest(given):
+                result = self.module(*given)
+                self.assertEqual((result.returncode, result.stdout), (2, ""), result.stderr)
+                self.assertIn(words, result.stderr)
+
+    def test_the_module_has_help_and_a_version(self):
+        for given in (("--help",), ("-h",), ("--hbm", "64MiB", "--help")):
+            result = self.module(*given)
+            self.assertEqual((result.returncode, result.stdout.count("Usage:")), (0, 1), result.stderr)
+            for word in ("python -m vmem [OPTIONS] [--] SCRIPT", "--hbm", "--no-python"):
+                self.assertIn(word, result.stdout)
+        self.assertEqual(self.module("--version").stdout, run(VMEM, "--version").stdout)
 
 
 if __name__ == "__main__":
