@@ -11,7 +11,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
 # So that two runs can be compared digit by digit, with vmem or without.
-torch.use_deterministic_algorithms(True, warn_only=True)
+torch.use_deterministic_algorithms(True)
 torch.manual_seed(1)
 layer = nn.TransformerEncoderLayer(d_model=2048, nhead=16, dim_feedforward=8192, dropout=0.0, batch_first=True)
 model = nn.TransformerEncoder(layer, num_layers=12, enable_nested_tensor=False).cuda()

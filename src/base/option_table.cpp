@@ -20,7 +20,7 @@ constexpr std::uint64_t kGranule = 2 * kMiB;
 constexpr std::uint64_t kMaxAddress = 1ull << 47;
 constexpr int kLargestDevice = 255;
 constexpr std::uint64_t kMostPrefetchPages = 65536;
-constexpr std::uint64_t kLongestWindow = 65536;
+constexpr std::uint64_t kLongestWindow = 1023;  // so many are remembered (PointerTables)
 constexpr std::uint64_t kLongestWaitUs = 3'600'000'000;
 
 using Field = std::uint64_t Options::*;
@@ -271,7 +271,7 @@ OptionDefinition drained_option() {
 OptionDefinition window_option() {
   return define({.name = "window",
                  .default_value = "64",
-                 .values = "0 to 65536 launches",
+                 .values = "0 to 1023 launches",
                  .help = "Under `vmem run`: how many launches back a pointer table in memory may have been filled.",
                  .print = [](const Options& options) { return fmt::to_string(options.window); }},
                 &Options::window, [](std::string_view text) -> Result<std::uint32_t> {

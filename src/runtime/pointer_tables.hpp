@@ -21,7 +21,7 @@ class PointerTables {
   // Bytes from an address that a launch names to a table that its kernel may find there; and of such a table.
   static constexpr std::uintptr_t kAround = 16 << 10;
 
-  // A launch begins that names these addresses, which stay there until `finish`. `window`: see above; 0 turns all this off.
+  // A launch begins that names these addresses, which stay there until `finish`. `window`: see above, at most 1023; 0 turns all this off.
   void begin(std::uint32_t window, std::span<const std::uintptr_t> addresses) {
     ++launch_;
     window_ = window;
