@@ -1,6 +1,5 @@
 #include "bench/gpu.hpp"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -23,7 +22,7 @@ Result<std::shared_ptr<const gpu::Driver>> load_driver(const std::string& which)
   auto emulated = gpu::Driver::load("emulated");
   if (!emulated) return driver;
   // One that is there and cannot be used is no reason to be silent.
-  if (dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) != nullptr)
+  if (gpu::Driver::installed())
     fmt::print(stderr, "vmem bench: {}; the emulated driver is used instead\n", driver.error().message);
   return emulated;
 }

@@ -1,6 +1,5 @@
 // vmem run: starts a program with vmem under it. The program's own libraries and scripts stay as they are: the dynamic loader brings in
 // libvmem_preload.so, Python's start-up brings in what PyTorch needs.
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -90,10 +89,7 @@ Status check_not_offered(const Options& options, const Arguments& arguments) {
 
 // A machine without a driver runs programs without CUDA; one whose driver cannot do what vmem needs would fail them later.
 Status check_driver(const Options& options) {
-  if (options.driver == "auto") {
-    void* library = dlopen("libcuda.so.1", RTLD_LAZY);
-    if (library == nullptr) return {};
-  }
+  if (options.driver == "auto" && !gpu::Driver::installed()) return {};
   const auto loaded = gpu::Driver::load(options.driver);
   if (!loaded) {
     // No GPU, or none that this process may see: nothing of this program's concern.

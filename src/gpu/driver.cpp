@@ -56,10 +56,12 @@ Result<Library> open_library(const std::vector<std::string>& candidates, const c
   return fail(VMEM_ERROR_NO_DRIVER, fmt::format("no CUDA driver: {}; {}", tried, advice));
 }
 
+constexpr const char* kInstalled = "libcuda.so.1";
+
 Result<Library> find_library(const std::string& which) {
   if (which == "auto")
     return open_library(
-        {"libcuda.so.1"},
+        {kInstalled},
         "install the NVIDIA driver, or use --driver emulated (VMEM_DRIVER=emulated) to run without a GPU");
   if (which == "emulated") return open_library(emulated_candidates(), "libvmem_emu.so belongs beside libvmem.so");
   return open_library({which}, "--driver takes auto, emulated or the path of a driver library");
@@ -156,6 +158,8 @@ Result<std::shared_ptr<const Driver>> Driver::load(const std::string& which) {
   const bool emulated = find_symbol(library.handle, "vmem_emu_configure") != nullptr;
   return over(table, emulated, library.path);
 }
+
+bool Driver::installed() { return dlopen(kInstalled, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE) != nullptr; }
 
 std::shared_ptr<const Driver> Driver::over(const DriverTable& table, bool emulated, std::string path) {
   auto driver = std::make_shared<Driver>();

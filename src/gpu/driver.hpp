@@ -21,9 +21,10 @@ class Driver {
  public:
   // `which`: "auto" (libcuda.so.1; the error names the emulated driver as the alternative), "emulated" (libvmem_emu.so
   // beside this library, then the loader's path), or a path. Calls cuInit. The library stays loaded for the life of the
-  // process: driver threads outlive any owner. Errors: NO_DRIVER (not found, a required function missing, cuInit
-  // failed: each named).
+  // process: driver threads outlive any owner. Errors: NO_DRIVER (not found, a required function missing, older than CUDA 13,
+  // cuInit failed: each named).
   static Result<std::shared_ptr<const Driver>> load(const std::string& which);
+  static bool installed();  // there is a libcuda.so.1, whatever it can do
   // A driver over a table made by the caller: decorators that fail, delay or count calls wrap a loaded table this way.
   static std::shared_ptr<const Driver> over(const DriverTable& table, bool emulated, std::string path);
 

@@ -93,8 +93,8 @@ class PointerTables {
     std::uint64_t launch = 0;  // the last that named it
   };
   struct Place {
-    std::map<std::uintptr_t, std::uint64_t>
-        targets;  // with the last look that told of them, or had begun when it was believed
+    // With the last look that told of them, or had begun when it was believed.
+    std::map<std::uintptr_t, std::uint64_t> targets;
     std::vector<std::shared_ptr<Look>> looks;
     std::uint64_t whole = 0;  // the youngest look at all of it
     std::size_t bytes = 0;    // that were found to be a table

@@ -142,16 +142,6 @@ CUcontext current() {
   return context;
 }
 
-CUresult copy_as_batch(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
-  const std::size_t half = bytes / 2;
-  std::array<CUdeviceptr, 2> targets{to, to + half}, sources{from, from + half};
-  std::array<std::size_t, 2> sizes{half, bytes - half};
-  std::size_t first = 0;
-  CUmemcpyAttributes attributes{};
-  attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-  return cuMemcpyBatchAsync(targets.data(), sources.data(), sizes.data(), 2, &attributes, &first, 1, stream);
-}
-
 const std::vector<Form>& forms() {
   const auto on_host = [](CUdeviceptr address) { return reinterpret_cast<void*>(address); };
   static const std::vector<Form> all{
@@ -648,64 +638,6 @@ CASE(copies_that_are_refused) {
   REQUIRE(std::memcmp(back.data(), world.pinned.host(), kBytes) == 0);
   CALL(cuMemFreeAsync(theirs, world.stream.handle));
   CALL(cuMemPoolDestroy(pool));
-}
-
-// Tables of pointers that come by other ways than the plain copies, each to launches that name only the table.
-CASE(pointer_tables_in_other_copies) {
-  const Machine machine;
-  const Stream stream;
-  const CUfunction follow = machine.function("follow"), add = machine.function("add");
-  std::vector<CUdeviceptr> buffers(10);
-  std::size_t words = 12 * kMiB / 4, count = 1;
-  for (CUdeviceptr& buffer : buffers) {
-    CALL(cuMemAlloc(&buffer, 12 * kMiB));
-    CALL(cuMemsetD32(buffer, 0, words));
-  }
-  constexpr std::size_t kTable = 3 * kMiB;
-  std::vector<CUdeviceptr> entries(kTable / 8);
-  using Bring = std::function<CUresult(CUdeviceptr)>;
-  const std::vector<Bring> ways{[&](CUdeviceptr table) {
-                                  return copy_as_batch(table, reinterpret_cast<CUdeviceptr>(entries.data()), kTable,
-                                                       stream.handle);
-                                },
-                                [&](CUdeviceptr table) {
-                                  CUDA_MEMCPY2D rows{};
-                                  rows.srcMemoryType = CU_MEMORYTYPE_HOST;
-                                  rows.srcHost = entries.data();
-                                  rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-                                  rows.dstDevice = table;
-                                  rows.WidthInBytes = rows.dstPitch = rows.srcPitch = 4096;
-                                  rows.Height = kTable / 4096;
-                                  return cuMemcpy2DAsync(&rows, stream.handle);
-                                },
-                                [&](CUdeviceptr table) {
-                                  CUDA_MEMCPY3D rows{};
-                                  rows.srcMemoryType = CU_MEMORYTYPE_HOST;
-                                  rows.srcHost = entries.data();
-                                  rows.dstMemoryType = CU_MEMORYTYPE_DEVICE;
-                                  rows.dstDevice = table;
-                                  rows.WidthInBytes = rows.dstPitch = rows.srcPitch = 4096;
-                                  rows.srcHeight = rows.dstHeight = rows.Height = kTable / 4096;
-                                  rows.Depth = 1;
-                                  return cuMemcpy3DAsync(&rows, stream.handle);
-                                }};
-  unsigned round = 0;
-  for (int pass = 0; pass < 7; ++pass) {
-    for (const Bring& bring : ways) {
-      CUdeviceptr table = 0;
-      CALL(cuMemAllocAsync(&table, kTable, stream.handle));
-      entries[0] = buffers[round++ % buffers.size()];
-      CALL(bring(table));
-      for (CUdeviceptr& buffer : buffers) launch(add, stream.handle, {&buffer, &words});
-      launch(follow, stream.handle, {&table, &count});
-      CALL(cuMemFreeAsync(table, stream.handle));
-      CALL(cuStreamSynchronize(stream.handle));
-    }
-  }
-  for (std::size_t i = 0; i < buffers.size(); ++i) {
-    const unsigned followed = round / unsigned(buffers.size()) + (i < round % buffers.size() ? 1 : 0);
-    REQUIRE(read(buffers[i], 1, stream.handle)[0] == round + followed);
-  }
 }
 
 }  // namespace

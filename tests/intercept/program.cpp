@@ -3,6 +3,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+
 #include "gpu/emu/emu.h"
 
 namespace vmem::test {
@@ -84,6 +87,24 @@ CUfunction Machine::function(const char* name) const {
   CUfunction found = nullptr;
   CALL(cuModuleGetFunction(&found, module, name));
   return found;
+}
+
+Gate::Gate() { CALL(cuMemHostAlloc(reinterpret_cast<void**>(&word_), sizeof *word_, CU_MEMHOSTALLOC_PORTABLE)); }
+Gate::~Gate() { CALL(cuMemFreeHost(word_)); }
+void Gate::close(CUstream stream) {
+  std::atomic_ref(*word_).store(0);
+  CALL(cuStreamWaitValue32(stream, reinterpret_cast<CUdeviceptr>(word_), 1, CU_STREAM_WAIT_VALUE_GEQ));
+}
+void Gate::open() { std::atomic_ref(*word_).store(1); }
+
+CUresult copy_as_batch(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  const std::size_t half = bytes / 2;
+  std::array<CUdeviceptr, 2> targets{to, to + half}, sources{from, from + half};
+  std::array<std::size_t, 2> sizes{half, bytes - half};
+  std::size_t first = 0;
+  CUmemcpyAttributes attributes{};
+  attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
+  return cuMemcpyBatchAsync(targets.data(), sources.data(), sizes.data(), 2, &attributes, &first, 1, stream);
 }
 
 Buffers::Buffers(std::size_t count) : at(count) {

@@ -76,6 +76,23 @@ struct Stream {
   Stream& operator=(const Stream&) = delete;
 };
 
+// Keeps the GPU behind: what is queued on the stream waits until the gate is opened.
+class Gate {
+ public:
+  Gate();
+  ~Gate();
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  void close(CUstream stream);
+  void open();
+
+ private:
+  unsigned* word_ = nullptr;
+};
+
+// A batch of one copy.
+CUresult copy_as_batch(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream);
+
 // Memory of 16 MiB each, filled with its number, and the stream that works on it.
 constexpr std::size_t kBytes = 16 * kMiB, kWords = kBytes / sizeof(unsigned);
 struct Buffers {
