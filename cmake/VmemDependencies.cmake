@@ -29,6 +29,18 @@ target_link_libraries(vmem_spdlog INTERFACE fmt::fmt Threads::Threads)
 add_library(spdlog::spdlog ALIAS vmem_spdlog)
 add_library(spdlog::spdlog_header_only ALIAS vmem_spdlog)
 
+# vmem_codec_library(NAME HEADER): the target NAME::NAME. The static library where there is one, for the same reason as above.
+function(vmem_codec_library name header)
+  find_path(VMEM_${name}_INCLUDE ${header} REQUIRED)
+  find_library(VMEM_${name}_LIBRARY NAMES lib${name}.a ${name} REQUIRED)
+  add_library(vmem_${name} INTERFACE)
+  target_include_directories(vmem_${name} SYSTEM INTERFACE "${VMEM_${name}_INCLUDE}")
+  target_link_libraries(vmem_${name} INTERFACE "${VMEM_${name}_LIBRARY}")
+  add_library(${name}::${name} ALIAS vmem_${name})
+endfunction()
+vmem_codec_library(lz4 lz4.h)
+vmem_codec_library(zstd zstd.h)
+
 # cuda.h only; the driver is loaded at run time. A toolkit, or the headers from the Python package index
 # (scripts/bootstrap.sh puts them into .deps, pip into the folder where it builds a wheel).
 find_path(VMEM_CUDA_INCLUDE cuda.h
@@ -40,3 +52,23 @@ if(NOT cuda_version)
 endif()
 add_library(vmem_cuda_headers INTERFACE)
 target_include_directories(vmem_cuda_headers SYSTEM INTERFACE "${VMEM_CUDA_INCLUDE}")
+
+# Part of our binaries, as fmt is.
+find_path(VMEM_URING_INCLUDE liburing.h REQUIRED)
+find_library(VMEM_URING_LIBRARY NAMES liburing.a REQUIRED)
+add_library(vmem_uring INTERFACE)
+target_include_directories(vmem_uring SYSTEM INTERFACE "${VMEM_URING_INCLUDE}")
+target_link_libraries(vmem_uring INTERFACE "${VMEM_URING_LIBRARY}")
+
+# As headers (XXH_INLINE_ALL).
+find_path(VMEM_XXHASH_INCLUDE xxhash.h REQUIRED)
+add_library(vmem_xxhash INTERFACE)
+target_include_directories(vmem_xxhash SYSTEM INTERFACE "${VMEM_XXHASH_INCLUDE}")
+
+# UCX and libsodium are needed by several nodes only: their headers here, the libraries at run time (src/rdma). libsodium's static
+# library is not position-independent. XXH3 is compiled in from its header.
+find_path(VMEM_UCX_INCLUDE ucp/api/ucp.h REQUIRED)
+find_path(VMEM_SODIUM_INCLUDE sodium.h REQUIRED)
+add_library(vmem_network_headers INTERFACE)
+target_include_directories(vmem_network_headers SYSTEM INTERFACE
+  "${VMEM_UCX_INCLUDE}" "${VMEM_SODIUM_INCLUDE}" "${VMEM_XXHASH_INCLUDE}")

@@ -22,7 +22,7 @@ install(FILES include/vmem/vmem.h include/vmem/vmem.hpp include/vmem/torch.h DES
 install(FILES LICENSE README.md ARCHITECTURE.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
 # Compiled in, so their licences go along, from where Debian keeps them.
-foreach(package libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev libstdc++6)
+foreach(package libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev liblz4-dev libzstd-dev libstdc++6 liburing-dev libxxhash-dev)
   install(FILES "/usr/share/doc/${package}/copyright" DESTINATION "${CMAKE_INSTALL_DOCDIR}/third-party"
     RENAME "${package}" COMPONENT runtime OPTIONAL)
 endforeach()

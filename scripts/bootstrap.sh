@@ -23,6 +23,13 @@ need=(
   "libgmock-dev:gmock/gmock.h:tests"
   "libbenchmark-dev:benchmark/benchmark.h:micro-benchmarks"
   "libboost-dev:boost/version.hpp:intrusive and lock-free containers"
+  "liburing-dev:liburing.h:disk I/O"
+  "libxxhash-dev:xxhash.h:checksums"
+  "liblz4-dev:lz4.h:fast compression of pages"
+  "libzstd-dev:zstd.h:compression of pages"
+  "libucx-dev:ucp/api/ucp.h:messages between nodes"
+  "libsodium-dev:sodium.h:proofs between nodes"
+  "iproute2:ip:tests of partitions, in network namespaces"
 )
 if [[ "${1:-}" == --lint ]]; then
   need+=("clang-format-19:clang-format-19:format check" "clang-tidy-19:clang-tidy-19:linter")

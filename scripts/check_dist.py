@@ -60,7 +60,7 @@ def run_elsewhere(folder: pathlib.Path) -> list[str]:
         moved = pathlib.Path(elsewhere) / "moved here"
         shutil.copytree(folder, moved, symlinks=True)
         commands = [[moved / "bin" / "vmem", "--version"]]
-        commands += [[test, "--gtest_list_tests"] for test in sorted((moved / "libexec/vmem/tests").glob("*"))]
+        commands += [[test, "--gtest_list_tests"] for test in sorted((moved / "libexec/vmem/tests").glob("*_test"))]
         found = []
         for command in commands:
             done = subprocess.run(command, env={}, cwd="/", capture_output=True, text=True)

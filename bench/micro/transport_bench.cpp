@@ -1,0 +1,173 @@
+// Bandwidth of a Transport's payloads between two processes over UCX, to be held against UCX's own test under the same settings:
+//   UCX_TLS=tcp UCX_NET_DEVICES=lo transport_bench 2097152 2000 loop
+//   UCX_TLS=tcp UCX_NET_DEVICES=lo ucx_perftest -t ucp_am_bw -e -s 2097152 -n 2000   (and the same with the server's address)
+// -e: with endpoints that fail alone, as a Transport needs them. Their rendezvous is a tenth slower than without.
+// "loop" progresses in the thread that waits, as ucx_perftest does; "thread" in a ProgressThread, as programs do.
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "rdma/progress_thread.hpp"
+#include "rdma/ucx.hpp"
+
+namespace {
+
+using namespace vmem;
+using namespace vmem::rdma;
+
+constexpr std::size_t kWindow = 16;  // payloads under way
+constexpr std::uint64_t kDeadlineUs = 60'000'000;
+
+// All payloads lie in one place, on both sides, as those of ucx_perftest do.
+class OnePlace final : public Receiver {
+ public:
+  std::optional<Claim> claim(PeerId, ConstBytes, std::uint64_t bytes) override {
+    return Claim{memory.first(bytes), 1, clock->now_us() + kDeadlineUs};
+  }
+  Bytes memory;
+  const Clock* clock = nullptr;
+};
+
+// As slabs are.
+std::byte* page_aligned(std::size_t bytes) {
+  constexpr std::size_t kHuge = std::size_t{2} << 20;
+  void* memory = std::aligned_alloc(kHuge, (bytes + kHuge - 1) / kHuge * kHuge);
+  if (memory == nullptr) std::abort();
+  return static_cast<std::byte*>(std::memset(memory, 1, bytes));
+}
+
+struct Node {
+  Node(std::uint64_t id, std::string listen, std::size_t bytes, bool threaded)
+      : owned(page_aligned(bytes), &std::free), memory(owned.get(), bytes) {
+    receiver.memory = memory;
+    receiver.clock = &clock;
+    auto made = create_ucx_transport(
+        {.self = {NodeId{id}, Incarnation{1}}, .listen = std::move(listen), .clock = &clock, .receiver = &receiver});
+    if (!made) {
+      fmt::print(stderr, "{}\n", made.error().message);
+      std::exit(1);
+    }
+    transport = *std::move(made);
+    slab = *transport->register_slab(memory);
+    if (threaded) thread = std::make_unique<ProgressThread>(*transport);
+  }
+  // The events since the last call.
+  const std::vector<Event>& turn() {
+    events.clear();
+    if (thread == nullptr) {
+      transport->progress();
+    } else {
+      transport->wait(1'000'000);
+    }
+    transport->poll(events);
+    return events;
+  }
+  std::unique_ptr<std::byte, decltype(&std::free)> owned;
+  Bytes memory;
+  SteadyClock clock;
+  OnePlace receiver;
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<Slab> slab;
+  std::unique_ptr<ProgressThread> thread;
+  std::vector<Event> events;
+};
+
+// Says its address, counts what arrives, and says so at the end.
+int receive(int to_sender, std::size_t bytes, std::size_t count, bool threaded) {
+  Node node(2, "127.0.0.1:0", bytes, threaded);
+  const std::string address = node.transport->address() + "\n";
+  if (::write(to_sender, address.data(), address.size()) < 0) return 1;
+  for (std::size_t arrived = 0;;) {
+    for (const Event& event : node.turn()) {
+      if (std::holds_alternative<Gone>(event.what)) return arrived == count ? 0 : 1;
+      if (!std::holds_alternative<Message>(event.what) || ++arrived != count) continue;
+      Send done{.peer = event.peer, .deadline_us = node.clock.now_us() + kDeadlineUs};
+      (void)node.transport->send({&done, 1});
+    }
+  }
+}
+
+class Sender {
+ public:
+  Sender(const std::string& address, std::size_t bytes, std::size_t count, bool threaded)
+      : bytes_(bytes), count_(count), node_(1, "", bytes, threaded) {
+    peer_ = node_.transport->connect(address, node_.clock.now_us() + kDeadlineUs).value();
+  }
+  double gigabytes_per_second() {
+    while (!connected_) turn();
+    const auto start = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < kWindow && posted_ < count_; ++i) post();
+    while (!answered_) turn();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    return static_cast<double>(count_ * bytes_) / took.count() / 1e9;
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  void post() {
+    const ConstBytes payload[] = {ConstBytes(node_.memory)};
+    ++posted_;
+    Send send{.peer = peer_, .payload = payload, .deadline_us = node_.clock.now_us() + kDeadlineUs};
+    (void)node_.transport->send({&send, 1});
+  }
+  void turn() {
+    for (const Event& event : node_.turn()) std::visit([&](const auto& what) { on(what); }, event.what);
+  }
+  void on(const Connected& what) {
+    connected_ = true;
+    path_ = what.path;
+  }
+  void on(const Sent&) {
+    if (posted_ < count_) post();
+  }
+  void on(const Message&) { answered_ = true; }
+  void on(const Gone& what) {
+    fmt::print(stderr, "{}\n", what.error.message);
+    std::exit(1);
+  }
+  void on(const ReceiveFailed&) {}
+  void on(const SendFailed&) {}
+
+  const std::size_t bytes_, count_;
+  Node node_;
+  PeerId peer_{};
+  std::size_t posted_ = 0;
+  bool connected_ = false, answered_ = false;
+  std::string path_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string_view mode = argc == 4 ? argv[3] : "";
+  if (mode != "loop" && mode != "thread") {
+    fmt::print(stderr, "transport_bench BYTES COUNT loop|thread\n");
+    return 2;
+  }
+  const std::size_t bytes = std::strtoull(argv[1], nullptr, 10), count = std::strtoull(argv[2], nullptr, 10);
+  int pipe[2];
+  if (::pipe(pipe) != 0) return 1;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return receive(pipe[1], bytes, count, mode == "thread");
+  }
+  std::string address;
+  for (char c = 0; ::read(pipe[0], &c, 1) == 1 && c != '\n';) address += c;
+  {
+    Sender sender(address, bytes, count, mode == "thread");
+    const double rate = sender.gigabytes_per_second();
+    fmt::print("{} bytes, {} times, over {}: {:.2f} GB/s\n", bytes, count, sender.path(), rate);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}

@@ -1,0 +1,71 @@
+// What nodes prove to each other with: libsodium's HMAC (crypto_auth), hash, SipHash (crypto_shorthash) and random bytes, loaded at
+// run time. Nothing here is of our own making.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "rdma/transport.hpp"
+
+namespace vmem::rdma {
+
+using Tag = std::array<unsigned char, 32>;
+using Nonce = std::array<unsigned char, 32>;
+
+class Crypto;
+using CryptoRef = std::shared_ptr<const Crypto>;
+
+// Key material; wiped when it ends.
+template <std::size_t N>
+struct KeyBytes {
+  std::array<unsigned char, N> bytes{};
+  KeyBytes() = default;
+  KeyBytes(const KeyBytes&) = default;
+  KeyBytes& operator=(const KeyBytes&) = default;
+  ~KeyBytes() {
+    for (volatile unsigned char& byte : bytes) byte = 0;
+  }
+};
+using Key = KeyBytes<32>;
+using ShortKey = KeyBytes<16>;
+
+class Crypto {
+ public:
+  // Errors: UNSUPPORTED, saying what to install.
+  static Result<CryptoRef> load();
+
+  Nonce nonce() const;
+  std::uint64_t random() const;
+  // HMAC of the label and the pieces, each bound by its length.
+  Tag authenticate(const Key& key, std::string_view label, std::span<const ConstBytes> pieces) const;
+  bool verify(const Tag& tag, const Key& key, std::string_view label, std::span<const ConstBytes> pieces) const;
+  Key derive(const Key& key, std::string_view label, std::span<const ConstBytes> pieces) const;
+  Key hash(ConstBytes bytes) const;
+  std::uint64_t short_tag(const ShortKey& key, ConstBytes bytes) const noexcept;
+
+ private:
+  struct Table;
+  std::shared_ptr<const Table> table_;
+};
+
+// The secret that the nodes of a cluster share.
+class Secret {
+ public:
+  // From a file that nobody but its owner may read, or write, of at least 16 bytes; a newline at its end is not part of it. Errors:
+  // INVALID_OPTION, saying what is wrong with the file.
+  static Result<Secret> read(const Crypto& crypto, const std::string& path);
+  // Of a node that has none, and talks to its own machine only.
+  static Secret none() { return {}; }
+
+  bool is_none() const noexcept { return none_; }
+  const Key& key() const noexcept { return key_; }
+
+ private:
+  Key key_;
+  bool none_ = true;
+};
+
+}  // namespace vmem::rdma

@@ -1,0 +1,25 @@
+// Events on their way from the thread that progresses to those that poll.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "rdma/transport.hpp"
+
+namespace vmem::rdma {
+
+class EventQueue {
+ public:
+  void push(Event event);
+  void take(std::vector<Event>& events);  // appends
+  bool wait(std::uint64_t most_us);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::vector<Event> events_;  // protected by mutex_
+};
+
+}  // namespace vmem::rdma

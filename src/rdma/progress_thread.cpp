@@ -1,0 +1,35 @@
+#include "rdma/progress_thread.hpp"
+
+#include <chrono>
+
+namespace vmem::rdma {
+namespace {
+
+// Deadlines are seen within this, and so is what a wakeup of UCX missed: it can stall for its keepalive interval.
+constexpr std::uint64_t kMostIdleUs = 10'000;
+
+// In the midst of a transfer there is nothing to do for a few microseconds again and again: to sleep then costs more than they do.
+constexpr std::chrono::microseconds kLinger{50};
+
+}  // namespace
+
+ProgressThread::ProgressThread(Transport& transport) : transport_(transport), thread_([this] { run(); }) {}
+
+ProgressThread::~ProgressThread() {
+  stopping_.store(true, std::memory_order_release);
+  transport_.wake();
+  thread_.join();
+}
+
+void ProgressThread::run() {
+  auto busy_until = std::chrono::steady_clock::now();
+  while (!stopping_.load(std::memory_order_acquire)) {
+    if (transport_.progress()) {
+      busy_until = std::chrono::steady_clock::now() + kLinger;
+    } else if (std::chrono::steady_clock::now() >= busy_until) {
+      transport_.idle(kMostIdleUs);
+    }
+  }
+}
+
+}  // namespace vmem::rdma

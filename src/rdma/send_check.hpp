@@ -1,0 +1,12 @@
+// What every transport asks of a send before it is posted.
+#pragma once
+
+#include "rdma/transport.hpp"
+
+namespace vmem::rdma {
+
+std::uint64_t payload_bytes(std::span<const ConstBytes> payload) noexcept;
+// Errors: INVALID_VALUE.
+Status check_send(const Send& send);
+
+}  // namespace vmem::rdma

@@ -1,0 +1,109 @@
+// One type per noun of UCX. Each owns its handle, and children keep their parents alive. A worker and its endpoints are used by one
+// thread; memory is registered and given back by any.
+#pragma once
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rdma/transport.hpp"
+#include "rdma/ucx_table.hpp"
+
+namespace vmem::rdma {
+
+using UcxSettings = std::vector<std::pair<std::string, std::string>>;
+
+class UcxContext {
+ public:
+  // Errors: INVALID_OPTION for a setting that UCX does not know, UNSUPPORTED.
+  static Result<std::shared_ptr<UcxContext>> create(UcxRef ucx, const UcxSettings& settings);
+  UcxContext(const UcxContext&) = delete;
+  UcxContext& operator=(const UcxContext&) = delete;
+  ~UcxContext();
+  ucp_context_h get() const noexcept { return handle_; }
+  const Ucx& ucx() const noexcept { return *ucx_; }
+
+ private:
+  UcxContext(UcxRef ucx, ucp_context_h handle) : ucx_(std::move(ucx)), handle_(handle) {}
+  UcxRef ucx_;
+  ucp_context_h handle_;
+};
+using UcxContextRef = std::shared_ptr<UcxContext>;
+
+class UcxMemory {
+ public:
+  static Result<UcxMemory> map(UcxContextRef context, Bytes memory);
+  UcxMemory(UcxMemory&& other) noexcept
+      : context_(std::move(other.context_)), handle_(std::exchange(other.handle_, nullptr)) {}
+  UcxMemory& operator=(UcxMemory&&) = delete;
+  ~UcxMemory();
+  ucp_mem_h get() const noexcept { return handle_; }
+
+ private:
+  UcxMemory(UcxContextRef context, ucp_mem_h handle) : context_(std::move(context)), handle_(handle) {}
+  UcxContextRef context_;
+  ucp_mem_h handle_;
+};
+
+class UcxWorker {
+ public:
+  static Result<std::shared_ptr<UcxWorker>> create(UcxContextRef context);
+  UcxWorker(const UcxWorker&) = delete;
+  UcxWorker& operator=(const UcxWorker&) = delete;
+  ~UcxWorker();
+  ucp_worker_h get() const noexcept { return handle_; }
+  const Ucx& ucx() const noexcept { return context_->ucx(); }
+  int descriptor() const noexcept { return descriptor_; }
+  // Where endpoints of other workers connect to.
+  Result<std::vector<std::byte>> address() const;
+  Status on_message(ucp_am_recv_callback_t handler, void* arg);
+  // How long a header may be.
+  Result<std::size_t> most_header_bytes() const;
+  bool progress() noexcept { return ucx()->ucp_worker_progress(handle_) != 0; }
+  // Whether the descriptor will tell of what comes; otherwise there is something to progress now.
+  bool arm() noexcept { return ucx()->ucp_worker_arm(handle_) == UCS_OK; }
+
+ private:
+  UcxWorker(UcxContextRef context, ucp_worker_h handle) : context_(std::move(context)), handle_(handle) {}
+  UcxContextRef context_;
+  ucp_worker_h handle_;
+  int descriptor_ = -1;
+};
+using UcxWorkerRef = std::shared_ptr<UcxWorker>;
+
+class UcxEndpoint {
+ public:
+  UcxEndpoint() = default;
+  // `on_error` is called from progress, at most once, when the peer cannot be reached any more.
+  static Result<UcxEndpoint> create(UcxWorkerRef worker, ConstBytes address, ucp_err_handler_cb_t on_error, void* arg);
+  UcxEndpoint(UcxEndpoint&& other) noexcept { swap(other); }
+  UcxEndpoint& operator=(UcxEndpoint&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~UcxEndpoint();
+  explicit operator bool() const noexcept { return handle_ != nullptr; }
+  ucp_ep_h get() const noexcept { return handle_; }
+  // Ends all that is under way with an error, in progress calls that follow.
+  void force_close() noexcept;
+  // Whether force_close has ended.
+  bool closed() noexcept;
+  // What carries messages: "tcp/lo", or several of them: "rc_mlx5/mlx5_0:1, tcp/eth0".
+  std::string path() const;
+
+ private:
+  void swap(UcxEndpoint& other) noexcept {
+    std::swap(worker_, other.worker_);
+    std::swap(handle_, other.handle_);
+    std::swap(closing_, other.closing_);
+  }
+  UcxWorkerRef worker_;
+  ucp_ep_h handle_ = nullptr;
+  void* closing_ = nullptr;
+};
+
+// Transports and devices out of ucp_ep_print_info's words.
+std::string lanes_of(std::string_view info);
+
+}  // namespace vmem::rdma

@@ -1,0 +1,12 @@
+// Whose descriptor it was that epoll reported: links have their peer's id.
+#pragma once
+
+#include <cstdint>
+
+namespace vmem::rdma {
+
+inline constexpr std::uint64_t kWorkerKey = UINT64_MAX;
+inline constexpr std::uint64_t kLobbyKey = UINT64_MAX - 1;
+inline constexpr std::uint64_t kWakeupKey = UINT64_MAX - 2;
+
+}  // namespace vmem::rdma

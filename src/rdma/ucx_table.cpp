@@ -1,0 +1,51 @@
+#include "rdma/ucx_table.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <utility>
+
+#include "rdma/library.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+constexpr const char* kAdvice = "several nodes need UCX 1.13 or newer: install it (Debian, Ubuntu: libucx0)";
+// What UCX takes from the environment only, and has otherwise at the expense of the program that it is in. Who set a variable keeps it.
+constexpr std::pair<const char*, const char*> kEnvironment[] = {
+    {"UCX_ERROR_SIGNALS", ""},          // it would handle SIGSEGV and others, which are the program's, or vmem's own
+    {"UCX_LOG_FILE", "stderr"},         // it would write warnings to stdout
+    {"UCX_POSIX_ERROR_HANDLING", "y"},  // without these, endpoints that can fail alone cannot be over shared memory
+    {"UCX_SYSV_ERROR_HANDLING", "y"},  {"UCX_WARN_UNUSED_ENV_VARS", "n"},  // these two, where shared memory is not used
+};
+
+constexpr unsigned kOldestMajor = 1, kOldestMinor = 13;
+
+}  // namespace
+
+Result<UcxRef> Ucx::load() {
+  for (const auto& [name, value] : kEnvironment) ::setenv(name, value, 0);
+  VMEM_ASSIGN(const Library library, open_library("libucp.so.0", kAdvice));
+  auto ucx = std::make_shared<Ucx>();
+#define VMEM_RESOLVE(name)                                                     \
+  {                                                                            \
+    VMEM_ASSIGN(void* const function, find_function(library, #name, kAdvice)); \
+    ucx->table_.name = reinterpret_cast<decltype(ucx->table_.name)>(function); \
+  }
+  VMEM_UCX_FUNCTIONS(VMEM_RESOLVE)
+#undef VMEM_RESOLVE
+  unsigned major = 0, minor = 0, release = 0;
+  ucx->table_.ucp_get_version(&major, &minor, &release);
+  if (major != kOldestMajor || minor < kOldestMinor)
+    return fail(VMEM_ERROR_UNSUPPORTED,
+                fmt::format("{} is UCX {}.{}.{}; {}", library.path, major, minor, release, kAdvice));
+  return ucx;
+}
+
+Status Ucx::check(ucs_status_t status, const char* call) const {
+  if (status == UCS_OK) return {};
+  return fail(status == UCS_ERR_NO_MEMORY ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_UNSUPPORTED,
+              fmt::format("{} failed: {}", call, words(status)), status);
+}
+
+}  // namespace vmem::rdma

@@ -1,0 +1,30 @@
+// Memory that ends (or begins) where no page is mapped: code without a sanitizer in it, such as a library's, is caught when it reads
+// or writes a byte too many.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+namespace vmem::compress {
+
+enum class Edge { end, start };
+
+class Guarded {
+ public:
+  Guarded(std::size_t bytes, Edge edge);
+  Guarded(std::span<const std::byte> contents, Edge edge);
+  ~Guarded();
+  Guarded(const Guarded&) = delete;
+  Guarded& operator=(const Guarded&) = delete;
+
+  // The first `bytes` (Edge::start) or last `bytes` (Edge::end) of it.
+  std::span<std::byte> bytes(std::size_t bytes) const;
+  std::span<std::byte> bytes() const { return bytes(bytes_); }
+
+ private:
+  std::size_t bytes_, mapped_;
+  Edge edge_;
+  std::byte* base_ = nullptr;
+};
+
+}  // namespace vmem::compress

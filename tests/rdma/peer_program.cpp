@@ -1,0 +1,92 @@
+// The other node of the tests with two processes, told what to do by its arguments:
+//   rdma_peer listen ADDRESS SECRET TLS      says its address on stdout and takes what comes, whole payloads into one place
+//   rdma_peer connect ADDRESS SECRET TLS     connects, and sends 8 MiB payloads for as long as it lives
+// It says "connected" and "transferring" when it is, and ends when its stdin does.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "rdma/ucx.hpp"
+
+namespace {
+
+using namespace vmem;
+using namespace vmem::rdma;
+
+constexpr std::size_t kPayload = std::size_t{8} << 20;
+constexpr std::uint64_t kFar = 3'600'000'000;
+
+struct OnePlace final : Receiver {
+  std::optional<Claim> claim(PeerId, ConstBytes, std::uint64_t bytes) override {
+    say("transferring");
+    return Claim{memory.first(bytes), 1, clock.now_us() + kFar};
+  }
+  static void say(const std::string& line) {
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  }
+  Bytes memory;
+  SteadyClock clock;
+};
+
+template <class T>
+T require(Result<T> result) {
+  if (result) return *std::move(result);
+  fmt::print(stderr, "rdma_peer: {}\n", result.error().message);
+  std::exit(1);
+}
+
+bool parent_is_there() {
+  pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  return ::poll(&input, 1, 0) == 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 5) return 2;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const bool listens = std::string(argv[1]) == "listen";
+  std::vector<std::byte> memory(4 * kPayload, std::byte{1});
+  OnePlace receiver;
+  receiver.memory = memory;
+  const CryptoRef crypto = require(Crypto::load());
+  UcxConfig config{.self = {NodeId{9}, Incarnation{1}},
+                   .parameters = {0x7d0000000000, 1ull << 40, 2 << 20},
+                   .listen = listens ? argv[2] : "",
+                   .secret = std::string(argv[3]) == "-" ? Secret::none() : require(Secret::read(*crypto, argv[3])),
+                   .clock = &receiver.clock,
+                   .receiver = &receiver,
+                   .settings = {{"TLS", argv[4]}}};
+  const auto transport = require(create_ucx_transport(std::move(config)));
+  const auto slab = require(transport->register_slab(memory));
+  if (listens) {
+    OnePlace::say(transport->address());
+  } else {
+    require(transport->connect(argv[2], receiver.clock.now_us() + kFar));
+  }
+  const ConstBytes payload[] = {ConstBytes(memory).first(kPayload)};
+  std::vector<Event> events;
+  while (parent_is_there()) {
+    if (!transport->progress()) transport->idle(10'000);
+    events.clear();
+    transport->poll(events);
+    for (const Event& event : events) {
+      const bool connected = std::holds_alternative<Connected>(event.what);
+      if (connected) OnePlace::say("connected");
+      if (const Gone* gone = std::get_if<Gone>(&event.what))
+        OnePlace::say(fmt::format("gone: {}", gone->error.message));
+      if (listens || (!connected && !std::holds_alternative<Sent>(event.what))) continue;
+      Send send{.peer = event.peer, .payload = payload, .deadline_us = receiver.clock.now_us() + kFar};
+      (void)transport->send({&send, 1});
+    }
+  }
+  return 0;
+}

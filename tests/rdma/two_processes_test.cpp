@@ -1,0 +1,214 @@
+// Two processes: one is killed, stopped or cut off while payloads are on their way. Whatever happens, everything ends, in time.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+
+#include "rdma/peer_process.hpp"
+#include "rdma/test_node.hpp"
+#include "rdma/ucx.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::size_t kPayload = std::size_t{8} << 20;
+
+class TwoProcesses : public ::testing::TestWithParam<const char*> {
+ protected:
+  void start(const std::string& listen, Secret secret = Secret::none(), const std::string& tls = GetParam()) {
+    UcxConfig config{.self = {NodeId{1}, Incarnation{1}},
+                     .parameters = {0x7d0000000000, 1ull << 40, 2 << 20},
+                     .listen = listen,
+                     .secret = std::move(secret),
+                     .clock = &clock,
+                     .receiver = &node.receiver,
+                     .settings = {{"TLS", tls}}};
+    auto made = create_ucx_transport(std::move(config));
+    ASSERT_TRUE(made) << made.error().message;
+    node.start(*std::move(made));
+    node.receiver.deadline_us = in(3600);
+  }
+  std::uint64_t in(std::uint64_t s) const { return clock.now_us() + s * kSecondUs; }
+  template <class Done>
+  [[nodiscard]] bool until(Done done, int most_s = 20) {
+    const auto end = steady_clock::now() + std::chrono::seconds(most_s);
+    while (!done()) {
+      if (steady_clock::now() > end) return false;
+      if (!node.step()) node.transport->idle(1000);
+    }
+    return true;
+  }
+  // Connects to a peer and keeps three payloads under way to it, of which one has arrived.
+  void transfer_to(PeerProcess& peer) {
+    const auto connected = node.transport->connect(peer.address(), in(20));
+    ASSERT_TRUE(connected) << connected.error().message;
+    to = *connected;
+    for (unsigned i = 0; i < 3; ++i) send(in(3600));
+    ASSERT_TRUE(until([&] { return node.count<Sent>() > 0; }));
+    for (unsigned i = 0; i < 3; ++i) send(in(3600));
+  }
+  void send(std::uint64_t deadline_us) { node.send(to, "payload", {node.outgoing(kPayload, 1)}, deadline_us); }
+  // A peer that sends to this node, in the midst of it.
+  void transfer_from(PeerProcess&) {
+    ASSERT_TRUE(until([&] { return node.count<Message>() > 2 && !node.receiver.claimed.empty(); }));
+    to = node.peer();
+  }
+  void expect_nothing_under_way(Reason reason) {
+    ASSERT_NE(node.gone(to), nullptr);
+    EXPECT_EQ(node.gone(to)->reason, reason) << node.gone(to)->error.message;
+    EXPECT_TRUE(node.under_way.empty());
+    EXPECT_TRUE(node.receiver.claimed.empty());
+  }
+
+  SteadyClock clock;
+  TestNode node;
+  PeerId to{};
+};
+
+constexpr const char* kAny = "127.0.0.1:0";
+
+TEST_P(TwoProcesses, AReceiverThatIsKilledIsNoticedAndAllSendsEnd) {
+  PeerProcess peer({"listen", kAny, "-", GetParam()});
+  start("");
+  transfer_to(peer);
+  peer.signal(SIGKILL);
+  ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
+  expect_nothing_under_way(Reason::lost);
+}
+
+TEST_P(TwoProcesses, ASenderThatIsKilledIsNoticedAndAllClaimsAreGivenBack) {
+  start(kAny);
+  PeerProcess peer({"connect", node.transport->address(), "-", GetParam()});
+  transfer_from(peer);
+  peer.signal(SIGKILL);
+  ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
+  expect_nothing_under_way(Reason::lost);
+}
+
+TEST_P(TwoProcesses, AStoppedReceiverEndsAtTheDeadline) {
+  PeerProcess peer({"listen", kAny, "-", GetParam()});
+  start("");
+  transfer_to(peer);
+  peer.stop();
+  const std::uint64_t deadline = clock.now_us() + kSecondUs / 5;
+  send(deadline);
+  ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
+  expect_nothing_under_way(Reason::timeout);
+  EXPECT_GE(clock.now_us(), deadline);
+  EXPECT_LT(clock.now_us(), deadline + kSecondUs) << "what was under way ended with it";
+  peer.signal(SIGCONT);
+  ASSERT_TRUE(until([&] {
+    return std::ranges::any_of(peer.said(), [](const std::string& line) { return line.starts_with("gone"); });
+  })) << "it learns why when it goes on";
+  EXPECT_THAT(peer.said(), ::testing::Contains(::testing::HasSubstr("a deadline passed there")));
+}
+
+TEST_P(TwoProcesses, AStoppedSenderEndsAtTheClaimsDeadline) {
+  start(kAny);
+  PeerProcess peer({"connect", node.transport->address(), "-", GetParam()});
+  ASSERT_TRUE(until([&] { return node.connected(); }));
+  to = node.peer();
+  bool stopped = false;
+  node.on_message = [&](const Message&) {
+    if (!std::exchange(stopped, true)) peer.stop();
+    node.receiver.deadline_us = clock.now_us() + kSecondUs / 5;
+  };
+  ASSERT_TRUE(until([&] { return stopped; }));
+  // Another payload may have been announced and be on its way, or not: then a message of ours is what times out.
+  send(clock.now_us() + kSecondUs / 5);
+  ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
+  expect_nothing_under_way(Reason::timeout);
+}
+
+TEST_P(TwoProcesses, AfterAPeerIsLostAnotherOneIsServed) {
+  start("");
+  for (int round = 0; round < 3; ++round) {
+    node.events.clear();
+    PeerProcess peer({"listen", kAny, "-", GetParam()});
+    transfer_to(peer);
+    peer.signal(SIGKILL);
+    ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
+    expect_nothing_under_way(Reason::lost);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ucx, TwoProcesses, ::testing::Values("tcp", "posix,sysv"),
+                         [](const auto& suite) { return std::string(suite.index == 0 ? "Tcp" : "SharedMemory"); });
+
+// Two network namespaces, with a virtual cable between them.
+class CutOff : public TwoProcesses {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
+    if (std::system("ip -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "network namespaces are made with ip (iproute2)";
+    name_ = fmt::format("vmem{}", ::getpid());
+    // Namespaces of this process's own, with the /sys that belongs to them: nothing of the machine's is touched, and what is made
+    // here ends with the process.
+    made_ = ::unshare(CLONE_NEWNET | CLONE_NEWNS) == 0 &&
+            ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+            ::mount("sysfs", "/sys", "sysfs", 0, nullptr) == 0 && run(fmt::format("ip netns add {}", name_));
+    if (!made_) GTEST_SKIP() << "no network namespace can be made here";
+    ASSERT_TRUE(run("ip link set lo up") && run("ip link add veth0 type veth peer name veth1") &&
+                run(fmt::format("ip link set veth1 netns {}", name_)) && run("ip addr add 10.77.0.1/24 dev veth0") &&
+                run("ip link set veth0 up") && run(fmt::format("ip -n {} addr add 10.77.0.2/24 dev veth1", name_)) &&
+                run(fmt::format("ip -n {} link set veth1 up", name_)) &&
+                run(fmt::format("ip -n {} link set lo up", name_)));
+    secret_ = ::testing::TempDir() + name_;
+    std::ofstream(secret_) << "a secret of sixteen bytes";
+    ASSERT_EQ(::chmod(secret_.c_str(), 0600), 0);
+  }
+  void TearDown() override {
+    node.stop();
+    if (made_) run(fmt::format("ip netns del {}", name_));
+    if (!secret_.empty()) ::unlink(secret_.c_str());
+  }
+  static bool run(const std::string& command) { return std::system(command.c_str()) == 0; }
+  void start_node(const std::string& listen) { start(listen, *Secret::read(**Crypto::load(), secret_), "tcp"); }
+  // From here on packets go to a card that nobody has, in both directions: no side's kernel knows.
+  void cut() const {
+    constexpr const char* nobody = "lladdr 02:00:00:00:00:01 nud permanent";
+    ASSERT_TRUE(run(fmt::format("ip neigh replace 10.77.0.2 dev veth0 {}", nobody)) &&
+                run(fmt::format("ip -n {} neigh replace 10.77.0.1 dev veth1 {}", name_, nobody)));
+  }
+
+  std::string name_, secret_;
+  bool made_ = false;
+};
+
+TEST_P(CutOff, AReceiverBehindACutNetworkEndsAtTheDeadlineWithBytesInFlight) {
+  PeerProcess peer({"listen", "10.77.0.2:0", secret_, "tcp"}, name_);
+  start_node("");
+  transfer_to(peer);
+  cut();
+  const std::uint64_t deadline = clock.now_us() + kSecondUs / 2;
+  send(deadline);
+  ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
+  expect_nothing_under_way(Reason::timeout);
+  EXPECT_LT(clock.now_us(), deadline + kSecondUs);
+}
+
+TEST_P(CutOff, ASenderBehindACutNetworkEndsAtTheClaimsDeadline) {
+  start_node("10.77.0.1:0");
+  PeerProcess peer({"connect", node.transport->address(), secret_, "tcp"}, name_);
+  node.receiver.deadline_us = clock.now_us() + 5 * kSecondUs;
+  ASSERT_TRUE(until([&] { return node.count<Message>() > 0 && !node.receiver.claimed.empty(); }));
+  to = node.peer();
+  cut();
+  node.receiver.deadline_us = clock.now_us() + kSecondUs / 2;
+  send(clock.now_us() + kSecondUs / 2);
+  ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
+  expect_nothing_under_way(Reason::timeout);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ucx, CutOff, ::testing::Values("tcp"), [](const auto&) { return std::string("Tcp"); });
+
+}  // namespace
+}  // namespace vmem::rdma

@@ -1,0 +1,11 @@
+#include <gmock/gmock.h>
+
+#include "rdma/transport_conformance.hpp"
+#include "rdma/ucx_pair.hpp"
+
+namespace vmem::rdma {
+
+INSTANTIATE_TYPED_TEST_SUITE_P(UcxOverTcp, TransportConformance, TcpPair);
+INSTANTIATE_TYPED_TEST_SUITE_P(UcxOverSharedMemory, TransportConformance, SharedMemoryPair);
+
+}  // namespace vmem::rdma

@@ -1,0 +1,155 @@
+// What is UCX's own, beside what every Transport does.
+#include "rdma/ucx.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <thread>
+
+#include "rdma/library.hpp"
+#include "rdma/progress_thread.hpp"
+#include "rdma/ucx_handles.hpp"
+#include "rdma/ucx_pair.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Library, OneThatIsMissingIsNamedWithWhatToInstall) {
+  const auto opened = open_library("libnobody-has-this.so.1", "install it");
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().status, VMEM_ERROR_UNSUPPORTED);
+  EXPECT_THAT(opened.error().message, HasSubstr("libnobody-has-this.so.1 cannot be loaded"));
+  EXPECT_THAT(opened.error().message, HasSubstr("install it"));
+  const auto libc = open_library("libc.so.6", "");
+  ASSERT_TRUE(libc);
+  EXPECT_THAT(find_function(*libc, "nobody_has_this", "take a newer one").error().message,
+              HasSubstr("libc.so.6 lacks nobody_has_this; take a newer one"));
+}
+
+TEST(Ucx, LanesAreReadFromItsWords) {
+  EXPECT_EQ(
+      lanes_of(
+          "#                 lane[0]:  0:tcp/lo.0 md[0]                -> md[0]/tcp/sysdev[255] am am_bw#0 wireup\n"),
+      "tcp/lo");
+  EXPECT_EQ(lanes_of("# lane[0]:  7:rc_mlx5/mlx5_0:1.0 md[4] -> md[4] am\n# lane[1]:  9:rc_mlx5/mlx5_1:1.0 md[5] -> "
+                     "md[5] am_bw#1\n"
+                     "# lane[2]:  7:rc_mlx5/mlx5_0:1.1 md[4] -> md[4] am_bw#2\n"),
+            "rc_mlx5/mlx5_0:1, rc_mlx5/mlx5_1:1");
+  EXPECT_EQ(lanes_of("nothing of the kind"), "unknown");
+  EXPECT_EQ(lanes_of("lane["), "unknown");
+}
+
+TEST(Ucx, ASettingThatItDoesNotTakeIsAnError) {
+  const ManualClock clock;
+  ClaimingReceiver receiver;
+  const auto made = create_ucx_transport({.self = {NodeId{1}, Incarnation{1}},
+                                          .clock = &clock,
+                                          .receiver = &receiver,
+                                          .settings = {{"RNDV_THRESH", "a lot"}}});
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().status, VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(made.error().message, HasSubstr("UCX_RNDV_THRESH=a lot"));
+}
+
+TEST(Ucx, TheProgramKeepsItsSignals) {
+  const TcpPair pair;
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {
+    struct sigaction action{};
+    ASSERT_EQ(::sigaction(number, nullptr, &action), 0);
+#ifndef __SANITIZE_ADDRESS__  // which has handlers of its own
+    EXPECT_EQ(action.sa_handler, SIG_DFL) << number;
+#endif
+  }
+}
+
+TEST(Ucx, WhoIsRefusedLearnsWhyAndSoDoesTheOther) {
+  ManualClock clock;
+  TestNode a, b;
+  const auto make = [&](TestNode& node, std::uint64_t id, std::string listen, std::uint64_t page_bytes) {
+    node.start(*create_ucx_transport({.self = {NodeId{id}, Incarnation{1}},
+                                      .parameters = {1, 2, page_bytes},
+                                      .listen = std::move(listen),
+                                      .clock = &clock,
+                                      .receiver = &node.receiver,
+                                      .settings = {{"TLS", "tcp"}}}));
+  };
+  make(a, 1, "", 2 << 20);
+  make(b, 2, "127.0.0.1:0", 32 << 20);
+  const PeerId peer = *a.transport->connect(b.transport->address(), kSecondUs);
+  a.send(peer, "never", {}, kSecondUs);
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+       a.gone(peer) == nullptr && std::chrono::steady_clock::now() < end;) {
+    a.step();
+    b.step();
+  }
+  ASSERT_NE(a.gone(peer), nullptr);
+  EXPECT_EQ(a.gone(peer)->reason, Reason::refused);
+  EXPECT_THAT(a.gone(peer)->error.message, HasSubstr("page size is 0x2000000, this node's 0x200000"));
+  EXPECT_TRUE(a.under_way.empty());
+  EXPECT_TRUE(b.events.empty()) << "nobody was connected";
+}
+
+// Threads that post to two peers which threads progress; each message arrives.
+TEST(Ucx, ManyThreadsPostWhileOneProgresses) {
+  TcpPair pair;
+  pair.a.receiver.deadline_us = pair.b.receiver.deadline_us = 3600 * kSecondUs;
+  const PeerId peer = *pair.a.transport->connect(pair.b.transport->address(), 3600 * kSecondUs);
+  const ProgressThread progress_a(*pair.a.transport), progress_b(*pair.b.transport);
+  constexpr int kThreads = 3, kEach = 200;
+  const Bytes payload = pair.a.outgoing(100'000, 1);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (int i = 0; i < kEach; ++i) {
+        const std::string header = fmt::format("{} {}", thread, i);
+        const ConstBytes spans[] = {payload};
+        Send send{.peer = peer, .header = bytes_of(header), .deadline_us = 3600 * kSecondUs};
+        if (i % 8 == 0) send.payload = spans;
+        while (!pair.a.transport->send({&send, 1})) std::this_thread::yield();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::set<std::string> arrived;
+  while (arrived.size() < kThreads * kEach) {
+    ASSERT_TRUE(pair.b.transport->wait(20 * kSecondUs)) << arrived.size();
+    std::vector<Event> events;
+    pair.b.transport->poll(events);
+    for (const Event& event : events) {
+      const Message* message = std::get_if<Message>(&event.what);
+      if (message == nullptr) continue;
+      EXPECT_TRUE(arrived.insert(text_of(message->header)).second);
+      EXPECT_TRUE(TestNode::has_pattern(message->payload, 1));
+    }
+  }
+}
+
+TEST(Ucx, AnIdleConnectionLeavesTheProcessorAlone) {
+  TcpPair pair;
+  const PeerId peer = *pair.a.transport->connect(pair.b.transport->address(), 3600 * kSecondUs);
+  const ProgressThread progress_a(*pair.a.transport), progress_b(*pair.b.transport);
+  while (!pair.a.connected()) {
+    ASSERT_TRUE(pair.a.transport->wait(20 * kSecondUs));
+    pair.a.take();
+  }
+  const auto processor_us = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    const auto of = [](const timeval& time) {
+      return static_cast<std::uint64_t>(time.tv_sec) * kSecondUs + static_cast<std::uint64_t>(time.tv_usec);
+    };
+    return of(usage.ru_utime) + of(usage.ru_stime);
+  };
+  const std::uint64_t before = processor_us();
+  EXPECT_FALSE(pair.a.transport->wait(kSecondUs)) << "nothing happens";
+  EXPECT_LT(processor_us() - before, kSecondUs / 4) << "two threads of spinning would take up to two seconds";
+  pair.a.send(peer, "still there", {}, 3600 * kSecondUs);
+  ASSERT_TRUE(pair.a.transport->wait(20 * kSecondUs));
+}
+
+}  // namespace
+}  // namespace vmem::rdma
