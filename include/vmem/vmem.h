@@ -100,7 +100,8 @@ VMEM_API vmem_status vmem_shutdown(void);
 
 /*
  * Allocates `bytes` bytes of virtual GPU memory of `device` (CUDA ordinal), aligned to 256 bytes, contents undefined.
- * Backing is committed now: a later acquire cannot run out of memory. Up to 1 MiB, memory freed on the same stream is reused at
+ * Backing is committed now: a later acquire cannot run out of memory, unless part of that is in files (the option nvme) and what is in
+ * use at one time is more than HBM and host memory hold. Up to 1 MiB, memory freed on the same stream is reused at
  * once, in stream order. Other memory is reused when the work that used it is complete; where that is all there is, the call
  * waits for it, as vmem_acquire waits for a frame.
  *   out: where the pointer goes; unchanged on failure
@@ -139,7 +140,8 @@ typedef struct vmem_range {
  * HBM can be had because unfinished work holds all of it, waits until the GPU made no progress for the option
  * "acquire_wait", then serves in place. Holds are counted: acquiring twice needs two releases.
  * All or nothing: on failure no range is held; contents that VMEM_DISCARD gave up may be gone all the same.
- * Errors: INVALID_VALUE, INVALID_POINTER, INVALID_RANGE, LOST, OUT_OF_MEMORY (in-place service needed and impossible),
+ * Errors: INVALID_VALUE, INVALID_POINTER, INVALID_RANGE, LOST, OUT_OF_MEMORY (in-place service needed and impossible; with files:
+ * all of HBM and host memory stays in use),
  * UNSUPPORTED (capturing stream), IN_USE (with protect=on: for writing, of a page that stays in use for reading),
  * DEVICE_LOST.
  */
@@ -211,6 +213,7 @@ typedef struct vmem_pointer_info {
   size_t bytes_hbm;         /* of its pages: bytes in HBM, */
   size_t bytes_host_mapped; /* mapped in place in host memory, */
   size_t bytes_host;        /* only in host memory, not mapped, */
+  size_t bytes_nvme;        /* only in files of the option nvme, */
   size_t bytes_unbacked;    /* never written, so nowhere, */
   size_t bytes_lost;        /* without a copy */
 } vmem_pointer_info;
@@ -227,13 +230,16 @@ typedef struct vmem_statistics {
   uint64_t committed_bytes;                  /* backing committed for them */
   uint64_t hbm_budget_bytes, hbm_used_bytes; /* sums over devices */
   uint64_t host_budget_bytes, host_used_bytes;
-  uint64_t metadata_bytes; /* page table and its bookkeeping */
-  uint64_t pages;          /* live pages */
+  uint64_t nvme_budget_bytes, nvme_used_bytes; /* 0 without the option nvme */
+  uint64_t metadata_bytes;                     /* page table and its bookkeeping */
+  uint64_t pages;                              /* live pages */
   uint64_t acquires, acquire_misses, in_place_acquires, acquire_waits;
   uint64_t acquire_wait_us;                       /* how long acquires waited for the mover, in sum */
   uint64_t mover_busy_us;                         /* how long the mover was at work */
   uint64_t migrated_in_bytes, migrated_out_bytes; /* host to HBM, HBM to host */
   uint64_t dropped_bytes;                         /* evicted without a copy, because the host copy was current */
+  uint64_t spilled_bytes, recalled_bytes;         /* host to files, files to host */
+  uint64_t spills_dropped_bytes; /* given up in host memory without writing, because the file's copy was current */
   uint64_t prefetched_bytes, prefetched_used_bytes;
   uint64_t evictions, eviction_cancels, maps, unmaps, frames_created;
   uint64_t stray_writes; /* pages written though acquired for reading: found when they left HBM, and kept */

@@ -117,17 +117,25 @@ Result<std::uint64_t> parse_count(std::string_view text, std::uint64_t most) {
   return count;
 }
 
+std::vector<std::string_view> split_at_commas(std::string_view text) {
+  std::vector<std::string_view> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
 Result<std::vector<int>> parse_devices(std::string_view text) {
   std::vector<int> devices;
   if (text == "all") return devices;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    VMEM_ASSIGN(const std::uint64_t device, parse_count(text.substr(begin, end - begin), kLargestDevice));
+  for (const std::string_view part : split_at_commas(text)) {
+    VMEM_ASSIGN(const std::uint64_t device, parse_count(part, kLargestDevice));
     if (std::ranges::find(devices, int(device)) != devices.end()) {
       return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("device {} is named twice", device));
     }
     devices.push_back(int(device));
-    begin = end + 1;
   }
   return devices;
 }
@@ -194,6 +202,51 @@ OptionDefinition host_option() {
                                 .values = "auto, or a size from " + exact_bytes(kSmallestHost) + " such as 64GiB",
                                 .help = "Most pinned host memory used; auto: half of what is available at the start."},
                                &Options::host_bytes, {.least = kSmallestHost, .most = 64 * kTiB});
+}
+
+// DIRECTORY or DIRECTORY:SIZE; a directory's name may contain colons as long as no size follows the last.
+Result<StoreDirectory> parse_directory(std::string_view text) {
+  StoreDirectory directory{std::string(text), std::nullopt};
+  const std::size_t colon = text.rfind(':');
+  const bool sized =
+      colon != std::string_view::npos && colon + 1 < text.size() && text[colon + 1] >= '0' && text[colon + 1] <= '9';
+  if (sized) {
+    directory.path = text.substr(0, colon);
+    VMEM_ASSIGN(directory.bytes, parse_size(text.substr(colon + 1), {.least = kSmallestNvme, .most = 4096 * kTiB}));
+  }
+  if (directory.path.empty()) return fail(VMEM_ERROR_INVALID_OPTION, "a directory without a name");
+  return directory;
+}
+
+Result<std::vector<StoreDirectory>> parse_nvme(std::string_view text) {
+  std::vector<StoreDirectory> directories;
+  if (text == "off") return directories;
+  for (const std::string_view part : split_at_commas(text)) {
+    VMEM_ASSIGN(StoreDirectory directory, parse_directory(part));
+    if (std::ranges::find(directories, directory.path, &StoreDirectory::path) != directories.end()) {
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} is named twice", directory.path));
+    }
+    directories.push_back(std::move(directory));
+  }
+  return directories;
+}
+
+std::string print_nvme(const Options& options) {
+  std::vector<std::string> texts;
+  for (const StoreDirectory& each : options.nvme)
+    texts.push_back(each.bytes ? fmt::format("{}:{}", each.path, exact_bytes(*each.bytes)) : each.path);
+  return texts.empty() ? "off" : fmt::format("{}", fmt::join(texts, ","));
+}
+
+OptionDefinition nvme_option() {
+  return define(
+      {.name = "nvme",
+       .default_value = "off",
+       .values = "off, or directories such as /mnt/a:200GiB,/mnt/b, each with a size from " +
+                 exact_bytes(kSmallestNvme) + " or with half of what is free there",
+       .help = "Where pages go that host memory has no room for: files on disks, read and written with direct I/O.",
+       .print = print_nvme},
+      &Options::nvme, parse_nvme);
 }
 
 OptionDefinition page_option() {
@@ -293,9 +346,9 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),    space_option(),   hbm_option(),     headroom_option(),     host_option(),
-      page_option(),    devices_option(), driver_option(),  acquire_wait_option(), prefetch_option(),
-      protect_option(), strict_option(),  drained_option(), window_option(),       log_option(),
+      base_option(),   space_option(),   hbm_option(),    headroom_option(),     host_option(),     nvme_option(),
+      page_option(),   devices_option(), driver_option(), acquire_wait_option(), prefetch_option(), protect_option(),
+      strict_option(), drained_option(), window_option(), log_option(),
   };
   return table;
 }

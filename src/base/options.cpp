@@ -165,6 +165,11 @@ Status Resolution::check_contradictions() const {
                 fmt::format("{} lets a launch reach only what it names, {} lets it reach everything; choose one",
                             describe("strict"), describe("drained")));
   }
+  if (options_.drained && !options_.nvme.empty()) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} keeps everything in the GPU's reach, which files are not: drop {}", describe("drained"),
+                            describe("nvme")));
+  }
   return {};
 }
 

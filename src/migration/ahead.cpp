@@ -14,6 +14,7 @@ using pagetable::Mapped;
 namespace {
 
 constexpr std::size_t kPromotionsPerStep = 64;  // looked at; misses wait meanwhile
+constexpr std::size_t kRecallsAhead = 16;       // looked at in a step
 constexpr std::size_t kLeavingMax = 32;         // tried at a time
 constexpr std::uint64_t kLeavingPauseUs = 100;  // before another try where nothing has happened
 // Enough to keep the link busy; a page that must leave now waits no longer than that.
@@ -22,12 +23,20 @@ constexpr std::uint64_t kStoreBytesInFlight = std::uint64_t{128} << 20;
 }  // namespace
 
 void Mover::prefetch_ahead() {
+  // What lies below host memory sets out before its turn comes.
+  for (std::size_t i = 0; config_.spill != nullptr && i < std::min(asked_ahead_.size(), kRecallsAhead); ++i) {
+    if (asked_ahead_[i].live() && !recall_ahead(asked_ahead_[i])) break;
+  }
   while (!asked_ahead_.empty()) {
     const PageRef ref = asked_ahead_.front();
     if (ref.live() && !load_has_room(device_of(*ref.region), ref.bytes())) break;
+    const Started started = ref.live() ? start_prefetch(ref) : Started::yes;
+    // Or room is being made, as far down as that goes.
+    const bool room_comes = started == Started::no_frame && config_.spill != nullptr && !in_flight_.empty();
+    if (started == Started::coming || room_comes) break;
     asked_ahead_.pop_front();
     // A pinned page stays wanted.
-    if (ref.live() && start_prefetch(ref) != Started::yes && ref.page().pinned) queue_promotion(ref);
+    if (started != Started::yes && ref.page().pinned) queue_promotion(ref);
   }
   plan_waits_ = false;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
@@ -45,6 +54,10 @@ void Mover::follow_plan(int index) {
       const std::size_t count = config_.policy->prefetches(query_of(index), wanted);
       device.planned.assign(wanted.begin(), wanted.begin() + std::ptrdiff_t(count));
       if (count == 0) return;
+      for (const PageId id : std::span(wanted).first(count)) {
+        const PageRef ref{config_.space->find(id.region), id.index};
+        if (config_.spill == nullptr || (ref.live() && !recall_ahead(ref))) break;
+      }
     }
     const PageId next = device.planned.front();
     const PageRef ref{config_.space->find(next.region), next.index};
@@ -55,7 +68,7 @@ void Mover::follow_plan(int index) {
         device.planned.pop_front();
         return;
       }
-      if (started == Started::no_frame) {
+      if (started == Started::no_frame || started == Started::coming) {
         // Without work under way that could free a frame there is nothing to wait for.
         plan_waits_ = !in_flight_.empty() || !config_.streams->idle();
         if (!plan_waits_) device.planned.clear();
@@ -94,7 +107,7 @@ void Mover::give_up_ahead(int index) {
   plan_waits_ = plan_waits_ || (device.leaving_waits && (!in_flight_.empty() || !config_.streams->idle()));
 }
 
-// Yes: fetched, or nothing to fetch.
+// Yes: fetched, or nothing to fetch. Coming: on its way to host memory.
 Mover::Started Mover::start_prefetch(PageRef ref) {
   Page& page = ref.page();
   const bool nothing_to_do = page.mapped == Mapped::frame || page.cpu_users != 0 || page.in_place ||
@@ -107,8 +120,14 @@ Mover::Started Mover::start_prefetch(PageRef ref) {
     return Started::yes;
   }
   const Access access = page.last_write ? Access::write : Access::read;
+  const Serving serving(*this, ref);
   Status started;
-  if (page.frame != kNoFrame) {
+  const auto here = page.frame != kNoFrame ? Result<bool>(true) : recall(ref);
+  if (here && !*here) return Started::coming;
+  if (!here && here.error().status == VMEM_ERROR_OUT_OF_MEMORY) return Started::no_frame;
+  if (!here) {
+    started = std::unexpected(here.error());
+  } else if (page.frame != kNoFrame) {
     started = map_kept_frame(ref, access);
   } else {
     auto grab = grab_frame(device_of(*ref.region), ref.bytes(), search_for(ref, Search::first_choices));
@@ -166,6 +185,7 @@ Result<Mover::Promoted> Mover::promote_one(PageRef ref) {
   if (const Evicted why = held(ref, 0); why != Evicted::done)
     return why == Evicted::busy ? Promoted::busy : Promoted::no;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Promoted::busy;
+  const Serving serving(*this, ref);
   VMEM_ASSIGN(const Grab grab, grab_frame(device_of(*ref.region), ref.bytes(), search_for(ref, Search::first_choices)));
   if (!grab.frame) return Promoted::no_frame;
   auto left = hide(ref);

@@ -118,8 +118,10 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
   if (page.pinned || page.kept || page.cpu_users != 0) return Evicted::held;
   if (const Evicted why = held(ref, 0); why != Evicted::done) return why;
   const bool worthless = outlived(ref);
-  if (running(page.wait) || !uses_complete(*ref.region, page)) return Evicted::busy;
-  if (!worthless && page.version != 0 && !page.slot_current()) {
+  if (running(page.wait) || spilling(page) || !uses_complete(*ref.region, page)) return Evicted::busy;
+  // What was protected all the time is as the copy below has it, and needs none in between.
+  const bool kept_below = config_.protect && page.spilled_current();
+  if (!worthless && page.version != 0 && !page.slot_current() && !kept_below) {
     auto granted = need_slot(ref);
     // With every slot taken by a page's only copy, this page stays where it is.
     if (!granted && granted.error().status == VMEM_ERROR_OUT_OF_MEMORY) return Evicted::held;
@@ -153,11 +155,13 @@ Status Mover::give_up_frame(PageRef ref) {
   Page& page = ref.page();
   // A frame taken back from standby may still be read by the copy out that it went there with.
   std::uint64_t store = running(page.store) ? page.store : 0;
-  const bool clean = page.version == 0 || page.slot_current();
+  const bool clean = page.version == 0 || page.slot_current() || (config_.protect && page.spilled_current());
   if (!clean || (page.version != 0 && !config_.protect)) {
     VMEM_ASSIGN(store, submit(ref, tiers::Direction::store, page.frame, 0, clean));
     page.store = store;
     page.slot_version = page.version;
+    // Unless it is told otherwise of a page that nobody wrote to.
+    if (!in_flight_.at(store).if_changed) doubt_spilled(page);
   } else {
     counters_.dropped_bytes += ref.bytes();
   }
@@ -165,6 +169,7 @@ Status Mover::give_up_frame(PageRef ref) {
   page.standby = true;
   page.prefetched = false;
   config_.policy->page_left(ref.id());
+  if (page.slot != kNoFrame) came_to_host_memory(ref);
   return {};
 }
 
@@ -201,12 +206,16 @@ bool Mover::outlived(PageRef ref) { return ref.page().life != ref.region->life.l
 // It was freed into a cache, or taken out of it: by now perhaps both.
 void Mover::region_changed(Region& region) {
   const std::uint32_t life = region.life.load();
-  if (std::exchange(region.life_told, life) != life) config_.policy->region_dead(region.id, true);
-  config_.policy->region_dead(region.id, region.dead.load());
+  const bool died = std::exchange(region.life_told, life) != life, dead = region.dead.load();
+  tell_policies([&](Policy& policy) {
+    if (died) policy.region_dead(region.id, true);
+    policy.region_dead(region.id, dead);
+  });
   for (std::uint32_t i = 0; i < region.page_count; ++i) {
     const PageRef ref{&region, i};
     keep_no_longer(ref);  // it died, and may be alive again by now; whoever keeps it then asks later
-    if (ref.page().mapped == Mapped::nothing && ref.page().slot != kNoFrame && outlived(ref)) forget_contents(ref);
+    const bool kept = ref.page().slot != kNoFrame || ref.page().spilled != nullptr;
+    if (ref.page().mapped == Mapped::nothing && kept && outlived(ref)) forget_contents(ref);
   }
 }
 
@@ -216,8 +225,8 @@ void Mover::forget_contents(PageRef ref) {
   page.version = page.slot_version = 0;
   page.writes_believed = page.writes_in_a_row = 0;
   page.life = ref.region->life.load(std::memory_order_seq_cst);
-  if (page.slot == kNoFrame || running(page.store)) return;
-  config_.backing->release(std::exchange(page.slot, kNoFrame));
+  drop_spilled(ref);
+  if (page.slot != kNoFrame && !running(page.store) && !spilling(page)) drop_slot(ref);
 }
 
 bool Mover::uses_complete(Region& region, Page& page) {
@@ -265,7 +274,7 @@ Result<Mover::Evicted> Mover::hide(PageRef ref, std::uint32_t own_holds) {
 // True if the page has a slot of its own now. False: one will come (being made, or a copy out must end first).
 Result<bool> Mover::need_slot(PageRef ref) {
   Page& page = ref.page();
-  if (page.slot != kNoFrame) return true;
+  if (page.slot != kNoFrame) return !spilling(page);
   VMEM_ASSIGN(tiers::SlotGrant grant, config_.backing->allocate(ref.bytes()));
   if (grant.grant == tiers::Grant::full) {
     // Of a page of this size, which serves as it is; else of others, whose memory makes one.
@@ -273,6 +282,11 @@ Result<bool> Mover::need_slot(PageRef ref) {
     if (same.bytes == 0 && same.busy) return false;
     if (same.bytes != 0 || give_up_slots(ref.bytes(), true).bytes >= ref.bytes()) {
       VMEM_ASSIGN(grant, config_.backing->allocate(ref.bytes()));
+    } else if (config_.spill != nullptr) {
+      VMEM_ASSIGN(const bool room, make_slot_room(ref.bytes()));
+      if (!room) return false;
+      VMEM_ASSIGN(grant, config_.backing->allocate(ref.bytes()));
+      if (grant.grant == tiers::Grant::full) return false;  // of other sizes, and not enough yet
     }
   }
   if (grant.grant == tiers::Grant::later) return false;
@@ -299,15 +313,14 @@ Mover::GivenUp Mover::give_up_slots(std::uint64_t bytes, bool of_any_size) {
     if (!still_retained(ref)) continue;
     Page& page = ref.page();
     const bool suits = !page.read_mostly && (of_any_size || ref.bytes() == bytes);
-    const bool busy = page.cpu_users != 0 || running(page.wait) || running(page.store);
+    const bool busy = page.cpu_users != 0 || running(page.wait) || running(page.store) || spilling(page);
     if (!suits || busy) {
       given.busy = given.busy || suits;
       retained_.push_back(ref);
       continue;
     }
     page.retained = false;
-    config_.backing->release(std::exchange(page.slot, kNoFrame));
-    page.slot_version = 0;
+    drop_slot(ref);
     given.bytes += ref.bytes();
   }
   return given;

@@ -9,7 +9,7 @@
 
 namespace vmem::migration {
 
-enum class Happened : std::uint8_t { mapped_hbm, mapped_host, unmapped, loaded, stored, freed };
+enum class Happened : std::uint8_t { mapped_hbm, mapped_host, unmapped, loaded, stored, spilled, recalled, freed };
 
 constexpr std::string_view words(Happened what) {
   switch (what) {
@@ -23,6 +23,10 @@ constexpr std::string_view words(Happened what) {
       return "fetched from host memory";
     case Happened::stored:
       return "copied to host memory";
+    case Happened::spilled:
+      return "written below host memory";
+    case Happened::recalled:
+      return "read back to host memory";
     case Happened::freed:
       return "freed";
   }

@@ -49,6 +49,7 @@ Mover::~Mover() {
   stop();
   // After a loss transfers may be under way, and the frames that they touch end here.
   config_.backing->finish();
+  if (config_.spill != nullptr) config_.spill->finish();
 }
 
 void Mover::start() {
@@ -148,6 +149,7 @@ Mover::Next Mover::step() {
       prefetch_ahead();
       promote();
     }
+    if (config_.spill != nullptr) spill_ahead();
   }
   return next_step();
 }
@@ -210,7 +212,8 @@ Status Mover::poll() {
   if (!watching) return {};
   const auto streams_polled = config_.streams->poll();
   completions_.clear();
-  const auto backing_polled = config_.backing->poll(completions_);
+  auto backing_polled = config_.backing->poll(completions_);
+  if (config_.spill != nullptr && backing_polled) backing_polled = config_.spill->poll(completions_);
   // What was reported before a failure will not be reported again.
   for (const auto& completion : completions_) finish_transfer(completion);
   if (!completions_.empty()) settle_pending();
@@ -234,6 +237,7 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   in_flight_.erase(found);
   const PageRef ref{transfer.region, transfer.page};
   Page& page = ref.page();
+  if (transfer.spill) return finish_spill(ref, transfer, completion);
   const bool load = transfer.direction == tiers::Direction::load;
   DeviceState& device = device_of(*ref.region);
   (load ? device.loads_bytes : device.stores_bytes) -= transfer.bytes;
@@ -241,7 +245,10 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   if (latest_store) page.store = 0;
   if (transfer.if_changed)
     (completion.changed ? counters_.migrated_out_bytes : counters_.dropped_bytes) += transfer.bytes;
-  if (completion.changed) found_changed(ref);
+  if (completion.changed) {
+    found_changed(ref);
+    doubt_spilled(page);
+  }
   if (transfer.if_changed && !completion.changed) page.writes_in_a_row = 0;
   if (completion.outcome == tiers::Outcome::done) return;
   if (ref.region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
@@ -358,7 +365,8 @@ void Mover::on_use(const pagetable::LoggedUse& use) {
   }
   const bool told = use.kind != LoggedUse::Kind::feared;
   if (!told || region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
-  config_.policy->used({region->id, first, count, use.span.access(), use.stamp.stream()});
+  tell_policies(
+      [&](Policy& policy) { policy.used({region->id, first, count, use.span.access(), use.stamp.stream()}); });
 }
 
 void Mover::stamp(Region& region, Page& page, Stamp use) {

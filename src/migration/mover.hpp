@@ -12,6 +12,7 @@
 #include <optional>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/status.hpp"
@@ -45,10 +46,14 @@ struct MoverConfig {
   StreamTable* streams = nullptr;
   tiers::Tier* backing = nullptr;
   tiers::InPlaceTier* in_place = nullptr;  // null: the backing tier cannot be mapped
+  tiers::Tier* spill = nullptr;            // where pages go that the backing tier has no room for; null: nowhere
   std::unique_ptr<Policy> policy;
+  std::unique_ptr<Policy> spill_policy;  // whom to spill; of one device, the backing tier. With `spill`
   std::vector<MoverDevice> devices;
   std::optional<std::uint64_t> page_bytes;  // for all regions, if given
   std::uint64_t acquire_wait_us = 100'000;
+  std::uint64_t slot_wait_us =
+      10'000'000;  // without progress, for what is below host memory while all of that is in use; then it fails
   // Pages acquired for reading only are mapped read-only, so that a stray write faults. A page then becomes writable only while
   // nothing uses it: changing the access of a mapping under a running kernel is fatal (error 700), whichever way it changes.
   bool protect = false;
@@ -61,6 +66,7 @@ struct MoverCounters {
   std::uint64_t busy_us = 0;
   std::uint64_t migrated_in_bytes = 0, migrated_out_bytes = 0, dropped_bytes = 0, stray_writes = 0;
   std::uint64_t prefetched_bytes = 0, prefetched_used_bytes = 0;
+  std::uint64_t spilled_bytes = 0, recalled_bytes = 0, spills_dropped_bytes = 0, spill_failures = 0;
   std::uint64_t evictions = 0, eviction_cancels = 0, maps = 0, unmaps = 0;
   std::uint64_t allocated_bytes = 0, committed_bytes = 0, pages = 0;
 };
@@ -138,6 +144,8 @@ class Mover {
     tiers::Direction direction;
     bool if_changed;
     CUevent done;
+    bool spill = false;         // between the backing tier and the spill tier
+    std::uint64_t version = 0;  // of what is moved
   };
   struct PageRef {
     Region* region = nullptr;
@@ -207,7 +215,10 @@ class Mover {
   static std::uint64_t store_from_frame(const pagetable::Page& page);
   CUevent event_of(std::uint64_t transfer) const;
   bool running(std::uint64_t transfer) const { return transfer != 0 && in_flight_.contains(transfer); }
-  bool load_has_room(const DeviceState& device, std::uint64_t page_bytes) const;
+  static bool room_in_flight(std::uint64_t in_flight_bytes, std::uint64_t page_bytes);
+  static bool load_has_room(const DeviceState& device, std::uint64_t page_bytes) {
+    return room_in_flight(device.loads_bytes, page_bytes);
+  }
   PrefetchQuery query_of(int index) const;
   CUdeviceptr address_of(PageRef ref) const { return config_.space->address_of(ref.begin()); }
   void note(PageRef ref, Happened what) {
@@ -259,12 +270,54 @@ class Mover {
   void prefetch_ahead();
   void follow_plan(int index);
   void give_up_ahead(int index);
-  enum class Started { yes, no_frame, failed };
+  enum class Started { yes, no_frame, coming, failed };
   Started start_prefetch(PageRef ref);
   enum class Promoted { done, no_frame, busy, no };  // busy: worth another look; no: the next use asks again
   void promote();
   void queue_promotion(PageRef ref);
   Result<Promoted> promote_one(PageRef ref);
+
+  // spill.cpp: between host memory and what is below it
+  template <class Tell>
+  void tell_policies(Tell&& tell) {
+    tell(*config_.policy);
+    if (config_.spill_policy) tell(*config_.spill_policy);
+  }
+  // While a frame is looked for, for this page: what is done to get one may spill others, and not this one.
+  class Serving {
+   public:
+    Serving(Mover& mover, PageRef ref) : mover_(mover), before_(std::exchange(mover.serving_, &ref.page())) {}
+    ~Serving() { mover_.serving_ = before_; }
+    Serving(const Serving&) = delete;
+    Serving& operator=(const Serving&) = delete;
+
+   private:
+    Mover& mover_;
+    const Page* before_;
+  };
+  Result<bool> recall(PageRef ref);
+  bool recall_ahead(PageRef ref);
+  bool spilling(const Page& page) const { return page.spilled != nullptr && running(page.spilled->transfer); }
+  Status submit_spill(PageRef ref, tiers::Direction direction);
+  Result<bool> make_slot_room(std::uint64_t bytes);
+  struct Spilled {
+    std::uint64_t bytes = 0;  // that slots were given up for
+    bool busy = false;        // more will be: a transfer, or the tier below, is at it,
+    bool in_use = false;      // or work uses them in place
+  };
+  Spilled spill_some(std::uint64_t bytes, bool any);
+  Spilled spill_one(PageRef ref);
+  bool spillable(PageRef ref) const;
+  void spill_ahead();
+  Result<bool> need_spill_slot(PageRef ref);
+  std::uint64_t give_up_spilled(std::uint64_t bytes);
+  void finish_spill(PageRef ref, const InFlight& transfer, const tiers::Completion& completion);
+  void spill_failed(PageRef ref, const Error& error);
+  void came_to_host_memory(PageRef ref);
+  void left_host_memory(PageRef ref);
+  void drop_slot(PageRef ref);
+  void drop_spilled(PageRef ref);
+  void doubt_spilled(Page& page);
 
   // regions.cpp
   Status commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes);
@@ -287,7 +340,12 @@ class Mover {
   std::deque<PageRef> asked_ahead_;  // vmem_prefetch
   std::deque<PageRef> promotions_;   // used in place, worth a frame
   std::deque<PageRef> retained_;     // in HBM with a backing copy that may be taken; checked when popped
-  std::vector<PageRef> pending_;     // exposed with a transfer to wait for
+  std::deque<PageRef> spilled_;      // with a slot in the spill tier; checked when popped
+  std::uint64_t spilling_bytes_ = 0, recalling_bytes_ = 0;  // in flight
+  bool slots_in_use_ = false;      // a slot was wanted, and only the end of work that uses pages in place can give one
+  const Page* serving_ = nullptr;  // see Serving
+  std::uint64_t spill_full_until_us_ = 0;  // it refused a page for want of room
+  std::vector<PageRef> pending_;           // exposed with a transfer to wait for
   std::vector<Region*> live_;
   std::vector<Region*> ending_;
   std::optional<Error> lost_;

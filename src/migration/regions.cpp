@@ -71,7 +71,10 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   mover.counters_.committed_bytes += backed;
   mover.counters_.pages += region->page_count;
   mover.expect_slots();
-  mover.config_.policy->region_begins({region->id, region->page_count, page_bytes, device, shared, undeclared});
+  RegionShape begins{region->id, region->page_count, page_bytes, device, shared, undeclared};
+  mover.config_.policy->region_begins(begins);
+  begins.device = 0;  // the one backing tier
+  if (mover.config_.spill_policy) mover.config_.spill_policy->region_begins(begins);
   if (shared && home.pinned_bytes + backed <= home.config.hbm_bytes / kSharedShare) {
     home.pinned_bytes += backed;
     for (std::uint32_t i = 0; i < region->page_count; ++i) region->pages[i].pinned = true;
@@ -81,7 +84,7 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
 }
 
 // Every page must have a place even when nothing can be dropped: what does not fit into a device's HBM must fit into the backing
-// tier, both less the frames in transit.
+// tier or below it, all less the frames in transit.
 Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes) {
   std::uint64_t overflow = 0;
   for (const auto& each : devices_) {
@@ -91,16 +94,19 @@ Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t pag
   }
   const std::uint64_t host = config_.backing->usage().budget_bytes;
   const std::uint64_t transit = std::min(kTransitPages * page_bytes, host / 4);
-  if (overflow + (overflow == 0 ? 0 : transit) > host) {
+  const std::uint64_t below = config_.spill == nullptr ? 0 : config_.spill->usage().budget_bytes;
+  if (overflow + (overflow == 0 ? 0 : transit) > host + below) {
     return fail(
         VMEM_ERROR_OUT_OF_MEMORY,
         fmt::format(
             "{} asked for on device {}, where {} are allocated and HBM can hold {} of {}: {} would have to fit into "
-            "host memory, which can hold {} of {} (pages in transit take the rest); free something, or raise --hbm or "
-            "--host",
+            "host memory, which can hold {} of {} (pages in transit take the rest){}; free something, or raise --hbm, "
+            "--host or --nvme",
             format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
             format_bytes(usable_hbm(device.hbm.budget_bytes(), page_bytes)), format_bytes(device.hbm.budget_bytes()),
-            format_bytes(overflow), format_bytes(host - transit), format_bytes(host)));
+            format_bytes(overflow), format_bytes(host - transit), format_bytes(host),
+            below == 0 ? std::string()
+                       : fmt::format(", and {}, which can hold {}", config_.spill->info().name, format_bytes(below))));
   }
   device.committed_bytes += bytes;
   return {};
@@ -133,7 +139,9 @@ std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t byt
 std::optional<Status> CapacityRequest::advance(Mover& mover) {
   const std::uint64_t page_bytes = pagetable::kGranuleBytes << kLargestUndeclaredShift;
   const std::uint64_t host = mover.config_.backing->usage().budget_bytes;
-  std::uint64_t host_left = host - std::min(kTransitPages * page_bytes, host / 4);
+  const std::uint64_t below = mover.config_.spill == nullptr ? 0 : mover.config_.spill->usage().budget_bytes;
+  const std::uint64_t backed = below + host - std::min(kTransitPages * page_bytes, host / 4);
+  std::uint64_t host_left = backed;
   std::uint64_t hbm_left = 0;
   for (const auto& each : mover.devices_) {
     const std::uint64_t usable = usable_hbm(each->hbm.budget_bytes(), page_bytes);
@@ -141,7 +149,7 @@ std::optional<Status> CapacityRequest::advance(Mover& mover) {
     host_left -= std::min(host_left, over);
     if (each.get() != mover.devices_[std::size_t(device)].get()) continue;
     hbm_left = usable - std::min(usable, each->committed_bytes);
-    total_bytes = usable + host - std::min(kTransitPages * page_bytes, host / 4);
+    total_bytes = usable + backed;
   }
   free_bytes = hbm_left + host_left;
   return Status{};
@@ -203,7 +211,7 @@ Status Mover::end_region(Region& region, Stamp last) {
   drain_uses();
   stamp_untracked(region);
   stamp(region, last);
-  config_.policy->region_ends(region.id);
+  tell_policies([&](Policy& policy) { policy.region_ends(region.id); });
   std::erase(live_, &region);
   ending_.push_back(&region);
   counters_.allocated_bytes -= region.shared ? 0 : region.bytes;
@@ -239,6 +247,7 @@ bool Mover::finish_ending(Region& region, std::uint32_t& budget) {
   std::erase_if(retained_, of_region);
   std::erase_if(promotions_, of_region);
   std::erase_if(asked_ahead_, of_region);
+  std::erase_if(spilled_, of_region);
   config_.space->remove(region);
   expect_slots();
   return true;
@@ -258,7 +267,7 @@ Status Mover::check_live(const PageRun& run) {
 bool Mover::release_page(PageRef ref) {
   Page& page = ref.page();
   DeviceState& device = device_of(*ref.region);
-  if (page.cpu_users != 0 || running(page.wait)) return false;
+  if (page.cpu_users != 0 || running(page.wait) || spilling(page)) return false;
   for (const Stamp use : page.uses) {
     if (!complete(use)) return false;
   }
@@ -276,6 +285,8 @@ bool Mover::release_page(PageRef ref) {
   drop_standby(ref);
   if (page.frame != kNoFrame) device.hbm.give_back(page.frame, 0, nullptr);
   if (page.slot != kNoFrame) config_.backing->release(page.slot);
+  drop_spilled(ref);
+  page.spilled.reset();
   keep_no_longer(ref);
   if (page.pinned) device.pinned_bytes -= ref.bytes();
   page.frame = page.slot = kNoFrame;
@@ -290,11 +301,16 @@ Error Mover::full_error(const char* what, std::uint64_t bytes) const {
     hbm += fmt::format("HBM of device {}: {} of {}; ", device->config.ordinal, format_bytes(device->hbm.used_bytes()),
                        format_bytes(device->hbm.budget_bytes()));
   }
-  const tiers::TierUsage host = config_.backing->usage();
+  std::string below;
+  for (const tiers::Tier* tier : {config_.backing, config_.spill}) {
+    if (tier == nullptr) continue;
+    const tiers::TierUsage usage = tier->usage();
+    below += fmt::format("{}{}: {} of {}", below.empty() ? "" : "; ", tier->info().name, format_bytes(usage.used_bytes),
+                         format_bytes(usage.budget_bytes));
+  }
   return {VMEM_ERROR_OUT_OF_MEMORY, 0,
-          fmt::format("no memory for {} of {}: {}{}: {} of {}; release or free something, or raise --hbm or --host",
-                      what, format_bytes(bytes), hbm, config_.backing->info().name, format_bytes(host.used_bytes),
-                      format_bytes(host.budget_bytes))};
+          fmt::format("no memory for {} of {}: {}{}; release or free something, or raise --hbm, --host or --nvme", what,
+                      format_bytes(bytes), hbm, below)};
 }
 
 }  // namespace vmem::migration

@@ -54,6 +54,7 @@ class Patience {
  public:
   // Still waiting, in this step. True: for long enough, `times` as long as an acquire waits.
   bool over(const Mover& mover, std::uint64_t times = 1);
+  bool over_limit(const Mover& mover, std::uint64_t limit_us);
   void reset() { since_us_ = 0; }
   bool waiting() const { return since_us_ != 0; }
 
@@ -78,6 +79,7 @@ struct AcquireRequest final : Request {
   std::optional<Status> serve_wants(Mover& mover);
   bool worth_frames(const Mover& mover) const;
   std::uint32_t own_holds(const PageRun& page) const;
+  void recall_ahead(Mover& mover) const;
   std::size_t want_ = 0;
   std::uint32_t page_ = 0;
   std::optional<std::uint64_t> began_us_;

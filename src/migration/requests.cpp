@@ -37,7 +37,9 @@ std::optional<Status> AdviseRequest::advance(Mover& mover) {
     for (std::uint32_t i = 0; i < run.count; ++i) change(Mover::PageRef{run.region, run.first + i});
   };
   const auto prefer = [&](Preference preference) {
-    each([&](Mover::PageRef ref) { mover.config_.policy->page_prefers(ref.id(), preference); });
+    each([&](Mover::PageRef ref) {
+      mover.tell_policies([&](Policy& policy) { policy.page_prefers(ref.id(), preference); });
+    });
   };
   const auto unpin = [&](Page& page) {
     if (page.pinned && !page.kept && !run.region->shared) device.pinned_bytes -= page_bytes;
@@ -109,6 +111,7 @@ Result<Mover::Place> Mover::place_for_writing(PageRef ref) {
   if (granted && !*granted) return Place::none_yet;
   if (granted) {
     drop_standby(ref);
+    came_to_host_memory(ref);
     return Place::slot;
   }
   if (granted.error().status != VMEM_ERROR_OUT_OF_MEMORY) return std::unexpected(granted.error());
@@ -157,6 +160,11 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
     }
   }
   bool in_frame = page.frame != kNoFrame && !page.standby;
+  if (!in_frame && page.version != 0) {
+    VMEM_ASSIGN(const bool here, mover.recall(ref));
+    if (!here || (write && mover.spilling(page))) return std::nullopt;
+    if (page.spilled != nullptr) page.spilled->wanted = false;
+  }
   if (write && !in_frame) {
     auto place = mover.place_for_writing(ref);
     if (!place) return std::unexpected(std::move(place).error());
@@ -190,7 +198,8 @@ std::optional<Status> QueryRequest::advance(Mover&) {
     std::size_t& where = lost                          ? info.bytes_lost
                          : in_hbm                      ? info.bytes_hbm
                          : page.mapped == Mapped::slot ? info.bytes_host_mapped
-                         : page.version != 0           ? info.bytes_host
+                         : page.slot_current()         ? info.bytes_host
+                         : page.version != 0           ? info.bytes_nvme
                                                        : info.bytes_unbacked;
     where += page_bytes;
   }
@@ -210,9 +219,19 @@ std::optional<Status> StatisticsRequest::advance(Mover& mover) {
   const tiers::TierUsage host = mover.config_.backing->usage();
   out.host_budget_bytes = host.budget_bytes;
   out.host_used_bytes = host.used_bytes;
+  if (mover.config_.spill != nullptr) {
+    const tiers::TierUsage below = mover.config_.spill->usage();
+    out.nvme_budget_bytes = below.budget_bytes;
+    out.nvme_used_bytes = below.used_bytes;
+  }
+  out.spilled_bytes = in.spilled_bytes;
+  out.recalled_bytes = in.recalled_bytes;
+  out.spills_dropped_bytes = in.spills_dropped_bytes;
   out.pages = in.pages;
   out.metadata_bytes = in.pages * sizeof(Page) + (mover.live_.size() + mover.ending_.size()) * sizeof(Region) +
-                       mover.config_.policy->metadata_bytes();
+                       mover.config_.policy->metadata_bytes() +
+                       mover.spilled_.size() * (sizeof(pagetable::SpilledCopy) + sizeof(Mover::PageRef));
+  if (mover.config_.spill_policy) out.metadata_bytes += mover.config_.spill_policy->metadata_bytes();
   out.acquire_misses = in.acquire_misses;
   out.in_place_acquires = in.in_place_acquires;
   out.acquire_waits = in.acquire_waits;

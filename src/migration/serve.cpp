@@ -17,10 +17,10 @@ using tiers::Direction;
 
 namespace {
 
-// Loads in flight per device: enough to keep the link busy while the mover looks elsewhere, no more. A load started earlier
-// than that gains nothing and evicts a page too soon. In pages of the size at hand, and at least in bytes.
-constexpr std::uint64_t kLoadsInFlight = 4;
-constexpr std::uint64_t kLoadBytesInFlight = std::uint64_t{64} << 20;
+// In flight each way: enough to keep the link, or a disk, busy while the mover looks elsewhere, no more. A load started earlier than
+// that gains nothing and evicts a page too soon. In pages of the size at hand, and at least in bytes.
+constexpr std::uint64_t kPagesInFlight = 4;
+constexpr std::uint64_t kBytesInFlight = std::uint64_t{64} << 20;
 
 }  // namespace
 
@@ -60,6 +60,7 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
       const bool allowed = PageState(page.state.load(std::memory_order_relaxed)).allows(want.access);
       const bool changes = was_in_place || (page.mapped != Mapped::nothing && !allowed);
       const std::uint32_t own = changes ? own_holds({want.run.region, index, 1}) : 0;
+      mover.slots_in_use_ = false;
       auto served = mover.serve({want.run.region, index}, want.access, discard, effort, own);
       if (!served) return std::unexpected(std::move(served).error());
       switch (*served) {
@@ -76,7 +77,10 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
           no_frames_ = no_frames_ || !(was_in_place || want.run.region->pages[index].in_place);
           continue;
         case Mover::Served::wait:
-          return std::nullopt;
+          recall_ahead(mover);
+          // Of slots that are all in use it cannot be told when one will be free: their users may wait for what is launched after this.
+          if (!mover.slots_in_use_ || !patience_.over_limit(mover, mover.config_.slot_wait_us)) return std::nullopt;
+          return std::unexpected(mover.full_error("a page below host memory", want.run.region->page_bytes()));
         case Mover::Served::wait_frame:
         case Mover::Served::wait_use:
           break;
@@ -91,6 +95,19 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
   return Status{};
 }
 
+// While a page is on its way from below host memory, those that come next can set out, too.
+void AcquireRequest::recall_ahead(Mover& mover) const {
+  if (mover.config_.spill == nullptr) return;
+  std::uint32_t page = page_ + 1;
+  for (std::size_t i = want_; i < wants.size(); ++i, page = 0) {
+    for (; page < wants[i].run.count; ++page) {
+      const Mover::PageRef ref{wants[i].run.region, wants[i].run.first + page};
+      const bool discard = ref.index - wants[i].discard_first < wants[i].discard_count;
+      if (!discard && !mover.recall_ahead(ref)) return;
+    }
+  }
+}
+
 // How many of the caller's published ranges touch the page.
 std::uint32_t AcquireRequest::own_holds(const PageRun& page) const {
   return std::uint32_t(std::count_if(wants.begin(), wants.end(), [&](const Want& want) {
@@ -99,12 +116,15 @@ std::uint32_t AcquireRequest::own_holds(const PageRun& page) const {
 }
 
 bool Patience::over(const Mover& mover, std::uint64_t times) {
+  return over_limit(mover, times * mover.config_.acquire_wait_us);
+}
+
+bool Patience::over_limit(const Mover& mover, std::uint64_t limit_us) {
   const std::uint64_t now_us = mover.config_.now_us();
   if (since_us_ == 0) {
     since_us_ = now_us;
     return false;
   }
-  const std::uint64_t limit_us = times * mover.config_.acquire_wait_us;
   // Progress elsewhere extends the wait, but not for ever: what it frees may go to others.
   if (now_us - since_us_ >= 10 * limit_us) return true;
   return now_us - std::max(since_us_, mover.last_progress_us_) >= limit_us;
@@ -174,8 +194,14 @@ Error Mover::still_read_error(PageRef ref) const {
 Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, Effort effort) {
   Page& page = ref.page();
   DeviceState& device = device_of(*ref.region);
+  const Serving serving(*this, ref);
   if (outlived(ref)) forget_contents(ref);
   const bool in_place_wanted = page.in_place && config_.in_place != nullptr;
+  const bool kept = page.frame != kNoFrame && !(in_place_wanted && page.standby);
+  if (!kept && page.version != 0 && !discard) {
+    VMEM_ASSIGN(const bool here, recall(ref));
+    if (!here) return Served::wait;
+  }
   if (page.frame != kNoFrame && !(in_place_wanted && page.standby)) {
     VMEM_TRY(map_kept_frame(ref, access));
     return Served::usable;
@@ -218,6 +244,7 @@ Status Mover::map_kept_frame(PageRef ref, Access access) {
     device.hbm.retake(page.frame);
     page.standby = false;
     config_.policy->page_arrived(ref.id(), false);
+    left_host_memory(ref);
     ++counters_.eviction_cancels;
   }
   // An undeclared page may be written whatever was said, and a copy out that is under way must not see it.
@@ -253,6 +280,7 @@ Status Mover::load_frame(PageRef ref, std::uint32_t frame, Access access, bool d
   expose(ref, Mapped::frame, access, wait, prefetch);
   retain(ref);
   config_.policy->page_arrived(ref.id(), prefetch);
+  left_host_memory(ref);
   if (prefetch) counters_.prefetched_bytes += ref.bytes();
   return {};
 }
@@ -291,6 +319,7 @@ Result<std::uint64_t> Mover::submit(PageRef ref, Direction direction, std::uint3
 Result<Mover::Served> Mover::map_in_place(PageRef ref, Access access, bool discard) {
   Page& page = ref.page();
   if (config_.in_place == nullptr) return std::unexpected(full_error("a page that no HBM can be had for", ref.bytes()));
+  if (spilling(page)) return Served::wait;
   if (page.version == 0 || discard) {
     VMEM_ASSIGN(const bool granted, need_slot(ref));
     if (!granted) return Served::wait;
@@ -306,6 +335,11 @@ void Mover::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wait
   page.mapped = mapped;
   note(ref, mapped == Mapped::frame ? Happened::mapped_hbm : Happened::mapped_host);
   page.prefetched = prefetch;
+  if (page.spilled != nullptr) {
+    page.spilled->wanted = false;
+    if (mapped == Mapped::slot) doubt_spilled(page);
+  }
+  if (mapped == Mapped::slot) came_to_host_memory(ref);
   // What was never written has nothing to be compared with when it leaves: a stray write to it counts as one from the start.
   if (access == Access::write || (page.version == 0 && !config_.protect)) {
     ++page.version;
@@ -368,9 +402,8 @@ CUevent Mover::event_of(std::uint64_t transfer) const {
   return found == in_flight_.end() ? nullptr : found->second.done;
 }
 
-bool Mover::load_has_room(const DeviceState& device, std::uint64_t page_bytes) const {
-  const std::uint64_t limit = std::max(kLoadsInFlight * page_bytes, kLoadBytesInFlight);
-  return device.loads_bytes + page_bytes <= limit;
+bool Mover::room_in_flight(std::uint64_t in_flight_bytes, std::uint64_t page_bytes) {
+  return in_flight_bytes + page_bytes <= std::max(kPagesInFlight * page_bytes, kBytesInFlight);
 }
 
 }  // namespace vmem::migration

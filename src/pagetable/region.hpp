@@ -37,6 +37,17 @@ class PageState {
 
 inline constexpr std::uint32_t kNoFrame = 0xffffffff;
 
+// A page's copy below host memory, of pages that have had one.
+struct SpilledCopy {
+  std::uint32_t slot = kNoFrame;  // in the spill tier
+  std::uint64_t version = 0;      // of the copy; 0: none
+  std::uint64_t transfer = 0;     // between it and the page's slot in host memory, 0 if it has ended
+  bool doubtful =
+      false;  // the slot may have been written without a new version: to be compared before the copy is believed
+  bool wanted = false;  // read back for a use to come
+  bool listed = false;  // among those that have a slot
+};
+
 enum class Mapped : std::uint8_t {
   nothing,
   frame,
@@ -70,10 +81,12 @@ struct Page {
   std::uint64_t wait = 0;             // transfer that must end before the mapping may be used, 0 if none
   std::uint64_t store = 0;            // the last transfer into `slot`, 0 if it has ended
   std::atomic<void*> ready{nullptr};  // CUevent to wait for while kPending is set; read by launching threads
+  std::unique_ptr<SpilledCopy> spilled;
   // The last uses, one per stream; when three streams use the page at once the eldest moves to the region.
   std::array<Stamp, 2> uses{};
 
   bool slot_current() const { return slot != kNoFrame && slot_version == version; }
+  bool spilled_current() const { return spilled != nullptr && version != 0 && spilled->version == version; }
 };
 static_assert(sizeof(Page) <= 96, "a page costs at most 128 bytes with the policy's 24 and the region map");
 

@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "migration/policy/look_ahead.hpp"
 #include "migration/policy/second_chance.hpp"
 #include "runtime/machine.hpp"
+#include "tiers/disk/uring_queue.hpp"
 
 namespace vmem::runtime {
 
@@ -16,10 +17,9 @@ using pagetable::kGranuleBytes;
 
 namespace {
 
-std::uint64_t now_us() {
-  const auto since = std::chrono::steady_clock::now().time_since_epoch();
-  return std::uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(since).count());
-}
+std::uint64_t now_us() { return SteadyClock().now_us(); }
+
+constexpr std::uint32_t kDiskDepth = 64;  // requests of 1 MiB under way
 
 std::uint64_t whole_granules(std::uint64_t bytes) { return bytes / kGranuleBytes * kGranuleBytes; }
 
@@ -46,6 +46,7 @@ Status Runtime::start() {
   for (const auto& device : devices_) stream_devices.push_back({device->handle, device->context});
   streams_ = std::make_unique<migration::StreamTable>(driver_, std::move(stream_devices));
   VMEM_TRY(start_host_tier());
+  if (!options_.nvme.empty()) VMEM_TRY(start_disk_tier());
   VMEM_TRY(start_mover());
   VMEM_ASSIGN(small_, Suballocator::create(*this, space_->base(), space_->bytes()));
   freed_ = std::make_unique<BlockCache>(static_cast<SlabSource&>(*this));
@@ -61,6 +62,7 @@ Runtime::~Runtime() {
     const std::lock_guard lock(mover_life_);
     mover_.reset();
   }
+  disk_.reset();
   host_.reset();
   streams_.reset();
   const auto& driver = *driver_;
@@ -211,6 +213,20 @@ Status Runtime::start_host_tier() {
   return {};
 }
 
+Status Runtime::start_disk_tier() {
+  tiers::DiskTier::Config config;
+  config.directories = options_.nvme;
+  config.make_queue = [](const std::vector<int>& files) -> Result<std::unique_ptr<tiers::IoQueue>> {
+    return tiers::make_uring_queue({.files = files, .depth = kDiskDepth});
+  };
+  config.workers = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u);
+  config.on_ready = [this] { wake_mover(); };
+  VMEM_ASSIGN(disk_, tiers::DiskTier::create(std::move(config)));
+  VMEM_LOG_INFO("files for pages: {} in {} directories through {}", format_bytes(disk_->usage().budget_bytes),
+                options_.nvme.size(), disk_->describe());
+  return {};
+}
+
 std::vector<migration::MoverDevice> Runtime::mover_devices() const {
   std::vector<migration::MoverDevice> result;
   for (const auto& home : devices_) {
@@ -241,6 +257,11 @@ Status Runtime::start_mover() {
     policy.hbm_bytes.push_back(config.devices[i].hbm_bytes);
   }
   config.policy = migration::make_look_ahead_policy({policy.hbm_bytes}, migration::make_second_chance_policy(policy));
+  if (disk_) {
+    config.spill = disk_.get();
+    config.spill_policy =
+        migration::make_second_chance_policy({.prefetch_pages = 0, .hbm_bytes = {host_->usage().budget_bytes}});
+  }
   config.page_bytes = options_.page_bytes;
   config.acquire_wait_us = options_.acquire_wait_us;
   config.protect = options_.protect;

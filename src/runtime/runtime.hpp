@@ -23,6 +23,7 @@
 #include "runtime/block_cache.hpp"
 #include "runtime/pointer_tables.hpp"
 #include "runtime/suballocator.hpp"
+#include "tiers/disk/disk_tier.hpp"
 #include "tiers/host_tier.hpp"
 
 namespace vmem::runtime {
@@ -176,6 +177,7 @@ class Runtime final : private SlabSource {
   Result<std::uint64_t> hbm_budget(const Device& device) const;
   Result<std::uint64_t> host_budget() const;
   Status start_host_tier();
+  Status start_disk_tier();
   Status start_mover();
   std::vector<migration::MoverDevice> mover_devices() const;
   void unmap_what_is_left();
@@ -249,6 +251,7 @@ class Runtime final : private SlabSource {
   std::shared_ptr<pagetable::ThreadRegistry> threads_ = std::make_shared<pagetable::ThreadRegistry>();
   std::unique_ptr<migration::StreamTable> streams_;
   std::unique_ptr<tiers::HostTier> host_;
+  std::unique_ptr<tiers::DiskTier> disk_;  // with the option nvme
   std::mutex mover_life_;  // protects mover_ from its creation's and destruction's side, for the host tier's thread
   std::unique_ptr<migration::Mover> mover_;
   std::unique_ptr<Suballocator> small_;

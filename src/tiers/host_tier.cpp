@@ -211,7 +211,7 @@ Status HostTier::submit_one(Transfer& transfer) {
   if (learn) slots_[transfer.slot].known = true;
   if (!load && !ask) forget(transfer.slot);
   transfer.if_changed = ask;
-  transfer.id = next_id_++;
+  transfer.id = next_transfer_id();
   transfer.done = done;
   link.in_flight.push_back({transfer.id, done, ask ? std::optional(transfer.slot) : std::nullopt});
   return {};

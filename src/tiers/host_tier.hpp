@@ -93,13 +93,12 @@ class HostTier final : public Tier, public InPlaceTier {
   std::uint64_t next_wanted() const;  // page size of the next slot to make, 0: none
   bool make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes);
 
-  static constexpr TierInfo info_{"host", true, true};
+  static constexpr TierInfo info_{.name = "host", .stream_ordered = true, .addressable = true};
   Config config_;
   // The mover's.
   gpu::PinnedBuffer records_;             // one a slot
   mutable std::vector<SlotState> slots_;  // as many; empty when changes cannot be told
   std::vector<PerDevice> devices_;
-  std::uint64_t next_id_ = 1;
 
   mutable std::mutex mutex_;  // below
   std::condition_variable changed_;

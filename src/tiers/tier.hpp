@@ -1,4 +1,4 @@
-// The seam between the mover and the places a page's backing copy can be. Calls are batched and never wait: a transfer is
+// The seam between the mover and the places a page's copies can be. Calls are batched and never wait: a transfer is
 // submitted, and its outcome is collected by poll. A tier may run transfers in GPU stream order (host memory: an event tells
 // consumers when the bytes are there) or beside it (disks, other nodes: only poll tells).
 #pragma once
@@ -24,7 +24,8 @@ struct Transfer {
   pagetable::PageKey page;
   std::uint64_t version = 0;
   SlotId slot = 0;
-  CUdeviceptr frame = 0;  // window address of the HBM frame
+  CUdeviceptr frame = 0;      // tiers that move device memory: window address of the HBM frame
+  std::byte* host = nullptr;  // tiers that move host memory: the page's bytes in a slot of pinned host memory
   std::uint64_t bytes = 0;
   int device = 0;
   Direction direction = Direction::load;
@@ -39,6 +40,9 @@ struct Transfer {
   std::uint64_t id = 0;    // 0: not submitted
   CUevent done = nullptr;  // stream-ordered tiers: completes with the transfer; valid until poll reported it
 };
+
+// Different for all transfers of a process.
+std::uint64_t next_transfer_id();
 
 enum class Outcome : std::uint8_t { done, failed, lost };
 

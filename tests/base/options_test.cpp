@@ -182,7 +182,9 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"space", "auto", "does not start with a digit"}, Malformed{"space", "16EiB", "64 bits"},
         Malformed{"hbm", "31MiB", "less than 32 MiB"}, Malformed{"hbm", "1EiB", "more than 64 TiB"},
         Malformed{"hbm", "Auto", "not a size"}, Malformed{"headroom", "-1GiB", "negative"},
-        Malformed{"host", "15MiB", "less than 16 MiB"}, Malformed{"page", "3MiB", "not a power of two"},
+        Malformed{"host", "15MiB", "less than 16 MiB"}, Malformed{"nvme", "", "a directory without a name"},
+        Malformed{"nvme", "/a,/b,/a:1GiB", "/a is named twice"}, Malformed{"nvme", "/a:1MiB", "less than 16 MiB"},
+        Malformed{"nvme", ":1GiB", "a directory without a name"}, Malformed{"page", "3MiB", "not a power of two"},
         Malformed{"page", "1MiB", "less than 2 MiB"}, Malformed{"page", "512MiB", "more than 256 MiB"},
         Malformed{"page", "2MB", "less than 2 MiB"}, Malformed{"devices", "", "not a whole number"},
         Malformed{"devices", "0,0", "device 0 is named twice"}, Malformed{"devices", "0,00", "named twice"},
@@ -225,6 +227,21 @@ TEST_F(OptionsTest, StrictAndDrainedAreAContradiction) {
   EXPECT_THAT(refusal({{"drained", "on"}}), AllOf(HasSubstr("strict=on (from VMEM_STRICT)"),
                                                   HasSubstr("drained=on (from the caller)"), HasSubstr("choose one")));
   EXPECT_TRUE(resolve_options(Given{{"drained", "on"}, {"strict", "off"}}));
+}
+
+TEST_F(OptionsTest, DirectoriesForPagesHaveSizesOrNone) {
+  const auto options = resolve_options(Given{{"nvme", "/mnt/a:200GiB,/mnt/b,./c:d"}});
+  ASSERT_TRUE(options) << options.error().message;
+  ASSERT_EQ(options->nvme.size(), 3u);
+  EXPECT_EQ(options->nvme[0].path, "/mnt/a");
+  EXPECT_EQ(options->nvme[0].bytes, 200ull << 30);
+  EXPECT_EQ(options->nvme[1].path, "/mnt/b");
+  EXPECT_FALSE(options->nvme[1].bytes);
+  EXPECT_EQ(options->nvme[2].path, "./c:d");
+}
+
+TEST_F(OptionsTest, FilesAreNotInReachOfADrainedProgram) {
+  EXPECT_THAT(refusal({{"drained", "on"}, {"nvme", "/mnt/a"}}), HasSubstr("drop nvme=/mnt/a (from the caller)"));
 }
 
 TEST_F(OptionsTest, HeadroomWithAFixedBudgetIsAContradiction) {

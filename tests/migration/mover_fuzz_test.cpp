@@ -159,6 +159,9 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
     Known* known = some_region();
     const bool gated = std::ranges::any_of(players, [](const Player& player) { return player.gate != nullptr; });
     if (known == nullptr || gated || anybody_in(*known)) return;
+    // What lies below needs a slot, and others may hold all there are.
+    const bool held = std::ranges::any_of(players, [](const Player& player) { return player.waiting != nullptr; });
+    if (spill != nullptr && held) return;
     const std::uint32_t index = pick(known->region->page_count);
     if (chance(50)) {
       const auto value = static_cast<unsigned char>(random());
@@ -232,6 +235,7 @@ TEST_P(MoverFuzz, BooksBalanceAndBytesAreRight) {
     random.seed(seed);
     start(GetParam().shape);
     for (Player& player : players) player.actor = &actor();
+    if (spill != nullptr) spill->polls_each = 1 + seed % 4;
     for (int i = 0; i < 400 && !HasFailure(); ++i) {
       one_operation();
       check();
@@ -246,11 +250,15 @@ TEST_P(MoverFuzz, BooksBalanceAndBytesAreRight) {
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, MoverFuzz,
-    ::testing::Values(FuzzCase{"Roomy", {.hbm_pages = 8, .host_pages = 24}, 20},
-                      FuzzCase{"FullHost", {.hbm_pages = 6, .host_pages = 8}, 10},
-                      FuzzCase{"TinyHbm", {.hbm_pages = 2, .host_pages = 24}, 14},
-                      FuzzCase{"Protected", {.hbm_pages = 5, .host_pages = 24, .protect = true}, 16},
-                      FuzzCase{"RealPolicy", {.hbm_pages = 5, .host_pages = 24, .real_policy = true}, 16}),
+    ::testing::Values(
+        FuzzCase{"Roomy", {.hbm_pages = 8, .host_pages = 24}, 20},
+        FuzzCase{"FullHost", {.hbm_pages = 6, .host_pages = 8}, 10},
+        FuzzCase{"TinyHbm", {.hbm_pages = 2, .host_pages = 24}, 14},
+        FuzzCase{"Spilling", {.hbm_pages = 4, .host_pages = 8, .spill_pages = 20}, 22},
+        FuzzCase{"SpillingProtected", {.hbm_pages = 4, .host_pages = 8, .spill_pages = 20, .protect = true}, 22},
+        FuzzCase{"SpillFull", {.hbm_pages = 4, .host_pages = 8, .spill_pages = 4}, 12},
+        FuzzCase{"Protected", {.hbm_pages = 5, .host_pages = 24, .protect = true}, 16},
+        FuzzCase{"RealPolicy", {.hbm_pages = 5, .host_pages = 24, .real_policy = true}, 16}),
     [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace

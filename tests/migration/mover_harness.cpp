@@ -65,6 +65,7 @@ void MoverTest::make_tier() {
     while (host->usage().ready_bytes + *shape.page_bytes <= shape.host_pages * kPageBytes) std::this_thread::yield();
   }
   tier = std::make_unique<ScriptedTier>(*driver, raw, std::move(host));
+  if (shape.spill_pages != 0) spill = std::make_unique<ScriptedSpill>(shape.spill_pages * kPageBytes);
 }
 
 void MoverTest::make_mover() {
@@ -89,8 +90,14 @@ void MoverTest::make_mover() {
     policy = scripted.get();
     config.policy = std::move(scripted);
   }
+  if (spill != nullptr) {
+    config.spill = spill.get();
+    config.spill_policy =
+        make_second_chance_policy({.prefetch_pages = 0, .hbm_bytes = {shape.host_pages * kPageBytes}});
+  }
   config.page_bytes = shape.page_bytes;
   config.acquire_wait_us = acquire_wait_us;
+  config.slot_wait_us = 10 * acquire_wait_us;
   config.protect = shape.protect;
   config.now_us = [this] { return now_us; };
   mover = std::make_unique<Mover>(std::move(config));
@@ -99,6 +106,7 @@ void MoverTest::make_mover() {
 
 void MoverTest::finish() {
   for (const tiers::Direction direction : {tiers::Direction::load, tiers::Direction::store}) tier->let_go(direction);
+  if (spill != nullptr) spill->let_go();
   const bool alive = !inside->lost();
   if (alive) {
     check();
@@ -107,6 +115,9 @@ void MoverTest::finish() {
     EXPECT_TRUE(ended) << ended.error().message;
     EXPECT_EQ(inside->hbm().used_bytes(), 0u);
     EXPECT_EQ(tier->usage().used_bytes, 0u);
+    if (spill != nullptr) {
+      EXPECT_EQ(spill->usage().used_bytes, 0u);
+    }
     EXPECT_EQ(inside->counters().committed_bytes, 0u);
     EXPECT_EQ(space->free_bytes(), kSpaceBytes);
   } else {
@@ -115,6 +126,7 @@ void MoverTest::finish() {
   }
   inside.reset();
   mover.reset();
+  spill.reset();
   tier.reset();
   streams.reset();
   for (Actor& each : actors_) (void)(*driver)->cuStreamDestroy(each.stream);
@@ -345,6 +357,6 @@ Status MoverTest::cpu_write(Region& region, std::uint32_t page, unsigned char va
   return ask(close);
 }
 
-void MoverTest::check() { inside->check(*driver, *tier, policy, !inside->lost()); }
+void MoverTest::check() { inside->check(*driver, *tier, spill.get(), policy, !inside->lost()); }
 
 }  // namespace vmem::migration

@@ -29,6 +29,7 @@ struct MachineShape {
   int devices = 1;
   std::uint32_t hbm_pages = 4;  // per device, of 2 MiB
   std::uint32_t host_pages = 16;
+  std::uint32_t spill_pages = 0;
   bool real_policy = false;
   bool in_place = true;
   bool protect = false;                                  // pages acquired for reading are mapped so
@@ -88,13 +89,15 @@ struct MoverInspector {
   void unmap_all(const gpu::Driver& driver);
   const MoverCounters& counters() const { return mover.counters_; }
   // Everything that must be true between two steps.
-  void check(const gpu::Driver& driver, const tiers::Tier& backing, const ScriptedPolicy* policy, bool driver_alive);
+  void check(const gpu::Driver& driver, const tiers::Tier& backing, const tiers::Tier* spill,
+             const ScriptedPolicy* policy, bool driver_alive);
 
  private:
   void check_region(const Region& region, const gpu::Driver& driver, bool driver_alive);
   void check_mapping(const Region& region, std::uint32_t index, const gpu::Driver& driver);
   void check_frames();
   void check_slots(const tiers::Tier& backing);
+  void check_spilled(const tiers::Tier& spill);
   void check_sums();
   template <class Each>
   void each_page(Each&& each);
@@ -154,6 +157,8 @@ class MoverTest : public ::testing::Test {
     return PageState(region.pages[index].state.load());
   }
   bool in_hbm(const Region& region, std::uint32_t index) const { return page(region, index).mapped == Mapped::frame; }
+  bool in_host(const Region& region, std::uint32_t index) const { return page(region, index).slot_current(); }
+  bool below(const Region& region, std::uint32_t index) const { return page(region, index).spilled_current(); }
   bool in_place(const Region& region, std::uint32_t index) const { return page(region, index).mapped == Mapped::slot; }
   void check();
 
@@ -166,7 +171,8 @@ class MoverTest : public ::testing::Test {
   std::unique_ptr<pagetable::ThreadRegistry> threads;
   std::unique_ptr<StreamTable> streams;
   std::unique_ptr<ScriptedTier> tier;
-  ScriptedPolicy* policy = nullptr;  // null with the real one
+  std::unique_ptr<ScriptedSpill> spill;  // with spill_pages
+  ScriptedPolicy* policy = nullptr;      // null with the real one
   std::unique_ptr<Mover> mover;
   std::optional<MoverInspector> inside;
   std::uint64_t now_us = 1'000'000;

@@ -15,11 +15,12 @@ void MoverInspector::each_page(Each&& each) {
   }
 }
 
-void MoverInspector::check(const gpu::Driver& driver, const tiers::Tier& backing, const ScriptedPolicy* policy,
-                           bool driver_alive) {
+void MoverInspector::check(const gpu::Driver& driver, const tiers::Tier& backing, const tiers::Tier* spill,
+                           const ScriptedPolicy* policy, bool driver_alive) {
   for (const Region* region : mover.live_) check_region(*region, driver, driver_alive);
   check_frames();
   check_slots(backing);
+  if (spill != nullptr) check_spilled(*spill);
   check_sums();
   if (policy == nullptr) return;
   std::set<PageId> resident;
@@ -57,9 +58,10 @@ void MoverInspector::check_region(const Region& region, const gpu::Driver& drive
       EXPECT_TRUE(page.slot_current() && page.frame == kNoFrame);
     }
     if (page.standby) {
-      EXPECT_TRUE(page.mapped == Mapped::nothing && (page.version == 0 || page.slot_current()));
+      EXPECT_TRUE(page.mapped == Mapped::nothing &&
+                  (page.version == 0 || page.slot_current() || page.spilled_current()));
     }
-    const bool somewhere = page.frame != kNoFrame || page.slot_current();
+    const bool somewhere = page.frame != kNoFrame || page.slot_current() || page.spilled_current();
     EXPECT_TRUE(page.version == 0 || somewhere || state.has(PageState::kLost)) << "the current version is nowhere";
     if (driver_alive) check_mapping(region, i, driver);
   }
@@ -125,6 +127,31 @@ void MoverInspector::check_slots(const tiers::Tier& backing) {
   EXPECT_EQ(backing.usage().used_bytes, bytes) << "slots in use are pages' slots";
 }
 
+void MoverInspector::check_spilled(const tiers::Tier& spill) {
+  std::set<tiers::SlotId> slots;
+  std::uint64_t bytes = 0, down = 0, up = 0;
+  each_page([&](Region& region, Page& page, std::uint32_t index) {
+    if (page.spilled == nullptr) return;
+    if (page.spilled->transfer != 0) {
+      EXPECT_TRUE(mover.running(page.spilled->transfer)) << "page " << index;
+      EXPECT_TRUE(page.slot != kNoFrame && page.mapped != Mapped::slot && !mover.running(page.store))
+          << "page " << index;
+    }
+    if (page.spilled->slot == kNoFrame) {
+      EXPECT_EQ(page.spilled->version, 0u) << "page " << index;
+      return;
+    }
+    EXPECT_TRUE(slots.insert(page.spilled->slot).second) << "spilled slot of page " << index << " belongs to two pages";
+    bytes += region.page_bytes();
+  });
+  EXPECT_EQ(spill.usage().used_bytes, bytes) << "spilled slots in use are pages' slots";
+  for (const auto& [id, transfer] : mover.in_flight_) {
+    if (transfer.spill) (transfer.direction == tiers::Direction::store ? down : up) += transfer.bytes;
+  }
+  EXPECT_EQ(mover.spilling_bytes_, down);
+  EXPECT_EQ(mover.recalling_bytes_, up);
+}
+
 void MoverInspector::check_sums() {
   std::vector<std::uint64_t> committed(mover.devices_.size()), pinned(mover.devices_.size()),
       loads(mover.devices_.size());
@@ -140,7 +167,7 @@ void MoverInspector::check_sums() {
     if (page.pinned || page.kept) pinned[std::size_t(region.device)] += region.page_bytes();
   });
   for (const auto& [id, transfer] : mover.in_flight_) {
-    const bool load = transfer.direction == tiers::Direction::load;
+    const bool load = transfer.direction == tiers::Direction::load && !transfer.spill;
     if (load) loads[std::size_t(transfer.region->device)] += transfer.bytes;
     EXPECT_NE(transfer.region->state.load(), RegionState::empty) << "a transfer of a region that is gone";
   }

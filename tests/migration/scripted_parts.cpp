@@ -27,6 +27,77 @@ void Gate::open() {
   open_->notify_all();
 }
 
+Result<tiers::SlotGrant> ScriptedSpill::allocate(std::uint64_t page_bytes) {
+  if (later_allocations > 0) {
+    --later_allocations;
+    return tiers::SlotGrant{tiers::Grant::later, 0};
+  }
+  if (used_bytes_ + page_bytes > budget_bytes_) return tiers::SlotGrant{tiers::Grant::full, 0};
+  used_bytes_ += page_bytes;
+  slots_[next_slot_].page_bytes = page_bytes;
+  return tiers::SlotGrant{tiers::Grant::granted, next_slot_++};
+}
+
+void ScriptedSpill::release(tiers::SlotId slot) {
+  const auto found = slots_.find(slot);
+  ASSERT_NE(found, slots_.end()) << "released twice";
+  for (const Pending& each : pending_) EXPECT_NE(each.transfer.slot, slot) << "released under a transfer";
+  used_bytes_ -= found->second.page_bytes;
+  slots_.erase(found);
+}
+
+Status ScriptedSpill::submit(std::span<tiers::Transfer> transfers) {
+  for (tiers::Transfer& transfer : transfers) {
+    transfer.id = tiers::next_transfer_id();
+    ++counts_[transfer.direction];
+    Pending& pending = pending_.emplace_back(Pending{transfer, {}});
+    if (transfer.direction == Direction::store) pending.bytes.assign(transfer.host, transfer.host + transfer.bytes);
+  }
+  return {};
+}
+
+Status ScriptedSpill::poll(std::vector<tiers::Completion>& completions) {
+  if (++polls_ % polls_each != 0) return {};
+  for (auto it = pending_.begin(); it != pending_.end(); ++it) {
+    if (held_.contains(it->transfer.direction)) continue;
+    Pending pending = std::move(*it);
+    pending_.erase(it);
+    completions.push_back(carry_out(pending));
+    return {};
+  }
+  return {};
+}
+
+tiers::Completion ScriptedSpill::carry_out(Pending& pending) {
+  const tiers::Transfer& transfer = pending.transfer;
+  tiers::Completion completion;
+  completion.id = transfer.id;
+  auto& answers = answers_[transfer.direction];
+  if (!answers.empty()) {
+    completion.outcome = answers.front().outcome;
+    completion.error = {answers.front().status, 0, "as scripted"};
+    answers.pop_front();
+    return completion;
+  }
+  if (full && transfer.direction == Direction::store) {
+    completion.outcome = Outcome::failed;
+    completion.error = {VMEM_ERROR_OUT_OF_MEMORY, 0, "as scripted"};
+    return completion;
+  }
+  Stored& stored = slots_.at(transfer.slot);
+  if (transfer.direction == Direction::store) {
+    EXPECT_TRUE(std::equal(pending.bytes.begin(), pending.bytes.end(), transfer.host))
+        << "written to while it was stored";
+    completion.changed = transfer.if_changed && stored.bytes != pending.bytes;
+    stored = {stored.page_bytes, transfer.version, transfer.page.granule, std::move(pending.bytes)};
+    return completion;
+  }
+  EXPECT_EQ(stored.version, transfer.version) << "another version was stored";
+  EXPECT_EQ(stored.granule, transfer.page.granule) << "another page was stored";
+  std::ranges::copy(stored.bytes, transfer.host);
+  return completion;
+}
+
 ScriptedTier::ScriptedTier(const gpu::Driver& driver, std::vector<CUcontext> contexts,
                            std::unique_ptr<tiers::HostTier> inner)
     : driver_(driver), contexts_(std::move(contexts)), inner_(std::move(inner)) {

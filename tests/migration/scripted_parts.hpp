@@ -80,6 +80,61 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
   std::vector<CUevent> events_;
 };
 
+// A tier below host memory, in memory, that moves one transfer at a poll, when the test lets it. It looks twice at what it stores: what
+// changes in a slot meanwhile would be torn on a disk.
+class ScriptedSpill final : public tiers::Tier {
+ public:
+  explicit ScriptedSpill(std::uint64_t budget_bytes) : budget_bytes_(budget_bytes) {}
+
+  void hold_back(tiers::Direction direction) { held_.insert(direction); }
+  void let_go() { held_.clear(); }
+  // The next transfer of a direction ends so, and moves nothing.
+  void answer_next(tiers::Direction direction, tiers::Outcome outcome, vmem_status status = VMEM_ERROR_DRIVER) {
+    answers_[direction].push_back({outcome, status});
+  }
+  bool full = false;             // what is stored finds no room, whatever the budget says
+  int later_allocations = 0;     // so many allocations are answered `later`
+  std::uint32_t polls_each = 1;  // how many polls a transfer takes
+  std::uint64_t submitted(tiers::Direction direction) { return counts_[direction]; }
+
+  const tiers::TierInfo& info() const noexcept override { return info_; }
+  tiers::TierUsage usage() const override { return {budget_bytes_, used_bytes_, 0}; }
+  void expect(std::uint64_t, std::uint64_t) override {}
+  Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override;
+  void release(tiers::SlotId slot) override;
+  Status submit(std::span<tiers::Transfer> transfers) override;
+  Status poll(std::vector<tiers::Completion>& completions) override;
+  void finish() noexcept override {}
+
+ private:
+  struct Pending {
+    tiers::Transfer transfer;
+    std::vector<std::byte> bytes;  // of a store, as they were when it was submitted
+  };
+  struct Answer {
+    tiers::Outcome outcome;
+    vmem_status status;
+  };
+  struct Stored {
+    std::uint64_t page_bytes = 0;
+    std::uint64_t version = 0;
+    std::uint32_t granule = 0;
+    std::vector<std::byte> bytes;
+  };
+  tiers::Completion carry_out(Pending& pending);
+
+  static constexpr tiers::TierInfo info_{.name = "scripted"};
+  const std::uint64_t budget_bytes_;
+  std::uint64_t used_bytes_ = 0;
+  tiers::SlotId next_slot_ = 100;
+  std::map<tiers::SlotId, Stored> slots_;
+  std::deque<Pending> pending_;
+  std::set<tiers::Direction> held_;
+  std::map<tiers::Direction, std::deque<Answer>> answers_;
+  std::map<tiers::Direction, std::uint64_t> counts_;
+  std::uint32_t polls_ = 0;
+};
+
 // Offers resident pages in the order of their arrival, or what `offer` lists; fetches ahead what `ahead` lists. Records what it
 // was told.
 class ScriptedPolicy final : public Policy {

@@ -1,10 +1,12 @@
 // The public API end to end on the emulated driver: HBM of 64 MiB, so that a few allocations overflow it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -21,9 +23,10 @@ class Api : public ::testing::Test {
  protected:
   void start(std::vector<vmem_option> more = {}) {
     ::setenv("VMEM_EMU", "devices=2,hbm=256MiB,host=1GiB", 1);
-    std::vector<vmem_option> options = {
-        {"driver", "emulated"}, {"hbm", "64MiB"}, {"host", "512MiB"}, {"space", "16GiB"}};
+    std::vector<vmem_option> options = {{"driver", "emulated"}, {"hbm", "64MiB"}, {"space", "16GiB"}};
     options.insert(options.end(), more.begin(), more.end());
+    if (std::ranges::none_of(more, [](const vmem_option& each) { return std::string_view(each.name) == "host"; }))
+      options.push_back({"host", "512MiB"});
     ASSERT_OK(vmem_init(options.data(), options.size()));
   }
   void TearDown() override {
@@ -106,6 +109,46 @@ TEST_F(Api, ARangeLargerThanHbmIsServedPartlyInPlace) {
   std::vector<std::uint32_t> read(kBytes / 4);
   ASSERT_OK(vmem_read(read.data(), memory, kBytes));
   EXPECT_EQ(read, words);
+}
+
+// In files of the folder that the test runs in.
+TEST_F(Api, DataLargerThanHbmAndHostMemorySurvivesInFiles) {
+  start({{"nvme", ".:512MiB"}, {"host", "96MiB"}});
+  constexpr std::size_t kBytes = 400 * kMiB;
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kBytes, 0, nullptr));
+  auto* base = static_cast<std::byte*>(memory);
+  const auto written = pattern(kBytes, 4);
+  ASSERT_OK(vmem_memcpy(base, written.data(), kBytes, nullptr));
+  vmem_pointer_info info{};
+  ASSERT_OK(vmem_query(base, &info));
+  EXPECT_GE(info.bytes_nvme, kBytes - (64 + 96) * kMiB);
+  EXPECT_EQ(info.bytes_hbm + info.bytes_host + info.bytes_host_mapped + info.bytes_nvme, kBytes);
+  std::vector<std::uint32_t> read(kBytes / 4);
+  ASSERT_OK(vmem_memcpy(read.data(), base, kBytes, nullptr));
+  EXPECT_EQ(read, written) << "through HBM";
+  std::ranges::fill(read, 0u);
+  ASSERT_OK(vmem_read(read.data(), base, kBytes));
+  EXPECT_EQ(read, written) << "where it lies";
+  const auto after = stats();
+  EXPECT_EQ(after.nvme_budget_bytes, 512 * kMiB);
+  EXPECT_GT(after.spilled_bytes, 200 * kMiB);
+  EXPECT_GT(after.recalled_bytes, 200 * kMiB);
+  ASSERT_OK(vmem_free(memory, nullptr));
+  ASSERT_OK(vmem_quiesce());
+  EXPECT_EQ(stats().nvme_used_bytes, 0u);
+}
+
+TEST_F(Api, DirectoriesThatCannotHoldPagesStopTheStart) {
+  ::setenv("VMEM_EMU", "devices=1,hbm=256MiB,host=1GiB", 1);
+  for (const auto& [value, why] : std::initializer_list<std::pair<const char*, const char*>>{
+           {"/nonexistent:1GiB", "--nvme /nonexistent: No such file or directory"},
+           {"/proc:1GiB", "--nvme /proc: cannot make a file there"},
+           {".:1000TiB", "are free there"}}) {
+    const vmem_option options[] = {{"driver", "emulated"}, {"hbm", "64MiB"}, {"host", "64MiB"}, {"nvme", value}};
+    EXPECT_EQ(vmem_init(options, 4), VMEM_ERROR_INVALID_OPTION) << value;
+    EXPECT_NE(std::string(vmem_last_error()).find(why), std::string::npos) << vmem_last_error();
+  }
 }
 
 TEST_F(Api, FreedMemoryIsNeverWrittenBack) {

@@ -19,6 +19,11 @@ ModelPlan::ModelPlan(std::uint64_t number) : seed(number) {
   steps = int(random.between(20, 120)) / threads;
   small = !random.one_in(4);
   protect = random.one_in(3);
+  // Host memory can hold what the threads use at a time, and little more.
+  nvme_mib = random.one_in(4) ? 256 : 0;
+  if (nvme_mib == 0) return;
+  host_mib = std::max<std::uint64_t>(host_mib, 96);
+  working_mib = hbm_in_all + host_mib + random.below(nvme_mib / 2);
 }
 
 std::string ModelPlan::machine() const {
@@ -29,7 +34,9 @@ std::string ModelPlan::machine() const {
 }
 
 std::vector<std::pair<std::string, std::string>> ModelPlan::options() const {
+  const std::string nvme = nvme_mib == 0 ? "off" : fmt::format(".:{}MiB", nvme_mib);
   return {{"driver", "emulated"},
+          {"nvme", nvme},
           {"log", "off"},
           {"space", "4GiB"},
           {"hbm", fmt::format("{}MiB", hbm_mib)},
@@ -42,9 +49,10 @@ std::vector<std::pair<std::string, std::string>> ModelPlan::options() const {
 
 std::string ModelPlan::words() const {
   return fmt::format(
-      "devices={}{} hbm={}MiB host={}MiB working={}MiB page={} prefetch={} acquire_wait={} threads={} steps={}{}{}",
-      devices, peers ? "" : " (no peers)", hbm_mib, host_mib, working_mib, page, prefetch, acquire_wait, threads, steps,
-      small ? "" : " (no small allocations)", protect ? " protect" : "");
+      "devices={}{} hbm={}MiB host={}MiB nvme={}MiB working={}MiB page={} prefetch={} acquire_wait={} threads={} "
+      "steps={}{}{}",
+      devices, peers ? "" : " (no peers)", hbm_mib, host_mib, nvme_mib, working_mib, page, prefetch, acquire_wait,
+      threads, steps, small ? "" : " (no small allocations)", protect ? " protect" : "");
 }
 
 }  // namespace vmem::test

@@ -40,7 +40,7 @@ struct ModelPlan {
   int devices = 1;
   bool peers = true;
   std::uint64_t hbm_mib = 0;
-  std::uint64_t host_mib = 0;
+  std::uint64_t host_mib, nvme_mib = 0;
   std::uint64_t working_mib = 0;  // to be allocated in all
   std::string page;
   std::string prefetch;

@@ -87,10 +87,17 @@ bool ModelWorker::ok(vmem_status status, std::initializer_list<vmem_status> allo
   return false;
 }
 
-// With protect, a page that is still being read does not become writable.
+// With protect, a page that is still being read does not become writable. With files, pages come to host memory before they are
+// used, and the threads may hold all of that.
 bool ModelWorker::served(vmem_status status) {
   if (status == VMEM_ERROR_IN_USE && plan_.protect) return ok(status, {VMEM_ERROR_IN_USE});
-  return ok(status);
+  if (status != VMEM_ERROR_OUT_OF_MEMORY || plan_.nvme_mib == 0) return ok(status);
+  ok(status, {VMEM_ERROR_OUT_OF_MEMORY});
+  vmem_statistics stats{};
+  stats.struct_bytes = sizeof stats;
+  if (ok(vmem_stats(&stats)) && stats.host_used_bytes < stats.host_budget_bytes / 2)
+    verdict_.fail("out of memory, with half of host memory free");
+  return false;
 }
 
 void ModelWorker::step() {
@@ -228,7 +235,7 @@ void ModelWorker::read() {
 void ModelWorker::verify(const ModelAllocation& allocation, Piece piece) {
   note(fmt::format("read {} {}", fmt::ptr(allocation.base + piece.offset), piece.bytes));
   std::vector<std::byte> found(piece.bytes);
-  if (!ok(vmem_read(found.data(), allocation.base + piece.offset, piece.bytes))) return;
+  if (!served(vmem_read(found.data(), allocation.base + piece.offset, piece.bytes))) return;
   const std::byte* expected = allocation.shadow.at(piece.offset);
   if (std::memcmp(found.data(), expected, piece.bytes) == 0) return;
   verdict_.fail(difference("read", allocation.base + piece.offset, found.data(), expected, piece.bytes));
@@ -275,8 +282,8 @@ void ModelWorker::query() {
   note(fmt::format("query {}", fmt::ptr(allocation.base)));
   vmem_pointer_info info{};
   if (!ok(vmem_query(allocation.base + random_.below(allocation.bytes), &info))) return;
-  const std::size_t everywhere =
-      info.bytes_hbm + info.bytes_host_mapped + info.bytes_host + info.bytes_unbacked + info.bytes_lost;
+  const std::size_t everywhere = info.bytes_hbm + info.bytes_host_mapped + info.bytes_host + info.bytes_nvme +
+                                 info.bytes_unbacked + info.bytes_lost;
   const bool known = info.base == allocation.base && info.bytes == allocation.bytes && info.device == allocation.device;
   const bool whole = everywhere % info.page_bytes == 0 && everywhere >= info.bytes && info.bytes_lost == 0;
   if (!known || !whole) verdict_.fail(fmt::format("query of {} answers nonsense", fmt::ptr(allocation.base)));

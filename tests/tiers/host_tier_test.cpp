@@ -40,11 +40,12 @@ class HostUnderTest {
     seen_ = ready_;
   }
   CUdeviceptr frame(std::size_t i) const { return frames_[i]; }
-  void fill_frame(std::size_t i, unsigned char value) {
+  void aim(Transfer& transfer, std::size_t i) const { transfer.frame = frames_[i]; }
+  void fill(std::size_t i, unsigned char value) {
     ASSERT_EQ((*machine_.driver)->cuMemsetD8Async(frames_[i], value, kTierPage, nullptr), CUDA_SUCCESS);
     ASSERT_EQ((*machine_.driver)->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   }
-  bool frame_is(std::size_t i, unsigned char value) {
+  bool holds(std::size_t i, unsigned char value) {
     std::vector<unsigned char> bytes(kTierPage);
     EXPECT_EQ((*machine_.driver)->cuMemcpyDtoHAsync(bytes.data(), frames_[i], kTierPage, nullptr), CUDA_SUCCESS);
     EXPECT_EQ((*machine_.driver)->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
@@ -71,6 +72,7 @@ class HostUnderTest {
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, TierConformance, HostUnderTest);
+INSTANTIATE_TYPED_TEST_SUITE_P(Host, StreamOrderedTierConformance, HostUnderTest);
 
 TEST(HostTier, SlotsAreReadAndWrittenByTheCpu) {
   HostUnderTest t;
@@ -88,7 +90,7 @@ TEST(HostTier, SlotsAreReadAndWrittenByTheCpu) {
   ASSERT_TRUE(t.tier().submit({&load, 1}));
   std::vector<Completion> completions;
   while (completions.empty()) ASSERT_TRUE(t.tier().poll(completions));
-  EXPECT_TRUE(t.frame_is(0, 0x5a));
+  EXPECT_TRUE(t.holds(0, 0x5a));
 }
 
 // Larger than the pieces that stores go out in.

@@ -1,0 +1,286 @@
+// Between host memory and the tier below it. A page that leaves HBM has a slot of host memory; when slots run short, pages are spilled:
+// written to the tier below, and their slots given to others. Before anything else can be done with such a page it is recalled: read
+// back into a slot. The GPU's copies and the disk's never touch a slot at the same time, unless both only read it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "base/log.hpp"
+#include "base/options.hpp"
+#include "migration/mover.hpp"
+
+namespace vmem::migration {
+
+using pagetable::kNoFrame;
+using pagetable::Mapped;
+using tiers::Direction;
+
+namespace {
+
+// Slots that are kept free, so that a page that leaves HBM does not wait for a disk: as many pages, and at most a share of the budget.
+constexpr std::uint64_t kReservePages = 4;
+constexpr std::uint64_t kReserveShare = 8;
+constexpr std::uint64_t kFullForUs = 100'000;  // before a tier that was full is asked again
+constexpr std::size_t kCandidates = 8;         // asked for at a time
+
+}  // namespace
+
+// ---- up ----
+
+// True: the page's slot has its bytes, or there are none below. False: they are on their way, or will be.
+Result<bool> Mover::recall(PageRef ref) {
+  Page& page = ref.page();
+  if (page.spilled == nullptr || page.slot_current()) return true;
+  if (!page.spilled_current()) {
+    return fail(VMEM_ERROR_INTERNAL,
+                fmt::format("no copy of version {} of the page at {:#x}", page.version, address_of(ref)));
+  }
+  if (spilling(page) || running(page.store) || !room_in_flight(recalling_bytes_, ref.bytes())) return false;
+  page.spilled->wanted = true;
+  VMEM_ASSIGN(const bool granted, need_slot(ref));
+  if (granted) VMEM_TRY(submit_spill(ref, Direction::load));
+  return false;
+}
+
+// False: no more can be started now.
+bool Mover::recall_ahead(PageRef ref) {
+  Page& page = ref.page();
+  const bool lost = PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
+  const bool below = page.mapped == Mapped::nothing && page.frame == kNoFrame && !page.slot_current() &&
+                     page.spilled_current() && !lost && !outlived(ref);
+  if (!below || spilling(page)) return true;
+  if (!room_in_flight(recalling_bytes_, ref.bytes())) return false;
+  // What fails here fails again when the page is wanted, and is reported then.
+  const auto recalled = recall(ref);
+  return recalled && spilling(page);
+}
+
+// ---- down ----
+
+// True: slots were given up. False: they will be. Error: nothing in host memory can go.
+Result<bool> Mover::make_slot_room(std::uint64_t bytes) {
+  Spilled spilled = spill_some(bytes, false);
+  // What was read back for a use to come, or is used in place, goes only if there is nothing else.
+  if (spilled.bytes == 0 && !spilled.busy) spilled = spill_some(bytes, true);
+  if (spilled.bytes != 0) return true;
+  slots_in_use_ = !spilled.busy && spilled.in_use;
+  if (spilled.busy || spilled.in_use) return false;
+  return std::unexpected(full_error("a page in host memory", bytes));
+}
+
+Mover::Spilled Mover::spill_some(std::uint64_t bytes, bool any) {
+  Spilled sum;
+  VictimQuery query;
+  query.page_bytes = query.bytes_wanted = bytes;
+  std::array<PageId, kCandidates> candidates;
+  for (std::size_t offered = kCandidates; offered == kCandidates; query.again = true) {
+    offered = config_.spill_policy->victims(query, candidates);
+    for (const PageId candidate : std::span(candidates).first(offered)) {
+      const PageRef ref{config_.space->find(candidate.region), candidate.index};
+      if (!ref.live()) continue;
+      const bool wanted = ref.page().spilled != nullptr && ref.page().spilled->wanted;
+      if (!any && (wanted || ref.page().mapped == Mapped::slot)) continue;
+      const Spilled one = spill_one(ref);
+      sum.bytes += one.bytes;
+      sum.busy = sum.busy || one.busy;
+      sum.in_use = sum.in_use || one.in_use;
+      if (sum.bytes >= bytes || !room_in_flight(spilling_bytes_, bytes)) return sum;
+    }
+  }
+  return sum;
+}
+
+bool Mover::spillable(PageRef ref) const {
+  const Page& page = ref.page();
+  const bool at_rest = page.mapped == Mapped::nothing && (page.frame == kNoFrame || page.standby);
+  return at_rest && page.slot_current() && page.version != 0 && page.cpu_users == 0 && !running(page.store) &&
+         !running(page.wait) && !spilling(page);
+}
+
+Mover::Spilled Mover::spill_one(PageRef ref) {
+  Page& page = ref.page();
+  if (&page == serving_) return {};
+  if (page.mapped == Mapped::slot && !page.pinned) {
+    const auto hidden = hide(ref);
+    if (!hidden) eviction_failed(ref, hidden.error());
+    if (!hidden || *hidden != Evicted::done) return {.in_use = hidden && *hidden == Evicted::busy};
+  }
+  if (!spillable(ref)) return {0, running(page.store) || running(page.wait) || spilling(page)};
+  if (outlived(ref)) {
+    forget_contents(ref);
+    return {ref.bytes(), false};
+  }
+  if (page.spilled_current() && !page.spilled->doubtful) {
+    drop_slot(ref);
+    counters_.spills_dropped_bytes += ref.bytes();
+    return {ref.bytes(), false};
+  }
+  if (config_.now_us() < spill_full_until_us_) return {};
+  if (!room_in_flight(spilling_bytes_, ref.bytes())) return {0, true};
+  const auto granted = need_spill_slot(ref);
+  if (granted && !*granted) return {0, true};
+  const auto submitted = granted ? submit_spill(ref, Direction::store) : Status(std::unexpected(granted.error()));
+  if (submitted) return {0, true};
+  spill_failed(ref, submitted.error());
+  return {};
+}
+
+// Before slots are wanted, while nobody waits for a disk.
+void Mover::spill_ahead() {
+  if (config_.now_us() < spill_full_until_us_) return;
+  const tiers::TierUsage host = config_.backing->usage();
+  std::uint64_t largest = 0;
+  for (const auto& [page_bytes, pages] : page_counts_) largest = std::max(largest, page_bytes);
+  const std::uint64_t reserve = std::min(kReservePages * largest, host.budget_bytes / kReserveShare);
+  std::uint64_t free_bytes = host.budget_bytes - std::min(host.budget_bytes, host.used_bytes);
+  // The slots of pages in HBM are as good as free.
+  for (auto each = retained_.begin(); each != retained_.end() && free_bytes < reserve; ++each) {
+    if (still_retained(*each)) free_bytes += each->bytes();
+  }
+  if (free_bytes < reserve) (void)spill_some(reserve - free_bytes, false);
+}
+
+// What can be spilled: pages in host memory and not in HBM.
+void Mover::came_to_host_memory(PageRef ref) {
+  if (config_.spill_policy) config_.spill_policy->page_arrived(ref.id(), false);
+}
+
+void Mover::left_host_memory(PageRef ref) {
+  if (config_.spill_policy) config_.spill_policy->page_left(ref.id());
+}
+
+// ---- the tier below ----
+
+Result<bool> Mover::need_spill_slot(PageRef ref) {
+  Page& page = ref.page();
+  if (page.spilled == nullptr) page.spilled = std::make_unique<pagetable::SpilledCopy>();
+  pagetable::SpilledCopy& copy = *page.spilled;
+  if (copy.slot != kNoFrame) return true;
+  VMEM_ASSIGN(tiers::SlotGrant grant, config_.spill->allocate(ref.bytes()));
+  if (grant.grant == tiers::Grant::full && give_up_spilled(ref.bytes()) != 0) {
+    VMEM_ASSIGN(grant, config_.spill->allocate(ref.bytes()));
+  }
+  if (grant.grant == tiers::Grant::later) return false;
+  if (grant.grant == tiers::Grant::full) return std::unexpected(full_error("a spilled page", ref.bytes()));
+  copy.slot = grant.slot;
+  copy.version = 0;
+  if (!std::exchange(copy.listed, true)) spilled_.push_back(ref);
+  return true;
+}
+
+// Copies below of pages that have their bytes elsewhere, too.
+std::uint64_t Mover::give_up_spilled(std::uint64_t bytes) {
+  std::uint64_t given = 0;
+  for (std::size_t left = spilled_.size(); left > 0 && given < bytes; --left) {
+    const PageRef ref = spilled_.front();
+    spilled_.pop_front();
+    if (!ref.live() || ref.page().spilled == nullptr) continue;
+    Page& page = ref.page();
+    page.spilled->listed = page.spilled->slot != kNoFrame;
+    if (!page.spilled->listed) continue;
+    const bool elsewhere = !page.spilled_current() || page.slot_current() || (page.frame != kNoFrame && !page.standby);
+    if (!elsewhere || spilling(page)) {
+      spilled_.push_back(ref);
+      continue;
+    }
+    page.spilled->listed = false;
+    drop_spilled(ref);
+    given += ref.bytes();
+  }
+  return given;
+}
+
+// REQUIRES: both slots; no transfer of either.
+Status Mover::submit_spill(PageRef ref, Direction direction) {
+  Page& page = ref.page();
+  const bool down = direction == Direction::store;
+  tiers::Transfer transfer;
+  transfer.page = {0, ref.begin()};
+  transfer.version = page.version;
+  transfer.slot = page.spilled->slot;
+  transfer.host = config_.in_place->host_address(page.slot, down ? Access::read : Access::write);
+  transfer.bytes = ref.bytes();
+  transfer.device = ref.region->device;
+  transfer.direction = direction;
+  transfer.if_changed = down && page.spilled_current();
+  VMEM_TRY(config_.spill->submit({&transfer, 1}));
+  page.spilled->transfer = transfer.id;
+  if (down) page.spilled->doubtful = false;
+  (down ? spilling_bytes_ : recalling_bytes_) += ref.bytes();
+  note(ref, down ? Happened::spilled : Happened::recalled);
+  in_flight_[transfer.id] = {.region = ref.region,
+                             .page = ref.index,
+                             .bytes = ref.bytes(),
+                             .direction = direction,
+                             .if_changed = transfer.if_changed,
+                             .done = nullptr,
+                             .spill = true,
+                             .version = page.version};
+  worked_ = true;
+  return {};
+}
+
+void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Completion& completion) {
+  Page& page = ref.page();
+  const bool down = transfer.direction == Direction::store;
+  const bool done = completion.outcome == tiers::Outcome::done;
+  (down ? spilling_bytes_ : recalling_bytes_) -= transfer.bytes;
+  page.spilled->transfer = 0;
+  if (down) {
+    if (done) page.spilled->version = transfer.version;
+    if (done && transfer.if_changed && !completion.changed) {
+      counters_.spills_dropped_bytes += transfer.bytes;
+    } else if (done) {
+      counters_.spilled_bytes += transfer.bytes;
+    }
+    if (!done) spill_failed(ref, completion.error);
+  } else if (done) {
+    counters_.recalled_bytes += transfer.bytes;
+    page.slot_version = transfer.version;
+    if (page.frame == kNoFrame) came_to_host_memory(ref);
+  }
+  const bool live = ref.region->state.load(std::memory_order_relaxed) == pagetable::RegionState::live;
+  if (!live) return;
+  // Forgotten, or written anew, while it was on its way.
+  if (page.version == 0) return forget_contents(ref);
+  if (down) {
+    if (done && !page.spilled->wanted && spillable(ref) && !page.spilled->doubtful) drop_slot(ref);
+    return;
+  }
+  if (done || page.version != transfer.version) return;
+  drop_slot(ref);
+  lose_page(ref, completion.error);
+}
+
+// The page stays in host memory.
+void Mover::spill_failed(PageRef ref, const Error& error) {
+  if (error.status == VMEM_ERROR_OUT_OF_MEMORY) spill_full_until_us_ = config_.now_us() + kFullForUs;
+  if (ref.page().spilled != nullptr) ref.page().spilled->version = 0;
+  if (!std::has_single_bit(++counters_.spill_failures)) return;
+  VMEM_LOG_WARN("the page at {:#x} could not be written to {}, and stays in host memory: {} ({} such failures)",
+                address_of(ref), config_.spill->info().name, error.message, counters_.spill_failures);
+}
+
+void Mover::drop_slot(PageRef ref) {
+  Page& page = ref.page();
+  config_.backing->release(std::exchange(page.slot, kNoFrame));
+  page.slot_version = 0;
+  left_host_memory(ref);
+}
+
+void Mover::drop_spilled(PageRef ref) {
+  Page& page = ref.page();
+  if (page.spilled == nullptr) return;
+  page.spilled->version = 0;
+  page.spilled->wanted = false;
+  if (page.spilled->slot == kNoFrame || spilling(page)) return;
+  config_.spill->release(std::exchange(page.spilled->slot, kNoFrame));
+}
+
+void Mover::doubt_spilled(Page& page) {
+  if (page.spilled != nullptr) page.spilled->doubtful = true;
+}
+
+}  // namespace vmem::migration

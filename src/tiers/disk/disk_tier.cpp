@@ -1,0 +1,385 @@
+#include "tiers/disk/disk_tier.hpp"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/options.hpp"
+
+namespace vmem::tiers {
+namespace {
+
+constexpr std::uint64_t kBlockBytes = kHeaderBytes;  // what direct I/O comes in
+constexpr std::uint32_t kTries = 3;                  // of a transfer that a disk fails or damages
+constexpr std::chrono::seconds kLongestWait{1};      // somebody would have to forget to wake us
+constexpr std::chrono::seconds kFullFor{1};          // before a disk that was full is asked again
+
+std::span<std::byte, kHeaderBytes> block(std::byte* memory) {
+  return std::span<std::byte, kHeaderBytes>(memory, kHeaderBytes);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DiskTier>> DiskTier::create(Config config) {
+  std::unique_ptr<DiskTier> tier(new DiskTier(std::move(config)));
+  VMEM_TRY(tier->open());
+  return tier;
+}
+
+Status DiskTier::open() {
+  VMEM_ASSIGN(files_, SlotFiles::create(config_.directories));
+  VMEM_ASSIGN(queue_, config_.make_queue(files_->descriptors()));
+  pieces_.resize(queue_->depth());
+  for (std::uint32_t tag = queue_->depth(); tag > 0; --tag) free_tags_.push_back(tag - 1);
+  io_thread_ = std::thread([this] { run(); });
+  for (std::uint32_t i = 0; i < config_.workers; ++i) workers_.emplace_back([this] { work(); });
+  return {};
+}
+
+DiskTier::~DiskTier() {
+  finish();
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  work_wanted_.notify_all();
+  if (queue_) queue_->wake();
+  if (io_thread_.joinable()) io_thread_.join();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+std::string DiskTier::describe() const { return queue_->describe(); }
+
+PageIdentity DiskTier::identity_of(const Transfer& transfer) const {
+  return {transfer.page, transfer.version, transfer.bytes, config_.tenant};
+}
+
+// ---- the mover's calls ----
+
+TierUsage DiskTier::usage() const {
+  const std::lock_guard lock(mutex_);
+  return {files_->budget_bytes(), files_->used_bytes(), files_->ready_bytes()};
+}
+
+Result<SlotGrant> DiskTier::allocate(std::uint64_t page_bytes) {
+  const std::lock_guard lock(mutex_);
+  if (const auto slot = files_->take(page_bytes)) {
+    if (!growing_ && files_->uneven(page_bytes)) want_growth(page_bytes);
+    return SlotGrant{Grant::granted, *slot};
+  }
+  if (growth_error_) return std::unexpected(*std::exchange(growth_error_, std::nullopt));
+  if (!growing_) want_growth(page_bytes);
+  return SlotGrant{growing_ ? Grant::later : Grant::full, 0};
+}
+
+void DiskTier::release(SlotId slot) {
+  const std::lock_guard lock(mutex_);
+  files_->give_back(slot);
+  want_shrinking();
+}
+
+Status DiskTier::submit(std::span<Transfer> transfers) {
+  const std::lock_guard lock(mutex_);
+  for (Transfer& transfer : transfers) {
+    transfer.id = next_transfer_id();
+    auto job = std::make_unique<Job>();
+    job->transfer = transfer;
+    job->place = files_->place(transfer.slot);
+    job->header.reset(static_cast<std::byte*>(std::aligned_alloc(kHeaderBytes, kHeaderBytes)));
+    posted_.push_back(std::move(job));
+    ++jobs_;
+  }
+  queue_->wake();
+  return {};
+}
+
+Status DiskTier::poll(std::vector<Completion>& completions) {
+  const std::lock_guard lock(mutex_);
+  std::ranges::move(completions_, std::back_inserter(completions));
+  completions_.clear();
+  return {};
+}
+
+void DiskTier::finish() noexcept {
+  std::unique_lock lock(mutex_);
+  job_ended_.wait(lock, [&] { return jobs_ == 0; });
+}
+
+// ---- the I/O thread ----
+
+void DiskTier::run() {
+  ::prctl(PR_SET_NAME, "vmem-disk");
+  std::vector<IoResult> results;
+  while (take_inbox()) {
+    pump();
+    results.clear();
+    auto waited = queue_->wait(results, kLongestWait);
+    for (const IoResult& result : results) ended(result);
+    if (!waited) queue_failed(waited.error());
+  }
+}
+
+// False: nothing will come any more.
+bool DiskTier::take_inbox() {
+  std::deque<JobPtr> posted, worked_on;
+  {
+    const std::lock_guard lock(mutex_);
+    std::swap(posted, posted_);
+    std::swap(worked_on, worked_);
+    if (stopping_ && jobs_ == 0) return false;
+  }
+  for (JobPtr& job : posted) start(std::move(job));
+  for (JobPtr& job : worked_on) worked(std::move(job));
+  return true;
+}
+
+void DiskTier::start(JobPtr job) {
+  const bool load = job->transfer.direction == Direction::load;
+  if (const auto known = stored_.find(job->transfer.slot); known != stored_.end()) {
+    job->page = known->second;
+    job->known = job->page.identity == identity_of(job->transfer);
+  }
+  if (!load) {
+    const std::lock_guard lock(mutex_);
+    to_work_.push_back(std::move(job));
+    work_wanted_.notify_one();
+    return;
+  }
+  if (job->known) return begin_io(std::move(job));
+  job->error =
+      Error{VMEM_ERROR_LOST, 0, fmt::format("no page of that version was stored in slot {}", job->transfer.slot)};
+  complete(std::move(job), Outcome::lost);
+}
+
+// A checksum was made, or checked.
+void DiskTier::worked(JobPtr job) {
+  const bool load = job->transfer.direction == Direction::load;
+  if (load && job->damaged) return try_again_or_fail(std::move(job), Outcome::lost);
+  if (load || job->unchanged) return complete(std::move(job), Outcome::done);
+  // What the slot held is gone from here on.
+  stored_.erase(job->transfer.slot);
+  begin_io(std::move(job));
+}
+
+void DiskTier::begin_io(JobPtr job) {
+  job->issued_bytes = 0;
+  job->error.reset();
+  job->damaged = false;
+  ++job->tries;
+  sending_.push_back(job.get());
+  active_.push_back(std::move(job));
+}
+
+// Pages one after the other, so that the eldest is whole first.
+void DiskTier::pump() {
+  while (!free_tags_.empty() && !again_.empty()) {
+    push(again_.front());
+    again_.pop_front();
+  }
+  while (!free_tags_.empty() && !sending_.empty()) {
+    if (!push_next_piece(*sending_.front())) sending_.pop_front();
+  }
+}
+
+// False: that was the last one.
+bool DiskTier::push_next_piece(Job& job) {
+  Piece piece{&job, {}};
+  piece.io.kind = job.transfer.direction == Direction::load ? Io::Kind::read : Io::Kind::write;
+  piece.io.file = job.place.file;
+  const std::uint64_t at = job.issued_bytes;
+  if (at == 0) {
+    piece.io.offset = job.place.header;
+    piece.io.memory = job.header.get();
+    piece.io.bytes = kHeaderBytes;
+  } else {
+    const std::uint64_t done = at - kHeaderBytes;
+    piece.io.offset = job.place.bytes + done;
+    piece.io.memory = job.transfer.host + done;
+    piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(config_.piece_bytes, job.page.stored_bytes - done));
+  }
+  job.issued_bytes += piece.io.bytes;
+  ++job.under_way;
+  push(piece);
+  return job.issued_bytes < kHeaderBytes + job.page.stored_bytes;
+}
+
+void DiskTier::push(const Piece& piece) {
+  const std::uint32_t tag = free_tags_.back();
+  free_tags_.pop_back();
+  pieces_[tag] = piece;
+  pieces_[tag].io.tag = tag;
+  queue_->push(pieces_[tag].io);
+}
+
+void DiskTier::ended(const IoResult& result) {
+  Piece piece = pieces_[result.tag];
+  free_tags_.push_back(std::uint32_t(result.tag));
+  Job& job = *piece.job;
+  const bool read = piece.io.kind == Io::Kind::read;
+  if (result.result == -EINTR || result.result == -EAGAIN) {
+    again_.push_back(piece);
+    return;
+  }
+  const auto moved = std::uint64_t(std::max<std::int64_t>(result.result, 0)) / kBlockBytes * kBlockBytes;
+  if (result.result >= 0 && result.result < piece.io.bytes && moved != 0) {
+    // Went on only so far; the rest is asked for again.
+    piece.io.offset += moved;
+    piece.io.memory += moved;
+    piece.io.bytes -= std::uint32_t(moved);
+    again_.push_back(piece);
+    return;
+  }
+  if (result.result < piece.io.bytes && !job.error) {
+    const int error = result.result < 0 ? int(-result.result) : read ? ENODATA : ENOSPC;
+    const bool full = error == ENOSPC || error == EDQUOT;
+    job.error = Error{
+        full ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_DRIVER, error,
+        fmt::format("{} {} at {} of the file in {}: {}", read ? "reading" : "writing", format_bytes(piece.io.bytes),
+                    piece.io.offset, files_->path(piece.io.file), std::strerror(error))};
+  }
+  --job.under_way;
+  if (job.under_way == 0 && job.issued_bytes == kHeaderBytes + job.page.stored_bytes) all_pieces_ended(job);
+}
+
+DiskTier::JobPtr DiskTier::take_active(Job& job) {
+  const auto found = std::ranges::find_if(active_, [&](const JobPtr& each) { return each.get() == &job; });
+  JobPtr taken = std::move(*found);
+  *found = std::move(active_.back());
+  active_.pop_back();
+  return taken;
+}
+
+void DiskTier::all_pieces_ended(Job& job) {
+  JobPtr taken = take_active(job);
+  if (job.error) return try_again_or_fail(std::move(taken), Outcome::failed);
+  if (job.transfer.direction == Direction::store) {
+    stored_[job.transfer.slot] = job.page;
+    return complete(std::move(taken), Outcome::done);
+  }
+  const std::lock_guard lock(mutex_);
+  to_work_.push_back(std::move(taken));
+  work_wanted_.notify_one();
+}
+
+// What one more try may mend: an error on the way, or bytes damaged on the way. A full disk stays full.
+void DiskTier::try_again_or_fail(JobPtr job, Outcome outcome) {
+  const bool full = job->error && job->error->status == VMEM_ERROR_OUT_OF_MEMORY;
+  if (job->tries < kTries && !full) return begin_io(std::move(job));
+  if (job->damaged) {
+    job->error =
+        Error{VMEM_ERROR_LOST, 0,
+              fmt::format("what the file in {} holds at {} is not what was written there: its checksum differs",
+                          files_->path(job->place.file), job->place.bytes)};
+  }
+  complete(std::move(job), outcome);
+}
+
+void DiskTier::complete(JobPtr job, Outcome outcome) {
+  Completion completion;
+  completion.id = job->transfer.id;
+  completion.outcome = outcome;
+  completion.changed = job->transfer.if_changed && !job->unchanged;
+  if (outcome != Outcome::done) completion.error = *job->error;
+  {
+    const std::lock_guard lock(mutex_);
+    completions_.push_back(std::move(completion));
+    --jobs_;
+    job_ended_.notify_all();
+  }
+  config_.on_ready();
+}
+
+// The kernel takes no requests any more; what was not sent fails, what is under way will end.
+void DiskTier::queue_failed(const Error& error) {
+  VMEM_LOG_ERROR("the disk tier cannot send requests: {}", error.message);
+  again_.clear();
+  for (Job* job : std::exchange(sending_, {})) {
+    job->error = error;
+    job->tries = kTries;
+    job->issued_bytes = kHeaderBytes + job->page.stored_bytes;
+    if (job->under_way == 0) all_pieces_ended(*job);
+  }
+}
+
+// ---- workers ----
+
+void DiskTier::work() {
+  ::prctl(PR_SET_NAME, "vmem-disk-work");
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    work_wanted_.wait(lock, [&] { return stopping_ || !to_work_.empty() || !changes_.empty(); });
+    if (stopping_ && to_work_.empty() && changes_.empty()) return;
+    if (!changes_.empty()) {
+      const SlotFiles::Change change = changes_.front();
+      changes_.pop_front();
+      lock.unlock();
+      carry_out(change);
+      lock.lock();
+      continue;
+    }
+    JobPtr job = std::move(to_work_.front());
+    to_work_.pop_front();
+    lock.unlock();
+    work_on(*job);
+    lock.lock();
+    worked_.push_back(std::move(job));
+    queue_->wake();
+  }
+}
+
+void DiskTier::work_on(Job& job) const {
+  const PageIdentity identity = identity_of(job.transfer);
+  const std::span<const std::byte> bytes(job.transfer.host, job.transfer.bytes);
+  const Checksum checksum = seal(bytes, identity);
+  if (job.transfer.direction == Direction::load) {
+    job.damaged = checksum != job.page.checksum || read_header(block(job.header.get())) != job.page;
+    return;
+  }
+  job.unchanged = job.transfer.if_changed && job.known && checksum == job.page.checksum;
+  if (job.unchanged) return;
+  job.page = {identity, job.transfer.bytes, 0, checksum};
+  write_header(job.page, block(job.header.get()));
+}
+
+void DiskTier::carry_out(SlotFiles::Change change) {
+  const bool growth = change.kind == SlotFiles::Change::Kind::allocate;
+  auto done = files_->carry_out(change);
+  {
+    const std::lock_guard lock(mutex_);
+    files_->settle(change, done.has_value());
+    if (growth) growing_ = false;
+    if (growth && !done) {
+      full_since_ = std::chrono::steady_clock::now();
+      if (done.error().status != VMEM_ERROR_OUT_OF_MEMORY) growth_error_ = done.error();
+    }
+  }
+  if (!done)
+    VMEM_LOG_WARN("the disk tier {}: {}", growth ? "cannot grow" : "keeps space it does not use", done.error().message);
+  if (growth) config_.on_ready();
+}
+
+// REQUIRES: mutex_.
+void DiskTier::want_growth(std::uint64_t page_bytes) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now - full_since_ > kFullFor) files_->try_full_ones();
+  const auto change = files_->plan_growth(page_bytes);
+  if (!change) return;
+  growing_ = true;
+  changes_.push_back(*change);
+  work_wanted_.notify_one();
+}
+
+// REQUIRES: mutex_.
+void DiskTier::want_shrinking() {
+  const auto change = files_->plan_shrinking();
+  if (!change) return;
+  changes_.push_back(*change);
+  work_wanted_.notify_one();
+}
+
+}  // namespace vmem::tiers

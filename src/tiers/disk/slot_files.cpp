@@ -1,0 +1,261 @@
+#include "tiers/disk/slot_files.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/falloc.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <tuple>
+
+#include "tiers/disk/slot_header.hpp"
+
+namespace vmem::tiers {
+namespace {
+
+constexpr std::uint64_t kChunkBytes = std::uint64_t{256} << 20;
+
+std::unexpected<Error> refuse(const std::string& path, const std::string& why, int error = 0) {
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--nvme {}: {}", path, why), error);
+}
+
+Result<int> open_unnamed(const std::string& path) {
+  int file = ::open(path.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
+  if (file >= 0) return file;
+  int error = errno;
+  if (error == EOPNOTSUPP || error == EISDIR) {
+    // A file system without unnamed files.
+    std::string name = path + "/vmem-XXXXXX";
+    file = ::mkostemp(name.data(), O_DIRECT | O_CLOEXEC);
+    error = errno;
+    if (file >= 0) {
+      (void)::unlink(name.c_str());
+      return file;
+    }
+  }
+  if (error == EINVAL)
+    return refuse(path, "its file system has no direct I/O (O_DIRECT), as tmpfs; name one on a disk", error);
+  return refuse(path, fmt::format("cannot make a file there: {}", std::strerror(error)), error);
+}
+
+// Some file systems take O_DIRECT at opening and refuse it at the first write.
+Status try_direct_write(const std::string& path, int file) {
+  void* const block = std::aligned_alloc(kHeaderBytes, kHeaderBytes);
+  std::memset(block, 0, kHeaderBytes);
+  const ssize_t written = ::pwrite(file, block, kHeaderBytes, 0);
+  const int error = errno;
+  std::free(block);
+  if (written == ssize_t(kHeaderBytes)) return {};
+  const std::string why = written < 0 ? std::strerror(error) : "the disk is full";
+  return refuse(path, fmt::format("cannot write to a file there with direct I/O: {}", why), error);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SlotFiles>> SlotFiles::create(std::vector<StoreDirectory> directories) {
+  std::unique_ptr<SlotFiles> files(new SlotFiles);
+  for (StoreDirectory& directory : directories) VMEM_TRY(files->open(std::move(directory)));
+  return files;
+}
+
+SlotFiles::~SlotFiles() {
+  for (const File& file : files_) ::close(file.descriptor);
+}
+
+Status SlotFiles::open(StoreDirectory directory) {
+  struct stat about{};
+  if (::stat(directory.path.c_str(), &about) != 0) return refuse(directory.path, std::strerror(errno), errno);
+  if (!S_ISDIR(about.st_mode)) return refuse(directory.path, "not a directory");
+  VMEM_ASSIGN(const int descriptor, open_unnamed(directory.path));
+  File& file = files_.emplace_back();
+  file.descriptor = descriptor;
+  VMEM_TRY(try_direct_write(directory.path, descriptor));
+  struct statvfs room{};
+  if (::fstatvfs(descriptor, &room) != 0) return refuse(directory.path, std::strerror(errno), errno);
+  const std::uint64_t available = std::uint64_t{room.f_bavail} * room.f_frsize;
+  file.budget_bytes = directory.bytes.value_or(available / 2);
+  if (file.budget_bytes > available) {
+    return refuse(directory.path, fmt::format("{} asked for, {} are free there", format_bytes(file.budget_bytes),
+                                              format_bytes(available)));
+  }
+  file.path = std::move(directory.path);
+  return {};
+}
+
+std::vector<int> SlotFiles::descriptors() const {
+  std::vector<int> result;
+  for (const File& file : files_) result.push_back(file.descriptor);
+  return result;
+}
+
+std::uint64_t SlotFiles::budget_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const File& file : files_) bytes += file.budget_bytes;
+  return bytes;
+}
+
+SlotFiles::Place SlotFiles::place(SlotId slot) const {
+  const Chunk& chunk = chunks_[slot / kSlotsMax];
+  const std::uint64_t begin = chunk.offset + slot % kSlotsMax * (chunk.page_bytes + kHeaderBytes);
+  return {chunk.file, begin, begin + kHeaderBytes};
+}
+
+// Of the chunks that have room, one of the next file in turn; and the fullest of these, so that others become empty.
+std::optional<SlotId> SlotFiles::take(std::uint64_t page_bytes) {
+  const auto files = std::uint32_t(files_.size());
+  const auto rank = [&](const Chunk& chunk) {
+    return std::pair((chunk.file + files - next_file_) % files, chunk.slots - chunk.used);
+  };
+  std::optional<std::uint32_t> best;
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
+    const Chunk& chunk = chunks_[i];
+    if (!chunk.ready || chunk.changing || chunk.page_bytes != page_bytes || chunk.used == chunk.slots) continue;
+    if (!best || rank(chunk) < rank(chunks_[*best])) best = i;
+  }
+  if (!best) return std::nullopt;
+  Chunk& chunk = chunks_[*best];
+  next_file_ = (chunk.file + 1) % files;
+  std::uint32_t index = 0;
+  while (chunk.taken[index]) ++index;
+  chunk.taken.set(index);
+  ++chunk.used;
+  used_bytes_ += page_bytes;
+  ready_bytes_ -= page_bytes;
+  return *best * kSlotsMax + index;
+}
+
+void SlotFiles::give_back(SlotId slot) {
+  Chunk& chunk = chunks_[slot / kSlotsMax];
+  chunk.taken.reset(slot % kSlotsMax);
+  --chunk.used;
+  used_bytes_ -= chunk.page_bytes;
+  ready_bytes_ += chunk.page_bytes;
+}
+
+std::uint32_t SlotFiles::slots_that_fit(const File& file, std::uint64_t page_bytes) const {
+  if (file.full) return 0;
+  const std::uint64_t wanted = std::clamp<std::uint64_t>(kChunkBytes / page_bytes, 1, kSlotsMax);
+  const std::uint64_t left = file.budget_bytes - std::min(file.budget_bytes, file.allocated_bytes);
+  return std::uint32_t(std::min(wanted, left / page_bytes));
+}
+
+// Or will, when what is planned is done.
+std::vector<bool> SlotFiles::files_that_give(std::uint64_t page_bytes) const {
+  std::vector<bool> gives(files_.size());
+  for (const Chunk& chunk : chunks_) {
+    const bool free = chunk.changing || (chunk.ready && chunk.used < chunk.slots);
+    if (chunk.page_bytes == page_bytes && free) gives[chunk.file] = true;
+  }
+  return gives;
+}
+
+bool SlotFiles::uneven(std::uint64_t page_bytes) const {
+  if (files_.size() == 1) return false;
+  const std::vector<bool> gives = files_that_give(page_bytes);
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    if (!gives[i] && slots_that_fit(files_[i], page_bytes) != 0) return true;
+  }
+  return false;
+}
+
+std::optional<SlotFiles::Change> SlotFiles::plan_growth(std::uint64_t page_bytes) {
+  const std::vector<bool> gives = files_that_give(page_bytes);
+  const auto roomiest = std::ranges::max_element(files_, {}, [&](const File& file) {
+    const bool none = !gives[std::size_t(&file - files_.data())];
+    return std::tuple(slots_that_fit(file, page_bytes) != 0, none, file.budget_bytes - file.allocated_bytes);
+  });
+  File& file = *roomiest;
+  const std::uint32_t slots = slots_that_fit(file, page_bytes);
+  if (slots == 0) return std::nullopt;
+  std::uint32_t index = std::uint32_t(chunks_.size());
+  if (spare_chunks_.empty()) {
+    chunks_.emplace_back();
+  } else {
+    index = spare_chunks_.back();
+    spare_chunks_.pop_back();
+  }
+  Chunk& chunk = chunks_[index];
+  chunk = {};
+  chunk.file = std::uint32_t(roomiest - files_.begin());
+  chunk.page_bytes = page_bytes;
+  chunk.slots = slots;
+  chunk.changing = true;
+  const std::uint64_t bytes = slots * (page_bytes + kHeaderBytes);
+  if (const auto hole = file.holes.find(bytes); hole != file.holes.end()) {
+    chunk.offset = hole->second;
+    file.holes.erase(hole);
+  } else {
+    chunk.offset = file.end;
+    file.end += bytes;
+  }
+  file.allocated_bytes += slots * page_bytes;
+  return Change{Change::Kind::allocate, index, chunk.file, chunk.offset, bytes};
+}
+
+std::uint64_t SlotFiles::free_bytes(std::uint64_t page_bytes) const {
+  std::uint64_t bytes = 0;
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.ready && !chunk.changing && chunk.page_bytes == page_bytes)
+      bytes += (chunk.slots - chunk.used) * page_bytes;
+  }
+  return bytes;
+}
+
+// One empty chunk of a size stays, as long as pages of that size are stored: they come and go.
+std::optional<SlotFiles::Change> SlotFiles::plan_shrinking() {
+  for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
+    Chunk& chunk = chunks_[i];
+    if (!chunk.ready || chunk.changing || chunk.used != 0) continue;
+    const bool in_use = std::ranges::any_of(chunks_, [&](const Chunk& each) {
+      return each.ready && each.page_bytes == chunk.page_bytes && each.used != 0;
+    });
+    if (in_use && free_bytes(chunk.page_bytes) < 2 * chunk.slots * chunk.page_bytes) continue;
+    chunk.changing = true;
+    ready_bytes_ -= chunk.slots * chunk.page_bytes;
+    return Change{Change::Kind::punch, i, chunk.file, chunk.offset, chunk.slots * (chunk.page_bytes + kHeaderBytes)};
+  }
+  return std::nullopt;
+}
+
+Status SlotFiles::carry_out(const Change& change) const {
+  const File& file = files_[change.file];
+  const int mode = change.kind == Change::Kind::allocate ? 0 : FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  int result = 0;
+  do {
+    result = ::fallocate(file.descriptor, mode, off_t(change.offset), off_t(change.bytes));
+  } while (result != 0 && errno == EINTR);
+  // Without it space is allocated by the first write, which can fail for it, and freed with the file.
+  if (result == 0 || errno == EOPNOTSUPP) return {};
+  const bool full = errno == ENOSPC || errno == EDQUOT;
+  return fail(full ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_DRIVER,
+              fmt::format("fallocate of {} in {}: {}", format_bytes(change.bytes), file.path, std::strerror(errno)),
+              errno);
+}
+
+void SlotFiles::settle(const Change& change, bool done) {
+  Chunk& chunk = chunks_[change.chunk];
+  File& file = files_[change.file];
+  chunk.changing = false;
+  const bool stays = change.kind == Change::Kind::allocate ? done : !done;
+  if (stays) {
+    chunk.ready = true;
+    ready_bytes_ += chunk.slots * chunk.page_bytes;
+    return;
+  }
+  file.full = change.kind == Change::Kind::allocate;
+  file.allocated_bytes -= chunk.slots * chunk.page_bytes;
+  chunk = {};
+  spare_chunks_.push_back(change.chunk);
+  file.holes.emplace(change.bytes, change.offset);
+}
+
+void SlotFiles::try_full_ones() {
+  for (File& file : files_) file.full = false;
+}
+
+}  // namespace vmem::tiers

@@ -1,0 +1,99 @@
+// Places for pages in files, one file in each directory. A file grows by chunks, whose space is allocated before a page is sent there:
+// a full disk is found out while the page still has another place. Chunks without pages are punched out again, so what was freed is
+// free for others too. The files have no names: they end with the process, however it ends.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/options.hpp"
+#include "base/status.hpp"
+#include "tiers/tier.hpp"
+
+namespace vmem::tiers {
+
+class SlotFiles {
+ public:
+  // Sizes are of pages, whose headers take 4 KiB more each. Errors: INVALID_OPTION, when a directory is missing, no directory, read-only, without O_DIRECT, or has less room than its budget.
+  static Result<std::unique_ptr<SlotFiles>> create(std::vector<StoreDirectory> directories);
+  ~SlotFiles();
+  SlotFiles(const SlotFiles&) = delete;
+  SlotFiles& operator=(const SlotFiles&) = delete;
+
+  std::vector<int> descriptors() const;
+
+  // A slot whose space is allocated, from one file after the other; nothing when there is none.
+  std::optional<SlotId> take(std::uint64_t page_bytes);
+  void give_back(SlotId slot);
+
+  // Growing and shrinking in three steps: plan and settle under the owner's lock, carry out without it.
+  struct Change {
+    enum class Kind : std::uint8_t { allocate, punch } kind;
+    std::uint32_t chunk;
+    std::uint32_t file;
+    std::uint64_t offset, bytes;
+  };
+  // Whether a file has no slot to give, and room for a chunk: then slots do not come from each file in turn.
+  bool uneven(std::uint64_t page_bytes) const;
+  // The next chunk for pages of that size, if a file has room for one in its budget: one without a slot to give, and with most room.
+  std::optional<Change> plan_growth(std::uint64_t page_bytes);
+  // A chunk that has no pages, and is not wanted next.
+  std::optional<Change> plan_shrinking();
+  Status carry_out(const Change& change) const;
+  // Whether it was done. A file that did not get its chunk is not asked again before one of its chunks was punched out, or until
+  // try_full_ones.
+  void settle(const Change& change, bool done);
+  void try_full_ones();
+
+  struct Place {
+    std::uint32_t file;
+    std::uint64_t header, bytes;  // offsets
+  };
+  Place place(SlotId slot) const;
+  std::uint64_t page_bytes(SlotId slot) const { return chunks_[slot / kSlotsMax].page_bytes; }
+  const std::string& path(std::uint32_t file) const { return files_[file].path; }
+
+  std::uint64_t budget_bytes() const;
+  std::uint64_t used_bytes() const { return used_bytes_; }
+  std::uint64_t ready_bytes() const { return ready_bytes_; }
+
+ private:
+  static constexpr std::uint32_t kSlotsMax = 128;  // of a chunk
+  struct Chunk {
+    std::uint32_t file = 0;
+    std::uint64_t offset = 0;
+    std::uint64_t page_bytes = 0;
+    std::uint32_t slots = 0, used = 0;
+    bool ready = false;  // its space is allocated
+    bool changing = false;
+    std::bitset<kSlotsMax> taken;
+  };
+  struct File {
+    std::string path;
+    std::uint64_t budget_bytes = 0;
+    int descriptor = -1;
+    bool full = false;                                  // its disk, whatever its budget says
+    std::uint64_t allocated_bytes = 0;                  // of its budget
+    std::uint64_t end = 0;                              // no chunk was ever behind it
+    std::multimap<std::uint64_t, std::uint64_t> holes;  // size → offset, of chunks that were punched out
+  };
+  SlotFiles() = default;
+  Status open(StoreDirectory directory);
+  std::uint32_t slots_that_fit(const File& file, std::uint64_t page_bytes) const;
+  std::uint64_t free_bytes(std::uint64_t page_bytes) const;
+  std::vector<bool> files_that_give(std::uint64_t page_bytes) const;
+
+  std::vector<File> files_;
+  std::deque<Chunk> chunks_;
+  std::vector<std::uint32_t> spare_chunks_;
+  std::uint32_t next_file_ = 0;
+  std::uint64_t used_bytes_ = 0, ready_bytes_ = 0;
+};
+
+}  // namespace vmem::tiers

@@ -1,0 +1,166 @@
+#include "tiers/disk/uring_queue.hpp"
+
+#include <fmt/format.h>
+#include <liburing.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace vmem::tiers {
+namespace {
+
+constexpr std::uint64_t kWakeTag = ~std::uint64_t{0};
+
+std::unexpected<Error> refused(const char* call, int error) {
+  if (error == EPERM || error == ENOSYS || error == EACCES) {
+    return fail(
+        VMEM_ERROR_UNSUPPORTED,
+        fmt::format("{}: {}: io_uring is not to be had here (switched off by kernel.io_uring_disabled, or kept from "
+                    "containers by their seccomp profile)",
+                    call, std::strerror(error)),
+        error);
+  }
+  return fail(VMEM_ERROR_DRIVER, fmt::format("{}: {}", call, std::strerror(error)), error);
+}
+
+__kernel_timespec timespec_of(std::chrono::microseconds time) {
+  return {time.count() / 1'000'000, time.count() % 1'000'000 * 1'000};
+}
+
+class UringQueue final : public IoQueue {
+ public:
+  explicit UringQueue(std::uint32_t depth) : depth_(depth) {}
+  ~UringQueue() override;
+  UringQueue(const UringQueue&) = delete;
+  UringQueue& operator=(const UringQueue&) = delete;
+
+  Status open(const UringConfig& config);
+  std::uint32_t depth() const override { return depth_; }
+  void push(const Io& io) override;
+  Status wait(std::vector<IoResult>& ended, std::chrono::microseconds longest) override;
+  void wake() override;
+  std::string describe() const override;
+
+ private:
+  void reap(std::vector<IoResult>& ended);
+  Status sleep(std::chrono::microseconds longest);
+  void arm();
+
+  const std::uint32_t depth_;
+  bool open_ = false, files_registered_ = false;
+  std::vector<int> files_;
+  io_uring ring_{};
+  int event_ = -1;  // wake writes to it
+  std::uint64_t event_value_ = 0;
+  bool armed_ = false;  // the ring reads it
+  std::uint32_t in_flight_ = 0;
+};
+
+Status UringQueue::open(const UringConfig& config) {
+  files_ = config.files;
+  event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (event_ < 0) return refused("eventfd", errno);
+  // One more than the depth: for what reads the eventfd.
+  if (const int error = io_uring_queue_init(depth_ + 1, &ring_, IORING_SETUP_CLAMP); error != 0)
+    return refused("io_uring_queue_init", -error);
+  open_ = true;
+  // Saves looking up the file at each request; without it everything works the same.
+  files_registered_ = io_uring_register_files(&ring_, files_.data(), unsigned(files_.size())) == 0;
+  return {};
+}
+
+UringQueue::~UringQueue() {
+  if (open_) io_uring_queue_exit(&ring_);
+  if (event_ >= 0) ::close(event_);
+}
+
+void UringQueue::push(const Io& io) {
+  io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
+  const int file = files_registered_ ? int(io.file) : files_[io.file];
+  if (io.kind == Io::Kind::read) {
+    io_uring_prep_read(sqe, file, io.memory, io.bytes, io.offset);
+  } else {
+    io_uring_prep_write(sqe, file, io.memory, io.bytes, io.offset);
+  }
+  if (files_registered_) sqe->flags |= IOSQE_FIXED_FILE;
+  io_uring_sqe_set_data64(sqe, io.tag);
+  ++in_flight_;
+}
+
+void UringQueue::reap(std::vector<IoResult>& ended) {
+  io_uring_cqe* cqe = nullptr;
+  while (io_uring_peek_cqe(&ring_, &cqe) == 0 && cqe != nullptr) {
+    const std::uint64_t tag = io_uring_cqe_get_data64(cqe);
+    if (tag == kWakeTag) {
+      armed_ = false;
+    } else {
+      ended.push_back({tag, cqe->res});
+      --in_flight_;
+    }
+    io_uring_cqe_seen(&ring_, cqe);
+  }
+}
+
+void UringQueue::arm() {
+  if (armed_) return;
+  io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
+  io_uring_prep_poll_add(sqe, event_, POLLIN);
+  io_uring_sqe_set_data64(sqe, kWakeTag);
+  armed_ = true;
+}
+
+Status UringQueue::sleep(std::chrono::microseconds longest) {
+  if (in_flight_ == 0) {
+    pollfd waiting{event_, POLLIN, 0};
+    const __kernel_timespec kernel_limit = timespec_of(longest);
+    const timespec limit{kernel_limit.tv_sec, long(kernel_limit.tv_nsec)};
+    if (::ppoll(&waiting, 1, &limit, nullptr) < 0 && errno != EINTR) return refused("ppoll", errno);
+    return {};
+  }
+  arm();
+  __kernel_timespec limit = timespec_of(longest);
+  io_uring_cqe* cqe = nullptr;
+  const int result = io_uring_submit_and_wait_timeout(&ring_, &cqe, 1, &limit, nullptr);
+  const bool passing = result == -ETIME || result == -EINTR || result == -EAGAIN || result == -EBUSY;
+  if (result < 0 && !passing) return refused("io_uring_enter", -result);
+  return {};
+}
+
+Status UringQueue::wait(std::vector<IoResult>& ended, std::chrono::microseconds longest) {
+  const std::size_t before = ended.size();
+  if (const int result = io_uring_submit(&ring_);
+      result < 0 && result != -EINTR && result != -EAGAIN && result != -EBUSY)
+    return refused("io_uring_submit", -result);
+  reap(ended);
+  if (ended.size() == before) {
+    VMEM_TRY(sleep(longest));
+    reap(ended);
+  }
+  // Read last: who wakes us after that finds the next wait short.
+  while (::read(event_, &event_value_, sizeof(event_value_)) > 0) {
+  }
+  return {};
+}
+
+void UringQueue::wake() {
+  const std::uint64_t one = 1;
+  // It fails only when as many wakes are pending as fit into the counter.
+  [[maybe_unused]] const auto written = ::write(event_, &one, sizeof(one));
+}
+
+std::string UringQueue::describe() const {
+  return fmt::format("io_uring, depth {}{}", depth_, files_registered_ ? ", registered files" : "");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<IoQueue>> make_uring_queue(const UringConfig& config) {
+  auto queue = std::make_unique<UringQueue>(config.depth);
+  VMEM_TRY(queue->open(config));
+  return queue;
+}
+
+}  // namespace vmem::tiers

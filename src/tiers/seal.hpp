@@ -1,0 +1,30 @@
+// What ties a page's bytes to the page: a checksum over the bytes, seeded with whose they are. It is made when a page leaves memory
+// that the GPU can address and checked at every hop after that, so that a torn, flipped, stale or misdirected copy is never taken for
+// the page. It protects from faults, not from attackers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "pagetable/types.hpp"
+
+namespace vmem::tiers {
+
+struct PageIdentity {
+  pagetable::PageKey page;
+  std::uint64_t version = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t tenant = 0;
+  bool operator==(const PageIdentity&) const = default;
+};
+
+struct Checksum {
+  std::uint64_t low = 0, high = 0;
+  bool operator==(const Checksum&) const = default;
+};
+
+// XXH3, 128 bits.
+Checksum seal(std::span<const std::byte> bytes, const PageIdentity& identity);
+
+}  // namespace vmem::tiers

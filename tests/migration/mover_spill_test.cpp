@@ -1,0 +1,240 @@
+// Between host memory and the tier below it.
+#include "migration/mover_harness.hpp"
+
+namespace vmem::migration {
+namespace {
+
+using tiers::Direction;
+using tiers::Outcome;
+
+// Four frames, eight slots and room for sixteen pages below.
+class Spill : public MoverTest {
+ protected:
+  static constexpr std::uint32_t kPages = 16;
+  void start_spilling(const MachineShape& wanted = {.hbm_pages = 4, .host_pages = 8, .spill_pages = 16}) {
+    start(wanted);
+    user = &actor();
+  }
+  // Sixteen pages with their index as value; the last ones in HBM, the others where there was room.
+  Region& filled() {
+    Region& region = allocate(kPages);
+    for (std::uint32_t i = 0; i < kPages; ++i)
+      write_to_the_end(*user, writing(region, i), static_cast<unsigned char>(i));
+    settle();
+    return region;
+  }
+  std::uint32_t count_below(const Region& region) const {
+    std::uint32_t count = 0;
+    for (std::uint32_t i = 0; i < region.page_count; ++i) count += only_below(region, i);
+    return count;
+  }
+  bool only_below(const Region& region, std::uint32_t i) const {
+    return below(region, i) && !in_host(region, i) && page(region, i).frame == kNoFrame;
+  }
+  std::uint32_t first_below(const Region& region) const {
+    for (std::uint32_t i = 0; i < region.page_count; ++i) {
+      if (only_below(region, i)) return i;
+    }
+    ADD_FAILURE() << "no page is only below";
+    return 0;
+  }
+  Actor* user = nullptr;
+};
+
+TEST_F(Spill, PagesThatHostMemoryHasNoRoomForGoBelowAndComeBack) {
+  start_spilling();
+  Region& region = filled();
+  EXPECT_GE(count_below(region), kPages - 4 - 8);
+  for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+  for (std::uint32_t i = kPages; i > 0; --i) expect_stored(region, i - 1, static_cast<unsigned char>(i - 1));
+}
+
+TEST_F(Spill, MoreThanAllTiersHoldIsRefusedWithEachTiersFigures) {
+  start_spilling();
+  const auto refused = try_allocate(40);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, VMEM_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(refused.error().message.find("and scripted, which can hold 32 MiB"), std::string::npos)
+      << refused.error().message;
+}
+
+TEST_F(Spill, WhatIsReadAgainAndAgainIsWrittenBelowOnce) {
+  start_spilling({.hbm_pages = 4, .host_pages = 8, .spill_pages = 16, .protect = true});
+  Region& region = filled();
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+  }
+  settle();
+  const std::uint64_t before = spill->submitted(Direction::store);
+  for (int round = 0; round < 3; ++round) {
+    for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+  }
+  EXPECT_LE(spill->submitted(Direction::store), before + 4) << "those that were never below";
+  EXPECT_LE(before, kPages);
+}
+
+// Without protection a page acquired for reading can be written: its copy below is compared before it is believed.
+TEST_F(Spill, AStrayWriteToAPageWithACopyBelowIsKept) {
+  start_spilling();
+  Region& region = filled();
+  const std::uint32_t stray = first_below(region);
+  const Range range = reading(region, stray);
+  ASSERT_TRUE(acquire(*user, range));
+  fill(*user, range, 0xee);
+  release(*user, range);
+  finish_work(*user);
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint32_t i = 0; i < kPages; ++i) {
+      if (i != stray) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+    }
+  }
+  expect_bytes(*user, region, stray, 0xee);
+}
+
+TEST_F(Spill, TheNextPagesOfARangeSetOutWhileTheFirstIsOnItsWay) {
+  start_spilling();
+  Region& region = filled();
+  const std::uint32_t first = first_below(region);
+  ASSERT_TRUE(only_below(region, first + 1) && only_below(region, first + 2));
+  spill->hold_back(Direction::load);
+  const std::uint64_t before = spill->submitted(Direction::load);
+  const auto waiting = begin(*user, reading(region, first, 3));
+  steps();
+  EXPECT_EQ(spill->submitted(Direction::load), before + 3);
+  EXPECT_FALSE(waiting->done());
+  spill->let_go();
+  ASSERT_TRUE(complete(*waiting));
+  release(*user, waiting->range);
+}
+
+TEST_F(Spill, PrefetchBringsPagesFromBelowIntoHbm) {
+  start_spilling();
+  Region& region = filled();
+  const std::uint32_t first = first_below(region);
+  prefetch(reading(region, first, 2));
+  ASSERT_TRUE(step_until([&] { return in_hbm(region, first) && in_hbm(region, first + 1); }));
+  expect_bytes(*user, region, first, static_cast<unsigned char>(first));
+}
+
+TEST_F(Spill, AFailedWriteLeavesThePageInHostMemory) {
+  start_spilling();
+  for (int i = 0; i < 3; ++i) spill->answer_next(Direction::store, Outcome::failed);
+  Region& region = filled();
+  EXPECT_GE(inside->counters().spill_failures, 3u);
+  for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+}
+
+// Nothing is lost when the disk fills up early: what has no place below stays where it is, and acquires fail that need more.
+TEST_F(Spill, ADiskThatIsFullBeforeItsBudgetLosesNothing) {
+  start_spilling();
+  spill->full = true;
+  Region& region = allocate(kPages);
+  std::uint32_t written = 0;
+  for (; written < kPages; ++written) {
+    const auto under_way = begin(*user, writing(region, written));
+    while (!under_way->done()) {
+      steps();
+      now_us += acquire_wait_us;
+    }
+    if (auto served = complete(*under_way); !served) {
+      EXPECT_EQ(served.error().status, VMEM_ERROR_OUT_OF_MEMORY) << served.error().message;
+      break;
+    }
+    fill(*user, under_way->range, static_cast<unsigned char>(written));
+    release(*user, under_way->range);
+    finish_work(*user);
+  }
+  EXPECT_GE(written, 11u);
+  EXPECT_LT(written, kPages);
+  for (std::uint32_t i = 0; i < written; ++i) expect_stored(region, i, static_cast<unsigned char>(i));
+}
+
+TEST_F(Spill, APageThatCannotBeReadBackIsLostAndNoOther) {
+  start_spilling();
+  Region& region = filled();
+  const std::uint32_t bad = first_below(region);
+  spill->answer_next(Direction::load, Outcome::lost, VMEM_ERROR_LOST);
+  const Status acquired = acquire(*user, reading(region, bad));
+  ASSERT_FALSE(acquired);
+  EXPECT_EQ(acquired.error().status, VMEM_ERROR_LOST) << acquired.error().message;
+  for (std::uint32_t i = 0; i < kPages; ++i) {
+    if (i != bad) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+  }
+  EXPECT_FALSE(acquire(*user, reading(region, bad))) << "and stays lost";
+}
+
+TEST_F(Spill, ARegionFreedWhileAPageIsOnItsWayEndsAfterIt) {
+  start_spilling();
+  Region& region = filled();
+  spill->hold_back(Direction::load);
+  prefetch(reading(region, first_below(region)));
+  steps();
+  ASSERT_TRUE(free(region));
+  steps();
+  EXPECT_EQ(region.state.load(), RegionState::ending);
+  spill->let_go();
+  EXPECT_TRUE(step_until([&] { return region.state.load() == RegionState::empty; }));
+  EXPECT_EQ(spill->usage().used_bytes, 0u);
+}
+
+TEST_F(Spill, WhatIsWrittenWithoutBeingReadIsNotReadBack) {
+  start_spilling();
+  Region& region = filled();
+  const std::uint32_t first = first_below(region);
+  const std::uint64_t before = spill->submitted(Direction::load);
+  write(*user, discarding(region, first), 0x77);
+  EXPECT_EQ(spill->submitted(Direction::load), before);
+  expect_bytes(*user, region, first, 0x77);
+}
+
+TEST_F(Spill, HostWritesToAPageBelowKeepItsOtherBytes) {
+  start_spilling();
+  Region& region = filled();
+  const std::uint32_t first = first_below(region);
+  OpenPageRequest open;
+  open.run = {&region, first, 1};
+  open.write = true;
+  ASSERT_TRUE(ask(open));
+  ASSERT_NE(open.host, nullptr);
+  EXPECT_EQ(open.host[kPageBytes - 1], std::byte(first)) << "read back before";
+  open.host[0] = std::byte{0x55};
+  ClosePageRequest close;
+  close.run = open.run;
+  ASSERT_TRUE(ask(close));
+  for (std::uint32_t i = 0; i < kPages; ++i) {
+    if (i != first) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+  }
+  OpenPageRequest again;
+  again.run = {&region, first, 1};
+  ASSERT_TRUE(ask(again));
+  const auto* bytes = again.host != nullptr ? again.host : reinterpret_cast<const std::byte*>(again.device_window);
+  EXPECT_EQ(bytes[0], std::byte{0x55});
+  EXPECT_EQ(bytes[1], std::byte(first));
+  ClosePageRequest close_again;
+  close_again.run = again.run;
+  ASSERT_TRUE(ask(close_again));
+}
+
+// All of HBM and host memory is held: there is no slot to read a page back into, and no error of anybody's making.
+TEST_F(Spill, AnAcquireForWhichEverythingIsInUseFailsAfterItsTime) {
+  start_spilling();
+  Region& region = filled();
+  const auto all_else = begin(*user, reading(region, 0, 11));
+  ASSERT_TRUE(complete(*all_else));
+  Actor& other = actor();
+  const auto waiting = begin(other, reading(region, 11, 5));
+  for (int i = 0; i < 100 && !waiting->done(); ++i) {
+    steps();
+    now_us += acquire_wait_us;
+  }
+  ASSERT_TRUE(waiting->done());
+  const Status served = complete(*waiting);
+  ASSERT_FALSE(served);
+  EXPECT_EQ(served.error().status, VMEM_ERROR_OUT_OF_MEMORY) << served.error().message;
+  release(*user, all_else->range);
+  finish_work(*user);
+  expect_bytes(other, region, 15, 15);
+}
+
+}  // namespace
+}  // namespace vmem::migration

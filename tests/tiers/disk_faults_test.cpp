@@ -1,0 +1,190 @@
+// What disks do wrong: whatever a load brings is the page, or is refused; and no other page notices.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "tiers/disk_fixture.hpp"
+#include "tiers/scripted_disk.hpp"
+
+namespace vmem::tiers {
+namespace {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t kPage = std::uint64_t{128} << 10;
+constexpr int kFlips = 500;
+#else
+constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
+constexpr int kFlips = 10'000;
+#endif
+constexpr std::uint64_t kSmallPage = std::uint64_t{64} << 10;
+
+// A tier over a scripted disk; `disk` is valid as long as the fixture.
+struct Faulty {
+  Faulty(std::uint64_t page_bytes, std::uint64_t pages, ScriptedDisk::Decide decide)
+      : fixture(page_bytes, pages * page_bytes, [&](const std::vector<int>&) -> Result<std::unique_ptr<IoQueue>> {
+          auto made = std::make_unique<ScriptedDisk>(std::move(decide));
+          disk = made.get();
+          return made;
+        }) {}
+  ScriptedDisk* disk = nullptr;
+  DiskFixture fixture;
+};
+
+std::uint64_t printed_seed() {
+  const std::uint64_t seed = std::random_device{}();
+  fmt::print("seed {}\n", seed);
+  return seed;
+}
+
+void fill_randomly(std::byte* memory, std::uint64_t bytes, std::mt19937_64& random) {
+  for (std::uint64_t at = 0; at < bytes; at += 8) {
+    const std::uint64_t word = random();
+    std::memcpy(memory + at, &word, 8);
+  }
+}
+
+// The only slot begins at the file's beginning, with the header.
+TEST(DiskFaults, AWriteTornAtAnySectorIsFoundOut) {
+  std::uint64_t cut = 0;
+  bool tearing = false;
+  Faulty faulty(kPage, 1, [&](const Io& io) {
+    if (!tearing || io.kind == Io::Kind::read) return Fate{};
+    if (io.offset + io.bytes <= cut) return Fate{};
+    return Fate{.moves_bytes = std::uint32_t(cut > io.offset ? cut - io.offset : 0), .torn = true};
+  });
+  DiskFixture& disk = faulty.fixture;
+  const SlotId slot = disk.slot();
+  std::mt19937_64 random(printed_seed());
+  fill_randomly(disk.memory(0), kPage, random);
+  std::uint64_t version = 1;
+  ASSERT_EQ(disk.move(Direction::store, slot, 0, version).outcome, Outcome::done);
+  tearing = true;
+  for (cut = 0; cut < kPage + kHeaderBytes; cut += ScriptedDisk::kSector) {
+    // Every sector differs from the one before: eight bytes of each are enough.
+    for (std::uint64_t at = 0; at < kPage; at += ScriptedDisk::kSector) {
+      const std::uint64_t word = random();
+      std::memcpy(disk.memory(0) + at, &word, sizeof(word));
+    }
+    ASSERT_EQ(disk.move(Direction::store, slot, 0, ++version).outcome, Outcome::done) << "the disk said so";
+    const Completion loaded = disk.move(Direction::load, slot, 1, version);
+    ASSERT_EQ(loaded.outcome, Outcome::lost) << "cut " << cut;
+    ASSERT_NE(loaded.error.message.find("checksum differs"), std::string::npos) << loaded.error.message;
+  }
+}
+
+TEST(DiskFaults, EveryFlippedBitIsFoundOut) {
+  Faulty faulty(kSmallPage, 4, [](const Io&) { return Fate{}; });
+  DiskFixture& disk = faulty.fixture;
+  std::mt19937_64 random(printed_seed());
+  const SlotId slot = disk.slot(), other = disk.slot();
+  fill_randomly(disk.memory(0), kSmallPage, random);
+  ASSERT_EQ(disk.move(Direction::store, slot, 0, 1).outcome, Outcome::done);
+  ASSERT_EQ(disk.move(Direction::store, other, 0, 1, 7).outcome, Outcome::done);
+  for (int i = 0; i < kFlips; ++i) {
+    // Of the page, and of the part of its header that says something.
+    const std::uint64_t bit = random() % ((kSmallPage + sizeof(SlotHeader)) * 8);
+    const std::uint64_t byte = bit / 8 < sizeof(SlotHeader) ? bit / 8 : kHeaderBytes + bit / 8 - sizeof(SlotHeader);
+    faulty.disk->flip(0, byte * 8 + bit % 8);
+    ASSERT_EQ(disk.move(Direction::load, slot, 1, 1).outcome, Outcome::lost)
+        << "bit " << bit % 8 << " of byte " << byte;
+    faulty.disk->flip(0, byte * 8 + bit % 8);
+  }
+  EXPECT_EQ(disk.move(Direction::load, slot, 1, 1).outcome, Outcome::done);
+  EXPECT_EQ(disk.move(Direction::load, other, 1, 1, 7).outcome, Outcome::done) << "its neighbour";
+  EXPECT_EQ(std::memcmp(disk.memory(0), disk.memory(1), kSmallPage), 0);
+}
+
+TEST(DiskFaults, ABitFlippedOnTheWayIsReadAgain) {
+  int reads = 0;
+  Faulty* self = nullptr;
+  Faulty faulty(kSmallPage, 2, [&](const Io& io) {
+    if (io.kind == Io::Kind::write) return Fate{};
+    // Damaged while the first try reads, whole again for the second.
+    if (++reads == 2 || reads == 3) self->disk->flip(0, (kHeaderBytes + 100) * 8);
+    return Fate{};
+  });
+  self = &faulty;
+  DiskFixture& disk = faulty.fixture;
+  const SlotId slot = disk.slot();
+  disk.fill(0, 3);
+  ASSERT_EQ(disk.move(Direction::store, slot, 0, 1).outcome, Outcome::done);
+  EXPECT_EQ(disk.move(Direction::load, slot, 1, 1).outcome, Outcome::done);
+  EXPECT_TRUE(disk.holds(1, 3));
+  EXPECT_EQ(reads, 4) << "header and page, twice";
+}
+
+// Stores and loads at random against a model, on a disk that fails one request in 32 and ends one in 16 short.
+TEST(DiskFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
+  std::mt19937_64 fates(printed_seed());
+  Faulty faulty(kSmallPage, 16, [&](const Io& io) {
+    if (fates() % 32 == 0) return Fate{.error = EIO};
+    if (fates() % 16 == 0) return Fate{.moves_bytes = std::uint32_t(1 + fates() % (io.bytes / 4096)) * 4096};
+    return Fate{};
+  });
+  DiskFixture& disk = faulty.fixture;
+  std::mt19937_64 random(fates());
+  struct Model {
+    SlotId slot = 0;
+    std::uint64_t version = 0;  // 0: nothing, or nobody knows
+    unsigned char value = 0;
+  };
+  std::vector<Model> model(16);
+  for (Model& each : model) each.slot = disk.slot();
+  int failures = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    Model& page = model[random() % model.size()];
+    const auto granule = std::uint32_t(&page - model.data());
+    if (random() % 2 == 0) {
+      const std::uint64_t version = std::uint64_t(i) + 1;
+      const auto value = static_cast<unsigned char>(random());
+      disk.fill(0, value);
+      const Completion stored = disk.move(Direction::store, page.slot, 0, version, granule);
+      failures += stored.outcome != Outcome::done;
+      page.version = stored.outcome == Outcome::done ? version : 0;
+      page.value = value;
+    } else if (page.version != 0) {
+      const Completion loaded = disk.move(Direction::load, page.slot, 1, page.version, granule);
+      failures += loaded.outcome != Outcome::done;
+      if (loaded.outcome == Outcome::done) {
+        ASSERT_TRUE(disk.holds(1, page.value));
+      }
+      ASSERT_NE(loaded.outcome, Outcome::lost) << "the bytes are all there";
+    }
+  }
+  EXPECT_LT(failures, 200) << "most are mended by another try";
+}
+
+TEST(DiskFaults, AFullDiskFailsTheStoreAndNothingElse) {
+  bool full = false;
+  Faulty faulty(kSmallPage, 4,
+                [&](const Io& io) { return full && io.kind == Io::Kind::write ? Fate{.error = ENOSPC} : Fate{}; });
+  DiskFixture& disk = faulty.fixture;
+  const SlotId kept = disk.slot(), refused = disk.slot();
+  disk.fill(0, 1);
+  ASSERT_EQ(disk.move(Direction::store, kept, 0, 1).outcome, Outcome::done);
+  full = true;
+  const Completion stored = disk.move(Direction::store, refused, 0, 1, 5);
+  EXPECT_EQ(stored.outcome, Outcome::failed);
+  EXPECT_EQ(stored.error.status, VMEM_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(disk.move(Direction::load, kept, 1, 1).outcome, Outcome::done);
+  EXPECT_TRUE(disk.holds(1, 1));
+  full = false;
+  EXPECT_EQ(disk.move(Direction::store, refused, 0, 1, 5).outcome, Outcome::done);
+}
+
+TEST(DiskFaults, AFileThatBecameShorterLosesItsPagesAndSaysWhere) {
+  bool cut_off = false;
+  Faulty faulty(kSmallPage, 4,
+                [&](const Io& io) { return cut_off && io.kind == Io::Kind::read ? Fate{.moves_bytes = 0} : Fate{}; });
+  DiskFixture& disk = faulty.fixture;
+  const SlotId slot = disk.slot();
+  ASSERT_EQ(disk.move(Direction::store, slot, 0, 1).outcome, Outcome::done);
+  cut_off = true;
+  const Completion loaded = disk.move(Direction::load, slot, 1, 1);
+  EXPECT_EQ(loaded.outcome, Outcome::failed);
+  EXPECT_NE(loaded.error.message.find(kTestDirectory), std::string::npos) << loaded.error.message;
+}
+
+}  // namespace
+}  // namespace vmem::tiers
