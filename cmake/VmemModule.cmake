@@ -7,14 +7,15 @@ function(vmem_module name)
   target_link_libraries(vmem_${name} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE})
 endfunction()
 
-# vmem_test(NAME SOURCES ... [LINK targets] [LABELS labels]): a GoogleTest program, one CTest test per TEST. It is part of
+# vmem_test(NAME [ALONE] SOURCES ... [LINK targets] [LABELS labels]): a GoogleTest program, one CTest test per TEST; ALONE: with no
+# other test beside them. It is part of
 # the distribution (component "tests"), so that the suite can run on machines that have a GPU and no compiler.
 function(vmem_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE" "" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${name} PRIVATE ${ARG_LINK} GTest::gtest GTest::gmock GTest::gtest_main)
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}" RUN_SERIAL "${ARG_ALONE}")
   file(RELATIVE_PATH test_to_lib "/${VMEM_INSTALL_TESTDIR}" "/${CMAKE_INSTALL_LIBDIR}")
   set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN/${test_to_lib}")
   install(TARGETS ${name} DESTINATION "${VMEM_INSTALL_TESTDIR}" COMPONENT tests EXCLUDE_FROM_ALL)

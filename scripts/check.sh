@@ -5,6 +5,7 @@ cd "$(dirname "$0")/.."
 jobs=${JOBS:-$(nproc)}
 
 summary=()
+failed_tests=()  # presets
 failed=0
 
 # stage NAME COMMAND...: runs it, with its time and result kept for the summary.
@@ -28,8 +29,10 @@ without_aslr() {
 for preset in release asan-ubsan tsan; do
   run=()
   [[ $preset == tsan ]] && run=(without_aslr)
+  rm -f "build/$preset/Testing/Temporary/LastTestsFailed.log"
   stage "$preset build" build "$preset" &&
     stage "$preset tests" "${run[@]}" ctest --preset "$preset" -j "$jobs"
+  [[ -s build/$preset/Testing/Temporary/LastTestsFailed.log ]] && failed_tests+=("$preset")
   if [[ $preset == release ]]; then
     # Figures of the emulated driver, labelled so: they show that every scenario runs and verifies, not how fast a GPU is.
     stage "emulated benchmark" build/release/bin/vmem bench all --driver emulated
@@ -40,5 +43,13 @@ for preset in release asan-ubsan tsan; do
 done
 
 printf '\n'
+# Once more, at the end, where the thousands that passed do not hide them, and by themselves: what passes now needs something that
+# was otherwise before. It has failed all the same.
+for preset in "${failed_tests[@]}"; do
+  printf '== %s tests that failed, again\n' "$preset"
+  run=()
+  [[ $preset == tsan ]] && run=(without_aslr)
+  "${run[@]}" ctest --preset "$preset" --rerun-failed -j 1 2>&1 | tail -n 60 | cut -c 1-200
+done
 printf '%s\n' "${summary[@]}" "$(printf '%-22s %-7s %5d s' total "$([[ $failed == 0 ]] && echo ok || echo FAILED)" "$SECONDS")"
 exit "$failed"
