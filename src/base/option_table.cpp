@@ -249,6 +249,44 @@ OptionDefinition nvme_option() {
       &Options::nvme, parse_nvme);
 }
 
+// DEVICE or DEVICE:SIZE.
+Result<std::vector<LendingDevice>> parse_peers(std::string_view text) {
+  std::vector<LendingDevice> devices;
+  if (text == "off") return devices;
+  for (const std::string_view part : split_at_commas(text)) {
+    const std::size_t colon = part.find(':');
+    const std::string_view number = part.substr(0, colon);
+    LendingDevice lender;
+    VMEM_ASSIGN(const std::uint64_t device, parse_count(number, kLargestDevice));
+    lender.device = int(device);
+    if (colon != std::string_view::npos) {
+      VMEM_ASSIGN(lender.bytes, parse_size(part.substr(colon + 1), {.least = kSmallestLent, .most = 64 * kTiB}));
+    }
+    if (std::ranges::find(devices, lender.device, &LendingDevice::device) != devices.end())
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("device {} is named twice", lender.device));
+    devices.push_back(lender);
+  }
+  return devices;
+}
+
+std::string print_peers(const Options& options) {
+  std::vector<std::string> texts;
+  for (const LendingDevice& each : options.peers)
+    texts.push_back(each.bytes ? fmt::format("{}:{}", each.device, exact_bytes(*each.bytes))
+                               : fmt::format("{}", each.device));
+  return texts.empty() ? "off" : fmt::format("{}", fmt::join(texts, ","));
+}
+
+OptionDefinition peers_option() {
+  return define(
+      {.name = "peers",
+       .default_value = "off",
+       .values = "off, or GPUs such as 1:40GiB,2, each with the most that it lends or with all that it has left",
+       .help = "GPUs whose memory takes pages of the others' before host memory does, over NVLink or PCIe.",
+       .print = print_peers},
+      &Options::peers, parse_peers);
+}
+
 OptionDefinition page_option() {
   return define(
       {.name = "page",
@@ -346,9 +384,9 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),   space_option(),   hbm_option(),    headroom_option(),     host_option(),     nvme_option(),
-      page_option(),   devices_option(), driver_option(), acquire_wait_option(), prefetch_option(), protect_option(),
-      strict_option(), drained_option(), window_option(), log_option(),
+      base_option(),    space_option(),  hbm_option(),     headroom_option(), host_option(),         peers_option(),
+      nvme_option(),    page_option(),   devices_option(), driver_option(),   acquire_wait_option(), prefetch_option(),
+      protect_option(), strict_option(), drained_option(), window_option(),   log_option(),
   };
   return table;
 }

@@ -19,6 +19,7 @@ namespace vmem {
 // Below these the runtime has no room to move pages; budgets that it chooses itself are held to them too.
 inline constexpr std::uint64_t kSmallestHbm = std::uint64_t{32} << 20;
 inline constexpr std::uint64_t kSmallestHost = std::uint64_t{16} << 20;
+inline constexpr std::uint64_t kSmallestLent = std::uint64_t{2} << 20;
 inline constexpr std::uint64_t kSmallestNvme = std::uint64_t{16} << 20;
 // And a page is at most this part of the HBM budget.
 inline constexpr std::uint64_t kPagesInHbm = 8;
@@ -29,12 +30,19 @@ struct StoreDirectory {
   std::optional<std::uint64_t> bytes;  // nullopt: half of what is free there
 };
 
+// A GPU whose memory takes pages of others.
+struct LendingDevice {
+  int device = 0;
+  std::optional<std::uint64_t> bytes;  // nullopt: all that it has left
+};
+
 struct Options {
   std::uint64_t base = 0x7d0000000000;  // --base: first address of the space (hex); a hint on a single node
   std::uint64_t space_bytes = std::uint64_t{1} << 40;  // --space: 2 MiB multiple, 64 MiB .. 64 TiB
   std::optional<std::uint64_t> hbm_bytes;  // --hbm: frames per device; "auto" (nullopt): free memory less headroom
   std::uint64_t headroom_bytes = std::uint64_t{1} << 30;  // --headroom: HBM left for others when --hbm is auto
   std::optional<std::uint64_t> host_bytes;  // --host: pinned host pool; "auto": half of the memory available
+  std::vector<LendingDevice> peers;         // --peers: "off" (empty) or "1:40GiB,2"
   std::vector<StoreDirectory> nvme;         // --nvme: "off" (empty) or "/mnt/a:200GiB,/mnt/b"
   std::optional<std::uint64_t> page_bytes;  // --page: "auto" or a power of two from 2 MiB to 256 MiB
   std::vector<int> devices;                 // --devices: "all" (empty) or "0,1"

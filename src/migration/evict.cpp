@@ -275,48 +275,83 @@ Result<Mover::Evicted> Mover::hide(PageRef ref, std::uint32_t own_holds) {
 Result<bool> Mover::need_slot(PageRef ref) {
   Page& page = ref.page();
   if (page.slot != kNoFrame) return !spilling(page);
-  VMEM_ASSIGN(tiers::SlotGrant grant, config_.backing->allocate(ref.bytes()));
+  for (const std::uint8_t lender : device_of(*ref.region).config.lenders) {
+    const std::uint8_t near = lender + 1;
+    VMEM_ASSIGN(const tiers::SlotGrant grant, allocate_lent(near, ref.bytes()));
+    if (grant.grant == tiers::Grant::later) return false;
+    if (grant.grant == tiers::Grant::full) continue;
+    settle_in(ref, {near, grant.slot});
+    return true;
+  }
+  VMEM_ASSIGN(const std::optional<Place> place, find_host_slot(ref.bytes()));
+  if (place) settle_in(ref, *place);
+  return place.has_value();
+}
+
+// The same in host memory. REQUIRES: what the page's slot has, if it has one, is not current.
+Result<bool> Mover::need_host_slot(PageRef ref) {
+  Page& page = ref.page();
+  if (page.slot != kNoFrame && page.near == 0) return !spilling(page);
+  if (page.slot != kNoFrame) drop_slot(ref);
+  VMEM_ASSIGN(const std::optional<Place> place, find_host_slot(ref.bytes()));
+  if (place) settle_in(ref, *place);
+  return place.has_value();
+}
+
+// Nothing: one will come.
+Result<std::optional<Mover::Place>> Mover::find_host_slot(std::uint64_t page_bytes) {
+  VMEM_ASSIGN(tiers::SlotGrant grant, config_.backing->allocate(page_bytes));
   if (grant.grant == tiers::Grant::full) {
     // Of a page of this size, which serves as it is; else of others, whose memory makes one.
-    const GivenUp same = give_up_slots(ref.bytes(), false);
-    if (same.bytes == 0 && same.busy) return false;
-    if (same.bytes != 0 || give_up_slots(ref.bytes(), true).bytes >= ref.bytes()) {
-      VMEM_ASSIGN(grant, config_.backing->allocate(ref.bytes()));
+    const GivenUp same = give_up_slots(0, page_bytes, false);
+    if (same.bytes == 0 && same.busy) return std::nullopt;
+    if (same.bytes != 0 || give_up_slots(0, page_bytes, true).bytes >= page_bytes) {
+      VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
     } else if (config_.spill != nullptr) {
-      VMEM_ASSIGN(const bool room, make_slot_room(ref.bytes()));
-      if (!room) return false;
-      VMEM_ASSIGN(grant, config_.backing->allocate(ref.bytes()));
-      if (grant.grant == tiers::Grant::full) return false;  // of other sizes, and not enough yet
+      VMEM_ASSIGN(const bool room, make_slot_room(page_bytes));
+      if (!room) return std::nullopt;
+      VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
+      if (grant.grant == tiers::Grant::full) return std::nullopt;  // of other sizes, and not enough yet
     }
   }
-  if (grant.grant == tiers::Grant::later) return false;
-  if (grant.grant == tiers::Grant::full) return std::unexpected(full_error("a backing copy", ref.bytes()));
-  page.slot = grant.slot;
+  if (grant.grant == tiers::Grant::later) return std::nullopt;
+  if (grant.grant == tiers::Grant::full) return std::unexpected(full_error("a backing copy", page_bytes));
+  return Place{0, grant.slot};
+}
+
+void Mover::settle_in(PageRef ref, Place place) {
+  Page& page = ref.page();
+  page.near = place.near;
+  page.slot = place.slot;
   page.slot_version = 0;
   page.store = 0;
-  return true;
 }
 
 void Mover::retain(PageRef ref) {
   Page& page = ref.page();
   if (page.slot == kNoFrame || page.retained) return;
   page.retained = true;
-  retained_.push_back(ref);
+  retained_[page.near].push_back(ref);
 }
 
-// The slots of pages in HBM only save transfers later: gives the tier as many as make `bytes`, of pages of that size or of any.
-Mover::GivenUp Mover::give_up_slots(std::uint64_t bytes, bool of_any_size) {
+// The slots of pages in HBM only save transfers later: gives near memory as many as make `bytes`, of pages of that size or of any.
+Mover::GivenUp Mover::give_up_slots(std::size_t near, std::uint64_t bytes, bool of_any_size) {
   GivenUp given;
-  for (std::size_t left = retained_.size(); left > 0 && given.bytes < bytes; --left) {
-    const PageRef ref = retained_.front();
-    retained_.pop_front();
+  std::deque<PageRef>& retained = retained_[near];
+  for (std::size_t left = retained.size(); left > 0 && given.bytes < bytes; --left) {
+    const PageRef ref = retained.front();
+    retained.pop_front();
     if (!still_retained(ref)) continue;
     Page& page = ref.page();
+    if (page.near != near) {  // its slot is another one since
+      retained_[page.near].push_back(ref);
+      continue;
+    }
     const bool suits = !page.read_mostly && (of_any_size || ref.bytes() == bytes);
     const bool busy = page.cpu_users != 0 || running(page.wait) || running(page.store) || spilling(page);
     if (!suits || busy) {
       given.busy = given.busy || suits;
-      retained_.push_back(ref);
+      retained.push_back(ref);
       continue;
     }
     page.retained = false;

@@ -9,7 +9,18 @@
 
 namespace vmem::migration {
 
-enum class Happened : std::uint8_t { mapped_hbm, mapped_host, unmapped, loaded, stored, spilled, recalled, freed };
+enum class Happened : std::uint8_t {
+  mapped_hbm,
+  mapped_host,
+  mapped_peer,
+  unmapped,
+  loaded,
+  stored,
+  returned,
+  spilled,
+  recalled,
+  freed
+};
 
 constexpr std::string_view words(Happened what) {
   switch (what) {
@@ -17,12 +28,16 @@ constexpr std::string_view words(Happened what) {
       return "mapped to HBM";
     case Happened::mapped_host:
       return "mapped to host memory";
+    case Happened::mapped_peer:
+      return "mapped to another GPU's memory";
     case Happened::unmapped:
       return "unmapped";
     case Happened::loaded:
-      return "fetched from host memory";
+      return "fetched to HBM";
     case Happened::stored:
-      return "copied to host memory";
+      return "copied out of HBM";
+    case Happened::returned:
+      return "moved from another GPU's memory to host memory";
     case Happened::spilled:
       return "written below host memory";
     case Happened::recalled:

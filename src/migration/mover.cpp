@@ -32,7 +32,7 @@ tiers::FramePool::Config hbm_pool(const MoverConfig& config, const MoverDevice& 
   pool.driver = config.driver;
   pool.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device.ordinal}};
   pool.accessors = {pool.location};
-  pool.budget_bytes = device.hbm_bytes;
+  pool.budget_bytes = pool.largest_budget_bytes = device.hbm_bytes;
   pool.name = "HBM";
   return pool;
 }
@@ -43,12 +43,16 @@ Mover::Mover(MoverConfig config) : config_(std::move(config)), tracks_(config_.o
   for (const MoverDevice& device : config_.devices) {
     devices_.push_back(std::make_unique<DeviceState>(device, hbm_pool(config_, device)));
   }
+  near_.push_back({config_.backing, config_.in_place});
+  for (const LentMemory& lent : config_.lent) near_.push_back({lent.tier, lent.in_place});
+  retained_.resize(near_.size());
+  for (auto& device : devices_) balance_lending(*device);
 }
 
 Mover::~Mover() {
   stop();
   // After a loss transfers may be under way, and the frames that they touch end here.
-  config_.backing->finish();
+  for (const Near& near : near_) near.tier->finish();
   if (config_.spill != nullptr) config_.spill->finish();
 }
 
@@ -143,6 +147,7 @@ Mover::Next Mover::step() {
   advance_requests();
   if (!lost_) {
     finish_endings();
+    return_lent();
     if (config_.only_asked) {
       asked_ahead_.clear();
     } else {
@@ -158,8 +163,8 @@ Mover::Next Mover::next_step() const {
   if (worked_ || posted_.load(std::memory_order_acquire) != nullptr) return Next::again;
   // A device lost late in a step has requests to answer.
   if (lost_) return requests_.empty() ? Next::sleep : Next::again;
-  const bool waiting =
-      !requests_.empty() || !in_flight_.empty() || !ending_.empty() || !asked_ahead_.empty() || plan_waits_;
+  const bool waiting = !requests_.empty() || !in_flight_.empty() || !ending_.empty() || !asked_ahead_.empty() ||
+                       plan_waits_ || return_waits_;
   if (waiting) return Next::soon;
   return promotions_.empty() ? Next::sleep : Next::later;
 }
@@ -208,12 +213,15 @@ void Mover::lose_device(const Error& error) {
 
 Status Mover::poll() {
   const bool watching = !requests_.empty() || !ending_.empty() || !in_flight_.empty() || !promotions_.empty() ||
-                        plan_waits_ || config_.streams->backlog();
+                        plan_waits_ || return_waits_ || config_.streams->backlog();
   if (!watching) return {};
   const auto streams_polled = config_.streams->poll();
   completions_.clear();
-  auto backing_polled = config_.backing->poll(completions_);
-  if (config_.spill != nullptr && backing_polled) backing_polled = config_.spill->poll(completions_);
+  Status tiers_polled;
+  for (const Near& near : near_) {
+    if (tiers_polled) tiers_polled = near.tier->poll(completions_);
+  }
+  if (config_.spill != nullptr && tiers_polled) tiers_polled = config_.spill->poll(completions_);
   // What was reported before a failure will not be reported again.
   for (const auto& completion : completions_) finish_transfer(completion);
   if (!completions_.empty()) settle_pending();
@@ -222,7 +230,7 @@ Status Mover::poll() {
     worked_ = true;
   }
   if (!streams_polled) return std::unexpected(streams_polled.error());
-  return backing_polled;
+  return tiers_polled;
 }
 
 // A query that fails once may work the next time; what it asks for is still wanted.
@@ -237,7 +245,8 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   in_flight_.erase(found);
   const PageRef ref{transfer.region, transfer.page};
   Page& page = ref.page();
-  if (transfer.spill) return finish_spill(ref, transfer, completion);
+  if (transfer.kind == InFlight::Kind::spill) return finish_spill(ref, transfer, completion);
+  if (transfer.kind == InFlight::Kind::returned) return finish_return(ref, completion.id, transfer, completion);
   const bool load = transfer.direction == tiers::Direction::load;
   DeviceState& device = device_of(*ref.region);
   (load ? device.loads_bytes : device.stores_bytes) -= transfer.bytes;
@@ -245,6 +254,7 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   if (latest_store) page.store = 0;
   if (transfer.if_changed)
     (completion.changed ? counters_.migrated_out_bytes : counters_.dropped_bytes) += transfer.bytes;
+  if (completion.changed && transfer.from.near != 0) counters_.peer_out_bytes += transfer.bytes;
   if (completion.changed) {
     found_changed(ref);
     doubt_spilled(page);

@@ -37,6 +37,19 @@ struct MoverDevice {
   CUcontext context = nullptr;
   std::uint64_t hbm_bytes = 0;  // budget for frames
   std::uint32_t peers = 0;      // bit i: device i can map this device's memory
+  // Which of MoverConfig::lent this device can use, best first.
+  std::vector<std::uint8_t> lenders;
+};
+
+// Memory of a GPU that pages of other devices may lie in.
+struct LentMemory {
+  tiers::Tier* tier = nullptr;
+  tiers::InPlaceTier* in_place = nullptr;
+  std::uint32_t reached_by = ~0u;  // bit i: device i can map it
+  std::function<void(std::uint64_t)> set_budget;
+  // Where it is of one of MoverConfig::devices: this one. It lends what its own allocations leave of its budget, `most_bytes` at most.
+  std::optional<int> lender;
+  std::uint64_t most_bytes = 0;
 };
 
 struct MoverConfig {
@@ -46,6 +59,7 @@ struct MoverConfig {
   StreamTable* streams = nullptr;
   tiers::Tier* backing = nullptr;
   tiers::InPlaceTier* in_place = nullptr;  // null: the backing tier cannot be mapped
+  std::vector<LentMemory> lent;            // where a page that leaves HBM goes before host memory
   tiers::Tier* spill = nullptr;            // where pages go that the backing tier has no room for; null: nowhere
   std::unique_ptr<Policy> policy;
   std::unique_ptr<Policy> spill_policy;  // whom to spill; of one device, the backing tier. With `spill`
@@ -66,6 +80,8 @@ struct MoverCounters {
   std::uint64_t busy_us = 0;
   std::uint64_t migrated_in_bytes = 0, migrated_out_bytes = 0, dropped_bytes = 0, stray_writes = 0;
   std::uint64_t prefetched_bytes = 0, prefetched_used_bytes = 0;
+  std::uint64_t peer_in_bytes = 0, peer_out_bytes = 0,
+                peer_returned_bytes = 0;  // of lent memory; the first two are migrated, too
   std::uint64_t spilled_bytes = 0, recalled_bytes = 0, spills_dropped_bytes = 0, spill_failures = 0;
   std::uint64_t evictions = 0, eviction_cancels = 0, maps = 0, unmaps = 0;
   std::uint64_t allocated_bytes = 0, committed_bytes = 0, pages = 0;
@@ -137,6 +153,11 @@ class Mover {
     bool leaving_waits = false;          // and some were in use
     DeviceState(const MoverDevice& device, tiers::FramePool::Config pool) : config(device), hbm(std::move(pool)) {}
   };
+  // A slot of near memory: the host's (0), or one of MoverConfig::lent (1 and up).
+  struct Place {
+    std::uint8_t near = 0;
+    tiers::SlotId slot = pagetable::kNoFrame;
+  };
   struct InFlight {
     Region* region;
     std::uint32_t page;
@@ -144,8 +165,10 @@ class Mover {
     tiers::Direction direction;
     bool if_changed;
     CUevent done;
-    bool spill = false;         // between the backing tier and the spill tier
+    enum class Kind : std::uint8_t { frame, spill, returned };  // a page in HBM; see spill.cpp; see lend.cpp
+    Kind kind = Kind::frame;
     std::uint64_t version = 0;  // of what is moved
+    Place from;                 // of what is returned: the slot that it leaves
   };
   struct PageRef {
     Region* region = nullptr;
@@ -250,13 +273,16 @@ class Mover {
   bool complete(Stamp stamp);
   Status give_up_frame(PageRef ref);
   Result<bool> need_slot(PageRef ref);
-  enum class Place { slot, frame, none_yet };
-  Result<Place> place_for_writing(PageRef ref);
+  Result<bool> need_host_slot(PageRef ref);
+  Result<std::optional<Place>> find_host_slot(std::uint64_t page_bytes);
+  static void settle_in(PageRef ref, Place place);
+  enum class Writable { slot, frame, none_yet };
+  Result<Writable> place_for_writing(PageRef ref);
   struct GivenUp {
     std::uint64_t bytes = 0;
     bool busy = false;  // more can be given up when transfers end
   };
-  GivenUp give_up_slots(std::uint64_t bytes, bool of_any_size);
+  GivenUp give_up_slots(std::size_t near, std::uint64_t bytes, bool of_any_size);
   static bool outlived(PageRef ref);
   void region_changed(Region& region);
   void forget_contents(PageRef ref);
@@ -276,6 +302,23 @@ class Mover {
   void promote();
   void queue_promotion(PageRef ref);
   Result<Promoted> promote_one(PageRef ref);
+
+  // lend.cpp: memory of other GPUs
+  struct Near {
+    tiers::Tier* tier = nullptr;
+    tiers::InPlaceTier* in_place = nullptr;
+  };
+  const Near& near_of(const Page& page) const { return near_[page.near]; }
+  Result<tiers::SlotGrant> allocate_lent(std::size_t near, std::uint64_t page_bytes);
+  std::uint64_t lendable(const LentMemory& lent) const;
+  void balance_lending(DeviceState& device);
+  void return_lent();
+  void return_from(std::size_t near, std::uint64_t bytes);
+  enum class Returned { done, moving, no };
+  Result<Returned> return_page(PageRef ref);
+  Status submit_return(PageRef ref, Place to);
+  void finish_return(PageRef ref, std::uint64_t id, const InFlight& transfer, const tiers::Completion& completion);
+  void return_failed(PageRef ref, const Error& error);
 
   // spill.cpp: between host memory and what is below it
   template <class Tell>
@@ -322,6 +365,8 @@ class Mover {
   // regions.cpp
   Status commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes);
   std::uint32_t page_shift_for(const DeviceState& device, std::uint64_t bytes, bool shared, bool undeclared) const;
+  std::uint64_t hbm_in_all(const DeviceState& device) const;
+  std::vector<std::vector<const DeviceState*>> sets_to_check() const;
   void expect_slots();
   Status end_region(Region& region, Stamp last);
   void finish_endings();
@@ -334,13 +379,20 @@ class Mover {
 
   MoverConfig config_;
   std::vector<std::unique_ptr<DeviceState>> devices_;
+  std::vector<Near> near_;         // the host's memory, then what is lent
+  std::size_t return_region_ = 0;  // where the search for pages to return goes on
+  std::uint32_t return_page_ = 0;
+  std::uint64_t returning_bytes_ = 0;                      // in flight
+  std::uint64_t stuck_returns_ = 0;                        // said at every power of two
+  bool return_waits_ = false;                              // for the GPU's progress
   std::unordered_map<std::uint64_t, InFlight> in_flight_;  // by transfer
   std::vector<tiers::Completion> completions_;
   std::deque<Request*> requests_;
   std::deque<PageRef> asked_ahead_;  // vmem_prefetch
   std::deque<PageRef> promotions_;   // used in place, worth a frame
-  std::deque<PageRef> retained_;     // in HBM with a backing copy that may be taken; checked when popped
-  std::deque<PageRef> spilled_;      // with a slot in the spill tier; checked when popped
+  std::vector<std::deque<PageRef>>
+      retained_;                 // in HBM with a slot that may be taken, by near memory; checked when popped
+  std::deque<PageRef> spilled_;  // with a slot in the spill tier; checked when popped
   std::uint64_t spilling_bytes_ = 0, recalling_bytes_ = 0;  // in flight
   bool slots_in_use_ = false;      // a slot was wanted, and only the end of work that uses pages in place can give one
   const Page* serving_ = nullptr;  // see Serving

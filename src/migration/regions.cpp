@@ -24,6 +24,7 @@ constexpr std::uint64_t kTransitPages = 4;
 // HBM that small allocations may hold for good, as a share of the budget; beyond it their pages are evicted like others.
 constexpr std::uint64_t kSharedShare = 4;
 constexpr std::uint32_t kLargestUndeclaredShift = 5;  // 64 MiB
+constexpr std::size_t kDevicesInSets = 8;
 
 std::uint64_t usable_hbm(std::uint64_t budget, std::uint64_t page_bytes) {
   const std::uint64_t transit = std::min(kTransitPages * page_bytes, budget / 4);
@@ -52,6 +53,7 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   auto added = mover.config_.space->add(std::uint32_t(backed >> kGranuleShift), shift);
   if (!added) {
     home.committed_bytes -= backed;
+    mover.balance_lending(home);
     return wait_or(std::move(added).error());
   }
   region = *added;
@@ -83,33 +85,78 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   return Status{};
 }
 
-// Every page must have a place even when nothing can be dropped: what does not fit into a device's HBM must fit into the backing
-// tier or below it, all less the frames in transit.
+// Every page must have a place even when nothing can be dropped: what does not fit into a device's HBM must fit into what others lend
+// it, into the backing tier or below it, all less the frames in transit. Of each set of devices the overflow must fit into what
+// any of them can reach; then there is a place for every page (a cut of the graph from devices to memories is such a set).
 Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes) {
-  std::uint64_t overflow = 0;
-  for (const auto& each : devices_) {
-    const std::uint64_t wanted = each->committed_bytes + (each.get() == &device ? bytes : 0);
-    const std::uint64_t usable = usable_hbm(each->hbm.budget_bytes(), page_bytes);
-    overflow += wanted > usable ? wanted - usable : 0;
-  }
   const std::uint64_t host = config_.backing->usage().budget_bytes;
   const std::uint64_t transit = std::min(kTransitPages * page_bytes, host / 4);
   const std::uint64_t below = config_.spill == nullptr ? 0 : config_.spill->usage().budget_bytes;
-  if (overflow + (overflow == 0 ? 0 : transit) > host + below) {
+  device.committed_bytes += bytes;
+  std::uint64_t overflow = 0, lent = 0;
+  bool fits = true;
+  for (const std::vector<const DeviceState*>& set : sets_to_check()) {
+    overflow = 0;
+    std::uint64_t reached = 0;
+    for (const DeviceState* each : set) {
+      const std::uint64_t usable = usable_hbm(hbm_in_all(*each), page_bytes);
+      overflow += each->committed_bytes - std::min(each->committed_bytes, usable);
+      for (const std::uint8_t lender : each->config.lenders) reached |= std::uint64_t{1} << lender;
+    }
+    lent = 0;
+    for (std::size_t i = 0; i < config_.lent.size(); ++i)
+      lent += (reached >> i & 1) != 0 ? lendable(config_.lent[i]) : 0;
+    fits = overflow <= lent || overflow - lent + transit <= host + below;
+    if (!fits) break;
+  }
+  if (!fits) {
+    device.committed_bytes -= bytes;
+    const std::uint64_t own = hbm_in_all(device);
     return fail(
         VMEM_ERROR_OUT_OF_MEMORY,
         fmt::format(
             "{} asked for on device {}, where {} are allocated and HBM can hold {} of {}: {} would have to fit into "
-            "host memory, which can hold {} of {} (pages in transit take the rest){}; free something, or raise --hbm, "
-            "--host or --nvme",
+            "{}host memory, which can hold {} of {} (pages in transit take the rest){}; free something, or raise "
+            "--hbm, "
+            "--host{} or --nvme",
             format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
-            format_bytes(usable_hbm(device.hbm.budget_bytes(), page_bytes)), format_bytes(device.hbm.budget_bytes()),
-            format_bytes(overflow), format_bytes(host - transit), format_bytes(host),
+            format_bytes(usable_hbm(own, page_bytes)), format_bytes(own), format_bytes(overflow),
+            config_.lent.empty() ? std::string() : fmt::format("what other GPUs lend, {}, and ", format_bytes(lent)),
+            format_bytes(host - transit), format_bytes(host),
             below == 0 ? std::string()
-                       : fmt::format(", and {}, which can hold {}", config_.spill->info().name, format_bytes(below))));
+                       : fmt::format(", and {}, which can hold {}", config_.spill->info().name, format_bytes(below)),
+            config_.lent.empty() ? "" : ", --peers"));
   }
-  device.committed_bytes += bytes;
+  balance_lending(device);
   return {};
+}
+
+// What a device has when nothing of it is lent.
+std::uint64_t Mover::hbm_in_all(const DeviceState& device) const {
+  const bool lends = std::ranges::any_of(config_.lent, [&](const LentMemory& lent) {
+    return lent.lender && devices_[std::size_t(*lent.lender)].get() == &device;
+  });
+  return lends ? device.config.hbm_bytes : device.hbm.budget_bytes();
+}
+
+// Without lent memory all devices at once; with it, all sets of them, or where they are too many each one and all.
+std::vector<std::vector<const Mover::DeviceState*>> Mover::sets_to_check() const {
+  std::vector<std::vector<const DeviceState*>> sets;
+  const std::size_t count = devices_.size();
+  const bool every = !config_.lent.empty() && count <= kDevicesInSets;
+  for (std::uint32_t mask = 1; every && mask < 1u << count; ++mask) {
+    std::vector<const DeviceState*>& set = sets.emplace_back();
+    for (std::size_t i = 0; i < count; ++i) {
+      if ((mask >> i & 1) != 0) set.push_back(devices_[i].get());
+    }
+  }
+  if (every) return sets;
+  std::vector<const DeviceState*>& all = sets.emplace_back();
+  for (const auto& device : devices_) all.push_back(device.get());
+  for (const DeviceState* device : std::vector(all)) {
+    if (!config_.lent.empty()) sets.push_back({device});
+  }
+  return sets;
 }
 
 std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t bytes, bool shared,
@@ -140,18 +187,20 @@ std::optional<Status> CapacityRequest::advance(Mover& mover) {
   const std::uint64_t page_bytes = pagetable::kGranuleBytes << kLargestUndeclaredShift;
   const std::uint64_t host = mover.config_.backing->usage().budget_bytes;
   const std::uint64_t below = mover.config_.spill == nullptr ? 0 : mover.config_.spill->usage().budget_bytes;
-  const std::uint64_t backed = below + host - std::min(kTransitPages * page_bytes, host / 4);
-  std::uint64_t host_left = backed;
+  const Mover::DeviceState& asked = *mover.devices_[std::size_t(device)];
+  std::uint64_t backed = below + host - std::min(kTransitPages * page_bytes, host / 4);
+  for (const std::uint8_t lender : asked.config.lenders) backed += mover.lendable(mover.config_.lent[lender]);
+  std::uint64_t backed_left = backed;
   std::uint64_t hbm_left = 0;
   for (const auto& each : mover.devices_) {
-    const std::uint64_t usable = usable_hbm(each->hbm.budget_bytes(), page_bytes);
+    const std::uint64_t usable = usable_hbm(mover.hbm_in_all(*each), page_bytes);
     const std::uint64_t over = each->committed_bytes - std::min(each->committed_bytes, usable);
-    host_left -= std::min(host_left, over);
-    if (each.get() != mover.devices_[std::size_t(device)].get()) continue;
+    backed_left -= std::min(backed_left, over);
+    if (each.get() != &asked) continue;
     hbm_left = usable - std::min(usable, each->committed_bytes);
     total_bytes = usable + backed;
   }
-  free_bytes = hbm_left + host_left;
+  free_bytes = hbm_left + backed_left;
   return Status{};
 }
 
@@ -170,15 +219,18 @@ std::uint64_t Mover::undeclared_bytes(int device, std::uint64_t bytes) const {
 // do not call vmem write most of their pages, so their slots are those that the overflow needs: making one keeps the driver from
 // anything else for as long as its memory takes to clear.
 void Mover::expect_slots() {
-  std::uint64_t committed = 0, hbm = 0;
+  std::uint64_t committed = 0, hbm = 0, lent = 0;
   for (const auto& device : devices_) {
     committed += device->committed_bytes;
     hbm += usable_hbm(device->hbm.budget_bytes(), pagetable::kGranuleBytes);
   }
+  for (const LentMemory& each : config_.lent) lent += lendable(each);
   const double overflow = committed > hbm ? double(committed - hbm) / double(committed) : 0;
   for (const auto& [page_bytes, pages] : page_counts_) {
     const auto leaving = std::uint64_t(std::ceil(overflow * double(pages.undeclared)));
-    config_.backing->expect(page_bytes, overflow == 0 ? 0 : pages.declared + leaving);
+    const std::uint64_t slots = overflow == 0 ? 0 : pages.declared + leaving;
+    for (std::size_t near = 1; near < near_.size(); ++near) near_[near].tier->expect(page_bytes, slots);
+    config_.backing->expect(page_bytes, slots - std::min(slots, lent / page_bytes));
   }
 }
 
@@ -239,12 +291,13 @@ bool Mover::finish_ending(Region& region, std::uint32_t& budget) {
   DeviceState& device = device_of(region);
   const std::uint64_t bytes = region.page_count * region.page_bytes();
   device.committed_bytes -= bytes;
+  balance_lending(device);
   counters_.committed_bytes -= bytes;
   counters_.pages -= region.page_count;
   page_counts_[region.page_bytes()].of(region) -= region.page_count;
   const auto of_region = [&](const PageRef& ref) { return ref.region == &region; };
   std::erase_if(pending_, of_region);
-  std::erase_if(retained_, of_region);
+  for (auto& retained : retained_) std::erase_if(retained, of_region);
   std::erase_if(promotions_, of_region);
   std::erase_if(asked_ahead_, of_region);
   std::erase_if(spilled_, of_region);
@@ -284,7 +337,7 @@ bool Mover::release_page(PageRef ref) {
   }
   drop_standby(ref);
   if (page.frame != kNoFrame) device.hbm.give_back(page.frame, 0, nullptr);
-  if (page.slot != kNoFrame) config_.backing->release(page.slot);
+  if (page.slot != kNoFrame) near_of(page).tier->release(page.slot);
   drop_spilled(ref);
   page.spilled.reset();
   keep_no_longer(ref);
@@ -301,9 +354,12 @@ Error Mover::full_error(const char* what, std::uint64_t bytes) const {
     hbm += fmt::format("HBM of device {}: {} of {}; ", device->config.ordinal, format_bytes(device->hbm.used_bytes()),
                        format_bytes(device->hbm.budget_bytes()));
   }
+  std::vector<const tiers::Tier*> others;
+  for (std::size_t near = 1; near < near_.size(); ++near) others.push_back(near_[near].tier);
+  others.push_back(config_.backing);
+  if (config_.spill != nullptr) others.push_back(config_.spill);
   std::string below;
-  for (const tiers::Tier* tier : {config_.backing, config_.spill}) {
-    if (tier == nullptr) continue;
+  for (const tiers::Tier* tier : others) {
     const tiers::TierUsage usage = tier->usage();
     below += fmt::format("{}{}: {} of {}", below.empty() ? "" : "; ", tier->info().name, format_bytes(usage.used_bytes),
                          format_bytes(usage.budget_bytes));

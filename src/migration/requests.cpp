@@ -105,27 +105,27 @@ std::optional<Status> AdviseRequest::advance(Mover& mover) {
 }
 
 // A slot for a page that is in no frame; with host memory full, a frame.
-Result<Mover::Place> Mover::place_for_writing(PageRef ref) {
+Result<Mover::Writable> Mover::place_for_writing(PageRef ref) {
   Page& page = ref.page();
   auto granted = need_slot(ref);
-  if (granted && !*granted) return Place::none_yet;
+  if (granted && !*granted) return Writable::none_yet;
   if (granted) {
     drop_standby(ref);
     came_to_host_memory(ref);
-    return Place::slot;
+    return Writable::slot;
   }
   if (granted.error().status != VMEM_ERROR_OUT_OF_MEMORY) return std::unexpected(granted.error());
   DeviceState& device = device_of(*ref.region);
   VMEM_ASSIGN(const Grab grab, grab_frame(device, ref.bytes(), Mover::Search::until_busy));
   if (!grab.frame && !grab.busy) return std::unexpected(granted.error());
-  if (!grab.frame) return Place::none_yet;
+  if (!grab.frame) return Writable::none_yet;
   if (const std::uint64_t busy_until = device.hbm.frame(*grab.frame).busy_until; running(busy_until)) {
     device.hbm.give_back(*grab.frame, busy_until, nullptr);
-    return Place::none_yet;
+    return Writable::none_yet;
   }
   page.frame = *grab.frame;
   config_.policy->page_arrived(ref.id(), false);
-  return Place::frame;
+  return Writable::frame;
 }
 
 std::optional<Status> OpenPageRequest::advance(Mover& mover) {
@@ -168,8 +168,8 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   if (write && !in_frame) {
     auto place = mover.place_for_writing(ref);
     if (!place) return std::unexpected(std::move(place).error());
-    if (*place == Mover::Place::none_yet) return std::nullopt;
-    in_frame = *place == Mover::Place::frame;
+    if (*place == Mover::Writable::none_yet) return std::nullopt;
+    in_frame = *place == Mover::Writable::frame;
     if (!in_frame) page.slot_version = page.version + 1;
   }
   if (write) ++page.version;
@@ -177,8 +177,11 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   if (in_frame) {
     device_window = mover.device_of(*run.region).hbm.frame(page.frame).window;
   } else if (page.slot_current() && page.version != 0) {
-    host = dynamic_cast<tiers::InPlaceTier&>(*mover.config_.backing)
-               .host_address(page.slot, write ? Access::write : Access::read);
+    const tiers::Tier& near = *mover.near_of(page).tier;
+    const auto& slots = dynamic_cast<const tiers::InPlaceTier&>(near);
+    const Access access = write ? Access::write : Access::read;
+    host = slots.host_address(page.slot, access);
+    if (host == nullptr) device_window = slots.device_address(page.slot, access);
   }
   return Status{};
 }
@@ -195,12 +198,13 @@ std::optional<Status> QueryRequest::advance(Mover&) {
     const Page& page = region->pages[i];
     const bool lost = PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
     const bool in_hbm = page.frame != kNoFrame && !page.standby;
-    std::size_t& where = lost                          ? info.bytes_lost
-                         : in_hbm                      ? info.bytes_hbm
-                         : page.mapped == Mapped::slot ? info.bytes_host_mapped
-                         : page.slot_current()         ? info.bytes_host
-                         : page.version != 0           ? info.bytes_nvme
-                                                       : info.bytes_unbacked;
+    std::size_t& where = lost                                    ? info.bytes_lost
+                         : in_hbm                                ? info.bytes_hbm
+                         : page.near != 0 && page.slot_current() ? info.bytes_peer
+                         : page.mapped == Mapped::slot           ? info.bytes_host_mapped
+                         : page.slot_current()                   ? info.bytes_host
+                         : page.version != 0                     ? info.bytes_nvme
+                                                                 : info.bytes_unbacked;
     where += page_bytes;
   }
   return Status{};
@@ -219,11 +223,19 @@ std::optional<Status> StatisticsRequest::advance(Mover& mover) {
   const tiers::TierUsage host = mover.config_.backing->usage();
   out.host_budget_bytes = host.budget_bytes;
   out.host_used_bytes = host.used_bytes;
+  for (std::size_t i = 1; i < mover.near_.size(); ++i) {
+    const tiers::TierUsage lent = mover.near_[i].tier->usage();
+    out.peer_budget_bytes += lent.budget_bytes;
+    out.peer_used_bytes += lent.used_bytes;
+  }
   if (mover.config_.spill != nullptr) {
     const tiers::TierUsage below = mover.config_.spill->usage();
     out.nvme_budget_bytes = below.budget_bytes;
     out.nvme_used_bytes = below.used_bytes;
   }
+  out.peer_in_bytes = in.peer_in_bytes;
+  out.peer_out_bytes = in.peer_out_bytes;
+  out.peer_returned_bytes = in.peer_returned_bytes;
   out.spilled_bytes = in.spilled_bytes;
   out.recalled_bytes = in.recalled_bytes;
   out.spills_dropped_bytes = in.spills_dropped_bytes;
@@ -363,6 +375,13 @@ std::optional<Status> PeerAccessRequest::advance(Mover& mover) {
     return fail(VMEM_ERROR_UNSUPPORTED,
                 fmt::format("device {} cannot access the memory of device {}: no peer access between them",
                             mover.devices_[std::size_t(device)]->config.ordinal, home.ordinal));
+  }
+  for (const std::uint8_t lender : home.lenders) {
+    if ((mover.config_.lent[lender].reached_by >> device & 1) != 0) continue;
+    return fail(
+        VMEM_ERROR_UNSUPPORTED,
+        fmt::format("device {} cannot access {}, where pages of this allocation may lie; drop it from --peers",
+                    mover.devices_[std::size_t(device)]->config.ordinal, mover.near_[lender + 1u].tier->info().name));
   }
   // Mappings made from now on allow the device; those that exist are opened here; launching threads learn of it last.
   const std::uint32_t before = region->mapping_devices;

@@ -302,15 +302,24 @@ Result<std::uint64_t> Mover::submit(PageRef ref, Direction direction, std::uint3
   transfer.after = {event_of(after), event_of(page.store)};
   transfer.watch = watch && direction == Direction::load;
   transfer.if_changed = watch && direction == Direction::store;
-  VMEM_TRY(config_.backing->submit({&transfer, 1}));
+  VMEM_TRY(near_of(page).tier->submit({&transfer, 1}));
+  const bool lent = page.near != 0;
   note(ref, direction == Direction::load ? Happened::loaded : Happened::stored);
-  in_flight_[transfer.id] = {ref.region, ref.index, ref.bytes(), direction, transfer.if_changed, transfer.done};
+  in_flight_[transfer.id] = {.region = ref.region,
+                             .page = ref.index,
+                             .bytes = ref.bytes(),
+                             .direction = direction,
+                             .if_changed = transfer.if_changed,
+                             .done = transfer.done,
+                             .from = {page.near, page.slot}};
   if (direction == Direction::load) {
     device.loads_bytes += ref.bytes();
     counters_.migrated_in_bytes += ref.bytes();
+    counters_.peer_in_bytes += lent ? ref.bytes() : 0;
   } else {
     device.stores_bytes += ref.bytes();
     if (!transfer.if_changed) counters_.migrated_out_bytes += ref.bytes();
+    if (!transfer.if_changed && lent) counters_.peer_out_bytes += ref.bytes();
   }
   worked_ = true;
   return transfer.id;
@@ -324,7 +333,7 @@ Result<Mover::Served> Mover::map_in_place(PageRef ref, Access access, bool disca
     VMEM_ASSIGN(const bool granted, need_slot(ref));
     if (!granted) return Served::wait;
   }
-  VMEM_TRY(map_at(ref, config_.in_place->handle(page.slot), access));
+  VMEM_TRY(map_at(ref, near_of(page).in_place->handle(page.slot), access));
   drop_standby(ref);
   expose(ref, Mapped::slot, access, page.store, false);
   return Served::in_place;
@@ -333,7 +342,9 @@ Result<Mover::Served> Mover::map_in_place(PageRef ref, Access access, bool disca
 void Mover::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wait, bool prefetch) {
   Page& page = ref.page();
   page.mapped = mapped;
-  note(ref, mapped == Mapped::frame ? Happened::mapped_hbm : Happened::mapped_host);
+  note(ref, mapped == Mapped::frame ? Happened::mapped_hbm
+            : page.near == 0        ? Happened::mapped_host
+                                    : Happened::mapped_peer);
   page.prefetched = prefetch;
   if (page.spilled != nullptr) {
     page.spilled->wanted = false;

@@ -39,7 +39,7 @@ Result<bool> Mover::recall(PageRef ref) {
   }
   if (spilling(page) || running(page.store) || !room_in_flight(recalling_bytes_, ref.bytes())) return false;
   page.spilled->wanted = true;
-  VMEM_ASSIGN(const bool granted, need_slot(ref));
+  VMEM_ASSIGN(const bool granted, need_host_slot(ref));
   if (granted) VMEM_TRY(submit_spill(ref, Direction::load));
   return false;
 }
@@ -136,15 +136,15 @@ void Mover::spill_ahead() {
   const std::uint64_t reserve = std::min(kReservePages * largest, host.budget_bytes / kReserveShare);
   std::uint64_t free_bytes = host.budget_bytes - std::min(host.budget_bytes, host.used_bytes);
   // The slots of pages in HBM are as good as free.
-  for (auto each = retained_.begin(); each != retained_.end() && free_bytes < reserve; ++each) {
-    if (still_retained(*each)) free_bytes += each->bytes();
+  for (auto each = retained_[0].begin(); each != retained_[0].end() && free_bytes < reserve; ++each) {
+    if (still_retained(*each) && each->page().near == 0) free_bytes += each->bytes();
   }
   if (free_bytes < reserve) (void)spill_some(reserve - free_bytes, false);
 }
 
 // What can be spilled: pages in host memory and not in HBM.
 void Mover::came_to_host_memory(PageRef ref) {
-  if (config_.spill_policy) config_.spill_policy->page_arrived(ref.id(), false);
+  if (config_.spill_policy && ref.page().near == 0) config_.spill_policy->page_arrived(ref.id(), false);
 }
 
 void Mover::left_host_memory(PageRef ref) {
@@ -216,8 +216,9 @@ Status Mover::submit_spill(PageRef ref, Direction direction) {
                              .direction = direction,
                              .if_changed = transfer.if_changed,
                              .done = nullptr,
-                             .spill = true,
-                             .version = page.version};
+                             .kind = InFlight::Kind::spill,
+                             .version = page.version,
+                             .from = {}};
   worked_ = true;
   return {};
 }
@@ -239,7 +240,7 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   } else if (done) {
     counters_.recalled_bytes += transfer.bytes;
     page.slot_version = transfer.version;
-    if (page.frame == kNoFrame) came_to_host_memory(ref);
+    if (page.frame == kNoFrame || page.standby) came_to_host_memory(ref);
   }
   const bool live = ref.region->state.load(std::memory_order_relaxed) == pagetable::RegionState::live;
   if (!live) return;
@@ -265,7 +266,7 @@ void Mover::spill_failed(PageRef ref, const Error& error) {
 
 void Mover::drop_slot(PageRef ref) {
   Page& page = ref.page();
-  config_.backing->release(std::exchange(page.slot, kNoFrame));
+  near_of(page).tier->release(std::exchange(page.slot, kNoFrame));
   page.slot_version = 0;
   left_host_memory(ref);
 }

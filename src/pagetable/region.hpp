@@ -52,7 +52,7 @@ enum class Mapped : std::uint8_t {
   nothing,
   frame,
   slot
-};  // what the page's address shows: nothing, HBM, host in place
+};  // what the page's address shows: nothing, HBM, near memory in place
 
 struct Page {
   // Shared with launching threads.
@@ -70,11 +70,12 @@ struct Page {
   bool retained : 1 = false;    // queued as a holder of a slot that may be taken
   bool promoting : 1 = false;   // queued for promotion
   std::uint8_t cpu_users = 0;   // vmem_read and vmem_write under way on it
+  std::uint8_t near = 0;        // which near memory `slot` is in: 0 the host's, else a peer's
   // Of an undeclared region: so many more times it is fetched as if to be written; what was found when it left, again and again.
   std::uint8_t writes_believed = 0;
   std::uint8_t writes_in_a_row = 0;
   std::uint32_t frame = kNoFrame;     // HBM
-  std::uint32_t slot = kNoFrame;      // backing copy in the host tier
+  std::uint32_t slot = kNoFrame;      // backing copy, in near memory
   std::uint32_t life = 0;             // of its region, when the page was last used
   std::uint64_t version = 0;          // of the contents; 0: never written
   std::uint64_t slot_version = 0;     // of the backing copy; it is current when equal to `version`

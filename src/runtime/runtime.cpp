@@ -46,6 +46,7 @@ Status Runtime::start() {
   for (const auto& device : devices_) stream_devices.push_back({device->handle, device->context});
   streams_ = std::make_unique<migration::StreamTable>(driver_, std::move(stream_devices));
   VMEM_TRY(start_host_tier());
+  for (const LendingDevice& lender : options_.peers) VMEM_TRY(start_lender(lender));
   if (!options_.nvme.empty()) VMEM_TRY(start_disk_tier());
   VMEM_TRY(start_mover());
   VMEM_ASSIGN(small_, Suballocator::create(*this, space_->base(), space_->bytes()));
@@ -63,14 +64,19 @@ Runtime::~Runtime() {
     mover_.reset();
   }
   disk_.reset();
+  for (auto& lender : lenders_) lender->memory.reset();
   host_.reset();
   streams_.reset();
   const auto& driver = *driver_;
   if (reserved_ != 0) (void)driver->cuMemAddressFree(reserved_, reserved_bytes_);
-  for (const auto& device : devices_) {
-    if (device->io != nullptr) (void)driver->cuStreamDestroy(device->io);
-    if (device->context != nullptr) (void)driver->cuDevicePrimaryCtxRelease(device->handle);
-  }
+  for (const auto& lender : lenders_) close(lender->device);
+  for (const auto& device : devices_) close(*device);
+}
+
+void Runtime::close(Device& device) const {
+  const auto& driver = *driver_;
+  if (device.io != nullptr) (void)driver->cuStreamDestroy(device.io);
+  if (device.context != nullptr) (void)driver->cuDevicePrimaryCtxRelease(device.handle);
 }
 
 // After a loss the mover leaves the pages as they are. What they map must not outlive us: frames would stay taken, and the
@@ -98,14 +104,13 @@ Status Runtime::open_devices() {
       return fail(VMEM_ERROR_INVALID_OPTION,
                   fmt::format("--devices names device {}, and there are {} (0 to {})", ordinal, present, present - 1));
     }
-    VMEM_TRY(open_device(ordinal));
+    VMEM_TRY(open_device(ordinal, *devices_.emplace_back(std::make_unique<Device>())));
   }
   return {};
 }
 
-Status Runtime::open_device(int ordinal) {
+Status Runtime::open_device(int ordinal, Device& device) const {
   const auto& driver = *driver_;
-  auto& device = *devices_.emplace_back(std::make_unique<Device>());
   device.ordinal = ordinal;
   VMEM_TRY(driver.check(driver->cuDeviceGet(&device.handle, ordinal), "cuDeviceGet"));
   int managed = 0;
@@ -145,7 +150,7 @@ Status Runtime::reserve_space() {
   return {};
 }
 
-Result<std::uint64_t> Runtime::hbm_budget(const Device& device) const {
+Result<Runtime::FreeMemory> Runtime::free_memory(const Device& device) const {
   const auto& driver = *driver_;
   std::size_t free_bytes = 0, total_bytes = 0;
   VMEM_TRY(driver.check(driver->cuCtxPushCurrent(device.context), "cuCtxPushCurrent"));
@@ -153,6 +158,12 @@ Result<std::uint64_t> Runtime::hbm_budget(const Device& device) const {
   CUcontext popped = nullptr;
   (void)driver->cuCtxPopCurrent(&popped);
   VMEM_TRY(driver.check(asked, "cuMemGetInfo"));
+  return FreeMemory{free_bytes, total_bytes};
+}
+
+Result<std::uint64_t> Runtime::hbm_budget(const Device& device) const {
+  VMEM_ASSIGN(const FreeMemory memory, free_memory(device));
+  const auto [free_bytes, total_bytes] = memory;
   const std::uint64_t headroom =
       options_.hbm_bytes ? 0 : std::min<std::uint64_t>(options_.headroom_bytes, free_bytes / 4);
   const std::uint64_t budget = whole_granules(options_.hbm_bytes.value_or(free_bytes - headroom));
@@ -202,15 +213,80 @@ Status Runtime::start_host_tier() {
   int node = 0;
   VMEM_TRY(driver.check(driver->cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, devices_.front()->handle),
                         "cuDeviceGetAttribute"));
-  tiers::HostTier::Config config;
+  tiers::NearTier::Config config;
   config.driver = driver_;
   for (const auto& device : devices_) config.devices.push_back({device->context, device->handle});
-  config.numa_node = std::max(node, 0);
+  config.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {std::max(node, 0)}};
+  config.name = "host";
   VMEM_ASSIGN(config.budget_bytes, host_budget());
   config.tell_changes = !options_.protect;  // what is protected cannot have changed
   config.on_ready = [this] { wake_mover(); };
-  VMEM_ASSIGN(host_, tiers::HostTier::create(std::move(config)));
+  VMEM_ASSIGN(host_, tiers::NearTier::create(std::move(config)));
   return {};
+}
+
+// Another GPU's memory, or what one of ours has left.
+Status Runtime::start_lender(const LendingDevice& wanted) {
+  const auto& driver = *driver_;
+  int present = 0;
+  VMEM_TRY(driver.check(driver->cuDeviceGetCount(&present), "cuDeviceGetCount"));
+  if (wanted.device >= present) {
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--peers names device {}, and there are {} (0 to {})",
+                                                       wanted.device, present, present - 1));
+  }
+  Lender& lender = *lenders_.emplace_back(std::make_unique<Lender>());
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i]->ordinal == wanted.device) lender.own = i;
+  }
+  if (!lender.own) VMEM_TRY(open_device(wanted.device, lender.device));
+  const CUdevice handle = lender.own ? devices_[*lender.own]->handle : lender.device.handle;
+  tiers::NearTier::Config config;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    config.devices.push_back({devices_[i]->context, devices_[i]->handle});
+    int can = 0;
+    if (devices_[i]->handle != handle)
+      VMEM_TRY(driver.check(driver->cuDeviceCanAccessPeer(&can, devices_[i]->handle, handle), "cuDeviceCanAccessPeer"));
+    lender.reached_by |= std::uint32_t(can != 0) << i;
+  }
+  if (lender.reached_by == 0) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--peers names device {}, whose memory none of the program's other devices can access: {}; "
+                            "drop it, or see `vmem doctor`",
+                            wanted.device,
+                            devices_.size() == 1 && lender.own ? "it is the only one that the program uses"
+                                                               : "no peer access between them"));
+  }
+  VMEM_ASSIGN(lender.bytes, lent_bytes(wanted, lender));
+  config.driver = driver_;
+  config.reached_by = lender.reached_by;
+  config.location = {CU_MEM_LOCATION_TYPE_DEVICE, {handle}};
+  config.name = fmt::format("peer {}", wanted.device);
+  // Of one of our devices: the mover says how much, from its budget.
+  config.budget_bytes = lender.own ? 0 : lender.bytes;
+  config.largest_budget_bytes = lender.bytes;
+  config.tell_changes = !options_.protect;
+  config.on_ready = [this] { wake_mover(); };
+  VMEM_ASSIGN(lender.memory, tiers::NearTier::create(std::move(config)));
+  return {};
+}
+
+Result<std::uint64_t> Runtime::lent_bytes(const LendingDevice& wanted, const Lender& lender) const {
+  if (lender.own) {
+    VMEM_ASSIGN(const std::uint64_t hbm, hbm_budget(*devices_[*lender.own]));
+    const std::uint64_t bytes = whole_granules(wanted.bytes.value_or(hbm));
+    if (bytes <= hbm) return bytes;
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--peers asks device {} for {}, and its budget is {}; lower one or raise --hbm",
+                            wanted.device, format_bytes(bytes), format_bytes(hbm)));
+  }
+  VMEM_ASSIGN(const FreeMemory memory, free_memory(lender.device));
+  const std::uint64_t headroom = std::min<std::uint64_t>(options_.headroom_bytes, memory.free_bytes / 4);
+  const std::uint64_t bytes = whole_granules(wanted.bytes.value_or(memory.free_bytes - headroom));
+  if (bytes <= memory.free_bytes && bytes >= kSmallestLent) return bytes;
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("--peers asks device {} for {}, and it has {} free of {}; ask for less, or free GPU memory",
+                          wanted.device, format_bytes(bytes), format_bytes(memory.free_bytes),
+                          format_bytes(memory.total_bytes)));
 }
 
 Status Runtime::start_disk_tier() {
@@ -250,6 +326,19 @@ Status Runtime::start_mover() {
   config.backing = host_.get();
   config.in_place = host_.get();
   config.devices = mover_devices();
+  for (std::size_t i = 0; i < lenders_.size(); ++i) {
+    Lender& lender = *lenders_[i];
+    migration::LentMemory& lent = config.lent.emplace_back();
+    lent.tier = lender.memory.get();
+    lent.in_place = lender.memory.get();
+    lent.reached_by = lender.reached_by;
+    lent.set_budget = [memory = lender.memory.get()](std::uint64_t bytes) { memory->set_budget(bytes); };
+    if (lender.own) lent.lender = int(*lender.own);
+    lent.most_bytes = lender.bytes;
+    for (std::size_t device = 0; device < devices_.size(); ++device) {
+      if ((lender.reached_by >> device & 1) != 0) config.devices[device].lenders.push_back(std::uint8_t(i));
+    }
+  }
   migration::SecondChanceOptions policy;
   policy.prefetch_pages = options_.prefetch_pages;
   for (std::size_t i = 0; i < devices_.size(); ++i) {

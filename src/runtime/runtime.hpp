@@ -24,7 +24,7 @@
 #include "runtime/pointer_tables.hpp"
 #include "runtime/suballocator.hpp"
 #include "tiers/disk/disk_tier.hpp"
-#include "tiers/host_tier.hpp"
+#include "tiers/near_tier.hpp"
 
 namespace vmem::runtime {
 
@@ -161,6 +161,14 @@ class Runtime final : private SlabSource {
     CUstream io = nullptr;  // vmem_read and vmem_write
     std::mutex io_mutex;
   };
+  // A GPU whose memory takes pages of others'.
+  struct Lender {
+    Device device;
+    std::optional<std::size_t> own;  // it is devices_[own]: then `device` is not opened
+    std::uint32_t reached_by = 0;    // bit i: devices_[i]
+    std::uint64_t bytes = 0;
+    std::unique_ptr<tiers::NearTier> memory;
+  };
   // A range of one allocation, in pages.
   struct Located {
     pagetable::Region* region = nullptr;
@@ -172,11 +180,18 @@ class Runtime final : private SlabSource {
   Runtime(Options options, std::shared_ptr<const gpu::Driver> driver);
   Status start();
   Status open_devices();
-  Status open_device(int ordinal);
+  Status open_device(int ordinal, Device& device) const;
   Status reserve_space();
+  struct FreeMemory {
+    std::uint64_t free_bytes = 0, total_bytes = 0;
+  };
+  Result<FreeMemory> free_memory(const Device& device) const;
   Result<std::uint64_t> hbm_budget(const Device& device) const;
   Result<std::uint64_t> host_budget() const;
   Status start_host_tier();
+  Status start_lender(const LendingDevice& wanted);
+  Result<std::uint64_t> lent_bytes(const LendingDevice& wanted, const Lender& lender) const;
+  void close(Device& device) const;
   Status start_disk_tier();
   Status start_mover();
   std::vector<migration::MoverDevice> mover_devices() const;
@@ -250,8 +265,9 @@ class Runtime final : private SlabSource {
   std::unique_ptr<pagetable::AddressSpace> space_;
   std::shared_ptr<pagetable::ThreadRegistry> threads_ = std::make_shared<pagetable::ThreadRegistry>();
   std::unique_ptr<migration::StreamTable> streams_;
-  std::unique_ptr<tiers::HostTier> host_;
-  std::unique_ptr<tiers::DiskTier> disk_;  // with the option nvme
+  std::unique_ptr<tiers::NearTier> host_;
+  std::vector<std::unique_ptr<Lender>> lenders_;  // with the option peers
+  std::unique_ptr<tiers::DiskTier> disk_;         // with the option nvme
   std::mutex mover_life_;  // protects mover_ from its creation's and destruction's side, for the host tier's thread
   std::unique_ptr<migration::Mover> mover_;
   std::unique_ptr<Suballocator> small_;

@@ -624,7 +624,7 @@ std::string Runtime::describe(std::uintptr_t address) const {
     const std::uint64_t bytes = block ? block->bytes : region->bytes;
     const pagetable::PageState state(region->pages[region->page_at(granule)].state.load());
     const char* place = state.access() == Access::none              ? "is not accessible now"
-                        : state.has(pagetable::PageState::kInPlace) ? "is accessible, in host memory"
+                        : state.has(pagetable::PageState::kInPlace) ? "is accessible, in host memory or another GPU's"
                                                                     : "is accessible, in HBM";
     text =
         fmt::format("in the allocation of {} bytes at {:#x}{}, offset {}; its page of {} {}", bytes, base,

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/log.hpp"
 
 namespace vmem::tiers {
@@ -23,7 +25,7 @@ Result<FramePool::SizeClass*> FramePool::size_class(std::uint64_t page_bytes) {
   for (SizeClass& existing : classes_) {
     if (existing.page_bytes == page_bytes) return &existing;
   }
-  const std::uint64_t places = config_.budget_bytes / page_bytes;
+  const std::uint64_t places = std::max(config_.budget_bytes, config_.largest_budget_bytes) / page_bytes;
   if (places == 0) return nullptr;
   CUdeviceptr window = 0;
   VMEM_TRY(config_.driver->check((*config_.driver)->cuMemAddressReserve(&window, places * page_bytes, page_bytes, 0, 0),
@@ -108,6 +110,7 @@ Result<std::optional<FramePool::NewFrame>> FramePool::plan(std::uint64_t page_by
     return std::nullopt;
   }
   created_bytes_ += page_bytes;
+  making_bytes_ += page_bytes;
   ++wanted->frames;
   return NewFrame{wanted->index, place, page_bytes, wanted->window + place * page_bytes, 0};
 }
@@ -127,6 +130,7 @@ void FramePool::abandon(const NewFrame& planned, bool out_of_memory) {
   classes_[planned.size_class].free_places.push_back(planned.place);
   --classes_[planned.size_class].frames;
   created_bytes_ -= planned.page_bytes;
+  making_bytes_ -= planned.page_bytes;
   if (!out_of_memory) return;
   VMEM_LOG_WARN("{} ran out at {} of a budget of {} bytes; going on with what there is", config_.name, created_bytes_,
                 config_.budget_bytes);
@@ -148,6 +152,7 @@ std::uint32_t FramePool::adopt(const NewFrame& made) {
   frame.size_class = made.size_class;
   frame.busy_until = 0;
   frame.last_owner = nullptr;
+  making_bytes_ -= made.page_bytes;
   ++frames_created_;
   return id;
 }
@@ -161,6 +166,19 @@ Status FramePool::map_into_window(const NewFrame& made) const {
   const CUresult result = driver->cuMemSetAccess(made.window, made.page_bytes, access.data(), access.size());
   if (result != CUDA_SUCCESS) (void)driver->cuMemUnmap(made.window, made.page_bytes);
   return driver.check(result, "cuMemSetAccess");
+}
+
+Status FramePool::shrink() {
+  for (SizeClass& candidates : classes_) {
+    for (auto it = candidates.free.begin(); it != candidates.free.end() && created_bytes_ > config_.budget_bytes;) {
+      Frame& frame = *it++;
+      if (frame.busy_until != 0 || frame.last_owner != nullptr) continue;
+      frame.unlink();
+      free_bytes_ -= candidates.page_bytes;
+      VMEM_TRY(destroy(frame));
+    }
+  }
+  return {};
 }
 
 Status FramePool::destroy(Frame& frame) {

@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/status.hpp"
@@ -22,7 +23,8 @@ class FramePool {
     CUmemLocation location;
     std::vector<CUmemLocation> accessors;  // who may read and write the window
     std::uint64_t budget_bytes = 0;
-    const char* name = "";  // in messages: "HBM of device 0"
+    std::uint64_t largest_budget_bytes = 0;  // that set_budget may ask for; 0: budget_bytes
+    std::string name;                        // in messages: "HBM of device 0"
   };
   struct Frame : boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
     CUmemGenericAllocationHandle handle = 0;
@@ -53,6 +55,10 @@ class FramePool {
   template <class Busy, class Forget>
   Result<bool> make_room(std::uint64_t bytes, Busy&& busy, Forget&& forget);
 
+  // Less than exists: no frame is created, and shrink gives free ones back to the driver until the rest fits.
+  void set_budget(std::uint64_t bytes) { config_.budget_bytes = bytes; }
+  Status shrink();  // frames that nobody's transfer reads
+
   // Creation in three steps, for pools whose handles take milliseconds to make: plan, adopt and abandon under the owner's lock, make
   // without it (it touches nothing but the new frame).
   struct NewFrame {
@@ -71,9 +77,9 @@ class FramePool {
   std::uint32_t frame_ids() const { return std::uint32_t(frames_.size()); }  // all ids are below
   std::uint64_t frame_bytes(std::uint32_t id) const { return classes_[frames_[id].size_class].page_bytes; }
   std::uint64_t budget_bytes() const { return config_.budget_bytes; }
-  std::uint64_t created_bytes() const { return created_bytes_; }  // frames that exist
+  std::uint64_t created_bytes() const { return created_bytes_; }  // frames that exist or are being made
   std::uint64_t free_bytes() const { return free_bytes_; }        // of these, in the free lists
-  std::uint64_t used_bytes() const { return created_bytes_ - free_bytes_; }
+  std::uint64_t used_bytes() const { return created_bytes_ - free_bytes_ - making_bytes_; }
   std::uint64_t frames(std::uint64_t page_bytes) const;  // that exist or are being made
   std::uint64_t frames_created() const { return frames_created_; }
   bool can_create(std::uint64_t page_bytes) const { return created_bytes_ + page_bytes <= config_.budget_bytes; }
@@ -101,6 +107,7 @@ class FramePool {
   std::vector<std::uint32_t> free_ids_;
   std::uint64_t created_bytes_ = 0;
   std::uint64_t free_bytes_ = 0;
+  std::uint64_t making_bytes_ = 0;  // planned, and neither adopted nor abandoned
   std::uint64_t frames_created_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // The seam between the mover and the places a page's copies can be. Calls are batched and never wait: a transfer is
-// submitted, and its outcome is collected by poll. A tier may run transfers in GPU stream order (host memory: an event tells
-// consumers when the bytes are there) or beside it (disks, other nodes: only poll tells).
+// submitted, and its outcome is collected by poll. A tier may run transfers in GPU stream order (host memory, a peer's HBM: an event
+// tells consumers when the bytes are there) or beside it (disks, other nodes: only poll tells).
 #pragma once
 
 #include <cuda.h>
@@ -24,7 +24,8 @@ struct Transfer {
   pagetable::PageKey page;
   std::uint64_t version = 0;
   SlotId slot = 0;
-  CUdeviceptr frame = 0;      // tiers that move device memory: window address of the HBM frame
+  // Tiers that move device memory: window address of the HBM frame, or of what else the device's copies reach.
+  CUdeviceptr frame = 0;
   std::byte* host = nullptr;  // tiers that move host memory: the page's bytes in a slot of pinned host memory
   std::uint64_t bytes = 0;
   int device = 0;
@@ -54,7 +55,7 @@ struct Completion {
 };
 
 struct TierInfo {
-  std::string_view name;        // "host"
+  std::string_view name;        // "host", "peer 1", "nvme"
   bool stream_ordered = false;  // Transfer::done is given
   bool addressable = false;     // the GPU can load and store slots in place: also an InPlaceTier
 };
@@ -63,6 +64,7 @@ struct TierUsage {
   std::uint64_t budget_bytes = 0;
   std::uint64_t used_bytes = 0;   // slots allocated
   std::uint64_t ready_bytes = 0;  // existing slots that are free: allocate will not answer `later` for these
+  std::uint64_t held_bytes = 0;   // of memory: these, those in use, and those being made
 };
 
 enum class Grant : std::uint8_t {
@@ -94,13 +96,15 @@ class Tier {
   virtual void finish() noexcept = 0;
 };
 
-// An optional ability: slots in memory that the GPU, and this process, can load and store.
+// An optional ability: slots in memory that the GPU can load and store.
 class InPlaceTier {
  public:
   virtual ~InPlaceTier() = default;
   virtual CUmemGenericAllocationHandle handle(SlotId slot) const = 0;
-  // For the host to read, or to write, too.
+  // For this process to load and store; null where it cannot (a peer's HBM).
   virtual std::byte* host_address(SlotId slot, pagetable::Access access) const = 0;
+  // For copies by the devices that reach the tier.
+  virtual CUdeviceptr device_address(SlotId slot, pagetable::Access access) const = 0;
 };
 
 }  // namespace vmem::tiers

@@ -87,6 +87,15 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
     ended.push_back(known->region);
     known->region = nullptr;
   }
+  void lender_turns() {
+    if (lenders_own != nullptr) {
+      EXPECT_TRUE(free(*std::exchange(lenders_own, nullptr)));
+    } else if (const auto taken = try_allocate(1 + pick(shape.hbm_pages), 1)) {
+      lenders_own = *taken;
+    }
+  }
+  Region* lenders_own = nullptr;
+
   void acquire_some(Player& player) {
     Known* known = some_region();
     if (known == nullptr || player.waiting) return;
@@ -174,6 +183,8 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
   }
   void one_operation() {
     Player& player = players[pick(4)];
+    // A lender's own program comes and goes.
+    if (shape.devices > 1 && chance(4)) return lender_turns();
     switch (pick(12)) {
       case 0:
         allocate_some();
@@ -208,6 +219,7 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
     steps(int(pick(3)));
   }
   void wind_up() {
+    lenders_own = nullptr;
     for (Player& player : players) player.gate.reset();
     for (Player& player : players) {
       while (player.waiting && !player.held) {
@@ -257,6 +269,12 @@ INSTANTIATE_TEST_SUITE_P(
         FuzzCase{"Spilling", {.hbm_pages = 4, .host_pages = 8, .spill_pages = 20}, 22},
         FuzzCase{"SpillingProtected", {.hbm_pages = 4, .host_pages = 8, .spill_pages = 20, .protect = true}, 22},
         FuzzCase{"SpillFull", {.hbm_pages = 4, .host_pages = 8, .spill_pages = 4}, 12},
+        FuzzCase{"Lent", {.hbm_pages = 4, .host_pages = 16, .lent_pages = 5}, 18},
+        FuzzCase{"LentAndTakenBack", {.devices = 2, .hbm_pages = 6, .host_pages = 16, .lent_pages = 6}, 15},
+        FuzzCase{
+            "LentAndSpilling", {.devices = 2, .hbm_pages = 6, .host_pages = 8, .spill_pages = 20, .lent_pages = 6}, 20},
+        FuzzCase{
+            "LentAndProtected", {.devices = 2, .hbm_pages = 6, .host_pages = 16, .lent_pages = 6, .protect = true}, 15},
         FuzzCase{"Protected", {.hbm_pages = 5, .host_pages = 24, .protect = true}, 16},
         FuzzCase{"RealPolicy", {.hbm_pages = 5, .host_pages = 24, .real_policy = true}, 16}),
     [](const auto& each) { return std::string(each.param.name); });

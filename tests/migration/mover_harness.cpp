@@ -42,30 +42,33 @@ void MoverTest::start(const MachineShape& wanted) {
   std::vector<StreamTable::Device> stream_devices;
   for (int i = 0; i < shape.devices; ++i) stream_devices.push_back({i, contexts[std::size_t(i)].context()});
   streams = std::make_unique<StreamTable>(faults->driver(), stream_devices);
-  make_tier();
+  tier = make_near({CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}}, shape.host_pages);
+  if (shape.lent_pages != 0) lent = make_near({CU_MEM_LOCATION_TYPE_DEVICE, {1}}, shape.lent_pages);
+  if (shape.spill_pages != 0) spill = std::make_unique<ScriptedSpill>(shape.spill_pages * kPageBytes);
   make_mover();
 }
 
-void MoverTest::make_tier() {
-  tiers::HostTier::Config config;
+std::unique_ptr<ScriptedTier> MoverTest::make_near(CUmemLocation location, std::uint32_t pages) {
+  tiers::NearTier::Config config;
   config.driver = faults->driver();
   std::vector<CUcontext> raw;
   for (int i = 0; i < shape.devices; ++i) {
     config.devices.push_back({contexts[std::size_t(i)].context(), i});
     raw.push_back(contexts[std::size_t(i)].context());
   }
-  config.budget_bytes = shape.host_pages * kPageBytes;
+  config.location = location;
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) config.name = "peer";
+  config.budget_bytes = pages * kPageBytes;
   config.on_ready = [this] {
     if (mover != nullptr) mover->poke();
   };
-  auto host = std::move(*tiers::HostTier::create(std::move(config)));
+  auto near = std::move(*tiers::NearTier::create(std::move(config)));
   // All slots are made now, so that no answer depends on the growing thread. Other page sizes are grown when asked for.
   if (shape.page_bytes) {
-    host->expect(*shape.page_bytes, shape.host_pages);
-    while (host->usage().ready_bytes + *shape.page_bytes <= shape.host_pages * kPageBytes) std::this_thread::yield();
+    near->expect(*shape.page_bytes, pages);
+    while (near->usage().ready_bytes + *shape.page_bytes <= pages * kPageBytes) std::this_thread::yield();
   }
-  tier = std::make_unique<ScriptedTier>(*driver, raw, std::move(host));
-  if (shape.spill_pages != 0) spill = std::make_unique<ScriptedSpill>(shape.spill_pages * kPageBytes);
+  return std::make_unique<ScriptedTier>(*driver, raw, std::move(near));
 }
 
 void MoverTest::make_mover() {
@@ -81,6 +84,14 @@ void MoverTest::make_mover() {
     const std::uint32_t peers = shape.peers ? (1u << shape.devices) - 1 : 1u << i;
     config.devices.push_back({i, contexts[std::size_t(i)].context(), shape.hbm_pages * kPageBytes, peers});
     options.hbm_bytes.push_back(shape.hbm_pages * kPageBytes);
+  }
+  if (lent != nullptr) {
+    config.devices[0].lenders = {0};
+    LentMemory& from = config.lent.emplace_back(
+        LentMemory{.tier = lent.get(), .in_place = lent.get(), .set_budget = {}, .lender = {}});
+    from.set_budget = [this](std::uint64_t bytes) { lent->inner().set_budget(bytes); };
+    from.most_bytes = shape.lent_pages * kPageBytes;
+    if (shape.devices > 1) from.lender = 1;
   }
   if (shape.real_policy) {
     config.policy = make_second_chance_policy(options);
@@ -105,7 +116,10 @@ void MoverTest::make_mover() {
 }
 
 void MoverTest::finish() {
-  for (const tiers::Direction direction : {tiers::Direction::load, tiers::Direction::store}) tier->let_go(direction);
+  for (const tiers::Direction direction : {tiers::Direction::load, tiers::Direction::store}) {
+    tier->let_go(direction);
+    if (lent != nullptr) lent->let_go(direction);
+  }
   if (spill != nullptr) spill->let_go();
   const bool alive = !inside->lost();
   if (alive) {
@@ -115,6 +129,9 @@ void MoverTest::finish() {
     EXPECT_TRUE(ended) << ended.error().message;
     EXPECT_EQ(inside->hbm().used_bytes(), 0u);
     EXPECT_EQ(tier->usage().used_bytes, 0u);
+    if (lent != nullptr) {
+      EXPECT_EQ(lent->usage().used_bytes, 0u);
+    }
     if (spill != nullptr) {
       EXPECT_EQ(spill->usage().used_bytes, 0u);
     }
@@ -127,6 +144,7 @@ void MoverTest::finish() {
   inside.reset();
   mover.reset();
   spill.reset();
+  lent.reset();
   tier.reset();
   streams.reset();
   for (Actor& each : actors_) (void)(*driver)->cuStreamDestroy(each.stream);
@@ -357,6 +375,6 @@ Status MoverTest::cpu_write(Region& region, std::uint32_t page, unsigned char va
   return ask(close);
 }
 
-void MoverTest::check() { inside->check(*driver, *tier, spill.get(), policy, !inside->lost()); }
+void MoverTest::check() { inside->check(*driver, spill.get(), policy, !inside->lost()); }
 
 }  // namespace vmem::migration

@@ -30,6 +30,8 @@ struct MachineShape {
   std::uint32_t hbm_pages = 4;  // per device, of 2 MiB
   std::uint32_t host_pages = 16;
   std::uint32_t spill_pages = 0;
+  std::uint32_t lent_pages =
+      0;  // by device 1: to device 0 where it is the only one of the mover's, else what it leaves
   bool real_policy = false;
   bool in_place = true;
   bool protect = false;                                  // pages acquired for reading are mapped so
@@ -89,14 +91,14 @@ struct MoverInspector {
   void unmap_all(const gpu::Driver& driver);
   const MoverCounters& counters() const { return mover.counters_; }
   // Everything that must be true between two steps.
-  void check(const gpu::Driver& driver, const tiers::Tier& backing, const tiers::Tier* spill,
-             const ScriptedPolicy* policy, bool driver_alive);
+  void check(const gpu::Driver& driver, const tiers::Tier* spill, const ScriptedPolicy* policy, bool driver_alive);
 
  private:
   void check_region(const Region& region, const gpu::Driver& driver, bool driver_alive);
   void check_mapping(const Region& region, std::uint32_t index, const gpu::Driver& driver);
   void check_frames();
-  void check_slots(const tiers::Tier& backing);
+  void check_slots();
+  void check_lending();
   void check_spilled(const tiers::Tier& spill);
   void check_sums();
   template <class Each>
@@ -157,7 +159,12 @@ class MoverTest : public ::testing::Test {
     return PageState(region.pages[index].state.load());
   }
   bool in_hbm(const Region& region, std::uint32_t index) const { return page(region, index).mapped == Mapped::frame; }
-  bool in_host(const Region& region, std::uint32_t index) const { return page(region, index).slot_current(); }
+  bool in_host(const Region& region, std::uint32_t index) const {
+    return page(region, index).slot_current() && page(region, index).near == 0;
+  }
+  bool in_peer(const Region& region, std::uint32_t index) const {
+    return page(region, index).slot_current() && page(region, index).near == 1;
+  }
   bool below(const Region& region, std::uint32_t index) const { return page(region, index).spilled_current(); }
   bool in_place(const Region& region, std::uint32_t index) const { return page(region, index).mapped == Mapped::slot; }
   void check();
@@ -171,6 +178,7 @@ class MoverTest : public ::testing::Test {
   std::unique_ptr<pagetable::ThreadRegistry> threads;
   std::unique_ptr<StreamTable> streams;
   std::unique_ptr<ScriptedTier> tier;
+  std::unique_ptr<ScriptedTier> lent;    // with lent_pages
   std::unique_ptr<ScriptedSpill> spill;  // with spill_pages
   ScriptedPolicy* policy = nullptr;      // null with the real one
   std::unique_ptr<Mover> mover;
@@ -179,7 +187,7 @@ class MoverTest : public ::testing::Test {
   std::uint64_t acquire_wait_us = 1000;
 
  private:
-  void make_tier();
+  std::unique_ptr<ScriptedTier> make_near(CUmemLocation location, std::uint32_t pages);
   void make_mover();
   std::byte* address(const Region& region, std::uint32_t page) const;
 

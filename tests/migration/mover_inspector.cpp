@@ -15,11 +15,12 @@ void MoverInspector::each_page(Each&& each) {
   }
 }
 
-void MoverInspector::check(const gpu::Driver& driver, const tiers::Tier& backing, const tiers::Tier* spill,
-                           const ScriptedPolicy* policy, bool driver_alive) {
+void MoverInspector::check(const gpu::Driver& driver, const tiers::Tier* spill, const ScriptedPolicy* policy,
+                           bool driver_alive) {
   for (const Region* region : mover.live_) check_region(*region, driver, driver_alive);
   check_frames();
-  check_slots(backing);
+  check_slots();
+  check_lending();
   if (spill != nullptr) check_spilled(*spill);
   check_sums();
   if (policy == nullptr) return;
@@ -116,15 +117,36 @@ void MoverInspector::check_frames() {
   }
 }
 
-void MoverInspector::check_slots(const tiers::Tier& backing) {
-  std::set<tiers::SlotId> slots;
-  std::uint64_t bytes = 0;
+void MoverInspector::check_slots() {
+  std::set<std::pair<std::size_t, tiers::SlotId>> slots;
+  std::vector<std::uint64_t> bytes(mover.near_.size());
   each_page([&](Region& region, Page& page, std::uint32_t index) {
     if (page.slot == kNoFrame) return;
-    EXPECT_TRUE(slots.insert(page.slot).second) << "slot of page " << index << " belongs to two pages";
-    bytes += region.page_bytes();
+    EXPECT_TRUE(slots.insert({page.near, page.slot}).second) << "slot of page " << index << " belongs to two pages";
+    bytes[page.near] += region.page_bytes();
   });
-  EXPECT_EQ(backing.usage().used_bytes, bytes) << "slots in use are pages' slots";
+  std::uint64_t returning = 0;
+  for (const auto& [id, transfer] : mover.in_flight_) {
+    if (transfer.kind != Mover::InFlight::Kind::returned) continue;
+    EXPECT_TRUE(slots.insert({transfer.from.near, transfer.from.slot}).second) << "given away while it is read";
+    bytes[transfer.from.near] += transfer.bytes;
+    returning += transfer.bytes;
+  }
+  EXPECT_EQ(mover.returning_bytes_, returning);
+  for (std::size_t near = 0; near < bytes.size(); ++near) {
+    EXPECT_EQ(mover.near_[near].tier->usage().used_bytes, bytes[near]) << "slots in use are pages' slots: " << near;
+  }
+}
+
+// A device and those that it lends to have no more together than its budget.
+void MoverInspector::check_lending() {
+  for (const LentMemory& lent : mover.config_.lent) {
+    const tiers::TierUsage usage = lent.tier->usage();
+    if (!lent.lender) continue;
+    const auto& lender = *mover.devices_[std::size_t(*lent.lender)];
+    EXPECT_LE(lender.hbm.created_bytes() + usage.held_bytes, lender.config.hbm_bytes);
+    EXPECT_LE(usage.budget_bytes, lender.config.hbm_bytes - std::min(lender.config.hbm_bytes, lender.committed_bytes));
+  }
 }
 
 void MoverInspector::check_spilled(const tiers::Tier& spill) {
@@ -146,7 +168,8 @@ void MoverInspector::check_spilled(const tiers::Tier& spill) {
   });
   EXPECT_EQ(spill.usage().used_bytes, bytes) << "spilled slots in use are pages' slots";
   for (const auto& [id, transfer] : mover.in_flight_) {
-    if (transfer.spill) (transfer.direction == tiers::Direction::store ? down : up) += transfer.bytes;
+    if (transfer.kind == Mover::InFlight::Kind::spill)
+      (transfer.direction == tiers::Direction::store ? down : up) += transfer.bytes;
   }
   EXPECT_EQ(mover.spilling_bytes_, down);
   EXPECT_EQ(mover.recalling_bytes_, up);
@@ -167,7 +190,7 @@ void MoverInspector::check_sums() {
     if (page.pinned || page.kept) pinned[std::size_t(region.device)] += region.page_bytes();
   });
   for (const auto& [id, transfer] : mover.in_flight_) {
-    const bool load = transfer.direction == tiers::Direction::load && !transfer.spill;
+    const bool load = transfer.direction == tiers::Direction::load && transfer.kind == Mover::InFlight::Kind::frame;
     if (load) loads[std::size_t(transfer.region->device)] += transfer.bytes;
     EXPECT_NE(transfer.region->state.load(), RegionState::empty) << "a transfer of a region that is gone";
   }

@@ -99,7 +99,7 @@ tiers::Completion ScriptedSpill::carry_out(Pending& pending) {
 }
 
 ScriptedTier::ScriptedTier(const gpu::Driver& driver, std::vector<CUcontext> contexts,
-                           std::unique_ptr<tiers::HostTier> inner)
+                           std::unique_ptr<tiers::NearTier> inner)
     : driver_(driver), contexts_(std::move(contexts)), inner_(std::move(inner)) {
   for (const Direction direction : {Direction::load, Direction::store}) {
     EXPECT_EQ(driver_->cuStreamCreate(&holds_[direction].stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);

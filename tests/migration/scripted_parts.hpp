@@ -12,7 +12,7 @@
 
 #include "gpu/driver.hpp"
 #include "migration/policy/policy.hpp"
-#include "tiers/host_tier.hpp"
+#include "tiers/near_tier.hpp"
 
 namespace vmem::migration {
 
@@ -32,10 +32,10 @@ class Gate {
   std::shared_ptr<std::atomic<bool>> open_ = std::make_shared<std::atomic<bool>>(false);
 };
 
-// The host tier, with transfers that wait for the test, answers of the test's choosing, and a look inside calls.
+// A tier of near memory, with transfers that wait for the test, answers of the test's choosing, and a look inside calls.
 class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
  public:
-  ScriptedTier(const gpu::Driver& driver, std::vector<CUcontext> contexts, std::unique_ptr<tiers::HostTier> inner);
+  ScriptedTier(const gpu::Driver& driver, std::vector<CUcontext> contexts, std::unique_ptr<tiers::NearTier> inner);
   ~ScriptedTier() override;
 
   // Transfers submitted from now on start when `let_go` is called.
@@ -47,7 +47,7 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
   std::function<void()> on_allocate;  // called at the next
   std::uint64_t submitted(tiers::Direction direction) { return counts_[direction]; }
   std::uint64_t checks() const { return checks_; }  // stores of what changed only, which `submitted` does not count
-  tiers::HostTier& inner() { return *inner_; }
+  tiers::NearTier& inner() { return *inner_; }
 
   const tiers::TierInfo& info() const noexcept override { return inner_->info(); }
   tiers::TierUsage usage() const override { return inner_->usage(); }
@@ -61,6 +61,9 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
   std::byte* host_address(tiers::SlotId slot, pagetable::Access access) const override {
     return inner_->host_address(slot, access);
   }
+  CUdeviceptr device_address(tiers::SlotId slot, pagetable::Access access) const override {
+    return inner_->device_address(slot, access);
+  }
 
  private:
   struct Hold {
@@ -71,7 +74,7 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
 
   const gpu::Driver& driver_;
   std::vector<CUcontext> contexts_;
-  std::unique_ptr<tiers::HostTier> inner_;
+  std::unique_ptr<tiers::NearTier> inner_;
   std::map<tiers::Direction, std::deque<tiers::Outcome>> answers_;
   std::map<tiers::Direction, Hold> holds_;
   std::map<tiers::Direction, std::uint64_t> counts_;

@@ -139,6 +139,74 @@ TEST_F(Api, DataLargerThanHbmAndHostMemorySurvivesInFiles) {
   EXPECT_EQ(stats().nvme_used_bytes, 0u);
 }
 
+// Device 1 is not the program's: it only lends.
+TEST_F(Api, DataLargerThanHbmLiesInAnotherGpusMemoryFirst) {
+  start({{"devices", "0"}, {"peers", "1:96MiB"}});
+  constexpr std::size_t kBytes = 200 * kMiB;
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kBytes, 0, nullptr));
+  auto* base = static_cast<std::byte*>(memory);
+  const auto written = pattern(kBytes, 5);
+  ASSERT_OK(vmem_memcpy(base, written.data(), kBytes, nullptr));
+  vmem_pointer_info info{};
+  ASSERT_OK(vmem_query(base, &info));
+  EXPECT_GE(info.bytes_peer, 90 * kMiB);
+  EXPECT_EQ(info.bytes_hbm + info.bytes_peer + info.bytes_host + info.bytes_host_mapped, kBytes);
+  std::vector<std::uint32_t> read(kBytes / 4);
+  ASSERT_OK(vmem_memcpy(read.data(), base, kBytes, nullptr));
+  EXPECT_EQ(read, written) << "through HBM";
+  std::ranges::fill(read, 0u);
+  ASSERT_OK(vmem_read(read.data(), base, kBytes));
+  EXPECT_EQ(read, written) << "where it lies";
+  const auto after = stats();
+  EXPECT_EQ(after.device_count, 1);
+  EXPECT_EQ(after.peer_budget_bytes, 96 * kMiB);
+  EXPECT_GT(after.peer_out_bytes, 90 * kMiB);
+  EXPECT_GT(after.peer_in_bytes, 90 * kMiB);
+  EXPECT_EQ(after.peer_returned_bytes, 0u);
+  ASSERT_OK(vmem_free(memory, nullptr));
+  ASSERT_OK(vmem_quiesce());
+  EXPECT_EQ(stats().peer_used_bytes, 0u);
+}
+
+// Device 1 is the program's, too: what it allocates it takes from what it lends.
+TEST_F(Api, WhatALenderAllocatesItDoesNotLend) {
+  start({{"peers", "1"}});
+  constexpr std::size_t kBytes = 110 * kMiB;
+  void *memory = nullptr, *own = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kBytes, 0, nullptr));
+  const auto written = pattern(kBytes, 6);
+  ASSERT_OK(vmem_memcpy(memory, written.data(), kBytes, nullptr));
+  const auto before = stats();
+  EXPECT_GT(before.peer_used_bytes, 40 * kMiB);
+  ASSERT_OK(vmem_malloc(&own, 60 * kMiB, 1, nullptr));
+  ASSERT_OK(vmem_quiesce());
+  const auto after = stats();
+  EXPECT_LE(after.peer_used_bytes, 4 * kMiB);
+  EXPECT_GT(after.peer_returned_bytes, 30 * kMiB);
+  ASSERT_OK(vmem_memset(own, 7, 60 * kMiB, nullptr));
+  std::vector<std::uint32_t> read(kBytes / 4);
+  ASSERT_OK(vmem_read(read.data(), memory, kBytes));
+  EXPECT_EQ(read, written);
+  ASSERT_OK(vmem_free(own, nullptr));
+  ASSERT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(Api, PeersThatCannotLendStopTheStart) {
+  for (const auto& [machine, value, why] : std::initializer_list<std::tuple<const char*, const char*, const char*>>{
+           {"devices=2,hbm=256MiB,host=1GiB", "5", "--peers names device 5, and there are 2"},
+           {"devices=2,hbm=256MiB,host=1GiB", "1:300MiB", "--peers asks device 1 for 300 MiB"},
+           {"devices=2,hbm=256MiB,host=1GiB", "0:32MiB", "it is the only one that the program uses"},
+           {"devices=2,hbm=256MiB,host=1GiB", "1,1", "device 1 is named twice"},
+           {"devices=2,hbm=256MiB,host=1GiB", "one", "option peers='one'"}}) {
+    ::setenv("VMEM_EMU", machine, 1);
+    const vmem_option options[] = {
+        {"driver", "emulated"}, {"hbm", "64MiB"}, {"host", "64MiB"}, {"devices", "0"}, {"peers", value}};
+    EXPECT_EQ(vmem_init(options, 5), VMEM_ERROR_INVALID_OPTION) << value;
+    EXPECT_NE(std::string(vmem_last_error()).find(why), std::string::npos) << vmem_last_error();
+  }
+}
+
 TEST_F(Api, DirectoriesThatCannotHoldPagesStopTheStart) {
   ::setenv("VMEM_EMU", "devices=1,hbm=256MiB,host=1GiB", 1);
   for (const auto& [value, why] : std::initializer_list<std::pair<const char*, const char*>>{

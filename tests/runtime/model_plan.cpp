@@ -19,6 +19,8 @@ ModelPlan::ModelPlan(std::uint64_t number) : seed(number) {
   steps = int(random.between(20, 120)) / threads;
   small = !random.one_in(4);
   protect = random.one_in(3);
+  // Each of two lends what it has left, or one that the program does not use lends all.
+  if (peers && random.one_in(3)) lending = devices == 2 ? "0,1" : "1";
   // Host memory can hold what the threads use at a time, and little more.
   nvme_mib = random.one_in(4) ? 256 : 0;
   if (nvme_mib == 0) return;
@@ -28,7 +30,8 @@ ModelPlan::ModelPlan(std::uint64_t number) : seed(number) {
 
 std::string ModelPlan::machine() const {
   // Little more than the budgets: a runtime that takes more than it may runs out.
-  std::string spec = fmt::format("devices={},hbm={}MiB,host={}MiB", devices, hbm_mib + 16, host_mib + 16);
+  const int present = lending == "1" ? 2 : devices;
+  std::string spec = fmt::format("devices={},hbm={}MiB,host={}MiB", present, hbm_mib + 16, host_mib + 16);
   if (!peers) spec += ",p2p=0-1:0,p2p=1-0:0";
   return spec;
 }
@@ -37,6 +40,8 @@ std::vector<std::pair<std::string, std::string>> ModelPlan::options() const {
   const std::string nvme = nvme_mib == 0 ? "off" : fmt::format(".:{}MiB", nvme_mib);
   return {{"driver", "emulated"},
           {"nvme", nvme},
+          {"devices", devices == 2 ? "0,1" : "0"},
+          {"peers", lending},
           {"log", "off"},
           {"space", "4GiB"},
           {"hbm", fmt::format("{}MiB", hbm_mib)},
@@ -49,10 +54,11 @@ std::vector<std::pair<std::string, std::string>> ModelPlan::options() const {
 
 std::string ModelPlan::words() const {
   return fmt::format(
-      "devices={}{} hbm={}MiB host={}MiB nvme={}MiB working={}MiB page={} prefetch={} acquire_wait={} threads={} "
+      "devices={}{} lending={} hbm={}MiB host={}MiB nvme={}MiB working={}MiB page={} prefetch={} acquire_wait={} "
+      "threads={} "
       "steps={}{}{}",
-      devices, peers ? "" : " (no peers)", hbm_mib, host_mib, nvme_mib, working_mib, page, prefetch, acquire_wait,
-      threads, steps, small ? "" : " (no small allocations)", protect ? " protect" : "");
+      devices, peers ? "" : " (no peers)", lending, hbm_mib, host_mib, nvme_mib, working_mib, page, prefetch,
+      acquire_wait, threads, steps, small ? "" : " (no small allocations)", protect ? " protect" : "");
 }
 
 }  // namespace vmem::test

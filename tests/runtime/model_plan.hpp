@@ -39,6 +39,7 @@ struct ModelPlan {
   std::uint64_t seed;
   int devices = 1;
   bool peers = true;
+  std::string lending = "off";  // the option peers
   std::uint64_t hbm_mib = 0;
   std::uint64_t host_mib, nvme_mib = 0;
   std::uint64_t working_mib = 0;  // to be allocated in all

@@ -1,5 +1,6 @@
-// Pinned host memory as driver handles: copied at the speed of the link, and mapped in place at a page's own address. Making
-// a handle costs about 70 to 150 µs a MiB (the kernel clears and pins the memory), so a thread makes them ahead of need.
+// Memory near HBM, which the GPU copies to and from in stream order and can use in place at a page's own address: pinned host memory,
+// or another GPU's HBM over a peer link. Both are driver handles. Making one of host memory costs about 70 to 150 µs a MiB (the kernel
+// clears and pins the memory), of HBM about 30 µs whatever its size; a thread makes them ahead of need.
 #pragma once
 
 #include <array>
@@ -18,7 +19,7 @@
 
 namespace vmem::tiers {
 
-class HostTier final : public Tier, public InPlaceTier {
+class NearTier final : public Tier, public InPlaceTier {
  public:
   struct Device {
     CUcontext context;
@@ -26,15 +27,21 @@ class HostTier final : public Tier, public InPlaceTier {
   };
   struct Config {
     std::shared_ptr<const gpu::Driver> driver;
-    std::vector<Device> devices;
-    int numa_node = 0;
+    std::vector<Device> devices;     // whose HBM pages come from; transfers name them by index
+    std::uint32_t reached_by = ~0u;  // bit i: devices[i] can reach this memory
+    CUmemLocation location{CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}};  // or a device's HBM
+    std::string name = "host";                                    // of the tier: "host", "peer 1"
     std::uint64_t budget_bytes = 0;
-    bool tell_changes = true;        // with fingerprints, where the library has their kernels
-    std::function<void()> on_ready;  // called by the growing thread when a slot that was asked for exists
+    std::uint64_t largest_budget_bytes = 0;  // that set_budget may ask for; 0: budget_bytes
+    bool tell_changes = true;                // with fingerprints, where the library has their kernels
+    std::function<void()> on_ready;          // called by the growing thread when a slot that was asked for exists
   };
   // Errors: those of creating streams.
-  static Result<std::unique_ptr<HostTier>> create(Config config);
-  ~HostTier() override;
+  static Result<std::unique_ptr<NearTier>> create(Config config);
+  ~NearTier() override;
+
+  // Any thread. Less than is used: usage() says so, and slots that are released are given back to the driver until it fits.
+  void set_budget(std::uint64_t bytes);
 
   const TierInfo& info() const noexcept override { return info_; }
   TierUsage usage() const override;
@@ -46,9 +53,10 @@ class HostTier final : public Tier, public InPlaceTier {
   void finish() noexcept override;
   CUmemGenericAllocationHandle handle(SlotId slot) const override;
   std::byte* host_address(SlotId slot, pagetable::Access access) const override;
+  CUdeviceptr device_address(SlotId slot, pagetable::Access access) const override;
 
  private:
-  explicit HostTier(Config config);
+  explicit NearTier(Config config);
   struct InFlight {
     std::uint64_t id;
     CUevent done;
@@ -87,14 +95,17 @@ class HostTier final : public Tier, public InPlaceTier {
   bool known(SlotId slot) const { return slot < slots_.size() && slots_[slot].known; }
   void forget(SlotId slot) const;
   gpu::SlotRecord& record(SlotId slot) const { return reinterpret_cast<gpu::SlotRecord*>(records_.data())[slot]; }
-  std::byte* address(SlotId slot) const;
+  CUdeviceptr address(SlotId slot) const;
+  bool on_host() const { return config_.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA; }
+  bool reached_by(std::size_t device) const { return (config_.reached_by >> device & 1) != 0; }
   Status poll_link(PerDevice& device, Link& link, std::vector<Completion>& completions);
+  void shrink();
   void grow();
   std::uint64_t next_wanted() const;  // page size of the next slot to make, 0: none
   bool make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes);
 
-  static constexpr TierInfo info_{.name = "host", .stream_ordered = true, .addressable = true};
   Config config_;
+  TierInfo info_{.name = config_.name, .stream_ordered = true, .addressable = true};
   // The mover's.
   gpu::PinnedBuffer records_;             // one a slot
   mutable std::vector<SlotState> slots_;  // as many; empty when changes cannot be told

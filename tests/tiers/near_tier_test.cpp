@@ -1,4 +1,4 @@
-#include "tiers/host_tier.hpp"
+#include "tiers/near_tier.hpp"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ constexpr std::uint64_t kBudget = 8 * kTierPage;
 class HostUnderTest {
  public:
   HostUnderTest() : hbm_(hbm_config()) {
-    HostTier::Config config;
+    NearTier::Config config;
     config.driver = machine_.driver;
     config.devices = {{machine_.context.context(), 0}};
     config.budget_bytes = kBudget;
@@ -28,7 +28,7 @@ class HostUnderTest {
       ++ready_;
       changed_.notify_all();
     };
-    tier_ = std::move(*HostTier::create(std::move(config)));
+    tier_ = std::move(*NearTier::create(std::move(config)));
     for (auto& frame : frames_) frame = hbm_.frame(**hbm_.take(kTierPage)).window;
   }
   Tier& tier() { return *tier_; }
@@ -67,14 +67,14 @@ class HostUnderTest {
   std::mutex mutex_;
   std::condition_variable changed_;
   int ready_ = 0, seen_ = 0;
-  std::unique_ptr<HostTier> tier_;
+  std::unique_ptr<NearTier> tier_;
   CUdeviceptr frames_[2] = {};
 };
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, TierConformance, HostUnderTest);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, StreamOrderedTierConformance, HostUnderTest);
 
-TEST(HostTier, SlotsAreReadAndWrittenByTheCpu) {
+TEST(NearTier, SlotsAreReadAndWrittenByTheCpu) {
   HostUnderTest t;
   SlotGrant grant = *t.tier().allocate(kTierPage);
   while (grant.grant == Grant::later) {
@@ -94,11 +94,11 @@ TEST(HostTier, SlotsAreReadAndWrittenByTheCpu) {
 }
 
 // Larger than the pieces that stores go out in.
-TEST(HostTier, LargePagesAreStoredWhole) {
+TEST(NearTier, LargePagesAreStoredWhole) {
   constexpr std::uint64_t kLargePage = std::uint64_t{64} << 20;
   TierMachine machine("devices=1,hbm=128MiB,host=256MiB");
   std::binary_semaphore ready(0);
-  auto tier = *HostTier::create({.driver = machine.driver,
+  auto tier = *NearTier::create({.driver = machine.driver,
                                  .devices = {{machine.context.context(), 0}},
                                  .budget_bytes = kLargePage,
                                  .on_ready = [&] { ready.release(); }});

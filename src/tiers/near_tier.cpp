@@ -1,4 +1,6 @@
-#include "tiers/host_tier.hpp"
+#include "tiers/near_tier.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,25 +16,33 @@ namespace {
 // a moment. A word set by another engine after each piece of a copy is such a moment, and costs it 4 % (H200, driver 580).
 constexpr std::uint64_t kStorePieceBytes = std::uint64_t{16} << 20;
 
-FramePool::Config pool_config(const HostTier::Config& config) {
+FramePool::Config pool_config(const NearTier::Config& config) {
   FramePool::Config pool;
   pool.driver = config.driver;
-  pool.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {config.numa_node}};
+  pool.location = config.location;
   pool.accessors.push_back(pool.location);
-  for (const auto& device : config.devices) pool.accessors.push_back({CU_MEM_LOCATION_TYPE_DEVICE, {device.ordinal}});
+  for (std::size_t i = 0; i < config.devices.size(); ++i) {
+    const CUmemLocation device{CU_MEM_LOCATION_TYPE_DEVICE, {config.devices[i].ordinal}};
+    const bool own = device.type == config.location.type && device.id == config.location.id;
+    if (!own && (config.reached_by >> i & 1) != 0) pool.accessors.push_back(device);
+  }
   pool.budget_bytes = config.budget_bytes;
-  pool.name = "pinned host memory";
+  pool.largest_budget_bytes = config.largest_budget_bytes;
+  pool.name = config.location.type == CU_MEM_LOCATION_TYPE_DEVICE
+                  ? fmt::format("HBM lent by device {}", config.location.id)
+                  : "pinned host memory";
   return pool;
 }
 
 }  // namespace
 
-HostTier::HostTier(Config config) : config_(std::move(config)), pool_(pool_config(config_)) {}
+NearTier::NearTier(Config config) : config_(std::move(config)), pool_(pool_config(config_)) {}
 
-Result<std::unique_ptr<HostTier>> HostTier::create(Config config) {
-  std::unique_ptr<HostTier> tier(new HostTier(std::move(config)));
+Result<std::unique_ptr<NearTier>> NearTier::create(Config config) {
+  std::unique_ptr<NearTier> tier(new NearTier(std::move(config)));
   tier->devices_.resize(tier->config_.devices.size());
   for (std::size_t i = 0; i < tier->devices_.size(); ++i) {
+    if (!tier->reached_by(i)) continue;
     tier->devices_[i].context = tier->config_.devices[i].context;
     VMEM_TRY(tier->create_streams(tier->devices_[i]));
   }
@@ -47,7 +57,7 @@ Result<std::unique_ptr<HostTier>> HostTier::create(Config config) {
   return tier;
 }
 
-HostTier::~HostTier() {
+NearTier::~NearTier() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -62,13 +72,14 @@ HostTier::~HostTier() {
       for (const InFlight& transfer : link->in_flight) (void)driver->cuEventDestroy(transfer.done);
     }
     for (CUevent event : device.spare_events) (void)driver->cuEventDestroy(event);
+    if (device.context == nullptr) continue;
     const auto current = gpu::ScopedContext::push(config_.driver, device.context);
     device.pause.reset();
   }
   drop_records();
 }
 
-Status HostTier::create_streams(PerDevice& device) {
+Status NearTier::create_streams(PerDevice& device) {
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
   VMEM_ASSIGN(device.load_stream, gpu::Stream::create(config_.driver));
   VMEM_ASSIGN(device.store_stream, gpu::Stream::create_urgent(config_.driver));
@@ -78,9 +89,10 @@ Status HostTier::create_streams(PerDevice& device) {
   return {};
 }
 
-Status HostTier::create_records() {
-  const std::uint64_t most = config_.budget_bytes / pagetable::kGranuleBytes;
+Status NearTier::create_records() {
+  const std::uint64_t most = std::max(config_.budget_bytes, config_.largest_budget_bytes) / pagetable::kGranuleBytes;
   for (PerDevice& device : devices_) {
+    if (device.context == nullptr) continue;
     VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
     if (!records_) {
       VMEM_ASSIGN(records_, gpu::PinnedBuffer::create(config_.driver, most * sizeof(gpu::SlotRecord)));
@@ -95,8 +107,9 @@ Status HostTier::create_records() {
   return {};
 }
 
-void HostTier::drop_records() {
+void NearTier::drop_records() {
   for (PerDevice& device : devices_) {
+    if (device.context == nullptr) continue;
     // Without it their memory stays with a lost context, or one that is gone with its other users.
     const auto current = gpu::ScopedContext::push(config_.driver, device.context);
     device.learner.reset();
@@ -108,22 +121,22 @@ void HostTier::drop_records() {
 }
 
 // Somebody else than a copy may write to it.
-void HostTier::forget(SlotId slot) const {
+void NearTier::forget(SlotId slot) const {
   if (slot < slots_.size()) slots_[slot].known = false;
 }
 
-TierUsage HostTier::usage() const {
+TierUsage NearTier::usage() const {
   const std::lock_guard lock(mutex_);
-  return {pool_.budget_bytes(), pool_.used_bytes(), pool_.free_bytes()};
+  return {pool_.budget_bytes(), pool_.used_bytes(), pool_.free_bytes(), pool_.created_bytes()};
 }
 
-void HostTier::expect(std::uint64_t page_bytes, std::uint64_t count) {
+void NearTier::expect(std::uint64_t page_bytes, std::uint64_t count) {
   const std::lock_guard lock(mutex_);
   expected_[page_bytes] = count;
   changed_.notify_all();
 }
 
-Result<SlotGrant> HostTier::allocate(std::uint64_t page_bytes) {
+Result<SlotGrant> NearTier::allocate(std::uint64_t page_bytes) {
   const std::lock_guard lock(mutex_);
   if (const auto slot = pool_.take_free(page_bytes)) {
     forget(*slot);
@@ -139,28 +152,46 @@ Result<SlotGrant> HostTier::allocate(std::uint64_t page_bytes) {
   return SlotGrant{Grant::later, 0};
 }
 
-void HostTier::release(SlotId slot) {
+void NearTier::release(SlotId slot) {
   const std::lock_guard lock(mutex_);
   pool_.give_back(slot, 0, nullptr);
+  shrink();
 }
 
-CUmemGenericAllocationHandle HostTier::handle(SlotId slot) const {
+void NearTier::set_budget(std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  pool_.set_budget(bytes);
+  shrink();
+  changed_.notify_all();
+}
+
+// REQUIRES: mutex_.
+void NearTier::shrink() {
+  if (auto shrunk = pool_.shrink(); !shrunk)
+    VMEM_LOG_WARN("{} keeps memory beyond its budget: {}", config_.name, shrunk.error().message);
+}
+
+CUmemGenericAllocationHandle NearTier::handle(SlotId slot) const {
   forget(slot);
   const std::lock_guard lock(mutex_);
   return const_cast<FramePool&>(pool_).frame(slot).handle;
 }
 
-std::byte* HostTier::host_address(SlotId slot, pagetable::Access access) const {
+std::byte* NearTier::host_address(SlotId slot, pagetable::Access access) const {
+  return on_host() ? reinterpret_cast<std::byte*>(device_address(slot, access)) : nullptr;
+}
+
+CUdeviceptr NearTier::device_address(SlotId slot, pagetable::Access access) const {
   if (access == pagetable::Access::write) forget(slot);
   return address(slot);
 }
 
-std::byte* HostTier::address(SlotId slot) const {
+CUdeviceptr NearTier::address(SlotId slot) const {
   const std::lock_guard lock(mutex_);
-  return reinterpret_cast<std::byte*>(const_cast<FramePool&>(pool_).frame(slot).window);
+  return const_cast<FramePool&>(pool_).frame(slot).window;
 }
 
-Result<CUevent> HostTier::take_event(PerDevice& device) {
+Result<CUevent> NearTier::take_event(PerDevice& device) {
   if (!device.spare_events.empty()) {
     CUevent event = device.spare_events.back();
     device.spare_events.pop_back();
@@ -176,12 +207,12 @@ Result<CUevent> HostTier::take_event(PerDevice& device) {
   return event;
 }
 
-Status HostTier::submit(std::span<Transfer> transfers) {
+Status NearTier::submit(std::span<Transfer> transfers) {
   for (Transfer& transfer : transfers) VMEM_TRY(submit_one(transfer));
   return {};
 }
 
-Status HostTier::submit_one(Transfer& transfer) {
+Status NearTier::submit_one(Transfer& transfer) {
   const auto& driver = *config_.driver;
   PerDevice& device = devices_[std::size_t(transfer.device)];
   const bool load = transfer.direction == Direction::load;
@@ -196,8 +227,8 @@ Status HostTier::submit_one(Transfer& transfer) {
                   : ask ? wait_for(transfer.after, link.stream)
                         : queue_copy(transfer, device);
   if (queued && ask) {
-    queued = device.checker->store_changed(transfer.frame, CUdeviceptr(address(transfer.slot)), transfer.bytes,
-                                           &record(transfer.slot));
+    queued =
+        device.checker->store_changed(transfer.frame, address(transfer.slot), transfer.bytes, &record(transfer.slot));
   }
   if (queued) recorded = driver->cuEventRecord(done, link.stream);
   if (!queued || recorded != CUDA_SUCCESS) {
@@ -217,7 +248,7 @@ Status HostTier::submit_one(Transfer& transfer) {
   return {};
 }
 
-Status HostTier::wait_for(std::span<const CUevent> events, CUstream stream) const {
+Status NearTier::wait_for(std::span<const CUevent> events, CUstream stream) const {
   const auto& driver = *config_.driver;
   for (CUevent event : events) {
     if (event != nullptr) VMEM_TRY(driver.check(driver->cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent"));
@@ -225,19 +256,25 @@ Status HostTier::wait_for(std::span<const CUevent> events, CUstream stream) cons
   return {};
 }
 
-Status HostTier::queue_copy(const Transfer& transfer, PerDevice& device) {
+Status NearTier::queue_copy(const Transfer& transfer, PerDevice& device) {
   const auto& driver = *config_.driver;
   const bool load = transfer.direction == Direction::load;
   VMEM_TRY(wait_for(transfer.after, load ? device.load.stream : device.store.stream));
+  const CUdeviceptr slot = address(transfer.slot);
+  if (!on_host()) {
+    const CUdeviceptr to = load ? transfer.frame : slot, from = load ? slot : transfer.frame;
+    const CUstream stream = load ? device.load.stream : device.store.stream;
+    return driver.check(driver->cuMemcpyDtoDAsync(to, from, transfer.bytes, stream), "cuMemcpyDtoDAsync");
+  }
   if (!load) return queue_store(transfer, device);
   return driver.check(
-      driver->cuMemcpyHtoDAsync(transfer.frame, address(transfer.slot), transfer.bytes, device.load.stream),
+      driver->cuMemcpyHtoDAsync(transfer.frame, reinterpret_cast<void*>(slot), transfer.bytes, device.load.stream),
       "cuMemcpyHtoDAsync");
 }
 
-Status HostTier::queue_store(const Transfer& transfer, PerDevice& device) const {
+Status NearTier::queue_store(const Transfer& transfer, PerDevice& device) const {
   const auto& driver = *config_.driver;
-  std::byte* const host = address(transfer.slot);
+  auto* const host = reinterpret_cast<std::byte*>(address(transfer.slot));
   for (std::uint64_t at = 0; at < transfer.bytes; at += kStorePieceBytes) {
     const std::uint64_t bytes = std::min(kStorePieceBytes, transfer.bytes - at);
     if (device.pause_due) {
@@ -252,7 +289,7 @@ Status HostTier::queue_store(const Transfer& transfer, PerDevice& device) const 
 }
 
 // A load, and beside the next one the fingerprint of what it brought.
-Status HostTier::queue_record(const Transfer& transfer, PerDevice& device) {
+Status NearTier::queue_record(const Transfer& transfer, PerDevice& device) {
   const auto& driver = *config_.driver;
   VMEM_TRY(queue_copy(transfer, device));
   VMEM_ASSIGN(CUevent copied, take_event(device));
@@ -264,7 +301,7 @@ Status HostTier::queue_record(const Transfer& transfer, PerDevice& device) {
   return device.learner->record(transfer.frame, transfer.bytes, &record(transfer.slot));
 }
 
-void HostTier::finish() noexcept {
+void NearTier::finish() noexcept {
   for (PerDevice& device : devices_) {
     for (const Link* link : device.links()) {
       // A failure means that the context is lost, and nothing runs there.
@@ -273,14 +310,14 @@ void HostTier::finish() noexcept {
   }
 }
 
-Status HostTier::poll(std::vector<Completion>& completions) {
+Status NearTier::poll(std::vector<Completion>& completions) {
   for (PerDevice& device : devices_) {
     for (Link* link : device.links()) VMEM_TRY(poll_link(device, *link, completions));
   }
   return {};
 }
 
-Status HostTier::poll_link(PerDevice& device, Link& link, std::vector<Completion>& completions) {
+Status NearTier::poll_link(PerDevice& device, Link& link, std::vector<Completion>& completions) {
   const auto& driver = *config_.driver;
   while (!link.in_flight.empty()) {
     const InFlight& oldest = link.in_flight.front();
@@ -298,7 +335,7 @@ Status HostTier::poll_link(PerDevice& device, Link& link, std::vector<Completion
   return {};
 }
 
-std::uint64_t HostTier::next_wanted() const {
+std::uint64_t NearTier::next_wanted() const {
   for (const std::uint64_t page_bytes : asked_) {
     if (pool_.can_create(page_bytes)) return page_bytes;
   }
@@ -308,7 +345,7 @@ std::uint64_t HostTier::next_wanted() const {
   return 0;
 }
 
-void HostTier::grow() {
+void NearTier::grow() {
   // Handles made here belong to no context, but the driver wants one current for host mappings.
   (void)(*config_.driver)->cuCtxSetCurrent(config_.devices.front().context);
   std::unique_lock lock(mutex_);
@@ -333,7 +370,7 @@ void HostTier::grow() {
   }
 }
 
-bool HostTier::make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes) {
+bool NearTier::make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes) {
   auto planned = pool_.plan(page_bytes);
   if (!planned || !*planned) {
     if (!planned) growth_error_ = planned.error();

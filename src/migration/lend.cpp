@@ -1,0 +1,180 @@
+// Memory of other GPUs: where pages that leave HBM go before host memory, as long as it is lent. A lender's own allocations take it
+// back: what lies there then goes to host memory, or gives up a slot that it does not need.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "base/log.hpp"
+#include "base/options.hpp"
+#include "migration/mover.hpp"
+
+namespace vmem::migration {
+
+using pagetable::kNoFrame;
+using pagetable::Mapped;
+
+namespace {
+
+constexpr std::size_t kLookedAtPerStep = 4096;  // pages
+
+}  // namespace
+
+// What a device can lend now: what its own allocations leave.
+std::uint64_t Mover::lendable(const LentMemory& lent) const {
+  if (!lent.lender) return lent.tier->usage().budget_bytes;
+  const DeviceState& lender = *devices_[std::size_t(*lent.lender)];
+  const std::uint64_t own = std::min(lender.committed_bytes, lender.config.hbm_bytes);
+  const std::uint64_t left = lender.config.hbm_bytes - own;
+  return std::min(lent.most_bytes, left / pagetable::kGranuleBytes * pagetable::kGranuleBytes);
+}
+
+// The device's budget, between its own frames and what it lends. Frames that have not come back yet are not the device's.
+void Mover::balance_lending(DeviceState& device) {
+  for (const LentMemory& lent : config_.lent) {
+    if (!lent.lender || devices_[std::size_t(*lent.lender)].get() != &device) continue;
+    const std::uint64_t total = device.config.hbm_bytes;
+    const std::uint64_t wanted = lendable(lent);
+    device.hbm.set_budget(total - wanted);
+    // Free frames of the device's own are in the way of lending; what cannot be given back is not lent.
+    if (auto shrunk = device.hbm.shrink(); !shrunk && shrunk.error().status == VMEM_ERROR_DEVICE_LOST)
+      return lose_device(shrunk.error());
+    const std::uint64_t lent_bytes = std::min(wanted, total - std::min(total, device.hbm.created_bytes()));
+    if (lent.tier->usage().budget_bytes != lent_bytes) lent.set_budget(lent_bytes);
+    const std::uint64_t away = std::max(lent_bytes, lent.tier->usage().held_bytes);
+    device.hbm.set_budget(total - std::min(total, away));
+  }
+}
+
+// Full: nothing can be had there.
+Result<tiers::SlotGrant> Mover::allocate_lent(std::size_t near, std::uint64_t page_bytes) {
+  VMEM_ASSIGN(tiers::SlotGrant grant, near_[near].tier->allocate(page_bytes));
+  if (grant.grant != tiers::Grant::full) return grant;
+  const tiers::TierUsage usage = near_[near].tier->usage();
+  if (usage.used_bytes > usage.budget_bytes) return grant;  // it is wanted back
+  const bool given =
+      give_up_slots(near, page_bytes, false).bytes != 0 || give_up_slots(near, page_bytes, true).bytes >= page_bytes;
+  if (!given) return grant;
+  return near_[near].tier->allocate(page_bytes);
+}
+
+void Mover::return_lent() {
+  return_waits_ = false;
+  for (std::size_t near = 1; near < near_.size(); ++near) {
+    const tiers::TierUsage usage = near_[near].tier->usage();
+    if (usage.used_bytes > usage.budget_bytes) return_from(near, usage.used_bytes - usage.budget_bytes);
+    const LentMemory& lent = config_.lent[near - 1];
+    if (lent.lender) balance_lending(*devices_[std::size_t(*lent.lender)]);
+  }
+}
+
+void Mover::return_from(std::size_t near, std::uint64_t bytes) {
+  return_waits_ = true;
+  std::uint64_t left = bytes - std::min(bytes, give_up_slots(near, bytes, true).bytes);
+  left -= std::min(left, returning_bytes_);
+  for (std::size_t looked = 0; left > 0 && looked < kLookedAtPerStep && !live_.empty(); ++looked) {
+    if (return_region_ >= live_.size()) return_region_ = 0;
+    const PageRef ref{live_[return_region_], return_page_++};
+    if (ref.index >= ref.region->page_count) {
+      ++return_region_;
+      return_page_ = 0;
+      continue;
+    }
+    if (ref.page().slot == kNoFrame || ref.page().near != near) continue;
+    const auto returned = return_page(ref);
+    if (returned && *returned != Returned::no) left -= std::min(left, ref.bytes());
+    if (!returned) return_failed(ref, returned.error());
+    if (!room_in_flight(returning_bytes_, ref.bytes())) return;
+  }
+}
+
+void Mover::return_failed(PageRef ref, const Error& error) {
+  if (error.status == VMEM_ERROR_DEVICE_LOST) return lose_device(error);
+  if (!std::has_single_bit(++stuck_returns_)) return;
+  VMEM_LOG_WARN("the page at {:#x} stays in another GPU's memory, which wants it back: {} ({} such tries)",
+                address_of(ref), error.message, stuck_returns_);
+}
+
+// No: something uses it, and will not always.
+Result<Mover::Returned> Mover::return_page(PageRef ref) {
+  Page& page = ref.page();
+  if (page.cpu_users != 0 || running(page.store) || running(page.wait) || spilling(page)) return Returned::no;
+  if (page.mapped == Mapped::slot) {
+    VMEM_ASSIGN(const Evicted hidden, hide(ref));
+    if (hidden != Evicted::done) return Returned::no;
+  }
+  if (page.mapped == Mapped::nothing && outlived(ref)) {
+    forget_contents(ref);
+    return Returned::done;
+  }
+  if (page.mapped == Mapped::frame || page.version == 0 || !page.slot_current()) {
+    drop_slot(ref);
+    return Returned::done;
+  }
+  if (!room_in_flight(returning_bytes_, ref.bytes())) return Returned::no;
+  VMEM_ASSIGN(const std::optional<Place> place, find_host_slot(ref.bytes()));
+  if (!place) return Returned::no;
+  auto submitted = submit_return(ref, *place);
+  if (!submitted) {
+    config_.backing->release(place->slot);
+    return std::unexpected(std::move(submitted).error());
+  }
+  return Returned::moving;
+}
+
+// As a store into the new slot: who wants the bytes waits for it in stream order.
+Status Mover::submit_return(PageRef ref, Place to) {
+  Page& page = ref.page();
+  tiers::Transfer transfer;
+  transfer.page = {0, ref.begin()};
+  transfer.version = page.version;
+  transfer.slot = page.slot;
+  transfer.frame = config_.in_place->device_address(to.slot, Access::write);
+  transfer.bytes = ref.bytes();
+  transfer.device = ref.region->device;
+  transfer.direction = tiers::Direction::load;
+  VMEM_TRY(near_of(page).tier->submit({&transfer, 1}));
+  note(ref, Happened::returned);
+  in_flight_[transfer.id] = {.region = ref.region,
+                             .page = ref.index,
+                             .bytes = ref.bytes(),
+                             .direction = transfer.direction,
+                             .if_changed = false,
+                             .done = transfer.done,
+                             .kind = InFlight::Kind::returned,
+                             .version = page.version,
+                             .from = {page.near, page.slot}};
+  settle_in(ref, to);
+  page.slot_version = page.version;
+  page.store = transfer.id;
+  returning_bytes_ += ref.bytes();
+  counters_.peer_returned_bytes += ref.bytes();
+  came_to_host_memory(ref);
+  worked_ = true;
+  return {};
+}
+
+void Mover::finish_return(PageRef ref, std::uint64_t id, const InFlight& transfer,
+                          const tiers::Completion& completion) {
+  Page& page = ref.page();
+  returning_bytes_ -= transfer.bytes;
+  const bool latest = page.store == id;
+  if (latest) page.store = 0;
+  const bool live = ref.region->state.load(std::memory_order_relaxed) == pagetable::RegionState::live;
+  const bool only_copy = latest && page.version == transfer.version && page.slot_current();
+  if (completion.outcome == tiers::Outcome::done || !live || !only_copy) {
+    near_[transfer.from.near].tier->release(transfer.from.slot);
+    return;
+  }
+  // The slot that it left has the bytes still, unless somebody was given the new one's meanwhile.
+  if (page.mapped != Mapped::nothing || (page.frame != kNoFrame && !page.standby)) {
+    near_[transfer.from.near].tier->release(transfer.from.slot);
+    return lose_page(ref, completion.error);
+  }
+  drop_slot(ref);
+  settle_in(ref, transfer.from);
+  page.slot_version = page.version;
+  return_failed(ref, completion.error);
+}
+
+}  // namespace vmem::migration
