@@ -333,7 +333,10 @@ Status Runtime::start_mover() {
     lent.in_place = lender.memory.get();
     lent.reached_by = lender.reached_by;
     lent.set_budget = [memory = lender.memory.get()](std::uint64_t bytes) { memory->set_budget(bytes); };
-    if (lender.own) lent.lender = int(*lender.own);
+    if (lender.own) {
+      lent.lender = int(*lender.own);
+      lent.reached_by |= 1u << *lender.own;
+    }
     lent.most_bytes = lender.bytes;
     for (std::size_t device = 0; device < devices_.size(); ++device) {
       if ((lender.reached_by >> device & 1) != 0) config.devices[device].lenders.push_back(std::uint8_t(i));
