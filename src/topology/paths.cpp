@@ -1,0 +1,128 @@
+#include "topology/paths.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+
+namespace vmem::topology {
+namespace {
+
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+
+NodeId end_of(const Topology& topology, Step step) {
+  const Link& link = topology.links[step.link];
+  return step.forward ? link.b : link.a;
+}
+
+double width_of(const Topology& topology, Step step) { return step_rate(topology, step).value_or(kUnlimited); }
+
+class Search {
+ public:
+  Search(const Topology& topology, NodeId from, NodeId to)
+      : topology_(topology), from_(from), to_(to), steps_(topology.nodes.size()) {
+    for (std::uint32_t i = 0; i < topology.links.size(); ++i) {
+      steps_[topology.links[i].a.value].push_back({i, true});
+      steps_[topology.links[i].b.value].push_back({i, false});
+    }
+  }
+
+  // Of the widest path, by its narrowest step; 0: there is none.
+  double width() const {
+    std::vector<double> widest(steps_.size(), 0);
+    std::priority_queue<std::pair<double, std::uint32_t>> open;
+    widest[from_.value] = kUnlimited;
+    open.emplace(kUnlimited, from_.value);
+    while (!open.empty()) {
+      const auto [width, node] = open.top();
+      open.pop();
+      if (width < widest[node] || !leads_on({node})) continue;
+      for (const Step step : steps_[node]) {
+        const double reached = std::min(width, width_of(topology_, step));
+        const std::uint32_t next = end_of(topology_, step).value;
+        if (reached <= widest[next]) continue;
+        widest[next] = reached;
+        open.emplace(reached, next);
+      }
+    }
+    return widest[to_.value];
+  }
+
+  // With the fewest steps, each at least this wide. There is one.
+  std::vector<Step> shortest(double width) const {
+    std::vector<std::optional<Step>> came_by(steps_.size());
+    std::queue<NodeId> open;
+    open.push(from_);
+    while (!open.empty() && !came_by[to_.value]) {
+      const NodeId node = open.front();
+      open.pop();
+      if (!leads_on(node)) continue;
+      for (const Step step : steps_[node.value]) {
+        const NodeId next = end_of(topology_, step);
+        if (next == from_ || came_by[next.value] || width_of(topology_, step) < width) continue;
+        came_by[next.value] = step;
+        open.push(next);
+      }
+    }
+    std::vector<Step> steps;
+    for (NodeId node = to_; node != from_; node = end_of(topology_, {steps.back().link, !steps.back().forward}))
+      steps.push_back(*came_by[node.value]);
+    std::ranges::reverse(steps);
+    return steps;
+  }
+
+ private:
+  bool leads_on(NodeId node) const { return node == from_ || !is_memory(topology_[node].kind); }
+
+  const Topology& topology_;
+  const NodeId from_, to_;
+  std::vector<std::vector<Step>> steps_;  // by node
+};
+
+}  // namespace
+
+std::uint32_t& Load::at(Step step) {
+  if (step.link >= flows_.size()) flows_.resize(step.link + 1);
+  return flows_[step.link][step.forward ? 1 : 0];
+}
+
+void Load::add(const Path& path) {
+  for (const Step step : path.steps) ++at(step);
+}
+
+void Load::remove(const Path& path) {
+  for (const Step step : path.steps) --at(step);
+}
+
+std::uint32_t Load::on(Step step) const {
+  return step.link < flows_.size() ? flows_[step.link][step.forward ? 1 : 0] : 0;
+}
+
+std::optional<double> step_rate(const Topology& topology, Step step, const Load& load) {
+  const Link& link = topology.links[step.link];
+  const Rate& one_way = step.forward ? link.forward : link.backward;
+  const std::uint32_t along = load.on(step) + 1, against = load.on({step.link, !step.forward});
+  double rate = kUnlimited;
+  if (one_way.known()) rate = one_way.bytes_per_s / along;
+  if (link.both.known()) rate = std::min(rate, link.both.bytes_per_s / (along + against));
+  if (rate == kUnlimited) return std::nullopt;
+  return rate;
+}
+
+std::optional<double> path_rate(const Topology& topology, const Path& path, const Load& load) {
+  double rate = kUnlimited;
+  for (const Step step : path.steps) rate = std::min(rate, step_rate(topology, step, load).value_or(kUnlimited));
+  if (const Copy* copy = topology.copy(path.from, path.to); copy != nullptr && copy->rate.known())
+    rate = std::min(rate, copy->rate.bytes_per_s);
+  if (rate == kUnlimited) return std::nullopt;
+  return rate;
+}
+
+std::optional<Path> best_path(const Topology& topology, NodeId from, NodeId to) {
+  if (from == to) return Path{from, to, {}};
+  const Search search(topology, from, to);
+  const double width = search.width();
+  if (width <= 0) return std::nullopt;
+  return Path{from, to, search.shortest(width)};
+}
+
+}  // namespace vmem::topology

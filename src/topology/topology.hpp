@@ -1,0 +1,101 @@
+// The machine as placement sees it: memories, what joins them, and how fast. A plain value: discovery makes it (discover.hpp),
+// measuring fills in rates (measure.hpp), a file keeps it (cache.hpp), and pure functions answer questions about it (paths.hpp,
+// placement.hpp). What nobody could tell is left unknown, and said in `unknown`; nothing is assumed instead.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace vmem::topology {
+
+enum class NodeKind : std::uint8_t {
+  device,         // a GPU and its HBM; number: the CUDA ordinal
+  host,           // the memory of a NUMA node; number: the system's
+  root,           // where a NUMA node's PCIe begins; number: the NUMA node's
+  pcie_switch,    // counted from 0, as are those below
+  nvlink_switch,  // all NVSwitches that GPUs reach are one node: they are one fabric
+  disk,
+  network,  // a network card
+  fabric,   // what is beyond the network cards
+};
+std::string_view kind_name(NodeKind kind);
+
+struct NodeId {
+  std::uint32_t value = 0;
+  auto operator<=>(const NodeId&) const = default;
+};
+
+struct Node {
+  NodeKind kind = NodeKind::device;
+  int number = 0;
+  std::string name;         // "NVIDIA H200", "nvme0n1", "eth0", a directory
+  std::string address;      // on the PCI bus, "0000:01:00.0"; empty: none, or not known
+  std::uint64_t bytes = 0;  // of memory; 0: none, or not known
+  bool operator==(const Node&) const = default;
+};
+
+enum class LinkKind : std::uint8_t { nvlink, pcie, socket, memory, network };
+std::string_view kind_name(LinkKind kind);
+
+enum class Origin : std::uint8_t { unknown, nominal, measured };
+std::string_view origin_name(Origin origin);
+
+struct Rate {
+  double bytes_per_s = 0;  // 0: unknown
+  Origin origin = Origin::unknown;
+  bool known() const { return origin != Origin::unknown; }
+  bool operator==(const Rate&) const = default;
+};
+
+// Full duplex, unless `both` says what the two directions have in sum.
+struct Link {
+  NodeId a, b;
+  LinkKind kind = LinkKind::pcie;
+  Rate forward, backward;  // from a to b, and from b to a
+  Rate both;
+  int lanes = 0;  // NVLinks side by side, PCIe lanes; 0: not known
+  bool operator==(const Link&) const = default;
+};
+
+// What one copy from one memory to another reached with nothing else under way.
+struct Copy {
+  NodeId from, to;
+  Rate rate;
+  bool operator==(const Copy&) const = default;
+};
+
+struct PeerAccess {
+  bool reachable = false;  // loads and stores
+  int rank = 0;            // the driver's order of preference: lower is faster
+  bool operator==(const PeerAccess&) const = default;
+};
+
+struct Topology {
+  std::vector<Node> nodes;
+  std::vector<Link> links;
+  std::vector<Copy> copies;                    // at most one for each pair
+  std::vector<std::vector<PeerAccess>> peers;  // by ordinals: [i][j] is device i's access to device j's memory
+  std::vector<std::string> unknown;            // sentences: what could not be found out, and why
+  bool emulated = false;
+
+  bool operator==(const Topology&) const = default;
+
+  const Node& operator[](NodeId id) const { return nodes[id.value]; }
+  NodeId add(Node node);
+  std::optional<NodeId> find(NodeKind kind, int number) const;
+  std::vector<NodeId> all(NodeKind kind) const;  // by number
+  const Copy* copy(NodeId from, NodeId to) const;
+  void set_copy(NodeId from, NodeId to, Rate rate);
+};
+
+// Holds pages: a path begins and ends there, and passes through none.
+bool is_memory(NodeKind kind);
+
+// "device 0", "host node 1", "PCIe switch 0", "disk nvme0n1".
+std::string describe(const Node& node);
+
+}  // namespace vmem::topology

@@ -1,0 +1,144 @@
+// The path is the one that trying all of them finds, and load slows it as sharing says.
+#include "topology/paths.hpp"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <set>
+
+#include "topology/machines.hpp"
+
+namespace vmem::topology {
+namespace {
+
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+
+struct Best {
+  double width = 0;
+  std::size_t steps = 0;
+};
+
+// Tries every path that visits no node twice and passes through no memory.
+class EveryPath {
+ public:
+  EveryPath(const Topology& topology, NodeId from, NodeId to) : topology_(topology), from_(from), to_(to) {
+    visit(from, kUnlimited, 0);
+  }
+  Best best;
+
+ private:
+  void visit(NodeId node, double width, std::size_t steps) {
+    if (node == to_) {
+      if (width > best.width || (width == best.width && steps < best.steps)) best = {width, steps};
+      return;
+    }
+    if (node != from_ && is_memory(topology_[node].kind)) return;
+    visited_.insert(node);
+    for (const Link& link : topology_.links) {
+      const bool forward = link.a == node;
+      if (!forward && link.b != node) continue;
+      const NodeId next = forward ? link.b : link.a;
+      if (visited_.contains(next)) continue;
+      const Rate& rate = forward ? link.forward : link.backward;
+      double through = width;
+      if (rate.known()) through = std::min(through, rate.bytes_per_s);
+      if (link.both.known()) through = std::min(through, link.both.bytes_per_s);
+      visit(next, through, steps + 1);
+    }
+    visited_.erase(node);
+  }
+
+  const Topology& topology_;
+  const NodeId from_, to_;
+  std::set<NodeId> visited_;
+};
+
+void expect_connected(const Topology& topology, const Path& path) {
+  NodeId at = path.from;
+  for (const Step step : path.steps) {
+    const Link& link = topology.links[step.link];
+    EXPECT_EQ(step.forward ? link.a : link.b, at);
+    at = step.forward ? link.b : link.a;
+  }
+  EXPECT_EQ(at, path.to);
+}
+
+void compare_with_every_path(const Topology& topology, NodeId from, NodeId to) {
+  const EveryPath every(topology, from, to);
+  const auto path = best_path(topology, from, to);
+  ASSERT_EQ(path.has_value(), every.best.width > 0);
+  if (!path) return;
+  expect_connected(topology, *path);
+  EXPECT_EQ(path->steps.size(), every.best.steps);
+  double width = every.best.width;
+  if (const Copy* copy = topology.copy(from, to)) width = std::min(width, copy->rate.bytes_per_s);
+  EXPECT_EQ(path_rate(topology, *path).value_or(kUnlimited), width);
+}
+
+TEST(Paths, OfRandomMachinesAreTheWidestOfAllAndOfTheseTheShortest) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937_64 random(seed);
+    const Topology topology = random_machine(random, int(2 + random() % 4));
+    for (std::uint32_t from = 0; from < topology.nodes.size(); ++from)
+      for (std::uint32_t to = 0; to < topology.nodes.size(); ++to)
+        if (from != to && is_memory(topology.nodes[from].kind) && is_memory(topology.nodes[to].kind))
+          compare_with_every_path(topology, {from}, {to});
+  }
+}
+
+TEST(Paths, UseTheNVLinkAndGoOverPcieWhereThereIsNone) {
+  const Topology topology = uneven_nvlinks();
+  const auto device = [&](int ordinal) { return *topology.find(NodeKind::device, ordinal); };
+  const auto rate = [&](int from, int to) {
+    return path_rate(topology, *best_path(topology, device(from), device(to))).value_or(0);
+  };
+  EXPECT_EQ(rate(0, 1), 100 * GBps);
+  EXPECT_EQ(rate(2, 0), 50 * GBps);
+  EXPECT_EQ(rate(0, 3), 12 * GBps);  // and not over device 1: a path relays through no memory
+}
+
+TEST(Paths, ShareASwitchEvenlyInEachDirection) {
+  const Topology topology = shared_switch();
+  const NodeId host = *topology.find(NodeKind::host, 0);
+  const auto from_host = [&](int ordinal) {
+    return *best_path(topology, host, *topology.find(NodeKind::device, ordinal));
+  };
+  Load load;
+  load.add(from_host(0));
+  EXPECT_EQ(path_rate(topology, from_host(1), load), 12.5 * GBps);
+  EXPECT_EQ(path_rate(topology, from_host(2), load), 25 * GBps);
+  const Path back = *best_path(topology, *topology.find(NodeKind::device, 1), host);
+  EXPECT_EQ(path_rate(topology, back, load), 25 * GBps);
+  load.remove(from_host(0));
+  EXPECT_EQ(path_rate(topology, from_host(1), load), 25 * GBps);
+}
+
+TEST(Paths, ALimitOfBothDirectionsIsSharedByBoth) {
+  Topology topology = host_nodes(1, 0);
+  const NodeId host = *topology.find(NodeKind::host, 0);
+  const NodeId device = add_device(topology, *topology.find(NodeKind::root, 0), 50);
+  topology.links.back().both = measured(80);
+  Load load;
+  load.add(*best_path(topology, device, host));
+  EXPECT_EQ(path_rate(topology, *best_path(topology, host, device), load), 40 * GBps);
+}
+
+TEST(Paths, WithoutAnyRateHaveNone) {
+  Topology topology = uneven_nvlinks();
+  for (Link& link : topology.links) link.forward = link.backward = {};
+  const auto path = best_path(topology, *topology.find(NodeKind::device, 0), *topology.find(NodeKind::device, 1));
+  ASSERT_TRUE(path);
+  EXPECT_EQ(path->steps.size(), 1u);
+  EXPECT_FALSE(path_rate(topology, *path));
+}
+
+TEST(Paths, DoNotJoinWhatNothingJoins) {
+  Topology topology = host_nodes(1, 0);
+  const NodeId alone = topology.add({NodeKind::device, 0, "GPU", "", 0});
+  EXPECT_FALSE(best_path(topology, *topology.find(NodeKind::host, 0), alone));
+  EXPECT_TRUE(best_path(topology, alone, alone));
+}
+
+}  // namespace
+}  // namespace vmem::topology
