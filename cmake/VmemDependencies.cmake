@@ -72,3 +72,8 @@ find_path(VMEM_SODIUM_INCLUDE sodium.h REQUIRED)
 add_library(vmem_network_headers INTERFACE)
 target_include_directories(vmem_network_headers SYSTEM INTERFACE
   "${VMEM_UCX_INCLUDE}" "${VMEM_SODIUM_INCLUDE}" "${VMEM_XXHASH_INCLUDE}")
+
+# Of hwloc the headers too: src/topology loads the library at run time, and says what is unknown without it.
+find_path(VMEM_HWLOC_INCLUDE hwloc.h REQUIRED)
+add_library(vmem_hwloc_headers INTERFACE)
+target_include_directories(vmem_hwloc_headers SYSTEM INTERFACE "${VMEM_HWLOC_INCLUDE}")

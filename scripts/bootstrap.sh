@@ -29,6 +29,7 @@ need=(
   "libzstd-dev:zstd.h:compression of pages"
   "libucx-dev:ucp/api/ucp.h:messages between nodes"
   "libsodium-dev:sodium.h:proofs between nodes"
+  "libhwloc-dev:hwloc.h:NUMA nodes, PCIe and disks"
   "iproute2:ip:tests of partitions, in network namespaces"
 )
 if [[ "${1:-}" == --lint ]]; then

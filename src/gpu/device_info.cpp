@@ -83,22 +83,22 @@ Result<DeviceInfo> query_device(const Driver& driver, int ordinal) {
   return info;
 }
 
-Result<Topology> query_topology(const Driver& driver) {
-  Topology topology;
+Result<DeviceList> query_devices(const Driver& driver) {
+  DeviceList list;
   int count = 0;
   VMEM_TRY(driver.check(driver->cuDeviceGetCount(&count), "cuDeviceGetCount"));
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     VMEM_ASSIGN(auto info, query_device(driver, ordinal));
-    topology.devices.push_back(std::move(info));
+    list.devices.push_back(std::move(info));
   }
-  for (const DeviceInfo& from : topology.devices) {
-    auto& row = topology.peer_access.emplace_back();
-    for (const DeviceInfo& to : topology.devices) {
+  for (const DeviceInfo& from : list.devices) {
+    auto& row = list.peer_access.emplace_back();
+    for (const DeviceInfo& to : list.devices) {
       VMEM_ASSIGN(const bool reachable, can_access(driver, from, to));
       row.push_back(reachable);
     }
   }
-  return topology;
+  return list;
 }
 
 std::string format_uuid(const std::array<std::uint8_t, 16>& uuid) {

@@ -27,7 +27,7 @@ struct DeviceInfo {
   std::size_t host_granularity_bytes = 0;    // 0 without host_vmm
 };
 
-struct Topology {
+struct DeviceList {
   std::vector<DeviceInfo> devices;
   // peer_access[i][j]: device i can load from and store to device j's memory. A device reaches itself.
   std::vector<std::vector<bool>> peer_access;
@@ -35,7 +35,7 @@ struct Topology {
 
 // Needs no current context. Errors: DRIVER.
 Result<DeviceInfo> query_device(const Driver& driver, int ordinal);
-Result<Topology> query_topology(const Driver& driver);
+Result<DeviceList> query_devices(const Driver& driver);
 
 // "GPU-6d656d76-...", as nvidia-smi prints it.
 std::string format_uuid(const std::array<std::uint8_t, 16>& uuid);

@@ -18,9 +18,11 @@ double width_of(const Topology& topology, Step step) { return step_rate(topology
 
 class Search {
  public:
-  Search(const Topology& topology, NodeId from, NodeId to)
+  enum class Links { all, nvlink };
+  Search(const Topology& topology, NodeId from, NodeId to, Links links)
       : topology_(topology), from_(from), to_(to), steps_(topology.nodes.size()) {
     for (std::uint32_t i = 0; i < topology.links.size(); ++i) {
+      if (links == Links::nvlink && topology.links[i].kind != LinkKind::nvlink) continue;
       steps_[topology.links[i].a.value].push_back({i, true});
       steps_[topology.links[i].b.value].push_back({i, false});
     }
@@ -119,10 +121,11 @@ std::optional<double> path_rate(const Topology& topology, const Path& path, cons
 
 std::optional<Path> best_path(const Topology& topology, NodeId from, NodeId to) {
   if (from == to) return Path{from, to, {}};
-  const Search search(topology, from, to);
-  const double width = search.width();
-  if (width <= 0) return std::nullopt;
-  return Path{from, to, search.shortest(width)};
+  for (const auto links : {Search::Links::nvlink, Search::Links::all}) {
+    const Search search(topology, from, to, links);
+    if (const double width = search.width(); width > 0) return Path{from, to, search.shortest(width)};
+  }
+  return std::nullopt;
 }
 
 }  // namespace vmem::topology

@@ -1,8 +1,9 @@
 // The way that bytes take from one memory to another, and how fast, alone or beside others. Pure.
 //
 // A path passes through switches and roots, never through a memory: nothing here relays through one. Hardware routes by where
-// the memory is and not by load, so the path is that of an idle machine: the widest, of these the shortest. Load only makes it
-// slower: whoever has a choice chooses another memory (placement.hpp).
+// the memory is and not by load, so the path is that of an idle machine: over NVLinks alone where they lead there, as the driver
+// does it; otherwise, and where there are several, the widest, of these the shortest. Load only makes it slower: whoever has a
+// choice chooses another memory (placement.hpp).
 #pragma once
 
 #include <array>

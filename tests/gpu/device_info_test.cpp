@@ -23,15 +23,15 @@ TEST(DeviceInfo, TellsWhatADeviceCanDo) {
 
 TEST(DeviceInfo, DevicesHaveDifferentIdentities) {
   const DriverRef driver = emulated_driver("devices=2");
-  const Topology topology = must(query_topology(*driver));
-  EXPECT_NE(topology.devices[0].uuid, topology.devices[1].uuid);
-  EXPECT_NE(topology.devices[0].pci_bus_id, topology.devices[1].pci_bus_id);
+  const DeviceList list = must(query_devices(*driver));
+  EXPECT_NE(list.devices[0].uuid, list.devices[1].uuid);
+  EXPECT_NE(list.devices[0].pci_bus_id, list.devices[1].pci_bus_id);
 }
 
 TEST(DeviceInfo, ADeviceReachesItself) {
   const DriverRef driver = emulated_driver("devices=2,p2p=0-1:0");
-  const Topology topology = must(query_topology(*driver));
-  EXPECT_EQ(topology.peer_access, (std::vector<std::vector<bool>>{{true, false}, {false, true}}));
+  const DeviceList list = must(query_devices(*driver));
+  EXPECT_EQ(list.peer_access, (std::vector<std::vector<bool>>{{true, false}, {false, true}}));
 }
 
 TEST(DeviceInfo, UuidsPrintAsInNvidiaSmi) {
@@ -45,9 +45,9 @@ TEST(DeviceInfo, FailuresAreReported) {
   for (const char* call :
        {"cuDeviceGet", "cuDeviceGetName", "cuDeviceGetUuid", "cuDeviceTotalMem", "cuDeviceCanAccessPeer"}) {
     injector.fail_nth(call, 1, CUDA_ERROR_UNKNOWN);
-    const auto topology = query_topology(*injector.driver());
-    ASSERT_FALSE(topology) << call;
-    EXPECT_NE(topology.error().message.find(call), std::string::npos);
+    const auto list = query_devices(*injector.driver());
+    ASSERT_FALSE(list) << call;
+    EXPECT_NE(list.error().message.find(call), std::string::npos);
   }
 }
 

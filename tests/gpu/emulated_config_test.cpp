@@ -26,9 +26,9 @@ CUresult create(const DriverRef& driver, std::size_t bytes, const CUmemAllocatio
 
 TEST(EmulatedConfig, SetsDevicesMemoryAndVersion) {
   const DriverRef driver = emulated_driver("devices=3,hbm=256MiB,version=13010");
-  const Topology topology = must(query_topology(*driver));
-  ASSERT_EQ(topology.devices.size(), 3u);
-  EXPECT_EQ(topology.devices[2].memory_bytes, 256 * mib);
+  const DeviceList list = must(query_devices(*driver));
+  ASSERT_EQ(list.devices.size(), 3u);
+  EXPECT_EQ(list.devices[2].memory_bytes, 256 * mib);
   int version = 0;
   EXPECT_CU((*driver)->cuDriverGetVersion(&version));
   EXPECT_EQ(version, 13010);
@@ -37,22 +37,36 @@ TEST(EmulatedConfig, SetsDevicesMemoryAndVersion) {
 TEST(EmulatedConfig, EachCallReplacesTheOneBefore) {
   emulated_driver("devices=3");
   const DriverRef driver = emulated_driver("hbm=256MiB");
-  EXPECT_EQ(must(query_topology(*driver)).devices.size(), 1u);
+  EXPECT_EQ(must(query_devices(*driver)).devices.size(), 1u);
 }
 
 TEST(EmulatedConfig, ConnectsDevicesAsTold) {
   const DriverRef driver = emulated_driver("devices=3,p2p=0-2:0");
-  const Topology topology = must(query_topology(*driver));
-  EXPECT_TRUE(topology.peer_access[0][1]);
-  EXPECT_TRUE(topology.peer_access[1][2]);
-  EXPECT_FALSE(topology.peer_access[0][2]);
-  EXPECT_FALSE(topology.peer_access[2][0]);
+  const DeviceList list = must(query_devices(*driver));
+  EXPECT_TRUE(list.peer_access[0][1]);
+  EXPECT_TRUE(list.peer_access[1][2]);
+  EXPECT_FALSE(list.peer_access[0][2]);
+  EXPECT_FALSE(list.peer_access[2][0]);
 }
 
 TEST(EmulatedConfig, DevicesThatAreNotConnectedCannotMapEachOthersMemory) {
   const DriverRef driver = emulated_driver("devices=2,p2p=0-1:0");
   const Page page(driver, 2 * mib, device_memory(1, false), 1);
   EXPECT_NE(page.set_access(CU_MEM_ACCESS_FLAGS_PROT_READ, 0), CUDA_SUCCESS);
+}
+
+TEST(EmulatedConfig, DevicesAreNearTheirNodes) {
+  const DriverRef driver = emulated_driver("devices=4,numa=2,near=3:0");
+  const auto devices = must(query_devices(*driver)).devices;
+  EXPECT_EQ(devices[0].host_numa_node, 0);
+  EXPECT_EQ(devices[2].host_numa_node, 1);
+  EXPECT_EQ(devices[3].host_numa_node, 0);
+}
+
+TEST(EmulatedConfig, MachinesOfOtherShapesHaveOtherDevices) {
+  const auto first = must(query_device(*emulated_driver("devices=2"), 0)).uuid;
+  EXPECT_NE(must(query_device(*emulated_driver("devices=2,h2d=5"), 0)).uuid, first);
+  EXPECT_EQ(must(query_device(*emulated_driver("devices=2"), 0)).uuid, first);
 }
 
 TEST(EmulatedConfig, WithoutVirtualMemoryNothingIsCreated) {
@@ -76,7 +90,8 @@ TEST(EmulatedConfig, ErrorsNameTheKeyAndTheValue) {
   const DriverRef driver = emulated_driver("");
   EXPECT_NE(configure_error(driver, "hmb=1GiB").find("'hmb'"), std::string::npos);
   EXPECT_NE(configure_error(driver, "hbm=lots").find("'lots'"), std::string::npos);
-  for (const char* spec : {"devices=0", "devices=17", "hbm=3MiB", "hbm=-1GiB", "h2d=fast", "p2p=0-0:1", "vmm=2", "vmm"})
+  for (const char* spec : {"devices=0", "devices=17", "hbm=3MiB", "hbm=-1GiB", "h2d=fast", "p2p=0-0:1", "vmm=2", "vmm",
+                           "switch=0+1", "switch=0+0:1", "switch=0+1:1,switch=1+2:1", "near=0", "near=0:64", "nvml=2"})
     EXPECT_NE(configure_error(driver, spec), "") << spec;
 }
 

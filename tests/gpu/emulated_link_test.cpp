@@ -66,6 +66,18 @@ class FixedCost : public Links {
  protected:
   FixedCost() : Links("copy_us=2000") {}
 };
+class SharedSwitch : public Links {
+ protected:
+  SharedSwitch() : Links("devices=2,switch=0+1:0.1") {}
+};
+class SlowSocket : public Links {
+ protected:
+  SlowSocket() : Links("numa=2,near=0:1,socket=0.1") {}
+};
+class PeersOverPcie : public Links {
+ protected:
+  PeersOverPcie() : Links("devices=2,nvlink=0,h2d=0.1,switch=0+1:0.001") {}
+};
 class PeerRate : public Links {
  protected:
   PeerRate() : Links("devices=2,p2p=0-1:0.1") {}
@@ -140,6 +152,39 @@ TEST_F(PeerRate, PeerCopiesTakeTheirLinksTime) {
   EXPECT_GE(
       milliseconds([&] { EXPECT_CU(cu().cuMemcpyDtoDAsync(peer.address(), page->address(), bytes, stream.get())); }),
       copy_ms);
+}
+
+TEST_F(SharedSwitch, DevicesBelowOneSwitchShareItsWayUp) {
+  const Page other_device(driver, bytes / 2, device_memory(1, false), 0);
+  EXPECT_GE(milliseconds([&] {
+              copy_in(stream, bytes / 2);
+              EXPECT_CU(cu().cuMemcpyHtoDAsync(other_device.address(), in.data(), bytes / 2, other.get()));
+            }),
+            copy_ms);
+}
+
+TEST_F(SlowSocket, HostMemoryOfTheOtherNodeIsBeyondTheSocket) {
+  const Page far(driver, bytes, host_memory(0, false));
+  const Page near(driver, bytes, host_memory(1, false));
+  EXPECT_GE(
+      milliseconds([&] { EXPECT_CU(cu().cuMemcpyDtoDAsync(page->address(), far.address(), bytes, stream.get())); }),
+      copy_ms);
+  double best_ms = copy_ms;
+  for (int attempt = 0; attempt < 20 && best_ms >= copy_ms; ++attempt) {
+    best_ms = std::min(best_ms, milliseconds([&] {
+                         EXPECT_CU(cu().cuMemcpyDtoDAsync(page->address(), near.address(), bytes, stream.get()));
+                       }));
+  }
+  EXPECT_LT(best_ms, copy_ms);
+}
+
+// The switch's way up would take a hundred times as long.
+TEST_F(PeersOverPcie, CopiesBelowOneSwitchTakeTheDevicesLinksOnly) {
+  const Page peer(driver, bytes, device_memory(1, false), 0);
+  const double ms =
+      milliseconds([&] { EXPECT_CU(cu().cuMemcpyDtoDAsync(peer.address(), page->address(), bytes, stream.get())); });
+  EXPECT_GE(ms, copy_ms);
+  EXPECT_LT(ms, 50 * copy_ms);
 }
 
 }  // namespace

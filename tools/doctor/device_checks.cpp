@@ -86,13 +86,13 @@ void check_sharing(Report& report, const gpu::DeviceInfo& device) {
     report.note(topic_of(device), "memory handles cannot be shared with other processes");
 }
 
-void check_peers(Report& report, const gpu::Topology& topology, std::size_t index) {
-  if (topology.devices.size() == 1) return;
+void check_peers(Report& report, const gpu::DeviceList& list, std::size_t index) {
+  if (list.devices.size() == 1) return;
   std::string reachable;
-  for (std::size_t other = 0; other < topology.devices.size(); ++other)
-    if (other != index && topology.peer_access[index][other])
+  for (std::size_t other = 0; other < list.devices.size(); ++other)
+    if (other != index && list.peer_access[index][other])
       reachable += fmt::format("{}{}", reachable.empty() ? "" : ", ", other);
-  const std::string topic = topic_of(topology.devices[index]);
+  const std::string topic = topic_of(list.devices[index]);
   if (reachable.empty())
     report.note(topic, "reaches no other GPU's memory directly: pages travel between GPUs through the host");
   else
@@ -102,22 +102,22 @@ void check_peers(Report& report, const gpu::Topology& topology, std::size_t inde
 }  // namespace
 
 void check_devices(Report& report, const gpu::DriverRef& driver) {
-  const auto topology = gpu::query_topology(*driver);
-  if (!topology) {
-    report.problem("devices", topology.error().message, "check nvidia-smi, and dmesg for messages of the driver");
+  const auto list = gpu::query_devices(*driver);
+  if (!list) {
+    report.problem("devices", list.error().message, "check nvidia-smi, and dmesg for messages of the driver");
     return;
   }
-  if (topology->devices.empty())
+  if (list->devices.empty())
     report.problem("devices", "the driver sees no GPU", "check nvidia-smi, and that CUDA_VISIBLE_DEVICES is not empty");
-  for (std::size_t index = 0; index < topology->devices.size(); ++index) {
-    const gpu::DeviceInfo& device = topology->devices[index];
+  for (std::size_t index = 0; index < list->devices.size(); ++index) {
+    const gpu::DeviceInfo& device = list->devices[index];
     check_memory(report, device);
     check_compute_mode(report, *driver, device);
     check_hbm_tier(report, device);
     check_host_tier(report, device);
     check_kernels(report, driver, device);
     check_sharing(report, device);
-    check_peers(report, *topology, index);
+    check_peers(report, *list, index);
   }
 }
 

@@ -9,7 +9,7 @@ using namespace vmem::emu;
 
 namespace {
 
-constexpr std::uint8_t uuid_prefix[15] = {'v', 'm', 'e', 'm', ' ', 'e', 'm', 'u', 'l', 'a', 't', 'e', 'd', ' ', '#'};
+constexpr std::uint8_t uuid_prefix[7] = {'v', 'm', 'e', 'm', 'e', 'm', 'u'};
 
 // The attributes that say something about the emulated machine. Those not listed are 0: a feature it does not have.
 int attribute_value(CUdevice_attribute attribute, const Device& device) {
@@ -65,7 +65,7 @@ int attribute_value(CUdevice_attribute attribute, const Device& device) {
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
       return config.vmm && config.host_vmm;
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
-      return device.ordinal * config.numa_nodes / config.devices;
+      return config.numa_node(device.ordinal);
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:
       return -1;  // device memory is no NUMA node of the system
     default:
@@ -109,6 +109,8 @@ CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice ordinal) {
   if (!uuid) return CUDA_ERROR_INVALID_VALUE;
   if (!machine().device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   std::memcpy(uuid->bytes, uuid_prefix, sizeof uuid_prefix);
+  const std::uint64_t identity = machine().config().identity;
+  std::memcpy(uuid->bytes + sizeof uuid_prefix, &identity, sizeof identity);
   uuid->bytes[15] = static_cast<char>(ordinal);
   return CUDA_SUCCESS;
 }
@@ -154,8 +156,11 @@ CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CU
   if (source == target) return CUDA_ERROR_INVALID_DEVICE;
   switch (attribute) {
     case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
-    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
       return cuDeviceCanAccessPeer(value, source, target);
+    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+      VMEM_EMU_TRY(cuDeviceCanAccessPeer(value, source, target));
+      *value = *value != 0 && machine().config().nvlink;
+      return CUDA_SUCCESS;
     case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
     case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
     case CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED: {

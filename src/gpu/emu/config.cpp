@@ -74,6 +74,36 @@ bool set_p2p(std::string_view value, Config& config) {
   return true;
 }
 
+// "I:NODE"
+bool set_near(std::string_view value, Config& config) {
+  const std::size_t colon = value.find(':');
+  int device = 0, node = 0;
+  if (colon == std::string_view::npos || !set_whole(value.substr(0, colon), 0, device_count_max - 1, device) ||
+      !set_whole(value.substr(colon + 1), 0, numa_count_max - 1, node))
+    return false;
+  config.device_nodes[device] = node;
+  return true;
+}
+
+// "I+J+K:RATE"; a device is below one switch at most.
+bool set_switch(std::string_view value, Config& config) {
+  const std::size_t colon = value.find(':');
+  PcieSwitch added;
+  if (colon == std::string_view::npos || !set_number(value.substr(colon + 1), added.gbps)) return false;
+  for (std::string_view rest = value.substr(0, colon); !rest.empty();) {
+    const std::string_view item = rest.substr(0, rest.find('+'));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    int device = 0;
+    if (!set_whole(item, 0, device_count_max - 1, device) || config.pcie_switch(device) >= 0 ||
+        std::ranges::find(added.devices, device) != added.devices.end())
+      return false;
+    added.devices.push_back(device);
+  }
+  if (added.devices.empty()) return false;
+  config.pcie_switches.push_back(std::move(added));
+  return true;
+}
+
 enum class Outcome { ok, unknown, bad };
 
 Outcome set_key(std::string_view key, std::string_view value, Config& config) {
@@ -81,10 +111,15 @@ Outcome set_key(std::string_view key, std::string_view value, Config& config) {
   if (key == "devices") return outcome(set_whole(value, 1, device_count_max, config.devices));
   if (key == "hbm") return outcome(set_size(value, config.hbm_bytes));
   if (key == "host") return outcome(set_size(value, config.host_bytes));
-  if (key == "numa") return outcome(set_whole(value, 1, 64, config.numa_nodes));
+  if (key == "numa") return outcome(set_whole(value, 1, numa_count_max, config.numa_nodes));
   if (key == "h2d") return outcome(set_number(value, config.h2d_gbps));
   if (key == "d2h") return outcome(set_number(value, config.d2h_gbps));
   if (key == "p2p") return outcome(set_p2p(value, config));
+  if (key == "nvlink") return outcome(set_bool(value, config.nvlink));
+  if (key == "switch") return outcome(set_switch(value, config));
+  if (key == "near") return outcome(set_near(value, config));
+  if (key == "socket") return outcome(set_number(value, config.socket_gbps));
+  if (key == "nvml") return outcome(set_bool(value, config.nvml));
   if (key == "duplex") return outcome(set_number(value, config.duplex_gbps));
   if (key == "copy_us") return outcome(set_number(value, config.copy_us));
   if (key == "vmm") return outcome(set_bool(value, config.vmm));
@@ -99,6 +134,18 @@ Outcome set_key(std::string_view key, std::string_view value, Config& config) {
 PeerLink Config::peer_link(int a, int b) const {
   const auto found = peer_links.find(std::minmax(a, b));
   return found != peer_links.end() ? found->second : PeerLink{true, p2p_gbps};
+}
+
+int Config::numa_node(int device) const {
+  const auto found = device_nodes.find(device);
+  return found != device_nodes.end() ? std::min(found->second, numa_nodes - 1) : device * numa_nodes / devices;
+}
+
+int Config::pcie_switch(int device) const {
+  for (std::size_t i = 0; i < pcie_switches.size(); ++i)
+    if (std::ranges::find(pcie_switches[i].devices, device) != pcie_switches[i].devices.end())
+      return static_cast<int>(i);
+  return -1;
 }
 
 bool parse_config(std::string_view spec, Config& config, std::string& error) {

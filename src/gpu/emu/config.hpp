@@ -8,15 +8,23 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace vmem::emu {
 
 inline constexpr std::size_t granule_bytes = std::size_t{2} << 20;  // of DEVICE and HOST_NUMA memory, as on Hopper
-inline constexpr int device_count_max = 16;                         // what a granule's access word has room for
+inline constexpr int numa_count_max = 64;
+inline constexpr int device_count_max = 16;  // what a granule's access word has room for
 
 struct PeerLink {
   bool connected = true;
   double gbps = 0;
+};
+
+// Devices below one PCIe switch: their copies to and from whatever is not below it share its way up.
+struct PcieSwitch {
+  std::vector<int> devices;
+  double gbps = 0;  // in each direction; 0: unthrottled
 };
 
 struct Config {
@@ -29,6 +37,11 @@ struct Config {
   double p2p_gbps = 0;
   double duplex_gbps = 0;
   std::map<std::pair<int, int>, PeerLink> peer_links;  // (lower, higher) ordinal; pairs not listed use p2p_gbps
+  bool nvlink = true;  // what joins peers; otherwise their copies take the devices' PCIe links
+  std::vector<PcieSwitch> pcie_switches;
+  std::map<int, int> device_nodes;  // devices not listed are spread over the NUMA nodes in order
+  double socket_gbps = 0;           // between two NUMA nodes, in each direction
+  bool nvml = true;
   double copy_us = 0;
   bool vmm = true;
   bool host_vmm = true;
@@ -39,7 +52,11 @@ struct Config {
 #endif
   int version = 13000;
 
+  std::uint64_t identity = 0;  // of what the machine was configured with: two that differ are two machines
+
   PeerLink peer_link(int a, int b) const;
+  int numa_node(int device) const;
+  int pcie_switch(int device) const;  // an index; -1: below none
 };
 
 // Overlays `spec` ("key=value,key=value") on `config`. False, with a sentence in `error`, leaves `config` as it was.

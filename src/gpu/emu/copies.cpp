@@ -1,8 +1,10 @@
 #include "gpu/emu/copies.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "gpu/emu/machine.hpp"
@@ -12,28 +14,61 @@ namespace {
 
 using Segments = std::vector<Segment>;
 
+constexpr int kNearby = -1;  // the NUMA node of memory that is near every device
+
 // Memory outside the driver's reservations is the host's.
 std::optional<Segments> segments_of(std::uint64_t address, std::size_t bytes, int device, Access wanted) {
   AddressSpace& space = machine().addresses();
   if (space.contains(address)) return space.segments(address, bytes, device, wanted);
-  return Segments{{reinterpret_cast<std::byte*>(address), bytes, {true, 0}, nullptr}};
+  return Segments{{reinterpret_cast<std::byte*>(address), bytes, {true, kNearby}, nullptr}};
 }
 
-struct Path {
-  Link* link = nullptr;
-  Link* shared = nullptr;
+class Path {
+ public:
+  Path(Location source, Location target) {
+    Machine& m = machine();
+    Device* from = source.host ? nullptr : m.device(source.id);
+    Device* to = target.host ? nullptr : m.device(target.id);
+    if (from == to) return;
+    Link* const peer = from && to ? from->to_peer[static_cast<std::size_t>(to->ordinal)].get() : nullptr;
+    if (peer && m.config().nvlink) {
+      add(*peer);
+      return;
+    }
+    // Over PCIe, and where devices do not reach each other through the host, which is the same way.
+    const bool below_one_switch =
+        from && to && m.uplink(from->ordinal) && m.uplink(from->ordinal) == m.uplink(to->ordinal);
+    if (from) up(*from, below_one_switch);
+    cross(from ? m.config().numa_node(from->ordinal) : source.id, to ? m.config().numa_node(to->ordinal) : target.id);
+    if (to) down(*to, below_one_switch);
+  }
+  std::span<Link* const> links() const { return std::span(links_).first(count_); }
+
+ private:
+  void add(Link& link) { links_[count_++] = &link; }
+  // Without a rate it would still put copies of several devices one after the other.
+  void add_shared(Link& link) {
+    if (link.throttles()) add(link);
+  }
+  void up(Device& device, bool stays_below) {
+    add(device.d2h);
+    if (device.limits_duplex) add(device.host_duplex);
+    if (SharedLink* uplink = machine().uplink(device.ordinal); uplink && !stays_below) add_shared(uplink->up);
+  }
+  void down(Device& device, bool stays_below) {
+    add(device.h2d);
+    if (device.limits_duplex) add(device.host_duplex);
+    if (SharedLink* uplink = machine().uplink(device.ordinal); uplink && !stays_below) add_shared(uplink->down);
+  }
+  void cross(int from_node, int to_node) {
+    if (from_node == to_node || from_node == kNearby || to_node == kNearby) return;
+    SharedLink& socket = machine().socket(from_node, to_node);
+    add_shared(from_node < to_node ? socket.down : socket.up);
+  }
+
+  std::array<Link*, 7> links_{};
+  std::size_t count_ = 0;
 };
-
-Path path_between(Location source, Location target) {
-  Machine& m = machine();
-  Device* from = source.host ? nullptr : m.device(source.id);
-  Device* to = target.host ? nullptr : m.device(target.id);
-  if (from == to) return {};
-  if (!from) return {&to->h2d, to->limits_duplex ? &to->host_duplex : nullptr};
-  if (!to) return {&from->d2h, from->limits_duplex ? &from->host_duplex : nullptr};
-  if (Link* peer = from->to_peer[static_cast<std::size_t>(to->ordinal)].get()) return {peer, nullptr};
-  return {&from->d2h, &to->h2d};  // devices that do not reach each other: through the host
-}
 
 }  // namespace
 
@@ -53,8 +88,8 @@ void run_transfer(Context& context, const Transfer& transfer, FixedCost fixed_co
   while (done < transfer.bytes) {
     const Segment &target = (*targets)[t], &source = (*sources)[s];
     const std::size_t bytes = std::min(target.bytes - t_offset, source.bytes - s_offset);
-    const Path path = path_between(source.location, target.location);
-    vmem::emu::transfer(path.link, path.shared, bytes, std::exchange(fixed, {}),
+    const Path path(source.location, target.location);
+    vmem::emu::transfer(path.links(), bytes, std::exchange(fixed, {}),
                         [&] { std::memmove(target.data + t_offset, source.data + s_offset, bytes); });
     done += bytes;
     t_offset += bytes;

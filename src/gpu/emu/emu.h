@@ -26,7 +26,10 @@ extern "C" {
  * (no active context, allocation, reservation or pinned memory): then the machine is replaced. Keys: devices=1,
  * hbm=8GiB (per device), host=8GiB (limit of HOST_NUMA and pinned memory), numa=1, h2d=0, d2h=0, p2p=0 (GB/s; 0:
  * unthrottled), p2p=I-J:RATE (one pair; 0: no peer access), duplex=0 (GB/s in sum of both directions of one device's
- * host link; 0: no extra limit), copy_us=0 (fixed cost of a copy), vmm=1, host_vmm=1 (HOST_NUMA allocations supported),
+ * host link; 0: no extra limit), nvlink=1 (0: peers copy over their PCIe links, at those links' rates), switch=I+J:RATE
+ * (devices below one PCIe switch, whose way up they share, GB/s in each direction; may be given several times),
+ * near=I:NODE (a device's NUMA node; those not named are spread evenly), socket=0 (GB/s between two NUMA nodes, in each
+ * direction, HOST_NUMA memory only: pinned memory is near every device), nvml=1 (0: NVML finds no driver), copy_us=0 (fixed cost of a copy), vmm=1, host_vmm=1 (HOST_NUMA allocations supported),
  * check_host_access=0|1 (default 1 in debug builds, see below), version=13000.
  *
  * check_host_access=1: a host thread that touches device memory outside a kernel gets a SIGSEGV; each device's kernels
@@ -36,6 +39,9 @@ extern "C" {
  * users only in part: the one that touched it first is. It needs the process's SIGSEGV and SIGBUS handlers: those
  * installed before cuInit are called for faults that are not the emulated driver's (sanitizers' work), those installed
  * later switch the check off by replacing it.
+ *
+ * It is also the machine's NVML (libnvidia-ml.so.1), as far as links are concerned: the functions that
+ * gpu/nvml_table.hpp lists. A pair of peers has as many NVLinks of 25 GB/s as its rate has room for, one at least.
  *
  * A wrong access ends the process with a line on stderr and a signal; copies that crash the real driver end it with
  * SIGABRT. Errors of copies whose memory is unmapped before they run are sticky in the context, and a reset ends them;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <mutex>
+#include <span>
 
 namespace vmem::emu {
 
@@ -16,6 +17,7 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
+  bool throttles() const { return gbps_ > 0; }
   // A transfer that could begin at `start`: claims the link behind the transfers it already has and returns when this
   // one is over.
   Clock::time_point occupy(Clock::time_point start, std::size_t bytes, Clock::duration fixed);
@@ -28,24 +30,23 @@ class Link {
   Clock::time_point busy_until_{};
 };
 
-// Runs `move` (which moves the bytes) on up to two links at once (a direction, and what both directions share) and
-// returns when the slower of the move and the links is done.
+// Runs `move` (which moves the bytes) on all of the links at once and returns when the slowest of the move and the links is done.
+// The first link takes the fixed cost.
 template <class Move>
-void transfer(Link* link, Link* shared, std::size_t bytes, Link::Clock::duration fixed, Move move);
+void transfer(std::span<Link* const> links, std::size_t bytes, Link::Clock::duration fixed, Move move);
 
 void sleep_until(Link::Clock::time_point time);
 
 template <class Move>
-void transfer(Link* link, Link* shared, std::size_t bytes, Link::Clock::duration fixed, Move move) {
-  if (!link) return move();
+void transfer(std::span<Link* const> links, std::size_t bytes, Link::Clock::duration fixed, Move move) {
+  if (links.empty()) return move();
   const auto start = Link::Clock::now();
-  auto end = link->occupy(start, bytes, fixed);
-  if (shared) end = std::max(end, shared->occupy(start, bytes, {}));
+  auto end = links.front()->occupy(start, bytes, fixed);
+  for (Link* link : links.subspan(1)) end = std::max(end, link->occupy(start, bytes, {}));
   move();
   const auto moved = Link::Clock::now();
   if (moved < end) return sleep_until(end);
-  link->extend(moved);
-  if (shared) shared->extend(moved);
+  for (Link* link : links) link->extend(moved);
 }
 
 }  // namespace vmem::emu

@@ -77,6 +77,17 @@ Machine& machine() {
   return *instance;
 }
 
+namespace {
+
+// FNV-1a.
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+}  // namespace
+
 // The defaults, overlaid by the environment, overlaid by `spec`.
 bool Machine::read_config(const char* spec, std::string& error) {
   Config config;
@@ -86,6 +97,7 @@ bool Machine::read_config(const char* spec, std::string& error) {
     return false;
   }
   if (!parse_config(spec, config, error)) return false;
+  config.identity = hash_of(std::string(environment ? environment : "") + ';' + spec);
   config_ = config;
   configured_ = true;
   return true;
@@ -131,7 +143,20 @@ void Machine::build() {
     devices_.back()->default_pool = pools.insert(std::make_shared<Pool>(Pool{i, true}));
   }
   host_memory_ = std::make_shared<PhysicalMemory>(config_.host_bytes);
+  uplinks_.clear();
+  for (const PcieSwitch& each : config_.pcie_switches) uplinks_.push_back(std::make_unique<SharedLink>(each.gbps));
+  sockets_.clear();
+  for (int node = 0; node < config_.numa_nodes; ++node)
+    for (int other = 0; other < node; ++other)
+      sockets_[{other, node}] = std::make_unique<SharedLink>(config_.socket_gbps);
 }
+
+SharedLink* Machine::uplink(int device) const {
+  const int index = config_.pcie_switch(device);
+  return index < 0 ? nullptr : uplinks_[static_cast<std::size_t>(index)].get();
+}
+
+SharedLink& Machine::socket(int node, int other) { return *sockets_.at(std::minmax(node, other)); }
 
 bool Machine::in_use() const { return !contexts.empty() || !frames.empty() || !addresses_.empty() || !pinned_.empty(); }
 

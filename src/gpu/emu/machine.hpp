@@ -53,6 +53,12 @@ class Device {
   unsigned primary_references = 0;
 };
 
+// The two directions of a way that several devices share.
+struct SharedLink {
+  explicit SharedLink(double gbps) : down(gbps), up(gbps) {}
+  Link down, up;
+};
+
 // Pinned host memory, by address.
 class PinnedRanges {
  public:
@@ -86,6 +92,10 @@ class Machine {
   Device* device(int ordinal) const;
   std::shared_ptr<Device> device_ref(int ordinal) const { return devices_[static_cast<std::size_t>(ordinal)]; }
   PhysicalMemory& host_memory() const { return *host_memory_; }
+  // The way up from the switch that the device is below; null: it is below none.
+  SharedLink* uplink(int device) const;
+  // Between two NUMA nodes; down leads to the higher one.
+  SharedLink& socket(int node, int other);
   AddressSpace& addresses() { return addresses_; }
   PinnedRanges& pinned() { return pinned_; }
 
@@ -117,6 +127,8 @@ class Machine {
   Config config_;
   std::vector<std::shared_ptr<Device>> devices_;
   std::shared_ptr<PhysicalMemory> host_memory_;
+  std::vector<std::unique_ptr<SharedLink>> uplinks_;                    // as Config::pcie_switches
+  std::map<std::pair<int, int>, std::unique_ptr<SharedLink>> sockets_;  // (lower, higher) node
   AddressSpace addresses_;
   PinnedRanges pinned_;
 };

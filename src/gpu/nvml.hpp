@@ -1,0 +1,45 @@
+// A loaded NVML, in the words of the topology.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.hpp"
+#include "gpu/driver.hpp"
+#include "gpu/nvml_table.hpp"
+
+namespace vmem::gpu {
+
+struct NvLink {
+  enum class Remote { gpu, fabric, unknown };  // fabric: NVSwitches
+  Remote remote = Remote::unknown;
+  std::string pci_bus_id;             // of the remote; empty where NVML does not say
+  std::optional<double> bytes_per_s;  // in each direction
+};
+
+enum class PcieMeeting { one_switch, several_switches, host };
+
+class Nvml {
+ public:
+  // The one that belongs to the driver: the emulated driver is its own. Never unloaded. Errors: UNSUPPORTED, saying why there is none.
+  static Result<std::shared_ptr<const Nvml>> load(const Driver& driver);
+
+  // Bus ids as the driver gives them. Each answer is absent where NVML has none.
+  std::optional<NvmlDevice> find(const std::string& pci_bus_id) const;
+  std::vector<NvLink> active_links(NvmlDevice device) const;
+  std::optional<PcieMeeting> meeting(NvmlDevice device, NvmlDevice other) const;
+  std::optional<bool> joined_by_nvlink(NvmlDevice device, NvmlDevice other) const;
+  struct Pcie {
+    unsigned generation = 0, lanes = 0;
+  };
+  std::optional<Pcie> pcie(NvmlDevice device) const;
+
+ private:
+  std::optional<NvLink> active_link(NvmlDevice device, unsigned link) const;
+
+  NvmlTable table_;
+};
+
+}  // namespace vmem::gpu
