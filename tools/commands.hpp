@@ -21,6 +21,7 @@ std::string quote(const std::string& word);
 Command add_bench(CLI::App& app, const std::string& command_line);
 Command add_doctor(CLI::App& app);
 Command add_options(CLI::App& app);
+Command add_topo(CLI::App& app);
 // `program`: the words after --, which are not the application's to parse.
 Command add_run(CLI::App& app, std::vector<std::string> program);
 

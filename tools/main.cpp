@@ -97,6 +97,7 @@ int run(int argc, char** argv) {
   add("bench", "Measure this machine against its own limits, and verify the data",
       [&](CLI::App& command) { return vmem::tools::add_bench(command, join_command_line(argc, argv)); });
   add("doctor", "Say what this machine can do, and what to fix", vmem::tools::add_doctor);
+  add("topo", "Show memories, links and their measured rates", vmem::tools::add_topo);
   add("options", "List every option of the runtime", vmem::tools::add_options);
 
   const auto named = [&](const auto& entry) { return entry.first->get_name() == argv[1]; };

@@ -371,6 +371,18 @@ OptionDefinition window_option() {
                 });
 }
 
+OptionDefinition topology_option() {
+  return define({.name = "topology",
+                 .default_value = "auto",
+                 .values = "auto (the file in the user's cache folder), off, or the path of a file",
+                 .help = "Where `vmem topo` keeps the machine's measured links, and placement finds them.",
+                 .print = [](const Options& options) { return options.topology; }},
+                &Options::topology, [](std::string_view text) -> Result<std::string> {
+                  if (text.empty()) return fail(VMEM_ERROR_INVALID_OPTION, "a file without a name");
+                  return std::string(text);
+                });
+}
+
 OptionDefinition log_option() {
   return define({.name = "log",
                  .default_value = "warn",
@@ -384,9 +396,24 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),    space_option(),  hbm_option(),     headroom_option(), host_option(),         peers_option(),
-      nvme_option(),    page_option(),   devices_option(), driver_option(),   acquire_wait_option(), prefetch_option(),
-      protect_option(), strict_option(), drained_option(), window_option(),   log_option(),
+      base_option(),
+      space_option(),
+      hbm_option(),
+      headroom_option(),
+      host_option(),
+      peers_option(),
+      nvme_option(),
+      page_option(),
+      devices_option(),
+      driver_option(),
+      acquire_wait_option(),
+      prefetch_option(),
+      protect_option(),
+      strict_option(),
+      drained_option(),
+      window_option(),
+      topology_option(),
+      log_option(),  // the comma and this comment keep the list one to a line
   };
   return table;
 }

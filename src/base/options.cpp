@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <numeric>
 
 namespace vmem {
@@ -185,6 +186,14 @@ std::string option_environment(const OptionDefinition& option) {
   std::string variable(kPrefix);
   for (const unsigned char c : option.name) variable += char(std::toupper(c));
   return variable;
+}
+
+std::string cache_folder() {
+  // Anything but an absolute path is to be ignored.
+  const char* folder = ::getenv("XDG_CACHE_HOME");
+  if (folder != nullptr && folder[0] == '/') return folder;
+  const char* home = ::getenv("HOME");
+  return home != nullptr && home[0] == '/' ? std::string(home) + "/.cache" : "";
 }
 
 std::string nearest_name(std::string_view name, std::span<const std::string> known) {

@@ -53,6 +53,7 @@ struct Options {
   bool strict = false;                      // --strict: on: launches reach nothing that they do not name
   bool drained = false;            // --drained: on: launches reach everything, pages move while none is under way
   std::uint32_t window = 64;       // --window: how many launches back a pointer table may have been filled
+  std::string topology = "auto";   // --topology: auto, off, or a file that `vmem topo` wrote
   std::string log_level = "warn";  // --log: trace debug info warn error off
 };
 
@@ -69,6 +70,9 @@ struct OptionDefinition {
 std::span<const OptionDefinition> option_table();
 std::string option_flag(const OptionDefinition&);         // "--acquire-wait"
 std::string option_environment(const OptionDefinition&);  // "VMEM_ACQUIRE_WAIT"
+
+// Where the user's programs keep what they can make again: $XDG_CACHE_HOME, or ~/.cache; "" where there is neither.
+std::string cache_folder();
 
 // The one of `known` that takes the fewest edits to become `name`, whatever the case; "" where none is known.
 std::string nearest_name(std::string_view name, std::span<const std::string> known);

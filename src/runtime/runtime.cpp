@@ -10,6 +10,8 @@
 #include "migration/policy/second_chance.hpp"
 #include "runtime/machine.hpp"
 #include "tiers/disk/uring_queue.hpp"
+#include "topology/known.hpp"
+#include "topology/placement.hpp"
 
 namespace vmem::runtime {
 
@@ -45,6 +47,7 @@ Status Runtime::start() {
   std::vector<migration::StreamTable::Device> stream_devices;
   for (const auto& device : devices_) stream_devices.push_back({device->handle, device->context});
   streams_ = std::make_unique<migration::StreamTable>(driver_, std::move(stream_devices));
+  VMEM_ASSIGN(topology_, topology::known_topology(*driver_, options_.topology));
   VMEM_TRY(start_host_tier());
   for (const LendingDevice& lender : options_.peers) VMEM_TRY(start_lender(lender));
   if (!options_.nvme.empty()) VMEM_TRY(start_disk_tier());
@@ -210,13 +213,12 @@ Status Runtime::start_host_tier() {
     return fail(VMEM_ERROR_UNSUPPORTED,
                 "the driver cannot make host memory handles (HOST_NUMA virtual memory management); see `vmem doctor`");
   }
-  int node = 0;
-  VMEM_TRY(driver.check(driver->cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, devices_.front()->handle),
-                        "cuDeviceGetAttribute"));
+  std::vector<int> ordinals;
+  for (const auto& device : devices_) ordinals.push_back(device->ordinal);
   tiers::NearTier::Config config;
   config.driver = driver_;
   for (const auto& device : devices_) config.devices.push_back({device->context, device->handle});
-  config.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {std::max(node, 0)}};
+  config.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {topology::host_node(topology_, ordinals).value_or(0)}};
   config.name = "host";
   VMEM_ASSIGN(config.budget_bytes, host_budget());
   config.tell_changes = !options_.protect;  // what is protected cannot have changed

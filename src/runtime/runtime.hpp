@@ -25,6 +25,7 @@
 #include "runtime/suballocator.hpp"
 #include "tiers/disk/disk_tier.hpp"
 #include "tiers/near_tier.hpp"
+#include "topology/topology.hpp"
 
 namespace vmem::runtime {
 
@@ -265,6 +266,7 @@ class Runtime final : private SlabSource {
   std::unique_ptr<pagetable::AddressSpace> space_;
   std::shared_ptr<pagetable::ThreadRegistry> threads_ = std::make_shared<pagetable::ThreadRegistry>();
   std::unique_ptr<migration::StreamTable> streams_;
+  topology::Topology topology_;  // constant once started
   std::unique_ptr<tiers::NearTier> host_;
   std::vector<std::unique_ptr<Lender>> lenders_;  // with the option peers
   std::unique_ptr<tiers::DiskTier> disk_;         // with the option nvme

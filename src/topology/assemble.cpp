@@ -113,7 +113,7 @@ class Assembler {
     for (const auto& card : tree.cards) leaves.push_back(card.pci);
     for (std::size_t child : leaves)
       for (auto above = tree.pci[child].parent; above; above = tree.pci[child].parent) {
-        ways_[*above].insert(child);
+        ways_[*above].emplace(tree.pci[child].address.bus, tree.pci[child].address.device);
         child = *above;
       }
     for (std::size_t i = 0; i < devices_.size(); ++i)
@@ -271,8 +271,9 @@ class Assembler {
   std::vector<NodeId> devices_;  // by ordinal, as the next two
   std::vector<std::optional<PciAddress>> addresses_;
   std::vector<bool> joined_;
-  std::map<std::size_t, std::set<std::size_t>> ways_;  // of each bridge, the children that lead to something
-  std::map<std::size_t, NodeId> switches_;             // by bridge
+  // Of each bridge, the slots below that lead to something. The functions of one card are one.
+  std::map<std::size_t, std::set<std::pair<unsigned, unsigned>>> ways_;
+  std::map<std::size_t, NodeId> switches_;  // by bridge
 };
 
 }  // namespace

@@ -47,6 +47,20 @@ class OptionsTest : public testing::Test {
   }
 };
 
+TEST_F(OptionsTest, TheCacheFolderIsTheUsersOrNone) {
+  const Variable home("HOME", "/home/somebody");
+  {
+    const Variable cache("XDG_CACHE_HOME", "/var/somewhere");
+    EXPECT_EQ(cache_folder(), "/var/somewhere");
+  }
+  {
+    const Variable cache("XDG_CACHE_HOME", "relative");
+    EXPECT_EQ(cache_folder(), "/home/somebody/.cache");
+  }
+  const Variable none("HOME", "");
+  EXPECT_EQ(cache_folder(), "");
+}
+
 TEST_F(OptionsTest, DefaultsAreThoseOfTheStruct) {
   const auto options = resolve_options({});
   ASSERT_TRUE(options) << options.error().message;

@@ -4,7 +4,9 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -68,9 +70,11 @@ TEST(Program, RefusesNoCommandAndUnknownFlags) {
   expect_refused("bench stream --speed 9", {"--speed"});
 }
 TEST(Program, RefusesUnknownCommandsAndNamesTheKnown) {
-  expect_refused("benchh", {"benchh", "bench, doctor, options"});
+  expect_refused("benchh", {"benchh", "bench, doctor, topo, options"});
 }
-TEST(Program, AsksForACommand) { expect_refused("", {"vmem: no command was given", "run, bench, doctor, options"}); }
+TEST(Program, AsksForACommand) {
+  expect_refused("", {"vmem: no command was given", "run, bench, doctor, topo, options"});
+}
 TEST(Program, UnknownOptionsAreAnsweredByTheNearest) {
   expect_refused("bench stream --ration 4", {"vmem bench: there is no option --ration", "the nearest is --ratio"});
   expect_refused("doctor --jsno", {"vmem doctor: ", "--jsno", "--json"});
@@ -144,6 +148,66 @@ TEST(Program, OptionsListsEveryOptionWithItsVariable) {
   EXPECT_EQ(outcome.code, 0);
   for (const char* word : {"hbm", "VMEM_HBM", "acquire_wait", "VMEM_ACQUIRE_WAIT"})
     EXPECT_NE(outcome.text.find(word), std::string::npos) << word;
+}
+
+// A folder of its own for what `vmem topo` keeps.
+class TopoProgram : public testing::Test {
+ protected:
+  TopoProgram() {
+    std::string name = (std::filesystem::temp_directory_path() / "vmem-topo-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+  }
+  ~TopoProgram() override { std::filesystem::remove_all(folder_); }
+  std::string file() const { return folder_ / "topology.json"; }
+  Outcome topo(const std::string& more, const std::string& machine = "devices=3,p2p=0-1:4,p2p=0-2:1,p2p=1-2:0") const {
+    return run("topo --driver emulated --topology " + file() + " " + more, "VMEM_EMU=" + machine);
+  }
+  std::filesystem::path folder_;
+};
+
+TEST_F(TopoProgram, PrintsTiersAndLinksAndSaysThatTheyAreEmulated) {
+  const Outcome outcome = topo("");
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+  for (const char* word : {"Emulated", "Tiers of device 2", "its own HBM", "host node 0", "NVLink x1", "Links", "GB/s"})
+    EXPECT_NE(outcome.text.find(word), std::string::npos) << word << " in:\n" << outcome.text;
+}
+
+TEST_F(TopoProgram, MeasuresOnceUnlessAskedToOrTheMachineHasChanged) {
+  EXPECT_NE(topo("").text.find("Kept in"), std::string::npos);
+  EXPECT_NE(topo("").text.find("Measured on"), std::string::npos);
+  EXPECT_EQ(topo("--measure").text.find("Measured on"), std::string::npos);
+  const Outcome other = topo("", "devices=2");
+  EXPECT_NE(other.text.find("measured with other GPUs"), std::string::npos) << other.text;
+}
+
+TEST_F(TopoProgram, ADamagedFileIsSaidAndMeasuredAnew) {
+  std::ofstream(file()) << "{\"format\": 1";
+  const Outcome outcome = topo("");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_NE(outcome.text.find(file() + ": damaged"), std::string::npos) << outcome.text;
+  EXPECT_NE(topo("").text.find("Measured on"), std::string::npos);
+}
+
+TEST_F(TopoProgram, WritesJson) {
+  const std::string path = folder_ / "out.json";
+  EXPECT_EQ(topo("--json " + path).code, 0);
+  std::ifstream in(path);
+  const auto json = nlohmann::json::parse(in);
+  EXPECT_TRUE(json["topology"]["emulated"].get<bool>());
+  EXPECT_EQ(json["topology"]["links"].size(), 5u + 1u);  // memory, three of PCIe, two NVLinks
+}
+
+TEST_F(TopoProgram, SaysWhatIsNotKnownWithoutNvml) {
+  const Outcome outcome = topo("", "devices=2,nvml=0");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_NE(outcome.text.find("Not known"), std::string::npos);
+  EXPECT_NE(outcome.text.find("Driver Not Loaded"), std::string::npos) << outcome.text;
+}
+
+TEST_F(TopoProgram, RefusesWhatItCannotMeasureOrWrite) {
+  expect_refused("topo --driver emulated --topology off --disk /nonexistent", {"/nonexistent", "No such file"});
+  expect_refused("topo --driver emulated --topology off --json /nowhere/x.json", {"/nowhere/x.json", "not writable"});
+  expect_refused("topo --driver emulated --topology /proc/x/y.json", {"/proc/x/y.json", "--topology"});
 }
 
 }  // namespace

@@ -68,6 +68,17 @@ TEST(Assemble, AnUpstreamPortWithSeveralWaysIsASwitchAndOneWithASingleWayIsNot) 
   EXPECT_EQ(topology[*topology.find(NodeKind::host, 1)].bytes, 2u << 30);
 }
 
+TEST(Assemble, APortWithACardOfTwoFunctionsIsNoSwitch) {
+  Facts facts = devices(1);
+  facts.host = HostTree{};
+  facts.host->numa_nodes = {{0, 0}};
+  facts.host->pci = {{{0, 1, 0, 0}, std::nullopt, 0, true}, {{0, 2, 0, 0}, 0, 0, false}, {{0, 2, 0, 1}, 0, 0, false}};
+  facts.host->cards = {{"eth0", 1, std::nullopt}, {"eth1", 2, std::nullopt}};
+  const Topology topology = assemble(facts);
+  EXPECT_TRUE(topology.all(NodeKind::pcie_switch).empty());
+  EXPECT_EQ(topology.all(NodeKind::network).size(), 2u);
+}
+
 TEST(Assemble, ANetworkCardLeadsToTheNetworkAtItsNegotiatedRate) {
   Facts facts = devices(3);
   facts.host = tree_with_a_switch();
