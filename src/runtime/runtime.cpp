@@ -237,6 +237,7 @@ Status Runtime::start_lender(const LendingDevice& wanted) {
                                                        wanted.device, present, present - 1));
   }
   Lender& lender = *lenders_.emplace_back(std::make_unique<Lender>());
+  lender.ordinal = wanted.device;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     if (devices_[i]->ordinal == wanted.device) lender.own = i;
   }
@@ -319,6 +320,22 @@ std::vector<migration::MoverDevice> Runtime::mover_devices() const {
   return result;
 }
 
+// The nearest first; those of which the topology knows nothing last, in the order of the option.
+std::vector<std::uint8_t> Runtime::lenders_of(int ordinal, std::size_t index) const {
+  std::vector<std::uint8_t> lenders;
+  const auto add = [&](std::size_t i) {
+    const bool reached = (lenders_[i]->reached_by >> index & 1) != 0;
+    if (reached && std::ranges::find(lenders, i) == lenders.end()) lenders.push_back(std::uint8_t(i));
+  };
+  for (const int peer : topology::peers_by_rate(topology_, ordinal)) {
+    for (std::size_t i = 0; i < lenders_.size(); ++i) {
+      if (lenders_[i]->ordinal == peer) add(i);
+    }
+  }
+  for (std::size_t i = 0; i < lenders_.size(); ++i) add(i);
+  return lenders;
+}
+
 Status Runtime::start_mover() {
   migration::MoverConfig config;
   config.driver = driver_;
@@ -340,10 +357,9 @@ Status Runtime::start_mover() {
       lent.reached_by |= 1u << *lender.own;
     }
     lent.most_bytes = lender.bytes;
-    for (std::size_t device = 0; device < devices_.size(); ++device) {
-      if ((lender.reached_by >> device & 1) != 0) config.devices[device].lenders.push_back(std::uint8_t(i));
-    }
   }
+  for (std::size_t device = 0; device < devices_.size(); ++device)
+    config.devices[device].lenders = lenders_of(devices_[device]->ordinal, device);
   migration::SecondChanceOptions policy;
   policy.prefetch_pages = options_.prefetch_pages;
   for (std::size_t i = 0; i < devices_.size(); ++i) {

@@ -164,6 +164,7 @@ class Runtime final : private SlabSource {
   };
   // A GPU whose memory takes pages of others'.
   struct Lender {
+    int ordinal = 0;
     Device device;
     std::optional<std::size_t> own;  // it is devices_[own]: then `device` is not opened
     std::uint32_t reached_by = 0;    // bit i: devices_[i]
@@ -191,6 +192,7 @@ class Runtime final : private SlabSource {
   Result<std::uint64_t> host_budget() const;
   Status start_host_tier();
   Status start_lender(const LendingDevice& wanted);
+  std::vector<std::uint8_t> lenders_of(int ordinal, std::size_t index) const;
   Result<std::uint64_t> lent_bytes(const LendingDevice& wanted, const Lender& lender) const;
   void close(Device& device) const;
   Status start_disk_tier();
