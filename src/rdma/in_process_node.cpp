@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cstring>
@@ -223,7 +224,8 @@ void FabricNode::handle(Packet packet) {
     case Packet::Kind::bye:
       return drop(packet.to_peer, Reason::left, lost(fmt::format("{} left: {}", other, reason_name(packet.reason))));
     case Packet::Kind::refuse:
-      return drop(packet.to_peer, Reason::lost, lost(fmt::format("nobody listens at {}", other)));
+      return drop(packet.to_peer, Reason::lost,
+                  {VMEM_ERROR_LOST, ECONNREFUSED, fmt::format("nobody listens at {}", other)});
     case Packet::Kind::dead:
       return drop(packet.to_peer, Reason::lost, lost(fmt::format("{} died", other)));
     case Packet::Kind::connect:

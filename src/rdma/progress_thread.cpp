@@ -1,6 +1,9 @@
 #include "rdma/progress_thread.hpp"
 
+#include <sys/prctl.h>
+
 #include <chrono>
+#include <utility>
 
 namespace vmem::rdma {
 namespace {
@@ -13,7 +16,8 @@ constexpr std::chrono::microseconds kLinger{50};
 
 }  // namespace
 
-ProgressThread::ProgressThread(Transport& transport) : transport_(transport), thread_([this] { run(); }) {}
+ProgressThread::ProgressThread(Transport& transport, std::function<bool()> step)
+    : transport_(transport), step_(std::move(step)), thread_([this] { run(); }) {}
 
 ProgressThread::~ProgressThread() {
   stopping_.store(true, std::memory_order_release);
@@ -22,9 +26,12 @@ ProgressThread::~ProgressThread() {
 }
 
 void ProgressThread::run() {
+  ::prctl(PR_SET_NAME, "vmem-node");
   auto busy_until = std::chrono::steady_clock::now();
   while (!stopping_.load(std::memory_order_acquire)) {
-    if (transport_.progress()) {
+    bool did = transport_.progress();
+    if (step_) did |= step_();
+    if (did) {
       busy_until = std::chrono::steady_clock::now() + kLinger;
     } else if (std::chrono::steady_clock::now() >= busy_until) {
       transport_.idle(kMostIdleUs);

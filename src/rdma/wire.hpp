@@ -35,8 +35,8 @@ std::string_view kind_name(Kind kind) noexcept;
 constexpr bool is_reply(Kind kind) noexcept { return (static_cast<std::uint16_t>(kind) & 1) != 0; }
 
 struct RequestId {
-  std::uint64_t client = 0;  // the node that asks
-  Epoch epoch{};
+  std::uint64_t client = 0;    // the node that asks
+  Epoch epoch{};               // without a directory that numbers them: the client's incarnation
   std::uint64_t sequence = 0;  // of this client in this epoch; from 1
   friend bool operator==(const RequestId&, const RequestId&) = default;
 };
@@ -47,7 +47,7 @@ struct Header {
   Kind kind = Kind::ping;
   RequestId request;
   std::uint64_t payload_bytes = 0;
-  std::uint64_t payload_checksum = 0;  // 0 and ignored without a payload
+  std::uint64_t payload_checksum = 0;  // 0 and ignored without a payload, and where the body has the page's seal
   std::uint32_t body_bytes = 0;        // what follows the header in the message's header
   std::uint32_t reserved = 0;          // 0
   std::uint64_t checksum = 0;          // over all before it, and the body

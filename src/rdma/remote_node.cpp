@@ -1,0 +1,315 @@
+// The remote tier's connections: made, kept, given up and made again; and requests over them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/options.hpp"
+#include "rdma/remote_tier.hpp"
+
+namespace vmem::rdma {
+
+using wire::Answer;
+using wire::Kind;
+
+namespace {
+
+constexpr std::uint64_t kBeforeAskingAgainUs = 50'000;
+constexpr std::uint64_t kBeforeFullAgainUs = 1'000'000;
+
+}  // namespace
+
+RemoteTier::Node* RemoteTier::node_of(PeerId peer) {
+  const auto found = std::ranges::find(nodes_, peer, &Node::peer);
+  return peer == PeerId{} || found == nodes_.end() ? nullptr : &*found;
+}
+
+bool RemoteTier::keep_connected() {
+  bool did = false;
+  const std::uint64_t now = config_.clock->now_us();
+  for (Node& node : nodes_) {
+    const bool quiet =
+        node.state == Node::State::ready && !node.pinged && !node.closing && now - node.heard_us >= config_.ping_us;
+    if (quiet) {
+      node.pinged = true;
+      request({.kind = Kind::ping, .node = index_of(node), .job = nullptr}, {});
+    }
+    if (node.state == Node::State::asking && node.ask_us != 0 && now >= node.ask_us) ask(node);
+    if (node.state != Node::State::away || now < node.again_us || leaving_) continue;
+    did = true;
+    node.closing = false;
+    const auto peer = transport_->connect(node.address, now + config_.request_us);
+    if (peer) {
+      node.peer = *peer;
+      node.state = Node::State::connecting;
+      continue;
+    }
+    node.why = peer.error().message;
+    node.again_us = now + config_.reconnect_us;
+    first_outcome(node);
+  }
+  return did;
+}
+
+void RemoteTier::handle(PeerId peer, Connected& connected) {
+  Node* const node = node_of(peer);
+  if (node == nullptr) return;
+  if (const auto allowed = config_.heard ? config_.heard(node->address, connected.node) : Status{}; !allowed) {
+    node->why = allowed.error().message;
+    return close(*node);
+  }
+  if (node->lease != 0 && node->identity != connected.node)
+    lose_lease(index_of(*node), "it was started anew, without what it held");
+  node->identity = connected.node;
+  node->path = connected.path;
+  node->state = Node::State::asking;
+  ask(*node);
+}
+
+void RemoteTier::ask(Node& node) {
+  node.ask_us = 0;
+  const wire::Ask ask{config_.borrow_bytes, config_.borrow_bytes};
+  request({.kind = Kind::allocate, .node = index_of(node), .job = nullptr}, wire::body_of(ask));
+}
+
+void RemoteTier::on_lent(Node& node, const wire::Lent& lent) {
+  if (node.state != Node::State::asking || node.closing) return;
+  if (lent.answer == Answer::again) {
+    node.ask_us = config_.clock->now_us() + kBeforeAskingAgainUs;
+    return;
+  }
+  if (lent.answer != Answer::done) {
+    node.why = fmt::format("{} for this node: others have borrowed all it lends", wire::answer_words(lent.answer));
+    node.rest_us = kBeforeFullAgainUs;
+    return close(node);
+  }
+  if (node.lease != lent.lease && node.lease != 0) lose_lease(index_of(node), "it dropped what it held for this node");
+  const std::lock_guard lock(mutex_);
+  Room& room = rooms_[index_of(node)];
+  if (node.lease != lent.lease) {
+    node.lease = lent.lease;
+    room = {.lease = lent.lease,
+            .memory_bytes = lent.memory_bytes,
+            .disk_bytes = lent.disk_bytes,
+            .memory = Extents(0, lent.memory_bytes),
+            .disk = Extents(wire::kDiskOffset, lent.disk_bytes)};
+  }
+  room.ready = true;
+  node.state = Node::State::ready;
+  node.heard_us = config_.clock->now_us();
+  node.pinged = false;
+  node.why.clear();
+  if (std::exchange(node.was_ready, true)) {
+    ++statistics_.reconnects;
+    VMEM_LOG_INFO("node {} at {} is back, by {}", static_cast<std::uint64_t>(node.identity.id), node.address,
+                  node.path);
+  }
+  Reached& reached = reached_[index_of(node)];
+  reached = {.tried = true, .reached = true, .path = node.path, .why = {}};
+  changed_.notify_all();
+}
+
+// Its copies are gone.
+void RemoteTier::lose_lease(std::uint32_t index, const std::string& why) {
+  Node& node = nodes_[index];
+  std::uint64_t copies = 0, last = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [slot, held] : held_) {
+      for (std::size_t i = 0; i < config_.replicas; ++i) {
+        const Copy& copy = slots_[slot].copies[i];
+        if (!held.valid[i] || copy.node != index || copy.lease != node.lease) continue;
+        held.valid[i] = false;
+        ++copies;
+        last += std::ranges::none_of(held.valid, std::identity{}) ? 1 : 0;
+      }
+    }
+    rooms_[index] = {};
+    statistics_.copies_lost += copies;
+  }
+  node.lease = 0;
+  if (copies != 0)
+    VMEM_LOG_ERROR("node {} at {} is lost ({}), with {} copies of pages, {} of them the last",
+                   static_cast<std::uint64_t>(node.identity.id), node.address, why, copies, last);
+}
+
+void RemoteTier::handle(PeerId peer, Gone& gone) {
+  Node* const node = node_of(peer);
+  if (node == nullptr) return;
+  const std::uint64_t now = config_.clock->now_us();
+  const std::uint32_t index = index_of(*node);
+  const bool was_ready = node->state == Node::State::ready;
+  if (gone.reason != Reason::closed || node->why.empty()) node->why = gone.error.message;
+  if (was_ready) {
+    VMEM_LOG_WARN("the connection to node {} at {} is gone: {}", static_cast<std::uint64_t>(node->identity.id),
+                  node->address, node->why);
+    const std::lock_guard lock(mutex_);
+    rooms_[index].ready = false;
+  }
+  if (gone.reason == Reason::timeout && config_.missed && node->identity.id != NodeId{})
+    config_.missed(node->identity.id);
+  // The process that had our pages is not there any more.
+  if (node->lease != 0 && gone.error.native == ECONNREFUSED) lose_lease(index, "nobody listens there any more");
+  node->state = Node::State::away;
+  node->peer = {};
+  node->again_us = now + (was_ready ? 0 : std::max(config_.reconnect_us, std::exchange(node->rest_us, 0)));
+  first_outcome(*node);
+  std::vector<std::uint64_t> broken;
+  for (auto& [sequence, request] : requests_) {
+    if (request.node != index) continue;
+    request.broken = !request.answer;
+    broken.push_back(sequence);
+  }
+  for (const std::uint64_t sequence : broken) settle(sequence);
+}
+
+void RemoteTier::first_outcome(Node& node) {
+  const std::lock_guard lock(mutex_);
+  Reached& reached = reached_[index_of(node)];
+  if (!std::exchange(reached.tried, true)) reached.why = node.why;
+  changed_.notify_all();
+}
+
+void RemoteTier::close(Node& node) {
+  if (node.peer == PeerId{} || std::exchange(node.closing, true)) return;
+  transport_->close(node.peer);
+}
+
+// ---- requests ----
+
+std::uint64_t RemoteTier::request(Request request, ConstBytes body, Bytes payload) {
+  const std::uint64_t sequence = ++last_sequence_;
+  const Node& node = nodes_[request.node];
+  request.deadline_us = config_.clock->now_us() + config_.request_us;
+  // Nobody answers the release of a page.
+  const bool answered = request.kind != Kind::release || leaving_;
+  const auto header = wire::write({.kind = request.kind,
+                                   .request = {static_cast<std::uint64_t>(config_.self.id),
+                                               Epoch{static_cast<std::uint64_t>(config_.self.incarnation)}, sequence},
+                                   .payload_bytes = payload.size()},
+                                  body);
+  const ConstBytes pieces[] = {payload};
+  Send send{.peer = node.peer, .deadline_us = request.deadline_us};
+  if (header) send.header = *header;
+  if (!payload.empty()) send.payload = pieces;
+  const Status posted = header ? transport_->send({&send, 1}) : Status(std::unexpected(header.error()));
+  if (!posted)
+    VMEM_LOG_WARN("a {} was not sent to {}: {}", wire::kind_name(request.kind), node.address, posted.error().message);
+  if (!answered) return sequence;
+  request.broken = !posted;
+  if (posted && !payload.empty()) {
+    request.sending = send.id;
+    sends_.emplace(send.id, sequence);
+  }
+  requests_.emplace(sequence, std::move(request));
+  if (!posted) settle(sequence);
+  return sequence;
+}
+
+std::optional<Claim> RemoteTier::claim(PeerId peer, ConstBytes header, std::uint64_t payload_bytes) {
+  const auto parsed = wire::parse(header);
+  if (!parsed || parsed->header.kind != Kind::fetched) return std::nullopt;
+  const auto found = requests_.find(parsed->header.request.sequence);
+  if (found == requests_.end()) return std::nullopt;
+  Request& request = found->second;
+  const bool ours = request.kind == Kind::fetch && nodes_[request.node].peer == peer &&
+                    parsed->header.request.client == static_cast<std::uint64_t>(config_.self.id) &&
+                    request.job->transfer.bytes == payload_bytes;
+  if (!ours || request.landing || request.answer || request.broken) return std::nullopt;
+  request.landing = true;
+  return Claim{Bytes(request.job->transfer.host, payload_bytes), found->first, request.deadline_us};
+}
+
+void RemoteTier::handle(PeerId peer, Message& message) {
+  Node* const node = node_of(peer);
+  const auto parsed = wire::parse(message.header);
+  // What landed was parsed before.
+  if (message.token != 0) {
+    const auto landed = requests_.find(message.token);
+    if (landed == requests_.end()) return;
+    landed->second.landing = false;
+    landed->second.answer = Answer::done;
+    if (node != nullptr) node->heard_us = config_.clock->now_us();
+    return settle(message.token);
+  }
+  if (!parsed || node == nullptr) return;
+  const auto found = requests_.find(parsed->header.request.sequence);
+  if (found == requests_.end() || &nodes_[found->second.node] != node || found->second.answer) return;
+  Request& request = found->second;
+  if (static_cast<std::uint16_t>(parsed->header.kind) != static_cast<std::uint16_t>(request.kind) + 1) return;
+  node->heard_us = config_.clock->now_us();
+  if (request.kind == Kind::allocate) {
+    const auto lent = wire::read_body<wire::Lent>(parsed->body);
+    if (!lent) return;
+    request.answer = lent->answer;
+    settle(found->first);
+    return on_lent(*node, *lent);
+  }
+  if (request.kind == Kind::put || request.kind == Kind::fetch) {
+    const auto reply = wire::read_body<wire::Reply>(parsed->body);
+    // A page that is said to come comes with it.
+    if (!reply || request.landing || (request.kind == Kind::fetch && reply->answer == Answer::done)) return;
+    request.answer = reply->answer;
+  } else {
+    request.answer = Answer::done;
+  }
+  if (request.kind == Kind::ping) node->pinged = false;
+  if (request.kind == Kind::release) {
+    const std::lock_guard lock(mutex_);
+    --farewells_;
+    changed_.notify_all();
+  }
+  settle(found->first);
+}
+
+void RemoteTier::handle(PeerId, ReceiveFailed& failed) {
+  const auto found = requests_.find(failed.token);
+  if (found == requests_.end()) return;
+  found->second.landing = false;
+  settle(failed.token);
+}
+
+void RemoteTier::handle(PeerId, Sent& sent) {
+  const auto send = sends_.extract(sent.id);
+  if (send.empty()) return;
+  requests_.at(send.mapped()).sending = {};
+  settle(send.mapped());
+}
+
+void RemoteTier::handle(PeerId, SendFailed& failed) {
+  const auto send = sends_.extract(failed.id);
+  if (send.empty()) return;
+  Request& request = requests_.at(send.mapped());
+  request.sending = {};
+  request.broken = !request.answer;
+  settle(send.mapped());
+}
+
+void RemoteTier::settle(std::uint64_t sequence) {
+  const auto found = requests_.find(sequence);
+  if (found == requests_.end()) return;
+  Request& request = found->second;
+  if ((!request.answer && !request.broken) || request.landing || request.sending != SendId{}) return;
+  auto over = requests_.extract(found);
+  ended(std::move(over.mapped()));
+}
+
+// A request without an answer ends its connection: what else is under way there would wait as long.
+bool RemoteTier::expire() {
+  const std::uint64_t now = config_.clock->now_us();
+  bool did = false;
+  for (const auto& [sequence, request] : requests_) {
+    if (request.deadline_us > now) break;  // in the order of their deadlines
+    Node& node = nodes_[request.node];
+    if (request.broken || request.answer || node.closing || node.peer == PeerId{}) continue;
+    did = true;
+    node.why = fmt::format("it did not answer within {}", exact_duration_us(config_.request_us));
+    if (config_.missed && node.identity.id != NodeId{}) config_.missed(node.identity.id);
+    close(node);
+  }
+  return did;
+}
+
+}  // namespace vmem::rdma

@@ -1,0 +1,65 @@
+#include "rdma/workers.hpp"
+
+#include <sys/prctl.h>
+
+#include <utility>
+
+namespace vmem::rdma {
+
+Workers::Workers(std::uint32_t threads, Work on_done) : on_done_(std::move(on_done)) {
+  for (std::uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+}
+
+Workers::~Workers() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wanted_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Workers::post(Work work, Work then) {
+  if (threads_.empty()) {
+    work();
+    const std::lock_guard lock(mutex_);
+    ended_.push_back(std::move(then));
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    posted_.push_back({std::move(work), std::move(then)});
+  }
+  wanted_.notify_one();
+}
+
+bool Workers::finish() {
+  std::vector<Work> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    ended.swap(ended_);
+  }
+  for (const Work& then : ended) then();
+  return !ended.empty();
+}
+
+void Workers::run() {
+  ::prctl(PR_SET_NAME, "vmem-node-work");
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wanted_.wait(lock, [&] { return stopping_ || !posted_.empty(); });
+    if (posted_.empty()) return;
+    Job job = std::move(posted_.front());
+    posted_.pop_front();
+    lock.unlock();
+    job.work();
+    job.work = {};
+    lock.lock();
+    ended_.push_back(std::move(job.then));
+    lock.unlock();
+    on_done_();
+    lock.lock();
+  }
+}
+
+}  // namespace vmem::rdma

@@ -1,0 +1,565 @@
+// The remote tier and the service that lends to it, over the in-process fabric.
+#include "rdma/remote_tier.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "rdma/remote_fixture.hpp"
+#include "tiers/disk/disk_tier.hpp"
+#include "tiers/disk/uring_queue.hpp"
+#include "tiers/tier_conformance.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+using ::testing::HasSubstr;
+using tiers::Outcome;
+using tiers::SlotId;
+
+// Each node with its own threads.
+template <std::size_t kLenders, std::uint32_t kReplicas, std::uint64_t kDiskPages = 0>
+class ThreadedRemote {
+ public:
+  ThreadedRemote() {
+    for (std::uint64_t id = 1; id <= kLenders; ++id) {
+      MemoryService::Config service{.workers = 1};
+      if (kDiskPages != 0) {
+        service.staging_bytes = 2 * kPage;
+        disk_ = make_disk();
+        service.disk = disk_.get();
+      }
+      const std::uint64_t memory = (kPages * kReplicas / kLenders - kDiskPages) * kPage;
+      lenders_.push_back(std::make_unique<Lender>(fabric_, clock_, NodeIdentity{NodeId{id}, Incarnation{1}}, service,
+                                                  memory + service.staging_bytes, true));
+    }
+    RemoteTier::Config config;
+    config.self = {NodeId{100}, Incarnation{1}};
+    for (std::uint64_t id = 1; id <= kLenders; ++id) config.peers.push_back(node_address(id));
+    config.make_transport = [&](Receiver& receiver) -> Result<std::unique_ptr<Transport>> {
+      return fabric_.node({NodeId{100}, Incarnation{1}}, receiver);
+    };
+    config.clock = &clock_;
+    config.replicas = kReplicas;
+    tier_ = *RemoteTier::create(std::move(config));
+    const auto reached = tier_->wait_for_peers(20'000'000);
+    EXPECT_TRUE(reached) << reached.error().message;
+    for (auto& memory : memories_) memory = page_memory(kPage);
+  }
+  ~ThreadedRemote() {
+    tier_.reset();
+    lenders_.clear();
+  }
+  tiers::Tier& tier() { return *tier_; }
+  static constexpr std::uint64_t kPages = 8;
+  std::uint64_t budget_bytes() const { return kPages * kPage; }
+  void wait_until_ready() {}
+  void aim(tiers::Transfer& transfer, std::size_t i) {
+    transfer.host = memories_[i].get();
+    transfer.version = 1;
+  }
+  void fill(std::size_t i, unsigned char value) { std::memset(memories_[i].get(), value, kPage); }
+  bool holds(std::size_t i, unsigned char value) {
+    const auto* bytes = reinterpret_cast<unsigned char*>(memories_[i].get());
+    return std::all_of(bytes, bytes + kPage, [&](unsigned char byte) { return byte == value; });
+  }
+
+ private:
+  std::unique_ptr<tiers::DiskTier> make_disk() {
+    tiers::DiskTier::Config config;
+    config.directories.push_back({".", kDiskPages * kPage});
+    config.make_queue = [](const std::vector<int>& files) -> Result<std::unique_ptr<tiers::IoQueue>> {
+      return tiers::make_uring_queue({.files = files, .depth = 16});
+    };
+    config.on_ready = [] {};
+    return *tiers::DiskTier::create(std::move(config));
+  }
+  SteadyClock clock_;
+  Fabric fabric_{clock_};
+  std::unique_ptr<tiers::DiskTier> disk_;
+  std::vector<std::unique_ptr<Lender>> lenders_;
+  PageMemory memories_[2];
+  std::unique_ptr<RemoteTier> tier_;
+};
+
+}  // namespace
+}  // namespace vmem::rdma
+
+namespace vmem::tiers {
+using OneLender = rdma::ThreadedRemote<1, 1>;
+using TwoLenders = rdma::ThreadedRemote<2, 1>;
+using Replicas = rdma::ThreadedRemote<2, 2>;
+using WithADisk = rdma::ThreadedRemote<1, 1, 7>;
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StreamOrderedTierConformance);
+INSTANTIATE_TYPED_TEST_SUITE_P(RemoteOneLender, TierConformance, OneLender);
+INSTANTIATE_TYPED_TEST_SUITE_P(RemoteTwoLenders, TierConformance, TwoLenders);
+INSTANTIATE_TYPED_TEST_SUITE_P(RemoteReplicas, TierConformance, Replicas);
+INSTANTIATE_TYPED_TEST_SUITE_P(RemoteDisk, TierConformance, WithADisk);
+}  // namespace vmem::tiers
+
+namespace vmem::rdma {
+namespace {
+
+TEST(RemoteTier, APageIsLoadedOnlyAsTheVersionThatWasStored) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 3, 5).outcome, Outcome::done);
+  EXPECT_EQ(remote.load(slot, 3, 4).outcome, Outcome::lost) << "an older version";
+  EXPECT_EQ(remote.load(slot, 4, 5).outcome, Outcome::lost) << "another page";
+  EXPECT_TRUE(remote.loads(slot, 3, 5));
+}
+
+TEST(RemoteTier, WithoutPeersThereIsNoRoom) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  remote.lenders[0].reset();
+  remote.until([&] { return remote.tier->usage().budget_bytes == 0; });
+  EXPECT_EQ(remote.tier->allocate(kPage)->grant, tiers::Grant::full);
+}
+
+TEST(RemoteTier, NothingIsSentOfWhatDidNotChange) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  const auto before = remote.tier->statistics().stored_bytes;
+  const auto same = remote.store(slot, 1, 1, true);
+  EXPECT_EQ(same.outcome, Outcome::done);
+  EXPECT_FALSE(same.changed);
+  EXPECT_EQ(remote.tier->statistics().stored_bytes, before);
+}
+
+// The only copy is gone with its node; other nodes' pages are not, and there is room for what comes.
+TEST(RemoteTier, PagesOfADeadNodeAreLostAndOthersAreNot) {
+  SteppedRemote remote(2);
+  remote.start_tier();
+  std::vector<SlotId> slots;
+  for (std::uint64_t page = 0; page < 8; ++page) {
+    slots.push_back(remote.slot());
+    ASSERT_EQ(remote.store(slots[page], page, 1).outcome, Outcome::done);
+  }
+  remote.lenders[0].reset();
+  std::uint64_t lost = 0;
+  for (std::uint64_t page = 0; page < 8; ++page) {
+    const auto loaded = remote.load(slots[page], page, 1);
+    if (loaded.outcome == Outcome::done) {
+      EXPECT_TRUE(remote.holds(1, page, 1));
+      continue;
+    }
+    ++lost;
+    EXPECT_EQ(loaded.outcome, Outcome::lost);
+    EXPECT_EQ(loaded.error.status, VMEM_ERROR_LOST);
+  }
+  EXPECT_EQ(lost, 4u) << "pages go where most is free";
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 4u);
+  for (std::uint64_t page = 0; page < 8; ++page) {
+    const auto stored = remote.store(slots[page], page, 2);
+    EXPECT_EQ(stored.outcome, Outcome::done) << stored.error.message;
+    EXPECT_TRUE(remote.loads(slots[page], page, 2));
+  }
+}
+
+TEST(RemoteTier, ANodeStartedAnewHasNothingAndIsUsedAgain) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.lenders[0].reset();
+  remote.start_lender(1);
+  const auto loaded = remote.load(slot, 1, 1);
+  EXPECT_EQ(loaded.outcome, Outcome::lost) << loaded.error.message;
+  remote.until([&] { return remote.tier->usage().ready_bytes > 0; });
+  EXPECT_EQ(remote.store(slot, 1, 2).outcome, Outcome::done);
+  EXPECT_TRUE(remote.loads(slot, 1, 2));
+  EXPECT_EQ(remote.tier->statistics().reconnects, 1u);
+}
+
+TEST(RemoteTier, ReplicasSurviveADeathAndAreMadeAgain) {
+  SteppedRemote remote(3, 2);
+  remote.start_tier();
+  std::vector<SlotId> slots;
+  for (std::uint64_t page = 0; page < 6; ++page) {
+    slots.push_back(remote.slot());
+    ASSERT_EQ(remote.store(slots[page], page, 1).outcome, Outcome::done);
+  }
+  remote.lenders[0].reset();
+  for (std::uint64_t page = 0; page < 6; ++page) EXPECT_TRUE(remote.loads(slots[page], page, 1));
+  // Not changed, but with one copy less: that one is made on a node that is there.
+  remote.until([&] { return remote.tier->statistics().copies_lost == 4; });
+  for (std::uint64_t page = 0; page < 6; ++page) {
+    const auto stored = remote.store(slots[page], page, 1, true);
+    EXPECT_EQ(stored.outcome, Outcome::done);
+    EXPECT_FALSE(stored.changed);
+  }
+  remote.lenders[1].reset();
+  for (std::uint64_t page = 0; page < 6; ++page) EXPECT_TRUE(remote.loads(slots[page], page, 1));
+}
+
+TEST(RemoteTier, WhatIsStoredWithOneNodeLeftIsCountedAsSingle) {
+  SteppedRemote remote(2, 2);
+  remote.start_tier();
+  remote.lenders[0].reset();
+  remote.until([&] { return remote.tier->usage().budget_bytes == 0; });
+  const SlotId slot = remote.slot();
+  EXPECT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  EXPECT_EQ(remote.tier->statistics().single_copies, 1u);
+  EXPECT_TRUE(remote.loads(slot, 1, 1));
+}
+
+TEST(RemoteTier, ANodeThatIsStoppedForTenSecondsLosesNothing) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.fabric.set_silence(NodeId{1}, true);
+  const auto id = remote.submit(tiers::Direction::load, slot, 1, 1, 1);
+  remote.pass(10'000'000);
+  EXPECT_EQ(remote.completion(id), nullptr) << "there is no other copy: it is waited for";
+  remote.fabric.set_silence(NodeId{1}, false);
+  EXPECT_EQ(remote.wait_for(id).outcome, Outcome::done);
+  EXPECT_TRUE(remote.holds(1, 1, 1));
+  EXPECT_GE(remote.tier->statistics().reconnects, 1u);
+}
+
+TEST(RemoteTier, ANodeThatIsCutOffIsWaitedForUntilTheDeadlineAndNoLonger) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.fabric.set_partition(NodeId{1}, NodeId{100}, true);
+  const std::uint64_t begun = remote.clock.now_us();
+  const auto loaded = remote.load(slot, 1, 1);
+  EXPECT_EQ(loaded.outcome, Outcome::lost);
+  EXPECT_THAT(loaded.error.message, HasSubstr("0x200000 to 0x400000"));
+  EXPECT_THAT(loaded.error.message, HasSubstr("node:1"));
+  EXPECT_LT(remote.clock.now_us() - begun, SteppedRemote::kPatienceUs + 1'000'000);
+  const std::uint64_t stores = remote.clock.now_us();
+  EXPECT_EQ(remote.store(slot, 1, 2).outcome, Outcome::failed);
+  EXPECT_LT(remote.clock.now_us() - stores, 3 * SteppedRemote::kRequestUs);
+}
+
+TEST(RemoteTier, AReplicaIsReadAtOnceWhenTheOtherNodeIsSilent) {
+  SteppedRemote remote(2, 2);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  for (const std::uint64_t silent : {1, 2}) {
+    remote.fabric.set_silence(NodeId{silent}, true);
+    const std::uint64_t begun = remote.clock.now_us();
+    EXPECT_TRUE(remote.loads(slot, 1, 1));
+    EXPECT_LT(remote.clock.now_us() - begun, SteppedRemote::kRequestUs + 1'000'000);
+    remote.fabric.set_silence(NodeId{silent}, false);
+    remote.pass(5'000'000);
+  }
+}
+
+TEST(RemoteTier, ACopyThatRotsWhereItLiesIsNotTakenForThePage) {
+  SteppedRemote remote(2, 2);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  for (const auto& lender : remote.lenders) {
+    EXPECT_TRUE(remote.loads(slot, 1, 1)) << "from the other one";
+    lender->writable(kPage)[12345] ^= std::byte{1};
+  }
+  const auto loaded = remote.load(slot, 1, 1);
+  EXPECT_EQ(loaded.outcome, Outcome::lost) << "both are damaged";
+}
+
+TEST(RemoteTier, FinishWaitsForNobodyLongerThanARequest) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  EXPECT_EQ(remote.tier->usage().used_bytes, kPage);
+  remote.tier->release(slot);
+  remote.until([&] { return remote.lenders[0]->service->statistics().pages == 0; });
+  EXPECT_EQ(remote.tier->usage().used_bytes, 0u);
+}
+
+// ---- a thousand messages with accidents ----
+
+// Sanitizers take ten times as long.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t kAccidents = 150;
+#else
+constexpr std::uint64_t kAccidents = 1000;
+#endif
+
+struct Accidents {
+  const char* name;
+  Faults faults;
+  std::uint32_t replicas;
+  std::uint64_t count = kAccidents;
+};
+class WithAccidents : public ::testing::TestWithParam<Accidents> {};
+
+// Whatever happens to messages, what is loaded is right, or it is said to be lost; and with whole messages again, all goes on.
+TEST_P(WithAccidents, NoByteIsWrong) {
+  const Accidents& accidents = GetParam();
+  SteppedRemote remote(2, accidents.replicas);
+  remote.seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("seed {}", remote.seed));
+  remote.start_tier();
+  remote.faults->set_faults(accidents.faults);
+  for (const auto& lender : remote.lenders) lender->faults->set_faults(accidents.faults);
+  std::mt19937_64 random(remote.seed);
+  struct Known {
+    SlotId slot;
+    std::uint64_t version = 0;  // 0: stored nothing
+  };
+  std::vector<Known> pages;
+  for (int i = 0; i < 6; ++i) pages.push_back({remote.slot()});
+  const auto met = [&] {
+    std::uint64_t sum = 0;
+    const auto add = [&](const FaultCounts& c) {
+      sum += c.dropped + c.headers_corrupted + c.payloads_corrupted + c.misdirected + c.duplicated;
+    };
+    add(remote.faults->counts());
+    for (const auto& lender : remote.lenders) add(lender->faults->counts());
+    return sum;
+  };
+  std::uint64_t version = 0, loads = 0, lost = 0;
+  while (met() < accidents.count) {
+    const std::uint64_t page = random() % pages.size();
+    Known& known = pages[page];
+    if (known.version == 0 || random() % 3 == 0) {
+      ++version;
+      known.version = remote.store(known.slot, page, version).outcome == Outcome::done ? version : 0;
+      continue;
+    }
+    ++loads;
+    const auto loaded = remote.load(known.slot, page, known.version);
+    if (loaded.outcome == Outcome::done) {
+      ASSERT_TRUE(remote.holds(1, page, known.version)) << "wrong bytes";
+    } else {
+      ++lost;
+      known.version = 0;
+    }
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+  fmt::print("{}: {} accidents, {} stores, {} loads, {} lost, seed {}\n", accidents.name, met(), version, loads, lost,
+             remote.seed);
+  remote.faults->set_faults({});
+  for (const auto& lender : remote.lenders) lender->faults->set_faults({});
+  remote.pass(10'000'000);
+  for (std::uint64_t page = 0; page < pages.size(); ++page) {
+    ASSERT_EQ(remote.store(pages[page].slot, page, ++version).outcome, Outcome::done);
+    ASSERT_TRUE(remote.loads(pages[page].slot, page, version));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Remote, WithAccidents,
+                         ::testing::Values(Accidents{"payloads", {.corrupt_payload = 0.6}, 1},
+                                           Accidents{"headers", {.corrupt_header = 0.25}, 1},
+                                           Accidents{"misdirected", {.misdirect = 0.5}, 1, kAccidents / 5},
+                                           Accidents{"duplicates", {.duplicate = 0.5}, 1},
+                                           Accidents{"everything",
+                                                     {.drop = 0.02,
+                                                      .duplicate = 0.1,
+                                                      .delay = 0.1,
+                                                      .corrupt_header = 0.02,
+                                                      .corrupt_payload = 0.1,
+                                                      .misdirect = 0.05,
+                                                      .delay_us = 3'000'000},
+                                                     2}),
+                         [](const auto& suite) { return std::string(suite.param.name); });
+
+// ---- lending ----
+
+TEST(MemoryService, WhatIsLentIsLentOnceAndWipedBeforeTheNextHasIt) {
+  SteppedRemote remote(1);
+  remote.start_tier(100);
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  const ConstBytes memory = remote.lenders[0]->memory(SteppedRemote::kLenderBytes);
+  const auto zero = [&] { return std::ranges::all_of(memory, [](std::byte byte) { return byte == std::byte{0}; }); };
+  EXPECT_FALSE(zero());
+  EXPECT_EQ(remote.tier->usage().budget_bytes, SteppedRemote::kLenderBytes);
+  // Another node comes along; the first has gone without a word.
+  auto first = std::move(remote.tier);
+  first.reset();
+  remote.service_config = {};
+  const auto lent = [&] { return remote.lenders[0]->service->statistics().lent_bytes; };
+  remote.pass(1'000'000);
+  EXPECT_EQ(lent(), SteppedRemote::kLenderBytes) << "it may come back";
+  remote.pass(70'000'000);
+  EXPECT_EQ(lent(), 0u);
+  EXPECT_TRUE(zero());
+  remote.start_tier(101);
+  EXPECT_EQ(lent(), SteppedRemote::kLenderBytes);
+}
+
+TEST(MemoryService, ANodeGetsNoMoreThanItsBudget) {
+  SteppedRemote remote(1);
+  remote.service_config.client_bytes = 3 * kPage;
+  remote.start_lender(1);
+  remote.start_tier();
+  EXPECT_EQ(remote.tier->usage().budget_bytes, 3 * kPage);
+  for (int i = 0; i < 3; ++i) remote.slot();
+  EXPECT_EQ(remote.tier->allocate(kPage)->grant, tiers::Grant::full);
+}
+
+// A node of the test's own, that says what it likes.
+class BareClient final : public Receiver {
+ public:
+  BareClient(SteppedRemote& remote, NodeIdentity self) : remote_(remote), self_(self) {
+    transport_ = remote.fabric.node(self, *this);
+    memory_ = page_memory(kPage);
+    slab_ = *transport_->register_slab({memory_.get(), kPage});
+    peer_ = *transport_->connect(node_address(1), remote.clock.now_us() + 1'000'000);
+    turn();
+  }
+  ~BareClient() override { slab_.reset(); }
+  std::optional<Claim> claim(PeerId, ConstBytes, std::uint64_t bytes) override {
+    return Claim{{memory_.get(), bytes}, 1, remote_.clock.now_us() + 1'000'000};
+  }
+  void turn() {
+    for (int i = 0; i < 20; ++i) {
+      remote_.clock.advance(10);
+      transport_->progress();
+      remote_.turn();
+    }
+    transport_->poll(events_);
+  }
+  void say(wire::Kind kind, std::uint64_t sequence, ConstBytes body, bool page = false,
+           std::optional<NodeIdentity> as = {}) {
+    const NodeIdentity who = as.value_or(self_);
+    const auto header = *wire::write(
+        {.kind = kind,
+         .request = {static_cast<std::uint64_t>(who.id), Epoch{static_cast<std::uint64_t>(who.incarnation)}, sequence},
+         .payload_bytes = page ? kPage : 0},
+        body);
+    const ConstBytes pieces[] = {ConstBytes(memory_.get(), kPage)};
+    Send send{.peer = peer_, .header = header, .deadline_us = remote_.clock.now_us() + 1'000'000};
+    if (page) send.payload = pieces;
+    ASSERT_TRUE(transport_->send({&send, 1}));
+    turn();
+  }
+  // The answers since the last call.
+  template <class Body>
+  std::vector<Body> heard() {
+    std::vector<Body> bodies;
+    for (const Event& event : events_) {
+      const auto* message = std::get_if<Message>(&event.what);
+      if (message == nullptr) continue;
+      const auto parsed = wire::parse(message->header);
+      if (const auto body = wire::read_body<Body>(parsed->body)) bodies.push_back(*body);
+    }
+    events_.clear();
+    return bodies;
+  }
+  bool gone() {
+    return std::ranges::any_of(events_, [](const Event& event) { return std::holds_alternative<Gone>(event.what); });
+  }
+  std::uint64_t lease() {
+    say(wire::Kind::allocate, ++asked_, wire::body_of(wire::Ask{kPage * 8, 0}));
+    const auto lent = heard<wire::Lent>();
+    return lent.empty() || lent.front().answer != wire::Answer::done ? 0 : lent.front().lease;
+  }
+  wire::PageAt page(std::uint64_t lease, std::uint64_t version, unsigned char value) {
+    std::memset(memory_.get(), value, kPage);
+    wire::PageAt at{lease, 0, {.home = 7, .granule = 1, .version = version, .bytes = kPage}};
+    const auto sum = tiers::seal({memory_.get(), kPage}, at.page.identity());
+    at.page.low = sum.low;
+    at.page.high = sum.high;
+    return at;
+  }
+  std::byte first() const { return *memory_; }
+
+ private:
+  SteppedRemote& remote_;
+  const NodeIdentity self_;
+  PageMemory memory_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Slab> slab_;
+  PeerId peer_{};
+  std::vector<Event> events_;
+  std::uint64_t asked_ = 0;
+};
+
+using wire::Answer;
+using wire::Kind;
+
+TEST(MemoryService, ARequestThatComesAgainIsAnsweredAsBeforeAndALateOneIsNotCarriedOut) {
+  SteppedRemote remote(1);
+  BareClient client(remote, {NodeId{7}, Incarnation{5}});
+  const std::uint64_t lease = client.lease();
+  const auto old = client.page(lease, 1, 1);
+  client.say(Kind::put, 10, wire::body_of(old), true);
+  const auto page = client.page(lease, 2, 2);
+  client.say(Kind::put, 12, wire::body_of(page), true);
+  for (const auto& reply : client.heard<wire::Reply>()) EXPECT_EQ(reply.answer, Answer::done);
+  client.say(Kind::put, 12, wire::body_of(page), true);
+  ASSERT_EQ(client.heard<wire::Reply>().size(), 1u) << "the same answer";
+  EXPECT_EQ(remote.lenders[0]->service->statistics().stored_bytes, 2 * kPage) << "and nothing done for it";
+  (void)client.page(lease, 1, 1);
+  client.say(Kind::put, 11, wire::body_of(old), true);
+  const auto late = client.heard<wire::Reply>();
+  ASSERT_EQ(late.size(), 1u);
+  EXPECT_EQ(late.front().answer, Answer::refused) << "what lies there is newer";
+  client.say(Kind::release, 9, wire::body_of(page));
+  client.say(Kind::fetch, 20, wire::body_of(page));
+  client.turn();
+  EXPECT_EQ(client.first(), std::byte{2}) << "the newer page is there";
+}
+
+TEST(MemoryService, AnEarlierIncarnationIsTurnedAwayAndALaterOneFindsNothing) {
+  SteppedRemote remote(1);
+  auto client = std::make_unique<BareClient>(remote, NodeIdentity{NodeId{7}, Incarnation{5}});
+  const std::uint64_t lease = client->lease();
+  const auto page = client->page(lease, 1, 1);
+  client->say(Kind::put, 10, wire::body_of(page), true);
+  {
+    BareClient earlier(remote, {NodeId{7}, Incarnation{4}});
+    EXPECT_TRUE(earlier.gone());
+  }
+  client.reset();
+  BareClient later(remote, {NodeId{7}, Incarnation{6}});
+  EXPECT_EQ(later.lease(), 0u) << "its memory is being wiped";
+  const std::uint64_t new_lease = later.lease();
+  EXPECT_NE(new_lease, 0u);
+  EXPECT_NE(new_lease, lease);
+  later.heard<wire::Reply>();
+  later.say(Kind::fetch, 11, wire::body_of(page));
+  EXPECT_TRUE(later.heard<wire::Reply>().empty()) << "that lease is over";
+  auto same = page;
+  same.lease = new_lease;
+  later.say(Kind::fetch, 12, wire::body_of(same));
+  const auto answers = later.heard<wire::Reply>();
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers.front().answer, Answer::unknown);
+}
+
+TEST(MemoryService, WhatIsNotThisConnectionsIsRejected) {
+  SteppedRemote remote(1);
+  BareClient client(remote, {NodeId{7}, Incarnation{5}});
+  const std::uint64_t lease = client.lease();
+  const auto page = client.page(lease, 1, 1);
+  const auto rejected = [&] { return remote.lenders[0]->service->statistics().rejected; };
+  client.say(Kind::put, 10, wire::body_of(page), true, NodeIdentity{NodeId{8}, Incarnation{5}});
+  EXPECT_EQ(rejected(), 1u) << "somebody else's";
+  client.say(Kind::put, 11, wire::body_of(page), true, NodeIdentity{NodeId{7}, Incarnation{4}});
+  EXPECT_EQ(rejected(), 2u) << "of an earlier incarnation";
+  auto elsewhere = page;
+  elsewhere.lease ^= 1;
+  client.say(Kind::put, 12, wire::body_of(elsewhere), true);
+  EXPECT_EQ(rejected(), 3u) << "of another lease";
+  EXPECT_TRUE(client.heard<wire::Reply>().empty());
+  auto outside = page;
+  outside.offset = 8 * kPage;
+  client.say(Kind::put, 13, wire::body_of(outside), true);
+  auto other = page;
+  other.page.version = 2;  // the seal is of another version
+  client.say(Kind::put, 14, wire::body_of(other), true);
+  const auto replies = client.heard<wire::Reply>();
+  ASSERT_EQ(replies.size(), 2u);
+  EXPECT_EQ(replies[0].answer, Answer::refused) << "outside of the lease";
+  EXPECT_EQ(replies[1].answer, Answer::damaged);
+  EXPECT_EQ(remote.lenders[0]->service->statistics().pages, 0u);
+}
+
+}  // namespace
+}  // namespace vmem::rdma
