@@ -19,6 +19,7 @@ std::string quote(const std::string& word);
 
 // `command_line` is the whole of it, quoted, for the records.
 Command add_bench(CLI::App& app, const std::string& command_line);
+Command add_daemon(CLI::App& app);
 Command add_doctor(CLI::App& app);
 Command add_options(CLI::App& app);
 Command add_topo(CLI::App& app);

@@ -96,6 +96,7 @@ int run(int argc, char** argv) {
       [&](CLI::App& command) { return vmem::tools::add_run(command, program); });
   add("bench", "Measure this machine against its own limits, and verify the data",
       [&](CLI::App& command) { return vmem::tools::add_bench(command, join_command_line(argc, argv)); });
+  add("daemon", "Lend this machine's memory and disks to programs on other nodes", vmem::tools::add_daemon);
   add("doctor", "Say what this machine can do, and what to fix", vmem::tools::add_doctor);
   add("topo", "Show memories, links and their measured rates", vmem::tools::add_topo);
   add("options", "List every option of the runtime", vmem::tools::add_options);

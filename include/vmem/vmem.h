@@ -214,7 +214,7 @@ typedef struct vmem_pointer_info {
   size_t bytes_peer;        /* only in another GPU's HBM, mapped in place or not, */
   size_t bytes_host_mapped; /* mapped in place in host memory, */
   size_t bytes_host;        /* only in host memory, not mapped, */
-  size_t bytes_nvme;        /* only in files of the option nvme, */
+  size_t bytes_nvme;        /* only below host memory: in files of the option nvme, on nodes of the option remote, */
   size_t bytes_unbacked;    /* never written, so nowhere, */
   size_t bytes_lost;        /* without a copy */
 } vmem_pointer_info;
@@ -231,18 +231,24 @@ typedef struct vmem_statistics {
   uint64_t committed_bytes;                  /* backing committed for them */
   uint64_t hbm_budget_bytes, hbm_used_bytes; /* sums over devices */
   uint64_t host_budget_bytes, host_used_bytes;
-  uint64_t peer_budget_bytes, peer_used_bytes; /* other GPUs' HBM; 0 without the option peers */
-  uint64_t nvme_budget_bytes, nvme_used_bytes; /* 0 without the option nvme */
-  uint64_t metadata_bytes;                     /* page table and its bookkeeping */
-  uint64_t pages;                              /* live pages */
+  uint64_t peer_budget_bytes, peer_used_bytes;        /* other GPUs' HBM; 0 without the option peers */
+  uint64_t nvme_budget_bytes, nvme_used_bytes;        /* 0 without the option nvme */
+  uint64_t remote_budget_bytes, remote_used_bytes;    /* 0 without the option remote; of pages, however many copies */
+  uint64_t remote_stored_bytes, remote_fetched_bytes; /* copies sent to other nodes, pages brought back */
+  uint64_t remote_copies_lost;                        /* copies of pages that went with their nodes */
+  uint64_t remote_single_copies;                      /* pages stored with one copy where two were asked for */
+  uint64_t remote_reconnects;                         /* connections that were made again */
+  uint64_t remote_checksum_failures;                  /* pages that arrived wrong, there or here, and were sent again */
+  uint64_t metadata_bytes;                            /* page table and its bookkeeping */
+  uint64_t pages;                                     /* live pages */
   uint64_t acquires, acquire_misses, in_place_acquires, acquire_waits;
   uint64_t acquire_wait_us;                       /* how long acquires waited for the mover, in sum */
   uint64_t mover_busy_us;                         /* how long the mover was at work */
   uint64_t migrated_in_bytes, migrated_out_bytes; /* host or peer to HBM, HBM to host or peer */
   uint64_t peer_in_bytes, peer_out_bytes;         /* of these, from and to other GPUs' HBM */
-  uint64_t peer_returned_bytes;           /* moved to host memory because the other GPU wanted its memory back */
-  uint64_t dropped_bytes;                 /* evicted without a copy, because the host copy was current */
-  uint64_t spilled_bytes, recalled_bytes; /* host to files, files to host */
+  uint64_t peer_returned_bytes;                   /* moved to host memory because the other GPU wanted its memory back */
+  uint64_t dropped_bytes;                         /* evicted without a copy, because the host copy was current */
+  uint64_t spilled_bytes, recalled_bytes;         /* host to files and other nodes, and back */
   uint64_t spills_dropped_bytes; /* given up in host memory without writing, because the file's copy was current */
   uint64_t prefetched_bytes, prefetched_used_bytes;
   uint64_t evictions, eviction_cancels, maps, unmaps, frames_created;

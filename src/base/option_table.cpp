@@ -287,6 +287,80 @@ OptionDefinition peers_option() {
       &Options::peers, parse_peers);
 }
 
+Result<std::vector<std::string>> parse_remote(std::string_view text) {
+  std::vector<std::string> addresses;
+  if (text == "off") return addresses;
+  for (const std::string_view part : split_at_commas(text)) {
+    const std::size_t colon = part.rfind(':');
+    if (colon == std::string_view::npos || colon == 0 || colon + 1 == part.size())
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("'{}' is not HOST:PORT", part));
+    if (std::ranges::find(addresses, part) != addresses.end())
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} is named twice", part));
+    addresses.emplace_back(part);
+  }
+  return addresses;
+}
+
+OptionDefinition remote_option() {
+  return define({.name = "remote",
+                 .default_value = "off",
+                 .values = "off, or addresses such as 10.0.0.1:7000,10.0.0.2:7000",
+                 .help = "Where pages go that host memory has no room for: other nodes, on which `vmem daemon` runs.",
+                 .print =
+                     [](const Options& options) {
+                       return options.remote.empty() ? "off" : fmt::format("{}", fmt::join(options.remote, ","));
+                     }},
+                &Options::remote, parse_remote);
+}
+
+OptionDefinition borrow_option() {
+  return automatic_size_option(
+      {.name = "borrow",
+       .default_value = "auto",
+       .values = "auto, or a size from 16MiB such as 64GiB; only with remote",
+       .help = "How much is borrowed of each node's memory, and of its disks; auto: all it lends."},
+      &Options::borrow_bytes, {.least = 16 * kMiB, .most = 4096 * kTiB});
+}
+
+OptionDefinition replicas_option() {
+  return define({.name = "replicas",
+                 .default_value = "1",
+                 .values = "1 or 2; only with remote",
+                 .help = "How many nodes each page goes to: 2 survive the death of one.",
+                 .print = [](const Options& options) { return fmt::to_string(options.replicas); }},
+                &Options::replicas, [](std::string_view text) -> Result<std::uint32_t> {
+                  if (text == "1" || text == "2") return text == "1" ? 1u : 2u;
+                  return fail(VMEM_ERROR_INVALID_OPTION, "neither 1 nor 2");
+                });
+}
+
+OptionDefinition remote_wait_option() {
+  return define(
+      {.name = "remote_wait",
+       .default_value = "20s",
+       .values = "a duration from 100ms to an hour such as 5s; only with remote",
+       .help = "How long a page whose only copy is on a node that does not answer is waited for before it is lost.",
+       .print = [](const Options& options) { return exact_duration_us(options.remote_wait_us); }},
+      &Options::remote_wait_us, [](std::string_view text) -> Result<std::uint64_t> {
+        VMEM_ASSIGN(const std::uint64_t us, parse_wait(text));
+        if (us < 100'000) return fail(VMEM_ERROR_INVALID_OPTION, "shorter than 100ms");
+        return us;
+      });
+}
+
+OptionDefinition secret_option() {
+  return define(
+      {.name = "secret",
+       .default_value = "off",
+       .values = "off, or a file that only its owner may use; only with remote",
+       .help = "A secret that the nodes share, and prove to each other; without one they must be on this machine.",
+       .print = [](const Options& options) { return options.secret.empty() ? "off" : options.secret; }},
+      &Options::secret, [](std::string_view text) -> Result<std::string> {
+        if (text.empty()) return fail(VMEM_ERROR_INVALID_OPTION, "a file without a name");
+        return std::string(text == "off" ? "" : text);
+      });
+}
+
 OptionDefinition page_option() {
   return define(
       {.name = "page",
@@ -403,6 +477,11 @@ std::span<const OptionDefinition> option_table() {
       host_option(),
       peers_option(),
       nvme_option(),
+      remote_option(),
+      borrow_option(),
+      replicas_option(),
+      remote_wait_option(),
+      secret_option(),
       page_option(),
       devices_option(),
       driver_option(),

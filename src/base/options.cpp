@@ -63,6 +63,7 @@ class Resolution {
   std::string describe(std::string_view name) const;
   Status check_space() const;
   Status check_page() const;
+  Status check_remote() const;
 
   Options options_;
   std::vector<std::pair<std::string, std::string>> sources_;  // option name, source; the last one counts
@@ -153,6 +154,25 @@ Status Resolution::check_page() const {
   return {};
 }
 
+Status Resolution::check_remote() const {
+  for (const std::string_view name : {"borrow", "replicas", "remote_wait", "secret"}) {
+    if (!options_.remote.empty() || !is_set(name)) continue;
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} would have no effect: no node is named; give remote, or drop it", describe(name)));
+  }
+  if (options_.replicas > 1 && options_.remote.size() < options_.replicas) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} needs as many nodes: {}; name another one, or lower replicas", describe("replicas"),
+                            describe("remote")));
+  }
+  if (options_.drained && !options_.remote.empty()) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} keeps everything in the GPU's reach, which other nodes are not: drop {}",
+                            describe("drained"), describe("remote")));
+  }
+  return {};
+}
+
 Status Resolution::check_contradictions() const {
   VMEM_TRY(check_space());
   VMEM_TRY(check_page());
@@ -166,6 +186,7 @@ Status Resolution::check_contradictions() const {
                 fmt::format("{} lets a launch reach only what it names, {} lets it reach everything; choose one",
                             describe("strict"), describe("drained")));
   }
+  VMEM_TRY(check_remote());
   if (options_.drained && !options_.nvme.empty()) {
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} keeps everything in the GPU's reach, which files are not: drop {}", describe("drained"),

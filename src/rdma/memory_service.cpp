@@ -89,6 +89,7 @@ bool MemoryService::step() {
   did |= serve_disk();
   did |= end_leases();
   did |= expire();
+  did |= empty_outbox();
   publish();
   return did;
 }
@@ -135,10 +136,8 @@ bool MemoryService::admit(PeerId peer, const wire::Header& header) {
   if (verdict == ReplyCache::Verdict::carry_out) return true;
   if (verdict == ReplyCache::Verdict::stale) ++now_.rejected;
   if (verdict != ReplyCache::Verdict::answered) return false;
-  Send again{.peer = peer,
-             .header = replies_.reply(header.request),
-             .deadline_us = config_.clock->now_us() + config_.request_us};
-  (void)transport_->send({&again, 1});
+  const ConstBytes reply = replies_.reply(header.request);
+  outbox_.emplace_back(peer, std::vector<std::byte>(reply.begin(), reply.end()));
   return false;
 }
 
@@ -191,9 +190,18 @@ void MemoryService::send(PeerId peer, const wire::RequestId& request, Kind kind,
     VMEM_LOG_ERROR("a reply could not be written: {}", bytes.error().message);
     return;
   }
-  Send reply{.peer = peer, .header = *bytes, .deadline_us = config_.clock->now_us() + config_.request_us};
-  (void)transport_->send({&reply, 1});  // a peer that is gone asks again
+  outbox_.emplace_back(peer, *bytes);
   if (remember) replies_.answered(request, *std::move(bytes));
+}
+
+// What claim() has to say waits until it is over: it is called by the transport.
+bool MemoryService::empty_outbox() {
+  const bool any = !outbox_.empty();
+  for (const auto& [peer, header] : std::exchange(outbox_, {})) {
+    Send reply{.peer = peer, .header = header, .deadline_us = config_.clock->now_us() + config_.request_us};
+    (void)transport_->send({&reply, 1});  // a peer that is gone asks again
+  }
+  return any;
 }
 
 void MemoryService::answer(const Passage& passage, Answer answer) {

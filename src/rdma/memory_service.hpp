@@ -111,6 +111,7 @@ class MemoryService final : public Receiver {
   void on_fetch(PeerId peer, const wire::Header& header, ConstBytes body);
   void on_release(PeerId peer, const wire::Header& header, ConstBytes body);
   void send(PeerId peer, const wire::RequestId& request, wire::Kind kind, ConstBytes body, bool remember);
+  bool empty_outbox();
   void answer(const Passage& passage, wire::Answer answer);
 
   // Leases.
@@ -149,7 +150,8 @@ class MemoryService final : public Receiver {
   std::map<std::uint64_t, PassageRef> landing_;  // by claim
   std::map<SendId, PassageRef> leaving_;
   std::list<PassageRef> want_disk_slot_;
-  std::map<std::uint64_t, PassageRef> on_disk_;  // by transfer
+  std::map<std::uint64_t, PassageRef> on_disk_;                    // by transfer
+  std::vector<std::pair<PeerId, std::vector<std::byte>>> outbox_;  // replies
   ServiceStatistics now_;
   std::unique_ptr<Workers> workers_;
 

@@ -51,6 +51,7 @@ Status Runtime::start() {
   VMEM_TRY(start_host_tier());
   for (const LendingDevice& lender : options_.peers) VMEM_TRY(start_lender(lender));
   if (!options_.nvme.empty()) VMEM_TRY(start_disk_tier());
+  if (!options_.remote.empty()) VMEM_TRY(start_remote_tier());
   VMEM_TRY(start_mover());
   VMEM_ASSIGN(small_, Suballocator::create(*this, space_->base(), space_->bytes()));
   freed_ = std::make_unique<BlockCache>(static_cast<SlabSource&>(*this));
@@ -66,6 +67,8 @@ Runtime::~Runtime() {
     const std::lock_guard lock(mover_life_);
     mover_.reset();
   }
+  below_.reset();
+  remote_.reset();
   disk_.reset();
   for (auto& lender : lenders_) lender->memory.reset();
   host_.reset();
@@ -306,6 +309,20 @@ Status Runtime::start_disk_tier() {
   return {};
 }
 
+Status Runtime::start_remote_tier() {
+  VMEM_ASSIGN(remote_, Remote::start(options_, [this] { wake_mover(); }));
+  VMEM_LOG_INFO("pages on other nodes: {}", remote_->tier().describe());
+  return {};
+}
+
+// Other nodes' memory before this one's disks.
+tiers::Tier* Runtime::tier_below() {
+  if (!remote_) return disk_.get();
+  if (!disk_) return &remote_->tier();
+  below_ = std::make_unique<tiers::StackedTier>(std::vector<tiers::Tier*>{&remote_->tier(), disk_.get()});
+  return below_.get();
+}
+
 std::vector<migration::MoverDevice> Runtime::mover_devices() const {
   std::vector<migration::MoverDevice> result;
   for (const auto& home : devices_) {
@@ -367,8 +384,8 @@ Status Runtime::start_mover() {
     policy.hbm_bytes.push_back(config.devices[i].hbm_bytes);
   }
   config.policy = migration::make_look_ahead_policy({policy.hbm_bytes}, migration::make_second_chance_policy(policy));
-  if (disk_) {
-    config.spill = disk_.get();
+  config.spill = tier_below();
+  if (config.spill != nullptr) {
     config.spill_policy =
         migration::make_second_chance_policy({.prefetch_pages = 0, .hbm_bytes = {host_->usage().budget_bytes}});
   }
@@ -613,6 +630,11 @@ Status Runtime::statistics(vmem_statistics& out) {
   migration::StatisticsRequest request;
   VMEM_TRY(mover_->call(request));
   out = request.statistics;
+  // The mover sees one tier below host memory.
+  const tiers::TierUsage files = disk_ ? disk_->usage() : tiers::TierUsage{};
+  out.nvme_budget_bytes = files.budget_bytes;
+  out.nvme_used_bytes = files.used_bytes;
+  if (remote_) remote_->add_to(out);
   out.device_count = int(devices_.size());
   out.emulated = driver_->emulated() ? 1 : 0;
   out.space_bytes = space_->bytes();

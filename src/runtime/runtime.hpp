@@ -22,9 +22,11 @@
 #include "pagetable/holds.hpp"
 #include "runtime/block_cache.hpp"
 #include "runtime/pointer_tables.hpp"
+#include "runtime/remote.hpp"
 #include "runtime/suballocator.hpp"
 #include "tiers/disk/disk_tier.hpp"
 #include "tiers/near_tier.hpp"
+#include "tiers/stacked_tier.hpp"
 #include "topology/topology.hpp"
 
 namespace vmem::runtime {
@@ -196,6 +198,8 @@ class Runtime final : private SlabSource {
   Result<std::uint64_t> lent_bytes(const LendingDevice& wanted, const Lender& lender) const;
   void close(Device& device) const;
   Status start_disk_tier();
+  Status start_remote_tier();
+  tiers::Tier* tier_below();
   Status start_mover();
   std::vector<migration::MoverDevice> mover_devices() const;
   void unmap_what_is_left();
@@ -272,6 +276,8 @@ class Runtime final : private SlabSource {
   std::unique_ptr<tiers::NearTier> host_;
   std::vector<std::unique_ptr<Lender>> lenders_;  // with the option peers
   std::unique_ptr<tiers::DiskTier> disk_;         // with the option nvme
+  std::unique_ptr<Remote> remote_;                // with the option remote
+  std::unique_ptr<tiers::StackedTier> below_;     // with both
   std::mutex mover_life_;  // protects mover_ from its creation's and destruction's side, for the host tier's thread
   std::unique_ptr<migration::Mover> mover_;
   std::unique_ptr<Suballocator> small_;

@@ -1,92 +1,31 @@
 // rdma_peer (peer_program.cpp) as a child process, in this or another network namespace.
 #pragma once
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "rdma/process.hpp"
 
 namespace vmem::rdma {
 
-class PeerProcess {
+class PeerProcess : public Process {
  public:
-  explicit PeerProcess(std::vector<std::string> arguments, const std::string& network_namespace = "") {
-    std::array<int, 2> in{}, out{};
-    EXPECT_EQ(::pipe2(in.data(), O_CLOEXEC) | ::pipe2(out.data(), O_CLOEXEC), 0);
+  explicit PeerProcess(std::vector<std::string> arguments, const std::string& network_namespace = "")
+      : Process(command(std::move(arguments), network_namespace)) {}
+  // The first thing that one says that listens.
+  std::string address() { return first_line(); }
+
+ private:
+  static std::vector<std::string> command(std::vector<std::string> arguments, const std::string& network_namespace) {
     arguments.insert(arguments.begin(), std::filesystem::canonical("/proc/self/exe").parent_path() / "rdma_peer");
     if (!network_namespace.empty()) {
       const std::vector<std::string> prefix = {"ip", "netns", "exec", network_namespace};
       arguments.insert(arguments.begin(), prefix.begin(), prefix.end());
     }
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    child_ = ::fork();
-    if (child_ == 0) {
-      ::dup2(in[0], STDIN_FILENO);
-      ::dup2(out[1], STDOUT_FILENO);
-      ::execvp(argv[0], argv.data());
-      ::_exit(127);
-    }
-    ::close(in[0]);
-    ::close(out[1]);
-    in_ = in[1];
-    out_ = out[0];
+    return arguments;
   }
-  ~PeerProcess() {
-    signal(SIGKILL);
-    int status = 0;
-    ::waitpid(child_, &status, 0);
-    ::close(in_);
-    ::close(out_);
-  }
-  PeerProcess(const PeerProcess&) = delete;
-  PeerProcess& operator=(const PeerProcess&) = delete;
-
-  void signal(int number) const { ::kill(child_, number); }
-  // Returns when it is stopped.
-  void stop() const {
-    signal(SIGSTOP);
-    int status = 0;
-    ::waitpid(child_, &status, WUNTRACED);
-    EXPECT_TRUE(WIFSTOPPED(status));
-  }
-  // What it said since, as lines.
-  const std::vector<std::string>& said() {
-    pollfd output{.fd = out_, .events = POLLIN, .revents = 0};
-    while (::poll(&output, 1, 0) == 1) {
-      std::array<char, 4096> buffer;
-      const ssize_t got = ::read(out_, buffer.data(), buffer.size());
-      if (got <= 0) break;
-      text_.append(buffer.data(), static_cast<std::size_t>(got));
-    }
-    for (auto end = text_.find('\n'); end != std::string::npos; end = text_.find('\n')) {
-      lines_.push_back(text_.substr(0, end));
-      text_.erase(0, end + 1);
-    }
-    return lines_;
-  }
-  // Its first line: the address of one that listens.
-  std::string address() {
-    while (said().empty()) {
-      pollfd output{.fd = out_, .events = POLLIN, .revents = 0};
-      if (::poll(&output, 1, 20'000) != 1) return "rdma_peer said nothing";
-    }
-    return lines_.front();
-  }
-
- private:
-  pid_t child_ = -1;
-  int in_ = -1, out_ = -1;
-  std::string text_;
-  std::vector<std::string> lines_;
 };
 
 }  // namespace vmem::rdma

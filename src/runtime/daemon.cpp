@@ -1,0 +1,97 @@
+#include "runtime/daemon.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "pagetable/types.hpp"
+#include "runtime/machine.hpp"
+#include "runtime/nodes.hpp"
+#include "tiers/disk/uring_queue.hpp"
+
+namespace vmem::runtime {
+namespace {
+
+using pagetable::kGranuleBytes;
+
+constexpr std::uint64_t kStagingBytes = std::uint64_t{512}
+                                        << 20;  // two of the largest pages on their way to or from a disk
+constexpr std::uint32_t kDiskDepth = 64;
+
+std::uint32_t worker_count() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u); }
+
+}  // namespace
+
+void Unmap::operator()(std::byte* memory) const { ::munmap(memory, bytes); }
+
+Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options) {
+  std::unique_ptr<Daemon> daemon(new Daemon);
+  VMEM_TRY(daemon->open(options));
+  return daemon;
+}
+
+Daemon::~Daemon() {
+  thread_.reset();
+  if (service_) service_->stop();
+  transport_.reset();
+}
+
+Status Daemon::reserve(const DaemonOptions& options) {
+  lent_bytes_ = options.lend_bytes / kGranuleBytes * kGranuleBytes;
+  if (lent_bytes_ == 0 && options.nvme.empty())
+    return fail(VMEM_ERROR_INVALID_OPTION, "nothing to lend: give --lend SIZE, --nvme DIRECTORY:SIZE or both");
+  staging_bytes_ = options.nvme.empty() ? 0 : kStagingBytes;
+  const std::uint64_t bytes = lent_bytes_ + staging_bytes_;
+  if (const std::uint64_t available = available_host_bytes(); bytes > available)
+    return fail(
+        VMEM_ERROR_INVALID_OPTION,
+        fmt::format(
+            "--lend {}{} asked for, {} are available of the machine's {}; lower --lend", format_bytes(lent_bytes_),
+            staging_bytes_ == 0 ? "" : fmt::format(" and {} for the way to disks", format_bytes(staging_bytes_)),
+            format_bytes(available), format_bytes(total_host_bytes())));
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    return fail(VMEM_ERROR_OUT_OF_MEMORY,
+                fmt::format("--lend {}: the kernel gives no memory: {}", format_bytes(bytes), std::strerror(errno)),
+                errno);
+  memory_ = std::unique_ptr<std::byte, Unmap>(static_cast<std::byte*>(memory), Unmap{bytes});
+  return {};
+}
+
+Status Daemon::open(const DaemonOptions& options) {
+  VMEM_TRY(reserve(options));
+  if (!options.nvme.empty()) {
+    tiers::DiskTier::Config disk;
+    disk.directories = options.nvme;
+    disk.make_queue = [](const std::vector<int>& files) -> Result<std::unique_ptr<tiers::IoQueue>> {
+      return tiers::make_uring_queue({.files = files, .depth = kDiskDepth});
+    };
+    disk.workers = worker_count();
+    disk.on_ready = [this] { service_->poke(); };
+    VMEM_ASSIGN(disk_, tiers::DiskTier::create(std::move(disk)));
+  }
+  rdma::MemoryService::Config service;
+  service.clock = &clock_;
+  service.memory = {memory_.get(), lent_bytes_ + staging_bytes_};
+  service.staging_bytes = staging_bytes_;
+  service.disk = disk_.get();
+  service.client_bytes = options.client_bytes.value_or(service.client_bytes);
+  service.grace_us = options.grace_us;
+  service.workers = worker_count();
+  service_ = std::make_unique<rdma::MemoryService>(service);
+  const NodeIdentity self = make_identity(options.id);
+  id_ = static_cast<std::uint64_t>(self.id);
+  VMEM_ASSIGN(rdma::UcxConfig config, make_ucx_config(self, options.secret, clock_));
+  VMEM_ASSIGN(config.listen, resolve_address(options.listen));
+  config.receiver = service_.get();
+  VMEM_ASSIGN(transport_, rdma::create_ucx_transport(std::move(config)));
+  VMEM_TRY(service_->start(*transport_));
+  thread_ = std::make_unique<rdma::ProgressThread>(*transport_, [this] { return service_->step(); });
+  return {};
+}
+
+}  // namespace vmem::runtime

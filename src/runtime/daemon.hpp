@@ -1,0 +1,56 @@
+// A node without a program: lends memory and room on disks to others (`vmem daemon`).
+#pragma once
+
+#include <memory>
+
+#include "base/clock.hpp"
+#include "base/options.hpp"
+#include "rdma/memory_service.hpp"
+#include "rdma/progress_thread.hpp"
+#include "tiers/disk/disk_tier.hpp"
+
+namespace vmem::runtime {
+
+struct DaemonOptions {
+  std::string listen = "127.0.0.1:7000";
+  std::uint64_t lend_bytes = 0;
+  std::vector<StoreDirectory> nvme;
+  std::string secret;                         // a file; "": only this machine's nodes
+  std::uint32_t id = 0;                       // 0: a number of its own choosing
+  std::optional<std::uint64_t> client_bytes;  // for one node, at most
+  std::uint64_t grace_us = 60'000'000;
+};
+
+// For std::unique_ptr: memory from mmap.
+struct Unmap {
+  std::size_t bytes = 0;
+  void operator()(std::byte* memory) const;
+};
+
+class Daemon {
+ public:
+  // Errors: INVALID_OPTION for what cannot be lent or listened on; those of the transport.
+  static Result<std::unique_ptr<Daemon>> start(const DaemonOptions& options);
+  ~Daemon();
+
+  const std::string& address() const { return transport_->address(); }
+  std::uint64_t id() const { return id_; }
+  std::uint64_t memory_bytes() const { return lent_bytes_; }
+  std::uint64_t disk_bytes() const { return disk_ ? disk_->usage().budget_bytes : 0; }
+  rdma::ServiceStatistics statistics() const { return service_->statistics(); }
+
+ private:
+  Daemon() = default;
+  Status open(const DaemonOptions& options);
+  Status reserve(const DaemonOptions& options);
+
+  SteadyClock clock_;
+  std::uint64_t id_ = 0, lent_bytes_ = 0, staging_bytes_ = 0;
+  std::unique_ptr<std::byte, Unmap> memory_;
+  std::unique_ptr<tiers::DiskTier> disk_;
+  std::unique_ptr<rdma::MemoryService> service_;
+  std::unique_ptr<rdma::Transport> transport_;
+  std::unique_ptr<rdma::ProgressThread> thread_;
+};
+
+}  // namespace vmem::runtime

@@ -1,0 +1,36 @@
+#include "runtime/nodes.hpp"
+
+#include <chrono>
+#include <random>
+
+#include "pagetable/types.hpp"
+#include "rdma/socket_address.hpp"
+
+namespace vmem::runtime {
+
+NodeIdentity make_identity(std::uint32_t id) {
+  std::random_device random;
+  while (id == 0) id = random();
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+  return {NodeId{id}, Incarnation{static_cast<std::uint64_t>(us)}};
+}
+
+Result<rdma::UcxConfig> make_ucx_config(NodeIdentity self, const std::string& secret, const Clock& clock) {
+  rdma::UcxConfig config;
+  config.self = self;
+  config.parameters.page_bytes = pagetable::kGranuleBytes;
+  config.clock = &clock;
+  if (!secret.empty()) {
+    VMEM_ASSIGN(const rdma::CryptoRef crypto, rdma::Crypto::load());
+    VMEM_ASSIGN(config.secret, rdma::Secret::read(*crypto, secret));
+  }
+  return config;
+}
+
+Result<std::string> resolve_address(const std::string& address) {
+  VMEM_ASSIGN(const rdma::SocketAddress resolved, rdma::SocketAddress::resolve(address));
+  return resolved.text();
+}
+
+}  // namespace vmem::runtime

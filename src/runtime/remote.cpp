@@ -1,0 +1,71 @@
+#include "runtime/remote.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/log.hpp"
+#include "cluster/peers.hpp"
+#include "runtime/nodes.hpp"
+
+namespace vmem::runtime {
+namespace {
+
+constexpr std::uint64_t kStartUs = 10'000'000;   // for all nodes to be reached
+constexpr std::uint64_t kRequestUs = 2'000'000;  // for one page there and back
+constexpr std::uint64_t kLeastRequestUs = 50'000;
+
+}  // namespace
+
+Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::function<void()> on_ready) {
+  VMEM_ASSIGN(std::vector<cluster::Peer> listed,
+              cluster::parse_peers(fmt::format("{}", fmt::join(options.remote, ","))));
+  rdma::RemoteTier::Config config;
+  for (cluster::Peer& peer : listed) {
+    auto resolved = resolve_address(peer.address);
+    if (!resolved)
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--remote {}: {}", peer.address, resolved.error().message));
+    peer.address = *std::move(resolved);
+    config.peers.push_back(peer.address);
+  }
+  config.self = make_identity(0);
+  VMEM_ASSIGN(cluster::StaticPeers peers, cluster::StaticPeers::create(config.self, listed));
+  std::unique_ptr<Remote> remote(new Remote(std::move(peers)));
+  VMEM_ASSIGN(rdma::UcxConfig ucx, make_ucx_config(config.self, options.secret, remote->clock_));
+  config.make_transport = [&ucx](rdma::Receiver& receiver) {
+    ucx.receiver = &receiver;
+    return rdma::create_ucx_transport(std::move(ucx));
+  };
+  config.clock = &remote->clock_;
+  config.replicas = options.replicas;
+  config.borrow_bytes = options.borrow_bytes.value_or(config.borrow_bytes);
+  config.patience_us = options.remote_wait_us;
+  // Several attempts within what a page is waited for.
+  config.request_us = std::clamp(options.remote_wait_us / 4, kLeastRequestUs, kRequestUs);
+  config.workers = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u);
+  config.heard = [members = &remote->peers_](const std::string& address, NodeIdentity node) {
+    return members->heard(address, node);
+  };
+  config.missed = [members = &remote->peers_](NodeId node) { members->missed(node); };
+  config.on_ready = std::move(on_ready);
+  VMEM_ASSIGN(remote->tier_, rdma::RemoteTier::create(std::move(config)));
+  VMEM_TRY(remote->tier_->wait_for_peers(kStartUs));
+  return remote;
+}
+
+void Remote::add_to(vmem_statistics& out) const {
+  const tiers::TierUsage usage = tier_->usage();
+  const rdma::RemoteStatistics statistics = tier_->statistics();
+  out.remote_budget_bytes = usage.budget_bytes;
+  out.remote_used_bytes = usage.used_bytes;
+  out.remote_stored_bytes = statistics.stored_bytes;
+  out.remote_fetched_bytes = statistics.fetched_bytes;
+  out.remote_copies_lost = statistics.copies_lost;
+  out.remote_single_copies = statistics.single_copies;
+  out.remote_reconnects = statistics.reconnects;
+  out.remote_checksum_failures = statistics.checksum_failures;
+}
+
+}  // namespace vmem::runtime

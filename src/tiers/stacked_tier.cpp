@@ -1,0 +1,70 @@
+#include "tiers/stacked_tier.hpp"
+
+#include <optional>
+#include <utility>
+
+namespace vmem::tiers {
+
+StackedTier::StackedTier(std::vector<Tier*> preferred) : tiers_(std::move(preferred)) {
+  for (const Tier* tier : tiers_) name_ += (name_.empty() ? "" : ", then ") + std::string(tier->info().name);
+  info_.name = name_;
+}
+
+TierUsage StackedTier::usage() const {
+  TierUsage sum;
+  for (const Tier* tier : tiers_) {
+    const TierUsage each = tier->usage();
+    sum.budget_bytes += each.budget_bytes;
+    sum.used_bytes += each.used_bytes;
+    sum.ready_bytes += each.ready_bytes;
+  }
+  return sum;
+}
+
+void StackedTier::expect(std::uint64_t page_bytes, std::uint64_t count) {
+  for (Tier* tier : tiers_) tier->expect(page_bytes, count);
+}
+
+// One that is making room is waited for; one that fails is passed over, and its failure is told if no other has room.
+Result<SlotGrant> StackedTier::allocate(std::uint64_t page_bytes) {
+  std::optional<Error> failed;
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    auto grant = tiers_[i]->allocate(page_bytes);
+    if (!grant) {
+      failed = std::move(grant).error();
+      continue;
+    }
+    if (grant->grant == Grant::full) continue;
+    grant->slot |= static_cast<SlotId>(i) << kTierShift;
+    return grant;
+  }
+  if (failed) return std::unexpected(*std::move(failed));
+  return SlotGrant{};
+}
+
+void StackedTier::release(SlotId slot) { owner(slot).release(own_slot(slot)); }
+
+Status StackedTier::submit(std::span<Transfer> transfers) {
+  for (Transfer& transfer : transfers) transfer.id = 0;
+  for (Transfer& transfer : transfers) {
+    const SlotId slot = std::exchange(transfer.slot, own_slot(transfer.slot));
+    const Status submitted = owner(slot).submit({&transfer, 1});
+    transfer.slot = slot;
+    if (!submitted) return submitted;
+  }
+  return {};
+}
+
+Status StackedTier::poll(std::vector<Completion>& completions) {
+  Status result;
+  for (Tier* tier : tiers_) {
+    if (auto polled = tier->poll(completions); !polled && result) result = std::move(polled);
+  }
+  return result;
+}
+
+void StackedTier::finish() noexcept {
+  for (Tier* tier : tiers_) tier->finish();
+}
+
+}  // namespace vmem::tiers

@@ -1,0 +1,322 @@
+// A program whose pages go to other nodes: `vmem daemon` processes on this machine, reached by UCX, that are stopped and killed.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "rdma/process.hpp"
+#include "vmem/vmem.h"
+
+namespace vmem {
+namespace {
+
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kPage = 2 * kMiB;
+
+#define ASSERT_OK(call) ASSERT_EQ(call, VMEM_OK) << vmem_last_error()
+
+std::string program() {
+  const auto here = std::filesystem::canonical("/proc/self/exe").parent_path();
+  for (const char* folder : {".", "bin", "../bin", "../../bin", "../../../bin"})
+    if (const auto path = here / folder / "vmem"; std::filesystem::is_regular_file(path)) return path.string();
+  return "vmem";
+}
+
+// It says "... listens on 127.0.0.1:PORT and ..." first.
+class DaemonProcess {
+ public:
+  explicit DaemonProcess(std::string listen = "127.0.0.1:0", std::vector<std::string> more = {})
+      : process_(arguments(std::move(listen), std::move(more))) {
+    const std::string line = process_.first_line();
+    const auto at = line.find("listens on ");
+    EXPECT_NE(at, std::string::npos) << line;
+    if (at != std::string::npos) address_ = line.substr(at + 11, line.find(' ', at + 11) - at - 11);
+  }
+  const std::string& address() const { return address_; }
+  rdma::Process& process() { return process_; }
+
+ private:
+  static std::vector<std::string> arguments(std::string listen, std::vector<std::string> more) {
+    std::vector<std::string> all{program(), "daemon", "--listen", std::move(listen)};
+    if (more.empty()) more = {"--lend", "512MiB"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  rdma::Process process_;
+  std::string address_;
+};
+
+class RemoteApi : public ::testing::Test {
+ protected:
+  vmem_status start(std::vector<std::pair<std::string, std::string>> more) {
+    ::setenv("VMEM_EMU", "devices=1,hbm=256MiB,host=1GiB", 1);
+    std::vector<std::pair<std::string, std::string>> all{
+        {"driver", "emulated"}, {"hbm", "32MiB"}, {"host", "32MiB"}, {"page", "2MiB"}, {"log", "error"}};
+    all.insert(all.end(), more.begin(), more.end());
+    std::vector<vmem_option> options;
+    for (const auto& [name, value] : all) options.push_back({name.c_str(), value.c_str()});
+    return vmem_init(options.data(), options.size());
+  }
+  void TearDown() override { vmem_shutdown(); }
+  static vmem_statistics stats() {
+    vmem_statistics out{};
+    out.struct_bytes = sizeof(out);
+    EXPECT_EQ(vmem_stats(&out), VMEM_OK);
+    return out;
+  }
+  // A page's words tell which page and version it is.
+  static std::vector<std::uint64_t> page_words(std::uint64_t page, std::uint64_t version) {
+    std::vector<std::uint64_t> words(kPage / 8);
+    std::iota(words.begin(), words.end(), page << 40 | version << 24);
+    return words;
+  }
+  void write_page(std::uint64_t page, std::uint64_t version) {
+    const auto words = page_words(page, version);
+    ASSERT_OK(vmem_write(base + page * kPage, words.data(), kPage));
+  }
+  std::byte* base = nullptr;
+};
+
+TEST_F(RemoteApi, DataFourTimesWhatFitsHereSurvivesOnAnotherNode) {
+  DaemonProcess daemon;
+  ASSERT_OK(start({{"remote", daemon.address()}}));
+  constexpr std::uint64_t kPages = 128;  // 256 MiB in 64
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
+  base = static_cast<std::byte*>(memory);
+  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
+  std::vector<std::uint64_t> read(kPage / 8);
+  for (int pass = 0; pass < 2; ++pass) {
+    for (std::uint64_t page = 0; page < kPages; ++page) {
+      // Through HBM, and where it lies.
+      ASSERT_OK((pass == 0 ? vmem_memcpy(read.data(), base + page * kPage, kPage, nullptr)
+                           : vmem_read(read.data(), base + page * kPage, kPage)));
+      ASSERT_EQ(read, page_words(page, 1)) << page;
+    }
+  }
+  const auto after = stats();
+  EXPECT_EQ(after.remote_budget_bytes, 512 * kMiB);
+  EXPECT_GT(after.remote_stored_bytes, 190 * kMiB);
+  EXPECT_GT(after.remote_fetched_bytes, 300 * kMiB);
+  EXPECT_EQ(after.remote_checksum_failures, 0u);
+  EXPECT_EQ(after.nvme_budget_bytes, 0u);
+  ASSERT_OK(vmem_free(memory, nullptr));
+  ASSERT_OK(vmem_quiesce());
+  EXPECT_EQ(stats().remote_used_bytes, 0u);
+}
+
+TEST_F(RemoteApi, WhatTheOtherNodeHasNoRoomForGoesToFiles) {
+  DaemonProcess daemon("127.0.0.1:0", {"--lend", "64MiB"});
+  ASSERT_OK(start({{"remote", daemon.address()}, {"nvme", ".:256MiB"}}));
+  constexpr std::uint64_t kPages = 100;
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
+  base = static_cast<std::byte*>(memory);
+  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
+  std::vector<std::uint64_t> read(kPage / 8);
+  for (std::uint64_t page = 0; page < kPages; ++page) {
+    ASSERT_OK(vmem_memcpy(read.data(), base + page * kPage, kPage, nullptr));
+    ASSERT_EQ(read, page_words(page, 1)) << page;
+  }
+  EXPECT_EQ(stats().remote_used_bytes, 64 * kMiB);
+  EXPECT_GT(stats().nvme_used_bytes, 0u);
+}
+
+TEST_F(RemoteApi, TheOtherNodesDiskIsRoomToo) {
+  DaemonProcess daemon("127.0.0.1:0", {"--lend", "32MiB", "--nvme", ".:256MiB"});
+  ASSERT_OK(start({{"remote", daemon.address()}}));
+  constexpr std::uint64_t kPages = 100;
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
+  base = static_cast<std::byte*>(memory);
+  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
+  std::vector<std::uint64_t> read(kPage / 8);
+  for (std::uint64_t page = 0; page < kPages; ++page) {
+    ASSERT_OK(vmem_memcpy(read.data(), base + page * kPage, kPage, nullptr));
+    ASSERT_EQ(read, page_words(page, 1)) << page;
+  }
+  EXPECT_GT(stats().remote_used_bytes, 100 * kMiB);
+}
+
+// ---- what is known to be wrong at the start is said then ----
+
+TEST_F(RemoteApi, NobodyListensAndTheStartSaysSo) {
+  EXPECT_EQ(start({{"remote", "127.0.0.1:9"}}), VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("--remote 127.0.0.1:9"));
+  EXPECT_THAT(vmem_last_error(), HasSubstr("Connection refused"));
+  EXPECT_THAT(vmem_last_error(), HasSubstr("vmem daemon --listen 127.0.0.1:9"));
+}
+
+TEST_F(RemoteApi, ASecretThatTheOtherDoesNotShareStopsTheStart) {
+  const std::string ours = "secret-ours", theirs = "secret-theirs";
+  for (const auto& file : {ours, theirs}) {
+    std::ofstream(file) << "sixteen bytes and more: " << file;
+    ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
+  }
+  DaemonProcess daemon("127.0.0.1:0", {"--lend", "64MiB", "--secret", theirs});
+  EXPECT_EQ(start({{"remote", daemon.address()}, {"secret", ours}}), VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("secret"));
+  EXPECT_EQ(start({{"remote", daemon.address()}}), VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("secret"));
+  EXPECT_EQ(start({{"remote", daemon.address()}, {"secret", "/nonexistent"}}), VMEM_ERROR_INVALID_OPTION);
+  EXPECT_EQ(start({{"remote", daemon.address()}, {"secret", theirs}}), VMEM_OK) << vmem_last_error();
+}
+
+TEST_F(RemoteApi, ANodeThatLendsNothingMoreStopsTheStart) {
+  DaemonProcess daemon("127.0.0.1:0", {"--lend", "64MiB"});
+  ASSERT_OK(start({{"remote", daemon.address()}}));
+  const std::string second =
+      fmt::format("VMEM_EMU=devices=1,hbm=256MiB {} bench hit --driver emulated --option remote={} 2>&1", program(),
+                  daemon.address());
+  std::FILE* pipe = ::popen(second.c_str(), "r");
+  std::string said(4096, '\0');
+  said.resize(std::fread(said.data(), 1, said.size(), pipe));
+  ::pclose(pipe);
+  EXPECT_THAT(said, HasSubstr("others have borrowed all it lends"));
+}
+
+// ---- deaths ----
+
+// VMEM_TEST_KILLS: how often; more takes longer.
+std::uint64_t kills() {
+  const char* given = std::getenv("VMEM_TEST_KILLS");
+  return given == nullptr ? 6 : std::strtoull(given, nullptr, 10);
+}
+
+struct Load {
+  std::uint64_t pages;
+  std::vector<std::uint64_t> versions;
+  std::mt19937_64 random;
+  std::uint64_t reads = 0, writes = 0, lost = 0, longest_us = 0;
+};
+
+// Reads or writes one page; what is read is right, or said to be lost, in time.
+void use_one(std::byte* base, Load& load, std::vector<std::uint64_t> (*words)(std::uint64_t, std::uint64_t),
+             std::uint64_t most_us) {
+  const std::uint64_t page = load.random() % load.pages;
+  const auto begun = steady_clock::now();
+  if (load.versions[page] == 0 || load.random() % 3 == 0) {
+    const auto written = words(page, ++load.versions[page]);
+    const vmem_status status = vmem_write(base + page * kPage, written.data(), kPage);
+    ++load.writes;
+    if (status != VMEM_OK) load.versions[page] = 0;
+    EXPECT_TRUE(status == VMEM_OK || status == VMEM_ERROR_LOST || status == VMEM_ERROR_OUT_OF_MEMORY)
+        << vmem_last_error();
+    load.lost += status == VMEM_ERROR_LOST ? 1 : 0;
+  } else {
+    std::vector<std::uint64_t> read(kPage / 8);
+    const vmem_status status = vmem_read(read.data(), base + page * kPage, kPage);
+    ++load.reads;
+    EXPECT_TRUE(status == VMEM_OK || status == VMEM_ERROR_LOST) << vmem_last_error();
+    if (status == VMEM_OK) {
+      ASSERT_EQ(read, words(page, load.versions[page])) << "wrong bytes in page " << page;
+    } else {
+      ++load.lost;
+    }
+  }
+  const auto took =
+      std::uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(steady_clock::now() - begun).count());
+  load.longest_us = std::max(load.longest_us, took);
+  ASSERT_LT(took, most_us) << "a call was blocked beyond its deadline";
+}
+
+class RemoteDeaths : public RemoteApi {
+ protected:
+  static constexpr std::uint64_t kPages = 64;  // 128 MiB in 64
+  void SetUp() override {
+    daemons.push_back(std::make_unique<DaemonProcess>());
+    daemons.push_back(std::make_unique<DaemonProcess>());
+    for (const auto& daemon : daemons) addresses.push_back(daemon->address());
+  }
+  void begin(const std::string& replicas, const std::string& wait = "2s") {
+    ASSERT_OK(start({{"remote", addresses[0] + "," + addresses[1]}, {"replicas", replicas}, {"remote_wait", wait}}));
+    void* memory = nullptr;
+    ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
+    base = static_cast<std::byte*>(memory);
+    load.pages = kPages;
+    load.versions.assign(kPages, 0);
+    load.random.seed(std::random_device{}());
+    for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, load.versions[page] = 1);
+  }
+  void use(int times, std::uint64_t most_us) {
+    for (int i = 0; i < times; ++i) {
+      use_one(base, load, page_words, most_us);
+      if (HasFatalFailure()) return;
+    }
+  }
+  void tell(const char* what) const {
+    fmt::print("{}: {} reads, {} writes, {} lost, longest call {} ms; {} reconnects, {} copies lost\n", what,
+               load.reads, load.writes, load.lost, load.longest_us / 1000, stats().remote_reconnects,
+               stats().remote_copies_lost);
+  }
+
+  std::vector<std::unique_ptr<DaemonProcess>> daemons;
+  std::vector<std::string> addresses;
+  Load load;
+};
+
+TEST_F(RemoteDeaths, KilledUnderLoadPagesAreRightOrLost) {
+  begin("1");
+  for (std::uint64_t kill = 0; kill < kills(); ++kill) {
+    auto& daemon = daemons[kill % 2];
+    std::thread killer([&] { daemon->process().signal(SIGKILL); });
+    use(40, 3'000'000);
+    killer.join();
+    daemon.reset();
+    daemon = std::make_unique<DaemonProcess>(addresses[kill % 2]);
+    use(10, 3'000'000);
+    if (HasFatalFailure()) return;
+  }
+  tell("one copy");
+}
+
+// What is stored while one node is away has one copy, and two again when it is written anew: here each page is, between deaths.
+TEST_F(RemoteDeaths, WithTwoCopiesNothingIsLostByOneDeathAtATime) {
+  begin("2");
+  for (std::uint64_t kill = 0; kill < kills(); ++kill) {
+    auto& daemon = daemons[kill % 2];
+    std::thread killer([&] { daemon->process().signal(SIGKILL); });
+    use(40, 3'000'000);
+    killer.join();
+    daemon.reset();
+    daemon = std::make_unique<DaemonProcess>(addresses[kill % 2]);
+    const std::uint64_t before = stats().remote_reconnects;
+    const auto until = steady_clock::now() + std::chrono::seconds(10);
+    while (stats().remote_reconnects == before && steady_clock::now() < until) use(1, 3'000'000);
+    for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, ++load.versions[page]);
+    if (HasFatalFailure()) return;
+  }
+  tell("two copies");
+  EXPECT_EQ(load.lost, 0u);
+}
+
+TEST_F(RemoteDeaths, StoppedAndContinuedNothingIsLost) {
+  begin("1", "20s");
+  daemons[0]->process().stop();
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    daemons[0]->process().signal(SIGCONT);
+  });
+  use(60, 21'000'000);
+  later.join();
+  tell("stopped for 3 s");
+  EXPECT_EQ(load.lost, 0u);
+}
+
+}  // namespace
+}  // namespace vmem

@@ -1,0 +1,44 @@
+#include "tiers/stacked_tier.hpp"
+
+#include <gtest/gtest.h>
+
+#include "tiers/disk_fixture.hpp"
+#include "tiers/tier_conformance.hpp"
+
+namespace vmem::tiers {
+namespace {
+
+// Two disks of four pages each.
+class StackUnderTest {
+ public:
+  Tier& tier() { return stack_; }
+  std::uint64_t budget_bytes() const { return 8 * kTierPage; }
+  void wait_until_ready() { std::this_thread::yield(); }
+  void aim(Transfer& transfer, std::size_t i) { first_.aim(transfer, i); }
+  void fill(std::size_t i, unsigned char value) { first_.fill(i, value); }
+  bool holds(std::size_t i, unsigned char value) { return first_.holds(i, value); }
+
+ private:
+  DiskFixture first_{kTierPage, 4 * kTierPage, uring()}, second_{kTierPage, 4 * kTierPage, uring()};
+  StackedTier stack_{{&first_.tier(), &second_.tier()}};
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(Stacked, TierConformance, StackUnderTest);
+
+TEST(StackedTier, TheSecondIsUsedWhenTheFirstIsFull) {
+  DiskFixture first(kTierPage, 2 * kTierPage, uring()), second(kTierPage, 4 * kTierPage, uring());
+  StackedTier stack({&first.tier(), &second.tier()});
+  std::vector<SlotId> slots;
+  while (slots.size() < 3) {
+    const SlotGrant grant = *stack.allocate(kTierPage);
+    ASSERT_NE(grant.grant, Grant::full);
+    if (grant.grant == Grant::granted) slots.push_back(grant.slot);
+  }
+  EXPECT_EQ(first.tier().usage().used_bytes, 2 * kTierPage);
+  EXPECT_EQ(second.tier().usage().used_bytes, kTierPage);
+  stack.release(slots[0]);
+  EXPECT_EQ(stack.allocate(kTierPage)->slot, slots[0]) << "the first is preferred";
+  EXPECT_EQ(stack.info().name, "nvme, then nvme");
+}
+
+}  // namespace
+}  // namespace vmem::tiers
