@@ -10,6 +10,7 @@
 #include "base/log.hpp"
 #include "base/options.hpp"
 #include "migration/mover.hpp"
+#include "tiers/forgetful_tier.hpp"
 
 namespace vmem::migration {
 
@@ -112,7 +113,10 @@ Mover::Spilled Mover::spill_one(PageRef ref) {
     forget_contents(ref);
     return {ref.bytes(), false};
   }
-  if (page.spilled_current() && !page.spilled->doubtful) {
+  // What is below may have gone with another node: then it is written there once more, while its bytes are here.
+  const auto* const forgetful = dynamic_cast<const tiers::ForgetfulTier*>(config_.spill);
+  const bool kept = page.spilled_current() && (forgetful == nullptr || forgetful->kept(page.spilled->slot));
+  if (kept && !page.spilled->doubtful) {
     drop_slot(ref);
     counters_.spills_dropped_bytes += ref.bytes();
     return {ref.bytes(), false};

@@ -57,7 +57,8 @@ void RemoteTier::handle(PeerId peer, Connected& connected) {
   Node* const node = node_of(peer);
   if (node == nullptr) return;
   if (const auto allowed = config_.heard ? config_.heard(node->address, connected.node) : Status{}; !allowed) {
-    node->why = allowed.error().message;
+    if (std::exchange(node->why, allowed.error().message) != allowed.error().message)
+      VMEM_LOG_WARN("the node at {} is not used: {}", node->address, node->why);
     return close(*node);
   }
   if (node->lease != 0 && node->identity != connected.node)

@@ -186,6 +186,13 @@ void RemoteTier::finish() noexcept {
   changed_.wait(lock, [&] { return jobs_ == 0; });
 }
 
+bool RemoteTier::kept(SlotId slot) const {
+  const std::lock_guard lock(mutex_);
+  const auto copies = std::ranges::count_if(slots_[slot].copies, [&](const Copy& copy) { return there(copy); });
+  const auto ready = std::ranges::count_if(rooms_, &Room::ready);
+  return copies >= std::clamp<std::ptrdiff_t>(ready, 1, config_.replicas);
+}
+
 RemoteStatistics RemoteTier::statistics() const {
   const std::lock_guard lock(mutex_);
   return statistics_;

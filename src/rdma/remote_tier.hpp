@@ -31,7 +31,7 @@
 #include "rdma/lending.hpp"
 #include "rdma/progress_thread.hpp"
 #include "rdma/workers.hpp"
-#include "tiers/tier.hpp"
+#include "tiers/forgetful_tier.hpp"
 
 namespace vmem::rdma {
 
@@ -44,7 +44,7 @@ struct RemoteStatistics {
   std::uint64_t retries = 0;            // requests that had to be made again
 };
 
-class RemoteTier final : public tiers::Tier, public Receiver {
+class RemoteTier final : public tiers::Tier, public tiers::ForgetfulTier, public Receiver {
  public:
   static constexpr std::uint32_t kMostReplicas = 2;
   using MakeTransport = std::function<Result<std::unique_ptr<Transport>>(Receiver&)>;
@@ -86,6 +86,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   Status poll(std::vector<tiers::Completion>& completions) override;
   // A node that does not answer is waited for no longer than a request.
   void finish() noexcept override;
+  bool kept(tiers::SlotId slot) const override;
 
   // The tier's thread.
   std::optional<Claim> claim(PeerId peer, ConstBytes header, std::uint64_t payload_bytes) override;

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "pagetable/types.hpp"
@@ -21,6 +24,14 @@ using pagetable::kGranuleBytes;
 constexpr std::uint64_t kStagingBytes = std::uint64_t{512}
                                         << 20;  // two of the largest pages on their way to or from a disk
 constexpr std::uint32_t kDiskDepth = 64;
+
+// The same when it is started again at the same address, where programs that know it find it. 0: the address is by chance, too.
+std::uint32_t usual_id(const std::string& address) {
+  if (address.ends_with(":0")) return 0;
+  std::array<char, 256> host{};
+  (void)::gethostname(host.data(), host.size() - 1);
+  return static_cast<std::uint32_t>(std::hash<std::string>{}(host.data() + (" " + address)));
+}
 
 std::uint32_t worker_count() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u); }
 
@@ -83,10 +94,11 @@ Status Daemon::open(const DaemonOptions& options) {
   service.grace_us = options.grace_us;
   service.workers = worker_count();
   service_ = std::make_unique<rdma::MemoryService>(service);
-  const NodeIdentity self = make_identity(options.id);
+  VMEM_ASSIGN(const std::string listen, resolve_address(options.listen));
+  const NodeIdentity self = make_identity(options.id != 0 ? options.id : usual_id(listen));
   id_ = static_cast<std::uint64_t>(self.id);
   VMEM_ASSIGN(rdma::UcxConfig config, make_ucx_config(self, options.secret, clock_));
-  VMEM_ASSIGN(config.listen, resolve_address(options.listen));
+  config.listen = listen;
   config.receiver = service_.get();
   VMEM_ASSIGN(transport_, rdma::create_ucx_transport(std::move(config)));
   VMEM_TRY(service_->start(*transport_));

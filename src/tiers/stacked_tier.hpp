@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "tiers/tier.hpp"
+#include "tiers/forgetful_tier.hpp"
 
 namespace vmem::tiers {
 
-class StackedTier final : public Tier {
+class StackedTier final : public Tier, public ForgetfulTier {
  public:
   static constexpr std::size_t kMostTiers = 3;
   // REQUIRES: one to kMostTiers, which outlive this.
@@ -21,6 +21,7 @@ class StackedTier final : public Tier {
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
   void finish() noexcept override;
+  bool kept(SlotId slot) const override;
 
  private:
   // The two highest bits of a slot say whose it is.

@@ -186,12 +186,14 @@ TEST(RemoteTier, ReplicasSurviveADeathAndAreMadeAgain) {
   }
   remote.lenders[0].reset();
   for (std::uint64_t page = 0; page < 6; ++page) EXPECT_TRUE(remote.loads(slots[page], page, 1));
+  EXPECT_GT(std::ranges::count_if(slots, [&](SlotId slot) { return !remote.tier->kept(slot); }), 0);
   // Not changed, but with one copy less: that one is made on a node that is there.
   remote.until([&] { return remote.tier->statistics().copies_lost == 4; });
   for (std::uint64_t page = 0; page < 6; ++page) {
     const auto stored = remote.store(slots[page], page, 1, true);
     EXPECT_EQ(stored.outcome, Outcome::done);
     EXPECT_FALSE(stored.changed);
+    EXPECT_TRUE(remote.tier->kept(slots[page]));
   }
   remote.lenders[1].reset();
   for (std::uint64_t page = 0; page < 6; ++page) EXPECT_TRUE(remote.loads(slots[page], page, 1));
