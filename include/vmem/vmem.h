@@ -110,7 +110,24 @@ VMEM_API vmem_status vmem_shutdown(void);
  */
 VMEM_API vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stream stream);
 /*
- * Frees an allocation. Work queued on `stream` before the call, and work covered by releases, may still be running: the
+ * Maps `bytes` bytes of the file at `path`, from `offset`, as read-only GPU memory of `device` (CUDA ordinal). Pages are read from
+ * the file when they are used or prefetched, by direct I/O where the file system has it, through host memory to HBM; they
+ * leave HBM without a copy, and take up neither host memory nor room of the option nvme. All functions take the pointer, except
+ * that nothing can be written: acquires for writing, copies to it, fills and vmem_write are refused, and a stray write of a kernel is
+ * an illegal-address error. vmem_free ends the mapping and closes the file.
+ * The file must stay as it is. There is no checksum of it: what changes is its size or its time of change, and a page that is read after
+ * that is lost (LOST: the message names the file and what became of it), while pages that are in memory stay readable. Where a disk
+ * fails to read a page three times, the page is lost, too. To get at it again, map the file anew.
+ *   out: where the pointer goes, `offset` modulo 4096 behind a page's beginning; unchanged on failure
+ *   offset: in bytes, any
+ *   bytes: 0 for all from `offset` to the end of the file
+ * Errors: INVALID_VALUE (NULL, unknown device, the file cannot be opened, is no regular file, or has nothing from `offset` on),
+ * INVALID_RANGE (the range leaves the file), OUT_OF_MEMORY (host memory has no room for pages to come through),
+ * ADDRESS_SPACE, UNSUPPORTED (io_uring is not to be had).
+ */
+VMEM_API vmem_status vmem_map_file(void** out, const char* path, uint64_t offset, uint64_t bytes, int device);
+/*
+ * Frees an allocation, or ends a mapping of a file. Work queued on `stream` before the call, and work covered by releases, may still be running: the
  * memory is reused only after it. Its contents are never written back. NULL is ignored.
  * Allocations of up to 1 MiB are reused in the order of `stream`: work on other streams that still uses one must be ordered
  * before the free by the caller, as with cudaFreeAsync; and of their holds only the calling thread's are looked at.
@@ -215,6 +232,7 @@ typedef struct vmem_pointer_info {
   size_t bytes_host_mapped; /* mapped in place in host memory, */
   size_t bytes_host;        /* only in host memory, not mapped, */
   size_t bytes_nvme;        /* only below host memory: in files of the option nvme, on nodes of the option remote, */
+  size_t bytes_file;        /* only in the file that vmem_map_file mapped, */
   size_t bytes_unbacked;    /* never written, so nowhere, */
   size_t bytes_lost;        /* without a copy */
 } vmem_pointer_info;
@@ -252,7 +270,9 @@ typedef struct vmem_statistics {
   uint64_t spills_dropped_bytes; /* given up in host memory without writing, because the file's copy was current */
   uint64_t prefetched_bytes, prefetched_used_bytes;
   uint64_t evictions, eviction_cancels, maps, unmaps, frames_created;
-  uint64_t stray_writes; /* pages written though acquired for reading: found when they left HBM, and kept */
+  uint64_t stray_writes;      /* pages written though acquired for reading: found when they left HBM, and kept */
+  uint64_t file_mapped_bytes; /* live mappings of files, as asked for; not among allocated_bytes */
+  uint64_t file_read_bytes;   /* mapped files to host memory */
 } vmem_statistics;
 /* Errors: INVALID_VALUE (NULL, or an unknown struct_bytes). */
 VMEM_API vmem_status vmem_stats(vmem_statistics* out);

@@ -212,6 +212,81 @@ class buffer {
   stream_view stream_;
 };
 
+// A range of bytes of a file as read-only GPU memory: its pages are read from the file when they are used. Move-only. Without an
+// element type it counts bytes. The destructor ends the mapping in order of its stream; it ends nothing while a range is
+// still held. The file must stay as it is: otherwise what is read later is lost.
+template <class T = std::byte>
+class mapped_file {
+  static_assert(std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>, "elements are read as bytes");
+
+ public:
+  using value_type = T;
+
+  mapped_file() noexcept = default;  // empty
+  // Elements from byte `offset`, as many as there are whole ones if `size` is 0. Throws INVALID_VALUE (no such file, no
+  // regular one, nothing there, or `offset` is no multiple of T's alignment), INVALID_RANGE, OUT_OF_MEMORY, ADDRESS_SPACE,
+  // UNSUPPORTED.
+  explicit mapped_file(const char* path, std::uint64_t offset = 0, std::size_t size = 0, int device = 0,
+                       stream_view stream = {})
+      : stream_(stream) {
+    if (offset % alignof(T) != 0)
+      throw error(VMEM_ERROR_INVALID_VALUE, "elements from byte " + std::to_string(offset) + " of " + path +
+                                                " would not be aligned to " + std::to_string(alignof(T)));
+    if (size > static_cast<std::size_t>(-1) / sizeof(T))
+      throw error(VMEM_ERROR_INVALID_RANGE,
+                  std::to_string(size) + " elements of " + path + ": more bytes than addresses");
+    void* mapped = nullptr;
+    check(vmem_map_file(&mapped, path, offset, std::uint64_t{size} * sizeof(T), device));
+    data_ = static_cast<const T*>(mapped);
+    vmem_pointer_info info;
+    if (const vmem_status asked = vmem_query(mapped, &info); asked != VMEM_OK) {
+      vmem_free(mapped, stream_.get());
+      check(asked);
+    }
+    size_ = info.bytes / sizeof(T);
+  }
+  mapped_file(mapped_file&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), stream_(other.stream_) {}
+  mapped_file& operator=(mapped_file&& other) noexcept {
+    mapped_file(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~mapped_file() { vmem_free(const_cast<T*>(data_), stream_.get()); }
+
+  void swap(mapped_file& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(stream_, other.stream_);
+  }
+
+  // A device pointer: for kernels, between acquire and release. The CPU must not dereference it.
+  const T* data() const noexcept { return data_; }
+  std::size_t size() const noexcept { return size_; }
+  std::size_t bytes() const noexcept { return size_ * sizeof(T); }
+  bool empty() const noexcept { return size_ == 0; }
+
+  // Ends the mapping now. Throws IN_USE, and keeps it, while a range of it is held.
+  void reset() {
+    check(vmem_free(const_cast<T*>(data_), stream_.get()));
+    data_ = nullptr;
+    size_ = 0;
+  }
+
+  // Copies elements [first, first + host.size()) to host memory. Throws INVALID_RANGE, LOST.
+  void load(std::span<T> host, std::size_t first = 0) const {
+    if (first > size_ || host.size() > size_ - first)
+      throw error(VMEM_ERROR_INVALID_RANGE, "elements " + std::to_string(first) + " to " +
+                                                std::to_string(first + host.size()) + " of a mapping of " +
+                                                std::to_string(size_));
+    if (!host.empty()) check(vmem_read(host.data(), data_ + first, host.size_bytes()));
+  }
+
+ private:
+  const T* data_ = nullptr;
+  std::size_t size_ = 0;
+  stream_view stream_;
+};
+
 // ---- use by GPU work -----------------------------------------------------------------------------------------------
 
 // Ranges for hold, acquire and release, from a pointer and bytes. write keeps what is not written; discard promises that
@@ -230,6 +305,10 @@ inline vmem_range discard(void* ptr, std::size_t bytes) noexcept {
 template <class T>
 vmem_range read(const buffer<T>& b) noexcept {
   return read(b.data(), b.bytes());
+}
+template <class T>
+vmem_range read(const mapped_file<T>& m) noexcept {
+  return read(m.data(), m.bytes());
 }
 template <class T>
 vmem_range write(buffer<T>& b) noexcept {
@@ -291,6 +370,10 @@ inline void prefetch(const void* ptr, std::size_t bytes) { check(vmem_prefetch(p
 template <class T>
 void prefetch(const buffer<T>& b) {
   if (!b.empty()) prefetch(b.data(), b.bytes());
+}
+template <class T>
+void prefetch(const mapped_file<T>& m) {
+  if (!m.empty()) prefetch(m.data(), m.bytes());
 }
 
 // Advice for the pages a range touches. Throws OUT_OF_MEMORY (VMEM_ADVISE_PIN beyond the budget), UNSUPPORTED.

@@ -14,6 +14,14 @@ def preloaded():
     return process if hasattr(process, "vmem_torch_alloc") else None
 
 
+def api():
+    """A library with vmem's C functions that this process has loaded. Raises RuntimeError when there is none."""
+    process = ctypes.CDLL(None)
+    if hasattr(process, "vmem_map_file"):
+        return process
+    raise RuntimeError("vmem does not run under this process: start it with `vmem run`, or name the library that you called vmem_init of")
+
+
 def path_of_preloaded():
     """Its file. Raises RuntimeError when it is not there."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:

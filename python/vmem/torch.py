@@ -50,6 +50,8 @@ class _Statistics(ctypes.Structure):
             "hbm_used_bytes",
             "host_budget_bytes",
             "host_used_bytes",
+            "peer_budget_bytes",
+            "peer_used_bytes",
             "nvme_budget_bytes",
             "nvme_used_bytes",
             "remote_budget_bytes",
@@ -70,6 +72,9 @@ class _Statistics(ctypes.Structure):
             "mover_busy_us",
             "migrated_in_bytes",
             "migrated_out_bytes",
+            "peer_in_bytes",
+            "peer_out_bytes",
+            "peer_returned_bytes",
             "dropped_bytes",
             "spilled_bytes",
             "recalled_bytes",
@@ -82,6 +87,8 @@ class _Statistics(ctypes.Structure):
             "unmaps",
             "frames_created",
             "stray_writes",
+            "file_mapped_bytes",
+            "file_read_bytes",
         )
     ]
 

@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kPromotionsPerStep = 64;  // looked at; misses wait meanwhile
 constexpr std::size_t kRecallsAhead = 16;       // looked at in a step
 constexpr std::size_t kLeavingMax = 32;         // tried at a time
+constexpr std::size_t kPlanned = 8;             // asked of the policy at a time
 constexpr std::uint64_t kLeavingPauseUs = 100;  // before another try where nothing has happened
 // Enough to keep the link busy; a page that must leave now waits no longer than that.
 constexpr std::uint64_t kStoreBytesInFlight = std::uint64_t{128} << 20;
@@ -24,7 +25,7 @@ constexpr std::uint64_t kStoreBytesInFlight = std::uint64_t{128} << 20;
 
 void Mover::prefetch_ahead() {
   // What lies below host memory sets out before its turn comes.
-  for (std::size_t i = 0; config_.spill != nullptr && i < std::min(asked_ahead_.size(), kRecallsAhead); ++i) {
+  for (std::size_t i = 0; has_below() && i < std::min(asked_ahead_.size(), kRecallsAhead); ++i) {
     if (asked_ahead_[i].live() && !recall_ahead(asked_ahead_[i])) break;
   }
   while (!asked_ahead_.empty()) {
@@ -32,9 +33,10 @@ void Mover::prefetch_ahead() {
     if (ref.live() && !load_has_room(device_of(*ref.region), ref.bytes())) break;
     const Started started = ref.live() ? start_prefetch(ref) : Started::yes;
     // Or room is being made, as far down as that goes.
-    const bool room_comes = started == Started::no_frame && config_.spill != nullptr && !in_flight_.empty();
+    const bool room_comes = started == Started::no_frame && has_below() && !in_flight_.empty();
     if (started == Started::coming || room_comes) break;
     asked_ahead_.pop_front();
+    if (started != Started::yes) not_wanted(ref);
     // A pinned page stays wanted.
     if (started != Started::yes && ref.page().pinned) queue_promotion(ref);
   }
@@ -48,34 +50,49 @@ void Mover::prefetch_ahead() {
 // The plan is the policy's, kept until each page has started: what waits for a frame waits here, in order.
 void Mover::follow_plan(int index) {
   DeviceState& device = *devices_[std::size_t(index)];
+  if (has_below()) plan_more(index);
   for (;;) {
-    if (device.planned.empty()) {
-      std::array<PageId, 8> wanted;
-      const std::size_t count = config_.policy->prefetches(query_of(index), wanted);
-      device.planned.assign(wanted.begin(), wanted.begin() + std::ptrdiff_t(count));
-      if (count == 0) return;
-      for (const PageId id : std::span(wanted).first(count)) {
-        const PageRef ref{config_.space->find(id.region), id.index};
-        if (config_.spill == nullptr || (ref.live() && !recall_ahead(ref))) break;
-      }
-    }
+    if (device.planned.empty()) plan_more(index);
+    if (device.planned.empty()) return;
     const PageId next = device.planned.front();
     const PageRef ref{config_.space->find(next.region), next.index};
     if (ref.live()) {
       if (!load_has_room(device, ref.bytes())) return;
       const Started started = start_prefetch(ref);
       if (started == Started::failed) {
+        not_wanted(ref);
         device.planned.pop_front();
         return;
       }
       if (started == Started::no_frame || started == Started::coming) {
         // Without work under way that could free a frame there is nothing to wait for.
         plan_waits_ = !in_flight_.empty() || !config_.streams->idle();
-        if (!plan_waits_) device.planned.clear();
+        if (plan_waits_) return;
+        for (const PageId id : device.planned) {
+          const PageRef given_up{config_.space->find(id.region), id.index};
+          if (given_up.live()) not_wanted(given_up);
+        }
+        device.planned.clear();
         return;
       }
     }
     device.planned.pop_front();
+  }
+}
+
+// What lies below host memory sets out before its turn comes, and a plan that runs out is followed by the next one before a disk has
+// nothing more to do.
+void Mover::plan_more(int index) {
+  DeviceState& device = *devices_[std::size_t(index)];
+  std::array<PageId, kPlanned> wanted;
+  if (device.planned.size() <= kPlanned / 2) {
+    const std::size_t count = config_.policy->prefetches(query_of(index), wanted);
+    device.planned.insert(device.planned.end(), wanted.begin(), wanted.begin() + std::ptrdiff_t(count));
+  }
+  if (!has_below()) return;
+  for (const PageId id : device.planned) {
+    const PageRef ref{config_.space->find(id.region), id.index};
+    if (ref.live() && !recall_ahead(ref)) break;
   }
 }
 

@@ -120,7 +120,7 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
   const bool worthless = outlived(ref);
   if (running(page.wait) || spilling(page) || !uses_complete(*ref.region, page)) return Evicted::busy;
   // What was protected all the time is as the copy below has it, and needs none in between.
-  const bool kept_below = config_.protect && page.spilled_current();
+  const bool kept_below = guarded(*ref.region) && page.spilled_current();
   if (!worthless && page.version != 0 && !page.slot_current() && !kept_below) {
     auto granted = need_slot(ref);
     // With every slot taken by a page's only copy, this page stays where it is.
@@ -155,8 +155,9 @@ Status Mover::give_up_frame(PageRef ref) {
   Page& page = ref.page();
   // A frame taken back from standby may still be read by the copy out that it went there with.
   std::uint64_t store = running(page.store) ? page.store : 0;
-  const bool clean = page.version == 0 || page.slot_current() || (config_.protect && page.spilled_current());
-  if (!clean || (page.version != 0 && !config_.protect)) {
+  const bool guarded_page = guarded(*ref.region);
+  const bool clean = page.version == 0 || page.slot_current() || (guarded_page && page.spilled_current());
+  if (!clean || (page.version != 0 && !guarded_page)) {
     VMEM_ASSIGN(store, submit(ref, tiers::Direction::store, page.frame, 0, clean));
     page.store = store;
     page.slot_version = page.version;
@@ -275,7 +276,9 @@ Result<Mover::Evicted> Mover::hide(PageRef ref, std::uint32_t own_holds) {
 Result<bool> Mover::need_slot(PageRef ref) {
   Page& page = ref.page();
   if (page.slot != kNoFrame) return !spilling(page);
+  // Pages of files only pass through host memory.
   for (const std::uint8_t lender : device_of(*ref.region).config.lenders) {
+    if (ref.region->read_only) break;
     const std::uint8_t near = lender + 1;
     VMEM_ASSIGN(const tiers::SlotGrant grant, allocate_lent(near, ref.bytes()));
     if (grant.grant == tiers::Grant::later) return false;
@@ -283,9 +286,7 @@ Result<bool> Mover::need_slot(PageRef ref) {
     settle_in(ref, {near, grant.slot});
     return true;
   }
-  VMEM_ASSIGN(const std::optional<Place> place, find_host_slot(ref.bytes()));
-  if (place) settle_in(ref, *place);
-  return place.has_value();
+  return need_host_slot(ref);
 }
 
 // The same in host memory. REQUIRES: what the page's slot has, if it has one, is not current.
@@ -293,14 +294,27 @@ Result<bool> Mover::need_host_slot(PageRef ref) {
   Page& page = ref.page();
   if (page.slot != kNoFrame && page.near == 0) return !spilling(page);
   if (page.slot != kNoFrame) drop_slot(ref);
-  VMEM_ASSIGN(const std::optional<Place> place, find_host_slot(ref.bytes()));
-  if (place) settle_in(ref, *place);
-  return place.has_value();
+  VMEM_ASSIGN(const std::optional<Place> place, find_host_slot(ref));
+  if (!place) return false;
+  settle_in(ref, *place);
+  if (ref.region->read_only) borrowed_.push_back(ref);
+  return true;
 }
 
 // Nothing: one will come.
-Result<std::optional<Mover::Place>> Mover::find_host_slot(std::uint64_t page_bytes) {
-  VMEM_ASSIGN(tiers::SlotGrant grant, config_.backing->allocate(page_bytes));
+Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref) {
+  const std::uint64_t page_bytes = ref.bytes();
+  tiers::SlotGrant grant;
+  if (leaves_room_for_files(ref)) {
+    VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
+  }
+  GivenUp borrowed;
+  if (grant.grant == tiers::Grant::full) {
+    borrowed = give_up_borrowed(page_bytes);
+    if (borrowed.bytes >= page_bytes) {
+      VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
+    }
+  }
   if (grant.grant == tiers::Grant::full) {
     // Of a page of this size, which serves as it is; else of others, whose memory makes one.
     const GivenUp same = give_up_slots(0, page_bytes, false);
@@ -308,15 +322,17 @@ Result<std::optional<Mover::Place>> Mover::find_host_slot(std::uint64_t page_byt
     if (same.bytes != 0 || give_up_slots(0, page_bytes, true).bytes >= page_bytes) {
       VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
     } else if (config_.spill != nullptr) {
-      VMEM_ASSIGN(const bool room, make_slot_room(page_bytes));
-      if (!room) return std::nullopt;
+      const auto room = make_slot_room(page_bytes);
+      if (!room && !borrowed.busy) return std::unexpected(room.error());
+      if (!room || !*room) return std::nullopt;
       VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
       if (grant.grant == tiers::Grant::full) return std::nullopt;  // of other sizes, and not enough yet
     }
   }
-  if (grant.grant == tiers::Grant::later) return std::nullopt;
-  if (grant.grant == tiers::Grant::full) return std::unexpected(full_error("a backing copy", page_bytes));
-  return Place{0, grant.slot};
+  if (grant.grant == tiers::Grant::granted) return Place{0, grant.slot};
+  if (grant.grant == tiers::Grant::later || borrowed.busy) return std::nullopt;
+  if (ref.region->read_only && lift_one()) return std::nullopt;
+  return std::unexpected(full_error("a backing copy", page_bytes));
 }
 
 void Mover::settle_in(PageRef ref, Place place) {
@@ -329,7 +345,7 @@ void Mover::settle_in(PageRef ref, Place place) {
 
 void Mover::retain(PageRef ref) {
   Page& page = ref.page();
-  if (page.slot == kNoFrame || page.retained) return;
+  if (page.slot == kNoFrame || page.retained || ref.region->read_only) return;
   page.retained = true;
   retained_[page.near].push_back(ref);
 }

@@ -54,6 +54,7 @@ Mover::~Mover() {
   // After a loss transfers may be under way, and the frames that they touch end here.
   for (const Near& near : near_) near.tier->finish();
   if (config_.spill != nullptr) config_.spill->finish();
+  if (config_.files != nullptr) config_.files->finish();
 }
 
 void Mover::start() {
@@ -222,6 +223,7 @@ Status Mover::poll() {
     if (tiers_polled) tiers_polled = near.tier->poll(completions_);
   }
   if (config_.spill != nullptr && tiers_polled) tiers_polled = config_.spill->poll(completions_);
+  if (!sources_.empty() && tiers_polled) tiers_polled = config_.files->poll(completions_);
   // What was reported before a failure will not be reported again.
   for (const auto& completion : completions_) finish_transfer(completion);
   if (!completions_.empty()) settle_pending();
@@ -260,6 +262,7 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
     doubt_spilled(page);
   }
   if (transfer.if_changed && !completion.changed) page.writes_in_a_row = 0;
+  if (load) give_back_slot(ref);
   if (completion.outcome == tiers::Outcome::done) return;
   if (ref.region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
   if (load && page.wait == completion.id) load_failed(ref, completion.error);
@@ -300,6 +303,7 @@ void Mover::store_failed(PageRef ref, const Error& error) {
 
 void Mover::lose_page(PageRef ref, const Error& error) {
   VMEM_LOG_ERROR("the page at {:#x} is lost: {}", address_of(ref), error.message);
+  losses_[ref.id()] = error.message;
   publish_state(*ref.region, ref.page(), PageState(ref.page().state.load()).set(PageState::kLost));
 }
 

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -61,6 +62,7 @@ struct MoverConfig {
   tiers::InPlaceTier* in_place = nullptr;  // null: the backing tier cannot be mapped
   std::vector<LentMemory> lent;            // where a page that leaves HBM goes before host memory
   tiers::Tier* spill = nullptr;            // where pages go that the backing tier has no room for; null: nowhere
+  tiers::Tier* files = nullptr;            // of the sources of read-only regions; null: there are none
   std::unique_ptr<Policy> policy;
   std::unique_ptr<Policy> spill_policy;  // whom to spill; of one device, the backing tier. With `spill`
   std::vector<MoverDevice> devices;
@@ -85,6 +87,7 @@ struct MoverCounters {
   std::uint64_t spilled_bytes = 0, recalled_bytes = 0, spills_dropped_bytes = 0, spill_failures = 0;
   std::uint64_t evictions = 0, eviction_cancels = 0, maps = 0, unmaps = 0;
   std::uint64_t allocated_bytes = 0, committed_bytes = 0, pages = 0;
+  std::uint64_t file_mapped_bytes = 0, file_read_bytes = 0;
 };
 
 class Mover {
@@ -226,6 +229,10 @@ class Mover {
   Result<Served> map_in_place(PageRef ref, Access access, bool discard);
   Result<bool> upgrade(PageRef ref, std::uint32_t own_holds);
   Error still_read_error(PageRef ref) const;
+  Error lost_error(PageRef ref) const;
+  Error read_only_error(const Region& region) const;
+  // The mapping allows what was asked for and no more: nothing can have been written that was not announced.
+  bool guarded(const Region& region) const { return config_.protect || region.read_only; }
   Status map_kept_frame(PageRef ref, Access access);
   Status load_frame(PageRef ref, std::uint32_t frame, Access access, bool discard, bool prefetch);
   Result<std::uint64_t> submit(PageRef ref, tiers::Direction direction, std::uint32_t frame, std::uint64_t after,
@@ -274,7 +281,7 @@ class Mover {
   Status give_up_frame(PageRef ref);
   Result<bool> need_slot(PageRef ref);
   Result<bool> need_host_slot(PageRef ref);
-  Result<std::optional<Place>> find_host_slot(std::uint64_t page_bytes);
+  Result<std::optional<Place>> find_host_slot(PageRef ref);
   static void settle_in(PageRef ref, Place place);
   enum class Writable { slot, frame, none_yet };
   Result<Writable> place_for_writing(PageRef ref);
@@ -295,6 +302,7 @@ class Mover {
   // ahead.cpp: prefetch, promotion
   void prefetch_ahead();
   void follow_plan(int index);
+  void plan_more(int index);
   void give_up_ahead(int index);
   enum class Started { yes, no_frame, coming, failed };
   Started start_prefetch(PageRef ref);
@@ -338,6 +346,8 @@ class Mover {
     Mover& mover_;
     const Page* before_;
   };
+  bool has_below() const { return config_.spill != nullptr || !sources_.empty(); }
+  tiers::Tier& below_of(const Region& region) { return region.read_only ? *config_.files : *config_.spill; }
   Result<bool> recall(PageRef ref);
   bool recall_ahead(PageRef ref);
   bool spilling(const Page& page) const { return page.spilled != nullptr && running(page.spilled->transfer); }
@@ -362,8 +372,24 @@ class Mover {
   void drop_spilled(PageRef ref);
   void doubt_spilled(Page& page);
 
+  // files.cpp: read-only regions, and the slots that their pages pass through
+  void read_from(Region& region, std::shared_ptr<tiers::PageSource> source, tiers::SlotId first);
+  std::uint64_t largest_file_page() const;
+  std::uint64_t borrowed_bytes(bool waiting) const;
+  bool room_to_borrow(std::uint64_t page_bytes);
+  bool leaves_room_for_files(PageRef ref) const;
+  GivenUp give_up_borrowed(std::uint64_t bytes);
+  void give_up_borrowed(std::uint64_t bytes, bool wanted, GivenUp& given);
+  enum class Lifted { yes, no, busy, no_frame };
+  bool lift_one();
+  Lifted lift(PageRef ref);
+  void give_back_slot(PageRef ref);
+  static void not_wanted(PageRef ref);
+
   // regions.cpp
   Status commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes);
+  Status commit_transit(DeviceState& device, std::uint64_t page_bytes, const tiers::PageSource& source);
+  std::uint32_t file_page_shift(const DeviceState& device, std::uint64_t bytes) const;
   std::uint32_t page_shift_for(const DeviceState& device, std::uint64_t bytes, bool shared, bool undeclared) const;
   std::uint64_t hbm_in_all(const DeviceState& device) const;
   std::vector<std::vector<const DeviceState*>> sets_to_check() const;
@@ -391,8 +417,11 @@ class Mover {
   std::deque<PageRef> asked_ahead_;  // vmem_prefetch
   std::deque<PageRef> promotions_;   // used in place, worth a frame
   std::vector<std::deque<PageRef>>
-      retained_;                 // in HBM with a slot that may be taken, by near memory; checked when popped
-  std::deque<PageRef> spilled_;  // with a slot in the spill tier; checked when popped
+      retained_;                  // in HBM with a slot that may be taken, by near memory; checked when popped
+  std::deque<PageRef> spilled_;   // with a slot in the spill tier; checked when popped
+  std::deque<PageRef> borrowed_;  // of read-only regions, with a slot of host memory
+  std::unordered_map<const Region*, std::shared_ptr<tiers::PageSource>> sources_;
+  std::map<PageId, std::string> losses_;                    // of live regions, why
   std::uint64_t spilling_bytes_ = 0, recalling_bytes_ = 0;  // in flight
   bool slots_in_use_ = false;      // a slot was wanted, and only the end of work that uses pages in place can give one
   const Page* serving_ = nullptr;  // see Serving

@@ -25,6 +25,7 @@ constexpr std::uint64_t kTransitPages = 4;
 constexpr std::uint64_t kSharedShare = 4;
 constexpr std::uint32_t kLargestUndeclaredShift = 5;  // 64 MiB
 constexpr std::size_t kDevicesInSets = 8;
+constexpr std::uint64_t kFilePagesInHost = 16;        // at least, of mapped files
 
 std::uint64_t usable_hbm(std::uint64_t budget, std::uint64_t page_bytes) {
   const std::uint64_t transit = std::min(kTransitPages * page_bytes, budget / 4);
@@ -35,29 +36,50 @@ std::uint64_t usable_hbm(std::uint64_t budget, std::uint64_t page_bytes) {
 
 std::optional<Status> AllocateRequest::advance(Mover& mover) {
   Mover::DeviceState& home = *mover.devices_[std::size_t(device)];
-  const std::uint32_t shift = mover.page_shift_for(home, bytes, shared, undeclared);
+  if (source) bytes = source->bytes();
+  const std::uint32_t shift =
+      source ? mover.file_page_shift(home, bytes) : mover.page_shift_for(home, bytes, shared, undeclared);
   const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
   const std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
   if (backed < bytes || backed > mover.config_.space->bytes()) {
     return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("{} asked for, the address space is {}; raise --space",
                                                       format_bytes(bytes), format_bytes(mover.config_.space->bytes())));
   }
-  // What ending regions hold comes back without anybody's help, as soon as the work that uses it ends.
-  const auto wait_or = [&](Error error) -> std::optional<Status> {
-    if (mover.ending_.empty()) return std::unexpected(std::move(error));
-    if (!patience_.over(mover)) return std::nullopt;
-    error.message += "; memory that was freed is still used by unfinished work, and was waited for";
-    return std::unexpected(std::move(error));
-  };
-  if (auto committed = mover.commit(home, backed, page_bytes); !committed) return wait_or(std::move(committed).error());
+  auto committed = source ? mover.commit_transit(home, page_bytes, *source) : mover.commit(home, backed, page_bytes);
+  if (!committed) return wait_or(mover, std::move(committed).error());
+  return add_region(mover, backed, shift);
+}
+
+// What ending regions hold comes back without anybody's help, as soon as the work that uses it ends.
+std::optional<Status> AllocateRequest::wait_or(Mover& mover, Error error) {
+  if (mover.ending_.empty()) return std::unexpected(std::move(error));
+  if (!patience_.over(mover)) return std::nullopt;
+  error.message += "; memory that was freed is still used by unfinished work, and was waited for";
+  return std::unexpected(std::move(error));
+}
+
+// REQUIRES: committed.
+std::optional<Status> AllocateRequest::add_region(Mover& mover, std::uint64_t backed, std::uint32_t shift) {
+  Mover::DeviceState& home = *mover.devices_[std::size_t(device)];
+  const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
+  const std::uint64_t charged = source ? 0 : backed;  // for its place in memory
+  const auto pages = std::uint32_t(backed / page_bytes);
   auto added = mover.config_.space->add(std::uint32_t(backed >> kGranuleShift), shift);
   if (!added) {
-    home.committed_bytes -= backed;
+    home.committed_bytes -= charged;
     mover.balance_lending(home);
-    return wait_or(std::move(added).error());
+    return wait_or(mover, std::move(added).error());
+  }
+  Result<tiers::SlotId> slots = tiers::SlotId{};
+  if (source) slots = source->lay_out(page_bytes, pages);
+  if (!slots) {
+    mover.config_.space->remove(**added);
+    return std::unexpected(std::move(slots).error());
   }
   region = *added;
-  region->bytes = bytes;
+  region->read_only = source != nullptr;
+  region->head_bytes = source ? std::uint32_t(source->head_bytes()) : 0;
+  region->bytes = bytes - region->head_bytes;
   region->device = device;
   region->shared = shared;
   region->undeclared = undeclared;
@@ -68,9 +90,14 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   region->mapping_devices = 1u << device;
   region->devices.store(region->mapping_devices, std::memory_order_relaxed);
   mover.live_.push_back(region);
-  mover.page_counts_[page_bytes].of(*region) += region->page_count;
-  mover.counters_.allocated_bytes += shared ? 0 : bytes;
-  mover.counters_.committed_bytes += backed;
+  if (source) {
+    mover.read_from(*region, std::move(source), *slots);
+    mover.counters_.file_mapped_bytes += region->bytes;
+  } else {
+    mover.page_counts_[page_bytes].of(*region) += region->page_count;
+    mover.counters_.allocated_bytes += shared ? 0 : bytes;
+    mover.counters_.committed_bytes += charged;
+  }
   mover.counters_.pages += region->page_count;
   mover.expect_slots();
   RegionShape begins{region->id, region->page_count, page_bytes, device, shared, undeclared};
@@ -85,12 +112,37 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   return Status{};
 }
 
+// Pages of files need a place while they come through host memory, and none else.
+Status Mover::commit_transit(DeviceState& device, std::uint64_t page_bytes, const tiers::PageSource& source) {
+  const std::uint64_t host = config_.backing->usage().budget_bytes;
+  if (page_bytes > host) {
+    return fail(VMEM_ERROR_OUT_OF_MEMORY,
+                fmt::format("{} would be read in pages of {}, and host memory has {}; raise --host or lower --page",
+                            source.name(), format_bytes(page_bytes), format_bytes(host)));
+  }
+  auto committed = commit(device, 0, page_bytes);
+  if (committed) return {};
+  Error error = std::move(committed).error();
+  error.message =
+      fmt::format("to read {}, pages must have a way through host memory: {}", source.name(), error.message);
+  return std::unexpected(std::move(error));
+}
+
+// As for allocations, and small enough for several to be on their way at once.
+std::uint32_t Mover::file_page_shift(const DeviceState& device, std::uint64_t bytes) const {
+  std::uint32_t shift = page_shift_for(device, bytes, false, false);
+  if (config_.page_bytes) return shift;
+  const std::uint64_t host = config_.backing->usage().budget_bytes;
+  while (shift > 0 && (pagetable::kGranuleBytes << shift) > host / kFilePagesInHost) --shift;
+  return shift;
+}
+
 // Every page must have a place even when nothing can be dropped: what does not fit into a device's HBM must fit into what others lend
 // it, into the backing tier or below it, all less the frames in transit. Of each set of devices the overflow must fit into what
 // any of them can reach; then there is a place for every page (a cut of the graph from devices to memories is such a set).
 Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes) {
   const std::uint64_t host = config_.backing->usage().budget_bytes;
-  const std::uint64_t transit = std::min(kTransitPages * page_bytes, host / 4);
+  const std::uint64_t transit = std::min(kTransitPages * std::max(page_bytes, largest_file_page()), host / 4);
   const std::uint64_t below = config_.spill == nullptr ? 0 : config_.spill->usage().budget_bytes;
   device.committed_bytes += bytes;
   std::uint64_t overflow = 0, lent = 0;
@@ -266,7 +318,7 @@ Status Mover::end_region(Region& region, Stamp last) {
   tell_policies([&](Policy& policy) { policy.region_ends(region.id); });
   std::erase(live_, &region);
   ending_.push_back(&region);
-  counters_.allocated_bytes -= region.shared ? 0 : region.bytes;
+  (region.read_only ? counters_.file_mapped_bytes : counters_.allocated_bytes) -= region.shared ? 0 : region.bytes;
   worked_ = true;
   return {};
 }
@@ -289,18 +341,23 @@ bool Mover::finish_ending(Region& region, std::uint32_t& budget) {
     worked_ = true;
   }
   DeviceState& device = device_of(region);
-  const std::uint64_t bytes = region.page_count * region.page_bytes();
-  device.committed_bytes -= bytes;
-  balance_lending(device);
-  counters_.committed_bytes -= bytes;
+  if (!region.read_only) {
+    const std::uint64_t bytes = region.page_count * region.page_bytes();
+    device.committed_bytes -= bytes;
+    balance_lending(device);
+    counters_.committed_bytes -= bytes;
+    page_counts_[region.page_bytes()].of(region) -= region.page_count;
+  }
   counters_.pages -= region.page_count;
-  page_counts_[region.page_bytes()].of(region) -= region.page_count;
   const auto of_region = [&](const PageRef& ref) { return ref.region == &region; };
   std::erase_if(pending_, of_region);
   for (auto& retained : retained_) std::erase_if(retained, of_region);
   std::erase_if(promotions_, of_region);
   std::erase_if(asked_ahead_, of_region);
   std::erase_if(spilled_, of_region);
+  std::erase_if(borrowed_, of_region);
+  losses_.erase(losses_.lower_bound({region.id, 0}), losses_.lower_bound({{region.id.value + 1}, 0}));
+  sources_.erase(&region);
   config_.space->remove(region);
   expect_slots();
   return true;
@@ -338,6 +395,7 @@ bool Mover::release_page(PageRef ref) {
   drop_standby(ref);
   if (page.frame != kNoFrame) device.hbm.give_back(page.frame, 0, nullptr);
   if (page.slot != kNoFrame) near_of(page).tier->release(page.slot);
+  if (ref.region->read_only) std::erase_if(borrowed_, [&](PageRef each) { return &each.page() == &page; });
   drop_spilled(ref);
   page.spilled.reset();
   keep_no_longer(ref);

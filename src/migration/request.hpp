@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 #include "base/status.hpp"
 #include "migration/streams.hpp"
 #include "pagetable/region.hpp"
+#include "tiers/page_source.hpp"
 
 namespace vmem::migration {
 
@@ -76,6 +78,7 @@ struct AcquireRequest final : Request {
   std::optional<Status> advance(Mover& mover) override;
 
  private:
+  Status check_writable(const Mover& mover) const;
   std::optional<Status> serve_wants(Mover& mover);
   bool worth_frames(const Mover& mover) const;
   std::uint32_t own_holds(const PageRun& page) const;
@@ -92,15 +95,19 @@ struct AcquireRequest final : Request {
 
 struct AllocateRequest final : Request {
   std::uint64_t bytes = 0;
-  int device = 0;                       // index
-  bool shared = false;                  // slabs for small allocations
-  bool undeclared = false;              // see pagetable::Region
+  int device = 0;           // index
+  bool shared = false;      // slabs for small allocations
+  bool undeclared = false;  // see pagetable::Region
+  // Of a read-only region; it gives the size, too.
+  std::shared_ptr<tiers::PageSource> source;
   pagetable::Region* region = nullptr;  // answer
 
  protected:
   std::optional<Status> advance(Mover& mover) override;
 
  private:
+  std::optional<Status> add_region(Mover& mover, std::uint64_t backed, std::uint32_t shift);
+  std::optional<Status> wait_or(Mover& mover, Error error);
   Patience patience_;  // for what ending regions still hold
 };
 

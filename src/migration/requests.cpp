@@ -133,9 +133,9 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   const Mover::PageRef ref{run.region, run.first};
   Page& page = ref.page();
   const std::uintptr_t address = mover.address_of(ref);
-  if (PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost)) {
-    return fail(VMEM_ERROR_LOST, fmt::format("the page at {:#x} has no valid copy left", address));
-  }
+  if (write && run.region->read_only) return std::unexpected(mover.read_only_error(*run.region));
+  if (PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost))
+    return std::unexpected(mover.lost_error(ref));
   // Small allocations share the page: neighbours may be held, in use and written meanwhile, and in its frame that hurts nobody.
   const bool shared = run.region->shared;
   if (write && !shared && mover.config_.threads->overlapping_holds(ref.begin(), ref.end()).named != 0) {
@@ -186,8 +186,9 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   return Status{};
 }
 
-std::optional<Status> ClosePageRequest::advance(Mover&) {
+std::optional<Status> ClosePageRequest::advance(Mover& mover) {
   --run.region->pages[run.first].cpu_users;
+  mover.give_back_slot({run.region, run.first});
   return Status{};
 }
 
@@ -203,6 +204,7 @@ std::optional<Status> QueryRequest::advance(Mover&) {
                          : page.near != 0 && page.slot_current() ? info.bytes_peer
                          : page.mapped == Mapped::slot           ? info.bytes_host_mapped
                          : page.slot_current()                   ? info.bytes_host
+                         : region->read_only                     ? info.bytes_file
                          : page.version != 0                     ? info.bytes_nvme
                                                                  : info.bytes_unbacked;
     where += page_bytes;
@@ -239,10 +241,14 @@ std::optional<Status> StatisticsRequest::advance(Mover& mover) {
   out.spilled_bytes = in.spilled_bytes;
   out.recalled_bytes = in.recalled_bytes;
   out.spills_dropped_bytes = in.spills_dropped_bytes;
+  out.file_mapped_bytes = in.file_mapped_bytes;
+  out.file_read_bytes = in.file_read_bytes;
   out.pages = in.pages;
   out.metadata_bytes = in.pages * sizeof(Page) + (mover.live_.size() + mover.ending_.size()) * sizeof(Region) +
                        mover.config_.policy->metadata_bytes() +
                        mover.spilled_.size() * (sizeof(pagetable::SpilledCopy) + sizeof(Mover::PageRef));
+  for (const auto& [region, source] : mover.sources_)
+    out.metadata_bytes += region->page_count * sizeof(pagetable::SpilledCopy);
   if (mover.config_.spill_policy) out.metadata_bytes += mover.config_.spill_policy->metadata_bytes();
   out.acquire_misses = in.acquire_misses;
   out.in_place_acquires = in.in_place_acquires;
@@ -391,7 +397,7 @@ std::optional<Status> PeerAccessRequest::advance(Mover& mover) {
     if (page.mapped == Mapped::nothing) continue;
     const Access access = PageState(page.state.load(std::memory_order_relaxed)).access();
     if (auto opened =
-            mover.set_access(*region, mover.address_of({region, i}), mover.config_.protect ? access : Access::write);
+            mover.set_access(*region, mover.address_of({region, i}), mover.guarded(*region) ? access : Access::write);
         !opened) {
       region->mapping_devices = before;
       return opened;

@@ -29,10 +29,24 @@ std::optional<Status> AcquireRequest::advance(Mover& mover) {
     began_us_ = mover.config_.now_us();
     ++mover.counters_.acquire_misses;
     worth_frames_ = worth_frames(mover);
+    VMEM_TRY(check_writable(mover));
   }
   auto served = serve_wants(mover);
   if (served) mover.counters_.acquire_wait_us += mover.config_.now_us() - *began_us_;
+  if (!served || *served) return served;
+  // Nobody waits any more for what set out for it.
+  for (const Want& want : wants) {
+    for (std::uint32_t i = 0; i < want.run.count; ++i) Mover::not_wanted({want.run.region, want.run.first + i});
+  }
   return served;
+}
+
+Status AcquireRequest::check_writable(const Mover& mover) const {
+  for (const Want& want : wants) {
+    if (want.access == Access::write && want.run.region->read_only)
+      return std::unexpected(mover.read_only_error(*want.run.region));
+  }
+  return {};
 }
 
 // A kernel that reads host memory again and again runs at a fraction of its speed; one that needs more than there is has no choice.
@@ -97,7 +111,7 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
 
 // While a page is on its way from below host memory, those that come next can set out, too.
 void AcquireRequest::recall_ahead(Mover& mover) const {
-  if (mover.config_.spill == nullptr) return;
+  if (!mover.has_below()) return;
   std::uint32_t page = page_ + 1;
   for (std::size_t i = want_; i < wants.size(); ++i, page = 0) {
     for (; page < wants[i].run.count; ++page) {
@@ -133,10 +147,7 @@ bool Patience::over_limit(const Mover& mover, std::uint64_t limit_us) {
 Result<Mover::Served> Mover::serve(PageRef ref, Access access, bool discard, Effort effort, std::uint32_t own_holds) {
   Page& page = ref.page();
   const PageState state(page.state.load(std::memory_order_relaxed));
-  if (state.has(PageState::kLost)) {
-    return fail(VMEM_ERROR_LOST,
-                fmt::format("the page at {:#x} ({} MiB) has no valid copy left", address_of(ref), ref.bytes() >> 20));
-  }
+  if (state.has(PageState::kLost)) return std::unexpected(lost_error(ref));
   if (page.mapped == Mapped::slot && effort.leave_host && !page.in_place)
     return leave_host(ref, access, effort, own_holds);
   if (state.allows(access)) return page.mapped == Mapped::slot ? Served::in_place : Served::usable;
@@ -181,6 +192,13 @@ Result<bool> Mover::upgrade(PageRef ref, std::uint32_t own_holds) {
 
 // The copy out that still reads the frame a page was taken back with: what writes to the frame waits for it.
 std::uint64_t Mover::store_from_frame(const Page& page) { return page.mapped == Mapped::slot ? 0 : page.store; }
+
+Error Mover::lost_error(PageRef ref) const {
+  const auto known = losses_.find(ref.id());
+  return {VMEM_ERROR_LOST, 0,
+          fmt::format("the page at {:#x} ({} MiB) has no valid copy left{}{}", address_of(ref), ref.bytes() >> 20,
+                      known == losses_.end() ? "" : ": ", known == losses_.end() ? std::string() : known->second)};
+}
 
 Error Mover::still_read_error(PageRef ref) const {
   return {
@@ -264,7 +282,7 @@ Status Mover::load_frame(PageRef ref, std::uint32_t frame, Access access, bool d
     access = Access::write;
   }
   if (page.version != 0 && !discard) {
-    auto submitted = submit(ref, Direction::load, frame, wait, access == Access::read && !config_.protect);
+    auto submitted = submit(ref, Direction::load, frame, wait, access == Access::read && !guarded(*ref.region));
     if (!submitted) {
       device.hbm.give_back(frame, wait, nullptr);
       return std::unexpected(std::move(submitted).error());
@@ -378,7 +396,7 @@ Status Mover::map_at(PageRef ref, CUmemGenericAllocationHandle handle, Access ac
   VMEM_TRY(driver.check(driver->cuMemMap(address, ref.bytes(), 0, handle, 0), "cuMemMap"));
   ++counters_.maps;
   worked_ = true;
-  auto accessible = set_access(*ref.region, address, config_.protect ? access : Access::write);
+  auto accessible = set_access(*ref.region, address, guarded(*ref.region) ? access : Access::write);
   if (accessible) return {};
   // If this fails too, the context is lost or soon will be; the first failure is the one to report.
   (void)driver->cuMemUnmap(address, ref.bytes());

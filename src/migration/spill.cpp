@@ -53,6 +53,7 @@ bool Mover::recall_ahead(PageRef ref) {
                      page.spilled_current() && !lost && !outlived(ref);
   if (!below || spilling(page)) return true;
   if (!room_in_flight(recalling_bytes_, ref.bytes())) return false;
+  if (ref.region->read_only && !room_to_borrow(ref.bytes())) return false;
   // What fails here fails again when the page is wanted, and is reported then.
   const auto recalled = recall(ref);
   return recalled && spilling(page);
@@ -148,11 +149,12 @@ void Mover::spill_ahead() {
 
 // What can be spilled: pages in host memory and not in HBM.
 void Mover::came_to_host_memory(PageRef ref) {
-  if (config_.spill_policy && ref.page().near == 0) config_.spill_policy->page_arrived(ref.id(), false);
+  if (!config_.spill_policy || ref.page().near != 0 || ref.region->read_only) return;
+  config_.spill_policy->page_arrived(ref.id(), false);
 }
 
 void Mover::left_host_memory(PageRef ref) {
-  if (config_.spill_policy) config_.spill_policy->page_left(ref.id());
+  if (config_.spill_policy && !ref.region->read_only) config_.spill_policy->page_left(ref.id());
 }
 
 // ---- the tier below ----
@@ -209,7 +211,7 @@ Status Mover::submit_spill(PageRef ref, Direction direction) {
   transfer.device = ref.region->device;
   transfer.direction = direction;
   transfer.if_changed = down && page.spilled_current();
-  VMEM_TRY(config_.spill->submit({&transfer, 1}));
+  VMEM_TRY(below_of(*ref.region).submit({&transfer, 1}));
   page.spilled->transfer = transfer.id;
   if (down) page.spilled->doubtful = false;
   (down ? spilling_bytes_ : recalling_bytes_) += ref.bytes();
@@ -242,7 +244,7 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
     }
     if (!done) spill_failed(ref, completion.error);
   } else if (done) {
-    counters_.recalled_bytes += transfer.bytes;
+    (ref.region->read_only ? counters_.file_read_bytes : counters_.recalled_bytes) += transfer.bytes;
     page.slot_version = transfer.version;
     if (page.frame == kNoFrame || page.standby) came_to_host_memory(ref);
   }
@@ -273,6 +275,7 @@ void Mover::drop_slot(PageRef ref) {
   near_of(page).tier->release(std::exchange(page.slot, kNoFrame));
   page.slot_version = 0;
   left_host_memory(ref);
+  if (ref.region->read_only) std::erase_if(borrowed_, [&](PageRef each) { return &each.page() == &page; });
 }
 
 void Mover::drop_spilled(PageRef ref) {
@@ -280,7 +283,7 @@ void Mover::drop_spilled(PageRef ref) {
   if (page.spilled == nullptr) return;
   page.spilled->version = 0;
   page.spilled->wanted = false;
-  if (page.spilled->slot == kNoFrame || spilling(page)) return;
+  if (page.spilled->slot == kNoFrame || spilling(page) || ref.region->read_only) return;
   config_.spill->release(std::exchange(page.spilled->slot, kNoFrame));
 }
 

@@ -37,9 +37,9 @@ class PageState {
 
 inline constexpr std::uint32_t kNoFrame = 0xffffffff;
 
-// A page's copy below host memory, of pages that have had one.
+// A page's copy below host memory, of pages that have had one. Pages of read-only regions have it from birth, and for good.
 struct SpilledCopy {
-  std::uint32_t slot = kNoFrame;  // in the spill tier
+  std::uint32_t slot = kNoFrame;  // in the spill tier, or that of files
   std::uint64_t version = 0;      // of the copy; 0: none
   std::uint64_t transfer = 0;     // between it and the page's slot in host memory, 0 if it has ended
   bool doubtful =
@@ -104,6 +104,9 @@ struct Region {
   int device = 0;           // index into the runtime's devices
   // Of a program that does not say what it writes: that is found out when a page leaves.
   bool undeclared = false;
+  // Its pages are copies of a file's: they have their bytes from birth, are mapped read-only, and leave without being stored.
+  bool read_only = false;
+  std::uint32_t head_bytes = 0;  // of its first page, before what was asked for
   std::unique_ptr<Page[]> pages;
 
   // Shared with launching threads: O(1) answers for wholly accessible regions. A counter goes up before a page's state

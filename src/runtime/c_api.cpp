@@ -163,6 +163,14 @@ vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stream stream
   });
 }
 
+vmem_status vmem_map_file(void** out, const char* path, uint64_t offset, uint64_t bytes, int device) {
+  return with_runtime([&](Runtime& runtime) -> Status {
+    if (out == nullptr || path == nullptr) return null_argument(out == nullptr ? "out" : "path");
+    VMEM_ASSIGN(*out, runtime.map_file(path, offset, bytes, device));
+    return {};
+  });
+}
+
 vmem_status vmem_free(void* ptr, vmem_stream stream) {
   return with_runtime([&](Runtime& runtime) { return ptr == nullptr ? Status{} : runtime.free(ptr, stream); });
 }

@@ -52,6 +52,7 @@ Status Runtime::start() {
   for (const LendingDevice& lender : options_.peers) VMEM_TRY(start_lender(lender));
   if (!options_.nvme.empty()) VMEM_TRY(start_disk_tier());
   if (!options_.remote.empty()) VMEM_TRY(start_remote_tier());
+  start_file_tier();
   VMEM_TRY(start_mover());
   VMEM_ASSIGN(small_, Suballocator::create(*this, space_->base(), space_->bytes()));
   freed_ = std::make_unique<BlockCache>(static_cast<SlabSource&>(*this));
@@ -69,6 +70,7 @@ Runtime::~Runtime() {
   }
   below_.reset();
   remote_.reset();
+  files_.reset();
   disk_.reset();
   for (auto& lender : lenders_) lender->memory.reset();
   host_.reset();
@@ -323,6 +325,14 @@ tiers::Tier* Runtime::tier_below() {
   return below_.get();
 }
 
+// Its thread and its queue begin with the first mapping.
+void Runtime::start_file_tier() {
+  tiers::FileTier::Config config;
+  config.make_queue = [] { return tiers::make_uring_queue({.files = {}, .depth = kDiskDepth}); };
+  config.on_ready = [this] { wake_mover(); };
+  files_ = std::make_unique<tiers::FileTier>(std::move(config));
+}
+
 std::vector<migration::MoverDevice> Runtime::mover_devices() const {
   std::vector<migration::MoverDevice> result;
   for (const auto& home : devices_) {
@@ -361,6 +371,7 @@ Status Runtime::start_mover() {
   config.streams = streams_.get();
   config.backing = host_.get();
   config.in_place = host_.get();
+  config.files = files_.get();
   config.devices = mover_devices();
   for (std::size_t i = 0; i < lenders_.size(); ++i) {
     Lender& lender = *lenders_[i];
@@ -436,7 +447,7 @@ Result<Runtime::Located> Runtime::locate(const void* pointer, std::size_t bytes)
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   VMEM_ASSIGN(pagetable::Region* const region, live_region(address));
   if (bytes == 0) return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("a range of 0 bytes at {:#x}", address));
-  std::uintptr_t base = space_->address_of(region->first.index);
+  std::uintptr_t base = base_of(*region);
   std::uint64_t size = region->bytes;
   if (region->shared) {
     const auto block = small_->find(address);
@@ -447,6 +458,10 @@ Result<Runtime::Located> Runtime::locate(const void* pointer, std::size_t bytes)
     size = block->bytes;
   }
   const std::uint64_t offset = address - base;
+  if (address < base) {
+    return fail(VMEM_ERROR_INVALID_POINTER,
+                fmt::format("{:#x} is before the mapping of {} bytes at {:#x}", address, size, base));
+  }
   if (offset >= size) {
     return fail(VMEM_ERROR_INVALID_POINTER,
                 fmt::format("{:#x} is past the end of the allocation of {} bytes at {:#x}", address, size, base));
@@ -496,6 +511,10 @@ Result<pagetable::Region*> Runtime::allocate_region(std::size_t bytes, int devic
   request.device = device;
   request.shared = kind == RegionKind::shared;
   request.undeclared = kind == RegionKind::undeclared;
+  return make_region(request);
+}
+
+Result<pagetable::Region*> Runtime::make_region(migration::AllocateRequest& request) {
   VMEM_TRY(mover_->call(request));
   if (!options_.drained) return request.region;
   if (auto settled = settle(*request.region); !settled) {
@@ -508,6 +527,14 @@ Result<pagetable::Region*> Runtime::allocate_region(std::size_t bytes, int devic
   return request.region;
 }
 
+Result<void*> Runtime::map_file(const std::string& path, std::uint64_t offset, std::uint64_t bytes, int device) {
+  migration::AllocateRequest request;
+  VMEM_ASSIGN(request.device, device_index(device));
+  VMEM_ASSIGN(request.source, files_->map(path, offset, bytes));
+  VMEM_ASSIGN(const pagetable::Region* const region, make_region(request));
+  return reinterpret_cast<void*>(base_of(*region));
+}
+
 Status Runtime::free(void* pointer, vmem_stream stream) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   VMEM_ASSIGN(pagetable::Region* const region, live_region(address));
@@ -515,11 +542,11 @@ Status Runtime::free(void* pointer, vmem_stream stream) {
     VMEM_TRY(refuse_held_block(address));
     return small_->free(address, stream);
   }
-  const std::uintptr_t base = space_->address_of(region->first.index);
+  const std::uintptr_t base = base_of(*region);
   if (address != base) {
-    return fail(
-        VMEM_ERROR_INVALID_POINTER,
-        fmt::format("{:#x} is inside the allocation at {:#x}; free takes the address that malloc gave", address, base));
+    return fail(VMEM_ERROR_INVALID_POINTER,
+                fmt::format("{:#x} is inside the allocation at {:#x}; free takes the address that {} gave", address,
+                            base, region->read_only ? "vmem_map_file" : "malloc"));
   }
   return free_region(*region, space_->granule_at(address), stream);
 }
@@ -618,7 +645,7 @@ Status Runtime::query(const void* pointer, vmem_pointer_info& info) {
   VMEM_TRY(mover_->call(request));
   info = request.info;
   const auto block = located.region->shared ? small_->find(reinterpret_cast<std::uintptr_t>(pointer)) : std::nullopt;
-  info.base = reinterpret_cast<void*>(block ? block->base : space_->address_of(located.region->first.index));
+  info.base = reinterpret_cast<void*>(block ? block->base : base_of(*located.region));
   info.bytes = block ? block->bytes : located.region->bytes;
   info.page_bytes = located.region->page_bytes();
   info.device = devices_[std::size_t(located.region->device)]->ordinal;

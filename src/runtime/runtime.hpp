@@ -25,6 +25,7 @@
 #include "runtime/remote.hpp"
 #include "runtime/suballocator.hpp"
 #include "tiers/disk/disk_tier.hpp"
+#include "tiers/file/file_tier.hpp"
 #include "tiers/near_tier.hpp"
 #include "tiers/stacked_tier.hpp"
 #include "topology/topology.hpp"
@@ -83,6 +84,8 @@ class Runtime final : private SlabSource {
   Status shut_down();
 
   Result<void*> allocate(std::size_t bytes, int device, vmem_stream stream);
+  // Read-only memory whose pages are read from the file when they are used. `bytes` of 0: to its end.
+  Result<void*> map_file(const std::string& path, std::uint64_t offset, std::uint64_t bytes, int device);
   Status free(void* pointer, vmem_stream stream);
   Status acquire(std::span<const vmem_range> ranges, vmem_stream stream);
   Status release(std::span<const vmem_range> ranges, vmem_stream stream);
@@ -200,6 +203,7 @@ class Runtime final : private SlabSource {
   Status start_disk_tier();
   Status start_remote_tier();
   tiers::Tier* tier_below();
+  void start_file_tier();
   Status start_mover();
   std::vector<migration::MoverDevice> mover_devices() const;
   void unmap_what_is_left();
@@ -207,6 +211,9 @@ class Runtime final : private SlabSource {
 
   Result<pagetable::ThreadSlot*> thread_slot();
   Result<Located> locate(const void* pointer, std::size_t bytes) const;
+  std::uintptr_t base_of(const pagetable::Region& region) const {
+    return space_->address_of(region.first.index) + region.head_bytes;
+  }
   Result<pagetable::Region*> live_region(std::uintptr_t address) const;
   Result<int> device_index(int ordinal) const;
   // acquire.cpp
@@ -241,6 +248,7 @@ class Runtime final : private SlabSource {
   Status refuse_held_block(std::uintptr_t base);
   enum class RegionKind { declared, shared, undeclared };
   Result<pagetable::Region*> allocate_region(std::size_t bytes, int device, RegionKind kind);
+  Result<pagetable::Region*> make_region(migration::AllocateRequest& request);
   void announce(std::uintptr_t address, bool feared, LaunchHolds& holds);
   void announce_small(pagetable::Region& region, std::uintptr_t address, bool feared, LaunchHolds& holds);
   void announce_span(pagetable::Region& region, std::uint32_t granule, std::uintptr_t address, bool feared,
@@ -278,6 +286,7 @@ class Runtime final : private SlabSource {
   std::unique_ptr<tiers::DiskTier> disk_;         // with the option nvme
   std::unique_ptr<Remote> remote_;                // with the option remote
   std::unique_ptr<tiers::StackedTier> below_;     // with both
+  std::unique_ptr<tiers::FileTier> files_;
   std::mutex mover_life_;  // protects mover_ from its creation's and destruction's side, for the host tier's thread
   std::unique_ptr<migration::Mover> mover_;
   std::unique_ptr<Suballocator> small_;

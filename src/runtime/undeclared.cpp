@@ -609,7 +609,7 @@ std::optional<Runtime::Allocation> Runtime::allocation_at(std::uintptr_t address
     if (!block) return std::nullopt;
     return Allocation{block->base, block->bytes, ordinal};
   }
-  return Allocation{space_->address_of((*region)->first.index), (*region)->bytes, ordinal};
+  return Allocation{base_of(**region), (*region)->bytes, ordinal};
 }
 
 std::string Runtime::describe(std::uintptr_t address) const {
@@ -620,7 +620,7 @@ std::string Runtime::describe(std::uintptr_t address) const {
     text = "no allocation of vmem lies there";
   } else {
     const auto block = region->shared ? small_->find(address) : std::nullopt;
-    const std::uintptr_t base = block ? block->base : space_->address_of(region->first.index);
+    const std::uintptr_t base = block ? block->base : base_of(*region);
     const std::uint64_t bytes = block ? block->bytes : region->bytes;
     const pagetable::PageState state(region->pages[region->page_at(granule)].state.load());
     const char* place = state.access() == Access::none              ? "is not accessible now"

@@ -46,6 +46,7 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
   Range some_range(Known& known) {
     const std::uint32_t first = pick(known.region->page_count);
     const std::uint32_t count = 1 + pick(known.region->page_count - first);
+    if (known.region->read_only) return reading(*known.region, first, count);
     return chance(50)   ? reading(*known.region, first, count)
            : chance(20) ? discarding(*known.region, first, count)
                         : writing(*known.region, first, count);
@@ -65,12 +66,21 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
 
   void allocate_some() {
     std::uint32_t pages = 0;
-    for (const Known& known : regions) pages += known.region == nullptr ? 0 : known.region->page_count;
+    for (const Known& known : regions)
+      pages += known.region == nullptr || known.region->read_only ? 0 : known.region->page_count;
     const std::uint32_t wanted = 1 + pick(5);
     // Waiting for a region that ends behind a gate is right, and would stop this test.
-    if (pages + wanted > GetParam().pages_in_all || any_ending()) return;
+    if (any_ending()) return;
+    if (files != nullptr && chance(30)) return map_some(wanted);
+    if (pages + wanted > GetParam().pages_in_all) return;
     Region& region = allocate(wanted);
     regions.push_back({&region, std::vector<std::optional<unsigned char>>(region.page_count)});
+  }
+  void map_some(std::uint32_t pages) {
+    Region& region = map_file(pages);
+    Known& known = regions.emplace_back(&region);
+    for (std::uint32_t i = 0; i < pages; ++i)
+      known.bytes.emplace_back(ScriptedFiles::value_of(region.pages[i].spilled->slot));
   }
   bool any_ending() const {
     return std::ranges::any_of(ended, [](Region* each) { return each->state.load() == RegionState::ending; });
@@ -170,9 +180,9 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
     if (known == nullptr || gated || anybody_in(*known)) return;
     // What lies below needs a slot, and others may hold all there are.
     const bool held = std::ranges::any_of(players, [](const Player& player) { return player.waiting != nullptr; });
-    if (spill != nullptr && held) return;
+    if ((spill != nullptr || files != nullptr) && held) return;
     const std::uint32_t index = pick(known->region->page_count);
-    if (chance(50)) {
+    if (chance(50) && !known->region->read_only) {
       const auto value = static_cast<unsigned char>(random());
       const Status written = cpu_write(*known->region, index, value);
       EXPECT_EQ(written ? VMEM_ERROR_OUT_OF_MEMORY : written.error().status, VMEM_ERROR_OUT_OF_MEMORY);
@@ -248,6 +258,7 @@ TEST_P(MoverFuzz, BooksBalanceAndBytesAreRight) {
     start(GetParam().shape);
     for (Player& player : players) player.actor = &actor();
     if (spill != nullptr) spill->polls_each = 1 + seed % 4;
+    if (files != nullptr) files->polls_each = 1 + seed % 3;
     for (int i = 0; i < 400 && !HasFailure(); ++i) {
       one_operation();
       check();
@@ -275,6 +286,8 @@ INSTANTIATE_TEST_SUITE_P(
             "LentAndSpilling", {.devices = 2, .hbm_pages = 6, .host_pages = 8, .spill_pages = 20, .lent_pages = 6}, 20},
         FuzzCase{
             "LentAndProtected", {.devices = 2, .hbm_pages = 6, .host_pages = 16, .lent_pages = 6, .protect = true}, 15},
+        FuzzCase{"Files", {.hbm_pages = 4, .host_pages = 8, .files = true}, 8},
+        FuzzCase{"FilesAndSpilling", {.hbm_pages = 4, .host_pages = 8, .spill_pages = 20, .files = true}, 16},
         FuzzCase{"Protected", {.hbm_pages = 5, .host_pages = 24, .protect = true}, 16},
         FuzzCase{"RealPolicy", {.hbm_pages = 5, .host_pages = 24, .real_policy = true}, 16}),
     [](const auto& each) { return std::string(each.param.name); });

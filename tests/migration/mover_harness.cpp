@@ -45,6 +45,7 @@ void MoverTest::start(const MachineShape& wanted) {
   tier = make_near({CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}}, shape.host_pages);
   if (shape.lent_pages != 0) lent = make_near({CU_MEM_LOCATION_TYPE_DEVICE, {1}}, shape.lent_pages);
   if (shape.spill_pages != 0) spill = std::make_unique<ScriptedSpill>(shape.spill_pages * kPageBytes);
+  if (shape.files) files = std::make_unique<ScriptedFiles>();
   make_mover();
 }
 
@@ -106,6 +107,7 @@ void MoverTest::make_mover() {
     config.spill_policy =
         make_second_chance_policy({.prefetch_pages = 0, .hbm_bytes = {shape.host_pages * kPageBytes}});
   }
+  config.files = files.get();
   config.page_bytes = shape.page_bytes;
   config.acquire_wait_us = acquire_wait_us;
   config.slot_wait_us = 10 * acquire_wait_us;
@@ -121,6 +123,7 @@ void MoverTest::finish() {
     if (lent != nullptr) lent->let_go(direction);
   }
   if (spill != nullptr) spill->let_go();
+  if (files != nullptr) files->let_go();
   const bool alive = !inside->lost();
   if (alive) {
     check();
@@ -143,6 +146,10 @@ void MoverTest::finish() {
   }
   inside.reset();
   mover.reset();
+  if (files != nullptr) {
+    EXPECT_EQ(files->sources, 0u);
+  }
+  files.reset();
   spill.reset();
   lent.reset();
   tier.reset();
@@ -203,6 +210,14 @@ Region& MoverTest::allocate(std::uint32_t pages, int device, bool shared) {
   auto region = try_allocate(pages, device, shared);
   EXPECT_TRUE(region) << region.error().message;
   return **region;
+}
+
+Region& MoverTest::map_file(std::uint32_t pages) {
+  AllocateRequest request;
+  request.source = files->map(pages * kPageBytes);
+  const Status mapped = ask(request);
+  EXPECT_TRUE(mapped) << mapped.error().message;
+  return *request.region;
 }
 
 Status MoverTest::free(Region& region, Actor* last_user) {

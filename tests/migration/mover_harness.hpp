@@ -30,8 +30,9 @@ struct MachineShape {
   std::uint32_t hbm_pages = 4;  // per device, of 2 MiB
   std::uint32_t host_pages = 16;
   std::uint32_t spill_pages = 0;
-  std::uint32_t lent_pages =
-      0;  // by device 1: to device 0 where it is the only one of the mover's, else what it leaves
+  // By device 1: to device 0 where it is the only one of the mover's, else what it leaves.
+  std::uint32_t lent_pages = 0;
+  bool files = false;  // read-only regions can be mapped
   bool real_policy = false;
   bool in_place = true;
   bool protect = false;                                  // pages acquired for reading are mapped so
@@ -116,6 +117,7 @@ class MoverTest : public ::testing::Test {
   Actor& actor(int device = 0);
   Region& allocate(std::uint32_t pages, int device = 0, bool shared = false);
   Result<Region*> try_allocate(std::uint32_t pages, int device = 0, bool shared = false);
+  Region& map_file(std::uint32_t pages);  // page i of the first holds i
   Status free(Region& region, Actor* last_user = nullptr);
   Status advise(const Range& range, vmem_advice advice);
   void prefetch(const Range& range);
@@ -180,6 +182,7 @@ class MoverTest : public ::testing::Test {
   std::unique_ptr<ScriptedTier> tier;
   std::unique_ptr<ScriptedTier> lent;    // with lent_pages
   std::unique_ptr<ScriptedSpill> spill;  // with spill_pages
+  std::unique_ptr<ScriptedFiles> files;  // with files
   ScriptedPolicy* policy = nullptr;      // null with the real one
   std::unique_ptr<Mover> mover;
   std::optional<MoverInspector> inside;

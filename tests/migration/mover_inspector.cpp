@@ -84,7 +84,7 @@ void MoverInspector::check_mapping(const Region& region, std::uint32_t index, co
     }
     ASSERT_EQ(asked, CUDA_SUCCESS) << "not mapped, and the mover thinks it is";
     if ((region.mapping_devices >> device & 1) == 0) continue;
-    const bool writes = !mover.config_.protect || PageState(page.state.load()).allows(Access::write);
+    const bool writes = !mover.guarded(region) || PageState(page.state.load()).allows(Access::write);
     EXPECT_EQ(flags, writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ);
   }
 }
@@ -120,11 +120,14 @@ void MoverInspector::check_frames() {
 void MoverInspector::check_slots() {
   std::set<std::pair<std::size_t, tiers::SlotId>> slots;
   std::vector<std::uint64_t> bytes(mover.near_.size());
+  std::uint64_t borrowed = 0;
   each_page([&](Region& region, Page& page, std::uint32_t index) {
     if (page.slot == kNoFrame) return;
     EXPECT_TRUE(slots.insert({page.near, page.slot}).second) << "slot of page " << index << " belongs to two pages";
     bytes[page.near] += region.page_bytes();
+    borrowed += region.read_only ? region.page_bytes() : 0;
   });
+  EXPECT_EQ(mover.borrowed_bytes(false), borrowed) << "those of read-only regions are known";
   std::uint64_t returning = 0;
   for (const auto& [id, transfer] : mover.in_flight_) {
     if (transfer.kind != Mover::InFlight::Kind::returned) continue;
@@ -159,6 +162,7 @@ void MoverInspector::check_spilled(const tiers::Tier& spill) {
       EXPECT_TRUE(page.slot != kNoFrame && page.mapped != Mapped::slot && !mover.running(page.store))
           << "page " << index;
     }
+    if (region.read_only) return;
     if (page.spilled->slot == kNoFrame) {
       EXPECT_EQ(page.spilled->version, 0u) << "page " << index;
       return;
@@ -181,11 +185,11 @@ void MoverInspector::check_sums() {
   std::uint64_t allocated = 0, pages = 0;
   for (const auto* list : {&mover.live_, &mover.ending_}) {
     for (const Region* region : *list) {
-      committed[std::size_t(region->device)] += region->page_count * region->page_bytes();
+      if (!region->read_only) committed[std::size_t(region->device)] += region->page_count * region->page_bytes();
       pages += region->page_count;
     }
   }
-  for (const Region* region : mover.live_) allocated += region->shared ? 0 : region->bytes;
+  for (const Region* region : mover.live_) allocated += region->shared || region->read_only ? 0 : region->bytes;
   each_page([&](Region& region, Page& page, std::uint32_t) {
     if (page.pinned || page.kept) pinned[std::size_t(region.device)] += region.page_bytes();
   });

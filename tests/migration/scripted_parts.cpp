@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace vmem::migration {
@@ -65,6 +66,56 @@ Status ScriptedSpill::poll(std::vector<tiers::Completion>& completions) {
     completions.push_back(carry_out(pending));
     return {};
   }
+  return {};
+}
+
+class ScriptedFiles::Source final : public tiers::PageSource {
+ public:
+  Source(ScriptedFiles& files, std::uint64_t bytes) : files_(files), bytes_(bytes) { ++files_.sources; }
+  ~Source() override { --files_.sources; }
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+  std::string name() const override { return "scripted.bin"; }
+  std::uint64_t head_bytes() const override { return 0; }
+  std::uint64_t bytes() const override { return bytes_; }
+  Result<tiers::SlotId> lay_out(std::uint64_t, std::uint32_t count) override {
+    return std::exchange(files_.next_slot_, files_.next_slot_ + count);
+  }
+
+ private:
+  ScriptedFiles& files_;
+  const std::uint64_t bytes_;
+};
+
+std::shared_ptr<tiers::PageSource> ScriptedFiles::map(std::uint64_t bytes) {
+  return std::make_shared<Source>(*this, bytes);
+}
+
+void ScriptedFiles::release(tiers::SlotId slot) { ADD_FAILURE() << "slot " << slot << " belongs to its source"; }
+
+Status ScriptedFiles::submit(std::span<tiers::Transfer> transfers) {
+  for (tiers::Transfer& transfer : transfers) {
+    EXPECT_EQ(transfer.direction, Direction::load);
+    transfer.id = tiers::next_transfer_id();
+    pending_.push_back(transfer);
+    ++loads;
+  }
+  return {};
+}
+
+Status ScriptedFiles::poll(std::vector<tiers::Completion>& completions) {
+  if (held_ || pending_.empty() || ++polls_ % polls_each != 0) return {};
+  const tiers::Transfer transfer = pending_.front();
+  pending_.pop_front();
+  tiers::Completion& completion = completions.emplace_back();
+  completion.id = transfer.id;
+  if (answers_.empty()) {
+    std::memset(transfer.host, value_of(transfer.slot), transfer.bytes);
+    return {};
+  }
+  completion.outcome = answers_.front().first;
+  completion.error = {VMEM_ERROR_LOST, 0, answers_.front().second};
+  answers_.pop_front();
   return {};
 }
 

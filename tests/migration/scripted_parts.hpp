@@ -13,6 +13,7 @@
 #include "gpu/driver.hpp"
 #include "migration/policy/policy.hpp"
 #include "tiers/near_tier.hpp"
+#include "tiers/page_source.hpp"
 
 namespace vmem::migration {
 
@@ -136,6 +137,39 @@ class ScriptedSpill final : public tiers::Tier {
   std::map<tiers::Direction, std::deque<Answer>> answers_;
   std::map<tiers::Direction, std::uint64_t> counts_;
   std::uint32_t polls_ = 0;
+};
+
+// What read-only regions are read from: each of a slot's bytes is the slot's number. One transfer at a poll, when the test lets it.
+class ScriptedFiles final : public tiers::Tier {
+ public:
+  std::shared_ptr<tiers::PageSource> map(std::uint64_t bytes);
+  static unsigned char value_of(tiers::SlotId slot) { return static_cast<unsigned char>(slot); }
+
+  void hold_back() { held_ = true; }
+  void let_go() { held_ = false; }
+  // The next load brings nothing but this.
+  void answer_next(tiers::Outcome outcome, std::string why) { answers_.push_back({outcome, std::move(why)}); }
+  std::uint64_t loads = 0;  // submitted
+  std::uint32_t polls_each = 1;
+  std::uint32_t sources = 0;  // that live
+
+  const tiers::TierInfo& info() const noexcept override { return info_; }
+  tiers::TierUsage usage() const override { return {}; }
+  void expect(std::uint64_t, std::uint64_t) override {}
+  Result<tiers::SlotGrant> allocate(std::uint64_t) override { return tiers::SlotGrant{}; }
+  void release(tiers::SlotId) override;
+  Status submit(std::span<tiers::Transfer> transfers) override;
+  Status poll(std::vector<tiers::Completion>& completions) override;
+  void finish() noexcept override {}
+
+ private:
+  class Source;
+  static constexpr tiers::TierInfo info_{.name = "files"};
+  std::deque<tiers::Transfer> pending_;
+  std::deque<std::pair<tiers::Outcome, std::string>> answers_;
+  tiers::SlotId next_slot_ = 0;
+  std::uint32_t polls_ = 0;
+  bool held_ = false;
 };
 
 // Offers resident pages in the order of their arrival, or what `offer` lists; fetches ahead what `ahead` lists. Records what it

@@ -283,7 +283,7 @@ void ModelWorker::query() {
   vmem_pointer_info info{};
   if (!ok(vmem_query(allocation.base + random_.below(allocation.bytes), &info))) return;
   const std::size_t everywhere = info.bytes_hbm + info.bytes_peer + info.bytes_host_mapped + info.bytes_host +
-                                 info.bytes_nvme + info.bytes_unbacked + info.bytes_lost;
+                                 info.bytes_nvme + info.bytes_file + info.bytes_unbacked + info.bytes_lost;
   const bool known = info.base == allocation.base && info.bytes == allocation.bytes && info.device == allocation.device;
   const bool whole = everywhere % info.page_bytes == 0 && everywhere >= info.bytes && info.bytes_lost == 0;
   if (!known || !whole) verdict_.fail(fmt::format("query of {} answers nonsense", fmt::ptr(allocation.base)));

@@ -18,7 +18,7 @@ namespace vmem::tiers {
 struct Io {
   enum class Kind : std::uint8_t { read, write };
   Kind kind = Kind::read;
-  std::uint32_t file = 0;    // index into the files the queue was made with
+  std::uint32_t file = 0;    // index into the files the queue was made with; if it was made with none, a descriptor
   std::uint64_t offset = 0;  // all three multiples of the files' block size
   std::byte* memory = nullptr;
   std::uint32_t bytes = 0;

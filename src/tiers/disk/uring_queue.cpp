@@ -68,7 +68,7 @@ Status UringQueue::open(const UringConfig& config) {
     return refused("io_uring_queue_init", -error);
   open_ = true;
   // Saves looking up the file at each request; without it everything works the same.
-  files_registered_ = io_uring_register_files(&ring_, files_.data(), unsigned(files_.size())) == 0;
+  files_registered_ = !files_.empty() && io_uring_register_files(&ring_, files_.data(), unsigned(files_.size())) == 0;
   return {};
 }
 
@@ -79,7 +79,7 @@ UringQueue::~UringQueue() {
 
 void UringQueue::push(const Io& io) {
   io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
-  const int file = files_registered_ ? int(io.file) : files_[io.file];
+  const int file = files_registered_ || files_.empty() ? int(io.file) : files_[io.file];
   if (io.kind == Io::Kind::read) {
     io_uring_prep_read(sqe, file, io.memory, io.bytes, io.offset);
   } else {

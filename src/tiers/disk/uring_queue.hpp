@@ -9,7 +9,7 @@
 namespace vmem::tiers {
 
 struct UringConfig {
-  std::vector<int> files;  // open for as long as the queue lives
+  std::vector<int> files;  // open for as long as the queue lives; none: Io::file is a descriptor
   std::uint32_t depth = 64;
 };
 

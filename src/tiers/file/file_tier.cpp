@@ -1,0 +1,278 @@
+#include "tiers/file/file_tier.hpp"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/sizes.hpp"
+
+namespace vmem::tiers {
+namespace {
+
+constexpr std::uint32_t kTries = 3;              // of a page that a disk fails to read
+constexpr std::chrono::seconds kLongestWait{1};  // somebody would have to forget to wake us
+
+constexpr std::uint64_t block_down(std::uint64_t offset) { return offset / kBlockBytes * kBlockBytes; }
+constexpr std::uint64_t block_up(std::uint64_t offset) { return block_down(offset + kBlockBytes - 1); }
+
+}  // namespace
+
+class FileTier::Source final : public PageSource {
+ public:
+  Source(FileTier& tier, std::shared_ptr<MappedFile> file) : tier_(tier), file_(std::move(file)) {}
+  ~Source() override {
+    if (first_) tier_.forget(*first_);
+  }
+  Source(const Source&) = delete;
+  Source& operator=(const Source&) = delete;
+  std::string name() const override { return file_->path(); }
+  std::uint64_t head_bytes() const override { return file_->begin() - block_down(file_->begin()); }
+  std::uint64_t bytes() const override { return file_->end() - block_down(file_->begin()); }
+  Result<SlotId> lay_out(std::uint64_t page_bytes, std::uint32_t count) override {
+    VMEM_ASSIGN(first_, tier_.lay_out(file_, page_bytes, count));
+    return *first_;
+  }
+
+ private:
+  FileTier& tier_;
+  const std::shared_ptr<MappedFile> file_;
+  std::optional<SlotId> first_;
+};
+
+FileTier::~FileTier() {
+  finish();
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  if (queue_) queue_->wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+Result<std::shared_ptr<PageSource>> FileTier::map(const std::string& path, std::uint64_t offset, std::uint64_t bytes) {
+  VMEM_ASSIGN(std::shared_ptr<MappedFile> file, MappedFile::open(path, offset, bytes));
+  VMEM_TRY(start());
+  VMEM_LOG_INFO(
+      "mapped {} of {}: reads {}", format_bytes(file->end() - file->begin()), path,
+      file->direct() ? "pass by the page cache" : "go through the page cache, its file system has no direct I/O");
+  return std::make_shared<Source>(*this, std::move(file));
+}
+
+Status FileTier::start() {
+  const std::lock_guard lock(mutex_);
+  if (queue_) return {};
+  VMEM_ASSIGN(queue_, config_.make_queue());
+  pieces_.emplace(*queue_);
+  thread_ = std::thread([this] { run(); });
+  return {};
+}
+
+std::string FileTier::describe() const {
+  const std::lock_guard lock(mutex_);
+  return queue_->describe();
+}
+
+Result<SlotId> FileTier::lay_out(const std::shared_ptr<MappedFile>& file, std::uint64_t page_bytes,
+                                 std::uint32_t count) {
+  const std::lock_guard lock(mutex_);
+  // The first gap that is wide enough.
+  SlotId first = 0;
+  for (const auto& [begin, layout] : layouts_) {
+    if (begin - first >= count) break;
+    first = begin + layout.count;
+  }
+  if (std::numeric_limits<SlotId>::max() - first < count)
+    return fail(VMEM_ERROR_ADDRESS_SPACE, "more pages of files are mapped than can be numbered; free some mappings");
+  layouts_[first] = {file, page_bytes, count};
+  return first;
+}
+
+void FileTier::forget(SlotId first) {
+  const std::lock_guard lock(mutex_);
+  layouts_.erase(first);
+}
+
+// REQUIRES: mutex_.
+FileTier::JobPtr FileTier::job_for(const Transfer& transfer) const {
+  const auto& [first, layout] = *std::prev(layouts_.upper_bound(transfer.slot));
+  auto job = std::make_unique<Job>();
+  job->transfer = transfer;
+  job->file = layout.file;
+  job->begin = block_down(layout.file->begin()) + (transfer.slot - first) * layout.page_bytes;
+  job->end = std::min(job->begin + transfer.bytes, layout.file->end());
+  return job;
+}
+
+// ---- the mover's calls ----
+
+Status FileTier::submit(std::span<Transfer> transfers) {
+  for (const Transfer& transfer : transfers) {
+    if (transfer.direction == Direction::load) continue;
+    return fail(VMEM_ERROR_INTERNAL, "a page of a mapped file was to be stored; they are only read");
+  }
+  const std::lock_guard lock(mutex_);
+  for (Transfer& transfer : transfers) {
+    transfer.id = next_transfer_id();
+    posted_.push_back(job_for(transfer));
+    ++jobs_;
+  }
+  queue_->wake();
+  return {};
+}
+
+Status FileTier::poll(std::vector<Completion>& completions) {
+  const std::lock_guard lock(mutex_);
+  std::ranges::move(completions_, std::back_inserter(completions));
+  completions_.clear();
+  return {};
+}
+
+void FileTier::finish() noexcept {
+  std::unique_lock lock(mutex_);
+  job_ended_.wait(lock, [&] { return jobs_ == 0; });
+}
+
+// ---- our thread ----
+
+void FileTier::run() {
+  ::prctl(PR_SET_NAME, "vmem-file");
+  std::vector<IoResult> results;
+  while (take_posted()) {
+    pump();
+    results.clear();
+    auto waited = queue_->wait(results, kLongestWait);
+    for (const IoResult& result : results) {
+      if (const auto piece = pieces_->ended(result)) ended(*piece);
+    }
+    if (!waited) queue_failed(waited.error());
+  }
+}
+
+// False: nothing will come any more.
+bool FileTier::take_posted() {
+  std::deque<JobPtr> posted;
+  {
+    const std::lock_guard lock(mutex_);
+    std::swap(posted, posted_);
+    if (stopping_ && jobs_ == 0) return false;
+  }
+  for (JobPtr& job : posted) begin(std::move(job));
+  return true;
+}
+
+void FileTier::begin(JobPtr job) {
+  job->issued_bytes = 0;
+  job->error.reset();
+  job->direct = job->file->direct();
+  ++job->tries;
+  sending_.push_back(job.get());
+  active_.push_back(std::move(job));
+}
+
+// Pages one after the other, so that the eldest is whole first.
+void FileTier::pump() {
+  pieces_->go_on();
+  while (pieces_->room() && !sending_.empty()) {
+    if (!push_next_piece(*sending_.front())) sending_.pop_front();
+  }
+}
+
+// Whole blocks, over the range's end: into the page's rest, which is filled with zeros later.
+std::uint64_t FileTier::bytes_to_read(const Job& job) { return block_up(job.end) - job.begin; }
+
+// False: that was the last one.
+bool FileTier::push_next_piece(Job& job) {
+  Pieces::Piece piece;
+  piece.owner = &job;
+  piece.io.kind = Io::Kind::read;
+  piece.io.file = std::uint32_t(job.file->descriptor());
+  piece.io.offset = job.begin + job.issued_bytes;
+  piece.io.memory = job.transfer.host + job.issued_bytes;
+  piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(config_.piece_bytes, bytes_to_read(job) - job.issued_bytes));
+  piece.needed = std::uint32_t(std::min<std::uint64_t>(piece.io.bytes, job.end - piece.io.offset));
+  job.issued_bytes += piece.io.bytes;
+  ++job.under_way;
+  pieces_->push(piece);
+  return job.issued_bytes < bytes_to_read(job);
+}
+
+void FileTier::ended(const Pieces::Ended& ended) {
+  const Io& io = ended.piece.io;
+  Job& job = *static_cast<Job*>(ended.piece.owner);
+  if (!job.error && ended.short_of) job.error = job.file->ended_at(io.offset);
+  if (!job.error && ended.error != 0) {
+    job.error = Error{VMEM_ERROR_DRIVER, ended.error,
+                      fmt::format("reading {} at {} of {}: {} ({} tries)", format_bytes(io.bytes), io.offset,
+                                  job.file->path(), std::strerror(ended.error), kTries)};
+  }
+  --job.under_way;
+  if (job.under_way == 0 && job.issued_bytes == bytes_to_read(job)) all_pieces_ended(job);
+}
+
+void FileTier::all_pieces_ended(Job& job) {
+  const auto found = std::ranges::find_if(active_, [&](const JobPtr& each) { return each.get() == &job; });
+  JobPtr taken = std::move(*found);
+  *found = std::move(active_.back());
+  active_.pop_back();
+  // Looked at after the bytes were read: if the file is as it was, so are they.
+  if (auto change = job.file->change()) {
+    job.error = std::move(change);
+    return complete(std::move(taken), Outcome::lost);
+  }
+  if (!job.error) {
+    const std::uint64_t filled = job.end - job.begin;
+    std::memset(job.transfer.host + filled, 0, job.transfer.bytes - filled);
+    return complete(std::move(taken), Outcome::done);
+  }
+  // A file system may let a file be opened for direct I/O and refuse the reads. Pages under way meanwhile find out the same.
+  if (job.direct && job.error->native == EINVAL) {
+    if (job.file->direct()) {
+      VMEM_LOG_INFO("{}: its file system refuses direct reads, they go through the page cache", job.file->path());
+      job.file->read_through_page_cache();
+    }
+    --job.tries;
+  }
+  if (job.tries < kTries) return begin(std::move(taken));
+  complete(std::move(taken), job.error->status == VMEM_ERROR_LOST ? Outcome::lost : Outcome::failed);
+}
+
+void FileTier::complete(JobPtr job, Outcome outcome) {
+  Completion completion;
+  completion.id = job->transfer.id;
+  completion.outcome = outcome;
+  if (outcome != Outcome::done) completion.error = *job->error;
+  {
+    const std::lock_guard lock(mutex_);
+    completions_.push_back(std::move(completion));
+    --jobs_;
+    job_ended_.notify_all();
+  }
+  config_.on_ready();
+}
+
+// The kernel takes no requests any more; what was not sent fails, what is under way will end.
+void FileTier::queue_failed(const Error& error) {
+  VMEM_LOG_ERROR("mapped files cannot be read: {}", error.message);
+  const auto fail_job = [&](Job& job) {
+    if (!job.error) job.error = error;
+    job.tries = kTries;
+  };
+  for (Job* job : std::exchange(sending_, {})) {
+    fail_job(*job);
+    job->issued_bytes = bytes_to_read(*job);
+    if (job->under_way == 0) all_pieces_ended(*job);
+  }
+  for (const Pieces::Piece& piece : pieces_->give_up()) {
+    Job& job = *static_cast<Job*>(piece.owner);
+    fail_job(job);
+    if (--job.under_way == 0) all_pieces_ended(job);
+  }
+}
+
+}  // namespace vmem::tiers
