@@ -18,6 +18,8 @@ constexpr Scenario kScenarios[] = {
      run_block},
     {"random", "one launch reads 128-byte lines at random from a region larger than HBM", run_random},
     {"file", "byte histogram and checksum of a file (--input), computed on the GPU from a region", run_file},
+    {"map", "reads a mapped file larger than HBM from end to end, against the disk alone; --input names its folder",
+     run_map},
     {"matmul", "out-of-core matrix product, fp32", run_matmul},
     {"hit", "acquire and release of what is already in HBM: latency, and rate of eight threads", run_hit},
     {"lookup", "address to page over a range of 1 TiB; metadata a page; time to reserve", run_lookup},

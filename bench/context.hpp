@@ -39,6 +39,7 @@ Status run_scale(Context&);
 Status run_block(Context&);
 Status run_random(Context&);
 Status run_file(Context&);
+Status run_map(Context&);
 Status run_matmul(Context&);
 Status run_hit(Context&);
 Status run_lookup(Context&);

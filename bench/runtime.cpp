@@ -39,6 +39,17 @@ Result<Region> Region::allocate(std::uint64_t bytes, int device, CUstream stream
   return region;
 }
 
+Result<Region> Region::map_file(const std::string& path, int device) {
+  void* address = nullptr;
+  VMEM_TRY(check(vmem_map_file(&address, path.c_str(), 0, 0, device)));
+  Region region(address, 0, 0);
+  vmem_pointer_info info{};
+  VMEM_TRY(check(vmem_query(address, &info)));
+  region.bytes_ = info.bytes;
+  region.page_bytes_ = info.page_bytes;
+  return region;
+}
+
 Region::~Region() {
   if (address_) vmem_free(address_, nullptr);
 }

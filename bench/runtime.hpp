@@ -30,10 +30,11 @@ class Session {
   bool running_ = true;
 };
 
-// One allocation.
+// One allocation, or mapping.
 class Region {
  public:
   static Result<Region> allocate(std::uint64_t bytes, int device, CUstream stream);
+  static Result<Region> map_file(const std::string& path, int device);  // all of it; only to be read
   Region(Region&& other) noexcept
       : address_(std::exchange(other.address_, nullptr)), bytes_(other.bytes_), page_bytes_(other.page_bytes_) {}
   Region& operator=(Region&&) = delete;

@@ -17,6 +17,10 @@ constexpr std::uint64_t kDefaultHbm = std::uint64_t{4} << 30;
 constexpr std::uint64_t kDefaultHbmEmulated = std::uint64_t{64} << 20;
 constexpr std::uint64_t kHostSlack = std::uint64_t{256} << 20;  // pages in transit and the runtime's small allocations
 
+// What pages of mapped files come through.
+constexpr std::uint64_t kMappedHost = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMappedHostEmulated = std::uint64_t{64} << 20;
+
 std::uint64_t round_down(double bytes) { return static_cast<std::uint64_t>(bytes) / kGranule * kGranule; }
 std::uint64_t round_up(std::uint64_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
 
@@ -88,6 +92,24 @@ Result<Sizes> plan_sizes_for(std::uint64_t working_set_bytes, const Settings& se
   const double hbm = std::min(static_cast<double>(sizes.working_set_bytes) / ratio, 0x1p60);
   sizes.hbm_bytes = settings.hbm_bytes.value_or(std::max(round_down(hbm), kGranule));
   return finish(sizes, settings, gpu);
+}
+
+Result<Sizes> plan_mapped_sizes(const Settings& settings, const Gpu& gpu, double default_ratio) {
+  VMEM_ASSIGN(const double ratio, checked_ratio(settings, default_ratio));
+  Sizes sizes;
+  sizes.hbm_bytes = settings.hbm_bytes.value_or(gpu.emulated() ? kDefaultHbmEmulated : kDefaultHbm);
+  if (settings.working_set_bytes && !settings.hbm_bytes && settings.ratio)
+    sizes.hbm_bytes = std::max(round_down(static_cast<double>(*settings.working_set_bytes) / ratio), kGranule);
+  const double wanted = static_cast<double>(sizes.hbm_bytes) * ratio;
+  if (!settings.working_set_bytes && wanted > 0x1p60)
+    return bad(fmt::format("--ratio {} of an HBM budget of {} is beyond any address space; lower --ratio", ratio,
+                           format_bytes(sizes.hbm_bytes)));
+  sizes.working_set_bytes =
+      settings.working_set_bytes ? round_up(*settings.working_set_bytes) : std::max(round_down(wanted), kGranule);
+  sizes.ratio = static_cast<double>(sizes.working_set_bytes) / static_cast<double>(sizes.hbm_bytes);
+  sizes.host_bytes = settings.host_bytes.value_or(gpu.emulated() ? kMappedHostEmulated : kMappedHost);
+  VMEM_TRY(check_hbm(sizes, gpu));
+  return sizes;
 }
 
 }  // namespace vmem::bench

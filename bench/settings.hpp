@@ -49,4 +49,7 @@ Result<Sizes> plan_sizes(const Settings& settings, const Gpu& gpu, double defaul
 Result<Sizes> plan_sizes_for(std::uint64_t working_set_bytes, const Settings& settings, const Gpu& gpu,
                              double default_ratio);
 
+// As plan_sizes, for a working set in a file, which needs no room in host memory.
+Result<Sizes> plan_mapped_sizes(const Settings& settings, const Gpu& gpu, double default_ratio);
+
 }  // namespace vmem::bench

@@ -105,6 +105,14 @@ TEST_F(ScenarioTest, FileOfAnyLength) {
   EXPECT_EQ(records[0]["options"]["file_bytes"], (std::uint64_t{40} << 20) + 10);
 }
 
+TEST_F(ScenarioTest, MapOfAFileOfFourTimesHbm) {
+  settings_.input = folder_;
+  const auto records = run_scenario("map");
+  expect_schema(records, "map", 1);
+  EXPECT_EQ(records[0]["details"]["moved_out_bytes"], 0);
+  EXPECT_LT(records[0]["details"]["host_used_bytes_peak"], std::uint64_t{48} << 20);
+}
+
 TEST_F(ScenarioTest, BadSettingsEndWithTheirOwnExitCode) {
   const auto code_of = [](Settings settings) { return run(settings); };
   Settings settings = settings_;
