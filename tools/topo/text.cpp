@@ -75,7 +75,7 @@ std::string tier_table(const Topology& machine, int device) {
   std::vector<Row> rows = {{"memory", "over", "fetch", "store"}};
   const NodeId own = *machine.find(NodeKind::device, device);
   for (const Place& place : places_by_rate(machine, device)) {
-    const std::string name = place.memory == own ? "its own HBM" : describe(machine[place.memory]);
+    const std::string name = place.memory == own ? "its own HBM, a copy in it" : describe(machine[place.memory]);
     rows.push_back({name, way_of(machine, own, place.memory), gigabytes(place.fetch_bytes_per_s),
                     gigabytes(place.store_bytes_per_s)});
   }
