@@ -89,6 +89,14 @@ class _Statistics(ctypes.Structure):
             "stray_writes",
             "file_mapped_bytes",
             "file_read_bytes",
+            "nvme_compressed_bytes",
+            "nvme_compressed_to_bytes",
+            "nvme_pages_as_is",
+            "nvme_pages_lz4",
+            "nvme_pages_zstd",
+            "nvme_pages_shuffled",
+            "nvme_compress_us",
+            "nvme_decompress_us",
         )
     ]
 

@@ -358,6 +358,21 @@ OptionDefinition secret_option() {
       &Options::secret, [](std::string_view text) -> Result<std::string> {
         if (text.empty()) return fail(VMEM_ERROR_INVALID_OPTION, "a file without a name");
         return std::string(text == "off" ? "" : text);
+       });
+}
+
+OptionDefinition compress_option() {
+  return define(
+      {.name = "compress",
+       .default_value = "auto",
+       .values = "off, auto, or a codec: lz4, lz4-2 to lz4-16, zstd, zstd-1 to zstd-19 or zstd-huffman, also behind "
+                 "shuffle2+, shuffle4+ or shuffle8+ (bytes of numbers of that width)",
+       .help = "How pages are compressed on their way to files; auto: by what makes the way faster, measured, "
+               "and otherwise not.",
+       .print = [](const Options& options) { return options.compress; }},
+      &Options::compress, [](std::string_view text) -> Result<std::string> {
+        if (text.empty()) return fail(VMEM_ERROR_INVALID_OPTION, "no codec is named");
+        return std::string(text);
       });
 }
 
@@ -477,6 +492,7 @@ std::span<const OptionDefinition> option_table() {
       host_option(),
       peers_option(),
       nvme_option(),
+      compress_option(),
       remote_option(),
       borrow_option(),
       replicas_option(),

@@ -210,6 +210,7 @@ Status Mover::submit_spill(PageRef ref, Direction direction) {
   transfer.bytes = ref.bytes();
   transfer.device = ref.region->device;
   transfer.direction = direction;
+  transfer.kind = ref.region->id.value;
   transfer.if_changed = down && page.spilled_current();
   VMEM_TRY(below_of(*ref.region).submit({&transfer, 1}));
   page.spilled->transfer = transfer.id;

@@ -50,7 +50,7 @@ Status Runtime::start() {
   VMEM_ASSIGN(topology_, topology::known_topology(*driver_, options_.topology));
   VMEM_TRY(start_host_tier());
   for (const LendingDevice& lender : options_.peers) VMEM_TRY(start_lender(lender));
-  if (!options_.nvme.empty()) VMEM_TRY(start_disk_tier());
+  VMEM_TRY(start_disk_tier());
   if (!options_.remote.empty()) VMEM_TRY(start_remote_tier());
   start_file_tier();
   VMEM_TRY(start_mover());
@@ -299,11 +299,14 @@ Result<std::uint64_t> Runtime::lent_bytes(const LendingDevice& wanted, const Len
 
 Status Runtime::start_disk_tier() {
   tiers::DiskTier::Config config;
+  // Checked with or without files: a bad option stops the start.
+  VMEM_ASSIGN(config.compression, tiers::compression_config(options_.compress));
+  if (options_.nvme.empty()) return {};
   config.directories = options_.nvme;
   config.make_queue = [](const std::vector<int>& files) -> Result<std::unique_ptr<tiers::IoQueue>> {
     return tiers::make_uring_queue({.files = files, .depth = kDiskDepth});
   };
-  config.workers = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u);
+  config.workers = tiers::DiskTier::default_workers();
   config.on_ready = [this] { wake_mover(); };
   VMEM_ASSIGN(disk_, tiers::DiskTier::create(std::move(config)));
   VMEM_LOG_INFO("files for pages: {} in {} directories through {}", format_bytes(disk_->usage().budget_bytes),
@@ -653,6 +656,28 @@ Status Runtime::query(const void* pointer, vmem_pointer_info& info) {
   return {};
 }
 
+namespace {
+
+void add_compression(const tiers::CompressionCounters& counters, vmem_statistics& out) {
+  out.nvme_compressed_bytes = counters.in_bytes;
+  out.nvme_compressed_to_bytes = counters.out_bytes;
+  out.nvme_compress_us = (counters.compress_ns + counters.sample_ns) / 1000;
+  out.nvme_decompress_us = counters.decompress_ns / 1000;
+  for (const compress::Codec* codec : compress::all_codecs()) {
+    const std::uint64_t pages = counters.pages[std::size_t(codec->id())];
+    const std::string_view name = codec->name();
+    if (codec->id() == compress::kNone) {
+      out.nvme_pages_as_is += pages;
+    } else if (name.starts_with("shuffle")) {
+      out.nvme_pages_shuffled += pages;
+    } else {
+      (name.starts_with("lz4") ? out.nvme_pages_lz4 : out.nvme_pages_zstd) += pages;
+    }
+  }
+}
+
+}  // namespace
+
 Status Runtime::statistics(vmem_statistics& out) {
   migration::StatisticsRequest request;
   VMEM_TRY(mover_->call(request));
@@ -668,6 +693,7 @@ Status Runtime::statistics(vmem_statistics& out) {
   out.allocated_bytes += small_->live_bytes();
   out.metadata_bytes += small_->metadata_bytes();
   out.acquires = threads_->acquires();
+  if (disk_) add_compression(disk_->compression(), out);
   return {};
 }
 

@@ -31,7 +31,9 @@ struct Transfer {
   int device = 0;
   Direction direction = Direction::load;
   std::array<CUevent, 2> after{};  // starts when these events have completed; null entries are none
-  std::uint64_t deadline_us = 0;   // on the mover's clock; later, the outcome is `failed` with TIMEOUT. 0: none
+  // Pages of one kind hold alike data, as those of a region do: what is learned of one, such as how it compresses, is believed of the next.
+  std::uint32_t kind = 0;
+  std::uint64_t deadline_us = 0;  // on the mover's clock; later, the outcome is `failed` with TIMEOUT. 0: none
   // A load: the page will be used without saying so when it is written, and stored `if_changed`.
   bool watch = false;
   // A store: the slot has the page's bytes unless somebody wrote to the frame since its watched load; only then they are

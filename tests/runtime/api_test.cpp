@@ -207,6 +207,35 @@ TEST_F(Api, PeersThatCannotLendStopTheStart) {
   }
 }
 
+TEST_F(Api, DataInFilesIsCompressedWhereThatIsAskedFor) {
+  start({{"nvme", ".:512MiB"}, {"host", "96MiB"}, {"compress", "shuffle4+zstd-huffman"}});
+  constexpr std::size_t kBytes = 320 * kMiB;
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kBytes, 0, nullptr));
+  std::vector<std::uint32_t> written(kBytes / 4);
+  for (std::size_t i = 0; i < written.size(); ++i) written[i] = std::uint32_t(i / 7);
+  ASSERT_OK(vmem_memcpy(memory, written.data(), kBytes, nullptr));
+  std::vector<std::uint32_t> read(kBytes / 4);
+  ASSERT_OK(vmem_memcpy(read.data(), memory, kBytes, nullptr));
+  EXPECT_EQ(read, written);
+  const auto after = stats();
+  EXPECT_GT(after.nvme_pages_shuffled, 0u);
+  EXPECT_EQ(after.nvme_pages_as_is, 0u);
+  EXPECT_GE(after.nvme_compressed_bytes, after.spilled_bytes);
+  EXPECT_LT(after.nvme_compressed_to_bytes, after.nvme_compressed_bytes / 2);
+  EXPECT_GT(after.nvme_compress_us, 0u);
+  EXPECT_GT(after.nvme_decompress_us, 0u);
+  ASSERT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(Api, ACodecThatThereIsNotStopsTheStart) {
+  ::setenv("VMEM_EMU", "devices=1,hbm=256MiB,host=1GiB", 1);
+  const vmem_option options[] = {{"driver", "emulated"}, {"hbm", "64MiB"}, {"host", "64MiB"}, {"compress", "lz5"}};
+  EXPECT_EQ(vmem_init(options, 4), VMEM_ERROR_INVALID_OPTION);
+  EXPECT_NE(std::string(vmem_last_error()).find("--compress: there is no codec 'lz5'"), std::string::npos)
+      << vmem_last_error();
+}
+
 TEST_F(Api, DirectoriesThatCannotHoldPagesStopTheStart) {
   ::setenv("VMEM_EMU", "devices=1,hbm=256MiB,host=1GiB", 1);
   for (const auto& [value, why] : std::initializer_list<std::pair<const char*, const char*>>{

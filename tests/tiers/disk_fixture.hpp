@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <random>
 
 #include "tiers/disk/disk_tier.hpp"
 #include "tiers/disk/uring_queue.hpp"
@@ -21,16 +22,34 @@ inline DiskTier::MakeQueue uring(std::uint32_t depth = 32) {
   };
 }
 
+// Compression with one codec, by name; "off".
+inline CompressionConfig compression(std::string_view name) {
+  if (name == "off") return {};
+  return {.on = true, .codec = compress::parse_setting(name)->codec, .now_ns = {}};
+}
+
+// Random bytes of which every other 64 are those before: any of them says something, and it compresses 2:1.
+inline void fill_half(std::byte* memory, std::uint64_t bytes, std::mt19937_64& random) {
+  for (std::uint64_t at = 0; at < bytes; at += 128) {
+    for (std::uint64_t i = 0; i < 64; i += 8) {
+      const std::uint64_t word = random();
+      std::memcpy(memory + at + i, &word, 8);
+    }
+    std::memcpy(memory + at + 64, memory + at, 64);
+  }
+}
+
 class DiskFixture {
  public:
   DiskFixture(std::uint64_t page_bytes, std::uint64_t budget_bytes, DiskTier::MakeQueue make_queue,
-              std::size_t directories = 1)
+              std::size_t directories = 1, CompressionConfig compression = {})
       : page_bytes_(page_bytes) {
     DiskTier::Config config;
     for (std::size_t i = 0; i < directories; ++i)
       config.directories.push_back({kTestDirectory, budget_bytes / directories});
     config.make_queue = std::move(make_queue);
     config.piece_bytes = 256u << 10;
+    config.compression = std::move(compression);
     config.on_ready = [this] {
       const std::lock_guard lock(mutex_);
       ++ready_;

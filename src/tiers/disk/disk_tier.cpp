@@ -18,6 +18,8 @@ constexpr std::uint64_t kBlockBytes = kHeaderBytes;  // what direct I/O comes in
 constexpr std::uint32_t kTries = 3;                  // of a transfer that a disk fails or damages
 constexpr std::chrono::seconds kLongestWait{1};      // somebody would have to forget to wake us
 constexpr std::chrono::seconds kFullFor{1};          // before a disk that was full is asked again
+constexpr std::uint64_t kLeastHole = 16;             // a part of the page: smaller ones are left
+constexpr double kTight = 0.85;  // filled so far, a tier gives back what compressed pages leave free
 
 std::span<std::byte, kHeaderBytes> block(std::byte* memory) {
   return std::span<std::byte, kHeaderBytes>(memory, kHeaderBytes);
@@ -30,6 +32,8 @@ Result<std::unique_ptr<DiskTier>> DiskTier::create(Config config) {
   VMEM_TRY(tier->open());
   return tier;
 }
+
+std::uint32_t DiskTier::default_workers() { return std::clamp(std::thread::hardware_concurrency() / 2, 2u, 8u); }
 
 Status DiskTier::open() {
   VMEM_ASSIGN(files_, SlotFiles::create(config_.directories));
@@ -54,6 +58,15 @@ DiskTier::~DiskTier() {
 }
 
 std::string DiskTier::describe() const { return queue_->describe(); }
+
+std::uint64_t DiskTier::punched_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return punched_bytes_;
+}
+
+std::uint64_t DiskTier::stored_io_bytes(const Job& job) {
+  return (job.page.stored_bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+}
 
 PageIdentity DiskTier::identity_of(const Transfer& transfer) const {
   return {transfer.page, transfer.version, transfer.bytes, config_.tenant};
@@ -93,6 +106,7 @@ Status DiskTier::submit(std::span<Transfer> transfers) {
     job->header.reset(static_cast<std::byte*>(std::aligned_alloc(kHeaderBytes, kHeaderBytes)));
     posted_.push_back(std::move(job));
     ++jobs_;
+    ++(transfer.direction == Direction::load ? loads_ : stores_);
   }
   queue_->wake();
   return {};
@@ -144,25 +158,72 @@ void DiskTier::start(JobPtr job) {
     job->page = known->second;
     job->known = job->page.identity == identity_of(job->transfer);
   }
-  if (!load) {
-    const std::lock_guard lock(mutex_);
-    to_work_.push_back(std::move(job));
-    work_wanted_.notify_one();
-    return;
+  const auto hole = punched_.find(job->transfer.slot);
+  job->allocated_bytes = hole == punched_.end() ? slot_io_bytes(*job) : std::min(hole->second, slot_io_bytes(*job));
+  if (load && !job->known) {
+    job->error =
+        Error{VMEM_ERROR_LOST, 0, fmt::format("no page of that version was stored in slot {}", job->transfer.slot)};
+    return complete(std::move(job), Outcome::lost);
   }
-  if (job->known) return begin_io(std::move(job));
-  job->error =
-      Error{VMEM_ERROR_LOST, 0, fmt::format("no page of that version was stored in slot {}", job->transfer.slot)};
-  complete(std::move(job), Outcome::lost);
+  const bool staged = load ? is_compressed(*job) : codec_.on();
+  if (staged) return stage(std::move(job));
+  load ? begin_io(std::move(job)) : hand_to_worker(std::move(job));
 }
 
-// A checksum was made, or checked.
+// Where all staging is taken the path has enough to do, and pages wait in their order.
+void DiskTier::stage(JobPtr job) {
+  const Direction direction = job->transfer.direction;
+  stages_[std::size_t(direction)].waiting.push_back(std::move(job));
+  serve_staging(direction);
+}
+
+void DiskTier::unstage(Job& job) {
+  if (!job.staged) return;
+  stages_[std::size_t(job.transfer.direction)].memory.give_back(std::exchange(job.staged, {}));
+  serve_staging(job.transfer.direction);
+}
+
+void DiskTier::serve_staging(Direction direction) {
+  Stage& stage = stages_[std::size_t(direction)];
+  while (!stage.waiting.empty()) {
+    Staging::Buffer buffer = stage.memory.take(slot_io_bytes(*stage.waiting.front()));
+    if (!buffer && stage.memory.out() != 0) return;
+    JobPtr job = std::move(stage.waiting.front());
+    stage.waiting.pop_front();
+    job->staged = std::move(buffer);
+    if (direction == Direction::store) {
+      hand_to_worker(std::move(job));  // without staging, where there is no memory for it, the page goes as it is
+    } else if (job->staged) {
+      begin_io(std::move(job));
+    } else {
+      job->error =
+          Error{VMEM_ERROR_OUT_OF_MEMORY, 0,
+                fmt::format("no memory to read a compressed page of {} into", format_bytes(job->transfer.bytes))};
+      complete(std::move(job), Outcome::failed);
+    }
+  }
+}
+
+void DiskTier::hand_to_worker(JobPtr job) {
+  const std::lock_guard lock(mutex_);
+  to_work_.push_back(std::move(job));
+  work_wanted_.notify_one();
+}
+
+// A page was sealed and brought into its form, or brought back and checked; or a hole was made behind it.
 void DiskTier::worked(JobPtr job) {
   const bool load = job->transfer.direction == Direction::load;
   if (load && job->damaged) return try_again_or_fail(std::move(job), Outcome::lost);
-  if (load || job->unchanged) return complete(std::move(job), Outcome::done);
+  if (job->error) return complete(std::move(job), Outcome::failed);
+  if (job->allocated_bytes < slot_io_bytes(*job)) {
+    punched_[job->transfer.slot] = job->allocated_bytes;
+  } else {
+    punched_.erase(job->transfer.slot);
+  }
+  if (load || job->unchanged || job->written) return complete(std::move(job), Outcome::done);
   // What the slot held is gone from here on.
   stored_.erase(job->transfer.slot);
+  if (!is_compressed(*job)) unstage(*job);
   begin_io(std::move(job));
 }
 
@@ -191,21 +252,22 @@ bool DiskTier::push_next_piece(Job& job) {
   Piece piece{&job, {}};
   piece.io.kind = job.transfer.direction == Direction::load ? Io::Kind::read : Io::Kind::write;
   piece.io.file = job.place.file;
-  const std::uint64_t at = job.issued_bytes;
-  if (at == 0) {
-    piece.io.offset = job.place.header;
+  const std::uint64_t at = job.issued_bytes, all = kHeaderBytes + stored_io_bytes(job);
+  piece.io.offset = job.place.header + at;
+  if (job.staged) {
+    piece.io.memory = job.staged.data() + at;
+    piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(config_.piece_bytes, all - at));
+  } else if (at == 0) {
     piece.io.memory = job.header.get();
     piece.io.bytes = kHeaderBytes;
   } else {
-    const std::uint64_t done = at - kHeaderBytes;
-    piece.io.offset = job.place.bytes + done;
-    piece.io.memory = job.transfer.host + done;
-    piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(config_.piece_bytes, job.page.stored_bytes - done));
+    piece.io.memory = job.transfer.host + (at - kHeaderBytes);
+    piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(config_.piece_bytes, all - at));
   }
   job.issued_bytes += piece.io.bytes;
   ++job.under_way;
   push(piece);
-  return job.issued_bytes < kHeaderBytes + job.page.stored_bytes;
+  return job.issued_bytes < all;
 }
 
 void DiskTier::push(const Piece& piece) {
@@ -214,6 +276,20 @@ void DiskTier::push(const Piece& piece) {
   pieces_[tag] = piece;
   pieces_[tag].io.tag = tag;
   queue_->push(pieces_[tag].io);
+  if (codec_.on()) rate_of(piece.io.kind).begins(piece.io.bytes, codec_.now_ns());
+}
+
+PathRate& DiskTier::rate_of(Io::Kind kind) { return kind == Io::Kind::read ? reading_ : writing_; }
+
+void DiskTier::note_rate(Io::Kind kind, std::uint64_t bytes, std::uint64_t moved_bytes) {
+  PathRate& rate = rate_of(kind);
+  const std::uint64_t before = rate.measurements();
+  rate.ends(bytes, moved_bytes, codec_.now_ns());
+  if (rate.measurements() == before) return;
+  const std::lock_guard lock(mutex_);
+  write_bytes_s_ = writing_.bytes_s();
+  read_bytes_s_ = reading_.bytes_s();
+  write_measurements_ = writing_.measurements();
 }
 
 void DiskTier::ended(const IoResult& result) {
@@ -221,6 +297,10 @@ void DiskTier::ended(const IoResult& result) {
   free_tags_.push_back(std::uint32_t(result.tag));
   Job& job = *piece.job;
   const bool read = piece.io.kind == Io::Kind::read;
+  if (codec_.on()) {
+    const auto arrived = std::uint64_t(std::max<std::int64_t>(result.result, 0));
+    note_rate(piece.io.kind, piece.io.bytes, arrived);
+  }
   if (result.result == -EINTR || result.result == -EAGAIN) {
     again_.push_back(piece);
     return;
@@ -243,7 +323,7 @@ void DiskTier::ended(const IoResult& result) {
                     piece.io.offset, files_->path(piece.io.file), std::strerror(error))};
   }
   --job.under_way;
-  if (job.under_way == 0 && job.issued_bytes == kHeaderBytes + job.page.stored_bytes) all_pieces_ended(job);
+  if (job.under_way == 0 && job.issued_bytes == kHeaderBytes + stored_io_bytes(job)) all_pieces_ended(job);
 }
 
 DiskTier::JobPtr DiskTier::take_active(Job& job) {
@@ -257,13 +337,12 @@ DiskTier::JobPtr DiskTier::take_active(Job& job) {
 void DiskTier::all_pieces_ended(Job& job) {
   JobPtr taken = take_active(job);
   if (job.error) return try_again_or_fail(std::move(taken), Outcome::failed);
-  if (job.transfer.direction == Direction::store) {
-    stored_[job.transfer.slot] = job.page;
-    return complete(std::move(taken), Outcome::done);
-  }
-  const std::lock_guard lock(mutex_);
-  to_work_.push_back(std::move(taken));
-  work_wanted_.notify_one();
+  if (job.transfer.direction == Direction::load) return hand_to_worker(std::move(taken));
+  stored_[job.transfer.slot] = job.page;
+  if (!job.punch) return complete(std::move(taken), Outcome::done);
+  job.written = true;
+  unstage(job);
+  hand_to_worker(std::move(taken));
 }
 
 // What one more try may mend: an error on the way, or bytes damaged on the way. A full disk stays full.
@@ -284,11 +363,14 @@ void DiskTier::complete(JobPtr job, Outcome outcome) {
   completion.id = job->transfer.id;
   completion.outcome = outcome;
   completion.changed = job->transfer.if_changed && !job->unchanged;
+  const bool load = job->transfer.direction == Direction::load;
   if (outcome != Outcome::done) completion.error = *job->error;
+  unstage(*job);
   {
     const std::lock_guard lock(mutex_);
     completions_.push_back(std::move(completion));
     --jobs_;
+    --(load ? loads_ : stores_);
     job_ended_.notify_all();
   }
   config_.on_ready();
@@ -301,7 +383,7 @@ void DiskTier::queue_failed(const Error& error) {
   for (Job* job : std::exchange(sending_, {})) {
     job->error = error;
     job->tries = kTries;
-    job->issued_bytes = kHeaderBytes + job->page.stored_bytes;
+    job->issued_bytes = kHeaderBytes + stored_io_bytes(*job);
     if (job->under_way == 0) all_pieces_ended(*job);
   }
 }
@@ -310,6 +392,7 @@ void DiskTier::queue_failed(const Error& error) {
 
 void DiskTier::work() {
   ::prctl(PR_SET_NAME, "vmem-disk-work");
+  compress::Workspace workspace;
   std::unique_lock lock(mutex_);
   for (;;) {
     work_wanted_.wait(lock, [&] { return stopping_ || !to_work_.empty() || !changes_.empty(); });
@@ -324,26 +407,99 @@ void DiskTier::work() {
     }
     JobPtr job = std::move(to_work_.front());
     to_work_.pop_front();
+    const Scene scene = scene_for(*job);
     lock.unlock();
-    work_on(*job);
+    work_on(*job, scene, workspace);
     lock.lock();
     worked_.push_back(std::move(job));
     queue_->wake();
   }
 }
 
-void DiskTier::work_on(Job& job) const {
+// REQUIRES: mutex_. As many workers compress as there are pages to do it to beside the one on the path: of a single page the way would become
+// longer, not faster. Where pages go both ways the workers are shared. Reads are taken to be as fast as writes until some were measured.
+DiskTier::Scene DiskTier::scene_for(const Job& job) const {
+  const std::uint32_t workers = loads_ != 0 && stores_ != 0 ? std::max(config_.workers / 2, 1u) : config_.workers;
+  const std::uint64_t beside = stores_ == 0 ? 0 : stores_ - 1;
+  Scene scene;
+  scene.now = {.page_bytes = job.transfer.bytes,
+               .write_bytes_s = write_bytes_s_,
+               .read_bytes_s = read_bytes_s_ == 0 ? write_bytes_s_ : read_bytes_s_,
+               .compressors = std::uint32_t(std::min<std::uint64_t>(workers, beside)),
+               .decompressors = workers,
+               .fill = files_->fill()};
+  scene.write_measurements = write_measurements_;
+  return scene;
+}
+
+void DiskTier::work_on(Job& job, const Scene& scene, compress::Workspace& workspace) {
+  if (job.transfer.direction == Direction::load) return check_load(job, workspace);
+  job.written ? punch(job) : prepare_store(job, scene, workspace);
+}
+
+void DiskTier::check_load(Job& job, compress::Workspace& workspace) {
+  const std::span<std::byte> bytes(job.transfer.host, job.transfer.bytes);
+  std::byte* const header = job.staged ? job.staged.data() : job.header.get();
+  job.damaged = read_header(block(header)) != job.page;
+  if (!job.damaged && is_compressed(job)) {
+    const auto decoded = codec_.decode({.stored = {header + kHeaderBytes, job.page.stored_bytes},
+                                        .page = bytes,
+                                        .codec = compress::CodecId(job.page.codec),
+                                        .kind = job.transfer.kind},
+                                       workspace);
+    job.damaged = !decoded && decoded.error().status == VMEM_ERROR_LOST;
+    if (!decoded && !job.damaged) job.error = decoded.error();
+  }
+  if (job.damaged || job.error) return;
+  job.damaged = seal(bytes, job.page.identity) != job.page.checksum;
+}
+
+void DiskTier::prepare_store(Job& job, const Scene& scene, compress::Workspace& workspace) {
   const PageIdentity identity = identity_of(job.transfer);
   const std::span<const std::byte> bytes(job.transfer.host, job.transfer.bytes);
+  const std::uint64_t began_ns = codec_.now_ns();
   const Checksum checksum = seal(bytes, identity);
-  if (job.transfer.direction == Direction::load) {
-    job.damaged = checksum != job.page.checksum || read_header(block(job.header.get())) != job.page;
-    return;
-  }
   job.unchanged = job.transfer.if_changed && job.known && checksum == job.page.checksum;
   if (job.unchanged) return;
   job.page = {identity, job.transfer.bytes, 0, checksum};
-  write_header(job.page, block(job.header.get()));
+  std::byte* header = job.header.get();
+  if (job.staged) {
+    std::byte* const out = job.staged.data() + kHeaderBytes;
+    const auto form = codec_.encode({.page = bytes,
+                                     .out = {out, job.transfer.bytes},
+                                     .kind = job.transfer.kind,
+                                     .now = scene.now,
+                                     .measurements = scene.write_measurements,
+                                     .other_s = double(codec_.now_ns() - began_ns) * 1e-9},
+                                    workspace);
+    job.page.codec = std::uint8_t(form.codec);
+    job.page.stored_bytes = form.bytes;
+    if (is_compressed(job)) {
+      header = job.staged.data();
+      std::memset(out + form.bytes, 0, stored_io_bytes(job) - form.bytes);
+    }
+  }
+  write_header(job.page, block(header));
+  const std::uint64_t needed = kHeaderBytes + stored_io_bytes(job);
+  if (needed > job.allocated_bytes) {
+    const auto filled = files_->fill_hole(job.place, job.allocated_bytes, needed - job.allocated_bytes);
+    if (!filled) job.error = filled.error();
+    if (filled) job.allocated_bytes = needed;
+  }
+  const bool worth_it = job.allocated_bytes >= needed + job.transfer.bytes / kLeastHole;
+  job.punch = is_compressed(job) && worth_it && scene.now.fill >= kTight;
+}
+
+void DiskTier::punch(Job& job) {
+  const std::uint64_t kept = kHeaderBytes + stored_io_bytes(job), freed = job.allocated_bytes - kept;
+  const auto punched = files_->punch(job.place, kept, freed);
+  if (!punched) {
+    VMEM_LOG_WARN("the disk tier keeps space it does not use: {}", punched.error().message);
+    return;
+  }
+  job.allocated_bytes = kept;
+  const std::lock_guard lock(mutex_);
+  punched_bytes_ += freed;
 }
 
 void DiskTier::carry_out(SlotFiles::Change change) {

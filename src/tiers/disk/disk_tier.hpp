@@ -1,5 +1,6 @@
 // Pages in files on disks. They come from, and go to, slots of pinned host memory: the bytes there are read and written in place, by
-// direct I/O. One thread keeps the disks busy, others make and check checksums; the mover waits for none of them.
+// direct I/O, or, where a page is compressed, through staging buffers. One thread keeps the disks busy, others make and check checksums,
+// compress and decompress; the mover waits for none of them.
 #pragma once
 
 #include <condition_variable>
@@ -12,8 +13,11 @@
 #include <vector>
 
 #include "tiers/disk/io_queue.hpp"
+#include "tiers/disk/page_codec.hpp"
+#include "tiers/disk/path_rate.hpp"
 #include "tiers/disk/slot_files.hpp"
 #include "tiers/disk/slot_header.hpp"
+#include "tiers/disk/staging.hpp"
 #include "tiers/tier.hpp"
 
 namespace vmem::tiers {
@@ -25,10 +29,13 @@ class DiskTier final : public Tier {
     std::vector<StoreDirectory> directories;
     MakeQueue make_queue;
     std::uint32_t piece_bytes = 1u << 20;  // of one request to a disk
-    std::uint32_t workers = 1;             // threads for checksums
+    std::uint32_t workers = 1;             // threads for checksums and compression
+    CompressionConfig compression;
     std::uint64_t tenant = 0;
     std::function<void()> on_ready;  // called by our threads when poll has something to report, or allocate to grant
   };
+  // Half of the cores, two to eight: compressing takes what checksums leave.
+  static std::uint32_t default_workers();
   // Errors: those of SlotFiles and of the queue.
   static Result<std::unique_ptr<DiskTier>> create(Config config);
   ~DiskTier() override;
@@ -42,6 +49,8 @@ class DiskTier final : public Tier {
   Status poll(std::vector<Completion>& completions) override;
   void finish() noexcept override;
   std::string describe() const;
+  CompressionCounters compression() const { return codec_.counters(); }
+  std::uint64_t punched_bytes() const;  // given back to the file systems from slots of compressed pages, so far
 
  private:
   struct Free {
@@ -51,34 +60,52 @@ class DiskTier final : public Tier {
   struct Job {
     Transfer transfer;
     SlotFiles::Place place{};
-    std::unique_ptr<std::byte, Free> header;  // kHeaderBytes, aligned
+    std::unique_ptr<std::byte, Free> header;  // kHeaderBytes, aligned; of a page as it is
+    Staging::Buffer staged;                   // of a page that is compressed, or may be: header and stored bytes
     StoredPage page;                          // what is to be written, or what must be read
     bool known = false;                       // `page` of a load, or of a store if_changed, is what the slot holds
     std::uint64_t issued_bytes = 0;           // of header and page together
     std::uint32_t under_way = 0;
     std::uint32_t tries = 0;
-    bool unchanged = false;      // a store that had nothing to write
-    bool damaged = false;        // a load that brought something else than the page
-    std::optional<Error> error;  // the first
+    std::uint64_t allocated_bytes = 0;  // of the slot, header included; behind them is a hole
+    bool punch = false;                 // a store, once written, gives back what it leaves free of its slot
+    bool written = false;               // it is, and only that is left to do
+    bool unchanged = false;             // a store that had nothing to write
+    bool damaged = false;               // a load that brought something else than the page
+    std::optional<Error> error;         // the first
   };
   using JobPtr = std::unique_ptr<Job>;
   struct Piece {
     Job* job;
     Io io;
   };
-  explicit DiskTier(Config config) : config_(std::move(config)) {}
+  // How things are when a worker takes a job.
+  struct Scene {
+    compress::Conditions now;
+    std::uint64_t write_measurements = 0;
+  };
+  explicit DiskTier(Config config) : config_(std::move(config)), codec_(config_.compression, kHeaderBytes) {}
   Status open();
   PageIdentity identity_of(const Transfer& transfer) const;
+  static std::uint64_t stored_io_bytes(const Job& job);
+  static std::uint64_t slot_io_bytes(const Job& job) { return kHeaderBytes + job.transfer.bytes; }
+  static bool is_compressed(const Job& job) { return job.page.codec != 0; }
 
   // The I/O thread.
   void run();
   bool take_inbox();
   void start(JobPtr job);
+  void stage(JobPtr job);
+  void unstage(Job& job);
+  void serve_staging(Direction direction);
+  void hand_to_worker(JobPtr job);
   void worked(JobPtr job);
   void begin_io(JobPtr job);
   void pump();
   bool push_next_piece(Job& job);
   void push(const Piece& piece);
+  PathRate& rate_of(Io::Kind kind);
+  void note_rate(Io::Kind kind, std::uint64_t bytes, std::uint64_t moved_bytes);
   void ended(const IoResult& result);
   void all_pieces_ended(Job& job);
   void try_again_or_fail(JobPtr job, Outcome outcome);
@@ -88,7 +115,11 @@ class DiskTier final : public Tier {
 
   // Workers.
   void work();
-  void work_on(Job& job) const;
+  void work_on(Job& job, const Scene& scene, compress::Workspace& workspace);
+  void check_load(Job& job, compress::Workspace& workspace);
+  void prepare_store(Job& job, const Scene& scene, compress::Workspace& workspace);
+  void punch(Job& job);
+  Scene scene_for(const Job& job) const;
   void carry_out(SlotFiles::Change change);
   void want_growth(std::uint64_t page_bytes);
   void want_shrinking();
@@ -97,6 +128,7 @@ class DiskTier final : public Tier {
   Config config_;
   std::unique_ptr<SlotFiles> files_;
   std::unique_ptr<IoQueue> queue_;
+  PageCodec codec_;
 
   // The I/O thread's.
   std::unordered_map<SlotId, StoredPage> stored_;
@@ -105,6 +137,15 @@ class DiskTier final : public Tier {
   std::deque<Piece> again_;     // what is left of pieces that ended short
   std::vector<Piece> pieces_;   // under way, by tag
   std::vector<std::uint32_t> free_tags_;
+  PathRate writing_, reading_;
+  std::unordered_map<SlotId, std::uint64_t> punched_;  // slots with a hole, and what is allocated of them
+  // As much each way as the mover keeps under way.
+  static constexpr std::uint64_t kStagingBytes = std::uint64_t{64} << 20;
+  struct Stage {
+    Staging memory{kStagingBytes};
+    std::deque<JobPtr> waiting;
+  };
+  Stage stages_[2];  // by direction: loads do not wait for what stores hold
 
   mutable std::mutex mutex_;  // below, and files_' lists
   std::condition_variable work_wanted_, job_ended_;
@@ -113,7 +154,11 @@ class DiskTier final : public Tier {
   std::deque<SlotFiles::Change> changes_;
   std::vector<Completion> completions_;
   std::optional<Error> growth_error_;
-  std::uint64_t jobs_ = 0;  // not completed
+  std::uint64_t jobs_ = 0;                // not completed
+  std::uint64_t loads_ = 0, stores_ = 0;  // of them
+  double write_bytes_s_ = 0, read_bytes_s_ = 0;
+  std::uint64_t write_measurements_ = 0;
+  std::uint64_t punched_bytes_ = 0;
   std::chrono::steady_clock::time_point full_since_{};
   bool growing_ = false;
   bool stopping_ = false;

@@ -222,19 +222,36 @@ std::optional<SlotFiles::Change> SlotFiles::plan_shrinking() {
   return std::nullopt;
 }
 
-Status SlotFiles::carry_out(const Change& change) const {
-  const File& file = files_[change.file];
-  const int mode = change.kind == Change::Kind::allocate ? 0 : FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+Status SlotFiles::change_space(Change::Kind kind, std::uint32_t index, std::uint64_t offset,
+                               std::uint64_t bytes) const {
+  const File& file = files_[index];
+  const int mode = kind == Change::Kind::allocate ? 0 : FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
   int result = 0;
   do {
-    result = ::fallocate(file.descriptor, mode, off_t(change.offset), off_t(change.bytes));
+    result = ::fallocate(file.descriptor, mode, off_t(offset), off_t(bytes));
   } while (result != 0 && errno == EINTR);
   // Without it space is allocated by the first write, which can fail for it, and freed with the file.
   if (result == 0 || errno == EOPNOTSUPP) return {};
   const bool full = errno == ENOSPC || errno == EDQUOT;
   return fail(full ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_DRIVER,
-              fmt::format("fallocate of {} in {}: {}", format_bytes(change.bytes), file.path, std::strerror(errno)),
-              errno);
+              fmt::format("fallocate of {} in {}: {}", format_bytes(bytes), file.path, std::strerror(errno)), errno);
+}
+
+Status SlotFiles::carry_out(const Change& change) const {
+  return change_space(change.kind, change.file, change.offset, change.bytes);
+}
+
+Status SlotFiles::punch(const Place& place, std::uint64_t from, std::uint64_t bytes) const {
+  return change_space(Change::Kind::punch, place.file, place.header + from, bytes);
+}
+
+Status SlotFiles::fill_hole(const Place& place, std::uint64_t from, std::uint64_t bytes) const {
+  return change_space(Change::Kind::allocate, place.file, place.header + from, bytes);
+}
+
+double SlotFiles::fill() const {
+  if (std::ranges::any_of(files_, &File::full)) return 1;
+  return double(used_bytes_) / double(std::max<std::uint64_t>(budget_bytes(), 1));
 }
 
 void SlotFiles::settle(const Change& change, bool done) {

@@ -59,6 +59,13 @@ class SlotFiles {
   std::uint64_t page_bytes(SlotId slot) const { return chunks_[slot / kSlotsMax].page_bytes; }
   const std::string& path(std::uint32_t file) const { return files_[file].path; }
 
+  // Of a slot that is taken, without the owner's lock: gives a part of its space back to the file system, and allocates it
+  // again. Errors: OUT_OF_MEMORY (others have taken what was given back), DRIVER.
+  Status punch(const Place& place, std::uint64_t from, std::uint64_t bytes) const;
+  Status fill_hole(const Place& place, std::uint64_t from, std::uint64_t bytes) const;
+
+  // 0 to 1: of the budget, in pages as they are; 1, too, while a disk has no room for more.
+  double fill() const;
   std::uint64_t budget_bytes() const;
   std::uint64_t used_bytes() const { return used_bytes_; }
   std::uint64_t ready_bytes() const { return ready_bytes_; }
@@ -85,6 +92,7 @@ class SlotFiles {
   };
   SlotFiles() = default;
   Status open(StoreDirectory directory);
+  Status change_space(Change::Kind kind, std::uint32_t file, std::uint64_t offset, std::uint64_t bytes) const;
   std::uint32_t slots_that_fit(const File& file, std::uint64_t page_bytes) const;
   std::uint64_t free_bytes(std::uint64_t page_bytes) const;
   std::vector<bool> files_that_give(std::uint64_t page_bytes) const;

@@ -1,0 +1,120 @@
+#include "tiers/disk/page_codec.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <utility>
+
+namespace vmem::tiers {
+namespace {
+
+std::uint64_t steady_ns() {
+  return std::uint64_t(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+          .count());
+}
+
+CompressionConfig with_clock(CompressionConfig config) {
+  if (!config.now_ns) config.now_ns = steady_ns;
+  return config;
+}
+
+}  // namespace
+
+Result<CompressionConfig> compression_config(std::string_view setting) {
+  if (setting == "off") return CompressionConfig{};
+  auto parsed = compress::parse_setting(setting);
+  if (!parsed)
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--compress: {}; and there is off", parsed.error().message));
+  const bool on = parsed->codec == nullptr || parsed->codec->id() != compress::kNone;
+  return CompressionConfig{.on = on, .codec = parsed->codec, .now_ns = {}};
+}
+
+PageCodec::PageCodec(CompressionConfig config, std::uint64_t block_bytes)
+    : config_(with_clock(std::move(config))), block_bytes_(block_bytes) {}
+
+PageCodec::Known& PageCodec::known(std::uint64_t kind) {
+  if (known_.size() >= kKinds && !known_.contains(kind)) known_.clear();
+  return known_.try_emplace(kind, candidates_).first->second;
+}
+
+bool PageCodec::probes(Known& known, std::uint64_t measurements) {
+  if (std::exchange(known.measurements, measurements) != measurements) known.pages_since_measured = 0;
+  return known.pages_since_measured++ % (kPagesBeforeProbe + kPagesOfProbe) >= kPagesBeforeProbe;
+}
+
+compress::Decision PageCodec::decide(const Store& store, compress::Workspace& workspace) {
+  // What saves less than a block saves nothing.
+  if (config_.codec != nullptr) return {.codec = config_.codec, .out_bytes = store.page.size() - block_bytes_};
+  std::unique_lock lock(mutex_);
+  const compress::SamplePlan plan = known(store.kind).chooser.plan_sample(store.now);
+  if (!plan.codecs.empty()) {
+    lock.unlock();
+    const auto sample = take_sample(store.page, plan, workspace, config_.now_ns);
+    lock.lock();
+    if (sample) {
+      counters_.sample_ns += std::uint64_t(sample->seconds * 1e9);
+      known(store.kind).chooser.observe(store.now, *sample);
+    }
+  }
+  Known& found = known(store.kind);
+  compress::Decision decision = found.chooser.decide(store.now);
+  if (decision.codec == nullptr) {
+    found.pages_since_measured = 0;
+  } else if (probes(found, store.measurements)) {
+    decision.codec = nullptr;
+  }
+  return decision;
+}
+
+PageCodec::Form PageCodec::as_it_is(const Store& store) {
+  const std::lock_guard lock(mutex_);
+  ++counters_.pages[std::size_t(compress::kNone)];
+  return {compress::kNone, store.page.size()};
+}
+
+PageCodec::Form PageCodec::encode(const Store& store, compress::Workspace& workspace) {
+  const compress::Decision decision = decide(store, workspace);
+  if (decision.codec == nullptr || decision.codec->id() == compress::kNone) return as_it_is(store);
+  const std::uint64_t began_ns = config_.now_ns();
+  const auto compressed = decision.codec->compress(store.page, store.out.first(decision.out_bytes), workspace);
+  const std::uint64_t took_ns = config_.now_ns() - began_ns;
+  const std::optional<std::size_t> stored = compressed ? *compressed : std::nullopt;
+  {
+    const std::lock_guard lock(mutex_);
+    counters_.compress_ns += took_ns;
+    known(store.kind)
+        .chooser.observe(compress::Stored{.codec = decision.codec,
+                                          .page_bytes = store.page.size(),
+                                          .stored_bytes = stored,
+                                          .seconds = store.other_s + double(took_ns) * 1e-9});
+    if (stored) {
+      ++counters_.pages[std::size_t(decision.codec->id())];
+      counters_.in_bytes += store.page.size();
+      counters_.out_bytes += *stored;
+    } else {
+      ++counters_.refused_pages;
+    }
+  }
+  if (!stored) return as_it_is(store);
+  return {decision.codec->id(), *stored};
+}
+
+Status PageCodec::decode(const Load& load, compress::Workspace& workspace) {
+  VMEM_ASSIGN(const compress::Codec* const codec, compress::find(load.codec));
+  const std::uint64_t began_ns = config_.now_ns();
+  VMEM_TRY(codec->decompress(load.stored, load.page, workspace));
+  const std::uint64_t took_ns = config_.now_ns() - began_ns;
+  const std::lock_guard lock(mutex_);
+  counters_.decompress_ns += took_ns;
+  known(load.kind).chooser.observe(
+      compress::Loaded{.codec = codec, .page_bytes = load.page.size(), .seconds = double(took_ns) * 1e-9});
+  return {};
+}
+
+CompressionCounters PageCodec::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+}  // namespace vmem::tiers
