@@ -42,6 +42,7 @@ Status CopyLimit::queue_out() const {
 }
 
 Result<double> CopyLimit::host_to_device() const {
+  if (disk_) return disk_->loop(DiskWay::in);
   const Stopwatch watch;
   for (int i = 0; i < kCopies; ++i) VMEM_TRY(queue_in());
   VMEM_TRY(in_.synchronize());
@@ -49,6 +50,7 @@ Result<double> CopyLimit::host_to_device() const {
 }
 
 Result<double> CopyLimit::both_ways() const {
+  if (disk_) return disk_->loop(DiskWay::both);
   const Stopwatch watch;
   for (int i = 0; i < kCopies; ++i) {
     VMEM_TRY(queue_in());

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
+#include "bench/bare_disk.hpp"
 #include "bench/gpu.hpp"
 
 namespace vmem::bench {
@@ -16,6 +18,9 @@ class CopyLimit {
   Result<double> host_to_device() const;
   Result<double> both_ways() const;  // simultaneous copies in both directions, in sum
   std::string copy_name() const;     // "256 MiB pinned copies"
+  // From now on the rates are those of a disk.
+  void be_disk(std::unique_ptr<BareDisk> disk) { disk_ = std::move(disk); }
+  const BareDisk* disk() const { return disk_.get(); }
 
  private:
   explicit CopyLimit(const Gpu& gpu) : gpu_(&gpu) {}
@@ -26,6 +31,7 @@ class CopyLimit {
   std::uint64_t bytes_ = 0;
   gpu::PinnedBuffer host_in_, host_out_;
   DeviceMemory device_in_, device_out_;
+  std::unique_ptr<BareDisk> disk_;
   Stream in_, out_;
 };
 

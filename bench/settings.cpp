@@ -1,6 +1,7 @@
 #include "bench/settings.hpp"
 
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +16,7 @@ namespace {
 constexpr std::uint64_t kGranule = std::uint64_t{2} << 20;
 constexpr std::uint64_t kDefaultHbm = std::uint64_t{4} << 30;
 constexpr std::uint64_t kDefaultHbmEmulated = std::uint64_t{64} << 20;
+constexpr std::uint64_t kLeastHost = std::uint64_t{64} << 20;
 constexpr std::uint64_t kHostSlack = std::uint64_t{256} << 20;  // pages in transit and the runtime's small allocations
 
 // What pages of mapped files come through.
@@ -37,12 +39,13 @@ Status check_hbm(const Sizes& sizes, const Gpu& gpu) {
 }
 
 Status check_host(const Sizes& sizes) {
-  if (sizes.working_set_bytes > sizes.hbm_bytes + sizes.host_bytes)
-    return bad(
-        fmt::format("a working set of {} does not fit: --hbm {} and --host {} hold {} together; raise --host, or lower "
-                    "--working-set or --ratio",
-                    format_bytes(sizes.working_set_bytes), format_bytes(sizes.hbm_bytes),
-                    format_bytes(sizes.host_bytes), format_bytes(sizes.hbm_bytes + sizes.host_bytes)));
+  const std::uint64_t room = sizes.hbm_bytes + sizes.host_bytes + sizes.nvme_bytes;
+  if (sizes.working_set_bytes > room)
+    return bad(fmt::format(
+        "a working set of {} does not fit: --hbm {}, --host {} and --nvme {} hold {} together; raise --host or --nvme, "
+        "or lower --working-set or --ratio",
+        format_bytes(sizes.working_set_bytes), format_bytes(sizes.hbm_bytes), format_bytes(sizes.host_bytes),
+        format_bytes(sizes.nvme_bytes), format_bytes(room)));
   const std::uint64_t available = read_machine().memory_available_bytes;
   if (sizes.host_bytes <= available) return {};
   return bad(
@@ -50,9 +53,34 @@ Status check_host(const Sizes& sizes) {
                   format_bytes(sizes.host_bytes), format_bytes(available)));
 }
 
+// Over a chain that ends in files host memory is as large as HBM unless it was said.
+std::uint64_t chain_host_bytes(const Settings& settings, std::uint64_t hbm_bytes) {
+  return settings.host_bytes.value_or(std::max(hbm_bytes, kLeastHost));
+}
+
+// With half of what is free where a directory has no size, as the runtime takes it.
+Result<std::uint64_t> nvme_bytes(const Settings& settings) {
+  std::vector<std::pair<std::string, std::string>> given;
+  for (const auto& option : settings.runtime_options) {
+    if (option.first == "nvme") given.push_back(option);
+  }
+  if (given.empty()) return 0;
+  VMEM_ASSIGN(const Options options, resolve_options(given));
+  std::uint64_t bytes = 0;
+  for (const StoreDirectory& each : options.nvme) {
+    struct statvfs room{};
+    const bool known = ::statvfs(each.path.c_str(), &room) == 0;
+    bytes += each.bytes.value_or(known ? std::uint64_t{room.f_bavail} * room.f_frsize / 2 : 0);
+  }
+  return bytes;
+}
+
 Result<Sizes> finish(Sizes sizes, const Settings& settings, const Gpu& gpu) {
   sizes.ratio = static_cast<double>(sizes.working_set_bytes) / static_cast<double>(std::max(sizes.hbm_bytes, kGranule));
-  sizes.host_bytes = settings.host_bytes.value_or(round_up(sizes.working_set_bytes + kHostSlack));
+  VMEM_ASSIGN(sizes.nvme_bytes, nvme_bytes(settings));
+  const std::uint64_t all = round_up(sizes.working_set_bytes + kHostSlack);
+  sizes.host_bytes =
+      sizes.nvme_bytes == 0 ? settings.host_bytes.value_or(all) : chain_host_bytes(settings, sizes.hbm_bytes);
   VMEM_TRY(check_hbm(sizes, gpu));
   VMEM_TRY(check_host(sizes));
   return sizes;
@@ -71,7 +99,10 @@ Result<Sizes> plan_sizes(const Settings& settings, const Gpu& gpu, double defaul
   VMEM_ASSIGN(const double ratio, checked_ratio(settings, default_ratio));
   Sizes sizes;
   sizes.hbm_bytes = settings.hbm_bytes.value_or(gpu.emulated() ? kDefaultHbmEmulated : kDefaultHbm);
-  const double working_set = static_cast<double>(sizes.hbm_bytes) * ratio;
+  VMEM_ASSIGN(sizes.nvme_bytes, nvme_bytes(settings));
+  // Over a chain with files it is several times of HBM and host memory together.
+  const std::uint64_t chained = sizes.nvme_bytes == 0 ? 0 : chain_host_bytes(settings, sizes.hbm_bytes);
+  const double working_set = static_cast<double>(sizes.hbm_bytes + chained) * ratio;
   if (working_set > 0x1p60)
     return bad(fmt::format("--ratio {} of an HBM budget of {} is beyond any address space; lower --ratio", ratio,
                            format_bytes(sizes.hbm_bytes)));

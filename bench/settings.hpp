@@ -21,7 +21,8 @@ struct Settings {
   std::optional<std::uint64_t> host_bytes;
   std::optional<std::uint64_t> working_set_bytes;
   std::optional<std::uint64_t> page_bytes;
-  std::optional<std::uint64_t> chunk_bytes;  // bytes named by one acquire; default: the region's page
+  std::optional<std::uint64_t> chunk_bytes;   // bytes named by one acquire; default: the region's page
+  std::optional<std::uint64_t> disk_bytes_s;  // compress: a slower disk
   std::uint64_t seed = 1;
   int passes = 0;   // over the working set in one sample; 0: enough for a stable figure
   int repeats = 3;  // samples; the limit is measured once more than that, before, between and after
@@ -38,11 +39,12 @@ struct Sizes {
   double ratio = 0;
   std::uint64_t hbm_bytes = 0;
   std::uint64_t host_bytes = 0;
+  std::uint64_t nvme_bytes = 0;  // of the runtime's option; 0: none
   std::uint64_t working_set_bytes = 0;
 };
 
 // Fills in what was not asked for. Errors: INVALID_OPTION (contradictions; more HBM than the device has; a working set
-// that HBM and host together cannot hold; more host memory than is available).
+// that HBM, host and files together cannot hold; more host memory than is available).
 Result<Sizes> plan_sizes(const Settings& settings, const Gpu& gpu, double default_ratio);
 
 // As plan_sizes, for a scenario whose working set is given, as a file's is.

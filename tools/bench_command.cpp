@@ -68,6 +68,11 @@ Command add_bench(CLI::App& app, const std::string& command_line) {
       "Working set to HBM budget (default: 4; matmul 3, hit 2, alloc 1, scale 64)");
   add_size(app, "--hbm", settings->hbm_bytes, "HBM budget (default: 4 GiB; emulated 64 MiB)");
   add_size(app, "--host", settings->host_bytes, "Pinned host pool (default: what the working set needs)");
+  app.add_option_function<std::string>(
+         "--nvme", [settings](const std::string& text) { settings->runtime_options.emplace_back("nvme", text); },
+         "Files for pages beyond memory, as the runtime's option; tier and compress: the disk to measure")
+      ->type_name("DIR:SIZE,...");
+  add_size(app, "--disk-rate", settings->disk_bytes_s, "compress: slows the disk down to this a second, each way");
   add_size(app, "--working-set", settings->working_set_bytes, "Working set; gives the budget with --ratio");
   add_size(app, "--pages", settings->page_bytes, "Page size (default: by region size)");
   add_size(app, "--chunk", settings->chunk_bytes, "Bytes named by one acquire of stream and file (default: a page)");

@@ -87,6 +87,25 @@ TEST_F(ScenarioTest, Alloc) { expect_schema(run_scenario("alloc"), "alloc", 3); 
 
 TEST_F(ScenarioTest, Driver) { expect_schema(run_scenario("driver"), "driver", 25); }
 
+TEST_F(ScenarioTest, TierAndCompressOnTheDiskOfTheTest) {
+  settings_.runtime_options = {{"nvme", ".:64MiB"}};
+  settings_.working_set_bytes = std::uint64_t{8} << 20;
+  settings_.page_bytes = std::uint64_t{2} << 20;
+  expect_schema(run_scenario("tier"), "tier", 2);
+  const auto records = run_scenario("compress");
+  expect_schema(records, "compress", 20);
+  EXPECT_GT(records[1]["details"]["compressed_bytes"], 0u) << "lz4, zeros";
+}
+
+TEST_F(ScenarioTest, StreamOverAChainWithFiles) {
+  settings_.runtime_options = {{"nvme", ".:1GiB"}};
+  settings_.host_bytes = std::uint64_t{64} << 20;
+  settings_.mode = "ro";
+  const auto records = run_scenario("stream");
+  expect_schema(records, "stream", 1);
+  EXPECT_EQ(records[0]["options"]["working_set_bytes"], std::uint64_t{384} << 20);
+}
+
 TEST_F(ScenarioTest, Matmul) { expect_schema(run_scenario("matmul"), "matmul", 1); }
 
 TEST_F(ScenarioTest, FileOfAnyLength) {

@@ -63,6 +63,17 @@ TEST_F(SizesTest, WorkingSetAboveHbmPlusHostIsRefused) {
   EXPECT_NE(message.find("raise --host"), std::string::npos) << message;
 }
 
+TEST_F(SizesTest, FilesHoldWhatHbmAndHostDoNot) {
+  settings_.hbm_bytes = 64 * kMiB;
+  settings_.host_bytes = 64 * kMiB;
+  settings_.runtime_options = {{"nvme", ".:512MiB"}};
+  const auto sizes = plan_sizes(settings_, *gpu_, 4);
+  ASSERT_TRUE(sizes) << sizes.error().message;
+  EXPECT_EQ(sizes->working_set_bytes, 512 * kMiB) << "four times of both";
+  settings_.runtime_options = {{"nvme", ".:256MiB"}};
+  EXPECT_NE(refusal().find("raise --host or --nvme"), std::string::npos);
+}
+
 TEST_F(SizesTest, MoreHostMemoryThanThereIsIsRefused) {
   settings_.host_bytes = std::uint64_t{1} << 50;
   EXPECT_NE(refusal().find("lower --host"), std::string::npos);

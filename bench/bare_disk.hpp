@@ -1,0 +1,49 @@
+// What a disk gives to bare requests: direct I/O in a file of a directory, allocated as the disk tier allocates its own, with the tier's size
+// of requests and depth. By fio where there is one, else by a loop over io_uring.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.hpp"
+#include "tiers/disk/io_queue.hpp"
+
+namespace vmem::bench {
+
+enum class DiskWay { in, out, both };  // from the disk, to it, and at once: as much each way
+
+class BareDisk {
+ public:
+  // With a file of `bytes` in `directory`, written once. Errors: INVALID_OPTION (no file can be made there), DRIVER.
+  static Result<std::unique_ptr<BareDisk>> create(const std::string& directory, std::uint64_t bytes);
+  ~BareDisk();
+  BareDisk(const BareDisk&) = delete;
+  BareDisk& operator=(const BareDisk&) = delete;
+
+  // GB/s, over the whole file; of both, in sum.
+  Result<double> loop(DiskWay way);
+  // By fio: over the whole file once, or again and again for so long, after so long that does not count. REQUIRES: has_fio().
+  struct Steady {
+    double ramp_s = 0, timed_s = 0;  // 0: once
+  };
+  Result<double> fio(DiskWay way, Steady steady) const;
+  static bool has_fio();
+
+  static constexpr std::uint32_t kRequestBytes = 1u << 20;
+  static constexpr std::uint32_t kDepth = 64;
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  BareDisk() = default;
+
+  std::string path_;
+  int file_ = -1;
+  std::uint64_t bytes_ = 0;
+  std::unique_ptr<std::byte, Free> memory_;
+  std::unique_ptr<tiers::IoQueue> queue_;
+};
+
+}  // namespace vmem::bench
