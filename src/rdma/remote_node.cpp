@@ -294,7 +294,7 @@ void RemoteTier::settle(std::uint64_t sequence) {
   Request& request = found->second;
   if ((!request.answer && !request.broken) || request.landing || request.sending != SendId{}) return;
   auto over = requests_.extract(found);
-  ended(std::move(over.mapped()));
+  ended(over.mapped());
 }
 
 // A request without an answer ends its connection: what else is under way there would wait as long.

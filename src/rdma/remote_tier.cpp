@@ -443,7 +443,7 @@ void RemoteTier::fetch(const JobRef& job, std::size_t copy) {
 }
 
 // It has an answer, or none will come; nothing uses the job's memory for it any more.
-void RemoteTier::ended(Request request) {
+void RemoteTier::ended(const Request& request) {
   if (!request.job) return;
   --request.job->under_way;
   if (request.kind == wire::Kind::put) {

@@ -190,7 +190,7 @@ class RemoteTier final : public tiers::Tier, public tiers::ForgetfulTier, public
   bool replace_copy(tiers::SlotId slot, std::size_t copy);
   void put(const JobRef& job, std::size_t copy);
   void fetch(const JobRef& job, std::size_t copy);
-  void ended(Request request);
+  void ended(const Request& request);
   void put_ended(const Request& request);
   void fetch_ended(const Request& request);
   void check(const JobRef& job, std::size_t copy);

@@ -262,7 +262,16 @@ class RemoteDeaths : public RemoteApi {
     base = static_cast<std::byte*>(memory);
     load.pages = kPages;
     load.versions.assign(kPages, 0);
-    for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, load.versions[page] = 1);
+    // While no node is there that has room, a page that has no other place is refused.
+    const auto until = steady_clock::now() + std::chrono::seconds(10);
+    for (std::uint64_t page = 0; page < kPages; ++page) {
+      const auto words = page_words(page, 1);
+      vmem_status status = VMEM_ERROR_OUT_OF_MEMORY;
+      while (status == VMEM_ERROR_OUT_OF_MEMORY && steady_clock::now() < until)
+        status = vmem_write(base + page * kPage, words.data(), kPage);
+      ASSERT_OK(status);
+      load.versions[page] = 1;
+    }
   }
   void use(int times, std::uint64_t most_us) {
     for (int i = 0; i < times; ++i) {
