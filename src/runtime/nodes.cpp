@@ -21,6 +21,8 @@ Result<rdma::UcxConfig> make_ucx_config(NodeIdentity self, const std::string& se
   config.self = self;
   config.parameters.page_bytes = pagetable::kGranuleBytes;
   config.clock = &clock;
+  // Not through shared memory: a process that is killed while it writes into another's queue there blocks that queue for good.
+  config.settings = {{"TLS", "^sm"}};
   if (!secret.empty()) {
     VMEM_ASSIGN(const rdma::CryptoRef crypto, rdma::Crypto::load());
     VMEM_ASSIGN(config.secret, rdma::Secret::read(*crypto, secret));
