@@ -21,7 +21,7 @@ Result<rdma::UcxConfig> make_ucx_config(NodeIdentity self, const std::string& se
   config.self = self;
   config.parameters.page_bytes = pagetable::kGranuleBytes;
   config.clock = &clock;
-  // Not through shared memory: a process that is killed while it writes into another's queue there blocks that queue for good.
+  // Not through shared memory: after some kills of processes that wrote there, others could not be reached through it any more.
   config.settings = {{"TLS", "^sm"}};
   if (!secret.empty()) {
     VMEM_ASSIGN(const rdma::CryptoRef crypto, rdma::Crypto::load());
