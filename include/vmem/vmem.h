@@ -264,9 +264,9 @@ typedef struct vmem_statistics {
   uint64_t mover_busy_us;                         /* how long the mover was at work */
   uint64_t migrated_in_bytes, migrated_out_bytes; /* host or peer to HBM, HBM to host or peer */
   uint64_t peer_in_bytes, peer_out_bytes;         /* of these, from and to other GPUs' HBM */
-  uint64_t peer_returned_bytes;                   /* moved to host memory because the other GPU wanted its memory back */
-  uint64_t dropped_bytes;                         /* evicted without a copy, because the host copy was current */
-  uint64_t spilled_bytes, recalled_bytes;         /* host to files and other nodes, and back */
+  uint64_t peer_returned_bytes;           /* moved to host memory because the other GPU wanted its memory back */
+  uint64_t dropped_bytes;                 /* evicted without a copy, because the host copy was current */
+  uint64_t spilled_bytes, recalled_bytes; /* host to files and other nodes, and back */
   uint64_t spills_dropped_bytes; /* given up in host memory without writing, because the file's copy was current */
   uint64_t prefetched_bytes, prefetched_used_bytes;
   uint64_t evictions, eviction_cancels, maps, unmaps, frames_created;

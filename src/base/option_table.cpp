@@ -358,7 +358,7 @@ OptionDefinition secret_option() {
       &Options::secret, [](std::string_view text) -> Result<std::string> {
         if (text.empty()) return fail(VMEM_ERROR_INVALID_OPTION, "a file without a name");
         return std::string(text == "off" ? "" : text);
-       });
+      });
 }
 
 OptionDefinition compress_option() {
@@ -485,29 +485,11 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),
-      space_option(),
-      hbm_option(),
-      headroom_option(),
-      host_option(),
-      peers_option(),
-      nvme_option(),
-      compress_option(),
-      remote_option(),
-      borrow_option(),
-      replicas_option(),
-      remote_wait_option(),
-      secret_option(),
-      page_option(),
-      devices_option(),
-      driver_option(),
-      acquire_wait_option(),
-      prefetch_option(),
-      protect_option(),
-      strict_option(),
-      drained_option(),
-      window_option(),
-      topology_option(),
+      base_option(),     space_option(),        hbm_option(),      headroom_option(), host_option(),
+      peers_option(),    nvme_option(),         compress_option(), remote_option(),   borrow_option(),
+      replicas_option(), remote_wait_option(),  secret_option(),   page_option(),     devices_option(),
+      driver_option(),   acquire_wait_option(), prefetch_option(), protect_option(),  strict_option(),
+      drained_option(),  window_option(),       topology_option(),
       log_option(),  // the comma and this comment keep the list one to a line
   };
   return table;

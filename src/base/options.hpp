@@ -44,8 +44,8 @@ struct Options {
   std::optional<std::uint64_t> host_bytes;  // --host: pinned host pool; "auto": half of the memory available
   std::vector<LendingDevice> peers;         // --peers: "off" (empty) or "1:40GiB,2"
   std::vector<StoreDirectory> nvme;         // --nvme: "off" (empty) or "/mnt/a:200GiB,/mnt/b"
-  std::string compress = "auto";  // --compress: off, auto, or a codec for every page; checked where codecs are known
-  std::vector<std::string> remote;          // --remote: "off" (empty) or "10.0.0.1:7000,10.0.0.2:7000"
+  std::string compress = "auto";    // --compress: off, auto, or a codec for every page; checked where codecs are known
+  std::vector<std::string> remote;  // --remote: "off" (empty) or "10.0.0.1:7000,10.0.0.2:7000"
   std::optional<std::uint64_t> borrow_bytes;  // --borrow: of memory, and of disk, from each; "auto": all it lends
   std::uint32_t replicas = 1;                 // --replicas: nodes that a page goes to
   std::uint64_t remote_wait_us = 20'000'000;  // --remote-wait: for a node that has the only copy of a page

@@ -25,7 +25,7 @@ constexpr std::uint64_t kTransitPages = 4;
 constexpr std::uint64_t kSharedShare = 4;
 constexpr std::uint32_t kLargestUndeclaredShift = 5;  // 64 MiB
 constexpr std::size_t kDevicesInSets = 8;
-constexpr std::uint64_t kFilePagesInHost = 16;        // at least, of mapped files
+constexpr std::uint64_t kFilePagesInHost = 16;  // at least, of mapped files
 
 std::uint64_t usable_hbm(std::uint64_t budget, std::uint64_t page_bytes) {
   const std::uint64_t transit = std::min(kTransitPages * page_bytes, budget / 4);
