@@ -23,7 +23,7 @@ struct Arguments {
 
 // A value's own parser, with the error that it gives.
 template <class Parse>
-void add_parsed(CLI::App& app, const char* flag, const char* type, const char* help, Parse parse) {
+void add_parsed(CLI::App& app, const char* flag, const char* type, const char* help, const Parse& parse) {
   app.add_option_function<std::string>(
          flag,
          [flag, parse](const std::string& text) {

@@ -53,10 +53,10 @@ Daemon::~Daemon() {
 
 Status Daemon::reserve(const DaemonOptions& options) {
   lent_bytes_ = options.lend_bytes / kGranuleBytes * kGranuleBytes;
-  if (lent_bytes_ == 0 && options.nvme.empty())
-    return fail(VMEM_ERROR_INVALID_OPTION, "nothing to lend: give --lend SIZE, --nvme DIRECTORY:SIZE or both");
   staging_bytes_ = options.nvme.empty() ? 0 : kStagingBytes;
   const std::uint64_t bytes = lent_bytes_ + staging_bytes_;
+  if (bytes == 0)
+    return fail(VMEM_ERROR_INVALID_OPTION, "nothing to lend: give --lend SIZE, --nvme DIRECTORY:SIZE or both");
   if (const std::uint64_t available = available_host_bytes(); bytes > available)
     return fail(
         VMEM_ERROR_INVALID_OPTION,
