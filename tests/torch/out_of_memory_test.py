@@ -31,7 +31,7 @@ PRELUDE = CONTEXT + textwrap.dedent(
 TOO_MUCH = (
     "CUDA out of memory (vmem): 1 GiB asked for on device 0, where 0 B are allocated and HBM can hold 48 MiB of 64 MiB: "
     "976 MiB would have to fit into host memory, which can hold 112 MiB of 128 MiB (pages in transit take the rest); "
-    "free something, or raise --hbm or --host"
+    "free something, or raise --hbm, --host or --nvme"
 )
 
 
