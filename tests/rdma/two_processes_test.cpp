@@ -140,8 +140,8 @@ TEST_P(TwoProcesses, AfterAPeerIsLostAnotherOneIsServed) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ucx, TwoProcesses, ::testing::Values("tcp", "posix,sysv"),
-                         [](const auto& suite) { return std::string(suite.index == 0 ? "Tcp" : "SharedMemory"); });
+// Not over shared memory, which nodes do not use: there a killed writer can block the queue of who is left (ARCHITECTURE.md).
+INSTANTIATE_TEST_SUITE_P(Ucx, TwoProcesses, ::testing::Values("tcp"), [](const auto&) { return std::string("Tcp"); });
 
 // Two network namespaces, with a virtual cable between them.
 class CutOff : public TwoProcesses {
