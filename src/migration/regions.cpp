@@ -32,6 +32,11 @@ std::uint64_t usable_hbm(std::uint64_t budget, std::uint64_t page_bytes) {
   return budget - transit;
 }
 
+// What of `bytes` pages of that size at most can fill for certain, whatever sizes they have: less than one page may be left over.
+std::uint64_t whole_pages(std::uint64_t bytes, std::uint64_t largest_page) {
+  return bytes - std::min(bytes, largest_page - pagetable::kGranuleBytes);
+}
+
 }  // namespace
 
 std::optional<Status> AllocateRequest::advance(Mover& mover) {
@@ -144,6 +149,10 @@ Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t pag
   const std::uint64_t host = config_.backing->usage().budget_bytes;
   const std::uint64_t transit = std::min(kTransitPages * std::max(page_bytes, largest_file_page()), host / 4);
   const std::uint64_t below = config_.spill == nullptr ? 0 : config_.spill->usage().budget_bytes;
+  std::uint64_t largest = page_bytes;
+  for (const auto& [each_bytes, pages] : page_counts_) {
+    if (pages.declared + pages.undeclared != 0) largest = std::max(largest, each_bytes);
+  }
   device.committed_bytes += bytes;
   std::uint64_t overflow = 0, lent = 0;
   bool fits = true;
@@ -157,7 +166,7 @@ Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t pag
     }
     lent = 0;
     for (std::size_t i = 0; i < config_.lent.size(); ++i)
-      lent += (reached >> i & 1) != 0 ? lendable(config_.lent[i]) : 0;
+      lent += (reached >> i & 1) != 0 ? whole_pages(lendable(config_.lent[i]), largest) : 0;
     fits = overflow <= lent || overflow - lent + transit <= host + below;
     if (!fits) break;
   }
@@ -241,7 +250,8 @@ std::optional<Status> CapacityRequest::advance(Mover& mover) {
   const std::uint64_t below = mover.config_.spill == nullptr ? 0 : mover.config_.spill->usage().budget_bytes;
   const Mover::DeviceState& asked = *mover.devices_[std::size_t(device)];
   std::uint64_t backed = below + host - std::min(kTransitPages * page_bytes, host / 4);
-  for (const std::uint8_t lender : asked.config.lenders) backed += mover.lendable(mover.config_.lent[lender]);
+  for (const std::uint8_t lender : asked.config.lenders)
+    backed += whole_pages(mover.lendable(mover.config_.lent[lender]), page_bytes);
   std::uint64_t backed_left = backed;
   std::uint64_t hbm_left = 0;
   for (const auto& each : mover.devices_) {
