@@ -10,7 +10,6 @@
 #include "base/log.hpp"
 #include "base/options.hpp"
 #include "migration/mover.hpp"
-#include "tiers/forgetful_tier.hpp"
 
 namespace vmem::migration {
 
@@ -115,8 +114,7 @@ Mover::Spilled Mover::spill_one(PageRef ref) {
     return {ref.bytes(), false};
   }
   // What is below may have gone with another node: then it is written there once more, while its bytes are here.
-  const auto* const forgetful = dynamic_cast<const tiers::ForgetfulTier*>(config_.spill);
-  const bool kept = page.spilled_current() && (forgetful == nullptr || forgetful->kept(page.spilled->slot));
+  const bool kept = page.spilled_current() && config_.spill->kept(page.spilled->slot);
   if (kept && !page.spilled->doubtful) {
     drop_slot(ref);
     counters_.spills_dropped_bytes += ref.bytes();

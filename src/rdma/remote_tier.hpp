@@ -31,7 +31,7 @@
 #include "rdma/lending.hpp"
 #include "rdma/progress_thread.hpp"
 #include "rdma/workers.hpp"
-#include "tiers/forgetful_tier.hpp"
+#include "tiers/tier.hpp"
 
 namespace vmem::rdma {
 
@@ -44,7 +44,7 @@ struct RemoteStatistics {
   std::uint64_t retries = 0;            // requests that had to be made again
 };
 
-class RemoteTier final : public tiers::Tier, public tiers::ForgetfulTier, public Receiver {
+class RemoteTier final : public tiers::Tier, public Receiver {
  public:
   static constexpr std::uint32_t kMostReplicas = 2;
   using MakeTransport = std::function<Result<std::unique_ptr<Transport>>(Receiver&)>;

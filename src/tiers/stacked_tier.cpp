@@ -63,10 +63,7 @@ Status StackedTier::poll(std::vector<Completion>& completions) {
   return result;
 }
 
-bool StackedTier::kept(SlotId slot) const {
-  const auto* const forgetful = dynamic_cast<const ForgetfulTier*>(&owner(slot));
-  return forgetful == nullptr || forgetful->kept(own_slot(slot));
-}
+bool StackedTier::kept(SlotId slot) const { return owner(slot).kept(own_slot(slot)); }
 
 void StackedTier::finish() noexcept {
   for (Tier* tier : tiers_) tier->finish();

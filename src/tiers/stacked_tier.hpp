@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "tiers/forgetful_tier.hpp"
+#include "tiers/tier.hpp"
 
 namespace vmem::tiers {
 
-class StackedTier final : public Tier, public ForgetfulTier {
+class StackedTier final : public Tier {
  public:
   static constexpr std::size_t kMostTiers = 3;
   // REQUIRES: one to kMostTiers, which outlive this.

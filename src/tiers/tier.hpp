@@ -89,6 +89,9 @@ class Tier {
   virtual void expect(std::uint64_t page_bytes, std::uint64_t count) = 0;
   virtual Result<SlotGrant> allocate(std::uint64_t page_bytes) = 0;
   virtual void release(SlotId slot) = 0;  // transfers on it have completed
+  // Whether the slot still has all the copies that it could have now. If not, whoever has the bytes elsewhere stores them anew
+  // (`if_changed`: only what is missing is copied). Other nodes can take copies with them; other tiers keep what they have.
+  virtual bool kept(SlotId) const { return true; }
 
   // Submits transfers in order; on failure, those with id 0 were not submitted.
   virtual Status submit(std::span<Transfer> transfers) = 0;
