@@ -8,8 +8,8 @@ function(vmem_module name)
 endfunction()
 
 # vmem_test(NAME [ALONE] SOURCES ... [LINK targets] [LABELS labels]): a GoogleTest program, one CTest test per TEST; ALONE: with no
-# other test beside them. It is part of
-# the distribution (component "tests"), so that the suite can run on machines that have a GPU and no compiler.
+# other test beside them. Those labelled gpu are part of the distribution (component "tests"): they run on machines that have a
+# GPU and no compiler. The others need no GPU, so they run where they are built.
 function(vmem_test name)
   cmake_parse_arguments(ARG "ALONE" "" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -26,8 +26,10 @@ function(vmem_test name)
     list(PREPEND properties PROPERTIES)
   endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 ${properties})
-  file(RELATIVE_PATH test_to_lib "/${VMEM_INSTALL_TESTDIR}" "/${CMAKE_INSTALL_LIBDIR}")
-  set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN/${test_to_lib}")
-  install(TARGETS ${name} DESTINATION "${VMEM_INSTALL_TESTDIR}" COMPONENT tests EXCLUDE_FROM_ALL)
+  if("gpu" IN_LIST ARG_LABELS)
+    file(RELATIVE_PATH test_to_lib "/${VMEM_INSTALL_TESTDIR}" "/${CMAKE_INSTALL_LIBDIR}")
+    set_target_properties(${name} PROPERTIES INSTALL_RPATH "$ORIGIN/${test_to_lib}")
+    install(TARGETS ${name} DESTINATION "${VMEM_INSTALL_TESTDIR}" COMPONENT tests EXCLUDE_FROM_ALL)
+  endif()
 endfunction()
 include(GoogleTest)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dist/vmem-VERSION-linux-x86_64/: the release build and its test programs in one folder that runs wherever it is copied to,
+# dist/vmem-VERSION-linux-x86_64/: the release build and the tests that need a GPU in one folder that runs wherever it is copied to,
 # on Linux with glibc 2.36 or newer (built on Debian 12) and, for real GPUs, a driver.
 set -euo pipefail
 cd "$(dirname "$0")/.."
