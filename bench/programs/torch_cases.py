@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch programs as people write them; none of them knows of vmem. compare.py runs them with and without it.
 
-    torch_cases.py [--steps N] [--out FILE] CASE...
+    torch_cases.py [--steps N] [--turn N] [--out FILE] CASE...
 
 For each case one JSON object, a line of its own: `steps_s` (seconds of each step), `digests` (what each step computed, exactly),
 `peak_bytes` (torch.cuda.max_memory_allocated). Cases are generators: what comes before the first yield is set-up, each further
@@ -508,7 +508,13 @@ def two_devices():
         yield loss_digest(loss) + digest(turned[::16])
 
 
-def run(name, steps):
+def wait_for_turn():
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        sys.exit("torch_cases.py: whoever gave the turns is gone")
+
+
+def run(name, steps, turn=0):
     torch.manual_seed(0)
     torch.cuda.reset_peak_memory_stats()
     out = {"case": name, "steps_s": [], "digests": []}
@@ -516,7 +522,9 @@ def run(name, steps):
     next(steps_of)
     vmem = sys.modules.get("vmem.torch")
     moved = []
-    for _ in range(steps):
+    for step in range(steps):
+        if turn and step % turn == 0:
+            wait_for_turn()
         torch.cuda.synchronize()
         began = time.perf_counter()
         out["digests"].append(next(steps_of))
@@ -539,6 +547,7 @@ def run(name, steps):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--turn", type=int, default=0, help="so many steps whenever a line comes from standard input, after saying ready")
     parser.add_argument("--out", help="append the objects to this file instead of standard output")
     parser.add_argument("cases", nargs="+", choices=sorted(CASES), metavar="CASE")
     arguments = parser.parse_args()
@@ -546,7 +555,7 @@ def main():
     torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cudnn.benchmark = False
     for name in arguments.cases:
-        line = json.dumps(run(name, arguments.steps))
+        line = json.dumps(run(name, arguments.steps, arguments.turn))
         if os.environ.get("RANK", "0") != "0":
             continue
         if arguments.out:
