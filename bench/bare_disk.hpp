@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.hpp"
+#include "bench/stream_limit.hpp"
 #include "tiers/disk/io_queue.hpp"
 
 namespace vmem::bench {
@@ -44,6 +45,21 @@ class BareDisk {
   std::uint64_t bytes_ = 0;
   std::unique_ptr<std::byte, Free> memory_;
   std::unique_ptr<tiers::IoQueue> queue_;
+};
+
+// Of streaming over a chain that ends in files: the disk is what there is to be waited for.
+class DiskLimit final : public StreamLimit {
+ public:
+  explicit DiskLimit(std::unique_ptr<BareDisk> disk) : disk_(std::move(disk)) {}
+  Result<double> rate(StreamMode mode) override {
+    return disk_->loop(mode == StreamMode::read_write ? DiskWay::both : DiskWay::in);
+  }
+  std::string name(StreamMode mode) const override {
+    return mode == StreamMode::read_write ? "the disk, both ways" : "reading the disk";
+  }
+
+ private:
+  std::unique_ptr<BareDisk> disk_;
 };
 
 }  // namespace vmem::bench

@@ -25,6 +25,8 @@ constexpr Scenario kScenarios[] = {
     {"lookup", "address to page over a range of 1 TiB; metadata a page; time to reserve", run_lookup},
     {"alloc", "malloc and free of cached sizes against the driver's stream-ordered allocator", run_alloc},
     {"driver", "what single driver calls cost on this machine", run_driver},
+    {"peer", "what does not fit lies in another GPU's HBM (--peers): streamed, and read at 1.8 times the HBM budget",
+     run_peer},
     {"tier", "pages through the disk tier (--nvme), out and in, against fio on the same disk", run_tier},
     {"compress", "pages through the disk tier (--nvme), compressed, against the same pages as they are", run_compress},
     {"demo", "stream at 4 times the HBM budget, explained", run_demo, print_after_demo},

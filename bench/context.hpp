@@ -45,6 +45,7 @@ Status run_hit(Context&);
 Status run_lookup(Context&);
 Status run_alloc(Context&);
 Status run_driver(Context&);
+Status run_peer(Context&);
 Status run_tier(Context&);
 Status run_compress(Context&);
 Status run_demo(Context&);

@@ -42,7 +42,6 @@ Status CopyLimit::queue_out() const {
 }
 
 Result<double> CopyLimit::host_to_device() const {
-  if (disk_) return disk_->loop(DiskWay::in);
   const Stopwatch watch;
   for (int i = 0; i < kCopies; ++i) VMEM_TRY(queue_in());
   VMEM_TRY(in_.synchronize());
@@ -50,7 +49,6 @@ Result<double> CopyLimit::host_to_device() const {
 }
 
 Result<double> CopyLimit::both_ways() const {
-  if (disk_) return disk_->loop(DiskWay::both);
   const Stopwatch watch;
   for (int i = 0; i < kCopies; ++i) {
     VMEM_TRY(queue_in());
@@ -61,6 +59,13 @@ Result<double> CopyLimit::both_ways() const {
   return static_cast<double>(2 * kCopies * bytes_) / watch.nanoseconds();
 }
 
-std::string CopyLimit::copy_name() const { return format_bytes(bytes_) + " pinned copies"; }
+Result<double> CopyLimit::rate(StreamMode mode) {
+  return mode == StreamMode::read_write ? both_ways() : host_to_device();
+}
+
+std::string CopyLimit::name(StreamMode mode) const {
+  return fmt::format("{} {} pinned copies", mode == StreamMode::read_write ? "two-way" : "host-to-device",
+                     format_bytes(bytes_));
+}
 
 }  // namespace vmem::bench

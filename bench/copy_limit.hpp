@@ -2,25 +2,22 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 
-#include "bench/bare_disk.hpp"
 #include "bench/gpu.hpp"
+#include "bench/stream_limit.hpp"
 
 namespace vmem::bench {
 
-class CopyLimit {
+class CopyLimit final : public StreamLimit {
  public:
   static Result<CopyLimit> create(const Gpu& gpu);
 
   // GB/s (10^9 bytes).
   Result<double> host_to_device() const;
   Result<double> both_ways() const;  // simultaneous copies in both directions, in sum
-  std::string copy_name() const;     // "256 MiB pinned copies"
-  // From now on the rates are those of a disk.
-  void be_disk(std::unique_ptr<BareDisk> disk) { disk_ = std::move(disk); }
-  const BareDisk* disk() const { return disk_.get(); }
+  Result<double> rate(StreamMode mode) override;
+  std::string name(StreamMode mode) const override;
 
  private:
   explicit CopyLimit(const Gpu& gpu) : gpu_(&gpu) {}
@@ -31,7 +28,6 @@ class CopyLimit {
   std::uint64_t bytes_ = 0;
   gpu::PinnedBuffer host_in_, host_out_;
   DeviceMemory device_in_, device_out_;
-  std::unique_ptr<BareDisk> disk_;
   Stream in_, out_;
 };
 

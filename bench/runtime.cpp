@@ -73,6 +73,7 @@ Traffic& Traffic::operator+=(const Traffic& other) {
 nlohmann::json size_options(const Settings& settings, const Sizes& sizes) {
   return {{"ratio", sizes.ratio},           {"hbm_bytes", sizes.hbm_bytes},
           {"host_bytes", sizes.host_bytes}, {"working_set_bytes", sizes.working_set_bytes},
+          {"peer_bytes", sizes.peer_bytes}, {"nvme_bytes", sizes.nvme_bytes},
           {"seed", settings.seed},          {"repeats", settings.repeats}};
 }
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <vector>
 
 #include "base/options.hpp"
 #include "bench/gpu.hpp"
@@ -39,13 +41,13 @@ Status check_hbm(const Sizes& sizes, const Gpu& gpu) {
 }
 
 Status check_host(const Sizes& sizes) {
-  const std::uint64_t room = sizes.hbm_bytes + sizes.host_bytes + sizes.nvme_bytes;
+  const std::uint64_t room = sizes.hbm_bytes + sizes.peer_bytes + sizes.host_bytes + sizes.nvme_bytes;
   if (sizes.working_set_bytes > room)
     return bad(fmt::format(
-        "a working set of {} does not fit: --hbm {}, --host {} and --nvme {} hold {} together; raise --host or --nvme, "
-        "or lower --working-set or --ratio",
-        format_bytes(sizes.working_set_bytes), format_bytes(sizes.hbm_bytes), format_bytes(sizes.host_bytes),
-        format_bytes(sizes.nvme_bytes), format_bytes(room)));
+        "a working set of {} does not fit: --hbm {}, --peers {}, --host {} and --nvme {} hold {} "
+        "together; raise one of them, or lower --working-set or --ratio",
+        format_bytes(sizes.working_set_bytes), format_bytes(sizes.hbm_bytes), format_bytes(sizes.peer_bytes),
+        format_bytes(sizes.host_bytes), format_bytes(sizes.nvme_bytes), format_bytes(room)));
   const std::uint64_t available = read_machine().memory_available_bytes;
   if (sizes.host_bytes <= available) return {};
   return bad(
@@ -58,14 +60,18 @@ std::uint64_t chain_host_bytes(const Settings& settings, std::uint64_t hbm_bytes
   return settings.host_bytes.value_or(std::max(hbm_bytes, kLeastHost));
 }
 
-// With half of what is free where a directory has no size, as the runtime takes it.
-Result<std::uint64_t> nvme_bytes(const Settings& settings) {
+// What the runtime's options say of the memories named by `name`.
+Result<Options> options_named(const Settings& settings, std::string_view name) {
   std::vector<std::pair<std::string, std::string>> given;
   for (const auto& option : settings.runtime_options) {
-    if (option.first == "nvme") given.push_back(option);
+    if (option.first == name) given.push_back(option);
   }
-  if (given.empty()) return 0;
-  VMEM_ASSIGN(const Options options, resolve_options(given));
+  return resolve_options(given);
+}
+
+// With half of what is free where a directory has no size, as the runtime takes it.
+Result<std::uint64_t> nvme_bytes(const Settings& settings) {
+  VMEM_ASSIGN(const Options options, options_named(settings, "nvme"));
   std::uint64_t bytes = 0;
   for (const StoreDirectory& each : options.nvme) {
     struct statvfs room{};
@@ -75,12 +81,26 @@ Result<std::uint64_t> nvme_bytes(const Settings& settings) {
   return bytes;
 }
 
+// With all that the device has where a lender has no size.
+Result<std::uint64_t> peer_bytes(const Settings& settings, const Gpu& gpu) {
+  VMEM_ASSIGN(const Options options, options_named(settings, "peers"));
+  std::uint64_t bytes = 0;
+  for (const LendingDevice& each : options.peers) {
+    std::size_t all = 0;
+    if (!each.bytes) BENCH_CALL(gpu, cuDeviceTotalMem, &all, each.device);
+    bytes += each.bytes.value_or(all);
+  }
+  return bytes;
+}
+
 Result<Sizes> finish(Sizes sizes, const Settings& settings, const Gpu& gpu) {
   sizes.ratio = static_cast<double>(sizes.working_set_bytes) / static_cast<double>(std::max(sizes.hbm_bytes, kGranule));
   VMEM_ASSIGN(sizes.nvme_bytes, nvme_bytes(settings));
-  const std::uint64_t all = round_up(sizes.working_set_bytes + kHostSlack);
+  VMEM_ASSIGN(sizes.peer_bytes, peer_bytes(settings, gpu));
+  const std::uint64_t elsewhere = std::min(sizes.peer_bytes, sizes.working_set_bytes);
+  const std::uint64_t rest = round_up(sizes.working_set_bytes - elsewhere + kHostSlack);
   sizes.host_bytes =
-      sizes.nvme_bytes == 0 ? settings.host_bytes.value_or(all) : chain_host_bytes(settings, sizes.hbm_bytes);
+      sizes.nvme_bytes == 0 ? settings.host_bytes.value_or(rest) : chain_host_bytes(settings, sizes.hbm_bytes);
   VMEM_TRY(check_hbm(sizes, gpu));
   VMEM_TRY(check_host(sizes));
   return sizes;

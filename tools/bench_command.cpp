@@ -69,6 +69,10 @@ Command add_bench(CLI::App& app, const std::string& command_line) {
   add_size(app, "--hbm", settings->hbm_bytes, "HBM budget (default: 4 GiB; emulated 64 MiB)");
   add_size(app, "--host", settings->host_bytes, "Pinned host pool (default: what the working set needs)");
   app.add_option_function<std::string>(
+         "--peers", [settings](const std::string& text) { settings->runtime_options.emplace_back("peers", text); },
+         "GPUs that lend memory, as the runtime's option; peer: the one to measure (default: the first)")
+      ->type_name("GPU:SIZE,...");
+  app.add_option_function<std::string>(
          "--nvme", [settings](const std::string& text) { settings->runtime_options.emplace_back("nvme", text); },
          "Files for pages beyond memory, as the runtime's option; tier and compress: the disk to measure")
       ->type_name("DIR:SIZE,...");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/options.hpp"
+#include "bench/copy_limit.hpp"
 #include "bench/kernels/twins.hpp"
 #include "bench/pattern.hpp"
 #include "bench/scenarios/streaming.hpp"
@@ -171,7 +172,7 @@ Status measure_file(Context& context, const InputFile& file, const Sizes& sizes,
                     return rate;
                   }));
   record.set(measured);
-  record.limit_name = "host-to-device " + limit.copy_name();
+  record.limit_name = limit.name(StreamMode::read_only);
   record.verified = record.mismatch.empty();
   record.options["page_bytes"] = region.page_bytes();
   record.details["load_gb_per_s"] = static_cast<double>(file.bytes()) / load_seconds / 1e9;

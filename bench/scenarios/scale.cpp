@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/options.hpp"
+#include "bench/copy_limit.hpp"
 #include "bench/scenarios/streaming.hpp"
 
 namespace vmem::bench {
@@ -33,7 +34,7 @@ Status run_scale(Context& context) {
   reference.working_set_bytes = small_sizes.working_set_bytes;
   VMEM_ASSIGN(const Sizes reference_sizes, plan_sizes(reference, context.gpu, kReferenceRatio));
 
-  VMEM_ASSIGN(const CopyLimit copies, CopyLimit::create(context.gpu));
+  VMEM_ASSIGN(CopyLimit copies, CopyLimit::create(context.gpu));
   VMEM_ASSIGN(const Streamed at_reference, measure_stream(context, reference_sizes, StreamMode::read_only, copies));
   VMEM_ASSIGN(const Streamed at_small, measure_stream(context, small_sizes, StreamMode::read_only, copies));
 

@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 
-#include "base/options.hpp"
 #include "bench/bare_disk.hpp"
+#include "bench/copy_limit.hpp"
 #include "bench/disk_pages.hpp"
 #include "bench/scenarios/streaming.hpp"
 
@@ -18,24 +19,12 @@ constexpr Goal kDiskGoal{Goal::Bound::at_least, 0.95, true};
 constexpr std::uint64_t kDiskBytes = std::uint64_t{512} << 20;  // of the file that the disk's rate is measured with
 constexpr Goal kReadWriteGoal{Goal::Bound::at_least, 0.90, true};
 
-Status add_stream(Context& context, StreamMode mode, const CopyLimit& limit) {
-  const bool write = mode == StreamMode::read_write;
+Status add_stream(Context& context, StreamMode mode, StreamLimit& limit, Goal goal) {
   VMEM_ASSIGN(const Sizes sizes, plan_sizes(context.settings, context.gpu, kDefaultRatio));
   VMEM_ASSIGN(const Streamed streamed, measure_stream(context, sizes, mode, limit));
-  Record record;
+  Record record = stream_record(context, sizes, mode, limit, streamed);
   record.scenario = "stream";
-  record.variant = fmt::format("{} {}", write ? "read-write" : "read-only", ratio_text(sizes.ratio));
-  record.options = stream_options(context, sizes, streamed);
-  record.options["mode"] = write ? "rw" : "ro";
-  record.unit = "GB/s";
-  record.limit_name = (write ? "two-way " : "host-to-device ") + limit.copy_name();
-  if (limit.disk() != nullptr) record.limit_name = write ? "the disk, both ways" : "reading the disk";
-  record.goal = write ? kReadWriteGoal : kReadOnlyGoal;
-  if (limit.disk() != nullptr) record.goal = kDiskGoal;
-  record.set(streamed.rates);
-  record.mismatch = streamed.mismatch;
-  record.verified = streamed.mismatch.empty();
-  add_traffic(record, streamed);
+  record.goal = goal;
   context.records.push_back(std::move(record));
   return {};
 }
@@ -47,15 +36,20 @@ bool has_option(const Settings& settings, std::string_view name) {
 }  // namespace
 
 Status run_stream(Context& context) {
-  VMEM_ASSIGN(CopyLimit limit, CopyLimit::create(context.gpu));
-  // Over a chain that ends in files the disk is what there is to be waited for.
-  if (has_option(context.settings, "nvme")) {
-    VMEM_ASSIGN(const auto directories, disk_directories(context.settings));
+  const Settings& settings = context.settings;
+  std::unique_ptr<StreamLimit> limit;
+  Goal read_only = kReadOnlyGoal, read_write = kReadWriteGoal;
+  if (has_option(settings, "nvme")) {
+    VMEM_ASSIGN(const auto directories, disk_directories(settings));
     VMEM_ASSIGN(auto disk, BareDisk::create(directories.front().path, kDiskBytes));
-    limit.be_disk(std::move(disk));
+    limit = std::make_unique<DiskLimit>(std::move(disk));
+    read_only = read_write = kDiskGoal;
+  } else {
+    VMEM_ASSIGN(auto copies, CopyLimit::create(context.gpu));
+    limit = std::make_unique<CopyLimit>(std::move(copies));
   }
-  if (context.settings.mode != "rw") VMEM_TRY(add_stream(context, StreamMode::read_only, limit));
-  if (context.settings.mode != "ro") VMEM_TRY(add_stream(context, StreamMode::read_write, limit));
+  if (settings.mode != "rw") VMEM_TRY(add_stream(context, StreamMode::read_only, *limit, read_only));
+  if (settings.mode != "ro") VMEM_TRY(add_stream(context, StreamMode::read_write, *limit, read_write));
   return {};
 }
 

@@ -79,14 +79,15 @@ Result<double> sample_passes(Work& work, Streamed& streamed, std::uint64_t pass_
   return directions * static_cast<double>(bytes) / seconds / 1e9;
 }
 
-Status measure_work(Work& work, const CopyLimit& limit, Streamed& streamed) {
+Status measure_work(Work& work, StreamLimit& limit, Streamed& streamed) {
   const std::uint64_t seed = work.context.settings.seed;
   VMEM_TRY(fill_region(work.context, work.region, work.stream, seed));
   const std::uint64_t pass_checksum =
       work.mode == StreamMode::read_only ? expected_checksum(seed, work.region.bytes() / 8) : 0;
   std::uint64_t ignored = 0;
   VMEM_TRY(time_passes(work, 1, ignored));  // from the state that filling left to that of repeated passes
-  const auto bare = [&] { return work.mode == StreamMode::read_write ? limit.both_ways() : limit.host_to_device(); };
+  VMEM_TRY(limit.prepare(work.region.page_bytes()));
+  const auto bare = [&] { return limit.rate(work.mode); };
   const auto achieved = [&] { return sample_passes(work, streamed, pass_checksum); };
   VMEM_ASSIGN(streamed.rates, measure_interleaved(work.context.settings.repeats, bare, achieved));
   if (!streamed.mismatch.empty()) return {};
@@ -96,7 +97,7 @@ Status measure_work(Work& work, const CopyLimit& limit, Streamed& streamed) {
 
 }  // namespace
 
-Result<Streamed> measure_stream(Context& context, const Sizes& sizes, StreamMode mode, const CopyLimit& limit) {
+Result<Streamed> measure_stream(Context& context, const Sizes& sizes, StreamMode mode, StreamLimit& limit) {
   VMEM_ASSIGN(const Session session, Session::start(context.settings, sizes, context.gpu));
   VMEM_ASSIGN(const Stream stream, make_stream(context.gpu));
   VMEM_ASSIGN(const Region region, Region::allocate(sizes.working_set_bytes, context.gpu.ordinal(), stream.get()));
@@ -108,6 +109,22 @@ Result<Streamed> measure_stream(Context& context, const Sizes& sizes, StreamMode
   Work work{context, region, stream, sum, mode};
   VMEM_TRY(measure_work(work, limit, streamed));
   return streamed;
+}
+
+Record stream_record(const Context& context, const Sizes& sizes, StreamMode mode, const StreamLimit& limit,
+                     const Streamed& streamed) {
+  const bool write = mode == StreamMode::read_write;
+  Record record;
+  record.variant = fmt::format("{} {}", write ? "read-write" : "read-only", ratio_text(sizes.ratio));
+  record.options = stream_options(context, sizes, streamed);
+  record.options["mode"] = write ? "rw" : "ro";
+  record.unit = "GB/s";
+  record.limit_name = limit.name(mode);
+  record.set(streamed.rates);
+  record.mismatch = streamed.mismatch;
+  record.verified = streamed.mismatch.empty();
+  add_traffic(record, streamed);
+  return record;
 }
 
 nlohmann::json stream_options(const Context& context, const Sizes& sizes, const Streamed& streamed) {

@@ -4,13 +4,11 @@
 #include <string>
 
 #include "bench/context.hpp"
-#include "bench/copy_limit.hpp"
 #include "bench/runtime.hpp"
 #include "bench/samples.hpp"
+#include "bench/stream_limit.hpp"
 
 namespace vmem::bench {
-
-enum class StreamMode { read_only, read_write };
 
 struct Streamed {
   Measured rates;           // GB/s: bare copies, and working-set bytes (read-write: in and out) worked through
@@ -28,7 +26,11 @@ struct Streamed {
 };
 
 // Starts the runtime with `sizes`, fills a region, works through it, verifies it, ends the runtime.
-Result<Streamed> measure_stream(Context& context, const Sizes& sizes, StreamMode mode, const CopyLimit& limit);
+Result<Streamed> measure_stream(Context& context, const Sizes& sizes, StreamMode mode, StreamLimit& limit);
+
+// A row of streaming against `limit`; the scenario's name and goal are the caller's.
+Record stream_record(const Context& context, const Sizes& sizes, StreamMode mode, const StreamLimit& limit,
+                     const Streamed& streamed);
 
 // The sizes and what was moved, for the record.
 nlohmann::json stream_options(const Context& context, const Sizes& sizes, const Streamed& streamed);

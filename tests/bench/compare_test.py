@@ -36,7 +36,11 @@ if words[0] == "-c":
 elif "--steps" in words:
     steps = int(words[words.index("--steps") + 1])
     out = open(words[words.index("--out") + 1], "a") if "--out" in words else sys.stdout
-    for case in words[words.index("--out" if "--out" in words else "--steps") + 2:]:
+    last = next(word for word in ("--out", "--turn", "--steps") if word in words)
+    for turn in range(steps // int(words[words.index("--turn") + 1]) if "--turn" in words else 0):
+        print("ready", flush=True)
+        assert sys.stdin.readline() == "\\n"
+    for case in words[words.index(last) + 2:]:
         print(json.dumps(result(case, steps)), file=out, flush=True)
 elif words == ["launches"]:
     print(json.dumps({{"median_ns": 2100.0 if under else 2000.0}}))

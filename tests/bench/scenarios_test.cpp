@@ -106,6 +106,21 @@ TEST_F(ScenarioTest, StreamOverAChainWithFiles) {
   EXPECT_EQ(records[0]["options"]["working_set_bytes"], std::uint64_t{384} << 20);
 }
 
+TEST_F(ScenarioTest, PeerOfTwoGpus) {
+  setenv("VMEM_EMU", "devices=2,h2d=2,d2h=2,duplex=4,copy_us=10", 1);
+  const auto records = run_scenario("peer");
+  expect_schema(records, "peer", 3);
+  EXPECT_GT(records[0]["details"]["moved_in_bytes"], 0);
+  EXPECT_EQ(records[0]["options"]["peer_bytes"], std::uint64_t{128} << 20);
+  EXPECT_EQ(records[2]["options"]["ratio"], 1.75) << "1.8, in whole pages";
+}
+
+TEST_F(ScenarioTest, PeerOfASingleGpuIsRefused) {
+  setenv("VMEM_EMU", "devices=1", 1);
+  settings_.scenario = "peer";
+  EXPECT_EQ(run(settings_), kExitBadOptions);
+}
+
 TEST_F(ScenarioTest, Matmul) { expect_schema(run_scenario("matmul"), "matmul", 1); }
 
 TEST_F(ScenarioTest, FileOfAnyLength) {
