@@ -67,6 +67,7 @@ Traffic& Traffic::operator+=(const Traffic& other) {
   dropped_bytes += other.dropped_bytes;
   in_place_acquires += other.in_place_acquires;
   waits += other.waits;
+  mover_busy_us += other.mover_busy_us;
   return *this;
 }
 
@@ -82,7 +83,8 @@ Traffic traffic_between(const vmem_statistics& before, const vmem_statistics& af
           .out_bytes = after.migrated_out_bytes - before.migrated_out_bytes,
           .dropped_bytes = after.dropped_bytes - before.dropped_bytes,
           .in_place_acquires = after.in_place_acquires - before.in_place_acquires,
-          .waits = after.acquire_waits - before.acquire_waits};
+          .waits = after.acquire_waits - before.acquire_waits,
+          .mover_busy_us = after.mover_busy_us - before.mover_busy_us};
 }
 
 }  // namespace vmem::bench

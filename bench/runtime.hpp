@@ -63,6 +63,7 @@ struct Traffic {
   std::uint64_t dropped_bytes = 0;
   std::uint64_t in_place_acquires = 0;
   std::uint64_t waits = 0;
+  std::uint64_t mover_busy_us = 0;  // of the thread that moves pages
 
   std::uint64_t moved() const { return in_bytes + out_bytes; }
   Traffic& operator+=(const Traffic& other);

@@ -144,6 +144,7 @@ void add_traffic(Record& record, const Streamed& streamed) {
   record.details["hit_share"] = streamed.hit_share();
   record.details["in_place_acquires"] = streamed.traffic.in_place_acquires;
   record.details["acquire_waits"] = streamed.traffic.waits;
+  record.details["mover_busy_share"] = double(streamed.traffic.mover_busy_us) / 1e6 / streamed.seconds;
   record.notes.push_back(fmt::format(
       "{}: pages of {}; over the link {:.2f} GB/s moved; {:.1f} % of the bytes stayed where they were, in HBM "
       "or used in place; limit spread {:.1f} %",

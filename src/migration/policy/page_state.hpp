@@ -56,7 +56,8 @@ struct Region {
   DeviceState* device = nullptr;
   Shelf* shelf = nullptr;
   ScanSet scans;
-  bool scanning = false;  // listed in its device's prefetch plan
+  std::uint32_t resident_pages = 0;  // of pages
+  bool scanning = false;             // listed in its device's prefetch plan
   std::vector<PageState> pages;
 };
 

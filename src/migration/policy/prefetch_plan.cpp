@@ -7,7 +7,8 @@ namespace {
 
 constexpr std::uint64_t kAheadShare = 4;       // all scans together: a quarter of the budget
 constexpr std::uint32_t kLookPastPages = 256;  // how far to look past pages that are in HBM
-constexpr std::uint32_t kOvertakenMax = 2;     // copy streams may swap neighbours, not more
+constexpr std::uint32_t kNearFactor = 2, kFarFactor = 4;
+constexpr std::uint32_t kOvertakenMax = 2;  // copy streams may swap neighbours, not more
 
 }  // namespace
 
@@ -64,23 +65,32 @@ void PrefetchPlan::collect_active() {
   });
 }
 
-std::uint32_t PrefetchPlan::distance_pages(const Region& region) const {
+std::uint32_t PrefetchPlan::share_pages(const Region& region) const {
   const std::uint64_t share = clock_.budget_bytes() / kAheadShare / wishes_.size() / region.shape.page_bytes;
-  return std::uint32_t(std::min<std::uint64_t>(share, prefetch_pages_));
+  return std::uint32_t(std::min<std::uint64_t>(share, region.shape.pages));
 }
 
 void PrefetchPlan::plan(Region& region, Scan& scan) {
-  const std::uint32_t wanted = distance_pages(region);
+  const std::uint32_t wanted = std::min(share_pages(region), prefetch_pages_);
   const std::uint32_t found = plan_along(region, wanted, scan, false);
   // A loop inside the region whose pages are all here: what lies behind its end is next, some day.
   if (scan.cycled && scan.turn != Scan::kRegionEnd) plan_along(region, (wanted - found) / 2, scan, true);
 }
 
-// Adds the pages to ask for and returns how many of the scan's distance are taken, pages asked for earlier included.
+// Adds the pages to ask for and returns how many of the scan's distance are taken, pages asked for earlier included. Where what is missing
+// lies in a lump far ahead, the link would have nothing to do until the scan is near it, and too much from then on. So more is fetched
+// early, each page in the place of one just used, which spreads what is missing over the scan's way within a few passes.
 std::uint32_t PrefetchPlan::plan_along(Region& region, std::uint32_t wanted, const Scan& scan, bool past_turn) {
   if (wanted == 0) return 0;
+  const std::uint32_t wanted_far = std::min(kFarFactor * wanted, share_pages(region));
+  const std::uint64_t missing = std::max(region.shape.pages - region.resident_pages, 1u);
+  const std::uint64_t near =
+      kNearFactor * wanted * region.shape.pages / missing;  // twice as far as if it were spread evenly
+  std::uint64_t walked = 0;
   std::uint32_t found = 0;
+  std::uint32_t found_near = 0;
   const auto visit = [&](std::uint32_t index) {
+    ++walked;
     PageState& page = region.pages[index];
     if (page.resident() && !page.ahead) return true;
     const bool wanted_here = page.preference != std::uint8_t(Preference::prefer_host);
@@ -88,7 +98,9 @@ std::uint32_t PrefetchPlan::plan_along(Region& region, std::uint32_t wanted, con
       page.asked = true;
       wished_pages_.push_back(index);
     }
-    return ++found < wanted;
+    ++found;
+    if (walked <= near) ++found_near;
+    return found < wanted || (found_near < wanted && found < wanted_far);
   };
   const std::uint64_t half_budget = clock_.budget_bytes() / 2 / region.shape.page_bytes;
   const std::uint32_t limit = std::max(wanted, std::uint32_t(std::min<std::uint64_t>(half_budget, kLookPastPages)));

@@ -32,7 +32,7 @@ class PrefetchPlan {
   void forget_requests(Region& region, Scan& scan);
   bool active(const Scan& scan) const;
   void collect_active();
-  std::uint32_t distance_pages(const Region& region) const;
+  std::uint32_t share_pages(const Region& region) const;
   void plan(Region& region, Scan& scan);
   std::uint32_t plan_along(Region& region, std::uint32_t wanted, const Scan& scan, bool past_turn);
   std::size_t share_out(std::uint64_t bytes_room, std::span<PageId> out);

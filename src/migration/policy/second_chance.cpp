@@ -115,12 +115,15 @@ void SecondChance::page_arrived(PageId id, bool prefetched) {
     page->last = region.device->clock.now();
   }
   region.shelf->insert(id);
+  ++region.resident_pages;
 }
 
 void SecondChance::page_left(PageId id) {
   PageState* page = regions_.find(id);
   if (!page || !page->resident()) return;
-  regions_.find(id.region)->shelf->remove(id);
+  Region& region = *regions_.find(id.region);
+  region.shelf->remove(id);
+  --region.resident_pages;
   page->ahead = false;
 }
 

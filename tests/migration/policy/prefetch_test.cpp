@@ -1,6 +1,7 @@
 // Prefetch in time: after the warm-up a scan finds its pages there, and no page is asked for twice.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "migration/policy/cache_simulator.hpp"
@@ -66,6 +67,19 @@ TEST(Prefetch, KeepsTheShareOfACyclicScan) {
   // Frames that hold pages on their way cannot keep others: the 8 ahead, 3 busy, and one between.
   EXPECT_LE(timing.fetched, 256u + 19u * (256 - 64 + 8 + 3 + 1) + 8u);
   EXPECT_EQ(timing.wasted, 0u);
+}
+
+// A program that computes as long as the link takes for what is missing: while it is at pages that are there, the link has to go on with
+// those that come behind them.
+TEST(Prefetch, TheLinkWorksWhileTheProgramIsAtWhatIsThere) {
+  constexpr std::uint32_t kPages = 460, kWarm = 5, kCycles = 10;
+  for (const double transfer_time : {1.2, 2.25, 5.6}) {
+    const Machine machine{
+        .frames = 256, .work_time = 1, .transfer_time = transfer_time, .latency = 1, .in_flight_max = 4};
+    const double warm_up = run(cyclic_scan(kPages, kWarm), machine).time;
+    const double cycle = (run(cyclic_scan(kPages, kWarm + kCycles), machine).time - warm_up) / kCycles;
+    EXPECT_LT(cycle, 1.17 * std::max(1.0 * kPages, (kPages - machine.frames) * transfer_time)) << transfer_time;
+  }
 }
 
 TEST(Prefetch, AsksAgainForWhatWasDropped) {
