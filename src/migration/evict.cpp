@@ -214,7 +214,7 @@ void Mover::region_changed(Region& region) {
   });
   for (std::uint32_t i = 0; i < region.page_count; ++i) {
     const PageRef ref{&region, i};
-    keep_no_longer(ref);  // it died, and may be alive again by now; whoever keeps it then asks later
+    if (died) keep_no_longer(ref);  // it may be alive again by now; whoever keeps it then asks later
     const bool kept = ref.page().slot != kNoFrame || ref.page().spilled != nullptr;
     if (ref.page().mapped == Mapped::nothing && kept && outlived(ref)) forget_contents(ref);
   }

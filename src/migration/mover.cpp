@@ -330,12 +330,15 @@ void Mover::drain_uses() {
   if (fresh && tracks()) std::ranges::for_each(live_, [this](Region* region) { used_untracked(*region); });
 }
 
-// Before the first page leaves: what launches did not log is made up for. One that is under way holds what it uses until this shows.
+// Before the first page leaves: what launches and frees did not log is made up for. One that is under way holds what it uses until this shows.
 void Mover::start_tracking() {
   if (tracks()) return;
   drain_uses();
   tracks_.store(true, std::memory_order_seq_cst);
-  if (untracked_before_) std::ranges::for_each(live_, [this](Region* region) { used_untracked(*region); });
+  for (Region* region : live_) {
+    if (untracked_before_) used_untracked(*region);
+    if (region->undeclared) region_changed(*region);
+  }
 }
 
 void Mover::stamp_untracked(Region& region) {

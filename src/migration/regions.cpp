@@ -91,6 +91,7 @@ std::optional<Status> AllocateRequest::add_region(Mover& mover, std::uint64_t ba
   region->launched = false;
   region->dead.store(false, std::memory_order_relaxed);
   region->life.store(0, std::memory_order_relaxed);
+  region->tells_changes.store(false, std::memory_order_relaxed);
   region->life_told = 0;
   region->mapping_devices = 1u << device;
   region->devices.store(region->mapping_devices, std::memory_order_relaxed);

@@ -123,6 +123,8 @@ struct Region {
   // earlier life is of no use to anybody.
   std::atomic<bool> dead{false};
   std::atomic<std::uint32_t> life{0};
+  std::atomic<bool> tells_changes{
+      false};  // the mover is told of these two at once, even while all fits: a page of it was kept
 
   // The mover's.
   alignas(64) std::vector<Stamp> uses;  // of the whole region, one per stream

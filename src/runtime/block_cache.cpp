@@ -1,6 +1,8 @@
 #include "runtime/block_cache.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <utility>
 
 namespace vmem::runtime {
@@ -9,7 +11,15 @@ namespace {
 std::uint64_t size_key(int device, std::uint64_t bytes) { return bytes >> 21 | std::uint64_t(device) << 48; }
 std::uint64_t backed_bytes(const pagetable::Region& region) { return region.page_count * region.page_bytes(); }
 
+constexpr auto address_of = [](const auto& block) { return block->region->first.index; };
+
 }  // namespace
+
+// REQUIRES mutex_.
+std::uint64_t& BlockCache::bytes_of(int device) {
+  if (bytes_.size() <= std::size_t(device)) bytes_.resize(std::size_t(device) + 1);
+  return bytes_[std::size_t(device)];
+}
 
 // REQUIRES mutex_.
 bool BlockCache::usable(Block& block, const StreamId& stream) {
@@ -25,12 +35,12 @@ pagetable::Region* BlockCache::take(int device, std::uint64_t bytes, const Strea
   const auto found = by_size_.find(size_key(device, bytes));
   if (found == by_size_.end()) return nullptr;
   auto& candidates = found->second;
-  for (auto at = candidates.begin(); at != candidates.end(); ++at) {
-    if (!usable(*at->second, stream)) continue;
-    pagetable::Region* region = at->second->region;
-    bytes_[device] -= bytes;
-    blocks_.erase(at->second);
-    candidates.erase(at);
+  for (auto at = candidates.rbegin(); at != candidates.rend(); ++at) {
+    if (!usable(**at, stream)) continue;
+    pagetable::Region* region = (*at)->region;
+    bytes_of(device) -= bytes;
+    spare_.splice(spare_.begin(), blocks_, *at);
+    candidates.erase(std::next(at).base());
     return region;
   }
   return nullptr;
@@ -40,9 +50,13 @@ void BlockCache::put(pagetable::Region& region, const std::optional<StreamId>& s
                      std::vector<std::uint64_t> others) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t bytes = backed_bytes(region);
-  blocks_.push_back({&region, bytes, stream, std::move(others)});
-  by_size_[size_key(region.device, bytes)].emplace(region.first.index, std::prev(blocks_.end()));
-  bytes_[region.device] += bytes;
+  if (spare_.empty()) spare_.emplace_back();
+  spare_.front() = {&region, bytes, stream, std::move(others)};
+  blocks_.splice(blocks_.end(), spare_, spare_.begin());
+  auto& candidates = by_size_[size_key(region.device, bytes)];
+  const auto place = std::ranges::lower_bound(candidates, region.first.index, std::greater(), address_of);
+  candidates.insert(place, std::prev(blocks_.end()));
+  bytes_of(region.device) += bytes;
 }
 
 Status BlockCache::close_stream(const StreamId& stream) {
@@ -62,11 +76,11 @@ Status BlockCache::close_stream(const StreamId& stream) {
 std::vector<BlockCache::Block> BlockCache::shrink(int device, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   std::vector<Block> out;
-  for (auto at = blocks_.begin(); at != blocks_.end() && bytes_[device] > bytes;) {
+  for (auto at = blocks_.begin(); at != blocks_.end() && bytes_of(device) > bytes;) {
     const auto block = at++;
     if (block->region->device != device) continue;
-    bytes_[device] -= block->bytes;
-    by_size_[size_key(device, block->bytes)].erase(block->region->first.index);
+    bytes_of(device) -= block->bytes;
+    std::erase(by_size_[size_key(device, block->bytes)], block);
     out.push_back(std::move(*block));
     blocks_.erase(block);
   }
@@ -75,8 +89,7 @@ std::vector<BlockCache::Block> BlockCache::shrink(int device, std::uint64_t byte
 
 std::uint64_t BlockCache::bytes(int device) const {
   const std::lock_guard lock(mutex_);
-  const auto found = bytes_.find(device);
-  return found == bytes_.end() ? 0 : found->second;
+  return std::size_t(device) < bytes_.size() ? bytes_[std::size_t(device)] : 0;
 }
 
 }  // namespace vmem::runtime

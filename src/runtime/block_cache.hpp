@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <list>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -41,13 +40,15 @@ class BlockCache {
  private:
   using Blocks = std::list<Block>;
   bool usable(Block& block, const StreamId& stream);
+  std::uint64_t& bytes_of(int device);
 
   SlabSource& source_;
   mutable std::mutex mutex_;
   Blocks blocks_;  // eldest first
-  std::unordered_map<std::uint64_t, std::map<std::uint32_t, Blocks::iterator>>
-      by_size_;  // of (device, bytes), by address
-  std::unordered_map<int, std::uint64_t> bytes_;
+  Blocks spare_;   // nodes for the next ones: nothing is allocated while a program goes round
+  std::unordered_map<std::uint64_t, std::vector<Blocks::iterator>>
+      by_size_;                       // of (device, bytes); the lowest address last
+  std::vector<std::uint64_t> bytes_;  // by device
 };
 
 }  // namespace vmem::runtime

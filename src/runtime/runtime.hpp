@@ -301,7 +301,8 @@ class Runtime final : private SlabSource {
     std::vector<std::uint64_t> marks;
   };
   std::unordered_map<std::uintptr_t, OtherUses> recorded_;
-  bool ended_ = false;  // by shut_down; only the suballocator's end follows
+  std::atomic<bool> any_recorded_{false};  // ever: most programs have none, and free often
+  bool ended_ = false;                     // by shut_down; only the suballocator's end follows
 };
 
 // The process's runtime, between vmem_init and vmem_shutdown; otherwise null.

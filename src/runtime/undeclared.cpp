@@ -184,6 +184,7 @@ Status Runtime::free_undeclared(void* pointer, std::optional<vmem_stream> stream
 
 // The allocation is freed: marks of what the other streams that use it had queued by now. Nothing changes where that fails.
 Result<std::vector<std::uint64_t>> Runtime::marks_of_others(std::uintptr_t base) {
+  if (!any_recorded_.load(std::memory_order_acquire)) return std::vector<std::uint64_t>{};
   const std::lock_guard lock(recorded_mutex_);
   const auto found = recorded_.find(base);
   if (found == recorded_.end()) return std::vector<std::uint64_t>{};
@@ -198,6 +199,7 @@ Result<std::vector<std::uint64_t>> Runtime::marks_of_others(std::uintptr_t base)
 
 // Small blocks go from hand to hand in the order of one stream: that stream waits for the others that used the block.
 Status Runtime::wait_for_others(std::uintptr_t base, CUstream stream) {
+  if (!any_recorded_.load(std::memory_order_acquire)) return {};
   OtherUses uses;
   {
     const std::lock_guard lock(recorded_mutex_);
@@ -232,6 +234,7 @@ Status Runtime::record_stream(void* pointer, vmem_stream stream) {
     VMEM_ASSIGN(now, mark(id));
   }
   const std::lock_guard lock(recorded_mutex_);
+  any_recorded_.store(true, std::memory_order_release);  // a free comes after it
   OtherUses& uses = recorded_[allocation->base];
   if (now) {
     uses.marks.push_back(*now);
@@ -283,10 +286,12 @@ Status Runtime::close_undeclared(vmem_stream stream) {
 }
 
 // True if it was not so before. The mover finds the flag when it wants the pages; the log entry tells the policy, unless the thread is
-// ending, which the policy will get over.
+// ending, which the policy will get over. While all fits nobody asks, and when the mover begins to track it looks at every region's flag:
+// whoever changes one later than that sees here that it does.
 bool Runtime::set_dead(Region& region, bool dead) {
   if (region.dead.exchange(dead, std::memory_order_seq_cst) == dead) return false;
   if (dead) region.life.fetch_add(1, std::memory_order_seq_cst);
+  if (!mover_->tracks() && !region.tells_changes.load(std::memory_order_acquire)) return true;
   const auto slot = thread_slot();
   if (!slot) return true;
   const pagetable::LoggedUse changed{Span(region.first, region.granules, Access::none), {}, LoggedUse::Kind::changed};
