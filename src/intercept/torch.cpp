@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,13 +18,16 @@ namespace {
 
 constexpr int kMaxDevices = 64;
 
-struct Counters {
+struct alignas(64) Counters {
   std::mutex mutex;
   vmem_torch_statistics figures{};
 };
-Counters& counters_of(int device) {
-  static std::array<Counters, kMaxDevices> all;
-  return all[std::size_t(device)];
+constinit std::array<Counters, kMaxDevices> counters_by_device;
+Counters& counters_of(int device) { return counters_by_device[std::size_t(device)]; }
+
+// PyTorch's streams are of the primary context; asking the driver which one is current costs more than the rest of an allocation.
+runtime::StreamId identify(const runtime::Runtime& runtime, int device, vmem_stream stream) {
+  return runtime::Runtime::identify(stream, runtime.context_of(device));
 }
 
 bool known_device(int device) { return device >= 0 && device < kMaxDevices; }
@@ -50,32 +54,40 @@ void count_free(int device, std::uint64_t bytes) {
   ++f.frees_total;
 }
 
+// The message lives until the thread's next one.
+TorchAllocation failed(std::string why, bool full) {
+  thread_local std::string problem;
+  problem = std::move(why);
+  return {nullptr, problem.c_str(), full};
+}
+
 }  // namespace
 
 TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream) noexcept {
   if (bytes <= 0) return {};
-  thread_local std::string problem;
   const Inside mark;
   CUresult why = CUDA_SUCCESS;
   runtime::Runtime* runtime = known_device(device) ? started(why) : nullptr;
   if (runtime == nullptr) {
-    problem = fmt::format("vmem cannot allocate {} bytes on device {}: {}", bytes, device,
-                          known_device(device) ? "it could not be started" : "there is no such device");
-    return {nullptr, problem.c_str(), false};
+    return failed(fmt::format("vmem cannot allocate {} bytes on device {}: {}", bytes, device,
+                              known_device(device) ? "it could not be started" : "there is no such device"),
+                  false);
   }
   auto pooled = torch_pools().allocate(*runtime, std::size_t(bytes), device, stream);
-  auto pointer = pooled ? std::move(*pooled) : runtime->allocate_undeclared(std::size_t(bytes), device, stream);
+  auto pointer = pooled ? std::move(*pooled)
+                        : runtime->allocate_undeclared(std::size_t(bytes), device, identify(*runtime, device, stream));
   if (pointer) {
     count_allocation(device, std::uint64_t(bytes));
     return {*pointer, nullptr, false};
   }
   const Error& error = pointer.error();
   const bool full = error.status == VMEM_ERROR_OUT_OF_MEMORY || error.status == VMEM_ERROR_ADDRESS_SPACE;
-  problem = fmt::format("{}{}", full ? "CUDA out of memory (vmem): " : "vmem: ", error.message);
-  Counters& counters = counters_of(device);
-  const std::lock_guard lock(counters.mutex);
-  counters.figures.out_of_memory_errors += full ? 1 : 0;
-  return {nullptr, problem.c_str(), full};
+  if (full) {
+    Counters& counters = counters_of(device);
+    const std::lock_guard lock(counters.mutex);
+    ++counters.figures.out_of_memory_errors;
+  }
+  return failed(fmt::format("{}{}", full ? "CUDA out of memory (vmem): " : "vmem: ", error.message), full);
 }
 
 }  // namespace vmem::intercept
@@ -96,7 +108,9 @@ void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
   if (runtime == nullptr) return;  // the process ends
   if (known_device(device)) count_free(device, std::uint64_t(bytes));
   if (torch_pools().free(ptr, stream)) return;
-  if (auto freed = runtime->free_undeclared(ptr, stream); !freed) (void)report("a free", freed.error());
+  auto freed = known_device(device) ? runtime->free_undeclared(ptr, std::optional(identify(*runtime, device, stream)))
+                                    : runtime->free_undeclared(ptr, std::optional(stream));
+  if (!freed) (void)report("a free", freed.error());
 }
 
 void vmem_torch_record_stream(void* ptr, vmem_stream stream) {

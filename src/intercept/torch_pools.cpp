@@ -110,7 +110,7 @@ Status TorchPools::release(runtime::Runtime& runtime, const Key& key) {
     if (!waited->second) {
       const std::lock_guard lock(mutex_);
       parked_.push_back({device, pointer});
-    } else if (auto freed = runtime.free_undeclared(pointer, std::nullopt); !freed) {
+    } else if (auto freed = runtime.free_undeclared(pointer, std::optional<vmem_stream>()); !freed) {
       outcome = freed;
     }
   }

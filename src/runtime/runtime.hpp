@@ -108,8 +108,12 @@ class Runtime final : private SlabSource {
     int device = 0;  // ordinal
   };
   Result<void*> allocate_undeclared(std::size_t bytes, int device, vmem_stream stream);
+  Result<void*> allocate_undeclared(std::size_t bytes, int device, const StreamId& stream);
   // No stream: all work that used the allocation is complete.
   Status free_undeclared(void* pointer, std::optional<vmem_stream> stream);
+  Status free_undeclared(void* pointer, const std::optional<StreamId>& stream);
+  // Which stream a handle names where that context is the current one.
+  static StreamId identify(vmem_stream stream, CUcontext context);
   Status record_stream(void* pointer, vmem_stream stream);
   // In drained mode a launch may reach anything, whatever it names: no page moves as long as this is held, by a kernel's launch or a graph's
   // from before begin_launch until it is queued.

@@ -34,11 +34,16 @@ Suballocator::Suballocator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) 
 Suballocator::~Suballocator() = default;
 
 Result<std::uintptr_t> Suballocator::allocate(int device, std::size_t bytes, vmem_stream stream) {
+  return allocate(device, bytes, impl_->identify(stream));
+}
+
+Status Suballocator::free(std::uintptr_t address, vmem_stream stream) { return free(address, impl_->identify(stream)); }
+
+Result<std::uintptr_t> Suballocator::allocate(int device, std::size_t bytes, const StreamId& id) {
   if (bytes - 1 >= kLargestBytes || unsigned(device) >= unsigned(kMaxDevices)) [[unlikely]]
     return refuse(device, bytes);
   const std::uint32_t size_class = class_of(bytes);
   const std::uint32_t block_bytes = kSizeClasses[size_class].block_bytes;
-  const StreamId id = impl_->identify(stream);
   ThreadCache* const cache = impl_->registry().mine();
   std::uintptr_t block = 0;
   if (cache != nullptr) [[likely]] {
@@ -56,7 +61,7 @@ Result<std::uintptr_t> Suballocator::allocate(int device, std::size_t bytes, vme
   return block;
 }
 
-Status Suballocator::free(std::uintptr_t address, vmem_stream stream) {
+Status Suballocator::free(std::uintptr_t address, const StreamId& id) {
   BlockMap& map = impl_->central().map();
   if (!map.placement(address).in_slab() || address % kUnitBytes != 0) [[unlikely]]
     return std::unexpected(map.explain(address));
@@ -67,7 +72,6 @@ Status Suballocator::free(std::uintptr_t address, vmem_stream stream) {
   const Placement placement = map.placement(address);
   const std::uint32_t size_class = placement.size_class();
   const std::uint32_t block_bytes = kSizeClasses[size_class].block_bytes;
-  const StreamId id = impl_->identify(stream);
   ThreadCache* const cache = impl_->registry().mine();
   const std::int64_t asked = std::int64_t{block_bytes} - excess;
   cache != nullptr ? cache->account(-asked) : impl_->registry().account(-asked);

@@ -63,9 +63,11 @@ class Suballocator {
 
   // 256-byte aligned. `bytes` in 1..kLargestBytes. Errors: INVALID_VALUE; those of the source.
   Result<std::uintptr_t> allocate(int device, std::size_t bytes, vmem_stream stream);
+  Result<std::uintptr_t> allocate(int device, std::size_t bytes, const StreamId& stream);
   // Errors: INVALID_POINTER for foreign and interior addresses, blocks already free, addresses past a slab's last block: each
   // named. Of threads that free one block at the same time, one succeeds.
   Status free(std::uintptr_t address, vmem_stream stream);
+  Status free(std::uintptr_t address, const StreamId& stream);
   // The live block that contains the address, or nothing. Lock-free.
   std::optional<SmallBlock> find(std::uintptr_t address) const noexcept;
 

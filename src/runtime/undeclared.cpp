@@ -58,15 +58,26 @@ Span reached_in(const Region& region, std::uint32_t granule) {
 constexpr std::uint32_t kLaunchesPerEpoch = 16, kLaunchesPerEpochIfAllFits = 256;
 constinit thread_local NamedSpans named_spans;
 // The calling thread's tables; none once its thread-local variables have ended, when others' destructors may still free memory.
-constinit thread_local bool tables_ended = false;
+struct CurrentTables {
+  PointerTables* tables;
+  bool ended;
+};
+constinit thread_local CurrentTables current_tables{nullptr, false};
 struct ThreadTables {
   PointerTables tables;
-  ~ThreadTables() { tables_ended = true; }
+  ThreadTables() { current_tables.tables = &tables; }
+  ~ThreadTables() { current_tables = {nullptr, true}; }
 };
 PointerTables* thread_tables() {
-  if (tables_ended) return nullptr;
+  const CurrentTables& current = current_tables;
+  if (current.tables != nullptr || current.ended) [[likely]]
+    return current.tables;
   thread_local ThreadTables mine;
   return &mine.tables;
+}
+// What is freed no table leads to; a thread that has none yet need not make them for that.
+void forget_tables(std::uintptr_t address, std::uint64_t bytes) {
+  if (PointerTables* tables = current_tables.tables) tables->forget_tables(address, bytes);
 }
 
 bool out_of_memory(const Error& error) {
@@ -81,15 +92,27 @@ StreamId id_of(vmem_stream stream, std::uintptr_t context) {
 
 }  // namespace
 
+StreamId Runtime::identify(vmem_stream stream, CUcontext context) {
+  return id_of(stream, reinterpret_cast<std::uintptr_t>(context));
+}
+
 Result<void*> Runtime::allocate_undeclared(std::size_t bytes, int device, vmem_stream stream) {
-  if (bytes <= Suballocator::kLargestBytes) return allocate(bytes, device, stream);
+  return allocate_undeclared(bytes, device, id_of(stream, context()));
+}
+
+Result<void*> Runtime::allocate_undeclared(std::size_t bytes, int device, const StreamId& stream) {
   if (bytes > space_->bytes()) {
     return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("{} asked for, the address space is {}; raise --space",
                                                       format_bytes(bytes), format_bytes(space_->bytes())));
   }
   VMEM_ASSIGN(const int index, device_index(device));
+  if (bytes - 1 < Suballocator::kLargestBytes) {
+    VMEM_ASSIGN(const std::uintptr_t block, small_->allocate(index, bytes, stream));
+    return reinterpret_cast<void*>(block);
+  }
+  if (bytes == 0) return fail(VMEM_ERROR_INVALID_VALUE, "0 bytes asked for; the least is 1");
   const std::uint64_t backed = mover_->undeclared_bytes(index, bytes);
-  Region* region = freed_->take(index, backed, id_of(stream, context()));
+  Region* region = freed_->take(index, backed, stream);
   if (region == nullptr) {
     auto fresh = allocate_region(backed, index, RegionKind::undeclared);
     // What is kept of other sizes makes room, as little of it as will do: programs use their blocks again.
@@ -154,27 +177,32 @@ Result<std::unique_lock<std::shared_mutex>> Runtime::drain() {
 }
 
 Status Runtime::free_undeclared(void* pointer, std::optional<vmem_stream> stream) {
+  return free_undeclared(pointer, stream ? std::optional(id_of(*stream, context())) : std::nullopt);
+}
+
+Status Runtime::free_undeclared(void* pointer, const std::optional<StreamId>& stream) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   VMEM_ASSIGN(Region* const region, live_region(address));
   if (region->shared) {
-    if (PointerTables* tables = thread_tables()) tables->forget_tables(address, 1);
-    VMEM_TRY(wait_for_others(address, stream.value_or(nullptr)));
+    forget_tables(address, 1);
+    VMEM_TRY(wait_for_others(address, stream ? stream->handle : nullptr));
+    VMEM_TRY(refuse_held_block(address));
+    return small_->free(address, stream.value_or(id_of(nullptr, stream ? 0 : context())));
   }
-  if (!region->undeclared) return free(pointer, stream.value_or(nullptr));
+  if (!region->undeclared) return free(pointer, stream ? stream->handle : nullptr);
   if (address != space_->address_of(region->first.index) || region->dead.load()) {
     return fail(VMEM_ERROR_INVALID_POINTER,
                 fmt::format("{:#x} is not an allocation: it was freed, or lies inside one", address));
   }
   VMEM_ASSIGN(std::vector<std::uint64_t> others, marks_of_others(address));
-  std::optional<StreamId> order;
-  if (stream) order = id_of(*stream, context());
+  std::optional<StreamId> order = stream;
   // The per-thread stream is another one for every thread that names it.
   if (order && (!others.empty() || order->handle == CU_STREAM_PER_THREAD)) {
     VMEM_ASSIGN(const std::uint64_t own, mark(*order));
     others.push_back(own);
     order.reset();
   }
-  if (PointerTables* tables = thread_tables()) tables->forget_tables(address, region->bytes);
+  forget_tables(address, region->bytes);
   if (!set_dead(*region, true))
     return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} was freed by another thread", address));
   // However much is kept: what is dead takes no room that anything else wants, and comes back where it is wanted (allocate).

@@ -84,7 +84,7 @@ class Program {
     buffers_.erase(buffers_.begin() + std::ptrdiff_t(index));
     const bool waits = below(4) == 0;
     if (waits) gpu_.synchronize(stream_);
-    ok(runtime_.free_undeclared(buffer.at, waits ? std::nullopt : std::optional(stream_)));
+    ok(runtime_.free_undeclared(buffer.at, waits ? std::nullopt : std::optional<vmem_stream>(stream_)));
   }
 
   // Reads what is there, and perhaps writes, of one or more buffers.
