@@ -40,21 +40,27 @@ Status Fingerprinter::launch(CUfunction function, unsigned blocks, void** parame
                         "cuLaunchKernel");
 }
 
-Status Fingerprinter::record(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record) const {
+Status Fingerprinter::fingerprint(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record,
+                                  std::uint32_t compare) const {
   std::uint64_t words = bytes / 8;
-  std::uint32_t compare = 0;
   CUdeviceptr scratch = scratch_.get();
   void* parameters[] = {&frame, &words, &record, &scratch, &compare};
   return launch(fingerprint_, kFingerprintBlocks, parameters);
 }
 
+Status Fingerprinter::record(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record) const {
+  return fingerprint(frame, bytes, record, 0);
+}
+
+Status Fingerprinter::compare(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record) const {
+  return fingerprint(frame, bytes, record, 1);
+}
+
 Status Fingerprinter::store_changed(CUdeviceptr frame, CUdeviceptr slot, std::uint64_t bytes,
                                     SlotRecord* record) const {
+  VMEM_TRY(compare(frame, bytes, record));
   std::uint64_t words = bytes / 8;
-  std::uint32_t compare = 1;
   CUdeviceptr scratch = scratch_.get();
-  void* fingerprint[] = {&frame, &words, &record, &scratch, &compare};
-  VMEM_TRY(launch(fingerprint_, kFingerprintBlocks, fingerprint));
   void* store[] = {&frame, &slot, &words, &scratch};
   return launch(store_changed_, kStoreBlocks, store);
 }

@@ -23,6 +23,8 @@ class Fingerprinter {
   CUstream stream() const { return stream_.get(); }
   // Queues: `record` learns the fingerprint of the frame. `bytes` is a multiple of 16.
   Status record(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record) const;
+  // Queues: if the frame's fingerprint is not the record's, that is counted in the record, which then has the new one.
+  Status compare(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record) const;
   // Queues: if the frame's fingerprint is not the record's, the frame is copied to `slot` and counted in the record, which then has
   // the new one.
   Status store_changed(CUdeviceptr frame, CUdeviceptr slot, std::uint64_t bytes, SlotRecord* record) const;
@@ -31,6 +33,7 @@ class Fingerprinter {
   explicit Fingerprinter(DriverRef driver) : driver_(std::move(driver)) {}
   Status load();
   Status launch(CUfunction function, unsigned blocks, void** parameters) const;
+  Status fingerprint(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record, std::uint32_t compare) const;
 
   const DriverRef driver_;
   Stream stream_;

@@ -118,7 +118,8 @@ void Mover::give_up_ahead(int index) {
       if (!ref.live()) continue;
       const auto evicted = evict(ref);
       if (!evicted) eviction_failed(ref, evicted.error());
-      device.leaving_waits = device.leaving_waits || (evicted && *evicted == Evicted::busy);
+      device.leaving_waits =
+          device.leaving_waits || (evicted && (*evicted == Evicted::busy || *evicted == Evicted::leaving));
     }
   }
   plan_waits_ = plan_waits_ || (device.leaving_waits && (!in_flight_.empty() || !config_.streams->idle()));

@@ -47,10 +47,11 @@ Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_by
   }
 }
 
-// True when no more need be evicted: grab.frame is set, or copies out that were begun will free one. grab.busy tells whether GPU
+// True when no more need be evicted: grab.frame is set, or copies out and comparisons that were begun will free one. grab.busy tells whether GPU
 // progress will.
 Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates,
                                  Grab& grab) {
+  std::uint64_t leaving_bytes = 0;
   for (const PageId candidate : candidates) {
     const PageRef victim{config_.space->find(candidate.region), candidate.index};
     if (!victim.live()) continue;
@@ -60,7 +61,9 @@ Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, 
       eviction_failed(victim, evicted.error());
       continue;
     }
-    grab.busy = grab.busy || *evicted == Evicted::busy;
+    grab.busy = grab.busy || *evicted == Evicted::busy || *evicted == Evicted::leaving;
+    leaving_bytes += *evicted == Evicted::leaving ? victim.bytes() : 0;
+    if (leaving_bytes >= page_bytes) return true;
     if (*evicted != Evicted::done) continue;
     VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes));
     if (grab.frame) return true;
@@ -116,12 +119,14 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
   if (page.frame == kNoFrame || page.standby) return Evicted::done;
   start_tracking();
   if (page.pinned || page.kept || page.cpu_users != 0) return Evicted::held;
+  if (comparing(page)) return page.mapped == Mapped::nothing ? Evicted::leaving : Evicted::busy;
   if (const Evicted why = held(ref, 0); why != Evicted::done) return why;
   const bool worthless = outlived(ref);
   if (running(page.wait) || spilling(page) || !uses_complete(*ref.region, page)) return Evicted::busy;
   // What was protected all the time is as the copy below has it, and needs none in between.
   const bool kept_below = guarded(*ref.region) && page.spilled_current();
-  if (!worthless && page.version != 0 && !page.slot_current() && !kept_below) {
+  const bool compared = !worthless && !kept_below && comparable(ref);
+  if (!worthless && page.version != 0 && !page.slot_current() && !kept_below && !compared) {
     auto granted = need_slot(ref);
     // With every slot taken by a page's only copy, this page stays where it is.
     if (!granted && granted.error().status == VMEM_ERROR_OUT_OF_MEMORY) return Evicted::held;
@@ -143,9 +148,11 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
     page.mapped = Mapped::nothing;
   }
   if (worthless) forget_contents(ref);
+  if (compared) {
+    VMEM_TRY(submit_compare(ref));
+    return Evicted::leaving;
+  }
   VMEM_TRY(give_up_frame(ref));
-  ++counters_.evictions;
-  if (!evicts()) evicts_.store(true, std::memory_order_relaxed);
   return Evicted::done;
 }
 
@@ -166,12 +173,94 @@ Status Mover::give_up_frame(PageRef ref) {
   } else {
     counters_.dropped_bytes += ref.bytes();
   }
+  frame_given_up(ref, store);
+  return {};
+}
+
+void Mover::frame_given_up(PageRef ref, std::uint64_t store) {
+  Page& page = ref.page();
   device_of(*ref.region).hbm.give_back(page.frame, store, &page);
   page.standby = true;
   page.prefetched = false;
   config_.policy->page_left(ref.id());
   if (page.slot != kNoFrame) came_to_host_memory(ref);
+  ++counters_.evictions;
+  if (!evicts()) evicts_.store(true, std::memory_order_relaxed);
+}
+
+// ---- pages that are as the copy below host memory has them ----
+
+// What a load has learned of a page whose copy below has the same bytes is true of that copy as long as it is there: from then on the
+// page leaves HBM without a slot of host memory, without a copy, and is not looked at by a processor.
+void Mover::learn_below(PageRef ref) {
+  const Page& page = ref.page();
+  if (page.spilled == nullptr || page.spilled->known || page.spilled->doubtful) return;
+  if (!page.spilled_current() || !page.slot_current() || page.near != 0) return;
+  const auto learned = near_of(page).tier->fingerprint(page.slot);
+  if (!learned) return;
+  page.spilled->known = true;
+  page.spilled->fingerprint = *learned;
+}
+
+bool Mover::comparable(PageRef ref) const {
+  const Page& page = ref.page();
+  if (!page.spilled_current() || !page.spilled->known || page.spilled->doubtful || running(page.store)) return false;
+  return config_.spill->kept(page.spilled->slot) && config_.backing->can_compare(ref.region->device);
+}
+
+bool Mover::comparing(const Page& page) const {
+  const auto found = in_flight_.find(page.store);
+  return found != in_flight_.end() && found->second.kind == InFlight::Kind::compare;
+}
+
+// REQUIRES: unmapped, its uses complete. The frame stays the page's until it is known that nobody wrote to it.
+Status Mover::submit_compare(PageRef ref) {
+  Page& page = ref.page();
+  DeviceState& device = device_of(*ref.region);
+  tiers::Transfer transfer;
+  transfer.page = {0, ref.begin()};
+  transfer.version = page.version;
+  transfer.frame = device.hbm.frame(page.frame).window;
+  transfer.bytes = ref.bytes();
+  transfer.device = ref.region->device;
+  transfer.direction = tiers::Direction::store;
+  transfer.compare_with = page.spilled->fingerprint;
+  VMEM_TRY(config_.backing->submit({&transfer, 1}));
+  page.store = transfer.id;
+  device.stores_bytes += ref.bytes();
+  in_flight_[transfer.id] = {.region = ref.region,
+                             .page = ref.index,
+                             .bytes = ref.bytes(),
+                             .direction = tiers::Direction::store,
+                             .if_changed = true,
+                             .done = transfer.done,
+                             .kind = InFlight::Kind::compare,
+                             .version = page.version,
+                             .from = {}};
+  worked_ = true;
   return {};
+}
+
+void Mover::finish_compare(PageRef ref, const InFlight& transfer, const tiers::Completion& completion) {
+  Page& page = ref.page();
+  device_of(*ref.region).stores_bytes -= transfer.bytes;
+  if (page.store == completion.id) page.store = 0;
+  // Used again, freed or written anew meanwhile: then it is looked at another time.
+  const bool live = ref.region->state.load(std::memory_order_relaxed) == pagetable::RegionState::live;
+  const bool left = live && page.mapped == Mapped::nothing && page.frame != kNoFrame && !page.standby &&
+                    page.cpu_users == 0 && !page.pinned && !page.kept && page.version == transfer.version &&
+                    page.spilled_current();
+  if (!left) return;
+  if (completion.outcome != tiers::Outcome::done || completion.changed) {
+    // The frame has the only copy, which leaves by way of a slot.
+    page.spilled->known = false;
+    doubt_spilled(page);
+    if (completion.changed) found_changed(ref);
+    return;
+  }
+  page.writes_in_a_row = 0;
+  counters_.dropped_bytes += ref.bytes();
+  frame_given_up(ref, 0);
 }
 
 // Busy: a launch that holds everything is about to be queued.

@@ -249,6 +249,7 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   Page& page = ref.page();
   if (transfer.kind == InFlight::Kind::spill) return finish_spill(ref, transfer, completion);
   if (transfer.kind == InFlight::Kind::returned) return finish_return(ref, completion.id, transfer, completion);
+  if (transfer.kind == InFlight::Kind::compare) return finish_compare(ref, transfer, completion);
   const bool load = transfer.direction == tiers::Direction::load;
   DeviceState& device = device_of(*ref.region);
   (load ? device.loads_bytes : device.stores_bytes) -= transfer.bytes;
@@ -262,6 +263,7 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
     doubt_spilled(page);
   }
   if (transfer.if_changed && !completion.changed) page.writes_in_a_row = 0;
+  if (load && completion.outcome == tiers::Outcome::done) learn_below(ref);
   if (load) give_back_slot(ref);
   if (completion.outcome == tiers::Outcome::done) return;
   if (ref.region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;

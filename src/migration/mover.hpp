@@ -168,7 +168,12 @@ class Mover {
     tiers::Direction direction;
     bool if_changed;
     CUevent done;
-    enum class Kind : std::uint8_t { frame, spill, returned };  // a page in HBM; see spill.cpp; see lend.cpp
+    enum class Kind : std::uint8_t {
+      frame,
+      compare,
+      spill,
+      returned
+    };  // a page in HBM, copied or compared; see spill.cpp; see lend.cpp
     Kind kind = Kind::frame;
     std::uint64_t version = 0;  // of what is moved
     Place from;                 // of what is returned: the slot that it leaves
@@ -256,7 +261,7 @@ class Mover {
   }
 
   // evict.cpp: taking pages away
-  enum class Evicted { done, held, busy };
+  enum class Evicted { done, held, busy, leaving };  // leaving: its frame comes free if it is found unchanged
   struct Grab {
     std::optional<std::uint32_t> frame;
     bool busy = false;  // a frame will come free by GPU progress
@@ -279,6 +284,12 @@ class Mover {
   bool uses_complete(Region& region, Page& page);
   bool complete(Stamp stamp);
   Status give_up_frame(PageRef ref);
+  void frame_given_up(PageRef ref, std::uint64_t store);
+  bool comparable(PageRef ref) const;
+  bool comparing(const Page& page) const;
+  Status submit_compare(PageRef ref);
+  void finish_compare(PageRef ref, const InFlight& transfer, const tiers::Completion& completion);
+  void learn_below(PageRef ref);
   Result<bool> need_slot(PageRef ref);
   Result<bool> need_host_slot(PageRef ref);
   Result<std::optional<Place>> find_host_slot(PageRef ref);

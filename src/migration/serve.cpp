@@ -282,7 +282,9 @@ Status Mover::load_frame(PageRef ref, std::uint32_t frame, Access access, bool d
     access = Access::write;
   }
   if (page.version != 0 && !discard) {
-    auto submitted = submit(ref, Direction::load, frame, wait, access == Access::read && !guarded(*ref.region));
+    // Nothing is to be learned of what is known from an earlier load.
+    const bool watch = access == Access::read && !guarded(*ref.region) && !comparable(ref);
+    auto submitted = submit(ref, Direction::load, frame, wait, watch);
     if (!submitted) {
       device.hbm.give_back(frame, wait, nullptr);
       return std::unexpected(std::move(submitted).error());

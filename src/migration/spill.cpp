@@ -235,6 +235,7 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   (down ? spilling_bytes_ : recalling_bytes_) -= transfer.bytes;
   page.spilled->transfer = 0;
   if (down) {
+    if (done && !(transfer.if_changed && !completion.changed)) page.spilled->known = false;
     if (done) page.spilled->version = transfer.version;
     if (done && transfer.if_changed && !completion.changed) {
       counters_.spills_dropped_bytes += transfer.bytes;
@@ -263,7 +264,10 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
 // The page stays in host memory.
 void Mover::spill_failed(PageRef ref, const Error& error) {
   if (error.status == VMEM_ERROR_OUT_OF_MEMORY) spill_full_until_us_ = config_.now_us() + kFullForUs;
-  if (ref.page().spilled != nullptr) ref.page().spilled->version = 0;
+  if (ref.page().spilled != nullptr) {
+    ref.page().spilled->version = 0;
+    ref.page().spilled->known = false;
+  }
   if (!std::has_single_bit(++counters_.spill_failures)) return;
   VMEM_LOG_WARN("the page at {:#x} could not be written to {}, and stays in host memory: {} ({} such failures)",
                 address_of(ref), config_.spill->info().name, error.message, counters_.spill_failures);
@@ -282,6 +286,7 @@ void Mover::drop_spilled(PageRef ref) {
   if (page.spilled == nullptr) return;
   page.spilled->version = 0;
   page.spilled->wanted = false;
+  page.spilled->known = false;
   if (page.spilled->slot == kNoFrame || spilling(page) || ref.region->read_only) return;
   config_.spill->release(std::exchange(page.spilled->slot, kNoFrame));
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "gpu/kernels/fingerprint.hpp"
 #include "pagetable/types.hpp"
 
 namespace vmem::pagetable {
@@ -46,6 +47,8 @@ struct SpilledCopy {
       false;  // the slot may have been written without a new version: to be compared before the copy is believed
   bool wanted = false;  // read back for a use to come
   bool listed = false;  // among those that have a slot
+  bool known = false;   // its bytes have this fingerprint
+  gpu::Fingerprint fingerprint;
 };
 
 enum class Mapped : std::uint8_t {

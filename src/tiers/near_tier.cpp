@@ -15,6 +15,7 @@ namespace {
 // use the same copy engine, which turns to them when the time slice of the copies ends, or when these leave it nothing to do for
 // a moment. A word set by another engine after each piece of a copy is such a moment, and costs it 4 % (H200, driver 580).
 constexpr std::uint64_t kStorePieceBytes = std::uint64_t{16} << 20;
+constexpr std::uint32_t kComparesMax = 256;  // at a time: more than are started before the first ones end
 
 FramePool::Config pool_config(const NearTier::Config& config) {
   FramePool::Config pool;
@@ -95,7 +96,7 @@ Status NearTier::create_records() {
     if (device.context == nullptr) continue;
     VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
     if (!records_) {
-      VMEM_ASSIGN(records_, gpu::PinnedBuffer::create(config_.driver, most * sizeof(gpu::SlotRecord)));
+      VMEM_ASSIGN(records_, gpu::PinnedBuffer::create(config_.driver, (most + kComparesMax) * sizeof(gpu::SlotRecord)));
       std::memset(records_.data(), 0, records_.bytes());
     }
     VMEM_ASSIGN(device.learner, gpu::Fingerprinter::create(config_.driver));
@@ -104,6 +105,7 @@ Status NearTier::create_records() {
     device.check.stream = device.checker->stream();
   }
   slots_.resize(most);
+  for (std::uint32_t i = 0; i < kComparesMax; ++i) compares_.push_back(std::uint32_t(most) + i);
   return {};
 }
 
@@ -117,6 +119,7 @@ void NearTier::drop_records() {
     device.learn.stream = device.check.stream = nullptr;
   }
   slots_.clear();
+  compares_.clear();
   records_.reset();
 }
 
@@ -207,6 +210,39 @@ Result<CUevent> NearTier::take_event(PerDevice& device) {
   return event;
 }
 
+std::optional<gpu::Fingerprint> NearTier::fingerprint(SlotId slot) const {
+  if (!known(slot)) return std::nullopt;
+  return record(slot).last;
+}
+
+bool NearTier::can_compare(int device) const {
+  return !compares_.empty() && devices_[std::size_t(device)].checker != nullptr;
+}
+
+// Nothing of the tier's memory takes part.
+Status NearTier::submit_compare(Transfer& transfer, PerDevice& device) {
+  const auto& driver = *config_.driver;
+  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
+  VMEM_ASSIGN(CUevent done, take_event(device));
+  const std::uint32_t index = compares_.back();
+  gpu::SlotRecord& record = this->record(index);
+  record.last = *transfer.compare_with;
+  record.changes = 0;
+  Status queued = wait_for(transfer.after, device.check.stream);
+  if (queued) queued = device.checker->compare(transfer.frame, transfer.bytes, &record);
+  if (queued) queued = driver.check(driver->cuEventRecord(done, device.check.stream), "cuEventRecord");
+  if (!queued) {
+    finish();  // as for other transfers
+    device.spare_events.push_back(done);
+    return queued;
+  }
+  compares_.pop_back();
+  transfer.id = next_transfer_id();
+  transfer.done = done;
+  device.check.in_flight.push_back({transfer.id, done, std::nullopt, index});
+  return {};
+}
+
 Status NearTier::submit(std::span<Transfer> transfers) {
   for (Transfer& transfer : transfers) VMEM_TRY(submit_one(transfer));
   return {};
@@ -215,6 +251,7 @@ Status NearTier::submit(std::span<Transfer> transfers) {
 Status NearTier::submit_one(Transfer& transfer) {
   const auto& driver = *config_.driver;
   PerDevice& device = devices_[std::size_t(transfer.device)];
+  if (transfer.compare_with) return submit_compare(transfer, device);
   const bool load = transfer.direction == Direction::load;
   const bool learn = load && transfer.watch && !slots_.empty() && !known(transfer.slot);
   const bool ask = !load && transfer.if_changed && known(transfer.slot);
@@ -244,7 +281,7 @@ Status NearTier::submit_one(Transfer& transfer) {
   transfer.if_changed = ask;
   transfer.id = next_transfer_id();
   transfer.done = done;
-  link.in_flight.push_back({transfer.id, done, ask ? std::optional(transfer.slot) : std::nullopt});
+  link.in_flight.push_back({transfer.id, done, ask ? std::optional(transfer.slot) : std::nullopt, {}});
   return {};
 }
 
@@ -328,6 +365,10 @@ Status NearTier::poll_link(PerDevice& device, Link& link, std::vector<Completion
     if (oldest.asked) {
       const std::uint32_t changes = record(*oldest.asked).changes;
       completion.changed = std::exchange(slots_[*oldest.asked].changes, changes) != changes;
+    }
+    if (oldest.compared) {
+      completion.changed = record(*oldest.compared).changes != 0;
+      compares_.push_back(*oldest.compared);
     }
     device.spare_events.push_back(oldest.done);
     link.in_flight.pop_front();

@@ -48,6 +48,8 @@ class NearTier final : public Tier, public InPlaceTier {
   void expect(std::uint64_t page_bytes, std::uint64_t count) override;
   Result<SlotGrant> allocate(std::uint64_t page_bytes) override;
   void release(SlotId slot) override;
+  std::optional<gpu::Fingerprint> fingerprint(SlotId slot) const override;
+  bool can_compare(int device) const override;
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
   void finish() noexcept override;
@@ -60,7 +62,8 @@ class NearTier final : public Tier, public InPlaceTier {
   struct InFlight {
     std::uint64_t id;
     CUevent done;
-    std::optional<SlotId> asked;  // whether the slot's page has changed
+    std::optional<SlotId> asked;            // whether the slot's page has changed
+    std::optional<std::uint32_t> compared;  // with which of compares_
   };
   struct Link {  // what runs in order on one stream of one device
     CUstream stream = nullptr;
@@ -90,6 +93,7 @@ class NearTier final : public Tier, public InPlaceTier {
   Status submit_one(Transfer& transfer);
   Status queue_copy(const Transfer& transfer, PerDevice& device);
   Status queue_store(const Transfer& transfer, PerDevice& device) const;
+  Status submit_compare(Transfer& transfer, PerDevice& device);
   Status queue_record(const Transfer& transfer, PerDevice& device);
   Status wait_for(std::span<const CUevent> events, CUstream stream) const;
   bool known(SlotId slot) const { return slot < slots_.size() && slots_[slot].known; }
@@ -107,7 +111,8 @@ class NearTier final : public Tier, public InPlaceTier {
   Config config_;
   TierInfo info_{.name = config_.name, .stream_ordered = true, .addressable = true};
   // The mover's.
-  gpu::PinnedBuffer records_;             // one a slot
+  gpu::PinnedBuffer records_;             // one a slot, and behind them those of frames that are compared
+  std::vector<std::uint32_t> compares_;   // of the latter those that are free
   mutable std::vector<SlotState> slots_;  // as many; empty when changes cannot be told
   std::vector<PerDevice> devices_;
 

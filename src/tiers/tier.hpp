@@ -7,11 +7,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/status.hpp"
+#include "gpu/kernels/fingerprint.hpp"
 #include "pagetable/types.hpp"
 
 namespace vmem::tiers {
@@ -39,6 +41,9 @@ struct Transfer {
   // A store: the slot has the page's bytes unless somebody wrote to the frame since its watched load; only then they are
   // copied. A tier that cannot tell, in general or of this slot, copies them, and sets this to false.
   bool if_changed = false;
+  // A store, of a tier that says can_compare: nothing is copied and no slot needed; the outcome says whether the frame's fingerprint is
+  // another one.
+  std::optional<gpu::Fingerprint> compare_with;
   // Answered by submit.
   std::uint64_t id = 0;    // 0: not submitted
   CUevent done = nullptr;  // stream-ordered tiers: completes with the transfer; valid until poll reported it
@@ -52,8 +57,9 @@ enum class Outcome : std::uint8_t { done, failed, lost };
 struct Completion {
   std::uint64_t id = 0;
   Outcome outcome = Outcome::done;
-  Error error;           // for failed and lost
-  bool changed = false;  // of a store `if_changed`: the bytes were found to differ, and were copied
+  Error error;  // for failed and lost
+  bool changed =
+      false;  // of a store `if_changed`: the bytes were found to differ, and were copied; of one `compare_with`: they differ
 };
 
 struct TierInfo {
@@ -92,6 +98,14 @@ class Tier {
   // Whether the slot still has all the copies that it could have now. If not, whoever has the bytes elsewhere stores them anew
   // (`if_changed`: only what is missing is copied). Other nodes can take copies with them; other tiers keep what they have.
   virtual bool kept(SlotId) const { return true; }
+
+  // Of the slot's bytes, where it is known: what a watched load, now complete, has learned. And whether a frame can be compared with one
+  // now.
+  virtual std::optional<gpu::Fingerprint> fingerprint(SlotId) const { return std::nullopt; }
+  virtual bool can_compare(int device) const {
+    (void)device;
+    return false;
+  }
 
   // Submits transfers in order; on failure, those with id 0 were not submitted.
   virtual Status submit(std::span<Transfer> transfers) = 0;

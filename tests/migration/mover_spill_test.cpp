@@ -91,6 +91,53 @@ TEST_F(Spill, AStrayWriteToAPageWithACopyBelowIsKept) {
   expect_bytes(*user, region, stray, 0xee);
 }
 
+// What an earlier load has learned of the copy below is enough to tell: the page needs neither a slot nor a copy when it leaves HBM, and
+// nobody compares checksums.
+TEST_F(Spill, APageThatIsAsItsCopyBelowLeavesHbmWithoutASlot) {
+  start_spilling();
+  Region& region = filled();
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+  }
+  settle();
+  const std::uint64_t stored = tier->submitted(Direction::store), spilled = spill->submitted(Direction::store);
+  for (int round = 0; round < 3; ++round) {
+    for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+  }
+  settle();
+  EXPECT_LE(tier->submitted(Direction::store), stored + 2 * kPages) << "of those that were not loaded with a slot yet";
+  const std::uint64_t settled = tier->submitted(Direction::store), compared = tier->checks();
+  for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+  settle();
+  EXPECT_LE(tier->submitted(Direction::store), settled + kPages / 4)
+      << "only what comes from host memory the first time";
+  EXPECT_GT(tier->checks(), compared);
+  EXPECT_LE(spill->submitted(Direction::store), spilled + 2 * kPages);
+  EXPECT_EQ(inside->counters().stray_writes, 0u);
+}
+
+TEST_F(Spill, AStrayWriteToAPageWhoseCopyBelowIsKnownIsKept) {
+  start_spilling();
+  Region& region = filled();
+  for (int round = 0; round < 4; ++round) {
+    for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+  }
+  const std::uint32_t stray = first_below(region);
+  const Range range = reading(region, stray);
+  for (unsigned char value = 0xe0; value < 0xe3; ++value) {
+    ASSERT_TRUE(acquire(*user, range));
+    fill(*user, range, value);
+    release(*user, range);
+    finish_work(*user);
+    for (int round = 0; round < 3; ++round) {
+      for (std::uint32_t i = 0; i < kPages; ++i) {
+        if (i != stray) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+      }
+    }
+    expect_bytes(*user, region, stray, value);
+  }
+}
+
 TEST_F(Spill, TheNextPagesOfARangeSetOutWhileTheFirstIsOnItsWay) {
   start_spilling();
   Region& region = filled();

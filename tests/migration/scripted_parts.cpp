@@ -200,7 +200,7 @@ Status ScriptedTier::submit(std::span<tiers::Transfer> transfers) {
     Hold& hold = holds_[transfer.direction];
     if (hold.gate) delay(hold, transfer);
     VMEM_TRY(inner_->submit({&transfer, 1}));
-    ++(transfer.if_changed ? checks_ : counts_[transfer.direction]);
+    ++(transfer.if_changed || transfer.compare_with ? checks_ : counts_[transfer.direction]);
     auto& answers = answers_[transfer.direction];
     if (answers.empty()) continue;
     outcomes_[transfer.id] = answers.front();

@@ -55,6 +55,8 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
   void expect(std::uint64_t page_bytes, std::uint64_t count) override { inner_->expect(page_bytes, count); }
   Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override;
   void release(tiers::SlotId slot) override { inner_->release(slot); }
+  std::optional<gpu::Fingerprint> fingerprint(tiers::SlotId slot) const override { return inner_->fingerprint(slot); }
+  bool can_compare(int device) const override { return inner_->can_compare(device); }
   Status submit(std::span<tiers::Transfer> transfers) override;
   Status poll(std::vector<tiers::Completion>& completions) override;
   void finish() noexcept override { inner_->finish(); }

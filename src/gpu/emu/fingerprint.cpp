@@ -16,13 +16,35 @@ Value parameter(const vmem_emu_launch* launch, unsigned index) {
   return value;
 }
 
+[[gnu::always_inline]] inline Fingerprint add_up(const std::uint64_t* frame, std::uint64_t words) {
+  Fingerprint total;
+  for (std::uint64_t i = 0; i < words; ++i) gpu::add_word(total, static_cast<std::uint32_t>(i), frame[i]);
+  return total;
+}
+
+// The build targets plain x86-64, where a product of 64 bits is one word's at a time; with these instructions the loop is twice as fast.
+// Not target_clones: its resolvers run before the sanitizers are ready.
+#if defined(__x86_64__)
+[[gnu::target("avx512f,avx512dq,avx512vl,prefer-vector-width=512")]] Fingerprint add_up_wide(const std::uint64_t* frame,
+                                                                                             std::uint64_t words) {
+  return add_up(frame, words);
+}
+#endif
+
+Fingerprint fingerprint_of(const std::uint64_t* frame, std::uint64_t words) {
+#if defined(__x86_64__)
+  static const bool wide = __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (wide) return add_up_wide(frame, words);
+#endif
+  return add_up(frame, words);
+}
+
 void fingerprint(const vmem_emu_launch* launch) {
   const auto* frame = parameter<const std::uint64_t*>(launch, 0);
   const auto words = parameter<std::uint64_t>(launch, 1);
   auto* record = parameter<gpu::SlotRecord*>(launch, 2);
   auto* scratch = parameter<gpu::FingerprintScratch*>(launch, 3);
-  Fingerprint total;
-  for (std::uint64_t i = 0; i < words; ++i) gpu::add_word(total, static_cast<std::uint32_t>(i), frame[i]);
+  const Fingerprint total = fingerprint_of(frame, words);
   const bool changed = parameter<std::uint32_t>(launch, 4) != 0 && !same(total, record->last);
   scratch->changed = changed;
   if (changed) ++record->changes;

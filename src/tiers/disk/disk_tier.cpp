@@ -10,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "base/options.hpp"
+#include "tiers/disk/request_size.hpp"
 
 namespace vmem::tiers {
 namespace {
@@ -232,6 +233,8 @@ void DiskTier::begin_io(JobPtr job) {
   job->error.reset();
   job->damaged = false;
   ++job->tries;
+  const std::uint32_t most = std::min(config_.piece_bytes, files_->request_bytes(job->place.file));
+  job->piece_bytes = even_request_bytes(stored_io_bytes(*job) + (job->staged ? kHeaderBytes : 0), most);
   sending_.push_back(job.get());
   active_.push_back(std::move(job));
 }
@@ -256,13 +259,13 @@ bool DiskTier::push_next_piece(Job& job) {
   piece.io.offset = job.place.header + at;
   if (job.staged) {
     piece.io.memory = job.staged.data() + at;
-    piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(config_.piece_bytes, all - at));
+    piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(job.piece_bytes, all - at));
   } else if (at == 0) {
     piece.io.memory = job.header.get();
     piece.io.bytes = kHeaderBytes;
   } else {
     piece.io.memory = job.transfer.host + (at - kHeaderBytes);
-    piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(config_.piece_bytes, all - at));
+    piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(job.piece_bytes, all - at));
   }
   job.issued_bytes += piece.io.bytes;
   ++job.under_way;

@@ -28,7 +28,7 @@ class DiskTier final : public Tier {
   struct Config {
     std::vector<StoreDirectory> directories;
     MakeQueue make_queue;
-    std::uint32_t piece_bytes = 1u << 20;  // of one request to a disk
+    std::uint32_t piece_bytes = 1u << 20;  // of one request to a disk, at most
     std::uint32_t workers = 1;             // threads for checksums and compression
     CompressionConfig compression;
     std::uint64_t tenant = 0;
@@ -65,6 +65,7 @@ class DiskTier final : public Tier {
     StoredPage page;                          // what is to be written, or what must be read
     bool known = false;                       // `page` of a load, or of a store if_changed, is what the slot holds
     std::uint64_t issued_bytes = 0;           // of header and page together
+    std::uint32_t piece_bytes = 0;            // of each of its requests
     std::uint32_t under_way = 0;
     std::uint32_t tries = 0;
     std::uint64_t allocated_bytes = 0;  // of the slot, header included; behind them is a hole

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <tuple>
 
+#include "tiers/disk/request_size.hpp"
 #include "tiers/disk/slot_header.hpp"
 
 namespace vmem::tiers {
@@ -75,6 +76,7 @@ Status SlotFiles::open(StoreDirectory directory) {
   File& file = files_.emplace_back();
   file.descriptor = descriptor;
   VMEM_TRY(try_direct_write(directory.path, descriptor));
+  file.request_bytes = uncut_request_bytes(descriptor, kRequestBytesMax);
   struct statvfs room{};
   if (::fstatvfs(descriptor, &room) != 0) return refuse(directory.path, std::strerror(errno), errno);
   const std::uint64_t available = std::uint64_t{room.f_bavail} * room.f_frsize;

@@ -27,6 +27,9 @@ class SlotFiles {
   SlotFiles& operator=(const SlotFiles&) = delete;
 
   std::vector<int> descriptors() const;
+  std::uint32_t request_bytes(std::uint32_t file) const {
+    return files_[file].request_bytes;
+  }  // at most, of one request
 
   // A slot whose space is allocated, from one file after the other; nothing when there is none.
   std::optional<SlotId> take(std::uint64_t page_bytes);
@@ -85,6 +88,7 @@ class SlotFiles {
     std::string path;
     std::uint64_t budget_bytes = 0;
     int descriptor = -1;
+    std::uint32_t request_bytes = 0;
     bool full = false;                                  // its disk, whatever its budget says
     std::uint64_t allocated_bytes = 0;                  // of its budget
     std::uint64_t end = 0;                              // no chunk was ever behind it

@@ -11,6 +11,7 @@
 
 #include "base/log.hpp"
 #include "base/sizes.hpp"
+#include "tiers/disk/request_size.hpp"
 
 namespace vmem::tiers {
 namespace {
@@ -170,6 +171,7 @@ void FileTier::begin(JobPtr job) {
   job->issued_bytes = 0;
   job->error.reset();
   job->direct = job->file->direct();
+  job->piece_bytes = even_request_bytes(bytes_to_read(*job), std::min(config_.piece_bytes, job->file->request_bytes()));
   ++job->tries;
   sending_.push_back(job.get());
   active_.push_back(std::move(job));
@@ -194,7 +196,7 @@ bool FileTier::push_next_piece(Job& job) {
   piece.io.file = std::uint32_t(job.file->descriptor());
   piece.io.offset = job.begin + job.issued_bytes;
   piece.io.memory = job.transfer.host + job.issued_bytes;
-  piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(config_.piece_bytes, bytes_to_read(job) - job.issued_bytes));
+  piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(job.piece_bytes, bytes_to_read(job) - job.issued_bytes));
   piece.needed = std::uint32_t(std::min<std::uint64_t>(piece.io.bytes, job.end - piece.io.offset));
   job.issued_bytes += piece.io.bytes;
   ++job.under_way;

@@ -24,7 +24,7 @@ class FileTier final : public Tier {
   struct Config {
     // Of plain descriptors.
     std::function<Result<std::unique_ptr<IoQueue>>()> make_queue;
-    std::uint32_t piece_bytes = 1u << 20;  // of one request to a disk
+    std::uint32_t piece_bytes = 1u << 20;  // of one request to a disk, at most
     std::function<void()> on_ready;        // called by our thread when poll has something to report
   };
   explicit FileTier(Config config) : config_(std::move(config)) {}
@@ -52,6 +52,7 @@ class FileTier final : public Tier {
     std::shared_ptr<MappedFile> file;
     std::uint64_t begin = 0, end = 0;  // of the page's bytes in the file, both within the range
     std::uint64_t issued_bytes = 0;
+    std::uint32_t piece_bytes = 0;  // of each of its requests
     std::uint32_t under_way = 0;
     std::uint32_t tries = 0;
     bool direct = false;         // how this try reads

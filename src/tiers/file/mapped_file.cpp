@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/sizes.hpp"
+#include "tiers/disk/request_size.hpp"
 
 namespace vmem::tiers {
 namespace {
@@ -44,6 +45,7 @@ Status MappedFile::open_range(std::uint64_t offset, std::uint64_t bytes) {
                                                       S_ISDIR(status.st_mode) ? "a directory" : "no regular file"));
   }
   file_bytes_ = std::uint64_t(status.st_size);
+  request_bytes_ = uncut_request_bytes(descriptor_, kRequestBytesMax);
   modified_ = status.st_mtim;
   if (offset > file_bytes_ || (bytes != 0 && bytes > file_bytes_ - offset)) {
     return fail(VMEM_ERROR_INVALID_RANGE,

@@ -25,7 +25,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }
-  std::uint64_t begin() const { return begin_; }  // of the range
+  std::uint32_t request_bytes() const { return request_bytes_; }  // of one request to its disk, at most
+  std::uint64_t begin() const { return begin_; }                  // of the range
   std::uint64_t end() const { return end_; }
   // Any thread. Whether reads pass by the page cache.
   bool direct() const { return direct_.load(std::memory_order_relaxed); }
@@ -42,6 +43,7 @@ class MappedFile {
 
   const std::string path_;
   int descriptor_ = -1;
+  std::uint32_t request_bytes_ = 0;
   std::uint64_t begin_ = 0, end_ = 0;
   std::uint64_t file_bytes_ = 0;
   timespec modified_{};
