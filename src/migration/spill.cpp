@@ -235,7 +235,7 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   (down ? spilling_bytes_ : recalling_bytes_) -= transfer.bytes;
   page.spilled->transfer = 0;
   if (down) {
-    if (done && !(transfer.if_changed && !completion.changed)) page.spilled->known = false;
+    if (done && (!transfer.if_changed || completion.changed)) page.spilled->known = false;
     if (done) page.spilled->version = transfer.version;
     if (done && transfer.if_changed && !completion.changed) {
       counters_.spills_dropped_bytes += transfer.bytes;

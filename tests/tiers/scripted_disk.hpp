@@ -35,9 +35,9 @@ class ScriptedDisk final : public IoQueue {
     for (std::uint32_t at = 0; at < bytes; at += kSector) {
       auto& sector = sectors_[{io.file, io.offset + at}];
       if (io.kind == Io::Kind::write) {
-        std::memcpy(sector.data(), io.memory + at, kSector);
+        std::memcpy(sector.data(), io.at(at), kSector);
       } else {
-        std::memcpy(io.memory + at, sector.data(), kSector);
+        std::memcpy(io.at(at), sector.data(), kSector);
       }
     }
     ended_.push_back({io.tag, fate.torn ? io.bytes : bytes});

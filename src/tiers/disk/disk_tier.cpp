@@ -234,7 +234,7 @@ void DiskTier::begin_io(JobPtr job) {
   job->damaged = false;
   ++job->tries;
   const std::uint32_t most = std::min(config_.piece_bytes, files_->request_bytes(job->place.file));
-  job->piece_bytes = even_request_bytes(stored_io_bytes(*job) + (job->staged ? kHeaderBytes : 0), most);
+  job->piece_bytes = even_request_bytes(kHeaderBytes + stored_io_bytes(*job), most);
   sending_.push_back(job.get());
   active_.push_back(std::move(job));
 }
@@ -257,15 +257,15 @@ bool DiskTier::push_next_piece(Job& job) {
   piece.io.file = job.place.file;
   const std::uint64_t at = job.issued_bytes, all = kHeaderBytes + stored_io_bytes(job);
   piece.io.offset = job.place.header + at;
+  piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(job.piece_bytes, all - at));
   if (job.staged) {
     piece.io.memory = job.staged.data() + at;
-    piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(job.piece_bytes, all - at));
   } else if (at == 0) {
-    piece.io.memory = job.header.get();
-    piece.io.bytes = kHeaderBytes;
+    piece.io.head = job.header.get();
+    piece.io.head_bytes = kHeaderBytes;
+    piece.io.memory = job.transfer.host;
   } else {
     piece.io.memory = job.transfer.host + (at - kHeaderBytes);
-    piece.io.bytes = std::uint32_t(std::min<std::uint64_t>(job.piece_bytes, all - at));
   }
   job.issued_bytes += piece.io.bytes;
   ++job.under_way;
@@ -311,9 +311,7 @@ void DiskTier::ended(const IoResult& result) {
   const auto moved = std::uint64_t(std::max<std::int64_t>(result.result, 0)) / kBlockBytes * kBlockBytes;
   if (result.result >= 0 && result.result < piece.io.bytes && moved != 0) {
     // Went on only so far; the rest is asked for again.
-    piece.io.offset += moved;
-    piece.io.memory += moved;
-    piece.io.bytes -= std::uint32_t(moved);
+    piece.io.advance(std::uint32_t(moved));
     again_.push_back(piece);
     return;
   }

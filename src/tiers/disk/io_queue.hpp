@@ -1,9 +1,10 @@
 // The seam below the disk tier: reads and writes of pieces of files, many at a time, none of which the thread that asks for them
-// waits for. One thread uses a queue. Implementations: io_uring, and a decorator that makes faults.
+// waits for. One thread uses a queue. Implementations: io_uring, threads that wait where there is none, and decorators that make faults.
 #pragma once
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +22,24 @@ struct Io {
   std::uint32_t file = 0;    // index into the files the queue was made with; if it was made with none, a descriptor
   std::uint64_t offset = 0;  // all three multiples of the files' block size
   std::byte* memory = nullptr;
-  std::uint32_t bytes = 0;
-  std::uint64_t tag = 0;  // the caller's
+  std::uint32_t bytes = 0;  // in all
+  std::uint64_t tag = 0;    // the caller's
+  // The first bytes may be elsewhere: so many of them at `head`, and what follows at `memory`.
+  std::byte* head = nullptr;
+  std::uint32_t head_bytes = 0;
+
+  std::byte* at(std::uint32_t offset_in_request) const {
+    return offset_in_request < head_bytes ? head + offset_in_request : memory + (offset_in_request - head_bytes);
+  }
+  // What is left to do when so much was moved.
+  void advance(std::uint32_t moved) {
+    const std::uint32_t of_head = std::min(moved, head_bytes);
+    offset += moved;
+    bytes -= moved;
+    head += of_head;
+    head_bytes -= of_head;
+    memory += moved - of_head;
+  }
 };
 
 struct IoResult {

@@ -32,9 +32,7 @@ std::optional<Pieces::Ended> Pieces::ended(const IoResult& result) {
   if (result.result >= piece.needed) return Ended{piece, 0, false};
   const std::uint64_t moved = std::uint64_t(result.result) / kBlockBytes * kBlockBytes;
   if (moved == 0) return Ended{piece, 0, true};
-  piece.io.offset += moved;
-  piece.io.memory += moved;
-  piece.io.bytes -= std::uint32_t(moved);
+  piece.io.advance(std::uint32_t(moved));
   piece.needed -= std::uint32_t(moved);
   again_.push_back(piece);
   return std::nullopt;

@@ -4,8 +4,11 @@
 #include <liburing.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -32,7 +35,7 @@ __kernel_timespec timespec_of(std::chrono::microseconds time) {
 
 class UringQueue final : public IoQueue {
  public:
-  explicit UringQueue(std::uint32_t depth) : depth_(depth) {}
+  explicit UringQueue(std::uint32_t depth) : depth_(depth), parts_(depth) {}
   ~UringQueue() override;
   UringQueue(const UringQueue&) = delete;
   UringQueue& operator=(const UringQueue&) = delete;
@@ -57,6 +60,8 @@ class UringQueue final : public IoQueue {
   std::uint64_t event_value_ = 0;
   bool armed_ = false;  // the ring reads it
   std::uint32_t in_flight_ = 0;
+  std::vector<std::array<iovec, 2>> parts_;  // of requests with a head
+  std::uint32_t next_parts_ = 0;
 };
 
 Status UringQueue::open(const UringConfig& config) {
@@ -80,7 +85,17 @@ UringQueue::~UringQueue() {
 void UringQueue::push(const Io& io) {
   io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
   const int file = files_registered_ || files_.empty() ? int(io.file) : files_[io.file];
-  if (io.kind == Io::Kind::read) {
+  if (io.head_bytes != 0) {
+    // The kernel reads these when the request is sent, before as many others are pushed.
+    auto& parts = parts_[next_parts_++ % depth_];
+    const std::uint32_t head = std::min(io.head_bytes, io.bytes);
+    parts = {{{io.head, head}, {io.memory, io.bytes - head}}};
+    if (io.kind == Io::Kind::read) {
+      io_uring_prep_readv(sqe, file, parts.data(), unsigned(parts.size()), io.offset);
+    } else {
+      io_uring_prep_writev(sqe, file, parts.data(), unsigned(parts.size()), io.offset);
+    }
+  } else if (io.kind == Io::Kind::read) {
     io_uring_prep_read(sqe, file, io.memory, io.bytes, io.offset);
   } else {
     io_uring_prep_write(sqe, file, io.memory, io.bytes, io.offset);
