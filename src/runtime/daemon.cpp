@@ -14,7 +14,7 @@
 #include "pagetable/types.hpp"
 #include "runtime/machine.hpp"
 #include "runtime/nodes.hpp"
-#include "tiers/disk/uring_queue.hpp"
+#include "tiers/disk/thread_queue.hpp"
 
 namespace vmem::runtime {
 namespace {
@@ -79,7 +79,7 @@ Status Daemon::open(const DaemonOptions& options) {
     tiers::DiskTier::Config disk;
     disk.directories = options.nvme;
     disk.make_queue = [](const std::vector<int>& files) -> Result<std::unique_ptr<tiers::IoQueue>> {
-      return tiers::make_uring_queue({.files = files, .depth = kDiskDepth});
+      return tiers::make_io_queue({.files = files, .depth = kDiskDepth});
     };
     disk.workers = worker_count();
     disk.on_ready = [this] { service_->poke(); };

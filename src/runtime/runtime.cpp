@@ -9,7 +9,7 @@
 #include "migration/policy/look_ahead.hpp"
 #include "migration/policy/second_chance.hpp"
 #include "runtime/machine.hpp"
-#include "tiers/disk/uring_queue.hpp"
+#include "tiers/disk/thread_queue.hpp"
 #include "topology/known.hpp"
 #include "topology/placement.hpp"
 
@@ -235,7 +235,7 @@ Status Runtime::start_disk_tier() {
   if (options_.nvme.empty()) return {};
   config.directories = options_.nvme;
   config.make_queue = [](const std::vector<int>& files) -> Result<std::unique_ptr<tiers::IoQueue>> {
-    return tiers::make_uring_queue({.files = files, .depth = kDiskDepth});
+    return tiers::make_io_queue({.files = files, .depth = kDiskDepth});
   };
   config.workers = tiers::DiskTier::default_workers();
   config.on_ready = [this] { wake_mover(); };
@@ -262,7 +262,7 @@ tiers::Tier* Runtime::tier_below() {
 // Its thread and its queue begin with the first mapping.
 void Runtime::start_file_tier() {
   tiers::FileTier::Config config;
-  config.make_queue = [] { return tiers::make_uring_queue({.files = {}, .depth = kDiskDepth}); };
+  config.make_queue = [] { return tiers::make_io_queue({.files = {}, .depth = kDiskDepth}); };
   config.on_ready = [this] { wake_mover(); };
   files_ = std::make_unique<tiers::FileTier>(std::move(config));
 }
