@@ -5,7 +5,7 @@
 //                                     ←     allocated: Lent      a lease, for as long as both know it
 //   put: PageAt, the page             →            verified, then held
 //                                     ←     put_done: Reply
-//   fetch: PageAt                     →            verified, then sent
+//   fetch: PageAt                     →            sent; verified before if it arrived wrong the last time
 //                                     ←     fetched: Reply, the page
 //   release: PageAt                   →            without a reply; version 0: the whole lease, answered by released: Reply
 //   ping                              →     ←      pong
@@ -61,13 +61,15 @@ struct SealedPage {
 struct PageAt {
   std::uint64_t lease = 0, offset = 0;
   SealedPage page;
+  std::uint32_t doubted = 0;  // 1: what the lender sent was not this page
+  std::uint32_t reserved = 0;
 };
 struct Reply {
   Answer answer = Answer::done;
   std::uint32_t reserved = 0;
   std::uint64_t lease = 0, offset = 0;
 };
-static_assert(sizeof(Ask) == 16 && sizeof(Lent) == 32 && sizeof(SealedPage) == 48 && sizeof(PageAt) == 64 &&
+static_assert(sizeof(Ask) == 16 && sizeof(Lent) == 32 && sizeof(SealedPage) == 48 && sizeof(PageAt) == 72 &&
               sizeof(Reply) == 24);
 static_assert(sizeof(PageAt) <= kMostBodyBytes);
 

@@ -1,8 +1,8 @@
 // What `vmem daemon` does: lends memory, and room on disks, to other nodes' pages.
 //
 // A node that connects gets a lease, a range of its own for as long as it is there, and puts pages into it where it wants. A page is taken
-// only with the seal it was sent with, and its bytes are checked against that before it is held and before it is sent back. What
-// goes to a disk passes through a few pages of memory set aside for that.
+// only with the seal it was sent with, and its bytes are checked against that before it is held. Who gets it back checks it, and if it came wrong, it is
+// checked here before it is sent again. What goes to a disk passes through a few pages of memory set aside for that.
 //
 // A node that is gone keeps its lease for a grace period, so that a connection may break; a later incarnation of it does not. What was
 // in a lease is wiped before anybody else gets the memory.

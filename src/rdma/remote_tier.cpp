@@ -412,7 +412,7 @@ void RemoteTier::advance_load(const JobRef& job) {
       away = true;
       job->error = {VMEM_ERROR_LOST, 0,
                     fmt::format("{} is on {}, which is away: {}", words(*job), node.address, node.why)};
-    } else if (!best || job->tries[i] < job->tries[*best]) {
+    } else if (!best || job->doubted == i || (job->doubted != best && job->tries[i] < job->tries[*best])) {
       best = i;
     }
   }
@@ -425,7 +425,7 @@ void RemoteTier::advance_load(const JobRef& job) {
 
 void RemoteTier::put(const JobRef& job, std::size_t copy) {
   const Copy at = slot_of(job->transfer.slot).copies[copy];
-  const wire::PageAt page{at.lease, at.offset, job->page};
+  const wire::PageAt page{.lease = at.lease, .offset = at.offset, .page = job->page};
   job->legs[copy] = Leg::under_way;
   ++job->tries[copy];
   ++job->under_way;
@@ -435,7 +435,8 @@ void RemoteTier::put(const JobRef& job, std::size_t copy) {
 
 void RemoteTier::fetch(const JobRef& job, std::size_t copy) {
   const Copy at = slot_of(job->transfer.slot).copies[copy];
-  const wire::PageAt page{at.lease, at.offset, job->page};
+  const bool doubted = std::exchange(job->doubted, std::nullopt) == copy;
+  const wire::PageAt page{.lease = at.lease, .offset = at.offset, .page = job->page, .doubted = doubted ? 1u : 0u};
   ++job->tries[copy];
   ++job->under_way;
   request({.kind = wire::Kind::fetch, .node = at.node, .job = job, .copy = copy, .deadline_us = 0},
@@ -510,6 +511,8 @@ void RemoteTier::check(const JobRef& job, std::size_t copy) {
                      (*good ? statistics_.fetched_bytes : statistics_.checksum_failures) += *good ? job->page.bytes : 1;
                    }
                    if (*good) return complete(job, Outcome::done);
+                   // Asked once more, the lender looks itself: else a copy that is damaged would be found out when it is the last.
+                   job->doubted = copy;
                    if (job->tries[copy] >= kTries) copy_failed(job, copy, "what arrives is something else every time");
                    wait(job);
                  });
@@ -544,7 +547,7 @@ void RemoteTier::take(const Release& release) {
   for (const Copy& copy : release.places.copies) {
     Node& node = nodes_[copy.node];
     if (copy.lease == 0 || node.lease != copy.lease || node.state != Node::State::ready) continue;
-    wire::PageAt at{copy.lease, copy.offset, {}};
+    wire::PageAt at{.lease = copy.lease, .offset = copy.offset};
     at.page.version = 1;  // any; 0 is the lease
     request({.kind = wire::Kind::release, .node = copy.node, .job = nullptr}, wire::body_of(at));
   }
@@ -555,7 +558,7 @@ void RemoteTier::take(Farewell) {
   std::uint32_t said = 0;
   for (Node& node : nodes_) {
     if (node.state != Node::State::ready) continue;
-    const wire::PageAt all{node.lease, 0, {}};
+    const wire::PageAt all{.lease = node.lease};
     request({.kind = wire::Kind::release, .node = index_of(node), .job = nullptr}, wire::body_of(all));
     ++said;
   }

@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <variant>
@@ -143,6 +144,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
     std::unique_ptr<Slab> slab;
     std::array<Leg, kMostReplicas> legs{};
     std::array<std::uint32_t, kMostReplicas> tries{};
+    std::optional<std::size_t> doubted;  // the copy that arrived wrong last: its lender is asked to look
     std::uint64_t begun_us = 0, give_up_us = 0, again_us = 0;
     std::uint32_t under_way = 0;
     bool waits = false;  // is in waiting_

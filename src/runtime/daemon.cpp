@@ -69,6 +69,7 @@ Status Daemon::reserve(const DaemonOptions& options) {
     return fail(VMEM_ERROR_OUT_OF_MEMORY,
                 fmt::format("--lend {}: the kernel gives no memory: {}", format_bytes(bytes), std::strerror(errno)),
                 errno);
+  (void)::madvise(memory, bytes, MADV_HUGEPAGE);  // pages are copied and summed from end to end; it is only advice
   memory_ = std::unique_ptr<std::byte, Unmap>(static_cast<std::byte*>(memory), Unmap{bytes});
   return {};
 }

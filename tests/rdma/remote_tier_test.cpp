@@ -268,6 +268,8 @@ TEST(RemoteTier, ACopyThatRotsWhereItLiesIsNotTakenForThePage) {
   }
   const auto loaded = remote.load(slot, 1, 1);
   EXPECT_EQ(loaded.outcome, Outcome::lost) << "both are damaged";
+  for (const auto& lender : remote.lenders)
+    EXPECT_EQ(lender->service->statistics().damaged, 1u) << "it was asked to look";
 }
 
 TEST(RemoteTier, FinishWaitsForNobodyLongerThanARequest) {
