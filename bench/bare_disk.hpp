@@ -8,6 +8,7 @@
 
 #include "base/status.hpp"
 #include "bench/stream_limit.hpp"
+#include "bench/tier_pages.hpp"
 #include "tiers/disk/io_queue.hpp"
 
 namespace vmem::bench {
@@ -25,9 +26,6 @@ class BareDisk {
   // GB/s, over the whole file; of both, in sum.
   Result<double> loop(DiskWay way);
   // By fio: over the whole file once, or again and again for so long, after so long that does not count. REQUIRES: has_fio().
-  struct Steady {
-    double ramp_s = 0, timed_s = 0;  // 0: once
-  };
   Result<double> fio(DiskWay way, Steady steady) const;
   static bool has_fio();
 

@@ -47,6 +47,7 @@ Status run_alloc(Context&);
 Status run_driver(Context&);
 Status run_peer(Context&);
 Status run_tier(Context&);
+Status run_net(Context&);
 Status run_compress(Context&);
 Status run_demo(Context&);
 void print_after_demo(const Gpu&);

@@ -1,4 +1,5 @@
-// What the link gives to bare copies between pinned host memory and HBM: the limit of everything that streams.
+// What the link gives to bare copies between pinned host memory and HBM: the limit of everything that streams
+// between them.
 #pragma once
 
 #include <cstdint>

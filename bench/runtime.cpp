@@ -72,10 +72,15 @@ Traffic& Traffic::operator+=(const Traffic& other) {
 }
 
 nlohmann::json size_options(const Settings& settings, const Sizes& sizes) {
-  return {{"ratio", sizes.ratio},           {"hbm_bytes", sizes.hbm_bytes},
-          {"host_bytes", sizes.host_bytes}, {"working_set_bytes", sizes.working_set_bytes},
-          {"peer_bytes", sizes.peer_bytes}, {"nvme_bytes", sizes.nvme_bytes},
-          {"seed", settings.seed},          {"repeats", settings.repeats}};
+  return {{"ratio", sizes.ratio},
+          {"hbm_bytes", sizes.hbm_bytes},
+          {"host_bytes", sizes.host_bytes},
+          {"peer_bytes", sizes.peer_bytes},
+          {"nvme_bytes", sizes.nvme_bytes},
+          {"remote_bytes", sizes.remote_bytes},
+          {"working_set_bytes", sizes.working_set_bytes},
+          {"seed", settings.seed},
+          {"repeats", settings.repeats}};
 }
 
 Traffic traffic_between(const vmem_statistics& before, const vmem_statistics& after) {

@@ -11,6 +11,7 @@
 #include "base/options.hpp"
 #include "bench/gpu.hpp"
 #include "bench/machine.hpp"
+#include "bench/remote_pages.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -41,13 +42,15 @@ Status check_hbm(const Sizes& sizes, const Gpu& gpu) {
 }
 
 Status check_host(const Sizes& sizes) {
-  const std::uint64_t room = sizes.hbm_bytes + sizes.peer_bytes + sizes.host_bytes + sizes.nvme_bytes;
+  const std::uint64_t room =
+      sizes.hbm_bytes + sizes.peer_bytes + sizes.host_bytes + sizes.remote_bytes + sizes.nvme_bytes;
   if (sizes.working_set_bytes > room)
     return bad(fmt::format(
-        "a working set of {} does not fit: --hbm {}, --peers {}, --host {} and --nvme {} hold {} "
-        "together; raise one of them, or lower --working-set or --ratio",
+        "a working set of {} does not fit: --hbm {}, --peers {}, --host {}, {} lent by --remote and --nvme {} hold {} "
+        "together; raise one of them, let the nodes of --remote lend more, or lower --working-set or --ratio",
         format_bytes(sizes.working_set_bytes), format_bytes(sizes.hbm_bytes), format_bytes(sizes.peer_bytes),
-        format_bytes(sizes.host_bytes), format_bytes(sizes.nvme_bytes), format_bytes(room)));
+        format_bytes(sizes.host_bytes), format_bytes(sizes.remote_bytes), format_bytes(sizes.nvme_bytes),
+        format_bytes(room)));
   const std::uint64_t available = read_machine().memory_available_bytes;
   if (sizes.host_bytes <= available) return {};
   return bad(
@@ -55,7 +58,7 @@ Status check_host(const Sizes& sizes) {
                   format_bytes(sizes.host_bytes), format_bytes(available)));
 }
 
-// Over a chain that ends in files host memory is as large as HBM unless it was said.
+// Over a chain that goes on below it host memory is as large as HBM unless it was said.
 std::uint64_t chain_host_bytes(const Settings& settings, std::uint64_t hbm_bytes) {
   return settings.host_bytes.value_or(std::max(hbm_bytes, kLeastHost));
 }
@@ -93,14 +96,22 @@ Result<std::uint64_t> peer_bytes(const Settings& settings, const Gpu& gpu) {
   return bytes;
 }
 
+// On other nodes and in files.
+Status add_room_below(Sizes& sizes, const Settings& settings) {
+  VMEM_ASSIGN(sizes.nvme_bytes, nvme_bytes(settings));
+  VMEM_ASSIGN(sizes.remote_bytes, remote_bytes(settings));
+  return {};
+}
+bool has_chain(const Sizes& sizes) { return sizes.nvme_bytes + sizes.remote_bytes != 0; }
+
+// REQUIRES: add_room_below.
 Result<Sizes> finish(Sizes sizes, const Settings& settings, const Gpu& gpu) {
   sizes.ratio = static_cast<double>(sizes.working_set_bytes) / static_cast<double>(std::max(sizes.hbm_bytes, kGranule));
-  VMEM_ASSIGN(sizes.nvme_bytes, nvme_bytes(settings));
   VMEM_ASSIGN(sizes.peer_bytes, peer_bytes(settings, gpu));
   const std::uint64_t elsewhere = std::min(sizes.peer_bytes, sizes.working_set_bytes);
   const std::uint64_t rest = round_up(sizes.working_set_bytes - elsewhere + kHostSlack);
   sizes.host_bytes =
-      sizes.nvme_bytes == 0 ? settings.host_bytes.value_or(rest) : chain_host_bytes(settings, sizes.hbm_bytes);
+      has_chain(sizes) ? chain_host_bytes(settings, sizes.hbm_bytes) : settings.host_bytes.value_or(rest);
   VMEM_TRY(check_hbm(sizes, gpu));
   VMEM_TRY(check_host(sizes));
   return sizes;
@@ -119,9 +130,9 @@ Result<Sizes> plan_sizes(const Settings& settings, const Gpu& gpu, double defaul
   VMEM_ASSIGN(const double ratio, checked_ratio(settings, default_ratio));
   Sizes sizes;
   sizes.hbm_bytes = settings.hbm_bytes.value_or(gpu.emulated() ? kDefaultHbmEmulated : kDefaultHbm);
-  VMEM_ASSIGN(sizes.nvme_bytes, nvme_bytes(settings));
-  // Over a chain with files it is several times of HBM and host memory together.
-  const std::uint64_t chained = sizes.nvme_bytes == 0 ? 0 : chain_host_bytes(settings, sizes.hbm_bytes);
+  VMEM_TRY(add_room_below(sizes, settings));
+  // Over a chain it is several times of HBM and host memory together.
+  const std::uint64_t chained = !has_chain(sizes) ? 0 : chain_host_bytes(settings, sizes.hbm_bytes);
   const double working_set = static_cast<double>(sizes.hbm_bytes + chained) * ratio;
   if (working_set > 0x1p60)
     return bad(fmt::format("--ratio {} of an HBM budget of {} is beyond any address space; lower --ratio", ratio,
@@ -139,6 +150,7 @@ Result<Sizes> plan_sizes_for(std::uint64_t working_set_bytes, const Settings& se
     return bad("the working set, --hbm and --ratio contradict each other: two of them give the third; leave one out");
   VMEM_ASSIGN(const double ratio, checked_ratio(settings, default_ratio));
   Sizes sizes;
+  VMEM_TRY(add_room_below(sizes, settings));
   sizes.working_set_bytes = round_up(working_set_bytes);
   const double hbm = std::min(static_cast<double>(sizes.working_set_bytes) / ratio, 0x1p60);
   sizes.hbm_bytes = settings.hbm_bytes.value_or(std::max(round_down(hbm), kGranule));

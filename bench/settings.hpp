@@ -39,13 +39,15 @@ struct Sizes {
   double ratio = 0;
   std::uint64_t hbm_bytes = 0;
   std::uint64_t host_bytes = 0;
-  std::uint64_t nvme_bytes = 0;  // of the runtime's option; 0: none
-  std::uint64_t peer_bytes = 0;  // likewise
+  std::uint64_t nvme_bytes = 0;    // of the runtime's option; 0: none
+  std::uint64_t peer_bytes = 0;    // likewise
+  std::uint64_t remote_bytes = 0;  // that other nodes lend
   std::uint64_t working_set_bytes = 0;
 };
 
 // Fills in what was not asked for. Errors: INVALID_OPTION (contradictions; more HBM than the device has; a working set
-// that HBM, peers, host and files together cannot hold; more host memory than is available).
+// that HBM, peers, host, other nodes and files together cannot hold; more host memory than is available; a node of --remote that
+// cannot be reached: they are asked what they lend).
 Result<Sizes> plan_sizes(const Settings& settings, const Gpu& gpu, double default_ratio);
 
 // As plan_sizes, for a scenario whose working set is given, as a file's is.

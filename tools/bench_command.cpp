@@ -76,6 +76,10 @@ Command add_bench(CLI::App& app, const std::string& command_line) {
          "--nvme", [settings](const std::string& text) { settings->runtime_options.emplace_back("nvme", text); },
          "Files for pages beyond memory, as the runtime's option; tier and compress: the disk to measure")
       ->type_name("DIR:SIZE,...");
+  app.add_option_function<std::string>(
+         "--remote", [settings](const std::string& text) { settings->runtime_options.emplace_back("remote", text); },
+         "Other nodes for pages beyond memory, as the runtime's option; net: the node to measure")
+      ->type_name("HOST:PORT,...");
   add_size(app, "--disk-rate", settings->disk_bytes_s, "compress: slows the disk down to this a second, each way");
   add_size(app, "--working-set", settings->working_set_bytes, "Working set; gives the budget with --ratio");
   add_size(app, "--pages", settings->page_bytes, "Page size (default: by region size)");

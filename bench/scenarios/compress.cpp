@@ -108,14 +108,6 @@ Result<Both> there_and_back(DiskPages& disk, const PageMemory& from, const PageM
   return both;
 }
 
-std::string difference(const PageMemory& from, const PageMemory& to) {
-  for (std::uint64_t i = 0; i < from.count(); ++i) {
-    if (std::memcmp(from.page(i).data(), to.page(i).data(), from.page_bytes()) != 0)
-      return fmt::format("page {} came back different", i);
-  }
-  return {};
-}
-
 Status measure(Context& context, const Plan& plan, const NamedData& data, const char* codec, const PageMemory& from,
                const PageMemory& to) {
   const DiskPages::Config as_is{plan.directories, "off", plan.page_bytes, plan.pages, context.settings.disk_bytes_s};

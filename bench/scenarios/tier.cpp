@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstring>
-#include <random>
 
 #include "base/options.hpp"
 #include "bench/bare_disk.hpp"
@@ -18,18 +16,6 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kWorkingSet = 1024 * kMiB;
 constexpr std::array kPages{2 * kMiB, 8 * kMiB, 32 * kMiB};
 constexpr Goal kGoal{Goal::Bound::at_least, 0.95, true};
-
-// Every word says which page it is in, and where.
-void fill(const PageMemory& memory, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  for (std::uint64_t i = 0; i < memory.count(); ++i) {
-    const std::span<std::byte> page = memory.page(i);
-    for (std::size_t at = 0; at < page.size(); at += 8) {
-      const std::uint64_t word = random();
-      std::memcpy(page.data() + at, &word, 8);
-    }
-  }
-}
 
 Record record_of(const Context& context, const PageMemory& memory, DiskWay way, bool by_fio) {
   Record record;
@@ -47,36 +33,14 @@ Record record_of(const Context& context, const PageMemory& memory, DiskWay way, 
 }
 
 // Many disks are fast for a moment after they had nothing to do. Both sides work for a second that does not count, and then long enough.
-constexpr BareDisk::Steady kSteady{.ramp_s = 1, .timed_s = 2};
+constexpr Steady kSteady{.ramp_s = 1, .timed_s = 2};
 
-BareDisk::Steady steady_of(const Settings& settings) { return settings.passes == 1 ? BareDisk::Steady{} : kSteady; }
-
-// Passes of `bytes` each, whose rates in GB/s `pass` returns.
-template <class Pass>
-Result<double> repeat(BareDisk::Steady steady, std::uint64_t bytes, Pass&& pass) {
-  for (const Stopwatch ramp; ramp.seconds() < steady.ramp_s;) VMEM_TRY(pass());
-  double seconds = 0;
-  std::uint64_t passes = 0;
-  do {
-    VMEM_ASSIGN(const double rate, pass());
-    seconds += double(bytes) / 1e9 / rate;
-    ++passes;
-  } while (seconds < steady.timed_s);
-  return double(passes * bytes) / 1e9 / seconds;
-}
-
-std::string difference(const PageMemory& from, const PageMemory& to) {
-  for (std::uint64_t i = 0; i < from.count(); ++i) {
-    if (std::memcmp(from.page(i).data(), to.page(i).data(), from.page_bytes()) != 0)
-      return fmt::format("page {} came back different", i);
-  }
-  return {};
-}
+Steady steady_of(const Settings& settings) { return settings.passes == 1 ? Steady{} : kSteady; }
 
 Status measure(Context& context, DiskPages& tier, BareDisk& bare, const PageMemory& from, const PageMemory& to,
                DiskWay way) {
   const bool by_fio = BareDisk::has_fio();
-  const BareDisk::Steady steady = steady_of(context.settings);
+  const Steady steady = steady_of(context.settings);
   Record record = record_of(context, from, way, by_fio);
   std::uint64_t verified = 0;
   const auto limit = [&]() -> Result<double> {
@@ -84,7 +48,7 @@ Status measure(Context& context, DiskPages& tier, BareDisk& bare, const PageMemo
     return repeat(steady, from.bytes(), [&] { return bare.loop(way); });
   };
   const auto achieved = [&]() -> Result<double> {
-    for (std::uint64_t i = 0; i < to.count(); ++i) std::memset(to.page(i).data(), 0xa5, to.page_bytes());
+    to.wipe();
     VMEM_ASSIGN(const double rate,
                 repeat(steady, from.bytes(), [&] { return way == DiskWay::out ? tier.store(from) : tier.load(to); }));
     if (way == DiskWay::out) VMEM_TRY(tier.load(to));
@@ -112,7 +76,7 @@ Status run_tier(Context& context) {
     const std::uint64_t pages = std::max<std::uint64_t>(bytes / page_bytes, 1);
     VMEM_ASSIGN(const PageMemory from, PageMemory::create(page_bytes, pages));
     VMEM_ASSIGN(const PageMemory to, PageMemory::create(page_bytes, pages));
-    fill(from, context.settings.seed);
+    from.fill(context.settings.seed);
     VMEM_ASSIGN(const auto tier, DiskPages::create({.directories = {directories.front()},
                                                     .compress = "off",
                                                     .page_bytes = page_bytes,

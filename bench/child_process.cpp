@@ -1,0 +1,114 @@
+#include "bench/child_process.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+namespace vmem::bench {
+namespace {
+
+using std::chrono::steady_clock;
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+std::vector<std::string> environment_with(const ChildProcess::Environment& more) {
+  std::vector<std::string> all;
+  for (char** each = environ; *each != nullptr; ++each) {
+    const std::string_view name = std::string_view(*each).substr(0, std::string_view(*each).find('='));
+    bool replaced = false;
+    for (const auto& [other, value] : more) replaced |= other == name;
+    if (!replaced) all.emplace_back(*each);
+  }
+  for (const auto& [name, value] : more) all.push_back(fmt::format("{}={}", name, value));
+  return all;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ChildProcess>> ChildProcess::start(std::vector<std::string> arguments,
+                                                          const Environment& environment) {
+  std::unique_ptr<ChildProcess> process(new ChildProcess);
+  process->command_ = fmt::format("{}", fmt::join(arguments, " "));
+  std::array<int, 2> out{};
+  if (::pipe2(out.data(), O_CLOEXEC) != 0)
+    return fail(VMEM_ERROR_DRIVER, fmt::format("'{}' was not started: {}", process->command_, std::strerror(errno)),
+                errno);
+  process->out_ = out[0];
+  // All that takes memory comes before the fork: another thread may hold the allocator's lock in it.
+  const std::vector<char*> argv = pointers_to(arguments);
+  std::vector<std::string> variables = environment_with(environment);
+  const std::vector<char*> envp = pointers_to(variables);
+  const pid_t parent = ::getpid();
+  process->child_ = ::fork();
+  if (process->child_ == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);
+    ::dup2(out[1], STDOUT_FILENO);
+    ::dup2(out[1], STDERR_FILENO);
+    ::execvpe(argv[0], argv.data(), envp.data());
+    ::_exit(127);
+  }
+  ::close(out[1]);
+  if (process->child_ < 0)
+    return fail(VMEM_ERROR_DRIVER, fmt::format("'{}' was not started: {}", process->command_, std::strerror(errno)),
+                errno);
+  return process;
+}
+
+ChildProcess::~ChildProcess() {
+  if (child_ > 0) {
+    ::kill(child_, SIGKILL);
+    ::waitpid(child_, nullptr, 0);
+  }
+  if (out_ >= 0) ::close(out_);
+}
+
+Result<bool> ChildProcess::read_more(steady_clock::time_point until) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - steady_clock::now()).count();
+  pollfd readable{.fd = out_, .events = POLLIN, .revents = 0};
+  if (left <= 0 || ::poll(&readable, 1, static_cast<int>(left)) == 0)
+    return fail(VMEM_ERROR_TIMEOUT, fmt::format("'{}' took too long; it said: {}", command_, text_));
+  std::array<char, 4096> buffer;
+  const ssize_t got = ::read(out_, buffer.data(), buffer.size());
+  if (got > 0) text_.append(buffer.data(), static_cast<std::size_t>(got));
+  return got > 0 || (got < 0 && errno == EINTR);
+}
+
+Result<std::string> ChildProcess::first_line(std::chrono::milliseconds most) {
+  const auto until = steady_clock::now() + most;
+  while (text_.find('\n') == std::string::npos) {
+    VMEM_ASSIGN(const bool more, read_more(until));
+    if (!more) return fail(VMEM_ERROR_DRIVER, fmt::format("'{}' ended; it said: {}", command_, text_));
+  }
+  return text_.substr(0, text_.find('\n'));
+}
+
+Result<std::string> ChildProcess::output(std::chrono::milliseconds most) {
+  const auto until = steady_clock::now() + most;
+  for (bool more = true; more;) {
+    VMEM_ASSIGN(more, read_more(until));
+  }
+  int status = 0;
+  ::waitpid(std::exchange(child_, -1), &status, 0);
+  if (status != 0)
+    return fail(VMEM_ERROR_DRIVER,
+                fmt::format("'{}' ended with status {}; it said: {}", command_, WEXITSTATUS(status), text_));
+  return text_;
+}
+
+}  // namespace vmem::bench

@@ -1,0 +1,40 @@
+#include "bench/second_node.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/options.hpp"
+
+namespace vmem::bench {
+namespace {
+
+constexpr std::chrono::seconds kStart{20};
+constexpr std::string_view kBefore = "listens on ";
+
+// Of the same build: this program, or, in a test, the one beside it.
+std::string vmem_program() {
+  std::error_code none;
+  const std::filesystem::path self = std::filesystem::canonical("/proc/self/exe", none);
+  if (self.filename() == "vmem") return self.string();
+  const auto beside = self.parent_path() / "vmem";
+  return std::filesystem::is_regular_file(beside, none) ? beside.string() : "vmem";
+}
+
+}  // namespace
+
+Result<SecondNode> SecondNode::start(std::uint64_t lend_bytes) {
+  VMEM_ASSIGN(auto process, ChildProcess::start({vmem_program(), "daemon", "--listen", "127.0.0.1:0", "--lend",
+                                                 std::to_string(lend_bytes)}));
+  auto line = process->first_line(kStart);
+  if (line && line->find(kBefore) != std::string::npos) {
+    const auto at = line->find(kBefore) + kBefore.size();
+    return SecondNode(std::move(process), line->substr(at, line->find(' ', at) - at));
+  }
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("no second node that lends {} could be started: {}; `vmem daemon --lend {}` has to run here, "
+                          "which takes UCX and libsodium (apt-get install libucx0 libsodium23)",
+                          format_bytes(lend_bytes), line ? *line : line.error().message, lend_bytes));
+}
+
+}  // namespace vmem::bench

@@ -1,0 +1,130 @@
+#include "bench/tier_pages.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "base/options.hpp"
+
+namespace vmem::bench {
+namespace {
+
+constexpr std::uint64_t kUnderWayBytes = std::uint64_t{64} << 20;  // as the mover: at least four pages
+constexpr std::uint64_t kUnderWayPages = 4;
+constexpr std::uint64_t kAlignment = std::uint64_t{2} << 20;
+constexpr int kWiped = 0xa5;
+
+}  // namespace
+
+void PageMemory::Free::operator()(std::byte* memory) const { std::free(memory); }
+
+Result<PageMemory> PageMemory::create(std::uint64_t page_bytes, std::uint64_t count) {
+  PageMemory made;
+  const std::uint64_t bytes = (page_bytes * count + kAlignment - 1) / kAlignment * kAlignment;
+  made.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)));
+  if (!made.memory_)
+    return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("no host memory for {} of pages", format_bytes(bytes)));
+  (void)::madvise(made.memory_.get(), bytes, MADV_HUGEPAGE);
+  std::memset(made.memory_.get(), 1, bytes);
+  made.page_bytes_ = page_bytes;
+  made.count_ = count;
+  return made;
+}
+
+void PageMemory::fill(std::uint64_t seed) const {
+  std::mt19937_64 random(seed);
+  for (std::uint64_t i = 0; i < count_; ++i) {
+    const std::span<std::byte> bytes = page(i);
+    for (std::size_t at = 0; at < bytes.size(); at += 8) {
+      const std::uint64_t word = random();
+      std::memcpy(bytes.data() + at, &word, 8);
+    }
+  }
+}
+
+void PageMemory::wipe() const { std::memset(memory_.get(), kWiped, bytes()); }
+
+std::string difference(const PageMemory& from, const PageMemory& to) {
+  for (std::uint64_t i = 0; i < from.count(); ++i) {
+    if (std::memcmp(from.page(i).data(), to.page(i).data(), from.page_bytes()) != 0)
+      return fmt::format("page {} came back different", i);
+  }
+  return {};
+}
+
+void TierPages::note_ready() {
+  const std::lock_guard lock(mutex_);
+  ++ready_;
+  changed_.notify_all();
+}
+
+std::uint64_t TierPages::ready() const {
+  const std::lock_guard lock(mutex_);
+  return ready_;
+}
+
+void TierPages::wait_beyond(std::uint64_t seen) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ready_ != seen; });
+}
+
+Status TierPages::take_slots(tiers::Tier& tier, std::uint64_t page_bytes, std::uint64_t pages, const char* option) {
+  tier_ = &tier;
+  while (slots_.size() < pages) {
+    const std::uint64_t seen = ready();
+    VMEM_ASSIGN(const tiers::SlotGrant grant, tier.allocate(page_bytes));
+    if (grant.grant == tiers::Grant::granted) {
+      slots_.push_back(grant.slot);
+    } else if (grant.grant == tiers::Grant::full) {
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} pages of {} do not fit into {}; give it more", pages,
+                                                         format_bytes(page_bytes), option));
+    } else {
+      wait_beyond(seen);
+    }
+  }
+  return {};
+}
+
+Result<double> TierPages::store(const PageMemory& from) {
+  ++version_;
+  return move(tiers::Direction::store, from);
+}
+
+Result<double> TierPages::load(const PageMemory& to) { return move(tiers::Direction::load, to); }
+
+Result<double> TierPages::move(tiers::Direction direction, const PageMemory& memory) {
+  const std::uint64_t most = std::max(kUnderWayPages, kUnderWayBytes / memory.page_bytes());
+  std::vector<tiers::Completion> completions;
+  std::uint64_t sent = 0, done = 0;
+  const Stopwatch watch;
+  while (done < memory.count()) {
+    const std::uint64_t seen = ready();
+    for (; sent < memory.count() && sent - done < most; ++sent) {
+      tiers::Transfer transfer;
+      transfer.page.granule = std::uint32_t(sent);
+      transfer.version = version_;
+      transfer.slot = slots_[sent];
+      transfer.host = memory.page(sent).data();
+      transfer.bytes = memory.page_bytes();
+      transfer.direction = direction;
+      VMEM_TRY(tier_->submit({&transfer, 1}));
+    }
+    completions.clear();
+    VMEM_TRY(tier_->poll(completions));
+    for (const tiers::Completion& each : completions) {
+      if (each.outcome != tiers::Outcome::done) {
+        tier_->finish();  // the memory is the caller's
+        return std::unexpected(each.error);
+      }
+      ++done;
+    }
+    if (completions.empty()) wait_beyond(seen);
+  }
+  return static_cast<double>(memory.bytes()) / watch.nanoseconds();
+}
+
+}  // namespace vmem::bench

@@ -1,0 +1,91 @@
+// Pages sent through a tier below host memory as the mover sends them: from and to host memory, as many under way.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.hpp"
+#include "bench/samples.hpp"
+#include "tiers/tier.hpp"
+
+namespace vmem::bench {
+
+// Memory of many pages, aligned for direct I/O and touched.
+class PageMemory {
+ public:
+  static Result<PageMemory> create(std::uint64_t page_bytes, std::uint64_t count);
+  std::uint64_t page_bytes() const { return page_bytes_; }
+  std::uint64_t count() const { return count_; }
+  std::uint64_t bytes() const { return page_bytes_ * count_; }
+  std::span<std::byte> page(std::uint64_t i) const { return {memory_.get() + i * page_bytes_, page_bytes_}; }
+  // Every word says which page it is in, and where.
+  void fill(std::uint64_t seed) const;
+  void wipe() const;
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+  std::uint64_t page_bytes_ = 0, count_ = 0;
+};
+
+// Where the two differ first, in words; "" if they do not.
+std::string difference(const PageMemory& from, const PageMemory& to);
+
+// A tier with a slot for each of so many pages.
+class TierPages {
+ public:
+  virtual ~TierPages() = default;
+  TierPages(const TierPages&) = delete;
+  TierPages& operator=(const TierPages&) = delete;
+
+  // GB/s of pages as they are. Versions count up, so that no page is taken for an older one.
+  Result<double> store(const PageMemory& from);
+  Result<double> load(const PageMemory& to);
+
+ protected:
+  TierPages() = default;
+  // The tier's on_ready; for any thread.
+  void note_ready();
+  // Before anything else. `tier` is the derived class's. Errors: INVALID_OPTION, telling to give `option` more.
+  Status take_slots(tiers::Tier& tier, std::uint64_t page_bytes, std::uint64_t pages, const char* option);
+
+ private:
+  Result<double> move(tiers::Direction direction, const PageMemory& memory);
+  void wait_beyond(std::uint64_t seen);
+  std::uint64_t ready() const;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t ready_ = 0;  // protected by mutex_
+  std::uint64_t version_ = 0;
+  std::vector<tiers::SlotId> slots_;
+  tiers::Tier* tier_ = nullptr;
+};
+
+// How long a side of a measurement works: for so long after so long that does not count.
+struct Steady {
+  double ramp_s = 0, timed_s = 0;  // 0: once
+};
+
+// Passes of `bytes` each, whose rates in GB/s `pass` returns.
+template <class Pass>
+Result<double> repeat(Steady steady, std::uint64_t bytes, Pass&& pass) {
+  for (const Stopwatch ramp; ramp.seconds() < steady.ramp_s;) VMEM_TRY(pass());
+  double seconds = 0;
+  std::uint64_t passes = 0;
+  do {
+    VMEM_ASSIGN(const double rate, pass());
+    seconds += double(bytes) / 1e9 / rate;
+    ++passes;
+  } while (seconds < steady.timed_s);
+  return double(passes * bytes) / 1e9 / seconds;
+}
+
+}  // namespace vmem::bench

@@ -1,0 +1,65 @@
+// The scenarios with a second node, a process of this machine: once, tiny.
+#include "bench/second_node.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <utility>
+
+#include "scenario_fixture.hpp"
+
+namespace vmem::bench {
+namespace {
+
+using NetTest = ScenarioTest;
+
+TEST_F(NetTest, PagesToASecondNodeOfItsOwnAndBackAndStreamOverIt) {
+  settings_.working_set_bytes = std::uint64_t{64} << 20;
+  const auto records = run_scenario("net");
+  expect_schema(records, "net", 8);
+  EXPECT_EQ(records[0]["options"]["page_bytes"], std::uint64_t{2} << 20);
+  EXPECT_EQ(records[5]["details"]["verified_bytes"], std::uint64_t{64} << 20);
+  EXPECT_EQ(records[7]["options"]["remote_bytes"], std::uint64_t{384} << 20);
+}
+
+TEST_F(NetTest, WhatANodeLendsIsRoomForStream) {
+  const auto node = SecondNode::start(std::uint64_t{512} << 20);
+  ASSERT_TRUE(node) << node.error().message;
+  settings_.runtime_options = {{"remote", node->address()}, {"borrow", "400MiB"}};
+  settings_.mode = "ro";
+  const auto records = run_scenario("stream");
+  expect_schema(records, "stream", 1);
+  EXPECT_EQ(records[0]["options"]["working_set_bytes"], std::uint64_t{384} << 20);
+  EXPECT_EQ(records[0]["options"]["remote_bytes"], std::uint64_t{400} << 20);
+}
+
+TEST_F(NetTest, AWorkingSetThatANodeHasNoRoomForIsRefused) {
+  const auto node = SecondNode::start(std::uint64_t{128} << 20);
+  ASSERT_TRUE(node) << node.error().message;
+  settings_.scenario = "stream";
+  settings_.runtime_options = {{"remote", node->address()}};
+  EXPECT_EQ(run(settings_), kExitBadOptions);
+}
+
+TEST(SecondNode, EndsWithItsOwner) {
+  auto process = ChildProcess::start({"sleep", "1000"});
+  ASSERT_TRUE(process) << process.error().message;
+  const pid_t id = (*process)->id();
+  process->reset();
+  EXPECT_EQ(::kill(id, 0), -1);
+}
+
+TEST(ChildProcess, AFailureIsToldInItsWords) {
+  auto process = ChildProcess::start({"sh", "-c", "echo $GREETING; exit 3"}, {{"GREETING", "no way"}});
+  ASSERT_TRUE(process) << process.error().message;
+  const auto output = (*process)->output(std::chrono::seconds(20));
+  ASSERT_FALSE(output);
+  EXPECT_NE(output.error().message.find("status 3; it said: no way"), std::string::npos) << output.error().message;
+  process = ChildProcess::start({"sleep", "1000"});
+  const auto late = (*process)->output(std::chrono::milliseconds(1));
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().status, VMEM_ERROR_TIMEOUT);
+}
+
+}  // namespace
+}  // namespace vmem::bench
