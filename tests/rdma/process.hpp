@@ -58,6 +58,7 @@ class Process {
     while (::poll(&output, 1, 0) == 1) {
       std::array<char, 4096> buffer;
       const ssize_t got = ::read(out_, buffer.data(), buffer.size());
+      ended_ = got == 0;
       if (got <= 0) break;
       text_.append(buffer.data(), static_cast<std::size_t>(got));
     }
@@ -70,7 +71,7 @@ class Process {
   std::string first_line() {
     while (said().empty()) {
       pollfd output{.fd = out_, .events = POLLIN, .revents = 0};
-      if (::poll(&output, 1, 20'000) != 1) return "the process said nothing";
+      if (ended_ || ::poll(&output, 1, 20'000) != 1) return "the process said nothing";
     }
     return lines_.front();
   }
@@ -78,6 +79,7 @@ class Process {
  private:
   pid_t child_ = -1;
   int in_ = -1, out_ = -1;
+  bool ended_ = false;  // its output
   std::string text_;
   std::vector<std::string> lines_;
 };

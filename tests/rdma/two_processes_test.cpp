@@ -2,14 +2,13 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
 
+#include "rdma/other_network.hpp"
 #include "rdma/peer_process.hpp"
 #include "rdma/test_node.hpp"
 #include "rdma/ucx.hpp"
@@ -147,47 +146,21 @@ INSTANTIATE_TEST_SUITE_P(Ucx, TwoProcesses, ::testing::Values("tcp"), [](const a
 class CutOff : public TwoProcesses {
  protected:
   void SetUp() override {
-    if (::geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
-    if (std::system("ip -V >/dev/null 2>&1") != 0) GTEST_SKIP() << "network namespaces are made with ip (iproute2)";
-    name_ = fmt::format("vmem{}", ::getpid());
-    // Namespaces of this process's own, with the /sys that belongs to them: nothing of the machine's is touched, and what is made
-    // here ends with the process.
-    made_ = ::unshare(CLONE_NEWNET | CLONE_NEWNS) == 0 &&
-            ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-            ::mount("sysfs", "/sys", "sysfs", 0, nullptr) == 0 && run(fmt::format("ip netns add {}", name_));
-    if (!made_) GTEST_SKIP() << "no network namespace can be made here";
-    ASSERT_TRUE(run("ip link set lo up") && run("ip link add veth0 type veth peer name veth1") &&
-                run(fmt::format("ip link set veth1 netns {}", name_)) && run("ip addr add 10.77.0.1/24 dev veth0") &&
-                run("ip link set veth0 up") && run(fmt::format("ip -n {} addr add 10.77.0.2/24 dev veth1", name_)) &&
-                run(fmt::format("ip -n {} link set veth1 up", name_)) &&
-                run(fmt::format("ip -n {} link set lo up", name_)));
-    secret_ = ::testing::TempDir() + name_;
-    std::ofstream(secret_) << "a secret of sixteen bytes";
-    ASSERT_EQ(::chmod(secret_.c_str(), 0600), 0);
+    if (!network.why_not().empty()) GTEST_SKIP() << network.why_not();
   }
-  void TearDown() override {
-    node.stop();
-    if (made_) run(fmt::format("ip netns del {}", name_));
-    if (!secret_.empty()) ::unlink(secret_.c_str());
-  }
-  static bool run(const std::string& command) { return std::system(command.c_str()) == 0; }
-  void start_node(const std::string& listen) { start(listen, *Secret::read(**Crypto::load(), secret_), "tcp"); }
-  // From here on packets go to a card that nobody has, in both directions: no side's kernel knows.
-  void cut() const {
-    constexpr const char* nobody = "lladdr 02:00:00:00:00:01 nud permanent";
-    ASSERT_TRUE(run(fmt::format("ip neigh replace 10.77.0.2 dev veth0 {}", nobody)) &&
-                run(fmt::format("ip -n {} neigh replace 10.77.0.1 dev veth1 {}", name_, nobody)));
+  void TearDown() override { node.stop(); }
+  void start_node(const std::string& listen) {
+    start(listen, *Secret::read(**Crypto::load(), network.secret()), "tcp");
   }
 
-  std::string name_, secret_;
-  bool made_ = false;
+  OtherNetwork network;
 };
 
 TEST_P(CutOff, AReceiverBehindACutNetworkEndsAtTheDeadlineWithBytesInFlight) {
-  PeerProcess peer({"listen", "10.77.0.2:0", secret_, "tcp"}, name_);
+  PeerProcess peer({"listen", "10.77.0.2:0", network.secret(), "tcp"}, network.name());
   start_node("");
   transfer_to(peer);
-  cut();
+  ASSERT_TRUE(network.cut());
   const std::uint64_t deadline = clock.now_us() + kSecondUs / 2;
   send(deadline);
   ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
@@ -197,11 +170,11 @@ TEST_P(CutOff, AReceiverBehindACutNetworkEndsAtTheDeadlineWithBytesInFlight) {
 
 TEST_P(CutOff, ASenderBehindACutNetworkEndsAtTheClaimsDeadline) {
   start_node("10.77.0.1:0");
-  PeerProcess peer({"connect", node.transport->address(), secret_, "tcp"}, name_);
+  PeerProcess peer({"connect", node.transport->address(), network.secret(), "tcp"}, network.name());
   node.receiver.deadline_us = clock.now_us() + 5 * kSecondUs;
   ASSERT_TRUE(until([&] { return node.count<Message>() > 0 && !node.receiver.claimed.empty(); }));
   to = node.peer();
-  cut();
+  ASSERT_TRUE(network.cut());
   node.receiver.deadline_us = clock.now_us() + kSecondUs / 2;
   send(clock.now_us() + kSecondUs / 2);
   ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));

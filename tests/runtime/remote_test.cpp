@@ -1,6 +1,8 @@
 // A program whose pages go to other nodes: `vmem daemon` processes on this machine, reached by UCX, that are stopped and killed.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +18,7 @@
 #include <random>
 #include <thread>
 
+#include "rdma/other_network.hpp"
 #include "rdma/process.hpp"
 #include "vmem/vmem.h"
 
@@ -40,8 +43,9 @@ std::string program() {
 // It says "... listens on 127.0.0.1:PORT and ..." first.
 class DaemonProcess {
  public:
-  explicit DaemonProcess(std::string listen = "127.0.0.1:0", std::vector<std::string> more = {})
-      : process_(arguments(std::move(listen), std::move(more))) {
+  explicit DaemonProcess(std::string listen = "127.0.0.1:0", std::vector<std::string> more = {},
+                         const std::string& network_namespace = "")
+      : process_(arguments(std::move(listen), std::move(more), network_namespace)) {
     const std::string line = process_.first_line();
     const auto at = line.find("listens on ");
     EXPECT_NE(at, std::string::npos) << line;
@@ -51,8 +55,13 @@ class DaemonProcess {
   rdma::Process& process() { return process_; }
 
  private:
-  static std::vector<std::string> arguments(std::string listen, std::vector<std::string> more) {
+  static std::vector<std::string> arguments(std::string listen, std::vector<std::string> more,
+                                            const std::string& network_namespace) {
     std::vector<std::string> all{program(), "daemon", "--listen", std::move(listen)};
+    if (!network_namespace.empty()) {
+      const std::vector<std::string> prefix{"ip", "netns", "exec", network_namespace};
+      all.insert(all.begin(), prefix.begin(), prefix.end());
+    }
     if (more.empty()) more = {"--lend", "512MiB"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
@@ -237,24 +246,37 @@ void use_one(std::byte* base, Load& load, std::vector<std::uint64_t> (*words)(st
   ASSERT_LT(took, most_us) << "a call was blocked beyond its deadline";
 }
 
+// One that stays free while nobody listens there: not of those that the kernel gives to connections.
+std::uint16_t lasting_port() {
+  std::mt19937 random(std::random_device{}());
+  for (;;) {
+    const auto port = static_cast<std::uint16_t>(10'000 + random() % 20'000);
+    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {}, .sin_zero = {}};
+    const int bound = ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+    ::close(socket);
+    if (bound == 0) return port;
+  }
+}
+
 class RemoteDeaths : public RemoteApi {
  protected:
   static constexpr std::uint64_t kPages = 64;  // 128 MiB in 64
   void SetUp() override {
-    addresses.assign(2, "127.0.0.1:0");
+    for (std::size_t i = 0; i < 2; ++i) addresses.push_back(fmt::format("127.0.0.1:{}", lasting_port()));
     daemons.resize(2);
-    for (std::size_t i = 0; i < 2; ++i) {
-      start_daemon(i);
-      addresses[i] = daemons[i]->address();
-    }
+    for (std::size_t i = 0; i < 2; ++i) start_daemon(i);
   }
   // The same node, at the same address.
   void start_daemon(std::size_t i) {
     daemons[i] = std::make_unique<DaemonProcess>(
         addresses[i], std::vector<std::string>{"--lend", "512MiB", "--id", std::to_string(i + 1)});
   }
-  void begin(const std::string& replicas, const std::string& wait = "2s") {
-    ASSERT_OK(start({{"remote", addresses[0] + "," + addresses[1]}, {"replicas", replicas}, {"remote_wait", wait}}));
+  void begin(const std::string& replicas, const std::string& wait = "2s",
+             std::vector<std::pair<std::string, std::string>> more = {}) {
+    more.insert(more.end(),
+                {{"remote", addresses[0] + "," + addresses[1]}, {"replicas", replicas}, {"remote_wait", wait}});
+    ASSERT_OK(start(std::move(more)));
     load.random.seed(std::random_device{}());
     fill();
   }
@@ -283,6 +305,32 @@ class RemoteDeaths : public RemoteApi {
       use_one(base, load, page_words, most_us);
       if (HasFatalFailure()) return;
     }
+  }
+  template <class Until>
+  void use_until(Until until, std::uint64_t most_us) {
+    while (!HasFatalFailure() && !until()) use(1, most_us);
+  }
+  // Under load until the nodes that went were come back to, which takes them no longer than that.
+  void use_until_reconnected(std::uint64_t before, std::uint64_t most_us) {
+    const auto late = steady_clock::now() + std::chrono::seconds(10);
+    use_until([&] { return stats().remote_reconnects > before || steady_clock::now() > late; }, most_us);
+    ASSERT_GT(stats().remote_reconnects, before) << "the node did not come back";
+  }
+  // What was written last, or said to be lost.
+  void read_all(std::uint64_t most_us) {
+    std::uint64_t right = 0, lost = 0;
+    std::vector<std::uint64_t> read(kPage / 8);
+    for (std::uint64_t page = 0; page < kPages; ++page) {
+      const auto begun = steady_clock::now();
+      const vmem_status status = vmem_read(read.data(), base + page * kPage, kPage);
+      ASSERT_LT(steady_clock::now() - begun, std::chrono::microseconds(most_us));
+      if (status == VMEM_OK && load.versions[page] != 0) {
+        ASSERT_EQ(read, page_words(page, load.versions[page])) << page;
+      }
+      ASSERT_TRUE(status == VMEM_OK || status == VMEM_ERROR_LOST) << vmem_last_error();
+      ++(status == VMEM_OK ? right : lost);
+    }
+    fmt::print("at the end {} pages are right, {} lost\n", right, lost);
   }
   void tell(const char* what) const {
     fmt::print("{}: {} reads, {} writes, {} lost, {} refused, longest call {} ms; {} reconnects, {} copies lost\n",
@@ -330,6 +378,113 @@ TEST_F(RemoteDeaths, WithTwoCopiesNothingIsLostByOneDeathAtATime) {
     if (HasFatalFailure()) return;
   }
   tell("two copies");
+  EXPECT_EQ(load.lost, 0u);
+}
+
+// What is stored while it is away has one copy, on the other one.
+TEST_F(RemoteDeaths, OneOfTwoNodesThatDiesAgainAndAgainTakesNothingWithIt) {
+  begin("2");
+  for (std::uint64_t kill = 0; kill < kills(); ++kill) {
+    auto& daemon = daemons[0];
+    const std::uint64_t before = stats().remote_reconnects;
+    std::thread killer([&] { daemon->process().signal(SIGKILL); });
+    use(20, 3'000'000);
+    killer.join();
+    daemon.reset();
+    start_daemon(0);
+    use_until_reconnected(before, 3'000'000);
+    if (HasFatalFailure()) return;
+  }
+  read_all(3'000'000);
+  tell("one of two killed");
+  EXPECT_EQ(load.lost, 0u);
+  EXPECT_EQ(load.refused, 0u);
+}
+
+// VMEM_TEST_STOP: for how many seconds a node is stopped, or cut off; 3 are longer than it is waited for.
+std::chrono::seconds stopped_for() {
+  const char* given = std::getenv("VMEM_TEST_STOP");
+  return std::chrono::seconds(given == nullptr ? 0 : std::strtoull(given, nullptr, 10));
+}
+// UCX 1.13.1 to this day uses an endpoint after it freed it when, on one that was closed by force with bytes in flight, an error and
+// room to write come at once (uct_tcp_iface_handle_events). These tests end so more often than not; ARCHITECTURE.md says what would help.
+#define SKIP_UNLESS_STOPS_ARE_ASKED_FOR() \
+  if (stopped_for().count() == 0)         \
+  GTEST_SKIP() << "UCX may crash this process when a node comes back; VMEM_TEST_STOP=3 runs it all the same"
+bool once_over(steady_clock::time_point at) { return steady_clock::now() >= at; }
+
+TEST_F(RemoteDeaths, StoppedForLongerThanItIsWaitedForPagesAreRightOrLost) {
+  SKIP_UNLESS_STOPS_ARE_ASKED_FOR();
+  begin("1");
+  const std::uint64_t before = stats().remote_reconnects;
+  std::thread stopper([&] { daemons[0]->process().stop(); });
+  const auto until = steady_clock::now() + stopped_for();
+  use_until([&] { return once_over(until); }, 3'000'000);
+  stopper.join();
+  daemons[0]->process().signal(SIGCONT);
+  use_until_reconnected(before, 3'000'000);
+  use(60, 3'000'000);
+  if (!HasFatalFailure()) read_all(3'000'000);
+  tell("stopped for longer than it is waited for");
+}
+
+TEST_F(RemoteDeaths, StoppedForLongerThanItIsWaitedForTheOtherCopyIsRead) {
+  SKIP_UNLESS_STOPS_ARE_ASKED_FOR();
+  begin("2");
+  const std::uint64_t before = stats().remote_reconnects;
+  std::thread stopper([&] { daemons[0]->process().stop(); });
+  const auto until = steady_clock::now() + stopped_for();
+  use_until([&] { return once_over(until); }, 3'000'000);
+  stopper.join();
+  daemons[0]->process().signal(SIGCONT);
+  use_until_reconnected(before, 3'000'000);
+  if (!HasFatalFailure()) read_all(3'000'000);
+  tell("one of two stopped");
+  EXPECT_EQ(load.lost, 0u);
+}
+
+// The first node is behind a cable that is pulled and put in again.
+class RemoteCutOff : public RemoteDeaths {
+ protected:
+  void SetUp() override {
+    if (!network.why_not().empty()) GTEST_SKIP() << network.why_not();
+    addresses = {"10.77.0.2:0", "127.0.0.1:0"};
+    daemons.resize(2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      daemons[i] = std::make_unique<DaemonProcess>(
+          addresses[i],
+          std::vector<std::string>{"--lend", "512MiB", "--id", std::to_string(i + 1), "--secret", network.secret()},
+          i == 0 ? network.name() : "");
+      addresses[i] = daemons[i]->address();
+    }
+  }
+  void pull_and_put_in() {
+    const std::uint64_t before = stats().remote_reconnects;
+    std::thread puller([&] { EXPECT_TRUE(network.set_link(false)); });
+    const auto until = steady_clock::now() + stopped_for();
+    use_until([&] { return once_over(until); }, 3'000'000);
+    puller.join();
+    ASSERT_TRUE(network.set_link(true));
+    use_until_reconnected(before, 3'000'000);
+    use(60, 3'000'000);
+    if (!HasFatalFailure()) read_all(3'000'000);
+  }
+
+  rdma::OtherNetwork network;
+};
+
+TEST_F(RemoteCutOff, PagesAreRightOrLost) {
+  SKIP_UNLESS_STOPS_ARE_ASKED_FOR();
+  begin("1", "2s", {{"secret", network.secret()}});
+  pull_and_put_in();
+  tell("cut off");
+}
+
+TEST_F(RemoteCutOff, PagesWithTwoCopiesSurvive) {
+  SKIP_UNLESS_STOPS_ARE_ASKED_FOR();
+  begin("2", "2s", {{"secret", network.secret()}});
+  pull_and_put_in();
+  tell("one of two cut off");
   EXPECT_EQ(load.lost, 0u);
 }
 
