@@ -47,7 +47,8 @@ Status check_host(const Sizes& sizes) {
   if (sizes.working_set_bytes > room)
     return bad(fmt::format(
         "a working set of {} does not fit: --hbm {}, --peers {}, --host {}, {} lent by --remote and --nvme {} hold {} "
-        "together; raise one of them, let the nodes of --remote lend more, or lower --working-set or --ratio",
+        "together; raise --host, --peers or --nvme, let the nodes of --remote lend more, or lower --working-set or "
+        "--ratio",
         format_bytes(sizes.working_set_bytes), format_bytes(sizes.hbm_bytes), format_bytes(sizes.peer_bytes),
         format_bytes(sizes.host_bytes), format_bytes(sizes.remote_bytes), format_bytes(sizes.nvme_bytes),
         format_bytes(room)));

@@ -36,6 +36,7 @@ for preset in release asan-ubsan tsan; do
   if [[ $preset == release ]]; then
     # Figures of the emulated driver, labelled so: they show that every scenario runs and verifies, not how fast a GPU is.
     stage "emulated benchmark" build/release/bin/vmem bench all --driver emulated
+    stage "distribution" scripts/dist.sh
     stage "wheel" env CMAKE_BUILD_PARALLEL_LEVEL="$jobs" scripts/wheel.sh
     stage "format" env JOBS="$jobs" scripts/format.sh --check
     stage "lint" scripts/lint.py --jobs "$jobs"

@@ -71,7 +71,7 @@ TEST_F(SizesTest, FilesHoldWhatHbmAndHostDoNot) {
   ASSERT_TRUE(sizes) << sizes.error().message;
   EXPECT_EQ(sizes->working_set_bytes, 512 * kMiB) << "four times of both";
   settings_.runtime_options = {{"nvme", ".:256MiB"}};
-  EXPECT_NE(refusal().find("raise --host or --nvme"), std::string::npos);
+  EXPECT_NE(refusal().find("raise --host, --peers or --nvme"), std::string::npos);
 }
 
 TEST_F(SizesTest, MoreHostMemoryThanThereIsIsRefused) {
