@@ -306,8 +306,9 @@ Status Mover::check_room_for_pins(const DeviceState& device, std::uint64_t bytes
 std::optional<Status> KeepRequest::advance(Mover& mover) {
   VMEM_TRY(Mover::check_live(run));
   if (run.region->undeclared && !run.region->tells_changes.load(std::memory_order_relaxed)) {
-    mover.region_changed(*run.region);  // what it did not tell until now is past
-    run.region->tells_changes.store(true, std::memory_order_release);
+    // In this order: whoever changes it and does not see this yet is seen here.
+    run.region->tells_changes.store(true, std::memory_order_seq_cst);
+    mover.region_changed(*run.region);
   }
   Mover::DeviceState& device = mover.device_of(*run.region);
   const auto counted = [&](const Page& page) { return page.pinned || page.kept; };

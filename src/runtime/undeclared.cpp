@@ -319,7 +319,7 @@ Status Runtime::close_undeclared(vmem_stream stream) {
 bool Runtime::set_dead(Region& region, bool dead) {
   if (region.dead.exchange(dead, std::memory_order_seq_cst) == dead) return false;
   if (dead) region.life.fetch_add(1, std::memory_order_seq_cst);
-  if (!mover_->tracks() && !region.tells_changes.load(std::memory_order_acquire)) return true;
+  if (!mover_->tracks() && !region.tells_changes.load(std::memory_order_seq_cst)) return true;
   const auto slot = thread_slot();
   if (!slot) return true;
   const pagetable::LoggedUse changed{Span(region.first, region.granules, Access::none), {}, LoggedUse::Kind::changed};
