@@ -194,7 +194,7 @@ void Mover::frame_given_up(PageRef ref, std::uint64_t store) {
 // page leaves HBM without a slot of host memory, without a copy, and is not looked at by a processor.
 void Mover::learn_below(PageRef ref) {
   const Page& page = ref.page();
-  if (page.spilled == nullptr || page.spilled->known || page.spilled->doubtful) return;
+  if (page.spilled == nullptr || page.spilled->known || page.spilled->doubtful || running(page.store)) return;
   if (!page.spilled_current() || !page.slot_current() || page.near != 0) return;
   const auto learned = near_of(page).tier->fingerprint(page.slot);
   if (!learned) return;
@@ -470,7 +470,8 @@ Mover::GivenUp Mover::give_up_slots(std::size_t near, std::uint64_t bytes, bool 
 bool Mover::still_retained(PageRef ref) {
   if (!ref.live()) return false;
   Page& page = ref.page();
-  if (page.retained && page.slot != kNoFrame && page.mapped == Mapped::frame) return true;
+  const bool in_frame = page.frame != kNoFrame && !page.standby;  // mapped there or not: it may be compared
+  if (page.retained && page.slot != kNoFrame && in_frame) return true;
   page.retained = false;
   return false;
 }

@@ -268,6 +268,8 @@ Status Mover::map_kept_frame(PageRef ref, Access access) {
   // An undeclared page may be written whatever was said, and a copy out that is under way must not see it.
   const bool may_write = access == Access::write || ref.region->undeclared || ref.region->shared;
   expose(ref, Mapped::frame, access, may_write ? store_from_frame(page) : 0, false);
+  // What happens now need not be what a comparison under way has seen.
+  if (comparing(page)) in_flight_.at(page.store).version = 0;
   retain(ref);
   return {};
 }

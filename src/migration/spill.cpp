@@ -40,7 +40,8 @@ Result<bool> Mover::recall(PageRef ref) {
   if (spilling(page) || running(page.store) || !room_in_flight(recalling_bytes_, ref.bytes())) return false;
   page.spilled->wanted = true;
   VMEM_ASSIGN(const bool granted, need_host_slot(ref));
-  if (granted) VMEM_TRY(submit_spill(ref, Direction::load));
+  // To find the slot, uses may have been read, and that the region died.
+  if (granted && page.spilled_current()) VMEM_TRY(submit_spill(ref, Direction::load));
   return false;
 }
 

@@ -125,7 +125,9 @@ void NearTier::drop_records() {
 
 // Somebody else than a copy may write to it.
 void NearTier::forget(SlotId slot) const {
-  if (slot < slots_.size()) slots_[slot].known = false;
+  if (slot >= slots_.size()) return;
+  slots_[slot].known = false;
+  slots_[slot].learning = 0;
 }
 
 TierUsage NearTier::usage() const {
@@ -211,7 +213,7 @@ Result<CUevent> NearTier::take_event(PerDevice& device) {
 }
 
 std::optional<gpu::Fingerprint> NearTier::fingerprint(SlotId slot) const {
-  if (!known(slot)) return std::nullopt;
+  if (!known(slot) || slots_[slot].learning != 0) return std::nullopt;
   return record(slot).last;
 }
 
@@ -239,7 +241,7 @@ Status NearTier::submit_compare(Transfer& transfer, PerDevice& device) {
   compares_.pop_back();
   transfer.id = next_transfer_id();
   transfer.done = done;
-  device.check.in_flight.push_back({transfer.id, done, std::nullopt, index});
+  device.check.in_flight.push_back({.id = transfer.id, .done = done, .compared = index});
   return {};
 }
 
@@ -276,12 +278,18 @@ Status NearTier::submit_one(Transfer& transfer) {
     device.spare_events.push_back(done);
     return queued ? driver.check(recorded, "cuEventRecord") : queued;
   }
-  if (learn) slots_[transfer.slot].known = true;
   if (!load && !ask) forget(transfer.slot);
   transfer.if_changed = ask;
   transfer.id = next_transfer_id();
+  if (learn) {
+    slots_[transfer.slot].known = true;
+    slots_[transfer.slot].learning = transfer.id;
+  }
   transfer.done = done;
-  link.in_flight.push_back({transfer.id, done, ask ? std::optional(transfer.slot) : std::nullopt, {}});
+  link.in_flight.push_back({.id = transfer.id,
+                            .done = done,
+                            .asked = ask ? std::optional(transfer.slot) : std::nullopt,
+                            .learned = learn ? std::optional(transfer.slot) : std::nullopt});
   return {};
 }
 
@@ -366,6 +374,8 @@ Status NearTier::poll_link(PerDevice& device, Link& link, std::vector<Completion
       const std::uint32_t changes = record(*oldest.asked).changes;
       completion.changed = std::exchange(slots_[*oldest.asked].changes, changes) != changes;
     }
+    // Unless the slot is another page's since, or written.
+    if (oldest.learned && slots_[*oldest.learned].learning == oldest.id) slots_[*oldest.learned].learning = 0;
     if (oldest.compared) {
       completion.changed = record(*oldest.compared).changes != 0;
       compares_.push_back(*oldest.compared);

@@ -62,8 +62,9 @@ class NearTier final : public Tier, public InPlaceTier {
   struct InFlight {
     std::uint64_t id;
     CUevent done;
-    std::optional<SlotId> asked;            // whether the slot's page has changed
-    std::optional<std::uint32_t> compared;  // with which of compares_
+    std::optional<SlotId> asked = {};            // whether the slot's page has changed
+    std::optional<SlotId> learned = {};          // of which slot it makes the fingerprint
+    std::optional<std::uint32_t> compared = {};  // with which of compares_
   };
   struct Link {  // what runs in order on one stream of one device
     CUstream stream = nullptr;
@@ -83,8 +84,9 @@ class NearTier final : public Tier, public InPlaceTier {
   };
   // What the mover knows of a slot.
   struct SlotState {
-    bool known = false;         // its record has the fingerprint of its bytes
-    std::uint32_t changes = 0;  // of the record, seen so far
+    bool known = false;          // its record has the fingerprint of its bytes
+    std::uint32_t changes = 0;   // of the record, seen so far
+    std::uint64_t learning = 0;  // the load that makes that fingerprint, as long as it runs
   };
   Status create_streams(PerDevice& device);
   Status create_records();

@@ -138,6 +138,76 @@ TEST_F(Spill, AStrayWriteToAPageWhoseCopyBelowIsKnownIsKept) {
   }
 }
 
+// A page that is being compared has its slot for as long as that takes: who needs one waits.
+TEST_F(Spill, SlotsOfPagesThatAreComparedAreWaitedFor) {
+  start_spilling({.hbm_pages = 4, .host_pages = 2, .spill_pages = 16});
+  Region& region = filled();
+  for (int round = 0; round < 4; ++round) {
+    for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+  }
+  settle();
+  std::vector<std::uint32_t> compared;
+  for (std::uint32_t i = 0; i < kPages; ++i) {
+    if (in_hbm(region, i) && page(region, i).slot != kNoFrame) compared.push_back(i);
+  }
+  ASSERT_EQ(compared.size(), 2u);
+  tier->hold_back(Direction::store);
+  for (const std::uint32_t i : compared) {
+    evict({&region, i});
+    EXPECT_TRUE(page(region, i).mapped == Mapped::nothing && !page(region, i).standby) << i;
+  }
+  const auto wanted = begin(*user, reading(region, first_below(region)));
+  steps();
+  EXPECT_FALSE(wanted->done()) << "it can have a slot when the comparisons have ended";
+  tier->let_go(Direction::store);
+  EXPECT_TRUE(complete(*wanted));
+  release(*user, wanted->range);
+  finish_work(*user);
+}
+
+// Until a load has ended nothing is known from it. (One whose mapping failed goes on beside the next load of the page.)
+TEST_F(Spill, WhatALoadLearnsIsKnownWhenItHasEnded) {
+  start_spilling();
+  Region& region = filled();
+  const std::uint32_t first = first_below(region);
+  tier->hold_back(Direction::load);
+  const Range range = reading(region, first);
+  ASSERT_TRUE(acquire(*user, range));
+  EXPECT_FALSE(tier->fingerprint(page(region, first).slot));
+  EXPECT_FALSE(page(region, first).spilled->known);
+  tier->let_go(Direction::load);
+  release(*user, range);
+  finish_work(*user);
+  settle();
+  EXPECT_TRUE(page(region, first).spilled->known);
+}
+
+// The slot for it is another dead page's, and with that page's uses the mover learns that this one died as well.
+TEST_F(Spill, APageThatDiesWhileASlotIsFoundForItIsNotRecalled) {
+  start_spilling({.hbm_pages = 4, .host_pages = 4, .spill_pages = 16});
+  Region& region = allocate(8);
+  for (std::uint32_t i = 0; i < 8; ++i) write_to_the_end(*user, writing(region, i), static_cast<unsigned char>(i));
+  Region& used_in_place = allocate(4);
+  ASSERT_TRUE(advise({&used_in_place, 0, 4}, VMEM_ADVISE_IN_PLACE));
+  for (std::uint32_t i = 0; i < 4; ++i) write_to_the_end(*user, writing(used_in_place, i), 0x50);
+  settle();
+  for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(in_place(used_in_place, i));
+  const auto dies = [&](Region& dead) {
+    dead.life.fetch_add(1);
+    const Span all(dead.first, dead.granules, Access::none);
+    (void)user->slot->log.append({all, {}, pagetable::LoggedUse::Kind::changed});
+  };
+  dies(used_in_place);
+  steps();
+  const std::uint32_t first = first_below(region);
+  const std::uint64_t recalled = spill->submitted(Direction::load);
+  tier->on_allocate = [&] { dies(region); };
+  prefetch(reading(region, first));
+  settle();
+  EXPECT_EQ(page(region, first).version, 0u);
+  EXPECT_EQ(spill->submitted(Direction::load), recalled);
+}
+
 TEST_F(Spill, TheNextPagesOfARangeSetOutWhileTheFirstIsOnItsWay) {
   start_spilling();
   Region& region = filled();
