@@ -125,6 +125,21 @@ TEST_F(UntrackedLaunches, OfWhichNothingIsLoggedKeepWhatTheyUseUntilTheyEnd) {
   while (figures().unmaps == 0) std::this_thread::yield();
 }
 
+// Nobody is told of a death while all fits; when something has to leave, it is known all the same.
+TEST_F(UntrackedLaunches, WhatDiedWhileAllFitLeavesFirst) {
+  std::vector<std::uint32_t*> blocks;
+  for (int i = 0; i < 6; ++i) blocks.push_back(allocate(8));
+  for (std::uint32_t* const at : blocks) fill(at, 1);
+  for (const std::size_t dies : {1u, 4u}) ASSERT_TRUE(runtime->free_undeclared(blocks[dies], stream));
+  ASSERT_EQ(figures().evictions, 0u);
+  std::uint32_t* const larger = allocate(32);
+  fill(larger, 2);
+  EXPECT_EQ(read(larger), 2u);
+  EXPECT_GT(figures().evictions, 0u);
+  EXPECT_EQ(figures().migrated_out_bytes, 0u);
+  for (const std::size_t lives : {0u, 2u, 3u, 5u}) EXPECT_EQ(in_hbm(blocks[lives]), 8 * kMiB) << lives;
+}
+
 TEST_F(UntrackedLaunches, DoNotLoseWhatTheyWroteInALaterLifeOfABlock) {
   std::uint32_t* const at = allocate(8);
   fill(at, 1);
