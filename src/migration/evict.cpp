@@ -379,11 +379,11 @@ Result<bool> Mover::need_slot(PageRef ref) {
 }
 
 // The same in host memory. REQUIRES: what the page's slot has, if it has one, is not current.
-Result<bool> Mover::need_host_slot(PageRef ref) {
+Result<bool> Mover::need_host_slot(PageRef ref, Displaces displaces) {
   Page& page = ref.page();
   if (page.slot != kNoFrame && page.near == 0) return !spilling(page);
   if (page.slot != kNoFrame) drop_slot(ref);
-  VMEM_ASSIGN(const std::optional<Place> place, find_host_slot(ref));
+  VMEM_ASSIGN(const std::optional<Place> place, find_host_slot(ref, displaces));
   if (!place) return false;
   settle_in(ref, *place);
   if (ref.region->read_only) borrowed_.push_back(ref);
@@ -391,7 +391,7 @@ Result<bool> Mover::need_host_slot(PageRef ref) {
 }
 
 // Nothing: one will come.
-Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref) {
+Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref, Displaces displaces) {
   const std::uint64_t page_bytes = ref.bytes();
   tiers::SlotGrant grant;
   if (leaves_room_for_files(ref)) {
@@ -399,7 +399,7 @@ Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref) {
   }
   GivenUp borrowed;
   if (grant.grant == tiers::Grant::full) {
-    borrowed = give_up_borrowed(page_bytes);
+    borrowed = give_up_borrowed(page_bytes, displaces);
     if (borrowed.bytes >= page_bytes) {
       VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
     }
@@ -411,7 +411,7 @@ Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref) {
     if (same.bytes != 0 || give_up_slots(0, page_bytes, true).bytes >= page_bytes) {
       VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
     } else if (config_.spill != nullptr) {
-      const auto room = make_slot_room(page_bytes);
+      const auto room = make_slot_room(page_bytes, displaces);
       if (!room && !borrowed.busy) return std::unexpected(room.error());
       if (!room || !*room) return std::nullopt;
       VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
@@ -420,7 +420,7 @@ Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref) {
   }
   if (grant.grant == tiers::Grant::granted) return Place{0, grant.slot};
   if (grant.grant == tiers::Grant::later || borrowed.busy) return std::nullopt;
-  if (ref.region->read_only && lift_one()) return std::nullopt;
+  if (ref.region->read_only && displaces == Displaces::anything && lift_one()) return std::nullopt;
   return std::unexpected(full_error("a backing copy", page_bytes));
 }
 

@@ -73,10 +73,11 @@ bool Mover::leaves_room_for_files(PageRef ref) const {
   return host.used_bytes - borrowed_bytes(false) + ref.bytes() + reserved <= host.budget_bytes;
 }
 
-Mover::GivenUp Mover::give_up_borrowed(std::uint64_t bytes) {
+Mover::GivenUp Mover::give_up_borrowed(std::uint64_t bytes, Displaces displaces) {
   GivenUp given;
+  give_up_borrowed(bytes, false, given);
   // What was read ahead for a use to come, or is used in place, goes only if there is nothing else.
-  for (const bool wanted : {false, true}) give_up_borrowed(bytes, wanted, given);
+  if (displaces == Displaces::anything) give_up_borrowed(bytes, true, given);
   return given;
 }
 

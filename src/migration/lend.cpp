@@ -112,7 +112,7 @@ Result<Mover::Returned> Mover::return_page(PageRef ref) {
     return Returned::done;
   }
   if (!room_in_flight(returning_bytes_, ref.bytes())) return Returned::no;
-  VMEM_ASSIGN(const std::optional<Place> place, find_host_slot(ref));
+  VMEM_ASSIGN(const std::optional<Place> place, find_host_slot(ref, Displaces::anything));
   if (!place) return Returned::no;
   auto submitted = submit_return(ref, *place);
   if (!submitted) {

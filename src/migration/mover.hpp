@@ -290,9 +290,12 @@ class Mover {
   Status submit_compare(PageRef ref);
   void finish_compare(PageRef ref, const InFlight& transfer, const tiers::Completion& completion);
   void learn_below(PageRef ref);
+  // What a page may take the slot of: what is read back ahead of its use leaves the slots of what else is wanted, or the two would chase
+  // each other for as long as both are asked for.
+  enum class Displaces { unwanted, anything };
   Result<bool> need_slot(PageRef ref);
-  Result<bool> need_host_slot(PageRef ref);
-  Result<std::optional<Place>> find_host_slot(PageRef ref);
+  Result<bool> need_host_slot(PageRef ref, Displaces displaces = Displaces::anything);
+  Result<std::optional<Place>> find_host_slot(PageRef ref, Displaces displaces);
   static void settle_in(PageRef ref, Place place);
   enum class Writable { slot, frame, none_yet };
   Result<Writable> place_for_writing(PageRef ref);
@@ -359,11 +362,11 @@ class Mover {
   };
   bool has_below() const { return config_.spill != nullptr || !sources_.empty(); }
   tiers::Tier& below_of(const Region& region) { return region.read_only ? *config_.files : *config_.spill; }
-  Result<bool> recall(PageRef ref);
+  Result<bool> recall(PageRef ref, Displaces displaces = Displaces::anything);
   bool recall_ahead(PageRef ref);
   bool spilling(const Page& page) const { return page.spilled != nullptr && running(page.spilled->transfer); }
   Status submit_spill(PageRef ref, tiers::Direction direction);
-  Result<bool> make_slot_room(std::uint64_t bytes);
+  Result<bool> make_slot_room(std::uint64_t bytes, Displaces displaces);
   struct Spilled {
     std::uint64_t bytes = 0;  // that slots were given up for
     bool busy = false;        // more will be: a transfer, or the tier below, is at it,
@@ -389,7 +392,7 @@ class Mover {
   std::uint64_t borrowed_bytes(bool waiting) const;
   bool room_to_borrow(std::uint64_t page_bytes);
   bool leaves_room_for_files(PageRef ref) const;
-  GivenUp give_up_borrowed(std::uint64_t bytes);
+  GivenUp give_up_borrowed(std::uint64_t bytes, Displaces displaces);
   void give_up_borrowed(std::uint64_t bytes, bool wanted, GivenUp& given);
   enum class Lifted { yes, no, busy, no_frame };
   bool lift_one();

@@ -30,7 +30,7 @@ constexpr std::size_t kCandidates = 8;         // asked for at a time
 // ---- up ----
 
 // True: the page's slot has its bytes, or there are none below. False: they are on their way, or will be.
-Result<bool> Mover::recall(PageRef ref) {
+Result<bool> Mover::recall(PageRef ref, Displaces displaces) {
   Page& page = ref.page();
   if (page.spilled == nullptr || page.slot_current()) return true;
   if (!page.spilled_current()) {
@@ -39,7 +39,7 @@ Result<bool> Mover::recall(PageRef ref) {
   }
   if (spilling(page) || running(page.store) || !room_in_flight(recalling_bytes_, ref.bytes())) return false;
   page.spilled->wanted = true;
-  VMEM_ASSIGN(const bool granted, need_host_slot(ref));
+  VMEM_ASSIGN(const bool granted, need_host_slot(ref, displaces));
   // To find the slot, uses may have been read, and that the region died.
   if (granted && page.spilled_current()) VMEM_TRY(submit_spill(ref, Direction::load));
   return false;
@@ -55,17 +55,17 @@ bool Mover::recall_ahead(PageRef ref) {
   if (!room_in_flight(recalling_bytes_, ref.bytes())) return false;
   if (ref.region->read_only && !room_to_borrow(ref.bytes())) return false;
   // What fails here fails again when the page is wanted, and is reported then.
-  const auto recalled = recall(ref);
+  const auto recalled = recall(ref, Displaces::unwanted);
   return recalled && spilling(page);
 }
 
 // ---- down ----
 
 // True: slots were given up. False: they will be. Error: nothing in host memory can go.
-Result<bool> Mover::make_slot_room(std::uint64_t bytes) {
+Result<bool> Mover::make_slot_room(std::uint64_t bytes, Displaces displaces) {
   Spilled spilled = spill_some(bytes, false);
   // What was read back for a use to come, or is used in place, goes only if there is nothing else.
-  if (spilled.bytes == 0 && !spilled.busy) spilled = spill_some(bytes, true);
+  if (displaces == Displaces::anything && spilled.bytes == 0 && !spilled.busy) spilled = spill_some(bytes, true);
   if (spilled.bytes != 0) return true;
   slots_in_use_ = !spilled.busy && spilled.in_use;
   if (spilled.busy || spilled.in_use) return false;

@@ -132,6 +132,24 @@ TEST_F(Files, PrefetchKeepsTheDiskBusyAndBringsPagesToHbm) {
   EXPECT_EQ(host_bytes(), 0u);
 }
 
+// More is asked for than there are frames and slots for.
+TEST_F(Files, WhatIsReadAheadDoesNotTakeEachOthersSlots) {
+  start_with_files();
+  Region& held = allocate(4);
+  Region& region = map_file(kPages);
+  const Range all_frames = writing(held, 0, 4);
+  ASSERT_TRUE(acquire(*user, all_frames));
+  prefetch(reading(region, 0, kPages));
+  // The mover comes to rest: nothing frees a frame.
+  for (int i = 0; i < 1000; ++i) {
+    if (mover->step() == Mover::Next::again) continue;
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(inside->in_flight(), 0u);
+  EXPECT_LE(files->loads, 2 * kPages);
+  release(*user, all_frames);
+}
+
 TEST_F(Files, AScanIsReadAheadOfItsUses) {
   start_with_files({.hbm_pages = 64, .host_pages = 128, .files = true, .real_policy = true});
   Region& region = map_file(60);
