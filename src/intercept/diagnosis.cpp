@@ -31,6 +31,7 @@ struct Launch {
   std::uint64_t number = 0;  // in the process
   const FunctionFacts* function = nullptr;
   CUstream stream = nullptr;
+  bool looked_at = false;
   std::size_t addresses = 0;
   std::array<std::uintptr_t, kAddressesShown> first{};
 };
@@ -112,14 +113,17 @@ std::vector<Launch> last_launches() {
 
 }  // namespace
 
-void note_launch(const FunctionFacts* function, CUstream stream, std::span<const std::uintptr_t> addresses) {
+void note_launch(const FunctionFacts* function, CUstream stream,
+                 std::optional<std::span<const std::uintptr_t>> addresses) {
   thread_local Recent* const recent = new_recent();
   Launch& launch = recent->launches[recent->next++ % recent->launches.size()];
   launch.number = launch_number.fetch_add(1, std::memory_order_relaxed) + 1;
   launch.function = function;
   launch.stream = stream;
-  launch.addresses = addresses.size();
-  std::copy_n(addresses.begin(), std::min(addresses.size(), kAddressesShown), launch.first.begin());
+  launch.looked_at = addresses.has_value();
+  if (!addresses) return;
+  launch.addresses = addresses->size();
+  std::copy_n(addresses->begin(), std::min(addresses->size(), kAddressesShown), launch.first.begin());
 }
 
 void diagnose(CUresult result) {
@@ -143,8 +147,13 @@ void diagnose(CUresult result) {
   const auto launches = last_launches();
   text += launches.empty() ? "  no launch of the program was seen\n" : "  the last launches, latest first:\n";
   for (const Launch& launch : launches) {
-    text += fmt::format("  {}: {} on stream {}, naming", launch.number, name_of(launch.function),
+    text += fmt::format("  {}: {} on stream {}, ", launch.number, name_of(launch.function),
                         static_cast<void*>(launch.stream));
+    if (!launch.looked_at) {
+      text += "when everything was in HBM\n";
+      continue;
+    }
+    text += "naming";
     for (std::size_t i = 0; i < std::min(launch.addresses, kAddressesShown); ++i)
       text += fmt::format(" {:#x}", launch.first[i]);
     text +=

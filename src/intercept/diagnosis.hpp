@@ -5,13 +5,15 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace vmem::intercept {
 
 struct FunctionFacts;
-// A launch of the function (null: of a graph) is being queued. Remembers the thread's last ones.
-void note_launch(const FunctionFacts* function, CUstream stream, std::span<const std::uintptr_t> addresses);
+// A launch of the function (null: of a graph) is being queued. Remembers the thread's last ones. Nothing: nobody looked at what it names.
+void note_launch(const FunctionFacts* function, CUstream stream,
+                 std::optional<std::span<const std::uintptr_t>> addresses);
 
 // `result` is sticky (gpu::is_sticky). Once for the process: on stderr.
 void diagnose(CUresult result);

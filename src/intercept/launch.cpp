@@ -1,4 +1,6 @@
 // Kernel launches.
+#include <optional>
+
 #include "intercept/hook_table.hpp"
 #include "intercept/implementations.hpp"
 #include "intercept/references.hpp"
@@ -6,13 +8,42 @@
 namespace vmem::intercept {
 namespace {
 
+// While everything is at hand and nobody asks what is used, most launches need no look at what they name.
+bool may_pass_unlooked(const runtime::Runtime& runtime, const LaunchScratch& scratch) {
+  return runtime.all_at_hand() && captures().load(std::memory_order_acquire) == 0 && !scratch.looks.under_way();
+}
+
+template <class Queue>
+CUresult launch_of_anything(runtime::Runtime& runtime, const FunctionFacts& facts, CUstream stream,
+                            LaunchScratch& scratch, Queue&& queue) {
+  note_launch(&facts, stream, std::nullopt);
+  const CUresult queued = queue();
+  if (queued != CUDA_SUCCESS) {
+    runtime.abandon_launch(scratch.holds);
+    return queued;
+  }
+  const Status ended = runtime.end_launch(scratch.holds);
+  return ended ? CUDA_SUCCESS : report("a kernel launch", ended.error());
+}
+
 template <class Queue>
 CUresult launch(CUfunction function, CUstream stream, void** parameters, void** extra, Queue&& queue) {
   runtime::Runtime* runtime = running();
   if (runtime == nullptr) return queue();
-  References& references = launch_scratch().references;
+  LaunchScratch& scratch = launch_scratch();
+  const bool may_pass = may_pass_unlooked(*runtime, scratch);
+  if (may_pass) {
+    FunctionFacts& facts = facts_of(*runtime, function);
+    const bool passes = !runtime->follows_tables() || facts.pass_unlooked();
+    if (passes && runtime->begin_launch_of_anything(stream, scratch.holds))
+      return launch_of_anything(*runtime, facts, stream, scratch, queue);
+  }
+  References& references = scratch.references;
   references.begin(*runtime);
   references.add_parameters(*runtime, function, parameters, extra);
+  // What names one thing makes no table that leads to another.
+  if (may_pass && references.addresses().size() == 1 && runtime->begin_launch_of_anything(stream, scratch.holds))
+    return launch_of_anything(*runtime, *references.facts(), stream, scratch, queue);
   return with_references(*runtime, references, stream, "a kernel launch", queue);
 }
 

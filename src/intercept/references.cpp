@@ -163,6 +163,10 @@ PinnedMemory& write_combined_memory() {
 
 void forget_layouts() { layouts().forget(); }
 
+FunctionFacts& facts_of(const runtime::Runtime& runtime, CUfunction function) {
+  return layout_of(runtime.driver(), function).facts;
+}
+
 void References::add_words(const void* from, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(from);
   const auto* const end = at + bytes / kWord * kWord;

@@ -52,6 +52,9 @@ class References {
   FunctionFacts* facts_ = nullptr;
 };
 
+// What is known of the function of a launch.
+FunctionFacts& facts_of(const runtime::Runtime& runtime, CUfunction function);
+
 // What the calling thread's launches are described in, one after the other: they do not nest. Kept, so that nothing is allocated.
 struct LaunchScratch {
   References references;
@@ -74,7 +77,8 @@ CUresult with_references(runtime::Runtime& runtime, const References& references
   runtime::LaunchHolds& holds = scratch.holds;
   TableLooks& looks = scratch.looks;
   FunctionFacts* const facts = references.facts();
-  const bool fills_tables = facts != nullptr && facts->may_write_pointers();
+  // What names one thing makes no table that leads to another.
+  const bool fills_tables = facts != nullptr && references.addresses().size() > 1 && facts->may_write_pointers();
   looks.learn(runtime);
   if (auto ready = runtime.begin_launch(references.addresses(), stream, fills_tables, holds); !ready)
     return report(what, ready.error());

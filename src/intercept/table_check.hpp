@@ -25,6 +25,13 @@ struct FunctionFacts {
   std::atomic<bool> looked{false};  // at what one of them wrote
   std::atomic<bool> writes_pointers{false};
   std::string name;  // as the driver has it
+  // A launch may be told of without its addresses: it writes no pointers, and nobody wants to look at it. Counts it, if so.
+  bool pass_unlooked() {
+    const std::uint32_t launch = launches.load(std::memory_order_relaxed) + 1;
+    if (may_write_pointers() || launch >= next_look.load(std::memory_order_relaxed)) return false;
+    launches.store(launch, std::memory_order_relaxed);
+    return true;
+  }
   bool may_write_pointers() const {
     return writes_pointers.load(std::memory_order_relaxed) || !looked.load(std::memory_order_relaxed);
   }
@@ -39,6 +46,7 @@ class TableLooks {
   TableLooks& operator=(const TableLooks&) = delete;
 
   // Before a launch: takes in what looks have shown by now.
+  bool under_way() const { return under_way_; }
   void learn(const runtime::Runtime& runtime) {
     if (under_way_) take_in(runtime);
   }

@@ -142,7 +142,7 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
     // Used again meanwhile: then it needs a place for its bytes first.
     const bool revived = worthless && !outlived(ref);
     auto unmapped = revived ? Status{} : unmap_at(ref);
-    if (revived || !unmapped) publish_state(*ref.region, page, before);
+    if (revived || !unmapped) publish(ref, before);
     if (revived) return Evicted::busy;
     if (!unmapped) return std::unexpected(unmapped.error());
     page.mapped = Mapped::nothing;
@@ -275,7 +275,7 @@ Mover::Evicted Mover::held(PageRef ref, std::uint32_t own_holds) const {
 Mover::Evicted Mover::withdraw_access(PageRef ref, std::uint32_t own_holds) {
   Page& page = ref.page();
   const PageState before(page.state.load(std::memory_order_relaxed));
-  publish_state(*ref.region, page, before.with(Access::none).clear(PageState::kNotify | PageState::kPending));
+  publish(ref, before.with(Access::none).clear(PageState::kNotify | PageState::kPending));
   Evicted why = Evicted::done;
   if (!config_.threads->synchronize()) {
     why = Evicted::busy;
@@ -284,7 +284,7 @@ Mover::Evicted Mover::withdraw_access(PageRef ref, std::uint32_t own_holds) {
     if (!uses_complete(*ref.region, page)) why = Evicted::busy;
   }
   if (why != Evicted::done) {
-    publish_state(*ref.region, page, before);
+    publish(ref, before);
     ++counters_.eviction_cancels;
   }
   return why;
@@ -354,7 +354,7 @@ Result<Mover::Evicted> Mover::hide(PageRef ref, std::uint32_t own_holds) {
   const PageState before(page.state.load(std::memory_order_relaxed));
   if (const Evicted why = withdraw_access(ref, own_holds); why != Evicted::done) return why;
   if (auto unmapped = unmap_at(ref); !unmapped) {
-    publish_state(*ref.region, page, before);
+    publish(ref, before);
     return std::unexpected(unmapped.error());
   }
   page.mapped = Mapped::nothing;

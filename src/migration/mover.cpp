@@ -157,6 +157,7 @@ Mover::Next Mover::step() {
     }
     if (config_.spill != nullptr) spill_ahead();
   }
+  find_all_at_hand();
   return next_step();
 }
 
@@ -306,7 +307,7 @@ void Mover::store_failed(PageRef ref, const Error& error) {
 void Mover::lose_page(PageRef ref, const Error& error) {
   VMEM_LOG_ERROR("the page at {:#x} is lost: {}", address_of(ref), error.message);
   losses_[ref.id()] = error.message;
-  publish_state(*ref.region, ref.page(), PageState(ref.page().state.load()).set(PageState::kLost));
+  publish(ref, PageState(ref.page().state.load()).set(PageState::kLost));
 }
 
 void Mover::settle_pending() {
@@ -315,7 +316,7 @@ void Mover::settle_pending() {
     if (running(page.wait)) return false;
     page.wait = 0;
     const PageState state(page.state.load(std::memory_order_relaxed));
-    if (state.has(PageState::kPending)) publish_state(*ref.region, page, state.clear(PageState::kPending));
+    if (state.has(PageState::kPending)) publish(ref, state.clear(PageState::kPending));
     return true;
   });
 }
@@ -336,6 +337,7 @@ void Mover::drain_uses() {
 void Mover::start_tracking() {
   if (tracks()) return;
   drain_uses();
+  all_at_hand_.store(0, std::memory_order_seq_cst);
   tracks_.store(true, std::memory_order_seq_cst);
   for (Region* region : live_) {
     if (untracked_before_) used_untracked(*region);

@@ -116,6 +116,9 @@ class Mover {
   // its stream (StreamRecord::note_untracked), and is taken to have used everything. Until then all that is mapped lies in HBM.
   // Sequentially consistent, as lives and deaths of regions are: a region that looks dead when tracking begins is not used untracked later.
   bool tracks() const { return tracks_.load(std::memory_order_seq_cst); }
+  // While launches log nothing: the devices (as bits) on which one may reach all that there is as it lies, mapped in HBM, with nothing to
+  // wait for. A launch that holds everything, and asks then, need not look at what it names.
+  std::uint32_t all_at_hand() const { return all_at_hand_.load(std::memory_order_seq_cst); }
   std::uint64_t now_us() const { return config_.now_us(); }
 
   // The mover's thread, or a test's.
@@ -417,6 +420,16 @@ class Mover {
   Error full_error(const char* what, std::uint64_t bytes) const;
   DeviceState& device_of(const Region& region) { return *devices_[std::size_t(region.device)]; }
 
+  // at_hand.cpp: what launches need not look at
+  void publish(PageRef ref, pagetable::PageState next);
+  void region_begins(Region& region);
+  void region_ends(const Region& region);
+  void count_openings(std::uint32_t devices, std::uint32_t by);
+  void not_at_hand(Region& region);
+  void find_all_at_hand();
+  bool worth_mapping(const Region& region) const;
+  bool map_some(Region& region, std::uint32_t& mapped);
+
   MoverConfig config_;
   std::vector<std::unique_ptr<DeviceState>> devices_;
   std::vector<Near> near_;         // the host's memory, then what is lent
@@ -455,14 +468,18 @@ class Mover {
   std::uint32_t poll_failures_ = 0;   // in a row
   std::uint64_t evict_failures_ = 0;  // said at every power of two
   std::uint64_t prefetch_failures_ = 0;
-  std::uint64_t cover_failures_ = 0;  // said at every power of two
-  std::uint64_t unmap_failures_ = 0;  // likewise
-  bool worked_ = false;               // this step changed something
-  bool plan_waits_ = false;           // what is planned, to come or to leave, waits for the GPU's progress
-  std::atomic<bool> evicts_{false};   // see evicts
-  std::atomic<bool> tracks_{false};   // see tracks
-  std::vector<Stamp> untracked_;      // uses of anything, one for each stream
-  bool untracked_before_ = false;     // there was one
+  std::uint64_t cover_failures_ = 0;           // said at every power of two
+  std::uint64_t unmap_failures_ = 0;           // likewise
+  bool worked_ = false;                        // this step changed something
+  bool plan_waits_ = false;                    // what is planned, to come or to leave, waits for the GPU's progress
+  std::atomic<bool> evicts_{false};            // see evicts
+  std::atomic<bool> tracks_{false};            // see tracks
+  std::atomic<std::uint32_t> all_at_hand_{0};  // see all_at_hand
+  std::vector<Region*> away_;                  // undeclared ones of which something was not at hand
+  std::uint32_t declared_regions_ = 0;         // live ones: what is not acquired is not mapped
+  std::array<std::uint32_t, 32> openings_{};   // live regions that each device may access
+  std::vector<Stamp> untracked_;               // uses of anything, one for each stream
+  bool untracked_before_ = false;              // there was one
 
   // Posting and sleeping.
   std::atomic<Request*> posted_{nullptr};

@@ -40,6 +40,15 @@ std::uint64_t whole_pages(std::uint64_t bytes, std::uint64_t largest_page) {
 }  // namespace
 
 std::optional<Status> AllocateRequest::advance(Mover& mover) {
+  if (region == nullptr) {
+    auto begun = begin(mover);
+    if (!begun || !*begun || !mover.worth_mapping(*region)) return begun;
+  }
+  if (!mover.map_some(*region, mapped_)) return std::nullopt;
+  return Status{};
+}
+
+std::optional<Status> AllocateRequest::begin(Mover& mover) {
   Mover::DeviceState& home = *mover.devices_[std::size_t(device)];
   if (source) bytes = source->bytes();
   const std::uint32_t shift =
@@ -95,7 +104,7 @@ std::optional<Status> AllocateRequest::add_region(Mover& mover, std::uint64_t ba
   region->life_told = 0;
   region->mapping_devices = 1u << device;
   region->devices.store(region->mapping_devices, std::memory_order_relaxed);
-  mover.live_.push_back(region);
+  mover.region_begins(*region);
   if (source) {
     mover.read_from(*region, std::move(source), *slots);
     mover.counters_.file_mapped_bytes += region->bytes;
@@ -327,7 +336,7 @@ Status Mover::end_region(Region& region, Stamp last) {
   stamp_untracked(region);
   stamp(region, last);
   tell_policies([&](Policy& policy) { policy.region_ends(region.id); });
-  std::erase(live_, &region);
+  region_ends(region);
   ending_.push_back(&region);
   (region.read_only ? counters_.file_mapped_bytes : counters_.allocated_bytes) -= region.shared ? 0 : region.bytes;
   worked_ = true;
@@ -401,7 +410,7 @@ bool Mover::release_page(PageRef ref) {
       return false;
     }
     page.mapped = Mapped::nothing;
-    publish_state(*ref.region, page, PageState(0));
+    publish(ref, PageState(0));
   }
   drop_standby(ref);
   if (page.frame != kNoFrame) device.hbm.give_back(page.frame, 0, nullptr);

@@ -106,9 +106,11 @@ struct AllocateRequest final : Request {
   std::optional<Status> advance(Mover& mover) override;
 
  private:
+  std::optional<Status> begin(Mover& mover);
   std::optional<Status> add_region(Mover& mover, std::uint64_t backed, std::uint32_t shift);
   std::optional<Status> wait_or(Mover& mover, Error error);
-  Patience patience_;  // for what ending regions still hold
+  Patience patience_;         // for what ending regions still hold
+  std::uint32_t mapped_ = 0;  // pages
 };
 
 struct FreeRequest final : Request {

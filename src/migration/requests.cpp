@@ -408,6 +408,7 @@ std::optional<Status> PeerAccessRequest::advance(Mover& mover) {
       return opened;
     }
   }
+  mover.count_openings(region->mapping_devices & ~before, 1);
   region->devices.store(region->mapping_devices, std::memory_order_release);
   return Status{};
 }

@@ -176,17 +176,17 @@ Result<bool> Mover::upgrade(PageRef ref, std::uint32_t own_holds) {
     const PageState before(page.state.load(std::memory_order_relaxed));
     if (withdraw_access(ref, own_holds) != Evicted::done) return false;
     if (auto changed = set_access(*ref.region, address_of(ref), Access::write); !changed) {
-      publish_state(*ref.region, page, before);
+      publish(ref, before);
       return std::unexpected(changed.error());
     }
-    publish_state(*ref.region, page, before);
+    publish(ref, before);
   }
   ++page.version;
   if (page.mapped == Mapped::slot) page.slot_version = page.version;
   const PageState state(page.state.load(std::memory_order_relaxed));
   // A load under way comes after the store already.
   const std::uint32_t flags = state.has(PageState::kPending) ? 0 : wait_for(ref, store_from_frame(page));
-  publish_state(*ref.region, page, state.with(Access::write).set(flags));
+  publish(ref, state.with(Access::write).set(flags));
   return true;
 }
 
@@ -381,7 +381,7 @@ void Mover::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wait
   const std::uint32_t flags = (prefetch ? PageState::kNotify : 0) | wait_for(ref, wait);
   const std::uint32_t place = mapped == Mapped::slot ? PageState::kInPlace : 0;
   if (place != 0) start_tracking();
-  publish_state(*ref.region, page, PageState(0).with(access).set(flags | place));
+  publish(ref, PageState(0).with(access).set(flags | place));
 }
 
 // Work on the page begins after the transfer. The state flags that say so, for the caller to publish.

@@ -135,6 +135,7 @@ struct Region {
   std::uint32_t mapping_devices = 0;    // as `devices`, for mappings to be made
   std::uint32_t life_told = 0;          // the policy knows of the end of every life before
   bool launched = false;                // used by launches that do not say what they write
+  bool away = false;                    // among those of which not all was at hand, when that was last looked at
 
   std::uint64_t page_bytes() const { return kGranuleBytes << page_shift; }
   std::uint32_t page_at(std::uint32_t granule) const { return (granule - first.index) >> page_shift; }

@@ -178,7 +178,7 @@ void PointerTables::remember(bool fills) {
     sort_targets();
   }
   Record& record = records_[launch_ % kRecords];
-  record.launch = launch_;
+  record.launch = remembered_ = launch_;
   record.targets.assign(targets_.begin(), targets_.end());
   for (const Small& small : smalls_named_) {
     auto& set = set_of(small.base);

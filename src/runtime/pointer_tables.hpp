@@ -46,6 +46,12 @@ class PointerTables {
     remember(fills);
   }
 
+  // No table is known that a launch could reach anything through, nor could one have been made of late: a launch that fills none need
+  // not be told of.
+  bool quiet(std::uint32_t window) const {
+    return window == 0 || (places_.empty() && (remembered_ == 0 || launch_ - remembered_ > window));
+  }
+
   // What tables hold is being found out. Until that is over they may lead to any of the doubts.
   struct Look {
     std::uint64_t number = 0;
@@ -122,6 +128,7 @@ class PointerTables {
   void remember(bool fills);
 
   std::uint64_t launch_ = 0, looks_ = 0;
+  std::uint64_t remembered_ = 0;  // the last launch that was; 0: none
   std::uint32_t window_ = 0;
   std::span<const std::uintptr_t> named_;
   std::vector<Small> smalls_named_;

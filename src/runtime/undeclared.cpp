@@ -424,6 +424,25 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   return worst == Reach::hit && !options_.strict ? Status{} : make_ready(worst, stream, holds);
 }
 
+bool Runtime::begin_launch_of_anything(vmem_stream stream, LaunchHolds& holds) {
+  const PointerTables* const tables = thread_tables();
+  if (tables == nullptr || (follows_tables() && !tables->quiet(options_.window))) return false;
+  const auto slot = thread_slot();
+  const auto record = streams_->find(stream);
+  if (!slot || !record || (*record)->device < 0) return false;
+  holds.clear();
+  holds.slot_ = *slot;
+  holds.record_ = *record;
+  holds.tracked_ = false;
+  holds.everything_ = (*slot)->publish(Span::everything(), {});
+  if ((mover_->all_at_hand() >> (*record)->device & 1) != 0) [[likely]] {
+    (*slot)->count_acquire();
+    return true;
+  }
+  abandon_launch(holds);
+  return false;
+}
+
 // Finds what the launch may reach besides what it names. Whether all of it is at hand.
 bool Runtime::find_all(std::span<const std::uintptr_t> addresses, PointerTables& tables, bool fills_tables,
                        LaunchHolds& holds) {
