@@ -238,8 +238,8 @@ std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t byt
   if (undeclared) {
     for (std::uint32_t shift = kLargestUndeclaredShift; shift > 0; --shift) {
       const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
-      const std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
-      if (backed - bytes <= bytes / 8 && device.config.hbm_bytes / page_bytes >= 16) return shift;
+      const std::uint64_t wasted = -bytes & (page_bytes - 1);
+      if (wasted <= bytes / 8 && device.config.hbm_bytes / 16 >= page_bytes) return shift;
     }
     return 0;
   }
@@ -281,9 +281,9 @@ std::uint64_t Mover::undeclared_bytes(int device, std::uint64_t bytes) const {
   for (;;) {
     const std::uint64_t page_bytes = pagetable::kGranuleBytes
                                      << page_shift_for(*devices_[std::size_t(device)], bytes, false, true);
-    const std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
-    if (backed == bytes) return backed;
-    bytes = backed;
+    const std::uint64_t wasted = -bytes & (page_bytes - 1);
+    if (wasted == 0) return bytes;
+    bytes += wasted;
   }
 }
 
