@@ -1,5 +1,7 @@
 // Kernel launches.
+#include <cstdint>
 #include <optional>
+#include <span>
 
 #include "intercept/hook_table.hpp"
 #include "intercept/implementations.hpp"
@@ -15,14 +17,15 @@ bool may_pass_unlooked(const runtime::Runtime& runtime, const LaunchScratch& scr
 
 template <class Queue>
 CUresult launch_of_anything(runtime::Runtime& runtime, const FunctionFacts& facts, CUstream stream,
-                            LaunchScratch& scratch, Queue&& queue) {
-  note_launch(&facts, stream, std::nullopt);
+                            const std::optional<std::span<const std::uintptr_t>>& named, runtime::LaunchHolds& holds,
+                            Queue&& queue) {
+  note_launch(&facts, stream, named);
   const CUresult queued = queue();
   if (queued != CUDA_SUCCESS) {
-    runtime.abandon_launch(scratch.holds);
+    runtime.abandon_launch(holds);
     return queued;
   }
-  const Status ended = runtime.end_launch(scratch.holds);
+  const Status ended = runtime.end_launch(holds);
   return ended ? CUDA_SUCCESS : report("a kernel launch", ended.error());
 }
 
@@ -32,18 +35,21 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   if (runtime == nullptr) return queue();
   LaunchScratch& scratch = launch_scratch();
   const bool may_pass = may_pass_unlooked(*runtime, scratch);
+  bool passes = false;
   if (may_pass) {
     FunctionFacts& facts = facts_of(*runtime, function);
-    const bool passes = !runtime->follows_tables() || facts.pass_unlooked();
-    if (passes && runtime->begin_launch_of_anything(stream, scratch.holds))
-      return launch_of_anything(*runtime, facts, stream, scratch, queue);
+    passes = !runtime->follows_tables() || facts.pass_unlooked();
+    if (passes && runtime->begin_launch_of_anything(stream, std::nullopt, scratch.holds))
+      return launch_of_anything(*runtime, facts, stream, std::nullopt, scratch.holds, queue);
   }
   References& references = scratch.references;
   references.begin(*runtime);
   references.add_parameters(*runtime, function, parameters, extra);
+  const auto named = references.addresses();
   // What names one thing makes no table that leads to another.
-  if (may_pass && references.addresses().size() == 1 && runtime->begin_launch_of_anything(stream, scratch.holds))
-    return launch_of_anything(*runtime, *references.facts(), stream, scratch, queue);
+  passes = passes || (may_pass && named.size() == 1);
+  if (passes && runtime->begin_launch_of_anything(stream, named, scratch.holds))
+    return launch_of_anything(*runtime, *references.facts(), stream, named, scratch.holds, queue);
   return with_references(*runtime, references, stream, "a kernel launch", queue);
 }
 

@@ -4,15 +4,21 @@
 
 namespace vmem::runtime {
 
+void PointerTables::count_near(std::uintptr_t table, std::uint32_t by) {
+  const std::uintptr_t begin = (table - std::min(table, kAround)) / kAround,
+                       end = (table + kSmallMax + kAround) / kAround;
+  for (std::uintptr_t block = begin; block <= end; ++block) near_[block % near_.size()] += by;
+}
+
 PointerTables::Place& PointerTables::place_at(std::uintptr_t table) {
   const auto [found, made] = places_.try_emplace(table);
-  if (made) ++places_near(table);
+  if (made) count_near(table, 1);
   found->second.used = launch_;
   return found->second;
 }
 
 PointerTables::Places::iterator PointerTables::erase(Places::iterator place) {
-  --places_near(place->first);
+  count_near(place->first, ~std::uint32_t{0});
   if (!place->second.targets.empty()) --known_;
   return places_.erase(place);
 }
@@ -136,15 +142,16 @@ void PointerTables::add_known(Place& place) {
 void PointerTables::add_known() {
   auto small = smalls_named_.begin();
   for (const std::uintptr_t address : named_) {
+    const bool may_lead = near_[block_of(address)] != 0;
     if (small != smalls_named_.end() && small->address == address) {
       const std::uintptr_t base = (small++)->base;
-      if (places_near(base) == 0) continue;
+      if (!may_lead) continue;
       if (const auto found = places_.find(base); found != places_.end()) add_known(found->second);
       continue;
     }
+    if (!may_lead) continue;
     // It may lie within a table, too.
     const std::uintptr_t begin = address - std::min(address, kAround), end = address + kAround;
-    if (places_near(begin) + places_near(address) + places_near(end) == 0) continue;
     for (auto at = places_.lower_bound(begin); at != places_.end() && at->first < end; ++at) add_known(at->second);
   }
 }

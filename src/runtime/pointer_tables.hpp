@@ -6,10 +6,12 @@
 //   copied from one to the other: what it named, for the next `window` launches of the calling thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -20,6 +22,8 @@ class PointerTables {
  public:
   // Bytes from an address that a launch names to a table that its kernel may find there; and of such a table.
   static constexpr std::uintptr_t kAround = 16 << 10;
+  // And from the base of a small allocation to its end.
+  static constexpr std::uintptr_t kSmallMax = 1 << 20;
 
   // A launch begins that names these addresses, which stay there until `finish`. `window`: see above, at most 1023; 0 turns all this off.
   void begin(std::uint32_t window, std::span<const std::uintptr_t> addresses) {
@@ -46,10 +50,13 @@ class PointerTables {
     remember(fills);
   }
 
-  // No table is known that a launch could reach anything through, nor could one have been made of late: a launch that fills none need
-  // not be told of.
-  bool quiet(std::uint32_t window) const {
-    return window == 0 || (places_.empty() && (remembered_ == 0 || launch_ - remembered_ > window));
+  // Whether a launch that fills no table, and names these, need not be told of: it reaches nothing through a table, and none could have
+  // been made of late. Without names: whatever it names.
+  bool concern(std::uint32_t window, const std::optional<std::span<const std::uintptr_t>>& named) const {
+    if (window == 0) return false;
+    if (remembered_ != 0 && launch_ - remembered_ <= window) return true;
+    if (!named) return !places_.empty();
+    return std::ranges::any_of(*named, [this](std::uintptr_t address) { return near_[block_of(address)] != 0; });
   }
 
   // What tables hold is being found out. Until that is over they may lead to any of the doubts.
@@ -111,8 +118,9 @@ class PointerTables {
     std::uintptr_t address, base;
   };
 
-  // Whether a place may be in the block of addresses; most launches name none.
-  std::uint32_t& places_near(std::uintptr_t address) { return near_[address / kAround % near_.size()]; }
+  // How many places there are that an address in the same block may lead to; most launches name none.
+  std::size_t block_of(std::uintptr_t address) const { return address / kAround % near_.size(); }
+  void count_near(std::uintptr_t table, std::uint32_t by);
   std::array<Last, kWays>& set_of(std::uintptr_t base) {
     return lasts_[(base * 0x9e3779b97f4a7c15u) >> 32 & (kSets - 1)];
   }
@@ -136,8 +144,8 @@ class PointerTables {
   std::vector<Record> records_{kRecords};
   std::array<std::array<Last, kWays>, kSets> lasts_{};
   Places places_;
-  std::size_t known_ = 0;  // places with targets
-  std::array<std::uint32_t, 4096> near_{};
+  std::size_t known_ = 0;                   // places with targets
+  std::array<std::uint32_t, 4096> near_{};  // by block
 };
 
 }  // namespace vmem::runtime

@@ -123,9 +123,10 @@ class Runtime final : private SlabSource {
   // `fills_tables`: it may write what it names into small allocations that it names, too (pointer_tables.hpp).
   Status begin_launch(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
                       LaunchHolds& holds);
-  // The same for a launch of a function that fills no tables, whatever it names, if that is all at hand and nobody is to know of it, as
-  // long as all fits. False: nothing is held, and begin_launch is to be called.
-  bool begin_launch_of_anything(vmem_stream stream, LaunchHolds& holds);
+  // The same for a launch of a function that fills no tables, whatever it names (which may help, where it is known), if that is all at
+  // hand and nobody is to know of it, as long as all fits. False: nothing is held, and begin_launch is to be called.
+  bool begin_launch_of_anything(vmem_stream stream, const std::optional<std::span<const std::uintptr_t>>& named,
+                                LaunchHolds& holds);
   // Whether that is worth trying.
   bool all_at_hand() const { return mover_->all_at_hand() != 0; }
   Status end_launch(LaunchHolds& holds);

@@ -55,6 +55,7 @@ Span reached_in(const Region& region, std::uint32_t granule) {
 
 // Such programs run far ahead of the GPU: what they used is to be given up as soon as that use is over, not when all that was queued
 // after it is. An event costs as much as scanning the arguments of a launch, so where all fits there are fewer.
+static_assert(PointerTables::kSmallMax == Suballocator::kLargestBytes);
 constexpr std::uint32_t kLaunchesPerEpoch = 16, kLaunchesPerEpochIfAllFits = 256;
 constinit thread_local NamedSpans named_spans;
 // The calling thread's tables; none once its thread-local variables have ended, when others' destructors may still free memory.
@@ -424,9 +425,10 @@ Status Runtime::begin_launch(std::span<const std::uintptr_t> addresses, vmem_str
   return worst == Reach::hit && !options_.strict ? Status{} : make_ready(worst, stream, holds);
 }
 
-bool Runtime::begin_launch_of_anything(vmem_stream stream, LaunchHolds& holds) {
+bool Runtime::begin_launch_of_anything(vmem_stream stream, const std::optional<std::span<const std::uintptr_t>>& named,
+                                       LaunchHolds& holds) {
   const PointerTables* const tables = thread_tables();
-  if (tables == nullptr || (follows_tables() && !tables->quiet(options_.window))) return false;
+  if (tables == nullptr || (follows_tables() && tables->concern(options_.window, named))) return false;
   const auto slot = thread_slot();
   const auto record = streams_->find(stream);
   if (!slot || !record || (*record)->device < 0) return false;

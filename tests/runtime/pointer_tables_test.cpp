@@ -53,6 +53,29 @@ TEST_F(Tables, ASmallTableIsKnownByItsBaseHoweverItIsNamed) {
   EXPECT_EQ(reached, Addresses{100});
 }
 
+// What may be kept from them.
+TEST_F(Tables, LaunchesThatNameNothingNearATableAreNoConcern) {
+  constexpr std::uintptr_t kTable = 0x7d0000000000;
+  const auto concerns = [&](std::uintptr_t address) {
+    return tables->concern(window, std::span<const std::uintptr_t>(&address, 1));
+  };
+  EXPECT_FALSE(tables->concern(window, std::nullopt));
+  look(kTable, {100});
+  EXPECT_TRUE(tables->concern(window, std::nullopt)) << "it may name anything";
+  for (const std::uintptr_t near : {kTable - PointerTables::kAround + 1, kTable, kTable + PointerTables::kAround - 1,
+                                    kTable + PointerTables::kSmallMax - 1})
+    EXPECT_TRUE(concerns(near)) << near - kTable;
+  for (const std::uintptr_t far : {kTable - 2 * PointerTables::kSmallMax, kTable + 2 * PointerTables::kSmallMax})
+    EXPECT_FALSE(concerns(far)) << far - kTable;
+  tables->forget_tables(kTable, 64);
+  EXPECT_FALSE(concerns(kTable));
+  EXPECT_FALSE(tables->concern(window, std::nullopt));
+  launch(true, {1, 2}, {});
+  EXPECT_TRUE(concerns(kTable)) << "what was filled may be named";
+  window = 0;
+  EXPECT_FALSE(concerns(kTable));
+}
+
 TEST_F(Tables, ATableLeadsToWhatItWasFilledWith) {
   EXPECT_EQ(launch(true, {1}, {100, 200}), Addresses{});
   EXPECT_EQ(launch(false, {1}, {}), (Addresses{100, 200}));

@@ -52,7 +52,7 @@ struct UntrackedLaunches : ::testing::TestWithParam<bool> {
     return made ? static_cast<std::uint32_t*>(*made) : nullptr;
   }
   void begin(const std::vector<std::uint32_t*>& named, LaunchHolds& held, CUstream on) {
-    if (GetParam() && runtime->begin_launch_of_anything(on, held)) return;
+    if (GetParam() && runtime->begin_launch_of_anything(on, std::nullopt, held)) return;
     std::vector<std::uintptr_t> addresses;
     for (const std::uint32_t* each : named) addresses.push_back(reinterpret_cast<std::uintptr_t>(each));
     const auto ready = runtime->begin_launch(addresses, on, false, held);
@@ -270,7 +270,7 @@ INSTANTIATE_TEST_SUITE_P(Launches, UntrackedLaunches, ::testing::Bool(),
 struct UnlookedLaunches : UntrackedLaunches {
   bool passes(CUstream on) {
     (void)figures();  // the mover has ended the step before
-    const bool passed = runtime->begin_launch_of_anything(on, holds);
+    const bool passed = runtime->begin_launch_of_anything(on, std::nullopt, holds);
     if (passed) runtime->abandon_launch(holds);
     return passed;
   }
