@@ -36,9 +36,9 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   LaunchScratch& scratch = launch_scratch();
   const bool may_pass = may_pass_unlooked(*runtime, scratch);
   bool passes = false;
-  if (may_pass) {
+  if (may_pass && runtime->follows_tables()) {
     FunctionFacts& facts = facts_of(*runtime, function);
-    passes = !runtime->follows_tables() || facts.pass_unlooked();
+    passes = facts.pass_unlooked();
     if (passes && runtime->begin_launch_of_anything(stream, std::nullopt, scratch.holds))
       return launch_of_anything(*runtime, facts, stream, std::nullopt, scratch.holds, queue);
   }
@@ -46,9 +46,9 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   references.begin(*runtime);
   references.add_parameters(*runtime, function, parameters, extra);
   const auto named = references.addresses();
-  // What names one thing makes no table that leads to another.
-  passes = passes || (may_pass && named.size() == 1);
-  if (passes && runtime->begin_launch_of_anything(stream, named, scratch.holds))
+  // What names one thing makes no table that leads to another. What names nothing uses nothing.
+  passes = passes || (may_pass && (named.size() == 1 || !runtime->follows_tables()));
+  if (passes && !named.empty() && runtime->begin_launch_of_anything(stream, named, scratch.holds))
     return launch_of_anything(*runtime, *references.facts(), stream, named, scratch.holds, queue);
   return with_references(*runtime, references, stream, "a kernel launch", queue);
 }

@@ -71,13 +71,15 @@ bool Mover::worth_mapping(const Region& region) const {
   return (region.undeclared || region.shared) && !tracks() && hbm.used_bytes() + bytes <= untracked;
 }
 
-// A new region's pages from `mapped` on; true: no more of them are to be. What fails here fails again for the launch that needs the page,
-// and is reported there.
+// A new region's pages from `mapped` on; true: no more of them are to be. Others may have come to it between two steps, by an address that
+// they remember. What fails here fails again for the launch that needs the page, and is reported there.
 bool Mover::map_some(Region& region, std::uint32_t& mapped) {
   worked_ = true;
   for (std::uint32_t left = kMapsPerStep; left > 0; --left) {
     if (mapped == region.page_count || tracks()) return true;
     const PageRef ref{&region, mapped++};
+    const Page& page = ref.page();
+    if (page.mapped != pagetable::Mapped::nothing || page.frame != pagetable::kNoFrame || page.version != 0) continue;
     const auto frame = take_frame(device_of(region), ref.bytes());
     if (!frame || !*frame) return true;
     const auto loaded = load_frame(ref, **frame, Access::read, false, false);

@@ -43,7 +43,11 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
   if (region == nullptr) {
     auto begun = begin(mover);
     if (!begun || !*begun || !mover.worth_mapping(*region)) return begun;
+    id_ = region->id;
   }
+  // Everything may have been ended between two steps.
+  if (region->id != id_ || region->state.load(std::memory_order_relaxed) != RegionState::live)
+    return Mover::ended_error();
   if (!mover.map_some(*region, mapped_)) return std::nullopt;
   return Status{};
 }

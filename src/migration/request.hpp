@@ -110,7 +110,8 @@ struct AllocateRequest final : Request {
   std::optional<Status> add_region(Mover& mover, std::uint64_t backed, std::uint32_t shift);
   std::optional<Status> wait_or(Mover& mover, Error error);
   Patience patience_;         // for what ending regions still hold
-  std::uint32_t mapped_ = 0;  // pages
+  pagetable::RegionId id_;    // the region's
+  std::uint32_t mapped_ = 0;  // of its pages
 };
 
 struct FreeRequest final : Request {

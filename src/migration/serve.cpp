@@ -77,6 +77,7 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
       mover.slots_in_use_ = false;
       auto served = mover.serve({want.run.region, index}, want.access, discard, effort, own);
       if (!served) return std::unexpected(std::move(served).error());
+      const bool slots_in_use = mover.slots_in_use_;  // what is looked at after this page has an answer of its own
       switch (*served) {
         case Mover::Served::usable:
           patience_.reset();
@@ -93,7 +94,7 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
         case Mover::Served::wait:
           recall_ahead(mover);
           // Of slots that are all in use it cannot be told when one will be free: their users may wait for what is launched after this.
-          if (!mover.slots_in_use_ || !patience_.over_limit(mover, mover.config_.slot_wait_us)) return std::nullopt;
+          if (!slots_in_use || !patience_.over_limit(mover, mover.config_.slot_wait_us)) return std::nullopt;
           return std::unexpected(mover.full_error("a page below host memory", want.run.region->page_bytes()));
         case Mover::Served::wait_frame:
         case Mover::Served::wait_use:

@@ -14,7 +14,7 @@ constexpr std::uint64_t kSpaceBytes = std::uint64_t{1} << 30;
 
 const std::shared_ptr<const gpu::Driver>& emulated_driver() {
   static const std::shared_ptr<const gpu::Driver> driver = [] {
-    ::setenv("VMEM_EMU", "devices=2,hbm=256MiB,host=512MiB,check_host_access=0", 1);
+    ::setenv("VMEM_EMU", "devices=2,hbm=1GiB,host=512MiB,check_host_access=0", 1);
     return *gpu::Driver::load("emulated");
   }();
   return driver;

@@ -354,5 +354,51 @@ TEST_F(Regions, EachDevicesHbmServesItsOwnRegions) {
   }
 }
 
+// What is allocated undeclared is mapped at once, in several steps if it is large.
+struct MappedAtOnce : MoverTest {
+  static constexpr std::uint32_t kPages = 200;
+  AllocateRequest request;
+  void begin_allocation() {
+    start({.hbm_pages = 2 * kPages, .host_pages = 16});
+    request.bytes = kPages * kPageBytes;
+    request.undeclared = true;
+    mover->post(request);
+    mover->step();
+    ASSERT_FALSE(request.done());
+    ASSERT_NE(request.region, nullptr);
+  }
+};
+
+TEST_F(MappedAtOnce, AnotherMayNameItMeanwhile) {
+  begin_allocation();
+  Actor& other = actor();
+  const auto stale = begin(other, launching(*request.region, 0, kPages));
+  ASSERT_TRUE(complete(*stale));
+  ASSERT_TRUE(step_until([&] { return request.done(); }));
+  EXPECT_TRUE(request.result());
+  check();
+  for (std::uint32_t i = 0; i < kPages; ++i) EXPECT_TRUE(in_hbm(*request.region, i)) << i;
+  release(other, stale->range);
+}
+
+TEST_F(MappedAtOnce, EverythingMayEndMeanwhile) {
+  begin_allocation();
+  EndAllRequest end;
+  mover->post(end);
+  ASSERT_TRUE(step_until([&] { return request.done() && end.done(); }));
+  EXPECT_TRUE(end.result());
+  ASSERT_FALSE(request.result());
+  EXPECT_EQ(request.result().error().status, VMEM_ERROR_NOT_INITIALIZED);
+  check();
+}
+
+TEST_F(MappedAtOnce, NothingIsMappedThatWouldNearlyFillHbm) {
+  start({.hbm_pages = 16, .host_pages = 16});
+  request.bytes = 15 * kPageBytes;
+  request.undeclared = true;
+  ASSERT_TRUE(ask(request));
+  for (std::uint32_t i = 0; i < 15; ++i) EXPECT_FALSE(in_hbm(*request.region, i)) << i;
+}
+
 }  // namespace
 }  // namespace vmem::migration

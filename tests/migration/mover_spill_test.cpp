@@ -353,5 +353,28 @@ TEST_F(Spill, AnAcquireForWhichEverythingIsInUseFailsAfterItsTime) {
   expect_bytes(other, region, 15, 15);
 }
 
+// However many more of the pages that it wants are only below.
+TEST_F(Spill, AnAcquireOfSeveralPagesForWhichEverythingIsInUseFailsAfterItsTime) {
+  start_spilling();
+  Region& region = filled();
+  const auto all_else = begin(*user, reading(region, 0, 11));
+  ASSERT_TRUE(complete(*all_else));
+  auto running = gate(*user);
+  release(*user, all_else->range);
+  Actor& other = actor();
+  std::uint32_t first = 11;
+  while (!only_below(region, first)) ++first;
+  const auto waiting = begin(other, reading(region, first, 3));
+  for (int waited = 0; waited < 100 && !waiting->done(); ++waited) {
+    steps();
+    now_us += acquire_wait_us;
+  }
+  ASSERT_TRUE(waiting->done());
+  const Status served = complete(*waiting);
+  ASSERT_FALSE(served);
+  EXPECT_EQ(served.error().status, VMEM_ERROR_OUT_OF_MEMORY);
+  running.open();
+}
+
 }  // namespace
 }  // namespace vmem::migration
