@@ -17,16 +17,15 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/file_descriptor.hpp"
 #include "base/options.hpp"
 #include "bench/samples.hpp"
-#include "rdma/file_descriptor.hpp"
 #include "rdma/socket_address.hpp"
 #include "runtime/nodes.hpp"
 
 namespace vmem::bench {
 namespace {
 
-using rdma::FileDescriptor;
 using rdma::SocketAddress;
 using std::chrono::steady_clock;
 

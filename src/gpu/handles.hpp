@@ -36,6 +36,11 @@ class Owned {
   explicit operator bool() const noexcept { return driver_ != nullptr; }
   Handle get() const noexcept { return handle_; }
   const DriverRef& driver() const noexcept { return driver_; }
+  // The caller's from now on.
+  Handle release() noexcept {
+    driver_ = nullptr;
+    return std::exchange(handle_, Handle{});
+  }
   // Gives the handle back now.
   void reset() noexcept {
     if (!driver_) return;

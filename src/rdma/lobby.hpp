@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "base/clock.hpp"
-#include "rdma/file_descriptor.hpp"
+#include "base/file_descriptor.hpp"
 #include "rdma/handshake.hpp"
 #include "rdma/socket_address.hpp"
 

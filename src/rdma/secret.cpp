@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/file_descriptor.hpp"
 #include "rdma/crypto.hpp"
-#include "rdma/file_descriptor.hpp"
 
 namespace vmem::rdma {
 namespace {

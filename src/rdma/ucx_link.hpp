@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/file_descriptor.hpp"
 #include "rdma/envelope.hpp"
-#include "rdma/file_descriptor.hpp"
 #include "rdma/handshake.hpp"
 #include "rdma/ucx_handles.hpp"
 

@@ -14,7 +14,7 @@ FramePool::~FramePool() {
     if (frame.is_linked()) frame.unlink();
     if (frame.handle == 0) continue;
     (void)(*config_.driver)->cuMemUnmap(frame.window, classes_[frame.size_class].page_bytes);
-    (void)(*config_.driver)->cuMemRelease(frame.handle);
+    (void)release_handle(frame.handle);
   }
   for (SizeClass& size_class : classes_) {
     (void)(*config_.driver)->cuMemAddressFree(size_class.window, size_class.places * size_class.page_bytes);
@@ -116,14 +116,27 @@ Result<std::optional<FramePool::NewFrame>> FramePool::plan(std::uint64_t page_by
 }
 
 Status FramePool::make(NewFrame& planned) const {
+  VMEM_ASSIGN(planned.handle, make_handle(planned.page_bytes));
+  auto mapped = map_into_window(planned);
+  if (!mapped) (void)release_handle(planned.handle);
+  return mapped;
+}
+
+Result<CUmemGenericAllocationHandle> FramePool::make_handle(std::uint64_t bytes) const {
+  if (config_.source != nullptr) return config_.source->make(bytes);
   const auto& driver = *config_.driver;
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = config_.location;
-  VMEM_TRY(driver.check(driver->cuMemCreate(&planned.handle, planned.page_bytes, &prop, 0), "cuMemCreate"));
-  auto mapped = map_into_window(planned);
-  if (!mapped) (void)driver->cuMemRelease(planned.handle);
-  return mapped;
+  CUmemGenericAllocationHandle handle = 0;
+  VMEM_TRY(driver.check(driver->cuMemCreate(&handle, bytes, &prop, 0), "cuMemCreate"));
+  return handle;
+}
+
+Status FramePool::release_handle(CUmemGenericAllocationHandle handle) const {
+  if (config_.source != nullptr) return config_.source->release(handle);
+  const auto& driver = *config_.driver;
+  return driver.check(driver->cuMemRelease(handle), "cuMemRelease");
 }
 
 void FramePool::abandon(const NewFrame& planned, bool out_of_memory) {
@@ -194,7 +207,7 @@ Status FramePool::destroy(Frame& frame) {
   created_bytes_ -= owner_class.page_bytes;
   free_ids_.push_back(frame.id);
   // An unmapped handle whose release fails cannot be used again: its memory is lost to the process, and said so.
-  return driver.check(driver->cuMemRelease(std::exchange(frame.handle, 0)), "cuMemRelease");
+  return release_handle(std::exchange(frame.handle, 0));
 }
 
 }  // namespace vmem::tiers

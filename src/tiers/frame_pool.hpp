@@ -16,6 +16,19 @@
 
 namespace vmem::tiers {
 
+// Where a pool's memory comes from, if not from the driver's own allocation.
+class HandleSource {
+ public:
+  HandleSource() = default;
+  HandleSource(const HandleSource&) = delete;
+  HandleSource& operator=(const HandleSource&) = delete;
+  virtual ~HandleSource() = default;
+  // Errors: OUT_OF_MEMORY when there is none now; the driver's.
+  virtual Result<CUmemGenericAllocationHandle> make(std::uint64_t bytes) = 0;
+  // Of memory that is mapped nowhere any more.
+  virtual Status release(CUmemGenericAllocationHandle handle) = 0;
+};
+
 class FramePool {
  public:
   struct Config {
@@ -25,6 +38,7 @@ class FramePool {
     std::uint64_t budget_bytes = 0;
     std::uint64_t largest_budget_bytes = 0;  // that set_budget may ask for; 0: budget_bytes
     std::string name;                        // in messages: "HBM of device 0"
+    HandleSource* source = nullptr;          // null: the driver
   };
   struct Frame : boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
     CUmemGenericAllocationHandle handle = 0;
@@ -98,6 +112,8 @@ class FramePool {
   };
   Result<SizeClass*> size_class(std::uint64_t page_bytes);
   Result<std::optional<std::uint32_t>> create(std::uint64_t page_bytes);
+  Result<CUmemGenericAllocationHandle> make_handle(std::uint64_t bytes) const;
+  Status release_handle(CUmemGenericAllocationHandle handle) const;
   Status map_into_window(const NewFrame& made) const;
   Status destroy(Frame& frame);
 

@@ -29,6 +29,7 @@ FramePool::Config pool_config(const NearTier::Config& config) {
   }
   pool.budget_bytes = config.budget_bytes;
   pool.largest_budget_bytes = config.largest_budget_bytes;
+  pool.source = config.source;
   pool.name = config.location.type == CU_MEM_LOCATION_TYPE_DEVICE
                   ? fmt::format("HBM lent by device {}", config.location.id)
                   : "pinned host memory";

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace vmem::rdma {
+namespace vmem {
 
 class FileDescriptor {
  public:
@@ -31,4 +31,4 @@ class FileDescriptor {
   int descriptor_ = -1;
 };
 
-}  // namespace vmem::rdma
+}  // namespace vmem
