@@ -278,6 +278,9 @@ typedef struct vmem_statistics {
       nvme_pages_shuffled;                       /* written to files, by what was done to them; */
                                                  /* shuffled: in byte planes, each compressed */
   uint64_t nvme_compress_us, nvme_decompress_us; /* time of threads beside yours, trials included */
+  uint64_t lent_bytes,
+      lent_overdue_bytes; /* of our GPUs' HBM, held by other processes (option lend); of these, wanted */
+                          /* back and not given in time, or held by one that talks no more */
 } vmem_statistics;
 /* Errors: INVALID_VALUE (NULL, or an unknown struct_bytes). */
 VMEM_API vmem_status vmem_stats(vmem_statistics* out);

@@ -97,6 +97,8 @@ class _Statistics(ctypes.Structure):
             "nvme_pages_shuffled",
             "nvme_compress_us",
             "nvme_decompress_us",
+            "lent_bytes",
+            "lent_overdue_bytes",
         )
     ]
 

@@ -249,21 +249,28 @@ OptionDefinition nvme_option() {
       &Options::nvme, parse_nvme);
 }
 
-// DEVICE or DEVICE:SIZE.
+// DEVICE or DEVICE:SIZE, or the same with a socket's path.
 Result<std::vector<LendingDevice>> parse_peers(std::string_view text) {
   std::vector<LendingDevice> devices;
   if (text == "off") return devices;
   for (const std::string_view part : split_at_commas(text)) {
     const std::size_t colon = part.find(':');
-    const std::string_view number = part.substr(0, colon);
-    LendingDevice lender;
-    VMEM_ASSIGN(const std::uint64_t device, parse_count(number, kLargestDevice));
-    lender.device = int(device);
+    const std::string_view name = part.substr(0, colon);
+    LendingDevice lender{.device = -1};
+    if (name.starts_with('/')) {
+      lender.socket = name;
+    } else {
+      VMEM_ASSIGN(const std::uint64_t device, parse_count(name, kLargestDevice));
+      lender.device = int(device);
+    }
     if (colon != std::string_view::npos) {
       VMEM_ASSIGN(lender.bytes, parse_size(part.substr(colon + 1), {.least = kSmallestLent, .most = 64 * kTiB}));
     }
-    if (std::ranges::find(devices, lender.device, &LendingDevice::device) != devices.end())
-      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("device {} is named twice", lender.device));
+    const auto same = [&](const LendingDevice& other) {
+      return other.device == lender.device && other.socket == lender.socket;
+    };
+    if (std::ranges::any_of(devices, same))
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("device {} is named twice", name));
     devices.push_back(lender);
   }
   return devices;
@@ -271,20 +278,65 @@ Result<std::vector<LendingDevice>> parse_peers(std::string_view text) {
 
 std::string print_peers(const Options& options) {
   std::vector<std::string> texts;
-  for (const LendingDevice& each : options.peers)
-    texts.push_back(each.bytes ? fmt::format("{}:{}", each.device, exact_bytes(*each.bytes))
-                               : fmt::format("{}", each.device));
+  for (const LendingDevice& each : options.peers) {
+    const std::string name = each.socket.empty() ? fmt::format("{}", each.device) : each.socket;
+    texts.push_back(each.bytes ? fmt::format("{}:{}", name, exact_bytes(*each.bytes)) : name);
+  }
   return texts.empty() ? "off" : fmt::format("{}", fmt::join(texts, ","));
 }
 
 OptionDefinition peers_option() {
+  return define({.name = "peers",
+                 .default_value = "off",
+                 .values = "off, or GPUs such as 1:40GiB,2, each with the most that it lends or with all that it has "
+                           "left; or the path of "
+                           "the socket where another process lends one (see lend)",
+                 .help = "GPUs whose memory takes pages of the others' before host memory does, over NVLink or PCIe.",
+                 .print = print_peers},
+                &Options::peers, parse_peers);
+}
+
+// DEVICE:PATH or DEVICE:SIZE:PATH.
+Result<std::vector<LentDevice>> parse_lend(std::string_view text) {
+  std::vector<LentDevice> devices;
+  if (text == "off") return devices;
+  for (const std::string_view part : split_at_commas(text)) {
+    const std::size_t path = part.find(":/"), colon = part.find(':');
+    if (path == std::string_view::npos)
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("'{}' does not end with the path of a socket, /...", part));
+    LentDevice lent;
+    lent.socket = part.substr(path + 1);
+    VMEM_ASSIGN(const std::uint64_t device, parse_count(part.substr(0, colon), kLargestDevice));
+    lent.device = int(device);
+    if (colon != path) {
+      VMEM_ASSIGN(lent.bytes,
+                  parse_size(part.substr(colon + 1, path - colon - 1), {.least = kSmallestLent, .most = 64 * kTiB}));
+    }
+    if (std::ranges::find(devices, lent.device, &LentDevice::device) != devices.end())
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("device {} is named twice", lent.device));
+    devices.push_back(lent);
+  }
+  return devices;
+}
+
+std::string print_lend(const Options& options) {
+  std::vector<std::string> texts;
+  for (const LentDevice& each : options.lend)
+    texts.push_back(each.bytes ? fmt::format("{}:{}:{}", each.device, exact_bytes(*each.bytes), each.socket)
+                               : fmt::format("{}:{}", each.device, each.socket));
+  return texts.empty() ? "off" : fmt::format("{}", fmt::join(texts, ","));
+}
+
+OptionDefinition lend_option() {
   return define(
-      {.name = "peers",
+      {.name = "lend",
        .default_value = "off",
-       .values = "off, or GPUs such as 1:40GiB,2, each with the most that it lends or with all that it has left",
-       .help = "GPUs whose memory takes pages of the others' before host memory does, over NVLink or PCIe.",
-       .print = print_peers},
-      &Options::peers, parse_peers);
+       .values = "off, or GPUs such as 0:20GiB:/run/user/1000/gpu0, each with the most to lend, or without, and a "
+                 "socket's path",
+       .help =
+           "What this process's GPUs have left, to other processes of the same user (see peers), until it is needed.",
+       .print = print_lend},
+      &Options::lend, parse_lend);
 }
 
 Result<std::vector<std::string>> parse_remote(std::string_view text) {
@@ -485,11 +537,11 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),     space_option(),        hbm_option(),      headroom_option(), host_option(),
-      peers_option(),    nvme_option(),         compress_option(), remote_option(),   borrow_option(),
-      replicas_option(), remote_wait_option(),  secret_option(),   page_option(),     devices_option(),
-      driver_option(),   acquire_wait_option(), prefetch_option(), protect_option(),  strict_option(),
-      drained_option(),  window_option(),       topology_option(),
+      base_option(),    space_option(),    hbm_option(),          headroom_option(), host_option(),
+      peers_option(),   lend_option(),     nvme_option(),         compress_option(), remote_option(),
+      borrow_option(),  replicas_option(), remote_wait_option(),  secret_option(),   page_option(),
+      devices_option(), driver_option(),   acquire_wait_option(), prefetch_option(), protect_option(),
+      strict_option(),  drained_option(),  window_option(),       topology_option(),
       log_option(),  // the comma and this comment keep the list one to a line
   };
   return table;

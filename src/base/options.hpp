@@ -34,6 +34,14 @@ struct StoreDirectory {
 struct LendingDevice {
   int device = 0;
   std::optional<std::uint64_t> bytes;  // nullopt: all that it has left
+  std::string socket;                  // not empty: of the process that lends it, in place of `device`
+};
+
+// What other processes may borrow.
+struct LentDevice {
+  int device = 0;
+  std::optional<std::uint64_t> bytes;  // nullopt: all that this process leaves
+  std::string socket;                  // where
 };
 
 struct Options {
@@ -42,7 +50,8 @@ struct Options {
   std::optional<std::uint64_t> hbm_bytes;  // --hbm: frames per device; "auto" (nullopt): free memory less headroom
   std::uint64_t headroom_bytes = std::uint64_t{1} << 30;  // --headroom: HBM left for others when --hbm is auto
   std::optional<std::uint64_t> host_bytes;  // --host: pinned host pool; "auto": half of the memory available
-  std::vector<LendingDevice> peers;         // --peers: "off" (empty) or "1:40GiB,2"
+  std::vector<LendingDevice> peers;         // --peers: "off" (empty) or "1:40GiB,2,/tmp/gpu3"
+  std::vector<LentDevice> lend;             // --lend: "off" (empty) or "0:20GiB:/tmp/gpu0"
   std::vector<StoreDirectory> nvme;         // --nvme: "off" (empty) or "/mnt/a:200GiB,/mnt/b"
   std::string compress = "auto";    // --compress: off, auto, or a codec for every page; checked where codecs are known
   std::vector<std::string> remote;  // --remote: "off" (empty) or "10.0.0.1:7000,10.0.0.2:7000"

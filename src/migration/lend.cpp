@@ -20,29 +20,46 @@ constexpr std::size_t kLookedAtPerStep = 4096;  // pages
 
 }  // namespace
 
-// What a device can lend now: what its own allocations leave.
-std::uint64_t Mover::lendable(const LentMemory& lent) const {
-  if (!lent.lender) return lent.tier->usage().budget_bytes;
-  const DeviceState& lender = *devices_[std::size_t(*lent.lender)];
-  const std::uint64_t own = std::min(lender.committed_bytes, lender.config.hbm_bytes);
-  const std::uint64_t left = lender.config.hbm_bytes - own;
-  return std::min(lent.most_bytes, left / pagetable::kGranuleBytes * pagetable::kGranuleBytes);
+// What a device's own allocations leave.
+std::uint64_t Mover::left_to_lend(const DeviceState& device, std::uint64_t most_bytes) const {
+  const std::uint64_t own = std::min(device.committed_bytes, device.config.hbm_bytes);
+  const std::uint64_t left = device.config.hbm_bytes - own;
+  return std::min(most_bytes, left / pagetable::kGranuleBytes * pagetable::kGranuleBytes);
 }
 
+std::uint64_t Mover::lendable(const LentMemory& lent) const {
+  if (!lent.lender) return lent.tier->usage().budget_bytes;
+  return left_to_lend(*devices_[std::size_t(*lent.lender)], lent.most_bytes);
+}
+
+std::uint64_t Mover::lent_for_certain(const LentMemory& lent) const { return lent.revocable ? 0 : lendable(lent); }
+
 // The device's budget, between its own frames and what it lends. Frames that have not come back yet are not the device's.
+template <class Held, class SetLimit>
+void Mover::split_budget(DeviceState& device, std::uint64_t wanted, Held&& held, SetLimit&& set_limit) {
+  const std::uint64_t total = device.config.hbm_bytes;
+  device.hbm.set_budget(total - wanted);
+  // Free frames of the device's own are in the way of lending; what cannot be given back is not lent.
+  if (auto shrunk = device.hbm.shrink(); !shrunk && shrunk.error().status == VMEM_ERROR_DEVICE_LOST)
+    return lose_device(shrunk.error());
+  const std::uint64_t lent_bytes = std::min(wanted, total - std::min(total, device.hbm.created_bytes()));
+  set_limit(lent_bytes);
+  const std::uint64_t away = std::max<std::uint64_t>(lent_bytes, held());
+  device.hbm.set_budget(total - std::min(total, away));
+}
+
 void Mover::balance_lending(DeviceState& device) {
   for (const LentMemory& lent : config_.lent) {
     if (!lent.lender || devices_[std::size_t(*lent.lender)].get() != &device) continue;
-    const std::uint64_t total = device.config.hbm_bytes;
-    const std::uint64_t wanted = lendable(lent);
-    device.hbm.set_budget(total - wanted);
-    // Free frames of the device's own are in the way of lending; what cannot be given back is not lent.
-    if (auto shrunk = device.hbm.shrink(); !shrunk && shrunk.error().status == VMEM_ERROR_DEVICE_LOST)
-      return lose_device(shrunk.error());
-    const std::uint64_t lent_bytes = std::min(wanted, total - std::min(total, device.hbm.created_bytes()));
-    if (lent.tier->usage().budget_bytes != lent_bytes) lent.set_budget(lent_bytes);
-    const std::uint64_t away = std::max(lent_bytes, lent.tier->usage().held_bytes);
-    device.hbm.set_budget(total - std::min(total, away));
+    split_budget(
+        device, lendable(lent), [&] { return lent.tier->usage().held_bytes; },
+        [&](std::uint64_t bytes) {
+          if (lent.tier->usage().budget_bytes != bytes) lent.set_budget(bytes);
+        });
+  }
+  for (const LentOut& out : config_.lent_out) {
+    if (devices_[std::size_t(out.lender)].get() != &device) continue;
+    split_budget(device, left_to_lend(device, out.most_bytes), [&] { return out.held().bytes; }, out.set_limit);
   }
 }
 
@@ -66,6 +83,7 @@ void Mover::return_lent() {
     const LentMemory& lent = config_.lent[near - 1];
     if (lent.lender) balance_lending(*devices_[std::size_t(*lent.lender)]);
   }
+  for (const LentOut& out : config_.lent_out) balance_lending(*devices_[std::size_t(out.lender)]);
 }
 
 void Mover::return_from(std::size_t near, std::uint64_t bytes) {

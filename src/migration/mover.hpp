@@ -51,6 +51,19 @@ struct LentMemory {
   // Where it is of one of MoverConfig::devices: this one. It lends what its own allocations leave of its budget, `most_bytes` at most.
   std::optional<int> lender;
   std::uint64_t most_bytes = 0;
+  // Another process lends it, and may want it back at any time: no allocation counts on it.
+  bool revocable = false;
+};
+
+// Other processes borrow what a device's own allocations leave of its budget.
+struct LentOut {
+  int lender = 0;  // of MoverConfig::devices
+  std::uint64_t most_bytes = 0;
+  std::function<void(std::uint64_t)> set_limit;
+  struct Held {
+    std::uint64_t bytes = 0, overdue_bytes = 0;  // the latter may never come back
+  };
+  std::function<Held()> held;
 };
 
 struct MoverConfig {
@@ -61,8 +74,9 @@ struct MoverConfig {
   tiers::Tier* backing = nullptr;
   tiers::InPlaceTier* in_place = nullptr;  // null: the backing tier cannot be mapped
   std::vector<LentMemory> lent;            // where a page that leaves HBM goes before host memory
-  tiers::Tier* spill = nullptr;            // where pages go that the backing tier has no room for; null: nowhere
-  tiers::Tier* files = nullptr;            // of the sources of read-only regions; null: there are none
+  std::vector<LentOut> lent_out;
+  tiers::Tier* spill = nullptr;  // where pages go that the backing tier has no room for; null: nowhere
+  tiers::Tier* files = nullptr;  // of the sources of read-only regions; null: there are none
   std::unique_ptr<Policy> policy;
   std::unique_ptr<Policy> spill_policy;  // whom to spill; of one device, the backing tier. With `spill`
   std::vector<MoverDevice> devices;
@@ -335,7 +349,11 @@ class Mover {
   };
   const Near& near_of(const Page& page) const { return near_[page.near]; }
   Result<tiers::SlotGrant> allocate_lent(std::size_t near, std::uint64_t page_bytes);
+  std::uint64_t left_to_lend(const DeviceState& device, std::uint64_t most_bytes) const;
   std::uint64_t lendable(const LentMemory& lent) const;
+  std::uint64_t lent_for_certain(const LentMemory& lent) const;
+  template <class Held, class SetLimit>
+  void split_budget(DeviceState& device, std::uint64_t wanted, Held&& held, SetLimit&& set_limit);
   void balance_lending(DeviceState& device);
   void return_lent();
   void return_from(std::size_t near, std::uint64_t bytes);

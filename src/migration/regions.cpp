@@ -180,7 +180,7 @@ Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t pag
     }
     lent = 0;
     for (std::size_t i = 0; i < config_.lent.size(); ++i)
-      lent += (reached >> i & 1) != 0 ? whole_pages(lendable(config_.lent[i]), largest) : 0;
+      lent += (reached >> i & 1) != 0 ? whole_pages(lent_for_certain(config_.lent[i]), largest) : 0;
     fits = overflow <= lent || overflow - lent + transit <= host + below;
     if (!fits) break;
   }
@@ -206,8 +206,12 @@ Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t pag
   return {};
 }
 
-// What a device has when nothing of it is lent.
+// What a device has when nothing of it is lent, but for what other processes keep.
 std::uint64_t Mover::hbm_in_all(const DeviceState& device) const {
+  for (const LentOut& out : config_.lent_out) {
+    if (devices_[std::size_t(out.lender)].get() != &device) continue;
+    return device.config.hbm_bytes - std::min(device.config.hbm_bytes, out.held().overdue_bytes);
+  }
   const bool lends = std::ranges::any_of(config_.lent, [&](const LentMemory& lent) {
     return lent.lender && devices_[std::size_t(*lent.lender)].get() == &device;
   });
@@ -265,7 +269,7 @@ std::optional<Status> CapacityRequest::advance(Mover& mover) {
   const Mover::DeviceState& asked = *mover.devices_[std::size_t(device)];
   std::uint64_t backed = below + host - std::min(kTransitPages * page_bytes, host / 4);
   for (const std::uint8_t lender : asked.config.lenders)
-    backed += whole_pages(mover.lendable(mover.config_.lent[lender]), page_bytes);
+    backed += whole_pages(mover.lent_for_certain(mover.config_.lent[lender]), page_bytes);
   std::uint64_t backed_left = backed;
   std::uint64_t hbm_left = 0;
   for (const auto& each : mover.devices_) {
@@ -300,7 +304,7 @@ void Mover::expect_slots() {
     committed += device->committed_bytes;
     hbm += usable_hbm(device->hbm.budget_bytes(), pagetable::kGranuleBytes);
   }
-  for (const LentMemory& each : config_.lent) lent += lendable(each);
+  for (const LentMemory& each : config_.lent) lent += lent_for_certain(each);
   const double overflow = committed > hbm ? double(committed - hbm) / double(committed) : 0;
   for (const auto& [page_bytes, pages] : page_counts_) {
     const auto leaving = std::uint64_t(std::ceil(overflow * double(pages.undeclared)));

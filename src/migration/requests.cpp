@@ -235,6 +235,11 @@ std::optional<Status> StatisticsRequest::advance(Mover& mover) {
     out.nvme_budget_bytes = below.budget_bytes;
     out.nvme_used_bytes = below.used_bytes;
   }
+  for (const LentOut& lent : mover.config_.lent_out) {
+    const LentOut::Held held = lent.held();
+    out.lent_bytes += held.bytes;
+    out.lent_overdue_bytes += held.overdue_bytes;
+  }
   out.peer_in_bytes = in.peer_in_bytes;
   out.peer_out_bytes = in.peer_out_bytes;
   out.peer_returned_bytes = in.peer_returned_bytes;

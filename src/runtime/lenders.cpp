@@ -1,7 +1,9 @@
-// GPUs whose memory takes pages of others' (the option peers): which there are, how much they lend, and to whom first.
+// GPUs whose memory takes pages of others' (the option peers): which there are, how much they lend, and to whom first. And what other
+// processes borrow of ours (the option lend).
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/machine.hpp"
 #include "runtime/runtime.hpp"
@@ -12,18 +14,28 @@ namespace vmem::runtime {
 // Another GPU's memory, or what one of ours has left.
 Status Runtime::start_lender(const LendingDevice& wanted) {
   const auto& driver = *driver_;
-  int present = 0;
-  VMEM_TRY(driver.check(driver->cuDeviceGetCount(&present), "cuDeviceGetCount"));
-  if (wanted.device >= present) {
-    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--peers names device {}, and there are {} (0 to {})",
-                                                       wanted.device, present, present - 1));
-  }
   Lender& lender = *lenders_.emplace_back(std::make_unique<Lender>());
-  lender.ordinal = wanted.device;
-  for (std::size_t i = 0; i < devices_.size(); ++i) {
-    if (devices_[i]->ordinal == wanted.device) lender.own = i;
+  if (wanted.socket.empty()) {
+    int present = 0;
+    VMEM_TRY(driver.check(driver->cuDeviceGetCount(&present), "cuDeviceGetCount"));
+    if (wanted.device >= present) {
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--peers names device {}, and there are {} (0 to {})",
+                                                         wanted.device, present, present - 1));
+    }
+    lender.ordinal = wanted.device;
+  } else {
+    VMEM_TRY(borrow(wanted, lender));
   }
-  if (!lender.own) VMEM_TRY(open_device(wanted.device, lender.device));
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i]->ordinal == lender.ordinal) lender.own = i;
+  }
+  if (lender.borrower && lender.own) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--peers: at {} device {} is lent, which this program uses itself; raise --hbm instead, or "
+                            "name other --devices",
+                            wanted.socket, lender.ordinal));
+  }
+  if (!lender.own) VMEM_TRY(open_device(lender.ordinal, lender.device));
   const CUdevice handle = lender.own ? devices_[*lender.own]->handle : lender.device.handle;
   tiers::NearTier::Config config;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
@@ -37,22 +49,110 @@ Status Runtime::start_lender(const LendingDevice& wanted) {
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("--peers names device {}, whose memory none of the program's other devices can access: {}; "
                             "drop it, or see `vmem doctor`",
-                            wanted.device,
+                            lender.ordinal,
                             devices_.size() == 1 && lender.own ? "it is the only one that the program uses"
                                                                : "no peer access between them"));
   }
-  VMEM_ASSIGN(lender.bytes, lent_bytes(wanted, lender));
+  if (!lender.borrower) {
+    VMEM_ASSIGN(lender.bytes, lent_bytes(wanted, lender));
+  }
   config.driver = driver_;
   config.reached_by = lender.reached_by;
   config.location = {CU_MEM_LOCATION_TYPE_DEVICE, {handle}};
-  config.name = fmt::format("peer {}", wanted.device);
-  // Of one of our devices: the mover says how much, from its budget.
-  config.budget_bytes = lender.own ? 0 : lender.bytes;
+  config.name = lender.borrower ? fmt::format("peer {} of process {}", lender.ordinal, lender.borrower->lender())
+                                : fmt::format("peer {}", lender.ordinal);
+  config.source = lender.borrower.get();
+  // Of one of our devices the mover says how much, from its budget; of another process's that one does.
+  config.budget_bytes = lender.own || lender.borrower ? 0 : lender.bytes;
   config.largest_budget_bytes = lender.bytes;
   config.tell_changes = !options_.protect;
   config.on_ready = [this] { wake_mover(); };
   VMEM_ASSIGN(lender.memory, tiers::NearTier::create(std::move(config)));
+  if (!lender.borrower) return {};
+  lender.borrower->start([this, memory = lender.memory.get(), most = lender.bytes](std::uint64_t bytes) {
+    memory->set_budget(std::min(bytes, most));
+    wake_mover();
+  });
   return {};
+}
+
+// Finds the process that lends, and which of the GPUs that we see is lent.
+Status Runtime::borrow(const LendingDevice& wanted, Lender& lender) const {
+  const auto& driver = *driver_;
+  VMEM_ASSIGN(lender.borrower, peer::Borrower::connect({.driver = driver_, .path = wanted.socket}));
+  lender.bytes = std::min(lender.borrower->most_bytes(), wanted.bytes.value_or(lender.borrower->most_bytes()));
+  int present = 0;
+  VMEM_TRY(driver.check(driver->cuDeviceGetCount(&present), "cuDeviceGetCount"));
+  for (lender.ordinal = 0; lender.ordinal < present; ++lender.ordinal) {
+    CUdevice handle = 0;
+    CUuuid uuid{};
+    VMEM_TRY(driver.check(driver->cuDeviceGet(&handle, lender.ordinal), "cuDeviceGet"));
+    VMEM_TRY(driver.check(driver->cuDeviceGetUuid(&uuid, handle), "cuDeviceGetUuid"));
+    if (std::memcmp(uuid.bytes, lender.borrower->device().data(), sizeof uuid.bytes) == 0) return {};
+  }
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("--peers: at {} process {} lends a GPU that this program does not see; add it to "
+                          "CUDA_VISIBLE_DEVICES, and keep it out of --devices",
+                          wanted.socket, lender.borrower->lender()));
+}
+
+// Of a device that this program uses; what it needs for itself is asked back.
+Status Runtime::start_lending(const LentDevice& wanted) {
+  const auto own = std::ranges::find(devices_, wanted.device, [](const auto& device) { return device->ordinal; });
+  if (own == devices_.end()) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--lend names device {}, which this program does not use; a program may take an idle GPU "
+                            "itself, with --peers {}",
+                            wanted.device, wanted.device));
+  }
+  const bool peer = std::ranges::any_of(lenders_, [&](const auto& each) { return each->ordinal == wanted.device; });
+  if (peer) {
+    return fail(
+        VMEM_ERROR_INVALID_OPTION,
+        fmt::format("--lend and --peers name device {}: it lends to other processes or to the other GPUs of this "
+                    "one; drop one",
+                    wanted.device));
+  }
+  VMEM_ASSIGN(const std::uint64_t hbm, hbm_budget(**own));
+  LendingOut out{.own = std::size_t(own - devices_.begin()), .most_bytes = whole_granules(wanted.bytes.value_or(hbm))};
+  if (out.most_bytes > hbm) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--lend offers {} of device {}, and its budget is {}; lower one or raise --hbm",
+                            format_bytes(out.most_bytes), wanted.device, format_bytes(hbm)));
+  }
+  VMEM_ASSIGN(out.lender, peer::Lender::create({.driver = driver_,
+                                                .device = (*own)->handle,
+                                                .context = (*own)->context,
+                                                .path = wanted.socket,
+                                                .most_bytes = out.most_bytes,
+                                                .on_change = [this] { wake_mover(); }}));
+  lending_out_.push_back(std::move(out));
+  return {};
+}
+
+migration::LentMemory Runtime::lent_memory(const Lender& lender) {
+  migration::LentMemory lent;
+  lent.tier = lender.memory.get();
+  lent.in_place = lender.memory.get();
+  lent.reached_by = lender.reached_by;
+  lent.set_budget = [memory = lender.memory.get()](std::uint64_t bytes) { memory->set_budget(bytes); };
+  if (lender.own) {
+    lent.lender = int(*lender.own);
+    lent.reached_by |= 1u << *lender.own;
+  }
+  lent.most_bytes = lender.bytes;
+  lent.revocable = lender.borrower != nullptr;
+  return lent;
+}
+
+migration::LentOut Runtime::lent_out(const LendingOut& out) {
+  return {.lender = int(out.own),
+          .most_bytes = out.most_bytes,
+          .set_limit = [lender = out.lender.get()](std::uint64_t bytes) { lender->set_limit(bytes); },
+          .held = [lender = out.lender.get()]() -> migration::LentOut::Held {
+            const peer::Lender::Usage usage = lender->usage();
+            return {usage.held_bytes, usage.overdue_bytes};
+          }};
 }
 
 Result<std::uint64_t> Runtime::lent_bytes(const LendingDevice& wanted, const Lender& lender) const {

@@ -46,6 +46,7 @@ Status Runtime::start() {
   VMEM_ASSIGN(topology_, topology::known_topology(*driver_, options_.topology));
   VMEM_TRY(start_host_tier());
   for (const LendingDevice& lender : options_.peers) VMEM_TRY(start_lender(lender));
+  for (const LentDevice& lent : options_.lend) VMEM_TRY(start_lending(lent));
   VMEM_TRY(start_disk_tier());
   if (!options_.remote.empty()) VMEM_TRY(start_remote_tier());
   start_file_tier();
@@ -58,6 +59,9 @@ Status Runtime::start() {
 Runtime::~Runtime() {
   // In the order of use: whoever calls others goes first. Failures mean a lost context, whose handles are gone with it.
   small_.reset();
+  for (const auto& lender : lenders_) {
+    if (lender->borrower) lender->borrower->stop();
+  }
   if (mover_) mover_->stop();
   unmap_what_is_left();
   {
@@ -68,7 +72,11 @@ Runtime::~Runtime() {
   remote_.reset();
   files_.reset();
   disk_.reset();
-  for (auto& lender : lenders_) lender->memory.reset();
+  for (auto& lender : lenders_) {
+    lender->memory.reset();
+    lender->borrower.reset();
+  }
+  lending_out_.clear();
   host_.reset();
   streams_.reset();
   const auto& driver = *driver_;
@@ -291,19 +299,8 @@ Status Runtime::start_mover() {
   config.in_place = host_.get();
   config.files = files_.get();
   config.devices = mover_devices();
-  for (std::size_t i = 0; i < lenders_.size(); ++i) {
-    Lender& lender = *lenders_[i];
-    migration::LentMemory& lent = config.lent.emplace_back();
-    lent.tier = lender.memory.get();
-    lent.in_place = lender.memory.get();
-    lent.reached_by = lender.reached_by;
-    lent.set_budget = [memory = lender.memory.get()](std::uint64_t bytes) { memory->set_budget(bytes); };
-    if (lender.own) {
-      lent.lender = int(*lender.own);
-      lent.reached_by |= 1u << *lender.own;
-    }
-    lent.most_bytes = lender.bytes;
-  }
+  for (const auto& lender : lenders_) config.lent.push_back(lent_memory(*lender));
+  for (const LendingOut& out : lending_out_) config.lent_out.push_back(lent_out(out));
   for (std::size_t device = 0; device < devices_.size(); ++device)
     config.devices[device].lenders = lenders_of(devices_[device]->ordinal, device);
   migration::SecondChanceOptions policy;

@@ -20,6 +20,8 @@
 #include "migration/streams.hpp"
 #include "pagetable/address_space.hpp"
 #include "pagetable/holds.hpp"
+#include "peer/borrower.hpp"
+#include "peer/lender.hpp"
 #include "runtime/block_cache.hpp"
 #include "runtime/pointer_tables.hpp"
 #include "runtime/remote.hpp"
@@ -184,7 +186,14 @@ class Runtime final : private SlabSource {
     std::optional<std::size_t> own;  // it is devices_[own]: then `device` is not opened
     std::uint32_t reached_by = 0;    // bit i: devices_[i]
     std::uint64_t bytes = 0;
+    std::unique_ptr<peer::Borrower> borrower;  // of another process
     std::unique_ptr<tiers::NearTier> memory;
+  };
+  // What other processes borrow of devices_[own].
+  struct LendingOut {
+    std::size_t own = 0;
+    std::uint64_t most_bytes = 0;
+    std::unique_ptr<peer::Lender> lender;
   };
   // A range of one allocation, in pages.
   struct Located {
@@ -207,6 +216,10 @@ class Runtime final : private SlabSource {
   Result<std::uint64_t> host_budget() const;
   Status start_host_tier();
   Status start_lender(const LendingDevice& wanted);
+  Status borrow(const LendingDevice& wanted, Lender& lender) const;
+  Status start_lending(const LentDevice& wanted);
+  static migration::LentMemory lent_memory(const Lender& lender);
+  static migration::LentOut lent_out(const LendingOut& out);
   std::vector<std::uint8_t> lenders_of(int ordinal, std::size_t index) const;
   Result<std::uint64_t> lent_bytes(const LendingDevice& wanted, const Lender& lender) const;
   void close(Device& device) const;
@@ -293,6 +306,7 @@ class Runtime final : private SlabSource {
   topology::Topology topology_;  // constant once started
   std::unique_ptr<tiers::NearTier> host_;
   std::vector<std::unique_ptr<Lender>> lenders_;  // with the option peers
+  std::vector<LendingOut> lending_out_;           // with the option lend
   std::unique_ptr<tiers::DiskTier> disk_;         // with the option nvme
   std::unique_ptr<Remote> remote_;                // with the option remote
   std::unique_ptr<tiers::StackedTier> below_;     // with both

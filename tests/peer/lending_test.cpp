@@ -31,7 +31,8 @@ struct HbmLending : ::testing::Test {
   std::unique_ptr<Borrower> borrower;
   std::mutex mutex;
   std::condition_variable changed;
-  std::uint64_t limit = 0;
+  std::uint64_t limit = 0;  // of the latest borrower
+  int borrowers = 0;
 
   void SetUp() override {
     ASSERT_NE(::mkdtemp(folder.data()), nullptr);
@@ -65,9 +66,13 @@ struct HbmLending : ::testing::Test {
     auto made = Borrower::connect({.driver = gpu.driver(), .path = path()});
     ASSERT_TRUE(made) << made.error().message;
     borrower = std::move(*made);
-    borrower->start([this](std::uint64_t bytes) {
+    {
       const std::lock_guard lock(mutex);
-      limit = bytes;
+      ++borrowers;
+    }
+    borrower->start([this, number = borrowers](std::uint64_t bytes) {
+      const std::lock_guard lock(mutex);
+      if (number == borrowers) limit = bytes;
       changed.notify_all();
     });
   }
