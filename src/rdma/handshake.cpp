@@ -35,8 +35,8 @@ Status same(std::string_view what, std::uint64_t theirs, std::uint64_t ours, std
 
 }  // namespace
 
-Handshake::Handshake(Role role, const Crypto& crypto, const Secret& secret, Introduction self)
-    : role_(role), crypto_(crypto), secret_(secret), self_(std::move(self)) {
+Handshake::Handshake(Role role, const Crypto& crypto, const Secret& secret, Introduction self, OpenEntrance open)
+    : role_(role), crypto_(crypto), secret_(secret), self_(std::move(self)), open_(std::move(open)) {
   our_hello_.role = static_cast<std::uint16_t>(role);
   our_hello_.has_secret = secret.is_none() ? 0 : 1;
   our_hello_.node = static_cast<std::uint64_t>(self_.node.id);
@@ -45,8 +45,7 @@ Handshake::Handshake(Role role, const Crypto& crypto, const Secret& secret, Intr
   our_parameters_ = {.base = self_.parameters.base,
                      .space_bytes = self_.parameters.space_bytes,
                      .page_bytes = self_.parameters.page_bytes,
-                     .link = crypto.random(),
-                     .endpoint_bytes = static_cast<std::uint32_t>(self_.endpoint.size())};
+                     .link = crypto.random()};
 }
 
 std::vector<std::byte> Handshake::start() const {
@@ -129,17 +128,24 @@ Status Handshake::on_proof(std::vector<std::byte>& out) {
         their_hello_.node));
   if (role_ == Role::initiator) {
     append_proof(out);
-    append_parameters(out);
+    VMEM_TRY(append_parameters(out));
   }
   expect(Stage::parameters, sizeof(wire::Parameters));
   return {};
 }
 
-void Handshake::append_parameters(std::vector<std::byte>& out) const {
+Status Handshake::append_parameters(std::vector<std::byte>& out) {
+  if (open_) {
+    VMEM_ASSIGN(Entrance entrance, open_());
+    self_.endpoint = std::move(entrance.endpoint);
+    acquaintance_.entrance = std::move(entrance.owner);
+  }
+  our_parameters_.endpoint_bytes = static_cast<std::uint32_t>(self_.endpoint.size());
   const ConstBytes pieces[] = {bytes_of(our_parameters_), self_.endpoint};
   append(out, pieces[0]);
   append(out, pieces[1]);
   append(out, bytes_of(crypto_.authenticate(session_, parameters_label(role_), pieces)));
+  return {};
 }
 
 Status Handshake::on_parameters() {
@@ -158,7 +164,7 @@ Status Handshake::on_endpoint(std::vector<std::byte>& out) {
   const ConstBytes pieces[] = {bytes_of(their_parameters_), endpoint};
   if (!crypto_.verify(tag, session_, parameters_label(other_role()), pieces))
     return fail(VMEM_ERROR_INVALID_VALUE, "the peer's parameters were changed on their way");
-  if (role_ == Role::responder) append_parameters(out);
+  if (role_ == Role::responder) VMEM_TRY(append_parameters(out));
   VMEM_TRY(check_parameters());
   acquaintance_.peer.node = {NodeId{their_hello_.node}, Incarnation{their_hello_.incarnation}};
   acquaintance_.peer.parameters = {their_parameters_.base, their_parameters_.space_bytes, their_parameters_.page_bytes};

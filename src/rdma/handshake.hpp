@@ -12,6 +12,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "rdma/crypto.hpp"
@@ -33,9 +35,17 @@ struct Introduction {
   std::vector<std::byte> endpoint;  // where the transport is reached; opaque
 };
 
+// Where one link is reached, for as long as its owner lives.
+struct Entrance {
+  std::vector<std::byte> endpoint;
+  std::shared_ptr<void> owner;
+};
+using OpenEntrance = std::function<Result<Entrance>()>;
+
 // What both know afterwards.
 struct Acquaintance {
   Introduction peer;
+  std::shared_ptr<void> entrance;  // the owner of what was opened here
   std::uint64_t our_link = 0;      // what the peer's messages carry
   std::uint64_t their_link = 0;    // what ours carry
   ShortKey send_key, receive_key;  // for the tags of message headers
@@ -69,8 +79,8 @@ class Handshake {
  public:
   enum class Role : std::uint16_t { initiator = 1, responder = 2 };
 
-  // Both outlive it.
-  Handshake(Role role, const Crypto& crypto, const Secret& secret, Introduction self);
+  // Crypto and secret outlive it. `open` is called when the other has proved itself; without it, the endpoint is the introduction's.
+  Handshake(Role role, const Crypto& crypto, const Secret& secret, Introduction self, OpenEntrance open = {});
 
   // The initiator's first bytes.
   std::vector<std::byte> start() const;
@@ -94,7 +104,7 @@ class Handshake {
   Status check_hello() const;
   Status check_parameters() const;
   void append_proof(std::vector<std::byte>& out) const;
-  void append_parameters(std::vector<std::byte>& out) const;
+  Status append_parameters(std::vector<std::byte>& out);
   void expect(Stage stage, std::size_t bytes);
   std::array<ConstBytes, 2> hellos() const;
   Role other_role() const { return role_ == Role::initiator ? Role::responder : Role::initiator; }
@@ -102,7 +112,8 @@ class Handshake {
   const Role role_;
   const Crypto& crypto_;
   const Secret& secret_;
-  const Introduction self_;
+  Introduction self_;
+  const OpenEntrance open_;
   wire::Hello our_hello_, their_hello_;
   wire::Parameters our_parameters_, their_parameters_;
   Key session_;

@@ -70,7 +70,7 @@ void Lobby::connect(std::uint64_t key, const SocketAddress& address, std::uint64
       {.key = key,
        .address = address,
        .socket = std::move(socket),
-       .handshake = Handshake(Handshake::Role::initiator, *config_.crypto, config_.secret, config_.self),
+       .handshake = Handshake(Handshake::Role::initiator, *config_.crypto, config_.secret, config_.self, config_.open),
        .deadline_us = deadline_us});
   Visitor& visitor = visitors_.back();
   next_deadline_us_ = 0;
@@ -128,7 +128,7 @@ void Lobby::admit(FileDescriptor socket) {
       {.key = 0,
        .address = address,
        .socket = std::move(socket),
-       .handshake = Handshake(Handshake::Role::responder, *config_.crypto, config_.secret, config_.self),
+       .handshake = Handshake(Handshake::Role::responder, *config_.crypto, config_.secret, config_.self, config_.open),
        .deadline_us = config_.clock->now_us() + config_.handshake_us});
   ++came_in_;
   next_deadline_us_ = 0;

@@ -22,6 +22,7 @@ class Lobby {
     CryptoRef crypto;
     Secret secret = Secret::none();
     Introduction self;
+    OpenEntrance open;  // none: reached at self.endpoint
     const Clock* clock = nullptr;
     std::string listen;                      // "": nobody can connect
     std::uint64_t handshake_us = 5'000'000;  // for those that come in

@@ -120,24 +120,12 @@ Result<UcxEndpoint> UcxEndpoint::create(UcxWorkerRef worker, ConstBytes address,
 }
 
 UcxEndpoint::~UcxEndpoint() {
-  if (handle_ != nullptr) force_close();
-  if (closing_ != nullptr) worker_->ucx()->ucp_request_free(closing_);
-}
-
-void UcxEndpoint::force_close() noexcept {
   if (handle_ == nullptr) return;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   params.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  const ucs_status_ptr_t request = worker_->ucx()->ucp_ep_close_nbx(std::exchange(handle_, nullptr), &params);
-  if (UCS_PTR_IS_PTR(request)) closing_ = request;
-}
-
-bool UcxEndpoint::closed() noexcept {
-  if (closing_ == nullptr) return handle_ == nullptr;
-  if (worker_->ucx()->ucp_request_check_status(closing_) == UCS_INPROGRESS) return false;
-  worker_->ucx()->ucp_request_free(std::exchange(closing_, nullptr));
-  return true;
+  const ucs_status_ptr_t request = worker_->ucx()->ucp_ep_close_nbx(handle_, &params);
+  if (UCS_PTR_IS_PTR(request)) worker_->ucx()->ucp_request_free(request);
 }
 
 std::string UcxEndpoint::path() const {

@@ -1,5 +1,5 @@
 // One type per noun of UCX. Each owns its handle, and children keep their parents alive. A worker and its endpoints are used by one
-// thread; memory is registered and given back by any.
+// thread at a time; memory is registered and given back by any.
 #pragma once
 
 #include <span>
@@ -75,6 +75,8 @@ using UcxWorkerRef = std::shared_ptr<UcxWorker>;
 class UcxEndpoint {
  public:
   UcxEndpoint() = default;
+  // By force: all that is under way ends with an error, in progress calls that follow or when the worker is destroyed.
+  ~UcxEndpoint();
   // `on_error` is called from progress, at most once, when the peer cannot be reached any more.
   static Result<UcxEndpoint> create(UcxWorkerRef worker, ConstBytes address, ucp_err_handler_cb_t on_error, void* arg);
   UcxEndpoint(UcxEndpoint&& other) noexcept { swap(other); }
@@ -82,13 +84,8 @@ class UcxEndpoint {
     swap(other);
     return *this;
   }
-  ~UcxEndpoint();
   explicit operator bool() const noexcept { return handle_ != nullptr; }
   ucp_ep_h get() const noexcept { return handle_; }
-  // Ends all that is under way with an error, in progress calls that follow.
-  void force_close() noexcept;
-  // Whether force_close has ended.
-  bool closed() noexcept;
   // What carries messages: "tcp/lo", or several of them: "rc_mlx5/mlx5_0:1, tcp/eth0".
   std::string path() const;
 
@@ -96,11 +93,9 @@ class UcxEndpoint {
   void swap(UcxEndpoint& other) noexcept {
     std::swap(worker_, other.worker_);
     std::swap(handle_, other.handle_);
-    std::swap(closing_, other.closing_);
   }
   UcxWorkerRef worker_;
   ucp_ep_h handle_ = nullptr;
-  void* closing_ = nullptr;
 };
 
 // Transports and devices out of ucp_ep_print_info's words.

@@ -1,4 +1,4 @@
-// Whose descriptor it was that epoll reported: links have their peer's id.
+// Whose descriptor it was that epoll reported: links' sockets have their peer's id, their workers one key together.
 #pragma once
 
 #include <cstdint>

@@ -45,7 +45,6 @@ struct UcxLink {
   PeerId peer{};
   bool by_us = false;
   bool connected = false;
-  bool closing = false;           // force_close was called
   std::uint64_t deadline_us = 0;  // for being connected
   std::string address;
   std::optional<UcxFailure> failure;
@@ -53,6 +52,7 @@ struct UcxLink {
   Acquaintance acquaintance;
   std::uint64_t sequence = 0;  // of what was sent
   SequenceWindow received;
+  UcxWorkerRef worker;
   UcxEndpoint endpoint;
   std::unordered_map<UcxSend*, std::unique_ptr<UcxSend>> sends;
   std::unordered_map<UcxReceive*, std::unique_ptr<UcxReceive>> receives;

@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -14,7 +15,8 @@
 namespace vmem::rdma {
 namespace {
 
-constexpr int kTurnsToSettle = 8;
+// How often one link's worker is progressed before another's is.
+constexpr int kWorkerTurns = 32;
 
 Error lost(std::string why, int native = 0) { return {VMEM_ERROR_LOST, native, std::move(why)}; }
 
@@ -29,6 +31,26 @@ std::string_view farewell_words(std::byte farewell) {
 UcxLink* UcxTransport::find(PeerId peer) {
   const auto link = links_.find(peer);
   return link == links_.end() ? nullptr : link->second.get();
+}
+
+Result<Entrance> UcxTransport::open_entrance() const {
+  VMEM_ASSIGN(UcxWorkerRef worker, UcxWorker::create(context_));
+  VMEM_ASSIGN(std::vector<std::byte> endpoint, worker->address());
+  return Entrance{std::move(endpoint), std::move(worker)};
+}
+
+bool UcxTransport::progress_workers() {
+  bool did = false;
+  for (auto& [peer, link] : links_) {
+    for (int turn = 0; link->worker && !link->failure && turn < kWorkerTurns && link->worker->progress(); ++turn)
+      did = true;
+  }
+  return did;
+}
+
+// Whether their descriptors will tell of all that comes.
+bool UcxTransport::arm_workers() {
+  return std::ranges::all_of(links_, [](auto& link) { return !link.second->worker || link.second->worker->arm(); });
 }
 
 bool UcxTransport::check_sockets() {
@@ -89,24 +111,28 @@ void UcxTransport::establish(UcxLink& link, Lobby::Outcome outcome) {
   link.acquaintance = *std::move(outcome.acquaintance);
   if (auto watched = watch(link.socket.get(), static_cast<std::uint64_t>(link.peer)); !watched)
     return fail_link(link, Reason::lost, std::move(watched).error());
-  auto endpoint = UcxEndpoint::create(worker_, link.acquaintance.peer.endpoint, &on_endpoint_error, &link);
-  if (!endpoint) {
+  if (const auto opened = open_worker(link); !opened) {
     return fail_link(
         link, Reason::refused,
         lost(fmt::format("node {} at {} cannot be reached: {}; both need a transport of UCX in common (UCX_TLS)",
                          static_cast<std::uint64_t>(link.acquaintance.peer.node.id), link.address,
-                         endpoint.error().message)));
+                         opened.error().message)));
   }
-  link.endpoint = *std::move(endpoint);
-  by_token_.emplace(link.acquaintance.our_link, &link);
   if (link.by_us) greet(link);
+}
+
+Status UcxTransport::open_worker(UcxLink& link) {
+  link.worker = std::static_pointer_cast<UcxWorker>(std::move(link.acquaintance.entrance));
+  VMEM_TRY(link.worker->on_message(&on_message, &link));
+  VMEM_TRY(watch(link.worker->descriptor(), kWorkerKey));
+  VMEM_ASSIGN(link.endpoint,
+              UcxEndpoint::create(link.worker, link.acquaintance.peer.endpoint, &on_endpoint_error, &link));
+  return {};
 }
 
 void UcxTransport::on_endpoint_error(void* arg, ucp_ep_h, ucs_status_t status) {
   auto& link = *static_cast<UcxLink*>(arg);
-  link.transport->fail_link(
-      link, Reason::lost,
-      lost(fmt::format("{} is lost: {}", link.address, link.transport->worker_->ucx().words(status)), status));
+  link.transport->lose_link(link, status);
 }
 
 void UcxTransport::greet(UcxLink& link) {
@@ -147,42 +173,46 @@ void UcxTransport::fail_link(UcxLink& link, Reason reason, Error error) {
   failed_.push_back(&link);
 }
 
-void UcxTransport::begin_close(UcxLink& link) {
-  link.closing = true;
+// What UCX says of its connection; if the peer said on the socket why it went, that is why.
+void UcxTransport::lose_link(UcxLink& link, ucs_status_t status) {
+  if (link.failure) return;
+  if (link.socket) read_socket(link);
+  fail_link(link, Reason::lost,
+            lost(fmt::format("{} is lost: {}", link.address, context_->ucx().words(status)), status));
+}
+
+void UcxTransport::end_link(UcxLink& link) {
   lobby_->cancel(static_cast<std::uint64_t>(link.peer));
-  by_token_.erase(link.acquaintance.our_link);
   if (link.socket) {
     const std::byte farewell = farewell_of(link.failure->reason);
     (void)!::send(link.socket.get(), &farewell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     link.socket.reset();
   }
   if (!link.connected) deadlines_.remove(link.deadline_us, link.peer);
-  for (UcxSend* send : std::exchange(link.held, {})) end_send(*send, UCS_ERR_CANCELED);
-  link.endpoint.force_close();
+  end_worker(link);
+  // What UCX did not end itself it knows nothing of any more.
+  while (!link.sends.empty()) end_send(*link.sends.begin()->second, UCS_ERR_CANCELED);
+  while (!link.receives.empty()) end_receive(*link.receives.begin()->second, UCS_ERR_CANCELED);
+}
+
+// Without progress in between: it would serve the connections that a forced close leaves.
+void UcxTransport::end_worker(UcxLink& link) {
+  if (!link.worker) return;
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.worker->descriptor(), nullptr);
+  link.endpoint = {};
+  link.worker.reset();
 }
 
 bool UcxTransport::settle() {
-  bool did = false;
-  for (std::size_t i = 0; i < failed_.size();) {
-    UcxLink& link = *failed_[i];
-    if (!link.closing) {
-      begin_close(link);
-      did = true;
-    }
-    for (int turn = 0; turn < kTurnsToSettle && worker_->progress(); ++turn) did = true;
-    if (!link.endpoint.closed() || !link.sends.empty() || !link.receives.empty()) {
-      ++i;
-      continue;
-    }
-    did = true;
+  const bool did = !failed_.empty();
+  for (UcxLink* link : std::exchange(failed_, {})) {
+    end_link(*link);
     {
       const std::lock_guard lock(mutex_);
-      outstanding_.erase(link.peer);
+      outstanding_.erase(link->peer);
     }
-    events_.push({link.peer, Gone{link.failure->reason, std::move(link.failure->error)}});
-    failed_[i] = failed_.back();
-    failed_.pop_back();
-    links_.erase(link.peer);
+    events_.push({link->peer, Gone{link->failure->reason, std::move(link->failure->error)}});
+    links_.erase(link->peer);
   }
   return did;
 }

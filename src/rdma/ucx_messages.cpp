@@ -39,13 +39,13 @@ ucp_request_param_t send_params(UcxSend& send, std::uint64_t bytes, ucp_send_nbx
 
 void UcxTransport::on_sent(void* request, ucs_status_t status, void* user) {
   auto& send = *static_cast<UcxSend*>(user);
-  send.transport->worker_->ucx()->ucp_request_free(request);
+  send.transport->context_->ucx()->ucp_request_free(request);
   send.transport->end_send(send, status);
 }
 
 void UcxTransport::on_received(void* request, ucs_status_t status, std::size_t, void* user) {
   auto& receive = *static_cast<UcxReceive*>(user);
-  receive.transport->worker_->ucx()->ucp_request_free(request);
+  receive.transport->context_->ucx()->ucp_request_free(request);
   receive.transport->end_receive(receive, status);
 }
 
@@ -59,17 +59,15 @@ void UcxTransport::start_send(UcxSend& send) {
   const bool several = send.spans.size() > 1;
   const void* buffer = send.spans.empty() ? nullptr : several ? send.spans.data() : send.spans.front().buffer;
   const std::size_t count = several ? send.spans.size() : bytes;
-  const ucs_status_ptr_t request = worker_->ucx()->ucp_am_send_nbx(link.endpoint.get(), 0, send.header.data(),
-                                                                   send.header.size(), buffer, count, &params);
+  const ucs_status_ptr_t request = context_->ucx()->ucp_am_send_nbx(link.endpoint.get(), 0, send.header.data(),
+                                                                    send.header.size(), buffer, count, &params);
   if (UCS_PTR_IS_PTR(request)) return;  // the callback ends it
   end_send(send, UCS_PTR_RAW_STATUS(request));
 }
 
 void UcxTransport::end_send(UcxSend& send, ucs_status_t status) {
   UcxLink& link = *send.link;
-  if (status != UCS_OK)
-    fail_link(link, Reason::lost,
-              {VMEM_ERROR_LOST, status, fmt::format("{} is lost: {}", link.address, worker_->ucx().words(status))});
+  if (status != UCS_OK) lose_link(link, status);
   deadlines_.remove(send.deadline_us, link.peer);
   if (send.id != SendId{}) {
     {
@@ -85,42 +83,44 @@ void UcxTransport::end_send(UcxSend& send, ucs_status_t status) {
   link.sends.erase(&send);
 }
 
-ucs_status_t UcxTransport::on_message(ConstBytes bytes, void* data, std::size_t payload_bytes,
-                                      const ucp_am_recv_param_t& param) {
+ucs_status_t UcxTransport::on_message(void* user, const void* header, std::size_t header_bytes, void* data,
+                                      std::size_t bytes, const ucp_am_recv_param_t* param) {
+  auto& link = *static_cast<UcxLink*>(user);
+  return link.transport->take_message(link, {static_cast<const std::byte*>(header), header_bytes}, data, bytes,
+                                      (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+}
+
+ucs_status_t UcxTransport::take_message(UcxLink& link, ConstBytes bytes, void* data, std::size_t payload_bytes,
+                                        bool rendezvous) {
+  if (link.failure) return UCS_OK;
   const auto opened = open(bytes);
   if (!opened) {
     VMEM_LOG_WARN("{} was dropped", opened.error().message);
     return UCS_OK;
   }
-  UcxLink* link = sender_of(bytes, *opened);
-  if (link == nullptr || link->failure) return UCS_OK;
+  if (!proves_itself(link, bytes, *opened)) return UCS_OK;
   if (opened->envelope.payload_bytes != payload_bytes) {
-    VMEM_LOG_WARN("a message from {} with {} bytes instead of {} was dropped", link->address, payload_bytes,
+    VMEM_LOG_WARN("a message from {} with {} bytes instead of {} was dropped", link.address, payload_bytes,
                   opened->envelope.payload_bytes);
     return UCS_OK;
   }
-  if (!link->connected) on_connected(*link);
+  if (!link.connected) on_connected(link);
   if (opened->envelope.kind == EnvelopeKind::hello) return UCS_OK;
   if (payload_bytes == 0) {
-    events_.push({link->peer, Message{{opened->header.begin(), opened->header.end()}, {}, 0}});
+    events_.push({link.peer, Message{{opened->header.begin(), opened->header.end()}, {}, 0}});
     return UCS_OK;
   }
-  return take_payload(*link, opened->header, data, payload_bytes, (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+  return take_payload(link, opened->header, data, payload_bytes, rendezvous);
 }
 
-UcxLink* UcxTransport::sender_of(ConstBytes bytes, const Opened& opened) {
-  const auto found = by_token_.find(opened.envelope.link);
-  if (found == by_token_.end()) return nullptr;  // of a connection that is over
-  UcxLink& link = *found->second;
-  if (!genuine(*crypto_, link.acquaintance.receive_key, bytes)) {
+bool UcxTransport::proves_itself(UcxLink& link, ConstBytes bytes, const Opened& opened) const {
+  if (opened.envelope.link != link.acquaintance.our_link || !genuine(*crypto_, link.acquaintance.receive_key, bytes)) {
     VMEM_LOG_WARN("a message that claims to come from {} was dropped: it did not prove so", link.address);
-    return nullptr;
+    return false;
   }
-  if (!link.received.admit(opened.envelope.sequence)) {
-    VMEM_LOG_WARN("a message from {} was dropped: its sequence {} came before", link.address, opened.envelope.sequence);
-    return nullptr;
-  }
-  return &link;
+  if (link.received.admit(opened.envelope.sequence)) return true;
+  VMEM_LOG_WARN("a message from {} was dropped: its sequence {} came before", link.address, opened.envelope.sequence);
+  return false;
 }
 
 ucs_status_t UcxTransport::take_payload(UcxLink& link, ConstBytes header, void* data, std::size_t bytes,
@@ -154,8 +154,8 @@ ucs_status_t UcxTransport::start_receive(UcxLink& link, ConstBytes header, const
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     params.memh = static_cast<ucp_mem_h>(*memory);
   }
-  const ucs_status_ptr_t request = worker_->ucx()->ucp_am_recv_data_nbx(
-      worker_->get(), descriptor, claim.destination.data(), claim.destination.size(), &params);
+  const ucs_status_ptr_t request = context_->ucx()->ucp_am_recv_data_nbx(
+      link.worker->get(), descriptor, claim.destination.data(), claim.destination.size(), &params);
   if (!UCS_PTR_IS_PTR(request)) end_receive(receive, UCS_PTR_RAW_STATUS(request));
   return UCS_INPROGRESS;  // UCX has the descriptor
 }
@@ -166,8 +166,7 @@ void UcxTransport::end_receive(UcxReceive& receive, ucs_status_t status) {
   if (status == UCS_OK) {
     events_.push({link.peer, Message{std::move(receive.header), receive.claim.destination, receive.claim.token}});
   } else {
-    fail_link(link, Reason::lost,
-              {VMEM_ERROR_LOST, status, fmt::format("{} is lost: {}", link.address, worker_->ucx().words(status))});
+    lose_link(link, status);
     events_.push({link.peer, ReceiveFailed{receive.claim.token, link.failure->error}});
   }
   link.receives.erase(&receive);

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -18,11 +17,8 @@
 namespace vmem::rdma {
 namespace {
 
-// How often the worker is progressed before anything else is looked at, and all of that before the sockets are, unless idle() slept.
-constexpr int kWorkerTurns = 32;
+// How often the workers are progressed before the sockets are looked at, unless idle() slept.
 constexpr std::uint64_t kTurnsBetweenSockets = 64;
-// UCX completes what was under way on a closed endpoint at once; at the end of the transport nobody waits for longer.
-constexpr std::chrono::milliseconds kMostFarewell{200};
 
 class UcxSlab final : public Slab {
  public:
@@ -55,31 +51,27 @@ Status UcxTransport::start() {
   VMEM_ASSIGN(crypto_, Crypto::load());
   VMEM_ASSIGN(const UcxRef ucx, Ucx::load());
   VMEM_ASSIGN(context_, UcxContext::create(ucx, config_.settings));
-  VMEM_ASSIGN(worker_, UcxWorker::create(context_));
-  VMEM_TRY(worker_->on_message(
-      [](void* arg, const void* header, std::size_t header_bytes, void* data, std::size_t bytes,
-         const ucp_am_recv_param_t* param) {
-        return static_cast<UcxTransport*>(arg)->on_message({static_cast<const std::byte*>(header), header_bytes}, data,
-                                                           bytes, *param);
-      },
-      this));
-  VMEM_ASSIGN(const std::size_t most_header, worker_->most_header_bytes());
-  if (most_header < kMostSealedBytes)
-    return fail(VMEM_ERROR_UNSUPPORTED,
-                fmt::format("UCX's transports take headers of {} bytes, {} are needed", most_header, kMostSealedBytes));
+  VMEM_TRY(check_header_room());
   Lobby::Config lobby{.crypto = crypto_,
                       .secret = config_.secret,
                       .self = {config_.self, config_.parameters, {}},
+                      .open = [this] { return open_entrance(); },
                       .clock = config_.clock,
                       .listen = config_.listen,
                       .handshake_us = config_.handshake_us};
-  VMEM_ASSIGN(lobby.self.endpoint, worker_->address());
   VMEM_ASSIGN(lobby_, Lobby::create(std::move(lobby)));
   epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
   wakeup_ = FileDescriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  VMEM_TRY(watch(worker_->descriptor(), kWorkerKey));
   VMEM_TRY(watch(lobby_->descriptor(), kLobbyKey));
   return watch(wakeup_.get(), kWakeupKey);
+}
+
+Status UcxTransport::check_header_room() const {
+  VMEM_ASSIGN(const UcxWorkerRef worker, UcxWorker::create(context_));
+  VMEM_ASSIGN(const std::size_t most, worker->most_header_bytes());
+  if (most >= kMostSealedBytes) return {};
+  return fail(VMEM_ERROR_UNSUPPORTED,
+              fmt::format("UCX's transports take headers of {} bytes, {} are needed", most, kMostSealedBytes));
 }
 
 Status UcxTransport::watch(int descriptor, std::uint64_t key) {
@@ -89,15 +81,10 @@ Status UcxTransport::watch(int descriptor, std::uint64_t key) {
 }
 
 UcxTransport::~UcxTransport() {
-  if (worker_ == nullptr || lobby_ == nullptr) return;
+  if (lobby_ == nullptr) return;
   take_commands();
   for (auto& [peer, link] : links_) fail_link(*link, Reason::closed, {VMEM_ERROR_LOST, 0, "the transport ends"});
-  const auto until = std::chrono::steady_clock::now() + kMostFarewell;
-  while (!links_.empty() && std::chrono::steady_clock::now() < until) progress();
-  if (!links_.empty()) VMEM_LOG_WARN("{} peers were still being closed by UCX when the transport ended", links_.size());
-  // UCX may call back for what is under way until the worker is gone, which its endpoints keep alive.
-  for (auto& [peer, link] : links_) link->endpoint = {};
-  worker_.reset();
+  settle();
 }
 
 Result<std::unique_ptr<Slab>> UcxTransport::register_slab(Bytes memory) {
@@ -227,7 +214,7 @@ void UcxTransport::run(std::unique_ptr<UcxSend> send) {
 
 bool UcxTransport::progress() {
   bool did = take_commands();
-  for (int turn = 0; turn < kWorkerTurns && worker_->progress(); ++turn) did = true;
+  did |= progress_workers();
   did |= expire();
   did |= settle();
   if (std::exchange(sockets_due_, false) || ++turns_ % kTurnsBetweenSockets == 0) did |= check_sockets();
@@ -241,7 +228,7 @@ void UcxTransport::idle(std::uint64_t most_us) {
     idle_ = true;
   }
   int ready = 1;
-  if (worker_->arm()) {
+  if (arm_workers()) {
     epoll_event event;
     const auto most_ms = static_cast<int>(std::min<std::uint64_t>((most_us + 999) / 1000, 60'000));
     ready = ::epoll_wait(epoll_.get(), &event, 1, most_ms);

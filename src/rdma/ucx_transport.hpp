@@ -1,11 +1,12 @@
-// The Transport over UCX. One worker, used by the thread that progresses; other threads hand it commands.
+// The Transport over UCX. Its workers are used by the thread that progresses; other threads hand it commands.
 //
 // A peer is reached by active messages over an endpoint that fails alone (error handling mode PEER). Payloads travel by rendezvous,
 // into memory that the receiver claimed. The TCP connection of the handshake stays open beside it: UCX may never report that a
 // peer behind shared memory was killed, the kernel does within a millisecond.
 //
-// When a link fails, for whatever reason, it is marked; progress() closes its endpoint by force outside of UCX's callbacks, waits
-// for what was under way to come back, which takes UCX no time, and says that the peer is gone.
+// Each link has a worker of its own. When a link fails, for whatever reason, it is marked; progress() destroys its worker outside of
+// UCX's callbacks, which ends all that was under way and closes its connections, and says that the peer is gone. With a worker for
+// all links, UCX 1.13 keeps the TCP connections of endpoints that were closed by force, and uses some after they were freed.
 #pragma once
 
 #include <mutex>
@@ -49,6 +50,7 @@ class UcxTransport final : public Transport {
   explicit UcxTransport(UcxConfig config) : config_(std::move(config)) {}
   Status start();
   Status watch(int descriptor, std::uint64_t key);
+  Status check_header_room() const;
 
   // Posting (ucx_transport.cpp).
   Result<std::unique_ptr<UcxSend>> prepare(const Send& send);
@@ -59,16 +61,22 @@ class UcxTransport final : public Transport {
   void run(std::unique_ptr<UcxSend> send);
 
   // Links (ucx_links.cpp).
+  Result<Entrance> open_entrance() const;
+  bool progress_workers();
+  bool arm_workers();
   bool check_sockets();
   bool advance_lobby();
   void admit(Lobby::Outcome outcome);
   void establish(UcxLink& link, Lobby::Outcome outcome);
+  Status open_worker(UcxLink& link);
   void greet(UcxLink& link);
   void on_connected(UcxLink& link);
   void read_socket(UcxLink& link);
   void fail_link(UcxLink& link, Reason reason, Error error);
   static void on_endpoint_error(void* link, ucp_ep_h endpoint, ucs_status_t status);
-  void begin_close(UcxLink& link);
+  void lose_link(UcxLink& link, ucs_status_t status);
+  void end_link(UcxLink& link);
+  void end_worker(UcxLink& link);
   bool settle();
   bool expire();
   UcxLink* find(PeerId peer);
@@ -76,8 +84,10 @@ class UcxTransport final : public Transport {
   // Messages (ucx_messages.cpp).
   void start_send(UcxSend& send);
   void end_send(UcxSend& send, ucs_status_t status);
-  ucs_status_t on_message(ConstBytes header, void* data, std::size_t bytes, const ucp_am_recv_param_t& param);
-  UcxLink* sender_of(ConstBytes bytes, const Opened& opened);
+  static ucs_status_t on_message(void* link, const void* header, std::size_t header_bytes, void* data,
+                                 std::size_t bytes, const ucp_am_recv_param_t* param);
+  ucs_status_t take_message(UcxLink& link, ConstBytes bytes, void* data, std::size_t payload_bytes, bool rendezvous);
+  bool proves_itself(UcxLink& link, ConstBytes bytes, const Opened& opened) const;
   ucs_status_t take_payload(UcxLink& link, ConstBytes header, void* data, std::size_t bytes, bool rendezvous);
   ucs_status_t start_receive(UcxLink& link, ConstBytes header, const Claim& claim, void* descriptor);
   void end_receive(UcxReceive& receive, ucs_status_t status);
@@ -88,7 +98,6 @@ class UcxTransport final : public Transport {
   const UcxConfig config_;
   CryptoRef crypto_;
   UcxContextRef context_;
-  UcxWorkerRef worker_;
   FileDescriptor epoll_, wakeup_;
 
   // With locks of their own.
@@ -104,7 +113,6 @@ class UcxTransport final : public Transport {
   // The progressing thread's.
   std::unique_ptr<Lobby> lobby_;
   std::unordered_map<PeerId, std::unique_ptr<UcxLink>> links_;
-  std::unordered_map<std::uint64_t, UcxLink*> by_token_;  // by our_link, while messages are taken
   std::vector<UcxLink*> failed_;
   Deadlines deadlines_;
   std::vector<Lobby::Outcome> outcomes_;

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace vmem::rdma {
@@ -68,15 +69,24 @@ class Process {
     }
     return lines_;
   }
-  std::string first_line() {
-    while (said().empty()) {
-      pollfd output{.fd = out_, .events = POLLIN, .revents = 0};
-      if (ended_ || ::poll(&output, 1, 20'000) != 1) return "the process said nothing";
+  std::string first_line() { return says_more() ? lines_.front() : "the process said nothing"; }
+  // Waits for a line that begins so, after `skipped` others that do.
+  bool says(std::string_view beginning, std::size_t skipped = 0) {
+    for (std::size_t seen = 0; says_more(seen); ++seen) {
+      if (lines_[seen].starts_with(beginning) && skipped-- == 0) return true;
     }
-    return lines_.front();
+    return false;
   }
 
  private:
+  // Waits until it said more than `seen` lines.
+  bool says_more(std::size_t seen = 0) {
+    while (said().size() <= seen) {
+      pollfd output{.fd = out_, .events = POLLIN, .revents = 0};
+      if (ended_ || ::poll(&output, 1, 20'000) != 1) return false;
+    }
+    return true;
+  }
   pid_t child_ = -1;
   int in_ = -1, out_ = -1;
   bool ended_ = false;  // its output

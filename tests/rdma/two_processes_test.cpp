@@ -127,6 +127,25 @@ TEST_P(TwoProcesses, AStoppedSenderEndsAtTheClaimsDeadline) {
   expect_nothing_under_way(Reason::timeout);
 }
 
+// What the peer's end does, when it goes on, is there all at once when this node next looks: its connections are read, written and
+// closed in one. UCX 1.13 crashes this process if it is let.
+TEST_P(TwoProcesses, AStoppedReceiverThatGoesOnHarmsNobodyAndIsConnectedToAgain) {
+  PeerProcess peer({"listen", kAny, "-", GetParam()});
+  start("");
+  for (int round = 0; round < 5; ++round) {
+    node.events.clear();
+    transfer_to(peer);
+    peer.stop();
+    send(clock.now_us() + kSecondUs / 20);
+    ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
+    expect_nothing_under_way(Reason::timeout);
+    peer.signal(SIGCONT);
+    ASSERT_TRUE(peer.says("gone", static_cast<std::size_t>(round)));
+  }
+  node.events.clear();
+  transfer_to(peer);
+}
+
 TEST_P(TwoProcesses, AfterAPeerIsLostAnotherOneIsServed) {
   start("");
   for (int round = 0; round < 3; ++round) {

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <filesystem>
 #include <thread>
 
 #include "rdma/library.hpp"
@@ -126,6 +127,25 @@ TEST(Ucx, ManyThreadsPostWhileOneProgresses) {
       EXPECT_TRUE(TestNode::has_pattern(message->payload, 1));
     }
   }
+}
+
+TEST(Ucx, ConnectionsThatAreOverLeaveNoDescriptors) {
+  TcpPair pair;
+  const auto open_descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  const auto before = open_descriptors();
+  for (int round = 0; round < 20; ++round) {
+    const PeerId peer = *pair.a.transport->connect(pair.b.transport->address(), 3600 * kSecondUs);
+    pair.a.send(peer, "under way", {pair.a.outgoing(8 << 20, 1)}, 3600 * kSecondUs);
+    const std::size_t gone = pair.b.count<Gone>();
+    for (bool closed = false; pair.a.gone(peer) == nullptr || pair.b.count<Gone>() == gone;) {
+      pair.a.step();
+      pair.b.step();
+      if (!pair.b.receiver.claimed.empty() && !std::exchange(closed, true)) pair.a.transport->close(peer);
+    }
+  }
+  EXPECT_EQ(open_descriptors(), before);
 }
 
 TEST(Ucx, AnIdleConnectionLeavesTheProcessorAlone) {
