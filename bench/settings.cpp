@@ -85,11 +85,12 @@ Result<std::uint64_t> nvme_bytes(const Settings& settings) {
   return bytes;
 }
 
-// With all that the device has where a lender has no size.
+// With all that the device has where a lender has no size. Nothing counts on what another process lends.
 Result<std::uint64_t> peer_bytes(const Settings& settings, const Gpu& gpu) {
   VMEM_ASSIGN(const Options options, options_named(settings, "peers"));
   std::uint64_t bytes = 0;
   for (const LendingDevice& each : options.peers) {
+    if (!each.socket.empty()) continue;
     std::size_t all = 0;
     if (!each.bytes) BENCH_CALL(gpu, cuDeviceTotalMem, &all, each.device);
     bytes += each.bytes.value_or(all);

@@ -23,6 +23,13 @@ Result<int> choose_peer(const Context& context) {
   const auto named = std::ranges::find(given, "peers", &std::pair<std::string, std::string>::first);
   if (named != given.end()) {
     VMEM_ASSIGN(const Options options, resolve_options({{*named}}));
+    if (!options.peers.empty() && !options.peers.front().socket.empty()) {
+      return fail(
+          VMEM_ERROR_INVALID_OPTION,
+          fmt::format("the peer scenario measures a GPU of this process, and --peers names {} first; name a GPU, "
+                      "or use the stream scenario",
+                      options.peers.front().socket));
+    }
     if (!options.peers.empty()) return options.peers.front().device;
   }
   int count = 0;

@@ -196,6 +196,10 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"space", "auto", "does not start with a digit"}, Malformed{"space", "16EiB", "64 bits"},
         Malformed{"hbm", "31MiB", "less than 32 MiB"}, Malformed{"hbm", "1EiB", "more than 64 TiB"},
         Malformed{"hbm", "Auto", "not a size"}, Malformed{"headroom", "-1GiB", "negative"},
+        Malformed{"lend", "0:20GiB", "does not end with the path of a socket"}, Malformed{"lend", "x:/run/a", "x"},
+        Malformed{"lend", "0:1MiB:/run/a", "less than"},
+        Malformed{"lend", "0:/run/a,0:/run/b", "device 0 is named twice"},
+        Malformed{"peers", "/run/a,/run/a:1GiB", "/run/a is named twice"},
         Malformed{"host", "15MiB", "less than 16 MiB"}, Malformed{"nvme", "", "a directory without a name"},
         Malformed{"nvme", "/a,/b,/a:1GiB", "/a is named twice"}, Malformed{"nvme", "/a:1MiB", "less than 16 MiB"},
         Malformed{"nvme", ":1GiB", "a directory without a name"}, Malformed{"compress", "", "no codec is named"},
@@ -252,6 +256,34 @@ TEST_F(OptionsTest, DirectoriesForPagesHaveSizesOrNone) {
   EXPECT_EQ(options->nvme[1].path, "/mnt/b");
   EXPECT_FALSE(options->nvme[1].bytes);
   EXPECT_EQ(options->nvme[2].path, "./c:d");
+}
+
+TEST_F(OptionsTest, GpusAreLentAtASocketAndBorrowedThere) {
+  const auto options = resolve_options(
+      Given{{"peers", "1:40GiB,/run/gpu 2:8GiB,/run/gpu3"}, {"lend", "0:20GiB:/run/gpu:0,3:/run/gpu3"}});
+  ASSERT_TRUE(options) << options.error().message;
+  ASSERT_EQ(options->peers.size(), 3u);
+  EXPECT_EQ(options->peers[0].device, 1);
+  EXPECT_EQ(options->peers[0].socket, "");
+  EXPECT_EQ(options->peers[1].socket, "/run/gpu 2");
+  EXPECT_EQ(options->peers[1].bytes, 8ull << 30);
+  EXPECT_EQ(options->peers[2].socket, "/run/gpu3");
+  EXPECT_FALSE(options->peers[2].bytes);
+  ASSERT_EQ(options->lend.size(), 2u);
+  EXPECT_EQ(options->lend[0].device, 0);
+  EXPECT_EQ(options->lend[0].bytes, 20ull << 30);
+  EXPECT_EQ(options->lend[0].socket, "/run/gpu:0");
+  EXPECT_EQ(options->lend[1].device, 3);
+  EXPECT_FALSE(options->lend[1].bytes);
+  for (const auto& option : option_table()) {
+    const std::string printed = option.print(*options);
+    if (option.name == "lend") {
+      EXPECT_EQ(printed, "0:20GiB:/run/gpu:0,3:/run/gpu3");
+    }
+    if (option.name == "peers") {
+      EXPECT_EQ(printed, "1:40GiB,/run/gpu 2:8GiB,/run/gpu3");
+    }
+  }
 }
 
 TEST_F(OptionsTest, FilesAndOtherNodesAreNotInReachOfADrainedProgram) {

@@ -269,7 +269,7 @@ INSTANTIATE_TEST_SUITE_P(Launches, UntrackedLaunches, ::testing::Bool(),
 
 struct UnlookedLaunches : UntrackedLaunches {
   bool passes(CUstream on) {
-    (void)figures();  // the mover has ended the step before
+    for (int i = 0; i < 2; ++i) (void)figures();  // the mover has ended a step after all that was asked of it
     const bool passed = runtime->begin_launch_of_anything(on, std::nullopt, holds);
     if (passed) runtime->abandon_launch(holds);
     return passed;
