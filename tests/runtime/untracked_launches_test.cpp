@@ -237,7 +237,7 @@ TEST_P(UntrackedLaunches, ThatTakeLongLetOthersMoveWhatTheyDoNotName) {
 
 // Launches go on while another thread's come to need more than HBM holds, at any moment.
 TEST_P(UntrackedLaunches, LoseNothingWhenTrackingBeginsBesideThem) {
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 8; ++round) {
     SCOPED_TRACE(::testing::Message() << "round " << round);
     std::uint32_t* const at = allocate(8);
     fill(at, 0);
@@ -246,7 +246,7 @@ TEST_P(UntrackedLaunches, LoseNothingWhenTrackingBeginsBesideThem) {
     std::atomic<bool> over{false};
     std::thread rival([&] {
       gpu.make_current(0);
-      for (int i = 0; i < round * 50; ++i) std::this_thread::yield();
+      for (int i = 0; i < round * 120; ++i) std::this_thread::yield();
       Rival(*this, other).use_all();
       over = true;
     });
