@@ -412,14 +412,14 @@ Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref, Displaces
       VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
     } else if (config_.spill != nullptr) {
       const auto room = make_slot_room(page_bytes, displaces);
-      if (!room && !borrowed.busy) return std::unexpected(room.error());
+      if (!room && !borrowed.busy && !lent_comes_back()) return std::unexpected(room.error());
       if (!room || !*room) return std::nullopt;
       VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
       if (grant.grant == tiers::Grant::full) return std::nullopt;  // of other sizes, and not enough yet
     }
   }
   if (grant.grant == tiers::Grant::granted) return Place{0, grant.slot};
-  if (grant.grant == tiers::Grant::later || borrowed.busy) return std::nullopt;
+  if (grant.grant == tiers::Grant::later || borrowed.busy || lent_comes_back()) return std::nullopt;
   if (ref.region->read_only && displaces == Displaces::anything && lift_one()) return std::nullopt;
   return std::unexpected(full_error("a backing copy", page_bytes));
 }

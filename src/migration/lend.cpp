@@ -34,6 +34,15 @@ std::uint64_t Mover::lendable(const LentMemory& lent) const {
 
 std::uint64_t Mover::lent_for_certain(const LentMemory& lent) const { return lent.revocable ? 0 : lendable(lent); }
 
+// Other processes have been asked for memory that allocations need, and have time left to give it back.
+bool Mover::lent_comes_back() const {
+  return std::ranges::any_of(config_.lent_out, [this](const LentOut& out) {
+    const LentOut::Held held = out.held();
+    return held.bytes - std::min(held.bytes, held.overdue_bytes) >
+           left_to_lend(*devices_[std::size_t(out.lender)], out.most_bytes);
+  });
+}
+
 // The device's budget, between its own frames and what it lends. Frames that have not come back yet are not the device's.
 template <class Held, class SetLimit>
 void Mover::split_budget(DeviceState& device, std::uint64_t wanted, Held&& held, SetLimit&& set_limit) {

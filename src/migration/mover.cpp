@@ -165,10 +165,10 @@ Mover::Next Mover::next_step() const {
   if (worked_ || posted_.load(std::memory_order_acquire) != nullptr) return Next::again;
   // A device lost late in a step has requests to answer.
   if (lost_) return requests_.empty() ? Next::sleep : Next::again;
-  const bool waiting = !requests_.empty() || !in_flight_.empty() || !ending_.empty() || !asked_ahead_.empty() ||
-                       plan_waits_ || return_waits_;
+  const bool waiting =
+      !requests_.empty() || !in_flight_.empty() || !ending_.empty() || !asked_ahead_.empty() || plan_waits_;
   if (waiting) return Next::soon;
-  return promotions_.empty() ? Next::sleep : Next::later;
+  return promotions_.empty() && !return_waits_ ? Next::sleep : Next::later;
 }
 
 void Mover::take_posted() {

@@ -352,6 +352,7 @@ class Mover {
   std::uint64_t left_to_lend(const DeviceState& device, std::uint64_t most_bytes) const;
   std::uint64_t lendable(const LentMemory& lent) const;
   std::uint64_t lent_for_certain(const LentMemory& lent) const;
+  bool lent_comes_back() const;
   template <class Held, class SetLimit>
   void split_budget(DeviceState& device, std::uint64_t wanted, Held&& held, SetLimit&& set_limit);
   void balance_lending(DeviceState& device);

@@ -17,6 +17,18 @@ Result<std::unique_ptr<Borrower>> Borrower::connect(Config config) {
   std::unique_ptr<Borrower> borrower(new Borrower(std::move(config)));
   VMEM_ASSIGN(borrower->socket_, connect_to(borrower->config_.path));
   VMEM_ASSIGN(borrower->lender_, identity_of(borrower->socket_.get()));
+  if (!same_user(borrower->lender_)) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{}: a process of user {} lends there, which would see what is put into its memory; name a "
+                            "socket of your own",
+                            borrower->config_.path, borrower->lender_.uid));
+  }
+  VMEM_ASSIGN(auto end, watch_end(borrower->lender_.pid));
+  if (!end) {
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{}: the process that lent there has ended", borrower->config_.path));
+  }
+  borrower->end_ = std::move(*end);
   borrower->wake_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!borrower->wake_) return fail(VMEM_ERROR_UNSUPPORTED, fmt::format("eventfd: {}", std::strerror(errno)), errno);
   VMEM_TRY(borrower->greet());
@@ -24,7 +36,7 @@ Result<std::unique_ptr<Borrower>> Borrower::connect(Config config) {
 }
 
 Status Borrower::greet() {
-  VMEM_TRY(send(socket_.get(), {.kind = Kind::hello}));
+  VMEM_TRY(send(socket_.get(), {.kind = Kind::hello}));  // the first message has room
   wait_readable(socket_.get(), config_.patience);
   auto answer = receive(socket_.get());
   if (!answer) {
@@ -47,7 +59,18 @@ Status Borrower::greet() {
   return {};
 }
 
-Borrower::~Borrower() { stop(); }
+// By now all is given back: the last word says so, and stands for gives that were not sent yet.
+Borrower::~Borrower() {
+  stop();
+  if (!socket_ || gone_ || !pieces_.empty()) return;
+  outbox_.clear();
+  outbox_.put({.kind = Kind::bye});
+  (void)outbox_.flush(socket_.get());
+  if (outbox_.unsent().empty()) return;
+  pollfd writable{socket_.get(), POLLOUT, 0};
+  (void)::poll(&writable, 1, 1000);
+  (void)outbox_.flush(socket_.get());
+}
 
 void Borrower::start(std::function<void(std::uint64_t)> on_limit) {
   on_limit_ = std::move(on_limit);
@@ -69,11 +92,19 @@ void Borrower::stop() {
 void Borrower::run() {
   ::prctl(PR_SET_NAME, "vmem-borrower");
   for (;;) {
-    std::array<pollfd, 2> watched{{{wake_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}}};
+    std::array<pollfd, 3> watched{{{wake_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}, {end_.get(), POLLIN, 0}}};
+    {
+      const std::lock_guard lock(mutex_);
+      if (!outbox_.unsent().empty()) watched[1].events = POLLIN | POLLOUT;
+    }
     (void)::poll(watched.data(), watched.size(), -1);
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) return;
+      eventfd_t woken = 0;
+      (void)::eventfd_read(wake_.get(), &woken);
+      (void)outbox_.flush(socket_.get());  // a failure is heard of below
+      ended_ = watched[2].revents != 0;
     }
     if (const auto limit = hear()) on_limit_(*limit);
     const std::lock_guard lock(mutex_);
@@ -91,9 +122,9 @@ std::optional<std::uint64_t> Borrower::hear() {
       take_in(std::move(**received));
       continue;
     }
-    if (received) return limit_bytes_ == before ? std::nullopt : std::optional(limit_bytes_);
+    if (received && !ended_) return limit_bytes_ == before ? std::nullopt : std::optional(limit_bytes_);
     VMEM_LOG_INFO("process {} lends no more: {}; {} of its GPU's memory stay in use", lender_.pid,
-                  received.error().message, format_bytes(held_bytes_));
+                  received ? "it has ended" : received.error().message, format_bytes(held_bytes_));
     gone_ = true;
     answered_.notify_all();
     return held_bytes_;
@@ -108,15 +139,19 @@ void Borrower::take_in(Received received) {
   const auto found = wanted_.find(message.number);
   if (found == wanted_.end()) {
     // Whoever asked did not wait as long as that.
-    if (message.kind == Kind::grant) (void)give(message.number);
+    if (message.kind == Kind::grant) give(message.number);
     return;
   }
   found->second = {.answered = true, .piece = std::move(received.descriptor)};
   answered_.notify_all();
 }
 
-Status Borrower::give(std::uint64_t number) {
-  return gone_ ? Status{} : send(socket_.get(), {.kind = Kind::give, .number = number});
+// As soon as the lender reads it.
+void Borrower::say(const Message& message) {
+  if (gone_) return;
+  outbox_.put(message);
+  (void)outbox_.flush(socket_.get());  // a failure is heard of by the thread
+  if (!outbox_.unsent().empty()) (void)::eventfd_write(wake_.get(), 1);
 }
 
 Result<CUmemGenericAllocationHandle> Borrower::make(std::uint64_t bytes) {
@@ -127,16 +162,16 @@ Result<CUmemGenericAllocationHandle> Borrower::make(std::uint64_t bytes) {
   std::unique_lock lock(mutex_);
   if (gone_ || stopping_) return none("it is gone");
   const std::uint64_t number = ++numbers_;
-  VMEM_TRY(send(socket_.get(), {.kind = Kind::take, .number = number, .bytes = bytes}));
   wanted_[number] = {};
+  say({.kind = Kind::take, .number = number, .bytes = bytes});
   answered_.wait_for(lock, config_.patience, [&] { return wanted_[number].answered || gone_ || stopping_; });
   const auto node = wanted_.extract(number);
   if (!node.mapped().answered) return none("it does not answer");
   if (!node.mapped().piece) return none("all that it lends is held");
   auto imported = gpu::VmmHandle::import_fd(config_.driver, node.mapped().piece.get());
   if (!imported) {
-    (void)give(number);
-    return std::unexpected(imported.error());
+    give(number);
+    return none(imported.error().message);
   }
   held_bytes_ += bytes;
   const CUmemGenericAllocationHandle handle = imported->release();
@@ -152,9 +187,9 @@ Status Borrower::release(CUmemGenericAllocationHandle handle) {
   if (found == pieces_.end()) return released;
   held_bytes_ -= found->second.bytes;
   // What the driver keeps is not given back.
-  const Status given = released ? give(found->second.number) : Status{};
+  if (released) give(found->second.number);
   pieces_.erase(found);
-  return released ? given : released;
+  return released;
 }
 
 }  // namespace vmem::peer

@@ -50,17 +50,20 @@ class Borrower final : public tiers::HandleSource {
   void run();
   std::optional<std::uint64_t> hear();
   void take_in(Received received);
-  Status give(std::uint64_t number);
+  void say(const Message& message);
+  void give(std::uint64_t number) { say({.kind = Kind::give, .number = number}); }
 
   Config config_;
   FileDescriptor socket_, wake_;
+  FileDescriptor end_;  // readable once the lender has ended, whoever else has its side of the socket
   Identity lender_;
   std::array<unsigned char, 16> device_{};
   std::uint64_t most_bytes_ = 0;
   std::function<void(std::uint64_t)> on_limit_;
   std::thread thread_;
 
-  std::mutex mutex_;  // below, and what is sent
+  std::mutex mutex_;  // below
+  Outbox outbox_;
   std::condition_variable answered_;
   struct Wanted {
     bool answered = false;
@@ -72,7 +75,8 @@ class Borrower final : public tiers::HandleSource {
   };
   std::unordered_map<CUmemGenericAllocationHandle, Piece> pieces_;
   std::uint64_t numbers_ = 0, limit_bytes_ = 0, held_bytes_ = 0;
-  bool gone_ = false;  // the lender
+  bool gone_ = false;   // the lender does not talk any more
+  bool ended_ = false;  // it has ended
   bool stopping_ = false;
 };
 

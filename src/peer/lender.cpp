@@ -19,7 +19,11 @@ namespace {
 
 constexpr std::uint64_t kGranule = std::uint64_t{2} << 20;
 
-bool same_user(uid_t uid) { return uid == ::geteuid() || uid == 0; }
+constexpr std::size_t kBorrowersMax = 64;
+constexpr std::size_t kUnsentMax = 4096;  // answers to one who asks and does not read
+constexpr int kMessagesPerLook = 64;      // of one borrower
+constexpr auto kGreeting = std::chrono::seconds(5);
+constexpr auto kFullFor = std::chrono::milliseconds(100);
 
 bool readable(int descriptor) {
   pollfd watched{descriptor, POLLIN, 0};
@@ -49,7 +53,7 @@ Lender::~Lender() {
   }
   (void)::eventfd_write(wake_.get(), 1);
   thread_.join();
-  (void)::unlink(config_.path.c_str());
+  forget_name(config_.path, listener_);
 }
 
 void Lender::set_limit(std::uint64_t bytes) {
@@ -97,15 +101,17 @@ void Lender::run() {
 }
 
 void Lender::wait() {
-  std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+  std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}};
   std::optional<Clock::time_point> due;
   {
     const std::lock_guard lock(mutex_);
+    if (accepts_from_ <= Clock::now()) watched.push_back({listener_.socket.get(), POLLIN, 0});
     for (const auto& each : borrowers_) {
       watched.push_back({each->end.get(), POLLIN, 0});
-      if (each->socket) watched.push_back({each->socket.get(), POLLIN, 0});
-      if (each->due && !each->overdue) due = due ? std::min(*due, *each->due) : *each->due;
+      const bool unsent = !each->outbox.unsent().empty();
+      if (each->socket) watched.push_back({each->socket.get(), short(unsent ? POLLIN | POLLOUT : POLLIN), 0});
     }
+    due = next_due();
   }
   const auto left = due ? std::chrono::ceil<std::chrono::milliseconds>(*due - Clock::now()).count() : -1;
   (void)::poll(watched.data(), watched.size(), due ? int(std::max<long>(0, left)) : -1);
@@ -113,28 +119,46 @@ void Lender::wait() {
   (void)::eventfd_read(wake_.get(), &woken);
 }
 
+std::optional<Lender::Clock::time_point> Lender::next_due() const {
+  std::optional<Clock::time_point> due;
+  const auto consider = [&](Clock::time_point at) { due = due ? std::min(*due, at) : at; };
+  if (accepts_from_ > Clock::now()) consider(accepts_from_);
+  for (const auto& each : borrowers_) {
+    if (each->due && !each->overdue) consider(*each->due);
+    if (each->socket && !each->welcomed) consider(each->since + kGreeting);
+  }
+  return due;
+}
+
 // True if what is held or overdue has changed.
 bool Lender::look() {
   const Usage before = sum();
-  if (readable(listener_.get())) accept_one();
+  if (accepts_from_ <= Clock::now() && readable(listener_.socket.get())) accept_one();
   for (auto& each : borrowers_) {
     if (!each->socket) continue;
     if (auto heard = hear(*each); !heard) hang_up(*each, heard.error());
+    if (each->socket && !each->welcomed && Clock::now() >= each->since + kGreeting)
+      hang_up(*each, {VMEM_ERROR_TIMEOUT, 0, "it did not say what it wants"});
   }
   // An end is looked for after what was said before it.
   std::erase_if(borrowers_,
                 [](const auto& each) { return readable(each->end.get()) || (!each->socket && each->held_bytes == 0); });
   tell_limits();
   find_overdue();
+  flush_all();
   const Usage now = sum();
   return now.held_bytes != before.held_bytes || now.overdue_bytes != before.overdue_bytes;
 }
 
 void Lender::accept_one() {
-  auto socket = accept_from(listener_.get());
-  if (!socket) return;
+  auto socket = borrowers_.size() < kBorrowersMax ? accept_from(listener_.socket.get())
+                                                  : fail(VMEM_ERROR_UNSUPPORTED, "there are too many");
+  if (!socket) {
+    accepts_from_ = Clock::now() + kFullFor;
+    return;
+  }
   const auto who = identity_of(socket->get());
-  if (!who || !same_user(who->uid)) {
+  if (!who || !same_user(*who)) {
     Message no{.kind = Kind::refused};
     no.say(fmt::format("it lends to the processes of user {} only", ::geteuid()));
     (void)send(socket->get(), no);
@@ -152,17 +176,23 @@ void Lender::accept_one() {
 }
 
 Status Lender::hear(Borrower& borrower) {
-  for (;;) {
+  for (int left = kMessagesPerLook; left > 0; --left) {
     VMEM_ASSIGN(auto received, receive(borrower.socket.get()));
     if (!received) return {};
     VMEM_TRY(answer(borrower, received->message));
   }
+  return {};
 }
 
 Status Lender::answer(Borrower& borrower, const Message& message) {
   if (message.kind == Kind::hello && !borrower.welcomed) return welcome(borrower, message);
   if (message.kind == Kind::take && borrower.welcomed) return lend(borrower, message);
   if (message.kind == Kind::give) return take_back(borrower, message.number);
+  if (message.kind == Kind::bye) {
+    borrower.pieces.clear();
+    borrower.held_bytes = 0;
+    return {};
+  }
   return fail(VMEM_ERROR_INTERNAL, fmt::format("it sent a message of kind {} out of turn", int(message.kind)));
 }
 
@@ -176,27 +206,28 @@ Status Lender::welcome(Borrower& borrower, const Message& hello) {
   }
   borrower.welcomed = true;
   borrower.told_bytes = limit_bytes_ - std::min(limit_bytes_, held_bytes());
-  return send(
-      borrower.socket.get(),
+  borrower.outbox.put(
       {.kind = Kind::welcome, .bytes = borrower.told_bytes, .most_bytes = config_.most_bytes, .device = device_});
+  return {};
 }
 
 Status Lender::lend(Borrower& borrower, const Message& wanted) {
   const bool known = borrower.pieces.contains(wanted.number);
   if (known || wanted.bytes == 0 || wanted.bytes % kGranule != 0)
     return fail(VMEM_ERROR_INTERNAL, fmt::format("it asked for {} bytes as piece {}", wanted.bytes, wanted.number));
-  const std::uint64_t held = held_bytes();
-  if (wanted.bytes > limit_bytes_ - std::min(limit_bytes_, held))
-    return send(borrower.socket.get(), {.kind = Kind::full, .number = wanted.number});
-  auto piece = make_piece(wanted.bytes);
+  if (borrower.outbox.unsent().size() >= kUnsentMax) return fail(VMEM_ERROR_INTERNAL, "it asks and does not read");
+  const std::uint64_t left = limit_bytes_ - std::min(limit_bytes_, held_bytes());
+  auto piece = wanted.bytes <= left ? make_piece(wanted.bytes) : fail(VMEM_ERROR_OUT_OF_MEMORY, "");
   if (!piece && piece.error().status != VMEM_ERROR_OUT_OF_MEMORY)
     VMEM_LOG_WARN("nothing can be lent: {}", piece.error().message);
-  if (!piece) return send(borrower.socket.get(), {.kind = Kind::full, .number = wanted.number});
-  const FileDescriptor descriptor(*piece);
+  if (!piece) {
+    borrower.outbox.put({.kind = Kind::full, .number = wanted.number});
+    return {};
+  }
   borrower.pieces[wanted.number] = wanted.bytes;
   borrower.held_bytes += wanted.bytes;
-  return send(borrower.socket.get(), {.kind = Kind::grant, .number = wanted.number, .bytes = wanted.bytes},
-              descriptor.get());
+  borrower.outbox.put({.kind = Kind::grant, .number = wanted.number, .bytes = wanted.bytes}, FileDescriptor(*piece));
+  return {};
 }
 
 // The descriptor alone keeps it, and then who imports it.
@@ -233,17 +264,19 @@ void Lender::tell_limits() {
     if (!more) {
       each->due.reset();
       each->overdue = false;
-    } else if (!each->due) {
-      each->due = Clock::now() + config_.deadline;
+    } else if (!each->due || may_hold < each->told_bytes) {
+      each->due = Clock::now() + config_.deadline;  // for what is asked now
     }
     if (std::exchange(each->told_bytes, may_hold) == may_hold) continue;
-    if (auto told = tell(*each, may_hold, config_.deadline); !told) hang_up(*each, told.error());
+    each->outbox.put({.kind = Kind::limit, .bytes = may_hold, .deadline_us = std::uint64_t(config_.deadline.count())});
   }
 }
 
-Status Lender::tell(Borrower& borrower, std::uint64_t bytes, std::chrono::microseconds deadline) {
-  return send(borrower.socket.get(),
-              {.kind = Kind::limit, .bytes = bytes, .deadline_us = std::uint64_t(deadline.count())});
+void Lender::flush_all() {
+  for (const auto& each : borrowers_) {
+    if (!each->socket) continue;
+    if (auto flushed = each->outbox.flush(each->socket.get()); !flushed) hang_up(*each, flushed.error());
+  }
 }
 
 void Lender::find_overdue() {
@@ -256,9 +289,13 @@ void Lender::find_overdue() {
   }
 }
 
-// What it holds stays its own until it ends.
+// What it holds stays its own until it ends; what has not been sent never was.
 void Lender::hang_up(Borrower& borrower, const Error& why) const {
   borrower.socket.reset();
+  for (const Outbox::Unsent& each : borrower.outbox.unsent()) {
+    if (each.message.kind == Kind::grant) (void)take_back(borrower, each.message.number);
+  }
+  borrower.outbox.clear();
   if (borrower.held_bytes == 0) return;
   VMEM_LOG_INFO("process {} holds {} of this GPU's memory until it ends: {}", borrower.who.pid,
                 format_bytes(borrower.held_bytes), why.message);

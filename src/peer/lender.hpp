@@ -57,7 +57,9 @@ class Lender {
     FileDescriptor socket;  // none: it has closed it, and may still hold something
     FileDescriptor end;     // readable once the process has ended
     Identity who;
+    Clock::time_point since = Clock::now();
     bool welcomed = false;
+    Outbox outbox;
     std::map<std::uint64_t, std::uint64_t> pieces;  // bytes, by number
     std::uint64_t held_bytes = 0;
     std::uint64_t told_bytes = 0;          // that it may hold
@@ -76,7 +78,8 @@ class Lender {
   Result<int> make_piece(std::uint64_t bytes) const;
   static Status take_back(Borrower& borrower, std::uint64_t number);
   void tell_limits();
-  static Status tell(Borrower& borrower, std::uint64_t bytes, std::chrono::microseconds deadline);
+  void flush_all();
+  std::optional<Clock::time_point> next_due() const;
   void find_overdue();
   void hang_up(Borrower& borrower, const Error& why) const;
   std::uint64_t held_bytes() const;
@@ -84,8 +87,10 @@ class Lender {
 
   Config config_;
   std::array<unsigned char, 16> device_{};
-  FileDescriptor listener_, wake_;
-  mutable std::mutex mutex_;  // below
+  Listener listener_;
+  FileDescriptor wake_;
+  Clock::time_point accepts_from_{};  // later than now: there was no room for another connection
+  mutable std::mutex mutex_;          // below
   std::uint64_t limit_bytes_ = 0;
   std::vector<std::unique_ptr<Borrower>> borrowers_;
   bool stopping_ = false;

@@ -1,12 +1,15 @@
 #include "peer/wire.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -42,18 +45,31 @@ bool try_bind(int socket, const sockaddr_un& address) {
   return ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
-// Left by a process that has ended.
+// A socket that was left by a process that has ended. (Anything else that is no socket refuses connections, too.)
 bool abandoned(const sockaddr_un& address) {
+  struct stat about{};
+  if (::lstat(address.sun_path, &about) != 0 || !S_ISSOCK(about.st_mode)) return false;
   const auto probe = make_socket();
   return probe && !try_connect(probe->get(), address) && errno == ECONNREFUSED;
 }
 
+// Held while a name is looked at and taken: between a bind and its listen a socket looks abandoned.
+Result<FileDescriptor> lock_folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
+  FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened || ::flock(opened.get(), LOCK_EX) != 0) return system_error(folder);
+  return opened;
+}
+
 }  // namespace
 
-Result<FileDescriptor> listen_at(const std::string& path) {
+Result<Listener> listen_at(const std::string& path) {
   VMEM_ASSIGN(const sockaddr_un address, address_of(path));
-  VMEM_ASSIGN(FileDescriptor listener, make_socket());
-  if (!try_bind(listener.get(), address)) {
+  VMEM_ASSIGN(const FileDescriptor lock, lock_folder_of(path));
+  Listener listener;
+  VMEM_ASSIGN(listener.socket, make_socket());
+  if (!try_bind(listener.socket.get(), address)) {
     const int why = errno;
     if (why != EADDRINUSE) return system_error(path, why);
     if (!abandoned(address)) {
@@ -62,11 +78,24 @@ Result<FileDescriptor> listen_at(const std::string& path) {
                   why);
     }
     (void)::unlink(path.c_str());
-    if (!try_bind(listener.get(), address)) return system_error(path);
+    if (!try_bind(listener.socket.get(), address)) return system_error(path);
   }
+  struct stat about{};
   // Before anybody can connect.
-  if (::chmod(path.c_str(), S_IRUSR | S_IWUSR) != 0 || ::listen(listener.get(), 16) != 0) return system_error(path);
+  const bool ready = ::chmod(path.c_str(), S_IRUSR | S_IWUSR) == 0 && ::lstat(path.c_str(), &about) == 0 &&
+                     ::listen(listener.socket.get(), 16) == 0;
+  if (!ready) return system_error(path);
+  listener.device = about.st_dev;
+  listener.inode = about.st_ino;
   return listener;
+}
+
+void forget_name(const std::string& path, const Listener& listener) {
+  const auto lock = lock_folder_of(path);
+  struct stat about{};
+  const bool ours =
+      ::lstat(path.c_str(), &about) == 0 && about.st_dev == listener.device && about.st_ino == listener.inode;
+  if (lock && ours) (void)::unlink(path.c_str());
 }
 
 Result<FileDescriptor> connect_to(const std::string& path) {
@@ -101,7 +130,9 @@ Result<std::optional<FileDescriptor>> watch_end(pid_t pid) {
   return FileDescriptor(int(opened));
 }
 
-Status send(int socket, const Message& message, int descriptor) {
+bool same_user(const Identity& who) { return who.uid == ::geteuid() || who.uid == 0; }
+
+Result<bool> send(int socket, const Message& message, int descriptor) {
   iovec part{const_cast<Message*>(&message), sizeof message};
   msghdr header{};
   header.msg_iov = &part;
@@ -116,8 +147,25 @@ Status send(int socket, const Message& message, int descriptor) {
     rights->cmsg_len = CMSG_LEN(sizeof descriptor);
     std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
   }
-  if (::sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL) == ssize_t(sizeof message)) return {};
+  if (::sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL) == ssize_t(sizeof message)) return true;
+  if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return false;
   return system_error("a message to another process");
+}
+
+void Outbox::put(const Message& message, FileDescriptor descriptor) {
+  if (message.kind == Kind::limit)
+    std::erase_if(unsent_, [](const Unsent& each) { return each.message.kind == Kind::limit; });
+  unsent_.push_back({message, std::move(descriptor)});
+}
+
+Status Outbox::flush(int socket) {
+  while (!unsent_.empty()) {
+    const Unsent& next = unsent_.front();
+    VMEM_ASSIGN(const bool sent, send(socket, next.message, next.descriptor ? next.descriptor.get() : -1));
+    if (!sent) return {};
+    unsent_.pop_front();
+  }
+  return {};
 }
 
 Result<std::optional<Received>> receive(int socket) {
@@ -129,14 +177,19 @@ Result<std::optional<Received>> receive(int socket) {
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   header.msg_control = control.data();
   header.msg_controllen = control.size();
-  const ssize_t got = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  ssize_t got = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  // Told once when the other side closed without having read all; what it said before is still there.
+  if (got < 0 && errno == ECONNRESET) got = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::nullopt;
   if (got < 0) return system_error("a message from another process");
   for (cmsghdr* each = CMSG_FIRSTHDR(&header); each != nullptr; each = CMSG_NXTHDR(&header, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(each), sizeof descriptor);
-    received.descriptor = FileDescriptor(descriptor);
+    // Padding has room for a second one.
+    for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= each->cmsg_len; at += sizeof(int)) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(each) + at, sizeof descriptor);
+      received.descriptor = FileDescriptor(descriptor);
+    }
   }
   if (got == 0) return fail(VMEM_ERROR_INTERNAL, "the other process has closed the connection", ECONNRESET);
   const bool whole = got == ssize_t(sizeof received.message) && (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@ enum class Kind : std::uint16_t {
   full,       // there is none now
   give,       // the borrower has unmapped and released the piece
   limit,      // what the borrower may hold from now on; if it holds more, until when it has to have given that back
+  bye,        // the borrower's last: it holds nothing any more
 };
 
 struct Message {
@@ -45,8 +47,15 @@ struct Message {
 };
 
 // Errors of all: what the system says, with the path.
-// Only the user's own processes can connect. A socket that nobody listens on any more is replaced.
-Result<FileDescriptor> listen_at(const std::string& path);
+// Only the user's own processes can connect. A socket that nobody listens on any more is replaced, and nothing else is.
+struct Listener {
+  FileDescriptor socket;
+  dev_t device = 0;
+  ino_t inode = 0;
+};
+Result<Listener> listen_at(const std::string& path);
+// Takes the name away, if it is still the listener's.
+void forget_name(const std::string& path, const Listener& listener);
 Result<FileDescriptor> connect_to(const std::string& path);
 Result<FileDescriptor> accept_from(int listener);
 
@@ -58,14 +67,32 @@ Result<Identity> identity_of(int socket);
 // Becomes readable when the process ends. Nothing: it has ended.
 Result<std::optional<FileDescriptor>> watch_end(pid_t pid);
 
-// Neither waits. `descriptor` is sent along if it is not negative. Errors of send: also when the other side does not read.
-Status send(int socket, const Message& message, int descriptor = -1);
+bool same_user(const Identity& who);  // as this process, or root
+
+// Neither waits. `descriptor` is sent along if it is not negative. False: the other side has not read enough yet.
+Result<bool> send(int socket, const Message& message, int descriptor = -1);
 struct Received {
   Message message;
   FileDescriptor descriptor;
 };
 // Nothing: there is none yet. Errors: the other side has closed; or what came is none of these messages.
 Result<std::optional<Received>> receive(int socket);
+// What could not be sent yet, in order.
+class Outbox {
+ public:
+  struct Unsent {
+    Message message;
+    FileDescriptor descriptor;
+  };
+  // A limit takes the place of one that was not sent yet.
+  void put(const Message& message, FileDescriptor descriptor = {});
+  Status flush(int socket);
+  const std::deque<Unsent>& unsent() const { return unsent_; }
+  void clear() { unsent_.clear(); }
+
+ private:
+  std::deque<Unsent> unsent_;
+};
 // Until there is something to receive, or the time is over, which receive will tell.
 void wait_readable(int socket, std::chrono::milliseconds patience);
 

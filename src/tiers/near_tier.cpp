@@ -15,6 +15,7 @@ namespace {
 // use the same copy engine, which turns to them when the time slice of the copies ends, or when these leave it nothing to do for
 // a moment. A word set by another engine after each piece of a copy is such a moment, and costs it 4 % (H200, driver 580).
 constexpr std::uint64_t kStorePieceBytes = std::uint64_t{16} << 20;
+constexpr auto kSourcePause = std::chrono::seconds(1);
 constexpr std::uint32_t kComparesMax = 256;  // at a time: more than are started before the first ones end
 
 FramePool::Config pool_config(const NearTier::Config& config) {
@@ -149,6 +150,7 @@ Result<SlotGrant> NearTier::allocate(std::uint64_t page_bytes) {
     return SlotGrant{Grant::granted, *slot};
   }
   if (growth_error_) return std::unexpected(*std::exchange(growth_error_, std::nullopt));
+  if (source_full()) return SlotGrant{Grant::full, 0};
   if (!pool_.can_create(page_bytes)) {
     VMEM_ASSIGN(const bool room, pool_.make_room(page_bytes, [](std::uint64_t) { return false; }, [](void*) {}));
     if (!room) return SlotGrant{Grant::full, 0};
@@ -167,6 +169,8 @@ void NearTier::release(SlotId slot) {
 void NearTier::set_budget(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   pool_.set_budget(bytes);
+  ++budgets_;
+  full_until_ = {};
   shrink();
   changed_.notify_all();
 }
@@ -388,6 +392,7 @@ Status NearTier::poll_link(PerDevice& device, Link& link, std::vector<Completion
 }
 
 std::uint64_t NearTier::next_wanted() const {
+  if (source_full()) return 0;
   for (const std::uint64_t page_bytes : asked_) {
     if (pool_.can_create(page_bytes)) return page_bytes;
   }
@@ -428,12 +433,16 @@ bool NearTier::make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_b
     if (!planned) growth_error_ = planned.error();
     return false;
   }
+  const std::uint64_t budget = budgets_;
   lock.unlock();
   auto made = pool_.make(**planned);
   lock.lock();
   if (!made) {
     const bool out_of_memory = made.error().status == VMEM_ERROR_OUT_OF_MEMORY;
-    pool_.abandon(**planned, out_of_memory);
+    // What a source has not now it may have later.
+    pool_.abandon(**planned, out_of_memory && config_.source == nullptr);
+    if (out_of_memory && config_.source != nullptr && budget == budgets_)
+      full_until_ = std::chrono::steady_clock::now() + kSourcePause;
     if (!out_of_memory) growth_error_ = made.error();
     return false;
   }

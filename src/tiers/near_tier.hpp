@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -108,6 +109,7 @@ class NearTier final : public Tier, public InPlaceTier {
   Status poll_link(PerDevice& device, Link& link, std::vector<Completion>& completions);
   void shrink();
   void grow();
+  bool source_full() const { return std::chrono::steady_clock::now() < full_until_; }
   std::uint64_t next_wanted() const;  // page size of the next slot to make, 0: none
   bool make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes);
 
@@ -125,6 +127,9 @@ class NearTier final : public Tier, public InPlaceTier {
   std::map<std::uint64_t, std::uint64_t> expected_;  // page size → slots wanted to exist
   std::set<std::uint64_t> asked_;                    // page sizes of which an allocation was answered `later`
   std::optional<Error> growth_error_;
+  std::uint64_t budgets_ = 0;  // that were set
+  // The source had nothing: it is asked again then, or with another budget.
+  std::chrono::steady_clock::time_point full_until_{};
   bool stopping_ = false;
   std::thread grower_;
 };

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -160,6 +161,31 @@ TEST_F(HbmLending, WhatIsNotGivenBackInTimeIsOverdueUntilItIs) {
   EXPECT_EQ(lender->usage().held_bytes, 0u);
 }
 
+// More of them than a socket holds unread.
+TEST_F(HbmLending, NoGiveIsLost) {
+  lend(8 * kPage);
+  borrow();
+  for (int i = 0; i < 3000; ++i) {
+    const auto piece = borrower->make(kPage);
+    if (piece) {
+      ASSERT_TRUE(borrower->release(*piece));
+    }
+  }
+  EXPECT_TRUE(wait_until([&] { return lender->usage().held_bytes == 0; }));
+}
+
+TEST_F(HbmLending, ABorrowerThatEndsInOrderHoldsNothing) {
+  lend(8 * kPage);
+  for (int round = 0; round < 20; ++round) {
+    borrow();
+    const CUmemGenericAllocationHandle piece = take();
+    lender->set_limit(std::uint64_t(1 + round % 7) * kPage);  // which nobody reads any more
+    ASSERT_TRUE(borrower->release(piece));
+    borrower.reset();
+  }
+  EXPECT_TRUE(wait_until([&] { return lender->usage().held_bytes == 0; }));
+}
+
 TEST_F(HbmLending, ALenderThatEndsLeavesWhatIsHeld) {
   lend(4 * kPage);
   borrow();
@@ -177,6 +203,25 @@ TEST_F(HbmLending, NobodyLendsThere) {
   ASSERT_FALSE(none);
   EXPECT_EQ(none.error().status, VMEM_ERROR_INVALID_OPTION);
   EXPECT_NE(none.error().message.find("--lend"), std::string::npos) << none.error().message;
+}
+
+TEST_F(HbmLending, WhatIsNoSocketIsLeftAlone) {
+  std::ofstream(path()) << "precious";
+  const auto refused = Lender::create(lending(kPage, kLong));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find(path()), std::string::npos) << refused.error().message;
+  std::string there;
+  std::ifstream(path()) >> there;
+  EXPECT_EQ(there, "precious");
+}
+
+TEST_F(HbmLending, ALenderThatEndsTakesAwayItsOwnNameOnly) {
+  lend(kPage);
+  std::filesystem::rename(path(), folder + "/moved");
+  const auto other = listen_at(path());
+  ASSERT_TRUE(other);
+  lender.reset();
+  EXPECT_TRUE(std::filesystem::exists(path()));
 }
 
 TEST_F(HbmLending, ALenderTakesTheNameOfOneThatIsGoneAndOfNoOther) {

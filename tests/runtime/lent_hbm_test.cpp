@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <filesystem>
+#include <functional>
 #include <thread>
 
+#include "gpu/handles.hpp"
 #include "runtime/emulated_gpu.hpp"
 #include "runtime/runtime.hpp"
 
@@ -43,7 +46,7 @@ struct LentHbm : ::testing::Test {
     return options;
   }
   void start(std::size_t lent_mib) {
-    Options lending = sized(1, 128, 64);
+    Options lending = sized(1, 128, 16);
     lending.lend = {{.device = 1, .bytes = lent_mib * kMiB, .socket = path()}};
     auto made = Runtime::create(lending, gpu.driver());
     ASSERT_TRUE(made) << made.error().message;
@@ -81,6 +84,11 @@ struct LentHbm : ::testing::Test {
     }
     EXPECT_EQ(wrong, 0);
   }
+  static bool comes_true(const std::function<bool()>& condition) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!condition() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    return condition();
+  }
   int wrong = 0;
 };
 
@@ -93,18 +101,49 @@ TEST_F(LentHbm, TakesPagesUntilItsOwnerNeedsItAndNothingIsLost) {
   EXPECT_GE(there, 32 * kMiB);
   EXPECT_GE(figures(*owner).lent_bytes, there);
   EXPECT_LE(figures(*owner).hbm_budget_bytes, 128 * kMiB - there);
-  // All that the owner has, which leaves nothing to lend.
-  auto* const own = static_cast<unsigned char*>(*owner->allocate(126 * kMiB, 1, of_owner));
-  while (figures(*owner).lent_bytes > 2 * kMiB) std::this_thread::yield();
+  // All that the owner has, which leaves nothing to lend. It goes on at once, and what it has no room for yet waits for what comes back.
+  auto* const own = static_cast<unsigned char*>(*owner->allocate(120 * kMiB, 1, of_owner));
+  for (const bool write : {true, false}) use(*owner, 1, of_owner, own, 120 * kMiB, write);
+  EXPECT_LE(figures(*owner).lent_bytes, 8 * kMiB);
   EXPECT_EQ(figures(*owner).lent_overdue_bytes, 0u);
   EXPECT_GT(figures(*borrower).peer_returned_bytes, 0u);
-  for (const bool write : {true, false}) use(*owner, 1, of_owner, own, 126 * kMiB, write);
   use(*borrower, 0, of_borrower, data, kBytes, false);
   // And back again.
   ASSERT_TRUE(owner->free(own, of_owner));
   gpu.synchronize(of_owner);
-  while (figures(*borrower).peer_budget_bytes < 64 * kMiB) std::this_thread::yield();
+  EXPECT_TRUE(comes_true([&] { return figures(*borrower).peer_budget_bytes >= 64 * kMiB; }));
   for (int round = 0; round < 2; ++round) use(*borrower, 0, of_borrower, data, kBytes, false);
+}
+
+TEST_F(LentHbm, IsTheOwnersAgainWhenTheBorrowerEnds) {
+  start(96);
+  constexpr std::size_t kBytes = 96 * kMiB;
+  auto* const data = static_cast<unsigned char*>(*borrower->allocate(kBytes, 0, of_borrower));
+  for (const bool write : {true, false}) use(*borrower, 0, of_borrower, data, kBytes, write);
+  ASSERT_GT(figures(*owner).lent_bytes, 0u);
+  ASSERT_TRUE(borrower->shut_down());
+  borrower.reset();
+  EXPECT_TRUE(comes_true([&] { return figures(*owner).lent_bytes == 0; }));
+}
+
+// The GPU had no room for a while, for reasons of others.
+TEST_F(LentHbm, IsAskedForAgainAfterItCouldNotBeHad) {
+  start(96);
+  CUmemGenericAllocationHandle others = 0;
+  const CUmemAllocationProp on_device = gpu::device_memory(1, false);
+  ASSERT_EQ(gpu.cu().cuMemCreate(&others, 254 * kMiB, &on_device, 0), CUDA_SUCCESS);
+  constexpr std::size_t kBytes = 64 * kMiB;
+  auto* const data = static_cast<unsigned char*>(*borrower->allocate(kBytes, 0, of_borrower));
+  for (const bool write : {true, false}) use(*borrower, 0, of_borrower, data, kBytes, write);
+  EXPECT_LE(figures(*borrower).peer_used_bytes, 2 * kMiB);
+  ASSERT_EQ(gpu.cu().cuMemRelease(others), CUDA_SUCCESS);
+  EXPECT_TRUE(comes_true([&] {
+    auto* const more = static_cast<unsigned char*>(*borrower->allocate(kBytes, 0, of_borrower));
+    use(*borrower, 0, of_borrower, more, kBytes, true);
+    const bool there = figures(*borrower).peer_used_bytes > 8 * kMiB;
+    EXPECT_TRUE(borrower->free(more, of_borrower));
+    return there;
+  }));
 }
 
 TEST_F(LentHbm, IsNotCountedOnByAllocations) {
