@@ -9,16 +9,16 @@
 
 namespace vmem::bench {
 
-Result<std::vector<StoreDirectory>> disk_directories(const Settings& settings) {
+Result<Options> disk_options(const Settings& settings) {
   std::vector<std::pair<std::string, std::string>> given;
   for (const auto& option : settings.runtime_options) {
-    if (option.first == "nvme") given.push_back(option);
+    if (option.first == "nvme" || option.first == "nvme_poll") given.push_back(option);
   }
-  VMEM_ASSIGN(const Options options, resolve_options(given));
+  VMEM_ASSIGN(Options options, resolve_options(given));
   if (options.nvme.empty())
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} needs a disk; name a directory on it with --nvme DIR:SIZE", settings.scenario));
-  return options.nvme;
+  return options;
 }
 
 Result<std::unique_ptr<DiskPages>> DiskPages::create(const Config& config) {
@@ -26,7 +26,7 @@ Result<std::unique_ptr<DiskPages>> DiskPages::create(const Config& config) {
   tiers::DiskTier::Config tier;
   tier.directories = config.directories;
   tier.make_queue = [&](const std::vector<int>& files) -> Result<std::unique_ptr<tiers::IoQueue>> {
-    VMEM_ASSIGN(auto queue, tiers::make_uring_queue({.files = files}));
+    VMEM_ASSIGN(auto queue, tiers::make_uring_queue({.files = files, .poll = config.poll}));
     if (!config.disk_bytes_s) return queue;
     return std::make_unique<PacedQueue>(std::move(queue), *config.disk_bytes_s);
   };

@@ -15,8 +15,8 @@
 
 namespace vmem::bench {
 
-// The directories of --nvme, or of --option nvme=. Errors: INVALID_OPTION, also when there is none.
-Result<std::vector<StoreDirectory>> disk_directories(const Settings& settings);
+// The directories of --nvme, or of --option nvme=, and --option nvme_poll=. Errors: INVALID_OPTION, also when there is no directory.
+Result<Options> disk_options(const Settings& settings);
 
 class DiskPages final : public TierPages {
  public:
@@ -26,8 +26,10 @@ class DiskPages final : public TierPages {
     std::uint64_t page_bytes = 0;
     std::uint64_t pages = 0;
     std::optional<std::uint64_t> disk_bytes_s;  // a slower disk: so much each way
+    bool poll = false;                          // as the option nvme_poll
   };
   static Result<std::unique_ptr<DiskPages>> create(const Config& config);
+  std::string describe() const { return tier_->describe(); }
   tiers::CompressionCounters counters() const { return tier_->compression(); }
 
  private:

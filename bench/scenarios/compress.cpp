@@ -83,11 +83,14 @@ void fill_page(Data data, std::span<std::byte> page, std::mt19937_64& random) {
 struct Plan {
   std::vector<StoreDirectory> directories;
   std::uint64_t page_bytes, pages;
+  bool poll;
 };
 
 Result<Plan> plan(const Settings& settings) {
   Plan plan;
-  VMEM_ASSIGN(plan.directories, disk_directories(settings));
+  VMEM_ASSIGN(const Options options, disk_options(settings));
+  plan.directories = options.nvme;
+  plan.poll = options.nvme_poll;
   plan.page_bytes = settings.page_bytes.value_or(kPage);
   if (plan.page_bytes % 4096 != 0)
     return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--pages {} is not a multiple of 4 KiB", plan.page_bytes));
@@ -110,7 +113,8 @@ Result<Both> there_and_back(DiskPages& disk, const PageMemory& from, const PageM
 
 Status measure(Context& context, const Plan& plan, const NamedData& data, const char* codec, const PageMemory& from,
                const PageMemory& to) {
-  const DiskPages::Config as_is{plan.directories, "off", plan.page_bytes, plan.pages, context.settings.disk_bytes_s};
+  const DiskPages::Config as_is{plan.directories, "off", plan.page_bytes, plan.pages, context.settings.disk_bytes_s,
+                                plan.poll};
   DiskPages::Config compressed = as_is;
   compressed.compress = codec;
   VMEM_ASSIGN(const auto plain, DiskPages::create(as_is));

@@ -53,8 +53,8 @@ Status run_stream(Context& context) {
         std::make_unique<NetworkLimit>(std::move(network), settings.passes == 1 ? kNetworkBytesOnce : kNetworkBytes);
     read_only = read_write = kNetworkGoal;
   } else if (has_option(settings, "nvme")) {
-    VMEM_ASSIGN(const auto directories, disk_directories(settings));
-    VMEM_ASSIGN(auto disk, BareDisk::create(directories.front().path, kDiskBytes));
+    VMEM_ASSIGN(const Options options, disk_options(settings));
+    VMEM_ASSIGN(auto disk, BareDisk::create(options.nvme.front().path, kDiskBytes));
     limit = std::make_unique<DiskLimit>(std::move(disk));
     read_only = read_write = kDiskGoal;
   } else {

@@ -58,6 +58,7 @@ Status measure(Context& context, DiskPages& tier, BareDisk& bare, const PageMemo
   };
   VMEM_ASSIGN(const Measured measured, measure_interleaved(context.settings.repeats, limit, achieved));
   record.set(measured);
+  record.details["queue"] = tier.describe();
   record.verified = record.mismatch.empty();
   record.details["verified_bytes"] = record.verified ? verified : 0;
   context.records.push_back(std::move(record));
@@ -67,25 +68,29 @@ Status measure(Context& context, DiskPages& tier, BareDisk& bare, const PageMemo
 }  // namespace
 
 Status run_tier(Context& context) {
-  VMEM_ASSIGN(const auto directories, disk_directories(context.settings));
+  VMEM_ASSIGN(const Options options, disk_options(context.settings));
+  const StoreDirectory& directory = options.nvme.front();
   const std::uint64_t bytes = context.settings.working_set_bytes.value_or(kWorkingSet);
   std::vector<std::uint64_t> sizes(kPages.begin(), kPages.end());
   if (context.settings.page_bytes) sizes = {*context.settings.page_bytes};
-  VMEM_ASSIGN(const auto bare, BareDisk::create(directories.front().path, bytes));
+  VMEM_ASSIGN(const auto bare, BareDisk::create(directory.path, bytes));
   for (const std::uint64_t page_bytes : sizes) {
     const std::uint64_t pages = std::max<std::uint64_t>(bytes / page_bytes, 1);
     VMEM_ASSIGN(const PageMemory from, PageMemory::create(page_bytes, pages));
     VMEM_ASSIGN(const PageMemory to, PageMemory::create(page_bytes, pages));
     from.fill(context.settings.seed);
-    VMEM_ASSIGN(const auto tier, DiskPages::create({.directories = {directories.front()},
+    VMEM_ASSIGN(const auto tier, DiskPages::create({.directories = {directory},
                                                     .compress = "off",
                                                     .page_bytes = page_bytes,
                                                     .pages = pages,
-                                                    .disk_bytes_s = {}}));
+                                                    .disk_bytes_s = {},
+                                                    .poll = options.nvme_poll}));
     VMEM_TRY(tier->store(from));  // as the bare file was: written once
     VMEM_TRY(measure(context, *tier, *bare, from, to, DiskWay::out));
     VMEM_TRY(measure(context, *tier, *bare, from, to, DiskWay::in));
   }
+  Record& last = context.records.back();
+  last.notes.push_back(fmt::format("pages went through {}", last.details["queue"].get<std::string>()));
   return {};
 }
 

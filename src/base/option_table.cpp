@@ -249,6 +249,13 @@ OptionDefinition nvme_option() {
       &Options::nvme, parse_nvme);
 }
 
+OptionDefinition nvme_poll_option() {
+  return switch_option({.name = "nvme_poll",
+                        .help = "A thread of the kernel polls for requests to the disks of nvme and, where they can be "
+                                "polled, for what they have done; it takes a core while they work."},
+                       &Options::nvme_poll);
+}
+
 // DEVICE or DEVICE:SIZE, or the same with a socket's path.
 Result<std::vector<LendingDevice>> parse_peers(std::string_view text) {
   std::vector<LendingDevice> devices;
@@ -537,11 +544,11 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),    space_option(),    hbm_option(),          headroom_option(), host_option(),
-      peers_option(),   lend_option(),     nvme_option(),         compress_option(), remote_option(),
-      borrow_option(),  replicas_option(), remote_wait_option(),  secret_option(),   page_option(),
-      devices_option(), driver_option(),   acquire_wait_option(), prefetch_option(), protect_option(),
-      strict_option(),  drained_option(),  window_option(),       topology_option(),
+      base_option(),    space_option(),   hbm_option(),      headroom_option(),     host_option(),
+      peers_option(),   lend_option(),    nvme_option(),     nvme_poll_option(),    compress_option(),
+      remote_option(),  borrow_option(),  replicas_option(), remote_wait_option(),  secret_option(),
+      page_option(),    devices_option(), driver_option(),   acquire_wait_option(), prefetch_option(),
+      protect_option(), strict_option(),  drained_option(),  window_option(),       topology_option(),
       log_option(),  // the comma and this comment keep the list one to a line
   };
   return table;

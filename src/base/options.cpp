@@ -187,6 +187,11 @@ Status Resolution::check_contradictions() const {
                             describe("strict"), describe("drained")));
   }
   VMEM_TRY(check_remote());
+  if (options_.nvme_poll && options_.nvme.empty()) {
+    return fail(
+        VMEM_ERROR_INVALID_OPTION,
+        fmt::format("{} would have no effect: no directory is named; give nvme, or drop it", describe("nvme_poll")));
+  }
   if (options_.drained && !options_.nvme.empty()) {
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} keeps everything in the GPU's reach, which files are not: drop {}", describe("drained"),

@@ -53,6 +53,7 @@ struct Options {
   std::vector<LendingDevice> peers;         // --peers: "off" (empty) or "1:40GiB,2,/tmp/gpu3"
   std::vector<LentDevice> lend;             // --lend: "off" (empty) or "0:20GiB:/tmp/gpu0"
   std::vector<StoreDirectory> nvme;         // --nvme: "off" (empty) or "/mnt/a:200GiB,/mnt/b"
+  bool nvme_poll = false;                   // --nvme-poll: on: a thread of the kernel polls for requests and disks
   std::string compress = "auto";    // --compress: off, auto, or a codec for every page; checked where codecs are known
   std::vector<std::string> remote;  // --remote: "off" (empty) or "10.0.0.1:7000,10.0.0.2:7000"
   std::optional<std::uint64_t> borrow_bytes;  // --borrow: of memory, and of disk, from each; "auto": all it lends

@@ -242,8 +242,8 @@ Status Runtime::start_disk_tier() {
   VMEM_ASSIGN(config.compression, tiers::compression_config(options_.compress));
   if (options_.nvme.empty()) return {};
   config.directories = options_.nvme;
-  config.make_queue = [](const std::vector<int>& files) -> Result<std::unique_ptr<tiers::IoQueue>> {
-    return tiers::make_io_queue({.files = files, .depth = kDiskDepth});
+  config.make_queue = [poll = options_.nvme_poll](const std::vector<int>& files) {
+    return tiers::make_io_queue({.files = files, .depth = kDiskDepth, .poll = poll});
   };
   config.workers = tiers::DiskTier::default_workers();
   config.on_ready = [this] { wake_mover(); };

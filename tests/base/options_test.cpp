@@ -290,6 +290,7 @@ TEST_F(OptionsTest, FilesAndOtherNodesAreNotInReachOfADrainedProgram) {
   EXPECT_THAT(refusal({{"drained", "on"}, {"nvme", "/mnt/a"}}), HasSubstr("drop nvme=/mnt/a (from the caller)"));
   EXPECT_THAT(refusal({{"drained", "on"}, {"remote", "a:1"}}), HasSubstr("drop remote=a:1 (from the caller)"));
   EXPECT_THAT(refusal({{"replicas", "2"}, {"remote", "a:1"}}), HasSubstr("name another one"));
+  EXPECT_THAT(refusal({{"nvme_poll", "on"}}), HasSubstr("no directory is named"));
   EXPECT_THAT(refusal({{"secret", "/file"}}), HasSubstr("no node is named"));
   EXPECT_THAT(refusal({{"remote", "a:1,a:1"}}), HasSubstr("a:1 is named twice"));
   EXPECT_THAT(refusal({{"remote", "a"}}), HasSubstr("'a' is not HOST:PORT"));

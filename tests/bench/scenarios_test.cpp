@@ -43,7 +43,9 @@ TEST_F(ScenarioTest, TierAndCompressOnTheDiskOfTheTest) {
   settings_.runtime_options = {{"nvme", ".:64MiB"}};
   settings_.working_set_bytes = std::uint64_t{8} << 20;
   settings_.page_bytes = std::uint64_t{2} << 20;
-  expect_schema(run_scenario("tier"), "tier", 2);
+  const auto tier = run_scenario("tier");
+  expect_schema(tier, "tier", 2);
+  EXPECT_EQ(tier[0]["details"]["queue"], "io_uring, depth 64, registered files");
   const auto records = run_scenario("compress");
   expect_schema(records, "compress", 20);
   EXPECT_GT(records[1]["details"]["compressed_bytes"], 0u) << "lz4, zeros";

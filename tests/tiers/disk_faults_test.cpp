@@ -5,6 +5,7 @@
 #include <random>
 
 #include "tiers/disk_fixture.hpp"
+#include "tiers/faulty_queue.hpp"
 #include "tiers/scripted_disk.hpp"
 
 namespace vmem::tiers {
@@ -265,16 +266,15 @@ TEST(DiskFaults, ABitFlippedOnTheWayIsReadAgain) {
   EXPECT_EQ(reads, 2) << "header and page together, twice";
 }
 
-// Stores and loads at random against a model, on a disk that fails one request in 32 and ends one in 16 short.
-TEST(DiskFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
-  std::mt19937_64 fates(printed_seed());
-  Faulty faulty(kSmallPage, 16, [&](const Io& io) {
-    if (fates() % 32 == 0) return Fate{.error = EIO};
-    if (fates() % 16 == 0) return Fate{.moves_bytes = std::uint32_t(1 + fates() % (io.bytes / 4096)) * 4096};
-    return Fate{};
-  });
-  DiskFixture& disk = faulty.fixture;
-  std::mt19937_64 random(fates());
+// A disk that fails one request in 32 and ends one in 16 short.
+Fate unreliable(const Io& io, std::mt19937_64& random) {
+  if (random() % 32 == 0) return Fate{.error = EIO};
+  if (random() % 16 == 0) return Fate{.moves_bytes = std::uint32_t(1 + random() % (io.bytes / 4096)) * 4096};
+  return Fate{};
+}
+
+// Stores and loads at random against a model; `failures` counts those that failed.
+void move_at_random(DiskFixture& disk, std::mt19937_64& random, int moves, int& failures) {
   struct Model {
     SlotId slot = 0;
     std::uint64_t version = 0;  // 0: nothing, or nobody knows
@@ -282,8 +282,7 @@ TEST(DiskFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
   };
   std::vector<Model> model(16);
   for (Model& each : model) each.slot = disk.slot();
-  int failures = 0;
-  for (int i = 0; i < 20'000; ++i) {
+  for (int i = 0; i < moves; ++i) {
     Model& page = model[random() % model.size()];
     const auto granule = std::uint32_t(&page - model.data());
     if (random() % 2 == 0) {
@@ -303,8 +302,41 @@ TEST(DiskFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
       ASSERT_NE(loaded.outcome, Outcome::lost) << "the bytes are all there: " << loaded.error.message;
     }
   }
+}
+
+TEST(DiskFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
+  std::mt19937_64 fates(printed_seed());
+  Faulty faulty(kSmallPage, 16, [&](const Io& io) { return unreliable(io, fates); });
+  std::mt19937_64 random(fates());
+  int failures = 0;
+  move_at_random(faulty.fixture, random, 20'000, failures);
   EXPECT_LT(failures, 200) << "most are mended by another try";
 }
+
+// The same on a real disk, each way that io_uring is used.
+struct UringWay {
+  const char* name;
+  DiskTier::MakeQueue make;
+};
+class UringFaults : public testing::TestWithParam<UringWay> {};
+
+TEST_P(UringFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
+  std::mt19937_64 fates(printed_seed());
+  std::mt19937_64 random(fates());
+  DiskFixture disk(kSmallPage, 16 * kSmallPage, [&](const std::vector<int>& files) -> Result<std::unique_ptr<IoQueue>> {
+    VMEM_ASSIGN(auto inner, GetParam().make(files));
+    return std::make_unique<FaultyQueue>(std::move(inner), [&](const Io& io) { return unreliable(io, fates); });
+  });
+  int failures = 0;
+  move_at_random(disk, random, 1'000, failures);
+  EXPECT_LT(failures, 30) << "most are mended by another try";
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, UringFaults,
+                         testing::Values(UringWay{"Registered", uring()},
+                                         UringWay{"Unregistered", unregistered_uring()},
+                                         UringWay{"Polled", uring(32, true)}),
+                         [](const auto& way) { return std::string(way.param.name); });
 
 TEST(DiskFaults, AFullDiskFailsTheStoreAndNothingElse) {
   bool full = false;

@@ -10,15 +10,21 @@
 
 #include "tiers/disk/disk_tier.hpp"
 #include "tiers/disk/uring_queue.hpp"
+#include "tiers/forbidden_calls.hpp"
 
 namespace vmem::tiers {
 
 // Where CTest runs tests: a folder of the build, on a disk.
 inline const std::string kTestDirectory = ".";
 
-inline DiskTier::MakeQueue uring(std::uint32_t depth = 32) {
-  return [depth](const std::vector<int>& files) -> Result<std::unique_ptr<IoQueue>> {
-    return make_uring_queue({.files = files, .depth = depth});
+inline DiskTier::MakeQueue uring(std::uint32_t depth = 32, bool poll = false) {
+  return [depth, poll](const std::vector<int>& files) {
+    return make_uring_queue({.files = files, .depth = depth, .poll = poll});
+  };
+}
+inline DiskTier::MakeQueue unregistered_uring(bool poll = false) {
+  return [make = uring(32, poll)](const std::vector<int>& files) {
+    return without_registration([&] { return make(files); });
   };
 }
 

@@ -1,6 +1,7 @@
 // The disk tier over io_uring and a real file system.
 #include "tiers/disk/disk_tier.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tiers/disk_fixture.hpp"
@@ -22,6 +23,21 @@ class TwoDisksUnderTest : public DiskFixture {
   std::uint64_t budget_bytes() const { return 8 * kTierPage; }
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(TwoDisks, TierConformance, TwoDisksUnderTest);
+
+class UnregisteredDiskUnderTest : public DiskFixture {
+ public:
+  UnregisteredDiskUnderTest() : DiskFixture(kTierPage, 8 * kTierPage, unregistered_uring()) {}
+  std::uint64_t budget_bytes() const { return 8 * kTierPage; }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(UnregisteredDisk, TierConformance, UnregisteredDiskUnderTest);
+
+// As far as the kernel and the test's disk let themselves be polled.
+class PolledDisksUnderTest : public DiskFixture {
+ public:
+  PolledDisksUnderTest() : DiskFixture(kTierPage, 8 * kTierPage, uring(3, true), 2) {}
+  std::uint64_t budget_bytes() const { return 8 * kTierPage; }
+};
+INSTANTIATE_TYPED_TEST_SUITE_P(PolledDisks, TierConformance, PolledDisksUnderTest);
 
 TEST(DiskTier, APageIsLoadedOnlyAsTheVersionThatWasStored) {
   DiskFixture disk(kTierPage, 4 * kTierPage, uring());
@@ -84,6 +100,24 @@ TEST(DiskTier, ATightTierGivesBackWhatCompressedPagesLeaveFreeAndTakesItAgain) {
 TEST(DiskTier, SaysWhichWayItTakes) {
   DiskFixture disk(kTierPage, 4 * kTierPage, uring(16));
   EXPECT_EQ(disk.tier().describe(), "io_uring, depth 16, registered files");
+  DiskFixture polled(kTierPage, 4 * kTierPage, uring(16, true));
+  EXPECT_THAT(polled.tier().describe(),
+              testing::AnyOf("io_uring, depth 16, registered files, requests polled",
+                             "io_uring, depth 16, registered files, requests and disks polled",
+                             "io_uring, depth 16, registered files"))
+      << "what the kernel and the disk of the test allow";
+}
+
+TEST(DiskTier, GoesOnWhereNothingCanBeRegistered) {
+  for (const bool poll : {false, true}) {
+    DiskFixture disk(kTierPage, 4 * kTierPage, unregistered_uring(poll));
+    EXPECT_EQ(disk.tier().describe(), "io_uring, depth 32") << "polling wants registered files";
+    const SlotId slot = disk.slot();
+    disk.fill(0, 7);
+    ASSERT_EQ(disk.move(Direction::store, slot, 0, 1).outcome, Outcome::done);
+    ASSERT_EQ(disk.move(Direction::load, slot, 1, 1).outcome, Outcome::done);
+    EXPECT_TRUE(disk.holds(1, 7));
+  }
 }
 
 }  // namespace

@@ -2,18 +2,16 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <cstddef>
 #include <cstdlib>
 #include <numeric>
 #include <set>
+#include <thread>
+
+#include "tiers/forbidden_calls.hpp"
 
 namespace vmem::tiers {
 namespace {
@@ -74,6 +72,19 @@ TEST(ThreadQueue, IoUringMovesTheSame) {
   EXPECT_EQ(round_trip(**queue), "");
 }
 
+TEST(ThreadQueue, APolledIoUringMovesTheSameAndIsWoken) {
+  const TemporaryFile file;
+  Result<std::unique_ptr<IoQueue>> queue;
+  // It outlives the thread that makes it.
+  std::thread([&] { queue = make_uring_queue({.files = {file.get()}, .depth = 1, .poll = true}); }).join();
+  if (!queue) GTEST_SKIP() << queue.error().message;
+  EXPECT_EQ(round_trip(**queue), "");
+  (*queue)->wake();
+  std::vector<IoResult> ended;
+  EXPECT_TRUE((*queue)->wait(ended, std::chrono::hours(1)));
+  EXPECT_TRUE(ended.empty());
+}
+
 TEST(ThreadQueue, AsManyAsItsDepthAreAllAnswered) {
   const TemporaryFile file;
   const auto queue = make_thread_queue({.files = {file.get()}});
@@ -114,20 +125,8 @@ TEST(ThreadQueue, AnErrorIsSaid) {
       -EBADF);
 }
 
-// As containers' seccomp profiles do.
-bool forbid_io_uring() {
-  std::array<sock_filter, 4> program{{
-      {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
-      {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, __NR_io_uring_setup},
-      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EPERM},
-      {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW},
-  }};
-  const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
-}
-
 [[noreturn]] void use_a_queue_without_io_uring() {
-  if (!forbid_io_uring()) std::exit(3);
+  if (!forbid(__NR_io_uring_setup)) std::exit(3);
   const TemporaryFile file;
   const auto queue = make_io_queue({.files = {file.get()}});
   if (!queue || (*queue)->describe() != "16 threads (no io_uring)") std::exit(1);

@@ -10,12 +10,19 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+
+#include "base/log.hpp"
 
 namespace vmem::tiers {
 namespace {
 
 constexpr std::uint64_t kWakeTag = ~std::uint64_t{0};
+constexpr unsigned kSpinMs = 50;  // of the kernel's thread without requests, before it sleeps
+constexpr int kSignalMs = 1000;   // that the kernel takes at most to say that something has ended
+constexpr unsigned kBlock = 4096;
 
 std::unexpected<Error> refused(const char* call, int error) {
   if (error == EPERM || error == ENOSYS || error == EACCES) {
@@ -28,6 +35,14 @@ std::unexpected<Error> refused(const char* call, int error) {
   }
   return fail(VMEM_ERROR_DRIVER, fmt::format("{}: {}", call, std::strerror(error)), error);
 }
+
+std::unexpected<Error> not_polled(const char* what, int error) {
+  return fail(VMEM_ERROR_UNSUPPORTED, fmt::format("{}: {}", what, std::strerror(error)), error);
+}
+
+struct FreeBlock {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
 
 __kernel_timespec timespec_of(std::chrono::microseconds time) {
   return {time.count() / 1'000'000, time.count() % 1'000'000 * 1'000};
@@ -48,15 +63,25 @@ class UringQueue final : public IoQueue {
   std::string describe() const override;
 
  private:
+  Status open_ring(unsigned flags);
+  void close_ring();
+  int register_files();
+  bool open_polling();
+  Status try_polling(unsigned flags);
+  Status set_up_polling();
+  Status read_every_file();
+  Result<int> one_result();
+  void drain_event();
   void reap(std::vector<IoResult>& ended);
   Status sleep(std::chrono::microseconds longest);
   void arm();
 
   const std::uint32_t depth_;
   bool open_ = false, files_registered_ = false;
+  bool polls_requests_ = false, polls_disks_ = false;
   std::vector<int> files_;
   io_uring ring_{};
-  int event_ = -1;  // wake writes to it
+  int event_ = -1;  // wake writes to it and, while polling, the kernel for what has ended
   std::uint64_t event_value_ = 0;
   bool armed_ = false;  // the ring reads it
   std::uint32_t in_flight_ = 0;
@@ -68,17 +93,102 @@ Status UringQueue::open(const UringConfig& config) {
   files_ = config.files;
   event_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (event_ < 0) return refused("eventfd", errno);
-  // One more than the depth: for what reads the eventfd.
-  if (const int error = io_uring_queue_init(depth_ + 1, &ring_, IORING_SETUP_CLAMP); error != 0)
-    return refused("io_uring_queue_init", -error);
-  open_ = true;
-  // Saves looking up the file at each request; without it everything works the same.
-  files_registered_ = !files_.empty() && io_uring_register_files(&ring_, files_.data(), unsigned(files_.size())) == 0;
+  if (config.poll && open_polling()) return {};
+  VMEM_TRY(open_ring(0));
+  if (files_.empty()) return {};
+  if (const int error = register_files(); error != 0)
+    VMEM_LOG_DEBUG("files are not registered with io_uring, which looks them up at each request: {}",
+                   std::strerror(error));
   return {};
 }
 
-UringQueue::~UringQueue() {
+Status UringQueue::open_ring(unsigned flags) {
+  io_uring_params params{};
+  params.flags = IORING_SETUP_CLAMP | flags;
+  params.sq_thread_idle = kSpinMs;
+  // One more than the depth is for what reads the eventfd. The kernel's thread says only after a batch that it has taken it, when as many
+  // may have taken the place of those that ended meanwhile.
+  const std::uint32_t entries = flags == 0 ? depth_ + 1 : 2 * depth_;
+  if (const int error = io_uring_queue_init_params(entries, &ring_, &params); error != 0)
+    return refused("io_uring_queue_init", -error);
+  open_ = true;
+  return {};
+}
+
+void UringQueue::close_ring() {
   if (open_) io_uring_queue_exit(&ring_);
+  open_ = files_registered_ = false;
+}
+
+// An errno.
+int UringQueue::register_files() {
+  const int result = io_uring_register_files(&ring_, files_.data(), unsigned(files_.size()));
+  files_registered_ = result == 0;
+  return -result;
+}
+
+// False: the kernel does not poll at all.
+bool UringQueue::open_polling() {
+  const Status disks = try_polling(IORING_SETUP_SQPOLL | IORING_SETUP_IOPOLL);
+  const Status requests = disks ? disks : try_polling(IORING_SETUP_SQPOLL);
+  polls_disks_ = disks.has_value();
+  polls_requests_ = requests.has_value();
+  if (!requests) {
+    VMEM_LOG_WARN("nvme_poll has no effect: {}", requests.error().message);
+  } else if (!disks) {
+    VMEM_LOG_WARN("nvme_poll: the kernel polls for requests, not the disks: {} (NVMe needs nvme.poll_queues=N)",
+                  disks.error().message);
+  }
+  return polls_requests_;
+}
+
+Status UringQueue::try_polling(unsigned flags) {
+  VMEM_TRY(open_ring(flags));
+  Status set_up = set_up_polling();
+  if (!set_up) close_ring();
+  return set_up;
+}
+
+Status UringQueue::set_up_polling() {
+  // Before Linux 5.11 the kernel's thread knew only registered files.
+  if (const int error = register_files(); error != 0) return not_polled("io_uring_register_files", error);
+  // A ring that polls disks cannot wait for the eventfd, so the eventfd stands for the ring.
+  if (const int error = io_uring_register_eventfd(&ring_, event_); error != 0)
+    return not_polled("io_uring_register_eventfd", -error);
+  return read_every_file();
+}
+
+// That a disk does not let itself be polled is said at the first request only. What has ended is to be signalled, too.
+Status UringQueue::read_every_file() {
+  const std::unique_ptr<std::byte, FreeBlock> block(static_cast<std::byte*>(std::aligned_alloc(kBlock, kBlock)));
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
+    io_uring_prep_read(sqe, int(i), block.get(), kBlock, 0);
+    sqe->flags |= IOSQE_FIXED_FILE;
+    io_uring_submit(&ring_);
+    VMEM_ASSIGN(const int result, one_result());
+    if (result < 0) return not_polled("a polled read", -result);
+    pollfd signal{event_, POLLIN, 0};
+    if (::poll(&signal, 1, kSignalMs) != 1) return not_polled("the signal for a polled read", ETIME);
+    drain_event();
+  }
+  return {};
+}
+
+Result<int> UringQueue::one_result() {
+  io_uring_cqe* cqe = nullptr;
+  int error = 0;
+  do {
+    error = io_uring_wait_cqe(&ring_, &cqe);
+  } while (error == -EINTR);
+  if (error != 0) return not_polled("io_uring_wait_cqe", -error);
+  const int result = cqe->res;
+  io_uring_cqe_seen(&ring_, cqe);
+  return result;
+}
+
+UringQueue::~UringQueue() {
+  close_ring();
   if (event_ >= 0) ::close(event_);
 }
 
@@ -128,7 +238,7 @@ void UringQueue::arm() {
 }
 
 Status UringQueue::sleep(std::chrono::microseconds longest) {
-  if (in_flight_ == 0) {
+  if (in_flight_ == 0 || polls_requests_) {
     pollfd waiting{event_, POLLIN, 0};
     const __kernel_timespec kernel_limit = timespec_of(longest);
     const timespec limit{kernel_limit.tv_sec, long(kernel_limit.tv_nsec)};
@@ -154,10 +264,14 @@ Status UringQueue::wait(std::vector<IoResult>& ended, std::chrono::microseconds 
     VMEM_TRY(sleep(longest));
     reap(ended);
   }
-  // Read last: who wakes us after that finds the next wait short.
+  // Last: who wakes us after that finds the next wait short.
+  drain_event();
+  return {};
+}
+
+void UringQueue::drain_event() {
   while (::read(event_, &event_value_, sizeof(event_value_)) > 0) {
   }
-  return {};
 }
 
 void UringQueue::wake() {
@@ -167,7 +281,8 @@ void UringQueue::wake() {
 }
 
 std::string UringQueue::describe() const {
-  return fmt::format("io_uring, depth {}{}", depth_, files_registered_ ? ", registered files" : "");
+  const char* const polled = polls_disks_ ? ", requests and disks polled" : polls_requests_ ? ", requests polled" : "";
+  return fmt::format("io_uring, depth {}{}{}", depth_, files_registered_ ? ", registered files" : "", polled);
 }
 
 }  // namespace
