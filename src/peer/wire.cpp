@@ -147,7 +147,8 @@ Result<bool> send(int socket, const Message& message, int descriptor) {
     rights->cmsg_len = CMSG_LEN(sizeof descriptor);
     std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
   }
-  if (::sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL) == ssize_t(sizeof message)) return true;
+  // A message goes as a whole or not at all.
+  if (::sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return false;
   return system_error("a message to another process");
 }
