@@ -135,6 +135,10 @@ std::optional<std::uint64_t> Borrower::hear() {
 void Borrower::take_in(Received received) {
   const Message& message = received.message;
   if (message.kind == Kind::limit) limit_bytes_ = message.bytes;
+  if (message.kind == Kind::limit && held_bytes_ > limit_bytes_) {
+    VMEM_LOG_INFO("process {} wants {} of its GPU's memory back within {} ms", lender_.pid,
+                  format_bytes(held_bytes_ - limit_bytes_), message.deadline_us / 1000);
+  }
   if (message.kind != Kind::grant && message.kind != Kind::full) return;
   const auto found = wanted_.find(message.number);
   if (found == wanted_.end()) {
