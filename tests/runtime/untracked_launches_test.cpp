@@ -300,6 +300,18 @@ TEST_P(UnlookedLaunches, AreRefusedWhileSomethingIsNotMapped) {
   EXPECT_TRUE(passes());
 }
 
+// Everything was at hand when the first page was to leave.
+TEST_P(UnlookedLaunches, AreRefusedOnceAPageIsToLeave) {
+  std::uint32_t* const at = allocate(8);
+  fill(at, 1);
+  gpu.synchronize(stream);
+  ASSERT_TRUE(passes());
+  ASSERT_TRUE(runtime->advise(at, 8 * kMiB, VMEM_ADVISE_EVICT));
+  ASSERT_TRUE(runtime->quiesce());
+  EXPECT_FALSE(passes());
+  EXPECT_EQ(read(at), 1u);
+}
+
 TEST_P(UnlookedLaunches, AreRefusedOnceHbmIsNearlyFull) {
   allocate(32);
   allocate(16);
