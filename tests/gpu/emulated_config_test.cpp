@@ -34,6 +34,13 @@ TEST(EmulatedConfig, SetsDevicesMemoryAndVersion) {
   EXPECT_EQ(version, 13010);
 }
 
+TEST(EmulatedConfig, CuFileHasThreeSettings) {
+  const DriverRef driver = emulated_driver("");
+  for (const char* spec : {"cufile=none", "cufile=compat", "cufile=direct"})
+    EXPECT_EQ(configure_error(driver, spec), "");
+  EXPECT_NE(configure_error(driver, "cufile=1").find("'1' is not a value of 'cufile'"), std::string::npos);
+}
+
 TEST(EmulatedConfig, EachCallReplacesTheOneBefore) {
   emulated_driver("devices=3");
   const DriverRef driver = emulated_driver("hbm=256MiB");

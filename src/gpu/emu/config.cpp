@@ -60,6 +60,17 @@ bool set_size(std::string_view value, std::uint64_t& out) {
   return true;
 }
 
+bool set_cufile(std::string_view value, CuFileMode& out) {
+  static constexpr std::pair<std::string_view, CuFileMode> modes[] = {
+      {"none", CuFileMode::none}, {"compat", CuFileMode::compat}, {"direct", CuFileMode::direct}};
+  for (const auto& [name, mode] : modes)
+    if (value == name) {
+      out = mode;
+      return true;
+    }
+  return false;
+}
+
 // "RATE", or "I-J:RATE" where 0 takes the connection away.
 bool set_p2p(std::string_view value, Config& config) {
   const std::size_t dash = value.find('-'), colon = value.find(':');
@@ -120,6 +131,7 @@ Outcome set_key(std::string_view key, std::string_view value, Config& config) {
   if (key == "near") return outcome(set_near(value, config));
   if (key == "socket") return outcome(set_number(value, config.socket_gbps));
   if (key == "nvml") return outcome(set_bool(value, config.nvml));
+  if (key == "cufile") return outcome(set_cufile(value, config.cufile));
   if (key == "duplex") return outcome(set_number(value, config.duplex_gbps));
   if (key == "copy_us") return outcome(set_number(value, config.copy_us));
   if (key == "vmm") return outcome(set_bool(value, config.vmm));
@@ -164,8 +176,9 @@ bool parse_config(std::string_view spec, Config& config, std::string& error) {
         error = "emulated driver: there is no setting '" + std::string(key) + "'; see gpu/emu/emu.h";
         return false;
       case Outcome::bad:
-        error = "emulated driver: '" + std::string(value) + "' is not a value of '" + std::string(key) +
-                "'; sizes are multiples of 2MiB such as 8GiB, rates GB/s, switches 0 or 1";
+        error =
+            "emulated driver: '" + std::string(value) + "' is not a value of '" + std::string(key) +
+            "'; sizes are multiples of 2MiB such as 8GiB, rates GB/s, switches 0 or 1, cufile none, compat or direct";
         return false;
     }
   }

@@ -27,6 +27,9 @@ struct PcieSwitch {
   double gbps = 0;  // in each direction; 0: unthrottled
 };
 
+// How the machine's cuFile moves bytes.
+enum class CuFileMode { none, compat, direct };
+
 struct Config {
   int devices = 1;
   std::uint64_t hbm_bytes = std::uint64_t{8} << 30;
@@ -42,6 +45,7 @@ struct Config {
   std::map<int, int> device_nodes;  // devices not listed are spread over the NUMA nodes in order
   double socket_gbps = 0;           // between two NUMA nodes, in each direction
   bool nvml = true;
+  CuFileMode cufile = CuFileMode::compat;
   double copy_us = 0;
   bool vmm = true;
   bool host_vmm = true;

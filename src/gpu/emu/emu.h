@@ -29,8 +29,9 @@ extern "C" {
  * host link; 0: no extra limit), nvlink=1 (0: peers copy over their PCIe links, at those links' rates), switch=I+J:RATE
  * (devices below one PCIe switch, whose way up they share, GB/s in each direction; may be given several times),
  * near=I:NODE (a device's NUMA node; those not named are spread evenly), socket=0 (GB/s between two NUMA nodes, in each
- * direction, HOST_NUMA memory only: pinned memory is near every device), nvml=1 (0: NVML finds no driver), copy_us=0 (fixed cost of a copy), vmm=1, host_vmm=1 (HOST_NUMA allocations supported),
- * check_host_access=0|1 (default 1 in debug builds, see below), version=13000.
+ * direction, HOST_NUMA memory only: pinned memory is near every device), nvml=1 (0: NVML finds no driver),
+ * cufile=none|compat|direct (default compat, see below), copy_us=0 (fixed cost of a copy), vmm=1, host_vmm=1 (HOST_NUMA
+ * allocations supported), check_host_access=0|1 (default 1 in debug builds, see below), version=13000.
  *
  * check_host_access=1: a host thread that touches device memory outside a kernel gets a SIGSEGV; each device's kernels
  * get the access of that device (without the check a page is accessible to all as soon as it is to one); and
@@ -43,6 +44,12 @@ extern "C" {
  * It is also the machine's NVML (libnvidia-ml.so.1), as far as links are concerned: the functions that
  * gpu/nvml_table.hpp lists. A pair of peers has as many NVLinks of 25 GB/s as its rate has room for, one at least.
  *
+ * And its cuFile (libcufile.so.0), as far as gpu/cufile_table.hpp goes. cufile=none: its driver does not open; compat: only
+ * where compatibility mode is allowed, as on a machine without nvidia-fs; direct: as with nvidia-fs, which here has
+ * no way to the files of memfd_create unless compatibility mode is allowed. It reads into device memory that the current
+ * context's device may write to, and is stricter than the library was seen to be in compatibility mode: a read needs a
+ * context, and memory that the driver knows.
+ *
  * A wrong access ends the process with a line on stderr and a signal; copies that crash the real driver end it with
  * SIGABRT. Errors of copies whose memory is unmapped before they run are sticky in the context, and a reset ends them;
  * on a real GPU they last as long as the process.
@@ -50,6 +57,12 @@ extern "C" {
  * Returns 0, or -1 with a sentence in `error` (at most `error_bytes`, zero-terminated).
  */
 int vmem_emu_configure(const char* spec, char* error, size_t error_bytes);
+
+/*
+ * How often memory was unmapped or freed while it was registered with cuFile or being read into: on a GPU the DMA goes to
+ * memory that is somebody else's by then, or fails.
+ */
+size_t vmem_emu_cufile_misuses(void);
 
 /*
  * What a kernel's host function gets: the launch shape and the parameters as cuLaunchKernel received them. It is called
