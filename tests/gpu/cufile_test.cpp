@@ -261,6 +261,14 @@ TEST_P(CuFileReading, RegisteredMemoryIsReadIntoFromWithin) {
   ASSERT_TRUE(cufile->register_memory(page.address() + 4096, 65536));
   wipe(page);
   Bytes expected(page.bytes(), kUntouched);
+  const auto copied = emulated_symbol<decltype(&vmem_emu_cufile_copied_bytes)>(*driver, "vmem_emu_cufile_copied_bytes");
+  const std::size_t copied_before = copied();
+  EXPECT_EQ(must(file.read(page.address() + 4096, 10, 0)), 10u);
+  EXPECT_EQ(must(file.read(page.address() + 4096 + 65536 - 10, 10, 0)), 10u);
+  EXPECT_EQ(copied() - copied_before, 0u);
+  EXPECT_EQ(must(file.read(page.address() + 4096 + 65536 - 10, 11, 0)), 11u);
+  EXPECT_EQ(copied() - copied_before, 11u);
+  wipe(page);
   // Within it, at its end, over its end from within, before it.
   for (const std::uint64_t at : {8195u, 4096u + 65536 - 1000, 4096u + 65536 - 1, 0u}) {
     EXPECT_EQ(must(file.read(page.address() + at, 1000, at)), std::min<std::uint64_t>(1000, at > 49'000 ? 0 : 1000));

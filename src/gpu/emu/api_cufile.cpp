@@ -196,7 +196,10 @@ ssize_t cuFileRead(CuFileHandle handle, void* base, std::size_t bytes, off_t fil
   const auto segments = machine().addresses().segments(begin, bytes, device, Access::read_write);
   if (!segments) return -CU_FILE_CUDA_POINTER_RANGE_ERROR;
   if (!is_alive(descriptor, *file)) return fail_with(EBADF);
-  return fill_over_link(context->device(), *segments, file->own, file_offset, bytes);
+  const ssize_t count = fill_over_link(context->device(), *segments, file->own, file_offset, bytes);
+  if (count > 0 && registered.bytes == 0) cufile_state().count_copied(static_cast<std::size_t>(count));
+  return count;
 }
 
+std::size_t vmem_emu_cufile_copied_bytes() { return cufile_state().copied_bytes(); }
 std::size_t vmem_emu_cufile_misuses() { return cufile_state().misuses(); }

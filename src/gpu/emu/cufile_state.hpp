@@ -61,6 +61,8 @@ class CuFileState {
   };
 
   void check_unused(Range range);  // before it is unmapped or freed
+  void count_copied(std::size_t bytes) { copied_bytes_ += bytes; }
+  std::size_t copied_bytes() const { return copied_bytes_.load(std::memory_order_relaxed); }
   std::size_t misuses() const { return misuses_.load(std::memory_order_relaxed); }
 
  private:
@@ -73,6 +75,7 @@ class CuFileState {
 
   std::atomic<std::size_t> busy_{0};  // entries of memory_ and reads_: most unmaps need no lock
   std::atomic<std::size_t> misuses_{0};
+  std::atomic<std::size_t> copied_bytes_{0};
 };
 
 CuFileState& cufile_state();
