@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 
+#include "base/of_vmem.hpp"
 #include "intercept/diagnosis.hpp"
 #include "runtime/runtime.hpp"
 
@@ -29,26 +30,15 @@ struct Call<CUresult(A...)> {
   CUstream stream(CUstream given) const { return given == nullptr && per_thread ? CU_STREAM_PER_THREAD : given; }
 };
 
-// Whether the calling thread is inside a hook already: what the driver, or vmem, calls there is its own business.
-bool& inside();
-struct Inside {
-  bool& flag;
-  const bool before = flag;
-  explicit Inside(bool& of_thread = inside()) : flag(of_thread) { flag = true; }
-  ~Inside() { flag = before; }
-  Inside(const Inside&) = delete;
-  Inside& operator=(const Inside&) = delete;
-};
-
 template <auto Implementation, std::size_t Hook, bool PerThread>
 struct Entry;
 template <class F, class... A, CUresult (*Implementation)(Call<F>, A...), std::size_t Hook, bool PerThread>
 struct Entry<Implementation, Hook, PerThread> {
   static CUresult call(A... arguments) {
     const Call<F> real{Hook, PerThread};
-    bool& flag = inside();
+    bool& flag = of_vmem();  // what the driver, or vmem, calls there is its own business
     if (flag) return real(arguments...);
-    const Inside mark(flag);
+    const OfVmem mark(flag);
     const CUresult result = Implementation(real, arguments...);
     if (gpu::is_sticky(result)) [[unlikely]]
       diagnose(result);

@@ -199,11 +199,6 @@ void* real_function(std::size_t hook) {
   return known == nullptr ? nullptr : known->real[hook];
 }
 
-bool& inside() {
-  static constinit thread_local bool value = false;
-  return value;
-}
-
 extern "C" {
 
 void vmem_learn_real_dlsym() { (void)real_dlsym(); }

@@ -65,7 +65,7 @@ TorchAllocation failed(std::string why, bool full) {
 
 TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream) noexcept {
   if (bytes <= 0) return {};
-  const Inside mark;
+  const OfVmem mark;
   CUresult why = CUDA_SUCCESS;
   runtime::Runtime* runtime = known_device(device) ? started(why) : nullptr;
   if (runtime == nullptr) {
@@ -93,6 +93,7 @@ TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream
 }  // namespace vmem::intercept
 
 using namespace vmem::intercept;
+using vmem::OfVmem;
 
 namespace {
 // As PyTorch's setters have it: c10::MempoolId_t.
@@ -103,7 +104,7 @@ extern "C" {
 
 void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
   if (ptr == nullptr) return;
-  const Inside mark;
+  const OfVmem mark;
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr) return;  // the process ends
   if (known_device(device)) count_free(device, std::uint64_t(bytes));
@@ -114,7 +115,7 @@ void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
 }
 
 void vmem_torch_record_stream(void* ptr, vmem_stream stream) {
-  const Inside mark;
+  const OfVmem mark;
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr || ptr == nullptr) return;
   torch_pools().record_stream(ptr);
@@ -128,7 +129,7 @@ VMEM_API void vmem_torch_begin_allocate_to_pool(int device, PoolId id, TorchPool
 VMEM_API void vmem_torch_end_allocate_to_pool(int device, PoolId id) { torch_pools().end({device, id}); }
 
 VMEM_API void vmem_torch_release_pool(int device, PoolId id) {
-  const Inside mark;
+  const OfVmem mark;
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr) return;
   if (auto done = torch_pools().release(*runtime, {device, id}); !done) (void)report("the end of a pool", done.error());
@@ -139,7 +140,7 @@ int vmem_torch_pool_holds(int device, uint64_t id_first, uint64_t id_second, voi
 }
 
 void vmem_torch_empty_cache(void) {
-  const Inside mark;
+  const OfVmem mark;
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr) return;
   if (auto done = runtime->empty_cache(); !done) (void)report("empty_cache", done.error());
@@ -147,7 +148,7 @@ void vmem_torch_empty_cache(void) {
 
 vmem_status vmem_torch_memory_stats(int device, vmem_torch_statistics* out) {
   if (!known_device(device) || out == nullptr) return VMEM_ERROR_INVALID_VALUE;
-  const Inside mark;
+  const OfVmem mark;
   Counters& counters = counters_of(device);
   vmem::runtime::Runtime* runtime = running();
   const std::uint64_t cached = runtime == nullptr ? 0 : runtime->cached_bytes(device);
