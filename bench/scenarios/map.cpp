@@ -136,8 +136,9 @@ struct MapRun {
   Measured rates;
   Traffic traffic;
   std::uint64_t page_bytes = 0, chunk_bytes = 0;
-  std::uint64_t read_bytes = 0;       // from the file, in all passes
-  std::uint64_t host_bytes_peak = 0;  // in use at the end of any piece
+  std::uint64_t read_bytes = 0;         // from the file, in all passes
+  std::uint64_t read_to_hbm_bytes = 0;  // of these, past host memory
+  std::uint64_t host_bytes_peak = 0;    // in use at the end of any piece
   std::string mismatch;
 };
 
@@ -190,6 +191,7 @@ Result<MapRun> measure_map(Context& context, const Sizes& sizes, const PatternFi
   VMEM_ASSIGN(const vmem_statistics after, read_statistics());
   run.traffic = traffic_between(before, after);
   run.read_bytes = after.file_read_bytes - before.file_read_bytes;
+  run.read_to_hbm_bytes = after.read_to_hbm_bytes - before.read_to_hbm_bytes;
   return run;
 }
 
@@ -212,6 +214,7 @@ Status run_map(Context& context) {
   record.mismatch = run.mismatch;
   record.verified = run.mismatch.empty();
   record.details["file_read_bytes"] = run.read_bytes;
+  record.details["read_to_hbm_bytes"] = run.read_to_hbm_bytes;
   record.details["moved_in_bytes"] = run.traffic.in_bytes;
   record.details["moved_out_bytes"] = run.traffic.out_bytes;
   record.details["host_used_bytes_peak"] = run.host_bytes_peak;

@@ -272,15 +272,16 @@ typedef struct vmem_statistics {
   uint64_t evictions, eviction_cancels, maps, unmaps, frames_created;
   uint64_t stray_writes;      /* pages written though acquired for reading: found when they left HBM, and kept */
   uint64_t file_mapped_bytes; /* live mappings of files, as asked for; not among allocated_bytes */
-  uint64_t file_read_bytes;   /* mapped files to host memory */
+  uint64_t file_read_bytes;   /* mapped files to host memory or HBM */
   uint64_t nvme_compressed_bytes, nvme_compressed_to_bytes; /* of pages compressed for files: before and after */
   uint64_t nvme_pages_as_is, nvme_pages_lz4, nvme_pages_zstd,
       nvme_pages_shuffled;                       /* written to files, by what was done to them; */
                                                  /* shuffled: in byte planes, each compressed */
   uint64_t nvme_compress_us, nvme_decompress_us; /* time of threads beside yours, trials included */
   uint64_t lent_bytes,
-      lent_overdue_bytes; /* of our GPUs' HBM, held by other processes (option lend); of these, wanted */
-                          /* back and not given in time, or held by one that talks no more */
+      lent_overdue_bytes;     /* of our GPUs' HBM, held by other processes (option lend); of these, wanted */
+                              /* back and not given in time, or held by one that talks no more */
+  uint64_t read_to_hbm_bytes; /* of recalled_bytes and file_read_bytes: straight from files to HBM (option gds) */
 } vmem_statistics;
 /* Errors: INVALID_VALUE (NULL, or an unknown struct_bytes). */
 VMEM_API vmem_status vmem_stats(vmem_statistics* out);

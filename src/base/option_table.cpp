@@ -256,6 +256,28 @@ OptionDefinition nvme_poll_option() {
                        &Options::nvme_poll);
 }
 
+constexpr std::array<std::pair<std::string_view, Gds>, 3> kGdsWords{
+    {{"off", Gds::off}, {"auto", Gds::automatic}, {"on", Gds::on}}};
+
+OptionDefinition gds_option() {
+  return define(
+      {.name = "gds",
+       .default_value = "auto",
+       .values = "off, auto (where libcufile moves bytes without host memory), or on (also where it copies through it)",
+       .help = "GPUDirect Storage: whole pages of mapped files, and pages of nvme whose bytes are known, go from disks "
+               "straight to HBM. Each file is tried out first.",
+       .print =
+           [](const Options& options) {
+             return std::string(
+                 std::ranges::find(kGdsWords, options.gds, &std::pair<std::string_view, Gds>::second)->first);
+           }},
+      &Options::gds, [](std::string_view text) -> Result<Gds> {
+        const auto* const found = std::ranges::find(kGdsWords, text, &std::pair<std::string_view, Gds>::first);
+        if (found != kGdsWords.end()) return found->second;
+        return fail(VMEM_ERROR_INVALID_OPTION, "neither off, auto nor on");
+      });
+}
+
 // DEVICE or DEVICE:SIZE, or the same with a socket's path.
 Result<std::vector<LendingDevice>> parse_peers(std::string_view text) {
   std::vector<LendingDevice> devices;
@@ -544,11 +566,12 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),    space_option(),   hbm_option(),      headroom_option(),     host_option(),
-      peers_option(),   lend_option(),    nvme_option(),     nvme_poll_option(),    compress_option(),
-      remote_option(),  borrow_option(),  replicas_option(), remote_wait_option(),  secret_option(),
-      page_option(),    devices_option(), driver_option(),   acquire_wait_option(), prefetch_option(),
-      protect_option(), strict_option(),  drained_option(),  window_option(),       topology_option(),
+      base_option(),     space_option(),   hbm_option(),     headroom_option(),  host_option(),
+      peers_option(),    lend_option(),    nvme_option(),    nvme_poll_option(), gds_option(),
+      compress_option(), remote_option(),  borrow_option(),  replicas_option(),  remote_wait_option(),
+      secret_option(),   page_option(),    devices_option(), driver_option(),    acquire_wait_option(),
+      prefetch_option(), protect_option(), strict_option(),  drained_option(),   window_option(),
+      topology_option(),
       log_option(),  // the comma and this comment keep the list one to a line
   };
   return table;

@@ -44,6 +44,9 @@ struct LentDevice {
   std::string socket;                  // where
 };
 
+// Of GPUDirect Storage: none; what libcufile does without copies through host memory; also what it does with them.
+enum class Gds : std::uint8_t { off, automatic, on };
+
 struct Options {
   std::uint64_t base = 0x7d0000000000;  // --base: first address of the space (hex); a hint on a single node
   std::uint64_t space_bytes = std::uint64_t{1} << 40;  // --space: 2 MiB multiple, 64 MiB .. 64 TiB
@@ -53,6 +56,7 @@ struct Options {
   std::vector<LendingDevice> peers;         // --peers: "off" (empty) or "1:40GiB,2,/tmp/gpu3"
   std::vector<LentDevice> lend;             // --lend: "off" (empty) or "0:20GiB:/tmp/gpu0"
   std::vector<StoreDirectory> nvme;         // --nvme: "off" (empty) or "/mnt/a:200GiB,/mnt/b"
+  Gds gds = Gds::automatic;                 // --gds: pages of files straight to HBM
   bool nvme_poll = false;                   // --nvme-poll: on: a thread of the kernel polls for requests and disks
   std::string compress = "auto";    // --compress: off, auto, or a codec for every page; checked where codecs are known
   std::vector<std::string> remote;  // --remote: "off" (empty) or "10.0.0.1:7000,10.0.0.2:7000"

@@ -140,13 +140,20 @@ Mover::Started Mover::start_prefetch(PageRef ref) {
   const Access access = page.last_write ? Access::write : Access::read;
   const Serving serving(*this, ref);
   Status started;
-  const auto here = page.frame != kNoFrame ? Result<bool>(true) : recall(ref);
+  Result<bool> here = true;
+  if (page.frame == kNoFrame && arrives(ref)) {
+    const auto arrival = arrive(ref, true, search_for(ref, Search::first_choices));
+    if (arrival && *arrival == Arrival::no_frame) return Started::no_frame;
+    here = arrival ? Result<bool>(false) : std::unexpected(arrival.error());
+  } else if (page.frame == kNoFrame) {
+    here = recall(ref);
+  }
   if (here && !*here) return Started::coming;
   if (!here && here.error().status == VMEM_ERROR_OUT_OF_MEMORY) return Started::no_frame;
   if (!here) {
     started = std::unexpected(here.error());
   } else if (page.frame != kNoFrame) {
-    started = map_kept_frame(ref, access);
+    started = map_kept_frame(ref, access, !page.standby);
   } else {
     auto grab = grab_frame(device_of(*ref.region), ref.bytes(), search_for(ref, Search::first_choices));
     if (!grab) {

@@ -19,6 +19,7 @@ enum class Happened : std::uint8_t {
   returned,
   spilled,
   recalled,
+  read_to_hbm,
   freed
 };
 
@@ -42,6 +43,8 @@ constexpr std::string_view words(Happened what) {
       return "written below host memory";
     case Happened::recalled:
       return "read back to host memory";
+    case Happened::read_to_hbm:
+      return "read from a file to HBM";
     case Happened::freed:
       return "freed";
   }

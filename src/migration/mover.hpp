@@ -24,6 +24,7 @@
 #include "migration/streams.hpp"
 #include "pagetable/address_space.hpp"
 #include "pagetable/holds.hpp"
+#include "tiers/disk/frame_reader.hpp"
 #include "tiers/frame_pool.hpp"
 #include "tiers/tier.hpp"
 
@@ -40,6 +41,7 @@ struct MoverDevice {
   std::uint32_t peers = 0;      // bit i: device i can map this device's memory
   // Which of MoverConfig::lent this device can use, best first.
   std::vector<std::uint8_t> lenders;
+  bool rdma_capable = false;  // its frames are made so that disks can be let write them
 };
 
 // Memory of a GPU that pages of other devices may lie in.
@@ -75,8 +77,9 @@ struct MoverConfig {
   tiers::InPlaceTier* in_place = nullptr;  // null: the backing tier cannot be mapped
   std::vector<LentMemory> lent;            // where a page that leaves HBM goes before host memory
   std::vector<LentOut> lent_out;
-  tiers::Tier* spill = nullptr;  // where pages go that the backing tier has no room for; null: nowhere
-  tiers::Tier* files = nullptr;  // of the sources of read-only regions; null: there are none
+  tiers::Tier* spill = nullptr;                // where pages go that the backing tier has no room for; null: nowhere
+  tiers::FrameReader* frame_reader = nullptr;  // told of frames that go; null: none are read into straight from files
+  tiers::Tier* files = nullptr;                // of the sources of read-only regions; null: there are none
   std::unique_ptr<Policy> policy;
   std::unique_ptr<Policy> spill_policy;  // whom to spill; of one device, the backing tier. With `spill`
   std::vector<MoverDevice> devices;
@@ -102,6 +105,7 @@ struct MoverCounters {
   std::uint64_t evictions = 0, eviction_cancels = 0, maps = 0, unmaps = 0;
   std::uint64_t allocated_bytes = 0, committed_bytes = 0, pages = 0;
   std::uint64_t file_mapped_bytes = 0, file_read_bytes = 0;
+  std::uint64_t read_to_hbm_bytes = 0, read_to_hbm_failures = 0;  // the former are among recalled and file_read
 };
 
 class Mover {
@@ -189,11 +193,14 @@ class Mover {
       frame,
       compare,
       spill,
-      returned
-    };  // a page in HBM, copied or compared; see spill.cpp; see lend.cpp
+      returned,
+      arrival,
+      arrival_check
+    };  // a page in HBM, copied or compared; see spill.cpp; see lend.cpp; see arrive.cpp
     Kind kind = Kind::frame;
-    std::uint64_t version = 0;  // of what is moved
-    Place from;                 // of what is returned: the slot that it leaves
+    std::uint64_t version = 0;                  // of what is moved
+    Place from;                                 // of what is returned: the slot that it leaves
+    std::uint32_t frame = pagetable::kNoFrame;  // of an arrival: no page's yet
   };
   struct PageRef {
     Region* region = nullptr;
@@ -255,7 +262,7 @@ class Mover {
   Error read_only_error(const Region& region) const;
   // The mapping allows what was asked for and no more: nothing can have been written that was not announced.
   bool guarded(const Region& region) const { return config_.protect || region.read_only; }
-  Status map_kept_frame(PageRef ref, Access access);
+  Status map_kept_frame(PageRef ref, Access access, bool prefetch = false);
   Status load_frame(PageRef ref, std::uint32_t frame, Access access, bool discard, bool prefetch);
   Result<std::uint64_t> submit(PageRef ref, tiers::Direction direction, std::uint32_t frame, std::uint64_t after,
                                bool watch);
@@ -407,6 +414,15 @@ class Mover {
   void drop_slot(PageRef ref);
   void drop_spilled(PageRef ref);
   void doubt_spilled(Page& page);
+
+  // arrive.cpp: from files straight into frames
+  enum class Arrival { on_its_way, no_frame, later };  // later: it cannot set out now
+  bool arrives(PageRef ref);
+  Result<Arrival> arrive(PageRef ref, bool evict, Search search);
+  Status submit_arrival(PageRef ref, std::uint32_t frame);
+  Status check_arrival(PageRef ref, const InFlight& arrival);
+  void finish_arrival(PageRef ref, const InFlight& transfer, const tiers::Completion& completion);
+  void arrival_failed(PageRef ref, const Error& error);
 
   // files.cpp: read-only regions, and the slots that their pages pass through
   void read_from(Region& region, std::shared_ptr<tiers::PageSource> source, tiers::SlotId first);

@@ -248,6 +248,7 @@ std::optional<Status> StatisticsRequest::advance(Mover& mover) {
   out.spills_dropped_bytes = in.spills_dropped_bytes;
   out.file_mapped_bytes = in.file_mapped_bytes;
   out.file_read_bytes = in.file_read_bytes;
+  out.read_to_hbm_bytes = in.read_to_hbm_bytes;
   out.pages = in.pages;
   out.metadata_bytes = in.pages * sizeof(Page) + (mover.live_.size() + mover.ending_.size()) * sizeof(Region) +
                        mover.config_.policy->metadata_bytes() +

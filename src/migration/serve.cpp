@@ -218,6 +218,11 @@ Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, 
   const bool in_place_wanted = page.in_place && config_.in_place != nullptr;
   const bool kept = page.frame != kNoFrame && !(in_place_wanted && page.standby);
   if (!kept && page.version != 0 && !discard) {
+    if (!in_place_wanted && arrives(ref)) {
+      VMEM_ASSIGN(const Arrival arrival, arrive(ref, effort.evict, search_for(ref, Search::until_busy)));
+      if (arrival == Arrival::no_frame && (effort.wait || !effort.in_place)) return Served::wait_frame;
+      if (arrival != Arrival::no_frame) return Served::wait;
+    }
     VMEM_ASSIGN(const bool here, recall(ref));
     if (!here) return Served::wait;
   }
@@ -254,8 +259,8 @@ Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, 
   return map_in_place(ref, access, discard);
 }
 
-// The page's bytes are still in a frame: unmapped by a failed eviction, or in the free list and not reused yet.
-Status Mover::map_kept_frame(PageRef ref, Access access) {
+// The page's bytes are in a frame: come straight from a file, unmapped by a failed eviction, or in the free list and not reused yet.
+Status Mover::map_kept_frame(PageRef ref, Access access, bool prefetch) {
   Page& page = ref.page();
   DeviceState& device = device_of(*ref.region);
   VMEM_TRY(map_at(ref, device.hbm.frame(page.frame).handle, access));
@@ -268,7 +273,8 @@ Status Mover::map_kept_frame(PageRef ref, Access access) {
   }
   // An undeclared page may be written whatever was said, and a copy out that is under way must not see it.
   const bool may_write = access == Access::write || ref.region->undeclared || ref.region->shared;
-  expose(ref, Mapped::frame, access, may_write ? store_from_frame(page) : 0, false);
+  expose(ref, Mapped::frame, access, may_write ? store_from_frame(page) : 0, prefetch);
+  if (prefetch) counters_.prefetched_bytes += ref.bytes();
   // What happens now need not be what a comparison under way has seen.
   if (comparing(page)) in_flight_.at(page.store).version = 0;
   retain(ref);

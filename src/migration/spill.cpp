@@ -53,6 +53,10 @@ bool Mover::recall_ahead(PageRef ref) {
                      page.spilled_current() && !lost && !outlived(ref);
   if (!below || spilling(page)) return true;
   if (!room_in_flight(recalling_bytes_, ref.bytes())) return false;
+  if (arrives(ref)) {
+    const auto arrival = arrive(ref, true, search_for(ref, Search::first_choices));
+    return arrival && *arrival == Arrival::on_its_way;
+  }
   if (ref.region->read_only && !room_to_borrow(ref.bytes())) return false;
   // What fails here fails again when the page is wanted, and is reported then.
   const auto recalled = recall(ref, Displaces::unwanted);
@@ -238,6 +242,7 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   if (down) {
     if (done && (!transfer.if_changed || completion.changed)) page.spilled->known = false;
     if (done) page.spilled->version = transfer.version;
+    if (done) page.spilled->through_host = false;
     if (done && transfer.if_changed && !completion.changed) {
       counters_.spills_dropped_bytes += transfer.bytes;
     } else if (done) {
@@ -288,6 +293,7 @@ void Mover::drop_spilled(PageRef ref) {
   page.spilled->version = 0;
   page.spilled->wanted = false;
   page.spilled->known = false;
+  page.spilled->through_host = false;
   if (page.spilled->slot == kNoFrame || spilling(page) || ref.region->read_only) return;
   config_.spill->release(std::exchange(page.spilled->slot, kNoFrame));
 }

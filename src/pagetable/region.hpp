@@ -45,9 +45,10 @@ struct SpilledCopy {
   std::uint64_t transfer = 0;     // between it and the page's slot in host memory, 0 if it has ended
   bool doubtful =
       false;  // the slot may have been written without a new version: to be compared before the copy is believed
-  bool wanted = false;  // read back for a use to come
-  bool listed = false;  // among those that have a slot
-  bool known = false;   // its bytes have this fingerprint
+  bool wanted = false;        // read back for a use to come
+  bool listed = false;        // among those that have a slot
+  bool known = false;         // its bytes have this fingerprint
+  bool through_host = false;  // it has come wrong, or not at all, straight into a frame
   gpu::Fingerprint fingerprint;
 };
 

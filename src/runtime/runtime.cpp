@@ -47,6 +47,7 @@ Status Runtime::start() {
   VMEM_TRY(start_host_tier());
   for (const LendingDevice& lender : options_.peers) VMEM_TRY(start_lender(lender));
   for (const LentDevice& lent : options_.lend) VMEM_TRY(start_lending(lent));
+  VMEM_TRY(start_gds());
   VMEM_TRY(start_disk_tier());
   if (!options_.remote.empty()) VMEM_TRY(start_remote_tier());
   start_file_tier();
@@ -72,6 +73,7 @@ Runtime::~Runtime() {
   remote_.reset();
   files_.reset();
   disk_.reset();
+  gds_.reset();
   for (auto& lender : lenders_) {
     lender->memory.reset();
     lender->borrower.reset();
@@ -236,6 +238,31 @@ Status Runtime::start_host_tier() {
   return {};
 }
 
+// Whether memory of cuMemCreate can be made such that other devices than GPUs read and write it.
+bool Runtime::rdma_capable(const Device& device) const {
+  int capable = 0;
+  const auto& driver = *driver_;
+  const CUresult asked = driver->cuDeviceGetAttribute(
+      &capable, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device.handle);
+  return asked == CUDA_SUCCESS && capable != 0;
+}
+
+// Libcufile is loaded with the first file, unless it was asked for: then its absence stops the start.
+Status Runtime::start_gds() {
+  if (options_.gds == Gds::off) return {};
+  tiers::GdsReader::Config config;
+  config.driver = driver_;
+  config.accept = options_.gds == Gds::on ? gpu::CuFile::Accept::any : gpu::CuFile::Accept::direct;
+  for (const auto& device : devices_)
+    config.devices.push_back({device->context, device->handle, rdma_capable(*device)});
+  gds_ = std::make_unique<tiers::GdsReader>(std::move(config));
+  if (options_.gds != Gds::on) return {};
+  const Status started = gds_->start();
+  if (started || started.error().status != VMEM_ERROR_UNSUPPORTED) return started;
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("--gds on: {}; give auto to go on without it", started.error().message));
+}
+
 Status Runtime::start_disk_tier() {
   tiers::DiskTier::Config config;
   // Checked with or without files: a bad option stops the start.
@@ -246,6 +273,7 @@ Status Runtime::start_disk_tier() {
     return tiers::make_io_queue({.files = files, .depth = kDiskDepth, .poll = poll});
   };
   config.workers = tiers::DiskTier::default_workers();
+  config.frame_reader = gds_.get();
   config.on_ready = [this] { wake_mover(); };
   VMEM_ASSIGN(disk_, tiers::DiskTier::create(std::move(config)));
   VMEM_LOG_INFO("files for pages: {} in {} directories through {}", format_bytes(disk_->usage().budget_bytes),
@@ -272,6 +300,7 @@ void Runtime::start_file_tier() {
   tiers::FileTier::Config config;
   config.make_queue = [] { return tiers::make_io_queue({.files = {}, .depth = kDiskDepth}); };
   config.on_ready = [this] { wake_mover(); };
+  config.frame_reader = gds_.get();
   files_ = std::make_unique<tiers::FileTier>(std::move(config));
 }
 
@@ -284,6 +313,7 @@ std::vector<migration::MoverDevice> Runtime::mover_devices() const {
       if (can == 0) (void)(*driver_)->cuDeviceCanAccessPeer(&can, devices_[i]->handle, home->handle);
       device.peers |= std::uint32_t(can != 0) << i;
     }
+    device.rdma_capable = gds_ != nullptr && rdma_capable(*home);
     result.push_back(device);
   }
   return result;
@@ -298,6 +328,7 @@ Status Runtime::start_mover() {
   config.backing = host_.get();
   config.in_place = host_.get();
   config.files = files_.get();
+  config.frame_reader = gds_.get();
   config.devices = mover_devices();
   for (const auto& lender : lenders_) config.lent.push_back(lent_memory(*lender));
   for (const LendingOut& out : lending_out_) config.lent_out.push_back(lent_out(out));

@@ -27,6 +27,7 @@
 #include "runtime/remote.hpp"
 #include "runtime/suballocator.hpp"
 #include "tiers/disk/disk_tier.hpp"
+#include "tiers/disk/gds_reader.hpp"
 #include "tiers/file/file_tier.hpp"
 #include "tiers/near_tier.hpp"
 #include "tiers/stacked_tier.hpp"
@@ -212,6 +213,7 @@ class Runtime final : private SlabSource {
     std::uint64_t free_bytes = 0, total_bytes = 0;
   };
   Result<FreeMemory> free_memory(const Device& device) const;
+  bool rdma_capable(const Device& device) const;
   Result<std::uint64_t> hbm_budget(const Device& device) const;
   Result<std::uint64_t> host_budget() const;
   Status start_host_tier();
@@ -223,6 +225,7 @@ class Runtime final : private SlabSource {
   std::vector<std::uint8_t> lenders_of(int ordinal, std::size_t index) const;
   Result<std::uint64_t> lent_bytes(const LendingDevice& wanted, const Lender& lender) const;
   void close(Device& device) const;
+  Status start_gds();
   Status start_disk_tier();
   Status start_remote_tier();
   tiers::Tier* tier_below();
@@ -307,6 +310,7 @@ class Runtime final : private SlabSource {
   std::unique_ptr<tiers::NearTier> host_;
   std::vector<std::unique_ptr<Lender>> lenders_;  // with the option peers
   std::vector<LendingOut> lending_out_;           // with the option lend
+  std::unique_ptr<tiers::GdsReader> gds_;         // unless the option gds is off
   std::unique_ptr<tiers::DiskTier> disk_;         // with the option nvme
   std::unique_ptr<Remote> remote_;                // with the option remote
   std::unique_ptr<tiers::StackedTier> below_;     // with both

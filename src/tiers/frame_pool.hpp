@@ -6,6 +6,7 @@
 #include <boost/intrusive/list.hpp>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,9 +37,11 @@ class FramePool {
     CUmemLocation location;
     std::vector<CUmemLocation> accessors;  // who may read and write the window
     std::uint64_t budget_bytes = 0;
-    std::uint64_t largest_budget_bytes = 0;  // that set_budget may ask for; 0: budget_bytes
-    std::string name;                        // in messages: "HBM of device 0"
-    HandleSource* source = nullptr;          // null: the driver
+    std::uint64_t largest_budget_bytes = 0;         // that set_budget may ask for; 0: budget_bytes
+    std::string name;                               // in messages: "HBM of device 0"
+    HandleSource* source = nullptr;                 // null: the driver
+    bool rdma_capable = false;                      // other devices, disks among them, can be let read and write it
+    std::function<void(CUdeviceptr)> before_unmap;  // a frame's memory goes; may be empty
   };
   struct Frame : boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
     CUmemGenericAllocationHandle handle = 0;

@@ -65,6 +65,8 @@ Status StackedTier::poll(std::vector<Completion>& completions) {
 
 bool StackedTier::kept(SlotId slot) const { return owner(slot).kept(own_slot(slot)); }
 
+bool StackedTier::reaches(SlotId slot, int device) const { return owner(slot).reaches(own_slot(slot), device); }
+
 void StackedTier::finish() noexcept {
   for (Tier* tier : tiers_) tier->finish();
 }

@@ -22,6 +22,7 @@ class StackedTier final : public Tier {
   Status poll(std::vector<Completion>& completions) override;
   void finish() noexcept override;
   bool kept(SlotId slot) const override;
+  bool reaches(SlotId slot, int device) const override;
 
  private:
   // The two highest bits of a slot say whose it is.

@@ -28,7 +28,8 @@ struct Transfer {
   SlotId slot = 0;
   // Tiers that move device memory: window address of the HBM frame, or of what else the device's copies reach.
   CUdeviceptr frame = 0;
-  std::byte* host = nullptr;  // tiers that move host memory: the page's bytes in a slot of pinned host memory
+  std::byte* host =
+      nullptr;  // tiers that move host memory: the page's bytes in a slot of pinned host memory; or null, see `reaches`
   std::uint64_t bytes = 0;
   int device = 0;
   Direction direction = Direction::load;
@@ -104,6 +105,13 @@ class Tier {
   virtual std::optional<gpu::Fingerprint> fingerprint(SlotId) const { return std::nullopt; }
   virtual bool can_compare(int device) const {
     (void)device;
+    return false;
+  }
+
+  // Of tiers that move host memory: whether a load can go straight into a frame of the device. Then Transfer::frame is given and `host`
+  // null, and nobody has looked at the bytes when it is done: whoever asked for them does.
+  virtual bool reaches(SlotId slot, int device) const {
+    (void)slot, (void)device;
     return false;
   }
 

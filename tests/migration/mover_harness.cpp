@@ -46,6 +46,8 @@ void MoverTest::start(const MachineShape& wanted) {
   if (shape.lent_pages != 0) lent = make_near({CU_MEM_LOCATION_TYPE_DEVICE, {1}}, shape.lent_pages);
   if (shape.spill_pages != 0) spill = std::make_unique<ScriptedSpill>(shape.spill_pages * kPageBytes);
   if (shape.files) files = std::make_unique<ScriptedFiles>();
+  if (spill != nullptr) spill->straight = shape.straight;
+  if (files != nullptr) files->straight = shape.straight;
   make_mover();
 }
 
@@ -108,6 +110,7 @@ void MoverTest::make_mover() {
         make_second_chance_policy({.prefetch_pages = 0, .hbm_bytes = {shape.host_pages * kPageBytes}});
   }
   config.files = files.get();
+  if (shape.straight) config.frame_reader = &frame_reader;
   config.page_bytes = shape.page_bytes;
   config.acquire_wait_us = acquire_wait_us;
   config.slot_wait_us = 10 * acquire_wait_us;

@@ -32,7 +32,8 @@ struct MachineShape {
   std::uint32_t spill_pages = 0;
   // By device 1: to device 0 where it is the only one of the mover's, else what it leaves.
   std::uint32_t lent_pages = 0;
-  bool files = false;  // read-only regions can be mapped
+  bool files = false;     // read-only regions can be mapped
+  bool straight = false;  // what is below host memory, files too, can be read straight into frames
   bool real_policy = false;
   bool in_place = true;
   bool protect = false;                                  // pages acquired for reading are mapped so
@@ -183,7 +184,8 @@ class MoverTest : public ::testing::Test {
   std::unique_ptr<ScriptedTier> lent;    // with lent_pages
   std::unique_ptr<ScriptedSpill> spill;  // with spill_pages
   std::unique_ptr<ScriptedFiles> files;  // with files
-  ScriptedPolicy* policy = nullptr;      // null with the real one
+  ScriptedReader frame_reader;
+  ScriptedPolicy* policy = nullptr;  // null with the real one
   std::unique_ptr<Mover> mover;
   std::optional<MoverInspector> inside;
   std::uint64_t now_us = 1'000'000;

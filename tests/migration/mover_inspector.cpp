@@ -100,6 +100,9 @@ void MoverInspector::check_frames() {
       EXPECT_EQ(frame.last_owner, &page) << "page " << index;
     }
   });
+  for (const auto& [id, transfer] : mover.in_flight_) {
+    if (transfer.frame != kNoFrame) ++owners[std::size_t(transfer.region->device)][transfer.frame];
+  }
   for (std::size_t device = 0; device < mover.devices_.size(); ++device) {
     tiers::FramePool& pool = hbm(int(device));
     std::uint64_t existing = 0, in_lists = 0;
@@ -158,8 +161,9 @@ void MoverInspector::check_spilled(const tiers::Tier& spill) {
   each_page([&](Region& region, Page& page, std::uint32_t index) {
     if (page.spilled == nullptr) return;
     if (page.spilled->transfer != 0) {
-      EXPECT_TRUE(mover.running(page.spilled->transfer)) << "page " << index;
-      EXPECT_TRUE(page.slot != kNoFrame && page.mapped != Mapped::slot && !mover.running(page.store))
+      ASSERT_TRUE(mover.running(page.spilled->transfer)) << "page " << index;
+      const bool arrives = mover.in_flight_.at(page.spilled->transfer).frame != kNoFrame;
+      EXPECT_TRUE(arrives || (page.slot != kNoFrame && page.mapped != Mapped::slot && !mover.running(page.store)))
           << "page " << index;
     }
     if (region.read_only) return;
@@ -172,7 +176,7 @@ void MoverInspector::check_spilled(const tiers::Tier& spill) {
   });
   EXPECT_EQ(spill.usage().used_bytes, bytes) << "spilled slots in use are pages' slots";
   for (const auto& [id, transfer] : mover.in_flight_) {
-    if (transfer.kind == Mover::InFlight::Kind::spill)
+    if (transfer.kind == Mover::InFlight::Kind::spill || transfer.frame != kNoFrame)
       (transfer.direction == tiers::Direction::store ? down : up) += transfer.bytes;
   }
   EXPECT_EQ(mover.spilling_bytes_, down);

@@ -28,6 +28,15 @@ void Gate::open() {
   open_->notify_all();
 }
 
+namespace {
+
+// A frame's window is memory of this process: the driver is emulated.
+std::byte* destination(const tiers::Transfer& transfer) {
+  return transfer.host != nullptr ? transfer.host : reinterpret_cast<std::byte*>(transfer.frame);
+}
+
+}  // namespace
+
 Result<tiers::SlotGrant> ScriptedSpill::allocate(std::uint64_t page_bytes) {
   if (later_allocations > 0) {
     --later_allocations;
@@ -51,6 +60,7 @@ Status ScriptedSpill::submit(std::span<tiers::Transfer> transfers) {
   for (tiers::Transfer& transfer : transfers) {
     transfer.id = tiers::next_transfer_id();
     ++counts_[transfer.direction];
+    into_frames += transfer.host == nullptr ? 1 : 0;
     Pending& pending = pending_.emplace_back(Pending{transfer, {}});
     if (transfer.direction == Direction::store) pending.bytes.assign(transfer.host, transfer.host + transfer.bytes);
   }
@@ -99,6 +109,7 @@ Status ScriptedFiles::submit(std::span<tiers::Transfer> transfers) {
     transfer.id = tiers::next_transfer_id();
     pending_.push_back(transfer);
     ++loads;
+    into_frames += transfer.host == nullptr ? 1 : 0;
   }
   return {};
 }
@@ -110,7 +121,7 @@ Status ScriptedFiles::poll(std::vector<tiers::Completion>& completions) {
   tiers::Completion& completion = completions.emplace_back();
   completion.id = transfer.id;
   if (answers_.empty()) {
-    std::memset(transfer.host, value_of(transfer.slot), transfer.bytes);
+    std::memset(destination(transfer), value_of(transfer.slot), transfer.bytes);
     return {};
   }
   completion.outcome = answers_.front().first;
@@ -145,7 +156,11 @@ tiers::Completion ScriptedSpill::carry_out(Pending& pending) {
   }
   EXPECT_EQ(stored.version, transfer.version) << "another version was stored";
   EXPECT_EQ(stored.granule, transfer.page.granule) << "another page was stored";
-  std::ranges::copy(stored.bytes, transfer.host);
+  std::ranges::copy(stored.bytes, destination(transfer));
+  if (transfer.host == nullptr && wrong_bytes > 0) {
+    --wrong_bytes;
+    destination(transfer)[transfer.bytes / 2] ^= std::byte{1};
+  }
   return completion;
 }
 

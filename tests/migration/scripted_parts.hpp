@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <gtest/gtest.h>
+
 #include <deque>
 #include <functional>
 #include <map>
@@ -12,6 +14,7 @@
 
 #include "gpu/driver.hpp"
 #include "migration/policy/policy.hpp"
+#include "tiers/disk/frame_reader.hpp"
 #include "tiers/near_tier.hpp"
 #include "tiers/page_source.hpp"
 
@@ -102,12 +105,16 @@ class ScriptedSpill final : public tiers::Tier {
   int later_allocations = 0;     // so many allocations are answered `later`
   std::uint32_t polls_each = 1;  // how many polls a transfer takes
   std::uint64_t submitted(tiers::Direction direction) { return counts_[direction]; }
+  bool straight = false;          // pages can be read straight into frames
+  std::uint64_t into_frames = 0;  // loads of that kind
+  int wrong_bytes = 0;            // so many of these bring something else
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
   tiers::TierUsage usage() const override { return {budget_bytes_, used_bytes_, 0}; }
   void expect(std::uint64_t, std::uint64_t) override {}
   Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override;
   void release(tiers::SlotId slot) override;
+  bool reaches(tiers::SlotId, int) const override { return straight; }
   Status submit(std::span<tiers::Transfer> transfers) override;
   Status poll(std::vector<tiers::Completion>& completions) override;
   void finish() noexcept override {}
@@ -151,7 +158,9 @@ class ScriptedFiles final : public tiers::Tier {
   void let_go() { held_ = false; }
   // The next load brings nothing but this.
   void answer_next(tiers::Outcome outcome, std::string why) { answers_.push_back({outcome, std::move(why)}); }
-  std::uint64_t loads = 0;  // submitted
+  std::uint64_t loads = 0;        // submitted
+  bool straight = false;          // pages can be read straight into frames
+  std::uint64_t into_frames = 0;  // loads of that kind
   std::uint32_t polls_each = 1;
   std::uint32_t sources = 0;  // that live
 
@@ -160,6 +169,7 @@ class ScriptedFiles final : public tiers::Tier {
   void expect(std::uint64_t, std::uint64_t) override {}
   Result<tiers::SlotGrant> allocate(std::uint64_t) override { return tiers::SlotGrant{}; }
   void release(tiers::SlotId) override;
+  bool reaches(tiers::SlotId, int) const override { return straight; }
   Status submit(std::span<tiers::Transfer> transfers) override;
   Status poll(std::vector<tiers::Completion>& completions) override;
   void finish() noexcept override {}
@@ -172,6 +182,16 @@ class ScriptedFiles final : public tiers::Tier {
   tiers::SlotId next_slot_ = 0;
   std::uint32_t polls_ = 0;
   bool held_ = false;
+};
+
+// Of tiers that read straight into frames by themselves: is only told which frames go.
+class ScriptedReader final : public tiers::FrameReader {
+ public:
+  std::uint64_t forgotten = 0;
+  Result<std::unique_ptr<File>> open(int) override { return fail(VMEM_ERROR_UNSUPPORTED, "scripted"); }
+  void post(Read) override { ADD_FAILURE() << "nothing was opened"; }
+  void forget(CUdeviceptr) override { ++forgotten; }
+  std::string describe() const override { return "the script"; }
 };
 
 // Offers resident pages in the order of their arrival, or what `offer` lists; fetches ahead what `ahead` lists. Records what it

@@ -108,6 +108,100 @@ TEST_F(SmallHost, EveryByteOfAFileOfFourTimesHbmIsRightAndHostMemoryStaysFlat) {
   expect_nothing_left();
 }
 
+// As SmallHost, by way of cuFile.
+class StraightToHbm : public FileMapping {
+ protected:
+  explicit StraightToHbm(std::vector<vmem_option> more = {{"host", "48MiB"}, {"gds", "auto"}},
+                         std::string cufile = "direct")
+      : FileMapping(std::move(more), "devices=2,hbm=256MiB,host=512MiB,cufile=" + cufile) {}
+};
+
+TEST_F(StraightToHbm, EveryByteIsRightAndNoneButTheLastPagesGoesThroughHostMemory) {
+  const WordFile file(256 * kMiB + 4321);
+  std::byte* const memory = map(file);
+  CUstream const stream = gpu->create_stream(0);
+  constexpr std::size_t kChunk = 4 * kMiB;
+  const vmem_statistics before = statistics();
+  for (int pass = 0; pass < 2; ++pass) {
+    for (std::size_t at = 0; at < file.bytes(); at += kChunk) {
+      const auto held = read_by_kernel(memory + at, std::min(kChunk, file.bytes() - at), stream);
+      ASSERT_EQ(wrong_bytes(held, at), 0u) << "from " << at;
+    }
+  }
+  const vmem_statistics after = statistics();
+  EXPECT_GE(after.read_to_hbm_bytes, file.bytes());
+  EXPECT_GE(after.file_read_bytes, after.read_to_hbm_bytes);
+  EXPECT_LE(after.file_read_bytes - after.read_to_hbm_bytes, 2 * 32 * kMiB);
+  EXPECT_EQ(after.migrated_out_bytes, before.migrated_out_bytes);
+  ASSERT_OK(vmem_free(memory, nullptr));
+  expect_nothing_left();
+}
+
+class ThroughHost : public StraightToHbm {
+ protected:
+  ThroughHost() : StraightToHbm({{"host", "48MiB"}, {"gds", "auto"}}, "compat") {}
+};
+TEST_F(ThroughHost, IsWhereFilesGoWithoutAWayStraightToHbm) {
+  const WordFile file(32 * kMiB);
+  std::byte* const memory = map(file);
+  EXPECT_EQ(wrong_bytes(read_by_kernel(memory, file.bytes(), gpu->create_stream(0)), 0), 0u);
+  EXPECT_EQ(statistics().read_to_hbm_bytes, 0u);
+}
+
+class Compatibility : public StraightToHbm {
+ protected:
+  Compatibility() : StraightToHbm({{"host", "48MiB"}, {"gds", "on"}}, "compat") {}
+};
+TEST_F(Compatibility, ModeIsTakenIfItIsAskedFor) {
+  const WordFile file(32 * kMiB);
+  std::byte* const memory = map(file);
+  EXPECT_EQ(wrong_bytes(read_by_kernel(memory, file.bytes(), gpu->create_stream(0)), 0), 0u);
+  EXPECT_EQ(statistics().read_to_hbm_bytes, file.bytes());
+}
+
+class Off : public StraightToHbm {
+ protected:
+  Off() : StraightToHbm({{"host", "48MiB"}, {"gds", "off"}}) {}
+};
+TEST_F(Off, MeansThatNothingGoesStraightToHbm) {
+  const WordFile file(32 * kMiB);
+  std::byte* const memory = map(file);
+  EXPECT_EQ(wrong_bytes(read_by_kernel(memory, file.bytes(), gpu->create_stream(0)), 0), 0u);
+  EXPECT_EQ(statistics().read_to_hbm_bytes, 0u);
+}
+
+// What the GPU knows of pages below host memory is enough for them to come straight back.
+class BelowHost : public StraightToHbm {
+ protected:
+  BelowHost() : StraightToHbm({{"host", "48MiB"}, {"nvme", ".:1GiB"}, {"compress", "off"}, {"page", "2MiB"}}) {}
+};
+TEST_F(BelowHost, PagesThatAreReadAgainAndAgainComeStraightToHbm) {
+  constexpr std::size_t kBytes = 192 * kMiB, kChunk = 4 * kMiB;
+  auto* const memory = static_cast<std::byte*>(allocate(kBytes));
+  for (std::size_t at = 0; at < kBytes; at += kChunk)
+    ASSERT_OK(vmem_memset(memory + at, int(at / kChunk), kChunk, nullptr));
+  CUstream const stream = gpu->create_stream(0);
+  for (int pass = 0; pass < 4; ++pass) {
+    for (std::size_t at = 0; at < kBytes; at += kChunk) {
+      const auto held = read_by_kernel(memory + at, kChunk, stream);
+      ASSERT_EQ(std::size_t(std::ranges::count(held, std::byte(at / kChunk))), kChunk) << "from " << at;
+    }
+  }
+  const vmem_statistics after = statistics();
+  EXPECT_GT(after.read_to_hbm_bytes, kBytes);
+  EXPECT_GE(after.recalled_bytes, after.read_to_hbm_bytes);
+}
+
+class WithoutCuFile : public RuntimeTest {
+ protected:
+  WithoutCuFile() : RuntimeTest({}, "devices=2,hbm=256MiB,host=512MiB,cufile=none") {}
+};
+TEST_F(WithoutCuFile, AskingForItStopsTheStart) {
+  give_up_bystander();
+  ASSERT_OK(vmem_shutdown());
+  EXPECT_REFUSED(start_vmem({{"gds", "on"}}), VMEM_ERROR_INVALID_OPTION, {"--gds on", "give auto"});
+}
+
 TEST_F(SmallHost, AllocationsThatFillHostMemoryLeaveFilesAWayThrough) {
   const WordFile file(128 * kMiB);
   std::byte* const memory = map(file);

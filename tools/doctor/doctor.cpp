@@ -6,6 +6,7 @@ Report examine(const std::string& which) {
   Report report;
   const auto driver = check_driver(report, which);
   if (driver) check_devices(report, driver);
+  if (driver) check_storage(report, driver);
   check_host(report, driver && driver->emulated());
   return report;
 }

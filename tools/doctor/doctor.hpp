@@ -16,6 +16,8 @@ Report examine(const std::string& driver);
 void check_host(Report& report, bool emulated);
 // The driver, or null when none can be used.
 std::shared_ptr<const gpu::Driver> check_driver(Report& report, const std::string& which);
+// Ways from disks to HBM.
+void check_storage(Report& report, const std::shared_ptr<const gpu::Driver>& driver);
 void check_devices(Report& report, const std::shared_ptr<const gpu::Driver>& driver);
 
 }  // namespace vmem::tools::doctor

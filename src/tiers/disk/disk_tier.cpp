@@ -39,11 +39,22 @@ std::uint32_t DiskTier::default_workers() { return std::clamp(std::thread::hardw
 Status DiskTier::open() {
   VMEM_ASSIGN(files_, SlotFiles::create(config_.directories));
   VMEM_ASSIGN(queue_, config_.make_queue(files_->descriptors()));
+  if (config_.frame_reader != nullptr) try_frames();
   pieces_.resize(queue_->depth());
   for (std::uint32_t tag = queue_->depth(); tag > 0; --tag) free_tags_.push_back(tag - 1);
   io_thread_ = std::thread([this] { run(); });
   for (std::uint32_t i = 0; i < config_.workers; ++i) workers_.emplace_back([this] { work(); });
   return {};
+}
+
+void DiskTier::try_frames() {
+  for (const int descriptor : files_->descriptors()) {
+    auto opened = config_.frame_reader->open(descriptor);
+    VMEM_LOG_INFO("pages in {} {}", files_->path(std::uint32_t(for_frames_.size())),
+                  opened ? "can go straight to HBM by " + config_.frame_reader->describe()
+                         : "come through host memory: " + opened.error().message);
+    for_frames_.push_back(opened ? *std::move(opened) : nullptr);
+  }
 }
 
 DiskTier::~DiskTier() {
@@ -93,8 +104,15 @@ Result<SlotGrant> DiskTier::allocate(std::uint64_t page_bytes) {
 
 void DiskTier::release(SlotId slot) {
   const std::lock_guard lock(mutex_);
+  plain_.erase(slot);
   files_->give_back(slot);
   want_shrinking();
+}
+
+bool DiskTier::reaches(SlotId slot, int) const {
+  if (for_frames_.empty()) return false;
+  const std::lock_guard lock(mutex_);
+  return plain_.contains(slot) && for_frames_[files_->place(slot).file] != nullptr;
 }
 
 Status DiskTier::submit(std::span<Transfer> transfers) {
@@ -105,6 +123,7 @@ Status DiskTier::submit(std::span<Transfer> transfers) {
     job->transfer = transfer;
     job->place = files_->place(transfer.slot);
     job->header.reset(static_cast<std::byte*>(std::aligned_alloc(kHeaderBytes, kHeaderBytes)));
+    if (transfer.direction == Direction::store) plain_.erase(transfer.slot);
     posted_.push_back(std::move(job));
     ++jobs_;
     ++(transfer.direction == Direction::load ? loads_ : stores_);
@@ -166,9 +185,27 @@ void DiskTier::start(JobPtr job) {
         Error{VMEM_ERROR_LOST, 0, fmt::format("no page of that version was stored in slot {}", job->transfer.slot)};
     return complete(std::move(job), Outcome::lost);
   }
+  if (load && job->transfer.host == nullptr) return read_into_frame(std::move(job));
   const bool staged = load ? is_compressed(*job) : codec_.on();
   if (staged) return stage(std::move(job));
   load ? begin_io(std::move(job)) : hand_to_worker(std::move(job));
+}
+
+// The bytes alone, once: whoever asked compares them with what is known of them, and can have the page through host memory.
+void DiskTier::read_into_frame(JobPtr job) {
+  FrameReader::Read read;
+  read.file = for_frames_[job->place.file].get();
+  read.offset = job->place.bytes;
+  read.bytes = job->transfer.bytes;
+  read.frame = job->transfer.frame;
+  read.device = job->transfer.device;
+  read.done = [this, job = std::move(job)](Status status) mutable {
+    if (!status) job->error = std::move(status).error();
+    const std::lock_guard lock(mutex_);
+    worked_.push_back(std::move(job));
+    queue_->wake();
+  };
+  config_.frame_reader->post(std::move(read));
 }
 
 // Where all staging is taken the path has enough to do, and pages wait in their order.
@@ -216,6 +253,7 @@ void DiskTier::worked(JobPtr job) {
   const bool load = job->transfer.direction == Direction::load;
   if (load && job->damaged) return try_again_or_fail(std::move(job), Outcome::lost);
   if (job->error) return complete(std::move(job), Outcome::failed);
+  if (load && job->transfer.host == nullptr) return complete(std::move(job), Outcome::done);
   if (job->allocated_bytes < slot_io_bytes(*job)) {
     punched_[job->transfer.slot] = job->allocated_bytes;
   } else {
@@ -369,6 +407,7 @@ void DiskTier::complete(JobPtr job, Outcome outcome) {
   unstage(*job);
   {
     const std::lock_guard lock(mutex_);
+    if (!load && outcome == Outcome::done && !is_compressed(*job)) plain_.insert(job->transfer.slot);
     completions_.push_back(std::move(completion));
     --jobs_;
     --(load ? loads_ : stores_);

@@ -10,8 +10,10 @@
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
+#include "tiers/disk/frame_reader.hpp"
 #include "tiers/disk/io_queue.hpp"
 #include "tiers/disk/page_codec.hpp"
 #include "tiers/disk/path_rate.hpp"
@@ -33,6 +35,7 @@ class DiskTier final : public Tier {
     CompressionConfig compression;
     std::uint64_t tenant = 0;
     std::function<void()> on_ready;  // called by our threads when poll has something to report, or allocate to grant
+    FrameReader* frame_reader = nullptr;  // null: pages come through host memory. Outlives the tier
   };
   // Half of the cores, two to eight: compressing takes what checksums leave.
   static std::uint32_t default_workers();
@@ -45,6 +48,7 @@ class DiskTier final : public Tier {
   void expect(std::uint64_t, std::uint64_t) override {}  // space is made in chunks, faster than pages are written
   Result<SlotGrant> allocate(std::uint64_t page_bytes) override;
   void release(SlotId slot) override;
+  bool reaches(SlotId slot, int device) const override;
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
   void finish() noexcept override;
@@ -87,6 +91,7 @@ class DiskTier final : public Tier {
   };
   explicit DiskTier(Config config) : config_(std::move(config)), codec_(config_.compression, kHeaderBytes) {}
   Status open();
+  void try_frames();
   PageIdentity identity_of(const Transfer& transfer) const;
   static std::uint64_t stored_io_bytes(const Job& job);
   static std::uint64_t slot_io_bytes(const Job& job) { return kHeaderBytes + job.transfer.bytes; }
@@ -102,6 +107,7 @@ class DiskTier final : public Tier {
   void hand_to_worker(JobPtr job);
   void worked(JobPtr job);
   void begin_io(JobPtr job);
+  void read_into_frame(JobPtr job);
   void pump();
   bool push_next_piece(Job& job);
   void push(const Piece& piece);
@@ -128,6 +134,7 @@ class DiskTier final : public Tier {
   static constexpr TierInfo info_{.name = "nvme"};
   Config config_;
   std::unique_ptr<SlotFiles> files_;
+  std::vector<std::unique_ptr<FrameReader::File>> for_frames_;  // of files_; null where frames cannot be read into
   std::unique_ptr<IoQueue> queue_;
   PageCodec codec_;
 
@@ -148,7 +155,8 @@ class DiskTier final : public Tier {
   };
   Stage stages_[2];  // by direction: loads do not wait for what stores hold
 
-  mutable std::mutex mutex_;  // below, and files_' lists
+  mutable std::mutex mutex_;          // below, and files_' lists
+  std::unordered_set<SlotId> plain_;  // slots whose page can be read as it is
   std::condition_variable work_wanted_, job_ended_;
   std::deque<JobPtr> posted_, worked_;  // for the I/O thread
   std::deque<JobPtr> to_work_;          // for workers

@@ -46,8 +46,9 @@ Result<int> open_unnamed(const std::string& path) {
 
 // Some file systems take O_DIRECT at opening and refuse it at the first write.
 Status try_direct_write(const std::string& path, int file) {
-  void* const block = std::aligned_alloc(kHeaderBytes, kHeaderBytes);
-  std::memset(block, 0, kHeaderBytes);
+  auto* const block = static_cast<unsigned char*>(std::aligned_alloc(kHeaderBytes, kHeaderBytes));
+  // Whoever tries out reading finds out what came.
+  for (std::size_t i = 0; i < kHeaderBytes; ++i) block[i] = static_cast<unsigned char>(i + i / 251);
   const ssize_t written = ::pwrite(file, block, kHeaderBytes, 0);
   const int error = errno;
   std::free(block);

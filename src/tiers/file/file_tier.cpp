@@ -62,6 +62,13 @@ Result<std::shared_ptr<PageSource>> FileTier::map(const std::string& path, std::
   VMEM_LOG_INFO(
       "mapped {} of {}: reads {}", format_bytes(file->end() - file->begin()), path,
       file->direct() ? "pass by the page cache" : "go through the page cache, its file system has no direct I/O");
+  if (config_.frame_reader != nullptr) {
+    auto opened = config_.frame_reader->open(file->descriptor());
+    VMEM_LOG_INFO("{}: {}", path,
+                  opened ? "whole pages go straight to HBM by " + config_.frame_reader->describe()
+                         : "pages come through host memory: " + opened.error().message);
+    if (opened) file->read_into_frames(*std::move(opened));
+  }
   return std::make_shared<Source>(*this, std::move(file));
 }
 
@@ -100,8 +107,16 @@ void FileTier::forget(SlotId first) {
 }
 
 // REQUIRES: mutex_.
+const FileTier::Layout& FileTier::layout_of(SlotId slot, SlotId& first) const {
+  const auto found = std::prev(layouts_.upper_bound(slot));
+  first = found->first;
+  return found->second;
+}
+
+// REQUIRES: mutex_.
 FileTier::JobPtr FileTier::job_for(const Transfer& transfer) const {
-  const auto& [first, layout] = *std::prev(layouts_.upper_bound(transfer.slot));
+  SlotId first = 0;
+  const Layout& layout = layout_of(transfer.slot, first);
   auto job = std::make_unique<Job>();
   job->transfer = transfer;
   job->file = layout.file;
@@ -111,6 +126,16 @@ FileTier::JobPtr FileTier::job_for(const Transfer& transfer) const {
 }
 
 // ---- the mover's calls ----
+
+// Of a page that the range's end is in, the rest has to be filled with zeros: host memory does for that one.
+bool FileTier::reaches(SlotId slot, int) const {
+  if (config_.frame_reader == nullptr) return false;
+  const std::lock_guard lock(mutex_);
+  SlotId first = 0;
+  const Layout& layout = layout_of(slot, first);
+  const std::uint64_t begin = block_down(layout.file->begin()) + (slot - first) * layout.page_bytes;
+  return layout.file->for_frames() != nullptr && begin + layout.page_bytes <= layout.file->end();
+}
 
 Status FileTier::submit(std::span<Transfer> transfers) {
   for (const Transfer& transfer : transfers) {
@@ -157,17 +182,20 @@ void FileTier::run() {
 
 // False: nothing will come any more.
 bool FileTier::take_posted() {
-  std::deque<JobPtr> posted;
+  std::deque<JobPtr> posted, come;
   {
     const std::lock_guard lock(mutex_);
     std::swap(posted, posted_);
+    std::swap(come, come_);
     if (stopping_ && jobs_ == 0) return false;
   }
   for (JobPtr& job : posted) begin(std::move(job));
+  for (JobPtr& job : come) has_come(std::move(job));
   return true;
 }
 
 void FileTier::begin(JobPtr job) {
+  if (job->transfer.host == nullptr) return read_into_frame(std::move(job));
   job->issued_bytes = 0;
   job->error.reset();
   job->direct = job->file->direct();
@@ -175,6 +203,31 @@ void FileTier::begin(JobPtr job) {
   ++job->tries;
   sending_.push_back(job.get());
   active_.push_back(std::move(job));
+}
+
+// Once: whoever asked can have the page through host memory, where it is tried again.
+void FileTier::read_into_frame(JobPtr job) {
+  FrameReader::Read read;
+  read.file = job->file->for_frames();
+  read.offset = job->begin;
+  read.bytes = job->transfer.bytes;
+  read.frame = job->transfer.frame;
+  read.device = job->transfer.device;
+  read.done = [this, job = std::move(job)](Status status) mutable {
+    if (!status) job->error = std::move(status).error();
+    const std::lock_guard lock(mutex_);
+    come_.push_back(std::move(job));
+    queue_->wake();
+  };
+  config_.frame_reader->post(std::move(read));
+}
+
+void FileTier::has_come(JobPtr job) {
+  // Looked at after the bytes were read, as below.
+  auto change = job->file->change();
+  const Outcome outcome = change ? Outcome::lost : job->error ? Outcome::failed : Outcome::done;
+  if (change) job->error = std::move(change);
+  complete(std::move(job), outcome);
 }
 
 // Pages one after the other, so that the eldest is whole first.

@@ -26,6 +26,7 @@ class FileTier final : public Tier {
     std::function<Result<std::unique_ptr<IoQueue>>()> make_queue;
     std::uint32_t piece_bytes = 1u << 20;  // of one request to a disk, at most
     std::function<void()> on_ready;        // called by our thread when poll has something to report
+    FrameReader* frame_reader = nullptr;   // null: pages come through host memory. Outlives the tier
   };
   explicit FileTier(Config config) : config_(std::move(config)) {}
   ~FileTier() override;
@@ -39,6 +40,7 @@ class FileTier final : public Tier {
   void expect(std::uint64_t, std::uint64_t) override {}
   Result<SlotGrant> allocate(std::uint64_t) override { return SlotGrant{}; }  // sources have slots, nobody else
   void release(SlotId) override {}                                            // with their source
+  bool reaches(SlotId slot, int device) const override;
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
   void finish() noexcept override;
@@ -69,11 +71,14 @@ class FileTier final : public Tier {
   Result<SlotId> lay_out(const std::shared_ptr<MappedFile>& file, std::uint64_t page_bytes, std::uint32_t count);
   void forget(SlotId first);
   JobPtr job_for(const Transfer& transfer) const;
+  const Layout& layout_of(SlotId slot, SlotId& first) const;
 
   // Our thread.
   void run();
   bool take_posted();
   void begin(JobPtr job);
+  void read_into_frame(JobPtr job);
+  void has_come(JobPtr job);
   void pump();
   bool push_next_piece(Job& job);
   void ended(const Pieces::Ended& piece);
@@ -95,6 +100,7 @@ class FileTier final : public Tier {
   std::condition_variable job_ended_;
   std::map<SlotId, Layout> layouts_;  // by first slot
   std::deque<JobPtr> posted_;
+  std::deque<JobPtr> come_;  // read into frames, or not
   std::vector<Completion> completions_;
   std::uint64_t jobs_ = 0;  // not completed
   bool stopping_ = false;

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/status.hpp"
+#include "tiers/disk/frame_reader.hpp"
 
 namespace vmem::tiers {
 
@@ -32,6 +33,9 @@ class MappedFile {
   bool direct() const { return direct_.load(std::memory_order_relaxed); }
   // The file system takes no direct reads after all. One thread; reads under way end as they would have.
   void read_through_page_cache();
+  // Where its pages can be read straight into frames; null where not. Set before the file is shared.
+  const FrameReader::File* for_frames() const { return for_frames_.get(); }
+  void read_into_frames(std::unique_ptr<FrameReader::File> file) { for_frames_ = std::move(file); }
   // What became of the file since it was mapped: LOST; nothing if it is as it was. It may wait for the file system.
   std::optional<Error> change() const;
   // The file ended early, and may look as it did all the same: a network file system that has not heard yet.
@@ -48,6 +52,7 @@ class MappedFile {
   std::uint64_t file_bytes_ = 0;
   timespec modified_{};
   std::atomic<bool> direct_{false};
+  std::unique_ptr<FrameReader::File> for_frames_;
 };
 
 }  // namespace vmem::tiers

@@ -1,0 +1,43 @@
+// The seam to what reads files straight into frames of HBM, past host memory and the processors: GPUDirect Storage, and what tests put
+// in its place.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.hpp"
+
+namespace vmem::tiers {
+
+class FrameReader {
+ public:
+  // One that can be read so. It outlives its reads, and not its reader.
+  class File {
+   public:
+    virtual ~File() = default;
+  };
+  struct Read {
+    const File* file = nullptr;
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+    CUdeviceptr frame = 0;  // window address of a frame that is at least as large
+    int device = 0;
+    // Once, by a thread of the reader's, which serves others too: all bytes have come, or why not.
+    std::move_only_function<void(Status)> done;
+  };
+  virtual ~FrameReader() = default;
+
+  // Tries it out: the file's beginning is read both ways and compared. The descriptor's file is opened anew, and may be closed.
+  // Errors: UNSUPPORTED, saying what stands in the way.
+  virtual Result<std::unique_ptr<File>> open(int descriptor) = 0;
+  virtual void post(Read read) = 0;
+  // The frame's memory is about to go. REQUIRES: no read into it is under way.
+  virtual void forget(CUdeviceptr frame) = 0;
+  virtual std::string describe() const = 0;  // which way bytes take, for people
+};
+
+}  // namespace vmem::tiers

@@ -1,0 +1,254 @@
+// Files read straight into frames by the emulated cuFile: by the reader itself, and by the tiers that have one.
+#include "tiers/disk/gds_reader.hpp"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <latch>
+#include <random>
+
+#include "base/file_descriptor.hpp"
+#include "gpu/emu/emu.h"
+#include "tiers/disk_fixture.hpp"
+#include "tiers/file/file_tier.hpp"
+#include "tiers/tier_fixture.hpp"
+
+namespace vmem::tiers {
+namespace {
+
+constexpr std::uint64_t kPage = pagetable::kGranuleBytes;
+constexpr std::uint32_t kPages = 3;
+
+// A file of random bytes in the folder that the test runs in; gone when it ends.
+struct RandomFile {
+  explicit RandomFile(std::uint64_t size, int flags = 0) : bytes(size) {
+    std::mt19937_64 random(7);
+    for (auto& byte : bytes) byte = std::byte(random());
+    descriptor = FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | flags, 0600));
+    EXPECT_EQ(::pwrite(descriptor.get(), bytes.data(), bytes.size(), 0), ssize_t(bytes.size()));
+    EXPECT_EQ(::fsync(descriptor.get()), 0);
+  }
+  ~RandomFile() { ::unlink(path.c_str()); }
+  RandomFile(const RandomFile&) = delete;
+  RandomFile& operator=(const RandomFile&) = delete;
+
+  const std::string path = fmt::format("gds-{}.bin", ::getpid());
+  std::vector<std::byte> bytes;
+  FileDescriptor descriptor;
+};
+
+struct GdsReaderTest : ::testing::Test {
+  void start(const char* cufile, gpu::CuFile::Accept accept = gpu::CuFile::Accept::direct) {
+    machine.emplace(fmt::format("devices=1,hbm=64MiB,host=64MiB,cufile={}", cufile).c_str());
+    misuses_before = count("vmem_emu_cufile_misuses");
+    GdsReader::Config config;
+    config.driver = machine->driver;
+    config.accept = accept;
+    config.devices = {{machine->context.context(), 0, true}};
+    config.threads = 3;
+    reader.emplace(std::move(config));
+    FramePool::Config pool;
+    pool.driver = machine->driver;
+    pool.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    pool.accessors = {pool.location};
+    pool.budget_bytes = kPages * kPage;
+    pool.name = "HBM";
+    pool.rdma_capable = true;
+    pool.before_unmap = [this](CUdeviceptr frame) { reader->forget(frame); };
+    frames.emplace(std::move(pool));
+  }
+  std::size_t count(const char* name) const {
+    void* const library = dlopen(machine->driver->path().c_str(), RTLD_NOW | RTLD_NOLOAD);
+    return reinterpret_cast<std::size_t (*)()>(dlsym(library, name))();
+  }
+  // A frame of other bytes.
+  CUdeviceptr frame() {
+    const CUdeviceptr window = frames->frame(**frames->take(kPage)).window;
+    std::memset(reinterpret_cast<void*>(window), 0xee, kPage);
+    return window;
+  }
+  static const std::byte* bytes_of(CUdeviceptr frame) { return reinterpret_cast<const std::byte*>(frame); }
+  Status read(const FrameReader::File& file, std::uint64_t offset, CUdeviceptr into, std::uint64_t bytes = kPage) {
+    std::latch done(1);
+    Status result;
+    FrameReader::Read read{.file = &file, .offset = offset, .bytes = bytes, .frame = into, .device = 0, .done = {}};
+    read.done = [&](Status status) {
+      result = std::move(status);
+      done.count_down();
+    };
+    reader->post(std::move(read));
+    done.wait();
+    return result;
+  }
+  // One transfer of a tier, from its submission to its end.
+  static Completion move(Tier& tier, Transfer transfer) {
+    transfer.bytes = kPage;
+    EXPECT_TRUE(tier.submit({&transfer, 1}));
+    tier.finish();
+    std::vector<Completion> completions;
+    EXPECT_TRUE(tier.poll(completions));
+    EXPECT_EQ(completions.size(), 1u);
+    return completions.front();
+  }
+
+  std::optional<TierMachine> machine;
+  std::optional<GdsReader> reader;
+  std::optional<FramePool> frames;
+  std::size_t misuses_before = 0;
+};
+
+TEST_F(GdsReaderTest, BytesComeIntoFramesWithoutACopyAndNoWindowGoesWhileItIsRegistered) {
+  start("direct");
+  const RandomFile file(4 * kPage);
+  const auto opened = reader->open(file.descriptor.get());
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(reader->describe(), "emulated cuFile");
+  const std::size_t copied_before = count("vmem_emu_cufile_copied_bytes");
+  const CUdeviceptr first = frame(), second = frame();
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_TRUE(read(**opened, kPage, first));
+    EXPECT_EQ(std::memcmp(bytes_of(first), file.bytes.data() + kPage, kPage), 0);
+    ASSERT_TRUE(read(**opened, 3 * kPage, second));
+    EXPECT_EQ(std::memcmp(bytes_of(second), file.bytes.data() + 3 * kPage, kPage), 0);
+  }
+  EXPECT_EQ(count("vmem_emu_cufile_copied_bytes"), copied_before);
+  frames.reset();
+  EXPECT_EQ(count("vmem_emu_cufile_misuses"), misuses_before);
+}
+
+TEST_F(GdsReaderTest, ReadsOfManyFramesAreUnderWayAtATime) {
+  start("direct");
+  const RandomFile file(kPages * kPage);
+  const auto opened = reader->open(file.descriptor.get());
+  ASSERT_TRUE(opened);
+  std::latch done(kPages);
+  std::vector<CUdeviceptr> into;
+  for (std::uint32_t i = 0; i < kPages; ++i) {
+    into.push_back(frame());
+    FrameReader::Read read{
+        .file = opened->get(), .offset = i * kPage, .bytes = kPage, .frame = into.back(), .device = 0, .done = {}};
+    // None is answered before all have been carried out.
+    read.done = [&](Status status) {
+      EXPECT_TRUE(status);
+      done.arrive_and_wait();
+    };
+    reader->post(std::move(read));
+  }
+  done.wait();
+  for (std::uint32_t i = 0; i < kPages; ++i)
+    EXPECT_EQ(std::memcmp(bytes_of(into[i]), file.bytes.data() + i * kPage, kPage), 0) << i;
+}
+
+TEST_F(GdsReaderTest, FilesThatWereOpenedInWaysThatCuFileRefusesAreOpenedAnew) {
+  start("direct");
+  const FileDescriptor unnamed(::open(".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  ASSERT_TRUE(unnamed) << std::strerror(errno);
+  ASSERT_EQ(::pwrite(unnamed.get(), "twelve bytes", 12, 0), 12);
+  EXPECT_TRUE(reader->open(unnamed.get()));
+  const RandomFile file(kPage, O_NONBLOCK);
+  EXPECT_TRUE(reader->open(file.descriptor.get()));
+}
+
+TEST_F(GdsReaderTest, WhatCannotBeReadSoIsRefusedWithTheReason) {
+  start("direct");
+  const FileDescriptor in_memory(::memfd_create("gds_reader_test", MFD_CLOEXEC));
+  ASSERT_EQ(::pwrite(in_memory.get(), "x", 1, 0), 1);
+  const auto refused = reader->open(in_memory.get());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, VMEM_ERROR_UNSUPPORTED);
+  const RandomFile empty(0);
+  const auto of_nothing = reader->open(empty.descriptor.get());
+  ASSERT_FALSE(of_nothing);
+  EXPECT_EQ(of_nothing.error().message, "cannot be tried out: it is empty");
+}
+
+TEST_F(GdsReaderTest, AReadOverTheEndOfAFileFails) {
+  start("direct");
+  const RandomFile file(kPage + 4096);
+  const auto opened = reader->open(file.descriptor.get());
+  ASSERT_TRUE(opened);
+  const Status cut = read(**opened, kPage, frame());
+  ASSERT_FALSE(cut);
+  EXPECT_EQ(cut.error().message, "4 KiB of 2 MiB came from offset 2097152: the file ends there");
+}
+
+TEST_F(GdsReaderTest, CompatibilityModeIsTakenOnlyWhereItWasAskedFor) {
+  const RandomFile file(kPage);
+  start("compat");
+  const auto refused = reader->open(file.descriptor.get());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, VMEM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(reader->open(file.descriptor.get()).error().message, refused.error().message)
+      << "and it is not tried again";
+  frames.reset();
+  reader.reset();
+  start("compat", gpu::CuFile::Accept::any);
+  const auto opened = reader->open(file.descriptor.get());
+  ASSERT_TRUE(opened) << opened.error().message;
+  const CUdeviceptr into = frame();
+  ASSERT_TRUE(read(**opened, 0, into));
+  EXPECT_EQ(std::memcmp(bytes_of(into), file.bytes.data(), kPage), 0);
+}
+
+TEST_F(GdsReaderTest, WholePagesOfAMappedFileComeIntoFrames) {
+  start("direct");
+  const RandomFile file(2 * kPage + 5000);
+  FileTier tier({.make_queue = [] { return make_uring_queue({.files = {}, .depth = 8}); },
+                 .on_ready = [] {},
+                 .frame_reader = &*reader});
+  const auto source = tier.map(file.path, 0, 0);
+  ASSERT_TRUE(source);
+  const SlotId first = *(*source)->lay_out(kPage, 3);
+  EXPECT_TRUE(tier.reaches(first, 0));
+  EXPECT_TRUE(tier.reaches(first + 1, 0));
+  EXPECT_FALSE(tier.reaches(first + 2, 0)) << "the file ends in it";
+  const CUdeviceptr into = frame();
+  EXPECT_EQ(move(tier, {.slot = first + 1, .frame = into}).outcome, Outcome::done);
+  EXPECT_EQ(std::memcmp(bytes_of(into), file.bytes.data() + kPage, kPage), 0);
+  // Cut off behind it.
+  ASSERT_EQ(::ftruncate(file.descriptor.get(), off_t(2 * kPage)), 0);
+  const Completion changed = move(tier, {.slot = first, .frame = into});
+  EXPECT_EQ(changed.outcome, Outcome::lost);
+  EXPECT_NE(changed.error.message.find(file.path), std::string::npos) << changed.error.message;
+}
+
+TEST_F(GdsReaderTest, PagesOfTheDiskTierComeIntoFramesIfTheyAreStoredAsTheyAre) {
+  start("direct");
+  for (const char* codec : {"off", "lz4"}) {
+    SCOPED_TRACE(codec);
+    DiskTier::Config config;
+    config.directories = {{kTestDirectory, 512u << 20}};
+    config.make_queue = uring();
+    config.compression = compression(codec);
+    config.on_ready = [] {};
+    config.frame_reader = &*reader;
+    const auto tier = std::move(*DiskTier::create(std::move(config)));
+    SlotGrant grant;
+    while (grant.grant != Grant::granted) grant = *tier->allocate(kPage);
+    EXPECT_FALSE(tier->reaches(grant.slot, 0)) << "nothing is there";
+    const std::unique_ptr<std::byte, decltype(&std::free)> page(
+        static_cast<std::byte*>(std::aligned_alloc(4096, kPage)), &std::free);
+    std::mt19937_64 random(1);
+    fill_half(page.get(), kPage, random);
+    const Transfer store{.version = 3, .slot = grant.slot, .host = page.get(), .direction = Direction::store};
+    ASSERT_EQ(move(*tier, store).outcome, Outcome::done);
+    const bool as_it_is = std::string_view(codec) == "off";
+    EXPECT_EQ(tier->reaches(grant.slot, 0), as_it_is);
+    if (as_it_is) {
+      const CUdeviceptr into = frame();
+      EXPECT_EQ(move(*tier, {.version = 3, .slot = grant.slot, .frame = into}).outcome, Outcome::done);
+      EXPECT_EQ(std::memcmp(bytes_of(into), page.get(), kPage), 0);
+      EXPECT_EQ(move(*tier, {.version = 2, .slot = grant.slot, .frame = into}).outcome, Outcome::lost);
+    }
+    tier->release(grant.slot);
+    EXPECT_FALSE(tier->reaches(grant.slot, 0));
+  }
+}
+
+}  // namespace
+}  // namespace vmem::tiers
