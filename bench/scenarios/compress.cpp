@@ -124,11 +124,13 @@ Status measure(Context& context, const Plan& plan, const NamedData& data, const 
   VMEM_TRY(there_and_back(*disk, from, to));
   const tiers::CompressionCounters before = disk->counters();
   Record record;
-  Samples stores, loads;
+  Samples stores, loads, plain_stores, plain_loads;
   VMEM_ASSIGN(const Measured measured, measure_interleaved(
                                            context.settings.repeats,
                                            [&]() -> Result<double> {
                                              VMEM_ASSIGN(const Both both, there_and_back(*plain, from, to));
+                                             plain_stores.add(both.store_rate);
+                                             plain_loads.add(both.load_rate);
                                              return both.rate;
                                            },
                                            [&]() -> Result<double> {
@@ -159,6 +161,8 @@ Status measure(Context& context, const Plan& plan, const NamedData& data, const 
   record.details["verified_bytes"] = record.verified ? from.bytes() * std::uint64_t(context.settings.repeats) : 0;
   record.details["store_gb_per_s"] = stores.median();
   record.details["load_gb_per_s"] = loads.median();
+  record.details["limit_store_gb_per_s"] = plain_stores.median();
+  record.details["limit_load_gb_per_s"] = plain_loads.median();
   record.details["compressed_bytes"] = in;
   record.details["compressed_to_bytes"] = out;
   record.details["pages_as_they_are"] = after.pages[0] - before.pages[0];

@@ -281,6 +281,7 @@ typedef struct vmem_statistics {
   uint64_t lent_bytes,
       lent_overdue_bytes;     /* of our GPUs' HBM, held by other processes (option lend); of these, wanted */
                               /* back and not given in time, or held by one that talks no more */
+  uint64_t nvme_pages_fill;   /* written to files as the one word that all of theirs are */
   uint64_t read_to_hbm_bytes; /* of recalled_bytes and file_read_bytes: straight from files to HBM (option gds) */
 } vmem_statistics;
 /* Errors: INVALID_VALUE (NULL, or an unknown struct_bytes). */

@@ -99,6 +99,7 @@ class _Statistics(ctypes.Structure):
             "nvme_decompress_us",
             "lent_bytes",
             "lent_overdue_bytes",
+            "nvme_pages_fill",
             "read_to_hbm_bytes",
         )
     ]

@@ -3,6 +3,7 @@
 //   id          name
 //   0           none
 //   1 .. 16     lz4, lz4-2 .. lz4-16 (acceleration)
+//   17          of no codec: a page of one word (fill.hpp)
 //   31          zstd-huffman
 //   32 .. 50    zstd-1 .. zstd-19; zstd is zstd-3
 //   + 64, 128, 192: behind shuffle2+, shuffle4+, shuffle8+ (not none)

@@ -606,6 +606,7 @@ void add_compression(const tiers::CompressionCounters& counters, vmem_statistics
   out.nvme_compressed_to_bytes = counters.out_bytes;
   out.nvme_compress_us = (counters.compress_ns + counters.sample_ns) / 1000;
   out.nvme_decompress_us = counters.decompress_ns / 1000;
+  out.nvme_pages_fill = counters.pages[std::size_t(compress::kFill)];
   for (const compress::Codec* codec : compress::all_codecs()) {
     const std::uint64_t pages = counters.pages[std::size_t(codec->id())];
     const std::string_view name = codec->name();

@@ -74,6 +74,23 @@ TEST_F(PageCodecTest, NothingIsCompressedWhereThePathIsFasterThanCodecs) {
   EXPECT_EQ(codec.counters().compress_ns, 0u);
 }
 
+TEST_F(PageCodecTest, PagesOfOneWordAreThatWordOnAnyPath) {
+  PageCodec codec(automatic(), kBlock);
+  Bytes page(kPage, std::byte{0x3f});
+  for (const double path_bytes_s : {0.0, 50e6, 50e9}) {
+    const PageCodec::Form form = store(codec, page, path_bytes_s);
+    EXPECT_EQ(form.codec, compress::kFill);
+    EXPECT_EQ(form.bytes, 8u);
+    Bytes back(kPage);
+    ASSERT_TRUE(
+        codec.decode({.stored = std::span(out_).first(8), .page = back, .codec = form.codec, .kind = 1}, workspace_));
+    EXPECT_EQ(back, page);
+  }
+  EXPECT_EQ(codec.counters().pages[std::size_t(compress::kFill)], 3u);
+  page.back() = std::byte{0x3e};
+  EXPECT_EQ(store(codec, page, 50e9).codec, compress::kNone);
+}
+
 TEST_F(PageCodecTest, NothingIsCompressedBeforeThePathWasMeasured) {
   PageCodec codec(automatic(), kBlock);
   const Bytes page = half();

@@ -10,6 +10,7 @@
 
 #include "base/status.hpp"
 #include "compress/chooser.hpp"
+#include "compress/fill.hpp"
 #include "compress/registry.hpp"
 
 namespace vmem::tiers {
@@ -82,6 +83,7 @@ class PageCodec {
   compress::Decision decide(const Store& store, compress::Workspace& workspace);
   static bool probes(Known& known, std::uint64_t measurements);
   Form as_it_is(const Store& store);
+  Form stored_as(compress::CodecId codec, const Store& store, std::size_t bytes);
 
   const CompressionConfig config_;
   const std::uint64_t block_bytes_;
