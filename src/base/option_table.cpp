@@ -264,8 +264,8 @@ OptionDefinition gds_option() {
       {.name = "gds",
        .default_value = "auto",
        .values = "off, auto (where libcufile moves bytes without host memory), or on (also where it copies through it)",
-       .help = "GPUDirect Storage: whole pages of mapped files, and pages of nvme whose bytes are known, go from disks "
-               "straight to HBM. Each file is tried out first.",
+       .help = "GPUDirect Storage: whole pages of mapped files, and pages of nvme that were read before and are "
+               "stored uncompressed, go from disks straight to HBM. Each file system is tried out first.",
        .print =
            [](const Options& options) {
              return std::string(

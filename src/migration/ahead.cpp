@@ -141,21 +141,21 @@ Mover::Started Mover::start_prefetch(PageRef ref) {
   const Serving serving(*this, ref);
   Status started;
   Result<bool> here = true;
-  if (page.frame == kNoFrame && arrives(ref)) {
-    const auto arrival = arrive(ref, true, search_for(ref, Search::first_choices));
-    if (arrival && *arrival == Arrival::no_frame) return Started::no_frame;
-    here = arrival ? Result<bool>(false) : std::unexpected(arrival.error());
-  } else if (page.frame == kNoFrame) {
-    here = recall(ref);
+  if (page.frame == kNoFrame) {
+    // Without a frame it is brought nearer all the same.
+    const auto arrival = arrives(ref) ? arrive(ref, true, search_for(ref, Search::first_choices)) : Arrival::no_frame;
+    if (arrival && *arrival == Arrival::busy) return Started::no_frame;
+    const bool comes = arrival && *arrival != Arrival::no_frame;
+    here = !arrival ? std::unexpected(arrival.error()) : comes ? Result<bool>(false) : recall(ref);
   }
   if (here && !*here) return Started::coming;
   if (!here && here.error().status == VMEM_ERROR_OUT_OF_MEMORY) return Started::no_frame;
   if (!here) {
     started = std::unexpected(here.error());
   } else if (page.frame != kNoFrame) {
-    started = map_kept_frame(ref, access, !page.standby);
+    started = map_kept_frame(ref, access, arrived(ref));
   } else {
-    auto grab = grab_frame(device_of(*ref.region), ref.bytes(), search_for(ref, Search::first_choices));
+    auto grab = grab_frame(device_of(*ref.region), {ref.bytes(), search_for(ref, Search::first_choices)});
     if (!grab) {
       started = std::unexpected(grab.error());
     } else if (!grab->frame) {
@@ -211,7 +211,8 @@ Result<Mover::Promoted> Mover::promote_one(PageRef ref) {
     return why == Evicted::busy ? Promoted::busy : Promoted::no;
   if (running(page.wait) || !uses_complete(*ref.region, page)) return Promoted::busy;
   const Serving serving(*this, ref);
-  VMEM_ASSIGN(const Grab grab, grab_frame(device_of(*ref.region), ref.bytes(), search_for(ref, Search::first_choices)));
+  VMEM_ASSIGN(const Grab grab,
+              grab_frame(device_of(*ref.region), {ref.bytes(), search_for(ref, Search::first_choices)}));
   if (!grab.frame) return Promoted::no_frame;
   auto left = hide(ref);
   if (!left || *left != Evicted::done) {

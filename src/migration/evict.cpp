@@ -25,9 +25,17 @@ constexpr std::size_t kVictims = 8;
 // first choices are busy, GPU progress will free one of them soon, and nothing further down is taken; where they are all held,
 // the search goes on until the policy has no more to offer. Programs that do not call vmem run far ahead of the GPU, and what they
 // used last is busy for long: for them it goes on past what is busy, too, as long as pages are given up gladly.
-Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_bytes, Search search) {
+Result<Mover::Grab> Mover::grab_frame(DeviceState& device, const FrameWish& wish) {
+  VMEM_ASSIGN(Grab grab, find_frame(device, wish));
+  // What is being read into will be a page's, or free.
+  grab.busy = grab.busy || (!grab.frame && device.arriving_bytes != 0);
+  return grab;
+}
+
+Result<Mover::Grab> Mover::find_frame(DeviceState& device, const FrameWish& wish) {
+  const auto [page_bytes, search, frames] = wish;
   Grab grab;
-  VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes));
+  VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes, frames));
   grab.busy = !grab.frame && room_in_free_frames(device, page_bytes);
   if (grab.frame || grab.busy) return grab;
   VictimQuery query;
@@ -37,7 +45,7 @@ Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_by
   query.gladly = search == Search::past_busy;
   for (;;) {
     const std::size_t offered = config_.policy->victims(query, candidates);
-    VMEM_ASSIGN(const bool taken, evict_one_of(device, page_bytes, std::span(candidates).first(offered), grab));
+    VMEM_ASSIGN(const bool taken, evict_one_of(device, wish, std::span(candidates).first(offered), grab));
     if (taken || search == Search::first_choices) return grab;
     if (grab.busy && !query.gladly) return grab;
     const bool all_offered = offered < candidates.size();
@@ -49,12 +57,15 @@ Result<Mover::Grab> Mover::grab_frame(DeviceState& device, std::uint64_t page_by
 
 // True when no more need be evicted: grab.frame is set, or copies out and comparisons that were begun will free one. grab.busy tells whether GPU
 // progress will.
-Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates,
+Result<bool> Mover::evict_one_of(DeviceState& device, const FrameWish& wish, std::span<const PageId> candidates,
                                  Grab& grab) {
+  const auto [page_bytes, search, frames] = wish;
   std::uint64_t leaving_bytes = 0;
   for (const PageId candidate : candidates) {
     const PageRef victim{config_.space->find(candidate.region), candidate.index};
     if (!victim.live()) continue;
+    // What comes ahead of its use leaves the frames of what has come so, or neither would ever be mapped.
+    if (search == Search::first_choices && arrived(victim)) continue;
     auto evicted = evict(victim);
     if (!evicted) {
       if (evicted.error().status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(evicted.error());
@@ -65,7 +76,7 @@ Result<bool> Mover::evict_one_of(DeviceState& device, std::uint64_t page_bytes, 
     leaving_bytes += *evicted == Evicted::leaving ? victim.bytes() : 0;
     if (leaving_bytes >= page_bytes) return true;
     if (*evicted != Evicted::done) continue;
-    VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes));
+    VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes, frames));
     if (grab.frame) return true;
     if (room_in_free_frames(device, page_bytes)) {
       grab.busy = true;
@@ -90,8 +101,13 @@ bool Mover::room_in_free_frames(const DeviceState& device, std::uint64_t page_by
   return hbm.free_bytes() != 0 && uncreated + hbm.free_bytes() >= page_bytes;
 }
 
-Result<std::optional<std::uint32_t>> Mover::take_frame(DeviceState& device, std::uint64_t page_bytes) {
-  VMEM_ASSIGN(std::optional<std::uint32_t> taken, device.hbm.take(page_bytes));
+Result<std::optional<std::uint32_t>> Mover::take_frame(DeviceState& device, std::uint64_t page_bytes, Frames frames) {
+  const auto take = [&] {
+    return frames == Frames::any
+               ? device.hbm.take(page_bytes)
+               : device.hbm.take_idle(page_bytes, [this](std::uint64_t transfer) { return running(transfer); });
+  };
+  VMEM_ASSIGN(std::optional<std::uint32_t> taken, take());
   if (!taken && room_in_free_frames(device, page_bytes)) {
     VMEM_ASSIGN(const bool room, device.hbm.make_room(
                                      page_bytes, [this](std::uint64_t transfer) { return running(transfer); },
@@ -101,7 +117,7 @@ Result<std::optional<std::uint32_t>> Mover::take_frame(DeviceState& device, std:
                                        page->frame = kNoFrame;
                                      }));
     if (room) {
-      VMEM_ASSIGN(taken, device.hbm.take(page_bytes));
+      VMEM_ASSIGN(taken, take());
     }
   }
   if (!taken) return taken;

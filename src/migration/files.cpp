@@ -132,7 +132,7 @@ Mover::Lifted Mover::lift(PageRef ref) {
   const Serving serving(*this, ref);
   if (page.standby) return map_kept_frame(ref, access) ? Lifted::yes : Lifted::no;
   // A frame first: what is used in place is not to be hidden in vain.
-  const auto grab = grab_frame(device_of(*ref.region), ref.bytes(), Search::until_busy);
+  const auto grab = grab_frame(device_of(*ref.region), {ref.bytes(), Search::until_busy});
   if (!grab || !grab->frame) return grab && grab->busy ? Lifted::busy : Lifted::no_frame;
   const auto hidden = hide(ref);
   if (!hidden || *hidden != Evicted::done) {

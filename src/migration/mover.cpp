@@ -34,9 +34,6 @@ tiers::FramePool::Config hbm_pool(const MoverConfig& config, const MoverDevice& 
   pool.accessors = {pool.location};
   pool.budget_bytes = pool.largest_budget_bytes = device.hbm_bytes;
   pool.name = "HBM";
-  pool.rdma_capable = device.rdma_capable;
-  if (config.frame_reader != nullptr)
-    pool.before_unmap = [reader = config.frame_reader](CUdeviceptr frame) { reader->forget(frame); };
   return pool;
 }
 
@@ -253,7 +250,7 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   Page& page = ref.page();
   if (transfer.kind == InFlight::Kind::spill) return finish_spill(ref, transfer, completion);
   if (transfer.kind == InFlight::Kind::arrival || transfer.kind == InFlight::Kind::arrival_check)
-    return finish_arrival(ref, transfer, completion);
+    return finish_arrival(ref, completion.id, transfer, completion);
   if (transfer.kind == InFlight::Kind::returned) return finish_return(ref, completion.id, transfer, completion);
   if (transfer.kind == InFlight::Kind::compare) return finish_compare(ref, transfer, completion);
   const bool load = transfer.direction == tiers::Direction::load;

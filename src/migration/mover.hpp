@@ -24,7 +24,6 @@
 #include "migration/streams.hpp"
 #include "pagetable/address_space.hpp"
 #include "pagetable/holds.hpp"
-#include "tiers/disk/frame_reader.hpp"
 #include "tiers/frame_pool.hpp"
 #include "tiers/tier.hpp"
 
@@ -41,7 +40,6 @@ struct MoverDevice {
   std::uint32_t peers = 0;      // bit i: device i can map this device's memory
   // Which of MoverConfig::lent this device can use, best first.
   std::vector<std::uint8_t> lenders;
-  bool rdma_capable = false;  // its frames are made so that disks can be let write them
 };
 
 // Memory of a GPU that pages of other devices may lie in.
@@ -77,9 +75,8 @@ struct MoverConfig {
   tiers::InPlaceTier* in_place = nullptr;  // null: the backing tier cannot be mapped
   std::vector<LentMemory> lent;            // where a page that leaves HBM goes before host memory
   std::vector<LentOut> lent_out;
-  tiers::Tier* spill = nullptr;                // where pages go that the backing tier has no room for; null: nowhere
-  tiers::FrameReader* frame_reader = nullptr;  // told of frames that go; null: none are read into straight from files
-  tiers::Tier* files = nullptr;                // of the sources of read-only regions; null: there are none
+  tiers::Tier* spill = nullptr;  // where pages go that the backing tier has no room for; null: nowhere
+  tiers::Tier* files = nullptr;  // of the sources of read-only regions; null: there are none
   std::unique_ptr<Policy> policy;
   std::unique_ptr<Policy> spill_policy;  // whom to spill; of one device, the backing tier. With `spill`
   std::vector<MoverDevice> devices;
@@ -168,9 +165,10 @@ class Mover {
   struct DeviceState {
     MoverDevice config;
     tiers::FramePool hbm;
-    std::uint64_t loads_bytes = 0;   // in flight into its frames
-    std::uint64_t stores_bytes = 0;  // in flight out of them
-    std::uint64_t pinned_bytes = 0;  // by advice, and the pages of small allocations
+    std::uint64_t loads_bytes = 0;     // in flight into its frames
+    std::uint64_t stores_bytes = 0;    // in flight out of them
+    std::uint64_t arriving_bytes = 0;  // of frames that are read into, and no page's yet
+    std::uint64_t pinned_bytes = 0;    // by advice, and the pages of small allocations
     std::uint64_t committed_bytes = 0;
     std::deque<PageId> planned;          // the policy's prefetches that have not started yet
     std::uint64_t leaving_tried_us = 0;  // when giving up pages ahead was tried last
@@ -295,11 +293,19 @@ class Mover {
   static Search search_for(PageRef ref, Search declared) {
     return ref.region->undeclared ? Search::past_busy : declared;
   }
-  Result<Grab> grab_frame(DeviceState& device, std::uint64_t page_bytes, Search search);
-  Result<bool> evict_one_of(DeviceState& device, std::uint64_t page_bytes, std::span<const PageId> candidates,
-                            Grab& grab);
+  // Which free frames will do: any, since work on them is ordered after copies out of them, or those that no copy reads any more.
+  enum class Frames { any, idle };
+  struct FrameWish {
+    std::uint64_t page_bytes;
+    Search search;
+    Frames frames = Frames::any;
+  };
+  Result<Grab> grab_frame(DeviceState& device, const FrameWish& wish);
+  Result<Grab> find_frame(DeviceState& device, const FrameWish& wish);
+  Result<bool> evict_one_of(DeviceState& device, const FrameWish& wish, std::span<const PageId> candidates, Grab& grab);
   void eviction_failed(PageRef ref, const Error& error);
-  Result<std::optional<std::uint32_t>> take_frame(DeviceState& device, std::uint64_t page_bytes);
+  Result<std::optional<std::uint32_t>> take_frame(DeviceState& device, std::uint64_t page_bytes,
+                                                  Frames frames = Frames::any);
   static bool room_in_free_frames(const DeviceState& device, std::uint64_t page_bytes);
   Result<Evicted> evict(PageRef ref);
   Result<Evicted> hide(PageRef ref, std::uint32_t own_holds = 0);  // unmaps it, wherever its bytes are
@@ -416,12 +422,15 @@ class Mover {
   void doubt_spilled(Page& page);
 
   // arrive.cpp: from files straight into frames
-  enum class Arrival { on_its_way, no_frame, later };  // later: it cannot set out now
+  // Checked: by the GPU, now. Busy: a frame will come free by progress. Later: it cannot set out now.
+  enum class Arrival { on_its_way, checked, busy, no_frame, later };
   bool arrives(PageRef ref);
   Result<Arrival> arrive(PageRef ref, bool evict, Search search);
+  bool arrived(PageRef ref) const;
+  void give_up_check(PageRef ref);
   Status submit_arrival(PageRef ref, std::uint32_t frame);
   Status check_arrival(PageRef ref, const InFlight& arrival);
-  void finish_arrival(PageRef ref, const InFlight& transfer, const tiers::Completion& completion);
+  void finish_arrival(PageRef ref, std::uint64_t id, const InFlight& transfer, const tiers::Completion& completion);
   void arrival_failed(PageRef ref, const Error& error);
 
   // files.cpp: read-only regions, and the slots that their pages pass through

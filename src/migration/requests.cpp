@@ -116,13 +116,9 @@ Result<Mover::Writable> Mover::place_for_writing(PageRef ref) {
   }
   if (granted.error().status != VMEM_ERROR_OUT_OF_MEMORY) return std::unexpected(granted.error());
   DeviceState& device = device_of(*ref.region);
-  VMEM_ASSIGN(const Grab grab, grab_frame(device, ref.bytes(), Mover::Search::until_busy));
+  VMEM_ASSIGN(const Grab grab, grab_frame(device, {ref.bytes(), Search::until_busy, Frames::idle}));
   if (!grab.frame && !grab.busy) return std::unexpected(granted.error());
   if (!grab.frame) return Writable::none_yet;
-  if (const std::uint64_t busy_until = device.hbm.frame(*grab.frame).busy_until; running(busy_until)) {
-    device.hbm.give_back(*grab.frame, busy_until, nullptr);
-    return Writable::none_yet;
-  }
   page.frame = *grab.frame;
   config_.policy->page_arrived(ref.id(), false);
   return Writable::frame;

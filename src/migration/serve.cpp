@@ -218,10 +218,12 @@ Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, 
   const bool in_place_wanted = page.in_place && config_.in_place != nullptr;
   const bool kept = page.frame != kNoFrame && !(in_place_wanted && page.standby);
   if (!kept && page.version != 0 && !discard) {
-    if (!in_place_wanted && arrives(ref)) {
+    if (arrives(ref)) {
       VMEM_ASSIGN(const Arrival arrival, arrive(ref, effort.evict, search_for(ref, Search::until_busy)));
-      if (arrival == Arrival::no_frame && (effort.wait || !effort.in_place)) return Served::wait_frame;
-      if (arrival != Arrival::no_frame) return Served::wait;
+      const bool gpu_at_it = arrival == Arrival::checked || arrival == Arrival::busy;
+      if (gpu_at_it && (effort.wait || !effort.in_place)) return Served::wait_frame;
+      if (arrival == Arrival::checked) give_up_check(ref);
+      if (arrival == Arrival::on_its_way || arrival == Arrival::later) return Served::wait;
     }
     VMEM_ASSIGN(const bool here, recall(ref));
     if (!here) return Served::wait;
@@ -247,7 +249,7 @@ Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, 
   }
   Grab grab;
   if (effort.evict) {
-    VMEM_ASSIGN(grab, grab_frame(device, ref.bytes(), search_for(ref, Search::until_busy)));
+    VMEM_ASSIGN(grab, grab_frame(device, {ref.bytes(), search_for(ref, Search::until_busy)}));
   } else {
     VMEM_ASSIGN(grab.frame, take_frame(device, ref.bytes()));
   }

@@ -55,7 +55,8 @@ bool Mover::recall_ahead(PageRef ref) {
   if (!room_in_flight(recalling_bytes_, ref.bytes())) return false;
   if (arrives(ref)) {
     const auto arrival = arrive(ref, true, search_for(ref, Search::first_choices));
-    return arrival && *arrival == Arrival::on_its_way;
+    if (!arrival || *arrival == Arrival::on_its_way) return arrival.has_value();
+    if (*arrival != Arrival::no_frame) return false;
   }
   if (ref.region->read_only && !room_to_borrow(ref.bytes())) return false;
   // What fails here fails again when the page is wanted, and is reported then.

@@ -238,23 +238,13 @@ Status Runtime::start_host_tier() {
   return {};
 }
 
-// Whether memory of cuMemCreate can be made such that other devices than GPUs read and write it.
-bool Runtime::rdma_capable(const Device& device) const {
-  int capable = 0;
-  const auto& driver = *driver_;
-  const CUresult asked = driver->cuDeviceGetAttribute(
-      &capable, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device.handle);
-  return asked == CUDA_SUCCESS && capable != 0;
-}
-
 // Libcufile is loaded with the first file, unless it was asked for: then its absence stops the start.
 Status Runtime::start_gds() {
   if (options_.gds == Gds::off) return {};
   tiers::GdsReader::Config config;
   config.driver = driver_;
   config.accept = options_.gds == Gds::on ? gpu::CuFile::Accept::any : gpu::CuFile::Accept::direct;
-  for (const auto& device : devices_)
-    config.devices.push_back({device->context, device->handle, rdma_capable(*device)});
+  for (const auto& device : devices_) config.devices.push_back({device->context, device->handle});
   gds_ = std::make_unique<tiers::GdsReader>(std::move(config));
   if (options_.gds != Gds::on) return {};
   const Status started = gds_->start();
@@ -313,7 +303,6 @@ std::vector<migration::MoverDevice> Runtime::mover_devices() const {
       if (can == 0) (void)(*driver_)->cuDeviceCanAccessPeer(&can, devices_[i]->handle, home->handle);
       device.peers |= std::uint32_t(can != 0) << i;
     }
-    device.rdma_capable = gds_ != nullptr && rdma_capable(*home);
     result.push_back(device);
   }
   return result;
@@ -328,7 +317,6 @@ Status Runtime::start_mover() {
   config.backing = host_.get();
   config.in_place = host_.get();
   config.files = files_.get();
-  config.frame_reader = gds_.get();
   config.devices = mover_devices();
   for (const auto& lender : lenders_) config.lent.push_back(lent_memory(*lender));
   for (const LendingOut& out : lending_out_) config.lent_out.push_back(lent_out(out));

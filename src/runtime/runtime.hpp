@@ -213,7 +213,6 @@ class Runtime final : private SlabSource {
     std::uint64_t free_bytes = 0, total_bytes = 0;
   };
   Result<FreeMemory> free_memory(const Device& device) const;
-  bool rdma_capable(const Device& device) const;
   Result<std::uint64_t> hbm_budget(const Device& device) const;
   Result<std::uint64_t> host_budget() const;
   Status start_host_tier();

@@ -13,7 +13,6 @@ FramePool::~FramePool() {
   for (Frame& frame : frames_) {
     if (frame.is_linked()) frame.unlink();
     if (frame.handle == 0) continue;
-    if (config_.before_unmap) config_.before_unmap(frame.window);
     (void)(*config_.driver)->cuMemUnmap(frame.window, classes_[frame.size_class].page_bytes);
     (void)release_handle(frame.handle);
   }
@@ -129,7 +128,6 @@ Result<CUmemGenericAllocationHandle> FramePool::make_handle(std::uint64_t bytes)
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = config_.location;
-  prop.allocFlags.gpuDirectRDMACapable = config_.rdma_capable ? 1 : 0;
   CUmemGenericAllocationHandle handle = 0;
   VMEM_TRY(driver.check(driver->cuMemCreate(&handle, bytes, &prop, 0), "cuMemCreate"));
   return handle;
@@ -199,7 +197,6 @@ Status FramePool::shrink() {
 Status FramePool::destroy(Frame& frame) {
   const auto& driver = *config_.driver;
   SizeClass& owner_class = classes_[frame.size_class];
-  if (config_.before_unmap) config_.before_unmap(frame.window);
   const CUresult unmapped = driver->cuMemUnmap(frame.window, owner_class.page_bytes);
   if (unmapped != CUDA_SUCCESS) {
     give_back(frame.id, 0, nullptr);

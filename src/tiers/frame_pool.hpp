@@ -6,7 +6,6 @@
 #include <boost/intrusive/list.hpp>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,11 +36,9 @@ class FramePool {
     CUmemLocation location;
     std::vector<CUmemLocation> accessors;  // who may read and write the window
     std::uint64_t budget_bytes = 0;
-    std::uint64_t largest_budget_bytes = 0;         // that set_budget may ask for; 0: budget_bytes
-    std::string name;                               // in messages: "HBM of device 0"
-    HandleSource* source = nullptr;                 // null: the driver
-    bool rdma_capable = false;                      // other devices, disks among them, can be let read and write it
-    std::function<void(CUdeviceptr)> before_unmap;  // a frame's memory goes; may be empty
+    std::uint64_t largest_budget_bytes = 0;  // that set_budget may ask for; 0: budget_bytes
+    std::string name;                        // in messages: "HBM of device 0"
+    HandleSource* source = nullptr;          // null: the driver
   };
   struct Frame : boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
     CUmemGenericAllocationHandle handle = 0;
@@ -62,7 +59,10 @@ class FramePool {
   // budget, a new one; nothing when neither is to be had. `frame.last_owner` and busy_until are as they were.
   // Errors: the driver's. A driver out of memory shrinks the budget to what there is and gives nothing.
   Result<std::optional<std::uint32_t>> take(std::uint64_t page_bytes);
-  // The same without creating: for the caller that must not wait for the driver.
+  // The same, of frames that no unfinished transfer reads: `busy` tells of each.
+  template <class Busy>
+  Result<std::optional<std::uint32_t>> take_idle(std::uint64_t page_bytes, Busy&& busy);
+  // The same as take without creating: for the caller that must not wait for the driver.
   std::optional<std::uint32_t> take_free(std::uint64_t page_bytes);
   // A given free frame, taken back by its last owner.
   void retake(std::uint32_t id);
@@ -129,6 +129,26 @@ class FramePool {
   std::uint64_t making_bytes_ = 0;  // planned, and neither adopted nor abandoned
   std::uint64_t frames_created_ = 0;
 };
+
+template <class Busy>
+Result<std::optional<std::uint32_t>> FramePool::take_idle(std::uint64_t page_bytes, Busy&& busy) {
+  Frame* owned = nullptr;  // whose owner may still want it back
+  for (SizeClass& candidates : classes_) {
+    if (candidates.page_bytes != page_bytes) continue;
+    for (Frame& frame : candidates.free) {
+      if (frame.busy_until != 0 && busy(frame.busy_until)) continue;
+      if (frame.last_owner == nullptr) {
+        retake(frame.id);
+        return frame.id;
+      }
+      if (owned == nullptr) owned = &frame;
+    }
+  }
+  VMEM_ASSIGN(const auto created, create(page_bytes));
+  if (created || owned == nullptr) return created;
+  retake(owned->id);
+  return owned->id;
+}
 
 template <class Busy, class Forget>
 Result<bool> FramePool::make_room(std::uint64_t bytes, Busy&& busy, Forget&& forget) {

@@ -268,14 +268,5 @@ TEST_F(Arrive, HostReadsWaitForAPageThatIsOnItsWay) {
   EXPECT_EQ(files->loads, 1u) << "from the frame";
 }
 
-TEST_F(Arrive, FramesThatGoAreForgottenFirst) {
-  start_straight();
-  Region& region = map_file(4);
-  for (std::uint32_t i = 0; i < 4; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
-  EXPECT_EQ(frame_reader.forgotten, 0u);
-  finish();
-  EXPECT_EQ(frame_reader.forgotten, 4u);
-}
-
 }  // namespace
 }  // namespace vmem::migration

@@ -307,6 +307,11 @@ INSTANTIATE_TEST_SUITE_P(
                  32,
                  1600,
                  96},
+        FuzzCase{"FilesToFramesWithThePolicy",
+                 {.hbm_pages = 4, .host_pages = 8, .files = true, .straight = true, .real_policy = true},
+                 8,
+                 800,
+                 70},
         FuzzCase{"Protected", {.hbm_pages = 5, .host_pages = 24, .protect = true}, 16},
         FuzzCase{"RealPolicy", {.hbm_pages = 5, .host_pages = 24, .real_policy = true}, 16}),
     [](const auto& each) { return std::string(each.param.name); });

@@ -110,7 +110,6 @@ void MoverTest::make_mover() {
         make_second_chance_policy({.prefetch_pages = 0, .hbm_bytes = {shape.host_pages * kPageBytes}});
   }
   config.files = files.get();
-  if (shape.straight) config.frame_reader = &frame_reader;
   config.page_bytes = shape.page_bytes;
   config.acquire_wait_us = acquire_wait_us;
   config.slot_wait_us = 10 * acquire_wait_us;

@@ -184,8 +184,7 @@ class MoverTest : public ::testing::Test {
   std::unique_ptr<ScriptedTier> lent;    // with lent_pages
   std::unique_ptr<ScriptedSpill> spill;  // with spill_pages
   std::unique_ptr<ScriptedFiles> files;  // with files
-  ScriptedReader frame_reader;
-  ScriptedPolicy* policy = nullptr;  // null with the real one
+  ScriptedPolicy* policy = nullptr;      // null with the real one
   std::unique_ptr<Mover> mover;
   std::optional<MoverInspector> inside;
   std::uint64_t now_us = 1'000'000;

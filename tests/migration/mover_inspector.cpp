@@ -176,7 +176,7 @@ void MoverInspector::check_spilled(const tiers::Tier& spill) {
   });
   EXPECT_EQ(spill.usage().used_bytes, bytes) << "spilled slots in use are pages' slots";
   for (const auto& [id, transfer] : mover.in_flight_) {
-    if (transfer.kind == Mover::InFlight::Kind::spill || transfer.frame != kNoFrame)
+    if (transfer.kind == Mover::InFlight::Kind::spill || transfer.kind == Mover::InFlight::Kind::arrival)
       (transfer.direction == tiers::Direction::store ? down : up) += transfer.bytes;
   }
   EXPECT_EQ(mover.spilling_bytes_, down);
@@ -185,7 +185,7 @@ void MoverInspector::check_spilled(const tiers::Tier& spill) {
 
 void MoverInspector::check_sums() {
   std::vector<std::uint64_t> committed(mover.devices_.size()), pinned(mover.devices_.size()),
-      loads(mover.devices_.size());
+      loads(mover.devices_.size()), arriving(mover.devices_.size());
   std::uint64_t allocated = 0, pages = 0;
   for (const auto* list : {&mover.live_, &mover.ending_}) {
     for (const Region* region : *list) {
@@ -198,6 +198,7 @@ void MoverInspector::check_sums() {
     if (page.pinned || page.kept) pinned[std::size_t(region.device)] += region.page_bytes();
   });
   for (const auto& [id, transfer] : mover.in_flight_) {
+    if (transfer.frame != kNoFrame) arriving[std::size_t(transfer.region->device)] += transfer.bytes;
     const bool load = transfer.direction == tiers::Direction::load && transfer.kind == Mover::InFlight::Kind::frame;
     if (load) loads[std::size_t(transfer.region->device)] += transfer.bytes;
     EXPECT_NE(transfer.region->state.load(), RegionState::empty) << "a transfer of a region that is gone";
@@ -207,6 +208,7 @@ void MoverInspector::check_sums() {
     EXPECT_EQ(mover.devices_[i]->committed_bytes, committed[i]);
     EXPECT_EQ(mover.devices_[i]->pinned_bytes, pinned[i]);
     EXPECT_EQ(mover.devices_[i]->loads_bytes, loads[i]);
+    EXPECT_EQ(mover.devices_[i]->arriving_bytes, arriving[i]);
     all_committed += committed[i];
   }
   EXPECT_EQ(mover.counters_.committed_bytes, all_committed);

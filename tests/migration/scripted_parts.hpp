@@ -14,7 +14,6 @@
 
 #include "gpu/driver.hpp"
 #include "migration/policy/policy.hpp"
-#include "tiers/disk/frame_reader.hpp"
 #include "tiers/near_tier.hpp"
 #include "tiers/page_source.hpp"
 
@@ -182,16 +181,6 @@ class ScriptedFiles final : public tiers::Tier {
   tiers::SlotId next_slot_ = 0;
   std::uint32_t polls_ = 0;
   bool held_ = false;
-};
-
-// Of tiers that read straight into frames by themselves: is only told which frames go.
-class ScriptedReader final : public tiers::FrameReader {
- public:
-  std::uint64_t forgotten = 0;
-  Result<std::unique_ptr<File>> open(int) override { return fail(VMEM_ERROR_UNSUPPORTED, "scripted"); }
-  void post(Read) override { ADD_FAILURE() << "nothing was opened"; }
-  void forget(CUdeviceptr) override { ++forgotten; }
-  std::string describe() const override { return "the script"; }
 };
 
 // Offers resident pages in the order of their arrival, or what `offer` lists; fetches ahead what `ahead` lists. Records what it

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "runtime/runtime_fixture.hpp"
 
@@ -135,6 +136,53 @@ TEST_F(StraightToHbm, EveryByteIsRightAndNoneButTheLastPagesGoesThroughHostMemor
   EXPECT_EQ(after.migrated_out_bytes, before.migrated_out_bytes);
   ASSERT_OK(vmem_free(memory, nullptr));
   expect_nothing_left();
+}
+
+class FewFrames : public StraightToHbm {
+ protected:
+  FewFrames() : StraightToHbm({{"host", "96MiB"}, {"gds", "auto"}, {"page", "8MiB"}}, "direct,h2d=1") {}
+};
+TEST_F(FewFrames, APrefetchOfMoreThanHbmEnds) {
+  const WordFile file(256 * kMiB);
+  std::byte* const memory = map(file);
+  ASSERT_OK(vmem_prefetch(memory, file.bytes()));
+  ASSERT_OK(vmem_quiesce());
+  EXPECT_LE(statistics().file_read_bytes, 2 * file.bytes());
+  vmem_pointer_info info{};
+  ASSERT_OK(vmem_query(memory, &info));
+  EXPECT_GT(info.bytes_hbm, 0u);
+  ASSERT_OK(vmem_free(memory, nullptr));
+}
+
+TEST_F(StraightToHbm, MappingAFileLeavesTheCaptureOfAnotherThreadAlone) {
+  const WordFile file(32 * kMiB);
+  CUstream const stream = gpu->create_stream(0);
+  ASSERT_EQ((*gpu->driver())->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  void* memory = nullptr;
+  std::thread([&] { EXPECT_OK(vmem_map_file(&memory, file.path.c_str(), 0, 0, 0)); }).join();
+  CUgraph graph = nullptr;
+  EXPECT_EQ((*gpu->driver())->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+// Of what is larger than HBM, pages that find no frame are served in place at once.
+class LargerThanHbm : public StraightToHbm {
+ protected:
+  LargerThanHbm() : StraightToHbm({{"host", "160MiB"}, {"gds", "auto"}}) {}
+};
+TEST_F(LargerThanHbm, IsAcquiredWithoutWaitingForFrames) {
+  const WordFile file(160 * kMiB);
+  std::byte* const memory = map(file);
+  CUstream const stream = gpu->create_stream(0);
+  for (int round = 0; round < 3; ++round) {
+    const vmem_range range = range_of(memory, file.bytes(), VMEM_READ);
+    ASSERT_OK(acquire(range, stream));
+    ASSERT_OK(release(range, stream));
+    gpu->synchronize(stream);
+  }
+  EXPECT_EQ(statistics().acquire_waits, 0u);
+  EXPECT_GT(statistics().read_to_hbm_bytes, 0u);
+  ASSERT_OK(vmem_free(memory, nullptr));
 }
 
 class ThroughHost : public StraightToHbm {

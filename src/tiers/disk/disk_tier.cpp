@@ -109,10 +109,12 @@ void DiskTier::release(SlotId slot) {
   want_shrinking();
 }
 
-bool DiskTier::reaches(SlotId slot, int) const {
+bool DiskTier::reaches(SlotId slot, int device) const {
   if (for_frames_.empty()) return false;
   const std::lock_guard lock(mutex_);
-  return plain_.contains(slot) && for_frames_[files_->place(slot).file] != nullptr;
+  if (!plain_.contains(slot)) return false;
+  const auto& file = for_frames_[files_->place(slot).file];
+  return file != nullptr && file->reaches(device);
 }
 
 Status DiskTier::submit(std::span<Transfer> transfers) {

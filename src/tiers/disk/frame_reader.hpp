@@ -19,6 +19,7 @@ class FrameReader {
   class File {
    public:
     virtual ~File() = default;
+    virtual bool reaches(int device) const = 0;  // into the device's frames
   };
   struct Read {
     const File* file = nullptr;
@@ -31,12 +32,10 @@ class FrameReader {
   };
   virtual ~FrameReader() = default;
 
-  // Tries it out: the file's beginning is read both ways and compared. The descriptor's file is opened anew, and may be closed.
-  // Errors: UNSUPPORTED, saying what stands in the way.
+  // Tries it out: the file's beginning is read both ways and compared, once for each file system. The descriptor's file is opened anew, and may
+  // be closed. It waits for copies, and for no kernel. Errors: UNSUPPORTED, saying what stands in the way of every device.
   virtual Result<std::unique_ptr<File>> open(int descriptor) = 0;
   virtual void post(Read read) = 0;
-  // The frame's memory is about to go. REQUIRES: no read into it is under way.
-  virtual void forget(CUdeviceptr frame) = 0;
   virtual std::string describe() const = 0;  // which way bytes take, for people
 };
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,13 +47,33 @@ class GdsReader::OpenFile final : public File {
  public:
   OpenFile(FileDescriptor descriptor, gpu::CuFile::File handle)
       : descriptor_(std::move(descriptor)), handle_(std::move(handle)) {}
+  ~OpenFile() override {
+    const OfVmem mark;
+    handle_.reset();
+  }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  bool reaches(int device) const override { return (devices_ >> device & 1) != 0; }
+  void reach(std::uint32_t devices) { devices_ = devices; }
   int descriptor() const { return descriptor_.get(); }
   const gpu::CuFile::File& handle() const { return handle_; }
 
  private:
   FileDescriptor descriptor_;
   gpu::CuFile::File handle_;  // ends first
+  std::uint32_t devices_ = 0;
 };
+
+GdsReader::~GdsReader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wanted_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+  const OfVmem mark;
+  library_.reset();
+}
 
 Status GdsReader::start() {
   const std::lock_guard lock(start_mutex_);
@@ -60,8 +81,11 @@ Status GdsReader::start() {
   return *started_;
 }
 
+// REQUIRES: start_mutex_.
 Status GdsReader::start_once() {
   const OfVmem mark;
+  const gpu::RelaxedCapture relaxed(*config_.driver);
+  VMEM_ASSIGN(const auto context, gpu::ScopedContext::push(config_.driver, config_.devices.front().context));
   VMEM_ASSIGN(library_, gpu::CuFile::load(*config_.driver, config_.accept));
   VMEM_TRY(make_trial_memory());
   for (std::uint32_t i = 0; i < config_.threads; ++i) threads_.emplace_back([this] { run(); });
@@ -71,15 +95,6 @@ Status GdsReader::start_once() {
 std::string GdsReader::describe() const {
   const std::lock_guard lock(start_mutex_);
   return library_->describe();
-}
-
-GdsReader::~GdsReader() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  wanted_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
 }
 
 // Of the kind that pages lie in: what works for other memory need not work for it.
@@ -92,9 +107,7 @@ Status GdsReader::make_trial_memory() {
     pool.accessors = {location};
     pool.budget_bytes = pagetable::kGranuleBytes;
     pool.name = fmt::format("HBM of device {}, to try files out with", device.ordinal);
-    pool.rdma_capable = device.rdma_capable;
     Trial& trial = trials_.emplace_back(Trial{std::make_unique<FramePool>(std::move(pool)), 0});
-    VMEM_ASSIGN(const auto context, gpu::ScopedContext::push(config_.driver, device.context));
     VMEM_ASSIGN(const auto frame, trial.memory->take(pagetable::kGranuleBytes));
     if (!frame) return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("device {} has no 2 MiB left", device.ordinal));
     trial.address = trial.memory->frame(*frame).window;
@@ -103,44 +116,80 @@ Status GdsReader::make_trial_memory() {
 }
 
 Result<std::unique_ptr<FrameReader::File>> GdsReader::open(int descriptor) {
+  auto opened = open_and_try(descriptor);
+  // Where it was asked for: else whoever asked says so, for those who want to know.
+  if (!opened && config_.accept == gpu::CuFile::Accept::any)
+    VMEM_LOG_WARN("a file cannot be read straight to HBM, and its pages come through host memory: {}",
+                  opened.error().message);
+  return opened;
+}
+
+Result<std::unique_ptr<FrameReader::File>> GdsReader::open_and_try(int descriptor) {
   VMEM_TRY(start());
   const OfVmem mark;
+  const gpu::RelaxedCapture relaxed(*config_.driver);
   VMEM_ASSIGN(FileDescriptor opened, open_anew(descriptor));
   // Files are opened by threads of the program, whose context it need not be.
   VMEM_ASSIGN(const auto context, gpu::ScopedContext::push(config_.driver, config_.devices.front().context));
   VMEM_ASSIGN(gpu::CuFile::File handle, library_->open(opened.get()));
   auto file = std::make_unique<OpenFile>(std::move(opened), std::move(handle));
-  const std::lock_guard lock(start_mutex_);
-  for (std::size_t device = 0; device < trials_.size(); ++device) VMEM_TRY(try_out(*file, device));
+  VMEM_ASSIGN(const std::uint32_t devices, try_once(*file));
+  file->reach(devices);
   return file;
 }
 
-// REQUIRES: start_mutex_.
+GdsReader::Found GdsReader::try_once(const OpenFile& file) {
+  struct stat about{};
+  if (::fstat(file.descriptor(), &about) != 0)
+    return fail(VMEM_ERROR_UNSUPPORTED, fmt::format("cannot be tried out: {}", std::strerror(errno)), errno);
+  if (about.st_size == 0) return fail(VMEM_ERROR_UNSUPPORTED, "cannot be tried out: it is empty");
+  const std::lock_guard lock(trial_mutex_);
+  const auto known = found_.find(about.st_dev);
+  return known != found_.end() ? known->second : found_.try_emplace(about.st_dev, try_out(file)).first->second;
+}
+
+GdsReader::Found GdsReader::try_out(const OpenFile& file) const {
+  std::uint32_t devices = 0;
+  std::optional<Error> failed;
+  for (std::size_t device = 0; device < trials_.size(); ++device) {
+    const Status tried = try_out(file, device);
+    if (tried) devices |= 1u << device;
+    if (!tried && !failed) failed = tried.error();
+  }
+  if (devices == 0) return fail(VMEM_ERROR_UNSUPPORTED, failed->message, failed->native);
+  if (failed) VMEM_LOG_WARN("not all devices can be read into straight from files: {}", failed->message);
+  return devices;
+}
+
+// Copies, which wait for no kernel: the program's may wait for who maps the file.
 Status GdsReader::try_out(const OpenFile& file, std::size_t device) const {
   const auto& driver = *config_.driver;
+  const int ordinal = config_.devices[device].ordinal;
   const std::unique_ptr<std::byte, Free> memory(
       static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, 2 * kTrialBytes)));
   std::byte *const on_disk = memory.get(), *const come = memory.get() + kTrialBytes;
   const ssize_t read = ::pread(file.descriptor(), on_disk, kTrialBytes, 0);
   if (read <= 0)
     return fail(VMEM_ERROR_UNSUPPORTED,
-                fmt::format("cannot be tried out: {}", read < 0 ? std::strerror(errno) : "it is empty"));
+                fmt::format("cannot be tried out: {}", read < 0 ? std::strerror(errno) : "it has become empty"));
   const std::uint64_t bytes = std::uint64_t(read);
   VMEM_ASSIGN(const auto context, gpu::ScopedContext::push(config_.driver, config_.devices[device].context));
-  const CUdeviceptr address = trials_[device].address;
   VMEM_ASSIGN(const gpu::Stream stream, gpu::Stream::create(config_.driver));
-  VMEM_TRY(
-      driver.check(driver->cuMemsetD8Async(address, kNotFromTheFile, kTrialBytes, stream.get()), "cuMemsetD8Async"));
-  VMEM_TRY(driver.check(driver->cuStreamSynchronize(stream.get()), "cuStreamSynchronize"));
+  const auto copied = [&](CUresult result, const char* call) -> Status {
+    VMEM_TRY(driver.check(result, call));
+    return stream.synchronize();
+  };
+  const CUdeviceptr address = trials_[device].address;
+  std::memset(come, kNotFromTheFile, kTrialBytes);
+  VMEM_TRY(copied(driver->cuMemcpyHtoDAsync(address, come, kTrialBytes, stream.get()), "cuMemcpyHtoDAsync"));
   VMEM_ASSIGN(const std::uint64_t arrived, file.handle().read(address, bytes, 0));
-  VMEM_TRY(driver.check(driver->cuMemcpyDtoHAsync(come, address, kTrialBytes, stream.get()), "cuMemcpyDtoHAsync"));
-  VMEM_TRY(driver.check(driver->cuStreamSynchronize(stream.get()), "cuStreamSynchronize"));
+  VMEM_TRY(copied(driver->cuMemcpyDtoHAsync(come, address, kTrialBytes, stream.get()), "cuMemcpyDtoHAsync"));
   const bool rest =
       std::all_of(come + bytes, come + kTrialBytes, [](std::byte each) { return each == std::byte{kNotFromTheFile}; });
   if (arrived == bytes && rest && std::memcmp(on_disk, come, bytes) == 0) return {};
   return fail(VMEM_ERROR_UNSUPPORTED,
               fmt::format("of its first {} bytes, {} came to device {}, and not as they are on the disk", bytes,
-                          arrived, config_.devices[device].ordinal));
+                          arrived, ordinal));
 }
 
 void GdsReader::post(Read read) {
@@ -154,6 +203,7 @@ void GdsReader::post(Read read) {
 void GdsReader::run() {
   ::prctl(PR_SET_NAME, "vmem-gds");
   const OfVmem mark;
+  const gpu::RelaxedCapture relaxed(*config_.driver);
   std::unique_lock lock(mutex_);
   for (;;) {
     wanted_.wait(lock, [&] { return stopping_ || !posted_.empty(); });
@@ -166,10 +216,11 @@ void GdsReader::run() {
   }
 }
 
-Status GdsReader::carry_out(const Read& read) {
+// Into memory that is not registered: libcufile reads into buffers of its own on the same device, and copies there at the speed of HBM.
+// To register a frame takes 25 ms, to undo it 5 ms (32 MiB, H200), and other handles, which map more slowly.
+Status GdsReader::carry_out(const Read& read) const {
   VMEM_ASSIGN(const auto context,
               gpu::ScopedContext::push(config_.driver, config_.devices[std::size_t(read.device)].context));
-  register_once(read.frame, read.bytes);
   const auto& file = static_cast<const OpenFile&>(*read.file).handle();
   for (std::uint64_t arrived = 0; arrived < read.bytes;) {
     VMEM_ASSIGN(const std::uint64_t more, file.read(read.frame + arrived, read.bytes - arrived, read.offset + arrived));
@@ -180,33 +231,6 @@ Status GdsReader::carry_out(const Read& read) {
     arrived += more;
   }
   return {};
-}
-
-// Memory that is not registered is read into through buffers of libcufile's. Frames come again and again, so each is registered at its first
-// read, for as long as it is there: that takes 25 ms for 32 MiB.
-void GdsReader::register_once(CUdeviceptr frame, std::uint64_t bytes) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!frames_.try_emplace(frame, false).second) return;
-  }
-  const Status registered = library_->register_memory(frame, bytes);
-  const std::lock_guard lock(mutex_);
-  frames_[frame] = registered.has_value();
-  if (registered || std::exchange(refusal_told_, true)) return;
-  VMEM_LOG_WARN("frames cannot be registered with libcufile, which copies through buffers of its own: {}",
-                registered.error().message);
-}
-
-void GdsReader::forget(CUdeviceptr frame) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = frames_.find(frame);
-    if (found == frames_.end()) return;
-    const bool known = found->second;
-    frames_.erase(found);
-    if (!known) return;
-  }
-  library_->deregister_memory(frame);
 }
 
 }  // namespace vmem::tiers

@@ -2,13 +2,15 @@
 // take 0.4 s.
 #pragma once
 
+#include <sys/types.h>
+
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "gpu/cufile.hpp"
@@ -23,12 +25,11 @@ class GdsReader final : public FrameReader {
   struct Device {
     CUcontext context = nullptr;
     CUdevice ordinal = 0;
-    bool rdma_capable = false;  // its frames are: MoverDevice::rdma_capable
   };
   struct Config {
     std::shared_ptr<const gpu::Driver> driver;
     gpu::CuFile::Accept accept = gpu::CuFile::Accept::direct;
-    std::vector<Device> devices;
+    std::vector<Device> devices;  // 32 at most
     std::uint32_t threads = 8;
   };
   explicit GdsReader(Config config) : config_(std::move(config)) {}
@@ -40,7 +41,6 @@ class GdsReader final : public FrameReader {
   Status start();
   Result<std::unique_ptr<File>> open(int descriptor) override;
   void post(Read read) override;
-  void forget(CUdeviceptr frame) override;
   std::string describe() const override;  // REQUIRES: a file was opened
 
  private:
@@ -49,24 +49,29 @@ class GdsReader final : public FrameReader {
     std::unique_ptr<FramePool> memory;
     CUdeviceptr address = 0;
   };
+  // What files of one file system were found to be: the devices that they reach, as bits; or why none.
+  using Found = Result<std::uint32_t>;
+  Result<std::unique_ptr<File>> open_and_try(int descriptor);
   Status start_once();
   Status make_trial_memory();
+  Found try_once(const OpenFile& file);
+  Found try_out(const OpenFile& file) const;
   Status try_out(const OpenFile& file, std::size_t device) const;
   void run();
-  Status carry_out(const Read& read);
-  void register_once(CUdeviceptr frame, std::uint64_t bytes);
+  Status carry_out(const Read& read) const;
 
   const Config config_;
-  mutable std::mutex start_mutex_;  // below, up to the next one; who opens files uses the trials' memory
+  mutable std::mutex start_mutex_;  // of the next one
   std::optional<Status> started_;
-  std::shared_ptr<const gpu::CuFile> library_;
-  std::vector<Trial> trials_;  // by device
+  std::shared_ptr<const gpu::CuFile> library_;  // constant once started, as the next one
+  std::vector<Trial> trials_;                   // by device
+
+  std::mutex trial_mutex_;  // of the trials' memory, and of the next one
+  std::map<dev_t, Found> found_;
 
   std::mutex mutex_;  // below
   std::condition_variable wanted_;
   std::deque<Read> posted_;
-  std::unordered_map<CUdeviceptr, bool> frames_;  // that were read into, and whether they are registered
-  bool refusal_told_ = false;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

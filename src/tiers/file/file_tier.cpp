@@ -128,13 +128,14 @@ FileTier::JobPtr FileTier::job_for(const Transfer& transfer) const {
 // ---- the mover's calls ----
 
 // Of a page that the range's end is in, the rest has to be filled with zeros: host memory does for that one.
-bool FileTier::reaches(SlotId slot, int) const {
+bool FileTier::reaches(SlotId slot, int device) const {
   if (config_.frame_reader == nullptr) return false;
   const std::lock_guard lock(mutex_);
   SlotId first = 0;
   const Layout& layout = layout_of(slot, first);
   const std::uint64_t begin = block_down(layout.file->begin()) + (slot - first) * layout.page_bytes;
-  return layout.file->for_frames() != nullptr && begin + layout.page_bytes <= layout.file->end();
+  const FrameReader::File* const file = layout.file->for_frames();
+  return file != nullptr && file->reaches(device) && begin + layout.page_bytes <= layout.file->end();
 }
 
 Status FileTier::submit(std::span<Transfer> transfers) {
