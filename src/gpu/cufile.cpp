@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -130,8 +130,7 @@ CuFile::~CuFile() {
 
 bool CuFile::complete() const {
   return table_.cuFileDriverOpen && table_.cuFileDriverClose_v2 && table_.cuFileDriverGetProperties &&
-         table_.cuFileHandleRegister && table_.cuFileHandleDeregister && table_.cuFileBufRegister &&
-         table_.cuFileBufDeregister && table_.cuFileRead;
+         table_.cuFileHandleRegister && table_.cuFileHandleDeregister && table_.cuFileRead;
 }
 
 // Without compatibility mode a file that cannot be read directly is refused, so that is tried first. 1.20 was seen to ask for
@@ -199,34 +198,6 @@ Result<CuFile::File> CuFile::open(int descriptor) const {
       error.code);
 }
 
-Status CuFile::register_memory(CUdeviceptr memory, std::uint64_t bytes) const {
-  const CuFileError error = table_.cuFileBufRegister(reinterpret_cast<const void*>(memory), bytes, 0);
-  if (error.code != CU_FILE_SUCCESS)
-    return fail(VMEM_ERROR_DRIVER,
-                fmt::format("cuFileBufRegister of {} bytes at {:#x}: {}", bytes, memory, describe_error(error)),
-                error.code);
-  const std::unique_lock lock(registered_mutex_);
-  registered_[memory] = bytes;
-  return {};
-}
-
-void CuFile::deregister_memory(CUdeviceptr memory) const {
-  {
-    const std::unique_lock lock(registered_mutex_);
-    registered_.erase(memory);
-  }
-  (void)table_.cuFileBufDeregister(reinterpret_cast<const void*>(memory));
-}
-
-CuFile::Place CuFile::place_of(CUdeviceptr memory, std::uint64_t bytes) const {
-  const std::shared_lock lock(registered_mutex_);
-  const auto next = registered_.upper_bound(memory);
-  if (next == registered_.begin()) return {memory, 0};
-  const auto& [base, length] = *std::prev(next);
-  const std::uint64_t offset = memory - base;
-  return offset < length && bytes <= length - offset ? Place{base, offset} : Place{memory, 0};
-}
-
 CuFile::File::File(File&& other) noexcept
     : cufile_(std::move(other.cufile_)), handle_(std::exchange(other.handle_, nullptr)) {}
 
@@ -246,13 +217,11 @@ void CuFile::File::reset() noexcept {
 }
 
 Result<std::uint64_t> CuFile::File::read(CUdeviceptr memory, std::uint64_t bytes, std::uint64_t offset) const {
-  const Place place = cufile_->place_of(memory, bytes);
   std::uint64_t done = 0;
   while (done < bytes) {
     errno = 0;
-    const ssize_t count =
-        cufile_->table_.cuFileRead(handle_, reinterpret_cast<void*>(place.base), bytes - done,
-                                   static_cast<off_t>(offset + done), static_cast<off_t>(place.offset + done));
+    const ssize_t count = cufile_->table_.cuFileRead(handle_, reinterpret_cast<void*>(memory + done), bytes - done,
+                                                     static_cast<off_t>(offset + done), 0);
     if (count == 0) break;
     if (count > 0) {
       done += static_cast<std::uint64_t>(count);

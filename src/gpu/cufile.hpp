@@ -2,9 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <shared_mutex>
 #include <string>
 
 #include "base/status.hpp"
@@ -54,25 +52,14 @@ class CuFile : public std::enable_shared_from_this<CuFile> {
   // it is, where it lies); DRIVER.
   Result<File> open(int descriptor) const;
 
-  // Pins the memory for DMA: otherwise cuFile copies through GPU memory of its own. Needs a current context. Deregister before the
-  // memory is unmapped or freed.
-  Status register_memory(CUdeviceptr memory, std::uint64_t bytes) const;
-  void deregister_memory(CUdeviceptr memory) const;
-
   bool direct() const noexcept { return direct_; }  // no copies through host memory
   std::string describe() const;                     // for people
 
  private:
-  struct Place {
-    CUdeviceptr base = 0;
-    std::uint64_t offset = 0;
-  };
-
   bool complete() const;
   Status open_driver(Accept accept);
   void allow_compat(bool allowed) const;
   void read_properties();
-  Place place_of(CUdeviceptr memory, std::uint64_t bytes) const;
 
   const CuFileTable table_;
   const bool emulated_;
@@ -81,10 +68,6 @@ class CuFile : public std::enable_shared_from_this<CuFile> {
   bool direct_ = false;
   int version_ = 0;  // 0: it does not say
   CuFileProperties properties_{};
-
-  // cuFile finds registered memory by its first address alone.
-  mutable std::shared_mutex registered_mutex_;  // leaf
-  mutable std::map<CUdeviceptr, std::uint64_t> registered_;
 };
 
 }  // namespace vmem::gpu

@@ -15,8 +15,6 @@
   X(vmem::gpu::CuFileError, cuFileHandleRegister,                                                          \
     (vmem::gpu::CuFileHandle * handle, vmem::gpu::CuFileDescriptor * descriptor))                          \
   X(void, cuFileHandleDeregister, (vmem::gpu::CuFileHandle handle))                                        \
-  X(vmem::gpu::CuFileError, cuFileBufRegister, (const void* base, std::size_t bytes, int flags))           \
-  X(vmem::gpu::CuFileError, cuFileBufDeregister, (const void* base))                                       \
   X(ssize_t, cuFileRead,                                                                                   \
     (vmem::gpu::CuFileHandle handle, void* base, std::size_t bytes, off_t file_offset, off_t base_offset)) \
   /* These two came later than the rest. */                                                                \
@@ -46,8 +44,6 @@
   X(5019, INVALID_FILE_OPEN_FLAG)      \
   X(5020, DIO_NOT_SET)                 \
   X(5022, INVALID_VALUE)               \
-  X(5023, MEMORY_ALREADY_REGISTERED)   \
-  X(5024, MEMORY_NOT_REGISTERED)       \
   X(5025, PERMISSION_DENIED)           \
   X(5026, DRIVER_ALREADY_OPEN)         \
   X(5027, HANDLE_NOT_REGISTERED)       \

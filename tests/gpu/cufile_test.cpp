@@ -15,7 +15,6 @@
 
 #include "base/file_descriptor.hpp"
 #include "gpu/driver_fixture.hpp"
-#include "gpu/emu/emu.h"
 
 namespace vmem::gpu {
 namespace {
@@ -53,10 +52,6 @@ FileDescriptor file_in_memory(const Bytes& content) {
 template <class Function>
 Function emulated_symbol(const Driver& driver, const char* name) {
   return reinterpret_cast<Function>(dlsym(dlopen(driver.path().c_str(), RTLD_NOW | RTLD_NOLOAD), name));
-}
-
-std::size_t misuses(const Driver& driver) {
-  return emulated_symbol<decltype(&vmem_emu_cufile_misuses)>(driver, "vmem_emu_cufile_misuses")();
 }
 
 TEST(CuFileLoading, DirectIsRefusedWhereTheMachineOnlyHasCompatibilityMode) {
@@ -135,7 +130,6 @@ class CuFileTest : public DriverTest {
   void SetUp() override {
     DriverTest::SetUp();
     cufile = must(CuFile::load(*driver, Accept::any));
-    misuses_before = misuses(*driver);
   }
   void TearDown() override {
     cufile.reset();
@@ -152,10 +146,8 @@ class CuFileTest : public DriverTest {
     EXPECT_CU(cu().cuStreamSynchronize(stream.get()));
     return result;
   }
-  std::size_t new_misuses() const { return misuses(*driver) - misuses_before; }
 
   CuFileRef cufile;
-  std::size_t misuses_before = 0;
 };
 
 class CuFileReading : public CuFileTest, public testing::WithParamInterface<const char*> {
@@ -234,7 +226,6 @@ TEST_P(CuFileReading, ThreadsReadAtOnce) {
   const FileDescriptor descriptor = file_on_disk(content);
   const CuFile::File file = must(cufile->open(descriptor.get()));
   const Page page(driver, granularity, device_memory(0, false));
-  ASSERT_TRUE(cufile->register_memory(page.address(), page.bytes()));
   wipe(page);
   {
     std::latch start(kThreads);
@@ -250,37 +241,6 @@ TEST_P(CuFileReading, ThreadsReadAtOnce) {
   Bytes expected(page.bytes(), kUntouched);
   std::ranges::copy(content, expected.begin());
   EXPECT_TRUE(bytes_of(page) == expected);
-  cufile->deregister_memory(page.address());
-}
-
-TEST_P(CuFileReading, RegisteredMemoryIsReadIntoFromWithin) {
-  const Bytes content = pattern(50'000);
-  const FileDescriptor descriptor = file_on_disk(content);
-  const CuFile::File file = must(cufile->open(descriptor.get()));
-  const Page page(driver, granularity, device_memory(0, false));
-  ASSERT_TRUE(cufile->register_memory(page.address() + 4096, 65536));
-  wipe(page);
-  Bytes expected(page.bytes(), kUntouched);
-  const auto copied = emulated_symbol<decltype(&vmem_emu_cufile_copied_bytes)>(*driver, "vmem_emu_cufile_copied_bytes");
-  const std::size_t copied_before = copied();
-  EXPECT_EQ(must(file.read(page.address() + 4096, 10, 0)), 10u);
-  EXPECT_EQ(must(file.read(page.address() + 4096 + 65536 - 10, 10, 0)), 10u);
-  EXPECT_EQ(copied() - copied_before, 0u);
-  EXPECT_EQ(must(file.read(page.address() + 4096 + 65536 - 10, 11, 0)), 11u);
-  EXPECT_EQ(copied() - copied_before, 11u);
-  wipe(page);
-  // Within it, at its end, over its end from within, before it.
-  for (const std::uint64_t at : {8195u, 4096u + 65536 - 1000, 4096u + 65536 - 1, 0u}) {
-    EXPECT_EQ(must(file.read(page.address() + at, 1000, at)), std::min<std::uint64_t>(1000, at > 49'000 ? 0 : 1000));
-    if (at <= 49'000) std::copy_n(content.begin() + std::ptrdiff_t(at), 1000, expected.begin() + std::ptrdiff_t(at));
-  }
-  EXPECT_TRUE(bytes_of(page) == expected);
-  // What begins where registered memory does belongs to it.
-  const auto too_long = file.read(page.address() + 4096, 65537, 0);
-  ASSERT_FALSE(too_long);
-  EXPECT_EQ(too_long.error().native, CU_FILE_INVALID_MAPPING_RANGE);
-  cufile->deregister_memory(page.address() + 4096);
-  EXPECT_EQ(must(file.read(page.address() + 4096, 65537, 0)), content.size());
 }
 
 class CuFileErrors : public CuFileTest {
@@ -392,74 +352,6 @@ TEST_F(CuFileErrors, AFileSystemWithoutADirectWayIsRefused) {
   ASSERT_FALSE(opened);
   EXPECT_EQ(opened.error().status, VMEM_ERROR_UNSUPPORTED);
   EXPECT_EQ(opened.error().native, CU_FILE_IO_NOT_SUPPORTED);
-}
-
-TEST_F(CuFileErrors, MemoryIsRegisteredOnce) {
-  const Page page(driver, granularity, device_memory(0, false));
-  ASSERT_TRUE(cufile->register_memory(page.address(), page.bytes()));
-  const auto again = cufile->register_memory(page.address(), 4096);
-  ASSERT_FALSE(again);
-  EXPECT_EQ(again.error().status, VMEM_ERROR_DRIVER);
-  EXPECT_TRUE(again.error().message.starts_with("cuFileBufRegister of 4096 bytes at 0x")) << again.error().message;
-  EXPECT_TRUE(again.error().message.ends_with(": CU_FILE_MEMORY_ALREADY_REGISTERED (5023)")) << again.error().message;
-  // The refusal has not replaced what is registered.
-  EXPECT_EQ(must(file.read(page.address(), 8192, 0)), 8192u);
-  cufile->deregister_memory(page.address());
-  EXPECT_TRUE(cufile->register_memory(page.address(), 4096));
-  cufile->deregister_memory(page.address());
-}
-
-TEST_F(CuFileErrors, WhatIsNotDeviceMemoryIsNotRegistered) {
-  const Page page(driver, granularity, device_memory(0, false));
-  const auto error = [this](CUdeviceptr memory, std::uint64_t bytes) {
-    const auto status = cufile->register_memory(memory, bytes);
-    return status ? 0 : status.error().native;
-  };
-  EXPECT_EQ(error(0, 4096), CU_FILE_INVALID_VALUE);
-  EXPECT_EQ(error(page.address(), 0), CU_FILE_INVALID_VALUE);
-  EXPECT_EQ(error(page.address(), granularity + 1), CU_FILE_CUDA_POINTER_RANGE_ERROR);
-  EXPECT_EQ(error(reinterpret_cast<CUdeviceptr>(this), 16), CU_FILE_CUDA_POINTER_INVALID);
-  std::thread([&] {
-    const auto status = cufile->register_memory(page.address(), 4096);
-    ASSERT_FALSE(status);
-    EXPECT_TRUE(status.error().message.ends_with("CU_FILE_CUDA_DRIVER_ERROR (5011), CUDA error 201"))
-        << status.error().message;
-  }).join();
-}
-
-TEST_F(CuFileErrors, WhatIsNotRegisteredIsNotDeregistered) {
-  const Page page(driver, granularity, device_memory(0, false));
-  const auto deregister = emulated_symbol<CuFileError (*)(const void*)>(*driver, "cuFileBufDeregister");
-  const auto* begin = reinterpret_cast<const char*>(page.address());
-  EXPECT_EQ(deregister(begin).code, CU_FILE_MEMORY_NOT_REGISTERED);
-  ASSERT_TRUE(cufile->register_memory(page.address(), page.bytes()));
-  EXPECT_EQ(deregister(begin + 64).code, CU_FILE_MEMORY_NOT_REGISTERED);
-  EXPECT_EQ(deregister(begin).code, CU_FILE_SUCCESS);
-  EXPECT_EQ(deregister(begin).code, CU_FILE_MEMORY_NOT_REGISTERED);
-}
-
-TEST_F(CuFileErrors, MemoryThatGoesWhileItIsRegisteredIsCounted) {
-  {
-    const Page page(driver, granularity, device_memory(0, false));
-    ASSERT_TRUE(cufile->register_memory(page.address() + 4096, 4096));
-    cufile->deregister_memory(page.address() + 4096);
-  }
-  EXPECT_EQ(new_misuses(), 0u);
-  {
-    const Page page(driver, granularity, device_memory(0, false));
-    ASSERT_TRUE(cufile->register_memory(page.address() + 4096, 4096));
-    ASSERT_CU(cu().cuMemUnmap(page.address(), page.bytes()));
-    EXPECT_EQ(new_misuses(), 1u);
-    EXPECT_EQ(read_error(page.address() + 4096), CU_FILE_CUDA_POINTER_INVALID);
-    cufile->deregister_memory(page.address() + 4096);
-  }
-  CUdeviceptr allocated = 0;
-  ASSERT_CU(cu().cuMemAlloc(&allocated, 65536));
-  ASSERT_TRUE(cufile->register_memory(allocated, 65536));
-  EXPECT_EQ(must(file.read(allocated, 4096, 0)), 4096u);
-  ASSERT_CU(cu().cuMemFree(allocated));
-  EXPECT_EQ(new_misuses(), 2u);
-  cufile->deregister_memory(allocated);
 }
 
 class CuFileInCompatMode : public CuFileTest {

@@ -159,21 +159,6 @@ CuFileError cuFileHandleRegister(CuFileHandle* handle, CuFileDescriptor* descrip
 
 void cuFileHandleDeregister(CuFileHandle handle) { cufile_state().remove_file(to_descriptor(handle)); }
 
-CuFileError cuFileBufRegister(const void* base, std::size_t bytes, int flags) {
-  if (!base || bytes == 0 || flags != 0) return answer(CU_FILE_INVALID_VALUE);
-  if (!cufile_state().is_open()) return answer(CU_FILE_DRIVER_NOT_INITIALIZED);
-  std::shared_ptr<Context> context;
-  if (const CUresult result = enter(context); result != CUDA_SUCCESS) return answer(CU_FILE_CUDA_DRIVER_ERROR, result);
-  const std::uint64_t begin = as_address(base);
-  if (const int code = check_memory(begin, bytes, context->device().ordinal); code != CU_FILE_SUCCESS)
-    return answer(code);
-  return answer(cufile_state().add_memory({begin, bytes}) ? CU_FILE_SUCCESS : CU_FILE_MEMORY_ALREADY_REGISTERED);
-}
-
-CuFileError cuFileBufDeregister(const void* base) {
-  return answer(cufile_state().remove_memory(as_address(base)) ? CU_FILE_SUCCESS : CU_FILE_MEMORY_NOT_REGISTERED);
-}
-
 // Errors about the call are left in errno, as the library does, those about memory returned, as its documentation says: callers have
 // to know both.
 ssize_t cuFileRead(CuFileHandle handle, void* base, std::size_t bytes, off_t file_offset, off_t base_offset) {
@@ -185,21 +170,11 @@ ssize_t cuFileRead(CuFileHandle handle, void* base, std::size_t bytes, off_t fil
   std::shared_ptr<Context> context;
   if (enter(context) != CUDA_SUCCESS) return fail_with(CU_FILE_CUDA_DRIVER_ERROR);
   if (bytes == 0) return 0;
-  const auto registered = cufile_state().memory(as_address(base));
-  const auto skipped = static_cast<std::size_t>(base_offset);
-  if (registered.bytes > 0 && (skipped > registered.bytes || bytes > registered.bytes - skipped))
-    return fail_with(CU_FILE_INVALID_MAPPING_RANGE);
-  const std::uint64_t begin = as_address(base) + skipped;
-  const CuFileState::Use use(cufile_state(), {begin, bytes});
+  const std::uint64_t begin = as_address(base) + static_cast<std::uint64_t>(base_offset);
   const int device = context->device().ordinal;
   if (const int code = check_memory(begin, bytes, device); code != CU_FILE_SUCCESS) return -code;
   const auto segments = machine().addresses().segments(begin, bytes, device, Access::read_write);
   if (!segments) return -CU_FILE_CUDA_POINTER_RANGE_ERROR;
   if (!is_alive(descriptor, *file)) return fail_with(EBADF);
-  const ssize_t count = fill_over_link(context->device(), *segments, file->own, file_offset, bytes);
-  if (count > 0 && registered.bytes == 0) cufile_state().count_copied(static_cast<std::size_t>(count));
-  return count;
+  return fill_over_link(context->device(), *segments, file->own, file_offset, bytes);
 }
-
-std::size_t vmem_emu_cufile_copied_bytes() { return cufile_state().copied_bytes(); }
-std::size_t vmem_emu_cufile_misuses() { return cufile_state().misuses(); }

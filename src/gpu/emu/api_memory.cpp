@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "gpu/emu/api_copy.hpp"
-#include "gpu/emu/cufile_state.hpp"
 
 using namespace vmem::emu;
 
@@ -215,7 +214,6 @@ CUresult cuMemFree(CUdeviceptr address) {
   const auto owner = owner_of(address);
   if (!owner) return CUDA_ERROR_INVALID_VALUE;
   owner->synchronize();
-  cufile_state().check_unused({address, owner->heap().find(address).bytes});
   VMEM_EMU_TRY(owner->heap().free(address));
   return current->usable();
 }
@@ -263,12 +261,8 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   if (const auto captured = captures::intercept_operation(*stream)) return *captured;
   const std::shared_ptr<Context> owner = owner_of(address);
   if (!owner) return CUDA_ERROR_INVALID_VALUE;
-  const std::size_t bytes = owner->heap().find(address).bytes;
   VMEM_EMU_TRY(owner->heap().begin_free(address));
-  const auto free = [owner, address, bytes] {
-    cufile_state().check_unused({address, bytes});
-    owner->heap().finish_free(address);
-  };
+  const auto free = [owner, address] { owner->heap().finish_free(address); };
   stream->context()->submit(*stream, free, AfterFault::run);
   return CUDA_SUCCESS;
 }

@@ -6,7 +6,6 @@
 #include <cstdlib>
 
 #include "gpu/emu/api_entry.hpp"
-#include "gpu/emu/cufile_state.hpp"
 
 using namespace vmem::emu;
 
@@ -164,7 +163,6 @@ CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset, CU
 CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
   VMEM_EMU_TRY(enter());
   check_unused("cuMemUnmap", address, bytes);
-  cufile_state().check_unused({address, bytes});
   return machine().addresses().unmap(address, bytes, Purpose::program);
 }
 

@@ -59,18 +59,6 @@ extern "C" {
 int vmem_emu_configure(const char* spec, char* error, size_t error_bytes);
 
 /*
- * How often memory was unmapped or freed while it was registered with cuFile or being read into: on a GPU the DMA goes to
- * memory that is somebody else's by then, or fails.
- */
-size_t vmem_emu_cufile_misuses(void);
-
-/*
- * How many bytes cuFile has read into memory that was not named as part of registered memory, which it copies there from
- * GPU memory of its own.
- */
-size_t vmem_emu_cufile_copied_bytes(void);
-
-/*
  * What a kernel's host function gets: the launch shape and the parameters as cuLaunchKernel received them. It is called
  * once per launch, for the whole grid, on the stream's worker thread.
  */
