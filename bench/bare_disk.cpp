@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -18,7 +19,8 @@
 namespace vmem::bench {
 namespace {
 
-constexpr std::size_t kBlock = 4096;
+constexpr std::uint64_t kLargePage = std::uint64_t{2} << 20;
+constexpr std::uint64_t kSpareLargePages = 8;
 
 std::unexpected<Error> cannot(const std::string& path, const char* what, int error) {
   return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--nvme {}: {}: {}", path, what, std::strerror(error)), error);
@@ -38,9 +40,8 @@ Result<std::string> output_of(const std::string& command) {
 
 }  // namespace
 
-void BareDisk::Free::operator()(std::byte* memory) const { std::free(memory); }
-
-Result<std::unique_ptr<BareDisk>> BareDisk::create(const std::string& directory, std::uint64_t bytes) {
+Result<std::unique_ptr<BareDisk>> BareDisk::create(const std::string& directory, std::uint64_t bytes,
+                                                   RequestMemory memory) {
   std::unique_ptr<BareDisk> disk(new BareDisk);
   std::string path = directory + "/vmem-bench-XXXXXX";
   disk->file_ = ::mkostemp(path.data(), O_DIRECT | O_CLOEXEC);
@@ -49,10 +50,7 @@ Result<std::unique_ptr<BareDisk>> BareDisk::create(const std::string& directory,
   disk->bytes_ = bytes / kRequestBytes * kRequestBytes;
   if (::fallocate(disk->file_, 0, 0, off_t(disk->bytes_)) != 0 && errno != EOPNOTSUPP)
     return cannot(directory, fmt::format("no room for {}", format_bytes(bytes)).c_str(), errno);
-  const std::size_t memory = std::size_t{kDepth} * kRequestBytes;
-  disk->memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kBlock, memory)));
-  if (!disk->memory_) return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("no memory for {}", format_bytes(memory)));
-  std::memset(disk->memory_.get(), 0x5a, memory);
+  disk->memory_ = std::move(memory);
   VMEM_ASSIGN(disk->queue_, tiers::make_uring_queue({.files = {disk->file_}, .depth = kDepth}));
   VMEM_TRY(disk->loop(DiskWay::out));
   return disk;
@@ -98,6 +96,12 @@ bool BareDisk::has_fio() {
   return there;
 }
 
+bool BareDisk::fio_has_large_pages() {
+  std::ifstream in("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+  std::uint64_t free = 0;
+  return in >> free && free * kLargePage >= kMemoryBytes + kSpareLargePages * kLargePage;
+}
+
 Result<double> BareDisk::fio(DiskWay way, Steady steady) const {
   const char* const kind = way == DiskWay::in ? "read" : way == DiskWay::out ? "write" : "rw";
   const std::string time = steady.timed_s == 0 ? std::string()
@@ -105,8 +109,9 @@ Result<double> BareDisk::fio(DiskWay way, Steady steady) const {
                                                              1000 * steady.ramp_s, 1000 * steady.timed_s);
   const std::string command = fmt::format(
       "fio --name=vmem --filename='{}' --rw={} --bs={} --iodepth={} --direct=1 --ioengine=io_uring --registerfiles=1 "
-      "--fallocate=none --size={} --overwrite=1 {}--output-format=json 2>/dev/null",
-      path_, kind, kRequestBytes, kDepth, bytes_, time);
+      "--fallocate=none --size={} --overwrite=1 {}{}--output-format=json 2>/dev/null",
+      path_, kind, kRequestBytes, kDepth, bytes_, time,
+      fio_has_large_pages() ? "--iomem=mmaphuge --hugepage-size=2m " : "");
   VMEM_ASSIGN(const std::string text, output_of(command));
   const auto json = nlohmann::json::parse(text.substr(std::min(text.find('{'), text.size())), nullptr, false);
   const auto jobs = json.is_object() ? json.find("jobs") : json.end();

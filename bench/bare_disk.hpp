@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/status.hpp"
+#include "bench/request_memory.hpp"
 #include "bench/stream_limit.hpp"
 #include "bench/tier_pages.hpp"
 #include "tiers/disk/io_queue.hpp"
@@ -18,7 +19,9 @@ enum class DiskWay { in, out, both };  // from the disk, to it, and at once: as 
 class BareDisk {
  public:
   // With a file of `bytes` in `directory`, written once. Errors: INVALID_OPTION (no file can be made there), DRIVER.
-  static Result<std::unique_ptr<BareDisk>> create(const std::string& directory, std::uint64_t bytes);
+  // `memory` is of kMemoryBytes, for loop().
+  static Result<std::unique_ptr<BareDisk>> create(const std::string& directory, std::uint64_t bytes,
+                                                  RequestMemory memory);
   ~BareDisk();
   BareDisk(const BareDisk&) = delete;
   BareDisk& operator=(const BareDisk&) = delete;
@@ -28,20 +31,20 @@ class BareDisk {
   // By fio: over the whole file once, or again and again for so long, after so long that does not count. REQUIRES: has_fio().
   Result<double> fio(DiskWay way, Steady steady) const;
   static bool has_fio();
+  // Memory in 2 MiB pages, as slots of host memory are, to be had from the system's pool: in 4 KiB pages a disk's requests are many pieces each.
+  static bool fio_has_large_pages();
 
   static constexpr std::uint32_t kRequestBytes = 1u << 20;
   static constexpr std::uint32_t kDepth = 64;
+  static constexpr std::uint64_t kMemoryBytes = std::uint64_t{kDepth} * kRequestBytes;
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const;
-  };
   BareDisk() = default;
 
   std::string path_;
   int file_ = -1;
   std::uint64_t bytes_ = 0;
-  std::unique_ptr<std::byte, Free> memory_;
+  RequestMemory memory_;
   std::unique_ptr<tiers::IoQueue> queue_;
 };
 

@@ -67,6 +67,12 @@ void Record::set(const Measured& measured) {
   details["achieved_samples"] = measured.achieved.count();
 }
 
+void Record::set_beside(const Measured& measured) {
+  set(measured);
+  limit = measured.limit.median();
+  details["limit_best"] = measured.limit.best();
+}
+
 std::optional<bool> goal_met(const Record& record, const Gpu& gpu) {
   if (!record.goal || gpu.emulated()) return std::nullopt;
   if (record.goal->of_ratio && !record.ratio()) return std::nullopt;

@@ -42,6 +42,8 @@ struct Record {
   }
   // Takes both medians, and keeps the spreads.
   void set(const Measured& measured);
+  // The same beside something that is no limit but another way, on a disk that others use too: medians on both sides.
+  void set_beside(const Measured& measured);
 };
 
 // Whether the figure keeps the promise; nothing when it is not held to one.

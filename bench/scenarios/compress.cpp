@@ -155,7 +155,7 @@ Status measure(Context& context, const Plan& plan, const NamedData& data, const 
   record.unit = "GB/s";
   record.limit_name = "the same pages as they are, on the same disk";
   if (std::string_view(codec) == "auto") record.goal = data.data == Data::half ? kFaster : kNeverSlower;
-  record.set(measured);
+  record.set_beside(measured);
   record.verified = record.mismatch.empty();
   const std::uint64_t in = after.in_bytes - before.in_bytes, out = after.out_bytes - before.out_bytes;
   record.details["verified_bytes"] = record.verified ? from.bytes() * std::uint64_t(context.settings.repeats) : 0;

@@ -14,6 +14,7 @@
 #include "base/options.hpp"
 #include "bench/kernels/word.hpp"
 #include "bench/pattern.hpp"
+#include "bench/request_memory.hpp"
 #include "bench/scenarios/streaming.hpp"
 #include "tiers/disk/uring_queue.hpp"
 
@@ -75,13 +76,12 @@ class PatternFile {
 // The disk alone: GB/s of the whole file, each request into a buffer of its own.
 class DiskLimit {
  public:
-  static Result<DiskLimit> create(const PatternFile& file) {
+  static Result<DiskLimit> create(const PatternFile& file, const Gpu& gpu) {
     DiskLimit limit(file.bytes());
     limit.descriptor_ = ::open(file.path().c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
     if (limit.descriptor_ < 0) return failed("opening for direct reads", file.path(), errno);
     VMEM_ASSIGN(limit.queue_, tiers::make_uring_queue({.files = {}, .depth = kDepth}));
-    limit.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kRequestBytes, kDepth * kRequestBytes)));
-    std::memset(limit.memory_.get(), 1, kDepth * kRequestBytes);
+    VMEM_ASSIGN(limit.memory_, as_slots(gpu, kDepth * kRequestBytes));
     return limit;
   }
   DiskLimit(DiskLimit&& other) noexcept
@@ -113,9 +113,6 @@ class DiskLimit {
   }
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
   explicit DiskLimit(std::uint64_t bytes) : bytes_(bytes) {}
   void push(std::uint64_t tag, std::uint64_t& asked) {
     queue_->push({.kind = tiers::Io::Kind::read,
@@ -129,7 +126,7 @@ class DiskLimit {
   const std::uint64_t bytes_;
   int descriptor_ = -1;
   std::unique_ptr<tiers::IoQueue> queue_;
-  std::unique_ptr<std::byte, Free> memory_;
+  RequestMemory memory_;
 };
 
 struct MapRun {
@@ -175,7 +172,7 @@ Result<double> read_mapped(Context& context, const Region& region, const Stream&
 }
 
 Result<MapRun> measure_map(Context& context, const Sizes& sizes, const PatternFile& file) {
-  VMEM_ASSIGN(DiskLimit limit, DiskLimit::create(file));
+  VMEM_ASSIGN(DiskLimit limit, DiskLimit::create(file, context.gpu));
   VMEM_ASSIGN(const Session session, Session::start(context.settings, sizes, context.gpu));
   VMEM_ASSIGN(const Stream stream, make_stream(context.gpu));
   VMEM_ASSIGN(const Region region, Region::map_file(file.path(), context.gpu.ordinal()));

@@ -54,7 +54,8 @@ Status run_stream(Context& context) {
     read_only = read_write = kNetworkGoal;
   } else if (has_option(settings, "nvme")) {
     VMEM_ASSIGN(const Options options, disk_options(settings));
-    VMEM_ASSIGN(auto disk, BareDisk::create(options.nvme.front().path, kDiskBytes));
+    VMEM_ASSIGN(RequestMemory memory, as_slots(context.gpu, BareDisk::kMemoryBytes));
+    VMEM_ASSIGN(auto disk, BareDisk::create(options.nvme.front().path, kDiskBytes, std::move(memory)));
     limit = std::make_unique<DiskLimit>(std::move(disk));
     read_only = read_write = kDiskGoal;
   } else {
