@@ -60,10 +60,17 @@ struct GdsReaderTest : ::testing::Test {
   // A frame of other bytes.
   CUdeviceptr frame() {
     const CUdeviceptr window = frames->frame(**frames->take(kPage)).window;
-    std::memset(reinterpret_cast<void*>(window), 0xee, kPage);
+    const std::vector<std::byte> other(kPage, std::byte{0xee});
+    EXPECT_EQ((*machine->driver)->cuMemcpyHtoDAsync(window, other.data(), kPage, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ((*machine->driver)->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
     return window;
   }
-  static const std::byte* bytes_of(CUdeviceptr frame) { return reinterpret_cast<const std::byte*>(frame); }
+  bool holds(CUdeviceptr frame, const std::byte* bytes) const {
+    std::vector<std::byte> found(kPage);
+    EXPECT_EQ((*machine->driver)->cuMemcpyDtoHAsync(found.data(), frame, kPage, nullptr), CUDA_SUCCESS);
+    EXPECT_EQ((*machine->driver)->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+    return std::memcmp(found.data(), bytes, kPage) == 0;
+  }
   Status read(const FrameReader::File& file, std::uint64_t offset, CUdeviceptr into, std::uint64_t bytes = kPage) {
     std::latch done(1);
     Status result;
@@ -101,9 +108,9 @@ TEST_F(GdsReaderTest, BytesComeIntoFrames) {
   const CUdeviceptr first = frame(), second = frame();
   for (int round = 0; round < 3; ++round) {
     ASSERT_TRUE(read(**opened, kPage, first));
-    EXPECT_EQ(std::memcmp(bytes_of(first), file.bytes.data() + kPage, kPage), 0);
+    EXPECT_TRUE(holds(first, file.bytes.data() + kPage));
     ASSERT_TRUE(read(**opened, 3 * kPage, second));
-    EXPECT_EQ(std::memcmp(bytes_of(second), file.bytes.data() + 3 * kPage, kPage), 0);
+    EXPECT_TRUE(holds(second, file.bytes.data() + 3 * kPage));
   }
 }
 
@@ -126,8 +133,7 @@ TEST_F(GdsReaderTest, ReadsOfManyFramesAreUnderWayAtATime) {
     reader->post(std::move(read));
   }
   done.wait();
-  for (std::uint32_t i = 0; i < kPages; ++i)
-    EXPECT_EQ(std::memcmp(bytes_of(into[i]), file.bytes.data() + i * kPage, kPage), 0) << i;
+  for (std::uint32_t i = 0; i < kPages; ++i) EXPECT_TRUE(holds(into[i], file.bytes.data() + i * kPage)) << i;
 }
 
 TEST_F(GdsReaderTest, FilesThatWereOpenedInWaysThatCuFileRefusesAreOpenedAnew) {
@@ -178,7 +184,7 @@ TEST_F(GdsReaderTest, CompatibilityModeIsTakenOnlyWhereItWasAskedFor) {
   ASSERT_TRUE(opened) << opened.error().message;
   const CUdeviceptr into = frame();
   ASSERT_TRUE(read(**opened, 0, into));
-  EXPECT_EQ(std::memcmp(bytes_of(into), file.bytes.data(), kPage), 0);
+  EXPECT_TRUE(holds(into, file.bytes.data()));
 }
 
 TEST_F(GdsReaderTest, WholePagesOfAMappedFileComeIntoFrames) {
@@ -195,7 +201,7 @@ TEST_F(GdsReaderTest, WholePagesOfAMappedFileComeIntoFrames) {
   EXPECT_FALSE(tier.reaches(first + 2, 0)) << "the file ends in it";
   const CUdeviceptr into = frame();
   EXPECT_EQ(move(tier, {.slot = first + 1, .frame = into}).outcome, Outcome::done);
-  EXPECT_EQ(std::memcmp(bytes_of(into), file.bytes.data() + kPage, kPage), 0);
+  EXPECT_TRUE(holds(into, file.bytes.data() + kPage));
   // Cut off behind it.
   ASSERT_EQ(::ftruncate(file.descriptor.get(), off_t(2 * kPage)), 0);
   const Completion changed = move(tier, {.slot = first, .frame = into});
@@ -228,7 +234,7 @@ TEST_F(GdsReaderTest, PagesOfTheDiskTierComeIntoFramesIfTheyAreStoredAsTheyAre) 
     if (as_it_is) {
       const CUdeviceptr into = frame();
       EXPECT_EQ(move(*tier, {.version = 3, .slot = grant.slot, .frame = into}).outcome, Outcome::done);
-      EXPECT_EQ(std::memcmp(bytes_of(into), page.get(), kPage), 0);
+      EXPECT_TRUE(holds(into, page.get()));
       EXPECT_EQ(move(*tier, {.version = 2, .slot = grant.slot, .frame = into}).outcome, Outcome::lost);
     }
     tier->release(grant.slot);
