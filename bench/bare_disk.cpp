@@ -97,9 +97,12 @@ bool BareDisk::has_fio() {
 }
 
 bool BareDisk::fio_has_large_pages() {
-  std::ifstream in("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-  std::uint64_t free = 0;
-  return in >> free && free * kLargePage >= kMemoryBytes + kSpareLargePages * kLargePage;
+  static const bool there = [] {
+    std::ifstream in("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    std::uint64_t free = 0;
+    return in >> free && free * kLargePage >= kMemoryBytes + kSpareLargePages * kLargePage;
+  }();
+  return there;
 }
 
 Result<double> BareDisk::fio(DiskWay way, Steady steady) const {

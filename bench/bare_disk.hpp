@@ -32,6 +32,7 @@ class BareDisk {
   Result<double> fio(DiskWay way, Steady steady) const;
   static bool has_fio();
   // Memory in 2 MiB pages, as slots of host memory are, to be had from the system's pool: in 4 KiB pages a disk's requests are many pieces each.
+  // Looked at once: all runs are with the same.
   static bool fio_has_large_pages();
 
   static constexpr std::uint32_t kRequestBytes = 1u << 20;

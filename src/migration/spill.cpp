@@ -242,8 +242,10 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   page.spilled->transfer = 0;
   if (down) {
     if (done && (!transfer.if_changed || completion.changed)) page.spilled->known = false;
-    if (done) page.spilled->version = transfer.version;
-    if (done) page.spilled->through_host = false;
+    if (done) {
+      page.spilled->version = transfer.version;
+      page.spilled->through_host = false;
+    }
     if (done && transfer.if_changed && !completion.changed) {
       counters_.spills_dropped_bytes += transfer.bytes;
     } else if (done) {

@@ -15,7 +15,7 @@ struct FuzzCase {
   MachineShape shape;
   std::uint32_t pages_in_all;
   int operations = 400;
-  std::uint32_t reads = 50;  // of a hundred acquires, and as many of advice and accesses by the processor are left out
+  std::uint32_t reads = 50;  // of a hundred acquires; the more, the less advice and access by the processor
 };
 void PrintTo(const FuzzCase& each, std::ostream* out) { *out << each.name; }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
 #include <latch>
 #include <random>
 
@@ -207,6 +208,23 @@ TEST_F(GdsReaderTest, WholePagesOfAMappedFileComeIntoFrames) {
   const Completion changed = move(tier, {.slot = first, .frame = into});
   EXPECT_EQ(changed.outcome, Outcome::lost);
   EXPECT_NE(changed.error.message.find(file.path), std::string::npos) << changed.error.message;
+}
+
+// Each file that is tried out is opened once more.
+TEST_F(GdsReaderTest, AFileWithoutAWholePageIsNotTriedOut) {
+  start("direct");
+  const auto open_files = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}); };
+  FileTier tier({.make_queue = [] { return make_uring_queue({.files = {}, .depth = 8}); },
+                 .on_ready = [] {},
+                 .frame_reader = &*reader});
+  const RandomFile file(kPage);
+  const auto first = tier.map(file.path, 0, 0);  // with which all else is opened that is opened once
+  ASSERT_TRUE(first);
+  const auto before = open_files();
+  const auto small = tier.map(file.path, 0, kPage - 1);
+  EXPECT_EQ(open_files(), before + 1);
+  const auto whole = tier.map(file.path, 0, kPage);
+  EXPECT_GT(open_files(), before + 2);
 }
 
 TEST_F(GdsReaderTest, PagesOfTheDiskTierComeIntoFramesIfTheyAreStoredAsTheyAre) {

@@ -262,8 +262,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   const std::shared_ptr<Context> owner = owner_of(address);
   if (!owner) return CUDA_ERROR_INVALID_VALUE;
   VMEM_EMU_TRY(owner->heap().begin_free(address));
-  const auto free = [owner, address] { owner->heap().finish_free(address); };
-  stream->context()->submit(*stream, free, AfterFault::run);
+  stream->context()->submit(*stream, [owner, address] { owner->heap().finish_free(address); }, AfterFault::run);
   return CUDA_SUCCESS;
 }
 

@@ -62,7 +62,9 @@ Result<std::shared_ptr<PageSource>> FileTier::map(const std::string& path, std::
   VMEM_LOG_INFO(
       "mapped {} of {}: reads {}", format_bytes(file->end() - file->begin()), path,
       file->direct() ? "pass by the page cache" : "go through the page cache, its file system has no direct I/O");
-  if (config_.frame_reader != nullptr) {
+  // Without a whole page in it there is nothing to try out.
+  const bool has_pages = file->end() - block_down(file->begin()) >= pagetable::kGranuleBytes;
+  if (config_.frame_reader != nullptr && has_pages) {
     auto opened = config_.frame_reader->open(file->descriptor());
     VMEM_LOG_INFO("{}: {}", path,
                   opened ? "whole pages go straight to HBM by " + config_.frame_reader->describe()
