@@ -7,7 +7,8 @@
 namespace vmem::bench {
 namespace {
 
-constexpr std::array<std::string_view, 5> kOptions{"remote", "borrow", "replicas", "remote_wait", "secret"};
+constexpr std::array<std::string_view, 6> kOptions{"remote",      "borrow",          "replicas",
+                                                   "remote_wait", "remote_channels", "secret"};
 
 }  // namespace
 

@@ -104,6 +104,11 @@ Command add_daemon(CLI::App& app) {
                VMEM_ASSIGN(daemon.grace_us, parse_duration_us(text));
                return {};
              });
+  app.add_option(
+         "--channels", daemon.channels,
+         "Connections that a node may use, from two on each with a thread (default: by the number of processors)")
+      ->type_name("N")
+      ->check(CLI::Range(1u, kMostRemoteChannels));
   add_parsed(app, "--log", "LEVEL", "Messages of this level and above go to stderr (default: warn)",
              [arguments](const std::string& text) -> Status {
                VMEM_TRY(log::parse_level(text));

@@ -429,6 +429,25 @@ OptionDefinition remote_wait_option() {
       });
 }
 
+OptionDefinition remote_channels_option() {
+  return define(
+      {.name = "remote_channels",
+       .default_value = "auto",
+       .values = fmt::format("auto, or 1 to {}; only with remote", kMostRemoteChannels),
+       .help = "Connections to each node that pages go over, from two on each with a thread; auto: by the number "
+               "of processors. The smaller of the two nodes' numbers counts.",
+       .print =
+           [](const Options& options) {
+             return options.remote_channels ? fmt::to_string(*options.remote_channels) : "auto";
+           }},
+      &Options::remote_channels, [](std::string_view text) -> Result<std::optional<std::uint32_t>> {
+        if (text == "auto") return std::nullopt;
+        VMEM_ASSIGN(const std::uint64_t channels, parse_count(text, kMostRemoteChannels));
+        if (channels == 0) return fail(VMEM_ERROR_INVALID_OPTION, "none");
+        return static_cast<std::uint32_t>(channels);
+      });
+}
+
 OptionDefinition secret_option() {
   return define(
       {.name = "secret",
@@ -566,12 +585,13 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),     space_option(),   hbm_option(),     headroom_option(),  host_option(),
-      peers_option(),    lend_option(),    nvme_option(),    nvme_poll_option(), gds_option(),
-      compress_option(), remote_option(),  borrow_option(),  replicas_option(),  remote_wait_option(),
-      secret_option(),   page_option(),    devices_option(), driver_option(),    acquire_wait_option(),
-      prefetch_option(), protect_option(), strict_option(),  drained_option(),   window_option(),
-      topology_option(),
+      base_option(),         space_option(),    hbm_option(),         headroom_option(),
+      host_option(),         peers_option(),    lend_option(),        nvme_option(),
+      nvme_poll_option(),    gds_option(),      compress_option(),    remote_option(),
+      borrow_option(),       replicas_option(), remote_wait_option(), remote_channels_option(),
+      secret_option(),       page_option(),     devices_option(),     driver_option(),
+      acquire_wait_option(), prefetch_option(), protect_option(),     strict_option(),
+      drained_option(),      window_option(),   topology_option(),
       log_option(),  // the comma and this comment keep the list one to a line
   };
   return table;

@@ -47,6 +47,8 @@ struct LentDevice {
 // Of GPUDirect Storage: none; what libcufile does without copies through host memory; also what it does with them.
 enum class Gds : std::uint8_t { off, automatic, on };
 
+inline constexpr std::uint32_t kMostRemoteChannels = 8;
+
 struct Options {
   std::uint64_t base = 0x7d0000000000;  // --base: first address of the space (hex); a hint on a single node
   std::uint64_t space_bytes = std::uint64_t{1} << 40;  // --space: 2 MiB multiple, 64 MiB .. 64 TiB
@@ -63,14 +65,16 @@ struct Options {
   std::optional<std::uint64_t> borrow_bytes;  // --borrow: of memory, and of disk, from each; "auto": all it lends
   std::uint32_t replicas = 1;                 // --replicas: nodes that a page goes to
   std::uint64_t remote_wait_us = 20'000'000;  // --remote-wait: for a node that has the only copy of a page
-  std::string secret;                         // --secret: "off" (empty) or a file
-  std::optional<std::uint64_t> page_bytes;    // --page: "auto" or a power of two from 2 MiB to 256 MiB
-  std::vector<int> devices;                   // --devices: "all" (empty) or "0,1"
-  std::string driver = "auto";                // --driver: auto, emulated, or a path
-  std::uint64_t acquire_wait_us = 100'000;    // --acquire-wait: e.g. "100ms"; no GPU progress for this long → in place
-  std::uint32_t prefetch_pages = 8;           // --prefetch: pages to keep ahead of a scan; 0 turns prefetch off
-  bool protect = false;                       // --protect: on: read acquires are mapped read-only
-  bool strict = false;                        // --strict: on: launches reach nothing that they do not name
+  std::optional<std::uint32_t>
+      remote_channels;                      // --remote-channels: connections to each node; "auto": by the processors
+  std::string secret;                       // --secret: "off" (empty) or a file
+  std::optional<std::uint64_t> page_bytes;  // --page: "auto" or a power of two from 2 MiB to 256 MiB
+  std::vector<int> devices;                 // --devices: "all" (empty) or "0,1"
+  std::string driver = "auto";              // --driver: auto, emulated, or a path
+  std::uint64_t acquire_wait_us = 100'000;  // --acquire-wait: e.g. "100ms"; no GPU progress for this long → in place
+  std::uint32_t prefetch_pages = 8;         // --prefetch: pages to keep ahead of a scan; 0 turns prefetch off
+  bool protect = false;                     // --protect: on: read acquires are mapped read-only
+  bool strict = false;                      // --strict: on: launches reach nothing that they do not name
   bool drained = false;            // --drained: on: launches reach everything, pages move while none is under way
   std::uint32_t window = 64;       // --window: how many launches back a pointer table may have been filled
   std::string topology = "auto";   // --topology: auto, off, or a file that `vmem topo` wrote

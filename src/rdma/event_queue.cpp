@@ -10,6 +10,7 @@ void EventQueue::push(Event event) {
   {
     const std::lock_guard lock(mutex_);
     events_.push_back(std::move(event));
+    ++pushed_;
   }
   arrived_.notify_all();
 }
@@ -23,6 +24,11 @@ void EventQueue::take(std::vector<Event>& events) {
 bool EventQueue::wait(std::uint64_t most_us) {
   std::unique_lock lock(mutex_);
   return arrived_.wait_for(lock, std::chrono::microseconds(most_us), [&] { return !events_.empty(); });
+}
+
+std::uint64_t EventQueue::pushed() const {
+  const std::lock_guard lock(mutex_);
+  return pushed_;
 }
 
 }  // namespace vmem::rdma

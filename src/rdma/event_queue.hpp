@@ -15,11 +15,14 @@ class EventQueue {
   void push(Event event);
   void take(std::vector<Event>& events);  // appends
   bool wait(std::uint64_t most_us);
+  // Since the beginning.
+  std::uint64_t pushed() const;
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable arrived_;
   std::vector<Event> events_;  // protected by mutex_
+  std::uint64_t pushed_ = 0;   // protected by mutex_
 };
 
 }  // namespace vmem::rdma

@@ -20,7 +20,7 @@
 
 namespace vmem::rdma {
 
-inline constexpr std::uint16_t kHandshakeVersion = 1;
+inline constexpr std::uint16_t kHandshakeVersion = 2;
 
 // What has to be equal on all nodes: a pointer means the same everywhere.
 struct ClusterParameters {
@@ -71,7 +71,7 @@ struct Parameters {
   std::uint32_t reserved = 0;
 };
 static_assert(sizeof(Hello) == 64 && sizeof(Parameters) == 40);
-inline constexpr std::size_t kMostEndpointBytes = 16384;
+inline constexpr std::size_t kMostEndpointBytes = 65536;
 
 }  // namespace wire
 

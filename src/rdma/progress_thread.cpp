@@ -16,12 +16,12 @@ constexpr std::chrono::microseconds kLinger{50};
 
 }  // namespace
 
-ProgressThread::ProgressThread(Transport& transport, std::function<bool()> step)
-    : transport_(transport), step_(std::move(step)), thread_([this] { run(); }) {}
+ProgressThread::ProgressThread(Progressable& progressed, std::function<bool()> step)
+    : progressed_(progressed), step_(std::move(step)), thread_([this] { run(); }) {}
 
 ProgressThread::~ProgressThread() {
   stopping_.store(true, std::memory_order_release);
-  transport_.wake();
+  progressed_.wake();
   thread_.join();
 }
 
@@ -29,12 +29,12 @@ void ProgressThread::run() {
   ::prctl(PR_SET_NAME, "vmem-node");
   auto busy_until = std::chrono::steady_clock::now();
   while (!stopping_.load(std::memory_order_acquire)) {
-    bool did = transport_.progress();
+    bool did = progressed_.progress();
     if (step_) did |= step_();
     if (did) {
       busy_until = std::chrono::steady_clock::now() + kLinger;
     } else if (std::chrono::steady_clock::now() >= busy_until) {
-      transport_.idle(kMostIdleUs);
+      progressed_.idle(kMostIdleUs);
     }
   }
 }

@@ -24,6 +24,7 @@
 
 #include "base/node.hpp"
 #include "base/status.hpp"
+#include "rdma/progressable.hpp"
 
 namespace vmem::rdma {
 
@@ -108,9 +109,8 @@ struct Event {
   std::variant<Connected, Message, ReceiveFailed, Sent, SendFailed, Gone> what;
 };
 
-class Transport {
+class Transport : public Progressable {
  public:
-  virtual ~Transport() = default;
   // What peers connect to; "" if nobody can.
   virtual const std::string& address() const noexcept = 0;
 
@@ -127,13 +127,6 @@ class Transport {
   virtual void poll(std::vector<Event>& events) = 0;
   // Until there are events, or most_us of real time have passed; whether there are. Not for the thread that progresses.
   virtual bool wait(std::uint64_t most_us) = 0;
-
-  // Does what can be done now; whether that was something.
-  virtual bool progress() = 0;
-  // Until there may be something to do, or most_us of real time have passed.
-  virtual void idle(std::uint64_t most_us) = 0;
-  // Ends the idle() under way, or the next one.
-  virtual void wake() noexcept = 0;
 };
 
 }  // namespace vmem::rdma

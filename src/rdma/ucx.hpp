@@ -12,6 +12,8 @@
 
 namespace vmem::rdma {
 
+inline constexpr std::uint32_t kMostChannels = 8;
+
 struct UcxConfig {
   NodeIdentity self;
   ClusterParameters parameters;
@@ -20,6 +22,10 @@ struct UcxConfig {
   const Clock* clock = nullptr;  // outlives the transport, as does
   Receiver* receiver = nullptr;
   std::uint64_t handshake_us = 5'000'000;  // for nodes that connect to this one
+  // Connections to each peer that messages go over, from 1 to kMostChannels; two nodes use as many as both have. From two on, each has
+  // a thread of the transport's that moves its bytes, unless progress() shall.
+  std::uint32_t channels = 1;
+  bool channel_threads = true;
   // UCX's own, without UCX_: {"TLS", "tcp"}. They go before the environment's.
   std::vector<std::pair<std::string, std::string>> settings;
 };

@@ -1,11 +1,11 @@
-// Whose descriptor it was that epoll reported: links' sockets have their peer's id, their workers one key together.
+// Whose descriptor it was that epoll reported: links' sockets have their peer's id, loops one key together.
 #pragma once
 
 #include <cstdint>
 
 namespace vmem::rdma {
 
-inline constexpr std::uint64_t kWorkerKey = UINT64_MAX;
+inline constexpr std::uint64_t kLoopKey = UINT64_MAX;
 inline constexpr std::uint64_t kLobbyKey = UINT64_MAX - 1;
 inline constexpr std::uint64_t kWakeupKey = UINT64_MAX - 2;
 

@@ -15,10 +15,36 @@
 namespace vmem::rdma {
 namespace {
 
-// How often one link's worker is progressed before another's is.
-constexpr int kWorkerTurns = 32;
-
 Error lost(std::string why, int native = 0) { return {VMEM_ERROR_LOST, native, std::move(why)}; }
+
+using ChannelWorkers = std::vector<UcxWorkerRef>;
+
+// What a handshake carries: each with its size before it.
+std::vector<std::byte> write_addresses(const std::vector<std::vector<std::byte>>& addresses) {
+  std::vector<std::byte> bytes;
+  for (const std::vector<std::byte>& address : addresses) {
+    const auto size = static_cast<std::uint32_t>(address.size());
+    const auto before = std::as_bytes(std::span(&size, 1));
+    bytes.insert(bytes.end(), before.begin(), before.end());
+    bytes.insert(bytes.end(), address.begin(), address.end());
+  }
+  return bytes;
+}
+// nullopt: what the peer sent is none.
+std::optional<std::vector<std::vector<std::byte>>> read_addresses(ConstBytes bytes) {
+  std::vector<std::vector<std::byte>> addresses;
+  while (!bytes.empty()) {
+    std::uint32_t size = 0;
+    if (bytes.size() < sizeof(size)) return std::nullopt;
+    std::memcpy(&size, bytes.data(), sizeof(size));
+    bytes = bytes.subspan(sizeof(size));
+    if (size == 0 || size > bytes.size()) return std::nullopt;
+    addresses.emplace_back(bytes.begin(), bytes.begin() + size);
+    bytes = bytes.subspan(size);
+  }
+  if (addresses.empty()) return std::nullopt;
+  return addresses;
+}
 
 // The last byte on a link's socket: why this node closes it.
 std::byte farewell_of(Reason reason) { return static_cast<std::byte>(reason); }
@@ -33,24 +59,17 @@ UcxLink* UcxTransport::find(PeerId peer) {
   return link == links_.end() ? nullptr : link->second.get();
 }
 
+// A worker for each channel there may be.
 Result<Entrance> UcxTransport::open_entrance() const {
-  VMEM_ASSIGN(UcxWorkerRef worker, UcxWorker::create(context_));
-  VMEM_ASSIGN(std::vector<std::byte> endpoint, worker->address());
-  return Entrance{std::move(endpoint), std::move(worker)};
-}
-
-bool UcxTransport::progress_workers() {
-  bool did = false;
-  for (auto& [peer, link] : links_) {
-    for (int turn = 0; link->worker && !link->failure && turn < kWorkerTurns && link->worker->progress(); ++turn)
-      did = true;
+  auto workers = std::make_shared<ChannelWorkers>();
+  std::vector<std::vector<std::byte>> addresses;
+  for (std::size_t i = 0; i < loops_.size(); ++i) {
+    VMEM_ASSIGN(UcxWorkerRef worker, UcxWorker::create(context_));
+    VMEM_ASSIGN(std::vector<std::byte> address, worker->address());
+    workers->push_back(std::move(worker));
+    addresses.push_back(std::move(address));
   }
-  return did;
-}
-
-// Whether their descriptors will tell of all that comes.
-bool UcxTransport::arm_workers() {
-  return std::ranges::all_of(links_, [](auto& link) { return !link.second->worker || link.second->worker->arm(); });
+  return Entrance{write_addresses(addresses), std::move(workers)};
 }
 
 bool UcxTransport::check_sockets() {
@@ -92,79 +111,97 @@ void UcxTransport::admit(Lobby::Outcome outcome) {
   }
   auto owned = std::make_unique<UcxLink>();
   UcxLink& link = *owned;
-  link.transport = this;
-  {
-    const std::lock_guard lock(mutex_);
-    link.peer = PeerId{++last_peer_};
-    outstanding_.emplace(link.peer, 0);
-  }
+  link.peer = add_peer(outcome.address, false);
   link.deadline_us = config_.clock->now_us() + config_.handshake_us;
-  link.address = outcome.address;
-  deadlines_.add(link.deadline_us, link.peer);
-  links_.emplace(link.peer, std::move(owned));
+  deadlines_.add(link.deadline_us, link.peer->id);
+  links_.emplace(link.peer->id, std::move(owned));
   establish(link, std::move(outcome));
 }
 
-// The initiator greets, the responder answers: so neither's greeting comes before the other knows the link.
+// The initiator greets, on its first channel, and the responder answers: so neither's greeting comes before the other knows the link.
 void UcxTransport::establish(UcxLink& link, Lobby::Outcome outcome) {
   link.socket = std::move(outcome.socket);
-  link.acquaintance = *std::move(outcome.acquaintance);
-  if (auto watched = watch(link.socket.get(), static_cast<std::uint64_t>(link.peer)); !watched)
+  const auto workers = std::static_pointer_cast<ChannelWorkers>(std::move(outcome.acquaintance->entrance));
+  const auto acquaintance = std::make_shared<const Acquaintance>(*std::move(outcome.acquaintance));
+  if (auto watched = watch(link.socket.get(), static_cast<std::uint64_t>(link.peer->id)); !watched)
     return fail_link(link, Reason::lost, std::move(watched).error());
-  if (const auto opened = open_worker(link); !opened) {
-    return fail_link(
-        link, Reason::refused,
-        lost(fmt::format("node {} at {} cannot be reached: {}; both need a transport of UCX in common (UCX_TLS)",
-                         static_cast<std::uint64_t>(link.acquaintance.peer.node.id), link.address,
-                         opened.error().message)));
+  auto addresses = read_addresses(acquaintance->peer.endpoint);
+  if (!addresses)
+    return fail_link(link, Reason::refused,
+                     lost(fmt::format("{} sent no address of UCX; run the same release on both", link.peer->address)));
+  link.channels = static_cast<std::uint32_t>(std::min(workers->size(), addresses->size()));
+  link.peer->channels.store(link.channels, std::memory_order_relaxed);
+  for (std::uint32_t i = 0; i < link.channels; ++i) {
+    auto channel = std::make_unique<UcxChannel>();
+    channel->peer = link.peer;
+    channel->index = i;
+    channel->greet_us = link.deadline_us;
+    channel->acquaintance = acquaintance;
+    channel->worker = std::move((*workers)[i]);
+    loops_[i]->post(UcxOpen{std::move(channel), std::move((*addresses)[i]), link.peer->by_us && i == 0});
   }
-  if (link.by_us) greet(link);
 }
 
-Status UcxTransport::open_worker(UcxLink& link) {
-  link.worker = std::static_pointer_cast<UcxWorker>(std::move(link.acquaintance.entrance));
-  VMEM_TRY(link.worker->on_message(&on_message, &link));
-  VMEM_TRY(watch(link.worker->descriptor(), kWorkerKey));
-  VMEM_ASSIGN(link.endpoint,
-              UcxEndpoint::create(link.worker, link.acquaintance.peer.endpoint, &on_endpoint_error, &link));
-  return {};
+// ---- what loops report ----
+
+void UcxTransport::handle(const UcxConnected& connected) {
+  UcxLink* const link = find(connected.peer);
+  if (link == nullptr || link->failure) return;
+  link->connected = true;
+  deadlines_.remove(link->deadline_us, connected.peer);
+  for (std::unique_ptr<UcxSend>& send : std::exchange(link->held, {})) {
+    deadlines_.remove(send->deadline_us, connected.peer);
+    dispatch(std::move(send));
+  }
 }
 
-void UcxTransport::on_endpoint_error(void* arg, ucp_ep_h, ucs_status_t status) {
-  auto& link = *static_cast<UcxLink*>(arg);
-  link.transport->lose_link(link, status);
+// Of a link that failed it is dropped with its channel.
+void UcxTransport::handle(UcxAnnounced announced) {
+  UcxLink* const link = find(announced.peer);
+  if (link == nullptr || link->failure) return;
+  const std::uint64_t bytes = announced.payload_bytes;
+  UcxLoop& loop = *loops_[announced.index];
+  const std::optional<Claim> claim = config_.receiver->claim(announced.peer, announced.header, bytes);
+  const bool fits = claim && claim->destination.size() == bytes;
+  if (claim && !fits) {
+    VMEM_LOG_ERROR("{} bytes were claimed for a payload of {}", claim->destination.size(), bytes);
+    tell({announced.peer, ReceiveFailed{claim->token, {VMEM_ERROR_INTERNAL, 0, "claimed with another size"}}});
+  }
+  if (announced.descriptor != nullptr) {
+    if (!fits) return loop.post(UcxRefuse{announced.peer, announced.descriptor});
+    return loop.post(UcxTake{announced.peer, announced.descriptor, std::move(announced.header), *claim});
+  }
+  if (!fits) return;
+  std::memcpy(claim->destination.data(), announced.payload.data(), bytes);
+  tell({announced.peer, Message{std::move(announced.header), claim->destination, claim->token}});
 }
 
-void UcxTransport::greet(UcxLink& link) {
-  auto greeting = std::make_unique<UcxSend>();
-  UcxSend& send = *greeting;
-  send.transport = this;
-  send.link = &link;
-  send.peer = link.peer;
-  send.kind = EnvelopeKind::hello;
-  send.deadline_us = link.deadline_us;
-  deadlines_.add(send.deadline_us, link.peer);
-  link.sends.emplace(&send, std::move(greeting));
-  start_send(send);
+// What UCX says of its connections; if the peer said on the socket why it went, that is why.
+void UcxTransport::handle(UcxFailed failed) {
+  UcxLink* const link = find(failed.peer);
+  if (link == nullptr) return;
+  if (failed.failure.reason == Reason::lost && !link->failure && link->socket) read_socket(*link);
+  fail_link(*link, failed.failure.reason, std::move(failed.failure.error));
 }
 
-void UcxTransport::on_connected(UcxLink& link) {
-  link.connected = true;
-  deadlines_.remove(link.deadline_us, link.peer);
-  if (!link.by_us) greet(link);
-  events_.push({link.peer, Connected{link.acquaintance.peer.node, link.by_us, link.endpoint.path()}});
-  for (UcxSend* send : std::exchange(link.held, {})) start_send(*send);
+void UcxTransport::handle(const UcxEnded& ended) {
+  UcxLink& link = *find(ended.peer);
+  if (--link.channels == 0) forget(link);
 }
+
+// ---- how they end ----
 
 void UcxTransport::read_socket(UcxLink& link) {
   std::byte farewell{};
   const ssize_t got = ::recv(link.socket.get(), &farewell, 1, MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got == 1)
-    return fail_link(link, Reason::left, lost(fmt::format("{} left: {}", link.address, farewell_words(farewell))));
-  fail_link(link, Reason::lost,
-            lost(fmt::format("{} is lost: {}", link.address, got == 0 ? "its process ended" : std::strerror(errno)),
-                 got == 0 ? 0 : errno));
+    return fail_link(link, Reason::left,
+                     lost(fmt::format("{} left: {}", link.peer->address, farewell_words(farewell))));
+  fail_link(
+      link, Reason::lost,
+      lost(fmt::format("{} is lost: {}", link.peer->address, got == 0 ? "its process ended" : std::strerror(errno)),
+           got == 0 ? 0 : errno));
 }
 
 void UcxTransport::fail_link(UcxLink& link, Reason reason, Error error) {
@@ -173,47 +210,36 @@ void UcxTransport::fail_link(UcxLink& link, Reason reason, Error error) {
   failed_.push_back(&link);
 }
 
-// What UCX says of its connection; if the peer said on the socket why it went, that is why.
-void UcxTransport::lose_link(UcxLink& link, ucs_status_t status) {
-  if (link.failure) return;
-  if (link.socket) read_socket(link);
-  fail_link(link, Reason::lost,
-            lost(fmt::format("{} is lost: {}", link.address, context_->ucx().words(status)), status));
-}
-
 void UcxTransport::end_link(UcxLink& link) {
-  lobby_->cancel(static_cast<std::uint64_t>(link.peer));
+  const PeerId peer = link.peer->id;
+  lobby_->cancel(static_cast<std::uint64_t>(peer));
   if (link.socket) {
     const std::byte farewell = farewell_of(link.failure->reason);
     (void)!::send(link.socket.get(), &farewell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     link.socket.reset();
   }
-  if (!link.connected) deadlines_.remove(link.deadline_us, link.peer);
-  end_worker(link);
-  // What UCX did not end itself it knows nothing of any more.
-  while (!link.sends.empty()) end_send(*link.sends.begin()->second, UCS_ERR_CANCELED);
-  while (!link.receives.empty()) end_receive(*link.receives.begin()->second, UCS_ERR_CANCELED);
+  if (!link.connected) deadlines_.remove(link.deadline_us, peer);
+  for (const std::unique_ptr<UcxSend>& send : std::exchange(link.held, {})) {
+    deadlines_.remove(send->deadline_us, peer);
+    fail_unsent(*send, *link.failure);
+  }
+  for (std::uint32_t i = 0; i < link.channels; ++i) loops_[i]->post(UcxEnd{peer, *link.failure});
+  if (link.channels == 0) forget(link);
 }
 
-// Without progress in between: it would serve the connections that a forced close leaves.
-void UcxTransport::end_worker(UcxLink& link) {
-  if (!link.worker) return;
-  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.worker->descriptor(), nullptr);
-  link.endpoint = {};
-  link.worker.reset();
+void UcxTransport::forget(UcxLink& link) {
+  const PeerId peer = link.peer->id;
+  {
+    const std::lock_guard lock(mutex_);
+    peers_.erase(peer);
+  }
+  tell({peer, Gone{link.failure->reason, std::move(link.failure->error)}});
+  links_.erase(peer);
 }
 
 bool UcxTransport::settle() {
   const bool did = !failed_.empty();
-  for (UcxLink* link : std::exchange(failed_, {})) {
-    end_link(*link);
-    {
-      const std::lock_guard lock(mutex_);
-      outstanding_.erase(link->peer);
-    }
-    events_.push({link->peer, Gone{link->failure->reason, std::move(link->failure->error)}});
-    links_.erase(link->peer);
-  }
+  for (UcxLink* link : std::exchange(failed_, {})) end_link(*link);
   return did;
 }
 
@@ -226,8 +252,7 @@ bool UcxTransport::expire() {
     if (link.failure) return;
     did = true;
     fail_link(link, Reason::timeout,
-              {VMEM_ERROR_TIMEOUT, 0,
-               fmt::format("{} did not {} before the deadline", link.address, link.connected ? "answer" : "connect")});
+              {VMEM_ERROR_TIMEOUT, 0, fmt::format("{} did not connect before the deadline", link.peer->address)});
   });
   return did;
 }

@@ -1,11 +1,9 @@
-// How a UcxTransport sends and takes messages. All of it runs inside progress(), part of it in UCX's callbacks, which mark links
-// and close nothing.
+// How a UcxLoop sends and takes messages. All of it runs inside progress(), part of it in UCX's callbacks, which mark channels and
+// close nothing.
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "base/log.hpp"
-#include "rdma/ucx_transport.hpp"
+#include "rdma/ucx_loop.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -13,20 +11,14 @@ namespace {
 // Smaller payloads go along with their header, larger ones wait until the receiver said where to.
 constexpr std::uint64_t kLeastRendezvousBytes = 32 << 10;
 
-std::uint64_t bytes_of(const std::vector<ucp_dt_iov_t>& spans) {
-  std::uint64_t bytes = 0;
-  for (const ucp_dt_iov_t& span : spans) bytes += span.length;
-  return bytes;
-}
-
-ucp_request_param_t send_params(UcxSend& send, std::uint64_t bytes, ucp_send_nbx_callback_t callback) {
+ucp_request_param_t send_params(UcxSend& send, ucp_send_nbx_callback_t callback) {
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE |
                         UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
   params.cb.send = callback;
   params.user_data = &send;
   params.memory_type = UCS_MEMORY_TYPE_HOST;
-  params.flags = bytes >= kLeastRendezvousBytes ? UCP_AM_SEND_FLAG_RNDV : 0;
+  params.flags = send.payload_bytes >= kLeastRendezvousBytes ? UCP_AM_SEND_FLAG_RNDV : 0;
   params.datatype = send.spans.size() > 1 ? ucp_dt_make_iov() : ucp_dt_make_contig(1);
   if (send.spans.size() == 1) {
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
@@ -35,114 +27,140 @@ ucp_request_param_t send_params(UcxSend& send, std::uint64_t bytes, ucp_send_nbx
   return params;
 }
 
+// What becomes known of it, to whoever waits for it.
+Event end_of(const UcxSend& send, const UcxFailure* failure) {
+  send.peer->outstanding.fetch_sub(1, std::memory_order_relaxed);
+  send.peer->under_way[send.index].fetch_sub(send.payload_bytes, std::memory_order_relaxed);
+  if (failure == nullptr) return {send.peer->id, Sent{send.id}};
+  return {send.peer->id, SendFailed{send.id, failure->reason, failure->error}};
+}
+
 }  // namespace
 
-void UcxTransport::on_sent(void* request, ucs_status_t status, void* user) {
+void UcxLoop::on_sent(void* request, ucs_status_t status, void* user) {
   auto& send = *static_cast<UcxSend*>(user);
-  send.transport->context_->ucx()->ucp_request_free(request);
-  send.transport->end_send(send, status);
+  UcxLoop& loop = *send.channel->loop;
+  loop.ucx()->ucp_request_free(request);
+  loop.end_send(send, status);
 }
 
-void UcxTransport::on_received(void* request, ucs_status_t status, std::size_t, void* user) {
+void UcxLoop::on_received(void* request, ucs_status_t status, std::size_t, void* user) {
   auto& receive = *static_cast<UcxReceive*>(user);
-  receive.transport->context_->ucx()->ucp_request_free(request);
-  receive.transport->end_receive(receive, status);
+  UcxLoop& loop = *receive.channel->loop;
+  loop.ucx()->ucp_request_free(request);
+  loop.end_receive(receive, status);
 }
 
-void UcxTransport::start_send(UcxSend& send) {
-  UcxLink& link = *send.link;
-  const std::uint64_t bytes = bytes_of(send.spans);
-  const Envelope envelope{
-      .kind = send.kind, .link = link.acquaintance.their_link, .sequence = ++link.sequence, .payload_bytes = bytes};
-  send.header = seal(*crypto_, link.acquaintance.send_key, envelope, send.header);
-  const ucp_request_param_t params = send_params(send, bytes, &on_sent);
+void UcxLoop::run(std::unique_ptr<UcxSend> send) {
+  UcxChannel* const channel = find(send->peer->id);
+  if (channel == nullptr) {
+    const UcxFailure gone{Reason::lost, {VMEM_ERROR_LOST, 0, "the peer of this send is gone"}};
+    return config_.owner->tell(end_of(*send, &gone));
+  }
+  UcxSend& kept = *send;
+  kept.channel = channel;
+  deadlines_.add(kept.deadline_us, channel->peer->id);
+  channel->sends.emplace(&kept, std::move(send));
+  if (!channel->failed) start_send(kept);
+}
+
+void UcxLoop::start_send(UcxSend& send) {
+  UcxChannel& channel = *send.channel;
+  const Envelope envelope{.kind = send.kind,
+                          .link = channel.their_link(),
+                          .sequence = ++channel.sequence,
+                          .payload_bytes = send.payload_bytes};
+  send.header = seal(*config_.crypto, channel.acquaintance->send_key, envelope, send.header);
+  const ucp_request_param_t params = send_params(send, &on_sent);
   const bool several = send.spans.size() > 1;
   const void* buffer = send.spans.empty() ? nullptr : several ? send.spans.data() : send.spans.front().buffer;
-  const std::size_t count = several ? send.spans.size() : bytes;
-  const ucs_status_ptr_t request = context_->ucx()->ucp_am_send_nbx(link.endpoint.get(), 0, send.header.data(),
-                                                                    send.header.size(), buffer, count, &params);
+  const std::size_t count = several ? send.spans.size() : send.payload_bytes;
+  const ucs_status_ptr_t request =
+      ucx()->ucp_am_send_nbx(channel.endpoint.get(), 0, send.header.data(), send.header.size(), buffer, count, &params);
   if (UCS_PTR_IS_PTR(request)) return;  // the callback ends it
   end_send(send, UCS_PTR_RAW_STATUS(request));
 }
 
-void UcxTransport::end_send(UcxSend& send, ucs_status_t status) {
-  UcxLink& link = *send.link;
-  if (status != UCS_OK) lose_link(link, status);
-  deadlines_.remove(send.deadline_us, link.peer);
-  if (send.id != SendId{}) {
-    {
-      const std::lock_guard lock(mutex_);
-      --outstanding_[link.peer];
-    }
-    if (status == UCS_OK) {
-      events_.push({link.peer, Sent{send.id}});
-    } else {
-      events_.push({link.peer, SendFailed{send.id, link.failure->reason, link.failure->error}});
-    }
-  }
-  link.sends.erase(&send);
+// One that failed waits for the end of its channel, which says why.
+void UcxLoop::end_send(UcxSend& send, ucs_status_t status) {
+  if (status != UCS_OK) return lose_channel(*send.channel, status);
+  send_over(send, nullptr);
 }
 
-ucs_status_t UcxTransport::on_message(void* user, const void* header, std::size_t header_bytes, void* data,
-                                      std::size_t bytes, const ucp_am_recv_param_t* param) {
-  auto& link = *static_cast<UcxLink*>(user);
-  return link.transport->take_message(link, {static_cast<const std::byte*>(header), header_bytes}, data, bytes,
-                                      (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+void UcxLoop::send_over(UcxSend& send, const UcxFailure* failure) {
+  UcxChannel& channel = *send.channel;
+  deadlines_.remove(send.deadline_us, send.peer->id);
+  if (send.id != SendId{}) config_.owner->tell(end_of(send, failure));
+  channel.sends.erase(&send);
 }
 
-ucs_status_t UcxTransport::take_message(UcxLink& link, ConstBytes bytes, void* data, std::size_t payload_bytes,
-                                        bool rendezvous) {
-  if (link.failure) return UCS_OK;
+ucs_status_t UcxLoop::on_message(void* user, const void* header, std::size_t header_bytes, void* data,
+                                 std::size_t bytes, const ucp_am_recv_param_t* param) {
+  auto& channel = *static_cast<UcxChannel*>(user);
+  return channel.loop->take_message(channel, {static_cast<const std::byte*>(header), header_bytes}, data, bytes,
+                                    (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0);
+}
+
+// Dropped: UCX drops the payload too, and lets the sender go on.
+ucs_status_t UcxLoop::take_message(UcxChannel& channel, ConstBytes bytes, void* data, std::size_t payload_bytes,
+                                   bool rendezvous) {
+  if (channel.failed) return UCS_OK;
   const auto opened = open(bytes);
   if (!opened) {
     VMEM_LOG_WARN("{} was dropped", opened.error().message);
     return UCS_OK;
   }
-  if (!proves_itself(link, bytes, *opened)) return UCS_OK;
+  if (!proves_itself(channel, bytes, *opened)) return UCS_OK;
   if (opened->envelope.payload_bytes != payload_bytes) {
-    VMEM_LOG_WARN("a message from {} with {} bytes instead of {} was dropped", link.address, payload_bytes,
+    VMEM_LOG_WARN("a message from {} with {} bytes instead of {} was dropped", channel.peer->address, payload_bytes,
                   opened->envelope.payload_bytes);
     return UCS_OK;
   }
-  if (!link.connected) on_connected(link);
-  if (opened->envelope.kind == EnvelopeKind::hello) return UCS_OK;
-  if (payload_bytes == 0) {
-    events_.push({link.peer, Message{{opened->header.begin(), opened->header.end()}, {}, 0}});
+  if (!channel.peer->connected.load(std::memory_order_acquire)) on_connected(channel);
+  const PeerId peer = channel.peer->id;
+  if (opened->envelope.kind == EnvelopeKind::hello) {
+    if (!channel.peer->by_us) greet(channel);
     return UCS_OK;
   }
-  return take_payload(link, opened->header, data, payload_bytes, rendezvous);
+  std::vector<std::byte> header(opened->header.begin(), opened->header.end());
+  if (payload_bytes == 0) {
+    config_.owner->tell({peer, Message{std::move(header), {}, 0}});
+    return UCS_OK;
+  }
+  UcxAnnounced announced{
+      .peer = peer, .index = channel.index, .header = std::move(header), .payload_bytes = payload_bytes};
+  const auto* const first = static_cast<const std::byte*>(data);
+  if (rendezvous) {
+    announced.descriptor = data;
+    channel.announced.insert(data);
+  } else {
+    announced.payload.assign(first, first + payload_bytes);
+  }
+  reported_ = true;
+  config_.owner->report(std::move(announced));
+  return rendezvous ? UCS_INPROGRESS : UCS_OK;  // UCX keeps the descriptor
 }
 
-bool UcxTransport::proves_itself(UcxLink& link, ConstBytes bytes, const Opened& opened) const {
-  if (opened.envelope.link != link.acquaintance.our_link || !genuine(*crypto_, link.acquaintance.receive_key, bytes)) {
-    VMEM_LOG_WARN("a message that claims to come from {} was dropped: it did not prove so", link.address);
+bool UcxLoop::proves_itself(UcxChannel& channel, ConstBytes bytes, const Opened& opened) const {
+  if (opened.envelope.link != channel.our_link() ||
+      !genuine(*config_.crypto, channel.acquaintance->receive_key, bytes)) {
+    VMEM_LOG_WARN("a message that claims to come from {} was dropped: it did not prove so", channel.peer->address);
     return false;
   }
-  if (link.received.admit(opened.envelope.sequence)) return true;
-  VMEM_LOG_WARN("a message from {} was dropped: its sequence {} came before", link.address, opened.envelope.sequence);
+  if (channel.received.admit(opened.envelope.sequence)) return true;
+  VMEM_LOG_WARN("a message from {} was dropped: its sequence {} came before", channel.peer->address,
+                opened.envelope.sequence);
   return false;
 }
 
-ucs_status_t UcxTransport::take_payload(UcxLink& link, ConstBytes header, void* data, std::size_t bytes,
-                                        bool rendezvous) {
-  const std::optional<Claim> claim = config_.receiver->claim(link.peer, header, bytes);
-  if (!claim) return UCS_OK;  // UCX drops the payload and lets the sender go on
-  if (claim->destination.size() != bytes) {
-    VMEM_LOG_ERROR("{} bytes were claimed for a payload of {}", claim->destination.size(), bytes);
-    events_.push({link.peer, ReceiveFailed{claim->token, {VMEM_ERROR_INTERNAL, 0, "claimed with another size"}}});
-    return UCS_OK;
-  }
-  if (rendezvous) return start_receive(link, header, *claim, data);
-  std::memcpy(claim->destination.data(), data, bytes);
-  events_.push({link.peer, Message{{header.begin(), header.end()}, claim->destination, claim->token}});
-  return UCS_OK;
-}
-
-ucs_status_t UcxTransport::start_receive(UcxLink& link, ConstBytes header, const Claim& claim, void* descriptor) {
-  auto owned = std::make_unique<UcxReceive>(UcxReceive{this, &link, claim, {header.begin(), header.end()}});
+void UcxLoop::run(UcxTake command) {
+  UcxChannel& channel = *find(command.peer);
+  auto owned = std::make_unique<UcxReceive>(UcxReceive{&channel, command.claim, std::move(command.header)});
   UcxReceive& receive = *owned;
-  link.receives.emplace(&receive, std::move(owned));
-  deadlines_.add(claim.deadline_us, link.peer);
+  channel.receives.emplace(&receive, std::move(owned));
+  deadlines_.add(receive.claim.deadline_us, command.peer);
+  if (channel.failed) return;  // its end ends it
+  channel.announced.erase(command.descriptor);
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_DATATYPE |
                         UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
@@ -150,26 +168,29 @@ ucs_status_t UcxTransport::start_receive(UcxLink& link, ConstBytes header, const
   params.user_data = &receive;
   params.datatype = ucp_dt_make_contig(1);
   params.memory_type = UCS_MEMORY_TYPE_HOST;
-  if (const auto memory = slabs_.find(claim.destination)) {
+  const Bytes destination = receive.claim.destination;
+  if (const auto memory = config_.slabs->find(destination)) {
     params.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
     params.memh = static_cast<ucp_mem_h>(*memory);
   }
-  const ucs_status_ptr_t request = context_->ucx()->ucp_am_recv_data_nbx(
-      link.worker->get(), descriptor, claim.destination.data(), claim.destination.size(), &params);
+  const ucs_status_ptr_t request = ucx()->ucp_am_recv_data_nbx(channel.worker->get(), command.descriptor,
+                                                               destination.data(), destination.size(), &params);
   if (!UCS_PTR_IS_PTR(request)) end_receive(receive, UCS_PTR_RAW_STATUS(request));
-  return UCS_INPROGRESS;  // UCX has the descriptor
 }
 
-void UcxTransport::end_receive(UcxReceive& receive, ucs_status_t status) {
-  UcxLink& link = *receive.link;
-  deadlines_.remove(receive.claim.deadline_us, link.peer);
-  if (status == UCS_OK) {
-    events_.push({link.peer, Message{std::move(receive.header), receive.claim.destination, receive.claim.token}});
-  } else {
-    lose_link(link, status);
-    events_.push({link.peer, ReceiveFailed{receive.claim.token, link.failure->error}});
-  }
-  link.receives.erase(&receive);
+void UcxLoop::run(UcxRefuse command) {
+  UcxChannel& channel = *find(command.peer);
+  if (channel.failed || channel.announced.erase(command.descriptor) == 0) return;
+  ucx()->ucp_am_data_release(channel.worker->get(), command.descriptor);
+}
+
+void UcxLoop::end_receive(UcxReceive& receive, ucs_status_t status) {
+  UcxChannel& channel = *receive.channel;
+  if (status != UCS_OK) return lose_channel(channel, status);
+  const PeerId peer = channel.peer->id;
+  deadlines_.remove(receive.claim.deadline_us, peer);
+  config_.owner->tell({peer, Message{std::move(receive.header), receive.claim.destination, receive.claim.token}});
+  channel.receives.erase(&receive);
 }
 
 }  // namespace vmem::rdma

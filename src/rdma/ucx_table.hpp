@@ -32,6 +32,7 @@ namespace vmem::rdma {
   X(ucp_ep_print_info)              \
   X(ucp_am_send_nbx)                \
   X(ucp_am_recv_data_nbx)           \
+  X(ucp_am_data_release)            \
   X(ucp_request_free)               \
   X(ucs_status_string)
 

@@ -48,6 +48,9 @@ Result<std::unique_ptr<UcxTransport>> UcxTransport::create(UcxConfig config) {
 }
 
 Status UcxTransport::start() {
+  if (config_.channels == 0 || config_.channels > kMostChannels)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} channels to another node; from 1 to {} can be", config_.channels, kMostChannels));
   VMEM_ASSIGN(crypto_, Crypto::load());
   VMEM_ASSIGN(const UcxRef ucx, Ucx::load());
   VMEM_ASSIGN(context_, UcxContext::create(ucx, config_.settings));
@@ -63,7 +66,21 @@ Status UcxTransport::start() {
   epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
   wakeup_ = FileDescriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   VMEM_TRY(watch(lobby_->descriptor(), kLobbyKey));
-  return watch(wakeup_.get(), kWakeupKey);
+  VMEM_TRY(watch(wakeup_.get(), kWakeupKey));
+  return open_loops();
+}
+
+Status UcxTransport::open_loops() {
+  const bool threads = config_.channel_threads && config_.channels > 1;
+  for (std::uint32_t i = 0; i < config_.channels; ++i) {
+    VMEM_ASSIGN(auto loop, UcxLoop::create({this, crypto_, context_, config_.clock, &slabs_}));
+    if (!threads) VMEM_TRY(watch(loop->descriptor(), kLoopKey));
+    loops_.push_back(std::move(loop));
+  }
+  for (const auto& loop : loops_) {
+    if (threads) threads_.push_back(std::make_unique<ProgressThread>(*loop));
+  }
+  return {};
 }
 
 Status UcxTransport::check_header_room() const {
@@ -81,10 +98,12 @@ Status UcxTransport::watch(int descriptor, std::uint64_t key) {
 }
 
 UcxTransport::~UcxTransport() {
-  if (lobby_ == nullptr) return;
-  take_commands();
-  for (auto& [peer, link] : links_) fail_link(*link, Reason::closed, {VMEM_ERROR_LOST, 0, "the transport ends"});
-  settle();
+  threads_.clear();
+  do {
+    for (auto& [peer, link] : links_) fail_link(*link, Reason::closed, {VMEM_ERROR_LOST, 0, "the transport ends"});
+    settle();
+    for (const auto& loop : loops_) loop->carry_out();
+  } while (take_commands() || !links_.empty());
 }
 
 Result<std::unique_ptr<Slab>> UcxTransport::register_slab(Bytes memory) {
@@ -93,34 +112,32 @@ Result<std::unique_ptr<Slab>> UcxTransport::register_slab(Bytes memory) {
   return std::make_unique<UcxSlab>(slabs_, std::move(region), memory);
 }
 
-Result<PeerId> UcxTransport::connect(const std::string& address, std::uint64_t deadline_us) {
-  VMEM_ASSIGN(const SocketAddress parsed, SocketAddress::parse(address));
-  VMEM_TRY(lobby_->may_connect(parsed));
-  PeerId peer{};
-  {
-    const std::lock_guard lock(mutex_);
-    peer = PeerId{++last_peer_};
-    outstanding_.emplace(peer, 0);
-  }
-  std::vector<Command> commands;
-  commands.emplace_back(Connect{peer, parsed, deadline_us});
-  post(std::move(commands));
+UcxPeerRef UcxTransport::add_peer(std::string address, bool by_us) {
+  auto peer = std::make_shared<UcxPeer>();
+  peer->by_us = by_us;
+  peer->address = std::move(address);
+  const std::lock_guard lock(mutex_);
+  peer->id = PeerId{++last_peer_};
+  peers_.emplace(peer->id, peer);
   return peer;
 }
 
-void UcxTransport::close(PeerId peer) {
-  std::vector<Command> commands;
-  commands.emplace_back(Close{peer});
-  post(std::move(commands));
+Result<PeerId> UcxTransport::connect(const std::string& address, std::uint64_t deadline_us) {
+  VMEM_ASSIGN(const SocketAddress parsed, SocketAddress::parse(address));
+  VMEM_TRY(lobby_->may_connect(parsed));
+  const UcxPeerRef peer = add_peer(parsed.text(), true);
+  post(Connect{peer, parsed, deadline_us});
+  return peer->id;
 }
+
+void UcxTransport::close(PeerId peer) { post(Close{peer}); }
 
 Result<std::unique_ptr<UcxSend>> UcxTransport::prepare(const Send& send) {
   VMEM_TRY(check_send(send));
   auto prepared = std::make_unique<UcxSend>();
-  prepared->transport = this;
-  prepared->peer = send.peer;
   prepared->deadline_us = send.deadline_us;
   prepared->header.assign(send.header.begin(), send.header.end());
+  prepared->payload_bytes = payload_bytes(send.payload);
   for (const ConstBytes span : send.payload) {
     VMEM_ASSIGN(void* const memory, slabs_.find(span));
     prepared->memory = static_cast<ucp_mem_h>(memory);
@@ -130,36 +147,62 @@ Result<std::unique_ptr<UcxSend>> UcxTransport::prepare(const Send& send) {
 }
 
 Status UcxTransport::send(std::span<Send> sends) {
-  std::vector<Command> commands;
-  Status result;
   for (Send& send : sends) send.id = {};
   for (Send& send : sends) {
-    auto prepared = prepare(send);
-    if (!prepared) {
-      result = std::unexpected(std::move(prepared).error());
-      break;
-    }
-    const std::lock_guard lock(mutex_);
-    if (const auto count = outstanding_.find(send.peer); count != outstanding_.end()) {
-      if (count->second == kMostOutstanding) {
-        result = fail(VMEM_ERROR_OUT_OF_MEMORY,
+    VMEM_ASSIGN(std::unique_ptr<UcxSend> prepared, prepare(send));
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto known = peers_.find(send.peer); known != peers_.end()) {
+        prepared->peer = known->second;
+        if (prepared->peer->outstanding.load(std::memory_order_relaxed) >= kMostOutstanding)
+          return fail(VMEM_ERROR_OUT_OF_MEMORY,
                       fmt::format("{} messages to one peer are under way, which is the most", kMostOutstanding));
-        break;
+        prepared->peer->outstanding.fetch_add(1, std::memory_order_relaxed);
       }
-      ++count->second;
+      send.id = prepared->id = SendId{++last_send_};
     }
-    send.id = (*prepared)->id = SendId{++last_send_};
-    commands.emplace_back(*std::move(prepared));
+    if (prepared->peer == nullptr) {
+      tell({send.peer, SendFailed{send.id, Reason::lost, {VMEM_ERROR_LOST, 0, "the peer of this send is gone"}}});
+    } else if (prepared->peer->connected.load(std::memory_order_acquire)) {
+      dispatch(std::move(prepared));
+    } else {
+      post(std::move(prepared));
+    }
   }
-  if (!commands.empty()) post(std::move(commands));
-  return result;
+  return {};
 }
 
-void UcxTransport::post(std::vector<Command> commands) {
+// Over the channel that has the least to send.
+void UcxTransport::dispatch(std::unique_ptr<UcxSend> send) {
+  UcxPeer& peer = *send->peer;
+  const std::uint32_t channels = peer.channels.load(std::memory_order_relaxed);
+  std::uint64_t least = UINT64_MAX;
+  for (std::uint32_t i = 0; i < channels; ++i) {
+    const std::uint64_t bytes = peer.under_way[i].load(std::memory_order_relaxed);
+    if (bytes >= least) continue;
+    least = bytes;
+    send->index = i;
+  }
+  peer.under_way[send->index].fetch_add(send->payload_bytes, std::memory_order_relaxed);
+  loops_[send->index]->post(std::move(send));
+}
+
+void UcxTransport::post(Command command) {
   bool asleep = false;
   {
     const std::lock_guard lock(mutex_);
-    std::ranges::move(commands, std::back_inserter(commands_));
+    commands_.push_back(std::move(command));
+    asleep = std::exchange(idle_, false);
+  }
+  if (asleep) wake();
+}
+
+// Who progresses polls.
+void UcxTransport::tell(Event event) {
+  events_.push(std::move(event));
+  bool asleep = false;
+  {
+    const std::lock_guard lock(mutex_);
     asleep = std::exchange(idle_, false);
   }
   if (asleep) wake();
@@ -177,48 +220,51 @@ bool UcxTransport::take_commands() {
 
 void UcxTransport::run(Connect command) {
   auto link = std::make_unique<UcxLink>();
-  link->transport = this;
   link->peer = command.peer;
-  link->by_us = true;
-  link->address = command.address.text();
   link->deadline_us = command.deadline_us;
-  deadlines_.add(command.deadline_us, link->peer);
-  links_.emplace(command.peer, std::move(link));
-  lobby_->connect(static_cast<std::uint64_t>(command.peer), command.address, command.deadline_us);
+  const PeerId peer = command.peer->id;
+  deadlines_.add(command.deadline_us, peer);
+  links_.emplace(peer, std::move(link));
+  lobby_->connect(static_cast<std::uint64_t>(peer), command.address, command.deadline_us);
 }
 
 void UcxTransport::run(Close command) {
   if (UcxLink* link = find(command.peer))
     fail_link(*link, Reason::closed,
-              {VMEM_ERROR_LOST, 0, fmt::format("the connection to {} was closed", link->address)});
+              {VMEM_ERROR_LOST, 0, fmt::format("the connection to {} was closed", link->peer->address)});
 }
 
+// One that was posted before its peer was connected.
 void UcxTransport::run(std::unique_ptr<UcxSend> send) {
-  UcxLink* link = find(send->peer);
+  UcxLink* const link = find(send->peer->id);
   if (link == nullptr || link->failure) {
-    const UcxFailure failure =
-        link ? *link->failure : UcxFailure{Reason::lost, {VMEM_ERROR_LOST, 0, "the peer of this send is gone"}};
-    if (link != nullptr) {
-      const std::lock_guard lock(mutex_);
-      --outstanding_[send->peer];
-    }
-    return events_.push({send->peer, SendFailed{send->id, failure.reason, failure.error}});
+    const UcxFailure gone{Reason::lost, {VMEM_ERROR_LOST, 0, "the peer of this send is gone"}};
+    return fail_unsent(*send, link == nullptr ? gone : *link->failure);
   }
-  UcxSend& kept = *send;
-  kept.link = link;
-  deadlines_.add(kept.deadline_us, link->peer);
-  link->sends.emplace(&kept, std::move(send));
-  if (link->connected) return start_send(kept);
-  link->held.push_back(&kept);
+  if (link->connected) return dispatch(std::move(send));
+  deadlines_.add(send->deadline_us, send->peer->id);
+  link->held.push_back(std::move(send));
+}
+
+void UcxTransport::fail_unsent(const UcxSend& send, const UcxFailure& failure) {
+  send.peer->outstanding.fetch_sub(1, std::memory_order_relaxed);
+  tell({send.peer->id, SendFailed{send.id, failure.reason, failure.error}});
+}
+
+void UcxTransport::run(UcxReport report) {
+  std::visit([&](auto& each) { handle(std::move(each)); }, report);
 }
 
 bool UcxTransport::progress() {
   bool did = take_commands();
-  did |= progress_workers();
+  if (threads_.empty()) {
+    for (const auto& loop : loops_) did |= loop->progress();
+  }
   did |= expire();
   did |= settle();
   if (std::exchange(sockets_due_, false) || ++turns_ % kTurnsBetweenSockets == 0) did |= check_sockets();
-  return did;
+  const std::uint64_t told = events_.pushed();
+  return std::exchange(told_, told) != told || did;
 }
 
 void UcxTransport::idle(std::uint64_t most_us) {
@@ -227,14 +273,18 @@ void UcxTransport::idle(std::uint64_t most_us) {
     if (!commands_.empty()) return;
     idle_ = true;
   }
+  bool may_sleep = events_.pushed() == told_;
+  const auto inline_loops = threads_.empty() ? std::span(loops_) : std::span(loops_).first(0);
+  for (const auto& loop : inline_loops) may_sleep = loop->arm() && may_sleep;
   int ready = 1;
-  if (arm_workers()) {
+  if (may_sleep) {
     epoll_event event;
     const auto most_ms = static_cast<int>(std::min<std::uint64_t>((most_us + 999) / 1000, 60'000));
     ready = ::epoll_wait(epoll_.get(), &event, 1, most_ms);
   }
   // What is there to do may first need UCX's own thread to run: its connections are accepted there.
   if (ready > 0) std::this_thread::yield();
+  for (const auto& loop : inline_loops) loop->disarm();
   sockets_due_ = true;
   const std::lock_guard lock(mutex_);
   idle_ = false;

@@ -1,26 +1,30 @@
-// The Transport over UCX. Its workers are used by the thread that progresses; other threads hand it commands.
+// The Transport over UCX.
 //
-// A peer is reached by active messages over an endpoint that fails alone (error handling mode PEER). Payloads travel by rendezvous,
-// into memory that the receiver claimed. The TCP connection of the handshake stays open beside it: UCX may never report that a
+// A peer is reached by active messages over endpoints that fail alone (error handling mode PEER). Payloads travel by rendezvous,
+// into memory that the receiver claimed. The TCP connection of the handshake stays open beside them: UCX may never report that a
 // peer behind shared memory was killed, the kernel does within a millisecond.
 //
-// Each link has a worker of its own. When a link fails, for whatever reason, it is marked; progress() destroys its worker outside of
-// UCX's callbacks, which ends all that was under way and closes its connections, and says that the peer is gone. With a worker for
-// all links, UCX 1.13 keeps the TCP connections of endpoints that were closed by force, and uses some after they were freed.
+// A peer has one or several channels, each with a UCX worker of its own: with a worker for all peers, UCX 1.13 keeps the TCP
+// connections of endpoints that were closed by force, and uses some after they were freed. One channel is progressed by the thread that
+// progresses the transport. Several, at most one for each of the UcxLoops, have a thread each; then that thread only connects, claims
+// and closes. A message goes over the channel with the least under way. Two nodes use as many as both have.
+//
+// When a link fails, for whatever reason, it is marked; progress() has all its channels ended, and says that the peer is gone when the
+// last one is.
 #pragma once
 
 #include <mutex>
 
-#include "rdma/deadlines.hpp"
 #include "rdma/event_queue.hpp"
 #include "rdma/lobby.hpp"
-#include "rdma/slab_map.hpp"
+#include "rdma/progress_thread.hpp"
 #include "rdma/ucx.hpp"
 #include "rdma/ucx_link.hpp"
+#include "rdma/ucx_loop.hpp"
 
 namespace vmem::rdma {
 
-class UcxTransport final : public Transport {
+class UcxTransport final : public Transport, private UcxLoopOwner {
  public:
   static Result<std::unique_ptr<UcxTransport>> create(UcxConfig config);
   ~UcxTransport() override;
@@ -38,61 +42,54 @@ class UcxTransport final : public Transport {
 
  private:
   struct Connect {
-    PeerId peer;
+    UcxPeerRef peer;
     SocketAddress address;
     std::uint64_t deadline_us;
   };
   struct Close {
     PeerId peer;
   };
-  using Command = std::variant<Connect, Close, std::unique_ptr<UcxSend>>;
+  using Command = std::variant<Connect, Close, std::unique_ptr<UcxSend>, UcxReport>;
 
   explicit UcxTransport(UcxConfig config) : config_(std::move(config)) {}
   Status start();
+  Status open_loops();
   Status watch(int descriptor, std::uint64_t key);
   Status check_header_room() const;
 
   // Posting (ucx_transport.cpp).
   Result<std::unique_ptr<UcxSend>> prepare(const Send& send);
-  void post(std::vector<Command> commands);
+  void dispatch(std::unique_ptr<UcxSend> send);
+  void fail_unsent(const UcxSend& send, const UcxFailure& failure);
+  void post(Command command);
   bool take_commands();
   void run(Connect command);
   void run(Close command);
   void run(std::unique_ptr<UcxSend> send);
+  void run(UcxReport report);
+  UcxPeerRef add_peer(std::string address, bool by_us);
+
+  // Loops: from their threads.
+  void report(UcxReport report) override { post(std::move(report)); }
+  void tell(Event event) override;
 
   // Links (ucx_links.cpp).
   Result<Entrance> open_entrance() const;
-  bool progress_workers();
-  bool arm_workers();
   bool check_sockets();
   bool advance_lobby();
   void admit(Lobby::Outcome outcome);
   void establish(UcxLink& link, Lobby::Outcome outcome);
-  Status open_worker(UcxLink& link);
-  void greet(UcxLink& link);
-  void on_connected(UcxLink& link);
+  void handle(const UcxConnected& connected);
+  void handle(UcxAnnounced announced);
+  void handle(UcxFailed failed);
+  void handle(const UcxEnded& ended);
   void read_socket(UcxLink& link);
   void fail_link(UcxLink& link, Reason reason, Error error);
-  static void on_endpoint_error(void* link, ucp_ep_h endpoint, ucs_status_t status);
-  void lose_link(UcxLink& link, ucs_status_t status);
   void end_link(UcxLink& link);
-  void end_worker(UcxLink& link);
+  void forget(UcxLink& link);
   bool settle();
   bool expire();
   UcxLink* find(PeerId peer);
-
-  // Messages (ucx_messages.cpp).
-  void start_send(UcxSend& send);
-  void end_send(UcxSend& send, ucs_status_t status);
-  static ucs_status_t on_message(void* link, const void* header, std::size_t header_bytes, void* data,
-                                 std::size_t bytes, const ucp_am_recv_param_t* param);
-  ucs_status_t take_message(UcxLink& link, ConstBytes bytes, void* data, std::size_t payload_bytes, bool rendezvous);
-  bool proves_itself(UcxLink& link, ConstBytes bytes, const Opened& opened) const;
-  ucs_status_t take_payload(UcxLink& link, ConstBytes header, void* data, std::size_t bytes, bool rendezvous);
-  ucs_status_t start_receive(UcxLink& link, ConstBytes header, const Claim& claim, void* descriptor);
-  void end_receive(UcxReceive& receive, ucs_status_t status);
-  static void on_sent(void* request, ucs_status_t status, void* send);
-  static void on_received(void* request, ucs_status_t status, std::size_t bytes, void* receive);
 
   // Constant after start().
   const UcxConfig config_;
@@ -105,10 +102,10 @@ class UcxTransport final : public Transport {
   EventQueue events_;
 
   std::mutex mutex_;
-  std::vector<Command> commands_;                        // protected by mutex_
-  bool idle_ = false;                                    // protected by mutex_: a post has to write to wakeup_
-  std::unordered_map<PeerId, std::size_t> outstanding_;  // protected by mutex_: of the peers there are
-  std::uint64_t last_peer_ = 0, last_send_ = 0;          // protected by mutex_
+  std::vector<Command> commands_;                 // protected by mutex_
+  bool idle_ = false;                             // protected by mutex_: a post has to write to wakeup_
+  std::unordered_map<PeerId, UcxPeerRef> peers_;  // protected by mutex_: those that are not gone
+  std::uint64_t last_peer_ = 0, last_send_ = 0;   // protected by mutex_
 
   // The progressing thread's.
   std::unique_ptr<Lobby> lobby_;
@@ -117,7 +114,11 @@ class UcxTransport final : public Transport {
   Deadlines deadlines_;
   std::vector<Lobby::Outcome> outcomes_;
   std::uint64_t turns_ = 0;
+  std::uint64_t told_ = 0;  // events, at the last progress()
   bool sockets_due_ = true;
+
+  std::vector<std::unique_ptr<UcxLoop>> loops_;           // by channel; constant after start()
+  std::vector<std::unique_ptr<ProgressThread>> threads_;  // of loops_, if there are several
 };
 
 }  // namespace vmem::rdma

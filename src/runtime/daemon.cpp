@@ -100,6 +100,7 @@ Status Daemon::open(const DaemonOptions& options) {
   id_ = static_cast<std::uint64_t>(self.id);
   VMEM_ASSIGN(rdma::UcxConfig config, make_ucx_config(self, options.secret, clock_));
   config.listen = listen;
+  config.channels = channel_count(options.channels);
   config.receiver = service_.get();
   VMEM_ASSIGN(transport_, rdma::create_ucx_transport(std::move(config)));
   VMEM_TRY(service_->start(*transport_));

@@ -19,6 +19,7 @@ struct DaemonOptions {
   std::uint32_t id = 0;                       // 0: a number of its own choosing
   std::optional<std::uint64_t> client_bytes;  // for one node, at most
   std::uint64_t grace_us = 60'000'000;
+  std::optional<std::uint32_t> channels;  // connections that a node may use
 };
 
 // For std::unique_ptr: memory from mmap.

@@ -1,14 +1,18 @@
 #include "runtime/nodes.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <random>
+#include <thread>
 
 #include "pagetable/types.hpp"
 #include "rdma/socket_address.hpp"
 
 namespace vmem::runtime {
 namespace {
+
+static_assert(kMostRemoteChannels == rdma::kMostChannels);
 
 bool has_rdma_card() {
   std::error_code none;
@@ -40,6 +44,11 @@ Result<rdma::UcxConfig> make_ucx_config(NodeIdentity self, const std::string& se
     VMEM_ASSIGN(config.secret, rdma::Secret::read(*crypto, secret));
   }
   return config;
+}
+
+// On few processors, threads of their own would only take turns with the others.
+std::uint32_t channel_count(std::optional<std::uint32_t> asked) {
+  return asked.value_or(std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u));
 }
 
 Result<std::string> resolve_address(const std::string& address) {

@@ -1,6 +1,7 @@
 // Handshakes over sockets, and what attackers do with them. Time passes when the test says so.
 #include "rdma/lobby.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -175,13 +176,14 @@ TEST_F(LobbyTest, ACrowdAtTheDoorDoesNotKeepOutWhoKnowsTheSecret) {
 
 TEST_F(LobbyTest, AnotherVersionIsSaidBeforeItIsRefused) {
   const FileDescriptor socket = stranger();
-  const wire::Hello hello{.version = 2, .role = 1, .has_secret = 1, .node = 7};
+  const wire::Hello hello{.version = kHandshakeVersion + 1, .role = 1, .has_secret = 1, .node = 7};
   say(socket, std::as_bytes(std::span(&hello, 1)));
   ASSERT_TRUE(until([&] { return failures() == 1; }));
-  EXPECT_THAT(at_server[0].error.message, HasSubstr("version 2 of the handshake, this node version 1"));
+  EXPECT_THAT(at_server[0].error.message, HasSubstr(fmt::format("version {} of the handshake, this node version {}",
+                                                                kHandshakeVersion + 1, kHandshakeVersion)));
   wire::Hello answer;
   ASSERT_EQ(::recv(socket.get(), &answer, sizeof(answer), MSG_WAITALL), static_cast<ssize_t>(sizeof(answer)));
-  EXPECT_EQ(answer.version, 1);
+  EXPECT_EQ(answer.version, kHandshakeVersion);
   EXPECT_EQ(::recv(socket.get(), &answer, 1, 0), 0) << "no proof for it";
 }
 

@@ -1,6 +1,6 @@
 // The other node of the tests with two processes, told what to do by its arguments:
-//   rdma_peer listen ADDRESS SECRET TLS      says its address on stdout and takes what comes, whole payloads into one place
-//   rdma_peer connect ADDRESS SECRET TLS     connects, and sends 8 MiB payloads for as long as it lives
+//   rdma_peer listen ADDRESS SECRET CHANNELS    says its address on stdout and takes what comes, whole payloads into one place
+//   rdma_peer connect ADDRESS SECRET CHANNELS   connects, and sends 8 MiB payloads over all channels for as long as it lives
 // It says "connected" and "transferring" when it is, and ends when its stdin does.
 #include <fmt/format.h>
 #include <poll.h>
@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   if (argc != 5) return 2;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const bool listens = std::string(argv[1]) == "listen";
+  const auto channels = static_cast<std::uint32_t>(std::strtoul(argv[4], nullptr, 10));
   std::vector<std::byte> memory(4 * kPayload, std::byte{1});
   OnePlace receiver;
   receiver.memory = memory;
@@ -64,7 +65,8 @@ int main(int argc, char** argv) {
                    .secret = std::string(argv[3]) == "-" ? Secret::none() : require(Secret::read(*crypto, argv[3])),
                    .clock = &receiver.clock,
                    .receiver = &receiver,
-                   .settings = {{"TLS", argv[4]}}};
+                   .channels = channels,
+                   .settings = {{"TLS", "tcp"}}};
   const auto transport = require(create_ucx_transport(std::move(config)));
   const auto slab = require(transport->register_slab(memory));
   if (listens) {
@@ -84,8 +86,10 @@ int main(int argc, char** argv) {
       if (const Gone* gone = std::get_if<Gone>(&event.what))
         OnePlace::say(fmt::format("gone: {}", gone->error.message));
       if (listens || (!connected && !std::holds_alternative<Sent>(event.what))) continue;
-      Send send{.peer = event.peer, .payload = payload, .deadline_us = receiver.clock.now_us() + kFar};
-      (void)transport->send({&send, 1});
+      std::vector<Send> sends(
+          connected ? channels : 1,
+          Send{.peer = event.peer, .payload = payload, .deadline_us = receiver.clock.now_us() + kFar});
+      (void)transport->send(sends);
     }
   }
   return 0;

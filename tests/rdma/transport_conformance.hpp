@@ -144,7 +144,10 @@ TYPED_TEST_P(TransportConformance, ARefusedPayloadIsDroppedAndTheNextOneArrives)
   for (const std::size_t bytes : {100ul, 2ul << 20}) {
     this->b.receiver.refuse = true;
     this->a.send(this->a.peer(), "unwanted", {this->a.outgoing(bytes, 1)}, this->later());
-    ASSERT_TRUE(this->until([&] { return this->quiet() && this->b.receiver.announced.back() == "unwanted"; }));
+    ASSERT_TRUE(this->until([&] {
+      const auto& announced = this->b.receiver.announced;
+      return this->quiet() && !announced.empty() && announced.back() == "unwanted";
+    }));
     EXPECT_EQ(this->messages().size(), 0u);
     this->b.receiver.refuse = false;
     this->a.send(this->a.peer(), "wanted", {this->a.outgoing(bytes, 2)}, this->later());

@@ -20,16 +20,19 @@ using std::chrono::steady_clock;
 
 constexpr std::size_t kPayload = std::size_t{8} << 20;
 
-class TwoProcesses : public ::testing::TestWithParam<const char*> {
+// By the number of channels; several have threads of their own.
+class TwoProcesses : public ::testing::TestWithParam<std::uint32_t> {
  protected:
-  void start(const std::string& listen, Secret secret = Secret::none(), const std::string& tls = GetParam()) {
+  static std::string channels() { return std::to_string(GetParam()); }
+  void start(const std::string& listen, Secret secret = Secret::none()) {
     UcxConfig config{.self = {NodeId{1}, Incarnation{1}},
                      .parameters = {0x7d0000000000, 1ull << 40, 2 << 20},
                      .listen = listen,
                      .secret = std::move(secret),
                      .clock = &clock,
                      .receiver = &node.receiver,
-                     .settings = {{"TLS", tls}}};
+                     .channels = GetParam(),
+                     .settings = {{"TLS", "tcp"}}};
     auto made = create_ucx_transport(std::move(config));
     ASSERT_TRUE(made) << made.error().message;
     node.start(*std::move(made));
@@ -75,7 +78,7 @@ class TwoProcesses : public ::testing::TestWithParam<const char*> {
 constexpr const char* kAny = "127.0.0.1:0";
 
 TEST_P(TwoProcesses, AReceiverThatIsKilledIsNoticedAndAllSendsEnd) {
-  PeerProcess peer({"listen", kAny, "-", GetParam()});
+  PeerProcess peer({"listen", kAny, "-", channels()});
   start("");
   transfer_to(peer);
   peer.signal(SIGKILL);
@@ -85,7 +88,7 @@ TEST_P(TwoProcesses, AReceiverThatIsKilledIsNoticedAndAllSendsEnd) {
 
 TEST_P(TwoProcesses, ASenderThatIsKilledIsNoticedAndAllClaimsAreGivenBack) {
   start(kAny);
-  PeerProcess peer({"connect", node.transport->address(), "-", GetParam()});
+  PeerProcess peer({"connect", node.transport->address(), "-", channels()});
   transfer_from(peer);
   peer.signal(SIGKILL);
   ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
@@ -93,7 +96,7 @@ TEST_P(TwoProcesses, ASenderThatIsKilledIsNoticedAndAllClaimsAreGivenBack) {
 }
 
 TEST_P(TwoProcesses, AStoppedReceiverEndsAtTheDeadline) {
-  PeerProcess peer({"listen", kAny, "-", GetParam()});
+  PeerProcess peer({"listen", kAny, "-", channels()});
   start("");
   transfer_to(peer);
   peer.stop();
@@ -112,7 +115,7 @@ TEST_P(TwoProcesses, AStoppedReceiverEndsAtTheDeadline) {
 
 TEST_P(TwoProcesses, AStoppedSenderEndsAtTheClaimsDeadline) {
   start(kAny);
-  PeerProcess peer({"connect", node.transport->address(), "-", GetParam()});
+  PeerProcess peer({"connect", node.transport->address(), "-", channels()});
   ASSERT_TRUE(until([&] { return node.connected(); }));
   to = node.peer();
   bool stopped = false;
@@ -130,7 +133,7 @@ TEST_P(TwoProcesses, AStoppedSenderEndsAtTheClaimsDeadline) {
 // What the peer's end does, when it goes on, is there all at once when this node next looks: its connections are read, written and
 // closed in one. UCX 1.13 crashes this process if it is let.
 TEST_P(TwoProcesses, AStoppedReceiverThatGoesOnHarmsNobodyAndIsConnectedToAgain) {
-  PeerProcess peer({"listen", kAny, "-", GetParam()});
+  PeerProcess peer({"listen", kAny, "-", channels()});
   start("");
   for (int round = 0; round < 5; ++round) {
     node.events.clear();
@@ -150,7 +153,7 @@ TEST_P(TwoProcesses, AfterAPeerIsLostAnotherOneIsServed) {
   start("");
   for (int round = 0; round < 3; ++round) {
     node.events.clear();
-    PeerProcess peer({"listen", kAny, "-", GetParam()});
+    PeerProcess peer({"listen", kAny, "-", channels()});
     transfer_to(peer);
     peer.signal(SIGKILL);
     ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
@@ -159,7 +162,8 @@ TEST_P(TwoProcesses, AfterAPeerIsLostAnotherOneIsServed) {
 }
 
 // Not over shared memory, which nodes do not use: there a killed writer can block the queue of who is left (ARCHITECTURE.md).
-INSTANTIATE_TEST_SUITE_P(Ucx, TwoProcesses, ::testing::Values("tcp"), [](const auto&) { return std::string("Tcp"); });
+INSTANTIATE_TEST_SUITE_P(Ucx, TwoProcesses, ::testing::Values(1u, 3u),
+                         [](const auto& of) { return "Channels" + std::to_string(of.param); });
 
 // Two network namespaces, with a virtual cable between them.
 class CutOff : public TwoProcesses {
@@ -168,15 +172,13 @@ class CutOff : public TwoProcesses {
     if (!network.why_not().empty()) GTEST_SKIP() << network.why_not();
   }
   void TearDown() override { node.stop(); }
-  void start_node(const std::string& listen) {
-    start(listen, *Secret::read(**Crypto::load(), network.secret()), "tcp");
-  }
+  void start_node(const std::string& listen) { start(listen, *Secret::read(**Crypto::load(), network.secret())); }
 
   OtherNetwork network;
 };
 
 TEST_P(CutOff, AReceiverBehindACutNetworkEndsAtTheDeadlineWithBytesInFlight) {
-  PeerProcess peer({"listen", "10.77.0.2:0", network.secret(), "tcp"}, network.name());
+  PeerProcess peer({"listen", "10.77.0.2:0", network.secret(), channels()}, network.name());
   start_node("");
   transfer_to(peer);
   ASSERT_TRUE(network.cut());
@@ -189,7 +191,7 @@ TEST_P(CutOff, AReceiverBehindACutNetworkEndsAtTheDeadlineWithBytesInFlight) {
 
 TEST_P(CutOff, ASenderBehindACutNetworkEndsAtTheClaimsDeadline) {
   start_node("10.77.0.1:0");
-  PeerProcess peer({"connect", node.transport->address(), network.secret(), "tcp"}, network.name());
+  PeerProcess peer({"connect", node.transport->address(), network.secret(), channels()}, network.name());
   node.receiver.deadline_us = clock.now_us() + 5 * kSecondUs;
   ASSERT_TRUE(until([&] { return node.count<Message>() > 0 && !node.receiver.claimed.empty(); }));
   to = node.peer();
@@ -200,7 +202,8 @@ TEST_P(CutOff, ASenderBehindACutNetworkEndsAtTheClaimsDeadline) {
   expect_nothing_under_way(Reason::timeout);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ucx, CutOff, ::testing::Values("tcp"), [](const auto&) { return std::string("Tcp"); });
+INSTANTIATE_TEST_SUITE_P(Ucx, CutOff, ::testing::Values(1u, 3u),
+                         [](const auto& of) { return "Channels" + std::to_string(of.param); });
 
 }  // namespace
 }  // namespace vmem::rdma

@@ -6,6 +6,7 @@
 namespace vmem::rdma {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(UcxOverTcp, TransportConformance, TcpPair);
+INSTANTIATE_TYPED_TEST_SUITE_P(UcxOverChannels, TransportConformance, ChannelsPair);
 INSTANTIATE_TYPED_TEST_SUITE_P(UcxOverSharedMemory, TransportConformance, SharedMemoryPair);
 
 }  // namespace vmem::rdma

@@ -95,8 +95,13 @@ TEST(Ucx, WhoIsRefusedLearnsWhyAndSoDoesTheOther) {
 }
 
 // Threads that post to two peers which threads progress; each message arrives.
-TEST(Ucx, ManyThreadsPostWhileOneProgresses) {
-  TcpPair pair;
+// By the number of channels.
+class UcxThreads : public ::testing::TestWithParam<std::uint32_t> {
+ protected:
+  UcxPair pair{"tcp", GetParam(), GetParam(), true};
+};
+
+TEST_P(UcxThreads, ManyPostWhileOthersProgress) {
   pair.a.receiver.deadline_us = pair.b.receiver.deadline_us = 3600 * kSecondUs;
   const PeerId peer = *pair.a.transport->connect(pair.b.transport->address(), 3600 * kSecondUs);
   const ProgressThread progress_a(*pair.a.transport), progress_b(*pair.b.transport);
@@ -129,8 +134,7 @@ TEST(Ucx, ManyThreadsPostWhileOneProgresses) {
   }
 }
 
-TEST(Ucx, ConnectionsThatAreOverLeaveNoDescriptors) {
-  TcpPair pair;
+TEST_P(UcxThreads, ConnectionsThatAreOverLeaveNoDescriptors) {
   const auto open_descriptors = [] {
     return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
   };
@@ -148,8 +152,7 @@ TEST(Ucx, ConnectionsThatAreOverLeaveNoDescriptors) {
   EXPECT_EQ(open_descriptors(), before);
 }
 
-TEST(Ucx, AnIdleConnectionLeavesTheProcessorAlone) {
-  TcpPair pair;
+TEST_P(UcxThreads, AnIdleConnectionLeavesTheProcessorAlone) {
   const PeerId peer = *pair.a.transport->connect(pair.b.transport->address(), 3600 * kSecondUs);
   const ProgressThread progress_a(*pair.a.transport), progress_b(*pair.b.transport);
   while (!pair.a.connected()) {
@@ -166,9 +169,45 @@ TEST(Ucx, AnIdleConnectionLeavesTheProcessorAlone) {
   };
   const std::uint64_t before = processor_us();
   EXPECT_FALSE(pair.a.transport->wait(kSecondUs)) << "nothing happens";
-  EXPECT_LT(processor_us() - before, kSecondUs / 4) << "two threads of spinning would take up to two seconds";
+  EXPECT_LT(processor_us() - before, kSecondUs / 4) << "threads that spin would take up to two seconds";
   pair.a.send(peer, "still there", {}, 3600 * kSecondUs);
   ASSERT_TRUE(pair.a.transport->wait(20 * kSecondUs));
+}
+
+// The one of a that is idle is woken by what its channels' threads have to say.
+TEST_P(UcxThreads, WhoIsIdleIsWokenByWhatArrives) {
+  pair.a.receiver.deadline_us = pair.b.receiver.deadline_us = 3600 * kSecondUs;
+  const PeerId peer = *pair.a.transport->connect(pair.b.transport->address(), 3600 * kSecondUs);
+  while (!pair.a.connected() || !pair.b.connected()) {
+    pair.a.step();
+    pair.b.step();
+  }
+  const ProgressThread progress_a(*pair.a.transport);
+  for (int round = 0; round < 20; ++round) {
+    const bool large = round % 2 == 0;
+    pair.a.send(peer, "hello", large ? std::vector<ConstBytes>{pair.a.outgoing(2 << 20, 1)} : std::vector<ConstBytes>{},
+                3600 * kSecondUs);
+    const auto begun = std::chrono::steady_clock::now();
+    for (const std::size_t before = pair.b.count<Message>(); pair.b.count<Message>() == before;) {
+      if (!pair.b.step()) pair.b.transport->idle(60 * kSecondUs);
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(20));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ucx, UcxThreads, ::testing::Values(1u, 3u),
+                         [](const auto& of) { return "Channels" + std::to_string(of.param); });
+
+TEST(Ucx, MoreChannelsThanThereCanBeAreRefused) {
+  const ManualClock clock;
+  ClaimingReceiver receiver;
+  for (const std::uint32_t channels : {0u, kMostChannels + 1}) {
+    const auto made = create_ucx_transport(
+        {.self = {NodeId{1}, Incarnation{1}}, .clock = &clock, .receiver = &receiver, .channels = channels});
+    ASSERT_FALSE(made);
+    EXPECT_EQ(made.error().status, VMEM_ERROR_INVALID_OPTION);
+    EXPECT_THAT(made.error().message, HasSubstr(fmt::format("{} channels", channels)));
+  }
 }
 
 }  // namespace

@@ -102,8 +102,8 @@ class RemoteApi : public ::testing::Test {
 };
 
 TEST_F(RemoteApi, DataFourTimesWhatFitsHereSurvivesOnAnotherNode) {
-  DaemonProcess daemon;
-  ASSERT_OK(start({{"remote", daemon.address()}}));
+  DaemonProcess daemon("127.0.0.1:0", {"--lend", "512MiB", "--channels", "2"});
+  ASSERT_OK(start({{"remote", daemon.address()}, {"remote_channels", "4"}}));
   constexpr std::uint64_t kPages = 128;  // 256 MiB in 64
   void* memory = nullptr;
   ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
@@ -267,15 +267,18 @@ class RemoteDeaths : public RemoteApi {
     daemons.resize(2);
     for (std::size_t i = 0; i < 2; ++i) start_daemon(i);
   }
-  // The same node, at the same address.
+  // The same node, at the same address. The first has several channels to the program, each with its thread.
   void start_daemon(std::size_t i) {
     daemons[i] = std::make_unique<DaemonProcess>(
-        addresses[i], std::vector<std::string>{"--lend", "512MiB", "--id", std::to_string(i + 1)});
+        addresses[i],
+        std::vector<std::string>{"--lend", "512MiB", "--id", std::to_string(i + 1), "--channels", i == 0 ? "3" : "1"});
   }
   void begin(const std::string& replicas, const std::string& wait = "2s",
              std::vector<std::pair<std::string, std::string>> more = {}) {
-    more.insert(more.end(),
-                {{"remote", addresses[0] + "," + addresses[1]}, {"replicas", replicas}, {"remote_wait", wait}});
+    more.insert(more.end(), {{"remote", addresses[0] + "," + addresses[1]},
+                             {"remote_channels", "3"},
+                             {"replicas", replicas},
+                             {"remote_wait", wait}});
     ASSERT_OK(start(std::move(more)));
     load.random.seed(std::random_device{}());
     fill();

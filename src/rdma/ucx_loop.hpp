@@ -1,0 +1,145 @@
+// One thread's share of a UcxTransport: the workers it progresses, and what is sent and received over them. Others hand it commands;
+// what happens it reports to its owner.
+//
+// A channel that fails, for whatever reason, is reported and progressed no more. When it is told to end it, the loop destroys its
+// worker outside of UCX's callbacks, which ends all that was under way and closes its connections.
+#pragma once
+
+#include <mutex>
+#include <variant>
+
+#include "base/clock.hpp"
+#include "base/file_descriptor.hpp"
+#include "rdma/deadlines.hpp"
+#include "rdma/progressable.hpp"
+#include "rdma/slab_map.hpp"
+#include "rdma/ucx_channel.hpp"
+
+namespace vmem::rdma {
+
+// ---- commands ----
+struct UcxOpen {
+  std::unique_ptr<UcxChannel> channel;  // with its worker
+  std::vector<std::byte> address;       // of the peer's
+  bool greets = false;                  // the peer greets back
+};
+struct UcxEnd {  // answered by UcxEnded
+  PeerId peer{};
+  UcxFailure failure;
+};
+struct UcxTake {  // a payload that was announced
+  PeerId peer{};
+  void* descriptor = nullptr;
+  std::vector<std::byte> header;
+  Claim claim;
+};
+struct UcxRefuse {
+  PeerId peer{};
+  void* descriptor = nullptr;
+};
+using UcxCommand = std::variant<UcxOpen, UcxEnd, UcxTake, UcxRefuse, std::unique_ptr<UcxSend>>;
+
+// ---- reports ----
+struct UcxConnected {
+  PeerId peer{};
+};
+struct UcxAnnounced {
+  PeerId peer{};
+  std::uint32_t index = 0;  // of the channel
+  std::vector<std::byte> header;
+  std::uint64_t payload_bytes = 0;
+  std::vector<std::byte> payload;  // a small one came along, others have a
+  void* descriptor = nullptr;
+};
+struct UcxFailed {
+  PeerId peer{};
+  UcxFailure failure;
+};
+struct UcxEnded {
+  PeerId peer{};
+};
+using UcxReport = std::variant<UcxConnected, UcxAnnounced, UcxFailed, UcxEnded>;
+
+// Called by the loop's thread.
+class UcxLoopOwner {
+ public:
+  virtual void report(UcxReport report) = 0;
+  virtual void tell(Event event) = 0;
+
+ protected:
+  ~UcxLoopOwner() = default;
+};
+
+class UcxLoop final : public Progressable {
+ public:
+  // All outlive it.
+  struct Config {
+    UcxLoopOwner* owner = nullptr;
+    CryptoRef crypto;
+    UcxContextRef context;
+    const Clock* clock = nullptr;
+    const SlabMap* slabs = nullptr;
+  };
+  static Result<std::unique_ptr<UcxLoop>> create(Config config);
+
+  // Any thread. In order.
+  void post(UcxCommand command);
+
+  bool progress() override;
+  void idle(std::uint64_t most_us) override;
+  void wake() noexcept override;
+  // Of progress(): what was posted, without UCX's own.
+  bool carry_out();
+  // For who waits for several things at once: while armed, descriptor() is readable when there is something to do. False: there is.
+  bool arm();
+  void disarm();
+  int descriptor() const noexcept { return epoll_.get(); }
+
+ private:
+  explicit UcxLoop(Config config) : config_(std::move(config)) {}
+  const Ucx& ucx() const noexcept { return config_.context->ucx(); }
+
+  // Channels (ucx_loop.cpp).
+  void run(UcxOpen command);
+  void run(UcxEnd command);
+  void run(UcxTake command);
+  void run(UcxRefuse command);
+  void run(std::unique_ptr<UcxSend> send);
+  UcxChannel* find(PeerId peer);
+  Status connect(UcxChannel& channel, ConstBytes address);
+  void greet(UcxChannel& channel);
+  void on_connected(UcxChannel& channel);
+  bool progress_workers();
+  bool expire();
+  void fail_channel(UcxChannel& channel, Reason reason, Error error);
+  void lose_channel(UcxChannel& channel, ucs_status_t status);
+  static void on_endpoint_error(void* channel, ucp_ep_h endpoint, ucs_status_t status);
+
+  // Messages (ucx_messages.cpp).
+  void start_send(UcxSend& send);
+  void end_send(UcxSend& send, ucs_status_t status);
+  void send_over(UcxSend& send, const UcxFailure* failure);
+  static ucs_status_t on_message(void* channel, const void* header, std::size_t header_bytes, void* data,
+                                 std::size_t bytes, const ucp_am_recv_param_t* param);
+  ucs_status_t take_message(UcxChannel& channel, ConstBytes bytes, void* data, std::size_t payload_bytes,
+                            bool rendezvous);
+  bool proves_itself(UcxChannel& channel, ConstBytes bytes, const Opened& opened) const;
+  void start_receive(UcxChannel& channel, UcxTake command);
+  void end_receive(UcxReceive& receive, ucs_status_t status);
+  static void on_sent(void* request, ucs_status_t status, void* send);
+  static void on_received(void* request, ucs_status_t status, std::size_t bytes, void* receive);
+
+  const Config config_;
+  FileDescriptor epoll_, wakeup_;
+
+  std::mutex mutex_;
+  std::vector<UcxCommand> commands_;  // protected by mutex_
+  bool idle_ = false;                 // protected by mutex_: a post has to write to wakeup_
+
+  // Its thread's.
+  std::unordered_map<PeerId, std::unique_ptr<UcxChannel>> channels_;
+  Deadlines deadlines_;
+  bool reported_ = false;  // in this progress(): the owner may have commands
+};
+
+}  // namespace vmem::rdma
