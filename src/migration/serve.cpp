@@ -219,9 +219,11 @@ Result<Mover::Served> Mover::bring_in(PageRef ref, Access access, bool discard, 
   const bool kept = page.frame != kNoFrame && !(in_place_wanted && page.standby);
   if (!kept && page.version != 0 && !discard) {
     if (arrives(ref)) {
-      VMEM_ASSIGN(const Arrival arrival, arrive(ref, effort.evict, search_for(ref, Search::until_busy)));
+      // Who waits no longer makes room in host memory instead, and for that a page may have to go where this one would have gone.
+      const bool waits = effort.wait || !effort.in_place;
+      VMEM_ASSIGN(const Arrival arrival, arrive(ref, effort.evict && waits, search_for(ref, Search::until_busy)));
       const bool gpu_at_it = arrival == Arrival::checked || arrival == Arrival::busy;
-      if (gpu_at_it && (effort.wait || !effort.in_place)) return Served::wait_frame;
+      if (gpu_at_it && waits) return Served::wait_frame;
       if (arrival == Arrival::checked) give_up_check(ref);
       if (arrival == Arrival::on_its_way || arrival == Arrival::later) return Served::wait;
     }

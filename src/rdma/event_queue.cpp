@@ -31,4 +31,9 @@ std::uint64_t EventQueue::pushed() const {
   return pushed_;
 }
 
+std::size_t EventQueue::pending() const {
+  const std::lock_guard lock(mutex_);
+  return events_.size();
+}
+
 }  // namespace vmem::rdma

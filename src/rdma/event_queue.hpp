@@ -17,6 +17,8 @@ class EventQueue {
   bool wait(std::uint64_t most_us);
   // Since the beginning.
   std::uint64_t pushed() const;
+  // Not taken yet.
+  std::size_t pending() const;
 
  private:
   mutable std::mutex mutex_;

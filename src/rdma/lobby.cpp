@@ -69,8 +69,8 @@ void Lobby::connect(std::uint64_t key, const SocketAddress& address, std::uint64
   visitors_.push_back(
       {.key = key,
        .address = address,
-       .socket = std::move(socket),
        .handshake = Handshake(Handshake::Role::initiator, *config_.crypto, config_.secret, config_.self, config_.open),
+       .socket = std::move(socket),
        .deadline_us = deadline_us});
   Visitor& visitor = visitors_.back();
   next_deadline_us_ = 0;
@@ -127,8 +127,8 @@ void Lobby::admit(FileDescriptor socket) {
   visitors_.push_back(
       {.key = 0,
        .address = address,
-       .socket = std::move(socket),
        .handshake = Handshake(Handshake::Role::responder, *config_.crypto, config_.secret, config_.self, config_.open),
+       .socket = std::move(socket),
        .deadline_us = config_.clock->now_us() + config_.handshake_us});
   ++came_in_;
   next_deadline_us_ = 0;

@@ -54,8 +54,8 @@ class Lobby {
   struct Visitor {
     std::uint64_t key = 0;
     SocketAddress address;
-    FileDescriptor socket;
     Handshake handshake;
+    FileDescriptor socket;  // closed before what the handshake has opened: who still has it finds nobody there
     std::uint64_t deadline_us = 0;
     std::vector<std::byte> out;
     std::optional<Error> failed;

@@ -18,7 +18,7 @@ using pagetable::kGranuleBytes;
 using wire::Answer;
 using wire::Kind;
 
-constexpr std::chrono::milliseconds kMostFarewell{200};  // peers are closed by force, which takes no time
+constexpr std::uint64_t kFarewellTurnUs = 1'000;
 
 bool on_disk(std::uint64_t offset) { return offset >= wire::kDiskOffset; }
 
@@ -54,10 +54,10 @@ Status MemoryService::start(Transport& transport) {
 void MemoryService::stop() {
   if (transport_ == nullptr) return;
   for (const auto& [peer, known] : peers_) transport_->close(peer);
-  const auto until = std::chrono::steady_clock::now() + kMostFarewell;
-  while (!peers_.empty() && std::chrono::steady_clock::now() < until) {
-    transport_->progress();
-    step();
+  // Closed by force, they wait for nobody; until then their memory is in use.
+  while (!peers_.empty()) {
+    const bool did = transport_->progress();
+    if (!step() && !did) transport_->idle(kFarewellTurnUs);
   }
   if (config_.disk != nullptr) config_.disk->finish();
   workers_.reset();
@@ -134,7 +134,16 @@ bool MemoryService::is_from(PeerId peer, const wire::Header& header) {
 bool MemoryService::admit(PeerId peer, const wire::Header& header) {
   const ReplyCache::Verdict verdict = replies_.arrived(header.request);
   if (verdict == ReplyCache::Verdict::carry_out) return true;
-  if (verdict == ReplyCache::Verdict::stale) ++now_.rejected;
+  if (verdict == ReplyCache::Verdict::stale) {
+    ++now_.rejected;
+    // Overtaken by many others, which need not be answered: who still waits for it asks again, under a later number.
+    const bool page = header.kind == Kind::put || header.kind == Kind::fetch;
+    const wire::Reply again{.answer = Answer::again};
+    if (page) {
+      send(peer, header.request, header.kind == Kind::put ? Kind::put_done : Kind::fetched, wire::body_of(again),
+           false);
+    }
+  }
   if (verdict != ReplyCache::Verdict::answered) return false;
   const ConstBytes reply = replies_.reply(header.request);
   outbox_.emplace_back(peer, std::vector<std::byte>(reply.begin(), reply.end()));

@@ -34,6 +34,7 @@ struct UcxPeer {
   std::array<std::atomic<std::uint64_t>, kMostChannels> under_way{};  // bytes to be sent, by channel
   std::mutex mutex;
   std::atomic<bool> connected = false;  // written with mutex held, after the event
+  bool over = false;                    // protected by mutex: no loop gets anything of it after its end
 };
 using UcxPeerRef = std::shared_ptr<UcxPeer>;
 
@@ -64,6 +65,7 @@ struct UcxChannel {
   std::shared_ptr<const Acquaintance> acquaintance;
   UcxWorkerRef worker;
   UcxEndpoint endpoint;
+  bool greeted = false;        // the peer was
   bool failed = false;         // no more is sent, taken or progressed; what is under way waits for the end
   std::uint64_t sequence = 0;  // of what was sent
   SequenceWindow received;

@@ -218,6 +218,10 @@ void UcxTransport::end_link(UcxLink& link) {
     (void)!::send(link.socket.get(), &farewell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
     link.socket.reset();
   }
+  {
+    const std::lock_guard lock(link.peer->mutex);
+    link.peer->over = true;
+  }
   if (!link.connected) deadlines_.remove(link.deadline_us, peer);
   for (const std::unique_ptr<UcxSend>& send : std::exchange(link.held, {})) {
     deadlines_.remove(send->deadline_us, peer);

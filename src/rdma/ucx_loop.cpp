@@ -55,7 +55,7 @@ bool UcxLoop::carry_out() {
 bool UcxLoop::progress() {
   reported_ = false;
   bool did = carry_out();
-  did |= progress_workers();
+  if (!config_.owner->full()) did |= progress_workers();
   return expire() || did;
 }
 
@@ -146,6 +146,7 @@ Status UcxLoop::connect(UcxChannel& channel, ConstBytes address) {
 }
 
 void UcxLoop::greet(UcxChannel& channel) {
+  channel.greeted = true;
   auto greeting = std::make_unique<UcxSend>();
   greeting->peer = channel.peer;
   greeting->index = channel.index;
@@ -159,7 +160,7 @@ void UcxLoop::on_connected(UcxChannel& channel) {
   UcxPeer& peer = *channel.peer;
   {
     const std::lock_guard lock(peer.mutex);
-    if (peer.connected.load(std::memory_order_relaxed)) return;
+    if (peer.connected.load(std::memory_order_relaxed) || peer.over) return;
     const std::uint32_t channels = peer.channels.load(std::memory_order_relaxed);
     std::string path = channel.endpoint.path();
     if (channels > 1) path += fmt::format(", {} channels", channels);
@@ -169,7 +170,7 @@ void UcxLoop::on_connected(UcxChannel& channel) {
   config_.owner->report(UcxConnected{peer.id});
 }
 
-void UcxLoop::run(UcxEnd command) {
+void UcxLoop::run(const UcxEnd& command) {
   UcxChannel& channel = *find(command.peer);
   channel.failed = true;
   for (void* const descriptor : std::exchange(channel.announced, {}))
@@ -190,6 +191,7 @@ void UcxLoop::run(UcxEnd command) {
 
 void UcxLoop::fail_channel(UcxChannel& channel, Reason reason, Error error) {
   if (std::exchange(channel.failed, true)) return;
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, channel.worker->descriptor(), nullptr);
   reported_ = true;
   config_.owner->report(UcxFailed{channel.peer->id, {reason, std::move(error)}});
 }

@@ -65,6 +65,8 @@ class UcxLoopOwner {
  public:
   virtual void report(UcxReport report) = 0;
   virtual void tell(Event event) = 0;
+  // So much was reported and told that is not taken yet that no more should come.
+  virtual bool full() = 0;
 
  protected:
   ~UcxLoopOwner() = default;
@@ -101,7 +103,7 @@ class UcxLoop final : public Progressable {
 
   // Channels (ucx_loop.cpp).
   void run(UcxOpen command);
-  void run(UcxEnd command);
+  void run(const UcxEnd& command);
   void run(UcxTake command);
   void run(UcxRefuse command);
   void run(std::unique_ptr<UcxSend> send);

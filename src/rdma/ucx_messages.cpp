@@ -119,7 +119,7 @@ ucs_status_t UcxLoop::take_message(UcxChannel& channel, ConstBytes bytes, void* 
   if (!channel.peer->connected.load(std::memory_order_acquire)) on_connected(channel);
   const PeerId peer = channel.peer->id;
   if (opened->envelope.kind == EnvelopeKind::hello) {
-    if (!channel.peer->by_us) greet(channel);
+    if (!channel.peer->by_us && !channel.greeted) greet(channel);
     return UCS_OK;
   }
   std::vector<std::byte> header(opened->header.begin(), opened->header.end());

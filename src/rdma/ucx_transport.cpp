@@ -20,6 +20,9 @@ namespace {
 // How often the workers are progressed before the sockets are looked at, unless idle() slept.
 constexpr std::uint64_t kTurnsBetweenSockets = 64;
 
+// Payloads that come along with their message are kept until they are claimed: 32 KiB each.
+constexpr std::size_t kMostUndelivered = 1024;
+
 class UcxSlab final : public Slab {
  public:
   UcxSlab(SlabMap& slabs, UcxMemory region, Bytes memory)
@@ -175,6 +178,8 @@ Status UcxTransport::send(std::span<Send> sends) {
 // Over the channel that has the least to send.
 void UcxTransport::dispatch(std::unique_ptr<UcxSend> send) {
   UcxPeer& peer = *send->peer;
+  const std::lock_guard lock(peer.mutex);
+  if (peer.over) return fail_unsent(*send, {Reason::lost, {VMEM_ERROR_LOST, 0, "the peer of this send is gone"}});
   const std::uint32_t channels = peer.channels.load(std::memory_order_relaxed);
   std::uint64_t least = UINT64_MAX;
   for (std::uint32_t i = 0; i < channels; ++i) {
@@ -208,6 +213,13 @@ void UcxTransport::tell(Event event) {
   if (asleep) wake();
 }
 
+// What waits in the network meanwhile holds its senders up.
+bool UcxTransport::full() {
+  if (events_.pending() >= kMostUndelivered) return true;
+  const std::lock_guard lock(mutex_);
+  return commands_.size() >= kMostUndelivered;
+}
+
 bool UcxTransport::take_commands() {
   std::vector<Command> commands;
   {
@@ -218,7 +230,7 @@ bool UcxTransport::take_commands() {
   return !commands.empty();
 }
 
-void UcxTransport::run(Connect command) {
+void UcxTransport::run(const Connect& command) {
   auto link = std::make_unique<UcxLink>();
   link->peer = command.peer;
   link->deadline_us = command.deadline_us;

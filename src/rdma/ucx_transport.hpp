@@ -63,7 +63,7 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   void fail_unsent(const UcxSend& send, const UcxFailure& failure);
   void post(Command command);
   bool take_commands();
-  void run(Connect command);
+  void run(const Connect& command);
   void run(Close command);
   void run(std::unique_ptr<UcxSend> send);
   void run(UcxReport report);
@@ -72,6 +72,7 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   // Loops: from their threads.
   void report(UcxReport report) override { post(std::move(report)); }
   void tell(Event event) override;
+  bool full() override;
 
   // Links (ucx_links.cpp).
   Result<Entrance> open_entrance() const;
