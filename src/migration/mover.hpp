@@ -409,6 +409,7 @@ class Mover {
   };
   Spilled spill_some(std::uint64_t bytes, bool any);
   Spilled spill_one(PageRef ref);
+  bool slot_at_rest(PageRef ref) const;
   bool spillable(PageRef ref) const;
   void spill_ahead();
   Result<bool> need_spill_slot(PageRef ref);

@@ -99,12 +99,15 @@ Mover::Spilled Mover::spill_some(std::uint64_t bytes, bool any) {
   return sum;
 }
 
-bool Mover::spillable(PageRef ref) const {
+// Nobody uses its slot.
+bool Mover::slot_at_rest(PageRef ref) const {
   const Page& page = ref.page();
-  const bool at_rest = page.mapped == Mapped::nothing && (page.frame == kNoFrame || page.standby);
-  return at_rest && page.slot_current() && page.version != 0 && page.cpu_users == 0 && !running(page.store) &&
-         !running(page.wait) && !spilling(page);
+  const bool unseen = page.mapped == Mapped::nothing && (page.frame == kNoFrame || page.standby);
+  return unseen && page.slot_current() && page.cpu_users == 0 && !running(page.store) && !running(page.wait) &&
+         !spilling(page);
 }
+
+bool Mover::spillable(PageRef ref) const { return ref.page().version != 0 && slot_at_rest(ref); }
 
 Mover::Spilled Mover::spill_one(PageRef ref) {
   Page& page = ref.page();
@@ -113,6 +116,11 @@ Mover::Spilled Mover::spill_one(PageRef ref) {
     const auto hidden = hide(ref);
     if (!hidden) eviction_failed(ref, hidden.error());
     if (!hidden || *hidden != Evicted::done) return {.in_use = hidden && *hidden == Evicted::busy};
+  }
+  // Used in place before anything was written: there is nothing to keep.
+  if (page.version == 0 && slot_at_rest(ref)) {
+    drop_slot(ref);
+    return {ref.bytes(), false};
   }
   if (!spillable(ref)) return {0, running(page.store) || running(page.wait) || spilling(page)};
   if (outlived(ref)) {

@@ -41,6 +41,25 @@ class Spill : public MoverTest {
   Actor* user = nullptr;
 };
 
+// What was used in place before it was written to has nothing to go below.
+TEST_F(Spill, PagesInPlaceThatWereNeverWrittenMakeRoom) {
+  start_spilling({.hbm_pages = 4, .host_pages = 8, .spill_pages = 16, .protect = true});
+  Region& region = allocate(12);
+  for (std::uint32_t i = 0; i < 12; ++i) write_to_the_end(*user, writing(region, i), static_cast<unsigned char>(i));
+  settle();
+  Region& empty = allocate(8);
+  ASSERT_TRUE(advise({&empty, 0, 8}, VMEM_ADVISE_IN_PLACE));
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    ASSERT_TRUE(acquire(*user, reading(empty, i))) << i;
+    release(*user, reading(empty, i));
+  }
+  finish_work(*user);
+  std::uint32_t in_place = 0;
+  for (std::uint32_t i = 0; i < 8; ++i) in_place += in_host(empty, i) || page(empty, i).slot != kNoFrame ? 1 : 0;
+  EXPECT_EQ(in_place, 8u) << "all of host memory, or this shows nothing";
+  for (std::uint32_t i = 0; i < 12; ++i) expect_stored(region, i, static_cast<unsigned char>(i));
+}
+
 TEST_F(Spill, PagesThatHostMemoryHasNoRoomForGoBelowAndComeBack) {
   start_spilling();
   Region& region = filled();
