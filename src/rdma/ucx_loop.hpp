@@ -126,7 +126,6 @@ class UcxLoop final : public Progressable {
   ucs_status_t take_message(UcxChannel& channel, ConstBytes bytes, void* data, std::size_t payload_bytes,
                             bool rendezvous);
   bool proves_itself(UcxChannel& channel, ConstBytes bytes, const Opened& opened) const;
-  void start_receive(UcxChannel& channel, UcxTake command);
   void end_receive(UcxReceive& receive, ucs_status_t status);
   static void on_sent(void* request, ucs_status_t status, void* send);
   static void on_received(void* request, ucs_status_t status, std::size_t bytes, void* receive);

@@ -94,13 +94,13 @@ TEST(Ucx, WhoIsRefusedLearnsWhyAndSoDoesTheOther) {
   EXPECT_TRUE(b.events.empty()) << "nobody was connected";
 }
 
-// Threads that post to two peers which threads progress; each message arrives.
-// By the number of channels.
+// By the number of channels; several have threads of their own.
 class UcxThreads : public ::testing::TestWithParam<std::uint32_t> {
  protected:
   UcxPair pair{"tcp", GetParam(), GetParam(), true};
 };
 
+// Threads that post to two peers which threads progress; each message arrives.
 TEST_P(UcxThreads, ManyPostWhileOthersProgress) {
   pair.a.receiver.deadline_us = pair.b.receiver.deadline_us = 3600 * kSecondUs;
   const PeerId peer = *pair.a.transport->connect(pair.b.transport->address(), 3600 * kSecondUs);
@@ -174,7 +174,7 @@ TEST_P(UcxThreads, AnIdleConnectionLeavesTheProcessorAlone) {
   ASSERT_TRUE(pair.a.transport->wait(20 * kSecondUs));
 }
 
-// The one of a that is idle is woken by what its channels' threads have to say.
+// Who sleeps in idle() is woken by what channels' threads have to say.
 TEST_P(UcxThreads, WhoIsIdleIsWokenByWhatArrives) {
   pair.a.receiver.deadline_us = pair.b.receiver.deadline_us = 3600 * kSecondUs;
   const PeerId peer = *pair.a.transport->connect(pair.b.transport->address(), 3600 * kSecondUs);
@@ -192,6 +192,68 @@ TEST_P(UcxThreads, WhoIsIdleIsWokenByWhatArrives) {
       if (!pair.b.step()) pair.b.transport->idle(60 * kSecondUs);
     }
     EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(20));
+  }
+}
+
+// Payloads that come along with their message are memory of who is to take them.
+TEST_P(UcxThreads, WhoTakesNothingHoldsTheSenderUp) {
+  const std::uint64_t far = 3600 * kSecondUs;
+  pair.a.receiver.deadline_us = pair.b.receiver.deadline_us = far;
+  const PeerId peer = *pair.a.transport->connect(pair.b.transport->address(), far);
+  while (!pair.a.connected() || !pair.b.connected()) {
+    pair.a.step();
+    pair.b.step();
+  }
+  for (std::size_t i = 0; i < kMostOutstanding; ++i) pair.a.send(peer, "small", {pair.a.outgoing(16 << 10, 1)}, far);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  while (!pair.a.under_way.empty() && std::chrono::steady_clock::now() < end) pair.a.step();
+  EXPECT_FALSE(pair.a.under_way.empty()) << "64 MiB were read that nobody takes";
+  while (pair.b.count<Message>() < kMostOutstanding) {
+    pair.a.step();
+    pair.b.step();
+  }
+  EXPECT_TRUE(pair.b.receiver.claimed.empty());
+}
+
+// Of sends that were posted before it was polled, and a poll before that.
+TEST_P(UcxThreads, NoSendEndsAfterItsPeerIsGone) {
+  const std::uint64_t far = 3600 * kSecondUs;
+  const ProgressThread progress_a(*pair.a.transport), progress_b(*pair.b.transport);
+  for (int round = 0; round < 20; ++round) {
+    const PeerId peer = *pair.a.transport->connect(pair.b.transport->address(), far);
+    SendId newest{}, before_last_poll{};
+    bool connected = false, gone = false;
+    std::size_t late = 0;
+    while (!gone) {
+      std::vector<Event> events;
+      pair.b.transport->poll(events);  // else it would read no more
+      events.clear();
+      pair.a.transport->poll(events);
+      for (const Event& event : events) {
+        if (event.peer != peer) continue;
+        gone = gone || std::holds_alternative<Gone>(event.what);
+        if (std::holds_alternative<Connected>(event.what) && !std::exchange(connected, true))
+          pair.a.transport->close(peer);
+        if (const auto* failed = std::get_if<SendFailed>(&event.what))
+          late += gone && failed->id <= before_last_poll ? 1 : 0;
+      }
+      if (!gone) before_last_poll = newest;
+      for (int i = 0; connected && i < 32; ++i) {
+        Send send{.peer = peer, .header = bytes_of("x"), .deadline_us = far};
+        if (pair.a.transport->send({&send, 1})) newest = send.id;
+      }
+    }
+    // What ends of this peer from here on was posted later.
+    std::vector<Event> events;
+    while (pair.a.transport->wait(20'000)) {
+      events.clear();
+      pair.a.transport->poll(events);
+      for (const Event& event : events) {
+        const auto* failed = std::get_if<SendFailed>(&event.what);
+        late += failed != nullptr && event.peer == peer && failed->id <= before_last_poll ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(late, 0u) << "round " << round;
   }
 }
 
