@@ -560,6 +560,13 @@ OptionDefinition window_option() {
                 });
 }
 
+OptionDefinition call_times_option() {
+  return switch_option({.name = "call_times",
+                        .help = "Writes to stderr at the end how often vmem's threads called which functions of the "
+                                "driver, and how long these took."},
+                       &Options::call_times);
+}
+
 OptionDefinition topology_option() {
   return define({.name = "topology",
                  .default_value = "auto",
@@ -591,7 +598,7 @@ std::span<const OptionDefinition> option_table() {
       borrow_option(),       replicas_option(), remote_wait_option(), remote_channels_option(),
       secret_option(),       page_option(),     devices_option(),     driver_option(),
       acquire_wait_option(), prefetch_option(), protect_option(),     strict_option(),
-      drained_option(),      window_option(),   topology_option(),
+      drained_option(),      window_option(),   call_times_option(),  topology_option(),
       log_option(),  // the comma and this comment keep the list one to a line
   };
   return table;

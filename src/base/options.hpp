@@ -77,6 +77,7 @@ struct Options {
   bool strict = false;                      // --strict: on: launches reach nothing that they do not name
   bool drained = false;            // --drained: on: launches reach everything, pages move while none is under way
   std::uint32_t window = 64;       // --window: how many launches back a pointer table may have been filled
+  bool call_times = false;         // --call-times: on: how long the driver's functions take is told at the end
   std::string topology = "auto";   // --topology: auto, off, or a file that `vmem topo` wrote
   std::string log_level = "warn";  // --log: trace debug info warn error off
 };

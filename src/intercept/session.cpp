@@ -41,6 +41,7 @@ void end() {
         format_bytes(figures.prefetched_used_bytes), figures.evictions, figures.eviction_cancels);
   }
   runtime->stop();
+  runtime->tell_call_times();
 }
 
 CUresult driver_word(vmem_status status) {

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "gpu/call_times.hpp"
 #include "migration/policy/look_ahead.hpp"
 #include "migration/policy/second_chance.hpp"
 #include "runtime/machine.hpp"
@@ -28,6 +30,7 @@ Runtime::Runtime(Options options, std::shared_ptr<const gpu::Driver> driver)
 
 Result<std::unique_ptr<Runtime>> Runtime::create(const Options& options) {
   VMEM_ASSIGN(auto driver, gpu::Driver::load(options.driver));
+  if (options.call_times) driver = gpu::with_call_times(driver);
   return create(options, std::move(driver));
 }
 
@@ -85,6 +88,11 @@ Runtime::~Runtime() {
   if (reserved_ != 0) (void)driver->cuMemAddressFree(reserved_, reserved_bytes_);
   for (const auto& lender : lenders_) close(lender->device);
   for (const auto& device : devices_) close(*device);
+  tell_call_times();
+}
+
+void Runtime::tell_call_times() const {
+  if (options_.call_times) (void)std::fputs(gpu::words_of(gpu::take_call_times()).c_str(), stderr);
 }
 
 void Runtime::close(Device& device) const {

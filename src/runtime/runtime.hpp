@@ -103,6 +103,8 @@ class Runtime final : private SlabSource {
   Status write(void* pointer, const void* host, std::size_t bytes);
   Status query(const void* pointer, vmem_pointer_info& info);
   Status statistics(vmem_statistics& out);
+  // To stderr, where the option call_times asks for it: those since the last time.
+  void tell_call_times() const;
   Status quiesce();
   // Programs that do not call vmem (undeclared.cpp). Allocations are cached when freed.
   struct Allocation {

@@ -293,4 +293,12 @@ TEST_F(Api, WorkingSetBeyondEveryTierIsRefusedWithEachTiersFigures) {
   EXPECT_NE(message.find("--host"), std::string::npos) << message;
 }
 
+TEST_F(Api, WhatTheDriversFunctionsTookIsToldAtTheEnd) {
+  start({{"call_times", "on"}});
+  ::testing::internal::CaptureStderr();
+  ASSERT_OK(vmem_shutdown());
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find("vmem-mover      cuCtxSetCurrent"), std::string::npos) << told;
+}
+
 }  // namespace
