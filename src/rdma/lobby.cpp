@@ -82,7 +82,17 @@ void Lobby::connect(std::uint64_t key, const SocketAddress& address, std::uint64
 }
 
 void Lobby::cancel(std::uint64_t key) {
-  visitors_.remove_if([&](const Visitor& visitor) { return visitor.key == key; });
+  visitors_.remove_if([&](const Visitor& visitor) {
+    if (visitor.key == key) hang_up(visitor);
+    return visitor.key == key;
+  });
+}
+
+// A process that was forked from this one may have the socket too: closing it neither tells the other end nor ends its events here.
+void Lobby::hang_up(const Visitor& visitor) const {
+  if (!visitor.socket) return;
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, visitor.socket.get(), nullptr);
+  (void)::shutdown(visitor.socket.get(), SHUT_RDWR);
 }
 
 void Lobby::watch(Visitor& visitor, int operation, std::uint32_t events) const {
@@ -214,6 +224,7 @@ void Lobby::collect(std::vector<Outcome>& outcomes) {
     Outcome outcome{.key = visitor->key, .address = visitor->address.text(), .reason = visitor->reason};
     if (visitor->failed) {
       outcome.error = *std::move(visitor->failed);
+      hang_up(*visitor);
     } else {
       (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, visitor->socket.get(), nullptr);
       outcome.socket = std::move(visitor->socket);

@@ -29,10 +29,10 @@ class Lobby {
     std::size_t most_visitors = 64;          // of those that come in
   };
   struct Outcome {
-    std::uint64_t key = 0;  // as given to connect; 0: it came in
-    std::string address;    // of the other
-    FileDescriptor socket;
+    std::uint64_t key = 0;                     // as given to connect; 0: it came in
+    std::string address;                       // of the other
     std::optional<Acquaintance> acquaintance;  // nullopt: failed
+    FileDescriptor socket;                     // closed before what was opened for it
     Reason reason = Reason::refused;
     Error error;
   };
@@ -69,6 +69,7 @@ class Lobby {
   void accept();
   void make_room();
   void admit(FileDescriptor socket);
+  void hang_up(const Visitor& visitor) const;
   void watch(Visitor& visitor, int operation, std::uint32_t events) const;
   void serve(Visitor& visitor, std::uint32_t events);
   static void read(Visitor& visitor);

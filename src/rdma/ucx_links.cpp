@@ -1,4 +1,5 @@
 // How a UcxTransport's links come and go.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -78,8 +79,6 @@ bool UcxTransport::check_sockets() {
   bool did = false;
   for (int i = 0; i < ready; ++i) {
     const std::uint64_t key = events[i].data.u64;
-    std::uint64_t count = 0;
-    if (key == kWakeupKey) (void)!::read(wakeup_.get(), &count, sizeof(count));
     if (UcxLink* link = find(PeerId{key})) {
       read_socket(*link);
       did = true;
@@ -138,7 +137,13 @@ void UcxTransport::establish(UcxLink& link, Lobby::Outcome outcome) {
     channel->greet_us = link.deadline_us;
     channel->acquaintance = acquaintance;
     channel->worker = std::move((*workers)[i]);
-    loops_[i]->post(UcxOpen{std::move(channel), std::move((*addresses)[i]), link.peer->by_us && i == 0});
+    FileDescriptor socket(::fcntl(link.socket.get(), F_DUPFD_CLOEXEC, 0));
+    if (!socket) {
+      link.channels = i;
+      return fail_link(link, Reason::lost, lost(fmt::format("a descriptor: {}", std::strerror(errno)), errno));
+    }
+    loops_[i]->post(
+        UcxOpen{std::move(channel), std::move((*addresses)[i]), link.peer->by_us && i == 0, std::move(socket)});
   }
 }
 
@@ -193,7 +198,8 @@ void UcxTransport::handle(const UcxEnded& ended) {
 
 void UcxTransport::read_socket(UcxLink& link) {
   std::byte farewell{};
-  const ssize_t got = ::recv(link.socket.get(), &farewell, 1, MSG_DONTWAIT);
+  // It stays there: loops that connect look for it, too.
+  const ssize_t got = ::recv(link.socket.get(), &farewell, 1, MSG_PEEK | MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got == 1)
     return fail_link(link, Reason::left,
@@ -216,6 +222,9 @@ void UcxTransport::end_link(UcxLink& link) {
   if (link.socket) {
     const std::byte farewell = farewell_of(link.failure->reason);
     (void)!::send(link.socket.get(), &farewell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+    // A forked process may have it too, and then closing it ends nothing.
+    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.socket.get(), nullptr);
+    (void)::shutdown(link.socket.get(), SHUT_RDWR);
     link.socket.reset();
   }
   {

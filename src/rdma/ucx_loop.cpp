@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,6 +12,12 @@
 
 namespace vmem::rdma {
 namespace {
+
+// There is something to read, or the end.
+bool has_left(const FileDescriptor& socket) {
+  char any = 0;
+  return ::recv(socket.get(), &any, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || (errno != EAGAIN && errno != EINTR);
+}
 
 // How often one channel's worker is progressed before another's is, and before commands are looked at.
 constexpr int kWorkerTurns = 32;
@@ -27,27 +33,12 @@ Status watch(const FileDescriptor& epoll, int descriptor) {
 Result<std::unique_ptr<UcxLoop>> UcxLoop::create(Config config) {
   std::unique_ptr<UcxLoop> loop(new UcxLoop(std::move(config)));
   loop->epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
-  loop->wakeup_ = FileDescriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  VMEM_TRY(watch(loop->epoll_, loop->wakeup_.get()));
+  VMEM_TRY(watch(loop->epoll_, loop->inbox_.descriptor()));
   return loop;
 }
 
-void UcxLoop::post(UcxCommand command) {
-  bool asleep = false;
-  {
-    const std::lock_guard lock(mutex_);
-    commands_.push_back(std::move(command));
-    asleep = std::exchange(idle_, false);
-  }
-  if (asleep) wake();
-}
-
 bool UcxLoop::carry_out() {
-  std::vector<UcxCommand> commands;
-  {
-    const std::lock_guard lock(mutex_);
-    commands.swap(commands_);
-  }
+  std::vector<UcxCommand> commands = inbox_.take();
   for (UcxCommand& command : commands) std::visit([&](auto& each) { run(std::move(each)); }, command);
   return !commands.empty();
 }
@@ -85,19 +76,8 @@ bool UcxLoop::expire() {
 }
 
 bool UcxLoop::arm() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!commands_.empty()) return false;
-    idle_ = true;
-  }
-  return std::ranges::all_of(channels_, [](auto& each) { return each.second->failed || each.second->worker->arm(); });
-}
-
-void UcxLoop::disarm() {
-  std::uint64_t count = 0;
-  (void)!::read(wakeup_.get(), &count, sizeof(count));
-  const std::lock_guard lock(mutex_);
-  idle_ = false;
+  return inbox_.arm() &&
+         std::ranges::all_of(channels_, [](auto& each) { return each.second->failed || each.second->worker->arm(); });
 }
 
 void UcxLoop::idle(std::uint64_t most_us) {
@@ -110,11 +90,6 @@ void UcxLoop::idle(std::uint64_t most_us) {
   // What is there to do may first need UCX's own thread to run: its connections are accepted there.
   if (ready > 0) std::this_thread::yield();
   disarm();
-}
-
-void UcxLoop::wake() noexcept {
-  const std::uint64_t one = 1;
-  (void)!::write(wakeup_.get(), &one, sizeof(one));
 }
 
 // ---- channels ----
@@ -135,6 +110,12 @@ void UcxLoop::run(UcxOpen command) {
          fmt::format("node {} at {} cannot be reached: {}; both need a transport of UCX in common (UCX_TLS)",
                      static_cast<std::uint64_t>(channel.acquaintance->peer.node.id), channel.peer->address,
                      connected.error().message)});
+  // UCX 1.13 aborts where an endpoint to a worker that had connected, and is gone, is progressed. Who leaves says so before it destroys
+  // its workers, so one that has said nothing by now was there.
+  if (has_left(command.socket))
+    return fail_channel(
+        channel, Reason::lost,
+        {VMEM_ERROR_LOST, 0, fmt::format("{} is lost: it left while it connected", channel.peer->address)});
   if (command.greets) greet(channel);
 }
 

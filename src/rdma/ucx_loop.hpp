@@ -5,12 +5,12 @@
 // worker outside of UCX's callbacks, which ends all that was under way and closes its connections.
 #pragma once
 
-#include <mutex>
 #include <variant>
 
 #include "base/clock.hpp"
 #include "base/file_descriptor.hpp"
 #include "rdma/deadlines.hpp"
+#include "rdma/inbox.hpp"
 #include "rdma/progressable.hpp"
 #include "rdma/slab_map.hpp"
 #include "rdma/ucx_channel.hpp"
@@ -22,6 +22,7 @@ struct UcxOpen {
   std::unique_ptr<UcxChannel> channel;  // with its worker
   std::vector<std::byte> address;       // of the peer's
   bool greets = false;                  // the peer greets back
+  FileDescriptor socket;                // the handshake's: says nothing unless the peer leaves
 };
 struct UcxEnd {  // answered by UcxEnded
   PeerId peer{};
@@ -85,16 +86,16 @@ class UcxLoop final : public Progressable {
   static Result<std::unique_ptr<UcxLoop>> create(Config config);
 
   // Any thread. In order.
-  void post(UcxCommand command);
+  void post(UcxCommand command) { inbox_.post(std::move(command)); }
 
   bool progress() override;
   void idle(std::uint64_t most_us) override;
-  void wake() noexcept override;
+  void wake() noexcept override { inbox_.wake(); }
   // Of progress(): what was posted, without UCX's own.
   bool carry_out();
   // For who waits for several things at once: while armed, descriptor() is readable when there is something to do. False: there is.
   bool arm();
-  void disarm();
+  void disarm() { inbox_.disarm(); }
   int descriptor() const noexcept { return epoll_.get(); }
 
  private:
@@ -131,11 +132,8 @@ class UcxLoop final : public Progressable {
   static void on_received(void* request, ucs_status_t status, std::size_t bytes, void* receive);
 
   const Config config_;
-  FileDescriptor epoll_, wakeup_;
-
-  std::mutex mutex_;
-  std::vector<UcxCommand> commands_;  // protected by mutex_
-  bool idle_ = false;                 // protected by mutex_: a post has to write to wakeup_
+  FileDescriptor epoll_;
+  Inbox<UcxCommand> inbox_;
 
   // Its thread's.
   std::unordered_map<PeerId, std::unique_ptr<UcxChannel>> channels_;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
@@ -67,9 +66,8 @@ Status UcxTransport::start() {
                       .handshake_us = config_.handshake_us};
   VMEM_ASSIGN(lobby_, Lobby::create(std::move(lobby)));
   epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
-  wakeup_ = FileDescriptor(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   VMEM_TRY(watch(lobby_->descriptor(), kLobbyKey));
-  VMEM_TRY(watch(wakeup_.get(), kWakeupKey));
+  VMEM_TRY(watch(inbox_.descriptor(), kWakeupKey));
   return open_loops();
 }
 
@@ -129,11 +127,11 @@ Result<PeerId> UcxTransport::connect(const std::string& address, std::uint64_t d
   VMEM_ASSIGN(const SocketAddress parsed, SocketAddress::parse(address));
   VMEM_TRY(lobby_->may_connect(parsed));
   const UcxPeerRef peer = add_peer(parsed.text(), true);
-  post(Connect{peer, parsed, deadline_us});
+  inbox_.post(Connect{peer, parsed, deadline_us});
   return peer->id;
 }
 
-void UcxTransport::close(PeerId peer) { post(Close{peer}); }
+void UcxTransport::close(PeerId peer) { inbox_.post(Close{peer}); }
 
 Result<std::unique_ptr<UcxSend>> UcxTransport::prepare(const Send& send) {
   VMEM_TRY(check_send(send));
@@ -169,7 +167,7 @@ Status UcxTransport::send(std::span<Send> sends) {
     } else if (prepared->peer->connected.load(std::memory_order_acquire)) {
       dispatch(std::move(prepared));
     } else {
-      post(std::move(prepared));
+      inbox_.post(std::move(prepared));
     }
   }
   return {};
@@ -192,40 +190,17 @@ void UcxTransport::dispatch(std::unique_ptr<UcxSend> send) {
   loops_[send->index]->post(std::move(send));
 }
 
-void UcxTransport::post(Command command) {
-  bool asleep = false;
-  {
-    const std::lock_guard lock(mutex_);
-    commands_.push_back(std::move(command));
-    asleep = std::exchange(idle_, false);
-  }
-  if (asleep) wake();
-}
-
 // Who progresses polls.
 void UcxTransport::tell(Event event) {
   events_.push(std::move(event));
-  bool asleep = false;
-  {
-    const std::lock_guard lock(mutex_);
-    asleep = std::exchange(idle_, false);
-  }
-  if (asleep) wake();
+  inbox_.nudge();
 }
 
 // What waits in the network meanwhile holds its senders up.
-bool UcxTransport::full() {
-  if (events_.pending() >= kMostUndelivered) return true;
-  const std::lock_guard lock(mutex_);
-  return commands_.size() >= kMostUndelivered;
-}
+bool UcxTransport::full() { return events_.pending() >= kMostUndelivered || inbox_.size() >= kMostUndelivered; }
 
 bool UcxTransport::take_commands() {
-  std::vector<Command> commands;
-  {
-    const std::lock_guard lock(mutex_);
-    commands.swap(commands_);
-  }
+  std::vector<Command> commands = inbox_.take();
   for (Command& command : commands) std::visit([&](auto& each) { run(std::move(each)); }, command);
   return !commands.empty();
 }
@@ -280,11 +255,7 @@ bool UcxTransport::progress() {
 }
 
 void UcxTransport::idle(std::uint64_t most_us) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!commands_.empty()) return;
-    idle_ = true;
-  }
+  if (!inbox_.arm()) return;
   bool may_sleep = events_.pushed() == told_;
   const auto inline_loops = threads_.empty() ? std::span(loops_) : std::span(loops_).first(0);
   for (const auto& loop : inline_loops) may_sleep = loop->arm() && may_sleep;
@@ -298,13 +269,7 @@ void UcxTransport::idle(std::uint64_t most_us) {
   if (ready > 0) std::this_thread::yield();
   for (const auto& loop : inline_loops) loop->disarm();
   sockets_due_ = true;
-  const std::lock_guard lock(mutex_);
-  idle_ = false;
-}
-
-void UcxTransport::wake() noexcept {
-  const std::uint64_t one = 1;
-  (void)!::write(wakeup_.get(), &one, sizeof(one));
+  inbox_.disarm();
 }
 
 }  // namespace vmem::rdma

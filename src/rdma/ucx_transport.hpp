@@ -16,6 +16,7 @@
 #include <mutex>
 
 #include "rdma/event_queue.hpp"
+#include "rdma/inbox.hpp"
 #include "rdma/lobby.hpp"
 #include "rdma/progress_thread.hpp"
 #include "rdma/ucx.hpp"
@@ -38,7 +39,7 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   bool wait(std::uint64_t most_us) override { return events_.wait(most_us); }
   bool progress() override;
   void idle(std::uint64_t most_us) override;
-  void wake() noexcept override;
+  void wake() noexcept override { inbox_.wake(); }
 
  private:
   struct Connect {
@@ -61,7 +62,6 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   Result<std::unique_ptr<UcxSend>> prepare(const Send& send);
   void dispatch(std::unique_ptr<UcxSend> send);
   void fail_unsent(const UcxSend& send, const UcxFailure& failure);
-  void post(Command command);
   bool take_commands();
   void run(const Connect& command);
   void run(Close command);
@@ -70,7 +70,7 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   UcxPeerRef add_peer(std::string address, bool by_us);
 
   // Loops: from their threads.
-  void report(UcxReport report) override { post(std::move(report)); }
+  void report(UcxReport report) override { inbox_.post(std::move(report)); }
   void tell(Event event) override;
   bool full() override;
 
@@ -96,15 +96,14 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   const UcxConfig config_;
   CryptoRef crypto_;
   UcxContextRef context_;
-  FileDescriptor epoll_, wakeup_;
+  FileDescriptor epoll_;
 
   // With locks of their own.
   SlabMap slabs_;
   EventQueue events_;
+  Inbox<Command> inbox_;
 
   std::mutex mutex_;
-  std::vector<Command> commands_;                 // protected by mutex_
-  bool idle_ = false;                             // protected by mutex_: a post has to write to wakeup_
   std::unordered_map<PeerId, UcxPeerRef> peers_;  // protected by mutex_: those that are not gone
   std::uint64_t last_peer_ = 0, last_send_ = 0;   // protected by mutex_
 

@@ -7,8 +7,10 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <chrono>
+#include <csignal>
 #include <fstream>
 
 #include "rdma/test_node.hpp"
@@ -195,6 +197,26 @@ TEST_F(LobbyTest, WhatIsNoAddressIsRefusedByName) {
     EXPECT_THAT(parsed.error().message, HasSubstr(std::string("'") + text + "'"));
   }
   EXPECT_EQ(SocketAddress::resolve("localhost:5")->text().substr(0, 1).find_first_of("1["), 0u);
+}
+
+// Which does not know of it, and neither closes it nor reads it.
+TEST_F(LobbyTest, AVisitorWhoseSocketAForkedProcessHasTooIsForgotten) {
+  const FileDescriptor socket = stranger();
+  server->progress(at_server);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  say(socket, std::vector<std::byte>(64));
+  ASSERT_TRUE(until([&] { return failures() == 1; }));
+  pollfd watched{.fd = socket.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(::poll(&watched, 1, 5000), 1) << "it is told that it was refused";
+  char any = 0;
+  EXPECT_LE(::recv(socket.get(), &any, 1, MSG_DONTWAIT), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(server->progress(at_server)) << "there is nothing any more";
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  expect_service();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <random>
 
 #include "rdma/other_network.hpp"
 #include "rdma/peer_process.hpp"
@@ -159,6 +160,56 @@ TEST_P(TwoProcesses, AfterAPeerIsLostAnotherOneIsServed) {
     ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
     expect_nothing_under_way(Reason::lost);
   }
+}
+
+// UCX 1.13 aborts a process that makes an endpoint to a worker which has connected to it and is destroyed by then.
+TEST_P(TwoProcesses, NobodyIsHarmedByOneThatLeavesWhileItConnects) {
+  constexpr int kRounds = 400;
+  const std::uint64_t most_us = 4000 * GetParam();  // a handshake takes as long: a worker for each channel
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  PeerProcess peer({"listen", kAny, "-", channels()});
+  start("");
+  for (int round = 0; round < kRounds; ++round) {
+    node.events.clear();
+    to = *node.transport->connect(peer.address(), in(20));
+    const std::uint64_t leave = clock.now_us() + random() % most_us;
+    ASSERT_TRUE(until([&] { return clock.now_us() >= leave || node.gone(to) != nullptr; }));
+    node.transport->close(to);
+    ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
+    ASSERT_EQ(node.gone(to)->reason, Reason::closed) << round << ": " << node.gone(to)->error.message;
+  }
+  const auto left =
+      std::ranges::count_if(peer.said(), [](const std::string& line) { return line.starts_with("gone"); });
+  EXPECT_GE(left, kRounds / 20) << "so many came so far that there was something to leave";
+  node.events.clear();
+  transfer_to(peer);
+}
+
+// It has no time to say so; the kernel closes its sockets in the order in which it opened them.
+TEST_P(TwoProcesses, NobodyIsHarmedByOneThatIsKilledWhileItConnects) {
+  constexpr int kRounds = 60;
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  start(kAny);
+  const std::uint64_t began = clock.now_us();
+  {
+    PeerProcess peer({"connect", node.transport->address(), "-", channels()});
+    ASSERT_TRUE(until([&] { return node.connected(); }));
+  }
+  const std::uint64_t takes_us = clock.now_us() - began;
+  for (int round = 0; round < kRounds; ++round) {
+    PeerProcess peer({"connect", node.transport->address(), "-", channels()});
+    const std::uint64_t kill = clock.now_us() + takes_us / 2 + random() % (takes_us * 3 / 4);
+    ASSERT_TRUE(until([&] { return clock.now_us() >= kill; }));
+    peer.signal(SIGKILL);
+    ASSERT_TRUE(until([&] { return node.count<Connected>() <= node.count<Gone>(); }));
+  }
+  node.events.clear();
+  PeerProcess peer({"connect", node.transport->address(), "-", channels()});
+  transfer_from(peer);
 }
 
 // Not over shared memory, which nodes do not use: there a killed writer can block the queue of who is left (ARCHITECTURE.md).
