@@ -39,18 +39,42 @@ TEST(PathRate, APathWithLittleToDoIsNotTakenToBeSlow) {
   EXPECT_NEAR(rate.bytes_s(), before, before / 100);
 }
 
-TEST(PathRate, BetterIsBelievedAtOnceAndWorseByAndBy) {
+TEST(PathRate, AChangeIsBelievedByAndBy) {
   PathRate rate;
   std::uint64_t now_ns = 0;
-  run(rate, now_ns, 32, 8, 2 * kMs);
-  run(rate, now_ns, 48, 8, kMs);
-  EXPECT_NEAR(rate.bytes_s(), double(kMiB) * 1000, 10.0 * double(kMiB));
-  const std::uint64_t seen = rate.measurements();
-  run(rate, now_ns, 20, 8, 4 * kMs);
-  EXPECT_EQ(rate.measurements(), seen + 1);
-  EXPECT_GT(rate.bytes_s(), double(kMiB) * 700);
-  run(rate, now_ns, 400, 8, 4 * kMs);
-  EXPECT_NEAR(rate.bytes_s(), double(kMiB) * 250, 10.0 * double(kMiB));
+  run(rate, now_ns, 400, 16, kMs);
+  EXPECT_NEAR(rate.bytes_s(), double(kMiB) * 1000, 20.0 * double(kMiB));
+  run(rate, now_ns, 400, 16, 4 * kMs);
+  EXPECT_NEAR(rate.bytes_s(), double(kMiB) * 250, 20.0 * double(kMiB));
+  run(rate, now_ns, 400, 16, kMs);
+  EXPECT_NEAR(rate.bytes_s(), double(kMiB) * 1000, 50.0 * double(kMiB));
+}
+
+TEST(PathRate, AFastMomentIsNotTheRate) {
+  PathRate rate;
+  std::uint64_t now_ns = 0;
+  for (int round = 0; round < 20; ++round) {
+    run(rate, now_ns, 40, 16, kMs / 20);
+    run(rate, now_ns, 160, 16, kMs);
+  }
+  // 200 MiB in 162 ms, again and again.
+  EXPECT_GT(rate.bytes_s(), double(kMiB) * 900);
+  EXPECT_LT(rate.bytes_s(), double(kMiB) * 1600);
+}
+
+// As virtual disks tell of them: all at once, long after each was done.
+TEST(PathRate, WhatEndsTogetherWasWaitedForTogether) {
+  constexpr std::uint64_t kBatch = 64;
+  PathRate rate;
+  std::uint64_t now_ns = 5 * kMs;
+  for (int batch = 0; batch < 20; ++batch) {
+    for (std::uint64_t i = 0; i < kBatch; ++i) rate.begins(kMiB, now_ns);
+    now_ns += 20 * kMs;
+    for (std::uint64_t i = 0; i < kBatch; ++i) rate.ends(kMiB, kMiB, now_ns);
+    if (batch == 0) continue;
+    EXPECT_EQ(rate.measurements(), std::uint64_t(batch));
+    EXPECT_NEAR(rate.bytes_s(), double(kBatch * kMiB) / 0.02, double(kMiB));
+  }
 }
 
 TEST(PathRate, RequestsThatMovedNothingCountNothing) {

@@ -26,7 +26,19 @@ std::span<std::byte, kHeaderBytes> block(std::byte* memory) {
   return std::span<std::byte, kHeaderBytes>(memory, kHeaderBytes);
 }
 
+// Where pages are compressed, one for each worker and one on the path: compressing one takes longer than its way.
+std::uint32_t busy_pages(const DiskTier::Config& config) {
+  const std::uint32_t usual = TierInfo{}.busy_pages;
+  return config.compression.on ? std::max(usual, config.workers + 1) : usual;
+}
+
 }  // namespace
+
+DiskTier::DiskTier(Config config)
+    : config_(std::move(config)),
+      info_{.name = "nvme", .busy_pages = busy_pages(config_)},
+      codec_(config_.compression, kHeaderBytes),
+      stages_{{Staging(info_.busy_pages * kStagingBytes), {}}, {Staging(info_.busy_pages * kStagingBytes), {}}} {}
 
 Result<std::unique_ptr<DiskTier>> DiskTier::create(Config config) {
   std::unique_ptr<DiskTier> tier(new DiskTier(std::move(config)));
@@ -34,7 +46,7 @@ Result<std::unique_ptr<DiskTier>> DiskTier::create(Config config) {
   return tier;
 }
 
-std::uint32_t DiskTier::default_workers() { return std::clamp(std::thread::hardware_concurrency() / 2, 2u, 8u); }
+std::uint32_t DiskTier::default_workers() { return std::clamp(std::thread::hardware_concurrency() * 3 / 4, 2u, 16u); }
 
 Status DiskTier::open() {
   VMEM_ASSIGN(files_, SlotFiles::create(config_.directories));
@@ -151,10 +163,12 @@ void DiskTier::finish() noexcept {
 void DiskTier::run() {
   ::prctl(PR_SET_NAME, "vmem-disk");
   std::vector<IoResult> results;
+  waited_until_ns_ = codec_.now_ns();
   while (take_inbox()) {
     pump();
     results.clear();
     auto waited = queue_->wait(results, kLongestWait);
+    waited_until_ns_ = codec_.now_ns();
     for (const IoResult& result : results) ended(result);
     if (!waited) queue_failed(waited.error());
   }
@@ -319,16 +333,21 @@ void DiskTier::push(const Piece& piece) {
   pieces_[tag] = piece;
   pieces_[tag].io.tag = tag;
   queue_->push(pieces_[tag].io);
-  if (codec_.on()) rate_of(piece.io.kind).begins(piece.io.bytes, codec_.now_ns());
+  if (!codec_.on()) return;
+  rate_of(piece.io.kind).begins(piece.io.bytes, waited_until_ns_);
+  tell_rates();
 }
 
 PathRate& DiskTier::rate_of(Io::Kind kind) { return kind == Io::Kind::read ? reading_ : writing_; }
 
 void DiskTier::note_rate(Io::Kind kind, std::uint64_t bytes, std::uint64_t moved_bytes) {
-  PathRate& rate = rate_of(kind);
-  const std::uint64_t before = rate.measurements();
-  rate.ends(bytes, moved_bytes, codec_.now_ns());
-  if (rate.measurements() == before) return;
+  rate_of(kind).ends(bytes, moved_bytes, waited_until_ns_);
+  tell_rates();
+}
+
+void DiskTier::tell_rates() {
+  const std::uint64_t measurements = writing_.measurements() + reading_.measurements();
+  if (std::exchange(told_measurements_, measurements) == measurements) return;
   const std::lock_guard lock(mutex_);
   write_bytes_s_ = writing_.bytes_s();
   read_bytes_s_ = reading_.bytes_s();

@@ -37,7 +37,7 @@ class DiskTier final : public Tier {
     std::function<void()> on_ready;  // called by our threads when poll has something to report, or allocate to grant
     FrameReader* frame_reader = nullptr;  // null: pages come through host memory. Outlives the tier
   };
-  // Half of the cores, two to eight: compressing takes what checksums leave.
+  // Three quarters of the processors, 2 to 16: compressing takes what checksums leave.
   static std::uint32_t default_workers();
   // Errors: those of SlotFiles and of the queue.
   static Result<std::unique_ptr<DiskTier>> create(Config config);
@@ -89,7 +89,7 @@ class DiskTier final : public Tier {
     compress::Conditions now;
     std::uint64_t write_measurements = 0;
   };
-  explicit DiskTier(Config config) : config_(std::move(config)), codec_(config_.compression, kHeaderBytes) {}
+  explicit DiskTier(Config config);
   Status open();
   void try_frames();
   PageIdentity identity_of(const Transfer& transfer) const;
@@ -113,6 +113,7 @@ class DiskTier final : public Tier {
   void push(const Piece& piece);
   PathRate& rate_of(Io::Kind kind);
   void note_rate(Io::Kind kind, std::uint64_t bytes, std::uint64_t moved_bytes);
+  void tell_rates();
   void ended(const IoResult& result);
   void all_pieces_ended(Job& job);
   void try_again_or_fail(JobPtr job, Outcome outcome);
@@ -131,8 +132,8 @@ class DiskTier final : public Tier {
   void want_growth(std::uint64_t page_bytes);
   void want_shrinking();
 
-  static constexpr TierInfo info_{.name = "nvme"};
   Config config_;
+  const TierInfo info_;
   std::unique_ptr<SlotFiles> files_;
   std::vector<std::unique_ptr<FrameReader::File>> for_frames_;  // of files_; null where frames cannot be read into
   std::unique_ptr<IoQueue> queue_;
@@ -146,11 +147,13 @@ class DiskTier final : public Tier {
   std::vector<Piece> pieces_;   // under way, by tag
   std::vector<std::uint32_t> free_tags_;
   PathRate writing_, reading_;
+  std::uint64_t told_measurements_ = 0;                // of both
+  std::uint64_t waited_until_ns_ = 0;                  // what has ended since the last time is seen together
   std::unordered_map<SlotId, std::uint64_t> punched_;  // slots with a hole, and what is allocated of them
-  // As much each way as the mover keeps under way.
-  static constexpr std::uint64_t kStagingBytes = std::uint64_t{64} << 20;
+  // As many pages of 32 MiB each way as are kept under way.
+  static constexpr std::uint64_t kStagingBytes = std::uint64_t{33} << 20;
   struct Stage {
-    Staging memory{kStagingBytes};
+    Staging memory;
     std::deque<JobPtr> waiting;
   };
   Stage stages_[2];  // by direction: loads do not wait for what stores hold

@@ -6,6 +6,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/log.hpp"
+#include "base/options.hpp"
+
 namespace vmem::tiers {
 namespace {
 
@@ -13,6 +16,21 @@ std::uint64_t steady_ns() {
   return std::uint64_t(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
           .count());
+}
+
+// What a sample said, and what follows from it.
+void tell(const compress::Sample& sample, const compress::Conditions& now, const compress::Decision& decision) {
+  if (!log::enabled(log::Level::debug)) return;
+  std::string trials;
+  for (const compress::Trial& each : sample.trials) {
+    const auto rate = [&](double seconds) { return seconds > 0 ? double(sample.bytes) / 1e9 / seconds : 0; };
+    trials += fmt::format("; {} to {:.2f} at {:.2f} GB/s, back at {:.2f}", each.codec->name(), each.fraction,
+                          rate(each.compress_s), rate(each.decompress_s));
+  }
+  VMEM_LOG_DEBUG("a sample of {} in {:.1f} ms{}; {} workers beside {:.2f} GB/s there, {} beside {:.2f} back: {}{}",
+                 format_bytes(sample.bytes), sample.seconds * 1e3, trials, now.compressors, now.write_bytes_s / 1e9,
+                 now.decompressors, now.read_bytes_s / 1e9, compress::why_name(decision.why),
+                 decision.codec == nullptr ? "" : fmt::format(", {}", decision.codec->name()));
 }
 
 CompressionConfig with_clock(CompressionConfig config) {
@@ -48,11 +66,15 @@ compress::Decision PageCodec::decide(const Store& store, compress::Workspace& wo
   // What saves less than a block saves nothing.
   if (config_.codec != nullptr) return {.codec = config_.codec, .out_bytes = store.page.size() - block_bytes_};
   std::unique_lock lock(mutex_);
-  const compress::SamplePlan plan = known(store.kind).chooser.plan_sample(store.now);
+  compress::SamplePlan plan;
+  if (!known(store.kind).sampling) plan = known(store.kind).chooser.plan_sample(store.now);
+  Result<compress::Sample> sample;
   if (!plan.codecs.empty()) {
+    known(store.kind).sampling = true;
     lock.unlock();
-    const auto sample = take_sample(store.page, plan, workspace, config_.now_ns);
+    sample = take_sample(store.page, plan, workspace, config_.now_ns);
     lock.lock();
+    known(store.kind).sampling = false;
     if (sample) {
       counters_.sample_ns += std::uint64_t(sample->seconds * 1e9);
       known(store.kind).chooser.observe(store.now, *sample);
@@ -65,6 +87,8 @@ compress::Decision PageCodec::decide(const Store& store, compress::Workspace& wo
   } else if (probes(found, store.measurements)) {
     decision.codec = nullptr;
   }
+  lock.unlock();
+  if (sample && !sample->trials.empty()) tell(*sample, store.now, decision);
   return decision;
 }
 

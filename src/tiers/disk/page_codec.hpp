@@ -78,6 +78,7 @@ class PageCodec {
     compress::Chooser chooser;
     std::uint64_t measurements = 0;
     std::uint32_t pages_since_measured = 0;
+    bool sampling = false;  // somebody is; one is enough
   };
   Known& known(std::uint64_t kind);
   compress::Decision decide(const Store& store, compress::Workspace& workspace);
