@@ -38,7 +38,8 @@ Result<Mover::Arrival> Mover::arrive(PageRef ref, bool evict, Search search) {
     const bool check = in_flight_.at(page.spilled->transfer).kind == InFlight::Kind::arrival_check;
     return check ? Arrival::checked : Arrival::on_its_way;
   }
-  if (page.cpu_users != 0 || !room_in_flight(recalling_bytes_, ref.bytes())) return Arrival::later;
+  // It takes a frame, and nobody's time.
+  if (page.cpu_users != 0 || !usual_room(recalling_bytes_, ref.bytes())) return Arrival::later;
   // A disk waits for no copy that still reads the frame.
   Grab grab;
   if (evict) {

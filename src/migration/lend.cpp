@@ -111,7 +111,7 @@ void Mover::return_from(std::size_t near, std::uint64_t bytes) {
     const auto returned = return_page(ref);
     if (returned && *returned != Returned::no) left -= std::min(left, ref.bytes());
     if (!returned) return_failed(ref, returned.error());
-    if (!room_in_flight(returning_bytes_, ref.bytes())) return;
+    if (!usual_room(returning_bytes_, ref.bytes())) return;
   }
 }
 
@@ -138,7 +138,7 @@ Result<Mover::Returned> Mover::return_page(PageRef ref) {
     drop_slot(ref);
     return Returned::done;
   }
-  if (!room_in_flight(returning_bytes_, ref.bytes())) return Returned::no;
+  if (!usual_room(returning_bytes_, ref.bytes())) return Returned::no;
   VMEM_ASSIGN(const std::optional<Place> place, find_host_slot(ref, Displaces::anything));
   if (!place) return Returned::no;
   auto submitted = submit_return(ref, *place);

@@ -272,10 +272,13 @@ class Mover {
   static std::uint64_t store_from_frame(const pagetable::Page& page);
   CUevent event_of(std::uint64_t transfer) const;
   bool running(std::uint64_t transfer) const { return transfer != 0 && in_flight_.contains(transfer); }
-  static bool room_in_flight(std::uint64_t in_flight_bytes, std::uint64_t page_bytes);
+  static constexpr std::uint32_t kLargestShift = 5;  // of pages whose size is chosen here: 64 MiB
+  static bool usual_room(std::uint64_t in_flight_bytes, std::uint64_t page_bytes);
+  bool room_in_flight(const tiers::Tier& tier, std::uint64_t in_flight_bytes, std::uint64_t page_bytes) const;
   static bool load_has_room(const DeviceState& device, std::uint64_t page_bytes) {
-    return room_in_flight(device.loads_bytes, page_bytes);
+    return usual_room(device.loads_bytes, page_bytes);
   }
+  bool recall_has_room(PageRef ref) { return room_in_flight(below_of(*ref.region), recalling_bytes_, ref.bytes()); }
   PrefetchQuery query_of(int index) const;
   CUdeviceptr address_of(PageRef ref) const { return config_.space->address_of(ref.begin()); }
   void note(PageRef ref, Happened what) {

@@ -23,7 +23,6 @@ constexpr std::uint32_t kUnmapsPerStep = 64;  // about 1 ms of driver calls
 constexpr std::uint64_t kTransitPages = 4;
 // HBM that small allocations may hold for good, as a share of the budget; beyond it their pages are evicted like others.
 constexpr std::uint64_t kSharedShare = 4;
-constexpr std::uint32_t kLargestUndeclaredShift = 5;  // 64 MiB
 constexpr std::size_t kDevicesInSets = 8;
 constexpr std::uint64_t kFilePagesInHost = 16;  // at least, of mapped files
 
@@ -55,15 +54,21 @@ std::optional<Status> AllocateRequest::advance(Mover& mover) {
 std::optional<Status> AllocateRequest::begin(Mover& mover) {
   Mover::DeviceState& home = *mover.devices_[std::size_t(device)];
   if (source) bytes = source->bytes();
-  const std::uint32_t shift =
+  std::uint32_t shift =
       source ? mover.file_page_shift(home, bytes) : mover.page_shift_for(home, bytes, shared, undeclared);
-  const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
-  const std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+  std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
+  std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
   if (backed < bytes || backed > mover.config_.space->bytes()) {
     return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("{} asked for, the address space is {}; raise --space",
                                                       format_bytes(bytes), format_bytes(mover.config_.space->bytes())));
   }
   auto committed = source ? mover.commit_transit(home, page_bytes, *source) : mover.commit(home, backed, page_bytes);
+  // The largest pages need the most room in transit, and may leave the most over.
+  if (!committed && shift == Mover::kLargestShift && !undeclared && !mover.config_.page_bytes) {
+    page_bytes = pagetable::kGranuleBytes << --shift;
+    backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
+    committed = source ? mover.commit_transit(home, page_bytes, *source) : mover.commit(home, backed, page_bytes);
+  }
   if (!committed) return wait_or(mover, std::move(committed).error());
   return add_region(mover, backed, shift);
 }
@@ -244,17 +249,18 @@ std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t byt
   if (config_.page_bytes) return std::uint32_t(std::countr_zero(*config_.page_bytes >> kGranuleShift));
   // An undeclared region is used as a whole: the fewest pages that waste at most an eighth of it.
   if (undeclared) {
-    for (std::uint32_t shift = kLargestUndeclaredShift; shift > 0; --shift) {
+    for (std::uint32_t shift = Mover::kLargestShift; shift > 0; --shift) {
       const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
       const std::uint64_t wasted = -bytes & (page_bytes - 1);
       if (wasted <= bytes / 8 && device.config.hbm_bytes / 16 >= page_bytes) return shift;
     }
     return 0;
   }
-  // A remap costs about 45 µs whatever the size (32 MiB: 7 % of its copy, 2 MiB: all of it), so large regions get large
-  // pages; eight pages a region at least, so that a part of it can stay, and a sixteenth of the budget at most.
+  // A remap costs about 45 µs whatever the size (32 MiB: 7 % of its copy, 2 MiB: all of it; from a peer's HBM, seven times as fast, 32 MiB: half), so
+  // large regions get large pages; eight pages a region at least, so that a part of it can stay, and a sixteenth of the budget at most.
   std::uint32_t shift = 0;
-  for (const std::uint32_t larger : {2u, 4u}) {
+  for (const std::uint32_t larger : {2u, 4u, kLargestShift}) {
+    if (larger == kLargestShift && device.config.lenders.empty()) continue;
     const std::uint64_t page_bytes = pagetable::kGranuleBytes << larger;
     if (bytes / page_bytes >= 8 && device.hbm.budget_bytes() / page_bytes >= 16) shift = larger;
   }
@@ -263,7 +269,7 @@ std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t byt
 
 // With the largest pages' frames in transit left out, as commit does for regions of such pages.
 std::optional<Status> CapacityRequest::advance(Mover& mover) {
-  const std::uint64_t page_bytes = pagetable::kGranuleBytes << kLargestUndeclaredShift;
+  const std::uint64_t page_bytes = pagetable::kGranuleBytes << Mover::kLargestShift;
   const std::uint64_t host = mover.config_.backing->usage().budget_bytes;
   const std::uint64_t below = mover.config_.spill == nullptr ? 0 : mover.config_.spill->usage().budget_bytes;
   const Mover::DeviceState& asked = *mover.devices_[std::size_t(device)];

@@ -18,8 +18,9 @@ using tiers::Direction;
 namespace {
 
 // In flight each way: enough to keep the link, or a disk, busy while the mover looks elsewhere, no more. A load started earlier than
-// that gains nothing and evicts a page too soon. In pages of the size at hand, and at least in bytes.
-constexpr std::uint64_t kPagesInFlight = 4;
+// that gains nothing and evicts a page too soon. In pages of the size at hand, as the tier says, and at least in bytes; more than
+// the usual only while that is no large part of host memory.
+constexpr std::uint64_t kHostShare = 4;
 constexpr std::uint64_t kBytesInFlight = std::uint64_t{64} << 20;
 
 }  // namespace
@@ -446,8 +447,15 @@ CUevent Mover::event_of(std::uint64_t transfer) const {
   return found == in_flight_.end() ? nullptr : found->second.done;
 }
 
-bool Mover::room_in_flight(std::uint64_t in_flight_bytes, std::uint64_t page_bytes) {
-  return in_flight_bytes + page_bytes <= std::max(kPagesInFlight * page_bytes, kBytesInFlight);
+bool Mover::usual_room(std::uint64_t in_flight_bytes, std::uint64_t page_bytes) {
+  return in_flight_bytes + page_bytes <= std::max(tiers::TierInfo{}.busy_pages * page_bytes, kBytesInFlight);
+}
+
+bool Mover::room_in_flight(const tiers::Tier& tier, std::uint64_t in_flight_bytes, std::uint64_t page_bytes) const {
+  if (usual_room(in_flight_bytes, page_bytes)) return true;
+  const std::uint64_t with_it = in_flight_bytes + page_bytes;
+  return with_it <= tier.info().busy_pages * page_bytes &&
+         with_it <= config_.backing->usage().budget_bytes / kHostShare;
 }
 
 }  // namespace vmem::migration

@@ -37,7 +37,7 @@ Result<bool> Mover::recall(PageRef ref, Displaces displaces) {
     return fail(VMEM_ERROR_INTERNAL,
                 fmt::format("no copy of version {} of the page at {:#x}", page.version, address_of(ref)));
   }
-  if (spilling(page) || running(page.store) || !room_in_flight(recalling_bytes_, ref.bytes())) return false;
+  if (spilling(page) || running(page.store) || !recall_has_room(ref)) return false;
   page.spilled->wanted = true;
   VMEM_ASSIGN(const bool granted, need_host_slot(ref, displaces));
   // To find the slot, uses may have been read, and that the region died.
@@ -52,7 +52,7 @@ bool Mover::recall_ahead(PageRef ref) {
   const bool below = page.mapped == Mapped::nothing && page.frame == kNoFrame && !page.slot_current() &&
                      page.spilled_current() && !lost && !outlived(ref);
   if (!below || spilling(page)) return true;
-  if (!room_in_flight(recalling_bytes_, ref.bytes())) return false;
+  if (!recall_has_room(ref)) return false;
   if (arrives(ref)) {
     const auto arrival = arrive(ref, true, search_for(ref, Search::first_choices));
     if (!arrival || *arrival == Arrival::on_its_way) return arrival.has_value();
@@ -93,7 +93,7 @@ Mover::Spilled Mover::spill_some(std::uint64_t bytes, bool any) {
       sum.bytes += one.bytes;
       sum.busy = sum.busy || one.busy;
       sum.in_use = sum.in_use || one.in_use;
-      if (sum.bytes >= bytes || !room_in_flight(spilling_bytes_, bytes)) return sum;
+      if (sum.bytes >= bytes || !room_in_flight(*config_.spill, spilling_bytes_, bytes)) return sum;
     }
   }
   return sum;
@@ -135,7 +135,7 @@ Mover::Spilled Mover::spill_one(PageRef ref) {
     return {ref.bytes(), false};
   }
   if (config_.now_us() < spill_full_until_us_) return {};
-  if (!room_in_flight(spilling_bytes_, ref.bytes())) return {0, true};
+  if (!room_in_flight(*config_.spill, spilling_bytes_, ref.bytes())) return {0, true};
   const auto granted = need_spill_slot(ref);
   if (granted && !*granted) return {0, true};
   const auto submitted = granted ? submit_spill(ref, Direction::store) : Status(std::unexpected(granted.error()));

@@ -26,6 +26,9 @@ constexpr std::uint32_t kTries = 4;             // of a copy that arrives wrong,
 constexpr std::uint64_t kAgainUs = 5'000;       // before a place that was busy is asked again
 constexpr std::uint64_t kFarewellUs = 300'000;  // lenders find out by themselves, later
 
+// For each channel one that travels, and one that is sealed, checked or answered.
+std::uint32_t busy_pages(std::uint32_t channels) { return std::max(tiers::TierInfo{}.busy_pages, 2 * channels); }
+
 }  // namespace
 
 Result<std::unique_ptr<RemoteTier>> RemoteTier::create(Config config) {
@@ -34,7 +37,8 @@ Result<std::unique_ptr<RemoteTier>> RemoteTier::create(Config config) {
   return tier;
 }
 
-RemoteTier::RemoteTier(Config config) : config_(std::move(config)) {
+RemoteTier::RemoteTier(Config config)
+    : config_(std::move(config)), info_{.name = "remote", .busy_pages = busy_pages(config_.channels)} {
   for (const std::string& address : config_.peers) nodes_.emplace_back().address = address;
   rooms_.resize(nodes_.size());
   reached_.resize(nodes_.size());

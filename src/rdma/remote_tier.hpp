@@ -62,7 +62,8 @@ class RemoteTier final : public tiers::Tier, public Receiver {
     std::uint64_t reconnect_us = 200'000;
     std::uint64_t ping_us = 5'000'000;  // of silence
     std::uint32_t workers = 1;
-    bool own_thread = true;  // else the owner progresses the transport and steps the tier
+    std::uint32_t channels = 1;  // of the transport
+    bool own_thread = true;      // else the owner progresses the transport and steps the tier
     // Whether this node may be at that address, and that it missed a deadline; from the tier's thread.
     std::function<Status(const std::string& address, NodeIdentity node)> heard;
     std::function<void(NodeId node)> missed;
@@ -223,8 +224,8 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   std::uint32_t index_of(const Node& node) const { return static_cast<std::uint32_t>(&node - nodes_.data()); }
   void first_outcome(Node& node);
 
-  static constexpr tiers::TierInfo info_{.name = "remote"};
   const Config config_;
+  const tiers::TierInfo info_;
   std::unique_ptr<Transport> transport_;
 
   // The tier's thread's.

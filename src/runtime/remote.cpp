@@ -35,6 +35,7 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
   std::unique_ptr<Remote> remote(new Remote(std::move(peers)));
   VMEM_ASSIGN(rdma::UcxConfig ucx, make_ucx_config(config.self, options.secret, remote->clock_));
   ucx.channels = channel_count(options.remote_channels);
+  config.channels = ucx.channels;
   config.make_transport = [&ucx](rdma::Receiver& receiver) {
     ucx.receiver = &receiver;
     return rdma::create_ucx_transport(std::move(ucx));

@@ -1,5 +1,6 @@
 #include "tiers/stacked_tier.hpp"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -8,6 +9,7 @@ namespace vmem::tiers {
 StackedTier::StackedTier(std::vector<Tier*> preferred) : tiers_(std::move(preferred)) {
   for (const Tier* tier : tiers_) name_ += (name_.empty() ? "" : ", then ") + std::string(tier->info().name);
   info_.name = name_;
+  for (const Tier* tier : tiers_) info_.busy_pages = std::max(info_.busy_pages, tier->info().busy_pages);
 }
 
 TierUsage StackedTier::usage() const {

@@ -64,9 +64,10 @@ struct Completion {
 };
 
 struct TierInfo {
-  std::string_view name;        // "host", "peer 1", "nvme"
-  bool stream_ordered = false;  // Transfer::done is given
-  bool addressable = false;     // the GPU can load and store slots in place: also an InPlaceTier
+  std::string_view name;         // "host", "peer 1", "nvme"
+  bool stream_ordered = false;   // Transfer::done is given
+  bool addressable = false;      // the GPU can load and store slots in place: also an InPlaceTier
+  std::uint32_t busy_pages = 4;  // under way each way, however large they are: fewer leave it idle at times
 };
 
 struct TierUsage {

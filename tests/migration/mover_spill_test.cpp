@@ -38,6 +38,24 @@ class Spill : public MoverTest {
     ADD_FAILURE() << "no page is only below";
     return 0;
   }
+  // Of ten pages of 16 MiB that are fetched ahead.
+  std::uint64_t loads_under_way(std::uint32_t busy_pages, std::uint32_t host_pages) {
+    start_spilling({.hbm_pages = 96, .host_pages = host_pages, .spill_pages = 224, .page_bytes = 8 * kPageBytes});
+    spill->needs(busy_pages);
+    Region& region = allocate(96 + host_pages + 8 * 12);
+    for (std::uint32_t i = 0; i < region.page_count; ++i) write_to_the_end(*user, writing(region, i), 1);
+    settle();
+    const std::uint32_t first = first_below(region);
+    EXPECT_TRUE(only_below(region, first + 9));
+    spill->hold_back(Direction::load);
+    const std::uint64_t before = spill->submitted(Direction::load);
+    prefetch(reading(region, first, 10));
+    steps();
+    const std::uint64_t under_way = spill->submitted(Direction::load) - before;
+    spill->let_go();
+    EXPECT_TRUE(step_until([&] { return in_hbm(region, first + 9); }));
+    return under_way;
+  }
   Actor* user = nullptr;
 };
 
@@ -242,6 +260,10 @@ TEST_F(Spill, TheNextPagesOfARangeSetOutWhileTheFirstIsOnItsWay) {
   ASSERT_TRUE(complete(*waiting));
   release(*user, waiting->range);
 }
+
+TEST_F(Spill, LoadsOf64MiBAreUnderWay) { EXPECT_EQ(loads_under_way(2, 200), 4u); }
+TEST_F(Spill, MoreAreUnderWayWhereTheTierNeedsMore) { EXPECT_EQ(loads_under_way(6, 200), 6u); }
+TEST_F(Spill, ButNotWhereTheyAreALargePartOfHostMemory) { EXPECT_EQ(loads_under_way(6, 96), 4u); }
 
 TEST_F(Spill, PrefetchBringsPagesFromBelowIntoHbm) {
   start_spilling();

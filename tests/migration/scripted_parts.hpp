@@ -107,6 +107,7 @@ class ScriptedSpill final : public tiers::Tier {
   bool straight = false;          // pages can be read straight into frames
   std::uint64_t into_frames = 0;  // loads of that kind
   int wrong_bytes = 0;            // so many of these bring something else
+  void needs(std::uint32_t pages) { info_.busy_pages = pages; }
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
   tiers::TierUsage usage() const override { return {budget_bytes_, used_bytes_, 0}; }
@@ -135,7 +136,7 @@ class ScriptedSpill final : public tiers::Tier {
   };
   tiers::Completion carry_out(Pending& pending);
 
-  static constexpr tiers::TierInfo info_{.name = "scripted"};
+  tiers::TierInfo info_{.name = "scripted"};
   const std::uint64_t budget_bytes_;
   std::uint64_t used_bytes_ = 0;
   tiers::SlotId next_slot_ = 100;
