@@ -65,7 +65,7 @@ Result<std::uint16_t> free_port() {
 }
 
 // An address of this machine is one that a socket can be bound to.
-bool is_here(const SocketAddress& address) {
+bool is_of_this_machine(const SocketAddress& address) {
   sockaddr_storage any{};
   std::memcpy(&any, address.get(), address.size());
   if (any.ss_family == AF_INET) reinterpret_cast<sockaddr_in&>(any).sin_port = 0;
@@ -151,7 +151,7 @@ Result<std::unique_ptr<BareNetwork>> BareNetwork::create(const std::string& addr
   VMEM_ASSIGN(const SocketAddress resolved, SocketAddress::resolve(address));
   std::unique_ptr<BareNetwork> network(new BareNetwork);
   network->host_ = host_of(resolved.text());
-  network->here_ = is_here(resolved);
+  network->here_ = is_of_this_machine(resolved);
   network->message_bytes_ = message_bytes;
   SteadyClock clock;
   VMEM_ASSIGN(const rdma::UcxConfig config, runtime::make_ucx_config(runtime::make_identity(0), "", clock));

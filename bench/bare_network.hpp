@@ -22,11 +22,16 @@ class BareNetwork {
   // GB/s over about so many bytes.
   Result<double> one_way(std::uint64_t bytes) const { return measure(bytes, 1, false); }
   Result<double> both_ways(std::uint64_t bytes) const;
+  // Over several connections at once, each between two processes. REQUIRES: is_here.
+  Result<double> one_way_over(std::uint64_t bytes, std::uint32_t connections) const {
+    return measure(bytes / connections, static_cast<int>(connections), false);
+  }
   // With endpoints that can fail alone, as the tier needs them; nothing without ucx_perftest.
   Result<double> failing_alone(std::uint64_t bytes) const { return measure(bytes, 1, true); }
 
   static bool has_perftest();
-  std::string name() const;  // "ucx_perftest ucp_am_bw, 2 MiB, UCX_TLS=^sm"
+  bool is_here() const { return here_; }  // the node is on this machine
+  std::string name() const;               // "ucx_perftest ucp_am_bw, 2 MiB, UCX_TLS=^sm"
 
  private:
   BareNetwork() = default;

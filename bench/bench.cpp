@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/log.hpp"
+#include "base/options.hpp"
 #include "bench/build_info.hpp"
 #include "bench/table.hpp"
 
@@ -68,9 +70,20 @@ Status check_settings(const Settings& settings) {
   return {};
 }
 
+// Tiers that are measured without a runtime say as much as one would.
+Status set_log_level(const Settings& settings) {
+  auto given = settings.runtime_options;
+  std::erase_if(given, [](const auto& option) { return option.first != "log"; });
+  VMEM_ASSIGN(const Options options, resolve_options(given));
+  VMEM_ASSIGN(const log::Level level, log::parse_level(options.log_level));
+  log::set_level(level);
+  return {};
+}
+
 Status run_checked(const Scenario& scenario, const Settings& settings, std::vector<Record>& records) {
   VMEM_TRY(check_settings(settings));
   VMEM_TRY(check_json_path(settings));
+  VMEM_TRY(set_log_level(settings));
   VMEM_ASSIGN(const auto gpu, Gpu::open(settings.driver, settings.device));
   print_heading(settings, *gpu);
   VMEM_ASSIGN(const Launcher launcher, Launcher::load(*gpu));

@@ -20,6 +20,13 @@ Result<Options> remote_options(const Settings& settings) {
   return resolve_options(given);
 }
 
+Result<bool> names_a_node(const Settings& settings) {
+  auto given = settings.runtime_options;
+  std::erase_if(given, [](const auto& option) { return option.first != "remote"; });
+  VMEM_ASSIGN(const Options options, resolve_options(given));
+  return !options.remote.empty();
+}
+
 Result<std::uint64_t> remote_bytes(const Settings& settings) {
   VMEM_ASSIGN(const Options options, remote_options(settings));
   if (options.remote.empty()) return 0;

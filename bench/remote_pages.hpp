@@ -15,6 +15,8 @@ namespace vmem::bench {
 
 // The runtime's options that concern other nodes; none named: an empty list of nodes. Errors: INVALID_OPTION.
 Result<Options> remote_options(const Settings& settings);
+// Whether --remote, or the environment, names a node.
+Result<bool> names_a_node(const Settings& settings);
 // What these nodes lend, asked of them; 0 without any. Errors: INVALID_OPTION, naming the one that cannot be reached.
 Result<std::uint64_t> remote_bytes(const Settings& settings);
 

@@ -23,9 +23,14 @@ std::string vmem_program() {
 
 }  // namespace
 
-Result<SecondNode> SecondNode::start(std::uint64_t lend_bytes) {
-  VMEM_ASSIGN(auto process, ChildProcess::start({vmem_program(), "daemon", "--listen", "127.0.0.1:0", "--lend",
-                                                 std::to_string(lend_bytes)}));
+Result<SecondNode> SecondNode::start(const Settings& settings, std::uint64_t lend_bytes) {
+  std::vector<std::string> command{vmem_program(), "daemon", "--listen",
+                                   "127.0.0.1:0",  "--lend", std::to_string(lend_bytes)};
+  for (const auto& [name, value] : settings.runtime_options) {
+    if (name == "remote_channels" && value != "auto") command.insert(command.end(), {"--channels", value});
+    if (name == "secret") command.insert(command.end(), {"--secret", value});
+  }
+  VMEM_ASSIGN(auto process, ChildProcess::start(command));
   auto line = process->first_line(kStart);
   if (line && line->find(kBefore) != std::string::npos) {
     const auto at = line->find(kBefore) + kBefore.size();

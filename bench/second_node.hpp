@@ -5,13 +5,14 @@
 #include <string>
 
 #include "bench/child_process.hpp"
+#include "bench/settings.hpp"
 
 namespace vmem::bench {
 
 class SecondNode {
  public:
-  // On a free port of the loopback device. Errors: those of the daemon, in its words.
-  static Result<SecondNode> start(std::uint64_t lend_bytes);
+  // On a free port of the loopback device, with as many channels as the settings ask for. Errors: those of the daemon, in its words.
+  static Result<SecondNode> start(const Settings& settings, std::uint64_t lend_bytes);
   const std::string& address() const { return address_; }
 
  private:

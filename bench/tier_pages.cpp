@@ -13,8 +13,8 @@
 namespace vmem::bench {
 namespace {
 
-constexpr std::uint64_t kUnderWayBytes = std::uint64_t{64} << 20;  // as the mover: at least four pages
-constexpr std::uint64_t kUnderWayPages = 4;
+constexpr std::uint64_t kUnderWayBytes = std::uint64_t{64}
+                                         << 20;  // as the mover: at least so many pages as keep the tier busy
 constexpr std::uint64_t kAlignment = std::uint64_t{2} << 20;
 constexpr int kWiped = 0xa5;
 
@@ -97,7 +97,7 @@ Result<double> TierPages::store(const PageMemory& from) {
 Result<double> TierPages::load(const PageMemory& to) { return move(tiers::Direction::load, to); }
 
 Result<double> TierPages::move(tiers::Direction direction, const PageMemory& memory) {
-  const std::uint64_t most = std::max(kUnderWayPages, kUnderWayBytes / memory.page_bytes());
+  const std::uint64_t most = std::max<std::uint64_t>(tier_->info().busy_pages, kUnderWayBytes / memory.page_bytes());
   std::vector<tiers::Completion> completions;
   std::uint64_t sent = 0, done = 0;
   const Stopwatch watch;

@@ -13,6 +13,7 @@
 #include "bench/context.hpp"
 #include "bench/remote_pages.hpp"
 #include "bench/second_node.hpp"
+#include "runtime/nodes.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -36,6 +37,7 @@ struct Sides {
   RemotePages& tier;
   const PageMemory& from;
   const PageMemory& to;
+  std::uint32_t channels = 1;
 };
 
 Record record_of(const Context& context, const Sides& sides, bool out) {
@@ -45,6 +47,7 @@ Record record_of(const Context& context, const Sides& sides, bool out) {
   record.options = {{"page_bytes", sides.from.page_bytes()},
                     {"working_set_bytes", sides.from.bytes()},
                     {"node", sides.tier.describe()},
+                    {"channels", sides.channels},
                     {"repeats", context.settings.repeats}};
   record.unit = "GB/s";
   record.limit_name = sides.bare.name();
@@ -75,6 +78,10 @@ Status measure(Context& context, const Sides& sides, bool out) {
     VMEM_ASSIGN(const double alone, sides.bare.failing_alone(limit_bytes));
     record.details["perftest_failing_alone_gb_per_s"] = alone;
   }
+  if (sides.channels > 1 && sides.bare.is_here()) {
+    VMEM_ASSIGN(const double all, sides.bare.one_way_over(limit_bytes / 4, sides.channels));
+    record.details["limit_over_all_channels_gb_per_s"] = all;
+  }
   record.verified = record.mismatch.empty();
   record.details["verified_bytes"] = record.verified ? verified : 0;
   context.records.push_back(std::move(record));
@@ -82,7 +89,7 @@ Status measure(Context& context, const Sides& sides, bool out) {
 }
 
 // The stream scenario, with several times what fits into HBM and host memory on the node.
-Status stream(Context& context, const Options& options, bool own) {
+Status stream(Context& context, bool own) {
   Settings settings = context.settings;
   settings.working_set_bytes.reset();
   if (!settings.hbm_bytes) settings.hbm_bytes = context.gpu.emulated() ? kStreamHbmEmulated : kStreamHbm;
@@ -91,9 +98,10 @@ Status stream(Context& context, const Options& options, bool own) {
   const double working_set = double(*settings.hbm_bytes + *settings.host_bytes) * ratio;
   std::optional<SecondNode> node;
   if (own) {
-    VMEM_ASSIGN(node, SecondNode::start(static_cast<std::uint64_t>(working_set)));
+    VMEM_ASSIGN(node, SecondNode::start(settings, static_cast<std::uint64_t>(working_set)));
     settings.runtime_options.emplace_back("remote", node->address());
   }
+  VMEM_ASSIGN(const Options options, remote_options(settings));
   const std::size_t before = context.records.size();
   Context part = context.with(settings);
   const Status status = run_stream(part);
@@ -107,15 +115,17 @@ Status stream(Context& context, const Options& options, bool own) {
 }  // namespace
 
 Status run_net(Context& context) {
-  VMEM_ASSIGN(Options options, remote_options(context.settings));
+  Settings settings = context.settings;
   const std::uint64_t bytes = context.settings.working_set_bytes.value_or(kWorkingSet);
   std::vector<std::uint64_t> sizes(kPages.begin(), kPages.end());
   if (context.settings.page_bytes) sizes = {*context.settings.page_bytes};
+  VMEM_ASSIGN(const bool named, names_a_node(settings));
   std::optional<SecondNode> own;
-  if (options.remote.empty()) {
-    VMEM_ASSIGN(own, SecondNode::start(std::max(bytes, *std::ranges::max_element(sizes))));
-    options.remote = {own->address()};
+  if (!named) {
+    VMEM_ASSIGN(own, SecondNode::start(settings, std::max(bytes, *std::ranges::max_element(sizes))));
+    settings.runtime_options.emplace_back("remote", own->address());
   }
+  VMEM_ASSIGN(const Options options, remote_options(settings));
   for (const std::uint64_t page_bytes : sizes) {
     const std::uint64_t pages = std::max<std::uint64_t>(bytes / page_bytes, 1);
     VMEM_ASSIGN(const PageMemory from, PageMemory::create(page_bytes, pages));
@@ -124,13 +134,12 @@ Status run_net(Context& context) {
     VMEM_ASSIGN(const auto bare, BareNetwork::create(options.remote.front(), page_bytes));
     VMEM_ASSIGN(const auto tier, RemotePages::create(options, page_bytes, pages));
     VMEM_TRY(tier->store(from));  // the node's memory is touched for the first time
-    const Sides sides{*bare, *tier, from, to};
+    const Sides sides{*bare, *tier, from, to, runtime::channel_count(options.remote_channels)};
     VMEM_TRY(measure(context, sides, true));
     VMEM_TRY(measure(context, sides, false));
   }
-  const bool is_own = own.has_value();
   own.reset();
-  return stream(context, options, is_own);
+  return stream(context, !named);
 }
 
 }  // namespace vmem::bench

@@ -15,15 +15,19 @@ using NetTest = ScenarioTest;
 
 TEST_F(NetTest, PagesToASecondNodeOfItsOwnAndBackAndStreamOverIt) {
   settings_.working_set_bytes = std::uint64_t{64} << 20;
+  settings_.runtime_options = {{"remote_channels", "2"}};
   const auto records = run_scenario("net");
   expect_schema(records, "net", 8);
   EXPECT_EQ(records[0]["options"]["page_bytes"], std::uint64_t{2} << 20);
+  EXPECT_EQ(records[0]["options"]["channels"], 2);
+  const std::string node = records[0]["options"]["node"];
+  EXPECT_NE(node.find("2 channels"), std::string::npos) << node;
   EXPECT_EQ(records[5]["details"]["verified_bytes"], std::uint64_t{64} << 20);
   EXPECT_EQ(records[7]["options"]["remote_bytes"], std::uint64_t{384} << 20);
 }
 
 TEST_F(NetTest, WhatANodeLendsIsRoomForStream) {
-  const auto node = SecondNode::start(std::uint64_t{512} << 20);
+  const auto node = SecondNode::start(settings_, std::uint64_t{512} << 20);
   ASSERT_TRUE(node) << node.error().message;
   settings_.runtime_options = {{"remote", node->address()}, {"borrow", "400MiB"}};
   settings_.mode = "ro";
@@ -34,7 +38,7 @@ TEST_F(NetTest, WhatANodeLendsIsRoomForStream) {
 }
 
 TEST_F(NetTest, AWorkingSetThatANodeHasNoRoomForIsRefused) {
-  const auto node = SecondNode::start(std::uint64_t{128} << 20);
+  const auto node = SecondNode::start(settings_, std::uint64_t{128} << 20);
   ASSERT_TRUE(node) << node.error().message;
   settings_.scenario = "stream";
   settings_.runtime_options = {{"remote", node->address()}};
