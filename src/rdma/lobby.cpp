@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/log.hpp"
+#include "rdma/farewell.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -82,17 +83,28 @@ void Lobby::connect(std::uint64_t key, const SocketAddress& address, std::uint64
 }
 
 void Lobby::cancel(std::uint64_t key) {
-  visitors_.remove_if([&](const Visitor& visitor) {
-    if (visitor.key == key) hang_up(visitor);
-    return visitor.key == key;
-  });
+  for (Visitor& visitor : visitors_) {
+    if (visitor.key == key && !visitor.leaving) leave(visitor);
+  }
 }
 
-// A process that was forked from this one may have the socket too: closing it neither tells the other end nor ends its events here.
-void Lobby::hang_up(const Visitor& visitor) const {
-  if (!visitor.socket) return;
-  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, visitor.socket.get(), nullptr);
-  (void)::shutdown(visitor.socket.get(), SHUT_RDWR);
+void Lobby::close() {
+  if (listener_) (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+  listener_.reset();
+  accept_again_us_ = 0;
+  for (Visitor& visitor : visitors_) fail_visitor(visitor, Reason::closed, {VMEM_ERROR_LOST, 0, "this node ends"});
+}
+
+// Only who has proved itself was told of anything that it could use.
+void Lobby::leave(Visitor& visitor) {
+  visitor.leaving = true;
+  if (visitor.key == 0) --came_in_;
+  visitor.deadline_us = visitor.handshake.trusted() ? config_.clock->now_us() + kFarewellUs : 0;
+  if (visitor.socket) (void)::shutdown(visitor.socket.get(), SHUT_WR);
+}
+
+bool Lobby::is_over(const Visitor& visitor) const {
+  return !visitor.socket || config_.clock->now_us() >= visitor.deadline_us || has_left(visitor.socket);
 }
 
 void Lobby::watch(Visitor& visitor, int operation, std::uint32_t events) const {
@@ -120,7 +132,9 @@ void Lobby::accept() {
 
 void Lobby::make_room() {
   if (came_in_ < config_.most_visitors) return;
-  const auto waits_longest = [](const Visitor& visitor) { return visitor.key == 0 && !visitor.failed; };
+  const auto waits_longest = [](const Visitor& visitor) {
+    return visitor.key == 0 && !visitor.failed && !visitor.leaving;
+  };
   const auto untrusted = std::ranges::find_if(
       visitors_, [&](const Visitor& visitor) { return waits_longest(visitor) && !visitor.handshake.trusted(); });
   const auto goes = untrusted != visitors_.end() ? untrusted : std::ranges::find_if(visitors_, waits_longest);
@@ -183,7 +197,7 @@ void Lobby::write(Visitor& visitor) {
 }
 
 void Lobby::serve(Visitor& visitor, std::uint32_t events) {
-  if (visitor.failed) return;
+  if (visitor.failed || visitor.leaving) return;
   int code = 0;
   socklen_t size = sizeof(code);
   if ((events & EPOLLERR) != 0 && ::getsockopt(visitor.socket.get(), SOL_SOCKET, SO_ERROR, &code, &size) == 0 &&
@@ -204,6 +218,7 @@ void Lobby::expire() {
   if (now < next_deadline_us_) return;
   next_deadline_us_ = UINT64_MAX;
   for (Visitor& visitor : visitors_) {
+    if (visitor.leaving) continue;
     if (now >= visitor.deadline_us) {
       fail_visitor(
           visitor, Reason::timeout,
@@ -216,6 +231,17 @@ void Lobby::expire() {
 
 void Lobby::collect(std::vector<Outcome>& outcomes) {
   for (auto visitor = visitors_.begin(); visitor != visitors_.end();) {
+    if (visitor->leaving) {
+      if (!is_over(*visitor)) {
+        ++visitor;
+        continue;
+      }
+      // A process that was forked from this one may have the socket too: closing it neither tells the other end nor ends its events.
+      (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, visitor->socket.get(), nullptr);
+      (void)::shutdown(visitor->socket.get(), SHUT_RDWR);
+      visitor = visitors_.erase(visitor);
+      continue;
+    }
     const bool done = visitor->handshake.done() && visitor->out.empty();
     if (!visitor->failed && !done) {
       ++visitor;
@@ -223,16 +249,16 @@ void Lobby::collect(std::vector<Outcome>& outcomes) {
     }
     Outcome outcome{.key = visitor->key, .address = visitor->address.text(), .reason = visitor->reason};
     if (visitor->failed) {
-      outcome.error = *std::move(visitor->failed);
-      hang_up(*visitor);
+      outcome.error = *visitor->failed;
+      leave(*visitor);
     } else {
       (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, visitor->socket.get(), nullptr);
       outcome.socket = std::move(visitor->socket);
       outcome.acquaintance = visitor->handshake.take();
+      if (visitor->key == 0) --came_in_;
+      visitor = visitors_.erase(visitor);
     }
-    if (visitor->key == 0) --came_in_;
     outcomes.push_back(std::move(outcome));
-    visitor = visitors_.erase(visitor);
   }
 }
 

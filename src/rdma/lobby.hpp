@@ -49,6 +49,9 @@ class Lobby {
   void cancel(std::uint64_t key);
   // Does what can be done without waiting, and appends what ended; whether there was something to do.
   bool progress(std::vector<Outcome>& outcomes);
+  // Nobody comes in any more, and who is here fails.
+  void close();
+  bool empty() const noexcept { return visitors_.empty(); }
 
  private:
   struct Visitor {
@@ -59,6 +62,7 @@ class Lobby {
     std::uint64_t deadline_us = 0;
     std::vector<std::byte> out;
     std::optional<Error> failed;
+    bool leaving = false;  // nobody waits for it: it stays while the peer may use what was opened for it
     Reason reason = Reason::refused;
   };
   using Visitors = std::list<Visitor>;  // those that came in: in the order of their arrival
@@ -69,7 +73,8 @@ class Lobby {
   void accept();
   void make_room();
   void admit(FileDescriptor socket);
-  void hang_up(const Visitor& visitor) const;
+  void leave(Visitor& visitor);
+  bool is_over(const Visitor& visitor) const;
   void watch(Visitor& visitor, int operation, std::uint32_t events) const;
   void serve(Visitor& visitor, std::uint32_t events);
   static void read(Visitor& visitor);

@@ -100,7 +100,8 @@ struct SendFailed {
   Reason reason = Reason::lost;
   Error error;
 };
-struct Gone {  // the peer's last event, but for sends that are posted later, which fail
+struct
+    Gone {  // the peer's last event, but for sends that are posted later, which fail. 100 ms after the cause, at most
   Reason reason = Reason::lost;
   Error error;
 };

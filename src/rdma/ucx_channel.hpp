@@ -9,6 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/file_descriptor.hpp"
 #include "rdma/envelope.hpp"
 #include "rdma/handshake.hpp"
 #include "rdma/ucx.hpp"
@@ -65,6 +66,7 @@ struct UcxChannel {
   std::shared_ptr<const Acquaintance> acquaintance;
   UcxWorkerRef worker;
   UcxEndpoint endpoint;
+  FileDescriptor socket;       // the handshake's, while UCX may connect yet; says nothing unless either side leaves
   bool greeted = false;        // the peer was
   bool failed = false;         // no more is sent, taken or progressed; what is under way waits for the end
   std::uint64_t sequence = 0;  // of what was sent

@@ -10,11 +10,13 @@ namespace vmem::rdma {
 
 struct UcxLink {
   UcxPeerRef peer;
-  std::uint64_t deadline_us = 0;  // for being connected
+  std::uint64_t deadline_us = 0;  // for being connected; while it is leaving, for the peer
   bool connected = false;
   std::optional<UcxFailure> failure;
   FileDescriptor socket;                       // the handshake's: what dies with the other process
   std::uint32_t channels = 0;                  // that loops have
+  std::uint32_t running = 0;                   // of those: not stopped yet. Counted when it has failed
+  bool leaving = false;                        // it was said, and the peer has not left yet
   std::vector<std::unique_ptr<UcxSend>> held;  // until it is connected
 };
 

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/log.hpp"
+#include "rdma/farewell.hpp"
 #include "rdma/ucx_keys.hpp"
 #include "rdma/ucx_transport.hpp"
 
@@ -80,7 +81,11 @@ bool UcxTransport::check_sockets() {
   for (int i = 0; i < ready; ++i) {
     const std::uint64_t key = events[i].data.u64;
     if (UcxLink* link = find(PeerId{key})) {
-      read_socket(*link);
+      if (!link->leaving) {
+        read_socket(*link);
+      } else if (has_left(link->socket)) {
+        end_leaving(*link);
+      }
       did = true;
     }
   }
@@ -105,7 +110,8 @@ void UcxTransport::admit(Lobby::Outcome outcome) {
     return establish(*link, std::move(outcome));
   }
   if (!outcome.acquaintance) {
-    VMEM_LOG_WARN("a connection from {} was refused: {}", outcome.address, outcome.error.message);
+    if (outcome.reason != Reason::closed)
+      VMEM_LOG_WARN("a connection from {} was refused: {}", outcome.address, outcome.error.message);
     return;
   }
   auto owned = std::make_unique<UcxLink>();
@@ -189,6 +195,11 @@ void UcxTransport::handle(UcxFailed failed) {
   fail_link(*link, failed.failure.reason, std::move(failed.failure.error));
 }
 
+void UcxTransport::handle(const UcxStopped& stopped) {
+  UcxLink& link = *find(stopped.peer);
+  if (--link.running == 0) leave(link);
+}
+
 void UcxTransport::handle(const UcxEnded& ended) {
   UcxLink& link = *find(ended.peer);
   if (--link.channels == 0) forget(link);
@@ -216,17 +227,9 @@ void UcxTransport::fail_link(UcxLink& link, Reason reason, Error error) {
   failed_.push_back(&link);
 }
 
-void UcxTransport::end_link(UcxLink& link) {
+void UcxTransport::stop_link(UcxLink& link) {
   const PeerId peer = link.peer->id;
   lobby_->cancel(static_cast<std::uint64_t>(peer));
-  if (link.socket) {
-    const std::byte farewell = farewell_of(link.failure->reason);
-    (void)!::send(link.socket.get(), &farewell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-    // A forked process may have it too, and then closing it ends nothing.
-    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.socket.get(), nullptr);
-    (void)::shutdown(link.socket.get(), SHUT_RDWR);
-    link.socket.reset();
-  }
   {
     const std::lock_guard lock(link.peer->mutex);
     link.peer->over = true;
@@ -235,6 +238,36 @@ void UcxTransport::end_link(UcxLink& link) {
   for (const std::unique_ptr<UcxSend>& send : std::exchange(link.held, {})) {
     deadlines_.remove(send->deadline_us, peer);
     fail_unsent(*send, *link.failure);
+  }
+  link.running = link.channels;
+  for (std::uint32_t i = 0; i < link.channels; ++i) loops_[i]->post(UcxStop{peer});
+  if (link.channels == 0) leave(link);
+}
+
+// Neither side closes anything of UCX while the other may be in the midst of connecting to it: see UcxLoop::may_progress.
+void UcxTransport::leave(UcxLink& link) {
+  if (!link.socket) return left_.push_back(&link);
+  const std::byte farewell = farewell_of(link.failure->reason);
+  (void)!::send(link.socket.get(), &farewell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)::shutdown(link.socket.get(), SHUT_WR);
+  link.leaving = true;
+  link.deadline_us = config_.clock->now_us() + kFarewellUs;
+  deadlines_.add(link.deadline_us, link.peer->id);
+  if (has_left(link.socket)) end_leaving(link);
+}
+
+void UcxTransport::end_leaving(UcxLink& link) {
+  if (std::exchange(link.leaving, false)) left_.push_back(&link);
+}
+
+void UcxTransport::end_link(UcxLink& link) {
+  const PeerId peer = link.peer->id;
+  if (link.socket) {
+    deadlines_.remove(link.deadline_us, peer);
+    // A forked process may have it too, and then closing it ends nothing.
+    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.socket.get(), nullptr);
+    (void)::shutdown(link.socket.get(), SHUT_RDWR);
+    link.socket.reset();
   }
   for (std::uint32_t i = 0; i < link.channels; ++i) loops_[i]->post(UcxEnd{peer, *link.failure});
   if (link.channels == 0) forget(link);
@@ -251,8 +284,9 @@ void UcxTransport::forget(UcxLink& link) {
 }
 
 bool UcxTransport::settle() {
-  const bool did = !failed_.empty();
-  for (UcxLink* link : std::exchange(failed_, {})) end_link(*link);
+  const bool did = !failed_.empty() || !left_.empty();
+  for (UcxLink* link : std::exchange(failed_, {})) stop_link(*link);
+  for (UcxLink* link : std::exchange(left_, {})) end_link(*link);
   return did;
 }
 
@@ -262,8 +296,9 @@ bool UcxTransport::expire() {
   bool did = false;
   deadlines_.for_expired(now, [&](PeerId peer) {
     UcxLink& link = *find(peer);
-    if (link.failure) return;
+    if (link.failure && !link.leaving) return;
     did = true;
+    if (link.leaving) return end_leaving(link);
     fail_link(link, Reason::timeout,
               {VMEM_ERROR_TIMEOUT, 0, fmt::format("{} did not connect before the deadline", link.peer->address)});
   });

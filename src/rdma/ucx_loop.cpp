@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,14 +9,10 @@
 #include <thread>
 #include <utility>
 
+#include "rdma/farewell.hpp"
+
 namespace vmem::rdma {
 namespace {
-
-// There is something to read, or the end.
-bool has_left(const FileDescriptor& socket) {
-  char any = 0;
-  return ::recv(socket.get(), &any, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || (errno != EAGAIN && errno != EINTR);
-}
 
 // How often one channel's worker is progressed before another's is, and before commands are looked at.
 constexpr int kWorkerTurns = 32;
@@ -53,12 +48,23 @@ bool UcxLoop::progress() {
 bool UcxLoop::progress_workers() {
   bool did = false;
   for (auto& [peer, channel] : channels_) {
-    for (int turn = 0; !channel->failed && turn < kWorkerTurns && channel->worker->progress(); ++turn) {
+    for (int turn = 0; turn < kWorkerTurns && may_progress(*channel) && channel->worker->progress(); ++turn) {
       did = true;
       if (reported_) break;
     }
   }
   return did;
+}
+
+// UCX 1.13 aborts where an endpoint that still connects is progressed, and its peer is gone: one that was made to a worker that is
+// destroyed by then, and one whose connection was accepted, and reset before it could be used. Who leaves, this node too, says so on the
+// handshake's socket before it closes anything of UCX.
+bool UcxLoop::may_progress(UcxChannel& channel) {
+  if (channel.failed) return false;
+  if (!channel.socket || !is_leaving(channel.socket)) return true;
+  fail_channel(channel, Reason::lost,
+               {VMEM_ERROR_LOST, 0, fmt::format("{} is lost: it left while it connected", channel.peer->address)});
+  return false;
 }
 
 bool UcxLoop::expire() {
@@ -102,6 +108,7 @@ UcxChannel* UcxLoop::find(PeerId peer) {
 void UcxLoop::run(UcxOpen command) {
   UcxChannel& channel = *command.channel;
   channel.loop = this;
+  channel.socket = std::move(command.socket);
   channels_.emplace(channel.peer->id, std::move(command.channel));
   if (const auto connected = connect(channel, command.address); !connected)
     return fail_channel(
@@ -110,13 +117,7 @@ void UcxLoop::run(UcxOpen command) {
          fmt::format("node {} at {} cannot be reached: {}; both need a transport of UCX in common (UCX_TLS)",
                      static_cast<std::uint64_t>(channel.acquaintance->peer.node.id), channel.peer->address,
                      connected.error().message)});
-  // UCX 1.13 aborts where an endpoint to a worker that had connected, and is gone, is progressed. Who leaves says so before it destroys
-  // its workers, so one that has said nothing by now was there.
-  if (has_left(command.socket))
-    return fail_channel(
-        channel, Reason::lost,
-        {VMEM_ERROR_LOST, 0, fmt::format("{} is lost: it left while it connected", channel.peer->address)});
-  if (command.greets) greet(channel);
+  if (command.greets && may_progress(channel)) greet(channel);
 }
 
 Status UcxLoop::connect(UcxChannel& channel, ConstBytes address) {
@@ -151,13 +152,18 @@ void UcxLoop::on_connected(UcxChannel& channel) {
   config_.owner->report(UcxConnected{peer.id});
 }
 
-void UcxLoop::run(const UcxEnd& command) {
+void UcxLoop::run(const UcxStop& command) {
   UcxChannel& channel = *find(command.peer);
   channel.failed = true;
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, channel.worker->descriptor(), nullptr);
+  config_.owner->report(UcxStopped{command.peer});
+}
+
+void UcxLoop::run(const UcxEnd& command) {
+  UcxChannel& channel = *find(command.peer);
   for (void* const descriptor : std::exchange(channel.announced, {}))
     ucx()->ucp_am_data_release(channel.worker->get(), descriptor);
   // Without progress in between: it would serve the connections that a forced close leaves.
-  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, channel.worker->descriptor(), nullptr);
   channel.endpoint = {};
   channel.worker.reset();
   // What UCX did not end itself it knows nothing of any more.

@@ -1,7 +1,7 @@
 // One thread's share of a UcxTransport: the workers it progresses, and what is sent and received over them. Others hand it commands;
 // what happens it reports to its owner.
 //
-// A channel that fails, for whatever reason, is reported and progressed no more. When it is told to end it, the loop destroys its
+// A channel that fails, for whatever reason, or is told to stop, is progressed no more. When it is told to end it, the loop destroys its
 // worker outside of UCX's callbacks, which ends all that was under way and closes its connections.
 #pragma once
 
@@ -24,7 +24,10 @@ struct UcxOpen {
   bool greets = false;                  // the peer greets back
   FileDescriptor socket;                // the handshake's: says nothing unless the peer leaves
 };
-struct UcxEnd {  // answered by UcxEnded
+struct UcxStop {  // of what may go on by itself; answered by UcxStopped
+  PeerId peer{};
+};
+struct UcxEnd {  // of what was stopped; answered by UcxEnded
   PeerId peer{};
   UcxFailure failure;
 };
@@ -38,7 +41,7 @@ struct UcxRefuse {
   PeerId peer{};
   void* descriptor = nullptr;
 };
-using UcxCommand = std::variant<UcxOpen, UcxEnd, UcxTake, UcxRefuse, std::unique_ptr<UcxSend>>;
+using UcxCommand = std::variant<UcxOpen, UcxStop, UcxEnd, UcxTake, UcxRefuse, std::unique_ptr<UcxSend>>;
 
 // ---- reports ----
 struct UcxConnected {
@@ -56,10 +59,13 @@ struct UcxFailed {
   PeerId peer{};
   UcxFailure failure;
 };
+struct UcxStopped {
+  PeerId peer{};
+};
 struct UcxEnded {
   PeerId peer{};
 };
-using UcxReport = std::variant<UcxConnected, UcxAnnounced, UcxFailed, UcxEnded>;
+using UcxReport = std::variant<UcxConnected, UcxAnnounced, UcxFailed, UcxStopped, UcxEnded>;
 
 // Called by the loop's thread.
 class UcxLoopOwner {
@@ -104,6 +110,7 @@ class UcxLoop final : public Progressable {
 
   // Channels (ucx_loop.cpp).
   void run(UcxOpen command);
+  void run(const UcxStop& command);
   void run(const UcxEnd& command);
   void run(UcxTake command);
   void run(UcxRefuse command);
@@ -113,6 +120,7 @@ class UcxLoop final : public Progressable {
   void greet(UcxChannel& channel);
   void on_connected(UcxChannel& channel);
   bool progress_workers();
+  bool may_progress(UcxChannel& channel);
   bool expire();
   void fail_channel(UcxChannel& channel, Reason reason, Error error);
   void lose_channel(UcxChannel& channel, ucs_status_t status);

@@ -84,6 +84,7 @@ void UcxLoop::start_send(UcxSend& send) {
 // One that failed waits for the end of its channel, which says why.
 void UcxLoop::end_send(UcxSend& send, ucs_status_t status) {
   if (status != UCS_OK) return lose_channel(*send.channel, status);
+  send.channel->socket.reset();
   send_over(send, nullptr);
 }
 
@@ -187,6 +188,7 @@ void UcxLoop::run(UcxRefuse command) {
 void UcxLoop::end_receive(UcxReceive& receive, ucs_status_t status) {
   UcxChannel& channel = *receive.channel;
   if (status != UCS_OK) return lose_channel(channel, status);
+  channel.socket.reset();
   const PeerId peer = channel.peer->id;
   deadlines_.remove(receive.claim.deadline_us, peer);
   config_.owner->tell({peer, Message{std::move(receive.header), receive.claim.destination, receive.claim.token}});

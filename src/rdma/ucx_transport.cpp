@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
 #include "base/log.hpp"
+#include "rdma/farewell.hpp"
 #include "rdma/send_check.hpp"
 #include "rdma/ucx_keys.hpp"
 
@@ -100,11 +102,22 @@ Status UcxTransport::watch(int descriptor, std::uint64_t key) {
 
 UcxTransport::~UcxTransport() {
   threads_.clear();
+  if (!lobby_) return;
+  lobby_->close();
+  // Not by the clock that was given, which may stand still.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(kFarewellUs);
+  bool waits = true;
   do {
-    for (auto& [peer, link] : links_) fail_link(*link, Reason::closed, {VMEM_ERROR_LOST, 0, "the transport ends"});
+    for (auto& [peer, link] : links_) {
+      fail_link(*link, Reason::closed, {VMEM_ERROR_LOST, 0, "the transport ends"});
+      if (!waits) end_leaving(*link);
+    }
     settle();
     for (const auto& loop : loops_) loop->carry_out();
-  } while (take_commands() || !links_.empty());
+    if (!take_commands() && left_.empty()) idle(1000);
+    check_sockets();
+    waits = std::chrono::steady_clock::now() < end;
+  } while (!links_.empty() || (waits && !lobby_->empty()));
 }
 
 Result<std::unique_ptr<Slab>> UcxTransport::register_slab(Bytes memory) {

@@ -9,8 +9,8 @@
 // progresses the transport. Several, at most one for each of the UcxLoops, have a thread each; then that thread only connects, claims
 // and closes. A message goes over the channel with the least under way. Two nodes use as many as both have.
 //
-// When a link fails, for whatever reason, it is marked; progress() has all its channels ended, and says that the peer is gone when the
-// last one is.
+// When a link fails, for whatever reason, it is marked; progress() has all its channels stopped, says so to the peer, waits until that
+// one does not use its channels either, for 100 ms at most, has them ended, and says that the peer is gone when the last one is.
 #pragma once
 
 #include <mutex>
@@ -83,9 +83,13 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   void handle(const UcxConnected& connected);
   void handle(UcxAnnounced announced);
   void handle(UcxFailed failed);
+  void handle(const UcxStopped& stopped);
   void handle(const UcxEnded& ended);
   void read_socket(UcxLink& link);
   void fail_link(UcxLink& link, Reason reason, Error error);
+  void stop_link(UcxLink& link);
+  void leave(UcxLink& link);
+  void end_leaving(UcxLink& link);
   void end_link(UcxLink& link);
   void forget(UcxLink& link);
   bool settle();
@@ -110,7 +114,8 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   // The progressing thread's.
   std::unique_ptr<Lobby> lobby_;
   std::unordered_map<PeerId, std::unique_ptr<UcxLink>> links_;
-  std::vector<UcxLink*> failed_;
+  std::vector<UcxLink*> failed_;  // to be stopped
+  std::vector<UcxLink*> left_;    // to be ended
   Deadlines deadlines_;
   std::vector<Lobby::Outcome> outcomes_;
   std::uint64_t turns_ = 0;

@@ -219,5 +219,49 @@ TEST_F(LobbyTest, AVisitorWhoseSocketAForkedProcessHasTooIsForgotten) {
   expect_service();
 }
 
+// What this node has opened the peer may be connecting to.
+class LeavingLobby : public LobbyTest {
+ protected:
+  // A client that has proved itself, and leaves.
+  void SetUp() override {
+    Lobby::Config with = config(2, "", shared);
+    with.open = [this] {
+      const auto owner = std::make_shared<int>();
+      opened = owner;
+      return Entrance{std::vector<std::byte>(10), owner};
+    };
+    client = *Lobby::create(std::move(with));
+    client->connect(1, *SocketAddress::parse(server->address()), clock.now_us() + kSecondUs);
+    ASSERT_TRUE(until([&] { return !opened.expired(); }));
+    client->cancel(1);
+    for (int i = 0; i < 3; ++i) client->progress(at_client);
+    EXPECT_TRUE(at_client.empty());
+    EXPECT_FALSE(opened.expired());
+  }
+  std::weak_ptr<int> opened;
+};
+TEST_F(LeavingLobby, WhatItHasOpenedStaysUntilThePeerHasLeft) {
+  ASSERT_TRUE(until([&] { return !at_server.empty(); }));
+  client->progress(at_client);
+  EXPECT_FALSE(opened.expired());
+  at_server.clear();  // its socket too
+  ASSERT_TRUE(until([&] { return opened.expired(); }));
+  EXPECT_TRUE(client->empty());
+  EXPECT_TRUE(server->empty());
+}
+TEST_F(LeavingLobby, ButNotForLongerThanATenthOfASecond) {
+  clock.advance(99'000);
+  client->progress(at_client);
+  EXPECT_FALSE(opened.expired());
+  clock.advance(1'000);
+  client->progress(at_client);
+  EXPECT_TRUE(opened.expired());
+}
+TEST_F(LeavingLobby, AndIsLeftByOneThatEnds) {
+  server->close();
+  ASSERT_TRUE(until([&] { return opened.expired() && server->empty(); }));
+  EXPECT_EQ(failures(), 1u);
+}
+
 }  // namespace
 }  // namespace vmem::rdma
