@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -62,22 +63,24 @@ BareDisk::~BareDisk() {
   ::close(file_);
 }
 
-Result<double> BareDisk::loop(DiskWay way) {
+Result<double> BareDisk::loop(DiskWay way, std::span<std::byte> memory) {
   const std::uint64_t requests = bytes_ / kRequestBytes;
-  std::vector<std::uint32_t> free;
-  for (std::uint32_t tag = 0; tag < kDepth; ++tag) free.push_back(tag);
+  const auto pieces = static_cast<std::uint32_t>(memory.size() / kRequestBytes);
+  std::deque<std::uint32_t> free;  // pieces of memory: the one that was used longest ago is taken next
+  for (std::uint32_t tag = 0; tag < pieces; ++tag) free.push_back(tag);
+  const std::size_t idle = pieces - kDepth;  // so many are free with all requests under way
   std::vector<tiers::IoResult> ended;
   const Stopwatch watch;
   for (std::uint64_t sent = 0, done = 0; done < requests;) {
-    for (; sent < requests && !free.empty(); ++sent) {
+    for (; sent < requests && free.size() > idle; ++sent) {
       const bool write = way == DiskWay::both ? sent % 2 == 1 : way == DiskWay::out;
       queue_->push({.kind = write ? tiers::Io::Kind::write : tiers::Io::Kind::read,
                     .file = 0,
                     .offset = sent * kRequestBytes,
-                    .memory = memory_.get() + std::size_t{free.back()} * kRequestBytes,
+                    .memory = memory.data() + std::size_t{free.front()} * kRequestBytes,
                     .bytes = kRequestBytes,
-                    .tag = free.back()});
-      free.pop_back();
+                    .tag = free.front()});
+      free.pop_front();
     }
     ended.clear();
     VMEM_TRY(queue_->wait(ended, std::chrono::seconds(1)));

@@ -13,8 +13,8 @@
 namespace vmem::bench {
 namespace {
 
-constexpr std::uint64_t kUnderWayBytes = std::uint64_t{64}
-                                         << 20;  // as the mover: at least so many pages as keep the tier busy
+// As the mover: at least so many pages as keep the tier busy.
+constexpr std::uint64_t kUnderWayBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kAlignment = std::uint64_t{2} << 20;
 constexpr int kWiped = 0xa5;
 

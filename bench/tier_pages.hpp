@@ -22,6 +22,7 @@ class PageMemory {
   std::uint64_t page_bytes() const { return page_bytes_; }
   std::uint64_t count() const { return count_; }
   std::uint64_t bytes() const { return page_bytes_ * count_; }
+  std::span<std::byte> all() const { return {memory_.get(), bytes()}; }
   std::span<std::byte> page(std::uint64_t i) const { return {memory_.get() + i * page_bytes_, page_bytes_}; }
   // Every word says which page it is in, and where.
   void fill(std::uint64_t seed) const;

@@ -48,6 +48,7 @@ Status measure(Context& context, DiskPages& tier, BareDisk& bare, const PageMemo
     if (by_fio) return bare.fio(way, steady);
     return repeat(steady, from.bytes(), [&] { return bare.loop(way); });
   };
+  Samples over_pages;
   const auto achieved = [&]() -> Result<double> {
     to.wipe();
     VMEM_ASSIGN(const double rate,
@@ -55,11 +56,21 @@ Status measure(Context& context, DiskPages& tier, BareDisk& bare, const PageMemo
     if (way == DiskWay::out) VMEM_TRY(tier.load(to));
     if (record.mismatch.empty()) record.mismatch = difference(from, to);
     verified += to.bytes();
+    const auto requests = [&] { return bare.loop(way, way == DiskWay::out ? from.all() : to.all()); };
+    if (to.bytes() >= BareDisk::kMemoryBytes) {
+      VMEM_ASSIGN(const double over, repeat(steady, from.bytes(), requests));
+      over_pages.add(over);
+    }
     return rate;
   };
   VMEM_ASSIGN(const Measured measured, measure_interleaved(context.settings.repeats, limit, achieved));
   record.set_beside(measured);
   record.details["queue"] = tier.describe();
+  if (over_pages.count() != 0) {
+    record.details["requests_over_the_pages_gb_per_s"] = over_pages.median();
+    record.notes.push_back(fmt::format("{:.3f} of the same requests over as much memory as the pages have, {:.2f} GB/s",
+                                       record.achieved / over_pages.median(), over_pages.median()));
+  }
   record.verified = record.mismatch.empty();
   record.details["verified_bytes"] = record.verified ? verified : 0;
   context.records.push_back(std::move(record));
