@@ -21,14 +21,12 @@ inline bool is_leaving(const FileDescriptor& socket) {
   return ::recv(socket.get(), &any, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || (errno != EAGAIN && errno != EINTR);
 }
 
-// Whether its end is there; reads what comes before it.
+// Whether its end is there; reads something of what comes before it.
 inline bool has_left(const FileDescriptor& socket) {
-  std::array<char, 1024> any;
-  ssize_t got = 0;
-  do {
-    got = ::recv(socket.get(), any.data(), any.size(), MSG_DONTWAIT);
-  } while (got > 0);
-  return got == 0 || (errno != EAGAIN && errno != EINTR);
+  std::array<char, 4096> any;
+  ssize_t got = 1;
+  for (int i = 0; got > 0 && i < 16; ++i) got = ::recv(socket.get(), any.data(), any.size(), MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
 }
 
 }  // namespace vmem::rdma

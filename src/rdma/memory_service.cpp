@@ -52,7 +52,8 @@ Status MemoryService::start(Transport& transport) {
 
 void MemoryService::stop() {
   if (transport_ == nullptr) return;
-  for (const auto& [peer, known] : peers_) transport_->close(peer);
+  stopping_ = true;
+  for (auto& [peer, known] : peers_) close(peer, known);
   // Closed by force, they wait for nobody; until then their memory is in use.
   while (!peers_.empty()) {
     const bool did = transport_->progress();
@@ -96,17 +97,24 @@ bool MemoryService::step() {
 // ---- who is there ----
 
 void MemoryService::handle(PeerId peer, Connected& connected) {
+  if (stopping_) return transport_->close(peer);
   const NodeIdentity node = connected.node;
-  for (const auto& [other, known] : peers_) {
+  for (auto& [other, known] : peers_) {
     if (known.node.id != node.id) continue;
     // The newer incarnation stays; of the same one, the newer connection.
-    const bool older = node.incarnation < known.node.incarnation;
-    now_.rejected += older ? 1 : 0;
-    transport_->close(older ? peer : other);
-    if (older) return;
+    if (node.incarnation < known.node.incarnation) {
+      ++now_.rejected;
+      return transport_->close(peer);
+    }
+    close(other, known);
   }
   peers_[peer] = {node, config_.clock->now_us()};
   VMEM_LOG_INFO("node {} connected, by {}", number(node.id), connected.path);
+}
+
+// Once: it takes the transport a moment.
+void MemoryService::close(PeerId peer, Peer& known) {
+  if (!std::exchange(known.closing, true)) transport_->close(peer);
 }
 
 void MemoryService::handle(PeerId peer, Gone& gone) {
@@ -151,8 +159,8 @@ bool MemoryService::admit(PeerId peer, const wire::Header& header) {
 
 bool MemoryService::expire() {
   const std::uint64_t now = config_.clock->now_us();
-  for (const auto& [peer, known] : peers_) {
-    if (now - known.heard_us > config_.silence_us) transport_->close(peer);
+  for (auto& [peer, known] : peers_) {
+    if (now - known.heard_us > config_.silence_us) close(peer, known);
   }
   std::vector<NodeId> over;
   for (const auto& [client, lease] : leases_) {

@@ -97,6 +97,7 @@ class MemoryService final : public Receiver {
   struct Peer {
     NodeIdentity node;
     std::uint64_t heard_us = 0;
+    bool closing = false;
   };
 
   void handle(PeerId peer, Connected& connected);
@@ -105,6 +106,7 @@ class MemoryService final : public Receiver {
   void handle(PeerId peer, Sent& sent);
   void handle(PeerId peer, SendFailed& failed);
   void handle(PeerId peer, Gone& gone);
+  void close(PeerId peer, Peer& known);
   bool is_from(PeerId peer, const wire::Header& header);
   bool admit(PeerId peer, const wire::Header& header);
   void on_ask(PeerId peer, const wire::Header& header, ConstBytes body);
@@ -138,6 +140,7 @@ class MemoryService final : public Receiver {
 
   const Config config_;
   Transport* transport_ = nullptr;
+  bool stopping_ = false;  // nobody is served any more
   std::unique_ptr<Slab> slab_;
   Extents room_, staging_;
   std::uint64_t disk_room_ = 0;

@@ -477,7 +477,7 @@ void RemoteTier::put_ended(const Request& request) {
                               request.broken ? nodes_[request.node].why : std::string(wire::answer_words(answer)))};
     job->legs[copy] =
         may_mend && !too_late && (answer == Answer::again || job->tries[copy] < kTries) ? Leg::wanted : Leg::failed;
-    if (answer == Answer::again && !request.broken) job->again_us = config_.clock->now_us() + kAgainUs;
+    if (answer == Answer::again) job->again_us = config_.clock->now_us() + kAgainUs;
   }
   wait(job);
 }

@@ -6,7 +6,7 @@
 // peer's answer says.
 //
 // A peer is one connection. When a deadline passes, when the connection breaks and when close() is called, it is closed by
-// force: all that was under way ends within milliseconds, and then the peer is gone for good. Its last event says why.
+// force: all that was under way ends within 150 ms, and then the peer is gone for good. Its last event says why.
 //
 // Threads: progress() and idle() belong to one thread, the owner's or a ProgressThread's; Receiver is called from there. All other
 // calls are for any thread, post and return. Slabs outlive the operations on them, and the transport outlives its slabs.
@@ -100,8 +100,7 @@ struct SendFailed {
   Reason reason = Reason::lost;
   Error error;
 };
-struct
-    Gone {  // the peer's last event, but for sends that are posted later, which fail. 100 ms after the cause, at most
+struct Gone {  // the peer's last event, but for sends that are posted later, which fail
   Reason reason = Reason::lost;
   Error error;
 };

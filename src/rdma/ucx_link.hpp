@@ -13,6 +13,7 @@ struct UcxLink {
   std::uint64_t deadline_us = 0;  // for being connected; while it is leaving, for the peer
   bool connected = false;
   std::optional<UcxFailure> failure;
+  std::shared_ptr<void> entrance;              // what the peer was told of and no loop has; closed after the socket
   FileDescriptor socket;                       // the handshake's: what dies with the other process
   std::uint32_t channels = 0;                  // that loops have
   std::uint32_t running = 0;                   // of those: not stopped yet. Counted when it has failed

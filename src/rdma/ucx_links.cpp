@@ -126,7 +126,8 @@ void UcxTransport::admit(Lobby::Outcome outcome) {
 // The initiator greets, on its first channel, and the responder answers: so neither's greeting comes before the other knows the link.
 void UcxTransport::establish(UcxLink& link, Lobby::Outcome outcome) {
   link.socket = std::move(outcome.socket);
-  const auto workers = std::static_pointer_cast<ChannelWorkers>(std::move(outcome.acquaintance->entrance));
+  link.entrance = std::move(outcome.acquaintance->entrance);
+  auto& workers = *std::static_pointer_cast<ChannelWorkers>(link.entrance);
   const auto acquaintance = std::make_shared<const Acquaintance>(*std::move(outcome.acquaintance));
   if (auto watched = watch(link.socket.get(), static_cast<std::uint64_t>(link.peer->id)); !watched)
     return fail_link(link, Reason::lost, std::move(watched).error());
@@ -134,23 +135,24 @@ void UcxTransport::establish(UcxLink& link, Lobby::Outcome outcome) {
   if (!addresses)
     return fail_link(link, Reason::refused,
                      lost(fmt::format("{} sent no address of UCX; run the same release on both", link.peer->address)));
-  link.channels = static_cast<std::uint32_t>(std::min(workers->size(), addresses->size()));
+  link.channels = static_cast<std::uint32_t>(std::min(workers.size(), addresses->size()));
   link.peer->channels.store(link.channels, std::memory_order_relaxed);
   for (std::uint32_t i = 0; i < link.channels; ++i) {
-    auto channel = std::make_unique<UcxChannel>();
-    channel->peer = link.peer;
-    channel->index = i;
-    channel->greet_us = link.deadline_us;
-    channel->acquaintance = acquaintance;
-    channel->worker = std::move((*workers)[i]);
     FileDescriptor socket(::fcntl(link.socket.get(), F_DUPFD_CLOEXEC, 0));
     if (!socket) {
       link.channels = i;
       return fail_link(link, Reason::lost, lost(fmt::format("a descriptor: {}", std::strerror(errno)), errno));
     }
+    auto channel = std::make_unique<UcxChannel>();
+    channel->peer = link.peer;
+    channel->index = i;
+    channel->greet_us = link.deadline_us;
+    channel->acquaintance = acquaintance;
+    channel->worker = std::move(workers[i]);
     loops_[i]->post(
         UcxOpen{std::move(channel), std::move((*addresses)[i]), link.peer->by_us && i == 0, std::move(socket)});
   }
+  link.entrance.reset();
 }
 
 // ---- what loops report ----
@@ -253,7 +255,9 @@ void UcxTransport::leave(UcxLink& link) {
   link.leaving = true;
   link.deadline_us = config_.clock->now_us() + kFarewellUs;
   deadlines_.add(link.deadline_us, link.peer->id);
-  if (has_left(link.socket)) end_leaving(link);
+  // One that was connected and is silent is in the midst of nothing.
+  const bool silent = link.connected && link.failure->reason == Reason::timeout;
+  if (silent || has_left(link.socket)) end_leaving(link);
 }
 
 void UcxTransport::end_leaving(UcxLink& link) {
