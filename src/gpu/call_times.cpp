@@ -10,18 +10,10 @@
 #include <mutex>
 #include <tuple>
 
+#include "gpu/driver_wrap.hpp"
+
 namespace vmem::gpu {
 namespace {
-
-#define VMEM_INDEX(name) index_of_##name,
-enum Index : std::size_t { VMEM_DRIVER_REQUIRED(VMEM_INDEX) VMEM_DRIVER_OPTIONAL(VMEM_INDEX) kFunctions };
-#undef VMEM_INDEX
-
-// #name is the base name; the member's name is the versioned one, as cuda.h's macros make it.
-#define VMEM_TEXT(name) #name,
-constexpr std::array<std::string_view, kFunctions> kNames{VMEM_DRIVER_REQUIRED(VMEM_TEXT)
-                                                              VMEM_DRIVER_OPTIONAL(VMEM_TEXT)};
-#undef VMEM_TEXT
 
 // Written by its thread, taken by whoever asks.
 struct Noted {
@@ -29,7 +21,7 @@ struct Noted {
 };
 struct ThreadCalls {
   std::string name;
-  std::array<Noted, kFunctions> functions;
+  std::array<Noted, kDriverFunctions> functions;
 };
 
 std::mutex threads_mutex;
@@ -49,10 +41,10 @@ ThreadCalls& own_calls() {
   return *own;
 }
 
-template <auto Entry, std::size_t Function, class Type>
+template <auto Entry, DriverFunction Function, class Type>
 struct Timed;
 
-template <auto Entry, std::size_t Function, class... Arguments>
+template <auto Entry, DriverFunction Function, class... Arguments>
 struct Timed<Entry, Function, CUresult (*)(Arguments...)> {
   static CUresult call(Arguments... arguments) {
     using Clock = std::chrono::steady_clock;
@@ -68,16 +60,6 @@ struct Timed<Entry, Function, CUresult (*)(Arguments...)> {
   }
 };
 
-DriverTable wrap(const DriverTable& inner) {
-  DriverTable table = inner;  // what interception asks beside is not noted
-#define VMEM_WRAP(name) \
-  if (inner.name) table.name = &Timed<&DriverTable::name, index_of_##name, decltype(inner.name)>::call;
-  VMEM_DRIVER_REQUIRED(VMEM_WRAP)
-  VMEM_DRIVER_OPTIONAL(VMEM_WRAP)
-#undef VMEM_WRAP
-  return table;
-}
-
 }  // namespace
 
 std::shared_ptr<const Driver> with_call_times(const std::shared_ptr<const Driver>& inner) {
@@ -89,7 +71,8 @@ std::shared_ptr<const Driver> with_call_times(const std::shared_ptr<const Driver
     if (std::ranges::find(kept, inner) == kept.end()) kept.push_back(inner);
     in_force.store(inner.get(), std::memory_order_release);
   }
-  return Driver::over(wrap(inner->table()), inner->emulated(), inner->path());
+  // What interception asks beside is not noted.
+  return Driver::over(wrapped<Timed>(inner->table(), inner->table()), inner->emulated(), inner->path());
 }
 
 std::vector<CallTime> take_call_times() {
@@ -97,15 +80,15 @@ std::vector<CallTime> take_call_times() {
   {
     const std::lock_guard lock(threads_mutex);
     for (const auto& thread : threads) {
-      for (std::size_t i = 0; i < kFunctions; ++i) {
+      for (std::size_t i = 0; i < kDriverFunctions; ++i) {
         Noted& noted = thread->functions[i];
         const std::uint64_t calls = noted.calls.exchange(0, std::memory_order_relaxed);
         if (calls == 0) continue;
         const auto same = [&](const CallTime& each) {
-          return each.thread == thread->name && each.function == kNames[i];
+          return each.thread == thread->name && each.function == kDriverFunctionNames[i];
         };
         auto at = std::ranges::find_if(taken, same);
-        if (at == taken.end()) at = taken.insert(at, {.thread = thread->name, .function = kNames[i]});
+        if (at == taken.end()) at = taken.insert(at, {.thread = thread->name, .function = kDriverFunctionNames[i]});
         at->calls += calls;
         at->ns += noted.ns.exchange(0, std::memory_order_relaxed);
         at->most_ns = std::max(at->most_ns, noted.most_ns.exchange(0, std::memory_order_relaxed));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <atomic>
 
+#include "gpu/driver_wrap.hpp"
+
 namespace vmem::gpu {
 
 struct FaultInjector::Access {
@@ -19,38 +21,18 @@ std::mutex injectors_mutex;
 std::vector<FaultInjector*> injectors;
 std::atomic<FaultInjector*> in_force{nullptr};
 
-// One static function for each entry of the table, which knows its entry and name.
-template <auto Entry, class Name, class Function>
+template <auto Entry, DriverFunction Which, class Function>
 struct Wrapper;
 
-template <auto Entry, class Name, class... Arguments>
-struct Wrapper<Entry, Name, CUresult (*)(Arguments...)> {
+template <auto Entry, DriverFunction Which, class... Arguments>
+struct Wrapper<Entry, Which, CUresult (*)(Arguments...)> {
   static CUresult call(Arguments... arguments) {
     FaultInjector* injector = in_force.load(std::memory_order_acquire);
     if (!injector) return CUDA_ERROR_DEINITIALIZED;  // called after the injector's end
-    if (const auto failure = FaultInjector::Access::intercept(*injector, Name::text)) return *failure;
+    if (const auto failure = FaultInjector::Access::intercept(*injector, kDriverFunctionNames[Which])) return *failure;
     return (FaultInjector::Access::inner(*injector).*Entry)(arguments...);
   }
 };
-
-// #name is the base name; the member's name is the versioned one, as cuda.h's macros make it.
-#define VMEM_NAME_TYPE(name)                       \
-  struct NameOf_##name {                           \
-    static constexpr std::string_view text{#name}; \
-  };
-VMEM_DRIVER_REQUIRED(VMEM_NAME_TYPE)
-VMEM_DRIVER_OPTIONAL(VMEM_NAME_TYPE)
-#undef VMEM_NAME_TYPE
-
-DriverTable wrap(const DriverTable& inner) {
-  DriverTable table;
-#define VMEM_WRAP(name) \
-  if (inner.name) table.name = &Wrapper<&DriverTable::name, NameOf_##name, decltype(inner.name)>::call;
-  VMEM_DRIVER_REQUIRED(VMEM_WRAP)
-  VMEM_DRIVER_OPTIONAL(VMEM_WRAP)
-#undef VMEM_WRAP
-  return table;
-}
 
 }  // namespace
 
@@ -60,7 +42,8 @@ FaultInjector::FaultInjector(std::shared_ptr<const Driver> inner) : inner_(std::
     injectors.push_back(this);
     in_force.store(this, std::memory_order_release);
   }
-  decorated_ = Driver::over(wrap(inner_->table()), inner_->emulated(), inner_->path() + " (with fault injection)");
+  decorated_ = Driver::over(wrapped<Wrapper>(inner_->table(), {}), inner_->emulated(),
+                            inner_->path() + " (with fault injection)");
   forget_counts();  // making the driver asks for its version
 }
 
