@@ -153,9 +153,8 @@ Result<std::unique_ptr<BareNetwork>> BareNetwork::create(const std::string& addr
   network->host_ = host_of(resolved.text());
   network->here_ = is_of_this_machine(resolved);
   network->message_bytes_ = message_bytes;
-  SteadyClock clock;
-  VMEM_ASSIGN(const rdma::UcxConfig config, runtime::make_ucx_config(runtime::make_identity(0), "", clock));
-  for (const auto& [name, value] : config.settings) network->environment_.emplace_back("UCX_" + name, value);
+  // Not through shared memory: as between machines.
+  network->environment_.emplace_back("UCX_TLS", "^sm");
   network->environment_.emplace_back("UCX_WARN_UNUSED_ENV_VARS", "n");
   if (network->here_ || has_perftest()) return network;
   return fail(VMEM_ERROR_INVALID_OPTION,

@@ -38,7 +38,7 @@ Result<SecondNode> SecondNode::start(const Settings& settings, std::uint64_t len
   }
   return fail(VMEM_ERROR_INVALID_OPTION,
               fmt::format("no second node that lends {} could be started: {}; `vmem daemon --lend {}` has to run here, "
-                          "which takes UCX and libsodium (apt-get install libucx0 libsodium23)",
+                          "and say why",
                           format_bytes(lend_bytes), line ? *line : line.error().message, lend_bytes));
 }
 

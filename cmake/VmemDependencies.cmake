@@ -65,13 +65,20 @@ find_path(VMEM_XXHASH_INCLUDE xxhash.h REQUIRED)
 add_library(vmem_xxhash INTERFACE)
 target_include_directories(vmem_xxhash SYSTEM INTERFACE "${VMEM_XXHASH_INCLUDE}")
 
-# UCX and libsodium are needed by several nodes only: their headers here, the libraries at run time (src/rdma). libsodium's static
-# library is not position-independent. XXH3 is compiled in from its header.
+# UCX is needed on RDMA fabrics only: its headers here, the library at run time (src/rdma). XXH3 is compiled in from its header.
 find_path(VMEM_UCX_INCLUDE ucp/api/ucp.h REQUIRED)
-find_path(VMEM_SODIUM_INCLUDE sodium.h REQUIRED)
 add_library(vmem_network_headers INTERFACE)
-target_include_directories(vmem_network_headers SYSTEM INTERFACE
-  "${VMEM_UCX_INCLUDE}" "${VMEM_SODIUM_INCLUDE}" "${VMEM_XXHASH_INCLUDE}")
+target_include_directories(vmem_network_headers SYSTEM INTERFACE "${VMEM_UCX_INCLUDE}" "${VMEM_XXHASH_INCLUDE}")
+
+# OpenSSL becomes part of our binaries, with hidden symbols: a program may have another one loaded, and none of its settings or exit
+# handlers are ours.
+find_path(VMEM_OPENSSL_INCLUDE openssl/ssl.h REQUIRED)
+find_library(VMEM_SSL_LIBRARY NAMES libssl.a REQUIRED)
+find_library(VMEM_CRYPTO_LIBRARY NAMES libcrypto.a REQUIRED)
+add_library(vmem_openssl INTERFACE)
+target_include_directories(vmem_openssl SYSTEM INTERFACE "${VMEM_OPENSSL_INCLUDE}")
+target_link_libraries(vmem_openssl INTERFACE "${VMEM_SSL_LIBRARY}" "${VMEM_CRYPTO_LIBRARY}" Threads::Threads ${CMAKE_DL_LIBS})
+target_link_options(vmem_openssl INTERFACE "LINKER:--exclude-libs,libssl.a:libcrypto.a")
 
 # Of hwloc the headers too: src/topology loads the library at run time, and says what is unknown without it.
 find_path(VMEM_HWLOC_INCLUDE hwloc.h REQUIRED)

@@ -91,8 +91,19 @@ Command add_daemon(CLI::App& app) {
                return parsed;
              });
   app.add_option("--secret", daemon.secret,
-                 "A file with a secret that programs know too; without one, only this machine's own are let in")
+                 "A file with a secret that programs know too; without one, only this user's programs on this machine "
+                 "are let in, over a Unix socket")
       ->type_name("FILE");
+  add_parsed(app, "--fabric", "ucx:DEVICES",
+             "RDMA devices that carry pages instead of TLS, neither authenticated nor encrypted (default: off)",
+             [&daemon](const std::string& text) {
+               Options options;
+               const auto table = option_table();
+               const auto fabric = std::ranges::find(table, "fabric", &OptionDefinition::name);
+               const Status parsed = fabric->parse(options, text);
+               daemon.fabric = options.fabric;
+               return parsed;
+             });
   app.add_option("--id", daemon.id, "This node's number (default: one by chance)")->type_name("N");
   add_parsed(app, "--per-node", "SIZE", "The most that one node may borrow of memory, and of disk (default: all)",
              [&daemon](const std::string& text) -> Status {

@@ -382,6 +382,15 @@ Result<std::vector<std::string>> parse_remote(std::string_view text) {
   return addresses;
 }
 
+// "ucx:mlx5_0:1,mlx5_1:1": the devices, by UCX's names.
+Result<std::string> parse_fabric(std::string_view text) {
+  constexpr std::string_view kPrefix = "ucx:";
+  if (text == "off") return std::string();
+  if (!text.starts_with(kPrefix) || text.size() == kPrefix.size())
+    return fail(VMEM_ERROR_INVALID_OPTION, "accepted: off, or ucx:DEVICES with devices that `ucx_info -d` lists");
+  return std::string(text.substr(kPrefix.size()));
+}
+
 OptionDefinition remote_option() {
   return define({.name = "remote",
                  .default_value = "off",
@@ -459,6 +468,17 @@ OptionDefinition secret_option() {
         if (text.empty()) return fail(VMEM_ERROR_INVALID_OPTION, "a file without a name");
         return std::string(text == "off" ? "" : text);
       });
+}
+
+OptionDefinition fabric_option() {
+  return define(
+      {.name = "fabric",
+       .default_value = "off",
+       .values = "off, or ucx:DEVICES such as ucx:mlx5_0:1,mlx5_1:1; only with remote",
+       .help = "RDMA devices that carry pages instead of TLS. Neither authenticated nor encrypted there: whoever is "
+               "on that fabric can read and change lent memory (SECURITY.md).",
+       .print = [](const Options& options) { return options.fabric.empty() ? "off" : "ucx:" + options.fabric; }},
+      &Options::fabric, parse_fabric);
 }
 
 OptionDefinition compress_option() {
@@ -592,13 +612,14 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),         space_option(),    hbm_option(),         headroom_option(),
-      host_option(),         peers_option(),    lend_option(),        nvme_option(),
-      nvme_poll_option(),    gds_option(),      compress_option(),    remote_option(),
-      borrow_option(),       replicas_option(), remote_wait_option(), remote_channels_option(),
-      secret_option(),       page_option(),     devices_option(),     driver_option(),
-      acquire_wait_option(), prefetch_option(), protect_option(),     strict_option(),
-      drained_option(),      window_option(),   call_times_option(),  topology_option(),
+      base_option(),      space_option(),        hbm_option(),         headroom_option(),
+      host_option(),      peers_option(),        lend_option(),        nvme_option(),
+      nvme_poll_option(), gds_option(),          compress_option(),    remote_option(),
+      borrow_option(),    replicas_option(),     remote_wait_option(), remote_channels_option(),
+      secret_option(),    fabric_option(),       page_option(),        devices_option(),
+      driver_option(),    acquire_wait_option(), prefetch_option(),    protect_option(),
+      strict_option(),    drained_option(),      window_option(),      call_times_option(),
+      topology_option(),
       log_option(),  // the comma and this comment keep the list one to a line
   };
   return table;

@@ -1,5 +1,5 @@
-// What nodes prove to each other with: libsodium's HMAC (crypto_auth), hash, SipHash (crypto_shorthash) and random bytes, loaded at
-// run time. Nothing here is of our own making.
+// What nodes prove to each other with: OpenSSL's HMAC-SHA256, SHA-256, SipHash and random bytes.
+// Lack of memory throws std::bad_alloc.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ using ShortKey = KeyBytes<16>;
 
 class Crypto {
  public:
-  // Errors: UNSUPPORTED, saying what to install.
+  // Errors: INTERNAL with OpenSSL's words.
   static Result<CryptoRef> load();
 
   Nonce nonce() const;
@@ -44,7 +44,7 @@ class Crypto {
   bool verify(const Tag& tag, const Key& key, std::string_view label, std::span<const ConstBytes> pieces) const;
   Key derive(const Key& key, std::string_view label, std::span<const ConstBytes> pieces) const;
   Key hash(ConstBytes bytes) const;
-  std::uint64_t short_tag(const ShortKey& key, ConstBytes bytes) const noexcept;
+  std::uint64_t short_tag(const ShortKey& key, ConstBytes bytes) const;
 
  private:
   struct Table;

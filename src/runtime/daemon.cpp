@@ -98,11 +98,12 @@ Status Daemon::open(const DaemonOptions& options) {
   VMEM_ASSIGN(const std::string listen, resolve_address(options.listen));
   const NodeIdentity self = make_identity(options.id != 0 ? options.id : usual_id(listen));
   id_ = static_cast<std::uint64_t>(self.id);
-  VMEM_ASSIGN(rdma::UcxConfig config, make_ucx_config(self, options.secret, clock_));
-  config.listen = listen;
-  config.channels = channel_count(options.channels);
-  config.receiver = service_.get();
-  VMEM_ASSIGN(transport_, rdma::create_ucx_transport(std::move(config)));
+  const NodeConfig node{.self = self,
+                        .listen = listen,
+                        .secret = options.secret,
+                        .fabric = options.fabric,
+                        .channels = channel_count(options.channels)};
+  VMEM_ASSIGN(transport_, make_transport(node, clock_, *service_));
   VMEM_TRY(service_->start(*transport_));
   thread_ = std::make_unique<rdma::ProgressThread>(*transport_, [this] { return service_->step(); });
   return {};

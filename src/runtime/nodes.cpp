@@ -2,21 +2,34 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "pagetable/types.hpp"
 #include "rdma/socket_address.hpp"
+#include "rdma/stream/stream_transport.hpp"
+#include "rdma/ucx.hpp"
 
 namespace vmem::runtime {
 namespace {
 
-static_assert(kMostRemoteChannels == rdma::kMostChannels);
+static_assert(kMostRemoteChannels == rdma::kMostChannels && kMostRemoteChannels == rdma::kMostStreamChannels);
 
-bool has_rdma_card() {
-  std::error_code none;
-  return std::filesystem::directory_iterator("/sys/class/infiniband", none) != std::filesystem::directory_iterator();
+// Nodes that only lend share pages of one granule, and no addresses yet.
+constexpr rdma::ClusterParameters kParameters{.page_bytes = pagetable::kGranuleBytes};
+
+// On the named devices, and over RDMA only: UCX's TCP ports let anybody write to this process's memory.
+Result<std::unique_ptr<rdma::Transport>> make_ucx_transport(const NodeConfig& config, rdma::Secret secret,
+                                                            const Clock& clock, rdma::Receiver& receiver) {
+  return rdma::create_ucx_transport({.self = config.self,
+                                     .parameters = kParameters,
+                                     .listen = config.listen,
+                                     .secret = std::move(secret),
+                                     .clock = &clock,
+                                     .receiver = &receiver,
+                                     .channels = config.channels,
+                                     .settings = {{"TLS", "ib"}, {"NET_DEVICES", config.fabric}}});
 }
 
 }  // namespace
@@ -29,21 +42,21 @@ NodeIdentity make_identity(std::uint32_t id) {
   return {NodeId{id}, Incarnation{static_cast<std::uint64_t>(us)}};
 }
 
-Result<rdma::UcxConfig> make_ucx_config(NodeIdentity self, const std::string& secret, const Clock& clock) {
-  rdma::UcxConfig config;
-  config.self = self;
-  config.parameters.page_bytes = pagetable::kGranuleBytes;
-  config.clock = &clock;
-  // Not through shared memory: after some kills of processes that wrote there, others could not be reached through it any more.
-  config.settings = {{"TLS", "^sm"}};
-  // Over TCP, messages are copied by UCX instead of sent from where they lie: where the other node dies while one is being sent, UCX 1.13
-  // tells its end twice, and aborts (2 of 600 kills; copied, none). RDMA cards need what TCP is better without.
-  if (!has_rdma_card()) config.settings.emplace_back("ZCOPY_THRESH", "inf");
-  if (!secret.empty()) {
+Result<std::unique_ptr<rdma::Transport>> make_transport(const NodeConfig& config, const Clock& clock,
+                                                        rdma::Receiver& receiver) {
+  rdma::Secret secret = rdma::Secret::none();
+  if (!config.secret.empty()) {
     VMEM_ASSIGN(const rdma::CryptoRef crypto, rdma::Crypto::load());
-    VMEM_ASSIGN(config.secret, rdma::Secret::read(*crypto, secret));
+    VMEM_ASSIGN(secret, rdma::Secret::read(*crypto, config.secret));
   }
-  return config;
+  if (!config.fabric.empty()) return make_ucx_transport(config, std::move(secret), clock, receiver);
+  return rdma::create_stream_transport({.self = config.self,
+                                        .parameters = kParameters,
+                                        .listen = config.listen,
+                                        .secret = std::move(secret),
+                                        .clock = &clock,
+                                        .receiver = &receiver,
+                                        .channels = config.channels});
 }
 
 // On few processors, threads of their own would only take turns with the others.

@@ -2,17 +2,29 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
 
+#include "base/clock.hpp"
 #include "base/options.hpp"
-#include "rdma/ucx.hpp"
+#include "rdma/transport.hpp"
 
 namespace vmem::runtime {
 
 // An id nobody else has, by chance, if none is given, and an incarnation later than any before.
 NodeIdentity make_identity(std::uint32_t id);
-// For the transport: with the secret of the file, or none. Nodes that only lend share pages of one granule, and no addresses yet.
-Result<rdma::UcxConfig> make_ucx_config(NodeIdentity self, const std::string& secret, const Clock& clock);
+struct NodeConfig {
+  NodeIdentity self;
+  std::string listen;  // "": this node only connects
+  std::string secret;  // a file; "": Unix sockets of this user, on this machine
+  std::string fabric;  // UCX devices; "": TLS, or Unix sockets
+  std::uint32_t channels = 1;
+};
+// `clock` and `receiver` outlive the transport. Errors: INVALID_OPTION for secrets, addresses and
+// devices that cannot be used; those of the transport.
+Result<std::unique_ptr<rdma::Transport>> make_transport(const NodeConfig& config, const Clock& clock,
+                                                        rdma::Receiver& receiver);
 // Connections to each node, as asked for, or as this machine's processors allow.
 std::uint32_t channel_count(std::optional<std::uint32_t> asked);
 // Numeric, names looked up.

@@ -33,12 +33,14 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
   config.self = make_identity(0);
   VMEM_ASSIGN(cluster::StaticPeers peers, cluster::StaticPeers::create(config.self, listed));
   std::unique_ptr<Remote> remote(new Remote(std::move(peers)));
-  VMEM_ASSIGN(rdma::UcxConfig ucx, make_ucx_config(config.self, options.secret, remote->clock_));
-  ucx.channels = channel_count(options.remote_channels);
-  config.channels = ucx.channels;
-  config.make_transport = [&ucx](rdma::Receiver& receiver) {
-    ucx.receiver = &receiver;
-    return rdma::create_ucx_transport(std::move(ucx));
+  const NodeConfig own{.self = config.self,
+                       .listen = "",
+                       .secret = options.secret,
+                       .fabric = options.fabric,
+                       .channels = channel_count(options.remote_channels)};
+  config.channels = own.channels;
+  config.make_transport = [&own, clock = &remote->clock_](rdma::Receiver& receiver) {
+    return make_transport(own, *clock, receiver);
   };
   config.clock = &remote->clock_;
   config.replicas = options.replicas;

@@ -1,4 +1,4 @@
-// The nodes that this program's pages go to: who they are, and the tier over UCX.
+// The nodes that this program's pages go to: who they are, and the tier that sends them.
 #pragma once
 
 #include <functional>

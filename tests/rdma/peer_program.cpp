@@ -1,6 +1,6 @@
 // The other node of the tests with two processes, told what to do by its arguments:
-//   rdma_peer listen ADDRESS SECRET CHANNELS    says its address on stdout and takes what comes, whole payloads into one place
-//   rdma_peer connect ADDRESS SECRET CHANNELS   connects, and sends 8 MiB payloads over all channels for as long as it lives
+//   rdma_peer listen ADDRESS SECRET CHANNELS TRANSPORT    says its address on stdout and takes what comes, whole payloads into one place
+//   rdma_peer connect ADDRESS SECRET CHANNELS TRANSPORT   connects, and sends 8 MiB payloads over all channels for as long as it lives
 // It says "connected" and "transferring" when it is, and ends when its stdin does.
 #include <fmt/format.h>
 #include <poll.h>
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "rdma/ucx.hpp"
+#include "rdma/test_transport.hpp"
 
 namespace {
 
@@ -51,7 +51,7 @@ bool parent_is_there() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 6) return 2;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const bool listens = std::string(argv[1]) == "listen";
   const auto channels = static_cast<std::uint32_t>(std::strtoul(argv[4], nullptr, 10));
@@ -59,15 +59,13 @@ int main(int argc, char** argv) {
   OnePlace receiver;
   receiver.memory = memory;
   const CryptoRef crypto = require(Crypto::load());
-  UcxConfig config{.self = {NodeId{9}, Incarnation{1}},
-                   .parameters = {0x7d0000000000, 1ull << 40, 2 << 20},
-                   .listen = listens ? argv[2] : "",
-                   .secret = std::string(argv[3]) == "-" ? Secret::none() : require(Secret::read(*crypto, argv[3])),
-                   .clock = &receiver.clock,
-                   .receiver = &receiver,
-                   .channels = channels,
-                   .settings = {{"TLS", "tcp"}}};
-  const auto transport = require(create_ucx_transport(std::move(config)));
+  const TestTransport of{
+      .kind = argv[5],
+      .self = {NodeId{9}, Incarnation{1}},
+      .listen = listens ? argv[2] : "",
+      .secret = std::string(argv[3]) == "-" ? Secret::none() : require(Secret::read(*crypto, argv[3])),
+      .channels = channels};
+  const auto transport = require(make_test_transport(of, receiver.clock, receiver));
   const auto slab = require(transport->register_slab(memory));
   if (listens) {
     OnePlace::say(transport->address());

@@ -161,8 +161,10 @@ TYPED_TEST_P(TransportConformance, ARefusedPayloadIsDroppedAndTheNextOneArrives)
 TYPED_TEST_P(TransportConformance, ASendToASilentPeerEndsAtItsDeadlineAndSoDoesTheRest) {
   this->connect();
   const PeerId peer = this->a.peer();
-  const SendId first = this->a.send(peer, "first", {this->a.outgoing(2 << 20, 1)}, this->in(kSecondUs));
-  this->a.send(peer, "second", {this->a.outgoing(2 << 20, 2, 2 << 20)}, this->later());
+  // More than the buffers of sockets take.
+  constexpr std::size_t kBytes = std::size_t{16} << 20;
+  const SendId first = this->a.send(peer, "first", {this->a.outgoing(kBytes, 1)}, this->in(kSecondUs));
+  this->a.send(peer, "second", {this->a.outgoing(kBytes, 2, kBytes)}, this->later());
   for (int i = 0; i < 50; ++i) this->pair.step(this->a);
   EXPECT_EQ(this->a.under_way.size(), 2u) << "neither ends by itself";
   this->pair.pass(kSecondUs);

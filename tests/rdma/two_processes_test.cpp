@@ -11,8 +11,9 @@
 
 #include "rdma/other_network.hpp"
 #include "rdma/peer_process.hpp"
+#include "rdma/stream_pair.hpp"
 #include "rdma/test_node.hpp"
-#include "rdma/ucx.hpp"
+#include "rdma/test_transport.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -21,20 +22,32 @@ using std::chrono::steady_clock;
 
 constexpr std::size_t kPayload = std::size_t{8} << 20;
 
-// By the number of channels; several have threads of their own.
-class TwoProcesses : public ::testing::TestWithParam<std::uint32_t> {
+// Several channels have threads of their own.
+struct Kind {
+  std::string transport;
+  std::uint32_t channels = 1;
+  bool secret = false;
+};
+
+std::string name_of(const ::testing::TestParamInfo<Kind>& of) {
+  return fmt::format("{}{}Channels{}", of.param.transport, of.param.secret ? "Tls" : "", of.param.channels);
+}
+
+class TwoProcesses : public ::testing::TestWithParam<Kind> {
  protected:
-  static std::string channels() { return std::to_string(GetParam()); }
-  void start(const std::string& listen, Secret secret = Secret::none()) {
-    UcxConfig config{.self = {NodeId{1}, Incarnation{1}},
-                     .parameters = {0x7d0000000000, 1ull << 40, 2 << 20},
-                     .listen = listen,
-                     .secret = std::move(secret),
-                     .clock = &clock,
-                     .receiver = &node.receiver,
-                     .channels = GetParam(),
-                     .settings = {{"TLS", "tcp"}}};
-    auto made = create_ucx_transport(std::move(config));
+  // What a peer is told: secret, channels, transport.
+  std::vector<std::string> as(std::string role, std::string address) const {
+    return {std::move(role), std::move(address), GetParam().secret ? secret.path() : "-",
+            std::to_string(GetParam().channels), GetParam().transport};
+  }
+  void start(const std::string& listen) { start(listen, GetParam().secret ? secret.read() : Secret::none()); }
+  void start(const std::string& listen, Secret with) {
+    auto made = make_test_transport({.kind = GetParam().transport,
+                                     .self = {NodeId{1}, Incarnation{1}},
+                                     .listen = listen,
+                                     .secret = std::move(with),
+                                     .channels = GetParam().channels},
+                                    clock, node.receiver);
     ASSERT_TRUE(made) << made.error().message;
     node.start(*std::move(made));
     node.receiver.deadline_us = in(3600);
@@ -71,6 +84,7 @@ class TwoProcesses : public ::testing::TestWithParam<std::uint32_t> {
     EXPECT_TRUE(node.receiver.claimed.empty());
   }
 
+  SecretFile secret;
   SteadyClock clock;
   TestNode node;
   PeerId to{};
@@ -79,7 +93,7 @@ class TwoProcesses : public ::testing::TestWithParam<std::uint32_t> {
 constexpr const char* kAny = "127.0.0.1:0";
 
 TEST_P(TwoProcesses, AReceiverThatIsKilledIsNoticedAndAllSendsEnd) {
-  PeerProcess peer({"listen", kAny, "-", channels()});
+  PeerProcess peer(as("listen", kAny));
   start("");
   transfer_to(peer);
   peer.signal(SIGKILL);
@@ -89,7 +103,7 @@ TEST_P(TwoProcesses, AReceiverThatIsKilledIsNoticedAndAllSendsEnd) {
 
 TEST_P(TwoProcesses, ASenderThatIsKilledIsNoticedAndAllClaimsAreGivenBack) {
   start(kAny);
-  PeerProcess peer({"connect", node.transport->address(), "-", channels()});
+  PeerProcess peer(as("connect", node.transport->address()));
   transfer_from(peer);
   peer.signal(SIGKILL);
   ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
@@ -97,7 +111,7 @@ TEST_P(TwoProcesses, ASenderThatIsKilledIsNoticedAndAllClaimsAreGivenBack) {
 }
 
 TEST_P(TwoProcesses, AStoppedReceiverEndsAtTheDeadline) {
-  PeerProcess peer({"listen", kAny, "-", channels()});
+  PeerProcess peer(as("listen", kAny));
   start("");
   transfer_to(peer);
   peer.stop();
@@ -116,7 +130,7 @@ TEST_P(TwoProcesses, AStoppedReceiverEndsAtTheDeadline) {
 
 TEST_P(TwoProcesses, AStoppedSenderEndsAtTheClaimsDeadline) {
   start(kAny);
-  PeerProcess peer({"connect", node.transport->address(), "-", channels()});
+  PeerProcess peer(as("connect", node.transport->address()));
   ASSERT_TRUE(until([&] { return node.connected(); }));
   to = node.peer();
   bool stopped = false;
@@ -134,7 +148,7 @@ TEST_P(TwoProcesses, AStoppedSenderEndsAtTheClaimsDeadline) {
 // What the peer's end does, when it goes on, is there all at once when this node next looks: its connections are read, written and
 // closed in one. UCX 1.13 crashes this process if it is let.
 TEST_P(TwoProcesses, AStoppedReceiverThatGoesOnHarmsNobodyAndIsConnectedToAgain) {
-  PeerProcess peer({"listen", kAny, "-", channels()});
+  PeerProcess peer(as("listen", kAny));
   start("");
   for (int round = 0; round < 5; ++round) {
     node.events.clear();
@@ -154,7 +168,7 @@ TEST_P(TwoProcesses, AfterAPeerIsLostAnotherOneIsServed) {
   start("");
   for (int round = 0; round < 3; ++round) {
     node.events.clear();
-    PeerProcess peer({"listen", kAny, "-", channels()});
+    PeerProcess peer(as("listen", kAny));
     transfer_to(peer);
     peer.signal(SIGKILL);
     ASSERT_TRUE(until([&] { return node.gone(to) != nullptr; }));
@@ -168,7 +182,7 @@ TEST_P(TwoProcesses, NobodyIsHarmedByOneThatLeavesWhileItConnects) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("seed {}", seed));
   std::mt19937 random(seed);
-  PeerProcess peer({"listen", kAny, "-", channels()});
+  PeerProcess peer(as("listen", kAny));
   start("");
   std::uint64_t takes_us = 4000;  // about what connecting takes, here and now
   for (int round = 0; round < kRounds; ++round) {
@@ -201,12 +215,12 @@ TEST_P(TwoProcesses, NobodyIsHarmedByOneThatIsKilledWhileItConnects) {
   start(kAny);
   const std::uint64_t began = clock.now_us();
   {
-    PeerProcess peer({"connect", node.transport->address(), "-", channels()});
+    PeerProcess peer(as("connect", node.transport->address()));
     ASSERT_TRUE(until([&] { return node.connected(); }));
   }
   const std::uint64_t takes_us = clock.now_us() - began;
   for (int round = 0; round < kRounds; ++round) {
-    PeerProcess peer({"connect", node.transport->address(), "-", channels()});
+    PeerProcess peer(as("connect", node.transport->address()));
     const std::uint64_t kill = clock.now_us() + takes_us / 2 + random() % (takes_us * 3 / 4);
     ASSERT_TRUE(until([&] { return clock.now_us() >= kill; }));
     peer.signal(SIGKILL);
@@ -217,13 +231,15 @@ TEST_P(TwoProcesses, NobodyIsHarmedByOneThatIsKilledWhileItConnects) {
     }));
   }
   node.events.clear();
-  PeerProcess peer({"connect", node.transport->address(), "-", channels()});
+  PeerProcess peer(as("connect", node.transport->address()));
   transfer_from(peer);
 }
 
 // Not over shared memory, which nodes do not use: there a killed writer can block the queue of who is left (ARCHITECTURE.md).
-INSTANTIATE_TEST_SUITE_P(Ucx, TwoProcesses, ::testing::Values(1u, 3u),
-                         [](const auto& of) { return "Channels" + std::to_string(of.param); });
+INSTANTIATE_TEST_SUITE_P(All, TwoProcesses,
+                         ::testing::Values(Kind{"ucx", 1}, Kind{"ucx", 3}, Kind{"stream", 1}, Kind{"stream", 3},
+                                           Kind{"stream", 1, true}, Kind{"stream", 3, true}),
+                         name_of);
 
 // Two network namespaces, with a virtual cable between them.
 class CutOff : public TwoProcesses {
@@ -234,11 +250,16 @@ class CutOff : public TwoProcesses {
   void TearDown() override { node.stop(); }
   void start_node(const std::string& listen) { start(listen, *Secret::read(**Crypto::load(), network.secret())); }
 
+  std::vector<std::string> as(std::string role, std::string address, std::string secret_file) const {
+    return {std::move(role), std::move(address), std::move(secret_file), std::to_string(GetParam().channels),
+            GetParam().transport};
+  }
+
   OtherNetwork network;
 };
 
 TEST_P(CutOff, AReceiverBehindACutNetworkEndsAtTheDeadlineWithBytesInFlight) {
-  PeerProcess peer({"listen", "10.77.0.2:0", network.secret(), channels()}, network.name());
+  PeerProcess peer(as("listen", "10.77.0.2:0", network.secret()), network.name());
   start_node("");
   transfer_to(peer);
   ASSERT_TRUE(network.cut());
@@ -251,7 +272,7 @@ TEST_P(CutOff, AReceiverBehindACutNetworkEndsAtTheDeadlineWithBytesInFlight) {
 
 TEST_P(CutOff, ASenderBehindACutNetworkEndsAtTheClaimsDeadline) {
   start_node("10.77.0.1:0");
-  PeerProcess peer({"connect", node.transport->address(), network.secret(), channels()}, network.name());
+  PeerProcess peer(as("connect", node.transport->address(), network.secret()), network.name());
   node.receiver.deadline_us = clock.now_us() + 5 * kSecondUs;
   ASSERT_TRUE(until([&] { return node.count<Message>() > 0 && !node.receiver.claimed.empty(); }));
   to = node.peer();
@@ -262,8 +283,10 @@ TEST_P(CutOff, ASenderBehindACutNetworkEndsAtTheClaimsDeadline) {
   expect_nothing_under_way(Reason::timeout);
 }
 
-INSTANTIATE_TEST_SUITE_P(Ucx, CutOff, ::testing::Values(1u, 3u),
-                         [](const auto& of) { return "Channels" + std::to_string(of.param); });
+INSTANTIATE_TEST_SUITE_P(All, CutOff,
+                         ::testing::Values(Kind{"ucx", 1}, Kind{"ucx", 3}, Kind{"stream", 1, true},
+                                           Kind{"stream", 3, true}),
+                         name_of);
 
 }  // namespace
 }  // namespace vmem::rdma

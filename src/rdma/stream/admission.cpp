@@ -1,0 +1,420 @@
+#include "rdma/stream/admission.hpp"
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace vmem::rdma::stream {
+namespace {
+
+using boost::asio::posix::stream_descriptor;
+
+constexpr int kBacklog = 128;
+constexpr int kMostAcceptedAtOnce = 16;
+constexpr std::chrono::milliseconds kRest{100};
+
+std::string words(int code) { return std::strerror(code); }
+Bytes bytes_of(Hello& hello) { return std::as_writable_bytes(std::span(&hello, 1)); }
+std::unexpected<Error> refuse(std::string why) { return fail(VMEM_ERROR_INVALID_OPTION, std::move(why)); }
+
+void set_no_delay(int socket) {
+  const int on = 1;
+  (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // not of Unix sockets
+}
+
+std::string host_of(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+Status same(std::string_view what, std::uint64_t theirs, std::uint64_t ours, std::string_view option) {
+  if (theirs == ours) return {};
+  return refuse(fmt::format("the peer's {} is {:#x}, this node's {:#x}: {} has to be equal on all nodes", what, theirs,
+                            ours, option));
+}
+
+}  // namespace
+
+struct Admission::Pending {
+  enum class Stage : std::uint8_t { connecting, securing, sending, reading, done };
+  explicit Pending(boost::asio::io_context& context) : descriptor(context) {}
+  std::uint64_t key = 0;
+  Hello::Role role = Hello::Role::initiator;
+  std::string address;
+  std::uint64_t deadline_us = 0;
+  Stage stage = Stage::connecting;
+  ByteStream stream;
+  stream_descriptor descriptor;
+  Hello ours, theirs;
+  std::size_t sent = 0, received = 0;  // of the Hellos
+  bool trusted = false;
+  bool wants_write = false;
+};
+
+Admission::Admission(boost::asio::io_context& context, Config config, OnOutcome on_outcome)
+    : context_(context),
+      config_(std::move(config)),
+      on_outcome_(std::move(on_outcome)),
+      acceptor_(context),
+      rest_(context) {}
+
+Result<std::unique_ptr<Admission>> Admission::create(boost::asio::io_context& context, Config config,
+                                                     OnOutcome on_outcome) {
+  std::unique_ptr<Admission> admission(new Admission(context, std::move(config), std::move(on_outcome)));
+  if (!admission->config_.listen.empty()) VMEM_TRY(admission->listen());
+  return admission;
+}
+
+Admission::~Admission() { close(); }
+
+Status Admission::may_use(const SocketAddress& address, const char* what) const {
+  if (config_.tls || address.is_loopback()) return {};
+  return refuse(
+      fmt::format("{} {} needs a secret: without one only addresses of this machine itself are used "
+                  "(127.0.0.1, [::1]); give all nodes the same secret file",
+                  what, address.text()));
+}
+
+// ---- listening ----
+
+Status Admission::listen() {
+  VMEM_ASSIGN(const SocketAddress address, SocketAddress::parse(config_.listen));
+  VMEM_TRY(may_use(address, "listening on"));
+  int socket = -1;
+  if (!config_.tls) {
+    VMEM_ASSIGN(LocalListener local, LocalListener::create(*config_.crypto, address));
+    address_ = local.address();
+    local_.emplace(std::move(local));
+    socket = local_->socket().get();
+  } else {
+    listener_ = FileDescriptor(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    (void)::setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (!listener_ || ::bind(listener_.get(), address.get(), address.size()) != 0 ||
+        ::listen(listener_.get(), kBacklog) != 0) {
+      const int code = errno;
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("cannot listen on {}: {}", config_.listen, words(code)), code);
+    }
+    VMEM_ASSIGN(const SocketAddress bound, SocketAddress::bound_to(listener_.get()));
+    address_ = bound.text();
+    socket = listener_.get();
+  }
+  boost::system::error_code code;
+  acceptor_.assign(socket, code);
+  if (code) return fail(VMEM_ERROR_INTERNAL, "the listener cannot be waited for: " + code.message(), code.value());
+  wait_for_connections();
+  return {};
+}
+
+void Admission::wait_for_connections() {
+  acceptor_.async_wait(stream_descriptor::wait_read, [this](const boost::system::error_code& code) {
+    if (code || closed_) return;
+    accept();
+  });
+}
+
+void Admission::accept() {
+  for (int i = 0; i < kMostAcceptedAtOnce; ++i) {
+    FileDescriptor socket(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket) {
+      admit(std::move(socket));
+      continue;
+    }
+    if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      VMEM_LOG_WARN("no connection can be accepted on {} now: {}", address_, words(errno));
+      rest_.expires_after(kRest);
+      rest_.async_wait([this](const boost::system::error_code& code) {
+        if (!code && !closed_) wait_for_connections();
+      });
+      return;
+    }
+    if (errno != ECONNABORTED && errno != EINTR) break;
+  }
+  wait_for_connections();
+}
+
+void Admission::admit(FileDescriptor socket) {
+  auto pending = std::make_shared<Pending>(context_);
+  pending->role = Hello::Role::responder;
+  pending->address = address_;
+  if (config_.tls) {
+    if (const auto from = SocketAddress::connected_to(socket.get())) pending->address = from->text();
+  }
+  make_room(host_of(pending->address));
+  pending->deadline_us = config_.clock->now_us() + config_.handshake_us;
+  pending->stage = Pending::Stage::securing;
+  auto stream = secure(std::move(socket), TlsRole::server);
+  if (!stream) {
+    VMEM_LOG_DEBUG("a connection to {} was refused: {}", address_, stream.error().message);
+    return;
+  }
+  pending->stream = *std::move(stream);
+  boost::system::error_code code;
+  pending->descriptor.assign(pending->stream.descriptor(), code);
+  if (code) return;
+  pending_.push_back(pending);
+  next_deadline_us_ = 0;
+  advance(pending);
+}
+
+// The one that has been waiting longest without a proof goes: a node that knows the secret needs
+// milliseconds. One host cannot take the room of the others.
+void Admission::make_room(const std::string& host) {
+  const auto of_host = [&](const PendingRef& each) {
+    return each->key == 0 && (config_.tls == nullptr || host_of(each->address) == host);
+  };
+  const auto all = std::ranges::count_if(pending_, [](const PendingRef& each) { return each->key == 0; });
+  const auto same_host = std::ranges::count_if(pending_, of_host);
+  const bool host_is_full = config_.tls && static_cast<std::size_t>(same_host) >= config_.most_pending_per_host;
+  if (static_cast<std::size_t>(all) < config_.most_pending && !host_is_full) return;
+  const auto may_go = [&](const PendingRef& each) { return each->key == 0 && (!host_is_full || of_host(each)); };
+  auto goes = std::ranges::find_if(pending_, [&](const PendingRef& each) { return may_go(each) && !each->trusted; });
+  if (goes == pending_.end()) goes = std::ranges::find_if(pending_, may_go);
+  if (goes == pending_.end()) return;
+  const PendingRef pending = *goes;
+  finish(pending, Reason::refused, Error{VMEM_ERROR_LOST, 0, "too many connections are being set up"});
+}
+
+Result<ByteStream> Admission::secure(FileDescriptor socket, TlsRole role) const {
+  if (config_.tls) {
+    set_no_delay(socket.get());
+    return ByteStream::over_tls(std::move(socket), config_.tls, role);
+  }
+  if (role == TlsRole::server) VMEM_TRY(check_peer_user(socket.get()));
+  return ByteStream(std::move(socket));
+}
+
+// ---- connecting ----
+
+void Admission::connect(std::uint64_t key, const SocketAddress& address, std::uint64_t link, std::uint16_t index,
+                        std::uint64_t deadline_us) {
+  auto pending = std::make_shared<Pending>(context_);
+  pending->key = key;
+  pending->address = address.text();
+  pending->deadline_us = deadline_us;
+  pending->ours.link = link;
+  pending->ours.index = index;
+  pending_.push_back(pending);
+  next_deadline_us_ = 0;
+  sockaddr_un local{};
+  if (!config_.tls) {
+    const auto path = socket_path(address);
+    if (!path) return refuse_soon(pending, Reason::refused, path.error());
+    local = *path;
+  }
+  FileDescriptor socket(
+      ::socket(config_.tls ? address.family() : AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const auto* const to = config_.tls ? address.get() : reinterpret_cast<const sockaddr*>(&local);
+  const socklen_t size = config_.tls ? address.size() : static_cast<socklen_t>(sizeof(local));
+  if (!socket || (::connect(socket.get(), to, size) != 0 && errno != EINPROGRESS)) {
+    // A name without a socket is an address where nobody listens.
+    const int code = errno == ENOENT ? ECONNREFUSED : errno;
+    return refuse_soon(pending, Reason::lost, {VMEM_ERROR_LOST, code, refused_words(pending->address, code)});
+  }
+  auto stream = secure(std::move(socket), TlsRole::client);
+  if (!stream) return refuse_soon(pending, Reason::refused, stream.error());
+  pending->stream = *std::move(stream);
+  boost::system::error_code code;
+  pending->descriptor.assign(pending->stream.descriptor(), code);
+  if (code) return refuse_soon(pending, Reason::lost, {VMEM_ERROR_INTERNAL, code.value(), code.message()});
+  pending->wants_write = true;
+  wait(pending);
+}
+
+// A node with a secret listens on a port, one without on a Unix socket: who has only one of the two
+// finds nobody.
+std::string Admission::refused_words(const std::string& address, int code) const {
+  const char* const hint = code != ECONNREFUSED ? ""
+                           : config_.tls        ? "; a node without a secret file is not reached with one"
+                                                : "; a node with a secret file is reached with the same one only";
+  return fmt::format("connecting to {}: {}{}", address, words(code), hint);
+}
+
+void Admission::refuse_soon(const PendingRef& pending, Reason reason, Error error) {
+  boost::asio::post(context_, [this, pending, reason, error = std::move(error)] { finish(pending, reason, error); });
+}
+
+void Admission::cancel(std::uint64_t key) {
+  for (auto each = pending_.begin(); each != pending_.end();) {
+    const PendingRef pending = *each++;
+    if (pending->key != key) continue;
+    pending->stage = Pending::Stage::done;
+    if (pending->descriptor.is_open()) pending->descriptor.release();
+    pending->stream.shut();
+    pending_.remove(pending);
+  }
+}
+
+void Admission::close() {
+  closed_ = true;
+  if (acceptor_.is_open()) acceptor_.release();
+  rest_.cancel();
+  listener_.reset();
+  local_.reset();
+  while (!pending_.empty()) {
+    const PendingRef pending = pending_.front();
+    pending->stage = Pending::Stage::done;
+    if (pending->descriptor.is_open()) pending->descriptor.release();
+    pending->stream.shut();
+    pending_.pop_front();
+  }
+}
+
+bool Admission::expire() {
+  const std::uint64_t now = config_.clock->now_us();
+  if (now < next_deadline_us_) return false;
+  next_deadline_us_ = UINT64_MAX;
+  std::vector<PendingRef> late;
+  for (const PendingRef& each : pending_) {
+    if (now >= each->deadline_us) {
+      late.push_back(each);
+    } else {
+      next_deadline_us_ = std::min(next_deadline_us_, each->deadline_us);
+    }
+  }
+  for (const PendingRef& each : late)
+    finish(
+        each, Reason::timeout,
+        Error{VMEM_ERROR_TIMEOUT, 0,
+              fmt::format("{} did not set the connection up before its deadline: it does not answer", each->address)});
+  return !late.empty();
+}
+
+// ---- handshakes ----
+
+void Admission::wait(const PendingRef& pending) {
+  pending->descriptor.async_wait(pending->wants_write ? stream_descriptor::wait_write : stream_descriptor::wait_read,
+                                 [this, pending](const boost::system::error_code& code) {
+                                   if (!code && pending->stage != Pending::Stage::done) advance(pending);
+                                 });
+}
+
+void Admission::advance(const PendingRef& pending) {
+  pending->wants_write = false;
+  const auto done = step(*pending);
+  if (!done) {
+    const bool broke = done.error().status == VMEM_ERROR_LOST;
+    Error error = done.error();
+    if (error.native == ECONNREFUSED) {
+      error.message = refused_words(pending->address, ECONNREFUSED);
+    } else if (pending->key != 0) {
+      error.message = fmt::format("connecting to {}: {}", pending->address, error.message);
+    }
+    return finish(pending, broke ? Reason::lost : Reason::refused, std::move(error));
+  }
+  if (*done) return finish(pending, Reason::closed, std::nullopt);
+  wait(pending);
+}
+
+// True once both Hellos are there and accepted.
+Result<bool> Admission::step(Pending& pending) {
+  using Stage = Pending::Stage;
+  if (pending.stage == Stage::connecting) {
+    int code = 0;
+    socklen_t size = sizeof(code);
+    if (::getsockopt(pending.stream.descriptor(), SOL_SOCKET, SO_ERROR, &code, &size) != 0) code = errno;
+    if (code != 0) return fail(VMEM_ERROR_LOST, words(code), code);
+    if (!config_.tls) VMEM_TRY(check_peer_user(pending.stream.descriptor()));
+    pending.stage = Stage::securing;
+  }
+  if (pending.stage == Stage::securing) {
+    VMEM_ASSIGN(const bool secured, pending.stream.handshake());
+    if (!secured) return false;
+    pending.trusted = true;
+    pending.stage = pending.role == Hello::Role::initiator ? Stage::sending : Stage::reading;
+    pending.ours.role = pending.role;
+    pending.ours.channels = config_.channels;
+    pending.ours.node = static_cast<std::uint64_t>(config_.self.id);
+    pending.ours.incarnation = static_cast<std::uint64_t>(config_.self.incarnation);
+    pending.ours.base = config_.parameters.base;
+    pending.ours.space_bytes = config_.parameters.space_bytes;
+    pending.ours.page_bytes = config_.parameters.page_bytes;
+  }
+  // The initiator says its Hello first; both say theirs before they refuse the other's.
+  const bool initiates = pending.role == Hello::Role::initiator;
+  if (initiates && pending.sent < sizeof(Hello)) {
+    VMEM_ASSIGN(const bool sent, send_hello(pending));
+    if (!sent) return false;
+  }
+  if (pending.received < sizeof(Hello)) {
+    VMEM_ASSIGN(const bool received, read_hello(pending));
+    if (!received) return false;
+    if (!initiates) {
+      pending.ours.index = pending.theirs.index;
+      pending.ours.link = pending.theirs.index == 0 ? config_.crypto->random() | 1 : pending.theirs.link;
+    }
+  }
+  if (!initiates) {
+    VMEM_ASSIGN(const bool sent, send_hello(pending));
+    if (!sent) return false;
+  }
+  VMEM_TRY(check(pending.theirs, initiates ? Hello::Role::responder : Hello::Role::initiator));
+  return true;
+}
+
+Result<bool> Admission::send_hello(Pending& pending) {
+  const Bytes hello = bytes_of(pending.ours);
+  while (pending.sent < sizeof(Hello)) {
+    const ConstBytes rest[] = {hello.subspan(pending.sent)};
+    VMEM_ASSIGN(const std::size_t taken, pending.stream.write(rest));
+    pending.sent += taken;
+    pending.wants_write = taken == 0;
+    if (taken == 0) break;
+  }
+  VMEM_ASSIGN(const bool flushed, pending.stream.flush());
+  pending.wants_write |= !flushed;
+  return flushed && pending.sent == sizeof(Hello);
+}
+
+Result<bool> Admission::read_hello(Pending& pending) {
+  const Bytes hello = bytes_of(pending.theirs);
+  while (pending.received < sizeof(Hello)) {
+    VMEM_ASSIGN(const std::size_t got, pending.stream.read(hello.subspan(pending.received)));
+    if (got == 0) return false;
+    pending.received += got;
+  }
+  return true;
+}
+
+Status Admission::check(const Hello& theirs, Hello::Role role) const {
+  const Hello expected;
+  if (theirs.magic != expected.magic) return fail(VMEM_ERROR_INVALID_VALUE, "what connected is no vmem node");
+  if (theirs.version != expected.version)
+    return refuse(
+        fmt::format("the peer speaks version {} of the protocol, this node version {}: run the same release "
+                    "on both",
+                    theirs.version, expected.version));
+  if (theirs.role != role || theirs.channels == 0)
+    return fail(VMEM_ERROR_INVALID_VALUE, "the peer introduced itself in a way that cannot be");
+  if (theirs.node == 0) return refuse("the peer's node id is 0: ids begin with 1");
+  // Also what a reflected connection ends with: this node would talk to itself.
+  if (theirs.node == static_cast<std::uint64_t>(config_.self.id))
+    return refuse(
+        fmt::format("the peer's node id is {}, and so is this node's: each node needs an id of its own", theirs.node));
+  VMEM_TRY(same("address space begins at", theirs.base, config_.parameters.base, "--base"));
+  VMEM_TRY(same("address space size", theirs.space_bytes, config_.parameters.space_bytes, "--space"));
+  return same("page size", theirs.page_bytes, config_.parameters.page_bytes, "--page");
+}
+
+void Admission::finish(const PendingRef& pending, Reason reason, std::optional<Error> failed) {
+  if (std::exchange(pending->stage, Pending::Stage::done) == Pending::Stage::done) return;
+  if (pending->descriptor.is_open()) pending->descriptor.release();
+  pending_.remove(pending);
+  if (failed) pending->stream.shut();
+  on_outcome_({.key = pending->key,
+               .address = pending->address,
+               .stream = std::move(pending->stream),
+               .ours = pending->ours,
+               .theirs = pending->theirs,
+               .reason = reason,
+               .failed = std::move(failed)});
+}
+
+}  // namespace vmem::rdma::stream

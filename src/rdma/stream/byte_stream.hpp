@@ -1,0 +1,36 @@
+// A connected socket that does not block, in the clear (Unix sockets) or under TLS.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/file_descriptor.hpp"
+#include "rdma/trust/tls.hpp"
+
+namespace vmem::rdma::stream {
+
+class ByteStream {
+ public:
+  ByteStream() = default;
+  explicit ByteStream(FileDescriptor socket) : socket_(std::move(socket)) {}
+  static Result<ByteStream> over_tls(FileDescriptor socket, std::shared_ptr<TlsContext> context, TlsRole role);
+  ByteStream(ByteStream&&) = default;
+  ByteStream& operator=(ByteStream&&) = default;
+  ~ByteStream() { shut(); }
+
+  int descriptor() const noexcept { return socket_.get(); }
+  bool is_encrypted() const noexcept { return tls_ != nullptr; }
+  // As TlsSession's; a clear stream needs no handshake. 0 bytes: the socket would block.
+  Result<bool> handshake();
+  Result<std::size_t> read(Bytes into);
+  Result<std::size_t> write(std::span<const ConstBytes> pieces);
+  Result<bool> flush();
+  // Ends the connection for processes that inherited the socket, too.
+  void shut() noexcept;
+
+ private:
+  FileDescriptor socket_;
+  std::unique_ptr<TlsSession> tls_;
+};
+
+}  // namespace vmem::rdma::stream

@@ -1,0 +1,32 @@
+// The one instance of OpenSSL in this library: linked statically, with hidden symbols and a library
+// context of its own. It reads no configuration file and registers no exit handler, so it shares
+// nothing with an OpenSSL that the program has loaded.
+#pragma once
+
+#include <openssl/types.h>
+
+#include <string>
+#include <string_view>
+
+#include "base/status.hpp"
+
+namespace vmem::rdma {
+
+// Made on first use, kept until the process ends. Errors: INTERNAL with OpenSSL's words.
+Result<OSSL_LIB_CTX*> openssl();
+
+// The error queue of this thread as one line; empties the queue.
+std::string openssl_words();
+// INTERNAL: what failed, and openssl_words().
+std::unexpected<Error> openssl_failure(std::string_view what);
+
+// For std::unique_ptr over OpenSSL's types.
+template <auto free_function>
+struct OpenSslDelete {
+  template <class T>
+  void operator()(T* object) const noexcept {
+    free_function(object);
+  }
+};
+
+}  // namespace vmem::rdma
