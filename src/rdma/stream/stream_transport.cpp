@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <bit>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -266,8 +267,9 @@ void StreamTransport::admitted(Admission::Outcome outcome) {
     // One that only ended, a port scan say, is no news.
     if (outcome.failed->status == VMEM_ERROR_LOST) {
       VMEM_LOG_DEBUG("a connection from {} ended: {}", outcome.address, outcome.failed->message);
-    } else {
-      VMEM_LOG_WARN("a connection from {} was refused: {}", outcome.address, outcome.failed->message);
+    } else if (std::has_single_bit(++refused_)) {  // a stranger can make as many as it likes
+      VMEM_LOG_WARN("a connection from {} was refused: {} ({} so far)", outcome.address, outcome.failed->message,
+                    refused_);
     }
     return;
   }

@@ -158,7 +158,8 @@ class StreamTransport final : public Transport, private ChannelOwner {
   std::unique_ptr<Admission> admission_;
   std::unordered_map<PeerId, std::unique_ptr<Link>> links_;
   Deadlines deadlines_;
-  std::uint64_t told_ = 0;  // events, at the last progress()
+  std::uint64_t refused_ = 0;  // connections that came in
+  std::uint64_t told_ = 0;     // events, at the last progress()
 };
 
 }  // namespace stream

@@ -1,0 +1,358 @@
+// What strangers can do to a stream transport: nothing. And what only it has: keys that change.
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <fstream>
+#include <random>
+
+#include "rdma/stream_pair.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+
+constexpr ClusterParameters kParameters{0x7d0000000000, 1ull << 40, 2 << 20};
+
+struct Node : TestNode {
+  StreamConfig config(std::uint64_t id, std::string listen, const Secret& secret) {
+    receiver.deadline_us = clock.now_us() + 3600 * kSecondUs;
+    return {.self = {NodeId{id}, Incarnation{1}},
+            .parameters = kParameters,
+            .listen = std::move(listen),
+            .secret = secret,
+            .clock = &clock,
+            .receiver = &receiver};
+  }
+  void start_as(StreamConfig with) {
+    auto made = create_stream_transport(std::move(with));
+    ASSERT_TRUE(made) << made.error().message;
+    start(*std::move(made));
+  }
+  std::uint64_t later() const { return clock.now_us() + 20 * kSecondUs; }
+  SteadyClock clock;
+};
+
+template <class Done>
+[[nodiscard]] bool until(std::initializer_list<TestNode*> nodes, Done done, int most_s = 20) {
+  const auto end = steady_clock::now() + std::chrono::seconds(most_s);
+  while (!done()) {
+    if (steady_clock::now() > end) return false;
+    for (TestNode* node : nodes) node->step();
+  }
+  return true;
+}
+
+// A plain socket to where a transport listens.
+FileDescriptor dial(const std::string& address) {
+  const auto to = *SocketAddress::parse(address);
+  FileDescriptor socket(::socket(to.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::connect(socket.get(), to.get(), to.size()), 0);
+  (void)::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  return socket;
+}
+
+// Honest nodes connect and a payload arrives, whatever strangers do.
+void expect_service(Node& a, Node& b) {
+  a.events.clear();
+  b.events.clear();
+  const auto peer = a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(peer) << peer.error().message;
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
+  a.send(*peer, "page", {a.outgoing(1 << 20, 3)}, a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return b.count<Message>() == 1; }));
+  EXPECT_TRUE(TestNode::has_pattern(b.all<Message>()[0].second.payload, 3));
+  a.transport->close(*peer);
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(*peer) != nullptr && b.gone(b.peer()) != nullptr; }));
+}
+
+TEST(StreamTrust, NodesWithDifferentSecretsRefuseEachOther) {
+  Node a, b;
+  a.start_as(a.config(1, "", SecretFile("one secret of sixteen bytes or more").read()));
+  b.start_as(b.config(2, "127.0.0.1:0", SecretFile("another secret of sixteen bytes").read()));
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  a.send(peer, "early", {a.outgoing(1000, 1)}, a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr; }));
+  EXPECT_EQ(a.gone(peer)->reason, Reason::refused);
+  EXPECT_THAT(a.gone(peer)->error.message, HasSubstr("secret"));
+  EXPECT_TRUE(b.receiver.announced.empty());
+  EXPECT_EQ(b.events.size(), 0u);
+}
+
+TEST(StreamTrust, ANodeWithoutASecretDoesNotReachOneThatHasOne) {
+  Node a, b;
+  a.start_as(a.config(1, "", Secret::none()));
+  b.start_as(b.config(2, "127.0.0.1:0", SecretFile().read()));
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr; }));
+  EXPECT_THAT(a.gone(peer)->error.message, HasSubstr("secret"));
+}
+
+TEST(StreamTrust, WithoutASecretOnlyLoopbackAddressesAreUsed) {
+  Node node;
+  const auto made = create_stream_transport(node.config(1, "0.0.0.0:0", Secret::none()));
+  ASSERT_FALSE(made);
+  EXPECT_THAT(made.error().message, HasSubstr("needs a secret"));
+  node.start_as(node.config(1, "", Secret::none()));
+  const auto peer = node.transport->connect("192.0.2.1:7000", node.later());
+  ASSERT_FALSE(peer);
+  EXPECT_THAT(peer.error().message, HasSubstr("needs a secret"));
+}
+
+// As one that an attacker reflects to where it came from.
+TEST(StreamTrust, ANodeDoesNotTalkToItself) {
+  Node node;
+  node.start_as(node.config(1, "127.0.0.1:0", SecretFile().read()));
+  const PeerId peer = *node.transport->connect(node.transport->address(), node.later());
+  ASSERT_TRUE(until({&node}, [&] { return node.gone(peer) != nullptr; }));
+  EXPECT_THAT(node.gone(peer)->error.message, HasSubstr("an id of its own"));
+}
+
+TEST(StreamTrust, NodesOfDifferentAddressSpacesSayWhichOptionDiffers) {
+  const Secret secret = SecretFile().read();
+  Node a, b;
+  StreamConfig other = a.config(1, "", secret);
+  other.parameters.page_bytes *= 2;
+  a.start_as(other);
+  b.start_as(b.config(2, "127.0.0.1:0", secret));
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr; }));
+  EXPECT_THAT(a.gone(peer)->error.message, HasSubstr("--page has to be equal"));
+}
+
+// Ports and sockets that this process listens on, from the kernel's tables.
+std::size_t listening_ports() {
+  std::size_t found = 0;
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream lines(table);
+    std::string line;
+    while (std::getline(lines, line)) found += line.find(" 0A ") != std::string::npos ? 1 : 0;
+  }
+  return found;
+}
+
+TEST(StreamTrust, WithoutASecretNoPortOpens) {
+  const std::size_t before = listening_ports();
+  Node a, b;
+  a.start_as(a.config(1, "", Secret::none()));
+  b.start_as(b.config(2, "127.0.0.1:0", Secret::none()));
+  expect_service(a, b);
+  EXPECT_EQ(listening_ports(), before);
+}
+
+TEST(StreamTrust, WhoOnlyConnectsListensNowhere) {
+  const Secret secret = SecretFile().read();
+  Node a, b;
+  b.start_as(b.config(2, "127.0.0.1:0", secret));
+  const std::size_t before = listening_ports();
+  a.start_as(a.config(1, "", secret));
+  expect_service(a, b);
+  EXPECT_EQ(listening_ports(), before);
+}
+
+TEST(StreamTrust, RandomBytesChangeNothing) {
+  const Secret secret = SecretFile().read();
+  Node a, b;
+  a.start_as(a.config(1, "", secret));
+  b.start_as(b.config(2, "127.0.0.1:0", secret));
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  // A TLS record of a handshake begins like this; half of the connections get past the first look.
+  constexpr std::array<unsigned char, 5> kRecord{0x16, 0x03, 0x01, 0x01, 0x00};
+  for (int round = 0; round < 500; ++round) {
+    const FileDescriptor stranger = dial(b.transport->address());
+    std::vector<unsigned char> bytes(random() % 4000 + 1);
+    for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(random());
+    if (round % 2 == 0) std::copy_n(kRecord.begin(), std::min(bytes.size(), kRecord.size()), bytes.begin());
+    (void)::send(stranger.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    b.step();
+  }
+  EXPECT_TRUE(b.receiver.announced.empty());
+  EXPECT_EQ(b.events.size(), 0u);
+  expect_service(a, b);
+}
+
+TEST(StreamTrust, ThoseThatSayNothingKeepNobodyOut) {
+  const Secret secret = SecretFile().read();
+  Node a, b;
+  a.start_as(a.config(1, "", secret));
+  b.start_as(b.config(2, "127.0.0.1:0", secret));
+  std::vector<FileDescriptor> idle;
+  for (int i = 0; i < 200; ++i) {
+    idle.push_back(dial(b.transport->address()));
+    b.step();
+  }
+  expect_service(a, b);
+}
+
+TEST(StreamTrust, ThoseThatSayNothingAreGoneAfterTheHandshakesTime) {
+  Node b;
+  StreamConfig config = b.config(2, "127.0.0.1:0", SecretFile().read());
+  config.handshake_us = 50'000;
+  b.start_as(config);
+  const FileDescriptor idle = dial(b.transport->address());
+  char byte = 0;
+  EXPECT_TRUE(until({&b}, [&] { return ::recv(idle.get(), &byte, 1, 0) == 0; }));
+}
+
+// With bytes that a client of the right protocol sends: cut anywhere, and with any byte changed.
+TEST(StreamTrust, AHandshakeThatWasTamperedWithGetsNobodyIn) {
+  const Secret secret = SecretFile().read();
+  Node a, b;
+  a.start_as(a.config(1, "", secret));
+  b.start_as(b.config(2, "127.0.0.1:0", secret));
+  // A listener of the test's takes what a says first.
+  const FileDescriptor tap(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const auto any = *SocketAddress::parse("127.0.0.1:0");
+  ASSERT_EQ(::bind(tap.get(), any.get(), any.size()), 0);
+  ASSERT_EQ(::listen(tap.get(), 8), 0);
+  const PeerId peer = *a.transport->connect(SocketAddress::bound_to(tap.get())->text(), a.later());
+  std::vector<unsigned char> hello(4096);
+  FileDescriptor taken;
+  ASSERT_TRUE(until({&a}, [&] {
+    taken = FileDescriptor(::accept4(tap.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    return static_cast<bool>(taken);
+  }));
+  ssize_t got = -1;
+  ASSERT_TRUE(until({&a}, [&] { return (got = ::recv(taken.get(), hello.data(), hello.size(), 0)) > 100; }));
+  hello.resize(static_cast<std::size_t>(got));
+  std::mt19937 random(7);
+  for (int round = 0; round < 300; ++round) {
+    auto bytes = hello;
+    if (round % 3 == 0) bytes.resize(random() % bytes.size());
+    for (int i = 0; i < round % 4 && !bytes.empty(); ++i)
+      bytes[random() % bytes.size()] ^= static_cast<unsigned char>(1u << random() % 8);
+    const FileDescriptor stranger = dial(b.transport->address());
+    (void)::send(stranger.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    b.step();
+  }
+  EXPECT_EQ(b.events.size(), 0u);
+  a.transport->close(peer);
+  ASSERT_TRUE(until({&a}, [&] { return a.gone(peer) != nullptr; }));
+  expect_service(a, b);
+}
+
+// ---- TLS ----
+
+TEST(Tls, ASenderChangesItsKeyAfterSoManyRecords) {
+  const auto crypto = *Crypto::load();
+  const auto context = *TlsContext::create(*crypto, SecretFile().read(), 4);
+  int sockets[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets), 0);
+  const FileDescriptor client_end(sockets[0]), server_end(sockets[1]);
+  const auto client = *TlsSession::create(context, TlsRole::client, client_end.get());
+  const auto server = *TlsSession::create(context, TlsRole::server, server_end.get());
+  for (bool done = false; !done;) {
+    const auto one = client->handshake(), other = server->handshake();
+    ASSERT_TRUE(one && other);
+    done = *one && *other;
+  }
+  const std::vector<std::byte> from(1 << 20, std::byte{42});
+  std::vector<std::byte> to(from.size());
+  std::size_t sent = 0, received = 0;
+  while (received < to.size()) {
+    if (sent < from.size()) sent += client->write(ConstBytes(from).subspan(sent)).value();
+    ASSERT_TRUE(client->flush());
+    received += server->read(Bytes(to).subspan(received)).value();
+  }
+  EXPECT_EQ(from, to);
+  EXPECT_GE(client->key_updates(), (from.size() >> 14) / 4 - 1);
+}
+
+TEST(Tls, ARecordThatWasChangedOnItsWayEndsTheConnection) {
+  const auto crypto = *Crypto::load();
+  const auto context = *TlsContext::create(*crypto, SecretFile().read());
+  int near[2], far[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, near), 0);
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, far), 0);
+  const FileDescriptor client_end(near[0]), tap_near(near[1]), tap_far(far[0]), server_end(far[1]);
+  const auto client = *TlsSession::create(context, TlsRole::client, client_end.get());
+  const auto server = *TlsSession::create(context, TlsRole::server, server_end.get());
+  // Who is between them passes everything on, and changes one byte of what is `tampered` with.
+  const auto pass = [](int from, int to, bool tampered) {
+    std::array<unsigned char, 65536> bytes;
+    const ssize_t got = ::recv(from, bytes.data(), bytes.size(), 0);
+    if (got <= 0) return;
+    if (tampered) bytes[static_cast<std::size_t>(got) / 2] ^= 1;
+    ASSERT_EQ(::send(to, bytes.data(), static_cast<std::size_t>(got), MSG_NOSIGNAL), got);
+  };
+  for (bool done = false; !done;) {
+    const auto one = client->handshake();
+    pass(tap_near.get(), tap_far.get(), false);
+    const auto other = server->handshake();
+    pass(tap_far.get(), tap_near.get(), false);
+    ASSERT_TRUE(one && other);
+    done = *one && *other;
+  }
+  const std::vector<std::byte> page(10'000, std::byte{7});
+  ASSERT_EQ(*client->write(page), page.size());
+  ASSERT_TRUE(*client->flush());
+  pass(tap_near.get(), tap_far.get(), true);
+  std::vector<std::byte> to(page.size());
+  const auto got = server->read(to);
+  ASSERT_FALSE(got);
+  EXPECT_EQ(got.error().status, VMEM_ERROR_LOST);
+}
+
+// ---- channels with threads ----
+
+TEST(StreamThreads, PagesBothWaysOverThreeChannelsArriveOnce) {
+  const Secret secret = SecretFile().read();
+  Node a, b;
+  for (const auto& [node, id, listen] : {std::tuple{&a, 1, ""}, std::tuple{&b, 2, "127.0.0.1:0"}}) {
+    StreamConfig config = node->config(static_cast<std::uint64_t>(id), listen, secret);
+    config.channels = 3;
+    node->start_as(config);
+  }
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
+  constexpr std::size_t kMessages = 200;
+  const auto from_a = a.outgoing(300'000, 77), from_b = b.outgoing(300'000, 77);
+  std::size_t at_a = 0, at_b = 0;
+  const auto counting = [](std::size_t& count) {
+    return [&count](const Message& message) {
+      count += TestNode::has_pattern(message.payload, 77) && !message.payload.empty() ? 1 : 0;
+    };
+  };
+  a.on_message = counting(at_a);
+  b.on_message = counting(at_b);
+  for (std::size_t i = 0; i < kMessages; ++i) {
+    a.send(peer, "page", {from_a}, a.later());
+    b.send(b.peer(), "page", {from_b}, b.later());
+  }
+  ASSERT_TRUE(until({&a, &b}, [&] { return at_a == kMessages && at_b == kMessages; }));
+  EXPECT_TRUE(until({&a, &b}, [&] { return a.under_way.empty() && b.under_way.empty(); }));
+}
+
+TEST(StreamThreads, WhoTakesNothingHoldsTheSenderUp) {
+  Node a, b;
+  a.start_as(a.config(1, "", Secret::none()));
+  b.start_as(b.config(2, "127.0.0.1:0", Secret::none()));
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
+  const std::string header(kMostHeaderBytes, 'x');
+  // b's transport runs, but nobody polls it.
+  std::size_t posted = 0;
+  const auto end = steady_clock::now() + std::chrono::seconds(20);
+  for (int quiet = 0; quiet < 1000 && steady_clock::now() < end; ++quiet) {
+    while (a.under_way.size() < kMostOutstanding && posted < 100'000) {
+      a.send(peer, header, {}, a.later());
+      ++posted;
+      quiet = 0;
+    }
+    a.step();
+    b.transport->progress();
+  }
+  EXPECT_LT(posted, 50'000u) << "they wait in the sockets and at the sender";
+  ASSERT_TRUE(until({&a, &b}, [&] { return b.count<Message>() == posted; }));
+}
+
+}  // namespace
+}  // namespace vmem::rdma
