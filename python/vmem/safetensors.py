@@ -7,9 +7,9 @@ copied, neither to host memory nor to the GPU, and a file may be larger than bot
 import builtins
 import ctypes
 import json
-import math
 import operator
 import os
+import reprlib
 import threading
 
 from vmem import _library
@@ -35,6 +35,7 @@ _TYPES = {
     "F8_E8M0": (1, _UNSIGNED, 8, "float8_e8m0fnu"),
 }
 _HEADER_MAX = 100_000_000  # bytes, as the format has it
+_DIGITS_MAX = 20  # more than any count of 63 bits has
 # Neighbours in the file share a mapping until it has so many bytes. Launches that do not say what they use name a whole mapping, so it
 # should not be much more than a tensor; and a mapping has whole pages of 2 MiB, so small tensors should not have one each.
 _MAPPING_BYTES = 32 << 20
@@ -47,7 +48,8 @@ def _header_error(path, why):
 def read_header(path):
     """What a file says of itself: ({name: (dtype, shape, first byte in the file, bytes)}, {metadata}). Raises ValueError, OSError."""
     path = os.fspath(path)
-    with builtins.open(path, "rb") as file:
+    # Without O_NONBLOCK a FIFO would wait for a writer.
+    with builtins.open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         size = os.fstat(file.fileno()).st_size
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > size - 8:
@@ -56,7 +58,7 @@ def read_header(path):
             raise _header_error(path, f"its header would have {length} bytes, more than {_HEADER_MAX}")
         text = file.read(length)
     try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=lambda pairs: _once_each(path, pairs))
+        header = json.loads(text.decode("utf-8"), object_pairs_hook=lambda pairs: _once_each(path, pairs), parse_int=_integer)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise _header_error(path, f"its header is no JSON: {error}") from error
     if not isinstance(header, dict):
@@ -68,6 +70,28 @@ def read_header(path):
     tensors = {name: _tensor_entry(path, name, entry, data, size) for name, entry in header.items()}
     _check_overlaps(path, tensors)
     return tensors, metadata
+
+
+def _integer(digits):
+    # Converting takes quadratic time. Longer numbers are no counts, whatever they are.
+    return int(digits) if len(digits) <= _DIGITS_MAX else float("inf")
+
+
+def _brief(value):
+    """For messages: a value of a header may have as many bytes as the header."""
+    return reprlib.repr(value)
+
+
+def _elements(shape, most):
+    """The product of the extents, or some number above `most` where it is larger: the whole product may have millions of digits."""
+    if 0 in shape:
+        return 0
+    elements = 1
+    for extent in shape:
+        elements *= extent
+        if elements > most:
+            break
+    return elements
 
 
 def _once_each(path, pairs):
@@ -82,22 +106,24 @@ def _is_count(value):
 
 
 def _tensor_entry(path, name, entry, data, size):
+    named = f"tensor {_brief(name)}"
     known = isinstance(entry, dict) and {"dtype", "shape", "data_offsets"} <= entry.keys()
     if not known:
-        raise _header_error(path, f"tensor {name!r} lacks dtype, shape or data_offsets")
+        raise _header_error(path, f"{named} lacks dtype, shape or data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if dtype not in _TYPES:
-        raise _header_error(path, f"tensor {name!r} has dtype {dtype!r}; known are {', '.join(_TYPES)}")
-    if not isinstance(shape, list) or not all(map(_is_count, shape)):
-        raise _header_error(path, f"tensor {name!r} has shape {shape!r}")
+    if not isinstance(dtype, str) or dtype not in _TYPES:
+        raise _header_error(path, f"{named} has dtype {_brief(dtype)}; known are {', '.join(_TYPES)}")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_count, offsets)) or offsets[0] > offsets[1]:
-        raise _header_error(path, f"tensor {name!r} has data_offsets {offsets!r}")
+        raise _header_error(path, f"{named} has data_offsets {_brief(offsets)}")
     begin, end = offsets
-    wanted = math.prod(shape) * _TYPES[dtype][0]
-    if end - begin != wanted:
-        raise _header_error(path, f"tensor {name!r} has {end - begin} bytes, and {dtype} of shape {shape} takes {wanted}")
     if data + end > size:
-        raise _header_error(path, f"tensor {name!r} ends at byte {data + end} and the file at {size}: it was cut off")
+        raise _header_error(path, f"{named} ends at byte {data + end} and the file at {size}: it was cut off")
+    if not isinstance(shape, list) or not all(map(_is_count, shape)):
+        raise _header_error(path, f"{named} has shape {_brief(shape)}")
+    wanted = _elements(shape, end - begin) * _TYPES[dtype][0]
+    if end - begin != wanted:
+        more = "more" if wanted > end - begin else wanted
+        raise _header_error(path, f"{named} has {end - begin} bytes, and {dtype} of shape {_brief(shape)} takes {more}")
     return dtype, tuple(shape), data + begin, end - begin
 
 
@@ -107,7 +133,7 @@ def _check_overlaps(path, tensors):
         if length == 0:
             continue
         if begin < reached:
-            raise _header_error(path, f"tensors {before!r} and {name!r} overlap")
+            raise _header_error(path, f"tensors {_brief(before)} and {_brief(name)} overlap")
         before, reached = name, begin + length
 
 
@@ -251,7 +277,7 @@ def open(path, device=0, library=None):
     tensors, _ = read_header(path)
     for name, (dtype, _, begin, nbytes) in tensors.items():
         if nbytes != 0 and begin % _TYPES[dtype][0] != 0:
-            raise _header_error(path, f"tensor {name!r} begins at byte {begin}, no multiple of the size of {dtype}; save it again")
+            raise _header_error(path, f"tensor {_brief(name)} begins at byte {begin}, no multiple of the size of {dtype}; save it again")
     found = {}
     for begin, length, names in _groups(tensors):
         mapping = _Mapping(library, path, begin, length, device)

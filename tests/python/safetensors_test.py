@@ -6,8 +6,10 @@ import gc
 import json
 import os
 import random
+import re
 import sys
 import tempfile
+import time
 import types
 import unittest
 
@@ -17,7 +19,34 @@ sys.path.insert(0, sys.argv.pop(1))
 from vmem import _library, safetensors  # noqa: E402
 
 MIB = 1 << 20
+LONG_S = 10  # what takes milliseconds takes less on any machine
+MUTATIONS = 5_000
+# What stands for a value of a header, or for a part of one.
+ODD_VALUES = [
+    b"[]", b"{}", b"null", b"true", b"-1", b"0", b"1e400", b"NaN", b"-Infinity", b"9223372036854775808", b"1.5", b'""', b'"F32"',
+    b'"\\ud800"', b'"__metadata__"', b"[[]]", b"[0, 24]", b"9" * 5000, b"[" * 5000, b"\xff", b"\x00", b'{"a": 1, "a": 2}',
+]  # fmt: skip
 
+
+def mutated(source, header):
+    """A header with some of its values replaced, or bytes changed, left out or doubled. Its length is mostly true."""
+    text = bytearray(header[8:])
+    for _ in range(source.randrange(1, 4)):
+        kind = source.randrange(4)
+        at = source.randrange(len(text))
+        if kind == 0:
+            values = list(re.finditer(rb'"[^"]*"|-?\d+|\[[^\[\]]*\]|\{[^{}]*\}', text))
+            if values:
+                start, end = source.choice(values).span()
+                text[start:end] = source.choice(ODD_VALUES)
+        elif kind == 1:
+            text[at] ^= 1 << source.randrange(8)
+        elif kind == 2:
+            del text[at : at + source.randrange(1, 8)]
+        else:
+            text[at:at] = text[source.randrange(len(text)) :][:20]
+    length = len(text) if source.randrange(8) else source.choice([0, len(text) - 1, len(text) + 1, 1 << 63, (1 << 64) - 1])
+    return length.to_bytes(8, "little") + bytes(text)
 
 
 class PointerInfo(ctypes.Structure):
@@ -158,9 +187,12 @@ class Safetensors(unittest.TestCase):
         self.refuses(header_bytes({"t": 3}), "'t' lacks dtype")
         self.refuses(header_bytes({"__metadata__": 3}), "__metadata__")
         self.refuses(one(dtype="F31"), "dtype 'F31'; known are F64")
+        for no_name in ([], {}, None, 3):
+            self.refuses(one(dtype=no_name), "has dtype .*; known are F64")
         self.refuses(one(shape=[-2]), r"shape \[-2\]")
         self.refuses(one(shape=[True, 2]), "shape")
-        self.refuses(one(shape=[3]), r"has 8 bytes, and F32 of shape \[3\] takes 12")
+        self.refuses(one(shape=[3]), r"has 8 bytes, and F32 of shape \[3\] takes more")
+        self.refuses(one(shape=[1]), r"has 8 bytes, and F32 of shape \[1\] takes 4")
         self.refuses(one(data_offsets=[8, 0]), "data_offsets")
         self.refuses(one(data_offsets=[8, 16]), "it was cut off")
         twice = b'{"t": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}, "t": {}}'
@@ -174,6 +206,69 @@ class Safetensors(unittest.TestCase):
         self.write_tensors({"a": ("U8", [1], b"x")})
         with self.assertRaisesRegex(RuntimeError, "device 9"):
             safetensors.open(self.path, device=9, library=LIBRARY)
+
+    def test_a_header_is_refused_in_time_that_its_length_bounds(self):
+        """Each takes minutes, or gigabytes of message, where a size is computed or printed before it is checked."""
+
+        def one(shape, offsets="[0, 8]", dtype="F32"):
+            text = f'{{"t": {{"dtype": "{dtype}", "shape": {shape}, "data_offsets": {offsets}}}}}'.encode()
+            return len(text).to_bytes(8, "little") + text + bytes(8)
+
+        extents = f"[{', '.join(['9223372036854775807'] * 100_000)}]"
+        digits = "9" * 2_000_000
+        cases = {
+            "a huge product": one(extents),
+            "a huge product that ends with 0": one(extents[:-1] + ", 0]"),  # of 8 bytes
+            "a huge product, offsets beyond the file": one(extents, f"[0, {(1 << 63) - 1}]"),
+            "an extent of many digits": one(f"[{digits}]"),
+            "a negative extent of many digits": one(f"[-{digits}]"),
+            "an extent that is a long fraction": one(f"[1.{digits}]"),
+            "an offset of many digits": one("[2]", f"[0, {digits}]"),
+            "deep nesting": one("[" * 1_000_000),
+            "a type of many letters": one("[2]", dtype="F" * 1_000_000),
+        }
+        for what, contents in cases.items():
+            with self.subTest(what):
+                self.write(contents)
+                started = time.monotonic()
+                with self.assertRaises(ValueError) as caught:
+                    safetensors.read_header(self.path)
+                self.assertLess(time.monotonic() - started, LONG_S)
+                self.assertIn(self.path, str(caught.exception))
+                self.assertLess(len(str(caught.exception)), 1000)
+
+    def test_a_fifo_is_refused_and_not_waited_for(self):
+        fifo = self.path + ".fifo"
+        os.mkfifo(fifo)
+        self.addCleanup(os.unlink, fifo)
+        with self.assertRaisesRegex(ValueError, "the file has 0"):
+            safetensors.read_header(fifo)
+
+    def test_whatever_a_header_holds_it_is_read_or_refused(self):
+        seed = int.from_bytes(os.urandom(4), "little")
+        print(f"seed {seed}", file=sys.stderr)
+        source = random.Random(seed)
+        valid = header_bytes({
+            "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]},
+            "b": {"dtype": "U8", "shape": [], "data_offsets": [24, 25]},
+            "__metadata__": {"format": "pt"},
+        })
+        read_ones = 0
+        started = time.monotonic()
+        for _ in range(MUTATIONS):
+            contents = mutated(source, valid) + bytes(32)
+            self.write(contents)
+            try:
+                tensors, _ = safetensors.read_header(self.path)
+                read_ones += 1
+                self.assertTrue(all(begin + length <= len(contents) for _, _, begin, length in tensors.values()), contents)
+            except ValueError as refused:
+                self.assertIn(self.path, str(refused), contents)
+                self.assertIn("no safetensors file", str(refused), contents)
+            except Exception as other:  # to show what was read
+                raise AssertionError(f"{type(other).__name__} of {contents!r}") from other
+        self.assertLess(time.monotonic() - started, LONG_S)
+        self.assertTrue(0 < read_ones < MUTATIONS, "mutations that are all refused, or none, test little")
 
     def test_without_vmem_under_it_the_process_is_told_what_to_do(self):
         self.write_tensors({"a": ("U8", [1], b"x")})
