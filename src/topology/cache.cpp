@@ -15,6 +15,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/file_descriptor.hpp"
 #include "base/options.hpp"
 #include "gpu/device_info.hpp"
 
@@ -24,7 +25,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kFormat = 1;
-constexpr std::size_t kMostNodes = 1 << 16;  // of a file that is to be believed
+constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // of a file that is to be read
+constexpr std::size_t kMostNodes = 1 << 16;                // of a file that is to be believed
 
 std::string first_line(const char* path) {
   std::ifstream in(path);
@@ -177,6 +179,32 @@ std::unexpected<Error> cannot_save(const std::string& path, int error) {
               error);
 }
 
+// Never waits for a writer (of a FIFO), and reads no more than kMostBytes: the user may have named anything.
+std::expected<std::string, Miss> read_whole(const std::string& path) {
+  const auto refuse = [](Miss::Reason reason, std::string why) {
+    return std::unexpected(Miss{reason, std::move(why)});
+  };
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  struct stat about{};
+  if (!file || ::fstat(file.get(), &about) != 0) return refuse(Miss::Reason::absent, std::strerror(errno));
+  if (S_ISDIR(about.st_mode)) return refuse(Miss::Reason::damaged, "is a directory; name a file with --topology");
+  if (!S_ISREG(about.st_mode)) return refuse(Miss::Reason::damaged, "is no regular file; name one with --topology");
+  std::string text;
+  std::array<char, 65536> part;
+  for (;;) {
+    const ssize_t got = ::read(file.get(), part.data(), part.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return refuse(Miss::Reason::damaged, std::strerror(errno));
+    if (got == 0) return text;
+    text.append(part.data(), std::size_t(got));
+    if (text.size() > kMostBytes) {
+      return refuse(Miss::Reason::damaged,
+                    fmt::format("has more than {} MiB, which no topology has; name another file with --topology",
+                                kMostBytes >> 20));
+    }
+  }
+}
+
 int write_whole(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
@@ -206,11 +234,10 @@ std::expected<Saved, Miss> load_saved(const std::string& path, const MachineKey&
   const auto miss = [&](Miss::Reason reason, const std::string& what) {
     return std::unexpected(Miss{reason, fmt::format("{}: {}", path, what)});
   };
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return miss(Miss::Reason::absent, std::strerror(errno));
-  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const auto text = read_whole(path);
+  if (!text) return miss(text.error().reason, text.error().message);
   try {
-    Saved saved = saved_of(text);
+    Saved saved = saved_of(*text);
     if (saved.key != key) return miss(Miss::Reason::stale, difference(saved.key, key));
     return saved;
   } catch (const Wrong& wrong) {

@@ -116,6 +116,23 @@ TEST_F(Cache, ValuesThatCannotBeAreDamage) {
   EXPECT_THAT(with("\"links\"", "\"lynx\""), HasSubstr("links"));
 }
 
+TEST_F(Cache, WhatIsNoRegularFileOrTooLargeForOneIsRefusedAtOnce) {
+  const std::string fifo = folder / "fifo", large = folder / "large";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  std::ofstream(large) << "{";
+  fs::resize_file(large, std::uintmax_t{1} << 40);  // a hole
+  const std::pair<std::string, std::string> cases[]{{"/dev/zero", "no regular file"},
+                                                    {folder, "is a directory"},
+                                                    {fifo, "no regular file"},
+                                                    {large, "more than 64 MiB"}};
+  for (const auto& [path, why] : cases) {
+    const auto loaded = load_saved(path, key);
+    ASSERT_FALSE(loaded) << path;
+    EXPECT_EQ(loaded.error().reason, Miss::Reason::damaged);
+    EXPECT_THAT(loaded.error().message, testing::AllOf(HasSubstr(path), HasSubstr(why), HasSubstr("--topology")));
+  }
+}
+
 TEST_F(Cache, AFileThatCannotBeWrittenIsNamedAndWhatWasThereStays) {
   save_one();
   const std::string beside = (folder / "vmem" / "topology.json" / "inside.json").string();  // a file is no folder
