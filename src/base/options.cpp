@@ -41,6 +41,32 @@ std::string nearest_option(std::string_view name) {
   return nearest_name(name, known);
 }
 
+// "_TCP", "_TCP_PROTO", "_TCP_PORT" or "_TCP_ADDR", or the same of UDP and SCTP, behind "_PORT_<number>".
+bool describes_port(std::string_view rest) {
+  const std::size_t digits = rest.find_first_not_of("0123456789");
+  if (digits == 0 || digits == std::string_view::npos) return false;
+  rest.remove_prefix(digits);
+  for (const std::string_view protocol : {"_TCP", "_UDP", "_SCTP"}) {
+    if (!rest.starts_with(protocol)) continue;
+    const std::string_view what = rest.substr(protocol.size());
+    return what.empty() || what == "_PROTO" || what == "_PORT" || what == "_ADDR";
+  }
+  return false;
+}
+
+// Kubernetes sets these in every container of a namespace that has a service named vmem or vmem-...; nobody chose them.
+bool from_kubernetes(std::string_view variable, std::string_view value) {
+  if (variable.ends_with("_SERVICE_HOST") || variable.ends_with("_SERVICE_PORT")) return true;
+  if (variable.find("_SERVICE_PORT_") != std::string_view::npos) return true;
+  const bool address = value.starts_with("tcp://") || value.starts_with("udp://") || value.starts_with("sctp://");
+  if (variable.ends_with("_PORT") && address) return true;
+  constexpr std::string_view kPort = "_PORT_";
+  for (std::size_t at = variable.find(kPort); at != std::string_view::npos; at = variable.find(kPort, at + 1)) {
+    if (describes_port(variable.substr(at + kPort.size()))) return true;
+  }
+  return false;
+}
+
 const OptionDefinition* find_option(std::string_view name) {
   const auto table = option_table();
   const auto found = std::ranges::find(table, name, &OptionDefinition::name);
@@ -99,6 +125,7 @@ Status Resolution::overlay_environment() {
     if (variable == "VMEM_EMU" || variable.starts_with("VMEM_TEST_")) continue;
     const auto table = option_table();
     const auto option = std::ranges::find(table, variable, option_environment);
+    if (option == table.end() && from_kubernetes(variable, text.substr(equals + 1))) continue;
     if (option == table.end()) {
       return fail(VMEM_ERROR_INVALID_OPTION,
                   fmt::format("the environment variable {} names no option; the nearest is {}", variable,

@@ -103,9 +103,10 @@ std::string cache_folder();
 // The one of `known` that takes the fewest edits to become `name`, whatever the case; "" where none is known.
 std::string nearest_name(std::string_view name, std::span<const std::string> known);
 
-// Defaults, overlaid by the environment, overlaid by `given` (name, value). Unknown names, a VMEM_ variable that no option has
-// (other than VMEM_EMU and VMEM_TEST_*), names given twice, malformed values (overridden ones too) and contradictions are
-// INVALID_OPTION, naming the source, with the nearest valid name.
+// Defaults, overlaid by the environment, overlaid by `given` (name, value). INVALID_OPTION, naming
+// the source and the nearest valid name: unknown names, names given twice, malformed values
+// (overridden ones too), contradictions, and a VMEM_ variable that no option has, other than
+// VMEM_EMU, VMEM_TEST_* and what Kubernetes sets for a service named vmem or vmem-....
 Result<Options> resolve_options(std::span<const std::pair<std::string, std::string>> given);
 
 }  // namespace vmem

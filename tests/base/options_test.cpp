@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -59,6 +60,49 @@ TEST_F(OptionsTest, TheCacheFolderIsTheUsersOrNone) {
   }
   const Variable none("HOME", "");
   EXPECT_EQ(cache_folder(), "");
+}
+
+// As Kubernetes sets them for services named vmem and vmem-hbm, with named ports.
+TEST_F(OptionsTest, VariablesOfAKubernetesServiceNamedVmemAreNoOptions) {
+  const std::pair<std::string, std::string> set[]{
+      {"VMEM_SERVICE_HOST", "10.96.0.11"},
+      {"VMEM_SERVICE_PORT", "7000"},
+      {"VMEM_SERVICE_PORT_PAGES", "7000"},
+      {"VMEM_PORT", "tcp://10.96.0.11:7000"},
+      {"VMEM_PORT_7000_TCP", "tcp://10.96.0.11:7000"},
+      {"VMEM_PORT_7000_TCP_PROTO", "tcp"},
+      {"VMEM_PORT_7000_TCP_PORT", "7000"},
+      {"VMEM_PORT_7000_TCP_ADDR", "10.96.0.11"},
+      {"VMEM_HBM_SERVICE_HOST", "10.96.0.12"},
+      {"VMEM_HBM_SERVICE_PORT", "53"},
+      {"VMEM_HBM_SERVICE_PORT_DNS", "53"},
+      {"VMEM_HBM_PORT", "udp://10.96.0.12:53"},
+      {"VMEM_HBM_PORT_53_UDP", "udp://10.96.0.12:53"},
+      {"VMEM_HBM_PORT_53_UDP_PROTO", "udp"},
+      {"VMEM_HBM_PORT_38412_SCTP", "sctp://10.96.0.12:38412"},
+      {"VMEM_HBM_PORT_38412_SCTP_ADDR", "10.96.0.12"},
+  };
+  std::vector<std::unique_ptr<Variable>> variables;
+  for (const auto& [name, value] : set) variables.push_back(std::make_unique<Variable>(name, value));
+  const Variable hbm("VMEM_HBM", "1GiB");
+  const auto options = resolve_options({});
+  ASSERT_TRUE(options) << options.error().message;
+  EXPECT_EQ(options->hbm_bytes, std::uint64_t{1} << 30);
+}
+
+TEST_F(OptionsTest, VariablesThatOnlyResembleThoseOfKubernetesAreRefused) {
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<std::string, std::string>>{{"VMEM_HMB", "1GiB"},
+                                                                  {"VMEM_HMB", "tcp://10.96.0.11:7000"},
+                                                                  {"VMEM_PORT", "7000"},
+                                                                  {"VMEM_PORT_X_TCP", "tcp://10.96.0.11:7000"},
+                                                                  {"VMEM_PORT_7000", "tcp://10.96.0.11:7000"},
+                                                                  {"VMEM_PORT_7000_TCP_SPEED", "1"},
+                                                                  {"VMEM_PORT__TCP", "1"},
+                                                                  {"VMEM_SERVICE", "10.96.0.11"}}) {
+    const Variable variable(name, value);
+    EXPECT_THAT(refusal({}), HasSubstr(name));
+  }
 }
 
 TEST_F(OptionsTest, DefaultsAreThoseOfTheStruct) {
