@@ -254,10 +254,16 @@ class Safetensors(unittest.TestCase):
             "__metadata__": {"format": "pt"},
         })
         read_ones = 0
-        started = time.monotonic()
+        reading_s = 0.0
+        # Emptying the file by its name would wait for the disk each time.
+        file = open(self.path, "r+b", buffering=0)
+        self.addCleanup(file.close)
         for _ in range(MUTATIONS):
             contents = mutated(source, valid) + bytes(32)
-            self.write(contents)
+            file.seek(0)
+            file.write(contents)
+            file.truncate()
+            started = time.monotonic()
             try:
                 tensors, _ = safetensors.read_header(self.path)
                 read_ones += 1
@@ -267,7 +273,8 @@ class Safetensors(unittest.TestCase):
                 self.assertIn("no safetensors file", str(refused), contents)
             except Exception as other:  # to show what was read
                 raise AssertionError(f"{type(other).__name__} of {contents!r}") from other
-        self.assertLess(time.monotonic() - started, LONG_S)
+            reading_s += time.monotonic() - started
+        self.assertLess(reading_s, LONG_S)
         self.assertTrue(0 < read_ones < MUTATIONS, "mutations that are all refused, or none, test little")
 
     def test_without_vmem_under_it_the_process_is_told_what_to_do(self):
