@@ -19,10 +19,10 @@ if(VMEM_BUILD_TOOLS)
   install(TARGETS vmem_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT runtime)
 endif()
 install(FILES include/vmem/vmem.h include/vmem/vmem.hpp include/vmem/torch.h DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmem")
-install(FILES LICENSE README.md ARCHITECTURE.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+install(FILES LICENSE README.md ARCHITECTURE.md SECURITY.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 
 # Compiled in, so their licences go along, from where Debian keeps them.
-foreach(package libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev liblz4-dev libzstd-dev libstdc++6 liburing-dev libxxhash-dev)
+foreach(package libfmt-dev libspdlog-dev libcli11-dev nlohmann-json3-dev liblz4-dev libzstd-dev libstdc++6 liburing-dev libxxhash-dev libssl-dev libboost-dev)
   install(FILES "/usr/share/doc/${package}/copyright" DESTINATION "${CMAKE_INSTALL_DOCDIR}/third-party"
     RENAME "${package}" COMPONENT runtime OPTIONAL)
 endforeach()

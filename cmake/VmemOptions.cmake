@@ -58,3 +58,6 @@ foreach(sanitizer IN LISTS VMEM_SANITIZE)
   add_compile_options(-fsanitize=${sanitizer} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${sanitizer})
 endforeach()
+if("thread" IN_LIST VMEM_SANITIZE)
+  add_compile_options(-Wno-tsan) # Boost.Asio has fences beside its locks; ThreadSanitizer sees the locks
+endif()

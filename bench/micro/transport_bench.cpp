@@ -1,5 +1,7 @@
-// Bandwidth of a Transport's payloads between two processes over UCX, to be held against UCX's own test under the same settings:
-//   UCX_TLS=tcp UCX_NET_DEVICES=lo transport_bench 2097152 2000 loop
+// Bandwidth of a Transport's payloads between two processes: over Unix sockets, TLS, or UCX's TCP, which is to be held against UCX's
+// own test under the same settings:
+//   transport_bench 2097152 2000 thread unix|tls [CHANNELS]
+//   UCX_TLS=tcp UCX_NET_DEVICES=lo transport_bench 2097152 2000 loop ucx [CHANNELS]
 //   UCX_TLS=tcp UCX_NET_DEVICES=lo ucx_perftest -t ucp_am_bw -e -s 2097152 -n 2000   (and the same with the server's address)
 // -e: with endpoints that fail alone, as a Transport needs them. Their rendezvous is a tenth slower than without.
 // "loop" progresses in the thread that waits, as ucx_perftest does; "thread" in a ProgressThread, as programs do.
@@ -16,6 +18,7 @@
 #include <vector>
 
 #include "rdma/progress_thread.hpp"
+#include "rdma/stream/stream_transport.hpp"
 #include "rdma/ucx.hpp"
 
 namespace {
@@ -44,13 +47,43 @@ std::byte* page_aligned(std::size_t bytes) {
   return static_cast<std::byte*>(std::memset(memory, 1, bytes));
 }
 
+struct Over {
+  std::string kind;  // "unix", "tls", "ucx"
+  std::uint32_t channels = 1;
+  Secret secret = Secret::none();
+};
+
+Result<std::unique_ptr<Transport>> make(const Over& over, std::uint64_t id, std::string listen, const Clock& clock,
+                                        Receiver& receiver) {
+  const NodeIdentity self{NodeId{id}, Incarnation{1}};
+  if (over.kind == "ucx")
+    return create_ucx_transport(
+        {.self = self, .listen = std::move(listen), .clock = &clock, .receiver = &receiver, .channels = over.channels});
+  return create_stream_transport({.self = self,
+                                  .listen = std::move(listen),
+                                  .secret = over.secret,
+                                  .clock = &clock,
+                                  .receiver = &receiver,
+                                  .channels = over.channels});
+}
+
+// Known to both processes, and to nobody else for long.
+Secret make_secret() {
+  char path[] = "/tmp/vmem_bench_XXXXXX";
+  const FileDescriptor file(::mkstemp(path));
+  const std::string text = fmt::format("{:032x}", (*Crypto::load())->random());
+  if (::write(file.get(), text.data(), text.size()) < 0) std::abort();
+  auto secret = Secret::read(**Crypto::load(), path);
+  ::unlink(path);
+  return secret.value();
+}
+
 struct Node {
-  Node(std::uint64_t id, std::string listen, std::size_t bytes, bool threaded)
+  Node(const Over& over, std::uint64_t id, std::string listen, std::size_t bytes, bool threaded)
       : owned(page_aligned(bytes), &std::free), memory(owned.get(), bytes) {
     receiver.memory = memory;
     receiver.clock = &clock;
-    auto made = create_ucx_transport(
-        {.self = {NodeId{id}, Incarnation{1}}, .listen = std::move(listen), .clock = &clock, .receiver = &receiver});
+    auto made = make(over, id, std::move(listen), clock, receiver);
     if (!made) {
       fmt::print(stderr, "{}\n", made.error().message);
       std::exit(1);
@@ -81,8 +114,8 @@ struct Node {
 };
 
 // Says its address, counts what arrives, and says so at the end.
-int receive(int to_sender, std::size_t bytes, std::size_t count, bool threaded) {
-  Node node(2, "127.0.0.1:0", bytes, threaded);
+int receive(const Over& over, int to_sender, std::size_t bytes, std::size_t count, bool threaded) {
+  Node node(over, 2, "127.0.0.1:0", bytes, threaded);
   const std::string address = node.transport->address() + "\n";
   if (::write(to_sender, address.data(), address.size()) < 0) return 1;
   for (std::size_t arrived = 0;;) {
@@ -97,8 +130,8 @@ int receive(int to_sender, std::size_t bytes, std::size_t count, bool threaded) 
 
 class Sender {
  public:
-  Sender(const std::string& address, std::size_t bytes, std::size_t count, bool threaded)
-      : bytes_(bytes), count_(count), node_(1, "", bytes, threaded) {
+  Sender(const Over& over, const std::string& address, std::size_t bytes, std::size_t count, bool threaded)
+      : bytes_(bytes), count_(count), node_(over, 1, "", bytes, threaded) {
     peer_ = node_.transport->connect(address, node_.clock.now_us() + kDeadlineUs).value();
   }
   double gigabytes_per_second() {
@@ -147,23 +180,26 @@ class Sender {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string_view mode = argc == 4 ? argv[3] : "";
-  if (mode != "loop" && mode != "thread") {
-    fmt::print(stderr, "transport_bench BYTES COUNT loop|thread\n");
+  const std::string_view mode = argc >= 5 ? argv[3] : "";
+  Over over{.kind = argc >= 5 ? argv[4] : ""};
+  if (argc >= 6) over.channels = static_cast<std::uint32_t>(std::strtoul(argv[5], nullptr, 10));
+  if ((mode != "loop" && mode != "thread") || (over.kind != "unix" && over.kind != "tls" && over.kind != "ucx")) {
+    fmt::print(stderr, "transport_bench BYTES COUNT loop|thread unix|tls|ucx [CHANNELS]\n");
     return 2;
   }
   const std::size_t bytes = std::strtoull(argv[1], nullptr, 10), count = std::strtoull(argv[2], nullptr, 10);
+  if (over.kind == "tls") over.secret = make_secret();
   int pipe[2];
   if (::pipe(pipe) != 0) return 1;
   const pid_t child = ::fork();
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    return receive(pipe[1], bytes, count, mode == "thread");
+    return receive(over, pipe[1], bytes, count, mode == "thread");
   }
   std::string address;
   for (char c = 0; ::read(pipe[0], &c, 1) == 1 && c != '\n';) address += c;
   {
-    Sender sender(address, bytes, count, mode == "thread");
+    Sender sender(over, address, bytes, count, mode == "thread");
     const double rate = sender.gigabytes_per_second();
     fmt::print("{} bytes, {} times, over {}: {:.2f} GB/s\n", bytes, count, sender.path(), rate);
   }

@@ -22,7 +22,7 @@ constexpr std::size_t kRecordBytes = 16384;
 
 // One send or recv moves several records: the system call is a quarter of the cost of a record.
 constexpr std::size_t kOutBytes = 256 << 10;
-constexpr std::size_t kReadBufferBytes = 128 << 10;
+constexpr std::size_t kInBytes = 256 << 10;
 
 SSL_SESSION* make_session(SSL* ssl, const Key& key) {
   SSL_SESSION* const session = SSL_SESSION_new();
@@ -82,8 +82,8 @@ Status TlsContext::open() {
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  SSL_CTX_set_read_ahead(context, 1);
-  SSL_CTX_set_default_read_buffer_len(context, kReadBufferBytes);
+  // OpenSSL's own read-ahead moves what is left in its buffer for every record.
+  SSL_CTX_set_read_ahead(context, 0);
   // A peer that answers with a certificate instead of the key is refused: no authority is trusted.
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   if (SSL_CTX_set_session_id_context(context, kIdentityBytes, kIdentity.size()) != 1)
@@ -101,17 +101,23 @@ struct TlsSession::Bio {
   static int read(BIO* bio, char* into, std::size_t bytes, std::size_t* got) {
     BIO_clear_retry_flags(bio);
     Wire& wire = Bio::wire(bio);
+    if (wire.taken == wire.there && !fill(bio, wire)) return 0;
+    *got = std::min(bytes, wire.there - wire.taken);
+    std::memcpy(into, wire.in.data() + wire.taken, *got);
+    wire.taken += *got;
+    return 1;
+  }
+
+  static bool fill(BIO* bio, Wire& wire) {
     ssize_t received = -1;
-    do received = ::recv(wire.socket, into, bytes, 0);
+    do received = ::recv(wire.socket, wire.in.data(), wire.in.size(), 0);
     while (received < 0 && errno == EINTR);
-    if (received > 0) {
-      *got = static_cast<std::size_t>(received);
-      return 1;
-    }
+    wire.taken = 0;
+    wire.there = received > 0 ? static_cast<std::size_t>(received) : 0;
     if (received == 0) wire.ended = true;
     if (received < 0 && errno == EAGAIN) BIO_set_retry_read(bio);
     if (received < 0 && errno != EAGAIN) wire.error = errno;
-    return 0;
+    return received > 0;
   }
 
   static int write(BIO* bio, const char* from, std::size_t bytes, std::size_t* taken) {
@@ -156,6 +162,7 @@ TlsSession::~TlsSession() = default;
 Result<std::unique_ptr<TlsSession>> TlsSession::create(std::shared_ptr<TlsContext> context, TlsRole role, int socket) {
   std::unique_ptr<TlsSession> session(new TlsSession(std::move(context)));
   session->wire_.socket = socket;
+  session->wire_.in.resize(kInBytes);
   session->wire_.out.reserve(kOutBytes + 2 * kRecordBytes);
   session->ssl_.reset(SSL_new(session->context_->get()));
   BIO* const bio = Bio::method() != nullptr ? BIO_new(Bio::method()) : nullptr;

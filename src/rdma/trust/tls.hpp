@@ -66,9 +66,11 @@ class TlsSession {
   std::uint64_t key_updates() const noexcept { return key_updates_; }
 
  private:
-  // What OpenSSL's BIO callbacks work on: reads go to the socket directly, writes are collected.
+  // What OpenSSL's BIO callbacks work on. One system call moves many records, in both directions.
   struct Wire {
     int socket = -1;
+    std::vector<std::byte> in;
+    std::size_t taken = 0, there = 0;  // of in
     std::vector<std::byte> out;
     std::size_t sent = 0;  // of out
     int error = 0;         // errno of a failed send or recv
