@@ -298,11 +298,14 @@ class Mover {
   }
   // Which free frames will do: any, since work on them is ordered after copies out of them, or those that no copy reads any more.
   enum class Frames { any, idle };
+  enum class Victims { any, without_slot };  // without_slot: those that leave HBM without a new slot of host memory
   struct FrameWish {
     std::uint64_t page_bytes;
     Search search;
     Frames frames = Frames::any;
+    Victims victims = Victims::any;
   };
+  bool leaves_without_slot(PageRef ref);
   Result<Grab> grab_frame(DeviceState& device, const FrameWish& wish);
   Result<Grab> find_frame(DeviceState& device, const FrameWish& wish);
   Result<bool> evict_one_of(DeviceState& device, const FrameWish& wish, std::span<const PageId> candidates, Grab& grab);
@@ -324,8 +327,9 @@ class Mover {
   void finish_compare(PageRef ref, const InFlight& transfer, const tiers::Completion& completion);
   void learn_below(PageRef ref);
   // What a page may take the slot of: what is read back ahead of its use leaves the slots of what else is wanted, or the two would chase
-  // each other for as long as both are asked for.
-  enum class Displaces { unwanted, anything };
+  // each other for as long as both are asked for. Lifting: a request waits for the slot, so pages may also go up into frames that are
+  // free or come free without a slot. Eviction never lifts, which ends the recursion.
+  enum class Displaces { unwanted, anything, lifting };
   Result<bool> need_slot(PageRef ref);
   Result<bool> need_host_slot(PageRef ref, Displaces displaces = Displaces::anything);
   Result<std::optional<Place>> find_host_slot(PageRef ref, Displaces displaces);
@@ -400,7 +404,7 @@ class Mover {
   };
   bool has_below() const { return config_.spill != nullptr || !sources_.empty(); }
   tiers::Tier& below_of(const Region& region) { return region.read_only ? *config_.files : *config_.spill; }
-  Result<bool> recall(PageRef ref, Displaces displaces = Displaces::anything);
+  Result<bool> recall(PageRef ref, Displaces displaces = Displaces::lifting);
   bool recall_ahead(PageRef ref);
   bool spilling(const Page& page) const { return page.spilled != nullptr && running(page.spilled->transfer); }
   Status submit_spill(PageRef ref, tiers::Direction direction);
@@ -425,6 +429,12 @@ class Mover {
   void drop_spilled(PageRef ref);
   void doubt_spilled(Page& page);
 
+  // flow/lift.cpp: room in host memory by way of free frames
+  enum class Lifted { yes, no, busy, no_frame };
+  bool room_comes_by_lifting();
+  bool lift_one();
+  Lifted lift(PageRef ref);
+
   // arrive.cpp: from files straight into frames
   // Checked: by the GPU, now. Busy: a frame will come free by progress. Later: it cannot set out now.
   enum class Arrival { on_its_way, checked, busy, no_frame, later };
@@ -445,9 +455,6 @@ class Mover {
   bool leaves_room_for_files(PageRef ref) const;
   GivenUp give_up_borrowed(std::uint64_t bytes, Displaces displaces);
   void give_up_borrowed(std::uint64_t bytes, bool wanted, GivenUp& given);
-  enum class Lifted { yes, no, busy, no_frame };
-  bool lift_one();
-  Lifted lift(PageRef ref);
   void give_back_slot(PageRef ref);
   static void not_wanted(PageRef ref);
 

@@ -68,9 +68,11 @@ bool Mover::recall_ahead(PageRef ref) {
 
 // True: slots were given up. False: they will be. Error: nothing in host memory can go.
 Result<bool> Mover::make_slot_room(std::uint64_t bytes, Displaces displaces) {
+  // Who waits asks a tier that was full again: copies that it can give up may have come since.
+  if (displaces == Displaces::lifting) spill_full_until_us_ = 0;
   Spilled spilled = spill_some(bytes, false);
   // What was read back for a use to come, or is used in place, goes only if there is nothing else.
-  if (displaces == Displaces::anything && spilled.bytes == 0 && !spilled.busy) spilled = spill_some(bytes, true);
+  if (displaces != Displaces::unwanted && spilled.bytes == 0 && !spilled.busy) spilled = spill_some(bytes, true);
   if (spilled.bytes != 0) return true;
   slots_in_use_ = !spilled.busy && spilled.in_use;
   if (spilled.busy || spilled.in_use) return false;
