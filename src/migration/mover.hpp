@@ -99,6 +99,7 @@ struct MoverCounters {
   std::uint64_t peer_in_bytes = 0, peer_out_bytes = 0,
                 peer_returned_bytes = 0;  // of lent memory; the first two are migrated, too
   std::uint64_t spilled_bytes = 0, recalled_bytes = 0, spills_dropped_bytes = 0, spill_failures = 0;
+  std::uint64_t load_failures = 0;  // of loads from below host memory whose page stayed there
   std::uint64_t evictions = 0, eviction_cancels = 0, maps = 0, unmaps = 0;
   std::uint64_t allocated_bytes = 0, committed_bytes = 0, pages = 0;
   std::uint64_t file_mapped_bytes = 0, file_read_bytes = 0;
@@ -402,6 +403,13 @@ class Mover {
     Mover& mover_;
     const Page* before_;
   };
+  // A load from below that failed, and whose page is still there.
+  struct LoadFailure {
+    Error error;
+    std::uint64_t version = 0;  // of the page
+    std::uint32_t tries = 0;
+    std::uint64_t again_at_us = 0;
+  };
   bool has_below() const { return config_.spill != nullptr || !sources_.empty(); }
   tiers::Tier& below_of(const Region& region) { return region.read_only ? *config_.files : *config_.spill; }
   Result<bool> recall(PageRef ref, Displaces displaces = Displaces::lifting);
@@ -423,6 +431,8 @@ class Mover {
   std::uint64_t give_up_spilled(std::uint64_t bytes);
   void finish_spill(PageRef ref, const InFlight& transfer, const tiers::Completion& completion);
   void spill_failed(PageRef ref, const Error& error);
+  Result<bool> load_due(PageRef ref);
+  void load_from_below_failed(PageRef ref, const Error& error);
   void came_to_host_memory(PageRef ref);
   void left_host_memory(PageRef ref);
   void drop_slot(PageRef ref);
@@ -504,6 +514,7 @@ class Mover {
   std::deque<PageRef> borrowed_;  // of read-only regions, with a slot of host memory
   std::unordered_map<const Region*, std::shared_ptr<tiers::PageSource>> sources_;
   std::map<PageId, std::string> losses_;                    // of live regions, why
+  std::map<PageId, LoadFailure> load_failures_;             // of pages of live regions
   std::uint64_t spilling_bytes_ = 0, recalling_bytes_ = 0;  // in flight
   bool slots_in_use_ = false;      // a slot was wanted, and only the end of work that uses pages in place can give one
   const Page* serving_ = nullptr;  // see Serving

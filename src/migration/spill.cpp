@@ -24,6 +24,8 @@ constexpr std::uint64_t kReservePages = 4;
 constexpr std::uint64_t kReserveShare = 8;
 constexpr std::uint64_t kFullForUs = 100'000;  // before a tier that was full is asked again
 constexpr std::size_t kCandidates = 8;         // asked for at a time
+constexpr std::uint32_t kLoadTries = 4;        // of a page from below, before a call fails
+constexpr std::uint64_t kLoadPauseUs = 1'000;  // before the second one; four times as long before each next one
 
 }  // namespace
 
@@ -38,11 +40,42 @@ Result<bool> Mover::recall(PageRef ref, Displaces displaces) {
                 fmt::format("no copy of version {} of the page at {:#x}", page.version, address_of(ref)));
   }
   if (spilling(page) || running(page.store) || !recall_has_room(ref)) return false;
+  VMEM_ASSIGN(const bool due, load_due(ref));
+  if (!due) return false;
   page.spilled->wanted = true;
   VMEM_ASSIGN(const bool granted, need_host_slot(ref, displaces));
   // To find the slot, uses may have been read, and that the region died.
   if (granted && page.spilled_current()) VMEM_TRY(submit_spill(ref, Direction::load));
   return false;
+}
+
+// After a failed load: true once it may be repeated. Error: it was repeated often enough; the next call begins anew.
+Result<bool> Mover::load_due(PageRef ref) {
+  const auto failed = load_failures_.find(ref.id());
+  if (failed == load_failures_.end()) return true;
+  if (failed->second.version != ref.page().version) {
+    load_failures_.erase(failed);
+    return true;
+  }
+  if (failed->second.tries < kLoadTries) return config_.now_us() >= failed->second.again_at_us;
+  Error error = std::move(failed->second.error);
+  load_failures_.erase(failed);
+  error.message = fmt::format("the page at {:#x} ({}) could not be read, and {} keeps it for another try: {}",
+                              address_of(ref), format_bytes(ref.bytes()), below_of(*ref.region).info().name,
+                              error.message);
+  return std::unexpected(std::move(error));
+}
+
+// The page stays below. An answer that did not come in time is not waited for again in the same call.
+void Mover::load_from_below_failed(PageRef ref, const Error& error) {
+  LoadFailure& failure = load_failures_[ref.id()];
+  if (failure.version != ref.page().version) failure = {.error = {}, .version = ref.page().version};
+  failure.tries = error.status == VMEM_ERROR_TIMEOUT ? kLoadTries : failure.tries + 1;
+  failure.again_at_us = config_.now_us() + (kLoadPauseUs << 2 * std::min(failure.tries - 1, kLoadTries));
+  failure.error = error;
+  if (!std::has_single_bit(++counters_.load_failures)) return;
+  VMEM_LOG_WARN("the page at {:#x} could not be read from {}, which keeps it: {} ({} such failures)", address_of(ref),
+                below_of(*ref.region).info().name, error.message, counters_.load_failures);
 }
 
 // False: no more can be started now.
@@ -265,6 +298,7 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   } else if (done) {
     (ref.region->read_only ? counters_.file_read_bytes : counters_.recalled_bytes) += transfer.bytes;
     page.slot_version = transfer.version;
+    load_failures_.erase(ref.id());
     if (page.frame == kNoFrame || page.standby) came_to_host_memory(ref);
   }
   const bool live = ref.region->state.load(std::memory_order_relaxed) == pagetable::RegionState::live;
@@ -277,7 +311,9 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   }
   if (done || page.version != transfer.version) return;
   drop_slot(ref);
-  lose_page(ref, completion.error);
+  // Only the tier's verdict loses a page: what it could not read now it may read later.
+  if (completion.outcome == tiers::Outcome::lost) return lose_page(ref, completion.error);
+  load_from_below_failed(ref, completion.error);
 }
 
 // The page stays in host memory.

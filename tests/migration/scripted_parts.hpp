@@ -100,6 +100,7 @@ class ScriptedSpill final : public tiers::Tier {
   void answer_next(tiers::Direction direction, tiers::Outcome outcome, vmem_status status = VMEM_ERROR_DRIVER) {
     answers_[direction].push_back({outcome, status});
   }
+  void forget_answers() { answers_.clear(); }
   bool full = false;             // what is stored finds no room, whatever the budget says
   int later_allocations = 0;     // so many allocations are answered `later`
   std::uint32_t polls_each = 1;  // how many polls a transfer takes
