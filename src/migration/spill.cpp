@@ -60,9 +60,9 @@ Result<bool> Mover::load_due(PageRef ref) {
   if (failed->second.tries < kLoadTries) return config_.now_us() >= failed->second.again_at_us;
   Error error = std::move(failed->second.error);
   load_failures_.erase(failed);
-  error.message = fmt::format("the page at {:#x} ({}) could not be read, and {} keeps it for another try: {}",
-                              address_of(ref), format_bytes(ref.bytes()), below_of(*ref.region).info().name,
-                              error.message);
+  error.message =
+      fmt::format("the page at {:#x} ({}) could not be read, and {} keeps it for another try: {}", address_of(ref),
+                  format_bytes(ref.bytes()), below_of(*ref.region).info().name, error.message);
   return std::unexpected(std::move(error));
 }
 
