@@ -430,7 +430,10 @@ class Mover {
   Result<bool> need_spill_slot(PageRef ref);
   std::uint64_t give_up_spilled(std::uint64_t bytes);
   void finish_spill(PageRef ref, const InFlight& transfer, const tiers::Completion& completion);
+  void spill_refused(PageRef ref, const Error& error);
   void spill_failed(PageRef ref, const Error& error);
+  void spill_not_stored(PageRef ref, const Error& error);
+  bool failing_for_short() const;
   Result<bool> load_due(PageRef ref);
   void load_from_below_failed(PageRef ref, const Error& error);
   void came_to_host_memory(PageRef ref);
@@ -518,8 +521,13 @@ class Mover {
   std::uint64_t spilling_bytes_ = 0, recalling_bytes_ = 0;  // in flight
   bool slots_in_use_ = false;      // a slot was wanted, and only the end of work that uses pages in place can give one
   const Page* serving_ = nullptr;  // see Serving
-  std::uint64_t spill_full_until_us_ = 0;  // it refused a page for want of room
-  std::vector<PageRef> pending_;           // exposed with a transfer to wait for
+  std::uint64_t spill_full_until_us_ = 0;  // no page is sent there: it refused one, or failed to store it
+  struct {
+    std::uint32_t in_a_row = 0;
+    std::uint64_t since_us = 0;
+  } spill_failing_;               // stores that failed since one succeeded
+  std::string spill_error_;       // the last failure's
+  std::vector<PageRef> pending_;  // exposed with a transfer to wait for
   std::vector<Region*> live_;
   std::vector<Region*> ending_;
   std::optional<Error> lost_;

@@ -458,6 +458,7 @@ Error Mover::full_error(const char* what, std::uint64_t bytes) const {
     below += fmt::format("{}{}: {} of {}", below.empty() ? "" : "; ", tier->info().name, format_bytes(usage.used_bytes),
                          format_bytes(usage.budget_bytes));
   }
+  if (!spill_error_.empty()) below += fmt::format("; the last page that could not be stored below: {}", spill_error_);
   return {VMEM_ERROR_OUT_OF_MEMORY, 0,
           fmt::format("no memory for {} of {}: {}{}; release or free something, or raise --hbm, --host or --nvme", what,
                       format_bytes(bytes), hbm, below)};

@@ -22,10 +22,12 @@ namespace {
 // Slots that are kept free, so that a page that leaves HBM does not wait for a disk: as many pages, and at most a share of the budget.
 constexpr std::uint64_t kReservePages = 4;
 constexpr std::uint64_t kReserveShare = 8;
-constexpr std::uint64_t kFullForUs = 100'000;  // before a tier that was full is asked again
-constexpr std::size_t kCandidates = 8;         // asked for at a time
-constexpr std::uint32_t kLoadTries = 4;        // of a page from below, before a call fails
-constexpr std::uint64_t kLoadPauseUs = 1'000;  // before the second one; four times as long before each next one
+constexpr std::uint64_t kFullForUs = 100'000;   // before a tier that was full is asked again
+constexpr std::uint64_t kFirstPauseUs = 1'000;  // after a failed store, doubled by each one in a row, up to kFullForUs
+constexpr std::uint64_t kFailingForUs = 5'000'000;  // without a success: then the tier takes no more pages
+constexpr std::size_t kCandidates = 8;              // asked for at a time
+constexpr std::uint32_t kLoadTries = 4;             // of a page from below, before a call fails
+constexpr std::uint64_t kLoadPauseUs = 1'000;       // before the second one; four times as long before each next one
 
 }  // namespace
 
@@ -102,7 +104,7 @@ bool Mover::recall_ahead(PageRef ref) {
 // True: slots were given up. False: they will be. Error: nothing in host memory can go.
 Result<bool> Mover::make_slot_room(std::uint64_t bytes, Displaces displaces) {
   // Who waits asks a tier that was full again: copies that it can give up may have come since.
-  if (displaces == Displaces::lifting) spill_full_until_us_ = 0;
+  if (displaces == Displaces::lifting && spill_failing_.in_a_row == 0) spill_full_until_us_ = 0;
   Spilled spilled = spill_some(bytes, false);
   // What was read back for a use to come, or is used in place, goes only if there is nothing else.
   if (displaces != Displaces::unwanted && spilled.bytes == 0 && !spilled.busy) spilled = spill_some(bytes, true);
@@ -169,14 +171,23 @@ Mover::Spilled Mover::spill_one(PageRef ref) {
     counters_.spills_dropped_bytes += ref.bytes();
     return {ref.bytes(), false};
   }
-  if (config_.now_us() < spill_full_until_us_) return {};
-  if (!room_in_flight(*config_.spill, spilling_bytes_, ref.bytes())) return {0, true};
+  if (config_.now_us() < spill_full_until_us_) return {0, failing_for_short()};
+  const bool probing =
+      spill_failing_.in_a_row != 0 && spilling_bytes_ != 0;  // one store tells whether others would fail
+  if (probing || !room_in_flight(*config_.spill, spilling_bytes_, ref.bytes())) return {0, true};
   const auto granted = need_spill_slot(ref);
   if (granted && !*granted) return {0, true};
   const auto submitted = granted ? submit_spill(ref, Direction::store) : Status(std::unexpected(granted.error()));
   if (submitted) return {0, true};
-  spill_failed(ref, submitted.error());
+  // There is no room, or nothing below in service.
+  if (!granted) spill_refused(ref, submitted.error());
+  if (granted) spill_failed(ref, submitted.error());
   return {};
+}
+
+// Stores have failed in a row, and another one may succeed: who needs room waits for it.
+bool Mover::failing_for_short() const {
+  return spill_failing_.in_a_row != 0 && config_.now_us() - spill_failing_.since_us < kFailingForUs;
 }
 
 // Before slots are wanted, while nobody waits for a disk.
@@ -286,6 +297,7 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   if (down) {
     if (done && (!transfer.if_changed || completion.changed)) page.spilled->known = false;
     if (done) {
+      spill_failing_ = {};
       page.spilled->version = transfer.version;
       page.spilled->through_host = false;
     }
@@ -316,9 +328,28 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   load_from_below_failed(ref, completion.error);
 }
 
-// The page stays in host memory.
+// No slot for the page below: nothing is asked for again at once, whatever the reason.
+void Mover::spill_refused(PageRef ref, const Error& error) {
+  spill_full_until_us_ = config_.now_us() + kFullForUs;
+  spill_not_stored(ref, error);
+}
+
+// The next try may go to another slot, on another disk, after a pause.
 void Mover::spill_failed(PageRef ref, const Error& error) {
-  if (error.status == VMEM_ERROR_OUT_OF_MEMORY) spill_full_until_us_ = config_.now_us() + kFullForUs;
+  const std::uint64_t now_us = config_.now_us();
+  if (now_us > spill_full_until_us_ + kFailingForUs) spill_failing_ = {};  // the last one was long ago
+  if (spill_failing_.in_a_row++ == 0) spill_failing_.since_us = now_us;
+  const std::uint64_t pause_us = kFirstPauseUs << std::min(spill_failing_.in_a_row - 1, 7u);
+  const bool full = error.status == VMEM_ERROR_OUT_OF_MEMORY;
+  spill_full_until_us_ = now_us + (full ? kFullForUs : std::min(pause_us, kFullForUs));
+  if (full) spill_failing_ = {};
+  drop_spilled(ref);
+  spill_not_stored(ref, error);
+}
+
+// The page stays in host memory.
+void Mover::spill_not_stored(PageRef ref, const Error& error) {
+  spill_error_ = error.message;
   if (ref.page().spilled != nullptr) {
     ref.page().spilled->version = 0;
     ref.page().spilled->known = false;
