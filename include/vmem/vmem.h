@@ -116,8 +116,8 @@ VMEM_API vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stre
  * that nothing can be written: acquires for writing, copies to it, fills and vmem_write are refused, and a stray write of a kernel is
  * an illegal-address error. vmem_free ends the mapping and closes the file.
  * The file must stay as it is. There is no checksum of it: what changes is its size or its time of change, and a page that is read after
- * that is lost (LOST: the message names the file and what became of it), while pages that are in memory stay readable. Where a disk
- * fails to read a page three times, the page is lost, too. To get at it again, map the file anew.
+ * that is lost (LOST: the message names the file and what became of it), while pages that are in memory stay readable; map the file
+ * anew to read such a page. Where a disk fails to read a page, the call fails with DRIVER, and the next call reads the page again.
  *   out: where the pointer goes, `offset` modulo 4096 behind a page's beginning; unchanged on failure
  *   offset: in bytes, any
  *   bytes: 0 for all from `offset` to the end of the file

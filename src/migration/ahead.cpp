@@ -146,7 +146,7 @@ Mover::Started Mover::start_prefetch(PageRef ref) {
     const auto arrival = arrives(ref) ? arrive(ref, true, search_for(ref, Search::first_choices)) : Arrival::no_frame;
     if (arrival && *arrival == Arrival::busy) return Started::no_frame;
     const bool comes = arrival && *arrival != Arrival::no_frame;
-    here = !arrival ? std::unexpected(arrival.error()) : comes ? Result<bool>(false) : recall(ref);
+    here = !arrival ? std::unexpected(arrival.error()) : comes ? Result<bool>(false) : recall(ref, Displaces::anything);
   }
   if (here && !*here) return Started::coming;
   if (!here && here.error().status == VMEM_ERROR_OUT_OF_MEMORY) return Started::no_frame;

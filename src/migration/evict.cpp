@@ -33,7 +33,7 @@ Result<Mover::Grab> Mover::grab_frame(DeviceState& device, const FrameWish& wish
 }
 
 Result<Mover::Grab> Mover::find_frame(DeviceState& device, const FrameWish& wish) {
-  const auto [page_bytes, search, frames] = wish;
+  const auto [page_bytes, search, frames, victims] = wish;
   Grab grab;
   VMEM_ASSIGN(grab.frame, take_frame(device, page_bytes, frames));
   grab.busy = !grab.frame && room_in_free_frames(device, page_bytes);
@@ -59,13 +59,14 @@ Result<Mover::Grab> Mover::find_frame(DeviceState& device, const FrameWish& wish
 // progress will.
 Result<bool> Mover::evict_one_of(DeviceState& device, const FrameWish& wish, std::span<const PageId> candidates,
                                  Grab& grab) {
-  const auto [page_bytes, search, frames] = wish;
+  const auto [page_bytes, search, frames, victims] = wish;
   std::uint64_t leaving_bytes = 0;
   for (const PageId candidate : candidates) {
     const PageRef victim{config_.space->find(candidate.region), candidate.index};
     if (!victim.live()) continue;
     // What comes ahead of its use leaves the frames of what has come so, or neither would ever be mapped.
     if (search == Search::first_choices && arrived(victim)) continue;
+    if (victims == Victims::without_slot && !leaves_without_slot(victim)) continue;
     auto evicted = evict(victim);
     if (!evicted) {
       if (evicted.error().status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(evicted.error());
@@ -84,6 +85,17 @@ Result<bool> Mover::evict_one_of(DeviceState& device, const FrameWish& wish, std
     }
   }
   return false;
+}
+
+// It has a place outside HBM already, or there is one in lent memory, where slots of pages in HBM can be given up.
+bool Mover::leaves_without_slot(PageRef ref) {
+  const Page& page = ref.page();
+  if (page.version == 0 || page.slot != kNoFrame || outlived(ref) || comparable(ref)) return true;
+  if (guarded(*ref.region) && page.spilled_current()) return true;
+  return std::ranges::any_of(device_of(*ref.region).config.lenders, [&](std::uint8_t lender) {
+    const tiers::TierUsage lent = near_[lender + 1u].tier->usage();
+    return lent.used_bytes + ref.bytes() <= lent.budget_bytes || !retained_[lender + 1u].empty();
+  });
 }
 
 void Mover::eviction_failed(PageRef ref, const Error& error) {
@@ -420,24 +432,31 @@ Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref, Displaces
       VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
     }
   }
+  std::optional<Error> none;
   if (grant.grant == tiers::Grant::full) {
     // Of a page of this size, which serves as it is; else of others, whose memory makes one.
     const GivenUp same = give_up_slots(0, page_bytes, false);
     if (same.bytes == 0 && same.busy) return std::nullopt;
-    if (same.bytes != 0 || give_up_slots(0, page_bytes, true).bytes >= page_bytes) {
+    const GivenUp any = same.bytes != 0 ? same : give_up_slots(0, page_bytes, true);
+    if (same.bytes != 0 || any.bytes >= page_bytes) {
       VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
     } else if (config_.spill != nullptr) {
       const auto room = make_slot_room(page_bytes, displaces);
-      if (!room && !borrowed.busy && !lent_comes_back()) return std::unexpected(room.error());
-      if (!room || !*room) return std::nullopt;
-      VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
-      if (grant.grant == tiers::Grant::full) return std::nullopt;  // of other sizes, and not enough yet
+      if (!room) none = room.error();
+      if (room && !*room) return std::nullopt;
+      if (room) {
+        VMEM_ASSIGN(grant, config_.backing->allocate(page_bytes));
+        if (grant.grant == tiers::Grant::full) return std::nullopt;  // of other sizes, and not enough yet
+      }
     }
+    // Copies into HBM still read slots of other sizes, or enough of them have not been given up yet.
+    if (none && displaces == Displaces::lifting && (any.busy || any.bytes != 0)) return std::nullopt;
   }
   if (grant.grant == tiers::Grant::granted) return Place{0, grant.slot};
   if (grant.grant == tiers::Grant::later || borrowed.busy || lent_comes_back()) return std::nullopt;
-  if (ref.region->read_only && displaces == Displaces::anything && lift_one()) return std::nullopt;
-  return std::unexpected(full_error("a backing copy", page_bytes));
+  const bool lifts = displaces == Displaces::lifting || (ref.region->read_only && displaces == Displaces::anything);
+  if (lifts && config_.in_place != nullptr && room_comes_by_lifting()) return std::nullopt;
+  return std::unexpected(none ? *none : full_error("a backing copy", page_bytes));
 }
 
 void Mover::settle_in(PageRef ref, Place place) {

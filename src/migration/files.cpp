@@ -77,7 +77,7 @@ Mover::GivenUp Mover::give_up_borrowed(std::uint64_t bytes, Displaces displaces)
   GivenUp given;
   give_up_borrowed(bytes, false, given);
   // What was read ahead for a use to come, or is used in place, goes only if there is nothing else.
-  if (displaces == Displaces::anything) give_up_borrowed(bytes, true, given);
+  if (displaces != Displaces::unwanted) give_up_borrowed(bytes, true, given);
   return given;
 }
 
@@ -103,44 +103,6 @@ void Mover::give_up_borrowed(std::uint64_t bytes, bool wanted, GivenUp& given) {
     drop_slot(ref);
     given.bytes += ref.bytes();
   }
-}
-
-// Host memory may have been full before a file was mapped: then a page of an allocation goes to HBM, where all that were committed no
-// host memory have a place, and its slot can be given up. True: one is on its way, or will be when work in HBM has ended.
-bool Mover::lift_one() {
-  bool busy = false;
-  for (Region* region : live_) {
-    for (std::uint32_t i = 0; !region->read_only && i < region->page_count; ++i) {
-      const PageRef ref{region, i};
-      const Lifted lifted = lift(ref);
-      if (lifted == Lifted::yes) return true;
-      if (lifted == Lifted::no_frame) return false;
-      busy = busy || lifted == Lifted::busy;
-    }
-  }
-  slots_in_use_ = slots_in_use_ || busy;
-  return busy;
-}
-
-Mover::Lifted Mover::lift(PageRef ref) {
-  const Page& page = ref.page();
-  const bool lost = PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
-  const bool in_host = page.slot_current() && page.version != 0 && page.mapped != Mapped::frame;
-  if (!in_host || lost || page.kept || outlived(ref)) return Lifted::no;
-  if (page.cpu_users != 0 || spilling(page) || running(page.store) || running(page.wait)) return Lifted::busy;
-  const Access access = page.last_write ? Access::write : Access::read;
-  const Serving serving(*this, ref);
-  if (page.standby) return map_kept_frame(ref, access) ? Lifted::yes : Lifted::no;
-  // A frame first: what is used in place is not to be hidden in vain.
-  const auto grab = grab_frame(device_of(*ref.region), {ref.bytes(), Search::until_busy});
-  if (!grab || !grab->frame) return grab && grab->busy ? Lifted::busy : Lifted::no_frame;
-  const auto hidden = hide(ref);
-  if (!hidden || *hidden != Evicted::done) {
-    tiers::FramePool& hbm = device_of(*ref.region).hbm;
-    hbm.give_back(*grab->frame, hbm.frame(*grab->frame).busy_until, nullptr);
-    return hidden ? Lifted::busy : Lifted::no;
-  }
-  return load_frame(ref, *grab->frame, access, false, false) ? Lifted::yes : Lifted::no;
 }
 
 // The page has its bytes in HBM.

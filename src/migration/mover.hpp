@@ -99,6 +99,7 @@ struct MoverCounters {
   std::uint64_t peer_in_bytes = 0, peer_out_bytes = 0,
                 peer_returned_bytes = 0;  // of lent memory; the first two are migrated, too
   std::uint64_t spilled_bytes = 0, recalled_bytes = 0, spills_dropped_bytes = 0, spill_failures = 0;
+  std::uint64_t load_failures = 0;  // of loads from below host memory whose page stayed there
   std::uint64_t evictions = 0, eviction_cancels = 0, maps = 0, unmaps = 0;
   std::uint64_t allocated_bytes = 0, committed_bytes = 0, pages = 0;
   std::uint64_t file_mapped_bytes = 0, file_read_bytes = 0;
@@ -298,11 +299,14 @@ class Mover {
   }
   // Which free frames will do: any, since work on them is ordered after copies out of them, or those that no copy reads any more.
   enum class Frames { any, idle };
+  enum class Victims { any, without_slot };  // without_slot: those that leave HBM without a new slot of host memory
   struct FrameWish {
     std::uint64_t page_bytes;
     Search search;
     Frames frames = Frames::any;
+    Victims victims = Victims::any;
   };
+  bool leaves_without_slot(PageRef ref);
   Result<Grab> grab_frame(DeviceState& device, const FrameWish& wish);
   Result<Grab> find_frame(DeviceState& device, const FrameWish& wish);
   Result<bool> evict_one_of(DeviceState& device, const FrameWish& wish, std::span<const PageId> candidates, Grab& grab);
@@ -324,8 +328,9 @@ class Mover {
   void finish_compare(PageRef ref, const InFlight& transfer, const tiers::Completion& completion);
   void learn_below(PageRef ref);
   // What a page may take the slot of: what is read back ahead of its use leaves the slots of what else is wanted, or the two would chase
-  // each other for as long as both are asked for.
-  enum class Displaces { unwanted, anything };
+  // each other for as long as both are asked for. Lifting: a request waits for the slot, so pages may also go up into frames that are
+  // free or come free without a slot. Eviction never lifts, which ends the recursion.
+  enum class Displaces { unwanted, anything, lifting };
   Result<bool> need_slot(PageRef ref);
   Result<bool> need_host_slot(PageRef ref, Displaces displaces = Displaces::anything);
   Result<std::optional<Place>> find_host_slot(PageRef ref, Displaces displaces);
@@ -398,9 +403,16 @@ class Mover {
     Mover& mover_;
     const Page* before_;
   };
+  // A load from below that failed, and whose page is still there.
+  struct LoadFailure {
+    Error error;
+    std::uint64_t version = 0;  // of the page
+    std::uint32_t tries = 0;
+    std::uint64_t again_at_us = 0;
+  };
   bool has_below() const { return config_.spill != nullptr || !sources_.empty(); }
   tiers::Tier& below_of(const Region& region) { return region.read_only ? *config_.files : *config_.spill; }
-  Result<bool> recall(PageRef ref, Displaces displaces = Displaces::anything);
+  Result<bool> recall(PageRef ref, Displaces displaces = Displaces::lifting);
   bool recall_ahead(PageRef ref);
   bool spilling(const Page& page) const { return page.spilled != nullptr && running(page.spilled->transfer); }
   Status submit_spill(PageRef ref, tiers::Direction direction);
@@ -418,12 +430,23 @@ class Mover {
   Result<bool> need_spill_slot(PageRef ref);
   std::uint64_t give_up_spilled(std::uint64_t bytes);
   void finish_spill(PageRef ref, const InFlight& transfer, const tiers::Completion& completion);
+  void spill_refused(PageRef ref, const Error& error);
   void spill_failed(PageRef ref, const Error& error);
+  void spill_not_stored(PageRef ref, const Error& error);
+  bool failing_for_short() const;
+  Result<bool> load_due(PageRef ref);
+  void load_from_below_failed(PageRef ref, const Error& error);
   void came_to_host_memory(PageRef ref);
   void left_host_memory(PageRef ref);
   void drop_slot(PageRef ref);
   void drop_spilled(PageRef ref);
   void doubt_spilled(Page& page);
+
+  // flow/lift.cpp: room in host memory by way of free frames
+  enum class Lifted { yes, no, busy, no_frame };
+  bool room_comes_by_lifting();
+  bool lift_one();
+  Lifted lift(PageRef ref);
 
   // arrive.cpp: from files straight into frames
   // Checked: by the GPU, now. Busy: a frame will come free by progress. Later: it cannot set out now.
@@ -445,9 +468,6 @@ class Mover {
   bool leaves_room_for_files(PageRef ref) const;
   GivenUp give_up_borrowed(std::uint64_t bytes, Displaces displaces);
   void give_up_borrowed(std::uint64_t bytes, bool wanted, GivenUp& given);
-  enum class Lifted { yes, no, busy, no_frame };
-  bool lift_one();
-  Lifted lift(PageRef ref);
   void give_back_slot(PageRef ref);
   static void not_wanted(PageRef ref);
 
@@ -497,11 +517,17 @@ class Mover {
   std::deque<PageRef> borrowed_;  // of read-only regions, with a slot of host memory
   std::unordered_map<const Region*, std::shared_ptr<tiers::PageSource>> sources_;
   std::map<PageId, std::string> losses_;                    // of live regions, why
+  std::map<PageId, LoadFailure> load_failures_;             // of pages of live regions
   std::uint64_t spilling_bytes_ = 0, recalling_bytes_ = 0;  // in flight
   bool slots_in_use_ = false;      // a slot was wanted, and only the end of work that uses pages in place can give one
   const Page* serving_ = nullptr;  // see Serving
-  std::uint64_t spill_full_until_us_ = 0;  // it refused a page for want of room
-  std::vector<PageRef> pending_;           // exposed with a transfer to wait for
+  std::uint64_t spill_full_until_us_ = 0;  // no page is sent there: it refused one, or failed to store it
+  struct {
+    std::uint32_t in_a_row = 0;
+    std::uint64_t since_us = 0;
+  } spill_failing_;               // stores that failed since one succeeded
+  std::string spill_error_;       // the last failure's
+  std::vector<PageRef> pending_;  // exposed with a transfer to wait for
   std::vector<Region*> live_;
   std::vector<Region*> ending_;
   std::optional<Error> lost_;

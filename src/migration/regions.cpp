@@ -390,7 +390,9 @@ bool Mover::finish_ending(Region& region, std::uint32_t& budget) {
   std::erase_if(asked_ahead_, of_region);
   std::erase_if(spilled_, of_region);
   std::erase_if(borrowed_, of_region);
-  losses_.erase(losses_.lower_bound({region.id, 0}), losses_.lower_bound({{region.id.value + 1}, 0}));
+  const PageId first{region.id, 0}, behind{{region.id.value + 1}, 0};
+  losses_.erase(losses_.lower_bound(first), losses_.lower_bound(behind));
+  load_failures_.erase(load_failures_.lower_bound(first), load_failures_.lower_bound(behind));
   sources_.erase(&region);
   config_.space->remove(region);
   expect_slots();
@@ -456,6 +458,7 @@ Error Mover::full_error(const char* what, std::uint64_t bytes) const {
     below += fmt::format("{}{}: {} of {}", below.empty() ? "" : "; ", tier->info().name, format_bytes(usage.used_bytes),
                          format_bytes(usage.budget_bytes));
   }
+  if (!spill_error_.empty()) below += fmt::format("; the last page that could not be stored below: {}", spill_error_);
   return {VMEM_ERROR_OUT_OF_MEMORY, 0,
           fmt::format("no memory for {} of {}: {}{}; release or free something, or raise --hbm, --host or --nvme", what,
                       format_bytes(bytes), hbm, below)};

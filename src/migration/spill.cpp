@@ -22,8 +22,12 @@ namespace {
 // Slots that are kept free, so that a page that leaves HBM does not wait for a disk: as many pages, and at most a share of the budget.
 constexpr std::uint64_t kReservePages = 4;
 constexpr std::uint64_t kReserveShare = 8;
-constexpr std::uint64_t kFullForUs = 100'000;  // before a tier that was full is asked again
-constexpr std::size_t kCandidates = 8;         // asked for at a time
+constexpr std::uint64_t kFullForUs = 100'000;   // before a tier that was full is asked again
+constexpr std::uint64_t kFirstPauseUs = 1'000;  // after a failed store, doubled by each one in a row, up to kFullForUs
+constexpr std::uint64_t kFailingForUs = 5'000'000;  // without a success: then the tier takes no more pages
+constexpr std::size_t kCandidates = 8;              // asked for at a time
+constexpr std::uint32_t kLoadTries = 4;             // of a page from below, before a call fails
+constexpr std::uint64_t kLoadPauseUs = 1'000;       // before the second one; four times as long before each next one
 
 }  // namespace
 
@@ -38,11 +42,42 @@ Result<bool> Mover::recall(PageRef ref, Displaces displaces) {
                 fmt::format("no copy of version {} of the page at {:#x}", page.version, address_of(ref)));
   }
   if (spilling(page) || running(page.store) || !recall_has_room(ref)) return false;
+  VMEM_ASSIGN(const bool due, load_due(ref));
+  if (!due) return false;
   page.spilled->wanted = true;
   VMEM_ASSIGN(const bool granted, need_host_slot(ref, displaces));
   // To find the slot, uses may have been read, and that the region died.
   if (granted && page.spilled_current()) VMEM_TRY(submit_spill(ref, Direction::load));
   return false;
+}
+
+// After a failed load: true once it may be repeated. Error: it was repeated often enough; the next call begins anew.
+Result<bool> Mover::load_due(PageRef ref) {
+  const auto failed = load_failures_.find(ref.id());
+  if (failed == load_failures_.end()) return true;
+  if (failed->second.version != ref.page().version) {
+    load_failures_.erase(failed);
+    return true;
+  }
+  if (failed->second.tries < kLoadTries) return config_.now_us() >= failed->second.again_at_us;
+  Error error = std::move(failed->second.error);
+  load_failures_.erase(failed);
+  error.message =
+      fmt::format("the page at {:#x} ({}) could not be read, and {} keeps it for another try: {}", address_of(ref),
+                  format_bytes(ref.bytes()), below_of(*ref.region).info().name, error.message);
+  return std::unexpected(std::move(error));
+}
+
+// The page stays below. An answer that did not come in time is not waited for again in the same call.
+void Mover::load_from_below_failed(PageRef ref, const Error& error) {
+  LoadFailure& failure = load_failures_[ref.id()];
+  if (failure.version != ref.page().version) failure = {.error = {}, .version = ref.page().version};
+  failure.tries = error.status == VMEM_ERROR_TIMEOUT ? kLoadTries : failure.tries + 1;
+  failure.again_at_us = config_.now_us() + (kLoadPauseUs << 2 * std::min(failure.tries - 1, kLoadTries));
+  failure.error = error;
+  if (!std::has_single_bit(++counters_.load_failures)) return;
+  VMEM_LOG_WARN("the page at {:#x} could not be read from {}, which keeps it: {} ({} such failures)", address_of(ref),
+                below_of(*ref.region).info().name, error.message, counters_.load_failures);
 }
 
 // False: no more can be started now.
@@ -68,9 +103,11 @@ bool Mover::recall_ahead(PageRef ref) {
 
 // True: slots were given up. False: they will be. Error: nothing in host memory can go.
 Result<bool> Mover::make_slot_room(std::uint64_t bytes, Displaces displaces) {
+  // Who waits asks a tier that was full again: copies that it can give up may have come since.
+  if (displaces == Displaces::lifting && spill_failing_.in_a_row == 0) spill_full_until_us_ = 0;
   Spilled spilled = spill_some(bytes, false);
   // What was read back for a use to come, or is used in place, goes only if there is nothing else.
-  if (displaces == Displaces::anything && spilled.bytes == 0 && !spilled.busy) spilled = spill_some(bytes, true);
+  if (displaces != Displaces::unwanted && spilled.bytes == 0 && !spilled.busy) spilled = spill_some(bytes, true);
   if (spilled.bytes != 0) return true;
   slots_in_use_ = !spilled.busy && spilled.in_use;
   if (spilled.busy || spilled.in_use) return false;
@@ -134,14 +171,23 @@ Mover::Spilled Mover::spill_one(PageRef ref) {
     counters_.spills_dropped_bytes += ref.bytes();
     return {ref.bytes(), false};
   }
-  if (config_.now_us() < spill_full_until_us_) return {};
-  if (!room_in_flight(*config_.spill, spilling_bytes_, ref.bytes())) return {0, true};
+  if (config_.now_us() < spill_full_until_us_) return {0, failing_for_short()};
+  const bool probing =
+      spill_failing_.in_a_row != 0 && spilling_bytes_ != 0;  // one store tells whether others would fail
+  if (probing || !room_in_flight(*config_.spill, spilling_bytes_, ref.bytes())) return {0, true};
   const auto granted = need_spill_slot(ref);
   if (granted && !*granted) return {0, true};
   const auto submitted = granted ? submit_spill(ref, Direction::store) : Status(std::unexpected(granted.error()));
   if (submitted) return {0, true};
-  spill_failed(ref, submitted.error());
+  // There is no room, or nothing below in service.
+  if (!granted) spill_refused(ref, submitted.error());
+  if (granted) spill_failed(ref, submitted.error());
   return {};
+}
+
+// Stores have failed in a row, and another one may succeed: who needs room waits for it.
+bool Mover::failing_for_short() const {
+  return spill_failing_.in_a_row != 0 && config_.now_us() - spill_failing_.since_us < kFailingForUs;
 }
 
 // Before slots are wanted, while nobody waits for a disk.
@@ -251,6 +297,7 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   if (down) {
     if (done && (!transfer.if_changed || completion.changed)) page.spilled->known = false;
     if (done) {
+      spill_failing_ = {};
       page.spilled->version = transfer.version;
       page.spilled->through_host = false;
     }
@@ -263,6 +310,7 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   } else if (done) {
     (ref.region->read_only ? counters_.file_read_bytes : counters_.recalled_bytes) += transfer.bytes;
     page.slot_version = transfer.version;
+    load_failures_.erase(ref.id());
     if (page.frame == kNoFrame || page.standby) came_to_host_memory(ref);
   }
   const bool live = ref.region->state.load(std::memory_order_relaxed) == pagetable::RegionState::live;
@@ -275,12 +323,33 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
   }
   if (done || page.version != transfer.version) return;
   drop_slot(ref);
-  lose_page(ref, completion.error);
+  // Only the tier's verdict loses a page: what it could not read now it may read later.
+  if (completion.outcome == tiers::Outcome::lost) return lose_page(ref, completion.error);
+  load_from_below_failed(ref, completion.error);
+}
+
+// No slot for the page below: nothing is asked for again at once, whatever the reason.
+void Mover::spill_refused(PageRef ref, const Error& error) {
+  spill_full_until_us_ = config_.now_us() + kFullForUs;
+  spill_not_stored(ref, error);
+}
+
+// The next try may go to another slot, on another disk, after a pause.
+void Mover::spill_failed(PageRef ref, const Error& error) {
+  const std::uint64_t now_us = config_.now_us();
+  if (now_us > spill_full_until_us_ + kFailingForUs) spill_failing_ = {};  // the last one was long ago
+  if (spill_failing_.in_a_row++ == 0) spill_failing_.since_us = now_us;
+  const std::uint64_t pause_us = kFirstPauseUs << std::min(spill_failing_.in_a_row - 1, 7u);
+  const bool full = error.status == VMEM_ERROR_OUT_OF_MEMORY;
+  spill_full_until_us_ = now_us + (full ? kFullForUs : std::min(pause_us, kFullForUs));
+  if (full) spill_failing_ = {};
+  drop_spilled(ref);
+  spill_not_stored(ref, error);
 }
 
 // The page stays in host memory.
-void Mover::spill_failed(PageRef ref, const Error& error) {
-  if (error.status == VMEM_ERROR_OUT_OF_MEMORY) spill_full_until_us_ = config_.now_us() + kFullForUs;
+void Mover::spill_not_stored(PageRef ref, const Error& error) {
+  spill_error_ = error.message;
   if (ref.page().spilled != nullptr) {
     ref.page().spilled->version = 0;
     ref.page().spilled->known = false;

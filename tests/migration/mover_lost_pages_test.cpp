@@ -103,5 +103,63 @@ TEST_F(LostPages, ALostPageStaysLostThroughEvictionAndPromotion) {
   EXPECT_EQ(again.error().status, VMEM_ERROR_LOST);
 }
 
+// Pages of which some are only in the tier below host memory.
+class FailedLoads : public MoverTest {
+ protected:
+  Region& start_with_pages_below(Actor*& user) {
+    start({.hbm_pages = 4, .host_pages = 8, .spill_pages = 16});
+    user = &actor();
+    Region& region = allocate(16);
+    for (std::uint32_t i = 0; i < 16; ++i) write_to_the_end(*user, writing(region, i), static_cast<unsigned char>(i));
+    settle();
+    while (first < 15 && (!below(region, first) || in_host(region, first) || page(region, first).frame != kNoFrame))
+      ++first;
+    return region;
+  }
+  // Time passes with every few steps, so that a retry that was postponed is due.
+  void complete_in_time(Acquire& waiting) {
+    for (int i = 0; i < 1'000 && !waiting.done(); ++i) {
+      steps(2);
+      now_us += 1'000;
+    }
+    EXPECT_TRUE(waiting.done());
+  }
+  std::uint32_t first = 0;  // only below
+};
+
+TEST_F(FailedLoads, ALoadThatFailsIsRepeatedAndThePageIsKept) {
+  Actor* user = nullptr;
+  Region& region = start_with_pages_below(user);
+  spill->answer_next(Direction::load, tiers::Outcome::failed, VMEM_ERROR_OUT_OF_MEMORY);
+  spill->answer_next(Direction::load, tiers::Outcome::failed, VMEM_ERROR_DRIVER);
+  const auto waiting = begin(*user, reading(region, first));
+  complete_in_time(*waiting);
+  ASSERT_TRUE(complete(*waiting));
+  release(*user, waiting->range);
+  expect_bytes(*user, region, first, static_cast<unsigned char>(first));
+}
+
+TEST_F(FailedLoads, ACallWhosePageCannotBeLoadedFailsWithTheReasonAndTheNextOneTriesAgain) {
+  Actor* user = nullptr;
+  Region& region = start_with_pages_below(user);
+  constexpr int kFailures = 100;
+  for (int i = 0; i < kFailures; ++i)
+    spill->answer_next(Direction::load, tiers::Outcome::failed, VMEM_ERROR_OUT_OF_MEMORY);
+  const auto waiting = begin(*user, reading(region, first));
+  complete_in_time(*waiting);
+  const Status failed = complete(*waiting);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().status, VMEM_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(failed.error().message.find("as scripted"), std::string::npos) << failed.error().message;
+  EXPECT_NE(failed.error().message.find("scripted keeps it"), std::string::npos) << failed.error().message;
+  EXPECT_FALSE(state(region, first).has(PageState::kLost));
+  spill->forget_answers();
+  const auto again = begin(*user, reading(region, first));
+  complete_in_time(*again);
+  ASSERT_TRUE(complete(*again));
+  release(*user, again->range);
+  expect_bytes(*user, region, first, static_cast<unsigned char>(first));
+}
+
 }  // namespace
 }  // namespace vmem::migration

@@ -277,7 +277,18 @@ TEST_F(Spill, PrefetchBringsPagesFromBelowIntoHbm) {
 TEST_F(Spill, AFailedWriteLeavesThePageInHostMemory) {
   start_spilling();
   for (int i = 0; i < 3; ++i) spill->answer_next(Direction::store, Outcome::failed);
-  Region& region = filled();
+  Region& region = allocate(kPages);
+  for (std::uint32_t i = 0; i < kPages; ++i) {
+    const auto waiting = begin(*user, writing(region, i));
+    for (int waited = 0; waited < 1'000 && !waiting->done(); ++waited) {
+      steps(2);
+      now_us += 1'000;
+    }
+    ASSERT_TRUE(complete(*waiting));
+    fill(*user, waiting->range, static_cast<unsigned char>(i));
+    release(*user, waiting->range);
+    finish_work(*user);
+  }
   EXPECT_GE(inside->counters().spill_failures, 3u);
   for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
 }
@@ -306,6 +317,59 @@ TEST_F(Spill, ADiskThatIsFullBeforeItsBudgetLosesNothing) {
   EXPECT_LT(written, kPages);
   for (std::uint32_t i = 0; i < written; ++i) expect_stored(region, i, static_cast<unsigned char>(i));
 }
+
+// No call waits for a dead disk for longer than five seconds, and no store follows the last failed one at once.
+class SpillToADeadDisk : public Spill, public testing::WithParamInterface<bool> {
+ protected:
+  // Writes pages until one has no place. Returns how many had one.
+  std::uint32_t write_until_refused(Region& region, std::uint32_t first) {
+    for (std::uint32_t i = first; i < kPages; ++i) {
+      const auto waiting = begin(*user, writing(region, i));
+      const std::uint64_t began_us = now_us;
+      while (!waiting->done() && now_us - began_us < 10'000'000) {
+        steps(2);
+        now_us += 1'000;
+      }
+      waited_us = now_us - began_us;
+      const bool served = waiting->done();
+      EXPECT_TRUE(served) << "hangs";
+      if (!served) return i;
+      if (auto completed = complete(*waiting); !completed) {
+        refused = completed.error();
+        return i;
+      }
+      fill(*user, waiting->range, static_cast<unsigned char>(i));
+      release(*user, waiting->range);
+      finish_work(*user);
+    }
+    return kPages;
+  }
+  std::uint64_t waited_us = 0;  // by the last one
+  std::optional<Error> refused;
+};
+
+TEST_P(SpillToADeadDisk, CallsEndInTimeWithTheDisksErrorAndPagesStayReadable) {
+  start_spilling();
+  (GetParam() ? spill->out_of_service : spill->stores_fail) = true;
+  Region& region = allocate(kPages);
+  const std::uint32_t written = write_until_refused(region, 0);
+  EXPECT_GE(written, 11u);
+  ASSERT_LT(written, kPages);
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, VMEM_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(refused->message.find("the scripted disk is dead"), std::string::npos) << refused->message;
+  EXPECT_LE(waited_us, 6'000'000u);
+  EXPECT_LE(spill->submitted(Direction::store), 100u) << "with growing pauses";
+  EXPECT_LE(spill->usage().used_bytes, kPageBytes) << "slots that failed are given back";
+  for (std::uint32_t i = 0; i < written; ++i) expect_stored(region, i, static_cast<unsigned char>(i));
+  spill->out_of_service = spill->stores_fail = false;
+  now_us += 1'000'000;
+  EXPECT_EQ(write_until_refused(region, written), kPages) << "it works again";
+  for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, SpillToADeadDisk, testing::Bool(),
+                         [](const auto& way) { return way.param ? "SlotsAreRefused" : "StoresFail"; });
 
 TEST_F(Spill, APageThatCannotBeReadBackIsLostAndNoOther) {
   start_spilling();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -42,6 +43,7 @@ Result<tiers::SlotGrant> ScriptedSpill::allocate(std::uint64_t page_bytes) {
     --later_allocations;
     return tiers::SlotGrant{tiers::Grant::later, 0};
   }
+  if (out_of_service) return fail(VMEM_ERROR_DRIVER, "the scripted disk is dead", EIO);
   if (used_bytes_ + page_bytes > budget_bytes_) return tiers::SlotGrant{tiers::Grant::full, 0};
   used_bytes_ += page_bytes;
   slots_[next_slot_].page_bytes = page_bytes;
@@ -139,6 +141,11 @@ tiers::Completion ScriptedSpill::carry_out(Pending& pending) {
     completion.outcome = answers.front().outcome;
     completion.error = {answers.front().status, 0, "as scripted"};
     answers.pop_front();
+    return completion;
+  }
+  if (stores_fail && transfer.direction == Direction::store) {
+    completion.outcome = Outcome::failed;
+    completion.error = {VMEM_ERROR_DRIVER, EIO, "the scripted disk is dead"};
     return completion;
   }
   if (full && transfer.direction == Direction::store) {

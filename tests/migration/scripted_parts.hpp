@@ -100,7 +100,10 @@ class ScriptedSpill final : public tiers::Tier {
   void answer_next(tiers::Direction direction, tiers::Outcome outcome, vmem_status status = VMEM_ERROR_DRIVER) {
     answers_[direction].push_back({outcome, status});
   }
+  void forget_answers() { answers_.clear(); }
   bool full = false;             // what is stored finds no room, whatever the budget says
+  bool stores_fail = false;      // for an error of the medium
+  bool out_of_service = false;   // allocations fail for it, too
   int later_allocations = 0;     // so many allocations are answered `later`
   std::uint32_t polls_each = 1;  // how many polls a transfer takes
   std::uint64_t submitted(tiers::Direction direction) { return counts_[direction]; }

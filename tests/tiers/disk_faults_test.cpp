@@ -22,7 +22,8 @@ constexpr std::uint64_t kSmallPage = std::uint64_t{64} << 10;
 
 // A tier over a scripted disk; `disk` is valid as long as the fixture.
 struct Faulty {
-  Faulty(std::uint64_t page_bytes, std::uint64_t pages, ScriptedDisk::Decide decide, std::string_view codec = "off")
+  Faulty(std::uint64_t page_bytes, std::uint64_t pages, ScriptedDisk::Decide decide, std::string_view codec = "off",
+         std::size_t directories = 1)
       : fixture(
             page_bytes, pages * page_bytes,
             [&](const std::vector<int>&) -> Result<std::unique_ptr<IoQueue>> {
@@ -30,9 +31,27 @@ struct Faulty {
               disk = made.get();
               return made;
             },
-            1, compression(codec)) {}
+            directories, compression(codec)) {}
   ScriptedDisk* disk = nullptr;
   DiskFixture fixture;
+};
+
+// A disk that fails one request in 32 and ends one in 16 short. No write fails three times in a row: that would end its service.
+class Unreliable {
+ public:
+  Fate operator()(const Io& io, std::mt19937_64& random) {
+    const bool read = io.kind == Io::Kind::read;
+    if (random() % 32 == 0 && (read || failed_writes_ < 2)) {
+      failed_writes_ += read ? 0 : 1;
+      return Fate{.error = EIO};
+    }
+    if (random() % 16 == 0) return Fate{.moves_bytes = std::uint32_t(1 + random() % (io.bytes / 4096)) * 4096};
+    if (!read) failed_writes_ = 0;
+    return Fate{};
+  }
+
+ private:
+  int failed_writes_ = 0;  // since one was carried out whole
 };
 
 std::uint64_t printed_seed() {
@@ -173,14 +192,8 @@ TEST_P(CompressedDiskFaults, NoFlippedBitGivesOtherBytes) {
 // pages that do not take turns in the slots.
 TEST_P(CompressedDiskFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
   std::mt19937_64 fates(printed_seed());
-  Faulty faulty(
-      kSmallPage, 8,
-      [&](const Io& io) {
-        if (fates() % 32 == 0) return Fate{.error = EIO};
-        if (fates() % 16 == 0) return Fate{.moves_bytes = std::uint32_t(1 + fates() % (io.bytes / 4096)) * 4096};
-        return Fate{};
-      },
-      GetParam());
+  Unreliable unreliable;
+  Faulty faulty(kSmallPage, 8, [&](const Io& io) { return unreliable(io, fates); }, GetParam());
   DiskFixture& disk = faulty.fixture;
   std::mt19937_64 random(printed_seed());
   struct Model {
@@ -266,13 +279,6 @@ TEST(DiskFaults, ABitFlippedOnTheWayIsReadAgain) {
   EXPECT_EQ(reads, 2) << "header and page together, twice";
 }
 
-// A disk that fails one request in 32 and ends one in 16 short.
-Fate unreliable(const Io& io, std::mt19937_64& random) {
-  if (random() % 32 == 0) return Fate{.error = EIO};
-  if (random() % 16 == 0) return Fate{.moves_bytes = std::uint32_t(1 + random() % (io.bytes / 4096)) * 4096};
-  return Fate{};
-}
-
 // Stores and loads at random against a model; `failures` counts those that failed.
 void move_at_random(DiskFixture& disk, std::mt19937_64& random, int moves, int& failures) {
   struct Model {
@@ -306,6 +312,7 @@ void move_at_random(DiskFixture& disk, std::mt19937_64& random, int moves, int& 
 
 TEST(DiskFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
   std::mt19937_64 fates(printed_seed());
+  Unreliable unreliable;
   Faulty faulty(kSmallPage, 16, [&](const Io& io) { return unreliable(io, fates); });
   std::mt19937_64 random(fates());
   int failures = 0;
@@ -322,6 +329,7 @@ class UringFaults : public testing::TestWithParam<UringWay> {};
 
 TEST_P(UringFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
   std::mt19937_64 fates(printed_seed());
+  Unreliable unreliable;
   std::mt19937_64 random(fates());
   DiskFixture disk(kSmallPage, 16 * kSmallPage, [&](const std::vector<int>& files) -> Result<std::unique_ptr<IoQueue>> {
     VMEM_ASSIGN(auto inner, GetParam().make(files));
@@ -354,6 +362,71 @@ TEST(DiskFaults, AFullDiskFailsTheStoreAndNothingElse) {
   EXPECT_TRUE(disk.holds(1, 1));
   full = false;
   EXPECT_EQ(disk.move(Direction::store, refused, 0, 1, 5).outcome, Outcome::done);
+}
+
+// Of two directories the second one fails.
+TEST(DiskFaults, ADirectoryThatFailsAWriteIsOutOfServiceAndTheOtherOneGoesOn) {
+  for (const int error : {EIO, EROFS, ENODEV, ENXIO, ESHUTDOWN, EUCLEAN, ESTALE}) {
+    bool dead = false;
+    int refused_writes = 0;
+    Faulty faulty(
+        kSmallPage, 16,
+        [&](const Io& io) {
+          if (!dead || io.file == 0 || io.kind == Io::Kind::read) return Fate{};
+          ++refused_writes;
+          return Fate{.error = error};
+        },
+        "off", 2);
+    DiskFixture& disk = faulty.fixture;
+    std::vector<SlotId> slots;
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      slots.push_back(disk.slot());
+      disk.fill(0, static_cast<unsigned char>(i));
+      ASSERT_EQ(disk.move(Direction::store, slots[i], 0, 1, i).outcome, Outcome::done);
+    }
+    dead = true;
+    std::vector<std::uint32_t> stored, failed;
+    for (std::uint32_t i = 0; i < 8; ++i) {
+      const Completion completion = disk.move(Direction::store, slots[i], 0, 2, i);
+      (completion.outcome == Outcome::done ? stored : failed).push_back(i);
+      if (completion.outcome == Outcome::done) continue;
+      EXPECT_EQ(completion.error.native, error);
+      EXPECT_NE(completion.error.message.find("of the file in " + kTestDirectory), std::string::npos)
+          << completion.error.message;
+    }
+    EXPECT_FALSE(stored.empty());
+    ASSERT_GE(failed.size(), 2u);
+    EXPECT_EQ(refused_writes, 3) << "three tries of the first page, and no more writes";
+    for (std::size_t i = 1; i < failed.size(); ++i) {
+      EXPECT_EQ(disk.move(Direction::load, slots[failed[i]], 1, 1, failed[i]).outcome, Outcome::done)
+          << "what was written before can be read";
+      EXPECT_TRUE(disk.holds(1, static_cast<unsigned char>(failed[i])));
+    }
+    EXPECT_EQ(disk.tier().usage().budget_bytes, 8 * kSmallPage) << "of the directory that is left";
+    for (const std::uint32_t i : failed) disk.tier().release(slots[i]);
+    for (std::size_t i = stored.size(); i < 8; ++i)
+      ASSERT_EQ(disk.move(Direction::store, disk.slot(), 0, 3, 9).outcome, Outcome::done);
+    EXPECT_EQ(disk.tier().allocate(kSmallPage)->grant, Grant::full);
+    EXPECT_EQ(refused_writes, 3);
+  }
+}
+
+TEST(DiskFaults, ATierWithoutADirectoryInServiceRefusesSlotsWithTheReason) {
+  bool dead = false;
+  Faulty faulty(kSmallPage, 4,
+                [&](const Io& io) { return dead && io.kind == Io::Kind::write ? Fate{.error = EIO} : Fate{}; });
+  DiskFixture& disk = faulty.fixture;
+  const SlotId slot = disk.slot();
+  dead = true;
+  EXPECT_EQ(disk.move(Direction::store, slot, 0, 1).outcome, Outcome::failed);
+  const auto refused = disk.tier().allocate(kSmallPage);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().native, EIO);
+  EXPECT_NE(refused.error().message.find("of the file in " + kTestDirectory), std::string::npos)
+      << refused.error().message;
+  EXPECT_EQ(disk.tier().usage().budget_bytes, 0u);
+  EXPECT_EQ(disk.tier().usage().ready_bytes, 0u);
+  disk.tier().release(slot);
 }
 
 TEST(DiskFaults, AFileThatBecameShorterLosesItsPagesAndSaysWhere) {

@@ -113,6 +113,33 @@ TEST(SlotFiles, ADiskThatHasNoRoomForAChunkIsNotAskedAtOnceAgain) {
   EXPECT_TRUE(files->plan_growth(kPage));
 }
 
+TEST(SlotFiles, AFileOutOfServiceGivesNoSlotsAndCountsForNothing) {
+  auto files = files_with({{kTestDirectory, 8 * kPage}, {kTestDirectory, 8 * kPage}});
+  while (files->uneven(kPage)) {
+    const auto growth = files->plan_growth(kPage);
+    ASSERT_TRUE(growth);
+    files->settle(*growth, true);
+  }
+  const SlotId first = *files->take(kPage), second = *files->take(kPage);
+  ASSERT_EQ(files->place(second).file, 1u);
+  EXPECT_TRUE(files->retire(1, {VMEM_ERROR_DRIVER, EIO, "as scripted"}));
+  EXPECT_FALSE(files->retire(1, {VMEM_ERROR_DRIVER, EIO, "as scripted"})) << "it is already";
+  EXPECT_EQ(files->budget_bytes(), 8 * kPage);
+  EXPECT_EQ(files->ready_bytes(), 7 * kPage);
+  EXPECT_FALSE(files->uneven(kPage));
+  files->give_back(second);
+  EXPECT_EQ(files->used_bytes(), kPage);
+  EXPECT_EQ(files->ready_bytes(), 7 * kPage);
+  EXPECT_FALSE(files->plan_shrinking());
+  for (int i = 0; i < 7; ++i) EXPECT_EQ(files->place(take(*files, kPage)).file, 0u);
+  EXPECT_FALSE(files->take(kPage));
+  EXPECT_FALSE(files->plan_growth(kPage));
+  EXPECT_FALSE(files->out_of_service());
+  EXPECT_TRUE(files->retire(0, {VMEM_ERROR_DRIVER, EROFS, "as scripted"}));
+  EXPECT_EQ(files->out_of_service()->message, "as scripted");
+  files->give_back(first);
+}
+
 TEST(SlotFiles, BadDirectoriesAreRefusedWithTheReason) {
   EXPECT_NE(refusal({"/nonexistent", kPage}).find("--nvme /nonexistent: No such file or directory"), std::string::npos);
   std::ofstream("not_a_directory") << "x";

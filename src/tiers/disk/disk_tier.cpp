@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -109,6 +110,7 @@ Result<SlotGrant> DiskTier::allocate(std::uint64_t page_bytes) {
     if (!growing_ && files_->uneven(page_bytes)) want_growth(page_bytes);
     return SlotGrant{Grant::granted, *slot};
   }
+  if (auto error = files_->out_of_service()) return std::unexpected(*std::move(error));
   if (growth_error_) return std::unexpected(*std::exchange(growth_error_, std::nullopt));
   if (!growing_) want_growth(page_bytes);
   return SlotGrant{growing_ ? Grant::later : Grant::full, 0};
@@ -276,6 +278,10 @@ void DiskTier::worked(JobPtr job) {
     punched_.erase(job->transfer.slot);
   }
   if (load || job->unchanged || job->written) return complete(std::move(job), Outcome::done);
+  if (auto refused = refusal_of(*job)) {
+    job->error = std::move(refused);
+    return complete(std::move(job), Outcome::failed);
+  }
   // What the slot held is gone from here on.
   stored_.erase(job->transfer.slot);
   if (!is_compressed(*job)) unstage(*job);
@@ -405,10 +411,12 @@ void DiskTier::all_pieces_ended(Job& job) {
   hand_to_worker(std::move(taken));
 }
 
-// What one more try may mend: an error on the way, or bytes damaged on the way. A full disk stays full.
+// What one more try may mend: an error on the way, or bytes damaged on the way. A full disk stays full, and nothing is written to a
+// directory out of service.
 void DiskTier::try_again_or_fail(JobPtr job, Outcome outcome) {
   const bool full = job->error && job->error->status == VMEM_ERROR_OUT_OF_MEMORY;
-  if (job->tries < kTries && !full) return begin_io(std::move(job));
+  if (job->tries < kTries && !full && !refusal_of(*job)) return begin_io(std::move(job));
+  if (job->transfer.direction == Direction::store && job->error) writing_failed(job->place.file, *job->error);
   if (job->damaged) {
     job->error =
         Error{VMEM_ERROR_LOST, 0,
@@ -545,6 +553,7 @@ void DiskTier::prepare_store(Job& job, const Scene& scene, compress::Workspace& 
   if (needed > job.allocated_bytes) {
     const auto filled = files_->fill_hole(job.place, job.allocated_bytes, needed - job.allocated_bytes);
     if (!filled) job.error = filled.error();
+    if (!filled) writing_failed(job.place.file, filled.error());
     if (filled) job.allocated_bytes = needed;
   }
   const bool worth_it = job.allocated_bytes >= needed + job.transfer.bytes / kLeastHole;
@@ -555,7 +564,9 @@ void DiskTier::punch(Job& job) {
   const std::uint64_t kept = kHeaderBytes + stored_io_bytes(job), freed = job.allocated_bytes - kept;
   const auto punched = files_->punch(job.place, kept, freed);
   if (!punched) {
-    VMEM_LOG_WARN("the disk tier keeps space it does not use: {}", punched.error().message);
+    writing_failed(job.place.file, punched.error());
+    const std::lock_guard lock(mutex_);
+    change_failed("keeps space it does not use", punched.error());
     return;
   }
   job.allocated_bytes = kept;
@@ -563,9 +574,28 @@ void DiskTier::punch(Job& job) {
   punched_bytes_ += freed;
 }
 
+// Any thread. An error that says that the directory's file system failed takes the directory out of service.
+void DiskTier::writing_failed(std::uint32_t file, const Error& error) {
+  if (!SlotFiles::ends_service(error.native)) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!files_->retire(file, error)) return;
+  }
+  VMEM_LOG_ERROR("nothing more is written to {}, whose pages stay readable while it answers: {}", files_->path(file),
+                 error.message);
+}
+
+// Why a store that needs to be written is not: its directory is out of service.
+std::optional<Error> DiskTier::refusal_of(const Job& job) const {
+  if (job.transfer.direction != Direction::store) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  return files_->retired(job.place.file);
+}
+
 void DiskTier::carry_out(SlotFiles::Change change) {
   const bool growth = change.kind == SlotFiles::Change::Kind::allocate;
   auto done = files_->carry_out(change);
+  if (!done) writing_failed(change.file, done.error());
   {
     const std::lock_guard lock(mutex_);
     files_->settle(change, done.has_value());
@@ -574,10 +604,15 @@ void DiskTier::carry_out(SlotFiles::Change change) {
       full_since_ = std::chrono::steady_clock::now();
       if (done.error().status != VMEM_ERROR_OUT_OF_MEMORY) growth_error_ = done.error();
     }
+    if (!done) change_failed(growth ? "cannot grow" : "keeps space it does not use", done.error());
   }
-  if (!done)
-    VMEM_LOG_WARN("the disk tier {}: {}", growth ? "cannot grow" : "keeps space it does not use", done.error().message);
   if (growth) config_.on_ready();
+}
+
+// REQUIRES: mutex_. Said at every power of two.
+void DiskTier::change_failed(const char* what, const Error& error) {
+  if (!std::has_single_bit(++change_failures_)) return;
+  VMEM_LOG_WARN("the disk tier {}: {} ({} such failures)", what, error.message, change_failures_);
 }
 
 // REQUIRES: mutex_.

@@ -129,6 +129,9 @@ class DiskTier final : public Tier {
   void punch(Job& job);
   Scene scene_for(const Job& job) const;
   void carry_out(SlotFiles::Change change);
+  void writing_failed(std::uint32_t file, const Error& error);
+  std::optional<Error> refusal_of(const Job& job) const;
+  void change_failed(const char* what, const Error& error);
   void want_growth(std::uint64_t page_bytes);
   void want_shrinking();
 
@@ -171,6 +174,7 @@ class DiskTier final : public Tier {
   double write_bytes_s_ = 0, read_bytes_s_ = 0;
   std::uint64_t write_measurements_ = 0;
   std::uint64_t punched_bytes_ = 0;
+  std::uint64_t change_failures_ = 0;  // of growth and of giving space back
   std::chrono::steady_clock::time_point full_since_{};
   bool growing_ = false;
   bool stopping_ = false;

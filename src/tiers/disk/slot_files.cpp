@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -98,8 +99,29 @@ std::vector<int> SlotFiles::descriptors() const {
 
 std::uint64_t SlotFiles::budget_bytes() const {
   std::uint64_t bytes = 0;
-  for (const File& file : files_) bytes += file.budget_bytes;
+  for (const File& file : files_) bytes += file.retired ? 0 : file.budget_bytes;
   return bytes;
+}
+
+bool SlotFiles::retire(std::uint32_t index, const Error& error) {
+  File& file = files_[index];
+  if (file.retired) return false;
+  file.retired = error;
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.ready && !chunk.changing && chunk.file == index)
+      ready_bytes_ -= (chunk.slots - chunk.used) * chunk.page_bytes;
+  }
+  return true;
+}
+
+std::optional<Error> SlotFiles::out_of_service() const {
+  if (!std::ranges::all_of(files_, [](const File& file) { return file.retired.has_value(); })) return std::nullopt;
+  return files_.front().retired;
+}
+
+bool SlotFiles::ends_service(int error) {
+  static constexpr std::array kErrors{EIO, EROFS, ENODEV, ENXIO, ESHUTDOWN, EUCLEAN, ESTALE};
+  return std::ranges::find(kErrors, error) != kErrors.end();
 }
 
 SlotFiles::Place SlotFiles::place(SlotId slot) const {
@@ -118,6 +140,7 @@ std::optional<SlotId> SlotFiles::take(std::uint64_t page_bytes) {
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     const Chunk& chunk = chunks_[i];
     if (!chunk.ready || chunk.changing || chunk.page_bytes != page_bytes || chunk.used == chunk.slots) continue;
+    if (retired(chunk.file)) continue;
     if (!best || rank(chunk) < rank(chunks_[*best])) best = i;
   }
   if (!best) return std::nullopt;
@@ -137,11 +160,11 @@ void SlotFiles::give_back(SlotId slot) {
   chunk.taken.reset(slot % kSlotsMax);
   --chunk.used;
   used_bytes_ -= chunk.page_bytes;
-  ready_bytes_ += chunk.page_bytes;
+  if (!retired(chunk.file)) ready_bytes_ += chunk.page_bytes;
 }
 
 std::uint32_t SlotFiles::slots_that_fit(const File& file, std::uint64_t page_bytes) const {
-  if (file.full) return 0;
+  if (file.full || file.retired) return 0;
   const std::uint64_t wanted = std::clamp<std::uint64_t>(kChunkBytes / page_bytes, 1, kSlotsMax);
   const std::uint64_t left = file.budget_bytes - std::min(file.budget_bytes, file.allocated_bytes);
   return std::uint32_t(std::min(wanted, left / page_bytes));
@@ -151,7 +174,7 @@ std::uint32_t SlotFiles::slots_that_fit(const File& file, std::uint64_t page_byt
 std::vector<bool> SlotFiles::files_that_give(std::uint64_t page_bytes) const {
   std::vector<bool> gives(files_.size());
   for (const Chunk& chunk : chunks_) {
-    const bool free = chunk.changing || (chunk.ready && chunk.used < chunk.slots);
+    const bool free = !retired(chunk.file) && (chunk.changing || (chunk.ready && chunk.used < chunk.slots));
     if (chunk.page_bytes == page_bytes && free) gives[chunk.file] = true;
   }
   return gives;
@@ -203,7 +226,7 @@ std::optional<SlotFiles::Change> SlotFiles::plan_growth(std::uint64_t page_bytes
 std::uint64_t SlotFiles::free_bytes(std::uint64_t page_bytes) const {
   std::uint64_t bytes = 0;
   for (const Chunk& chunk : chunks_) {
-    if (chunk.ready && !chunk.changing && chunk.page_bytes == page_bytes)
+    if (chunk.ready && !chunk.changing && chunk.page_bytes == page_bytes && !retired(chunk.file))
       bytes += (chunk.slots - chunk.used) * page_bytes;
   }
   return bytes;
@@ -213,7 +236,7 @@ std::uint64_t SlotFiles::free_bytes(std::uint64_t page_bytes) const {
 std::optional<SlotFiles::Change> SlotFiles::plan_shrinking() {
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     Chunk& chunk = chunks_[i];
-    if (!chunk.ready || chunk.changing || chunk.used != 0) continue;
+    if (!chunk.ready || chunk.changing || chunk.used != 0 || retired(chunk.file)) continue;
     const bool in_use = std::ranges::any_of(chunks_, [&](const Chunk& each) {
       return each.ready && each.page_bytes == chunk.page_bytes && each.used != 0;
     });
@@ -253,8 +276,8 @@ Status SlotFiles::fill_hole(const Place& place, std::uint64_t from, std::uint64_
 }
 
 double SlotFiles::fill() const {
-  if (std::ranges::any_of(files_, &File::full)) return 1;
-  return double(used_bytes_) / double(std::max<std::uint64_t>(budget_bytes(), 1));
+  if (std::ranges::any_of(files_, [](const File& file) { return file.full && !file.retired; })) return 1;
+  return std::min(1.0, double(used_bytes_) / double(std::max<std::uint64_t>(budget_bytes(), 1)));
 }
 
 void SlotFiles::settle(const Change& change, bool done) {
@@ -264,7 +287,7 @@ void SlotFiles::settle(const Change& change, bool done) {
   const bool stays = change.kind == Change::Kind::allocate ? done : !done;
   if (stays) {
     chunk.ready = true;
-    ready_bytes_ += chunk.slots * chunk.page_bytes;
+    if (!file.retired) ready_bytes_ += chunk.slots * chunk.page_bytes;
     return;
   }
   file.full = change.kind == Change::Kind::allocate;

@@ -27,6 +27,12 @@ class SlotFiles {
   SlotFiles& operator=(const SlotFiles&) = delete;
 
   std::vector<int> descriptors() const;
+  // Takes a file out of service for good: it gives no more slots, and its budget counts no more. Its pages can be read, and its slots
+  // given back. Returns false if it was out of service before.
+  bool retire(std::uint32_t file, const Error& error);
+  const std::optional<Error>& retired(std::uint32_t file) const { return files_[file].retired; }  // why it is
+  // Why there is no file in service; nothing while there is one.
+  std::optional<Error> out_of_service() const;
   std::uint32_t request_bytes(std::uint32_t file) const {
     return files_[file].request_bytes;
   }  // at most, of one request
@@ -67,6 +73,9 @@ class SlotFiles {
   Status punch(const Place& place, std::uint64_t from, std::uint64_t bytes) const;
   Status fill_hole(const Place& place, std::uint64_t from, std::uint64_t bytes) const;
 
+  // Whether an errno of a write says that the file system takes no more of them: it failed, or was removed or made read-only.
+  static bool ends_service(int error);
+
   // 0 to 1: of the budget, in pages as they are; 1, too, while a disk has no room for more.
   double fill() const;
   std::uint64_t budget_bytes() const;
@@ -90,6 +99,7 @@ class SlotFiles {
     int descriptor = -1;
     std::uint32_t request_bytes = 0;
     bool full = false;                                  // its disk, whatever its budget says
+    std::optional<Error> retired;                       // why it is out of service
     std::uint64_t allocated_bytes = 0;                  // of its budget
     std::uint64_t end = 0;                              // no chunk was ever behind it
     std::multimap<std::uint64_t, std::uint64_t> holes;  // size → offset, of chunks that were punched out
