@@ -139,6 +139,28 @@ TEST_F(Api, DataLargerThanHbmAndHostMemorySurvivesInFiles) {
   EXPECT_EQ(stats().nvme_used_bytes, 0u);
 }
 
+// Writes by the processor fill host memory and the files first, and leave HBM empty.
+TEST_F(Api, EveryPageThatMallocAcceptedIsUsableWhereTheTiersBelowHbmAreFull) {
+  start({{"nvme", ".:128MiB"}, {"host", "64MiB"}});
+  constexpr std::size_t kBytes = 192 * kMiB, kPage = 2 * kMiB;
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kBytes, 0, nullptr));
+  auto* base = static_cast<std::byte*>(memory);
+  const auto written = pattern(kBytes, 5);
+  ASSERT_OK(vmem_write(memory, written.data(), kBytes));
+  for (std::size_t at = 0; at < kBytes; at += kPage) {
+    const vmem_range range{base + at, kPage, VMEM_READ, 0};
+    ASSERT_OK(vmem_acquire(&range, 1, nullptr)) << "page " << at / kPage;
+    ASSERT_OK(vmem_release(&range, 1, nullptr));
+  }
+  std::vector<std::uint32_t> read(kBytes / 4);
+  ASSERT_OK(vmem_read(read.data(), memory, kBytes));
+  EXPECT_EQ(read, written) << "where it lies";
+  std::ranges::fill(read, 0u);
+  ASSERT_OK(vmem_memcpy(read.data(), memory, kBytes, nullptr));
+  EXPECT_EQ(read, written) << "through HBM";
+}
+
 // Device 1 is not the program's: it only lends.
 TEST_F(Api, DataLargerThanHbmLiesInAnotherGpusMemoryFirst) {
   start({{"devices", "0"}, {"peers", "1:96MiB"}});
