@@ -1,10 +1,11 @@
-# make demo: install what is missing, build, run.  make test: everything that has to hold before a change is kept.
+# make demo: install what is missing, build, run.  make test: what has to hold before a change is kept.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
 JOBS ?= $(shell nproc)
 DEMO ?= build/release/bin/vmem bench demo
 PREFIX ?= /usr/local
+PART ?= all
 RELEASE := build/release
 
 # Compilations are shared by checkouts in other folders.
@@ -14,7 +15,7 @@ export CCACHE_NOHASHDIR := 1
 .PHONY: help
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
-	@echo '  variables: JOBS=$(JOBS) PREFIX=$(PREFIX) DEMO="$(DEMO)"'
+	@echo '  variables: JOBS=$(JOBS) PREFIX=$(PREFIX) PART=$(PART) DEMO="$(DEMO)"'
 
 .PHONY: demo
 demo: ## build, and show what vmem does, on the GPUs of this machine or the emulated one
@@ -24,9 +25,14 @@ demo: ## build, and show what vmem does, on the GPUs of this machine or the emul
 	$(DEMO)
 
 .PHONY: test
-test: ## everything: tests in the release and sanitizer builds, format check, linter
+test: ## before a change is kept: release tests, the sanitizers' quick part, format check, linter
 	@scripts/bootstrap.sh --lint
 	@JOBS=$(JOBS) scripts/check.sh
+
+.PHONY: nightly
+nightly: ## what takes longer: whole sanitizer suites, slow checks, benchmark, fuzzing; PART=0 to 4: a fifth
+	@scripts/bootstrap.sh --lint
+	@JOBS=$(JOBS) scripts/nightly.sh $(PART)
 
 .PHONY: test-gpu
 test-gpu: build ## on a machine with a GPU: the driver's tests, and whole programs with and without vmem (needs PyTorch)

@@ -3,6 +3,9 @@
 
 A file is linted again only when it, a header it includes, its flags, the checks or clang-tidy have changed: a clean
 result is kept in .cache/lint under the hash of all of these. What a file includes is what the build recorded.
+
+The checks that take more than half of the time are a set of their own, SLOW, which the nightly runs; `make test` runs the
+others. Together they are those of .clang-tidy.
 """
 
 import argparse
@@ -17,9 +20,13 @@ import subprocess
 import sys
 import time
 
+from shards import ALL, FIFTHS, fifth_of
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLANG_TIDY = os.environ.get("CLANG_TIDY", "clang-tidy-19")
 FOLDERS = ("src", "tools", "bench")
+# Each of the last three takes longer than most others together.
+SLOW = ("clang-analyzer-*", "performance-unnecessary-value-param", "bugprone-use-after-move", "bugprone-infinite-loop")
 EXTRA = [
     # g++ knows flags that clang does not.
     "--extra-arg=-Wno-unknown-warning-option",
@@ -47,6 +54,30 @@ def dependencies(build: pathlib.Path) -> dict[str, list[str]]:
     return found
 
 
+def of_set(name: str) -> str:
+    """--checks= of clang-tidy for a set of those that .clang-tidy turns on."""
+    if name == "all":
+        return ""
+    if name == "quick":
+        return ",".join(f"-{check}" for check in SLOW)
+    # Only what .clang-tidy takes out of the analyzer's groups has to be taken out again.
+    configured = (ROOT / ".clang-tidy").read_text()
+    off = re.findall(r"^  (-clang-analyzer-[^,\s]+)", configured, re.MULTILINE)
+    return ",".join(("-*", *SLOW, *off))
+
+
+def enabled(checks: str) -> set[str]:
+    command = [CLANG_TIDY, "--list-checks", f"--checks={checks}"]
+    listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return set(listing.split()[2:])  # "Enabled checks:"
+
+
+def require_complete_sets() -> None:
+    whole, quick, slow = (enabled(of_set(name)) for name in ("all", "quick", "slow"))
+    if missing := whole ^ (quick | slow):
+        sys.exit(f"lint: quick and slow checks together are not those of .clang-tidy; they differ in {', '.join(sorted(missing))}")
+
+
 def digest(entry: dict, files: list[str], common: bytes) -> str:
     result = hashlib.sha256(common)
     result.update(entry["command"].encode())
@@ -55,10 +86,10 @@ def digest(entry: dict, files: list[str], common: bytes) -> str:
     return result.hexdigest()
 
 
-def lint(entry: dict, build: pathlib.Path) -> tuple[str, float, str]:
+def lint(entry: dict, build: pathlib.Path, checks: str) -> tuple[str, float, str]:
     """Path, seconds, findings (empty when clean)."""
     start = time.monotonic()
-    done = subprocess.run([CLANG_TIDY, "--quiet", "-p", build, *EXTRA, entry["file"]], capture_output=True, text=True)
+    done = subprocess.run([CLANG_TIDY, "--quiet", f"--checks={checks}", "-p", build, *EXTRA, entry["file"]], capture_output=True, text=True)
     findings = done.stdout + done.stderr if done.returncode else ""
     return str(pathlib.Path(entry["file"]).relative_to(ROOT)), time.monotonic() - start, findings
 
@@ -67,6 +98,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", help="lint only files whose path contains one of these")
     parser.add_argument("--build", default="build/release", help="folder of the build (default: %(default)s)")
+    parser.add_argument("--checks", choices=("all", "quick", "slow"), default="all", help="set of checks (default: %(default)s)")
+    parser.add_argument("--part", choices=(*map(str, range(FIFTHS)), ALL), default=ALL, help="only the files of a fifth (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
 
@@ -74,7 +107,9 @@ def main() -> int:
     cache = ROOT / ".cache" / "lint"
     cache.mkdir(parents=True, exist_ok=True)
     version = subprocess.run([CLANG_TIDY, "--version"], check=True, capture_output=True).stdout
-    common = version + (ROOT / ".clang-tidy").read_bytes() + " ".join(EXTRA).encode()
+    require_complete_sets()
+    checks = of_set(args.checks)
+    common = version + (ROOT / ".clang-tidy").read_bytes() + " ".join((*EXTRA, checks)).encode()
     included = dependencies(build)
 
     todo = []
@@ -84,6 +119,8 @@ def main() -> int:
         if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] not in FOLDERS:
             continue
         if args.paths and not any(part in entry["file"] for part in args.paths):
+            continue
+        if args.part not in (ALL, fifth_of(str(path.relative_to(ROOT)))):
             continue
         total += 1
         arguments = shlex.split(entry["command"])
@@ -95,7 +132,7 @@ def main() -> int:
 
     dirty = 0
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        running = {pool.submit(lint, entry, build): key for entry, key in todo}
+        running = {pool.submit(lint, entry, build, checks): key for entry, key in todo}
         for future in concurrent.futures.as_completed(running):
             path, seconds, findings = future.result()
             if findings:

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# What takes too long for `make test`: the sanitizers' other tests, the linter's slow checks, the benchmark, long fuzzing.
+#   scripts/nightly.sh          all of it, with the whole suite under each sanitizer
+#   scripts/nightly.sh FIFTH    one fifth, 0 to 4; `auto`, which CI runs, takes the next one at each commit
+# build/nightly/report.json says what ran, on which commit, and how it went.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+source scripts/stages.sh
+
+part=${1:-all}
+[[ $part == auto ]] && part=$(scripts/shards.py fifth)
+[[ $part =~ ^([0-4]|all)$ ]] || { echo "nightly: '$part' is no part; name 0 to 4, auto, or all" >&2; exit 2; }
+echo "nightly: part $part of commit $(git describe --always --dirty 2>/dev/null || echo unknown)"
+
+stage "release build" build release
+# Ten times the seeds of `make test`.
+stage "long fuzzing ($part)" env VMEM_TEST_SEEDS=12000 scripts/shards.py fuzz "$part" -j "$jobs" --timeout 1200
+stage "lint, slow checks ($part)" scripts/lint.py --checks slow --part "$part" --jobs "$jobs"
+# Figures of the emulated driver, labelled so: they show that every scenario runs and verifies, not how fast a GPU is.
+[[ $part == all || $part == 0 ]] && stage "emulated benchmark" build/release/bin/vmem bench all --driver emulated
+build_and_test asan-ubsan "$part"
+build_and_test tsan "$part"
+stage "tests and their parts" scripts/shards.py check release asan-ubsan tsan
+
+failed_tests_again
+summary
+for i in "${!stage_names[@]}"; do
+  printf '%s\t%s\t%s\n' "${stage_names[i]}" "${stage_results[i]}" "${stage_seconds[i]}"
+done | scripts/nightly_report.py "$part" build/nightly/report.json || failed=1
+exit "$failed"

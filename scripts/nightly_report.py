@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""nightly_report.py PART FILE: writes stages, given as lines of name, result and seconds, with commit and machine, as JSON."""
+
+import datetime
+import json
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+
+part, path = sys.argv[1], pathlib.Path(sys.argv[2])
+stages = [dict(zip(("name", "result", "seconds"), line.rstrip("\n").split("\t"), strict=True)) for line in sys.stdin]
+for stage in stages:
+    stage["seconds"] = int(stage["seconds"])
+described = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=40"], capture_output=True, text=True)
+report = {
+    "commit": described.stdout.strip() or "unknown",
+    "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    "machine": {"processors": os.cpu_count(), "system": platform.platform()},
+    "part": part,
+    "result": "ok" if stages and all(stage["result"] == "ok" for stage in stages) else "FAILED",
+    "seconds": sum(stage["seconds"] for stage in stages),
+    "stages": stages,
+}
+path.parent.mkdir(parents=True, exist_ok=True)
+path.write_text(json.dumps(report, indent=2) + "\n")
+print(f"{path}: {report['result']}")

@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""Which test runs where: in `make test`, or in one fifth of `make nightly`.
+
+IN_TEST says which tests of a preset belong to `make test`. Every other test belongs to one fifth of the nightly, chosen by
+a hash of its name, so that a new test is in some part from its first day. The tests are those that CTest lists.
+
+    scripts/shards.py list                       table of all built presets: tests of each program in each part
+    scripts/shards.py list NAME                  the part of every test whose name contains NAME
+    scripts/shards.py fifth                      the fifth of this commit, which CI runs
+    scripts/shards.py programs PRESET            programs that `make test` needs of a preset
+    scripts/shards.py run PRESET PART [ARG ...]  ctest with those tests; PART: test, 0 to 4, or all
+    scripts/shards.py fuzz PART [ARG ...]        ctest with the release build's programs of random operations
+    scripts/shards.py check PRESET ...           the parts, as CTest selects them, hold every test exactly once
+"""
+
+import collections
+import datetime
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import zlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+FIFTHS = 5
+TEST = "test"
+ALL = "all"
+PARTS = (TEST, *map(str, range(FIFTHS)))
+NOT_BUILT = "_NOT_BUILT"
+# Whose tests run as many seeds as VMEM_TEST_SEEDS says. The nightly gives them more than `make test` does.
+SEEDED = ("runtime_model_test",)
+
+# Preset -> program -> regular expression of its tests that `make test` leaves to the nightly ("" leaves none). Programs that
+# are not named are left whole. A preset that is not named here is whole in `make test`.
+IN_TEST = {
+    # All that reads bytes, addresses and pages, without the programs that run alone (other processes, UCX) and without what
+    # needs the benchmark or the vmem program: those are half of the build and of the time.
+    "asan-ubsan": {
+        "base_test": "",
+        "cluster_test": "",
+        "compress_test": "",
+        "gpu_driver_conformance_test": "",
+        "gpu_emulated_driver_test": "",
+        "gpu_test": "",
+        "mover_test": "MoverFuzz",
+        "pagetable_test": "",
+        "peer_test": "",
+        "policy_test": "",
+        "public_cpp_test": "",
+        "rdma_stream_test": "",
+        "rdma_test": "",
+        "remote_tier_test": "",
+        "runtime_bad_input_test": "",
+        "runtime_file_test": "",
+        "runtime_test": "",
+        "suballocator_test": "",
+        "tiers_test": "",
+        "topology_test": "",
+        "undeclared_test": "Model",
+    },
+    # What more than one thread runs at once: hit path and mover beside threads that launch, the mailbox, page table and
+    # suballocator, the tiers' queues, transports in one process. Without what takes over 20 seconds there and moves bytes
+    # rather than races.
+    "tsan": {
+        "mover_test": "MoverFuzz|OfOneCall|Under[Ww]ay|ButNotWhereTheyAreALargePart",
+        "pagetable_test": "",
+        "peer_test": "",
+        "rdma_stream_test": "",
+        "rdma_test": "",
+        "remote_tier_test": "",
+        "runtime_progress_test": "",
+        "runtime_test": "DataLarger|DataFourTimes|DataInFiles|CopiesAndFills|ARangeLarger",
+        "suballocator_test": "Model",
+        "tiers_test": "",
+        "undeclared_test": "Model",
+    },
+}
+
+
+def listed(preset: str, *selection: str) -> list[dict]:
+    """What `ctest -N` lists for the preset. A test's number is its place in the whole list, from 1."""
+    done = subprocess.run(["ctest", "--preset", preset, *selection, "--show-only=json-v1"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"shards: ctest cannot list the tests of {preset} (build it first): {done.stderr.strip()[-500:]}")
+    return json.loads(done.stdout)["tests"]
+
+
+def program_of(test: dict) -> str:
+    if test["name"].endswith(NOT_BUILT):
+        return test["name"].removesuffix(NOT_BUILT)
+    return pathlib.Path(test["command"][0]).name
+
+
+def fifth_of(name: str) -> str:
+    return str(zlib.crc32(name.encode()) % FIFTHS)
+
+
+def part_of(preset: str, test: dict) -> str:
+    programs = IN_TEST.get(preset)
+    if programs is None:
+        return TEST
+    left = programs.get(program_of(test))
+    in_test = left is not None and not (left and re.search(left, test["name"]))
+    return TEST if in_test else fifth_of(test["name"])
+
+
+def selection(numbers: list[int]) -> list[str]:
+    """ctest's arguments for the tests of these numbers and no others."""
+    return ["-I", ",".join(["0", "0", "0", *map(str, numbers)])]
+
+
+def numbers_in(preset: str, tests: list[dict], part: str) -> list[int]:
+    return [number for number, test in enumerate(tests, 1) if part == ALL or part_of(preset, test) == part]
+
+
+def seeded_in(tests: list[dict], part: str) -> list[int]:
+    return [
+        number
+        for number, test in enumerate(tests, 1)
+        if program_of(test) in SEEDED and part in (ALL, fifth_of(test["name"]))
+    ]
+
+
+def run(preset: str, numbers: list[int], arguments: list[str]) -> int:
+    print(f"{preset}: {len(numbers)} tests", flush=True)
+    if not numbers:
+        return 0  # an empty selection would be all of them
+    return subprocess.run(["ctest", "--preset", preset, *selection(numbers), *arguments], cwd=ROOT).returncode
+
+
+def check(preset: str) -> bool:
+    """Asks CTest for the tests of each part, and compares their union with the tests that it has."""
+    tests = listed(preset)
+    problems = []
+    unknown = set(IN_TEST.get(preset, {})) - {program_of(test) for test in tests}
+    problems += [f"IN_TEST names {program}, which the preset does not have" for program in sorted(unknown)]
+    problems += [f"{program_of(test)} is not built" for test in tests if test["name"].endswith(NOT_BUILT)]
+    seen = collections.Counter()
+    sizes = []
+    for part in PARTS:
+        numbers = numbers_in(preset, tests, part)
+        names = [test["name"] for test in listed(preset, *selection(numbers))] if numbers else []
+        sizes.append(f"{part}: {len(names)}")
+        seen.update(names)
+    whole = collections.Counter(test["name"] for test in tests)
+    problems += [f"{name} is in no part" for name in sorted(whole - seen)]
+    problems += [f"{name} is in more than one part" for name in sorted(seen - whole)]
+    for problem in problems:
+        print(f"shards: {preset}: {problem}")
+    print(f"shards: {preset}: {len(tests)} tests ({', '.join(sizes)}){'' if problems else ', each in exactly one part'}")
+    return not problems
+
+
+def built_presets() -> list[str]:
+    return [preset for preset in ("release", *IN_TEST) if (ROOT / "build" / preset / "CTestTestfile.cmake").exists()]
+
+
+def show(part_of_name: str | None) -> None:
+    for preset in built_presets():
+        tests = listed(preset)
+        if part_of_name is not None:
+            for test in tests:
+                if part_of_name in test["name"]:
+                    print(f"{preset}  {part_of(preset, test):4}  {test['name']}")
+            continue
+        table = collections.defaultdict(collections.Counter)
+        for test in tests:
+            table[program_of(test)][part_of(preset, test)] += 1
+        print(f"{preset:32}" + "".join(f"{part:>7}" for part in PARTS))
+        for program in sorted(table):
+            print(f"  {program:30}" + "".join(f"{table[program][part] or '-':>7}" for part in PARTS))
+
+
+def fifth_of_commit() -> str:
+    """Counts commits, so that each new one takes the next fifth. A shallow clone cannot count, and takes its commit's hash."""
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    if not (commit := git("rev-parse", "HEAD")):
+        return str(datetime.date.today().toordinal() % FIFTHS)  # an archive: by the day
+    if git("rev-parse", "--is-shallow-repository") == "true":
+        return str(int(commit, 16) % FIFTHS)
+    return str(int(git("rev-list", "--count", "HEAD")) % FIFTHS)
+
+
+def main() -> int:
+    match sys.argv[1:]:
+        case ["list"]:
+            show(None)
+        case ["list", name]:
+            show(name)
+        case ["fifth"]:
+            print(fifth_of_commit())
+        case ["programs", preset] if preset in IN_TEST:
+            print(*(f"bin/{program}" for program in IN_TEST[preset]))
+        case ["run", preset, part, *arguments] if part in (*PARTS, ALL):
+            return run(preset, numbers_in(preset, listed(preset), part), arguments)
+        case ["fuzz", part, *arguments] if part in (*PARTS[1:], ALL):
+            return run("release", seeded_in(listed("release"), part), arguments)
+        case ["check", *presets] if presets:
+            return 0 if all([check(preset) for preset in presets]) else 1
+        case _:
+            sys.exit(__doc__)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

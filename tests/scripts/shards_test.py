@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""shards_test.py SCRIPTS: scripts/shards.py gives every test one part, and every commit the next fifth.
+
+That the parts hold what CTest has is what `scripts/shards.py check` finds in a build.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SCRIPTS = pathlib.Path(sys.argv.pop(1))
+sys.path.insert(0, str(SCRIPTS))
+import shards  # noqa: E402
+
+
+def test_of(program: str, name: str) -> dict:
+    return {"name": name, "command": [f"/anywhere/bin/{program}"]}
+
+
+class Parts(unittest.TestCase):
+    def test_a_program_that_nobody_named_is_left_to_the_nightly(self):
+        for number in range(100):
+            self.assertIn(shards.part_of("tsan", test_of("new_test", f"New.{number}")), shards.PARTS[1:])
+
+    def test_a_preset_that_nobody_named_is_whole_in_make_test(self):
+        self.assertEqual(shards.part_of("release", test_of("new_test", "New.One")), shards.TEST)
+
+    def test_long_tests_of_a_named_program_are_left_to_the_nightly(self):
+        self.assertEqual(shards.part_of("tsan", test_of("mover_test", "Residency.One")), shards.TEST)
+        self.assertNotEqual(shards.part_of("tsan", test_of("mover_test", "Shapes/MoverFuzz.One/2")), shards.TEST)
+
+    def test_a_program_that_is_not_built_keeps_its_part(self):
+        self.assertEqual(shards.part_of("tsan", {"name": "mover_test_NOT_BUILT"}), shards.TEST)
+
+    def test_parts_hold_every_test_once_and_fifths_are_of_similar_size(self):
+        tests = [test_of("base_test", f"Suite{number % 7}.Test{number}") for number in range(1000)]
+        parts = [shards.numbers_in("tsan", tests, part) for part in shards.PARTS]
+        self.assertEqual(sorted(number for part in parts for number in part), list(range(1, 1001)))
+        self.assertEqual(parts[0], [])
+        for part in parts[1:]:
+            self.assertGreater(len(part), 150)
+            self.assertLess(len(part), 250)
+        self.assertEqual(shards.numbers_in("tsan", tests, shards.ALL), list(range(1, 1001)))
+
+    def test_expressions_are_valid(self):
+        for programs in shards.IN_TEST.values():
+            for expression in programs.values():
+                re.compile(expression)
+
+
+class Fifths(unittest.TestCase):
+    def git(self, *words: object) -> None:
+        settings = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", *settings, *map(str, words)], cwd=self.tree, check=True, capture_output=True)
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(setattr, shards, "ROOT", shards.ROOT)
+        self.tree = shards.ROOT = pathlib.Path(folder.name)
+
+    def test_five_commits_in_a_row_take_five_fifths(self):
+        self.git("init", "--quiet")
+        seen = set()
+        for _ in range(shards.FIFTHS):
+            self.git("commit", "--quiet", "--allow-empty", "--message", "one more")
+            seen.add(shards.fifth_of_commit())
+            self.assertEqual(shards.fifth_of_commit(), shards.fifth_of_commit())
+        self.assertEqual(seen, set(shards.PARTS[1:]))
+
+    def test_a_shallow_clone_takes_its_commits_hash(self):
+        origin = self.tree / "origin"
+        origin.mkdir()
+        self.tree = origin
+        self.git("init", "--quiet")
+        for _ in range(3):
+            self.git("commit", "--quiet", "--allow-empty", "--message", "one more")
+        self.tree = shards.ROOT = origin.parent
+        self.git("clone", "--quiet", "--depth", 1, f"file://{origin}", "clone")
+        shards.ROOT = origin.parent / "clone"
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=shards.ROOT, check=True, capture_output=True, text=True)
+        self.assertEqual(shards.fifth_of_commit(), str(int(done.stdout, 16) % shards.FIFTHS))
+
+    def test_a_tree_without_git_has_a_fifth(self):
+        self.assertIn(shards.fifth_of_commit(), shards.PARTS[1:])
+
+
+if __name__ == "__main__":
+    unittest.main()
