@@ -1,4 +1,4 @@
-// Libraries that only programs on several nodes need, found when the first of them is wanted: UCX and libsodium.
+// Libraries that only some programs need, found when the first of them is wanted: UCX.
 #pragma once
 
 #include <array>

@@ -30,7 +30,7 @@ struct UcxConfig {
   std::vector<std::pair<std::string, std::string>> settings;
 };
 
-// Errors: UNSUPPORTED without UCX 1.13 or newer or without libsodium, saying what to install; INVALID_OPTION.
+// Errors: UNSUPPORTED without UCX 1.13 or newer, saying what to install; INVALID_OPTION.
 Result<std::unique_ptr<Transport>> create_ucx_transport(UcxConfig config);
 
 }  // namespace vmem::rdma

@@ -32,7 +32,7 @@ std::string user_directory() {
 }  // namespace
 
 Result<std::string> socket_directory() {
-  const std::string path = user_directory();
+  std::string path = user_directory();
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return refuse(fmt::format("the directory {} for sockets cannot be made: {}", path, std::strerror(errno)), errno);
   struct stat folder{};
