@@ -146,6 +146,20 @@ TEST(StreamTrust, WithoutASecretNoPortOpens) {
   EXPECT_EQ(listening_ports(), before);
 }
 
+TEST(StreamTrust, OnlyOneListensOnASocketAndNothingOfItStaysBehind) {
+  Node a, b;
+  a.start_as(a.config(1, "127.0.0.1:0", Secret::none()));
+  const std::string address = a.transport->address();
+  const auto second = create_stream_transport(b.config(2, address, Secret::none()));
+  ASSERT_FALSE(second);
+  EXPECT_THAT(second.error().message, HasSubstr("Address already in use"));
+  a.stop();
+  const std::string path = stream::socket_path(*SocketAddress::parse(address))->sun_path;
+  EXPECT_NE(::access(path.c_str(), F_OK), 0);
+  EXPECT_NE(::access((path + ".lock").c_str(), F_OK), 0);
+  b.start_as(b.config(2, address, Secret::none()));
+}
+
 TEST(StreamTrust, WhoOnlyConnectsListensNowhere) {
   const Secret secret = SecretFile().read();
   Node a, b;

@@ -65,6 +65,11 @@ Result<LocalListener> LocalListener::try_listen(const SocketAddress& address) {
     const int code = errno == EWOULDBLOCK ? EADDRINUSE : errno;
     return refuse(fmt::format("cannot listen on {}: {}", address.text(), std::strerror(code)), code);
   }
+  // Its last owner may have removed the name since it was opened: then the lock is of no file.
+  struct stat opened{}, named{};
+  if (::fstat(listener.lock_.get(), &opened) != 0 || ::stat((path + ".lock").c_str(), &named) != 0 ||
+      opened.st_ino != named.st_ino)
+    return refuse(fmt::format("cannot listen on {}: another process ends there just now", address.text()), EADDRINUSE);
   (void)::unlink(path.c_str());
   listener.socket_ = FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!listener.socket_ ||
@@ -89,7 +94,9 @@ Result<LocalListener> LocalListener::create(const Crypto& crypto, const SocketAd
 }
 
 LocalListener::~LocalListener() {
-  if (socket_) (void)::unlink(path_.c_str());
+  if (!socket_) return;
+  (void)::unlink(path_.c_str());
+  (void)::unlink((path_ + ".lock").c_str());
 }
 
 Status check_peer_user(int socket) {
