@@ -213,7 +213,8 @@ TEST(Handshake, ParametersThatDifferAreNamedOnBothSides) {
 }
 
 TEST(Handshake, TwoNodesWithOneIdAreRefused) {
-  Meeting meeting(Secret::none(), Secret::none(), introduction(5), introduction(5));
+  const Secret none = Secret::none();
+  Meeting meeting(none, none, introduction(5), introduction(5));
   meeting.run();
   EXPECT_THAT(meeting.responder_says.error().message, HasSubstr("node id is 5, and so is this node's"));
 }
@@ -221,7 +222,8 @@ TEST(Handshake, TwoNodesWithOneIdAreRefused) {
 TEST(Handshake, AnEndpointAddressOfAnyLengthIsNotBelieved) {
   Introduction large = introduction(1);
   large.endpoint.resize(wire::kMostEndpointBytes + 1);
-  Meeting meeting(Secret::none(), Secret::none(), large);
+  const Secret none = Secret::none();
+  Meeting meeting(none, none, large);
   meeting.run();
   ASSERT_FALSE(meeting.responder_says);
   EXPECT_THAT(meeting.responder_says.error().message, HasSubstr(fmt::format("{} bytes", wire::kMostEndpointBytes + 1)));
