@@ -87,7 +87,8 @@ Result<bool> Mover::evict_one_of(DeviceState& device, const FrameWish& wish, std
   return false;
 }
 
-// It has a place outside HBM already, or there is one in lent memory, where slots of pages in HBM can be given up.
+// True if the page can leave HBM without a new slot of host memory: it has a copy elsewhere, needs
+// none, or fits into memory that another GPU lends.
 bool Mover::leaves_without_slot(PageRef ref) {
   const Page& page = ref.page();
   if (page.version == 0 || page.slot != kNoFrame || outlived(ref) || comparable(ref)) return true;

@@ -51,7 +51,8 @@ Result<bool> Mover::recall(PageRef ref, Displaces displaces) {
   return false;
 }
 
-// After a failed load: true once it may be repeated. Error: it was repeated often enough; the next call begins anew.
+// True if the page may be loaded now: no load failed, or the pause after the last failure is over.
+// Error: all tries failed; the next call begins anew.
 Result<bool> Mover::load_due(PageRef ref) {
   const auto failed = load_failures_.find(ref.id());
   if (failed == load_failures_.end()) return true;

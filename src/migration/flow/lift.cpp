@@ -1,5 +1,6 @@
-// Room in host memory when it and all below it are full: a page of host memory goes up into a frame, and its slot can be given up.
-// Commitments leave free room in one of the tiers, so where host memory and what is below are full, HBM has free frames.
+// Makes room in host memory when it and all tiers below are full: moves a page from host memory up
+// into a frame, so that its slot can be reused. Malloc accepts no more than all tiers hold, so HBM
+// has free frames then.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -11,7 +12,8 @@ namespace vmem::migration {
 using pagetable::kNoFrame;
 using pagetable::Mapped;
 
-// True: a slot will come free, because a page was lifted or because a transfer is in flight, after which there is another look.
+// True if a slot will come free: a page was lifted, or a transfer is in flight and the caller looks
+// again when it has ended.
 bool Mover::room_comes_by_lifting() {
   if (lift_one()) return true;
   if (in_flight_.empty()) return false;
@@ -46,7 +48,8 @@ Mover::Lifted Mover::lift(PageRef ref) {
   const Access access = page.last_write ? Access::write : Access::read;
   const Serving serving(*this, ref);
   if (page.standby) return map_kept_frame(ref, access) ? Lifted::yes : Lifted::no;
-  // A frame first: what is used in place is not to be hidden in vain. No victim takes a slot of host memory for its frame.
+  // The frame is taken before the page is unmapped, so that a page used in place is not unmapped in
+  // vain. A victim that needs a slot of host memory would take the room that is being made.
   const FrameWish wish{ref.bytes(), Search::until_busy, Frames::any, Victims::without_slot};
   const auto grab = grab_frame(device_of(*ref.region), wish);
   if (!grab || !grab->frame) return grab && grab->busy ? Lifted::busy : Lifted::no_frame;
