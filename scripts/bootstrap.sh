@@ -30,6 +30,7 @@ need=(
   "libucx-dev:ucp/api/ucp.h:messages between nodes"
   "ucx-utils:ucx_perftest:the limit that the benchmark holds the network to"
   "libssl-dev:openssl/ssl.h:proofs and encryption between nodes"
+  "openssl:openssl:certificates of tests"
   "libhwloc-dev:hwloc.h:NUMA nodes, PCIe and disks"
   "iproute2:ip:tests of partitions, in network namespaces"
 )

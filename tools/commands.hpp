@@ -22,6 +22,7 @@ Command add_bench(CLI::App& app, const std::string& command_line);
 Command add_daemon(CLI::App& app);
 Command add_doctor(CLI::App& app);
 Command add_options(CLI::App& app);
+Command add_secret(CLI::App& app);
 Command add_topo(CLI::App& app);
 // `program`: the words after --, which are not the application's to parse.
 Command add_run(CLI::App& app, std::vector<std::string> program);

@@ -49,6 +49,16 @@ void say_statistics(const runtime::Daemon& daemon) {
   std::fflush(stdout);
 }
 
+// As the runtime's option of that name is read.
+template <class T>
+Status parse_as(std::string_view name, const std::string& text, T Options::* from, T& to) {
+  Options options;
+  const auto table = option_table();
+  VMEM_TRY(std::ranges::find(table, name, &OptionDefinition::name)->parse(options, text));
+  to = options.*from;
+  return {};
+}
+
 int run(const Arguments& arguments) {
   if (const auto level = log::parse_level(arguments.log)) log::set_level(*level);
   // Before there are threads, which inherit it: signals are waited for, here.
@@ -82,28 +92,18 @@ Command add_daemon(CLI::App& app) {
                return {};
              });
   add_parsed(app, "--nvme", "DIR:SIZE,...", "And how much in files of these directories",
-             [&daemon](const std::string& text) {
-               Options options;
-               const auto table = option_table();
-               const auto nvme = std::ranges::find(table, "nvme", &OptionDefinition::name);
-               const Status parsed = nvme->parse(options, text);
-               daemon.nvme = options.nvme;
-               return parsed;
-             });
+             [&daemon](const std::string& text) { return parse_as("nvme", text, &Options::nvme, daemon.nvme); });
   app.add_option("--secret", daemon.secret,
-                 "A file with a secret that programs know too; without one, only this user's programs on this machine "
-                 "are let in, over a Unix socket")
+                 "A file of `vmem secret new`: programs that know one of its secrets are let in. Without it, or "
+                 "certificates, only this user's programs on this machine are, over a Unix socket")
       ->type_name("FILE");
+  app.add_option("--certificates", daemon.certificates,
+                 "A folder with ca.crt, tls.crt and tls.key: programs with a certificate of that authority are let in")
+      ->type_name("DIR")
+      ->excludes("--secret");
   add_parsed(app, "--fabric", "ucx:DEVICES",
              "RDMA devices that carry pages instead of TLS, neither authenticated nor encrypted (default: off)",
-             [&daemon](const std::string& text) {
-               Options options;
-               const auto table = option_table();
-               const auto fabric = std::ranges::find(table, "fabric", &OptionDefinition::name);
-               const Status parsed = fabric->parse(options, text);
-               daemon.fabric = options.fabric;
-               return parsed;
-             });
+             [&daemon](const std::string& text) { return parse_as("fabric", text, &Options::fabric, daemon.fabric); });
   app.add_option("--id", daemon.id, "This node's number (default: one by chance)")->type_name("N");
   add_parsed(app, "--per-node", "SIZE", "The most that one node may borrow of memory, and of disk (default: all)",
              [&daemon](const std::string& text) -> Status {

@@ -50,7 +50,7 @@ std::byte* page_aligned(std::size_t bytes) {
 struct Over {
   std::string kind;  // "unix", "tls", "ucx"
   std::uint32_t channels = 1;
-  Secret secret = Secret::none();
+  KeyringRef keyring;
 };
 
 Result<std::unique_ptr<Transport>> make(const Over& over, std::uint64_t id, std::string listen, const Clock& clock,
@@ -61,21 +61,21 @@ Result<std::unique_ptr<Transport>> make(const Over& over, std::uint64_t id, std:
         {.self = self, .listen = std::move(listen), .clock = &clock, .receiver = &receiver, .channels = over.channels});
   return create_stream_transport({.self = self,
                                   .listen = std::move(listen),
-                                  .secret = over.secret,
+                                  .keyring = over.keyring,
                                   .clock = &clock,
                                   .receiver = &receiver,
                                   .channels = over.channels});
 }
 
 // Known to both processes, and to nobody else for long.
-Secret make_secret() {
+KeyringRef make_keyring() {
   char path[] = "/tmp/vmem_bench_XXXXXX";
   const FileDescriptor file(::mkstemp(path));
-  const std::string text = fmt::format("{:032x}", (*Crypto::load())->random());
+  const std::string text = make_secret_line(**Crypto::load(), "bench").value();
   if (::write(file.get(), text.data(), text.size()) < 0) std::abort();
-  auto secret = Secret::read(**Crypto::load(), path);
+  auto keyring = Keyring::open(path);
   ::unlink(path);
-  return secret.value();
+  return keyring.value();
 }
 
 struct Node {
@@ -188,7 +188,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::size_t bytes = std::strtoull(argv[1], nullptr, 10), count = std::strtoull(argv[2], nullptr, 10);
-  if (over.kind == "tls") over.secret = make_secret();
+  if (over.kind == "tls") over.keyring = make_keyring();
   int pipe[2];
   if (::pipe(pipe) != 0) return 1;
   const pid_t child = ::fork();

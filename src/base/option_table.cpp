@@ -461,11 +461,25 @@ OptionDefinition secret_option() {
   return define(
       {.name = "secret",
        .default_value = "off",
-       .values = "off, or a file that only its owner may use; only with remote",
-       .help = "A secret that the nodes share, and prove to each other; without one they must be on this machine.",
+       .values = "off, or a file of `vmem secret new`; only with remote",
+       .help = "Secrets that the nodes share, and prove to each other; without them, or certificates, the nodes "
+               "must be on this machine.",
        .print = [](const Options& options) { return options.secret.empty() ? "off" : options.secret; }},
       &Options::secret, [](std::string_view text) -> Result<std::string> {
         if (text.empty()) return fail(VMEM_ERROR_INVALID_OPTION, "a file without a name");
+        return std::string(text == "off" ? "" : text);
+      });
+}
+
+OptionDefinition certificates_option() {
+  return define(
+      {.name = "certificates",
+       .default_value = "off",
+       .values = "off, or a folder with ca.crt, tls.crt and tls.key; only with remote, and without secret",
+       .help = "Certificates instead of secrets: this node's, its key, and the authority that signs those of others.",
+       .print = [](const Options& options) { return options.certificates.empty() ? "off" : options.certificates; }},
+      &Options::certificates, [](std::string_view text) -> Result<std::string> {
+        if (text.empty()) return fail(VMEM_ERROR_INVALID_OPTION, "a folder without a name");
         return std::string(text == "off" ? "" : text);
       });
 }
@@ -612,14 +626,14 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),      space_option(),        hbm_option(),         headroom_option(),
-      host_option(),      peers_option(),        lend_option(),        nvme_option(),
-      nvme_poll_option(), gds_option(),          compress_option(),    remote_option(),
-      borrow_option(),    replicas_option(),     remote_wait_option(), remote_channels_option(),
-      secret_option(),    fabric_option(),       page_option(),        devices_option(),
-      driver_option(),    acquire_wait_option(), prefetch_option(),    protect_option(),
-      strict_option(),    drained_option(),      window_option(),      call_times_option(),
-      topology_option(),
+      base_option(),       space_option(),        hbm_option(),          headroom_option(),
+      host_option(),       peers_option(),        lend_option(),         nvme_option(),
+      nvme_poll_option(),  gds_option(),          compress_option(),     remote_option(),
+      borrow_option(),     replicas_option(),     remote_wait_option(),  remote_channels_option(),
+      secret_option(),     certificates_option(), fabric_option(),       page_option(),
+      devices_option(),    driver_option(),       acquire_wait_option(), prefetch_option(),
+      protect_option(),    strict_option(),       drained_option(),      window_option(),
+      call_times_option(), topology_option(),
       log_option(),  // the comma and this comment keep the list one to a line
   };
   return table;

@@ -68,6 +68,7 @@ struct Options {
   std::optional<std::uint32_t>
       remote_channels;                      // --remote-channels: connections to each node; "auto": by the processors
   std::string secret;                       // --secret: "off" (empty) or a file
+  std::string certificates;                 // --certificates: "off" (empty) or a folder
   std::string fabric;                       // --fabric: "off" (empty) or UCX device names, "mlx5_0:1,mlx5_1:1"
   std::optional<std::uint64_t> page_bytes;  // --page: "auto" or a power of two from 2 MiB to 256 MiB
   std::vector<int> devices;                 // --devices: "all" (empty) or "0,1"

@@ -51,21 +51,4 @@ class Crypto {
   std::shared_ptr<const Table> table_;
 };
 
-// The secret that the nodes of a cluster share.
-class Secret {
- public:
-  // From a file that nobody but its owner may read, or write, of at least 16 bytes; a newline at its end is not part of it. Errors:
-  // INVALID_OPTION, saying what is wrong with the file.
-  static Result<Secret> read(const Crypto& crypto, const std::string& path);
-  // Of a node that has none, and talks to its own machine only.
-  static Secret none() { return {}; }
-
-  bool is_none() const noexcept { return none_; }
-  const Key& key() const noexcept { return key_; }
-
- private:
-  Key key_;
-  bool none_ = true;
-};
-
 }  // namespace vmem::rdma

@@ -35,10 +35,14 @@ Status same(std::string_view what, std::uint64_t theirs, std::uint64_t ours, std
 
 }  // namespace
 
-Handshake::Handshake(Role role, const Crypto& crypto, const Secret& secret, Introduction self, OpenEntrance open)
-    : role_(role), crypto_(crypto), secret_(secret), self_(std::move(self)), open_(std::move(open)) {
+Handshake::Handshake(Role role, const Crypto& crypto, const Secret* secret, Introduction self, OpenEntrance open)
+    : role_(role),
+      crypto_(crypto),
+      key_(secret == nullptr ? Key{} : secret->key),
+      self_(std::move(self)),
+      open_(std::move(open)) {
   our_hello_.role = static_cast<std::uint16_t>(role);
-  our_hello_.has_secret = secret.is_none() ? 0 : 1;
+  our_hello_.has_secret = secret == nullptr ? 0 : 1;
   our_hello_.node = static_cast<std::uint64_t>(self_.node.id);
   our_hello_.incarnation = static_cast<std::uint64_t>(self_.node.incarnation);
   our_hello_.nonce = crypto.nonce();
@@ -91,7 +95,7 @@ Status Handshake::on_hello(std::vector<std::byte>& out) {
   // Said before the other's is checked, so that both can name both values.
   if (role_ == Role::responder) append(out, bytes_of(our_hello_));
   VMEM_TRY(check_hello());
-  session_ = crypto_.derive(secret_.key(), "vmem session", hellos());
+  session_ = crypto_.derive(key_, "vmem session", hellos());
   if (role_ == Role::responder) append_proof(out);
   expect(Stage::proof, sizeof(Tag));
   return {};
@@ -116,13 +120,13 @@ Status Handshake::check_hello() const {
 }
 
 void Handshake::append_proof(std::vector<std::byte>& out) const {
-  append(out, bytes_of(crypto_.authenticate(secret_.key(), proof_label(role_), hellos())));
+  append(out, bytes_of(crypto_.authenticate(key_, proof_label(role_), hellos())));
 }
 
 Status Handshake::on_proof(std::vector<std::byte>& out) {
   Tag proof;
   std::memcpy(proof.data(), received_.data(), proof.size());
-  if (!crypto_.verify(proof, secret_.key(), proof_label(other_role()), hellos()))
+  if (!crypto_.verify(proof, key_, proof_label(other_role()), hellos()))
     return refuse(fmt::format(
         "the peer that calls itself node {} does not know this node's secret: give both the same secret file",
         their_hello_.node));

@@ -16,7 +16,7 @@
 #include <memory>
 #include <string>
 
-#include "rdma/crypto.hpp"
+#include "rdma/trust/keyring.hpp"
 
 namespace vmem::rdma {
 
@@ -79,8 +79,8 @@ class Handshake {
  public:
   enum class Role : std::uint16_t { initiator = 1, responder = 2 };
 
-  // Crypto and secret outlive it. `open` is called when the other has proved itself; without it, the endpoint is the introduction's.
-  Handshake(Role role, const Crypto& crypto, const Secret& secret, Introduction self, OpenEntrance open = {});
+  // `secret`: null for none; it and crypto outlive it. `open` is called when the other has proved itself; without it, the endpoint is the introduction's.
+  Handshake(Role role, const Crypto& crypto, const Secret* secret, Introduction self, OpenEntrance open = {});
 
   // The initiator's first bytes.
   std::vector<std::byte> start() const;
@@ -111,7 +111,7 @@ class Handshake {
 
   const Role role_;
   const Crypto& crypto_;
-  const Secret& secret_;
+  const Key key_;  // zeros without a secret
   Introduction self_;
   const OpenEntrance open_;
   wire::Hello our_hello_, their_hello_;

@@ -38,7 +38,7 @@ Result<std::unique_ptr<Lobby>> Lobby::create(Config config) {
 }
 
 Status Lobby::check_secret(const SocketAddress& address, const char* what) const {
-  if (!config_.secret.is_none() || address.is_loopback()) return {};
+  if (config_.keyring || address.is_loopback()) return {};
   return fail(
       VMEM_ERROR_INVALID_OPTION,
       fmt::format(
@@ -70,7 +70,7 @@ void Lobby::connect(std::uint64_t key, const SocketAddress& address, std::uint64
   visitors_.push_back(
       {.key = key,
        .address = address,
-       .handshake = Handshake(Handshake::Role::initiator, *config_.crypto, config_.secret, config_.self, config_.open),
+       .handshake = Handshake(Handshake::Role::initiator, *config_.crypto, secret(), config_.self, config_.open),
        .socket = std::move(socket),
        .deadline_us = deadline_us});
   Visitor& visitor = visitors_.back();
@@ -151,7 +151,7 @@ void Lobby::admit(FileDescriptor socket) {
   visitors_.push_back(
       {.key = 0,
        .address = address,
-       .handshake = Handshake(Handshake::Role::responder, *config_.crypto, config_.secret, config_.self, config_.open),
+       .handshake = Handshake(Handshake::Role::responder, *config_.crypto, secret(), config_.self, config_.open),
        .socket = std::move(socket),
        .deadline_us = config_.clock->now_us() + config_.handshake_us});
   ++came_in_;

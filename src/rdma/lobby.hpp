@@ -20,7 +20,7 @@ class Lobby {
  public:
   struct Config {
     CryptoRef crypto;
-    Secret secret = Secret::none();
+    KeyringRef keyring;
     Introduction self;
     OpenEntrance open;  // none: reached at self.endpoint
     const Clock* clock = nullptr;
@@ -68,6 +68,7 @@ class Lobby {
   using Visitors = std::list<Visitor>;  // those that came in: in the order of their arrival
 
   explicit Lobby(Config config) : config_(std::move(config)) {}
+  const Secret* secret() const noexcept { return config_.keyring ? &config_.keyring->own() : nullptr; }
   Status check_secret(const SocketAddress& address, const char* what) const;
   Status listen();
   void accept();

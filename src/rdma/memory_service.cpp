@@ -99,8 +99,12 @@ bool MemoryService::step() {
 void MemoryService::handle(PeerId peer, Connected& connected) {
   if (stopping_) return transport_->close(peer);
   const NodeIdentity node = connected.node;
+  // Node ids are what nodes say of themselves: with another's, a tenant would end its lease.
+  if (const auto lease = leases_.find(node.id); lease != leases_.end() && lease->second->tenant != connected.identity)
+    return refuse(peer, connected);
   for (auto& [other, known] : peers_) {
     if (known.node.id != node.id) continue;
+    if (known.tenant != connected.identity) return refuse(peer, connected);
     // The newer incarnation stays; of the same one, the newer connection.
     if (node.incarnation < known.node.incarnation) {
       ++now_.rejected;
@@ -108,8 +112,15 @@ void MemoryService::handle(PeerId peer, Connected& connected) {
     }
     close(other, known);
   }
-  peers_[peer] = {node, config_.clock->now_us()};
+  peers_[peer] = {node, connected.identity, config_.clock->now_us()};
   VMEM_LOG_INFO("node {} connected, by {}", number(node.id), connected.path);
+}
+
+void MemoryService::refuse(PeerId peer, const Connected& connected) {
+  ++now_.rejected;
+  VMEM_LOG_WARN("'{}' connected as node {}, which is another's id: refused", connected.identity,
+                number(connected.node.id));
+  transport_->close(peer);
 }
 
 // Once: it takes the transport a moment.
@@ -236,7 +247,7 @@ void MemoryService::on_ask(PeerId peer, const wire::Header& header, ConstBytes b
       lease != leases_.end() && lease->second->client.incarnation != client.incarnation)
     end_lease(client.id);
   const auto known = leases_.find(client.id);
-  const LeaseRef lease = known != leases_.end() ? known->second : grant(client, *ask);
+  const LeaseRef lease = known != leases_.end() ? known->second : grant(client, peers_.at(peer).tenant, *ask);
   // What others had is wiped first.
   wire::Lent lent{.answer = lease ? Answer::done : wiping_ != 0 || !ending_.empty() ? Answer::again : Answer::full};
   if (lease) {
@@ -266,7 +277,7 @@ void MemoryService::on_release(PeerId peer, const wire::Header& header, ConstByt
 
 // ---- leases ----
 
-MemoryService::LeaseRef MemoryService::grant(NodeIdentity client, const wire::Ask& ask) {
+MemoryService::LeaseRef MemoryService::grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask) {
   const auto share = [&](std::uint64_t asked, std::uint64_t there) {
     return std::min({asked, there, config_.client_bytes}) / kGranuleBytes * kGranuleBytes;
   };
@@ -276,6 +287,7 @@ MemoryService::LeaseRef MemoryService::grant(NodeIdentity client, const wire::As
   auto lease = std::make_shared<Lease>();
   lease->id = ++last_lease_;
   lease->client = client;
+  lease->tenant = tenant;
   lease->bytes = bytes;
   lease->disk_bytes = disk_bytes;
   lease->first = room_.take(bytes).value_or(0);

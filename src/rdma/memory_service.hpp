@@ -73,7 +73,8 @@ class MemoryService final : public Receiver {
   struct Lease {
     std::uint64_t id = 0;
     NodeIdentity client;
-    PeerId peer{};  // none: gone since
+    std::string tenant;  // the identity that it proved
+    PeerId peer{};       // none: gone since
     std::uint64_t gone_us = 0;
     std::uint64_t first = 0, bytes = 0;  // in our memory
     std::uint64_t disk_bytes = 0;
@@ -96,6 +97,7 @@ class MemoryService final : public Receiver {
   using PassageRef = std::shared_ptr<Passage>;
   struct Peer {
     NodeIdentity node;
+    std::string tenant;  // the identity that it proved
     std::uint64_t heard_us = 0;
     bool closing = false;
   };
@@ -106,6 +108,7 @@ class MemoryService final : public Receiver {
   void handle(PeerId peer, Sent& sent);
   void handle(PeerId peer, SendFailed& failed);
   void handle(PeerId peer, Gone& gone);
+  void refuse(PeerId peer, const Connected& connected);
   void close(PeerId peer, Peer& known);
   bool is_from(PeerId peer, const wire::Header& header);
   bool admit(PeerId peer, const wire::Header& header);
@@ -117,7 +120,7 @@ class MemoryService final : public Receiver {
   void answer(const Passage& passage, wire::Answer answer);
 
   // Leases.
-  LeaseRef grant(NodeIdentity client, const wire::Ask& ask);
+  LeaseRef grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask);
   void end_lease(NodeId client);
   bool end_leases();
   bool expire();

@@ -43,8 +43,20 @@ Result<SocketAddress> SocketAddress::look_up(const std::string& text, int flags)
   return address;
 }
 
-Result<SocketAddress> SocketAddress::parse(const std::string& text) { return look_up(text, AI_NUMERICHOST); }
-Result<SocketAddress> SocketAddress::resolve(const std::string& text) { return look_up(text, 0); }
+Result<SocketAddress> SocketAddress::parse(const std::string& text) {
+  const auto slash = text.find('/');
+  if (slash == std::string::npos) return look_up(text, AI_NUMERICHOST);
+  VMEM_ASSIGN(SocketAddress address, look_up(text.substr(slash + 1), AI_NUMERICHOST));
+  address.name_ = text.substr(0, slash);
+  return address;
+}
+
+Result<SocketAddress> SocketAddress::resolve(const std::string& text) {
+  if (auto numeric = look_up(text, AI_NUMERICHOST)) return numeric;
+  VMEM_ASSIGN(SocketAddress address, look_up(text, 0));
+  address.name_ = text.substr(0, text.rfind(':'));
+  return address;
+}
 
 Result<SocketAddress> SocketAddress::ask(int socket, int (*question)(int, sockaddr*, socklen_t*), const char* name) {
   SocketAddress address;
@@ -65,14 +77,23 @@ bool SocketAddress::is_loopback() const noexcept {
   return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&address);
 }
 
-std::string SocketAddress::text() const {
+std::pair<std::string, std::string> SocketAddress::numeric() const {
   std::array<char, NI_MAXHOST> host{};
   std::array<char, NI_MAXSERV> port{};
   if (::getnameinfo(get(), size_, host.data(), host.size(), port.data(), port.size(),
                     NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-    return "an unknown address";
-  return family() == AF_INET6 ? fmt::format("[{}]:{}", host.data(), port.data())
-                              : fmt::format("{}:{}", host.data(), port.data());
+    return {};
+  return {host.data(), port.data()};
 }
+
+std::string SocketAddress::text() const {
+  const auto [host, port] = numeric();
+  if (host.empty()) return "an unknown address";
+  const std::string prefix = name_.empty() ? "" : name_ + "/";
+  return family() == AF_INET6 ? fmt::format("{}[{}]:{}", prefix, host, port)
+                              : fmt::format("{}{}:{}", prefix, host, port);
+}
+
+std::string SocketAddress::host() const { return name_.empty() ? numeric().first : name_; }
 
 }  // namespace vmem::rdma

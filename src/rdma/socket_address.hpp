@@ -1,9 +1,11 @@
-// Addresses that nodes listen on and connect to: "10.0.0.1:7000", "[fe80::1]:7000".
+// Addresses that nodes listen on and connect to: "10.0.0.1:7000", "[fe80::1]:7000", and, where a host
+// name was looked up, "gpu07/10.0.0.1:7000".
 #pragma once
 
 #include <sys/socket.h>
 
 #include <string>
+#include <utility>
 
 #include "base/status.hpp"
 
@@ -23,12 +25,16 @@ class SocketAddress {
   int family() const noexcept { return storage_.ss_family; }
   bool is_loopback() const noexcept;
   std::string text() const;
+  // As it was asked for: a name that was looked up, or a numeric address without brackets.
+  std::string host() const;
 
  private:
   static Result<SocketAddress> look_up(const std::string& text, int flags);
+  std::pair<std::string, std::string> numeric() const;  // host, port
   static Result<SocketAddress> ask(int socket, int (*question)(int, sockaddr*, socklen_t*), const char* name);
   sockaddr_storage storage_{};
   socklen_t size_ = 0;
+  std::string name_;  // that was looked up
 };
 
 }  // namespace vmem::rdma

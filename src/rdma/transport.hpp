@@ -80,8 +80,9 @@ std::string_view reason_name(Reason reason) noexcept;
 
 struct Connected {
   NodeIdentity node;
-  bool by_us = false;  // connect() was called here
-  std::string path;    // what carries the messages: "tcp/lo", "sysv", "rc_mlx5/mlx5_0:1"
+  bool by_us = false;         // connect() was called here
+  std::string path;           // what carries the messages: "tcp/lo", "sysv", "rc_mlx5/mlx5_0:1"
+  std::string identity = {};  // that it proved: of its secret, or in its certificate; "" without them
 };
 struct Message {
   std::vector<std::byte> header;

@@ -18,7 +18,7 @@ struct UcxConfig {
   NodeIdentity self;
   ClusterParameters parameters;
   std::string listen;  // "127.0.0.1:0"; "": nobody can connect to this node
-  Secret secret = Secret::none();
+  KeyringRef keyring;
   const Clock* clock = nullptr;  // outlives the transport, as does
   Receiver* receiver = nullptr;
   std::uint64_t handshake_us = 5'000'000;  // for nodes that connect to this one

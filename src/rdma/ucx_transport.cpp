@@ -60,7 +60,7 @@ Status UcxTransport::start() {
   VMEM_ASSIGN(context_, UcxContext::create(ucx, config_.settings));
   VMEM_TRY(check_header_room());
   Lobby::Config lobby{.crypto = crypto_,
-                      .secret = config_.secret,
+                      .keyring = config_.keyring,
                       .self = {config_.self, config_.parameters, {}},
                       .open = [this] { return open_entrance(); },
                       .clock = config_.clock,

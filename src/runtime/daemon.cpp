@@ -101,6 +101,7 @@ Status Daemon::open(const DaemonOptions& options) {
   const NodeConfig node{.self = self,
                         .listen = listen,
                         .secret = options.secret,
+                        .certificates = options.certificates,
                         .fabric = options.fabric,
                         .channels = channel_count(options.channels)};
   VMEM_ASSIGN(transport_, make_transport(node, clock_, *service_));

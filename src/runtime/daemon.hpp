@@ -15,7 +15,8 @@ struct DaemonOptions {
   std::string listen = "127.0.0.1:7000";
   std::uint64_t lend_bytes = 0;
   std::vector<StoreDirectory> nvme;
-  std::string secret;                         // a file; "": only this machine's nodes
+  std::string secret;                         // a file; or
+  std::string certificates;                   // a folder. Neither: only this machine's nodes
   std::string fabric;                         // UCX devices; "": TLS, or Unix sockets
   std::uint32_t id = 0;                       // 0: a number of its own choosing
   std::optional<std::uint64_t> client_bytes;  // for one node, at most

@@ -20,12 +20,12 @@ static_assert(kMostRemoteChannels == rdma::kMostChannels && kMostRemoteChannels 
 constexpr rdma::ClusterParameters kParameters{.page_bytes = pagetable::kGranuleBytes};
 
 // On the named devices, and over RDMA only: UCX's TCP ports let anybody write to this process's memory.
-Result<std::unique_ptr<rdma::Transport>> make_ucx_transport(const NodeConfig& config, rdma::Secret secret,
+Result<std::unique_ptr<rdma::Transport>> make_ucx_transport(const NodeConfig& config, rdma::KeyringRef keyring,
                                                             const Clock& clock, rdma::Receiver& receiver) {
   return rdma::create_ucx_transport({.self = config.self,
                                      .parameters = kParameters,
                                      .listen = config.listen,
-                                     .secret = std::move(secret),
+                                     .keyring = std::move(keyring),
                                      .clock = &clock,
                                      .receiver = &receiver,
                                      .channels = config.channels,
@@ -44,16 +44,23 @@ NodeIdentity make_identity(std::uint32_t id) {
 
 Result<std::unique_ptr<rdma::Transport>> make_transport(const NodeConfig& config, const Clock& clock,
                                                         rdma::Receiver& receiver) {
-  rdma::Secret secret = rdma::Secret::none();
+  rdma::KeyringRef keyring;
   if (!config.secret.empty()) {
-    VMEM_ASSIGN(const rdma::CryptoRef crypto, rdma::Crypto::load());
-    VMEM_ASSIGN(secret, rdma::Secret::read(*crypto, config.secret));
+    VMEM_ASSIGN(keyring, rdma::Keyring::open(config.secret));
   }
-  if (!config.fabric.empty()) return make_ucx_transport(config, std::move(secret), clock, receiver);
+  rdma::CertificatesRef certificates;
+  if (!config.certificates.empty()) {
+    VMEM_ASSIGN(certificates, rdma::Certificates::open(config.certificates));
+  }
+  if (!config.fabric.empty() && certificates)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                "certificates do not work with a fabric, whose handshake knows secrets only: give a secret file");
+  if (!config.fabric.empty()) return make_ucx_transport(config, std::move(keyring), clock, receiver);
   return rdma::create_stream_transport({.self = config.self,
                                         .parameters = kParameters,
                                         .listen = config.listen,
-                                        .secret = std::move(secret),
+                                        .keyring = std::move(keyring),
+                                        .certificates = std::move(certificates),
                                         .clock = &clock,
                                         .receiver = &receiver,
                                         .channels = config.channels});

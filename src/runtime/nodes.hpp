@@ -17,7 +17,8 @@ NodeIdentity make_identity(std::uint32_t id);
 struct NodeConfig {
   NodeIdentity self;
   std::string listen;  // "": this node only connects
-  std::string secret;  // a file; "": Unix sockets of this user, on this machine
+  // A file with secrets, or a folder with certificates; neither: Unix sockets of this user, on this machine.
+  std::string secret, certificates;
   std::string fabric;  // UCX devices; "": TLS, or Unix sockets
   std::uint32_t channels = 1;
 };

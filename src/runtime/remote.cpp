@@ -36,6 +36,7 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
   const NodeConfig own{.self = config.self,
                        .listen = "",
                        .secret = options.secret,
+                       .certificates = options.certificates,
                        .fabric = options.fabric,
                        .channels = channel_count(options.remote_channels)};
   config.channels = own.channels;

@@ -17,26 +17,10 @@ namespace {
 using ::testing::HasSubstr;
 using Role = Handshake::Role;
 
-class SecretFile {
- public:
-  explicit SecretFile(std::string_view content, mode_t mode = 0600) {
-    path_ = ::testing::TempDir() + "vmem-secret-" + std::to_string(::getpid());
-    std::filesystem::remove(path_);
-    std::ofstream(path_) << content;
-    ::chmod(path_.c_str(), mode);
-  }
-  ~SecretFile() { std::filesystem::remove(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
 const CryptoRef crypto = *Crypto::load();
 
 Secret secret(std::string_view content) {
-  const SecretFile file(content);
-  return *Secret::read(*crypto, file.path());
+  return {.identity = "cluster", .key = crypto->hash(std::as_bytes(std::span(content)))};
 }
 
 Introduction introduction(std::uint64_t id) {
@@ -47,7 +31,7 @@ Introduction introduction(std::uint64_t id) {
 
 // Both ends, and what goes between them.
 struct Meeting {
-  Meeting(const Secret& ours, const Secret& theirs, Introduction first = introduction(1),
+  Meeting(const Secret* ours, const Secret* theirs, Introduction first = introduction(1),
           Introduction second = introduction(2))
       : initiator(Role::initiator, *crypto, ours, std::move(first)),
         responder(Role::responder, *crypto, theirs, std::move(second)) {}
@@ -84,7 +68,7 @@ struct Meeting {
 TEST(Handshake, NodesWithTheSameSecretMeet) {
   const Secret shared = secret("a secret of sixteen bytes");
   for (const std::size_t piece : {1ul, 7ul, 1000ul}) {
-    Meeting meeting(shared, shared);
+    Meeting meeting(&shared, &shared);
     meeting.run(piece);
     ASSERT_TRUE(meeting.met()) << piece;
     const Acquaintance first = meeting.initiator.take(), second = meeting.responder.take();
@@ -101,7 +85,7 @@ TEST(Handshake, NodesWithTheSameSecretMeet) {
 
 TEST(Handshake, AnotherSecretIsRefusedBeforeAnyAddressIsSaid) {
   const Secret ours = secret("a secret of sixteen bytes"), theirs = secret("another secret, as long");
-  Meeting meeting(ours, theirs);
+  Meeting meeting(&ours, &theirs);
   std::size_t said = 0;
   meeting.said_to_initiator = [&](const auto& bytes) { said = std::max(said, bytes.size()); };
   meeting.run();
@@ -114,7 +98,7 @@ TEST(Handshake, AnotherSecretIsRefusedBeforeAnyAddressIsSaid) {
 TEST(Handshake, AnInitiatorWithAnotherSecretIsRefusedToo) {
   // The initiator does not check, as an attacker would not: it sends a proof under its own secret.
   const Secret ours = secret("a secret of sixteen bytes");
-  Meeting meeting(ours, ours);
+  Meeting meeting(&ours, &ours);
   meeting.said_to_responder = [&](std::vector<std::byte>& bytes) {
     if (bytes.size() > sizeof(wire::Hello)) bytes[0] ^= std::byte{1};  // of the proof
   };
@@ -125,8 +109,8 @@ TEST(Handshake, AnInitiatorWithAnotherSecretIsRefusedToo) {
 }
 
 TEST(Handshake, OneSecretAndNoneIsRefusedByName) {
-  const Secret ours = secret("a secret of sixteen bytes"), none = Secret::none();
-  Meeting with(ours, none);
+  const Secret ours = secret("a secret of sixteen bytes");
+  Meeting with(&ours, nullptr);
   with.run();
   EXPECT_THAT(with.responder_says.error().message, HasSubstr("the peer has a secret, this node none"));
   EXPECT_THAT(with.initiator_says.error().message, HasSubstr("the peer has no secret, this node one"));
@@ -135,13 +119,13 @@ TEST(Handshake, OneSecretAndNoneIsRefusedByName) {
 TEST(Handshake, AReplayOfARecordedHandshakeFails) {
   const Secret shared = secret("a secret of sixteen bytes");
   std::vector<std::byte> recorded;
-  Meeting first(shared, shared);
+  Meeting first(&shared, &shared);
   first.said_to_responder = [&](const auto& bytes) { recorded.insert(recorded.end(), bytes.begin(), bytes.end()); };
   first.run();
   ASSERT_TRUE(first.met());
   ASSERT_FALSE(recorded.empty());
 
-  Handshake responder(Role::responder, *crypto, shared, introduction(2));
+  Handshake responder(Role::responder, *crypto, &shared, introduction(2));
   std::vector<std::byte> out;
   Status says;
   Meeting::hand(recorded, responder, out, says, 1000);
@@ -152,7 +136,7 @@ TEST(Handshake, AReplayOfARecordedHandshakeFails) {
 
 TEST(Handshake, AReflectedHelloIsRefused) {
   const Secret shared = secret("a secret of sixteen bytes");
-  Handshake initiator(Role::initiator, *crypto, shared, introduction(1));
+  Handshake initiator(Role::initiator, *crypto, &shared, introduction(1));
   std::vector<std::byte> out;
   EXPECT_FALSE(initiator.receive(initiator.start(), out));
   EXPECT_TRUE(out.empty());
@@ -163,7 +147,7 @@ TEST(Handshake, NoBitOfItCanBeChanged) {
   const std::size_t total = sizeof(wire::Hello) + sizeof(Tag) + sizeof(wire::Parameters) + 100 + sizeof(Tag);
   for (const bool towards_initiator : {false, true}) {
     for (std::size_t bit = 0; bit < total * 8; ++bit) {
-      Meeting meeting(shared, shared);
+      Meeting meeting(&shared, &shared);
       std::size_t passed = 0;
       const auto flip = [&](std::vector<std::byte>& bytes) {
         const std::size_t at = bit / 8;
@@ -179,8 +163,8 @@ TEST(Handshake, NoBitOfItCanBeChanged) {
 
 TEST(Handshake, AnotherVersionIsRefusedWithBothVersions) {
   const Secret shared = secret("a secret of sixteen bytes");
-  Handshake responder(Role::responder, *crypto, shared, introduction(2)),
-      initiator(Role::initiator, *crypto, shared, introduction(1));
+  Handshake responder(Role::responder, *crypto, &shared, introduction(2)),
+      initiator(Role::initiator, *crypto, &shared, introduction(1));
   wire::Hello hello{.version = 9, .role = 1, .has_secret = 1, .node = 1};
   std::vector<std::byte> out;
   const Status says = responder.receive(std::as_bytes(std::span(&hello, 1)), out);
@@ -198,7 +182,7 @@ TEST(Handshake, ParametersThatDifferAreNamedOnBothSides) {
   const auto differ = [&](auto change, std::string_view name, std::string_view theirs, std::string_view ours) {
     Introduction other = introduction(2);
     change(other.parameters);
-    Meeting meeting(shared, shared, introduction(1), other);
+    Meeting meeting(&shared, &shared, introduction(1), other);
     meeting.run();
     ASSERT_FALSE(meeting.initiator_says);
     ASSERT_FALSE(meeting.responder_says);
@@ -213,8 +197,7 @@ TEST(Handshake, ParametersThatDifferAreNamedOnBothSides) {
 }
 
 TEST(Handshake, TwoNodesWithOneIdAreRefused) {
-  const Secret none = Secret::none();
-  Meeting meeting(none, none, introduction(5), introduction(5));
+  Meeting meeting(nullptr, nullptr, introduction(5), introduction(5));
   meeting.run();
   EXPECT_THAT(meeting.responder_says.error().message, HasSubstr("node id is 5, and so is this node's"));
 }
@@ -222,77 +205,11 @@ TEST(Handshake, TwoNodesWithOneIdAreRefused) {
 TEST(Handshake, AnEndpointAddressOfAnyLengthIsNotBelieved) {
   Introduction large = introduction(1);
   large.endpoint.resize(wire::kMostEndpointBytes + 1);
-  const Secret none = Secret::none();
-  Meeting meeting(none, none, large);
+  Meeting meeting(nullptr, nullptr, large);
   meeting.run();
   ASSERT_FALSE(meeting.responder_says);
   EXPECT_THAT(meeting.responder_says.error().message, HasSubstr(fmt::format("{} bytes", wire::kMostEndpointBytes + 1)));
   EXPECT_LE(meeting.responder.wanted(), sizeof(wire::Parameters)) << "nothing is waited or allocated for";
-}
-
-TEST(Secret, FilesThatOthersMayReadAreRefused) {
-  const auto read = [](const std::string& path) {
-    const auto secret_read = Secret::read(*crypto, path);
-    return secret_read ? std::string("accepted") : secret_read.error().message;
-  };
-  for (const mode_t mode : {0640, 0604, 0620, 0777}) {
-    const SecretFile file("a secret of sixteen bytes", mode);
-    EXPECT_THAT(read(file.path()), HasSubstr(fmt::format("mode {:04o}", mode)));
-  }
-}
-
-TEST(Secret, FilesThatHoldNoSecretAreRefused) {
-  const auto message = [](std::string_view content) {
-    const SecretFile file(content);
-    const auto read = Secret::read(*crypto, file.path());
-    return read ? std::string("accepted") : read.error().message;
-  };
-  EXPECT_THAT(message("fifteen bytes.."), HasSubstr("has 15 bytes"));
-  EXPECT_THAT(message("fifteen bytes..\n"), HasSubstr("has 15 bytes"));
-  EXPECT_EQ(message("sixteen bytes..."), "accepted");
-  EXPECT_THAT(message(std::string(5000, 'x')), HasSubstr("more than 4096"));
-  EXPECT_THAT(Secret::read(*crypto, "/nowhere").error().message, HasSubstr("/nowhere: No such file"));
-  EXPECT_THAT(Secret::read(*crypto, ::testing::TempDir()).error().message, HasSubstr("is not a file"));
-}
-
-TEST(Secret, ANewlineAtTheEndIsNoPartOfIt) {
-  EXPECT_EQ(secret("a secret of sixteen bytes\n").key().bytes, secret("a secret of sixteen bytes").key().bytes);
-}
-
-TEST(Envelope, OnlyTheHolderOfTheKeyCanSealIt) {
-  const ShortKey key = [] {
-    ShortKey made;
-    made.bytes.fill(3);
-    return made;
-  }();
-  const auto sealed = seal(*crypto, key, {.link = 5, .sequence = 1, .payload_bytes = 10}, bytes_of("header"));
-  const auto opened = open(sealed);
-  ASSERT_TRUE(opened);
-  EXPECT_EQ(opened->envelope.link, 5u);
-  EXPECT_EQ(text_of(opened->header), "header");
-  EXPECT_TRUE(genuine(*crypto, key, sealed));
-  EXPECT_FALSE(genuine(*crypto, ShortKey{}, sealed));
-  for (std::size_t bit = 0; bit < sealed.size() * 8; ++bit) {
-    auto flipped = sealed;
-    flipped[bit / 8] ^= std::byte{1} << (bit % 8);
-    EXPECT_FALSE(open(flipped) && genuine(*crypto, key, flipped)) << bit;
-  }
-  for (std::size_t length = 0; length < sealed.size(); ++length)
-    EXPECT_FALSE(open(std::vector<std::byte>(sealed.begin(), sealed.begin() + static_cast<std::ptrdiff_t>(length))));
-}
-
-TEST(SequenceWindow, ASequenceIsAdmittedOnce) {
-  SequenceWindow window;
-  EXPECT_FALSE(window.admit(0));
-  EXPECT_TRUE(window.admit(1));
-  EXPECT_FALSE(window.admit(1));
-  EXPECT_TRUE(window.admit(100));
-  EXPECT_TRUE(window.admit(2)) << "others may overtake it";
-  EXPECT_FALSE(window.admit(2));
-  EXPECT_TRUE(window.admit(1'000'000));
-  EXPECT_FALSE(window.admit(100)) << "too old to tell";
-  EXPECT_TRUE(window.admit(999'999));
-  EXPECT_FALSE(window.admit(999'999));
 }
 
 }  // namespace

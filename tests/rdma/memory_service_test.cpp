@@ -16,10 +16,10 @@ class ScriptedTransport final : public Transport {
   std::vector<PeerId> closed;
   std::function<void()> on_progress = [] {};
 
-  void connected(PeerId peer, NodeId node) {
+  void connected(PeerId peer, NodeId node, std::string identity = "") {
     Event& event = events.emplace_back();
     event.peer = peer;
-    event.what.emplace<Connected>().node = {node, Incarnation{1}};
+    event.what.emplace<Connected>() = {{node, Incarnation{1}}, false, "scripted", std::move(identity)};
   }
   void gone(PeerId peer) {
     Event& event = events.emplace_back();
@@ -65,6 +65,27 @@ TEST_F(Service, WhoConnectsWhileItStopsIsSentAwayAndNotWaitedFor) {
   service.stop();
   EXPECT_EQ(turns, 3);
   EXPECT_THAT(transport.closed, ElementsAre(kFirst, kSecond));
+}
+
+TEST_F(Service, AnotherTenantDoesNotTakeANodesPlace) {
+  transport.connected(kFirst, NodeId{7}, "team-a");
+  service.step();
+  transport.connected(kSecond, NodeId{7}, "team-b");
+  service.step();
+  EXPECT_THAT(transport.closed, ElementsAre(kSecond));
+  transport.gone(kFirst);
+  service.step();
+}
+
+TEST_F(Service, TheSameTenantTakesItsOwnPlaceAgain) {
+  transport.connected(kFirst, NodeId{7}, "team-a");
+  service.step();
+  transport.connected(kSecond, NodeId{7}, "team-a");
+  service.step();
+  EXPECT_THAT(transport.closed, ElementsAre(kFirst));
+  transport.gone(kFirst);
+  transport.gone(kSecond);
+  service.step();
 }
 
 TEST_F(Service, WhoIsSilentIsClosedOnce) {

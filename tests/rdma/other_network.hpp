@@ -61,7 +61,7 @@ class OtherNetwork {
         !run(fmt::format("ip -n {} link set veth1 up", name_)) || !run(fmt::format("ip -n {} link set lo up", name_)))
       return false;
     secret_ = fmt::format("/tmp/{}.secret", name_);
-    std::ofstream(secret_) << "a secret of sixteen bytes";
+    std::ofstream(secret_) << "cluster n3ZQjTqJ0mVtYk8w1sLxR5c2UuFhG7oPaEiB4DdMCvI=\n";
     return ::chmod(secret_.c_str(), 0600) == 0;
   }
 

@@ -59,12 +59,11 @@ int main(int argc, char** argv) {
   OnePlace receiver;
   receiver.memory = memory;
   const CryptoRef crypto = require(Crypto::load());
-  const TestTransport of{
-      .kind = argv[5],
-      .self = {NodeId{9}, Incarnation{1}},
-      .listen = listens ? argv[2] : "",
-      .secret = std::string(argv[3]) == "-" ? Secret::none() : require(Secret::read(*crypto, argv[3])),
-      .channels = channels};
+  const TestTransport of{.kind = argv[5],
+                         .self = {NodeId{9}, Incarnation{1}},
+                         .listen = listens ? argv[2] : "",
+                         .keyring = std::string(argv[3]) == "-" ? nullptr : require(Keyring::open(argv[3])),
+                         .channels = channels};
   const auto transport = require(make_test_transport(of, receiver.clock, receiver));
   const auto slab = require(transport->register_slab(memory));
   if (listens) {

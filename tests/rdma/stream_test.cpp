@@ -7,47 +7,19 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
+#include <sstream>
 
-#include "rdma/stream_pair.hpp"
+#include "rdma/stream_node.hpp"
 
 namespace vmem::rdma {
 namespace {
 
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
-
-constexpr ClusterParameters kParameters{0x7d0000000000, 1ull << 40, 2 << 20};
-
-struct Node : TestNode {
-  StreamConfig config(std::uint64_t id, std::string listen, const Secret& secret) {
-    receiver.deadline_us = clock.now_us() + 3600 * kSecondUs;
-    return {.self = {NodeId{id}, Incarnation{1}},
-            .parameters = kParameters,
-            .listen = std::move(listen),
-            .secret = secret,
-            .clock = &clock,
-            .receiver = &receiver};
-  }
-  void start_as(StreamConfig with) {
-    auto made = create_stream_transport(std::move(with));
-    ASSERT_TRUE(made) << made.error().message;
-    start(*std::move(made));
-  }
-  std::uint64_t later() const { return clock.now_us() + 20 * kSecondUs; }
-  SteadyClock clock;
-};
-
-template <class Done>
-[[nodiscard]] bool until(std::initializer_list<TestNode*> nodes, Done done, int most_s = 20) {
-  const auto end = steady_clock::now() + std::chrono::seconds(most_s);
-  while (!done()) {
-    if (steady_clock::now() > end) return false;
-    for (TestNode* node : nodes) node->step();
-  }
-  return true;
-}
 
 // A plain socket to where a transport listens.
 FileDescriptor dial(const std::string& address) {
@@ -58,24 +30,10 @@ FileDescriptor dial(const std::string& address) {
   return socket;
 }
 
-// Honest nodes connect and a payload arrives, whatever strangers do.
-void expect_service(Node& a, Node& b) {
-  a.events.clear();
-  b.events.clear();
-  const auto peer = a.transport->connect(b.transport->address(), a.later());
-  ASSERT_TRUE(peer) << peer.error().message;
-  ASSERT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
-  a.send(*peer, "page", {a.outgoing(1 << 20, 3)}, a.later());
-  ASSERT_TRUE(until({&a, &b}, [&] { return b.count<Message>() == 1; }));
-  EXPECT_TRUE(TestNode::has_pattern(b.all<Message>()[0].second.payload, 3));
-  a.transport->close(*peer);
-  ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(*peer) != nullptr && b.gone(b.peer()) != nullptr; }));
-}
-
 TEST(StreamTrust, NodesWithDifferentSecretsRefuseEachOther) {
   Node a, b;
-  a.start_as(a.config(1, "", SecretFile("one secret of sixteen bytes or more").read()));
-  b.start_as(b.config(2, "127.0.0.1:0", SecretFile("another secret of sixteen bytes").read()));
+  a.start_as(a.config(1, "", SecretFile().read()));
+  b.start_as(b.config(2, "127.0.0.1:0", SecretFile().read()));
   const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
   a.send(peer, "early", {a.outgoing(1000, 1)}, a.later());
   ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr; }));
@@ -87,7 +45,7 @@ TEST(StreamTrust, NodesWithDifferentSecretsRefuseEachOther) {
 
 TEST(StreamTrust, ANodeWithoutASecretDoesNotReachOneThatHasOne) {
   Node a, b;
-  a.start_as(a.config(1, "", Secret::none()));
+  a.start_as(a.config(1, "", nullptr));
   b.start_as(b.config(2, "127.0.0.1:0", SecretFile().read()));
   const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
   ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr; }));
@@ -96,10 +54,10 @@ TEST(StreamTrust, ANodeWithoutASecretDoesNotReachOneThatHasOne) {
 
 TEST(StreamTrust, WithoutASecretOnlyLoopbackAddressesAreUsed) {
   Node node;
-  const auto made = create_stream_transport(node.config(1, "0.0.0.0:0", Secret::none()));
+  const auto made = create_stream_transport(node.config(1, "0.0.0.0:0", nullptr));
   ASSERT_FALSE(made);
   EXPECT_THAT(made.error().message, HasSubstr("needs a secret"));
-  node.start_as(node.config(1, "", Secret::none()));
+  node.start_as(node.config(1, "", nullptr));
   const auto peer = node.transport->connect("192.0.2.1:7000", node.later());
   ASSERT_FALSE(peer);
   EXPECT_THAT(peer.error().message, HasSubstr("needs a secret"));
@@ -115,24 +73,35 @@ TEST(StreamTrust, ANodeDoesNotTalkToItself) {
 }
 
 TEST(StreamTrust, NodesOfDifferentAddressSpacesSayWhichOptionDiffers) {
-  const Secret secret = SecretFile().read();
+  const KeyringRef keyring = SecretFile().read();
   Node a, b;
-  StreamConfig other = a.config(1, "", secret);
+  StreamConfig other = a.config(1, "", keyring);
   other.parameters.page_bytes *= 2;
   a.start_as(other);
-  b.start_as(b.config(2, "127.0.0.1:0", secret));
+  b.start_as(b.config(2, "127.0.0.1:0", keyring));
   const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
   ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr; }));
   EXPECT_THAT(a.gone(peer)->error.message, HasSubstr("--page has to be equal"));
 }
 
-// Ports and sockets that this process listens on, from the kernel's tables.
+// TCP ports that this process listens on: the kernel's tables list those of every process.
 std::size_t listening_ports() {
+  std::set<std::string> own;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry, gone).string();
+    if (target.starts_with("socket:[")) own.insert(target.substr(8, target.size() - 9));
+  }
   std::size_t found = 0;
   for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
     std::ifstream lines(table);
     std::string line;
-    while (std::getline(lines, line)) found += line.find(" 0A ") != std::string::npos ? 1 : 0;
+    while (std::getline(lines, line)) {
+      std::istringstream columns(line);
+      std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
+      columns >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >> timeout >> inode;
+      found += state == "0A" && own.contains(inode) ? 1 : 0;
+    }
   }
   return found;
 }
@@ -140,41 +109,41 @@ std::size_t listening_ports() {
 TEST(StreamTrust, WithoutASecretNoPortOpens) {
   const std::size_t before = listening_ports();
   Node a, b;
-  a.start_as(a.config(1, "", Secret::none()));
-  b.start_as(b.config(2, "127.0.0.1:0", Secret::none()));
+  a.start_as(a.config(1, "", nullptr));
+  b.start_as(b.config(2, "127.0.0.1:0", nullptr));
   expect_service(a, b);
   EXPECT_EQ(listening_ports(), before);
 }
 
 TEST(StreamTrust, OnlyOneListensOnASocketAndNothingOfItStaysBehind) {
   Node a, b;
-  a.start_as(a.config(1, "127.0.0.1:0", Secret::none()));
+  a.start_as(a.config(1, "127.0.0.1:0", nullptr));
   const std::string address = a.transport->address();
-  const auto second = create_stream_transport(b.config(2, address, Secret::none()));
+  const auto second = create_stream_transport(b.config(2, address, nullptr));
   ASSERT_FALSE(second);
   EXPECT_THAT(second.error().message, HasSubstr("Address already in use"));
   a.stop();
   const std::string path = stream::socket_path(*SocketAddress::parse(address))->sun_path;
   EXPECT_NE(::access(path.c_str(), F_OK), 0);
   EXPECT_NE(::access((path + ".lock").c_str(), F_OK), 0);
-  b.start_as(b.config(2, address, Secret::none()));
+  b.start_as(b.config(2, address, nullptr));
 }
 
 TEST(StreamTrust, WhoOnlyConnectsListensNowhere) {
-  const Secret secret = SecretFile().read();
+  const KeyringRef keyring = SecretFile().read();
   Node a, b;
-  b.start_as(b.config(2, "127.0.0.1:0", secret));
+  b.start_as(b.config(2, "127.0.0.1:0", keyring));
   const std::size_t before = listening_ports();
-  a.start_as(a.config(1, "", secret));
+  a.start_as(a.config(1, "", keyring));
   expect_service(a, b);
   EXPECT_EQ(listening_ports(), before);
 }
 
 TEST(StreamTrust, RandomBytesChangeNothing) {
-  const Secret secret = SecretFile().read();
+  const KeyringRef keyring = SecretFile().read();
   Node a, b;
-  a.start_as(a.config(1, "", secret));
-  b.start_as(b.config(2, "127.0.0.1:0", secret));
+  a.start_as(a.config(1, "", keyring));
+  b.start_as(b.config(2, "127.0.0.1:0", keyring));
   const auto seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("seed {}", seed));
   std::mt19937 random(seed);
@@ -194,10 +163,10 @@ TEST(StreamTrust, RandomBytesChangeNothing) {
 }
 
 TEST(StreamTrust, ThoseThatSayNothingKeepNobodyOut) {
-  const Secret secret = SecretFile().read();
+  const KeyringRef keyring = SecretFile().read();
   Node a, b;
-  a.start_as(a.config(1, "", secret));
-  b.start_as(b.config(2, "127.0.0.1:0", secret));
+  a.start_as(a.config(1, "", keyring));
+  b.start_as(b.config(2, "127.0.0.1:0", keyring));
   std::vector<FileDescriptor> idle;
   for (int i = 0; i < 200; ++i) {
     idle.push_back(dial(b.transport->address()));
@@ -218,10 +187,10 @@ TEST(StreamTrust, ThoseThatSayNothingAreGoneAfterTheHandshakesTime) {
 
 // With bytes that a client of the right protocol sends: cut anywhere, and with any byte changed.
 TEST(StreamTrust, AHandshakeThatWasTamperedWithGetsNobodyIn) {
-  const Secret secret = SecretFile().read();
+  const KeyringRef keyring = SecretFile().read();
   Node a, b;
-  a.start_as(a.config(1, "", secret));
-  b.start_as(b.config(2, "127.0.0.1:0", secret));
+  a.start_as(a.config(1, "", keyring));
+  b.start_as(b.config(2, "127.0.0.1:0", keyring));
   // A listener of the test's takes what a says first.
   const FileDescriptor tap(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const auto any = *SocketAddress::parse("127.0.0.1:0");
@@ -257,12 +226,12 @@ TEST(StreamTrust, AHandshakeThatWasTamperedWithGetsNobodyIn) {
 
 TEST(Tls, ASenderChangesItsKeyAfterSoManyRecords) {
   const auto crypto = *Crypto::load();
-  const auto context = *TlsContext::create(*crypto, SecretFile().read(), 4);
+  const auto context = *TlsContext::create(crypto, SecretFile().read(), 4);
   int sockets[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, sockets), 0);
   const FileDescriptor client_end(sockets[0]), server_end(sockets[1]);
-  const auto client = *TlsSession::create(context, TlsRole::client, client_end.get());
-  const auto server = *TlsSession::create(context, TlsRole::server, server_end.get());
+  const auto client = *TlsSession::create(context, TlsRole::client, client_end.get(), "");
+  const auto server = *TlsSession::create(context, TlsRole::server, server_end.get(), "");
   for (bool done = false; !done;) {
     const auto one = client->handshake(), other = server->handshake();
     ASSERT_TRUE(one && other);
@@ -282,13 +251,13 @@ TEST(Tls, ASenderChangesItsKeyAfterSoManyRecords) {
 
 TEST(Tls, ARecordThatWasChangedOnItsWayEndsTheConnection) {
   const auto crypto = *Crypto::load();
-  const auto context = *TlsContext::create(*crypto, SecretFile().read());
+  const auto context = *TlsContext::create(crypto, SecretFile().read());
   int near[2], far[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, near), 0);
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, far), 0);
   const FileDescriptor client_end(near[0]), tap_near(near[1]), tap_far(far[0]), server_end(far[1]);
-  const auto client = *TlsSession::create(context, TlsRole::client, client_end.get());
-  const auto server = *TlsSession::create(context, TlsRole::server, server_end.get());
+  const auto client = *TlsSession::create(context, TlsRole::client, client_end.get(), "");
+  const auto server = *TlsSession::create(context, TlsRole::server, server_end.get(), "");
   // Who is between them passes everything on, and changes one byte of what is `tampered` with.
   const auto pass = [](int from, int to, bool tampered) {
     std::array<unsigned char, 65536> bytes;
@@ -318,10 +287,10 @@ TEST(Tls, ARecordThatWasChangedOnItsWayEndsTheConnection) {
 // ---- channels with threads ----
 
 TEST(StreamThreads, PagesBothWaysOverThreeChannelsArriveOnce) {
-  const Secret secret = SecretFile().read();
+  const KeyringRef keyring = SecretFile().read();
   Node a, b;
   for (const auto& [node, id, listen] : {std::tuple{&a, 1, ""}, std::tuple{&b, 2, "127.0.0.1:0"}}) {
-    StreamConfig config = node->config(static_cast<std::uint64_t>(id), listen, secret);
+    StreamConfig config = node->config(static_cast<std::uint64_t>(id), listen, keyring);
     config.channels = 3;
     node->start_as(config);
   }
@@ -347,8 +316,8 @@ TEST(StreamThreads, PagesBothWaysOverThreeChannelsArriveOnce) {
 
 TEST(StreamThreads, WhoTakesNothingHoldsTheSenderUp) {
   Node a, b;
-  a.start_as(a.config(1, "", Secret::none()));
-  b.start_as(b.config(2, "127.0.0.1:0", Secret::none()));
+  a.start_as(a.config(1, "", nullptr));
+  b.start_as(b.config(2, "127.0.0.1:0", nullptr));
   const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
   ASSERT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
   const std::string header(kMostHeaderBytes, 'x');

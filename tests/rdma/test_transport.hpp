@@ -12,7 +12,7 @@ struct TestTransport {
   std::string kind;
   NodeIdentity self;
   std::string listen;
-  Secret secret;
+  KeyringRef keyring;
   std::uint32_t channels = 1;
 };
 
@@ -23,14 +23,14 @@ inline Result<std::unique_ptr<Transport>> make_test_transport(const TestTranspor
     return create_stream_transport({.self = of.self,
                                     .parameters = kParameters,
                                     .listen = of.listen,
-                                    .secret = of.secret,
+                                    .keyring = of.keyring,
                                     .clock = &clock,
                                     .receiver = &receiver,
                                     .channels = of.channels});
   return create_ucx_transport({.self = of.self,
                                .parameters = kParameters,
                                .listen = of.listen,
-                               .secret = of.secret,
+                               .keyring = of.keyring,
                                .clock = &clock,
                                .receiver = &receiver,
                                .channels = of.channels,

@@ -40,12 +40,12 @@ class TwoProcesses : public ::testing::TestWithParam<Kind> {
     return {std::move(role), std::move(address), GetParam().secret ? secret.path() : "-",
             std::to_string(GetParam().channels), GetParam().transport};
   }
-  void start(const std::string& listen) { start(listen, GetParam().secret ? secret.read() : Secret::none()); }
-  void start(const std::string& listen, Secret with) {
+  void start(const std::string& listen) { start(listen, GetParam().secret ? secret.read() : nullptr); }
+  void start(const std::string& listen, KeyringRef with) {
     auto made = make_test_transport({.kind = GetParam().transport,
                                      .self = {NodeId{1}, Incarnation{1}},
                                      .listen = listen,
-                                     .secret = std::move(with),
+                                     .keyring = std::move(with),
                                      .channels = GetParam().channels},
                                     clock, node.receiver);
     ASSERT_TRUE(made) << made.error().message;
@@ -248,7 +248,7 @@ class CutOff : public TwoProcesses {
     if (!network.why_not().empty()) GTEST_SKIP() << network.why_not();
   }
   void TearDown() override { node.stop(); }
-  void start_node(const std::string& listen) { start(listen, *Secret::read(**Crypto::load(), network.secret())); }
+  void start_node(const std::string& listen) { start(listen, *Keyring::open(network.secret())); }
 
   std::vector<std::string> as(std::string role, std::string address, std::string secret_file) const {
     return {std::move(role), std::move(address), std::move(secret_file), std::to_string(GetParam().channels),

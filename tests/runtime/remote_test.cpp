@@ -173,8 +173,9 @@ TEST_F(RemoteApi, NobodyListensAndTheStartSaysSo) {
 
 TEST_F(RemoteApi, ASecretThatTheOtherDoesNotShareStopsTheStart) {
   const std::string ours = "secret-ours", theirs = "secret-theirs";
-  for (const auto& file : {ours, theirs}) {
-    std::ofstream(file) << "sixteen bytes and more: " << file;
+  for (const auto& [file, key] : {std::pair{ours, "eYZ7Dk2nOeTq0PB7p8m1x6FJ5wqvRr3GgT4sUQhLoNA="},
+                                  std::pair{theirs, "n3ZQjTqJ0mVtYk8w1sLxR5c2UuFhG7oPaEiB4DdMCvI="}}) {
+    std::ofstream(file) << "cluster " << key << '\n';
     ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
   }
   DaemonProcess daemon("127.0.0.1:0", {"--lend", "64MiB", "--secret", theirs});

@@ -77,7 +77,7 @@ Admission::~Admission() { close(); }
 Status Admission::may_use(const SocketAddress& address, const char* what) const {
   if (config_.tls || address.is_loopback()) return {};
   return refuse(
-      fmt::format("{} {} needs a secret: without one only addresses of this machine itself are used "
+      fmt::format("{} {} needs a secret or certificates: without them only addresses of this machine itself are used "
                   "(127.0.0.1, [::1]); give all nodes the same secret file",
                   what, address.text()));
 }
@@ -150,7 +150,7 @@ void Admission::admit(FileDescriptor socket) {
   make_room(host_of(pending->address));
   pending->deadline_us = config_.clock->now_us() + config_.handshake_us;
   pending->stage = Pending::Stage::securing;
-  auto stream = secure(std::move(socket), TlsRole::server);
+  auto stream = secure(std::move(socket), TlsRole::server, "");
   if (!stream) {
     VMEM_LOG_DEBUG("a connection to {} was refused: {}", address_, stream.error().message);
     return;
@@ -182,10 +182,10 @@ void Admission::make_room(const std::string& host) {
   finish(pending, Reason::refused, Error{VMEM_ERROR_LOST, 0, "too many connections are being set up"});
 }
 
-Result<ByteStream> Admission::secure(FileDescriptor socket, TlsRole role) const {
+Result<ByteStream> Admission::secure(FileDescriptor socket, TlsRole role, const std::string& host) const {
   if (config_.tls) {
     set_no_delay(socket.get());
-    return ByteStream::over_tls(std::move(socket), config_.tls, role);
+    return ByteStream::over_tls(std::move(socket), config_.tls, role, host);
   }
   if (role == TlsRole::server) VMEM_TRY(check_peer_user(socket.get()));
   return ByteStream(std::move(socket));
@@ -218,7 +218,7 @@ void Admission::connect(std::uint64_t key, const SocketAddress& address, std::ui
     const int code = errno == ENOENT ? ECONNREFUSED : errno;
     return refuse_soon(pending, Reason::lost, {VMEM_ERROR_LOST, code, refused_words(pending->address, code)});
   }
-  auto stream = secure(std::move(socket), TlsRole::client);
+  auto stream = secure(std::move(socket), TlsRole::client, address.host());
   if (!stream) return refuse_soon(pending, Reason::refused, stream.error());
   pending->stream = *std::move(stream);
   boost::system::error_code code;
@@ -232,8 +232,8 @@ void Admission::connect(std::uint64_t key, const SocketAddress& address, std::ui
 // finds nobody.
 std::string Admission::refused_words(const std::string& address, int code) const {
   const char* const hint = code != ECONNREFUSED ? ""
-                           : config_.tls        ? "; a node without a secret file is not reached with one"
-                                                : "; a node with a secret file is reached with the same one only";
+                           : config_.tls        ? "; a node without secrets or certificates is not reached with them"
+                                         : "; a node with secrets or certificates is reached with the same ones only";
   return fmt::format("connecting to {}: {}{}", address, words(code), hint);
 }
 

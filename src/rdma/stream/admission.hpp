@@ -87,7 +87,7 @@ class Admission {
   void accept();
   void admit(FileDescriptor socket);
   void make_room(const std::string& host);
-  Result<ByteStream> secure(FileDescriptor socket, TlsRole role) const;
+  Result<ByteStream> secure(FileDescriptor socket, TlsRole role, const std::string& host) const;
   void advance(const PendingRef& pending);
   Result<bool> step(Pending& pending);
   Result<bool> send_hello(Pending& pending);

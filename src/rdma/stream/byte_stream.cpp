@@ -18,9 +18,10 @@ std::unexpected<Error> broken(int code) {
 
 }  // namespace
 
-Result<ByteStream> ByteStream::over_tls(FileDescriptor socket, std::shared_ptr<TlsContext> context, TlsRole role) {
+Result<ByteStream> ByteStream::over_tls(FileDescriptor socket, std::shared_ptr<TlsContext> context, TlsRole role,
+                                        const std::string& host) {
   ByteStream stream(std::move(socket));
-  VMEM_ASSIGN(stream.tls_, TlsSession::create(std::move(context), role, stream.descriptor()));
+  VMEM_ASSIGN(stream.tls_, TlsSession::create(std::move(context), role, stream.descriptor(), host));
   return stream;
 }
 

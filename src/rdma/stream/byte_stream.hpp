@@ -13,13 +13,16 @@ class ByteStream {
  public:
   ByteStream() = default;
   explicit ByteStream(FileDescriptor socket) : socket_(std::move(socket)) {}
-  static Result<ByteStream> over_tls(FileDescriptor socket, std::shared_ptr<TlsContext> context, TlsRole role);
+  static Result<ByteStream> over_tls(FileDescriptor socket, std::shared_ptr<TlsContext> context, TlsRole role,
+                                     const std::string& host);
   ByteStream(ByteStream&&) = default;
   ByteStream& operator=(ByteStream&&) = default;
   ~ByteStream() { shut(); }
 
   int descriptor() const noexcept { return socket_.get(); }
   bool is_encrypted() const noexcept { return tls_ != nullptr; }
+  // Who proved itself; of a clear stream nobody.
+  TlsPeer peer() const { return tls_ ? tls_->peer() : TlsPeer{}; }
   // As TlsSession's; a clear stream needs no handshake. 0 bytes: the socket would block.
   Result<bool> handshake();
   Result<std::size_t> read(Bytes into);

@@ -25,6 +25,7 @@ namespace {
 
 // A farewell travels on a connection of its own and may arrive after the others have ended.
 constexpr std::chrono::milliseconds kFarewellTime{100};
+constexpr std::uint64_t kRefreshUs = 1'000'000;  // how often files with secrets are looked at
 // Messages that nobody has polled: more are not read from the sockets.
 constexpr std::size_t kMostUndelivered = 1024;
 
@@ -62,19 +63,24 @@ Status StreamTransport::start() {
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} channels to another node; from 1 to {} can be", config_.channels, kMostStreamChannels));
   VMEM_ASSIGN(crypto_, Crypto::load());
+  if (config_.keyring && config_.certificates)
+    return fail(VMEM_ERROR_INVALID_OPTION, "secrets and certificates cannot be used together: give one of both");
+  if (config_.keyring) {
+    VMEM_ASSIGN(tls_, TlsContext::create(crypto_, config_.keyring, config_.tls_records_per_key));
+  } else if (config_.certificates) {
+    VMEM_ASSIGN(tls_, TlsContext::create(config_.certificates, config_.tls_records_per_key));
+  }
   Admission::Config admission{.self = config_.self,
                               .parameters = config_.parameters,
                               .listen = config_.listen,
-                              .tls = nullptr,
+                              .tls = tls_,
                               .crypto = crypto_.get(),
                               .clock = config_.clock,
                               .channels = static_cast<std::uint16_t>(config_.channels),
                               .handshake_us = config_.handshake_us};
-  if (!config_.secret.is_none()) {
-    VMEM_ASSIGN(admission.tls, TlsContext::create(*crypto_, config_.secret, config_.tls_records_per_key));
-  }
   VMEM_ASSIGN(admission_, Admission::create(main_, std::move(admission),
                                             [this](Admission::Outcome outcome) { admitted(std::move(outcome)); }));
+  next_refresh_us_ = config_.clock->now_us() + kRefreshUs;
   if (config_.channels == 1 || !config_.channel_threads) return {};
   for (std::uint32_t i = 0; i < config_.channels; ++i) {
     lanes_.push_back(std::make_unique<Context>(1));
@@ -206,6 +212,7 @@ void StreamTransport::idle(std::uint64_t most_us) {
 
 bool StreamTransport::expire() {
   bool late = admission_->expire();
+  late |= refresh_trust();
   std::vector<PeerId> expired;
   deadlines_.for_expired(config_.clock->now_us(), [&](PeerId peer) { expired.push_back(peer); });
   for (const PeerId id : expired) {
@@ -216,6 +223,26 @@ bool StreamTransport::expire() {
               {VMEM_ERROR_TIMEOUT, 0, fmt::format("{} did not answer before the deadline", link->name)});
   }
   return late;
+}
+
+// Connections whose secret was taken out of the file end.
+bool StreamTransport::refresh_trust() {
+  const std::uint64_t now = config_.clock->now_us();
+  if (!tls_ || now < next_refresh_us_) return false;
+  next_refresh_us_ = now + kRefreshUs;
+  tls_->refresh();
+  std::vector<PeerId> distrusted;
+  for (const auto& [id, link] : links_) {
+    if (!link->lanes.empty() && !link->failure && !tls_->still_trusts(link->proved)) distrusted.push_back(id);
+  }
+  for (const PeerId id : distrusted) {
+    const Link& link = *links_.at(id);
+    fail_link(id, Reason::refused,
+              {VMEM_ERROR_INVALID_OPTION, 0,
+               fmt::format("{} proved to know the secret '{}', which is no longer in this node's secret file",
+                           link.name, link.proved.identity)});
+  }
+  return !distrusted.empty();
 }
 
 StreamTransport::Link* StreamTransport::find(PeerId id) {
@@ -285,11 +312,12 @@ void StreamTransport::joined(PeerId id, Link& link, Admission::Outcome outcome) 
   const std::size_t index = outcome.ours.index;
   if (index == 0) {
     link.node = node;
+    link.proved = outcome.stream.peer();
     link.token = link.by_us ? theirs.link : outcome.ours.link;
     link.lanes.resize(std::size_t{1} + std::min(config_.channels, std::uint32_t{theirs.channels}));
   }
-  const bool fits =
-      index < link.lanes.size() && !link.lanes[index].channel && node == link.node && theirs.index == index;
+  const bool fits = outcome.stream.peer().identity == link.proved.identity && index < link.lanes.size() &&
+                    !link.lanes[index].channel && node == link.node && theirs.index == index;
   if (!fits)
     return fail_link(
         id, Reason::refused,
@@ -309,9 +337,9 @@ void StreamTransport::joined(PeerId id, Link& link, Admission::Outcome outcome) 
 void StreamTransport::established(PeerId id, Link& link) {
   link.connected = true;
   deadlines_.remove(link.deadline_us, id);
-  std::string path = config_.secret.is_none() ? "unix" : "tls";
+  std::string path = tls_ ? "tls" : "unix";
   if (link.lanes.size() > 2) path += fmt::format(", {} channels", link.lanes.size() - 1);
-  events_.push({id, Connected{link.node, link.by_us, std::move(path)}});
+  events_.push({id, Connected{link.node, link.by_us, std::move(path), link.proved.identity}});
   for (const Lane& lane : link.lanes) on_lane(lane.channel, [](Channel& channel) { channel.start(); });
   for (Posted& send : std::exchange(link.held, {})) dispatch(link, std::move(send));
 }

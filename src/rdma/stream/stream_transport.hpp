@@ -26,9 +26,10 @@ inline constexpr std::uint32_t kMostStreamChannels = 8;
 struct StreamConfig {
   NodeIdentity self;
   ClusterParameters parameters;
-  std::string listen;              // "127.0.0.1:0"; "": nobody can connect to this node
-  Secret secret = Secret::none();  // without one: Unix sockets of this user on this machine
-  const Clock* clock = nullptr;    // outlives the transport, as does
+  std::string listen;            // "127.0.0.1:0"; "": nobody can connect to this node
+  KeyringRef keyring;            // TLS with pre-shared keys; or
+  CertificatesRef certificates;  // with certificates. Neither: Unix sockets of this user on this machine
+  const Clock* clock = nullptr;  // outlives the transport, as does
   Receiver* receiver = nullptr;
   std::uint64_t handshake_us = 5'000'000;  // for nodes that connect to this one
   std::uint32_t channels = 1;              // for payloads; two nodes use as many as both have
@@ -95,6 +96,7 @@ class StreamTransport final : public Transport, private ChannelOwner {
     bool connected = false;
     std::optional<SocketAddress> address;  // that was connected to
     std::string name;                      // of the peer, for messages
+    TlsPeer proved;                        // by its first connection
     std::uint64_t token = 0;
     NodeIdentity node;
     std::uint64_t deadline_us = 0;  // to be connected by
@@ -134,12 +136,14 @@ class StreamTransport final : public Transport, private ChannelOwner {
   void forget(PeerId id);
   void hold_back(Link& link);
   bool expire();
+  bool refresh_trust();
   Link* find(PeerId id);
   PeerRef add_peer(PeerId& id);
 
   // Constant after start().
   const StreamConfig config_;
   CryptoRef crypto_;
+  std::shared_ptr<TlsContext> tls_;  // null: Unix sockets
   Context main_{1};
   boost::asio::executor_work_guard<Context::executor_type> main_work_{main_.get_executor()};
   std::vector<std::unique_ptr<Context>> lanes_;  // of the payload channels, where these have threads
@@ -158,8 +162,9 @@ class StreamTransport final : public Transport, private ChannelOwner {
   std::unique_ptr<Admission> admission_;
   std::unordered_map<PeerId, std::unique_ptr<Link>> links_;
   Deadlines deadlines_;
-  std::uint64_t refused_ = 0;  // connections that came in
-  std::uint64_t told_ = 0;     // events, at the last progress()
+  std::uint64_t next_refresh_us_ = 0;  // of the files with secrets
+  std::uint64_t refused_ = 0;          // connections that came in
+  std::uint64_t told_ = 0;             // events, at the last progress()
 };
 
 }  // namespace stream

@@ -4,6 +4,7 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -11,11 +12,13 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/log.hpp"
+
 namespace vmem::rdma {
 namespace {
 
-constexpr std::string_view kIdentity = "vmem cluster 1";
-const auto* const kIdentityBytes = reinterpret_cast<const unsigned char*>(kIdentity.data());
+// What stands before the identity of a secret on the wire.
+constexpr std::string_view kPrefix = "vmem 1 ";
 constexpr const char* kCiphers = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
 constexpr std::size_t kRecordBytes = 16384;
@@ -24,32 +27,17 @@ constexpr std::size_t kRecordBytes = 16384;
 constexpr std::size_t kOutBytes = 256 << 10;
 constexpr std::size_t kInBytes = 256 << 10;
 
+// Null for lack of memory.
 SSL_SESSION* make_session(SSL* ssl, const Key& key) {
   SSL_SESSION* const session = SSL_SESSION_new();
+  const auto* const name = reinterpret_cast<const unsigned char*>(kPrefix.data());
   if (session != nullptr && SSL_SESSION_set1_master_key(session, key.bytes.data(), key.bytes.size()) == 1 &&
       SSL_SESSION_set_cipher(session, SSL_CIPHER_find(ssl, kAes128GcmSha256)) == 1 &&
       SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1 &&
-      SSL_SESSION_set1_id_context(session, kIdentityBytes, kIdentity.size()) == 1)
+      SSL_SESSION_set1_id_context(session, name, kPrefix.size()) == 1)
     return session;
   SSL_SESSION_free(session);
   return nullptr;
-}
-
-const TlsContext& context_of(SSL* ssl) { return *static_cast<TlsContext*>(SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl))); }
-
-int offer_key(SSL* ssl, const EVP_MD*, const unsigned char** identity, std::size_t* identity_bytes,
-              SSL_SESSION** session) {
-  *identity = kIdentityBytes;
-  *identity_bytes = kIdentity.size();
-  *session = make_session(ssl, context_of(ssl).key());
-  return *session != nullptr ? 1 : 0;
-}
-
-int find_key(SSL* ssl, const unsigned char* identity, std::size_t identity_bytes, SSL_SESSION** session) {
-  *session = nullptr;
-  if (std::string_view(reinterpret_cast<const char*>(identity), identity_bytes) == kIdentity)
-    *session = make_session(ssl, context_of(ssl).key());
-  return 1;  // without a session the handshake fails by itself
 }
 
 }  // namespace
@@ -60,37 +48,102 @@ void TlsContext::Free::operator()(SSL_CTX* context) const noexcept { SSL_CTX_fre
 
 TlsContext::~TlsContext() = default;
 
-Result<std::shared_ptr<TlsContext>> TlsContext::create(const Crypto& crypto, const Secret& secret,
+Result<std::shared_ptr<TlsContext>> TlsContext::create(CryptoRef crypto, KeyringRef keyring,
                                                        std::uint64_t records_per_key) {
-  std::shared_ptr<TlsContext> context(new TlsContext);
-  context->key_ = crypto.derive(secret.key(), "vmem tls 1.3 pre-shared key", {});
-  context->records_per_key_ = records_per_key;
-  VMEM_TRY(context->open());
+  std::shared_ptr<TlsContext> context(new TlsContext(records_per_key));
+  context->crypto_ = std::move(crypto);
+  context->keyring_ = std::move(keyring);
+  VMEM_ASSIGN(context->context_, context->make());
   return context;
 }
 
-Status TlsContext::open() {
+Result<std::shared_ptr<TlsContext>> TlsContext::create(CertificatesRef certificates, std::uint64_t records_per_key) {
+  std::shared_ptr<TlsContext> context(new TlsContext(records_per_key));
+  context->certificates_ = std::move(certificates);
+  context->version_ = context->certificates_->version();
+  VMEM_ASSIGN(context->context_, context->make());
+  return context;
+}
+
+Result<TlsContext::Handle> TlsContext::make() const {
   VMEM_ASSIGN(OSSL_LIB_CTX* const library, openssl());
-  context_.reset(SSL_CTX_new_ex(library, nullptr, TLS_method()));
-  SSL_CTX* const context = context_.get();
+  Handle handle(SSL_CTX_new_ex(library, nullptr, TLS_method()));
+  SSL_CTX* const context = handle.get();
   if (context == nullptr) return openssl_failure("SSL_CTX_new");
   if (SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION) != 1 ||
       SSL_CTX_set_max_proto_version(context, TLS1_3_VERSION) != 1 || SSL_CTX_set_ciphersuites(context, kCiphers) != 1 ||
       SSL_CTX_set_num_tickets(context, 0) != 1)
     return openssl_failure("TLS 1.3 could not be set up");
-  SSL_CTX_set_app_data(context, this);
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   // OpenSSL's own read-ahead moves what is left in its buffer for every record.
   SSL_CTX_set_read_ahead(context, 0);
-  // A peer that answers with a certificate instead of the key is refused: no authority is trusted.
+  // With secrets no authority is trusted, so that a peer that answers with a certificate is refused.
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-  if (SSL_CTX_set_session_id_context(context, kIdentityBytes, kIdentity.size()) != 1)
-    return openssl_failure("TLS session context");
-  SSL_CTX_set_psk_use_session_callback(context, offer_key);
-  SSL_CTX_set_psk_find_session_callback(context, find_key);
-  return {};
+  const auto* const name = reinterpret_cast<const unsigned char*>(kPrefix.data());
+  if (SSL_CTX_set_session_id_context(context, name, kPrefix.size()) != 1) return openssl_failure("TLS session context");
+  if (certificates_) {
+    VMEM_TRY(certificates_->install(context));
+  } else {
+    TlsSession::use_secrets(context);
+  }
+  return handle;
+}
+
+void TlsContext::refresh() {
+  if (keyring_) {
+    keyring_->refresh();
+    return;
+  }
+  std::string version = certificates_->version();
+  if (version == version_) return;
+  auto fresh = make();
+  if (!fresh) {  // several files change one after the other
+    if (std::exchange(refused_, fresh.error().message) != fresh.error().message)
+      VMEM_LOG_WARN("{}; the certificates that were read before stay in use", refused_);
+    return;
+  }
+  refused_.clear();
+  version_ = std::move(version);
+  context_ = *std::move(fresh);
+  VMEM_LOG_INFO("the certificates have changed: connections from now on use the new ones");
+}
+
+// ---- secrets ----
+
+struct TlsSession::Callbacks {
+  static TlsSession& of(SSL* ssl) { return *static_cast<TlsSession*>(SSL_get_app_data(ssl)); }
+
+  static SSL_SESSION* use(SSL* ssl, const Secret& secret) {
+    TlsSession& session = of(ssl);
+    session.peer_ = {secret.identity, secret.serial};
+    return make_session(ssl, session.context_->tls_key(secret));
+  }
+
+  static int offer(SSL* ssl, const EVP_MD*, const unsigned char** identity, std::size_t* bytes, SSL_SESSION** made) {
+    TlsSession& session = of(ssl);
+    const Secret& own = session.context_->keyring().own();
+    session.offered_ = std::string(kPrefix) + own.identity;
+    *identity = reinterpret_cast<const unsigned char*>(session.offered_.data());
+    *bytes = session.offered_.size();
+    *made = use(ssl, own);
+    return *made != nullptr ? 1 : 0;
+  }
+
+  static int find(SSL* ssl, const unsigned char* identity, std::size_t bytes, SSL_SESSION** made) {
+    *made = nullptr;
+    std::string_view name(reinterpret_cast<const char*>(identity), bytes);
+    if (!name.starts_with(kPrefix)) return 1;  // without a session the handshake fails by itself
+    name.remove_prefix(kPrefix.size());
+    if (const Secret* const secret = of(ssl).context_->keyring().find(name)) *made = use(ssl, *secret);
+    return 1;
+  }
+};
+
+void TlsSession::use_secrets(SSL_CTX* context) {
+  SSL_CTX_set_psk_use_session_callback(context, &Callbacks::offer);
+  SSL_CTX_set_psk_find_session_callback(context, &Callbacks::find);
 }
 
 // ---- session ----
@@ -159,7 +212,8 @@ void TlsSession::Free::operator()(SSL* ssl) const noexcept { SSL_free(ssl); }
 
 TlsSession::~TlsSession() = default;
 
-Result<std::unique_ptr<TlsSession>> TlsSession::create(std::shared_ptr<TlsContext> context, TlsRole role, int socket) {
+Result<std::unique_ptr<TlsSession>> TlsSession::create(std::shared_ptr<TlsContext> context, TlsRole role, int socket,
+                                                       const std::string& host) {
   std::unique_ptr<TlsSession> session(new TlsSession(std::move(context)));
   session->wire_.socket = socket;
   session->wire_.in.resize(kInBytes);
@@ -172,7 +226,9 @@ Result<std::unique_ptr<TlsSession>> TlsSession::create(std::shared_ptr<TlsContex
   }
   BIO_set_data(bio, &session->wire_);
   SSL_set_bio(session->ssl_.get(), bio, bio);
+  SSL_set_app_data(session->ssl_.get(), session.get());
   if (role == TlsRole::client) {
+    if (session->context_->uses_certificates()) VMEM_TRY(expect_certified_host(session->ssl_.get(), host));
     SSL_set_connect_state(session->ssl_.get());
   } else {
     SSL_set_accept_state(session->ssl_.get());
@@ -195,13 +251,41 @@ Result<bool> TlsSession::handshake() {
   if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) return false;
   if (why != SSL_ERROR_NONE) {
     if (wire_.error != 0 || (wire_.ended && ERR_peek_error() == 0)) return failure("TLS handshake");
-    return fail(VMEM_ERROR_INVALID_OPTION,
-                fmt::format("the peer does not know this node's secret, or speaks no TLS 1.3: give both the same "
-                            "secret file ({})",
-                            openssl_words()));
+    return refused();
   }
-  if (SSL_session_reused(ssl_.get()) != 1)
-    return fail(VMEM_ERROR_INVALID_OPTION, "the peer did not prove to know the secret");
+  return identify();
+}
+
+std::unexpected<Error> TlsSession::refused() const {
+  if (!context_->uses_certificates() && SSL_is_server(ssl_.get()) == 1)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("the peer proved to know none of this node's secrets, or speaks no TLS 1.3: give both the "
+                            "same secret file ({})",
+                            openssl_words()));
+  if (!context_->uses_certificates())
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("the peer does not know the secret '{}' as this node does, or speaks no TLS 1.3: give "
+                            "both the same secret file ({})",
+                            context_->keyring().own().identity, openssl_words()));
+  const long verified = SSL_get_verify_result(ssl_.get());
+  const std::string why = verified == X509_V_OK ? "" : fmt::format("{}; ", X509_verify_cert_error_string(verified));
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("the peer's certificate, or this node's, was refused: {}{}; both have to be signed by the "
+                          "other's ca.crt, and a server's has to name the host that was asked for",
+                          why, openssl_words()));
+}
+
+Result<bool> TlsSession::identify() {
+  if (!context_->uses_certificates()) {
+    if (SSL_session_reused(ssl_.get()) != 1)
+      return fail(VMEM_ERROR_INVALID_OPTION, "the peer did not prove to know the secret");
+    return true;
+  }
+  peer_.identity = certified_name(ssl_.get());
+  if (peer_.identity.empty())
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                "the peer's certificate names nobody: it needs a DNS name, URI or address as its subject "
+                "alternative name");
   return true;
 }
 

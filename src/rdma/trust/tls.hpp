@@ -1,6 +1,6 @@
-// TLS 1.3 between two nodes that share a secret: an external pre-shared key with an ephemeral
-// Diffie-Hellman exchange (psk_dhe_ke). No certificates, tickets, session cache, early data or
-// renegotiation. A handshake succeeds only if both ends used the key.
+// TLS 1.3 between two nodes, each of which proves who it is: by an external pre-shared key with an
+// ephemeral Diffie-Hellman exchange (psk_dhe_ke), or by certificates on both sides. No tickets, session
+// cache, early data or renegotiation.
 #pragma once
 
 #include <openssl/types.h>
@@ -10,11 +10,19 @@
 
 #include "base/status.hpp"
 #include "rdma/crypto.hpp"
+#include "rdma/trust/certificates.hpp"
+#include "rdma/trust/keyring.hpp"
 #include "rdma/trust/openssl.hpp"
 
 namespace vmem::rdma {
 
 enum class TlsRole : std::uint8_t { client, server };
+
+// Who proved itself.
+struct TlsPeer {
+  std::string identity;      // of the secret, or the first name in the peer's certificate
+  std::uint64_t serial = 0;  // of the secret; 0 with certificates
+};
 
 class TlsContext {
  public:
@@ -22,39 +30,57 @@ class TlsContext {
   static constexpr std::uint64_t kRecordsPerKey = std::uint64_t{1} << 24;
 
   // `records_per_key`: a sender changes its key after so many records; tests set it low.
-  static Result<std::shared_ptr<TlsContext>> create(const Crypto& crypto, const Secret& secret,
+  // Errors: INVALID_OPTION for certificates that cannot be used; INTERNAL.
+  static Result<std::shared_ptr<TlsContext>> create(CryptoRef crypto, KeyringRef keyring,
+                                                    std::uint64_t records_per_key = kRecordsPerKey);
+  static Result<std::shared_ptr<TlsContext>> create(CertificatesRef certificates,
                                                     std::uint64_t records_per_key = kRecordsPerKey);
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 
+  // For sessions from now on. Thread, also of refresh(): one at a time.
   SSL_CTX* get() const noexcept { return context_.get(); }
-  const Key& key() const noexcept { return key_; }
+  bool uses_certificates() const noexcept { return certificates_ != nullptr; }
   std::uint64_t records_per_key() const noexcept { return records_per_key_; }
+  // Reads the files again if they have changed.
+  void refresh();
+  // False for one whose secret has been taken out of the file.
+  bool still_trusts(const TlsPeer& peer) const { return !keyring_ || keyring_->holds(peer.serial); }
+  // REQUIRES: no certificates.
+  const Keyring& keyring() const noexcept { return *keyring_; }
+  Key tls_key(const Secret& secret) const { return crypto_->derive(secret.key, "vmem tls 1.3 pre-shared key", {}); }
 
  private:
-  TlsContext() = default;
-  Status open();
-
-  Key key_;
-  std::uint64_t records_per_key_ = kRecordsPerKey;
   struct Free {
     void operator()(SSL_CTX* context) const noexcept;
   };
-  std::unique_ptr<SSL_CTX, Free> context_;
+  using Handle = std::unique_ptr<SSL_CTX, Free>;
+  explicit TlsContext(std::uint64_t records_per_key) : records_per_key_(records_per_key) {}
+  Result<Handle> make() const;
+
+  const std::uint64_t records_per_key_;
+  CryptoRef crypto_;
+  KeyringRef keyring_;  // or
+  CertificatesRef certificates_;
+  std::string version_;  // of the certificates
+  std::string refused_;  // the last error of refresh()
+  Handle context_;
 };
 
 // One TLS connection over a socket that does not block. One thread at a time.
 class TlsSession {
  public:
-  // `socket` outlives the session. The context is kept alive.
-  static Result<std::unique_ptr<TlsSession>> create(std::shared_ptr<TlsContext> context, TlsRole role, int socket);
+  // `socket` outlives the session. The context is kept alive. `host`: what a server's certificate has to
+  // be for. A server has none.
+  static Result<std::unique_ptr<TlsSession>> create(std::shared_ptr<TlsContext> context, TlsRole role, int socket,
+                                                    const std::string& host);
   ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  // True once both ends have proved that they know the key. Errors: INVALID_OPTION if the peer has
-  // another secret or no TLS; LOST if the connection ended.
+  // True once both ends have proved who they are. Errors: INVALID_OPTION if the peer has another secret,
+  // a certificate that is not accepted, or no TLS; LOST if the connection ended.
   Result<bool> handshake();
   // Bytes decrypted into `into`; 0 if the socket has none now. Errors: LOST.
   Result<std::size_t> read(Bytes into);
@@ -63,7 +89,11 @@ class TlsSession {
   // True if everything that write() took has been given to the socket. Errors: LOST.
   Result<bool> flush();
 
+  // REQUIRES: handshake() returned true.
+  const TlsPeer& peer() const noexcept { return peer_; }
   std::uint64_t key_updates() const noexcept { return key_updates_; }
+  // Sessions of `context` use its keyring.
+  static void use_secrets(SSL_CTX* context);
 
  private:
   // What OpenSSL's BIO callbacks work on. One system call moves many records, in both directions.
@@ -77,12 +107,17 @@ class TlsSession {
     bool ended = false;    // the peer closed its end
   };
   struct Bio;
+  struct Callbacks;
   explicit TlsSession(std::shared_ptr<TlsContext> context) : context_(std::move(context)) {}
   std::unexpected<Error> failure(const char* what);
+  std::unexpected<Error> refused() const;
+  Result<bool> identify();
   Status change_key_if_due();
 
   std::shared_ptr<TlsContext> context_;
   Wire wire_;
+  TlsPeer peer_;
+  std::string offered_;  // what OpenSSL reads as the identity of the key
   struct Free {
     void operator()(SSL* ssl) const noexcept;
   };

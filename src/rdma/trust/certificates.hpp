@@ -1,0 +1,43 @@
+// A node's certificate, its private key and the authority that it trusts, from a folder with the files
+// of a Kubernetes TLS secret: ca.crt, tls.crt (with intermediate certificates) and tls.key.
+#pragma once
+
+#include <openssl/types.h>
+
+#include <memory>
+#include <string>
+
+#include "base/status.hpp"
+
+namespace vmem::rdma {
+
+class Certificates;
+using CertificatesRef = std::shared_ptr<const Certificates>;
+
+class Certificates {
+ public:
+  // Reads nothing yet. Errors: INVALID_OPTION for a key that others may use.
+  static Result<CertificatesRef> open(const std::string& folder);
+
+  // Gives the files' content to `context`, which then asks peers for certificates of this authority.
+  // Errors: INVALID_OPTION, naming the file.
+  Status install(SSL_CTX* context) const;
+  // Differs after one of the files was replaced.
+  std::string version() const;
+
+ private:
+  explicit Certificates(const std::string& folder)
+      : authority_(folder + "/ca.crt"), certificate_(folder + "/tls.crt"), key_(folder + "/tls.key") {}
+  Status check_key_file() const;
+
+  const std::string authority_, certificate_, key_;
+};
+
+// The first DNS name, URI or address among the subject alternative names of the peer's certificate;
+// "" if it has none.
+std::string certified_name(SSL* ssl);
+// Makes the handshake of a client fail unless the peer's certificate is for `host`, a name or a numeric address.
+// Errors: INTERNAL.
+Status expect_certified_host(SSL* ssl, const std::string& host);
+
+}  // namespace vmem::rdma

@@ -1,0 +1,73 @@
+// The secrets that a node shares with others, each under a name (identity). A node connects with the
+// first one of its file, and accepts every one. The file may change while the process runs.
+//
+//   # vmem secrets: IDENTITY KEY
+//   team-a qL0x…=
+//
+// A key is 32 random bytes in base64, as `vmem secret new` makes them.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rdma/crypto.hpp"
+
+namespace vmem::rdma {
+
+struct Secret {
+  std::string identity;
+  Key key;
+  std::uint64_t serial = 0;  // another one for every other key
+};
+
+// What a new line of a secret file holds. Errors: INVALID_VALUE for an identity that cannot be.
+Result<std::string> make_secret_line(const Crypto& crypto, std::string_view identity);
+
+class Keyring;
+using KeyringRef = std::shared_ptr<Keyring>;
+
+// Thread: one at a time.
+class Keyring {
+ public:
+  // Errors: INVALID_OPTION for a file that others may use, or that holds what no secret is, saying where.
+  static Result<KeyringRef> open(std::string path);
+
+  // What this node connects with.
+  const Secret& own() const noexcept { return secrets_.front(); }
+  const Secret* find(std::string_view identity) const noexcept;
+  bool holds(std::uint64_t serial) const noexcept;
+  // Reads the file again if it has changed; true if the secrets are others now. A file that cannot be
+  // used leaves them as they are, and is logged.
+  bool refresh();
+
+ private:
+  struct Version {  // of the file
+    dev_t device = 0;
+    ino_t inode = 0;
+    off_t bytes = 0;
+    timespec modified{}, changed{};
+    bool operator==(const Version& other) const noexcept;
+  };
+  struct Content {
+    std::vector<Secret> secrets;
+    Version version;
+  };
+  static Result<Content> read(const std::string& path);
+  static Result<std::vector<Secret>> parse(const std::string& path, std::string_view text);
+  void adopt(Content content);
+
+  explicit Keyring(std::string path) : path_(std::move(path)) {}
+
+  const std::string path_;
+  std::vector<Secret> secrets_;  // never empty
+  Version version_;
+  std::uint64_t last_serial_ = 0;
+  std::string refused_;  // the last error of refresh()
+};
+
+}  // namespace vmem::rdma

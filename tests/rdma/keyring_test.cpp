@@ -1,0 +1,113 @@
+#include "rdma/trust/keyring.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "rdma/secret_file.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string refusal(const std::string& path) {
+  const auto read = Keyring::open(path);
+  return read ? "accepted" : read.error().message;
+}
+std::string refusal_of(const std::string& text) { return refusal(SecretFile(text).path()); }
+
+TEST(Keyring, ANewSecretIsAccepted) {
+  const KeyringRef keyring = SecretFile(SecretFile::line("team-a")).read();
+  EXPECT_EQ(keyring->own().identity, "team-a");
+  EXPECT_EQ(keyring->find("team-a"), &keyring->own());
+  EXPECT_EQ(keyring->find("team-b"), nullptr);
+}
+
+TEST(Keyring, NoTwoNewSecretsAreAlike) { EXPECT_NE(SecretFile::line("a"), SecretFile::line("a")); }
+
+TEST(Keyring, TheFirstSecretIsTheNodesOwn) {
+  const KeyringRef keyring =
+      SecretFile(fmt::format("# tenants\n\n{}{}# the end", SecretFile::line("b"), SecretFile::line("a"))).read();
+  EXPECT_EQ(keyring->own().identity, "b");
+  EXPECT_NE(keyring->find("a"), nullptr);
+}
+
+TEST(Keyring, FilesThatOthersMayUseAreRefused) {
+  for (const mode_t mode : {0640, 0604, 0620, 0777}) {
+    const SecretFile file(SecretFile::line("a"), mode);
+    EXPECT_THAT(refusal(file.path()), HasSubstr(fmt::format("mode {:04o}", mode)));
+  }
+  EXPECT_THAT(refusal("/nowhere"), HasSubstr("/nowhere: No such file"));
+  EXPECT_THAT(refusal(::testing::TempDir()), HasSubstr("is not a file"));
+}
+
+TEST(Keyring, WhatIsNoSecretIsRefusedWithItsLine) {
+  EXPECT_THAT(refusal_of(""), HasSubstr("holds no secret"));
+  EXPECT_THAT(refusal_of("# nothing\n"), HasSubstr("holds no secret"));
+  EXPECT_THAT(refusal_of("# one\npassword\n"), HasSubstr("line 2: is not IDENTITY KEY"));
+  EXPECT_THAT(refusal_of("a b\n"), HasSubstr("line 1: a key is 32 bytes in base64"));
+  EXPECT_THAT(refusal_of(fmt::format("a/b {}", SecretFile::line("a").substr(2))), HasSubstr("an identity has"));
+  EXPECT_THAT(refusal_of(fmt::format("{:a>65} {}", "", SecretFile::line("a").substr(2))), HasSubstr("an identity has"));
+  EXPECT_THAT(refusal_of(SecretFile::line("a") + SecretFile::line("a")), HasSubstr("line 2: a second secret for 'a'"));
+  EXPECT_THAT(refusal_of(fmt::format("a  {}", SecretFile::line("a").substr(2))), HasSubstr("a key is 32 bytes"));
+  EXPECT_THAT(refusal_of(std::string(70000, 'x')), HasSubstr("more than"));
+}
+
+TEST(Keyring, WeakKeysAreRefused) {
+  EXPECT_THAT(refusal_of(fmt::format("a {:A>43}=\n", "")), HasSubstr("the key is weak"));
+  // 32 times the same byte of text.
+  EXPECT_THAT(refusal_of("a YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE=\n"), HasSubstr("the key is weak"));
+}
+
+TEST(Keyring, NoErrorQuotesAKey) {
+  const std::string line = SecretFile::line("a");
+  const std::string key = line.substr(2, 20);
+  EXPECT_THAT(refusal_of(line.substr(2)), ::testing::Not(HasSubstr(key)));
+  EXPECT_THAT(refusal_of(fmt::format("? {}", line.substr(2))), ::testing::Not(HasSubstr(key)));
+  EXPECT_THAT(refusal_of(fmt::format("a {}", line)), ::testing::Not(HasSubstr(key)));
+}
+
+TEST(Keyring, AChangedFileIsReadAgain) {
+  const std::string a = SecretFile::line("a"), b = SecretFile::line("b");
+  const SecretFile file(a);
+  const KeyringRef keyring = file.read();
+  const std::uint64_t serial = keyring->own().serial;
+  EXPECT_FALSE(keyring->refresh());
+
+  file.write(b + a);
+  EXPECT_TRUE(keyring->refresh());
+  EXPECT_EQ(keyring->own().identity, "b");
+  EXPECT_TRUE(keyring->holds(serial)) << "the same key under the same name";
+
+  file.write(b);
+  EXPECT_TRUE(keyring->refresh());
+  EXPECT_FALSE(keyring->holds(serial));
+
+  file.write(SecretFile::line("b") + a);
+  EXPECT_TRUE(keyring->refresh());
+  EXPECT_FALSE(keyring->holds(serial)) << "it was taken out in between";
+}
+
+TEST(Keyring, AnotherKeyUnderTheSameNameIsAnotherSecret) {
+  const SecretFile file(SecretFile::line("a"));
+  const KeyringRef keyring = file.read();
+  const std::uint64_t serial = keyring->own().serial;
+  file.write(SecretFile::line("a") + "# longer\n");
+  EXPECT_TRUE(keyring->refresh());
+  EXPECT_FALSE(keyring->holds(serial));
+}
+
+TEST(Keyring, AFileThatCannotBeUsedLeavesTheSecretsAsTheyAre) {
+  const SecretFile file;
+  const KeyringRef keyring = file.read();
+  const Secret before = keyring->own();
+  file.write("garbage");
+  EXPECT_FALSE(keyring->refresh());
+  EXPECT_EQ(keyring->own().serial, before.serial);
+  file.write(SecretFile::line("later") + "# longer\n");
+  EXPECT_TRUE(keyring->refresh());
+  EXPECT_EQ(keyring->own().identity, "later");
+}
+
+}  // namespace
+}  // namespace vmem::rdma

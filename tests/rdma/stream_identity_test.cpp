@@ -1,0 +1,208 @@
+// Who a node is to others: secrets by identity that come and go, and certificates.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "rdma/certificate_folder.hpp"
+#include "rdma/stream_node.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Steps both until a says that its peer is gone, and returns why.
+std::string refusal(Node& a, Node& b) {
+  const auto peer = a.transport->connect(b.transport->address(), a.later());
+  if (!peer) return peer.error().message;
+  a.events.clear();
+  if (!until({&a, &b}, [&] { return a.gone(*peer) != nullptr || a.connected(); })) return "nothing happened";
+  return a.gone(*peer) != nullptr ? a.gone(*peer)->error.message : "accepted";
+}
+
+std::string identity_at(const Node& node) { return node.all<Connected>().front().second.identity; }
+
+void expect_identity(Node& a, Node& b, const std::string& at_a, const std::string& at_b) {
+  a.events.clear();
+  b.events.clear();
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
+  EXPECT_EQ(identity_at(a), at_a);
+  EXPECT_EQ(identity_at(b), at_b);
+  a.transport->close(peer);
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr && b.gone(b.peer()) != nullptr; }));
+}
+
+TEST(StreamIdentity, ANodeIsKnownByTheSecretThatItProved) {
+  const std::string a_line = SecretFile::line("team-a"), b_line = SecretFile::line("team-b");
+  Node a, b, lender;
+  lender.start_as(lender.config(9, "127.0.0.1:0", SecretFile(a_line + b_line).read()));
+  a.start_as(a.config(1, "", SecretFile(a_line).read()));
+  b.start_as(b.config(2, "", SecretFile(b_line).read()));
+  expect_identity(a, lender, "team-a", "team-a");
+  expect_identity(b, lender, "team-b", "team-b");
+}
+
+TEST(StreamIdentity, OneTenantsKeyUnderAnothersNameIsRefused) {
+  const std::string a_line = SecretFile::line("team-a"), b_line = SecretFile::line("team-b");
+  Node b, lender;
+  lender.start_as(lender.config(9, "127.0.0.1:0", SecretFile(a_line + b_line).read()));
+  b.start_as(b.config(2, "", SecretFile(fmt::format("team-a {}", b_line.substr(7))).read()));
+  EXPECT_THAT(refusal(b, lender), HasSubstr("does not know the secret 'team-a'"));
+  EXPECT_EQ(lender.events.size(), 0u);
+}
+
+TEST(StreamIdentity, ASecretIsReplacedWhileNodesRun) {
+  const std::string old_line = SecretFile::line("old"), new_line = SecretFile::line("new");
+  const SecretFile at_lender(old_line), at_client(old_line);
+  Node a, lender;
+  lender.start_as(lender.config(9, "127.0.0.1:0", at_lender.read()));
+  a.start_as(a.config(1, "", at_client.read()));
+  expect_identity(a, lender, "old", "old");
+
+  at_lender.write(old_line + new_line);
+  at_client.write(new_line);
+  const auto proves = [&](const std::string& identity) {
+    a.events.clear();
+    lender.events.clear();
+    return refusal(a, lender) == "accepted" && identity_at(a) == identity;
+  };
+  ASSERT_TRUE(until({&a, &lender}, [&] { return proves("new"); }));
+
+  at_lender.write(new_line);
+  expect_identity(a, lender, "new", "new");
+}
+
+TEST(StreamIdentity, ASecretThatIsTakenOutEndsItsConnections) {
+  const std::string a_line = SecretFile::line("team-a"), b_line = SecretFile::line("team-b");
+  const SecretFile at_lender(a_line + b_line);
+  Node a, b, lender;
+  lender.start_as(lender.config(9, "127.0.0.1:0", at_lender.read()));
+  a.start_as(a.config(1, "", SecretFile(a_line).read()));
+  b.start_as(b.config(2, "", SecretFile(b_line).read()));
+  const PeerId of_a = *a.transport->connect(lender.transport->address(), a.later());
+  const PeerId of_b = *b.transport->connect(lender.transport->address(), b.later());
+  ASSERT_TRUE(until({&a, &b, &lender}, [&] { return a.connected() && b.connected(); }));
+
+  at_lender.write(b_line);
+  ASSERT_TRUE(until({&a, &b, &lender}, [&] { return a.gone(of_a) != nullptr; }));
+  EXPECT_EQ(b.gone(of_b), nullptr);
+  EXPECT_THAT(refusal(a, lender), HasSubstr("secret 'team-a'"));
+}
+
+// ---- certificates ----
+
+struct Certified {
+  Node& node;
+  Certified(Node& of, std::uint64_t id, const std::string& listen, const std::string& folder) : node(of) {
+    StreamConfig config = of.config(id, listen, nullptr);
+    config.certificates = *Certificates::open(folder);
+    of.start_as(std::move(config));
+  }
+};
+
+TEST(StreamCertificates, NodesOfOneAuthorityTrustEachOtherByName) {
+  Authority authority;
+  Node a, b;
+  Certified(a, 1, "", authority.issue("DNS:trainer,URI:vmem://trainer"));
+  Certified(b, 2, "127.0.0.1:0", authority.issue("DNS:gpu07,IP:127.0.0.1"));
+  expect_identity(a, b, "gpu07", "trainer");
+  expect_service(a, b);
+}
+
+TEST(StreamCertificates, AServerHasToBeTheHostThatWasAskedFor) {
+  Authority authority;
+  Node a, b;
+  Certified(a, 1, "", authority.issue("DNS:trainer"));
+  Certified(b, 2, "127.0.0.1:0", authority.issue("DNS:gpu07"));
+  EXPECT_THAT(refusal(a, b), HasSubstr("IP address mismatch"));
+  // As SocketAddress::resolve writes it after looking gpu07 up.
+  const PeerId peer = *a.transport->connect("gpu07/" + b.transport->address(), a.later());
+  a.events.clear();
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.connected(); })) << a.gone(peer)->error.message;
+}
+
+TEST(StreamCertificates, AnotherAuthorityIsRefused) {
+  Authority ours, theirs;
+  Node a, b;
+  Certified(a, 1, "", theirs.issue("DNS:trainer"));
+  Certified(b, 2, "127.0.0.1:0", ours.issue("IP:127.0.0.1"));
+  EXPECT_THAT(refusal(a, b), HasSubstr("certificate"));
+  EXPECT_EQ(b.events.size(), 0u);
+}
+
+TEST(StreamCertificates, AClientOfAnotherAuthorityIsRefusedByTheServer) {
+  Authority ours, theirs;
+  const std::string folder = theirs.issue("DNS:trainer");
+  const std::string server = ours.issue("IP:127.0.0.1");
+  // It trusts the server's authority; the server does not trust its own.
+  std::filesystem::copy_file(server + "/ca.crt", folder + "/ca.crt", std::filesystem::copy_options::overwrite_existing);
+  Node a, b;
+  Certified(a, 1, "", folder);
+  Certified(b, 2, "127.0.0.1:0", server);
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr; }));
+  EXPECT_EQ(b.events.size(), 0u);
+}
+
+TEST(StreamCertificates, ACertificateWithoutANameIsRefused) {
+  Authority authority;
+  Node a, b;
+  Certified(a, 1, "", authority.issue(""));
+  Certified(b, 2, "127.0.0.1:0", authority.issue("IP:127.0.0.1"));
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr; }));
+  EXPECT_EQ(b.events.size(), 0u);
+}
+
+TEST(StreamCertificates, NodesWithSecretsAndNodesWithCertificatesRefuseEachOther) {
+  Authority authority;
+  Node a, b;
+  a.start_as(a.config(1, "", SecretFile().read()));
+  Certified(b, 2, "127.0.0.1:0", authority.issue("IP:127.0.0.1"));
+  EXPECT_THAT(refusal(a, b), HasSubstr("secret"));
+  EXPECT_EQ(b.events.size(), 0u);
+  Node c, d;
+  Certified(c, 1, "", authority.issue("IP:127.0.0.1"));
+  d.start_as(d.config(2, "127.0.0.1:0", SecretFile().read()));
+  EXPECT_THAT(refusal(c, d), HasSubstr("certificate"));
+  EXPECT_EQ(d.events.size(), 0u);
+}
+
+TEST(StreamCertificates, AReplacedCertificateIsUsedByTheNextConnections) {
+  Authority authority;
+  const std::string folder = authority.issue("DNS:before,IP:127.0.0.1");
+  Node a, b;
+  Certified(a, 1, "", authority.issue("DNS:trainer"));
+  Certified(b, 2, "127.0.0.1:0", folder);
+  expect_identity(a, b, "before", "trainer");
+  authority.issue_into(folder, "DNS:after,IP:127.0.0.1");
+  const auto proves = [&](const std::string& identity) {
+    a.events.clear();
+    b.events.clear();
+    return refusal(a, b) == "accepted" && identity_at(a) == identity;
+  };
+  ASSERT_TRUE(until({&a, &b}, [&] { return proves("after"); }));
+}
+
+TEST(Certificates, FilesThatCannotBeUsedAreNamed) {
+  Authority authority;
+  const std::string folder = authority.issue("DNS:node");
+  const auto refusal_of = [&] {
+    const auto opened = Certificates::open(folder);
+    if (!opened) return opened.error().message;
+    const auto context = TlsContext::create(*opened);
+    return context ? "accepted" : context.error().message;
+  };
+  EXPECT_EQ(refusal_of(), "accepted");
+  std::filesystem::permissions(folder + "/tls.key", std::filesystem::perms(0644));
+  EXPECT_THAT(refusal_of(), HasSubstr("tls.key: has mode 0644"));
+  std::filesystem::permissions(folder + "/tls.key", std::filesystem::perms(0600));
+  std::filesystem::copy_file(authority.issue("DNS:other") + "/tls.crt", folder + "/tls.crt",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(refusal_of(), HasSubstr("tls.key"));
+  std::filesystem::remove(folder + "/ca.crt");
+  EXPECT_THAT(refusal_of(), HasSubstr("ca.crt"));
+}
+
+}  // namespace
+}  // namespace vmem::rdma
