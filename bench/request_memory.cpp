@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/sizes.hpp"
+#include "gpu/memory_location.hpp"
 #include "tiers/frame_pool.hpp"
 
 namespace vmem::bench {
@@ -36,8 +37,8 @@ Result<RequestMemory> as_slots(const Gpu& gpu, std::uint64_t bytes) {
   const std::uint64_t whole = whole_pages(bytes);
   tiers::FramePool::Config config;
   config.driver = gpu.driver_ref();
-  config.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}};
-  config.accessors = {config.location, {CU_MEM_LOCATION_TYPE_DEVICE, {gpu.ordinal()}}};
+  config.location = gpu::on_host(0);
+  config.accessors = {config.location, gpu::on_device(gpu.ordinal())};
   config.budget_bytes = whole;
   config.name = "host memory for requests";
   const auto pool = std::make_shared<tiers::FramePool>(std::move(config));

@@ -10,6 +10,7 @@
 #include "base/options.hpp"
 #include "bench/context.hpp"
 #include "bench/samples.hpp"
+#include "gpu/memory_location.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -58,7 +59,7 @@ Status page_life(const Gpu& gpu, CUdeviceptr address, std::uint64_t bytes, const
                  PageCalls& calls) {
   CUmemGenericAllocationHandle handle = 0;
   CUmemAccessDesc access{};
-  access.location = {CU_MEM_LOCATION_TYPE_DEVICE, {gpu.ordinal()}};
+  access.location = gpu::on_device(gpu.ordinal());
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   const auto& driver = gpu.table();
   VMEM_TRY(timed(calls.create, [&] { return gpu.check(driver.cuMemCreate(&handle, bytes, &prop, 0), "cuMemCreate"); }));

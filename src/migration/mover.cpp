@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "base/sizes.hpp"
+#include "gpu/memory_location.hpp"
 
 namespace vmem::migration {
 
@@ -30,7 +31,7 @@ constexpr std::uint8_t kWritesBelieved = 15;
 tiers::FramePool::Config hbm_pool(const MoverConfig& config, const MoverDevice& device) {
   tiers::FramePool::Config pool;
   pool.driver = config.driver;
-  pool.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device.ordinal}};
+  pool.location = gpu::on_device(device.ordinal);
   pool.accessors = {pool.location};
   pool.budget_bytes = pool.largest_budget_bytes = device.hbm_bytes;
   pool.name = "HBM";

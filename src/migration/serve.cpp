@@ -7,6 +7,7 @@
 
 #include "base/log.hpp"
 #include "base/options.hpp"
+#include "gpu/memory_location.hpp"
 #include "migration/mover.hpp"
 
 namespace vmem::migration {
@@ -434,7 +435,7 @@ Status Mover::set_access(const Region& region, CUdeviceptr address, Access acces
   const std::uint32_t mask = region.mapping_devices;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     if ((mask >> i & 1) == 0) continue;
-    wanted[count].location = {CU_MEM_LOCATION_TYPE_DEVICE, {devices_[i]->config.ordinal}};
+    wanted[count].location = gpu::on_device(devices_[i]->config.ordinal);
     wanted[count++].flags =
         access == Access::write ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ;
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "gpu/memory_location.hpp"
 #include "runtime/machine.hpp"
 #include "runtime/runtime.hpp"
 #include "topology/placement.hpp"
@@ -58,7 +59,7 @@ Status Runtime::start_lender(const LendingDevice& wanted) {
   }
   config.driver = driver_;
   config.reached_by = lender.reached_by;
-  config.location = {CU_MEM_LOCATION_TYPE_DEVICE, {handle}};
+  config.location = gpu::on_device(handle);
   config.name = lender.borrower ? fmt::format("peer {} of process {}", lender.ordinal, lender.borrower->lender())
                                 : fmt::format("peer {}", lender.ordinal);
   config.source = lender.borrower.get();

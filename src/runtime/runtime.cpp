@@ -8,6 +8,7 @@
 #include "base/clock.hpp"
 #include "base/log.hpp"
 #include "gpu/call_times.hpp"
+#include "gpu/memory_location.hpp"
 #include "migration/policy/look_ahead.hpp"
 #include "migration/policy/second_chance.hpp"
 #include "runtime/machine.hpp"
@@ -237,7 +238,7 @@ Status Runtime::start_host_tier() {
   tiers::NearTier::Config config;
   config.driver = driver_;
   for (const auto& device : devices_) config.devices.push_back({device->context, device->handle});
-  config.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, {topology::host_node(topology_, ordinals).value_or(0)}};
+  config.location = gpu::on_host(topology::host_node(topology_, ordinals).value_or(0));
   config.name = "host";
   VMEM_ASSIGN(config.budget_bytes, host_budget());
   config.tell_changes = !options_.protect;  // what is protected cannot have changed

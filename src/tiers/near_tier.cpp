@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "gpu/memory_location.hpp"
 
 namespace vmem::tiers {
 namespace {
@@ -24,7 +25,7 @@ FramePool::Config pool_config(const NearTier::Config& config) {
   pool.location = config.location;
   pool.accessors.push_back(pool.location);
   for (std::size_t i = 0; i < config.devices.size(); ++i) {
-    const CUmemLocation device{CU_MEM_LOCATION_TYPE_DEVICE, {config.devices[i].ordinal}};
+    const CUmemLocation device = gpu::on_device(config.devices[i].ordinal);
     const bool own = device.type == config.location.type && device.id == config.location.id;
     if (!own && (config.reached_by >> i & 1) != 0) pool.accessors.push_back(device);
   }

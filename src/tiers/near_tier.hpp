@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "gpu/fingerprinter.hpp"
+#include "gpu/memory_location.hpp"
 #include "tiers/frame_pool.hpp"
 #include "tiers/tier.hpp"
 
@@ -28,10 +29,10 @@ class NearTier final : public Tier, public InPlaceTier {
   };
   struct Config {
     std::shared_ptr<const gpu::Driver> driver;
-    std::vector<Device> devices;     // whose HBM pages come from; transfers name them by index
-    std::uint32_t reached_by = ~0u;  // bit i: devices[i] can reach this memory
-    CUmemLocation location{CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}};  // or a device's HBM
-    std::string name = "host";                                    // of the tier: "host", "peer 1"
+    std::vector<Device> devices;               // whose HBM pages come from; transfers name them by index
+    std::uint32_t reached_by = ~0u;            // bit i: devices[i] can reach this memory
+    CUmemLocation location = gpu::on_host(0);  // or a device's HBM
+    std::string name = "host";                 // of the tier: "host", "peer 1"
     std::uint64_t budget_bytes = 0;
     std::uint64_t largest_budget_bytes = 0;  // that set_budget may ask for; 0: budget_bytes
     HandleSource* source = nullptr;          // of the memory; null: the driver. Outlives the tier

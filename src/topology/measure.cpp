@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpu/memory_location.hpp"
 #include "topology/paths.hpp"
 
 namespace vmem::topology {
@@ -28,8 +29,7 @@ class Buffer {
     VMEM_TRY(driver->check((*driver)->cuMemMap(buffer.address(), bytes, 0, buffer.handle_.get(), 0), "cuMemMap"));
     buffer.mapped_ = true;
     std::vector<CUmemAccessDesc> access;
-    for (const int device : devices)
-      access.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, {device}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    for (const int device : devices) access.push_back({gpu::on_device(device), CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
     VMEM_TRY(driver->check((*driver)->cuMemSetAccess(buffer.address(), bytes, access.data(), access.size()),
                            "cuMemSetAccess"));
     return buffer;

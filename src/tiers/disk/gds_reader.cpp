@@ -17,6 +17,7 @@
 #include "base/of_vmem.hpp"
 #include "base/sizes.hpp"
 #include "gpu/handles.hpp"
+#include "gpu/memory_location.hpp"
 #include "pagetable/types.hpp"
 
 namespace vmem::tiers {
@@ -100,7 +101,7 @@ std::string GdsReader::describe() const {
 // Of the kind that pages lie in: what works for other memory need not work for it.
 Status GdsReader::make_trial_memory() {
   for (const Device& device : config_.devices) {
-    const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {device.ordinal}};
+    const CUmemLocation location = gpu::on_device(device.ordinal);
     FramePool::Config pool;
     pool.driver = config_.driver;
     pool.location = location;
