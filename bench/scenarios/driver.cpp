@@ -42,7 +42,7 @@ struct PageCalls {
 CUmemAllocationProp page_location(CUmemLocationType type, int id) {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  prop.location = {type, {id}};
+  prop.location = gpu::memory_location(type, id);
   return prop;
 }
 
