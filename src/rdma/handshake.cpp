@@ -38,7 +38,7 @@ Status same(std::string_view what, std::uint64_t theirs, std::uint64_t ours, std
 Handshake::Handshake(Role role, const Crypto& crypto, const Secret* secret, Introduction self, OpenEntrance open)
     : role_(role),
       crypto_(crypto),
-      key_(secret == nullptr ? Key{} : secret->key),
+      key_(secret == nullptr ? Key{} : secret->key()),
       self_(std::move(self)),
       open_(std::move(open)) {
   our_hello_.role = static_cast<std::uint16_t>(role);

@@ -20,7 +20,9 @@ using Role = Handshake::Role;
 const CryptoRef crypto = *Crypto::load();
 
 Secret secret(std::string_view content) {
-  return {.identity = "cluster", .key = crypto->hash(std::as_bytes(std::span(content)))};
+  Secret made("cluster");
+  std::ranges::copy(crypto->hash(std::as_bytes(std::span(content))).bytes, made.memory.bytes().begin());
+  return made;
 }
 
 Introduction introduction(std::uint64_t id) {

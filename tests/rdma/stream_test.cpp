@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -160,6 +162,57 @@ TEST(StreamTrust, RandomBytesChangeNothing) {
   EXPECT_TRUE(b.receiver.announced.empty());
   EXPECT_EQ(b.events.size(), 0u);
   expect_service(a, b);
+}
+
+std::size_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t all = 0, resident = 0;
+  statm >> all >> resident;
+  return resident * 4096;
+}
+std::size_t descriptors() {
+  const std::filesystem::directory_iterator open("/proc/self/fd");
+  return static_cast<std::size_t>(std::distance(begin(open), end(open)));
+}
+
+// As many as VMEM_HOSTILE_CONNECTIONS says: random bytes, records that begin a handshake, ends at once, and
+// silence, while honest nodes exchange pages.
+TEST(StreamTrust, StrangersWithoutEndCostNeitherMemoryNorDescriptorsNorService) {
+  const char* const asked = std::getenv("VMEM_HOSTILE_CONNECTIONS");
+  const int connections = asked == nullptr ? 3000 : std::atoi(asked);
+  const KeyringRef keyring = SecretFile().read();
+  Node a, b;
+  a.start_as(a.config(1, "", keyring));
+  b.start_as(b.config(2, "127.0.0.1:0", keyring));
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  constexpr std::array<unsigned char, 5> kRecord{0x16, 0x03, 0x01, 0x01, 0x00};
+  std::deque<FileDescriptor> silent;
+  std::size_t pages = 0, memory = 0, open = 0;
+  b.on_message = [&](const Message& message) { pages += TestNode::has_pattern(message.payload, 5) ? 1 : 0; };
+  std::size_t sent = 0;
+  for (int i = 0; i < connections; ++i) {
+    if (i == connections / 10) memory = resident_bytes(), open = descriptors();
+    FileDescriptor stranger = dial(b.transport->address());
+    std::vector<unsigned char> bytes(random() % 600 + 1);
+    for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(random());
+    const auto kind = random() % 4;
+    if (kind == 1) std::copy_n(kRecord.begin(), std::min(bytes.size(), kRecord.size()), bytes.begin());
+    if (kind < 2) (void)::send(stranger.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (kind == 3) silent.push_back(std::move(stranger));
+    if (silent.size() > 100) silent.pop_front();
+    b.step();
+    if (i % 500 != 0) continue;
+    a.send(peer, "page", {a.outgoing(1 << 16, 5)}, a.later());
+    ++sent;
+    ASSERT_TRUE(until({&a, &b}, [&] { return pages == sent; }));
+  }
+  EXPECT_EQ(a.gone(peer), nullptr);
+  EXPECT_LT(resident_bytes(), memory + (32u << 20));
+  EXPECT_LT(descriptors(), open + 64);
 }
 
 TEST(StreamTrust, ThoseThatSayNothingKeepNobodyOut) {

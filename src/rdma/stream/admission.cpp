@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <ctime>
 #include <utility>
 
 #include "base/log.hpp"
@@ -32,6 +33,12 @@ void set_no_delay(int socket) {
   (void)::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // not of Unix sockets
 }
 
+std::uint64_t thread_cpu_us() {
+  timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(time.tv_nsec) / 1000;
+}
+
 std::string host_of(const std::string& address) { return address.substr(0, address.rfind(':')); }
 
 Status same(std::string_view what, std::uint64_t theirs, std::uint64_t ours, std::string_view option) {
@@ -48,6 +55,8 @@ struct Admission::Pending {
   std::uint64_t key = 0;
   Hello::Role role = Hello::Role::initiator;
   std::string address;
+  std::string host;          // whose budget it uses, of one that came in
+  std::uint64_t cpu_us = 0;  // that it has cost so far
   std::uint64_t deadline_us = 0;
   Stage stage = Stage::connecting;
   ByteStream stream;
@@ -102,6 +111,7 @@ Status Admission::listen() {
       const int code = errno;
       return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("cannot listen on {}: {}", config_.listen, words(code)), code);
     }
+    listener_not_in_children_ = ClosedOnFork(listener_.get());
     VMEM_ASSIGN(const SocketAddress bound, SocketAddress::bound_to(listener_.get()));
     address_ = bound.text();
     socket = listener_.get();
@@ -145,7 +155,12 @@ void Admission::admit(FileDescriptor socket) {
   pending->role = Hello::Role::responder;
   pending->address = address_;
   if (config_.tls) {
-    if (const auto from = SocketAddress::connected_to(socket.get())) pending->address = from->text();
+    if (const auto from = SocketAddress::connected_to(socket.get())) {
+      pending->address = from->text();
+      pending->host = HandshakeBudget::host_of(*from);
+    }
+    if (!budget_.may_begin(pending->host, config_.clock->now_us()))
+      return turn_away(pending->address, std::move(socket));
   }
   make_room(host_of(pending->address));
   pending->deadline_us = config_.clock->now_us() + config_.handshake_us;
@@ -162,6 +177,19 @@ void Admission::admit(FileDescriptor socket) {
   pending_.push_back(pending);
   next_deadline_us_ = 0;
   advance(pending);
+}
+
+void Admission::turn_away(const std::string& address, FileDescriptor socket) {
+  Outcome outcome;
+  outcome.address = address;
+  outcome.failed = Error{VMEM_ERROR_INVALID_OPTION, 0,
+                         "its host has used up the processor time that this node gives to those who prove nothing"};
+  socket.reset();
+  on_outcome_(std::move(outcome));
+}
+
+bool Admission::is_stranger(const Pending& pending) const {
+  return config_.tls && pending.key == 0 && !pending.trusted;
 }
 
 // The one that has been waiting longest without a proof goes: a node that knows the secret needs
@@ -256,6 +284,7 @@ void Admission::close() {
   closed_ = true;
   if (acceptor_.is_open()) acceptor_.release();
   rest_.cancel();
+  listener_not_in_children_ = {};
   listener_.reset();
   local_.reset();
   while (!pending_.empty()) {
@@ -298,7 +327,10 @@ void Admission::wait(const PendingRef& pending) {
 
 void Admission::advance(const PendingRef& pending) {
   pending->wants_write = false;
+  const bool was_stranger = is_stranger(*pending);
+  const std::uint64_t began_us = was_stranger ? thread_cpu_us() : 0;
   const auto done = step(*pending);
+  if (was_stranger) pending->cpu_us += thread_cpu_us() - began_us;
   if (!done) {
     const bool broke = done.error().status == VMEM_ERROR_LOST;
     Error error = done.error();
@@ -407,6 +439,7 @@ void Admission::finish(const PendingRef& pending, Reason reason, std::optional<E
   if (std::exchange(pending->stage, Pending::Stage::done) == Pending::Stage::done) return;
   if (pending->descriptor.is_open()) pending->descriptor.release();
   pending_.remove(pending);
+  if (is_stranger(*pending)) budget_.pay(pending->host, pending->cpu_us, config_.clock->now_us());
   if (failed) pending->stream.shut();
   on_outcome_({.key = pending->key,
                .address = pending->address,

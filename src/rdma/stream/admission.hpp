@@ -1,6 +1,6 @@
 // Connections until their peers are trusted: the listener, TLS handshakes or the check of the peer's
 // user, and one Hello in each direction. Before the proof nothing is read but TLS itself; a Hello is
-// 64 bytes of fixed layout. What takes too long, or is one too many, goes.
+// 64 bytes of fixed layout. What takes too long, is one too many, or costs too much time, goes.
 //
 // Thread: the one that runs the io_context.
 #pragma once
@@ -19,6 +19,7 @@
 #include "rdma/handshake.hpp"
 #include "rdma/socket_address.hpp"
 #include "rdma/stream/byte_stream.hpp"
+#include "rdma/stream/handshake_budget.hpp"
 #include "rdma/stream/local_socket.hpp"
 
 namespace vmem::rdma::stream {
@@ -86,6 +87,8 @@ class Admission {
   void wait_for_connections();
   void accept();
   void admit(FileDescriptor socket);
+  bool is_stranger(const Pending& pending) const;
+  void turn_away(const std::string& address, FileDescriptor socket);
   void make_room(const std::string& host);
   Result<ByteStream> secure(FileDescriptor socket, TlsRole role, const std::string& host) const;
   void advance(const PendingRef& pending);
@@ -104,10 +107,12 @@ class Admission {
   std::string address_;
   std::optional<LocalListener> local_;
   FileDescriptor listener_;
+  ClosedOnFork listener_not_in_children_;
   boost::asio::posix::stream_descriptor acceptor_;  // waits only
   boost::asio::steady_timer rest_;                  // while no descriptors are left
-  std::list<PendingRef> pending_;                   // in the order of their beginning
-  std::uint64_t next_deadline_us_ = 0;              // no deadline is before
+  HandshakeBudget budget_;
+  std::list<PendingRef> pending_;       // in the order of their beginning
+  std::uint64_t next_deadline_us_ = 0;  // no deadline is before
   bool closed_ = false;
 };
 

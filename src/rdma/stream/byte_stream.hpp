@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/closed_on_fork.hpp"
 #include "base/file_descriptor.hpp"
 #include "rdma/trust/tls.hpp"
 
@@ -12,7 +13,7 @@ namespace vmem::rdma::stream {
 class ByteStream {
  public:
   ByteStream() = default;
-  explicit ByteStream(FileDescriptor socket) : socket_(std::move(socket)) {}
+  explicit ByteStream(FileDescriptor socket) : socket_(std::move(socket)), not_in_children_(socket_.get()) {}
   static Result<ByteStream> over_tls(FileDescriptor socket, std::shared_ptr<TlsContext> context, TlsRole role,
                                      const std::string& host);
   ByteStream(ByteStream&&) = default;
@@ -28,11 +29,11 @@ class ByteStream {
   Result<std::size_t> read(Bytes into);
   Result<std::size_t> write(std::span<const ConstBytes> pieces);
   Result<bool> flush();
-  // Ends the connection for processes that inherited the socket, too.
   void shut() noexcept;
 
  private:
   FileDescriptor socket_;
+  ClosedOnFork not_in_children_;
   std::unique_ptr<TlsSession> tls_;
 };
 

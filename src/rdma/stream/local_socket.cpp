@@ -76,6 +76,8 @@ Result<LocalListener> LocalListener::try_listen(const SocketAddress& address) {
       ::bind(listener.socket_.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 ||
       ::listen(listener.socket_.get(), kBacklog) != 0)
     return refuse(fmt::format("cannot listen on {} ({}): {}", address.text(), path, std::strerror(errno)), errno);
+  listener.lock_not_in_children_ = ClosedOnFork(listener.lock_.get());
+  listener.socket_not_in_children_ = ClosedOnFork(listener.socket_.get());
   listener.path_ = path;
   listener.address_ = address.text();
   return listener;

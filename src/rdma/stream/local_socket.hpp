@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "base/closed_on_fork.hpp"
 #include "base/file_descriptor.hpp"
 #include "rdma/crypto.hpp"
 #include "rdma/socket_address.hpp"
@@ -34,6 +35,7 @@ class LocalListener {
   LocalListener() = default;
   static Result<LocalListener> try_listen(const SocketAddress& address);
   FileDescriptor lock_, socket_;
+  ClosedOnFork lock_not_in_children_, socket_not_in_children_;
   std::string address_, path_;
 };
 

@@ -51,7 +51,7 @@ struct Text {
   ~Text() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 };
 
-bool decode(std::string_view text, Key& key) {
+bool decode(std::string_view text, std::span<unsigned char> key) {
   if (text.size() != kEncodedKeyBytes || text.back() != '=') return false;
   const bool letters = std::ranges::all_of(text.substr(0, kEncodedKeyBytes - 1),
                                            [](char c) { return kLetters.contains(c) || c == '+' || c == '/'; });
@@ -59,18 +59,18 @@ bool decode(std::string_view text, Key& key) {
   if (!letters || EVP_DecodeBlock(decoded.bytes.data(), reinterpret_cast<const unsigned char*>(text.data()),
                                   static_cast<int>(text.size())) < 0)
     return false;
-  std::copy_n(decoded.bytes.begin(), key.bytes.size(), key.bytes.begin());
+  std::copy_n(decoded.bytes.begin(), key.size(), key.begin());
   return true;
 }
 
-bool is_weak(const Key& key) {
+bool is_weak(std::span<const unsigned char> key) {
   std::bitset<256> seen;
-  for (const unsigned char byte : key.bytes) seen.set(byte);
+  for (const unsigned char byte : key) seen.set(byte);
   return seen.count() < kLeastDistinct;
 }
 
-bool same_key(const Key& one, const Key& other) {
-  return CRYPTO_memcmp(one.bytes.data(), other.bytes.data(), one.bytes.size()) == 0;
+bool same_key(const Secret& one, const Secret& other) {
+  return CRYPTO_memcmp(one.memory.bytes().data(), other.memory.bytes().data(), sizeof(Key)) == 0;
 }
 
 }  // namespace
@@ -82,10 +82,16 @@ Result<std::string> make_secret_line(const Crypto& crypto, std::string_view iden
                             kMostIdentityBytes));
   Key key;
   do key.bytes = crypto.nonce();
-  while (is_weak(key));
+  while (is_weak(key.bytes));
   KeyBytes<kEncodedKeyBytes + 1> encoded;
   EVP_EncodeBlock(encoded.bytes.data(), key.bytes.data(), static_cast<int>(key.bytes.size()));
   return fmt::format("{} {}\n", identity, reinterpret_cast<const char*>(encoded.bytes.data()));
+}
+
+Key Secret::key() const {
+  Key key;
+  std::ranges::copy(memory.bytes(), key.bytes.begin());
+  return key;
 }
 
 bool Keyring::Version::operator==(const Version& other) const noexcept {
@@ -126,11 +132,12 @@ Result<std::vector<Secret>> Keyring::parse(const std::string& path, std::string_
     };
     const auto space = line.find(' ');
     if (space == std::string_view::npos) return refuse_line("is not IDENTITY KEY");
-    Secret secret{.identity = std::string(line.substr(0, space)), .key = {}};
+    Secret secret(std::string(line.substr(0, space)));
     if (!is_identity(secret.identity))
       return refuse_line(fmt::format("an identity has 1 to {} letters, digits, '.', '_' and '-'", kMostIdentityBytes));
-    if (!decode(line.substr(space + 1), secret.key)) return refuse_line("a key is 32 bytes in base64, 44 characters");
-    if (is_weak(secret.key)) return refuse_line("the key is weak: its bytes are not random");
+    if (!decode(line.substr(space + 1), secret.memory.bytes()))
+      return refuse_line("a key is 32 bytes in base64, 44 characters");
+    if (is_weak(secret.memory.bytes())) return refuse_line("the key is weak: its bytes are not random");
     if (std::ranges::find(secrets, secret.identity, &Secret::identity) != secrets.end())
       return refuse_line(fmt::format("a second secret for '{}'", secret.identity));
     secrets.push_back(std::move(secret));
@@ -142,7 +149,7 @@ Result<std::vector<Secret>> Keyring::parse(const std::string& path, std::string_
 void Keyring::adopt(Content content) {
   for (Secret& secret : content.secrets) {
     const Secret* const known = find(secret.identity);
-    secret.serial = known != nullptr && same_key(known->key, secret.key) ? known->serial : ++last_serial_;
+    secret.serial = known != nullptr && same_key(*known, secret) ? known->serial : ++last_serial_;
   }
   secrets_ = std::move(content.secrets);
   version_ = content.version;

@@ -16,12 +16,16 @@
 #include <vector>
 
 #include "rdma/crypto.hpp"
+#include "rdma/trust/key_memory.hpp"
 
 namespace vmem::rdma {
 
 struct Secret {
+  explicit Secret(std::string name) : identity(std::move(name)) {}
+  Key key() const;
+
   std::string identity;
-  Key key;
+  KeyMemory memory{sizeof(Key)};
   std::uint64_t serial = 0;  // another one for every other key
 };
 

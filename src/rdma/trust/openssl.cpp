@@ -8,10 +8,14 @@
 
 #include <array>
 
+#include "rdma/trust/key_memory.hpp"
+
 namespace vmem::rdma {
 namespace {
 
 Result<OSSL_LIB_CTX*> start() {
+  if (!keep_openssl_out_of_core_dumps())
+    return fail(VMEM_ERROR_INTERNAL, "OpenSSL was used before its memory could be kept out of core dumps");
   if (OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr) != 1)
     return openssl_failure("OpenSSL could not be initialised");
   OSSL_LIB_CTX* const context = OSSL_LIB_CTX_new();

@@ -1,0 +1,33 @@
+// Memory for key material: out of core dumps, zero in forked children, wiped when it ends.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+
+namespace vmem::rdma {
+
+// A few pages of its own: for keys that live long, not for many.
+class KeyMemory {
+ public:
+  // Zeros. Lack of memory throws std::bad_alloc.
+  explicit KeyMemory(std::size_t bytes);
+  ~KeyMemory();
+  KeyMemory(KeyMemory&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+  KeyMemory& operator=(KeyMemory&& other) noexcept {
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  std::span<unsigned char> bytes() noexcept { return bytes_; }
+  std::span<const unsigned char> bytes() const noexcept { return bytes_; }
+
+ private:
+  std::span<unsigned char> bytes_;
+};
+
+// Has OpenSSL allocate from memory that core dumps leave out: traffic keys, and what it decrypts. False if
+// it has allocated already. Once, before any other call of OpenSSL.
+bool keep_openssl_out_of_core_dumps();
+
+}  // namespace vmem::rdma
