@@ -1,12 +1,18 @@
 // Bandwidth of a Transport's payloads between two processes: over Unix sockets, TLS, or UCX's TCP, which is to be held against UCX's
 // own test under the same settings:
 //   transport_bench 2097152 2000 thread unix|tls [CHANNELS]
+//   transport_bench 2097152 2000 thread bare [CHANNELS]     TLS with as many connections, and nothing else
 //   UCX_TLS=tcp UCX_NET_DEVICES=lo transport_bench 2097152 2000 loop ucx [CHANNELS]
 //   UCX_TLS=tcp UCX_NET_DEVICES=lo ucx_perftest -t ucp_am_bw -e -s 2097152 -n 2000   (and the same with the server's address)
 // -e: with endpoints that fail alone, as a Transport needs them. Their rendezvous is a tenth slower than without.
 // "loop" progresses in the thread that waits, as ucx_perftest does; "thread" in a ProgressThread, as programs do.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,9 +21,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "rdma/progress_thread.hpp"
+#include "rdma/socket_address.hpp"
 #include "rdma/stream/stream_transport.hpp"
 #include "rdma/ucx.hpp"
 
@@ -48,9 +56,11 @@ std::byte* page_aligned(std::size_t bytes) {
 }
 
 struct Over {
-  std::string kind;  // "unix", "tls", "ucx"
+  std::string kind;  // "unix", "tls", "ucx", or "bare": TLS without a transport
   std::uint32_t channels = 1;
-  KeyringRef keyring;
+  std::string secret;  // a file, for TLS
+  // In each process anew: a forked one has no keys.
+  KeyringRef keyring() const { return secret.empty() ? nullptr : Keyring::open(secret).value(); }
 };
 
 Result<std::unique_ptr<Transport>> make(const Over& over, std::uint64_t id, std::string listen, const Clock& clock,
@@ -61,21 +71,10 @@ Result<std::unique_ptr<Transport>> make(const Over& over, std::uint64_t id, std:
         {.self = self, .listen = std::move(listen), .clock = &clock, .receiver = &receiver, .channels = over.channels});
   return create_stream_transport({.self = self,
                                   .listen = std::move(listen),
-                                  .keyring = over.keyring,
+                                  .keyring = over.keyring(),
                                   .clock = &clock,
                                   .receiver = &receiver,
                                   .channels = over.channels});
-}
-
-// Known to both processes, and to nobody else for long.
-KeyringRef make_keyring() {
-  char path[] = "/tmp/vmem_bench_XXXXXX";
-  const FileDescriptor file(::mkstemp(path));
-  const std::string text = make_secret_line(**Crypto::load(), "bench").value();
-  if (::write(file.get(), text.data(), text.size()) < 0) std::abort();
-  auto keyring = Keyring::open(path);
-  ::unlink(path);
-  return keyring.value();
 }
 
 struct Node {
@@ -177,32 +176,136 @@ class Sender {
   std::string path_;
 };
 
+// ---- TLS without a transport: what there is to reach ----
+
+void require(bool what, const char* why) {
+  if (what) return;
+  std::perror(why);
+  std::exit(1);
+}
+
+// One connection with blocking turns.
+struct BareStream {
+  BareStream(const std::shared_ptr<TlsContext>& context, TlsRole role, FileDescriptor of) : socket(std::move(of)) {
+    const int on = 1;
+    (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    (void)::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+    session = TlsSession::create(context, role, socket.get(), "").value();
+    while (!session->handshake().value()) wait(POLLIN);
+  }
+  void wait(short events) const {
+    pollfd poll{.fd = socket.get(), .events = events, .revents = 0};
+    (void)::poll(&poll, 1, -1);
+  }
+  void write(ConstBytes bytes) const {
+    while (!bytes.empty()) {
+      bytes = bytes.subspan(session->write(bytes).value());
+      while (!session->flush().value()) wait(POLLOUT);
+    }
+  }
+  void read(Bytes bytes) const {
+    while (!bytes.empty()) {
+      const std::size_t got = session->read(bytes).value();
+      if (got == 0) wait(POLLIN);
+      bytes = bytes.subspan(got);
+    }
+  }
+  FileDescriptor socket;
+  std::unique_ptr<TlsSession> session;
+};
+
+struct BarePeer {
+  BarePeer(const Over& over, std::size_t bytes)
+      : context(TlsContext::create(Crypto::load().value(), over.keyring()).value()),
+        owned(page_aligned(bytes * over.channels), &std::free) {
+    for (std::uint32_t i = 0; i < over.channels; ++i) memory.emplace_back(owned.get() + i * bytes, bytes);
+  }
+  // `work` of each stream, in a thread of its own.
+  template <class Work>
+  void in_threads(Work work) {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 0; i < streams.size(); ++i) threads.emplace_back([&, i] { work(streams[i], memory[i]); });
+  }
+  std::shared_ptr<TlsContext> context;
+  std::unique_ptr<std::byte, decltype(&std::free)> owned;
+  std::vector<Bytes> memory;
+  std::vector<BareStream> streams;
+};
+
+int receive_bare(const Over& over, int to_sender, std::size_t bytes, std::size_t count) {
+  BarePeer peer(over, bytes);
+  const FileDescriptor listener(::socket(AF_INET, SOCK_STREAM, 0));
+  const SocketAddress any = *SocketAddress::parse("127.0.0.1:0");
+  require(::bind(listener.get(), any.get(), any.size()) == 0 && ::listen(listener.get(), 8) == 0, "listen");
+  const std::string address = SocketAddress::bound_to(listener.get())->text() + "\n";
+  if (::write(to_sender, address.data(), address.size()) < 0) return 1;
+  for (std::uint32_t i = 0; i < over.channels; ++i)
+    peer.streams.emplace_back(peer.context, TlsRole::server,
+                              FileDescriptor(::accept(listener.get(), nullptr, nullptr)));
+  peer.in_threads([&](const BareStream& stream, Bytes memory) {
+    for (std::size_t i = 0; i < count / over.channels; ++i) stream.read(memory);
+    stream.write(memory.first(1));
+  });
+  return 0;
+}
+
+double send_bare(const Over& over, const std::string& address, std::size_t bytes, std::size_t count) {
+  BarePeer peer(over, bytes);
+  const SocketAddress to = *SocketAddress::parse(address);
+  for (std::uint32_t i = 0; i < over.channels; ++i) {
+    FileDescriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
+    require(::connect(socket.get(), to.get(), to.size()) == 0, "connect");
+    peer.streams.emplace_back(peer.context, TlsRole::client, std::move(socket));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  peer.in_threads([&](const BareStream& stream, Bytes memory) {
+    for (std::size_t i = 0; i < count / over.channels; ++i) stream.write(memory);
+    stream.read(memory.first(1));
+  });
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  return static_cast<double>(count / over.channels * over.channels * bytes) / took.count() / 1e9;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::string_view mode = argc >= 5 ? argv[3] : "";
-  Over over{.kind = argc >= 5 ? argv[4] : ""};
+  Over over{.kind = argc >= 5 ? argv[4] : "", .secret = {}};
   if (argc >= 6) over.channels = static_cast<std::uint32_t>(std::strtoul(argv[5], nullptr, 10));
-  if ((mode != "loop" && mode != "thread") || (over.kind != "unix" && over.kind != "tls" && over.kind != "ucx")) {
-    fmt::print(stderr, "transport_bench BYTES COUNT loop|thread unix|tls|ucx [CHANNELS]\n");
+  const bool known = over.kind == "unix" || over.kind == "tls" || over.kind == "ucx" || over.kind == "bare";
+  if ((mode != "loop" && mode != "thread") || !known || over.channels == 0) {
+    fmt::print(stderr, "transport_bench BYTES COUNT loop|thread unix|tls|ucx|bare [CHANNELS]\n");
     return 2;
   }
   const std::size_t bytes = std::strtoull(argv[1], nullptr, 10), count = std::strtoull(argv[2], nullptr, 10);
-  if (over.kind == "tls") over.keyring = make_keyring();
+  char path[] = "/tmp/vmem_bench_XXXXXX";
+  if (over.kind == "tls" || over.kind == "bare") {
+    const FileDescriptor file(::mkstemp(path));
+    const std::string line = make_secret_line(*Crypto::load().value(), "bench").value();
+    require(::write(file.get(), line.data(), line.size()) > 0, path);
+    over.secret = path;
+  }
   int pipe[2];
-  if (::pipe(pipe) != 0) return 1;
+  require(::pipe(pipe) == 0, "pipe");
   const pid_t child = ::fork();
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (over.kind == "bare") return receive_bare(over, pipe[1], bytes, count);
     return receive(over, pipe[1], bytes, count, mode == "thread");
   }
   std::string address;
   for (char c = 0; ::read(pipe[0], &c, 1) == 1 && c != '\n';) address += c;
-  {
+  double rate = 0;
+  std::string by = fmt::format("bare tls, {} connections", over.channels);
+  if (over.kind == "bare") {
+    rate = send_bare(over, address, bytes, count);
+  } else {
     Sender sender(over, address, bytes, count, mode == "thread");
-    const double rate = sender.gigabytes_per_second();
-    fmt::print("{} bytes, {} times, over {}: {:.2f} GB/s\n", bytes, count, sender.path(), rate);
+    rate = sender.gigabytes_per_second();
+    by = sender.path();
   }
+  fmt::print("{} bytes, {} times, over {}: {:.2f} GB/s\n", bytes, count, by, rate);
+  if (!over.secret.empty()) ::unlink(path);
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
