@@ -15,7 +15,8 @@
  * Neither call waits for the GPU to finish; pages stay where they are until the work queued before the release is done.
  * Work outside acquire and release ends in an illegal-address error of the GPU once its page has moved. A write to a range
  * acquired for reading breaks the contract: it is found when the page leaves HBM, kept, and warned of; the option protect=on
- * makes it an illegal-address error at once. The CPU must not dereference these pointers: use vmem_read and vmem_write.
+ * makes it an illegal-address error at once, but for small allocations, which share pages (see vmem_query). The CPU must
+ * not dereference these pointers: use vmem_read and vmem_write.
  *
  * Threads. Every function may be called from any thread, vmem_shutdown while no other call is running; a range is released
  * by the thread that acquired it. The handle 0 and CU_STREAM_LEGACY name the legacy default stream, CU_STREAM_PER_THREAD the
@@ -159,8 +160,8 @@ typedef struct vmem_range {
  * All or nothing: on failure no range is held; contents that VMEM_DISCARD gave up may be gone all the same.
  * Errors: INVALID_VALUE, INVALID_POINTER, INVALID_RANGE, LOST, OUT_OF_MEMORY (in-place service needed and impossible; with files:
  * all of HBM and host memory stays in use),
- * UNSUPPORTED (capturing stream), IN_USE (with protect=on: for writing, of a page that stays in use for reading),
- * DEVICE_LOST.
+ * UNSUPPORTED (capturing stream), IN_USE (with protect=on: for writing, of a page that stays in use for reading; not of
+ * small allocations), DEVICE_LOST.
  */
 VMEM_API vmem_status vmem_acquire(const vmem_range* ranges, size_t count, vmem_stream stream);
 /*
