@@ -116,8 +116,9 @@ VMEM_API vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stre
  * leave HBM without a copy, and take up neither host memory nor room of the option nvme. All functions take the pointer, except
  * that nothing can be written: acquires for writing, copies to it, fills and vmem_write are refused, and a stray write of a kernel is
  * an illegal-address error. vmem_free ends the mapping and closes the file.
- * The file must stay as it is. There is no checksum of it: what changes is its size or its time of change, and a page that is read after
- * that is lost (LOST: the message names the file and what became of it), while pages that are in memory stay readable; map the file
+ * The file must stay as it is. A page that is read after its size or its time of change became another is lost, and so is one whose
+ * bytes differ from those that came through host memory before, where its status alone has changed (LOST: the message
+ * names the file and what became of it). Pages that are in memory stay readable; map the file
  * anew to read such a page. Where a disk fails to read a page, the call fails with DRIVER, and the next call reads the page again.
  *   out: where the pointer goes, `offset` modulo 4096 behind a page's beginning; unchanged on failure
  *   offset: in bytes, any
