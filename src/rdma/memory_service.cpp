@@ -109,7 +109,8 @@ void MemoryService::handle(PeerId peer, Connected& connected) {
     close(other, known);
   }
   peers_[peer] = {node, config_.clock->now_us()};
-  VMEM_LOG_INFO("node {} connected, by {}", number(node.id), connected.path);
+  if (const auto times = came_.next(); times.logged)
+    VMEM_LOG_INFO("node {} connected, by {} ({} connections so far)", number(node.id), connected.path, times.count);
 }
 
 // Once: it takes the transport a moment.
@@ -120,7 +121,8 @@ void MemoryService::close(PeerId peer, Peer& known) {
 void MemoryService::handle(PeerId peer, Gone& gone) {
   const auto known = peers_.extract(peer);
   if (known.empty()) return;
-  VMEM_LOG_INFO("node {} is gone: {}", number(known.mapped().node.id), gone.error.message);
+  if (const auto times = went_.next(); times.logged)
+    VMEM_LOG_INFO("node {} is gone: {} ({} so far)", number(known.mapped().node.id), gone.error.message, times.count);
   const auto lease = leases_.find(known.mapped().node.id);
   if (lease == leases_.end() || lease->second->peer != peer) return;
   lease->second->peer = {};
@@ -167,7 +169,8 @@ bool MemoryService::expire() {
     if (lease->peer == PeerId{} && now - lease->gone_us > config_.grace_us) over.push_back(client);
   }
   for (const NodeId client : over) {
-    VMEM_LOG_INFO("node {} did not come back; its pages are dropped", number(client));
+    if (const auto times = ended_.next(); times.logged)
+      VMEM_LOG_INFO("node {} did not come back; its pages are dropped ({} such nodes)", number(client), times.count);
     end_lease(client);
   }
   return !over.empty();
@@ -203,7 +206,8 @@ void MemoryService::handle(PeerId peer, Message& message) {
 void MemoryService::send(PeerId peer, const wire::RequestId& request, Kind kind, ConstBytes body, bool remember) {
   auto bytes = wire::write({.kind = kind, .request = request}, body);
   if (!bytes) {
-    VMEM_LOG_ERROR("a reply could not be written: {}", bytes.error().message);
+    if (const auto times = unwritten_.next(); times.logged)
+      VMEM_LOG_ERROR("a reply could not be written: {} ({} so far)", bytes.error().message, times.count);
     return;
   }
   outbox_.emplace_back(peer, *bytes);
@@ -283,8 +287,9 @@ MemoryService::LeaseRef MemoryService::grant(NodeIdentity client, const wire::As
   now_.lent_bytes += bytes;
   now_.disk_lent_bytes += disk_bytes;
   leases_[client.id] = lease;
-  VMEM_LOG_INFO("node {} has {} of memory and {} on disks", number(client.id), format_bytes(bytes),
-                format_bytes(disk_bytes));
+  if (const auto times = leased_.next(); times.logged)
+    VMEM_LOG_INFO("node {} has {} of memory and {} on disks ({} leases so far)", number(client.id), format_bytes(bytes),
+                  format_bytes(disk_bytes), times.count);
   return lease;
 }
 
@@ -474,7 +479,8 @@ void MemoryService::send_page(const PassageRef& passage) {
   if (header) page.header = *header;
   const Status posted = header ? transport_->send({&page, 1}) : Status(std::unexpected(header.error()));
   if (!posted) {
-    VMEM_LOG_WARN("a page could not be sent back: {}", posted.error().message);
+    if (const auto times = unsent_.next(); times.logged)
+      VMEM_LOG_WARN("a page could not be sent back: {} ({} so far)", posted.error().message, times.count);
     return left(passage);
   }
   leaving_.emplace(page.id, passage);
@@ -518,7 +524,8 @@ void MemoryService::to_disk(const PassageRef& passage, tiers::Direction directio
   transfer.bytes = passage->memory.size();
   transfer.direction = direction;
   if (const auto submitted = config_.disk->submit({&transfer, 1}); !submitted) {
-    VMEM_LOG_WARN("the disk took no transfer: {}", submitted.error().message);
+    if (const auto times = disk_refusals_.next(); times.logged)
+      VMEM_LOG_WARN("the disk took no transfer: {} ({} so far)", submitted.error().message, times.count);
     return passage->in ? end_put(passage, Answer::failed) : end_fetch(passage, Answer::failed);
   }
   on_disk_.emplace(transfer.id, passage);
@@ -550,7 +557,10 @@ bool MemoryService::serve_disk() {
     if (ended.empty()) continue;
     const PassageRef& passage = ended.mapped();
     const bool done = completion.outcome == tiers::Outcome::done;
-    if (!done) VMEM_LOG_WARN("a page on disk: {}", completion.error.message);
+    if (!done) {
+      if (const auto times = disk_failures_.next(); times.logged)
+        VMEM_LOG_WARN("a page on disk: {} ({} so far)", completion.error.message, times.count);
+    }
     if (passage->in) {
       end_put(passage, done ? Answer::done : Answer::failed);
     } else if (done && passage->at.doubted == 0) {

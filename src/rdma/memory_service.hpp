@@ -17,6 +17,7 @@
 #include <mutex>
 
 #include "base/clock.hpp"
+#include "base/log_limit.hpp"
 #include "rdma/extents.hpp"
 #include "rdma/lending.hpp"
 #include "rdma/reply_cache.hpp"
@@ -139,6 +140,8 @@ class MemoryService final : public Receiver {
   void publish();
 
   const Config config_;
+  // Peers decide how often these happen.
+  LogLimit came_, went_, ended_, leased_, unsent_, unwritten_, disk_refusals_, disk_failures_;
   Transport* transport_ = nullptr;
   bool stopping_ = false;  // nobody is served any more
   std::unique_ptr<Slab> slab_;

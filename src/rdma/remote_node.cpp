@@ -57,8 +57,9 @@ void RemoteTier::handle(PeerId peer, Connected& connected) {
   Node* const node = node_of(peer);
   if (node == nullptr) return;
   if (const auto allowed = config_.heard ? config_.heard(node->address, connected.node) : Status{}; !allowed) {
-    if (std::exchange(node->why, allowed.error().message) != allowed.error().message)
-      VMEM_LOG_WARN("the node at {} is not used: {}", node->address, node->why);
+    node->why = allowed.error().message;
+    if (const auto times = unused_.next(); times.logged)
+      VMEM_LOG_WARN("the node at {} is not used: {} ({} such refusals)", node->address, node->why, times.count);
     return close(*node);
   }
   if (node->lease != 0 && node->identity != connected.node)
@@ -144,8 +145,9 @@ void RemoteTier::handle(PeerId peer, Gone& gone) {
   const bool was_ready = node->state == Node::State::ready;
   if (gone.reason != Reason::closed || node->why.empty()) node->why = gone.error.message;
   if (was_ready) {
-    VMEM_LOG_WARN("the connection to node {} at {} is gone: {}", static_cast<std::uint64_t>(node->identity.id),
-                  node->address, node->why);
+    if (const auto times = broken_.next(); times.logged)
+      VMEM_LOG_WARN("the connection to node {} at {} is gone: {} ({} so far)",
+                    static_cast<std::uint64_t>(node->identity.id), node->address, node->why, times.count);
     const std::lock_guard lock(mutex_);
     rooms_[index].ready = false;
   }
@@ -196,8 +198,11 @@ std::uint64_t RemoteTier::request(Request request, ConstBytes body, Bytes payloa
   if (header) send.header = *header;
   if (!payload.empty()) send.payload = pieces;
   const Status posted = header ? transport_->send({&send, 1}) : Status(std::unexpected(header.error()));
-  if (!posted)
-    VMEM_LOG_WARN("a {} was not sent to {}: {}", wire::kind_name(request.kind), node.address, posted.error().message);
+  if (!posted) {
+    if (const auto times = unsent_.next(); times.logged)
+      VMEM_LOG_WARN("a {} was not sent to {}: {} ({} so far)", wire::kind_name(request.kind), node.address,
+                    posted.error().message, times.count);
+  }
   if (!answered) return sequence;
   request.broken = !posted;
   if (posted && !payload.empty()) {

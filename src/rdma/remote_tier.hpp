@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/log_limit.hpp"
 #include "rdma/extents.hpp"
 #include "rdma/lending.hpp"
 #include "rdma/progress_thread.hpp"
@@ -225,6 +226,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void first_outcome(Node& node);
 
   const Config config_;
+  LogLimit unused_, broken_, unsent_;  // nodes decide how often
   const tiers::TierInfo info_;
   std::unique_ptr<Transport> transport_;
 
