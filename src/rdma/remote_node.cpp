@@ -19,6 +19,16 @@ namespace {
 constexpr std::uint64_t kBeforeAskingAgainUs = 50'000;
 constexpr std::uint64_t kBeforeFullAgainUs = 1'000'000;
 
+std::string full_words(const wire::Lent& lent) {
+  std::string words = fmt::format("{} of {} that it lends are leased to {} nodes", format_bytes(lent.leased_bytes),
+                                  format_bytes(lent.lendable_bytes), lent.nodes);
+  if (lent.holder == 0) return words;
+  words += fmt::format(", {} of them to node {}, which is ", format_bytes(lent.holder_bytes), lent.holder);
+  if (lent.holder_left_us == 0) return words + "connected: end that program, or have the daemon lend more";
+  return words + fmt::format("gone and is waited for {} more (the daemon's --grace)",
+                             exact_duration_us((lent.holder_left_us + 999'999) / 1'000'000 * 1'000'000));
+}
+
 }  // namespace
 
 RemoteTier::Node* RemoteTier::node_of(PeerId peer) {
@@ -39,7 +49,7 @@ bool RemoteTier::keep_connected() {
     if (node.state == Node::State::asking && node.ask_us != 0 && now >= node.ask_us) ask(node);
     if (node.state != Node::State::away || now < node.again_us || leaving_) continue;
     did = true;
-    node.closing = false;
+    node.closing = node.is_full = false;
     const auto peer = transport_->connect(node.address, now + config_.request_us);
     if (peer) {
       node.peer = *peer;
@@ -83,7 +93,8 @@ void RemoteTier::on_lent(Node& node, const wire::Lent& lent) {
     return;
   }
   if (lent.answer != Answer::done) {
-    node.why = fmt::format("{} for this node: others have borrowed all it lends", wire::answer_words(lent.answer));
+    node.why = lent.answer == Answer::full ? full_words(lent) : std::string(wire::answer_words(lent.answer));
+    node.is_full = true;
     node.rest_us = kBeforeFullAgainUs;
     return close(node);
   }
@@ -171,7 +182,10 @@ void RemoteTier::handle(PeerId peer, Gone& gone) {
 void RemoteTier::first_outcome(Node& node) {
   const std::lock_guard lock(mutex_);
   Reached& reached = reached_[index_of(node)];
-  if (!std::exchange(reached.tried, true)) reached.why = node.why;
+  if (!std::exchange(reached.tried, true)) {
+    reached.why = node.why;
+    reached.full = node.is_full;
+  }
   changed_.notify_all();
 }
 

@@ -134,6 +134,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
     std::uint64_t heard_us = 0;  // its last answer
     bool was_ready = false;
     bool closing = false;
+    bool is_full = false;  // it answered, and has no room for us
     bool pinged = false;
     std::string why;  // it is away
   };
@@ -202,6 +203,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void complete(const JobRef& job, tiers::Outcome outcome);
   Slot slot_of(tiers::SlotId slot) const;
   bool there(const Copy& copy) const;
+  std::uint64_t storable(std::span<const std::uint64_t> rooms) const;
   std::optional<Copy> place(std::uint64_t bytes, std::span<const Copy> apart_from);
   void give_back(const Slot& slot);
   std::string words(const Job& job) const;
@@ -251,7 +253,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   std::uint64_t jobs_ = 0;  // not completed
   RemoteStatistics statistics_;
   struct Reached {
-    bool tried = false, reached = false;
+    bool tried = false, reached = false, full = false;
     std::string path, why;
   };
   std::vector<Reached> reached_;  // of nodes_, at first

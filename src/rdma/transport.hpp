@@ -24,6 +24,7 @@
 
 #include "base/node.hpp"
 #include "base/status.hpp"
+#include "rdma/dead_nodes.hpp"
 #include "rdma/progressable.hpp"
 
 namespace vmem::rdma {
@@ -82,6 +83,7 @@ struct Connected {
   NodeIdentity node;
   bool by_us = false;  // connect() was called here
   std::string path;    // what carries the messages: "tcp/lo", "sysv", "rc_mlx5/mlx5_0:1"
+  ProcessRef process;  // of a node that connected from this machine, where the kernel says which it is
 };
 struct Message {
   std::vector<std::byte> header;

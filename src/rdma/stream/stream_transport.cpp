@@ -285,6 +285,10 @@ void StreamTransport::joined(PeerId id, Link& link, Admission::Outcome outcome) 
   const std::size_t index = outcome.ours.index;
   if (index == 0) {
     link.node = node;
+    if (config_.secret.is_none() && !link.by_us) {
+      if (FileDescriptor process = peer_process(outcome.stream.descriptor()))
+        link.process = std::make_shared<const FileDescriptor>(std::move(process));
+    }
     link.token = link.by_us ? theirs.link : outcome.ours.link;
     link.lanes.resize(std::size_t{1} + std::min(config_.channels, std::uint32_t{theirs.channels}));
   }
@@ -311,7 +315,7 @@ void StreamTransport::established(PeerId id, Link& link) {
   deadlines_.remove(link.deadline_us, id);
   std::string path = config_.secret.is_none() ? "unix" : "tls";
   if (link.lanes.size() > 2) path += fmt::format(", {} channels", link.lanes.size() - 1);
-  events_.push({id, Connected{link.node, link.by_us, std::move(path)}});
+  events_.push({id, Connected{link.node, link.by_us, std::move(path), link.process}});
   for (const Lane& lane : link.lanes) on_lane(lane.channel, [](Channel& channel) { channel.start(); });
   for (Posted& send : std::exchange(link.held, {})) dispatch(link, std::move(send));
 }

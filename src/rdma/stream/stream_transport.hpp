@@ -97,6 +97,7 @@ class StreamTransport final : public Transport, private ChannelOwner {
     std::string name;                      // of the peer, for messages
     std::uint64_t token = 0;
     NodeIdentity node;
+    ProcessRef process;
     std::uint64_t deadline_us = 0;  // to be connected by
     std::vector<Lane> lanes;        // by channel
     std::unordered_map<SendId, Sending> sends;
