@@ -15,6 +15,7 @@
 #include "bench/exit_code.hpp"
 #include "gpu/driver.hpp"
 #include "tools/commands.hpp"
+#include "tools/supervise.hpp"
 
 namespace vmem::tools {
 namespace {
@@ -117,6 +118,18 @@ Status check_driver(const Options& options) {
   return {};
 }
 
+int cannot_run(const char* program, int error) {
+  if (error == ENOENT && std::strchr(program, '/') == nullptr) {
+    const char* path = getenv("PATH");
+    fmt::print(stderr,
+               "vmem run: cannot run {0}: no folder of PATH ({1}) has it; one elsewhere takes its path: ./{0}\n",
+               program, path == nullptr ? "which is not set" : path);
+  } else {
+    fmt::print(stderr, "vmem run: cannot run {}: {}\n", program, std::strerror(error));
+  }
+  return error == ENOENT ? kExitNotFound : kExitCannotRun;
+}
+
 int run(Arguments arguments) {
   for (const auto& [name, value] : arguments.switches)
     if (!value.empty()) arguments.options[name] = value == "true" ? "on" : value;
@@ -151,18 +164,11 @@ int run(Arguments arguments) {
   std::vector<char*> words;
   for (const std::string& word : arguments.command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
+  // A program that borrows over TLS: its lenders cannot see its end themselves.
+  if (!options->remote.empty() && (!options->secret.empty() || !options->fabric.empty()))
+    return supervise(words.data(), cannot_run);
   execvp(words[0], words.data());
-  const int error = errno;
-  const std::string& program = arguments.command[0];
-  if (error == ENOENT && !program.contains('/')) {
-    const char* path = getenv("PATH");
-    fmt::print(stderr,
-               "vmem run: cannot run {0}: no folder of PATH ({1}) has it; one elsewhere takes its path: ./{0}\n",
-               program, path == nullptr ? "which is not set" : path);
-  } else {
-    fmt::print(stderr, "vmem run: cannot run {}: {}\n", program, std::strerror(error));
-  }
-  return error == ENOENT ? kExitNotFound : kExitCannotRun;
+  return cannot_run(words[0], errno);
 }
 
 }  // namespace

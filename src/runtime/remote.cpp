@@ -8,6 +8,7 @@
 
 #include "base/log.hpp"
 #include "cluster/peers.hpp"
+#include "runtime/guard.hpp"
 #include "runtime/nodes.hpp"
 
 namespace vmem::runtime {
@@ -38,6 +39,9 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
                        .secret = options.secret,
                        .fabric = options.fabric,
                        .channels = channel_count(options.remote_channels)};
+  // Without a secret the lender sees the end itself.
+  if (!options.secret.empty() || !options.fabric.empty())
+    announce_to_guard({.node = own.self, .secret = own.secret, .fabric = own.fabric, .lenders = config.peers});
   config.channels = own.channels;
   config.make_transport = [&own, clock = &remote->clock_](rdma::Receiver& receiver) {
     return make_transport(own, *clock, receiver);

@@ -1,6 +1,7 @@
 // Programs that are killed at any moment, or just end: the next one finds all the room that the daemon lends.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,7 +42,7 @@ int borrow(const std::string& daemon, const std::string& secret, bool returns) {
   fmt::print("pid {}\n", ::getpid());
   std::fflush(stdout);
   ::setenv("VMEM_EMU", "devices=1,hbm=256MiB,host=1GiB", 1);
-  std::vector<vmem_option> options{{"driver", "emulated"}, {"hbm", "32MiB"},  {"host", "32MiB"},
+  std::vector<vmem_option> options{{"driver", "emulated"}, {"hbm", "32MiB"}, {"host", "32MiB"},
                                    {"page", "2MiB"},       {"log", "error"}, {"remote", daemon.c_str()}};
   if (!secret.empty()) options.push_back({"secret", secret.c_str()});
   if (vmem_init(options.data(), options.size()) != VMEM_OK) {
@@ -121,6 +122,23 @@ TEST_F(Killed, WhoReturnsFromMainLeavesItsRoom) {
   start_daemon("");
   return_again_and_again({});
 }
+
+// Under `vmem run`, which sees the program's end and says so to the daemon.
+class KilledOverTls : public Killed {
+ protected:
+  void SetUp() override {
+    std::ofstream(file) << "0123456789abcdef0123456789abcdef";
+    ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
+    start_daemon(file);
+  }
+  void TearDown() override { std::filesystem::remove(file); }
+  std::vector<std::string> under() const { return {tool(), "run", "--remote", address_, "--secret", file, "--"}; }
+  const std::string file = fmt::format("secret-{}", ::getpid());
+};
+
+TEST_F(KilledOverTls, EveryStartFindsItsRoom) { kill_again_and_again(under()); }
+
+TEST_F(KilledOverTls, WhoReturnsFromMainLeavesItsRoom) { return_again_and_again(under()); }
 
 }  // namespace
 }  // namespace vmem
