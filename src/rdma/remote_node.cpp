@@ -25,7 +25,7 @@ std::string full_words(const wire::Lent& lent) {
   if (lent.holder == 0) return words;
   words += fmt::format(", {} of them to node {}, which is ", format_bytes(lent.holder_bytes), lent.holder);
   if (lent.holder_left_us == 0) return words + "connected: end that program, or have the daemon lend more";
-  return words + fmt::format("gone and is waited for {} more (the daemon's --grace)",
+  return words + fmt::format("gone, and has it for {} more if its end is not seen (the daemon's --grace)",
                              exact_duration_us((lent.holder_left_us + 999'999) / 1'000'000 * 1'000'000));
 }
 

@@ -54,9 +54,7 @@ Status RemoteTier::open() {
 RemoteTier::~RemoteTier() {
   if (thread_) {
     finish();
-    post(Farewell{});
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::microseconds(kFarewellUs), [&] { return said_farewell_ && farewells_ == 0; });
+    leave();
   }
   thread_.reset();
   workers_.reset();
@@ -64,6 +62,12 @@ RemoteTier::~RemoteTier() {
   waiting_.clear();
   posted_.clear();
   transport_.reset();
+}
+
+void RemoteTier::leave() {
+  post(Farewell{});
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::microseconds(kFarewellUs), [&] { return said_farewell_ && farewells_ == 0; });
 }
 
 bool RemoteTier::step() {
@@ -565,7 +569,7 @@ void RemoteTier::take(const Release& release) {
 }
 
 void RemoteTier::take(Farewell) {
-  leaving_ = true;
+  if (std::exchange(leaving_, true)) return;
   std::uint32_t said = 0;
   for (Node& node : nodes_) {
     if (node.state != Node::State::ready) continue;

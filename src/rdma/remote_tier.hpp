@@ -91,6 +91,10 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void finish() noexcept override;
   bool kept(tiers::SlotId slot) const override;
 
+  // Any thread. Gives back all that is borrowed, as the destructor does; nothing is stored or loaded after that. Waits for
+  // the lenders for 0.3 s at most.
+  void leave();
+
   // The tier's thread.
   std::optional<Claim> claim(PeerId peer, ConstBytes header, std::uint64_t payload_bytes) override;
   bool step();

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "cluster/peers.hpp"
 #include "runtime/guard.hpp"
 #include "runtime/nodes.hpp"
@@ -18,7 +19,24 @@ constexpr std::uint64_t kStartUs = 10'000'000;   // for all nodes to be reached
 constexpr std::uint64_t kRequestUs = 2'000'000;  // for one page there and back
 constexpr std::uint64_t kLeastRequestUs = 50'000;
 
+// Of a process that returns from main, or calls exit, without vmem_shutdown.
+std::mutex live_mutex;
+Remote* live = nullptr;  // protected by live_mutex
+
+// After the program's own destructors, which may use pages still: the loader ends a library after who depends on it.
+// Threads that go on meanwhile find their pages lost, and end with the process.
+__attribute__((destructor)) void leave_at_exit() {
+  if (process::forked()) return;  // the parent's
+  const std::lock_guard lock(live_mutex);
+  if (live != nullptr) live->tier().leave();
+}
+
 }  // namespace
+
+Remote::~Remote() {
+  const std::lock_guard lock(live_mutex);
+  if (live == this) live = nullptr;
+}
 
 Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::function<void()> on_ready) {
   VMEM_ASSIGN(std::vector<cluster::Peer> listed,
@@ -60,6 +78,8 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
   config.on_ready = std::move(on_ready);
   VMEM_ASSIGN(remote->tier_, rdma::RemoteTier::create(std::move(config)));
   VMEM_TRY(remote->tier_->wait_for_peers(kStartUs));
+  const std::lock_guard lock(live_mutex);
+  live = remote.get();
   return remote;
 }
 

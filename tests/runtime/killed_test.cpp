@@ -140,6 +140,20 @@ TEST_F(KilledOverTls, EveryStartFindsItsRoom) { kill_again_and_again(under()); }
 
 TEST_F(KilledOverTls, WhoReturnsFromMainLeavesItsRoom) { return_again_and_again(under()); }
 
+TEST_F(KilledOverTls, WhoReturnsFromMainLeavesItsRoomThoughNobodyWatches) { return_again_and_again({}); }
+
+TEST_F(KilledOverTls, WithoutAnybodyWhoSawTheEndTheNextOneHearsWhoHasTheRoom) {
+  {
+    rdma::Process borrower(program("works"));
+    expect_room(borrower, 0);
+    borrower.signal(SIGKILL);
+    borrower.wait();
+  }
+  rdma::Process next(program("returns"));
+  EXPECT_TRUE(next.says("--remote " + address_ + ": 64 MiB of 64 MiB that it lends are leased to 1 nodes"));
+  EXPECT_EQ(next.said().back().find("secret"), std::string::npos) << next.said().back();
+}
+
 }  // namespace
 }  // namespace vmem
 
