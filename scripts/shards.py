@@ -28,8 +28,8 @@ TEST = "test"
 ALL = "all"
 PARTS = (TEST, *map(str, range(FIFTHS)))
 NOT_BUILT = "_NOT_BUILT"
-# Whose tests run as many seeds as VMEM_TEST_SEEDS says. The nightly gives them more than `make test` does.
-SEEDED = ("runtime_model_test",)
+# Whose tests run as many seeds, or kills, as VMEM_TEST_SEEDS and VMEM_TEST_KILLS say. The nightly gives them more than `make test` does.
+SEEDED = ("runtime_model_test", "runtime_killed_test")
 
 # Preset -> program -> regular expression of its tests that `make test` leaves to the nightly ("" leaves none). Programs that
 # are not named are left whole. A preset that is not named here is whole in `make test`.

@@ -15,6 +15,7 @@
 #include "bench/exit_code.hpp"
 #include "gpu/driver.hpp"
 #include "tools/commands.hpp"
+#include "tools/supervise.hpp"
 
 namespace vmem::tools {
 namespace {
@@ -117,6 +118,18 @@ Status check_driver(const Options& options) {
   return {};
 }
 
+int cannot_run(const char* program, int error) {
+  if (error == ENOENT && std::strchr(program, '/') == nullptr) {
+    const char* path = getenv("PATH");
+    fmt::print(stderr,
+               "vmem run: cannot run {0}: no folder of PATH ({1}) has it; one elsewhere takes its path: ./{0}\n",
+               program, path == nullptr ? "which is not set" : path);
+  } else {
+    fmt::print(stderr, "vmem run: cannot run {}: {}\n", program, std::strerror(error));
+  }
+  return error == ENOENT ? kExitNotFound : kExitCannotRun;
+}
+
 int run(Arguments arguments) {
   for (const auto& [name, value] : arguments.switches)
     if (!value.empty()) arguments.options[name] = value == "true" ? "on" : value;
@@ -151,18 +164,11 @@ int run(Arguments arguments) {
   std::vector<char*> words;
   for (const std::string& word : arguments.command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
+  // A program that borrows over TLS: its lenders cannot see its end themselves.
+  const bool over_network = !options->secret.empty() || !options->certificates.empty() || !options->fabric.empty();
+  if (!options->remote.empty() && over_network) return supervise(words.data(), cannot_run);
   execvp(words[0], words.data());
-  const int error = errno;
-  const std::string& program = arguments.command[0];
-  if (error == ENOENT && !program.contains('/')) {
-    const char* path = getenv("PATH");
-    fmt::print(stderr,
-               "vmem run: cannot run {0}: no folder of PATH ({1}) has it; one elsewhere takes its path: ./{0}\n",
-               program, path == nullptr ? "which is not set" : path);
-  } else {
-    fmt::print(stderr, "vmem run: cannot run {}: {}\n", program, std::strerror(error));
-  }
-  return error == ENOENT ? kExitNotFound : kExitCannotRun;
+  return cannot_run(words[0], errno);
 }
 
 }  // namespace
@@ -189,6 +195,7 @@ Command add_run(CLI::App& app, std::vector<std::string> program) {
       "--no-python", [arguments] { arguments->python = false; },
       "Leave Python programs alone: PyTorch then allocates through its own caching allocator");
   app.footer(
+      "With --remote and --secret it stays beside the program, so that the nodes that lend hear of its end at once.\n"
       "Exit code: the program's; 2 bad options; 3 the driver cannot do what vmem needs; 126, 127 the program cannot be "
       "run.");
   return [arguments] { return run(*arguments); };

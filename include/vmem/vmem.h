@@ -15,7 +15,8 @@
  * Neither call waits for the GPU to finish; pages stay where they are until the work queued before the release is done.
  * Work outside acquire and release ends in an illegal-address error of the GPU once its page has moved. A write to a range
  * acquired for reading breaks the contract: it is found when the page leaves HBM, kept, and warned of; the option protect=on
- * makes it an illegal-address error at once. The CPU must not dereference these pointers: use vmem_read and vmem_write.
+ * makes it an illegal-address error at once, but for small allocations, which share pages (see vmem_query). The CPU must
+ * not dereference these pointers: use vmem_read and vmem_write.
  *
  * Threads. Every function may be called from any thread, vmem_shutdown while no other call is running; a range is released
  * by the thread that acquired it. The handle 0 and CU_STREAM_LEGACY name the legacy default stream, CU_STREAM_PER_THREAD the
@@ -115,8 +116,9 @@ VMEM_API vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stre
  * leave HBM without a copy, and take up neither host memory nor room of the option nvme. All functions take the pointer, except
  * that nothing can be written: acquires for writing, copies to it, fills and vmem_write are refused, and a stray write of a kernel is
  * an illegal-address error. vmem_free ends the mapping and closes the file.
- * The file must stay as it is. There is no checksum of it: what changes is its size or its time of change, and a page that is read after
- * that is lost (LOST: the message names the file and what became of it), while pages that are in memory stay readable; map the file
+ * The file must stay as it is. A page that is read after its size or its time of change became another is lost, and so is one whose
+ * bytes differ from those that came through host memory before, where its status alone has changed (LOST: the message
+ * names the file and what became of it). Pages that are in memory stay readable; map the file
  * anew to read such a page. Where a disk fails to read a page, the call fails with DRIVER, and the next call reads the page again.
  *   out: where the pointer goes, `offset` modulo 4096 behind a page's beginning; unchanged on failure
  *   offset: in bytes, any
@@ -159,8 +161,8 @@ typedef struct vmem_range {
  * All or nothing: on failure no range is held; contents that VMEM_DISCARD gave up may be gone all the same.
  * Errors: INVALID_VALUE, INVALID_POINTER, INVALID_RANGE, LOST, OUT_OF_MEMORY (in-place service needed and impossible; with files:
  * all of HBM and host memory stays in use),
- * UNSUPPORTED (capturing stream), IN_USE (with protect=on: for writing, of a page that stays in use for reading),
- * DEVICE_LOST.
+ * UNSUPPORTED (capturing stream), IN_USE (with protect=on: for writing, of a page that stays in use for reading; not of
+ * small allocations), DEVICE_LOST.
  */
 VMEM_API vmem_status vmem_acquire(const vmem_range* ranges, size_t count, vmem_stream stream);
 /*

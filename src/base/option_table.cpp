@@ -563,7 +563,8 @@ OptionDefinition prefetch_option() {
 OptionDefinition protect_option() {
   return switch_option(
       {.name = "protect",
-       .help = "Maps what is acquired for reading read-only, so that stray writes fault; for checking a program."},
+       .help = "Maps what is acquired for reading read-only, so that stray writes fault; for checking a program. "
+               "Allocations up to 1 MiB share pages, and are left out."},
       &Options::protect);
 }
 

@@ -122,7 +122,7 @@ Status Resolution::overlay_environment() {
     if (!text.starts_with(kPrefix) || equals == std::string_view::npos) continue;
     const std::string_view variable = text.substr(0, equals);
     // The emulated driver and the tests read theirs themselves.
-    if (variable == "VMEM_EMU" || variable.starts_with("VMEM_TEST_")) continue;
+    if (variable == "VMEM_EMU" || variable == "VMEM_GUARD" || variable.starts_with("VMEM_TEST_")) continue;
     const auto table = option_table();
     const auto option = std::ranges::find(table, variable, option_environment);
     if (option == table.end() && from_kubernetes(variable, text.substr(equals + 1))) continue;

@@ -260,7 +260,8 @@ class Mover {
   Error lost_error(PageRef ref) const;
   Error read_only_error(const Region& region) const;
   // The mapping allows what was asked for and no more: nothing can have been written that was not announced.
-  bool guarded(const Region& region) const { return config_.protect || region.read_only; }
+  // Small allocations share pages: the mapping cannot tell one that is read from a neighbour that is written.
+  bool guarded(const Region& region) const { return region.read_only || (config_.protect && !region.shared); }
   Status map_kept_frame(PageRef ref, Access access, bool prefetch = false);
   Status load_frame(PageRef ref, std::uint32_t frame, Access access, bool discard, bool prefetch);
   Result<std::uint64_t> submit(PageRef ref, tiers::Direction direction, std::uint32_t frame, std::uint64_t after,

@@ -173,7 +173,7 @@ Result<Mover::Served> Mover::leave_host(PageRef ref, Access access, Effort effor
 // mapping cannot be changed under a kernel.
 Result<bool> Mover::upgrade(PageRef ref, std::uint32_t own_holds) {
   Page& page = ref.page();
-  if (config_.protect) {
+  if (guarded(*ref.region)) {
     // Nobody may miss that the page has a load to wait for, as one could between withdrawing and giving back access.
     if (running(page.wait) || !uses_complete(*ref.region, page)) return false;
     const PageState before(page.state.load(std::memory_order_relaxed));
@@ -387,7 +387,7 @@ void Mover::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wait
   }
   if (mapped == Mapped::slot) came_to_host_memory(ref);
   // What was never written has nothing to be compared with when it leaves: a stray write to it counts as one from the start.
-  if (access == Access::write || (page.version == 0 && !config_.protect)) {
+  if (access == Access::write || (page.version == 0 && !guarded(*ref.region))) {
     ++page.version;
     if (mapped == Mapped::slot) page.slot_version = page.version;
   }

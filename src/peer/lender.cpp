@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 #include "base/log.hpp"
@@ -150,9 +151,22 @@ bool Lender::look() {
   return now.held_bytes != before.held_bytes || now.overdue_bytes != before.overdue_bytes;
 }
 
+// Room for one more. Of those that hold nothing the one that has been silent longest goes, one that has not said
+// what it wants before others: who only keeps a connection keeps nobody out.
+bool Lender::make_room() {
+  if (borrowers_.size() < kBorrowersMax) return true;
+  const auto rank = [](const std::unique_ptr<Borrower>& each) {
+    return std::tuple(each->held_bytes != 0 || !each->socket, each->welcomed, each->heard);
+  };
+  const auto goes = std::ranges::min_element(borrowers_, {}, rank);
+  if ((*goes)->held_bytes != 0 || !(*goes)->socket) return false;
+  hang_up(**goes, {VMEM_ERROR_TIMEOUT, 0, "others want its place"});
+  borrowers_.erase(goes);
+  return true;
+}
+
 void Lender::accept_one() {
-  auto socket = borrowers_.size() < kBorrowersMax ? accept_from(listener_.socket.get())
-                                                  : fail(VMEM_ERROR_UNSUPPORTED, "there are too many");
+  auto socket = make_room() ? accept_from(listener_.socket.get()) : fail(VMEM_ERROR_UNSUPPORTED, "there are too many");
   if (!socket) {
     accepts_from_ = Clock::now() + kFullFor;
     return;
@@ -162,8 +176,9 @@ void Lender::accept_one() {
     Message no{.kind = Kind::refused};
     no.say(fmt::format("it lends to the processes of user {} only", ::geteuid()));
     (void)send(socket->get(), no);
-    VMEM_LOG_WARN("a process of user {} wanted to borrow this GPU's memory, and was refused",
-                  who ? who->uid : uid_t(-1));
+    if (const auto times = strangers_.next(); times.logged)
+      VMEM_LOG_WARN("a process of user {} wanted to borrow this GPU's memory, and was refused ({} so far)",
+                    who ? who->uid : uid_t(-1), times.count);
     return;
   }
   auto end = watch_end(who->pid);
@@ -179,6 +194,7 @@ Status Lender::hear(Borrower& borrower) {
   for (int left = kMessagesPerLook; left > 0; --left) {
     VMEM_ASSIGN(auto received, receive(borrower.socket.get()));
     if (!received) return {};
+    borrower.heard = Clock::now();
     VMEM_TRY(answer(borrower, received->message));
   }
   return {};
@@ -218,8 +234,10 @@ Status Lender::lend(Borrower& borrower, const Message& wanted) {
   if (borrower.outbox.unsent().size() >= kUnsentMax) return fail(VMEM_ERROR_INTERNAL, "it asks and does not read");
   const std::uint64_t left = limit_bytes_ - std::min(limit_bytes_, held_bytes());
   auto piece = wanted.bytes <= left ? make_piece(wanted.bytes) : fail(VMEM_ERROR_OUT_OF_MEMORY, "");
-  if (!piece && piece.error().status != VMEM_ERROR_OUT_OF_MEMORY)
-    VMEM_LOG_WARN("nothing can be lent: {}", piece.error().message);
+  if (!piece && piece.error().status != VMEM_ERROR_OUT_OF_MEMORY) {
+    if (const auto times = not_lent_.next(); times.logged)
+      VMEM_LOG_WARN("nothing can be lent: {} ({} times so far)", piece.error().message, times.count);
+  }
   if (!piece) {
     borrower.outbox.put({.kind = Kind::full, .number = wanted.number});
     return {};
@@ -283,9 +301,11 @@ void Lender::find_overdue() {
   for (const auto& each : borrowers_) {
     if (!each->socket || !each->due || each->overdue || Clock::now() < *each->due) continue;
     each->overdue = true;
-    VMEM_LOG_WARN("process {} was asked to give back {} of this GPU's memory and has not done so in {} ms",
-                  each->who.pid, format_bytes(each->held_bytes - each->told_bytes),
-                  std::chrono::duration_cast<std::chrono::milliseconds>(config_.deadline).count());
+    if (const auto times = late_.next(); times.logged)
+      VMEM_LOG_WARN(
+          "process {} was asked to give back {} of this GPU's memory and has not done so in {} ms ({} such delays)",
+          each->who.pid, format_bytes(each->held_bytes - each->told_bytes),
+          std::chrono::duration_cast<std::chrono::milliseconds>(config_.deadline).count(), times.count);
   }
 }
 

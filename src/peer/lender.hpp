@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
+#include "base/log_limit.hpp"
 #include "gpu/driver.hpp"
 #include "peer/wire.hpp"
 
@@ -57,6 +58,7 @@ class Lender {
     FileDescriptor end;     // readable once the process has ended
     Identity who;
     Clock::time_point since = Clock::now();
+    Clock::time_point heard = since;  // its last message
     bool welcomed = false;
     Outbox outbox;
     std::map<std::uint64_t, std::uint64_t> pieces;  // bytes, by number
@@ -70,6 +72,7 @@ class Lender {
   void wait();
   bool look();
   void accept_one();
+  bool make_room();
   Status hear(Borrower& borrower);
   Status answer(Borrower& borrower, const Message& message);
   Status welcome(Borrower& borrower, const Message& hello);
@@ -88,6 +91,7 @@ class Lender {
   std::array<unsigned char, 16> device_{};
   Listener listener_;
   FileDescriptor wake_;
+  LogLimit strangers_, not_lent_, late_;
   Clock::time_point accepts_from_{};  // later than now: there was no room for another connection
   mutable std::mutex mutex_;          // below
   std::uint64_t limit_bytes_ = 0;

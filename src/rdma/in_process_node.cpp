@@ -236,7 +236,7 @@ void FabricNode::handle(Packet packet) {
 void FabricNode::on_connect(const Packet& packet) {
   const PeerId peer{++last_peer_};
   Link& link = links_[peer] = {.node = packet.from, .remote = packet.from_peer, .connected = true};
-  events_.push({peer, Connected{link.node, false, "in-process"}});
+  events_.push({peer, Connected{link.node, false, "in-process", {}}});
   dispatch(link, peer, {.kind = Packet::Kind::accept});
 }
 
@@ -245,7 +245,7 @@ void FabricNode::on_accept(Link& link, const Packet& packet) {
   link.remote = packet.from_peer;
   link.connected = true;
   deadlines_.remove(link.deadline_us, packet.to_peer);
-  events_.push({packet.to_peer, Connected{link.node, true, "in-process"}});
+  events_.push({packet.to_peer, Connected{link.node, true, "in-process", {}}});
   std::vector<SendId> held;
   for (const auto& [id, sending] : link.sends) held.push_back(id);
   for (const SendId id : held) transmit(link, packet.to_peer, id);

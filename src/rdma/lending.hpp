@@ -9,6 +9,8 @@
 //                                     ←     fetched: Reply, the page
 //   release: PageAt                   →            without a reply; version 0: the whole lease, answered by released: Reply
 //   ping                              →     ←      pong
+//   end: End                          →            what that node borrowed is free: its process was seen to end
+//                                     ←     ended
 //
 // Where in its lease a page lies, the borrower decides, so nothing has to be asked for before a page is sent. A request that names
 // another lease than the connection's is none of this lender's: it was sent to another one, or to an earlier life of this one. Of
@@ -44,7 +46,13 @@ struct Lent {
   std::uint64_t lease = 0;  // the same as before: what was stored is still there
   std::uint64_t memory_bytes = 0, disk_bytes = 0;
   Answer answer = Answer::done;
-  std::uint32_t reserved = 0;
+  std::uint32_t nodes = 0;  // that have leases
+  // Where nothing is left: of how much is what is lent, how much of it one node has, and for how long it will be waited
+  // for. 0: that node is connected.
+  std::uint64_t lendable_bytes = 0, leased_bytes = 0, holder = 0, holder_bytes = 0, holder_left_us = 0;
+};
+struct End {
+  std::uint64_t node = 0, incarnation = 0;
 };
 
 // A page, its version, and what its bytes must give: tiers::seal.
@@ -69,8 +77,8 @@ struct Reply {
   std::uint32_t reserved = 0;
   std::uint64_t lease = 0, offset = 0;
 };
-static_assert(sizeof(Ask) == 16 && sizeof(Lent) == 32 && sizeof(SealedPage) == 48 && sizeof(PageAt) == 72 &&
-              sizeof(Reply) == 24);
+static_assert(sizeof(Ask) == 16 && sizeof(Lent) == 72 && sizeof(End) == 16 && sizeof(SealedPage) == 48 &&
+              sizeof(PageAt) == 72 && sizeof(Reply) == 24);
 static_assert(sizeof(PageAt) <= kMostBodyBytes);
 
 template <class T>

@@ -18,6 +18,8 @@ using wire::Answer;
 using wire::Kind;
 
 constexpr std::uint64_t kFarewellTurnUs = 1'000;
+constexpr std::uint64_t kLookUs = 5'000;          // between looks for dead nodes
+constexpr std::uint64_t kMostComing = 5'000'000;  // for room that ending leases give back
 
 bool on_disk(std::uint64_t offset) { return offset >= wire::kDiskOffset; }
 
@@ -76,6 +78,7 @@ ServiceStatistics MemoryService::statistics() const {
 
 void MemoryService::publish() {
   now_.clients = leases_.size();
+  now_.remembered = replies_.clients();
   const std::lock_guard lock(mutex_);
   published_ = now_;
 }
@@ -87,6 +90,7 @@ bool MemoryService::step() {
   bool did = !events.empty();
   did |= workers_->finish();
   did |= serve_disk();
+  did |= config_.clock->now_us() >= look_us_ && find_dead();
   did |= end_leases();
   did |= expire();
   did |= empty_outbox();
@@ -112,8 +116,11 @@ void MemoryService::handle(PeerId peer, Connected& connected) {
     }
     close(other, known);
   }
-  peers_[peer] = {node, connected.identity, config_.clock->now_us()};
-  VMEM_LOG_INFO("node {} connected, by {}", number(node.id), connected.path);
+  if (dead_.ended(node)) return transport_->close(peer);
+  peers_[peer] = {
+      .node = node, .tenant = connected.identity, .heard_us = config_.clock->now_us(), .process = connected.process};
+  if (const auto times = came_.next(); times.logged)
+    VMEM_LOG_INFO("node {} connected, by {} ({} connections so far)", number(node.id), connected.path, times.count);
 }
 
 void MemoryService::refuse(PeerId peer, const Connected& connected) {
@@ -131,8 +138,12 @@ void MemoryService::close(PeerId peer, Peer& known) {
 void MemoryService::handle(PeerId peer, Gone& gone) {
   const auto known = peers_.extract(peer);
   if (known.empty()) return;
-  VMEM_LOG_INFO("node {} is gone: {}", number(known.mapped().node.id), gone.error.message);
-  const auto lease = leases_.find(known.mapped().node.id);
+  if (const auto times = went_.next(); times.logged)
+    VMEM_LOG_INFO("node {} is gone: {} ({} so far)", number(known.mapped().node.id), gone.error.message, times.count);
+  const NodeId id = known.mapped().node.id;
+  const auto lease = leases_.find(id);
+  const bool is_there = std::ranges::any_of(peers_, [&](const auto& each) { return each.second.node.id == id; });
+  if (lease == leases_.end() && !is_there) replies_.forget(number(id));  // of who borrows nothing, nothing is kept
   if (lease == leases_.end() || lease->second->peer != peer) return;
   lease->second->peer = {};
   lease->second->gone_us = config_.clock->now_us();
@@ -178,7 +189,8 @@ bool MemoryService::expire() {
     if (lease->peer == PeerId{} && now - lease->gone_us > config_.grace_us) over.push_back(client);
   }
   for (const NodeId client : over) {
-    VMEM_LOG_INFO("node {} did not come back; its pages are dropped", number(client));
+    if (const auto times = ended_.next(); times.logged)
+      VMEM_LOG_INFO("node {} did not come back; its pages are dropped ({} such nodes)", number(client), times.count);
     end_lease(client);
   }
   return !over.empty();
@@ -204,6 +216,8 @@ void MemoryService::handle(PeerId peer, Message& message) {
       return on_ask(peer, parsed->header, parsed->body);
     case Kind::fetch:
       return on_fetch(peer, parsed->header, parsed->body);
+    case Kind::end:
+      return on_end(peer, parsed->header, parsed->body);
     case Kind::release:
       return on_release(peer, parsed->header, parsed->body);
     default:
@@ -214,7 +228,8 @@ void MemoryService::handle(PeerId peer, Message& message) {
 void MemoryService::send(PeerId peer, const wire::RequestId& request, Kind kind, ConstBytes body, bool remember) {
   auto bytes = wire::write({.kind = kind, .request = request}, body);
   if (!bytes) {
-    VMEM_LOG_ERROR("a reply could not be written: {}", bytes.error().message);
+    if (const auto times = unwritten_.next(); times.logged)
+      VMEM_LOG_ERROR("a reply could not be written: {} ({} so far)", bytes.error().message, times.count);
     return;
   }
   outbox_.emplace_back(peer, *bytes);
@@ -246,18 +261,49 @@ void MemoryService::on_ask(PeerId peer, const wire::Header& header, ConstBytes b
   if (const auto lease = leases_.find(client.id);
       lease != leases_.end() && lease->second->client.incarnation != client.incarnation)
     end_lease(client.id);
+  find_dead();
   const auto known = leases_.find(client.id);
-  const LeaseRef lease = known != leases_.end() ? known->second : grant(client, peers_.at(peer).tenant, *ask);
-  // What others had is wiped first.
-  wire::Lent lent{.answer = lease ? Answer::done : wiping_ != 0 || !ending_.empty() ? Answer::again : Answer::full};
+  Peer& asking = peers_.at(peer);
+  wire::Lent lent;
+  LeaseRef lease;
+  if (known != leases_.end()) {
+    lease = known->second;
+  } else if (comes(*ask) && config_.clock->now_us() - asking.asked_us.value_or(config_.clock->now_us()) < kMostComing) {
+    // What others had is wiped first.
+    asking.asked_us = asking.asked_us.value_or(config_.clock->now_us());
+    lent.answer = Answer::again;
+  } else {
+    lease = grant(client, asking.tenant, *ask);
+    if (!lease) lent = full();
+  }
   if (lease) {
     lease->peer = peer;
+    dead_.watch(client, asking.process);
     lent.lease = lease->id;
     lent.memory_bytes = lease->bytes;
     lent.disk_bytes = lease->disk_bytes;
   }
   send(peer, header.request, Kind::allocated, wire::body_of(lent), false);
   replies_.abandoned(header.request);  // asked again, it may be otherwise
+}
+
+// Any node may say it of those that have proved the same secret: see SECURITY.md.
+void MemoryService::on_end(PeerId peer, const wire::Header& header, ConstBytes body) {
+  const auto end = wire::read_body<wire::End>(body);
+  if (!end || !admit(peer, header)) return;
+  const NodeIdentity node{NodeId{end->node}, Incarnation{end->incarnation}};
+  const std::string& tenant = peers_.at(peer).tenant;
+  const auto is_anothers = [&](const auto& each) {
+    return each.second.node.id == node.id && each.second.tenant != tenant;
+  };
+  const auto lease = leases_.find(node.id);
+  if ((lease != leases_.end() && lease->second->tenant != tenant) || std::ranges::any_of(peers_, is_anothers)) {
+    ++now_.rejected;
+    return;
+  }
+  dead_.reported(node);
+  end_dead(node);
+  send(peer, header.request, Kind::ended, {}, true);
 }
 
 void MemoryService::on_release(PeerId peer, const wire::Header& header, ConstBytes body) {
@@ -277,10 +323,41 @@ void MemoryService::on_release(PeerId peer, const wire::Header& header, ConstByt
 
 // ---- leases ----
 
-MemoryService::LeaseRef MemoryService::grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask) {
-  const auto share = [&](std::uint64_t asked, std::uint64_t there) {
-    return std::min({asked, there, config_.client_bytes}) / kGranuleBytes * kGranuleBytes;
+std::uint64_t MemoryService::share(std::uint64_t asked, std::uint64_t there) const {
+  return std::min({asked, there, config_.client_bytes}) / kGranuleBytes * kGranuleBytes;
+}
+
+// Whether more will be there when leases have ended that are about to.
+bool MemoryService::comes(const wire::Ask& ask) const {
+  if (wiping_ == 0 && ending_.empty()) return false;
+  const std::uint64_t lent = config_.memory.size() - config_.staging_bytes;
+  const std::uint64_t on_disks = config_.disk == nullptr ? 0 : config_.disk->usage().budget_bytes;
+  return share(ask.memory_bytes, room_.largest_bytes()) < share(ask.memory_bytes, lent) ||
+         share(ask.disk_bytes, disk_room_) < share(ask.disk_bytes, on_disks);
+}
+
+// Who has what there is: the node that has most, one that is gone before others.
+wire::Lent MemoryService::full() const {
+  wire::Lent lent{.answer = Answer::full, .nodes = static_cast<std::uint32_t>(leases_.size())};
+  lent.lendable_bytes = config_.memory.size() - config_.staging_bytes;
+  if (config_.disk != nullptr) lent.lendable_bytes += config_.disk->usage().budget_bytes;
+  lent.leased_bytes = now_.lent_bytes + now_.disk_lent_bytes;
+  const auto rank = [](const auto& each) {
+    return std::pair(each.second->peer == PeerId{}, each.second->bytes + each.second->disk_bytes);
   };
+  const auto most = std::ranges::max_element(leases_, {}, rank);
+  if (most == leases_.end()) return lent;
+  const Lease& lease = *most->second;
+  lent.holder = number(most->first);
+  lent.holder_bytes = lease.bytes + lease.disk_bytes;
+  if (lease.peer == PeerId{}) {
+    const std::uint64_t gone_for = config_.clock->now_us() - lease.gone_us;
+    lent.holder_left_us = std::max<std::uint64_t>(1, config_.grace_us - std::min(config_.grace_us, gone_for));
+  }
+  return lent;
+}
+
+MemoryService::LeaseRef MemoryService::grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask) {
   const std::uint64_t bytes = share(ask.memory_bytes, room_.largest_bytes());
   const std::uint64_t disk_bytes = share(ask.disk_bytes, disk_room_);
   if (bytes + disk_bytes == 0) return nullptr;
@@ -295,8 +372,9 @@ MemoryService::LeaseRef MemoryService::grant(NodeIdentity client, const std::str
   now_.lent_bytes += bytes;
   now_.disk_lent_bytes += disk_bytes;
   leases_[client.id] = lease;
-  VMEM_LOG_INFO("node {} has {} of memory and {} on disks", number(client.id), format_bytes(bytes),
-                format_bytes(disk_bytes));
+  if (const auto times = leased_.next(); times.logged)
+    VMEM_LOG_INFO("node {} has {} of memory and {} on disks ({} leases so far)", number(client.id), format_bytes(bytes),
+                  format_bytes(disk_bytes), times.count);
   return lease;
 }
 
@@ -305,6 +383,26 @@ void MemoryService::end_lease(NodeId client) {
   auto lease = leases_.extract(client);
   ending_.push_back(std::move(lease.mapped()));
   replies_.forget(number(client));
+  dead_.forget(client);
+}
+
+// Its process has ended: what it is still connected by goes, and what it borrowed.
+void MemoryService::end_dead(NodeIdentity node) {
+  for (auto& [peer, known] : peers_) {
+    if (known.node == node) close(peer, known);
+  }
+  const auto lease = leases_.find(node.id);
+  if (lease == leases_.end() || lease->second->client != node) return;
+  if (const auto times = died_.next(); times.logged)
+    VMEM_LOG_INFO("node {} ended; its pages are dropped ({} such nodes)", number(node.id), times.count);
+  end_lease(node.id);
+}
+
+bool MemoryService::find_dead() {
+  look_us_ = config_.clock->now_us() + kLookUs;
+  const auto found = dead_.find();
+  for (const NodeIdentity& each : found) end_dead(each);
+  return !found.empty();
 }
 
 bool MemoryService::end_leases() {
@@ -486,7 +584,8 @@ void MemoryService::send_page(const PassageRef& passage) {
   if (header) page.header = *header;
   const Status posted = header ? transport_->send({&page, 1}) : Status(std::unexpected(header.error()));
   if (!posted) {
-    VMEM_LOG_WARN("a page could not be sent back: {}", posted.error().message);
+    if (const auto times = unsent_.next(); times.logged)
+      VMEM_LOG_WARN("a page could not be sent back: {} ({} so far)", posted.error().message, times.count);
     return left(passage);
   }
   leaving_.emplace(page.id, passage);
@@ -530,7 +629,8 @@ void MemoryService::to_disk(const PassageRef& passage, tiers::Direction directio
   transfer.bytes = passage->memory.size();
   transfer.direction = direction;
   if (const auto submitted = config_.disk->submit({&transfer, 1}); !submitted) {
-    VMEM_LOG_WARN("the disk took no transfer: {}", submitted.error().message);
+    if (const auto times = disk_refusals_.next(); times.logged)
+      VMEM_LOG_WARN("the disk took no transfer: {} ({} so far)", submitted.error().message, times.count);
     return passage->in ? end_put(passage, Answer::failed) : end_fetch(passage, Answer::failed);
   }
   on_disk_.emplace(transfer.id, passage);
@@ -562,7 +662,10 @@ bool MemoryService::serve_disk() {
     if (ended.empty()) continue;
     const PassageRef& passage = ended.mapped();
     const bool done = completion.outcome == tiers::Outcome::done;
-    if (!done) VMEM_LOG_WARN("a page on disk: {}", completion.error.message);
+    if (!done) {
+      if (const auto times = disk_failures_.next(); times.logged)
+        VMEM_LOG_WARN("a page on disk: {} ({} so far)", completion.error.message, times.count);
+    }
     if (passage->in) {
       end_put(passage, done ? Answer::done : Answer::failed);
     } else if (done && passage->at.doubted == 0) {

@@ -4,8 +4,8 @@
 // only with the seal it was sent with, and its bytes are checked against that before it is held. Who gets it back checks it, and if it came wrong, it is
 // checked here before it is sent again. What goes to a disk passes through a few pages of memory set aside for that.
 //
-// A node that is gone keeps its lease for a grace period, so that a connection may break; a later incarnation of it does not. What was
-// in a lease is wiped before anybody else gets the memory.
+// A node that is gone keeps its lease for a grace period, so that a connection may break; a later incarnation of it does not, nor
+// does one whose process was seen to end (DeadNodes). What was in a lease is wiped before anybody else gets the memory.
 //
 // Threads: step(), and claim(), belong to the thread that progresses the transport; statistics() and poke() are for any.
 #pragma once
@@ -17,6 +17,8 @@
 #include <mutex>
 
 #include "base/clock.hpp"
+#include "base/log_limit.hpp"
+#include "rdma/dead_nodes.hpp"
 #include "rdma/extents.hpp"
 #include "rdma/lending.hpp"
 #include "rdma/reply_cache.hpp"
@@ -29,6 +31,7 @@ struct ServiceStatistics {
   std::uint64_t lent_bytes = 0, disk_lent_bytes = 0;  // in leases
   std::uint64_t held_bytes = 0, disk_held_bytes = 0;  // in pages
   std::uint64_t clients = 0, pages = 0;
+  std::uint64_t remembered = 0;  // nodes of which anything is known
   std::uint64_t stored_bytes = 0, fetched_bytes = 0;
   std::uint64_t damaged = 0;   // pages whose checksum differed, on arrival or later
   std::uint64_t rejected = 0;  // messages that were garbled, stale, or somebody else's
@@ -99,6 +102,8 @@ class MemoryService final : public Receiver {
     NodeIdentity node;
     std::string tenant;  // the identity that it proved
     std::uint64_t heard_us = 0;
+    ProcessRef process;
+    std::optional<std::uint64_t> asked_us;  // first, and was told to ask again
     bool closing = false;
   };
 
@@ -113,6 +118,7 @@ class MemoryService final : public Receiver {
   bool is_from(PeerId peer, const wire::Header& header);
   bool admit(PeerId peer, const wire::Header& header);
   void on_ask(PeerId peer, const wire::Header& header, ConstBytes body);
+  void on_end(PeerId peer, const wire::Header& header, ConstBytes body);
   void on_fetch(PeerId peer, const wire::Header& header, ConstBytes body);
   void on_release(PeerId peer, const wire::Header& header, ConstBytes body);
   void send(PeerId peer, const wire::RequestId& request, wire::Kind kind, ConstBytes body, bool remember);
@@ -121,7 +127,12 @@ class MemoryService final : public Receiver {
 
   // Leases.
   LeaseRef grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask);
+  std::uint64_t share(std::uint64_t asked, std::uint64_t there) const;
+  bool comes(const wire::Ask& ask) const;
+  wire::Lent full() const;
   void end_lease(NodeId client);
+  void end_dead(NodeIdentity node);
+  bool find_dead();
   bool end_leases();
   bool expire();
 
@@ -142,6 +153,8 @@ class MemoryService final : public Receiver {
   void publish();
 
   const Config config_;
+  // Peers decide how often these happen.
+  LogLimit came_, went_, ended_, died_, leased_, unsent_, unwritten_, disk_refusals_, disk_failures_;
   Transport* transport_ = nullptr;
   bool stopping_ = false;  // nobody is served any more
   std::unique_ptr<Slab> slab_;
@@ -150,6 +163,8 @@ class MemoryService final : public Receiver {
   std::uint64_t last_lease_ = 0, last_token_ = 0;
   std::map<PeerId, Peer> peers_;
   std::map<NodeId, LeaseRef> leases_;
+  DeadNodes dead_;
+  std::uint64_t look_us_ = 0;  // for the dead, next
   std::list<LeaseRef> ending_;
   std::uint32_t wiping_ = 0;  // leases that were ended
   ReplyCache replies_;

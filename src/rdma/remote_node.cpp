@@ -19,6 +19,16 @@ namespace {
 constexpr std::uint64_t kBeforeAskingAgainUs = 50'000;
 constexpr std::uint64_t kBeforeFullAgainUs = 1'000'000;
 
+std::string full_words(const wire::Lent& lent) {
+  std::string words = fmt::format("{} of {} that it lends are leased to {} nodes", format_bytes(lent.leased_bytes),
+                                  format_bytes(lent.lendable_bytes), lent.nodes);
+  if (lent.holder == 0) return words;
+  words += fmt::format(", {} of them to node {}, which is ", format_bytes(lent.holder_bytes), lent.holder);
+  if (lent.holder_left_us == 0) return words + "connected: end that program, or have the daemon lend more";
+  return words + fmt::format("gone, and has it for {} more if its end is not seen (the daemon's --grace)",
+                             exact_duration_us((lent.holder_left_us + 999'999) / 1'000'000 * 1'000'000));
+}
+
 }  // namespace
 
 RemoteTier::Node* RemoteTier::node_of(PeerId peer) {
@@ -39,7 +49,7 @@ bool RemoteTier::keep_connected() {
     if (node.state == Node::State::asking && node.ask_us != 0 && now >= node.ask_us) ask(node);
     if (node.state != Node::State::away || now < node.again_us || leaving_) continue;
     did = true;
-    node.closing = false;
+    node.closing = node.is_full = false;
     const auto peer = transport_->connect(node.address, now + config_.request_us);
     if (peer) {
       node.peer = *peer;
@@ -57,8 +67,9 @@ void RemoteTier::handle(PeerId peer, Connected& connected) {
   Node* const node = node_of(peer);
   if (node == nullptr) return;
   if (const auto allowed = config_.heard ? config_.heard(node->address, connected.node) : Status{}; !allowed) {
-    if (std::exchange(node->why, allowed.error().message) != allowed.error().message)
-      VMEM_LOG_WARN("the node at {} is not used: {}", node->address, node->why);
+    node->why = allowed.error().message;
+    if (const auto times = unused_.next(); times.logged)
+      VMEM_LOG_WARN("the node at {} is not used: {} ({} such refusals)", node->address, node->why, times.count);
     return close(*node);
   }
   if (node->lease != 0 && node->identity != connected.node)
@@ -82,7 +93,8 @@ void RemoteTier::on_lent(Node& node, const wire::Lent& lent) {
     return;
   }
   if (lent.answer != Answer::done) {
-    node.why = fmt::format("{} for this node: others have borrowed all it lends", wire::answer_words(lent.answer));
+    node.why = lent.answer == Answer::full ? full_words(lent) : std::string(wire::answer_words(lent.answer));
+    node.is_full = true;
     node.rest_us = kBeforeFullAgainUs;
     return close(node);
   }
@@ -144,8 +156,9 @@ void RemoteTier::handle(PeerId peer, Gone& gone) {
   const bool was_ready = node->state == Node::State::ready;
   if (gone.reason != Reason::closed || node->why.empty()) node->why = gone.error.message;
   if (was_ready) {
-    VMEM_LOG_WARN("the connection to node {} at {} is gone: {}", static_cast<std::uint64_t>(node->identity.id),
-                  node->address, node->why);
+    if (const auto times = broken_.next(); times.logged)
+      VMEM_LOG_WARN("the connection to node {} at {} is gone: {} ({} so far)",
+                    static_cast<std::uint64_t>(node->identity.id), node->address, node->why, times.count);
     const std::lock_guard lock(mutex_);
     rooms_[index].ready = false;
   }
@@ -169,7 +182,10 @@ void RemoteTier::handle(PeerId peer, Gone& gone) {
 void RemoteTier::first_outcome(Node& node) {
   const std::lock_guard lock(mutex_);
   Reached& reached = reached_[index_of(node)];
-  if (!std::exchange(reached.tried, true)) reached.why = node.why;
+  if (!std::exchange(reached.tried, true)) {
+    reached.why = node.why;
+    reached.full = node.is_full;
+  }
   changed_.notify_all();
 }
 
@@ -196,8 +212,11 @@ std::uint64_t RemoteTier::request(Request request, ConstBytes body, Bytes payloa
   if (header) send.header = *header;
   if (!payload.empty()) send.payload = pieces;
   const Status posted = header ? transport_->send({&send, 1}) : Status(std::unexpected(header.error()));
-  if (!posted)
-    VMEM_LOG_WARN("a {} was not sent to {}: {}", wire::kind_name(request.kind), node.address, posted.error().message);
+  if (!posted) {
+    if (const auto times = unsent_.next(); times.logged)
+      VMEM_LOG_WARN("a {} was not sent to {}: {} ({} so far)", wire::kind_name(request.kind), node.address,
+                    posted.error().message, times.count);
+  }
   if (!answered) return sequence;
   request.broken = !posted;
   if (posted && !payload.empty()) {

@@ -54,9 +54,7 @@ Status RemoteTier::open() {
 RemoteTier::~RemoteTier() {
   if (thread_) {
     finish();
-    post(Farewell{});
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::microseconds(kFarewellUs), [&] { return said_farewell_ && farewells_ == 0; });
+    leave();
   }
   thread_.reset();
   workers_.reset();
@@ -64,6 +62,12 @@ RemoteTier::~RemoteTier() {
   waiting_.clear();
   posted_.clear();
   transport_.reset();
+}
+
+void RemoteTier::leave() {
+  post(Farewell{});
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::microseconds(kFarewellUs), [&] { return said_farewell_ && farewells_ == 0; });
 }
 
 bool RemoteTier::step() {
@@ -83,16 +87,21 @@ bool RemoteTier::step() {
 
 tiers::TierUsage RemoteTier::usage() const {
   const std::lock_guard lock(mutex_);
-  std::uint64_t sum = 0, largest = 0, free_bytes = 0;
+  std::vector<std::uint64_t> all, ready;
   for (const Room& room : rooms_) {
-    const std::uint64_t bytes = room.memory_bytes + room.disk_bytes;
-    sum += bytes;
-    largest = std::max(largest, bytes);
-    if (room.ready) free_bytes += room.free_bytes();
+    all.push_back(room.memory_bytes + room.disk_bytes);
+    if (room.ready) ready.push_back(room.free_bytes());
   }
-  if (config_.replicas == 1) return {sum, used_bytes_, free_bytes};
-  // Two copies of a page are on two nodes.
-  return {std::min(sum / 2, sum - largest), used_bytes_, free_bytes / 2};
+  return {storable(all), used_bytes_, storable(ready)};
+}
+
+// How many bytes of pages these rooms hold. Two copies of a page are on two nodes; where one node is left, pages have one
+// copy, as allocate() gives them.
+std::uint64_t RemoteTier::storable(std::span<const std::uint64_t> rooms) const {
+  const std::uint64_t sum = std::accumulate(rooms.begin(), rooms.end(), std::uint64_t{0});
+  const std::uint64_t largest = rooms.empty() ? 0 : std::ranges::max(rooms);
+  if (config_.replicas == 1 || sum == largest) return sum;
+  return std::min(sum / 2, sum - largest);
 }
 
 // REQUIRES: mutex_.
@@ -219,9 +228,11 @@ Status RemoteTier::wait_for_peers(std::uint64_t most_us) {
     if (reached_[i].reached) continue;
     const std::string why = reached_[i].tried ? reached_[i].why : "it did not answer in time";
     return fail(VMEM_ERROR_INVALID_OPTION,
-                fmt::format("--remote {}: {}; `vmem daemon --listen {}` has to run there, with the same secret and "
-                            "version",
-                            config_.peers[i], why, config_.peers[i]));
+                fmt::format("--remote {}: {}{}", config_.peers[i], why,
+                            reached_[i].full ? std::string()
+                                             : fmt::format("; `vmem daemon --listen {}` has to run there, with the "
+                                                           "same secret and version",
+                                                           config_.peers[i])));
   }
   return {};
 }
@@ -558,7 +569,7 @@ void RemoteTier::take(const Release& release) {
 }
 
 void RemoteTier::take(Farewell) {
-  leaving_ = true;
+  if (std::exchange(leaving_, true)) return;
   std::uint32_t said = 0;
   for (Node& node : nodes_) {
     if (node.state != Node::State::ready) continue;

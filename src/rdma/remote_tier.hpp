@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "base/clock.hpp"
+#include "base/log_limit.hpp"
 #include "rdma/extents.hpp"
 #include "rdma/lending.hpp"
 #include "rdma/progress_thread.hpp"
@@ -90,6 +91,10 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void finish() noexcept override;
   bool kept(tiers::SlotId slot) const override;
 
+  // Any thread. Gives back all that is borrowed, as the destructor does; nothing is stored or loaded after that. Waits for
+  // the lenders for 0.3 s at most.
+  void leave();
+
   // The tier's thread.
   std::optional<Claim> claim(PeerId peer, ConstBytes header, std::uint64_t payload_bytes) override;
   bool step();
@@ -133,6 +138,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
     std::uint64_t heard_us = 0;  // its last answer
     bool was_ready = false;
     bool closing = false;
+    bool is_full = false;  // it answered, and has no room for us
     bool pinged = false;
     std::string why;  // it is away
   };
@@ -201,6 +207,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void complete(const JobRef& job, tiers::Outcome outcome);
   Slot slot_of(tiers::SlotId slot) const;
   bool there(const Copy& copy) const;
+  std::uint64_t storable(std::span<const std::uint64_t> rooms) const;
   std::optional<Copy> place(std::uint64_t bytes, std::span<const Copy> apart_from);
   void give_back(const Slot& slot);
   std::string words(const Job& job) const;
@@ -225,6 +232,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void first_outcome(Node& node);
 
   const Config config_;
+  LogLimit unused_, broken_, unsent_;  // nodes decide how often
   const tiers::TierInfo info_;
   std::unique_ptr<Transport> transport_;
 
@@ -249,7 +257,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   std::uint64_t jobs_ = 0;  // not completed
   RemoteStatistics statistics_;
   struct Reached {
-    bool tried = false, reached = false;
+    bool tried = false, reached = false, full = false;
     std::string path, why;
   };
   std::vector<Reached> reached_;  // of nodes_, at first

@@ -33,6 +33,7 @@ class ReplyCache {
   // Of a request with the verdict `answered`; valid until the next call. Empty for all others.
   ConstBytes reply(const wire::RequestId& request) const;
   void forget(std::uint64_t client);
+  std::size_t clients() const noexcept { return clients_.size(); }
 
  private:
   struct Entry {

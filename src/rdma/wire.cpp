@@ -67,6 +67,10 @@ std::string_view kind_name(Kind kind) noexcept {
       return "fetch";
     case Kind::fetched:
       return "fetched";
+    case Kind::end:
+      return "end";
+    case Kind::ended:
+      return "ended";
   }
   return {};
 }

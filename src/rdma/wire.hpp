@@ -15,7 +15,7 @@ namespace vmem::rdma::wire {
 static_assert(std::endian::native == std::endian::little, "headers are sent as they lie in memory");
 
 inline constexpr std::uint32_t kMagic = 0x4d454d56;  // "VMEM"
-inline constexpr std::uint16_t kProtocolVersion = 2;
+inline constexpr std::uint16_t kProtocolVersion = 3;
 inline constexpr std::uint64_t kMostPayloadBytes = std::uint64_t{1} << 30;
 
 // Requests have even numbers, their replies the odd number after.
@@ -30,6 +30,8 @@ enum class Kind : std::uint16_t {
   put_done = 9,
   fetch = 10,
   fetched = 11,
+  end = 12,
+  ended = 13,
 };
 std::string_view kind_name(Kind kind) noexcept;
 constexpr bool is_reply(Kind kind) noexcept { return (static_cast<std::uint16_t>(kind) & 1) != 0; }

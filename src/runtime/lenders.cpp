@@ -66,7 +66,6 @@ Status Runtime::start_lender(const LendingDevice& wanted) {
   // Of one of our devices the mover says how much, from its budget; of another process's that one does.
   config.budget_bytes = lender.own || lender.borrower ? 0 : lender.bytes;
   config.largest_budget_bytes = lender.bytes;
-  config.tell_changes = !options_.protect;
   config.on_ready = [this] { wake_mover(); };
   VMEM_ASSIGN(lender.memory, tiers::NearTier::create(std::move(config)));
   if (!lender.borrower) return {};

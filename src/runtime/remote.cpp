@@ -7,7 +7,9 @@
 #include <thread>
 
 #include "base/log.hpp"
+#include "base/process.hpp"
 #include "cluster/peers.hpp"
+#include "runtime/guard.hpp"
 #include "runtime/nodes.hpp"
 
 namespace vmem::runtime {
@@ -17,7 +19,24 @@ constexpr std::uint64_t kStartUs = 10'000'000;   // for all nodes to be reached
 constexpr std::uint64_t kRequestUs = 2'000'000;  // for one page there and back
 constexpr std::uint64_t kLeastRequestUs = 50'000;
 
+// Of a process that returns from main, or calls exit, without vmem_shutdown.
+std::mutex live_mutex;
+Remote* live = nullptr;  // protected by live_mutex
+
+// After the program's own destructors, which may use pages still: the loader ends a library after who depends on it.
+// Threads that go on meanwhile find their pages lost, and end with the process.
+__attribute__((destructor)) void leave_at_exit() {
+  if (process::forked()) return;  // the parent's
+  const std::lock_guard lock(live_mutex);
+  if (live != nullptr) live->tier().leave();
+}
+
 }  // namespace
+
+Remote::~Remote() {
+  const std::lock_guard lock(live_mutex);
+  if (live == this) live = nullptr;
+}
 
 Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::function<void()> on_ready) {
   VMEM_ASSIGN(std::vector<cluster::Peer> listed,
@@ -39,6 +58,13 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
                        .certificates = options.certificates,
                        .fabric = options.fabric,
                        .channels = channel_count(options.remote_channels)};
+  // Without a secret the lender sees the end itself.
+  if (!options.secret.empty() || !options.certificates.empty() || !options.fabric.empty())
+    announce_to_guard({.node = own.self,
+                       .secret = own.secret,
+                       .certificates = own.certificates,
+                       .fabric = own.fabric,
+                       .lenders = config.peers});
   config.channels = own.channels;
   config.make_transport = [&own, clock = &remote->clock_](rdma::Receiver& receiver) {
     return make_transport(own, *clock, receiver);
@@ -57,6 +83,8 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
   config.on_ready = std::move(on_ready);
   VMEM_ASSIGN(remote->tier_, rdma::RemoteTier::create(std::move(config)));
   VMEM_TRY(remote->tier_->wait_for_peers(kStartUs));
+  const std::lock_guard lock(live_mutex);
+  live = remote.get();
   return remote;
 }
 

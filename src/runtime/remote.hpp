@@ -16,6 +16,7 @@ class Remote {
  public:
   // When all nodes of the option were reached. Errors: INVALID_OPTION, naming the node that was not, and why; those of UCX.
   static Result<std::unique_ptr<Remote>> start(const Options& options, std::function<void()> on_ready);
+  ~Remote();
   Remote(const Remote&) = delete;
   Remote& operator=(const Remote&) = delete;
 

@@ -241,7 +241,6 @@ Status Runtime::start_host_tier() {
   config.location = gpu::on_host(topology::host_node(topology_, ordinals).value_or(0));
   config.name = "host";
   VMEM_ASSIGN(config.budget_bytes, host_budget());
-  config.tell_changes = !options_.protect;  // what is protected cannot have changed
   config.on_ready = [this] { wake_mover(); };
   VMEM_ASSIGN(host_, tiers::NearTier::create(std::move(config)));
   return {};

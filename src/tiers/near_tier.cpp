@@ -50,7 +50,7 @@ Result<std::unique_ptr<NearTier>> NearTier::create(Config config) {
     tier->devices_[i].context = tier->config_.devices[i].context;
     VMEM_TRY(tier->create_streams(tier->devices_[i]));
   }
-  if (tier->config_.tell_changes && gpu::Fingerprinter::available(*tier->config_.driver)) {
+  if (gpu::Fingerprinter::available(*tier->config_.driver)) {
     if (auto created = tier->create_records(); !created) {
       if (created.error().status == VMEM_ERROR_DEVICE_LOST) return std::unexpected(std::move(created).error());
       VMEM_LOG_WARN("pages will be copied out of HBM where nobody wrote to them, too: {}", created.error().message);

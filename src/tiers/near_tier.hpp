@@ -36,7 +36,6 @@ class NearTier final : public Tier, public InPlaceTier {
     std::uint64_t budget_bytes = 0;
     std::uint64_t largest_budget_bytes = 0;  // that set_budget may ask for; 0: budget_bytes
     HandleSource* source = nullptr;          // of the memory; null: the driver. Outlives the tier
-    bool tell_changes = true;                // with fingerprints, where the library has their kernels
     std::function<void()> on_ready;          // called by the growing thread when a slot that was asked for exists
   };
   // Errors: those of creating streams.

@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,35 @@ class VmemRun(unittest.TestCase):
     def test_a_program_without_cuda_is_left_alone(self):
         result = run(VMEM, "run", "--", "sh", "-c", "echo untouched; exit 7")
         self.assertEqual((result.returncode, result.stdout), (7, "untouched\n"), result.stderr)
+
+    def borrowing(self, *command):
+        """With a secret and a node to borrow from, `vmem run` stays beside the program."""
+        secret = tempfile.NamedTemporaryFile("w", suffix=".secret")
+        self.addCleanup(secret.close)
+        secret.write("0123456789abcdef0123456789abcdef")
+        secret.flush()
+        return (VMEM, "run", "--remote", "127.0.0.1:9", "--secret", secret.name, "--", *command)
+
+    def test_beside_a_program_that_borrows_it_ends_as_the_program_does(self):
+        result = run(*self.borrowing("sh", "-c", "echo said; exit 7"))
+        self.assertEqual((result.returncode, result.stdout), (7, "said\n"), result.stderr)
+        self.assertEqual(run(*self.borrowing("sh", "-c", "kill -9 $$")).returncode, -signal.SIGKILL)
+        self.assertEqual(run(*self.borrowing("no-such-program")).returncode, 127)
+
+    def test_beside_a_program_that_borrows_it_passes_signals_on(self):
+        command = self.borrowing("sh", "-c", "trap 'echo heard; exit 5' TERM; echo ready; while :; do sleep 0.01; done")
+        with subprocess.Popen([str(part) for part in command], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as it:
+            self.assertEqual(it.stdout.readline(), "ready\n")
+            it.terminate()
+            self.assertEqual(it.stdout.readline(), "heard\n")
+            self.assertEqual(it.wait(timeout=60), 5)
+
+    def test_a_program_that_borrows_does_not_outlive_it(self):
+        command = self.borrowing("sh", "-c", "echo ready; exec sleep 1000")
+        with subprocess.Popen([str(part) for part in command], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as it:
+            self.assertEqual(it.stdout.readline(), "ready\n")
+            it.kill()
+            self.assertEqual(it.stdout.read(), "", "its output ends with the program")
 
     def test_without_a_driver_such_a_program_runs_too(self):
         result = run(VMEM, "run", "--", "true", LD_LIBRARY_PATH="")

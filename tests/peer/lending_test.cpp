@@ -337,6 +337,26 @@ TEST_F(HbmLending, WhoTalksNonsenseIsHungUpOn) {
   ASSERT_TRUE(borrower->release(take()));
 }
 
+TEST_F(HbmLending, IdleConnectionsKeepNobodyOutAndWhoHoldsMemoryStays) {
+  lend(4 * kPage);
+  borrow();
+  const CUmemGenericAllocationHandle piece = take();
+  std::vector<FileDescriptor> idle;
+  for (int i = 0; i < 100; ++i) {
+    auto socket = connect_to(path());
+    ASSERT_TRUE(socket) << socket.error().message;
+    ASSERT_TRUE(send(socket->get(), {.kind = Kind::hello}));
+    ASSERT_EQ(next_message(socket->get()).kind, Kind::welcome) << "connection " << i;
+    idle.push_back(std::move(*socket));
+  }
+  EXPECT_LE(lender->usage().borrowers, 64u);
+  auto another = Borrower::connect({.driver = gpu.driver(), .path = path()});
+  EXPECT_TRUE(another) << another.error().message;
+  EXPECT_EQ(lender->usage().held_bytes, kPage);
+  ASSERT_TRUE(borrower->release(piece));
+  ASSERT_TRUE(borrower->release(take())) << "it is still connected";
+}
+
 TEST_F(HbmLending, OtherUsersAreRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "another user can only be played by root";
   lend(2 * kPage);

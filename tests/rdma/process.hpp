@@ -11,6 +11,7 @@
 #include <array>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace vmem::rdma {
@@ -37,15 +38,22 @@ class Process {
   }
   ~Process() {
     signal(SIGKILL);
-    int status = 0;
-    ::waitpid(child_, &status, 0);
+    wait();
     ::close(in_);
     ::close(out_);
   }
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  void signal(int number) const { ::kill(child_, number); }
+  void signal(int number) const {
+    if (child_ > 0) ::kill(child_, number);
+  }
+  // Until it has ended. As waitpid says; 0 if that was known before.
+  int wait() {
+    int status = 0;
+    if (child_ > 0) ::waitpid(std::exchange(child_, -1), &status, 0);
+    return status;
+  }
   // Returns when it is stopped.
   void stop() const {
     signal(SIGSTOP);

@@ -203,7 +203,9 @@ TEST(RemoteTier, WhatIsStoredWithOneNodeLeftIsCountedAsSingle) {
   SteppedRemote remote(2, 2);
   remote.start_tier();
   remote.lenders[0].reset();
-  remote.until([&] { return remote.tier->usage().budget_bytes == 0; });
+  remote.until([&] { return remote.tier->describe().contains(", 0 B;"); });
+  EXPECT_EQ(remote.tier->usage().budget_bytes, SteppedRemote::kLenderBytes) << "pages have one copy then";
+  EXPECT_EQ(remote.tier->usage().ready_bytes, SteppedRemote::kLenderBytes);
   const SlotId slot = remote.slot();
   EXPECT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
   EXPECT_EQ(remote.tier->statistics().single_copies, 1u);

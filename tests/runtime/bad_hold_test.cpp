@@ -109,6 +109,38 @@ TEST_F(BadHold, WriteToAHeldPageIsRefused) {
 class ProtectedHold : public RuntimeTest {
  protected:
   ProtectedHold() : RuntimeTest({{"protect", "on"}, {"acquire_wait", "1ms"}}) {}
+  void TearDown() override {
+    for (std::byte* each : small_) EXPECT_OK(vmem_free(each, nullptr));
+    RuntimeTest::TearDown();
+  }
+  // More than the quarter of HBM in which small allocations stay. Returns one that has left.
+  std::byte* fill_small() {
+    for (int i = 0; i < 24; ++i) {
+      small_.push_back(static_cast<std::byte*>(allocate(kMiB)));
+      EXPECT_OK(vmem_memset(small_.back(), 7, kMiB, nullptr));
+    }
+    evict(small_.back());
+    // Its frame goes to another page, so that it comes back by a copy.
+    void* others = allocate(64 * kMiB);
+    EXPECT_OK(vmem_memset(others, 1, 64 * kMiB, nullptr));
+    EXPECT_OK(vmem_quiesce());
+    EXPECT_OK(vmem_free(others, nullptr));
+    EXPECT_OK(vmem_quiesce());
+    return small_.back();
+  }
+  // Advice leaves alone what is not known to be out of use yet, or has no host memory yet.
+  static void evict(std::byte* memory) {
+    vmem_pointer_info info{};
+    for (int tries = 0; tries < 100'000; ++tries) {
+      ASSERT_OK(vmem_advise(memory, 1, VMEM_ADVISE_EVICT));
+      ASSERT_OK(vmem_query(memory, &info));
+      if (info.bytes_hbm == 0) return;
+    }
+    FAIL() << "the page stays in HBM";
+  }
+
+ private:
+  std::vector<std::byte*> small_;
 };
 
 TEST_F(ProtectedHold, ACopyWithinOnePageHoldsNothingAgainstItself) {
@@ -121,6 +153,63 @@ TEST_F(ProtectedHold, ACopyWithinOnePageHoldsNothingAgainstItself) {
   EXPECT_OK(vmem_read(&found, memory + kMiB + 99, 1));
   EXPECT_EQ(found, std::byte{7});
   EXPECT_OK(vmem_free(memory, nullptr));
+}
+
+// Neither thread can know that they share a page, nor wait for the other: two that read and then write would wait for ever.
+TEST_F(ProtectedHold, SmallAllocationsOfOnePageAreReadAndWrittenIndependently) {
+  auto* one = static_cast<std::byte*>(allocate(3000));
+  auto* other = static_cast<std::byte*>(allocate(3000));
+  CUstream stream = gpu->create_stream(0);
+  const vmem_range read_one = range_of(one, 3000, VMEM_READ), read_other = range_of(other, 3000, VMEM_READ);
+  ASSERT_OK(acquire(read_one));
+  std::thread([&] {
+    gpu->make_current(0);
+    ASSERT_OK(acquire(read_other, stream));
+    EXPECT_OK(acquire(range_of(other, 3000), stream)) << "its page is held for reading by a stranger";
+    EXPECT_OK(vmem_memset(other, 9, 3000, stream));
+    EXPECT_OK(release(range_of(other, 3000), stream));
+    EXPECT_OK(release(read_other, stream));
+  }).join();
+  EXPECT_OK(acquire(range_of(one, 3000)));
+  EXPECT_OK(vmem_memset(one, 8, 3000, nullptr));
+  EXPECT_OK(release(range_of(one, 3000)));
+  EXPECT_OK(release(read_one));
+  ASSERT_OK(vmem_quiesce());
+  std::byte found{};
+  EXPECT_OK(vmem_read(&found, one + 2999, 1));
+  EXPECT_EQ(found, std::byte{8});
+  EXPECT_OK(vmem_read(&found, other + 2999, 1));
+  EXPECT_EQ(found, std::byte{9});
+  EXPECT_OK(vmem_stream_close(stream));
+  gpu->destroy_stream(stream);
+  EXPECT_OK(vmem_free(one, nullptr));
+  EXPECT_OK(vmem_free(other, nullptr));
+}
+
+TEST_F(ProtectedHold, AStrayWriteToASmallAllocationIsKeptAndCounted) {
+  std::byte* memory = fill_small();
+  const vmem_range range = range_of(memory, kMiB, VMEM_READ);
+  ASSERT_OK(acquire(range));
+  ASSERT_EQ(gpu->launch(nullptr, 0, [memory] { memory[1000] = std::byte{9}; }), CUDA_SUCCESS);
+  ASSERT_OK(release(range));
+  evict(memory);
+  ASSERT_OK(vmem_quiesce());
+  EXPECT_EQ(statistics().stray_writes, 1u);
+  std::byte found{};
+  EXPECT_OK(vmem_read(&found, memory + 1000, 1));
+  EXPECT_EQ(found, std::byte{9});
+}
+
+TEST_F(ProtectedHold, AnUnchangedSmallAllocationLeavesWithoutACopy) {
+  std::byte* memory = fill_small();
+  const std::uint64_t before = statistics().migrated_out_bytes;
+  const vmem_range range = range_of(memory, kMiB, VMEM_READ);
+  ASSERT_OK(acquire(range));
+  ASSERT_OK(release(range));
+  evict(memory);
+  ASSERT_OK(vmem_quiesce());
+  EXPECT_EQ(statistics().migrated_out_bytes, before);
+  EXPECT_EQ(statistics().stray_writes, 0u);
 }
 
 TEST_F(BadHold, WriteToASmallAllocationIsRefusedOnlyWhileItIsHeldItself) {

@@ -187,6 +187,47 @@ TEST_F(FileTierTest, AFileThatWasWrittenToIsFoundOut) {
   EXPECT_NE(loaded.error.message.find("was written to"), std::string::npos) << loaded.error.message;
 }
 
+// The kernel's clock ticks: until the file's status has another time than it had.
+void change_status(const RandomFile& file) {
+  struct stat before{}, now{};
+  ASSERT_EQ(::fstat(file.descriptor, &before), 0);
+  do {
+    ASSERT_EQ(::fchmod(file.descriptor, 0640), 0);
+    ASSERT_EQ(::fstat(file.descriptor, &now), 0);
+  } while (now.st_ctim.tv_sec == before.st_ctim.tv_sec && now.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
+}
+
+TEST_F(FileTierTest, AChangeOfModeOrAnotherLinkLosesNoPage) {
+  const RandomFile file(3 * kPage);
+  start();
+  const Mapping mapping = map(file.path);
+  ASSERT_EQ(load(mapping.first).outcome, Outcome::done);
+  change_status(file);
+  ASSERT_EQ(::link(file.path.c_str(), (file.path + ".link").c_str()), 0);
+  ASSERT_EQ(::unlink((file.path + ".link").c_str()), 0);
+  for (int pass = 0; pass < 2; ++pass) EXPECT_EQ(load_all(mapping), file.bytes);
+}
+
+TEST_F(FileTierTest, ARewriteWithItsTimePutBackIsFoundInPagesThatWereRead) {
+  const RandomFile file(3 * kPage);
+  start();
+  const Mapping mapping = map(file.path);
+  for (const SlotId page : {0u, 1u}) ASSERT_EQ(load(mapping.first + page).outcome, Outcome::done);
+  change_status(file);
+  struct stat status{};
+  ASSERT_EQ(::fstat(file.descriptor, &status), 0);
+  const std::byte other = ~file.bytes[kPage + 5];
+  ASSERT_EQ(::pwrite(file.descriptor, &other, 1, kPage + 5), 1);
+  const timespec times[2] = {{0, UTIME_OMIT}, status.st_mtim};
+  ASSERT_EQ(::futimens(file.descriptor, times), 0);
+  EXPECT_EQ(load(mapping.first).outcome, Outcome::done) << "its bytes are as they were";
+  const Completion loaded = load(mapping.first + 1);
+  EXPECT_EQ(loaded.outcome, Outcome::lost);
+  EXPECT_NE(loaded.error.message.find(file.path + " was written to"), std::string::npos) << loaded.error.message;
+  EXPECT_NE(loaded.error.message.find(fmt::format("bytes {} to {} differ", kPage, 2 * kPage)), std::string::npos)
+      << loaded.error.message;
+}
+
 TEST_F(FileTierTest, ADeletedFileIsReadAsLongAsItIsMapped) {
   const RandomFile file(2 * kPage);
   start();

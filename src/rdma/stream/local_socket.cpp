@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -99,6 +100,18 @@ LocalListener::~LocalListener() {
   if (!socket_) return;
   (void)::unlink(path_.c_str());
   (void)::unlink((path_ + ".lock").c_str());
+}
+
+FileDescriptor peer_process(int socket) {
+#ifdef SO_PEERPIDFD
+  int opened = -1;
+  socklen_t bytes = sizeof(opened);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &opened, &bytes) == 0) return FileDescriptor(opened);
+#endif
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || peer.pid <= 0) return {};
+  return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
 }
 
 Status check_peer_user(int socket) {

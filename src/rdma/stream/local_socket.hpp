@@ -39,6 +39,10 @@ class LocalListener {
   std::string address_, path_;
 };
 
+// The process that connected, readable once it has ended; none if the kernel does not say. Where its number has gone to
+// another process meanwhile it is that one: it ended before.
+FileDescriptor peer_process(int socket);
+
 // Errors: INVALID_OPTION if the process at the other end belongs to another user.
 Status check_peer_user(int socket);
 

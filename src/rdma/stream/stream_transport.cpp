@@ -313,6 +313,10 @@ void StreamTransport::joined(PeerId id, Link& link, Admission::Outcome outcome) 
   if (index == 0) {
     link.node = node;
     link.proved = outcome.stream.peer();
+    if (!tls_ && !link.by_us) {
+      if (FileDescriptor process = peer_process(outcome.stream.descriptor()))
+        link.process = std::make_shared<const FileDescriptor>(std::move(process));
+    }
     link.token = link.by_us ? theirs.link : outcome.ours.link;
     link.lanes.resize(std::size_t{1} + std::min(config_.channels, std::uint32_t{theirs.channels}));
   }
@@ -339,7 +343,7 @@ void StreamTransport::established(PeerId id, Link& link) {
   deadlines_.remove(link.deadline_us, id);
   std::string path = tls_ ? "tls" : "unix";
   if (link.lanes.size() > 2) path += fmt::format(", {} channels", link.lanes.size() - 1);
-  events_.push({id, Connected{link.node, link.by_us, std::move(path), link.proved.identity}});
+  events_.push({id, Connected{link.node, link.by_us, std::move(path), link.proved.identity, link.process}});
   for (const Lane& lane : link.lanes) on_lane(lane.channel, [](Channel& channel) { channel.start(); });
   for (Posted& send : std::exchange(link.held, {})) dispatch(link, std::move(send));
 }

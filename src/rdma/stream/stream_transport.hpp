@@ -99,6 +99,7 @@ class StreamTransport final : public Transport, private ChannelOwner {
     TlsPeer proved;                        // by its first connection
     std::uint64_t token = 0;
     NodeIdentity node;
+    ProcessRef process;
     std::uint64_t deadline_us = 0;  // to be connected by
     std::vector<Lane> lanes;        // by channel
     std::unordered_map<SendId, Sending> sends;

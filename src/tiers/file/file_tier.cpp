@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <sys/prctl.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -99,7 +101,7 @@ Result<SlotId> FileTier::lay_out(const std::shared_ptr<MappedFile>& file, std::u
   }
   if (std::numeric_limits<SlotId>::max() - first < count)
     return fail(VMEM_ERROR_ADDRESS_SPACE, "more pages of files are mapped than can be numbered; free some mappings");
-  layouts_[first] = {file, page_bytes, count};
+  layouts_[first] = {file, page_bytes, count, std::make_shared<Sums>(count)};
   return first;
 }
 
@@ -122,6 +124,8 @@ FileTier::JobPtr FileTier::job_for(const Transfer& transfer) const {
   auto job = std::make_unique<Job>();
   job->transfer = transfer;
   job->file = layout.file;
+  job->sums = layout.sums;
+  job->page = transfer.slot - first;
   job->begin = block_down(layout.file->begin()) + (transfer.slot - first) * layout.page_bytes;
   job->end = std::min(job->begin + transfer.bytes, layout.file->end());
   return job;
@@ -129,7 +133,8 @@ FileTier::JobPtr FileTier::job_for(const Transfer& transfer) const {
 
 // ---- the mover's calls ----
 
-// Of a page that the range's end is in, the rest has to be filled with zeros: host memory does for that one.
+// Of a page that the range's end is in, the rest has to be filled with zeros: host memory does for that one. So it does
+// for a file in doubt, whose bytes are compared there.
 bool FileTier::reaches(SlotId slot, int device) const {
   if (config_.frame_reader == nullptr) return false;
   const std::lock_guard lock(mutex_);
@@ -137,7 +142,8 @@ bool FileTier::reaches(SlotId slot, int device) const {
   const Layout& layout = layout_of(slot, first);
   const std::uint64_t begin = block_down(layout.file->begin()) + (slot - first) * layout.page_bytes;
   const FrameReader::File* const file = layout.file->for_frames();
-  return file != nullptr && file->reaches(device) && begin + layout.page_bytes <= layout.file->end();
+  return file != nullptr && !layout.file->doubted() && file->reaches(device) &&
+         begin + layout.page_bytes <= layout.file->end();
 }
 
 Status FileTier::submit(std::span<Transfer> transfers) {
@@ -228,6 +234,8 @@ void FileTier::read_into_frame(JobPtr job) {
 void FileTier::has_come(JobPtr job) {
   // Looked at after the bytes were read, as below.
   auto change = job->file->change();
+  if (!change && !job->error && job->file->doubted())
+    job->error = {VMEM_ERROR_UNSUPPORTED, 0, job->file->path() + " has to be compared with what was read before"};
   const Outcome outcome = change ? Outcome::lost : job->error ? Outcome::failed : Outcome::done;
   if (change) job->error = std::move(change);
   complete(std::move(job), outcome);
@@ -283,6 +291,7 @@ void FileTier::all_pieces_ended(Job& job) {
     job.error = std::move(change);
     return complete(std::move(taken), Outcome::lost);
   }
+  if (!job.error) job.error = compare_with_first(job);
   if (!job.error) {
     const std::uint64_t filled = job.end - job.begin;
     std::memset(job.transfer.host + filled, 0, job.transfer.bytes - filled);
@@ -298,6 +307,16 @@ void FileTier::all_pieces_ended(Job& job) {
   }
   if (job.tries < kTries) return begin(std::move(taken));
   complete(std::move(taken), job.error->status == VMEM_ERROR_LOST ? Outcome::lost : Outcome::failed);
+}
+
+// Bytes that were read once are the same each time, or lost: of a file whose status alone has changed, nothing else tells.
+std::optional<Error> FileTier::compare_with_first(const Job& job) {
+  std::optional<std::uint64_t>& first = (*job.sums)[job.page];
+  if (first && !job.file->doubted()) return std::nullopt;
+  const std::uint64_t sum = XXH3_64bits(job.transfer.host, job.end - job.begin);
+  if (!first) first = sum;
+  if (*first == sum) return std::nullopt;
+  return job.file->other_bytes(job.begin, job.end);
 }
 
 void FileTier::complete(JobPtr job, Outcome outcome) {

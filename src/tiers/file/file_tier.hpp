@@ -48,10 +48,14 @@ class FileTier final : public Tier {
 
  private:
   class Source;
+  // Of each page's bytes, as they were read first; our thread's.
+  using Sums = std::vector<std::optional<std::uint64_t>>;
   // One page's load. `file` is kept open by it.
   struct Job {
     Transfer transfer;
     std::shared_ptr<MappedFile> file;
+    std::shared_ptr<Sums> sums;
+    std::uint32_t page = 0;            // of the mapping
     std::uint64_t begin = 0, end = 0;  // of the page's bytes in the file, both within the range
     std::uint64_t issued_bytes = 0;
     std::uint32_t piece_bytes = 0;  // of each of its requests
@@ -65,6 +69,7 @@ class FileTier final : public Tier {
     std::shared_ptr<MappedFile> file;
     std::uint64_t page_bytes = 0;
     std::uint32_t count = 0;
+    std::shared_ptr<Sums> sums;
   };
 
   Status start();
@@ -84,6 +89,7 @@ class FileTier final : public Tier {
   void ended(const Pieces::Ended& piece);
   static std::uint64_t bytes_to_read(const Job& job);
   void all_pieces_ended(Job& job);
+  static std::optional<Error> compare_with_first(const Job& job);
   void complete(JobPtr job, Outcome outcome);
   void queue_failed(const Error& error);
 

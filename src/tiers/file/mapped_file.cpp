@@ -14,6 +14,10 @@
 namespace vmem::tiers {
 namespace {
 
+bool same(const timespec& one, const timespec& other) {
+  return one.tv_sec == other.tv_sec && one.tv_nsec == other.tv_nsec;
+}
+
 constexpr const char* kWhatToDo = "pages that are in memory stay readable; free the mapping and map the file again";
 
 }  // namespace
@@ -47,6 +51,7 @@ Status MappedFile::open_range(std::uint64_t offset, std::uint64_t bytes) {
   file_bytes_ = std::uint64_t(status.st_size);
   request_bytes_ = uncut_request_bytes(descriptor_, kRequestBytesMax);
   modified_ = status.st_mtim;
+  status_changed_ = status.st_ctim;
   if (offset > file_bytes_ || (bytes != 0 && bytes > file_bytes_ - offset)) {
     return fail(VMEM_ERROR_INVALID_RANGE,
                 fmt::format("{} from offset {} of {} asked for, which has {} bytes",
@@ -80,11 +85,22 @@ std::optional<Error> MappedFile::change() const {
         fmt::format("{} {} while bytes {} to {} of it were mapped: it had {} bytes and has {}; {}", path_,
                     now_bytes < file_bytes_ ? "shrank" : "grew", begin_, end_, file_bytes_, now_bytes, kWhatToDo)};
   }
-  if (status.st_mtim.tv_sec == modified_.tv_sec && status.st_mtim.tv_nsec == modified_.tv_nsec) return std::nullopt;
+  if (same(status.st_mtim, modified_)) {
+    if (!same(status.st_ctim, status_changed_)) doubted_.store(true, std::memory_order_relaxed);
+    return std::nullopt;
+  }
   return Error{
       VMEM_ERROR_LOST, 0,
       fmt::format("{} was written to while bytes {} to {} of it were mapped (its time of change is another); {}", path_,
                   begin_, end_, kWhatToDo)};
+}
+
+Error MappedFile::other_bytes(std::uint64_t begin, std::uint64_t end) const {
+  return {
+      VMEM_ERROR_LOST, 0,
+      fmt::format("{} was written to while bytes {} to {} of it were mapped: bytes {} to {} differ from what was read "
+                  "before, though its time of change does not; {}",
+                  path_, begin_, end_, begin, end, kWhatToDo)};
 }
 
 Error MappedFile::ended_at(std::uint64_t offset) const {

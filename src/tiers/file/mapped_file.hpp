@@ -1,5 +1,6 @@
 // A file that is read while it is mapped. It is not ours: others may write to it, cut it off or put something in its place. What it was
-// like when it was mapped is kept, and what it is like now compared with that; there is no checksum to compare its bytes with.
+// like when it was mapped is kept, and what it is like now compared with that. Where only its status has changed (chmod, ln, a rewrite that
+// puts its time back), the bytes have to be compared with what was read before: doubted().
 #pragma once
 
 #include <sys/types.h>
@@ -38,6 +39,10 @@ class MappedFile {
   void read_into_frames(std::unique_ptr<FrameReader::File> file) { for_frames_ = std::move(file); }
   // What became of the file since it was mapped: LOST; nothing if it is as it was. It may wait for the file system.
   std::optional<Error> change() const;
+  // Any thread. Its status has changed since, as the last change() saw, and its size and time of change have not.
+  bool doubted() const { return doubted_.load(std::memory_order_relaxed); }
+  // Bytes [begin, end), read again, are not what they were.
+  Error other_bytes(std::uint64_t begin, std::uint64_t end) const;
   // The file ended early, and may look as it did all the same: a network file system that has not heard yet.
   Error ended_at(std::uint64_t offset) const;
 
@@ -50,7 +55,8 @@ class MappedFile {
   std::uint32_t request_bytes_ = 0;
   std::uint64_t begin_ = 0, end_ = 0;
   std::uint64_t file_bytes_ = 0;
-  timespec modified_{};
+  timespec modified_{}, status_changed_{};
+  mutable std::atomic<bool> doubted_{false};
   std::atomic<bool> direct_{false};
   std::unique_ptr<FrameReader::File> for_frames_;
 };
