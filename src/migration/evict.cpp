@@ -421,6 +421,15 @@ Result<bool> Mover::need_host_slot(PageRef ref, Displaces displaces) {
 
 // Nothing: one will come.
 Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref, Displaces displaces) {
+  const bool awaited = advancing_requests_ && displaces != Displaces::unwanted;
+  // Several small pages could take, again and again, what a request collects for a larger one.
+  if (!awaited && ref.bytes() < room_awaited_bytes_) return std::nullopt;
+  auto found = look_for_host_slot(ref, displaces);
+  if (awaited && found && !*found) room_awaited_bytes_ = std::max(room_awaited_bytes_, ref.bytes());
+  return found;
+}
+
+Result<std::optional<Mover::Place>> Mover::look_for_host_slot(PageRef ref, Displaces displaces) {
   const std::uint64_t page_bytes = ref.bytes();
   tiers::SlotGrant grant;
   if (leaves_room_for_files(ref)) {
@@ -450,8 +459,9 @@ Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref, Displaces
         if (grant.grant == tiers::Grant::full) return std::nullopt;  // of other sizes, and not enough yet
       }
     }
-    // Copies into HBM still read slots of other sizes, or enough of them have not been given up yet.
-    if (none && displaces == Displaces::lifting && (any.busy || any.bytes != 0)) return std::nullopt;
+    // A transfer holds a slot that can be given up when it ends, or enough of other sizes have not been given up yet.
+    const bool more = displaces == Displaces::lifting && any.bytes != 0;
+    if (none && (any.busy || more || recalling_to_host())) return std::nullopt;
   }
   if (grant.grant == tiers::Grant::granted) return Place{0, grant.slot};
   if (grant.grant == tiers::Grant::later || borrowed.busy || lent_comes_back()) return std::nullopt;

@@ -190,12 +190,15 @@ void Mover::finish(Request& request, Status result) {
 void Mover::advance_requests() {
   std::deque<Request*> waiting;
   std::swap(waiting, requests_);
+  room_awaited_bytes_ = 0;
   for (Request* request : waiting) {
     std::optional<Status> result;
     if (lost_) {
       result = std::unexpected(*lost_);
     } else {
+      advancing_requests_ = true;
       result = request->advance(*this);
+      advancing_requests_ = false;
     }
     if (!result) {
       requests_.push_back(request);

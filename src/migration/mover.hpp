@@ -335,6 +335,7 @@ class Mover {
   Result<bool> need_slot(PageRef ref);
   Result<bool> need_host_slot(PageRef ref, Displaces displaces = Displaces::anything);
   Result<std::optional<Place>> find_host_slot(PageRef ref, Displaces displaces);
+  Result<std::optional<Place>> look_for_host_slot(PageRef ref, Displaces displaces);
   static void settle_in(PageRef ref, Place place);
   enum class Writable { slot, frame, none_yet };
   Result<Writable> place_for_writing(PageRef ref);
@@ -415,6 +416,7 @@ class Mover {
   tiers::Tier& below_of(const Region& region) { return region.read_only ? *config_.files : *config_.spill; }
   Result<bool> recall(PageRef ref, Displaces displaces = Displaces::lifting);
   bool recall_ahead(PageRef ref);
+  bool recalling_to_host() const;
   bool spilling(const Page& page) const { return page.spilled != nullptr && running(page.spilled->transfer); }
   Status submit_spill(PageRef ref, tiers::Direction direction);
   Result<bool> make_slot_room(std::uint64_t bytes, Displaces displaces);
@@ -520,8 +522,10 @@ class Mover {
   std::map<PageId, std::string> losses_;                    // of live regions, why
   std::map<PageId, LoadFailure> load_failures_;             // of pages of live regions
   std::uint64_t spilling_bytes_ = 0, recalling_bytes_ = 0;  // in flight
-  bool slots_in_use_ = false;      // a slot was wanted, and only the end of work that uses pages in place can give one
-  const Page* serving_ = nullptr;  // see Serving
+  bool slots_in_use_ = false;  // a slot was wanted, and only the end of work that uses pages in place can give one
+  bool advancing_requests_ = false;
+  std::uint64_t room_awaited_bytes_ = 0;   // the largest page that a request waits for a slot of host memory for
+  const Page* serving_ = nullptr;          // see Serving
   std::uint64_t spill_full_until_us_ = 0;  // no page is sent there: it refused one, or failed to store it
   struct {
     std::uint32_t in_a_row = 0;

@@ -100,6 +100,13 @@ bool Mover::recall_ahead(PageRef ref) {
   return recalled && spilling(page);
 }
 
+// True if a slot of host memory is being read into: it can be given up when that has ended.
+bool Mover::recalling_to_host() const {
+  return std::ranges::any_of(in_flight_, [](const auto& each) {
+    return each.second.kind == InFlight::Kind::spill && each.second.direction == Direction::load;
+  });
+}
+
 // ---- down ----
 
 // True: slots were given up. False: they will be. Error: nothing in host memory can go.
@@ -228,7 +235,13 @@ Result<bool> Mover::need_spill_slot(PageRef ref) {
     VMEM_ASSIGN(grant, config_.spill->allocate(ref.bytes()));
   }
   if (grant.grant == tiers::Grant::later) return false;
-  if (grant.grant == tiers::Grant::full) return std::unexpected(full_error("a spilled page", ref.bytes()));
+  if (grant.grant == tiers::Grant::full) {
+    // Without the tiers' figures: full_error quotes this with them.
+    return fail(VMEM_ERROR_OUT_OF_MEMORY,
+                fmt::format("{} has no room for {} (it has {}, of which {} are in use)", config_.spill->info().name,
+                            format_bytes(ref.bytes()), format_bytes(config_.spill->usage().budget_bytes),
+                            format_bytes(config_.spill->usage().used_bytes)));
+  }
   copy.slot = grant.slot;
   copy.version = 0;
   if (!std::exchange(copy.listed, true)) spilled_.push_back(ref);

@@ -66,6 +66,7 @@ class MoverFull : public MoverTest {
         ASSERT_TRUE(cpu_write(region, i, ++bytes[i]));
       }
     }
+    EXPECT_LT(inside->spill_error().size(), 500u) << "each refusal quotes the one before: " << inside->spill_error();
   }
 };
 
@@ -117,6 +118,112 @@ TEST_F(MoverFull, AnAcquireWaitsForSlotsThatPagesArriveInAhead) {
   release(thread, wanted->range);
   finish_work(thread);
   expect_bytes(thread, region, 2, 2);
+}
+
+// The requests' order alone does not help: each of the small pages is done before the next one.
+TEST_F(MoverFull, ALargePagesRoomIsNotTakenByPagesFetchedAhead) {
+  start({.hbm_pages = 8, .host_pages = 8, .spill_pages = 40});
+  Actor& thread = actor();
+  Region& small = allocate(24);
+  inside->set_page_bytes(4 * kPageBytes);
+  Region& large = allocate(4);
+  for (std::uint32_t i = 0; i < 24; ++i) write_to_the_end(thread, writing(small, i), static_cast<unsigned char>(i));
+  write_to_the_end(thread, writing(large, 0), 77);
+  evict_to_the_end(writing(large, 0));
+  for (std::uint32_t i = 0; i < 24; ++i) evict_to_the_end(writing(small, i));
+  ASSERT_FALSE(in_host(large, 0));
+  // Held pages: what is fetched ahead finds no frame.
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    ASSERT_TRUE(acquire(thread, writing(small, i)));
+    settle();
+    EXPECT_TRUE(in_hbm(small, i)) << i;
+  }
+  EXPECT_EQ(page(large, 0).frame, kNoFrame);
+  spill->hold_back(tiers::Direction::load);
+  prefetch(writing(small, 8, 16));
+  steps();
+  const std::uint64_t ahead = spill->submitted(tiers::Direction::load);
+  const auto wanted = begin(thread, reading(large, 0));
+  steps();
+  EXPECT_FALSE(wanted->done());
+  spill->let_go();
+  const Status served = complete(*wanted);
+  ASSERT_TRUE(served) << served.error().message;
+  // Once the large page has its slot, the other half of host memory serves small ones again.
+  EXPECT_LE(spill->submitted(tiers::Direction::load), ahead + 1 + 4);
+  release(thread, wanted->range);
+  for (std::uint32_t i = 0; i < 8; ++i) release(thread, writing(small, i));
+  finish_work(thread);
+  expect_bytes(thread, large, 0, 77);
+  for (std::uint32_t i = 8; i < 24; ++i) expect_bytes(thread, small, i, static_cast<unsigned char>(i));
+}
+
+// Two pages of host memory, which recalls of pages fetched ahead have taken, and a full HBM.
+class MoverFullOfRecalls : public MoverTest {
+ protected:
+  void SetUp() override {
+    start({.hbm_pages = 4, .host_pages = 2, .spill_pages = 16});
+    thread = &actor();
+    ahead = &allocate(6);
+    in_hbm = &allocate(4);
+    for (std::uint32_t i = 0; i < 6; ++i) write_to_the_end(*thread, writing(*ahead, i), static_cast<unsigned char>(i));
+    for (std::uint32_t i = 0; i < 6; ++i) evict_to_the_end(writing(*ahead, i));
+    for (std::uint32_t i = 0; i < 4; ++i) write_to_the_end(*thread, writing(*in_hbm, i), 40);
+    spill->hold_back(tiers::Direction::load);
+    prefetch(writing(*ahead, 0, 2));
+    steps();
+    for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(MoverTest::in_hbm(*in_hbm, i));
+    ASSERT_EQ(tier->usage().used_bytes, tier->usage().budget_bytes);
+    ASSERT_EQ(inside->in_flight(), 2u) << "the recalls";
+  }
+  Actor* thread = nullptr;
+  Region *ahead = nullptr, *in_hbm = nullptr;
+};
+
+TEST_F(MoverFullOfRecalls, AnAcquireOfAFreshPageWaits) {
+  Region& fresh = allocate(1);
+  const auto wanted = begin(*thread, writing(fresh, 0));
+  steps();
+  now_us += acquire_wait_us;  // the recalls take longer than an acquire waits for a frame
+  steps();
+  EXPECT_FALSE(wanted->done());
+  spill->let_go();
+  const Status served = complete(*wanted);
+  ASSERT_TRUE(served) << served.error().message;
+  fill(*thread, wanted->range, 9);
+  release(*thread, wanted->range);
+  finish_work(*thread);
+  expect_bytes(*thread, fresh, 0, 9);
+  for (std::uint32_t i = 0; i < 6; ++i) expect_bytes(*thread, *ahead, i, static_cast<unsigned char>(i));
+}
+
+TEST_F(MoverFullOfRecalls, AnAcquireThatDiscardsWaits) {
+  const auto wanted = begin(*thread, discarding(*ahead, 5));
+  steps();
+  now_us += acquire_wait_us;
+  steps();
+  EXPECT_FALSE(wanted->done());
+  spill->let_go();
+  const Status served = complete(*wanted);
+  ASSERT_TRUE(served) << served.error().message;
+  release(*thread, wanted->range);
+  finish_work(*thread);
+}
+
+TEST_F(MoverFullOfRecalls, AWriteByTheProcessorWaits) {
+  Region& fresh = allocate(1);
+  OpenPageRequest open;
+  open.run = {&fresh, 0, 1};
+  open.write = true;
+  mover->post(open);
+  steps();
+  EXPECT_FALSE(open.done());
+  spill->let_go();
+  ASSERT_TRUE(step_until([&] { return open.done(); }));
+  ASSERT_TRUE(open.result()) << open.result().error().message;
+  ClosePageRequest close;
+  close.run = open.run;
+  EXPECT_TRUE(ask(close));
 }
 
 }  // namespace

@@ -92,6 +92,9 @@ struct MoverInspector {
   // For a lost device, whose mappings the mover leaves: the emulated machine lives on.
   void unmap_all(const gpu::Driver& driver);
   const MoverCounters& counters() const { return mover.counters_; }
+  const std::string& spill_error() const { return mover.spill_error_; }
+  // Of regions that are allocated from now on.
+  void set_page_bytes(std::uint64_t bytes) { mover.config_.page_bytes = bytes; }
   // Everything that must be true between two steps.
   void check(const gpu::Driver& driver, const tiers::Tier* spill, const ScriptedPolicy* policy, bool driver_alive);
 
