@@ -45,6 +45,7 @@ RemoteTier::RemoteTier(Config config)
 }
 
 Status RemoteTier::open() {
+  VMEM_ASSIGN(mac_, PageMac::create());
   VMEM_ASSIGN(transport_, config_.make_transport(*this));
   workers_ = std::make_unique<Workers>(config_.own_thread ? config_.workers : 0, [this] { transport_->wake(); });
   if (config_.own_thread) thread_ = std::make_unique<ProgressThread>(*transport_, [this] { return step(); });
@@ -283,6 +284,7 @@ void RemoteTier::seal(const JobRef& job) {
   const bool load = job->transfer.direction == Direction::load;
   const auto held = held_.find(job->transfer.slot);
   const wire::SealedPage before = held == held_.end() ? wire::SealedPage{} : held->second.page;
+  if (held != held_.end()) job->proof = held->second.proof;
   const auto work = [this, job, load, before] {
     const Bytes bytes(job->transfer.host, job->transfer.bytes);
     if (load) {
@@ -292,6 +294,9 @@ void RemoteTier::seal(const JobRef& job) {
       job->page.low = sum.low;
       job->page.high = sum.high;
       job->same = job->page == before;
+      // Every store has a proof of its own, unless the copies there stay as they are: then a missing one is
+      // made of the same bytes.
+      if (!(job->same && job->transfer.if_changed)) job->proof = mac_->prove(bytes, job->page.identity());
     }
     auto slab = transport_->register_slab(bytes);
     if (slab) {
@@ -323,7 +328,10 @@ void RemoteTier::prepared(const JobRef& job) {
   }
   // What the places held is gone from here on.
   if (!load && !keep) held.valid = {};
-  if (!load) held.page = job->page;
+  if (!load) {
+    held.page = job->page;
+    held.proof = job->proof;
+  }
   job->unchanged = keep && std::ranges::none_of(job->legs, [](Leg leg) { return leg == Leg::wanted; });
   wait(job);
 }
@@ -518,19 +526,22 @@ void RemoteTier::copy_failed(const JobRef& job, std::size_t copy, const std::str
 void RemoteTier::check(const JobRef& job, std::size_t copy) {
   const auto good = std::make_shared<bool>();
   ++job->under_way;
-  workers_->post([job, good] { *good = job->page.matches(Bytes(job->transfer.host, job->transfer.bytes)); },
-                 [this, job, copy, good] {
-                   --job->under_way;
-                   {
-                     const std::lock_guard lock(mutex_);
-                     (*good ? statistics_.fetched_bytes : statistics_.checksum_failures) += *good ? job->page.bytes : 1;
-                   }
-                   if (*good) return complete(job, Outcome::done);
-                   // Asked once more, the lender looks itself: else a copy that is damaged would be found out when it is the last.
-                   job->doubted = copy;
-                   if (job->tries[copy] >= kTries) copy_failed(job, copy, "what arrives is something else every time");
-                   wait(job);
-                 });
+  workers_->post(
+      [this, job, good] {
+        *good = mac_->holds(Bytes(job->transfer.host, job->transfer.bytes), job->page.identity(), job->proof);
+      },
+      [this, job, copy, good] {
+        --job->under_way;
+        {
+          const std::lock_guard lock(mutex_);
+          (*good ? statistics_.fetched_bytes : statistics_.checksum_failures) += *good ? job->page.bytes : 1;
+        }
+        if (*good) return complete(job, Outcome::done);
+        // Asked once more, the lender looks itself: else a copy that is damaged would be found out when it is the last.
+        job->doubted = copy;
+        if (job->tries[copy] >= kTries) copy_failed(job, copy, "what arrives is something else every time");
+        wait(job);
+      });
 }
 
 void RemoteTier::complete(const JobRef& job, Outcome outcome) {

@@ -1,6 +1,7 @@
 // Pages in the memory, and on the disks, of other nodes, each of which runs a MemoryService. They come from, and go to, slots of
-// pinned host memory: the bytes there are sent, and received into, in place. A page's seal is made here when it leaves, kept here, and
-// checked here when it comes back, so no lender has to be trusted to keep bytes.
+// pinned host memory: the bytes there are sent, and received into, in place. What leaves is authenticated with a key that only this
+// process has (PageMac), and checked when it comes back: a lender need not be trusted to keep bytes. It gets a checksum (the seal) to find
+// accidents with.
 //
 // A slot is one or two places (`replicas`) on different nodes. Every request has a deadline; when it passes, the connection is closed by
 // force and made again. A node is given up when it says that it knows nothing of our lease, when nobody listens at its address
@@ -32,6 +33,7 @@
 #include "rdma/extents.hpp"
 #include "rdma/lending.hpp"
 #include "rdma/progress_thread.hpp"
+#include "rdma/trust/page_mac.hpp"
 #include "rdma/workers.hpp"
 #include "tiers/tier.hpp"
 
@@ -122,6 +124,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   // What a slot holds: the tier's thread knows.
   struct Held {
     wire::SealedPage page;
+    PageMac::Proof proof;  // of what the places hold
     std::array<bool, kMostReplicas> valid{};
   };
   struct Node {
@@ -146,6 +149,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   struct Job {
     tiers::Transfer transfer;
     wire::SealedPage page;
+    PageMac::Proof proof;
     bool same = false;       // what is to be stored is what the slot holds
     bool unchanged = false;  // and all its copies are there
     std::unique_ptr<Slab> slab;
@@ -235,6 +239,8 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   LogLimit unused_, broken_, unsent_;  // nodes decide how often
   const tiers::TierInfo info_;
   std::unique_ptr<Transport> transport_;
+
+  std::unique_ptr<PageMac> mac_;
 
   // The tier's thread's.
   std::vector<Node> nodes_;
