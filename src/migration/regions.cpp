@@ -25,6 +25,10 @@ constexpr std::uint64_t kTransitPages = 4;
 constexpr std::uint64_t kSharedShare = 4;
 constexpr std::size_t kDevicesInSets = 8;
 constexpr std::uint64_t kFilePagesInHost = 16;  // at least, of mapped files
+// Of pages whose size is chosen here, HBM and host memory hold as many at least: some come and some
+// go while others are used.
+constexpr std::uint64_t kPagesInHbm = 16;
+constexpr std::uint64_t kPagesInHost = 8;
 
 std::uint64_t usable_hbm(std::uint64_t budget, std::uint64_t page_bytes) {
   const std::uint64_t transit = std::min(kTransitPages * page_bytes, budget / 4);
@@ -247,22 +251,25 @@ std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t byt
                                     bool undeclared) const {
   if (shared) return 0;
   if (config_.page_bytes) return std::uint32_t(std::countr_zero(*config_.page_bytes >> kGranuleShift));
+  const std::uint64_t most_by_host = config_.backing->usage().budget_bytes / kPagesInHost;
   // An undeclared region is used as a whole: the fewest pages that waste at most an eighth of it.
   if (undeclared) {
     for (std::uint32_t shift = Mover::kLargestShift; shift > 0; --shift) {
       const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
       const std::uint64_t wasted = -bytes & (page_bytes - 1);
-      if (wasted <= bytes / 8 && device.config.hbm_bytes / 16 >= page_bytes) return shift;
+      const std::uint64_t most = std::min(device.config.hbm_bytes / kPagesInHbm, most_by_host);
+      if (wasted <= bytes / 8 && page_bytes <= most) return shift;
     }
     return 0;
   }
   // A remap costs about 45 µs whatever the size (32 MiB: 7 % of its copy, 2 MiB: all of it; from a peer's HBM, seven times as fast, 32 MiB: half), so
-  // large regions get large pages; eight pages a region at least, so that a part of it can stay, and a sixteenth of the budget at most.
+  // large regions get large pages; eight pages a region at least, so that a part of it can stay.
   std::uint32_t shift = 0;
   for (const std::uint32_t larger : {2u, 4u, kLargestShift}) {
     if (larger == kLargestShift && device.config.lenders.empty()) continue;
     const std::uint64_t page_bytes = pagetable::kGranuleBytes << larger;
-    if (bytes / page_bytes >= 8 && device.hbm.budget_bytes() / page_bytes >= 16) shift = larger;
+    const std::uint64_t most = std::min(device.hbm.budget_bytes() / kPagesInHbm, most_by_host);
+    if (bytes / page_bytes >= 8 && page_bytes <= most) shift = larger;
   }
   return shift;
 }

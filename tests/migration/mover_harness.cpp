@@ -10,7 +10,7 @@
 namespace vmem::migration {
 namespace {
 
-constexpr std::uint64_t kSpaceBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kSpaceBytes = std::uint64_t{2} << 30;
 
 const std::shared_ptr<const gpu::Driver>& emulated_driver() {
   static const std::shared_ptr<const gpu::Driver> driver = [] {

@@ -46,16 +46,16 @@ TEST_F(Lend, PagesGoToAPeerFirstAndThenToHostMemory) {
 
 // 64 MiB, for whose copy over NVLink a remap is no longer the half.
 TEST_F(Lend, LargeRegionsHaveLargerPagesWhereAPeerTakesThem) {
-  start({.hbm_pages = 512, .lent_pages = 8, .page_bytes = std::nullopt});
+  start({.hbm_pages = 512, .host_pages = 256, .lent_pages = 8, .page_bytes = std::nullopt});
   EXPECT_EQ(allocate(256).page_bytes(), 32 * kPageBytes);
   EXPECT_EQ(allocate(128).page_bytes(), 16 * kPageBytes);
 }
 TEST_F(Lend, WhereTheyDoNotFitSmallerOnesAreTaken) {
-  start({.hbm_pages = 512, .host_pages = 32, .lent_pages = 64, .page_bytes = std::nullopt});
-  EXPECT_EQ(allocate(480).page_bytes(), 16 * kPageBytes);
+  start({.hbm_pages = 512, .host_pages = 256, .lent_pages = 64, .page_bytes = std::nullopt});
+  EXPECT_EQ(allocate(688).page_bytes(), 16 * kPageBytes);
 }
 TEST_F(Lend, WithoutAPeerTheyAreHalfAsLarge) {
-  start({.hbm_pages = 512, .page_bytes = std::nullopt});
+  start({.hbm_pages = 512, .host_pages = 256, .page_bytes = std::nullopt});
   EXPECT_EQ(allocate(256).page_bytes(), 16 * kPageBytes);
 }
 

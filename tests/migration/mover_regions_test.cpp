@@ -400,5 +400,20 @@ TEST_F(MappedAtOnce, NothingIsMappedThatWouldNearlyFillHbm) {
   for (std::uint32_t i = 0; i < 15; ++i) EXPECT_FALSE(in_hbm(*request.region, i)) << i;
 }
 
+// Pages are on their way in and out of host memory while others wait there.
+TEST_F(Regions, HostMemoryHoldsEightPagesAtLeast) {
+  start({.hbm_pages = 256, .host_pages = 32, .page_bytes = std::nullopt});
+  EXPECT_EQ(allocate(128).page_bytes(), 4 * kPageBytes);
+  AllocateRequest undeclared;
+  undeclared.bytes = 16 * kPageBytes;
+  undeclared.undeclared = true;
+  ASSERT_TRUE(ask(undeclared));
+  EXPECT_EQ(undeclared.region->page_bytes(), 4 * kPageBytes);
+}
+TEST_F(Regions, WithLittleHostMemoryPagesAreAsSmallAsTheyCanBe) {
+  start({.hbm_pages = 256, .host_pages = 8, .page_bytes = std::nullopt});
+  EXPECT_EQ(allocate(128).page_bytes(), kPageBytes);
+}
+
 }  // namespace
 }  // namespace vmem::migration
