@@ -64,6 +64,13 @@ Result<Library> find_library(const std::string& which) {
         {kInstalled},
         "install the NVIDIA driver, or use --driver emulated (VMEM_DRIVER=emulated) to run without a GPU");
   if (which == "emulated") return open_library(emulated_candidates(), "libvmem_emu.so belongs beside libvmem.so");
+  // The loader would wait for who writes to a FIFO.
+  std::error_code code;
+  if (const auto file = std::filesystem::status(which, code); exists(file) && !is_regular_file(file)) {
+    return fail(VMEM_ERROR_NO_DRIVER,
+                fmt::format("no CUDA driver: {} is {}; --driver takes auto, emulated or the path of a driver library",
+                            which, is_directory(file) ? "a directory" : "no regular file"));
+  }
   return open_library({which}, "--driver takes auto, emulated or the path of a driver library");
 }
 

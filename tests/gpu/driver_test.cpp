@@ -1,11 +1,27 @@
 #include "gpu/driver.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "gpu/driver_fixture.hpp"
 
 namespace vmem::gpu {
 namespace {
+
+TEST(Driver, WhatIsNoFileIsNoDriverAndNotWaitedFor) {
+  const std::string fifo = "driver-fifo-" + std::to_string(::getpid());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& path : {std::string("./") + fifo, std::string("/dev/zero"), std::string("/tmp")}) {
+    const auto driver = Driver::load(path);
+    ASSERT_FALSE(driver) << path;
+    EXPECT_EQ(driver.error().status, VMEM_ERROR_NO_DRIVER);
+    EXPECT_NE(driver.error().message.find(path + (path == "/tmp" ? " is a directory" : " is no regular file")),
+              std::string::npos)
+        << driver.error().message;
+  }
+  ASSERT_EQ(::unlink(fifo.c_str()), 0);
+}
 
 TEST(Driver, TheEmulatedDriverLoadsAndSaysWhatItIs) {
   const DriverRef driver = emulated_driver("");
