@@ -1,7 +1,6 @@
 // Programs that are killed at any moment, or just end: the next one finds all the room that the daemon lends.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,7 +9,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <random>
 #include <thread>
@@ -127,13 +125,13 @@ TEST_F(Killed, WhoReturnsFromMainLeavesItsRoom) {
 class KilledOverTls : public Killed {
  protected:
   void SetUp() override {
-    std::ofstream(file) << "0123456789abcdef0123456789abcdef";
-    ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
+    rdma::Process maker({tool(), "secret", "new", file});
+    ASSERT_EQ(maker.wait(), 0);
     start_daemon(file);
   }
   void TearDown() override { std::filesystem::remove(file); }
   std::vector<std::string> under() const { return {tool(), "run", "--remote", address_, "--secret", file, "--"}; }
-  const std::string file = fmt::format("secret-{}", ::getpid());
+  const std::string file = std::filesystem::temp_directory_path() / fmt::format("vmem-killed-secret-{}", ::getpid());
 };
 
 TEST_F(KilledOverTls, EveryStartFindsItsRoom) { kill_again_and_again(under()); }
