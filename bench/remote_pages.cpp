@@ -7,8 +7,8 @@
 namespace vmem::bench {
 namespace {
 
-constexpr std::array<std::string_view, 6> kOptions{"remote",      "borrow",          "replicas",
-                                                   "remote_wait", "remote_channels", "secret"};
+constexpr std::array<std::string_view, 8> kOptions{"remote",         "borrow",          "replicas", "remote_wait",
+                                                   "remote_encrypt", "remote_channels", "secret",   "certificates"};
 
 }  // namespace
 

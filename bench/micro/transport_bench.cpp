@@ -6,13 +6,8 @@
 //   UCX_TLS=tcp UCX_NET_DEVICES=lo ucx_perftest -t ucp_am_bw -e -s 2097152 -n 2000   (and the same with the server's address)
 // -e: with endpoints that fail alone, as a Transport needs them. Their rendezvous is a tenth slower than without.
 // "loop" progresses in the thread that waits, as ucx_perftest does; "thread" in a ProgressThread, as programs do.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,8 +19,8 @@
 #include <thread>
 #include <vector>
 
+#include "bench/micro/bare_tls.hpp"
 #include "rdma/progress_thread.hpp"
-#include "rdma/socket_address.hpp"
 #include "rdma/stream/stream_transport.hpp"
 #include "rdma/ucx.hpp"
 
@@ -33,6 +28,7 @@ namespace {
 
 using namespace vmem;
 using namespace vmem::rdma;
+using namespace vmem::bench;
 
 constexpr std::size_t kWindow = 16;  // payloads under way
 constexpr std::uint64_t kDeadlineUs = 60'000'000;
@@ -46,14 +42,6 @@ class OnePlace final : public Receiver {
   Bytes memory;
   const Clock* clock = nullptr;
 };
-
-// As slabs are.
-std::byte* page_aligned(std::size_t bytes) {
-  constexpr std::size_t kHuge = std::size_t{2} << 20;
-  void* memory = std::aligned_alloc(kHuge, (bytes + kHuge - 1) / kHuge * kHuge);
-  if (memory == nullptr) std::abort();
-  return static_cast<std::byte*>(std::memset(memory, 1, bytes));
-}
 
 struct Over {
   std::string kind;  // "unix", "tls", "ucx", or "bare": TLS without a transport
@@ -178,70 +166,12 @@ class Sender {
 
 // ---- TLS without a transport: what there is to reach ----
 
-void require(bool what, const char* why) {
-  if (what) return;
-  std::perror(why);
-  std::exit(1);
-}
-
-// One connection with blocking turns.
-struct BareStream {
-  BareStream(const std::shared_ptr<TlsContext>& context, TlsRole role, FileDescriptor of) : socket(std::move(of)) {
-    const int on = 1;
-    (void)::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    (void)::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
-    session = TlsSession::create(context, role, socket.get(), "").value();
-    while (!session->handshake().value()) wait(POLLIN);
-  }
-  void wait(short events) const {
-    pollfd poll{.fd = socket.get(), .events = events, .revents = 0};
-    (void)::poll(&poll, 1, -1);
-  }
-  void write(ConstBytes bytes) const {
-    while (!bytes.empty()) {
-      bytes = bytes.subspan(session->write(bytes).value());
-      while (!session->flush().value()) wait(POLLOUT);
-    }
-  }
-  void read(Bytes bytes) const {
-    while (!bytes.empty()) {
-      const std::size_t got = session->read(bytes).value();
-      if (got == 0) wait(POLLIN);
-      bytes = bytes.subspan(got);
-    }
-  }
-  FileDescriptor socket;
-  std::unique_ptr<TlsSession> session;
-};
-
-struct BarePeer {
-  BarePeer(const Over& over, std::size_t bytes)
-      : context(TlsContext::create(Crypto::load().value(), over.keyring()).value()),
-        owned(page_aligned(bytes * over.channels), &std::free) {
-    for (std::uint32_t i = 0; i < over.channels; ++i) memory.emplace_back(owned.get() + i * bytes, bytes);
-  }
-  // `work` of each stream, in a thread of its own.
-  template <class Work>
-  void in_threads(Work work) {
-    std::vector<std::jthread> threads;
-    for (std::size_t i = 0; i < streams.size(); ++i) threads.emplace_back([&, i] { work(streams[i], memory[i]); });
-  }
-  std::shared_ptr<TlsContext> context;
-  std::unique_ptr<std::byte, decltype(&std::free)> owned;
-  std::vector<Bytes> memory;
-  std::vector<BareStream> streams;
-};
-
 int receive_bare(const Over& over, int to_sender, std::size_t bytes, std::size_t count) {
-  BarePeer peer(over, bytes);
-  const FileDescriptor listener(::socket(AF_INET, SOCK_STREAM, 0));
-  const SocketAddress any = *SocketAddress::parse("127.0.0.1:0");
-  require(::bind(listener.get(), any.get(), any.size()) == 0 && ::listen(listener.get(), 8) == 0, "listen");
-  const std::string address = SocketAddress::bound_to(listener.get())->text() + "\n";
+  BarePeer peer(over.keyring(), over.channels, bytes);
+  const BareListener listener;
+  const std::string address = listener.address + "\n";
   if (::write(to_sender, address.data(), address.size()) < 0) return 1;
-  for (std::uint32_t i = 0; i < over.channels; ++i)
-    peer.streams.emplace_back(peer.context, TlsRole::server,
-                              FileDescriptor(::accept(listener.get(), nullptr, nullptr)));
+  peer.accept(listener.socket.get());
   peer.in_threads([&](const BareStream& stream, Bytes memory) {
     for (std::size_t i = 0; i < count / over.channels; ++i) stream.read(memory);
     stream.write(memory.first(1));
@@ -250,13 +180,8 @@ int receive_bare(const Over& over, int to_sender, std::size_t bytes, std::size_t
 }
 
 double send_bare(const Over& over, const std::string& address, std::size_t bytes, std::size_t count) {
-  BarePeer peer(over, bytes);
-  const SocketAddress to = *SocketAddress::parse(address);
-  for (std::uint32_t i = 0; i < over.channels; ++i) {
-    FileDescriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
-    require(::connect(socket.get(), to.get(), to.size()) == 0, "connect");
-    peer.streams.emplace_back(peer.context, TlsRole::client, std::move(socket));
-  }
+  BarePeer peer(over.keyring(), over.channels, bytes);
+  peer.connect(address);
   const auto start = std::chrono::steady_clock::now();
   peer.in_threads([&](const BareStream& stream, Bytes memory) {
     for (std::size_t i = 0; i < count / over.channels; ++i) stream.write(memory);

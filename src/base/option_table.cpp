@@ -438,6 +438,13 @@ OptionDefinition remote_wait_option() {
       });
 }
 
+OptionDefinition remote_encrypt_option() {
+  return switch_option({.name = "remote_encrypt",
+                        .help = "Encrypts pages with a key that only this process has before they go to other nodes, "
+                                "so that these cannot read them; only with remote. Takes a copy of each page."},
+                       &Options::remote_encrypt);
+}
+
 OptionDefinition remote_channels_option() {
   return define(
       {.name = "remote_channels",
@@ -627,14 +634,37 @@ OptionDefinition log_option() {
 
 std::span<const OptionDefinition> option_table() {
   static const std::array table{
-      base_option(),       space_option(),        hbm_option(),          headroom_option(),
-      host_option(),       peers_option(),        lend_option(),         nvme_option(),
-      nvme_poll_option(),  gds_option(),          compress_option(),     remote_option(),
-      borrow_option(),     replicas_option(),     remote_wait_option(),  remote_channels_option(),
-      secret_option(),     certificates_option(), fabric_option(),       page_option(),
-      devices_option(),    driver_option(),       acquire_wait_option(), prefetch_option(),
-      protect_option(),    strict_option(),       drained_option(),      window_option(),
-      call_times_option(), topology_option(),
+      base_option(),
+      space_option(),
+      hbm_option(),
+      headroom_option(),
+      host_option(),
+      peers_option(),
+      lend_option(),
+      nvme_option(),
+      nvme_poll_option(),
+      gds_option(),
+      compress_option(),
+      remote_option(),
+      borrow_option(),
+      replicas_option(),
+      remote_wait_option(),
+      remote_encrypt_option(),
+      remote_channels_option(),
+      secret_option(),
+      certificates_option(),
+      fabric_option(),
+      page_option(),
+      devices_option(),
+      driver_option(),
+      acquire_wait_option(),
+      prefetch_option(),
+      protect_option(),
+      strict_option(),
+      drained_option(),
+      window_option(),
+      call_times_option(),
+      topology_option(),
       log_option(),  // the comma and this comment keep the list one to a line
   };
   return table;

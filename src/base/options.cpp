@@ -183,7 +183,7 @@ Status Resolution::check_page() const {
 
 Status Resolution::check_remote() const {
   for (const std::string_view name :
-       {"borrow", "replicas", "remote_wait", "remote_channels", "secret", "certificates"}) {
+       {"borrow", "replicas", "remote_wait", "remote_encrypt", "remote_channels", "secret", "certificates"}) {
     if (!options_.remote.empty() || !is_set(name)) continue;
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} would have no effect: no node is named; give remote, or drop it", describe(name)));

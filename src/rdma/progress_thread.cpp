@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint64_t kMostIdleUs = 10'000;
 
 // In the midst of a transfer there is nothing to do for a few microseconds again and again: to sleep then costs more than they do.
-constexpr std::chrono::microseconds kLinger{50};
+constexpr std::chrono::microseconds kLinger{10};
 
 }  // namespace
 

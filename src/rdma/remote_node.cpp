@@ -239,7 +239,7 @@ std::optional<Claim> RemoteTier::claim(PeerId peer, ConstBytes header, std::uint
                     request.job->transfer.bytes == payload_bytes;
   if (!ours || request.landing || request.answer || request.broken) return std::nullopt;
   request.landing = true;
-  return Claim{Bytes(request.job->transfer.host, payload_bytes), found->first, request.deadline_us};
+  return Claim{request.job->stored, found->first, request.deadline_us};
 }
 
 void RemoteTier::handle(PeerId peer, Message& message) {

@@ -38,14 +38,16 @@ Result<std::unique_ptr<RemoteTier>> RemoteTier::create(Config config) {
 }
 
 RemoteTier::RemoteTier(Config config)
-    : config_(std::move(config)), info_{.name = "remote", .busy_pages = busy_pages(config_.channels)} {
+    : config_(std::move(config)),
+      info_{.name = "remote", .busy_pages = busy_pages(config_.channels)},
+      buffers_(info_.busy_pages) {
   for (const std::string& address : config_.peers) nodes_.emplace_back().address = address;
   rooms_.resize(nodes_.size());
   reached_.resize(nodes_.size());
 }
 
 Status RemoteTier::open() {
-  VMEM_ASSIGN(mac_, PageMac::create());
+  VMEM_ASSIGN(aead_, PageAead::create(config_.protection));
   VMEM_ASSIGN(transport_, config_.make_transport(*this));
   workers_ = std::make_unique<Workers>(config_.own_thread ? config_.workers : 0, [this] { transport_->wake(); });
   if (config_.own_thread) thread_ = std::make_unique<ProgressThread>(*transport_, [this] { return step(); });
@@ -281,24 +283,18 @@ void RemoteTier::take(const JobRef& job) {
 
 // The memory that is sent, or received into, is registered for as long; where that costs something, it is not the mover who pays.
 void RemoteTier::seal(const JobRef& job) {
-  const bool load = job->transfer.direction == Direction::load;
   const auto held = held_.find(job->transfer.slot);
-  const wire::SealedPage before = held == held_.end() ? wire::SealedPage{} : held->second.page;
-  if (held != held_.end()) job->proof = held->second.proof;
-  const auto work = [this, job, load, before] {
-    const Bytes bytes(job->transfer.host, job->transfer.bytes);
-    if (load) {
-      job->page = before;
-    } else {
-      const tiers::Checksum sum = tiers::seal(bytes, job->page.identity());
-      job->page.low = sum.low;
-      job->page.high = sum.high;
-      job->same = job->page == before;
-      // Every store has a proof of its own, unless the copies there stay as they are: then a missing one is
-      // made of the same bytes.
-      if (!(job->same && job->transfer.if_changed)) job->proof = mac_->prove(bytes, job->page.identity());
+  const Held before = held == held_.end() ? Held{} : held->second;
+  const auto work = [this, job, before] {
+    job->stored = Bytes(job->transfer.host, job->transfer.bytes);
+    if (job->transfer.direction == Direction::load) {
+      job->page = before.page;
+      job->proof = before.proof;
+    } else if (auto done = protect(*job, before); !done) {
+      job->error = std::move(done).error();
+      return;
     }
-    auto slab = transport_->register_slab(bytes);
+    auto slab = transport_->register_slab(job->stored);
     if (slab) {
       job->slab = *std::move(slab);
     } else {
@@ -312,10 +308,33 @@ void RemoteTier::seal(const JobRef& job) {
   });
 }
 
+// Every store has a proof of its own, unless the copies there may stay as they are: then a missing one is
+// made of the same bytes. A checksum alone does not tell that a page is the same: whoever chooses its content
+// can choose two with one checksum.
+Status RemoteTier::protect(Job& job, const Held& before) {
+  const ConstBytes page = job.stored;
+  const tiers::PageIdentity identity = job.page.identity();
+  if (aead_->encrypts()) {
+    job.encrypted = buffers_.take(page.size());
+    if (!job.encrypted)
+      return fail(VMEM_ERROR_OUT_OF_MEMORY,
+                  fmt::format("no memory to encrypt a page of {}", format_bytes(page.size())));
+    job.stored = job.encrypted.bytes();
+  }
+  job.content = tiers::seal(page, identity);
+  job.same = job.transfer.if_changed && before.page.identity() == identity && before.content == job.content &&
+             aead_->protect_again(page, identity, before.proof, job.stored);
+  job.proof = job.same ? before.proof : aead_->protect(page, identity, job.stored);
+  const tiers::Checksum sum = aead_->encrypts() ? tiers::seal(job.stored, identity) : job.content;
+  job.page.low = sum.low;
+  job.page.high = sum.high;
+  return {};
+}
+
 void RemoteTier::prepared(const JobRef& job) {
   if (!job->slab) return complete(job, Outcome::failed);
   Held& held = held_[job->transfer.slot];
-  const bool keep = job->transfer.if_changed && job->same;
+  const bool keep = job->same;
   const bool load = job->transfer.direction == Direction::load;
   {
     const std::lock_guard lock(mutex_);
@@ -330,6 +349,7 @@ void RemoteTier::prepared(const JobRef& job) {
   if (!load && !keep) held.valid = {};
   if (!load) {
     held.page = job->page;
+    held.content = job->content;
     held.proof = job->proof;
   }
   job->unchanged = keep && std::ranges::none_of(job->legs, [](Leg leg) { return leg == Leg::wanted; });
@@ -453,7 +473,7 @@ void RemoteTier::put(const JobRef& job, std::size_t copy) {
   ++job->tries[copy];
   ++job->under_way;
   request({.kind = wire::Kind::put, .node = at.node, .job = job, .copy = copy, .deadline_us = 0}, wire::body_of(page),
-          Bytes(job->transfer.host, job->transfer.bytes));
+          job->stored);
 }
 
 void RemoteTier::fetch(const JobRef& job, std::size_t copy) {
@@ -526,26 +546,24 @@ void RemoteTier::copy_failed(const JobRef& job, std::size_t copy, const std::str
 void RemoteTier::check(const JobRef& job, std::size_t copy) {
   const auto good = std::make_shared<bool>();
   ++job->under_way;
-  workers_->post(
-      [this, job, good] {
-        *good = mac_->holds(Bytes(job->transfer.host, job->transfer.bytes), job->page.identity(), job->proof);
-      },
-      [this, job, copy, good] {
-        --job->under_way;
-        {
-          const std::lock_guard lock(mutex_);
-          (*good ? statistics_.fetched_bytes : statistics_.checksum_failures) += *good ? job->page.bytes : 1;
-        }
-        if (*good) return complete(job, Outcome::done);
-        // Asked once more, the lender looks itself: else a copy that is damaged would be found out when it is the last.
-        job->doubted = copy;
-        if (job->tries[copy] >= kTries) copy_failed(job, copy, "what arrives is something else every time");
-        wait(job);
-      });
+  workers_->post([this, job, good] { *good = aead_->recover(job->stored, job->page.identity(), job->proof); },
+                 [this, job, copy, good] {
+                   --job->under_way;
+                   {
+                     const std::lock_guard lock(mutex_);
+                     (*good ? statistics_.fetched_bytes : statistics_.checksum_failures) += *good ? job->page.bytes : 1;
+                   }
+                   if (*good) return complete(job, Outcome::done);
+                   // Asked once more, the lender looks itself: else a copy that is damaged would be found out when it is the last.
+                   job->doubted = copy;
+                   if (job->tries[copy] >= kTries) copy_failed(job, copy, "what arrives is something else every time");
+                   wait(job);
+                 });
 }
 
 void RemoteTier::complete(const JobRef& job, Outcome outcome) {
   job->slab.reset();
+  job->encrypted = {};
   tiers::Completion completion;
   completion.id = job->transfer.id;
   completion.outcome = outcome;

@@ -1,7 +1,7 @@
 // Pages in the memory, and on the disks, of other nodes, each of which runs a MemoryService. They come from, and go to, slots of
-// pinned host memory: the bytes there are sent, and received into, in place. What leaves is authenticated with a key that only this
-// process has (PageMac), and checked when it comes back: a lender need not be trusted to keep bytes. It gets a checksum (the seal) to find
-// accidents with.
+// pinned host memory: the bytes there are sent, and received into, in place. What leaves is authenticated, or encrypted, with a key that
+// only this process has (PageAead), and checked when it comes back: a lender need not be trusted to keep bytes. It gets a checksum (the
+// seal) of what it keeps, to find accidents with.
 //
 // A slot is one or two places (`replicas`) on different nodes. Every request has a deadline; when it passes, the connection is closed by
 // force and made again. A node is given up when it says that it knows nothing of our lease, when nobody listens at its address
@@ -32,8 +32,9 @@
 #include "base/log_limit.hpp"
 #include "rdma/extents.hpp"
 #include "rdma/lending.hpp"
+#include "rdma/page_buffers.hpp"
 #include "rdma/progress_thread.hpp"
-#include "rdma/trust/page_mac.hpp"
+#include "rdma/trust/page_aead.hpp"
 #include "rdma/workers.hpp"
 #include "tiers/tier.hpp"
 
@@ -60,6 +61,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
     std::uint32_t replicas = 1;
     std::uint64_t borrow_bytes = std::numeric_limits<std::uint64_t>::max();  // of memory, and of disk, from each
     std::uint64_t tenant = 0;
+    PageAead::Mode protection = PageAead::Mode::authenticate;
     std::uint64_t request_us = 2'000'000;
     std::uint64_t patience_us = 20'000'000;
     std::uint64_t reconnect_us = 200'000;
@@ -123,8 +125,9 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   };
   // What a slot holds: the tier's thread knows.
   struct Held {
-    wire::SealedPage page;
-    PageMac::Proof proof;  // of what the places hold
+    wire::SealedPage page;    // with the seal of what the places hold
+    tiers::Checksum content;  // of the page itself
+    PageAead::Proof proof;
     std::array<bool, kMostReplicas> valid{};
   };
   struct Node {
@@ -149,9 +152,12 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   struct Job {
     tiers::Transfer transfer;
     wire::SealedPage page;
-    PageMac::Proof proof;
-    bool same = false;       // what is to be stored is what the slot holds
-    bool unchanged = false;  // and all its copies are there
+    tiers::Checksum content;
+    PageAead::Proof proof;
+    PageBuffers::Buffer encrypted;  // what is stored, unless that is the page as it is
+    Bytes stored;                   // what is sent, or where what is fetched arrives
+    bool same = false;              // stored if_changed, and the slot holds it already
+    bool unchanged = false;         // and all its copies are there
     std::unique_ptr<Slab> slab;
     std::array<Leg, kMostReplicas> legs{};
     std::array<std::uint32_t, kMostReplicas> tries{};
@@ -192,6 +198,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void take(Farewell);
   void take(Hurry);
   void seal(const JobRef& job);
+  Status protect(Job& job, const Held& before);
   void prepared(const JobRef& job);
   bool go_on();
   void wait(const JobRef& job);
@@ -240,7 +247,8 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   const tiers::TierInfo info_;
   std::unique_ptr<Transport> transport_;
 
-  std::unique_ptr<PageMac> mac_;
+  std::unique_ptr<PageAead> aead_;
+  PageBuffers buffers_;
 
   // The tier's thread's.
   std::vector<Node> nodes_;

@@ -72,6 +72,7 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
   config.clock = &remote->clock_;
   config.replicas = options.replicas;
   config.borrow_bytes = options.borrow_bytes.value_or(config.borrow_bytes);
+  if (options.remote_encrypt) config.protection = rdma::PageAead::Mode::encrypt;
   config.patience_us = options.remote_wait_us;
   // Several attempts within what a page is waited for.
   config.request_us = std::clamp(options.remote_wait_us / 4, kLeastRequestUs, kRequestUs);

@@ -14,7 +14,7 @@
 
 #include "rdma/remote_fixture.hpp"
 #include "rdma/trust/openssl.hpp"
-#include "rdma/trust/page_mac.hpp"
+#include "rdma/trust/page_aead.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -25,14 +25,14 @@ using tiers::SlotId;
 
 // ---- GMAC ----
 
-TEST(PageMac, IsGmac) {
+TEST(PageAead, WithoutEncryptionIsGmac) {
   // Held against OpenSSL's own GMAC over the page's identity and its bytes.
   std::array<unsigned char, 32> key;
   for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<unsigned char>(i);
-  const auto mac = *PageMac::create(key);
+  const auto mac = *PageAead::create(PageAead::Mode::authenticate, key);
   std::vector<std::byte> page(10'000, std::byte{5});
   const PageIdentity identity{{1, 2}, 3, page.size(), 4};
-  const PageMac::Proof proof = mac->prove(page, identity);
+  const PageAead::Proof proof = mac->protect(page, identity, {});
   EXPECT_EQ(proof.number, 1u);
 
   const std::array<std::uint64_t, 4> words{std::uint64_t{1} << 32 | 2, 3, page.size(), 4};
@@ -54,18 +54,70 @@ TEST(PageMac, IsGmac) {
   EXPECT_EQ(proof.tag, tag);
 }
 
-TEST(PageMac, EveryStoreHasANumberOfItsOwn) {
-  const auto mac = *PageMac::create();
+TEST(PageAead, EveryStoreHasANumberOfItsOwn) {
+  const auto mac = *PageAead::create(PageAead::Mode::authenticate);
   const std::vector<std::byte> page(4096, std::byte{5});
   const PageIdentity identity{{1, 2}, 3, page.size(), 4};
-  const auto first = mac->prove(page, identity), second = mac->prove(page, identity);
+  const auto first = mac->protect(page, identity, {}), second = mac->protect(page, identity, {});
   EXPECT_NE(first.number, second.number);
   EXPECT_NE(first.tag, second.tag) << "of the same bytes";
-  EXPECT_TRUE(mac->holds(page, identity, first));
-  EXPECT_TRUE(mac->holds(page, identity, second));
-  EXPECT_FALSE(mac->holds(page, identity, {second.number, first.tag}));
-  EXPECT_FALSE((*PageMac::create())->holds(page, identity, first)) << "of another process";
-  EXPECT_FALSE(mac->holds(page, identity, {}));
+  EXPECT_TRUE(mac->protect_again(page, identity, first, {}));
+  EXPECT_TRUE(mac->protect_again(page, identity, second, {}));
+  EXPECT_FALSE(mac->protect_again(page, identity, {second.number, first.tag}, {}));
+  EXPECT_FALSE((*PageAead::create(PageAead::Mode::authenticate))->protect_again(page, identity, first, {}))
+      << "of another process";
+  EXPECT_FALSE(mac->protect_again(page, identity, {}, {}));
+}
+
+TEST(PageAead, EncryptsAndRecoversOnlyWhatItStored) {
+  const auto aead = *PageAead::create(PageAead::Mode::encrypt);
+  const std::vector<std::byte> page(10'000, std::byte{5});
+  const PageIdentity identity{{1, 2}, 3, page.size(), 4};
+  std::vector<std::byte> first(page.size()), second(page.size()), again(page.size());
+  const auto proof = aead->protect(page, identity, first);
+  const auto other = aead->protect(page, identity, second);
+  EXPECT_NE(first, second) << "of the same bytes";
+  EXPECT_EQ(std::ranges::search(first, std::vector(8, std::byte{5})).size(), 0u);
+  EXPECT_TRUE(aead->protect_again(page, identity, proof, again));
+  EXPECT_EQ(again, first);
+  EXPECT_FALSE(aead->protect_again(std::vector(page.size(), std::byte{6}), identity, proof, again));
+
+  const auto recovers = [&](std::vector<std::byte> stored, const PageIdentity& of, const PageAead::Proof& with) {
+    return aead->recover(stored, of, with) && stored == page;
+  };
+  EXPECT_TRUE(recovers(first, identity, proof));
+  EXPECT_TRUE(recovers(second, identity, other));
+  EXPECT_FALSE(recovers(second, identity, proof));
+  EXPECT_FALSE(recovers(first, {{1, 3}, 3, page.size(), 4}, proof));
+  EXPECT_FALSE(recovers(first, identity, {}));
+  first[100] ^= std::byte{1};
+  EXPECT_FALSE(recovers(first, identity, proof));
+}
+
+TEST(PageAead, EncryptsAsGcmDoes) {
+  // Decrypted by OpenSSL with the key, the nonce and the page's identity as they are documented.
+  std::array<unsigned char, 32> key;
+  for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<unsigned char>(i);
+  const auto aead = *PageAead::create(PageAead::Mode::encrypt, key);
+  std::vector<std::byte> page(1000, std::byte{5}), stored(page.size());
+  const PageIdentity identity{{1, 2}, 3, page.size(), 4};
+  const PageAead::Proof proof = aead->protect(page, identity, stored);
+  const std::array<std::uint64_t, 4> words{std::uint64_t{1} << 32 | 2, 3, page.size(), 4};
+  const std::array<unsigned char, 12> nonce{1};
+  const std::unique_ptr<EVP_CIPHER_CTX, OpenSslDelete<EVP_CIPHER_CTX_free>> context(EVP_CIPHER_CTX_new());
+  std::vector<unsigned char> plain(page.size());
+  auto tag = proof.tag;
+  int size = 0;
+  ASSERT_EQ(EVP_DecryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, key.data(), nonce.data()), 1);
+  ASSERT_EQ(EVP_DecryptUpdate(context.get(), nullptr, &size, reinterpret_cast<const unsigned char*>(words.data()),
+                              sizeof(words)),
+            1);
+  ASSERT_EQ(EVP_DecryptUpdate(context.get(), plain.data(), &size, reinterpret_cast<unsigned char*>(stored.data()),
+                              static_cast<int>(stored.size())),
+            1);
+  ASSERT_EQ(EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_AEAD_SET_TAG, 16, tag.data()), 1);
+  ASSERT_EQ(EVP_DecryptFinal_ex(context.get(), plain.data(), &size), 1);
+  EXPECT_EQ(std::memcmp(plain.data(), page.data(), page.size()), 0);
 }
 
 // ---- a forged page with the right checksum ----
@@ -136,7 +188,7 @@ TEST(ForgedPage, AChecksumIsNoProofAndAMacIs) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("seed {}", seed));
   std::mt19937_64 random(seed);
-  const auto mac = *PageMac::create();
+  const auto mac = *PageAead::create(PageAead::Mode::authenticate);
   std::vector<std::byte> page(64 << 10);
   for (std::byte& byte : page) byte = static_cast<std::byte>(random());
   const std::size_t count = asked("VMEM_FORGED_PAGES", 2000);
@@ -144,13 +196,13 @@ TEST(ForgedPage, AChecksumIsNoProofAndAMacIs) {
   for (std::size_t i = 0; i < count; ++i) {
     const PageIdentity identity{{1, static_cast<std::uint32_t>(i)}, i, page.size(), 4};
     const auto checksum = tiers::seal(page, identity);
-    const auto proof = mac->prove(page, identity);
+    const auto proof = mac->protect(page, identity, {});
     std::vector<std::byte> forged = page;
     Forger(identity).change(forged, random() % (forged.size() - 2 * 1024));
     ASSERT_NE(forged, page);
     same_checksum += tiers::seal(forged, identity) == checksum ? 1 : 0;
-    accepted += mac->holds(forged, identity, proof) ? 1 : 0;
-    ASSERT_TRUE(mac->holds(page, identity, proof));
+    accepted += mac->recover(forged, identity, proof) ? 1 : 0;
+    ASSERT_TRUE(mac->protect_again(page, identity, proof, {}));
   }
   EXPECT_EQ(same_checksum, count) << "the forgeries are what an attacker would send";
   EXPECT_EQ(accepted, 0u);
@@ -158,8 +210,17 @@ TEST(ForgedPage, AChecksumIsNoProofAndAMacIs) {
 
 // What lies in a lender's memory is edited: one bit, a forgery with the right checksum, another page, an older
 // content of the same page and version.
-TEST(ForgedPage, NoneIsTakenFromALender) {
+class ForgedPages : public ::testing::TestWithParam<PageAead::Mode> {};
+
+INSTANTIATE_TEST_SUITE_P(ForgedPage, ForgedPages,
+                         ::testing::Values(PageAead::Mode::authenticate, PageAead::Mode::encrypt),
+                         [](const auto& each) {
+                           return each.param == PageAead::Mode::encrypt ? "Encrypted" : "Authenticated";
+                         });
+
+TEST_P(ForgedPages, NoneIsTakenFromALender) {
   SteppedRemote remote(1);
+  remote.protection = GetParam();
   remote.start_tier();
   const auto seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("seed {}", seed));
@@ -195,6 +256,58 @@ TEST(ForgedPage, NoneIsTakenFromALender) {
     refused += remote.load(slot, 1, kVersion).outcome == Outcome::lost ? 1 : 0;
   }
   EXPECT_EQ(refused, count);
+}
+
+// Whoever chooses a page's content can choose two with the same checksum: the second is stored all the same.
+TEST_P(ForgedPages, OneWithTheChecksumOfWhatIsStoredIsStoredAsWell) {
+  SteppedRemote remote(1);
+  remote.protection = GetParam();
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  constexpr std::uint64_t kVersion = 7;
+  ASSERT_EQ(remote.store(slot, 1, kVersion).outcome, Outcome::done);
+  remote.fill(0, 1, kVersion);
+  const Bytes page(remote.memory(0), kPage);
+  Forger({{100, 1}, kVersion, kPage, 0}).change(page, 3000);
+  const std::vector<std::byte> changed(page.begin(), page.end());
+  const auto stored = remote.wait_for(remote.submit(tiers::Direction::store, slot, 0, 1, kVersion, true));
+  ASSERT_EQ(stored.outcome, Outcome::done);
+  EXPECT_TRUE(stored.changed);
+  ASSERT_EQ(remote.load(slot, 1, kVersion).outcome, Outcome::done);
+  EXPECT_EQ(std::memcmp(remote.memory(1), changed.data(), kPage), 0);
+}
+
+TEST(EncryptedPages, ALenderSeesNeitherTheirBytesNorTheirChecksum) {
+  SteppedRemote remote(1);
+  remote.protection = PageAead::Mode::encrypt;
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 7).outcome, Outcome::done);
+  remote.fill(0, 1, 7);
+  const Bytes there = remote.lenders[0]->writable(kPage);
+  std::size_t same = 0;
+  for (std::size_t at = 0; at < kPage; at += 8) same += std::memcmp(&there[at], remote.memory(0) + at, 8) == 0 ? 1 : 0;
+  EXPECT_EQ(same, 0u);
+  // The checksum that the lender has is that of what it keeps: it finds its own accident, before the owner does.
+  there[5] ^= std::byte{1};
+  EXPECT_EQ(remote.load(slot, 1, 7).outcome, Outcome::lost);
+  EXPECT_GT(remote.lenders[0]->service->statistics().damaged, 0u);
+}
+
+TEST(EncryptedPages, AReplicaThatWasLostIsMadeOfTheSameBytes) {
+  SteppedRemote remote(2, 2);
+  remote.protection = PageAead::Mode::encrypt;
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 7).outcome, Outcome::done);
+  remote.start_lender(1);
+  remote.until([&] { return remote.connected() == 2 && remote.tier->usage().ready_bytes > 0; });
+  const auto stored = remote.store(slot, 1, 7, true);
+  ASSERT_EQ(stored.outcome, Outcome::done);
+  EXPECT_FALSE(stored.changed);
+  EXPECT_TRUE(remote.loads(slot, 1, 7));
+  remote.lenders[1].reset();
+  EXPECT_TRUE(remote.loads(slot, 1, 7)) << "from the copy that was made again";
 }
 
 }  // namespace

@@ -102,6 +102,7 @@ class SteppedRemote {
     config.clock = &clock;
     config.replicas = replicas_;
     config.tenant = tenant_;
+    config.protection = protection;
     config.request_us = kRequestUs;
     config.patience_us = kPatienceUs;
     config.own_thread = false;
@@ -201,6 +202,7 @@ class SteppedRemote {
   FaultyTransport* faults = nullptr;
   std::unique_ptr<RemoteTier> tier;
   std::uint64_t seed = 1;
+  PageAead::Mode protection = PageAead::Mode::authenticate;  // of tiers from now on
 
  private:
   const std::uint32_t replicas_;

@@ -187,6 +187,24 @@ TEST_F(RemoteApi, ASecretThatTheOtherDoesNotShareStopsTheStart) {
   EXPECT_EQ(start({{"remote", daemon.address()}, {"secret", theirs}}), VMEM_OK) << vmem_last_error();
 }
 
+TEST_F(RemoteApi, EncryptedPagesComeBackAsTheyWere) {
+  DaemonProcess daemon("127.0.0.1:0", {"--lend", "256MiB"});
+  ASSERT_OK(start({{"remote", daemon.address()}, {"remote_encrypt", "on"}}));
+  constexpr std::uint64_t kPages = 64;
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
+  base = static_cast<std::byte*>(memory);
+  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
+  std::vector<std::uint64_t> read(kPage / 8);
+  for (std::uint64_t page = 0; page < kPages; ++page) {
+    ASSERT_OK(vmem_read(read.data(), base + page * kPage, kPage));
+    ASSERT_EQ(read, page_words(page, 1)) << page;
+  }
+  const auto after = stats();
+  EXPECT_GT(after.remote_fetched_bytes, 60 * kMiB);
+  EXPECT_EQ(after.remote_checksum_failures, 0u);
+}
+
 TEST_F(RemoteApi, ANodeThatLendsNothingMoreStopsTheStart) {
   DaemonProcess daemon("127.0.0.1:0", {"--lend", "64MiB"});
   ASSERT_OK(start({{"remote", daemon.address()}}));
