@@ -7,6 +7,7 @@
 #include <openssl/params.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <vector>
@@ -16,19 +17,12 @@
 namespace vmem::rdma {
 namespace {
 
-// A label, and every piece with its length before it: no two lists of pieces give the same bytes.
-std::vector<unsigned char> joined(std::string_view label, std::span<const ConstBytes> pieces) {
-  std::vector<unsigned char> bytes(sizeof(std::uint64_t) + label.size());
-  const auto put = [&](std::size_t at, const void* data, std::uint64_t size) {
-    std::memcpy(bytes.data() + at, &size, sizeof(size));
-    if (size != 0) std::memcpy(bytes.data() + at + sizeof(size), data, size);
-  };
-  put(0, label.data(), label.size());
-  for (const ConstBytes piece : pieces) {
-    const std::size_t at = bytes.size();
-    bytes.resize(at + sizeof(std::uint64_t) + piece.size());
-    put(at, piece.data(), piece.size());
-  }
+// A label, with its length before it.
+std::vector<unsigned char> framed(std::string_view label) {
+  const std::uint64_t size = label.size();
+  std::vector<unsigned char> bytes(sizeof(size) + label.size());
+  std::memcpy(bytes.data(), &size, sizeof(size));
+  std::ranges::copy(label, bytes.begin() + sizeof(size));
   return bytes;
 }
 
@@ -38,7 +32,6 @@ struct Crypto::Table {
   using Mac = std::unique_ptr<EVP_MAC, OpenSslDelete<EVP_MAC_free>>;
   OSSL_LIB_CTX* library = nullptr;
   Mac hmac, siphash;
-  std::unique_ptr<EVP_MD, OpenSslDelete<EVP_MD_free>> sha256;
 
   // `parameters`: of the algorithm; ended by OSSL_PARAM_construct_end.
   void mac(const Mac& algorithm, std::span<const unsigned char> key, const OSSL_PARAM* parameters, ConstBytes bytes,
@@ -48,6 +41,10 @@ struct Crypto::Table {
     require(context != nullptr && EVP_MAC_init(context.get(), key.data(), key.size(), parameters) == 1 &&
             EVP_MAC_update(context.get(), reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()) == 1 &&
             EVP_MAC_final(context.get(), out.data(), &written, out.size()) == 1 && written == out.size());
+  }
+
+  void fill(std::span<unsigned char> random) const {
+    require(RAND_bytes_ex(library, random.data(), random.size(), 0) == 1);
   }
 
   // Algorithms that were fetched fail for lack of memory only. Going on without a proof, or with random
@@ -62,50 +59,38 @@ Result<CryptoRef> Crypto::load() {
   VMEM_ASSIGN(table->library, openssl());
   table->hmac.reset(EVP_MAC_fetch(table->library, "HMAC", nullptr));
   table->siphash.reset(EVP_MAC_fetch(table->library, "SIPHASH", nullptr));
-  table->sha256.reset(EVP_MD_fetch(table->library, "SHA256", nullptr));
-  if (!table->hmac || !table->siphash || !table->sha256) return openssl_failure("an algorithm of OpenSSL is missing");
+  if (!table->hmac || !table->siphash) return openssl_failure("an algorithm of OpenSSL is missing");
   auto crypto = std::make_shared<Crypto>();
   crypto->table_ = std::move(table);
   return crypto;
 }
 
-Nonce Crypto::nonce() const {
-  Nonce nonce;
-  Table::require(RAND_bytes_ex(table_->library, nonce.data(), nonce.size(), 0) == 1);
-  return nonce;
-}
-
 std::uint64_t Crypto::random() const {
   std::uint64_t number = 0;
-  Table::require(RAND_bytes_ex(table_->library, reinterpret_cast<unsigned char*>(&number), sizeof(number), 0) == 1);
+  table_->fill(std::span(reinterpret_cast<unsigned char*>(&number), sizeof(number)));
   return number;
 }
 
-Tag Crypto::authenticate(const Key& key, std::string_view label, std::span<const ConstBytes> pieces) const {
+Key Crypto::key() const {
+  Key key;
+  table_->fill(key.bytes);
+  return key;
+}
+
+ShortKey Crypto::short_key() const {
+  ShortKey key;
+  table_->fill(key.bytes);
+  return key;
+}
+
+Key Crypto::derive(const Key& key, std::string_view label) const {
   char digest[] = "SHA256";
   const OSSL_PARAM parameters[] = {OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
                                    OSSL_PARAM_construct_end()};
-  const auto bytes = joined(label, pieces);
-  Tag tag;
-  table_->mac(table_->hmac, key.bytes, parameters, std::as_bytes(std::span(bytes)), tag);
-  return tag;
-}
-
-bool Crypto::verify(const Tag& tag, const Key& key, std::string_view label, std::span<const ConstBytes> pieces) const {
-  const Tag expected = authenticate(key, label, pieces);
-  return CRYPTO_memcmp(tag.data(), expected.data(), tag.size()) == 0;
-}
-
-Key Crypto::derive(const Key& key, std::string_view label, std::span<const ConstBytes> pieces) const {
+  const std::vector<unsigned char> bytes = framed(label);
   Key derived;
-  derived.bytes = authenticate(key, label, pieces);
+  table_->mac(table_->hmac, key.bytes, parameters, std::as_bytes(std::span(bytes)), derived.bytes);
   return derived;
-}
-
-Key Crypto::hash(ConstBytes bytes) const {
-  Key key;
-  Table::require(EVP_Digest(bytes.data(), bytes.size(), key.bytes.data(), nullptr, table_->sha256.get(), nullptr) == 1);
-  return key;
 }
 
 std::uint64_t Crypto::short_tag(const ShortKey& key, ConstBytes bytes) const {

@@ -1,4 +1,4 @@
-// What nodes prove to each other with: OpenSSL's HMAC-SHA256, SHA-256, SipHash and random bytes.
+// Keys and short tags: OpenSSL's HMAC-SHA256, SipHash and random bytes.
 // Lack of memory throws std::bad_alloc.
 #pragma once
 
@@ -11,9 +11,6 @@
 #include "rdma/transport.hpp"
 
 namespace vmem::rdma {
-
-using Tag = std::array<unsigned char, 32>;
-using Nonce = std::array<unsigned char, 32>;
 
 class Crypto;
 using CryptoRef = std::shared_ptr<const Crypto>;
@@ -37,13 +34,11 @@ class Crypto {
   // Errors: INTERNAL with OpenSSL's words.
   static Result<CryptoRef> load();
 
-  Nonce nonce() const;
   std::uint64_t random() const;
-  // HMAC of the label and the pieces, each bound by its length.
-  Tag authenticate(const Key& key, std::string_view label, std::span<const ConstBytes> pieces) const;
-  bool verify(const Tag& tag, const Key& key, std::string_view label, std::span<const ConstBytes> pieces) const;
-  Key derive(const Key& key, std::string_view label, std::span<const ConstBytes> pieces) const;
-  Key hash(ConstBytes bytes) const;
+  Key key() const;  // random, as is
+  ShortKey short_key() const;
+  // HMAC of the label.
+  Key derive(const Key& key, std::string_view label) const;
   std::uint64_t short_tag(const ShortKey& key, ConstBytes bytes) const;
 
  private:

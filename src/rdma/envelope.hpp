@@ -16,7 +16,7 @@ struct Envelope {
   std::uint32_t magic = 0x6b6e696c;  // "link"
   EnvelopeKind kind = EnvelopeKind::message;
   std::uint16_t header_bytes = 0;  // that follow
-  std::uint64_t link = 0;          // as the receiver named it in the handshake
+  std::uint64_t link = 0;          // as the receiver named it in its introduction
   std::uint64_t sequence = 0;      // of this connection and direction; from 1
   std::uint64_t payload_bytes = 0;
   std::uint64_t tag = 0;  // over all before it and the header

@@ -32,6 +32,13 @@ namespace vmem::rdma {
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
+// What has to be equal on all nodes: a pointer means the same everywhere.
+struct ClusterParameters {
+  std::uint64_t base = 0;
+  std::uint64_t space_bytes = 0;
+  std::uint64_t page_bytes = 0;
+};
+
 enum class PeerId : std::uint64_t {};  // one connection to a node; never used again. 0: none
 enum class SendId : std::uint64_t {};  // 0: none
 

@@ -1,4 +1,5 @@
 // The Transport over UCX: RDMA where the machine has it, shared memory and TCP everywhere. UCX is loaded at run time.
+// Nodes prove who they are on a connection of the stream transport's kind first.
 #pragma once
 
 #include <string>
@@ -6,9 +7,9 @@
 #include <vector>
 
 #include "base/clock.hpp"
-#include "rdma/crypto.hpp"
-#include "rdma/handshake.hpp"
 #include "rdma/transport.hpp"
+#include "rdma/trust/certificates.hpp"
+#include "rdma/trust/keyring.hpp"
 
 namespace vmem::rdma {
 
@@ -17,8 +18,9 @@ inline constexpr std::uint32_t kMostChannels = 8;
 struct UcxConfig {
   NodeIdentity self;
   ClusterParameters parameters;
-  std::string listen;  // "127.0.0.1:0"; "": nobody can connect to this node
-  KeyringRef keyring;
+  std::string listen;            // "127.0.0.1:0"; "": nobody can connect to this node
+  KeyringRef keyring;            // or
+  CertificatesRef certificates;  // without either, nodes of one machine prove their user by Unix sockets
   const Clock* clock = nullptr;  // outlives the transport, as does
   Receiver* receiver = nullptr;
   std::uint64_t handshake_us = 5'000'000;  // for nodes that connect to this one

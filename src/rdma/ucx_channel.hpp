@@ -11,8 +11,8 @@
 
 #include "base/file_descriptor.hpp"
 #include "rdma/envelope.hpp"
-#include "rdma/handshake.hpp"
 #include "rdma/ucx.hpp"
+#include "rdma/ucx_exchange.hpp"
 #include "rdma/ucx_handles.hpp"
 
 namespace vmem::rdma {
@@ -30,8 +30,10 @@ struct UcxPeer {
   PeerId id{};
   bool by_us = false;
   std::string address;
-  std::atomic<std::uint32_t> channels = 0;                            // set before it is connected
+  std::string identity;  // that it proved; set before it is connected, as is
+  std::atomic<std::uint32_t> channels = 0;
   std::atomic<std::size_t> outstanding = 0;                           // sends
+  ProcessRef process;                                                 // of one that connected over a Unix socket
   std::array<std::atomic<std::uint64_t>, kMostChannels> under_way{};  // bytes to be sent, by channel
   std::mutex mutex;
   std::atomic<bool> connected = false;  // written with mutex held, after the event
@@ -63,10 +65,10 @@ struct UcxChannel {
   UcxPeerRef peer;
   std::uint32_t index = 0;
   std::uint64_t greet_us = 0;  // the deadline of greetings
-  std::shared_ptr<const Acquaintance> acquaintance;
+  std::shared_ptr<const UcxAcquaintance> acquaintance;
   UcxWorkerRef worker;
   UcxEndpoint endpoint;
-  FileDescriptor socket;       // the handshake's, while UCX may connect yet; says nothing unless either side leaves
+  FileDescriptor socket;       // the link's, while UCX may connect yet; says nothing unless either side leaves
   bool greeted = false;        // the peer was
   bool failed = false;         // no more is sent, taken or progressed; what is under way waits for the end
   std::uint64_t sequence = 0;  // of what was sent

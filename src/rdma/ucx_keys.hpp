@@ -6,7 +6,6 @@
 namespace vmem::rdma {
 
 inline constexpr std::uint64_t kLoopKey = UINT64_MAX;
-inline constexpr std::uint64_t kLobbyKey = UINT64_MAX - 1;
-inline constexpr std::uint64_t kWakeupKey = UINT64_MAX - 2;
+inline constexpr std::uint64_t kWakeupKey = UINT64_MAX - 1;
 
 }  // namespace vmem::rdma

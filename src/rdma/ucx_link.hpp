@@ -1,9 +1,10 @@
 // What a UcxTransport keeps of one peer. All of it belongs to the thread that progresses the transport.
 #pragma once
 
+#include <memory>
 #include <optional>
 
-#include "base/file_descriptor.hpp"
+#include "rdma/stream/byte_stream.hpp"
 #include "rdma/ucx_channel.hpp"
 
 namespace vmem::rdma {
@@ -13,8 +14,12 @@ struct UcxLink {
   std::uint64_t deadline_us = 0;  // for being connected; while it is leaving, for the peer
   bool connected = false;
   std::optional<UcxFailure> failure;
-  std::shared_ptr<void> entrance;              // what the peer was told of and no loop has; closed after the socket
-  FileDescriptor socket;                       // the handshake's: what dies with the other process
+  NodeIdentity node;
+  TlsPeer proved;
+  std::vector<UcxWorkerRef> workers;           // that the peer was told of and no loop has; closed after the stream
+  UcxIntroduction introduction;                // ours
+  stream::ByteStream stream;                   // where the peer proved itself: what dies with the other process
+  std::unique_ptr<UcxExchange> exchange;       // until both have said how they are reached
   std::uint32_t channels = 0;                  // that loops have
   std::uint32_t running = 0;                   // of those: not stopped yet. Counted when it has failed
   bool leaving = false;                        // it was said, and the peer has not left yet

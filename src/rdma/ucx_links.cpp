@@ -11,6 +11,7 @@
 
 #include "base/log.hpp"
 #include "rdma/farewell.hpp"
+#include "rdma/stream/local_socket.hpp"
 #include "rdma/ucx_keys.hpp"
 #include "rdma/ucx_transport.hpp"
 
@@ -19,34 +20,7 @@ namespace {
 
 Error lost(std::string why, int native = 0) { return {VMEM_ERROR_LOST, native, std::move(why)}; }
 
-using ChannelWorkers = std::vector<UcxWorkerRef>;
-
-// What a handshake carries: each with its size before it.
-std::vector<std::byte> write_addresses(const std::vector<std::vector<std::byte>>& addresses) {
-  std::vector<std::byte> bytes;
-  for (const std::vector<std::byte>& address : addresses) {
-    const auto size = static_cast<std::uint32_t>(address.size());
-    const auto before = std::as_bytes(std::span(&size, 1));
-    bytes.insert(bytes.end(), before.begin(), before.end());
-    bytes.insert(bytes.end(), address.begin(), address.end());
-  }
-  return bytes;
-}
-// nullopt: what the peer sent is none.
-std::optional<std::vector<std::vector<std::byte>>> read_addresses(ConstBytes bytes) {
-  std::vector<std::vector<std::byte>> addresses;
-  while (!bytes.empty()) {
-    std::uint32_t size = 0;
-    if (bytes.size() < sizeof(size)) return std::nullopt;
-    std::memcpy(&size, bytes.data(), sizeof(size));
-    bytes = bytes.subspan(sizeof(size));
-    if (size == 0 || size > bytes.size()) return std::nullopt;
-    addresses.emplace_back(bytes.begin(), bytes.begin() + size);
-    bytes = bytes.subspan(size);
-  }
-  if (addresses.empty()) return std::nullopt;
-  return addresses;
-}
+constexpr std::uint64_t kRefreshUs = 1'000'000;  // how often files with secrets are looked at
 
 // The last byte on a link's socket: why this node closes it.
 std::byte farewell_of(Reason reason) { return static_cast<std::byte>(reason); }
@@ -62,16 +36,14 @@ UcxLink* UcxTransport::find(PeerId peer) {
 }
 
 // A worker for each channel there may be.
-Result<Entrance> UcxTransport::open_entrance() const {
-  auto workers = std::make_shared<ChannelWorkers>();
-  std::vector<std::vector<std::byte>> addresses;
+Status UcxTransport::open_workers(UcxLink& link) const {
   for (std::size_t i = 0; i < loops_.size(); ++i) {
     VMEM_ASSIGN(UcxWorkerRef worker, UcxWorker::create(context_));
-    VMEM_ASSIGN(std::vector<std::byte> address, worker->address());
-    workers->push_back(std::move(worker));
-    addresses.push_back(std::move(address));
+    VMEM_ASSIGN(UcxAddress address, worker->address());
+    link.workers.push_back(std::move(worker));
+    link.introduction.addresses.push_back(std::move(address));
   }
-  return Entrance{write_addresses(addresses), std::move(workers)};
+  return {};
 }
 
 bool UcxTransport::check_sockets() {
@@ -81,37 +53,54 @@ bool UcxTransport::check_sockets() {
   for (int i = 0; i < ready; ++i) {
     const std::uint64_t key = events[i].data.u64;
     if (UcxLink* link = find(PeerId{key})) {
-      if (!link->leaving) {
+      if (link->exchange) {
+        advance_exchange(*link);
+      } else if (!link->leaving) {
         read_socket(*link);
-      } else if (has_left(link->socket)) {
+      } else if (has_left(link->stream.descriptor())) {
         end_leaving(*link);
       }
       did = true;
     }
   }
-  return advance_lobby() || did;
+  return advance_admission() || did;
 }
 
-bool UcxTransport::advance_lobby() {
-  const bool did = lobby_->progress(outcomes_);
-  for (Lobby::Outcome& outcome : outcomes_) admit(std::move(outcome));
-  outcomes_.clear();
+bool UcxTransport::advance_admission() {
+  bool did = connections_.poll() != 0;
+  did |= admission_->expire();
+  return refresh_trust() || did;
+}
+
+// Links whose secret was taken out of the file end.
+bool UcxTransport::refresh_trust() {
+  const std::uint64_t now = config_.clock->now_us();
+  if (!tls_ || now < next_refresh_us_) return false;
+  next_refresh_us_ = now + kRefreshUs;
+  tls_->refresh();
+  bool did = false;
+  for (const auto& [peer, link] : links_) {
+    if (link->stream.descriptor() < 0 || link->failure || tls_->still_trusts(link->proved)) continue;
+    did = true;
+    fail_link(*link, Reason::refused,
+              {VMEM_ERROR_INVALID_OPTION, 0,
+               fmt::format("{} proved to know the secret '{}', which is no longer in this node's secret file",
+                           link->peer->address, link->proved.identity)});
+  }
   return did;
 }
 
-void UcxTransport::admit(Lobby::Outcome outcome) {
+void UcxTransport::admit(stream::Admission::Outcome outcome) {
   if (outcome.key != 0) {
-    UcxLink* link = find(PeerId{outcome.key});
+    UcxLink* const link = find(PeerId{outcome.key});
     if (link == nullptr || link->failure) return;
-    if (!outcome.acquaintance) {
-      outcome.error.message = fmt::format("no connection to {}: {}", outcome.address, outcome.error.message);
-      return fail_link(*link, outcome.reason, std::move(outcome.error));
-    }
-    return establish(*link, std::move(outcome));
+    if (outcome.failed) return fail_link(*link, outcome.reason, *std::move(outcome.failed));
+    return introduce(*link, std::move(outcome));
   }
-  if (!outcome.acquaintance) {
-    if (outcome.reason != Reason::closed)
-      VMEM_LOG_WARN("a connection from {} was refused: {}", outcome.address, outcome.error.message);
+  if (outcome.failed) {
+    if (const auto times = refused_.next(); times.logged)
+      VMEM_LOG_WARN("a connection from {} was refused: {} ({} so far)", outcome.address, outcome.failed->message,
+                    times.count);
     return;
   }
   auto owned = std::make_unique<UcxLink>();
@@ -120,25 +109,56 @@ void UcxTransport::admit(Lobby::Outcome outcome) {
   link.deadline_us = config_.clock->now_us() + config_.handshake_us;
   deadlines_.add(link.deadline_us, link.peer->id);
   links_.emplace(link.peer->id, std::move(owned));
-  establish(link, std::move(outcome));
+  introduce(link, std::move(outcome));
+}
+
+void UcxTransport::introduce(UcxLink& link, stream::Admission::Outcome outcome) {
+  link.node = {NodeId{outcome.theirs.node}, Incarnation{outcome.theirs.incarnation}};
+  link.proved = outcome.stream.peer();
+  link.peer->identity = link.proved.identity;
+  link.stream = std::move(outcome.stream);
+  if (!tls_ && !link.peer->by_us) {
+    if (FileDescriptor process = stream::peer_process(link.stream.descriptor()))
+      link.peer->process = std::make_shared<const FileDescriptor>(std::move(process));
+  }
+  Status opened = open_workers(link);
+  if (opened) opened = watch(link.stream.descriptor(), static_cast<std::uint64_t>(link.peer->id));
+  if (!opened) return fail_link(link, Reason::lost, std::move(opened).error());
+  link.introduction.link = crypto_->random();
+  link.introduction.key = crypto_->short_key();
+  link.exchange = std::make_unique<UcxExchange>(link.introduction);
+  advance_exchange(link);
+}
+
+void UcxTransport::advance_exchange(UcxLink& link) {
+  if (link.failure) return;
+  const auto done = link.exchange->advance(link.stream);
+  if (!done) {
+    const bool broke = done.error().status == VMEM_ERROR_LOST;
+    return fail_link(link, broke ? Reason::lost : Reason::refused,
+                     lost(fmt::format("no connection to {}: {}", link.peer->address, done.error().message)));
+  }
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = static_cast<std::uint64_t>(link.peer->id)}};
+  if (link.exchange->wants_write()) event.events |= EPOLLOUT;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, link.stream.descriptor(), &event) != 0)
+    return fail_link(link, Reason::lost, lost(fmt::format("epoll_ctl: {}", std::strerror(errno)), errno));
+  if (*done) establish(link);
 }
 
 // The initiator greets, on its first channel, and the responder answers: so neither's greeting comes before the other knows the link.
-void UcxTransport::establish(UcxLink& link, Lobby::Outcome outcome) {
-  link.socket = std::move(outcome.socket);
-  link.entrance = std::move(outcome.acquaintance->entrance);
-  auto& workers = *std::static_pointer_cast<ChannelWorkers>(link.entrance);
-  const auto acquaintance = std::make_shared<const Acquaintance>(*std::move(outcome.acquaintance));
-  if (auto watched = watch(link.socket.get(), static_cast<std::uint64_t>(link.peer->id)); !watched)
-    return fail_link(link, Reason::lost, std::move(watched).error());
-  auto addresses = read_addresses(acquaintance->peer.endpoint);
-  if (!addresses)
-    return fail_link(link, Reason::refused,
-                     lost(fmt::format("{} sent no address of UCX; run the same release on both", link.peer->address)));
-  link.channels = static_cast<std::uint32_t>(std::min(workers.size(), addresses->size()));
+void UcxTransport::establish(UcxLink& link) {
+  UcxIntroduction theirs = link.exchange->take();
+  link.exchange.reset();
+  const auto acquaintance =
+      std::make_shared<const UcxAcquaintance>(UcxAcquaintance{.node = link.node,
+                                                              .our_link = link.introduction.link,
+                                                              .their_link = theirs.link,
+                                                              .send_key = theirs.key,
+                                                              .receive_key = link.introduction.key});
+  link.channels = static_cast<std::uint32_t>(std::min(link.workers.size(), theirs.addresses.size()));
   link.peer->channels.store(link.channels, std::memory_order_relaxed);
   for (std::uint32_t i = 0; i < link.channels; ++i) {
-    FileDescriptor socket(::fcntl(link.socket.get(), F_DUPFD_CLOEXEC, 0));
+    FileDescriptor socket(::fcntl(link.stream.descriptor(), F_DUPFD_CLOEXEC, 0));
     if (!socket) {
       link.channels = i;
       return fail_link(link, Reason::lost, lost(fmt::format("a descriptor: {}", std::strerror(errno)), errno));
@@ -148,11 +168,11 @@ void UcxTransport::establish(UcxLink& link, Lobby::Outcome outcome) {
     channel->index = i;
     channel->greet_us = link.deadline_us;
     channel->acquaintance = acquaintance;
-    channel->worker = std::move(workers[i]);
+    channel->worker = std::move(link.workers[i]);
     loops_[i]->post(
-        UcxOpen{std::move(channel), std::move((*addresses)[i]), link.peer->by_us && i == 0, std::move(socket)});
+        UcxOpen{std::move(channel), std::move(theirs.addresses[i]), link.peer->by_us && i == 0, std::move(socket)});
   }
-  link.entrance.reset();
+  link.workers.clear();
 }
 
 // ---- what loops report ----
@@ -193,7 +213,7 @@ void UcxTransport::handle(UcxAnnounced announced) {
 void UcxTransport::handle(UcxFailed failed) {
   UcxLink* const link = find(failed.peer);
   if (link == nullptr) return;
-  if (failed.failure.reason == Reason::lost && !link->failure && link->socket) read_socket(*link);
+  if (failed.failure.reason == Reason::lost && !link->failure && link->stream.descriptor() >= 0) read_socket(*link);
   fail_link(*link, failed.failure.reason, std::move(failed.failure.error));
 }
 
@@ -210,17 +230,17 @@ void UcxTransport::handle(const UcxEnded& ended) {
 // ---- how they end ----
 
 void UcxTransport::read_socket(UcxLink& link) {
+  if (link.failure || !is_leaving(link.stream.descriptor())) return;
   std::byte farewell{};
-  // It stays there: loops that connect look for it, too.
-  const ssize_t got = ::recv(link.socket.get(), &farewell, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  if (got == 1)
+  const auto got = link.stream.read(Bytes(&farewell, 1));
+  if (got && *got == 0) return;  // a part of a record
+  if (got)
     return fail_link(link, Reason::left,
                      lost(fmt::format("{} left: {}", link.peer->address, farewell_words(farewell))));
-  fail_link(
-      link, Reason::lost,
-      lost(fmt::format("{} is lost: {}", link.peer->address, got == 0 ? "its process ended" : std::strerror(errno)),
-           got == 0 ? 0 : errno));
+  fail_link(link, Reason::lost,
+            lost(fmt::format("{} is lost: {}", link.peer->address,
+                             got.error().native == 0 ? "its process ended" : got.error().message),
+                 got.error().native));
 }
 
 void UcxTransport::fail_link(UcxLink& link, Reason reason, Error error) {
@@ -231,7 +251,7 @@ void UcxTransport::fail_link(UcxLink& link, Reason reason, Error error) {
 
 void UcxTransport::stop_link(UcxLink& link) {
   const PeerId peer = link.peer->id;
-  lobby_->cancel(static_cast<std::uint64_t>(peer));
+  admission_->cancel(static_cast<std::uint64_t>(peer));
   {
     const std::lock_guard lock(link.peer->mutex);
     link.peer->over = true;
@@ -248,16 +268,22 @@ void UcxTransport::stop_link(UcxLink& link) {
 
 // Neither side closes anything of UCX while the other may be in the midst of connecting to it: see UcxLoop::may_progress.
 void UcxTransport::leave(UcxLink& link) {
-  if (!link.socket) return left_.push_back(&link);
-  const std::byte farewell = farewell_of(link.failure->reason);
-  (void)!::send(link.socket.get(), &farewell, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-  (void)::shutdown(link.socket.get(), SHUT_WR);
+  if (link.stream.descriptor() < 0) return left_.push_back(&link);
+  // In the midst of an exchange it would be taken for a part of that.
+  if (!link.exchange) {
+    const std::byte farewell = farewell_of(link.failure->reason);
+    const ConstBytes said[] = {ConstBytes(&farewell, 1)};
+    (void)link.stream.write(said);
+    (void)link.stream.flush();
+  }
+  (void)::shutdown(link.stream.descriptor(), SHUT_WR);
+  link.exchange.reset();
   link.leaving = true;
   link.deadline_us = config_.clock->now_us() + kFarewellUs;
   deadlines_.add(link.deadline_us, link.peer->id);
   // One that was connected and is silent is in the midst of nothing.
   const bool silent = link.connected && link.failure->reason == Reason::timeout;
-  if (silent || has_left(link.socket)) end_leaving(link);
+  if (silent || has_left(link.stream.descriptor())) end_leaving(link);
 }
 
 void UcxTransport::end_leaving(UcxLink& link) {
@@ -266,12 +292,11 @@ void UcxTransport::end_leaving(UcxLink& link) {
 
 void UcxTransport::end_link(UcxLink& link) {
   const PeerId peer = link.peer->id;
-  if (link.socket) {
+  if (link.stream.descriptor() >= 0) {
     deadlines_.remove(link.deadline_us, peer);
-    // A forked process may have it too, and then closing it ends nothing.
-    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.socket.get(), nullptr);
-    (void)::shutdown(link.socket.get(), SHUT_RDWR);
-    link.socket.reset();
+    // A loop may have the socket, too: closing it does not end its events.
+    (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, link.stream.descriptor(), nullptr);
+    link.stream.shut();
   }
   for (std::uint32_t i = 0; i < link.channels; ++i) loops_[i]->post(UcxEnd{peer, *link.failure});
   if (link.channels == 0) forget(link);

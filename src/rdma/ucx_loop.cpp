@@ -58,10 +58,10 @@ bool UcxLoop::progress_workers() {
 
 // UCX 1.13 aborts where an endpoint that still connects is progressed, and its peer is gone: one that was made to a worker that is
 // destroyed by then, and one whose connection was accepted, and reset before it could be used. Who leaves, this node too, says so on the
-// handshake's socket before it closes anything of UCX.
+// link's socket before it closes anything of UCX.
 bool UcxLoop::may_progress(UcxChannel& channel) {
   if (channel.failed) return false;
-  if (!channel.socket || !is_leaving(channel.socket)) return true;
+  if (!channel.socket || !is_leaving(channel.socket.get())) return true;
   fail_channel(channel, Reason::lost,
                {VMEM_ERROR_LOST, 0, fmt::format("{} is lost: it left while it connected", channel.peer->address)});
   return false;
@@ -115,7 +115,7 @@ void UcxLoop::run(UcxOpen command) {
         channel, Reason::refused,
         {VMEM_ERROR_LOST, 0,
          fmt::format("node {} at {} cannot be reached: {}; both need a transport of UCX in common (UCX_TLS)",
-                     static_cast<std::uint64_t>(channel.acquaintance->peer.node.id), channel.peer->address,
+                     static_cast<std::uint64_t>(channel.acquaintance->node.id), channel.peer->address,
                      connected.error().message)});
   if (command.greets && may_progress(channel)) greet(channel);
 }
@@ -146,7 +146,8 @@ void UcxLoop::on_connected(UcxChannel& channel) {
     const std::uint32_t channels = peer.channels.load(std::memory_order_relaxed);
     std::string path = channel.endpoint.path();
     if (channels > 1) path += fmt::format(", {} channels", channels);
-    config_.owner->tell({peer.id, Connected{channel.acquaintance->peer.node, peer.by_us, std::move(path)}});
+    config_.owner->tell(
+        {peer.id, Connected{channel.acquaintance->node, peer.by_us, std::move(path), peer.identity, peer.process}});
     peer.connected.store(true, std::memory_order_release);
   }
   config_.owner->report(UcxConnected{peer.id});

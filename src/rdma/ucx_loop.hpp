@@ -22,7 +22,7 @@ struct UcxOpen {
   std::unique_ptr<UcxChannel> channel;  // with its worker
   std::vector<std::byte> address;       // of the peer's
   bool greets = false;                  // the peer greets back
-  FileDescriptor socket;                // the handshake's: says nothing unless the peer leaves
+  FileDescriptor socket;                // the link's: says nothing unless the peer leaves
 };
 struct UcxStop {  // of what may go on by itself; answered by UcxStopped
   PeerId peer{};

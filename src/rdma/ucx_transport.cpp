@@ -59,18 +59,35 @@ Status UcxTransport::start() {
   VMEM_ASSIGN(const UcxRef ucx, Ucx::load());
   VMEM_ASSIGN(context_, UcxContext::create(ucx, config_.settings));
   VMEM_TRY(check_header_room());
-  Lobby::Config lobby{.crypto = crypto_,
-                      .keyring = config_.keyring,
-                      .self = {config_.self, config_.parameters, {}},
-                      .open = [this] { return open_entrance(); },
-                      .clock = config_.clock,
-                      .listen = config_.listen,
-                      .handshake_us = config_.handshake_us};
-  VMEM_ASSIGN(lobby_, Lobby::create(std::move(lobby)));
   epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
-  VMEM_TRY(watch(lobby_->descriptor(), kLobbyKey));
   VMEM_TRY(watch(inbox_.descriptor(), kWakeupKey));
+  VMEM_TRY(start_admission());
   return open_loops();
+}
+
+Status UcxTransport::start_admission() {
+  if (config_.keyring && config_.certificates)
+    return fail(VMEM_ERROR_INVALID_OPTION, "secrets and certificates cannot be used together: give one of both");
+  if (config_.keyring) {
+    VMEM_ASSIGN(tls_, TlsContext::create(crypto_, config_.keyring));
+  } else if (config_.certificates) {
+    VMEM_ASSIGN(tls_, TlsContext::create(config_.certificates));
+  }
+  boost::system::error_code code;
+  others_.assign(epoll_.get(), code);
+  if (code) return fail(VMEM_ERROR_INTERNAL, "epoll cannot be waited for: " + code.message(), code.value());
+  VMEM_ASSIGN(admission_,
+              stream::Admission::create(connections_,
+                                        {.self = config_.self,
+                                         .parameters = config_.parameters,
+                                         .listen = config_.listen,
+                                         .tls = tls_,
+                                         .crypto = crypto_.get(),
+                                         .clock = config_.clock,
+                                         .channels = static_cast<std::uint16_t>(config_.channels),
+                                         .handshake_us = config_.handshake_us},
+                                        [this](stream::Admission::Outcome outcome) { admit(std::move(outcome)); }));
+  return {};
 }
 
 Status UcxTransport::open_loops() {
@@ -102,8 +119,9 @@ Status UcxTransport::watch(int descriptor, std::uint64_t key) {
 
 UcxTransport::~UcxTransport() {
   threads_.clear();
-  if (!lobby_) return;
-  lobby_->close();
+  if (others_.is_open()) others_.release();
+  if (!admission_) return;
+  admission_->close();
   // Not by the clock that was given, which may stand still.
   const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(kFarewellUs);
   bool waits = true;
@@ -117,7 +135,7 @@ UcxTransport::~UcxTransport() {
     if (!take_commands() && left_.empty()) idle(1000);
     check_sockets();
     waits = std::chrono::steady_clock::now() < end;
-  } while (!links_.empty() || (waits && !lobby_->empty()));
+  } while (!links_.empty());
 }
 
 Result<std::unique_ptr<Slab>> UcxTransport::register_slab(Bytes memory) {
@@ -138,7 +156,7 @@ UcxPeerRef UcxTransport::add_peer(std::string address, bool by_us) {
 
 Result<PeerId> UcxTransport::connect(const std::string& address, std::uint64_t deadline_us) {
   VMEM_ASSIGN(const SocketAddress parsed, SocketAddress::parse(address));
-  VMEM_TRY(lobby_->may_connect(parsed));
+  VMEM_TRY(admission_->may_use(parsed, "connecting to"));
   const UcxPeerRef peer = add_peer(parsed.text(), true);
   inbox_.post(Connect{peer, parsed, deadline_us});
   return peer->id;
@@ -225,7 +243,7 @@ void UcxTransport::run(const Connect& command) {
   const PeerId peer = command.peer->id;
   deadlines_.add(command.deadline_us, peer);
   links_.emplace(peer, std::move(link));
-  lobby_->connect(static_cast<std::uint64_t>(peer), command.address, command.deadline_us);
+  admission_->connect(static_cast<std::uint64_t>(peer), command.address, 0, 0, command.deadline_us);
 }
 
 void UcxTransport::run(Close command) {
@@ -272,11 +290,12 @@ void UcxTransport::idle(std::uint64_t most_us) {
   bool may_sleep = events_.pushed() == told_;
   const auto inline_loops = threads_.empty() ? std::span(loops_) : std::span(loops_).first(0);
   for (const auto& loop : inline_loops) may_sleep = loop->arm() && may_sleep;
-  int ready = 1;
+  std::size_t ready = 1;
   if (may_sleep) {
-    epoll_event event;
-    const auto most_ms = static_cast<int>(std::min<std::uint64_t>((most_us + 999) / 1000, 60'000));
-    ready = ::epoll_wait(epoll_.get(), &event, 1, most_ms);
+    if (!std::exchange(waits_for_others_, true))
+      others_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                         [this](const boost::system::error_code&) { waits_for_others_ = false; });
+    ready = connections_.run_one_for(std::chrono::microseconds(most_us));
   }
   // What is there to do may first need UCX's own thread to run: its connections are accepted there.
   if (ready > 0) std::this_thread::yield();

@@ -1,8 +1,8 @@
 // The Transport over UCX.
 //
 // A peer is reached by active messages over endpoints that fail alone (error handling mode PEER). Payloads travel by rendezvous,
-// into memory that the receiver claimed. The TCP connection of the handshake stays open beside them: UCX may never report that a
-// peer behind shared memory was killed, the kernel does within a millisecond.
+// into memory that the receiver claimed. The connection on which the peer proved who it is (stream::Admission) stays open beside them: UCX may
+// never report that a peer behind shared memory was killed, the kernel does within a millisecond.
 //
 // A peer has one or several channels, each with a UCX worker of its own: with a worker for all peers, UCX 1.13 keeps the TCP
 // connections of endpoints that were closed by force, and uses some after they were freed. One channel is progressed by the thread that
@@ -13,12 +13,16 @@
 // one does not use its channels either, for 100 ms at most, has them ended, and says that the peer is gone when the last one is.
 #pragma once
 
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <mutex>
 
+#include "base/log_limit.hpp"
 #include "rdma/event_queue.hpp"
 #include "rdma/inbox.hpp"
-#include "rdma/lobby.hpp"
 #include "rdma/progress_thread.hpp"
+#include "rdma/stream/admission.hpp"
 #include "rdma/ucx.hpp"
 #include "rdma/ucx_link.hpp"
 #include "rdma/ucx_loop.hpp"
@@ -30,7 +34,7 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   static Result<std::unique_ptr<UcxTransport>> create(UcxConfig config);
   ~UcxTransport() override;
 
-  const std::string& address() const noexcept override { return lobby_->address(); }
+  const std::string& address() const noexcept override { return admission_->address(); }
   Result<std::unique_ptr<Slab>> register_slab(Bytes memory) override;
   Result<PeerId> connect(const std::string& address, std::uint64_t deadline_us) override;
   Status send(std::span<Send> sends) override;
@@ -56,6 +60,7 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   Status start();
   Status open_loops();
   Status watch(int descriptor, std::uint64_t key);
+  Status start_admission();
   Status check_header_room() const;
 
   // Posting (ucx_transport.cpp).
@@ -75,11 +80,14 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   bool full() override;
 
   // Links (ucx_links.cpp).
-  Result<Entrance> open_entrance() const;
+  Status open_workers(UcxLink& link) const;
   bool check_sockets();
-  bool advance_lobby();
-  void admit(Lobby::Outcome outcome);
-  void establish(UcxLink& link, Lobby::Outcome outcome);
+  bool advance_admission();
+  bool refresh_trust();
+  void admit(stream::Admission::Outcome outcome);
+  void introduce(UcxLink& link, stream::Admission::Outcome outcome);
+  void advance_exchange(UcxLink& link);
+  void establish(UcxLink& link);
   void handle(const UcxConnected& connected);
   void handle(UcxAnnounced announced);
   void handle(UcxFailed failed);
@@ -99,6 +107,7 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   // Constant after start().
   const UcxConfig config_;
   CryptoRef crypto_;
+  std::shared_ptr<TlsContext> tls_;  // null: Unix sockets
   UcxContextRef context_;
   FileDescriptor epoll_;
 
@@ -112,12 +121,18 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   std::uint64_t last_peer_ = 0, last_send_ = 0;   // protected by mutex_
 
   // The progressing thread's.
-  std::unique_ptr<Lobby> lobby_;
+  boost::asio::io_context connections_{1};
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> connections_work_{
+      connections_.get_executor()};
+  boost::asio::posix::stream_descriptor others_{connections_};  // epoll_, for idle(): waits only
+  bool waits_for_others_ = false;
+  std::unique_ptr<stream::Admission> admission_;
+  std::uint64_t next_refresh_us_ = 0;
+  LogLimit refused_;
   std::unordered_map<PeerId, std::unique_ptr<UcxLink>> links_;
   std::vector<UcxLink*> failed_;  // to be stopped
   std::vector<UcxLink*> left_;    // to be ended
   Deadlines deadlines_;
-  std::vector<Lobby::Outcome> outcomes_;
   std::uint64_t turns_ = 0;
   std::uint64_t told_ = 0;  // events, at the last progress()
   bool sockets_due_ = true;

@@ -21,11 +21,13 @@ constexpr rdma::ClusterParameters kParameters{.page_bytes = pagetable::kGranuleB
 
 // On the named devices, and over RDMA only: UCX's TCP ports let anybody write to this process's memory.
 Result<std::unique_ptr<rdma::Transport>> make_ucx_transport(const NodeConfig& config, rdma::KeyringRef keyring,
-                                                            const Clock& clock, rdma::Receiver& receiver) {
+                                                            rdma::CertificatesRef certificates, const Clock& clock,
+                                                            rdma::Receiver& receiver) {
   return rdma::create_ucx_transport({.self = config.self,
                                      .parameters = kParameters,
                                      .listen = config.listen,
                                      .keyring = std::move(keyring),
+                                     .certificates = std::move(certificates),
                                      .clock = &clock,
                                      .receiver = &receiver,
                                      .channels = config.channels,
@@ -52,10 +54,8 @@ Result<std::unique_ptr<rdma::Transport>> make_transport(const NodeConfig& config
   if (!config.certificates.empty()) {
     VMEM_ASSIGN(certificates, rdma::Certificates::open(config.certificates));
   }
-  if (!config.fabric.empty() && certificates)
-    return fail(VMEM_ERROR_INVALID_OPTION,
-                "certificates do not work with a fabric, whose handshake knows secrets only: give a secret file");
-  if (!config.fabric.empty()) return make_ucx_transport(config, std::move(keyring), clock, receiver);
+  if (!config.fabric.empty())
+    return make_ucx_transport(config, std::move(keyring), std::move(certificates), clock, receiver);
   return rdma::create_stream_transport({.self = config.self,
                                         .parameters = kParameters,
                                         .listen = config.listen,

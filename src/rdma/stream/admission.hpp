@@ -16,7 +16,6 @@
 #include <string>
 
 #include "base/clock.hpp"
-#include "rdma/handshake.hpp"
 #include "rdma/socket_address.hpp"
 #include "rdma/stream/byte_stream.hpp"
 #include "rdma/stream/handshake_budget.hpp"

@@ -81,7 +81,7 @@ Result<std::string> make_secret_line(const Crypto& crypto, std::string_view iden
                 fmt::format("'{}' cannot name a secret: 1 to {} letters, digits, '.', '_' and '-' can", identity,
                             kMostIdentityBytes));
   Key key;
-  do key.bytes = crypto.nonce();
+  do key = crypto.key();
   while (is_weak(key.bytes));
   KeyBytes<kEncodedKeyBytes + 1> encoded;
   EVP_EncodeBlock(encoded.bytes.data(), key.bytes.data(), static_cast<int>(key.bytes.size()));

@@ -49,7 +49,7 @@ class TlsContext {
   bool still_trusts(const TlsPeer& peer) const { return !keyring_ || keyring_->holds(peer.serial); }
   // REQUIRES: no certificates.
   const Keyring& keyring() const noexcept { return *keyring_; }
-  Key tls_key(const Secret& secret) const { return crypto_->derive(secret.key(), "vmem tls 1.3 pre-shared key", {}); }
+  Key tls_key(const Secret& secret) const { return crypto_->derive(secret.key(), "vmem tls 1.3 pre-shared key"); }
 
  private:
   struct Free {

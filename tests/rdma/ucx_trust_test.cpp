@@ -1,0 +1,157 @@
+// Who may reach a UcxTransport, and what a peer that proved itself may say.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <boost/asio/io_context.hpp>
+#include <random>
+
+#include "rdma/secret_file.hpp"
+#include "rdma/stream/admission.hpp"
+#include "rdma/stream_node.hpp"
+#include "rdma/ucx.hpp"
+#include "rdma/ucx_exchange.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct UcxNode : TestNode {
+  void start_as(std::uint64_t id, std::string listen, KeyringRef keyring) {
+    receiver.deadline_us = clock.now_us() + 3600 * kSecondUs;
+    auto made = create_ucx_transport({.self = {NodeId{id}, Incarnation{1}},
+                                      .parameters = kParameters,
+                                      .listen = std::move(listen),
+                                      .keyring = std::move(keyring),
+                                      .clock = &clock,
+                                      .receiver = &receiver,
+                                      .settings = {{"TLS", "tcp"}, {"NET_DEVICES", "lo"}}});
+    ASSERT_TRUE(made) << made.error().message;
+    start(*std::move(made));
+  }
+  std::uint64_t later() const { return clock.now_us() + 20 * kSecondUs; }
+  SteadyClock clock;
+};
+
+// Proves itself, and then says what it is told to.
+class HandMadePeer {
+ public:
+  HandMadePeer(const KeyringRef& keyring, const std::string& address) {
+    stream::Admission::Config config;
+    config.self = {NodeId{77}, Incarnation{1}};
+    config.parameters = kParameters;
+    config.tls = *TlsContext::create(crypto_, keyring);
+    config.crypto = crypto_.get();
+    config.clock = &clock_;
+    admission_ = *stream::Admission::create(context_, config, [this](stream::Admission::Outcome outcome) {
+      EXPECT_FALSE(outcome.failed);
+      stream_ = std::move(outcome.stream);
+    });
+    admission_->connect(1, *SocketAddress::parse(address), 0, 0, clock_.now_us() + 20 * kSecondUs);
+  }
+  bool connected() { return (context_.poll(), stream_.descriptor() >= 0); }
+  void say(std::string_view bytes) {
+    const ConstBytes pieces[] = {std::as_bytes(std::span(bytes))};
+    EXPECT_EQ(*stream_.write(pieces), bytes.size());
+    EXPECT_TRUE(*stream_.flush());
+  }
+  // The transport has ended the connection.
+  bool ended() {
+    std::byte any{};
+    for (;;) {
+      const auto got = stream_.read(Bytes(&any, 1));
+      if (!got) return true;
+      if (*got == 0) return false;
+    }
+  }
+  void leave() { stream_.shut(); }
+
+ private:
+  CryptoRef crypto_ = *Crypto::load();
+  SteadyClock clock_;
+  boost::asio::io_context context_;
+  std::unique_ptr<stream::Admission> admission_;
+  stream::ByteStream stream_;
+};
+
+std::string introduction(std::uint32_t address_bytes, const std::string& addresses) {
+  std::string bytes = "vmemucx1";
+  bytes.append(24, '\0');
+  bytes.append(reinterpret_cast<const char*>(&address_bytes), sizeof(address_bytes));
+  bytes.append(4, '\0');
+  return bytes + addresses;
+}
+
+TEST(UcxTrust, NodesWithTheSameSecretMeetAndKnowWhoProvedWhat) {
+  const SecretFile file(SecretFile::line("team-a"));
+  UcxNode a, b;
+  a.start_as(1, "", file.read());
+  b.start_as(2, "127.0.0.1:0", file.read());
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
+  EXPECT_EQ(b.all<Connected>()[0].second.identity, "team-a");
+  a.send(peer, "page", {a.outgoing(1 << 20, 3)}, a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return b.count<Message>() == 1; }));
+  EXPECT_TRUE(TestNode::has_pattern(b.all<Message>()[0].second.payload, 3));
+}
+
+TEST(UcxTrust, AnotherSecretIsRefused) {
+  UcxNode a, b;
+  a.start_as(1, "", SecretFile().read());
+  b.start_as(2, "127.0.0.1:0", SecretFile().read());
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr; }));
+  EXPECT_EQ(a.gone(peer)->reason, Reason::refused);
+  EXPECT_TRUE(b.events.empty());
+}
+
+TEST(UcxTrust, ASecretThatIsTakenOutEndsItsLinks) {
+  const std::string old_line = SecretFile::line("old"), new_line = SecretFile::line("new");
+  const SecretFile file(old_line + new_line);
+  UcxNode a, b;
+  a.start_as(1, "", SecretFile(old_line).read());
+  b.start_as(2, "127.0.0.1:0", file.read());
+  const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
+  file.write(new_line);
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr && b.gone(b.peer()) != nullptr; }));
+  EXPECT_THAT(b.gone(b.peer())->error.message, HasSubstr("'old'"));
+}
+
+TEST(UcxTrust, AProvedPeerThatSaysNothingOfUcxIsRefused) {
+  const KeyringRef keyring = SecretFile().read();
+  UcxNode b;
+  b.start_as(2, "127.0.0.1:0", keyring);
+  const std::string huge(1 << 10, 'x');
+  const std::string size_beyond("\xff\xff\xff\xff...", 7), size_zero(4, '\0');
+  for (const std::string& said : {std::string(64, 'x'), introduction(0, ""), introduction(1u << 30, huge),
+                                  introduction(7, size_beyond), introduction(3, "abc"), introduction(4, size_zero)}) {
+    HandMadePeer stranger(keyring, b.transport->address());
+    ASSERT_TRUE(until({&b}, [&] { return stranger.connected(); }));
+    stranger.say(said);
+    ASSERT_TRUE(until({&b}, [&] { return stranger.ended(); })) << said.size();
+    stranger.leave();
+  }
+  EXPECT_EQ(b.count<Connected>(), 0u);
+  UcxNode a;
+  a.start_as(1, "", keyring);
+  ASSERT_TRUE(a.transport->connect(b.transport->address(), a.later()));
+  EXPECT_TRUE(until({&a, &b}, [&] { return a.connected() && b.count<Connected>() == 1; })) << "honest ones are served";
+}
+
+TEST(UcxTrust, AnIntroductionInPiecesIsReadAsOne) {
+  const KeyringRef keyring = SecretFile().read();
+  UcxNode b;
+  b.start_as(2, "127.0.0.1:0", keyring);
+  HandMadePeer peer(keyring, b.transport->address());
+  ASSERT_TRUE(until({&b}, [&] { return peer.connected(); }));
+  const std::string said = introduction(6, std::string("\x09\0\0\0ab", 6));  // one byte too few
+  for (const char byte : said) {
+    peer.say({&byte, 1});
+    for (int i = 0; i < 4; ++i) b.step();
+  }
+  EXPECT_TRUE(until({&b}, [&] { return peer.ended(); }));
+}
+
+}  // namespace
+}  // namespace vmem::rdma
