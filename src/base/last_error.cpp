@@ -12,11 +12,13 @@ constinit thread_local char last_message[kMostBytes] = "";
 
 }  // namespace
 
-vmem_status record(Error error) {
-  const std::size_t bytes = std::min(error.message.size(), kMostBytes - 1);
-  std::memcpy(last_message, error.message.data(), bytes);
+vmem_status record(const Error& error) noexcept { return record(error.status, error.message); }
+
+vmem_status record(vmem_status status, std::string_view message) noexcept {
+  const std::size_t bytes = std::min(message.size(), kMostBytes - 1);
+  std::memcpy(last_message, message.data(), bytes);
   last_message[bytes] = '\0';
-  return error.status;
+  return status;
 }
 
 const char* message() noexcept { return last_message; }

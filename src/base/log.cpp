@@ -2,6 +2,8 @@
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -49,6 +51,16 @@ Result<Level> parse_level(std::string_view name) {
 
 void write(Level level, std::string_view message) {
   backend().log(kNames[std::size_t(level)].backend, spdlog::string_view_t(message.data(), message.size()));
+}
+
+void write_plain(std::string_view message) noexcept {
+  if (!enabled(Level::warn)) return;
+  static constexpr std::string_view kBegin = "[vmem] warning: ", kEnd = "\n";
+  const auto part = [](std::string_view text) {
+    return iovec{const_cast<char*>(text.data()), text.size()};  // it is only read
+  };
+  const std::array<iovec, 3> line{part(kBegin), part(message), part(kEnd)};
+  [[maybe_unused]] const ssize_t written = ::writev(STDERR_FILENO, line.data(), int(line.size()));
 }
 
 }  // namespace vmem::log

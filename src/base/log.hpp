@@ -23,6 +23,8 @@ void set_level(Level level) noexcept;
 Result<Level> parse_level(std::string_view name);
 // Writes whatever the level; use the macros.
 void write(Level level, std::string_view message);
+// A warning, for who has no memory to format one: one line without a time, in one system call.
+void write_plain(std::string_view message) noexcept;
 
 }  // namespace vmem::log
 

@@ -40,6 +40,12 @@ TEST_F(LogTest, BracesInArgumentsAreNotFormatted) {
   EXPECT_THAT(stderr_of([] { VMEM_LOG_ERROR("{}", "{} %v"); }), HasSubstr("error: {} %v\n"));
 }
 
+TEST_F(LogTest, APlainLineIsAWarning) {
+  EXPECT_EQ(stderr_of([] { write_plain("no memory"); }), "[vmem] warning: no memory\n");
+  set_level(Level::error);
+  EXPECT_EQ(stderr_of([] { write_plain("no memory"); }), "");
+}
+
 TEST_F(LogTest, OffSilencesErrors) {
   set_level(Level::off);
   EXPECT_EQ(stderr_of([] { VMEM_LOG_ERROR("x"); }), "");

@@ -76,7 +76,7 @@ CUresult check_resource(const CUDA_RESOURCE_DESC& resource, const Context& conte
 
 }  // namespace
 
-CUresult cuArrayCreate(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* descriptor) {
+CUresult cuArrayCreate(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* descriptor) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   if (!handle || !descriptor) return CUDA_ERROR_INVALID_VALUE;
@@ -87,9 +87,10 @@ CUresult cuArrayCreate(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* descriptor)
   *handle = machine().arrays.insert(std::move(array));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 // Waits for the work that may use it, as cuMemFree does.
-CUresult cuArrayDestroy(CUarray handle) {
+CUresult cuArrayDestroy(CUarray handle) try {
   VMEM_EMU_TRY(enter());
   VMEM_EMU_TRY(check_unsafe_call());
   const auto array = machine().arrays.erase(handle);
@@ -98,9 +99,10 @@ CUresult cuArrayDestroy(CUarray handle) {
   VMEM_EMU_TRY(array->context->heap().free(array->memory));
   return array->context->usable();
 }
+VMEM_EMU_CATCH
 
 CUresult cuTexObjectCreate(CUtexObject* handle, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* sampling,
-                           const CUDA_RESOURCE_VIEW_DESC* view) {
+                           const CUDA_RESOURCE_VIEW_DESC* view) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   if (!handle || !resource || !sampling || resource->flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -109,17 +111,20 @@ CUresult cuTexObjectCreate(CUtexObject* handle, const CUDA_RESOURCE_DESC* resour
   *handle = machine().textures.insert(std::make_shared<Texture>(Texture{context, *resource}));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuTexObjectDestroy(CUtexObject handle) {
+CUresult cuTexObjectDestroy(CUtexObject handle) try {
   VMEM_EMU_TRY(enter());
   return machine().textures.erase(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+VMEM_EMU_CATCH
 
 // An emulated kernel asks where the memory under its texture lies.
-CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexObject handle) {
+CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexObject handle) try {
   VMEM_EMU_TRY(enter());
   const auto texture = machine().textures.find(handle);
   if (!resource || !texture) return CUDA_ERROR_INVALID_VALUE;
   *resource = texture->resource;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH

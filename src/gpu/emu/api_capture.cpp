@@ -5,7 +5,7 @@
 
 using namespace vmem::emu;
 
-CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (!status) return CUDA_ERROR_INVALID_VALUE;
@@ -13,17 +13,19 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   *status = captures::status(*stream);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCapture(CUstream handle, CUstreamCaptureMode mode) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
   if (stream->legacy()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   return captures::begin(*stream, mode, std::make_shared<Graph>(), nullptr, {});
 }
+VMEM_EMU_CATCH
 
 CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, const CUgraphNode* dependencies,
-                                     const CUgraphEdgeData* edges, std::size_t count, CUstreamCaptureMode mode) {
+                                     const CUgraphEdgeData* edges, std::size_t count, CUstreamCaptureMode mode) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (mode < CU_STREAM_CAPTURE_MODE_GLOBAL || mode > CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_ERROR_INVALID_VALUE;
@@ -34,8 +36,9 @@ CUresult cuStreamBeginCaptureToGraph(CUstream handle, CUgraph graph_handle, cons
   VMEM_EMU_TRY(find_nodes(*graph, dependencies, edges, count, first));
   return captures::begin(*stream, mode, std::move(graph), graph_handle, std::move(first));
 }
+VMEM_EMU_CATCH
 
-CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph_handle) {
+CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph_handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (!graph_handle) return CUDA_ERROR_INVALID_VALUE;
@@ -46,11 +49,13 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph_handle) {
   *graph_handle = known ? known : machine().graphs.insert(std::move(graph));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) try {
   VMEM_EMU_TRY(enter());
   if (!mode || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
     return CUDA_ERROR_INVALID_VALUE;
   std::swap(*mode, this_thread().capture_mode);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH

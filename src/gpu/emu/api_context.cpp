@@ -104,13 +104,14 @@ CUresult check_unsafe_call() { return captures::check_unsafe_call(this_thread().
 
 using namespace vmem::emu;
 
-CUresult cuInit(unsigned flags) {
+CUresult cuInit(unsigned flags) try {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (in_forked_child.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
   return machine().initialize();
 }
+VMEM_EMU_CATCH
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) try {
   VMEM_EMU_TRY(enter());
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   Device* device = machine().device(ordinal);
@@ -121,8 +122,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice ordinal) {
   *context = device->primary_handle;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
+CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) try {
   VMEM_EMU_TRY(enter());
   Device* device = machine().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
@@ -131,9 +133,10 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) {
   if (--device->primary_references == 0 && device->primary) end_primary(*device);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 // The references outlive the context.
-CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
+CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) try {
   VMEM_EMU_TRY(enter());
   Device* device = machine().device(ordinal);
   if (!device) return CUDA_ERROR_INVALID_DEVICE;
@@ -141,8 +144,9 @@ CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) {
   if (device->primary) end_primary(*device);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned* flags, int* active) {
+CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned* flags, int* active) try {
   VMEM_EMU_TRY(enter());
   if (!flags || !active) return CUDA_ERROR_INVALID_VALUE;
   Device* device = machine().device(ordinal);
@@ -152,19 +156,23 @@ CUresult cuDevicePrimaryCtxGetState(CUdevice ordinal, unsigned* flags, int* acti
   *active = device->primary != nullptr;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuCtxGetCurrent(CUcontext* context) {
+CUresult cuCtxGetCurrent(CUcontext* context) try {
   VMEM_EMU_TRY(enter());
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   const auto& contexts = this_thread().contexts;
   *context = contexts.empty() ? nullptr : contexts.back();
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuCtxSetCurrent(CUcontext context) { return set_current(context, false); }
-CUresult cuCtxPushCurrent(CUcontext context) { return set_current(context, true); }
+CUresult cuCtxSetCurrent(CUcontext context) try { return set_current(context, false); }
+VMEM_EMU_CATCH
+CUresult cuCtxPushCurrent(CUcontext context) try { return set_current(context, true); }
+VMEM_EMU_CATCH
 
-CUresult cuCtxPopCurrent(CUcontext* context) {
+CUresult cuCtxPopCurrent(CUcontext* context) try {
   VMEM_EMU_TRY(enter());
   auto& contexts = this_thread().contexts;
   if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
@@ -172,16 +180,18 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
   contexts.pop_back();
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuCtxGetDevice(CUdevice* device) {
+CUresult cuCtxGetDevice(CUdevice* device) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   *device = context->device().ordinal;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuCtxSynchronize() {
+CUresult cuCtxSynchronize() try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   VMEM_EMU_TRY(check_unsafe_call());
@@ -189,16 +199,18 @@ CUresult cuCtxSynchronize() {
   context->heap().trim();
   return context->usable();
 }
+VMEM_EMU_CATCH
 
-CUresult cuCtxSynchronize_v2(CUcontext handle) {
+CUresult cuCtxSynchronize_v2(CUcontext handle) try {
   VMEM_EMU_TRY(cuCtxPushCurrent(handle));
   const CUresult result = cuCtxSynchronize();
   CUcontext popped = nullptr;
   (void)cuCtxPopCurrent(&popped);
   return result;
 }
+VMEM_EMU_CATCH
 
-CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
+CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -212,3 +224,4 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_handle, unsigned flags) {
   machine().addresses().set_heap_access(owner.ordinal, ordinal, Access::read_write);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH

@@ -177,51 +177,61 @@ CUresult queue_copy(const std::shared_ptr<Stream>& stream, MemcpyWork work, Dire
 
 using namespace vmem::emu;
 
-CUresult cuMemcpy(CUdeviceptr target, CUdeviceptr source, std::size_t bytes) {
+CUresult cuMemcpy(CUdeviceptr target, CUdeviceptr source, std::size_t bytes) try {
   return copy({target, source, bytes}, Direction::unified, kDefaultStream, Timing::synchronous);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
+CUresult cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) try {
   return copy({target, source, bytes}, Direction::unified, stream, Timing::queued);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemcpyHtoD(CUdeviceptr target, const void* source, std::size_t bytes) {
+CUresult cuMemcpyHtoD(CUdeviceptr target, const void* source, std::size_t bytes) try {
   return copy({target, as_address(source), bytes}, Direction::host_to_device, kDefaultStream, Timing::synchronous);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemcpyHtoDAsync(CUdeviceptr target, const void* source, std::size_t bytes, CUstream stream) {
+CUresult cuMemcpyHtoDAsync(CUdeviceptr target, const void* source, std::size_t bytes, CUstream stream) try {
   return copy({target, as_address(source), bytes}, Direction::host_to_device, stream, Timing::queued);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemcpyDtoH(void* target, CUdeviceptr source, std::size_t bytes) {
+CUresult cuMemcpyDtoH(void* target, CUdeviceptr source, std::size_t bytes) try {
   return copy({as_address(target), source, bytes}, Direction::device_to_host, kDefaultStream, Timing::synchronous);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemcpyDtoHAsync(void* target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
+CUresult cuMemcpyDtoHAsync(void* target, CUdeviceptr source, std::size_t bytes, CUstream stream) try {
   return copy({as_address(target), source, bytes}, Direction::device_to_host, stream, Timing::queued);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemcpyDtoD(CUdeviceptr target, CUdeviceptr source, std::size_t bytes) {
+CUresult cuMemcpyDtoD(CUdeviceptr target, CUdeviceptr source, std::size_t bytes) try {
   return copy({target, source, bytes}, Direction::device_to_device, kDefaultStream, Timing::synchronous);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
+CUresult cuMemcpyDtoDAsync(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) try {
   return copy({target, source, bytes}, Direction::device_to_device, stream, Timing::queued);
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemcpyPeer(CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context,
-                      std::size_t bytes) {
+                      std::size_t bytes) try {
   return copy_peer({target, source, bytes}, target_context, source_context, kDefaultStream, Timing::synchronous);
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemcpyPeerAsync(CUdeviceptr target, CUcontext target_context, CUdeviceptr source, CUcontext source_context,
-                           std::size_t bytes, CUstream stream) {
+                           std::size_t bytes, CUstream stream) try {
   return copy_peer({target, source, bytes}, target_context, source_context, stream, Timing::queued);
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, std::size_t* sizes, std::size_t count,
                             CUmemcpyAttributes* attributes, std::size_t* indices, std::size_t attribute_count,
-                            CUstream handle) {
+                            CUstream handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (stream->legacy() || !targets || !sources || !sizes || count == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -242,55 +252,69 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, std::siz
   // The point of a batch is that its copies share the fixed cost.
   return queue_copy(stream, {stream->context(), {}, std::move(transfers)}, Direction::unified, timing);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemsetD8(CUdeviceptr target, unsigned char value, std::size_t count) {
+CUresult cuMemsetD8(CUdeviceptr target, unsigned char value, std::size_t count) try {
   return fill({target, 0, value, 1, count}, kDefaultStream, Timing::synchronous);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, std::size_t count, CUstream stream) {
+CUresult cuMemsetD8Async(CUdeviceptr target, unsigned char value, std::size_t count, CUstream stream) try {
   return fill({target, 0, value, 1, count}, stream, Timing::queued);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemsetD2D8(CUdeviceptr target, std::size_t pitch, unsigned char value, std::size_t width, std::size_t rows) {
+CUresult cuMemsetD2D8(CUdeviceptr target, std::size_t pitch, unsigned char value, std::size_t width,
+                      std::size_t rows) try {
   return fill({target, pitch, value, 1, width, rows}, kDefaultStream, Timing::synchronous);
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemsetD2D8Async(CUdeviceptr target, std::size_t pitch, unsigned char value, std::size_t width,
-                           std::size_t rows, CUstream stream) {
+                           std::size_t rows, CUstream stream) try {
   return fill({target, pitch, value, 1, width, rows}, stream, Timing::queued);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemsetD16(CUdeviceptr target, unsigned short value, std::size_t count) {
+CUresult cuMemsetD16(CUdeviceptr target, unsigned short value, std::size_t count) try {
   return fill({target, 0, value, 2, count}, kDefaultStream, Timing::synchronous);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemsetD16Async(CUdeviceptr target, unsigned short value, std::size_t count, CUstream stream) {
+CUresult cuMemsetD16Async(CUdeviceptr target, unsigned short value, std::size_t count, CUstream stream) try {
   return fill({target, 0, value, 2, count}, stream, Timing::queued);
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemsetD2D16(CUdeviceptr target, std::size_t pitch, unsigned short value, std::size_t width,
-                       std::size_t rows) {
+                       std::size_t rows) try {
   return fill({target, pitch, value, 2, width, rows}, kDefaultStream, Timing::synchronous);
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemsetD2D16Async(CUdeviceptr target, std::size_t pitch, unsigned short value, std::size_t width,
-                            std::size_t rows, CUstream stream) {
+                            std::size_t rows, CUstream stream) try {
   return fill({target, pitch, value, 2, width, rows}, stream, Timing::queued);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemsetD32(CUdeviceptr target, unsigned value, std::size_t count) {
+CUresult cuMemsetD32(CUdeviceptr target, unsigned value, std::size_t count) try {
   return fill({target, 0, value, 4, count}, kDefaultStream, Timing::synchronous);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, std::size_t count, CUstream stream) {
+CUresult cuMemsetD32Async(CUdeviceptr target, unsigned value, std::size_t count, CUstream stream) try {
   return fill({target, 0, value, 4, count}, stream, Timing::queued);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemsetD2D32(CUdeviceptr target, std::size_t pitch, unsigned value, std::size_t width, std::size_t rows) {
+CUresult cuMemsetD2D32(CUdeviceptr target, std::size_t pitch, unsigned value, std::size_t width, std::size_t rows) try {
   return fill({target, pitch, value, 4, width, rows}, kDefaultStream, Timing::synchronous);
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemsetD2D32Async(CUdeviceptr target, std::size_t pitch, unsigned value, std::size_t width, std::size_t rows,
-                            CUstream stream) {
+                            CUstream stream) try {
   return fill({target, pitch, value, 4, width, rows}, stream, Timing::queued);
 }
+VMEM_EMU_CATCH

@@ -230,22 +230,35 @@ CUresult device_side(CUdeviceptr address, Side& side) {
 
 }  // namespace
 
-CUresult cuMemcpy2D(const CUDA_MEMCPY2D* shape) { return copy_2d(shape, kDefaultStream, Timing::synchronous); }
-CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* shape) { return copy_2d(shape, kDefaultStream, Timing::synchronous); }
-CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* shape, CUstream stream) { return copy_2d(shape, stream, Timing::queued); }
+CUresult cuMemcpy2D(const CUDA_MEMCPY2D* shape) try { return copy_2d(shape, kDefaultStream, Timing::synchronous); }
+VMEM_EMU_CATCH
+CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D* shape) try {
+  return copy_2d(shape, kDefaultStream, Timing::synchronous);
+}
+VMEM_EMU_CATCH
+CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D* shape, CUstream stream) try {
+  return copy_2d(shape, stream, Timing::queued);
+}
+VMEM_EMU_CATCH
 
-CUresult cuMemcpy3D(const CUDA_MEMCPY3D* shape) { return copy_3d(shape, kDefaultStream, Timing::synchronous); }
-CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D* shape, CUstream stream) { return copy_3d(shape, stream, Timing::queued); }
+CUresult cuMemcpy3D(const CUDA_MEMCPY3D* shape) try { return copy_3d(shape, kDefaultStream, Timing::synchronous); }
+VMEM_EMU_CATCH
+CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D* shape, CUstream stream) try {
+  return copy_3d(shape, stream, Timing::queued);
+}
+VMEM_EMU_CATCH
 
-CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* shape) {
+CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* shape) try {
   return copy_3d_peer(shape, kDefaultStream, Timing::synchronous);
 }
-CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* shape, CUstream stream) {
+VMEM_EMU_CATCH
+CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* shape, CUstream stream) try {
   return copy_3d_peer(shape, stream, Timing::queued);
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemcpy3DBatchAsync(std::size_t count, CUDA_MEMCPY3D_BATCH_OP* operations, unsigned long long flags,
-                              CUstream handle) {
+                              CUstream handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (stream->legacy() || !operations || count == 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -279,15 +292,18 @@ CUresult cuMemcpy3DBatchAsync(std::size_t count, CUDA_MEMCPY3D_BATCH_OP* operati
   for (MemcpyWork& copy : copies) VMEM_EMU_TRY(submit(stream, std::move(copy)));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemcpyDtoA(CUarray target, std::size_t offset, CUdeviceptr source, std::size_t bytes) {
+CUresult cuMemcpyDtoA(CUarray target, std::size_t offset, CUdeviceptr source, std::size_t bytes) try {
   Side from;
   VMEM_EMU_TRY(device_side(source, from));
   return copy_part(part_of(target, offset), from, target, bytes);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemcpyAtoD(CUdeviceptr target, CUarray source, std::size_t offset, std::size_t bytes) {
+CUresult cuMemcpyAtoD(CUdeviceptr target, CUarray source, std::size_t offset, std::size_t bytes) try {
   Side to;
   VMEM_EMU_TRY(device_side(target, to));
   return copy_part(to, part_of(source, offset), source, bytes);
 }
+VMEM_EMU_CATCH

@@ -75,36 +75,40 @@ int attribute_value(CUdevice_attribute attribute, const Device& device) {
 
 }  // namespace
 
-CUresult cuDriverGetVersion(int* version) {
+CUresult cuDriverGetVersion(int* version) try {
   if (!version) return CUDA_ERROR_INVALID_VALUE;
   *version = machine().config().version;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+CUresult cuDeviceGet(CUdevice* device, int ordinal) try {
   VMEM_EMU_TRY(enter());
   if (!device) return CUDA_ERROR_INVALID_VALUE;
   if (!machine().device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   *device = ordinal;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuDeviceGetCount(int* count) {
+CUresult cuDeviceGetCount(int* count) try {
   VMEM_EMU_TRY(enter());
   if (!count) return CUDA_ERROR_INVALID_VALUE;
   *count = machine().config().devices;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuDeviceGetName(char* name, int length, CUdevice ordinal) {
+CUresult cuDeviceGetName(char* name, int length, CUdevice ordinal) try {
   VMEM_EMU_TRY(enter());
   if (!name || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!machine().device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   std::snprintf(name, static_cast<std::size_t>(length), "vmem emulated GPU");
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice ordinal) {
+CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice ordinal) try {
   VMEM_EMU_TRY(enter());
   if (!uuid) return CUDA_ERROR_INVALID_VALUE;
   if (!machine().device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
@@ -114,16 +118,18 @@ CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice ordinal) {
   uuid->bytes[15] = static_cast<char>(ordinal);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice ordinal) {
+CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice ordinal) try {
   VMEM_EMU_TRY(enter());
   if (!id || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!machine().device(ordinal)) return CUDA_ERROR_INVALID_DEVICE;
   std::snprintf(id, static_cast<std::size_t>(length), "0000:%02X:00.0", ordinal + 1);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) {
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice ordinal) try {
   VMEM_EMU_TRY(enter());
   if (!value || attribute <= 0 || attribute >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
   const Device* device = machine().device(ordinal);
@@ -131,8 +137,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   *value = attribute_value(attribute, *device);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice ordinal) {
+CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice ordinal) try {
   VMEM_EMU_TRY(enter());
   if (!bytes) return CUDA_ERROR_INVALID_VALUE;
   const Device* device = machine().device(ordinal);
@@ -140,8 +147,9 @@ CUresult cuDeviceTotalMem(std::size_t* bytes, CUdevice ordinal) {
   *bytes = device->memory->capacity_bytes();
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuDeviceCanAccessPeer(int* can_access, CUdevice ordinal, CUdevice peer) {
+CUresult cuDeviceCanAccessPeer(int* can_access, CUdevice ordinal, CUdevice peer) try {
   VMEM_EMU_TRY(enter());
   if (!can_access) return CUDA_ERROR_INVALID_VALUE;
   const Device* device = machine().device(ordinal);
@@ -149,8 +157,9 @@ CUresult cuDeviceCanAccessPeer(int* can_access, CUdevice ordinal, CUdevice peer)
   *can_access = device->to_peer[static_cast<std::size_t>(peer)] != nullptr;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice target) {
+CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice source, CUdevice target) try {
   VMEM_EMU_TRY(enter());
   if (!value) return CUDA_ERROR_INVALID_VALUE;
   if (source == target) return CUDA_ERROR_INVALID_DEVICE;
@@ -172,3 +181,4 @@ CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CU
       return CUDA_ERROR_INVALID_VALUE;
   }
 }
+VMEM_EMU_CATCH

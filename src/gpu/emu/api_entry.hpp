@@ -3,7 +3,9 @@
 
 #include <map>
 #include <memory>
+#include <new>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "gpu/emu/cuda_api.hpp"
@@ -52,3 +54,13 @@ CUresult submit(const std::shared_ptr<Stream>& stream, Work work);
   do {                                                                                                    \
     if (const CUresult vmem_emu_result = (call); vmem_emu_result != CUDA_SUCCESS) return vmem_emu_result; \
   } while (false)
+
+// Behind an entry point's `try` block: no exception reaches the program. Without memory for bookkeeping, or for a stream's
+// thread, the call fails.
+#define VMEM_EMU_CATCH               \
+  catch (const std::bad_alloc&) {    \
+    return CUDA_ERROR_OUT_OF_MEMORY; \
+  }                                  \
+  catch (const std::system_error&) { \
+    return CUDA_ERROR_OUT_OF_MEMORY; \
+  }

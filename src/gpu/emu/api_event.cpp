@@ -17,7 +17,7 @@ CUresult inspect(CUevent handle, std::shared_ptr<Event>& event, std::shared_ptr<
 
 }  // namespace
 
-CUresult cuEventCreate(CUevent* handle, unsigned flags) {
+CUresult cuEventCreate(CUevent* handle, unsigned flags) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   constexpr unsigned known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING;
@@ -26,14 +26,16 @@ CUresult cuEventCreate(CUevent* handle, unsigned flags) {
   *handle = machine().events.insert(std::make_shared<Event>(context, flags));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuEventDestroy(CUevent handle) {
+CUresult cuEventDestroy(CUevent handle) try {
   VMEM_EMU_TRY(enter());
   const auto event = machine().events.erase(handle);
   return event ? event->context->usable() : CUDA_ERROR_INVALID_HANDLE;
 }
+VMEM_EMU_CATCH
 
-CUresult cuEventRecord(CUevent event_handle, CUstream handle) {
+CUresult cuEventRecord(CUevent event_handle, CUstream handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   const auto event = machine().events.find(event_handle);
@@ -44,8 +46,9 @@ CUresult cuEventRecord(CUevent event_handle, CUstream handle) {
   stream->context()->submit_or_run(*stream, [record] { record->finish(); });
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuEventQuery(CUevent handle) {
+CUresult cuEventQuery(CUevent handle) try {
   std::shared_ptr<Event> event;
   std::shared_ptr<Record> record;
   VMEM_EMU_TRY(inspect(handle, event, record));
@@ -53,8 +56,9 @@ CUresult cuEventQuery(CUevent handle) {
   if (record && !record->complete()) return CUDA_ERROR_NOT_READY;
   return event->context->usable();
 }
+VMEM_EMU_CATCH
 
-CUresult cuEventSynchronize(CUevent handle) {
+CUresult cuEventSynchronize(CUevent handle) try {
   std::shared_ptr<Event> event;
   std::shared_ptr<Record> record;
   VMEM_EMU_TRY(inspect(handle, event, record));
@@ -63,8 +67,9 @@ CUresult cuEventSynchronize(CUevent handle) {
   event->context->heap().trim();
   return event->context->usable();
 }
+VMEM_EMU_CATCH
 
-CUresult cuEventElapsedTime(float* milliseconds, CUevent start_handle, CUevent end_handle) {
+CUresult cuEventElapsedTime(float* milliseconds, CUevent start_handle, CUevent end_handle) try {
   std::shared_ptr<Event> start, end;
   std::shared_ptr<Record> started, ended;
   VMEM_EMU_TRY(inspect(start_handle, start, started));
@@ -75,3 +80,4 @@ CUresult cuEventElapsedTime(float* milliseconds, CUevent start_handle, CUevent e
   *milliseconds = std::chrono::duration<float, std::milli>(ended->time() - started->time()).count();
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH

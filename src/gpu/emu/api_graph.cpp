@@ -139,66 +139,75 @@ CUresult instantiate(CUgraphExec* handle, CUgraph graph_handle, cuuint64_t flags
 
 }  // namespace
 
-CUresult cuGraphCreate(CUgraph* handle, unsigned flags) {
+CUresult cuGraphCreate(CUgraph* handle, unsigned flags) try {
   VMEM_EMU_TRY(enter());
   if (!handle || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   *handle = machine().graphs.insert(std::make_shared<Graph>());
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphClone(CUgraph* clone, CUgraph handle) {
+CUresult cuGraphClone(CUgraph* clone, CUgraph handle) try {
   std::shared_ptr<Graph> graph;
   VMEM_EMU_TRY(find(handle, graph));
   if (!clone) return CUDA_ERROR_INVALID_VALUE;
   *clone = machine().graphs.insert(graph->clone());
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphDestroy(CUgraph handle) {
+CUresult cuGraphDestroy(CUgraph handle) try {
   std::shared_ptr<Graph> graph;
   VMEM_EMU_TRY(find(handle, graph));
   if (graph->owned) return CUDA_ERROR_INVALID_VALUE;
   return machine().graphs.erase(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+VMEM_EMU_CATCH
 
 CUresult cuGraphAddKernelNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                              const CUDA_KERNEL_NODE_PARAMS* parameters) {
+                              const CUDA_KERNEL_NODE_PARAMS* parameters) try {
   return add_node(node, graph, dependencies, count, [&](NodeWork& work) {
     return parameters ? make_kernel(*parameters, work) : CUDA_ERROR_INVALID_VALUE;
   });
 }
+VMEM_EMU_CATCH
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                              const CUDA_MEMCPY3D* parameters, CUcontext context) {
+                              const CUDA_MEMCPY3D* parameters, CUcontext context) try {
   return add_node(node, graph, dependencies, count, [&](NodeWork& work) {
     return parameters ? make_memcpy(*parameters, context, work) : CUDA_ERROR_INVALID_VALUE;
   });
 }
+VMEM_EMU_CATCH
 
 CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                              const CUDA_MEMSET_NODE_PARAMS* parameters, CUcontext context) {
+                              const CUDA_MEMSET_NODE_PARAMS* parameters, CUcontext context) try {
   return add_node(node, graph, dependencies, count, [&](NodeWork& work) {
     return parameters ? make_memset(*parameters, context, work) : CUDA_ERROR_INVALID_VALUE;
   });
 }
+VMEM_EMU_CATCH
 
 CUresult cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
-                                  CUgraph child) {
+                                  CUgraph child) try {
   return add_node(node, graph, dependencies, count, [&](NodeWork& work) { return make_child(child, work); });
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count) {
+CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count) try {
   return add_node(node, graph, dependencies, count, [](NodeWork&) { return CUDA_SUCCESS; });
 }
+VMEM_EMU_CATCH
 
 CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
-                        std::size_t count, CUgraphNodeParams* parameters) {
+                        std::size_t count, CUgraphNodeParams* parameters) try {
   const auto make = [&](NodeWork& work) { return parameters ? make_any(*parameters, work) : CUDA_ERROR_INVALID_VALUE; };
   return add_node(node, graph, dependencies, count, make, edges);
 }
+VMEM_EMU_CATCH
 
 CUresult cuGraphAddDependencies(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
-                                const CUgraphEdgeData* edges, std::size_t count) {
+                                const CUgraphEdgeData* edges, std::size_t count) try {
   std::shared_ptr<Graph> graph;
   VMEM_EMU_TRY(find(handle, graph));
   if (count > 0 && (!from || !to)) return CUDA_ERROR_INVALID_VALUE;
@@ -214,8 +223,9 @@ CUresult cuGraphAddDependencies(CUgraph handle, const CUgraphNode* from, const C
   for (const auto& [before, after] : fresh) after->dependencies.push_back(before);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, std::size_t* count) {
+CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, std::size_t* count) try {
   std::shared_ptr<Graph> graph;
   VMEM_EMU_TRY(find(handle, graph));
   if (!count) return CUDA_ERROR_INVALID_VALUE;
@@ -224,16 +234,18 @@ CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, std::size_t* count)
   *count = nodes ? std::min(*count, there) : there;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
+CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) try {
   std::shared_ptr<Node> node;
   VMEM_EMU_TRY(find(handle, node));
   if (!type) return CUDA_ERROR_INVALID_VALUE;
   *type = type_of(node->work);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS* parameters) {
+CUresult cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS* parameters) try {
   std::shared_ptr<Node> node;
   KernelWork* kernel = nullptr;
   VMEM_EMU_TRY(find(handle, node, kernel));
@@ -253,8 +265,9 @@ CUresult cuGraphKernelNodeGetParams(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS*
                  .ctx = nullptr};
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* parameters) {
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* parameters) try {
   std::shared_ptr<Node> node;
   MemcpyWork* copy = nullptr;
   VMEM_EMU_TRY(find(handle, node, copy));
@@ -262,8 +275,9 @@ CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D* parameter
   *parameters = copy->parameters;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphMemsetNodeGetParams(CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS* parameters) {
+CUresult cuGraphMemsetNodeGetParams(CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS* parameters) try {
   std::shared_ptr<Node> node;
   MemsetWork* fill = nullptr;
   VMEM_EMU_TRY(find(handle, node, fill));
@@ -271,8 +285,9 @@ CUresult cuGraphMemsetNodeGetParams(CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS*
   *parameters = fill->parameters;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph* graph) {
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph* graph) try {
   std::shared_ptr<Node> node;
   ChildGraphWork* child = nullptr;
   VMEM_EMU_TRY(find(handle, node, child));
@@ -280,38 +295,44 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph* graph) {
   *graph = child->handle;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* parameters) {
+CUresult cuGraphKernelNodeSetParams(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* parameters) try {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return set_node(node, [&](NodeWork& work) { return make_kernel(*parameters, work); });
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* parameters) {
+CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* parameters) try {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return set_node(node, [&](NodeWork& work) { return make_memcpy(*parameters, nullptr, work); });
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* parameters) {
+CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* parameters) try {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return set_node(node, [&](NodeWork& work) { return make_memset(*parameters, nullptr, work); });
 }
+VMEM_EMU_CATCH
 
 // A child graph's nodes are set one by one, or with the executable's.
-CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) {
+CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) try {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   if (parameters->type == CU_GRAPH_NODE_TYPE_GRAPH) return CUDA_ERROR_NOT_SUPPORTED;
   return set_node(node, [&](NodeWork& work) { return make_any(*parameters, work); });
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, unsigned long long flags) {
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, unsigned long long flags) try {
   CUgraphNode offender = nullptr;
   CUgraphInstantiateResult reason{};
   return instantiate(executable, graph, flags, offender, reason);
 }
+VMEM_EMU_CATCH
 
 // There is nothing that an upload would bring to the device ahead of the launch.
 CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
-                                      CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
+                                      CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) try {
   VMEM_EMU_TRY(enter());
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   parameters->hErrNode_out = nullptr;
@@ -323,9 +344,10 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
   const cuuint64_t flags = parameters->flags & ~cuuint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD};
   return instantiate(executable, graph, flags, parameters->hErrNode_out, parameters->result_out);
 }
+VMEM_EMU_CATCH
 
 // One node after the other: an order that the graph allows. Its launches do not overlap.
-CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
+CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(stream_handle, stream));
   const auto executable = machine().executables.find(handle);
@@ -346,8 +368,9 @@ CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
   executable->last_launch = {stream, ticket};
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphExecUpdate(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo* info) {
+CUresult cuGraphExecUpdate(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo* info) try {
   VMEM_EMU_TRY(enter());
   if (!info) return CUDA_ERROR_INVALID_VALUE;
   *info = {CU_GRAPH_EXEC_UPDATE_ERROR, nullptr, nullptr};
@@ -358,38 +381,45 @@ CUresult cuGraphExecUpdate(CUgraphExec handle, CUgraph graph_handle, CUgraphExec
   const std::lock_guard lock(executable->mutex);
   return executable->root.update(*graph, *info) ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
 }
+VMEM_EMU_CATCH
 
 CUresult cuGraphExecKernelNodeSetParams(CUgraphExec executable, CUgraphNode node,
-                                        const CUDA_KERNEL_NODE_PARAMS* parameters) {
+                                        const CUDA_KERNEL_NODE_PARAMS* parameters) try {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return set_executable_node(executable, node, [&](NodeWork& work) { return make_kernel(*parameters, work); });
 }
+VMEM_EMU_CATCH
 
 CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec executable, CUgraphNode node, const CUDA_MEMCPY3D* parameters,
-                                        CUcontext context) {
+                                        CUcontext context) try {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return set_executable_node(executable, node, [&](NodeWork& work) { return make_memcpy(*parameters, context, work); });
 }
+VMEM_EMU_CATCH
 
 CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec executable, CUgraphNode node,
-                                        const CUDA_MEMSET_NODE_PARAMS* parameters, CUcontext context) {
+                                        const CUDA_MEMSET_NODE_PARAMS* parameters, CUcontext context) try {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   return set_executable_node(executable, node, [&](NodeWork& work) { return make_memset(*parameters, context, work); });
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec executable, CUgraphNode node, CUgraph child) {
+CUresult cuGraphExecChildGraphNodeSetParams(CUgraphExec executable, CUgraphNode node, CUgraph child) try {
   return set_executable_child(executable, node, child);
 }
+VMEM_EMU_CATCH
 
-CUresult cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode node, CUgraphNodeParams* parameters) {
+CUresult cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode node, CUgraphNodeParams* parameters) try {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   if (parameters->type == CU_GRAPH_NODE_TYPE_GRAPH)
     return set_executable_child(executable, node, parameters->graph.graph);
   return set_executable_node(executable, node, [&](NodeWork& work) { return make_any(*parameters, work); });
 }
+VMEM_EMU_CATCH
 
 // What was launched runs to its end.
-CUresult cuGraphExecDestroy(CUgraphExec executable) {
+CUresult cuGraphExecDestroy(CUgraphExec executable) try {
   VMEM_EMU_TRY(enter());
   return machine().executables.erase(executable) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+VMEM_EMU_CATCH

@@ -73,7 +73,7 @@ CUresult check_attribute(const CUlaunchAttribute& attribute, Blocks& blocks) {
 
 }  // namespace
 
-CUresult cuModuleLoadData(CUmodule* handle, const void* image) {
+CUresult cuModuleLoadData(CUmodule* handle, const void* image) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   if (!handle || !image) return CUDA_ERROR_INVALID_VALUE;
@@ -81,16 +81,18 @@ CUresult cuModuleLoadData(CUmodule* handle, const void* image) {
   *handle = machine().modules.insert(std::make_shared<Module>(Module{context}));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuModuleUnload(CUmodule handle) {
+CUresult cuModuleUnload(CUmodule handle) try {
   VMEM_EMU_TRY(enter());
   const auto module = machine().modules.erase(handle);
   if (!module) return CUDA_ERROR_INVALID_HANDLE;
   machine().functions.erase_if([&](const Function& function) { return function.module == module; });
   return module->context->usable();
 }
+VMEM_EMU_CATCH
 
-CUresult cuModuleGetFunction(CUfunction* handle, CUmodule module_handle, const char* name) {
+CUresult cuModuleGetFunction(CUfunction* handle, CUmodule module_handle, const char* name) try {
   VMEM_EMU_TRY(enter());
   if (!handle || !name) return CUDA_ERROR_INVALID_VALUE;
   const auto module = machine().modules.find(module_handle);
@@ -102,15 +104,17 @@ CUresult cuModuleGetFunction(CUfunction* handle, CUmodule module_handle, const c
   *handle = machine().functions.insert(std::move(function));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 // Attributes tune real hardware; there is nothing here that they could change.
-CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) {
+CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) try {
   VMEM_EMU_TRY(enter());
   if (!machine().functions.find(handle)) return CUDA_ERROR_INVALID_HANDLE;
   return attribute >= 0 && attribute < CU_FUNC_ATTRIBUTE_MAX && value >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+VMEM_EMU_CATCH
 
-CUresult cuFuncGetName(const char** name, CUfunction handle) {
+CUresult cuFuncGetName(const char** name, CUfunction handle) try {
   VMEM_EMU_TRY(enter());
   const auto function = machine().functions.find(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
@@ -118,8 +122,9 @@ CUresult cuFuncGetName(const char** name, CUfunction handle) {
   *name = function->kernel->name.c_str();
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuFuncGetParamInfo(CUfunction handle, std::size_t index, std::size_t* offset, std::size_t* bytes) {
+CUresult cuFuncGetParamInfo(CUfunction handle, std::size_t index, std::size_t* offset, std::size_t* bytes) try {
   VMEM_EMU_TRY(enter());
   const auto function = machine().functions.find(handle);
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
@@ -129,15 +134,17 @@ CUresult cuFuncGetParamInfo(CUfunction handle, std::size_t index, std::size_t* o
   if (bytes != nullptr) *bytes = sizes[index];
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** params,
-                        void** extra) {
+                        void** extra) try {
   return queue_launch(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, nullptr, 0},
                       stream, params, extra, Blocks::independent);
 }
+VMEM_EMU_CATCH
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) {
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** params, void** extra) try {
   VMEM_EMU_TRY(enter());
   if (!config || (!config->attrs && config->numAttrs > 0)) return CUDA_ERROR_INVALID_VALUE;
   Blocks blocks = Blocks::independent;
@@ -150,10 +157,12 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
                        0},
                       config->hStream, params, extra, blocks);
 }
+VMEM_EMU_CATCH
 
 CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                    unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                                   CUstream stream, void** params) {
+                                   CUstream stream, void** params) try {
   return queue_launch(function, {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes, nullptr, 0},
                       stream, params, nullptr, Blocks::cooperative);
 }
+VMEM_EMU_CATCH

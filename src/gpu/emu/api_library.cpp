@@ -5,7 +5,7 @@ using namespace vmem::emu;
 
 // NOLINTNEXTLINE(readability-function-size): the driver's parameters
 CUresult cuLibraryLoadData(CUlibrary* handle, const void* image, CUjit_option* jit_options, void** jit_values,
-                           unsigned jit_count, CUlibraryOption* options, void** values, unsigned count) {
+                           unsigned jit_count, CUlibraryOption* options, void** values, unsigned count) try {
   VMEM_EMU_TRY(enter());
   if (!handle || !image) return CUDA_ERROR_INVALID_VALUE;
   // Options tune compilation, of which there is none.
@@ -18,8 +18,9 @@ CUresult cuLibraryLoadData(CUlibrary* handle, const void* image, CUjit_option* j
   *handle = machine().libraries.insert(std::make_shared<Library>());
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuLibraryUnload(CUlibrary handle) {
+CUresult cuLibraryUnload(CUlibrary handle) try {
   VMEM_EMU_TRY(enter());
   const auto library = machine().libraries.erase(handle);
   if (!library) return CUDA_ERROR_INVALID_VALUE;
@@ -27,8 +28,9 @@ CUresult cuLibraryUnload(CUlibrary handle) {
   machine().kernels.erase_if([&](const LibraryKernel& kernel) { return kernel.library == library; });
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuLibraryGetKernel(CUkernel* handle, CUlibrary library_handle, const char* name) {
+CUresult cuLibraryGetKernel(CUkernel* handle, CUlibrary library_handle, const char* name) try {
   VMEM_EMU_TRY(enter());
   if (!handle || !name) return CUDA_ERROR_INVALID_VALUE;
   const auto library = machine().libraries.find(library_handle);
@@ -42,8 +44,9 @@ CUresult cuLibraryGetKernel(CUkernel* handle, CUlibrary library_handle, const ch
   *handle = known;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuKernelGetFunction(CUfunction* handle, CUkernel kernel_handle) {
+CUresult cuKernelGetFunction(CUfunction* handle, CUkernel kernel_handle) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   if (!handle) return CUDA_ERROR_INVALID_VALUE;
@@ -53,16 +56,18 @@ CUresult cuKernelGetFunction(CUfunction* handle, CUkernel kernel_handle) {
       std::make_shared<Function>(Function{std::move(context), nullptr, kernel->kernel, kernel->library}));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuKernelGetName(const char** name, CUkernel handle) {
+CUresult cuKernelGetName(const char** name, CUkernel handle) try {
   VMEM_EMU_TRY(enter());
   const auto kernel = machine().kernels.find(handle);
   if (!name || !kernel) return CUDA_ERROR_INVALID_VALUE;
   *name = kernel->kernel->name.c_str();
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuKernelGetParamInfo(CUkernel handle, std::size_t index, std::size_t* offset, std::size_t* bytes) {
+CUresult cuKernelGetParamInfo(CUkernel handle, std::size_t index, std::size_t* offset, std::size_t* bytes) try {
   VMEM_EMU_TRY(enter());
   const auto kernel = machine().kernels.find(handle);
   if (!offset || !kernel || index >= kernel->kernel->param_bytes.size()) return CUDA_ERROR_INVALID_VALUE;
@@ -70,3 +75,4 @@ CUresult cuKernelGetParamInfo(CUkernel handle, std::size_t index, std::size_t* o
   if (bytes) *bytes = kernel->kernel->param_bytes[index];
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH

@@ -184,7 +184,7 @@ void vmem::emu::release_pinned(const PinnedRanges::Range& range) {
   machine().host_memory().refund(whole_pages(range.bytes));
 }
 
-CUresult cuMemGetInfo(std::size_t* free, std::size_t* total) {
+CUresult cuMemGetInfo(std::size_t* free, std::size_t* total) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
@@ -193,8 +193,9 @@ CUresult cuMemGetInfo(std::size_t* free, std::size_t* total) {
   *free = memory.capacity_bytes() - memory.used_bytes();
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
+CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   if (!address) return CUDA_ERROR_INVALID_VALUE;
@@ -204,9 +205,10 @@ CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
   *address = allocated;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 // Frees what any context allocated, after the work of that context, as the driver does.
-CUresult cuMemFree(CUdeviceptr address) {
+CUresult cuMemFree(CUdeviceptr address) try {
   std::shared_ptr<Context> current;
   VMEM_EMU_TRY(enter(current));
   if (address == 0) return CUDA_SUCCESS;
@@ -217,10 +219,11 @@ CUresult cuMemFree(CUdeviceptr address) {
   VMEM_EMU_TRY(owner->heap().free(address));
   return current->usable();
 }
+VMEM_EMU_CATCH
 
 // Rows as far apart as the widest access of a warp.
 CUresult cuMemAllocPitch(CUdeviceptr* address, std::size_t* pitch, std::size_t width, std::size_t rows,
-                         unsigned element_bytes) {
+                         unsigned element_bytes) try {
   constexpr std::size_t alignment = 512;
   VMEM_EMU_TRY(enter());
   if (!address || !pitch || width == 0 || rows == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -232,6 +235,7 @@ CUresult cuMemAllocPitch(CUdeviceptr* address, std::size_t* pitch, std::size_t w
   *pitch = row_bytes;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 CUresult vmem::emu::allocate_in_order(CUdeviceptr* address, std::size_t bytes, Stream* stream, Heap& heap) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
@@ -248,14 +252,15 @@ CUresult vmem::emu::allocate_in_order(CUdeviceptr* address, std::size_t bytes, S
   return result;
 }
 
-CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream handle) {
+CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   return allocate_in_order(address, bytes, stream.get(), stream->context()->heap());
 }
+VMEM_EMU_CATCH
 
 // The memory may be another device's: pools serve streams of any.
-CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
+CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (const auto captured = captures::intercept_operation(*stream)) return *captured;
@@ -265,8 +270,9 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
   stream->context()->submit(*stream, [owner, address] { owner->heap().finish_free(address); }, AfterFault::run);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
+CUresult cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   constexpr unsigned known = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_WRITECOMBINED;
@@ -283,11 +289,13 @@ CUresult cuMemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
   *pointer = memory;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemAllocHost(void** pointer, std::size_t bytes) { return cuMemHostAlloc(pointer, bytes, 0); }
+CUresult cuMemAllocHost(void** pointer, std::size_t bytes) try { return cuMemHostAlloc(pointer, bytes, 0); }
+VMEM_EMU_CATCH
 
 // Waits for all work, as the driver does: some of it may still copy from or to this memory.
-CUresult cuMemFreeHost(void* pointer) {
+CUresult cuMemFreeHost(void* pointer) try {
   VMEM_EMU_TRY(enter());
   if (!this_thread().contexts.empty()) {
     std::shared_ptr<Context> context;
@@ -301,8 +309,9 @@ CUresult cuMemFreeHost(void* pointer) {
   release_pinned(range);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemHostRegister(void* pointer, std::size_t bytes, unsigned flags) {
+CUresult cuMemHostRegister(void* pointer, std::size_t bytes, unsigned flags) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   constexpr unsigned known = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
@@ -315,8 +324,9 @@ CUresult cuMemHostRegister(void* pointer, std::size_t bytes, unsigned flags) {
   machine().host_memory().refund(whole_pages(bytes));
   return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemHostUnregister(void* pointer) {
+CUresult cuMemHostUnregister(void* pointer) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   VMEM_EMU_TRY(check_unsafe_call());
@@ -326,8 +336,9 @@ CUresult cuMemHostUnregister(void* pointer) {
   release_pinned(range);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* pointer, unsigned flags) {
+CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* pointer, unsigned flags) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   const auto begin = reinterpret_cast<std::uint64_t>(pointer);
@@ -335,15 +346,17 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr* address, void* pointer, unsigned
   *address = begin;  // unified addressing
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) try {
   VMEM_EMU_TRY(enter());
   if (!data) return CUDA_ERROR_INVALID_VALUE;
   PointerInfo info;
   return describe(address, info) ? answer(info, attribute, address, data) : CUDA_ERROR_INVALID_VALUE;
 }
+VMEM_EMU_CATCH
 
-CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) {
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr address) try {
   VMEM_EMU_TRY(enter());
   if (count == 0 || !attributes || !data) return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < count; ++i)
@@ -354,9 +367,10 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
     if (!known || answer(info, attributes[i], address, data[i]) != CUDA_SUCCESS) clear(attributes[i], data[i]);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 // Waits for the synchronous calls that are under way. What works on host memory is waited for in any case.
-CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) try {
   VMEM_EMU_TRY(enter());
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
   const unsigned wanted = *static_cast<const unsigned*>(value);
@@ -368,9 +382,10 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
   legacy->wait(legacy->last_ticket());
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 // Of memory that the program maps: its reservation, as for CU_POINTER_ATTRIBUTE_RANGE_START_ADDR.
-CUresult cuMemGetAddressRange(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+CUresult cuMemGetAddressRange(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   PointerInfo info;
@@ -379,9 +394,10 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr
   if (bytes) *bytes = info.range_bytes;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 // The handle says whose memory it is, and where.
-CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   const auto owner = owner_of(address);
@@ -392,10 +408,11 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
   std::memcpy(handle->reserved, words, sizeof words);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 // The emulated device says so too: CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0.
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type,
-                                       unsigned long long flags) {
+                                       unsigned long long flags) try {
   VMEM_EMU_TRY(enter());
   if (!handle || bytes == 0 || address % page_bytes != 0 || bytes % page_bytes != 0) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD ||
@@ -405,3 +422,4 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, std::s
   if (!describe(address, first) || !describe(address + bytes - 1, last)) return CUDA_ERROR_INVALID_VALUE;
   return first.range_begin == last.range_begin ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
 }
+VMEM_EMU_CATCH

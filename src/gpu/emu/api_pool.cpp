@@ -3,7 +3,7 @@
 
 using namespace vmem::emu;
 
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice ordinal) {
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice ordinal) try {
   VMEM_EMU_TRY(enter());
   if (!pool) return CUDA_ERROR_INVALID_VALUE;
   const Device* device = machine().device(ordinal);
@@ -11,9 +11,10 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice ordinal) {
   *pool = device->default_pool;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 // Pools of host memory, of limited size, or whose memory other processes may have are left out, and said to be so.
-CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) try {
   VMEM_EMU_TRY(enter());
   if (!pool || !properties || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
   if (properties->win32SecurityAttributes) return CUDA_ERROR_INVALID_VALUE;
@@ -30,17 +31,20 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
   *pool = machine().pools.insert(std::make_shared<Pool>(Pool{properties->location.id, false}));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 // What was allocated from it lives on.
-CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+CUresult cuMemPoolDestroy(CUmemoryPool handle) try {
   VMEM_EMU_TRY(enter());
   const auto pool = machine().pools.find(handle);
   if (!pool || pool->is_default) return CUDA_ERROR_INVALID_VALUE;
   machine().pools.erase(handle);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool_handle, CUstream handle) {
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool_handle,
+                                 CUstream handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   const auto pool = machine().pools.find(pool_handle);
@@ -49,3 +53,4 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr* address, std::size_t bytes, CUmemo
   if (!owner) return CUDA_ERROR_INVALID_CONTEXT;
   return allocate_in_order(address, bytes, stream.get(), owner->heap());
 }
+VMEM_EMU_CATCH

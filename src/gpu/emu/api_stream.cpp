@@ -47,7 +47,7 @@ CUresult submit(const std::shared_ptr<Stream>& stream, Work work) {
 using namespace vmem::emu;
 
 // Priorities are hints; every worker has the same.
-CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned flags, int) {
+CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned flags, int) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
   if (!handle || (flags != CU_STREAM_DEFAULT && flags != CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
@@ -55,10 +55,12 @@ CUresult cuStreamCreateWithPriority(CUstream* handle, unsigned flags, int) {
   *handle = machine().streams.insert(context->create_stream(kind));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuStreamCreate(CUstream* handle, unsigned flags) { return cuStreamCreateWithPriority(handle, flags, 0); }
+CUresult cuStreamCreate(CUstream* handle, unsigned flags) try { return cuStreamCreateWithPriority(handle, flags, 0); }
+VMEM_EMU_CATCH
 
-CUresult cuStreamDestroy(CUstream handle) {
+CUresult cuStreamDestroy(CUstream handle) try {
   VMEM_EMU_TRY(enter());
   const auto stream = machine().streams.erase(handle);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
@@ -67,8 +69,9 @@ CUresult cuStreamDestroy(CUstream handle) {
   if (stream->idle()) stream->context()->forget_stream(stream.get());  // otherwise its worker does
   return stream->context()->usable();
 }
+VMEM_EMU_CATCH
 
-CUresult cuStreamSynchronize(CUstream handle) {
+CUresult cuStreamSynchronize(CUstream handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   VMEM_EMU_TRY(captures::check_query(*stream));
@@ -77,8 +80,9 @@ CUresult cuStreamSynchronize(CUstream handle) {
   stream->context()->heap().trim();
   return stream->context()->usable();
 }
+VMEM_EMU_CATCH
 
-CUresult cuStreamQuery(CUstream handle) {
+CUresult cuStreamQuery(CUstream handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   VMEM_EMU_TRY(captures::check_query(*stream));
@@ -86,24 +90,27 @@ CUresult cuStreamQuery(CUstream handle) {
   if (!stream->context()->is_complete(*stream)) return CUDA_ERROR_NOT_READY;
   return stream->context()->usable();
 }
+VMEM_EMU_CATCH
 
-CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
+CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (!context) return CUDA_ERROR_INVALID_VALUE;
   *context = machine().contexts.handle_of(stream->context().get());
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
+CUresult cuStreamGetId(CUstream handle, unsigned long long* id) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (!id) return CUDA_ERROR_INVALID_VALUE;
   *id = stream->id();
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags) {
+CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   const auto event = machine().events.find(event_handle);
@@ -115,10 +122,12 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags
   stream->context()->submit(*stream, [record] { record->wait(); }, AfterFault::run);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argument) {
+CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argument) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
   if (!function) return CUDA_ERROR_INVALID_VALUE;
   return submit(stream, HostWork{function, argument});
 }
+VMEM_EMU_CATCH

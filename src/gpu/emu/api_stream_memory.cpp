@@ -134,20 +134,24 @@ CUresult translate(const CUstreamBatchMemOpParams& from, WordOperation& to) {
 
 }  // namespace
 
-CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) try {
   return queue(stream, {{WordOperation::Kind::write, 4, address, value, flags}});
 }
-CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+VMEM_EMU_CATCH
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) try {
   return queue(stream, {{WordOperation::Kind::write, 8, address, value, flags}});
 }
-CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+VMEM_EMU_CATCH
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) try {
   return queue(stream, {{WordOperation::Kind::wait, 4, address, value, flags}});
 }
-CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+VMEM_EMU_CATCH
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) try {
   return queue(stream, {{WordOperation::Kind::wait, 8, address, value, flags}});
 }
+VMEM_EMU_CATCH
 
-CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) try {
   constexpr unsigned count_limit = 256;
   VMEM_EMU_TRY(enter());
   if (!operations || count >= count_limit || flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -155,3 +159,4 @@ CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpP
   for (unsigned i = 0; i < count; ++i) VMEM_EMU_TRY(translate(operations[i], translated[i]));
   return queue(stream, std::move(translated));
 }
+VMEM_EMU_CATCH

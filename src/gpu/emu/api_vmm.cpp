@@ -101,7 +101,7 @@ void check_unused(const char* call, std::uint64_t begin, std::size_t bytes) {
 }  // namespace
 
 CUresult cuMemGetAllocationGranularity(std::size_t* granularity, const CUmemAllocationProp* properties,
-                                       CUmemAllocationGranularity_flags option) {
+                                       CUmemAllocationGranularity_flags option) try {
   VMEM_EMU_TRY(enter());
   if (!granularity || (option != CU_MEM_ALLOC_GRANULARITY_MINIMUM && option != CU_MEM_ALLOC_GRANULARITY_RECOMMENDED))
     return CUDA_ERROR_INVALID_VALUE;
@@ -109,9 +109,10 @@ CUresult cuMemGetAllocationGranularity(std::size_t* granularity, const CUmemAllo
   *granularity = granule_bytes;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t bytes, std::size_t alignment, CUdeviceptr hint,
-                             unsigned long long flags) {
+                             unsigned long long flags) try {
   VMEM_EMU_TRY(enter());
   if (!machine().config().vmm) return CUDA_ERROR_NOT_SUPPORTED;
   if (!address || bytes == 0 || !whole_granules(bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -122,14 +123,16 @@ CUresult cuMemAddressReserve(CUdeviceptr* address, std::size_t bytes, std::size_
   *address = begin;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes) {
+CUresult cuMemAddressFree(CUdeviceptr address, std::size_t bytes) try {
   VMEM_EMU_TRY(enter());
   return machine().addresses().free_reservation(address, bytes, Purpose::program);
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties,
-                     unsigned long long flags) {
+                     unsigned long long flags) try {
   VMEM_EMU_TRY(enter());
   if (!handle || bytes == 0 || !whole_granules(bytes) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   VMEM_EMU_TRY(check_properties(properties));
@@ -145,36 +148,41 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
   *handle = machine().frames.insert(std::move(frame));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) try {
   VMEM_EMU_TRY(enter());
   return machine().frames.erase(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset, CUmemGenericAllocationHandle handle,
-                  unsigned long long flags) {
+                  unsigned long long flags) try {
   VMEM_EMU_TRY(enter());
   if (offset != 0 || flags != 0 || !whole_granules(address)) return CUDA_ERROR_INVALID_VALUE;
   auto frame = machine().frames.find(handle);
   if (!frame || frame->bytes() != bytes) return CUDA_ERROR_INVALID_VALUE;
   return machine().addresses().map(address, std::move(frame));
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) {
+CUresult cuMemUnmap(CUdeviceptr address, std::size_t bytes) try {
   VMEM_EMU_TRY(enter());
   check_unused("cuMemUnmap", address, bytes);
   return machine().addresses().unmap(address, bytes, Purpose::program);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* descs, std::size_t count) {
+CUresult cuMemSetAccess(CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* descs, std::size_t count) try {
   VMEM_EMU_TRY(enter());
   VMEM_EMU_TRY(check_descs(descs, count));
   VMEM_EMU_TRY(check_reach(address, bytes, descs, count));
   if (changes_access(address, bytes, descs, count)) check_unused("cuMemSetAccess", address, bytes);
   return machine().addresses().set_access(address, bytes, descs, count);
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) {
+CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr address) try {
   VMEM_EMU_TRY(enter());
   if (!flags || !location) return CUDA_ERROR_INVALID_VALUE;
   if (location->type != CU_MEM_LOCATION_TYPE_HOST) VMEM_EMU_TRY(check_location(*location));
@@ -185,8 +193,10 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
   *flags = static_cast<unsigned long long>(access);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
+                                                CUmemGenericAllocationHandle handle) try {
   VMEM_EMU_TRY(enter());
   const auto frame = machine().frames.find(handle);
   if (!properties || !frame) return CUDA_ERROR_INVALID_VALUE;
@@ -197,17 +207,19 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
   if (frame->exportable()) properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) try {
   VMEM_EMU_TRY(enter());
   const auto mapping = machine().addresses().find(reinterpret_cast<std::uint64_t>(address));
   if (!handle || !mapping || mapping->purpose != Purpose::program) return CUDA_ERROR_INVALID_VALUE;
   *handle = machine().frames.retain(mapping->frame);
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
-                                      unsigned long long flags) {
+                                      unsigned long long flags) try {
   VMEM_EMU_TRY(enter());
   const auto frame = machine().frames.find(handle);
   if (!out || flags != 0 || !frame) return CUDA_ERROR_INVALID_VALUE;
@@ -217,9 +229,10 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
   *static_cast<int*>(out) = fd;
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
-                                        CUmemAllocationHandleType type) {
+                                        CUmemAllocationHandleType type) try {
   VMEM_EMU_TRY(enter());
   if (!handle || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   auto frame = Frame::import(static_cast<int>(reinterpret_cast<std::intptr_t>(os_handle)));
@@ -227,3 +240,4 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   *handle = machine().frames.insert(std::move(frame));
   return CUDA_SUCCESS;
 }
+VMEM_EMU_CATCH

@@ -22,7 +22,7 @@ const std::unordered_map<std::string_view, void*>& entry_points() {
 }  // namespace
 
 CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuuint64_t flags,
-                          CUdriverProcAddressQueryResult* status) {
+                          CUdriverProcAddressQueryResult* status) try {
   constexpr cuuint64_t known_flags = CU_GET_PROC_ADDRESS_LEGACY_STREAM | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
   if (!symbol || !function || (flags & ~known_flags)) return CUDA_ERROR_INVALID_VALUE;
   if (version > vmem::emu::machine().config().version) return CUDA_ERROR_INVALID_VALUE;
@@ -39,6 +39,7 @@ CUresult cuGetProcAddress(const char* symbol, void** function, int version, cuui
                            : CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT;
   return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
+VMEM_EMU_CATCH
 
 // The function of that name before CUDA 12: cuda.h does not declare it any more, programs still look it up.
 extern "C" [[gnu::visibility("default")]] CUresult get_proc_address_v1(const char* symbol, void** function, int version,

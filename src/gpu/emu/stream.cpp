@@ -22,13 +22,15 @@ Stream::Stream(std::shared_ptr<Context> context, StreamKind kind)
 
 std::uint64_t Stream::push(Work work, std::vector<Fence> waits, AfterFault after_fault) {
   const std::lock_guard lock(mutex_);
+  // First what can fail: work without a thread would never end.
+  if (!worker_started_) {
+    std::thread([self = shared_from_this()] { self->work_loop(); }).detach();
+    worker_started_ = true;
+  }
   queue_.push_back({std::move(work), std::move(waits), after_fault});
   const std::uint64_t ticket = submitted_.load(std::memory_order_relaxed) + 1;
   submitted_.store(ticket, std::memory_order_release);
-  if (!worker_started_) {
-    worker_started_ = true;
-    std::thread([self = shared_from_this()] { self->work_loop(); }).detach();
-  } else if (worker_sleeps_) {
+  if (worker_sleeps_) {
     worker_sleeps_ = false;
     work_arrived_.notify_one();
   }
