@@ -13,8 +13,8 @@ part=${1:-all}
 echo "nightly: part $part of commit $(git describe --always --dirty 2>/dev/null || echo unknown)"
 
 stage "release build" build release
-# Ten times the seeds of `make test`, and 200 kills of programs that borrow.
-stage "long fuzzing ($part)" env VMEM_TEST_SEEDS=12000 VMEM_TEST_KILLS=200 scripts/shards.py fuzz "$part" -j "$jobs" --timeout 1200
+# Ten times the seeds of `make test`, 200 kills of programs that borrow, and each way for a disk to die ten times.
+stage "long fuzzing ($part)" env VMEM_TEST_SEEDS=12000 VMEM_TEST_KILLS=200 VMEM_TEST_DYING_DISKS=10 scripts/shards.py fuzz "$part" -j "$jobs" --timeout 1200
 stage "lint, slow checks ($part)" scripts/lint.py --checks slow --part "$part" --jobs "$jobs"
 # Figures of the emulated driver, labelled so: they show that every scenario runs and verifies, not how fast a GPU is.
 [[ $part == all || $part == 0 ]] && stage "emulated benchmark" build/release/bin/vmem bench all --driver emulated

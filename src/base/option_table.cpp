@@ -157,6 +157,12 @@ Result<std::uint64_t> parse_wait(std::string_view text) {
   return us;
 }
 
+Result<std::uint64_t> parse_long_wait(std::string_view text) {
+  VMEM_ASSIGN(const std::uint64_t us, parse_wait(text));
+  if (us < 100'000) return fail(VMEM_ERROR_INVALID_OPTION, "shorter than 100ms");
+  return us;
+}
+
 Result<std::uint32_t> parse_prefetch(std::string_view text) {
   VMEM_ASSIGN(const std::uint64_t pages, parse_count(text, kMostPrefetchPages));
   return std::uint32_t(pages);
@@ -424,18 +430,28 @@ OptionDefinition replicas_option() {
                 });
 }
 
+OptionDefinition call_wait_option() {
+  return define(
+      {.name = "call_wait",
+       .default_value = "30s",
+       .values = "a duration from 100ms to an hour such as 5s",
+       .help =
+           "How long a call waits for a page that a disk or another node does not bring, or for room that they do not "
+           "make. Then it fails with TIMEOUT, and the page is kept.",
+       .print = [](const Options& options) { return exact_duration_us(options.call_wait_us); }},
+      &Options::call_wait_us, parse_long_wait);
+}
+
 OptionDefinition remote_wait_option() {
   return define(
       {.name = "remote_wait",
        .default_value = "20s",
        .values = "a duration from 100ms to an hour such as 5s; only with remote",
-       .help = "How long a page whose only copy is on a node that does not answer is waited for before it is lost.",
+       .help =
+           "How long a page whose only copy is on a node that does not answer is waited for. Then the call fails with "
+           "TIMEOUT, and the page is kept.",
        .print = [](const Options& options) { return exact_duration_us(options.remote_wait_us); }},
-      &Options::remote_wait_us, [](std::string_view text) -> Result<std::uint64_t> {
-        VMEM_ASSIGN(const std::uint64_t us, parse_wait(text));
-        if (us < 100'000) return fail(VMEM_ERROR_INVALID_OPTION, "shorter than 100ms");
-        return us;
-      });
+      &Options::remote_wait_us, parse_long_wait);
 }
 
 OptionDefinition remote_encrypt_option() {
@@ -658,6 +674,7 @@ std::span<const OptionDefinition> option_table() {
       devices_option(),
       driver_option(),
       acquire_wait_option(),
+      call_wait_option(),
       prefetch_option(),
       protect_option(),
       strict_option(),

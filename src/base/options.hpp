@@ -65,6 +65,7 @@ struct Options {
   std::optional<std::uint64_t> borrow_bytes;  // --borrow: of memory, and of disk, from each; "auto": all it lends
   std::uint32_t replicas = 1;                 // --replicas: nodes that a page goes to
   std::uint64_t remote_wait_us = 20'000'000;  // --remote-wait: for a node that has the only copy of a page
+  std::uint64_t call_wait_us = 30'000'000;    // --call-wait: for a disk or node that a page waits for
   bool remote_encrypt = false;                // --remote-encrypt: on: other nodes cannot read the pages they keep
   std::optional<std::uint32_t>
       remote_channels;                      // --remote-channels: connections to each node; "auto": by the processors

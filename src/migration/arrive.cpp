@@ -68,21 +68,20 @@ Status Mover::submit_arrival(PageRef ref, std::uint32_t frame) {
   transfer.device = ref.region->device;
   transfer.direction = Direction::load;
   transfer.kind = ref.region->id.value;
+  Transfers::Room room = Transfers::reserve({.region = ref.region,
+                                             .page = ref.index,
+                                             .bytes = ref.bytes(),
+                                             .direction = Direction::load,
+                                             .kind = InFlight::Kind::arrival,
+                                             .version = page.version,
+                                             .since_us = config_.now_us(),
+                                             .frame = frame});
   VMEM_TRY(below_of(*ref.region).submit({&transfer, 1}));
+  in_flight_.enter(std::move(room), transfer);
   page.spilled->transfer = transfer.id;
   page.spilled->wanted = true;
   recalling_bytes_ += ref.bytes();
   device.arriving_bytes += ref.bytes();
-  in_flight_[transfer.id] = {.region = ref.region,
-                             .page = ref.index,
-                             .bytes = ref.bytes(),
-                             .direction = Direction::load,
-                             .if_changed = false,
-                             .done = nullptr,
-                             .kind = InFlight::Kind::arrival,
-                             .version = page.version,
-                             .from = {},
-                             .frame = frame};
   worked_ = true;
   return {};
 }
@@ -98,12 +97,12 @@ Status Mover::check_arrival(PageRef ref, const InFlight& arrival) {
   transfer.device = ref.region->device;
   transfer.direction = Direction::store;
   transfer.compare_with = page.spilled->fingerprint;
-  VMEM_TRY(config_.backing->submit({&transfer, 1}));
-  page.spilled->transfer = transfer.id;
   InFlight check = arrival;
   check.kind = InFlight::Kind::arrival_check;
-  check.done = transfer.done;
-  in_flight_[transfer.id] = check;
+  Transfers::Room room = Transfers::reserve(check);
+  VMEM_TRY(config_.backing->submit({&transfer, 1}));
+  in_flight_.enter(std::move(room), transfer);
+  page.spilled->transfer = transfer.id;
   worked_ = true;
   return {};
 }

@@ -147,6 +147,10 @@ Result<Mover::Evicted> Mover::evict(PageRef ref) {
   Page& page = ref.page();
   if (page.frame == kNoFrame || page.standby) return Evicted::done;
   start_tracking();
+  if (is_unread(ref)) {
+    VMEM_ASSIGN(const bool taken, take_back_unread(ref, 0));
+    return taken ? Evicted::done : Evicted::busy;
+  }
   if (page.pinned || page.kept || page.cpu_users != 0) return Evicted::held;
   if (comparing(page)) return page.mapped == Mapped::nothing ? Evicted::leaving : Evicted::busy;
   if (const Evicted why = held(ref, 0); why != Evicted::done) return why;
@@ -254,18 +258,16 @@ Status Mover::submit_compare(PageRef ref) {
   transfer.device = ref.region->device;
   transfer.direction = tiers::Direction::store;
   transfer.compare_with = page.spilled->fingerprint;
+  Transfers::Room room = Transfers::reserve({.region = ref.region,
+                                             .page = ref.index,
+                                             .bytes = ref.bytes(),
+                                             .direction = tiers::Direction::store,
+                                             .kind = InFlight::Kind::compare,
+                                             .version = page.version});
   VMEM_TRY(config_.backing->submit({&transfer, 1}));
+  in_flight_.enter(std::move(room), transfer);
   page.store = transfer.id;
   device.stores_bytes += ref.bytes();
-  in_flight_[transfer.id] = {.region = ref.region,
-                             .page = ref.index,
-                             .bytes = ref.bytes(),
-                             .direction = tiers::Direction::store,
-                             .if_changed = true,
-                             .done = transfer.done,
-                             .kind = InFlight::Kind::compare,
-                             .version = page.version,
-                             .from = {}};
   worked_ = true;
   return {};
 }
@@ -420,7 +422,7 @@ Result<bool> Mover::need_host_slot(PageRef ref, Displaces displaces) {
 }
 
 // Nothing: one will come.
-Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref, Displaces displaces) {
+Result<std::optional<Place>> Mover::find_host_slot(PageRef ref, Displaces displaces) {
   const bool awaited = advancing_requests_ && displaces != Displaces::unwanted;
   // Several small pages could take, again and again, what a request collects for a larger one.
   if (!awaited && ref.bytes() < room_awaited_bytes_) return std::nullopt;
@@ -429,7 +431,7 @@ Result<std::optional<Mover::Place>> Mover::find_host_slot(PageRef ref, Displaces
   return found;
 }
 
-Result<std::optional<Mover::Place>> Mover::look_for_host_slot(PageRef ref, Displaces displaces) {
+Result<std::optional<Place>> Mover::look_for_host_slot(PageRef ref, Displaces displaces) {
   const std::uint64_t page_bytes = ref.bytes();
   tiers::SlotGrant grant;
   if (leaves_room_for_files(ref)) {
@@ -498,7 +500,7 @@ Mover::GivenUp Mover::give_up_slots(std::size_t near, std::uint64_t bytes, bool 
       retained_[page.near].push_back(ref);
       continue;
     }
-    const bool suits = !page.read_mostly && (of_any_size || ref.bytes() == bytes);
+    const bool suits = !page.read_mostly && !is_unread(ref) && (of_any_size || ref.bytes() == bytes);
     const bool busy = page.cpu_users != 0 || running(page.wait) || running(page.store) || spilling(page);
     if (!suits || busy) {
       given.busy = given.busy || suits;

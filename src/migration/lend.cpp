@@ -126,6 +126,10 @@ void Mover::return_failed(PageRef ref, const Error& error) {
 Result<Mover::Returned> Mover::return_page(PageRef ref) {
   Page& page = ref.page();
   if (page.cpu_users != 0 || running(page.store) || running(page.wait) || spilling(page)) return Returned::no;
+  if (is_unread(ref)) {
+    VMEM_ASSIGN(const bool taken, take_back_unread(ref, 0));
+    if (!taken) return Returned::no;
+  }
   if (page.mapped == Mapped::slot) {
     VMEM_ASSIGN(const Evicted hidden, hide(ref));
     if (hidden != Evicted::done) return Returned::no;
@@ -160,17 +164,16 @@ Status Mover::submit_return(PageRef ref, Place to) {
   transfer.bytes = ref.bytes();
   transfer.device = ref.region->device;
   transfer.direction = tiers::Direction::load;
+  Transfers::Room room = Transfers::reserve({.region = ref.region,
+                                             .page = ref.index,
+                                             .bytes = ref.bytes(),
+                                             .direction = transfer.direction,
+                                             .kind = InFlight::Kind::returned,
+                                             .version = page.version,
+                                             .from = {page.near, page.slot}});
   VMEM_TRY(near_of(page).tier->submit({&transfer, 1}));
+  in_flight_.enter(std::move(room), transfer);
   note(ref, Happened::returned);
-  in_flight_[transfer.id] = {.region = ref.region,
-                             .page = ref.index,
-                             .bytes = ref.bytes(),
-                             .direction = transfer.direction,
-                             .if_changed = false,
-                             .done = transfer.done,
-                             .kind = InFlight::Kind::returned,
-                             .version = page.version,
-                             .from = {page.near, page.slot}};
   settle_in(ref, to);
   page.slot_version = page.version;
   page.store = transfer.id;
@@ -195,6 +198,9 @@ void Mover::finish_return(PageRef ref, std::uint64_t id, const InFlight& transfe
   }
   // The slot that it left has the bytes still, unless somebody was given the new one's meanwhile.
   if (page.mapped != Mapped::nothing || (page.frame != kNoFrame && !page.standby)) {
+    // It has read the new one, whose bytes are others.
+    if (completion.outcome == tiers::Outcome::failed && !writes_unsaid(*ref.region))
+      return keep_unread(ref, completion.error, transfer.from);
     near_[transfer.from.near].tier->release(transfer.from.slot);
     return lose_page(ref, completion.error);
   }

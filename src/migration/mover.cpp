@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
+#include <new>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "base/sizes.hpp"
 #include "gpu/memory_location.hpp"
 
@@ -69,7 +72,8 @@ void Mover::stop() {
   thread_.join();
   ended_.store(true, std::memory_order_seq_cst);
   refuse_posted();
-  for (Request* request : std::exchange(requests_, {})) finish(*request, ended_error());
+  for (Request* request : requests_) finish(*request, ended_error());
+  requests_.clear();
 }
 
 Status Mover::ended_error() { return fail(VMEM_ERROR_NOT_INITIALIZED, "vmem has ended in this process"); }
@@ -114,11 +118,13 @@ void Mover::run() {
   // A capture in another thread must not be invalidated by our queries.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   (void)driver->cuThreadExchangeStreamCaptureMode(&mode);
+  MemoryReserve reserve;
   for (;;) {
     poked_.store(false, std::memory_order_seq_cst);  // before the look at what may have been poked for
     if (stopping_.load(std::memory_order_seq_cst)) return;
+    (void)reserve.refill();
     const std::uint64_t began_us = config_.now_us();
-    const Next next = step();
+    const Next next = step_or_wait();
     counters_.busy_us += config_.now_us() - began_us;
     if (next == Next::again) continue;
     std::unique_lock lock(sleep_mutex_);
@@ -132,6 +138,17 @@ void Mover::run() {
       wake_.wait_for(lock, kLookInterval, awake);
     }
     sleeping_.store(false, std::memory_order_seq_cst);
+  }
+}
+
+// What no request asked for is tried again when memory may have come.
+Mover::Next Mover::step_or_wait() noexcept {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    if (out_of_memory_.next().logged)
+      log::write_plain("the process has no memory for vmem's bookkeeping; what was to be done ahead is put off");
+    return Next::later;
   }
 }
 
@@ -197,7 +214,7 @@ void Mover::advance_requests() {
       result = std::unexpected(*lost_);
     } else {
       advancing_requests_ = true;
-      result = request->advance(*this);
+      result = advance(*request);
       advancing_requests_ = false;
     }
     if (!result) {
@@ -207,6 +224,15 @@ void Mover::advance_requests() {
     worked_ = true;
     if (!*result && result->error().status == VMEM_ERROR_DEVICE_LOST) lose_device(result->error());
     finish(*request, std::move(*result));
+  }
+}
+
+// The mover's thread goes on whatever a request lacks.
+std::optional<Status> Mover::advance(Request& request) {
+  try {
+    return request.advance(*this);
+  } catch (const std::bad_alloc&) {
+    return Status(fail(VMEM_ERROR_OUT_OF_MEMORY, "no host memory", ENOMEM));  // so short that it needs none
   }
 }
 
@@ -274,7 +300,7 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   if (load) give_back_slot(ref);
   if (completion.outcome == tiers::Outcome::done) return;
   if (ref.region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
-  if (load && page.wait == completion.id) load_failed(ref, completion.error);
+  if (load && page.wait == completion.id) load_failed(ref, completion);
   if (latest_store && page.version != 0 && page.slot_current()) store_failed(ref, completion.error);
 }
 
@@ -293,11 +319,6 @@ void Mover::found_changed(PageRef ref) {
       address_of(ref), format_bytes(ref.bytes()), counters_.stray_writes);
 }
 
-// Work that waits for the load will see whatever the frame held: the page must not be believed again.
-void Mover::load_failed(PageRef ref, const Error& error) {
-  if (ref.page().mapped == Mapped::frame) lose_page(ref, error);
-}
-
 // The copy is no copy. While the frame has the bytes it becomes the page's again, to be stored another time.
 void Mover::store_failed(PageRef ref, const Error& error) {
   Page& page = ref.page();
@@ -308,12 +329,6 @@ void Mover::store_failed(PageRef ref, const Error& error) {
   device_of(*ref.region).hbm.retake(page.frame);
   page.standby = false;
   config_.policy->page_arrived(ref.id(), false);
-}
-
-void Mover::lose_page(PageRef ref, const Error& error) {
-  VMEM_LOG_ERROR("the page at {:#x} is lost: {}", address_of(ref), error.message);
-  losses_[ref.id()] = error.message;
-  publish(ref, PageState(ref.page().state.load()).set(PageState::kLost));
 }
 
 void Mover::settle_pending() {

@@ -16,12 +16,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/log_limit.hpp"
 #include "base/status.hpp"
 #include "gpu/driver.hpp"
 #include "migration/journal.hpp"
 #include "migration/policy/policy.hpp"
 #include "migration/request.hpp"
 #include "migration/streams.hpp"
+#include "migration/transfers.hpp"
 #include "pagetable/address_space.hpp"
 #include "pagetable/holds.hpp"
 #include "tiers/frame_pool.hpp"
@@ -84,6 +86,8 @@ struct MoverConfig {
   std::uint64_t acquire_wait_us = 100'000;
   std::uint64_t slot_wait_us =
       10'000'000;  // without progress, for what is below host memory while all of that is in use; then it fails
+  std::uint64_t call_wait_us =
+      30'000'000;  // for a page, or for room, that a disk or a node does not give; then it fails
   // Pages acquired for reading only are mapped read-only, so that a stray write faults. A page then becomes writable only while
   // nothing uses it: changing the access of a mapping under a running kernel is fatal (error 700), whichever way it changes.
   bool protect = false;
@@ -144,6 +148,7 @@ class Mover {
 
  private:
   friend class Patience;
+  friend class Deadline;
   friend struct AcquireRequest;
   friend struct AllocateRequest;
   friend struct FreeRequest;
@@ -176,31 +181,6 @@ class Mover {
     bool leaving_waits = false;          // and some were in use
     DeviceState(const MoverDevice& device, tiers::FramePool::Config pool) : config(device), hbm(std::move(pool)) {}
   };
-  // A slot of near memory: the host's (0), or one of MoverConfig::lent (1 and up).
-  struct Place {
-    std::uint8_t near = 0;
-    tiers::SlotId slot = pagetable::kNoFrame;
-  };
-  struct InFlight {
-    Region* region;
-    std::uint32_t page;
-    std::uint64_t bytes;
-    tiers::Direction direction;
-    bool if_changed;
-    CUevent done;
-    enum class Kind : std::uint8_t {
-      frame,
-      compare,
-      spill,
-      returned,
-      arrival,
-      arrival_check
-    };  // a page in HBM, copied or compared; see spill.cpp; see lend.cpp; see arrive.cpp
-    Kind kind = Kind::frame;
-    std::uint64_t version = 0;                  // of what is moved
-    Place from;                                 // of what is returned: the slot that it leaves
-    std::uint32_t frame = pagetable::kNoFrame;  // of an arrival: no page's yet
-  };
   struct PageRef {
     Region* region = nullptr;
     std::uint32_t index = 0;
@@ -218,6 +198,8 @@ class Mover {
 
   // mover.cpp: the loop
   void run();
+  Next step_or_wait() noexcept;
+  std::optional<Status> advance(Request& request);
   void take_posted();
   void refuse_posted();
   static Status ended_error();
@@ -227,9 +209,7 @@ class Mover {
   void poll_failed(const Error& error);
   void finish_transfer(const tiers::Completion& completion);
   void found_changed(PageRef ref);
-  void load_failed(PageRef ref, const Error& error);
   void store_failed(PageRef ref, const Error& error);
-  void lose_page(PageRef ref, const Error& error);
   void settle_pending();
   void drain_uses();
   void start_tracking();
@@ -257,7 +237,6 @@ class Mover {
   Result<Served> map_in_place(PageRef ref, Access access, bool discard);
   Result<bool> upgrade(PageRef ref, std::uint32_t own_holds);
   Error still_read_error(PageRef ref) const;
-  Error lost_error(PageRef ref) const;
   Error read_only_error(const Region& region) const;
   // The mapping allows what was asked for and no more: nothing can have been written that was not announced.
   // Small allocations share pages: the mapping cannot tell one that is read from a neighbour that is written.
@@ -413,7 +392,7 @@ class Mover {
     std::uint64_t again_at_us = 0;
   };
   bool has_below() const { return config_.spill != nullptr || !sources_.empty(); }
-  tiers::Tier& below_of(const Region& region) { return region.read_only ? *config_.files : *config_.spill; }
+  tiers::Tier& below_of(const Region& region) const { return region.read_only ? *config_.files : *config_.spill; }
   Result<bool> recall(PageRef ref, Displaces displaces = Displaces::lifting);
   bool recall_ahead(PageRef ref);
   bool recalling_to_host() const;
@@ -463,6 +442,25 @@ class Mover {
   void finish_arrival(PageRef ref, std::uint64_t id, const InFlight& transfer, const tiers::Completion& completion);
   void arrival_failed(PageRef ref, const Error& error);
 
+  // failed_loads.cpp: loads that fail after their page was mapped
+  struct Unread {
+    std::string why;
+    std::optional<Place> good;  // where the page's bytes are, if not in its slot or below
+  };
+  void load_failed(PageRef ref, const tiers::Completion& completion);
+  void lose_page(PageRef ref, const Error& error);
+  bool writes_unsaid(const Region& region) const;
+  void keep_unread(PageRef ref, const Error& error, std::optional<Place> good);
+  Result<bool> take_back_unread(PageRef ref, std::uint32_t own_holds);
+  bool is_unread(PageRef ref) const { return !unread_.empty() && unread_.contains(ref.id()); }
+  Error lost_error(PageRef ref, std::uint32_t own_holds);
+
+  // unserved.cpp: disks and nodes that do not answer
+  Error unserved_error(PageRef ref);
+  bool stuck(const InFlight& transfer) const;
+  bool only_stuck() const;
+  std::string stuck_words() const;
+
   // files.cpp: read-only regions, and the slots that their pages pass through
   void read_from(Region& region, std::shared_ptr<tiers::PageSource> source, tiers::SlotId first);
   std::uint64_t largest_file_page() const;
@@ -506,10 +504,10 @@ class Mover {
   std::vector<Near> near_;         // the host's memory, then what is lent
   std::size_t return_region_ = 0;  // where the search for pages to return goes on
   std::uint32_t return_page_ = 0;
-  std::uint64_t returning_bytes_ = 0;                      // in flight
-  std::uint64_t stuck_returns_ = 0;                        // said at every power of two
-  bool return_waits_ = false;                              // for the GPU's progress
-  std::unordered_map<std::uint64_t, InFlight> in_flight_;  // by transfer
+  std::uint64_t returning_bytes_ = 0;  // in flight
+  std::uint64_t stuck_returns_ = 0;    // said at every power of two
+  bool return_waits_ = false;          // for the GPU's progress
+  Transfers in_flight_;
   std::vector<tiers::Completion> completions_;
   std::deque<Request*> requests_;
   std::deque<PageRef> asked_ahead_;  // vmem_prefetch
@@ -520,6 +518,7 @@ class Mover {
   std::deque<PageRef> borrowed_;  // of read-only regions, with a slot of host memory
   std::unordered_map<const Region*, std::shared_ptr<tiers::PageSource>> sources_;
   std::map<PageId, std::string> losses_;                    // of live regions, why
+  std::map<PageId, Unread> unread_;                         // pages of live regions whose mapping has other bytes
   std::map<PageId, LoadFailure> load_failures_;             // of pages of live regions
   std::uint64_t spilling_bytes_ = 0, recalling_bytes_ = 0;  // in flight
   bool slots_in_use_ = false;  // a slot was wanted, and only the end of work that uses pages in place can give one
@@ -545,6 +544,7 @@ class Mover {
   std::unordered_map<std::uint64_t, PageCounts> page_counts_;  // page size → live pages
   std::uint64_t last_progress_us_ = 0;
   std::uint32_t poll_failures_ = 0;   // in a row
+  LogLimit out_of_memory_;            // steps that lacked memory
   std::uint64_t evict_failures_ = 0;  // said at every power of two
   std::uint64_t prefetch_failures_ = 0;
   std::uint64_t cover_failures_ = 0;           // said at every power of two

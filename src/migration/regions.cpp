@@ -438,6 +438,8 @@ bool Mover::release_page(PageRef ref) {
   drop_standby(ref);
   if (page.frame != kNoFrame) device.hbm.give_back(page.frame, 0, nullptr);
   if (page.slot != kNoFrame) near_of(page).tier->release(page.slot);
+  if (const auto unread = unread_.extract(ref.id()); unread && unread.mapped().good)
+    near_[unread.mapped().good->near].tier->release(unread.mapped().good->slot);
   if (ref.region->read_only) std::erase_if(borrowed_, [&](PageRef each) { return &each.page() == &page; });
   drop_spilled(ref);
   page.spilled.reset();

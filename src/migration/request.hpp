@@ -64,6 +64,18 @@ class Patience {
   std::uint64_t since_us_ = 0;
 };
 
+// How long a request waits for a page, or for room, that a disk or another node may never give: no progress elsewhere makes
+// it longer.
+class Deadline {
+ public:
+  // Still waiting, in this step. True: for as long as a call may.
+  bool over(const Mover& mover);
+  void reset() { since_us_ = 0; }
+
+ private:
+  std::uint64_t since_us_ = 0;
+};
+
 // Makes runs usable. The caller has published its holds on them.
 struct AcquireRequest final : Request {
   struct Want {
@@ -87,6 +99,7 @@ struct AcquireRequest final : Request {
   std::uint32_t page_ = 0;
   std::optional<std::uint64_t> began_us_;
   Patience patience_;  // for a frame or a page's users
+  Deadline below_;     // for what is below host memory
   bool counted_in_place_ = false;
   bool may_wait_ = true;    // until the GPU makes no progress
   bool no_frames_ = false;  // all that could be had are held: what is left goes in place
@@ -153,6 +166,7 @@ struct OpenPageRequest final : Request {
   std::optional<Status> advance(Mover& mover) override;
 
  private:
+  Deadline below_;  // for what is below host memory
   // The page's uses when the request came; later ones of a page of small allocations are of no concern to it.
   std::optional<std::vector<Stamp>> uses_;
 };
@@ -188,7 +202,7 @@ struct StatisticsRequest final : Request {
   std::optional<Status> advance(Mover& mover) override;
 };
 
-// Finished when nothing is under way.
+// Finished when nothing is under way. Errors: TIMEOUT (only what a disk or a node does not end).
 struct QuiesceRequest final : Request {
  protected:
   std::optional<Status> advance(Mover& mover) override;

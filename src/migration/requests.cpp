@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/log.hpp"
 #include "base/options.hpp"
 #include "migration/mover.hpp"
 
@@ -131,7 +132,7 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   const std::uintptr_t address = mover.address_of(ref);
   if (write && run.region->read_only) return std::unexpected(mover.read_only_error(*run.region));
   if (PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost))
-    return std::unexpected(mover.lost_error(ref));
+    return std::unexpected(mover.lost_error(ref, 0));
   // Small allocations share the page: neighbours may be held, in use and written meanwhile, and in its frame that hurts nobody.
   const bool shared = run.region->shared;
   if (write && !shared && mover.config_.threads->overlapping_holds(ref.begin(), ref.end()).named != 0) {
@@ -158,13 +159,19 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   bool in_frame = page.frame != kNoFrame && !page.standby;
   if (!in_frame && page.version != 0) {
     VMEM_ASSIGN(const bool here, mover.recall(ref));
-    if (!here || (write && mover.spilling(page))) return std::nullopt;
+    if (!here || (write && mover.spilling(page))) {
+      if (below_.over(mover)) return std::unexpected(mover.unserved_error(ref));
+      return std::nullopt;
+    }
     if (page.spilled != nullptr) page.spilled->wanted = false;
   }
   if (write && !in_frame) {
     auto place = mover.place_for_writing(ref);
     if (!place) return std::unexpected(std::move(place).error());
-    if (*place == Mover::Writable::none_yet) return std::nullopt;
+    if (*place == Mover::Writable::none_yet) {
+      if (below_.over(mover)) return std::unexpected(mover.unserved_error(ref));
+      return std::nullopt;
+    }
     in_frame = *place == Mover::Writable::frame;
     if (!in_frame) page.slot_version = page.version + 1;
   }
@@ -188,12 +195,13 @@ std::optional<Status> ClosePageRequest::advance(Mover& mover) {
   return Status{};
 }
 
-std::optional<Status> QueryRequest::advance(Mover&) {
+std::optional<Status> QueryRequest::advance(Mover& mover) {
   VMEM_TRY(Mover::check_live({region, 0, 1}));
   const std::uint64_t page_bytes = region->page_bytes();
   for (std::uint32_t i = 0; i < region->page_count; ++i) {
     const Page& page = region->pages[i];
-    const bool lost = PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost);
+    const bool lost =
+        PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost) && !mover.is_unread({region, i});
     const bool in_hbm = page.frame != kNoFrame && !page.standby;
     std::size_t& where = lost                                    ? info.bytes_lost
                          : in_hbm                                ? info.bytes_hbm
@@ -274,6 +282,8 @@ std::optional<Status> QuiesceRequest::advance(Mover& mover) {
   const bool idle =
       mover.in_flight_.empty() && mover.ending_.empty() && mover.asked_ahead_.empty() && mover.requests_.empty();
   if (idle && !mover.worked_) return Status{};
+  if (mover.only_stuck() && mover.asked_ahead_.empty() && mover.requests_.empty())
+    return fail(VMEM_ERROR_TIMEOUT, mover.stuck_words());
   return std::nullopt;
 }
 
@@ -439,7 +449,9 @@ std::optional<Status> EndAllRequest::advance(Mover& mover) {
       if (auto ended = mover.end_region(*mover.live_.front(), {}); !ended) return ended;
     }
   }
-  if (!mover.ending_.empty() || !mover.in_flight_.empty()) return std::nullopt;
+  if (mover.ending_.empty() && mover.in_flight_.empty()) return Status{};
+  if (!mover.only_stuck()) return std::nullopt;
+  VMEM_LOG_ERROR("{}; their memory is left to the system", mover.stuck_words());
   return Status{};
 }
 

@@ -83,6 +83,7 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
       switch (*served) {
         case Mover::Served::usable:
           patience_.reset();
+          below_.reset();
           continue;
         case Mover::Served::in_place:
           if (!counted_in_place_) {
@@ -96,8 +97,10 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
         case Mover::Served::wait:
           recall_ahead(mover);
           // Of slots that are all in use it cannot be told when one will be free: their users may wait for what is launched after this.
-          if (!slots_in_use || !patience_.over_limit(mover, mover.config_.slot_wait_us)) return std::nullopt;
-          return std::unexpected(mover.full_error("a page below host memory", want.run.region->page_bytes()));
+          if (slots_in_use && patience_.over_limit(mover, mover.config_.slot_wait_us))
+            return std::unexpected(mover.full_error("a page below host memory", want.run.region->page_bytes()));
+          if (below_.over(mover)) return std::unexpected(mover.unserved_error({want.run.region, index}));
+          return std::nullopt;
         case Mover::Served::wait_frame:
         case Mover::Served::wait_use:
           break;
@@ -150,7 +153,7 @@ bool Patience::over_limit(const Mover& mover, std::uint64_t limit_us) {
 Result<Mover::Served> Mover::serve(PageRef ref, Access access, bool discard, Effort effort, std::uint32_t own_holds) {
   Page& page = ref.page();
   const PageState state(page.state.load(std::memory_order_relaxed));
-  if (state.has(PageState::kLost)) return std::unexpected(lost_error(ref));
+  if (state.has(PageState::kLost)) return std::unexpected(lost_error(ref, own_holds));
   if (page.mapped == Mapped::slot && effort.leave_host && !page.in_place)
     return leave_host(ref, access, effort, own_holds);
   if (state.allows(access)) return page.mapped == Mapped::slot ? Served::in_place : Served::usable;
@@ -195,13 +198,6 @@ Result<bool> Mover::upgrade(PageRef ref, std::uint32_t own_holds) {
 
 // The copy out that still reads the frame a page was taken back with: what writes to the frame waits for it.
 std::uint64_t Mover::store_from_frame(const Page& page) { return page.mapped == Mapped::slot ? 0 : page.store; }
-
-Error Mover::lost_error(PageRef ref) const {
-  const auto known = losses_.find(ref.id());
-  return {VMEM_ERROR_LOST, 0,
-          fmt::format("the page at {:#x} ({} MiB) has no valid copy left{}{}", address_of(ref), ref.bytes() >> 20,
-                      known == losses_.end() ? "" : ": ", known == losses_.end() ? std::string() : known->second)};
-}
 
 Error Mover::still_read_error(PageRef ref) const {
   return {
@@ -337,16 +333,15 @@ Result<std::uint64_t> Mover::submit(PageRef ref, Direction direction, std::uint3
   transfer.after = {event_of(after), event_of(page.store)};
   transfer.watch = watch && direction == Direction::load;
   transfer.if_changed = watch && direction == Direction::store;
+  Transfers::Room room = Transfers::reserve({.region = ref.region,
+                                             .page = ref.index,
+                                             .bytes = ref.bytes(),
+                                             .direction = direction,
+                                             .from = {page.near, page.slot}});
   VMEM_TRY(near_of(page).tier->submit({&transfer, 1}));
+  in_flight_.enter(std::move(room), transfer);
   const bool lent = page.near != 0;
   note(ref, direction == Direction::load ? Happened::loaded : Happened::stored);
-  in_flight_[transfer.id] = {.region = ref.region,
-                             .page = ref.index,
-                             .bytes = ref.bytes(),
-                             .direction = direction,
-                             .if_changed = transfer.if_changed,
-                             .done = transfer.done,
-                             .from = {page.near, page.slot}};
   if (direction == Direction::load) {
     device.loads_bytes += ref.bytes();
     counters_.migrated_in_bytes += ref.bytes();

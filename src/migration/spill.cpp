@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 
 #include "base/log.hpp"
 #include "base/options.hpp"
@@ -284,20 +285,19 @@ Status Mover::submit_spill(PageRef ref, Direction direction) {
   transfer.direction = direction;
   transfer.kind = ref.region->id.value;
   transfer.if_changed = down && page.spilled_current();
+  Transfers::Room room = Transfers::reserve({.region = ref.region,
+                                             .page = ref.index,
+                                             .bytes = ref.bytes(),
+                                             .direction = direction,
+                                             .kind = InFlight::Kind::spill,
+                                             .version = page.version,
+                                             .since_us = config_.now_us()});
   VMEM_TRY(below_of(*ref.region).submit({&transfer, 1}));
+  in_flight_.enter(std::move(room), transfer);
   page.spilled->transfer = transfer.id;
   if (down) page.spilled->doubtful = false;
   (down ? spilling_bytes_ : recalling_bytes_) += ref.bytes();
   note(ref, down ? Happened::spilled : Happened::recalled);
-  in_flight_[transfer.id] = {.region = ref.region,
-                             .page = ref.index,
-                             .bytes = ref.bytes(),
-                             .direction = direction,
-                             .if_changed = transfer.if_changed,
-                             .done = nullptr,
-                             .kind = InFlight::Kind::spill,
-                             .version = page.version,
-                             .from = {}};
   worked_ = true;
   return {};
 }
@@ -312,6 +312,7 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
     if (done && (!transfer.if_changed || completion.changed)) page.spilled->known = false;
     if (done) {
       spill_failing_ = {};
+      spill_error_.clear();
       page.spilled->version = transfer.version;
       page.spilled->through_host = false;
     }
@@ -354,7 +355,8 @@ void Mover::spill_failed(PageRef ref, const Error& error) {
   if (now_us > spill_full_until_us_ + kFailingForUs) spill_failing_ = {};  // the last one was long ago
   if (spill_failing_.in_a_row++ == 0) spill_failing_.since_us = now_us;
   const std::uint64_t pause_us = kFirstPauseUs << std::min(spill_failing_.in_a_row - 1, 7u);
-  const bool full = error.status == VMEM_ERROR_OUT_OF_MEMORY;
+  // What the process lacks memory for is no sign of a tier without room.
+  const bool full = error.status == VMEM_ERROR_OUT_OF_MEMORY && error.native != ENOMEM;
   spill_full_until_us_ = now_us + (full ? kFullForUs : std::min(pause_us, kFullForUs));
   if (full) spill_failing_ = {};
   drop_spilled(ref);

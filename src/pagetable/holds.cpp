@@ -21,16 +21,25 @@ bool UseLog::append(LoggedUse use) {
   if (recent.span.word() == use.span.word() && recent.stamp == use.stamp && recent.kind == use.kind &&
       recent.life == use.life && (use.kind == LoggedUse::Kind::declared || use.kind == LoggedUse::Kind::feared))
     return false;
-  recent = use;
   const bool filled_one = tail_filled_ == kChunkUses && next_chunk();
+  recent = use;  // behind what may fail: else the use would be taken for logged
   tail_->uses[tail_filled_++] = use;
   tail_->filled.store(tail_filled_, std::memory_order_release);
   return filled_one;
 }
 
+void UseLog::reserve(std::size_t uses) {
+  while (kChunkUses - tail_filled_ + ahead_.size() * kChunkUses < uses) ahead_.push_back(std::make_unique<Chunk>());
+}
+
 bool UseLog::next_chunk() {
-  Chunk* chunk = spare_.exchange(nullptr, std::memory_order_acquire);
-  if (chunk == nullptr) chunk = new Chunk;
+  Chunk* chunk = nullptr;
+  if (!ahead_.empty()) {
+    chunk = ahead_.back().release();
+    ahead_.pop_back();
+  } else if (chunk = spare_.exchange(nullptr, std::memory_order_acquire); chunk == nullptr) {
+    chunk = new Chunk;
+  }
   Chunk* full = std::exchange(tail_, chunk);
   tail_filled_ = 0;
   full->next.store(chunk, std::memory_order_release);

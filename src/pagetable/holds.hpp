@@ -14,6 +14,7 @@
 #include <mutex>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "pagetable/types.hpp"
 
@@ -45,6 +46,8 @@ class UseLog {
   // The owning thread. True when a chunk was filled: the mover should be told to drain. Repeats of one of the last few uses
   // within an epoch are dropped, unless their order is worth keeping (named).
   bool append(LoggedUse use);
+  // The owning thread: so many uses can be appended without memory for them. Lack of memory throws std::bad_alloc.
+  void reserve(std::size_t uses);
   // `count` uses, made by use_at(i): none is dropped, and the mover sees them a chunk at a time.
   template <class UseAt>
   bool append_all(std::size_t count, UseAt&& use_at);
@@ -66,6 +69,7 @@ class UseLog {
   alignas(64) Chunk* tail_;
   std::uint32_t tail_filled_ = 0;
   std::array<LoggedUse, kRecent> recent_{};
+  std::vector<std::unique_ptr<Chunk>> ahead_;  // what reserve has made
   // The mover's.
   alignas(64) Chunk* head_;
   std::uint32_t head_taken_ = 0;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "base/sizes.hpp"
 
 namespace vmem::peer {
@@ -91,7 +92,9 @@ void Borrower::stop() {
 
 void Borrower::run() {
   ::prctl(PR_SET_NAME, "vmem-borrower");
+  MemoryReserve reserve;
   for (;;) {
+    (void)reserve.refill();
     std::array<pollfd, 3> watched{{{wake_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}, {end_.get(), POLLIN, 0}}};
     {
       const std::lock_guard lock(mutex_);

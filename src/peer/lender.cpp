@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "base/sizes.hpp"
 #include "gpu/handles.hpp"
 
@@ -89,7 +90,9 @@ void Lender::run() {
   ::prctl(PR_SET_NAME, "vmem-lender");
   // Pieces belong to no context, but the driver wants one current.
   (void)(*config_.driver)->cuCtxSetCurrent(config_.context);
+  MemoryReserve reserve;
   for (;;) {
+    (void)reserve.refill();
     wait();
     bool changed = false;
     {

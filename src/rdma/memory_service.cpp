@@ -612,8 +612,8 @@ void MemoryService::left(const PassageRef& passage) {
 }
 
 void MemoryService::end_fetch(const PassageRef& passage, Answer fetched) {
-  const auto entry = passage->lease->entries.find(passage->at.offset);
-  entry->second.released = true;  // no fetch of it would end better
+  // Only of what is damaged no fetch would end better.
+  if (fetched == Answer::damaged) passage->lease->entries.find(passage->at.offset)->second.released = true;
   left(passage);
   answer(*passage, fetched);
 }
@@ -629,11 +629,16 @@ void MemoryService::to_disk(const PassageRef& passage, tiers::Direction directio
   transfer.bytes = passage->memory.size();
   transfer.direction = direction;
   if (const auto submitted = config_.disk->submit({&transfer, 1}); !submitted) {
-    if (const auto times = disk_refusals_.next(); times.logged)
-      VMEM_LOG_WARN("the disk took no transfer: {} ({} so far)", submitted.error().message, times.count);
+    disk_failed(submitted.error());
     return passage->in ? end_put(passage, Answer::failed) : end_fetch(passage, Answer::failed);
   }
   on_disk_.emplace(transfer.id, passage);
+}
+
+// A disk that dies fails every page that is on its way, and many more are sent.
+void MemoryService::disk_failed(const Error& error) {
+  if (const auto failure = disk_failures_.next(); failure.logged)
+    VMEM_LOG_WARN("a page on disk: {} ({} such failures)", error.message, failure.count);
 }
 
 bool MemoryService::serve_disk() {
@@ -662,10 +667,7 @@ bool MemoryService::serve_disk() {
     if (ended.empty()) continue;
     const PassageRef& passage = ended.mapped();
     const bool done = completion.outcome == tiers::Outcome::done;
-    if (!done) {
-      if (const auto times = disk_failures_.next(); times.logged)
-        VMEM_LOG_WARN("a page on disk: {} ({} so far)", completion.error.message, times.count);
-    }
+    if (!done) disk_failed(completion.error);
     if (passage->in) {
       end_put(passage, done ? Answer::done : Answer::failed);
     } else if (done && passage->at.doubted == 0) {

@@ -150,11 +150,12 @@ class MemoryService final : public Receiver {
   void take_staging(Passage& passage);
   bool serve_disk();
   void to_disk(const PassageRef& passage, tiers::Direction direction, tiers::SlotId slot);
+  void disk_failed(const Error& error);
   void publish();
 
   const Config config_;
   // Peers decide how often these happen.
-  LogLimit came_, went_, ended_, died_, leased_, unsent_, unwritten_, disk_refusals_, disk_failures_;
+  LogLimit came_, went_, ended_, died_, leased_, unsent_, unwritten_, disk_failures_;
   Transport* transport_ = nullptr;
   bool stopping_ = false;  // nobody is served any more
   std::unique_ptr<Slab> slab_;

@@ -5,6 +5,10 @@
 #include <chrono>
 #include <utility>
 
+#include "base/log.hpp"
+#include "base/log_limit.hpp"
+#include "base/memory_reserve.hpp"
+
 namespace vmem::rdma {
 namespace {
 
@@ -13,6 +17,8 @@ constexpr std::uint64_t kMostIdleUs = 10'000;
 
 // In the midst of a transfer there is nothing to do for a few microseconds again and again: to sleep then costs more than they do.
 constexpr std::chrono::microseconds kLinger{10};
+
+constexpr std::chrono::milliseconds kBeforeMemoryComes{1};
 
 }  // namespace
 
@@ -28,14 +34,22 @@ ProgressThread::~ProgressThread() {
 void ProgressThread::run() {
   ::prctl(PR_SET_NAME, "vmem-node");
   auto busy_until = std::chrono::steady_clock::now();
+  MemoryReserve reserve;
+  LogLimit lacked_memory;
   while (!stopping_.load(std::memory_order_acquire)) {
-    bool did = progressed_.progress();
-    if (step_) did |= step_();
-    if (did) {
-      busy_until = std::chrono::steady_clock::now() + kLinger;
-    } else if (std::chrono::steady_clock::now() >= busy_until) {
-      progressed_.idle(kMostIdleUs);
-    }
+    (void)reserve.refill();
+    const bool went_on = had_memory([&] {
+      bool did = progressed_.progress();
+      if (step_) did |= step_();
+      if (did) {
+        busy_until = std::chrono::steady_clock::now() + kLinger;
+      } else if (std::chrono::steady_clock::now() >= busy_until) {
+        progressed_.idle(kMostIdleUs);
+      }
+    });
+    if (went_on) continue;
+    if (lacked_memory.next().logged) log::write_plain("the process has no memory for vmem's messages to other nodes");
+    std::this_thread::sleep_for(kBeforeMemoryComes);
   }
 }
 

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <numeric>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "base/options.hpp"
 
 namespace vmem::rdma {
@@ -176,21 +178,26 @@ void RemoteTier::release(SlotId slot) {
 }
 
 Status RemoteTier::submit(std::span<Transfer> transfers) {
+  for (Transfer& transfer : transfers) transfer.id = 0;
   for (Transfer& transfer : transfers) {
-    transfer.id = tiers::next_transfer_id();
     auto job = std::make_shared<Job>();
+    const std::uint64_t id = tiers::next_transfer_id();
     job->transfer = transfer;
+    job->transfer.id = id;
     {
       const std::lock_guard lock(mutex_);
+      posted_.push_back(std::move(job));
       ++jobs_;
     }
-    post(std::move(job));
+    transfer.id = id;
+    transport_->wake();
   }
   return {};
 }
 
 Status RemoteTier::poll(std::vector<tiers::Completion>& completions) {
   const std::lock_guard lock(mutex_);
+  completions.reserve(completions.size() + completions_.size());
   std::ranges::move(completions_, std::back_inserter(completions));
   completions_.clear();
   return {};
@@ -207,6 +214,15 @@ bool RemoteTier::kept(SlotId slot) const {
   const auto copies = std::ranges::count_if(slots_[slot].copies, [&](const Copy& copy) { return there(copy); });
   const auto ready = std::ranges::count_if(rooms_, &Room::ready);
   return copies >= std::clamp<std::ptrdiff_t>(ready, 1, config_.replicas);
+}
+
+std::string RemoteTier::where(SlotId slot) const {
+  const std::lock_guard lock(mutex_);
+  std::string nodes;
+  for (const Copy& copy : slots_[slot].copies) {
+    if (copy.lease != 0) nodes += (nodes.empty() ? "the node at " : " and the node at ") + config_.peers[copy.node];
+  }
+  return nodes.empty() ? std::string(info_.name) : nodes;
 }
 
 RemoteStatistics RemoteTier::statistics() const {
@@ -294,7 +310,10 @@ void RemoteTier::seal(const JobRef& job) {
       job->error = std::move(done).error();
       return;
     }
-    auto slab = transport_->register_slab(job->stored);
+    Result<std::unique_ptr<Slab>> slab;
+    if (!had_memory([&] { slab = transport_->register_slab(job->stored); }))
+      slab =
+          fail(VMEM_ERROR_OUT_OF_MEMORY, "no memory to register a page's memory for its way to another node", ENOMEM);
     if (slab) {
       job->slab = *std::move(slab);
     } else {
@@ -453,7 +472,7 @@ void RemoteTier::advance_load(const JobRef& job) {
     if (job->legs[i] != Leg::wanted || !held.valid[i] || node.lease != slot.copies[i].lease) continue;
     if (node.state != Node::State::ready || node.closing) {
       away = true;
-      job->error = {VMEM_ERROR_LOST, 0,
+      job->error = {VMEM_ERROR_TIMEOUT, 0,
                     fmt::format("{} is on {}, which is away: {}", words(*job), node.address, node.why)};
     } else if (!best || job->doubted == i || (job->doubted != best && job->tries[i] < job->tries[*best])) {
       best = i;
@@ -462,8 +481,15 @@ void RemoteTier::advance_load(const JobRef& job) {
   const bool too_late = late(*job);
   if (best && !too_late) return fetch(job, *best);
   if (away && !too_late) return wait(job);
-  if (best) job->error = {VMEM_ERROR_LOST, 0, fmt::format("{} did not arrive in time", words(*job))};
-  complete(job, Outcome::lost);
+  if (best) {
+    job->error = {
+        VMEM_ERROR_TIMEOUT, 0,
+        fmt::format("{} did not arrive from {} in time", words(*job), nodes_[slot.copies[*best].node].address)};
+  }
+  const bool kept = best || away || job->kept;
+  // While it was waited for it was not lost yet.
+  if (!kept) job->error.status = VMEM_ERROR_LOST;
+  complete(job, kept ? Outcome::failed : Outcome::lost);
 }
 
 void RemoteTier::put(const JobRef& job, std::size_t copy) {
@@ -528,9 +554,13 @@ void RemoteTier::fetch_ended(const Request& request) {
     const std::lock_guard lock(mutex_);
     ++statistics_.retries;
   }
-  if (!request.broken && request.answer != Answer::again)
+  if (request.answer == Answer::failed) {
+    copy_unread(job, request.copy);
+  } else if (!request.broken && request.answer != Answer::again) {
     copy_failed(job, request.copy, std::string(wire::answer_words(*request.answer)));
-  if (request.answer == Answer::again) job->again_us = config_.clock->now_us() + kAgainUs;
+  }
+  if (request.answer == Answer::again || request.answer == Answer::failed)
+    job->again_us = config_.clock->now_us() + kAgainUs;
   wait(job);
 }
 
@@ -541,6 +571,15 @@ void RemoteTier::copy_failed(const JobRef& job, std::size_t copy, const std::str
   job->error = {VMEM_ERROR_LOST, 0, fmt::format("the copy of {} on {} is gone: {}", words(*job), address, why)};
   const std::lock_guard lock(mutex_);
   ++statistics_.copies_lost;
+}
+
+// The lender has it, and could not read it this time.
+void RemoteTier::copy_unread(const JobRef& job, std::size_t copy) {
+  if (job->tries[copy] < kTries) return;
+  job->legs[copy] = Leg::failed;
+  job->kept = true;
+  const std::string& address = nodes_[slot_of(job->transfer.slot).copies[copy].node].address;
+  job->error = {VMEM_ERROR_DRIVER, 0, fmt::format("{} could not read {} from its disk", address, words(*job))};
 }
 
 void RemoteTier::check(const JobRef& job, std::size_t copy) {

@@ -4,9 +4,10 @@
 // seal) of what it keeps, to find accidents with.
 //
 // A slot is one or two places (`replicas`) on different nodes. Every request has a deadline; when it passes, the connection is closed by
-// force and made again. A node is given up when it says that it knows nothing of our lease, when nobody listens at its address
-// any more, or when it did not come back for `patience_us`: what has no copy elsewhere is lost then. A copy that went with a node is
-// made again when its page is stored the next time.
+// force and made again. A node is given up when it says that it knows nothing of our lease, or when nobody listens at its
+// address any more: what has no copy elsewhere is lost then. Silence proves nothing: a load without an answer for
+// `patience_us` fails with TIMEOUT, and the page is kept. A copy that went with a node is made again when its page is
+// stored the next time.
 //
 // One thread progresses the transport and does everything here that waits for the network (remote_node.cpp: the connections); others
 // make and check seals. The mover's calls wait for none of them.
@@ -93,6 +94,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   Status poll(std::vector<tiers::Completion>& completions) override;
   // A node that does not answer is waited for no longer than a request.
   void finish() noexcept override;
+  std::string where(tiers::SlotId slot) const override;
   bool kept(tiers::SlotId slot) const override;
 
   // Any thread. Gives back all that is borrowed, as the destructor does; nothing is stored or loaded after that. Waits for
@@ -165,6 +167,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
     std::uint64_t begun_us = 0, give_up_us = 0, again_us = 0;
     std::uint32_t under_way = 0;
     bool waits = false;  // is in waiting_
+    bool kept = false;   // a node has a copy that it could not read
     Error error{VMEM_ERROR_LOST, 0, "no node has a copy"};
   };
   using JobRef = std::shared_ptr<Job>;
@@ -215,6 +218,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void fetch_ended(const Request& request);
   void check(const JobRef& job, std::size_t copy);
   void copy_failed(const JobRef& job, std::size_t copy, const std::string& why);
+  void copy_unread(const JobRef& job, std::size_t copy);
   void complete(const JobRef& job, tiers::Outcome outcome);
   Slot slot_of(tiers::SlotId slot) const;
   bool there(const Copy& copy) const;

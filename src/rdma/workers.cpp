@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/memory_reserve.hpp"
+
 namespace vmem::rdma {
 
 Workers::Workers(std::uint32_t threads, Work on_done) : on_done_(std::move(on_done)) {
@@ -45,6 +47,7 @@ bool Workers::finish() {
 
 void Workers::run() {
   ::prctl(PR_SET_NAME, "vmem-node-work");
+  MemoryReserve reserve;
   std::unique_lock lock(mutex_);
   for (;;) {
     wanted_.wait(lock, [&] { return stopping_ || !posted_.empty(); });
@@ -52,6 +55,7 @@ void Workers::run() {
     Job job = std::move(posted_.front());
     posted_.pop_front();
     lock.unlock();
+    (void)reserve.refill();
     job.work();
     job.work = {};
     lock.lock();

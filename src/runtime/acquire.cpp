@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 #include <utility>
 
+#include "base/memory_reserve.hpp"
 #include "base/process.hpp"
 #include "runtime/runtime.hpp"
 
@@ -70,15 +72,16 @@ class CallArray {
  public:
   explicit CallArray(std::size_t count) {
     if (count > inline_.size()) more_.resize(count);
-    data_ = count > inline_.size() ? more_.data() : inline_.data();
+    data_ = {count > inline_.size() ? more_.data() : inline_.data(), count};
   }
   T& operator[](std::size_t i) { return data_[i]; }
-  std::span<const T> first(std::size_t count) const { return {data_, count}; }
+  std::span<const T> first(std::size_t count) const { return data_.first(count); }
+  std::span<T> all() { return data_; }
 
  private:
   std::array<T, 16> inline_;
   std::vector<T> more_;
-  T* data_;
+  std::span<T> data_;
 };
 
 }  // namespace
@@ -159,43 +162,47 @@ Status Runtime::acquire(std::span<const vmem_range> ranges, vmem_stream stream) 
   VMEM_TRY(check_stream(*record, stream));
   CallArray<std::uint32_t> holds(ranges.size());
   CallArray<Located> located(ranges.size());
-  Reach worst = Reach::hit;
   std::size_t published = 0;
   Status outcome;
-  for (; published < ranges.size(); ++published) {
-    const vmem_range& range = ranges[published];
-    outcome = check_range(range);
-    if (!outcome) break;
-    const auto address = reinterpret_cast<std::uintptr_t>(range.ptr);
-    if (!space_->contains(address) || range.bytes == 0 || range.bytes > space_->base() + space_->bytes() - address) {
-      auto wrong = locate(range.ptr, range.bytes);
-      outcome = wrong ? fail(VMEM_ERROR_INVALID_RANGE, "the range leaves the address space")
-                      : Status(std::unexpected(wrong.error()));
-      break;
-    }
-    // Published before the region is looked at: from here on a free of it is refused.
-    const std::uint32_t first = space_->granule_at(address);
-    const std::uint32_t last = space_->granule_at(address + range.bytes - 1);
-    holds[published] = slot->publish(Span({first}, last - first + 1, access_of(range)), {address, range.bytes});
-    auto found = locate(range.ptr, range.bytes);
-    if (!found) {
-      slot->withdraw(holds[published]);
-      outcome = std::unexpected(std::move(found).error());
-      break;
-    }
-    located[published] = *found;
-    const bool foreign = (found->region->devices.load(std::memory_order_acquire) >> record->device & 1) == 0;
-    worst = foreign ? Reach::miss : std::max(worst, reach(*found, access_of(range)));
-  }
-  if (outcome && worst != Reach::hit) {
-    outcome = acquire_published(ranges, located.first(ranges.size()), worst == Reach::miss, *record, stream);
-  }
-  if (!outcome) {
+  const bool had = had_memory(
+      [&] { outcome = acquire_each(ranges, stream, *slot, *record, holds.all(), located.all(), published); });
+  if (!had || !outcome) {
     for (std::size_t i = 0; i < published; ++i) slot->withdraw(holds[i]);
+    if (!had) throw std::bad_alloc();
     return outcome;
   }
   slot->count_acquire();
   return {};
+}
+
+// `published`: of the holds, however it ends.
+Status Runtime::acquire_each(std::span<const vmem_range> ranges, CUstream stream, ThreadSlot& slot,
+                             const StreamRecord& record, std::span<std::uint32_t> holds, std::span<Located> located,
+                             std::size_t& published) {
+  slot.log.reserve(slot.held() + ranges.size());  // what is held can be released without memory
+  Reach worst = Reach::hit;
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    const vmem_range& range = ranges[i];
+    VMEM_TRY(check_range(range));
+    const auto address = reinterpret_cast<std::uintptr_t>(range.ptr);
+    if (!space_->contains(address) || range.bytes == 0 || range.bytes > space_->base() + space_->bytes() - address) {
+      auto wrong = locate(range.ptr, range.bytes);
+      return wrong ? fail(VMEM_ERROR_INVALID_RANGE, "the range leaves the address space")
+                   : Status(std::unexpected(wrong.error()));
+    }
+    // Published before the region is looked at: from here on a free of it is refused.
+    const std::uint32_t first = space_->granule_at(address);
+    const std::uint32_t last = space_->granule_at(address + range.bytes - 1);
+    holds[i] = slot.publish(Span({first}, last - first + 1, access_of(range)), {address, range.bytes});
+    ++published;
+    auto found = locate(range.ptr, range.bytes);
+    if (!found) return std::unexpected(std::move(found).error());
+    located[i] = *found;
+    const bool foreign = (found->region->devices.load(std::memory_order_acquire) >> record.device & 1) == 0;
+    worst = foreign ? Reach::miss : std::max(worst, reach(*found, access_of(range)));
+  }
+  if (worst == Reach::hit) return {};
+  return acquire_published(ranges, located, worst == Reach::miss, record, stream);
 }
 
 Status Runtime::acquire_published(std::span<const vmem_range> ranges, std::span<const Located> located, bool miss,
@@ -274,6 +281,7 @@ Status Runtime::release(std::span<const vmem_range> ranges, vmem_stream stream) 
     }
     holds[i] = std::uint32_t(found);
   }
+  slot->log.reserve(ranges.size());  // a use is logged, and its hold withdrawn, or neither
   const pagetable::Stamp stamp = record->open_stamp();
   bool log_filled = false;
   for (std::size_t i = 0; i < ranges.size(); ++i) {

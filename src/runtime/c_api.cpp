@@ -30,14 +30,14 @@ template <class Call>
 vmem_status guarded(Call&& call) noexcept {
   try {
     Status result = call();
-    return result ? VMEM_OK : vmem::last_error::record(std::move(result).error());
+    return result ? VMEM_OK : vmem::last_error::record(result.error());
   } catch (const std::length_error&) {
-    return vmem::last_error::record({VMEM_ERROR_INVALID_VALUE, 0, "the count is larger than any array can be"});
+    return vmem::last_error::record(VMEM_ERROR_INVALID_VALUE, "the count is larger than any array can be");
   } catch (const std::bad_alloc&) {
-    return vmem::last_error::record(
-        {VMEM_ERROR_OUT_OF_MEMORY, 0, "the process is out of memory for vmem's own bookkeeping"});
+    return vmem::last_error::record(VMEM_ERROR_OUT_OF_MEMORY,
+                                    "the process is out of memory for vmem's own bookkeeping");
   } catch (const std::exception& unexpected) {
-    return vmem::last_error::record({VMEM_ERROR_INTERNAL, 0, unexpected.what()});
+    return vmem::last_error::record(VMEM_ERROR_INTERNAL, unexpected.what());
   }
 }
 
@@ -56,11 +56,11 @@ vmem_status with_runtime(Call&& call) noexcept {
   }
   if (forked()) {
     return vmem::last_error::record(
-        {VMEM_ERROR_FORKED, 0,
-         "this process was forked from one that uses vmem; GPU memory does not survive fork: start "
-         "workers with exec (or Python's spawn), or fork before vmem_init"});
+        VMEM_ERROR_FORKED,
+        "this process was forked from one that uses vmem; GPU memory does not survive fork: start "
+        "workers with exec (or Python's spawn), or fork before vmem_init");
   }
-  return vmem::last_error::record({VMEM_ERROR_NOT_INITIALIZED, 0, "vmem is not initialised; call vmem_init first"});
+  return vmem::last_error::record(VMEM_ERROR_NOT_INITIALIZED, "vmem is not initialised; call vmem_init first");
 }
 
 Status null_argument(const char* name) { return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("{} is NULL", name)); }

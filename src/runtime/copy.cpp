@@ -6,8 +6,8 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "base/memory_reserve.hpp"
 #include "gpu/handles.hpp"
-
 #include "runtime/runtime.hpp"
 
 namespace vmem::runtime {
@@ -31,7 +31,8 @@ class PieceHold {
   }
   Status release() { return runtime_.release({ranges_, std::exchange(count_, 0)}, stream_); }
   ~PieceHold() {
-    if (count_ != 0) (void)release();  // on the way out of a failure, which is what gets reported
+    // On the way out of a failure, which is what gets reported.
+    if (count_ != 0) (void)had_memory([&] { (void)release(); });
   }
   PieceHold(const PieceHold&) = delete;
   PieceHold& operator=(const PieceHold&) = delete;
@@ -159,11 +160,15 @@ Status Runtime::each_page(const void* pointer, std::size_t bytes, bool write, Co
     open.run = {&region, std::uint32_t((start + done) / page_bytes), 1};
     open.write = write;
     VMEM_TRY(mover_->call(open));
-    const Status copied = copy(open.host == nullptr ? nullptr : open.host + offset,
-                               open.device_window == 0 ? 0 : open.device_window + offset, done, piece, region);
+    Status copied;
+    const bool had = had_memory([&] {
+      copied = copy(open.host == nullptr ? nullptr : open.host + offset,
+                    open.device_window == 0 ? 0 : open.device_window + offset, done, piece, region);
+    });
     migration::ClosePageRequest close;
     close.run = open.run;
-    VMEM_TRY(mover_->call(close));
+    VMEM_TRY(mover_->call(close));  // whatever came of it
+    if (!had) throw std::bad_alloc();
     VMEM_TRY(copied);
     done += piece;
   }

@@ -49,6 +49,10 @@ Daemon::~Daemon() {
   thread_.reset();
   if (service_) service_->stop();
   transport_.reset();
+  if (!disk_ || !disk_->quarantined()) return;
+  // The system may yet write to the memory of requests that do not end.
+  (void)disk_.release();
+  (void)memory_.release();
 }
 
 Status Daemon::reserve(const DaemonOptions& options) {

@@ -7,6 +7,7 @@
 
 #include "base/clock.hpp"
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "gpu/call_times.hpp"
 #include "gpu/memory_location.hpp"
 #include "migration/policy/look_ahead.hpp"
@@ -62,6 +63,7 @@ Status Runtime::start() {
 }
 
 Runtime::~Runtime() {
+  const MemoryReserve reserve;  // an end cannot fail
   // In the order of use: whoever calls others goes first. Failures mean a lost context, whose handles are gone with it.
   small_.reset();
   for (const auto& lender : lenders_) {
@@ -75,6 +77,7 @@ Runtime::~Runtime() {
   }
   below_.reset();
   remote_.reset();
+  quarantine();
   files_.reset();
   disk_.reset();
   gds_.reset();
@@ -90,6 +93,17 @@ Runtime::~Runtime() {
   for (const auto& lender : lenders_) close(lender->device);
   for (const auto& device : devices_) close(*device);
   tell_call_times();
+}
+
+// The system may yet write to the memory of requests that do not end. With it stays what they use: the tiers, their threads
+// and their readers.
+void Runtime::quarantine() {
+  const bool disk = disk_ && disk_->quarantined(), files = files_ && files_->quarantined();
+  if (!disk && !files) return;
+  if (disk) (void)disk_.release();
+  if (files) (void)files_.release();
+  (void)gds_.release();
+  (void)host_.release();
 }
 
 void Runtime::tell_call_times() const {
@@ -271,6 +285,7 @@ Status Runtime::start_disk_tier() {
     return tiers::make_io_queue({.files = files, .depth = kDiskDepth, .poll = poll});
   };
   config.workers = tiers::DiskTier::default_workers();
+  config.finish_wait = std::chrono::microseconds(options_.call_wait_us);
   config.frame_reader = gds_.get();
   config.on_ready = [this] { wake_mover(); };
   VMEM_ASSIGN(disk_, tiers::DiskTier::create(std::move(config)));
@@ -299,6 +314,7 @@ void Runtime::start_file_tier() {
   config.make_queue = [] { return tiers::make_io_queue({.files = {}, .depth = kDiskDepth}); };
   config.on_ready = [this] { wake_mover(); };
   config.frame_reader = gds_.get();
+  config.finish_wait = std::chrono::microseconds(options_.call_wait_us);
   files_ = std::make_unique<tiers::FileTier>(std::move(config));
 }
 
@@ -344,6 +360,7 @@ Status Runtime::start_mover() {
   }
   config.page_bytes = options_.page_bytes;
   config.acquire_wait_us = options_.acquire_wait_us;
+  config.call_wait_us = options_.call_wait_us;
   config.protect = options_.protect;
   config.only_asked = options_.strict || options_.drained;
   config.now_us = now_us;

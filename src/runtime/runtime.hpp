@@ -105,6 +105,7 @@ class Runtime final : private SlabSource {
   Status statistics(vmem_statistics& out);
   // To stderr, where the option call_times asks for it: those since the last time.
   void tell_call_times() const;
+  void quarantine();
   Status quiesce();
   // Programs that do not call vmem (undeclared.cpp). Allocations are cached when freed.
   struct Allocation {
@@ -249,6 +250,9 @@ class Runtime final : private SlabSource {
   Status ensure_context() const;
   static Status check_device(const migration::StreamRecord& record);
   Status check_stream(const migration::StreamRecord& record, CUstream stream) const;
+  Status acquire_each(std::span<const vmem_range> ranges, CUstream stream, pagetable::ThreadSlot& slot,
+                      const migration::StreamRecord& record, std::span<std::uint32_t> holds, std::span<Located> located,
+                      std::size_t& published);
   Status acquire_published(std::span<const vmem_range> ranges, std::span<const Located> located, bool miss,
                            const migration::StreamRecord& record, CUstream stream);
   Status bring_in(std::span<const vmem_range> ranges, std::span<const Located> located);

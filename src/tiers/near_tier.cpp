@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "gpu/memory_location.hpp"
 
 namespace vmem::tiers {
@@ -236,18 +237,19 @@ Status NearTier::submit_compare(Transfer& transfer, PerDevice& device) {
   gpu::SlotRecord& record = this->record(index);
   record.last = *transfer.compare_with;
   record.changes = 0;
+  device.check.in_flight.push_back({.id = next_transfer_id(), .done = done, .compared = index});
   Status queued = wait_for(transfer.after, device.check.stream);
   if (queued) queued = device.checker->compare(transfer.frame, transfer.bytes, &record);
   if (queued) queued = driver.check(driver->cuEventRecord(done, device.check.stream), "cuEventRecord");
   if (!queued) {
     finish();  // as for other transfers
+    device.check.in_flight.pop_back();
     device.spare_events.push_back(done);
     return queued;
   }
   compares_.pop_back();
-  transfer.id = next_transfer_id();
+  transfer.id = device.check.in_flight.back().id;
   transfer.done = done;
-  device.check.in_flight.push_back({.id = transfer.id, .done = done, .compared = index});
   return {};
 }
 
@@ -267,6 +269,10 @@ Status NearTier::submit_one(Transfer& transfer) {
   // The driver looks up the frame with the rights of the current context's device, whatever the stream.
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
   VMEM_ASSIGN(CUevent done, take_event(device));
+  link.in_flight.push_back({.id = next_transfer_id(),
+                            .done = done,
+                            .asked = ask ? std::optional(transfer.slot) : std::nullopt,
+                            .learned = learn ? std::optional(transfer.slot) : std::nullopt});
   CUresult recorded = CUDA_SUCCESS;
   Status queued = learn ? queue_record(transfer, device)
                   : ask ? wait_for(transfer.after, link.stream)
@@ -279,6 +285,7 @@ Status NearTier::submit_one(Transfer& transfer) {
   if (!queued || recorded != CUDA_SUCCESS) {
     // Part of it may be queued, and nothing marks its end: wait for it, so that the failure leaves nothing running.
     finish();
+    link.in_flight.pop_back();
     forget(transfer.slot);
     if (transfer.slot < slots_.size()) slots_[transfer.slot].changes = record(transfer.slot).changes;
     device.spare_events.push_back(done);
@@ -286,16 +293,12 @@ Status NearTier::submit_one(Transfer& transfer) {
   }
   if (!load && !ask) forget(transfer.slot);
   transfer.if_changed = ask;
-  transfer.id = next_transfer_id();
+  transfer.id = link.in_flight.back().id;
   if (learn) {
     slots_[transfer.slot].known = true;
     slots_[transfer.slot].learning = transfer.id;
   }
   transfer.done = done;
-  link.in_flight.push_back({.id = transfer.id,
-                            .done = done,
-                            .asked = ask ? std::optional(transfer.slot) : std::nullopt,
-                            .learned = learn ? std::optional(transfer.slot) : std::nullopt});
   return {};
 }
 
@@ -406,8 +409,10 @@ std::uint64_t NearTier::next_wanted() const {
 void NearTier::grow() {
   // Handles made here belong to no context, but the driver wants one current for host mappings.
   (void)(*config_.driver)->cuCtxSetCurrent(config_.devices.front().context);
+  MemoryReserve reserve;
   std::unique_lock lock(mutex_);
   for (;;) {
+    (void)reserve.refill();
     std::uint64_t page_bytes = 0;
     changed_.wait(lock, [&] { return stopping_ || (!growth_error_ && (page_bytes = next_wanted()) != 0); });
     if (stopping_) return;

@@ -69,6 +69,12 @@ bool StackedTier::kept(SlotId slot) const { return owner(slot).kept(own_slot(slo
 
 bool StackedTier::reaches(SlotId slot, int device) const { return owner(slot).reaches(own_slot(slot), device); }
 
+std::string StackedTier::where(SlotId slot) const { return owner(slot).where(own_slot(slot)); }
+
+bool StackedTier::quarantined() const noexcept {
+  return std::ranges::any_of(tiers_, [](const Tier* tier) { return tier->quarantined(); });
+}
+
 void StackedTier::finish() noexcept {
   for (Tier* tier : tiers_) tier->finish();
 }

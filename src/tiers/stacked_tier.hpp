@@ -21,6 +21,8 @@ class StackedTier final : public Tier {
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
   void finish() noexcept override;
+  bool quarantined() const noexcept override;
+  std::string where(SlotId slot) const override;
   bool kept(SlotId slot) const override;
   bool reaches(SlotId slot, int device) const override;
 

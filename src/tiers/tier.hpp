@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -116,12 +117,18 @@ class Tier {
     return false;
   }
 
+  // Where a slot is, for people: the disk, the node or the file.
+  virtual std::string where(SlotId) const { return std::string(info().name); }
+
   // Submits transfers in order; on failure, those with id 0 were not submitted.
   virtual Status submit(std::span<Transfer> transfers) = 0;
   // Appends the outcomes since the last call.
   virtual Status poll(std::vector<Completion>& completions) = 0;
   // At the end, the only call that waits: until no transfer touches a frame any more, because it is complete or its device lost.
   virtual void finish() noexcept = 0;
+  // True if finish gave up on transfers that do not end: the system may touch their memory at any time, so it, and the tier
+  // itself, have to outlive the process.
+  virtual bool quarantined() const noexcept { return false; }
 };
 
 // An optional ability: slots in memory that the GPU can load and store.

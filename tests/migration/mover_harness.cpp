@@ -113,6 +113,7 @@ void MoverTest::make_mover() {
   config.page_bytes = shape.page_bytes;
   config.acquire_wait_us = acquire_wait_us;
   config.slot_wait_us = 10 * acquire_wait_us;
+  config.call_wait_us = call_wait_us;
   config.protect = shape.protect;
   config.now_us = [this] { return now_us; };
   mover = std::make_unique<Mover>(std::move(config));

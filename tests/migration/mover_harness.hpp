@@ -192,6 +192,7 @@ class MoverTest : public ::testing::Test {
   std::optional<MoverInspector> inside;
   std::uint64_t now_us = 1'000'000;
   std::uint64_t acquire_wait_us = 1000;
+  std::uint64_t call_wait_us = 30'000'000;
 
  private:
   std::unique_ptr<ScriptedTier> make_near(CUmemLocation location, std::uint32_t pages);

@@ -207,7 +207,7 @@ TEST_F(Lend, AMoveThatFailsLeavesThePageWhereItWas) {
   expect_stored(region, 0, value(0));
 }
 
-TEST_F(Lend, AMoveThatFailsUnderALoadLosesThePage) {
+TEST_F(Lend, AMoveThatFailsUnderALoadIsReportedAndThePageIsKept) {
   start({.devices = 2, .hbm_pages = 4, .lent_pages = 4});
   Actor& who = actor(0);
   Region& region = evicted(who, 1);
@@ -219,8 +219,29 @@ TEST_F(Lend, AMoveThatFailsUnderALoadLosesThePage) {
   release(who, reading(region, 0));
   lent->let_go(Direction::load);
   settle();
-  EXPECT_TRUE(state(region, 0).has(PageState::kLost)) << "the frame has nobody knows what";
-  EXPECT_EQ(acquire(who, reading(region, 0)).error().status, VMEM_ERROR_LOST);
+  finish_work(who);
+  const Status told = acquire(who, reading(region, 0));
+  ASSERT_FALSE(told) << "the frame has nobody knows what";
+  EXPECT_EQ(told.error().status, VMEM_ERROR_DRIVER);
+  expect_bytes(who, region, 0, value(0));
+}
+
+TEST_F(Lend, APageWhoseMoveFailedUnderALoadGivesBackBothItsSlotsWhenItsRegionEnds) {
+  start({.devices = 2, .hbm_pages = 4, .lent_pages = 4});
+  Actor& who = actor(0);
+  Region& region = evicted(who, 1);
+  lent->hold_back(Direction::load);
+  lent->answer_next(Direction::load, Outcome::failed);
+  allocate(4, 1);
+  ASSERT_TRUE(step_until([&] { return in_host(region, 0); }));
+  ASSERT_TRUE(acquire(who, reading(region, 0)));
+  release(who, reading(region, 0));
+  lent->let_go(Direction::load);
+  settle();
+  ASSERT_TRUE(free(region, &who));
+  settle();
+  EXPECT_EQ(lent->usage().used_bytes, 0u);
+  EXPECT_EQ(tier->usage().used_bytes, 0u);
 }
 
 TEST_F(Lend, ARegionFreedDuringTheMoveEndsAfterIt) {

@@ -1,4 +1,6 @@
 // A tier that fails: a page is lost only where no other copy of its bytes is left, and then everybody is told.
+#include <gmock/gmock.h>
+
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -29,6 +31,55 @@ TEST_F(LostPages, APageWhoseLoadFailsIsLostAndItsNeighboursAreNot) {
   const Status whole = acquire(a, reading(region, 0, 3));
   ASSERT_FALSE(whole);
   EXPECT_EQ(whole.error().status, VMEM_ERROR_LOST);
+}
+
+TEST_F(LostPages, ALoadThatFailsIsReportedOnceAndThePageIsKept) {
+  start();
+  Region& region = allocate(2);
+  Actor& a = actor();
+  for (std::uint32_t i = 0; i < 2; ++i) ASSERT_TRUE(cpu_write(region, i, std::uint8_t(1 + i)));
+  tier->answer_next(Direction::load, tiers::Outcome::failed);
+  ASSERT_TRUE(acquire(a, reading(region, 0)));  // the outcome comes later
+  release(a, reading(region, 0));
+  finish_work(a);
+  settle();
+  check();
+  const Status told = acquire(a, reading(region, 0));
+  ASSERT_FALSE(told) << "work queued behind the load has read other bytes";
+  EXPECT_EQ(told.error().status, VMEM_ERROR_DRIVER);
+  EXPECT_THAT(told.error().message, ::testing::HasSubstr("repeat that work"));
+  expect_bytes(a, region, 0, 1);
+  expect_bytes(a, region, 1, 2);
+  expect_stored(region, 0, 1);
+}
+
+TEST_F(LostPages, APageWhoseLoadFailedUnderAHoldIsTakenBackAfterIt) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  Actor& b = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 7));
+  tier->answer_next(Direction::load, tiers::Outcome::failed);
+  ASSERT_TRUE(acquire(a, reading(region, 0)));
+  settle();
+  EXPECT_EQ(acquire(b, reading(region, 0)).error().status, VMEM_ERROR_DRIVER);
+  EXPECT_EQ(acquire(b, reading(region, 0)).error().status, VMEM_ERROR_DRIVER) << "while another holds it";
+  release(a, reading(region, 0));
+  finish_work(a);
+  EXPECT_EQ(acquire(b, reading(region, 0)).error().status, VMEM_ERROR_DRIVER);
+  expect_bytes(b, region, 0, 7);
+}
+
+TEST_F(LostPages, ALoadThatFailsUnderAWriteLosesThePage) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 7));
+  tier->answer_next(Direction::load, tiers::Outcome::failed);
+  ASSERT_TRUE(acquire(a, writing(region, 0)));
+  release(a, writing(region, 0));
+  settle();
+  EXPECT_EQ(acquire(a, reading(region, 0)).error().status, VMEM_ERROR_LOST) << "no copy has what was written";
 }
 
 TEST_F(LostPages, APageWhoseStoreFailsIsKeptWhileItsFrameHasTheBytes) {
@@ -159,6 +210,115 @@ TEST_F(FailedLoads, ACallWhosePageCannotBeLoadedFailsWithTheReasonAndTheNextOneT
   ASSERT_TRUE(complete(*again));
   release(*user, again->range);
   expect_bytes(*user, region, first, static_cast<unsigned char>(first));
+}
+
+// A tier below host memory that does not answer.
+class SilentTier : public FailedLoads {
+ protected:
+  Region& start_silent(Actor*& user) {
+    Region& region = start_with_pages_below(user);
+    spill->hold_back(Direction::load);
+    return region;
+  }
+  // So much time passes, in many steps.
+  void pass(std::uint64_t us) {
+    for (int i = 0; i < 10; ++i) {
+      steps(5);
+      now_us += us / 10;
+    }
+    steps(5);
+  }
+};
+
+TEST_F(SilentTier, AnAcquireEndsInItsTimeAndThePageIsKept) {
+  Actor* user = nullptr;
+  Region& region = start_silent(user);
+  for (int call = 0; call < 3; ++call) {
+    const auto waiting = begin(*user, reading(region, first));
+    pass(call_wait_us - 1000);
+    EXPECT_FALSE(waiting->done()) << "not before it is due";
+    pass(2000);
+    ASSERT_TRUE(waiting->done());
+    const Status ended = complete(*waiting);
+    ASSERT_FALSE(ended);
+    EXPECT_EQ(ended.error().status, VMEM_ERROR_TIMEOUT);
+    EXPECT_THAT(ended.error().message, ::testing::HasSubstr("scripted keeps it"));
+    check();
+  }
+  spill->let_go();
+  expect_bytes(*user, region, first, static_cast<unsigned char>(first));
+}
+
+TEST_F(SilentTier, AReadByTheProcessorEndsInItsTimeAndThePageIsKept) {
+  Actor* user = nullptr;
+  Region& region = start_silent(user);
+  OpenPageRequest open;
+  open.run = {&region, first, 1};
+  mover->post(open);
+  pass(call_wait_us - 1000);
+  EXPECT_FALSE(open.done());
+  pass(2000);
+  ASSERT_TRUE(open.done());
+  EXPECT_EQ(open.result().error().status, VMEM_ERROR_TIMEOUT);
+  spill->let_go();
+  expect_stored(region, first, static_cast<unsigned char>(first));
+}
+
+TEST_F(SilentTier, OtherPagesAreServedMeanwhile) {
+  Actor* user = nullptr;
+  Region& region = start_silent(user);
+  const auto waiting = begin(*user, reading(region, first));
+  std::uint32_t served = 0;
+  for (std::uint32_t page = 0; page < 16; ++page) {
+    if (!in_host(region, page) && this->page(region, page).frame == kNoFrame) continue;
+    expect_bytes(*user, region, page, static_cast<unsigned char>(page));
+    ++served;
+  }
+  EXPECT_GT(served, 8u);
+  spill->let_go();
+  complete_in_time(*waiting);
+  EXPECT_TRUE(complete(*waiting));
+  release(*user, waiting->range);
+}
+
+TEST_F(SilentTier, TheEndWaitsNoLongerThanACall) {
+  Actor* user = nullptr;
+  Region& region = start_silent(user);
+  const auto waiting = begin(*user, reading(region, first));
+  pass(call_wait_us + 1000);
+  ASSERT_TRUE(waiting->done());
+  (void)complete(*waiting);
+  finish_work(*user);
+  QuiesceRequest quiesce;
+  mover->post(quiesce);
+  steps(20);
+  ASSERT_TRUE(quiesce.done());
+  EXPECT_EQ(quiesce.result().error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(quiesce.result().error().message, ::testing::HasSubstr("scripted"));
+  ASSERT_TRUE(free(region, user));
+  EndAllRequest end;
+  mover->post(end);
+  steps(50);
+  ASSERT_TRUE(end.done());
+  EXPECT_TRUE(end.result());
+  spill->let_go();  // what is in flight ends before the test does
+  settle();
+}
+
+TEST_F(SilentTier, WorkThatTakesLongIsNoSilence) {
+  Actor* user = nullptr;
+  Region& region = start_with_pages_below(user);
+  Gate gate = this->gate(*user);
+  fill(*user, writing(region, 15), 1);
+  QuiesceRequest quiesce;
+  mover->post(quiesce);
+  pass(10 * call_wait_us);
+  gate.open();
+  finish_work(*user);
+  settle();
+  steps(20);
+  ASSERT_TRUE(quiesce.done());
+  EXPECT_TRUE(quiesce.result());
 }
 
 }  // namespace

@@ -235,13 +235,34 @@ TEST(RemoteTier, ANodeThatIsCutOffIsWaitedForUntilTheDeadlineAndNoLonger) {
   remote.fabric.set_partition(NodeId{1}, NodeId{100}, true);
   const std::uint64_t begun = remote.clock.now_us();
   const auto loaded = remote.load(slot, 1, 1);
-  EXPECT_EQ(loaded.outcome, Outcome::lost);
+  EXPECT_EQ(loaded.outcome, Outcome::failed);
+  EXPECT_EQ(loaded.error.status, VMEM_ERROR_TIMEOUT);
   EXPECT_THAT(loaded.error.message, HasSubstr("0x200000 to 0x400000"));
   EXPECT_THAT(loaded.error.message, HasSubstr("node:1"));
   EXPECT_LT(remote.clock.now_us() - begun, SteppedRemote::kPatienceUs + 1'000'000);
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
   const std::uint64_t stores = remote.clock.now_us();
-  EXPECT_EQ(remote.store(slot, 1, 2).outcome, Outcome::failed);
+  EXPECT_EQ(remote.store(slot, 2, 2).outcome, Outcome::failed);
   EXPECT_LT(remote.clock.now_us() - stores, 3 * SteppedRemote::kRequestUs);
+}
+
+TEST(RemoteTier, APageThatDidNotArriveInTimeIsKeptAndComesWhenItsNodeIsBack) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.fabric.set_silence(NodeId{1}, true);
+  for (int call = 0; call < 3; ++call) {
+    const std::uint64_t begun = remote.clock.now_us();
+    const auto loaded = remote.load(slot, 1, 1);
+    EXPECT_EQ(loaded.outcome, Outcome::failed);
+    EXPECT_EQ(loaded.error.status, VMEM_ERROR_TIMEOUT) << loaded.error.message;
+    EXPECT_THAT(loaded.error.message, HasSubstr("node:1"));
+    EXPECT_LT(remote.clock.now_us() - begun, SteppedRemote::kPatienceUs + 1'000'000);
+  }
+  remote.fabric.set_silence(NodeId{1}, false);
+  EXPECT_TRUE(remote.loads(slot, 1, 1));
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
 }
 
 TEST(RemoteTier, AReplicaIsReadAtOnceWhenTheOtherNodeIsSilent) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "rdma/send_check.hpp"
 
 namespace vmem::rdma {
@@ -87,7 +88,14 @@ Status StreamTransport::start() {
     threads_.emplace_back([lane = lanes_.back().get()] {
       ::prctl(PR_SET_NAME, "vmem-channel");
       const auto work = boost::asio::make_work_guard(*lane);
-      lane->run();
+      MemoryReserve reserve;
+      // A handler that lacks more memory than the reserve has ends; its peer misses a deadline.
+      while (!lane->stopped()) {
+        (void)had_memory([lane] {
+          if (lane->run_one() != 0) lane->poll();
+        });
+        (void)reserve.refill();
+      }
     });
   }
   return {};
@@ -186,8 +194,9 @@ void StreamTransport::poll(std::vector<Event>& events) {
   });
 }
 
+// One wake is enough until it was seen, so its memory is always there.
 void StreamTransport::wake() noexcept {
-  on_main([] {});
+  if (!wake_posted_.exchange(true)) boost::asio::post(main_, Wake{this});
 }
 
 void StreamTransport::report(ChannelId channel, Report report) {

@@ -8,7 +8,9 @@
 // channels each has a thread of its own (lane), and hands what happened to that thread.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -141,6 +143,29 @@ class StreamTransport final : public Transport, private ChannelOwner {
   Link* find(PeerId id);
   PeerRef add_peer(PeerId& id);
 
+  // A handler that main_ keeps in memory of the transport's own: to post it cannot fail.
+  template <class T>
+  struct WakeAllocator {
+    using value_type = T;
+    StreamTransport* owner;
+    explicit WakeAllocator(StreamTransport* of) : owner(of) {}
+    template <class U>
+    WakeAllocator(const WakeAllocator<U>& other) : owner(other.owner) {}
+    T* allocate(std::size_t count) {
+      static_assert(alignof(T) <= alignof(std::max_align_t));
+      if (count * sizeof(T) > sizeof(owner->wake_memory_)) throw std::bad_alloc();
+      return reinterpret_cast<T*>(owner->wake_memory_.data());
+    }
+    void deallocate(T*, std::size_t) noexcept {}
+    bool operator==(const WakeAllocator&) const = default;
+  };
+  struct Wake {
+    StreamTransport* owner;
+    using allocator_type = WakeAllocator<void*>;
+    allocator_type get_allocator() const noexcept { return allocator_type(owner); }
+    void operator()() const { owner->wake_posted_.store(false); }  // main_ has let go of the memory before
+  };
+
   // Constant after start().
   const StreamConfig config_;
   CryptoRef crypto_;
@@ -149,6 +174,8 @@ class StreamTransport final : public Transport, private ChannelOwner {
   boost::asio::executor_work_guard<Context::executor_type> main_work_{main_.get_executor()};
   std::vector<std::unique_ptr<Context>> lanes_;  // of the payload channels, where these have threads
   std::vector<std::thread> threads_;             // of lanes_
+  std::atomic<bool> wake_posted_{false};
+  alignas(std::max_align_t) std::array<std::byte, 256> wake_memory_;
 
   // With locks of their own.
   SlabMap slabs_;

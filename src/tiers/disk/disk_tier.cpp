@@ -4,12 +4,12 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "base/options.hpp"
 #include "tiers/disk/request_size.hpp"
 
@@ -123,6 +123,12 @@ void DiskTier::release(SlotId slot) {
   want_shrinking();
 }
 
+// What lies in a directory that cannot be read any more has to stay where else it is.
+bool DiskTier::kept(SlotId slot) const {
+  const std::lock_guard lock(mutex_);
+  return !files_->unreadable(slot);
+}
+
 bool DiskTier::reaches(SlotId slot, int device) const {
   if (for_frames_.empty()) return false;
   const std::lock_guard lock(mutex_);
@@ -132,24 +138,37 @@ bool DiskTier::reaches(SlotId slot, int device) const {
 }
 
 Status DiskTier::submit(std::span<Transfer> transfers) {
+  for (Transfer& transfer : transfers) transfer.id = 0;
+  Status result;
   const std::lock_guard lock(mutex_);
   for (Transfer& transfer : transfers) {
-    transfer.id = next_transfer_id();
     auto job = std::make_unique<Job>();
-    job->transfer = transfer;
-    job->place = files_->place(transfer.slot);
     job->header.reset(static_cast<std::byte*>(std::aligned_alloc(kHeaderBytes, kHeaderBytes)));
-    if (transfer.direction == Direction::store) plain_.erase(transfer.slot);
+    if (!job->header) {
+      result = fail(VMEM_ERROR_OUT_OF_MEMORY,
+                    fmt::format("no memory for {} to send a page of {} with; it stays where it is",
+                                format_bytes(kHeaderBytes), format_bytes(transfer.bytes)),
+                    ENOMEM);
+      break;
+    }
+    const std::uint64_t id = next_transfer_id();
+    job->transfer = transfer;
+    job->transfer.id = id;
+    job->place = files_->place(transfer.slot);
     posted_.push_back(std::move(job));
+    transfer.id = id;
+    if (transfer.direction == Direction::store) plain_.erase(transfer.slot);
     ++jobs_;
+    last_moved_ = std::chrono::steady_clock::now();
     ++(transfer.direction == Direction::load ? loads_ : stores_);
   }
   queue_->wake();
-  return {};
+  return result;
 }
 
 Status DiskTier::poll(std::vector<Completion>& completions) {
   const std::lock_guard lock(mutex_);
+  completions.reserve(completions.size() + completions_.size());
   std::ranges::move(completions_, std::back_inserter(completions));
   completions_.clear();
   return {};
@@ -157,16 +176,36 @@ Status DiskTier::poll(std::vector<Completion>& completions) {
 
 void DiskTier::finish() noexcept {
   std::unique_lock lock(mutex_);
-  job_ended_.wait(lock, [&] { return jobs_ == 0; });
+  while ((jobs_ != 0 || changing_ != 0) && !quarantined_) {
+    const auto until = last_moved_ + config_.finish_wait;
+    if (std::chrono::steady_clock::now() < until) {
+      job_ended_.wait_until(lock, until);
+      continue;
+    }
+    quarantined_ = true;
+    log::write_plain("a disk does not answer: the memory of pages on their way to and from it is left to the system");
+  }
+}
+
+bool DiskTier::quarantined() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return quarantined_;
+}
+
+std::string DiskTier::where(SlotId slot) const {
+  const std::lock_guard lock(mutex_);
+  return files_->path(files_->place(slot).file);
 }
 
 // ---- the I/O thread ----
 
 void DiskTier::run() {
   ::prctl(PR_SET_NAME, "vmem-disk");
+  MemoryReserve reserve;
   std::vector<IoResult> results;
   waited_until_ns_ = codec_.now_ns();
   while (take_inbox()) {
+    (void)reserve.refill();
     pump();
     results.clear();
     auto waited = queue_->wait(results, kLongestWait);
@@ -253,7 +292,7 @@ void DiskTier::serve_staging(Direction direction) {
       begin_io(std::move(job));
     } else {
       job->error =
-          Error{VMEM_ERROR_OUT_OF_MEMORY, 0,
+          Error{VMEM_ERROR_OUT_OF_MEMORY, ENOMEM,
                 fmt::format("no memory to read a compressed page of {} into", format_bytes(job->transfer.bytes))};
       complete(std::move(job), Outcome::failed);
     }
@@ -277,7 +316,9 @@ void DiskTier::worked(JobPtr job) {
   } else {
     punched_.erase(job->transfer.slot);
   }
-  if (load || job->unchanged || job->written) return complete(std::move(job), Outcome::done);
+  if (load) note_read(*job, Outcome::done);
+  if (load || job->written) return complete(std::move(job), Outcome::done);
+  if (job->unchanged && kept(job->transfer.slot)) return complete(std::move(job), Outcome::done);
   if (auto refused = refusal_of(*job)) {
     job->error = std::move(refused);
     return complete(std::move(job), Outcome::failed);
@@ -414,9 +455,10 @@ void DiskTier::all_pieces_ended(Job& job) {
 // What one more try may mend: an error on the way, or bytes damaged on the way. A full disk stays full, and nothing is written to a
 // directory out of service.
 void DiskTier::try_again_or_fail(JobPtr job, Outcome outcome) {
-  const bool full = job->error && job->error->status == VMEM_ERROR_OUT_OF_MEMORY;
+  const bool full = job->error && job->error->status == VMEM_ERROR_OUT_OF_MEMORY && job->error->native != ENOMEM;
   if (job->tries < kTries && !full && !refusal_of(*job)) return begin_io(std::move(job));
   if (job->transfer.direction == Direction::store && job->error) writing_failed(job->place.file, *job->error);
+  if (job->transfer.direction == Direction::load) note_read(*job, outcome);
   if (job->damaged) {
     job->error =
         Error{VMEM_ERROR_LOST, 0,
@@ -440,14 +482,16 @@ void DiskTier::complete(JobPtr job, Outcome outcome) {
     completions_.push_back(std::move(completion));
     --jobs_;
     --(load ? loads_ : stores_);
+    last_moved_ = std::chrono::steady_clock::now();
     job_ended_.notify_all();
   }
-  config_.on_ready();
+  tell_ready();
 }
 
 // The kernel takes no requests any more; what was not sent fails, what is under way will end.
 void DiskTier::queue_failed(const Error& error) {
-  VMEM_LOG_ERROR("the disk tier cannot send requests: {}", error.message);
+  if (const auto failure = queue_failures_.next(); failure.logged)
+    VMEM_LOG_ERROR("the disk tier cannot send requests: {} ({} such failures)", error.message, failure.count);
   again_.clear();
   for (Job* job : std::exchange(sending_, {})) {
     job->error = error;
@@ -461,6 +505,7 @@ void DiskTier::queue_failed(const Error& error) {
 
 void DiskTier::work() {
   ::prctl(PR_SET_NAME, "vmem-disk-work");
+  MemoryReserve reserve;
   compress::Workspace workspace;
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -469,16 +514,27 @@ void DiskTier::work() {
     if (!changes_.empty()) {
       const SlotFiles::Change change = changes_.front();
       changes_.pop_front();
+      ++changing_;
+      last_moved_ = std::chrono::steady_clock::now();
       lock.unlock();
       carry_out(change);
       lock.lock();
+      --changing_;
+      job_ended_.notify_all();
       continue;
     }
     JobPtr job = std::move(to_work_.front());
     to_work_.pop_front();
     const Scene scene = scene_for(*job);
     lock.unlock();
-    work_on(*job, scene, workspace);
+    (void)reserve.refill();
+    const bool worked = had_memory([&] { work_on(*job, scene, workspace); });
+    if (!worked) {
+      job->error = Error{VMEM_ERROR_OUT_OF_MEMORY, ENOMEM,
+                         fmt::format("no memory to {} a page of {}",
+                                     job->transfer.direction == Direction::load ? "decompress" : "compress",
+                                     format_bytes(job->transfer.bytes))};
+    }
     lock.lock();
     worked_.push_back(std::move(job));
     queue_->wake();
@@ -585,6 +641,19 @@ void DiskTier::writing_failed(std::uint32_t file, const Error& error) {
                  error.message);
 }
 
+// A disk from which one page after the other cannot be read takes no more, either.
+void DiskTier::note_read(const Job& job, Outcome outcome) {
+  const bool failed = outcome == Outcome::failed && job.error && SlotFiles::ends_service(job.error->native);
+  bool dead = false;
+  {
+    const std::lock_guard lock(mutex_);
+    dead = files_->note_read(job.place.file, failed);
+  }
+  if (!dead) return;
+  VMEM_LOG_ERROR("pages in {} cannot be read: {}", files_->path(job.place.file), job.error->message);
+  writing_failed(job.place.file, *job.error);
+}
+
 // Why a store that needs to be written is not: its directory is out of service.
 std::optional<Error> DiskTier::refusal_of(const Job& job) const {
   if (job.transfer.direction != Direction::store) return std::nullopt;
@@ -606,13 +675,18 @@ void DiskTier::carry_out(SlotFiles::Change change) {
     }
     if (!done) change_failed(growth ? "cannot grow" : "keeps space it does not use", done.error());
   }
-  if (growth) config_.on_ready();
+  if (growth) tell_ready();
 }
 
-// REQUIRES: mutex_. Said at every power of two.
+// Whoever wants to be told may be gone once the tier is in quarantine.
+void DiskTier::tell_ready() {
+  if (!quarantined()) config_.on_ready();
+}
+
+// REQUIRES: mutex_.
 void DiskTier::change_failed(const char* what, const Error& error) {
-  if (!std::has_single_bit(++change_failures_)) return;
-  VMEM_LOG_WARN("the disk tier {}: {} ({} such failures)", what, error.message, change_failures_);
+  if (const auto failure = change_failures_.next(); failure.logged)
+    VMEM_LOG_WARN("the disk tier {}: {} ({} such failures)", what, error.message, failure.count);
 }
 
 // REQUIRES: mutex_.

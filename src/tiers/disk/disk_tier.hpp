@@ -3,6 +3,7 @@
 // compress and decompress; the mover waits for none of them.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -13,6 +14,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/log_limit.hpp"
 #include "tiers/disk/frame_reader.hpp"
 #include "tiers/disk/io_queue.hpp"
 #include "tiers/disk/page_codec.hpp"
@@ -35,7 +37,8 @@ class DiskTier final : public Tier {
     CompressionConfig compression;
     std::uint64_t tenant = 0;
     std::function<void()> on_ready;  // called by our threads when poll has something to report, or allocate to grant
-    FrameReader* frame_reader = nullptr;  // null: pages come through host memory. Outlives the tier
+    FrameReader* frame_reader = nullptr;                // null: pages come through host memory. Outlives the tier
+    std::chrono::microseconds finish_wait{30'000'000};  // in finish, without a transfer that ends
   };
   // Three quarters of the processors, 2 to 16: compressing takes what checksums leave.
   static std::uint32_t default_workers();
@@ -49,9 +52,12 @@ class DiskTier final : public Tier {
   Result<SlotGrant> allocate(std::uint64_t page_bytes) override;
   void release(SlotId slot) override;
   bool reaches(SlotId slot, int device) const override;
+  bool kept(SlotId slot) const override;
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
   void finish() noexcept override;
+  bool quarantined() const noexcept override;
+  std::string where(SlotId slot) const override;
   std::string describe() const;
   CompressionCounters compression() const { return codec_.counters(); }
   std::uint64_t punched_bytes() const;  // given back to the file systems from slots of compressed pages, so far
@@ -118,6 +124,7 @@ class DiskTier final : public Tier {
   void all_pieces_ended(Job& job);
   void try_again_or_fail(JobPtr job, Outcome outcome);
   void complete(JobPtr job, Outcome outcome);
+  void tell_ready();
   JobPtr take_active(Job& job);
   void queue_failed(const Error& error);
 
@@ -130,6 +137,7 @@ class DiskTier final : public Tier {
   Scene scene_for(const Job& job) const;
   void carry_out(SlotFiles::Change change);
   void writing_failed(std::uint32_t file, const Error& error);
+  void note_read(const Job& job, Outcome outcome);
   std::optional<Error> refusal_of(const Job& job) const;
   void change_failed(const char* what, const Error& error);
   void want_growth(std::uint64_t page_bytes);
@@ -150,6 +158,7 @@ class DiskTier final : public Tier {
   std::vector<Piece> pieces_;   // under way, by tag
   std::vector<std::uint32_t> free_tags_;
   PathRate writing_, reading_;
+  LogLimit queue_failures_;
   std::uint64_t told_measurements_ = 0;                // of both
   std::uint64_t waited_until_ns_ = 0;                  // what has ended since the last time is seen together
   std::unordered_map<SlotId, std::uint64_t> punched_;  // slots with a hole, and what is allocated of them
@@ -169,12 +178,15 @@ class DiskTier final : public Tier {
   std::deque<SlotFiles::Change> changes_;
   std::vector<Completion> completions_;
   std::optional<Error> growth_error_;
-  std::uint64_t jobs_ = 0;                // not completed
+  std::uint64_t jobs_ = 0;                              // not completed
+  std::chrono::steady_clock::time_point last_moved_{};  // when one was submitted or completed
+  std::uint32_t changing_ = 0;                          // workers that ask a file system for space, or give some back
+  bool quarantined_ = false;
   std::uint64_t loads_ = 0, stores_ = 0;  // of them
   double write_bytes_s_ = 0, read_bytes_s_ = 0;
   std::uint64_t write_measurements_ = 0;
   std::uint64_t punched_bytes_ = 0;
-  std::uint64_t change_failures_ = 0;  // of growth and of giving space back
+  LogLimit change_failures_;  // of growth and of giving space back
   std::chrono::steady_clock::time_point full_since_{};
   bool growing_ = false;
   bool stopping_ = false;

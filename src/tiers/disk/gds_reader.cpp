@@ -14,6 +14,7 @@
 
 #include "base/file_descriptor.hpp"
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "base/of_vmem.hpp"
 #include "base/sizes.hpp"
 #include "gpu/handles.hpp"
@@ -205,6 +206,7 @@ void GdsReader::run() {
   ::prctl(PR_SET_NAME, "vmem-gds");
   const OfVmem mark;
   const gpu::RelaxedCapture relaxed(*config_.driver);
+  MemoryReserve reserve;
   std::unique_lock lock(mutex_);
   for (;;) {
     wanted_.wait(lock, [&] { return stopping_ || !posted_.empty(); });
@@ -212,6 +214,7 @@ void GdsReader::run() {
     Read read = std::move(posted_.front());
     posted_.pop_front();
     lock.unlock();
+    (void)reserve.refill();
     read.done(carry_out(read));
     lock.lock();
   }

@@ -103,6 +103,12 @@ std::uint64_t SlotFiles::budget_bytes() const {
   return bytes;
 }
 
+bool SlotFiles::note_read(std::uint32_t file, bool failed) {
+  std::uint32_t& in_a_row = files_[file].failed_reads;
+  in_a_row = failed ? in_a_row + 1 : 0;
+  return in_a_row == kFailedReads;
+}
+
 bool SlotFiles::retire(std::uint32_t index, const Error& error) {
   File& file = files_[index];
   if (file.retired) return false;

@@ -30,6 +30,10 @@ class SlotFiles {
   // Takes a file out of service for good: it gives no more slots, and its budget counts no more. Its pages can be read, and its slots
   // given back. Returns false if it was out of service before.
   bool retire(std::uint32_t file, const Error& error);
+  // A page of it could be read, or not, for an errno that ends its service. Returns true when so many in a row could not that
+  // its pages are taken for unreadable.
+  bool note_read(std::uint32_t file, bool failed);
+  bool unreadable(SlotId slot) const { return files_[place(slot).file].failed_reads >= kFailedReads; }
   const std::optional<Error>& retired(std::uint32_t file) const { return files_[file].retired; }  // why it is
   // Why there is no file in service; nothing while there is one.
   std::optional<Error> out_of_service() const;
@@ -83,7 +87,8 @@ class SlotFiles {
   std::uint64_t ready_bytes() const { return ready_bytes_; }
 
  private:
-  static constexpr std::uint32_t kSlotsMax = 128;  // of a chunk
+  static constexpr std::uint32_t kSlotsMax = 128;   // of a chunk
+  static constexpr std::uint32_t kFailedReads = 3;  // of pages, each of which was tried several times
   struct Chunk {
     std::uint32_t file = 0;
     std::uint64_t offset = 0;
@@ -100,6 +105,7 @@ class SlotFiles {
     std::uint32_t request_bytes = 0;
     bool full = false;                                  // its disk, whatever its budget says
     std::optional<Error> retired;                       // why it is out of service
+    std::uint32_t failed_reads = 0;                     // in a row
     std::uint64_t allocated_bytes = 0;                  // of its budget
     std::uint64_t end = 0;                              // no chunk was ever behind it
     std::multimap<std::uint64_t, std::uint64_t> holes;  // size → offset, of chunks that were punched out

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 
 namespace vmem::tiers {
 namespace {
@@ -62,6 +63,7 @@ class ThreadQueue final : public IoQueue {
  private:
   void run() {
     ::prctl(PR_SET_NAME, "vmem-io");
+    MemoryReserve reserve;
     std::unique_lock lock(mutex_);
     for (;;) {
       posted_one_.wait(lock, [&] { return stopping_ || !posted_.empty(); });
@@ -70,6 +72,7 @@ class ThreadQueue final : public IoQueue {
       posted_.pop_front();
       lock.unlock();
       const std::int64_t result = carry_out(io);
+      (void)reserve.refill();
       lock.lock();
       ended_.push_back({io.tag, result});
       changed_.notify_one();

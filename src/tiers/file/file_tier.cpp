@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "base/sizes.hpp"
 #include "tiers/disk/request_size.hpp"
 
@@ -151,11 +152,15 @@ Status FileTier::submit(std::span<Transfer> transfers) {
     if (transfer.direction == Direction::load) continue;
     return fail(VMEM_ERROR_INTERNAL, "a page of a mapped file was to be stored; they are only read");
   }
+  for (Transfer& transfer : transfers) transfer.id = 0;
   const std::lock_guard lock(mutex_);
   for (Transfer& transfer : transfers) {
-    transfer.id = next_transfer_id();
-    posted_.push_back(job_for(transfer));
+    auto job = job_for(transfer);
+    const std::uint64_t id = job->transfer.id = next_transfer_id();
+    posted_.push_back(std::move(job));
+    transfer.id = id;
     ++jobs_;
+    last_moved_ = std::chrono::steady_clock::now();
   }
   queue_->wake();
   return {};
@@ -163,6 +168,7 @@ Status FileTier::submit(std::span<Transfer> transfers) {
 
 Status FileTier::poll(std::vector<Completion>& completions) {
   const std::lock_guard lock(mutex_);
+  completions.reserve(completions.size() + completions_.size());
   std::ranges::move(completions_, std::back_inserter(completions));
   completions_.clear();
   return {};
@@ -170,15 +176,36 @@ Status FileTier::poll(std::vector<Completion>& completions) {
 
 void FileTier::finish() noexcept {
   std::unique_lock lock(mutex_);
-  job_ended_.wait(lock, [&] { return jobs_ == 0; });
+  while (jobs_ != 0 && !quarantined_) {
+    const auto until = last_moved_ + config_.finish_wait;
+    if (std::chrono::steady_clock::now() < until) {
+      job_ended_.wait_until(lock, until);
+      continue;
+    }
+    quarantined_ = true;
+    log::write_plain("a mapped file's disk does not answer: the memory of pages on their way is left to the system");
+  }
+}
+
+bool FileTier::quarantined() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return quarantined_;
+}
+
+std::string FileTier::where(SlotId slot) const {
+  const std::lock_guard lock(mutex_);
+  SlotId first = 0;
+  return layout_of(slot, first).file->path();
 }
 
 // ---- our thread ----
 
 void FileTier::run() {
   ::prctl(PR_SET_NAME, "vmem-file");
+  MemoryReserve reserve;
   std::vector<IoResult> results;
   while (take_posted()) {
+    (void)reserve.refill();
     pump();
     results.clear();
     auto waited = queue_->wait(results, kLongestWait);
@@ -328,14 +355,16 @@ void FileTier::complete(JobPtr job, Outcome outcome) {
     const std::lock_guard lock(mutex_);
     completions_.push_back(std::move(completion));
     --jobs_;
+    last_moved_ = std::chrono::steady_clock::now();
     job_ended_.notify_all();
   }
-  config_.on_ready();
+  if (!quarantined()) config_.on_ready();  // whoever wants to be told may be gone by then
 }
 
 // The kernel takes no requests any more; what was not sent fails, what is under way will end.
 void FileTier::queue_failed(const Error& error) {
-  VMEM_LOG_ERROR("mapped files cannot be read: {}", error.message);
+  if (const auto failure = queue_failures_.next(); failure.logged)
+    VMEM_LOG_ERROR("mapped files cannot be read: {} ({} such failures)", error.message, failure.count);
   const auto fail_job = [&](Job& job) {
     if (!job.error) job.error = error;
     job.tries = kTries;

@@ -2,6 +2,7 @@
 // system has it, and nothing is ever stored. One thread keeps the disks busy, from the first mapping on; the mover waits for nothing.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/log_limit.hpp"
 #include "tiers/disk/pieces.hpp"
 #include "tiers/file/mapped_file.hpp"
 #include "tiers/page_source.hpp"
@@ -24,9 +26,10 @@ class FileTier final : public Tier {
   struct Config {
     // Of plain descriptors.
     std::function<Result<std::unique_ptr<IoQueue>>()> make_queue;
-    std::uint32_t piece_bytes = 1u << 20;  // of one request to a disk, at most
-    std::function<void()> on_ready;        // called by our thread when poll has something to report
-    FrameReader* frame_reader = nullptr;   // null: pages come through host memory. Outlives the tier
+    std::uint32_t piece_bytes = 1u << 20;               // of one request to a disk, at most
+    std::function<void()> on_ready;                     // called by our thread when poll has something to report
+    FrameReader* frame_reader = nullptr;                // null: pages come through host memory. Outlives the tier
+    std::chrono::microseconds finish_wait{30'000'000};  // in finish, without a transfer that ends
   };
   explicit FileTier(Config config) : config_(std::move(config)) {}
   ~FileTier() override;
@@ -44,6 +47,8 @@ class FileTier final : public Tier {
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
   void finish() noexcept override;
+  bool quarantined() const noexcept override;
+  std::string where(SlotId slot) const override;
   std::string describe() const;  // REQUIRES: something was mapped
 
  private:
@@ -98,6 +103,7 @@ class FileTier final : public Tier {
 
   // Our thread's.
   std::optional<Pieces> pieces_;
+  LogLimit queue_failures_;
   std::vector<JobPtr> active_;  // with pieces to send, or under way
   std::deque<Job*> sending_;    // of these, with pieces to send
 
@@ -108,7 +114,9 @@ class FileTier final : public Tier {
   std::deque<JobPtr> posted_;
   std::deque<JobPtr> come_;  // read into frames, or not
   std::vector<Completion> completions_;
-  std::uint64_t jobs_ = 0;  // not completed
+  std::uint64_t jobs_ = 0;                              // not completed
+  std::chrono::steady_clock::time_point last_moved_{};  // when one was submitted or completed
+  bool quarantined_ = false;
   bool stopping_ = false;
   std::thread thread_;
 };

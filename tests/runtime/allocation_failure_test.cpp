@@ -1,0 +1,272 @@
+// A passing lack of memory: one allocation of each call stack fails, on whatever thread, in three programs. Calls may be
+// refused with OUT_OF_MEMORY; no process ends, and every byte that a call has taken is there afterwards.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+#include <vector>
+
+#include "base/log.hpp"
+#include "runtime/daemon.hpp"
+#include "runtime/emulated_gpu.hpp"
+#include "runtime/failing_allocations.hpp"
+#include "runtime/runtime.hpp"
+
+namespace vmem::test {
+namespace {
+
+using runtime::Runtime;
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+constexpr std::size_t kPage = 2 * kMiB;
+constexpr std::uint32_t kAtATime = 4;  // refusals in one run of a program
+
+// A share; the nightly goes on until no call stack is left.
+std::size_t runs_at_most() {
+  const char* const given = std::getenv("VMEM_TEST_SEEDS");
+  return given == nullptr ? 15 : std::size_t(std::strtoul(given, nullptr, 10));
+}
+
+// As the C API does for a call.
+template <class Call>
+Status guarded(Call&& call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    const FailingAllocations::Spared spared;
+    return fail(VMEM_ERROR_OUT_OF_MEMORY, "the process is out of memory for vmem's own bookkeeping");
+  }
+}
+
+// A program's memory, and what should be in it.
+class Memory {
+ public:
+  Memory(Runtime& runtime, EmulatedGpu& gpu, std::size_t pages) : runtime_(runtime), gpu_(gpu), versions_(pages) {
+    stream_ = gpu.create_stream(0);
+    buffer_.resize(kPage / 8);
+  }
+  ~Memory() { gpu_.destroy_stream(stream_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  std::size_t pages() const { return versions_.size(); }
+  bool allocated() const { return base_ != nullptr; }
+  void allocate() {
+    note(guarded([&]() -> Status {
+      VMEM_ASSIGN(void* const memory, runtime_.allocate(versions_.size() * kPage, 0, stream_));
+      base_ = static_cast<std::byte*>(memory);
+      return {};
+    }));
+  }
+  // Whether it is written; if not, the page has anything.
+  bool write(std::size_t page) {
+    const std::uint64_t version = ++last_version_;
+    fill_buffer(page, version);
+    const bool written = note(guarded([&] { return runtime_.write(at(page), buffer_.data(), kPage); }));
+    versions_[page] = written ? version : 0;
+    return written;
+  }
+  // Whether it could be read; if so, it is right.
+  bool read(std::size_t page) {
+    if (!note(guarded([&] { return runtime_.read(buffer_.data(), at(page), kPage); }))) return false;
+    expect_right(page);
+    return true;
+  }
+  // The same by the GPU, in HBM.
+  bool use(std::size_t page) {
+    const std::array range{vmem_range{at(page), kPage, VMEM_READ, 0}};
+    if (!note(guarded([&] { return runtime_.acquire(range, stream_); }))) return false;
+    bool right = true;
+    const std::uint64_t first = std::uint64_t{page} << 40 | versions_[page] << 20;
+    const bool known = versions_[page] != 0;
+    {
+      const FailingAllocations::Spared spared;
+      EXPECT_EQ(gpu_.launch(stream_, 0,
+                            [&] {
+                              const auto* words = reinterpret_cast<const std::uint64_t*>(at(page));
+                              for (std::size_t i = 0; known && i < kPage / 8; i += 509)
+                                right = right && words[i] == first + i;
+                            }),
+                CUDA_SUCCESS);
+      gpu_.synchronize(stream_);
+    }
+    {
+      const FailingAllocations::Spared spared;
+      EXPECT_TRUE(right) << "page " << page << " by the GPU";
+    }
+    // Nobody else can: a hold that stays is in the way of everything.
+    if (!note(guarded([&] { return runtime_.release(range, stream_); }))) {
+      const FailingAllocations::Spared spared;
+      EXPECT_TRUE(guarded([&] { return runtime_.release(range, stream_); }));
+    }
+    return true;
+  }
+  void advise(std::size_t page, vmem_advice advice) {
+    note(guarded([&] { return runtime_.advise(at(page), kPage, advice); }));
+  }
+  void prefetch(std::size_t first, std::size_t count) {
+    note(guarded([&] { return runtime_.prefetch(at(first), count * kPage); }));
+  }
+  // With memory again: all that was taken is there, and what was refused goes.
+  void verify() {
+    if (base_ == nullptr) allocate();
+    ASSERT_NE(base_, nullptr);
+    for (std::size_t page = 0; page < versions_.size(); ++page) {
+      EXPECT_TRUE(versions_[page] == 0 || read(page)) << "page " << page << ": " << last_error_;
+      if (page % 7 == 0) {
+        EXPECT_TRUE(write(page)) << "page " << page << ": " << last_error_;
+      }
+    }
+    for (std::size_t page = 0; page < versions_.size(); page += 3)
+      EXPECT_TRUE(use(page)) << "page " << page << ": " << last_error_;
+    const Status freed = runtime_.free(base_, stream_);
+    EXPECT_TRUE(freed) << freed.error().message;
+    EXPECT_TRUE(runtime_.close_stream(stream_));
+    EXPECT_TRUE(runtime_.quiesce());
+  }
+
+ private:
+  std::byte* at(std::size_t page) const { return base_ + page * kPage; }
+  void fill_buffer(std::size_t page, std::uint64_t version) {
+    std::iota(buffer_.begin(), buffer_.end(), std::uint64_t{page} << 40 | version << 20);
+  }
+  void expect_right(std::size_t page) {
+    if (versions_[page] == 0) return;
+    const FailingAllocations::Spared spared;
+    const std::uint64_t first = std::uint64_t{page} << 40 | versions_[page] << 20;
+    for (std::size_t i = 0; i < buffer_.size(); ++i) ASSERT_EQ(buffer_[i], first + i) << "page " << page;
+  }
+  bool note(const Status& status) {
+    if (status) return true;
+    const FailingAllocations::Spared spared;
+    last_error_ = status.error().message;
+    EXPECT_NE(status.error().status, VMEM_ERROR_LOST) << last_error_;
+    EXPECT_NE(status.error().status, VMEM_ERROR_DEVICE_LOST) << last_error_;
+    EXPECT_NE(status.error().status, VMEM_ERROR_INTERNAL) << last_error_;
+    return false;
+  }
+
+  Runtime& runtime_;
+  EmulatedGpu& gpu_;
+  CUstream stream_ = nullptr;
+  std::byte* base_ = nullptr;
+  std::vector<std::uint64_t> versions_;  // 0: anything
+  std::uint64_t last_version_ = 0;
+  std::vector<std::uint64_t> buffer_;
+  std::string last_error_;
+};
+
+class AllocationFailure : public ::testing::Test {
+ protected:
+  AllocationFailure() { log::set_level(log::Level::off); }
+  ~AllocationFailure() override { log::set_level(log::Level::warn); }
+
+  static Options small_machine() {
+    Options options;
+    options.space_bytes = 4096 * kMiB;
+    options.hbm_bytes = 32 * kMiB;
+    options.host_bytes = 32 * kMiB;
+    options.page_bytes = kPage;
+    options.devices = {0};
+    options.acquire_wait_us = 1000;
+    return options;
+  }
+
+  // Runs the program until none of its call stacks is left that was not refused, or as often as may be.
+  template <class Program>
+  void refuse_all(const Options& options, const char* machine, std::size_t pages, Program program) {
+    std::size_t run = 0, quiet = 0;
+    for (; run < runs_at_most() && quiet < 3 && !HasFailure(); ++run) {
+      SCOPED_TRACE(fmt::format("run {}", run));
+      EmulatedGpu gpu(machine);
+      // The start fails as a whole, or not at all.
+      FailingAllocations::arm(1, run % 5);
+      std::unique_ptr<Runtime> made;
+      const Status started = guarded([&]() -> Status {
+        VMEM_ASSIGN(made, Runtime::create(options, gpu.driver()));
+        return {};
+      });
+      std::uint32_t refused = FailingAllocations::disarm();
+      if (!started) {
+        EXPECT_NE(started.error().status, VMEM_ERROR_INTERNAL) << started.error().message;
+        made = *Runtime::create(options, gpu.driver());
+      }
+      {
+        Memory memory(*made, gpu, pages);
+        FailingAllocations::arm(kAtATime, run % 3);
+        program(memory);
+        refused += FailingAllocations::disarm();
+        memory.verify();
+      }
+      vmem_statistics stats{};
+      EXPECT_TRUE(made->statistics(stats));
+      EXPECT_LE(stats.committed_bytes, 2 * kMiB);
+      EXPECT_TRUE(made->shut_down());
+      made.reset();
+      quiet = refused == 0 ? quiet + 1 : 0;
+    }
+    RecordProperty("runs", int(run));
+    RecordProperty("refused", int(FailingAllocations::refused()));
+    std::printf("%zu runs, %llu call stacks refused so far\n", run,
+                static_cast<unsigned long long>(FailingAllocations::refused()));
+  }
+};
+
+TEST_F(AllocationFailure, OfPagesThatGoToADiskCompressedLosesNothing) {
+  std::string folder = ::testing::TempDir() + "vmem-memory-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  Options options = small_machine();
+  options.nvme = {{folder, 128 * kMiB}};
+  options.compress = "lz4";
+  refuse_all(options, "devices=1,hbm=64MiB,host=256MiB", 48, [](Memory& memory) {
+    memory.allocate();
+    if (!memory.allocated()) return;
+    for (std::size_t page = 0; page < memory.pages(); ++page) memory.write(page);
+    for (std::size_t page = 0; page < memory.pages(); ++page) memory.read(page);
+    for (std::size_t page = 0; page < memory.pages(); page += 5) memory.use(page);
+  });
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(AllocationFailure, OfPagesThatGoToAnotherNodeLosesNothing) {
+  runtime::DaemonOptions lending;
+  lending.listen = "127.0.0.1:0";
+  lending.lend_bytes = 256 * kMiB;
+  lending.grace_us = 100'000;
+  const auto daemon = runtime::Daemon::start(lending);
+  ASSERT_TRUE(daemon) << daemon.error().message;
+  Options options = small_machine();
+  options.remote = {(*daemon)->address()};
+  options.remote_channels = 2;
+  refuse_all(options, "devices=1,hbm=64MiB,host=256MiB", 48, [](Memory& memory) {
+    memory.allocate();
+    if (!memory.allocated()) return;
+    for (std::size_t page = 0; page < memory.pages(); ++page) memory.write(page);
+    for (std::size_t page = 0; page < memory.pages(); ++page) memory.read(page);
+    for (std::size_t page = 0; page < memory.pages(); page += 5) memory.use(page);
+  });
+}
+
+TEST_F(AllocationFailure, OfPagesThatComeAndGoBetweenTwoGpusAndTheHostLosesNothing) {
+  Options options = small_machine();
+  options.host_bytes = 64 * kMiB;
+  options.peers = {{.device = 1, .bytes = 16 * kMiB, .socket = ""}};
+  refuse_all(options, "devices=2,hbm=64MiB,host=256MiB", 36, [](Memory& memory) {
+    memory.allocate();
+    if (!memory.allocated()) return;
+    for (std::size_t page = 0; page < memory.pages(); ++page) memory.write(page);
+    for (std::size_t page = 0; page < memory.pages(); ++page) memory.use(page);
+    memory.prefetch(0, 8);
+    for (std::size_t page = 0; page < memory.pages(); page += 2) memory.advise(page, VMEM_ADVISE_EVICT);
+    for (std::size_t page = 0; page < memory.pages(); page += 3) memory.read(page);
+    memory.advise(1, VMEM_ADVISE_IN_PLACE);
+    memory.use(1);
+    for (std::size_t page = 0; page < memory.pages(); page += 2) memory.use(page);
+  });
+}
+
+}  // namespace
+}  // namespace vmem::test
