@@ -268,9 +268,8 @@ void MemoryService::on_ask(PeerId peer, const wire::Header& header, ConstBytes b
   LeaseRef lease;
   if (known != leases_.end()) {
     lease = known->second;
-  } else if (comes(*ask) && config_.clock->now_us() - asking.asked_us.value_or(config_.clock->now_us()) < kMostComing) {
+  } else if (comes(*ask) && waits(asking)) {
     // What others had is wiped first.
-    asking.asked_us = asking.asked_us.value_or(config_.clock->now_us());
     lent.answer = Answer::again;
   } else {
     lease = grant(client, asking.tenant, *ask);
@@ -334,6 +333,13 @@ bool MemoryService::comes(const wire::Ask& ask) const {
   const std::uint64_t on_disks = config_.disk == nullptr ? 0 : config_.disk->usage().budget_bytes;
   return share(ask.memory_bytes, room_.largest_bytes()) < share(ask.memory_bytes, lent) ||
          share(ask.disk_bytes, disk_room_) < share(ask.disk_bytes, on_disks);
+}
+
+// Whether a node that is told to ask again may still be told so.
+bool MemoryService::waits(Peer& asking) {
+  const std::uint64_t now = config_.clock->now_us();
+  if (!asking.asked_us) asking.asked_us = now;
+  return now - *asking.asked_us < kMostComing;
 }
 
 // Who has what there is: the node that has most, one that is gone before others.

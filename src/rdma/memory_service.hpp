@@ -129,6 +129,7 @@ class MemoryService final : public Receiver {
   LeaseRef grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask);
   std::uint64_t share(std::uint64_t asked, std::uint64_t there) const;
   bool comes(const wire::Ask& ask) const;
+  bool waits(Peer& asking);
   wire::Lent full() const;
   void end_lease(NodeId client);
   void end_dead(NodeIdentity node);

@@ -138,6 +138,17 @@ TEST_F(Service, ANodesNewConnectionTakesThePlaceOfItsOldOne) {
   EXPECT_THAT(transport.closed, ElementsAre(kFirst, kSecond));
 }
 
+// As a real clock, it may go on between two looks at it.
+class SteppingClock final : public Clock {
+ public:
+  std::uint64_t now_us() const noexcept override { return now_us_ += each_look_us; }
+  void advance(std::uint64_t us) { now_us_ += us; }
+  std::uint64_t each_look_us = 0;
+
+ private:
+  mutable std::uint64_t now_us_ = 1;
+};
+
 // A node that lends 16 MiB, all of which the first borrower gets.
 class OneRoom : public ::testing::Test {
  protected:
@@ -176,7 +187,7 @@ class OneRoom : public ::testing::Test {
     for (int i = 0; lent.answer == wire::Answer::again && i < 100; ++i) lent = ask(node);
     return lent;
   }
-  ManualClock clock;
+  SteppingClock clock;
   Lending transport;
   std::vector<std::byte> memory = std::vector<std::byte>(kBytes);
   MemoryService service{{.clock = &clock, .memory = memory}};
@@ -204,6 +215,17 @@ TEST_F(OneRoom, TheRoomOfAProcessThatEndedIsFreeAtOnce) {
   connect(2);
   EXPECT_EQ(ask(2).answer, wire::Answer::full) << "a connection that breaks proves nothing";
   first.end();
+  EXPECT_EQ(ask_again(2).memory_bytes, kBytes);
+}
+
+TEST_F(OneRoom, WhoAsksWhileRoomIsBeingWipedIsToldToAskAgainAtEveryTickOfTheClock) {
+  clock.each_look_us = 1;
+  ProcessEnd first;
+  connect(1, first.process);
+  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  first.end();
+  connect(2);
+  EXPECT_EQ(ask(2).answer, wire::Answer::again);
   EXPECT_EQ(ask_again(2).memory_bytes, kBytes);
 }
 
