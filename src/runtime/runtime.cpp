@@ -71,10 +71,13 @@ Runtime::~Runtime() {
   }
   if (mover_) mover_->stop();
   unmap_what_is_left();
+  // From here on nobody wakes it. It ends without the lock: it waits for threads that would wake it.
+  std::unique_ptr<migration::Mover> mover;
   {
     const std::lock_guard lock(mover_life_);
-    mover_.reset();
+    mover = std::move(mover_);
   }
+  mover.reset();
   below_.reset();
   remote_.reset();
   quarantine();
