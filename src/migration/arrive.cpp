@@ -148,6 +148,7 @@ void Mover::finish_arrival(PageRef ref, std::uint64_t id, const InFlight& transf
   counters_.read_to_hbm_bytes += transfer.bytes;
   counters_.migrated_in_bytes += transfer.bytes;
   config_.policy->page_arrived(ref.id(), true);
+  room_came_below();
 }
 
 // If the page is lost, the way through host memory finds out.

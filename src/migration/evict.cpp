@@ -396,17 +396,21 @@ Result<Mover::Evicted> Mover::hide(PageRef ref, std::uint32_t own_holds) {
 Result<bool> Mover::need_slot(PageRef ref) {
   Page& page = ref.page();
   if (page.slot != kNoFrame) return !spilling(page);
+  bool comes = false;
   // Pages of files only pass through host memory.
   for (const std::uint8_t lender : device_of(*ref.region).config.lenders) {
     if (ref.region->read_only) break;
     const std::uint8_t near = lender + 1;
-    VMEM_ASSIGN(const tiers::SlotGrant grant, allocate_lent(near, ref.bytes()));
-    if (grant.grant == tiers::Grant::later) return false;
-    if (grant.grant == tiers::Grant::full) continue;
-    settle_in(ref, {near, grant.slot});
+    VMEM_ASSIGN(const LentSlot lent, allocate_lent(near, ref.bytes()));
+    if (lent.grant.grant == tiers::Grant::later) return false;
+    comes = comes || lent.comes;
+    if (lent.grant.grant == tiers::Grant::full) continue;
+    settle_in(ref, {near, lent.grant.slot});
     return true;
   }
-  return need_host_slot(ref);
+  Result<bool> in_host = need_host_slot(ref);
+  if (!in_host && comes && in_host.error().status == VMEM_ERROR_OUT_OF_MEMORY) return false;
+  return in_host;
 }
 
 // The same in host memory. REQUIRES: what the page's slot has, if it has one, is not current.

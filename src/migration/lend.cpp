@@ -72,16 +72,16 @@ void Mover::balance_lending(DeviceState& device) {
   }
 }
 
-// Full: nothing can be had there.
-Result<tiers::SlotGrant> Mover::allocate_lent(std::size_t near, std::uint64_t page_bytes) {
+Result<Mover::LentSlot> Mover::allocate_lent(std::size_t near, std::uint64_t page_bytes) {
   VMEM_ASSIGN(tiers::SlotGrant grant, near_[near].tier->allocate(page_bytes));
-  if (grant.grant != tiers::Grant::full) return grant;
+  if (grant.grant != tiers::Grant::full) return LentSlot{grant};
   const tiers::TierUsage usage = near_[near].tier->usage();
-  if (usage.used_bytes > usage.budget_bytes) return grant;  // it is wanted back
-  const bool given =
-      give_up_slots(near, page_bytes, false).bytes != 0 || give_up_slots(near, page_bytes, true).bytes >= page_bytes;
-  if (!given) return grant;
-  return near_[near].tier->allocate(page_bytes);
+  if (usage.used_bytes > usage.budget_bytes) return LentSlot{grant};  // it is wanted back
+  const GivenUp same = give_up_slots(near, page_bytes, false);
+  const GivenUp any = same.bytes != 0 ? same : give_up_slots(near, page_bytes, true);
+  if (same.bytes == 0 && any.bytes < page_bytes) return LentSlot{grant, same.busy || any.busy || any.bytes != 0};
+  VMEM_ASSIGN(grant, near_[near].tier->allocate(page_bytes));
+  return LentSlot{grant};
 }
 
 void Mover::return_lent() {

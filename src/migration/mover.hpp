@@ -20,6 +20,7 @@
 #include "base/status.hpp"
 #include "gpu/driver.hpp"
 #include "migration/journal.hpp"
+#include "migration/place/commitments.hpp"
 #include "migration/policy/policy.hpp"
 #include "migration/request.hpp"
 #include "migration/streams.hpp"
@@ -350,7 +351,11 @@ class Mover {
     tiers::InPlaceTier* in_place = nullptr;
   };
   const Near& near_of(const Page& page) const { return near_[page.near]; }
-  Result<tiers::SlotGrant> allocate_lent(std::size_t near, std::uint64_t page_bytes);
+  struct LentSlot {
+    tiers::SlotGrant grant;
+    bool comes = false;  // none now, but transfers hold slots that can be given up when they end
+  };
+  Result<LentSlot> allocate_lent(std::size_t near, std::uint64_t page_bytes);
   std::uint64_t left_to_lend(const DeviceState& device, std::uint64_t most_bytes) const;
   std::uint64_t lendable(const LentMemory& lent) const;
   std::uint64_t lent_for_certain(const LentMemory& lent) const;
@@ -422,6 +427,7 @@ class Mover {
   void left_host_memory(PageRef ref);
   void drop_slot(PageRef ref);
   void drop_spilled(PageRef ref);
+  void room_came_below();
   void doubt_spilled(Page& page);
 
   // flow/lift.cpp: room in host memory by way of free frames
@@ -473,12 +479,17 @@ class Mover {
   static void not_wanted(PageRef ref);
 
   // regions.cpp
-  Status commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes);
+  Memories memories() const;
+  PageSizes page_sizes() const;
+  PageSizes page_sizes_with(std::uint64_t wanted) const;
+  Status commit(DeviceState& device, std::uint64_t bytes, const PageSizes& pages);
+  Status commit_error(const DeviceState& device, std::uint64_t bytes, const PageSizes& pages, const Memories& all,
+                      const Shortfall& missing) const;
   Status commit_transit(DeviceState& device, std::uint64_t page_bytes, const tiers::PageSource& source);
   std::uint32_t file_page_shift(const DeviceState& device, std::uint64_t bytes) const;
+  std::uint64_t most_page_bytes(std::uint64_t hbm_bytes) const;
   std::uint32_t page_shift_for(const DeviceState& device, std::uint64_t bytes, bool shared, bool undeclared) const;
   std::uint64_t hbm_in_all(const DeviceState& device) const;
-  std::vector<std::vector<const DeviceState*>> sets_to_check() const;
   void expect_slots();
   Status end_region(Region& region, Stamp last);
   void finish_endings();

@@ -19,26 +19,13 @@ using pagetable::RegionState;
 namespace {
 
 constexpr std::uint32_t kUnmapsPerStep = 64;  // about 1 ms of driver calls
-// Frames in transit that a full machine needs to go on swapping, per device.
-constexpr std::uint64_t kTransitPages = 4;
 // HBM that small allocations may hold for good, as a share of the budget; beyond it their pages are evicted like others.
 constexpr std::uint64_t kSharedShare = 4;
-constexpr std::size_t kDevicesInSets = 8;
 constexpr std::uint64_t kFilePagesInHost = 16;  // at least, of mapped files
 // Of pages whose size is chosen here, HBM and host memory hold as many at least: some come and some
 // go while others are used.
 constexpr std::uint64_t kPagesInHbm = 16;
 constexpr std::uint64_t kPagesInHost = 8;
-
-std::uint64_t usable_hbm(std::uint64_t budget, std::uint64_t page_bytes) {
-  const std::uint64_t transit = std::min(kTransitPages * page_bytes, budget / 4);
-  return budget - transit;
-}
-
-// What of `bytes` pages of that size at most can fill for certain, whatever sizes they have: less than one page may be left over.
-std::uint64_t whole_pages(std::uint64_t bytes, std::uint64_t largest_page) {
-  return bytes - std::min(bytes, largest_page - pagetable::kGranuleBytes);
-}
 
 }  // namespace
 
@@ -66,12 +53,14 @@ std::optional<Status> AllocateRequest::begin(Mover& mover) {
     return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("{} asked for, the address space is {}; raise --space",
                                                       format_bytes(bytes), format_bytes(mover.config_.space->bytes())));
   }
-  auto committed = source ? mover.commit_transit(home, page_bytes, *source) : mover.commit(home, backed, page_bytes);
+  auto committed = source ? mover.commit_transit(home, page_bytes, *source)
+                          : mover.commit(home, backed, mover.page_sizes_with(page_bytes));
   // The largest pages need the most room in transit, and may leave the most over.
   if (!committed && shift == Mover::kLargestShift && !undeclared && !mover.config_.page_bytes) {
     page_bytes = pagetable::kGranuleBytes << --shift;
     backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
-    committed = source ? mover.commit_transit(home, page_bytes, *source) : mover.commit(home, backed, page_bytes);
+    committed = source ? mover.commit_transit(home, page_bytes, *source)
+                       : mover.commit(home, backed, mover.page_sizes_with(page_bytes));
   }
   if (!committed) return wait_or(mover, std::move(committed).error());
   return add_region(mover, backed, shift);
@@ -148,7 +137,10 @@ Status Mover::commit_transit(DeviceState& device, std::uint64_t page_bytes, cons
                 fmt::format("{} would be read in pages of {}, and host memory has {}; raise --host or lower --page",
                             source.name(), format_bytes(page_bytes), format_bytes(host)));
   }
-  auto committed = commit(device, 0, page_bytes);
+  PageSizes pages = page_sizes();
+  pages.wanted = page_bytes;
+  pages.in_files = std::max(pages.in_files, page_bytes);
+  auto committed = commit(device, 0, pages);
   if (committed) return {};
   Error error = std::move(committed).error();
   error.message =
@@ -165,54 +157,64 @@ std::uint32_t Mover::file_page_shift(const DeviceState& device, std::uint64_t by
   return shift;
 }
 
-// Every page must have a place even when nothing can be dropped: what does not fit into a device's HBM must fit into what others lend
-// it, into the backing tier or below it, all less the frames in transit. Of each set of devices the overflow must fit into what
-// any of them can reach; then there is a place for every page (a cut of the graph from devices to memories is such a set).
-Status Mover::commit(DeviceState& device, std::uint64_t bytes, std::uint64_t page_bytes) {
-  const std::uint64_t host = config_.backing->usage().budget_bytes;
-  const std::uint64_t transit = std::min(kTransitPages * std::max(page_bytes, largest_file_page()), host / 4);
-  const std::uint64_t below = config_.spill == nullptr ? 0 : config_.spill->usage().budget_bytes;
-  std::uint64_t largest = page_bytes;
-  for (const auto& [each_bytes, pages] : page_counts_) {
-    if (pages.declared + pages.undeclared != 0) largest = std::max(largest, each_bytes);
+Memories Mover::memories() const {
+  Memories all{.host_bytes = config_.backing->usage().budget_bytes,
+               .below_bytes = config_.spill == nullptr ? 0 : config_.spill->usage().budget_bytes};
+  for (const LentMemory& each : config_.lent) all.lent_bytes.push_back(lent_for_certain(each));
+  for (const auto& device : devices_) {
+    std::uint64_t lenders = 0;
+    for (const std::uint8_t lender : device->config.lenders) lenders |= std::uint64_t{1} << lender;
+    all.devices.push_back(
+        {.hbm_bytes = hbm_in_all(*device), .committed_bytes = device->committed_bytes, .lenders = lenders});
   }
+  return all;
+}
+
+PageSizes Mover::page_sizes() const {
+  PageSizes sizes{.in_files = largest_file_page()};
+  for (const auto& [bytes, pages] : page_counts_) {
+    if (pages.declared + pages.undeclared != 0) sizes.add(bytes);
+  }
+  if (sizes.largest == 0) sizes.add(pagetable::kGranuleBytes);
+  return sizes;
+}
+
+PageSizes Mover::page_sizes_with(std::uint64_t wanted) const {
+  PageSizes sizes = page_sizes();
+  sizes.wanted = wanted;
+  sizes.add(wanted);
+  return sizes;
+}
+
+Status Mover::commit(DeviceState& device, std::uint64_t bytes, const PageSizes& pages) {
   device.committed_bytes += bytes;
-  std::uint64_t overflow = 0, lent = 0;
-  bool fits = true;
-  for (const std::vector<const DeviceState*>& set : sets_to_check()) {
-    overflow = 0;
-    std::uint64_t reached = 0;
-    for (const DeviceState* each : set) {
-      const std::uint64_t usable = usable_hbm(hbm_in_all(*each), page_bytes);
-      overflow += each->committed_bytes - std::min(each->committed_bytes, usable);
-      for (const std::uint8_t lender : each->config.lenders) reached |= std::uint64_t{1} << lender;
-    }
-    lent = 0;
-    for (std::size_t i = 0; i < config_.lent.size(); ++i)
-      lent += (reached >> i & 1) != 0 ? whole_pages(lent_for_certain(config_.lent[i]), largest) : 0;
-    fits = overflow <= lent || overflow - lent + transit <= host + below;
-    if (!fits) break;
-  }
-  if (!fits) {
+  const Memories all = memories();
+  if (const auto missing = shortfall(all, pages)) {
     device.committed_bytes -= bytes;
-    const std::uint64_t own = hbm_in_all(device);
-    return fail(
-        VMEM_ERROR_OUT_OF_MEMORY,
-        fmt::format(
-            "{} asked for on device {}, where {} are allocated and HBM can hold {} of {}: {} would have to fit into "
-            "{}host memory, which can hold {} of {} (pages in transit take the rest){}; free something, or raise "
-            "--hbm, "
-            "--host{} or --nvme",
-            format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
-            format_bytes(usable_hbm(own, page_bytes)), format_bytes(own), format_bytes(overflow),
-            config_.lent.empty() ? std::string() : fmt::format("what other GPUs lend, {}, and ", format_bytes(lent)),
-            format_bytes(host - transit), format_bytes(host),
-            below == 0 ? std::string()
-                       : fmt::format(", and {}, which can hold {}", config_.spill->info().name, format_bytes(below)),
-            config_.lent.empty() ? "" : ", --peers"));
+    return commit_error(device, bytes, pages, all, *missing);
   }
   balance_lending(device);
   return {};
+}
+
+Status Mover::commit_error(const DeviceState& device, std::uint64_t bytes, const PageSizes& pages, const Memories& all,
+                           const Shortfall& missing) const {
+  const std::uint64_t hbm = hbm_in_all(device);
+  const bool lent = !all.lent_bytes.empty(), below = all.below_bytes != 0;
+  return fail(
+      VMEM_ERROR_OUT_OF_MEMORY,
+      fmt::format(
+          "{} asked for on device {}, where {} are allocated and HBM can hold {} of {}: {} would have to fit into "
+          "{}host memory{}, which can hold {} of {} (pages in transit take the rest); free something, or raise --hbm, "
+          "--host{} or --nvme",
+          format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
+          format_bytes(usable_hbm_bytes(hbm, pages)), format_bytes(hbm), format_bytes(missing.overflow),
+          lent ? fmt::format("what other GPUs lend, {}, and ", format_bytes(missing.lent)) : std::string(),
+          below ? fmt::format(" ({}) and {} ({})", format_bytes(all.host_bytes), config_.spill->info().name,
+                              format_bytes(all.below_bytes))
+                : std::string(),
+          format_bytes(missing.host_and_below), format_bytes(all.host_bytes + all.below_bytes),
+          lent ? ", --peers" : ""));
 }
 
 // What a device has when nothing of it is lent, but for what other processes keep.
@@ -227,37 +229,20 @@ std::uint64_t Mover::hbm_in_all(const DeviceState& device) const {
   return lends ? device.config.hbm_bytes : device.hbm.budget_bytes();
 }
 
-// Without lent memory all devices at once; with it, all sets of them, or where they are too many each one and all.
-std::vector<std::vector<const Mover::DeviceState*>> Mover::sets_to_check() const {
-  std::vector<std::vector<const DeviceState*>> sets;
-  const std::size_t count = devices_.size();
-  const bool every = !config_.lent.empty() && count <= kDevicesInSets;
-  for (std::uint32_t mask = 1; every && mask < 1u << count; ++mask) {
-    std::vector<const DeviceState*>& set = sets.emplace_back();
-    for (std::size_t i = 0; i < count; ++i) {
-      if ((mask >> i & 1) != 0) set.push_back(devices_[i].get());
-    }
-  }
-  if (every) return sets;
-  std::vector<const DeviceState*>& all = sets.emplace_back();
-  for (const auto& device : devices_) all.push_back(device.get());
-  for (const DeviceState* device : std::vector(all)) {
-    if (!config_.lent.empty()) sets.push_back({device});
-  }
-  return sets;
+std::uint64_t Mover::most_page_bytes(std::uint64_t hbm_bytes) const {
+  return std::min(hbm_bytes / kPagesInHbm, config_.backing->usage().budget_bytes / kPagesInHost);
 }
 
 std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t bytes, bool shared,
                                     bool undeclared) const {
   if (shared) return 0;
   if (config_.page_bytes) return std::uint32_t(std::countr_zero(*config_.page_bytes >> kGranuleShift));
-  const std::uint64_t most_by_host = config_.backing->usage().budget_bytes / kPagesInHost;
+  const std::uint64_t most = most_page_bytes(undeclared ? device.config.hbm_bytes : device.hbm.budget_bytes());
   // An undeclared region is used as a whole: the fewest pages that waste at most an eighth of it.
   if (undeclared) {
     for (std::uint32_t shift = Mover::kLargestShift; shift > 0; --shift) {
       const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
       const std::uint64_t wasted = -bytes & (page_bytes - 1);
-      const std::uint64_t most = std::min(device.config.hbm_bytes / kPagesInHbm, most_by_host);
       if (wasted <= bytes / 8 && page_bytes <= most) return shift;
     }
     return 0;
@@ -268,32 +253,20 @@ std::uint32_t Mover::page_shift_for(const DeviceState& device, std::uint64_t byt
   for (const std::uint32_t larger : {2u, 4u, kLargestShift}) {
     if (larger == kLargestShift && device.config.lenders.empty()) continue;
     const std::uint64_t page_bytes = pagetable::kGranuleBytes << larger;
-    const std::uint64_t most = std::min(device.hbm.budget_bytes() / kPagesInHbm, most_by_host);
     if (bytes / page_bytes >= 8 && page_bytes <= most) shift = larger;
   }
   return shift;
 }
 
-// With the largest pages' frames in transit left out, as commit does for regions of such pages.
+// For the largest pages that an allocation may get here, which have most in transit.
 std::optional<Status> CapacityRequest::advance(Mover& mover) {
-  const std::uint64_t page_bytes = pagetable::kGranuleBytes << Mover::kLargestShift;
-  const std::uint64_t host = mover.config_.backing->usage().budget_bytes;
-  const std::uint64_t below = mover.config_.spill == nullptr ? 0 : mover.config_.spill->usage().budget_bytes;
   const Mover::DeviceState& asked = *mover.devices_[std::size_t(device)];
-  std::uint64_t backed = below + host - std::min(kTransitPages * page_bytes, host / 4);
-  for (const std::uint8_t lender : asked.config.lenders)
-    backed += whole_pages(mover.lent_for_certain(mover.config_.lent[lender]), page_bytes);
-  std::uint64_t backed_left = backed;
-  std::uint64_t hbm_left = 0;
-  for (const auto& each : mover.devices_) {
-    const std::uint64_t usable = usable_hbm(mover.hbm_in_all(*each), page_bytes);
-    const std::uint64_t over = each->committed_bytes - std::min(each->committed_bytes, usable);
-    backed_left -= std::min(backed_left, over);
-    if (each.get() != &asked) continue;
-    hbm_left = usable - std::min(usable, each->committed_bytes);
-    total_bytes = usable + backed;
-  }
-  free_bytes = hbm_left + backed_left;
+  const std::uint64_t page_bytes = mover.config_.page_bytes.value_or(std::min(
+      pagetable::kGranuleBytes << Mover::kLargestShift, std::bit_floor(mover.most_page_bytes(asked.config.hbm_bytes))));
+  const auto [total, free] = capacity(mover.memories(), std::size_t(device),
+                                      mover.page_sizes_with(std::max(page_bytes, pagetable::kGranuleBytes)));
+  total_bytes = total;
+  free_bytes = free;
   return Status{};
 }
 
@@ -312,10 +285,12 @@ std::uint64_t Mover::undeclared_bytes(int device, std::uint64_t bytes) const {
 // do not call vmem write most of their pages, so their slots are those that the overflow needs: making one keeps the driver from
 // anything else for as long as its memory takes to clear.
 void Mover::expect_slots() {
+  constexpr std::uint64_t kGranule = pagetable::kGranuleBytes;
+  constexpr PageSizes smallest{.wanted = kGranule, .smallest = kGranule, .largest = kGranule};
   std::uint64_t committed = 0, hbm = 0, lent = 0;
   for (const auto& device : devices_) {
     committed += device->committed_bytes;
-    hbm += usable_hbm(device->hbm.budget_bytes(), pagetable::kGranuleBytes);
+    hbm += usable_hbm_bytes(device->hbm.budget_bytes(), smallest);
   }
   for (const LentMemory& each : config_.lent) lent += lent_for_certain(each);
   const double overflow = committed > hbm ? double(committed - hbm) / double(committed) : 0;

@@ -112,8 +112,6 @@ bool Mover::recalling_to_host() const {
 
 // True: slots were given up. False: they will be. Error: nothing in host memory can go.
 Result<bool> Mover::make_slot_room(std::uint64_t bytes, Displaces displaces) {
-  // Who waits asks a tier that was full again: copies that it can give up may have come since.
-  if (displaces == Displaces::lifting && spill_failing_.in_a_row == 0) spill_full_until_us_ = 0;
   Spilled spilled = spill_some(bytes, false);
   // What was read back for a use to come, or is used in place, goes only if there is nothing else.
   if (displaces != Displaces::unwanted && spilled.bytes == 0 && !spilled.busy) spilled = spill_some(bytes, true);
@@ -326,6 +324,7 @@ void Mover::finish_spill(PageRef ref, const InFlight& transfer, const tiers::Com
     (ref.region->read_only ? counters_.file_read_bytes : counters_.recalled_bytes) += transfer.bytes;
     page.slot_version = transfer.version;
     load_failures_.erase(ref.id());
+    room_came_below();
     if (page.frame == kNoFrame || page.standby) came_to_host_memory(ref);
   }
   const bool live = ref.region->state.load(std::memory_order_relaxed) == pagetable::RegionState::live;
@@ -355,11 +354,11 @@ void Mover::spill_failed(PageRef ref, const Error& error) {
   if (now_us > spill_full_until_us_ + kFailingForUs) spill_failing_ = {};  // the last one was long ago
   if (spill_failing_.in_a_row++ == 0) spill_failing_.since_us = now_us;
   const std::uint64_t pause_us = kFirstPauseUs << std::min(spill_failing_.in_a_row - 1, 7u);
+  drop_spilled(ref);
   // What the process lacks memory for is no sign of a tier without room.
   const bool full = error.status == VMEM_ERROR_OUT_OF_MEMORY && error.native != ENOMEM;
   spill_full_until_us_ = now_us + (full ? kFullForUs : std::min(pause_us, kFullForUs));
   if (full) spill_failing_ = {};
-  drop_spilled(ref);
   spill_not_stored(ref, error);
 }
 
@@ -392,6 +391,12 @@ void Mover::drop_spilled(PageRef ref) {
   page.spilled->through_host = false;
   if (page.spilled->slot == kNoFrame || spilling(page) || ref.region->read_only) return;
   config_.spill->release(std::exchange(page.spilled->slot, kNoFrame));
+  room_came_below();
+}
+
+// A slot came free, or a copy that can be given up: a tier that was full is worth asking again.
+void Mover::room_came_below() {
+  if (spill_failing_.in_a_row == 0) spill_full_until_us_ = 0;
 }
 
 void Mover::doubt_spilled(Page& page) {

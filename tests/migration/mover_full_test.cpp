@@ -46,6 +46,8 @@ class MoverFull : public MoverTest {
       ++pages;
     }
     Region& region = allocate(--pages);
+    full = &region;
+    full_pages = pages;
     std::vector<unsigned char> bytes(pages);
     for (std::uint32_t i = 0; i < pages; ++i) {
       bytes[i] = static_cast<unsigned char>(i + 1);
@@ -68,6 +70,8 @@ class MoverFull : public MoverTest {
     }
     EXPECT_LT(inside->spill_error().size(), 500u) << "each refusal quotes the one before: " << inside->spill_error();
   }
+  Region* full = nullptr;  // after that
+  std::uint32_t full_pages = 0;
 };
 
 TEST_F(MoverFull, PagesOfAFullMachineGoUpThroughFreeFrames) {
@@ -98,6 +102,18 @@ TEST_F(MoverFull, WithProtectedPages) {
 
 TEST_F(MoverFull, WithThePolicy) {
   every_page_serves_in_every_order({.hbm_pages = 8, .host_pages = 4, .spill_pages = 12, .real_policy = true});
+}
+
+// Time stands still here: that a tier was full a moment ago is no reason to refuse what was freed since.
+TEST_F(MoverFull, RoomThatWasFreedBelowIsUsedAtOnce) {
+  every_page_serves_in_every_order({.hbm_pages = 4, .host_pages = 2, .spill_pages = 8});
+  ASSERT_TRUE(free(*full));
+  settle();
+  Region& next = allocate(full_pages);
+  for (std::uint32_t i = 0; i < full_pages; ++i) {
+    const Status written = cpu_write(next, i, static_cast<unsigned char>(i + 1));
+    ASSERT_TRUE(written) << "page " << i << ": " << written.error().message;
+  }
 }
 
 TEST_F(MoverFull, AnAcquireWaitsForSlotsThatPagesArriveInAhead) {

@@ -86,6 +86,36 @@ TEST_F(Lend, SlotsOfPagesInHbmAreTakenBeforeHostMemory) {
   expect_all_stored(second);
 }
 
+// Full, but slots of pages that are on their way into HBM can be given up when they have arrived.
+TEST_F(Lend, WhoNeedsASlotWaitsForThoseThatLoadsStillRead) {
+  start({.hbm_pages = 4, .host_pages = 2, .lent_pages = 3});
+  Actor& who = actor();
+  Region& in_peers = evicted(who, 3);
+  Region& in_hosts = allocate(2);
+  for (std::uint32_t i = 0; i < 2; ++i) write_to_the_end(who, writing(in_hosts, i), value(i));
+  evict_to_the_end(writing(in_hosts, 0, 2));
+  ASSERT_EQ(pages_in_peer(in_peers), 3u);
+  ASSERT_TRUE(in_host(in_hosts, 0) && in_host(in_hosts, 1));
+  lent->hold_back(Direction::load);
+  for (std::uint32_t i = 0; i < 3; ++i) ASSERT_TRUE(acquire(who, writing(in_peers, i)));
+  for (std::uint32_t i = 0; i < 3; ++i) release(who, writing(in_peers, i));
+  Actor& other = actor();
+  Region& last = allocate(2);
+  write_to_the_end(other, discarding(last, 0), 0x31);
+  const auto wanted = begin(other, discarding(last, 1));
+  for (int i = 0; i < 3; ++i) {  // and longer than it waits for a frame
+    steps();
+    now_us += 11 * acquire_wait_us;
+  }
+  EXPECT_FALSE(wanted->done());
+  lent->let_go(Direction::load);
+  const Status served = complete(*wanted);
+  ASSERT_TRUE(served) << served.error().message;
+  release(other, wanted->range);
+  for (std::uint32_t i = 0; i < 3; ++i) expect_bytes(who, in_peers, i, value(i));
+  for (std::uint32_t i = 0; i < 2; ++i) expect_bytes(who, in_hosts, i, value(i));
+}
+
 TEST_F(Lend, WithoutAFrameAPageIsUsedInThePeersMemory) {
   start({.hbm_pages = 4, .lent_pages = 4});
   Actor& who = actor();

@@ -91,7 +91,7 @@ TEST_F(Spill, MoreThanAllTiersHoldIsRefusedWithEachTiersFigures) {
   const auto refused = try_allocate(40);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, VMEM_ERROR_OUT_OF_MEMORY);
-  EXPECT_NE(refused.error().message.find("and scripted, which can hold 32 MiB"), std::string::npos)
+  EXPECT_NE(refused.error().message.find("and scripted (32 MiB), which can hold 44 MiB of 48 MiB"), std::string::npos)
       << refused.error().message;
 }
 

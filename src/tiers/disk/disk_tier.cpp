@@ -113,7 +113,9 @@ Result<SlotGrant> DiskTier::allocate(std::uint64_t page_bytes) {
   if (auto error = files_->out_of_service()) return std::unexpected(*std::move(error));
   if (growth_error_) return std::unexpected(*std::exchange(growth_error_, std::nullopt));
   if (!growing_) want_growth(page_bytes);
-  return SlotGrant{growing_ ? Grant::later : Grant::full, 0};
+  if (!growing_ && shrinking_ == 0) want_shrinking(page_bytes);
+  // Space that is being given back may be enough.
+  return SlotGrant{growing_ || shrinking_ != 0 ? Grant::later : Grant::full, 0};
 }
 
 void DiskTier::release(SlotId slot) {
@@ -669,13 +671,14 @@ void DiskTier::carry_out(SlotFiles::Change change) {
     const std::lock_guard lock(mutex_);
     files_->settle(change, done.has_value());
     if (growth) growing_ = false;
+    if (!growth) --shrinking_;
     if (growth && !done) {
       full_since_ = std::chrono::steady_clock::now();
       if (done.error().status != VMEM_ERROR_OUT_OF_MEMORY) growth_error_ = done.error();
     }
     if (!done) change_failed(growth ? "cannot grow" : "keeps space it does not use", done.error());
   }
-  if (growth) tell_ready();
+  tell_ready();
 }
 
 // Whoever wants to be told may be gone once the tier is in quarantine.
@@ -701,9 +704,10 @@ void DiskTier::want_growth(std::uint64_t page_bytes) {
 }
 
 // REQUIRES: mutex_.
-void DiskTier::want_shrinking() {
-  const auto change = files_->plan_shrinking();
+void DiskTier::want_shrinking(std::optional<std::uint64_t> wanted_page_bytes) {
+  const auto change = files_->plan_shrinking(wanted_page_bytes);
   if (!change) return;
+  ++shrinking_;
   changes_.push_back(*change);
   work_wanted_.notify_one();
 }

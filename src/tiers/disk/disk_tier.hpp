@@ -141,7 +141,7 @@ class DiskTier final : public Tier {
   std::optional<Error> refusal_of(const Job& job) const;
   void change_failed(const char* what, const Error& error);
   void want_growth(std::uint64_t page_bytes);
-  void want_shrinking();
+  void want_shrinking(std::optional<std::uint64_t> wanted_page_bytes = std::nullopt);
 
   Config config_;
   const TierInfo info_;
@@ -189,6 +189,7 @@ class DiskTier final : public Tier {
   LogLimit change_failures_;  // of growth and of giving space back
   std::chrono::steady_clock::time_point full_since_{};
   bool growing_ = false;
+  std::uint32_t shrinking_ = 0;  // changes under way that give space back
   bool stopping_ = false;
   std::thread io_thread_;
   std::vector<std::thread> workers_;

@@ -20,7 +20,9 @@
 namespace vmem::tiers {
 namespace {
 
+// A chunk's space belongs to pages of one size until it is empty, so it is a small share of the file.
 constexpr std::uint64_t kChunkBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kChunksInBudget = 32;
 
 std::unexpected<Error> refuse(const std::string& path, const std::string& why, int error = 0) {
   return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--nvme {}: {}", path, why), error);
@@ -171,7 +173,8 @@ void SlotFiles::give_back(SlotId slot) {
 
 std::uint32_t SlotFiles::slots_that_fit(const File& file, std::uint64_t page_bytes) const {
   if (file.full || file.retired) return 0;
-  const std::uint64_t wanted = std::clamp<std::uint64_t>(kChunkBytes / page_bytes, 1, kSlotsMax);
+  const std::uint64_t chunk_bytes = std::min(kChunkBytes, file.budget_bytes / kChunksInBudget);
+  const std::uint64_t wanted = std::clamp<std::uint64_t>(chunk_bytes / page_bytes, 1, kSlotsMax);
   const std::uint64_t left = file.budget_bytes - std::min(file.budget_bytes, file.allocated_bytes);
   return std::uint32_t(std::min(wanted, left / page_bytes));
 }
@@ -239,14 +242,15 @@ std::uint64_t SlotFiles::free_bytes(std::uint64_t page_bytes) const {
 }
 
 // One empty chunk of a size stays, as long as pages of that size are stored: they come and go.
-std::optional<SlotFiles::Change> SlotFiles::plan_shrinking() {
+std::optional<SlotFiles::Change> SlotFiles::plan_shrinking(std::optional<std::uint64_t> wanted_page_bytes) {
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     Chunk& chunk = chunks_[i];
     if (!chunk.ready || chunk.changing || chunk.used != 0 || retired(chunk.file)) continue;
     const bool in_use = std::ranges::any_of(chunks_, [&](const Chunk& each) {
       return each.ready && each.page_bytes == chunk.page_bytes && each.used != 0;
     });
-    if (in_use && free_bytes(chunk.page_bytes) < 2 * chunk.slots * chunk.page_bytes) continue;
+    const bool spare = in_use && free_bytes(chunk.page_bytes) < 2 * chunk.slots * chunk.page_bytes;
+    if (spare && wanted_page_bytes.value_or(chunk.page_bytes) == chunk.page_bytes) continue;
     chunk.changing = true;
     ready_bytes_ -= chunk.slots * chunk.page_bytes;
     return Change{Change::Kind::punch, i, chunk.file, chunk.offset, chunk.slots * (chunk.page_bytes + kHeaderBytes)};

@@ -56,8 +56,8 @@ class SlotFiles {
   bool uneven(std::uint64_t page_bytes) const;
   // The next chunk for pages of that size, if a file has room for one in its budget: one without a slot to give, and with most room.
   std::optional<Change> plan_growth(std::uint64_t page_bytes);
-  // A chunk that has no pages, and is not wanted next.
-  std::optional<Change> plan_shrinking();
+  // A chunk that has no pages, and is not wanted next, or is where pages of another size are wanted more.
+  std::optional<Change> plan_shrinking(std::optional<std::uint64_t> wanted_page_bytes = std::nullopt);
   Status carry_out(const Change& change) const;
   // Whether it was done. A file that did not get its chunk is not asked again before one of its chunks was punched out, or until
   // try_full_ones.
