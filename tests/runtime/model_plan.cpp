@@ -21,11 +21,14 @@ ModelPlan::ModelPlan(std::uint64_t number) : seed(number) {
   protect = random.one_in(3);
   // Each of two lends what it has left, or one that the program does not use lends all.
   if (peers && random.one_in(3)) lending = devices == 2 ? "0,1" : "1";
-  // Host memory can hold what the threads use at a time, and little more.
   nvme_mib = random.one_in(4) ? 256 : 0;
-  if (nvme_mib == 0) return;
-  host_mib = std::max<std::uint64_t>(host_mib, 96);
-  working_mib = hbm_in_all + host_mib + random.below(nvme_mib / 2);
+  remote_mib = random.one_in(5) ? 256 : 0;
+  if (below_mib() == 0) return;
+  encrypt = random.one_in(2);
+  compress = random.pick<std::string>({"off", "auto", "lz4"});
+  // Half of these machines hold in host memory what the threads use at a time, and little more; on the others pages pass through.
+  if (random.one_in(2)) host_mib = std::max<std::uint64_t>(host_mib, 96);
+  working_mib = hbm_in_all + host_mib + random.below(below_mib());
 }
 
 std::string ModelPlan::machine() const {
@@ -38,27 +41,32 @@ std::string ModelPlan::machine() const {
 
 std::vector<std::pair<std::string, std::string>> ModelPlan::options() const {
   const std::string nvme = nvme_mib == 0 ? "off" : fmt::format(".:{}MiB", nvme_mib);
-  return {{"driver", "emulated"},
-          {"nvme", nvme},
-          {"devices", devices == 2 ? "0,1" : "0"},
-          {"peers", lending},
-          {"log", "off"},
-          {"space", "4GiB"},
-          {"hbm", fmt::format("{}MiB", hbm_mib)},
-          {"host", fmt::format("{}MiB", host_mib)},
-          {"page", page},
-          {"prefetch", prefetch},
-          {"acquire_wait", acquire_wait},
-          {"protect", protect ? "on" : "off"}};
+  std::vector<std::pair<std::string, std::string>> all{{"driver", "emulated"},
+                                                       {"nvme", nvme},
+                                                       {"devices", devices == 2 ? "0,1" : "0"},
+                                                       {"peers", lending},
+                                                       {"log", "off"},
+                                                       {"space", "4GiB"},
+                                                       {"hbm", fmt::format("{}MiB", hbm_mib)},
+                                                       {"host", fmt::format("{}MiB", host_mib)},
+                                                       {"page", page},
+                                                       {"prefetch", prefetch},
+                                                       {"acquire_wait", acquire_wait},
+                                                       {"protect", protect ? "on" : "off"}};
+  if (nvme_mib != 0) all.emplace_back("compress", compress);
+  if (remote_mib != 0) all.emplace_back("remote_encrypt", encrypt ? "on" : "off");
+  return all;
 }
 
 std::string ModelPlan::words() const {
   return fmt::format(
-      "devices={}{} lending={} hbm={}MiB host={}MiB nvme={}MiB working={}MiB page={} prefetch={} acquire_wait={} "
+      "devices={}{} lending={} hbm={}MiB host={}MiB nvme={}MiB remote={}MiB{} compress={} working={}MiB page={} "
+      "prefetch={} acquire_wait={} "
       "threads={} "
       "steps={}{}{}",
-      devices, peers ? "" : " (no peers)", lending, hbm_mib, host_mib, nvme_mib, working_mib, page, prefetch,
-      acquire_wait, threads, steps, small ? "" : " (no small allocations)", protect ? " protect" : "");
+      devices, peers ? "" : " (no peers)", lending, hbm_mib, host_mib, nvme_mib, remote_mib,
+      encrypt ? " (encrypted)" : "", compress, working_mib, page, prefetch, acquire_wait, threads, steps,
+      small ? "" : " (no small allocations)", protect ? " protect" : "");
 }
 
 }  // namespace vmem::test

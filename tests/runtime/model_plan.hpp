@@ -35,13 +35,17 @@ struct ModelPlan {
   std::string machine() const;  // for the emulated driver
   std::vector<std::pair<std::string, std::string>> options() const;
   std::string words() const;
+  std::uint64_t below_mib() const { return nvme_mib + remote_mib; }
 
   std::uint64_t seed;
   int devices = 1;
   bool peers = true;
   std::string lending = "off";  // the option peers
   std::uint64_t hbm_mib = 0;
-  std::uint64_t host_mib, nvme_mib = 0;
+  std::uint64_t host_mib = 0, nvme_mib = 0;
+  std::uint64_t remote_mib = 0;  // lent by another node
+  bool encrypt = false;          // what it gets
+  std::string compress = "off";
   std::uint64_t working_mib = 0;  // to be allocated in all
   std::string page;
   std::string prefetch;

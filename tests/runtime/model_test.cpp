@@ -1,6 +1,6 @@
 // Random programs on small machines, against a plain reference model. Everything that a program can do is done at once from
 // several threads; kernels check the memory where they run. A failure prints its seed: run it again with --seed=N, or with
-// VMEM_TEST_SEED=N. VMEM_TEST_SEEDS sets how many seeds run in all.
+// VMEM_TEST_SEED=N. VMEM_TEST_SEEDS sets how many seeds run in all, VMEM_TEST_FIRST_SEED where they begin.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <thread>
 
+#include "runtime/daemon.hpp"
 #include "runtime/model_worker.hpp"
 
 namespace vmem::test {
@@ -21,7 +22,7 @@ constexpr std::uint64_t kSeeds = 100;
 #elif defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t kSeeds = 200;
 #elif defined(NDEBUG)
-constexpr std::uint64_t kSeeds = 1200;
+constexpr std::uint64_t kSeeds = 600;
 #else
 constexpr std::uint64_t kSeeds = 300;
 #endif
@@ -44,8 +45,11 @@ class ModelRun {
     std::printf("seed %llu: %s\n", static_cast<unsigned long long>(plan_.seed), plan_.words().c_str());
     std::fflush(stdout);
     std::vector<vmem_option> options;
+    start_lender();
+    if (::testing::Test::HasFailure()) return;
     const auto given = plan_.options();
     for (const auto& [name, value] : given) options.push_back({name.c_str(), value.c_str()});
+    if (lender_) options.push_back({"remote", lender_->address().c_str()});
     ASSERT_OK(vmem_init(options.data(), options.size()));
     make_shared();
     if (::testing::Test::HasFailure()) return;
@@ -57,6 +61,16 @@ class ModelRun {
   }
 
  private:
+  void start_lender() {
+    if (plan_.remote_mib == 0) return;
+    runtime::DaemonOptions lending;
+    lending.listen = "127.0.0.1:0";
+    lending.lend_bytes = plan_.remote_mib * kMiB;
+    auto lender = runtime::Daemon::start(lending);
+    ASSERT_TRUE(lender) << lender.error().message;
+    lender_ = *std::move(lender);
+  }
+
   void make_shared() {
     Random random(plan_.seed);
     const std::size_t sizes[] = {5 * kMiB + 123, 3 * kMiB, plan_.small ? 70'000u : 2 * kMiB};
@@ -107,6 +121,7 @@ class ModelRun {
   }
 
   const ModelPlan plan_;
+  std::unique_ptr<runtime::Daemon> lender_;
   EmulatedGpu gpu_;
   Verdict verdict_;
   std::deque<ModelAllocation> shared_;
@@ -119,7 +134,7 @@ TEST_P(Model, RandomProgramsSeeWhatTheReferenceModelSays) {
   const std::uint64_t each = environment_number("VMEM_TEST_SEEDS", kSeeds) / kShards;
   const std::uint64_t only = environment_number("VMEM_TEST_SEED", 0);
   if (only != 0 && GetParam() != 0) GTEST_SKIP() << "one seed, run by the first shard";
-  const std::uint64_t first = only != 0 ? only : 1 + GetParam() * each;
+  const std::uint64_t first = only != 0 ? only : environment_number("VMEM_TEST_FIRST_SEED", 1) + GetParam() * each;
   const std::uint64_t end = only != 0 ? only + 1 : first + each;
   for (std::uint64_t seed = first; seed < end; ++seed) {
     ModelRun(seed).run();

@@ -87,11 +87,11 @@ bool ModelWorker::ok(vmem_status status, std::initializer_list<vmem_status> allo
   return false;
 }
 
-// With protect, a page that is still being read does not become writable. With files, pages come to host memory before they are
+// With protect, a page that is still being read does not become writable. With files or another node, pages come to host memory before they are
 // used, and the threads may hold all of that.
 bool ModelWorker::served(vmem_status status) {
   if (status == VMEM_ERROR_IN_USE && plan_.protect) return ok(status, {VMEM_ERROR_IN_USE});
-  if (status != VMEM_ERROR_OUT_OF_MEMORY || plan_.nvme_mib == 0) return ok(status);
+  if (status != VMEM_ERROR_OUT_OF_MEMORY || plan_.below_mib() == 0) return ok(status);
   ok(status, {VMEM_ERROR_OUT_OF_MEMORY});
   vmem_statistics stats{};
   stats.struct_bytes = sizeof stats;
