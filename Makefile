@@ -6,6 +6,7 @@ JOBS ?= $(shell nproc)
 DEMO ?= build/release/bin/vmem bench demo
 PREFIX ?= /usr/local
 PART ?= all
+CAMPAIGN_SECONDS ?= 1800
 RELEASE := build/release
 
 # Compilations are shared by checkouts in other folders.
@@ -33,6 +34,11 @@ test: ## before a change is kept: release tests, the sanitizers' quick part, for
 nightly: ## what takes longer: whole sanitizer suites, slow checks, benchmark, fuzzing; PART=0 to 4: a fifth
 	@scripts/bootstrap.sh --lint
 	@JOBS=$(JOBS) scripts/nightly.sh $(PART)
+
+.PHONY: campaign
+campaign: build ## a standing attack with printed seeds: CAMPAIGN_SECONDS in all (1800), table in build/campaign.json
+	@scripts/bootstrap.sh --fuzz
+	@scripts/campaign.py --seconds $(CAMPAIGN_SECONDS) --json build/campaign.json
 
 .PHONY: test-gpu
 test-gpu: build ## on a machine with a GPU: the driver's tests, and whole programs with and without vmem (needs PyTorch)

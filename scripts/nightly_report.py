@@ -1,23 +1,18 @@
 #!/usr/bin/env python3
 """nightly_report.py PART FILE: writes stages, given as lines of name, result and seconds, with commit and machine, as JSON."""
 
-import datetime
 import json
-import os
 import pathlib
-import platform
-import subprocess
 import sys
+
+from provenance import provenance
 
 part, path = sys.argv[1], pathlib.Path(sys.argv[2])
 stages = [dict(zip(("name", "result", "seconds"), line.rstrip("\n").split("\t"), strict=True)) for line in sys.stdin]
 for stage in stages:
     stage["seconds"] = int(stage["seconds"])
-described = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=40"], capture_output=True, text=True)
 report = {
-    "commit": described.stdout.strip() or "unknown",
-    "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-    "machine": {"processors": os.cpu_count(), "system": platform.platform()},
+    **provenance(),
     "part": part,
     "result": "ok" if stages and all(stage["result"] == "ok" for stage in stages) else "FAILED",
     "seconds": sum(stage["seconds"] for stage in stages),

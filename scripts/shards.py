@@ -28,9 +28,15 @@ TEST = "test"
 ALL = "all"
 PARTS = (TEST, *map(str, range(FIFTHS)))
 NOT_BUILT = "_NOT_BUILT"
-# Whose tests run as often as VMEM_TEST_SEEDS, VMEM_TEST_KILLS and VMEM_TEST_DYING_DISKS say. The nightly gives them
-# more than `make test` does.
-SEEDED = ("allocation_failure_test", "dying_disks_test", "runtime_model_test", "runtime_killed_test")
+# Whose tests run as often as variables of the environment say, which the nightly sets to more than `make test` does.
+SEEDED = (
+    "allocation_failure_test",
+    "dying_disks_test",
+    "rdma_stream_test",
+    "remote_tier_test",
+    "runtime_killed_test",
+    "runtime_model_test",
+)
 
 # Preset -> program -> regular expression of its tests that `make test` leaves to the nightly ("" leaves none). Programs that
 # are not named are left whole. A preset that is not named here is whole in `make test`.

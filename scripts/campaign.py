@@ -1,0 +1,139 @@
+#!/usr/bin/env python3
+"""A standing attack on the release build: random programs, kills, dying disks, hostile bytes, failing allocations, hostile calls.
+
+    scripts/campaign.py [--seconds N] [--seed N] [--only KIND ...] [--part PART] [--json FILE]
+
+Each kind has a share of the time, and repeats its command with new seeds until that is over. The seed of a round is printed
+before it starts; what a failed round printed is kept in build/campaign/. Needs the release build; exits with 1 on a failure.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+from provenance import provenance
+from shards import ALL, FIFTHS
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BIN = "build/release/bin"
+LOGS = ROOT / "build" / "campaign"
+HANG_S = 1200  # no round takes nearly as long
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    name: str
+    what: str
+    share: int  # of the time, relative to the others
+    command: str  # {seed} and {seconds} are replaced
+    environment: dict[str, str]  # likewise
+    unit: str
+    counted: str  # regular expression: a group that is a number is added, anything else counts as one
+
+
+def gtest(program: str, tests: str) -> str:
+    return f"{BIN}/{program} --gtest_color=no --gtest_filter={tests}"
+
+
+KINDS = (
+    Kind("churn", "random programs on random chains of tiers; every byte is verified", 6,
+         gtest("runtime_model_test", "Seeds/Model.*"),
+         {"VMEM_TEST_FIRST_SEED": "{seed}", "VMEM_TEST_SEEDS": "200"}, "programs", r"^seed \d+:"),
+    Kind("capacity", "every size that malloc accepts, on seven chains of tiers in five orders", 2,
+         gtest("usable_test", "*"), {"VMEM_TEST_EVERY_SIZE": "1"}, "cases", r"^\[       OK \]"),
+    Kind("kills", "programs that are killed and started again", 2,
+         gtest("runtime_killed_test", "*EveryStartFindsItsRoom*"),
+         {"VMEM_TEST_SEED": "{seed}", "VMEM_TEST_KILLS": "25"}, "scenarios", r"^\[       OK \]"),
+    Kind("deaths", "daemons that are killed, stopped and cut off under load", 2,
+         gtest("runtime_remote_test", "RemoteDeaths.*:RemoteCutOff.*"),
+         {"VMEM_TEST_SEED": "{seed}"}, "scenarios", r"^\[       OK \]"),
+    Kind("disks", "disks that are shut down, full, read-only, lost or removed", 2,
+         gtest("dying_disks_test", "*"), {"VMEM_TEST_SEED": "{seed}"}, "deaths", r"^\[       OK \]"),
+    Kind("memory", "one allocation of each call stack fails", 2,
+         gtest("allocation_failure_test", "*"), {"VMEM_TEST_SEEDS": "60"}, "call stacks", r"(\d+) call stacks refused"),
+    Kind("forgery", "pages that are changed in a lender's memory", 1,
+         gtest("remote_tier_test", "ForgedPage.*"), {"VMEM_FORGED_PAGES": "2000"}, "scenarios", r"^\[       OK \]"),
+    Kind("strangers", "hostile bytes on every socket that a process has open", 3,
+         f"tests/campaign/strangers.py --bin {BIN} --seed {{seed}} --connections 20000", {}, "connections", r"(\d+) connections in all"),
+    Kind("calls", "hostile calls of the whole C API", 3,
+         gtest("api_fuzz_test", "*"), {"VMEM_TEST_FIRST_SEED": "{seed}", "VMEM_TEST_SEEDS": "200"}, "programs", r"^seed \d+"),
+    Kind("options", "random options, by call, environment and command line", 2,
+         gtest("option_fuzz_test", "*"), {"VMEM_TEST_FIRST_SEED": "{seed}", "VMEM_TEST_SEEDS": "200"}, "starts", r"^seed \d+"),
+    Kind("decoders", "libFuzzer over everything that reads foreign bytes", 3,
+         "scripts/fuzz.sh --seed {seed} 10", {}, "inputs", r"stat::number_of_executed_units:\s+(\d+)"),
+)
+
+
+def count(counted: str, output: str) -> int:
+    return sum(int(found) if str(found).isdigit() else 1 for found in re.findall(counted, output, re.MULTILINE))
+
+
+def run_round(kind: Kind, number: int, seed: int) -> tuple[int, str | None]:
+    """How much was done, and what went wrong."""
+    words = shlex.split(kind.command.format(seed=seed))
+    environment = {name: value.format(seed=seed) for name, value in kind.environment.items()}
+    shown = " ".join([*(f"{name}={value}" for name, value in environment.items()), *words])
+    print(f"{kind.name}: seed {seed}", flush=True)
+    log = LOGS / f"{kind.name}-{number}.log"
+    with log.open("w+", errors="replace") as output:
+        output.write(f"{shown}\n")
+        output.flush()
+        try:
+            code = subprocess.run(words, cwd=ROOT, env={**os.environ, **environment}, stdout=output, stderr=output,
+                                  timeout=HANG_S).returncode
+        except subprocess.TimeoutExpired:
+            code = "no end"
+        output.seek(0)
+        done = count(kind.counted, output.read())
+    if code == 0:
+        log.unlink()
+        return done, None
+    print(f"{kind.name}: FAILED ({code}): {shown}\n  {log.relative_to(ROOT)}", flush=True)
+    return done, shown
+
+
+def run_kind(kind: Kind, seconds: float, seeds: random.Random) -> dict:
+    begun = time.monotonic()
+    rounds, done, failures = 0, 0, []
+    while rounds == 0 or time.monotonic() - begun < seconds:
+        more, failure = run_round(kind, rounds, seeds.randrange(1, 1 << 31))
+        rounds, done = rounds + 1, done + more
+        failures += [failure] if failure else []
+    return {"kind": kind.name, "what": kind.what, "rounds": rounds, "done": done, "unit": kind.unit,
+            "seconds": round(time.monotonic() - begun), "failures": failures}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=600, help="of all kinds, those that are left out included; each runs at least once (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="of the first round of all (default: random)")
+    parser.add_argument("--only", nargs="+", choices=[kind.name for kind in KINDS], metavar="KIND", help="some kinds: %(choices)s")
+    parser.add_argument("--part", choices=(*map(str, range(FIFTHS)), ALL), default=ALL, help="a fifth of the kinds, as the nightly takes them")
+    parser.add_argument("--json", type=pathlib.Path, help="write the table there as well")
+    args = parser.parse_args()
+    kinds = [kind for number, kind in enumerate(KINDS)
+             if (not args.only or kind.name in args.only) and args.part in (ALL, str(number % FIFTHS))]
+    LOGS.mkdir(parents=True, exist_ok=True)
+    print(f"campaign: seed {args.seed}")
+    seeds = random.Random(args.seed)
+    shares = sum(kind.share for kind in KINDS)
+    rows = [run_kind(kind, args.seconds * kind.share / shares, random.Random(seeds.random())) for kind in kinds]
+    print(f"\n{'kind':<10} {'rounds':>6} {'done':>10} {'':12} {'seconds':>7} {'failed':>6}")
+    for row in rows:
+        print(f"{row['kind']:<10} {row['rounds']:>6} {row['done']:>10} {row['unit']:<12} {row['seconds']:>7} {len(row['failures']):>6}")
+    if args.json:
+        table = {**provenance(), "command": shlex.join(["scripts/campaign.py", *sys.argv[1:]]), "seed": args.seed, "kinds": rows}
+        args.json.write_text(json.dumps(table, indent=2) + "\n")
+    return 1 if any(row["failures"] for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
