@@ -222,6 +222,21 @@ TEST(StreamTrust, StrangersWithoutEndCostNeitherMemoryNorDescriptorsNorService) 
   EXPECT_LT(descriptors(), open + 64);
 }
 
+// Whoever resets its connection at once has no address any more, and so no budget that could pay for a handshake.
+TEST(StreamTrust, AConnectionThatWasResetBeforeItWasAcceptedIsNotRead) {
+  Node b;
+  b.start_as(b.config(2, "127.0.0.1:0", SecretFile().read()));
+  ::testing::internal::CaptureStderr();
+  constexpr linger kReset{.l_onoff = 1, .l_linger = 0};
+  for (int i = 0; i < 20; ++i) {
+    const FileDescriptor stranger = dial(b.transport->address());
+    (void)::send(stranger.get(), "no handshake", 12, MSG_NOSIGNAL);
+    (void)::setsockopt(stranger.get(), SOL_SOCKET, SO_LINGER, &kReset, sizeof(kReset));
+  }
+  for (int i = 0; i < 100; ++i) b.step();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 TEST(StreamTrust, ThoseThatSayNothingKeepNobodyOut) {
   const KeyringRef keyring = SecretFile().read();
   Node a, b;

@@ -155,10 +155,10 @@ void Admission::admit(FileDescriptor socket) {
   pending->role = Hello::Role::responder;
   pending->address = address_;
   if (config_.tls) {
-    if (const auto from = SocketAddress::connected_to(socket.get())) {
-      pending->address = from->text();
-      pending->host = HandshakeBudget::host_of(*from);
-    }
+    const auto from = SocketAddress::connected_to(socket.get());
+    if (!from) return;  // the peer has reset it already: nobody is there whose budget could pay for a handshake
+    pending->address = from->text();
+    pending->host = HandshakeBudget::host_of(*from);
     if (!budget_.may_begin(pending->host, config_.clock->now_us()))
       return turn_away(pending->address, std::move(socket));
   }
