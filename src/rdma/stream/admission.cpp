@@ -138,7 +138,10 @@ void Admission::accept() {
       continue;
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      VMEM_LOG_WARN("no connection can be accepted on {} now: {}", address_, words(errno));
+      const int why = errno;
+      if (const auto times = not_accepted_.next(); times.logged)
+        VMEM_LOG_WARN("no connection can be accepted on {} now: {} ({} times so far)", address_, words(why),
+                      times.count);
       rest_.expires_after(kRest);
       rest_.async_wait([this](const boost::system::error_code& code) {
         if (!code && !closed_) wait_for_connections();
