@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
@@ -22,8 +23,14 @@ namespace vmem::runtime {
 namespace {
 
 constexpr int kBacklog = 128;
-constexpr int kGreetingMs = 1'000;  // for a process that connected
-constexpr int kAnswerMs = 10'000;   // lenders that do not answer are waited for
+constexpr std::chrono::seconds kGreeting{1};  // for a process that connected
+constexpr std::chrono::milliseconds kRest{100};
+constexpr int kAnswerMs = 10'000;  // lenders that do not answer are waited for
+// A process has one node, or a few over time if it starts vmem again. Each takes a descriptor.
+constexpr std::ptrdiff_t kMostOfProcess = 4;
+constexpr std::size_t kMostWatched = 512;
+constexpr std::size_t kMostCallers = 64;
+constexpr int kMostAcceptedAtOnce = 16;
 constexpr std::size_t kMostBytes = 16'384;
 constexpr char kSeparator = '\n';
 
@@ -104,35 +111,83 @@ Guard::~Guard() {
 void Guard::run() {
   ::prctl(PR_SET_NAME, "vmem-guard");
   while (!readable(stop_.get())) {
-    std::vector<pollfd> awaited{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    for (const Watched& each : watched_) awaited.push_back({each.process.get(), POLLIN, 0});
-    if (::poll(awaited.data(), awaited.size(), -1) < 0 && errno != EINTR) return;
+    wait();
     report_dead();
-    if (readable(listener_.get())) welcome();
+    accept_all();
+    hear_callers();
   }
 }
 
-void Guard::welcome() {
-  const FileDescriptor process_socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!process_socket || !rdma::stream::check_peer_user(process_socket.get())) return;
-  if (!readable(process_socket.get(), kGreetingMs)) return;
+void Guard::wait() {
+  std::vector<pollfd> awaited{{stop_.get(), POLLIN, 0}};
+  for (const Watched& each : watched_) awaited.push_back({each.process.get(), POLLIN, 0});
+  for (const Caller& each : callers_) awaited.push_back({each.socket.get(), POLLIN, 0});
+  auto due = Clock::time_point::max();
+  if (!callers_.empty()) due = callers_.front().until;
+  if (accepts_from_ > Clock::now()) {
+    due = std::min(due, accepts_from_);
+  } else {
+    awaited.push_back({listener_.get(), POLLIN, 0});
+  }
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - Clock::now()).count();
+  const bool is_due = due != Clock::time_point::max();
+  (void)::poll(awaited.data(), awaited.size(), is_due ? static_cast<int>(std::max<long>(left, 0)) : -1);
+}
+
+void Guard::accept_all() {
+  if (accepts_from_ > Clock::now()) return;
+  for (int i = 0; i < kMostAcceptedAtOnce; ++i) {
+    FileDescriptor caller(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!caller) {
+      const bool none = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+      if (!none) accepts_from_ = Clock::now() + kRest;  // the caller stays in the queue: no busy waiting
+      return;
+    }
+    if (!rdma::stream::check_peer_user(caller.get())) continue;
+    // Who has waited longest without a word goes.
+    if (callers_.size() == kMostCallers) callers_.pop_front();
+    callers_.push_back({std::move(caller), Clock::now() + kGreeting});
+  }
+}
+
+void Guard::hear_callers() {
+  std::erase_if(callers_, [this](const Caller& each) {
+    if (!readable(each.socket.get())) return Clock::now() >= each.until;
+    welcome(each.socket);
+    return true;
+  });
+}
+
+void Guard::welcome(const FileDescriptor& caller) {
   std::array<char, kMostBytes> text;
-  const ssize_t got = ::recv(process_socket.get(), text.data(), text.size(), 0);
+  const ssize_t got = ::recv(caller.get(), text.data(), text.size(), 0);
   auto node = got > 0 ? parse({text.data(), static_cast<std::size_t>(got)}) : std::nullopt;
-  FileDescriptor process = rdma::stream::peer_process(process_socket.get());
-  if (!node || !process) return;
-  watched_.push_back({*std::move(node), std::move(process)});
+  if (!node || !watch(*std::move(node), caller)) return;
   report_dead();
-  (void)::send(process_socket.get(), "", 1, MSG_NOSIGNAL);
+  (void)::send(caller.get(), "", 1, MSG_NOSIGNAL);
+}
+
+// False: it is not watched, and its lenders keep its room for a while after its end.
+bool Guard::watch(BorrowingNode node, const FileDescriptor& caller) {
+  ucred who{};
+  socklen_t bytes = sizeof(who);
+  FileDescriptor process = rdma::stream::peer_process(caller.get());
+  if (!process || ::getsockopt(caller.get(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) return false;
+  if (watched_.size() >= kMostWatched || std::ranges::count(watched_, who.pid, &Watched::number) >= kMostOfProcess)
+    return false;
+  watched_.push_back({std::move(node), std::move(process), who.pid});
+  return true;
 }
 
 void Guard::report_dead() {
-  std::erase_if(watched_, [](const Watched& each) {
+  std::erase_if(watched_, [this](const Watched& each) {
     if (!readable(each.process.get())) return false;
-    if (const Status reported = report_end(each.node); !reported)
+    const Status reported = report_end(each.node);
+    if (const auto times = reported ? LogLimit::Occurrence{} : not_reported_.next(); times.logged)
       VMEM_LOG_WARN(
-          "the nodes that lent to a process that has ended did not hear of it, and keep its room for a while: {}",
-          reported.error().message);
+          "the nodes that lent to a process that has ended did not hear of it, and keep its room for a while: {} ({} "
+          "such ends)",
+          reported.error().message, times.count);
     return true;
   });
 }

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <deque>
@@ -220,6 +222,50 @@ TEST(StreamTrust, StrangersWithoutEndCostNeitherMemoryNorDescriptorsNorService) 
   EXPECT_EQ(a.gone(peer), nullptr);
   EXPECT_LT(resident_bytes(), memory + kMemoryOfStrangers);
   EXPECT_LT(descriptors(), open + 64);
+}
+
+// Ends with the descriptors that there were.
+class NoDescriptorsLeft {
+ public:
+  NoDescriptorsLeft() {
+    EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &before_), 0);
+    const rlimit none{.rlim_cur = 0, .rlim_max = before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  }
+  ~NoDescriptorsLeft() { (void)::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(StreamTrust, ConnectionsThatCannotBeAcceptedDoNotFillTheLog) {
+  Node b;
+  b.start_as(b.config(2, "127.0.0.1:0", SecretFile().read()));
+  const FileDescriptor waiting = dial(b.transport->address());
+  ::testing::internal::CaptureStderr();
+  {
+    const NoDescriptorsLeft none;
+    const auto until_then = steady_clock::now() + std::chrono::milliseconds(1'500);
+    while (steady_clock::now() < until_then) b.step();
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("no connection can be accepted"));
+  EXPECT_LE(std::ranges::count(said, '\n'), 5);
+}
+
+// Whoever resets its connection at once has no address any more, and so no budget that could pay for a handshake.
+TEST(StreamTrust, AConnectionThatWasResetBeforeItWasAcceptedIsNotRead) {
+  Node b;
+  b.start_as(b.config(2, "127.0.0.1:0", SecretFile().read()));
+  ::testing::internal::CaptureStderr();
+  constexpr linger kReset{.l_onoff = 1, .l_linger = 0};
+  for (int i = 0; i < 20; ++i) {
+    const FileDescriptor stranger = dial(b.transport->address());
+    (void)::send(stranger.get(), "no handshake", 12, MSG_NOSIGNAL);
+    (void)::setsockopt(stranger.get(), SOL_SOCKET, SO_LINGER, &kReset, sizeof(kReset));
+  }
+  for (int i = 0; i < 100; ++i) b.step();
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
 TEST(StreamTrust, ThoseThatSayNothingKeepNobodyOut) {

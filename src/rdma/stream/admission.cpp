@@ -138,7 +138,10 @@ void Admission::accept() {
       continue;
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      VMEM_LOG_WARN("no connection can be accepted on {} now: {}", address_, words(errno));
+      const int why = errno;
+      if (const auto times = not_accepted_.next(); times.logged)
+        VMEM_LOG_WARN("no connection can be accepted on {} now: {} ({} times so far)", address_, words(why),
+                      times.count);
       rest_.expires_after(kRest);
       rest_.async_wait([this](const boost::system::error_code& code) {
         if (!code && !closed_) wait_for_connections();
@@ -155,10 +158,10 @@ void Admission::admit(FileDescriptor socket) {
   pending->role = Hello::Role::responder;
   pending->address = address_;
   if (config_.tls) {
-    if (const auto from = SocketAddress::connected_to(socket.get())) {
-      pending->address = from->text();
-      pending->host = HandshakeBudget::host_of(*from);
-    }
+    const auto from = SocketAddress::connected_to(socket.get());
+    if (!from) return;  // the peer has reset it already: nobody is there whose budget could pay for a handshake
+    pending->address = from->text();
+    pending->host = HandshakeBudget::host_of(*from);
     if (!budget_.may_begin(pending->host, config_.clock->now_us()))
       return turn_away(pending->address, std::move(socket));
   }
