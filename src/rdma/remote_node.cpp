@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "base/log.hpp"
@@ -18,6 +17,7 @@ namespace {
 
 constexpr std::uint64_t kBeforeAskingAgainUs = 50'000;
 constexpr std::uint64_t kBeforeFullAgainUs = 1'000'000;
+constexpr std::uint64_t kLookUs = 5'000;  // between looks for lenders that ended
 
 std::string full_words(const wire::Lent& lent) {
   std::string words = fmt::format("{} of {} that it lends are leased to {} nodes", format_bytes(lent.leased_bytes),
@@ -72,9 +72,12 @@ void RemoteTier::handle(PeerId peer, Connected& connected) {
       VMEM_LOG_WARN("the node at {} is not used: {} ({} such refusals)", node->address, node->why, times.count);
     return close(*node);
   }
-  if (node->lease != 0 && node->identity != connected.node)
-    lose_lease(index_of(*node), "it was started anew, without what it held");
+  if (node->identity != connected.node) {
+    if (node->lease != 0) lose_lease(index_of(*node), "it was started anew, without what it held");
+    dead_.forget(node->identity.id);
+  }
   node->identity = connected.node;
+  dead_.watch(connected.node, connected.process);
   node->path = connected.path;
   node->state = Node::State::asking;
   ask(*node);
@@ -148,6 +151,19 @@ void RemoteTier::lose_lease(std::uint32_t index, const std::string& why) {
                    static_cast<std::uint64_t>(node.identity.id), node.address, why, copies, last);
 }
 
+// A connection that a forked child of the lender keeps open would go on being waited for.
+bool RemoteTier::find_dead() {
+  look_us_ = config_.clock->now_us() + kLookUs;
+  const auto found = dead_.find();
+  for (Node& node : nodes_) {
+    if (std::ranges::find(found, node.identity) == found.end()) continue;
+    node.why = "its process has ended";
+    if (node.lease != 0) lose_lease(index_of(node), node.why);
+    close(node);
+  }
+  return !found.empty();
+}
+
 void RemoteTier::handle(PeerId peer, Gone& gone) {
   Node* const node = node_of(peer);
   if (node == nullptr) return;
@@ -164,8 +180,6 @@ void RemoteTier::handle(PeerId peer, Gone& gone) {
   }
   if (gone.reason == Reason::timeout && config_.missed && node->identity.id != NodeId{})
     config_.missed(node->identity.id);
-  // The process that had our pages is not there any more.
-  if (node->lease != 0 && gone.error.native == ECONNREFUSED) lose_lease(index, "nobody listens there any more");
   node->state = Node::State::away;
   node->peer = {};
   node->again_us = now + (was_ready ? 0 : std::max(config_.reconnect_us, std::exchange(node->rest_us, 0)));

@@ -82,6 +82,7 @@ bool RemoteTier::step() {
   bool did = !events.empty();
   did |= take_posted();
   did |= workers_->finish();
+  did |= config_.clock->now_us() >= look_us_ && find_dead();
   did |= keep_connected();
   did |= expire();
   did |= go_on();

@@ -4,10 +4,10 @@
 // seal) of what it keeps, to find accidents with.
 //
 // A slot is one or two places (`replicas`) on different nodes. Every request has a deadline; when it passes, the connection is closed by
-// force and made again. A node is given up when it says that it knows nothing of our lease, or when nobody listens at its
-// address any more: what has no copy elsewhere is lost then. Silence proves nothing: a load without an answer for
-// `patience_us` fails with TIMEOUT, and the page is kept. A copy that went with a node is made again when its page is
-// stored the next time.
+// force and made again. A lender's copies are dropped only on proof: its process was seen to end (DeadNodes), another
+// incarnation answers at its address, or it does not know our lease. A page without another copy is lost then. Silence and
+// refused connections prove nothing: a load without an answer for `patience_us` fails with TIMEOUT, and the page is kept. A
+// dropped copy is made again when its page is stored the next time.
 //
 // One thread progresses the transport and does everything here that waits for the network (remote_node.cpp: the connections); others
 // make and check seals. The mover's calls wait for none of them.
@@ -31,6 +31,7 @@
 
 #include "base/clock.hpp"
 #include "base/log_limit.hpp"
+#include "rdma/dead_nodes.hpp"
 #include "rdma/extents.hpp"
 #include "rdma/lending.hpp"
 #include "rdma/page_buffers.hpp"
@@ -237,6 +238,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void ask(Node& node);
   void on_lent(Node& node, const wire::Lent& lent);
   void lose_lease(std::uint32_t node, const std::string& why);
+  bool find_dead();
   bool keep_connected();
   bool expire();
   void close(Node& node);
@@ -256,6 +258,8 @@ class RemoteTier final : public tiers::Tier, public Receiver {
 
   // The tier's thread's.
   std::vector<Node> nodes_;
+  DeadNodes dead_;             // lenders on this machine whose process ends
+  std::uint64_t look_us_ = 0;  // for them, next
   std::unordered_map<tiers::SlotId, Held> held_;
   std::list<JobRef> waiting_;  // for a node, or for their turn
   std::map<std::uint64_t, Request> requests_;

@@ -113,6 +113,7 @@ TEST(RemoteTier, APageIsLoadedOnlyAsTheVersionThatWasStored) {
 
 TEST(RemoteTier, WithoutPeersThereIsNoRoom) {
   SteppedRemote remote(1);
+  remote.fabric.share_machine();
   remote.start_tier();
   remote.lenders[0].reset();
   remote.until([&] { return remote.tier->usage().budget_bytes == 0; });
@@ -134,6 +135,7 @@ TEST(RemoteTier, NothingIsSentOfWhatDidNotChange) {
 // The only copy is gone with its node; other nodes' pages are not, and there is room for what comes.
 TEST(RemoteTier, PagesOfADeadNodeAreLostAndOthersAreNot) {
   SteppedRemote remote(2);
+  remote.fabric.share_machine();
   remote.start_tier();
   std::vector<SlotId> slots;
   for (std::uint64_t page = 0; page < 8; ++page) {
@@ -176,8 +178,74 @@ TEST(RemoteTier, ANodeStartedAnewHasNothingAndIsUsedAgain) {
   EXPECT_EQ(remote.tier->statistics().reconnects, 1u);
 }
 
+TEST(RemoteTier, ANodeThatDiedElsewhereMayHaveItsPagesUntilANewOneAnswersAtItsAddress) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.lenders[0].reset();
+  const std::uint64_t begun = remote.clock.now_us();
+  const auto loaded = remote.load(slot, 1, 1);
+  EXPECT_EQ(loaded.outcome, Outcome::failed);
+  EXPECT_EQ(loaded.error.status, VMEM_ERROR_TIMEOUT) << loaded.error.message;
+  EXPECT_LT(remote.clock.now_us() - begun, SteppedRemote::kPatienceUs + 1'000'000);
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
+  remote.start_lender(1);
+  EXPECT_EQ(remote.load(slot, 1, 1).error.status, VMEM_ERROR_LOST);
+}
+
+// A firewall that rejects, a forged reset, a socket's file that was removed.
+TEST(RemoteTier, ANodeWhoseAddressRefusesConnectionsKeepsItsPages) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.fabric.set_silence(NodeId{1}, true);
+  remote.fabric.set_refusing(NodeId{1}, true);
+  const auto loaded = remote.load(slot, 1, 1);
+  EXPECT_EQ(loaded.outcome, Outcome::failed);
+  EXPECT_EQ(loaded.error.status, VMEM_ERROR_TIMEOUT) << loaded.error.message;
+  EXPECT_THAT(loaded.error.message, HasSubstr("nobody listens"));
+  remote.fabric.set_silence(NodeId{1}, false);
+  remote.fabric.set_refusing(NodeId{1}, false);
+  EXPECT_TRUE(remote.loads(slot, 1, 1));
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
+}
+
+TEST(RemoteTier, AReplicaIsReadAtOnceWhenTheOtherNodeRefusesConnections) {
+  SteppedRemote remote(2, 2);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.lenders[0].reset();
+  const std::uint64_t begun = remote.clock.now_us();
+  EXPECT_TRUE(remote.loads(slot, 1, 1));
+  EXPECT_LT(remote.clock.now_us() - begun, SteppedRemote::kRequestUs);
+  EXPECT_EQ(remote.store(slot, 1, 2).outcome, Outcome::done) << "with one copy";
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
+  EXPECT_TRUE(remote.loads(slot, 1, 2));
+}
+
+// Of a lender whose forked child keeps the connection open, nothing else would be heard.
+TEST(RemoteTier, TheEndOfALendersProcessIsSeenAtOnceWhateverBecomesOfItsConnection) {
+  SteppedRemote remote(1);
+  remote.fabric.share_machine();
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.fabric.set_partition(NodeId{1}, NodeId{100}, true);
+  const auto id = remote.submit(tiers::Direction::load, slot, 1, 1, 1);
+  remote.pass(100'000);
+  EXPECT_EQ(remote.completion(id), nullptr);
+  remote.lenders[0].reset();
+  const std::uint64_t ended = remote.clock.now_us();
+  EXPECT_EQ(remote.wait_for(id).error.status, VMEM_ERROR_LOST);
+  EXPECT_LT(remote.clock.now_us() - ended, 150'000u);
+}
+
 TEST(RemoteTier, ReplicasSurviveADeathAndAreMadeAgain) {
   SteppedRemote remote(3, 2);
+  remote.fabric.share_machine();
   remote.start_tier();
   std::vector<SlotId> slots;
   for (std::uint64_t page = 0; page < 6; ++page) {
@@ -186,9 +254,9 @@ TEST(RemoteTier, ReplicasSurviveADeathAndAreMadeAgain) {
   }
   remote.lenders[0].reset();
   for (std::uint64_t page = 0; page < 6; ++page) EXPECT_TRUE(remote.loads(slots[page], page, 1));
-  EXPECT_GT(std::ranges::count_if(slots, [&](SlotId slot) { return !remote.tier->kept(slot); }), 0);
-  // Not changed, but with one copy less: that one is made on a node that is there.
   remote.until([&] { return remote.tier->statistics().copies_lost == 4; });
+  EXPECT_EQ(std::ranges::count_if(slots, [&](SlotId slot) { return !remote.tier->kept(slot); }), 4);
+  // Not changed, but with one copy less: that one is made on a node that is there.
   for (std::uint64_t page = 0; page < 6; ++page) {
     const auto stored = remote.store(slots[page], page, 1, true);
     EXPECT_EQ(stored.outcome, Outcome::done);
@@ -201,6 +269,7 @@ TEST(RemoteTier, ReplicasSurviveADeathAndAreMadeAgain) {
 
 TEST(RemoteTier, WhatIsStoredWithOneNodeLeftIsCountedAsSingle) {
   SteppedRemote remote(2, 2);
+  remote.fabric.share_machine();
   remote.start_tier();
   remote.lenders[0].reset();
   remote.until([&] { return remote.tier->describe().contains(", 0 B;"); });

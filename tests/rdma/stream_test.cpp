@@ -117,6 +117,15 @@ TEST(StreamTrust, WithoutASecretNoPortOpens) {
   EXPECT_EQ(listening_ports(), before);
 }
 
+TEST(StreamTrust, OverUnixSocketsEachEndWatchesTheOthersProcess) {
+  Node a, b;
+  a.start_as(a.config(1, "", nullptr));
+  b.start_as(b.config(2, "127.0.0.1:0", nullptr));
+  ASSERT_TRUE(a.transport->connect(b.transport->address(), a.later()));
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
+  for (const Node* node : {&a, &b}) EXPECT_NE(node->all<Connected>()[0].second.process, nullptr);
+}
+
 TEST(StreamTrust, OnlyOneListensOnASocketAndNothingOfItStaysBehind) {
   Node a, b;
   a.start_as(a.config(1, "127.0.0.1:0", nullptr));

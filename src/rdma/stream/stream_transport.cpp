@@ -322,7 +322,7 @@ void StreamTransport::joined(PeerId id, Link& link, Admission::Outcome outcome) 
   if (index == 0) {
     link.node = node;
     link.proved = outcome.stream.peer();
-    if (!tls_ && !link.by_us) {
+    if (!tls_) {
       if (FileDescriptor process = peer_process(outcome.stream.descriptor()))
         link.process = std::make_shared<const FileDescriptor>(std::move(process));
     }
