@@ -34,7 +34,7 @@ enum class Answer : std::uint32_t {
   full = 2,     // no room
   unknown = 3,  // no such page there
   damaged = 4,  // what came, or what lay there, is not that page
-  failed = 5,   // the lender's disk failed
+  failed = 5,   // the lender's disk failed, or it lacked memory; a page that it has, it keeps
   refused = 6,  // out of order, or outside of the lease
 };
 std::string_view answer_words(Answer answer) noexcept;

@@ -418,8 +418,8 @@ bool MemoryService::end_leases() {
     while (!lease->entries.empty()) erase(*lease, lease->entries.begin());
     const Bytes dirty = config_.memory.subspan(lease->first, lease->touched);
     ++wiping_;
-    workers_->post([dirty] { std::memset(dirty.data(), 0, dirty.size()); },
-                   [this, lease] {
+    workers_->post([dirty] { std::memset(dirty.data(), 0, dirty.size()); },  // cannot throw
+                   [this, lease](Workers::Ended) {
                      --wiping_;
                      room_.give_back(lease->first, lease->bytes);
                      disk_room_ += lease->disk_bytes;
@@ -521,16 +521,17 @@ void MemoryService::handle(PeerId, ReceiveFailed& failed) {
 void MemoryService::arrived(const PassageRef& passage) {
   const auto good = std::make_shared<bool>();
   workers_->post([passage, good] { *good = passage->at.page.matches(passage->memory); },
-                 [this, passage, good] { verified(passage, *good); });
+                 [this, passage, good](Workers::Ended how) {
+                   if (how == Workers::Ended::no_memory) return verified(passage, Answer::failed);
+                   verified(passage, *good ? Answer::done : Answer::damaged);
+                 });
 }
 
-void MemoryService::verified(const PassageRef& passage, bool good) {
-  now_.damaged += good ? 0 : 1;
-  if (!passage->in) {
-    if (good) return send_page(passage);
-    return end_fetch(passage, Answer::damaged);
-  }
-  if (!good || !on_disk(passage->at.offset)) return end_put(passage, good ? Answer::done : Answer::damaged);
+// `failed`: there was no memory to look, which says nothing of the page.
+void MemoryService::verified(const PassageRef& passage, Answer found) {
+  now_.damaged += found == Answer::damaged ? 1 : 0;
+  if (!passage->in) return found == Answer::done ? send_page(passage) : end_fetch(passage, found);
+  if (found != Answer::done || !on_disk(passage->at.offset)) return end_put(passage, found);
   want_disk_slot_.push_back(passage);
 }
 

@@ -141,7 +141,7 @@ class MemoryService final : public Receiver {
   Entry* entry_of(const Passage& passage);
   void erase(Lease& lease, std::map<std::uint64_t, Entry>::iterator entry);
   void arrived(const PassageRef& passage);
-  void verified(const PassageRef& passage, bool good);
+  void verified(const PassageRef& passage, wire::Answer found);
   void end_put(const PassageRef& passage, wire::Answer answer);
   void end_fetch(const PassageRef& passage, wire::Answer answer);
   void send_page(const PassageRef& passage);

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/log.hpp"
-#include "base/memory_reserve.hpp"
 #include "base/options.hpp"
 
 namespace vmem::rdma {
@@ -311,21 +310,24 @@ void RemoteTier::seal(const JobRef& job) {
       job->error = std::move(done).error();
       return;
     }
-    Result<std::unique_ptr<Slab>> slab;
-    if (!had_memory([&] { slab = transport_->register_slab(job->stored); }))
-      slab =
-          fail(VMEM_ERROR_OUT_OF_MEMORY, "no memory to register a page's memory for its way to another node", ENOMEM);
-    if (slab) {
+    if (auto slab = transport_->register_slab(job->stored)) {
       job->slab = *std::move(slab);
     } else {
       job->error = std::move(slab).error();
     }
   };
   ++job->under_way;
-  workers_->post(work, [this, job] {
+  workers_->post(work, [this, job](Workers::Ended how) {
     --job->under_way;
+    if (how == Workers::Ended::no_memory) lacked_memory(*job, "protect or register");
     prepared(job);
   });
+}
+
+// The page stays where it is; the next call may have more.
+void RemoteTier::lacked_memory(Job& job, std::string_view what) const {
+  job.slab.reset();
+  job.error = {VMEM_ERROR_OUT_OF_MEMORY, ENOMEM, fmt::format("no memory to {} {}", what, words(job))};
 }
 
 // Every store has a proof of its own, unless the copies there may stay as they are: then a missing one is
@@ -337,8 +339,8 @@ Status RemoteTier::protect(Job& job, const Held& before) {
   if (aead_->encrypts()) {
     job.encrypted = buffers_.take(page.size());
     if (!job.encrypted)
-      return fail(VMEM_ERROR_OUT_OF_MEMORY,
-                  fmt::format("no memory to encrypt a page of {}", format_bytes(page.size())));
+      return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("no memory to encrypt a page of {}", format_bytes(page.size())),
+                  ENOMEM);
     job.stored = job.encrypted.bytes();
   }
   job.content = tiers::seal(page, identity);
@@ -580,25 +582,32 @@ void RemoteTier::copy_unread(const JobRef& job, std::size_t copy) {
   job->legs[copy] = Leg::failed;
   job->kept = true;
   const std::string& address = nodes_[slot_of(job->transfer.slot).copies[copy].node].address;
-  job->error = {VMEM_ERROR_DRIVER, 0, fmt::format("{} could not read {} from its disk", address, words(*job))};
+  job->error = {VMEM_ERROR_DRIVER, 0,
+                fmt::format("{} could not read {}: {}", address, words(*job), wire::answer_words(Answer::failed))};
 }
 
 void RemoteTier::check(const JobRef& job, std::size_t copy) {
   const auto good = std::make_shared<bool>();
   ++job->under_way;
   workers_->post([this, job, good] { *good = aead_->recover(job->stored, job->page.identity(), job->proof); },
-                 [this, job, copy, good] {
+                 [this, job, copy, good](Workers::Ended how) {
                    --job->under_way;
-                   {
-                     const std::lock_guard lock(mutex_);
-                     (*good ? statistics_.fetched_bytes : statistics_.checksum_failures) += *good ? job->page.bytes : 1;
-                   }
-                   if (*good) return complete(job, Outcome::done);
-                   // Asked once more, the lender looks itself: else a copy that is damaged would be found out when it is the last.
-                   job->doubted = copy;
-                   if (job->tries[copy] >= kTries) copy_failed(job, copy, "what arrives is something else every time");
-                   wait(job);
+                   if (how == Workers::Ended::done) return checked(job, copy, *good);
+                   lacked_memory(*job, "check");
+                   complete(job, Outcome::failed);
                  });
+}
+
+void RemoteTier::checked(const JobRef& job, std::size_t copy, bool good) {
+  {
+    const std::lock_guard lock(mutex_);
+    (good ? statistics_.fetched_bytes : statistics_.checksum_failures) += good ? job->page.bytes : 1;
+  }
+  if (good) return complete(job, Outcome::done);
+  // Asked once more, the lender looks itself: else a copy that is damaged would be found out when it is the last.
+  job->doubted = copy;
+  if (job->tries[copy] >= kTries) copy_failed(job, copy, "what arrives is something else every time");
+  wait(job);
 }
 
 void RemoteTier::complete(const JobRef& job, Outcome outcome) {

@@ -202,6 +202,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void take(Farewell);
   void take(Hurry);
   void seal(const JobRef& job);
+  void lacked_memory(Job& job, std::string_view what) const;
   Status protect(Job& job, const Held& before);
   void prepared(const JobRef& job);
   bool go_on();
@@ -218,6 +219,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void put_ended(const Request& request);
   void fetch_ended(const Request& request);
   void check(const JobRef& job, std::size_t copy);
+  void checked(const JobRef& job, std::size_t copy, bool good);
   void copy_failed(const JobRef& job, std::size_t copy, const std::string& why);
   void copy_unread(const JobRef& job, std::size_t copy);
   void complete(const JobRef& job, tiers::Outcome outcome);

@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <openssl/crypto.h>
 
 #include <algorithm>
 
 #include "rdma/remote_fixture.hpp"
+#include "rdma/trust/openssl.hpp"
 #include "tiers/disk/disk_tier.hpp"
 #include "tiers/disk/uring_queue.hpp"
 #include "tiers/tier_conformance.hpp"
@@ -362,6 +364,47 @@ TEST(RemoteTier, ACopyThatRotsWhereItLiesIsNotTakenForThePage) {
   EXPECT_EQ(loaded.outcome, Outcome::lost) << "both are damaged";
   for (const auto& lender : remote.lenders)
     EXPECT_EQ(lender->service->statistics().damaged, 1u) << "it was asked to look";
+}
+
+// Takes all that OpenSSL may have.
+class OpenSslWithoutMemory {
+ public:
+  OpenSslWithoutMemory() {
+    for (std::size_t bytes = std::size_t{64} << 20; bytes >= 16; bytes /= 2) {
+      while (void* const memory = OPENSSL_malloc(bytes)) taken_.push_back(memory);
+    }
+  }
+  ~OpenSslWithoutMemory() {
+    for (void* const memory : taken_) OPENSSL_free(memory);
+    (void)openssl_words();
+  }
+  OpenSslWithoutMemory(const OpenSslWithoutMemory&) = delete;
+  OpenSslWithoutMemory& operator=(const OpenSslWithoutMemory&) = delete;
+
+ private:
+  std::vector<void*> taken_;
+};
+
+TEST(RemoteTier, APageThatThereIsNoMemoryToCheckOrToProtectIsKept) {
+  for (const auto mode : {PageAead::Mode::authenticate, PageAead::Mode::encrypt}) {
+    SteppedRemote remote(1);
+    remote.protection = mode;
+    remote.start_tier();
+    const SlotId slot = remote.slot();
+    ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+    {
+      const OpenSslWithoutMemory none;
+      for (const auto& ended : {remote.load(slot, 1, 1), remote.store(slot, 1, 2)}) {
+        EXPECT_EQ(ended.outcome, Outcome::failed);
+        EXPECT_EQ(ended.error.status, VMEM_ERROR_OUT_OF_MEMORY);
+        EXPECT_EQ(ended.error.native, ENOMEM) << ended.error.message;
+      }
+    }
+    EXPECT_EQ(remote.tier->statistics().checksum_failures, 0u);
+    EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
+    EXPECT_TRUE(remote.loads(slot, 1, 1));
+    EXPECT_EQ(remote.store(slot, 1, 2).outcome, Outcome::done);
+  }
 }
 
 TEST(RemoteTier, FinishWaitsForNobodyLongerThanARequest) {
