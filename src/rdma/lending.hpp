@@ -3,6 +3,7 @@
 //   borrower                                lender
 //   allocate: Ask                     →            room in memory and on disks
 //                                     ←     allocated: Lent      a lease, for as long as both know it
+//                                     ←     allocated: Lent      unasked (kUnasked): less of the same lease is on disks now
 //   put: PageAt, the page             →            verified, then held
 //                                     ←     put_done: Reply
 //   fetch: PageAt                     →            sent; verified before if it arrived wrong the last time

@@ -80,8 +80,9 @@ class MemoryService final : public Receiver {
     PeerId peer{};       // none: gone since
     std::uint64_t gone_us = 0;
     std::uint64_t first = 0, bytes = 0;  // in our memory
-    std::uint64_t disk_bytes = 0;
-    std::uint64_t touched = 0;  // nothing was written at or beyond
+    std::uint64_t disk_range = 0;        // offsets on disks are below this
+    std::uint64_t disk_bytes = 0;        // of it may be used: less, once a disk has failed
+    std::uint64_t touched = 0;           // nothing was written at or beyond
     std::map<std::uint64_t, Entry> entries;
     std::uint32_t busy = 0;  // messages, work and transfers that use its memory
   };
@@ -128,6 +129,7 @@ class MemoryService final : public Receiver {
   // Leases.
   LeaseRef grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask);
   std::uint64_t share(std::uint64_t asked, std::uint64_t there) const;
+  std::uint64_t free_disk_bytes() const;
   bool comes(const wire::Ask& ask) const;
   wire::Lent full() const;
   void end_lease(NodeId client);
@@ -151,6 +153,8 @@ class MemoryService final : public Receiver {
   bool serve_disk();
   void to_disk(const PassageRef& passage, tiers::Direction direction, tiers::SlotId slot);
   void disk_failed(const Error& error);
+  bool follow_disk();
+  void tell(const Lease& lease);
   void publish();
 
   const Config config_;
@@ -160,7 +164,6 @@ class MemoryService final : public Receiver {
   bool stopping_ = false;  // nobody is served any more
   std::unique_ptr<Slab> slab_;
   Extents room_, staging_;
-  std::uint64_t disk_room_ = 0;
   std::uint64_t last_lease_ = 0, last_token_ = 0;
   std::map<PeerId, Peer> peers_;
   std::map<NodeId, LeaseRef> leases_;

@@ -108,10 +108,12 @@ void RemoteTier::on_lent(Node& node, const wire::Lent& lent) {
     node.lease = lent.lease;
     room = {.lease = lent.lease,
             .memory_bytes = lent.memory_bytes,
+            .disk_range = lent.disk_bytes,
             .disk_bytes = lent.disk_bytes,
             .memory = Extents(0, lent.memory_bytes),
             .disk = Extents(wire::kDiskOffset, lent.disk_bytes)};
   }
+  room.disk_bytes = std::min(room.disk_bytes, lent.disk_bytes);
   room.ready = true;
   node.state = Node::State::ready;
   node.heard_us = config_.clock->now_us();
@@ -125,6 +127,18 @@ void RemoteTier::on_lent(Node& node, const wire::Lent& lent) {
   Reached& reached = reached_[index_of(node)];
   reached = {.tried = true, .reached = true, .path = node.path, .why = {}};
   changed_.notify_all();
+}
+
+// Its disk, or one of them, went out of service. What lies there is read as long as it answers.
+void RemoteTier::on_less(const Node& node, const wire::Lent& lent) {
+  if (node.state != Node::State::ready || node.lease != lent.lease) return;
+  const std::lock_guard lock(mutex_);
+  Room& room = rooms_[index_of(node)];
+  if (lent.disk_bytes >= room.disk_bytes) return;
+  VMEM_LOG_WARN("a disk of node {} at {} failed: of {} there, {} are left",
+                static_cast<std::uint64_t>(node.identity.id), node.address, format_bytes(room.disk_bytes),
+                format_bytes(lent.disk_bytes));
+  room.disk_bytes = lent.disk_bytes;
 }
 
 // Its copies are gone.
@@ -269,6 +283,10 @@ void RemoteTier::handle(PeerId peer, Message& message) {
     return settle(message.token);
   }
   if (!parsed || node == nullptr) return;
+  if (parsed->header.request.sequence == wire::kUnasked) {
+    if (const auto lent = wire::read_body<wire::Lent>(parsed->body)) on_less(*node, *lent);
+    return;
+  }
   const auto found = requests_.find(parsed->header.request.sequence);
   if (found == requests_.end() || &nodes_[found->second.node] != node || found->second.answer) return;
   Request& request = found->second;

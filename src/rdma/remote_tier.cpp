@@ -118,7 +118,7 @@ std::optional<RemoteTier::Copy> RemoteTier::place(std::uint64_t bytes, std::span
   for (std::uint32_t node = 0; node < rooms_.size(); ++node) {
     const bool taken = std::ranges::any_of(apart_from, [&](const Copy& c) { return there(c) && c.node == node; });
     const Room& room = rooms_[node];
-    if (!room.ready || taken || std::max(room.memory.largest_bytes(), room.disk.largest_bytes()) < bytes) continue;
+    if (!room.ready || taken || std::max(room.memory.largest_bytes(), room.largest_on_disk()) < bytes) continue;
     const auto rank = [&](std::uint32_t n) {
       return std::pair(rooms_[n].memory.largest_bytes() >= bytes, rooms_[n].free_bytes());
     };
@@ -440,7 +440,11 @@ bool RemoteTier::store_copy(const JobRef& job, std::size_t copy) {
     return true;
   }
   if (same_node && !late(*job)) return false;
-  if (replace_copy(job->transfer.slot, copy)) {
+  const bool moved = [&] {
+    const std::lock_guard lock(mutex_);
+    return replace_copy(job->transfer.slot, copy);
+  }();
+  if (moved) {
     put(job, copy);
     return true;
   }
@@ -451,11 +455,12 @@ bool RemoteTier::store_copy(const JobRef& job, std::size_t copy) {
   return true;
 }
 
-// Elsewhere, because its node is away or knows nothing of it.
+// REQUIRES: mutex_. Elsewhere, because its node is away, knows nothing of it or could not keep it.
 bool RemoteTier::replace_copy(SlotId id, std::size_t copy) {
-  const std::lock_guard lock(mutex_);
   Slot& slot = slots_[id];
-  const auto found = place(slot.bytes, slot.copies);
+  auto others = slot.copies;
+  others[copy] = {};
+  const auto found = place(slot.bytes, others);
   if (!found) return false;
   Slot old{.bytes = slot.bytes, .copies = {}};
   old.copies[0] = slot.copies[copy];
@@ -542,12 +547,20 @@ void RemoteTier::put_ended(const Request& request) {
     ++statistics_.retries;
     job->error = {answer == Answer::full ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_DRIVER, 0,
                   fmt::format("{} did not take {}: {}", nodes_[request.node].address, words(*job),
-                              request.broken ? nodes_[request.node].why : std::string(wire::answer_words(answer)))};
-    job->legs[copy] =
-        may_mend && !too_late && (answer == Answer::again || job->tries[copy] < kTries) ? Leg::wanted : Leg::failed;
+                              request.broken ? nodes_[request.node].why
+                                             : failure_words(slots_[job->transfer.slot].copies[copy], answer))};
+    const bool moves = answer == Answer::failed && job->tries[copy] < kTries && replace_copy(job->transfer.slot, copy);
+    const bool again = may_mend && !too_late && (answer == Answer::again || job->tries[copy] < kTries);
+    job->legs[copy] = moves || again ? Leg::wanted : Leg::failed;
     if (answer == Answer::again) job->again_us = config_.clock->now_us() + kAgainUs;
   }
   wait(job);
+}
+
+// REQUIRES: mutex_.
+std::string RemoteTier::failure_words(const Copy& at, Answer answer) const {
+  const bool by_disk = at.offset >= wire::kDiskOffset && rooms_[at.node].disk_failed();
+  return answer == Answer::failed && by_disk ? "its disk failed" : std::string(wire::answer_words(answer));
 }
 
 void RemoteTier::fetch_ended(const Request& request) {
@@ -581,9 +594,11 @@ void RemoteTier::copy_unread(const JobRef& job, std::size_t copy) {
   if (job->tries[copy] < kTries) return;
   job->legs[copy] = Leg::failed;
   job->kept = true;
-  const std::string& address = nodes_[slot_of(job->transfer.slot).copies[copy].node].address;
-  job->error = {VMEM_ERROR_DRIVER, 0,
-                fmt::format("{} could not read {}: {}", address, words(*job), wire::answer_words(Answer::failed))};
+  const Copy at = slot_of(job->transfer.slot).copies[copy];
+  const std::lock_guard lock(mutex_);
+  job->error = {
+      VMEM_ERROR_DRIVER, 0,
+      fmt::format("{} could not read {}: {}", nodes_[at.node].address, words(*job), failure_words(at, Answer::failed))};
 }
 
 void RemoteTier::check(const JobRef& job, std::size_t copy) {

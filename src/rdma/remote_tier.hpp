@@ -13,6 +13,7 @@
 // make and check seals. The mover's calls wait for none of them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -122,9 +123,16 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   struct Room {
     bool ready = false;
     std::uint64_t lease = 0;
-    std::uint64_t memory_bytes = 0, disk_bytes = 0;
+    std::uint64_t memory_bytes = 0;
+    std::uint64_t disk_range = 0, disk_bytes = 0;  // of the range, so much may be used: less, once the disk has failed
     Extents memory, disk;
-    std::uint64_t free_bytes() const { return memory.free_bytes() + disk.free_bytes(); }
+    std::uint64_t free_disk_bytes() const {
+      const std::uint64_t used = disk_range - disk.free_bytes();
+      return disk_bytes - std::min(disk_bytes, used);
+    }
+    std::uint64_t largest_on_disk() const { return std::min(disk.largest_bytes(), free_disk_bytes()); }
+    std::uint64_t free_bytes() const { return memory.free_bytes() + free_disk_bytes(); }
+    bool disk_failed() const { return disk_bytes < disk_range; }
   };
   // What a slot holds: the tier's thread knows.
   struct Held {
@@ -213,6 +221,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void advance_load(const JobRef& job);
   bool store_copy(const JobRef& job, std::size_t copy);
   bool replace_copy(tiers::SlotId slot, std::size_t copy);
+  std::string failure_words(const Copy& at, wire::Answer answer) const;
   void put(const JobRef& job, std::size_t copy);
   void fetch(const JobRef& job, std::size_t copy);
   void ended(const Request& request);
@@ -239,6 +248,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void handle(PeerId peer, Gone& gone);
   void ask(Node& node);
   void on_lent(Node& node, const wire::Lent& lent);
+  void on_less(const Node& node, const wire::Lent& lent);
   void lose_lease(std::uint32_t node, const std::string& why);
   bool find_dead();
   bool keep_connected();

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "rdma/remote_fixture.hpp"
+#include "rdma/scripted_disk.hpp"
 #include "rdma/trust/openssl.hpp"
 #include "tiers/disk/disk_tier.hpp"
 #include "tiers/disk/uring_queue.hpp"
@@ -364,6 +365,58 @@ TEST(RemoteTier, ACopyThatRotsWhereItLiesIsNotTakenForThePage) {
   EXPECT_EQ(loaded.outcome, Outcome::lost) << "both are damaged";
   for (const auto& lender : remote.lenders)
     EXPECT_EQ(lender->service->statistics().damaged, 1u) << "it was asked to look";
+}
+
+// A lender of 6 pages of memory and 8 of a disk, which keep one of the tier's pages each.
+class LenderWithADisk : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kInMemory = 6, kOnDisk = 8;
+  void SetUp() override {
+    remote.service_config.staging_bytes = SteppedRemote::kLenderBytes - kInMemory * kPage;
+    remote.service_config.disk = &disk;
+    remote.start_lender(1);
+    remote.start_tier();
+    for (std::uint64_t page = 0; page < kInMemory + 2; ++page) {
+      slots.push_back(remote.slot());
+      ASSERT_EQ(remote.store(slots[page], page, 1).outcome, Outcome::done);
+    }
+    ASSERT_EQ(remote.tier->usage().budget_bytes, (kInMemory + kOnDisk) * kPage);
+  }
+  ScriptedDisk disk{kOnDisk * kPage};
+  SteppedRemote remote{1};
+  std::vector<SlotId> slots;
+};
+
+TEST_F(LenderWithADisk, CapacityFollowsALendersDiskThatFailsAndWhatLiesThereIsRead) {
+  disk.left = 0;
+  const std::uint64_t failed = remote.clock.now_us();
+  remote.until([&] { return remote.tier->usage().budget_bytes == kInMemory * kPage; });
+  EXPECT_LT(remote.clock.now_us() - failed, 100'000u) << "nobody used the disk meanwhile";
+  EXPECT_EQ(remote.tier->usage().ready_bytes, 0u);
+  EXPECT_EQ(remote.tier->allocate(kPage)->grant, tiers::Grant::full);
+  EXPECT_TRUE(remote.loads(slots[kInMemory], kInMemory, 1));
+  remote.tier->release(slots[0]);
+  EXPECT_EQ(remote.store(remote.slot(), 20, 1).outcome, Outcome::done) << "memory is as it was";
+}
+
+TEST_F(LenderWithADisk, AStoreThatFindsTheLendersDiskDeadNamesTheNodeAndTheDisk) {
+  disk.left = 0;
+  disk.takes_writes = false;
+  const auto stored = remote.store(slots[kInMemory], kInMemory, 2);
+  EXPECT_EQ(stored.outcome, Outcome::failed);
+  EXPECT_THAT(stored.error.message, HasSubstr("node:1"));
+  EXPECT_THAT(stored.error.message, HasSubstr("its disk failed"));
+  EXPECT_THAT(stored.error.message, ::testing::Not(HasSubstr("memory")));
+  EXPECT_EQ(remote.tier->usage().budget_bytes, kInMemory * kPage) << "known by the time of the answer";
+}
+
+TEST_F(LenderWithADisk, AStoreThatFindsTheLendersDiskDeadGoesToItsMemoryWhereThereIsRoom) {
+  remote.tier->release(slots[0]);
+  disk.left = 0;
+  disk.takes_writes = false;
+  const auto stored = remote.store(slots[kInMemory], kInMemory, 2);
+  EXPECT_EQ(stored.outcome, Outcome::done) << stored.error.message;
+  EXPECT_TRUE(remote.loads(slots[kInMemory], kInMemory, 2));
 }
 
 // Takes all that OpenSSL may have.

@@ -20,6 +20,7 @@
 
 #include "rdma/other_network.hpp"
 #include "rdma/process.hpp"
+#include "runtime/loop_file_system.hpp"
 #include "vmem/vmem.h"
 
 namespace vmem {
@@ -160,6 +161,37 @@ TEST_F(RemoteApi, TheOtherNodesDiskIsRoomToo) {
     ASSERT_EQ(read, page_words(page, 1)) << page;
   }
   EXPECT_GT(stats().remote_used_bytes, 100 * kMiB);
+}
+
+TEST_F(RemoteApi, WhenTheOtherNodesDiskDiesCapacityFollowsAndErrorsNameTheNode) {
+  const test::LoopFileSystem disk(192 * kMiB);
+  if (disk.why_not()) GTEST_SKIP() << *disk.why_not();
+  DaemonProcess daemon("127.0.0.1:0", {"--lend", "64MiB", "--nvme", disk.path() + ":128MiB"});
+  ASSERT_OK(start({{"remote", daemon.address()}, {"call_wait", "2s"}, {"compress", "off"}}));
+  EXPECT_EQ(stats().remote_budget_bytes, 192 * kMiB);
+  constexpr std::uint64_t kPages = 90;  // 20 of them on the disk at least
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
+  base = static_cast<std::byte*>(memory);
+  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
+  ASSERT_OK(vmem_quiesce());
+  ASSERT_GT(stats().remote_used_bytes, 64 * kMiB);
+  ASSERT_TRUE(disk.shut_down());
+  std::string said;
+  for (std::uint64_t page = 0; page < kPages; ++page) {
+    const auto words = page_words(page, 2);
+    const auto begun = steady_clock::now();
+    if (vmem_write(base + page * kPage, words.data(), kPage) == VMEM_OK) continue;
+    EXPECT_LT(steady_clock::now() - begun, std::chrono::seconds(3));
+    said = vmem_last_error();
+    break;
+  }
+  EXPECT_THAT(said, HasSubstr(daemon.address()));
+  const auto until = steady_clock::now() + std::chrono::seconds(1);
+  while (stats().remote_budget_bytes != 64 * kMiB && steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(stats().remote_budget_bytes, 64 * kMiB);
+  EXPECT_EQ(vmem_malloc(&memory, 16 * kMiB, 0, nullptr), VMEM_ERROR_OUT_OF_MEMORY);
 }
 
 // ---- what is known to be wrong at the start is said then ----
