@@ -49,6 +49,7 @@ class Admission {
     std::uint64_t handshake_us = 5'000'000;  // for connections that come in
     std::size_t most_pending = 64;           // of those
     std::size_t most_pending_per_host = 16;
+    HandshakeLimits limits;  // of those that have not proved themselves
   };
   struct Outcome {
     std::uint64_t key = 0;  // as given to connect; 0: it came in
