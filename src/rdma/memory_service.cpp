@@ -127,8 +127,9 @@ void MemoryService::handle(PeerId peer, Connected& connected) {
 
 void MemoryService::refuse(PeerId peer, const Connected& connected) {
   ++now_.rejected;
-  VMEM_LOG_WARN("'{}' connected as node {}, which is another's id: refused", connected.identity,
-                number(connected.node.id));
+  if (const auto times = refused_.next(); times.logged)
+    VMEM_LOG_WARN("'{}' connected as node {}, which is another's id: refused ({} so far)", connected.identity,
+                  number(connected.node.id), times.count);
   transport_->close(peer);
 }
 

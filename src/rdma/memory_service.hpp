@@ -159,7 +159,7 @@ class MemoryService final : public Receiver {
 
   const Config config_;
   // Peers decide how often these happen.
-  LogLimit came_, went_, ended_, died_, leased_, unsent_, unwritten_, disk_failures_;
+  LogLimit came_, refused_, went_, ended_, died_, leased_, unsent_, unwritten_, disk_failures_;
   Transport* transport_ = nullptr;
   bool stopping_ = false;  // nobody is served any more
   std::unique_ptr<Slab> slab_;

@@ -121,8 +121,9 @@ void RemoteTier::on_lent(Node& node, const wire::Lent& lent) {
   node.why.clear();
   if (std::exchange(node.was_ready, true)) {
     ++statistics_.reconnects;
-    VMEM_LOG_INFO("node {} at {} is back, by {}", static_cast<std::uint64_t>(node.identity.id), node.address,
-                  node.path);
+    if (const auto times = back_.next(); times.logged)
+      VMEM_LOG_INFO("node {} at {} is back, by {} ({} so far)", static_cast<std::uint64_t>(node.identity.id),
+                    node.address, node.path, times.count);
   }
   Reached& reached = reached_[index_of(node)];
   reached = {.tried = true, .reached = true, .path = node.path, .why = {}};
@@ -135,9 +136,10 @@ void RemoteTier::on_less(const Node& node, const wire::Lent& lent) {
   const std::lock_guard lock(mutex_);
   Room& room = rooms_[index_of(node)];
   if (lent.disk_bytes >= room.disk_bytes) return;
-  VMEM_LOG_WARN("a disk of node {} at {} failed: of {} there, {} are left",
-                static_cast<std::uint64_t>(node.identity.id), node.address, format_bytes(room.disk_bytes),
-                format_bytes(lent.disk_bytes));
+  if (const auto times = less_.next(); times.logged)
+    VMEM_LOG_WARN("a disk of node {} at {} failed: of {} there, {} are left ({} such failures)",
+                  static_cast<std::uint64_t>(node.identity.id), node.address, format_bytes(room.disk_bytes),
+                  format_bytes(lent.disk_bytes), times.count);
   room.disk_bytes = lent.disk_bytes;
 }
 
@@ -160,9 +162,10 @@ void RemoteTier::lose_lease(std::uint32_t index, const std::string& why) {
     statistics_.copies_lost += copies;
   }
   node.lease = 0;
-  if (copies != 0)
-    VMEM_LOG_ERROR("node {} at {} is lost ({}), with {} copies of pages, {} of them the last",
-                   static_cast<std::uint64_t>(node.identity.id), node.address, why, copies, last);
+  if (copies == 0) return;
+  if (const auto times = lost_.next(); times.logged)
+    VMEM_LOG_ERROR("node {} at {} is lost ({}), with {} copies of pages, {} of them the last ({} such losses)",
+                   static_cast<std::uint64_t>(node.identity.id), node.address, why, copies, last, times.count);
 }
 
 // A connection that a forked child of the lender keeps open would go on being waited for.

@@ -261,7 +261,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void first_outcome(Node& node);
 
   const Config config_;
-  LogLimit unused_, broken_, unsent_;  // nodes decide how often
+  LogLimit unused_, broken_, unsent_, back_, lost_, less_;  // nodes decide how often
   const tiers::TierInfo info_;
   std::unique_ptr<Transport> transport_;
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "rdma/scripted_disk.hpp"
@@ -102,6 +103,21 @@ TEST_F(Service, AnotherTenantDoesNotTakeANodesPlace) {
   transport.connected(kSecond, NodeId{7}, nullptr, "team-b");
   service.step();
   EXPECT_THAT(transport.closed, ElementsAre(kSecond));
+  transport.gone(kFirst);
+  service.step();
+}
+
+TEST_F(Service, WhoIsRefusedAgainAndAgainDoesNotFillTheLog) {
+  transport.connected(kFirst, NodeId{7}, nullptr, "team-a");
+  service.step();
+  testing::internal::CaptureStderr();
+  for (std::uint64_t peer = 10; peer < 1010; ++peer) {
+    transport.connected(PeerId{peer}, NodeId{7}, nullptr, "team-b");
+    service.step();
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(service.statistics().rejected, 1000u);
+  EXPECT_EQ(std::ranges::count(log, '\n'), 10) << log;
   transport.gone(kFirst);
   service.step();
 }

@@ -246,6 +246,22 @@ TEST(RemoteTier, TheEndOfALendersProcessIsSeenAtOnceWhateverBecomesOfItsConnecti
   EXPECT_LT(remote.clock.now_us() - ended, 150'000u);
 }
 
+TEST(RemoteTier, ANodeThatDiesAgainAndAgainDoesNotFillTheLog) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  testing::internal::CaptureStderr();
+  for (std::uint64_t version = 1; version <= 30; ++version) {
+    ASSERT_EQ(remote.store(slot, 1, version).outcome, Outcome::done);
+    remote.lenders[0].reset();
+    remote.start_lender(1);
+    remote.until([&] { return remote.tier->statistics().reconnects == version; });
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 30u);
+  EXPECT_LE(std::ranges::count(log, '\n'), 2 * 5) << log;
+}
+
 TEST(RemoteTier, ReplicasSurviveADeathAndAreMadeAgain) {
   SteppedRemote remote(3, 2);
   remote.fabric.share_machine();

@@ -137,7 +137,9 @@ void Admission::accept() {
       continue;
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      VMEM_LOG_WARN("no connection can be accepted on {} now: {}", address_, words(errno));
+      const std::string why = words(errno);
+      if (const auto times = not_accepted_.next(); times.logged)
+        VMEM_LOG_WARN("no connection can be accepted on {} now: {} ({} so far)", address_, why, times.count);
       rest_.expires_after(kRest);
       rest_.async_wait([this](const boost::system::error_code& code) {
         if (!code && !closed_) wait_for_connections();

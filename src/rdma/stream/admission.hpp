@@ -16,6 +16,7 @@
 #include <string>
 
 #include "base/clock.hpp"
+#include "base/log_limit.hpp"
 #include "rdma/socket_address.hpp"
 #include "rdma/stream/byte_stream.hpp"
 #include "rdma/stream/handshake_budget.hpp"
@@ -111,6 +112,7 @@ class Admission {
   boost::asio::posix::stream_descriptor acceptor_;  // waits only
   boost::asio::steady_timer rest_;                  // while no descriptors are left
   HandshakeBudget budget_;
+  LogLimit not_accepted_;
   std::list<PendingRef> pending_;       // in the order of their beginning
   std::uint64_t next_deadline_us_ = 0;  // no deadline is before
   bool closed_ = false;
