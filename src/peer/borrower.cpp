@@ -13,6 +13,11 @@
 #include "base/sizes.hpp"
 
 namespace vmem::peer {
+namespace {
+
+LogLimit lenders_gone;  // of this process
+
+}  // namespace
 
 Result<std::unique_ptr<Borrower>> Borrower::connect(Config config) {
   std::unique_ptr<Borrower> borrower(new Borrower(std::move(config)));
@@ -126,8 +131,9 @@ std::optional<std::uint64_t> Borrower::hear() {
       continue;
     }
     if (received && !ended_) return limit_bytes_ == before ? std::nullopt : std::optional(limit_bytes_);
-    VMEM_LOG_INFO("process {} lends no more: {}; {} of its GPU's memory stay in use", lender_.pid,
-                  received ? "it has ended" : received.error().message, format_bytes(held_bytes_));
+    if (const auto times = lenders_gone.next(); times.logged)
+      VMEM_LOG_INFO("process {} lends no more: {}; {} of its GPU's memory stay in use ({} such ends)", lender_.pid,
+                    received ? "it has ended" : received.error().message, format_bytes(held_bytes_), times.count);
     gone_ = true;
     answered_.notify_all();
     return held_bytes_;
@@ -139,8 +145,9 @@ void Borrower::take_in(Received received) {
   const Message& message = received.message;
   if (message.kind == Kind::limit) limit_bytes_ = message.bytes;
   if (message.kind == Kind::limit && held_bytes_ > limit_bytes_) {
-    VMEM_LOG_INFO("process {} wants {} of its GPU's memory back within {} ms", lender_.pid,
-                  format_bytes(held_bytes_ - limit_bytes_), message.deadline_us / 1000);
+    if (const auto times = wanted_back_.next(); times.logged)
+      VMEM_LOG_INFO("process {} wants {} of its GPU's memory back within {} ms ({} times so far)", lender_.pid,
+                    format_bytes(held_bytes_ - limit_bytes_), message.deadline_us / 1000, times.count);
   }
   if (message.kind != Kind::grant && message.kind != Kind::full) return;
   const auto found = wanted_.find(message.number);

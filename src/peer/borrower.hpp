@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "base/file_descriptor.hpp"
+#include "base/log_limit.hpp"
 #include "gpu/handles.hpp"
 #include "peer/wire.hpp"
 #include "tiers/frame_pool.hpp"
@@ -78,6 +79,7 @@ class Borrower final : public tiers::HandleSource {
   bool gone_ = false;   // the lender does not talk any more
   bool ended_ = false;  // it has ended
   bool stopping_ = false;
+  LogLimit wanted_back_;  // the lender decides how often
 };
 
 }  // namespace vmem::peer

@@ -313,15 +313,16 @@ void Lender::find_overdue() {
 }
 
 // What it holds stays its own until it ends; what has not been sent never was.
-void Lender::hang_up(Borrower& borrower, const Error& why) const {
+void Lender::hang_up(Borrower& borrower, const Error& why) {
   borrower.socket.reset();
   for (const Outbox::Unsent& each : borrower.outbox.unsent()) {
     if (each.message.kind == Kind::grant) (void)take_back(borrower, each.message.number);
   }
   borrower.outbox.clear();
   if (borrower.held_bytes == 0) return;
-  VMEM_LOG_INFO("process {} holds {} of this GPU's memory until it ends: {}", borrower.who.pid,
-                format_bytes(borrower.held_bytes), why.message);
+  if (const auto times = held_.next(); times.logged)
+    VMEM_LOG_INFO("process {} holds {} of this GPU's memory until it ends: {} ({} such processes)", borrower.who.pid,
+                  format_bytes(borrower.held_bytes), why.message, times.count);
 }
 
 }  // namespace vmem::peer

@@ -83,7 +83,7 @@ class Lender {
   void flush_all();
   std::optional<Clock::time_point> next_due() const;
   void find_overdue();
-  void hang_up(Borrower& borrower, const Error& why) const;
+  void hang_up(Borrower& borrower, const Error& why);
   std::uint64_t held_bytes() const;
   Usage sum() const;
 
@@ -91,7 +91,7 @@ class Lender {
   std::array<unsigned char, 16> device_{};
   Listener listener_;
   FileDescriptor wake_;
-  LogLimit strangers_, not_lent_, late_;
+  LogLimit strangers_, not_lent_, late_, held_;
   Clock::time_point accepts_from_{};  // later than now: there was no room for another connection
   mutable std::mutex mutex_;          // below
   std::uint64_t limit_bytes_ = 0;

@@ -49,9 +49,24 @@ void Fabric::set_silence(NodeId node, bool silent) {
 void Fabric::kill(NodeId node) {
   const std::lock_guard lock(state_->mutex);
   state_->dead.insert(node);
+  if (const auto found = state_->nodes.find(node); found != state_->nodes.end()) found->second->end_process();
   for (const auto& [id, other] : state_->nodes) {
     if (id != node) other->peer_died(node);
   }
+}
+
+void Fabric::set_refusing(NodeId node, bool refusing) {
+  const std::lock_guard lock(state_->mutex);
+  if (refusing) {
+    state_->refusing.insert(node);
+  } else {
+    state_->refusing.erase(node);
+  }
+}
+
+void Fabric::share_machine() {
+  const std::lock_guard lock(state_->mutex);
+  state_->one_machine = true;
 }
 
 }  // namespace vmem::rdma

@@ -26,6 +26,11 @@ class Fabric {
   void set_silence(NodeId node, bool silent);
   // The process has died: its progress does nothing, for good, and its peers are told.
   void kill(NodeId node);
+  // Its address refuses connections, as where a firewall does, while the node lives.
+  void set_refusing(NodeId node, bool refusing);
+  // Nodes that connect from now on watch each other's process, as over Unix sockets. A node's process ends with kill(),
+  // or with its transport.
+  void share_machine();
 
  private:
   std::shared_ptr<FabricState> state_;

@@ -39,7 +39,8 @@ class FabricState {
   // All protected by mutex.
   std::unordered_map<NodeId, FabricNode*> nodes;
   std::set<std::pair<NodeId, NodeId>> partitions;
-  std::set<NodeId> silent, dead;
+  std::set<NodeId> silent, dead, refusing;
+  bool one_machine = false;
   std::uint64_t latency_us = 0;
   std::uint64_t packets = 0;
 };
@@ -63,6 +64,7 @@ class FabricNode final : public Transport {
   // By the fabric, with its mutex held.
   void arrive(std::uint64_t due_us, std::uint64_t order, Packet packet);
   void peer_died(NodeId node);
+  void end_process() noexcept;
 
  private:
   struct Sending {
@@ -98,6 +100,7 @@ class FabricNode final : public Transport {
   void drop(PeerId peer, Reason reason, Error error);
   bool expire();
   bool stopped() const;
+  ProcessRef process_of(NodeId node) const;
 
   const std::shared_ptr<FabricState> fabric_;
   const NodeIdentity self_;
@@ -105,6 +108,7 @@ class FabricNode final : public Transport {
   const std::string address_;
   SlabMap slabs_;
   EventQueue events_;
+  const ProcessRef process_;  // an eventfd, readable once this node's process has ended
   // Protected by the fabric's mutex.
   std::map<PeerId, Link> links_;
   Deadlines deadlines_;

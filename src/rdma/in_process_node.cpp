@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/eventfd.h>
 
 #include <cerrno>
 #include <charconv>
@@ -44,7 +45,11 @@ Error lost(std::string why) { return {VMEM_ERROR_LOST, 0, std::move(why)}; }
 }  // namespace
 
 FabricNode::FabricNode(std::shared_ptr<FabricState> fabric, NodeIdentity self, Receiver& receiver)
-    : fabric_(std::move(fabric)), self_(self), receiver_(receiver), address_(address_of(self.id)) {
+    : fabric_(std::move(fabric)),
+      self_(self),
+      receiver_(receiver),
+      address_(address_of(self.id)),
+      process_(std::make_shared<const FileDescriptor>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))) {
   const std::lock_guard lock(fabric_->mutex);
   fabric_->nodes[self.id] = this;
 }
@@ -53,6 +58,14 @@ FabricNode::~FabricNode() {
   const std::lock_guard lock(fabric_->mutex);
   while (!links_.empty()) drop(links_.begin()->first, Reason::closed, lost("the transport ends"));
   fabric_->nodes.erase(self_.id);
+  end_process();
+}
+
+void FabricNode::end_process() noexcept { (void)::eventfd_write(process_->get(), 1); }
+
+ProcessRef FabricNode::process_of(NodeId node) const {
+  const auto found = fabric_->nodes.find(node);
+  return fabric_->one_machine && found != fabric_->nodes.end() ? found->second->process_ : nullptr;
 }
 
 Result<std::unique_ptr<Slab>> FabricNode::register_slab(Bytes memory) {
@@ -66,7 +79,7 @@ Result<PeerId> FabricNode::connect(const std::string& address, std::uint64_t dea
   const PeerId peer{++last_peer_};
   links_[peer] = {.node = {node, {}}, .by_us = true, .deadline_us = deadline_us};
   deadlines_.add(deadline_us, peer);
-  if (fabric_->nodes.contains(node)) {
+  if (fabric_->nodes.contains(node) && !fabric_->refusing.contains(node)) {
     fabric_->deliver(self_.id, node, {.kind = Packet::Kind::connect, .from = self_, .from_peer = peer});
   } else {
     arrive(fabric_->clock.now_us() + fabric_->latency_us, ++fabric_->packets,
@@ -236,7 +249,7 @@ void FabricNode::handle(Packet packet) {
 void FabricNode::on_connect(const Packet& packet) {
   const PeerId peer{++last_peer_};
   Link& link = links_[peer] = {.node = packet.from, .remote = packet.from_peer, .connected = true};
-  events_.push({peer, Connected{link.node, false, "in-process", {}}});
+  events_.push({peer, Connected{link.node, false, "in-process", {}, process_of(link.node.id)}});
   dispatch(link, peer, {.kind = Packet::Kind::accept});
 }
 
@@ -245,7 +258,7 @@ void FabricNode::on_accept(Link& link, const Packet& packet) {
   link.remote = packet.from_peer;
   link.connected = true;
   deadlines_.remove(link.deadline_us, packet.to_peer);
-  events_.push({packet.to_peer, Connected{link.node, true, "in-process", {}}});
+  events_.push({packet.to_peer, Connected{link.node, true, "in-process", {}, process_of(link.node.id)}});
   std::vector<SendId> held;
   for (const auto& [id, sending] : link.sends) held.push_back(id);
   for (const SendId id : held) transmit(link, packet.to_peer, id);

@@ -15,7 +15,7 @@ std::string_view answer_words(Answer answer) noexcept {
     case Answer::damaged:
       return "the checksum differs";
     case Answer::failed:
-      return "its disk failed";
+      return "its disk failed, or it lacked memory";
     case Answer::refused:
       return "it refused the request";
   }

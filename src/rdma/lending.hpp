@@ -3,6 +3,7 @@
 //   borrower                                lender
 //   allocate: Ask                     →            room in memory and on disks
 //                                     ←     allocated: Lent      a lease, for as long as both know it
+//                                     ←     allocated: Lent      unasked (kUnasked): less of the same lease is on disks now
 //   put: PageAt, the page             →            verified, then held
 //                                     ←     put_done: Reply
 //   fetch: PageAt                     →            sent; verified before if it arrived wrong the last time
@@ -34,7 +35,7 @@ enum class Answer : std::uint32_t {
   full = 2,     // no room
   unknown = 3,  // no such page there
   damaged = 4,  // what came, or what lay there, is not that page
-  failed = 5,   // the lender's disk failed
+  failed = 5,   // the lender's disk failed, or it lacked memory; a page that it has, it keeps
   refused = 6,  // out of order, or outside of the lease
 };
 std::string_view answer_words(Answer answer) noexcept;

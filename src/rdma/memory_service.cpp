@@ -18,7 +18,7 @@ using wire::Answer;
 using wire::Kind;
 
 constexpr std::uint64_t kFarewellTurnUs = 1'000;
-constexpr std::uint64_t kLookUs = 5'000;          // between looks for dead nodes
+constexpr std::uint64_t kLookUs = 5'000;          // between looks for dead nodes, and disks
 constexpr std::uint64_t kMostComing = 5'000'000;  // for room that ending leases give back
 
 bool on_disk(std::uint64_t offset) { return offset >= wire::kDiskOffset; }
@@ -37,7 +37,6 @@ MemoryService::MemoryService(Config config) : config_(config), last_lease_(rando
   const std::uint64_t lent = config_.memory.size() - config_.staging_bytes;
   room_ = Extents(0, lent);
   staging_ = Extents(lent, config_.staging_bytes);
-  if (config_.disk != nullptr) disk_room_ = config_.disk->usage().budget_bytes;
 }
 
 MemoryService::~MemoryService() { stop(); }
@@ -90,7 +89,10 @@ bool MemoryService::step() {
   bool did = !events.empty();
   did |= workers_->finish();
   did |= serve_disk();
-  did |= config_.clock->now_us() >= look_us_ && find_dead();
+  if (config_.clock->now_us() >= look_us_) {
+    did |= find_dead();
+    did |= follow_disk();
+  }
   did |= end_leases();
   did |= expire();
   did |= empty_outbox();
@@ -125,8 +127,9 @@ void MemoryService::handle(PeerId peer, Connected& connected) {
 
 void MemoryService::refuse(PeerId peer, const Connected& connected) {
   ++now_.rejected;
-  VMEM_LOG_WARN("'{}' connected as node {}, which is another's id: refused", connected.identity,
-                number(connected.node.id));
+  if (const auto times = refused_.next(); times.logged)
+    VMEM_LOG_WARN("'{}' connected as node {}, which is another's id: refused ({} so far)", connected.identity,
+                  number(connected.node.id), times.count);
   transport_->close(peer);
 }
 
@@ -326,13 +329,20 @@ std::uint64_t MemoryService::share(std::uint64_t asked, std::uint64_t there) con
   return std::min({asked, there, config_.client_bytes}) / kGranuleBytes * kGranuleBytes;
 }
 
+// What is leased of a disk that has failed since is not there to be given again.
+std::uint64_t MemoryService::free_disk_bytes() const {
+  if (config_.disk == nullptr) return 0;
+  const std::uint64_t there = config_.disk->usage().budget_bytes;
+  return there - std::min(there, now_.disk_lent_bytes);
+}
+
 // Whether more will be there when leases have ended that are about to.
 bool MemoryService::comes(const wire::Ask& ask) const {
   if (wiping_ == 0 && ending_.empty()) return false;
   const std::uint64_t lent = config_.memory.size() - config_.staging_bytes;
   const std::uint64_t on_disks = config_.disk == nullptr ? 0 : config_.disk->usage().budget_bytes;
   return share(ask.memory_bytes, room_.largest_bytes()) < share(ask.memory_bytes, lent) ||
-         share(ask.disk_bytes, disk_room_) < share(ask.disk_bytes, on_disks);
+         share(ask.disk_bytes, free_disk_bytes()) < share(ask.disk_bytes, on_disks);
 }
 
 // Whether a node that is told to ask again may still be told so.
@@ -365,16 +375,15 @@ wire::Lent MemoryService::full() const {
 
 MemoryService::LeaseRef MemoryService::grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask) {
   const std::uint64_t bytes = share(ask.memory_bytes, room_.largest_bytes());
-  const std::uint64_t disk_bytes = share(ask.disk_bytes, disk_room_);
+  const std::uint64_t disk_bytes = share(ask.disk_bytes, free_disk_bytes());
   if (bytes + disk_bytes == 0) return nullptr;
   auto lease = std::make_shared<Lease>();
   lease->id = ++last_lease_;
   lease->client = client;
   lease->tenant = tenant;
   lease->bytes = bytes;
-  lease->disk_bytes = disk_bytes;
+  lease->disk_range = lease->disk_bytes = disk_bytes;
   lease->first = room_.take(bytes).value_or(0);
-  disk_room_ -= disk_bytes;
   now_.lent_bytes += bytes;
   now_.disk_lent_bytes += disk_bytes;
   leases_[client.id] = lease;
@@ -422,15 +431,14 @@ bool MemoryService::end_leases() {
     did = true;
     each = ending_.erase(each);
     while (!lease->entries.empty()) erase(*lease, lease->entries.begin());
+    now_.disk_lent_bytes -= lease->disk_bytes;
     const Bytes dirty = config_.memory.subspan(lease->first, lease->touched);
     ++wiping_;
-    workers_->post([dirty] { std::memset(dirty.data(), 0, dirty.size()); },
-                   [this, lease] {
+    workers_->post([dirty] { std::memset(dirty.data(), 0, dirty.size()); },  // cannot throw
+                   [this, lease](Workers::Ended) {
                      --wiping_;
                      room_.give_back(lease->first, lease->bytes);
-                     disk_room_ += lease->disk_bytes;
                      now_.lent_bytes -= lease->bytes;
-                     now_.disk_lent_bytes -= lease->disk_bytes;
                    });
   }
   return did;
@@ -442,7 +450,7 @@ bool MemoryService::end_leases() {
 Answer MemoryService::make_place(Lease& lease, const wire::PageAt& at, std::uint64_t sequence) {
   const std::uint64_t bytes = at.page.bytes;
   const std::uint64_t begin = on_disk(at.offset) ? at.offset - wire::kDiskOffset : at.offset;
-  const std::uint64_t room = on_disk(at.offset) ? lease.disk_bytes : lease.bytes;
+  const std::uint64_t room = on_disk(at.offset) ? lease.disk_range : lease.bytes;
   if (bytes == 0 || at.page.version == 0 || begin % kGranuleBytes != 0 || bytes % kGranuleBytes != 0 || begin > room ||
       bytes > room - begin)
     return Answer::refused;
@@ -527,16 +535,17 @@ void MemoryService::handle(PeerId, ReceiveFailed& failed) {
 void MemoryService::arrived(const PassageRef& passage) {
   const auto good = std::make_shared<bool>();
   workers_->post([passage, good] { *good = passage->at.page.matches(passage->memory); },
-                 [this, passage, good] { verified(passage, *good); });
+                 [this, passage, good](Workers::Ended how) {
+                   if (how == Workers::Ended::no_memory) return verified(passage, Answer::failed);
+                   verified(passage, *good ? Answer::done : Answer::damaged);
+                 });
 }
 
-void MemoryService::verified(const PassageRef& passage, bool good) {
-  now_.damaged += good ? 0 : 1;
-  if (!passage->in) {
-    if (good) return send_page(passage);
-    return end_fetch(passage, Answer::damaged);
-  }
-  if (!good || !on_disk(passage->at.offset)) return end_put(passage, good ? Answer::done : Answer::damaged);
+// `failed`: there was no memory to look, which says nothing of the page.
+void MemoryService::verified(const PassageRef& passage, Answer found) {
+  now_.damaged += found == Answer::damaged ? 1 : 0;
+  if (!passage->in) return found == Answer::done ? send_page(passage) : end_fetch(passage, found);
+  if (found != Answer::done || !on_disk(passage->at.offset)) return end_put(passage, found);
   want_disk_slot_.push_back(passage);
 }
 
@@ -645,6 +654,37 @@ void MemoryService::to_disk(const PassageRef& passage, tiers::Direction directio
 void MemoryService::disk_failed(const Error& error) {
   if (const auto failure = disk_failures_.next(); failure.logged)
     VMEM_LOG_WARN("a page on disk: {} ({} such failures)", error.message, failure.count);
+  (void)follow_disk();  // who sent the page hears of it before the answer
+}
+
+// A directory that went out of service takes room with it. Every lease gives up its part, since pages of all leases lie in
+// all directories, and its borrower is told. What a lease has on the disk stays until it is released.
+bool MemoryService::follow_disk() {
+  const std::uint64_t lent = now_.disk_lent_bytes;
+  const std::uint64_t there = config_.disk == nullptr ? 0 : config_.disk->usage().budget_bytes;
+  if (there >= lent) return false;
+  const auto shrink = [&](Lease& lease) {
+    const auto part = static_cast<std::uint64_t>(static_cast<double>(lease.disk_bytes) / double(lent) * double(there));
+    const std::uint64_t kept = std::min(lease.disk_bytes, part / kGranuleBytes * kGranuleBytes);
+    now_.disk_lent_bytes -= lease.disk_bytes - kept;
+    lease.disk_bytes = kept;
+  };
+  VMEM_LOG_WARN("a disk failed: of {} that are lent of disks, {} are left", format_bytes(lent), format_bytes(there));
+  for (const LeaseRef& lease : ending_) shrink(*lease);
+  for (const auto& [client, lease] : leases_) {
+    shrink(*lease);
+    tell(*lease);
+  }
+  return true;
+}
+
+// Who is away now asks when it is back.
+void MemoryService::tell(const Lease& lease) {
+  if (lease.peer == PeerId{}) return;
+  const wire::Lent lent{.lease = lease.id, .memory_bytes = lease.bytes, .disk_bytes = lease.disk_bytes};
+  const wire::RequestId nothing{number(lease.client.id), Epoch{static_cast<std::uint64_t>(lease.client.incarnation)},
+                                wire::kUnasked};
+  send(lease.peer, nothing, Kind::allocated, wire::body_of(lent), false);
 }
 
 bool MemoryService::serve_disk() {

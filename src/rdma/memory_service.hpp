@@ -80,8 +80,9 @@ class MemoryService final : public Receiver {
     PeerId peer{};       // none: gone since
     std::uint64_t gone_us = 0;
     std::uint64_t first = 0, bytes = 0;  // in our memory
-    std::uint64_t disk_bytes = 0;
-    std::uint64_t touched = 0;  // nothing was written at or beyond
+    std::uint64_t disk_range = 0;        // offsets on disks are below this
+    std::uint64_t disk_bytes = 0;        // of it may be used: less, once a disk has failed
+    std::uint64_t touched = 0;           // nothing was written at or beyond
     std::map<std::uint64_t, Entry> entries;
     std::uint32_t busy = 0;  // messages, work and transfers that use its memory
   };
@@ -128,6 +129,7 @@ class MemoryService final : public Receiver {
   // Leases.
   LeaseRef grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask);
   std::uint64_t share(std::uint64_t asked, std::uint64_t there) const;
+  std::uint64_t free_disk_bytes() const;
   bool comes(const wire::Ask& ask) const;
   bool waits(Peer& asking);
   wire::Lent full() const;
@@ -142,7 +144,7 @@ class MemoryService final : public Receiver {
   Entry* entry_of(const Passage& passage);
   void erase(Lease& lease, std::map<std::uint64_t, Entry>::iterator entry);
   void arrived(const PassageRef& passage);
-  void verified(const PassageRef& passage, bool good);
+  void verified(const PassageRef& passage, wire::Answer found);
   void end_put(const PassageRef& passage, wire::Answer answer);
   void end_fetch(const PassageRef& passage, wire::Answer answer);
   void send_page(const PassageRef& passage);
@@ -152,16 +154,17 @@ class MemoryService final : public Receiver {
   bool serve_disk();
   void to_disk(const PassageRef& passage, tiers::Direction direction, tiers::SlotId slot);
   void disk_failed(const Error& error);
+  bool follow_disk();
+  void tell(const Lease& lease);
   void publish();
 
   const Config config_;
   // Peers decide how often these happen.
-  LogLimit came_, went_, ended_, died_, leased_, unsent_, unwritten_, disk_failures_;
+  LogLimit came_, refused_, went_, ended_, died_, leased_, unsent_, unwritten_, disk_failures_;
   Transport* transport_ = nullptr;
   bool stopping_ = false;  // nobody is served any more
   std::unique_ptr<Slab> slab_;
   Extents room_, staging_;
-  std::uint64_t disk_room_ = 0;
   std::uint64_t last_lease_ = 0, last_token_ = 0;
   std::map<PeerId, Peer> peers_;
   std::map<NodeId, LeaseRef> leases_;

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "base/log.hpp"
@@ -18,6 +17,7 @@ namespace {
 
 constexpr std::uint64_t kBeforeAskingAgainUs = 50'000;
 constexpr std::uint64_t kBeforeFullAgainUs = 1'000'000;
+constexpr std::uint64_t kLookUs = 5'000;  // between looks for lenders that ended
 
 std::string full_words(const wire::Lent& lent) {
   std::string words = fmt::format("{} of {} that it lends are leased to {} nodes", format_bytes(lent.leased_bytes),
@@ -72,9 +72,12 @@ void RemoteTier::handle(PeerId peer, Connected& connected) {
       VMEM_LOG_WARN("the node at {} is not used: {} ({} such refusals)", node->address, node->why, times.count);
     return close(*node);
   }
-  if (node->lease != 0 && node->identity != connected.node)
-    lose_lease(index_of(*node), "it was started anew, without what it held");
+  if (node->identity != connected.node) {
+    if (node->lease != 0) lose_lease(index_of(*node), "it was started anew, without what it held");
+    dead_.forget(node->identity.id);
+  }
   node->identity = connected.node;
+  dead_.watch(connected.node, connected.process);
   node->path = connected.path;
   node->state = Node::State::asking;
   ask(*node);
@@ -105,10 +108,12 @@ void RemoteTier::on_lent(Node& node, const wire::Lent& lent) {
     node.lease = lent.lease;
     room = {.lease = lent.lease,
             .memory_bytes = lent.memory_bytes,
+            .disk_range = lent.disk_bytes,
             .disk_bytes = lent.disk_bytes,
             .memory = Extents(0, lent.memory_bytes),
             .disk = Extents(wire::kDiskOffset, lent.disk_bytes)};
   }
+  room.disk_bytes = std::min(room.disk_bytes, lent.disk_bytes);
   room.ready = true;
   node.state = Node::State::ready;
   node.heard_us = config_.clock->now_us();
@@ -116,12 +121,26 @@ void RemoteTier::on_lent(Node& node, const wire::Lent& lent) {
   node.why.clear();
   if (std::exchange(node.was_ready, true)) {
     ++statistics_.reconnects;
-    VMEM_LOG_INFO("node {} at {} is back, by {}", static_cast<std::uint64_t>(node.identity.id), node.address,
-                  node.path);
+    if (const auto times = back_.next(); times.logged)
+      VMEM_LOG_INFO("node {} at {} is back, by {} ({} so far)", static_cast<std::uint64_t>(node.identity.id),
+                    node.address, node.path, times.count);
   }
   Reached& reached = reached_[index_of(node)];
   reached = {.tried = true, .reached = true, .path = node.path, .why = {}};
   changed_.notify_all();
+}
+
+// Its disk, or one of them, went out of service. What lies there is read as long as it answers.
+void RemoteTier::on_less(const Node& node, const wire::Lent& lent) {
+  if (node.state != Node::State::ready || node.lease != lent.lease) return;
+  const std::lock_guard lock(mutex_);
+  Room& room = rooms_[index_of(node)];
+  if (lent.disk_bytes >= room.disk_bytes) return;
+  if (const auto times = less_.next(); times.logged)
+    VMEM_LOG_WARN("a disk of node {} at {} failed: of {} there, {} are left ({} such failures)",
+                  static_cast<std::uint64_t>(node.identity.id), node.address, format_bytes(room.disk_bytes),
+                  format_bytes(lent.disk_bytes), times.count);
+  room.disk_bytes = lent.disk_bytes;
 }
 
 // Its copies are gone.
@@ -143,9 +162,23 @@ void RemoteTier::lose_lease(std::uint32_t index, const std::string& why) {
     statistics_.copies_lost += copies;
   }
   node.lease = 0;
-  if (copies != 0)
-    VMEM_LOG_ERROR("node {} at {} is lost ({}), with {} copies of pages, {} of them the last",
-                   static_cast<std::uint64_t>(node.identity.id), node.address, why, copies, last);
+  if (copies == 0) return;
+  if (const auto times = lost_.next(); times.logged)
+    VMEM_LOG_ERROR("node {} at {} is lost ({}), with {} copies of pages, {} of them the last ({} such losses)",
+                   static_cast<std::uint64_t>(node.identity.id), node.address, why, copies, last, times.count);
+}
+
+// A connection that a forked child of the lender keeps open would go on being waited for.
+bool RemoteTier::find_dead() {
+  look_us_ = config_.clock->now_us() + kLookUs;
+  const auto found = dead_.find();
+  for (Node& node : nodes_) {
+    if (std::ranges::find(found, node.identity) == found.end()) continue;
+    node.why = "its process has ended";
+    if (node.lease != 0) lose_lease(index_of(node), node.why);
+    close(node);
+  }
+  return !found.empty();
 }
 
 void RemoteTier::handle(PeerId peer, Gone& gone) {
@@ -164,8 +197,6 @@ void RemoteTier::handle(PeerId peer, Gone& gone) {
   }
   if (gone.reason == Reason::timeout && config_.missed && node->identity.id != NodeId{})
     config_.missed(node->identity.id);
-  // The process that had our pages is not there any more.
-  if (node->lease != 0 && gone.error.native == ECONNREFUSED) lose_lease(index, "nobody listens there any more");
   node->state = Node::State::away;
   node->peer = {};
   node->again_us = now + (was_ready ? 0 : std::max(config_.reconnect_us, std::exchange(node->rest_us, 0)));
@@ -255,6 +286,10 @@ void RemoteTier::handle(PeerId peer, Message& message) {
     return settle(message.token);
   }
   if (!parsed || node == nullptr) return;
+  if (parsed->header.request.sequence == wire::kUnasked) {
+    if (const auto lent = wire::read_body<wire::Lent>(parsed->body)) on_less(*node, *lent);
+    return;
+  }
   const auto found = requests_.find(parsed->header.request.sequence);
   if (found == requests_.end() || &nodes_[found->second.node] != node || found->second.answer) return;
   Request& request = found->second;

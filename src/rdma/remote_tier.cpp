@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/log.hpp"
-#include "base/memory_reserve.hpp"
 #include "base/options.hpp"
 
 namespace vmem::rdma {
@@ -82,6 +81,7 @@ bool RemoteTier::step() {
   bool did = !events.empty();
   did |= take_posted();
   did |= workers_->finish();
+  did |= config_.clock->now_us() >= look_us_ && find_dead();
   did |= keep_connected();
   did |= expire();
   did |= go_on();
@@ -118,7 +118,7 @@ std::optional<RemoteTier::Copy> RemoteTier::place(std::uint64_t bytes, std::span
   for (std::uint32_t node = 0; node < rooms_.size(); ++node) {
     const bool taken = std::ranges::any_of(apart_from, [&](const Copy& c) { return there(c) && c.node == node; });
     const Room& room = rooms_[node];
-    if (!room.ready || taken || std::max(room.memory.largest_bytes(), room.disk.largest_bytes()) < bytes) continue;
+    if (!room.ready || taken || std::max(room.memory.largest_bytes(), room.largest_on_disk()) < bytes) continue;
     const auto rank = [&](std::uint32_t n) {
       return std::pair(rooms_[n].memory.largest_bytes() >= bytes, rooms_[n].free_bytes());
     };
@@ -310,21 +310,24 @@ void RemoteTier::seal(const JobRef& job) {
       job->error = std::move(done).error();
       return;
     }
-    Result<std::unique_ptr<Slab>> slab;
-    if (!had_memory([&] { slab = transport_->register_slab(job->stored); }))
-      slab =
-          fail(VMEM_ERROR_OUT_OF_MEMORY, "no memory to register a page's memory for its way to another node", ENOMEM);
-    if (slab) {
+    if (auto slab = transport_->register_slab(job->stored)) {
       job->slab = *std::move(slab);
     } else {
       job->error = std::move(slab).error();
     }
   };
   ++job->under_way;
-  workers_->post(work, [this, job] {
+  workers_->post(work, [this, job](Workers::Ended how) {
     --job->under_way;
+    if (how == Workers::Ended::no_memory) lacked_memory(*job, "protect or register");
     prepared(job);
   });
+}
+
+// The page stays where it is; the next call may have more.
+void RemoteTier::lacked_memory(Job& job, std::string_view what) const {
+  job.slab.reset();
+  job.error = {VMEM_ERROR_OUT_OF_MEMORY, ENOMEM, fmt::format("no memory to {} {}", what, words(job))};
 }
 
 // Every store has a proof of its own, unless the copies there may stay as they are: then a missing one is
@@ -336,8 +339,8 @@ Status RemoteTier::protect(Job& job, const Held& before) {
   if (aead_->encrypts()) {
     job.encrypted = buffers_.take(page.size());
     if (!job.encrypted)
-      return fail(VMEM_ERROR_OUT_OF_MEMORY,
-                  fmt::format("no memory to encrypt a page of {}", format_bytes(page.size())));
+      return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("no memory to encrypt a page of {}", format_bytes(page.size())),
+                  ENOMEM);
     job.stored = job.encrypted.bytes();
   }
   job.content = tiers::seal(page, identity);
@@ -437,7 +440,11 @@ bool RemoteTier::store_copy(const JobRef& job, std::size_t copy) {
     return true;
   }
   if (same_node && !late(*job)) return false;
-  if (replace_copy(job->transfer.slot, copy)) {
+  const bool moved = [&] {
+    const std::lock_guard lock(mutex_);
+    return replace_copy(job->transfer.slot, copy);
+  }();
+  if (moved) {
     put(job, copy);
     return true;
   }
@@ -448,11 +455,12 @@ bool RemoteTier::store_copy(const JobRef& job, std::size_t copy) {
   return true;
 }
 
-// Elsewhere, because its node is away or knows nothing of it.
+// REQUIRES: mutex_. Elsewhere, because its node is away, knows nothing of it or could not keep it.
 bool RemoteTier::replace_copy(SlotId id, std::size_t copy) {
-  const std::lock_guard lock(mutex_);
   Slot& slot = slots_[id];
-  const auto found = place(slot.bytes, slot.copies);
+  auto others = slot.copies;
+  others[copy] = {};
+  const auto found = place(slot.bytes, others);
   if (!found) return false;
   Slot old{.bytes = slot.bytes, .copies = {}};
   old.copies[0] = slot.copies[copy];
@@ -539,12 +547,20 @@ void RemoteTier::put_ended(const Request& request) {
     ++statistics_.retries;
     job->error = {answer == Answer::full ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_DRIVER, 0,
                   fmt::format("{} did not take {}: {}", nodes_[request.node].address, words(*job),
-                              request.broken ? nodes_[request.node].why : std::string(wire::answer_words(answer)))};
-    job->legs[copy] =
-        may_mend && !too_late && (answer == Answer::again || job->tries[copy] < kTries) ? Leg::wanted : Leg::failed;
+                              request.broken ? nodes_[request.node].why
+                                             : failure_words(slots_[job->transfer.slot].copies[copy], answer))};
+    const bool moves = answer == Answer::failed && job->tries[copy] < kTries && replace_copy(job->transfer.slot, copy);
+    const bool again = may_mend && !too_late && (answer == Answer::again || job->tries[copy] < kTries);
+    job->legs[copy] = moves || again ? Leg::wanted : Leg::failed;
     if (answer == Answer::again) job->again_us = config_.clock->now_us() + kAgainUs;
   }
   wait(job);
+}
+
+// REQUIRES: mutex_.
+std::string RemoteTier::failure_words(const Copy& at, Answer answer) const {
+  const bool by_disk = at.offset >= wire::kDiskOffset && rooms_[at.node].disk_failed();
+  return answer == Answer::failed && by_disk ? "its disk failed" : std::string(wire::answer_words(answer));
 }
 
 void RemoteTier::fetch_ended(const Request& request) {
@@ -578,26 +594,35 @@ void RemoteTier::copy_unread(const JobRef& job, std::size_t copy) {
   if (job->tries[copy] < kTries) return;
   job->legs[copy] = Leg::failed;
   job->kept = true;
-  const std::string& address = nodes_[slot_of(job->transfer.slot).copies[copy].node].address;
-  job->error = {VMEM_ERROR_DRIVER, 0, fmt::format("{} could not read {} from its disk", address, words(*job))};
+  const Copy at = slot_of(job->transfer.slot).copies[copy];
+  const std::lock_guard lock(mutex_);
+  job->error = {
+      VMEM_ERROR_DRIVER, 0,
+      fmt::format("{} could not read {}: {}", nodes_[at.node].address, words(*job), failure_words(at, Answer::failed))};
 }
 
 void RemoteTier::check(const JobRef& job, std::size_t copy) {
   const auto good = std::make_shared<bool>();
   ++job->under_way;
   workers_->post([this, job, good] { *good = aead_->recover(job->stored, job->page.identity(), job->proof); },
-                 [this, job, copy, good] {
+                 [this, job, copy, good](Workers::Ended how) {
                    --job->under_way;
-                   {
-                     const std::lock_guard lock(mutex_);
-                     (*good ? statistics_.fetched_bytes : statistics_.checksum_failures) += *good ? job->page.bytes : 1;
-                   }
-                   if (*good) return complete(job, Outcome::done);
-                   // Asked once more, the lender looks itself: else a copy that is damaged would be found out when it is the last.
-                   job->doubted = copy;
-                   if (job->tries[copy] >= kTries) copy_failed(job, copy, "what arrives is something else every time");
-                   wait(job);
+                   if (how == Workers::Ended::done) return checked(job, copy, *good);
+                   lacked_memory(*job, "check");
+                   complete(job, Outcome::failed);
                  });
+}
+
+void RemoteTier::checked(const JobRef& job, std::size_t copy, bool good) {
+  {
+    const std::lock_guard lock(mutex_);
+    (good ? statistics_.fetched_bytes : statistics_.checksum_failures) += good ? job->page.bytes : 1;
+  }
+  if (good) return complete(job, Outcome::done);
+  // Asked once more, the lender looks itself: else a copy that is damaged would be found out when it is the last.
+  job->doubted = copy;
+  if (job->tries[copy] >= kTries) copy_failed(job, copy, "what arrives is something else every time");
+  wait(job);
 }
 
 void RemoteTier::complete(const JobRef& job, Outcome outcome) {

@@ -4,15 +4,16 @@
 // seal) of what it keeps, to find accidents with.
 //
 // A slot is one or two places (`replicas`) on different nodes. Every request has a deadline; when it passes, the connection is closed by
-// force and made again. A node is given up when it says that it knows nothing of our lease, or when nobody listens at its
-// address any more: what has no copy elsewhere is lost then. Silence proves nothing: a load without an answer for
-// `patience_us` fails with TIMEOUT, and the page is kept. A copy that went with a node is made again when its page is
-// stored the next time.
+// force and made again. A lender's copies are dropped only on proof: its process was seen to end (DeadNodes), another
+// incarnation answers at its address, or it does not know our lease. A page without another copy is lost then. Silence and
+// refused connections prove nothing: a load without an answer for `patience_us` fails with TIMEOUT, and the page is kept. A
+// dropped copy is made again when its page is stored the next time.
 //
 // One thread progresses the transport and does everything here that waits for the network (remote_node.cpp: the connections); others
 // make and check seals. The mover's calls wait for none of them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -31,6 +32,7 @@
 
 #include "base/clock.hpp"
 #include "base/log_limit.hpp"
+#include "rdma/dead_nodes.hpp"
 #include "rdma/extents.hpp"
 #include "rdma/lending.hpp"
 #include "rdma/page_buffers.hpp"
@@ -121,9 +123,16 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   struct Room {
     bool ready = false;
     std::uint64_t lease = 0;
-    std::uint64_t memory_bytes = 0, disk_bytes = 0;
+    std::uint64_t memory_bytes = 0;
+    std::uint64_t disk_range = 0, disk_bytes = 0;  // of the range, so much may be used: less, once the disk has failed
     Extents memory, disk;
-    std::uint64_t free_bytes() const { return memory.free_bytes() + disk.free_bytes(); }
+    std::uint64_t free_disk_bytes() const {
+      const std::uint64_t used = disk_range - disk.free_bytes();
+      return disk_bytes - std::min(disk_bytes, used);
+    }
+    std::uint64_t largest_on_disk() const { return std::min(disk.largest_bytes(), free_disk_bytes()); }
+    std::uint64_t free_bytes() const { return memory.free_bytes() + free_disk_bytes(); }
+    bool disk_failed() const { return disk_bytes < disk_range; }
   };
   // What a slot holds: the tier's thread knows.
   struct Held {
@@ -201,6 +210,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void take(Farewell);
   void take(Hurry);
   void seal(const JobRef& job);
+  void lacked_memory(Job& job, std::string_view what) const;
   Status protect(Job& job, const Held& before);
   void prepared(const JobRef& job);
   bool go_on();
@@ -211,12 +221,14 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void advance_load(const JobRef& job);
   bool store_copy(const JobRef& job, std::size_t copy);
   bool replace_copy(tiers::SlotId slot, std::size_t copy);
+  std::string failure_words(const Copy& at, wire::Answer answer) const;
   void put(const JobRef& job, std::size_t copy);
   void fetch(const JobRef& job, std::size_t copy);
   void ended(const Request& request);
   void put_ended(const Request& request);
   void fetch_ended(const Request& request);
   void check(const JobRef& job, std::size_t copy);
+  void checked(const JobRef& job, std::size_t copy, bool good);
   void copy_failed(const JobRef& job, std::size_t copy, const std::string& why);
   void copy_unread(const JobRef& job, std::size_t copy);
   void complete(const JobRef& job, tiers::Outcome outcome);
@@ -236,7 +248,9 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void handle(PeerId peer, Gone& gone);
   void ask(Node& node);
   void on_lent(Node& node, const wire::Lent& lent);
+  void on_less(const Node& node, const wire::Lent& lent);
   void lose_lease(std::uint32_t node, const std::string& why);
+  bool find_dead();
   bool keep_connected();
   bool expire();
   void close(Node& node);
@@ -247,7 +261,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   void first_outcome(Node& node);
 
   const Config config_;
-  LogLimit unused_, broken_, unsent_;  // nodes decide how often
+  LogLimit unused_, broken_, unsent_, back_, lost_, less_;  // nodes decide how often
   const tiers::TierInfo info_;
   std::unique_ptr<Transport> transport_;
 
@@ -256,6 +270,8 @@ class RemoteTier final : public tiers::Tier, public Receiver {
 
   // The tier's thread's.
   std::vector<Node> nodes_;
+  DeadNodes dead_;             // lenders on this machine whose process ends
+  std::uint64_t look_us_ = 0;  // for them, next
   std::unordered_map<tiers::SlotId, Held> held_;
   std::list<JobRef> waiting_;  // for a node, or for their turn
   std::map<std::uint64_t, Request> requests_;

@@ -33,7 +33,7 @@ struct UcxPeer {
   std::string identity;  // that it proved; set before it is connected, as is
   std::atomic<std::uint32_t> channels = 0;
   std::atomic<std::size_t> outstanding = 0;                           // sends
-  ProcessRef process;                                                 // of one that connected over a Unix socket
+  ProcessRef process;                                                 // of a peer over a Unix socket
   std::array<std::atomic<std::uint64_t>, kMostChannels> under_way{};  // bytes to be sent, by channel
   std::mutex mutex;
   std::atomic<bool> connected = false;  // written with mutex held, after the event

@@ -117,7 +117,7 @@ void UcxTransport::introduce(UcxLink& link, stream::Admission::Outcome outcome) 
   link.proved = outcome.stream.peer();
   link.peer->identity = link.proved.identity;
   link.stream = std::move(outcome.stream);
-  if (!tls_ && !link.peer->by_us) {
+  if (!tls_) {
     if (FileDescriptor process = stream::peer_process(link.stream.descriptor()))
       link.peer->process = std::make_shared<const FileDescriptor>(std::move(process));
   }

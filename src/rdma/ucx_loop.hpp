@@ -9,6 +9,7 @@
 
 #include "base/clock.hpp"
 #include "base/file_descriptor.hpp"
+#include "base/log_limit.hpp"
 #include "rdma/deadlines.hpp"
 #include "rdma/inbox.hpp"
 #include "rdma/progressable.hpp"
@@ -134,7 +135,8 @@ class UcxLoop final : public Progressable {
                                  std::size_t bytes, const ucp_am_recv_param_t* param);
   ucs_status_t take_message(UcxChannel& channel, ConstBytes bytes, void* data, std::size_t payload_bytes,
                             bool rendezvous);
-  bool proves_itself(UcxChannel& channel, ConstBytes bytes, const Opened& opened) const;
+  bool proves_itself(UcxChannel& channel, ConstBytes bytes, const Opened& opened);
+  void dropped(const UcxChannel& channel, const std::string& why);
   void end_receive(UcxReceive& receive, ucs_status_t status);
   static void on_sent(void* request, ucs_status_t status, void* send);
   static void on_received(void* request, ucs_status_t status, std::size_t bytes, void* receive);
@@ -146,6 +148,7 @@ class UcxLoop final : public Progressable {
   // Its thread's.
   std::unordered_map<PeerId, std::unique_ptr<UcxChannel>> channels_;
   Deadlines deadlines_;
+  LogLimit dropped_;
   bool reported_ = false;  // in this progress(): the owner may have commands
 };
 

@@ -108,13 +108,12 @@ ucs_status_t UcxLoop::take_message(UcxChannel& channel, ConstBytes bytes, void* 
   if (channel.failed) return UCS_OK;
   const auto opened = open(bytes);
   if (!opened) {
-    VMEM_LOG_WARN("{} was dropped", opened.error().message);
+    dropped(channel, opened.error().message);
     return UCS_OK;
   }
   if (!proves_itself(channel, bytes, *opened)) return UCS_OK;
   if (opened->envelope.payload_bytes != payload_bytes) {
-    VMEM_LOG_WARN("a message from {} with {} bytes instead of {} was dropped", channel.peer->address, payload_bytes,
-                  opened->envelope.payload_bytes);
+    dropped(channel, fmt::format("it has {} bytes instead of {}", payload_bytes, opened->envelope.payload_bytes));
     return UCS_OK;
   }
   if (!channel.peer->connected.load(std::memory_order_acquire)) on_connected(channel);
@@ -142,16 +141,22 @@ ucs_status_t UcxLoop::take_message(UcxChannel& channel, ConstBytes bytes, void* 
   return rendezvous ? UCS_INPROGRESS : UCS_OK;  // UCX keeps the descriptor
 }
 
-bool UcxLoop::proves_itself(UcxChannel& channel, ConstBytes bytes, const Opened& opened) const {
+bool UcxLoop::proves_itself(UcxChannel& channel, ConstBytes bytes, const Opened& opened) {
   if (opened.envelope.link != channel.our_link() ||
       !genuine(*config_.crypto, channel.acquaintance->receive_key, bytes)) {
-    VMEM_LOG_WARN("a message that claims to come from {} was dropped: it did not prove so", channel.peer->address);
+    dropped(channel, "it did not prove that it comes from there");
     return false;
   }
   if (channel.received.admit(opened.envelope.sequence)) return true;
-  VMEM_LOG_WARN("a message from {} was dropped: its sequence {} came before", channel.peer->address,
-                opened.envelope.sequence);
+  dropped(channel, fmt::format("its sequence {} came before", opened.envelope.sequence));
   return false;
+}
+
+// Peers decide how often.
+void UcxLoop::dropped(const UcxChannel& channel, const std::string& why) {
+  if (const auto times = dropped_.next(); times.logged)
+    VMEM_LOG_WARN("a message that says it is from {} was dropped: {} ({} so far)", channel.peer->address, why,
+                  times.count);
 }
 
 void UcxLoop::run(UcxTake command) {

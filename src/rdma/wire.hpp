@@ -36,6 +36,8 @@ enum class Kind : std::uint16_t {
 std::string_view kind_name(Kind kind) noexcept;
 constexpr bool is_reply(Kind kind) noexcept { return (static_cast<std::uint16_t>(kind) & 1) != 0; }
 
+inline constexpr std::uint64_t kUnasked = ~std::uint64_t{0};  // the sequence of what answers no request
+
 struct RequestId {
   std::uint64_t client = 0;    // the node that asks
   Epoch epoch{};               // without a directory that numbers them: the client's incarnation

@@ -21,11 +21,21 @@ Workers::~Workers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Workers::post(Work work, Work then) {
-  if (threads_.empty()) {
+// An exception that left a thread would end the process.
+Workers::Ended Workers::carry_out(const Work& work) noexcept {
+  try {
     work();
+    return Ended::done;
+  } catch (...) {
+    return Ended::no_memory;
+  }
+}
+
+void Workers::post(Work work, Then then) {
+  if (threads_.empty()) {
+    const Ended how = carry_out(work);
     const std::lock_guard lock(mutex_);
-    ended_.push_back(std::move(then));
+    ended_.push_back({std::move(then), how});
     return;
   }
   {
@@ -36,12 +46,12 @@ void Workers::post(Work work, Work then) {
 }
 
 bool Workers::finish() {
-  std::vector<Work> ended;
+  std::vector<Over> ended;
   {
     const std::lock_guard lock(mutex_);
     ended.swap(ended_);
   }
-  for (const Work& then : ended) then();
+  for (const Over& each : ended) each.then(each.how);
   return !ended.empty();
 }
 
@@ -56,10 +66,10 @@ void Workers::run() {
     posted_.pop_front();
     lock.unlock();
     (void)reserve.refill();
-    job.work();
+    const Ended how = carry_out(job.work);
     job.work = {};
     lock.lock();
-    ended_.push_back(std::move(job.then));
+    ended_.push_back({std::move(job.then), how});
     lock.unlock();
     on_done_();
     lock.lock();

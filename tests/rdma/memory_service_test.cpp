@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
+
+#include "rdma/scripted_disk.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -104,6 +107,21 @@ TEST_F(Service, AnotherTenantDoesNotTakeANodesPlace) {
   service.step();
 }
 
+TEST_F(Service, WhoIsRefusedAgainAndAgainDoesNotFillTheLog) {
+  transport.connected(kFirst, NodeId{7}, nullptr, "team-a");
+  service.step();
+  testing::internal::CaptureStderr();
+  for (std::uint64_t peer = 10; peer < 1010; ++peer) {
+    transport.connected(PeerId{peer}, NodeId{7}, nullptr, "team-b");
+    service.step();
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(service.statistics().rejected, 1000u);
+  EXPECT_EQ(std::ranges::count(log, '\n'), 10) << log;
+  transport.gone(kFirst);
+  service.step();
+}
+
 TEST_F(Service, TheSameTenantTakesItsOwnPlaceAgain) {
   transport.connected(kFirst, NodeId{7}, nullptr, "team-a");
   service.step();
@@ -159,6 +177,7 @@ class OneRoom : public ::testing::Test {
   struct Lending final : ScriptedTransport {
     Result<std::unique_ptr<Slab>> register_slab(Bytes) override { return std::make_unique<Unregistered>(); }
   };
+  explicit OneRoom(tiers::Tier* disk = nullptr) : service({.clock = &clock, .memory = memory, .disk = disk}) {}
   void SetUp() override { ASSERT_TRUE(service.start(transport)); }
   void TearDown() override {
     transport.on_progress = [&] {
@@ -190,7 +209,7 @@ class OneRoom : public ::testing::Test {
   SteppingClock clock;
   Lending transport;
   std::vector<std::byte> memory = std::vector<std::byte>(kBytes);
-  MemoryService service{{.clock = &clock, .memory = memory}};
+  MemoryService service;
   std::vector<PeerId> connected_;
 };
 
@@ -291,6 +310,65 @@ TEST_F(OneRoom, RefusedNodesLeaveNothingBehind) {
   EXPECT_EQ(service.statistics().remembered, 1u);
   EXPECT_EQ(service.statistics().clients, 1u);
   EXPECT_EQ(std::size_t(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {})), files);
+}
+
+// A node that lends 16 MiB of memory and 64 MiB of a disk.
+class DiskRoom : public OneRoom {
+ protected:
+  static constexpr std::uint64_t kDiskBytes = std::uint64_t{64} << 20;
+  static constexpr std::uint64_t kLook = 5'000;
+  DiskRoom() : OneRoom(&disk) {}
+  std::uint64_t told() { return transport.lent().disk_bytes; }
+  ScriptedDisk disk{kDiskBytes};
+};
+
+TEST_F(DiskRoom, ABorrowerIsToldWhenTheDiskGoesOutOfService) {
+  connect(1);
+  const wire::Lent before = ask(1);
+  EXPECT_EQ(before.disk_bytes, kDiskBytes);
+  disk.left = 0;
+  clock.advance(kLook);
+  service.step();
+  const wire::Lent after = transport.lent();
+  EXPECT_EQ(after.lease, before.lease) << "what is there may still be read";
+  EXPECT_EQ(after.memory_bytes, before.memory_bytes);
+  EXPECT_EQ(after.disk_bytes, 0u);
+  EXPECT_EQ(service.statistics().disk_lent_bytes, 0u);
+  const std::size_t sent = transport.sent.size();
+  clock.advance(kLook);
+  service.step();
+  EXPECT_EQ(transport.sent.size(), sent) << "once";
+}
+
+TEST_F(DiskRoom, WhoWasAwayWhenTheDiskFailedHearsOfItWhenItIsBack) {
+  connect(1);
+  (void)ask(1);
+  leave(1);
+  disk.left = kDiskBytes / 2;
+  clock.advance(kLook);
+  service.step();
+  connect(1);
+  EXPECT_EQ(ask(1).disk_bytes, kDiskBytes / 2);
+}
+
+TEST_F(DiskRoom, NoNewLeaseGetsRoomOfADiskThatIsOutOfService) {
+  disk.left = 0;
+  connect(1);
+  const wire::Lent lent = ask(1);
+  EXPECT_EQ(lent.answer, wire::Answer::done);
+  EXPECT_EQ(lent.memory_bytes, kBytes);
+  EXPECT_EQ(lent.disk_bytes, 0u);
+}
+
+TEST_F(DiskRoom, RoomOfALeaseThatEndsIsGivenAgainOnlyAsFarAsItIsThere) {
+  ProcessEnd first;
+  connect(1, first.process);
+  EXPECT_EQ(ask(1).disk_bytes, kDiskBytes);
+  disk.left = kDiskBytes / 4;
+  first.end();
+  connect(2);
+  EXPECT_EQ(ask_again(2).disk_bytes, kDiskBytes / 4);
+  EXPECT_EQ(service.statistics().disk_lent_bytes, kDiskBytes / 4);
 }
 
 }  // namespace

@@ -3,10 +3,13 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <openssl/crypto.h>
 
 #include <algorithm>
 
 #include "rdma/remote_fixture.hpp"
+#include "rdma/scripted_disk.hpp"
+#include "rdma/trust/openssl.hpp"
 #include "tiers/disk/disk_tier.hpp"
 #include "tiers/disk/uring_queue.hpp"
 #include "tiers/tier_conformance.hpp"
@@ -113,6 +116,7 @@ TEST(RemoteTier, APageIsLoadedOnlyAsTheVersionThatWasStored) {
 
 TEST(RemoteTier, WithoutPeersThereIsNoRoom) {
   SteppedRemote remote(1);
+  remote.fabric.share_machine();
   remote.start_tier();
   remote.lenders[0].reset();
   remote.until([&] { return remote.tier->usage().budget_bytes == 0; });
@@ -134,6 +138,7 @@ TEST(RemoteTier, NothingIsSentOfWhatDidNotChange) {
 // The only copy is gone with its node; other nodes' pages are not, and there is room for what comes.
 TEST(RemoteTier, PagesOfADeadNodeAreLostAndOthersAreNot) {
   SteppedRemote remote(2);
+  remote.fabric.share_machine();
   remote.start_tier();
   std::vector<SlotId> slots;
   for (std::uint64_t page = 0; page < 8; ++page) {
@@ -176,8 +181,90 @@ TEST(RemoteTier, ANodeStartedAnewHasNothingAndIsUsedAgain) {
   EXPECT_EQ(remote.tier->statistics().reconnects, 1u);
 }
 
+TEST(RemoteTier, ANodeThatDiedElsewhereMayHaveItsPagesUntilANewOneAnswersAtItsAddress) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.lenders[0].reset();
+  const std::uint64_t begun = remote.clock.now_us();
+  const auto loaded = remote.load(slot, 1, 1);
+  EXPECT_EQ(loaded.outcome, Outcome::failed);
+  EXPECT_EQ(loaded.error.status, VMEM_ERROR_TIMEOUT) << loaded.error.message;
+  EXPECT_LT(remote.clock.now_us() - begun, SteppedRemote::kPatienceUs + 1'000'000);
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
+  remote.start_lender(1);
+  EXPECT_EQ(remote.load(slot, 1, 1).error.status, VMEM_ERROR_LOST);
+}
+
+// A firewall that rejects, a forged reset, a socket's file that was removed.
+TEST(RemoteTier, ANodeWhoseAddressRefusesConnectionsKeepsItsPages) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.fabric.set_silence(NodeId{1}, true);
+  remote.fabric.set_refusing(NodeId{1}, true);
+  const auto loaded = remote.load(slot, 1, 1);
+  EXPECT_EQ(loaded.outcome, Outcome::failed);
+  EXPECT_EQ(loaded.error.status, VMEM_ERROR_TIMEOUT) << loaded.error.message;
+  EXPECT_THAT(loaded.error.message, HasSubstr("nobody listens"));
+  remote.fabric.set_silence(NodeId{1}, false);
+  remote.fabric.set_refusing(NodeId{1}, false);
+  EXPECT_TRUE(remote.loads(slot, 1, 1));
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
+}
+
+TEST(RemoteTier, AReplicaIsReadAtOnceWhenTheOtherNodeRefusesConnections) {
+  SteppedRemote remote(2, 2);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.lenders[0].reset();
+  const std::uint64_t begun = remote.clock.now_us();
+  EXPECT_TRUE(remote.loads(slot, 1, 1));
+  EXPECT_LT(remote.clock.now_us() - begun, SteppedRemote::kRequestUs);
+  EXPECT_EQ(remote.store(slot, 1, 2).outcome, Outcome::done) << "with one copy";
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
+  EXPECT_TRUE(remote.loads(slot, 1, 2));
+}
+
+// Of a lender whose forked child keeps the connection open, nothing else would be heard.
+TEST(RemoteTier, TheEndOfALendersProcessIsSeenAtOnceWhateverBecomesOfItsConnection) {
+  SteppedRemote remote(1);
+  remote.fabric.share_machine();
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.fabric.set_partition(NodeId{1}, NodeId{100}, true);
+  const auto id = remote.submit(tiers::Direction::load, slot, 1, 1, 1);
+  remote.pass(100'000);
+  EXPECT_EQ(remote.completion(id), nullptr);
+  remote.lenders[0].reset();
+  const std::uint64_t ended = remote.clock.now_us();
+  EXPECT_EQ(remote.wait_for(id).error.status, VMEM_ERROR_LOST);
+  EXPECT_LT(remote.clock.now_us() - ended, 150'000u);
+}
+
+TEST(RemoteTier, ANodeThatDiesAgainAndAgainDoesNotFillTheLog) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  testing::internal::CaptureStderr();
+  for (std::uint64_t version = 1; version <= 30; ++version) {
+    ASSERT_EQ(remote.store(slot, 1, version).outcome, Outcome::done);
+    remote.lenders[0].reset();
+    remote.start_lender(1);
+    remote.until([&] { return remote.tier->statistics().reconnects == version; });
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 30u);
+  EXPECT_LE(std::ranges::count(log, '\n'), 2 * 5) << log;
+}
+
 TEST(RemoteTier, ReplicasSurviveADeathAndAreMadeAgain) {
   SteppedRemote remote(3, 2);
+  remote.fabric.share_machine();
   remote.start_tier();
   std::vector<SlotId> slots;
   for (std::uint64_t page = 0; page < 6; ++page) {
@@ -186,9 +273,9 @@ TEST(RemoteTier, ReplicasSurviveADeathAndAreMadeAgain) {
   }
   remote.lenders[0].reset();
   for (std::uint64_t page = 0; page < 6; ++page) EXPECT_TRUE(remote.loads(slots[page], page, 1));
-  EXPECT_GT(std::ranges::count_if(slots, [&](SlotId slot) { return !remote.tier->kept(slot); }), 0);
-  // Not changed, but with one copy less: that one is made on a node that is there.
   remote.until([&] { return remote.tier->statistics().copies_lost == 4; });
+  EXPECT_EQ(std::ranges::count_if(slots, [&](SlotId slot) { return !remote.tier->kept(slot); }), 4);
+  // Not changed, but with one copy less: that one is made on a node that is there.
   for (std::uint64_t page = 0; page < 6; ++page) {
     const auto stored = remote.store(slots[page], page, 1, true);
     EXPECT_EQ(stored.outcome, Outcome::done);
@@ -201,6 +288,7 @@ TEST(RemoteTier, ReplicasSurviveADeathAndAreMadeAgain) {
 
 TEST(RemoteTier, WhatIsStoredWithOneNodeLeftIsCountedAsSingle) {
   SteppedRemote remote(2, 2);
+  remote.fabric.share_machine();
   remote.start_tier();
   remote.lenders[0].reset();
   remote.until([&] { return remote.tier->describe().contains(", 0 B;"); });
@@ -293,6 +381,99 @@ TEST(RemoteTier, ACopyThatRotsWhereItLiesIsNotTakenForThePage) {
   EXPECT_EQ(loaded.outcome, Outcome::lost) << "both are damaged";
   for (const auto& lender : remote.lenders)
     EXPECT_EQ(lender->service->statistics().damaged, 1u) << "it was asked to look";
+}
+
+// A lender of 6 pages of memory and 8 of a disk, which keep one of the tier's pages each.
+class LenderWithADisk : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kInMemory = 6, kOnDisk = 8;
+  void SetUp() override {
+    remote.service_config.staging_bytes = SteppedRemote::kLenderBytes - kInMemory * kPage;
+    remote.service_config.disk = &disk;
+    remote.start_lender(1);
+    remote.start_tier();
+    for (std::uint64_t page = 0; page < kInMemory + 2; ++page) {
+      slots.push_back(remote.slot());
+      ASSERT_EQ(remote.store(slots[page], page, 1).outcome, Outcome::done);
+    }
+    ASSERT_EQ(remote.tier->usage().budget_bytes, (kInMemory + kOnDisk) * kPage);
+  }
+  ScriptedDisk disk{kOnDisk * kPage};
+  SteppedRemote remote{1};
+  std::vector<SlotId> slots;
+};
+
+TEST_F(LenderWithADisk, CapacityFollowsALendersDiskThatFailsAndWhatLiesThereIsRead) {
+  disk.left = 0;
+  const std::uint64_t failed = remote.clock.now_us();
+  remote.until([&] { return remote.tier->usage().budget_bytes == kInMemory * kPage; });
+  EXPECT_LT(remote.clock.now_us() - failed, 100'000u) << "nobody used the disk meanwhile";
+  EXPECT_EQ(remote.tier->usage().ready_bytes, 0u);
+  EXPECT_EQ(remote.tier->allocate(kPage)->grant, tiers::Grant::full);
+  EXPECT_TRUE(remote.loads(slots[kInMemory], kInMemory, 1));
+  remote.tier->release(slots[0]);
+  EXPECT_EQ(remote.store(remote.slot(), 20, 1).outcome, Outcome::done) << "memory is as it was";
+}
+
+TEST_F(LenderWithADisk, AStoreThatFindsTheLendersDiskDeadNamesTheNodeAndTheDisk) {
+  disk.left = 0;
+  disk.takes_writes = false;
+  const auto stored = remote.store(slots[kInMemory], kInMemory, 2);
+  EXPECT_EQ(stored.outcome, Outcome::failed);
+  EXPECT_THAT(stored.error.message, HasSubstr("node:1"));
+  EXPECT_THAT(stored.error.message, HasSubstr("its disk failed"));
+  EXPECT_THAT(stored.error.message, ::testing::Not(HasSubstr("memory")));
+  EXPECT_EQ(remote.tier->usage().budget_bytes, kInMemory * kPage) << "known by the time of the answer";
+}
+
+TEST_F(LenderWithADisk, AStoreThatFindsTheLendersDiskDeadGoesToItsMemoryWhereThereIsRoom) {
+  remote.tier->release(slots[0]);
+  disk.left = 0;
+  disk.takes_writes = false;
+  const auto stored = remote.store(slots[kInMemory], kInMemory, 2);
+  EXPECT_EQ(stored.outcome, Outcome::done) << stored.error.message;
+  EXPECT_TRUE(remote.loads(slots[kInMemory], kInMemory, 2));
+}
+
+// Takes all that OpenSSL may have.
+class OpenSslWithoutMemory {
+ public:
+  OpenSslWithoutMemory() {
+    for (std::size_t bytes = std::size_t{64} << 20; bytes >= 16; bytes /= 2) {
+      while (void* const memory = OPENSSL_malloc(bytes)) taken_.push_back(memory);
+    }
+  }
+  ~OpenSslWithoutMemory() {
+    for (void* const memory : taken_) OPENSSL_free(memory);
+    (void)openssl_words();
+  }
+  OpenSslWithoutMemory(const OpenSslWithoutMemory&) = delete;
+  OpenSslWithoutMemory& operator=(const OpenSslWithoutMemory&) = delete;
+
+ private:
+  std::vector<void*> taken_;
+};
+
+TEST(RemoteTier, APageThatThereIsNoMemoryToCheckOrToProtectIsKept) {
+  for (const auto mode : {PageAead::Mode::authenticate, PageAead::Mode::encrypt}) {
+    SteppedRemote remote(1);
+    remote.protection = mode;
+    remote.start_tier();
+    const SlotId slot = remote.slot();
+    ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+    {
+      const OpenSslWithoutMemory none;
+      for (const auto& ended : {remote.load(slot, 1, 1), remote.store(slot, 1, 2)}) {
+        EXPECT_EQ(ended.outcome, Outcome::failed);
+        EXPECT_EQ(ended.error.status, VMEM_ERROR_OUT_OF_MEMORY);
+        EXPECT_EQ(ended.error.native, ENOMEM) << ended.error.message;
+      }
+    }
+    EXPECT_EQ(remote.tier->statistics().checksum_failures, 0u);
+    EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
+    EXPECT_TRUE(remote.loads(slot, 1, 1));
+    EXPECT_EQ(remote.store(slot, 1, 2).outcome, Outcome::done);
+  }
 }
 
 TEST(RemoteTier, FinishWaitsForNobodyLongerThanARequest) {

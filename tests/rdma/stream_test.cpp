@@ -119,6 +119,15 @@ TEST(StreamTrust, WithoutASecretNoPortOpens) {
   EXPECT_EQ(listening_ports(), before);
 }
 
+TEST(StreamTrust, OverUnixSocketsEachEndWatchesTheOthersProcess) {
+  Node a, b;
+  a.start_as(a.config(1, "", nullptr));
+  b.start_as(b.config(2, "127.0.0.1:0", nullptr));
+  ASSERT_TRUE(a.transport->connect(b.transport->address(), a.later()));
+  ASSERT_TRUE(until({&a, &b}, [&] { return a.connected() && b.connected(); }));
+  for (const Node* node : {&a, &b}) EXPECT_NE(node->all<Connected>()[0].second.process, nullptr);
+}
+
 TEST(StreamTrust, OnlyOneListensOnASocketAndNothingOfItStaysBehind) {
   Node a, b;
   a.start_as(a.config(1, "127.0.0.1:0", nullptr));
@@ -291,27 +300,83 @@ TEST(StreamTrust, ThoseThatSayNothingAreGoneAfterTheHandshakesTime) {
   EXPECT_TRUE(until({&b}, [&] { return ::recv(idle.get(), &byte, 1, 0) == 0; }));
 }
 
+// What a node that wants to connect says first.
+std::vector<unsigned char> client_hello(Node& from) {
+  const FileDescriptor tap(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const auto any = *SocketAddress::parse("127.0.0.1:0");
+  EXPECT_EQ(::bind(tap.get(), any.get(), any.size()) | ::listen(tap.get(), 8), 0);
+  const PeerId peer = *from.transport->connect(SocketAddress::bound_to(tap.get())->text(), from.later());
+  FileDescriptor taken;
+  std::vector<unsigned char> hello(4096);
+  ssize_t got = -1;
+  EXPECT_TRUE(until({&from}, [&] {
+    if (!taken) taken = FileDescriptor(::accept4(tap.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    return taken && (got = ::recv(taken.get(), hello.data(), hello.size(), 0)) > 100;
+  }));
+  from.transport->close(peer);
+  EXPECT_TRUE(until({&from}, [&] { return from.gone(peer) != nullptr; }));
+  hello.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  return hello;
+}
+
+// Handshakes without an end, from hosts of their own, that cost a node processor time.
+class Flood {
+ public:
+  Flood(Node& node, std::vector<unsigned char> hello) : node_(node), hello_(std::move(hello)) {}
+  void step() {
+    for (const char* source : {"127.0.0.2:0", "127.0.0.3:0", "127.0.0.4:0"}) {
+      const auto from = *SocketAddress::parse(source), to = *SocketAddress::parse(node_.transport->address());
+      FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      ASSERT_EQ(::bind(socket.get(), from.get(), from.size()), 0);
+      ASSERT_EQ(::connect(socket.get(), to.get(), to.size()), 0);
+      (void)::send(socket.get(), hello_.data(), hello_.size(), MSG_NOSIGNAL);
+      sockets_.push_back(std::move(socket));
+    }
+    while (sockets_.size() > 90) sockets_.pop_front();
+    node_.step();
+  }
+
+ private:
+  Node& node_;
+  const std::vector<unsigned char> hello_;
+  std::deque<FileDescriptor> sockets_;
+};
+
+// At limits of a fiftieth, so that the flood has spent them soon.
+TEST(StreamTrust, ANewNodeConnectsWithinTwoSecondsDuringAFloodFromOtherHosts) {
+  const KeyringRef keyring = SecretFile().read();
+  Node a, b;
+  a.start_as(a.config(1, "", keyring));
+  StreamConfig config = b.config(2, "127.0.0.1:0", keyring);
+  config.handshake_limits = {
+      .host_us = 20'000, .host_us_per_s = 200'000, .all_us = 40'000, .all_us_per_s = 10'000, .most_us = 2'000'000};
+  b.start_as(config);
+  Flood flood(b, client_hello(a));
+  for (int i = 0; i < 300; ++i) flood.step();
+  // The first is new to the node, the others have proved themselves.
+  for (int i = 0; i < 5; ++i) {
+    a.events.clear();
+    b.events.clear();
+    const auto begun = steady_clock::now();
+    const PeerId peer = *a.transport->connect(b.transport->address(), a.later());
+    ASSERT_TRUE(until({&a}, [&] {
+      flood.step();
+      return (a.connected() && b.connected()) || a.gone(peer) != nullptr;
+    }));
+    ASSERT_EQ(a.gone(peer), nullptr) << i << ": " << a.gone(peer)->error.message;
+    EXPECT_LT(steady_clock::now() - begun, std::chrono::seconds(2));
+    a.transport->close(peer);
+    ASSERT_TRUE(until({&a, &b}, [&] { return a.gone(peer) != nullptr && b.gone(b.peer()) != nullptr; }));
+  }
+}
+
 // With bytes that a client of the right protocol sends: cut anywhere, and with any byte changed.
 TEST(StreamTrust, AHandshakeThatWasTamperedWithGetsNobodyIn) {
   const KeyringRef keyring = SecretFile().read();
   Node a, b;
   a.start_as(a.config(1, "", keyring));
   b.start_as(b.config(2, "127.0.0.1:0", keyring));
-  // A listener of the test's takes what a says first.
-  const FileDescriptor tap(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  const auto any = *SocketAddress::parse("127.0.0.1:0");
-  ASSERT_EQ(::bind(tap.get(), any.get(), any.size()), 0);
-  ASSERT_EQ(::listen(tap.get(), 8), 0);
-  const PeerId peer = *a.transport->connect(SocketAddress::bound_to(tap.get())->text(), a.later());
-  std::vector<unsigned char> hello(4096);
-  FileDescriptor taken;
-  ASSERT_TRUE(until({&a}, [&] {
-    taken = FileDescriptor(::accept4(tap.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    return static_cast<bool>(taken);
-  }));
-  ssize_t got = -1;
-  ASSERT_TRUE(until({&a}, [&] { return (got = ::recv(taken.get(), hello.data(), hello.size(), 0)) > 100; }));
-  hello.resize(static_cast<std::size_t>(got));
+  const auto hello = client_hello(a);
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
     auto bytes = hello;
@@ -323,8 +388,6 @@ TEST(StreamTrust, AHandshakeThatWasTamperedWithGetsNobodyIn) {
     b.step();
   }
   EXPECT_EQ(b.events.size(), 0u);
-  a.transport->close(peer);
-  ASSERT_TRUE(until({&a}, [&] { return a.gone(peer) != nullptr; }));
   expect_service(a, b);
 }
 

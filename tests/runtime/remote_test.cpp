@@ -1,4 +1,4 @@
-// A program whose pages go to other nodes: `vmem daemon` processes on this machine, reached by UCX, that are stopped and killed.
+// A program whose pages go to other nodes: `vmem daemon` processes on this machine, over Unix sockets and TLS, that are stopped and killed.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
@@ -20,6 +20,7 @@
 
 #include "rdma/other_network.hpp"
 #include "rdma/process.hpp"
+#include "runtime/loop_file_system.hpp"
 #include "vmem/vmem.h"
 
 namespace vmem {
@@ -162,6 +163,37 @@ TEST_F(RemoteApi, TheOtherNodesDiskIsRoomToo) {
   EXPECT_GT(stats().remote_used_bytes, 100 * kMiB);
 }
 
+TEST_F(RemoteApi, WhenTheOtherNodesDiskDiesCapacityFollowsAndErrorsNameTheNode) {
+  const test::LoopFileSystem disk(192 * kMiB);
+  if (disk.why_not()) GTEST_SKIP() << *disk.why_not();
+  DaemonProcess daemon("127.0.0.1:0", {"--lend", "64MiB", "--nvme", disk.path() + ":128MiB"});
+  ASSERT_OK(start({{"remote", daemon.address()}, {"call_wait", "2s"}, {"compress", "off"}}));
+  EXPECT_EQ(stats().remote_budget_bytes, 192 * kMiB);
+  constexpr std::uint64_t kPages = 90;  // 20 of them on the disk at least
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
+  base = static_cast<std::byte*>(memory);
+  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
+  ASSERT_OK(vmem_quiesce());
+  ASSERT_GT(stats().remote_used_bytes, 64 * kMiB);
+  ASSERT_TRUE(disk.shut_down());
+  std::string said;
+  for (std::uint64_t page = 0; page < kPages; ++page) {
+    const auto words = page_words(page, 2);
+    const auto begun = steady_clock::now();
+    if (vmem_write(base + page * kPage, words.data(), kPage) == VMEM_OK) continue;
+    EXPECT_LT(steady_clock::now() - begun, std::chrono::seconds(3));
+    said = vmem_last_error();
+    break;
+  }
+  EXPECT_THAT(said, HasSubstr(daemon.address()));
+  const auto until = steady_clock::now() + std::chrono::seconds(1);
+  while (stats().remote_budget_bytes != 64 * kMiB && steady_clock::now() < until)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_EQ(stats().remote_budget_bytes, 64 * kMiB);
+  EXPECT_EQ(vmem_malloc(&memory, 16 * kMiB, 0, nullptr), VMEM_ERROR_OUT_OF_MEMORY);
+}
+
 // ---- what is known to be wrong at the start is said then ----
 
 TEST_F(RemoteApi, NobodyListensAndTheStartSaysSo) {
@@ -293,6 +325,15 @@ std::uint16_t lasting_port() {
   }
 }
 
+// Where a node without a secret listens; "" if there is no such socket.
+std::string socket_file(const std::string& address) {
+  for (const std::string& folder :
+       {fmt::format("/run/user/{}/vmem", ::geteuid()), fmt::format("/tmp/vmem-{}", ::geteuid())}) {
+    if (std::filesystem::is_socket(folder + "/" + address)) return folder + "/" + address;
+  }
+  return "";
+}
+
 class RemoteDeaths : public RemoteApi {
  protected:
   static constexpr std::uint64_t kPages = 64;  // 128 MiB in 64
@@ -305,7 +346,11 @@ class RemoteDeaths : public RemoteApi {
   void start_daemon(std::size_t i) {
     daemons[i] = std::make_unique<DaemonProcess>(
         addresses[i],
-        std::vector<std::string>{"--lend", "512MiB", "--id", std::to_string(i + 1), "--channels", i == 0 ? "3" : "1"});
+        with_secret({"--lend", "512MiB", "--id", std::to_string(i + 1), "--channels", i == 0 ? "3" : "1"}));
+  }
+  std::vector<std::string> with_secret(std::vector<std::string> arguments) const {
+    if (!secret.empty()) arguments.insert(arguments.end(), {"--secret", secret});
+    return arguments;
   }
   void begin(const std::string& replicas, const std::string& wait = "2s",
              std::vector<std::pair<std::string, std::string>> more = {}) {
@@ -377,6 +422,7 @@ class RemoteDeaths : public RemoteApi {
 
   std::vector<std::unique_ptr<DaemonProcess>> daemons;
   std::vector<std::string> addresses;
+  std::string secret;  // its file; "": Unix sockets
   Load load;
 };
 
@@ -395,6 +441,75 @@ TEST_F(RemoteDeaths, KilledUnderLoadPagesAreRightOrLost) {
     if (HasFatalFailure()) return;
   }
   tell("one copy");
+}
+
+// Only the end of its process proves that: a page that it had is waited for 20 s otherwise.
+TEST_F(RemoteDeaths, ALocalDaemonThatIsKilledLosesItsPagesAtOnce) {
+  begin("1", "20s");
+  daemons[0]->process().signal(SIGKILL);
+  read_all(3'000'000);
+  EXPECT_GT(stats().remote_copies_lost, 0u);
+}
+
+// As a cleaner of temporary files does it.
+TEST_F(RemoteDeaths, ADaemonWhoseSocketFileIsRemovedKeepsItsPages) {
+  const std::string socket = socket_file(addresses[0]);
+  ASSERT_NE(socket, "");
+  begin("1");
+  const std::uint64_t before = stats().remote_reconnects;
+  std::filesystem::rename(socket, socket + ".away");
+  daemons[0]->process().stop();
+  const auto until = steady_clock::now() + std::chrono::seconds(3);
+  use_until([&] { return steady_clock::now() >= until; }, 3'000'000);
+  std::filesystem::rename(socket + ".away", socket);
+  daemons[0]->process().signal(SIGCONT);
+  use_until_reconnected(before, 3'000'000);
+  if (!HasFatalFailure()) read_all(3'000'000);
+  EXPECT_EQ(load.lost, 0u);
+  EXPECT_EQ(stats().remote_copies_lost, 0u);
+}
+
+class RemoteDeathsOverTls : public RemoteDeaths {
+ protected:
+  void SetUp() override {
+    secret = ::testing::TempDir() + fmt::format("vmem-secret-{}", ::getpid());
+    std::ofstream(secret) << "cluster n3ZQjTqJ0mVtYk8w1sLxR5c2UuFhG7oPaEiB4DdMCvI=\n";
+    ASSERT_EQ(::chmod(secret.c_str(), 0600), 0);
+    RemoteDeaths::SetUp();
+  }
+  void TearDown() override {
+    RemoteDeaths::TearDown();
+    std::filesystem::remove(secret);
+  }
+  // The first page whose read fails with TIMEOUT; kPages if none does.
+  std::uint64_t first_that_times_out() {
+    std::vector<std::uint64_t> read(kPage / 8);
+    for (std::uint64_t page = 0; page < kPages; ++page) {
+      const auto begun = steady_clock::now();
+      const vmem_status status = vmem_read(read.data(), base + page * kPage, kPage);
+      EXPECT_LT(steady_clock::now() - begun, std::chrono::seconds(3));
+      EXPECT_TRUE(status == VMEM_OK || status == VMEM_ERROR_TIMEOUT) << vmem_last_error();
+      if (status != VMEM_OK) return page;
+    }
+    return kPages;
+  }
+};
+
+TEST_F(RemoteDeathsOverTls, AKilledDaemonsPagesAreLostOnceANewOneAnswersAndNotBefore) {
+  begin("1", "1s", {{"secret", secret}});
+  const std::uint64_t before = stats().remote_reconnects;
+  daemons[0]->process().signal(SIGKILL);
+  const std::uint64_t page = first_that_times_out();
+  ASSERT_LT(page, kPages) << "half of the pages are there";
+  EXPECT_EQ(stats().remote_copies_lost, 0u);
+  daemons[0].reset();
+  start_daemon(0);
+  const auto late = steady_clock::now() + std::chrono::seconds(10);
+  while (stats().remote_reconnects == before && steady_clock::now() < late)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  std::vector<std::uint64_t> read(kPage / 8);
+  EXPECT_EQ(vmem_read(read.data(), base + page * kPage, kPage), VMEM_ERROR_LOST) << vmem_last_error();
+  read_all(3'000'000);
 }
 
 // What is stored while one node is away has one copy, and two again when it is written anew: here each page is, between deaths.

@@ -39,8 +39,6 @@ std::uint64_t thread_cpu_us() {
   return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(time.tv_nsec) / 1000;
 }
 
-std::string host_of(const std::string& address) { return address.substr(0, address.rfind(':')); }
-
 Status same(std::string_view what, std::uint64_t theirs, std::uint64_t ours, std::string_view option) {
   if (theirs == ours) return {};
   return refuse(fmt::format("the peer's {} is {:#x}, this node's {:#x}: {} has to be equal on all nodes", what, theirs,
@@ -55,7 +53,7 @@ struct Admission::Pending {
   std::uint64_t key = 0;
   Hello::Role role = Hello::Role::initiator;
   std::string address;
-  std::string host;          // whose budget it uses, of one that came in
+  std::string host;          // whose limits it is under, of one that came in over TLS (HandshakeBudget::host_of)
   std::uint64_t cpu_us = 0;  // that it has cost so far
   std::uint64_t deadline_us = 0;
   Stage stage = Stage::connecting;
@@ -72,7 +70,8 @@ Admission::Admission(boost::asio::io_context& context, Config config, OnOutcome 
       config_(std::move(config)),
       on_outcome_(std::move(on_outcome)),
       acceptor_(context),
-      rest_(context) {}
+      rest_(context),
+      budget_(config_.limits) {}
 
 Result<std::unique_ptr<Admission>> Admission::create(boost::asio::io_context& context, Config config,
                                                      OnOutcome on_outcome) {
@@ -162,10 +161,9 @@ void Admission::admit(FileDescriptor socket) {
     if (!from) return;  // the peer has reset it already: nobody is there whose budget could pay for a handshake
     pending->address = from->text();
     pending->host = HandshakeBudget::host_of(*from);
-    if (!budget_.may_begin(pending->host, config_.clock->now_us()))
-      return turn_away(pending->address, std::move(socket));
+    if (!budget_.admit(pending->host, config_.clock->now_us())) return turn_away(pending->address, std::move(socket));
   }
-  make_room(host_of(pending->address));
+  make_room(pending->host);
   pending->deadline_us = config_.clock->now_us() + config_.handshake_us;
   pending->stage = Pending::Stage::securing;
   auto stream = secure(std::move(socket), TlsRole::server, "");
@@ -198,9 +196,7 @@ bool Admission::is_stranger(const Pending& pending) const {
 // The one that has been waiting longest without a proof goes: a node that knows the secret needs
 // milliseconds. One host cannot take the room of the others.
 void Admission::make_room(const std::string& host) {
-  const auto of_host = [&](const PendingRef& each) {
-    return each->key == 0 && (config_.tls == nullptr || host_of(each->address) == host);
-  };
+  const auto of_host = [&](const PendingRef& each) { return each->key == 0 && each->host == host; };
   const auto all = std::ranges::count_if(pending_, [](const PendingRef& each) { return each->key == 0; });
   const auto same_host = std::ranges::count_if(pending_, of_host);
   const bool host_is_full = config_.tls && static_cast<std::size_t>(same_host) >= config_.most_pending_per_host;
@@ -442,7 +438,11 @@ void Admission::finish(const PendingRef& pending, Reason reason, std::optional<E
   if (std::exchange(pending->stage, Pending::Stage::done) == Pending::Stage::done) return;
   if (pending->descriptor.is_open()) pending->descriptor.release();
   pending_.remove(pending);
-  if (is_stranger(*pending)) budget_.pay(pending->host, pending->cpu_us, config_.clock->now_us());
+  if (is_stranger(*pending)) {
+    budget_.pay(pending->host, pending->cpu_us, config_.clock->now_us());
+  } else if (config_.tls && pending->key == 0) {
+    budget_.proved(pending->host, config_.clock->now_us());
+  }
   if (failed) pending->stream.shut();
   on_outcome_({.key = pending->key,
                .address = pending->address,

@@ -50,6 +50,7 @@ class Admission {
     std::uint64_t handshake_us = 5'000'000;  // for connections that come in
     std::size_t most_pending = 64;           // of those
     std::size_t most_pending_per_host = 16;
+    HandshakeLimits limits;  // of those that have not proved themselves
   };
   struct Outcome {
     std::uint64_t key = 0;  // as given to connect; 0: it came in
@@ -112,6 +113,7 @@ class Admission {
   boost::asio::steady_timer rest_;                  // while no descriptors are left
   LogLimit not_accepted_;
   HandshakeBudget budget_;
+  LogLimit not_accepted_;
   std::list<PendingRef> pending_;       // in the order of their beginning
   std::uint64_t next_deadline_us_ = 0;  // no deadline is before
   bool closed_ = false;

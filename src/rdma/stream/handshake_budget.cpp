@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 
 #include <algorithm>
-#include <iterator>
 
 namespace vmem::rdma::stream {
 
@@ -24,36 +23,60 @@ void HandshakeBudget::refill(Bucket& bucket, std::uint64_t us_per_s, std::uint64
   bucket.at_us = now_us;
 }
 
-HandshakeBudget::Bucket* HandshakeBudget::find(const std::string& host, std::uint64_t now_us) {
+HandshakeBudget::Host* HandshakeBudget::find(const std::string& host, std::uint64_t now_us) {
   const auto found = hosts_.find(host);
   if (found == hosts_.end()) return nullptr;
-  refill(found->second, limits_.host_us_per_s, now_us);
+  refill(found->second.spent, limits_.host_us_per_s, now_us);
   return &found->second;
 }
 
-bool HandshakeBudget::may_begin(const std::string& host, std::uint64_t now_us) {
+HandshakeBudget::Host* HandshakeBudget::remember(const std::string& host, std::uint64_t now_us) {
+  Host* known = find(host, now_us);
+  if (known == nullptr) {
+    if (hosts_.size() >= limits_.hosts) forget_idle(now_us);
+    if (hosts_.size() >= limits_.hosts) return nullptr;
+    known = &hosts_.emplace(host, Host{.spent = {0, now_us}}).first->second;
+  }
+  known->tried_us = now_us;
+  return known;
+}
+
+bool HandshakeBudget::proved_lately(const std::string& host, std::uint64_t now_us) const {
+  const auto found = proved_.find(host);
+  return found != proved_.end() && now_us - found->second < limits_.proved_us;
+}
+
+bool HandshakeBudget::tried_lately(const Host& host, std::uint64_t now_us) const {
+  return now_us - host.tried_us < limits_.lately_us;
+}
+
+bool HandshakeBudget::admit(const std::string& host, std::uint64_t now_us) {
   refill(all_, limits_.all_us_per_s, now_us);
-  const Bucket* const bucket = find(host, now_us);
-  return all_.used_us < limits_.all_us && (bucket == nullptr || bucket->used_us < limits_.host_us);
+  const Host* const known = find(host, now_us);
+  if (known != nullptr && known->spent.used_us >= limits_.host_us) return false;
+  if (all_.used_us < limits_.all_us || proved_lately(host, now_us)) return true;
+  if (all_.used_us >= limits_.most_us || (known != nullptr && tried_lately(*known, now_us))) return false;
+  // One: who is not remembered would come again and again.
+  return remember(host, now_us) != nullptr;
 }
 
 void HandshakeBudget::pay(const std::string& host, std::uint64_t us, std::uint64_t now_us) {
   refill(all_, limits_.all_us_per_s, now_us);
-  all_.used_us += us;
-  Bucket* bucket = find(host, now_us);
-  if (bucket == nullptr) {
-    if (hosts_.size() >= limits_.hosts) forget_idle(now_us);
-    if (hosts_.size() >= limits_.hosts) return;
-    bucket = &hosts_.emplace(host, Bucket{0, now_us}).first->second;
-  }
-  bucket->used_us += us;
+  // Strangers at the addresses of a few nodes would spend what is there for new ones.
+  if (!proved_lately(host, now_us)) all_.used_us += us;
+  if (Host* const known = remember(host, now_us)) known->spent.used_us += us;
+}
+
+void HandshakeBudget::proved(const std::string& host, std::uint64_t now_us) {
+  if (proved_.size() >= limits_.hosts)
+    std::erase_if(proved_, [&](const auto& each) { return now_us - each.second >= limits_.proved_us; });
+  if (proved_.size() < limits_.hosts || proved_.contains(host)) proved_[host] = now_us;
 }
 
 void HandshakeBudget::forget_idle(std::uint64_t now_us) {
-  for (auto each = hosts_.begin(); each != hosts_.end();) {
-    refill(each->second, limits_.host_us_per_s, now_us);
-    each = each->second.used_us == 0 ? hosts_.erase(each) : std::next(each);
-  }
+  for (auto& [name, host] : hosts_) refill(host.spent, limits_.host_us_per_s, now_us);
+  std::erase_if(hosts_,
+                [&](const auto& each) { return each.second.spent.used_us == 0 && !tried_lately(each.second, now_us); });
 }
 
 }  // namespace vmem::rdma::stream

@@ -39,8 +39,8 @@ class LocalListener {
   std::string address_, path_;
 };
 
-// The process that connected, readable once it has ended; none if the kernel does not say. Where its number has gone to
-// another process meanwhile it is that one: it ended before.
+// The process at the other end (of a listener's connection: the one that called listen), readable once it has ended; none
+// if the kernel does not say. Where its number has gone to another process meanwhile it is that one: it ended before.
 FileDescriptor peer_process(int socket);
 
 // Errors: INVALID_OPTION if the process at the other end belongs to another user.

@@ -78,7 +78,8 @@ Status StreamTransport::start() {
                               .crypto = crypto_.get(),
                               .clock = config_.clock,
                               .channels = static_cast<std::uint16_t>(config_.channels),
-                              .handshake_us = config_.handshake_us};
+                              .handshake_us = config_.handshake_us,
+                              .limits = config_.handshake_limits};
   VMEM_ASSIGN(admission_, Admission::create(main_, std::move(admission),
                                             [this](Admission::Outcome outcome) { admitted(std::move(outcome)); }));
   next_refresh_us_ = config_.clock->now_us() + kRefreshUs;
@@ -322,7 +323,7 @@ void StreamTransport::joined(PeerId id, Link& link, Admission::Outcome outcome) 
   if (index == 0) {
     link.node = node;
     link.proved = outcome.stream.peer();
-    if (!tls_ && !link.by_us) {
+    if (!tls_) {
       if (FileDescriptor process = peer_process(outcome.stream.descriptor()))
         link.process = std::make_shared<const FileDescriptor>(std::move(process));
     }

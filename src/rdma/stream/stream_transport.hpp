@@ -37,6 +37,7 @@ struct StreamConfig {
   std::uint32_t channels = 1;              // for payloads; two nodes use as many as both have
   bool channel_threads = true;             // from two channels on; else progress() does all
   std::uint64_t tls_records_per_key = TlsContext::kRecordsPerKey;
+  stream::HandshakeLimits handshake_limits;
 };
 
 // Errors: INVALID_OPTION for addresses and channels that cannot be; INTERNAL for what the system refuses.
