@@ -13,7 +13,8 @@ import tempfile
 from check_dist import is_elf, machine_paths, needed_glibc, reaches_outside
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NATIVE = ("bin/vmem", "lib/libvmem.so", "lib/libvmem_emu.so", "lib/libvmem_preload.so")
+NATIVE = ("bin/vmem", "lib/libvmem.so", "lib/libvmem_emu.so", "lib/libvmem_preload.so",
+          "libexec/vmem/ucx-address")
 SIZES = ("--hbm", "64MiB", "--host", "512MiB")
 SCRIPT = """
 import ctypes, sys

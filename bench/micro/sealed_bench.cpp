@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "bench/micro/bare_tls.hpp"
+#include "bench/micro/secret_file.hpp"
 #include "rdma/memory_service.hpp"
 #include "rdma/remote_tier.hpp"
 #include "rdma/stream/stream_transport.hpp"
@@ -265,11 +266,7 @@ int main(int argc, char** argv) {
   }
   setting.count = setting.count / setting.connections * setting.connections;
   char path[] = "/tmp/vmem_bench_XXXXXX";
-  {
-    const FileDescriptor file(::mkstemp(path));
-    const std::string line = make_secret_line(*Crypto::load().value(), "bench").value();
-    require(::write(file.get(), line.data(), line.size()) > 0, path);
-  }
+  require(make_secret_file(path), path);
   setting.secret = path;
   const Child lender = start([&](int pipe) { lend(setting, pipe); });
   const Child server = start([&](int pipe) { serve_bare(setting, pipe); });

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "bench/micro/bare_tls.hpp"
+#include "bench/micro/secret_file.hpp"
 #include "rdma/progress_thread.hpp"
 #include "rdma/stream/stream_transport.hpp"
 #include "rdma/ucx.hpp"
@@ -205,9 +206,7 @@ int main(int argc, char** argv) {
   const std::size_t bytes = std::strtoull(argv[1], nullptr, 10), count = std::strtoull(argv[2], nullptr, 10);
   char path[] = "/tmp/vmem_bench_XXXXXX";
   if (over.kind == "tls" || over.kind == "bare") {
-    const FileDescriptor file(::mkstemp(path));
-    const std::string line = make_secret_line(*Crypto::load().value(), "bench").value();
-    require(::write(file.get(), line.data(), line.size()) > 0, path);
+    require(make_secret_file(path), path);
     over.secret = path;
   }
   int pipe[2];

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/own_folder.hpp"
+
 namespace vmem::gpu {
 namespace {
 
@@ -23,18 +25,6 @@ struct Library {
   void* handle = nullptr;
   std::string path;
 };
-
-// The folder of the library or program that contains this code. A program is known to the loader by the name it was
-// started with, which need not lead to it.
-std::filesystem::path own_folder() {
-  Dl_info self{};
-  std::error_code code;
-  if (dladdr(reinterpret_cast<const void*>(&own_folder), &self) != 0 && self.dli_fname) {
-    const auto file = std::filesystem::canonical(self.dli_fname, code);
-    if (!code) return file.parent_path();
-  }
-  return std::filesystem::canonical("/proc/self/exe", code).parent_path();
-}
 
 // Where the emulated driver may lie: beside this code (build tree, installed libvmem.so), in the lib folder beside its
 // bin folder, then wherever the loader looks.

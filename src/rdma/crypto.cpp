@@ -44,10 +44,10 @@ struct Crypto::Table {
   }
 
   void fill(std::span<unsigned char> random) const {
-    require(RAND_bytes_ex(library, random.data(), random.size(), 0) == 1);
+    require(!openssl_is_wiped() && RAND_bytes_ex(library, random.data(), random.size(), 0) == 1);
   }
 
-  // Algorithms that were fetched fail for lack of memory only. Going on without a proof, or with random
+  // Algorithms that were fetched fail for lack of memory only, and in a forked child. Going on without a proof, or with random
   // bytes that are none, would be worse than an end.
   static void require(bool done) {
     if (!done) throw std::bad_alloc();

@@ -14,6 +14,8 @@ struct ConfigRelease {
   const Ucx* ucx;
   void operator()(ucp_config_t* config) const noexcept { (*ucx)->ucp_config_release(config); }
 };
+constexpr std::size_t kAddressPadding = 4096;
+
 using UcxSettingsHandle = std::unique_ptr<ucp_config_t, ConfigRelease>;
 
 Result<UcxSettingsHandle> read_settings(const Ucx& ucx, const UcxSettings& settings) {
@@ -106,10 +108,13 @@ Result<std::size_t> UcxWorker::most_header_bytes() const {
 
 Result<UcxEndpoint> UcxEndpoint::create(UcxWorkerRef worker, ConstBytes address, ucp_err_handler_cb_t on_error,
                                         void* arg) {
+  // UCX is not told how long an address is. What it reads past the end of a malformed one is the same in every process.
+  std::vector<std::byte> padded(address.begin(), address.end());
+  padded.resize(address.size() + kAddressPadding);
   ucp_ep_params_t params{};
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  params.address = reinterpret_cast<const ucp_address_t*>(padded.data());
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {on_error, arg};
   UcxEndpoint endpoint;

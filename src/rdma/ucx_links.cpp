@@ -56,6 +56,7 @@ bool UcxTransport::check_sockets() {
       if (link->exchange) {
         advance_exchange(*link);
       } else if (!link->leaving) {
+        if (link->check) advance_check(*link);
         read_socket(*link);
       } else if (has_left(link->stream.descriptor())) {
         end_leaving(*link);
@@ -142,13 +143,33 @@ void UcxTransport::advance_exchange(UcxLink& link) {
   if (link.exchange->wants_write()) event.events |= EPOLLOUT;
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, link.stream.descriptor(), &event) != 0)
     return fail_link(link, Reason::lost, lost(fmt::format("epoll_ctl: {}", std::strerror(errno)), errno));
-  if (*done) establish(link);
+  if (*done) check_addresses(link);
+}
+
+void UcxTransport::check_addresses(UcxLink& link) {
+  link.theirs = link.exchange->take();
+  link.exchange.reset();
+  auto check = checker_->start(link.theirs.addresses);
+  if (!check) return fail_link(link, Reason::lost, std::move(check).error());
+  link.check.emplace(*std::move(check));
+  if (Status watched = watch(link.check->descriptor(), static_cast<std::uint64_t>(link.peer->id)); !watched)
+    fail_link(link, Reason::lost, std::move(watched).error());
+}
+
+void UcxTransport::advance_check(UcxLink& link) {
+  if (link.failure) return;
+  const auto done = link.check->done();
+  if (done && !*done) return;
+  link.check.reset();
+  if (done) return establish(link);
+  const bool refused = done.error().status == VMEM_ERROR_INVALID_VALUE;
+  fail_link(link, refused ? Reason::refused : Reason::lost,
+            lost(fmt::format("no connection to {}: {}", link.peer->address, done.error().message)));
 }
 
 // The initiator greets, on its first channel, and the responder answers: so neither's greeting comes before the other knows the link.
 void UcxTransport::establish(UcxLink& link) {
-  UcxIntroduction theirs = link.exchange->take();
-  link.exchange.reset();
+  UcxIntroduction theirs = std::move(link.theirs);
   const auto acquaintance =
       std::make_shared<const UcxAcquaintance>(UcxAcquaintance{.node = link.node,
                                                               .our_link = link.introduction.link,
@@ -261,6 +282,7 @@ void UcxTransport::stop_link(UcxLink& link) {
     deadlines_.remove(send->deadline_us, peer);
     fail_unsent(*send, *link.failure);
   }
+  link.check.reset();
   link.running = link.channels;
   for (std::uint32_t i = 0; i < link.channels; ++i) loops_[i]->post(UcxStop{peer});
   if (link.channels == 0) leave(link);

@@ -59,6 +59,7 @@ Status UcxTransport::start() {
   VMEM_ASSIGN(const UcxRef ucx, Ucx::load());
   VMEM_ASSIGN(context_, UcxContext::create(ucx, config_.settings));
   VMEM_TRY(check_header_room());
+  VMEM_ASSIGN(checker_, UcxAddressChecker::create(ucx, config_.settings));
   epoll_ = FileDescriptor(::epoll_create1(EPOLL_CLOEXEC));
   VMEM_TRY(watch(inbox_.descriptor(), kWakeupKey));
   VMEM_TRY(start_admission());

@@ -87,6 +87,8 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   void admit(stream::Admission::Outcome outcome);
   void introduce(UcxLink& link, stream::Admission::Outcome outcome);
   void advance_exchange(UcxLink& link);
+  void check_addresses(UcxLink& link);
+  void advance_check(UcxLink& link);
   void establish(UcxLink& link);
   void handle(const UcxConnected& connected);
   void handle(UcxAnnounced announced);
@@ -109,6 +111,7 @@ class UcxTransport final : public Transport, private UcxLoopOwner {
   CryptoRef crypto_;
   std::shared_ptr<TlsContext> tls_;  // null: Unix sockets
   UcxContextRef context_;
+  std::optional<UcxAddressChecker> checker_;
   FileDescriptor epoll_;
 
   // With locks of their own.

@@ -19,7 +19,6 @@ static_assert(kMostRemoteChannels == rdma::kMostChannels && kMostRemoteChannels 
 // Nodes that only lend share pages of one granule, and no addresses yet.
 constexpr rdma::ClusterParameters kParameters{.page_bytes = pagetable::kGranuleBytes};
 
-// On the named devices, and over RDMA only: UCX's TCP ports let anybody write to this process's memory.
 Result<std::unique_ptr<rdma::Transport>> make_ucx_transport(const NodeConfig& config, rdma::KeyringRef keyring,
                                                             rdma::CertificatesRef certificates, const Clock& clock,
                                                             rdma::Receiver& receiver) {
@@ -31,10 +30,14 @@ Result<std::unique_ptr<rdma::Transport>> make_ucx_transport(const NodeConfig& co
                                      .clock = &clock,
                                      .receiver = &receiver,
                                      .channels = config.channels,
-                                     .settings = {{"TLS", "ib"}, {"NET_DEVICES", config.fabric}}});
+                                     .settings = fabric_settings(config.fabric)});
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, std::string>> fabric_settings(const std::string& devices) {
+  return {{"TLS", "ib"}, {"NET_DEVICES", devices}};
+}
 
 NodeIdentity make_identity(std::uint32_t id) {
   std::random_device random;

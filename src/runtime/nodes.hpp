@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/clock.hpp"
 #include "base/options.hpp"
@@ -22,6 +24,8 @@ struct NodeConfig {
   std::string fabric;  // UCX devices; "": TLS, or Unix sockets
   std::uint32_t channels = 1;
 };
+// UCX's settings, without UCX_: RDMA, on `devices` and no others. UCX's TCP ports would let anybody write to this process's memory.
+std::vector<std::pair<std::string, std::string>> fabric_settings(const std::string& devices);
 // `clock` and `receiver` outlive the transport. Errors: INVALID_OPTION for secrets, addresses and
 // devices that cannot be used; those of the transport.
 Result<std::unique_ptr<rdma::Transport>> make_transport(const NodeConfig& config, const Clock& clock,

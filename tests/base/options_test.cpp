@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <set>
@@ -103,6 +104,24 @@ TEST_F(OptionsTest, VariablesThatOnlyResembleThoseOfKubernetesAreRefused) {
     const Variable variable(name, value);
     EXPECT_THAT(refusal({}), HasSubstr(name));
   }
+}
+
+TEST_F(OptionsTest, AFabricIsNamedWithItsKindAndItsDevices) {
+  const auto fabric_of = [](const std::string& text) {
+    const auto options = resolve_options(Given{{"fabric", text}});
+    return options ? options->fabric : options.error().message;
+  };
+  EXPECT_EQ(resolve_options({})->fabric, "") << "no fabric by default";
+  EXPECT_EQ(fabric_of("off"), "");
+  EXPECT_EQ(fabric_of("ucx:mlx5_0:1"), "mlx5_0:1");
+  EXPECT_EQ(fabric_of("ucx:mlx5_0:1,mlx5_1:1"), "mlx5_0:1,mlx5_1:1");
+  for (const char* const no_fabric : {"ucx:", "ucx", "mlx5_0:1", "tcp:eth0", "UCX:mlx5_0:1", "on"})
+    EXPECT_THAT(fabric_of(no_fabric), HasSubstr("ucx:DEVICES")) << no_fabric;
+  const auto& row = *std::ranges::find(option_table(), "fabric", &OptionDefinition::name);
+  Options options;
+  EXPECT_EQ(row.print(options), "off");
+  options.fabric = "mlx5_0:1";
+  EXPECT_EQ(row.print(options), "ucx:mlx5_0:1") << "and is accepted as it is printed";
 }
 
 TEST_F(OptionsTest, DefaultsAreThoseOfTheStruct) {

@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <cstdlib>
 #include <random>
 
+#include "rdma/hand_made_peer.hpp"
+#include "rdma/mutated_address.hpp"
 #include "rdma/secret_file.hpp"
-#include "rdma/stream/admission.hpp"
 #include "rdma/stream_node.hpp"
 #include "rdma/ucx.hpp"
 #include "rdma/ucx_exchange.hpp"
@@ -31,47 +33,6 @@ struct UcxNode : TestNode {
   }
   std::uint64_t later() const { return clock.now_us() + 20 * kSecondUs; }
   SteadyClock clock;
-};
-
-// Proves itself, and then says what it is told to.
-class HandMadePeer {
- public:
-  HandMadePeer(const KeyringRef& keyring, const std::string& address) {
-    stream::Admission::Config config;
-    config.self = {NodeId{77}, Incarnation{1}};
-    config.parameters = kParameters;
-    config.tls = *TlsContext::create(crypto_, keyring);
-    config.crypto = crypto_.get();
-    config.clock = &clock_;
-    admission_ = *stream::Admission::create(context_, config, [this](stream::Admission::Outcome outcome) {
-      EXPECT_FALSE(outcome.failed);
-      stream_ = std::move(outcome.stream);
-    });
-    admission_->connect(1, *SocketAddress::parse(address), 0, 0, clock_.now_us() + 20 * kSecondUs);
-  }
-  bool connected() { return (context_.poll(), stream_.descriptor() >= 0); }
-  void say(std::string_view bytes) {
-    const ConstBytes pieces[] = {std::as_bytes(std::span(bytes))};
-    EXPECT_EQ(*stream_.write(pieces), bytes.size());
-    EXPECT_TRUE(*stream_.flush());
-  }
-  // The transport has ended the connection.
-  bool ended() {
-    std::byte any{};
-    for (;;) {
-      const auto got = stream_.read(Bytes(&any, 1));
-      if (!got) return true;
-      if (*got == 0) return false;
-    }
-  }
-  void leave() { stream_.shut(); }
-
- private:
-  CryptoRef crypto_ = *Crypto::load();
-  SteadyClock clock_;
-  boost::asio::io_context context_;
-  std::unique_ptr<stream::Admission> admission_;
-  stream::ByteStream stream_;
 };
 
 std::string introduction(std::uint32_t address_bytes, const std::string& addresses) {
@@ -137,6 +98,60 @@ TEST(UcxTrust, AProvedPeerThatSaysNothingOfUcxIsRefused) {
   a.start_as(1, "", keyring);
   ASSERT_TRUE(a.transport->connect(b.transport->address(), a.later()));
   EXPECT_TRUE(until({&a, &b}, [&] { return a.connected() && b.count<Connected>() == 1; })) << "honest ones are served";
+}
+
+// How many changed addresses are tried in each direction.
+int mutations() {
+  const char* const asked = std::getenv("VMEM_TEST_UCX_ADDRESSES");
+  return asked == nullptr ? 60 : std::atoi(asked);
+}
+
+std::string introduction_of(const UcxAddress& address) {
+  const auto size = static_cast<std::uint32_t>(address.size());
+  std::string said(reinterpret_cast<const char*>(&size), sizeof(size));
+  said.append(reinterpret_cast<const char*>(address.data()), address.size());
+  return introduction(static_cast<std::uint32_t>(said.size()), said);
+}
+
+// Before it was checked by another process, a few in a hundred ended this one.
+TEST(UcxTrust, NoAddressOfAProvedPeerEndsTheProcess) {
+  const auto seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  const KeyringRef keyring = SecretFile().read();
+  AddressOwner owner;
+  UcxNode a, b;
+  a.start_as(1, "", keyring);
+  b.start_as(2, "127.0.0.1:0", keyring);
+  int refused = 0;
+  for (int round = 0; round < mutations(); ++round) {
+    for (const bool connects : {true, false}) {
+      UcxNode& node = connects ? b : a;
+      HandMadePeer hostile(keyring, connects ? b.transport->address() : "");
+      if (!connects) {
+        ASSERT_TRUE(a.transport->connect(hostile.address(), a.later()));
+      }
+      ASSERT_TRUE(until({&node}, [&] { return hostile.connected(); }));
+      hostile.say(introduction_of(mutated(owner.address(), random)));
+      // One that UCX takes leads to a worker that does not know of it.
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+      bool ended = false;
+      while (!ended && std::chrono::steady_clock::now() < end) {
+        node.step();
+        owner.worker().progress();
+        ended = hostile.ended();
+      }
+      refused += ended ? 1 : 0;
+      hostile.leave();
+      for (int i = 0; i < 200; ++i) node.step();
+    }
+  }
+  EXPECT_GT(refused, 0);
+  a.events.clear();
+  b.events.clear();
+  ASSERT_TRUE(a.transport->connect(b.transport->address(), a.later()));
+  EXPECT_TRUE(until({&a, &b}, [&] { return a.count<Connected>() == 1 && b.count<Connected>() == 1; }))
+      << "honest ones are served";
 }
 
 TEST(UcxTrust, AnIntroductionInPiecesIsReadAsOne) {

@@ -113,7 +113,6 @@ class Admission {
   boost::asio::steady_timer rest_;                  // while no descriptors are left
   LogLimit not_accepted_;
   HandshakeBudget budget_;
-  LogLimit not_accepted_;
   std::list<PendingRef> pending_;       // in the order of their beginning
   std::uint64_t next_deadline_us_ = 0;  // no deadline is before
   bool closed_ = false;

@@ -1,10 +1,13 @@
 #include "rdma/trust/key_memory.hpp"
 
 #include <openssl/crypto.h>
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <boost/interprocess/managed_external_buffer.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -15,20 +18,27 @@ namespace {
 // Address space; pages are taken as they are used. A connection takes about 100 KiB.
 constexpr std::size_t kHeapBytes = std::size_t{256} << 20;
 
+// Not in core dumps, and zeros in forked children.
 void* map(std::size_t bytes) {
   void* const memory =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   // Kernels without one of these leave the memory as it is otherwise.
   (void)::madvise(memory, bytes, MADV_DONTDUMP);
+  (void)::madvise(memory, bytes, MADV_WIPEONFORK);
   return memory;
 }
 
 // What OpenSSL allocates. Null stands for lack of memory, which OpenSSL reports.
+//
+// In a forked child the heap is zeros, its own bookkeeping included, and a thread that the child does not have
+// may hold the mutex. There nothing is allocated, and what is given back stays where it is.
 class Heap {
  public:
+  // The first word of the heap's memory tells, since the fork wipes it too.
+  bool is_wiped() const noexcept { return alive_ != nullptr && *alive_ == 0; }
   void* allocate(std::size_t bytes) {
-    if (buffer_ == nullptr) return nullptr;
+    if (buffer_ == nullptr || is_wiped()) return nullptr;
     const std::lock_guard lock(mutex_);
     return buffer_->allocate(bytes, std::nothrow);
   }
@@ -40,7 +50,7 @@ class Heap {
     return fresh;
   }
   void release(void* memory) {
-    if (memory == nullptr) return;
+    if (memory == nullptr || is_wiped()) return;
     const std::lock_guard lock(mutex_);
     buffer_->deallocate(memory);
   }
@@ -53,14 +63,18 @@ class Heap {
  private:
   using Buffer = boost::interprocess::managed_external_buffer;
   Heap() {
-    void* const memory = map(kHeapBytes);
-    if (memory != nullptr) buffer_ = new Buffer(boost::interprocess::create_only, memory, kHeapBytes);
+    auto* const memory = static_cast<std::byte*>(map(kHeapBytes));
+    if (memory == nullptr) return;
+    alive_ = new (memory) volatile std::uint64_t(1);
+    buffer_ = new Buffer(boost::interprocess::create_only, memory + kAliveBytes, kHeapBytes - kAliveBytes);
   }
   std::size_t size(void* memory) {
     const std::lock_guard lock(mutex_);
     return buffer_->get_segment_manager()->size(memory);
   }
+  static constexpr std::size_t kAliveBytes = 64;  // keeps what follows aligned
   std::mutex mutex_;
+  const volatile std::uint64_t* alive_ = nullptr;
   Buffer* buffer_ = nullptr;
 };
 
@@ -78,7 +92,6 @@ void release(void* memory, const char*, int) { Heap::get().release(memory); }
 KeyMemory::KeyMemory(std::size_t bytes) {
   void* const memory = map(bytes);
   if (memory == nullptr) throw std::bad_alloc();
-  (void)::madvise(memory, bytes, MADV_WIPEONFORK);
   bytes_ = {static_cast<unsigned char*>(memory), bytes};
 }
 
@@ -88,6 +101,13 @@ KeyMemory::~KeyMemory() {
   ::munmap(bytes_.data(), bytes_.size());
 }
 
-bool keep_openssl_out_of_core_dumps() { return CRYPTO_set_mem_functions(allocate, reallocate, release) == 1; }
+bool keep_openssl_to_this_process() {
+  // What OpenSSL keeps of a thread ends with it, also in a child, where that is in the wiped heap. A thread
+  // that forks gives it up before; OpenSSL makes it again where the thread goes on.
+  return CRYPTO_set_mem_functions(allocate, reallocate, release) == 1 &&
+         ::pthread_atfork(&OPENSSL_thread_stop, nullptr, nullptr) == 0;
+}
+
+bool openssl_is_wiped() noexcept { return Heap::get().is_wiped(); }
 
 }  // namespace vmem::rdma

@@ -26,8 +26,12 @@ class KeyMemory {
   std::span<unsigned char> bytes_;
 };
 
-// Has OpenSSL allocate from memory that core dumps leave out: traffic keys, and what it decrypts. False if
-// it has allocated already. Once, before any other call of OpenSSL.
-bool keep_openssl_out_of_core_dumps();
+// Has OpenSSL allocate from such memory: traffic keys, and what it decrypts. False if it has allocated already.
+// Once, before any other call of OpenSSL.
+bool keep_openssl_to_this_process();
+
+// This process was forked from one that used OpenSSL, so all that OpenSSL has made is zeros: call no function
+// of it. What it made need not be freed.
+bool openssl_is_wiped() noexcept;
 
 }  // namespace vmem::rdma

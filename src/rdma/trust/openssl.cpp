@@ -14,8 +14,8 @@ namespace vmem::rdma {
 namespace {
 
 Result<OSSL_LIB_CTX*> start() {
-  if (!keep_openssl_out_of_core_dumps())
-    return fail(VMEM_ERROR_INTERNAL, "OpenSSL was used before its memory could be kept out of core dumps");
+  if (!keep_openssl_to_this_process())
+    return fail(VMEM_ERROR_INTERNAL, "OpenSSL was used before its memory could be kept out of core dumps and children");
   if (OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr) != 1)
     return openssl_failure("OpenSSL could not be initialised");
   OSSL_LIB_CTX* const context = OSSL_LIB_CTX_new();
@@ -29,6 +29,10 @@ Result<OSSL_LIB_CTX*> start() {
 Result<OSSL_LIB_CTX*> openssl() {
   // Never freed: threads may use it until the process ends.
   static const Result<OSSL_LIB_CTX*> context = start();
+  if (openssl_is_wiped())
+    return fail(VMEM_ERROR_FORKED,
+                "this process was forked from one that had keys, and has none of them: fork before vmem_init, or start "
+                "workers with exec");
   return context;
 }
 

@@ -9,10 +9,11 @@
 #include <string_view>
 
 #include "base/status.hpp"
+#include "rdma/trust/key_memory.hpp"
 
 namespace vmem::rdma {
 
-// Made on first use, kept until the process ends. Errors: INTERNAL with OpenSSL's words.
+// Made on first use, kept until the process ends. Errors: INTERNAL with OpenSSL's words; FORKED.
 Result<OSSL_LIB_CTX*> openssl();
 
 // The error queue of this thread as one line; empties the queue.
@@ -20,12 +21,18 @@ std::string openssl_words();
 // INTERNAL: what failed, and openssl_words().
 std::unexpected<Error> openssl_failure(std::string_view what);
 
+// Frees nothing in a forked child, where there is nothing.
+template <auto free_function, class T>
+void free_openssl(T* object) noexcept {
+  if (!openssl_is_wiped()) free_function(object);
+}
+
 // For std::unique_ptr over OpenSSL's types.
 template <auto free_function>
 struct OpenSslDelete {
   template <class T>
   void operator()(T* object) const noexcept {
-    free_function(object);
+    free_openssl<free_function>(object);
   }
 };
 

@@ -25,8 +25,8 @@ void require(bool done) {
 
 }  // namespace
 
-void PageAead::Free::operator()(EVP_CIPHER* cipher) const noexcept { EVP_CIPHER_free(cipher); }
-void PageAead::Free::operator()(EVP_CIPHER_CTX* context) const noexcept { EVP_CIPHER_CTX_free(context); }
+void PageAead::Free::operator()(EVP_CIPHER* cipher) const noexcept { free_openssl<EVP_CIPHER_free>(cipher); }
+void PageAead::Free::operator()(EVP_CIPHER_CTX* context) const noexcept { free_openssl<EVP_CIPHER_CTX_free>(context); }
 
 Result<std::unique_ptr<PageAead>> PageAead::create(Mode mode) {
   VMEM_ASSIGN(OSSL_LIB_CTX* const library, openssl());

@@ -23,6 +23,12 @@ constexpr const char* kCiphers = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_S
 constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
 constexpr std::size_t kRecordBytes = 16384;
 
+// Its keys are gone there.
+Status check_not_forked() {
+  if (!openssl_is_wiped()) return {};
+  return fail(VMEM_ERROR_LOST, "the connection belongs to the process that this one was forked from");
+}
+
 // One send or recv moves several records: the system call is a quarter of the cost of a record.
 constexpr std::size_t kOutBytes = 256 << 10;
 constexpr std::size_t kInBytes = 256 << 10;
@@ -44,7 +50,7 @@ SSL_SESSION* make_session(SSL* ssl, const Key& key) {
 
 // ---- context ----
 
-void TlsContext::Free::operator()(SSL_CTX* context) const noexcept { SSL_CTX_free(context); }
+void TlsContext::Free::operator()(SSL_CTX* context) const noexcept { free_openssl<SSL_CTX_free>(context); }
 
 TlsContext::~TlsContext() = default;
 
@@ -208,7 +214,7 @@ struct TlsSession::Bio {
   }
 };
 
-void TlsSession::Free::operator()(SSL* ssl) const noexcept { SSL_free(ssl); }
+void TlsSession::Free::operator()(SSL* ssl) const noexcept { free_openssl<SSL_free>(ssl); }
 
 TlsSession::~TlsSession() = default;
 
@@ -244,6 +250,7 @@ std::unexpected<Error> TlsSession::failure(const char* what) {
 }
 
 Result<bool> TlsSession::handshake() {
+  VMEM_TRY(check_not_forked());
   ERR_clear_error();
   const int done = SSL_do_handshake(ssl_.get());
   const int why = done == 1 ? SSL_ERROR_NONE : SSL_get_error(ssl_.get(), done);
@@ -290,6 +297,7 @@ Result<bool> TlsSession::identify() {
 }
 
 Result<std::size_t> TlsSession::read(Bytes into) {
+  VMEM_TRY(check_not_forked());
   ERR_clear_error();
   std::size_t got = 0;
   if (SSL_read_ex(ssl_.get(), into.data(), into.size(), &got) == 1) return got;
@@ -307,6 +315,7 @@ Status TlsSession::change_key_if_due() {
 }
 
 Result<std::size_t> TlsSession::write(ConstBytes from) {
+  VMEM_TRY(check_not_forked());
   VMEM_TRY(change_key_if_due());
   ERR_clear_error();
   const std::uint64_t until_change = (context_->records_per_key() - records_) * kRecordBytes;
@@ -322,6 +331,7 @@ Result<std::size_t> TlsSession::write(ConstBytes from) {
 }
 
 Result<bool> TlsSession::flush() {
+  VMEM_TRY(check_not_forked());
   while (wire_.sent < wire_.out.size()) {
     const ssize_t sent =
         ::send(wire_.socket, wire_.out.data() + wire_.sent, wire_.out.size() - wire_.sent, MSG_NOSIGNAL);

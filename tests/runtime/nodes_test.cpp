@@ -1,0 +1,31 @@
+// How a node is reached by others: what the options become.
+#include "runtime/nodes.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace vmem::test {
+namespace {
+
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+struct NoReceiver final : rdma::Receiver {
+  std::optional<rdma::Claim> claim(PeerId, ConstBytes, std::uint64_t) override { return std::nullopt; }
+};
+
+TEST(Nodes, AFabricIsRdmaOnTheNamedDevicesAndNothingElse) {
+  EXPECT_THAT(runtime::fabric_settings("mlx5_0:1,mlx5_1:1"),
+              UnorderedElementsAre(Pair("TLS", "ib"), Pair("NET_DEVICES", "mlx5_0:1,mlx5_1:1")));
+}
+
+// UCX itself refuses it: over TCP it would listen there.
+TEST(Nodes, AFabricOfACardWithoutRdmaIsRefused) {
+  const SteadyClock clock;
+  NoReceiver receiver;
+  const auto made = runtime::make_transport({.self = {NodeId{1}, Incarnation{1}}, .fabric = "lo"}, clock, receiver);
+  EXPECT_FALSE(made);
+}
+
+}  // namespace
+}  // namespace vmem::test
