@@ -9,6 +9,7 @@
 
 #include "base/log.hpp"
 #include "base/options.hpp"
+#include "base/printable.hpp"
 #include "bench/exit_code.hpp"
 #include "runtime/daemon.hpp"
 #include "tools/commands.hpp"
@@ -34,7 +35,7 @@ void add_parsed(CLI::App& app, const char* flag, const char* type, const char* h
 }
 
 int refuse(const Error& error) {
-  fmt::print(stderr, "vmem daemon: {}\n", error.message);
+  fmt::print(stderr, "vmem daemon: {}\n", printable(error.message, 4000));
   return error.status == VMEM_ERROR_INVALID_OPTION ? bench::kExitBadOptions : bench::kExitFailed;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/options.hpp"
+#include "base/printable.hpp"
 #include "bench/build_info.hpp"
 #include "bench/exit_code.hpp"
 #include "tools/commands.hpp"
@@ -29,7 +30,10 @@ std::string quote(const std::string& word) {
 
 namespace {
 
+using vmem::printable;
 using vmem::tools::quote;
+
+constexpr std::size_t kMostBytes = 4000;  // of a message
 
 std::string join_command_line(int argc, char** argv) {
   std::string line = "vmem";
@@ -65,7 +69,7 @@ std::string explain_extras(const CLI::App& app, const std::vector<std::string>& 
 }
 
 int refuse(const CLI::App& app, const std::string& why) {
-  fmt::print(stderr, "{}: {}\n", full_name(app), why);
+  fmt::print(stderr, "{}: {}\n", full_name(app), printable(why, kMostBytes));
   return vmem::bench::kExitBadOptions;
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "base/options.hpp"
+#include "base/printable.hpp"
 #include "bench/exit_code.hpp"
 #include "gpu/driver.hpp"
 #include "tools/commands.hpp"
@@ -37,7 +38,7 @@ struct Arguments {
 };
 
 int refuse(const std::string& why) {
-  fmt::print(stderr, "vmem run: {}\n", why);
+  fmt::print(stderr, "vmem run: {}\n", printable(why, 4000));
   return bench::kExitBadOptions;
 }
 

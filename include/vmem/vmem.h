@@ -157,7 +157,7 @@ typedef struct vmem_range {
  * Makes ranges usable by work queued on `stream` after the call: mapped, and up to date in stream order. Pages are
  * brought into HBM as far as its budget allows; the rest is mapped in place in host memory, at the same address. If no
  * HBM can be had because unfinished work holds all of it, waits until the GPU made no progress for the option
- * "acquire_wait", then serves in place. Holds are counted: acquiring twice needs two releases.
+ * "acquire_wait", then serves in place. Holds are counted: acquiring twice needs two releases. `count`: up to 1,048,576.
  * All or nothing: on failure no range is held; contents that VMEM_DISCARD gave up may be gone all the same.
  * Errors: INVALID_VALUE, INVALID_POINTER, INVALID_RANGE, LOST, OUT_OF_MEMORY (in-place service needed and impossible; with files:
  * all of HBM and host memory stays in use),

@@ -1,13 +1,14 @@
 #include "base/last_error.hpp"
 
-#include <algorithm>
-#include <cstring>
+#include "base/printable.hpp"
 
 namespace vmem::last_error {
 namespace {
 
-// Trivial, so that it is still there when the destructors of other thread-local variables fail a call. Longer messages are cut.
+// Trivial, so that it is still there when the destructors of other thread-local variables fail a call. Of longer messages, which
+// have a long path or value of the caller's in them, the begin says what was asked and the end what is wrong.
 constexpr std::size_t kMostBytes = 1024;
+constexpr std::size_t kHeadBytes = 400;
 constinit thread_local char last_message[kMostBytes] = "";
 
 }  // namespace
@@ -15,9 +16,18 @@ constinit thread_local char last_message[kMostBytes] = "";
 vmem_status record(const Error& error) noexcept { return record(error.status, error.message); }
 
 vmem_status record(vmem_status status, std::string_view message) noexcept {
-  const std::size_t bytes = std::min(message.size(), kMostBytes - 1);
-  std::memcpy(last_message, message.data(), bytes);
-  last_message[bytes] = '\0';
+  char* end = last_message;
+  const auto append = [&end](std::string_view text) {
+    for (const char c : text) *end++ = static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+  };
+  if (message.size() < kMostBytes) {
+    append(message);
+  } else {
+    append(message.substr(0, kHeadBytes));
+    append(kLeftOut);
+    append(message.substr(message.size() - (kMostBytes - 1 - kHeadBytes - kLeftOut.size())));
+  }
+  *end = '\0';
   return status;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/log.hpp"
 #include "base/options.hpp"
+#include "base/printable.hpp"
 
 namespace vmem {
 namespace {
@@ -33,8 +34,8 @@ struct Limits {
 };
 
 Status refuse(const OptionDefinition& option, std::string_view value, std::string_view why) {
-  return fail(VMEM_ERROR_INVALID_OPTION,
-              fmt::format("option {}='{}': {}; accepted: {}", option.name, value, why, option.values));
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("option {}='{}': {}; accepted: {}", option.name,
+                                                     printable(value, 128), printable(why), option.values));
 }
 
 Result<std::uint64_t> parse_size(std::string_view text, const Limits& limits) {

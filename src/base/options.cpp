@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "base/printable.hpp"
+
 namespace vmem {
 namespace {
 
@@ -111,7 +113,7 @@ std::string Resolution::source_of(std::string_view name) const {
 }
 
 std::string Resolution::describe(std::string_view name) const {
-  return fmt::format("{}={} (from {})", name, find_option(name)->print(options_),
+  return fmt::format("{}={} (from {})", name, printable(find_option(name)->print(options_)),
                      is_set(name) ? source_of(name) : "its default");
 }
 
@@ -128,7 +130,7 @@ Status Resolution::overlay_environment() {
     if (option == table.end() && from_kubernetes(variable, text.substr(equals + 1))) continue;
     if (option == table.end()) {
       return fail(VMEM_ERROR_INVALID_OPTION,
-                  fmt::format("the environment variable {} names no option; the nearest is {}", variable,
+                  fmt::format("the environment variable {} names no option; the nearest is {}", printable(variable),
                               option_environment(*find_option(nearest_option(variable.substr(kPrefix.size()))))));
     }
     VMEM_TRY(set(*option, text.substr(equals + 1), std::string(variable)));
@@ -142,13 +144,13 @@ Status Resolution::overlay_given(std::span<const std::pair<std::string, std::str
     const OptionDefinition* option = find_option(name);
     if (option == nullptr) {
       return fail(VMEM_ERROR_INVALID_OPTION,
-                  fmt::format("there is no option '{}'; the nearest is {}", name, nearest_option(name)));
+                  fmt::format("there is no option '{}'; the nearest is {}", printable(name), nearest_option(name)));
     }
     if (const auto twice =
             std::find_if(given.begin(), entry, [&](const auto& earlier) { return earlier.first == name; });
         twice != entry) {
-      return fail(VMEM_ERROR_INVALID_OPTION,
-                  fmt::format("option {} is given twice: '{}' and '{}'", name, twice->second, value));
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("option {} is given twice: '{}' and '{}'", name,
+                                                         printable(twice->second), printable(value)));
     }
     VMEM_TRY(set(*option, value, "the caller"));
   }

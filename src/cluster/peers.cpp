@@ -15,7 +15,7 @@ bool parse_number(std::string_view text, std::uint64_t& number) {
 Result<Peer> parse_peer(std::string_view entry) {
   const auto refuse = [&](std::string_view why) {
     return fail(VMEM_ERROR_INVALID_OPTION,
-                fmt::format("peers: '{}' {}; accepted: HOST:PORT or ID@HOST:PORT, separated by commas", entry, why));
+                fmt::format("'{}' {}; accepted: HOST:PORT or ID@HOST:PORT, separated by commas", entry, why));
   };
   Peer peer;
   std::string_view address = entry;
@@ -47,7 +47,7 @@ Result<std::vector<Peer>> parse_peers(std::string_view text) {
     peers.push_back(std::move(peer));
     if (comma == std::string_view::npos) break;
     text.remove_prefix(comma + 1);
-    if (text.empty()) return fail(VMEM_ERROR_INVALID_OPTION, "peers ends in a comma");
+    if (text.empty()) return fail(VMEM_ERROR_INVALID_OPTION, "the list of nodes ends in a comma");
   }
   return peers;
 }

@@ -11,7 +11,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 namespace vmem::peer {
 namespace {
@@ -53,13 +55,28 @@ bool abandoned(const sockaddr_un& address) {
   return probe && !try_connect(probe->get(), address) && errno == ECONNREFUSED;
 }
 
+constexpr int kLockTries = 100;
+constexpr std::chrono::milliseconds kLockPause{20};
+
+// Whoever can open the folder can lock it, for as long as he likes.
+bool lock(int folder) {
+  for (int tries = 1; ::flock(folder, LOCK_EX | LOCK_NB) != 0; ++tries) {
+    if ((errno != EWOULDBLOCK && errno != EINTR) || tries == kLockTries) return false;
+    std::this_thread::sleep_for(kLockPause);
+  }
+  return true;
+}
+
 // Held while a name is looked at and taken: between a bind and its listen a socket looks abandoned.
 Result<FileDescriptor> lock_folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
   FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened || ::flock(opened.get(), LOCK_EX) != 0) return system_error(folder);
-  return opened;
+  if (!opened) return system_error(folder);
+  if (lock(opened.get())) return opened;
+  if (errno != EWOULDBLOCK && errno != EINTR) return system_error(folder);
+  return fail(VMEM_ERROR_UNSUPPORTED,
+              fmt::format("another process keeps the folder {} locked (flock); choose another", folder), errno);
 }
 
 }  // namespace

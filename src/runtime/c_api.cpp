@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <new>
-#include <stdexcept>
 
 #include "base/last_error.hpp"
 #include "base/log.hpp"
@@ -31,8 +30,6 @@ vmem_status guarded(Call&& call) noexcept {
   try {
     Status result = call();
     return result ? VMEM_OK : vmem::last_error::record(result.error());
-  } catch (const std::length_error&) {
-    return vmem::last_error::record(VMEM_ERROR_INVALID_VALUE, "the count is larger than any array can be");
   } catch (const std::bad_alloc&) {
     return vmem::last_error::record(VMEM_ERROR_OUT_OF_MEMORY,
                                     "the process is out of memory for vmem's own bookkeeping");
@@ -64,6 +61,17 @@ vmem_status with_runtime(Call&& call) noexcept {
 }
 
 Status null_argument(const char* name) { return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("{} is NULL", name)); }
+
+// A count in bytes, or -1, would otherwise have vmem allocate for it and read behind the array.
+constexpr size_t kMostRanges = size_t{1} << 20;
+
+Status check_array(const vmem_range* ranges, size_t count) {
+  if (ranges == nullptr && count != 0) return null_argument("ranges");
+  if (count <= kMostRanges) [[likely]]
+    return {};
+  return fail(VMEM_ERROR_INVALID_VALUE,
+              fmt::format("count is {}; one call takes at most {} ranges", count, kMostRanges));
+}
 
 Status start(const vmem_option* options, size_t count) {
   const std::lock_guard lock(life_mutex);
@@ -176,14 +184,16 @@ vmem_status vmem_free(void* ptr, vmem_stream stream) {
 }
 
 vmem_status vmem_acquire(const vmem_range* ranges, size_t count, vmem_stream stream) {
-  return with_runtime([&](Runtime& runtime) {
-    return ranges == nullptr && count != 0 ? null_argument("ranges") : runtime.acquire({ranges, count}, stream);
+  return with_runtime([&](Runtime& runtime) -> Status {
+    VMEM_TRY(check_array(ranges, count));
+    return runtime.acquire({ranges, count}, stream);
   });
 }
 
 vmem_status vmem_release(const vmem_range* ranges, size_t count, vmem_stream stream) {
-  return with_runtime([&](Runtime& runtime) {
-    return ranges == nullptr && count != 0 ? null_argument("ranges") : runtime.release({ranges, count}, stream);
+  return with_runtime([&](Runtime& runtime) -> Status {
+    VMEM_TRY(check_array(ranges, count));
+    return runtime.release({ranges, count}, stream);
   });
 }
 

@@ -11,6 +11,16 @@
 #include "topology/placement.hpp"
 
 namespace vmem::runtime {
+namespace {
+
+// What a socket's other end says knows nothing of options.
+template <class T>
+Result<T> of_option(const char* flag, Result<T> result) {
+  if (!result) result.error().message = fmt::format("{}: {}", flag, result.error().message);
+  return result;
+}
+
+}  // namespace
 
 // Another GPU's memory, or what one of ours has left.
 Status Runtime::start_lender(const LendingDevice& wanted) {
@@ -79,7 +89,8 @@ Status Runtime::start_lender(const LendingDevice& wanted) {
 // Finds the process that lends, and which of the GPUs that we see is lent.
 Status Runtime::borrow(const LendingDevice& wanted, Lender& lender) const {
   const auto& driver = *driver_;
-  VMEM_ASSIGN(lender.borrower, peer::Borrower::connect({.driver = driver_, .path = wanted.socket}));
+  VMEM_ASSIGN(lender.borrower,
+              of_option("--peers", peer::Borrower::connect({.driver = driver_, .path = wanted.socket})));
   lender.bytes = std::min(lender.borrower->most_bytes(), wanted.bytes.value_or(lender.borrower->most_bytes()));
   int present = 0;
   VMEM_TRY(driver.check(driver->cuDeviceGetCount(&present), "cuDeviceGetCount"));
@@ -120,12 +131,12 @@ Status Runtime::start_lending(const LentDevice& wanted) {
                 fmt::format("--lend offers {} of device {}, and its budget is {}; lower one or raise --hbm",
                             format_bytes(out.most_bytes), wanted.device, format_bytes(hbm)));
   }
-  VMEM_ASSIGN(out.lender, peer::Lender::create({.driver = driver_,
-                                                .device = (*own)->handle,
-                                                .context = (*own)->context,
-                                                .path = wanted.socket,
-                                                .most_bytes = out.most_bytes,
-                                                .on_change = [this] { wake_mover(); }}));
+  VMEM_ASSIGN(out.lender, of_option("--lend", peer::Lender::create({.driver = driver_,
+                                                                    .device = (*own)->handle,
+                                                                    .context = (*own)->context,
+                                                                    .path = wanted.socket,
+                                                                    .most_bytes = out.most_bytes,
+                                                                    .on_change = [this] { wake_mover(); }})));
   lending_out_.push_back(std::move(out));
   return {};
 }

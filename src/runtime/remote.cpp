@@ -39,10 +39,10 @@ Remote::~Remote() {
 }
 
 Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::function<void()> on_ready) {
-  VMEM_ASSIGN(std::vector<cluster::Peer> listed,
-              cluster::parse_peers(fmt::format("{}", fmt::join(options.remote, ","))));
+  auto listed = cluster::parse_peers(fmt::format("{}", fmt::join(options.remote, ",")));
+  if (!listed) return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--remote: {}", listed.error().message));
   rdma::RemoteTier::Config config;
-  for (cluster::Peer& peer : listed) {
+  for (cluster::Peer& peer : *listed) {
     auto resolved = resolve_address(peer.address);
     if (!resolved)
       return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--remote {}: {}", peer.address, resolved.error().message));
@@ -50,7 +50,7 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
     config.peers.push_back(peer.address);
   }
   config.self = make_identity(0);
-  VMEM_ASSIGN(cluster::StaticPeers peers, cluster::StaticPeers::create(config.self, listed));
+  VMEM_ASSIGN(cluster::StaticPeers peers, cluster::StaticPeers::create(config.self, *listed));
   std::unique_ptr<Remote> remote(new Remote(std::move(peers)));
   const NodeConfig own{.self = config.self,
                        .listen = "",

@@ -22,5 +22,19 @@ TEST(LastError, IsTheCallingThreadsLastMessage) {
   EXPECT_STREQ(last_error::message(), "second");
 }
 
+TEST(LastError, OfALongMessageTheEndStaysWhichSaysWhatIsWrong) {
+  (void)last_error::record(VMEM_ERROR_INVALID_OPTION,
+                           "--nvme /" + std::string(5000, 'x') + ": No such file or directory");
+  const std::string said = last_error::message();
+  EXPECT_EQ(said.size(), 1023u);
+  EXPECT_TRUE(said.starts_with("--nvme /xxx")) << said;
+  EXPECT_TRUE(said.ends_with("xxx: No such file or directory")) << said;
+}
+
+TEST(LastError, IsOneLine) {
+  (void)last_error::record(VMEM_ERROR_INVALID_OPTION, "a\nb\x1b");
+  EXPECT_STREQ(last_error::message(), "a?b?");
+}
+
 }  // namespace
 }  // namespace vmem

@@ -1,5 +1,7 @@
 // GPU memory that goes from process to process, and comes back.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_descriptor.hpp"
 #include "peer/borrower.hpp"
 #include "peer/lender.hpp"
 #include "runtime/emulated_gpu.hpp"
@@ -213,6 +216,21 @@ TEST_F(HbmLending, WhatIsNoSocketIsLeftAlone) {
   std::string there;
   std::ifstream(path()) >> there;
   EXPECT_EQ(there, "precious");
+}
+
+// Whoever can open it can lock it, such as /tmp.
+TEST_F(HbmLending, AFolderThatSomebodyKeepsLockedStopsNobodyForLong) {
+  const FileDescriptor locked(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  ASSERT_EQ(::flock(locked.get(), LOCK_EX), 0);
+  const auto made = Lender::create(lending(8 * kPage, kLong));
+  ASSERT_FALSE(made);
+  EXPECT_NE(made.error().message.find("locked"), std::string::npos) << made.error().message;
+  ASSERT_EQ(::flock(locked.get(), LOCK_UN), 0);
+  lend(kPage);
+  ASSERT_EQ(::flock(locked.get(), LOCK_EX), 0);
+  lender.reset();  // its name stays, and the next one takes it
+  ASSERT_EQ(::flock(locked.get(), LOCK_UN), 0);
+  lend(kPage);
 }
 
 TEST_F(HbmLending, ALenderThatEndsTakesAwayItsOwnNameOnly) {

@@ -129,6 +129,7 @@ TEST_P(BadOption, IsRefusedWithItsReasonAndLeavesNothing) {
 }
 
 constexpr auto kOption = VMEM_ERROR_INVALID_OPTION;
+const std::string kLongPath = std::string("/").append(5000, 'x');
 INSTANTIATE_TEST_SUITE_P(
     Starts, BadOption,
     ::testing::Values(
@@ -161,6 +162,11 @@ INSTANTIATE_TEST_SUITE_P(
                  VMEM_ERROR_NO_DRIVER,
                  {"/nowhere/libcuda.so", "--driver"}},
         BadStart{"not_a_driver", {{"driver", "libm.so.6"}}, VMEM_ERROR_NO_DRIVER, {"libm.so.6", "cuInit"}},
+        BadStart{"remote_without_a_port", {{"remote", "nowhere.invalid:0x50"}}, kOption, {"--remote", "0x50"}},
+        BadStart{"peers_that_are_no_socket", {{"peers", "/dev/null"}}, kOption, {"--peers", "/dev/null"}},
+        BadStart{"lend_where_a_file_is", {{"lend", "0:/dev/null"}}, kOption, {"--lend", "/dev/null"}},
+        BadStart{"very_long_path", {{"nvme", kLongPath.c_str()}}, kOption, {"--nvme", "File name too long"}},
+        BadStart{"value_of_several_lines", {{"page", "2MiB\n\x1b"}}, kOption, {"page='2MiB\\n\\x1b'"}},
         BadStart{"null_name", {{nullptr, "1"}}, VMEM_ERROR_INVALID_VALUE, {"NULL"}},
         BadStart{"null_value", {{"page", nullptr}}, VMEM_ERROR_INVALID_VALUE, {"NULL"}},
         BadStart{"no_virtual_memory",
