@@ -1,8 +1,9 @@
 # Settings of the build; presets in CMakePresets.json name the useful combinations.
 option(VMEM_BUILD_TESTS "Build the tests" ON)
 option(VMEM_BUILD_TOOLS "Build the vmem program and its benchmark" ON)
+option(VMEM_FUZZ "Build libFuzzer's targets in place of the tests; needs clang" OFF)
 option(VMEM_WERROR "Treat warnings as errors" ON)
-set(VMEM_SANITIZE "" CACHE STRING "Sanitizers: empty, 'address;undefined' or 'thread'")
+set(VMEM_SANITIZE "" CACHE STRING "Sanitizers: empty, 'address;undefined' or 'thread', and 'fuzzer-no-link' with VMEM_FUZZ")
 # libvmem.so is loaded into other people's programs, which may come with a newer libstdc++ than the one of this build.
 set(static_cxx_default ON)
 if(VMEM_SANITIZE)

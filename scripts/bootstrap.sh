@@ -3,10 +3,11 @@
 # Python package index when there is no CUDA 13 toolkit. Run again it changes nothing and takes no time.
 #   scripts/bootstrap.sh          what building and testing need
 #   scripts/bootstrap.sh --lint   and what the format check and the linter need
+#   scripts/bootstrap.sh --fuzz   and what scripts/fuzz.py needs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# package : what shows that it is there, a command or a header : what for
+# package : what shows that it is there, a command, a header or a path : what for
 need=(
   "g++:g++:compiler"
   "cmake:cmake:build system"
@@ -36,6 +37,9 @@ need=(
 )
 if [[ "${1:-}" == --lint ]]; then
   need+=("clang-format-19:clang-format-19:format check" "clang-tidy-19:clang-tidy-19:linter")
+elif [[ "${1:-}" == --fuzz ]]; then
+  need+=("clang-19:clang++-19:compiler of fuzz targets" "llvm-19:llvm-symbolizer-19:names in stacks"
+    "libclang-rt-19-dev:/usr/lib/llvm-19/lib/clang/19/lib/linux:libFuzzer and sanitizers of clang")
 fi
 
 fail() {
@@ -45,6 +49,7 @@ fail() {
 
 has() {
   case $1 in
+    /*) [[ -e $1 ]] ;;
     *.h | *.hpp) [[ -e /usr/include/$1 || -e /usr/local/include/$1 || -e /usr/include/$(uname -m)-linux-gnu/$1 ]] ;;
     *) command -v "$1" >/dev/null ;;
   esac

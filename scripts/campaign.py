@@ -68,7 +68,7 @@ KINDS = (
     Kind("options", "random options, by call, environment and command line", 2,
          gtest("option_fuzz_test", "*"), {"VMEM_TEST_FIRST_SEED": "{seed}", "VMEM_TEST_SEEDS": "200"}, "starts", r"^seed \d+"),
     Kind("decoders", "libFuzzer over everything that reads foreign bytes", 3,
-         "scripts/fuzz.sh --seed {seed} 10", {}, "inputs", r"stat::number_of_executed_units:\s+(\d+)"),
+         "scripts/fuzz.py --seed {seed} 10", {}, "inputs", r"stat::number_of_executed_units:\s+(\d+)"),
 )
 
 

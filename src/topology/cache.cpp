@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "base/file_descriptor.hpp"
 #include "base/options.hpp"
@@ -112,6 +113,17 @@ Json json_of(const MachineKey& key) {
 
 // ---- and back ----
 
+// The library's own conversion wraps integers around, and is undefined for floating-point numbers out of range.
+template <class Integer>
+Integer integer_of(const Json& json) {
+  if (json.is_number_unsigned()) {
+    if (const auto value = json.get<std::uint64_t>(); std::in_range<Integer>(value)) return static_cast<Integer>(value);
+  } else if (json.is_number_integer()) {
+    if (const auto value = json.get<std::int64_t>(); std::in_range<Integer>(value)) return static_cast<Integer>(value);
+  }
+  throw Wrong{"a number that is not whole, or out of range"};
+}
+
 Rate rate_of(const Json& json) {
   if (json.is_null()) return {};
   const Rate rate{json.at("bytes_per_s").get<double>(), enum_of(json.at("origin"), kOrigins, origin_name)};
@@ -121,7 +133,7 @@ Rate rate_of(const Json& json) {
 }
 
 NodeId node_id_of(const Json& json, const Topology& topology) {
-  const auto value = json.get<std::uint32_t>();
+  const auto value = integer_of<std::uint32_t>(json);
   if (value >= topology.nodes.size()) throw Wrong{fmt::format("node {} of {} is named", value, topology.nodes.size())};
   return {value};
 }
@@ -131,20 +143,21 @@ Topology topology_of(const Json& json) {
   topology.emulated = json.at("emulated").get<bool>();
   if (json.at("nodes").size() > kMostNodes) throw Wrong{"too many nodes"};
   for (const Json& node : json.at("nodes"))
-    topology.nodes.push_back({enum_of(node.at("kind"), kNodeKinds, kind_name), node.at("number").get<int>(),
+    topology.nodes.push_back({enum_of(node.at("kind"), kNodeKinds, kind_name), integer_of<int>(node.at("number")),
                               node.at("name").get<std::string>(), node.at("address").get<std::string>(),
-                              node.at("bytes").get<std::uint64_t>()});
+                              integer_of<std::uint64_t>(node.at("bytes"))});
   for (const Json& link : json.at("links"))
     topology.links.push_back({node_id_of(link.at("a"), topology), node_id_of(link.at("b"), topology),
                               enum_of(link.at("kind"), kLinkKinds, kind_name), rate_of(link.at("forward")),
-                              rate_of(link.at("backward")), rate_of(link.at("both")), link.at("lanes").get<int>()});
+                              rate_of(link.at("backward")), rate_of(link.at("both")),
+                              integer_of<int>(link.at("lanes"))});
   for (const Json& copy : json.at("copies"))
     topology.copies.push_back(
         {node_id_of(copy.at("from"), topology), node_id_of(copy.at("to"), topology), rate_of(copy.at("rate"))});
   for (const Json& row : json.at("peers")) {
     auto& accesses = topology.peers.emplace_back();
     for (const Json& access : row)
-      accesses.push_back({access.at("reachable").get<bool>(), access.at("rank").get<int>()});
+      accesses.push_back({access.at("reachable").get<bool>(), integer_of<int>(access.at("rank"))});
     if (accesses.size() != json.at("peers").size()) throw Wrong{"peers that are no square"};
   }
   topology.unknown = json.at("unknown").get<std::vector<std::string>>();
@@ -158,7 +171,7 @@ MachineKey key_of(const Json& json) {
 
 Saved saved_of(const std::string& text) {
   const Json json = Json::parse(text);
-  if (const int format = json.at("format").get<int>(); format != kFormat)
+  if (const int format = integer_of<int>(json.at("format")); format != kFormat)
     throw Wrong{fmt::format("its format is {}, and {} is known", format, kFormat)};
   return {key_of(json.at("key")), json.at("measured_at").get<std::string>(), topology_of(json.at("topology"))};
 }

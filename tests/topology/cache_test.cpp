@@ -110,6 +110,8 @@ TEST_F(Cache, ValuesThatCannotBeAreDamage) {
     return loaded ? "" : loaded.error().message;
   };
   EXPECT_THAT(with("\"a\": 0", "\"a\": 4000"), HasSubstr("node 4000"));
+  for (const char* id : {"4294967296", "-1", "1e300", "0.5", "true"})
+    EXPECT_THAT(with("\"a\": 0", std::string("\"a\": ") + id), HasSubstr("out of range")) << id;
   EXPECT_THAT(with("\"measured\"", "\"guessed\""), HasSubstr("'guessed' is not known"));
   EXPECT_THAT(with("\"bytes_per_s\": 12000000000.0", "\"bytes_per_s\": -1"), HasSubstr("a rate of -1"));
   EXPECT_THAT(with("\"format\": 1", "\"format\": 2"), HasSubstr("format is 2"));

@@ -1,0 +1,63 @@
+// Messages between nodes: the header, the bodies of lending, and payloads.
+#include "rdma/wire.hpp"
+
+#include "fuzz/input.hpp"
+#include "rdma/lending.hpp"
+
+namespace vmem::rdma::wire {
+namespace {
+
+using fuzz::equal;
+using fuzz::Input;
+using fuzz::require;
+
+template <class Body>
+void read(ConstBytes body) {
+  const auto value = read_body<Body>(body);
+  require(value.has_value() == (body.size() == sizeof(Body)), "a body has the size of its type");
+  if (value) require(equal(body_of(*value), body), "a body is read and written byte for byte");
+  if constexpr (requires { value->answer; }) {
+    if (value) require(!answer_words(value->answer).empty(), "every answer has words");
+  }
+}
+
+void check(ConstBytes message) {
+  const auto parsed = parse(message);
+  if (!parsed) return require(!parsed.error().message.empty(), "a refusal says why");
+  require(!kind_name(parsed->header.kind).empty(), "only known kinds are accepted");
+  const auto written = write(parsed->header, parsed->body);
+  require(written && equal(*written, message), "what was parsed is written the same");
+  read<Ask>(parsed->body);
+  read<Lent>(parsed->body);
+  read<End>(parsed->body);
+  read<PageAt>(parsed->body);
+  read<Reply>(parsed->body);
+}
+
+// What a peer that computes checksums sends.
+void check_written(Input& input) {
+  auto header = input.take<Header>();
+  const ConstBytes body = input.bytes(input.below(256));
+  if (const auto written = write(header, body)) {
+    check(*written);
+    require(parse(*written).has_value(), "what was written can be parsed");
+  }
+  const ConstBytes payload = input.rest();
+  if (input.flag()) header.payload_bytes = payload.size();
+  const bool matches =
+      payload.size() == header.payload_bytes && (payload.empty() || checksum(payload) == header.payload_checksum);
+  require(verify_payload(header, payload).has_value() == matches, "a payload is accepted if its sum is right");
+}
+
+}  // namespace
+}  // namespace vmem::rdma::wire
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  vmem::fuzz::Input input(data, size);
+  if (input.flag()) {
+    vmem::rdma::wire::check_written(input);
+  } else {
+    vmem::rdma::wire::check(input.rest());
+  }
+  return 0;
+}
