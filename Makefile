@@ -33,6 +33,7 @@ test: ## before a change is kept: release tests, the sanitizers' quick part, for
 .PHONY: nightly
 nightly: ## what takes longer: whole sanitizer suites, slow checks, benchmark, fuzzing; PART=0 to 4: a fifth
 	@scripts/bootstrap.sh --lint
+	@scripts/bootstrap.sh --fuzz
 	@JOBS=$(JOBS) scripts/nightly.sh $(PART)
 
 .PHONY: campaign

@@ -62,13 +62,16 @@ KINDS = (
     Kind("forgery", "pages that are changed in a lender's memory", 1,
          gtest("remote_tier_test", "ForgedPage.*"), {"VMEM_FORGED_PAGES": "2000"}, "scenarios", r"^\[       OK \]"),
     Kind("strangers", "hostile bytes on every socket that a process has open", 3,
-         f"tests/campaign/strangers.py --bin {BIN} --seed {{seed}} --connections 20000", {}, "connections", r"(\d+) connections in all"),
+         f"tests/campaign/strangers.py --bin {BIN} --seed {{seed}} --seconds 60 --connections 20000", {},
+         "connections", r": (\d+) connections to "),
+    Kind("stops", "daemons and programs that are stopped, continued and killed", 2,
+         f"tests/campaign/strangers.py --bin {BIN} --seed {{seed}} --seconds 30 --stops", {}, "rounds", r"0 failures"),
     Kind("calls", "hostile calls of the whole C API", 3,
          gtest("api_fuzz_test", "*"), {"VMEM_TEST_FIRST_SEED": "{seed}", "VMEM_TEST_SEEDS": "200"}, "programs", r"^seed \d+"),
     Kind("options", "random options, by call, environment and command line", 2,
          gtest("option_fuzz_test", "*"), {"VMEM_TEST_FIRST_SEED": "{seed}", "VMEM_TEST_SEEDS": "200"}, "starts", r"^seed \d+"),
     Kind("decoders", "libFuzzer over everything that reads foreign bytes", 3,
-         "scripts/fuzz.py --seed {seed} 10", {}, "inputs", r"stat::number_of_executed_units:\s+(\d+)"),
+         "scripts/fuzz.py --seed {seed} 10", {}, "inputs", r"(\d+) runs "),
 )
 
 
