@@ -30,7 +30,14 @@ PARTS = (TEST, *map(str, range(FIFTHS)))
 NOT_BUILT = "_NOT_BUILT"
 # Whose tests run as often as VMEM_TEST_SEEDS, VMEM_TEST_KILLS and VMEM_TEST_DYING_DISKS say. The nightly gives them
 # more than `make test` does.
-SEEDED = ("allocation_failure_test", "dying_disks_test", "runtime_model_test", "runtime_killed_test")
+SEEDED = (
+    "allocation_failure_test",
+    "api_fuzz_test",
+    "dying_disks_test",
+    "option_fuzz_test",
+    "runtime_killed_test",
+    "runtime_model_test",
+)
 
 # Preset -> program -> regular expression of its tests that `make test` leaves to the nightly ("" leaves none). Programs that
 # are not named are left whole. A preset that is not named here is whole in `make test`.
@@ -38,6 +45,7 @@ IN_TEST = {
     # All that reads bytes, addresses and pages, without the programs that run alone (other processes, UCX) and without what
     # needs the benchmark or the vmem program: those are half of the build and of the time.
     "asan-ubsan": {
+        "api_fuzz_test": "",
         "base_test": "",
         "cluster_test": "",
         "compress_test": "",
@@ -45,6 +53,7 @@ IN_TEST = {
         "gpu_emulated_driver_test": "",
         "gpu_test": "",
         "mover_test": "MoverFuzz",
+        "option_fuzz_test": "Command",
         "pagetable_test": "",
         "peer_test": "",
         "policy_test": "",
