@@ -31,7 +31,9 @@ NOT_BUILT = "_NOT_BUILT"
 # Whose tests run as often as variables of the environment say, which the nightly sets to more than `make test` does.
 SEEDED = (
     "allocation_failure_test",
+    "api_fuzz_test",
     "dying_disks_test",
+    "option_fuzz_test",
     "rdma_stream_test",
     "remote_tier_test",
     "runtime_killed_test",
@@ -44,6 +46,7 @@ IN_TEST = {
     # All that reads bytes, addresses and pages, without the programs that run alone (other processes, UCX) and without what
     # needs the benchmark or the vmem program: those are half of the build and of the time.
     "asan-ubsan": {
+        "api_fuzz_test": "",
         "base_test": "",
         "cluster_test": "",
         "compress_test": "",
@@ -67,6 +70,7 @@ IN_TEST = {
         "gpu_emulated_driver_test": "",
         "gpu_test": "",
         "mover_test": "MoverFuzz",
+        "option_fuzz_test": "Command",
         "pagetable_test": "",
         "peer_test": "",
         "policy_test": "",

@@ -2,33 +2,19 @@
 // the reference model what every byte must be.
 #pragma once
 
-#include <atomic>
 #include <deque>
 #include <initializer_list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "runtime/emulated_gpu.hpp"
 #include "runtime/model_plan.hpp"
 #include "runtime/shadow.hpp"
+#include "runtime/verdict.hpp"
 #include "vmem/vmem.h"
 
 namespace vmem::test {
-
-// What went wrong, from any thread, kernels included. The first few are kept.
-class Verdict {
- public:
-  void fail(std::string what);
-  bool failed() const { return failed_.load(std::memory_order_relaxed); }
-  std::string words() const;
-
- private:
-  std::atomic<bool> failed_{false};
-  mutable std::mutex mutex_;
-  std::vector<std::string> failures_;
-};
 
 struct StreamUse {
   CUstream stream = nullptr;
@@ -37,9 +23,6 @@ struct StreamUse {
 };
 
 std::string words(const StreamUse& on);
-// What differs, where, in words.
-std::string difference(const char* where, const std::byte* at, const std::byte* found, const std::byte* expected,
-                       std::size_t bytes);
 
 struct ModelAllocation {
   ModelAllocation(void* at, std::size_t count, int on)

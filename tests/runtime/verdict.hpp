@@ -1,0 +1,29 @@
+// What a test of several threads found wrong.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace vmem::test {
+
+// What went wrong, from any thread, kernels included. The first few are kept.
+class Verdict {
+ public:
+  void fail(std::string what);
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
+  std::string words() const;
+
+ private:
+  std::atomic<bool> failed_{false};
+  mutable std::mutex mutex_;
+  std::vector<std::string> failures_;
+};
+
+// What differs, where, in words.
+std::string difference(const char* where, const std::byte* at, const std::byte* found, const std::byte* expected,
+                       std::size_t bytes);
+
+}  // namespace vmem::test
