@@ -126,7 +126,15 @@ std::optional<Error> SlotFiles::out_of_service() const {
 }
 
 bool SlotFiles::ends_service(int error) {
-  static constexpr std::array kErrors{EIO, EROFS, ENODEV, ENXIO, ESHUTDOWN, EUCLEAN, ESTALE};
+  static constexpr std::array kErrors{
+      EIO,          EROFS,      EUCLEAN,               // a local file system
+      EBADMSG,                                         // its metadata has a wrong checksum
+      ENODEV,       ENXIO,      ESHUTDOWN,             // its device is gone
+      EREMOTEIO,    ENOLINK,    EBADE,        EILSEQ,  // a SAN: target, transport, reservation, integrity data
+      ETIME,        ETIMEDOUT,                         // a block device; soft NFS
+      ESTALE,       EHOSTDOWN,  EHOSTUNREACH,          // a network file system
+      ENETUNREACH,  ECONNRESET, ECONNREFUSED, EPIPE,   // its connection
+      ECONNABORTED, ENOTCONN};                         // a FUSE server that has ended
   return std::ranges::find(kErrors, error) != kErrors.end();
 }
 

@@ -77,7 +77,8 @@ class SlotFiles {
   Status punch(const Place& place, std::uint64_t from, std::uint64_t bytes) const;
   Status fill_hole(const Place& place, std::uint64_t from, std::uint64_t bytes) const;
 
-  // Whether an errno of a write says that the file system takes no more of them: it failed, or was removed or made read-only.
+  // Whether an errno of a write says that the file system takes no more of them: it failed, was removed or made read-only, or
+  // its server, target or connection has gone.
   static bool ends_service(int error);
 
   // 0 to 1: of the budget, in pages as they are; 1, too, while a disk has no room for more.
