@@ -315,7 +315,7 @@ class Runtime final : private SlabSource {
   std::unique_ptr<tiers::NearTier> host_;
   std::vector<std::unique_ptr<Lender>> lenders_;  // with the option peers
   std::vector<LendingOut> lending_out_;           // with the option lend
-  std::unique_ptr<tiers::GdsReader> gds_;         // unless the option gds is off
+  std::shared_ptr<tiers::GdsReader> gds_;         // unless the option gds is off
   std::unique_ptr<tiers::DiskTier> disk_;         // with the option nvme
   std::unique_ptr<Remote> remote_;                // with the option remote
   std::unique_ptr<tiers::StackedTier> below_;     // with both

@@ -162,6 +162,61 @@ TEST_F(SilentDisk, AMappedFileTimesOutAndIsRightWhenItAnswersAgain) {
   EXPECT_OK(vmem_shutdown());
 }
 
+TEST_F(SilentDisk, MapFileEndsWithTimeoutAndNamesTheFile) {
+  const std::string path = disk.path() + "/weights";
+  write_file(path, 4 * kPage);
+  ASSERT_OK(start_on({}));
+  disk.go_silent();
+  void* mapped = nullptr;
+  EXPECT_LT(time_of([&] {
+              EXPECT_REFUSED(vmem_map_file(&mapped, path.c_str(), 0, 0, 0), VMEM_ERROR_TIMEOUT, {path, "call_wait"});
+            }),
+            kMost);
+  EXPECT_EQ(mapped, nullptr);
+  disk.answer_again();
+  ASSERT_OK(vmem_map_file(&mapped, path.c_str(), 0, 0, 0));
+  std::vector<std::uint64_t> words(kPage / sizeof(std::uint64_t));
+  EXPECT_OK(vmem_read(words.data(), static_cast<std::byte*>(mapped) + kPage, kPage));
+  EXPECT_EQ(words.front(), words.size());
+  EXPECT_OK(vmem_free(mapped, nullptr));
+  EXPECT_OK(vmem_shutdown());
+}
+
+// To close a file can take as long as to open it, and it is the mover that ends a mapping.
+TEST_F(SilentDisk, FreeingAMappedFileHoldsUpNobody) {
+  const std::string path = disk.path() + "/weights";
+  write_file(path, 4 * kPage);
+  ASSERT_OK(start_on({}));
+  void* mapped = nullptr;
+  ASSERT_OK(vmem_map_file(&mapped, path.c_str(), 0, 0, 0));
+  disk.go_silent();
+  EXPECT_LT(time_of([&] { EXPECT_OK(vmem_free(mapped, nullptr)); }), kCallWait);
+  EXPECT_LT(time_of([&] { allocate(8, "nothing"); }), kCallWait);
+  EXPECT_OK(vmem_free(base, nullptr));
+  EXPECT_LT(time_of([&] { EXPECT_OK(vmem_shutdown()); }), kMost);
+}
+
+TEST_F(SilentDisk, TheStartEndsWithTimeoutAndNamesTheDirectory) {
+  const std::string nvme = nvme_in(disk.path());
+  disk.go_silent();
+  EXPECT_LT(time_of([&] {
+              EXPECT_REFUSED(start_on({{"nvme", nvme.c_str()}}), VMEM_ERROR_TIMEOUT, {disk.path(), "call_wait"});
+            }),
+            kMost);
+  disk.answer_again();
+  EXPECT_OK(start_on({{"nvme", nvme.c_str()}}));
+  EXPECT_OK(vmem_shutdown());
+}
+
+TEST_F(SilentDisk, ShutdownWithoutRequestsDoesNotWaitLongerThanACall) {
+  ASSERT_OK(start_on({{"nvme", nvme_in(disk.path()).c_str()}}));
+  allocate(kPages, disk.path());
+  ASSERT_OK(vmem_quiesce());
+  disk.go_silent();
+  EXPECT_LT(time_of([&] { EXPECT_OK(vmem_free(base, nullptr)); }), kMost);
+  EXPECT_LT(time_of([&] { EXPECT_OK(vmem_shutdown()); }), kMost);
+}
+
 TEST_F(SilentDisk, AServerThatDiesTakesItsDirectoryOutOfService) {
   ASSERT_OK(start_on({{"nvme", nvme_in(disk.path()).c_str()}}));
   allocate(kPages, disk.path());
