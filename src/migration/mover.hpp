@@ -459,6 +459,7 @@ class Mover {
   Error unserved_error(PageRef ref);
   bool stuck(const InFlight& transfer) const;
   bool only_stuck() const;
+  void keep_awaited_frames();
   std::string stuck_place() const;
   std::string stuck_words() const;
 

@@ -77,7 +77,7 @@ Runtime::~Runtime() {
   }
   below_.reset();
   remote_.reset();
-  quarantine();
+  const bool quarantined = quarantine();
   files_.reset();
   disk_.reset();
   gds_.reset();
@@ -90,19 +90,23 @@ Runtime::~Runtime() {
   streams_.reset();
   const auto& driver = *driver_;
   if (reserved_ != 0) (void)driver->cuMemAddressFree(reserved_, reserved_bytes_);
+  // A reader's threads may be in the devices' contexts, and the frames that they read into are theirs.
   for (const auto& lender : lenders_) close(lender->device);
-  for (const auto& device : devices_) close(*device);
+  for (const auto& device : devices_) {
+    if (!quarantined) close(*device);
+  }
   tell_call_times();
 }
 
 // The system may yet write to the memory of requests that do not end. With it stays what they use: the tiers, with their threads
 // and their reader.
-void Runtime::quarantine() {
+bool Runtime::quarantine() {
   const bool disk = disk_ && disk_->quarantined(), files = files_ && files_->quarantined();
-  if (!disk && !files) return;
+  if (!disk && !files) return false;
   if (disk) (void)disk_.release();
   if (files) (void)files_.release();
   (void)host_.release();
+  return true;
 }
 
 void Runtime::tell_call_times() const {

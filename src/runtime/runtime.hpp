@@ -105,7 +105,8 @@ class Runtime final : private SlabSource {
   Status statistics(vmem_statistics& out);
   // To stderr, where the option call_times asks for it: those since the last time.
   void tell_call_times() const;
-  void quarantine();
+  // Whether there was something to keep.
+  bool quarantine();
   Status quiesce();
   // Programs that do not call vmem (undeclared.cpp). Allocations are cached when freed.
   struct Allocation {

@@ -351,7 +351,7 @@ TEST_P(SilentEnd, TheProcessEndsWithoutHarmThoughNothingEverAnswers) {
   EXPECT_EQ(program->wait(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Pages, SilentEnd, ::testing::Values(kNvme),
+INSTANTIATE_TEST_SUITE_P(Pages, SilentEnd, ::testing::Values(kNvme, kStraightToHbm),
                          [](const auto& each) { return each.param == kNvme ? "OnDisk" : "OnTheirWayToHbm"; });
 
 }  // namespace
