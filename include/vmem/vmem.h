@@ -88,7 +88,8 @@ typedef struct vmem_option {
  * the address range and starts the mover thread. Options not named here are taken from the environment (VMEM_HBM for
  * "hbm"), then from their defaults.
  *   options: `count` options, may be NULL when count is 0
- * Errors: INVALID_OPTION, NO_DRIVER, UNSUPPORTED (no virtual memory management), ADDRESS_SPACE, ALREADY_INITIALIZED.
+ * Errors: INVALID_OPTION, NO_DRIVER, UNSUPPORTED (no virtual memory management), ADDRESS_SPACE, ALREADY_INITIALIZED,
+ * TIMEOUT (a directory of nvme whose file system does not answer).
  */
 VMEM_API vmem_status vmem_init(const vmem_option* options, size_t count);
 /*
@@ -125,7 +126,8 @@ VMEM_API vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stre
  *   bytes: 0 for all from `offset` to the end of the file
  * Errors: INVALID_VALUE (NULL, unknown device, the file cannot be opened, is no regular file, or has nothing from `offset` on),
  * INVALID_RANGE (the range leaves the file), OUT_OF_MEMORY (host memory has no room for pages to come through),
- * ADDRESS_SPACE, UNSUPPORTED (io_uring is not to be had).
+ * ADDRESS_SPACE, UNSUPPORTED (io_uring is not to be had), TIMEOUT (its file system did not answer for the time of the option
+ * call_wait).
  */
 VMEM_API vmem_status vmem_map_file(void** out, const char* path, uint64_t offset, uint64_t bytes, int device);
 /*

@@ -59,6 +59,16 @@ Mover::~Mover() {
   for (const Near& near : near_) near.tier->finish();
   if (config_.spill != nullptr) config_.spill->finish();
   if (config_.files != nullptr) config_.files->finish();
+  const bool quarantined = (config_.spill != nullptr && config_.spill->quarantined()) ||
+                           (config_.files != nullptr && config_.files->quarantined());
+  if (quarantined) keep_awaited_frames();
+}
+
+// What is read straight into them may come at any time.
+void Mover::keep_awaited_frames() {
+  for (auto& device : devices_) {
+    if (device->arriving_bytes != 0) (void)device.release();
+  }
 }
 
 void Mover::start() {

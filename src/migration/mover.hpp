@@ -465,6 +465,8 @@ class Mover {
   Error unserved_error(PageRef ref);
   bool stuck(const InFlight& transfer) const;
   bool only_stuck() const;
+  void keep_awaited_frames();
+  std::string stuck_place() const;
   std::string stuck_words() const;
 
   // files.cpp: read-only regions, and the slots that their pages pass through

@@ -282,8 +282,8 @@ std::optional<Status> QuiesceRequest::advance(Mover& mover) {
   const bool idle =
       mover.in_flight_.empty() && mover.ending_.empty() && mover.asked_ahead_.empty() && mover.requests_.empty();
   if (idle && !mover.worked_) return Status{};
-  if (mover.only_stuck() && mover.asked_ahead_.empty() && mover.requests_.empty())
-    return fail(VMEM_ERROR_TIMEOUT, mover.stuck_words());
+  // What was asked for ahead waits for these, too: else it would be in flight.
+  if (mover.only_stuck() && mover.requests_.empty()) return fail(VMEM_ERROR_TIMEOUT, mover.stuck_words());
   return std::nullopt;
 }
 

@@ -27,9 +27,11 @@ Error Mover::unserved_error(PageRef ref) {
                         asked ? "did not come" : "found no room to come to", waited,
                         below_of(*ref.region).where(page.spilled->slot))};
   }
+  const std::string place = stuck_place();
+  const std::string stuck = place.empty() ? "" : fmt::format(", with pages that wait for {}", place);
   return {VMEM_ERROR_TIMEOUT, 0,
-          fmt::format("{} found no room in host memory within {} (option call_wait); it is kept: {}", name, waited,
-                      full_error("a page in host memory", ref.bytes()).message)};
+          fmt::format("{} found no room in host memory within {} (option call_wait){}; it is kept: {}", name, waited,
+                      stuck, full_error("a page in host memory", ref.bytes()).message)};
 }
 
 bool Mover::stuck(const InFlight& transfer) const {
@@ -45,16 +47,22 @@ bool Mover::only_stuck() const {
   return all && std::ranges::all_of(ending_, [&](const Region* region) { return has_transfers(*region); });
 }
 
-std::string Mover::stuck_words() const {
-  std::string where;
+// The disk, node or file of the transfer that has been in flight longest; empty if none goes below host memory.
+std::string Mover::stuck_place() const {
+  const InFlight* eldest = nullptr;
   for (const auto& [id, transfer] : in_flight_) {
     const Page& page = transfer.region->pages[transfer.page];
-    if (page.spilled == nullptr || page.spilled->slot == pagetable::kNoFrame) continue;
-    where = below_of(*transfer.region).where(page.spilled->slot);
-    break;
+    if (page.spilled == nullptr || page.spilled->slot == pagetable::kNoFrame || page.spilled->transfer != id) continue;
+    if (eldest == nullptr || transfer.since_us < eldest->since_us) eldest = &transfer;
   }
+  if (eldest == nullptr) return "";
+  return below_of(*eldest->region).where(eldest->region->pages[eldest->page].spilled->slot);
+}
+
+std::string Mover::stuck_words() const {
+  const std::string place = stuck_place();
   return fmt::format("{} pages on their way to or from {} did not get there within {} (option call_wait)",
-                     in_flight_.size(), where.empty() ? "a tier" : where, exact_duration_us(config_.call_wait_us));
+                     in_flight_.size(), place.empty() ? "a tier" : place, exact_duration_us(config_.call_wait_us));
 }
 
 }  // namespace vmem::migration

@@ -80,7 +80,7 @@ Runtime::~Runtime() {
   mover.reset();
   below_.reset();
   remote_.reset();
-  quarantine();
+  const bool quarantined = quarantine();
   files_.reset();
   disk_.reset();
   gds_.reset();
@@ -93,20 +93,23 @@ Runtime::~Runtime() {
   streams_.reset();
   const auto& driver = *driver_;
   if (reserved_ != 0) (void)driver->cuMemAddressFree(reserved_, reserved_bytes_);
+  // A reader's threads may be in the devices' contexts, and the frames that they read into are theirs.
   for (const auto& lender : lenders_) close(lender->device);
-  for (const auto& device : devices_) close(*device);
+  for (const auto& device : devices_) {
+    if (!quarantined) close(*device);
+  }
   tell_call_times();
 }
 
-// The system may yet write to the memory of requests that do not end. With it stays what they use: the tiers, their threads
-// and their readers.
-void Runtime::quarantine() {
+// The system may yet write to the memory of requests that do not end. With it stays what they use: the tiers, with their threads
+// and their reader.
+bool Runtime::quarantine() {
   const bool disk = disk_ && disk_->quarantined(), files = files_ && files_->quarantined();
-  if (!disk && !files) return;
+  if (!disk && !files) return false;
   if (disk) (void)disk_.release();
   if (files) (void)files_.release();
-  (void)gds_.release();
   (void)host_.release();
+  return true;
 }
 
 void Runtime::tell_call_times() const {
@@ -270,7 +273,7 @@ Status Runtime::start_gds() {
   config.driver = driver_;
   config.accept = options_.gds == Gds::on ? gpu::CuFile::Accept::any : gpu::CuFile::Accept::direct;
   for (const auto& device : devices_) config.devices.push_back({device->context, device->handle});
-  gds_ = std::make_unique<tiers::GdsReader>(std::move(config));
+  gds_ = std::make_shared<tiers::GdsReader>(std::move(config));
   if (options_.gds != Gds::on) return {};
   const Status started = gds_->start();
   if (started || started.error().status != VMEM_ERROR_UNSUPPORTED) return started;
@@ -288,8 +291,8 @@ Status Runtime::start_disk_tier() {
     return tiers::make_io_queue({.files = files, .depth = kDiskDepth, .poll = poll});
   };
   config.workers = tiers::DiskTier::default_workers();
-  config.finish_wait = std::chrono::microseconds(options_.call_wait_us);
-  config.frame_reader = gds_.get();
+  config.answer_wait = std::chrono::microseconds(options_.call_wait_us);
+  config.frame_reader = gds_;
   config.on_ready = [this] { wake_mover(); };
   VMEM_ASSIGN(disk_, tiers::DiskTier::create(std::move(config)));
   VMEM_LOG_INFO("files for pages: {} in {} directories through {}", format_bytes(disk_->usage().budget_bytes),
@@ -316,8 +319,8 @@ void Runtime::start_file_tier() {
   tiers::FileTier::Config config;
   config.make_queue = [] { return tiers::make_io_queue({.files = {}, .depth = kDiskDepth}); };
   config.on_ready = [this] { wake_mover(); };
-  config.frame_reader = gds_.get();
-  config.finish_wait = std::chrono::microseconds(options_.call_wait_us);
+  config.frame_reader = gds_;
+  config.answer_wait = std::chrono::microseconds(options_.call_wait_us);
   files_ = std::make_unique<tiers::FileTier>(std::move(config));
 }
 

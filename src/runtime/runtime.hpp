@@ -105,7 +105,8 @@ class Runtime final : private SlabSource {
   Status statistics(vmem_statistics& out);
   // To stderr, where the option call_times asks for it: those since the last time.
   void tell_call_times() const;
-  void quarantine();
+  // Whether there was something to keep.
+  bool quarantine();
   Status quiesce();
   // Programs that do not call vmem (undeclared.cpp). Allocations are cached when freed.
   struct Allocation {
@@ -315,7 +316,7 @@ class Runtime final : private SlabSource {
   std::unique_ptr<tiers::NearTier> host_;
   std::vector<std::unique_ptr<Lender>> lenders_;  // with the option peers
   std::vector<LendingOut> lending_out_;           // with the option lend
-  std::unique_ptr<tiers::GdsReader> gds_;         // unless the option gds is off
+  std::shared_ptr<tiers::GdsReader> gds_;         // unless the option gds is off
   std::unique_ptr<tiers::DiskTier> disk_;         // with the option nvme
   std::unique_ptr<Remote> remote_;                // with the option remote
   std::unique_ptr<tiers::StackedTier> below_;     // with both

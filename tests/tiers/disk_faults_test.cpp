@@ -366,7 +366,10 @@ TEST(DiskFaults, AFullDiskFailsTheStoreAndNothingElse) {
 
 // Of two directories the second one fails.
 TEST(DiskFaults, ADirectoryThatFailsAWriteIsOutOfServiceAndTheOtherOneGoesOn) {
-  for (const int error : {EIO, EROFS, ENODEV, ENXIO, ESHUTDOWN, EUCLEAN, ESTALE}) {
+  for (const int error : {EIO,       EROFS,        EUCLEAN,      EBADMSG,    ENODEV,   ENXIO,      ESHUTDOWN, ESTALE,
+                          EHOSTDOWN, EHOSTUNREACH, EREMOTEIO,    ENOLINK,    EBADE,    EILSEQ,     ETIME,     ETIMEDOUT,
+                          EPIPE,     ECONNABORTED, ECONNREFUSED, ECONNRESET, ENOTCONN, ENETUNREACH}) {
+    SCOPED_TRACE(std::strerror(error));
     bool dead = false;
     int refused_writes = 0;
     Faulty faulty(

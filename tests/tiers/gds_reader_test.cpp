@@ -49,7 +49,7 @@ struct GdsReaderTest : ::testing::Test {
     config.accept = accept;
     config.devices = {{machine->context.context(), 0}};
     config.threads = 3;
-    reader.emplace(std::move(config));
+    reader = std::make_shared<GdsReader>(std::move(config));
     FramePool::Config pool;
     pool.driver = machine->driver;
     pool.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
@@ -96,7 +96,7 @@ struct GdsReaderTest : ::testing::Test {
   }
 
   std::optional<TierMachine> machine;
-  std::optional<GdsReader> reader;
+  std::shared_ptr<GdsReader> reader;
   std::optional<FramePool> frames;
 };
 
@@ -193,7 +193,7 @@ TEST_F(GdsReaderTest, WholePagesOfAMappedFileComeIntoFrames) {
   const RandomFile file(2 * kPage + 5000);
   FileTier tier({.make_queue = [] { return make_uring_queue({.files = {}, .depth = 8}); },
                  .on_ready = [] {},
-                 .frame_reader = &*reader});
+                 .frame_reader = reader});
   const auto source = tier.map(file.path, 0, 0);
   ASSERT_TRUE(source);
   const SlotId first = *(*source)->lay_out(kPage, 3);
@@ -216,7 +216,7 @@ TEST_F(GdsReaderTest, AFileWithoutAWholePageIsNotTriedOut) {
   const auto open_files = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}); };
   FileTier tier({.make_queue = [] { return make_uring_queue({.files = {}, .depth = 8}); },
                  .on_ready = [] {},
-                 .frame_reader = &*reader});
+                 .frame_reader = reader});
   const RandomFile file(kPage);
   const auto first = tier.map(file.path, 0, 0);  // with which all else is opened that is opened once
   ASSERT_TRUE(first);
@@ -236,7 +236,7 @@ TEST_F(GdsReaderTest, PagesOfTheDiskTierComeIntoFramesIfTheyAreStoredAsTheyAre) 
     config.make_queue = uring();
     config.compression = compression(codec);
     config.on_ready = [] {};
-    config.frame_reader = &*reader;
+    config.frame_reader = reader;
     const auto tier = std::move(*DiskTier::create(std::move(config)));
     SlotGrant grant;
     while (grant.grant != Grant::granted) grant = *tier->allocate(kPage);

@@ -40,7 +40,7 @@ struct Silent {
     config.make_queue = [](const std::vector<int>&) -> Result<std::unique_ptr<IoQueue>> {
       return std::make_unique<SilentQueue>();
     };
-    config.finish_wait = std::chrono::milliseconds(100);
+    config.answer_wait = std::chrono::milliseconds(100);
     config.on_ready = [this] { ++ready; };
     tier = *DiskTier::create(std::move(config));
     memory = std::aligned_alloc(4096, kPage);

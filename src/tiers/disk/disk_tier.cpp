@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/aside.hpp"
 #include "base/log.hpp"
 #include "base/memory_reserve.hpp"
 #include "base/options.hpp"
@@ -50,9 +51,9 @@ Result<std::unique_ptr<DiskTier>> DiskTier::create(Config config) {
 std::uint32_t DiskTier::default_workers() { return std::clamp(std::thread::hardware_concurrency() * 3 / 4, 2u, 16u); }
 
 Status DiskTier::open() {
-  VMEM_ASSIGN(files_, SlotFiles::create(config_.directories));
+  VMEM_ASSIGN(files_, SlotFiles::create(config_.directories, config_.answer_wait));
   VMEM_ASSIGN(queue_, config_.make_queue(files_->descriptors()));
-  if (config_.frame_reader != nullptr) try_frames();
+  if (config_.frame_reader) VMEM_TRY(try_frames());
   pieces_.resize(queue_->depth());
   for (std::uint32_t tag = queue_->depth(); tag > 0; --tag) free_tags_.push_back(tag - 1);
   io_thread_ = std::thread([this] { run(); });
@@ -60,14 +61,20 @@ Status DiskTier::open() {
   return {};
 }
 
-void DiskTier::try_frames() {
+Status DiskTier::try_frames() {
   for (const int descriptor : files_->descriptors()) {
-    auto opened = config_.frame_reader->open(descriptor);
-    VMEM_LOG_INFO("pages in {} {}", files_->path(std::uint32_t(for_frames_.size())),
-                  opened ? "can go straight to HBM by " + config_.frame_reader->describe()
-                         : "come through host memory: " + opened.error().message);
-    for_frames_.push_back(opened ? *std::move(opened) : nullptr);
+    const std::string& path = files_->path(std::uint32_t(for_frames_.size()));
+    auto opened = open_within(config_.answer_wait, config_.frame_reader, descriptor);
+    if (!opened)
+      return fail(VMEM_ERROR_TIMEOUT,
+                  fmt::format("--nvme {}: its file system did not answer a read straight to HBM within {}", path,
+                              exact_duration_us(std::uint64_t(config_.answer_wait.count()))));
+    VMEM_LOG_INFO("pages in {} {}", path,
+                  *opened ? "can go straight to HBM by " + config_.frame_reader->describe()
+                          : "come through host memory: " + opened->error().message);
+    for_frames_.push_back(*opened ? **std::move(opened) : nullptr);
   }
+  return {};
 }
 
 DiskTier::~DiskTier() {
@@ -178,8 +185,9 @@ Status DiskTier::poll(std::vector<Completion>& completions) {
 
 void DiskTier::finish() noexcept {
   std::unique_lock lock(mutex_);
+  changes_.clear();  // of space that nobody wants any more; the files go
   while ((jobs_ != 0 || changing_ != 0) && !quarantined_) {
-    const auto until = last_moved_ + config_.finish_wait;
+    const auto until = last_moved_ + config_.answer_wait;
     if (std::chrono::steady_clock::now() < until) {
       job_ended_.wait_until(lock, until);
       continue;

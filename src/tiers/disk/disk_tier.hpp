@@ -37,12 +37,12 @@ class DiskTier final : public Tier {
     CompressionConfig compression;
     std::uint64_t tenant = 0;
     std::function<void()> on_ready;  // called by our threads when poll has something to report, or allocate to grant
-    FrameReader* frame_reader = nullptr;                // null: pages come through host memory. Outlives the tier
-    std::chrono::microseconds finish_wait{30'000'000};  // in finish, without a transfer that ends
+    std::shared_ptr<FrameReader> frame_reader;          // null: pages come through host memory
+    std::chrono::microseconds answer_wait{30'000'000};  // for a disk: in create, in finish without a transfer that ends
   };
   // Three quarters of the processors, 2 to 16: compressing takes what checksums leave.
   static std::uint32_t default_workers();
-  // Errors: those of SlotFiles and of the queue.
+  // Errors: those of SlotFiles and of the queue; TIMEOUT.
   static Result<std::unique_ptr<DiskTier>> create(Config config);
   ~DiskTier() override;
 
@@ -97,7 +97,7 @@ class DiskTier final : public Tier {
   };
   explicit DiskTier(Config config);
   Status open();
-  void try_frames();
+  Status try_frames();
   PageIdentity identity_of(const Transfer& transfer) const;
   static std::uint64_t stored_io_bytes(const Job& job);
   static std::uint64_t slot_io_bytes(const Job& job) { return kHeaderBytes + job.transfer.bytes; }

@@ -4,9 +4,11 @@
 
 #include <cuda.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/status.hpp"
@@ -38,5 +40,13 @@ class FrameReader {
   virtual void post(Read read) = 0;
   virtual std::string describe() const = 0;  // which way bytes take, for people
 };
+
+// Never destroyed from now on: a thread that was given up uses it whenever the file system lets it go on.
+void keep_for_good(std::shared_ptr<FrameReader> reader);
+
+// FrameReader::open in a thread of its own; nothing if the file system did not answer within `limit`. The reader is kept for good then.
+std::optional<Result<std::unique_ptr<FrameReader::File>>> open_within(std::chrono::microseconds limit,
+                                                                      const std::shared_ptr<FrameReader>& reader,
+                                                                      int descriptor);
 
 }  // namespace vmem::tiers

@@ -13,7 +13,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <tuple>
+#include <utility>
 
+#include "base/aside.hpp"
 #include "tiers/disk/request_size.hpp"
 #include "tiers/disk/slot_header.hpp"
 
@@ -28,16 +30,16 @@ std::unexpected<Error> refuse(const std::string& path, const std::string& why, i
   return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--nvme {}: {}", path, why), error);
 }
 
-Result<int> open_unnamed(const std::string& path) {
-  int file = ::open(path.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600);
-  if (file >= 0) return file;
+Result<FileDescriptor> open_unnamed(const std::string& path) {
+  FileDescriptor file(::open(path.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600));
+  if (file) return file;
   int error = errno;
   if (error == EOPNOTSUPP || error == EISDIR) {
     // A file system without unnamed files.
     std::string name = path + "/vmem-XXXXXX";
-    file = ::mkostemp(name.data(), O_DIRECT | O_CLOEXEC);
+    file = FileDescriptor(::mkostemp(name.data(), O_DIRECT | O_CLOEXEC));
     error = errno;
-    if (file >= 0) {
+    if (file) {
       (void)::unlink(name.c_str());
       return file;
     }
@@ -62,23 +64,38 @@ Status try_direct_write(const std::string& path, int file) {
 
 }  // namespace
 
-Result<std::unique_ptr<SlotFiles>> SlotFiles::create(std::vector<StoreDirectory> directories) {
-  std::unique_ptr<SlotFiles> files(new SlotFiles);
-  for (StoreDirectory& directory : directories) VMEM_TRY(files->open(std::move(directory)));
+Result<std::unique_ptr<SlotFiles>> SlotFiles::create(std::vector<StoreDirectory> directories,
+                                                     std::chrono::microseconds answer_wait) {
+  std::unique_ptr<SlotFiles> files(new SlotFiles(answer_wait));
+  const auto deadline = std::chrono::steady_clock::now() + answer_wait;
+  for (const StoreDirectory& directory : directories) {
+    const auto left = std::max(deadline - std::chrono::steady_clock::now(), std::chrono::steady_clock::duration{});
+    auto opened = call_within<Result<File>>(std::chrono::duration_cast<std::chrono::microseconds>(left),
+                                            [directory] { return open(directory); });
+    if (!opened)
+      return fail(VMEM_ERROR_TIMEOUT,
+                  fmt::format("--nvme {}: its file system did not answer within {} (option call_wait)", directory.path,
+                              exact_duration_us(std::uint64_t(answer_wait.count()))));
+    if (!*opened) return std::unexpected(std::move(*opened).error());
+    files->files_.push_back(**std::move(opened));
+  }
   return files;
 }
 
+// To close a file can take as long as to open it.
 SlotFiles::~SlotFiles() {
-  for (const File& file : files_) ::close(file.descriptor);
+  Aside closing;
+  for (File& file : files_) closing.begin([descriptor = std::move(file.descriptor)]() mutable { descriptor.reset(); });
+  (void)closing.finish(answer_wait_);
 }
 
-Status SlotFiles::open(StoreDirectory directory) {
+Result<SlotFiles::File> SlotFiles::open(const StoreDirectory& directory) {
   struct stat about{};
   if (::stat(directory.path.c_str(), &about) != 0) return refuse(directory.path, std::strerror(errno), errno);
   if (!S_ISDIR(about.st_mode)) return refuse(directory.path, "not a directory");
-  VMEM_ASSIGN(const int descriptor, open_unnamed(directory.path));
-  File& file = files_.emplace_back();
-  file.descriptor = descriptor;
+  File file;
+  VMEM_ASSIGN(file.descriptor, open_unnamed(directory.path));
+  const int descriptor = file.descriptor.get();
   VMEM_TRY(try_direct_write(directory.path, descriptor));
   file.request_bytes = uncut_request_bytes(descriptor, kRequestBytesMax);
   struct statvfs room{};
@@ -89,13 +106,13 @@ Status SlotFiles::open(StoreDirectory directory) {
     return refuse(directory.path, fmt::format("{} asked for, {} are free there", format_bytes(file.budget_bytes),
                                               format_bytes(available)));
   }
-  file.path = std::move(directory.path);
-  return {};
+  file.path = directory.path;
+  return file;
 }
 
 std::vector<int> SlotFiles::descriptors() const {
   std::vector<int> result;
-  for (const File& file : files_) result.push_back(file.descriptor);
+  for (const File& file : files_) result.push_back(file.descriptor.get());
   return result;
 }
 
@@ -128,7 +145,15 @@ std::optional<Error> SlotFiles::out_of_service() const {
 }
 
 bool SlotFiles::ends_service(int error) {
-  static constexpr std::array kErrors{EIO, EROFS, ENODEV, ENXIO, ESHUTDOWN, EUCLEAN, ESTALE};
+  static constexpr std::array kErrors{
+      EIO,          EROFS,      EUCLEAN,               // a local file system
+      EBADMSG,                                         // its metadata has a wrong checksum
+      ENODEV,       ENXIO,      ESHUTDOWN,             // its device is gone
+      EREMOTEIO,    ENOLINK,    EBADE,        EILSEQ,  // a SAN: target, transport, reservation, integrity data
+      ETIME,        ETIMEDOUT,                         // a block device; soft NFS
+      ESTALE,       EHOSTDOWN,  EHOSTUNREACH,          // a network file system
+      ENETUNREACH,  ECONNRESET, ECONNREFUSED, EPIPE,   // its connection
+      ECONNABORTED, ENOTCONN};                         // a FUSE server that has ended
   return std::ranges::find(kErrors, error) != kErrors.end();
 }
 
@@ -264,7 +289,7 @@ Status SlotFiles::change_space(Change::Kind kind, std::uint32_t index, std::uint
   const int mode = kind == Change::Kind::allocate ? 0 : FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
   int result = 0;
   do {
-    result = ::fallocate(file.descriptor, mode, off_t(offset), off_t(bytes));
+    result = ::fallocate(file.descriptor.get(), mode, off_t(offset), off_t(bytes));
   } while (result != 0 && errno == EINTR);
   // Without it space is allocated by the first write, which can fail for it, and freed with the file.
   if (result == 0 || errno == EOPNOTSUPP) return {};

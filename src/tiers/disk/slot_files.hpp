@@ -4,6 +4,7 @@
 #pragma once
 
 #include <bitset>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -12,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/file_descriptor.hpp"
 #include "base/options.hpp"
 #include "base/status.hpp"
 #include "tiers/tier.hpp"
@@ -20,8 +22,10 @@ namespace vmem::tiers {
 
 class SlotFiles {
  public:
-  // Sizes are of pages, whose headers take 4 KiB more each. Errors: INVALID_OPTION, when a directory is missing, no directory, read-only, without O_DIRECT, or has less room than its budget.
-  static Result<std::unique_ptr<SlotFiles>> create(std::vector<StoreDirectory> directories);
+  // Sizes are of pages, whose headers take 4 KiB more each. Errors: INVALID_OPTION, when a directory is missing, no directory, read-only, without O_DIRECT, or has less room than its budget. TIMEOUT, when the file
+  // systems take longer than `answer_wait` together. The end waits as long for them to close the files.
+  static Result<std::unique_ptr<SlotFiles>> create(std::vector<StoreDirectory> directories,
+                                                   std::chrono::microseconds answer_wait = std::chrono::seconds(30));
   ~SlotFiles();
   SlotFiles(const SlotFiles&) = delete;
   SlotFiles& operator=(const SlotFiles&) = delete;
@@ -77,7 +81,8 @@ class SlotFiles {
   Status punch(const Place& place, std::uint64_t from, std::uint64_t bytes) const;
   Status fill_hole(const Place& place, std::uint64_t from, std::uint64_t bytes) const;
 
-  // Whether an errno of a write says that the file system takes no more of them: it failed, or was removed or made read-only.
+  // Whether an errno of a write says that the file system takes no more of them: it failed, was removed or made read-only, or
+  // its server, target or connection has gone.
   static bool ends_service(int error);
 
   // 0 to 1: of the budget, in pages as they are; 1, too, while a disk has no room for more.
@@ -101,7 +106,7 @@ class SlotFiles {
   struct File {
     std::string path;
     std::uint64_t budget_bytes = 0;
-    int descriptor = -1;
+    FileDescriptor descriptor;
     std::uint32_t request_bytes = 0;
     bool full = false;                                  // its disk, whatever its budget says
     std::optional<Error> retired;                       // why it is out of service
@@ -110,13 +115,14 @@ class SlotFiles {
     std::uint64_t end = 0;                              // no chunk was ever behind it
     std::multimap<std::uint64_t, std::uint64_t> holes;  // size → offset, of chunks that were punched out
   };
-  SlotFiles() = default;
-  Status open(StoreDirectory directory);
+  explicit SlotFiles(std::chrono::microseconds answer_wait) : answer_wait_(answer_wait) {}
+  static Result<File> open(const StoreDirectory& directory);
   Status change_space(Change::Kind kind, std::uint32_t file, std::uint64_t offset, std::uint64_t bytes) const;
   std::uint32_t slots_that_fit(const File& file, std::uint64_t page_bytes) const;
   std::uint64_t free_bytes(std::uint64_t page_bytes) const;
   std::vector<bool> files_that_give(std::uint64_t page_bytes) const;
 
+  const std::chrono::microseconds answer_wait_;
   std::vector<File> files_;
   std::deque<Chunk> chunks_;
   std::vector<std::uint32_t> spare_chunks_;

@@ -57,24 +57,48 @@ FileTier::~FileTier() {
   }
   if (queue_) queue_->wake();
   if (thread_.joinable()) thread_.join();
+  layouts_.clear();
+  if (!closing_->finish(config_.answer_wait) && config_.frame_reader) keep_for_good(config_.frame_reader);
 }
 
 Result<std::shared_ptr<PageSource>> FileTier::map(const std::string& path, std::uint64_t offset, std::uint64_t bytes) {
-  VMEM_ASSIGN(std::shared_ptr<MappedFile> file, MappedFile::open(path, offset, bytes));
+  VMEM_ASSIGN(std::shared_ptr<MappedFile> file, open(path, offset, bytes));
   VMEM_TRY(start());
   VMEM_LOG_INFO(
       "mapped {} of {}: reads {}", format_bytes(file->end() - file->begin()), path,
       file->direct() ? "pass by the page cache" : "go through the page cache, its file system has no direct I/O");
   // Without a whole page in it there is nothing to try out.
   const bool has_pages = file->end() - block_down(file->begin()) >= pagetable::kGranuleBytes;
-  if (config_.frame_reader != nullptr && has_pages) {
-    auto opened = config_.frame_reader->open(file->descriptor());
-    VMEM_LOG_INFO("{}: {}", path,
-                  opened ? "whole pages go straight to HBM by " + config_.frame_reader->describe()
-                         : "pages come through host memory: " + opened.error().message);
-    if (opened) file->read_into_frames(*std::move(opened));
-  }
+  if (config_.frame_reader && has_pages) VMEM_TRY(try_frames(*file));
   return std::make_shared<Source>(*this, std::move(file));
+}
+
+// Whoever holds the file last, the mover as well, does not wait for its file system to close it.
+Result<std::shared_ptr<MappedFile>> FileTier::open(const std::string& path, std::uint64_t offset, std::uint64_t bytes) {
+  auto opened = call_within<Result<std::unique_ptr<MappedFile>>>(
+      config_.answer_wait, [path, offset, bytes] { return MappedFile::open(path, offset, bytes); });
+  if (!opened) return unanswered(path);
+  if (!*opened) return std::unexpected(std::move(*opened).error());
+  const auto close = [closing = closing_, reader = config_.frame_reader](MappedFile* file) {
+    closing->begin([file, reader] { delete file; });
+  };
+  return std::shared_ptr<MappedFile>((**opened).release(), close);
+}
+
+Status FileTier::try_frames(MappedFile& file) const {
+  auto opened = open_within(config_.answer_wait, config_.frame_reader, file.descriptor());
+  if (!opened) return unanswered(file.path());
+  VMEM_LOG_INFO("{}: {}", file.path(),
+                *opened ? "whole pages go straight to HBM by " + config_.frame_reader->describe()
+                        : "pages come through host memory: " + opened->error().message);
+  if (*opened) file.read_into_frames(**std::move(opened));
+  return {};
+}
+
+std::unexpected<Error> FileTier::unanswered(const std::string& path) const {
+  return fail(VMEM_ERROR_TIMEOUT,
+              fmt::format("{} cannot be mapped: its file system did not answer within {} (option call_wait)", path,
+                          exact_duration_us(std::uint64_t(config_.answer_wait.count()))));
 }
 
 Status FileTier::start() {
@@ -177,7 +201,7 @@ Status FileTier::poll(std::vector<Completion>& completions) {
 void FileTier::finish() noexcept {
   std::unique_lock lock(mutex_);
   while (jobs_ != 0 && !quarantined_) {
-    const auto until = last_moved_ + config_.finish_wait;
+    const auto until = last_moved_ + config_.answer_wait;
     if (std::chrono::steady_clock::now() < until) {
       job_ended_.wait_until(lock, until);
       continue;

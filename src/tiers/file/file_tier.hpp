@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/aside.hpp"
 #include "base/log_limit.hpp"
 #include "tiers/disk/pieces.hpp"
 #include "tiers/file/mapped_file.hpp"
@@ -28,14 +29,14 @@ class FileTier final : public Tier {
     std::function<Result<std::unique_ptr<IoQueue>>()> make_queue;
     std::uint32_t piece_bytes = 1u << 20;               // of one request to a disk, at most
     std::function<void()> on_ready;                     // called by our thread when poll has something to report
-    FrameReader* frame_reader = nullptr;                // null: pages come through host memory. Outlives the tier
-    std::chrono::microseconds finish_wait{30'000'000};  // in finish, without a transfer that ends
+    std::shared_ptr<FrameReader> frame_reader;          // null: pages come through host memory
+    std::chrono::microseconds answer_wait{30'000'000};  // for a disk: in map, in finish without a transfer that ends
   };
   explicit FileTier(Config config) : config_(std::move(config)) {}
   ~FileTier() override;
 
   // Any thread. Pages begin at multiples of 4096 bytes of the file. The source may not outlive the tier. `bytes` of 0: to the end.
-  // Errors: those of MappedFile and, the first time, of the queue.
+  // Errors: those of MappedFile and, the first time, of the queue; TIMEOUT.
   Result<std::shared_ptr<PageSource>> map(const std::string& path, std::uint64_t offset, std::uint64_t bytes);
 
   const TierInfo& info() const noexcept override { return info_; }
@@ -78,6 +79,9 @@ class FileTier final : public Tier {
   };
 
   Status start();
+  Result<std::shared_ptr<MappedFile>> open(const std::string& path, std::uint64_t offset, std::uint64_t bytes);
+  Status try_frames(MappedFile& file) const;
+  std::unexpected<Error> unanswered(const std::string& path) const;
   Result<SlotId> lay_out(const std::shared_ptr<MappedFile>& file, std::uint64_t page_bytes, std::uint32_t count);
   void forget(SlotId first);
   JobPtr job_for(const Transfer& transfer) const;
@@ -100,6 +104,7 @@ class FileTier final : public Tier {
 
   static constexpr TierInfo info_{.name = "file"};
   const Config config_;
+  const std::shared_ptr<Aside> closing_ = std::make_shared<Aside>();  // files that are mapped no more
 
   // Our thread's.
   std::optional<Pieces> pieces_;
