@@ -107,7 +107,9 @@ TEST_P(Reflection, AHelloThatComesBackIsRefusedForItsRole) {
 
 TEST_P(Reflection, AListenerIsNotAnsweredAsIfItHadAsked) {
   Node node;
-  node.start_as(node.config(1, "127.0.0.1:0", keyring_));
+  StreamConfig config = node.config(1, "127.0.0.1:0", keyring_);
+  config.handshake_us = 3600 * kSecondUs;  // it would end the connection, too
+  node.start_as(std::move(config));
   const auto to = *SocketAddress::parse(node.transport->address());
   ByteStream stream;
   std::shared_ptr<TlsContext> tls;
