@@ -1,0 +1,80 @@
+// Guards in this process: who says nothing to one holds up nobody, and programs find those of daemons.
+#include "runtime/guard.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "rdma/stream/local_socket.hpp"
+
+namespace vmem::runtime {
+namespace {
+
+using std::chrono::steady_clock;
+
+FileDescriptor connect_to(const std::string& path) {
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0) << path;
+  return socket;
+}
+
+std::chrono::milliseconds time_to_announce() {
+  const auto begun = steady_clock::now();
+  announce_to_guard(
+      {.node = {NodeId{7}, Incarnation{1}}, .secret = "", .certificates = "", .fabric = "", .lenders = {}});
+  return std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begun);
+}
+
+struct GuardTest : ::testing::Test {
+  ~GuardTest() override { ::unsetenv(kGuardVariable); }
+};
+
+TEST_F(GuardTest, WhoSaysNothingHoldsUpNobody) {
+  const auto guard = *Guard::of_run();
+  guard->start();
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < 5; ++i) silent.push_back(connect_to(guard->path()));
+  ::setenv(kGuardVariable, guard->path().c_str(), 1);
+  EXPECT_LT(time_to_announce(), std::chrono::milliseconds(900)) << "the first of them has a second";
+}
+
+TEST_F(GuardTest, AnEmptyVariableMeansThatNobodyIsToWatch) {
+  const auto guard = *Guard::of_daemon();  // it answers nobody: its thread has not begun
+  ::setenv(kGuardVariable, "", 1);
+  EXPECT_LT(time_to_announce(), std::chrono::milliseconds(500));
+}
+
+TEST_F(GuardTest, ADaemonThatDoesNotAnswerHoldsUpAStartForTwoSecondsAtMost) {
+  const auto guard = *Guard::of_daemon();
+  EXPECT_GE(time_to_announce(), std::chrono::milliseconds(1'900)) << "it was asked";
+  EXPECT_LT(time_to_announce(), std::chrono::milliseconds(4'000));
+}
+
+TEST_F(GuardTest, ADaemonsSocketGoesWithItAndOneThatWasLeftGoesWithTheNext) {
+  const std::string folder = *rdma::stream::socket_directory();
+  const std::string left = fmt::format("{}/daemon-guard-left-{}", folder, ::getpid());
+  {
+    const auto killed = *Guard::of_daemon();
+    std::filesystem::rename(killed->path(), left);  // as if nobody could remove it
+  }
+  EXPECT_TRUE(std::filesystem::exists(left));
+  std::string path;
+  {
+    const auto guard = *Guard::of_daemon(), other = *Guard::of_daemon();
+    path = guard->path();
+    EXPECT_TRUE(std::filesystem::exists(path)) << "the other one has left it alone";
+    EXPECT_FALSE(std::filesystem::exists(left));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+}  // namespace
+}  // namespace vmem::runtime
