@@ -53,7 +53,7 @@ int end_as(int status) {
 }  // namespace
 
 int supervise(char* const* words, int (*cannot_run)(const char* program, int error)) {
-  auto guard = runtime::Guard::create();
+  auto guard = runtime::Guard::of_run();
   if (!guard) {
     fmt::print(stderr, "vmem run: {}\n", guard.error().message);
     return bench::kExitFailed;

@@ -11,6 +11,7 @@
 #include <functional>
 #include <thread>
 
+#include "base/log.hpp"
 #include "pagetable/types.hpp"
 #include "runtime/machine.hpp"
 #include "runtime/nodes.hpp"
@@ -46,6 +47,7 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options) {
 }
 
 Daemon::~Daemon() {
+  guard_.reset();  // its last reports may be to this daemon
   thread_.reset();
   if (service_) service_->stop();
   transport_.reset();
@@ -111,7 +113,19 @@ Status Daemon::open(const DaemonOptions& options) {
   VMEM_ASSIGN(transport_, make_transport(node, clock_, *service_));
   VMEM_TRY(service_->start(*transport_));
   thread_ = std::make_unique<rdma::ProgressThread>(*transport_, [this] { return service_->step(); });
+  watch_programs();
   return {};
+}
+
+// Programs of this user that borrow, from whichever node. Without it leases of those that are killed end later.
+void Daemon::watch_programs() {
+  auto guard = Guard::of_daemon();
+  if (!guard) {
+    VMEM_LOG_WARN("nobody watches for the end of this host's programs: {}", guard.error().message);
+    return;
+  }
+  guard_ = *std::move(guard);
+  guard_->start();
 }
 
 }  // namespace vmem::runtime

@@ -7,6 +7,7 @@
 #include "base/options.hpp"
 #include "rdma/memory_service.hpp"
 #include "rdma/progress_thread.hpp"
+#include "runtime/guard.hpp"
 #include "tiers/disk/disk_tier.hpp"
 
 namespace vmem::runtime {
@@ -46,6 +47,7 @@ class Daemon {
   Daemon() = default;
   Status open(const DaemonOptions& options);
   Status reserve(const DaemonOptions& options);
+  void watch_programs();
 
   SteadyClock clock_;
   std::uint64_t id_ = 0, lent_bytes_ = 0, staging_bytes_ = 0;
@@ -54,6 +56,7 @@ class Daemon {
   std::unique_ptr<rdma::MemoryService> service_;
   std::unique_ptr<rdma::Transport> transport_;
   std::unique_ptr<rdma::ProgressThread> thread_;
+  std::unique_ptr<Guard> guard_;  // of this host's programs; none where it cannot be
 };
 
 }  // namespace vmem::runtime

@@ -1,6 +1,7 @@
 #include "runtime/guard.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -14,28 +15,37 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "rdma/stream/local_socket.hpp"
 
 namespace vmem::runtime {
 namespace {
 
+using std::chrono::steady_clock;
+
 constexpr int kBacklog = 128;
-constexpr std::chrono::seconds kGreeting{1};  // for a process that connected
-constexpr std::chrono::milliseconds kRest{100};
-constexpr int kAnswerMs = 10'000;  // lenders that do not answer are waited for
-// A process has one node, or a few over time if it starts vmem again. Each takes a descriptor.
-constexpr std::ptrdiff_t kMostOfProcess = 4;
-constexpr std::size_t kMostWatched = 512;
-constexpr std::size_t kMostCallers = 64;
-constexpr int kMostAcceptedAtOnce = 16;
+constexpr std::chrono::seconds kGreetingTime{1};  // for a process that connected to say who it is
+constexpr std::size_t kMostGreeting = 64;         // of these at once; the eldest is closed for a new one
+constexpr std::chrono::seconds kAnswerTime{10};   // `vmem run` waits for lenders that do not answer
+// A daemon may be stopped: it must not hold up every start of this user's programs.
+constexpr std::chrono::seconds kDaemonAnswerTime{2};
+constexpr std::size_t kReportsAtOnce = 8;
+constexpr int kAcceptAgainMs = 100;  // after a failure for want of descriptors
 constexpr std::size_t kMostBytes = 16'384;
+constexpr std::string_view kDaemonSockets = "daemon-guard-";  // in the directory of this user's sockets
 constexpr char kSeparator = '\n';
 
 std::unexpected<Error> system_error(const char* what) {
   return fail(VMEM_ERROR_INTERNAL, fmt::format("{}: {}", what, std::strerror(errno)), errno);
+}
+
+int ms_until(steady_clock::time_point time) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(time - steady_clock::now());
+  return static_cast<int>(std::max<std::int64_t>(left.count(), 0));
 }
 
 bool readable(int descriptor, int most_ms = 0) {
@@ -77,12 +87,64 @@ std::optional<BorrowingNode> parse(std::string_view text) {
                        .lenders = {lines.begin() + 4, lines.end()}};
 }
 
+Status try_to_report(const BorrowingNode& ended) noexcept {
+  Status result = fail(VMEM_ERROR_OUT_OF_MEMORY, "no memory");
+  (void)had_memory([&] { result = report_end(ended); });
+  return result;
+}
+
+FileDescriptor connect_to(const std::string& path) {
+  const auto name = name_of(path);
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!name || !socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) != 0)
+    return {};
+  return socket;
+}
+
+std::vector<std::string> daemon_sockets(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().filename().string().starts_with(kDaemonSockets)) paths.push_back(entry.path().string());
+  }
+  return paths;
+}
+
+// Of daemons that were killed. One that begins has no such name before it listens.
+void remove_stale(const std::string& folder) {
+  for (const std::string& path : daemon_sockets(folder)) {
+    if (!connect_to(path) && errno == ECONNREFUSED) (void)::unlink(path.c_str());
+  }
+}
+
+// The guards that a process of this environment reports to: of `vmem run`, or of all daemons of this user on this host.
+std::vector<std::string> guards() {
+  if (const char* const named = std::getenv(kGuardVariable)) return {named};
+  const auto folder = rdma::stream::socket_directory();
+  return folder ? daemon_sockets(*folder) : std::vector<std::string>{};
+}
+
 }  // namespace
 
-Result<std::unique_ptr<Guard>> Guard::create() {
-  std::unique_ptr<Guard> guard(new Guard);
+Result<std::unique_ptr<Guard>> Guard::of_run() {
   VMEM_ASSIGN(const std::string folder, rdma::stream::socket_directory());
-  const std::string path = fmt::format("{}/run-{}", folder, ::getpid());
+  return listen_at(fmt::format("{}/run-{}", folder, ::getpid()));
+}
+
+Result<std::unique_ptr<Guard>> Guard::of_daemon() {
+  VMEM_ASSIGN(const std::string folder, rdma::stream::socket_directory());
+  remove_stale(folder);
+  // A number alone may be that of a process in another container with the same directory.
+  const std::string name = fmt::format("{}-{:x}", ::getpid(), std::random_device{}());
+  VMEM_ASSIGN(auto guard, listen_at(fmt::format("{}/beginning-{}", folder, name)));
+  const std::string path = fmt::format("{}/{}{}", folder, kDaemonSockets, name);
+  if (::rename(guard->path_.c_str(), path.c_str()) != 0) return system_error(path.c_str());
+  guard->path_ = path;
+  return guard;
+}
+
+Result<std::unique_ptr<Guard>> Guard::listen_at(const std::string& path) {
+  std::unique_ptr<Guard> guard(new Guard);
   VMEM_ASSIGN(const sockaddr_un name, name_of(path));
   guard->listener_ = FileDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   guard->stop_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC));
@@ -111,103 +173,117 @@ Guard::~Guard() {
 void Guard::run() {
   ::prctl(PR_SET_NAME, "vmem-guard");
   while (!readable(stop_.get())) {
-    wait();
+    if (!wait()) return;
     report_dead();
     accept_all();
-    hear_callers();
+    hear_all();
   }
 }
 
-void Guard::wait() {
+// For anything to do. False: it cannot.
+bool Guard::wait() const {
   std::vector<pollfd> awaited{{stop_.get(), POLLIN, 0}};
+  if (!short_of_descriptors_) awaited.push_back({listener_.get(), POLLIN, 0});
   for (const Watched& each : watched_) awaited.push_back({each.process.get(), POLLIN, 0});
-  for (const Caller& each : callers_) awaited.push_back({each.socket.get(), POLLIN, 0});
-  auto due = Clock::time_point::max();
-  if (!callers_.empty()) due = callers_.front().until;
-  if (accepts_from_ > Clock::now()) {
-    due = std::min(due, accepts_from_);
-  } else {
-    awaited.push_back({listener_.get(), POLLIN, 0});
-  }
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(due - Clock::now()).count();
-  const bool is_due = due != Clock::time_point::max();
-  (void)::poll(awaited.data(), awaited.size(), is_due ? static_cast<int>(std::max<long>(left, 0)) : -1);
+  for (const Greeting& each : greetings_) awaited.push_back({each.socket.get(), POLLIN, 0});
+  int most_ms = greetings_.empty() ? -1 : ms_until(greetings_.front().until);
+  if (short_of_descriptors_) most_ms = most_ms < 0 ? kAcceptAgainMs : std::min(most_ms, kAcceptAgainMs);
+  return ::poll(awaited.data(), awaited.size(), most_ms) >= 0 || errno == EINTR;
 }
 
 void Guard::accept_all() {
-  if (accepts_from_ > Clock::now()) return;
-  for (int i = 0; i < kMostAcceptedAtOnce; ++i) {
-    FileDescriptor caller(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!caller) {
-      const bool none = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
-      if (!none) accepts_from_ = Clock::now() + kRest;  // the caller stays in the queue: no busy waiting
-      return;
-    }
-    if (!rdma::stream::check_peer_user(caller.get())) continue;
-    // Who has waited longest without a word goes.
-    if (callers_.size() == kMostCallers) callers_.pop_front();
-    callers_.push_back({std::move(caller), Clock::now() + kGreeting});
+  for (;;) {
+    FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    short_of_descriptors_ = !socket && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS);
+    if (!socket) return;
+    if (!rdma::stream::check_peer_user(socket.get())) continue;
+    if (greetings_.size() == kMostGreeting) greetings_.pop_front();
+    greetings_.push_back({std::move(socket), steady_clock::now() + kGreetingTime});
   }
 }
 
-void Guard::hear_callers() {
-  std::erase_if(callers_, [this](const Caller& each) {
-    if (!readable(each.socket.get())) return Clock::now() >= each.until;
-    welcome(each.socket);
+// Nobody waits for who says nothing.
+void Guard::hear_all() {
+  std::erase_if(greetings_, [this](const Greeting& each) {
+    if (!readable(each.socket.get())) return each.until <= steady_clock::now();
+    welcome(each.socket.get());
     return true;
   });
 }
 
-void Guard::welcome(const FileDescriptor& caller) {
+void Guard::welcome(int socket) {
   std::array<char, kMostBytes> text;
-  const ssize_t got = ::recv(caller.get(), text.data(), text.size(), 0);
+  const ssize_t got = ::recv(socket, text.data(), text.size(), 0);
   auto node = got > 0 ? parse({text.data(), static_cast<std::size_t>(got)}) : std::nullopt;
-  if (!node || !watch(*std::move(node), caller)) return;
+  FileDescriptor process = rdma::stream::peer_process(socket);
+  if (!node || !process) return;
   report_dead();
-  (void)::send(caller.get(), "", 1, MSG_NOSIGNAL);
-}
-
-// False: it is not watched, and its lenders keep its room for a while after its end.
-bool Guard::watch(BorrowingNode node, const FileDescriptor& caller) {
-  ucred who{};
-  socklen_t bytes = sizeof(who);
-  FileDescriptor process = rdma::stream::peer_process(caller.get());
-  if (!process || ::getsockopt(caller.get(), SOL_SOCKET, SO_PEERCRED, &who, &bytes) != 0) return false;
-  if (watched_.size() >= kMostWatched || std::ranges::count(watched_, who.pid, &Watched::number) >= kMostOfProcess)
-    return false;
-  watched_.push_back({std::move(node), std::move(process), who.pid});
-  return true;
+  // It may begin vmem again and again: what it borrowed before it has given back.
+  const pid_t number = rdma::stream::peer_number(socket);
+  std::erase_if(watched_, [&](const Watched& each) { return number > 0 && each.number == number; });
+  watched_.push_back({*std::move(node), std::move(process), number});
+  (void)::send(socket, "", 1, MSG_NOSIGNAL);
 }
 
 void Guard::report_dead() {
-  std::erase_if(watched_, [this](const Watched& each) {
+  std::vector<BorrowingNode> dead;
+  std::erase_if(watched_, [&](Watched& each) {
     if (!readable(each.process.get())) return false;
-    const Status reported = report_end(each.node);
-    if (const auto times = reported ? LogLimit::Occurrence{} : not_reported_.next(); times.logged)
-      VMEM_LOG_WARN(
-          "the nodes that lent to a process that has ended did not hear of it, and keep its room for a while: {} ({} "
-          "such ends)",
-          reported.error().message, times.count);
+    dead.push_back(std::move(each.node));
     return true;
   });
+  for (auto rest = std::span(dead); !rest.empty(); rest = rest.subspan(std::min(rest.size(), kReportsAtOnce)))
+    report(rest.first(std::min(rest.size(), kReportsAtOnce)));
 }
 
+// All at once: each may wait for a lender that does not answer.
+void Guard::report(std::span<const BorrowingNode> dead) {
+  std::vector<Status> results(dead.size());
+  {
+    std::vector<std::jthread> reporters;
+    for (std::size_t i = 0; i < dead.size(); ++i)
+      reporters.emplace_back([&result = results[i], &node = dead[i]] { result = try_to_report(node); });
+  }
+  for (const Status& result : results) {
+    if (result) continue;
+    if (const auto failure = failures_.next(); failure.logged)
+      VMEM_LOG_WARN(
+          "the nodes that lent to a process that has ended did not hear of it, and keep its room for a while: {} "
+          "({} such failures)",
+          result.error().message, failure.count);
+  }
+}
+
+namespace {
+
+// The socket, where somebody of this user listens.
+FileDescriptor say_to_guard(const std::string& path, const std::string& text) {
+  FileDescriptor guard = connect_to(path);
+  if (!guard || !rdma::stream::check_peer_user(guard.get()) ||
+      ::send(guard.get(), text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size()))
+    return {};
+  return guard;
+}
+
+}  // namespace
+
 void announce_to_guard(const BorrowingNode& self) {
-  const char* const path = std::getenv(kGuardVariable);
-  if (path == nullptr || *path == '\0') return;
-  const auto name = name_of(path);
-  const FileDescriptor guard(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const std::vector<std::string> paths = guards();
+  if (paths.empty() || paths.front().empty()) return;
   BorrowingNode there = self;
   for (std::string* const path_there : {&there.secret, &there.certificates}) {
     if (!path_there->empty()) *path_there = std::filesystem::absolute(*path_there).string();
   }
   const std::string text = text_of(there);
-  const bool heard = name && guard && text.size() <= kMostBytes &&
-                     ::connect(guard.get(), reinterpret_cast<const sockaddr*>(&*name), sizeof(*name)) == 0 &&
-                     rdma::stream::check_peer_user(guard.get()) &&
-                     ::send(guard.get(), text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size()) &&
-                     readable(guard.get(), kAnswerMs);
-  if (!heard) VMEM_LOG_INFO("nobody at {} watches for this process's end ({})", path, kGuardVariable);
+  std::vector<FileDescriptor> asked;
+  if (text.size() <= kMostBytes) {
+    for (const std::string& path : paths) asked.push_back(say_to_guard(path, text));
+  }
+  const bool run = std::getenv(kGuardVariable) != nullptr;
+  const auto until = steady_clock::now() + (run ? kAnswerTime : kDaemonAnswerTime);
+  const auto heard =
+      std::ranges::count_if(asked, [&](const auto& each) { return each && readable(each.get(), ms_until(until)); });
+  if (heard == 0) VMEM_LOG_INFO("nobody watches for this process's end ({} was asked)", fmt::join(paths, ", "));
 }
 
 }  // namespace vmem::runtime

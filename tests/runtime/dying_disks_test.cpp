@@ -5,16 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <functional>
-#include <numeric>
 #include <ostream>
 #include <random>
-#include <vector>
+#include <thread>
 
 #include "runtime/loop_file_system.hpp"
 #include "runtime/runtime_fixture.hpp"
+#include "runtime/watched_pages.hpp"
 
 namespace vmem::test {
 namespace {
@@ -22,7 +22,7 @@ namespace {
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
 
-constexpr std::size_t kPage = 2 * kMiB;
+constexpr std::size_t kPage = WatchedPages::kPage;
 constexpr std::size_t kPages = 56;  // 112 MiB, of which 64 fit above the disk
 constexpr auto kCallWait = std::chrono::seconds(2);
 constexpr auto kMost = kCallWait + std::chrono::seconds(1);
@@ -77,55 +77,60 @@ class DyingDisk : public ::testing::TestWithParam<Case> {
     void* memory = nullptr;
     ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
     base_ = static_cast<std::byte*>(memory);
-    versions_.assign(kPages, 0);
-    buffer_.resize(kPage / 8);
-    for (std::size_t page = 0; page < kPages; ++page) ASSERT_EQ(write(page), VMEM_OK) << vmem_last_error();
+    for (CUstream& stream : streams_) stream = gpu_->create_stream(0);
+    // A device without blocks reads as zeros: these pages' checksums differ.
+    const bool may_lose = GetParam().death == Death::no_device;
+    pages_.emplace(WatchedPages::Config{.gpu = &*gpu_,
+                                        .base = base_,
+                                        .pages = kPages,
+                                        .longest = kMost,
+                                        .refusable = [may_lose](vmem_status status, const std::string&) {
+                                          return status == VMEM_ERROR_OUT_OF_MEMORY || status == VMEM_ERROR_TIMEOUT ||
+                                                 status == VMEM_ERROR_DRIVER || (may_lose && status == VMEM_ERROR_LOST);
+                                        }});
+    for (std::size_t page = 0; page < kPages; ++page) ASSERT_EQ(pages_->write(page), VMEM_OK) << vmem_last_error();
   }
-  vmem_status write(std::size_t page) {
-    const std::uint64_t version = ++last_version_;
-    std::iota(buffer_.begin(), buffer_.end(), std::uint64_t{page} << 40 | version << 20);
-    const vmem_status status = timed([&] { return vmem_write(base_ + page * kPage, buffer_.data(), kPage); });
-    // What was refused before a byte was written has left the page as it was.
-    if (status == VMEM_OK) versions_[page] = version;
-    return status;
+  // From two threads, `calls` of each, until `end`.
+  void use(std::uint64_t seed, int calls, steady_clock::time_point end) {
+    const auto use_from = [&](std::size_t thread) {
+      gpu_->make_current(0);
+      std::mt19937_64 random(seed + thread);
+      for (int i = 0; i < calls && steady_clock::now() < end && !HasFailure(); ++i) {
+        const auto call = WatchedPages::kCalls[random() % std::size(WatchedPages::kCalls)];
+        (void)pages_->make(call, random() % kPages, streams_[thread], random);
+      }
+    };
+    std::thread other(use_from, 1);
+    use_from(0);
+    other.join();
   }
-  vmem_status read(std::size_t page) {
-    const vmem_status status = timed([&] { return vmem_read(buffer_.data(), base_ + page * kPage, kPage); });
-    const std::uint64_t first = std::uint64_t{page} << 40 | versions_[page] << 20;
-    for (std::size_t i = 0; status == VMEM_OK && i < buffer_.size(); ++i) {
-      if (buffer_[i] == first + i) continue;
-      ADD_FAILURE() << "page " << page << " has other bytes at word " << i;
-      break;
-    }
-    return status;
-  }
-  template <class Call>
-  vmem_status timed(Call call) {
-    const auto begun = steady_clock::now();
-    const vmem_status status = call();
-    const auto took = steady_clock::now() - begun;
-    EXPECT_LT(took, kMost) << vmem_last_error();
-    longest_ = std::max(longest_, took);
-    if (status != VMEM_OK) {
-      // A device without blocks reads as zeros: these pages' checksums differ.
-      const bool may_lose = GetParam().death == Death::no_device;
-      EXPECT_TRUE(status == VMEM_ERROR_OUT_OF_MEMORY || status == VMEM_ERROR_TIMEOUT || status == VMEM_ERROR_DRIVER ||
-                  (may_lose && status == VMEM_ERROR_LOST))
-          << vmem_last_error();
-      ++refused_;
-      last_error_ = vmem_last_error();
-    }
-    return status;
+  std::size_t readable(steady_clock::time_point end) {
+    std::size_t right = 0;
+    for (std::size_t page = 0; page < kPages && !HasFailure() && steady_clock::now() < end; ++page)
+      right += pages_->read(page, streams_[0]) == VMEM_OK ? 1 : 0;
+    return right;
   }
 
   std::optional<EmulatedGpu> gpu_;
+  CUstream streams_[2] = {};
   std::byte* base_ = nullptr;
-  std::vector<std::uint64_t> versions_;
-  std::uint64_t last_version_ = 0;
-  std::vector<std::uint64_t> buffer_;
-  steady_clock::duration longest_{};
-  std::uint64_t refused_ = 0;
-  std::string last_error_;
+  std::optional<WatchedPages> pages_;
+};
+
+// Takes a processor from the program while it lives.
+class BusyLoop {
+ public:
+  ~BusyLoop() {
+    stop_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::thread thread_{[this] {
+    while (!stop_) {
+    }
+  }};
 };
 
 TEST_P(DyingDisk, NoCallHangsAndNoPageIsLost) {
@@ -136,16 +141,11 @@ TEST_P(DyingDisk, NoCallHangsAndNoPageIsLost) {
     if (disk.why_not()) GTEST_SKIP() << *disk.why_not();
     start(disk.path());
     if (HasFatalFailure()) return;
+    const BusyLoop load;
     std::mt19937_64 random(seed);
-    longest_ = {};
-    refused_ = 0;
-    last_error_.clear();
     testing::internal::CaptureStderr();
-    const auto use = [&](int times) {
-      for (int i = 0; i < times && !HasFailure(); ++i)
-        (void)(random() % 2 == 0 ? write(random() % kPages) : read(random() % kPages));
-    };
-    use(20);
+    use(random(), 15, steady_clock::time_point::max());
+    EXPECT_EQ(pages_->refused(), 0u) << pages_->last_error();
     // Every other time in the midst of copies: nobody can say what is in host memory then.
     const bool quiet = random() % 2 == 0;
     if (quiet) {
@@ -153,13 +153,8 @@ TEST_P(DyingDisk, NoCallHangsAndNoPageIsLost) {
     }
     const std::size_t in_host = quiet ? statistics().host_used_bytes / kPage : 0;
     EXPECT_TRUE(kill(disk, GetParam().death));
-    const auto end = steady_clock::now() + std::chrono::seconds(10);
-    for (int i = 0; i < 60 && steady_clock::now() < end; ++i) use(1);
-    std::size_t right = 0;
-    for (std::size_t page = 0; page < kPages && !HasFailure(); ++page) {
-      if (steady_clock::now() > end + std::chrono::seconds(20)) break;
-      right += read(page) == VMEM_OK ? 1 : 0;
-    }
+    use(random(), 40, steady_clock::now() + std::chrono::seconds(6));
+    const std::size_t right = readable(steady_clock::now() + std::chrono::seconds(12));
     const auto used = statistics();
     const std::string log = testing::internal::GetCapturedStderr();
     EXPECT_LE(std::ranges::count(log, '\n'), kMostLines) << log;
@@ -171,15 +166,15 @@ TEST_P(DyingDisk, NoCallHangsAndNoPageIsLost) {
       EXPECT_EQ(vmem_malloc(&more, 48 * kMiB, 0, nullptr), VMEM_ERROR_OUT_OF_MEMORY);
     }
     if (GetParam().death == Death::removed) {
-      EXPECT_EQ(right, kPages) << "open files live on: " << last_error_;
-      EXPECT_EQ(refused_, 0u) << last_error_;
+      EXPECT_EQ(right, kPages) << "open files live on: " << pages_->last_error();
+      EXPECT_EQ(pages_->refused(), 0u) << pages_->last_error();
     }
     // A clean page may have made room for one whose load was the first to find the disk dead.
-    EXPECT_GE(right + 1, in_host) << "pages above the disk: " << last_error_;
+    EXPECT_GE(right + 1, in_host) << "pages above the disk: " << pages_->last_error();
     std::printf("%s: %zu of %zu pages readable, %llu calls refused, longest %lld ms, %td lines\n  %s\n",
-                GetParam().name, right, kPages, static_cast<unsigned long long>(refused_),
-                static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(longest_).count()),
-                std::ranges::count(log, '\n'), last_error_.c_str());
+                GetParam().name, right, kPages, static_cast<unsigned long long>(pages_->refused()),
+                static_cast<long long>(pages_->longest().count()), std::ranges::count(log, '\n'),
+                pages_->last_error().c_str());
     EXPECT_OK(vmem_free(base_, nullptr));
     EXPECT_OK(vmem_shutdown());
     gpu_.reset();

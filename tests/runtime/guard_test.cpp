@@ -1,72 +1,112 @@
-// The guard of `vmem run` beside processes of its user that say nothing, or too much.
+// Guards in this process: who says nothing to one holds up nobody, and programs find those of daemons.
 #include "runtime/guard.hpp"
 
-#include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <string>
-#include <vector>
+#include <iterator>
+
+#include "rdma/stream/local_socket.hpp"
 
 namespace vmem::runtime {
 namespace {
 
-constexpr const char* kNobodyLends = "7 1\n\n\n\n127.0.0.1:9";
+using std::chrono::steady_clock;
 
-FileDescriptor dial(const std::string& path) {
-  FileDescriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  sockaddr_un name{.sun_family = AF_UNIX, .sun_path = {}};
+FileDescriptor connect_to(const std::string& path) {
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
   std::memcpy(name.sun_path, path.c_str(), path.size() + 1);
-  EXPECT_EQ(::connect(made.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0);
-  return made;
+  EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)), 0) << path;
+  return socket;
 }
 
-// What a process that borrows says; whether the guard watches it.
-bool is_watched(const FileDescriptor& caller, const std::string& text, int most_ms = 5'000) {
+std::chrono::milliseconds time_to_announce() {
+  const auto begun = steady_clock::now();
+  announce_to_guard(
+      {.node = {NodeId{7}, Incarnation{1}}, .secret = "", .certificates = "", .fabric = "", .lenders = {}});
+  return std::chrono::duration_cast<std::chrono::milliseconds>(steady_clock::now() - begun);
+}
+
+constexpr const char* kNobodyLends = "7 1\n\n\n\n127.0.0.1:9";
+
+// What a process that borrows says; whether the guard answers, and so watches it.
+bool is_watched(const FileDescriptor& caller, const std::string& text) {
   if (::send(caller.get(), text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size())) return false;
   pollfd answer{caller.get(), POLLIN, 0};
   char byte = 0;
-  return ::poll(&answer, 1, most_ms) == 1 && ::recv(caller.get(), &byte, 1, MSG_DONTWAIT) == 1;
+  return ::poll(&answer, 1, 5'000) == 1 && ::recv(caller.get(), &byte, 1, MSG_DONTWAIT) == 1;
 }
 
-std::size_t descriptors() {
+std::ptrdiff_t descriptors() {
   const std::filesystem::directory_iterator open("/proc/self/fd");
-  return static_cast<std::size_t>(std::distance(begin(open), end(open)));
+  return std::distance(begin(open), end(open));
 }
 
-struct Guarded : ::testing::Test {
-  std::unique_ptr<Guard> guard;
-  void SetUp() override {
-    auto made = Guard::create();
-    ASSERT_TRUE(made) << made.error().message;
-    guard = std::move(*made);
-    guard->start();
-  }
+struct GuardTest : ::testing::Test {
+  ~GuardTest() override { ::unsetenv(kGuardVariable); }
 };
 
-TEST_F(Guarded, CallersThatSayNothingKeepNobodyWaiting) {
+TEST_F(GuardTest, WhoSaysNothingHoldsUpNobody) {
+  const auto guard = *Guard::of_run();
+  guard->start();
   std::vector<FileDescriptor> silent;
-  for (int i = 0; i < 40; ++i) silent.push_back(dial(guard->path()));
-  EXPECT_TRUE(is_watched(dial(guard->path()), kNobodyLends));
+  for (int i = 0; i < 5; ++i) silent.push_back(connect_to(guard->path()));
+  ::setenv(kGuardVariable, guard->path().c_str(), 1);
+  EXPECT_LT(time_to_announce(), std::chrono::milliseconds(900)) << "the first of them has a second";
 }
 
-TEST_F(Guarded, OneProcessThatAnnouncesAgainAndAgainTakesAFewDescriptors) {
-  const std::size_t before = descriptors();
-  int watched = 0;
-  for (int i = 0; i < 200; ++i) watched += is_watched(dial(guard->path()), kNobodyLends) ? 1 : 0;
-  EXPECT_GE(watched, 1);
-  EXPECT_LT(watched, 10);
+TEST_F(GuardTest, OneProcessThatAnnouncesAgainAndAgainTakesAFewDescriptors) {
+  const auto guard = *Guard::of_run();
+  guard->start();
+  const std::ptrdiff_t before = descriptors();
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(is_watched(connect_to(guard->path()), kNobodyLends));
   EXPECT_LT(descriptors(), before + 20);
 }
 
-TEST_F(Guarded, NoiseIsAnsweredByTheEndOfTheConnection) {
+TEST_F(GuardTest, NoiseIsAnsweredByTheEndOfTheConnection) {
+  const auto guard = *Guard::of_run();
+  guard->start();
   for (const char* const text : {"", "noise", "1", "1 2\n\n\n", "\n\n\n\n\n\n"})
-    EXPECT_FALSE(is_watched(dial(guard->path()), text)) << text;
-  EXPECT_TRUE(is_watched(dial(guard->path()), kNobodyLends));
+    EXPECT_FALSE(is_watched(connect_to(guard->path()), text)) << text;
+  EXPECT_TRUE(is_watched(connect_to(guard->path()), kNobodyLends));
+}
+
+TEST_F(GuardTest, AnEmptyVariableMeansThatNobodyIsToWatch) {
+  const auto guard = *Guard::of_daemon();  // it answers nobody: its thread has not begun
+  ::setenv(kGuardVariable, "", 1);
+  EXPECT_LT(time_to_announce(), std::chrono::milliseconds(500));
+}
+
+TEST_F(GuardTest, ADaemonThatDoesNotAnswerHoldsUpAStartForTwoSecondsAtMost) {
+  const auto guard = *Guard::of_daemon();
+  EXPECT_GE(time_to_announce(), std::chrono::milliseconds(1'900)) << "it was asked";
+  EXPECT_LT(time_to_announce(), std::chrono::milliseconds(4'000));
+}
+
+TEST_F(GuardTest, ADaemonsSocketGoesWithItAndOneThatWasLeftGoesWithTheNext) {
+  const std::string folder = *rdma::stream::socket_directory();
+  const std::string left = fmt::format("{}/daemon-guard-left-{}", folder, ::getpid());
+  {
+    const auto killed = *Guard::of_daemon();
+    std::filesystem::rename(killed->path(), left);  // as if nobody could remove it
+  }
+  EXPECT_TRUE(std::filesystem::exists(left));
+  std::string path;
+  {
+    const auto guard = *Guard::of_daemon(), other = *Guard::of_daemon();
+    path = guard->path();
+    EXPECT_TRUE(std::filesystem::exists(path)) << "the other one has left it alone";
+    EXPECT_FALSE(std::filesystem::exists(left));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 }  // namespace

@@ -28,6 +28,14 @@ int kills() {
   return given == nullptr ? 12 : std::atoi(given);
 }
 
+// VMEM_TEST_SEED: of an earlier run.
+std::uint64_t printed_seed() {
+  const char* given = std::getenv("VMEM_TEST_SEED");
+  const std::uint64_t seed = given == nullptr ? std::random_device{}() : std::strtoull(given, nullptr, 10);
+  fmt::print("seed {}\n", seed);
+  return seed;
+}
+
 std::string tool() {
   const auto here = std::filesystem::canonical("/proc/self/exe").parent_path();
   for (const char* folder : {".", "bin", "../bin", "../../bin", "../../../bin"})
@@ -84,7 +92,7 @@ class Killed : public ::testing::Test {
   }
   // Half of them are killed at some moment of their start, the others after it. `under`: what starts them.
   void kill_again_and_again(const std::vector<std::string>& under) {
-    std::mt19937_64 random(std::random_device{}());
+    std::mt19937_64 random(printed_seed());
     for (int i = 0; i < kills() && !HasFailure(); ++i) {
       std::vector<std::string> words = under;
       std::ranges::copy(program("works"), std::back_inserter(words));
@@ -95,7 +103,20 @@ class Killed : public ::testing::Test {
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
       ::kill(std::stoi(first.substr(4)), SIGKILL);
       borrower.wait();
+      expect_nothing_but_room(borrower, i);
     }
+  }
+  // Also of a start that was killed: what it said until then.
+  static void expect_nothing_but_room(rdma::Process& borrower, int number) {
+    for (const std::string& line : borrower.said())
+      EXPECT_TRUE(line.starts_with("pid ") || line == fmt::format("room {}", kLent))
+          << "start " << number << ": " << line;
+  }
+  void kill_one() const {
+    rdma::Process borrower(program("works"));
+    expect_room(borrower, 0);
+    borrower.signal(SIGKILL);
+    borrower.wait();
   }
   void return_again_and_again(const std::vector<std::string>& under) {
     for (int i = 0; i < 4; ++i) {
@@ -136,13 +157,31 @@ class KilledOverTls : public Killed {
 
 TEST_F(KilledOverTls, EveryStartFindsItsRoom) { kill_again_and_again(under()); }
 
+// The daemon on its host sees its end, and says so to the lender over TLS; here it is both.
+TEST_F(KilledOverTls, OutsideVmemRunEveryStartFindsItsRoomWhereADaemonIsOnItsHost) { kill_again_and_again({}); }
+
+// Two daemons, one of which ends, and what a killed one has left.
+TEST_F(KilledOverTls, OutsideVmemRunEveryStartFindsItsRoomWhileDaemonsComeAndGo) {
+  std::optional<rdma::Process> other;
+  for (const int end : {SIGKILL, SIGTERM}) {
+    other.emplace(std::vector<std::string>{tool(), "daemon", "--listen", "127.0.0.1:0", "--lend", "2MiB"});
+    ASSERT_NE(other->first_line().find("listens on "), std::string::npos);
+    kill_one();
+    other->signal(end);
+    other->wait();
+    kill_one();
+  }
+}
+
 TEST_F(KilledOverTls, WhoReturnsFromMainLeavesItsRoom) { return_again_and_again(under()); }
 
 TEST_F(KilledOverTls, WhoReturnsFromMainLeavesItsRoomThoughNobodyWatches) { return_again_and_again({}); }
 
 TEST_F(KilledOverTls, WithoutAnybodyWhoSawTheEndTheNextOneHearsWhoHasTheRoom) {
   {
-    rdma::Process borrower(program("works"));
+    std::vector<std::string> unwatched{"env", "VMEM_GUARD="};
+    std::ranges::copy(program("works"), std::back_inserter(unwatched));
+    rdma::Process borrower(unwatched);
     expect_room(borrower, 0);
     borrower.signal(SIGKILL);
     borrower.wait();

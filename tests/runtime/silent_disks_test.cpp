@@ -217,6 +217,32 @@ TEST_F(SilentDisk, ShutdownWithoutRequestsDoesNotWaitLongerThanACall) {
   EXPECT_LT(time_of([&] { EXPECT_OK(vmem_shutdown()); }), kMost);
 }
 
+// A daemon lends files there.
+TEST_F(SilentDisk, ADaemonAndItsBorrowerStayUsable) {
+  const auto tool = std::filesystem::canonical("/proc/self/exe").parent_path() / "vmem";
+  if (!std::filesystem::exists(tool)) GTEST_SKIP() << "built without tools";
+  rdma::Process daemon(
+      {tool.string(), "daemon", "--listen", "127.0.0.1:0", "--lend", "16MiB", "--nvme", nvme_in(disk.path())});
+  const std::string line = daemon.first_line();
+  const auto at = line.find("listens on ");
+  ASSERT_NE(at, std::string::npos) << line;
+  const std::string address = line.substr(at + 11, line.find(' ', at + 11) - at - 11);
+  ASSERT_OK(start_on({{"remote", address.c_str()}}));
+  for (CUstream& stream : streams) stream = gpu->create_stream(0);
+  allocate(kPages, address);
+  disk.go_silent();
+  use(*pages, kPages, std::chrono::seconds(4));
+  EXPECT_GT(pages->refused(), 0u);
+  daemon.signal(SIGUSR1);
+  EXPECT_TRUE(daemon.says("vmem daemon: 1 nodes borrow")) << daemon.said().back();
+  disk.answer_again();
+  read_all(*pages, kPages);
+  EXPECT_OK(vmem_free(base, nullptr));
+  EXPECT_OK(vmem_shutdown());
+  daemon.signal(SIGTERM);
+  EXPECT_EQ(daemon.wait(), 0);
+}
+
 TEST_F(SilentDisk, AServerThatDiesTakesItsDirectoryOutOfService) {
   ASSERT_OK(start_on({{"nvme", nvme_in(disk.path()).c_str()}}));
   allocate(kPages, disk.path());

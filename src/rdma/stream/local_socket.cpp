@@ -114,6 +114,12 @@ FileDescriptor peer_process(int socket) {
   return FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
 }
 
+pid_t peer_number(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
+
 Status check_peer_user(int socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);

@@ -43,6 +43,9 @@ class LocalListener {
 // if the kernel does not say. Where its number has gone to another process meanwhile it is that one: it ended before.
 FileDescriptor peer_process(int socket);
 
+// Its number here; 0 where it has none, as in another container.
+pid_t peer_number(int socket);
+
 // Errors: INVALID_OPTION if the process at the other end belongs to another user.
 Status check_peer_user(int socket);
 
