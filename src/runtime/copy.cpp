@@ -152,7 +152,8 @@ Status Runtime::each_page(const void* pointer, std::size_t bytes, bool write, Co
   VMEM_ASSIGN(const Located located, locate(pointer, bytes));
   pagetable::Region& region = *located.region;
   const std::uint64_t page_bytes = region.page_bytes();
-  const std::uint64_t start = reinterpret_cast<std::uintptr_t>(pointer) - space_->address_of(region.first.index);
+  const std::uintptr_t base = space_->address_of(region.first.index);
+  const std::uint64_t start = reinterpret_cast<std::uintptr_t>(pointer) - base;
   for (std::uint64_t done = 0; done < bytes;) {
     const std::uint64_t offset = (start + done) % page_bytes;
     const std::uint64_t piece = std::min<std::uint64_t>(bytes - done, page_bytes - offset);
@@ -160,8 +161,11 @@ Status Runtime::each_page(const void* pointer, std::size_t bytes, bool write, Co
     open.run = {&region, std::uint32_t((start + done) / page_bytes), 1};
     open.write = write;
     VMEM_TRY(mover_->call(open));
+    // Until it is closed, the region stays what it is; before, another thread may have freed it, and another allocation
+    // have come, with other pages.
+    const bool same = region.page_bytes() == page_bytes && space_->address_of(region.first.index) == base;
     Status copied;
-    const bool had = had_memory([&] {
+    const bool had = !same || had_memory([&] {
       copied = copy(open.host == nullptr ? nullptr : open.host + offset,
                     open.device_window == 0 ? 0 : open.device_window + offset, done, piece, region);
     });
@@ -169,6 +173,9 @@ Status Runtime::each_page(const void* pointer, std::size_t bytes, bool write, Co
     close.run = open.run;
     VMEM_TRY(mover_->call(close));  // whatever came of it
     if (!had) throw std::bad_alloc();
+    if (!same)
+      return fail(VMEM_ERROR_INVALID_POINTER,
+                  fmt::format("the allocation at {} was freed by another thread meanwhile", pointer));
     VMEM_TRY(copied);
     done += piece;
   }

@@ -24,10 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSeeds = 16;
-constexpr auto kSlack = 30s;
-#elif defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t kSeeds = 40;
 constexpr auto kSlack = 20s;
 #else
@@ -52,9 +49,6 @@ const std::string& mapped_file() {
 
 // A node that lends, for as long as the program runs. "": this build has none.
 std::string lending_node() {
-#if defined(__SANITIZE_THREAD__)
-  return "";
-#else
   static std::unique_ptr<rdma::Process> daemon;
   static const std::string address = [] {
     const auto program = std::filesystem::canonical("/proc/self/exe").parent_path() / "vmem";
@@ -66,7 +60,6 @@ std::string lending_node() {
     return at == std::string::npos ? "" : line.substr(at + 11, line.find(' ', at + 11) - at - 11);
   }();
   return address;
-#endif
 }
 
 // Looks at all callers now and then.

@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kMost = 20s;
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t kSeeds = 20;
 // The loader puts the sanitizer's library behind the one that `vmem run` preloads.
 constexpr bool kRuns = false;

@@ -25,9 +25,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kMost = 20s;  // of a start
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSeeds = 40;
-#elif defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t kSeeds = 80;
 #else
 constexpr std::uint64_t kSeeds = 400;
