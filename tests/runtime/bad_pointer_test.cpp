@@ -1,13 +1,10 @@
 // Wrong sizes, pointers and ranges, for every function that takes them.
 #include <fmt/format.h>
 
-#include <atomic>
-#include <chrono>
 #include <climits>
 #include <cstdint>
 #include <functional>
 #include <ostream>
-#include <thread>
 
 #include "runtime/runtime_fixture.hpp"
 
@@ -214,43 +211,6 @@ TEST_F(BadPointer, OverlappingCopiesAreRefusedAndAdjacentOnesDone) {
   EXPECT_OK(vmem_memcpy(memory + 2 * kMiB, memory, 2 * kMiB, nullptr));
   EXPECT_OK(vmem_free(memory, nullptr));
 }
-
-#if !defined(__SANITIZE_THREAD__)  // the program's race is what is tested
-class FreedMeanwhile : public RuntimeTest {
- protected:
-  FreedMeanwhile() : RuntimeTest({{"hbm", "200MiB"}}) {}
-};
-
-// The next allocation at the address has smaller pages: what fits into a page of the first goes beyond one of the second.
-TEST_F(FreedMeanwhile, AWriteToMemoryThatAnotherThreadFreesHarmsNoOtherAllocation) {
-  const std::vector<std::byte> ours(64 * kMiB, std::byte{1}), theirs(6 * kMiB, std::byte{2});
-  std::atomic<void*> target{nullptr};
-  std::atomic<bool> stop{false};
-  std::thread writer([&] {
-    while (!stop) {
-      if (void* memory = target; memory != nullptr) (void)vmem_write(memory, ours.data(), ours.size());
-    }
-  });
-  for (int round = 0; round < 30 && !HasFailure(); ++round) {
-    void* memory = allocate(ours.size());
-    target = memory;
-    std::this_thread::sleep_for(std::chrono::microseconds(round * 100));
-    target = nullptr;
-    EXPECT_OK(vmem_free(memory, nullptr));
-    std::vector<void*> others{allocate(theirs.size()), allocate(theirs.size()), allocate(theirs.size())};
-    for (void* other : others) EXPECT_OK(vmem_write(other, theirs.data(), theirs.size()));
-    for (void* other : others) {
-      std::vector<std::byte> found(theirs.size());
-      EXPECT_OK(vmem_read(found.data(), other, found.size()));
-      EXPECT_TRUE(found == theirs) << "round " << round;
-      EXPECT_OK(vmem_free(other, nullptr));
-    }
-  }
-  stop = true;
-  writer.join();
-  expect_nothing_left();
-}
-#endif
 
 }  // namespace
 }  // namespace vmem::test
