@@ -269,6 +269,7 @@ TEST_F(Lend, APageWhoseMoveFailedUnderALoadGivesBackBothItsSlotsWhenItsRegionEnd
   lent->let_go(Direction::load);
   settle();
   ASSERT_TRUE(free(region, &who));
+  finish_work(who);
   settle();
   EXPECT_EQ(lent->usage().used_bytes, 0u);
   EXPECT_EQ(tier->usage().used_bytes, 0u);

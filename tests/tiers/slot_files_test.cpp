@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
 constexpr std::uint64_t kLargePage = std::uint64_t{16} << 20;
+constexpr std::uint64_t kChunks = 32;  // of a directory
 
 std::unique_ptr<SlotFiles> files_with(std::vector<StoreDirectory> directories) {
   auto made = SlotFiles::create(std::move(directories));
@@ -67,7 +68,7 @@ TEST(SlotFiles, NoTwoSlotsShareABlock) {
 }
 
 TEST(SlotFiles, SlotsComeFromEachFileInTurn) {
-  auto files = files_with({{kTestDirectory, 8 * kPage}, {kTestDirectory, 8 * kPage}});
+  auto files = files_with({{kTestDirectory, kChunks * 8 * kPage}, {kTestDirectory, kChunks * 8 * kPage}});
   while (files->uneven(kPage)) {
     const auto growth = files->plan_growth(kPage);
     ASSERT_TRUE(growth);
@@ -79,7 +80,7 @@ TEST(SlotFiles, SlotsComeFromEachFileInTurn) {
 }
 
 TEST(SlotFiles, TheSpaceOfAChunkIsAllocatedBeforeAPageIsSentThere) {
-  auto files = files_with({{kTestDirectory, 16 * kPage}});
+  auto files = files_with({{kTestDirectory, kChunks * 16 * kPage}});
   const SlotId slot = take(*files, kPage);
   EXPECT_GE(bytes_on_disk(*files), 16 * kPage);
   EXPECT_EQ(files->used_bytes(), kPage);
@@ -94,12 +95,26 @@ TEST(SlotFiles, FreedSpaceGoesBackToTheFileSystemAndServesOtherSizes) {
   for (int i = 0; i < 16; ++i) slots.push_back(take(*files, kPage));
   EXPECT_FALSE(files->plan_growth(kLargePage)) << "the budget is used";
   for (const SlotId slot : slots) files->give_back(slot);
-  const auto shrinking = files->plan_shrinking();
-  ASSERT_TRUE(shrinking);
-  ASSERT_TRUE(files->carry_out(*shrinking));
-  files->settle(*shrinking, true);
+  while (const auto shrinking = files->plan_shrinking(kLargePage)) {
+    ASSERT_TRUE(files->carry_out(*shrinking));
+    files->settle(*shrinking, true);
+  }
   EXPECT_LT(bytes_on_disk(*files), kPage);
   EXPECT_EQ(files->page_bytes(take(*files, kLargePage)), kLargePage);
+}
+
+// An empty chunk that is kept for pages of its own size goes when pages of another size have no room.
+TEST(SlotFiles, EmptyChunksMakeWayForPagesOfAnotherSize) {
+  auto files = files_with({{kTestDirectory, 9 * kPage}});
+  std::vector<SlotId> slots;
+  for (int i = 0; i < 9; ++i) slots.push_back(take(*files, kPage));
+  for (int i = 1; i < 9; ++i) files->give_back(slots[std::size_t(i)]);
+  for (auto change = files->plan_shrinking(); change; change = files->plan_shrinking()) files->settle(*change, true);
+  EXPECT_FALSE(files->plan_growth(kLargePage)) << "one is kept";
+  const auto change = files->plan_shrinking(kLargePage);
+  ASSERT_TRUE(change);
+  files->settle(*change, true);
+  EXPECT_TRUE(files->plan_growth(kLargePage));
 }
 
 TEST(SlotFiles, ADiskThatHasNoRoomForAChunkIsNotAskedAtOnceAgain) {
@@ -114,7 +129,7 @@ TEST(SlotFiles, ADiskThatHasNoRoomForAChunkIsNotAskedAtOnceAgain) {
 }
 
 TEST(SlotFiles, AFileOutOfServiceGivesNoSlotsAndCountsForNothing) {
-  auto files = files_with({{kTestDirectory, 8 * kPage}, {kTestDirectory, 8 * kPage}});
+  auto files = files_with({{kTestDirectory, kChunks * 8 * kPage}, {kTestDirectory, kChunks * 8 * kPage}});
   while (files->uneven(kPage)) {
     const auto growth = files->plan_growth(kPage);
     ASSERT_TRUE(growth);
@@ -124,7 +139,7 @@ TEST(SlotFiles, AFileOutOfServiceGivesNoSlotsAndCountsForNothing) {
   ASSERT_EQ(files->place(second).file, 1u);
   EXPECT_TRUE(files->retire(1, {VMEM_ERROR_DRIVER, EIO, "as scripted"}));
   EXPECT_FALSE(files->retire(1, {VMEM_ERROR_DRIVER, EIO, "as scripted"})) << "it is already";
-  EXPECT_EQ(files->budget_bytes(), 8 * kPage);
+  EXPECT_EQ(files->budget_bytes(), kChunks * 8 * kPage);
   EXPECT_EQ(files->ready_bytes(), 7 * kPage);
   EXPECT_FALSE(files->uneven(kPage));
   files->give_back(second);
@@ -133,7 +148,7 @@ TEST(SlotFiles, AFileOutOfServiceGivesNoSlotsAndCountsForNothing) {
   EXPECT_FALSE(files->plan_shrinking());
   for (int i = 0; i < 7; ++i) EXPECT_EQ(files->place(take(*files, kPage)).file, 0u);
   EXPECT_FALSE(files->take(kPage));
-  EXPECT_FALSE(files->plan_growth(kPage));
+  EXPECT_EQ(files->plan_growth(kPage)->file, 0u);
   EXPECT_FALSE(files->out_of_service());
   EXPECT_TRUE(files->retire(0, {VMEM_ERROR_DRIVER, EROFS, "as scripted"}));
   EXPECT_EQ(files->out_of_service()->message, "as scripted");
