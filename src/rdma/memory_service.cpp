@@ -330,7 +330,7 @@ std::uint64_t MemoryService::share(std::uint64_t asked, std::uint64_t there) con
   return std::min({asked, there, config_.client_bytes}) / kGranuleBytes * kGranuleBytes;
 }
 
-// What is leased of a disk that has failed since is not there to be given again.
+// None while leases cover more than the disk still offers.
 std::uint64_t MemoryService::free_disk_bytes() const {
   if (config_.disk == nullptr) return 0;
   const std::uint64_t there = config_.disk->usage().budget_bytes;

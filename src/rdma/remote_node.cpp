@@ -168,7 +168,8 @@ void RemoteTier::lose_lease(std::uint32_t index, const std::string& why) {
                    static_cast<std::uint64_t>(node.identity.id), node.address, why, copies, last, times.count);
 }
 
-// A connection that a forked child of the lender keeps open would go on being waited for.
+// Closes the connection as well: a forked child of the lender may keep it open. A connection that is being made leads to
+// another process.
 bool RemoteTier::find_dead() {
   look_us_ = config_.clock->now_us() + kLookUs;
   const auto found = dead_.find();
@@ -176,7 +177,7 @@ bool RemoteTier::find_dead() {
     if (std::ranges::find(found, node.identity) == found.end()) continue;
     node.why = "its process has ended";
     if (node.lease != 0) lose_lease(index_of(node), node.why);
-    close(node);
+    if (node.state != Node::State::connecting) close(node);
   }
   return !found.empty();
 }
