@@ -149,7 +149,7 @@ TEST_P(UcxThreads, ConnectionsThatAreOverLeaveNoDescriptors) {
       if (!pair.b.receiver.claimed.empty() && !std::exchange(closed, true)) pair.a.transport->close(peer);
     }
   }
-  pair.b.events.clear();  // which name the processes that connected
+  for (TestNode* node : {&pair.a, &pair.b}) node->events.clear();  // which name the processes at the other ends
   EXPECT_EQ(open_descriptors(), before);
 }
 
