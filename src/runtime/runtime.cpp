@@ -374,7 +374,7 @@ Status Runtime::start_mover() {
     const std::lock_guard lock(mover_life_);
     mover_ = std::make_unique<migration::Mover>(std::move(config));
   }
-  streams_->on_backlog([this] { mover_->poke(); });
+  streams_->on_backlog([this] { wake_mover(); });
   mover_->start();
   return {};
 }
