@@ -11,7 +11,7 @@ using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
 
 struct NoReceiver final : rdma::Receiver {
-  std::optional<rdma::Claim> claim(PeerId, ConstBytes, std::uint64_t) override { return std::nullopt; }
+  std::optional<rdma::Claim> claim(rdma::PeerId, rdma::ConstBytes, std::uint64_t) override { return std::nullopt; }
 };
 
 TEST(Nodes, AFabricIsRdmaOnTheNamedDevicesAndNothingElse) {
