@@ -128,7 +128,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& words) {
 
 UcxAddressChecker::UcxAddressChecker(UcxRef ucx, std::string program, const UcxSettings& settings)
     : ucx_(std::move(ucx)), program_(std::move(program)), arguments_{program_} {
-  for (const auto& [name, value] : settings) arguments_.push_back(name + "=" + value);
+  for (const auto& [name, value] : settings) arguments_.push_back(fmt::format("{}={}", name, value));
   for (char** each = environ; *each != nullptr; ++each) {
     // What is preloaded into this process has no business in that one.
     if (!std::string_view(*each).starts_with("LD_PRELOAD=")) environment_.emplace_back(*each);
