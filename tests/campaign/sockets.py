@@ -76,8 +76,18 @@ def _find_once(pid: int) -> list[Found]:
         kind = int(words[4], 16)
         receives = int(words[3], 16) & UNIX_LISTENS or kind == socket.SOCK_DGRAM
         if inode in held and path and receives:
-            found.append(Found(pid, "unix", path, kind))
+            found.append(Found(pid, "unix", _current_path(path), kind))
     return found + [Found(pid, "unlisted", str(inode)) for inode in held - listed]
+
+
+def _current_path(bound: str) -> str:
+    """The kernel keeps the name that a socket was bound to. One that was renamed has the rest of that name still."""
+    folder, name = os.path.split(bound)
+    if not bound.startswith("/") or os.path.lexists(bound) or not os.path.isdir(folder):
+        return bound
+    rest = name.partition("-")[2]
+    renamed = [each.path for each in os.scandir(folder) if rest and each.name.endswith("-" + rest)]
+    return renamed[0] if len(renamed) == 1 else bound
 
 
 def _socket_inodes(pid: int) -> set[int]:
