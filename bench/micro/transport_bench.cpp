@@ -189,7 +189,8 @@ double send_bare(const Over& over, const std::string& address, std::size_t bytes
     stream.read(memory.first(1));
   });
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  return static_cast<double>(count / over.channels * over.channels * bytes) / took.count() / 1e9;
+  const std::size_t sent_bytes = count / over.channels * over.channels * bytes;
+  return static_cast<double>(sent_bytes) / took.count() / 1e9;
 }
 
 }  // namespace
