@@ -346,9 +346,9 @@ class SilentEnd : public ::testing::TestWithParam<const char*> {
     if (disk.why_not()) GTEST_SKIP() << *disk.why_not();
     const std::string self = std::filesystem::canonical("/proc/self/exe").string();
     write_file(disk.path() + "/weights", kPages * kPage);
-    // What is left to the system is a leak by intention.
-    program.emplace(std::vector<std::string>{"env", "ASAN_OPTIONS=detect_leaks=0", self, "--end-in-silence", GetParam(),
-                                             disk.path()});
+    // What is left to the system is a leak by intention, threads included.
+    program.emplace(std::vector<std::string>{"env", "ASAN_OPTIONS=detect_leaks=0", "TSAN_OPTIONS=report_thread_leaks=0",
+                                             self, "--end-in-silence", GetParam(), disk.path()});
     ASSERT_TRUE(program->says("ready")) << program->said().back();
     disk.go_silent();
     program->signal(SIGUSR1);
