@@ -113,8 +113,12 @@ def listed(preset: str, *selection: str) -> list[dict]:
     return json.loads(done.stdout)["tests"]
 
 
+def is_built(test: dict) -> bool:
+    return "command" in test and not test["name"].endswith(NOT_BUILT)
+
+
 def program_of(test: dict) -> str:
-    if test["name"].endswith(NOT_BUILT):
+    if not is_built(test):
         return test["name"].removesuffix(NOT_BUILT)
     return pathlib.Path(test["command"][0]).name
 
@@ -162,7 +166,7 @@ def check(preset: str) -> bool:
     problems = []
     unknown = set(IN_TEST.get(preset, {})) - {program_of(test) for test in tests}
     problems += [f"IN_TEST names {program}, which the preset does not have" for program in sorted(unknown)]
-    problems += [f"{program_of(test)} is not built" for test in tests if test["name"].endswith(NOT_BUILT)]
+    problems += [f"{program_of(test)} is not built" for test in tests if not is_built(test)]
     seen = collections.Counter()
     sizes = []
     for part in PARTS:

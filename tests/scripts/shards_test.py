@@ -35,6 +35,9 @@ class Parts(unittest.TestCase):
     def test_a_program_that_is_not_built_keeps_its_part(self):
         self.assertEqual(shards.part_of("tsan", {"name": "mover_test_NOT_BUILT"}), shards.TEST)
 
+    def test_a_program_of_another_kind_that_is_not_built_has_a_part(self):
+        self.assertIn(shards.part_of("tsan", {"name": "Fuzz.wire"}), shards.PARTS[1:])
+
     def test_parts_hold_every_test_once_and_fifths_are_of_similar_size(self):
         tests = [test_of("base_test", f"Suite{number % 7}.Test{number}") for number in range(1000)]
         parts = [shards.numbers_in("tsan", tests, part) for part in shards.PARTS]
