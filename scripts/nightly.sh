@@ -12,12 +12,19 @@ part=${1:-all}
 [[ $part =~ ^([0-4]|all)$ ]] || { echo "nightly: '$part' is no part; name 0 to 4, auto, or all" >&2; exit 2; }
 echo "nightly: part $part of commit $(git describe --always --dirty 2>/dev/null || echo unknown)"
 
+# Every size that malloc accepts, where that takes minutes and not hours.
+every_size() {
+  [[ $part == all || $part == 3 ]] || return 0
+  VMEM_TEST_EVERY_SIZE=1 build/release/bin/usable_test --gtest_filter='*EverySize*LeastHost:*EverySize*MoreHost'
+}
+
 stage "release build" build release
 # As often as the promises are stated for: every call stack whose allocation can fail, 200 kills of programs that borrow, 50
 # dying disks, 10,000 forged pages, 100,000 strangers; and ten times the random programs of `make test`.
-stage "long fuzzing ($part)" env VMEM_TEST_SEEDS=6000 VMEM_TEST_KILLS=200 VMEM_TEST_DYING_DISKS=10 VMEM_FORGED_PAGES=10000 \
-  VMEM_HOSTILE_CONNECTIONS=100000 scripts/shards.py fuzz "$part" -j "$jobs" --timeout 1200
-stage "campaign ($part)" scripts/campaign.py --part "$part" --json build/nightly/campaign.json
+stage "long fuzzing ($part)" env VMEM_TEST_SEEDS=6000 VMEM_TEST_KILLS=200 VMEM_TEST_DYING_DISKS=10 VMEM_TEST_FORGED_PAGES=10000 \
+  VMEM_TEST_HOSTILE_CONNECTIONS=100000 scripts/shards.py fuzz "$part" -j "$jobs" --timeout 1200
+stage "every size ($part)" every_size
+stage "campaign ($part)" scripts/campaign.py --part "$part" --seconds 300 --json build/nightly/campaign.json
 stage "lint, slow checks ($part)" scripts/lint.py --checks slow --part "$part" --jobs "$jobs"
 # Figures of the emulated driver, labelled so: they show that every scenario runs and verifies, not how fast a GPU is.
 [[ $part == all || $part == 0 ]] && stage "emulated benchmark" build/release/bin/vmem bench all --driver emulated

@@ -127,7 +127,10 @@ std::string OptionValues::good(const std::string& option) {
   if (option == "nvme" && random_.one_in(2)) return places_.in("folder") + (random_.one_in(2) ? ":16MiB" : ":64MiB");
   if (option == "lend" && random_.one_in(2)) return "0:2MiB:" + places_.in("lend.sock");
   if (option == "secret" && random_.one_in(2)) return places_.in("secret");
-  if (option == "topology" && random_.one_in(2)) return places_.any(random_);
+  if (option == "topology" && random_.one_in(2)) {
+    const std::string place = places_.any(random_);
+    return place.empty() ? "off" : place;
+  }
   const auto found = kGood.find(option);
   return found == kGood.end() ? random_.pick<std::string>({"on", "off"}) : random_.pick(found->second);
 }

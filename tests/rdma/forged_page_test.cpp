@@ -191,7 +191,7 @@ TEST(ForgedPage, AChecksumIsNoProofAndAMacIs) {
   const auto mac = *PageAead::create(PageAead::Mode::authenticate);
   std::vector<std::byte> page(64 << 10);
   for (std::byte& byte : page) byte = static_cast<std::byte>(random());
-  const std::size_t count = asked("VMEM_FORGED_PAGES", 2000);
+  const std::size_t count = asked("VMEM_TEST_FORGED_PAGES", 2000);
   std::size_t same_checksum = 0, accepted = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const PageIdentity identity{{1, static_cast<std::uint32_t>(i)}, i, page.size(), 4};
@@ -225,7 +225,7 @@ TEST_P(ForgedPages, NoneIsTakenFromALender) {
   const auto seed = std::random_device{}();
   SCOPED_TRACE(fmt::format("seed {}", seed));
   std::mt19937_64 random(seed);
-  const std::size_t count = asked("VMEM_FORGED_PAGES", 40);
+  const std::size_t count = asked("VMEM_TEST_FORGED_PAGES", 40);
   std::size_t refused = 0;
   const SlotId slot = remote.slot();
   constexpr std::uint64_t kVersion = 7;

@@ -193,10 +193,10 @@ std::size_t descriptors() {
   return static_cast<std::size_t>(std::distance(begin(open), end(open)));
 }
 
-// As many as VMEM_HOSTILE_CONNECTIONS says: random bytes, records that begin a handshake, ends at once, and
+// As many as VMEM_TEST_HOSTILE_CONNECTIONS says: random bytes, records that begin a handshake, ends at once, and
 // silence, while honest nodes exchange pages.
 TEST(StreamTrust, StrangersWithoutEndCostNeitherMemoryNorDescriptorsNorService) {
-  const char* const asked = std::getenv("VMEM_HOSTILE_CONNECTIONS");
+  const char* const asked = std::getenv("VMEM_TEST_HOSTILE_CONNECTIONS");
   const int connections = asked == nullptr ? 3000 : std::atoi(asked);
   const KeyringRef keyring = SecretFile().read();
   Node a, b;

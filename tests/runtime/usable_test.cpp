@@ -1,6 +1,6 @@
 // What malloc accepts can be used: on seven chains of tiers, with host memory down to the least that a start accepts, sizes up
-// to the last that malloc accepts are written, acquired by the GPU, and read, in five orders. All sizes with
-// VMEM_TEST_EVERY_SIZE, else the last and one about half as large.
+// to the last that malloc accepts are written, acquired by the GPU, and read, in five orders. The last one
+// and another; with VMEM_TEST_EVERY_SIZE all, with VMEM_TEST_SEED random ones.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -51,6 +51,8 @@ std::vector<std::size_t> visits(Order order, std::size_t pages) {
 struct Chain {
   const char* name;
   bool peer, remote, nvme;
+  // As tests are listed.
+  friend void PrintTo(const Chain& each, std::ostream* out) { *out << each.name; }
 };
 constexpr Chain kChains[] = {
     {"Host", false, false, false},
@@ -66,17 +68,32 @@ struct Machine {
   const char* name;
   std::uint64_t hbm_mib, host_mib;  // host 0: the least that a start accepts
   const char* page;
+  friend void PrintTo(const Machine& each, std::ostream* out) { *out << each.name; }
 };
 // With pages that vmem chooses, sizes are mixed: 8 MiB in large allocations, 2 MiB in small ones.
-constexpr Machine kMachines[] = {{"LeastHost", 32, 0, "2MiB"},
-                                 {"MoreHost", 32, 24, "2MiB"},
-                                 {"LargePages", 64, 32, "8MiB"},
-                                 {"ChosenPages", 128, 64, "auto"}};
+constexpr Machine kMachines[] = {
+    {"LeastHost", 32, 0, "2MiB"},
+    {"MoreHost", 32, 24, "2MiB"},
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take ten times as long
+    {"LargePages", 64, 32, "8MiB"},
+    {"ChosenPages", 128, 64, "auto"},
+#endif
+};
 
 using Case = std::tuple<Chain, Machine>;
 
-std::size_t pages_between_sizes(std::size_t most) {
-  return std::getenv("VMEM_TEST_EVERY_SIZE") == nullptr ? most / 2 + 1 : 1;
+// In pages, the largest first.
+std::vector<std::size_t> sizes_to_use(std::size_t most) {
+  std::vector<std::size_t> sizes{most};
+  if (std::getenv("VMEM_TEST_EVERY_SIZE") != nullptr) {
+    for (std::size_t pages = most - 1; pages > 0; --pages) sizes.push_back(pages);
+  } else if (const char* const seed = std::getenv("VMEM_TEST_SEED")) {
+    std::mt19937_64 random(std::strtoull(seed, nullptr, 0));
+    for (int i = 0; i < 2; ++i) sizes.push_back(1 + random() % most);
+  } else {
+    sizes.push_back(most / 2);
+  }
+  return sizes;
 }
 
 // One allocation. Its pages have a number at their begin and end, which each visit makes one larger.
@@ -240,9 +257,9 @@ TEST_P(Usable, EverySizeThatMallocAccepts) {
   const std::size_t most = most_pages();
   RecordProperty("most_pages", int(most));
   EXPECT_GT(most * kPage, std::get<Machine>(GetParam()).hbm_mib * kMiB / 2);
-  for (std::size_t left = 0; left < most; left += pages_between_sizes(most)) {
-    SCOPED_TRACE(fmt::format("{} of {} pages", most - left, most));
-    auto allocation = allocate(most - left);
+  for (const std::size_t pages : sizes_to_use(most)) {
+    SCOPED_TRACE(fmt::format("{} of {} pages", pages, most));
+    auto allocation = allocate(pages);
     ASSERT_TRUE(allocation);
     Allocation* const all[] = {&*allocation};
     use_all(all);

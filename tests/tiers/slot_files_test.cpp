@@ -17,7 +17,7 @@ constexpr std::uint64_t kLargePage = std::uint64_t{16} << 20;
 constexpr std::uint64_t kChunks = 32;  // of a directory
 
 std::unique_ptr<SlotFiles> files_with(std::vector<StoreDirectory> directories) {
-  auto made = SlotFiles::create(std::move(directories));
+  auto made = SlotFiles::create(directories);
   EXPECT_TRUE(made) << made.error().message;
   return std::move(*made);
 }

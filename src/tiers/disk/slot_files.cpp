@@ -64,7 +64,7 @@ Status try_direct_write(const std::string& path, int file) {
 
 }  // namespace
 
-Result<std::unique_ptr<SlotFiles>> SlotFiles::create(std::vector<StoreDirectory> directories,
+Result<std::unique_ptr<SlotFiles>> SlotFiles::create(const std::vector<StoreDirectory>& directories,
                                                      std::chrono::microseconds answer_wait) {
   std::unique_ptr<SlotFiles> files(new SlotFiles(answer_wait));
   const auto deadline = std::chrono::steady_clock::now() + answer_wait;

@@ -24,7 +24,7 @@ class SlotFiles {
  public:
   // Sizes are of pages, whose headers take 4 KiB more each. Errors: INVALID_OPTION, when a directory is missing, no directory, read-only, without O_DIRECT, or has less room than its budget. TIMEOUT, when the file
   // systems take longer than `answer_wait` together. The end waits as long for them to close the files.
-  static Result<std::unique_ptr<SlotFiles>> create(std::vector<StoreDirectory> directories,
+  static Result<std::unique_ptr<SlotFiles>> create(const std::vector<StoreDirectory>& directories,
                                                    std::chrono::microseconds answer_wait = std::chrono::seconds(30));
   ~SlotFiles();
   SlotFiles(const SlotFiles&) = delete;
