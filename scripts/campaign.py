@@ -33,7 +33,7 @@ class Kind:
     name: str
     what: str
     share: int  # of the time, relative to the others
-    command: str  # {seed} and {seconds} are replaced
+    command: str  # {seed} is replaced
     environment: dict[str, str]  # likewise
     unit: str
     counted: str  # regular expression: a group that is a number is added, anything else counts as one
@@ -46,7 +46,7 @@ def gtest(program: str, tests: str) -> str:
 KINDS = (
     Kind("churn", "random programs on random chains of tiers; every byte is verified", 6,
          gtest("runtime_model_test", "Seeds/Model.*"),
-         {"VMEM_TEST_FIRST_SEED": "{seed}", "VMEM_TEST_SEEDS": "200"}, "programs", r"^seed \d+:"),
+         {"VMEM_TEST_FIRST_SEED": "{seed}", "VMEM_TEST_SEEDS": "200"}, "programs", r"^seed \d+$"),
     Kind("capacity", "sizes up to the last that malloc accepts, on seven chains of tiers in five orders", 2,
          gtest("usable_test", "*EverySize*"), {"VMEM_TEST_SEED": "{seed}"}, "cases", r"^\[       OK \]"),
     Kind("kills", "programs that are killed and started again", 2,

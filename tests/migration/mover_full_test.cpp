@@ -1,37 +1,13 @@
 // Host memory and all below it full: what malloc committed stays usable through the free frames of HBM.
-#include <algorithm>
-#include <numeric>
-#include <random>
-
 #include "migration/mover_harness.hpp"
+#include "visits.hpp"
 
 namespace vmem::migration {
 namespace {
 
-enum class Order { forward, backward, random, strided, hot_set };
-
-std::vector<std::uint32_t> visits(Order order, std::uint32_t pages) {
-  std::vector<std::uint32_t> all(pages);
-  std::iota(all.begin(), all.end(), 0u);
-  std::mt19937 random(pages);
-  switch (order) {
-    case Order::forward:
-      break;
-    case Order::backward:
-      std::ranges::reverse(all);
-      break;
-    case Order::random:
-      std::ranges::shuffle(all, random);
-      break;
-    case Order::strided:
-      std::ranges::stable_sort(all, {}, [](std::uint32_t page) { return page % 7; });
-      break;
-    case Order::hot_set:
-      for (std::uint32_t i = 0; i < pages; ++i) all.insert(all.begin() + 2 * i, i % std::min(pages, 3u));
-      break;
-  }
-  return all;
-}
+using test::kOrders;
+using test::Order;
+using test::visits;
 
 class MoverFull : public MoverTest {
  protected:
@@ -54,15 +30,15 @@ class MoverFull : public MoverTest {
       const Status written = cpu_write(region, i, bytes[i]);
       ASSERT_TRUE(written) << "page " << i << " of " << pages << ": " << written.error().message;
     }
-    for (const Order order : {Order::forward, Order::backward, Order::random, Order::strided, Order::hot_set}) {
+    for (const Order order : kOrders) {
       SCOPED_TRACE(::testing::Message() << "order " << int(order) << " of " << pages << " pages");
-      for (const std::uint32_t i : visits(order, pages)) {
+      for (const std::uint32_t i : visits<std::uint32_t>(order, pages)) {
         expect_bytes(thread, region, i, bytes[i]);
         if (HasFatalFailure()) return;
         write_to_the_end(thread, writing(region, i), ++bytes[i]);
         check();
       }
-      for (const std::uint32_t i : visits(order, pages)) {
+      for (const std::uint32_t i : visits<std::uint32_t>(order, pages)) {
         expect_stored(region, i, bytes[i]);
         if (HasFatalFailure()) return;
         ASSERT_TRUE(cpu_write(region, i, ++bytes[i]));

@@ -5,10 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <cstdlib>
-#include <string_view>
 #include <thread>
 
+#include "campaign/seeds.hpp"
 #include "runtime/daemon.hpp"
 #include "runtime/model_worker.hpp"
 
@@ -16,7 +15,6 @@ namespace vmem::test {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr std::uint64_t kShards = 10;  // tests, so that they can run beside each other
 #if defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kSeeds = 100;
 #elif defined(__SANITIZE_ADDRESS__)
@@ -26,11 +24,6 @@ constexpr std::uint64_t kSeeds = 600;
 #else
 constexpr std::uint64_t kSeeds = 300;
 #endif
-
-std::uint64_t environment_number(const char* name, std::uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
-}
 
 #define ASSERT_OK(call) ASSERT_EQ(call, VMEM_OK) << vmem_last_error()
 
@@ -42,7 +35,7 @@ class ModelRun {
   ~ModelRun() { (void)vmem_shutdown(); }
 
   void run() {
-    std::printf("seed %llu: %s\n", static_cast<unsigned long long>(plan_.seed), plan_.words().c_str());
+    std::printf("%s\n", plan_.words().c_str());
     std::fflush(stdout);
     std::vector<vmem_option> options;
     start_lender();
@@ -131,30 +124,15 @@ class ModelRun {
 class Model : public ::testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(Model, RandomProgramsSeeWhatTheReferenceModelSays) {
-  const std::uint64_t each = environment_number("VMEM_TEST_SEEDS", kSeeds) / kShards;
-  const std::uint64_t only = environment_number("VMEM_TEST_SEED", 0);
-  if (only != 0 && GetParam() != 0) GTEST_SKIP() << "one seed, run by the first shard";
-  const std::uint64_t first = only != 0 ? only : environment_number("VMEM_TEST_FIRST_SEED", 1) + GetParam() * each;
-  const std::uint64_t end = only != 0 ? only + 1 : first + each;
-  for (std::uint64_t seed = first; seed < end; ++seed) {
+  run_seeds(GetParam(), kSeeds, [](std::uint64_t seed) {
     ModelRun(seed).run();
-    ASSERT_FALSE(HasFailure()) << "run again with --seed=" << seed;
+    if (HasFailure()) return;
     // The driver refuses while it holds anything of ours.
-    ASSERT_EQ(configure_emulated("devices=1"), "") << "seed " << seed << " left something in the driver";
-  }
+    EXPECT_EQ(configure_emulated("devices=1"), "") << "something is left in the driver";
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, Model, ::testing::Range<std::uint64_t>(0, kShards));
 
 }  // namespace
 }  // namespace vmem::test
-
-int main(int count, char** arguments) {
-  ::testing::InitGoogleTest(&count, arguments);
-  constexpr std::string_view kSeed = "--seed=";
-  for (int i = 1; i < count; ++i) {
-    const std::string_view argument = arguments[i];
-    if (argument.starts_with(kSeed)) ::setenv("VMEM_TEST_SEED", arguments[i] + kSeed.size(), 1);
-  }
-  return RUN_ALL_TESTS();
-}

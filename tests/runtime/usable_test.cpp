@@ -4,48 +4,24 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <numeric>
+#include <memory>
+#include <optional>
 #include <ostream>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "runtime/daemon.hpp"
 #include "runtime/runtime_fixture.hpp"
+#include "visits.hpp"
 
 namespace vmem::test {
 namespace {
 
 constexpr std::size_t kPage = 2 * kMiB;  // what sizes are multiples of; pages may be larger
-
-enum class Order : std::uint8_t { forward, backward, random, strided, hot_set };
-constexpr Order kOrders[] = {Order::forward, Order::backward, Order::random, Order::strided, Order::hot_set};
-
-std::vector<std::size_t> visits(Order order, std::size_t pages) {
-  std::vector<std::size_t> all(pages);
-  std::iota(all.begin(), all.end(), std::size_t{0});
-  std::mt19937 random(static_cast<std::uint32_t>(pages));
-  switch (order) {
-    case Order::forward:
-      break;
-    case Order::backward:
-      std::ranges::reverse(all);
-      break;
-    case Order::random:
-      std::ranges::shuffle(all, random);
-      break;
-    case Order::strided:
-      std::ranges::stable_sort(all, {}, [](std::size_t page) { return page % 7; });
-      break;
-    case Order::hot_set:
-      for (std::size_t i = 0; i < pages; ++i)
-        all.insert(all.begin() + std::ptrdiff_t(2 * i), i % std::min<std::size_t>(pages, 3));
-      break;
-  }
-  return all;
-}
 
 // HBM and host memory, and what else is on the way down.
 struct Chain {
@@ -219,7 +195,7 @@ class Usable : public ::testing::TestWithParam<Case> {
   void work_through(std::span<Allocation* const> allocations, Order order) {
     SCOPED_TRACE(fmt::format("order {}", int(order)));
     for (Allocation* each : allocations) {
-      for (const std::size_t page : visits(order, each->pages())) {
+      for (const std::size_t page : visits<std::size_t>(order, each->pages())) {
         each->use(page, *gpu_, stream_, wrong_);
         if (HasFatalFailure()) return;
       }
@@ -227,7 +203,7 @@ class Usable : public ::testing::TestWithParam<Case> {
     gpu_->synchronize(stream_);
     ASSERT_EQ(wrong_, 0u);
     for (Allocation* each : allocations) {
-      for (const std::size_t page : visits(order, each->pages())) {
+      for (const std::size_t page : visits<std::size_t>(order, each->pages())) {
         each->read(page);
         if (HasFatalFailure()) return;
         each->write(page);
