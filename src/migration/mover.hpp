@@ -481,7 +481,7 @@ class Mover {
   static void not_wanted(PageRef ref);
 
   // regions.cpp
-  Memories memories() const;
+  Memories memories() const;  // and what is committed of them
   PageSizes page_sizes() const;
   PageSizes page_sizes_with(std::uint64_t wanted) const;
   Status commit(DeviceState& device, std::uint64_t bytes, const PageSizes& pages);

@@ -58,7 +58,7 @@ bool abandoned(const sockaddr_un& address) {
 constexpr int kLockTries = 100;
 constexpr std::chrono::milliseconds kLockPause{20};
 
-// Whoever can open the folder can lock it, for as long as he likes.
+// Waits 2 s at most: any process that can open the folder can hold its lock.
 bool lock(int folder) {
   for (int tries = 1; ::flock(folder, LOCK_EX | LOCK_NB) != 0; ++tries) {
     if ((errno != EWOULDBLOCK && errno != EINTR) || tries == kLockTries) return false;

@@ -117,11 +117,13 @@ Status Daemon::open(const DaemonOptions& options) {
   return {};
 }
 
-// Programs of this user that borrow, from whichever node. Without it leases of those that are killed end later.
+// Starts the guard of this user's programs on this host. Without it, the lease of a killed program ends with its grace period.
 void Daemon::watch_programs() {
   auto guard = Guard::of_daemon();
   if (!guard) {
-    VMEM_LOG_WARN("nobody watches for the end of this host's programs: {}", guard.error().message);
+    VMEM_LOG_WARN(
+        "this daemon cannot see when programs on this host are killed, so their leases end by --grace only: {}",
+        guard.error().message);
     return;
   }
   guard_ = *std::move(guard);

@@ -283,7 +283,10 @@ void announce_to_guard(const BorrowingNode& self) {
   const auto until = steady_clock::now() + (run ? kAnswerTime : kDaemonAnswerTime);
   const auto heard =
       std::ranges::count_if(asked, [&](const auto& each) { return each && readable(each.get(), ms_until(until)); });
-  if (heard == 0) VMEM_LOG_INFO("nobody watches for this process's end ({} was asked)", fmt::join(paths, ", "));
+  if (heard == 0)
+    VMEM_LOG_INFO(
+        "no guard watches this process: if it is killed, lenders keep its room for their grace period (asked: {})",
+        fmt::join(paths, ", "));
 }
 
 }  // namespace vmem::runtime

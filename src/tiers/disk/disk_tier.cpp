@@ -121,7 +121,7 @@ Result<SlotGrant> DiskTier::allocate(std::uint64_t page_bytes) {
   if (growth_error_) return std::unexpected(*std::exchange(growth_error_, std::nullopt));
   if (!growing_) want_growth(page_bytes);
   if (!growing_ && shrinking_ == 0) want_shrinking(page_bytes);
-  // Space that is being given back may be enough.
+  // A chunk that a worker is punching out may leave room for one of this page size.
   return SlotGrant{growing_ || shrinking_ != 0 ? Grant::later : Grant::full, 0};
 }
 
