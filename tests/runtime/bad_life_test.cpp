@@ -1,4 +1,5 @@
 // Before the start, after the end, and starts that cannot succeed: each is refused with its reason, and a good start after it works.
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 
@@ -189,6 +190,21 @@ TEST_F(BadLife, AnOrderlyEndSaysNothing) {
   ::testing::internal::CaptureStderr();
   EXPECT_OK(vmem_shutdown());
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
+// Workers of the disk tier wake the mover when they have given space back, also while the mover ends.
+TEST_F(BadLife, TheEndDoesNotWaitForADisksWorkersThatWaitForTheMover) {
+  const std::vector<std::byte> bytes(150 * kMiB, std::byte{1});
+  for (int round = 0; round < 12 && !HasFailure(); ++round) {
+    ASSERT_OK(start_vmem({{"hbm", "32MiB"}, {"host", "32MiB"}, {"nvme", ".:128MiB"}, {"compress", "off"}}));
+    void* memory = nullptr;
+    ASSERT_OK(vmem_malloc(&memory, bytes.size(), 0, nullptr));
+    ASSERT_OK(vmem_write(memory, bytes.data(), bytes.size()));
+    ASSERT_OK(vmem_free(memory, nullptr));
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_OK(vmem_shutdown());
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(20)) << "round " << round;
+  }
 }
 
 // Destructors of thread-local variables may run after vmem's own of the thread.
