@@ -134,6 +134,7 @@ def main() -> int:
         print(f"{row['kind']:<10} {row['rounds']:>6} {row['done']:>10} {row['unit']:<12} {row['seconds']:>7} {len(row['failures']):>6}")
     if args.json:
         table = {**provenance(), "command": shlex.join(["scripts/campaign.py", *sys.argv[1:]]), "seed": args.seed, "kinds": rows}
+        args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(table, indent=2) + "\n")
     return 1 if any(row["failures"] for row in rows) else 0
 

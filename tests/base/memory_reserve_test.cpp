@@ -14,7 +14,8 @@ thread_local std::size_t failures = 0;  // of this thread's next allocations
 
 }  // namespace
 
-void* operator new(std::size_t bytes) {
+// None of the three is inlined: g++ would see `free` or `operator delete` of what came from the other family, and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   for (;;) {
     if (failures == 0) {
       if (void* const memory = std::malloc(bytes)) return memory;
@@ -26,8 +27,8 @@ void* operator new(std::size_t bytes) {
     handler();
   }
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace vmem {
 namespace {
