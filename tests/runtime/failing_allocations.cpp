@@ -73,10 +73,15 @@ bool refuse() {
   return true;
 }
 
+void* try_to_allocate(std::size_t bytes, std::size_t alignment) noexcept {
+  void* memory = nullptr;
+  if (refuse() || ::posix_memalign(&memory, alignment, bytes == 0 ? 1 : bytes) != 0) return nullptr;
+  return memory;
+}
+
 void* allocate(std::size_t bytes, std::size_t alignment) {
   for (;;) {
-    void* memory = nullptr;
-    if (!refuse() && ::posix_memalign(&memory, alignment, bytes == 0 ? 1 : bytes) == 0) return memory;
+    if (void* const memory = try_to_allocate(bytes, alignment)) return memory;
     const std::new_handler handler = std::get_new_handler();
     if (handler == nullptr) throw std::bad_alloc();
     handler();
@@ -105,6 +110,7 @@ FailingAllocations::Spared::~Spared() { --spared; }
 }  // namespace vmem::test
 
 using vmem::test::allocate;
+using vmem::test::try_to_allocate;
 
 constexpr std::size_t kUsual = __STDCPP_DEFAULT_NEW_ALIGNMENT__;
 
@@ -112,6 +118,8 @@ void* operator new(std::size_t bytes) { return allocate(bytes, kUsual); }
 void* operator new[](std::size_t bytes) { return allocate(bytes, kUsual); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) { return allocate(bytes, std::size_t(alignment)); }
 void* operator new[](std::size_t bytes, std::align_val_t alignment) { return allocate(bytes, std::size_t(alignment)); }
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept { return try_to_allocate(bytes, kUsual); }
+void* operator new[](std::size_t bytes, const std::nothrow_t&) noexcept { return try_to_allocate(bytes, kUsual); }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
