@@ -1,10 +1,13 @@
 // Random tests that run by seed: which seeds a shard runs, and how one is repeated (--seed=N or VMEM_TEST_SEED=N).
-// VMEM_TEST_SEEDS sets how many seeds run in all, VMEM_TEST_FIRST_SEED where they begin. The programs' main is in
-// seeds.cpp.
+// VMEM_TEST_SEEDS sets how many seeds run in all, VMEM_TEST_FIRST_SEED where they begin. The main of those programs is in
+// seeds.cpp. Tests of other programs that make random choices take one seed, from VMEM_TEST_SEED: printed_seed().
 #pragma once
 
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <random>
 
 namespace vmem::test {
 
@@ -12,5 +15,14 @@ inline constexpr std::uint64_t kShards = 8;  // tests, so that they can run besi
 
 // Calls run(seed) for the shard's seeds until one fails the test, which the failure names.
 void run_seeds(std::uint64_t shard, std::uint64_t usual_seeds, const std::function<void(std::uint64_t)>& run);
+
+// VMEM_TEST_SEED, or a new seed where that is not set. Inline: it does without seeds.cpp and its main.
+inline std::uint64_t printed_seed() {
+  const char* const given = std::getenv("VMEM_TEST_SEED");
+  const std::uint64_t seed = given == nullptr ? std::random_device{}() : std::strtoull(given, nullptr, 0);
+  std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);
+  return seed;
+}
 
 }  // namespace vmem::test

@@ -1,5 +1,4 @@
 // Pages that a lender has changed on purpose: none is taken for the page, also where its checksum is right.
-#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <openssl/core_names.h>
 #include <openssl/evp.h>
@@ -12,6 +11,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "campaign/seeds.hpp"
 #include "rdma/remote_fixture.hpp"
 #include "rdma/trust/openssl.hpp"
 #include "rdma/trust/page_aead.hpp"
@@ -185,9 +185,7 @@ std::size_t asked(const char* variable, std::size_t otherwise) {
 }
 
 TEST(ForgedPage, AChecksumIsNoProofAndAMacIs) {
-  const auto seed = std::random_device{}();
-  SCOPED_TRACE(fmt::format("seed {}", seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test::printed_seed());
   const auto mac = *PageAead::create(PageAead::Mode::authenticate);
   std::vector<std::byte> page(64 << 10);
   for (std::byte& byte : page) byte = static_cast<std::byte>(random());
@@ -222,9 +220,7 @@ TEST_P(ForgedPages, NoneIsTakenFromALender) {
   SteppedRemote remote(1);
   remote.protection = GetParam();
   remote.start_tier();
-  const auto seed = std::random_device{}();
-  SCOPED_TRACE(fmt::format("seed {}", seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random(test::printed_seed());
   const std::size_t count = asked("VMEM_TEST_FORGED_PAGES", 40);
   std::size_t refused = 0;
   const SlotId slot = remote.slot();

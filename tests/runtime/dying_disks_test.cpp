@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "campaign/seeds.hpp"
 #include "runtime/loop_file_system.hpp"
 #include "runtime/runtime_fixture.hpp"
 #include "runtime/watched_pages.hpp"
@@ -134,8 +135,9 @@ class BusyLoop {
 };
 
 TEST_P(DyingDisk, NoCallHangsAndNoPageIsLost) {
+  const std::uint64_t first_seed = printed_seed();
   for (int round = 0; round < rounds() && !HasFailure(); ++round) {
-    const std::uint64_t seed = std::random_device{}();
+    const std::uint64_t seed = first_seed + std::uint64_t(round);
     SCOPED_TRACE(fmt::format("seed {}", seed));
     const LoopFileSystem disk(192 * kMiB);
     if (disk.why_not()) GTEST_SKIP() << *disk.why_not();

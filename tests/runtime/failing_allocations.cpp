@@ -102,8 +102,6 @@ std::uint32_t FailingAllocations::disarm() {
   return std::uint32_t(refusals - refusals_before);
 }
 
-std::uint64_t FailingAllocations::refused() { return refusals; }
-
 FailingAllocations::Spared::Spared() { ++spared; }
 FailingAllocations::Spared::~Spared() { --spared; }
 

@@ -14,7 +14,6 @@ class FailingAllocations {
   static void arm(std::uint32_t most, std::uint32_t apart);
   // Returns how many were refused since.
   static std::uint32_t disarm();
-  static std::uint64_t refused();  // since the program began: of as many call stacks
   // What the test does for itself: its thread is spared meanwhile.
   class Spared {
    public:

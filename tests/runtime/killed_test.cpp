@@ -13,6 +13,7 @@
 #include <random>
 #include <thread>
 
+#include "campaign/seeds.hpp"
 #include "rdma/process.hpp"
 #include "vmem/vmem.h"
 
@@ -26,14 +27,6 @@ constexpr std::uint64_t kLent = 64 * kMiB;
 int kills() {
   const char* given = std::getenv("VMEM_TEST_KILLS");
   return given == nullptr ? 12 : std::atoi(given);
-}
-
-// VMEM_TEST_SEED: of an earlier run.
-std::uint64_t printed_seed() {
-  const char* given = std::getenv("VMEM_TEST_SEED");
-  const std::uint64_t seed = given == nullptr ? std::random_device{}() : std::strtoull(given, nullptr, 10);
-  fmt::print("seed {}\n", seed);
-  return seed;
 }
 
 std::string tool() {
@@ -92,7 +85,7 @@ class Killed : public ::testing::Test {
   }
   // Half of them are killed at some moment of their start, the others after it. `under`: what starts them.
   void kill_again_and_again(const std::vector<std::string>& under) {
-    std::mt19937_64 random(printed_seed());
+    std::mt19937_64 random(test::printed_seed());
     for (int i = 0; i < kills() && !HasFailure(); ++i) {
       std::vector<std::string> words = under;
       std::ranges::copy(program("works"), std::back_inserter(words));

@@ -18,6 +18,7 @@
 #include <random>
 #include <thread>
 
+#include "campaign/seeds.hpp"
 #include "rdma/other_network.hpp"
 #include "rdma/process.hpp"
 #include "runtime/loop_file_system.hpp"
@@ -313,8 +314,7 @@ void use_one(std::byte* base, Load& load, std::vector<std::uint64_t> (*words)(st
 }
 
 // One that stays free while nobody listens there: not of those that the kernel gives to connections.
-std::uint16_t lasting_port() {
-  std::mt19937 random(std::random_device{}());
+std::uint16_t lasting_port(std::mt19937_64& random) {
   for (;;) {
     const auto port = static_cast<std::uint16_t>(10'000 + random() % 20'000);
     const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -338,7 +338,8 @@ class RemoteDeaths : public RemoteApi {
  protected:
   static constexpr std::uint64_t kPages = 64;  // 128 MiB in 64
   void SetUp() override {
-    for (std::size_t i = 0; i < 2; ++i) addresses.push_back(fmt::format("127.0.0.1:{}", lasting_port()));
+    std::mt19937_64 ports(seed);
+    for (std::size_t i = 0; i < 2; ++i) addresses.push_back(fmt::format("127.0.0.1:{}", lasting_port(ports)));
     daemons.resize(2);
     for (std::size_t i = 0; i < 2; ++i) start_daemon(i);
   }
@@ -359,7 +360,7 @@ class RemoteDeaths : public RemoteApi {
                              {"replicas", replicas},
                              {"remote_wait", wait}});
     ASSERT_OK(start(std::move(more)));
-    load.random.seed(std::random_device{}());
+    load.random.seed(seed);
     fill();
   }
   void fill() {
@@ -423,6 +424,7 @@ class RemoteDeaths : public RemoteApi {
   std::vector<std::unique_ptr<DaemonProcess>> daemons;
   std::vector<std::string> addresses;
   std::string secret;  // its file; "": Unix sockets
+  const std::uint64_t seed = test::printed_seed();
   Load load;
 };
 
