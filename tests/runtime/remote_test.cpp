@@ -266,7 +266,8 @@ std::uint64_t kills() {
 
 struct Load {
   std::uint64_t pages;
-  std::vector<std::uint64_t> versions;  // 0: anything
+  std::vector<std::uint64_t> versions;
+  std::vector<bool> gone;  // said to be lost
   std::uint64_t last_version = 1;
   std::mt19937_64 random;
   std::uint64_t reads = 0, writes = 0, lost = 0, refused = 0, longest_us = 0;
@@ -278,26 +279,23 @@ bool may_end_with(vmem_status status) {
          status == VMEM_ERROR_OUT_OF_MEMORY;
 }
 
-// Reads or writes one page; what is read is right, or said to be lost, in time.
+// Reads or writes one page; what is read is right, or said to be lost, in time. A lost page stays lost until it is freed.
 void use_one(std::byte* base, Load& load, std::vector<std::uint64_t> (*words)(std::uint64_t, std::uint64_t),
              std::uint64_t most_us) {
   const std::uint64_t page = load.random() % load.pages;
   const auto begun = steady_clock::now();
-  if (load.versions[page] == 0 || load.random() % 3 == 0) {
-    const std::uint64_t before = load.versions[page];
-    const auto written = words(page, load.versions[page] = ++load.last_version);
-    const vmem_status status = vmem_write(base + page * kPage, written.data(), kPage);
+  vmem_status status = VMEM_OK;
+  if (load.random() % 3 == 0) {
+    const auto written = words(page, ++load.last_version);
+    status = vmem_write(base + page * kPage, written.data(), kPage);
     ++load.writes;
-    if (status == VMEM_ERROR_TIMEOUT) {
-      load.versions[page] = before;  // refused before a byte was written: the page is kept as it was
-    } else if (status != VMEM_OK) {
-      load.versions[page] = 0;
-    }
+    // vmem.h: a failed call changes nothing, and a write within one page is one piece. Later reads check it.
+    if (status == VMEM_OK) load.versions[page] = load.last_version;
     EXPECT_TRUE(may_end_with(status)) << vmem_last_error();
     load.lost += status == VMEM_ERROR_LOST ? 1 : 0;
   } else {
     std::vector<std::uint64_t> read(kPage / 8);
-    const vmem_status status = vmem_read(read.data(), base + page * kPage, kPage);
+    status = vmem_read(read.data(), base + page * kPage, kPage);
     ++load.reads;
     // Both nodes may be away: then a page that would have to make room for this one cannot leave.
     EXPECT_TRUE(may_end_with(status)) << vmem_last_error();
@@ -307,6 +305,10 @@ void use_one(std::byte* base, Load& load, std::vector<std::uint64_t> (*words)(st
       (status == VMEM_ERROR_LOST ? load.lost : load.refused) += 1;
     }
   }
+  if (load.gone[page]) {
+    EXPECT_EQ(status, VMEM_ERROR_LOST) << "page " << page << " was lost before";
+  }
+  if (status == VMEM_ERROR_LOST) load.gone[page] = true;
   const auto took =
       std::uint64_t(std::chrono::duration_cast<std::chrono::microseconds>(steady_clock::now() - begun).count());
   load.longest_us = std::max(load.longest_us, took);
@@ -373,14 +375,14 @@ class RemoteDeaths : public RemoteApi {
     ASSERT_OK(allocated);
     base = static_cast<std::byte*>(memory);
     load.pages = kPages;
-    load.versions.assign(kPages, 0);
+    load.versions.assign(kPages, 1);
+    load.gone.assign(kPages, false);
     for (std::uint64_t page = 0; page < kPages; ++page) {
       const auto words = page_words(page, 1);
       vmem_status status = VMEM_ERROR_OUT_OF_MEMORY;
       while (status == VMEM_ERROR_OUT_OF_MEMORY && steady_clock::now() < until)
         status = vmem_write(base + page * kPage, words.data(), kPage);
       ASSERT_OK(status);
-      load.versions[page] = 1;
     }
   }
   void use(int times, std::uint64_t most_us) {
@@ -407,8 +409,9 @@ class RemoteDeaths : public RemoteApi {
       const auto begun = steady_clock::now();
       const vmem_status status = vmem_read(read.data(), base + page * kPage, kPage);
       ASSERT_LT(steady_clock::now() - begun, std::chrono::microseconds(most_us));
-      if (status == VMEM_OK && load.versions[page] != 0) {
+      if (status == VMEM_OK) {
         ASSERT_EQ(read, page_words(page, load.versions[page])) << page;
+        ASSERT_FALSE(load.gone[page]) << page << " was lost before";
       }
       ASSERT_TRUE(status == VMEM_OK || status == VMEM_ERROR_LOST) << vmem_last_error();
       ++(status == VMEM_OK ? right : lost);
@@ -421,10 +424,10 @@ class RemoteDeaths : public RemoteApi {
                stats().remote_reconnects, stats().remote_copies_lost);
   }
 
+  const std::uint64_t seed = test::printed_seed();
   std::vector<std::unique_ptr<DaemonProcess>> daemons;
   std::vector<std::string> addresses;
   std::string secret;  // its file; "": Unix sockets
-  const std::uint64_t seed = test::printed_seed();
   Load load;
 };
 
