@@ -44,7 +44,7 @@ class Outcome:
     seed: int
     runs: int
     coverage: int
-    failed: bool
+    failed: bool  # also if it has run no input
     log: pathlib.Path
 
 
@@ -84,7 +84,7 @@ def fuzz(target: str, seconds: int, seed: int) -> Outcome:
         done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, env=ENVIRONMENT)
     text = log.read_text(errors="replace")
     runs = number(r"stat::number_of_executed_units:\s*(\d+)", text)
-    return Outcome(target, seed, runs, number(r"cov: (\d+)", text), done.returncode != 0, log)
+    return Outcome(target, seed, runs, number(r"cov: (\d+)", text), done.returncode != 0 or runs == 0, log)
 
 
 def report(outcome: Outcome) -> None:
@@ -94,6 +94,8 @@ def report(outcome: Outcome) -> None:
         return
     text = outcome.log.read_text(errors="replace")
     print(text[-4000:])
+    if outcome.runs == 0:
+        print(f"fuzz: {outcome.target} did nothing: no input was run, or it ended before it said how many", flush=True)
     for path in re.findall(r"Test unit written to (\S+)", text):
         print(f"fuzz: the input is {path}\nfuzz: replay it: {program(outcome.target)} {path}", flush=True)
 
@@ -136,6 +138,9 @@ def main() -> int:
     targets = args.targets or known
     if unknown := set(targets) - set(known):
         parser.error(f"there is no target {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+
+    if not targets or args.seconds <= 0 and not args.merge:
+        parser.error("that would do nothing: it takes a target, and more than 0 seconds or --merge")
 
     build(targets, args.jobs)
     outcomes = []
