@@ -69,6 +69,13 @@ class RunFormatter : public CLI::Formatter {
 // Options of the runtime that have no place here: they are not offered, and refused with the reason.
 bool is_offered(const OptionDefinition& option) { return option.name != "driver" && option.name != "protect"; }
 
+// What libcuda.so.1 has to be for the program to find that driver.
+std::string library_of(const std::string& driver) {
+  if (driver != "emulated") return driver;
+  const fs::path found = find_beside({"../lib/libvmem_emu.so", "libvmem_emu.so"});
+  return found.empty() ? "libvmem_emu.so" : found.string();
+}
+
 Status check_not_offered(const Options& options, const Arguments& arguments) {
   const auto named = [&](const char* name) {
     const auto found = arguments.options.find(name);
@@ -78,9 +85,9 @@ Status check_not_offered(const Options& options, const Arguments& arguments) {
   };
   if (options.driver != "auto")
     return fail(VMEM_ERROR_INVALID_OPTION,
-                fmt::format("{} is '{}', and under `vmem run` the program finds its own driver: leave it out, and put "
-                            "the other driver's folder into LD_LIBRARY_PATH, as libcuda.so.1",
-                            named("driver"), options.driver));
+                fmt::format("{} is '{}', and under `vmem run` the program loads its own driver, libcuda.so.1: leave it "
+                            "out, and begin LD_LIBRARY_PATH with a folder in which libcuda.so.1 is a link to {}",
+                            named("driver"), options.driver, library_of(options.driver)));
   if (options.protect)
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} is for programs that say what they write, by vmem_acquire; under `vmem run` nobody "
@@ -139,7 +146,7 @@ int run(Arguments arguments) {
   if (arguments.command[0].empty())
     return refuse("the first word after --, the program's name, is empty; is a variable of the shell unset?");
   std::vector<std::pair<std::string, std::string>> given(arguments.options.begin(), arguments.options.end());
-  const auto options = resolve_options(given);
+  const auto options = resolve_options(given, GivenBy::flags);
   if (!options) return refuse(options.error().message);
   if (const auto offered = check_not_offered(*options, arguments); !offered) return refuse(offered.error().message);
   if (auto able = check_driver(*options); !able) {

@@ -33,9 +33,13 @@ struct Limits {
   std::uint64_t multiple = 1;
 };
 
+// Which other option it takes is not said of a wrong value: that is a matter of its own (check_remote), and not one of
+// `vmem daemon`.
 Status refuse(const OptionDefinition& option, std::string_view value, std::string_view why) {
-  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("option {}='{}': {}; accepted: {}", option.name,
-                                                     printable(value, 128), printable(why), option.values));
+  const std::string_view values = option.values;
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("option {}='{}': {}; accepted: {}", option.name, printable(value, 128), printable(why),
+                          values.substr(0, values.find("; only with"))));
 }
 
 Result<std::uint64_t> parse_size(std::string_view text, const Limits& limits) {
@@ -394,7 +398,7 @@ Result<std::string> parse_fabric(std::string_view text) {
   constexpr std::string_view kPrefix = "ucx:";
   if (text == "off") return std::string();
   if (!text.starts_with(kPrefix) || text.size() == kPrefix.size())
-    return fail(VMEM_ERROR_INVALID_OPTION, "accepted: off, or ucx:DEVICES with devices that `ucx_info -d` lists");
+    return fail(VMEM_ERROR_INVALID_OPTION, "neither off nor ucx: and devices");
   return std::string(text.substr(kPrefix.size()));
 }
 
@@ -512,7 +516,7 @@ OptionDefinition fabric_option() {
   return define(
       {.name = "fabric",
        .default_value = "off",
-       .values = "off, or ucx:DEVICES such as ucx:mlx5_0:1,mlx5_1:1; only with remote",
+       .values = "off, or ucx:DEVICES such as ucx:mlx5_0:1,mlx5_1:1 (`ucx_info -d` lists them); only with remote",
        .help = "RDMA devices that carry pages instead of TLS. Neither authenticated nor encrypted there: whoever is "
                "on that fabric can read and change lent memory (SECURITY.md).",
        .print = [](const Options& options) { return options.fabric.empty() ? "off" : "ucx:" + options.fabric; }},

@@ -79,7 +79,7 @@ const OptionDefinition* find_option(std::string_view name) {
 class Resolution {
  public:
   Status overlay_environment();
-  Status overlay_given(std::span<const std::pair<std::string, std::string>> given);
+  Status overlay_given(std::span<const std::pair<std::string, std::string>> given, GivenBy by);
   Status check_contradictions() const;
   Options take() { return std::move(options_); }
 
@@ -138,7 +138,7 @@ Status Resolution::overlay_environment() {
   return {};
 }
 
-Status Resolution::overlay_given(std::span<const std::pair<std::string, std::string>> given) {
+Status Resolution::overlay_given(std::span<const std::pair<std::string, std::string>> given, GivenBy by) {
   for (auto entry = given.begin(); entry != given.end(); ++entry) {
     const auto& [name, value] = *entry;
     const OptionDefinition* option = find_option(name);
@@ -152,7 +152,7 @@ Status Resolution::overlay_given(std::span<const std::pair<std::string, std::str
       return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("option {} is given twice: '{}' and '{}'", name,
                                                          printable(twice->second), printable(value)));
     }
-    VMEM_TRY(set(*option, value, "the caller"));
+    VMEM_TRY(set(*option, value, by == GivenBy::flags ? option_flag(*option) : "the caller"));
   }
   return {};
 }
@@ -244,6 +244,11 @@ std::string option_environment(const OptionDefinition& option) {
   return variable;
 }
 
+std::optional<std::string> option_in_environment(const OptionDefinition& option) {
+  const char* const value = ::getenv(option_environment(option).c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
 std::string cache_folder() {
   // Anything but an absolute path is to be ignored.
   const char* folder = ::getenv("XDG_CACHE_HOME");
@@ -259,10 +264,10 @@ std::string nearest_name(std::string_view name, std::span<const std::string> kno
   return nearest == known.end() ? "" : *nearest;
 }
 
-Result<Options> resolve_options(std::span<const std::pair<std::string, std::string>> given) {
+Result<Options> resolve_options(std::span<const std::pair<std::string, std::string>> given, GivenBy by) {
   Resolution resolution;
   VMEM_TRY(resolution.overlay_environment());
-  VMEM_TRY(resolution.overlay_given(given));
+  VMEM_TRY(resolution.overlay_given(given, by));
   VMEM_TRY(resolution.check_contradictions());
   return resolution.take();
 }

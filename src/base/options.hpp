@@ -99,6 +99,8 @@ struct OptionDefinition {
 std::span<const OptionDefinition> option_table();
 std::string option_flag(const OptionDefinition&);         // "--acquire-wait"
 std::string option_environment(const OptionDefinition&);  // "VMEM_ACQUIRE_WAIT"
+// What the environment says of it; nullopt: nothing.
+std::optional<std::string> option_in_environment(const OptionDefinition&);
 
 // Where the user's programs keep what they can make again: $XDG_CACHE_HOME, or ~/.cache; "" where there is neither.
 std::string cache_folder();
@@ -106,10 +108,14 @@ std::string cache_folder();
 // The one of `known` that takes the fewest edits to become `name`, whatever the case; "" where none is known.
 std::string nearest_name(std::string_view name, std::span<const std::string> known);
 
+// Who gives a program's options: the caller of vmem_init, or the flags of a command. Messages name the source of a value.
+enum class GivenBy : std::uint8_t { caller, flags };
+
 // Defaults, overlaid by the environment, overlaid by `given` (name, value). INVALID_OPTION, naming
 // the source and the nearest valid name: unknown names, names given twice, malformed values
 // (overridden ones too), contradictions, and a VMEM_ variable that no option has, other than
 // VMEM_EMU, VMEM_TEST_* and what Kubernetes sets for a service named vmem or vmem-....
-Result<Options> resolve_options(std::span<const std::pair<std::string, std::string>> given);
+Result<Options> resolve_options(std::span<const std::pair<std::string, std::string>> given,
+                                GivenBy by = GivenBy::caller);
 
 }  // namespace vmem

@@ -235,6 +235,21 @@ TEST_F(OptionsTest, SameOptionGivenTwiceIsRefused) {
               AllOf(HasSubstr("twice"), HasSubstr("'1GiB'"), HasSubstr("'2GiB'")));
 }
 
+TEST_F(OptionsTest, AWrongFlagIsNamedAsTheSourceAndOtherOptionsAreNoPartOfWhatIsAccepted) {
+  const auto refused = resolve_options(Given{{"acquire_wait", "long"}}, GivenBy::flags);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("(from --acquire-wait)"));
+  EXPECT_THAT(refusal({{"remote_wait", "1ms"}}),
+              AllOf(HasSubstr("accepted: a duration"), ::testing::Not(HasSubstr("only with"))));
+}
+
+TEST_F(OptionsTest, TheEnvironmentSaysNothingOrAnEmptyValue) {
+  const auto& secret = *std::ranges::find(option_table(), "secret", &OptionDefinition::name);
+  EXPECT_FALSE(option_in_environment(secret));
+  const Variable variable("VMEM_SECRET", "");
+  EXPECT_EQ(option_in_environment(secret), "");
+}
+
 struct Malformed {
   const char* name;
   const char* value;

@@ -91,7 +91,7 @@ class VmemRun(unittest.TestCase):
 
     def test_a_wrong_option_stops_before_the_program(self):
         for option, words in (
-            (("--hbm", "tiny"), "hbm"),
+            (("--hbm", "tiny"), "(from --hbm)"),
             (("--hbm=31MiB",), "less than 32 MiB"),
             (("--host=15MiB",), "less than 16 MiB"),
             (("--page=16MiB", "--hbm=64MiB"), "more than 8MiB"),
@@ -100,6 +100,7 @@ class VmemRun(unittest.TestCase):
             (("--strict=maybe",), "neither on nor off"),
             (("--devices", "7"), "device 7"),
             (("--driver", "emulated"), "--driver is 'emulated'"),
+            (("--driver", "emulated"), "libcuda.so.1 is a link to /"),
             (("--protect",), "--protect is for programs that say what they write"),
             (("--hbm",), "VALUE missing"),
         ):
