@@ -3,9 +3,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
+#include <limits>
+#include <map>
 #include <memory>
+#include <optional>
 
 #include "base/log.hpp"
 #include "base/options.hpp"
@@ -17,9 +21,12 @@
 namespace vmem::tools {
 namespace {
 
+// Options that programs have as well, which mean the same here, and the same variables of the environment.
+constexpr const char* kShared[] = {"secret", "certificates", "fabric", "log"};
+
 struct Arguments {
   runtime::DaemonOptions daemon;
-  std::string log = "warn";
+  std::map<std::string, std::string> shared;  // name → value, as given by flags
 };
 
 // A value's own parser, with the error that it gives.
@@ -50,18 +57,51 @@ void say_statistics(const runtime::Daemon& daemon) {
   std::fflush(stdout);
 }
 
-// As the runtime's option of that name is read.
-template <class T>
-Status parse_as(std::string_view name, const std::string& text, T Options::* from, T& to) {
-  Options options;
-  const auto table = option_table();
-  VMEM_TRY(std::ranges::find(table, name, &OptionDefinition::name)->parse(options, text));
-  to = options.*from;
-  return {};
+const OptionDefinition& runtime_option(std::string_view name) {
+  return *std::ranges::find(option_table(), name, &OptionDefinition::name);
 }
 
-int run(const Arguments& arguments) {
-  if (const auto level = log::parse_level(arguments.log)) log::set_level(*level);
+// As programs do: a flag, else the environment, else the default.
+Result<Options> read_shared(const Arguments& arguments) {
+  Options options;
+  for (const char* const name : kShared) {
+    const OptionDefinition& option = runtime_option(name);
+    const auto flag = arguments.shared.find(name);
+    const bool given = flag != arguments.shared.end();
+    const auto value = given ? std::optional(flag->second) : option_in_environment(option);
+    if (!value) continue;
+    if (const Status parsed = option.parse(options, *value); !parsed)
+      return fail(parsed.error().status, fmt::format("{} (from {})", parsed.error().message,
+                                                     given ? option_flag(option) : option_environment(option)));
+  }
+  if (!options.secret.empty() && !options.certificates.empty())
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                "secrets and certificates cannot be used together: give --secret (VMEM_SECRET) or --certificates "
+                "(VMEM_CERTIFICATES), and off for the other one");
+  return options;
+}
+
+Status parse_id(const std::string& text, std::uint32_t& to) {
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), to);
+  if (code == std::errc{} && end == text.data() + text.size()) return {};
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("'{}' is no node's number; accepted: whole numbers up to {}", text,
+                                                     std::numeric_limits<std::uint32_t>::max()));
+}
+
+// A secret is for other machines, and the default address is not.
+const char* who_reaches(const runtime::Daemon& daemon, const Options& shared) {
+  const bool over_tls = !shared.secret.empty() || !shared.certificates.empty();
+  return over_tls && daemon.on_loopback() ? "; only this machine reaches that address, --listen HOST:PORT names another"
+                                          : "";
+}
+
+int run(Arguments arguments) {
+  const auto shared = read_shared(arguments);
+  if (!shared) return refuse(shared.error());
+  if (const auto level = log::parse_level(shared->log_level)) log::set_level(*level);
+  arguments.daemon.secret = shared->secret;
+  arguments.daemon.certificates = shared->certificates;
+  arguments.daemon.fabric = shared->fabric;
   // Before there are threads, which inherit it: signals are waited for, here.
   sigset_t signals;
   sigemptyset(&signals);
@@ -69,8 +109,9 @@ int run(const Arguments& arguments) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   const auto daemon = runtime::Daemon::start(arguments.daemon);
   if (!daemon) return refuse(daemon.error());
-  fmt::print("vmem daemon: node {} listens on {} and lends {} of memory, {} of disk\n", (*daemon)->id(),
-             (*daemon)->address(), format_bytes((*daemon)->memory_bytes()), format_bytes((*daemon)->disk_bytes()));
+  fmt::print("vmem daemon: node {} listens on {} and lends {} of memory, {} of disk{}\n", (*daemon)->id(),
+             (*daemon)->address(), format_bytes((*daemon)->memory_bytes()), format_bytes((*daemon)->disk_bytes()),
+             who_reaches(**daemon, *shared));
   std::fflush(stdout);
   for (int signal = SIGUSR1; signal == SIGUSR1;) {
     sigwait(&signals, &signal);
@@ -79,34 +120,48 @@ int run(const Arguments& arguments) {
   return bench::kExitOk;
 }
 
+void add_shared(CLI::App& app, Arguments& arguments, const char* name, const char* type, const char* help) {
+  const OptionDefinition& option = runtime_option(name);
+  app.add_option_function<std::string>(
+         option_flag(option), [&arguments, name](const std::string& text) { arguments.shared[name] = text; },
+         fmt::format("{} ({})", help, option_environment(option)))
+      ->type_name(type);
+}
+
 }  // namespace
 
 Command add_daemon(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
   runtime::DaemonOptions& daemon = arguments->daemon;
-  app.add_option("--listen", daemon.listen, "Where programs reach it; port 0: any that is free")
+  app.add_option("--listen", daemon.listen,
+                 "Where programs reach it; port 0: any that is free. For programs on other machines: an address of "
+                 "this one that they reach, or 0.0.0.0")
       ->type_name("HOST:PORT")
       ->capture_default_str();
-  add_parsed(app, "--lend", "SIZE", "How much of this machine's memory others may use",
+  add_parsed(app, "--lend", "SIZE", "How much of this machine's memory others may use, from 2MiB",
              [&daemon](const std::string& text) -> Status {
                VMEM_ASSIGN(daemon.lend_bytes, parse_bytes(text));
                return {};
              });
   add_parsed(app, "--nvme", "DIR:SIZE,...", "And how much in files of these directories",
-             [&daemon](const std::string& text) { return parse_as("nvme", text, &Options::nvme, daemon.nvme); });
-  app.add_option("--secret", daemon.secret,
-                 "A file of `vmem secret new`: programs that know one of its secrets are let in. Without it, or "
-                 "certificates, only this user's programs on this machine are, over a Unix socket")
-      ->type_name("FILE");
-  app.add_option("--certificates", daemon.certificates,
-                 "A folder with ca.crt, tls.crt and tls.key: programs with a certificate of that authority are let in")
-      ->type_name("DIR")
-      ->excludes("--secret");
-  add_parsed(app, "--fabric", "ucx:DEVICES",
-             "RDMA devices that carry pages instead of TLS, neither authenticated nor encrypted (default: off)",
-             [&daemon](const std::string& text) { return parse_as("fabric", text, &Options::fabric, daemon.fabric); });
-  app.add_option("--id", daemon.id, "This node's number (default: one by chance)")->type_name("N");
-  add_parsed(app, "--per-node", "SIZE", "The most that one node may borrow of memory, and of disk (default: all)",
+             [&daemon](const std::string& text) -> Status {
+               Options options;
+               VMEM_TRY(runtime_option("nvme").parse(options, text));
+               daemon.nvme = options.nvme;
+               return {};
+             });
+  add_shared(app, *arguments, "secret", "FILE",
+             "A file of `vmem secret new`: programs that know one of its secrets are let in. Without it, or "
+             "certificates, only this user's programs on this machine are, over a Unix socket");
+  add_shared(app, *arguments, "certificates", "DIR",
+             "Instead of secrets a folder with ca.crt, tls.crt and tls.key: programs with a certificate of that "
+             "authority are let in");
+  add_shared(app, *arguments, "fabric", "ucx:DEVICES",
+             "RDMA devices that carry pages instead of TLS, neither authenticated nor encrypted");
+  add_parsed(app, "--id", "N", "This node's number (default: the same for each daemon of this host and address)",
+             [&daemon](const std::string& text) { return parse_id(text, daemon.id); });
+  add_parsed(app, "--per-node", "SIZE",
+             "The most that one node may borrow of memory, and of disk, from 2MiB (default: all)",
              [&daemon](const std::string& text) -> Status {
                VMEM_ASSIGN(daemon.client_bytes, parse_bytes(text));
                return {};
@@ -121,12 +176,7 @@ Command add_daemon(CLI::App& app) {
          "Connections that a node may use, from two on each with a thread (default: by the number of processors)")
       ->type_name("N")
       ->check(CLI::Range(1u, kMostRemoteChannels));
-  add_parsed(app, "--log", "LEVEL", "Messages of this level and above go to stderr (default: warn)",
-             [arguments](const std::string& text) -> Status {
-               VMEM_TRY(log::parse_level(text));
-               arguments->log = text;
-               return {};
-             });
+  add_shared(app, *arguments, "log", "LEVEL", "Messages of this level and above go to stderr; warn by default");
   app.footer(
       "It says one line when it is ready. SIGUSR1 makes it say what it holds; SIGTERM and SIGINT end it, and what it "
       "holds "

@@ -13,6 +13,7 @@
 
 #include "base/log.hpp"
 #include "pagetable/types.hpp"
+#include "rdma/socket_address.hpp"
 #include "runtime/machine.hpp"
 #include "runtime/nodes.hpp"
 #include "tiers/disk/thread_queue.hpp"
@@ -32,6 +33,13 @@ std::uint32_t usual_id(const std::string& address) {
   std::array<char, 256> host{};
   (void)::gethostname(host.data(), host.size() - 1);
   return static_cast<std::uint32_t>(std::hash<std::string>{}(host.data() + (" " + address)));
+}
+
+// Of less, nothing could be lent.
+Status check_size(const char* flag, std::uint64_t bytes) {
+  if (bytes >= kGranuleBytes) return {};
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} {}: memory is lent in units of {}; give at least that", flag,
+                                                     exact_bytes(bytes), format_bytes(kGranuleBytes)));
 }
 
 std::uint32_t worker_count() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u); }
@@ -57,7 +65,14 @@ Daemon::~Daemon() {
   (void)memory_.release();
 }
 
+bool Daemon::on_loopback() const {
+  const auto address = rdma::SocketAddress::parse(transport_->address());
+  return address && address->is_loopback();
+}
+
 Status Daemon::reserve(const DaemonOptions& options) {
+  if (options.lend_bytes != 0) VMEM_TRY(check_size("--lend", options.lend_bytes));
+  if (options.client_bytes) VMEM_TRY(check_size("--per-node", *options.client_bytes));
   lent_bytes_ = options.lend_bytes / kGranuleBytes * kGranuleBytes;
   staging_bytes_ = options.nvme.empty() ? 0 : kStagingBytes;
   const std::uint64_t bytes = lent_bytes_ + staging_bytes_;

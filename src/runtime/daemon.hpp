@@ -38,6 +38,8 @@ class Daemon {
   ~Daemon();
 
   const std::string& address() const { return transport_->address(); }
+  // Whether that is an address that other machines do not reach.
+  bool on_loopback() const;
   std::uint64_t id() const { return id_; }
   std::uint64_t memory_bytes() const { return lent_bytes_; }
   std::uint64_t disk_bytes() const { return disk_ ? disk_->usage().budget_bytes : 0; }

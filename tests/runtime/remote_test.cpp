@@ -48,11 +48,12 @@ class DaemonProcess {
   explicit DaemonProcess(std::string listen = "127.0.0.1:0", std::vector<std::string> more = {},
                          const std::string& network_namespace = "")
       : process_(arguments(std::move(listen), std::move(more), network_namespace)) {
-    const std::string line = process_.first_line();
-    const auto at = line.find("listens on ");
-    EXPECT_NE(at, std::string::npos) << line;
-    if (at != std::string::npos) address_ = line.substr(at + 11, line.find(' ', at + 11) - at - 11);
+    ready_ = process_.first_line();
+    const auto at = ready_.find("listens on ");
+    EXPECT_NE(at, std::string::npos) << ready_;
+    if (at != std::string::npos) address_ = ready_.substr(at + 11, ready_.find(' ', at + 11) - at - 11);
   }
+  const std::string& ready() const { return ready_; }
   const std::string& address() const { return address_; }
   rdma::Process& process() { return process_; }
 
@@ -69,7 +70,7 @@ class DaemonProcess {
     return all;
   }
   rdma::Process process_;
-  std::string address_;
+  std::string ready_, address_;
 };
 
 class RemoteApi : public ::testing::Test {
@@ -214,6 +215,7 @@ TEST_F(RemoteApi, ASecretThatTheOtherDoesNotShareStopsTheStart) {
     ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
   }
   DaemonProcess daemon("127.0.0.1:0", {"--lend", "64MiB", "--secret", theirs});
+  EXPECT_THAT(daemon.ready(), HasSubstr("of disk; only this machine reaches that address"));
   EXPECT_EQ(start({{"remote", daemon.address()}, {"secret", ours}}), VMEM_ERROR_INVALID_OPTION);
   EXPECT_THAT(vmem_last_error(), HasSubstr("secret"));
   EXPECT_EQ(start({{"remote", daemon.address()}}), VMEM_ERROR_INVALID_OPTION);

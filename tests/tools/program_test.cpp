@@ -37,8 +37,9 @@ Outcome run(const std::string& arguments, const std::string& environment = "") {
   return outcome;
 }
 
-void expect_refused(const std::string& arguments, std::initializer_list<const char*> words) {
-  const Outcome outcome = run(arguments);
+void expect_refused(const std::string& arguments, std::initializer_list<const char*> words,
+                    const std::string& environment = "") {
+  const Outcome outcome = run(arguments, environment);
   EXPECT_EQ(outcome.code, 2) << arguments << "\n" << outcome.text;
   for (const char* word : words)
     EXPECT_NE(outcome.text.find(word), std::string::npos) << word << " in:\n" << outcome.text;
@@ -148,6 +149,30 @@ TEST(Program, OptionsListsEveryOptionWithItsVariable) {
   EXPECT_EQ(outcome.code, 0);
   for (const char* word : {"hbm", "VMEM_HBM", "acquire_wait", "VMEM_ACQUIRE_WAIT"})
     EXPECT_NE(outcome.text.find(word), std::string::npos) << word;
+}
+
+TEST(Program, ADaemonTakesItsTrustFromTheEnvironmentAsProgramsDo) {
+  const std::string daemon = "daemon --lend 64MiB", secret = "VMEM_SECRET=/nonexistent/secret";
+  expect_refused(daemon, {"/nonexistent/secret"}, secret);
+  expect_refused(daemon, {"option secret='': a file without a name", "(from VMEM_SECRET)"}, "VMEM_SECRET=");
+  expect_refused(daemon + " --secret /other/secret", {"/other/secret"}, secret);
+  expect_refused(daemon, {"/nonexistent/folder"}, "VMEM_CERTIFICATES=/nonexistent/folder");
+  expect_refused(daemon + " --certificates /nonexistent/folder", {"cannot be used together", "VMEM_SECRET"}, secret);
+  expect_refused(daemon, {"option fabric='foo'", "(from VMEM_FABRIC)"}, "VMEM_FABRIC=foo");
+}
+
+TEST(Program, ADaemonsOptionsAreRefusedWithWhatIsAccepted) {
+  expect_refused("daemon", {"nothing to lend", "--lend SIZE"});
+  expect_refused("daemon --lend 1MiB", {"--lend 1MiB", "in units of 2 MiB"});
+  expect_refused("daemon --lend 64MiB --per-node 1MiB", {"--per-node 1MiB", "in units of 2 MiB"});
+  expect_refused("daemon --lend 64MiB --secret ''", {"option secret='': a file without a name", "(from --secret)"});
+  expect_refused("daemon --lend 64MiB --log loud", {"'loud' is no log level", "accepted: trace, debug"});
+  expect_refused("daemon --lend 64MiB --id -1", {"--id", "'-1'", "up to 4294967295"});
+  const std::string fabric = run("daemon --lend 64MiB --fabric foo").text;
+  const auto accepted = fabric.find("accepted: off, or ucx:DEVICES");
+  ASSERT_NE(accepted, std::string::npos) << fabric;
+  EXPECT_EQ(fabric.find("accepted", accepted + 1), std::string::npos) << "once: " << fabric;
+  EXPECT_EQ(fabric.find("only with"), std::string::npos) << fabric;
 }
 
 // A folder of its own for what `vmem topo` keeps.
