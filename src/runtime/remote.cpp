@@ -19,6 +19,11 @@ constexpr std::uint64_t kStartUs = 10'000'000;   // for all nodes to be reached
 constexpr std::uint64_t kRequestUs = 2'000'000;  // for one page there and back
 constexpr std::uint64_t kLeastRequestUs = 50'000;
 
+// Else the lenders see its end themselves.
+bool is_guarded(const NodeConfig& node) {
+  return !node.secret.empty() || !node.certificates.empty() || !node.fabric.empty();
+}
+
 // Of a process that returns from main, or calls exit, without vmem_shutdown.
 std::mutex live_mutex;
 Remote* live = nullptr;  // protected by live_mutex
@@ -58,16 +63,17 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
                        .certificates = options.certificates,
                        .fabric = options.fabric,
                        .channels = channel_count(options.remote_channels)};
-  // Without a secret the lender sees the end itself.
-  if (!options.secret.empty() || !options.certificates.empty() || !options.fabric.empty())
-    announce_to_guard({.node = own.self,
-                       .secret = own.secret,
-                       .certificates = own.certificates,
-                       .fabric = own.fabric,
-                       .lenders = config.peers});
   config.channels = own.channels;
-  config.make_transport = [&own, clock = &remote->clock_](rdma::Receiver& receiver) {
-    return make_transport(own, *clock, receiver);
+  // The guards hear of this node once its files and devices can be used, since they use them too, and before it connects.
+  config.make_transport = [&own, lenders = config.peers, clock = &remote->clock_](rdma::Receiver& receiver) {
+    auto transport = make_transport(own, *clock, receiver);
+    if (transport && is_guarded(own))
+      announce_to_guard({.node = own.self,
+                         .secret = own.secret,
+                         .certificates = own.certificates,
+                         .fabric = own.fabric,
+                         .lenders = lenders});
+    return transport;
   };
   config.clock = &remote->clock_;
   config.replicas = options.replicas;

@@ -13,6 +13,7 @@
 #include <iterator>
 
 #include "rdma/stream/local_socket.hpp"
+#include "runtime/remote.hpp"
 
 namespace vmem::runtime {
 namespace {
@@ -89,6 +90,18 @@ TEST_F(GuardTest, ADaemonThatDoesNotAnswerHoldsUpAStartForTwoSecondsAtMost) {
   const auto guard = *Guard::of_daemon();
   EXPECT_GE(time_to_announce(), std::chrono::milliseconds(1'900)) << "it was asked";
   EXPECT_LT(time_to_announce(), std::chrono::milliseconds(4'000));
+}
+
+// Its end would be reported with a file that nobody can use.
+TEST_F(GuardTest, AStartWhoseSecretCannotBeReadIsAnnouncedToNobody) {
+  const auto guard = *Guard::of_run();  // it answers nobody: its thread has not begun
+  ::setenv(kGuardVariable, guard->path().c_str(), 1);
+  Options options;
+  options.remote = {"127.0.0.1:9"};
+  options.secret = "/nonexistent";
+  const auto begun = steady_clock::now();
+  EXPECT_FALSE(Remote::start(options, [] {}));
+  EXPECT_LT(steady_clock::now() - begun, std::chrono::seconds(5)) << "an answer would be waited for 10 s";
 }
 
 TEST_F(GuardTest, ADaemonsSocketGoesWithItAndOneThatWasLeftGoesWithTheNext) {
