@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "base/log.hpp"
@@ -49,7 +50,7 @@ bool RemoteTier::keep_connected() {
     if (node.state == Node::State::asking && node.ask_us != 0 && now >= node.ask_us) ask(node);
     if (node.state != Node::State::away || now < node.again_us || leaving_) continue;
     did = true;
-    node.closing = node.is_full = false;
+    node.closing = node.is_full = node.nobody_listens = false;
     const auto peer = transport_->connect(node.address, now + config_.request_us);
     if (peer) {
       node.peer = *peer;
@@ -189,6 +190,7 @@ void RemoteTier::handle(PeerId peer, Gone& gone) {
   const std::uint32_t index = index_of(*node);
   const bool was_ready = node->state == Node::State::ready;
   if (gone.reason != Reason::closed || node->why.empty()) node->why = gone.error.message;
+  node->nobody_listens = gone.error.native == ECONNREFUSED;
   if (was_ready) {
     if (const auto times = broken_.next(); times.logged)
       VMEM_LOG_WARN("the connection to node {} at {} is gone: {} ({} so far)",
@@ -217,6 +219,7 @@ void RemoteTier::first_outcome(Node& node) {
   if (!std::exchange(reached.tried, true)) {
     reached.why = node.why;
     reached.full = node.is_full;
+    reached.nobody_listens = node.nobody_listens;
   }
   changed_.notify_all();
 }

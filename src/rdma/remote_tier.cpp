@@ -10,6 +10,7 @@
 
 #include "base/log.hpp"
 #include "base/options.hpp"
+#include "rdma/socket_address.hpp"
 
 namespace vmem::rdma {
 
@@ -26,6 +27,27 @@ namespace {
 constexpr std::uint32_t kTries = 4;             // of a copy that arrives wrong, or that is busy
 constexpr std::uint64_t kAgainUs = 5'000;       // before a place that was busy is asked again
 constexpr std::uint64_t kFarewellUs = 300'000;  // lenders find out by themselves, later
+
+// --listen takes no name before the address that it was looked up as: "gpu07/10.0.0.1:7000".
+std::string needed_there(const std::string& address, RemoteTier::Proof proof) {
+  const std::string listen = address.substr(address.find('/') + 1);
+  const auto parsed = SocketAddress::parse(listen);
+  const bool other_machine = parsed && !parsed->is_loopback();
+  switch (proof == RemoteTier::Proof::user && other_machine ? RemoteTier::Proof::secret : proof) {
+    case RemoteTier::Proof::secret:
+      return fmt::format(
+          "`vmem daemon --listen {} --lend SIZE --secret FILE` has to run there, with the same secret and version",
+          listen);
+    case RemoteTier::Proof::certificates:
+      return fmt::format(
+          "`vmem daemon --listen {} --lend SIZE --certificates DIR` has to run there, with a certificate of the same "
+          "authority, and the same version",
+          listen);
+    case RemoteTier::Proof::user:
+      break;
+  }
+  return fmt::format("`vmem daemon --listen {} --lend SIZE` has to run there, with the same version", listen);
+}
 
 // For each channel one that travels, and one that is sealed, checked or answered.
 std::uint32_t busy_pages(std::uint32_t channels) { return std::max(tiers::TierInfo{}.busy_pages, 2 * channels); }
@@ -244,14 +266,13 @@ Status RemoteTier::wait_for_peers(std::uint64_t most_us) {
   changed_.wait_for(lock, std::chrono::microseconds(most_us),
                     [&] { return std::ranges::all_of(reached_, [](const Reached& each) { return each.tried; }); });
   for (std::size_t i = 0; i < reached_.size(); ++i) {
-    if (reached_[i].reached) continue;
-    const std::string why = reached_[i].tried ? reached_[i].why : "it did not answer in time";
-    return fail(VMEM_ERROR_INVALID_OPTION,
-                fmt::format("--remote {}: {}{}", config_.peers[i], why,
-                            reached_[i].full ? std::string()
-                                             : fmt::format("; `vmem daemon --listen {}` has to run there, with the "
-                                                           "same secret and version",
-                                                           config_.peers[i])));
+    const Reached& node = reached_[i];
+    if (node.reached) continue;
+    std::string why = node.tried ? node.why : "it did not answer in time";
+    if (node.nobody_listens)
+      why = fmt::format("nothing listens there{} ({})", config_.proof == Proof::user ? " without a secret" : "", why);
+    if (!node.full) why += "; " + needed_there(config_.peers[i], config_.proof);
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--remote {}: {}", config_.peers[i], why));
   }
   return {};
 }

@@ -56,6 +56,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
  public:
   static constexpr std::uint32_t kMostReplicas = 2;
   using MakeTransport = std::function<Result<std::unique_ptr<Transport>>(Receiver&)>;
+  enum class Proof : std::uint8_t { user, secret, certificates };  // user: over Unix sockets
   struct Config {
     NodeIdentity self;
     std::vector<std::string> peers;  // addresses
@@ -72,6 +73,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
     std::uint32_t workers = 1;
     std::uint32_t channels = 1;  // of the transport
     bool own_thread = true;      // else the owner progresses the transport and steps the tier
+    Proof proof = Proof::user;   // of the transport, for messages
     // Whether this node may be at that address, and that it missed a deadline; from the tier's thread.
     std::function<Status(const std::string& address, NodeIdentity node)> heard;
     std::function<void(NodeId node)> missed;
@@ -155,7 +157,8 @@ class RemoteTier final : public tiers::Tier, public Receiver {
     std::uint64_t heard_us = 0;  // its last answer
     bool was_ready = false;
     bool closing = false;
-    bool is_full = false;  // it answered, and has no room for us
+    bool is_full = false;         // it answered, and has no room for us
+    bool nobody_listens = false;  // at its address
     bool pinged = false;
     std::string why;  // it is away
   };
@@ -291,7 +294,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   std::uint64_t jobs_ = 0;  // not completed
   RemoteStatistics statistics_;
   struct Reached {
-    bool tried = false, reached = false, full = false;
+    bool tried = false, reached = false, full = false, nobody_listens = false;
     std::string path, why;
   };
   std::vector<Reached> reached_;  // of nodes_, at first

@@ -202,7 +202,21 @@ TEST_F(RemoteApi, NobodyListensAndTheStartSaysSo) {
   EXPECT_EQ(start({{"remote", "127.0.0.1:9"}}), VMEM_ERROR_INVALID_OPTION);
   EXPECT_THAT(vmem_last_error(), HasSubstr("--remote 127.0.0.1:9"));
   EXPECT_THAT(vmem_last_error(), HasSubstr("Connection refused"));
-  EXPECT_THAT(vmem_last_error(), HasSubstr("vmem daemon --listen 127.0.0.1:9"));
+  EXPECT_THAT(vmem_last_error(), HasSubstr("--remote 127.0.0.1:9: nothing listens there without a secret"));
+  EXPECT_THAT(vmem_last_error(), HasSubstr("`vmem daemon --listen 127.0.0.1:9 --lend SIZE` has to run there"));
+}
+
+TEST_F(RemoteApi, WhatShouldRunThereIsSaidAsADaemonTakesIt) {
+  EXPECT_EQ(start({{"remote", "localhost:9"}}), VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("`vmem daemon --listen "));
+  EXPECT_THAT(vmem_last_error(), ::testing::Not(HasSubstr("--listen localhost/")));
+  const std::string secret = ::testing::TempDir() + fmt::format("vmem-unheard-{}", ::getpid());
+  std::ofstream(secret) << "cluster n3ZQjTqJ0mVtYk8w1sLxR5c2UuFhG7oPaEiB4DdMCvI=\n";
+  ASSERT_EQ(::chmod(secret.c_str(), 0600), 0);
+  EXPECT_EQ(start({{"remote", "127.0.0.1:9"}, {"secret", secret}}), VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("--remote 127.0.0.1:9: nothing listens there (connecting to 127.0.0.1:9"));
+  EXPECT_THAT(vmem_last_error(), HasSubstr("`vmem daemon --listen 127.0.0.1:9 --lend SIZE --secret FILE`"));
+  std::filesystem::remove(secret);
 }
 
 TEST_F(RemoteApi, ASecretThatTheOtherDoesNotShareStopsTheStart) {
