@@ -40,8 +40,15 @@ Result<UcxContextRef> UcxContext::create(UcxRef ucx, const UcxSettings& settings
   params.mt_workers_shared = 1;  // memory is registered by other threads than the worker's
   params.name = "vmem";
   ucp_context_h handle = nullptr;
-  VMEM_TRY(
-      ucx->check((*ucx)->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config.get(), &handle), "ucp_init"));
+  const ucs_status_t status = (*ucx)->ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config.get(), &handle);
+  if (const auto named = std::ranges::find(settings, "NET_DEVICES", &UcxSettings::value_type::first);
+      status == UCS_ERR_NO_DEVICE && named != settings.end())
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--fabric ucx:{}: UCX can use no RDMA device of that name here ({}); `ucx_info -d` lists "
+                            "this machine's devices",
+                            named->second, ucx->words(status)),
+                status);
+  VMEM_TRY(ucx->check(status, "ucp_init"));
   return UcxContextRef(new UcxContext(std::move(ucx), handle));
 }
 
