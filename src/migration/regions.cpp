@@ -201,20 +201,21 @@ Status Mover::commit_error(const DeviceState& device, std::uint64_t bytes, const
                            const Shortfall& missing) const {
   const std::uint64_t hbm = hbm_in_all(device);
   const bool lent = !all.lent_bytes.empty(), below = all.below_bytes != 0;
+  const bool nodes = below && config_.spill->info().name.contains("remote");
   return fail(
       VMEM_ERROR_OUT_OF_MEMORY,
       fmt::format(
           "{} asked for on device {}, where {} are allocated and HBM can hold {} of {}: {} would have to fit into "
           "{}host memory{}, which can hold {} of {} (pages in transit take the rest); free something, or raise --hbm, "
-          "--host{} or --nvme",
+          "--host{}{}",
           format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
           format_bytes(usable_hbm_bytes(hbm, pages)), format_bytes(hbm), format_bytes(missing.overflow),
           lent ? fmt::format("what other GPUs lend, {}, and ", format_bytes(missing.lent)) : std::string(),
           below ? fmt::format(" ({}) and {} ({})", format_bytes(all.host_bytes), config_.spill->info().name,
                               format_bytes(all.below_bytes))
                 : std::string(),
-          format_bytes(missing.host_and_below), format_bytes(all.host_bytes + all.below_bytes),
-          lent ? ", --peers" : ""));
+          format_bytes(missing.host_and_below), format_bytes(all.host_bytes + all.below_bytes), lent ? ", --peers" : "",
+          nodes ? ", --borrow or --nvme, or name another node with --remote" : " or --nvme"));
 }
 
 // What a device has when nothing of it is lent, but for what other processes keep.

@@ -272,6 +272,14 @@ TEST_F(RemoteApi, ANodeThatLendsNothingMoreStopsTheStart) {
   EXPECT_THAT(said, ::testing::Not(HasSubstr("secret")));
 }
 
+TEST_F(RemoteApi, WhatDoesNotFitMayTakeMoreOfTheNodes) {
+  DaemonProcess daemon("127.0.0.1:0", {"--lend", "256MiB"});
+  ASSERT_OK(start({{"remote", daemon.address()}, {"borrow", "16MiB"}}));
+  void* memory = nullptr;
+  EXPECT_EQ(vmem_malloc(&memory, 128 * kMiB, 0, nullptr), VMEM_ERROR_OUT_OF_MEMORY);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("raise --hbm, --host, --borrow or --nvme, or name another node"));
+}
+
 // ---- deaths ----
 
 // VMEM_TEST_KILLS: how often; more takes longer.
