@@ -89,13 +89,20 @@ Result<bool> ChildProcess::read_more(steady_clock::time_point until) {
   return got > 0 || (got < 0 && errno == EINTR);
 }
 
-Result<std::string> ChildProcess::first_line(std::chrono::milliseconds most) {
+Result<std::string> ChildProcess::line_beginning(std::string_view begin, std::chrono::milliseconds most) {
   const auto until = steady_clock::now() + most;
-  while (text_.find('\n') == std::string::npos) {
-    VMEM_ASSIGN(const bool more, read_more(until));
-    if (!more) return fail(VMEM_ERROR_DRIVER, fmt::format("'{}' ended; it said: {}", command_, text_));
+  for (std::size_t at = 0;;) {
+    const std::size_t end = text_.find('\n', at);
+    if (end == std::string::npos) {
+      VMEM_ASSIGN(const bool more, read_more(until));
+      if (more) continue;
+      const std::string said = text_.substr(0, text_.find_last_not_of('\n') + 1);
+      return fail(VMEM_ERROR_DRIVER, fmt::format("'{}' ended; it said: {}", command_, said));
+    }
+    std::string line = text_.substr(at, end - at);
+    if (line.starts_with(begin)) return line;
+    at = end + 1;
   }
-  return text_.substr(0, text_.find('\n'));
 }
 
 Result<std::string> ChildProcess::output(std::chrono::milliseconds most) {

@@ -10,7 +10,8 @@ namespace vmem::bench {
 namespace {
 
 constexpr std::chrono::seconds kStart{20};
-constexpr std::string_view kBefore = "listens on ";
+// A warning may come before that line.
+constexpr std::string_view kReady = "vmem daemon: node ", kBefore = "listens on ";
 
 // Of the same build: this program, or, in a test, the one beside it.
 std::string vmem_program() {
@@ -31,7 +32,7 @@ Result<SecondNode> SecondNode::start(const Settings& settings, std::uint64_t len
     if (name == "secret") command.insert(command.end(), {"--secret", value});
   }
   VMEM_ASSIGN(auto process, ChildProcess::start(command));
-  auto line = process->first_line(kStart);
+  auto line = process->line_beginning(kReady, kStart);
   if (line && line->find(kBefore) != std::string::npos) {
     const auto at = line->find(kBefore) + kBefore.size();
     return SecondNode(std::move(process), line->substr(at, line->find(' ', at) - at));

@@ -53,6 +53,19 @@ TEST(SecondNode, EndsWithItsOwner) {
   EXPECT_EQ(::kill(id, 0), -1);
 }
 
+TEST(ChildProcess, ALineIsFoundBehindOthersAndTheEndWithoutItIsToldInItsWords) {
+  auto process = ChildProcess::start({"sh", "-c", "echo a warning >&2; echo ready 7; exec sleep 1000"});
+  ASSERT_TRUE(process) << process.error().message;
+  const auto line = (*process)->line_beginning("ready ", std::chrono::seconds(20));
+  ASSERT_TRUE(line) << line.error().message;
+  EXPECT_EQ(*line, "ready 7");
+  process = ChildProcess::start({"sh", "-c", "echo not ready"});
+  ASSERT_TRUE(process) << process.error().message;
+  const auto none = (*process)->line_beginning("ready ", std::chrono::seconds(20));
+  ASSERT_FALSE(none);
+  EXPECT_TRUE(none.error().message.ends_with("ended; it said: not ready")) << none.error().message;
+}
+
 TEST(ChildProcess, AFailureIsToldInItsWords) {
   auto process = ChildProcess::start({"sh", "-c", "echo $GREETING; exit 3"}, {{"GREETING", "no way"}});
   ASSERT_TRUE(process) << process.error().message;
