@@ -65,7 +65,8 @@ Command add_bench(CLI::App& app, const std::string& command_line) {
   app.add_option("--mode", settings->mode, "stream: ro, rw or both")->capture_default_str();
   app.add_option_function<double>(
       "--ratio", [settings](const double& ratio) { settings->ratio = ratio; },
-      "Working set to HBM budget (default: 4; matmul 3, hit 2, alloc 1, scale 64)");
+      "Working set to HBM budget; with --remote or --nvme to HBM and host memory together (default: 4; matmul 3, "
+      "hit 2, alloc 1, scale 64)");
   add_size(app, "--hbm", settings->hbm_bytes, "HBM budget (default: 4 GiB; emulated 64 MiB)");
   add_size(app, "--host", settings->host_bytes, "Pinned host pool (default: what the working set needs)");
   app.add_option_function<std::string>(
