@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "gpu/emu/machine.hpp"
@@ -17,10 +20,21 @@ using Segments = std::vector<Segment>;
 constexpr int kNearby = -1;  // the NUMA node of memory that is near every device
 
 // Memory outside the driver's reservations is the host's.
-std::optional<Segments> segments_of(std::uint64_t address, std::size_t bytes, int device, Access wanted) {
+std::optional<Segments> find_segments(std::uint64_t address, std::size_t bytes, int device, Access wanted) {
   AddressSpace& space = machine().addresses();
   if (space.contains(address)) return space.segments(address, bytes, device, wanted);
   return Segments{{reinterpret_cast<std::byte*>(address), bytes, {true, kNearby}, nullptr}};
+}
+
+// A GPU's copy engine needs no memory of the process: the emulated one waits for it.
+std::optional<Segments> segments_of(std::uint64_t address, std::size_t bytes, int device, Access wanted) {
+  for (;;) {
+    try {
+      return find_segments(address, bytes, device, wanted);
+    } catch (const std::bad_alloc&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
 }
 
 class Path {
