@@ -25,6 +25,14 @@ void Mover::publish(PageRef ref, PageState next) {
   publish_state(*ref.region, ref.page(), next);
 }
 
+// So that region_begins allocates nothing. Vectors grow by a factor, as push_back's.
+void Mover::make_room_for_region() {
+  for (std::vector<Region*>* const each : {&live_, &away_}) {
+    if (each->size() == each->capacity()) each->reserve(std::max<std::size_t>(2 * each->size(), 16));
+  }
+}
+
+// REQUIRES: make_room_for_region.
 void Mover::region_begins(Region& region) {
   live_.push_back(&region);
   region.away = false;

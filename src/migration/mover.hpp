@@ -504,6 +504,7 @@ class Mover {
 
   // at_hand.cpp: what launches need not look at
   void publish(PageRef ref, pagetable::PageState next);
+  void make_room_for_region();
   void region_begins(Region& region);
   void region_ends(const Region& region);
   void count_openings(std::uint32_t devices, std::uint32_t by);

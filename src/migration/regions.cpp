@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "base/options.hpp"
 #include "migration/mover.hpp"
 
@@ -63,7 +64,23 @@ std::optional<Status> AllocateRequest::begin(Mover& mover) {
                        : mover.commit(home, backed, mover.page_sizes_with(page_bytes));
   }
   if (!committed) return wait_or(mover, std::move(committed).error());
-  return add_region(mover, backed, shift);
+  const std::uint64_t charged = source ? 0 : backed;  // for its place in memory
+  std::optional<Status> begun;
+  if (had_memory([&] { begun = add_region(mover, backed, shift); })) return begun;
+  undo(mover, charged);
+  throw std::bad_alloc();
+}
+
+// What add_region had done when it lacked memory.
+void AllocateRequest::undo(Mover& mover, std::uint64_t charged) {
+  Mover::DeviceState& home = *mover.devices_[std::size_t(device)];
+  if (region != nullptr) {
+    mover.tell_policies([&](Policy& policy) { policy.region_ends(region->id); });
+    mover.sources_.erase(region);
+    mover.config_.space->remove(*std::exchange(region, nullptr));
+  }
+  home.committed_bytes -= charged;
+  (void)had_memory([&] { mover.balance_lending(home); });  // the next change does it
 }
 
 // What ending regions hold comes back without anybody's help, as soon as the work that uses it ends.
@@ -74,11 +91,11 @@ std::optional<Status> AllocateRequest::wait_or(Mover& mover, Error error) {
   return std::unexpected(std::move(error));
 }
 
-// REQUIRES: committed.
+// REQUIRES: committed. Allocates in its first part, which undo can take back; the second cannot fail.
 std::optional<Status> AllocateRequest::add_region(Mover& mover, std::uint64_t backed, std::uint32_t shift) {
   Mover::DeviceState& home = *mover.devices_[std::size_t(device)];
   const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
-  const std::uint64_t charged = source ? 0 : backed;  // for its place in memory
+  const std::uint64_t charged = source ? 0 : backed;
   const auto pages = std::uint32_t(backed / page_bytes);
   auto added = mover.config_.space->add(std::uint32_t(backed >> kGranuleShift), shift);
   if (!added) {
@@ -86,13 +103,22 @@ std::optional<Status> AllocateRequest::add_region(Mover& mover, std::uint64_t ba
     mover.balance_lending(home);
     return wait_or(mover, std::move(added).error());
   }
-  Result<tiers::SlotId> slots = tiers::SlotId{};
-  if (source) slots = source->lay_out(page_bytes, pages);
-  if (!slots) {
-    mover.config_.space->remove(**added);
-    return std::unexpected(std::move(slots).error());
-  }
   region = *added;
+  if (source) {
+    const auto slots = source->lay_out(page_bytes, pages);
+    if (!slots) {
+      mover.config_.space->remove(*std::exchange(region, nullptr));
+      return std::unexpected(slots.error());
+    }
+    mover.read_from(*region, source, *slots);
+  }
+  RegionShape begins{region->id, region->page_count, page_bytes, device, shared, undeclared};
+  mover.config_.policy->region_begins(begins);
+  begins.device = 0;  // the one backing tier
+  if (mover.config_.spill_policy) mover.config_.spill_policy->region_begins(begins);
+  Mover::PageCounts& counts = mover.page_counts_[page_bytes];
+  mover.make_room_for_region();
+
   region->read_only = source != nullptr;
   region->head_bytes = source ? std::uint32_t(source->head_bytes()) : 0;
   region->bytes = bytes - region->head_bytes;
@@ -108,19 +134,14 @@ std::optional<Status> AllocateRequest::add_region(Mover& mover, std::uint64_t ba
   region->devices.store(region->mapping_devices, std::memory_order_relaxed);
   mover.region_begins(*region);
   if (source) {
-    mover.read_from(*region, std::move(source), *slots);
     mover.counters_.file_mapped_bytes += region->bytes;
   } else {
-    mover.page_counts_[page_bytes].of(*region) += region->page_count;
+    counts.of(*region) += region->page_count;
     mover.counters_.allocated_bytes += shared ? 0 : bytes;
     mover.counters_.committed_bytes += charged;
   }
   mover.counters_.pages += region->page_count;
-  mover.expect_slots();
-  RegionShape begins{region->id, region->page_count, page_bytes, device, shared, undeclared};
-  mover.config_.policy->region_begins(begins);
-  begins.device = 0;  // the one backing tier
-  if (mover.config_.spill_policy) mover.config_.spill_policy->region_begins(begins);
+  (void)had_memory([&] { mover.expect_slots(); });  // what is made ahead can be made later
   if (shared && home.pinned_bytes + backed <= home.config.hbm_bytes / kSharedShare) {
     home.pinned_bytes += backed;
     for (std::uint32_t i = 0; i < region->page_count; ++i) region->pages[i].pinned = true;
@@ -187,14 +208,18 @@ PageSizes Mover::page_sizes_with(std::uint64_t wanted) const {
 }
 
 Status Mover::commit(DeviceState& device, std::uint64_t bytes, const PageSizes& pages) {
-  device.committed_bytes += bytes;
-  const Memories all = memories();
-  if (const auto missing = shortfall(all, pages)) {
-    device.committed_bytes -= bytes;
-    return commit_error(device, bytes, pages, all, *missing);
-  }
-  balance_lending(device);
-  return {};
+  device.committed_bytes += bytes;  // what others lend for certain depends on it
+  Memories all;
+  std::optional<Shortfall> missing;
+  const bool had = had_memory([&] {
+    all = memories();
+    missing = shortfall(all, pages);
+    if (!missing) balance_lending(device);
+  });
+  if (had && !missing) return {};
+  device.committed_bytes -= bytes;
+  if (!had) throw std::bad_alloc();
+  return commit_error(device, bytes, pages, all, *missing);
 }
 
 Status Mover::commit_error(const DeviceState& device, std::uint64_t bytes, const PageSizes& pages, const Memories& all,

@@ -89,26 +89,27 @@ Region* AddressSpace::new_region() {
 }
 
 Result<Region*> AddressSpace::add(std::uint32_t granules, std::uint32_t page_shift) {
+  const std::uint32_t page_count = (granules + (1u << page_shift) - 1) >> page_shift;
+  auto pages = std::make_unique<Page[]>(page_count);  // first: what lacks memory for it changes nothing
+  Region* const region = new_region();
+  if (region == nullptr)
+    return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("all {} regions are in use", kMaxRegions - 1));
   std::uint32_t first = 0;
   if (!take_run(granules, 1u << page_shift, first)) {
+    free_ids_.push_back(region->id);
     return fail(
         VMEM_ERROR_ADDRESS_SPACE,
         fmt::format("no run of {} MiB left in the {} GiB address space: {} MiB are free, the longest run is {} MiB; "
                     "raise --space",
                     std::uint64_t{granules} * 2, bytes_ >> 30, free_bytes() >> 20, largest_free_bytes() >> 20));
   }
-  Region* region = new_region();
-  if (region == nullptr) {
-    insert_run(first, granules);
-    return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("all {} regions are in use", kMaxRegions - 1));
-  }
   free_granules_ -= granules;
   region->first = {first};
   region->granules = granules;
   region->page_shift = page_shift;
-  region->page_count = (granules + (1u << page_shift) - 1) >> page_shift;
+  region->page_count = page_count;
   region->whole = Span({first}, region->page_count << page_shift, Access::read);
-  region->pages = std::make_unique<Page[]>(region->page_count);
+  region->pages = std::move(pages);
   region->uses.clear();
   region->end_cursor = 0;
   region->unreadable = region->unwritable = region->page_count;
@@ -120,10 +121,10 @@ Result<Region*> AddressSpace::add(std::uint32_t granules, std::uint32_t page_shi
 
 void AddressSpace::remove(Region& region) {
   for (std::uint32_t i = 0; i < region.granules; ++i) map_[region.first.index + i].store(0, std::memory_order_release);
+  region.pages.reset();  // first: what follows needs a little memory
   insert_run(region.first.index, region.granules);
   free_granules_ += region.granules;
   region.state = RegionState::empty;
-  region.pages.reset();
   free_ids_.push_back(region.id);
 }
 

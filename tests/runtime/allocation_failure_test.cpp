@@ -277,5 +277,46 @@ TEST_F(AllocationFailure, OfPagesThatComeAndGoBetweenTwoGpusAndTheHostLosesNothi
   });
 }
 
+// Not the reserve either suffices: what a malloc had done by then is undone. The arrays of a region of all that the
+// machine has are the only allocations of this size meanwhile.
+TEST_F(AllocationFailure, AMallocThatLacksMemoryForItsArraysCommitsNothing) {
+  std::string folder = ::testing::TempDir() + "vmem-memory-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  Options options = small_machine();
+  options.nvme = {{folder, 640 * kMiB}};
+  EmulatedGpu gpu("devices=1,hbm=64MiB,host=256MiB");
+  const auto runtime = *Runtime::create(options, gpu.driver());
+  CUstream const stream = gpu.create_stream(0);
+  constexpr std::size_t kBytes = 640 * kMiB;  // 320 pages
+  std::uint32_t refused = 0, stages = 0;
+  for (bool had = false; !had; ++stages) {
+    SCOPED_TRACE(fmt::format("the first {} arrays are given", stages));
+    FailingAllocations::arm_from(4096, stages);
+    const auto allocated = guarded([&]() -> Status {
+      VMEM_ASSIGN(void* const memory, runtime->allocate(kBytes, 0, stream));
+      return runtime->free(memory, stream);
+    });
+    refused = FailingAllocations::disarm();
+    had = refused == 0;
+    if (had) {
+      EXPECT_TRUE(allocated);
+    } else if (!allocated) {
+      EXPECT_EQ(allocated.error().status, VMEM_ERROR_OUT_OF_MEMORY) << allocated.error().message;
+    }
+    // Nothing of it is committed, or in the way of the end.
+    const auto again = runtime->allocate(kBytes, 0, stream);
+    ASSERT_TRUE(again) << again.error().message;
+    ASSERT_TRUE(runtime->free(*again, stream));
+    ASSERT_TRUE(runtime->quiesce());
+    vmem_statistics stats{};
+    ASSERT_TRUE(runtime->statistics(stats));
+    EXPECT_EQ(stats.committed_bytes, 0u);
+  }
+  EXPECT_GE(stages, 3u);
+  gpu.destroy_stream(stream);
+  EXPECT_TRUE(runtime->shut_down());
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace
 }  // namespace vmem::test

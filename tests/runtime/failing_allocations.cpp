@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 
@@ -17,6 +18,8 @@ constinit std::atomic<bool> armed{false};
 constinit std::atomic<std::uint32_t> left{0}, between{0}, skipped{0};
 constinit std::atomic<std::uint64_t> refusals{0};
 constinit std::uint64_t refusals_before = 0;
+constinit std::atomic<std::size_t> always_from{SIZE_MAX};
+constinit std::atomic<std::uint32_t> let_through{0};
 constinit thread_local int spared = 0;
 constinit thread_local bool looking = false;  // the unwinder allocates, too
 
@@ -59,7 +62,12 @@ bool take_one(std::atomic<std::uint32_t>& from) {
   return false;
 }
 
-bool refuse() {
+bool refuse(std::size_t bytes) {
+  if (spared == 0 && bytes >= always_from.load(std::memory_order_relaxed)) {
+    if (take_one(let_through)) return false;
+    ++refusals;
+    return true;
+  }
   if (!armed.load(std::memory_order_relaxed) || spared != 0 || looking) return false;
   looking = true;
   Walk walk;
@@ -75,7 +83,7 @@ bool refuse() {
 
 void* try_to_allocate(std::size_t bytes, std::size_t alignment) noexcept {
   void* memory = nullptr;
-  if (refuse() || ::posix_memalign(&memory, alignment, bytes == 0 ? 1 : bytes) != 0) return nullptr;
+  if (refuse(bytes) || ::posix_memalign(&memory, alignment, bytes == 0 ? 1 : bytes) != 0) return nullptr;
   return memory;
 }
 
@@ -97,8 +105,15 @@ void FailingAllocations::arm(std::uint32_t most, std::uint32_t apart) {
   armed = true;
 }
 
+void FailingAllocations::arm_from(std::size_t bytes, std::uint32_t spared) {
+  let_through = spared;
+  refusals_before = refusals;
+  always_from = bytes;
+}
+
 std::uint32_t FailingAllocations::disarm() {
   armed = false;
+  always_from = SIZE_MAX;
   return std::uint32_t(refusals - refusals_before);
 }
 
@@ -130,6 +145,6 @@ void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { s
 // What vmem calls of malloc's family.
 extern "C" void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
   void* memory = nullptr;
-  if (vmem::test::refuse() || ::posix_memalign(&memory, alignment, bytes) != 0) return nullptr;
+  if (vmem::test::refuse(bytes) || ::posix_memalign(&memory, alignment, bytes) != 0) return nullptr;
   return memory;
 }

@@ -14,6 +14,8 @@ class FailingAllocations {
   static void arm(std::uint32_t most, std::uint32_t apart);
   // Returns how many were refused since.
   static std::uint32_t disarm();
+  // From now on, all of `bytes` and more but the first `spared` ones, every time.
+  static void arm_from(std::size_t bytes, std::uint32_t spared);
   // What the test does for itself: its thread is spared meanwhile.
   class Spared {
    public:

@@ -118,10 +118,12 @@ class LookAhead final : public Policy {
 void LookAhead::region_begins(const RegionShape& shape) {
   otherwise_->region_begins(shape);
   if (!shape.undeclared) return;
-  Followed& region = regions_[shape.id.value];
+  Followed region;
   region.shape = shape;
   region.resident.assign(shape.pages, false);
-  ++devices_[shape.device].regions;
+  DeviceState& device = devices_[shape.device];
+  regions_.insert_or_assign(shape.id.value, std::move(region));
+  ++device.regions;
 }
 
 void LookAhead::region_ends(RegionId id) {
