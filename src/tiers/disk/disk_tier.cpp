@@ -114,15 +114,18 @@ TierUsage DiskTier::usage() const {
 Result<SlotGrant> DiskTier::allocate(std::uint64_t page_bytes) {
   const std::lock_guard lock(mutex_);
   if (const auto slot = files_->take(page_bytes)) {
+    growth_error_.reset();
     if (!growing_ && files_->uneven(page_bytes)) want_growth(page_bytes);
     return SlotGrant{Grant::granted, *slot};
   }
   if (auto error = files_->out_of_service()) return std::unexpected(*std::move(error));
-  if (growth_error_) return std::unexpected(*std::exchange(growth_error_, std::nullopt));
+  // Where one directory failed to grow another one may.
   if (!growing_) want_growth(page_bytes);
   if (!growing_ && shrinking_ == 0) want_shrinking(page_bytes);
   // A chunk that a worker is punching out may leave room for one of this page size.
-  return SlotGrant{growing_ || shrinking_ != 0 ? Grant::later : Grant::full, 0};
+  if (growing_ || shrinking_ != 0) return SlotGrant{Grant::later, 0};
+  if (growth_error_) return std::unexpected(*std::exchange(growth_error_, std::nullopt));
+  return SlotGrant{Grant::full, 0};
 }
 
 void DiskTier::release(SlotId slot) {
