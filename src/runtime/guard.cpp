@@ -16,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <system_error>
 #include <utility>
 
 #include "base/log.hpp"
@@ -35,6 +36,7 @@ constexpr std::chrono::seconds kAnswerTime{10};   // `vmem run` waits for lender
 constexpr std::chrono::seconds kDaemonAnswerTime{2};
 constexpr std::size_t kReportsAtOnce = 8;
 constexpr int kAcceptAgainMs = 100;  // after a failure for want of descriptors
+constexpr std::chrono::milliseconds kBeforeMemoryComes{10};
 constexpr std::size_t kMostBytes = 16'384;
 constexpr std::string_view kDaemonSockets = "daemon-guard-";  // in the directory of this user's sockets
 constexpr char kSeparator = '\n';
@@ -87,10 +89,15 @@ std::optional<BorrowingNode> parse(std::string_view text) {
                        .lenders = {lines.begin() + 4, lines.end()}};
 }
 
+// A report has threads of its own, which may not be had either.
 Status try_to_report(const BorrowingNode& ended) noexcept {
-  Status result = fail(VMEM_ERROR_OUT_OF_MEMORY, "no memory");
-  (void)had_memory([&] { result = report_end(ended); });
-  return result;
+  try {
+    return report_end(ended);
+  } catch (const std::bad_alloc&) {
+    return fail(VMEM_ERROR_OUT_OF_MEMORY, "no memory");
+  } catch (const std::system_error& error) {
+    return fail(VMEM_ERROR_INTERNAL, "no thread", error.code().value());
+  }
 }
 
 FileDescriptor connect_to(const std::string& path) {
@@ -172,11 +179,22 @@ Guard::~Guard() {
 
 void Guard::run() {
   ::prctl(PR_SET_NAME, "vmem-guard");
+  MemoryReserve reserve;
+  LogLimit lacked_memory;
   while (!readable(stop_.get())) {
-    if (!wait()) return;
-    report_dead();
-    accept_all();
-    hear_all();
+    (void)reserve.refill();
+    bool goes_on = true;
+    const bool had = had_memory([&] {
+      goes_on = wait();
+      if (!goes_on) return;
+      report_dead();
+      accept_all();
+      hear_all();
+    });
+    if (!goes_on) return;
+    if (had) continue;
+    if (lacked_memory.next().logged) log::write_plain("the process has no memory to watch the programs that borrow");
+    std::this_thread::sleep_for(kBeforeMemoryComes);
   }
 }
 
@@ -227,6 +245,7 @@ void Guard::welcome(int socket) {
 
 void Guard::report_dead() {
   std::vector<BorrowingNode> dead;
+  dead.reserve(watched_.size());
   std::erase_if(watched_, [&](Watched& each) {
     if (!readable(each.process.get())) return false;
     dead.push_back(std::move(each.node));
@@ -241,8 +260,15 @@ void Guard::report(std::span<const BorrowingNode> dead) {
   std::vector<Status> results(dead.size());
   {
     std::vector<std::jthread> reporters;
-    for (std::size_t i = 0; i < dead.size(); ++i)
-      reporters.emplace_back([&result = results[i], &node = dead[i]] { result = try_to_report(node); });
+    reporters.reserve(dead.size());
+    for (std::size_t i = 0; i < dead.size(); ++i) {
+      const auto report_one = [&result = results[i], &node = dead[i]] { result = try_to_report(node); };
+      try {
+        reporters.emplace_back(report_one);
+      } catch (const std::system_error&) {
+        report_one();  // without a thread to be had, one after the other
+      }
+    }
   }
   for (const Status& result : results) {
     if (result) continue;

@@ -1,12 +1,17 @@
 // Guards in this process: who says nothing to one holds up nobody, and programs find those of daemons.
 #include "runtime/guard.hpp"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +19,20 @@
 
 #include "rdma/stream/local_socket.hpp"
 #include "runtime/remote.hpp"
+
+namespace {
+
+std::atomic<bool> no_threads{false};
+
+}  // namespace
+
+// As where a user has as many threads as it may.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
+                              void* argument) noexcept {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto create = reinterpret_cast<Create>(::dlsym(RTLD_NEXT, "pthread_create"));
+  return no_threads ? EAGAIN : create(thread, attributes, run, argument);
+}
 
 namespace vmem::runtime {
 namespace {
@@ -70,6 +89,19 @@ TEST_F(GuardTest, OneProcessThatAnnouncesAgainAndAgainTakesAFewDescriptors) {
   const std::ptrdiff_t before = descriptors();
   for (int i = 0; i < 200; ++i) EXPECT_TRUE(is_watched(connect_to(guard->path()), kNobodyLends));
   EXPECT_LT(descriptors(), before + 20);
+}
+
+TEST_F(GuardTest, WithoutAThreadToBeHadAnEndIsReportedAllTheSame) {
+  const auto guard = *Guard::of_run();
+  guard->start();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(is_watched(connect_to(guard->path()), kNobodyLends) ? 0 : 1);
+  no_threads = true;
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(is_watched(connect_to(guard->path()), kNobodyLends)) << "answered after the report";
+  no_threads = false;
 }
 
 TEST_F(GuardTest, NoiseIsAnsweredByTheEndOfTheConnection) {
