@@ -540,6 +540,7 @@ class Mover {
   std::uint64_t room_awaited_bytes_ = 0;   // the largest page that a request waits for a slot of host memory for
   const Page* serving_ = nullptr;          // see Serving
   std::uint64_t spill_full_until_us_ = 0;  // no page is sent there: it refused one, or failed to store it
+  bool spill_away_ = false;                // or who may have room does not answer now: calls wait for it
   struct {
     std::uint32_t in_a_row = 0;
     std::uint64_t since_us = 0;

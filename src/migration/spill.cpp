@@ -178,12 +178,17 @@ Mover::Spilled Mover::spill_one(PageRef ref) {
     counters_.spills_dropped_bytes += ref.bytes();
     return {ref.bytes(), false};
   }
-  if (config_.now_us() < spill_full_until_us_) return {0, failing_for_short()};
+  if (config_.now_us() < spill_full_until_us_) return {0, spill_away_ || failing_for_short()};
   const bool probing =
       spill_failing_.in_a_row != 0 && spilling_bytes_ != 0;  // one store tells whether others would fail
   if (probing || !room_in_flight(*config_.spill, spilling_bytes_, ref.bytes())) return {0, true};
   const auto granted = need_spill_slot(ref);
-  if (granted && !*granted) return {0, true};
+  spill_away_ = !granted && granted.error().status == VMEM_ERROR_TIMEOUT;
+  if (spill_away_) {
+    spill_error_ = granted.error().message;
+    spill_full_until_us_ = config_.now_us() + kFirstPauseUs;
+  }
+  if (spill_away_ || (granted && !*granted)) return {0, true};
   const auto submitted = granted ? submit_spill(ref, Direction::store) : Status(std::unexpected(granted.error()));
   if (submitted) return {0, true};
   // There is no room, or nothing below in service.

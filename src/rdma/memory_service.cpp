@@ -83,10 +83,8 @@ void MemoryService::publish() {
 }
 
 bool MemoryService::step() {
-  std::vector<Event> events;
-  transport_->poll(events);
-  for (Event& event : events) std::visit([&](auto& what) { handle(event.peer, what); }, event.what);
-  bool did = !events.empty();
+  bool did = events_.handle_some(
+      *transport_, [&](Event& event) { std::visit([&](auto& what) { handle(event.peer, what); }, event.what); });
   did |= workers_->finish();
   did |= serve_disk();
   if (config_.clock->now_us() >= look_us_) {

@@ -19,6 +19,7 @@
 #include "base/clock.hpp"
 #include "base/log_limit.hpp"
 #include "rdma/dead_nodes.hpp"
+#include "rdma/event_batch.hpp"
 #include "rdma/extents.hpp"
 #include "rdma/lending.hpp"
 #include "rdma/reply_cache.hpp"
@@ -162,6 +163,7 @@ class MemoryService final : public Receiver {
   // Peers decide how often these happen.
   LogLimit came_, refused_, went_, ended_, died_, leased_, unsent_, unwritten_, disk_failures_;
   Transport* transport_ = nullptr;
+  EventBatch events_;
   bool stopping_ = false;  // nobody is served any more
   std::unique_ptr<Slab> slab_;
   Extents room_, staging_;

@@ -97,10 +97,8 @@ void RemoteTier::leave() {
 }
 
 bool RemoteTier::step() {
-  std::vector<Event> events;
-  transport_->poll(events);
-  for (Event& event : events) std::visit([&](auto& what) { handle(event.peer, what); }, event.what);
-  bool did = !events.empty();
+  bool did = events_.handle_some(
+      *transport_, [&](Event& event) { std::visit([&](auto& what) { handle(event.peer, what); }, event.what); });
   did |= take_posted();
   did |= workers_->finish();
   did |= config_.clock->now_us() >= look_us_ && find_dead();
@@ -171,11 +169,11 @@ Result<SlotGrant> RemoteTier::allocate(std::uint64_t page_bytes) {
     const auto copy = place(page_bytes, slot.copies);
     if (!copy) {
       give_back(slot);
-      return SlotGrant{};
+      return no_room();
     }
     slot.copies[i] = *copy;
   }
-  if (wanted == 0) return SlotGrant{};
+  if (wanted == 0) return no_room();
   if (free_slots_.empty()) {
     free_slots_.push_back(static_cast<SlotId>(slots_.size()));
     slots_.emplace_back();
@@ -185,6 +183,16 @@ Result<SlotGrant> RemoteTier::allocate(std::uint64_t page_bytes) {
   slots_[id] = slot;
   used_bytes_ += page_bytes;
   return SlotGrant{Grant::granted, id};
+}
+
+// REQUIRES: mutex_. A node whose end is not proved may come back, with room.
+Result<SlotGrant> RemoteTier::no_room() const {
+  for (std::size_t node = 0; node < rooms_.size(); ++node) {
+    if (rooms_[node].lease == 0 || rooms_[node].ready) continue;
+    return fail(VMEM_ERROR_TIMEOUT,
+                fmt::format("the node at {} is away, and may come back with room", config_.peers[node]));
+  }
+  return SlotGrant{};
 }
 
 void RemoteTier::release(SlotId slot) {
@@ -439,7 +447,7 @@ void RemoteTier::advance_store(const JobRef& job) {
   for (std::size_t i = 0; i < config_.replicas; ++i) {
     if (job->legs[i] == Leg::wanted) waits |= !store_copy(job, i);
   }
-  if (job->under_way != 0) return;  // what ends comes by again
+  if (job->under_way != 0 || job->waits) return;  // what ends comes by again; it may have ended already, unsent
   if (waits) return wait(job);
   const Held& held = held_.at(job->transfer.slot);
   const auto copies = static_cast<std::uint32_t>(std::ranges::count(held.valid, true));
@@ -516,8 +524,9 @@ void RemoteTier::advance_load(const JobRef& job) {
         fmt::format("{} did not arrive from {} in time", words(*job), nodes_[slot.copies[*best].node].address)};
   }
   const bool kept = best || away || job->kept;
-  // While it was waited for it was not lost yet.
+  // While it was waited for it was not lost yet; and where one copy is kept, that another is gone loses nothing.
   if (!kept) job->error.status = VMEM_ERROR_LOST;
+  if (kept && job->error.status == VMEM_ERROR_LOST) job->error.status = VMEM_ERROR_DRIVER;
   complete(job, kept ? Outcome::failed : Outcome::lost);
 }
 

@@ -33,6 +33,7 @@
 #include "base/clock.hpp"
 #include "base/log_limit.hpp"
 #include "rdma/dead_nodes.hpp"
+#include "rdma/event_batch.hpp"
 #include "rdma/extents.hpp"
 #include "rdma/lending.hpp"
 #include "rdma/page_buffers.hpp"
@@ -240,6 +241,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   std::uint64_t storable(std::span<const std::uint64_t> rooms) const;
   std::optional<Copy> place(std::uint64_t bytes, std::span<const Copy> apart_from);
   void give_back(const Slot& slot);
+  Result<tiers::SlotGrant> no_room() const;
   std::string words(const Job& job) const;
 
   // Connections and requests (remote_node.cpp).
@@ -272,6 +274,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   PageBuffers buffers_;
 
   // The tier's thread's.
+  EventBatch events_;
   std::vector<Node> nodes_;
   DeadNodes dead_;             // lenders on this machine whose process ends
   std::uint64_t look_us_ = 0;  // for them, next

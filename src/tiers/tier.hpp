@@ -96,6 +96,7 @@ class Tier {
 
   // Slots. `expect` says how many slots of a size will be wanted in all, so that they can be made ahead.
   virtual void expect(std::uint64_t page_bytes, std::uint64_t count) = 0;
+  // Errors: TIMEOUT, naming who does not answer now and may have room later; others, why no room can be made.
   virtual Result<SlotGrant> allocate(std::uint64_t page_bytes) = 0;
   virtual void release(SlotId slot) = 0;  // transfers on it have completed
   // Whether the slot still has all the copies that it could have now. If not, whoever has the bytes elsewhere stores them anew

@@ -92,6 +92,33 @@ TEST_F(MoverFull, RoomThatWasFreedBelowIsUsedAtOnce) {
   }
 }
 
+// Whoever wants a place for a written page waits for the node, as long as a call waits.
+TEST_F(MoverFull, ANodeThatIsAwayIsWaitedFor) {
+  call_wait_us = 1'000'000;
+  start({.hbm_pages = 4, .host_pages = 2, .spill_pages = 16});
+  Actor& thread = actor();
+  Region& region = allocate(12);
+  spill->away = true;
+  for (std::uint32_t page = 0; page < 6; ++page) write_to_the_end(thread, writing(region, page), 1);
+  const auto refused = begin(thread, writing(region, 6));
+  steps();
+  now_us += acquire_wait_us;  // no frame comes: in place, then
+  steps();
+  EXPECT_FALSE(refused->done());
+  now_us += call_wait_us;
+  const Status status = complete(*refused);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_NE(status.error().message.find("the scripted node is away"), std::string::npos) << status.error().message;
+  const auto waits = begin(thread, writing(region, 6));
+  steps();
+  spill->away = false;
+  now_us += 1'000;
+  ASSERT_TRUE(complete(*waits));
+  release(thread, waits->range);
+  finish_work(thread);
+}
+
 TEST_F(MoverFull, AnAcquireWaitsForSlotsThatPagesArriveInAhead) {
   start({.hbm_pages = 8, .host_pages = 2, .spill_pages = 16});
   Actor& thread = actor();

@@ -123,6 +123,32 @@ TEST(RemoteTier, WithoutPeersThereIsNoRoom) {
   EXPECT_EQ(remote.tier->allocate(kPage)->grant, tiers::Grant::full);
 }
 
+// Its end is not proved: it may come back, with room.
+TEST(RemoteTier, ANodeThatIsAwayIsNamedByWhoWantsRoom) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  remote.fabric.set_partition(NodeId{100}, NodeId{1}, true);
+  remote.until([&] { return remote.tier->usage().ready_bytes == 0; });
+  const auto refused = remote.tier->allocate(kPage);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(refused.error().message, HasSubstr(node_address(1)));
+  remote.fabric.set_partition(NodeId{100}, NodeId{1}, false);
+  remote.until([&] { return remote.tier->usage().ready_bytes != 0; });
+  EXPECT_EQ(remote.tier->allocate(kPage)->grant, tiers::Grant::granted);
+}
+
+// More messages than may be outstanding: the store is refused by the transport at once, and is made later.
+TEST(RemoteTier, AStoreThatCannotBeSentNowIsSentLater) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  const SlotId slot = remote.slot();
+  for (std::size_t i = 0; i <= kMostOutstanding; ++i) remote.tier->release(remote.slot());
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  EXPECT_GT(remote.tier->statistics().retries, 0u);
+  EXPECT_TRUE(remote.loads(slot, 1, 1));
+}
+
 TEST(RemoteTier, NothingIsSentOfWhatDidNotChange) {
   SteppedRemote remote(1);
   remote.start_tier();
