@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 
 #include "base/log.hpp"
 #include "base/memory_reserve.hpp"
@@ -179,8 +180,8 @@ std::uint32_t Mover::file_page_shift(const DeviceState& device, std::uint64_t by
 }
 
 Memories Mover::memories() const {
-  Memories all{.host_bytes = config_.backing->usage().budget_bytes,
-               .below_bytes = config_.spill == nullptr ? 0 : config_.spill->usage().budget_bytes};
+  Memories all{.host_bytes = config_.backing->usage().budget_bytes};
+  if (config_.spill != nullptr) all.below = config_.spill->places();
   for (const LentMemory& each : config_.lent) all.lent_bytes.push_back(lent_for_certain(each));
   for (const auto& device : devices_) {
     std::uint64_t lenders = 0;
@@ -225,7 +226,8 @@ Status Mover::commit(DeviceState& device, std::uint64_t bytes, const PageSizes& 
 Status Mover::commit_error(const DeviceState& device, std::uint64_t bytes, const PageSizes& pages, const Memories& all,
                            const Shortfall& missing) const {
   const std::uint64_t hbm = hbm_in_all(device);
-  const bool lent = !all.lent_bytes.empty(), below = all.below_bytes != 0;
+  const bool lent = !all.lent_bytes.empty(), below = config_.spill != nullptr;
+  const std::uint64_t below_bytes = std::accumulate(all.below.begin(), all.below.end(), std::uint64_t{0});
   const bool nodes = below && config_.spill->info().name.contains("remote");
   return fail(
       VMEM_ERROR_OUT_OF_MEMORY,
@@ -237,9 +239,9 @@ Status Mover::commit_error(const DeviceState& device, std::uint64_t bytes, const
           format_bytes(usable_hbm_bytes(hbm, pages)), format_bytes(hbm), format_bytes(missing.overflow),
           lent ? fmt::format("what other GPUs lend, {}, and ", format_bytes(missing.lent)) : std::string(),
           below ? fmt::format(" ({}) and {} ({})", format_bytes(all.host_bytes), config_.spill->info().name,
-                              format_bytes(all.below_bytes))
+                              format_bytes(below_bytes))
                 : std::string(),
-          format_bytes(missing.host_and_below), format_bytes(all.host_bytes + all.below_bytes), lent ? ", --peers" : "",
+          format_bytes(missing.host_and_below), format_bytes(all.host_bytes + below_bytes), lent ? ", --peers" : "",
           nodes ? ", --borrow or --nvme, or name another node with --remote" : " or --nvme"));
 }
 

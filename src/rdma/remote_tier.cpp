@@ -120,6 +120,18 @@ tiers::TierUsage RemoteTier::usage() const {
   return {storable(all), used_bytes_, storable(ready)};
 }
 
+std::vector<std::uint64_t> RemoteTier::places() const {
+  if (config_.replicas != 1) return {usage().budget_bytes};
+  const std::lock_guard lock(mutex_);
+  std::vector<std::uint64_t> all;
+  for (const Room& room : rooms_) {
+    for (const std::uint64_t bytes : {room.memory_bytes, room.disk_bytes}) {
+      if (bytes != 0) all.push_back(bytes);
+    }
+  }
+  return all;
+}
+
 // How many bytes of pages these rooms hold. Two copies of a page are on two nodes; where one node is left, pages have one
 // copy, as allocate() gives them.
 std::uint64_t RemoteTier::storable(std::span<const std::uint64_t> rooms) const {

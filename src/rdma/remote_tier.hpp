@@ -92,6 +92,8 @@ class RemoteTier final : public tiers::Tier, public Receiver {
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
   tiers::TierUsage usage() const override;
+  std::vector<std::uint64_t> places()
+      const override;  // nodes' memories and disks; of copies, which are paired, the sum
   void expect(std::uint64_t, std::uint64_t) override {}  // leases are there from the beginning
   Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override;
   void release(tiers::SlotId slot) override;

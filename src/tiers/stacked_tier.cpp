@@ -23,6 +23,15 @@ TierUsage StackedTier::usage() const {
   return sum;
 }
 
+std::vector<std::uint64_t> StackedTier::places() const {
+  std::vector<std::uint64_t> all;
+  for (const Tier* tier : tiers_) {
+    const std::vector<std::uint64_t> each = tier->places();
+    all.insert(all.end(), each.begin(), each.end());
+  }
+  return all;
+}
+
 void StackedTier::expect(std::uint64_t page_bytes, std::uint64_t count) {
   for (Tier* tier : tiers_) tier->expect(page_bytes, count);
 }

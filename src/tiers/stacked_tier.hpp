@@ -15,6 +15,7 @@ class StackedTier final : public Tier {
 
   const TierInfo& info() const noexcept override { return info_; }
   TierUsage usage() const override;
+  std::vector<std::uint64_t> places() const override;
   void expect(std::uint64_t page_bytes, std::uint64_t count) override;
   Result<SlotGrant> allocate(std::uint64_t page_bytes) override;
   void release(SlotId slot) override;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <numeric>
@@ -11,10 +12,10 @@ namespace vmem::migration {
 namespace {
 
 constexpr std::array<int, 3> kSizes{1, 2, 4};
-enum Memory : int { hbm, host, below };
-using Counts = std::array<int, 3>;        // pages, by size
-using Placement = std::array<Counts, 3>;  // by memory
-using Machine = std::array<int, 3>;       // sizes of the memories
+enum Memory : int { hbm, host, below, beside };  // the last two: places below host memory
+using Counts = std::array<int, 3>;               // pages, by size
+using Placement = std::array<Counts, 4>;         // by memory
+using Machine = std::array<int, 4>;              // sizes of the memories
 
 int bytes_of(const Counts& pages) { return pages[0] + 2 * pages[1] + 4 * pages[2]; }
 
@@ -38,6 +39,7 @@ class Moves {
       for (std::size_t size = 0; size < kSizes.size(); ++size) {
         join(placement, number, size, hbm, host);
         join(placement, number, size, host, below);
+        join(placement, number, size, host, beside);
       }
     }
   }
@@ -51,7 +53,8 @@ class Moves {
     }
     for (const auto& [placement, number] : all_) {
       for (std::size_t size = 0; size < kSizes.size(); ++size) {
-        if (placement[below][size] != 0 && !comes[root(number)][size]) return false;
+        const bool any_below = placement[below][size] != 0 || placement[beside][size] != 0;
+        if (any_below && !comes[root(number)][size]) return false;
       }
     }
     return true;
@@ -64,12 +67,12 @@ class Moves {
       all_.emplace(placement, all_.size());
       return;
     }
-    if (memory == below) {
-      if (rest[size] != 0 && kSizes[size] > machine_[host]) return;  // it could not have come there
-      placement[below][size] = rest[size];
-      if (free(placement, below) >= 0) place(rest, placement, size + 1, hbm);
+    if (memory == beside) {
+      placement[beside][size] = rest[size];
+      if (free(placement, beside) >= 0) place(rest, placement, size + 1, hbm);
       return;
     }
+    if (memory == below && rest[size] != 0 && kSizes[size] > machine_[host]) return;  // it could not have come there
     Counts left = rest;
     for (int here = 0; here <= rest[size]; ++here) {
       placement[std::size_t(memory)][size] = here;
@@ -102,7 +105,7 @@ Memories memories_of(const Machine& machine, int committed) {
   return {.devices = {{.hbm_bytes = std::uint64_t(machine[hbm]), .committed_bytes = std::uint64_t(committed)}},
           .lent_bytes = {},
           .host_bytes = std::uint64_t(machine[host]),
-          .below_bytes = std::uint64_t(machine[below])};
+          .below = {std::uint64_t(machine[below]), std::uint64_t(machine[beside])}};
 }
 
 bool accepted(const Machine& machine, const Counts& pages, int wanted) {
@@ -110,10 +113,12 @@ bool accepted(const Machine& machine, const Counts& pages, int wanted) {
 }
 
 template <class Look>
-void for_all_machines(int most, Look look) {
+void for_all_machines(int most, int most_beside, Look look) {
   for (int h = 1; h <= most; ++h) {
     for (int s = 1; s <= most; ++s) {
-      for (int b = 0; b <= most; ++b) look(Machine{h, s, b});
+      for (int b = 0; b <= most; ++b) {
+        for (int c = 0; c <= std::min(b, most_beside); ++c) look(Machine{h, s, b, c});
+      }
     }
   }
 }
@@ -121,7 +126,7 @@ void for_all_machines(int most, Look look) {
 // The largest sets of pages that are accepted, whatever the size of the last one; smaller ones leave more room.
 template <class Look>
 void for_all_accepted(const Machine& machine, Look look) {
-  const int all = machine[hbm] + machine[host] + machine[below];
+  const int all = std::accumulate(machine.begin(), machine.end(), 0);
   Counts pages{};
   for (pages[2] = 0; 4 * pages[2] <= all; ++pages[2]) {
     for (pages[1] = 0; 2 * pages[1] + 4 * pages[2] <= all; ++pages[1]) {
@@ -135,25 +140,30 @@ void for_all_accepted(const Machine& machine, Look look) {
   }
 }
 
-TEST(Commitments, WhatIsAcceptedHasAPlaceAndComesUpFromEveryPlacement) {
-  for_all_machines(7, [](const Machine& machine) {
-    for_all_accepted(machine, [&](const Counts& pages) {
-      if (::testing::Test::HasFailure()) return;
-      Moves moves(machine, pages);
-      const auto words = [&] {
-        return ::testing::Message() << pages[0] << ", " << pages[1] << ", " << pages[2] << " pages of 1, 2 and 4 in "
-                                    << machine[hbm] << " of HBM, " << machine[host] << " of host memory and "
-                                    << machine[below] << " below";
-      };
-      EXPECT_TRUE(moves.any()) << words();
-      EXPECT_TRUE(moves.everything_comes_up()) << words();
-    });
+void expect_all_accepted_comes_up(const Machine& machine) {
+  for_all_accepted(machine, [&](const Counts& pages) {
+    if (::testing::Test::HasFailure()) return;
+    Moves moves(machine, pages);
+    const auto words = [&] {
+      return ::testing::Message() << pages[0] << ", " << pages[1] << ", " << pages[2] << " pages of 1, 2 and 4 in "
+                                  << machine[hbm] << " of HBM, " << machine[host] << " of host memory, and "
+                                  << machine[below] << " and " << machine[beside] << " below";
+    };
+    EXPECT_TRUE(moves.any()) << words();
+    EXPECT_TRUE(moves.everything_comes_up()) << words();
   });
 }
 
+TEST(Commitments, WhatIsAcceptedHasAPlaceAndComesUpFromEveryPlacement) {
+  for_all_machines(7, 0, expect_all_accepted_comes_up);
+}
+
+// Of two places below, as directories, each may be left with a gap.
+TEST(Commitments, WhatIsAcceptedComesUpFromTwoPlacesBelow) { for_all_machines(5, 5, expect_all_accepted_comes_up); }
+
 // In each memory a large page, and less free than another one needs: free bytes in all are not enough.
 TEST(Commitments, PagesThatWouldBeStuckAreRefused) {
-  const Machine machine{7, 7, 7};
+  const Machine machine{7, 7, 7, 0};
   EXPECT_TRUE(accepted(machine, {3, 0, 2}, 1));
   EXPECT_FALSE(accepted(machine, {1, 0, 3}, 1));
   EXPECT_FALSE(Moves(machine, {1, 0, 3}).everything_comes_up());
@@ -161,14 +171,14 @@ TEST(Commitments, PagesThatWouldBeStuckAreRefused) {
 
 TEST(Commitments, PagesOfOneSizeLeaveOneFreeBesideTheTransit) {
   const PageSizes sizes{.wanted = 32, .smallest = 32, .largest = 32};
-  const Memories memories{.devices = {{.hbm_bytes = 128}}, .lent_bytes = {}, .host_bytes = 64, .below_bytes = 256};
+  const Memories memories{.devices = {{.hbm_bytes = 128}}, .lent_bytes = {}, .host_bytes = 64, .below = {256}};
   EXPECT_EQ(usable_hbm_bytes(128, sizes), 96u);
   EXPECT_EQ(usable_host_and_below_bytes(memories, sizes), 64u + 256u - 32u) << "a quarter would be less than a page";
 }
 
 TEST(Commitments, WithNothingBelowNoHoleIsKept) {
   const PageSizes sizes{.wanted = 2, .smallest = 2, .largest = 2};
-  const Memories memories{.devices = {{.hbm_bytes = 8}}, .lent_bytes = {}, .host_bytes = 2, .below_bytes = 0};
+  const Memories memories{.devices = {{.hbm_bytes = 8}}, .lent_bytes = {}, .host_bytes = 2, .below = {}};
   EXPECT_EQ(usable_host_and_below_bytes(memories, sizes), 2u);
 }
 
@@ -177,7 +187,7 @@ TEST(Commitments, OfEachSetOfDevicesTheOverflowFitsIntoWhatItReaches) {
   Memories memories{.devices = {{.hbm_bytes = 16, .committed_bytes = 22, .lenders = 1}, {.hbm_bytes = 16}},
                     .lent_bytes = {8},
                     .host_bytes = 8,
-                    .below_bytes = 0};
+                    .below = {}};
   EXPECT_FALSE(shortfall(memories, sizes));
   memories.devices[1].committed_bytes = 12 + 6 + 1;
   const auto missing = shortfall(memories, sizes);
@@ -187,7 +197,7 @@ TEST(Commitments, OfEachSetOfDevicesTheOverflowFitsIntoWhatItReaches) {
 }
 
 TEST(Commitments, CapacityIsWhatAnAllocationGets) {
-  for_all_machines(9, [](const Machine& machine) {
+  for_all_machines(9, 0, [](const Machine& machine) {
     const PageSizes sizes{.wanted = 1, .smallest = 1, .largest = 1};
     for (int committed = 0; accepted(machine, {committed, 0, 0}, 1); ++committed) {
       const auto free = capacity(memories_of(machine, committed), 0, sizes).free_bytes;

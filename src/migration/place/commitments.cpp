@@ -56,10 +56,15 @@ std::uint64_t usable_hbm_bytes(std::uint64_t hbm_bytes, const PageSizes& pages) 
 // that have none are free by their waste at most; so one page more than that is enough.
 std::uint64_t usable_host_and_below_bytes(const Memories& memories, const PageSizes& pages) {
   const std::uint64_t host = memories.host_bytes;
-  const std::uint64_t below = host < pages.largest ? 0 : memories.below_bytes;  // pages pass through host memory
   const std::uint64_t transit = transit_bytes(host, std::max(pages.wanted, pages.in_files));
-  const std::uint64_t hole = below == 0 ? 0 : pages.smallest;
-  const std::uint64_t wasted = waste_bytes(host, pages) + waste_bytes(below, pages) + hole;
+  std::uint64_t below = 0, wasted = waste_bytes(host, pages);
+  if (host >= pages.largest) {  // pages pass through host memory
+    for (const std::uint64_t bytes : memories.below) {
+      below += bytes;
+      wasted += waste_bytes(bytes, pages);
+    }
+  }
+  if (below != 0) wasted += pages.smallest;
   return minus(host + below, std::max(transit, wasted));
 }
 

@@ -35,7 +35,7 @@ struct Memories {
   std::vector<CommittedDevice> devices;
   std::vector<std::uint64_t> lent_bytes;  // as much as is lent for certain
   std::uint64_t host_bytes = 0;
-  std::uint64_t below_bytes = 0;  // disks and other nodes
+  std::vector<std::uint64_t> below;  // each directory, and each other node's memory, in bytes
 };
 
 // HBM that commitments may take.

@@ -111,6 +111,11 @@ TierUsage DiskTier::usage() const {
   return {files_->budget_bytes(), files_->used_bytes(), files_->ready_bytes()};
 }
 
+std::vector<std::uint64_t> DiskTier::places() const {
+  const std::lock_guard lock(mutex_);
+  return files_->budgets();
+}
+
 Result<SlotGrant> DiskTier::allocate(std::uint64_t page_bytes) {
   const std::lock_guard lock(mutex_);
   if (const auto slot = files_->take(page_bytes)) {

@@ -48,6 +48,7 @@ class DiskTier final : public Tier {
 
   const TierInfo& info() const noexcept override { return info_; }
   TierUsage usage() const override;
+  std::vector<std::uint64_t> places() const override;    // directories in service
   void expect(std::uint64_t, std::uint64_t) override {}  // space is made in chunks, faster than pages are written
   Result<SlotGrant> allocate(std::uint64_t page_bytes) override;
   void release(SlotId slot) override;

@@ -116,6 +116,14 @@ std::vector<int> SlotFiles::descriptors() const {
   return result;
 }
 
+std::vector<std::uint64_t> SlotFiles::budgets() const {
+  std::vector<std::uint64_t> result;
+  for (const File& file : files_) {
+    if (!file.retired) result.push_back(file.budget_bytes);
+  }
+  return result;
+}
+
 std::uint64_t SlotFiles::budget_bytes() const {
   std::uint64_t bytes = 0;
   for (const File& file : files_) bytes += file.retired ? 0 : file.budget_bytes;

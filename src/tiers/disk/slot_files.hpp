@@ -87,7 +87,8 @@ class SlotFiles {
 
   // 0 to 1: of the budget, in pages as they are; 1, too, while a disk has no room for more.
   double fill() const;
-  std::uint64_t budget_bytes() const;
+  std::vector<std::uint64_t> budgets() const;  // of files in service
+  std::uint64_t budget_bytes() const;          // their sum
   std::uint64_t used_bytes() const { return used_bytes_; }
   std::uint64_t ready_bytes() const { return ready_bytes_; }
 
