@@ -48,28 +48,27 @@ void Channel::read() {
   reading_ = true;
   std::size_t turn = 0;
   Step step = Step::went_on;
-  while (step == Step::went_on && turn < kTurnBytes) {
-    const std::size_t before = target_.size();
-    step = read_some();
-    turn += std::max<std::size_t>(before, 1);
-  }
+  while (step == Step::went_on && turn < kTurnBytes) step = read_some(turn);
   reading_ = false;
   if (step == Step::blocked) return wait_readable();
   if (step == Step::went_on) boost::asio::post(lane_, [self = shared_from_this()] { self->read(); });
 }
 
-Channel::Step Channel::read_some() {
+// Adds what it read to `turn`.
+Channel::Step Channel::read_some(std::size_t& turn) {
   if (broken_ || closed_ || paused_ || stage_ == Stage::waiting) return Step::stopped;
   if (stage_ == Stage::skipping) target_ = Bytes(dropped_).first(std::min<std::uint64_t>(dropped_.size(), to_skip_));
-  while (!target_.empty()) {
-    const auto got = stream_.read(target_);
+  if (!target_.empty()) {
+    const auto got = stream_.read(target_.first(std::min(target_.size(), kTurnBytes)));
     if (!got) {
       fail(got.error());
       return Step::stopped;
     }
     if (*got == 0) return Step::blocked;
+    turn += *got;
     target_ = target_.subspan(*got);
     if (stage_ == Stage::skipping) to_skip_ -= *got;
+    if (!target_.empty()) return Step::went_on;
   }
   switch (stage_) {
     case Stage::frame:

@@ -91,7 +91,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   enum class Step : std::uint8_t { went_on, blocked, stopped };
 
   void read();
-  Step read_some();
+  Step read_some(std::size_t& turn);
   Step on_frame();
   Step on_header();
   void expect(Stage stage, Bytes target);
