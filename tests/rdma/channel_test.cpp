@@ -59,12 +59,29 @@ class ChannelReads : public testing::Test {
     for (std::size_t sent = 0; sent < payload_bytes; sent += bytes.size()) say(bytes.data(), bytes.size());
     return true;
   }
+  void pause_and_resume(int times) {
+    for (int i = 0; i < times; ++i) {
+      channel_->pause();
+      channel_->resume();
+    }
+  }
 
   boost::asio::io_context lane_{1};
   Reports reports_;
   FileDescriptor peer_;
   std::shared_ptr<Channel> channel_;
 };
+
+TEST_F(ChannelReads, AnIdleChannelWaitsOnceHoweverOftenItIsPaused) {
+  pause_and_resume(1000);
+  EXPECT_EQ(run(), 0u) << "nothing has arrived";
+  const Frame frame;
+  say(&frame, 1);
+  EXPECT_EQ(run(), 1u) << "handlers that waited for one byte";
+  say(reinterpret_cast<const char*>(&frame) + 1, sizeof(frame) - 1);
+  EXPECT_EQ(run(), 1u);
+  EXPECT_EQ(reports_.count<Arrived>(), 1u);
+}
 
 TEST_F(ChannelReads, AMessageThatArrivesDuringAPauseIsReportedAfterIt) {
   const Frame frame;
@@ -92,6 +109,15 @@ TEST_F(ChannelReads, ALargePayloadIsTakenInTurns) {
   channel_->take(memory);
   EXPECT_GE(run(), 3u) << "turns after the first";
   EXPECT_EQ(reports_.count<Landed>(), 1u);
+}
+
+// Several turns' worth of bytes are in the socket.
+TEST_F(ChannelReads, ABusyChannelHasOneTurnPostedHoweverOftenItIsPaused) {
+  if (!announce(16 << 20)) GTEST_SKIP() << kNeedsRoot;
+  channel_->skip();
+  pause_and_resume(2);
+  channel_->pause();
+  EXPECT_EQ(run(), 1u);
 }
 
 TEST_F(ChannelReads, ABlockedWriterWaitsOnceHoweverMuchIsSent) {

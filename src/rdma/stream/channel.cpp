@@ -51,7 +51,7 @@ void Channel::read() {
   while (step == Step::went_on && turn < kTurnBytes) step = read_some(turn);
   reading_ = false;
   if (step == Step::blocked) return wait_readable();
-  if (step == Step::went_on) boost::asio::post(lane_, [self = shared_from_this()] { self->read(); });
+  if (step == Step::went_on) post_turn();
 }
 
 // Adds what it read to `turn`.
@@ -135,11 +135,25 @@ void Channel::resume() {
   read();
 }
 
+// resume() reads while the wait, or the turn, from before the pause is outstanding: that one is enough. The
+// flags are set last, as both calls can run out of memory; neither calls its handler before it returns.
 void Channel::wait_readable() {
+  if (awaits_bytes_) return;
   descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                          [self = shared_from_this()](const boost::system::error_code& code) {
+                           self->awaits_bytes_ = false;
                            if (!code) self->read();
                          });
+  awaits_bytes_ = true;
+}
+
+void Channel::post_turn() {
+  if (turn_posted_) return;
+  boost::asio::post(lane_, [self = shared_from_this()] {
+    self->turn_posted_ = false;
+    self->read();
+  });
+  turn_posted_ = true;
 }
 
 // ---- writing ----

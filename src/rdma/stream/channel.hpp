@@ -96,6 +96,7 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Step on_header();
   void expect(Stage stage, Bytes target);
   void wait_readable();
+  void post_turn();
   void write();
   Result<bool> write_some();
   void wait_writable();
@@ -116,11 +117,12 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::uint64_t to_skip_ = 0;
   std::vector<std::byte> dropped_;  // where skipped bytes go
   bool paused_ = false, reading_ = false;
+  bool awaits_bytes_ = false, turn_posted_ = false;  // a handler that will call read()
 
   std::deque<Outgoing> queue_;
   std::vector<std::byte> prefix_;   // frame and header of the first of queue_
   std::vector<ConstBytes> pieces_;  // what is still to be written of it
-  bool writing_ = false;
+  bool writing_ = false;            // or write() is posted, or waits
   bool broken_ = false, closed_ = false;
 };
 
