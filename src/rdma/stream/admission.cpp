@@ -47,14 +47,32 @@ Status same(std::string_view what, std::uint64_t theirs, std::uint64_t ours, std
 
 }  // namespace
 
+// Processor time of this thread, in stretches.
+class Admission::CpuMeter {
+ public:
+  // Drops a stretch that an exception cut off.
+  void start() {
+    began_us_ = thread_cpu_us();
+    runs_ = true;
+  }
+  void stop() {
+    if (std::exchange(runs_, false)) us_ += thread_cpu_us() - began_us_;
+  }
+  std::uint64_t us() const noexcept { return us_; }
+
+ private:
+  bool runs_ = false;
+  std::uint64_t began_us_ = 0, us_ = 0;
+};
+
 struct Admission::Pending {
   enum class Stage : std::uint8_t { connecting, securing, sending, reading, done };
   explicit Pending(boost::asio::io_context& context) : descriptor(context) {}
   std::uint64_t key = 0;
   Hello::Role role = Hello::Role::initiator;
   std::string address;
-  std::string host;          // whose limits it is under, of one that came in over TLS (HandshakeBudget::host_of)
-  std::uint64_t cpu_us = 0;  // that it has cost so far
+  std::string host;  // whose limits it is under, of one that came in over TLS (HandshakeBudget::host_of)
+  CpuMeter cost;     // from the accept to the end of `stream`
   std::uint64_t deadline_us = 0;
   Stage stage = Stage::connecting;
   ByteStream stream;
@@ -131,9 +149,11 @@ void Admission::wait_for_connections() {
 
 void Admission::accept() {
   for (int i = 0; i < kMostAcceptedAtOnce; ++i) {
+    CpuMeter cost;
+    cost.start();
     FileDescriptor socket(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) {
-      admit(std::move(socket));
+      admit(std::move(socket), cost);
       continue;
     }
     if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
@@ -152,8 +172,9 @@ void Admission::accept() {
   wait_for_connections();
 }
 
-void Admission::admit(FileDescriptor socket) {
+void Admission::admit(FileDescriptor socket, CpuMeter cost) {
   auto pending = std::make_shared<Pending>(context_);
+  pending->cost = cost;
   pending->role = Hello::Role::responder;
   pending->address = address_;
   if (config_.tls) {
@@ -163,23 +184,28 @@ void Admission::admit(FileDescriptor socket) {
     pending->host = HandshakeBudget::host_of(*from);
     if (!budget_.admit(pending->host, config_.clock->now_us())) return turn_away(pending->address, std::move(socket));
   }
-  make_room(pending->host);
+  make_room(*pending);
   pending->deadline_us = config_.clock->now_us() + config_.handshake_us;
   pending->stage = Pending::Stage::securing;
   auto stream = secure(std::move(socket), TlsRole::server, "");
   if (!stream) {
     VMEM_LOG_DEBUG("a connection to {} was refused: {}", address_, stream.error().message);
-    return;
+    return settle(*pending);
   }
   pending->stream = *std::move(stream);
   boost::system::error_code code;
   pending->descriptor.assign(pending->stream.descriptor(), code);
-  if (code) return;
+  if (code) {
+    pending->stream.shut();
+    return settle(*pending);
+  }
   pending_.push_back(pending);
   next_deadline_us_ = 0;
   advance(pending);
 }
 
+// What turning away costs is not charged: a host in debt would fall deeper with each attempt, and stay out long
+// after the last one.
 void Admission::turn_away(const std::string& address, FileDescriptor socket) {
   Outcome outcome;
   outcome.address = address;
@@ -195,7 +221,8 @@ bool Admission::is_stranger(const Pending& pending) const {
 
 // The one that has been waiting longest without a proof goes: a node that knows the secret needs
 // milliseconds. One host cannot take the room of the others.
-void Admission::make_room(const std::string& host) {
+void Admission::make_room(Pending& for_this) {
+  const std::string& host = for_this.host;
   const auto of_host = [&](const PendingRef& each) { return each->key == 0 && each->host == host; };
   const auto all = std::ranges::count_if(pending_, [](const PendingRef& each) { return each->key == 0; });
   const auto same_host = std::ranges::count_if(pending_, of_host);
@@ -206,7 +233,10 @@ void Admission::make_room(const std::string& host) {
   if (goes == pending_.end()) goes = std::ranges::find_if(pending_, may_go);
   if (goes == pending_.end()) return;
   const PendingRef pending = *goes;
+  for_this.cost.stop();  // the one that goes pays for its end
+  pending->cost.start();
   finish(pending, Reason::refused, Error{VMEM_ERROR_LOST, 0, "too many connections are being set up"});
+  for_this.cost.start();
 }
 
 Result<ByteStream> Admission::secure(FileDescriptor socket, TlsRole role, const std::string& host) const {
@@ -307,11 +337,13 @@ bool Admission::expire() {
       next_deadline_us_ = std::min(next_deadline_us_, each->deadline_us);
     }
   }
-  for (const PendingRef& each : late)
+  for (const PendingRef& each : late) {
+    each->cost.start();
     finish(
         each, Reason::timeout,
         Error{VMEM_ERROR_TIMEOUT, 0,
               fmt::format("{} did not set the connection up before its deadline: it does not answer", each->address)});
+  }
   return !late.empty();
 }
 
@@ -320,16 +352,15 @@ bool Admission::expire() {
 void Admission::wait(const PendingRef& pending) {
   pending->descriptor.async_wait(pending->wants_write ? stream_descriptor::wait_write : stream_descriptor::wait_read,
                                  [this, pending](const boost::system::error_code& code) {
-                                   if (!code && pending->stage != Pending::Stage::done) advance(pending);
+                                   if (code || pending->stage == Pending::Stage::done) return;
+                                   pending->cost.start();
+                                   advance(pending);
                                  });
 }
 
 void Admission::advance(const PendingRef& pending) {
   pending->wants_write = false;
-  const bool was_stranger = is_stranger(*pending);
-  const std::uint64_t began_us = was_stranger ? thread_cpu_us() : 0;
   const auto done = step(*pending);
-  if (was_stranger) pending->cpu_us += thread_cpu_us() - began_us;
   if (!done) {
     const bool broke = done.error().status == VMEM_ERROR_LOST;
     Error error = done.error();
@@ -342,6 +373,7 @@ void Admission::advance(const PendingRef& pending) {
   }
   if (*done) return finish(pending, Reason::closed, std::nullopt);
   wait(pending);
+  pending->cost.stop();
 }
 
 // True once both Hellos are there and accepted.
@@ -438,19 +470,25 @@ void Admission::finish(const PendingRef& pending, Reason reason, std::optional<E
   if (std::exchange(pending->stage, Pending::Stage::done) == Pending::Stage::done) return;
   if (pending->descriptor.is_open()) pending->descriptor.release();
   pending_.remove(pending);
-  if (is_stranger(*pending)) {
-    budget_.pay(pending->host, pending->cpu_us, config_.clock->now_us());
-  } else if (config_.tls && pending->key == 0) {
-    budget_.proved(pending->host, config_.clock->now_us());
-  }
   if (failed) pending->stream.shut();
   on_outcome_({.key = pending->key,
                .address = pending->address,
-               .stream = std::move(pending->stream),
+               .stream = std::move(pending->stream),  // one that failed ends in there
                .ours = pending->ours,
                .theirs = pending->theirs,
                .reason = reason,
                .failed = std::move(failed)});
+  settle(*pending);
+}
+
+void Admission::settle(Pending& pending) {
+  pending.stream = {};
+  pending.cost.stop();
+  if (is_stranger(pending)) {
+    budget_.pay(pending.host, pending.cost.us(), config_.clock->now_us());
+  } else if (config_.tls && pending.key == 0) {
+    budget_.proved(pending.host, config_.clock->now_us());
+  }
 }
 
 }  // namespace vmem::rdma::stream

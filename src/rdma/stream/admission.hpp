@@ -81,24 +81,26 @@ class Admission {
 
  private:
   struct Pending;
+  class CpuMeter;
   using PendingRef = std::shared_ptr<Pending>;
 
   Admission(boost::asio::io_context& context, Config config, OnOutcome on_outcome);
   Status listen();
   void wait_for_connections();
   void accept();
-  void admit(FileDescriptor socket);
+  void admit(FileDescriptor socket, CpuMeter cost);
   bool is_stranger(const Pending& pending) const;
   void turn_away(const std::string& address, FileDescriptor socket);
-  void make_room(const std::string& host);
+  void make_room(Pending& for_this);
   Result<ByteStream> secure(FileDescriptor socket, TlsRole role, const std::string& host) const;
-  void advance(const PendingRef& pending);
+  void advance(const PendingRef& pending);  // as finish(): its cost is being metered
   Result<bool> step(Pending& pending);
   Result<bool> send_hello(Pending& pending);
   Result<bool> read_hello(Pending& pending);
   Status check(const Hello& theirs, Hello::Role role) const;
   void wait(const PendingRef& pending);
   void finish(const PendingRef& pending, Reason reason, std::optional<Error> failed);
+  void settle(Pending& pending);  // its host pays, or is known to have proved itself
   std::string refused_words(const std::string& address, int code) const;
   void refuse_soon(const PendingRef& pending, Reason reason, Error error);
 
