@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <thread>
 
@@ -128,6 +130,24 @@ class OpenFolder {
  private:
   char path_[32] = "/tmp/vmem_open_XXXXXX";
 };
+
+// A name that cannot be bound: a folder has it. What lies in the working directory is nobody's business.
+TEST_F(SocketDirectory, AListenerThatCannotBindLeavesNoLockAndRemovesNobodysFile) {
+  const OpenFolder work;
+  const auto crypto = *Crypto::load();
+  const std::string said = as_somebody([&] {
+    const SocketAddress address = *SocketAddress::parse("127.0.0.1:30");
+    const std::string name = stream::socket_path(address)->sun_path;
+    std::ofstream(work.in(".lock")) << "a user's";
+    if (::chdir(work.in("").c_str()) != 0 || ::mkdir(name.c_str(), 0700) != 0) return std::string("not set up");
+    const auto listener = stream::LocalListener::create(*crypto, address);
+    return fmt::format("{}; the user's file {}, the lock {}",
+                       listener ? "it listens" : std::strerror(listener.error().native),
+                       ::access(".lock", F_OK) == 0 ? "stays" : "is gone",
+                       ::access((name + ".lock").c_str(), F_OK) == 0 ? "stays" : "is gone");
+  });
+  EXPECT_EQ(said, "Address already in use; the user's file stays, the lock is gone");
+}
 
 // By another name of the socket, which lies outside of the directory: as if the directory kept nobody out.
 TEST(LocalPeers, AClientOfAnotherUserIsTurnedAwayUnheard) {

@@ -71,6 +71,7 @@ Result<LocalListener> LocalListener::try_listen(const SocketAddress& address) {
   if (::fstat(listener.lock_.get(), &opened) != 0 || ::stat((path + ".lock").c_str(), &named) != 0 ||
       opened.st_ino != named.st_ino)
     return refuse(fmt::format("cannot listen on {}: another process ends there just now", address.text()), EADDRINUSE);
+  listener.path_ = path;  // this process's: it is removed even if what follows fails
   (void)::unlink(path.c_str());
   listener.socket_ = FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!listener.socket_ ||
@@ -79,7 +80,6 @@ Result<LocalListener> LocalListener::try_listen(const SocketAddress& address) {
     return refuse(fmt::format("cannot listen on {} ({}): {}", address.text(), path, std::strerror(errno)), errno);
   listener.lock_not_in_children_ = ClosedOnFork(listener.lock_.get());
   listener.socket_not_in_children_ = ClosedOnFork(listener.socket_.get());
-  listener.path_ = path;
   listener.address_ = address.text();
   return listener;
 }
@@ -97,7 +97,7 @@ Result<LocalListener> LocalListener::create(const Crypto& crypto, const SocketAd
 }
 
 LocalListener::~LocalListener() {
-  if (!socket_) return;
+  if (!lock_ || path_.empty()) return;  // moved from, or the lock is another process's
   (void)::unlink(path_.c_str());
   (void)::unlink((path_ + ".lock").c_str());
 }

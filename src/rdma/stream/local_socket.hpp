@@ -36,7 +36,8 @@ class LocalListener {
   static Result<LocalListener> try_listen(const SocketAddress& address);
   FileDescriptor lock_, socket_;
   ClosedOnFork lock_not_in_children_, socket_not_in_children_;
-  std::string address_, path_;
+  std::string address_;
+  std::string path_;  // set once the lock is held
 };
 
 // The process at the other end (of a listener's connection: the one that called listen), readable once it has ended; none
