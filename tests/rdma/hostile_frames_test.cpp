@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <memory>
 #include <random>
+#include <vector>
 
 #include "rdma/hand_made_peer.hpp"
 
@@ -24,7 +26,9 @@ class HostileFrames : public testing::TestWithParam<Over> {
   void SetUp() override {
     if (GetParam() == Over::tls) keyring_ = SecretFile().read();
     honest_.start_as(honest_.config(1, "", keyring_));
-    node_.start_as(node_.config(2, "127.0.0.1:0", keyring_));
+    StreamConfig config = node_.config(2, "127.0.0.1:0", keyring_);
+    config.handshake_us = 60 * kSecondUs;  // so that no test's half-made link ends by its deadline
+    node_.start_as(config);
     bystander_ = *honest_.transport->connect(node_.transport->address(), honest_.later());
     ASSERT_TRUE(until({&honest_, &node_}, [&] { return honest_.connected() && node_.connected(); }));
   }
@@ -135,6 +139,20 @@ TEST_P(HostileFrames, AConnectionOfAnotherLinkIsNotAccepted) {
   hostile.join(7);
   ASSERT_TRUE(until({&node_}, [&] { return hostile.connected(7) && hostile.ended(7) && hostile.ended(0); }))
       << "an index beyond the link's channels ends the link";
+  expect_service_for_the_bystander();
+}
+
+TEST_P(HostileFrames, AHalfMadeLinkTooManyEndsTheOldestOne) {
+  std::vector<std::unique_ptr<HandMadePeer>> half_made;
+  for (std::size_t i = 0; i < kMostHalfMadeLinks + 1; ++i) {
+    half_made.push_back(std::make_unique<HandMadePeer>(keyring_, node_.transport->address()));
+    ASSERT_TRUE(until({&node_}, [&] { return half_made.back()->connected(0); }));
+  }
+  ASSERT_TRUE(until({&node_}, [&] { return half_made.front()->ended(0); }, 2));
+  EXPECT_FALSE(half_made[1]->ended(0));
+  EXPECT_EQ(node_.count<Connected>(), 1u) << "only the bystander";
+  half_made.back()->join(1);
+  ASSERT_TRUE(until({&node_}, [&] { return half_made.back()->connected(1) && node_.count<Connected>() == 2; }));
   expect_service_for_the_bystander();
 }
 

@@ -2,7 +2,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <memory>
+#include <vector>
+
 #include "rdma/certificate_folder.hpp"
+#include "rdma/hand_made_peer.hpp"
 #include "rdma/stream_node.hpp"
 
 namespace vmem::rdma {
@@ -49,6 +53,26 @@ TEST(StreamIdentity, OneTenantsKeyUnderAnothersNameIsRefused) {
   b.start_as(b.config(2, "", SecretFile(fmt::format("team-a {}", b_line.substr(7))).read()));
   EXPECT_THAT(refusal(b, lender), HasSubstr("does not know the secret 'team-a'"));
   EXPECT_EQ(lender.events.size(), 0u);
+}
+
+TEST(StreamIdentity, HalfMadeLinksOfOneTenantEndNoneOfAnother) {
+  const std::string a_line = SecretFile::line("team-a"), b_line = SecretFile::line("team-b");
+  Node lender;
+  StreamConfig config = lender.config(9, "127.0.0.1:0", SecretFile(a_line + b_line).read());
+  config.handshake_us = 60 * kSecondUs;
+  lender.start_as(config);
+  const KeyringRef keyring = SecretFile(a_line).read();
+  HandMadePeer other(SecretFile(b_line).read(), lender.transport->address());
+  ASSERT_TRUE(until({&lender}, [&] { return other.connected(0); }));
+  std::vector<std::unique_ptr<HandMadePeer>> half_made;
+  for (std::size_t i = 0; i < kMostHalfMadeLinks + 1; ++i) {
+    half_made.push_back(std::make_unique<HandMadePeer>(keyring, lender.transport->address()));
+    ASSERT_TRUE(until({&lender}, [&] { return half_made.back()->connected(0); }));
+  }
+  ASSERT_TRUE(until({&lender}, [&] { return half_made.front()->ended(0); }));
+  other.join(1);
+  ASSERT_TRUE(until({&lender}, [&] { return other.connected(1) && lender.connected(); }));
+  EXPECT_EQ(identity_at(lender), "team-b");
 }
 
 TEST(StreamIdentity, ASecretIsReplacedWhileNodesRun) {

@@ -275,6 +275,21 @@ void StreamTransport::begin(PeerId id, const SocketAddress& address, std::uint64
   admission_->connect(static_cast<std::uint64_t>(id), address, 0, 0, deadline_us);
 }
 
+// As among strangers (Admission), the half-made link that has waited longest goes for a new one.
+void StreamTransport::make_room(const std::string& identity) {
+  std::size_t half_made = 0;
+  PeerId oldest{};
+  for (const auto& [id, link] : links_) {
+    if (link->by_us || link->connected || link->failure || link->proved.identity != identity) continue;
+    if (half_made++ == 0 || id < oldest) oldest = id;
+  }
+  if (half_made < kMostHalfMadeLinks) return;
+  std::string why = fmt::format("{} links of '{}' lack connections, which is the most", half_made, identity);
+  if (std::has_single_bit(++refused_))
+    VMEM_LOG_WARN("a link from {} is ended: {} ({} so far)", find(oldest)->name, why, refused_);
+  fail_link(oldest, Reason::refused, lost(std::move(why)));
+}
+
 // The link that a connection belongs to: the one that asked for it, or, for one that came in, the one
 // that its first connection began.
 StreamTransport::Link* StreamTransport::link_of(Admission::Outcome& outcome, PeerId& id) {
@@ -283,6 +298,7 @@ StreamTransport::Link* StreamTransport::link_of(Admission::Outcome& outcome, Pee
     return find(id);
   }
   if (outcome.theirs.index == 0) {
+    make_room(outcome.stream.peer().identity);
     auto link = std::make_unique<Link>();
     link->peer = add_peer(id);
     link->name = outcome.address;

@@ -24,6 +24,8 @@
 namespace vmem::rdma {
 
 inline constexpr std::uint32_t kMostStreamChannels = 8;
+// Of one identity, made by it, that lack a connection. As many connections may be pending before the proof.
+inline constexpr std::size_t kMostHalfMadeLinks = 64;
 
 struct StreamConfig {
   NodeIdentity self;
@@ -124,6 +126,7 @@ class StreamTransport final : public Transport, private ChannelOwner {
   void admitted(Admission::Outcome outcome);
   void joined(PeerId id, Link& link, Admission::Outcome outcome);
   Link* link_of(Admission::Outcome& outcome, PeerId& id);
+  void make_room(const std::string& identity);
   void established(PeerId id, Link& link);
   void run(std::vector<Posted> sends);
   void dispatch(Link& link, Posted send);
@@ -192,7 +195,7 @@ class StreamTransport final : public Transport, private ChannelOwner {
   std::unordered_map<PeerId, std::unique_ptr<Link>> links_;
   Deadlines deadlines_;
   std::uint64_t next_refresh_us_ = 0;  // of the files with secrets
-  std::uint64_t refused_ = 0;          // connections that came in
+  std::uint64_t refused_ = 0;          // connections and half-made links that came in
   std::uint64_t told_ = 0;             // events, at the last progress()
 };
 
