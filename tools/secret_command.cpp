@@ -70,14 +70,15 @@ Command add_secret(CLI::App& app) {
   CLI::App* const make = app.add_subcommand("new", "Make a file with a secret of 256 random bits");
   make->add_option("FILE", arguments->file, "Where it goes, for its owner only; - for standard output")->required();
   make->add_option("--identity", arguments->identity,
-                   "The name that the secret goes by: one for each tenant, and another one for each new key")
+                   "The secret's name: TENANT, or TENANT#2, TENANT#3 and so on for further secrets of one tenant")
       ->type_name("NAME")
       ->capture_default_str();
   app.require_subcommand(1);
   app.footer(
       "A file holds a secret a line. A node connects with its first one and accepts all; it reads the file again when "
-      "it changes. To replace a secret: add the new one below the old one on all nodes, then move it to the top on "
-      "all, then take the old one out: connections that it proved end.");
+      "it changes. To replace the secret NAME: add NAME#2 below it on all nodes, then move that to the top on all, "
+      "then take NAME out: connections that it proved end, and are made again with NAME#2. No page is lost, since both "
+      "are secrets of one tenant. A name with another part before '#' is another tenant, who gets none of its pages.");
   return [arguments] { return make_secret(*arguments); };
 }
 

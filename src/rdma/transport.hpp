@@ -90,7 +90,7 @@ struct Connected {
   NodeIdentity node;
   bool by_us = false;         // connect() was called here
   std::string path;           // what carries the messages: "tcp/lo", "sysv", "rc_mlx5/mlx5_0:1"
-  std::string identity = {};  // that it proved: of its secret, or in its certificate; "" without them
+  std::string identity = {};  // that it proved: the tenant of its secret, or in its certificate; "" without them
   ProcessRef process = {};    // of a peer on this machine, where the kernel says which it is
 };
 struct Message {

@@ -86,7 +86,7 @@ bool UcxTransport::refresh_trust() {
     fail_link(*link, Reason::refused,
               {VMEM_ERROR_INVALID_OPTION, 0,
                fmt::format("{} proved to know the secret '{}', which is no longer in this node's secret file",
-                           link->peer->address, link->proved.identity)});
+                           link->peer->address, link->proved.secret)});
   }
   return did;
 }

@@ -18,7 +18,7 @@ std::string line_of(const Secret& secret) {
   std::array<unsigned char, 45> encoded;
   const Key key = secret.key();
   EVP_EncodeBlock(encoded.data(), key.bytes.data(), int(key.bytes.size()));
-  return secret.identity + ' ' + reinterpret_cast<const char*>(encoded.data()) + '\n';
+  return secret.name + ' ' + reinterpret_cast<const char*>(encoded.data()) + '\n';
 }
 
 void check(std::string_view text) {
@@ -26,10 +26,10 @@ void check(std::string_view text) {
   const auto keyring = Keyring::open(file.path());
   if (!keyring) return require(!keyring.error().message.empty(), "a refusal says why");
   const Secret& own = (*keyring)->own();
-  require((*keyring)->find(own.identity) == &own && (*keyring)->holds(own.serial), "a node's own secret is found");
+  require((*keyring)->find(own.name) == &own && (*keyring)->holds(own.serial), "a node's own secret is found");
   const MemoryFile again(line_of(own));
   const auto reread = Keyring::open(again.path());
-  require(reread && (*reread)->own().identity == own.identity && (*reread)->own().key().bytes == own.key().bytes,
+  require(reread && (*reread)->own().name == own.name && (*reread)->own().key().bytes == own.key().bytes,
           "a secret is written as one that means the same");
 }
 

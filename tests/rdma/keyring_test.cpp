@@ -18,9 +18,28 @@ std::string refusal_of(const std::string& text) { return refusal(SecretFile(text
 
 TEST(Keyring, ANewSecretIsAccepted) {
   const KeyringRef keyring = SecretFile(SecretFile::line("team-a")).read();
-  EXPECT_EQ(keyring->own().identity, "team-a");
+  EXPECT_EQ(keyring->own().name, "team-a");
   EXPECT_EQ(keyring->find("team-a"), &keyring->own());
   EXPECT_EQ(keyring->find("team-b"), nullptr);
+}
+
+TEST(Keyring, ASecretsNameSaysWhichTenantItIsOf) {
+  const KeyringRef keyring = SecretFile(SecretFile::line("team-a#2024.b") + SecretFile::line("team-a")).read();
+  EXPECT_EQ(keyring->own().name, "team-a#2024.b");
+  EXPECT_EQ(keyring->own().tenant(), "team-a");
+  ASSERT_NE(keyring->find("team-a"), nullptr);
+  EXPECT_EQ(keyring->find("team-a")->tenant(), "team-a");
+  EXPECT_NE(keyring->find("team-a"), &keyring->own()) << "a peer says which secret it has, not of which tenant";
+}
+
+TEST(Keyring, ANameIsOfOneTenantAndOneFurtherWordAtMost) {
+  const std::string key = SecretFile::line("a").substr(2);
+  for (const std::string_view name : {"a#", "a##2", "a#2#3", "a#b/c", "a/b", "a+#2"})
+    EXPECT_THAT(refusal_of(fmt::format("{} {}", name, key)), HasSubstr("line 1: a name has 1 to 64")) << name;
+  EXPECT_THAT(refusal_of(fmt::format("#2 {}", key)), HasSubstr("holds no secret")) << "it is a comment";
+  EXPECT_THAT(refusal_of(fmt::format("a#{:b>63} {}", "", key)), HasSubstr("a name has 1 to 64"));
+  EXPECT_EQ(refusal_of(fmt::format("a#{:b>62} {}", "", key)), "accepted");
+  EXPECT_FALSE(make_secret_line(**Crypto::load(), "#2"));
 }
 
 TEST(Keyring, NoTwoNewSecretsAreAlike) { EXPECT_NE(SecretFile::line("a"), SecretFile::line("a")); }
@@ -28,7 +47,7 @@ TEST(Keyring, NoTwoNewSecretsAreAlike) { EXPECT_NE(SecretFile::line("a"), Secret
 TEST(Keyring, TheFirstSecretIsTheNodesOwn) {
   const KeyringRef keyring =
       SecretFile(fmt::format("# tenants\n\n{}{}# the end", SecretFile::line("b"), SecretFile::line("a"))).read();
-  EXPECT_EQ(keyring->own().identity, "b");
+  EXPECT_EQ(keyring->own().name, "b");
   EXPECT_NE(keyring->find("a"), nullptr);
 }
 
@@ -44,11 +63,13 @@ TEST(Keyring, FilesThatOthersMayUseAreRefused) {
 TEST(Keyring, WhatIsNoSecretIsRefusedWithItsLine) {
   EXPECT_THAT(refusal_of(""), HasSubstr("holds no secret"));
   EXPECT_THAT(refusal_of("# nothing\n"), HasSubstr("holds no secret"));
-  EXPECT_THAT(refusal_of("# one\npassword\n"), HasSubstr("line 2: is not IDENTITY KEY"));
+  EXPECT_THAT(refusal_of("# one\npassword\n"), HasSubstr("line 2: is not NAME KEY"));
   EXPECT_THAT(refusal_of("a b\n"), HasSubstr("line 1: a key is 32 bytes in base64"));
-  EXPECT_THAT(refusal_of(fmt::format("a/b {}", SecretFile::line("a").substr(2))), HasSubstr("an identity has"));
-  EXPECT_THAT(refusal_of(fmt::format("{:a>65} {}", "", SecretFile::line("a").substr(2))), HasSubstr("an identity has"));
-  EXPECT_THAT(refusal_of(SecretFile::line("a") + SecretFile::line("a")), HasSubstr("line 2: a second secret for 'a'"));
+  EXPECT_THAT(refusal_of(fmt::format("a/b {}", SecretFile::line("a").substr(2))), HasSubstr("a name has 1 to 64"));
+  EXPECT_THAT(refusal_of(fmt::format("{:a>65} {}", "", SecretFile::line("a").substr(2))),
+              HasSubstr("a name has 1 to 64"));
+  EXPECT_THAT(refusal_of(SecretFile::line("a") + SecretFile::line("a")),
+              HasSubstr("line 2: a second secret named 'a'"));
   EXPECT_THAT(refusal_of(fmt::format("a  {}", SecretFile::line("a").substr(2))), HasSubstr("a key is 32 bytes"));
   EXPECT_THAT(refusal_of(std::string(70000, 'x')), HasSubstr("more than"));
 }
@@ -76,7 +97,7 @@ TEST(Keyring, AChangedFileIsReadAgain) {
 
   file.write(b + a);
   EXPECT_TRUE(keyring->refresh());
-  EXPECT_EQ(keyring->own().identity, "b");
+  EXPECT_EQ(keyring->own().name, "b");
   EXPECT_TRUE(keyring->holds(serial)) << "the same key under the same name";
 
   file.write(b);
@@ -106,7 +127,7 @@ TEST(Keyring, AFileThatCannotBeUsedLeavesTheSecretsAsTheyAre) {
   EXPECT_EQ(keyring->own().serial, before);
   file.write(SecretFile::line("later") + "# longer\n");
   EXPECT_TRUE(keyring->refresh());
-  EXPECT_EQ(keyring->own().identity, "later");
+  EXPECT_EQ(keyring->own().name, "later");
 }
 
 }  // namespace

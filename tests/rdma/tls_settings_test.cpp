@@ -19,7 +19,7 @@ class TlsSettings : public testing::Test {
  protected:
   void SetUp() override { node_.start_as(node_.config(2, "127.0.0.1:0", keyring_)); }
 
-  std::string identity() const { return "vmem 1 " + keyring_->own().identity; }
+  std::string identity() const { return "vmem 1 " + keyring_->own().name; }
   Key key() const { return (*TlsContext::create(*Crypto::load(), keyring_))->tls_key(keyring_->own()); }
   PlainTlsClient client(std::function<void(SSL_CTX*)> settings, std::uint32_t early_data = 0) {
     return {node_.transport->address(), {identity(), key(), early_data, std::move(settings)}};

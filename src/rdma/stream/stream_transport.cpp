@@ -250,7 +250,7 @@ bool StreamTransport::refresh_trust() {
     fail_link(id, Reason::refused,
               {VMEM_ERROR_INVALID_OPTION, 0,
                fmt::format("{} proved to know the secret '{}', which is no longer in this node's secret file",
-                           link.name, link.proved.identity)});
+                           link.name, link.proved.secret)});
   }
   return !distrusted.empty();
 }
@@ -346,7 +346,7 @@ void StreamTransport::joined(PeerId id, Link& link, Admission::Outcome outcome) 
     link.token = link.by_us ? theirs.link : outcome.ours.link;
     link.lanes.resize(std::size_t{1} + std::min(config_.channels, std::uint32_t{theirs.channels}));
   }
-  const bool fits = outcome.stream.peer().identity == link.proved.identity && index < link.lanes.size() &&
+  const bool fits = outcome.stream.peer().same_as(link.proved) && index < link.lanes.size() &&
                     !link.lanes[index].channel && node == link.node && theirs.index == index;
   if (!fits)
     return fail_link(

@@ -18,10 +18,12 @@ namespace vmem::rdma {
 namespace {
 
 constexpr std::size_t kMostBytes = 64 << 10;
-constexpr std::size_t kMostIdentityBytes = 64;
+constexpr std::size_t kMostNameBytes = 64;
 constexpr std::size_t kEncodedKeyBytes = 44;
 // 32 random bytes have 30 distinct values on average; fewer than 16 are seen once in 10^13 keys.
 constexpr std::size_t kLeastDistinct = 16;
+constexpr std::string_view kNameShape =
+    "1 to 64 letters, digits, '.', '_' and '-': TENANT, or TENANT#REST for a further secret of a tenant";
 constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
 std::unexpected<Error> refuse(const std::string& path, std::string why, int native = 0) {
@@ -40,9 +42,15 @@ Result<struct stat> check_file(int descriptor, const std::string& path) {
   return file;
 }
 
-bool is_identity(std::string_view text) {
-  return !text.empty() && text.size() <= kMostIdentityBytes &&
+bool is_word(std::string_view text) {
+  return !text.empty() &&
          std::ranges::all_of(text, [](char c) { return kLetters.contains(c) || std::string_view("._-").contains(c); });
+}
+
+bool is_name(std::string_view text) {
+  const std::size_t mark = text.find('#');
+  return text.size() <= kMostNameBytes && is_word(text.substr(0, mark)) &&
+         (mark == std::string_view::npos || is_word(text.substr(mark + 1)));
 }
 
 // Wiped when it ends.
@@ -75,17 +83,15 @@ bool same_key(const Secret& one, const Secret& other) {
 
 }  // namespace
 
-Result<std::string> make_secret_line(const Crypto& crypto, std::string_view identity) {
-  if (!is_identity(identity))
-    return fail(VMEM_ERROR_INVALID_VALUE,
-                fmt::format("'{}' cannot name a secret: 1 to {} letters, digits, '.', '_' and '-' can", identity,
-                            kMostIdentityBytes));
+Result<std::string> make_secret_line(const Crypto& crypto, std::string_view name) {
+  if (!is_name(name))
+    return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("'{}' cannot name a secret; a name has {}", name, kNameShape));
   Key key;
   do key = crypto.key();
   while (is_weak(key.bytes));
   KeyBytes<kEncodedKeyBytes + 1> encoded;
   EVP_EncodeBlock(encoded.bytes.data(), key.bytes.data(), static_cast<int>(key.bytes.size()));
-  return fmt::format("{} {}\n", identity, reinterpret_cast<const char*>(encoded.bytes.data()));
+  return fmt::format("{} {}\n", name, reinterpret_cast<const char*>(encoded.bytes.data()));
 }
 
 Key Secret::key() const {
@@ -131,15 +137,14 @@ Result<std::vector<Secret>> Keyring::parse(const std::string& path, std::string_
       return refuse(path, fmt::format("line {}: {}; `vmem secret new` makes secrets", number, why));
     };
     const auto space = line.find(' ');
-    if (space == std::string_view::npos) return refuse_line("is not IDENTITY KEY");
+    if (space == std::string_view::npos) return refuse_line("is not NAME KEY");
     Secret secret(std::string(line.substr(0, space)));
-    if (!is_identity(secret.identity))
-      return refuse_line(fmt::format("an identity has 1 to {} letters, digits, '.', '_' and '-'", kMostIdentityBytes));
+    if (!is_name(secret.name)) return refuse_line(fmt::format("a name has {}", kNameShape));
     if (!decode(line.substr(space + 1), secret.memory.bytes()))
       return refuse_line("a key is 32 bytes in base64, 44 characters");
     if (is_weak(secret.memory.bytes())) return refuse_line("the key is weak: its bytes are not random");
-    if (std::ranges::find(secrets, secret.identity, &Secret::identity) != secrets.end())
-      return refuse_line(fmt::format("a second secret for '{}'", secret.identity));
+    if (std::ranges::find(secrets, secret.name, &Secret::name) != secrets.end())
+      return refuse_line(fmt::format("a second secret named '{}'", secret.name));
     secrets.push_back(std::move(secret));
   }
   if (secrets.empty()) return refuse(path, "holds no secret; `vmem secret new` makes secrets");
@@ -148,15 +153,15 @@ Result<std::vector<Secret>> Keyring::parse(const std::string& path, std::string_
 
 void Keyring::adopt(Content content) {
   for (Secret& secret : content.secrets) {
-    const Secret* const known = find(secret.identity);
+    const Secret* const known = find(secret.name);
     secret.serial = known != nullptr && same_key(*known, secret) ? known->serial : ++last_serial_;
   }
   secrets_ = std::move(content.secrets);
   version_ = content.version;
 }
 
-const Secret* Keyring::find(std::string_view identity) const noexcept {
-  const auto found = std::ranges::find(secrets_, identity, &Secret::identity);
+const Secret* Keyring::find(std::string_view name) const noexcept {
+  const auto found = std::ranges::find(secrets_, name, &Secret::name);
   return found == secrets_.end() ? nullptr : &*found;
 }
 
@@ -177,12 +182,17 @@ bool Keyring::refresh() {
   refused_.clear();
   const std::uint64_t before = last_serial_;
   const std::size_t count = secrets_.size();
-  const std::string first = own().identity;
+  const std::string first = own().name, tenant(own().tenant());
   adopt(*std::move(content));
-  const bool changed = last_serial_ != before || secrets_.size() != count || own().identity != first;
+  const bool changed = last_serial_ != before || secrets_.size() != count || own().name != first;
   if (changed)
-    VMEM_LOG_INFO("the secret file {} has {} secrets now; this node connects as '{}'", path_, secrets_.size(),
-                  own().identity);
+    VMEM_LOG_INFO("the secret file {} has {} secrets now; this node connects with '{}'", path_, secrets_.size(),
+                  own().name);
+  if (own().tenant() != tenant)
+    VMEM_LOG_WARN(
+        "the secret file {} makes this node the tenant '{}'; it was '{}', and lenders that keep pages for '{}' will "
+        "refuse it and then drop them: put a secret of '{}' first (a further one is named '{}#2')",
+        path_, own().tenant(), tenant, tenant, tenant, tenant);
   return changed;
 }
 

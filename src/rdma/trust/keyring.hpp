@@ -1,10 +1,12 @@
-// The secrets that a node shares with others, each under a name (identity). A node connects with the
-// first one of its file, and accepts every one. The file may change while the process runs.
+// The secrets that a node shares with others, each under a name. A node connects with the first one of
+// its file, and accepts every one. The file may change while the process runs.
 //
-//   # vmem secrets: IDENTITY KEY
-//   team-a qL0x…=
+//   # vmem secrets: NAME KEY
+//   team-a#2 qL0x…=
+//   team-a y3Vd…=
 //
-// A key is 32 random bytes in base64, as `vmem secret new` makes them.
+// A name is that of a tenant, or TENANT#REST: so one tenant can have several secrets, and replace them
+// while its nodes run. A key is 32 random bytes in base64, as `vmem secret new` makes them.
 #pragma once
 
 #include <sys/stat.h>
@@ -21,16 +23,18 @@
 namespace vmem::rdma {
 
 struct Secret {
-  explicit Secret(std::string name) : identity(std::move(name)) {}
+  explicit Secret(std::string named) : name(std::move(named)) {}
   Key key() const;
+  // The part of the name before '#'.
+  std::string_view tenant() const noexcept { return std::string_view(name).substr(0, name.find('#')); }
 
-  std::string identity;
+  std::string name;
   KeyMemory memory{sizeof(Key)};
   std::uint64_t serial = 0;  // another one for every other key
 };
 
-// What a new line of a secret file holds. Errors: INVALID_VALUE for an identity that cannot be.
-Result<std::string> make_secret_line(const Crypto& crypto, std::string_view identity);
+// What a new line of a secret file holds. Errors: INVALID_VALUE for a name that cannot be.
+Result<std::string> make_secret_line(const Crypto& crypto, std::string_view name);
 
 class Keyring;
 using KeyringRef = std::shared_ptr<Keyring>;
@@ -43,7 +47,7 @@ class Keyring {
 
   // What this node connects with.
   const Secret& own() const noexcept { return secrets_.front(); }
-  const Secret* find(std::string_view identity) const noexcept;
+  const Secret* find(std::string_view name) const noexcept;
   bool holds(std::uint64_t serial) const noexcept;
   // Reads the file again if it has changed; true if the secrets are others now. A file that cannot be
   // used leaves them as they are, and is logged.

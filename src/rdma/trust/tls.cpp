@@ -17,7 +17,7 @@
 namespace vmem::rdma {
 namespace {
 
-// What stands before the identity of a secret on the wire.
+// What stands before the name of a secret on the wire.
 constexpr std::string_view kPrefix = "vmem 1 ";
 constexpr const char* kCiphers = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
@@ -123,14 +123,14 @@ struct TlsSession::Callbacks {
 
   static SSL_SESSION* use(SSL* ssl, const Secret& secret) {
     TlsSession& session = of(ssl);
-    session.peer_ = {secret.identity, secret.serial};
+    session.peer_ = {std::string(secret.tenant()), secret.name, secret.serial};
     return make_session(ssl, session.context_->tls_key(secret));
   }
 
   static int offer(SSL* ssl, const EVP_MD*, const unsigned char** identity, std::size_t* bytes, SSL_SESSION** made) {
     TlsSession& session = of(ssl);
     const Secret& own = session.context_->keyring().own();
-    session.offered_ = std::string(kPrefix) + own.identity;
+    session.offered_ = std::string(kPrefix) + own.name;
     *identity = reinterpret_cast<const unsigned char*>(session.offered_.data());
     *bytes = session.offered_.size();
     *made = use(ssl, own);
@@ -273,7 +273,7 @@ std::unexpected<Error> TlsSession::refused() const {
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("the peer does not know the secret '{}' as this node does, or speaks no TLS 1.3: give "
                             "both the same secret file ({})",
-                            context_->keyring().own().identity, openssl_words()));
+                            context_->keyring().own().name, openssl_words()));
   const long verified = SSL_get_verify_result(ssl_.get());
   const std::string why = verified == X509_V_OK ? "" : fmt::format("{}; ", X509_verify_cert_error_string(verified));
   return fail(VMEM_ERROR_INVALID_OPTION,

@@ -20,8 +20,10 @@ enum class TlsRole : std::uint8_t { client, server };
 
 // Who proved itself.
 struct TlsPeer {
-  std::string identity;      // of the secret, or the first name in the peer's certificate
-  std::uint64_t serial = 0;  // of the secret; 0 with certificates
+  std::string identity;      // the tenant, or the first name in the peer's certificate
+  std::string secret;        // its name; "" with certificates, as is
+  std::uint64_t serial = 0;  // of the secret
+  bool same_as(const TlsPeer& other) const { return identity == other.identity && secret == other.secret; }
 };
 
 class TlsContext {
