@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/file_descriptor.hpp"
+
 namespace vmem {
 
 class ClosedOnFork {
@@ -21,6 +23,36 @@ class ClosedOnFork {
 
  private:
   int slot_ = -1;
+};
+
+// Owns a descriptor that forked children do not keep. It is registered for exactly as long as it is open,
+// so that a child never closes a number that has gone to another file.
+class OwnDescriptor {
+ public:
+  OwnDescriptor() = default;
+  explicit OwnDescriptor(FileDescriptor descriptor) noexcept : descriptor_(std::move(descriptor)) {
+    if (descriptor_) not_in_children_ = ClosedOnFork(descriptor_.get());
+  }
+  OwnDescriptor(OwnDescriptor&&) = default;
+  OwnDescriptor& operator=(OwnDescriptor&& other) noexcept {
+    if (this == &other) return *this;
+    reset();
+    descriptor_ = std::move(other.descriptor_);
+    not_in_children_ = std::move(other.not_in_children_);
+    return *this;
+  }
+  ~OwnDescriptor() = default;
+
+  explicit operator bool() const noexcept { return bool(descriptor_); }
+  int get() const noexcept { return descriptor_.get(); }
+  void reset() noexcept {
+    not_in_children_ = {};
+    descriptor_.reset();
+  }
+
+ private:
+  FileDescriptor descriptor_;
+  ClosedOnFork not_in_children_;  // ends before the descriptor is closed
 };
 
 }  // namespace vmem

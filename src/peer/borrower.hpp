@@ -55,7 +55,8 @@ class Borrower final : public tiers::HandleSource {
   void give(std::uint64_t number) { say({.kind = Kind::give, .number = number}); }
 
   Config config_;
-  FileDescriptor socket_, wake_;
+  OwnDescriptor socket_;
+  FileDescriptor wake_;
   FileDescriptor end_;  // readable once the lender has ended, whoever else has its side of the socket
   Identity lender_;
   std::array<unsigned char, 16> device_{};

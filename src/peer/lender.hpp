@@ -54,8 +54,8 @@ class Lender {
  private:
   using Clock = std::chrono::steady_clock;
   struct Borrower {
-    FileDescriptor socket;  // none: it has closed it, and may still hold something
-    FileDescriptor end;     // readable once the process has ended
+    OwnDescriptor socket;  // none: it has closed it, and may still hold something
+    FileDescriptor end;    // readable once the process has ended
     Identity who;
     Clock::time_point since = Clock::now();
     Clock::time_point heard = since;  // its last message

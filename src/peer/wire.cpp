@@ -33,8 +33,8 @@ Result<sockaddr_un> address_of(const std::string& path) {
   return address;
 }
 
-Result<FileDescriptor> make_socket() {
-  FileDescriptor made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Result<OwnDescriptor> make_socket() {
+  OwnDescriptor made(FileDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)));
   if (!made) return system_error("a local socket");
   return made;
 }
@@ -67,13 +67,27 @@ bool lock(int folder) {
   return true;
 }
 
+// Released explicitly: a child that is forked just before the descriptor is closed would keep the lock.
+class FolderLock {
+ public:
+  explicit FolderLock(OwnDescriptor locked) noexcept : folder_(std::move(locked)) {}
+  FolderLock(FolderLock&&) = default;
+  FolderLock& operator=(FolderLock&&) = delete;
+  ~FolderLock() {
+    if (folder_) (void)::flock(folder_.get(), LOCK_UN);
+  }
+
+ private:
+  OwnDescriptor folder_;
+};
+
 // Held while a name is looked at and taken: between a bind and its listen a socket looks abandoned.
-Result<FileDescriptor> lock_folder_of(const std::string& path) {
+Result<FolderLock> lock_folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
-  FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  OwnDescriptor opened(FileDescriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)));
   if (!opened) return system_error(folder);
-  if (lock(opened.get())) return opened;
+  if (lock(opened.get())) return FolderLock(std::move(opened));
   if (errno != EWOULDBLOCK && errno != EINTR) return system_error(folder);
   return fail(VMEM_ERROR_UNSUPPORTED,
               fmt::format("another process keeps the folder {} locked (flock); choose another", folder), errno);
@@ -83,7 +97,7 @@ Result<FileDescriptor> lock_folder_of(const std::string& path) {
 
 Result<Listener> listen_at(const std::string& path) {
   VMEM_ASSIGN(const sockaddr_un address, address_of(path));
-  VMEM_ASSIGN(const FileDescriptor lock, lock_folder_of(path));
+  VMEM_ASSIGN(const FolderLock lock, lock_folder_of(path));
   Listener listener;
   VMEM_ASSIGN(listener.socket, make_socket());
   if (!try_bind(listener.socket.get(), address)) {
@@ -115,9 +129,9 @@ void forget_name(const std::string& path, const Listener& listener) {
   if (lock && ours) (void)::unlink(path.c_str());
 }
 
-Result<FileDescriptor> connect_to(const std::string& path) {
+Result<OwnDescriptor> connect_to(const std::string& path) {
   VMEM_ASSIGN(const sockaddr_un address, address_of(path));
-  VMEM_ASSIGN(FileDescriptor socket, make_socket());
+  VMEM_ASSIGN(OwnDescriptor socket, make_socket());
   if (!try_connect(socket.get(), address)) {
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{}: {}; the process that lends there is started with --lend", path, std::strerror(errno)),
@@ -126,8 +140,8 @@ Result<FileDescriptor> connect_to(const std::string& path) {
   return socket;
 }
 
-Result<FileDescriptor> accept_from(int listener) {
-  FileDescriptor accepted(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+Result<OwnDescriptor> accept_from(int listener) {
+  OwnDescriptor accepted(FileDescriptor(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
   if (!accepted) return system_error("a borrower");
   return accepted;
 }

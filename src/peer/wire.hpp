@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/closed_on_fork.hpp"
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
 
@@ -46,18 +47,19 @@ struct Message {
   std::string said() const { return text.back() == 0 ? std::string(text.data()) : std::string(); }
 };
 
+// Sockets are the process's own: a forked child keeps neither the name nor a connection.
 // Errors of all: what the system says, with the path.
 // Only the user's own processes can connect. A socket that nobody listens on any more is replaced, and nothing else is.
 struct Listener {
-  FileDescriptor socket;
+  OwnDescriptor socket;
   dev_t device = 0;
   ino_t inode = 0;
 };
 Result<Listener> listen_at(const std::string& path);
 // Takes the name away, if it is still the listener's.
 void forget_name(const std::string& path, const Listener& listener);
-Result<FileDescriptor> connect_to(const std::string& path);
-Result<FileDescriptor> accept_from(int listener);
+Result<OwnDescriptor> connect_to(const std::string& path);
+Result<OwnDescriptor> accept_from(int listener);
 
 struct Identity {
   pid_t pid = 0;

@@ -59,6 +59,22 @@ TEST(ClosedOnFork, OwnershipMoves) {
   EXPECT_TRUE(in_child([&] { return is_open(pipe.ends[0]); }));
 }
 
+TEST(OwnDescriptor, AChildHasItNoMoreAndAnotherFilesNumberStays) {
+  const Pipe pipe;
+  OwnDescriptor owner(FileDescriptor(::dup(pipe.ends[0])));
+  const int number = owner.get();
+  OwnDescriptor moved(std::move(owner));
+  EXPECT_FALSE(in_child([&] { return is_open(number); }));
+  moved = OwnDescriptor(FileDescriptor(::dup(pipe.ends[0])));
+  EXPECT_FALSE(is_open(number)) << "what it had is closed";
+  const int second = moved.get();
+  EXPECT_FALSE(in_child([&] { return is_open(second); }));
+  moved.reset();
+  EXPECT_FALSE(moved);
+  const FileDescriptor another(::dup2(pipe.ends[0], second));
+  EXPECT_TRUE(in_child([&] { return is_open(second); }));
+}
+
 TEST(ClosedOnFork, MoreThanThereArePlacesForAreKeptByChildren) {
   const Pipe pipe;
   std::vector<ClosedOnFork> many;

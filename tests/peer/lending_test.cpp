@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/file_descriptor.hpp"
@@ -256,6 +258,97 @@ TEST_F(HbmLending, ALenderTakesTheNameOfOneThatIsGoneAndOfNoOther) {
   EXPECT_TRUE(listen_at(folder + "/dead"));
 }
 
+Message next_message(int socket) {
+  wait_readable(socket, kLong);
+  auto received = receive(socket);
+  return received && *received ? (**received).message : Message{};
+}
+
+// A forked child that has done nothing but live.
+class LivingChild {
+ public:
+  LivingChild() : pid_(::fork()) {
+    if (pid_ != 0) return;
+    for (;;) ::pause();
+  }
+  ~LivingChild() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  LivingChild(const LivingChild&) = delete;
+  LivingChild& operator=(const LivingChild&) = delete;
+
+ private:
+  const pid_t pid_;
+};
+
+TEST_F(HbmLending, ALendersNameIsFreeOnceItWasKilledThoughAForkedChildLives) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const FileDescriptor read_end(ends[0]);
+  FileDescriptor write_end(ends[1]);
+  const pid_t killed = ::fork();
+  if (killed == 0) {
+    const auto listener = listen_at(path());
+    if (!listener || ::fork() != 0) ::_exit(listener ? 0 : 1);
+    const pid_t child = ::getpid();
+    if (::write(write_end.get(), &child, sizeof child) != sizeof child) ::_exit(1);
+    for (;;) ::pause();
+  }
+  ASSERT_EQ(::waitpid(killed, nullptr, 0), killed);
+  write_end.reset();
+  pid_t child = -1;
+  ASSERT_EQ(::read(read_end.get(), &child, sizeof child), ssize_t{sizeof child});
+  ASSERT_GT(child, 0);
+  const auto next = listen_at(path());
+  EXPECT_TRUE(next) << next.error().message;
+  EXPECT_EQ(::kill(child, SIGKILL), 0) << "it lived all the while";
+}
+
+TEST_F(HbmLending, AForkedChildOfALenderKeepsNoConnection) {
+  lend(2 * kPage);
+  const auto socket = connect_to(path());
+  ASSERT_TRUE(socket) << socket.error().message;
+  ASSERT_TRUE(send(socket->get(), {.kind = Kind::hello}));
+  ASSERT_EQ(next_message(socket->get()).kind, Kind::welcome);
+  const LivingChild child;
+  lender.reset();
+  Result<std::optional<Received>> received;
+  do {
+    wait_readable(socket->get(), 1s);
+    received = receive(socket->get());
+  } while (received && *received);
+  EXPECT_FALSE(received) << "the lender has closed it";
+}
+
+TEST_F(HbmLending, AForkedChildOfABorrowerKeepsNoConnection) {
+  auto listener = listen_at(path());
+  ASSERT_TRUE(listener) << listener.error().message;
+  auto connected = connect_to(path());
+  ASSERT_TRUE(connected) << connected.error().message;
+  const auto accepted = accept_from(listener->socket.get());
+  ASSERT_TRUE(accepted) << accepted.error().message;
+  const LivingChild child;
+  connected->reset();
+  wait_readable(accepted->get(), 1s);
+  EXPECT_FALSE(receive(accepted->get())) << "the borrower has closed it";
+}
+
+TEST_F(HbmLending, AForkedChildKeepsNoLockOfTheFolder) {
+  const std::string other = folder + "/other";
+  std::atomic<bool> done = false;
+  // Takes the lock again and again, so that some forks come while it is held.
+  std::thread lending([&] {
+    while (!done) (void)listen_at(other);
+  });
+  std::vector<std::unique_ptr<LivingChild>> children;
+  for (int i = 0; i < 50; ++i) children.push_back(std::make_unique<LivingChild>());
+  done = true;
+  lending.join();
+  const auto listener = listen_at(path());
+  EXPECT_TRUE(listener) << listener.error().message;
+}
+
 // Another process, which only talks: no driver lives in a forked child.
 class Child {
  public:
@@ -288,11 +381,6 @@ class Child {
   pid_t pid_ = 0;
 };
 
-Message next_message(int socket) {
-  wait_readable(socket, kLong);
-  auto received = receive(socket);
-  return received && *received ? (**received).message : Message{};
-}
 void take_one(int socket) {
   (void)send(socket, {.kind = Kind::hello});
   (void)next_message(socket);
@@ -359,7 +447,7 @@ TEST_F(HbmLending, IdleConnectionsKeepNobodyOutAndWhoHoldsMemoryStays) {
   lend(4 * kPage);
   borrow();
   const CUmemGenericAllocationHandle piece = take();
-  std::vector<FileDescriptor> idle;
+  std::vector<OwnDescriptor> idle;
   for (int i = 0; i < 100; ++i) {
     auto socket = connect_to(path());
     ASSERT_TRUE(socket) << socket.error().message;
