@@ -1,4 +1,5 @@
 // What a forked child has of its parent's connections: no keys, no sockets, and nothing that it dies of.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <openssl/ssl.h>
@@ -6,15 +7,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <new>
+#include <span>
 #include <string_view>
 #include <thread>
+#include <vector>
 
+#include "rdma/certificate_folder.hpp"
 #include "rdma/secret_file.hpp"
 #include "rdma/stream_node.hpp"
 #include "rdma/trust/tls.hpp"
@@ -42,6 +47,9 @@ struct Sought {
     for (std::size_t i = 0; i < masked.size(); ++i)
       masked[i] = static_cast<unsigned char>((digit(hex[2 * i]) << 4 | digit(hex[2 * i + 1])) ^ kMask);
   }
+  void set(std::span<const unsigned char> bytes) {
+    for (std::size_t i = 0; i < masked.size(); ++i) masked[i] = static_cast<unsigned char>(bytes[i] ^ kMask);
+  }
   __attribute__((no_sanitize_address, no_sanitize_thread, noinline)) bool is_in(const unsigned char* first,
                                                                                 const unsigned char* end) const {
     for (; end - first >= static_cast<std::ptrdiff_t>(masked.size()); ++first) {
@@ -51,14 +59,20 @@ struct Sought {
     }
     return false;
   }
-  // In all memory that this process can write. The sanitizers' own is too much to read.
+  // In all memory that this process can write. The sanitizers' own is too much to read. Allocates nothing: that would
+  // overwrite what others have freed.
   bool is_in_memory() const {
     constexpr std::uintptr_t kMost = std::uintptr_t{1} << 30;
-    std::ifstream maps("/proc/self/maps");
-    for (std::string line; std::getline(maps, line);) {
+    static std::array<char, std::size_t{1} << 20> maps;
+    const FileDescriptor file(::open("/proc/self/maps", O_RDONLY | O_CLOEXEC));
+    std::size_t bytes = 0;
+    for (ssize_t got = 1; got > 0; bytes += static_cast<std::size_t>(got))
+      got = std::max<ssize_t>(0, ::read(file.get(), maps.data() + bytes, maps.size() - 1 - bytes));
+    maps[bytes] = '\0';
+    for (const char* line = maps.data(); *line != '\0'; line = std::strchr(line, '\n') + 1) {
       std::uintptr_t first = 0, end = 0;
       char may[5] = "";
-      if (std::sscanf(line.c_str(), "%lx-%lx %4s", &first, &end, may) != 3 || may[0] != 'r' || may[1] != 'w' ||
+      if (std::sscanf(line, "%lx-%lx %4s", &first, &end, may) != 3 || may[0] != 'r' || may[1] != 'w' ||
           end - first > kMost)
         continue;
       if (is_in(reinterpret_cast<const unsigned char*>(first), reinterpret_cast<const unsigned char*>(end)))
@@ -147,6 +161,26 @@ TEST(TlsFork, AChildIsToldThatItHasNoOpenSsl) {
             }),
             0);
   EXPECT_NE(crypto->random(), crypto->random());
+}
+
+// Neither in children nor, for the same reason, in core dumps.
+TEST(TlsFork, AChildHasNoTextOfACertificatesKey) {
+  Authority authority;
+  const std::string folder = authority.issue("DNS:node");
+  Sought text;
+  {
+    KeyMemory file(4096);
+    const FileDescriptor key(::open((folder + "/tls.key").c_str(), O_RDONLY | O_CLOEXEC));
+    ASSERT_GT(::read(key.get(), file.bytes().data(), file.bytes().size()), 0);
+    // A line of base64 that is not the first of the file.
+    text.set(std::ranges::subrange(std::ranges::find(file.bytes(), '\n') + 65 + 1, file.bytes().end()));
+  }
+  const auto context = TlsContext::create(*Certificates::open(folder));
+  ASSERT_TRUE(context) << context.error().message;
+  EXPECT_EQ(in_child([&] { return text.is_in_memory() ? 1 : 0; }), 0);
+  std::vector<unsigned char> copy(text.masked.begin(), text.masked.end());
+  for (unsigned char& each : copy) each ^= Sought::kMask;
+  EXPECT_EQ(in_child([&] { return text.is_in_memory() ? 1 : 0; }), 1) << "the search finds what is there";
 }
 
 // OpenSSL has a destructor for each thread that used it.

@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <vector>
 
@@ -206,24 +209,75 @@ TEST(StreamCertificates, AReplacedCertificateIsUsedByTheNextConnections) {
   ASSERT_TRUE(until({&a, &b}, [&] { return proves("after"); }));
 }
 
-TEST(Certificates, FilesThatCannotBeUsedAreNamed) {
-  Authority authority;
-  const std::string folder = authority.issue("DNS:node");
-  const auto refusal_of = [&] {
-    const auto opened = Certificates::open(folder);
-    if (!opened) return opened.error().message;
-    const auto context = TlsContext::create(*opened);
-    return context ? "accepted" : context.error().message;
-  };
-  EXPECT_EQ(refusal_of(), "accepted");
-  std::filesystem::permissions(folder + "/tls.key", std::filesystem::perms(0644));
-  EXPECT_THAT(refusal_of(), HasSubstr("tls.key: has mode 0644"));
-  std::filesystem::permissions(folder + "/tls.key", std::filesystem::perms(0600));
-  std::filesystem::copy_file(authority.issue("DNS:other") + "/tls.crt", folder + "/tls.crt",
+// What a node says of a folder with certificates: "accepted", or why not.
+std::string verdict_on(const std::string& folder) {
+  const auto opened = Certificates::open(folder);
+  if (!opened) return opened.error().message;
+  const auto context = TlsContext::create(*opened);
+  return context ? "accepted" : context.error().message;
+}
+
+class CertificateFiles : public ::testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& text) const {
+    std::ofstream(file(name), std::ios::trunc) << text;
+  }
+  std::string file(const std::string& name) const { return folder_ + "/" + name; }
+  std::string verdict() const { return verdict_on(folder_); }
+
+  Authority authority_;
+  const std::string folder_ = authority_.issue("DNS:node");
+};
+
+TEST_F(CertificateFiles, AreAcceptedAsTheyWereIssued) { EXPECT_EQ(verdict(), "accepted"); }
+
+TEST_F(CertificateFiles, AKeyThatOthersMayUseIsRefused) {
+  std::filesystem::permissions(file("tls.key"), std::filesystem::perms(0644));
+  EXPECT_THAT(verdict(), HasSubstr("tls.key: has mode 0644"));
+}
+
+TEST_F(CertificateFiles, TheKeyOfAnotherCertificateIsToldFromOneThatCannotBeRead) {
+  std::filesystem::copy_file(authority_.issue("DNS:other") + "/tls.crt", file("tls.crt"),
                              std::filesystem::copy_options::overwrite_existing);
-  EXPECT_THAT(refusal_of(), HasSubstr("tls.key"));
-  std::filesystem::remove(folder + "/ca.crt");
-  EXPECT_THAT(refusal_of(), HasSubstr("ca.crt"));
+  EXPECT_EQ(verdict(), fmt::format("{}: is not the key of {}", file("tls.key"), file("tls.crt")));
+  // Of another kind.
+  const std::string rsa = fmt::format("openssl genrsa -out {} 2048 2>/dev/null", file("tls.key"));
+  ASSERT_EQ(std::system(rsa.c_str()), 0);
+  EXPECT_EQ(verdict(), fmt::format("{}: is not the key of {}", file("tls.key"), file("tls.crt")));
+}
+
+TEST_F(CertificateFiles, AKeyThatCannotBeReadIsToldInWords) {
+  write("tls.key", "");
+  EXPECT_THAT(verdict(), HasSubstr("tls.key: holds no private key in PEM form"));
+  write("tls.key", "-----BEGIN PRIVATE KEY-----\nnonsense\n-----END PRIVATE KEY-----\n");
+  EXPECT_THAT(verdict(), HasSubstr("tls.key: holds no private key in PEM form"));
+  write("tls.key", std::string(100'000, 'x'));
+  EXPECT_THAT(verdict(), HasSubstr("tls.key: has more than 65536 bytes"));
+  std::filesystem::remove(file("tls.key"));
+  EXPECT_EQ(verdict(), file("tls.key") + ": No such file or directory");
+}
+
+// Which OpenSSL would ask for at the terminal.
+TEST_F(CertificateFiles, AKeyBehindAPasswordIsRefused) {
+  const std::string lock =
+      fmt::format("openssl pkey -in {0} -aes256 -passout pass:secret -out {0}.locked 2>/dev/null", file("tls.key"));
+  ASSERT_EQ(std::system(lock.c_str()), 0);
+  std::filesystem::rename(file("tls.key.locked"), file("tls.key"));
+  EXPECT_THAT(verdict(), HasSubstr("tls.key: is encrypted with a password, which vmem cannot ask for"));
+}
+
+TEST_F(CertificateFiles, CertificatesThatCannotBeReadAreToldInWords) {
+  for (const std::string name : {"ca.crt", "tls.crt"}) {
+    SCOPED_TRACE(name);
+    std::filesystem::rename(file(name), file("kept"));
+    EXPECT_EQ(verdict(), file(name) + ": No such file or directory");
+    for (const std::string text : {"", "garbage\n", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"}) {
+      write(name, text);
+      EXPECT_THAT(verdict(), ::testing::StartsWith(file(name) + ": holds no certificate in PEM form")) << text;
+    }
+    std::filesystem::rename(file("kept"), file(name));
+    EXPECT_EQ(verdict(), "accepted");
+  }
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "rdma/trust/certificates.hpp"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
@@ -13,6 +15,7 @@
 #include <cstring>
 #include <memory>
 
+#include "rdma/trust/key_memory.hpp"
 #include "rdma/trust/openssl.hpp"
 
 namespace vmem::rdma {
@@ -20,6 +23,34 @@ namespace {
 
 std::unexpected<Error> refuse(const std::string& path, std::string why) {
   return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{}: {}", path, why));
+}
+
+// Why OpenSSL did not take a file that should hold certificates.
+std::unexpected<Error> refuse_certificates(const std::string& path) {
+  const std::string words = openssl_words();
+  if (::access(path.c_str(), R_OK) != 0) return refuse(path, std::strerror(errno));
+  return refuse(path, fmt::format("holds no certificate in PEM form ({})", words));
+}
+
+// Without it OpenSSL would ask at the terminal.
+int no_password(char*, int, int, void* asked) {
+  *static_cast<bool*>(asked) = true;
+  return -1;
+}
+
+using PrivateKey = std::unique_ptr<EVP_PKEY, OpenSslDelete<EVP_PKEY_free>>;
+
+Result<PrivateKey> parse_key(const std::string& path, std::string_view text) {
+  VMEM_ASSIGN(OSSL_LIB_CTX* const library, openssl());
+  const std::unique_ptr<BIO, OpenSslDelete<BIO_free>> source(
+      BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+  if (!source) return openssl_failure("a private key could not be read");
+  bool asked = false;
+  PrivateKey key(PEM_read_bio_PrivateKey_ex(source.get(), nullptr, &no_password, &asked, library, nullptr));
+  if (key) return key;
+  const std::string words = openssl_words();
+  if (asked) return refuse(path, "is encrypted with a password, which vmem cannot ask for");
+  return refuse(path, fmt::format("holds no private key in PEM form ({})", words));
 }
 
 std::string_view text_of(const ASN1_STRING* string) {
@@ -52,14 +83,15 @@ std::string name_of(const GENERAL_NAME& name) {
 
 Result<CertificatesRef> Certificates::open(const std::string& folder) {
   CertificatesRef certificates(new Certificates(folder));
-  VMEM_TRY(certificates->check_key_file());
+  VMEM_TRY(certificates->open_key());
   return certificates;
 }
 
 // A Kubernetes secret belongs to root, and its readers to a group.
-Status Certificates::check_key_file() const {
+Result<FileDescriptor> Certificates::open_key() const {
+  FileDescriptor opened(::open(key_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO would block
   struct stat file{};
-  if (::stat(key_.c_str(), &file) != 0) return refuse(key_, std::strerror(errno));
+  if (!opened || ::fstat(opened.get(), &file) != 0) return refuse(key_, std::strerror(errno));
   if (!S_ISREG(file.st_mode)) return refuse(key_, "is not a file");
   if (file.st_uid != ::geteuid() && file.st_uid != 0)
     return refuse(key_, fmt::format("belongs to user {}, this process to user {}", file.st_uid, ::geteuid()));
@@ -68,19 +100,29 @@ Status Certificates::check_key_file() const {
     return refuse(key_, fmt::format("has mode {:04o}: others than its owner may use it; chmod 600 it (in Kubernetes: "
                                     "defaultMode: 0440)",
                                     file.st_mode & 07777));
+  return opened;
+}
+
+// OpenSSL would read the file through stdio. What it makes of our copy is in memory of the same kind (KeyMemory).
+Status Certificates::install_key(SSL_CTX* context) const {
+  VMEM_ASSIGN(const FileDescriptor file, open_key());
+  const auto content = KeyText::read(file.get());
+  if (!content) return refuse(key_, content.error().message);
+  VMEM_ASSIGN(const PrivateKey key, parse_key(key_, content->text()));
+  if (X509_check_private_key(SSL_CTX_get0_certificate(context), key.get()) != 1) {
+    ERR_clear_error();
+    return refuse(key_, fmt::format("is not the key of {}", certificate_));
+  }
+  if (SSL_CTX_use_PrivateKey(context, key.get()) != 1)
+    return refuse(key_, fmt::format("cannot be used ({})", openssl_words()));
   return {};
 }
 
 Status Certificates::install(SSL_CTX* context) const {
-  VMEM_TRY(check_key_file());
   ERR_clear_error();
-  if (SSL_CTX_load_verify_file(context, authority_.c_str()) != 1) return refuse(authority_, openssl_words());
-  if (SSL_CTX_use_certificate_chain_file(context, certificate_.c_str()) != 1)
-    return refuse(certificate_, openssl_words());
-  if (SSL_CTX_use_PrivateKey_file(context, key_.c_str(), SSL_FILETYPE_PEM) != 1) return refuse(key_, openssl_words());
-  if (SSL_CTX_check_private_key(context) != 1)
-    return refuse(key_, fmt::format("is not the key of {}: {}", certificate_, openssl_words()));
-  return {};
+  if (SSL_CTX_load_verify_file(context, authority_.c_str()) != 1) return refuse_certificates(authority_);
+  if (SSL_CTX_use_certificate_chain_file(context, certificate_.c_str()) != 1) return refuse_certificates(certificate_);
+  return install_key(context);
 }
 
 std::string Certificates::version() const {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "base/file_descriptor.hpp"
 #include "base/status.hpp"
 
 namespace vmem::rdma {
@@ -16,7 +17,7 @@ using CertificatesRef = std::shared_ptr<const Certificates>;
 
 class Certificates {
  public:
-  // Reads nothing yet. Errors: INVALID_OPTION for a key that others may use.
+  // Reads nothing yet. Errors: INVALID_OPTION for a key that others may use, or that cannot be opened.
   static Result<CertificatesRef> open(const std::string& folder);
 
   // Gives the files' content to `context`, which then asks peers for certificates of this authority.
@@ -28,7 +29,8 @@ class Certificates {
  private:
   explicit Certificates(const std::string& folder)
       : authority_(folder + "/ca.crt"), certificate_(folder + "/tls.crt"), key_(folder + "/tls.key") {}
-  Status check_key_file() const;
+  Result<FileDescriptor> open_key() const;
+  Status install_key(SSL_CTX* context) const;
 
   const std::string authority_, certificate_, key_;
 };

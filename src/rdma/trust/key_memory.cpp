@@ -1,11 +1,14 @@
 #include "rdma/trust/key_memory.hpp"
 
+#include <fmt/format.h>
 #include <openssl/crypto.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/interprocess/managed_external_buffer.hpp>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -99,6 +102,20 @@ KeyMemory::~KeyMemory() {
   if (bytes_.empty()) return;
   OPENSSL_cleanse(bytes_.data(), bytes_.size());
   ::munmap(bytes_.data(), bytes_.size());
+}
+
+Result<KeyText> KeyText::read(int descriptor) {
+  KeyText read;
+  for (;;) {
+    const auto left = read.memory_.bytes().subspan(read.bytes_);
+    const ssize_t got = ::read(descriptor, left.data(), left.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail(VMEM_ERROR_INVALID_OPTION, std::strerror(errno), errno);
+    read.bytes_ += static_cast<std::size_t>(got);
+    if (read.bytes_ > kMostBytes)
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("has more than {} bytes", kMostBytes));
+    if (got == 0) return read;
+  }
 }
 
 bool keep_openssl_to_this_process() {

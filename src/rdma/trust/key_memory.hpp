@@ -3,7 +3,10 @@
 
 #include <cstddef>
 #include <span>
+#include <string_view>
 #include <utility>
+
+#include "base/status.hpp"
 
 namespace vmem::rdma {
 
@@ -24,6 +27,19 @@ class KeyMemory {
 
  private:
   std::span<unsigned char> bytes_;
+};
+
+// What a file with keys holds. Read without stdio, whose buffers are in the ordinary heap.
+class KeyText {
+ public:
+  static constexpr std::size_t kMostBytes = 64 << 10;
+  // All of an open file. Errors: INVALID_OPTION, why: it has more than kMostBytes, or what the system says.
+  static Result<KeyText> read(int descriptor);
+  std::string_view text() const noexcept { return {reinterpret_cast<const char*>(memory_.bytes().data()), bytes_}; }
+
+ private:
+  KeyMemory memory_{kMostBytes + 1};
+  std::size_t bytes_ = 0;
 };
 
 // Has OpenSSL allocate from such memory: traffic keys, and what it decrypts. False if it has allocated already.

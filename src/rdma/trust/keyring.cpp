@@ -17,7 +17,6 @@
 namespace vmem::rdma {
 namespace {
 
-constexpr std::size_t kMostBytes = 64 << 10;
 constexpr std::size_t kMostNameBytes = 64;
 constexpr std::size_t kEncodedKeyBytes = 44;
 // 32 random bytes have 30 distinct values on average; fewer than 16 are seen once in 10^13 keys.
@@ -52,12 +51,6 @@ bool is_name(std::string_view text) {
   return text.size() <= kMostNameBytes && is_word(text.substr(0, mark)) &&
          (mark == std::string_view::npos || is_word(text.substr(mark + 1)));
 }
-
-// Wiped when it ends.
-struct Text {
-  std::string bytes;
-  ~Text() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
-};
 
 bool decode(std::string_view text, std::span<unsigned char> key) {
   if (text.size() != kEncodedKeyBytes || text.back() != '=') return false;
@@ -117,13 +110,9 @@ Result<Keyring::Content> Keyring::read(const std::string& path) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO would block
   if (!file) return refuse(path, std::strerror(errno), errno);
   VMEM_ASSIGN(const struct stat status, check_file(file.get(), path));
-  if (static_cast<std::size_t>(status.st_size) > kMostBytes)
-    return refuse(path, fmt::format("has more than {} bytes", kMostBytes));
-  Text text{std::string(static_cast<std::size_t>(status.st_size), '\0')};
-  const ssize_t got = ::read(file.get(), text.bytes.data(), text.bytes.size());
-  if (got < 0) return refuse(path, std::strerror(errno), errno);
-  VMEM_ASSIGN(std::vector<Secret> secrets,
-              parse(path, std::string_view(text.bytes).substr(0, static_cast<std::size_t>(got))));
+  const auto content = KeyText::read(file.get());
+  if (!content) return refuse(path, content.error().message, content.error().native);
+  VMEM_ASSIGN(std::vector<Secret> secrets, parse(path, content->text()));
   return Content{std::move(secrets), {status.st_dev, status.st_ino, status.st_size, status.st_mtim, status.st_ctim}};
 }
 
