@@ -37,18 +37,23 @@ Result<std::string> socket_directory() {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     return refuse(fmt::format("the directory {} for sockets cannot be made: {}", path, std::strerror(errno)), errno);
   struct stat folder{};
-  if (::lstat(path.c_str(), &folder) != 0 || !S_ISDIR(folder.st_mode) || folder.st_uid != ::geteuid() ||
-      (folder.st_mode & 077) != 0)
+  if (::lstat(path.c_str(), &folder) != 0)
+    return refuse(fmt::format("the directory {} for sockets: {}", path, std::strerror(errno)), errno);
+  if (folder.st_uid != ::geteuid())
     return refuse(
-        fmt::format("{} has to be a directory of user {} with mode 0700: remove it, or give all nodes a "
-                    "secret file",
-                    path, ::geteuid()));
+        fmt::format("{} has to be a directory of user {}, and belongs to user {}: only that user or root can "
+                    "remove it",
+                    path, ::geteuid(), folder.st_uid));
+  if (!S_ISDIR(folder.st_mode)) return refuse(fmt::format("{} has to be a directory: remove it", path));
+  if ((folder.st_mode & 077) != 0) return refuse(fmt::format("{} is open to others: `chmod 700 {}`", path, path));
   return path;
 }
 
 Result<sockaddr_un> socket_path(const SocketAddress& address) {
-  VMEM_ASSIGN(const std::string folder, socket_directory());
-  const std::string path = folder + "/" + address.text();
+  auto folder = socket_directory();
+  if (!folder)
+    return refuse(folder.error().message + "; nodes with secrets need no such directory", folder.error().native);
+  const std::string path = *folder + "/" + address.text();
   sockaddr_un socket{};
   socket.sun_family = AF_UNIX;
   if (path.size() >= sizeof(socket.sun_path)) return refuse(fmt::format("the socket's path {} is too long", path));
