@@ -188,6 +188,7 @@ void StreamTransport::poll(std::vector<Event>& events) {
   if (!held_back_.exchange(false)) return;
   on_main([this] {
     for (const auto& [id, link] : links_) {
+      if (!std::exchange(link->paused, false)) continue;
       for (const Lane& lane : link->lanes) {
         if (lane.channel) on_lane(lane.channel, [](Channel& channel) { channel.resume(); });
       }
@@ -424,8 +425,9 @@ void StreamTransport::handle(ChannelId id, Written& written) {
 
 void StreamTransport::hold_back(Link& link) {
   if (events_.pending() < kMostUndelivered) return;
-  for (const Lane& lane : link.lanes) on_lane(lane.channel, [](Channel& channel) { channel.pause(); });
   held_back_ = true;
+  if (std::exchange(link.paused, true)) return;
+  for (const Lane& lane : link.lanes) on_lane(lane.channel, [](Channel& channel) { channel.pause(); });
 }
 
 void StreamTransport::handle(ChannelId id, Arrived& arrived) {

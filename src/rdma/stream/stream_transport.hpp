@@ -99,6 +99,7 @@ class StreamTransport final : public Transport, private ChannelOwner {
     PeerRef peer;
     bool by_us = false;
     bool connected = false;
+    bool paused = false;                   // its channels, until events were taken
     std::optional<SocketAddress> address;  // that was connected to
     std::string name;                      // of the peer, for messages
     TlsPeer proved;                        // by its first connection
