@@ -73,7 +73,7 @@ bool UcxTransport::advance_admission() {
   return refresh_trust() || did;
 }
 
-// Links whose secret was taken out of the file end.
+// Links whose secret was taken out of the file end, and those whose certificates are valid no more.
 bool UcxTransport::refresh_trust() {
   const std::uint64_t now = config_.clock->now_us();
   if (!tls_ || now < next_refresh_us_) return false;
@@ -83,10 +83,9 @@ bool UcxTransport::refresh_trust() {
   for (const auto& [peer, link] : links_) {
     if (link->stream.descriptor() < 0 || link->failure || tls_->still_trusts(link->proved)) continue;
     did = true;
-    fail_link(*link, Reason::refused,
-              {VMEM_ERROR_INVALID_OPTION, 0,
-               fmt::format("{} proved to know the secret '{}', which is no longer in this node's secret file",
-                           link->peer->address, link->proved.secret)});
+    fail_link(
+        *link, Reason::refused,
+        {VMEM_ERROR_INVALID_OPTION, 0, fmt::format("{} {}", link->peer->address, tls_->distrust_of(link->proved))});
   }
   return did;
 }

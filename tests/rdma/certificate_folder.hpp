@@ -2,6 +2,8 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -9,6 +11,7 @@
 #include <string>
 
 #include "rdma/trust/certificates.hpp"
+#include "rdma/trust/openssl.hpp"
 
 namespace vmem::rdma {
 
@@ -43,6 +46,22 @@ class Authority {
     std::filesystem::copy_file(fmt::format("{}/ca.crt", path_), folder + "/ca.crt",
                                std::filesystem::copy_options::overwrite_existing);
     std::filesystem::permissions(folder + "/tls.key", std::filesystem::perms(0600));
+  }
+  // The node's certificate is valid for so long from now.
+  void let_expire_in(const std::string& folder, long seconds) const {
+    const std::string path = folder + "/tls.crt";
+    (void)openssl();  // before its first use
+    const auto open = [](const std::string& file, const char* mode) {
+      return std::unique_ptr<BIO, OpenSslDelete<BIO_free>>(BIO_new_file(file.c_str(), mode));
+    };
+    const std::unique_ptr<EVP_PKEY, OpenSslDelete<EVP_PKEY_free>> key(
+        PEM_read_bio_PrivateKey(open(fmt::format("{}/ca.key", path_), "r").get(), nullptr, nullptr, nullptr));
+    const std::unique_ptr<X509, OpenSslDelete<X509_free>> certificate(
+        PEM_read_bio_X509(open(path, "r").get(), nullptr, nullptr, nullptr));
+    if (!key || !certificate || X509_gmtime_adj(X509_getm_notAfter(certificate.get()), seconds) == nullptr ||
+        X509_sign(certificate.get(), key.get(), EVP_sha256()) == 0 ||
+        PEM_write_bio_X509(open(path, "w").get(), certificate.get()) != 1)
+      throw std::runtime_error("the certificate was not signed again: " + openssl_words());
   }
 
  private:

@@ -209,6 +209,53 @@ TEST(StreamCertificates, AReplacedCertificateIsUsedByTheNextConnections) {
   ASSERT_TRUE(until({&a, &b}, [&] { return proves("after"); }));
 }
 
+std::string content_of(const std::string& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(StreamCertificates, AnAuthorityThatIsTakenOutEndsItsConnections) {
+  Authority ours, theirs;
+  const std::string of_server = ours.issue("IP:127.0.0.1"), of_stranger = theirs.issue("DNS:stranger");
+  const std::string ours_only = content_of(of_server + "/ca.crt"), theirs_only = content_of(of_stranger + "/ca.crt");
+  std::ofstream(of_server + "/ca.crt") << ours_only << theirs_only;
+  std::ofstream(of_stranger + "/ca.crt") << ours_only;
+  Node own, stranger, server;
+  Certified(own, 1, "", ours.issue("DNS:own"));
+  Certified(stranger, 2, "", of_stranger);
+  Certified(server, 3, "127.0.0.1:0", of_server);
+  const PeerId of_own = *own.transport->connect(server.transport->address(), own.later());
+  const PeerId of_other = *stranger.transport->connect(server.transport->address(), stranger.later());
+  ASSERT_TRUE(until({&own, &stranger, &server}, [&] { return own.connected() && stranger.connected(); }));
+
+  std::ofstream(of_server + "/ca.crt") << ours_only;
+  ASSERT_TRUE(until({&own, &stranger, &server}, [&] { return stranger.gone(of_other) != nullptr; }));
+  EXPECT_EQ(own.gone(of_own), nullptr);
+  ASSERT_EQ(server.count<Gone>(), 1u);
+  EXPECT_THAT(server.all<Gone>().front().second.error.message, HasSubstr("'stranger'"));
+  EXPECT_THAT(server.all<Gone>().front().second.error.message, HasSubstr("no longer in this node's ca.crt"));
+}
+
+TEST(StreamCertificates, AConnectionEndsWhenItsCertificateExpires) {
+  constexpr int kSeconds = 4;
+  Authority authority;
+  const std::string of_short = authority.issue("DNS:short");
+  Node own, other, server;
+  Certified(own, 1, "", authority.issue("DNS:own"));
+  Certified(server, 3, "127.0.0.1:0", authority.issue("IP:127.0.0.1"));
+  authority.let_expire_in(of_short, kSeconds);
+  Certified(other, 2, "", of_short);
+  const PeerId of_own = *own.transport->connect(server.transport->address(), own.later());
+  const PeerId of_other = *other.transport->connect(server.transport->address(), other.later());
+  ASSERT_TRUE(until({&own, &other, &server}, [&] { return own.connected() && other.connected(); }));
+  ASSERT_TRUE(until({&own, &other, &server}, [&] { return other.gone(of_other) != nullptr; }));
+  EXPECT_EQ(own.gone(of_own), nullptr);
+  ASSERT_EQ(server.count<Gone>(), 1u);
+  EXPECT_THAT(server.all<Gone>().front().second.error.message,
+              HasSubstr("'short' with a certificate that has expired"));
+  EXPECT_THAT(refusal(other, server), HasSubstr("certificate"));
+}
+
 // What a node says of a folder with certificates: "accepted", or why not.
 std::string verdict_on(const std::string& folder) {
   const auto opened = Certificates::open(folder);

@@ -236,7 +236,7 @@ bool StreamTransport::expire() {
   return late;
 }
 
-// Connections whose secret was taken out of the file end.
+// Connections whose secret was taken out of the file end, and those whose certificates are valid no more.
 bool StreamTransport::refresh_trust() {
   const std::uint64_t now = config_.clock->now_us();
   if (!tls_ || now < next_refresh_us_) return false;
@@ -249,9 +249,7 @@ bool StreamTransport::refresh_trust() {
   for (const PeerId id : distrusted) {
     const Link& link = *links_.at(id);
     fail_link(id, Reason::refused,
-              {VMEM_ERROR_INVALID_OPTION, 0,
-               fmt::format("{} proved to know the secret '{}', which is no longer in this node's secret file",
-                           link.name, link.proved.secret)});
+              {VMEM_ERROR_INVALID_OPTION, 0, fmt::format("{} {}", link.name, tls_->distrust_of(link.proved))});
   }
   return !distrusted.empty();
 }

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <new>
 
 #include "rdma/trust/key_memory.hpp"
 #include "rdma/trust/openssl.hpp"
@@ -133,6 +134,41 @@ std::string Certificates::version() const {
     version += fmt::format("{}:{}:{}.{} ", file.st_ino, file.st_size, file.st_ctim.tv_sec, file.st_ctim.tv_nsec);
   }
   return version;
+}
+
+void PeerCertificates::Free::operator()(stack_st_X509* chain) const noexcept {
+  if (!openssl_is_wiped()) sk_X509_pop_free(chain, X509_free);
+}
+
+PeerCertificates::PeerCertificates(SSL* ssl)
+    : chain_(X509_chain_up_ref(SSL_get0_verified_chain(ssl))),
+      purpose_(SSL_is_server(ssl) == 1 ? "ssl_client" : "ssl_server") {
+  if (!chain_) throw std::bad_alloc();
+}
+
+bool PeerCertificates::are_in_time() const {
+  for (int i = 0; i < sk_X509_num(chain_.get()); ++i) {
+    if (X509_cmp_current_time(X509_get0_notAfter(sk_X509_value(chain_.get(), i))) < 0) return false;
+  }
+  return true;
+}
+
+bool PeerCertificates::are_trusted_by(SSL_CTX* context) {
+  const auto library = openssl();
+  if (!library) return false;
+  const std::unique_ptr<X509_STORE_CTX, OpenSslDelete<X509_STORE_CTX_free>> check(
+      X509_STORE_CTX_new_ex(*library, nullptr));
+  // Of the chain only what the store has is an authority.
+  if (!check || X509_STORE_CTX_init(check.get(), SSL_CTX_get_cert_store(context), sk_X509_value(chain_.get(), 0),
+                                    chain_.get()) != 1)
+    throw std::bad_alloc();
+  X509_VERIFY_PARAM_set_auth_level(X509_STORE_CTX_get0_param(check.get()), SSL_CTX_get_security_level(context));
+  const bool trusted = X509_STORE_CTX_set_default(check.get(), purpose_) == 1 && X509_verify_cert(check.get()) == 1;
+  ERR_clear_error();
+  if (!trusted) return false;
+  Chain now(X509_STORE_CTX_get1_chain(check.get()));
+  if (now) chain_ = std::move(now);
+  return true;
 }
 
 std::string certified_name(SSL* ssl) {

@@ -10,6 +10,8 @@
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
 
+struct stack_st_X509;  // OpenSSL's
+
 namespace vmem::rdma {
 
 class Certificates;
@@ -33,6 +35,25 @@ class Certificates {
   Status install_key(SSL_CTX* context) const;
 
   const std::string authority_, certificate_, key_;
+};
+
+// What a peer proved itself with: its certificate, those between, and the authority's.
+class PeerCertificates {
+ public:
+  // REQUIRES: the handshake is over.
+  explicit PeerCertificates(SSL* ssl);
+  // False once one of them has expired.
+  bool are_in_time() const;
+  // Verifies them again, by the authorities that `context` trusts.
+  bool are_trusted_by(SSL_CTX* context);
+
+ private:
+  struct Free {
+    void operator()(stack_st_X509* chain) const noexcept;
+  };
+  using Chain = std::unique_ptr<stack_st_X509, Free>;
+  Chain chain_;  // as verified, the peer's own first
+  const char* const purpose_;
 };
 
 // The first DNS name, URI or address among the subject alternative names of the peer's certificate;

@@ -113,7 +113,24 @@ void TlsContext::refresh() {
   refused_.clear();
   version_ = std::move(version);
   context_ = *std::move(fresh);
+  ++certificates_serial_;
   VMEM_LOG_INFO("the certificates have changed: connections from now on use the new ones");
+}
+
+bool TlsContext::still_trusts(TlsPeer& peer) const {
+  if (keyring_) return keyring_->holds(peer.serial);
+  // Signatures are verified again only after a change of the files; this is called every second for each connection.
+  if (peer.serial != certificates_serial_ && !peer.certificates->are_trusted_by(context_.get())) return false;
+  peer.serial = certificates_serial_;
+  return peer.certificates->are_in_time();
+}
+
+std::string TlsContext::distrust_of(const TlsPeer& peer) const {
+  if (keyring_)
+    return fmt::format("proved to know the secret '{}', which is no longer in this node's secret file", peer.secret);
+  return fmt::format(
+      "proved to be '{}' with a certificate that has expired, or whose authority is no longer in this node's ca.crt",
+      peer.identity);
 }
 
 // ---- secrets ----
@@ -224,6 +241,7 @@ Result<std::unique_ptr<TlsSession>> TlsSession::create(std::shared_ptr<TlsContex
   session->wire_.socket = socket;
   session->wire_.in.resize(kInBytes);
   session->wire_.out.reserve(kOutBytes + 2 * kRecordBytes);
+  session->peer_.serial = session->context_->certificates_serial();
   session->ssl_.reset(SSL_new(session->context_->get()));
   BIO* const bio = Bio::method() != nullptr ? BIO_new(Bio::method()) : nullptr;
   if (session->ssl_ == nullptr || bio == nullptr) {
@@ -288,6 +306,7 @@ Result<bool> TlsSession::identify() {
       return fail(VMEM_ERROR_INVALID_OPTION, "the peer did not prove to know the secret");
     return true;
   }
+  peer_.certificates = std::make_shared<PeerCertificates>(ssl_.get());
   peer_.identity = certified_name(ssl_.get());
   if (peer_.identity.empty())
     return fail(VMEM_ERROR_INVALID_OPTION,

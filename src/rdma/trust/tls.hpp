@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "base/status.hpp"
 #include "rdma/crypto.hpp"
@@ -22,7 +23,8 @@ enum class TlsRole : std::uint8_t { client, server };
 struct TlsPeer {
   std::string identity;      // the tenant, or the first name in the peer's certificate
   std::string secret;        // its name; "" with certificates, as is
-  std::uint64_t serial = 0;  // of the secret
+  std::uint64_t serial = 0;  // of the secret, or of the files by which the certificates were verified
+  std::shared_ptr<PeerCertificates> certificates;
   bool same_as(const TlsPeer& other) const { return identity == other.identity && secret == other.secret; }
 };
 
@@ -47,8 +49,13 @@ class TlsContext {
   std::uint64_t records_per_key() const noexcept { return records_per_key_; }
   // Reads the files again if they have changed.
   void refresh();
-  // False for one whose secret has been taken out of the file.
-  bool still_trusts(const TlsPeer& peer) const { return !keyring_ || keyring_->holds(peer.serial); }
+  // False for one whose secret has been taken out of the file; whose certificate has expired; or whose authority
+  // has been taken out of ca.crt. Thread: as refresh().
+  bool still_trusts(TlsPeer& peer) const;
+  // Why not: "proved …".
+  std::string distrust_of(const TlsPeer& peer) const;
+  // Differs after each change of the certificates.
+  std::uint64_t certificates_serial() const noexcept { return certificates_serial_; }
   // REQUIRES: no certificates.
   const Keyring& keyring() const noexcept { return *keyring_; }
   Key tls_key(const Secret& secret) const { return crypto_->derive(secret.key(), "vmem tls 1.3 pre-shared key"); }
@@ -65,7 +72,8 @@ class TlsContext {
   CryptoRef crypto_;
   KeyringRef keyring_;  // or
   CertificatesRef certificates_;
-  std::string version_;  // of the certificates
+  std::string version_;  // of the certificates, as is
+  std::uint64_t certificates_serial_ = 0;
   std::string refused_;  // the last error of refresh()
   Handle context_;
 };
