@@ -25,7 +25,7 @@ namespace {
 using stream::Hello;
 using ::testing::HasSubstr;
 
-constexpr uid_t kSomebody = 54'321;  // nobody's
+const uid_t kSomebody = 100'000 + static_cast<uid_t>(::getpid());  // nobody's, and no other test's
 const std::string kTheirs = fmt::format("/tmp/vmem-{}", kSomebody);
 
 // What `body` returns, run in a child as another user.
