@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <regex>
+#include <string>
 
 namespace vmem::test {
 namespace {
@@ -62,16 +64,17 @@ bool ModelWorker::ok(vmem_status status, std::initializer_list<vmem_status> allo
   return false;
 }
 
-// With protect, a page that is still being read does not become writable. With files or another node, pages come to host memory before they are
-// used, and the threads may hold all of that.
+// With protect, a page that is still being read does not become writable. With files or another node, pages come to host
+// memory before they are used, and the threads may hold all of that: the refusal says how much of it was used then.
 bool ModelWorker::served(vmem_status status) {
   if (status == VMEM_ERROR_IN_USE && plan_.protect) return ok(status, {VMEM_ERROR_IN_USE});
   if (status != VMEM_ERROR_OUT_OF_MEMORY || plan_.below_mib() == 0) return ok(status);
+  const std::string why = vmem_last_error();
   ok(status, {VMEM_ERROR_OUT_OF_MEMORY});
-  vmem_statistics stats{};
-  stats.struct_bytes = sizeof stats;
-  if (ok(vmem_stats(&stats)) && stats.host_used_bytes < stats.host_budget_bytes / 2)
-    verdict_.fail("out of memory, with half of host memory free");
+  std::smatch host;
+  if (!std::regex_search(why, host, std::regex("host: ([0-9]+) MiB of ([0-9]+) MiB")) ||
+      2 * std::stoul(host[1]) < std::stoul(host[2]))
+    verdict_.fail("out of memory, with half of host memory free: " + why);
   return false;
 }
 

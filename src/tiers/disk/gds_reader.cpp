@@ -169,6 +169,7 @@ Status GdsReader::try_out(const OpenFile& file, std::size_t device) const {
   const int ordinal = config_.devices[device].ordinal;
   const std::unique_ptr<std::byte, Free> memory(
       static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, 2 * kTrialBytes)));
+  if (!memory) return fail(VMEM_ERROR_OUT_OF_MEMORY, "cannot be tried out: no memory for a buffer", ENOMEM);
   std::byte *const on_disk = memory.get(), *const come = memory.get() + kTrialBytes;
   const ssize_t read = ::pread(file.descriptor(), on_disk, kTrialBytes, 0);
   if (read <= 0)

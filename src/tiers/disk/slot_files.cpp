@@ -52,6 +52,9 @@ Result<FileDescriptor> open_unnamed(const std::string& path) {
 // Some file systems take O_DIRECT at opening and refuse it at the first write.
 Status try_direct_write(const std::string& path, int file) {
   auto* const block = static_cast<unsigned char*>(std::aligned_alloc(kHeaderBytes, kHeaderBytes));
+  if (block == nullptr)
+    return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("--nvme {}: no memory to try out direct I/O there", path),
+                ENOMEM);
   // Whoever tries out reading finds out what came.
   for (std::size_t i = 0; i < kHeaderBytes; ++i) block[i] = static_cast<unsigned char>(i + i / 251);
   const ssize_t written = ::pwrite(file, block, kHeaderBytes, 0);

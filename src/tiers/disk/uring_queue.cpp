@@ -161,6 +161,7 @@ Status UringQueue::set_up_polling() {
 // That a disk does not let itself be polled is said at the first request only. What has ended is to be signalled, too.
 Status UringQueue::read_every_file() {
   const std::unique_ptr<std::byte, FreeBlock> block(static_cast<std::byte*>(std::aligned_alloc(kBlock, kBlock)));
+  if (!block) return not_polled("a buffer for a polled read", ENOMEM);
   for (std::size_t i = 0; i < files_.size(); ++i) {
     io_uring_sqe* const sqe = io_uring_get_sqe(&ring_);
     io_uring_prep_read(sqe, int(i), block.get(), kBlock, 0);
