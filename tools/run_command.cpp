@@ -203,7 +203,8 @@ Command add_run(CLI::App& app, std::vector<std::string> program) {
       "--no-python", [arguments] { arguments->python = false; },
       "Leave Python programs alone: PyTorch then allocates through its own caching allocator");
   app.footer(
-      "With --remote and --secret it stays beside the program, so that the nodes that lend hear of its end at once.\n"
+      "With --remote and --secret, --certificates or --fabric it stays beside the program, so that the nodes that lend "
+      "hear of its end at once.\n"
       "Exit code: the program's; 2 bad options; 3 the driver cannot do what vmem needs; 126, 127 the program cannot be "
       "run.");
   return [arguments] { return run(*arguments); };

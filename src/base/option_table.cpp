@@ -33,8 +33,8 @@ struct Limits {
   std::uint64_t multiple = 1;
 };
 
-// Which other option it takes is not said of a wrong value: that is a matter of its own (check_remote), and not one of
-// `vmem daemon`.
+// The refusal of a value leaves out which other option it needs: check_remote reports that, and it does not apply to `vmem
+// daemon`.
 Status refuse(const OptionDefinition& option, std::string_view value, std::string_view why) {
   const std::string_view values = option.values;
   return fail(VMEM_ERROR_INVALID_OPTION,

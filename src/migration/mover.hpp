@@ -421,6 +421,7 @@ class Mover {
   void spill_failed(PageRef ref, const Error& error);
   void spill_not_stored(PageRef ref, const Error& error);
   bool failing_for_short() const;
+  bool may_find_room_later(const Error& error) const;
   Result<bool> load_due(PageRef ref);
   void load_from_below_failed(PageRef ref, const Error& error);
   void came_to_host_memory(PageRef ref);
@@ -540,7 +541,7 @@ class Mover {
   std::uint64_t room_awaited_bytes_ = 0;   // the largest page that a request waits for a slot of host memory for
   const Page* serving_ = nullptr;          // see Serving
   std::uint64_t spill_full_until_us_ = 0;  // no page is sent there: it refused one, or failed to store it
-  bool spill_away_ = false;                // or who may have room does not answer now: calls wait for it
+  std::uint64_t spill_away_until_us_ = 0;  // whoever may have room below did not answer just now
   struct {
     std::uint32_t in_a_row = 0;
     std::uint64_t since_us = 0;

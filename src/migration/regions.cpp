@@ -66,13 +66,15 @@ std::optional<Status> AllocateRequest::begin(Mover& mover) {
   }
   if (!committed) return wait_or(mover, std::move(committed).error());
   const std::uint64_t charged = source ? 0 : backed;  // for its place in memory
-  std::optional<Status> begun;
-  if (had_memory([&] { begun = add_region(mover, backed, shift); })) return begun;
+  Status added;
+  const bool had = had_memory([&] { added = add_region(mover, backed, shift); });
+  if (had && added) return added;
   undo(mover, charged);
-  throw std::bad_alloc();
+  if (!had) throw std::bad_alloc();
+  return wait_or(mover, std::move(added).error());
 }
 
-// What add_region had done when it lacked memory.
+// What add_region had done when it failed.
 void AllocateRequest::undo(Mover& mover, std::uint64_t charged) {
   Mover::DeviceState& home = *mover.devices_[std::size_t(device)];
   if (region != nullptr) {
@@ -93,25 +95,15 @@ std::optional<Status> AllocateRequest::wait_or(Mover& mover, Error error) {
 }
 
 // REQUIRES: committed. Allocates in its first part, which undo can take back; the second cannot fail.
-std::optional<Status> AllocateRequest::add_region(Mover& mover, std::uint64_t backed, std::uint32_t shift) {
+Status AllocateRequest::add_region(Mover& mover, std::uint64_t backed, std::uint32_t shift) {
   Mover::DeviceState& home = *mover.devices_[std::size_t(device)];
   const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
   const std::uint64_t charged = source ? 0 : backed;
   const auto pages = std::uint32_t(backed / page_bytes);
-  auto added = mover.config_.space->add(std::uint32_t(backed >> kGranuleShift), shift);
-  if (!added) {
-    home.committed_bytes -= charged;
-    mover.balance_lending(home);
-    return wait_or(mover, std::move(added).error());
-  }
-  region = *added;
+  VMEM_ASSIGN(region, mover.config_.space->add(std::uint32_t(backed >> kGranuleShift), shift));
   if (source) {
-    const auto slots = source->lay_out(page_bytes, pages);
-    if (!slots) {
-      mover.config_.space->remove(*std::exchange(region, nullptr));
-      return std::unexpected(slots.error());
-    }
-    mover.read_from(*region, source, *slots);
+    VMEM_ASSIGN(const tiers::SlotId slots, source->lay_out(page_bytes, pages));
+    mover.read_from(*region, source, slots);
   }
   RegionShape begins{region->id, region->page_count, page_bytes, device, shared, undeclared};
   mover.config_.policy->region_begins(begins);

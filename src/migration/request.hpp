@@ -120,7 +120,7 @@ struct AllocateRequest final : Request {
 
  private:
   std::optional<Status> begin(Mover& mover);
-  std::optional<Status> add_region(Mover& mover, std::uint64_t backed, std::uint32_t shift);
+  Status add_region(Mover& mover, std::uint64_t backed, std::uint32_t shift);
   void undo(Mover& mover, std::uint64_t charged);
   std::optional<Status> wait_or(Mover& mover, Error error);
   Patience patience_;         // for what ending regions still hold

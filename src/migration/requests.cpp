@@ -158,8 +158,10 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   }
   bool in_frame = page.frame != kNoFrame && !page.standby;
   if (!in_frame && page.version != 0) {
-    VMEM_ASSIGN(const bool here, mover.recall(ref));
-    if (!here || (write && mover.spilling(page))) {
+    auto here = mover.recall(ref);
+    if (!here && mover.may_find_room_later(here.error())) here = false;
+    if (!here) return std::unexpected(std::move(here).error());
+    if (!*here || (write && mover.spilling(page))) {
       if (below_.over(mover)) return std::unexpected(mover.unserved_error(ref));
       return std::nullopt;
     }
@@ -167,6 +169,7 @@ std::optional<Status> OpenPageRequest::advance(Mover& mover) {
   }
   if (write && !in_frame) {
     auto place = mover.place_for_writing(ref);
+    if (!place && mover.may_find_room_later(place.error())) place = Mover::Writable::none_yet;
     if (!place) return std::unexpected(std::move(place).error());
     if (*place == Mover::Writable::none_yet) {
       if (below_.over(mover)) return std::unexpected(mover.unserved_error(ref));

@@ -78,6 +78,7 @@ std::optional<Status> AcquireRequest::serve_wants(Mover& mover) {
       const std::uint32_t own = changes ? own_holds({want.run.region, index, 1}) : 0;
       mover.slots_in_use_ = false;
       auto served = mover.serve({want.run.region, index}, want.access, discard, effort, own);
+      if (!served && mover.may_find_room_later(served.error())) served = Mover::Served::wait;
       if (!served) return std::unexpected(std::move(served).error());
       const bool slots_in_use = mover.slots_in_use_;  // what is looked at after this page has an answer of its own
       switch (*served) {

@@ -178,17 +178,19 @@ Mover::Spilled Mover::spill_one(PageRef ref) {
     counters_.spills_dropped_bytes += ref.bytes();
     return {ref.bytes(), false};
   }
-  if (config_.now_us() < spill_full_until_us_) return {0, spill_away_ || failing_for_short()};
+  if (config_.now_us() < spill_full_until_us_) return {0, failing_for_short()};
   const bool probing =
       spill_failing_.in_a_row != 0 && spilling_bytes_ != 0;  // one store tells whether others would fail
   if (probing || !room_in_flight(*config_.spill, spilling_bytes_, ref.bytes())) return {0, true};
   const auto granted = need_spill_slot(ref);
-  spill_away_ = !granted && granted.error().status == VMEM_ERROR_TIMEOUT;
-  if (spill_away_) {
+  spill_away_until_us_ = 0;
+  if (!granted && granted.error().status == VMEM_ERROR_TIMEOUT) {
     spill_error_ = granted.error().message;
     spill_full_until_us_ = config_.now_us() + kFirstPauseUs;
+    spill_away_until_us_ = config_.now_us() + kFullForUs;
+    return {};
   }
-  if (spill_away_ || (granted && !*granted)) return {0, true};
+  if (granted && !*granted) return {0, true};
   const auto submitted = granted ? submit_spill(ref, Direction::store) : Status(std::unexpected(granted.error()));
   if (submitted) return {0, true};
   // There is no room, or nothing below in service.
@@ -200,6 +202,11 @@ Mover::Spilled Mover::spill_one(PageRef ref) {
 // Stores have failed in a row, and another one may succeed: who needs room waits for it.
 bool Mover::failing_for_short() const {
   return spill_failing_.in_a_row != 0 && config_.now_us() - spill_failing_.since_us < kFailingForUs;
+}
+
+// True if a call that found no room anywhere waits for a node that is away.
+bool Mover::may_find_room_later(const Error& error) const {
+  return error.status == VMEM_ERROR_OUT_OF_MEMORY && config_.now_us() < spill_away_until_us_;
 }
 
 // Before slots are wanted, while nobody waits for a disk.
@@ -234,10 +241,10 @@ Result<bool> Mover::need_spill_slot(PageRef ref) {
   if (page.spilled == nullptr) page.spilled = std::make_unique<pagetable::SpilledCopy>();
   pagetable::SpilledCopy& copy = *page.spilled;
   if (copy.slot != kNoFrame) return true;
-  VMEM_ASSIGN(tiers::SlotGrant grant, config_.spill->allocate(ref.bytes()));
-  if (grant.grant == tiers::Grant::full && give_up_spilled(ref.bytes()) != 0) {
-    VMEM_ASSIGN(grant, config_.spill->allocate(ref.bytes()));
-  }
+  auto asked = config_.spill->allocate(ref.bytes());
+  const bool no_room = asked ? asked->grant == tiers::Grant::full : asked.error().status == VMEM_ERROR_TIMEOUT;
+  if (no_room && give_up_spilled(ref.bytes()) != 0) asked = config_.spill->allocate(ref.bytes());
+  VMEM_ASSIGN(const tiers::SlotGrant grant, std::move(asked));
   if (grant.grant == tiers::Grant::later) return false;
   if (grant.grant == tiers::Grant::full) {
     // Without the tiers' figures: full_error quotes this with them.

@@ -150,7 +150,7 @@ std::optional<RemoteTier::Copy> RemoteTier::place(std::uint64_t bytes, std::span
   for (std::uint32_t node = 0; node < rooms_.size(); ++node) {
     const bool taken = std::ranges::any_of(apart_from, [&](const Copy& c) { return there(c) && c.node == node; });
     const Room& room = rooms_[node];
-    if (!room.ready || taken || std::max(room.memory.largest_bytes(), room.largest_on_disk()) < bytes) continue;
+    if (!room.ready || taken || room.largest() < bytes) continue;
     const auto rank = [&](std::uint32_t n) {
       return std::pair(rooms_[n].memory.largest_bytes() >= bytes, rooms_[n].free_bytes());
     };
@@ -181,11 +181,11 @@ Result<SlotGrant> RemoteTier::allocate(std::uint64_t page_bytes) {
     const auto copy = place(page_bytes, slot.copies);
     if (!copy) {
       give_back(slot);
-      return no_room();
+      return no_room(page_bytes);
     }
     slot.copies[i] = *copy;
   }
-  if (wanted == 0) return no_room();
+  if (wanted == 0) return no_room(page_bytes);
   if (free_slots_.empty()) {
     free_slots_.push_back(static_cast<SlotId>(slots_.size()));
     slots_.emplace_back();
@@ -198,9 +198,10 @@ Result<SlotGrant> RemoteTier::allocate(std::uint64_t page_bytes) {
 }
 
 // REQUIRES: mutex_. A node whose end is not proved may come back, with room.
-Result<SlotGrant> RemoteTier::no_room() const {
+Result<SlotGrant> RemoteTier::no_room(std::uint64_t page_bytes) const {
   for (std::size_t node = 0; node < rooms_.size(); ++node) {
-    if (rooms_[node].lease == 0 || rooms_[node].ready) continue;
+    const Room& room = rooms_[node];
+    if (room.lease == 0 || room.ready || room.largest() < page_bytes) continue;
     return fail(VMEM_ERROR_TIMEOUT,
                 fmt::format("the node at {} is away, and may come back with room", config_.peers[node]));
   }
@@ -459,7 +460,8 @@ void RemoteTier::advance_store(const JobRef& job) {
   for (std::size_t i = 0; i < config_.replicas; ++i) {
     if (job->legs[i] == Leg::wanted) waits |= !store_copy(job, i);
   }
-  if (job->under_way != 0 || job->waits) return;  // what ends comes by again; it may have ended already, unsent
+  // Whatever ends calls this again. A put that was refused at once has already ended, and waits.
+  if (job->under_way != 0 || job->waits) return;
   if (waits) return wait(job);
   const Held& held = held_.at(job->transfer.slot);
   const auto copies = static_cast<std::uint32_t>(std::ranges::count(held.valid, true));

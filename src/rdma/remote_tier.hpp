@@ -92,8 +92,8 @@ class RemoteTier final : public tiers::Tier, public Receiver {
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
   tiers::TierUsage usage() const override;
-  std::vector<std::uint64_t> places()
-      const override;  // nodes' memories and disks; of copies, which are paired, the sum
+  // Nodes' memories and disks; with two copies, the budget as one place.
+  std::vector<std::uint64_t> places() const override;
   void expect(std::uint64_t, std::uint64_t) override {}  // leases are there from the beginning
   Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override;
   void release(tiers::SlotId slot) override;
@@ -136,6 +136,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
       return disk_bytes - std::min(disk_bytes, used);
     }
     std::uint64_t largest_on_disk() const { return std::min(disk.largest_bytes(), free_disk_bytes()); }
+    std::uint64_t largest() const { return std::max(memory.largest_bytes(), largest_on_disk()); }
     std::uint64_t free_bytes() const { return memory.free_bytes() + free_disk_bytes(); }
     bool disk_failed() const { return disk_bytes < disk_range; }
   };
@@ -243,7 +244,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
   std::uint64_t storable(std::span<const std::uint64_t> rooms) const;
   std::optional<Copy> place(std::uint64_t bytes, std::span<const Copy> apart_from);
   void give_back(const Slot& slot);
-  Result<tiers::SlotGrant> no_room() const;
+  Result<tiers::SlotGrant> no_room(std::uint64_t page_bytes) const;
   std::string words(const Job& job) const;
 
   // Connections and requests (remote_node.cpp).

@@ -89,7 +89,7 @@ std::optional<BorrowingNode> parse(std::string_view text) {
                        .lenders = {lines.begin() + 4, lines.end()}};
 }
 
-// A report has threads of its own, which may not be had either.
+// A report may start threads itself, which can fail too.
 Status try_to_report(const BorrowingNode& ended) noexcept {
   try {
     return report_end(ended);
@@ -173,7 +173,7 @@ Guard::~Guard() {
     (void)::eventfd_write(stop_.get(), 1);
     thread_.join();
   }
-  report_dead();
+  (void)had_memory([&] { report_dead(); });
   if (!path_.empty()) (void)::unlink(path_.c_str());
 }
 
@@ -206,7 +206,9 @@ bool Guard::wait() const {
   for (const Greeting& each : greetings_) awaited.push_back({each.socket.get(), POLLIN, 0});
   int most_ms = greetings_.empty() ? -1 : ms_until(greetings_.front().until);
   if (short_of_descriptors_) most_ms = most_ms < 0 ? kAcceptAgainMs : std::min(most_ms, kAcceptAgainMs);
-  return ::poll(awaited.data(), awaited.size(), most_ms) >= 0 || errno == EINTR;
+  if (::poll(awaited.data(), awaited.size(), most_ms) >= 0 || errno == EINTR) return true;
+  if (errno == ENOMEM) throw std::bad_alloc();
+  return false;
 }
 
 void Guard::accept_all() {
@@ -244,15 +246,18 @@ void Guard::welcome(int socket) {
 }
 
 void Guard::report_dead() {
-  std::vector<BorrowingNode> dead;
-  dead.reserve(watched_.size());
+  dead_.reserve(dead_.size() + watched_.size());
   std::erase_if(watched_, [&](Watched& each) {
     if (!readable(each.process.get())) return false;
-    dead.push_back(std::move(each.node));
+    dead_.push_back(std::move(each.node));
     return true;
   });
-  for (auto rest = std::span(dead); !rest.empty(); rest = rest.subspan(std::min(rest.size(), kReportsAtOnce)))
-    report(rest.first(std::min(rest.size(), kReportsAtOnce)));
+  // Those that are not reported for lack of memory are reported later.
+  while (!dead_.empty()) {
+    const std::size_t some = std::min(dead_.size(), kReportsAtOnce);
+    report(std::span(dead_).last(some));
+    dead_.resize(dead_.size() - some);
+  }
 }
 
 // All at once: each may wait for a lender that does not answer.

@@ -61,7 +61,8 @@ class Guard {
   FileDescriptor listener_, stop_;
   // The thread's, and the destructor's after its end.
   std::vector<Watched> watched_;
-  std::deque<Greeting> greetings_;  // the eldest first
+  std::vector<BorrowingNode> dead_;  // not yet reported
+  std::deque<Greeting> greetings_;   // the eldest first
   bool short_of_descriptors_ = false;
   LogLimit failures_;
   std::thread thread_;

@@ -93,7 +93,7 @@ class Tier {
   virtual ~Tier() = default;
   virtual const TierInfo& info() const noexcept = 0;
   virtual TierUsage usage() const = 0;
-  // What the budget consists of: a page is in one of these places as a whole, and fills no gap that two leave. In bytes.
+  // What the budget consists of, in bytes. A page lies wholly in one place: free bytes of two places do not add up to room.
   virtual std::vector<std::uint64_t> places() const { return {usage().budget_bytes}; }
 
   // Slots. `expect` says how many slots of a size will be wanted in all, so that they can be made ahead.

@@ -12,8 +12,9 @@ using test::visits;
 class MoverFull : public MoverTest {
  protected:
   // From the last size that an allocation accepts, by the processor first: HBM stays empty then.
-  void every_page_serves_in_every_order(const MachineShape& machine) {
+  void every_page_serves_in_every_order(const MachineShape& machine, bool node_away = false) {
     start(machine);
+    if (node_away) spill->away_beyond = true;
     Actor& thread = actor();
     std::uint32_t pages = 1;
     while (auto region = try_allocate(pages)) {
@@ -74,6 +75,11 @@ TEST_F(MoverFull, WithReadsStraightIntoFrames) {
 
 TEST_F(MoverFull, WithProtectedPages) {
   every_page_serves_in_every_order({.hbm_pages = 8, .host_pages = 4, .spill_pages = 12, .protect = true});
+}
+
+// Time stands still: whoever waited for the node would wait for ever.
+TEST_F(MoverFull, WithANodeThatIsAwayBesideWhatIsFull) {
+  every_page_serves_in_every_order({.hbm_pages = 8, .host_pages = 4, .spill_pages = 12}, true);
 }
 
 TEST_F(MoverFull, WithThePolicy) {

@@ -44,8 +44,9 @@ Result<tiers::SlotGrant> ScriptedSpill::allocate(std::uint64_t page_bytes) {
     return tiers::SlotGrant{tiers::Grant::later, 0};
   }
   if (out_of_service) return fail(VMEM_ERROR_DRIVER, "the scripted disk is dead", EIO);
-  if (away) return fail(VMEM_ERROR_TIMEOUT, "the scripted node is away");
-  if (used_bytes_ + page_bytes > budget_bytes_) return tiers::SlotGrant{tiers::Grant::full, 0};
+  const bool used_up = used_bytes_ + page_bytes > budget_bytes_;
+  if (away || (away_beyond && used_up)) return fail(VMEM_ERROR_TIMEOUT, "the scripted node is away");
+  if (used_up) return tiers::SlotGrant{tiers::Grant::full, 0};
   used_bytes_ += page_bytes;
   slots_[next_slot_].page_bytes = page_bytes;
   return tiers::SlotGrant{tiers::Grant::granted, next_slot_++};

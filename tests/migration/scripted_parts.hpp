@@ -105,6 +105,7 @@ class ScriptedSpill final : public tiers::Tier {
   bool stores_fail = false;      // for an error of the medium
   bool out_of_service = false;   // allocations fail for it, too
   bool away = false;             // likewise, as where a node does not answer now
+  bool away_beyond = false;      // where the budget is used up, as where another node does not answer now
   int later_allocations = 0;     // so many allocations are answered `later`
   std::uint32_t polls_each = 1;  // how many polls a transfer takes
   std::uint64_t submitted(tiers::Direction direction) { return counts_[direction]; }

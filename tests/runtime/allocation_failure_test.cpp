@@ -277,7 +277,7 @@ TEST_F(AllocationFailure, OfPagesThatComeAndGoBetweenTwoGpusAndTheHostLosesNothi
   });
 }
 
-// Not the reserve either suffices: what a malloc had done by then is undone. The arrays of a region of all that the
+// Even the reserve does not suffice: what a malloc had done by then is undone. The arrays of a region of all that the
 // machine has are the only allocations of this size meanwhile.
 TEST_F(AllocationFailure, AMallocThatLacksMemoryForItsArraysCommitsNothing) {
   std::string folder = ::testing::TempDir() + "vmem-memory-XXXXXX";

@@ -91,17 +91,52 @@ TEST_F(GuardTest, OneProcessThatAnnouncesAgainAndAgainTakesAFewDescriptors) {
   EXPECT_LT(descriptors(), before + 20);
 }
 
+// A process that says that it borrows from `lender`, and lives until release().
+class BorrowingProcess {
+ public:
+  BorrowingProcess(const std::string& guard, const std::string& lender) {
+    int watched[2], released[2];
+    EXPECT_EQ(::pipe(watched) | ::pipe(released), 0);
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::close(released[1]);
+      char byte = 0;
+      const bool heard = is_watched(connect_to(guard), "7 1\n\n\n\n" + lender);
+      (void)!::write(watched[1], &byte, heard ? 1 : 0);
+      ::close(watched[1]);
+      ::_exit(::read(released[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    ::close(watched[1]);
+    ::close(released[0]);
+    released_ = FileDescriptor(released[1]);
+    char byte = 0;
+    EXPECT_EQ(::read(watched[0], &byte, 1), 1) << "the guard did not answer";
+    ::close(watched[0]);
+  }
+  void release() {
+    released_.reset();
+    EXPECT_EQ(::waitpid(child_, nullptr, 0), child_);
+  }
+
+ private:
+  pid_t child_ = -1;
+  FileDescriptor released_;
+};
+
 TEST_F(GuardTest, WithoutAThreadToBeHadAnEndIsReportedAllTheSame) {
+  const std::string lender = fmt::format("127.0.0.1:{}", 20'000 + ::getpid() % 10'000);
+  const sockaddr_un name = *rdma::stream::socket_path(*rdma::SocketAddress::parse(lender));
+  FileDescriptor there(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(::bind(there.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) | ::listen(there.get(), 1), 0);
   const auto guard = *Guard::of_run();
   guard->start();
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(is_watched(connect_to(guard->path()), kNobodyLends) ? 0 : 1);
+  BorrowingProcess program(guard->path(), lender);
   no_threads = true;
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  EXPECT_TRUE(is_watched(connect_to(guard->path()), kNobodyLends)) << "answered after the report";
+  program.release();
+  pollfd called{there.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&called, 1, 10'000), 1) << "nothing was reported";
   no_threads = false;
+  (void)::unlink(name.sun_path);
 }
 
 TEST_F(GuardTest, NoiseIsAnsweredByTheEndOfTheConnection) {

@@ -33,7 +33,7 @@ namespace {
 
 constexpr std::uint64_t kPage = std::uint64_t{64} << 10;
 
-// As SlotFiles asks for, whoever has room.
+// Until it is granted, refused or full.
 Result<SlotGrant> ask_until_answered(DiskFixture& disk) {
   for (;;) {
     auto grant = disk.tier().allocate(kPage);

@@ -35,7 +35,7 @@ struct Memories {
   std::vector<CommittedDevice> devices;
   std::vector<std::uint64_t> lent_bytes;  // as much as is lent for certain
   std::uint64_t host_bytes = 0;
-  std::vector<std::uint64_t> below;  // each directory, and each other node's memory, in bytes
+  std::vector<std::uint64_t> below;  // each directory, and each memory and disk of other nodes, in bytes
 };
 
 // HBM that commitments may take.

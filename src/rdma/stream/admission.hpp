@@ -93,7 +93,7 @@ class Admission {
   void turn_away(const std::string& address, FileDescriptor socket);
   void make_room(Pending& for_this);
   Result<ByteStream> secure(FileDescriptor socket, TlsRole role, const std::string& host) const;
-  void advance(const PendingRef& pending);  // as finish(): its cost is being metered
+  void advance(const PendingRef& pending);  // REQUIRES, like finish(): the meter of `pending` runs
   Result<bool> step(Pending& pending);
   Result<bool> send_hello(Pending& pending);
   Result<bool> read_hello(Pending& pending);

@@ -24,7 +24,7 @@
 namespace vmem::rdma {
 
 inline constexpr std::uint32_t kMostStreamChannels = 8;
-// Of one identity, made by it, that lack a connection. As many connections may be pending before the proof.
+// The most incoming links of one identity that still lack connections; equal to the limit on unproved connections.
 inline constexpr std::size_t kMostHalfMadeLinks = 64;
 
 struct StreamConfig {

@@ -146,6 +146,10 @@ PeerCertificates::PeerCertificates(SSL* ssl)
   if (!chain_) throw std::bad_alloc();
 }
 
+bool PeerCertificates::same_as(const PeerCertificates& other) const {
+  return X509_cmp(sk_X509_value(chain_.get(), 0), sk_X509_value(other.chain_.get(), 0)) == 0;
+}
+
 bool PeerCertificates::are_in_time() const {
   for (int i = 0; i < sk_X509_num(chain_.get()); ++i) {
     if (X509_cmp_current_time(X509_get0_notAfter(sk_X509_value(chain_.get(), i))) < 0) return false;

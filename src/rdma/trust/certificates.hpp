@@ -42,6 +42,8 @@ class PeerCertificates {
  public:
   // REQUIRES: the handshake is over.
   explicit PeerCertificates(SSL* ssl);
+  // Whether the peer's own is the same.
+  bool same_as(const PeerCertificates& other) const;
   // False once one of them has expired.
   bool are_in_time() const;
   // Verifies them again, by the authorities that `context` trusts.

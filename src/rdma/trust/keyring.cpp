@@ -179,8 +179,9 @@ bool Keyring::refresh() {
                   own().name);
   if (own().tenant() != tenant)
     VMEM_LOG_WARN(
-        "the secret file {} makes this node the tenant '{}'; it was '{}', and lenders that keep pages for '{}' will "
-        "refuse it and then drop them: put a secret of '{}' first (a further one is named '{}#2')",
+        "the secret file {} makes this node the tenant '{}'; it was '{}'. If it borrows memory, lenders that keep "
+        "pages for "
+        "'{}' will refuse it and then drop them: put a secret of '{}' first (a further one is named '{}#2')",
         path_, own().tenant(), tenant, tenant, tenant, tenant);
   return changed;
 }

@@ -117,6 +117,11 @@ void TlsContext::refresh() {
   VMEM_LOG_INFO("the certificates have changed: connections from now on use the new ones");
 }
 
+bool TlsPeer::same_as(const TlsPeer& other) const {
+  if (identity != other.identity || secret != other.secret) return false;
+  return certificates == nullptr || (other.certificates != nullptr && certificates->same_as(*other.certificates));
+}
+
 bool TlsContext::still_trusts(TlsPeer& peer) const {
   if (keyring_) return keyring_->holds(peer.serial);
   // Signatures are verified again only after a change of the files; this is called every second for each connection.

@@ -22,10 +22,11 @@ enum class TlsRole : std::uint8_t { client, server };
 // Who proved itself.
 struct TlsPeer {
   std::string identity;      // the tenant, or the first name in the peer's certificate
-  std::string secret;        // its name; "" with certificates, as is
+  std::string secret;        // its name; "" with certificates
   std::uint64_t serial = 0;  // of the secret, or of the files by which the certificates were verified
   std::shared_ptr<PeerCertificates> certificates;
-  bool same_as(const TlsPeer& other) const { return identity == other.identity && secret == other.secret; }
+  // The same secret, or the same certificate.
+  bool same_as(const TlsPeer& other) const;
 };
 
 class TlsContext {
@@ -72,7 +73,7 @@ class TlsContext {
   CryptoRef crypto_;
   KeyringRef keyring_;  // or
   CertificatesRef certificates_;
-  std::string version_;  // of the certificates, as is
+  std::string version_;  // of the certificates; "" without
   std::uint64_t certificates_serial_ = 0;
   std::string refused_;  // the last error of refresh()
   Handle context_;
