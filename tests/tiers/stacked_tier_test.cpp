@@ -24,6 +24,32 @@ class StackUnderTest {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Stacked, TierConformance, StackUnderTest);
 
+// Gives no slot, for that reason.
+class RefusingTier final : public Tier {
+ public:
+  explicit RefusingTier(vmem_status why) : why_(why) {}
+  const TierInfo& info() const noexcept override { return info_; }
+  TierUsage usage() const override { return {}; }
+  void expect(std::uint64_t, std::uint64_t) override {}
+  Result<SlotGrant> allocate(std::uint64_t) override { return fail(why_, "as scripted"); }
+  void release(SlotId) override {}
+  Status submit(std::span<Transfer>) override { return {}; }
+  Status poll(std::vector<Completion>&) override { return {}; }
+  void finish() noexcept override {}
+
+ private:
+  const TierInfo info_{.name = "refusing"};
+  const vmem_status why_;
+};
+
+// It may be over soon, so whoever asks waits.
+TEST(StackedTier, ThatOneDoesNotAnswerIsToldBeforeThatAnotherOneFailed) {
+  RefusingTier away(VMEM_ERROR_TIMEOUT), dead(VMEM_ERROR_DRIVER);
+  EXPECT_EQ(StackedTier({&away, &dead}).allocate(kTierPage).error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_EQ(StackedTier({&dead, &away}).allocate(kTierPage).error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_EQ(StackedTier({&dead}).allocate(kTierPage).error().status, VMEM_ERROR_DRIVER);
+}
+
 TEST(StackedTier, TheSecondIsUsedWhenTheFirstIsFull) {
   DiskFixture first(kTierPage, 2 * kTierPage, uring()), second(kTierPage, 4 * kTierPage, uring());
   StackedTier stack({&first.tier(), &second.tier()});
