@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
-#include <regex>
 #include <string>
 
 namespace vmem::test {
@@ -71,9 +71,10 @@ bool ModelWorker::served(vmem_status status) {
   if (status != VMEM_ERROR_OUT_OF_MEMORY || plan_.below_mib() == 0) return ok(status);
   const std::string why = vmem_last_error();
   ok(status, {VMEM_ERROR_OUT_OF_MEMORY});
-  std::smatch host;
-  if (!std::regex_search(why, host, std::regex("host: ([0-9]+) MiB of ([0-9]+) MiB")) ||
-      2 * std::stoul(host[1]) < std::stoul(host[2]))
+  const std::size_t host = why.find("host: ");
+  unsigned long used = 0, budget = 0;
+  if (host == std::string::npos || std::sscanf(why.c_str() + host, "host: %lu MiB of %lu MiB", &used, &budget) != 2 ||
+      2 * used < budget)
     verdict_.fail("out of memory, with half of host memory free: " + why);
   return false;
 }
