@@ -25,8 +25,9 @@ class ClosedOnFork {
   int slot_ = -1;
 };
 
-// Owns a descriptor that forked children do not keep. It is registered while it is open, so that a child never closes a
-// number that has gone to another file. A child that is forked between opening and registration keeps it until exec.
+// Owns a descriptor that forked children do not keep. It is registered while it is open, so that a
+// child never closes a number that has gone to another file. A child that is forked between opening
+// and registration keeps it until exec.
 class OwnDescriptor {
  public:
   OwnDescriptor() = default;

@@ -33,7 +33,7 @@ class Mirror {
   }
   // Takes a connection; its first bytes are not looked at.
   bool accepts() {
-    const int listener = local_ ? (*local_)->socket().get() : listener_.get();
+    const int listener = local_ ? (*local_)->socket() : listener_.get();
     FileDescriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return false;
     raw_ = socket.get();

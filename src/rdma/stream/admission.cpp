@@ -118,9 +118,10 @@ Status Admission::listen() {
     VMEM_ASSIGN(LocalListener local, LocalListener::create(*config_.crypto, address));
     address_ = local.address();
     local_.emplace(std::move(local));
-    socket = local_->socket().get();
+    socket = local_->socket();
   } else {
-    listener_ = FileDescriptor(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    listener_ =
+        OwnDescriptor(FileDescriptor(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)));
     const int on = 1;
     (void)::setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (!listener_ || ::bind(listener_.get(), address.get(), address.size()) != 0 ||
@@ -128,7 +129,6 @@ Status Admission::listen() {
       const int code = errno;
       return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("cannot listen on {}: {}", config_.listen, words(code)), code);
     }
-    listener_not_in_children_ = ClosedOnFork(listener_.get());
     VMEM_ASSIGN(const SocketAddress bound, SocketAddress::bound_to(listener_.get()));
     address_ = bound.text();
     socket = listener_.get();
@@ -204,8 +204,8 @@ void Admission::admit(FileDescriptor socket, CpuMeter cost) {
   advance(pending);
 }
 
-// What turning away costs is not charged: a host in debt would fall deeper with each attempt, and stay out long
-// after the last one.
+// What turning away costs is not charged: a host in debt would fall deeper with each attempt, and
+// stay out long after the last one.
 void Admission::turn_away(const std::string& address, FileDescriptor socket) {
   Outcome outcome;
   outcome.address = address;
@@ -313,7 +313,6 @@ void Admission::close() {
   closed_ = true;
   if (acceptor_.is_open()) acceptor_.release();
   rest_.cancel();
-  listener_not_in_children_ = {};
   listener_.reset();
   local_.reset();
   while (!pending_.empty()) {

@@ -109,8 +109,7 @@ class Admission {
   const OnOutcome on_outcome_;
   std::string address_;
   std::optional<LocalListener> local_;
-  FileDescriptor listener_;
-  ClosedOnFork listener_not_in_children_;
+  OwnDescriptor listener_;
   boost::asio::posix::stream_descriptor acceptor_;  // waits only
   boost::asio::steady_timer rest_;                  // while no descriptors are left
   LogLimit not_accepted_;

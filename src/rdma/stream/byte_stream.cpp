@@ -27,7 +27,6 @@ Result<ByteStream> ByteStream::over_tls(FileDescriptor socket, std::shared_ptr<T
 
 void ByteStream::shut() noexcept {
   if (socket_) (void)::shutdown(socket_.get(), SHUT_RDWR);
-  not_in_children_ = {};
   socket_.reset();
 }
 

@@ -13,7 +13,7 @@ namespace vmem::rdma::stream {
 class ByteStream {
  public:
   ByteStream() = default;
-  explicit ByteStream(FileDescriptor socket) : socket_(std::move(socket)), not_in_children_(socket_.get()) {}
+  explicit ByteStream(FileDescriptor socket) noexcept : socket_(std::move(socket)) {}
   static Result<ByteStream> over_tls(FileDescriptor socket, std::shared_ptr<TlsContext> context, TlsRole role,
                                      const std::string& host);
   ByteStream(ByteStream&&) = default;
@@ -32,8 +32,7 @@ class ByteStream {
   void shut() noexcept;
 
  private:
-  FileDescriptor socket_;
-  ClosedOnFork not_in_children_;
+  OwnDescriptor socket_;
   std::unique_ptr<TlsSession> tls_;
 };
 

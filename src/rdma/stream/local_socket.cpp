@@ -66,7 +66,8 @@ Result<LocalListener> LocalListener::try_listen(const SocketAddress& address) {
   LocalListener listener;
   const std::string path = name.sun_path;
   // Who has the lock may remove what a process that died has left.
-  listener.lock_ = FileDescriptor(::open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  listener.lock_ =
+      OwnDescriptor(FileDescriptor(::open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600)));
   if (!listener.lock_ || ::flock(listener.lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     const int code = errno == EWOULDBLOCK ? EADDRINUSE : errno;
     return refuse(fmt::format("cannot listen on {}: {}", address.text(), std::strerror(code)), code);
@@ -78,13 +79,11 @@ Result<LocalListener> LocalListener::try_listen(const SocketAddress& address) {
     return refuse(fmt::format("cannot listen on {}: another process ends there just now", address.text()), EADDRINUSE);
   listener.path_ = path;  // this process's: it is removed even if what follows fails
   (void)::unlink(path.c_str());
-  listener.socket_ = FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  listener.socket_ = OwnDescriptor(FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)));
   if (!listener.socket_ ||
       ::bind(listener.socket_.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) != 0 ||
       ::listen(listener.socket_.get(), kBacklog) != 0)
     return refuse(fmt::format("cannot listen on {} ({}): {}", address.text(), path, std::strerror(errno)), errno);
-  listener.lock_not_in_children_ = ClosedOnFork(listener.lock_.get());
-  listener.socket_not_in_children_ = ClosedOnFork(listener.socket_.get());
   listener.address_ = address.text();
   return listener;
 }

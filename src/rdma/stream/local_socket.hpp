@@ -28,14 +28,13 @@ class LocalListener {
   LocalListener& operator=(LocalListener&&) = delete;
   ~LocalListener();
 
-  FileDescriptor& socket() noexcept { return socket_; }
+  int socket() const noexcept { return socket_.get(); }
   const std::string& address() const noexcept { return address_; }
 
  private:
   LocalListener() = default;
   static Result<LocalListener> try_listen(const SocketAddress& address);
-  FileDescriptor lock_, socket_;
-  ClosedOnFork lock_not_in_children_, socket_not_in_children_;
+  OwnDescriptor lock_, socket_;
   std::string address_;
   std::string path_;  // set once the lock is held
 };

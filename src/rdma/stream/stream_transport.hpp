@@ -24,7 +24,8 @@
 namespace vmem::rdma {
 
 inline constexpr std::uint32_t kMostStreamChannels = 8;
-// The most incoming links of one identity that still lack connections; equal to the limit on unproved connections.
+// The most incoming links of one identity that still lack connections; equal to the limit on
+// unproved connections.
 inline constexpr std::size_t kMostHalfMadeLinks = 64;
 
 struct StreamConfig {
