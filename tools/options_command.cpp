@@ -19,7 +19,7 @@ void print_json() {
                        {"flag", option_flag(option)},
                        {"environment", option_environment(option)},
                        {"default", option.default_value},
-                       {"values", option.values},
+                       {"values", option_values(option)},
                        {"switch", option.is_switch},
                        {"help", option.help}});
   fmt::print("{}\n", options.dump(2));
@@ -28,7 +28,7 @@ void print_json() {
 void print_text() {
   fmt::print("Options of the runtime: for vmem_init by name, or as environment variables.\n\n");
   for (const OptionDefinition& option : option_table())
-    fmt::print("{:<14} {}\n{:<14}   {}; default {}\n{:<14}   {}\n", option.name, option.help, "", option.values,
+    fmt::print("{:<14} {}\n{:<14}   {}; default {}\n{:<14}   {}\n", option.name, option.help, "", option_values(option),
                option.default_value, "", option_environment(option));
 }
 

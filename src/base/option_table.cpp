@@ -33,13 +33,9 @@ struct Limits {
   std::uint64_t multiple = 1;
 };
 
-// The refusal of a value leaves out which other option it needs: check_remote reports that, and it does not apply to `vmem
-// daemon`.
 Status refuse(const OptionDefinition& option, std::string_view value, std::string_view why) {
-  const std::string_view values = option.values;
-  return fail(VMEM_ERROR_INVALID_OPTION,
-              fmt::format("option {}='{}': {}; accepted: {}", option.name, printable(value, 128), printable(why),
-                          values.substr(0, values.find("; only with"))));
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("option {}='{}': {}; accepted: {}", option.name,
+                                                     printable(value, 128), printable(why), option.values));
 }
 
 Result<std::uint64_t> parse_size(std::string_view text, const Limits& limits) {
@@ -202,7 +198,8 @@ OptionDefinition hbm_option() {
 OptionDefinition headroom_option() {
   return size_option({.name = "headroom",
                       .default_value = "1GiB",
-                      .values = "a size such as 1GiB; only with hbm=auto",
+                      .values = "a size such as 1GiB",
+                      .only_with = "hbm=auto",
                       .help = "GPU memory per device left to others (libraries, other programs) when hbm is auto."},
                      &Options::headroom_bytes, {.most = 64 * kTiB});
 }
@@ -418,7 +415,8 @@ OptionDefinition borrow_option() {
   return automatic_size_option(
       {.name = "borrow",
        .default_value = "auto",
-       .values = "auto, or a size from 16MiB such as 64GiB; only with remote",
+       .values = "auto, or a size from 16MiB such as 64GiB",
+       .only_with = "remote",
        .help = "How much is borrowed of each node's memory, and of its disks; auto: all it lends."},
       &Options::borrow_bytes, {.least = 16 * kMiB, .most = 4096 * kTiB});
 }
@@ -426,7 +424,8 @@ OptionDefinition borrow_option() {
 OptionDefinition replicas_option() {
   return define({.name = "replicas",
                  .default_value = "1",
-                 .values = "1 or 2; only with remote",
+                 .values = "1 or 2",
+                 .only_with = "remote",
                  .help = "How many nodes each page goes to: 2 survive the death of one.",
                  .print = [](const Options& options) { return fmt::to_string(options.replicas); }},
                 &Options::replicas, [](std::string_view text) -> Result<std::uint32_t> {
@@ -451,7 +450,8 @@ OptionDefinition remote_wait_option() {
   return define(
       {.name = "remote_wait",
        .default_value = "20s",
-       .values = "a duration from 100ms to an hour such as 5s; only with remote",
+       .values = "a duration from 100ms to an hour such as 5s",
+       .only_with = "remote",
        .help =
            "How long a page whose only copy is on a node that does not answer is waited for. Then the call fails with "
            "TIMEOUT, and the page is kept.",
@@ -470,7 +470,8 @@ OptionDefinition remote_channels_option() {
   return define(
       {.name = "remote_channels",
        .default_value = "auto",
-       .values = fmt::format("auto, or 1 to {}; only with remote", kMostRemoteChannels),
+       .values = fmt::format("auto, or 1 to {}", kMostRemoteChannels),
+       .only_with = "remote",
        .help = "Connections to each node that pages go over, from two on each with a thread; auto: by the number "
                "of processors. The smaller of the two nodes' numbers counts.",
        .print =
@@ -489,7 +490,8 @@ OptionDefinition secret_option() {
   return define(
       {.name = "secret",
        .default_value = "off",
-       .values = "off, or a file of `vmem secret new`; only with remote",
+       .values = "off, or a file of `vmem secret new`",
+       .only_with = "remote",
        .help = "Secrets that the nodes share, and prove to each other; without them, or certificates, the nodes "
                "must be on this machine.",
        .print = [](const Options& options) { return options.secret.empty() ? "off" : options.secret; }},
@@ -503,7 +505,8 @@ OptionDefinition certificates_option() {
   return define(
       {.name = "certificates",
        .default_value = "off",
-       .values = "off, or a folder with ca.crt, tls.crt and tls.key; only with remote, and without secret",
+       .values = "off, or a folder with ca.crt, tls.crt and tls.key",
+       .only_with = "remote, and without secret",
        .help = "Certificates instead of secrets: this node's, its key, and the authority that signs those of others.",
        .print = [](const Options& options) { return options.certificates.empty() ? "off" : options.certificates; }},
       &Options::certificates, [](std::string_view text) -> Result<std::string> {
@@ -516,7 +519,8 @@ OptionDefinition fabric_option() {
   return define(
       {.name = "fabric",
        .default_value = "off",
-       .values = "off, or ucx:DEVICES such as ucx:mlx5_0:1,mlx5_1:1 (`ucx_info -d` lists them); only with remote",
+       .values = "off, or ucx:DEVICES such as ucx:mlx5_0:1,mlx5_1:1 (`ucx_info -d` lists them)",
+       .only_with = "remote",
        .help = "RDMA devices that carry pages instead of TLS. Neither authenticated nor encrypted there: whoever is "
                "on that fabric can read and change lent memory (SECURITY.md).",
        .print = [](const Options& options) { return options.fabric.empty() ? "off" : "ucx:" + options.fabric; }},

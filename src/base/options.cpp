@@ -244,6 +244,10 @@ std::string option_environment(const OptionDefinition& option) {
   return variable;
 }
 
+std::string option_values(const OptionDefinition& option) {
+  return option.only_with.empty() ? option.values : fmt::format("{}; only with {}", option.values, option.only_with);
+}
+
 std::optional<std::string> option_in_environment(const OptionDefinition& option) {
   const char* const value = ::getenv(option_environment(option).c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);

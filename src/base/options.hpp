@@ -88,9 +88,10 @@ struct Options {
 
 struct OptionDefinition {
   std::string name;  // "acquire_wait": as in vmem_option; the flag is --acquire-wait, the variable VMEM_ACQUIRE_WAIT
-  std::string default_value;  // as written by a user
-  std::string values;         // what is accepted, in words
-  std::string help;           // one sentence
+  std::string default_value;   // as written by a user
+  std::string values;          // what is accepted, in words
+  std::string only_with = {};  // the options that it needs, in words; "": it stands alone
+  std::string help;            // one sentence
   std::function<Status(Options&, std::string_view)>
       parse;  // checks and stores; the error names option, value and what is accepted
   std::function<std::string(const Options&)> print;
@@ -98,6 +99,7 @@ struct OptionDefinition {
 };
 std::span<const OptionDefinition> option_table();
 std::string option_flag(const OptionDefinition&);         // "--acquire-wait"
+std::string option_values(const OptionDefinition&);       // "1 or 2; only with remote"
 std::string option_environment(const OptionDefinition&);  // "VMEM_ACQUIRE_WAIT"
 // What the environment says of it; nullopt: nothing.
 std::optional<std::string> option_in_environment(const OptionDefinition&);
@@ -108,7 +110,8 @@ std::string cache_folder();
 // The one of `known` that takes the fewest edits to become `name`, whatever the case; "" where none is known.
 std::string nearest_name(std::string_view name, std::span<const std::string> known);
 
-// Who gives a program's options: the caller of vmem_init, or the flags of a command. Messages name the source of a value.
+// Who gives a program's options: the caller of vmem_init, or the flags of a command. Messages name
+// the source of a value.
 enum class GivenBy : std::uint8_t { caller, flags };
 
 // Defaults, overlaid by the environment, overlaid by `given` (name, value). INVALID_OPTION, naming
