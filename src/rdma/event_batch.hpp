@@ -1,5 +1,6 @@
-// Events that a transport reported and that were not handled yet. A step handles few of them, so that MemoryReserve, which a
-// thread refills between steps, suffices for each; where handling one throws, only that one is dropped.
+// Events that a transport reported and that were not handled yet. A step handles few of them, so
+// that MemoryReserve, which a thread refills between steps, suffices for each; where handling one
+// throws, only that one is dropped.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,8 @@ class EventBatch {
  public:
   static constexpr std::size_t kAtOnce = 64;
 
-  // Calls `handle(event)` for the next ones; when none is left, `source.poll(events)` for more. False: there was none.
+  // Calls `handle(event)` for the next ones; when none is left, `source.poll(events)` for more.
+  // False: there was none.
   template <class Source, class Handle>
   bool handle_some(Source& source, Handle&& handle) {
     if (next_ == events_.size()) {

@@ -8,6 +8,7 @@
 #include "base/log.hpp"
 #include "base/options.hpp"
 #include "rdma/remote_tier.hpp"
+#include "rdma/socket_address.hpp"
 
 namespace vmem::rdma {
 
@@ -28,6 +29,28 @@ std::string full_words(const wire::Lent& lent) {
   if (lent.holder_left_us == 0) return words + "connected: end that program, or have the daemon lend more";
   return words + fmt::format("gone, and has it for {} more if its end is not seen (the daemon's --grace)",
                              exact_duration_us((lent.holder_left_us + 999'999) / 1'000'000 * 1'000'000));
+}
+
+// --listen takes no name before the address that it was looked up as: "gpu07/10.0.0.1:7000".
+std::string needed_there(const std::string& address, RemoteTier::Credentials credentials) {
+  const std::string listen = address.substr(address.find('/') + 1);
+  const auto parsed = SocketAddress::parse(listen);
+  const bool other_machine = parsed && !parsed->is_loopback();
+  switch (credentials == RemoteTier::Credentials::user && other_machine ? RemoteTier::Credentials::secret
+                                                                        : credentials) {
+    case RemoteTier::Credentials::secret:
+      return fmt::format(
+          "`vmem daemon --listen {} --lend SIZE --secret FILE` has to run there, with the same secret and version",
+          listen);
+    case RemoteTier::Credentials::certificates:
+      return fmt::format(
+          "`vmem daemon --listen {} --lend SIZE --certificates DIR` has to run there, with a certificate of the same "
+          "authority, and the same version",
+          listen);
+    case RemoteTier::Credentials::user:
+      break;
+  }
+  return fmt::format("`vmem daemon --listen {} --lend SIZE` has to run there, with the same version", listen);
 }
 
 }  // namespace
@@ -227,6 +250,23 @@ void RemoteTier::first_outcome(Node& node) {
 void RemoteTier::close(Node& node) {
   if (node.peer == PeerId{} || std::exchange(node.closing, true)) return;
   transport_->close(node.peer);
+}
+
+Status RemoteTier::wait_for_peers(std::uint64_t most_us) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::microseconds(most_us),
+                    [&] { return std::ranges::all_of(reached_, [](const Reached& each) { return each.tried; }); });
+  for (std::size_t i = 0; i < reached_.size(); ++i) {
+    const Reached& node = reached_[i];
+    if (node.reached) continue;
+    std::string why = node.tried ? node.why : "it did not answer in time";
+    if (node.nobody_listens)
+      why = fmt::format("nothing listens there{} ({})",
+                        config_.credentials == Credentials::user ? " without a secret" : "", why);
+    if (!node.full) why += "; " + needed_there(config_.peers[i], config_.credentials);
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--remote {}: {}", config_.peers[i], why));
+  }
+  return {};
 }
 
 // ---- requests ----

@@ -10,7 +10,6 @@
 
 #include "base/log.hpp"
 #include "base/options.hpp"
-#include "rdma/socket_address.hpp"
 
 namespace vmem::rdma {
 
@@ -27,27 +26,6 @@ namespace {
 constexpr std::uint32_t kTries = 4;             // of a copy that arrives wrong, or that is busy
 constexpr std::uint64_t kAgainUs = 5'000;       // before a place that was busy is asked again
 constexpr std::uint64_t kFarewellUs = 300'000;  // lenders find out by themselves, later
-
-// --listen takes no name before the address that it was looked up as: "gpu07/10.0.0.1:7000".
-std::string needed_there(const std::string& address, RemoteTier::Proof proof) {
-  const std::string listen = address.substr(address.find('/') + 1);
-  const auto parsed = SocketAddress::parse(listen);
-  const bool other_machine = parsed && !parsed->is_loopback();
-  switch (proof == RemoteTier::Proof::user && other_machine ? RemoteTier::Proof::secret : proof) {
-    case RemoteTier::Proof::secret:
-      return fmt::format(
-          "`vmem daemon --listen {} --lend SIZE --secret FILE` has to run there, with the same secret and version",
-          listen);
-    case RemoteTier::Proof::certificates:
-      return fmt::format(
-          "`vmem daemon --listen {} --lend SIZE --certificates DIR` has to run there, with a certificate of the same "
-          "authority, and the same version",
-          listen);
-    case RemoteTier::Proof::user:
-      break;
-  }
-  return fmt::format("`vmem daemon --listen {} --lend SIZE` has to run there, with the same version", listen);
-}
 
 // For each channel one that travels, and one that is sealed, checked or answered.
 std::uint32_t busy_pages(std::uint32_t channels) { return std::max(tiers::TierInfo{}.busy_pages, 2 * channels); }
@@ -280,22 +258,6 @@ std::string RemoteTier::describe() const {
     text += fmt::format("{}{} by {}, {}", text.empty() ? "" : "; ", config_.peers[i], reached_[i].path,
                         format_bytes(rooms_[i].memory_bytes + rooms_[i].disk_bytes));
   return text;
-}
-
-Status RemoteTier::wait_for_peers(std::uint64_t most_us) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::microseconds(most_us),
-                    [&] { return std::ranges::all_of(reached_, [](const Reached& each) { return each.tried; }); });
-  for (std::size_t i = 0; i < reached_.size(); ++i) {
-    const Reached& node = reached_[i];
-    if (node.reached) continue;
-    std::string why = node.tried ? node.why : "it did not answer in time";
-    if (node.nobody_listens)
-      why = fmt::format("nothing listens there{} ({})", config_.proof == Proof::user ? " without a secret" : "", why);
-    if (!node.full) why += "; " + needed_there(config_.peers[i], config_.proof);
-    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--remote {}: {}", config_.peers[i], why));
-  }
-  return {};
 }
 
 void RemoteTier::post(Posted posted) {
@@ -538,7 +500,8 @@ void RemoteTier::advance_load(const JobRef& job) {
         fmt::format("{} did not arrive from {} in time", words(*job), nodes_[slot.copies[*best].node].address)};
   }
   const bool kept = best || away || job->kept;
-  // While it was waited for it was not lost yet; and where one copy is kept, that another is gone loses nothing.
+  // While it was waited for it was not lost yet; and where one copy is kept, that another is gone
+  // loses nothing.
   if (!kept) job->error.status = VMEM_ERROR_LOST;
   if (kept && job->error.status == VMEM_ERROR_LOST) job->error.status = VMEM_ERROR_DRIVER;
   complete(job, kept ? Outcome::failed : Outcome::lost);

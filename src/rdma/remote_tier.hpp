@@ -57,7 +57,7 @@ class RemoteTier final : public tiers::Tier, public Receiver {
  public:
   static constexpr std::uint32_t kMostReplicas = 2;
   using MakeTransport = std::function<Result<std::unique_ptr<Transport>>(Receiver&)>;
-  enum class Proof : std::uint8_t { user, secret, certificates };  // user: over Unix sockets
+  enum class Credentials : std::uint8_t { user, secret, certificates };  // user: over Unix sockets
   struct Config {
     NodeIdentity self;
     std::vector<std::string> peers;  // addresses
@@ -72,9 +72,9 @@ class RemoteTier final : public tiers::Tier, public Receiver {
     std::uint64_t reconnect_us = 200'000;
     std::uint64_t ping_us = 5'000'000;  // of silence
     std::uint32_t workers = 1;
-    std::uint32_t channels = 1;  // of the transport
-    bool own_thread = true;      // else the owner progresses the transport and steps the tier
-    Proof proof = Proof::user;   // of the transport, for messages
+    std::uint32_t channels = 1;                   // of the transport
+    bool own_thread = true;                       // else the owner progresses the transport and steps the tier
+    Credentials credentials = Credentials::user;  // of the transport, for messages
     // Whether this node may be at that address, and that it missed a deadline; from the tier's thread.
     std::function<Status(const std::string& address, NodeIdentity node)> heard;
     std::function<void(NodeId node)> missed;

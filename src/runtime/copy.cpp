@@ -161,8 +161,8 @@ Status Runtime::each_page(const void* pointer, std::size_t bytes, bool write, Co
     open.run = {&region, std::uint32_t((start + done) / page_bytes), 1};
     open.write = write;
     VMEM_TRY(mover_->call(open));
-    // The open page keeps the region alive. Before it was opened, another thread may have freed the region, and the record
-    // may describe another allocation now.
+    // The open page keeps the region alive. Before it was opened, another thread may have freed the
+    // region, and the record may describe another allocation now.
     const bool same = region.page_bytes() == page_bytes && space_->address_of(region.first.index) == base;
     Status copied;
     const bool had = !same || had_memory([&] {

@@ -132,7 +132,8 @@ Status Daemon::open(const DaemonOptions& options) {
   return {};
 }
 
-// Starts the guard of this user's programs on this host. Without it, the lease of a killed program ends with its grace period.
+// Starts the guard of this user's programs on this host. Without it, the lease of a killed program
+// ends with its grace period.
 void Daemon::watch_programs() {
   auto guard = Guard::of_daemon();
   if (!guard) {

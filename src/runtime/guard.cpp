@@ -252,7 +252,8 @@ void Guard::report_dead() {
     dead_.push_back(std::move(each.node));
     return true;
   });
-  // Those that are not reported for lack of memory are reported later.
+  // Removed from the list once reported: where report() throws for lack of memory, the next call
+  // begins there.
   while (!dead_.empty()) {
     const std::size_t some = std::min(dead_.size(), kReportsAtOnce);
     report(std::span(dead_).last(some));

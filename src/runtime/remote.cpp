@@ -19,10 +19,10 @@ constexpr std::uint64_t kStartUs = 10'000'000;   // for all nodes to be reached
 constexpr std::uint64_t kRequestUs = 2'000'000;  // for one page there and back
 constexpr std::uint64_t kLeastRequestUs = 50'000;
 
-rdma::RemoteTier::Proof proof_of(const NodeConfig& node) {
-  using Proof = rdma::RemoteTier::Proof;
-  if (!node.secret.empty()) return Proof::secret;
-  return node.certificates.empty() ? Proof::user : Proof::certificates;
+rdma::RemoteTier::Credentials credentials_of(const NodeConfig& node) {
+  using Credentials = rdma::RemoteTier::Credentials;
+  if (!node.secret.empty()) return Credentials::secret;
+  return node.certificates.empty() ? Credentials::user : Credentials::certificates;
 }
 
 // Else the lenders see its end themselves.
@@ -70,8 +70,9 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
                        .fabric = options.fabric,
                        .channels = channel_count(options.remote_channels)};
   config.channels = own.channels;
-  config.proof = proof_of(own);
-  // The guards hear of this node once its files and devices can be used, since they use them too, and before it connects.
+  config.credentials = credentials_of(own);
+  // The guards hear of this node once its files and devices can be used, since they use them too,
+  // and before it connects.
   config.make_transport = [&own, lenders = config.peers, clock = &remote->clock_](rdma::Receiver& receiver) {
     auto transport = make_transport(own, *clock, receiver);
     if (transport && is_guarded(own))

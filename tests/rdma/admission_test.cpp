@@ -58,7 +58,8 @@ class AdmissionCost : public testing::Test {
     context_.poll();
     return thread_cpu_us() - began_us;
   }
-  // `connect` brings connections of 127.0.0.2, until one of them is turned away or they cost more than they may.
+  // `connect` brings connections of 127.0.0.2, until one of them is turned away or they cost more
+  // than they may.
   template <class Connect>
   void expect_that_the_host_pays(Connect connect) {
     std::uint64_t spent_us = 0;

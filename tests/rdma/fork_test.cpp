@@ -59,8 +59,8 @@ struct Sought {
     }
     return false;
   }
-  // In all memory that this process can write. The sanitizers' own is too much to read. Allocates nothing: that would
-  // overwrite what others have freed.
+  // In all memory that this process can write. The sanitizers' own is too much to read. Allocates
+  // nothing: that would overwrite what others have freed.
   bool is_in_memory() const {
     constexpr std::uintptr_t kMost = std::uintptr_t{1} << 30;
     static std::array<char, std::size_t{1} << 20> maps;

@@ -104,7 +104,8 @@ Result<FileDescriptor> Certificates::open_key() const {
   return opened;
 }
 
-// OpenSSL would read the file through stdio. What it makes of our copy is in memory of the same kind (KeyMemory).
+// OpenSSL would read the file through stdio. What it makes of our copy is in memory of the same
+// kind (KeyMemory).
 Status Certificates::install_key(SSL_CTX* context) const {
   VMEM_ASSIGN(const FileDescriptor file, open_key());
   const auto content = KeyText::read(file.get());

@@ -124,7 +124,8 @@ bool TlsPeer::same_as(const TlsPeer& other) const {
 
 bool TlsContext::still_trusts(TlsPeer& peer) const {
   if (keyring_) return keyring_->holds(peer.serial);
-  // Signatures are verified again only after a change of the files; this is called every second for each connection.
+  // Signatures are verified again only after a change of the files; this is called every second for
+  // each connection.
   if (peer.serial != certificates_serial_ && !peer.certificates->are_trusted_by(context_.get())) return false;
   peer.serial = certificates_serial_;
   return peer.certificates->are_in_time();

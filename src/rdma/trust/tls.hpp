@@ -50,8 +50,8 @@ class TlsContext {
   std::uint64_t records_per_key() const noexcept { return records_per_key_; }
   // Reads the files again if they have changed.
   void refresh();
-  // False for one whose secret has been taken out of the file; whose certificate has expired; or whose authority
-  // has been taken out of ca.crt. Thread: as refresh().
+  // False for one whose secret has been taken out of the file; whose certificate has expired; or
+  // whose authority has been taken out of ca.crt. Thread: as refresh().
   bool still_trusts(TlsPeer& peer) const;
   // Why not: "proved …".
   std::string distrust_of(const TlsPeer& peer) const;
