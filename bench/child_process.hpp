@@ -25,7 +25,8 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   pid_t id() const { return child_; }
-  // The first line that it writes and that begins so. Errors: DRIVER, with what it wrote, if it ends before; TIMEOUT.
+  // The first line that it writes and that begins so. Errors: DRIVER, with what it wrote, if it
+  // ends before; TIMEOUT.
   Result<std::string> line_beginning(std::string_view begin, std::chrono::milliseconds most);
   // What it wrote until it ended. Errors: DRIVER, with what it wrote, if it ended with another status than 0; TIMEOUT.
   Result<std::string> output(std::chrono::milliseconds most);

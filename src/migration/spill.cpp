@@ -406,7 +406,8 @@ void Mover::drop_spilled(PageRef ref) {
   room_came_below();
 }
 
-// Below host memory a slot was released, or a copy became redundant: the next eviction asks a tier that was full again.
+// Below host memory a slot was released, or a copy became redundant: the next eviction asks a tier
+// that was full again.
 void Mover::room_came_below() {
   if (spill_failing_.in_a_row == 0) spill_full_until_us_ = 0;
 }

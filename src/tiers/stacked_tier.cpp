@@ -36,8 +36,8 @@ void StackedTier::expect(std::uint64_t page_bytes, std::uint64_t count) {
   for (Tier* tier : tiers_) tier->expect(page_bytes, count);
 }
 
-// One that is making room is waited for; one that fails is passed over, and its failure is told if no other has room. TIMEOUT
-// is told before others: it may be over soon.
+// One that is making room is waited for; one that fails is passed over, and its failure is told if
+// no other has room. TIMEOUT is told before others: it may be over soon.
 Result<SlotGrant> StackedTier::allocate(std::uint64_t page_bytes) {
   std::optional<Error> failed;
   for (std::size_t i = 0; i < tiers_.size(); ++i) {

@@ -93,12 +93,14 @@ class Tier {
   virtual ~Tier() = default;
   virtual const TierInfo& info() const noexcept = 0;
   virtual TierUsage usage() const = 0;
-  // What the budget consists of, in bytes. A page lies wholly in one place: free bytes of two places do not add up to room.
+  // What the budget consists of, in bytes. A page lies wholly in one place: free bytes of two
+  // places do not add up to room.
   virtual std::vector<std::uint64_t> places() const { return {usage().budget_bytes}; }
 
   // Slots. `expect` says how many slots of a size will be wanted in all, so that they can be made ahead.
   virtual void expect(std::uint64_t page_bytes, std::uint64_t count) = 0;
-  // Errors: TIMEOUT, naming who does not answer now and may have room later; others, why no room can be made.
+  // Errors: TIMEOUT, naming who does not answer now and may have room later; others, why no room
+  // can be made.
   virtual Result<SlotGrant> allocate(std::uint64_t page_bytes) = 0;
   virtual void release(SlotId slot) = 0;  // transfers on it have completed
   // Whether the slot still has all the copies that it could have now. If not, whoever has the bytes elsewhere stores them anew

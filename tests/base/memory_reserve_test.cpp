@@ -14,7 +14,8 @@ thread_local std::size_t failures = 0;  // of this thread's next allocations
 
 }  // namespace
 
-// None of the three is inlined: g++ would see `free` or `operator delete` of what came from the other family, and warn.
+// None of the three is inlined: g++ would see `free` or `operator delete` of what came from the
+// other family, and warn.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   for (;;) {
     if (failures == 0) {

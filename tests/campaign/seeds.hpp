@@ -1,6 +1,7 @@
-// Random tests that run by seed: which seeds a shard runs, and how one is repeated (--seed=N or VMEM_TEST_SEED=N).
-// VMEM_TEST_SEEDS sets how many seeds run in all, VMEM_TEST_FIRST_SEED where they begin. The main of those programs is in
-// seeds.cpp. Tests of other programs that make random choices take one seed, from VMEM_TEST_SEED: printed_seed().
+// Random tests that run by seed: which seeds a shard runs, and how one is repeated (--seed=N or
+// VMEM_TEST_SEED=N). VMEM_TEST_SEEDS sets how many seeds run in all, VMEM_TEST_FIRST_SEED where
+// they begin. The main of those programs is in seeds.cpp. Tests of other programs that make random
+// choices take one seed, from VMEM_TEST_SEED: printed_seed().
 #pragma once
 
 #include <cstdint>

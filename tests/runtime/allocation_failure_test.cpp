@@ -1,6 +1,7 @@
-// A passing lack of memory: one allocation of each call stack fails, on whatever thread, in three programs. Calls may be
-// refused with OUT_OF_MEMORY; no process ends, and every byte that a call has taken is there afterwards. The seed
-// (VMEM_TEST_SEED) chooses which call stacks are refused together, and in which order.
+// A passing lack of memory: one allocation of each call stack fails, on whatever thread, in three
+// programs. Calls may be refused with OUT_OF_MEMORY; no process ends, and every byte that a call
+// has taken is there afterwards. The seed (VMEM_TEST_SEED) chooses which call stacks are refused
+// together, and in which order.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -185,8 +186,8 @@ class AllocationFailure : public ::testing::Test {
     std::mt19937_64 random(printed_seed());
     std::size_t run = 0, quiet = 0;
     std::uint64_t refused_in_all = 0;
-    // New call stacks between two refusals. Every third run has none between: three runs in a row that refuse nothing have
-    // met no new one.
+    // New call stacks between two refusals. Every third run has none between: three runs in a row
+    // that refuse nothing have met no new one.
     const auto apart = [&] { return run % 3 == 0 ? 0 : std::uint32_t(random() % kMostApart); };
     for (; run < runs_at_most() && quiet < 3 && !HasFailure(); ++run) {
       SCOPED_TRACE(fmt::format("run {}", run));
@@ -277,8 +278,8 @@ TEST_F(AllocationFailure, OfPagesThatComeAndGoBetweenTwoGpusAndTheHostLosesNothi
   });
 }
 
-// Even the reserve does not suffice: what a malloc had done by then is undone. The arrays of a region of all that the
-// machine has are the only allocations of this size meanwhile.
+// Even the reserve does not suffice: what a malloc had done by then is undone. The arrays of a
+// region of all that the machine has are the only allocations of this size meanwhile.
 TEST_F(AllocationFailure, AMallocThatLacksMemoryForItsArraysCommitsNothing) {
   std::string folder = ::testing::TempDir() + "vmem-memory-XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);

@@ -64,8 +64,9 @@ bool ModelWorker::ok(vmem_status status, std::initializer_list<vmem_status> allo
   return false;
 }
 
-// With protect, a page that is still being read does not become writable. With files or another node, pages come to host
-// memory before they are used, and the threads may hold all of that: the refusal says how much of it was used then.
+// With protect, a page that is still being read does not become writable. With files or another
+// node, pages come to host memory before they are used, and the threads may hold all of that: the
+// refusal says how much of it was used then.
 bool ModelWorker::served(vmem_status status) {
   if (status == VMEM_ERROR_IN_USE && plan_.protect) return ok(status, {VMEM_ERROR_IN_USE});
   if (status != VMEM_ERROR_OUT_OF_MEMORY || plan_.below_mib() == 0) return ok(status);

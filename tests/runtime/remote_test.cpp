@@ -303,7 +303,8 @@ bool may_end_with(vmem_status status) {
          status == VMEM_ERROR_OUT_OF_MEMORY;
 }
 
-// Reads or writes one page; what is read is right, or said to be lost, in time. A lost page stays lost until it is freed.
+// Reads or writes one page; what is read is right, or said to be lost, in time. A lost page stays
+// lost until it is freed.
 void use_one(std::byte* base, Load& load, std::vector<std::uint64_t> (*words)(std::uint64_t, std::uint64_t),
              std::uint64_t most_us) {
   const std::uint64_t page = load.random() % load.pages;
@@ -313,7 +314,8 @@ void use_one(std::byte* base, Load& load, std::vector<std::uint64_t> (*words)(st
     const auto written = words(page, ++load.last_version);
     status = vmem_write(base + page * kPage, written.data(), kPage);
     ++load.writes;
-    // vmem.h: a failed call changes nothing, and a write within one page is one piece. Later reads check it.
+    // vmem.h: a failed call changes nothing, and a write within one page is one piece. Later reads
+    // check it.
     if (status == VMEM_OK) load.versions[page] = load.last_version;
     EXPECT_TRUE(may_end_with(status)) << vmem_last_error();
     load.lost += status == VMEM_ERROR_LOST ? 1 : 0;

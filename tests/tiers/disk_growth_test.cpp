@@ -1,4 +1,5 @@
-// File systems that refuse to give space. The program's fallocate is replaced: it fails when a test says so.
+// File systems that refuse to give space. The program's fallocate is replaced: it fails when a test
+// says so.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
