@@ -4,9 +4,16 @@
 //
 // UCX parses an address and selects transports for it before it connects. It connects by uct_ep_create, which
 // libucp calls through the dynamic linker: here that is this program's, and connects to nothing.
+//
+// What a transport would read of an address when it connects is looked at before that: UCX leaves out a part whose
+// length is said to be 0, and a transport takes for granted that all parts are there. So the functions by which
+// libucp asks whether a peer can be reached are this program's, too.
+#include <dlfcn.h>
 #include <uct/api/uct.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +26,44 @@ namespace {
 using namespace vmem::rdma;
 
 bool would_connect = false;
+bool lacks_a_part = false;
+
+// A function of libuct's that this program has another of. That library is there: libucp, which calls, needs it.
+template <class Function>
+Function* of_libuct(const char* name) {
+  static void* const library = ::dlopen("libuct.so.0", RTLD_NOW | RTLD_NOLOAD);
+  return library == nullptr ? nullptr : reinterpret_cast<Function*>(::dlsym(library, name));
+}
+
+// Whether a transport's addresses have the part that `say` writes: then it writes over at least one of two fillings.
+template <class Address>
+bool has_part(uct_iface_h iface, ucs_status_t (*say)(uct_iface_h, Address*)) {
+  if (say == nullptr) return false;
+  for (const std::byte filling : {std::byte{0x00}, std::byte{0xff}}) {
+    alignas(16) std::array<std::byte, 4096> part;
+    part.fill(filling);
+    if (say(iface, reinterpret_cast<Address*>(part.data())) != UCS_OK) return false;
+    if (std::ranges::any_of(part, [&](std::byte byte) { return byte != filling; })) return true;
+  }
+  return false;
+}
+
+// A peer's address for `iface` has all the parts that `iface`'s own has.
+bool is_whole(uct_iface_h iface, const uct_device_addr_t* device, const uct_iface_addr_t* interface) {
+  using SayDevice = ucs_status_t(uct_iface_h, uct_device_addr_t*);
+  using SayInterface = ucs_status_t(uct_iface_h, uct_iface_addr_t*);
+  const bool whole = (device != nullptr || !has_part(iface, of_libuct<SayDevice>("uct_iface_get_device_address"))) &&
+                     (interface != nullptr || !has_part(iface, of_libuct<SayInterface>("uct_iface_get_address")));
+  if (!whole) lacks_a_part = true;
+  return whole;
+}
+
+// The first members of uct_iface_is_reachable_params_t (UCX 1.15's uct/api/v2/uct_v2.h), which later ones only add to.
+struct ReachableParameters {
+  std::uint64_t field_mask;  // of the members that are set, in their order
+  const uct_device_addr_t* device;
+  const uct_iface_addr_t* interface;
+};
 
 bool read_all(void* to, std::size_t bytes) {
   auto* next = static_cast<char*>(to);
@@ -55,9 +100,10 @@ UcxSettings settings_of(int argc, char** argv) {
 std::int32_t verdict_on(const UcxContextRef& context, const UcxAddress& address) {
   auto worker = UcxWorker::create(context);
   if (!worker) return static_cast<std::int32_t>(UcxVerdict::not_started);
-  would_connect = false;
+  would_connect = lacks_a_part = false;
   const auto made = UcxEndpoint::create(*worker, address, [](void*, ucp_ep_h, ucs_status_t) {}, nullptr);
   if (made) return static_cast<std::int32_t>(UcxVerdict::not_stopped);
+  if (lacks_a_part) return UCS_ERR_INVALID_ADDR;
   return would_connect ? static_cast<std::int32_t>(UcxVerdict::accepted) : made.error().native;
 }
 
@@ -78,6 +124,25 @@ std::int32_t verdict_on(const std::vector<UcxAddress>& addresses, const UcxSetti
 extern "C" __attribute__((visibility("default"))) ucs_status_t uct_ep_create(const uct_ep_params_t*, uct_ep_h*) {
   would_connect = true;
   return UCS_ERR_CANCELED;
+}
+
+// Up to UCX 1.16.
+extern "C" __attribute__((visibility("default"))) int uct_iface_is_reachable(const uct_iface_h iface,
+                                                                             const uct_device_addr_t* device,
+                                                                             const uct_iface_addr_t* interface) {
+  using Reachable = int(uct_iface_h, const uct_device_addr_t*, const uct_iface_addr_t*);
+  Reachable* const reachable = of_libuct<Reachable>("uct_iface_is_reachable");
+  return reachable != nullptr && is_whole(iface, device, interface) && reachable(iface, device, interface) != 0;
+}
+
+// From UCX 1.17 on.
+extern "C" __attribute__((visibility("default"))) int uct_iface_is_reachable_v2(const uct_iface_h iface,
+                                                                                const ReachableParameters* said) {
+  using Reachable = int(uct_iface_h, const ReachableParameters*);
+  Reachable* const reachable = of_libuct<Reachable>("uct_iface_is_reachable_v2");
+  const auto* const device = (said->field_mask & 1) != 0 ? said->device : nullptr;
+  const auto* const interface = (said->field_mask & 2) != 0 ? said->interface : nullptr;
+  return reachable != nullptr && is_whole(iface, device, interface) && reachable(iface, said) != 0;
 }
 
 int main(int argc, char** argv) {

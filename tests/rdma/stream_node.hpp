@@ -15,7 +15,7 @@ namespace vmem::rdma {
 
 inline constexpr ClusterParameters kParameters{0x7d0000000000, 1ull << 40, 2 << 20};
 
-struct Node : TestNode {
+struct Node : SteadyNode {
   StreamConfig config(std::uint64_t id, std::string listen, KeyringRef keyring) {
     receiver.deadline_us = clock.now_us() + 3600 * kSecondUs;
     return {.self = {NodeId{id}, Incarnation{1}},
@@ -30,8 +30,6 @@ struct Node : TestNode {
     ASSERT_TRUE(made) << made.error().message;
     start(*std::move(made));
   }
-  std::uint64_t later() const { return clock.now_us() + 20 * kSecondUs; }
-  SteadyClock clock;
 };
 
 template <class Done>

@@ -143,4 +143,12 @@ class TestNode {
   std::unique_ptr<Slab> slab_;
 };
 
+// With a real clock.
+struct SteadyNode : TestNode {
+  // The transport reads the clock until it ends.
+  ~SteadyNode() { stop(); }
+  std::uint64_t later() const { return clock.now_us() + 20 * kSecondUs; }
+  SteadyClock clock;
+};
+
 }  // namespace vmem::rdma

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct UcxNode : TestNode {
+struct UcxNode : SteadyNode {
   void start_as(std::uint64_t id, std::string listen, KeyringRef keyring) {
     receiver.deadline_us = clock.now_us() + 3600 * kSecondUs;
     auto made = create_ucx_transport({.self = {NodeId{id}, Incarnation{1}},
@@ -31,8 +31,6 @@ struct UcxNode : TestNode {
     ASSERT_TRUE(made) << made.error().message;
     start(*std::move(made));
   }
-  std::uint64_t later() const { return clock.now_us() + 20 * kSecondUs; }
-  SteadyClock clock;
 };
 
 std::string introduction(std::uint32_t address_bytes, const std::string& addresses) {
