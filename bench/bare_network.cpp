@@ -187,35 +187,13 @@ Result<double> BareNetwork::measure(std::uint64_t bytes, int pairs, bool alone) 
 // Pairs of processes at once; their rates in sum.
 Result<double> BareNetwork::perftest(std::uint64_t bytes, int pairs, bool alone) const {
   const std::uint64_t messages = std::max(bytes / message_bytes_, kLeastMessages);
-  std::vector<std::unique_ptr<ChildProcess>> servers;
-  std::vector<std::future<Result<double>>> clients;
-  for (int pair = 0; pair < pairs; ++pair) {
-    std::uint16_t port = kUsualPort;
-    if (here_) {
-      VMEM_ASSIGN(port, free_port());
-      VMEM_ASSIGN(auto server, ChildProcess::start({"ucx_perftest", "-p", std::to_string(port)}, environment_));
-      servers.push_back(std::move(server));
-    }
-    std::vector<std::string> arguments{"ucx_perftest",
-                                       host_,
-                                       "-p",
-                                       std::to_string(port),
-                                       "-t",
-                                       "ucp_am_bw",
-                                       "-s",
-                                       std::to_string(message_bytes_),
-                                       "-n",
-                                       std::to_string(messages),
-                                       "-w",
-                                       std::to_string(kWarmUp),
-                                       "-v"};
-    if (alone) arguments.emplace_back("-e");
-    clients.push_back(std::async(std::launch::async, [this, arguments] { return client_output(arguments); }));
-  }
+  std::vector<std::future<Result<double>>> rates;
+  for (int pair = 0; pair < pairs; ++pair)
+    rates.push_back(std::async(std::launch::async, [=, this] { return rate_of_pair(messages, alone); }));
   double sum = 0;
   Status status;
-  for (auto& client : clients) {
-    const Result<double> rate = client.get();
+  for (auto& each : rates) {
+    const Result<double> rate = each.get();
     if (rate) sum += *rate;
     if (!rate && status) status = std::unexpected(rate.error());
   }
@@ -223,11 +201,16 @@ Result<double> BareNetwork::perftest(std::uint64_t bytes, int pairs, bool alone)
   return sum;
 }
 
-// Again until the other one listens, which it does not say.
-Result<double> BareNetwork::client_output(const std::vector<std::string>& arguments) const {
+// Again until the other one listens, which it does not say; here at another port if it could not listen at that one.
+Result<double> BareNetwork::rate_of_pair(std::uint64_t messages, bool alone) const {
+  std::unique_ptr<ChildProcess> server;
+  std::uint16_t port = kUsualPort;
   for (const auto until = steady_clock::now() + kConnect;;) {
-    VMEM_ASSIGN(const auto client, ChildProcess::start(arguments, environment_));
-    const auto text = client->output(kRun);
+    if (here_ && (!server || server->ended())) {
+      VMEM_ASSIGN(port, free_port());
+      VMEM_ASSIGN(server, ChildProcess::start({"ucx_perftest", "-p", std::to_string(port)}, environment_));
+    }
+    const auto text = client_output(port, messages, alone);
     if (text) return overall_of(*text);
     if (text.error().message.find("Connection refused") == std::string::npos) return std::unexpected(text.error());
     if (steady_clock::now() > until) {
@@ -236,10 +219,20 @@ Result<double> BareNetwork::client_output(const std::vector<std::string>& argume
           VMEM_ERROR_INVALID_OPTION,
           fmt::format("nobody listens at {}:{}, so the rate of the network cannot be measured; run there, beside "
                       "the daemon: while UCX_TLS=^sm ucx_perftest; do :; done",
-                      host_, kUsualPort));
+                      host_, port));
     }
     std::this_thread::sleep_for(kBeforeAgain);
   }
+}
+
+Result<std::string> BareNetwork::client_output(std::uint16_t port, std::uint64_t messages, bool alone) const {
+  const auto text = [](auto number) { return std::to_string(number); };
+  std::vector<std::string> arguments{
+      "ucx_perftest",       host_, "-p",           text(port), "-t",          "ucp_am_bw", "-s",
+      text(message_bytes_), "-n",  text(messages), "-w",       text(kWarmUp), "-v"};
+  if (alone) arguments.emplace_back("-e");
+  VMEM_ASSIGN(const auto client, ChildProcess::start(std::move(arguments), environment_));
+  return client->output(kRun);
 }
 
 Result<double> BareNetwork::sockets(std::uint64_t bytes, int pairs) const {

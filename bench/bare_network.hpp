@@ -37,7 +37,8 @@ class BareNetwork {
   BareNetwork() = default;
   Result<double> measure(std::uint64_t bytes, int pairs, bool alone) const;
   Result<double> perftest(std::uint64_t bytes, int pairs, bool alone) const;
-  Result<double> client_output(const std::vector<std::string>& arguments) const;
+  Result<double> rate_of_pair(std::uint64_t messages, bool alone) const;
+  Result<std::string> client_output(std::uint16_t port, std::uint64_t messages, bool alone) const;
   Result<double> sockets(std::uint64_t bytes, int pairs) const;
 
   std::string host_;

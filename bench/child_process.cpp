@@ -89,6 +89,12 @@ Result<bool> ChildProcess::read_more(steady_clock::time_point until) {
   return got > 0 || (got < 0 && errno == EINTR);
 }
 
+bool ChildProcess::ended() const {
+  siginfo_t info{};
+  const auto id = static_cast<id_t>(child_);
+  return child_ < 0 || (::waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child_);
+}
+
 Result<std::string> ChildProcess::line_beginning(std::string_view begin, std::chrono::milliseconds most) {
   const auto until = steady_clock::now() + most;
   for (std::size_t at = 0;;) {

@@ -25,6 +25,7 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   pid_t id() const { return child_; }
+  bool ended() const;
   // The first line that it writes and that begins so. Errors: DRIVER, with what it wrote, if it
   // ends before; TIMEOUT.
   Result<std::string> line_beginning(std::string_view begin, std::chrono::milliseconds most);

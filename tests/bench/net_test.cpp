@@ -17,7 +17,7 @@ TEST_F(NetTest, PagesToASecondNodeOfItsOwnAndBackAndStreamOverIt) {
   settings_.working_set_bytes = std::uint64_t{64} << 20;
   settings_.runtime_options = {{"remote_channels", "2"}};
   const auto records = run_scenario("net");
-  expect_schema(records, "net", 8);
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "net", 8));
   EXPECT_EQ(records[0]["options"]["page_bytes"], std::uint64_t{2} << 20);
   EXPECT_EQ(records[0]["options"]["channels"], 2);
   const std::string node = records[0]["options"]["node"];
@@ -32,7 +32,7 @@ TEST_F(NetTest, WhatANodeLendsIsRoomForStream) {
   settings_.runtime_options = {{"remote", node->address()}, {"borrow", "400MiB"}};
   settings_.mode = "ro";
   const auto records = run_scenario("stream");
-  expect_schema(records, "stream", 1);
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "stream", 1));
   EXPECT_EQ(records[0]["options"]["working_set_bytes"], std::uint64_t{384} << 20);
   EXPECT_EQ(records[0]["options"]["remote_bytes"], std::uint64_t{400} << 20);
 }

@@ -40,7 +40,7 @@ class ScenarioTest : public testing::Test {
 
 inline void expect_schema(const nlohmann::json& records, const std::string& scenario, std::size_t count) {
   ASSERT_TRUE(records.is_array());
-  EXPECT_EQ(records.size(), count);
+  ASSERT_EQ(records.size(), count);
   for (const auto& record : records) {
     for (const char* field : {"scenario", "options", "device", "emulated", "limit", "achieved", "ratio", "unit",
                               "verified", "commit", "machine", "command"})

@@ -11,7 +11,7 @@ namespace {
 
 TEST_F(ScenarioTest, Stream) {
   const auto records = run_scenario("stream");
-  expect_schema(records, "stream", 2);
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "stream", 2));
   EXPECT_EQ(records[0]["options"]["mode"], "ro");
   EXPECT_EQ(records[0]["options"]["working_set_bytes"], std::uint64_t{128} << 20);
   EXPECT_EQ(records[0]["options"]["page_bytes"], records[0]["options"]["chunk_bytes"]);
@@ -22,13 +22,13 @@ TEST_F(ScenarioTest, StreamWithOneModeAndAChunkOfItsOwn) {
   settings_.mode = "rw";
   settings_.chunk_bytes = std::uint64_t{1} << 20;
   const auto records = run_scenario("stream");
-  expect_schema(records, "stream", 1);
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "stream", 1));
   EXPECT_EQ(records[0]["options"]["chunk_bytes"], std::uint64_t{1} << 20);
 }
 
 TEST_F(ScenarioTest, Scale) {
   settings_.ratio = 8;
-  expect_schema(run_scenario("scale"), "scale", 1);
+  ASSERT_NO_FATAL_FAILURE(expect_schema(run_scenario("scale"), "scale", 1));
 }
 
 TEST_F(ScenarioTest, Block) { expect_schema(run_scenario("block"), "block", 2); }
@@ -44,10 +44,10 @@ TEST_F(ScenarioTest, TierAndCompressOnTheDiskOfTheTest) {
   settings_.working_set_bytes = std::uint64_t{8} << 20;
   settings_.page_bytes = std::uint64_t{2} << 20;
   const auto tier = run_scenario("tier");
-  expect_schema(tier, "tier", 2);
+  ASSERT_NO_FATAL_FAILURE(expect_schema(tier, "tier", 2));
   EXPECT_EQ(tier[0]["details"]["queue"], "io_uring, depth 64, registered files");
   const auto records = run_scenario("compress");
-  expect_schema(records, "compress", 20);
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "compress", 20));
   EXPECT_GT(records[1]["details"]["compressed_bytes"], 0u) << "lz4, zeros";
 }
 
@@ -56,14 +56,14 @@ TEST_F(ScenarioTest, StreamOverAChainWithFiles) {
   settings_.host_bytes = std::uint64_t{64} << 20;
   settings_.mode = "ro";
   const auto records = run_scenario("stream");
-  expect_schema(records, "stream", 1);
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "stream", 1));
   EXPECT_EQ(records[0]["options"]["working_set_bytes"], std::uint64_t{384} << 20);
 }
 
 TEST_F(ScenarioTest, PeerOfTwoGpus) {
   setenv("VMEM_EMU", "devices=2,h2d=2,d2h=2,duplex=4,copy_us=10", 1);
   const auto records = run_scenario("peer");
-  expect_schema(records, "peer", 3);
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "peer", 3));
   EXPECT_GT(records[0]["details"]["moved_in_bytes"], 0);
   EXPECT_EQ(records[0]["options"]["peer_bytes"], std::uint64_t{128} << 20);
   EXPECT_EQ(records[2]["options"]["ratio"], 1.75) << "1.8, in whole pages";
@@ -89,14 +89,14 @@ TEST_F(ScenarioTest, FileOfAnyLength) {
   out << "an odd end";
   out.close();
   const auto records = run_scenario("file");
-  expect_schema(records, "file", 1);
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "file", 1));
   EXPECT_EQ(records[0]["options"]["file_bytes"], (std::uint64_t{40} << 20) + 10);
 }
 
 TEST_F(ScenarioTest, MapOfAFileOfFourTimesHbm) {
   settings_.input = folder_;
   const auto records = run_scenario("map");
-  expect_schema(records, "map", 1);
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "map", 1));
   EXPECT_EQ(records[0]["details"]["moved_out_bytes"], 0);
   EXPECT_LT(records[0]["details"]["host_used_bytes_peak"], std::uint64_t{48} << 20);
 }
