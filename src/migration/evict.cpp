@@ -504,7 +504,8 @@ Mover::GivenUp Mover::give_up_slots(std::size_t near, std::uint64_t bytes, bool 
       retained_[page.near].push_back(ref);
       continue;
     }
-    const bool suits = !page.read_mostly && !is_unread(ref) && (of_any_size || ref.bytes() == bytes);
+    const bool wanted = page.read_mostly && ref.live();
+    const bool suits = !wanted && !is_unread(ref) && (of_any_size || ref.bytes() == bytes);
     const bool busy = page.cpu_users != 0 || running(page.wait) || running(page.store) || spilling(page);
     if (!suits || busy) {
       given.busy = given.busy || suits;
@@ -518,9 +519,9 @@ Mover::GivenUp Mover::give_up_slots(std::size_t near, std::uint64_t bytes, bool 
   return given;
 }
 
-// An entry of retained_ may have outlived its region, or its reason.
+// An entry of retained_ may have outlived its reason; finish_ending drops those of a region. Until
+// then the pages of an ending region hold both of their copies: committed room was for one.
 bool Mover::still_retained(PageRef ref) {
-  if (!ref.live()) return false;
   Page& page = ref.page();
   const bool in_frame = page.frame != kNoFrame && !page.standby;  // mapped there or not: it may be compared
   if (page.retained && page.slot != kNoFrame && in_frame) return true;

@@ -116,6 +116,31 @@ TEST_F(Regions, AnEndingRegionIsNoVictim) {
   kernel.open();
 }
 
+// A page in HBM keeps its slot of host memory while nobody else needs that. Malloc counted the page once.
+TEST_F(Regions, AnEndingRegionKeepsOneCopyOfAPageWhileOthersNeedRoom) {
+  start({.hbm_pages = 4, .host_pages = 6});
+  Region &ending = allocate(4), &in_host = allocate(2);
+  Actor &a = actor(), &b = actor();
+  for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(cpu_write(ending, i, 1));
+  for (std::uint32_t i = 0; i < 2; ++i) ASSERT_TRUE(cpu_write(in_host, i, 2));
+  ASSERT_TRUE(acquire(a, reading(ending, 0, 4)));
+  settle();
+  Gate kernel = gate(a);
+  release(a, reading(ending, 0, 4));
+  ASSERT_TRUE(free(ending, &a));
+  ASSERT_EQ(tier->usage().used_bytes, 6 * kPageBytes);
+  Region& region = allocate(1);
+  const auto waits = begin(b, writing(region, 0));
+  steps();
+  now_us += 2 * acquire_wait_us;
+  const Status served = complete(*waits);
+  EXPECT_TRUE(served) << served.error().message;
+  EXPECT_TRUE(in_place(region, 0));
+  EXPECT_EQ(ending.state.load(), RegionState::ending);
+  release(b, writing(region, 0));
+  kernel.open();
+}
+
 TEST_F(Regions, AddressesAreUsedAgainAndShowOnlyTheNewContents) {
   start({.hbm_pages = 2});
   Actor& a = actor();
