@@ -286,11 +286,11 @@ TEST_F(CertificateFiles, AKeyThatOthersMayUseIsRefused) {
 TEST_F(CertificateFiles, TheKeyOfAnotherCertificateIsToldFromOneThatCannotBeRead) {
   std::filesystem::copy_file(authority_.issue("DNS:other") + "/tls.crt", file("tls.crt"),
                              std::filesystem::copy_options::overwrite_existing);
-  EXPECT_EQ(verdict(), fmt::format("{}: is not the key of {}", file("tls.key"), file("tls.crt")));
+  EXPECT_EQ(verdict(), fmt::format("{}: is not the key of {} (option certificates)", file("tls.key"), file("tls.crt")));
   // Of another kind.
   const std::string rsa = fmt::format("openssl genrsa -out {} 2048 2>/dev/null", file("tls.key"));
   ASSERT_EQ(std::system(rsa.c_str()), 0);
-  EXPECT_EQ(verdict(), fmt::format("{}: is not the key of {}", file("tls.key"), file("tls.crt")));
+  EXPECT_EQ(verdict(), fmt::format("{}: is not the key of {} (option certificates)", file("tls.key"), file("tls.crt")));
 }
 
 TEST_F(CertificateFiles, AKeyThatCannotBeReadIsToldInWords) {
@@ -301,7 +301,7 @@ TEST_F(CertificateFiles, AKeyThatCannotBeReadIsToldInWords) {
   write("tls.key", std::string(100'000, 'x'));
   EXPECT_THAT(verdict(), HasSubstr("tls.key: has more than 65536 bytes"));
   std::filesystem::remove(file("tls.key"));
-  EXPECT_EQ(verdict(), file("tls.key") + ": No such file or directory");
+  EXPECT_EQ(verdict(), file("tls.key") + ": No such file or directory (option certificates)");
 }
 
 // Which OpenSSL would ask for at the terminal.
@@ -317,7 +317,7 @@ TEST_F(CertificateFiles, CertificatesThatCannotBeReadAreToldInWords) {
   for (const std::string name : {"ca.crt", "tls.crt"}) {
     SCOPED_TRACE(name);
     std::filesystem::rename(file(name), file("kept"));
-    EXPECT_EQ(verdict(), file(name) + ": No such file or directory");
+    EXPECT_EQ(verdict(), file(name) + ": No such file or directory (option certificates)");
     for (const std::string text : {"", "garbage\n", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"}) {
       write(name, text);
       EXPECT_THAT(verdict(), ::testing::StartsWith(file(name) + ": holds no certificate in PEM form")) << text;

@@ -23,7 +23,7 @@ namespace vmem::rdma {
 namespace {
 
 std::unexpected<Error> refuse(const std::string& path, std::string why) {
-  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{}: {}", path, why));
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{}: {} (option certificates)", path, why));
 }
 
 // Why OpenSSL did not take a file that should hold certificates.

@@ -26,7 +26,7 @@ constexpr std::string_view kNameShape =
 constexpr std::string_view kLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
 
 std::unexpected<Error> refuse(const std::string& path, std::string why, int native = 0) {
-  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("the secret file {}: {}", path, why), native);
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("the secret file {}: {} (option secret)", path, why), native);
 }
 
 Result<struct stat> check_file(int descriptor, const std::string& path) {
