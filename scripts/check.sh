@@ -8,6 +8,7 @@ build_and_test release test
 stage "tests and their parts" scripts/shards.py check release
 stage "distribution" scripts/dist.sh
 stage "wheel" env CMAKE_BUILD_PARALLEL_LEVEL="$jobs" scripts/wheel.sh
+stage "tables of figures" scripts/benchmark_tables.py --check
 stage "format" env JOBS="$jobs" scripts/format.sh --check
 stage "lint, quick checks" scripts/lint.py --checks quick --jobs "$jobs"
 for preset in asan-ubsan tsan; do
