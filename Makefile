@@ -68,6 +68,11 @@ lint: build ## format check and clang-tidy; unchanged files are not linted again
 	@scripts/format.sh --check
 	@scripts/lint.py --jobs $(JOBS)
 
+.PHONY: house
+house: build ## sizes of classes, functions and files, width of comments, cycles of calls, includes
+	@scripts/bootstrap.sh --lint
+	@scripts/house.py
+
 .PHONY: dist
 dist: build ## a folder in dist/ that runs on other x86-64 Linux machines
 	@scripts/dist.sh

@@ -36,7 +36,8 @@ need=(
   "iproute2:ip:tests of partitions, in network namespaces"
 )
 if [[ "${1:-}" == --lint ]]; then
-  need+=("clang-format-19:clang-format-19:format check" "clang-tidy-19:clang-tidy-19:linter")
+  need+=("clang-format-19:clang-format-19:format check" "clang-tidy-19:clang-tidy-19:linter"
+    "universal-ctags:ctags:sizes of classes and functions")
 elif [[ "${1:-}" == --fuzz ]]; then
   need+=("clang-19:clang++-19:compiler of fuzz targets" "llvm-19:llvm-symbolizer-19:names in stacks"
     "libclang-rt-19-dev:/usr/lib/llvm-19/lib/clang/19/lib/linux:libFuzzer and sanitizers of clang")

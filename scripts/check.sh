@@ -6,6 +6,7 @@ source scripts/stages.sh
 
 build_and_test release test
 stage "tests and their parts" scripts/shards.py check release
+stage "house" scripts/house.py
 stage "distribution" scripts/dist.sh
 stage "wheel" env CMAKE_BUILD_PARALLEL_LEVEL="$jobs" scripts/wheel.sh
 stage "tables of figures" scripts/benchmark_tables.py --check
