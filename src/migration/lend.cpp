@@ -77,8 +77,8 @@ Result<Mover::LentSlot> Mover::allocate_lent(std::size_t near, std::uint64_t pag
   if (grant.grant != tiers::Grant::full) return LentSlot{grant};
   const tiers::TierUsage usage = near_[near].tier->usage();
   if (usage.used_bytes > usage.budget_bytes) return LentSlot{grant};  // it is wanted back
-  const GivenUp same = give_up_slots(near, page_bytes, false);
-  const GivenUp any = same.bytes != 0 ? same : give_up_slots(near, page_bytes, true);
+  const GivenUp same = give_up_slots(near, page_bytes, Copies::of_this_size);
+  const GivenUp any = same.bytes != 0 ? same : give_up_slots(near, page_bytes, Copies::of_any_size);
   if (same.bytes == 0 && any.bytes < page_bytes) return LentSlot{grant, same.busy || any.busy || any.bytes != 0};
   VMEM_ASSIGN(grant, near_[near].tier->allocate(page_bytes));
   return LentSlot{grant};
@@ -97,7 +97,7 @@ void Mover::return_lent() {
 
 void Mover::return_from(std::size_t near, std::uint64_t bytes) {
   return_waits_ = true;
-  std::uint64_t left = bytes - std::min(bytes, give_up_slots(near, bytes, true).bytes);
+  std::uint64_t left = bytes - std::min(bytes, give_up_slots(near, bytes, Copies::of_any_size).bytes);
   left -= std::min(left, returning_bytes_);
   for (std::size_t looked = 0; left > 0 && looked < kLookedAtPerStep && !live_.empty(); ++looked) {
     if (return_region_ >= live_.size()) return_region_ = 0;

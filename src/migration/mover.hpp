@@ -311,8 +311,8 @@ class Mover {
   // What a page may take the slot of: what is read back ahead of its use leaves the slots of what else is wanted, or the two would chase
   // each other for as long as both are asked for. Lifting: a request waits for the slot, so pages may also go up into frames that are
   // free or come free without a slot. Eviction never lifts, which ends the recursion.
-  enum class Displaces { unwanted, anything, lifting };
-  Result<bool> need_slot(PageRef ref);
+  enum class Displaces { unwanted, anything, advised, lifting };  // advised: kept on advice, too
+  Result<bool> need_slot(PageRef ref, Displaces displaces = Displaces::anything);
   Result<bool> need_host_slot(PageRef ref, Displaces displaces = Displaces::anything);
   Result<std::optional<Place>> find_host_slot(PageRef ref, Displaces displaces);
   Result<std::optional<Place>> look_for_host_slot(PageRef ref, Displaces displaces);
@@ -323,7 +323,8 @@ class Mover {
     std::uint64_t bytes = 0;
     bool busy = false;  // more can be given up when transfers end
   };
-  GivenUp give_up_slots(std::size_t near, std::uint64_t bytes, bool of_any_size);
+  enum class Copies { of_this_size, of_any_size, of_read_mostly_too };
+  GivenUp give_up_slots(std::size_t near, std::uint64_t bytes, Copies which);
   static bool outlived(PageRef ref);
   void region_changed(Region& region);
   void forget_contents(PageRef ref);
@@ -431,7 +432,7 @@ class Mover {
   void room_came_below();
   void doubt_spilled(Page& page);
 
-  // flow/lift.cpp: room in host memory by way of free frames
+  // flow/room_in_host.cpp also: room in host memory by way of free frames
   enum class Lifted { yes, no, busy, no_frame };
   bool room_comes_by_lifting();
   bool lift_one();
@@ -559,12 +560,10 @@ class Mover {
   };
   std::unordered_map<std::uint64_t, PageCounts> page_counts_;  // page size → live pages
   std::uint64_t last_progress_us_ = 0;
-  std::uint32_t poll_failures_ = 0;   // in a row
-  LogLimit out_of_memory_;            // steps that lacked memory
-  std::uint64_t evict_failures_ = 0;  // said at every power of two
-  std::uint64_t prefetch_failures_ = 0;
-  std::uint64_t cover_failures_ = 0;           // said at every power of two
-  std::uint64_t unmap_failures_ = 0;           // likewise
+  std::uint32_t poll_failures_ = 0;  // in a row
+  LogLimit out_of_memory_;           // steps that lacked memory
+  // Logged at every power of two.
+  std::uint64_t evict_failures_ = 0, prefetch_failures_ = 0, cover_failures_ = 0, unmap_failures_ = 0;
   bool worked_ = false;                        // this step changed something
   bool plan_waits_ = false;                    // what is planned, to come or to leave, waits for the GPU's progress
   std::atomic<bool> evicts_{false};            // see evicts

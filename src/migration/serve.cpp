@@ -361,7 +361,7 @@ Result<Mover::Served> Mover::map_in_place(PageRef ref, Access access, bool disca
   if (config_.in_place == nullptr) return std::unexpected(full_error("a page that no HBM can be had for", ref.bytes()));
   if (spilling(page)) return Served::wait;
   if (page.version == 0 || discard) {
-    VMEM_ASSIGN(const bool granted, need_slot(ref));
+    VMEM_ASSIGN(const bool granted, need_slot(ref, Displaces::advised));
     if (!granted) return Served::wait;
   }
   VMEM_TRY(map_at(ref, near_of(page).in_place->handle(page.slot), access));
