@@ -80,7 +80,8 @@ std::string host_of(const std::string& address) {
   return host.starts_with('[') ? host.substr(1, host.size() - 2) : host;
 }
 
-// The other end of a socket loop: takes everything, answers with one byte. Between fork and _exit: system calls only.
+// The receiving end of a socket loop: reads everything, answers with one byte. Makes only system
+// calls, because it runs between fork and _exit.
 [[noreturn]] void receive(int listener, std::byte* memory, std::uint64_t message_bytes, std::uint64_t bytes) {
   const int socket = ::accept(listener, nullptr, nullptr);
   if (socket < 0) ::_exit(1);
@@ -134,7 +135,8 @@ class Receiver {
   sockaddr_in address_;
 };
 
-// Of its comma-separated last line: iterations, latencies, bandwidths (MiB/s; the sixth is over all), rates.
+// The last line of ucx_perftest's output, separated by commas: iterations, latencies, bandwidths
+// (MiB/s; the sixth field is the mean of the whole run), rates.
 Result<double> overall_of(const std::string& text) {
   const std::string trimmed = text.substr(0, text.find_last_not_of("\n ") + 1);
   std::string line = trimmed.substr(trimmed.rfind('\n') + 1);
@@ -201,7 +203,8 @@ Result<double> BareNetwork::perftest(std::uint64_t bytes, int pairs, bool alone)
   return sum;
 }
 
-// Again until the other one listens, which it does not say; here at another port if it could not listen at that one.
+// Starts clients until one reaches a server, which does not report when it listens. On this machine
+// also starts the server, and another one at another port if it ended because its port was taken.
 Result<double> BareNetwork::rate_of_pair(std::uint64_t messages, bool alone) const {
   std::unique_ptr<ChildProcess> server;
   std::uint16_t port = kUsualPort;

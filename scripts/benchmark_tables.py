@@ -6,8 +6,8 @@ A document marks where a table goes, and of which records:
     <!-- table: bench/results/h200.json -->
     <!-- end of table -->
 
-Between these two lines stands what this script writes. With --check it writes nothing and fails where a document has
-something else there: a figure that was typed, or one that newer records have overtaken.
+This script replaces the lines between the two marks. With --check it writes nothing and fails if a
+table differs from its records: a figure was typed, or the records are newer.
 """
 
 import argparse

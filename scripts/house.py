@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What the sources look like, held to limits: `make house`. It says what breaks a limit, and where.
+"""Checks the structure of the sources against limits (`make house`); prints where they are exceeded.
 
-RULES says what is measured and what the limit is. A place that breaks a limit for a good reason stands in scripts/house.json
-under "reasons", with that reason and the value that it may have. What broke a limit when the rule came stands there
-under "debt": it may shrink and not grow, and `house.py --update` writes down what it has shrunk to.
+RULES lists what is measured, and the limits. scripts/house.json lists places that may exceed one:
+"reasons" holds those that stay, each with its reason and value; "debt" holds those that exceeded a
+limit when the rule was introduced. Debt may only shrink: house.py --update records lower values.
 
     scripts/house.py                 the check; needs the release build for the calls between files
     scripts/house.py --table         the figures of every rule
@@ -36,7 +36,6 @@ RULES = {
     "file lines": 500,
     "wide comments": 0,  # lines of a file with a comment beyond 100 columns
     "friends": 0,  # of a class, but for those that "reasons" names
-    "long functions": 0,  # functions of a file in src/ of more than 70 lines
     "upward includes": 0,  # of a file in src/: of a module above, or of one that CMake does not link
     "files in one cycle": 0,  # of calls, of a folder in ACYCLIC
 }
@@ -111,13 +110,8 @@ def function_lengths(tags: list[Tag]) -> list[tuple[int, Tag]]:
     return [(tag.end - tag.line + 1, tag) for tag in tags if tag.kind == "function" and tag.end is not None]
 
 
-def function_findings(lengths: list[tuple[int, Tag]]) -> Iterator[Finding]:
-    long = collections.defaultdict(list)
-    for lines, tag in lengths:
-        if lines > FUNCTION_LINES:
-            long[tag.path].append(f"{tag.name} ({lines} lines, line {tag.line})")
-    for path, functions in long.items():
-        yield Finding("long functions", path, len(functions), ", ".join(functions))
+def long_functions(lengths: list[tuple[int, Tag]]) -> list[str]:
+    return [f"{tag.path}:{tag.line} {tag.name} ({lines} lines)" for lines, tag in lengths if lines > FUNCTION_LINES]
 
 
 def percentile(values: list[int], of_100: int) -> int:
@@ -237,9 +231,9 @@ def stem(path: str) -> str:
 def call_graph(folder: str, files: dict[str, str], objects: dict[str, pathlib.Path]) -> dict[str, set[str]]:
     """Which files of the folder call which: a source and its header count as one.
 
-    A file calls what its object needs of another's, and what it includes. Who calls a virtual function of an interface
-    that the folder declares calls all files of the folder that implement it; of these none is taken to call another.
-    Calls through std::function are not seen.
+    A file calls the files whose symbols its object uses, and those that it includes. A call of an
+    interface's virtual function is a call of every file that implements the interface; calls from
+    one implementation to another are not counted. Calls through std::function are not seen.
     """
     graph = collections.defaultdict(set)
     own = {path: text for path, text in files.items() if path.startswith(folder + "/")}
@@ -354,7 +348,6 @@ def sources(root: pathlib.Path = ROOT) -> dict[str, str]:
 
 def all_findings(files: dict[str, str], tags: list[Tag], build: pathlib.Path) -> Iterator[Finding]:
     yield from class_findings(tags)
-    yield from function_findings(function_lengths(tags))
     for path, text in files.items():
         yield from text_findings(path, text)
     yield from include_findings(files, modules(), links())
@@ -394,11 +387,11 @@ def paid(before: dict, after: dict) -> list[str]:
 
 def figures(lengths: list[tuple[int, Tag]]) -> list[str]:
     lines = [each for each, _ in lengths]
-    long = sum(each > FUNCTION_LINES for each in lines)
+    long = long_functions(lengths)
     measured = (
         ("median of functions' lines", percentile(lines, 50), MEDIAN_LINES),
         ("95th percentile of functions' lines", percentile(lines, 95), PERCENTILE_95_LINES),
-        (f"functions above {FUNCTION_LINES} lines", long, MOST_LONG_FUNCTIONS),
+        (f"functions above {FUNCTION_LINES} lines ({', '.join(long)})", len(long), MOST_LONG_FUNCTIONS),
     )
     return [f"src: {name}: {value}, at most {most}" for name, value, most in measured if value > most]
 

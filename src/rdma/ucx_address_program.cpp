@@ -1,13 +1,13 @@
 // ucx-address NAME=VALUE ... < ADDRESSES
-// Gives each address to UCX, as a node with these settings does, and says behind them what came of it; nothing
-// if UCX ends the process. Before each address stands its size (32 bits).
+// Gives each address to UCX, as a node with these settings does, and appends the verdict to the
+// input. It appends nothing if UCX ends the process. The size of an address (32 bits) precedes it.
 //
-// UCX parses an address and selects transports for it before it connects. It connects by uct_ep_create, which
-// libucp calls through the dynamic linker: here that is this program's, and connects to nothing.
+// UCX parses an address and selects transports for it before it connects. libucp connects by
+// uct_ep_create, which it calls through the dynamic linker: this program's connects to nothing.
 //
-// What a transport would read of an address when it connects is looked at before that: UCX leaves out a part whose
-// length is said to be 0, and a transport takes for granted that all parts are there. So the functions by which
-// libucp asks whether a peer can be reached are this program's, too.
+// An address can also state that its device or interface part has length 0. UCX then passes a null
+// pointer to the transport, which dereferences it when it connects. To refuse such an address, this
+// program also replaces the functions by which libucp asks a transport whether it reaches a peer.
 #include <dlfcn.h>
 #include <uct/api/uct.h>
 #include <unistd.h>
@@ -28,14 +28,15 @@ using namespace vmem::rdma;
 bool would_connect = false;
 bool lacks_a_part = false;
 
-// A function of libuct's that this program has another of. That library is there: libucp, which calls, needs it.
+// libuct's own version of a function that this program replaces. libucp has loaded libuct.
 template <class Function>
 Function* of_libuct(const char* name) {
   static void* const library = ::dlopen("libuct.so.0", RTLD_NOW | RTLD_NOLOAD);
   return library == nullptr ? nullptr : reinterpret_cast<Function*>(::dlsym(library, name));
 }
 
-// Whether a transport's addresses have the part that `say` writes: then it writes over at least one of two fillings.
+// True if addresses of this transport have the part that `say` writes. Their length is in no stable
+// structure, so the buffer is filled with 0x00, then with 0xff: `say` changes it at least once.
 template <class Address>
 bool has_part(uct_iface_h iface, ucs_status_t (*say)(uct_iface_h, Address*)) {
   if (say == nullptr) return false;
@@ -48,7 +49,7 @@ bool has_part(uct_iface_h iface, ucs_status_t (*say)(uct_iface_h, Address*)) {
   return false;
 }
 
-// A peer's address for `iface` has all the parts that `iface`'s own has.
+// True if a peer's address has every part that the address of `iface` has; else sets lacks_a_part.
 bool is_whole(uct_iface_h iface, const uct_device_addr_t* device, const uct_iface_addr_t* interface) {
   using SayDevice = ucs_status_t(uct_iface_h, uct_device_addr_t*);
   using SayInterface = ucs_status_t(uct_iface_h, uct_iface_addr_t*);
@@ -58,7 +59,8 @@ bool is_whole(uct_iface_h iface, const uct_device_addr_t* device, const uct_ifac
   return whole;
 }
 
-// The first members of uct_iface_is_reachable_params_t (UCX 1.15's uct/api/v2/uct_v2.h), which later ones only add to.
+// The first members of uct_iface_is_reachable_params_t (uct/api/v2/uct_v2.h, since UCX 1.15). Later
+// versions add members behind them; the headers of UCX 1.13 have none of it.
 struct ReachableParameters {
   std::uint64_t field_mask;  // of the members that are set, in their order
   const uct_device_addr_t* device;

@@ -114,7 +114,7 @@ std::string shown(const std::vector<std::string>& words) {
 std::string judge(const ChildOutcome& outcome) {
   if (!outcome.exited()) return outcome.words();
   if (outcome.code() == 0) return "";
-  // A value that begins with "--" and takes the place of the program's name.
+  // vmem run took a random value for the name of the program, which does not exist.
   const bool no_program =
       (outcome.code() == 126 || outcome.code() == 127) && outcome.err.starts_with("vmem run: cannot run ");
   if (outcome.code() > 3 && !no_program) return fmt::format("an exit code that is not documented: {}", outcome.code());

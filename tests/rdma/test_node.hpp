@@ -143,9 +143,9 @@ class TestNode {
   std::unique_ptr<Slab> slab_;
 };
 
-// With a real clock.
+// A node whose transport reads a real clock.
 struct SteadyNode : TestNode {
-  // The transport reads the clock until it ends.
+  // Ends the transport before its clock: members of this class are destroyed before the base class.
   ~SteadyNode() { stop(); }
   std::uint64_t later() const { return clock.now_us() + 20 * kSecondUs; }
   SteadyClock clock;

@@ -58,8 +58,8 @@ TEST_F(UcxAddressCheckTest, AnAddressThatEndsAProcessIsRefused) {
   EXPECT_EQ(outcome_of(checker_, {owner_.address()}), "");
 }
 
-// The lengths of an address's parts lie in the lower bits of some of its bytes. Transports do not look whether a part
-// is there: what is taken here and not whole ends this process.
+// The lower six bits of some bytes hold the length of a part. UCX dereferences a null pointer for a
+// part of length 0, so an address that the checker accepts wrongly ends this process.
 TEST_F(UcxAddressCheckTest, WhatIsTakenCanBeConnectedToWhicheverPartIsLeftOut) {
   const auto worker = *UcxWorker::create(*UcxContext::create(*Ucx::load(), kTcpOnLoopback));
   std::size_t taken = 0, refused = 0;

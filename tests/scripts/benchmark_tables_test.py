@@ -63,11 +63,6 @@ class Tables(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "missing"):
             self.written(RECORD, text=DOCUMENT.replace("<!-- end of table -->", ""))
 
-    def test_documents_of_the_project_are_current(self):
-        for path in benchmark_tables.documents():
-            text = path.read_text()
-            self.assertEqual(benchmark_tables.with_tables(text), text, path)
-
 
 if __name__ == "__main__":
     unittest.main()
