@@ -13,9 +13,10 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
+#include "bench/all_at_once.hpp"
 #include "bench/samples.hpp"
-#include "tiers/disk/uring_queue.hpp"
+#include "tiers/io/uring_queue.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -27,7 +28,7 @@ std::unexpected<Error> cannot(const std::string& path, const char* what, int err
   return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--nvme {}: {}: {}", path, what, std::strerror(error)), error);
 }
 
-// What a command prints; the error has the command.
+// Returns the output of `command`. Errors: DRIVER, naming the command.
 Result<std::string> output_of(const std::string& command) {
   std::FILE* const out = ::popen(command.c_str(), "r");
   if (out == nullptr) return fail(VMEM_ERROR_DRIVER, fmt::format("'{}': {}", command, std::strerror(errno)), errno);
@@ -66,9 +67,9 @@ BareDisk::~BareDisk() {
 Result<double> BareDisk::loop(DiskWay way, std::span<std::byte> memory) {
   const std::uint64_t requests = bytes_ / kRequestBytes;
   const auto pieces = static_cast<std::uint32_t>(memory.size() / kRequestBytes);
-  std::deque<std::uint32_t> free;  // pieces of memory: the one that was used longest ago is taken next
+  std::deque<std::uint32_t> free;  // pieces of `memory`, least recently used first
   for (std::uint32_t tag = 0; tag < pieces; ++tag) free.push_back(tag);
-  const std::size_t idle = pieces - kDepth;  // so many are free with all requests under way
+  const std::size_t idle = pieces - kDepth;  // pieces that stay free with kDepth requests in flight
   std::vector<tiers::IoResult> ended;
   const Stopwatch watch;
   for (std::uint64_t sent = 0, done = 0; done < requests;) {
@@ -106,6 +107,16 @@ bool BareDisk::fio_has_large_pages() {
     return in >> free && free * kLargePage >= kMemoryBytes + kSpareLargePages * kLargePage;
   }();
   return there;
+}
+
+Result<double> DiskLimit::rate(StreamMode mode) {
+  const DiskWay way = mode == StreamMode::read_write ? DiskWay::both : DiskWay::in;
+  return sum_all_at_once(disks_.size(), [&](std::size_t i) { return disks_[i]->loop(way); });
+}
+
+std::string DiskLimit::name(StreamMode mode) const {
+  const std::string what = disks_.size() == 1 ? "the disk" : fmt::format("{} directories at once", disks_.size());
+  return mode == StreamMode::read_write ? what + ", both ways" : "reading " + what;
 }
 
 Result<double> BareDisk::fio(DiskWay way, Steady steady) const {

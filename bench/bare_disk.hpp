@@ -1,42 +1,43 @@
-// What a disk gives to bare requests: direct I/O in a file of a directory, allocated as the disk tier allocates its own, with the tier's size
-// of requests and depth. By fio where there is one, else by a loop over io_uring.
+// Measures a disk with bare requests: direct I/O to a file allocated as the disk tier allocates its
+// own, with the tier's request size and depth. Uses fio if installed, else a loop over io_uring.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.hpp"
 #include "bench/request_memory.hpp"
 #include "bench/stream_limit.hpp"
 #include "bench/tier_pages.hpp"
-#include "tiers/disk/io_queue.hpp"
+#include "tiers/io/io_queue.hpp"
 
 namespace vmem::bench {
 
-enum class DiskWay { in, out, both };  // from the disk, to it, and at once: as much each way
+enum class DiskWay { in, out, both };  // read, write, or both at once in equal parts
 
 class BareDisk {
  public:
-  // With a file of `bytes` in `directory`, written once. Errors: INVALID_OPTION (no file can be made there), DRIVER.
-  // `memory` is of kMemoryBytes, for loop().
+  // Creates a file of `bytes` in `directory` and writes it once. `memory` has kMemoryBytes and is
+  // used by loop(). Errors: INVALID_OPTION (no file can be made there), DRIVER.
   static Result<std::unique_ptr<BareDisk>> create(const std::string& directory, std::uint64_t bytes,
                                                   RequestMemory memory);
   ~BareDisk();
   BareDisk(const BareDisk&) = delete;
   BareDisk& operator=(const BareDisk&) = delete;
 
-  // GB/s, over the whole file; of both, in sum.
+  // GB/s over the whole file; for `both`, the sum of the two directions.
   Result<double> loop(DiskWay way) { return loop(way, {memory_.get(), kMemoryBytes}); }
-  // The same, with the requests' memory taken from all of this in turn, at least kMemoryBytes: where a disk is software, as a virtual machine's is,
-  // it is faster with memory that caches hold.
+  // The same, cycling the requests through all of `memory`, at least kMemoryBytes. A disk in
+  // software, such as a virtual machine's, is faster with memory that caches hold.
   Result<double> loop(DiskWay way, std::span<std::byte> memory);
-  // By fio: over the whole file once, or again and again for so long, after so long that does not count. REQUIRES: has_fio().
+  // Runs fio over the whole file once, or repeatedly for `steady`. REQUIRES: has_fio().
   Result<double> fio(DiskWay way, Steady steady) const;
   static bool has_fio();
-  // Memory in 2 MiB pages, as slots of host memory are, to be had from the system's pool: in 4 KiB pages a disk's requests are many pieces each.
-  // Looked at once: all runs are with the same.
+  // True if the system's pool has 2 MiB pages, which host memory slots use too: in 4 KiB pages a
+  // request is many pieces to the disk. Checked once, so that all runs use the same memory.
   static bool fio_has_large_pages();
 
   static constexpr std::uint32_t kRequestBytes = 1u << 20;
@@ -53,19 +54,21 @@ class BareDisk {
   std::unique_ptr<tiers::IoQueue> queue_;
 };
 
-// Of streaming over a chain that ends in files: the disk is what there is to be waited for.
+// Limit for streaming over a chain that ends in files, where the disks are the bottleneck: all
+// directories at once. Requests have the tier's size and depth, whatever a page's is.
 class DiskLimit final : public StreamLimit {
  public:
-  explicit DiskLimit(std::unique_ptr<BareDisk> disk) : disk_(std::move(disk)) {}
-  Result<double> rate(StreamMode mode) override {
-    return disk_->loop(mode == StreamMode::read_write ? DiskWay::both : DiskWay::in);
-  }
-  std::string name(StreamMode mode) const override {
-    return mode == StreamMode::read_write ? "the disk, both ways" : "reading the disk";
+  explicit DiskLimit(std::vector<std::unique_ptr<BareDisk>> disks) : disks_(std::move(disks)) {}
+  Status prepare(std::uint64_t /*page_bytes*/, std::uint64_t /*bytes*/) override { return {}; }
+  Result<double> rate(StreamMode mode) override;
+  std::string name(StreamMode mode) const override;
+  std::uint64_t crossed(const Traffic& traffic, StreamMode mode) const override {
+    const std::uint64_t in = traffic.recalled_bytes - traffic.remote_in_bytes;
+    return mode == StreamMode::read_write ? in + traffic.spilled_bytes : in;
   }
 
  private:
-  std::unique_ptr<BareDisk> disk_;
+  std::vector<std::unique_ptr<BareDisk>> disks_;
 };
 
 }  // namespace vmem::bench

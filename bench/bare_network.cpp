@@ -12,16 +12,16 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <future>
 #include <thread>
 #include <vector>
 
 #include "base/clock.hpp"
 #include "base/file_descriptor.hpp"
-#include "base/options.hpp"
+#include "bench/all_at_once.hpp"
 #include "bench/samples.hpp"
-#include "rdma/socket_address.hpp"
-#include "runtime/nodes.hpp"
+#include "rdma/transport/socket_address.hpp"
+#include "runtime/options/options.hpp"
+#include "runtime/remote/nodes.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -32,16 +32,18 @@ using std::chrono::steady_clock;
 constexpr std::chrono::seconds kConnect{5};
 constexpr std::chrono::seconds kRun{120};
 constexpr std::chrono::milliseconds kBeforeAgain{10};
-constexpr std::uint64_t kLeastMessages = 8;
+constexpr std::uint64_t kLeastMessages = 8;  // of each connection
+constexpr std::uint64_t kTrialBytes = std::uint64_t{256} << 20;
 constexpr int kWarmUp = 8;
-constexpr std::uint16_t kUsualPort = 13337;  // ucx_perftest's
+// The default of ucx_perftest; the next connections to another machine use the next ports.
+constexpr std::uint16_t kUsualPort = 13337;
 constexpr double kMiB = 1 << 20;
 
 std::unexpected<Error> failed(const char* what) {
   return fail(VMEM_ERROR_DRIVER, fmt::format("{}: {}", what, std::strerror(errno)), errno);
 }
 
-// A socket that listens on a free port of the loopback device.
+// A socket listening on a free port of the loopback device.
 struct Listener {
   FileDescriptor socket;
   sockaddr_in address{};
@@ -58,13 +60,13 @@ Result<Listener> listen_here() {
   return listener;
 }
 
-// One that was free a moment ago.
+// The port is only known to be free at the time of the call.
 Result<std::uint16_t> free_port() {
   VMEM_ASSIGN(const Listener listener, listen_here());
   return ntohs(listener.address.sin_port);
 }
 
-// An address of this machine is one that a socket can be bound to.
+// An address belongs to this machine if a socket can be bound to it.
 bool is_of_this_machine(const SocketAddress& address) {
   sockaddr_storage any{};
   std::memcpy(&any, address.get(), address.size());
@@ -74,17 +76,35 @@ bool is_of_this_machine(const SocketAddress& address) {
   return socket && ::bind(socket.get(), reinterpret_cast<sockaddr*>(&any), address.size()) == 0;
 }
 
-// Without the port, and the brackets of IPv6.
+// Strips the port, and the brackets of IPv6.
 std::string host_of(const std::string& address) {
   const std::string host = address.substr(0, address.rfind(':'));
   return host.starts_with('[') ? host.substr(1, host.size() - 2) : host;
 }
 
-// The receiving end of a socket loop: reads everything, answers with one byte. Makes only system
+// Two connected sockets.
+struct SocketPair {
+  FileDescriptor from, to;
+};
+Result<SocketPair> connect_pair(NodePath::Sockets kind) {
+  if (kind == NodePath::Sockets::local) {
+    int ends[2] = {-1, -1};
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return failed("a pair of local sockets");
+    return SocketPair{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+  }
+  VMEM_ASSIGN(const Listener listener, listen_here());
+  SocketPair pair{FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), {}};
+  const auto* const address = reinterpret_cast<const sockaddr*>(&listener.address);
+  if (!pair.from || ::connect(pair.from.get(), address, sizeof(listener.address)) != 0)
+    return failed("connecting a socket on the loopback device");
+  pair.to = FileDescriptor(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!pair.to) return failed("accepting a socket on the loopback device");
+  return pair;
+}
+
+// The receiving end of a socket loop: reads `bytes`, then answers with one byte. Makes only system
 // calls, because it runs between fork and _exit.
-[[noreturn]] void receive(int listener, std::byte* memory, std::uint64_t message_bytes, std::uint64_t bytes) {
-  const int socket = ::accept(listener, nullptr, nullptr);
-  if (socket < 0) ::_exit(1);
+[[noreturn]] void receive(int socket, std::byte* memory, std::uint64_t message_bytes, std::uint64_t bytes) {
   for (std::uint64_t taken = 0; taken < bytes;) {
     const std::uint64_t at = taken % message_bytes;
     const ssize_t got = ::recv(socket, memory + at, message_bytes - at, 0);
@@ -95,18 +115,22 @@ std::string host_of(const std::string& address) {
   ::_exit(::send(socket, &done, 1, 0) == 1 ? 0 : 1);
 }
 
+// A child process that receives.
 class Receiver {
  public:
-  static Result<Receiver> start(std::uint64_t message_bytes, std::uint64_t bytes) {
-    VMEM_ASSIGN(Listener listener, listen_here());
-    Receiver made(listener.address);
+  static Result<Receiver> start(NodePath::Sockets kind, std::uint64_t message_bytes, std::uint64_t bytes) {
+    VMEM_ASSIGN(SocketPair pair, connect_pair(kind));
     std::vector<std::byte> memory(message_bytes, std::byte{1});
+    Receiver made(std::move(pair.from));
     made.child_ = ::fork();
-    if (made.child_ == 0) receive(listener.socket.get(), memory.data(), message_bytes, bytes);
+    if (made.child_ == 0) {
+      ::close(made.socket_.get());  // else this process's end would keep the connection open
+      receive(pair.to.get(), memory.data(), message_bytes, bytes);
+    }
     if (made.child_ < 0) return failed("fork");
     return made;
   }
-  Receiver(Receiver&& other) noexcept : child_(std::exchange(other.child_, -1)), address_(other.address_) {}
+  Receiver(Receiver&& other) noexcept : child_(std::exchange(other.child_, -1)), socket_(std::move(other.socket_)) {}
   Receiver& operator=(Receiver&&) = delete;
   ~Receiver() {
     if (child_ <= 0) return;
@@ -115,28 +139,25 @@ class Receiver {
   }
   // Sends everything and waits for the answer.
   Status send(std::span<const std::byte> message, std::uint64_t bytes) const {
-    const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address_), sizeof(address_)) != 0)
-      return failed("connecting a socket on the loopback device");
     for (std::uint64_t sent = 0; sent < bytes;) {
       const std::uint64_t at = sent % message.size();
-      const ssize_t put = ::send(socket.get(), message.data() + at, message.size() - at, MSG_NOSIGNAL);
-      if (put <= 0) return failed("sending on the loopback device");
+      const ssize_t put = ::send(socket_.get(), message.data() + at, message.size() - at, MSG_NOSIGNAL);
+      if (put <= 0) return failed("sending on this machine");
       sent += static_cast<std::uint64_t>(put);
     }
     char done = 0;
-    if (::recv(socket.get(), &done, 1, 0) != 1) return failed("receiving on the loopback device");
+    if (::recv(socket_.get(), &done, 1, 0) != 1) return failed("receiving on this machine");
     return {};
   }
 
  private:
-  explicit Receiver(const sockaddr_in& address) : address_(address) {}
+  explicit Receiver(FileDescriptor socket) : socket_(std::move(socket)) {}
   pid_t child_ = -1;
-  sockaddr_in address_;
+  FileDescriptor socket_;
 };
 
-// The last line of ucx_perftest's output, separated by commas: iterations, latencies, bandwidths
-// (MiB/s; the sixth field is the mean of the whole run), rates.
+// Parses the last line of ucx_perftest's output, separated by commas: iterations, latencies,
+// bandwidths (MiB/s; the sixth field is the mean of the whole run), rates.
 Result<double> overall_of(const std::string& text) {
   const std::string trimmed = text.substr(0, text.find_last_not_of("\n ") + 1);
   std::string line = trimmed.substr(trimmed.rfind('\n') + 1);
@@ -149,20 +170,41 @@ Result<double> overall_of(const std::string& text) {
 
 }  // namespace
 
-Result<std::unique_ptr<BareNetwork>> BareNetwork::create(const std::string& address, std::uint64_t message_bytes) {
-  VMEM_ASSIGN(const SocketAddress resolved, SocketAddress::resolve(address));
+std::vector<NodePath> node_paths(const Options& options) {
+  const bool local = options.secret.empty() && options.certificates.empty();
+  std::vector<NodePath> paths;
+  for (const std::string& address : options.remote)
+    paths.push_back({address, runtime::channel_count(options.remote_channels),
+                     local ? NodePath::Sockets::local : NodePath::Sockets::tcp});
+  return paths;
+}
+
+Result<std::unique_ptr<BareNetwork>> BareNetwork::create(NodePath path, std::uint64_t message_bytes) {
+  VMEM_ASSIGN(const SocketAddress resolved, SocketAddress::resolve(path.address));
   std::unique_ptr<BareNetwork> network(new BareNetwork);
+  network->path_ = std::move(path);
   network->host_ = host_of(resolved.text());
   network->here_ = is_of_this_machine(resolved);
   network->message_bytes_ = message_bytes;
-  // Not through shared memory: as between machines.
+  // Excludes shared memory, which two machines do not have either.
   network->environment_.emplace_back("UCX_TLS", "^sm");
   network->environment_.emplace_back("UCX_WARN_UNUSED_ENV_VARS", "n");
-  if (network->here_ || has_perftest()) return network;
-  return fail(VMEM_ERROR_INVALID_OPTION,
-              fmt::format("the rate of the network to {} cannot be measured without ucx_perftest, here and there: "
-                          "apt-get install ucx-utils",
-                          network->host_));
+  if (!network->here_ && !has_perftest())
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("the rate of the network to {} cannot be measured without ucx_perftest, here and there: "
+                            "apt-get install ucx-utils",
+                            network->host_));
+  VMEM_ASSIGN(network->by_, network->faster_of_both());
+  return network;
+}
+
+// What is faster shows the limit, and what is slower shows none.
+Result<BareNetwork::By> BareNetwork::faster_of_both() const {
+  if (!here_) return By::perftest;
+  if (!has_perftest()) return By::sockets;
+  VMEM_ASSIGN(const double by_sockets, sockets(kTrialBytes, path_.connections));
+  VMEM_ASSIGN(const double by_perftest, perftest(kTrialBytes, path_.connections, Endpoints::ordinary));
+  return by_sockets > by_perftest ? By::sockets : By::perftest;
 }
 
 bool BareNetwork::has_perftest() {
@@ -171,91 +213,105 @@ bool BareNetwork::has_perftest() {
 }
 
 std::string BareNetwork::name() const {
-  const std::string size = format_bytes(message_bytes_);
-  if (!has_perftest()) return fmt::format("a TCP socket, {} at a time (ucx_perftest is not installed)", size);
-  return fmt::format("ucx_perftest ucp_am_bw, {}{}", size, here_ ? " between two processes here" : " to " + host_);
+  const char* const sockets = path_.sockets == NodePath::Sockets::local ? "plain local sockets" : "plain TCP sockets";
+  const std::string where = here_ ? "between two processes here" : "to " + host_;
+  return fmt::format("{}, {}, {} connection{} {}", by_ == By::sockets ? sockets : "ucx_perftest ucp_am_bw",
+                     format_bytes(message_bytes_), path_.connections, path_.connections == 1 ? "" : "s", where);
 }
 
-// A network carries as much each way at once; this machine has its cores only once.
+Result<double> BareNetwork::one_way(std::uint64_t bytes) const { return measure(bytes, path_.connections); }
+
+// A network carries the same rate in both directions at once. On one machine the two directions
+// share its cores, so they are measured together.
 Result<double> BareNetwork::both_ways(std::uint64_t bytes) const {
-  VMEM_ASSIGN(const double rate, measure(bytes / 2, here_ ? 2 : 1, false));
+  VMEM_ASSIGN(const double rate, measure(bytes, here_ ? 2 * path_.connections : path_.connections));
   return here_ ? rate : 2 * rate;
 }
 
-Result<double> BareNetwork::measure(std::uint64_t bytes, int pairs, bool alone) const {
-  return has_perftest() ? perftest(bytes, pairs, alone) : sockets(bytes, pairs);
+Result<double> BareNetwork::failing_alone(std::uint64_t bytes) const {
+  return perftest(bytes, path_.connections, Endpoints::failing_alone);
 }
 
-// Pairs of processes at once; their rates in sum.
-Result<double> BareNetwork::perftest(std::uint64_t bytes, int pairs, bool alone) const {
-  const std::uint64_t messages = std::max(bytes / message_bytes_, kLeastMessages);
-  std::vector<std::future<Result<double>>> rates;
-  for (int pair = 0; pair < pairs; ++pair)
-    rates.push_back(std::async(std::launch::async, [=, this] { return rate_of_pair(messages, alone); }));
-  double sum = 0;
-  Status status;
-  for (auto& each : rates) {
-    const Result<double> rate = each.get();
-    if (rate) sum += *rate;
-    if (!rate && status) status = std::unexpected(rate.error());
-  }
-  VMEM_TRY(std::move(status));
-  return sum;
+Result<double> BareNetwork::measure(std::uint64_t bytes, std::uint32_t pairs) const {
+  return by_ == By::perftest ? perftest(bytes, pairs, Endpoints::ordinary) : sockets(bytes, pairs);
 }
 
-// Starts clients until one reaches a server, which does not report when it listens. On this machine
-// also starts the server, and another one at another port if it ended because its port was taken.
-Result<double> BareNetwork::rate_of_pair(std::uint64_t messages, bool alone) const {
+Result<double> BareNetwork::perftest(std::uint64_t bytes, std::uint32_t pairs, Endpoints endpoints) const {
+  const std::uint64_t messages = std::max(bytes / pairs / message_bytes_, kLeastMessages);
+  return sum_all_at_once(
+      pairs, [&](std::size_t pair) { return rate_of_pair(static_cast<std::uint32_t>(pair), messages, endpoints); });
+}
+
+// Starts clients until one reaches a server, because a server does not report when it listens. On
+// this machine also starts the server, and restarts it on another port if its port was taken.
+Result<double> BareNetwork::rate_of_pair(std::uint32_t pair, std::uint64_t messages, Endpoints endpoints) const {
   std::unique_ptr<ChildProcess> server;
-  std::uint16_t port = kUsualPort;
+  auto port = static_cast<std::uint16_t>(kUsualPort + pair);
   for (const auto until = steady_clock::now() + kConnect;;) {
     if (here_ && (!server || server->ended())) {
       VMEM_ASSIGN(port, free_port());
       VMEM_ASSIGN(server, ChildProcess::start({"ucx_perftest", "-p", std::to_string(port)}, environment_));
     }
-    const auto text = client_output(port, messages, alone);
+    const auto text = client_output(port, messages, endpoints);
     if (text) return overall_of(*text);
     if (text.error().message.find("Connection refused") == std::string::npos) return std::unexpected(text.error());
     if (steady_clock::now() > until) {
       if (here_) return std::unexpected(text.error());
-      return fail(
-          VMEM_ERROR_INVALID_OPTION,
-          fmt::format("nobody listens at {}:{}, so the rate of the network cannot be measured; run there, beside "
-                      "the daemon: while UCX_TLS=^sm ucx_perftest; do :; done",
-                      host_, port));
+      return fail(VMEM_ERROR_INVALID_OPTION,
+                  fmt::format("nobody listens at {}:{}, so the rate of the network over {} connections cannot be "
+                              "measured; run there, beside the daemon: for port in $(seq {} {}); do while "
+                              "UCX_TLS=^sm ucx_perftest -p $port; do :; done & done",
+                              host_, port, path_.connections, kUsualPort, kUsualPort + path_.connections - 1));
     }
     std::this_thread::sleep_for(kBeforeAgain);
   }
 }
 
-Result<std::string> BareNetwork::client_output(std::uint16_t port, std::uint64_t messages, bool alone) const {
+Result<std::string> BareNetwork::client_output(std::uint16_t port, std::uint64_t messages, Endpoints endpoints) const {
   const auto text = [](auto number) { return std::to_string(number); };
   std::vector<std::string> arguments{
       "ucx_perftest",       host_, "-p",           text(port), "-t",          "ucp_am_bw", "-s",
       text(message_bytes_), "-n",  text(messages), "-w",       text(kWarmUp), "-v"};
-  if (alone) arguments.emplace_back("-e");
+  if (endpoints == Endpoints::failing_alone) arguments.emplace_back("-e");
   VMEM_ASSIGN(const auto client, ChildProcess::start(std::move(arguments), environment_));
   return client->output(kRun);
 }
 
-Result<double> BareNetwork::sockets(std::uint64_t bytes, int pairs) const {
-  const std::uint64_t all = std::max(bytes / message_bytes_, kLeastMessages) * message_bytes_;
+Result<double> BareNetwork::sockets(std::uint64_t bytes, std::uint32_t pairs) const {
+  const std::uint64_t each = std::max(bytes / pairs / message_bytes_, kLeastMessages) * message_bytes_;
   const std::vector<std::byte> message(message_bytes_, std::byte{1});
   std::vector<Receiver> receivers;
-  for (int pair = 0; pair < pairs; ++pair) {
-    VMEM_ASSIGN(Receiver receiver, Receiver::start(message_bytes_, all));
+  for (std::uint32_t pair = 0; pair < pairs; ++pair) {
+    VMEM_ASSIGN(Receiver receiver, Receiver::start(path_.sockets, message_bytes_, each));
     receivers.push_back(std::move(receiver));
   }
-  const Stopwatch watch;
-  std::vector<std::future<Status>> senders;
-  for (const Receiver& receiver : receivers)
-    senders.push_back(std::async(std::launch::async, [&] { return receiver.send(message, all); }));
-  Status status;
-  for (auto& sender : senders) {
-    if (Status sent = sender.get(); !sent && status) status = std::move(sent);
+  return sum_all_at_once(pairs, [&](std::size_t pair) -> Result<double> {
+    const Stopwatch watch;
+    VMEM_TRY(receivers[pair].send(message, each));
+    return static_cast<double>(each) / watch.nanoseconds();
+  });
+}
+
+Status NetworkLimit::prepare(std::uint64_t page_bytes, std::uint64_t bytes) {
+  networks_.clear();
+  for (const NodePath& node : nodes_) {
+    VMEM_ASSIGN(auto network, BareNetwork::create(node, page_bytes));
+    networks_.push_back(std::move(network));
   }
-  VMEM_TRY(std::move(status));
-  return static_cast<double>(all) * pairs / watch.nanoseconds();
+  bytes_ = std::min(bytes / nodes_.size(), most_bytes_);
+  return {};
+}
+
+Result<double> NetworkLimit::rate(StreamMode mode) {
+  return sum_all_at_once(networks_.size(), [&](std::size_t i) {
+    return mode == StreamMode::read_write ? networks_[i]->both_ways(bytes_) : networks_[i]->one_way(bytes_);
+  });
+}
+
+std::string NetworkLimit::name(StreamMode mode) const {
+  const std::string way = mode == StreamMode::read_write ? ", both ways" : "";
+  if (networks_.size() == 1) return networks_.front()->name() + way;
+  return fmt::format("{} nodes at once, each: {}{}", networks_.size(), networks_.front()->name(), way);
 }
 
 }  // namespace vmem::bench

@@ -1,68 +1,84 @@
-// What the network gives to bare messages between two processes: by UCX's own test, ucx_perftest, where it is installed, under the settings
-// of UCX that the remote tier uses; else by a loop over a plain TCP socket.
+// Measures the network with bare messages between two processes, over as many connections as vmem
+// has and with messages of its pages' size. To another machine with ucx_perftest; on this machine
+// with that or with plain sockets, whichever is faster.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/status.hpp"
 #include "bench/child_process.hpp"
 #include "bench/stream_limit.hpp"
+#include "runtime/options/options.hpp"
 
 namespace vmem::bench {
 
+// How vmem reaches a node.
+struct NodePath {
+  enum class Sockets { tcp, local };
+  std::string address;
+  std::uint32_t connections = 1;
+  Sockets sockets = Sockets::tcp;  // between two processes of this machine
+};
+// The nodes of --remote, reached as these options say.
+std::vector<NodePath> node_paths(const Options& options);
+
 class BareNetwork {
  public:
-  // On the way to the node at `address`, in messages of so many bytes. If that is another machine, somebody has to run ucx_perftest
-  // there. Errors: INVALID_OPTION.
-  static Result<std::unique_ptr<BareNetwork>> create(const std::string& address, std::uint64_t message_bytes);
+  // If the node is on another machine, ucx_perftest must run there. Errors: INVALID_OPTION.
+  static Result<std::unique_ptr<BareNetwork>> create(NodePath path, std::uint64_t message_bytes);
 
-  // GB/s over about so many bytes.
-  Result<double> one_way(std::uint64_t bytes) const { return measure(bytes, 1, false); }
+  // GB/s of all connections together, over about `bytes`.
+  Result<double> one_way(std::uint64_t bytes) const;
   Result<double> both_ways(std::uint64_t bytes) const;
-  // Over several connections at once, each between two processes. REQUIRES: is_here.
-  Result<double> one_way_over(std::uint64_t bytes, std::uint32_t connections) const {
-    return measure(bytes / connections, static_cast<int>(connections), false);
-  }
-  // With endpoints that can fail alone, as the tier needs them; nothing without ucx_perftest.
-  Result<double> failing_alone(std::uint64_t bytes) const { return measure(bytes, 1, true); }
+  // With endpoints that can fail alone, as the tier needs them. REQUIRES: has_perftest().
+  Result<double> failing_alone(std::uint64_t bytes) const;
 
   static bool has_perftest();
-  bool is_here() const { return here_; }  // the node is on this machine
-  std::string name() const;               // "ucx_perftest ucp_am_bw, 2 MiB, UCX_TLS=^sm"
+  // "ucx_perftest ucp_am_bw, 2 MiB, 4 connections between two processes here"
+  std::string name() const;
 
  private:
+  enum class Endpoints { ordinary, failing_alone };
+  enum class By { perftest, sockets };
   BareNetwork() = default;
-  Result<double> measure(std::uint64_t bytes, int pairs, bool alone) const;
-  Result<double> perftest(std::uint64_t bytes, int pairs, bool alone) const;
-  Result<double> rate_of_pair(std::uint64_t messages, bool alone) const;
-  Result<std::string> client_output(std::uint16_t port, std::uint64_t messages, bool alone) const;
-  Result<double> sockets(std::uint64_t bytes, int pairs) const;
+  Result<By> faster_of_both() const;
+  Result<double> measure(std::uint64_t bytes, std::uint32_t pairs) const;
+  Result<double> perftest(std::uint64_t bytes, std::uint32_t pairs, Endpoints endpoints) const;
+  Result<double> rate_of_pair(std::uint32_t pair, std::uint64_t messages, Endpoints endpoints) const;
+  Result<std::string> client_output(std::uint16_t port, std::uint64_t messages, Endpoints endpoints) const;
+  Result<double> sockets(std::uint64_t bytes, std::uint32_t pairs) const;
 
+  NodePath path_;
   std::string host_;
-  bool here_ = true;
+  bool here_ = true;  // the node is on this machine
+  By by_ = By::sockets;
   std::uint64_t message_bytes_ = 0;
   ChildProcess::Environment environment_;
 };
 
-// Of streaming over a chain that goes on to other nodes: the network is what there is to be waited for.
+// Limit for streaming over a chain that continues on other nodes, where the network is the
+// bottleneck: all nodes at once.
 class NetworkLimit final : public StreamLimit {
  public:
-  // `bytes`: of a sample.
-  NetworkLimit(std::unique_ptr<BareNetwork> network, std::uint64_t bytes)
-      : network_(std::move(network)), bytes_(bytes) {}
-  Result<double> rate(StreamMode mode) override {
-    return mode == StreamMode::read_write ? network_->both_ways(bytes_) : network_->one_way(bytes_);
-  }
-  std::string name(StreamMode mode) const override {
-    return network_->name() + (mode == StreamMode::read_write ? ", both ways" : "");
+  // `most_bytes`: transferred per sample and node.
+  NetworkLimit(std::vector<NodePath> nodes, std::uint64_t most_bytes)
+      : nodes_(std::move(nodes)), most_bytes_(most_bytes) {}
+  Status prepare(std::uint64_t page_bytes, std::uint64_t bytes) override;
+  Result<double> rate(StreamMode mode) override;
+  std::string name(StreamMode mode) const override;
+  std::uint64_t crossed(const Traffic& traffic, StreamMode mode) const override {
+    const std::uint64_t in = traffic.remote_in_bytes;
+    return mode == StreamMode::read_write ? in + traffic.remote_out_bytes : in;
   }
 
  private:
-  std::unique_ptr<BareNetwork> network_;
-  std::uint64_t bytes_;
+  std::vector<NodePath> nodes_;
+  std::vector<std::unique_ptr<BareNetwork>> networks_;  // since prepare()
+  std::uint64_t most_bytes_, bytes_ = 0;
 };
 
 }  // namespace vmem::bench

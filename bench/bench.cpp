@@ -6,9 +6,7 @@
 #include <cstdio>
 
 #include "base/log.hpp"
-#include "base/options.hpp"
 #include "bench/build_info.hpp"
-#include "bench/table.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -70,17 +68,15 @@ Status check_settings(const Settings& settings) {
   return {};
 }
 
-// Tiers that are measured without a runtime say as much as one would.
+// Sets the level here because some scenarios measure a tier without starting a runtime.
 Status set_log_level(const Settings& settings) {
-  auto given = settings.runtime_options;
-  std::erase_if(given, [](const auto& option) { return option.first != "log"; });
-  VMEM_ASSIGN(const Options options, resolve_options(given));
+  VMEM_ASSIGN(const Options options, options_named(settings, {"log"}));
   VMEM_ASSIGN(const log::Level level, log::parse_level(options.log_level));
   log::set_level(level);
   return {};
 }
 
-Status run_checked(const Scenario& scenario, const Settings& settings, std::vector<Record>& records) {
+Result<ExitCode> run_checked(const Scenario& scenario, const Settings& settings) {
   VMEM_TRY(check_settings(settings));
   VMEM_TRY(check_json_path(settings));
   VMEM_TRY(set_log_level(settings));
@@ -88,20 +84,38 @@ Status run_checked(const Scenario& scenario, const Settings& settings, std::vect
   print_heading(settings, *gpu);
   VMEM_ASSIGN(const Launcher launcher, Launcher::load(*gpu));
   Progress progress(stderr);
-  Context context{settings, *gpu, launcher, progress, records};
+  std::vector<Record> records;
+  RowPrinter rows(*gpu);
+  Context context{settings, *gpu, launcher, progress, records, rows};
+  // Until the scenario has steps to show.
+  progress.begin(fmt::format("measuring {}", scenario.name), 1);
   const Status status = scenario.run(context);
-  progress.end();
-  // What was measured before a failure is shown and kept all the same.
-  if (!records.empty()) fmt::print("{}", format_table(records, *gpu));
+  // Records measured before a failure are still shown and saved.
+  context.show_rows();
+  fmt::print("{}", format_notes(records));
   if (status && scenario.print_after) scenario.print_after(*gpu);
   std::fflush(stdout);
-  VMEM_TRY(save_records(records, *gpu, settings));
-  return status;
+  VMEM_TRY(save_records(records, *gpu, settings, Saving::final));
+  VMEM_TRY(status);
+  return exit_code(records, *gpu, settings.check);
 }
 
 }  // namespace
 
 std::span<const Scenario> scenarios() { return kScenarios; }
+
+ExitCode exit_code(std::span<const Record> records, const Gpu& gpu, bool check) {
+  const auto count = [&](std::optional<bool> met) {
+    return std::ranges::count_if(records, [&](const Record& r) { return r.goal && goal_met(r, gpu) == met; });
+  };
+  const auto above = std::ranges::count_if(records, limit_exceeded);
+  if (check)
+    fmt::print(stderr, "vmem bench: goals: {} met, {} missed, {} not judged{}; {} above every sample of their limit\n",
+               count(true), count(false), count(std::nullopt), gpu.emulated() ? " (they need a real GPU)" : "", above);
+  const bool verified = std::ranges::all_of(records, &Record::verified);
+  const bool missed = check && count(false) + above > 0;
+  return verified && !missed ? kExitOk : kExitMismatch;
+}
 
 int run(const Settings& settings) {
   const auto scenario = std::find_if(std::begin(kScenarios), std::end(kScenarios),
@@ -110,10 +124,8 @@ int run(const Settings& settings) {
     fmt::print(stderr, "vmem bench: there is no scenario '{}'; choose one of\n{}", settings.scenario, list_scenarios());
     return kExitBadOptions;
   }
-  std::vector<Record> records;
-  if (const Status status = run_checked(*scenario, settings, records); !status) return report_failure(status.error());
-  const bool verified = std::all_of(records.begin(), records.end(), [](const Record& r) { return r.verified; });
-  return verified ? kExitOk : kExitMismatch;
+  const Result<ExitCode> code = run_checked(*scenario, settings);
+  return code ? *code : report_failure(code.error());
 }
 
 }  // namespace vmem::bench

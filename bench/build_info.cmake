@@ -1,4 +1,4 @@
-# Run at every build: writes OUTPUT with the commit of SOURCE_DIR, and touches it only when that changed.
+# Run at every build: writes the commit of SOURCE_DIR to OUTPUT, if it differs from what is there.
 set(commit unknown)
 find_program(GIT git)
 if(GIT)

@@ -1,8 +1,9 @@
-// Which commit this program was built from.
+// Commit that this program was built from.
 #pragma once
 
 namespace vmem::bench {
 
-extern const char* const kCommit;  // full hash, with "-dirty" when the tree had changes; "unknown" outside git
+// Full hash, with "-dirty" if the tree had changes; "unknown" outside git.
+extern const char* const kCommit;
 
 }  // namespace vmem::bench

@@ -49,7 +49,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(std::vector<std::strin
     return fail(VMEM_ERROR_DRIVER, fmt::format("'{}' was not started: {}", process->command_, std::strerror(errno)),
                 errno);
   process->out_ = out[0];
-  // All that takes memory comes before the fork: another thread may hold the allocator's lock in it.
+  // Allocate before the fork: another thread may hold the allocator's lock at the fork.
   const std::vector<char*> argv = pointers_to(arguments);
   std::vector<std::string> variables = environment_with(environment);
   const std::vector<char*> envp = pointers_to(variables);
@@ -81,8 +81,9 @@ ChildProcess::~ChildProcess() {
 Result<bool> ChildProcess::read_more(steady_clock::time_point until) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - steady_clock::now()).count();
   pollfd readable{.fd = out_, .events = POLLIN, .revents = 0};
-  if (left <= 0 || ::poll(&readable, 1, static_cast<int>(left)) == 0)
-    return fail(VMEM_ERROR_TIMEOUT, fmt::format("'{}' took too long; it said: {}", command_, text_));
+  const int polled = left <= 0 ? 0 : ::poll(&readable, 1, static_cast<int>(left));
+  if (polled < 0 && errno == EINTR) return true;
+  if (polled == 0) return fail(VMEM_ERROR_TIMEOUT, fmt::format("'{}' took too long; it said: {}", command_, text_));
   std::array<char, 4096> buffer;
   const ssize_t got = ::read(out_, buffer.data(), buffer.size());
   if (got > 0) text_.append(buffer.data(), static_cast<std::size_t>(got));
@@ -118,9 +119,11 @@ Result<std::string> ChildProcess::output(std::chrono::milliseconds most) {
   }
   int status = 0;
   ::waitpid(std::exchange(child_, -1), &status, 0);
-  if (status != 0)
-    return fail(VMEM_ERROR_DRIVER,
-                fmt::format("'{}' ended with status {}; it said: {}", command_, WEXITSTATUS(status), text_));
+  if (status != 0) {
+    const std::string how = WIFSIGNALED(status) ? fmt::format("by signal {}", WTERMSIG(status))
+                                                : fmt::format("with status {}", WEXITSTATUS(status));
+    return fail(VMEM_ERROR_DRIVER, fmt::format("'{}' ended {}; it said: {}", command_, how, text_));
+  }
   return text_;
 }
 

@@ -1,4 +1,4 @@
-// Another process on this machine that ends with this one, whatever happens, and is listened to.
+// A child process on this machine that dies with this one and whose output is captured.
 #pragma once
 
 #include <sys/types.h>
@@ -16,8 +16,9 @@ namespace vmem::bench {
 
 class ChildProcess {
  public:
-  using Environment = std::vector<std::pair<std::string, std::string>>;  // beside what this process has
-  // What it writes to stdout and stderr is kept. Errors: DRIVER.
+  // Added to this process's own.
+  using Environment = std::vector<std::pair<std::string, std::string>>;
+  // Captures the child's stdout and stderr. Errors: DRIVER.
   static Result<std::unique_ptr<ChildProcess>> start(std::vector<std::string> arguments,
                                                      const Environment& environment = {});
   ~ChildProcess();  // kills it
@@ -26,15 +27,16 @@ class ChildProcess {
 
   pid_t id() const { return child_; }
   bool ended() const;
-  // The first line that it writes and that begins so. Errors: DRIVER, with what it wrote, if it
-  // ends before; TIMEOUT.
+  // Waits for the first output line that begins with `begin`. Errors: DRIVER, with the output, if
+  // the process ends first; TIMEOUT.
   Result<std::string> line_beginning(std::string_view begin, std::chrono::milliseconds most);
-  // What it wrote until it ended. Errors: DRIVER, with what it wrote, if it ended with another status than 0; TIMEOUT.
+  // Waits for the end and returns the output. Errors: DRIVER, with the output, if the exit status
+  // is not 0; TIMEOUT.
   Result<std::string> output(std::chrono::milliseconds most);
 
  private:
   ChildProcess() = default;
-  // Until there is more; false: it ended.
+  // Waits for more output; false: the process ended.
   Result<bool> read_more(std::chrono::steady_clock::time_point until);
 
   std::string command_;

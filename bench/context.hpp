@@ -1,6 +1,7 @@
-// What a scenario works with, and the list of scenarios.
+// The context of a scenario, and the list of scenarios.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,7 +10,9 @@
 #include "bench/launcher.hpp"
 #include "bench/progress.hpp"
 #include "bench/record.hpp"
+#include "bench/samples.hpp"
 #include "bench/settings.hpp"
+#include "bench/table.hpp"
 
 namespace vmem::bench {
 
@@ -18,17 +21,36 @@ struct Context {
   const Gpu& gpu;
   const Launcher& launcher;
   Progress& progress;
-  std::vector<Record>& records;  // what was measured so far
+  std::vector<Record>& records;  // measured so far
+  RowPrinter& rows;
 
   // The same machine with other settings.
-  Context with(const Settings& other) const { return {other, gpu, launcher, progress, records}; }
+  Context with(const Settings& other) const { return {other, gpu, launcher, progress, records, rows}; }
+  // Shows the rows of all records measured so far. REQUIRES: they change no more.
+  void show_rows() {
+    progress.end();
+    rows.print_new(records);
+  }
 };
+
+// measure_interleaved, with a step of progress a sample.
+template <class Limit, class Achieved>
+Result<Measured> measure_shown(Context& context, const std::string& label, Limit&& limit, Achieved&& achieved) {
+  const auto step = [&](auto& side) -> Result<double> {
+    VMEM_ASSIGN(const double value, side());
+    context.progress.advance();
+    return value;
+  };
+  const int repeats = context.settings.repeats;
+  context.progress.begin(label, 2 * static_cast<std::uint64_t>(repeats) + 1);
+  return measure_interleaved(repeats, [&] { return step(limit); }, [&] { return step(achieved); });
+}
 
 struct Scenario {
   const char* name;
   const char* summary;
   Status (*run)(Context&);
-  void (*print_after)(const Gpu&) = nullptr;  // words under the table
+  void (*print_after)(const Gpu&) = nullptr;  // prints text under the table
 };
 
 std::span<const Scenario> scenarios();

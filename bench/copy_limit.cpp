@@ -2,70 +2,75 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/samples.hpp"
 
 namespace vmem::bench {
 namespace {
 
-constexpr std::uint64_t kCopyBytes = std::uint64_t{256} << 20;
-constexpr std::uint64_t kCopyBytesEmulated = std::uint64_t{32} << 20;
-constexpr int kCopies = 8;  // a sample
+constexpr std::uint64_t kBufferBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kBufferBytesEmulated = std::uint64_t{32} << 20;
 
 }  // namespace
 
 Result<CopyLimit> CopyLimit::create(const Gpu& gpu) {
   CopyLimit limit(gpu);
-  limit.bytes_ = gpu.emulated() ? kCopyBytesEmulated : kCopyBytes;
+  limit.bytes_ = gpu.emulated() ? kBufferBytesEmulated : kBufferBytes;
+  limit.page_bytes_ = limit.bytes_;
   VMEM_ASSIGN(limit.host_in_, allocate_pinned(gpu, limit.bytes_));
   VMEM_ASSIGN(limit.host_out_, allocate_pinned(gpu, limit.bytes_));
   VMEM_ASSIGN(limit.device_in_, allocate_device(gpu, limit.bytes_));
   VMEM_ASSIGN(limit.device_out_, allocate_device(gpu, limit.bytes_));
   VMEM_ASSIGN(limit.in_, make_stream(gpu));
   VMEM_ASSIGN(limit.out_, make_stream(gpu));
-  std::memset(limit.host_in_.data(), 1, limit.bytes_);  // the kernel's zero page would be copied faster
+  // The kernel's zero page would be copied faster.
+  std::memset(limit.host_in_.data(), 1, limit.bytes_);
   std::memset(limit.host_out_.data(), 1, limit.bytes_);
-  VMEM_TRY(limit.both_ways());  // the first copies set things up
+  VMEM_TRY(limit.rate(StreamMode::read_write));  // the first copies set things up
   return limit;
 }
 
-Status CopyLimit::queue_in() const {
-  BENCH_CALL(*gpu_, cuMemcpyHtoDAsync, device_in_.get(), host_in_.data(), bytes_, in_.get());
+Status CopyLimit::prepare(std::uint64_t page_bytes, std::uint64_t bytes) {
+  page_bytes_ = std::min(page_bytes, bytes_);
+  copies_ = std::max<std::uint64_t>(bytes / page_bytes_, 1);
   return {};
 }
 
-Status CopyLimit::queue_out() const {
-  BENCH_CALL(*gpu_, cuMemcpyDtoHAsync, host_out_.data(), device_out_.get(), bytes_, out_.get());
+Status CopyLimit::queue_in(std::uint64_t copy) const {
+  const std::uint64_t at = copy % (bytes_ / page_bytes_) * page_bytes_;
+  BENCH_CALL(*gpu_, cuMemcpyHtoDAsync, device_in_.get() + at, host_in_.data() + at, page_bytes_, in_.get());
   return {};
 }
 
-Result<double> CopyLimit::host_to_device() const {
-  const Stopwatch watch;
-  for (int i = 0; i < kCopies; ++i) VMEM_TRY(queue_in());
-  VMEM_TRY(in_.synchronize());
-  return static_cast<double>(kCopies * bytes_) / watch.nanoseconds();
-}
-
-Result<double> CopyLimit::both_ways() const {
-  const Stopwatch watch;
-  for (int i = 0; i < kCopies; ++i) {
-    VMEM_TRY(queue_in());
-    VMEM_TRY(queue_out());
-  }
-  VMEM_TRY(in_.synchronize());
-  VMEM_TRY(out_.synchronize());
-  return static_cast<double>(2 * kCopies * bytes_) / watch.nanoseconds();
+Status CopyLimit::queue_out(std::uint64_t copy) const {
+  const std::uint64_t at = copy % (bytes_ / page_bytes_) * page_bytes_;
+  BENCH_CALL(*gpu_, cuMemcpyDtoHAsync, host_out_.data() + at, device_out_.get() + at, page_bytes_, out_.get());
+  return {};
 }
 
 Result<double> CopyLimit::rate(StreamMode mode) {
-  return mode == StreamMode::read_write ? both_ways() : host_to_device();
+  const bool both = mode == StreamMode::read_write;
+  const Stopwatch watch;
+  for (std::uint64_t i = 0; i < copies_; ++i) {
+    VMEM_TRY(queue_in(i));
+    if (both) VMEM_TRY(queue_out(i));
+  }
+  VMEM_TRY(in_.synchronize());
+  VMEM_TRY(out_.synchronize());
+  return static_cast<double>((both ? 2 : 1) * copies_ * page_bytes_) / watch.nanoseconds();
 }
 
 std::string CopyLimit::name(StreamMode mode) const {
   return fmt::format("{} {} pinned copies", mode == StreamMode::read_write ? "two-way" : "host-to-device",
-                     format_bytes(bytes_));
+                     format_bytes(page_bytes_));
+}
+
+std::uint64_t CopyLimit::crossed(const Traffic& traffic, StreamMode mode) const {
+  const std::uint64_t in = traffic.in_bytes - traffic.peer_in_bytes;
+  return mode == StreamMode::read_write ? in + traffic.out_bytes - traffic.peer_out_bytes : in;
 }
 
 }  // namespace vmem::bench

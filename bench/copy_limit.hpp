@@ -1,5 +1,5 @@
-// What the link gives to bare copies between pinned host memory and HBM: the limit of everything that streams
-// between them.
+// Rate of bare copies between pinned host memory and HBM: the limit for streaming between them.
+// Copies have the size of vmem's pages and go, as vmem's do, in order on one stream each way.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,20 @@ class CopyLimit final : public StreamLimit {
  public:
   static Result<CopyLimit> create(const Gpu& gpu);
 
-  // GB/s (10^9 bytes).
-  Result<double> host_to_device() const;
-  Result<double> both_ways() const;  // simultaneous copies in both directions, in sum
+  Status prepare(std::uint64_t page_bytes, std::uint64_t bytes) override;
   Result<double> rate(StreamMode mode) override;
   std::string name(StreamMode mode) const override;
+  std::uint64_t crossed(const Traffic& traffic, StreamMode mode) const override;
 
  private:
   explicit CopyLimit(const Gpu& gpu) : gpu_(&gpu) {}
-  Status queue_in() const;
-  Status queue_out() const;
+  Status queue_in(std::uint64_t copy) const;
+  Status queue_out(std::uint64_t copy) const;
 
   const Gpu* gpu_;
-  std::uint64_t bytes_ = 0;
+  std::uint64_t bytes_ = 0;       // of each buffer; copies cycle through it
+  std::uint64_t page_bytes_ = 0;  // of a copy
+  std::uint64_t copies_ = 1;      // each way, per sample
   gpu::PinnedBuffer host_in_, host_out_;
   DeviceMemory device_in_, device_out_;
   Stream in_, out_;

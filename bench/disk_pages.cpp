@@ -1,13 +1,22 @@
 #include "bench/disk_pages.hpp"
 
 #include <fmt/format.h>
+#include <sys/statvfs.h>
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
+#include "base/sizes.hpp"
 #include "bench/paced_queue.hpp"
-#include "tiers/disk/uring_queue.hpp"
+#include "tiers/io/uring_queue.hpp"
 
 namespace vmem::bench {
+namespace {
+
+constexpr std::uint64_t kSlackPart = 16;
+
+}  // namespace
 
 Result<Options> disk_options(const Settings& settings) {
   std::vector<std::pair<std::string, std::string>> given;
@@ -19,6 +28,29 @@ Result<Options> disk_options(const Settings& settings) {
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} needs a disk; name a directory on it with --nvme DIR:SIZE", settings.scenario));
   return options;
+}
+
+Status check_disk_room(std::string_view scenario, std::span<const StoreDirectory> directories, DiskNeed need) {
+  std::uint64_t given = 0, free = 0;
+  for (const StoreDirectory& each : directories) {
+    struct statvfs room{};
+    if (::statvfs(each.path.c_str(), &room) != 0)
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--nvme {}: {}", each.path, std::strerror(errno)), errno);
+    const std::uint64_t available = std::uint64_t{room.f_bavail} * room.f_frsize;
+    free += available;
+    given += each.bytes.value_or(available / 2);
+  }
+  const std::uint64_t advised = (need.tier + need.tier / kSlackPart) >> 20;  // slots have headers
+  if (given < need.tier)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} stores {} in --nvme, which is to take {}; give it {}MiB, or lower --working-set",
+                            scenario, format_bytes(need.tier), format_bytes(given), advised));
+  if (free < need.tier + need.beside)
+    return fail(
+        VMEM_ERROR_INVALID_OPTION,
+        fmt::format("{} writes {} to the file system of --nvme {}, where {} are free; lower --working-set", scenario,
+                    format_bytes(need.tier + need.beside), directories.front().path, format_bytes(free)));
+  return {};
 }
 
 Result<std::unique_ptr<DiskPages>> DiskPages::create(const Config& config) {

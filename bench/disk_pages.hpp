@@ -1,22 +1,32 @@
-// Pages through a disk tier that is set up as the runtime does.
+// Pages through a disk tier configured as the runtime configures it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "base/options.hpp"
 #include "base/status.hpp"
 #include "bench/settings.hpp"
 #include "bench/tier_pages.hpp"
+#include "runtime/options/options.hpp"
 #include "tiers/disk/disk_tier.hpp"
 
 namespace vmem::bench {
 
-// The directories of --nvme, or of --option nvme=, and --option nvme_poll=. Errors: INVALID_OPTION, also when there is no directory.
+// The directories of --nvme or --option nvme=, and --option nvme_poll=. Errors: INVALID_OPTION,
+// also if there is no directory.
 Result<Options> disk_options(const Settings& settings);
+
+struct DiskNeed {
+  std::uint64_t tier = 0;    // of pages in the tier, whose size --nvme gives
+  std::uint64_t beside = 0;  // more in files beside it
+};
+// Refuses what the directories cannot hold, before anything is written. Errors: INVALID_OPTION.
+Status check_disk_room(std::string_view scenario, std::span<const StoreDirectory> directories, DiskNeed need);
 
 class DiskPages final : public TierPages {
  public:
@@ -25,7 +35,7 @@ class DiskPages final : public TierPages {
     std::string compress = "off";  // as the option
     std::uint64_t page_bytes = 0;
     std::uint64_t pages = 0;
-    std::optional<std::uint64_t> disk_bytes_s;  // a slower disk: so much each way
+    std::optional<std::uint64_t> disk_bytes_s;  // emulates a slower disk: bytes/s each way
     bool poll = false;                          // as the option nvme_poll
   };
   static Result<std::unique_ptr<DiskPages>> create(const Config& config);

@@ -5,14 +5,14 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "vmem/vmem.h"
 
 namespace vmem::bench {
 namespace {
 
-// What the emulated machine is like unless VMEM_EMU says otherwise: links slow enough that two cores keep up with them, so that
-// copies, kernels and the runtime overlap as they do on a GPU.
+// Default emulated machine unless VMEM_EMU is set. Its links are slow enough for two cores to keep
+// up, so that copies, kernels and the runtime overlap as on a GPU.
 constexpr const char* kEmulatedMachine = "h2d=2,d2h=2,duplex=4,copy_us=10";
 
 Result<std::shared_ptr<const gpu::Driver>> load_driver(const std::string& which) {
@@ -21,7 +21,7 @@ Result<std::shared_ptr<const gpu::Driver>> load_driver(const std::string& which)
   if (driver || which != "auto") return driver;
   auto emulated = gpu::Driver::load("emulated");
   if (!emulated) return driver;
-  // One that is there and cannot be used is no reason to be silent.
+  // Warn only if a driver is installed but unusable.
   if (gpu::Driver::installed())
     fmt::print(stderr, "vmem bench: {}; the emulated driver is used instead\n", driver.error().message);
   return emulated;
@@ -63,7 +63,8 @@ Status Gpu::retain() {
 Status Gpu::make_current() const { return check(table().cuCtxSetCurrent(context_.context()), "cuCtxSetCurrent"); }
 
 Stream::~Stream() {
-  if (stream_) vmem_stream_close(stream_.get());  // ignored when the runtime has not seen it, or has ended
+  // Ignored if the runtime has not seen the stream, or has ended.
+  if (stream_) vmem_stream_close(stream_.get());
 }
 
 Result<Stream> make_stream(const Gpu& gpu) {

@@ -1,5 +1,5 @@
-// The GPU beside the runtime: the bare driver, with which the limits are measured and kernels are launched. Everything here
-// belongs to the thread that opened it.
+// The GPU without the runtime: the bare driver, used to measure limits and launch kernels.
+// Everything here belongs to the thread that opened it.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace vmem::bench {
 
 class Gpu {
  public:
-  // `driver` as for Driver::load; with "auto" and no CUDA driver, the emulated one. Retains the device's primary context
-  // and makes it current.
-  // Errors: NO_DRIVER, INVALID_OPTION (no such device), DRIVER.
+  // `driver` as for Driver::load; with "auto" and no CUDA driver, the emulated one. Retains the
+  // device's primary context and makes it current. Errors: NO_DRIVER, INVALID_OPTION (no such
+  // device), DRIVER.
   static Result<std::unique_ptr<Gpu>> open(const std::string& driver, int ordinal);
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
@@ -29,7 +29,7 @@ class Gpu {
   int ordinal() const { return ordinal_; }
   const std::string& name() const { return name_; }
   std::uint64_t total_bytes() const { return total_bytes_; }
-  std::uint64_t free_bytes() const { return free_bytes_; }  // when it was opened
+  std::uint64_t free_bytes() const { return free_bytes_; }  // at open
   unsigned multiprocessors() const { return multiprocessors_; }
 
   Status make_current() const;  // for the calling thread
@@ -51,7 +51,7 @@ class Gpu {
 // VMEM_TRY for a driver call: BENCH_CALL(gpu, cuMemAlloc, &address, bytes);
 #define BENCH_CALL(gpu, name, ...) VMEM_TRY((gpu).check((gpu).table().name(__VA_ARGS__), #name))
 
-// A non-blocking stream that may be used with the runtime, which is told when it ends.
+// A non-blocking stream that may be used with the runtime; its destructor closes it there too.
 class Stream {
  public:
   Stream() = default;

@@ -5,7 +5,7 @@
 
 namespace vmem::bench {
 
-// One fat binary a .cu file; empty when the build had no nvcc.
+// One fat binary per .cu file; empty if the build had no nvcc.
 std::span<const void* const> kernel_images();
 
 }  // namespace vmem::bench

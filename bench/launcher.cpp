@@ -8,7 +8,8 @@
 namespace vmem::bench {
 namespace {
 
-constexpr const char* kEmulatedImage = "VMEMEMU";  // with its terminating zero, the eight bytes that emu.h names
+// With its terminating zero, the eight bytes that emu.h names.
+constexpr const char* kEmulatedImage = "VMEMEMU";
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Launches the kernels of kernels/kernels.hpp, on a GPU or, through their host twins, on the emulated driver.
+// Launches the kernels of kernels/kernels.hpp on a GPU or, as host twins, on the emulated driver.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,8 @@ class Launcher {
 
   const Gpu* gpu_;
   std::vector<gpu::Module> modules_;
-  mutable std::map<std::string_view, CUfunction> functions_;  // by kernel name, filled as they are launched
+  // By kernel name, filled on first launch.
+  mutable std::map<std::string_view, CUfunction> functions_;
 };
 
 }  // namespace vmem::bench

@@ -41,12 +41,14 @@ struct Container {
   std::uint64_t used = 0;
 };
 
-// The tightest limit on the way up from this process's control group (version 2), else version 1's.
+// The tightest limit among this process's control group and its ancestors (version 2), and version
+// 1's.
 Container read_container() {
   Container tightest;
   const auto consider = [&](const std::string& limit_path, const std::string& used_path) {
     const auto limit = read_number(limit_path);
-    if (!limit || *limit >= std::uint64_t{1} << 60) return;  // version 1 writes "no limit" as a huge number
+    // Version 1 writes "no limit" as a huge number.
+    if (!limit || *limit >= std::uint64_t{1} << 60) return;
     if (!tightest.limit || *limit < *tightest.limit) tightest = {limit, read_number(used_path).value_or(0)};
   };
   for (std::filesystem::path group = field("/proc/self/cgroup", "0::"); !group.empty(); group = group.parent_path()) {

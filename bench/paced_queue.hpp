@@ -1,5 +1,6 @@
-// A disk that is slower than it is: the same requests, of which none is said to have ended before a disk of that rate would have ended it.
-// What compression is worth on such a disk can be seen on a machine with a fast one.
+// Emulates a slower disk: delays each completion until a disk of the given rate would have
+// completed the request. Shows the benefit of compression on such a disk on a machine with a fast
+// one.
 #pragma once
 
 #include <chrono>
@@ -8,13 +9,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tiers/disk/io_queue.hpp"
+#include "tiers/io/io_queue.hpp"
 
 namespace vmem::bench {
 
 class PacedQueue final : public tiers::IoQueue {
  public:
-  // So many bytes a second each way.
+  // `bytes_s`: bytes a second each way.
   PacedQueue(std::unique_ptr<tiers::IoQueue> disk, std::uint64_t bytes_s)
       : disk_(std::move(disk)), ns_per_byte_(1e9 / double(bytes_s)) {}
 
@@ -35,9 +36,9 @@ class PacedQueue final : public tiers::IoQueue {
 
   std::unique_ptr<tiers::IoQueue> disk_;
   const double ns_per_byte_;
-  Clock::time_point free_at_[2]{};  // when what was asked for so far would be through, by direction
-  std::unordered_map<std::uint64_t, Clock::time_point> due_;  // by tag, under way
-  std::vector<Held> held_;                                    // ended too early
+  Clock::time_point free_at_[2]{};  // by direction: when the emulated disk ends all requests so far
+  std::unordered_map<std::uint64_t, Clock::time_point> due_;  // by tag, in flight
+  std::vector<Held> held_;                                    // completed too early
 };
 
 }  // namespace vmem::bench

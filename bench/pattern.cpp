@@ -12,7 +12,7 @@
 namespace vmem::bench {
 namespace {
 
-// Sums body(begin, end) over [0, count) split between all cores.
+// Sums body(begin, end) over [0, count), split between all cores.
 template <class Body>
 std::uint64_t parallel_sum(std::uint64_t count, Body body) {
   const std::uint64_t workers = std::max(1u, read_machine().cores);
@@ -38,7 +38,7 @@ std::string describe_bad_word(std::uint64_t index, std::uint64_t count, const Re
                      read ? fmt::format("found {:#018x}", found) : "and reading it failed");
 }
 
-// The CPU's view of a few places: what the GPU verified must also be what vmem_read delivers.
+// Checks a few places through the CPU: vmem_read must deliver the data that the GPU verified.
 Result<std::string> verify_samples(const Region& region, std::uint64_t seed, std::uint64_t delta) {
   constexpr std::uint64_t kSamples = 8;
   std::vector<std::uint64_t> words(std::min<std::uint64_t>(region.bytes(), 64 << 10) / 8);
@@ -90,7 +90,7 @@ Status fill_region(Context& context, const Region& region, const Stream& stream,
 Result<std::string> verify_region(Context& context, const Region& region, const Stream& stream, std::uint64_t seed,
                                   std::uint64_t delta) {
   VMEM_ASSIGN(const ResultWords least, ResultWords::create(context.gpu, 2));
-  VMEM_TRY(least.clear(stream.get(), 0xff));  // the least index so far: none; the count wraps from -1
+  VMEM_TRY(least.clear(stream.get(), 0xff));  // all ones: no bad index yet; the count wraps from -1
   context.progress.begin("verifying", region.bytes());
   VMEM_TRY(for_each_chunk(context, region, [&](std::uint64_t offset, std::uint64_t bytes) {
     return with_range(region.at(offset), bytes, VMEM_READ, stream.get(), [&] {

@@ -1,4 +1,4 @@
-// Filling a region with a pattern that is a function of the place, and checking every byte of it afterwards.
+// Fills a region with a pattern that depends on the offset, and checks every byte afterwards.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace vmem::bench {
 
-// A word in GPU memory of our own that kernels write results to, read back after the stream is synchronised.
+// Result words in plain GPU memory, written by kernels and read back after the stream is
+// synchronised.
 class ResultWords {
  public:
   static Result<ResultWords> create(const Gpu& gpu, unsigned count);
@@ -26,7 +27,7 @@ class ResultWords {
   unsigned count_;
 };
 
-// Bytes that one acquire names: --chunk, else the region's page.
+// Bytes per acquire: --chunk, else the region's page.
 std::uint64_t chunk_bytes(const Settings& settings, const Region& region);
 
 // Calls piece(offset, bytes) for the whole region in chunks, with the progress bar.
@@ -41,21 +42,22 @@ Status for_each_chunk(Context& context, const Region& region, Piece&& piece) {
   return {};
 }
 
-// By a kernel, chunk by chunk; waits for the end.
+// Fills by a kernel, chunk by chunk, and waits for the end.
 Status fill_region(Context& context, const Region& region, const Stream& stream, std::uint64_t seed);
 
-// Compares every word with the pattern plus `delta`, on the GPU, and a few pages also through vmem_read. Empty when all is
-// right, else a sentence with the first bad offset.
+// Compares every word with the pattern plus `delta` on the GPU, and a few pages also through
+// vmem_read. Returns an empty string if all match, else a sentence with the first bad offset.
 Result<std::string> verify_region(Context& context, const Region& region, const Stream& stream, std::uint64_t seed,
                                   std::uint64_t delta);
 
-// The checksum that `words` words of the pattern must have; on all cores.
+// The checksum of `words` words of the pattern; computed on all cores.
 std::uint64_t expected_checksum(std::uint64_t seed, std::uint64_t words);
 // The checksum that the random kernel must find.
 std::uint64_t expected_random(std::uint64_t pattern_seed, std::uint64_t lines, std::uint64_t reads,
                               std::uint64_t read_seed);
 
-// Compares a checksum from the GPU with the expected one; when they differ, looks for the first bad word.
+// Compares a checksum from the GPU with the expected one; if they differ, looks for the first bad
+// word.
 Result<std::string> explain_checksum(Context& context, const Region& region, const Stream& stream, std::uint64_t seed,
                                      std::uint64_t found, std::uint64_t expected);
 

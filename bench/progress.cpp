@@ -1,9 +1,7 @@
 #include "bench/progress.hpp"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <fmt/format.h>
 
 namespace vmem::bench {
 namespace {
@@ -13,11 +11,15 @@ constexpr auto kDrawInterval = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Progress::Progress(std::FILE* out) : out_(out), enabled_(isatty(fileno(out)) == 1) {}
+Progress::Progress(std::FILE* out) : out_(out), terminal_(terminal_of(fileno(out))) {}
 
 void Progress::begin(std::string label, std::uint64_t total) {
   end();
-  if (!enabled_) return;
+  if (terminal_ == Terminal::none) return;
+  if (terminal_ == Terminal::dumb) {
+    fmt::print(out_, "{}\n", label);
+    return;
+  }
   label_ = std::move(label);
   total_ = total;
   done_ = 0;
@@ -25,13 +27,13 @@ void Progress::begin(std::string label, std::uint64_t total) {
 }
 
 void Progress::advance(std::uint64_t steps) {
-  if (!enabled_ || total_ == 0) return;
+  if (total_ == 0) return;
   done_ = std::min(done_ + steps, total_);
   if (Clock::now() - drawn_ >= kDrawInterval) draw();
 }
 
 void Progress::end() {
-  if (!enabled_ || total_ == 0) return;
+  if (total_ == 0) return;
   total_ = 0;
   std::fputs("\r\x1b[K", out_);
   std::fflush(out_);

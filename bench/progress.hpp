@@ -1,4 +1,5 @@
-// A progress bar on standard error, when that is a terminal; nothing otherwise.
+// A progress bar on standard error if that is a terminal, else nothing. On a dumb terminal, which
+// cannot redraw a line, each step's label is a line.
 #pragma once
 
 #include <chrono>
@@ -6,11 +7,13 @@
 #include <cstdio>
 #include <string>
 
+#include "base/terminal.hpp"
+
 namespace vmem::bench {
 
 class Progress {
  public:
-  // Draws when `out` is a terminal.
+  // Writes only if `out` is a terminal.
   explicit Progress(std::FILE* out);
   ~Progress() { end(); }
   Progress(const Progress&) = delete;
@@ -26,7 +29,7 @@ class Progress {
 
   using Clock = std::chrono::steady_clock;
   std::FILE* const out_;
-  const bool enabled_;
+  const Terminal terminal_;
   std::string label_;
   std::uint64_t total_ = 0;
   std::uint64_t done_ = 0;

@@ -1,8 +1,11 @@
 #include "bench/record.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -31,7 +34,33 @@ nlohmann::json goal_json(const Record& record, const Gpu& gpu) {
   return {{"of", record.goal->of_ratio ? "ratio" : "achieved"},
           {"bound", record.goal->bound == Goal::Bound::at_least ? "at_least" : "at_most"},
           {"value", record.goal->value},
+          {"needs", record.goal->needs == Goal::Needs::gpu ? "gpu" : "host"},
           {"met", or_null(goal_met(record, gpu))}};
+}
+
+constexpr const char* kStandardOutput = "-";
+// The descriptor of standard output once that is for the records alone.
+int reserved_output = -1;
+
+std::unexpected<Error> output_failed() {
+  const int error = errno;
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--json -: {}", std::strerror(error)), error);
+}
+
+Status reserve_standard_output() {
+  std::fflush(stdout);
+  reserved_output = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+  if (reserved_output < 0 || ::dup2(STDERR_FILENO, STDOUT_FILENO) < 0) return output_failed();
+  return {};
+}
+
+Status write_to_output(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(reserved_output, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return output_failed();
+    if (written > 0) text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return {};
 }
 
 std::string unfinished_path(const std::string& path) { return path + ".part"; }
@@ -59,22 +88,28 @@ Status write_json(const std::string& path, const nlohmann::json& records) {
 }  // namespace
 
 void Record::set(const Measured& measured) {
-  limit = measured.limit.best();
+  limit = measured.limit.median();
   achieved = measured.achieved.median();
+  details["limit_best"] = measured.limit.best();
   details["limit_spread"] = measured.limit.spread();
   details["limit_samples"] = measured.limit.count();
   details["achieved_spread"] = measured.achieved.spread();
   details["achieved_samples"] = measured.achieved.count();
 }
 
-void Record::set_beside(const Measured& measured) {
-  set(measured);
-  limit = measured.limit.median();
-  details["limit_best"] = measured.limit.best();
+void Record::set_achieved(const Samples& samples) {
+  achieved = samples.median();
+  details["achieved_quartiles"] = samples.quartiles();
+  details["achieved_samples"] = samples.count();
+}
+
+bool limit_exceeded(const Record& record) {
+  if (record.limit_is == Record::LimitIs::reference || !record.details.contains("limit_best")) return false;
+  return record.achieved > record.details["limit_best"].get<double>();
 }
 
 std::optional<bool> goal_met(const Record& record, const Gpu& gpu) {
-  if (!record.goal || gpu.emulated()) return std::nullopt;
+  if (!record.goal || (gpu.emulated() && record.goal->needs == Goal::Needs::gpu)) return std::nullopt;
   if (record.goal->of_ratio && !record.ratio()) return std::nullopt;
   const double value = record.goal->of_ratio ? *record.ratio() : record.achieved;
   return record.goal->bound == Goal::Bound::at_least ? value >= record.goal->value : value <= record.goal->value;
@@ -88,6 +123,8 @@ nlohmann::json to_json(const Record& record, const Gpu& gpu, const Settings& set
           {"emulated", gpu.emulated()},
           {"limit_name", record.limit_name},
           {"limit", or_null(record.limit)},
+          {"limit_is", record.limit_is == Record::LimitIs::bound ? "bound" : "reference"},
+          {"limit_exceeded", limit_exceeded(record)},
           {"achieved", record.achieved},
           {"ratio", or_null(record.ratio())},
           {"unit", record.unit},
@@ -102,17 +139,20 @@ nlohmann::json to_json(const Record& record, const Gpu& gpu, const Settings& set
 
 Status check_json_path(const Settings& settings) {
   if (settings.json_path.empty()) return {};
+  if (settings.json_path == kStandardOutput) return reserve_standard_output();
   VMEM_TRY(write_text(settings.json_path, ""));
-  std::error_code ignored;  // it will be written again
+  std::error_code ignored;  // save_records writes it again
   std::filesystem::remove(unfinished_path(settings.json_path), ignored);
   return {};
 }
 
-Status save_records(std::span<const Record> records, const Gpu& gpu, const Settings& settings) {
+Status save_records(std::span<const Record> records, const Gpu& gpu, const Settings& settings, Saving saving) {
   if (settings.json_path.empty()) return {};
+  const bool to_output = settings.json_path == kStandardOutput;
+  if (to_output && saving == Saving::intermediate) return {};
   auto array = nlohmann::json::array();
   for (const Record& record : records) array.push_back(to_json(record, gpu, settings));
-  return write_json(settings.json_path, array);
+  return to_output ? write_to_output(array.dump(2) + '\n') : write_json(settings.json_path, array);
 }
 
 }  // namespace vmem::bench

@@ -1,6 +1,8 @@
-// One measured figure with the limit measured in the same run; a row of the table, an object of the JSON file.
+// One measured figure with the limit from the same run: a row of the table, an object of the JSON
+// file.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -14,24 +16,31 @@
 
 namespace vmem::bench {
 
-// What the project promises of a figure on a real GPU. Emulated figures are not held to it.
+// The project's goal for a figure.
 struct Goal {
   enum class Bound { at_least, at_most };
+  // What has to be real for the goal to apply. A disk, a network and a codec are, beside any GPU.
+  enum class Needs { gpu, host };
   Bound bound;
   double value;
   bool of_ratio;  // else of the achieved figure
+  Needs needs = Needs::gpu;
 };
 
 struct Record {
+  // bound: no run can beat it, so one that does shows that it was measured wrongly. reference: what
+  // the figure is compared with.
+  enum class LimitIs { bound, reference };
   std::string scenario;
   std::string variant;     // "read-only, 4x"; with the scenario, the row's name
   nlohmann::json options;  // the sizes that the figure depends on, in bytes
   std::string unit;        // of limit and achieved
-  std::string limit_name;  // what the limit is, in words; empty when there is none
+  std::string limit_name;  // the limit in words; empty if there is none
   std::optional<double> limit;
+  LimitIs limit_is = LimitIs::bound;
   double achieved = 0;
   bool verified = false;
-  std::string mismatch;  // when not verified: what was wrong, and where first
+  std::string mismatch;  // if not verified: the first difference
   std::optional<Goal> goal;
   nlohmann::json details = nlohmann::json::object();  // further figures, base units in their names
   std::vector<std::string> notes;                     // sentences under the table
@@ -40,23 +49,29 @@ struct Record {
     if (!limit || *limit == 0) return std::nullopt;
     return achieved / *limit;
   }
-  // Takes both medians, and keeps the spreads.
+  // Takes the medians of both sides, and keeps the spreads and the best limit.
   void set(const Measured& measured);
-  // The same beside something that is no limit but another way, on a disk that others use too: medians on both sides.
-  void set_beside(const Measured& measured);
+  // Takes the median, and keeps the quartiles: of many short samples the extremes say little.
+  void set_achieved(const Samples& samples);
 };
 
-// Whether the figure keeps the promise; nothing when it is not held to one.
+// Whether the figure beats the best sample of what bounds it.
+bool limit_exceeded(const Record& record);
+
+// Whether the figure meets its goal; nullopt if it has none, or none beside an emulated GPU.
 std::optional<bool> goal_met(const Record& record, const Gpu& gpu);
 
-// The record with what was run, on what, from which commit.
+// The record with the command, machine and commit of the run.
 nlohmann::json to_json(const Record& record, const Gpu& gpu, const Settings& settings);
 
-// Whether the file that --json names can be written, before anything is measured for it. Errors: INVALID_OPTION.
+// Checks, before anything is measured, that the --json file can be written. With "-" the records go
+// to standard output, and all that is printed from now on goes to standard error instead. Errors:
+// INVALID_OPTION.
 Status check_json_path(const Settings& settings);
 
-// Writes all records to the file that --json names, if it does; the file is replaced only by a complete one.
-// Errors: INVALID_OPTION (the path cannot be written).
-Status save_records(std::span<const Record> records, const Gpu& gpu, const Settings& settings);
+// Writes all records to the --json file, if given; only a complete file replaces it. `final`: to
+// standard output, too. Errors: INVALID_OPTION (the path cannot be written).
+enum class Saving : std::uint8_t { intermediate, final };
+Status save_records(std::span<const Record> records, const Gpu& gpu, const Settings& settings, Saving saving);
 
 }  // namespace vmem::bench

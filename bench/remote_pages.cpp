@@ -21,9 +21,7 @@ Result<Options> remote_options(const Settings& settings) {
 }
 
 Result<bool> names_a_node(const Settings& settings) {
-  auto given = settings.runtime_options;
-  std::erase_if(given, [](const auto& option) { return option.first != "remote"; });
-  VMEM_ASSIGN(const Options options, resolve_options(given));
+  VMEM_ASSIGN(const Options options, options_named(settings, {"remote"}));
   return !options.remote.empty();
 }
 

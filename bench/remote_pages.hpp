@@ -1,23 +1,25 @@
-// Pages through a remote tier that is set up as the runtime does, to the nodes of --remote.
+// Pages through a remote tier configured as the runtime configures it, to the nodes of --remote.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
 
-#include "base/options.hpp"
 #include "base/status.hpp"
 #include "bench/settings.hpp"
 #include "bench/tier_pages.hpp"
-#include "runtime/remote.hpp"
+#include "runtime/options/options.hpp"
+#include "runtime/remote/remote.hpp"
 
 namespace vmem::bench {
 
-// The runtime's options that concern other nodes; none named: an empty list of nodes. Errors: INVALID_OPTION.
+// The runtime options about other nodes; an empty node list if none is named. Errors:
+// INVALID_OPTION.
 Result<Options> remote_options(const Settings& settings);
-// Whether --remote, or the environment, names a node.
+// True if --remote, or the environment, names a node.
 Result<bool> names_a_node(const Settings& settings);
-// What these nodes lend, asked of them; 0 without any. Errors: INVALID_OPTION, naming the one that cannot be reached.
+// Asks the nodes how much they lend and returns the sum; 0 without nodes. Errors: INVALID_OPTION,
+// naming the node that cannot be reached.
 Result<std::uint64_t> remote_bytes(const Settings& settings);
 
 class RemotePages final : public TierPages {

@@ -14,7 +14,7 @@ namespace vmem::bench {
 namespace {
 
 constexpr std::uint64_t kLargePage = std::uint64_t{2} << 20;
-constexpr int kAnything = 0x5a;  // touched, so that it is there
+constexpr int kAnything = 0x5a;  // touched, so that the pages exist
 
 std::uint64_t whole_pages(std::uint64_t bytes) { return (bytes + kLargePage - 1) / kLargePage * kLargePage; }
 

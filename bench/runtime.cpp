@@ -61,9 +61,20 @@ Result<vmem_statistics> read_statistics() {
   return statistics;
 }
 
+Result<vmem_statistics> quiet_statistics() {
+  VMEM_TRY(check(vmem_quiesce()));
+  return read_statistics();
+}
+
 Traffic& Traffic::operator+=(const Traffic& other) {
   in_bytes += other.in_bytes;
   out_bytes += other.out_bytes;
+  peer_in_bytes += other.peer_in_bytes;
+  peer_out_bytes += other.peer_out_bytes;
+  spilled_bytes += other.spilled_bytes;
+  recalled_bytes += other.recalled_bytes;
+  remote_out_bytes += other.remote_out_bytes;
+  remote_in_bytes += other.remote_in_bytes;
   dropped_bytes += other.dropped_bytes;
   in_place_acquires += other.in_place_acquires;
   waits += other.waits;
@@ -86,6 +97,12 @@ nlohmann::json size_options(const Settings& settings, const Sizes& sizes) {
 Traffic traffic_between(const vmem_statistics& before, const vmem_statistics& after) {
   return {.in_bytes = after.migrated_in_bytes - before.migrated_in_bytes,
           .out_bytes = after.migrated_out_bytes - before.migrated_out_bytes,
+          .peer_in_bytes = after.peer_in_bytes - before.peer_in_bytes,
+          .peer_out_bytes = after.peer_out_bytes - before.peer_out_bytes,
+          .spilled_bytes = after.spilled_bytes - before.spilled_bytes,
+          .recalled_bytes = after.recalled_bytes - before.recalled_bytes,
+          .remote_out_bytes = after.remote_stored_bytes - before.remote_stored_bytes,
+          .remote_in_bytes = after.remote_fetched_bytes - before.remote_fetched_bytes,
           .dropped_bytes = after.dropped_bytes - before.dropped_bytes,
           .in_place_acquires = after.in_place_acquires - before.in_place_acquires,
           .waits = after.acquire_waits - before.acquire_waits,

@@ -1,4 +1,4 @@
-// The runtime under test, through its public interface: start to end, regions, holds, counters.
+// The runtime under test through its public interface: start and end, regions, holds, counters.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace vmem::bench {
 
-// A failed call of the public interface, with its sentence.
+// Turns a failed call of the public interface into an error with its message.
 Status check(vmem_status status);
 
-// vmem_init to vmem_shutdown.
+// Lifetime of the runtime: vmem_init to vmem_shutdown.
 class Session {
  public:
   static Result<Session> start(const Settings& settings, const Sizes& sizes, const Gpu& gpu);
@@ -30,11 +30,11 @@ class Session {
   bool running_ = true;
 };
 
-// One allocation, or mapping.
+// One allocation or mapping.
 class Region {
  public:
   static Result<Region> allocate(std::uint64_t bytes, int device, CUstream stream);
-  static Result<Region> map_file(const std::string& path, int device);  // all of it; only to be read
+  static Result<Region> map_file(const std::string& path, int device);  // the whole file, read-only
   Region(Region&& other) noexcept
       : address_(std::exchange(other.address_, nullptr)), bytes_(other.bytes_), page_bytes_(other.page_bytes_) {}
   Region& operator=(Region&&) = delete;
@@ -53,13 +53,16 @@ class Region {
   std::uint64_t page_bytes_;
 };
 
-// What the sizes of a measurement were, for its record.
+// The sizes of a measurement, for its record.
 nlohmann::json size_options(const Settings& settings, const Sizes& sizes);
 
-// What a measurement did to the pages: the difference of two snapshots.
+// Page traffic of a measurement: the difference of two snapshots.
 struct Traffic {
-  std::uint64_t in_bytes = 0;   // host to HBM
-  std::uint64_t out_bytes = 0;  // HBM to host
+  std::uint64_t in_bytes = 0;                               // host or peer to HBM
+  std::uint64_t out_bytes = 0;                              // HBM to host or peer
+  std::uint64_t peer_in_bytes = 0, peer_out_bytes = 0;      // part of the above
+  std::uint64_t spilled_bytes = 0, recalled_bytes = 0;      // host to disks and nodes, and back
+  std::uint64_t remote_out_bytes = 0, remote_in_bytes = 0;  // to nodes, each copy, and back
   std::uint64_t dropped_bytes = 0;
   std::uint64_t in_place_acquires = 0;
   std::uint64_t waits = 0;
@@ -69,9 +72,11 @@ struct Traffic {
   Traffic& operator+=(const Traffic& other);
 };
 Result<vmem_statistics> read_statistics();
+// Read when no move is in flight.
+Result<vmem_statistics> quiet_statistics();
 Traffic traffic_between(const vmem_statistics& before, const vmem_statistics& after);
 
-// acquire, `queue` (which puts work on the stream), release.
+// Acquires, calls `queue` (which puts work on the stream), releases.
 template <class Queue>
 Status with_range(void* address, std::uint64_t bytes, std::uint32_t access, CUstream stream, Queue&& queue) {
   const vmem_range range{address, bytes, access, 0};

@@ -1,7 +1,8 @@
-// Repeated measurements of one figure, and the order in which two sides are measured so that drift hits both.
+// Repeated measurements of one figure, in an order that exposes both sides to the same drift.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <vector>
 
@@ -23,16 +24,19 @@ class Samples {
  public:
   void add(double value) { values_.push_back(value); }
   std::size_t count() const { return values_.size(); }
-  double median() const { return quantile(0.5); }
-  // The best that was seen, where more is better: what a limit is.
+  // Of an even number of samples: the mean of the middle two.
+  double median() const {
+    if (values_.empty()) return 0;
+    const std::vector<double> in_order = sorted();
+    return (in_order[(in_order.size() - 1) / 2] + in_order[in_order.size() / 2]) / 2;
+  }
   double best() const { return values_.empty() ? 0 : *std::max_element(values_.begin(), values_.end()); }
   double quantile(double q) const {
     if (values_.empty()) return 0;
-    std::vector<double> sorted = values_;
-    std::sort(sorted.begin(), sorted.end());
-    return sorted[std::min(static_cast<std::size_t>(q * static_cast<double>(sorted.size())), sorted.size() - 1)];
+    return sorted()[std::min(static_cast<std::size_t>(q * static_cast<double>(count())), count() - 1)];
   }
-  // (largest - smallest) / median: how far the samples lie apart.
+  std::array<double, 3> quartiles() const { return {quantile(0.25), median(), quantile(0.75)}; }
+  // (largest - smallest) / median.
   double spread() const {
     if (values_.empty() || median() == 0) return 0;
     const auto [low, high] = std::minmax_element(values_.begin(), values_.end());
@@ -40,6 +44,12 @@ class Samples {
   }
 
  private:
+  std::vector<double> sorted() const {
+    std::vector<double> sorted = values_;
+    std::sort(sorted.begin(), sorted.end());
+    return sorted;
+  }
+
   std::vector<double> values_;
 };
 
@@ -48,7 +58,7 @@ struct Measured {
   Samples achieved;
 };
 
-// limit, achieved, limit, ..., achieved, limit. Both sides return Result<double>.
+// Order: limit, achieved, limit, ..., achieved, limit. Both sides return Result<double>.
 template <class Limit, class Achieved>
 Result<Measured> measure_interleaved(int repeats, Limit&& limit, Achieved&& achieved) {
   Measured measured;

@@ -4,16 +4,16 @@
 
 #include <filesystem>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 
 namespace vmem::bench {
 namespace {
 
 constexpr std::chrono::seconds kStart{20};
-// A warning may come before that line.
+// A warning may precede the ready line.
 constexpr std::string_view kReady = "vmem daemon: node ", kBefore = "listens on ";
 
-// Of the same build: this program, or, in a test, the one beside it.
+// A program of the same build: this one or, in a test, the one beside it.
 std::string vmem_program() {
   std::error_code none;
   const std::filesystem::path self = std::filesystem::canonical("/proc/self/exe", none);
@@ -25,12 +25,14 @@ std::string vmem_program() {
 }  // namespace
 
 Result<SecondNode> SecondNode::start(const Settings& settings, std::uint64_t lend_bytes) {
-  std::vector<std::string> command{vmem_program(), "daemon", "--listen",
-                                   "127.0.0.1:0",  "--lend", std::to_string(lend_bytes)};
-  for (const auto& [name, value] : settings.runtime_options) {
-    if (name == "remote_channels" && value != "auto") command.insert(command.end(), {"--channels", value});
-    if (name == "secret") command.insert(command.end(), {"--secret", value});
-  }
+  VMEM_ASSIGN(const Options options, options_named(settings, {"remote_channels", "secret", "certificates"}));
+  const auto or_off = [](const std::string& path) { return path.empty() ? "off" : path; };
+  std::vector<std::string> command{vmem_program(),   "daemon",
+                                   "--listen",       "127.0.0.1:0",
+                                   "--lend",         std::to_string(lend_bytes),
+                                   "--secret",       or_off(options.secret),
+                                   "--certificates", or_off(options.certificates)};
+  if (options.remote_channels) command.insert(command.end(), {"--channels", std::to_string(*options.remote_channels)});
   VMEM_ASSIGN(auto process, ChildProcess::start(command));
   auto line = process->line_beginning(kReady, kStart);
   if (line && line->find(kBefore) != std::string::npos) {

@@ -1,4 +1,4 @@
-// A second node for figures of the network: `vmem daemon`, a process of this machine that ends with this one.
+// A second node for network figures: `vmem daemon`, a child process that dies with this one.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,8 @@ namespace vmem::bench {
 
 class SecondNode {
  public:
-  // On a free port of the loopback device, with as many channels as the settings ask for. Errors: those of the daemon, in its words.
+  // Listens on a free loopback port, with the channels, secret and certificates that the runtime
+  // of these settings uses. Errors: INVALID_OPTION, the daemon's in its words.
   static Result<SecondNode> start(const Settings& settings, std::uint64_t lend_bytes);
   const std::string& address() const { return address_; }
 

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <string_view>
-#include <vector>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/gpu.hpp"
 #include "bench/machine.hpp"
 #include "bench/remote_pages.hpp"
+#include "runtime/options/options.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -20,9 +20,10 @@ constexpr std::uint64_t kGranule = std::uint64_t{2} << 20;
 constexpr std::uint64_t kDefaultHbm = std::uint64_t{4} << 30;
 constexpr std::uint64_t kDefaultHbmEmulated = std::uint64_t{64} << 20;
 constexpr std::uint64_t kLeastHost = std::uint64_t{64} << 20;
-constexpr std::uint64_t kHostSlack = std::uint64_t{256} << 20;  // pages in transit and the runtime's small allocations
+// Pages in transit and the runtime's small allocations.
+constexpr std::uint64_t kHostSlack = std::uint64_t{256} << 20;
 
-// What pages of mapped files come through.
+// Host memory through which pages of mapped files pass.
 constexpr std::uint64_t kMappedHost = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMappedHostEmulated = std::uint64_t{64} << 20;
 
@@ -36,9 +37,23 @@ Status check_hbm(const Sizes& sizes, const Gpu& gpu) {
     return bad(fmt::format("an HBM budget of {} is less than one 2 MiB page; raise --hbm or lower --ratio",
                            format_bytes(sizes.hbm_bytes)));
   if (sizes.hbm_bytes <= gpu.free_bytes()) return {};
-  return bad(fmt::format("--hbm asks for {}, but device {} ({}) has {}, of which {} are free; lower --hbm",
+  return bad(fmt::format("an HBM budget of {}: device {} ({}) has {}, of which {} are free; give a lower --hbm",
                          format_bytes(sizes.hbm_bytes), gpu.ordinal(), gpu.name(), format_bytes(gpu.total_bytes()),
                          format_bytes(gpu.free_bytes())));
+}
+
+// Only what is there: nobody looks for the fault in an option that was not given.
+std::string rooms_in_words(const Sizes& sizes) {
+  const std::pair<const char*, std::uint64_t> rooms[]{{"HBM", sizes.hbm_bytes},
+                                                      {"other GPUs (--peers)", sizes.peer_bytes},
+                                                      {"host memory", sizes.host_bytes},
+                                                      {"other nodes (--remote)", sizes.remote_bytes},
+                                                      {"files (--nvme)", sizes.nvme_bytes}};
+  std::string words;
+  for (const auto& [name, bytes] : rooms) {
+    if (bytes != 0) words += fmt::format("{}{} {}", words.empty() ? "" : ", ", name, format_bytes(bytes));
+  }
+  return words;
 }
 
 Status check_host(const Sizes& sizes) {
@@ -46,12 +61,10 @@ Status check_host(const Sizes& sizes) {
       sizes.hbm_bytes + sizes.peer_bytes + sizes.host_bytes + sizes.remote_bytes + sizes.nvme_bytes;
   if (sizes.working_set_bytes > room)
     return bad(fmt::format(
-        "a working set of {} does not fit: --hbm {}, --peers {}, --host {}, {} lent by --remote and --nvme {} hold {} "
-        "together; raise --host, --peers or --nvme, let the nodes of --remote lend more, or lower --working-set or "
-        "--ratio",
-        format_bytes(sizes.working_set_bytes), format_bytes(sizes.hbm_bytes), format_bytes(sizes.peer_bytes),
-        format_bytes(sizes.host_bytes), format_bytes(sizes.remote_bytes), format_bytes(sizes.nvme_bytes),
-        format_bytes(room)));
+        "a working set of {} does not fit: {} hold {} together; raise --host, --peers or --nvme, {}or lower "
+        "--working-set or --ratio",
+        format_bytes(sizes.working_set_bytes), rooms_in_words(sizes), format_bytes(room),
+        sizes.remote_bytes == 0 ? "" : "let the nodes of --remote lend more, "));
   const std::uint64_t available = read_machine().memory_available_bytes;
   if (sizes.host_bytes <= available) return {};
   return bad(
@@ -59,23 +72,14 @@ Status check_host(const Sizes& sizes) {
                   format_bytes(sizes.host_bytes), format_bytes(available)));
 }
 
-// Over a chain that goes on below it host memory is as large as HBM unless it was said.
+// Over a chain below it, host memory defaults to the size of HBM.
 std::uint64_t chain_host_bytes(const Settings& settings, std::uint64_t hbm_bytes) {
   return settings.host_bytes.value_or(std::max(hbm_bytes, kLeastHost));
 }
 
-// What the runtime's options say of the memories named by `name`.
-Result<Options> options_named(const Settings& settings, std::string_view name) {
-  std::vector<std::pair<std::string, std::string>> given;
-  for (const auto& option : settings.runtime_options) {
-    if (option.first == name) given.push_back(option);
-  }
-  return resolve_options(given);
-}
-
-// With half of what is free where a directory has no size, as the runtime takes it.
+// As in the runtime, a directory without a size counts with half of its free space.
 Result<std::uint64_t> nvme_bytes(const Settings& settings) {
-  VMEM_ASSIGN(const Options options, options_named(settings, "nvme"));
+  VMEM_ASSIGN(const Options options, options_named(settings, {"nvme"}));
   std::uint64_t bytes = 0;
   for (const StoreDirectory& each : options.nvme) {
     struct statvfs room{};
@@ -85,9 +89,10 @@ Result<std::uint64_t> nvme_bytes(const Settings& settings) {
   return bytes;
 }
 
-// With all that the device has where a lender has no size. Nothing counts on what another process lends.
+// A lender without a size counts with all its device memory. Memory lent by another process does
+// not count.
 Result<std::uint64_t> peer_bytes(const Settings& settings, const Gpu& gpu) {
-  VMEM_ASSIGN(const Options options, options_named(settings, "peers"));
+  VMEM_ASSIGN(const Options options, options_named(settings, {"peers"}));
   std::uint64_t bytes = 0;
   for (const LendingDevice& each : options.peers) {
     if (!each.socket.empty()) continue;
@@ -98,7 +103,7 @@ Result<std::uint64_t> peer_bytes(const Settings& settings, const Gpu& gpu) {
   return bytes;
 }
 
-// On other nodes and in files.
+// Adds the room on other nodes and in files.
 Status add_room_below(Sizes& sizes, const Settings& settings) {
   VMEM_ASSIGN(sizes.nvme_bytes, nvme_bytes(settings));
   VMEM_ASSIGN(sizes.remote_bytes, remote_bytes(settings));
@@ -127,13 +132,35 @@ Result<double> checked_ratio(const Settings& settings, double default_ratio) {
 
 }  // namespace
 
+Status check_host_memory(std::string_view scenario, std::uint64_t needed_bytes) {
+  const std::uint64_t available = read_machine().memory_available_bytes;
+  if (needed_bytes <= available) return {};
+  return bad(fmt::format("{} needs {} of host memory, and {} are available; lower --working-set", scenario,
+                         format_bytes(needed_bytes), format_bytes(available)));
+}
+
+Result<Options> options_named(const Settings& settings, std::initializer_list<std::string_view> names) {
+  Options options;
+  for (const std::string_view name : names) {
+    const OptionDefinition& option = *std::ranges::find(option_table(), name, &OptionDefinition::name);
+    const auto given = std::ranges::find(settings.runtime_options, name, &std::pair<std::string, std::string>::first);
+    const bool here = given != settings.runtime_options.end();
+    const auto value = here ? std::optional(given->second) : option_in_environment(option);
+    if (!value) continue;
+    if (const Status parsed = option.parse(options, *value); !parsed)
+      return bad(
+          fmt::format("{} (from {})", parsed.error().message, here ? option_flag(option) : option_environment(option)));
+  }
+  return options;
+}
+
 Result<Sizes> plan_sizes(const Settings& settings, const Gpu& gpu, double default_ratio) {
   if (settings.working_set_bytes) return plan_sizes_for(*settings.working_set_bytes, settings, gpu, default_ratio);
   VMEM_ASSIGN(const double ratio, checked_ratio(settings, default_ratio));
   Sizes sizes;
   sizes.hbm_bytes = settings.hbm_bytes.value_or(gpu.emulated() ? kDefaultHbmEmulated : kDefaultHbm);
   VMEM_TRY(add_room_below(sizes, settings));
-  // Over a chain it is several times of HBM and host memory together.
+  // Over a chain the ratio applies to HBM and host memory together.
   const std::uint64_t chained = !has_chain(sizes) ? 0 : chain_host_bytes(settings, sizes.hbm_bytes);
   const double working_set = static_cast<double>(sizes.hbm_bytes + chained) * ratio;
   if (working_set > 0x1p60)

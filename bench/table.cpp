@@ -2,15 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <vector>
+#include <cstdio>
 
 namespace vmem::bench {
 namespace {
 
 constexpr std::size_t kColumns = 7;
 using Row = std::array<std::string, kColumns>;
+// Rows are printed before later ones are known. A longer cell moves the rest of its own row.
+constexpr std::array<std::size_t, kColumns> kWidths{36, 12, 12, 7, 10, 16, 8};
 
 std::string format_figure(double value, const std::string& unit) {
   const int decimals = value >= 1000 ? 0 : value >= 100 ? 1 : value >= 1 ? 2 : 4;
@@ -25,14 +26,24 @@ std::string format_goal(const Record& record) {
 }
 
 std::string format_met(const Record& record, const Gpu& gpu) {
-  if (gpu.emulated()) return "emulated";
+  std::string label = gpu.emulated() ? "emulated" : "";
   const auto met = goal_met(record, gpu);
-  if (!met) return "";
-  return *met ? "met" : "MISSED";
+  if (!met) return label;
+  return (*met ? "met" : "MISSED") + (label.empty() ? "" : ", " + label);
 }
 
-Row format_row(const Record& record, const Gpu& gpu) {
-  return {record.scenario + (record.variant.empty() ? "" : " " + record.variant),
+std::string name_of(const Record& record) {
+  return record.scenario + (record.variant.empty() ? "" : " " + record.variant);
+}
+
+// Many notes begin with their variant.
+std::string named(const Record& record, const std::string& note) {
+  const bool has_variant = !record.variant.empty() && note.starts_with(record.variant + ": ");
+  return has_variant ? record.scenario + " " + note : name_of(record) + ": " + note;
+}
+
+Row cells_of(const Record& record, const Gpu& gpu) {
+  return {name_of(record),
           record.limit ? format_figure(*record.limit, record.unit) : "-",
           format_figure(record.achieved, record.unit),
           record.ratio() ? fmt::format("{:.3f}", *record.ratio()) : "-",
@@ -41,7 +52,7 @@ Row format_row(const Record& record, const Gpu& gpu) {
           record.verified ? "yes" : "NO"};
 }
 
-// Names to the left, figures to the right.
+// Names left-aligned, figures right-aligned.
 std::string format_line(const Row& row, const std::array<std::size_t, kColumns>& widths) {
   std::string line = fmt::format("{:<{}}", row[0], widths[0]);
   for (std::size_t column = 1; column < kColumns; ++column)
@@ -53,20 +64,26 @@ std::string format_line(const Row& row, const std::array<std::size_t, kColumns>&
 
 }  // namespace
 
-std::string format_table(std::span<const Record> records, const Gpu& gpu) {
-  std::vector<Row> rows = {{"scenario", "limit", "achieved", "ratio", "goal", "", "verified"}};
-  for (const Record& record : records) rows.push_back(format_row(record, gpu));
-  std::array<std::size_t, kColumns> widths{};
-  for (const Row& row : rows)
-    for (std::size_t column = 0; column < kColumns; ++column)
-      widths[column] = std::max(widths[column], row[column].size());
+void RowPrinter::print_new(std::span<const Record> records) {
+  if (printed_ == 0 && !records.empty()) fmt::print("{}", format_heading());
+  for (; printed_ < records.size(); ++printed_) fmt::print("{}", format_row(records[printed_], gpu_));
+  std::fflush(stdout);
+}
 
+std::string format_heading() {
+  return format_line({"scenario", "limit", "achieved", "ratio", "goal", "", "verified"}, kWidths);
+}
+
+std::string format_row(const Record& record, const Gpu& gpu) { return format_line(cells_of(record, gpu), kWidths); }
+
+std::string format_notes(std::span<const Record> records) {
   std::string text;
-  for (const Row& row : rows) text += format_line(row, widths);
   for (const Record& record : records) {
-    for (const std::string& note : record.notes) text += fmt::format("  {}: {}\n", record.scenario, note);
-    if (!record.verified)
-      text += fmt::format("  {} {}: WRONG DATA: {}\n", record.scenario, record.variant, record.mismatch);
+    if (limit_exceeded(record))
+      text += fmt::format("  {}: above every sample of its limit: that was disturbed, or measured wrongly\n",
+                          name_of(record));
+    for (const std::string& note : record.notes) text += fmt::format("  {}\n", named(record, note));
+    if (!record.verified) text += fmt::format("  {}: WRONG DATA: {}\n", name_of(record), record.mismatch);
   }
   return text;
 }

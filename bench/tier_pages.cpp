@@ -8,12 +8,12 @@
 #include <cstring>
 #include <random>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 
 namespace vmem::bench {
 namespace {
 
-// As the mover: at least so many pages as keep the tier busy.
+// As in the mover: at least this much in flight, and at least the tier's busy_pages.
 constexpr std::uint64_t kUnderWayBytes = std::uint64_t{64} << 20;
 constexpr std::uint64_t kAlignment = std::uint64_t{2} << 20;
 constexpr int kWiped = 0xa5;
@@ -117,7 +117,7 @@ Result<double> TierPages::move(tiers::Direction direction, const PageMemory& mem
     VMEM_TRY(tier_->poll(completions));
     for (const tiers::Completion& each : completions) {
       if (each.outcome != tiers::Outcome::done) {
-        tier_->finish();  // the memory is the caller's
+        tier_->finish();  // the memory is the caller's again
         return std::unexpected(each.error);
       }
       ++done;

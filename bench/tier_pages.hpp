@@ -1,4 +1,4 @@
-// Pages sent through a tier below host memory as the mover sends them: from and to host memory, as many under way.
+// Sends pages through a tier below host memory as the mover does, with as many in flight.
 #pragma once
 
 #include <condition_variable>
@@ -24,7 +24,7 @@ class PageMemory {
   std::uint64_t bytes() const { return page_bytes_ * count_; }
   std::span<std::byte> all() const { return {memory_.get(), bytes()}; }
   std::span<std::byte> page(std::uint64_t i) const { return {memory_.get() + i * page_bytes_, page_bytes_}; }
-  // Every word says which page it is in, and where.
+  // Fills all pages with random words, so that every place has its own data.
   void fill(std::uint64_t seed) const;
   void wipe() const;
 
@@ -36,25 +36,26 @@ class PageMemory {
   std::uint64_t page_bytes_ = 0, count_ = 0;
 };
 
-// Where the two differ first, in words; "" if they do not.
+// Names the first page that differs; "" if there is none.
 std::string difference(const PageMemory& from, const PageMemory& to);
 
-// A tier with a slot for each of so many pages.
+// A tier with one slot per page.
 class TierPages {
  public:
   virtual ~TierPages() = default;
   TierPages(const TierPages&) = delete;
   TierPages& operator=(const TierPages&) = delete;
 
-  // GB/s of pages as they are. Versions count up, so that no page is taken for an older one.
+  // GB/s of uncompressed pages. Versions count up, so that no page is taken for an older one.
   Result<double> store(const PageMemory& from);
   Result<double> load(const PageMemory& to);
 
  protected:
   TierPages() = default;
-  // The tier's on_ready; for any thread.
+  // The tier's on_ready; callable from any thread.
   void note_ready();
-  // Before anything else. `tier` is the derived class's. Errors: INVALID_OPTION, telling to give `option` more.
+  // Must be called first. `tier` is the derived class's. Errors: INVALID_OPTION, advising a larger
+  // `option`.
   Status take_slots(tiers::Tier& tier, std::uint64_t page_bytes, std::uint64_t pages, const char* option);
 
  private:
@@ -70,12 +71,12 @@ class TierPages {
   tiers::Tier* tier_ = nullptr;
 };
 
-// How long a side of a measurement works: for so long after so long that does not count.
+// Duration of one side of a measurement: `timed_s` after an uncounted `ramp_s`.
 struct Steady {
   double ramp_s = 0, timed_s = 0;  // 0: once
 };
 
-// Passes of `bytes` each, whose rates in GB/s `pass` returns.
+// Repeats passes of `bytes` each; `pass` returns its rate in GB/s.
 template <class Pass>
 Result<double> repeat(Steady steady, std::uint64_t bytes, Pass&& pass) {
   for (const Stopwatch ramp; ramp.seconds() < steady.ramp_s;) VMEM_TRY(pass());

@@ -1,9 +1,10 @@
-# vmem_embed_kernels(TARGET FILE.cu SYMBOL [LEAST]): compiles GPU kernels with nvcc into a fat binary (sm_90 code, and PTX of
-# compute capability LEAST, 90 by default, that other GPUs compile on loading) and puts its bytes into TARGET as
+# vmem_embed_kernels(TARGET FILE.cu SYMBOL [LEAST]): compiles GPU kernels with nvcc into a fat
+# binary of sm_90 code and PTX, and links its bytes into TARGET as
 #     extern "C" const unsigned char SYMBOL[];
 #     extern "C" const unsigned long SYMBOL_bytes;
-# for cuModuleLoadData. Without nvcc the image is empty: SYMBOL_bytes is 0. Included files are found from the project's
-# root and from src/, as in the rest of the tree, and changes to them are noticed.
+# for cuModuleLoadData. The PTX is of compute capability LEAST (default 90); the driver compiles it
+# for other GPUs. Without nvcc the image is empty and SYMBOL_bytes is 0. Includes are relative to
+# the project's root and to src/; a change to an included file rebuilds the image.
 find_program(VMEM_NVCC nvcc HINTS "$ENV{CUDA_HOME}/bin" /usr/local/cuda/bin)
 if(NOT VMEM_NVCC)
   message(STATUS "nvcc not found: programs are built without GPU kernels")

@@ -1,13 +1,18 @@
-# Settings of the build; presets in CMakePresets.json name the useful combinations.
+# Build options; CMakePresets.json has the useful combinations.
 option(VMEM_BUILD_TESTS "Build the tests" ON)
 option(VMEM_BUILD_TOOLS "Build the vmem program and its benchmark" ON)
 option(VMEM_FUZZ "Build libFuzzer's targets in place of the tests; needs clang" OFF)
-option(VMEM_WERROR "Treat warnings as errors" ON)
+# Compilers that we do not build with warn of other things.
+set(werror_default ON)
+if(SKBUILD AND NOT (CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION MATCHES "^12\\."))
+  set(werror_default OFF)
+endif()
+option(VMEM_WERROR "Treat warnings as errors" ${werror_default})
 set(VMEM_SANITIZE "" CACHE STRING "Sanitizers: empty, 'address;undefined' or 'thread', and 'fuzzer-no-link' with VMEM_FUZZ")
-# libvmem.so is loaded into other people's programs, which may come with a newer libstdc++ than the one of this build.
+# libvmem_gpu.so is loaded into programs that may use a newer libstdc++ than this build does.
 set(static_cxx_default ON)
 if(VMEM_SANITIZE)
-  set(static_cxx_default OFF) # the sanitizers intercept the shared one
+  set(static_cxx_default OFF) # the sanitizers intercept the shared library
 endif()
 option(VMEM_STATIC_CXX "Link libstdc++ and libgcc statically" ${static_cxx_default})
 
@@ -28,7 +33,8 @@ endif()
 set(CMAKE_C_FLAGS_SANITIZE "-O1 -g1")
 set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -D_GLIBCXX_ASSERTIONS")
 
-# Programs find libraries relative to themselves, so a build folder or an installation works wherever it is moved.
+# Programs find libraries relative to themselves, so a build folder or an installation works
+# wherever it is moved.
 include(GNUInstallDirs)
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/archive")
@@ -43,10 +49,16 @@ find_program(VMEM_CCACHE ccache)
 if(VMEM_CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER "${VMEM_CCACHE}")
   set(CMAKE_CXX_COMPILER_LAUNCHER "${VMEM_CCACHE}")
+  # pip sets no variables: with these, as in the Makefile, it finds the objects of other builds.
+  if(SKBUILD)
+    set(with_names "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${VMEM_CCACHE}")
+    set(CMAKE_C_COMPILER_LAUNCHER "${with_names}")
+    set(CMAKE_CXX_COMPILER_LAUNCHER "${with_names}")
+  endif()
 endif()
 
 add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wno-missing-field-initializers)
-# Paths in messages begin at the tree, not at where it was built.
+# Paths in messages are relative to the source tree.
 add_compile_options("-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 if(VMEM_WERROR)
   add_compile_options(-Werror)
@@ -60,5 +72,5 @@ foreach(sanitizer IN LISTS VMEM_SANITIZE)
   add_link_options(-fsanitize=${sanitizer})
 endforeach()
 if("thread" IN_LIST VMEM_SANITIZE)
-  add_compile_options(-Wno-tsan) # Boost.Asio has fences beside its locks; ThreadSanitizer sees the locks
+  add_compile_options(-Wno-tsan) # of fences in Boost.Asio; its locks are visible to ThreadSanitizer
 endif()

@@ -1,4 +1,5 @@
-# Run by vmem_embed_kernels: writes the bytes of INPUT (none, if it is empty) to OUTPUT as a C array named SYMBOL.
+# Run by vmem_embed_kernels: writes the bytes of the file INPUT (none if INPUT is empty) to OUTPUT,
+# as a C array named SYMBOL.
 set(bytes "")
 set(count 0)
 if(INPUT)
@@ -8,7 +9,7 @@ if(INPUT)
   string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${bytes}")
 endif()
 if(count EQUAL 0)
-  set(bytes "0")  # an array has at least one element; the size says that it holds nothing
+  set(bytes "0")  # an array needs an element; SYMBOL_bytes is 0
 endif()
 file(WRITE "${OUTPUT}"
   "extern \"C\" const unsigned long ${SYMBOL}_bytes;\n"

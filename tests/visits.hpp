@@ -13,8 +13,8 @@ namespace vmem::test {
 enum class Order : std::uint8_t { forward, backward, random, strided, hot_set };
 inline constexpr Order kOrders[] = {Order::forward, Order::backward, Order::random, Order::strided, Order::hot_set};
 
-// Page numbers below `pages`, each at least once; hot_set has one of the first three before every
-// other one.
+// Page numbers below `pages`, each at least once. hot_set puts one of the first three before every
+// other page.
 template <class Index>
 std::vector<Index> visits(Order order, Index pages) {
   std::vector<Index> all(pages);

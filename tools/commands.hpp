@@ -1,5 +1,5 @@
-// The program's subcommands. Each adds its flags to the application and returns what runs it; the result is the program's
-// exit code.
+// The program's subcommands. Each adds its flags to the application and returns its body, whose
+// result is the program's exit code.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,17 @@ namespace vmem::tools {
 
 using Command = std::function<int()>;
 
-// For a shell: in quotes where it must be.
+// Quotes the word for a shell if necessary.
 std::string quote(const std::string& word);
 
-// `command_line` is the whole of it, quoted, for the records.
+// `command_line` is the whole quoted command line, for the records.
 Command add_bench(CLI::App& app, const std::string& command_line);
 Command add_daemon(CLI::App& app);
 Command add_doctor(CLI::App& app);
 Command add_options(CLI::App& app);
 Command add_secret(CLI::App& app);
 Command add_topo(CLI::App& app);
-// `program`: the words after --, which are not the application's to parse.
+// `program`: the words after --, which the application does not parse.
 Command add_run(CLI::App& app, std::vector<std::string> program);
 
 }  // namespace vmem::tools

@@ -1,4 +1,4 @@
-// vmem daemon: lends this machine's memory and disks to programs on other nodes, until it is told to stop.
+// vmem daemon: lends this machine's memory and disks to programs on other nodes, until stopped.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -11,17 +11,19 @@
 #include <memory>
 #include <optional>
 
+#include "base/counted.hpp"
 #include "base/log.hpp"
-#include "base/options.hpp"
 #include "base/printable.hpp"
+#include "base/sizes.hpp"
 #include "bench/exit_code.hpp"
-#include "runtime/daemon.hpp"
+#include "runtime/options/options.hpp"
+#include "runtime/remote/daemon.hpp"
 #include "tools/commands.hpp"
 
 namespace vmem::tools {
 namespace {
 
-// Options that programs have as well, which mean the same here, and the same variables of the environment.
+// Options that programs have too, with the same meaning and environment variables.
 constexpr const char* kShared[] = {"secret", "certificates", "fabric", "log"};
 
 struct Arguments {
@@ -29,7 +31,7 @@ struct Arguments {
   std::map<std::string, std::string> shared;  // name → value, as given by flags
 };
 
-// A value's own parser, with the error that it gives.
+// A flag with its own parser, whose error it reports.
 template <class Parse>
 void add_parsed(CLI::App& app, const char* flag, const char* type, const char* help, const Parse& parse) {
   app.add_option_function<std::string>(
@@ -49,11 +51,11 @@ int refuse(const Error& error) {
 void say_statistics(const runtime::Daemon& daemon) {
   const rdma::ServiceStatistics s = daemon.statistics();
   fmt::print(
-      "vmem daemon: {} nodes borrow {} of memory and {} of disk; {} pages, {} in memory, {} on disk; {} received, {} "
+      "vmem daemon: {} {} of memory and {} of disk; {} pages, {} in memory, {} on disk; {} received, {} "
       "sent back; {} damaged pages found, {} messages rejected\n",
-      s.clients, format_bytes(s.lent_bytes), format_bytes(s.disk_lent_bytes), s.pages, format_bytes(s.held_bytes),
-      format_bytes(s.disk_held_bytes), format_bytes(s.stored_bytes), format_bytes(s.fetched_bytes), s.damaged,
-      s.rejected);
+      counted(s.clients, "node borrows", "nodes borrow"), format_bytes(s.lent_bytes), format_bytes(s.disk_lent_bytes),
+      s.pages, format_bytes(s.held_bytes), format_bytes(s.disk_held_bytes), format_bytes(s.stored_bytes),
+      format_bytes(s.fetched_bytes), s.damaged, s.rejected);
   std::fflush(stdout);
 }
 
@@ -61,7 +63,7 @@ const OptionDefinition& runtime_option(std::string_view name) {
   return *std::ranges::find(option_table(), name, &OptionDefinition::name);
 }
 
-// As programs do: a flag, else the environment, else the default.
+// As in programs: a flag, else the environment, else the default.
 Result<Options> read_shared(const Arguments& arguments) {
   Options options;
   for (const char* const name : kShared) {
@@ -88,7 +90,19 @@ Status parse_id(const std::string& text, std::uint32_t& to) {
                                                      std::numeric_limits<std::uint32_t>::max()));
 }
 
-// A secret is for other machines, and the default address is not.
+Status parse_channels(const std::string& text, std::optional<std::uint32_t>& to) {
+  std::uint32_t channels = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), channels);
+  const bool whole = code == std::errc{} && end == text.data() + text.size();
+  if (!whole || channels < 1 || channels > kMostRemoteChannels)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("'{}' is no number of connections; accepted: 1 to {}", text, kMostRemoteChannels));
+  to = channels;
+  return {};
+}
+
+// Warns about a secret, which is meant for other machines, with a loopback address, which they
+// cannot reach.
 const char* who_reaches(const runtime::Daemon& daemon, const Options& shared) {
   const bool over_tls = !shared.secret.empty() || !shared.certificates.empty();
   return over_tls && daemon.on_loopback() ? "; only this machine reaches that address, --listen HOST:PORT names another"
@@ -102,7 +116,7 @@ int run(Arguments arguments) {
   arguments.daemon.secret = shared->secret;
   arguments.daemon.certificates = shared->certificates;
   arguments.daemon.fabric = shared->fabric;
-  // Before there are threads, which inherit it: signals are waited for, here.
+  // Block signals before starting threads, which inherit the mask; this thread waits for them.
   sigset_t signals;
   sigemptyset(&signals);
   for (const int each : {SIGTERM, SIGINT, SIGUSR1}) sigaddset(&signals, each);
@@ -171,11 +185,9 @@ Command add_daemon(CLI::App& app) {
                VMEM_ASSIGN(daemon.grace_us, parse_duration_us(text));
                return {};
              });
-  app.add_option(
-         "--channels", daemon.channels,
-         "Connections that a node may use, from two on each with a thread (default: by the number of processors)")
-      ->type_name("N")
-      ->check(CLI::Range(1u, kMostRemoteChannels));
+  add_parsed(app, "--channels", "N",
+             "Connections that a node may use, from two on each with a thread (default: by the number of processors)",
+             [&daemon](const std::string& text) { return parse_channels(text, daemon.channels); });
   add_shared(app, *arguments, "log", "LEVEL", "Messages of this level and above go to stderr; warn by default");
   app.footer(
       "It says one line when it is ready. SIGUSR1 makes it say what it holds; SIGTERM and SIGINT end it, and what it "

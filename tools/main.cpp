@@ -1,4 +1,4 @@
-// The `vmem` program: one subcommand a file.
+// The `vmem` program: one subcommand per file.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/options.hpp"
+#include "base/option.hpp"
 #include "base/printable.hpp"
 #include "bench/build_info.hpp"
 #include "bench/exit_code.hpp"
@@ -48,7 +48,8 @@ std::string full_name(const CLI::App& app) {
 std::string nearest_flag(const CLI::App& app, const std::string& flag) {
   std::vector<std::string> known;
   for (const CLI::Option* option : app.get_options())
-    if (!option->get_group().empty())  // others are known only to be refused with a reason
+    // Hidden options are known only to be refused with a reason.
+    if (!option->get_group().empty())
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   return vmem::nearest_name(flag, known);
 }
@@ -68,6 +69,29 @@ std::string explain_extras(const CLI::App& app, const std::vector<std::string>& 
   return fmt::format("put the program after --: vmem run [OPTIONS] --{}", words);
 }
 
+// The argument parser's errors in this program's words.
+std::string in_words(const CLI::App& app, const CLI::ParseError& error) {
+  std::string text = error.what();
+  const std::string kind = error.get_name();
+  const auto before = [&](std::string_view mark) { return text.substr(0, text.find(mark)); };
+  // "--hbm: 1 required SIZE missing", "--hbm: At Most 1 required but received 2".
+  if (kind == "ArgumentMismatch")
+    return before(":") + (text.contains("received") ? " is given more than once" : " needs a value");
+  if (kind == "ConversionError") {  // "Could not convert: --ratio = abc"
+    const std::size_t name = text.find("--"), equals = text.find(" = ", name);
+    if (name == std::string::npos || equals == std::string::npos) return text;
+    const std::string flag = text.substr(name, equals - name);
+    const CLI::Option* const option = app.get_option_no_throw(flag);
+    if (option != nullptr && option->get_items_expected_max() == 0) return flag + " takes no value";
+    return fmt::format("{} takes a number, and '{}' is none, or too large", flag, text.substr(equals + 3));
+  }
+  if (kind == "ExcludesError") return before(" excludes") + " cannot be used with" + text.substr(text.find(" --", 1));
+  if (kind == "RequiredError" && !app.get_subcommands(nullptr).empty())
+    return fmt::format("name a command: {}", app.get_subcommands(nullptr).front()->get_name());
+  if (kind == "RequiredError") return before(" is required") + " is missing";
+  return text;
+}
+
 int refuse(const CLI::App& app, const std::string& why) {
   fmt::print(stderr, "{}: {}\n", full_name(app), printable(why, kMostBytes));
   return vmem::bench::kExitBadOptions;
@@ -78,13 +102,13 @@ int explain(const CLI::App& app, const CLI::ParseError& error, bool program_give
   const CLI::App& command = parsed.empty() || app.remaining_size(false) > 0 ? app : *parsed.front();
   const std::string help = fmt::format("`{} --help` lists what there is", full_name(command));
   const auto extras = command.remaining();
-  // A word too many comes first: it may be why something else is missing.
-  if (extras.empty()) return refuse(command, fmt::format("{}; {}", error.what(), help));
+  // Report an extra word first: it may be why something else is missing.
+  if (extras.empty()) return refuse(command, fmt::format("{}; {}", in_words(command, error), help));
   return refuse(command, fmt::format("{}; {}", explain_extras(command, extras, program_given), help));
 }
 
 int run(int argc, char** argv) {
-  // What follows -- is another program's.
+  // The words after -- belong to another program.
   char** const end = std::find_if(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--"; });
   const std::vector<std::string> program(end == argv + argc ? end : end + 1, argv + argc);
   argc = int(end - argv);
@@ -121,7 +145,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // Help and version arrive this way too.
+    // CLI11 reports help and version as exceptions too.
     if (error.get_exit_code() == 0) return app.exit(error);
     return explain(app, error, !program.empty());
   }

@@ -1,5 +1,5 @@
-// vmem run: starts a program with vmem under it. The program's own libraries and scripts stay as they are: the dynamic loader brings in
-// libvmem_preload.so, Python's start-up brings in what PyTorch needs.
+// vmem run: starts a program under vmem without changing its libraries and scripts. The dynamic
+// loader loads libvmem_preload.so; Python's start-up loads what PyTorch needs.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -11,11 +11,14 @@
 #include <map>
 #include <memory>
 
-#include "base/options.hpp"
+#include "base/log.hpp"
 #include "base/printable.hpp"
+#include "base/run_board.hpp"
 #include "bench/exit_code.hpp"
 #include "gpu/driver.hpp"
+#include "runtime/options/options.hpp"
 #include "tools/commands.hpp"
+#include "tools/run_report.hpp"
 #include "tools/supervise.hpp"
 
 namespace vmem::tools {
@@ -27,13 +30,15 @@ namespace fs = std::filesystem;
 constexpr int kExitCannotRun = 126;
 constexpr int kExitNotFound = 127;
 
-// Those without a name in the environment stand in another.
+// Options without an environment variable have another group.
 constexpr const char* kRuntimeGroup = "Options that are environment variables too (--acquire-wait: VMEM_ACQUIRE_WAIT)";
 
 struct Arguments {
-  std::map<std::string, std::string> options;   // name → value, as given
-  std::map<std::string, std::string> switches;  // the same, "true" for the bare flag; "" where it is not given
+  std::map<std::string, std::string> options;  // name → value, as given
+  // The same; "true" for the bare flag, "" if not given.
+  std::map<std::string, std::string> switches;
   bool python = true;
+  bool check_only = false;
   std::vector<std::string> command;
 };
 
@@ -42,7 +47,7 @@ int refuse(const std::string& why) {
   return bench::kExitBadOptions;
 }
 
-// Beside this program: in an installation, where it was built, or in a Python package.
+// Looks beside this program: in an installation, a build folder, or a Python package.
 fs::path find_beside(const std::vector<fs::path>& candidates) {
   std::error_code code;
   const fs::path here = fs::canonical("/proc/self/exe", code).parent_path();
@@ -58,7 +63,7 @@ void prepend(const char* variable, const std::string& value, const char* separat
   setenv(variable, all.c_str(), 1);
 }
 
-// Help has one usage line.
+// Replaces the usage text by one line.
 class RunFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
@@ -66,15 +71,19 @@ class RunFormatter : public CLI::Formatter {
   }
 };
 
-// Options of the runtime that have no place here: they are not offered, and refused with the reason.
-bool is_offered(const OptionDefinition& option) { return option.name != "driver" && option.name != "protect"; }
+// Runtime options that make no sense here are not offered, and are refused with the reason.
+bool is_offered(const OptionDefinition& option) { return option.name != "protect"; }
 
-// What libcuda.so.1 has to be for the program to find that driver.
-std::string library_of(const std::string& driver) {
-  if (driver != "emulated") return driver;
-  const fs::path found = find_beside({"../lib/libvmem_emu.so", "libvmem_emu.so"});
-  return found.empty() ? "libvmem_emu.so" : found.string();
+constexpr const char* kDriverHelp =
+    "auto: the program's own, libcuda.so.1; emulated: one over host memory, for machines without a GPU, on which the "
+    "program's own GPU code does not run";
+const std::string& help_of(const OptionDefinition& option) {
+  static const std::string driver = kDriverHelp;
+  return option.name == "driver" ? driver : option.help;
 }
+
+// The folder where the emulated driver is named libcuda.so.1.
+constexpr const char* kEmulated = "vmem/emulated";
 
 Status check_not_offered(const Options& options, const Arguments& arguments) {
   const auto named = [&](const char* name) {
@@ -83,11 +92,11 @@ Status check_not_offered(const Options& options, const Arguments& arguments) {
     const auto option = std::ranges::find(option_table(), name, &OptionDefinition::name);
     return "the environment variable " + option_environment(*option);
   };
-  if (options.driver != "auto")
+  if (options.driver != "auto" && options.driver != "emulated")
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} is '{}', and under `vmem run` the program loads its own driver, libcuda.so.1: leave it "
-                            "out, and begin LD_LIBRARY_PATH with a folder in which libcuda.so.1 is a link to {}",
-                            named("driver"), options.driver, library_of(options.driver)));
+                            "out, and begin LD_LIBRARY_PATH with a folder in which libcuda.so.1 is a link to it",
+                            named("driver"), options.driver));
   if (options.protect)
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} is for programs that say what they write, by vmem_acquire; under `vmem run` nobody "
@@ -96,12 +105,13 @@ Status check_not_offered(const Options& options, const Arguments& arguments) {
   return {};
 }
 
-// A machine without a driver runs programs without CUDA; one whose driver cannot do what vmem needs would fail them later.
+// A machine without a driver may run programs without CUDA. A driver that lacks what vmem needs is
+// refused now, because it would fail the program later.
 Status check_driver(const Options& options) {
   if (options.driver == "auto" && !gpu::Driver::installed()) return {};
   const auto loaded = gpu::Driver::load(options.driver);
   if (!loaded) {
-    // No GPU, or none that this process may see: nothing of this program's concern.
+    // No GPU, or none visible to this process, is not an error here.
     return loaded.error().native == CUDA_ERROR_NO_DEVICE ? Status{} : std::unexpected(loaded.error());
   }
   const auto& driver = *loaded;
@@ -138,12 +148,82 @@ int cannot_run(const char* program, int error) {
   return error == ENOENT ? kExitNotFound : kExitCannotRun;
 }
 
+// Both variables hold lists that are separated by colons, and spaces separate LD_PRELOAD's too.
+Status check_path(const fs::path& path, const char* variable, const char* separators) {
+  if (path.string().find_first_of(separators) == std::string::npos) return {};
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("{} has a space or a colon in its path, which {} cannot hold; move vmem elsewhere",
+                          path.string(), variable));
+}
+
+// Lets the program find the emulated driver as its own libcuda.so.1.
+Status use_emulated_driver() {
+  const fs::path folder = find_beside({fs::path("../lib") / kEmulated, kEmulated});
+  if (folder.empty())
+    return fail(
+        VMEM_ERROR_INVALID_OPTION,
+        fmt::format("lib/{} with the emulated driver is not beside this program; install vmem as a whole", kEmulated));
+  VMEM_TRY(check_path(folder, "LD_LIBRARY_PATH", ":"));
+  prepend("LD_LIBRARY_PATH", folder.string(), ":");
+  unsetenv("VMEM_DRIVER");
+  return {};
+}
+
+// Sets the variables through which the program and its children find vmem and its options.
+Status prepare_environment(const Arguments& arguments, const Options& options) {
+  const fs::path library = find_beside({"../lib/libvmem_preload.so", "libvmem_preload.so"});
+  if (library.empty())
+    return fail(VMEM_ERROR_INVALID_OPTION, "libvmem_preload.so is not beside this program; install vmem as a whole");
+  VMEM_TRY(check_path(library, "LD_PRELOAD", " :"));
+  for (const OptionDefinition& option : option_table()) {
+    if (const auto found = arguments.options.find(option.name); found != arguments.options.end())
+      setenv(option_environment(option).c_str(), found->second.c_str(), 1);
+  }
+  if (options.driver == "emulated") VMEM_TRY(use_emulated_driver());
+  prepend("LD_PRELOAD", library.string(), ":");
+  if (!arguments.python) return {};
+  const fs::path startup =
+      find_beside({"../share/vmem/python/vmem/startup", "../../../python/vmem/startup", "../../startup"});
+  if (!startup.empty()) prepend("PYTHONPATH", startup.string(), ":");
+  return {};
+}
+
+bool reports_end(const Options& options) {
+  const auto level = log::parse_level(options.log_level);
+  return level && *level <= log::Level::warn;
+}
+
+// Runs the program, and says at its end what vmem did; inside of another `vmem run` that one does.
+int run_to_end(char** words, const Options& options) {
+  const bool nested = RunBoard::of_environment().has_value();
+  auto board = RunBoard::create();
+  if (!board) {
+    fmt::print(stderr, "vmem run: {}\n", board.error().message);
+    return bench::kExitFailed;
+  }
+  if (!nested) setenv(kRunVariable, board->path().c_str(), 1);
+  const bool over_network = !options.secret.empty() || !options.certificates.empty() || !options.fabric.empty();
+  const bool driver = options.driver == "emulated" || gpu::Driver::installed();
+  Supervised program;
+  program.words = words;
+  program.lenders = !options.remote.empty() && over_network ? Lenders::to_be_told : Lenders::none;
+  program.cannot_run = [&](int error) {
+    if (RunBoard::Entry* entry = board->claim()) entry->state = RunBoard::State::refused;
+    return cannot_run(words[0], error);
+  };
+  program.at_end = [&] {
+    if (!nested && reports_end(options))
+      fmt::print(stderr, "{}", run_report(board->summary(), driver ? CudaDriver::installed : CudaDriver::absent));
+  };
+  return supervise(program);
+}
+
 int run(Arguments arguments) {
   for (const auto& [name, value] : arguments.switches)
     if (!value.empty()) arguments.options[name] = value == "true" ? "on" : value;
-  if (arguments.command.empty())
+  if (arguments.command.empty() && !arguments.check_only)
     return refuse("name the program to run, after --: vmem run --hbm 16GiB -- python train.py");
-  if (arguments.command[0].empty())
+  if (!arguments.command.empty() && arguments.command[0].empty())
     return refuse("the first word after --, the program's name, is empty; is a variable of the shell unset?");
   std::vector<std::pair<std::string, std::string>> given(arguments.options.begin(), arguments.options.end());
   const auto options = resolve_options(given, GivenBy::flags);
@@ -154,29 +234,13 @@ int run(Arguments arguments) {
     fmt::print(stderr, "vmem run: {}\n", able.error().message);
     return bench::kExitFailed;
   }
-  const fs::path library = find_beside({"../lib/libvmem_preload.so", "libvmem_preload.so"});
-  if (library.empty()) return refuse("libvmem_preload.so is not beside this program; install vmem as a whole");
-  if (library.string().find_first_of(" :") != std::string::npos)
-    return refuse(fmt::format(
-        "{} has a space or a colon in its path, which LD_PRELOAD cannot hold; move vmem elsewhere", library.string()));
-  for (const OptionDefinition& option : option_table()) {
-    if (const auto found = arguments.options.find(option.name); found != arguments.options.end())
-      setenv(option_environment(option).c_str(), found->second.c_str(), 1);
-  }
-  prepend("LD_PRELOAD", library.string(), ":");
-  if (arguments.python) {
-    const fs::path startup =
-        find_beside({"../share/vmem/python/vmem/startup", "../../../python/vmem/startup", "../../startup"});
-    if (!startup.empty()) prepend("PYTHONPATH", startup.string(), ":");
-  }
+  if (const auto prepared = prepare_environment(arguments, *options); !prepared)
+    return refuse(prepared.error().message);
+  if (arguments.check_only) return bench::kExitOk;
   std::vector<char*> words;
   for (const std::string& word : arguments.command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
-  // A program that borrows over TLS: its lenders cannot see its end themselves.
-  const bool over_network = !options->secret.empty() || !options->certificates.empty() || !options->fabric.empty();
-  if (!options->remote.empty() && over_network) return supervise(words.data(), cannot_run);
-  execvp(words[0], words.data());
-  return cannot_run(words[0], errno);
+  return run_to_end(words.data(), *options);
 }
 
 }  // namespace
@@ -188,25 +252,29 @@ Command add_run(CLI::App& app, std::vector<std::string> program) {
   for (const OptionDefinition& option : option_table()) {
     CLI::Option* added = nullptr;
     if (option.is_switch) {
-      added = app.add_flag(option_flag(option), arguments->switches[option.name], option.help);
+      added = app.add_flag(option_flag(option), arguments->switches[option.name], help_of(option));
     } else {
       added = app.add_option_function<std::string>(
                      option_flag(option),
                      [arguments, name = option.name](const std::string& value) { arguments->options[name] = value; },
-                     option.help)
+                     help_of(option))
                   ->type_name("VALUE")
-                  ->default_str(option.default_value);
+                  ->default_str(option.default_value());
     }
     added->group(is_offered(option) ? kRuntimeGroup : "");
   }
   app.add_flag_callback(
       "--no-python", [arguments] { arguments->python = false; },
       "Leave Python programs alone: PyTorch then allocates through its own caching allocator");
+  app.add_flag("--check", arguments->check_only, "Check the options and the driver, and run nothing");
   app.footer(
-      "With --remote and --secret, --certificates or --fabric it stays beside the program, so that the nodes that lend "
-      "hear of its end at once.\n"
-      "Exit code: the program's; 2 bad options; 3 the driver cannot do what vmem needs; 126, 127 the program cannot be "
-      "run.");
+      "It stays beside the program, passes signals on to it, and says in two lines at its end what vmem did (not with "
+      "--log error or off). With --remote and --secret, --certificates or --fabric the nodes that lend hear of the "
+      "program's end at once.\n"
+      "The emulated driver takes its settings from the variable VMEM_EMU, as in VMEM_EMU=devices=2,hbm=1GiB; "
+      "`vmem options --emulated` lists them.\n"
+      "Exit code: the program's; 2 bad options; 3 the driver cannot do what vmem needs, or vmem could not start; 126, "
+      "127 the program cannot be run.");
   return [arguments] { return run(*arguments); };
 }
 

@@ -10,19 +10,21 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 
 #include "bench/exit_code.hpp"
-#include "runtime/guard.hpp"
+#include "runtime/remote/guard.hpp"
 
 namespace vmem::tools {
 namespace {
 
 constexpr int kPassedOn[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT};
 
-// Those of the terminal reach the program, too: it is in the same process group.
+// True if the signal was sent to this process only; the terminal's signals also reach the program,
+// which is in the same process group.
 bool is_for_us_alone(const siginfo_t& signal) { return signal.si_code <= 0; }
 
-// The status of the program once it has ended.
+// Waits for the program's end and returns its status.
 int wait_for(pid_t program, const sigset_t& awaited) {
   for (;;) {
     siginfo_t signal{};
@@ -52,13 +54,17 @@ int end_as(int status) {
 
 }  // namespace
 
-int supervise(char* const* words, int (*cannot_run)(const char* program, int error)) {
-  auto guard = runtime::Guard::of_run();
-  if (!guard) {
-    fmt::print(stderr, "vmem run: {}\n", guard.error().message);
-    return bench::kExitFailed;
+int supervise(const Supervised& supervised) {
+  std::unique_ptr<runtime::Guard> guard;
+  if (supervised.lenders == Lenders::to_be_told) {
+    auto made = runtime::Guard::of_run();
+    if (!made) {
+      fmt::print(stderr, "vmem run: {}\n", made.error().message);
+      return bench::kExitFailed;
+    }
+    guard = *std::move(made);
+    ::setenv(runtime::kGuardVariable, guard->path().c_str(), 1);
   }
-  ::setenv(runtime::kGuardVariable, (*guard)->path().c_str(), 1);
   sigset_t awaited, before;
   sigemptyset(&awaited);
   sigaddset(&awaited, SIGCHLD);
@@ -70,16 +76,17 @@ int supervise(char* const* words, int (*cannot_run)(const char* program, int err
     (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != self) ::_exit(128 + SIGKILL);
     ::sigprocmask(SIG_SETMASK, &before, nullptr);
-    ::execvp(words[0], words);
-    ::_exit(cannot_run(words[0], errno));
+    ::execvp(supervised.words[0], supervised.words);
+    ::_exit(supervised.cannot_run(errno));
   }
   if (program < 0) {
-    fmt::print(stderr, "vmem run: no process for {}: {}\n", words[0], std::strerror(errno));
+    fmt::print(stderr, "vmem run: no process for {}: {}\n", supervised.words[0], std::strerror(errno));
     return bench::kExitFailed;
   }
-  (*guard)->start();
+  if (guard) guard->start();
   const int status = wait_for(program, awaited);
-  guard->reset();
+  guard.reset();
+  supervised.at_end();
   return end_as(status);
 }
 

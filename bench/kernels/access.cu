@@ -1,5 +1,5 @@
-// Kernels that read a whole region in one launch, in orders that a prefetcher cannot ride: where pages lie in host memory
-// they are read in place.
+// Kernels that read a whole region in one launch, in orders that defeat prefetching. Pages in host
+// memory are read in place.
 #include "bench/kernels/check.cuh"
 #include "bench/kernels/sum.cuh"
 
@@ -10,7 +10,7 @@ namespace {
 constexpr int kInFlight = 4;
 constexpr unsigned kLineThreads = kLineBytes / 16;  // threads that share one random read
 
-// Pairs `begin`, `begin + stride`, ... below `end`.
+// Sums pairs `begin`, `begin + stride`, ... below `end`.
 __device__ std::uint64_t walk(const ulonglong2* pairs, std::uint64_t begin, std::uint64_t end, std::uint64_t stride) {
   std::uint64_t total = 0;
   std::uint64_t i = begin;

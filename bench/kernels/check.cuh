@@ -1,4 +1,4 @@
-// Compile-time tie between a GPU kernel and its entry in kernels.hpp.
+// Compile-time check of a GPU kernel against its entry in kernels.hpp.
 #pragma once
 
 #include <type_traits>

@@ -1,5 +1,5 @@
-// Byte histogram with bins in shared memory, one set a warp: lanes of a warp that meet the same byte still collide, warps do
-// not.
+// Byte histogram with one set of bins per warp in shared memory: only lanes of the same warp
+// collide on a byte.
 #include "bench/kernels/check.cuh"
 
 using namespace vmem::bench;

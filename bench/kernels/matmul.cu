@@ -1,6 +1,7 @@
-// fp32 matrix product of tiles on the CUDA cores: each thread block computes 128 x 128 of C, each thread 8 x 8 of it as four
-// 4 x 4 quarters (so that the threads of a warp read shared memory without bank conflicts). Slices of A and B, 8 deep, are
-// double-buffered: the next slice travels to registers while the current one is multiplied.
+// fp32 matrix product of tiles on the CUDA cores. Each thread block computes 128 x 128 of C; each
+// thread computes 8 x 8 as four 4 x 4 quarters, so that a warp reads shared memory without bank
+// conflicts. Slices of A and B, 8 deep, are double-buffered: the next slice loads into registers
+// while the current one is multiplied.
 #include "bench/kernels/check.cuh"
 #include "bench/kernels/word.hpp"
 
@@ -10,7 +11,8 @@ namespace {
 
 constexpr unsigned kBlock = kernels::kMatmulBlock;
 constexpr unsigned kDepth = 8;
-constexpr unsigned kPad = 4;  // keeps rows 16-byte aligned, and spreads the transposing stores of A over the banks
+// Keeps rows 16-byte aligned, and spreads the transposing stores of A over the banks.
+constexpr unsigned kPad = 4;
 
 struct Slices {
   float a[2][kDepth][kBlock + kPad];  // transposed: a[k][row]

@@ -10,11 +10,11 @@
 namespace vmem::bench::twins {
 namespace {
 
-constexpr Count kRows = 4;      // of C held in registers,
-constexpr Count kColumns = 16;  // each this wide
+constexpr Count kRows = 4;      // of C, held in registers
+constexpr Count kColumns = 16;  // width of each
 
-// C, kRows x kColumns of it, += rows of `a` times a strip of B that lies packed, kColumns floats a row. Rows of `a` and `c`
-// are `edge` floats apart, which is also the depth.
+// Adds to a kRows x kColumns part of C the product of rows of `a` and a packed strip of B, kColumns
+// floats a row. Rows of `a` and `c` are `edge` floats apart, which is also the depth.
 using MultiplyStrip = void (*)(const float* a, const float* strip, float* c, Count edge);
 
 void multiply_strip(const float* a, const float* strip, float* c, Count edge) {
@@ -24,7 +24,8 @@ void multiply_strip(const float* a, const float* strip, float* c, Count edge) {
 }
 
 #if defined(__x86_64__)
-// Written out because compilers lower vectors before they know that this function may use AVX.
+// Written with intrinsics because compilers lower vectors before they know that this function may
+// use AVX.
 [[gnu::target("avx2,fma")]] void multiply_strip_avx2(const float* a, const float* strip, float* c, Count edge) {
   __m256 sums[kRows][2];
   for (Count r = 0; r < kRows; ++r)
@@ -57,7 +58,8 @@ void matmul(const float* a, const float* b, float* c, std::uint32_t edge, std::u
   const Count n = edge;
   if (accumulate == 0)
     for (Count i = 0; i < n * n; ++i) c[i] = 0;
-  // Rows of B lie a power of two apart and would evict each other from the cache: a strip of it is packed first.
+  // Rows of B lie a power of two apart and would evict each other from the cache, so a strip of B
+  // is packed first.
   std::vector<float> strip(n * kColumns);
   for (Count column = 0; column < n; column += kColumns) {
     for (Count k = 0; k < n; ++k)

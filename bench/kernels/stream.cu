@@ -1,5 +1,5 @@
-// Kernels that work through a piece of a region from end to end, at the speed of memory: 16-byte accesses, four in flight a
-// thread, the grid striding together.
+// Kernels that process a piece of a region from end to end at memory speed: 16-byte accesses, four
+// in flight per thread, with the grid striding together.
 #include "bench/kernels/check.cuh"
 #include "bench/kernels/sum.cuh"
 

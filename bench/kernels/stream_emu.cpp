@@ -8,7 +8,7 @@
 namespace vmem::bench::twins {
 namespace {
 
-// Other streams' kernels may add to the same word.
+// Atomic because kernels of other streams may add to the same word.
 void add(Word* to, Word value) { std::atomic_ref<Word>(*to).fetch_add(value, std::memory_order_relaxed); }
 
 [[gnu::always_inline]] inline void fill_loop(Word* words, Count first, Count count, Count seed) {
@@ -59,7 +59,7 @@ void random(const Word* words, Count lines, Count reads, Count seed, Word* sum) 
 }
 
 void histogram(const std::uint8_t* bytes, Count count, Count* bins) {
-  // Four sets of bins: runs of one byte would otherwise wait for their own store.
+  // Four sets of bins: with one set, runs of one byte would wait for their own store.
   Count partial[4][256] = {};
   Count i = 0;
   for (; i + 4 <= count; i += 4)

@@ -1,4 +1,4 @@
-// How kernels add up a checksum: 16 bytes at a time, then one atomic a thread block.
+// Summing of checksums in kernels: 16 bytes at a time, then one atomic per thread block.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace vmem::bench {
 
-// The shares of words index and index + 1.
+// The checksum terms of words `index` and `index + 1`.
 __device__ inline std::uint64_t pair_term(std::uint64_t index, ulonglong2 pair) {
   return checksum_term(index, pair.x) + checksum_term(index + 1, pair.y);
 }

@@ -14,7 +14,7 @@ namespace {
 
 using Register = decltype(&vmem_emu_register_kernel);
 
-// Turns a launch's untyped parameters into a call of the twin.
+// Calls the twin with a launch's untyped parameters.
 template <auto Twin, class... Parameters, std::size_t... Index>
 void call_twin(const vmem_emu_launch* launch, std::index_sequence<Index...>) {
   Twin(*static_cast<Parameters*>(launch->params[Index])...);

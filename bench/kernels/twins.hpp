@@ -1,4 +1,4 @@
-// Host twins of the GPU kernels, for the emulated driver: same names, same parameters, same results.
+// Host twins of the GPU kernels for the emulated driver: same names, parameters and results.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace vmem::bench {
 
-// Registers every twin with the emulated driver that was loaded from `driver_path`.
-// Errors: NO_DRIVER (not the emulated driver).
+// Registers every twin with the emulated driver that was loaded from `driver_path`. Errors:
+// NO_DRIVER (not the emulated driver).
 Status register_twins(const std::string& driver_path);
 
-// The twins themselves, as the kernels of kernels.hpp; tests call them directly.
+// The twins, with the parameters listed in kernels.hpp; tests call them directly.
 namespace twins {
 
 using kernels::Count;

@@ -1,5 +1,6 @@
-// Runs a loop compiled twice, once for AVX2: the build targets plain x86-64, and the emulated driver's speed is that of these
-// loops. Not target_clones: its resolvers run before the sanitizers are ready.
+// Runs a loop compiled twice, once for AVX2: the build targets plain x86-64, and these loops
+// determine the emulated driver's speed. Not target_clones: its resolvers run before the sanitizers
+// are ready.
 #pragma once
 
 #include <utility>

@@ -1,5 +1,6 @@
-// The arithmetic that the GPU kernels, their host twins and the CPU's own computation of the expected results share, so
-// that every figure can be checked exactly. Integers only: sums do not depend on the order in which threads add.
+// Arithmetic shared by the GPU kernels, their host twins and the CPU's expected results, so that
+// every figure can be checked exactly. Integers only: sums do not depend on the order in which
+// threads add.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,15 @@ VMEM_BENCH_SHARED std::uint64_t mix64(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// What word `index` of a filled region holds: a function of its place alone, so no copy of the data is kept to compare.
+// Word `index` of a filled region: a function of its place alone, so that checks need no copy of
+// the data.
 VMEM_BENCH_SHARED std::uint64_t pattern_word(std::uint64_t seed, std::uint64_t index) {
   return mix64(seed + (index + 1) * 0x9e3779b97f4a7c15u);
 }
 
-// One word's share of a checksum: the product of its halves, each masked by the word's place (as in the NH hash, so one
-// 32-bit multiply that CPUs vectorise). A word that changes, moves or keeps an older value changes the sum.
+// One word's share of a checksum: the product of its halves, each masked by the word's place. As in
+// the NH hash, this is one 32-bit multiply that CPUs vectorise. A word that changes, moves or keeps
+// an older value changes the sum.
 VMEM_BENCH_SHARED std::uint64_t checksum_term(std::uint64_t index, std::uint64_t word) {
   const std::uint32_t place = static_cast<std::uint32_t>(index) ^ static_cast<std::uint32_t>(index >> 32) * 0xc2b2ae3du;
   const std::uint32_t low = static_cast<std::uint32_t>(word) + place * 0x9e3779b1u + 0x27d4eb2fu;
@@ -33,7 +36,8 @@ VMEM_BENCH_SHARED std::uint64_t checksum_term(std::uint64_t index, std::uint64_t
   return static_cast<std::uint64_t>(low) * high;
 }
 
-inline constexpr std::uint64_t kLineBytes = 128;  // a random read: one full line of the GPU's L2 cache
+// A random read: one full line of the GPU's L2 cache.
+inline constexpr std::uint64_t kLineBytes = 128;
 inline constexpr std::uint64_t kLineWords = kLineBytes / 8;
 
 // The high half of a 64 x 64 bit product.
@@ -46,13 +50,13 @@ VMEM_BENCH_SHARED std::uint64_t multiply_high(std::uint64_t a, std::uint64_t b) 
 #endif
 }
 
-// The line that random read number `read` of a run takes, uniform over `lines`.
+// The line of random read number `read`, uniform over `lines`.
 VMEM_BENCH_SHARED std::uint64_t random_line(std::uint64_t seed, std::uint64_t read, std::uint64_t lines) {
   return multiply_high(mix64(seed ^ mix64(read)), lines);
 }
 
-// Entry (row, column) of an input matrix: an integer from -2 to 2. Sums of up to 2^22 products stay below 2^24 and are
-// therefore exact in fp32, in any order.
+// Entry (row, column) of an input matrix: an integer from -2 to 2. Sums of up to 2^22 products stay
+// below 2^24, so they are exact in fp32 in any order.
 VMEM_BENCH_SHARED int matrix_entry(std::uint64_t seed, std::uint64_t row, std::uint64_t column) {
   std::uint32_t x = static_cast<std::uint32_t>(row) * 0x9e3779b1u + static_cast<std::uint32_t>(column) * 0x85ebca77u +
                     static_cast<std::uint32_t>(seed);

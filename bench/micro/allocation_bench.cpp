@@ -1,6 +1,8 @@
-// What an allocation of PyTorch's and its free cost under the preloaded library, on the emulated driver, with the caches full of other
-// things, as an interpreter leaves them: so many KiB are read between two calls. With `plain`, a trivial allocator instead.
-//   LD_LIBRARY_PATH=build/release/tests/intercept/driver LD_PRELOAD=build/release/lib/libvmem_preload.so
+// Cost of an allocation and its free, as PyTorch makes them, under the preloaded library, on the
+// emulated driver. Between two calls the benchmark reads the given number of KiB, to fill the
+// caches as an interpreter does. With `plain`, it measures a trivial allocator instead.
+//   LD_LIBRARY_PATH=build/release/tests/intercept/driver
+//     LD_PRELOAD=build/release/lib/libvmem_preload.so
 //     VMEM_EMU=hbm=512MiB,host=1GiB VMEM_HBM=256MiB build/release/bin/allocation_bench 512 [plain]
 #include <cuda.h>
 #include <dlfcn.h>
@@ -57,7 +59,7 @@ void read_others(std::size_t kib) {
     sum += all[at];
     at = (at + 64) % all.size();
   }
-  asm volatile("" : : "r"(sum));  // it is needed
+  asm volatile("" : : "r"(sum));  // keeps the loop
 }
 
 template <class Call>

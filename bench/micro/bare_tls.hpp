@@ -1,4 +1,4 @@
-// TLS 1.3 connections with nothing around them, each with a thread: what a transport over TLS can reach.
+// Bare TLS 1.3 connections, each with a thread: the limit for a transport over TLS.
 #pragma once
 
 #include <fcntl.h>
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
-#include "rdma/socket_address.hpp"
-#include "rdma/transport.hpp"
+#include "rdma/transport/socket_address.hpp"
+#include "rdma/transport/transport.hpp"
 #include "rdma/trust/tls.hpp"
 
 namespace vmem::bench {
@@ -29,7 +29,7 @@ inline void require(bool what, const char* why) {
   std::exit(1);
 }
 
-// As slabs are.
+// Aligned as slabs are.
 inline std::byte* page_aligned(std::size_t bytes) {
   constexpr std::size_t kHuge = std::size_t{2} << 20;
   void* memory = std::aligned_alloc(kHuge, (bytes + kHuge - 1) / kHuge * kHuge);
@@ -37,7 +37,7 @@ inline std::byte* page_aligned(std::size_t bytes) {
   return static_cast<std::byte*>(std::memset(memory, 1, bytes));
 }
 
-// One connection with blocking turns.
+// One connection with blocking reads and writes.
 struct BareStream {
   BareStream(const std::shared_ptr<rdma::TlsContext>& context, rdma::TlsRole role, FileDescriptor of)
       : socket(std::move(of)) {
@@ -68,7 +68,7 @@ struct BareStream {
   std::unique_ptr<rdma::TlsSession> session;
 };
 
-// `connections` of them, and a payload's memory for each.
+// `connections` streams, each with memory for a payload.
 struct BarePeer {
   BarePeer(const rdma::KeyringRef& keyring, std::uint32_t connections, std::size_t bytes)
       : context(rdma::TlsContext::create(rdma::Crypto::load().value(), keyring).value()),
@@ -87,7 +87,7 @@ struct BarePeer {
       streams.emplace_back(context, rdma::TlsRole::client, std::move(socket));
     }
   }
-  // `work` of each stream, in a thread of its own.
+  // Runs `work` for each stream in a thread of its own.
   template <class Work>
   void in_threads(Work work) {
     std::vector<std::jthread> threads;

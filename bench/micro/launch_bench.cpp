@@ -1,8 +1,10 @@
-// What a launch costs under the preloaded library, on the emulated driver: eight pointers to 4 MiB each, all resident. For counting
-// instructions, which do not depend on the machine (ARCHITECTURE.md, "The hit path"); how long it takes on a GPU,
-// bench/programs/compare.py measures.
-//   LD_LIBRARY_PATH=build/release/tests/intercept/driver LD_PRELOAD=build/release/lib/libvmem_preload.so
-//     VMEM_EMU=hbm=512MiB,host=1GiB VMEM_HBM=128MiB valgrind --tool=callgrind build/release/bin/launch_bench
+// Cost of a launch under the preloaded library, on the emulated driver: eight pointers to 4 MiB
+// each, all resident. For counting instructions, which do not depend on the machine
+// (docs/internals/hit-path.md). bench/programs/compare.py measures the time on a GPU.
+//   LD_LIBRARY_PATH=build/release/tests/intercept/driver
+//     LD_PRELOAD=build/release/lib/libvmem_preload.so
+//     VMEM_EMU=hbm=512MiB,host=1GiB VMEM_HBM=128MiB
+//     valgrind --tool=callgrind build/release/bin/launch_bench
 #include <cuda.h>
 
 #include <array>

@@ -1,7 +1,7 @@
-// Pages to a lender and back over TLS, protected by their owner, against bare TLS connections, as many, with
-// the same protection in their threads and nothing else:
+// Compares pages sent to a lender and back over TLS, protected by their owner, with as many bare
+// TLS connections that only apply the same protection in their threads:
 //   sealed_bench BYTES COUNT [CONNECTIONS] [REPEATS] [encrypt]
-// Two processes on this machine. Runs take turns; prints medians and quartiles in GB/s.
+// Uses two processes on this machine. Runs alternate; prints medians and quartiles in GB/s.
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -16,9 +16,9 @@
 
 #include "bench/micro/bare_tls.hpp"
 #include "bench/micro/secret_file.hpp"
-#include "rdma/memory_service.hpp"
-#include "rdma/remote_tier.hpp"
-#include "rdma/stream/stream_transport.hpp"
+#include "rdma/lending/memory_service/memory_service.hpp"
+#include "rdma/lending/remote_tier/remote_tier.hpp"
+#include "rdma/transport/stream/stream_transport.hpp"
 
 namespace {
 
@@ -27,7 +27,7 @@ using namespace vmem::rdma;
 using namespace vmem::bench;
 using tiers::Direction;
 
-constexpr std::size_t kPages = 16;  // on their way at once, as many as there are
+constexpr std::size_t kPages = 16;  // number of pages, all in flight at once
 
 struct Setting {
   std::size_t bytes = 0, count = 0;
@@ -35,7 +35,7 @@ struct Setting {
   std::size_t repeats = 5;
   PageAead::Mode mode = PageAead::Mode::authenticate;
   std::string secret;
-  // In each process anew: a forked one has no keys.
+  // Opened anew in each process: a forked one has no keys.
   KeyringRef keyring() const { return Keyring::open(secret).value(); }
   double rate(std::chrono::steady_clock::time_point start) const {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
@@ -91,7 +91,7 @@ class Borrower {
     tier_ = RemoteTier::create(std::move(config)).value();
     require(tier_->wait_for_peers(10'000'000).has_value(), "lender");
     for (std::size_t i = 0; i < kPages; ++i) slots_.push_back(tier_->allocate(setting.bytes).value().slot);
-    (void)move(Direction::store);  // the lender's memory is there, and there is something to load
+    (void)move(Direction::store);  // the lender touches its memory, and pages exist to load
   }
   double move(Direction direction) {
     const auto start = std::chrono::steady_clock::now();
@@ -146,7 +146,7 @@ class Borrower {
 
 // ---- bare connections ----
 
-// Reads pages and writes as many, again and again.
+// Reads and writes equal numbers of pages, in an endless loop.
 [[noreturn]] void serve_bare(const Setting& setting, int pipe) {
   BarePeer peer(setting.keyring(), setting.connections, setting.bytes);
   const BareListener listener;
@@ -180,7 +180,7 @@ class BareClient {
       stream.write(aead_->encrypts() ? ConstBytes(stored_[i]) : ConstBytes(memory));
     });
   }
-  // What comes is checked, as if it were right.
+  // Verifies the data read but ignores the verdict.
   double read() {
     return run([&](const BareStream& stream, Bytes memory, std::size_t i) {
       stream.read(memory);
@@ -209,7 +209,7 @@ class BareClient {
   std::unique_ptr<PageAead> aead_;
   std::vector<PageAead::Proof> proofs_;
   std::vector<std::vector<std::byte>> stored_;
-  bool writes_ = true;  // write() and read() take turns
+  bool writes_ = true;  // write() and read() alternate
 };
 
 // ---- runs ----
@@ -224,6 +224,7 @@ Child start(Body body) {
   require(::pipe(pipe) == 0, "pipe");
   Child child;
   child.process = ::fork();
+  require(child.process >= 0, "fork");
   if (child.process == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     body(pipe[1]);

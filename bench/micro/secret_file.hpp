@@ -11,7 +11,8 @@
 
 namespace vmem::bench {
 
-// Into a new file; `path` ends in XXXXXX. In a process of its own, because children of one that has used OpenSSL cannot use it.
+// Writes the secret to a new file; `path` ends in XXXXXX. Forks a process for it, because children
+// of a process that used OpenSSL cannot use it.
 inline bool make_secret_file(char* path) {
   const FileDescriptor file(::mkstemp(path));
   const pid_t writer = ::fork();

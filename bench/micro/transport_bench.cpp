@@ -1,11 +1,13 @@
-// Bandwidth of a Transport's payloads between two processes: over Unix sockets, TLS, or UCX's TCP, which is to be held against UCX's
-// own test under the same settings:
+// Bandwidth of a Transport's payloads between two processes: over Unix sockets, TLS, or UCX's TCP.
+// Compare the latter with UCX's own test under the same settings:
 //   transport_bench 2097152 2000 thread unix|tls [CHANNELS]
-//   transport_bench 2097152 2000 thread bare [CHANNELS]     TLS with as many connections, and nothing else
+//   transport_bench 2097152 2000 thread bare [CHANNELS]     bare TLS with as many connections
 //   UCX_TLS=tcp UCX_NET_DEVICES=lo transport_bench 2097152 2000 loop ucx [CHANNELS]
-//   UCX_TLS=tcp UCX_NET_DEVICES=lo ucx_perftest -t ucp_am_bw -e -s 2097152 -n 2000   (and the same with the server's address)
-// -e: with endpoints that fail alone, as a Transport needs them. Their rendezvous is a tenth slower than without.
-// "loop" progresses in the thread that waits, as ucx_perftest does; "thread" in a ProgressThread, as programs do.
+//   UCX_TLS=tcp UCX_NET_DEVICES=lo ucx_perftest -t ucp_am_bw -e -s 2097152 -n 2000
+//     (and the same with the server's address)
+// -e: with endpoints that can fail alone, as a Transport needs them. Their rendezvous is a tenth
+// slower than without. "loop" progresses in the thread that waits, as ucx_perftest does; "thread"
+// in a ProgressThread, as programs do.
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -21,9 +23,9 @@
 
 #include "bench/micro/bare_tls.hpp"
 #include "bench/micro/secret_file.hpp"
-#include "rdma/progress_thread.hpp"
-#include "rdma/stream/stream_transport.hpp"
-#include "rdma/ucx.hpp"
+#include "rdma/transport/progress_thread.hpp"
+#include "rdma/transport/stream/stream_transport.hpp"
+#include "rdma/transport/ucx/ucx.hpp"
 
 namespace {
 
@@ -31,10 +33,10 @@ using namespace vmem;
 using namespace vmem::rdma;
 using namespace vmem::bench;
 
-constexpr std::size_t kWindow = 16;  // payloads under way
+constexpr std::size_t kWindow = 16;  // payloads in flight
 constexpr std::uint64_t kDeadlineUs = 60'000'000;
 
-// All payloads lie in one place, on both sides, as those of ucx_perftest do.
+// Puts all payloads at one place, on both sides, as ucx_perftest does.
 class OnePlace final : public Receiver {
  public:
   std::optional<Claim> claim(PeerId, ConstBytes, std::uint64_t bytes) override {
@@ -48,7 +50,7 @@ struct Over {
   std::string kind;  // "unix", "tls", "ucx", or "bare": TLS without a transport
   std::uint32_t channels = 1;
   std::string secret;  // a file, for TLS
-  // In each process anew: a forked one has no keys.
+  // Opened anew in each process: a forked one has no keys.
   KeyringRef keyring() const { return secret.empty() ? nullptr : Keyring::open(secret).value(); }
 };
 
@@ -101,7 +103,7 @@ struct Node {
   std::vector<Event> events;
 };
 
-// Says its address, counts what arrives, and says so at the end.
+// Writes its address to the sender, counts messages, and answers the last one.
 int receive(const Over& over, int to_sender, std::size_t bytes, std::size_t count, bool threaded) {
   Node node(over, 2, "127.0.0.1:0", bytes, threaded);
   const std::string address = node.transport->address() + "\n";
@@ -165,7 +167,7 @@ class Sender {
   std::string path_;
 };
 
-// ---- TLS without a transport: what there is to reach ----
+// ---- TLS without a transport: the limit ----
 
 int receive_bare(const Over& over, int to_sender, std::size_t bytes, std::size_t count) {
   BarePeer peer(over.keyring(), over.channels, bytes);

@@ -1,7 +1,8 @@
-// A CUDA C++ program as people write them, with the static runtime, that knows nothing of vmem: it fills more matrices than may fit,
-// multiplies them with cuBLAS, moves rows and blocks about with all kinds of copies, and prints what it computed.
+// An ordinary CUDA C++ program with the static runtime that knows nothing of vmem. Fills more
+// matrices than may fit, multiplies them with cuBLAS, moves rows and blocks with all kinds of
+// copies, and prints checksums.
 //     cuda_program check MATRICES [STEPS]     one JSON object: checksums of each step
-//     cuda_program launches                   one JSON object: what a launch with eight pointers costs the CPU
+//     cuda_program launches                   one JSON object: CPU time of an eight-pointer launch
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
@@ -62,7 +63,24 @@ unsigned long long checksum_of(const std::vector<float*>& matrices, cudaStream_t
   return result;
 }
 
+// The most memory that the GPU gave since the program began, libraries' workspaces included.
+class Peak {
+ public:
+  Peak() { sample(); }
+  void sample() {
+    std::size_t free = 0, total = 0;
+    CHECK(cudaMemGetInfo(&free, &total));
+    most_ = std::max(most_, free);
+    least_ = std::min(least_, free);
+  }
+  std::size_t bytes() const { return most_ - least_; }
+
+ private:
+  std::size_t most_ = 0, least_ = ~std::size_t{0};
+};
+
 int check(int count, int steps) {
+  Peak peak;
   cudaStream_t stream = nullptr;
   CHECK(cudaStreamCreate(&stream));
   cublasHandle_t blas = nullptr;
@@ -88,7 +106,8 @@ int check(int count, int steps) {
       CHECK(cublasSgemm(blas, CUBLAS_OP_N, CUBLAS_OP_T, kSide, kSide, kSide, &one, matrices[i], kSide, matrices[i + 1],
                         kSide, &half, matrices[i + 2], kSide));
     }
-    // A quarter of one into another, by rows; a whole one round the host; a few rows from pageable memory; a fill by rows.
+    // Copies a quarter matrix by rows, fills by rows, moves a whole matrix to the host, and copies
+    // part of it back from pageable memory.
     constexpr std::size_t kPitch = sizeof(float) * kSide;
     for (std::size_t i = 0; i + 1 < matrices.size(); i += 5) {
       CHECK(cudaMemcpy2DAsync(matrices[i] + kSide / 2, kPitch, matrices[i + 1], kPitch, kPitch / 2, kSide / 2,
@@ -100,12 +119,13 @@ int check(int count, int steps) {
     CHECK(cudaMemcpy(matrices.front(), host.data(), kBytes / 2, cudaMemcpyHostToDevice));
     CHECK(cudaMemcpyAsync(matrices[1], matrices.back(), kBytes / 4, cudaMemcpyDefault, stream));
     const unsigned long long sum = checksum_of(matrices, stream);
+    peak.sample();
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count());
     std::printf("%s\"%016llx\"", step == 0 ? "" : ", ", sum);
   }
   std::printf("], \"steps_s\": [");
   for (std::size_t i = 0; i < seconds.size(); ++i) std::printf("%s%.6f", i == 0 ? "" : ", ", seconds[i]);
-  std::printf("], \"peak_bytes\": %zu}\n", matrices.size() * kBytes);
+  std::printf("], \"peak_bytes\": %zu}\n", peak.bytes());
   for (std::size_t i = 0; i < matrices.size(); ++i)
     CHECK(i % 2 == 0 ? cudaFree(matrices[i]) : cudaFreeAsync(matrices[i], stream));
   CHECK(cublasDestroy(blas));

@@ -20,7 +20,7 @@ constexpr Case kCases[] = {
     {run_random, "random", 2}, {run_matmul, "matmul", 3}, {run_scale, "scale", 0},
 };
 
-// --hbm holds for every case but scale, whose point is a budget of its own; ratios are each case's.
+// --hbm applies to every case but scale, which chooses its own budget; each case has its own ratio.
 Settings settings_for(const Settings& given, const Case& one) {
   Settings settings = given;
   settings.ratio.reset();
@@ -31,13 +31,13 @@ Settings settings_for(const Settings& given, const Case& one) {
   return settings;
 }
 
-// A failure is told at once, and the other figures are measured all the same.
+// Reports a failure at once; the caller continues with the other figures.
 Status run_case(Context& context, const Case& one) {
   const Settings settings = settings_for(context.settings, one);
   Context part = context.with(settings);
   const Stopwatch watch;
   const Status status = one.run(part);
-  context.progress.end();
+  context.show_rows();
   if (status)
     fmt::print("{} done in {:.0f} s\n", one.name, watch.seconds());
   else
@@ -56,7 +56,8 @@ Status run_all(Context& context) {
   Status first_failure;
   for (const Case& one : kCases) {
     if (const Status status = run_case(context, one); !status && first_failure) first_failure = status;
-    VMEM_TRY(save_records(context.records, context.gpu, context.settings));  // a later case may not end
+    // A later case may not end.
+    VMEM_TRY(save_records(context.records, context.gpu, context.settings, Saving::intermediate));
   }
   if (first_failure && !context.settings.input.empty()) return run_file(context);
   return first_failure;

@@ -1,11 +1,11 @@
-// alloc: malloc and free of sizes that the suballocator keeps ready, against the driver's stream-ordered allocator on the same
-// stream.
+// alloc: malloc and free of sizes that the suballocator caches, against the driver's stream-ordered
+// allocator on the same stream.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/pattern.hpp"
 #include "bench/runtime.hpp"
 
@@ -13,7 +13,7 @@ namespace vmem::bench {
 namespace {
 
 constexpr std::uint64_t kSizes[] = {std::uint64_t{4} << 10, std::uint64_t{64} << 10, std::uint64_t{1} << 20};
-constexpr int kPairs = 20'000;  // a sample
+constexpr int kPairs = 20'000;  // per sample
 constexpr int kPairsEmulated = 5'000;
 constexpr unsigned kLive = 64;  // allocations filled and checked side by side
 constexpr Goal kGoal{Goal::Bound::at_least, 3, true};
@@ -39,7 +39,8 @@ Status driver_pair(const Gpu& gpu, std::uint64_t bytes, CUstream stream) {
   return {};
 }
 
-// Allocations that live together keep what was written to each: they do not overlap. Empty when so.
+// Checks that simultaneous allocations keep their own data, so do not overlap. Returns the error,
+// or an empty string.
 Result<std::string> check_allocations(Context& context, std::uint64_t bytes, const Stream& stream) {
   std::vector<Region> live;
   for (unsigned i = 0; i < kLive; ++i) {
@@ -67,6 +68,7 @@ Status add_size(Context& context, const Sizes& sizes, std::uint64_t bytes, const
   record.options["pairs"] = pairs;
   record.unit = "M/s";
   record.limit_name = "cuMemAllocAsync + cuMemFreeAsync";
+  record.limit_is = Record::LimitIs::reference;
   record.goal = kGoal;
   const auto driver = [&]() -> Result<double> {
     VMEM_ASSIGN(const double rate, time_pairs(pairs, [&] { return driver_pair(gpu, bytes, stream.get()); }));

@@ -1,5 +1,5 @@
-// compress: pages of known data through a disk tier, to the disk and back, compressed in several ways; against the same pages, through a tier
-// of its own on the same disk, as they are.
+// compress: pages of known data through a disk tier, to the disk and back, with several codecs,
+// against the same pages uncompressed through another tier on the same disk.
 #include <fmt/format.h>
 
 #include <array>
@@ -8,17 +8,18 @@
 #include <random>
 #include <string_view>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/context.hpp"
 #include "bench/disk_pages.hpp"
+#include "runtime/options/options.hpp"
 
 namespace vmem::bench {
 namespace {
 
 constexpr std::uint64_t kWorkingSet = std::uint64_t{512} << 20;
 constexpr std::uint64_t kPage = std::uint64_t{32} << 20;
-constexpr Goal kNeverSlower{Goal::Bound::at_least, 0.97, true};
-constexpr Goal kFaster{Goal::Bound::at_least, 1.5, true};
+constexpr Goal kNeverSlower{Goal::Bound::at_least, 0.97, true, Goal::Needs::host};
+constexpr Goal kFaster{Goal::Bound::at_least, 1.5, true, Goal::Needs::host};
 
 enum class Data { zeros, text, half, bf16, noise };
 struct NamedData {
@@ -27,7 +28,7 @@ struct NamedData {
 };
 constexpr std::array kData{NamedData{Data::zeros, "zeros"}, NamedData{Data::text, "text"}, NamedData{Data::half, "2:1"},
                            NamedData{Data::bf16, "bf16 weights"}, NamedData{Data::noise, "random"}};
-// auto first: it is what is promised.
+// auto comes first: the goal applies to it.
 constexpr std::array kCodecs{"auto", "lz4", "zstd-1", "shuffle2+zstd-huffman"};
 
 void fill_noise(std::span<std::byte> page, std::mt19937_64& random) {
@@ -37,7 +38,7 @@ void fill_noise(std::span<std::byte> page, std::mt19937_64& random) {
   }
 }
 
-// Words of a small vocabulary, the frequent ones often, as logs and source text have them.
+// Words of a small vocabulary with a skewed distribution, as in logs and source text.
 void fill_text(std::span<std::byte> page, std::mt19937_64& random) {
   std::array<std::string, 512> words;
   for (std::string& word : words) {
@@ -69,9 +70,9 @@ void fill_page(Data data, std::span<std::byte> page, std::mt19937_64& random) {
     case Data::text:
       return fill_text(page, random);
     case Data::half:
-      // Every other 64 bytes have been there before.
+      // Beyond the first 4 KiB, every other 64 bytes repeat earlier ones.
       fill_noise(page, random);
-      for (std::size_t i = 64; i < page.size(); i += 128) std::memcpy(&page[i], &page[i % 4096], 64);
+      for (std::size_t i = 4096 + 64; i < page.size(); i += 128) std::memcpy(&page[i], &page[i % 4096], 64);
       return;
     case Data::bf16:
       return fill_bf16(page, random);
@@ -102,7 +103,7 @@ struct Both {
   double rate = 0, store_rate = 0, load_rate = 0;  // GB/s
 };
 
-// Every page to the disk, then every page back.
+// Stores every page, then loads every page.
 Result<Both> there_and_back(DiskPages& disk, const PageMemory& from, const PageMemory& to) {
   Both both;
   VMEM_ASSIGN(both.store_rate, disk.store(from));
@@ -119,29 +120,28 @@ Status measure(Context& context, const Plan& plan, const NamedData& data, const 
   compressed.compress = codec;
   VMEM_ASSIGN(const auto plain, DiskPages::create(as_is));
   VMEM_ASSIGN(const auto disk, DiskPages::create(compressed));
-  // From files just allocated, and nothing known of the data, to the state that lasts.
+  // Warm-up: files are newly allocated and the codec choice knows nothing of the data yet.
   VMEM_TRY(there_and_back(*plain, from, to));
   VMEM_TRY(there_and_back(*disk, from, to));
   const tiers::CompressionCounters before = disk->counters();
   Record record;
   Samples stores, loads, plain_stores, plain_loads;
-  VMEM_ASSIGN(const Measured measured, measure_interleaved(
-                                           context.settings.repeats,
-                                           [&]() -> Result<double> {
-                                             VMEM_ASSIGN(const Both both, there_and_back(*plain, from, to));
-                                             plain_stores.add(both.store_rate);
-                                             plain_loads.add(both.load_rate);
-                                             return both.rate;
-                                           },
-                                           [&]() -> Result<double> {
-                                             for (std::uint64_t i = 0; i < to.count(); ++i)
-                                               std::memset(to.page(i).data(), 0xa5, to.page_bytes());
-                                             VMEM_ASSIGN(const Both both, there_and_back(*disk, from, to));
-                                             stores.add(both.store_rate);
-                                             loads.add(both.load_rate);
-                                             if (record.mismatch.empty()) record.mismatch = difference(from, to);
-                                             return both.rate;
-                                           }));
+  const auto as_they_are = [&]() -> Result<double> {
+    VMEM_ASSIGN(const Both both, there_and_back(*plain, from, to));
+    plain_stores.add(both.store_rate);
+    plain_loads.add(both.load_rate);
+    return both.rate;
+  };
+  const auto with_codec = [&]() -> Result<double> {
+    for (std::uint64_t i = 0; i < to.count(); ++i) std::memset(to.page(i).data(), 0xa5, to.page_bytes());
+    VMEM_ASSIGN(const Both both, there_and_back(*disk, from, to));
+    stores.add(both.store_rate);
+    loads.add(both.load_rate);
+    if (record.mismatch.empty()) record.mismatch = difference(from, to);
+    return both.rate;
+  };
+  const std::string label = fmt::format("compress {}, {}", codec, data.name);
+  VMEM_ASSIGN(const Measured measured, measure_shown(context, label, as_they_are, with_codec));
   const tiers::CompressionCounters after = disk->counters();
   record.scenario = "compress";
   record.variant = fmt::format("{}, {}", codec, data.name);
@@ -154,8 +154,9 @@ Status measure(Context& context, const Plan& plan, const NamedData& data, const 
   if (context.settings.disk_bytes_s) record.options["disk_bytes_per_s"] = *context.settings.disk_bytes_s;
   record.unit = "GB/s";
   record.limit_name = "the same pages as they are, on the same disk";
+  record.limit_is = Record::LimitIs::reference;
   if (std::string_view(codec) == "auto") record.goal = data.data == Data::half ? kFaster : kNeverSlower;
-  record.set_beside(measured);
+  record.set(measured);
   record.verified = record.mismatch.empty();
   const std::uint64_t in = after.in_bytes - before.in_bytes, out = after.out_bytes - before.out_bytes;
   record.details["verified_bytes"] = record.verified ? from.bytes() * std::uint64_t(context.settings.repeats) : 0;
@@ -167,6 +168,7 @@ Status measure(Context& context, const Plan& plan, const NamedData& data, const 
   record.details["compressed_to_bytes"] = out;
   record.details["pages_as_they_are"] = after.pages[0] - before.pages[0];
   context.records.push_back(std::move(record));
+  context.show_rows();
   return {};
 }
 
@@ -178,6 +180,9 @@ Status run_compress(Context& context) {
   for (const auto& [name, value] : context.settings.runtime_options) {
     if (name == "compress") codecs = {value};
   }
+  const std::uint64_t bytes = what.page_bytes * what.pages;
+  VMEM_TRY(check_host_memory("compress", 2 * bytes));
+  VMEM_TRY(check_disk_room("compress", what.directories, {.tier = bytes, .beside = bytes}));
   VMEM_ASSIGN(const PageMemory from, PageMemory::create(what.page_bytes, what.pages));
   VMEM_ASSIGN(const PageMemory to, PageMemory::create(what.page_bytes, what.pages));
   for (const NamedData& data : kData) {

@@ -1,9 +1,9 @@
-// demo: what `make demo` runs. The stream scenario with words around it, for somebody who sees vmem for the first time.
+// demo: the scenario of `make demo`: the stream scenario with explanations for a first-time user.
 #include <fmt/format.h>
 
 #include <cstdio>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/context.hpp"
 
 namespace vmem::bench {

@@ -1,5 +1,5 @@
-// driver: what single driver calls cost here. The page sizes, the epochs of streams and the background growth of host memory
-// are designed after these figures; ARCHITECTURE.md quotes them.
+// driver: cost of single driver calls on this machine. The page sizes, stream epochs and background
+// growth of host memory are designed after these figures; docs/decisions quotes them.
 #include <fmt/format.h>
 
 #include <latch>
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/context.hpp"
 #include "bench/samples.hpp"
 #include "gpu/memory_location.hpp"
@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kPageSizes[] = {std::uint64_t{2} << 20, std::uint64_t{32} << 20};
 constexpr int kPages = 24;      // of each size: 768 MiB at most
-constexpr int kCalls = 20'000;  // of those that take well below a microsecond
+constexpr int kCalls = 20'000;  // of calls that take well below a microsecond
 constexpr int kCallBatch = 50;
 constexpr unsigned kThreads = 8;
 
@@ -34,7 +34,7 @@ void add(Context& context, std::string variant, const char* unit, const Samples&
   context.records.push_back(std::move(record));
 }
 
-// Times of the calls in a page's life.
+// Times of the calls over a page's lifetime.
 struct PageCalls {
   Samples create, map, set_access, unmap, release;
 };
@@ -46,7 +46,7 @@ CUmemAllocationProp page_location(CUmemLocationType type, int id) {
   return prop;
 }
 
-// Runs `call` and notes its microseconds.
+// Runs `call` and records its microseconds.
 template <class Call>
 Status timed(Samples& samples, Call&& call) {
   const Stopwatch watch;
@@ -96,7 +96,7 @@ Status measure_pages(Context& context, std::uint64_t bytes, const CUmemAllocatio
   return {};
 }
 
-// Nanoseconds of a call, one sample a batch. Call: () -> CUresult.
+// Nanoseconds of a call, one sample per batch. Call: () -> CUresult.
 template <class Call>
 Result<Samples> time_calls(const Gpu& gpu, const char* name, Call&& call) {
   Samples samples;
@@ -108,7 +108,8 @@ Result<Samples> time_calls(const Gpu& gpu, const char* name, Call&& call) {
   return samples;
 }
 
-// Nanoseconds of an event record on a stream of the thread's own. Every thread reaches the latch, whatever fails.
+// Nanoseconds of an event record on the thread's own stream. Every thread reaches the latch, even
+// after a failure.
 Result<Samples> time_records(const Gpu& gpu, std::latch& start) {
   const Status current = gpu.make_current();
   auto stream = gpu::Stream::create(gpu.driver_ref());

@@ -1,5 +1,6 @@
-// file: any file, loaded into a region piece by piece, then its byte histogram and checksum computed on the GPU, piece by piece
-// from the region, and compared with what the CPU finds while it reads the file. The limit is the bare copy.
+// file: loads any file into a region piece by piece, then computes its byte histogram and checksum
+// on the GPU, piece by piece, and compares them with the CPU's results from reading the file. The
+// limit is the bare copy.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -10,7 +11,7 @@
 #include <cstring>
 #include <vector>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/copy_limit.hpp"
 #include "bench/kernels/twins.hpp"
 #include "bench/pattern.hpp"
@@ -21,7 +22,8 @@ namespace {
 
 constexpr double kDefaultRatio = 4;
 constexpr std::uint64_t kPieceBytes = std::uint64_t{32} << 20;
-constexpr std::uint64_t kAlignment = 16;  // the checksum takes 16 bytes at a time; a file's end is padded with zeros
+// The checksum takes 16 bytes at a time; a file's end is padded with zeros.
+constexpr std::uint64_t kAlignment = 16;
 
 std::unexpected<Error> cannot_read(const std::string& path, int error) {
   return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--input {} cannot be read: {}", path, std::strerror(error)),
@@ -69,7 +71,7 @@ class InputFile {
   std::uint64_t bytes_ = 0;
 };
 
-// What both sides compute. On the GPU: 256 bins, then the checksum.
+// Result of both sides. On the GPU: 256 bins, then the checksum.
 struct Digest {
   std::array<std::uint64_t, 257> words{};
 
@@ -80,7 +82,8 @@ struct Digest {
 
 std::uint64_t padded(std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Fills the region from the file; `digest` becomes the CPU's result. Returns the seconds spent in vmem_write.
+// Fills the region from the file and computes the CPU's result into `digest`. Returns the seconds
+// spent in vmem_write.
 Result<double> load_file(Context& context, const InputFile& file, const Region& region, Digest& digest) {
   std::vector<std::uint64_t> piece(kPieceBytes / 8);
   auto* const bytes = reinterpret_cast<std::uint8_t*>(piece.data());
@@ -128,7 +131,7 @@ Result<double> digest_region(Context& context, const Region& region, std::uint64
   return rate;
 }
 
-// The first byte where the region differs from the file.
+// The first byte at which the region differs from the file.
 Result<std::string> find_difference(const InputFile& file, const Region& region) {
   std::vector<std::uint8_t> expected(kPieceBytes);
   std::vector<std::uint8_t> found(kPieceBytes);
@@ -153,25 +156,34 @@ Result<std::string> compare(const Digest& cpu, const Digest& gpu, const InputFil
 }
 
 Status measure_file(Context& context, const InputFile& file, const Sizes& sizes, Record& record) {
-  VMEM_ASSIGN(const CopyLimit limit, CopyLimit::create(context.gpu));
+  VMEM_ASSIGN(CopyLimit limit, CopyLimit::create(context.gpu));
   VMEM_ASSIGN(const Session session, Session::start(context.settings, sizes, context.gpu));
   VMEM_ASSIGN(const Stream stream, make_stream(context.gpu));
   VMEM_ASSIGN(const Region region, Region::allocate(padded(file.bytes()), context.gpu.ordinal(), stream.get()));
   VMEM_ASSIGN(const ResultWords result, ResultWords::create(context.gpu, 257));
   Digest cpu;
   VMEM_ASSIGN(const double load_seconds, load_file(context, file, region, cpu));
-  VMEM_ASSIGN(const Measured measured,
-              measure_interleaved(
-                  context.settings.repeats, [&] { return limit.host_to_device(); },
-                  [&]() -> Result<double> {
-                    Digest gpu;
-                    VMEM_ASSIGN(const double rate, digest_region(context, region, file.bytes(), stream, result, gpu));
-                    if (record.mismatch.empty()) {
-                      VMEM_ASSIGN(record.mismatch, compare(cpu, gpu, file, region));
-                    }
-                    return rate;
-                  }));
+  VMEM_TRY(limit.prepare(region.page_bytes(), region.bytes()));
+  Samples processed;
+  // As for streams: what is copied ahead behind the last piece counts, in its time.
+  const auto digest = [&]() -> Result<double> {
+    Digest gpu;
+    VMEM_ASSIGN(const vmem_statistics before, quiet_statistics());
+    const Stopwatch watch;
+    VMEM_ASSIGN(const double rate, digest_region(context, region, file.bytes(), stream, result, gpu));
+    processed.add(rate);
+    VMEM_ASSIGN(const vmem_statistics after, quiet_statistics());
+    const double nanoseconds = watch.nanoseconds();
+    if (record.mismatch.empty()) {
+      VMEM_ASSIGN(record.mismatch, compare(cpu, gpu, file, region));
+    }
+    return double(limit.crossed(traffic_between(before, after), StreamMode::read_only)) / nanoseconds;
+  };
+  const auto bare = [&] { return limit.rate(StreamMode::read_only); };
+  VMEM_ASSIGN(const Measured measured, measure_interleaved(context.settings.repeats, bare, digest));
   record.set(measured);
+  record.details["processed_gb_per_s"] = processed.median();
+  record.details["processed_spread"] = processed.spread();
   record.limit_name = limit.name(StreamMode::read_only);
   record.verified = record.mismatch.empty();
   record.options["page_bytes"] = region.page_bytes();

@@ -1,5 +1,6 @@
-// hit: acquire and release of ranges that are in HBM already, without any GPU work between: what the runtime adds to a launch
-// when there is nothing to move. One thread's latency, and the rate of eight threads on streams of their own.
+// hit: acquire and release of ranges resident in HBM, without GPU work between: the runtime's
+// overhead per launch when nothing moves. Measures one thread's latency, and the rate of eight
+// threads on streams of their own.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -10,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/machine.hpp"
 #include "bench/pattern.hpp"
 #include "bench/runtime.hpp"
@@ -23,8 +24,9 @@ namespace {
 constexpr unsigned kThreads = 8;
 constexpr int kBatch = 64;  // pairs timed together: the clock costs as much as a pair
 constexpr int kBatches = 4000;
-constexpr double kWarmSeconds = 0.1;  // clocks rise, and the mover goes to sleep after the pages came in
-constexpr double kThreadSeconds = 0.3;
+constexpr double kWarmSeconds = 0.1;  // clocks rise, and the mover goes to sleep after the page-in
+constexpr double kThreadSeconds = 0.1;
+constexpr int kThreadTurns = 3;  // for each of --repeats
 constexpr Goal kLatencyGoal{Goal::Bound::at_most, 150, false};
 constexpr Goal kThreadsGoal{Goal::Bound::at_least, 6.0 / kThreads, true};
 
@@ -38,8 +40,8 @@ Status run_batch(const vmem_range& range, CUstream stream) {
   return {};
 }
 
-// What no acquire that is safe without a lock can do without: publishing the hold and taking it back, and asking whether the stream is
-// being captured. It shows how fast the machine was while the pairs were timed.
+// The minimum work of any safe lock-free acquire: publish the hold, clear it, and query whether
+// the stream is capturing. Shows the machine's speed while the pairs were timed.
 constexpr const char* kFloorName = "two atomic stores and one cuStreamIsCapturing";
 Status run_floor_batch(const Gpu& gpu, std::atomic<std::uint64_t>& word, CUstream stream) {
   for (std::uint64_t i = 0; i < kBatch; ++i) {
@@ -51,7 +53,7 @@ Status run_floor_batch(const Gpu& gpu, std::atomic<std::uint64_t>& word, CUstrea
   return {};
 }
 
-// Nanoseconds of a pair, and of the least that it can be made of, one sample a batch of each in turn.
+// Nanoseconds of a pair and of its minimum work, alternating, one sample per batch.
 Result<Measured> time_pairs(const Gpu& gpu, const vmem_range& range, CUstream stream) {
   Measured measured;
   alignas(128) std::atomic<std::uint64_t> word = 0;
@@ -67,7 +69,7 @@ Result<Measured> time_pairs(const Gpu& gpu, const vmem_range& range, CUstream st
   return measured;
 }
 
-// What threads that share nothing do: it takes about as long as a pair. How it scales says what the machine's cores are worth
+// Work without sharing, about as long as a pair. Its scaling shows what the machine's cores achieve
 // together.
 class alignas(128) PrivateWork {
  public:
@@ -83,12 +85,13 @@ class alignas(128) PrivateWork {
   std::array<std::uint64_t, kWords> words_{};
 };
 
-// One thread's share of a concurrent measurement: units of `batch(i, stream)`, which runs kBatch of them, a second.
+// Measures one thread of a concurrent measurement: units per second, where `batch(i, stream)` runs
+// kBatch units.
 template <class Batch>
 Result<double> time_rate(const Gpu& gpu, const Batch& batch, std::size_t i, CUstream stream, std::latch& start) {
   Status ready = gpu.make_current();
   if (ready) ready = batch(i, stream);
-  start.arrive_and_wait();  // whatever failed: the others wait here
+  start.arrive_and_wait();  // even after a failure: the others wait here
   VMEM_TRY(ready);
   const Stopwatch watch;
   double done = 0;
@@ -96,21 +99,21 @@ Result<double> time_rate(const Gpu& gpu, const Batch& batch, std::size_t i, CUst
   return done / watch.seconds();
 }
 
-// Units a second of `count` threads together, each with a stream of its own.
+// Units per second of threads `begin` to `end` together, each with its own stream.
 template <class Batch>
-Result<double> time_threads(const Gpu& gpu, std::size_t count, const Batch& batch) {
+Result<double> time_threads(const Gpu& gpu, std::size_t begin, std::size_t end, const Batch& batch) {
   std::vector<Stream> streams;
-  for (std::size_t i = 0; i < count; ++i) {
+  for (std::size_t i = begin; i < end; ++i) {
     VMEM_ASSIGN(auto stream, make_stream(gpu));
     streams.push_back(std::move(stream));
   }
-  std::vector<Result<double>> rates(count);
-  std::latch start(static_cast<std::ptrdiff_t>(count));
+  std::vector<Result<double>> rates(end - begin);
+  std::latch start(static_cast<std::ptrdiff_t>(end - begin));
   {
     std::vector<std::jthread> threads;
-    threads.reserve(count);
-    for (std::size_t i = 0; i < count; ++i)
-      threads.emplace_back([&, i] { rates[i] = time_rate(gpu, batch, i, streams[i].get(), start); });
+    threads.reserve(end - begin);
+    for (std::size_t i = begin; i < end; ++i)
+      threads.emplace_back([&, i] { rates[i - begin] = time_rate(gpu, batch, i, streams[i - begin].get(), start); });
   }
   double total = 0;
   for (auto& rate : rates) {
@@ -120,15 +123,20 @@ Result<double> time_threads(const Gpu& gpu, std::size_t count, const Batch& batc
   return total;
 }
 
-// How many times the rate of one thread `count` of them reach.
+// The sum of what `count` threads reach one after the other, each with the work that it has when
+// all run together.
 template <class Batch>
-Result<double> time_scaling(const Gpu& gpu, std::size_t count, const Batch& batch) {
-  VMEM_ASSIGN(const double one, time_threads(gpu, 1, batch));
-  VMEM_ASSIGN(const double all, time_threads(gpu, count, batch));
-  return all / one;
+Result<double> time_each_alone(const Gpu& gpu, std::size_t count, const Batch& batch) {
+  double total = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    VMEM_ASSIGN(const double rate, time_threads(gpu, i, i + 1, batch));
+    total += rate;
+  }
+  return total;
 }
 
-// What else ran meanwhile: the process's other threads, and whatever took the measuring thread's core.
+// Competing activity: CPU time of the process's other threads, and preemptions of the measuring
+// thread.
 class CpuUse {
  public:
   void add_to(nlohmann::json& details) const {
@@ -193,7 +201,7 @@ Status add_latency(const Setting& setting, std::string variant, const Region& re
   Record record = start_record(setting, std::move(variant), region, range.bytes);
   record.unit = "ns";
   record.goal = kLatencyGoal;
-  VMEM_TRY(acquire_release(range, setting.stream.get()));  // the pages come in
+  VMEM_TRY(acquire_release(range, setting.stream.get()));  // pages the range in
   VMEM_TRY(setting.stream.synchronize());
   VMEM_TRY(measure_hits(record, [&]() -> Status {
     const CpuUse use;
@@ -202,10 +210,10 @@ Status add_latency(const Setting& setting, std::string variant, const Region& re
     const Samples& samples = measured.achieved;
     record.limit_name = kFloorName;
     record.limit = measured.limit.median();
-    record.achieved = samples.median();
+    record.set_achieved(samples);
+    record.details["limit_quartiles"] = measured.limit.quartiles();
     record.details["p99_ns"] = samples.quantile(0.99);
     record.details["batch_pairs"] = kBatch;
-    record.details["batches"] = samples.count();
     record.notes.push_back(
         fmt::format("{}: median {:.0f} ns, 99th percentile {:.0f} ns of batches of {}; {} took {:.0f} ns",
                     record.variant, samples.median(), samples.quantile(0.99), kBatch, kFloorName, *record.limit));
@@ -219,7 +227,7 @@ Status add_threads(const Setting& setting, std::string variant, const Region& re
                    const std::vector<vmem_range>& ranges) {
   Record record = start_record(setting, std::move(variant), region, ranges.front().bytes);
   record.unit = "M/s";
-  record.limit_name = fmt::format("{} times the rate of one thread", ranges.size());
+  record.limit_name = fmt::format("the sum of the {} threads, each alone", ranges.size());
   record.goal = kThreadsGoal;
   const std::size_t threads = ranges.size();
   const Gpu& gpu = setting.context.gpu;
@@ -229,16 +237,18 @@ Status add_threads(const Setting& setting, std::string variant, const Region& re
   Samples machine_scaling;
   VMEM_TRY(measure_hits(record, [&]() -> Status {
     const auto limit = [&]() -> Result<double> {
-      VMEM_ASSIGN(const double scaling, time_scaling(gpu, threads, hashes));
-      machine_scaling.add(scaling);
-      VMEM_ASSIGN(const double one, time_threads(gpu, 1, pairs));
-      return double(threads) * one / 1e6;
+      VMEM_ASSIGN(const double alone, time_each_alone(gpu, threads, pairs));
+      return alone / 1e6;
     };
     const auto achieved = [&]() -> Result<double> {
-      VMEM_ASSIGN(const double all, time_threads(gpu, threads, pairs));
+      VMEM_ASSIGN(const double all, time_threads(gpu, 0, threads, pairs));
+      VMEM_ASSIGN(const double hashed_alone, time_threads(gpu, 0, 1, hashes));
+      VMEM_ASSIGN(const double hashed, time_threads(gpu, 0, threads, hashes));
+      machine_scaling.add(hashed / hashed_alone);
       return all / 1e6;
     };
-    VMEM_ASSIGN(const Measured measured, measure_interleaved(setting.context.settings.repeats, limit, achieved));
+    const int turns = kThreadTurns * setting.context.settings.repeats;
+    VMEM_ASSIGN(const Measured measured, measure_interleaved(turns, limit, achieved));
     record.set(measured);
     return {};
   }));
@@ -254,7 +264,7 @@ Status add_threads(const Setting& setting, std::string variant, const Region& re
   return {};
 }
 
-// A region that fits: the whole of it is one range.
+// A region that fits: all of it is one range.
 Status measure_resident(const Setting& setting, std::uint64_t bytes) {
   VMEM_ASSIGN(const Region region, Region::allocate(bytes, setting.context.gpu.ordinal(), setting.stream.get()));
   VMEM_TRY(fill_region(setting.context, region, setting.stream, setting.context.settings.seed));
@@ -262,7 +272,7 @@ Status measure_resident(const Setting& setting, std::uint64_t bytes) {
   return add_threads(setting, fmt::format("{} threads, one region", kThreads), region, {kThreads, whole(region)});
 }
 
-// Several that fit together, one for each thread.
+// Several regions that fit together, one per thread.
 Status measure_separate(const Setting& setting, std::uint64_t bytes) {
   std::vector<Region> regions;
   std::vector<vmem_range> ranges;
@@ -277,7 +287,7 @@ Status measure_separate(const Setting& setting, std::uint64_t bytes) {
   return add_threads(setting, fmt::format("{} threads, own regions", kThreads), regions.front(), ranges);
 }
 
-// A region that does not fit, so that each page of a range is looked at.
+// A region that does not fit, so that acquire checks each page of a range.
 Status measure_pages(const Setting& setting, std::uint64_t bytes) {
   VMEM_ASSIGN(const Region region, Region::allocate(bytes, setting.context.gpu.ordinal(), setting.stream.get()));
   VMEM_TRY(fill_region(setting.context, region, setting.stream, setting.context.settings.seed));

@@ -1,6 +1,6 @@
-// lookup: address to page over a range of 1 TiB full of regions, at random places. No call of the public interface does only
-// that, so the page table is used directly, without a GPU. Also what the page table costs: bytes a page, and the time to
-// reserve 1 TiB.
+// lookup: address to page at random places of 1 TiB full of regions. No public call does only that,
+// so the scenario uses the page table directly, without a GPU. Also measures the time to reserve
+// 1 TiB, and what pages cost (metadata.cpp).
 #include <fmt/format.h>
 
 #include <memory>
@@ -8,8 +8,8 @@
 
 #include "bench/context.hpp"
 #include "bench/kernels/word.hpp"
-#include "bench/runtime.hpp"
 #include "bench/samples.hpp"
+#include "bench/scenarios/metadata.hpp"
 #include "pagetable/address_space.hpp"
 
 namespace vmem::bench {
@@ -45,7 +45,7 @@ const pagetable::Page* find_page(const AddressSpace& space, std::uintptr_t addre
   return region ? &region->pages[region->page_at(granule)] : nullptr;
 }
 
-// Nanoseconds of a lookup, one sample a batch.
+// Nanoseconds of a lookup, one sample per batch.
 Samples time_lookups(const AddressSpace& space, const std::vector<std::uintptr_t>& addresses) {
   Samples samples;
   for (std::size_t first = 0; first + kBatch <= addresses.size(); first += kBatch) {
@@ -53,13 +53,13 @@ Samples time_lookups(const AddressSpace& space, const std::vector<std::uintptr_t
     const Stopwatch watch;
     for (std::size_t i = first; i < first + kBatch; ++i)
       seen ^= reinterpret_cast<std::uintptr_t>(find_page(space, addresses[i]));
-    asm volatile("" : : "r"(seen));  // or the loop is dropped
+    asm volatile("" : : "r"(seen));  // keeps the loop
     samples.add(watch.nanoseconds() / kBatch);
   }
   return samples;
 }
 
-// What each address must lead to, from the region's own bounds. Empty when all do.
+// Checks each lookup against the region's own bounds. Returns the error, or an empty string.
 std::string check_lookups(const AddressSpace& space, const std::vector<std::uintptr_t>& addresses) {
   for (const std::uintptr_t address : addresses) {
     const std::uint32_t granule = static_cast<std::uint32_t>((address - kBase) >> pagetable::kGranuleShift);
@@ -89,10 +89,10 @@ Status add_lookup(Context& context) {
   VMEM_ASSIGN(const auto space, full_space());
   const auto addresses = random_addresses(context.settings.seed);
   Record record = start_record(context, "address to page, 1 TiB", "ns");
-  record.goal = Goal{Goal::Bound::at_most, 10, false};
+  record.goal = Goal{Goal::Bound::at_most, 10, false, Goal::Needs::host};
   time_lookups(*space, addresses);
   const Samples samples = time_lookups(*space, addresses);
-  record.achieved = samples.median();
+  record.set_achieved(samples);
   record.details["p99_ns"] = samples.quantile(0.99);
   record.details["lookups"] = kAddresses;
   record.mismatch = check_lookups(*space, addresses);
@@ -114,29 +114,7 @@ Status add_reserve(Context& context) {
   }
   Record record = start_record(context, "reserve 1 TiB", "ms");
   record.goal = Goal{Goal::Bound::at_most, 100, false};
-  record.achieved = samples.median();
-  context.records.push_back(std::move(record));
-  return {};
-}
-
-// What one more page costs: the growth of the metadata with a region of smallest pages.
-Status add_metadata(Context& context) {
-  Settings settings = context.settings;
-  settings.page_bytes = pagetable::kGranuleBytes;
-  if (!settings.hbm_bytes && !context.gpu.emulated())
-    settings.hbm_bytes = std::uint64_t{256} << 20;  // 512 pages are enough
-  VMEM_ASSIGN(const Sizes sizes, plan_sizes(settings, context.gpu, 4));
-  VMEM_ASSIGN(const Session session, Session::start(settings, sizes, context.gpu));
-  VMEM_ASSIGN(const vmem_statistics before, read_statistics());
-  VMEM_ASSIGN(const Region region, Region::allocate(sizes.working_set_bytes, context.gpu.ordinal(), nullptr));
-  VMEM_ASSIGN(const vmem_statistics after, read_statistics());
-  Record record = start_record(context, "metadata", "B/page");
-  const std::uint64_t pages = after.pages - before.pages;
-  if (pages == 0) return fail(VMEM_ERROR_INTERNAL, "vmem_stats counts no pages after an allocation");
-  record.goal = Goal{Goal::Bound::at_most, 128, false};
-  record.achieved = static_cast<double>(after.metadata_bytes - before.metadata_bytes) / static_cast<double>(pages);
-  record.details["pages"] = pages;
-  record.details["fixed_bytes"] = before.metadata_bytes;
+  record.set_achieved(samples);
   context.records.push_back(std::move(record));
   return {};
 }

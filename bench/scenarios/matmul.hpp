@@ -1,4 +1,4 @@
-// The matrices of the matmul scenario: square, fp32, stored as square tiles, each contiguous, in row-major order of tiles.
+// The matrices of the matmul scenario: square, fp32, in square contiguous tiles in row-major order.
 #pragma once
 
 #include <cstdint>
@@ -29,13 +29,13 @@ struct Tiling {
 // The largest matrices, three of which take at most `bytes`.
 Tiling choose_tiling(std::uint64_t bytes);
 
-// Seeds of the entries of A and B, from the run's.
+// Seeds of the entries of A and B, derived from the run's.
 inline std::uint64_t seed_a(std::uint64_t seed) { return 2 * seed; }
 inline std::uint64_t seed_b(std::uint64_t seed) { return 2 * seed + 1; }
 
-// Checks C = A·B where C lies in a region at `c`, read through vmem_read: Freivalds' check of every row (C·r against A·(B·r)
-// for a random r, in integers, so exact), and sampled entries computed in double. Empty when right, else a sentence with
-// the first bad entry and its offset.
+// Checks C = A·B with C in a region at `c`, read through vmem_read. Applies Freivalds' check to
+// every row (C·r against A·(B·r) for a random r, in integers, so exact) and computes sampled
+// entries in double. Empty if right, else a sentence with the first bad entry and its offset.
 Result<std::string> check_product(const Tiling& tiling, std::uint64_t seed, const std::uint8_t* c);
 
 }  // namespace vmem::bench

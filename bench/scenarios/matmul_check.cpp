@@ -14,14 +14,15 @@ namespace {
 
 using Vector = std::vector<std::int64_t>;
 
-// 20 bits an entry: a wrong row passes with a chance of 2^-20, and no sum overflows for n up to 2^20.
+// 20 bits per entry: a wrong row passes with a chance of 2^-20, and no sum overflows for n up to
+// 2^20.
 Vector random_vector(std::uint64_t seed, std::uint64_t n) {
   Vector r(n);
   for (std::uint64_t i = 0; i < n; ++i) r[i] = static_cast<std::int64_t>(mix64(seed ^ mix64(i)) >> 44);
   return r;
 }
 
-// body(row) for all rows, on all cores.
+// Calls body(row) for all rows, on all cores.
 template <class Body>
 void for_each_row(std::uint64_t n, Body body) {
   const std::uint64_t workers = std::max(1u, read_machine().cores);
@@ -44,7 +45,7 @@ Vector multiply_pattern(std::uint64_t matrix_seed, const Vector& x) {
   return y;
 }
 
-// An entry of C that is no integer cannot be right; as a huge one it spoils its row's sum.
+// Maps an entry of C that is not an integer, so wrong, to a huge value that breaks its row's sum.
 std::int64_t to_integer(float entry) {
   return std::abs(entry) < 0x1p30f && entry == std::trunc(entry) ? static_cast<std::int64_t>(entry)
                                                                  : std::int64_t{1} << 40;
@@ -73,7 +74,7 @@ double exact_entry(const Tiling& tiling, std::uint64_t seed, std::uint64_t row, 
   return sum;
 }
 
-// Empty when the stored entry is exactly right.
+// Empty if the stored entry is exactly right.
 Result<std::string> check_entry(const Tiling& tiling, std::uint64_t seed, const std::uint8_t* c, std::uint64_t row,
                                 std::uint64_t column) {
   float found = 0;

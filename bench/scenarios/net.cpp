@@ -1,6 +1,7 @@
-// net: pages one after the other to a second node and back, through the remote tier: sealed, sent, checked there, sent back and checked here;
-// against bare messages of the same size between two processes. Then the stream scenario over that node. The node is a process of
-// this machine that is started here, so all of it shares its cores, unless --remote names another.
+// net: pages one after the other to a second node and back through the remote tier: sealed, sent,
+// checked there, sent back, checked here. Compares with bare messages of the same size between two
+// processes, over as many connections, then runs the stream scenario over that node. The node is a
+// child process that shares this machine's cores, unless --remote names another.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,12 +9,11 @@
 #include <optional>
 #include <span>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/bare_network.hpp"
 #include "bench/context.hpp"
 #include "bench/remote_pages.hpp"
 #include "bench/second_node.hpp"
-#include "runtime/nodes.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -21,9 +21,9 @@ namespace {
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kWorkingSet = 512 * kMiB;
 constexpr std::array kPages{2 * kMiB, 8 * kMiB, 32 * kMiB};
-constexpr Goal kGoal{Goal::Bound::at_least, 0.90, true};
+constexpr Goal kGoal{Goal::Bound::at_least, 0.90, true, Goal::Needs::host};
 
-// About a second on a loopback device, and on a slower network less data all the same.
+// About a second on a loopback device; a slower network moves less data in that time.
 constexpr Steady kSteady{.ramp_s = 0.2, .timed_s = 1};
 constexpr std::uint64_t kLimitBytes = 4096 * kMiB;
 constexpr std::uint64_t kLimitBytesOnce = 64 * kMiB;
@@ -37,7 +37,7 @@ struct Sides {
   RemotePages& tier;
   const PageMemory& from;
   const PageMemory& to;
-  std::uint32_t channels = 1;
+  std::uint32_t channels;
 };
 
 Record record_of(const Context& context, const Sides& sides, bool out) {
@@ -72,29 +72,32 @@ Status measure(Context& context, const Sides& sides, bool out) {
     verified += sides.to.bytes();
     return rate;
   };
-  VMEM_ASSIGN(const Measured measured, measure_interleaved(context.settings.repeats, limit, achieved));
+  VMEM_ASSIGN(const Measured measured, measure_shown(context, "net " + record.variant, limit, achieved));
   record.set(measured);
   if (BareNetwork::has_perftest()) {
     VMEM_ASSIGN(const double alone, sides.bare.failing_alone(limit_bytes));
     record.details["perftest_failing_alone_gb_per_s"] = alone;
   }
-  if (sides.channels > 1 && sides.bare.is_here()) {
-    VMEM_ASSIGN(const double all, sides.bare.one_way_over(limit_bytes / 4, sides.channels));
-    record.details["limit_over_all_channels_gb_per_s"] = all;
-  }
   record.verified = record.mismatch.empty();
   record.details["verified_bytes"] = record.verified ? verified : 0;
   context.records.push_back(std::move(record));
+  context.show_rows();
   return {};
 }
 
-// The stream scenario, with several times what fits into HBM and host memory on the node.
+// Pages are in memory twice, before and after, and on a second node of this machine once more.
+Status check_memory(std::span<const std::uint64_t> page_sizes, std::uint64_t bytes, bool named) {
+  const std::uint64_t needed = (named ? 2 : 3) * std::max(bytes, std::ranges::max(page_sizes));
+  return check_host_memory("net", needed);
+}
+
+// The stream scenario, with several times the capacity of HBM and host memory on the node.
 Status stream(Context& context, bool own) {
   Settings settings = context.settings;
   settings.working_set_bytes.reset();
   if (!settings.hbm_bytes) settings.hbm_bytes = context.gpu.emulated() ? kStreamHbmEmulated : kStreamHbm;
   if (!settings.host_bytes) settings.host_bytes = std::max(*settings.hbm_bytes, kStreamHbmEmulated);
-  const double ratio = settings.ratio.value_or(kStreamRatio);  // as stream has it
+  const double ratio = settings.ratio.value_or(kStreamRatio);  // as in stream
   const double working_set = double(*settings.hbm_bytes + *settings.host_bytes) * ratio;
   std::optional<SecondNode> node;
   if (own) {
@@ -120,21 +123,25 @@ Status run_net(Context& context) {
   std::vector<std::uint64_t> sizes(kPages.begin(), kPages.end());
   if (context.settings.page_bytes) sizes = {*context.settings.page_bytes};
   VMEM_ASSIGN(const bool named, names_a_node(settings));
+  VMEM_TRY(check_memory(sizes, bytes, named));
   std::optional<SecondNode> own;
   if (!named) {
     VMEM_ASSIGN(own, SecondNode::start(settings, std::max(bytes, *std::ranges::max_element(sizes))));
     settings.runtime_options.emplace_back("remote", own->address());
   }
-  VMEM_ASSIGN(const Options options, remote_options(settings));
+  VMEM_ASSIGN(Options options, remote_options(settings));
+  options.remote.resize(1);  // the limit is that of one node; the stream goes over all
   for (const std::uint64_t page_bytes : sizes) {
     const std::uint64_t pages = std::max<std::uint64_t>(bytes / page_bytes, 1);
     VMEM_ASSIGN(const PageMemory from, PageMemory::create(page_bytes, pages));
     VMEM_ASSIGN(const PageMemory to, PageMemory::create(page_bytes, pages));
+    context.progress.begin("filling pages, starting the node", 1);
     from.fill(context.settings.seed);
-    VMEM_ASSIGN(const auto bare, BareNetwork::create(options.remote.front(), page_bytes));
+    const NodePath path = node_paths(options).front();
+    VMEM_ASSIGN(const auto bare, BareNetwork::create(path, page_bytes));
     VMEM_ASSIGN(const auto tier, RemotePages::create(options, page_bytes, pages));
-    VMEM_TRY(tier->store(from));  // the node's memory is touched for the first time
-    const Sides sides{*bare, *tier, from, to, runtime::channel_count(options.remote_channels)};
+    VMEM_TRY(tier->store(from));  // first touch of the node's memory
+    const Sides sides{*bare, *tier, from, to, path.connections};
     VMEM_TRY(measure(context, sides, true));
     VMEM_TRY(measure(context, sides, false));
   }

@@ -1,11 +1,12 @@
-// scale: the same working set streamed with a small HBM budget and with a large one. What the runtime does for a byte must not
-// grow with the number of pages that do not fit. Compared is the rate of bytes over the link: of the working set, a large
-// budget holds a part that need not move at all, which no policy can make up for with a small one.
+// scale: the same working set streamed with a small HBM budget and with a large one. The runtime's
+// work per byte must not grow with the number of pages that do not fit. Compares the rates of link
+// bytes: a large budget keeps a part of the working set resident, which no policy can match with a
+// small one.
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/copy_limit.hpp"
 #include "bench/scenarios/streaming.hpp"
 
@@ -17,7 +18,7 @@ constexpr double kSmallRatioEmulated = 16;  // of the least budget that the runt
 constexpr double kReferenceRatio = 4;
 constexpr std::uint64_t kDefaultSmallHbm = std::uint64_t{512} << 20;
 constexpr std::uint64_t kDefaultSmallHbmEmulated = std::uint64_t{32} << 20;
-// "No slower", with the spread that two runs of the same thing show.
+// "No slower", with a margin for the spread between two equal runs.
 constexpr Goal kGoal{Goal::Bound::at_least, 0.98, true};
 
 }  // namespace
@@ -45,11 +46,10 @@ Status run_scale(Context& context) {
   record.unit = "GB/s";
   record.limit_name = fmt::format("bytes over the link at {} in the same run", ratio_text(reference_sizes.ratio));
   record.goal = kGoal;
-  record.limit = at_reference.moved_rate();
-  record.achieved = at_small.moved_rate();
-  record.details["reference_processed_gb_per_s"] = at_reference.rates.achieved.median();
-  record.details["processed_gb_per_s"] = at_small.rates.achieved.median();
-  record.details["bare_copy_gb_per_s"] = at_small.rates.limit.best();
+  record.limit_is = Record::LimitIs::reference;
+  record.set({at_reference.rates.achieved, at_small.rates.achieved});
+  record.details["reference_processed_gb_per_s"] = at_reference.processed.median();
+  record.details["bare_copy_gb_per_s"] = at_small.rates.limit.median();
   record.mismatch = at_reference.mismatch.empty() ? at_small.mismatch : at_reference.mismatch;
   record.verified = record.mismatch.empty();
   add_traffic(record, at_small);

@@ -1,15 +1,16 @@
-// stream: a region larger than HBM, worked through chunk by chunk: acquire, launch, release. Read-only passes add up a checksum;
-// read-write passes increment every word. The limit is the bare copy: one way for read-only, both ways for read-write. Where pages go on to
-// other nodes or files, it is the network, or the disk.
+// stream: a region larger than HBM, processed chunk by chunk: acquire, launch, release. Read-only
+// passes sum a checksum; read-write passes increment every word. The limit is the bare copy, one
+// way for read-only, both ways for read-write; over a chain it is the network or the disks, over
+// other GPUs' memory the links to these.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "bench/bare_disk.hpp"
 #include "bench/bare_network.hpp"
 #include "bench/copy_limit.hpp"
-#include "bench/disk_pages.hpp"
+#include "bench/peer_limit.hpp"
 #include "bench/remote_pages.hpp"
 #include "bench/scenarios/streaming.hpp"
 
@@ -18,13 +19,20 @@ namespace {
 
 constexpr double kDefaultRatio = 4;
 constexpr Goal kReadOnlyGoal{Goal::Bound::at_least, 0.97, true};
-constexpr Goal kDiskGoal{Goal::Bound::at_least, 0.95, true};
-constexpr Goal kNetworkGoal{Goal::Bound::at_least, 0.85, true};
-constexpr std::uint64_t kMessageBytes = std::uint64_t{2} << 20;     // that the network's rate is measured with
-constexpr std::uint64_t kNetworkBytes = std::uint64_t{2048} << 20;  // for a sample of that
-constexpr std::uint64_t kNetworkBytesOnce = std::uint64_t{64} << 20;
-constexpr std::uint64_t kDiskBytes = std::uint64_t{512} << 20;  // of the file that the disk's rate is measured with
+constexpr Goal kDiskGoal{Goal::Bound::at_least, 0.95, true, Goal::Needs::host};
+constexpr Goal kNetworkGoal{Goal::Bound::at_least, 0.85, true, Goal::Needs::host};
+constexpr Goal kPeerGoal{Goal::Bound::at_least, 0.95, true};
 constexpr Goal kReadWriteGoal{Goal::Bound::at_least, 0.90, true};
+// At most so much is sent to a node for a sample of its rate.
+constexpr std::uint64_t kNetworkBytes = std::uint64_t{2048} << 20;
+constexpr std::uint64_t kNetworkBytesOnce = std::uint64_t{64} << 20;
+// File size for measuring a disk's rate.
+constexpr std::uint64_t kDiskBytes = std::uint64_t{512} << 20;
+
+struct Link {
+  std::unique_ptr<StreamLimit> limit;
+  Goal read_only, read_write;
+};
 
 Status add_stream(Context& context, StreamMode mode, StreamLimit& limit, Goal goal) {
   VMEM_ASSIGN(const Sizes sizes, plan_sizes(context.settings, context.gpu, kDefaultRatio));
@@ -36,34 +44,44 @@ Status add_stream(Context& context, StreamMode mode, StreamLimit& limit, Goal go
   return {};
 }
 
-bool has_option(const Settings& settings, std::string_view name) {
-  return std::ranges::any_of(settings.runtime_options, [&](const auto& each) { return each.first == name; });
+Result<std::unique_ptr<DiskLimit>> disk_limit(const Context& context, const std::vector<StoreDirectory>& directories) {
+  std::vector<std::unique_ptr<BareDisk>> disks;
+  for (const StoreDirectory& directory : directories) {
+    VMEM_ASSIGN(RequestMemory memory, as_slots(context.gpu, BareDisk::kMemoryBytes));
+    VMEM_ASSIGN(auto disk, BareDisk::create(directory.path, kDiskBytes, std::move(memory)));
+    disks.push_back(std::move(disk));
+  }
+  return std::make_unique<DiskLimit>(std::move(disks));
+}
+
+// The link that the bytes which do not fit cross: the slowest of those that the options name.
+Result<Link> find_link(const Context& context) {
+  VMEM_ASSIGN(const Options nodes, remote_options(context.settings));
+  VMEM_ASSIGN(const Options here, options_named(context.settings, {"nvme", "peers"}));
+  if (!nodes.remote.empty()) {
+    const std::uint64_t most = context.settings.passes == 1 ? kNetworkBytesOnce : kNetworkBytes;
+    return Link{std::make_unique<NetworkLimit>(node_paths(nodes), most), kNetworkGoal, kNetworkGoal};
+  }
+  if (!here.nvme.empty()) {
+    VMEM_ASSIGN(auto disks, disk_limit(context, here.nvme));
+    return Link{std::move(disks), kDiskGoal, kDiskGoal};
+  }
+  if (!here.peers.empty()) {
+    VMEM_ASSIGN(const std::vector<int> lenders, lending_devices(context.gpu, here.peers));
+    VMEM_ASSIGN(auto peers, PeerLimit::create(context.gpu, lenders));
+    return Link{std::make_unique<PeerLimit>(std::move(peers)), kPeerGoal, kPeerGoal};
+  }
+  VMEM_ASSIGN(auto copies, CopyLimit::create(context.gpu));
+  return Link{std::make_unique<CopyLimit>(std::move(copies)), kReadOnlyGoal, kReadWriteGoal};
 }
 
 }  // namespace
 
 Status run_stream(Context& context) {
-  const Settings& settings = context.settings;
-  std::unique_ptr<StreamLimit> limit;
-  Goal read_only = kReadOnlyGoal, read_write = kReadWriteGoal;
-  VMEM_ASSIGN(const Options nodes, remote_options(settings));
-  if (!nodes.remote.empty()) {
-    VMEM_ASSIGN(auto network, BareNetwork::create(nodes.remote.front(), settings.page_bytes.value_or(kMessageBytes)));
-    limit =
-        std::make_unique<NetworkLimit>(std::move(network), settings.passes == 1 ? kNetworkBytesOnce : kNetworkBytes);
-    read_only = read_write = kNetworkGoal;
-  } else if (has_option(settings, "nvme")) {
-    VMEM_ASSIGN(const Options options, disk_options(settings));
-    VMEM_ASSIGN(RequestMemory memory, as_slots(context.gpu, BareDisk::kMemoryBytes));
-    VMEM_ASSIGN(auto disk, BareDisk::create(options.nvme.front().path, kDiskBytes, std::move(memory)));
-    limit = std::make_unique<DiskLimit>(std::move(disk));
-    read_only = read_write = kDiskGoal;
-  } else {
-    VMEM_ASSIGN(auto copies, CopyLimit::create(context.gpu));
-    limit = std::make_unique<CopyLimit>(std::move(copies));
-  }
-  if (settings.mode != "rw") VMEM_TRY(add_stream(context, StreamMode::read_only, *limit, read_only));
-  if (settings.mode != "ro") VMEM_TRY(add_stream(context, StreamMode::read_write, *limit, read_write));
+  VMEM_ASSIGN(const Link link, find_link(context));
+  const std::string& mode = context.settings.mode;
+  if (mode != "rw") VMEM_TRY(add_stream(context, StreamMode::read_only, *link.limit, link.read_only));
+  if (mode != "ro") VMEM_TRY(add_stream(context, StreamMode::read_write, *link.limit, link.read_write));
   return {};
 }
 

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/pattern.hpp"
 
 namespace vmem::bench {
 namespace {
 
-// A sample of at least half a second on a fast link, and on an emulated one.
+// Bytes per sample: at least half a second on a fast link, and on an emulated one.
 constexpr std::uint64_t kSampleBytes = std::uint64_t{32} << 30;
 constexpr std::uint64_t kSampleBytesEmulated = std::uint64_t{512} << 20;
 
@@ -21,13 +21,14 @@ int choose_passes(const Context& context, std::uint64_t working_set_bytes) {
   return static_cast<int>(std::clamp<std::uint64_t>(sample / working_set_bytes, 1, 1000));
 }
 
-// One region being worked through: what the passes share.
+// One region being processed: state shared by the passes.
 struct Work {
   Context& context;
   const Region& region;
   const Stream& stream;
   const ResultWords& sum;
   StreamMode mode;
+  StreamLimit& limit;
   std::uint64_t increments = 0;  // made to every word so far
 };
 
@@ -47,47 +48,58 @@ Status queue_pass(Work& work) {
   });
 }
 
-// Seconds for `passes` passes; the checksum of all of them goes to `sum`.
-Result<double> time_passes(Work& work, int passes, std::uint64_t& sum) {
+struct Passes {
+  double seconds = 0;        // of the work
+  double until_quiet_s = 0;  // until the last copy made ahead for a next pass was done, too
+  std::uint64_t sum = 0;     // the passes' combined checksum
+};
+
+Result<Passes> time_passes(Work& work, int passes) {
   VMEM_TRY(work.sum.clear(work.stream.get()));
   VMEM_TRY(work.stream.synchronize());
   work.context.progress.begin("streaming", work.region.bytes() * static_cast<std::uint64_t>(passes));
   const Stopwatch watch;
   for (int pass = 0; pass < passes; ++pass) VMEM_TRY(queue_pass(work));
   VMEM_TRY(work.stream.synchronize());
-  const double seconds = watch.seconds();
-  VMEM_TRY(work.sum.read(work.stream, &sum));
-  return seconds;
+  Passes done;
+  done.seconds = watch.seconds();
+  VMEM_TRY(check(vmem_quiesce()));
+  done.until_quiet_s = watch.seconds();
+  VMEM_TRY(work.sum.read(work.stream, &done.sum));
+  return done;
 }
 
-// One sample: its time and traffic are added up, its checksum compared.
+// One sample: adds up its time and traffic, and compares its checksum. Nothing moves before it or
+// behind it, so its bytes crossed the link in its time, and the limit's copies have the link to
+// themselves.
 Result<double> sample_passes(Work& work, Streamed& streamed, std::uint64_t pass_checksum) {
-  VMEM_ASSIGN(const vmem_statistics before, read_statistics());
-  std::uint64_t sum = 0;
-  VMEM_ASSIGN(const double seconds, time_passes(work, streamed.passes, sum));
+  VMEM_ASSIGN(const vmem_statistics before, quiet_statistics());
+  VMEM_ASSIGN(const Passes passes, time_passes(work, streamed.passes));
   VMEM_ASSIGN(const vmem_statistics after, read_statistics());
   const std::uint64_t bytes = work.region.bytes() * static_cast<std::uint64_t>(streamed.passes);
-  streamed.traffic += traffic_between(before, after);
-  streamed.seconds += seconds;
+  const Traffic traffic = traffic_between(before, after);
+  streamed.traffic += traffic;
+  streamed.seconds += passes.until_quiet_s;
   streamed.bytes += bytes;
   if (work.mode == StreamMode::read_only && streamed.mismatch.empty()) {
     const std::uint64_t expected = pass_checksum * static_cast<std::uint64_t>(streamed.passes);
-    VMEM_ASSIGN(streamed.mismatch,
-                explain_checksum(work.context, work.region, work.stream, work.context.settings.seed, sum, expected));
+    VMEM_ASSIGN(streamed.mismatch, explain_checksum(work.context, work.region, work.stream, work.context.settings.seed,
+                                                    passes.sum, expected));
   }
   const double directions = work.mode == StreamMode::read_write ? 2 : 1;
-  return directions * static_cast<double>(bytes) / seconds / 1e9;
+  streamed.processed.add(directions * static_cast<double>(bytes) / passes.seconds / 1e9);
+  return static_cast<double>(work.limit.crossed(traffic, work.mode)) / passes.until_quiet_s / 1e9;
 }
 
-Status measure_work(Work& work, StreamLimit& limit, Streamed& streamed) {
+Status measure_work(Work& work, Streamed& streamed) {
   const std::uint64_t seed = work.context.settings.seed;
   VMEM_TRY(fill_region(work.context, work.region, work.stream, seed));
   const std::uint64_t pass_checksum =
       work.mode == StreamMode::read_only ? expected_checksum(seed, work.region.bytes() / 8) : 0;
-  std::uint64_t ignored = 0;
-  VMEM_TRY(time_passes(work, 1, ignored));  // from the state that filling left to that of repeated passes
-  VMEM_TRY(limit.prepare(work.region.page_bytes()));
-  const auto bare = [&] { return limit.rate(work.mode); };
+  VMEM_TRY(time_passes(work, 1));  // warm-up: reaches the steady state
+  const std::uint64_t sample_bytes = work.region.bytes() * static_cast<std::uint64_t>(streamed.passes);
+  VMEM_TRY(work.limit.prepare(work.region.page_bytes(), sample_bytes));
+  const auto bare = [&] { return work.limit.rate(work.mode); };
   const auto achieved = [&] { return sample_passes(work, streamed, pass_checksum); };
   VMEM_ASSIGN(streamed.rates, measure_interleaved(work.context.settings.repeats, bare, achieved));
   if (!streamed.mismatch.empty()) return {};
@@ -106,8 +118,8 @@ Result<Streamed> measure_stream(Context& context, const Sizes& sizes, StreamMode
   streamed.page_bytes = region.page_bytes();
   streamed.chunk_bytes = chunk_bytes(context.settings, region);
   streamed.passes = choose_passes(context, region.bytes());
-  Work work{context, region, stream, sum, mode};
-  VMEM_TRY(measure_work(work, limit, streamed));
+  Work work{context, region, stream, sum, mode, limit};
+  VMEM_TRY(measure_work(work, streamed));
   return streamed;
 }
 
@@ -136,7 +148,8 @@ nlohmann::json stream_options(const Context& context, const Sizes& sizes, const 
 }
 
 void add_traffic(Record& record, const Streamed& streamed) {
-  record.details["moved_gb_per_s"] = streamed.moved_rate();
+  record.details["processed_gb_per_s"] = streamed.processed.median();
+  record.details["processed_spread"] = streamed.processed.spread();
   record.details["moved_in_bytes"] = streamed.traffic.in_bytes;
   record.details["moved_out_bytes"] = streamed.traffic.out_bytes;
   record.details["dropped_bytes"] = streamed.traffic.dropped_bytes;
@@ -146,9 +159,9 @@ void add_traffic(Record& record, const Streamed& streamed) {
   record.details["acquire_waits"] = streamed.traffic.waits;
   record.details["mover_busy_share"] = double(streamed.traffic.mover_busy_us) / 1e6 / streamed.seconds;
   record.notes.push_back(fmt::format(
-      "{}: pages of {}; over the link {:.2f} GB/s moved; {:.1f} % of the bytes stayed where they were, in HBM "
+      "{}: pages of {}; the program worked at {:.2f} GB/s; {:.1f} % of its bytes stayed where they were, in HBM "
       "or used in place; limit spread {:.1f} %",
-      record.variant, format_bytes(streamed.page_bytes), streamed.moved_rate(), 100 * streamed.hit_share(),
+      record.variant, format_bytes(streamed.page_bytes), streamed.processed.median(), 100 * streamed.hit_share(),
       100 * streamed.rates.limit.spread()));
 }
 

@@ -1,13 +1,16 @@
-// tier: pages one after the other to a disk and back, through the disk tier: sealed, written, read and checked; against bare requests to the same
-// disk, of the same size and depth, in a file allocated the same way.
+// tier: pages one after the other to a disk and back through the disk tier: sealed, written, read
+// and checked. Compares with bare requests to the same disk, of the same size and depth, in a file
+// allocated the same way.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/bare_disk.hpp"
 #include "bench/context.hpp"
 #include "bench/disk_pages.hpp"
+#include "runtime/options/options.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -15,7 +18,7 @@ namespace {
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kWorkingSet = 1024 * kMiB;
 constexpr std::array kPages{2 * kMiB, 8 * kMiB, 32 * kMiB};
-constexpr Goal kGoal{Goal::Bound::at_least, 0.95, true};
+constexpr Goal kGoal{Goal::Bound::at_least, 0.95, true, Goal::Needs::host};
 
 Record record_of(const Context& context, const PageMemory& memory, DiskWay way, bool by_fio) {
   Record record;
@@ -33,7 +36,7 @@ Record record_of(const Context& context, const PageMemory& memory, DiskWay way, 
   return record;
 }
 
-// Many disks are fast for a moment after they had nothing to do. Both sides work for a second that does not count, and then long enough.
+// Many disks are fast for a moment after idling, so both sides first work for an uncounted second.
 constexpr Steady kSteady{.ramp_s = 1, .timed_s = 2};
 
 Steady steady_of(const Settings& settings) { return settings.passes == 1 ? Steady{} : kSteady; }
@@ -63,8 +66,8 @@ Status measure(Context& context, DiskPages& tier, BareDisk& bare, const PageMemo
     }
     return rate;
   };
-  VMEM_ASSIGN(const Measured measured, measure_interleaved(context.settings.repeats, limit, achieved));
-  record.set_beside(measured);
+  VMEM_ASSIGN(const Measured measured, measure_shown(context, "tier " + record.variant, limit, achieved));
+  record.set(measured);
   record.details["queue"] = tier.describe();
   if (over_pages.count() != 0) {
     record.details["requests_over_the_pages_gb_per_s"] = over_pages.median();
@@ -74,6 +77,7 @@ Status measure(Context& context, DiskPages& tier, BareDisk& bare, const PageMemo
   record.verified = record.mismatch.empty();
   record.details["verified_bytes"] = record.verified ? verified : 0;
   context.records.push_back(std::move(record));
+  context.show_rows();
   return {};
 }
 
@@ -85,12 +89,17 @@ Status run_tier(Context& context) {
   const std::uint64_t bytes = context.settings.working_set_bytes.value_or(kWorkingSet);
   std::vector<std::uint64_t> sizes(kPages.begin(), kPages.end());
   if (context.settings.page_bytes) sizes = {*context.settings.page_bytes};
+  const std::uint64_t most = std::max(bytes, *std::ranges::max_element(sizes));
+  VMEM_TRY(check_host_memory("tier", 2 * most + BareDisk::kMemoryBytes));
+  VMEM_TRY(check_disk_room("tier", {&directory, 1}, {.tier = most, .beside = bytes}));
+  context.progress.begin("writing the bare disk's file", 1);
   VMEM_ASSIGN(RequestMemory memory, in_large_pages(BareDisk::kMemoryBytes));
   VMEM_ASSIGN(const auto bare, BareDisk::create(directory.path, bytes, std::move(memory)));
   for (const std::uint64_t page_bytes : sizes) {
     const std::uint64_t pages = std::max<std::uint64_t>(bytes / page_bytes, 1);
     VMEM_ASSIGN(const PageMemory from, PageMemory::create(page_bytes, pages));
     VMEM_ASSIGN(const PageMemory to, PageMemory::create(page_bytes, pages));
+    context.progress.begin("filling pages, writing them once", 1);
     from.fill(context.settings.seed);
     VMEM_ASSIGN(const auto tier, DiskPages::create({.directories = {directory},
                                                     .compress = "off",
@@ -98,7 +107,7 @@ Status run_tier(Context& context) {
                                                     .pages = pages,
                                                     .disk_bytes_s = {},
                                                     .poll = options.nvme_poll}));
-    VMEM_TRY(tier->store(from));  // as the bare file was: written once
+    VMEM_TRY(tier->store(from));  // written once, as the bare file was
     VMEM_TRY(measure(context, *tier, *bare, from, to, DiskWay::out));
     VMEM_TRY(measure(context, *tier, *bare, from, to, DiskWay::in));
   }

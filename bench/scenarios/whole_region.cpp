@@ -2,13 +2,15 @@
 
 #include <fmt/format.h>
 
-#include "base/options.hpp"
+#include <algorithm>
+
+#include "base/sizes.hpp"
 #include "bench/machine.hpp"
 
 namespace vmem::bench {
 namespace {
 
-// The limit's own copy of the working set lies beside the runtime's.
+// The limit's own copy of the working set needs room beside the runtime's.
 Status check_host_room(const Sizes& sizes) {
   const std::uint64_t wanted = sizes.host_bytes + sizes.working_set_bytes;
   const std::uint64_t available = read_machine().memory_available_bytes;
@@ -48,51 +50,57 @@ Result<WholeRegion> WholeRegion::create(Context& context, const Sizes& sizes) {
   return whole;
 }
 
-Result<double> WholeRegion::time_in_place(const Launch& launch, std::uint64_t bytes, std::uint64_t expected) {
+Result<double> WholeRegion::time_in_place(const WholeKernel& kernel, std::uint64_t bytes, std::uint64_t expected) {
   CUdeviceptr address = 0;
   BENCH_CALL(context_->gpu, cuMemHostGetDevicePointer, &address, pinned_.data(), 0);
   VMEM_TRY(sum_.clear(stream_.get()));
   VMEM_TRY(stream_.synchronize());
   const Stopwatch watch;
-  VMEM_TRY(launch(reinterpret_cast<const std::uint64_t*>(address), stream_.get(), sum_.device()));
+  VMEM_TRY(kernel.launch(reinterpret_cast<const std::uint64_t*>(address), bytes, stream_.get(), sum_.device()));
   VMEM_TRY(stream_.synchronize());
-  const double rate = static_cast<double>(bytes) / watch.nanoseconds();
+  const double rate = static_cast<double>(kernel.read_bytes(bytes)) / watch.nanoseconds();
   std::uint64_t found = 0;
   VMEM_TRY(sum_.read(stream_, &found));
   if (found != expected) return fail(VMEM_ERROR_INTERNAL, "the kernel reads wrong data even from plain pinned memory");
   return rate;
 }
 
-Result<double> WholeRegion::time_region(const Launch& launch, std::uint64_t bytes, std::uint64_t& found) {
+Result<double> WholeRegion::time_region(const WholeKernel& kernel, std::uint64_t& found) {
   VMEM_TRY(sum_.clear(stream_.get()));
   VMEM_TRY(stream_.synchronize());
   const Stopwatch watch;
   VMEM_TRY(with_range(region_.at(0), region_.bytes(), VMEM_READ, stream_.get(),
-                      [&] { return launch(region_.words(), stream_.get(), sum_.device()); }));
+                      [&] { return kernel.launch(region_.words(), region_.bytes(), stream_.get(), sum_.device()); }));
   VMEM_TRY(stream_.synchronize());
-  const double rate = static_cast<double>(bytes) / watch.nanoseconds();
+  const double rate = static_cast<double>(kernel.read_bytes(region_.bytes())) / watch.nanoseconds();
   VMEM_TRY(sum_.read(stream_, &found));
   return rate;
 }
 
-Result<WholeRead> WholeRegion::measure(const Launch& launch, std::uint64_t bytes, std::uint64_t expected) {
+Result<WholeRead> WholeRegion::measure(const WholeKernel& kernel) {
   const int repeats = context_->settings.repeats;
+  const std::uint64_t expected = kernel.expected(bytes());
   WholeRead read;
   std::uint64_t found = 0;
-  VMEM_TRY(time_in_place(launch, bytes, expected));  // the first launch of a kernel loads it
-  VMEM_TRY(time_region(launch, bytes, found));       // settles which pages are in HBM
-  VMEM_TRY(check(vmem_quiesce()));
+  VMEM_TRY(time_region(kernel, found));  // settles which pages are in HBM
+  VMEM_ASSIGN(const vmem_statistics before, quiet_statistics());
+  VMEM_ASSIGN(const std::uint64_t outside, bytes_outside_hbm());
+  if (outside == 0)
+    return fail(VMEM_ERROR_INVALID_OPTION, "the region lies in HBM altogether; raise --ratio, or lower --hbm");
+  const std::uint64_t expected_outside = kernel.expected(outside);
+  read.resident_share = 1.0 - static_cast<double>(outside) / static_cast<double>(bytes());
+  VMEM_TRY(time_in_place(kernel, outside, expected_outside));  // loads the kernel
   context_->progress.begin("reading", static_cast<std::uint64_t>(repeats));
-  VMEM_ASSIGN(const vmem_statistics before, read_statistics());
-  const auto in_place = [&] { return time_in_place(launch, bytes, expected); };
+  const auto in_place = [&] { return time_in_place(kernel, outside, expected_outside); };
   const auto region = [&]() -> Result<double> {
-    VMEM_ASSIGN(const double rate, time_region(launch, bytes, found));
+    VMEM_ASSIGN(const double rate, time_region(kernel, found));
     context_->progress.advance();
     if (found != expected && read.mismatch.empty()) {
       VMEM_ASSIGN(read.mismatch,
                   explain_checksum(*context_, region_, stream_, context_->settings.seed, found, expected));
     }
-    return rate;
+    read.processed.add(rate);
+    return rate * (1.0 - read.resident_share);
   };
   VMEM_ASSIGN(read.rates, measure_interleaved(repeats, in_place, region));
   VMEM_ASSIGN(const vmem_statistics after, read_statistics());
@@ -100,10 +108,31 @@ Result<WholeRead> WholeRegion::measure(const Launch& launch, std::uint64_t bytes
   return read;
 }
 
-Result<double> WholeRegion::resident_share() const {
+Record WholeRegion::record(const Sizes& sizes, std::string variant, const WholeRead& read) const {
+  Record record;
+  record.variant = std::move(variant);
+  record.options = size_options(context_->settings, sizes);
+  record.options["page_bytes"] = region_.page_bytes();
+  record.unit = "GB/s";
+  record.limit_name = "the same kernel in place, over as much pinned memory as lies outside HBM";
+  record.set(read.rates);
+  record.mismatch = read.mismatch;
+  record.verified = read.mismatch.empty();
+  record.details["processed_gb_per_s"] = read.processed.median();
+  record.details["processed_spread"] = read.processed.spread();
+  record.details["resident_share"] = read.resident_share;
+  record.details["moved_in_bytes"] = read.traffic.in_bytes;
+  record.notes.push_back(
+      fmt::format("{}: the kernel read {:.2f} GB/s; {:.1f} % of the region was in HBM; limit spread "
+                  "{:.1f} %",
+                  record.variant, read.processed.median(), 100 * read.resident_share, 100 * read.rates.limit.spread()));
+  return record;
+}
+
+Result<std::uint64_t> WholeRegion::bytes_outside_hbm() const {
   vmem_pointer_info info{};
   VMEM_TRY(check(vmem_query(region_.at(0), &info)));
-  return static_cast<double>(info.bytes_hbm) / static_cast<double>(region_.bytes());
+  return region_.bytes() - std::min<std::uint64_t>(info.bytes_hbm, region_.bytes());
 }
 
 }  // namespace vmem::bench

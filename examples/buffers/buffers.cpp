@@ -1,5 +1,5 @@
-// vmem.hpp in use: more buffers than HBM, freed by scope; holds around GPU work; what advice and statistics tell; a memory
-// resource for libraries that take one; errors.
+// vmem.hpp in use: more buffers than HBM, freed by scope; holds around GPU work; advice and
+// statistics; a memory resource for libraries that take one; errors.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -8,11 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include <vmem/memory_resource.hpp>
 #include <vmem/vmem.hpp>
 
 namespace {
 
-constexpr std::size_t kElements = 32u << 20;  // of 4 bytes: 128 MiB a buffer, half of the budget below
+// Of 4 bytes: 128 MiB a buffer, half of the budget below.
+constexpr std::size_t kElements = 32u << 20;
 
 void require(bool condition, const char* what) {
   if (condition) return;
@@ -20,7 +22,7 @@ void require(bool condition, const char* what) {
   std::exit(1);
 }
 
-// Six buffers on HBM for two, each with contents of its own that survive the others' use.
+// Six buffers on HBM for two; each keeps its own contents while the others are used.
 void oversubscribe(vmem::stream_view stream) {
   std::vector<vmem::buffer<std::uint32_t>> buffers;
   std::vector<std::uint32_t> host(kElements);
@@ -47,7 +49,7 @@ void oversubscribe(vmem::stream_view stream) {
               static_cast<unsigned long long>(stats.evictions));
 }
 
-// What a pool or a container does with a resource, in both orders of arguments that libraries use.
+// Uses a resource as a pool or a container does, in both argument orders that libraries use.
 void allocate_through_resource(vmem::stream_view stream) {
   vmem::memory_resource resource;
   void* first = resource.allocate(stream, 1u << 20);

@@ -1,6 +1,7 @@
 /*
- * Twice the HBM budget in one program: two buffers, each as large as the budget, are filled and copied on the GPU, chunk by
- * chunk, and verified on the host. vmem moves pages between HBM and host memory behind unchanged addresses.
+ * Twice the HBM budget in one program: two buffers, each as large as the budget, are filled and
+ * copied on the GPU, chunk by chunk, and verified on the host. vmem moves pages between HBM and
+ * host memory behind unchanged addresses.
  *
  * The budget is VMEM_HBM, or 256 MiB so that the program is over in a moment.
  */
@@ -17,7 +18,7 @@ static void check(vmem_status status, const char* call) {
 }
 #define CHECK(call) check((call), #call)
 
-/* What chunk i is filled with. */
+/* The fill byte of chunk i. */
 static int pattern(size_t chunk) { return (int)((chunk * 37 + 11) % 256); }
 
 int main(void) {
@@ -37,18 +38,19 @@ int main(void) {
   printf("%zu MiB of memory on %zu MiB of HBM%s\n", 2 * bytes >> 20, bytes >> 20,
          stats.emulated ? " (emulated driver)" : "");
 
-  /* Memsets and copies by vmem bring in what they touch; each may be larger than HBM. */
+  /* Memsets and copies by vmem page in the bytes that they touch; each may be larger than HBM. */
   for (size_t i = 0; i < chunks; i++) CHECK(vmem_memset(source + i * chunk_bytes, pattern(i), chunk_bytes, stream));
   CHECK(vmem_memcpy(copy, source, chunks * chunk_bytes, stream));
 
-  /* A program's own kernels and library calls touch ranges between acquire and release. Here the work is a memset that
-   * overwrites all of the first chunk, so that its old contents need not be fetched. */
+  /* A program's own kernels and library calls touch ranges between acquire and release. Here the
+   * work is a memset that overwrites all of the first chunk, so its old contents need not be
+   * fetched. */
   const vmem_range first = {.ptr = copy, .bytes = chunk_bytes, .access = VMEM_WRITE | VMEM_DISCARD};
   CHECK(vmem_acquire(&first, 1, stream));
   CHECK(vmem_memset(copy, 255, chunk_bytes, stream)); /* stands for kernel<<<..., stream>>>(copy) */
   CHECK(vmem_release(&first, 1, stream));
 
-  /* Back to the host, from wherever the pages are. */
+  /* Reads back to the host, from whichever tier holds the pages. */
   unsigned char* host = malloc(chunk_bytes);
   if (host == NULL) return 1;
   size_t wrong = 0;

@@ -1,4 +1,5 @@
-# Trains a transformer of 0.6 billion parameters with Adam: 12 GB of GPU memory. Nothing in here knows of vmem.
+# Trains a transformer of 0.6 billion parameters with Adam: 12 GB of GPU memory. It does not use
+# vmem.
 #
 #     python train.py                                on a GPU with room for it
 #     vmem run --hbm 6GiB -- python train.py         in half of that: the same losses

@@ -1,7 +1,8 @@
-"""python -m vmem [OPTIONS] [--] SCRIPT [ARGUMENTS]: runs a Python script with vmem under it, as `vmem run` does.
+"""python -m vmem [OPTIONS] [--] SCRIPT [ARGUMENTS]: runs a Python script with vmem under it, as
+`vmem run` does.
 
-OPTIONS are those of `vmem run`; `python -m vmem --help` lists them. In the place of SCRIPT stands what Python itself takes there, too:
-`-m MODULE`, `-c CODE`.
+OPTIONS are those of `vmem run`; `python -m vmem --help` lists them. In the place of SCRIPT stands
+what Python itself takes there, too: `-m MODULE`, `-c CODE`.
 """
 
 import difflib
@@ -24,9 +25,11 @@ def _ask(*arguments):
 
 
 def _values():
-    """What each option accepts, by its flag; None for those that stand alone. From the program, which knows them."""
-    values = {option["flag"]: None if option["switch"] else option["values"] for option in json.loads(_ask("options", "--json"))}
-    values["--no-python"] = None  # of `vmem run` alone
+    """What each option accepts, by its flag; None for those that stand alone. From the program,
+    which knows them.
+    """
+    values = {option["flag"]: None if option["switch"] else option["values"] for option in json.loads(_ask("options", "--json", "-"))}
+    values["--no-python"] = values["--check"] = None  # of `vmem run` alone
     return values
 
 

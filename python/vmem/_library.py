@@ -3,6 +3,7 @@
 import ctypes
 import os
 import shutil
+import subprocess
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -15,7 +16,9 @@ def preloaded():
 
 
 def api():
-    """A library with vmem's C functions that this process has loaded. Raises RuntimeError when there is none."""
+    """A library with vmem's C functions that this process has loaded. Raises RuntimeError when
+    there is none.
+    """
     process = ctypes.CDLL(None)
     if hasattr(process, "vmem_map_file"):
         return process
@@ -32,7 +35,9 @@ def path_of_preloaded():
 
 
 def program():
-    """The `vmem` program: of this installation, else the one on PATH. Raises RuntimeError when there is none."""
+    """The `vmem` program: of this installation, else the one on PATH. Raises RuntimeError when
+    there is none.
+    """
     for folder in ("native/bin", "../../../../bin", "../../build/release/bin"):
         candidate = os.path.join(_HERE, folder, "vmem")
         if os.access(candidate, os.X_OK):
@@ -43,12 +48,44 @@ def program():
     return found
 
 
+def version():
+    """MAJOR.MINOR.PATCH of the library in this process, else of the program. Raises RuntimeError
+    when there is neither.
+    """
+    process = ctypes.CDLL(None)
+    if hasattr(process, "vmem_version"):
+        process.vmem_version.restype = ctypes.c_char_p
+        return process.vmem_version().decode()
+    said = subprocess.run([program(), "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return said.split()[1]  # vmem VERSION (commit HASH)
+
+
 def run(options, command):
     """Replaces this process by `command` with vmem under it."""
     sys.stdout.flush()
     sys.stderr.flush()
     vmem = program()
     os.execv(vmem, [vmem, "run", *options, "--", *command])
+
+
+def has_driver():
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def check(options):
+    """Raises ValueError for options that `vmem run` refuses, RuntimeError where the machine cannot
+    do what vmem needs.
+    """
+    done = subprocess.run([program(), "run", "--check", *options], stderr=subprocess.PIPE, text=True)
+    if done.returncode == 0:
+        return
+    why = done.stderr.strip()
+    why = why[len("vmem run: "):] if why.startswith("vmem run: ") else why
+    raise (ValueError if done.returncode == 2 else RuntimeError)(f"vmem: {why}")
 
 
 def main():

@@ -1,7 +1,9 @@
-"""Tensors of a safetensors file where they lie: mapped, read-only, and read from the file page by page when the GPU uses them.
+"""Maps the tensors of a safetensors file read-only; pages are read from the file when the GPU uses
+them.
 
-`load_file(path)` gives PyTorch tensors; `open(path)` gives addresses, types and shapes, for whatever takes device pointers. No tensor is
-copied, neither to host memory nor to the GPU, and a file may be larger than both. The file must stay as it is while it is mapped.
+`load_file(path)` returns PyTorch tensors; `open(path)` returns addresses, types and shapes, for
+code that takes device pointers. No tensor is copied, to host memory or to the GPU, and a file may
+be larger than both. The file must not change while it is mapped.
 """
 
 import builtins
@@ -14,7 +16,8 @@ import threading
 
 from vmem import _library
 
-# safetensors' name: bytes of an element, DLPack's code and bits, PyTorch's name. What older DLPack has no code for is exported as bytes.
+# Name in safetensors: bytes of an element, code and bits in DLPack, name in PyTorch. Types without
+# a code in older DLPack are exported as bytes.
 _UNSIGNED, _SIGNED, _FLOAT, _BFLOAT = 1, 0, 2, 4
 _TYPES = {
     "F64": (8, _FLOAT, 64, "float64"),
@@ -36,8 +39,9 @@ _TYPES = {
 }
 _HEADER_MAX = 100_000_000  # bytes, as the format has it
 _DIGITS_MAX = 20  # more than any count of 63 bits has
-# Neighbours in the file share a mapping until it has so many bytes. Launches that do not say what they use name a whole mapping, so it
-# should not be much more than a tensor; and a mapping has whole pages of 2 MiB, so small tensors should not have one each.
+# Neighbours in the file share a mapping up to this size. A launch whose arguments are unknown holds
+# whole mappings, so a mapping should not be much larger than a tensor. Mappings consist of pages of
+# 2 MiB, so small tensors should not have one each.
 _MAPPING_BYTES = 32 << 20
 
 
@@ -46,7 +50,10 @@ def _header_error(path, why):
 
 
 def read_header(path):
-    """What a file says of itself: ({name: (dtype, shape, first byte in the file, bytes)}, {metadata}). Raises ValueError, OSError."""
+    """The header: ({name: (dtype, shape, first byte in the file, bytes)}, {metadata}).
+
+    Raises ValueError, OSError.
+    """
     path = os.fspath(path)
     # Without O_NONBLOCK a FIFO would wait for a writer.
     with builtins.open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
@@ -73,17 +80,20 @@ def read_header(path):
 
 
 def _integer(digits):
-    # Converting takes quadratic time. Longer numbers are no counts, whatever they are.
+    # Conversion takes quadratic time, and no valid count is longer.
     return int(digits) if len(digits) <= _DIGITS_MAX else float("inf")
 
 
 def _brief(value):
-    """For messages: a value of a header may have as many bytes as the header."""
+    """Shortens a value for messages: it may be as long as the whole header."""
     return reprlib.repr(value)
 
 
 def _elements(shape, most):
-    """The product of the extents, or some number above `most` where it is larger: the whole product may have millions of digits."""
+    """The product of the extents, or a number above `most` if the product is larger.
+
+    The whole product may have millions of digits.
+    """
     if 0 in shape:
         return 0
     elements = 1
@@ -138,7 +148,7 @@ def _check_overlaps(path, tensors):
 
 
 class _Mapping:
-    """One vmem_map_file; ends when nothing refers to it any more, after the work that uses it."""
+    """A mapping by vmem_map_file. Ends with its last reference, after the GPU work that uses it."""
 
     def __init__(self, library, path, begin, length, device):
         self._library = library
@@ -200,7 +210,7 @@ def _delete(managed):
     del kept  # which may end a mapping, without the lock
 
 
-# Of a capsule that nobody took the tensor out of: its name is still the one it was made with.
+# Called for capsules whose tensor was not taken: those still have their first name.
 _Destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _CAPSULE_NAME = b"dltensor"
 _capsule_new = ctypes.pythonapi.PyCapsule_New
@@ -220,9 +230,10 @@ def _drop_unused(capsule):
 
 
 class MappedTensor:
-    """One tensor of a mapped file: `pointer` (None without elements), `dtype` (as safetensors names it), `shape`, `nbytes`, `device`.
+    """A tensor of a mapped file: `pointer`, `dtype`, `shape`, `nbytes`, `device`.
 
-    It keeps its mapping, and so do tensors made of it through DLPack. Read-only: writing to it is an illegal-address error of the GPU.
+    `pointer` is None if there are no elements; `dtype` is safetensors' name. The tensor keeps its
+    mapping alive, as do tensors made of it through DLPack. A write is an illegal-address error.
     """
 
     def __init__(self, mapping, pointer, dtype, shape, nbytes, device):
@@ -237,7 +248,7 @@ class MappedTensor:
         return (_CUDA, self.device)
 
     def __dlpack__(self, *, stream=None, **_):
-        """F8 and BOOL as bytes. `stream` is of no concern: nothing has been queued that writes to it."""
+        """F8 and BOOL become bytes. `stream` is ignored: no queued work writes to the tensor."""
         _, code, bits, _ = _TYPES[self.dtype]
         shape = (ctypes.c_int64 * max(1, len(self.shape)))(*self.shape)
         managed = _DLManagedTensor()
@@ -254,7 +265,7 @@ class MappedTensor:
 
 
 def _groups(tensors):
-    """Runs of neighbours that share a mapping: [(first byte, bytes, [names])]."""
+    """Groups of neighbours that share a mapping: [(first byte, bytes, [names])]."""
     groups = []
     for name, (_, _, begin, length) in sorted(tensors.items(), key=lambda each: each[1][2:]):
         if length == 0:
@@ -268,8 +279,11 @@ def _groups(tensors):
 
 
 def open(path, device=0, library=None):
-    """{name: MappedTensor} of a file, mapped for the GPU `device`. `library` is a ctypes.CDLL of libvmem.so in which vmem was
-    initialised; under `vmem run`, and with libvmem loaded for all (RTLD_GLOBAL), it is found. Raises ValueError, OSError, RuntimeError."""
+    """Maps a file for the GPU `device`; returns {name: MappedTensor}.
+
+    `library` is a ctypes.CDLL of libvmem_gpu.so after vmem_init. Not needed under `vmem run`, or if
+    libvmem_gpu was loaded with RTLD_GLOBAL. Raises ValueError, OSError, RuntimeError.
+    """
     path = os.fspath(path)
     if library is None:
         library = _library.api()
@@ -291,8 +305,11 @@ def open(path, device=0, library=None):
 
 
 def load_file(path, device="cuda"):
-    """{name: torch.Tensor} of a file, on a CUDA device: read-only, for inference, under `vmem run`. Raises as `open`, and RuntimeError
-    where vmem does not run under this process or the installed PyTorch lacks a type."""
+    """Maps a file; returns {name: torch.Tensor} on a CUDA device: read-only, for inference.
+
+    Needs `vmem run`. Raises as `open`, and RuntimeError if vmem does not run under this process or
+    the installed PyTorch lacks a type.
+    """
     import torch
 
     device = torch.device(device)

@@ -1,10 +1,13 @@
 """vmem under PyTorch.
 
-`enable(hbm="16GiB")` as a script's first line trains what does not fit. It loads nothing that CUDA knows of: it starts the script
-again, under `vmem run`, before CUDA is initialised. Under `vmem run` the allocator is installed already and `enable` does nothing.
+`enable(hbm="16GiB")` as a script's first line trains what does not fit. It starts the script again,
+under `vmem run`, before CUDA is initialised. Under `vmem run` the allocator is installed already
+and `enable` does nothing.
 """
 
+import ast
 import ctypes
+import importlib.util
 import os
 import sys
 import warnings
@@ -106,7 +109,9 @@ class _Statistics(ctypes.Structure):
 
 
 def statistics():
-    """vmem's own figures (vmem_stats) as a dict, each since the start. Raises RuntimeError before the first allocation on a GPU."""
+    """vmem's own figures (vmem_stats) as a dict, each since the start. Raises RuntimeError before
+    the first allocation on a GPU.
+    """
     library = _library.preloaded()
     out = _Statistics(struct_bytes=ctypes.sizeof(_Statistics))
     if library is None or library.vmem_stats(ctypes.byref(out)) != 0:
@@ -120,25 +125,71 @@ def running():
 
 
 def enable(**options):
-    """Runs the calling script with vmem under it: `enable(hbm="16GiB", host="64GiB")`. To be called before CUDA is initialised.
+    """Runs the calling script with vmem under it: `enable(hbm="16GiB", host="64GiB")`. To be called
+    before CUDA is initialised.
 
-    Options are those of `vmem options`, sizes in bytes or written as "16GiB". Raises RuntimeError when CUDA is initialised
-    already, or when the script cannot be started again (an interactive session).
+    Starts the script again, so what stands before the call runs twice; where that is more than
+    imports, a line on stderr says so. Under `vmem run` it does nothing.
+
+    Options are those of `vmem options`, sizes in bytes or written as "16GiB". Raises ValueError for
+    a wrong option. Raises RuntimeError where there is no PyTorch or no CUDA driver
+    (driver="emulated" tries a script without), when CUDA is initialised already, or when the script
+    cannot be started again (an interactive session, a notebook).
     """
     if _library.preloaded() is not None:
         return
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise RuntimeError("vmem.torch.enable comes too late: CUDA is initialised. Call it before the first tensor on a GPU")
+    command = _script()
+    if "libvmem_preload.so" in os.environ.get("LD_PRELOAD", ""):
+        raise RuntimeError("libvmem_preload.so is in LD_PRELOAD, and the loader has not loaded it; see its message on stderr")
+    if torch is None and importlib.util.find_spec("torch") is None:
+        raise RuntimeError("vmem.torch.enable: this Python has no PyTorch; install it, or use `vmem run` for a program without it")
+    driver = str(options.get("driver", os.environ.get("VMEM_DRIVER", "auto")))
+    if driver == "auto" and not _library.has_driver():
+        raise RuntimeError('vmem.torch.enable: there is no CUDA driver (libcuda.so.1); driver="emulated" tries a script without a GPU')
+    flags = [f"--{name.replace('_', '-')}={_text(value)}" for name, value in options.items()]
+    _library.check(flags)
+    if not _stands_first(sys._getframe(1)):
+        print(f"vmem: starting {sys.argv[0]} again, with vmem under it: what stands before vmem.torch.enable runs twice", file=sys.stderr)
+    _library.run(flags, [sys.executable, *command[1:]])
+
+
+def _text(value):
+    return {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def _script():
+    """The command line that runs this script. Raises RuntimeError where there is none to be run
+    again.
+    """
+    if "ipykernel" in sys.modules:
+        raise RuntimeError("vmem.torch.enable cannot start a notebook's kernel again; start Jupyter with `vmem run -- jupyter lab`")
     command = getattr(sys, "orig_argv", None) or _command_line()
     interactive = hasattr(sys, "ps1") or sys.flags.interactive
     from_stdin = not sys.argv or sys.argv[0] in ("", "-")
     if interactive or from_stdin or not command or len(command) < 2:
         raise RuntimeError("vmem.torch.enable starts the script again, and there is no script; start Python with `vmem run -- python`")
-    if "libvmem_preload.so" in os.environ.get("LD_PRELOAD", ""):
-        raise RuntimeError("libvmem_preload.so is in LD_PRELOAD, and the loader has not loaded it; see its message on stderr")
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
-    _library.run(flags, [sys.executable, *command[1:]])
+    return command
+
+
+def _stands_first(caller):
+    """Whether nothing but imports stands before the call in the script."""
+    if caller.f_code.co_name != "<module>" or caller.f_globals.get("__name__") != "__main__":
+        return False
+    try:
+        with open(caller.f_code.co_filename, encoding="utf-8") as file:
+            statements = ast.parse(file.read()).body
+    except (OSError, ValueError, SyntaxError):  # not a file, or changed since
+        return False
+    for statement in statements:
+        if statement.lineno <= caller.f_lineno <= statement.end_lineno:
+            return True
+        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not is_text and not isinstance(statement, (ast.Import, ast.ImportFrom)):
+            return False
+    return False
 
 
 def _command_line():
@@ -148,7 +199,9 @@ def _command_line():
 
 
 def install(torch):
-    """Gives `torch`, just imported, vmem's allocator. For processes under `vmem run`; `sitecustomize` calls it."""
+    """Gives `torch`, just imported, vmem's allocator. For processes under `vmem run`;
+    `sitecustomize` calls it.
+    """
     library = _library.preloaded()
     if library is None:
         raise RuntimeError("this process is not under `vmem run`; call vmem.torch.enable")
@@ -171,9 +224,11 @@ def install(torch):
 
 
 def adjust_inductor(compile_fx):
-    """torch._inductor.compile_fx, just imported: mode="reduce-overhead" compiles and does not capture. Its tree of CUDA graphs shares a
-    pool whose state is saved and put back, which only PyTorch's own allocator can do; without the tree, results that a program keeps would be
-    overwritten by the next call."""
+    """torch._inductor.compile_fx, just imported: mode="reduce-overhead" compiles and does not
+    capture. Its tree of CUDA graphs shares a pool whose state is saved and put back, which only
+    PyTorch's own allocator can do; without the tree, results that a program keeps would be
+    overwritten by the next call.
+    """
 
     def cudagraphify(model, *arguments, **options):
         return model
@@ -189,7 +244,9 @@ def _refuse_allocator(allocator):
 
 
 def _leave_cudnn_benchmark_off(torch):
-    """For torch.backends.cudnn.benchmark PyTorch asks its allocator for the largest free block, and raises where a pluggable one is used."""
+    """For torch.backends.cudnn.benchmark PyTorch asks its allocator for the largest free block, and
+    raises where a pluggable one is used.
+    """
 
     def set_benchmark(on):
         if on:
@@ -210,7 +267,9 @@ def _answer_for_pools(torch, library):
 
 
 def _answer_statistics(torch, library):
-    """PyTorch's pluggable allocators cannot answer for memory statistics, so the functions behind them are replaced."""
+    """PyTorch's pluggable allocators cannot answer for memory statistics, so the functions behind
+    them are replaced.
+    """
 
     def figures(device):
         out = _Figures()
@@ -259,7 +318,8 @@ def _answer_statistics(torch, library):
     c._cuda_memoryStats = memory_stats
     c._cuda_resetPeakMemoryStats = reset_peak
     c._cuda_resetAccumulatedMemoryStats = reset_accumulated
-    if hasattr(c, "_accelerator_getDeviceStats"):  # torch.accelerator's memory functions ask PyTorch's own allocator, whichever is in use
+    # Torch.accelerator's memory functions ask PyTorch's own allocator, whichever is in use.
+    if hasattr(c, "_accelerator_getDeviceStats"):
         c._accelerator_isAllocatorInitialized = torch.cuda.is_initialized
         c._accelerator_emptyCache = c._cuda_emptyCache
         c._accelerator_getDeviceStats = memory_stats

@@ -8,13 +8,13 @@
 
 namespace vmem {
 
-// Shared with the call's thread, which may outlive its owner.
+// Shared with the call's thread, which may outlive the Aside.
 struct Aside::Running {
   explicit Running(Call given) : call(std::move(given)) {}
   void run() {
     ::prctl(PR_SET_NAME, "vmem-aside");
     call();
-    call = nullptr;  // what it holds ends before whoever waits goes on
+    call = nullptr;  // destroys the captures before a waiting thread continues
     const std::lock_guard lock(mutex);
     ended = true;
     changed.notify_all();
@@ -29,14 +29,14 @@ struct Aside::Running {
   }
 
   Call call;
-  std::mutex mutex;  // below
+  std::mutex mutex;  // protects the members below
   std::condition_variable changed;
   bool ended = false;
 };
 
 namespace {
 
-// The program's signals are for the program's threads.
+// Blocks all signals: the program's signals are for the program's threads.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -1,6 +1,7 @@
-// Calls into the system that may never return, as open and close do on a network file system whose server is gone. Each runs in
-// a thread of its own, which is given up with all that it holds if it does not come back in time. Such a thread ends whenever the
-// kernel lets it: libvmem.so is never unloaded (-z nodelete), and nothing else that the thread uses may end before it.
+// System calls that may never return, as open and close on a network file system whose server is
+// gone. Each call runs in its own thread, which is abandoned with all that it holds if the call
+// does not return in time. The kernel decides when it ends: libvmem_gpu.so is never unloaded
+// (-z nodelete), and nothing else that the thread uses may end before it.
 #pragma once
 
 #include <chrono>
@@ -23,21 +24,23 @@ class Aside {
   Aside(const Aside&) = delete;
   Aside& operator=(const Aside&) = delete;
 
-  // Any thread. The call must not throw. Without a thread for it (no memory), it is made in the calling thread.
+  // Any thread. The call must not throw. If no thread can be created (no memory), the calling
+  // thread makes the call.
   void begin(Call call) noexcept;
-  // Returns whether all calls came back. Those that did not within `limit` are given up. While it runs, nobody calls `begin`.
+  // Returns whether all calls have returned; abandons calls that have not within `limit`. REQUIRES:
+  // no concurrent `begin`.
   bool finish(std::chrono::microseconds limit);
 
  private:
   struct Running;
   void join_ended();
 
-  std::mutex mutex_;  // below
+  std::mutex mutex_;  // protects the members below
   std::vector<std::pair<std::thread, std::shared_ptr<Running>>> running_;
 };
 
-// The result of `call`, made in a thread of its own; nothing if it did not come back within `limit`. Then the result, if there is
-// ever one, ends in that thread. What `call` throws is thrown here.
+// The result of `call`, made in its own thread; no value if `call` did not return within `limit`. A
+// later result is destroyed in that thread. Rethrows an exception of `call`.
 template <class Value>
 std::optional<Value> call_within(std::chrono::microseconds limit, std::move_only_function<Value()> call) {
   struct Outcome {

@@ -1,4 +1,5 @@
-// The time that deadlines are on. Passed in, so that tests and simulations step it. Only differences mean something.
+// The clock of all deadlines, passed in so that tests and simulations can step it. Only differences
+// are meaningful.
 #pragma once
 
 #include <atomic>
@@ -21,14 +22,14 @@ class SteadyClock final : public Clock {
   }
 };
 
-// Stands still until it is told to go on.
+// Advances only on request.
 class ManualClock final : public Clock {
  public:
   std::uint64_t now_us() const noexcept override { return now_us_.load(std::memory_order_relaxed); }
   void advance(std::uint64_t us) noexcept { now_us_.fetch_add(us, std::memory_order_relaxed); }
 
  private:
-  std::atomic<std::uint64_t> now_us_ = 1;  // 0 is no time
+  std::atomic<std::uint64_t> now_us_ = 1;  // 0 means no time
 };
 
 }  // namespace vmem

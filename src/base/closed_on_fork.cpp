@@ -9,7 +9,7 @@
 namespace vmem {
 namespace {
 
-// Descriptor + 1; 0: free. Without locks, since the child reads it right after fork.
+// Descriptor + 1; 0: free slot. Lock-free, because the child reads the array right after fork.
 std::array<std::atomic<int>, ClosedOnFork::kMost> descriptors;
 
 void close_all() {

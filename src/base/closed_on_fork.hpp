@@ -1,5 +1,6 @@
-// Descriptors that a forked child does not keep: connections and locks belong to the process that made
-// them. In a child, a connection's peer would not learn of the parent's end, and a lock would stay.
+// Closes descriptors in a forked child: connections and locks belong to the process that made them.
+// If a child kept a connection, the peer would not learn of the parent's end; a kept lock would
+// stay locked.
 #pragma once
 
 #include <utility>
@@ -11,7 +12,8 @@ namespace vmem {
 class ClosedOnFork {
  public:
   ClosedOnFork() = default;
-  // `descriptor` is open until this ends. Past kMost of them, children keep it.
+  // REQUIRES: `descriptor` stays open until this object ends. Beyond kMost descriptors, children
+  // keep further ones.
   explicit ClosedOnFork(int descriptor) noexcept;
   ~ClosedOnFork();
   ClosedOnFork(ClosedOnFork&& other) noexcept : slot_(std::exchange(other.slot_, -1)) {}
@@ -25,9 +27,9 @@ class ClosedOnFork {
   int slot_ = -1;
 };
 
-// Owns a descriptor that forked children do not keep. It is registered while it is open, so that a
-// child never closes a number that has gone to another file. A child that is forked between opening
-// and registration keeps it until exec.
+// Owns a descriptor that forked children do not keep. The descriptor is registered while open, so a
+// child never closes a number that was reused for another file. A child forked between opening and
+// registration keeps the descriptor until exec.
 class OwnDescriptor {
  public:
   OwnDescriptor() = default;

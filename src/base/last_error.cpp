@@ -5,8 +5,9 @@
 namespace vmem::last_error {
 namespace {
 
-// Trivial, so that it is still there when the destructors of other thread-local variables fail a call. Of longer messages, which
-// have a long path or value of the caller's in them, the begin says what was asked and the end what is wrong.
+// Trivial type, so that destructors of other thread-local variables can still record a failure. A
+// longer message contains a long path or value: its beginning states the request, its end the
+// reason.
 constexpr std::size_t kMostBytes = 1024;
 constexpr std::size_t kHeadBytes = 400;
 constinit thread_local char last_message[kMostBytes] = "";

@@ -26,7 +26,8 @@ constexpr std::array<Name, 6> kNames{{
     {"off", Level::off, spdlog::level::off},
 }};
 
-// Not in spdlog's registry, which the program may use for itself; never destroyed, because threads may log until the end.
+// Outside spdlog's registry, which the program may use. Never destroyed: threads may log until the
+// end.
 spdlog::logger& backend() {
   static spdlog::logger& logger = *[] {
     auto* made = new spdlog::logger("vmem", std::make_shared<spdlog::sinks::stderr_sink_mt>());
@@ -57,7 +58,7 @@ void write_plain(std::string_view message) noexcept {
   if (!enabled(Level::warn)) return;
   static constexpr std::string_view kBegin = "[vmem] warning: ", kEnd = "\n";
   const auto part = [](std::string_view text) {
-    return iovec{const_cast<char*>(text.data()), text.size()};  // it is only read
+    return iovec{const_cast<char*>(text.data()), text.size()};  // writev only reads it
   };
   const std::array<iovec, 3> line{part(kBegin), part(message), part(kEnd)};
   [[maybe_unused]] const ssize_t written = ::writev(STDERR_FILENO, line.data(), int(line.size()));

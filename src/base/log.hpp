@@ -1,4 +1,5 @@
-// The log: one line on stderr per message, formatted only when its level is on. Levels that are off cost one relaxed load.
+// The log: one line on stderr per message, formatted only when its level is on. A disabled level
+// costs one relaxed load.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,14 +22,15 @@ inline bool enabled(Level level) noexcept { return level >= detail::threshold.lo
 void set_level(Level level) noexcept;
 // "trace", "debug", "info", "warn", "error", "off". Errors: INVALID_OPTION.
 Result<Level> parse_level(std::string_view name);
-// Writes whatever the level; use the macros.
+// Writes at any level; use the macros.
 void write(Level level, std::string_view message);
-// A warning, for who has no memory to format one: one line without a time, in one system call.
+// A warning without formatting, for callers out of memory: one line without a time, in one system
+// call.
 void write_plain(std::string_view message) noexcept;
 
 }  // namespace vmem::log
 
-// VMEM_LOG_WARN("{} ran out at {}", name, bytes): the arguments are evaluated only if the level is on.
+// VMEM_LOG_WARN("{} ran out at {}", name, bytes): arguments are evaluated only if the level is on.
 #define VMEM_LOG_AT(level, ...)                                                             \
   do {                                                                                      \
     if (::vmem::log::enabled(level)) ::vmem::log::write(level, ::fmt::format(__VA_ARGS__)); \

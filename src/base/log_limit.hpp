@@ -1,5 +1,5 @@
-// Keeps what happens again and again from filling the log: the n-th occurrence is logged if n is a
-// power of two, with the count.
+// Limits log lines of a repeated event: the n-th occurrence is logged, with the count, if n is a
+// power of two.
 #pragma once
 
 #include <atomic>
@@ -8,12 +8,12 @@
 
 namespace vmem {
 
-// Any thread may call.
+// Any thread.
 class LogLimit {
  public:
   struct Occurrence {
-    std::uint64_t count = 0;  // of occurrences, this one included
-    bool logged = false;      // whether this one is to be logged
+    std::uint64_t count = 0;  // occurrences so far, this one included
+    bool logged = false;      // log this occurrence
   };
 
   // Counts one more occurrence.
@@ -23,7 +23,7 @@ class LogLimit {
   }
 
   std::uint64_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
-  // The trouble has ended: its next occurrence is the first again.
+  // The cause has ended: the next occurrence counts as the first.
   void reset() noexcept { count_.store(0, std::memory_order_relaxed); }
 
  private:

@@ -11,14 +11,23 @@ namespace {
 thread_local MemoryReserve* mine = nullptr;
 
 std::mutex handler_mutex;
-std::size_t reserves = 0;                       // that live; protected by handler_mutex
-std::atomic<std::new_handler> before{nullptr};  // whose turn it is for threads without a reserve
+std::size_t reserves = 0;                       // live reserves; protected by handler_mutex
+std::atomic<std::new_handler> before{nullptr};  // the handler for threads without a reserve
+
+// This thread is inside the earlier handler, which may call ours if it was set later and kept ours.
+thread_local bool asking_before = false;
+struct AskingBefore {
+  AskingBefore() { asking_before = true; }
+  ~AskingBefore() { asking_before = false; }
+};
 
 // The program's threads fail as they would without vmem.
 void on_failure() {
   if (mine != nullptr && mine->release_one()) return;
-  if (const std::new_handler handler = before.load()) return handler();
-  throw std::bad_alloc();
+  const std::new_handler handler = before.load();
+  if (handler == nullptr || asking_before) throw std::bad_alloc();
+  const AskingBefore asking;
+  handler();
 }
 
 void install() noexcept {
@@ -26,7 +35,7 @@ void install() noexcept {
   if (reserves++ == 0) before.store(std::set_new_handler(on_failure));
 }
 
-// Who has set another handler meanwhile may still call ours, which does no harm.
+// A handler set by others meanwhile may still call ours, which is harmless.
 void remove() noexcept {
   const std::lock_guard lock(handler_mutex);
   if (--reserves == 0 && std::get_new_handler() == on_failure) std::set_new_handler(before.load());

@@ -1,7 +1,8 @@
-// Memory set aside for a thread of vmem's own. Such a thread keeps the books of pages and transfers: where an allocation
-// failed in the middle, a transfer or a page would be forgotten. While an object of this class lives, an allocation of its
-// thread that fails takes from the reserve instead, by way of std::new_handler. So only what needs more than the
-// reserve, which is an array as large as a request asks for, throws std::bad_alloc.
+// Memory reserved for one of vmem's own threads. Such a thread keeps the records of pages and
+// transfers: a failed allocation midway would lose a transfer or a page. While an object of this
+// class lives, a failed allocation of its thread is served from the reserve, through
+// std::new_handler. So only an allocation larger than the reserve, which is an array as large as a
+// request asks for, throws std::bad_alloc.
 #pragma once
 
 #include <array>
@@ -15,15 +16,16 @@ class MemoryReserve {
   static constexpr std::size_t kBlocks = 16;
   static constexpr std::size_t kBlockBytes = std::size_t{32} << 10;
 
-  // For the calling thread, which ends it, too. A second one of a thread does nothing.
+  // For the calling thread, which must also destroy the object. A thread's second object does
+  // nothing.
   MemoryReserve();
   ~MemoryReserve();
   MemoryReserve(const MemoryReserve&) = delete;
   MemoryReserve& operator=(const MemoryReserve&) = delete;
 
-  // Between two pieces of work: makes the reserve whole again. False: there is not enough memory for that now.
+  // Between two pieces of work: refills the reserve. False: not enough memory now.
   bool refill() noexcept;
-  // Gives one block back to the allocator. False: none is left.
+  // Frees one block to the allocator. False: none is left.
   bool release_one() noexcept;
 
  private:
@@ -32,9 +34,10 @@ class MemoryReserve {
   bool registered_ = false;
 };
 
-// What a thread of vmem's own does at a time. False: it lacked memory, more than the reserve has, and stopped there.
+// Runs one piece of work. False: the work ran out of memory, the thread's reserve included, and
+// stopped there.
 template <class Work>
-bool had_memory(Work&& work) {
+bool ran_within_memory(Work&& work) {
   try {
     work();
     return true;

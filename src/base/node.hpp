@@ -1,4 +1,4 @@
-// Who takes part in a cluster.
+// Identity of a cluster member.
 #pragma once
 
 #include <compare>
@@ -6,9 +6,9 @@
 
 namespace vmem {
 
-enum class NodeId : std::uint64_t {};       // given by configuration; equal across restarts. 0: none
-enum class Incarnation : std::uint64_t {};  // one run of a node; a later run has a larger one
-enum class Epoch : std::uint64_t {};        // a version of the membership; only grows
+enum class NodeId : std::uint64_t {};       // configured; equal across restarts. 0: none
+enum class Incarnation : std::uint64_t {};  // one run of a node; later runs have larger values
+enum class Epoch : std::uint64_t {};        // version of the membership; only grows
 
 struct NodeIdentity {
   NodeId id{};

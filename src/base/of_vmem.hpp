@@ -1,9 +1,9 @@
-// Marks what vmem itself does on a thread, so that hooks leave alone what libraries that it uses call.
+// Marks vmem's own work on a thread, so that hooks pass through the calls of vmem's libraries.
 #pragma once
 
 namespace vmem {
 
-// Of the calling thread.
+// The calling thread's mark.
 bool& of_vmem() noexcept;
 
 struct OfVmem {

@@ -6,7 +6,7 @@
 
 namespace vmem {
 
-// A program is known to the loader by the name it was started with, which need not lead to it.
+// The loader knows a program by its argv[0], which may not resolve.
 std::filesystem::path own_folder() {
   Dl_info self{};
   std::error_code code;

@@ -1,11 +1,12 @@
-// Where this code lies: files that belong to vmem are found from there, so that an installation may be moved.
+// The folder of this code. vmem's own files are found relative to it, so an installation may be
+// moved.
 #pragma once
 
 #include <filesystem>
 
 namespace vmem {
 
-// Of the library or program that contains this code; empty if that cannot be found out.
+// Folder of the library or program that contains this code; empty if unknown.
 std::filesystem::path own_folder();
 
 }  // namespace vmem

@@ -7,7 +7,7 @@ namespace {
 
 bool is_control(unsigned char c) { return c < 0x20 || c == 0x7f; }
 
-// Not inside a character of UTF-8.
+// The first boundary of a UTF-8 character from `at` on.
 std::size_t character_at(std::string_view text, std::size_t at) {
   while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) ++at;
   return at;

@@ -1,5 +1,5 @@
-// Text from outside (an option's value, a path) in messages, which are one line: control characters would break it or move
-// the terminal's cursor, and what is very long would push the reason out.
+// Makes outside text (an option's value, a path) safe for one-line messages. Control characters
+// would break the line or move the terminal's cursor; very long text would hide the reason.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace vmem {
 
 inline constexpr std::string_view kLeftOut = " [...] ";
 
-// Control characters as \n or \x1b; of more than `most` bytes the middle is left out.
+// Writes control characters as \n or \x1b; drops the middle of text longer than `most` bytes.
 std::string printable(std::string_view text, std::size_t most = 256);
 
 }  // namespace vmem

@@ -12,7 +12,7 @@ namespace {
 
 std::atomic<bool> is_child{false};
 
-// Numbers of threads that ended. Never destroyed: threads may end after the program's statics.
+// Numbers of ended threads. Never destroyed: threads may end after the program's statics.
 struct Spare {
   std::mutex mutex;
   std::vector<std::uintptr_t> numbers;
@@ -27,7 +27,7 @@ std::uintptr_t fresh_number() {
   return ++last;
 }
 
-// Trivial, so that they are still there when other thread-local variables end.
+// Trivial types, so that they remain usable while other thread-local variables are destroyed.
 constinit thread_local std::uintptr_t current = 0;
 constinit thread_local bool kept = false;
 constinit thread_local bool ended = false;
@@ -58,7 +58,7 @@ struct NumberOwner {
 bool watch_forks() {
   static const bool registered =
       pthread_atfork(nullptr, nullptr, [] { is_child.store(true, std::memory_order_relaxed); }) == 0;
-  is_child.store(false, std::memory_order_relaxed);  // a child that starts afresh is nobody's child
+  is_child.store(false, std::memory_order_relaxed);  // a child that starts anew counts as unforked
   return registered;
 }
 

@@ -1,21 +1,22 @@
-// What became of this process, and which of its threads is calling.
+// Whether this process was forked, and the number of the calling thread.
 #pragma once
 
 #include <cstdint>
 
 namespace vmem::process {
 
-// From here on a fork is noticed in the child. Errors are reported as false.
+// Makes later forks visible in the child. Returns false on failure.
 bool watch_forks();
-// This process is a child forked after watch_forks. Its threads, other than the one that forked, are gone, with what they had
-// locked; GPU memory is not its own.
+// Whether this process is a child forked after watch_forks. The parent's other threads do not exist
+// here, but their locks stay locked; GPU memory is not this process's own.
 bool forked() noexcept;
 
-// A number of the calling thread that no other live thread has; not 0. A thread that ends hands its number to a later one. Calls
-// after that, by destructors of other thread-local variables, get numbers of their own: a thread-local variable whose destructor
-// needs the thread's number is constructed after a first call of this.
+// A number of the calling thread, unique among live threads; not 0. When the thread ends, a later
+// thread may get its number. Calls after that, from destructors of other thread-local variables,
+// get fresh numbers. A thread-local variable whose destructor needs the thread's number must be
+// constructed after a first call.
 std::uintptr_t thread_number();
-// The calling thread's number goes to no other thread.
+// Reserves the calling thread's number: no later thread gets it.
 void keep_thread_number() noexcept;
 
 }  // namespace vmem::process

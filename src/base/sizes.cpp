@@ -19,7 +19,8 @@ struct Unit {
   std::uint64_t factor;
 };
 
-constexpr std::array<Unit, 14> kByteUnits{{
+// One letter means the binary unit, as in dd and ulimit: 16G is 16GiB.
+constexpr std::array<Unit, 20> kByteUnits{{
     {"", 1},
     {"b", 1},
     {"kib", 1ull << 10},
@@ -28,6 +29,12 @@ constexpr std::array<Unit, 14> kByteUnits{{
     {"tib", 1ull << 40},
     {"pib", 1ull << 50},
     {"eib", 1ull << 60},
+    {"k", 1ull << 10},
+    {"m", 1ull << 20},
+    {"g", 1ull << 30},
+    {"t", 1ull << 40},
+    {"p", 1ull << 50},
+    {"e", 1ull << 60},
     {"kb", 1'000},
     {"mb", 1'000'000},
     {"gb", 1'000'000'000},
@@ -46,7 +53,7 @@ struct Kind {
   std::string_view whole;    // "bytes"
   std::span<const Unit> units;
 };
-constexpr Kind kBytes{"a size", "16GiB, 512MiB, 2MB or 4096", "bytes", kByteUnits};
+constexpr Kind kBytes{"a size", "16GiB or 16G, 512MiB, 2MB or 4096", "bytes", kByteUnits};
 constexpr Kind kTime{"a duration", "250us, 100ms or 2s", "microseconds", kTimeUnits};
 
 std::unexpected<Error> malformed(std::string_view text, const Kind& kind, std::string_view why) {
@@ -64,7 +71,7 @@ std::string_view take_digits(std::string_view& text) {
   return digits;
 }
 
-// 20 digits hold every 64-bit number, and Wide holds every number of 20 digits times every factor.
+// Every 64-bit number fits in 20 digits; Wide holds every 20-digit number times every factor.
 constexpr std::size_t kMostDigits = 20;
 
 Wide to_number(std::string_view digits) {

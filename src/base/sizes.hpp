@@ -1,4 +1,5 @@
-// Sizes and durations as users write them. Parsing is exact: what cannot be held as whole bytes (or microseconds) is an error.
+// Sizes and durations as users write them. Parsing is exact: a value that is not a whole number of
+// bytes (or microseconds) is an error.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +10,12 @@
 
 namespace vmem {
 
-// "16GiB", "512 MiB", "2MB" (10^6), "4096"; fractions such as "1.5GiB" where whole in bytes; units in any case.
+// "16GiB" or "16G", "512 MiB", "2MB" (10^6), "4096"; fractions such as "1.5GiB" where whole in
+// bytes; units in any case.
 // Errors: INVALID_OPTION.
 Result<std::uint64_t> parse_bytes(std::string_view text);
-// For people: "16 GiB", "1.5 GiB", "300 B"; three significant digits where more than two decimals would be needed.
+// For people: "16 GiB", "1.5 GiB", "300 B"; rounded to three significant digits if more than two
+// decimals would be needed.
 std::string format_bytes(std::uint64_t bytes);
 // For parse_bytes: "1536MiB"; always exact.
 std::string exact_bytes(std::uint64_t bytes);

@@ -1,5 +1,5 @@
-// What a failed operation returns: a status of the public API, the driver's own code where there is one, and a sentence that
-// says what was asked, what there was and what to do. No exception crosses a module.
+// The result of a failed operation: a status of the public API, the driver's own code if any, and a
+// sentence with the request, the state found and the remedy. No exception crosses a module.
 #pragma once
 
 #include <expected>
@@ -24,7 +24,7 @@ inline std::unexpected<Error> fail(vmem_status status, std::string message, int 
   return std::unexpected<Error>(Error{status, native, std::move(message)});
 }
 
-// Passes a failure on to the caller: VMEM_TRY(expr); or VMEM_ASSIGN(auto x, expr);
+// Returns a failure to the caller: VMEM_TRY(expr); or VMEM_ASSIGN(auto x, expr);
 #define VMEM_CONCAT_IMPL(a, b) a##b
 #define VMEM_CONCAT(a, b) VMEM_CONCAT_IMPL(a, b)
 #define VMEM_TRY(expr)                                                                                               \

@@ -1,4 +1,5 @@
-// A list of peers as users write it: "10.0.0.1:7000,2@10.0.0.2:7000"; an id before @ says which node has to be there.
+// A list of peers as users write it: "10.0.0.1:7000,2@10.0.0.2:7000". An id before @ is the
+// required node id at the address.
 #pragma once
 
 #include <string_view>

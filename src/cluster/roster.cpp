@@ -24,6 +24,25 @@ std::size_t index_of(const std::vector<Member>& members, Matches matches) {
   return found == members.end() ? kNowhere : static_cast<std::size_t>(found - members.begin());
 }
 
+// For each entry of the list, the index of the member that it names, each member at most once. Ids
+// decide first: a node that moved leaves its address to another entry.
+std::vector<std::size_t> matches_of(const std::vector<Peer>& listed, const std::vector<Member>& members) {
+  std::vector<std::size_t> matches(listed.size(), kNowhere);
+  for (std::size_t i = 0; i < listed.size(); ++i) {
+    if (listed[i].id == NodeId{}) continue;
+    matches[i] = index_of(members, [&](const Member& member) { return member.node.id == listed[i].id; });
+  }
+  const std::set<std::size_t> taken(matches.begin(), matches.end());
+  for (std::size_t i = 0; i < listed.size(); ++i) {
+    if (matches[i] != kNowhere) continue;
+    const std::size_t there =
+        index_of(members, [&](const Member& member) { return member.address == listed[i].address; });
+    if (there == kNowhere || taken.contains(there)) continue;
+    if (listed[i].id == NodeId{} || members[there].node.id == NodeId{}) matches[i] = there;
+  }
+  return matches;
+}
+
 }  // namespace
 
 std::string_view standing_name(Standing standing) noexcept {
@@ -55,7 +74,7 @@ void Roster::say(Change::Kind kind, const Member& member) {
   changes_.push_back({kind, member.node, member.address, view_.epoch});
 }
 
-// Where the node stands in the view; a new place for who joins unlisted.
+// The index of the node in the view; adds a node that joins unlisted.
 Result<std::size_t> Roster::place_of(const std::string& address, NodeIdentity node) {
   if (node.id == NodeId{}) return refuse("a node without an id: ids begin with 1");
   if (node.id == view_.self.id)
@@ -124,15 +143,13 @@ Status Roster::advance(Epoch epoch, const std::vector<Peer>& listed, const std::
   view_.epoch = epoch;
   const std::vector<Member> before = std::exchange(view_.members, {});
   const std::vector<Record> records = std::exchange(records_, {});
-  std::set<std::size_t> kept;
-  for (const Peer& peer : listed) {
-    const std::size_t was = index_of(before, [&](const Member& member) {
-      if (peer.id != NodeId{} && member.node.id != NodeId{}) return member.node.id == peer.id;
-      return member.address == peer.address;
-    });
+  const std::vector<std::size_t> matches = matches_of(listed, before);
+  const std::set<std::size_t> kept(matches.begin(), matches.end());
+  for (std::size_t i = 0; i < listed.size(); ++i) {
+    const Peer& peer = listed[i];
+    const std::size_t was = matches[i];
     Member member{.node = {peer.id, {}}, .address = peer.address};
     if (was != kNowhere) {
-      kept.insert(was);
       member = before[was];
       member.address = peer.address;
       if (member.node.id == NodeId{}) member.node.id = peer.id;

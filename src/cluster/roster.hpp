@@ -1,4 +1,4 @@
-// The state machine of a membership, for implementations to build on: who is in the epoch, and how each stands.
+// The state machine for implementations of Membership: the nodes of the epoch and their standing.
 #pragma once
 
 #include "cluster/membership.hpp"
@@ -6,14 +6,14 @@
 namespace vmem::cluster {
 
 struct Peer {
-  NodeId id{};  // 0: whoever is found at the address
+  NodeId id{};  // 0: any node at the address
   std::string address;
   friend bool operator==(const Peer&, const Peer&) = default;
 };
 
 struct Rules {
-  std::uint32_t suspect_after = 3;  // deadlines missed without a word in between
-  bool others_may_join = true;      // nodes that are not listed, but proved to know the secret
+  std::uint32_t suspect_after = 3;  // deadlines missed in a row
+  bool others_may_join = true;      // unlisted nodes that proved to know the secret
 };
 
 class Roster {
@@ -23,9 +23,9 @@ class Roster {
   const View& view() const noexcept { return view_; }
   Status heard(const std::string& address, NodeIdentity node);
   void missed(NodeId node);
-  // The next epoch, in which these are listed. Who was a member and still is keeps its standing; nodes that joined unlisted stay
-  // unless they are named in `evicted`. Errors: INVALID_VALUE for an epoch that is not later, INVALID_OPTION for a list that
-  // names a node or an address twice, or this node.
+  // Begins the next epoch, with this list. Members that stay keep their standing; nodes that joined
+  // unlisted stay unless `evicted` names them. Errors: INVALID_VALUE for an epoch that is not
+  // later; INVALID_OPTION for a list that names a node or an address twice, or this node.
   Status advance(Epoch epoch, const std::vector<Peer>& listed, const std::vector<NodeId>& evicted = {});
   void take(std::vector<Change>& changes);
 
@@ -43,7 +43,7 @@ class Roster {
 
   const Rules rules_;
   View view_;
-  std::vector<Record> records_;  // of view_.members, in their order
+  std::vector<Record> records_;  // parallel to view_.members
   std::vector<Change> changes_;
 };
 

@@ -9,28 +9,28 @@
 namespace vmem::compress {
 namespace {
 
-// A codec is taken up when it promises this much, and kept while it holds this much.
+// Expected write gain to start using a codec, and to keep it.
 constexpr double kGainToStart = 1.10;
 constexpr double kGainToStay = 1.04;
 constexpr double kGainForRoom = 1.03;
-constexpr double kBetterThanCurrent = 0.9;  // of its time, or size
-// Reads come later: a wrong rate cannot be put right by then.
+constexpr double kBetterThanCurrent = 0.9;  // factor on the current codec's time or size
+// Reads come later, when a wrong estimate can no longer be corrected.
 constexpr double kReadHeadroom = 1.2;
 
 constexpr double kFullToStart = 0.90;
 constexpr double kFullToStay = 0.85;
 constexpr double kFractionForRoom = 0.9;
-// What saves less is stored as it is: it would cost a decompression and gain next to nothing.
-constexpr std::uint64_t kLeastSaving = 32;  // a part of the page
+// Pages that save less are stored uncompressed: not worth a decompression.
+constexpr std::uint64_t kLeastSaving = 32;  // 1/32 of the page
 
 constexpr double kSampleShare = 0.02;
-constexpr double kSampleShareSaved = 256;  // pages
-constexpr std::uint64_t kSamplePart = 64;  // of a page
+constexpr double kSampleShareSaved = 256;  // at most the share of so many pages is accumulated
+constexpr std::uint64_t kSamplePart = 64;  // a sample is 1/64 of the page
 constexpr std::uint64_t kLeastSample = std::uint64_t{64} << 10;
 constexpr std::uint64_t kMostSample = std::uint64_t{256} << 10;
 constexpr std::uint32_t kMostRefusals = 6;
 constexpr std::uint32_t kRenewPages = 64;  // while pages are compressed
-// Rates depend on the data: a codec that is so much too slow elsewhere may do here.
+// Rates depend on the data: a codec that is slower elsewhere by this factor may suffice here.
 constexpr double kDoubt = 2;
 
 struct Named {
@@ -45,7 +45,7 @@ constexpr std::array kDefaults{
     Named{"shuffle4+zstd-huffman", {1.7e9, 5e9}},
 };
 
-// Nothing is known of a path that nothing has moved on.
+// False until both of the path's rates have been measured.
 bool measured(const Conditions& now) { return now.page_bytes > 0 && now.write_bytes_s > 0 && now.read_bytes_s > 0; }
 double transfer_s(const Conditions& now) { return double(now.page_bytes) / now.write_bytes_s; }
 
@@ -53,7 +53,7 @@ std::uint64_t sample_bytes(const Conditions& now) {
   return std::clamp(now.page_bytes / kSamplePart, kLeastSample, kMostSample);
 }
 
-// The slower of what is known and what is assumed: samples are not to cost more than they were planned to.
+// Uses the slower of the estimated and the assumed rate: samples must not exceed their budget.
 double sample_cost_s(std::span<const Estimate* const> tried, std::uint64_t bytes) {
   double cost_s = 0;
   for (const Estimate* each : tried) {
@@ -166,7 +166,7 @@ Decision Chooser::decide(const Conditions& now) {
   return decision;
 }
 
-// Whether it could keep up with the path if it shrank the page enough.
+// Whether the codec could keep up with the path, given a sufficient ratio.
 bool Chooser::worth_trying(const Estimate& estimate, const Conditions& now) {
   const double there = std::max(1 / estimate.compress_s_per_byte.value(), estimate.elsewhere.compress_bytes_s);
   const double back = std::max(1 / estimate.decompress_s_per_byte.value(), estimate.elsewhere.decompress_bytes_s);

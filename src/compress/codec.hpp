@@ -1,8 +1,8 @@
-// The seam between pages that move to a disk or another node and the ways their bytes can be made fewer. A codec works on the CPU,
-// in the thread of a worker that the caller owns, on memory that the caller owns.
+// The interface of codecs for pages that move to a disk or another node. A codec runs on the CPU,
+// in the caller's thread and memory.
 //
-// A codec promises memory safety and exact lengths, whatever it is given; it does not promise that bytes which changed on their way are noticed
-// (uncompressed bytes cannot tell). That is for the checksum in the header that the codec's id is in.
+// A codec guarantees memory safety and exact lengths for any input. It need not detect corruption
+// (uncompressed bytes have no redundancy): the checksum in the header with the codec's id does.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,14 @@
 
 namespace vmem::compress {
 
-// As written to disks and sent to other nodes: a number never gets another meaning. registry.hpp says which there are.
+// Written to disks and sent to other nodes: the meaning of a number never changes. registry.hpp
+// lists them.
 enum class CodecId : std::uint8_t {};
 inline constexpr CodecId kNone{0};
 
-// What codecs need beside input and output (tables, contexts, blocks between two steps), kept from one page to the next, so that nothing is
-// allocated for a page once a codec has been used at its size. Parts are made when a codec first asks for its own; one workspace
-// serves all codecs. Threads: one at a time; a worker owns one.
+// Scratch memory of codecs (tables, contexts, intermediate blocks), kept between pages: after a
+// codec's first use at a page size, a page allocates nothing. A codec's part is created on first
+// use; one workspace serves all codecs. Threads: one at a time; each worker owns a workspace.
 class Workspace {
  public:
   class Part {
@@ -45,7 +46,7 @@ class Workspace {
 
  private:
   template <class T>
-  static constexpr char key = 0;  // its address stands for the type
+  static constexpr char key = 0;  // its address identifies the type
 
   struct Held {
     const void* key;
@@ -54,22 +55,25 @@ class Workspace {
   std::vector<Held> held_;
 };
 
-// Threads: codecs are immutable, every call may come from any number of threads at once, each with a workspace of its own.
-// Input and output must not overlap; nothing outside of them, and of the workspace, is read or written.
+// Threads: codecs are immutable; any number of threads may call concurrently, each with its own
+// workspace.
+// REQUIRES: input and output do not overlap. A codec accesses only input, output and workspace.
 class Codec {
  public:
   virtual ~Codec() = default;
   virtual CodecId id() const noexcept = 0;
   virtual std::string_view name() const noexcept = 0;  // "zstd-3"; lives as long as the codec
 
-  // Bytes written to the front of `out`, or nothing: they do not fit into it, which is how data that does not compress is recognised, and
-  // means that the page is stored as it is. What `out` holds then is undefined. `out` may have any size; no worst case is needed.
-  // Errors: INVALID_VALUE (more input than the format has room for), OUT_OF_MEMORY (the workspace).
+  // Returns the bytes written to the front of `out`, or nothing if the output does not fit: the
+  // caller then stores the page uncompressed, and `out` is undefined. `out` may have any size.
+  // Errors: INVALID_VALUE (more input than the format supports), OUT_OF_MEMORY (the workspace).
   virtual Result<std::optional<std::size_t>> compress(std::span<const std::byte> in, std::span<std::byte> out,
                                                       Workspace& workspace) const = 0;
 
-  // `out` is exactly as long as what was compressed, `in` as what compress wrote. On failure `out` is undefined.
-  // Errors: LOST (these bytes were not written by this codec for this length, or not all of them), OUT_OF_MEMORY (the workspace).
+  // REQUIRES: `out` is as long as the compressed page was, `in` as long as compress's output. On
+  // failure `out` is undefined.
+  // Errors: LOST (`in` is not the complete output of this codec for this length), OUT_OF_MEMORY
+  // (the workspace).
   virtual Status decompress(std::span<const std::byte> in, std::span<std::byte> out, Workspace& workspace) const = 0;
 };
 

@@ -1,5 +1,5 @@
-// What codecs do with a region's pages, as far as it is known: taken from samples and from the pages themselves, the last ones
-// counting most.
+// Estimates of codecs' ratios and rates for a region's pages, from samples and from pages; recent
+// ones weigh most.
 #pragma once
 
 #include <algorithm>
@@ -8,19 +8,19 @@
 
 namespace vmem::compress {
 
-// Of one worker, in bytes of pages as they are before compression.
+// Of one worker, in bytes before compression.
 struct Rates {
   double compress_bytes_s = 0;
   double decompress_bytes_s = 0;
 };
 
-// A codec that may be chosen, and what it does elsewhere: what is assumed until it has been tried.
+// A codec that may be chosen, and its rates on other data, assumed until it has been tried.
 struct Candidate {
   const Codec* codec = nullptr;
   Rates elsewhere;
 };
 
-// Averages exponentially; the first value counts alone.
+// An exponential average; the first observation replaces the assumed value.
 class Average {
  public:
   explicit Average(double assumed) : value_(assumed) {}
@@ -38,8 +38,9 @@ class Average {
 };
 
 struct Estimate {
-  // How much longer a byte takes in a sample than in a page, until that is known: a sample finds caches and tables cold, a page only at its
-  // beginning. Measured of samples of 32 to 128 KiB: 1 to 2.5 (EPYC, caches swept before).
+  // Assumed ratio of the time per byte in a sample to that in a page: a sample runs with cold
+  // caches and tables, a page only at its beginning. Measured with samples of 32 to 128 KiB: 1 to
+  // 2.5 (EPYC, caches swept before).
   static constexpr double kColdStart = 1.6;
 
   explicit Estimate(const Candidate& candidate)
@@ -48,8 +49,9 @@ struct Estimate {
         compress_s_per_byte(1 / candidate.elsewhere.compress_bytes_s),
         decompress_s_per_byte(1 / candidate.elsewhere.decompress_bytes_s) {}
 
-  // Reads keep the sample's slow figure: a wrong guess of the way there is put right by the first page, one of the way back only when
-  // many pages are stored. `decompress_s` 0: it did not shrink.
+  // Seconds per byte. Decompression keeps the sample's slower value: the first page corrects a
+  // wrong write estimate, but a wrong read estimate stays until many pages are stored.
+  // `decompress_s` 0: the sample did not shrink.
   void observe_sample(double shrunk_to, double compress_s, double decompress_s) {
     fraction.observe(shrunk_to);
     sampled_s_per_byte.observe(compress_s);
@@ -67,10 +69,10 @@ struct Estimate {
   const Codec* codec;
   Rates elsewhere;
   Average fraction{1};  // stored bytes over page bytes
-  // Seconds are averaged, not rates: pages of 1 and 3 GB/s in turn make 1.5, not 2.
+  // Averages of seconds, not rates: alternating pages of 1 and 3 GB/s make 1.5 GB/s, not 2.
   Average compress_s_per_byte;
   Average decompress_s_per_byte;
-  Average sampled_s_per_byte{0};  // compressing, as samples found it
+  Average sampled_s_per_byte{0};  // compression, in samples
   Average cold_start{kColdStart};
 };
 

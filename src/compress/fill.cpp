@@ -7,7 +7,7 @@ namespace vmem::compress {
 std::optional<std::uint64_t> repeated_word(std::span<const std::byte> page) {
   std::uint64_t word = 0;
   if (page.size() < sizeof word || page.size() % sizeof word != 0) return std::nullopt;
-  // As it is a word later.
+  // Equal to itself shifted by one word.
   if (std::memcmp(page.data(), page.data() + sizeof word, page.size() - sizeof word) != 0) return std::nullopt;
   std::memcpy(&word, page.data(), sizeof word);
   return word;

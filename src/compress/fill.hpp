@@ -1,5 +1,5 @@
-// Pages of one 64-bit word again and again: of zeros, above all. To find out that a page is another takes a few nanoseconds, so every page is
-// looked at, and needs no codec then.
+// Pages that repeat one 64-bit word, mostly zeros. Rejecting any other page usually takes a few
+// nanoseconds, so every page is checked. Such pages need no codec.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace vmem::compress {
 
-inline constexpr CodecId kFill{17};  // of pages that are stored as their word; no codec has it
+inline constexpr CodecId kFill{17};  // pages stored as their word; no codec has this id
 
-// Nothing: it has other words, or is no whole number of them.
+// The page's word; nothing if its words differ or its size is not a whole number of words.
 std::optional<std::uint64_t> repeated_word(std::span<const std::byte> page);
-// REQUIRES: a whole number of words.
+// REQUIRES: the page is a whole number of words.
 void fill(std::span<std::byte> page, std::uint64_t word);
 
 }  // namespace vmem::compress

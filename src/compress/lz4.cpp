@@ -40,7 +40,7 @@ Result<std::optional<std::size_t>> Lz4::compress(std::span<const std::byte> in, 
     return fail(VMEM_ERROR_INVALID_VALUE,
                 fmt::format("{}: {} bytes at once; at most {}", name_, in.size(), kMostInput));
   }
-  if (out.empty()) return std::nullopt;  // even nothing takes a byte
+  if (out.empty()) return std::nullopt;  // even empty input takes one byte
   const int written = LZ4_compress_fast_extState(workspace.part<State>().bytes.get(), chars(in), chars(out),
                                                  length(in.size()), length(out.size()), acceleration_);
   if (written <= 0) return std::nullopt;

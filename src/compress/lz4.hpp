@@ -1,4 +1,4 @@
-// LZ4's block format: about as fast as anything that looks for repeated bytes can be, and it has no entropy coder.
+// LZ4's block format: a very fast search for repeated bytes, without an entropy coder.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@ namespace vmem::compress {
 
 class Lz4 : public Codec {
  public:
-  // The higher, the fewer places are searched: faster, and fewer matches. All are read by the same decoder.
+  // A higher acceleration searches fewer positions: faster, fewer matches. The decoder is the same.
   static constexpr int kMostAcceleration = 16;
 
-  explicit Lz4(int acceleration);  // 1 to kMostAcceleration
+  explicit Lz4(int acceleration);  // REQUIRES: 1 to kMostAcceleration
   CodecId id() const noexcept override;
   std::string_view name() const noexcept override { return name_; }
   Result<std::optional<std::size_t>> compress(std::span<const std::byte> in, std::span<std::byte> out,

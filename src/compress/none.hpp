@@ -1,4 +1,4 @@
-// The bytes as they are: what a page that does not compress is stored as.
+// The identity codec, for pages that do not compress.
 #pragma once
 
 #include "compress/codec.hpp"

@@ -5,8 +5,9 @@
 namespace vmem::compress {
 namespace {
 
-// g++ makes packs and unpacks of SSE2 of these loops: 15 to 33 GB/s split and 31 to 56 joined in L2, one core of an EPYC (Zen 5; widths 8
-// to 2). AVX2 gains half of that again, which nobody would see beside a codec of 1 GB/s, or beside memory of 20.
+// g++ compiles these loops to SSE2 packs and unpacks. In L2, one core of an EPYC (Zen 5; widths 8
+// to 2) splits 15 to 33 GB/s and joins 31 to 56. AVX2 would be half as fast again, which is
+// irrelevant beside a codec of 1 GB/s or memory of 20 GB/s.
 template <std::size_t kWidth>
 void split(const std::byte* __restrict in, std::size_t elements, const Planes& planes) {
   const Planes to = planes;

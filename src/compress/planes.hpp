@@ -1,5 +1,6 @@
-// Elements of 2, 4 or 8 bytes to and from byte planes: all first bytes, then all second bytes ... Floating-point numbers of similar size
-// have the same exponents, and their mantissas are noise; apart from each other the former compress, together hardly.
+// Splits elements of 2, 4 or 8 bytes into byte planes (all first bytes, then all second bytes ...)
+// and joins them again. Floating-point numbers of similar magnitude share exponents, while their
+// mantissas are noise: exponents compress well if separated from mantissas, and hardly otherwise.
 #pragma once
 
 #include <array>
@@ -9,10 +10,11 @@
 namespace vmem::compress {
 
 inline constexpr std::size_t kMostPlanes = 8;
-using Planes = std::array<std::byte*, kMostPlanes>;  // the first `width` count
+using Planes = std::array<std::byte*, kMostPlanes>;  // only the first `width` are used
 using ConstPlanes = std::array<const std::byte*, kMostPlanes>;
 
-// `elements` elements of `width` bytes; each plane has `elements` bytes. REQUIRES: width is 2, 4 or 8; nothing overlaps.
+// `elements` elements of `width` bytes; each plane has `elements` bytes.
+// REQUIRES: width is 2, 4 or 8; no memory overlaps.
 void split_planes(const std::byte* in, std::size_t elements, std::size_t width, const Planes& planes);
 void join_planes(const ConstPlanes& planes, std::size_t elements, std::size_t width, std::byte* out);
 

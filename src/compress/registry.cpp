@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/options.hpp"
+#include "base/option.hpp"
 #include "compress/lz4.hpp"
 #include "compress/none.hpp"
 #include "compress/shuffle.hpp"
@@ -49,7 +49,7 @@ class Registry {
   std::vector<const Codec*> all_;
 };
 
-// Never destroyed: other threads may still work while static objects are.
+// Never destroyed: other threads may still use it during static destruction.
 const Registry& registry() {
   static const Registry* const made = new Registry;
   return *made;
@@ -66,7 +66,7 @@ std::unexpected<Error> unknown(std::string_view name) {
                   name, Lz4::kMostAcceleration, Zstd::kHighestLevel, nearest_name(name, known)));
 }
 
-// "shuffle4+zstd" is "shuffle4+zstd-3".
+// E.g. "shuffle4+zstd" → "shuffle4+zstd-3".
 std::string full_name(std::string_view name) {
   const bool bare = name == "zstd" || name.ends_with("+zstd");
   return bare ? fmt::format("{}-{}", name, Zstd::kDefaultLevel) : std::string(name);

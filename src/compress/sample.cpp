@@ -5,9 +5,9 @@
 namespace vmem::compress {
 namespace {
 
-// Long enough for repetitions that are a few KiB apart.
+// Long enough to contain repetitions a few KiB apart.
 constexpr std::size_t kPieceBytes = std::size_t{8} << 10;
-constexpr std::size_t kAlignment = 64;  // elements of every width stay whole
+constexpr std::size_t kAlignment = 64;  // keeps elements of every width whole
 
 struct Buffers : Workspace::Part {
   std::vector<std::byte> sample, stored, back;
@@ -15,7 +15,7 @@ struct Buffers : Workspace::Part {
 
 double seconds(std::uint64_t from_ns, std::uint64_t to_ns) { return double(to_ns - from_ns) * 1e-9; }
 
-// splitmix64: any two seeds, also neighbours, give unlike numbers.
+// splitmix64: even neighbouring seeds give unrelated numbers.
 std::uint64_t scramble(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -61,7 +61,7 @@ Result<Sample> take_sample(std::span<const std::byte> page, const SamplePlan& pl
   const std::uint64_t started_ns = now_ns();
   auto& buffers = workspace.part<Buffers>();
   gather(page, plan, buffers.sample);
-  buffers.stored.resize(buffers.sample.size() - 1);  // what does not shrink does not fit
+  buffers.stored.resize(buffers.sample.size() - 1);  // fits only if it shrinks
   buffers.back.resize(buffers.sample.size());
   sample.bytes = buffers.sample.size();
   for (const Codec* codec : plan.codecs) {

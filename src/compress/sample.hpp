@@ -1,4 +1,4 @@
-// Codecs tried on a few pieces of a page: how far it would shrink, and how fast.
+// Tries codecs on a few pieces of a page to estimate ratio and speed.
 #pragma once
 
 #include <cstdint>
@@ -10,31 +10,33 @@
 
 namespace vmem::compress {
 
-// What to try; made by Chooser::plan_sample.
+// Made by Chooser::plan_sample.
 struct SamplePlan {
   std::uint64_t bytes = 0;
-  std::uint64_t seed = 0;  // says where the pieces are, so that pages of equal layout are not sampled at equal places
-  std::vector<const Codec*> codecs;  // none: no sample is wanted
+  // Determines the pieces' positions, so that pages of equal layout are sampled at different ones.
+  std::uint64_t seed = 0;
+  std::vector<const Codec*> codecs;  // empty: take no sample
 };
 
 struct Trial {
   const Codec* codec = nullptr;
   double fraction = 1;
   double compress_s = 0;
-  double decompress_s = 0;  // 0: it did not shrink, so there was nothing to decompress
+  double decompress_s = 0;  // 0: the sample did not shrink
 };
 
 struct Sample {
   std::uint64_t bytes = 0;
-  double seconds = 0;  // that the sample took, all in all
+  double seconds = 0;  // total time of the sample
   std::vector<Trial> trials;
 };
 
-using ClockNs = std::function<std::uint64_t()>;  // any start, does not go back
+using ClockNs = std::function<std::uint64_t()>;  // any origin, monotonic
 
-// The pieces lie in as many equal parts of the page, somewhere in each, at multiples of 64 bytes, and are tried as one. Reads no more
-// of the page than the plan's bytes; a page that is smaller is taken whole.
-// Errors: those of Codec::compress.
+// Divides the page into equal parts, takes a piece from each at a pseudo-random multiple of 64
+// bytes, and tries the concatenated pieces. Reads at most the plan's bytes, or the whole page if
+// smaller.
+// Errors: those of Codec::compress and Codec::decompress.
 Result<Sample> take_sample(std::span<const std::byte> page, const SamplePlan& plan, Workspace& workspace,
                            const ClockNs& now_ns);
 

@@ -15,7 +15,7 @@ constexpr std::size_t kHeaderBytes = 4;
 constexpr std::uint32_t kAsIs = std::uint32_t{1} << 31;
 static_assert(Shuffle::kBlockBytes < kAsIs && Shuffle::kBlockBytes % kMostPlanes == 0);
 
-// One block as planes, one after the other.
+// One block's planes in sequence.
 struct Block : Workspace::Part {
   std::unique_ptr<std::byte[]> bytes = std::make_unique_for_overwrite<std::byte[]>(Shuffle::kBlockBytes);
   std::span<std::byte> plane(std::size_t index, std::size_t elements) {
@@ -40,7 +40,7 @@ Shuffle::Shuffle(std::size_t width, const Codec& inner)
   assert((width == 2 || width == 4 || width == 8) && std::uint8_t(inner.id()) < 0x40);
 }
 
-// The two highest bits: 0 for no shuffle, 1, 2 and 3 for 2, 4 and 8 bytes.
+// The two highest bits: 0 without shuffle; 1, 2, 3 for widths 2, 4, 8.
 CodecId Shuffle::id() const noexcept {
   return CodecId(std::uint8_t(inner_.id()) | unsigned(std::countr_zero(width_)) << 6);
 }
@@ -106,7 +106,7 @@ Result<const std::byte*> Shuffle::take_plane(std::span<const std::byte>& in, std
   const std::uint32_t header = in.size() < kHeaderBytes ? 0 : get_header(in);
   const std::size_t stored = header & ~kAsIs;
   const bool as_is = (header & kAsIs) != 0;
-  // A plane that is not stored as it is has become smaller, and is not nothing.
+  // A compressed plane is smaller than the original and not empty.
   const bool possible = as_is ? stored == room.size() : stored > 0 && stored < room.size();
   if (!possible || stored > in.size() - kHeaderBytes) {
     return fail(VMEM_ERROR_LOST, fmt::format("{}: no plane of {} bytes in the {} that are left of what is stored",

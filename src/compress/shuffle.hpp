@@ -1,8 +1,9 @@
-// Byte planes in front of another codec: every block of a page is split, and each of its planes compressed by itself, or stored as it is
-// if that makes it no smaller. So mantissas cost no more than a copy when they are read.
+// Byte planes before another codec: splits every block of a page into planes, and compresses each
+// plane separately, or stores it uncompressed if it does not shrink. Reading mantissas costs a
+// copy.
 //
-// As stored: for each block, for each plane of it, 4 bytes (little-endian: the plane's stored length; the highest bit says that it is
-// stored as it is) and the plane; at the end the bytes of the page that are no whole element.
+// Format: for each plane of each block, a 4-byte little-endian header (the plane's stored length;
+// highest bit set: uncompressed) and the plane; at the end the page's incomplete element, if any.
 #pragma once
 
 #include <string>
@@ -13,10 +14,11 @@ namespace vmem::compress {
 
 class Shuffle : public Codec {
  public:
-  // A block and its planes stay in L2 (twice this), and planes are long enough for inner codecs to get going.
+  // A block and its planes (twice this) stay in L2, and planes are long enough for inner codecs to
+  // be effective.
   static constexpr std::size_t kBlockBytes = std::size_t{256} << 10;
 
-  // `width`: 2, 4 or 8, bytes of an element. `inner` outlives this.
+  // `width`: bytes of an element. REQUIRES: 2, 4 or 8; `inner` is no Shuffle and outlives this.
   Shuffle(std::size_t width, const Codec& inner);
   CodecId id() const noexcept override;
   std::string_view name() const noexcept override { return name_; }
@@ -27,7 +29,8 @@ class Shuffle : public Codec {
  private:
   Result<std::optional<std::size_t>> compress_plane(std::span<const std::byte> plane, std::span<std::byte> out,
                                                     Workspace& workspace) const;
-  // Takes a stored plane off the front of `in`; returns where its bytes are, which is `room` unless it was stored as it is.
+  // Removes a stored plane from the front of `in`. Returns its bytes: in `room`, or in `in` if they
+  // were stored uncompressed.
   Result<const std::byte*> take_plane(std::span<const std::byte>& in, std::span<std::byte> room,
                                       Workspace& workspace) const;
 

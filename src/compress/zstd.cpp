@@ -27,8 +27,8 @@ std::unexpected<Error> no_memory(std::string_view name) {
   return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("{}: no host memory for its context", name));
 }
 
-// The library reads several frames in a row, skippable ones, and those of versions before 1.0, by decoders of their own. A page is one
-// frame of today's format and nothing else.
+// The library also accepts consecutive frames, skippable frames, and legacy frames of versions
+// before 1.0. A page must be exactly one frame of the current format.
 bool is_one_frame(std::span<const std::byte> in) {
   if (in.size() < kMagicBytes) return false;
   for (std::size_t i = 0; i < kMagicBytes; ++i) {
@@ -37,7 +37,7 @@ bool is_one_frame(std::span<const std::byte> in) {
   return ZSTD_findFrameCompressedSize(in.data(), in.size()) == in.size();
 }
 
-// Each of these is in the range that the library gives for it, so that none can be refused.
+// No errors: each parameter is within the library's range.
 void set_up(ZSTD_CCtx* context, int level) {
   ZSTD_CCtx_reset(context, ZSTD_reset_session_and_parameters);
   if (level != Zstd::kHuffman) {
@@ -45,7 +45,7 @@ void set_up(ZSTD_CCtx* context, int level) {
     return;
   }
   ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, 1);
-  ZSTD_CCtx_setParameter(context, ZSTD_c_minMatch, 7);  // the most this level's search knows
+  ZSTD_CCtx_setParameter(context, ZSTD_c_minMatch, 7);  // maximum of this level's search
   ZSTD_CCtx_setParameter(context, ZSTD_c_hashLog, kSmallestHashLog);
 }
 

@@ -15,7 +15,7 @@
 namespace vmem::gpu {
 namespace {
 
-// Written by its thread, taken by whoever asks.
+// Written by the owning thread, taken by any thread.
 struct Noted {
   std::atomic<std::uint64_t> calls{0}, ns{0}, most_ns{0};
 };
@@ -32,7 +32,7 @@ ThreadCalls& own_calls() {
   thread_local ThreadCalls* own = nullptr;
   if (own != nullptr) return *own;
   auto made = std::make_unique<ThreadCalls>();
-  std::array<char, 16> name{};  // as long as the kernel's are
+  std::array<char, 16> name{};  // the kernel's limit
   ::prctl(PR_GET_NAME, name.data());
   made->name = name.data();
   own = made.get();
@@ -63,7 +63,7 @@ struct Timed<Entry, Function, CUresult (*)(Arguments...)> {
 }  // namespace
 
 std::shared_ptr<const Driver> with_call_times(const std::shared_ptr<const Driver>& inner) {
-  // Kept: threads of the driver's may call to the end.
+  // Kept forever: driver threads may call until the process ends.
   static std::mutex mutex;
   static std::vector<std::shared_ptr<const Driver>> kept;
   {
@@ -71,7 +71,7 @@ std::shared_ptr<const Driver> with_call_times(const std::shared_ptr<const Driver
     if (std::ranges::find(kept, inner) == kept.end()) kept.push_back(inner);
     in_force.store(inner.get(), std::memory_order_release);
   }
-  // What interception asks beside is not noted.
+  // VMEM_DRIVER_INTERCEPTION functions are not measured.
   return Driver::over(wrapped<Timed>(inner->table(), inner->table()), inner->emulated(), inner->path());
 }
 

@@ -1,4 +1,4 @@
-// A driver that notes how long its functions take: where the time of vmem's threads goes on a machine.
+// Driver decorator that measures the duration of every driver call, per calling thread.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,20 @@
 namespace vmem::gpu {
 
 struct CallTime {
-  std::string thread;         // its name; threads of one name are one
+  std::string thread;         // thread name; threads of equal name are summed
   std::string_view function;  // "cuMemSetAccess"
   std::uint64_t calls = 0, ns = 0, most_ns = 0;
 };
 
-// Passes every call on and notes it. The functions of a driver table have nowhere to keep a this pointer, so one such driver at a time is in
-// force in a process: the latest made. Each thread that calls keeps 2 KiB for the life of the process.
+// Passes every call on and records its duration. The functions of a driver table cannot carry a
+// `this` pointer. Therefore one such driver is in force per process: the latest made. Each calling
+// thread allocates 2 KiB, kept until the process ends.
 std::shared_ptr<const Driver> with_call_times(const std::shared_ptr<const Driver>& inner);
 
-// What was called since this was last asked, by thread, what took longest first.
+// Returns the calls since the last take_call_times, by thread, longest total time first.
 std::vector<CallTime> take_call_times();
 
-// A line for each: thread, function, calls, time in all, mean and longest.
+// One line per entry: thread, function, calls, total time, mean, longest.
 std::string words_of(std::span<const CallTime> times);
 
 }  // namespace vmem::gpu

@@ -29,7 +29,7 @@ const char* name_of(int code) {
   }
 }
 
-// An errno, or a code of cuFile's.
+// `code`: an errno or a cuFile code.
 std::string describe_code(int code) {
   return code < CU_FILE_CODES_BEGIN ? std::string(std::strerror(code)) : fmt::format("{} ({})", name_of(code), code);
 }
@@ -39,7 +39,8 @@ std::string describe_error(CuFileError error) {
   return error.code == CU_FILE_CUDA_DRIVER_ERROR ? fmt::format("{}, CUDA error {}", code, error.driver) : code;
 }
 
-// What cuFileRead failed with. By its documentation it returns its own codes negated; 1.20 returns -1 and leaves them in errno.
+// The error code of a failed cuFileRead. The documentation says negated cuFile codes; 1.20 returns
+// -1 and sets errno to the code.
 int code_of_read(ssize_t result, int error) { return result == -1 ? error : static_cast<int>(-result); }
 
 bool says_unsupported(int code) {
@@ -51,7 +52,8 @@ bool says_unsupported(int code) {
     case CU_FILE_INVALID_FILE_OPEN_FLAG:
     case CU_FILE_DIO_NOT_SET:
     case CU_FILE_IO_DISABLED:
-    // 1.20, where it finds no file system of its own to the file: in containers without udev's database, for one.
+    // 1.20 returns this if it does not recognise the file's file system, e.g. in containers without
+    // udev's database.
     case CU_FILE_HANDLE_NOT_REGISTERED:
       return true;
     default:
@@ -59,7 +61,7 @@ bool says_unsupported(int code) {
   }
 }
 
-// Whether libcufile's configuration file says where to log.
+// Whether libcufile's configuration file sets a log directory.
 bool configuration_names_log() {
   const char* named = std::getenv("CUFILE_ENV_PATH_JSON");
   std::ifstream file(named ? named : "/etc/cufile.json");
@@ -68,14 +70,14 @@ bool configuration_names_log() {
   return false;
 }
 
-// libcufile logs into cufile.log in the current folder. Its parameters come too late for what it logs while it opens, so only the
-// environment keeps the folder clean; who said where to log keeps the log.
+// libcufile logs to cufile.log in the current folder, already while it opens. Parameters are set
+// too late for that, so this uses the environment. A log location set by the user is kept.
 void keep_folder_clean() {
   if (!configuration_names_log()) setenv("CUFILE_LOGFILE_PATH", "/dev/null", 0);
 }
 
 Status check_machine() {
-  // Where there is none, as in some sandboxes, cuFileDriverOpen (1.20) looks for its end for ever.
+  // Without /proc/modules, as in some sandboxes, cuFileDriverOpen (1.20) loops forever.
   if (access("/proc/modules", R_OK) == 0) return {};
   return fail(VMEM_ERROR_UNSUPPORTED,
               fmt::format("cuFile does not start where /proc/modules cannot be read: {}", std::strerror(errno)), errno);
@@ -98,7 +100,7 @@ Result<CuFileTable> resolve(const std::string& library) {
   return table;
 }
 
-// By library. A process has one driver, save in tests.
+// By library path. Outside tests a process has one driver.
 std::mutex loading;
 std::map<std::string, std::weak_ptr<CuFile>> loaded;
 
@@ -133,15 +135,17 @@ bool CuFile::complete() const {
          table_.cuFileHandleRegister && table_.cuFileHandleDeregister && table_.cuFileRead;
 }
 
-// Without compatibility mode a file that cannot be read directly is refused, so that is tried first. 1.20 was seen to ask for
-// nvidia-fs then, even where PCI P2PDMA is configured, and to open where compatibility mode is forced: what there is, the
-// properties say.
+// Tries first without compatibility mode: cuFile then rejects files that it cannot read directly.
+// 1.20 was seen to require nvidia-fs then, even if PCI P2PDMA is configured, and to open if
+// compatibility mode is forced. The properties tell which mode is in effect.
 Status CuFile::open_driver(Accept accept) {
   allow_compat(false);
   const CuFileError refused = table_.cuFileDriverOpen();
   CuFileError error = refused;
   if (refused.code != CU_FILE_SUCCESS) {
-    allow_compat(true);  // what was set is forgotten when opening fails, but a configuration file may forbid it
+    // A failed open resets the parameters; a configuration file may still forbid compatibility
+    // mode.
+    allow_compat(true);
     error = table_.cuFileDriverOpen();
   }
   if (error.code != CU_FILE_SUCCESS)
@@ -160,7 +164,8 @@ Status CuFile::open_driver(Accept accept) {
       refused.code);
 }
 
-// Where it is too old to be told, or somebody else has opened it, it is what it is.
+// Best effort: an old cuFile lacks the function, and a cuFile already opened elsewhere keeps its
+// mode.
 void CuFile::allow_compat(bool allowed) const {
   if (table_.cuFileSetParameterBool) (void)table_.cuFileSetParameterBool(kCuFileAllowCompatMode, allowed);
 }

@@ -1,4 +1,4 @@
-// A loaded cuFile (GPUDirect Storage): reads from files into GPU memory.
+// A loaded cuFile (GPUDirect Storage), for reads from files into GPU memory.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,16 @@ class CuFile : public std::enable_shared_from_this<CuFile> {
 
  public:
   enum class Accept : std::uint8_t {
-    direct,  // only where libcufile moves bytes between disk and GPU memory by itself: with nvidia-fs, or PCI P2PDMA
-    any      // where the machine cannot, also through host memory ("compatibility mode")
+    // Requires that libcufile moves bytes between disk and GPU memory itself: through nvidia-fs or
+    // PCI P2PDMA.
+    direct,
+    // Also allows copies through host memory ("compatibility mode") where the machine cannot.
+    any
   };
 
-  // The one that belongs to the driver: the emulated driver is its own. The library is never unloaded. It is opened once, directly if
-  // the machine can, and stays as it was opened until the last of its owners is gone. Errors: UNSUPPORTED, saying why.
+  // Loads the cuFile that belongs to the driver (the emulated driver is its own). The library is
+  // never unloaded. cuFile is opened once, directly if the machine can, and keeps that mode until
+  // its last owner is gone. Errors: UNSUPPORTED, with the reason.
   static Result<std::shared_ptr<const CuFile>> load(const Driver& driver, Accept accept);
   CuFile(Private, const CuFileTable& table, bool emulated) : table_(table), emulated_(emulated) {}
   ~CuFile();
@@ -37,8 +41,9 @@ class CuFile : public std::enable_shared_from_this<CuFile> {
     explicit operator bool() const noexcept { return cufile_ != nullptr; }
     void reset() noexcept;
 
-    // Any thread with a current context. Waits. How much was read: less than `bytes` at the file's end. Errors: DRIVER, whose native code
-    // is an errno, or cuFile's own where it is above CU_FILE_CODES_BEGIN.
+    // Blocks; any thread with a current context. Returns the bytes read: less than `bytes` at the
+    // file's end. Errors: DRIVER, whose native code is an errno, or above CU_FILE_CODES_BEGIN a
+    // cuFile code.
     Result<std::uint64_t> read(CUdeviceptr memory, std::uint64_t bytes, std::uint64_t offset) const;
 
    private:
@@ -48,12 +53,12 @@ class CuFile : public std::enable_shared_from_this<CuFile> {
     std::shared_ptr<const CuFile> cufile_;
     CuFileHandle handle_ = nullptr;
   };
-  // The descriptor must outlive the File, and has one at a time. Errors: UNSUPPORTED where the file cannot be read so (what
-  // it is, where it lies); DRIVER.
+  // The descriptor must outlive the File; a descriptor can have only one File at a time. Errors:
+  // UNSUPPORTED if cuFile cannot read this type of file or its file system; DRIVER.
   Result<File> open(int descriptor) const;
 
   bool direct() const noexcept { return direct_; }  // no copies through host memory
-  std::string describe() const;                     // for people
+  std::string describe() const;                     // human-readable
 
  private:
   bool complete() const;
@@ -63,10 +68,10 @@ class CuFile : public std::enable_shared_from_this<CuFile> {
 
   const CuFileTable table_;
   const bool emulated_;
-  // Constant once opened.
+  // Constant after open_driver.
   bool opened_ = false;
   bool direct_ = false;
-  int version_ = 0;  // 0: it does not say
+  int version_ = 0;  // 0: cuFile does not report it
   CuFileProperties properties_{};
 };
 

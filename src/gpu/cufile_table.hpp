@@ -1,12 +1,13 @@
-// cuFile (GPUDirect Storage), as far as vmem reads through it: from files into GPU memory. Loaded at run time (libcufile.so.0
-// comes with the toolkit, not with the driver, so its interface is declared here), or from the emulated driver.
+// The part of cuFile (GPUDirect Storage) that vmem uses to read from files into GPU memory. Loaded
+// at run time from libcufile.so.0 or from the emulated driver. Declared here because libcufile
+// comes with the toolkit, not with the driver.
 #pragma once
 
 #include <sys/types.h>
 
 #include <cstddef>
 
-// X(result, name, parameters)
+// X(result, name, parameters). Older versions of libcufile lack the last two.
 #define VMEM_CUFILE_FUNCTIONS(X)                                                                           \
   X(vmem::gpu::CuFileError, cuFileDriverOpen, (void))                                                      \
   X(vmem::gpu::CuFileError, cuFileDriverClose, (void))                                                     \
@@ -17,11 +18,10 @@
   X(void, cuFileHandleDeregister, (vmem::gpu::CuFileHandle handle))                                        \
   X(ssize_t, cuFileRead,                                                                                   \
     (vmem::gpu::CuFileHandle handle, void* base, std::size_t bytes, off_t file_offset, off_t base_offset)) \
-  /* These two came later than the rest. */                                                                \
   X(vmem::gpu::CuFileError, cuFileGetVersion, (int* version))                                              \
   X(vmem::gpu::CuFileError, cuFileSetParameterBool, (int parameter, bool value))
 
-// Codes of cuFile's own. X(number, name)
+// cuFile's own error codes. X(number, name)
 #define VMEM_CUFILE_CODES(X)           \
   X(5001, DRIVER_NOT_INITIALIZED)      \
   X(5002, DRIVER_INVALID_PROPS)        \
@@ -86,7 +86,7 @@ struct CuFileDescriptor {
     int fd;
     void* other;
   };
-  const void* operations;  // of file systems in user space
+  const void* operations;  // for user-space file systems
 };
 static_assert(sizeof(CuFileDescriptor) == 24);
 
@@ -100,8 +100,10 @@ struct CuFileProperties {
   unsigned cache_kb_max, cache_kb_per_buffer, pinned_kb_max, batch_max, batch_timeout_ms;
 };
 static_assert(sizeof(CuFileProperties) == 56);
-inline constexpr unsigned kCuFileControlCompatBit = 1;  // of `control`: compatibility mode is allowed
-inline constexpr unsigned kCuFileFeatureP2pBit = 4;     // of `features`: PCI P2PDMA, which needs no nvidia-fs
+// Bit of `control`: compatibility mode is allowed.
+inline constexpr unsigned kCuFileControlCompatBit = 1;
+// Bit of `features`: PCI P2PDMA, which needs no nvidia-fs.
+inline constexpr unsigned kCuFileFeatureP2pBit = 4;
 
 inline constexpr int kCuFileAllowCompatMode = 1;  // of cuFileSetParameterBool
 

@@ -15,7 +15,7 @@ Result<int> attribute(const Driver& driver, CUdevice device, CUdevice_attribute 
   return value;
 }
 
-// For attributes that older drivers do not know: those devices do not have the ability.
+// For attributes unknown to older drivers. An error counts as false.
 bool ability(const Driver& driver, CUdevice device, CUdevice_attribute which) {
   const auto value = attribute(driver, device, which);
   return value && *value != 0;

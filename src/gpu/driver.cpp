@@ -11,7 +11,7 @@
 namespace vmem::gpu {
 namespace {
 
-// The name after cuda.h's macros: cuMemAlloc is looked up as "cuMemAlloc_v2".
+// Applies cuda.h's macros: cuMemAlloc is looked up as "cuMemAlloc_v2".
 #define VMEM_SYMBOL_TEXT(name) #name
 #define VMEM_SYMBOL(name) VMEM_SYMBOL_TEXT(name)
 
@@ -26,19 +26,21 @@ struct Library {
   std::string path;
 };
 
-// Where the emulated driver may lie: beside this code (build tree, installed libvmem.so), in the lib folder beside its
-// bin folder, then wherever the loader looks.
+// Candidates: beside this code (build tree, libvmem_gpu.so), the lib folder next to its bin
+// folder, then the loader's path. A Python package has only the file that `vmem run` uses.
 std::vector<std::string> emulated_candidates() {
   constexpr const char* name = "libvmem_emu.so";
+  constexpr const char* as_driver = "vmem/emulated/libcuda.so.1";
   const auto folder = own_folder();
   if (folder.empty()) return {name};
-  return {folder / name, folder.parent_path() / "lib" / name, name};
+  const auto libraries = folder.parent_path() / "lib";
+  return {folder / name, libraries / name, folder / as_driver, libraries / as_driver, name};
 }
 
 Result<Library> open_library(const std::vector<std::string>& candidates, const char* advice) {
   std::string tried;
   for (const std::string& path : candidates) {
-    // Never unloaded: the driver's own threads outlive any owner.
+    // Never unloaded: driver threads outlive any owner.
     if (void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) return Library{handle, path};
     const char* reason = dlerror();
     tried += fmt::format("{}{}", tried.empty() ? "" : "; ", reason ? reason : path);
@@ -53,8 +55,8 @@ Result<Library> find_library(const std::string& which) {
     return open_library(
         {kInstalled},
         "install the NVIDIA driver, or use --driver emulated (VMEM_DRIVER=emulated) to run without a GPU");
-  if (which == "emulated") return open_library(emulated_candidates(), "libvmem_emu.so belongs beside libvmem.so");
-  // The loader would wait for who writes to a FIFO.
+  if (which == "emulated") return open_library(emulated_candidates(), "libvmem_emu.so belongs beside libvmem_gpu.so");
+  // dlopen of a FIFO would block until a writer opens it.
   std::error_code code;
   if (const auto file = std::filesystem::status(which, code); exists(file) && !is_regular_file(file)) {
     return fail(VMEM_ERROR_NO_DRIVER,
@@ -99,7 +101,7 @@ const char* words_of(const DriverTable& table, CUresult result) {
   return table.cuGetErrorString(result, &words) == CUDA_SUCCESS && words ? words : "no description";
 }
 
-// Results after which the context, or the process's use of the device, is over.
+// Results after which the context, or the process's use of the device, is lost.
 bool is_fatal(CUresult result) {
   switch (result) {
     case CUDA_ERROR_DEINITIALIZED:
@@ -163,7 +165,7 @@ std::shared_ptr<const Driver> Driver::over(const DriverTable& table, bool emulat
   driver->table_ = table;
   driver->path_ = std::move(path);
   driver->emulated_ = emulated;
-  // A driver that cannot say its version is version 0, which is older than anything asked for.
+  // Version 0 (unknown) counts as older than any version checked for.
   if (table.cuDriverGetVersion(&driver->version_) != CUDA_SUCCESS) driver->version_ = 0;
   return driver;
 }

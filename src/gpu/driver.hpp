@@ -1,4 +1,5 @@
-// A loaded driver. Stateless beyond the table: contexts and handles belong to their RAII types in handles.hpp.
+// A loaded driver: a function table without further state. The RAII types in handles.hpp own
+// contexts and handles.
 #pragma once
 
 #include <memory>
@@ -9,23 +10,25 @@
 
 namespace vmem::gpu {
 
-// How functions are found in a loaded library: dlsym, unless something else was set, as by a library that replaces dlsym. Before
-// any driver is loaded.
+// Sets how Driver::load finds functions in a library (default: dlsym), for a library that replaces
+// dlsym. Call it before any driver is loaded.
 using SymbolLookup = void* (*)(void* library, const char* name);
 void use_symbol_lookup(SymbolLookup lookup);
 
-// An error that a kernel leaves behind for good: every later call on its context fails with it.
+// True for an error that a kernel leaves in its context: every later call on the context fails with
+// it.
 bool is_sticky(CUresult result);
 
 class Driver {
  public:
-  // `which`: "auto" (libcuda.so.1; the error names the emulated driver as the alternative), "emulated" (libvmem_emu.so
-  // beside this library, then the loader's path), or a path. Calls cuInit. The library stays loaded for the life of the
-  // process: driver threads outlive any owner. Errors: NO_DRIVER (not found, a required function missing, older than CUDA 13,
-  // cuInit failed: each named).
+  // `which`: "auto" (libcuda.so.1; the error suggests the emulated driver), "emulated"
+  // (libvmem_emu.so beside this library, then on the loader's path), or a path. Calls cuInit. The
+  // library is never unloaded, because driver threads outlive any owner.
+  // Errors: NO_DRIVER, with the reason: not found, a required function missing, older than CUDA 13,
+  // or cuInit failed.
   static Result<std::shared_ptr<const Driver>> load(const std::string& which);
-  static bool installed();  // there is a libcuda.so.1, whatever it can do
-  // A driver over a table made by the caller: decorators that fail, delay or count calls wrap a loaded table this way.
+  static bool installed();  // libcuda.so.1 can be loaded, usable or not
+  // Makes a driver from the caller's table. Decorators that fail, delay or count calls use it.
   static std::shared_ptr<const Driver> over(const DriverTable& table, bool emulated, std::string path);
 
   const DriverTable& table() const noexcept { return table_; }
@@ -34,8 +37,8 @@ class Driver {
   const std::string& path() const noexcept { return path_; }
   int version() const noexcept { return version_; }  // as cuDriverGetVersion: 13000 is CUDA 13.0
 
-  // OK for CUDA_SUCCESS; otherwise an Error naming the call and the driver's own words. Context-fatal results become
-  // DEVICE_LOST, out of memory OUT_OF_MEMORY, the rest DRIVER.
+  // OK for CUDA_SUCCESS; otherwise an Error with the call's name and the driver's error text.
+  // Context-fatal results become DEVICE_LOST, out of memory OUT_OF_MEMORY, all others DRIVER.
   Status check(CUresult result, const char* call) const;
 
  private:

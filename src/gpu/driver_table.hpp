@@ -1,11 +1,12 @@
-// The driver seam: every CUDA driver function that vmem calls, in one list, loaded at run time from libcuda.so.1 or from the
-// emulated driver. vmem never links libcuda. cuda.h renames functions to their current ABI version (cuMemAlloc becomes
-// cuMemAlloc_v2); the symbol looked up is the renamed one, so header and table cannot disagree.
+// Every CUDA driver function that vmem calls, loaded at run time from libcuda.so.1 or from the
+// emulated driver. vmem never links libcuda. cuda.h renames functions to their current ABI version
+// (cuMemAlloc becomes cuMemAlloc_v2). Driver::load looks up the renamed symbol, so the header and
+// the table cannot disagree.
 #pragma once
 
 #include <cuda.h>
 
-// X(name): a machine without it cannot run vmem.
+// X(name): vmem cannot run without these.
 #define VMEM_DRIVER_REQUIRED(X)             \
   X(cuInit)                                 \
   X(cuDriverGetVersion)                     \
@@ -86,7 +87,7 @@
   X(cuFuncSetAttribute)                     \
   X(cuLaunchKernel)
 
-// X(name): null where the driver is older; callers look before they call.
+// X(name): null in older drivers; callers check before the call.
 #define VMEM_DRIVER_OPTIONAL(X) \
   X(cuMemcpyBatchAsync)         \
   X(cuStreamGetId)              \
@@ -94,7 +95,7 @@
   X(cuFuncGetParamInfo)         \
   X(cuFuncGetName)
 
-// What interception asks beside: null where the driver is older.
+// X(name): used only by interception; null in older drivers.
 #define VMEM_DRIVER_INTERCEPTION(X) \
   X(cuKernelGetParamInfo)           \
   X(cuKernelGetName)                \

@@ -1,4 +1,4 @@
-// Drivers that stand in front of another one: each function of their table is a static one that knows which it is.
+// For driver decorators: each entry of their table is a static function with its own index.
 #pragma once
 
 #include <array>
@@ -15,13 +15,14 @@ enum DriverFunction : std::size_t {
 };
 #undef VMEM_INDEX
 
-// Base names, "cuMemAlloc"; the table's members have the versioned ones, as cuda.h's macros make them.
+// Base names ("cuMemAlloc"). The table's members have the versioned names of cuda.h's macros.
 #define VMEM_TEXT(name) #name,
 inline constexpr std::array<std::string_view, kDriverFunctions> kDriverFunctionNames{
     VMEM_DRIVER_REQUIRED(VMEM_TEXT) VMEM_DRIVER_OPTIONAL(VMEM_TEXT)};
 #undef VMEM_TEXT
 
-// `table` with Wrapper<entry, which, type of the entry>::call for each function that `inner` has, but for those that interception asks.
+// Returns `table` with Wrapper<entry, index, entry type>::call for each function that `inner` has.
+// VMEM_DRIVER_INTERCEPTION functions keep their value in `table`.
 template <template <auto Entry, DriverFunction Function, class Type> class Wrapper>
 DriverTable wrapped(const DriverTable& inner, DriverTable table) {
 #define VMEM_WRAP(name) \

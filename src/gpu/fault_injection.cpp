@@ -16,7 +16,7 @@ struct FaultInjector::Access {
 
 namespace {
 
-// Living injectors, the one in force last; calls read only the atomic.
+// Living injectors; the last one is in force. Calls read only the atomic.
 std::mutex injectors_mutex;
 std::vector<FaultInjector*> injectors;
 std::atomic<FaultInjector*> in_force{nullptr};
@@ -44,7 +44,7 @@ FaultInjector::FaultInjector(std::shared_ptr<const Driver> inner) : inner_(std::
   }
   decorated_ = Driver::over(wrapped<Wrapper>(inner_->table(), {}), inner_->emulated(),
                             inner_->path() + " (with fault injection)");
-  forget_counts();  // making the driver asks for its version
+  forget_counts();  // Driver::over called cuDriverGetVersion
 }
 
 void FaultInjector::forget_counts() {

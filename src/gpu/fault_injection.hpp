@@ -1,5 +1,6 @@
-// A driver that fails on demand: it passes every call to another driver, counts it, and can fail the n-th call, of any
-// function or of one, with a chosen result, without passing it on. For tests of what happens when the driver fails.
+// Driver decorator for tests of driver failures. It passes every call to another driver and counts
+// it. It can fail the n-th call, of any function or of one, with a chosen result, without passing
+// it on.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,9 @@
 
 namespace vmem::gpu {
 
-// The functions of a driver table have nowhere to keep a this pointer, so one injector at a time is in force in a
-// process: the latest made that still lives. Thread-safe: any thread may call through the driver while another changes
-// what fails. The injector must outlive every call through its driver.
+// The functions of a driver table cannot carry a `this` pointer. Therefore one injector is in force
+// per process: the latest made that still lives. Thread-safe: plans may change while other threads
+// call through the driver. The injector must outlive every call through its driver.
 class FaultInjector {
  public:
   explicit FaultInjector(std::shared_ptr<const Driver> inner);
@@ -26,24 +27,25 @@ class FaultInjector {
   FaultInjector(const FaultInjector&) = delete;
   FaultInjector& operator=(const FaultInjector&) = delete;
 
-  // The driver to hand to the code under test. Functions that the inner driver lacks are null here too.
+  // The driver for the code under test. A function that the inner driver lacks is null here too.
   std::shared_ptr<const Driver> driver() const { return decorated_; }
 
-  // Names are the base names of the table ("cuMemMap"). `n` counts from 1, from now on; each plan fires once.
+  // Names are base names of the table ("cuMemMap"). `n` counts from 1, starting now. Each plan
+  // fires once.
   void fail_nth(std::uint64_t n, CUresult result);
   void fail_nth(std::string_view function, std::uint64_t n, CUresult result);
-  // Fails every call of `function` from now on; CUDA_SUCCESS ends that.
+  // Fails every call of `function` from now on, until called again with CUDA_SUCCESS.
   void fail_always(std::string_view function, CUresult result);
-  // Forgets all plans; counts and log stay.
+  // Removes all plans; keeps counts and log.
   void clear_plans();
 
   std::uint64_t calls() const;
   std::uint64_t calls(std::string_view function) const;
-  // The names of the calls from `start_log` on, in the order in which they began.
+  // Log: the names of the calls since `start_log`, in the order in which they began.
   void start_log();
   std::vector<std::string> log() const;
 
-  // Called before each call, outside any lock: lets a test stop a thread inside the driver.
+  // `hook` runs before each call, outside any lock: a test can block a thread inside the driver.
   void on_call(std::function<void(std::string_view function)> hook);
 
   struct Access;  // for the table's functions
@@ -61,7 +63,7 @@ class FaultInjector {
   const std::shared_ptr<const Driver> inner_;
   std::shared_ptr<const Driver> decorated_;
 
-  mutable std::mutex mutex_;  // protects what follows; leaf
+  mutable std::mutex mutex_;  // protects the members below; leaf lock
   std::vector<Plan> plans_;
   std::unordered_map<std::string, CUresult> always_;
   std::unordered_map<std::string, std::uint64_t> counts_;

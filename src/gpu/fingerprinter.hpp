@@ -1,5 +1,6 @@
-// Finds out, on the GPU and in stream order, whether a frame's bytes are still those of a slot, and copies them if not: so a page
-// that nobody should have written can leave HBM without a copy, and without losing what was written all the same.
+// Checks, on the GPU and in stream order, whether a frame's bytes equal its slot's, and copies the
+// frame if not. A page that should be clean can thus be evicted without a copy, and an unexpected
+// write is not lost.
 #pragma once
 
 #include <memory>
@@ -14,19 +15,20 @@ namespace vmem::gpu {
 // For one stream of one context. Not thread-safe.
 class Fingerprinter {
  public:
-  // False: the library was built without nvcc, and the driver is not the emulated one.
+  // False if the library was built without nvcc and the driver is not the emulated one.
   static bool available(const Driver& driver);
-  // Creates the stream, loads the kernels and runs each once, because a first launch may wait for other kernels of the process.
-  // REQUIRES: available; the context is current, here and in every call. Errors: the driver's.
+  // Creates the stream, loads the kernels and runs each once: a first launch may wait for other
+  // kernels of the process. REQUIRES: available; the context is current, in this and in every other
+  // call. Errors: the driver's.
   static Result<std::unique_ptr<Fingerprinter>> create(DriverRef driver);
 
   CUstream stream() const { return stream_.get(); }
-  // Queues: `record` learns the fingerprint of the frame. `bytes` is a multiple of 16.
+  // Queues: stores the frame's fingerprint in `record`. `bytes` is a multiple of 16.
   Status record(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record) const;
-  // Queues: if the frame's fingerprint is not the record's, that is counted in the record, which then has the new one.
+  // Queues: if the frame's fingerprint differs from the record's, stores it in the record and
+  // counts a change there.
   Status compare(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record) const;
-  // Queues: if the frame's fingerprint is not the record's, the frame is copied to `slot` and counted in the record, which then has
-  // the new one.
+  // Queues: as compare; if the fingerprints differ, also copies the frame to `slot`.
   Status store_changed(CUdeviceptr frame, CUdeviceptr slot, std::uint64_t bytes, SlotRecord* record) const;
 
  private:

@@ -28,7 +28,7 @@ Result<Stream> Stream::create(DriverRef driver) {
   return Stream(std::move(driver), stream);
 }
 Result<Stream> Stream::create_urgent(DriverRef driver) {
-  constexpr int kMostUrgent = -1000;  // the driver takes the nearest that there is
+  constexpr int kMostUrgent = -1000;  // the driver clamps it to its highest priority
   CUstream stream = nullptr;
   VMEM_TRY(driver->check((*driver)->cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, kMostUrgent),
                          "cuStreamCreateWithPriority"));

@@ -1,9 +1,10 @@
-// One type per driver handle. Each is move-only, owns its handle, keeps the driver alive, and gives the handle back
-// when it ends. An end that fails (the context was reset, a kernel faulted) has nobody to tell and nothing left to
-// free: it is ignored. A moved-from or default-constructed object owns nothing.
+// One type per driver handle. Each is move-only, owns its handle, keeps the driver alive, and
+// releases the handle on destruction. A release that fails (context reset, kernel fault) is
+// ignored: nothing is left to free. A moved-from or default-constructed object owns nothing.
 //
-// Threads: none of these types locks. Creation and use follow the driver's rules; Stream, Event, PinnedBuffer and
-// Module need a current context for creation (ScopedContext), and their destructors make no context current.
+// Threads: these types do not lock. Creation and use follow the driver's rules. Creating a Stream,
+// Event, PinnedBuffer or Module needs a current context (ScopedContext). Their destructors make no
+// context current.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ namespace vmem::gpu {
 
 using DriverRef = std::shared_ptr<const Driver>;
 
-// What all owners share: a handle, and who takes it back.
+// Base of all owners. Derived::give_back releases the handle.
 template <class Derived, class Handle>
 class Owned {
  public:
@@ -36,12 +37,11 @@ class Owned {
   explicit operator bool() const noexcept { return driver_ != nullptr; }
   Handle get() const noexcept { return handle_; }
   const DriverRef& driver() const noexcept { return driver_; }
-  // The caller's from now on.
+  // Passes ownership to the caller.
   Handle release() noexcept {
     driver_ = nullptr;
     return std::exchange(handle_, Handle{});
   }
-  // Gives the handle back now.
   void reset() noexcept {
     if (!driver_) return;
     Derived::give_back(*driver_, handle_);
@@ -75,8 +75,8 @@ class PrimaryContext : public Owned<PrimaryContext, RetainedContext> {
   using Owned::Owned;
 };
 
-// Makes a context current on this thread, and the one before it current again at the end. Bound to its scope and
-// thread.
+// Makes a context current on this thread and restores the previous one on destruction. Bound to its
+// scope and thread.
 class ScopedContext {
  public:
   static Result<ScopedContext> push(DriverRef driver, CUcontext context);
@@ -89,7 +89,8 @@ class ScopedContext {
   DriverRef driver_;
 };
 
-// While it lives, driver calls of this thread end no capture that another thread, or another stream of this one, has under way.
+// While it lives, driver calls of this thread do not invalidate captures in progress on other
+// threads or on other streams of this thread.
 class RelaxedCapture {
  public:
   explicit RelaxedCapture(const Driver& driver) noexcept : driver_(driver) { exchange(); }
@@ -107,7 +108,7 @@ class Stream : public Owned<Stream, CUstream> {
  public:
   // Non-blocking: it never synchronises with the legacy default stream.
   static Result<Stream> create(DriverRef driver);
-  // Its kernels go before those of other streams as soon as there is room for them.
+  // Highest priority: pending kernels run before those of other streams.
   static Result<Stream> create_urgent(DriverRef driver);
   Stream() = default;
   Status synchronize() const;
@@ -136,10 +137,10 @@ class Event : public Owned<Event, CUevent> {
 class VmmHandle : public Owned<VmmHandle, CUmemGenericAllocationHandle> {
  public:
   static Result<VmmHandle> create(DriverRef driver, std::size_t bytes, const CUmemAllocationProp& properties);
-  // `fd` as exported; it stays the caller's.
+  // `fd` is an exported descriptor; the caller keeps it.
   static Result<VmmHandle> import_fd(DriverRef driver, int fd);
   VmmHandle() = default;
-  // A descriptor that the caller closes; the handle must have been created for it.
+  // The caller closes the descriptor. REQUIRES: the handle was created exportable.
   Result<int> export_fd() const;
   static void give_back(const Driver& driver, CUmemGenericAllocationHandle handle) noexcept;
 
@@ -155,10 +156,10 @@ struct AddressRange {
   std::size_t bytes = 0;
 };
 
-// A range of addresses; everything mapped in it must be unmapped before it ends.
+// A reserved address range. Every mapping in it must be unmapped before destruction.
 class Reservation : public Owned<Reservation, AddressRange> {
  public:
-  // `hint` is where the range should begin, if the driver can; 0: anywhere.
+  // `hint` is the preferred begin; 0: none.
   static Result<Reservation> create(DriverRef driver, std::size_t bytes, std::size_t alignment = 0,
                                     CUdeviceptr hint = 0);
   Reservation() = default;
@@ -175,7 +176,7 @@ struct HostRange {
   std::size_t bytes = 0;
 };
 
-// Pinned host memory that every context can use.
+// Pinned host memory, usable from every context.
 class PinnedBuffer : public Owned<PinnedBuffer, HostRange> {
  public:
   static Result<PinnedBuffer> create(DriverRef driver, std::size_t bytes);
@@ -188,7 +189,7 @@ class PinnedBuffer : public Owned<PinnedBuffer, HostRange> {
   using Owned::Owned;
 };
 
-// Plain memory of the current context's device.
+// Memory of the current context's device, from cuMemAlloc.
 class DeviceMemory : public Owned<DeviceMemory, CUdeviceptr> {
  public:
   static Result<DeviceMemory> create(DriverRef driver, std::size_t bytes);
@@ -203,7 +204,7 @@ class Module : public Owned<Module, CUmodule> {
  public:
   static Result<Module> load(DriverRef driver, const void* image);
   Module() = default;
-  // Lives as long as the module.
+  // The function is valid as long as the module.
   Result<CUfunction> function(const char* name) const;
   static void give_back(const Driver& driver, CUmodule handle) noexcept;
 

@@ -1,5 +1,5 @@
-// Where memory lies, for the driver. Assigned by name: in some releases of cuda.h the id is a member of
-// CUmemLocation, in others of an anonymous union in it.
+// Makes CUmemLocation values. Members are assigned by name: in some releases of cuda.h `id` is a
+// direct member, in others a member of an anonymous union.
 #pragma once
 
 #include <cuda.h>

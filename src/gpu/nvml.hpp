@@ -1,4 +1,4 @@
-// A loaded NVML, in the words of the topology.
+// A loaded NVML, with results in the topology's terms.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ namespace vmem::gpu {
 struct NvLink {
   enum class Remote { gpu, fabric, unknown };  // fabric: NVSwitches
   Remote remote = Remote::unknown;
-  std::string pci_bus_id;             // of the remote; empty where NVML does not say
+  std::string pci_bus_id;             // of the remote; empty if NVML does not report it
   std::optional<double> bytes_per_s;  // in each direction
 };
 
@@ -23,10 +23,11 @@ enum class PcieMeeting { one_switch, several_switches, host };
 
 class Nvml {
  public:
-  // The one that belongs to the driver: the emulated driver is its own. Never unloaded. Errors: UNSUPPORTED, saying why there is none.
+  // Loads the NVML that belongs to the driver (the emulated driver is its own). Never unloaded.
+  // Errors: UNSUPPORTED, with the reason.
   static Result<std::shared_ptr<const Nvml>> load(const Driver& driver);
 
-  // Bus ids as the driver gives them. Each answer is absent where NVML has none.
+  // Bus ids have the driver's format. A result is empty if NVML does not report it.
   std::optional<NvmlDevice> find(const std::string& pci_bus_id) const;
   std::vector<NvLink> active_links(NvmlDevice device) const;
   std::optional<PcieMeeting> meeting(NvmlDevice device, NvmlDevice other) const;

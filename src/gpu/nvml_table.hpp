@@ -1,6 +1,6 @@
-// NVML, as far as vmem asks it: how GPUs are linked. Loaded at run time (libnvidia-ml.so.1 comes with the driver; its header
-// only with the toolkit, so its interface is declared here), or from the emulated driver. A machine without it works: what only
-// NVML knows is then unknown.
+// The part of NVML that vmem uses: GPU links. Loaded at run time from libnvidia-ml.so.1 or from the
+// emulated driver. Declared here because the driver ships the library, but only the toolkit ships
+// the header. vmem works without NVML, with unknown values.
 #pragma once
 
 // X(result, name, parameters)
@@ -45,12 +45,13 @@ static_assert(sizeof(NvmlFieldValue) == 40);
 
 inline constexpr int kNvmlSuccess = 0, kNvmlInvalidArgument = 2, kNvmlNotSupported = 3, kNvmlNotFound = 6,
                      kNvmlDriverNotLoaded = 9;
-// Of nvmlDeviceGetTopologyCommonAncestor: where the ways of two devices meet. From `node` on, above host bridges.
+// Levels of nvmlDeviceGetTopologyCommonAncestor: where the PCIe paths of two devices meet.
+// kNvmlNumaNode and above lie beyond the host bridges.
 inline constexpr unsigned kNvmlSameBoard = 0, kNvmlOneSwitch = 10, kNvmlSeveralSwitches = 20, kNvmlHostBridge = 30,
                           kNvmlNumaNode = 40, kNvmlSystem = 50;
-inline constexpr unsigned kNvmlP2pOverNvlink = 2;  // of nvmlDeviceGetP2PStatus, which answers 0 for yes
+inline constexpr unsigned kNvmlP2pOverNvlink = 2;  // for nvmlDeviceGetP2PStatus; 0 means yes
 inline constexpr unsigned kNvmlRemoteGpu = 0, kNvmlRemoteSwitch = 2;
-inline constexpr unsigned kNvmlFieldNvlinkSpeed = 164;  // MB/s (10^6) in each direction, of the link in `scope`
+inline constexpr unsigned kNvmlFieldNvlinkSpeed = 164;  // MB/s (10^6) per direction of link `scope`
 inline constexpr unsigned kNvmlMostLinks = 18;
 
 struct NvmlTable {

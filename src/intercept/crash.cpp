@@ -31,7 +31,7 @@ void say(std::string_view text) {
   }
 }
 
-// Those that work for whoever calls them: their callers are asked.
+// Libraries that run on behalf of a caller: the caller's frame decides.
 bool works_for_others(std::string_view file) {
   const std::string_view name = file.substr(file.rfind('/') + 1);
   for (const std::string_view each :
@@ -46,22 +46,23 @@ bool in_vmem(const void* at) {
   return dladdr(at, &info) != 0 && reinterpret_cast<std::uintptr_t>(info.dli_fbase) == own_base;
 }
 
-// A call to where there is no code, as through a null pointer: what made it is on top of the stack.
+// For a jump to an address without code, as through a null pointer: the return address is on top of
+// the stack.
 bool called_by_us(const void* context) {
   const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(registers[REG_RIP]), &info) != 0) return false;
   void* from = nullptr;
-  // The stack may be what is broken: asked in a way that fails.
+  // The stack may be invalid: process_vm_readv fails instead of faulting.
   const iovec here{&from, sizeof from};
   const iovec there{reinterpret_cast<void*>(registers[REG_RSP]), sizeof from};
   if (process_vm_readv(getpid(), &here, 1, &there, 1, 0) != ssize_t(sizeof from)) return false;
   return in_vmem(from);
 }
 
-// Whether the innermost frame that works for itself is vmem's.
+// Whether the innermost frame outside such libraries is vmem's.
 bool ours(void* const* frames, int count) {
-  // This handler and the frame that the kernel made for it.
+  // Skips this handler's frame and the kernel's signal frame.
   for (int i = 2; i < count; ++i) {
     Dl_info info{};
     if (in_vmem(frames[i])) return true;
@@ -86,9 +87,10 @@ void crashed(int signal, siginfo_t* info, void* context) {
   const struct sigaction& earlier = before[which];
   if ((earlier.sa_flags & SA_SIGINFO) != 0) return earlier.sa_sigaction(signal, info, context);
   if (earlier.sa_handler != SIG_DFL && earlier.sa_handler != SIG_IGN) return earlier.sa_handler(signal);
-  // As it was before, and again: by itself where an instruction failed.
+  // Restores the earlier action. A faulting instruction then faults again by itself.
   (void)sigaction(signal, &earlier, nullptr);
-  if (signal == SIGABRT || info->si_code <= 0) (void)raise(signal);  // sent, not by an instruction
+  // a sent signal must be raised again
+  if (signal == SIGABRT || info->si_code <= 0) (void)raise(signal);
 }
 
 }  // namespace
@@ -99,7 +101,7 @@ void report_own_crashes() {
   if (dladdr(reinterpret_cast<void*>(&report_own_crashes), &own) == 0) return;
   own_base = reinterpret_cast<std::uintptr_t>(own.dli_fbase);
   void* first = nullptr;
-  (void)backtrace(&first, 1);  // loads what it needs, which a signal handler must not
+  (void)backtrace(&first, 1);  // loads libgcc now, because a signal handler must not
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
     if (sigaction(kSignals[i], nullptr, &before[i]) != 0) continue;
     struct sigaction action{};

@@ -1,10 +1,11 @@
-// A process that crashes: whose fault it may be.
+// Reports whether vmem caused a crash of the process.
 #pragma once
 
 namespace vmem::intercept {
 
-// From here on a crash in code of vmem's, or in a call that vmem made, is said to be one, with the way that led there; any other passes without
-// a word, unless the log level is debug. Handlers that were there before come after this one; those that the program sets later, in its place.
+// Installs handlers that print a backtrace when vmem's code, or a call made by vmem, crashes. Other
+// crashes are reported only at log level debug. Earlier handlers run after these; handlers that the
+// program installs later replace these.
 void report_own_crashes();
 
 }  // namespace vmem::intercept

@@ -28,7 +28,7 @@ namespace {
 constexpr std::size_t kAddressesShown = 12;
 
 struct Launch {
-  std::uint64_t number = 0;  // in the process
+  std::uint64_t number = 0;  // unique in the process
   const FunctionFacts* function = nullptr;
   CUstream stream = nullptr;
   bool looked_at = false;
@@ -36,7 +36,7 @@ struct Launch {
   std::array<std::uintptr_t, kAddressesShown> first{};
 };
 
-// Written by its thread, read once, when all is over anyway.
+// Written by its thread without a lock; read once, after the GPU has failed.
 struct Recent {
   std::array<Launch, 8> launches;
   std::size_t next = 0;
@@ -49,7 +49,7 @@ std::vector<Recent*>& all_recent() {
 }
 std::atomic<std::uint64_t> launch_number{0};
 
-// Outlives its thread, whose last launches may be those that matter.
+// Never freed: the launches of a thread that ended may matter.
 Recent* new_recent() {
   auto* made = new Recent;
   const std::lock_guard lock(recent_mutex);
@@ -75,7 +75,8 @@ bool is_recent(const std::string& record) {
   return std::uint64_t(now.tv_sec) * 1'000'000 + std::uint64_t(now.tv_nsec) / 1000 < at_us + kRecentUs;
 }
 
-// The driver writes the address of a memory fault to the kernel's log, if anywhere (Xid 31): "MMU Fault: ... faulted @ 0x7d00_12345000".
+// The driver may write the address of a memory fault to the kernel's log (Xid 31):
+// "MMU Fault: ... faulted @ 0x7d00_12345000".
 std::optional<std::uint64_t> address_in_kernel_log() {
   const int log = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   if (log < 0) return std::nullopt;
@@ -83,7 +84,7 @@ std::optional<std::uint64_t> address_in_kernel_log() {
   std::array<char, 8192> record;
   for (;;) {
     const ssize_t length = read(log, record.data(), record.size() - 1);
-    if (length < 0 && errno == EPIPE) continue;  // overwritten while it was read: the next one
+    if (length < 0 && errno == EPIPE) continue;  // overwritten during the read: try the next record
     if (length <= 0) break;
     const std::string text(record.data(), std::size_t(length));
     const std::size_t at = text.find("faulted @ 0x");
@@ -138,7 +139,7 @@ void diagnose(CUresult result) {
   if (!of_memory) {
     text += "  where memory lies is not at issue: the program itself is\n";
   } else if (address && ours(runtime, std::uintptr_t{*address})) {
-    text += fmt::format("  address {:#x}: {}\n", *address, runtime->describe(*address));
+    text += fmt::format("  address {:#x}: {}\n", *address, runtime->requests().describe(*address));
   } else if (address) {
     text += fmt::format("  address {:#x} is none of vmem's: the program reached outside its memory\n", *address);
   } else {

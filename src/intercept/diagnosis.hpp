@@ -1,5 +1,6 @@
-// What to say when the GPU has failed for good (a sticky error): which launches may have done it, what they named, and, where the
-// kernel's log gives the address, whose memory it is and what happened to it lately.
+// The report for a sticky GPU error: the launches that may have caused it and the addresses they
+// named. If the kernel log gives the fault address, also the owner of that memory and its recent
+// history.
 #pragma once
 
 #include <cuda.h>
@@ -11,11 +12,12 @@
 namespace vmem::intercept {
 
 struct FunctionFacts;
-// A launch of the function (null: of a graph) is being queued. Remembers the thread's last ones. Nothing: nobody looked at what it names.
+// Records a launch that is being queued, in a ring per thread. A null function means a graph. No
+// addresses: the launch's arguments were not read.
 void note_launch(const FunctionFacts* function, CUstream stream,
                  std::optional<std::span<const std::uintptr_t>> addresses);
 
-// `result` is sticky (gpu::is_sticky). Once for the process: on stderr.
+// Prints the report to stderr, once per process. REQUIRES: `result` is sticky (gpu::is_sticky).
 void diagnose(CUresult result);
 
 }  // namespace vmem::intercept

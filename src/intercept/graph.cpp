@@ -1,6 +1,7 @@
-// Graphs. What a graph's nodes name is collected when it is instantiated, and is in place whenever it is launched. A capture is
-// never touched: the nodes that it leaves behind say all there is to know. Whoever tells the driver of a copy or a fill has to have
-// memory there, and so has whoever instantiates fills, which the driver looks at once more.
+// Graphs. vmem collects the addresses that a graph's nodes name at instantiation, and holds them at
+// each launch. Captures are untouched: the resulting nodes contain all that is needed. The driver
+// requires mapped memory when a copy or fill node is described, and again when a fill is
+// instantiated.
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -17,13 +18,13 @@ namespace {
 using runtime::Runtime;
 
 std::mutex executables_mutex;
-// A launch uses the list that was current when it began.
+// A launch uses the list current at its beginning.
 std::unordered_map<CUgraphExec, std::shared_ptr<const References>> executables;
 
-// Of a graph, or of a node that changes.
+// The addresses of a graph, or of a changed node.
 struct Named {
   References all;
-  References looked_at;  // of those, by the driver
+  References looked_at;  // the subset that the driver checks
   explicit Named(const Runtime& runtime) {
     all.begin(runtime);
     looked_at.begin(runtime);
@@ -46,7 +47,7 @@ void each_end(const CUDA_MEMCPY3D& copy, Add&& add) {
   if (copy.dstMemoryType != CU_MEMORYTYPE_ARRAY && copy.dstMemoryType != CU_MEMORYTYPE_HOST) add(copy.dstDevice);
 }
 
-// A node that the program describes: the driver looks at what it names.
+// For a node that the program describes: the driver checks its addresses.
 CUresult add_copy(Named& named, const CUDA_MEMCPY3D& copy) {
   each_end(copy, [&](CUdeviceptr address) { named.add_looked_at(address); });
   return CUDA_SUCCESS;
@@ -56,10 +57,11 @@ CUresult add_fill(Named& named, const CUDA_MEMSET_NODE_PARAMS& fill) {
   return CUDA_SUCCESS;
 }
 
-// A graph that becomes part of something else: of what its nodes name the driver looks at what they fill.
+// For a graph that becomes part of another object: the driver checks only the fill targets.
 CUresult add_graph(const Runtime& runtime, Named& named, CUgraph graph);
 
-// No call tells what the bodies of a conditional node are, and memory operations would need what they name kept in place.
+// No driver call returns the bodies of a conditional node, and memory operations would need their
+// addresses kept in place.
 bool hides_memory(CUgraphNodeType type) {
   return type == CU_GRAPH_NODE_TYPE_CONDITIONAL || type == CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
 }
@@ -106,7 +108,7 @@ CUresult add_graph(const Runtime& runtime, Named& named, CUgraph graph) {
   return CUDA_SUCCESS;
 }
 
-// The calls that take any kind of node.
+// For the calls that take any kind of node.
 CUresult add_any(const Runtime& runtime, Named& named, const CUgraphNodeParams& node) {
   switch (node.type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
@@ -135,19 +137,20 @@ void remember(CUgraphExec executable, std::shared_ptr<const References> referenc
   executables[executable] = std::move(references);
 }
 
-// For calls that have no stream: the driver asks what the memory is, nothing is done with it.
+// For calls without a stream: the driver only checks the memory.
 template <class Real>
 CUresult told(Runtime& runtime, const References& references, Real&& real) {
   return with_memory(runtime, references, CU_STREAM_LEGACY, "a node of a graph", real);
 }
 
-// A node that is not yet in an executable.
+// For a node that is not yet in an executable.
 template <class Add, class Real>
 CUresult described(Add&& add, Real&& real) {
   Runtime* runtime = running();
   if (runtime == nullptr) return real();
   Named named(*runtime);
-  if (const CUresult read = add(*runtime, named); read != CUDA_SUCCESS) return real();  // the driver's to refuse
+  // the driver refuses the node
+  if (const CUresult read = add(*runtime, named); read != CUDA_SUCCESS) return real();
   return told(*runtime, named.looked_at, real);
 }
 
@@ -159,7 +162,8 @@ CUresult unreadable(CUresult result) {
   return report("a graph", {VMEM_ERROR_DRIVER, int(result), "the nodes of a graph cannot be read"});
 }
 
-// An executable comes to be what the graph is. A graph that cannot be read is the driver's to refuse.
+// For calls that make an executable from a graph. An unreadable graph is left for the driver to
+// refuse.
 template <class Real>
 CUresult learn(const CUgraphExec* executable, CUgraph graph, Real&& real) {
   Runtime* runtime = running();
@@ -175,7 +179,7 @@ CUresult learn(const CUgraphExec* executable, CUgraph graph, Real&& real) {
   return CUDA_SUCCESS;
 }
 
-// A node of an executable changes: what it named before is still named, which does no harm.
+// For a changed node of an executable. Addresses named before stay in the list, which is harmless.
 template <class Add, class Real>
 CUresult learn_more(CUgraphExec executable, Add&& add, Real&& real) {
   Runtime* runtime = running();
@@ -186,7 +190,7 @@ CUresult learn_more(CUgraphExec executable, Add&& add, Real&& real) {
   const CUresult result = told(*runtime, fresh.looked_at, real);
   if (result != CUDA_SUCCESS) return result;
   if (read != CUDA_SUCCESS) return unreadable(read);
-  // One that was made before vmem started names nothing of it.
+  // An executable made before vmem started names no vmem memory.
   const auto before = known(executable);
   auto references = std::make_shared<References>(before == nullptr ? Named(*runtime).all : *before);
   for (const std::uintptr_t address : fresh.all.addresses()) references->add(address);
@@ -196,12 +200,12 @@ CUresult learn_more(CUgraphExec executable, Add&& add, Real&& real) {
 }
 
 std::mutex begun_mutex;
-std::unordered_multiset<CUstream> begun;  // captures that were counted, by where they began
+std::unordered_multiset<CUstream> begun;  // counted captures, by the stream on which they began
 
-// Counted before it begins: whoever queues work on the stream from then on asks whether it is capturing.
+// Counts before the capture begins: later calls on the stream must ask whether it is capturing.
 template <class Real>
 CUresult begin_capture(CUstream stream, Real&& real) {
-  if (Runtime* runtime = running()) runtime->expect_capture(stream);
+  if (Runtime* runtime = running()) runtime->streams().expect_capture(stream);
   captures().fetch_add(1, std::memory_order_seq_cst);
   const CUresult result = real();
   if (result != CUDA_SUCCESS) {
@@ -227,7 +231,7 @@ CUresult stream_begin_capture_to_graph(Call<decltype(::cuStreamBeginCaptureToGra
 
 CUresult stream_end_capture(Call<decltype(::cuStreamEndCapture)> call, CUstream stream, CUgraph* graph) {
   const CUresult result = call(stream, graph);
-  // Some failures end a capture, others leave it as it was.
+  // Some failures end a capture, others do not.
   const CUstream named = call.stream(stream);
   Runtime* runtime = running();
   if (runtime == nullptr || capturing(*runtime, named)) return result;
@@ -254,14 +258,15 @@ CUresult graph_launch(Call<decltype(::cuGraphLaunch)> call, CUgraphExec executab
   if (runtime == nullptr) return call(executable, stream);
   const auto references = known(executable);
   if (references == nullptr) {
-    // Made before vmem started, and then it names nothing of it; or in a way of before CUDA 12.
+    // Instantiated before vmem started, so without vmem memory, or through a function older than
+    // CUDA 12.
     static std::once_flag said;
     std::call_once(said, [] {
       VMEM_LOG_WARN(
           "a CUDA graph is launched whose instantiation was not seen: if it uses memory of vmem's, that is not kept in "
           "place");
     });
-    const auto moves_wait = runtime->hold_back_moves();
+    const auto moves_wait = runtime->move_gate().hold_back_moves();
     return call(executable, stream);
   }
   return with_references(*runtime, *references, call.stream(stream), "a graph launch",

@@ -1,4 +1,5 @@
-// References that no launch shows: what they lead to stays where it is, accessible, for as long as it lives.
+// References that no launch shows: the memory behind them stays accessible in its present place for
+// its lifetime.
 #include "intercept/hidden.hpp"
 
 #include "intercept/hook_table.hpp"
@@ -7,8 +8,8 @@
 namespace vmem::intercept {
 
 void keep(runtime::Runtime& runtime, std::uintptr_t address, const char* why) {
-  if (!ours(&runtime, address) || !runtime.allocation_at(address)) return;
-  if (auto kept = runtime.keep(address); !kept) (void)report(why, kept.error());
+  if (!ours(&runtime, address) || !runtime.addresses().allocation_at(address)) return;
+  if (auto kept = runtime.requests().keep(address); !kept) (void)report(why, kept.error());
 }
 
 namespace {
@@ -75,7 +76,7 @@ CUresult stream_wait_value_64(Call<decltype(::cuStreamWaitValue64)> call, CUstre
 }
 CUresult stream_batch_mem_op(Call<decltype(::cuStreamBatchMemOp)> call, CUstream stream, unsigned count,
                              CUstreamBatchMemOpParams* operations, unsigned flags) {
-  constexpr unsigned kLimit = 256;  // the driver refuses as many, and looks at none
+  constexpr unsigned kLimit = 256;  // the driver refuses this many operations
   for (unsigned i = 0; operations != nullptr && count < kLimit && i < count; ++i)
     keep_if_running(memory_of(operations[i]), kOfStreams);
   return call(stream, count, operations, flags);

@@ -6,8 +6,8 @@
 
 namespace vmem::intercept {
 
-// Something may reach the allocation at `address` without naming it, from now on: it stays mapped where it is. `why`, for people, if that
-// fails; addresses that are not vmem's are passed over.
+// Keeps the allocation at `address` mapped in its present place from now on, because work may reach
+// it without naming it. On failure logs `why`. Addresses outside vmem's range are ignored.
 void keep(runtime::Runtime& runtime, std::uintptr_t address, const char* why);
 
 }  // namespace vmem::intercept

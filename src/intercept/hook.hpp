@@ -1,5 +1,5 @@
-// How a replaced driver function reaches the real one. An implementation is written once, as a function whose first argument is
-// the Call; hook_table.hpp lists which driver functions it stands for.
+// How a replaced driver function reaches the real one. An implementation is a function whose first
+// argument is the Call; hook_table.hpp lists the driver functions that it replaces.
 #pragma once
 
 #include <cuda.h>
@@ -13,7 +13,8 @@
 
 namespace vmem::intercept {
 
-// The driver's function behind a hook. Null without a driver, or where this one has none.
+// The driver's function behind a hook. Null if no driver is loaded or the driver lacks the
+// function.
 void* real_function(std::size_t hook);
 
 template <class F>
@@ -21,7 +22,7 @@ struct Call;
 template <class... A>
 struct Call<CUresult(A...)> {
   std::size_t hook;
-  bool per_thread;  // its default stream is the calling thread's
+  bool per_thread;  // stream 0 is the calling thread's default stream
 
   CUresult operator()(A... arguments) const {
     auto* const real = reinterpret_cast<CUresult (*)(A...)>(real_function(hook));
@@ -36,7 +37,7 @@ template <class F, class... A, CUresult (*Implementation)(Call<F>, A...), std::s
 struct Entry<Implementation, Hook, PerThread> {
   static CUresult call(A... arguments) {
     const Call<F> real{Hook, PerThread};
-    bool& flag = of_vmem();  // what the driver, or vmem, calls there is its own business
+    bool& flag = of_vmem();  // nested calls, made by the driver or by vmem, pass through
     if (flag) return real(arguments...);
     const OfVmem mark(flag);
     const CUresult result = Implementation(real, arguments...);
@@ -46,32 +47,34 @@ struct Entry<Implementation, Hook, PerThread> {
   }
 };
 
-// dlsym as it is without the hooks.
+// The real dlsym, without the hooks.
 void* find_symbol(void* library, const char* name);
-// Makes vmem itself find the driver's own functions, not the hooks. Before it is started, which may be before any constructor ran.
+// Makes vmem itself find the driver's own functions, not the hooks. Called before the runtime
+// starts, possibly before any constructor has run.
 void take_over();
-// Whether this library came before the program's others, so that its functions are the ones that the program calls.
+// Whether this library precedes the program's other libraries, so that the program calls the hooks.
 bool preloaded();
 
-// The runtime, if it has been started, and the process is not ending.
+// The runtime; null if it has not started, or if the process is ending or forked.
 runtime::Runtime* running();
-// The same, started on first need. Null: it could not be, which has been said; `why` is what to return.
+// As running(), but starts the runtime if needed. On failure, already reported, returns null;
+// return `why` to the program.
 runtime::Runtime* started(CUresult& why);
-// Says what went wrong, once for each kind of thing, and gives the driver's word for it.
+// Logs a failure, at most 8 times per status, and translates it to a driver error code.
 CUresult report(const char* what, const Error& error);
 
 inline bool ours(const runtime::Runtime* runtime, std::uintptr_t address) {
-  return runtime != nullptr && address - runtime->space_base() < runtime->space_bytes();
+  return runtime != nullptr && address - runtime->space().base() < runtime->space().bytes();
 }
 inline bool ours(const runtime::Runtime* runtime, CUdeviceptr address) {
   return ours(runtime, std::uintptr_t{address});
 }
-// How many captures the program has begun, through a hook, and not ended. One that ends with its stream counts on: asking is all that
-// costs.
+// How many captures the program has begun through a hook and not ended. A capture that ended with
+// its stream stays counted; the only cost is one more query per call.
 std::atomic<std::uint32_t>& captures();
-// Whether the program asked of any memory that synchronous calls be over when they return.
+// Whether the program asked, for any memory, that synchronous calls be complete on return.
 std::atomic<bool>& sync_memops_asked();
-// Work on a stream in capture is only recorded: it is the graph's launch that runs it.
+// Work on a capturing stream is only recorded: the graph's launch runs it.
 bool capturing(const runtime::Runtime& runtime, CUstream stream);
 
 }  // namespace vmem::intercept

@@ -1,6 +1,7 @@
-// The driver functions that are replaced: VMEM_HOOKS(P, S, D), where P(name, implementation) has no default-stream variant,
-// S(...) has one for streams (_ptsz), D(...) one for calls without a stream (_ptds). The names are cuda.h's, whose macros give the
-// symbol of the current version; older versions of a function pass through untouched.
+// The replaced driver functions: VMEM_HOOKS(P, S, D). P(name, implementation) has no default-stream
+// variant, S(...) has one for streams (_ptsz), D(...) one for calls without a stream (_ptds). The
+// names are cuda.h's, whose macros give the symbol of the current version; older versions of a
+// function pass through.
 #pragma once
 
 #define VMEM_HOOKS(P, S, D)                                          \

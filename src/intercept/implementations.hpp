@@ -1,4 +1,5 @@
-// What the hooks do: one function for each name in hook_table.hpp, with the arguments of the driver function behind a Call.
+// The hooks' implementations: one function for each name in hook_table.hpp. Parameters are a Call,
+// then those of the driver function.
 #pragma once
 
 #include "intercept/hook.hpp"

@@ -10,9 +10,11 @@
 namespace vmem::intercept {
 namespace {
 
-// While everything is at hand and nobody asks what is used, most launches need no look at what they name.
+// While every page is resident and use tracking is off, most launches need not read their
+// arguments.
 bool may_pass_unlooked(const runtime::Runtime& runtime, const LaunchScratch& scratch) {
-  return runtime.all_at_hand() && captures().load(std::memory_order_acquire) == 0 && !scratch.looks.under_way();
+  return runtime.launches().any_device_all_resident() && captures().load(std::memory_order_acquire) == 0 &&
+         !scratch.looks.under_way();
 }
 
 template <class Queue>
@@ -22,10 +24,10 @@ CUresult launch_of_anything(runtime::Runtime& runtime, const FunctionFacts& fact
   note_launch(&facts, stream, named);
   const CUresult queued = queue();
   if (queued != CUDA_SUCCESS) {
-    runtime.abandon_launch(holds);
+    runtime.launches().abandon(holds);
     return queued;
   }
-  const Status ended = runtime.end_launch(holds);
+  const Status ended = runtime.launches().end(holds);
   return ended ? CUDA_SUCCESS : report("a kernel launch", ended.error());
 }
 
@@ -36,19 +38,20 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   LaunchScratch& scratch = launch_scratch();
   const bool may_pass = may_pass_unlooked(*runtime, scratch);
   bool passes = false;
-  if (may_pass && runtime->follows_tables()) {
+  if (may_pass && runtime->launches().follows_tables()) {
     FunctionFacts& facts = facts_of(*runtime, function);
     passes = facts.pass_unlooked();
-    if (passes && runtime->begin_launch_of_anything(stream, std::nullopt, scratch.holds))
+    if (passes && runtime->launches().begin_if_all_resident(stream, std::nullopt, scratch.holds))
       return launch_of_anything(*runtime, facts, stream, std::nullopt, scratch.holds, queue);
   }
   References& references = scratch.references;
   references.begin(*runtime);
   references.add_parameters(*runtime, function, parameters, extra);
   const auto named = references.addresses();
-  // What names one thing makes no table that leads to another. What names nothing uses nothing.
-  passes = passes || (may_pass && (named.size() == 1 || !runtime->follows_tables()));
-  if (passes && !named.empty() && runtime->begin_launch_of_anything(stream, named, scratch.holds))
+  // A launch that names one address cannot link one table to another allocation. A launch that
+  // names none uses no vmem memory.
+  passes = passes || (may_pass && (named.size() == 1 || !runtime->launches().follows_tables()));
+  if (passes && !named.empty() && runtime->launches().begin_if_all_resident(stream, named, scratch.holds))
     return launch_of_anything(*runtime, *references.facts(), stream, named, scratch.holds, queue);
   return with_references(*runtime, references, stream, "a kernel launch", queue);
 }
@@ -92,7 +95,7 @@ CUresult library_unload(Call<decltype(::cuLibraryUnload)> call, CUlibrary librar
   return result;
 }
 
-// Where programs hear of a kernel's error first: see diagnosis.hpp.
+// Programs first see a kernel's error in these calls: the hooks only diagnose (diagnosis.hpp).
 CUresult stream_synchronize(Call<decltype(::cuStreamSynchronize)> call, CUstream stream) { return call(stream); }
 CUresult stream_query(Call<decltype(::cuStreamQuery)> call, CUstream stream) { return call(stream); }
 CUresult event_synchronize(Call<decltype(::cuEventSynchronize)> call, CUevent event) { return call(event); }
@@ -104,7 +107,8 @@ CUresult named_context_synchronize(Call<decltype(::cuCtxSynchronize_v2)> call, C
 
 CUresult stream_destroy(Call<decltype(::cuStreamDestroy)> call, CUstream stream) {
   if (runtime::Runtime* runtime = running()) {
-    // While the handle is valid: afterwards it may mean another stream, and asking about it may crash the driver.
+    // While the handle is valid: later it may name another stream, and a query may crash the
+    // driver.
     if (auto closed = runtime->close_stream(stream); !closed) (void)report("the end of a stream", closed.error());
   }
   return call(stream);

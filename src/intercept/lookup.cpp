@@ -1,6 +1,6 @@
-// How programs come by driver functions, and how each of these ways leads to the hooks: a direct link finds the symbols that this
-// library exports; dlsym and cuGetProcAddress are answered with the hook where the driver would give the function behind it. Which
-// function that is, whatever its version, is told by its address.
+// How programs look up driver functions, and how each way leads to the hooks. A direct link finds
+// the symbols that this library exports. dlsym and cuGetProcAddress return the hook in place of the
+// driver's function, which is recognised by address, whatever its version.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ enum HookIndex : std::size_t {
 };
 
 struct Definition {
-  const char* symbol;  // as the driver exports it
+  const char* symbol;  // as exported by the driver
   const char* name;    // without the suffix of the default-stream variant
   bool per_thread;
   void* entry;
@@ -89,13 +89,13 @@ void learn(Resolved& into, void* function, std::size_t index) {
     VMEM_LOG_DEBUG("{} shares its address with another driver function", definitions[index].symbol);
 }
 
-// As cuGetProcAddress knows it: without its version.
+// The name for cuGetProcAddress: without a version suffix.
 std::string base_name(std::string_view name) {
   const std::size_t version = name.rfind("_v");
   return std::string(name.substr(0, version));
 }
 
-// The latest version to ask for: asked for a later one than its own, a driver gives nothing.
+// The latest version to request: a driver returns nothing for a version later than its own.
 int version_of(void* library, Dlsym* find) {
   auto* const ask = reinterpret_cast<decltype(&::cuDriverGetVersion)>(find(library, "cuDriverGetVersion"));
   int version = 0;
@@ -129,7 +129,7 @@ const Resolved* resolve(bool load) {
   void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr && load) library = dlopen("libcuda.so.1", RTLD_LAZY);
   if (library == nullptr) {
-    (void)dlerror();  // nobody's but ours
+    (void)dlerror();  // clears the error of our own dlopen
     return nullptr;
   }
   const std::lock_guard lock(resolving);
@@ -140,17 +140,21 @@ const Resolved* resolve(bool load) {
   auto* const ask = reinterpret_cast<GetProcAddressV2*>(find(library, VMEM_SYMBOL(cuGetProcAddress)));
   const int version = version_of(library, find);
   for (std::size_t i = 0; i < kHooks; ++i) {
-    const Definition& definition = definitions[i];
-    fresh->real[i] = find(library, definition.symbol);
+    fresh->real[i] = find(library, definitions[i].symbol);
     learn(*fresh, fresh->real[i], i);
+  }
+  for (std::size_t i = 0; i < kHooks; ++i) {
+    const Definition& definition = definitions[i];
     void* function = nullptr;
     const cuuint64_t flags =
         definition.per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-    // A driver that does not export it has at most an older function of that name, with other parameters: that one passes through.
+    // A driver that does not export the symbol has at most an older function of that name, with
+    // other parameters: that function passes through. A later function of the name, such as
+    // cuCtxSynchronize with a context (13.0), is an export that has a hook of its own.
     if (ask == nullptr || i == k_cuGetProcAddress_v1 || fresh->real[i] == nullptr) continue;
     if (ask(base_name(definition.name).c_str(), &function, version, flags, nullptr) == CUDA_SUCCESS &&
         function != nullptr)
-      learn(*fresh, function, i);
+      fresh->hook_of.try_emplace(function, definition.entry);
   }
   resolved.store(fresh, std::memory_order_release);
   return fresh;
@@ -180,7 +184,7 @@ void* find_symbol(void* library, const char* name) { return real_dlsym()(library
 }
 
 bool preloaded() {
-  // The program's own scope does not contain what was loaded later, and privately.
+  // The program's own scope does not contain libraries loaded later with RTLD_LOCAL.
   void* program = dlopen(nullptr, RTLD_LAZY);
   void* found = real_dlsym()(program, "vmem_torch_alloc");
   dlclose(program);
@@ -210,8 +214,9 @@ void* vmem_find_symbol(void* library, const char* name) {
   return driver_like ? replaced(found) : found;
 }
 
-// RTLD_NEXT (-1) and RTLD_DEFAULT (0) are looked up from the caller's place: the call must arrive at the real function as the
-// caller's own, even if it comes before anything of this library has run. What is found by RTLD_DEFAULT are our exports anyway.
+// The real dlsym resolves RTLD_NEXT (-1) and RTLD_DEFAULT (0) relative to its caller, so the call
+// must reach it as a jump from the caller, even before this library's constructors have run.
+// RTLD_DEFAULT finds this library's exports anyway.
 asm(R"(
   .text
   .globl dlsym
@@ -236,7 +241,7 @@ dlsym:
 
 }  // extern "C"
 
-// Under the driver's own names, for programs that link it.
+// Exports under the driver's own names, for programs that link the driver.
 #define VMEM_ENTRY_EXPORT(name, implementation, suffix, index, per_thread)                                            \
   extern "C" {                                                                                                        \
   [[gnu::used, gnu::visibility("hidden")]] void* export_of_##index asm("vmem_hook_of_" VMEM_SYMBOL(name) suffix) =    \

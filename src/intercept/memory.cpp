@@ -1,4 +1,4 @@
-// Allocation, and what the program may ask about memory.
+// Allocation, and queries about memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,29 +27,29 @@ CUresult allocate(CUdeviceptr* out, std::size_t bytes, CUstream stream) {
   if (runtime == nullptr) return why;
   const int device = current_device(*runtime);
   if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-  auto pointer = runtime->allocate_undeclared(bytes, device, stream);
+  auto pointer = runtime->blocks().allocate(bytes, device, stream);
   if (!pointer) return report("an allocation", pointer.error());
   *out = reinterpret_cast<CUdeviceptr>(*pointer);
   return CUDA_SUCCESS;
 }
 
 CUresult free_memory(Runtime& runtime, CUdeviceptr pointer, std::optional<vmem_stream> stream) {
-  auto freed = runtime.free_undeclared(reinterpret_cast<void*>(pointer), stream);
+  auto freed = runtime.blocks().free(reinterpret_cast<void*>(pointer), stream);
   return freed ? CUDA_SUCCESS : report("a free", freed.error());
 }
 
-std::optional<Runtime::Allocation> allocation(CUdeviceptr pointer) {
+std::optional<runtime::Allocation> allocation(CUdeviceptr pointer) {
   Runtime* runtime = running();
   if (!ours(runtime, pointer)) return std::nullopt;
-  return runtime->allocation_at(pointer);
+  return runtime->addresses().allocation_at(pointer);
 }
 
-// What a program may see as its GPU's memory: all that vmem can hold for it.
+// The GPU memory size shown to programs: all that vmem can hold for them.
 CUresult capacity(std::size_t* free_bytes, std::size_t* total_bytes) {
   CUresult why = CUDA_SUCCESS;
   Runtime* runtime = started(why);
   if (runtime == nullptr) return why;
-  const auto capacity = runtime->capacity(current_device(*runtime));
+  const auto capacity = runtime->blocks().capacity(current_device(*runtime));
   if (!capacity) return report("a question for free memory", capacity.error());
   if (free_bytes != nullptr) *free_bytes = capacity->free_bytes;
   if (total_bytes != nullptr) *total_bytes = capacity->total_bytes;
@@ -75,12 +75,12 @@ std::size_t attribute_bytes(CUpointer_attribute attribute) {
   }
 }
 
-// As the driver would answer for memory from cuMemAlloc. Nothing: it would refuse.
-std::optional<std::uint64_t> attribute_of(const Runtime& runtime, const Runtime::Allocation& found,
+// As the driver would answer for memory from cuMemAlloc. No value: the driver would refuse.
+std::optional<std::uint64_t> attribute_of(const Runtime& runtime, const runtime::Allocation& found,
                                           CUpointer_attribute attribute, CUdeviceptr pointer) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return reinterpret_cast<std::uint64_t>(runtime.context_of(found.device));
+      return reinterpret_cast<std::uint64_t>(runtime.devices().context_of(found.device));
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return CU_MEMORYTYPE_DEVICE;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
@@ -118,7 +118,8 @@ CUresult refuse(const char* what) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// For work on any stream at once: what the default stream, in whose order the memory comes, has queued is waited for.
+// The memory must be usable on any stream at once. It comes in the order of the default stream, so
+// wait for the work queued there.
 CUresult allocate_for_all(CUdeviceptr* out, std::size_t bytes) {
   const CUresult result = allocate(out, bytes, nullptr);
   const Runtime* const runtime = running();
@@ -148,10 +149,10 @@ CUresult mem_alloc_pitch(Call<decltype(::cuMemAllocPitch)>, CUdeviceptr* out, st
 CUresult mem_free(Call<decltype(::cuMemFree)> call, CUdeviceptr pointer) {
   Runtime* runtime = running();
   if (!ours(runtime, pointer)) return call(pointer);
-  // Of the device that it is on, whichever is current.
-  const auto found = runtime->allocation_at(pointer);
+  // Waits for the allocation's device, not the current one.
+  const auto found = runtime->addresses().allocation_at(pointer);
   if (!found) return CUDA_ERROR_INVALID_VALUE;
-  if (auto waited = runtime->synchronize(found->device); !waited) return report("a free", waited.error());
+  if (auto waited = runtime->devices().synchronize(found->device); !waited) return report("a free", waited.error());
   return free_memory(*runtime, pointer, std::nullopt);
 }
 
@@ -159,7 +160,7 @@ CUresult mem_alloc_async(Call<decltype(::cuMemAllocAsync)> call, CUdeviceptr* ou
   CUresult why = CUDA_SUCCESS;
   Runtime* runtime = started(why);
   if (runtime == nullptr) return why;
-  // In a graph it is a node of the graph, which owns the memory.
+  // In a capture the allocation is a node of the graph, which owns the memory.
   if (capturing(*runtime, call.stream(stream))) return call(out, bytes, stream);
   return allocate(out, bytes, call.stream(stream));
 }
@@ -169,7 +170,8 @@ CUresult mem_alloc_from_pool_async(Call<decltype(::cuMemAllocFromPoolAsync)> cal
   CUresult why = CUDA_SUCCESS;
   Runtime* runtime = started(why);
   if (runtime == nullptr) return why;
-  // Of the device's own pool. Others may be of host memory, managed, or another device's.
+  // Serve only the device's default pool. Others may be of host memory, managed, or another
+  // device's.
   CUmemoryPool own = nullptr;
   const int device = current_device(*runtime);
   const auto& driver = runtime->driver();
@@ -209,11 +211,12 @@ CUresult mem_get_info(Call<decltype(::cuMemGetInfo)>, std::size_t* free_bytes, s
   return capacity(free_bytes, total_bytes);
 }
 
-// Asked before there is a context, by programs that want to know the machine: the GPU's own memory until vmem runs.
+// Programs ask before they have a context, to describe the machine: until vmem runs, answer with
+// the GPU's own memory.
 CUresult device_total_mem(Call<decltype(::cuDeviceTotalMem)> call, std::size_t* bytes, CUdevice device) {
   Runtime* runtime = running();
   if (runtime == nullptr || bytes == nullptr) return call(bytes, device);
-  const auto capacity = runtime->capacity(device);
+  const auto capacity = runtime->blocks().capacity(device);
   if (!capacity) return call(bytes, device);
   *bytes = capacity->total_bytes;
   return CUDA_SUCCESS;
@@ -247,7 +250,7 @@ CUresult pointer_get_attributes(Call<decltype(::cuPointerGetAttributes)> call, u
   if (!ours(runtime, pointer)) return call(count, attributes, data, pointer);
   const auto found = allocation(pointer);
   if (attributes == nullptr || data == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // As the driver does: what cannot be answered is zero.
+  // As the driver does: an unanswerable attribute is zero.
   for (unsigned i = 0; i < count; ++i) {
     const auto value = found ? attribute_of(*runtime, *found, attributes[i], pointer) : std::nullopt;
     std::uint64_t answer = value.value_or(0);
@@ -263,7 +266,7 @@ CUresult pointer_set_attribute(Call<decltype(::cuPointerSetAttribute)> call, con
   if (!ours(running(), pointer)) return call(value, attribute, pointer);
   if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr || !allocation(pointer))
     return CUDA_ERROR_INVALID_VALUE;
-  // Fills and copies wait from here on, of whatever memory: the programs that ask are few.
+  // From here on synchronous fills and copies of all memory wait: few programs set this.
   if (*static_cast<const unsigned*>(value) != 0) sync_memops_asked().store(true, std::memory_order_relaxed);
   return CUDA_SUCCESS;
 }

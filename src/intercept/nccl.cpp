@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <list>
 #include <span>
 #include <tuple>
 #include <type_traits>
@@ -15,7 +16,7 @@
 #include "intercept/hidden.hpp"
 #include "intercept/references.hpp"
 
-// As nccl.h has them (2.28): enumerations are passed as ints.
+// As declared in nccl.h (2.28); enumerations are passed as ints.
 using ncclComm_t = struct ncclComm*;
 using ncclResult_t = int;
 
@@ -24,15 +25,17 @@ namespace {
 
 constexpr ncclResult_t kSuccess = 0, kSystemError = 2, kInProgress = 7;
 
-// What one stream's collectives were given.
-struct Given {
-  CUstream stream = nullptr;
+// The buffers of one collective, held in place until it is queued.
+struct Held {
   std::vector<std::uintptr_t> addresses;
+  runtime::LaunchHolds holds;
 };
-// The calling thread's group: what is called between ncclGroupStart and ncclGroupEnd is queued at the end.
+// The calling thread's group: ncclGroupEnd queues the calls made since ncclGroupStart, or none of
+// them after an error.
 struct Group {
   unsigned depth = 0;
-  std::vector<Given> given;
+  bool refused = false;
+  std::list<Held> held;
 };
 thread_local Group group;
 
@@ -40,57 +43,70 @@ void keep_all(runtime::Runtime& runtime, std::span<const std::uintptr_t> address
   for (const std::uintptr_t address : addresses) keep(runtime, address, "memory that NCCL works on");
 }
 
-// Runs `queue` with all that was given in place. A launch inside it holds, besides, what the kernel's parameters name.
-template <class Queue>
-ncclResult_t hold_during(runtime::Runtime& runtime, std::span<const Given> given, Queue&& queue) {
-  std::vector<runtime::LaunchHolds> holds(given.size());
-  std::size_t held = 0;
-  for (; held < given.size(); ++held) {
-    holds[held].hold_each();  // it may wait for other processes
-    auto ready = runtime.begin_launch(given[held].addresses, given[held].stream, false, holds[held]);
-    if (ready) continue;
-    (void)report("a collective", ready.error());
-    break;
-  }
-  const ncclResult_t result = queue();  // in any case: a group that was begun has to end
-  // A communicator that does not block has a thread of its own queue the kernels, some time later.
-  for (const Given& each : given) {
-    if (result == kInProgress) keep_all(runtime, each.addresses);
-  }
-  for (std::size_t i = 0; i < held; ++i) {
-    if (result != kSuccess && result != kInProgress) {
-      runtime.abandon_launch(holds[i]);
-    } else if (auto ended = runtime.end_launch(holds[i]); !ended) {
+enum class Ready { held, kept, refused };
+// Refused, already reported: the buffers cannot be in place together. Kept: vmem cannot bring them
+// to the device at all, for example without peer access; NCCL may try.
+Ready hold(runtime::Runtime& runtime, CUstream stream, Held& held) {
+  held.holds.hold_separately = true;  // NCCL may wait for other processes
+  held.holds.follow_tables = false;
+  auto ready = runtime.launches().begin(held.addresses, stream, false, held.holds);
+  if (ready) return Ready::held;
+  (void)report("a collective", ready.error());
+  if (ready.error().status != VMEM_ERROR_UNSUPPORTED) return Ready::refused;
+  keep_all(runtime, held.addresses);
+  return Ready::kept;
+}
+
+// Ends the holds. `queued`: NCCL's result for queueing the collectives. A kernel launch inside NCCL
+// additionally holds its own parameters.
+void let_go(runtime::Runtime& runtime, std::list<Held> all, ncclResult_t queued) {
+  for (Held& held : all) {
+    // A thread of a non-blocking communicator queues the kernels later.
+    if (queued == kInProgress) keep_all(runtime, held.addresses);
+    if (queued != kSuccess && queued != kInProgress) {
+      runtime.launches().abandon(held.holds);
+    } else if (auto ended = runtime.launches().end(held.holds); !ended) {
       (void)report("a collective", ended.error());
     }
   }
-  return result;
 }
 
-template <class Queue>
-ncclResult_t collective(std::span<const void* const> buffers, CUstream stream, Queue&& queue) {
+// `reject` makes a call that NCCL refuses, so that NCCL discards the group.
+template <class Queue, class Reject>
+ncclResult_t collective(std::span<const void* const> buffers, CUstream stream, Queue&& queue, Reject&& reject) {
   runtime::Runtime* runtime = running();
-  if (runtime == nullptr || runtime->drained())
-    return queue();  // drained: all is in reach, and the kernel's launch waits by itself
-  Given given{stream, {}};
+  if (runtime == nullptr || runtime->move_gate().drained())
+    return queue();  // drained: all memory is accessible, and the kernel's launch waits by itself
+  std::list<Held> one(1);
+  Held& held = one.front();
   for (const void* buffer : buffers) {
     const auto address = reinterpret_cast<std::uintptr_t>(buffer);
-    if (ours(runtime, address)) given.addresses.push_back(address);
+    if (ours(runtime, address)) held.addresses.push_back(address);
   }
-  if (given.addresses.empty()) return queue();
-  // A graph runs the kernels at any time; with --strict the kernel's launch is one, and cannot be begun within another.
-  if (runtime->strict() || capturing(*runtime, stream)) {
-    keep_all(*runtime, given.addresses);
+  if (held.addresses.empty()) return queue();
+  // A graph may run the kernels at any time. With --strict the kernel's launch cannot begin within
+  // another launch.
+  if (runtime->launches().strict() || capturing(*runtime, stream)) {
+    keep_all(*runtime, held.addresses);
     return queue();
   }
-  if (group.depth == 0) return hold_during(*runtime, {&given, 1}, queue);
-  const auto same = std::ranges::find(group.given, stream, &Given::stream);
-  if (same == group.given.end()) {
-    group.given.push_back(std::move(given));
-  } else {
-    same->addresses.insert(same->addresses.end(), given.addresses.begin(), given.addresses.end());
+  if (group.refused) return queue();  // NCCL discards it with the group
+  const Ready ready = hold(*runtime, stream, held);
+  if (ready == Ready::kept) return queue();
+  if (ready == Ready::refused) {
+    if (group.depth == 0) return kSystemError;
+    group.refused = true;
+    (void)reject();
+    let_go(*runtime, std::exchange(group.held, {}), kSystemError);
+    return kSystemError;
   }
-  return queue();
+  const ncclResult_t queued = queue();
+  if (group.depth != 0 && queued == kSuccess) {
+    group.held.splice(group.held.end(), one);
+  } else {
+    let_go(*runtime, std::move(one), queued);
+  }
+  return queued;
 }
 
 #define VMEM_COLLECTIVES(X)                                                             \
@@ -123,12 +139,12 @@ constexpr std::array<const char*, kFunctions> names{
     VMEM_COLLECTIVES(VMEM_NAME) VMEM_OTHERS(VMEM_NAME)
 #undef VMEM_NAME
 };
-// NCCL's own. It comes with the program, and late: it is looked for at the first call.
+// NCCL's own functions, looked up at the first call: the program loads NCCL late.
 std::array<std::atomic<void*>, kFunctions> real_functions{};
 
 void* find_real(const char* name) {
   if (void* found = find_symbol(RTLD_NEXT, name)) return found;
-  // Python loads extensions, and what they are linked with, privately.
+  // Python loads extensions and their dependencies with RTLD_LOCAL.
   void* library = dlopen("libnccl.so.2", RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) return nullptr;
   void* found = find_symbol(library, name);
@@ -147,7 +163,7 @@ ncclResult_t call_real(std::size_t index, A... arguments) {
   return reinterpret_cast<ncclResult_t (*)(A...)>(known)(arguments...);
 }
 
-// The buffers are those arguments that are plain pointers, the stream is the last.
+// The pointer arguments are the buffers; the last argument is the stream.
 template <std::size_t I, class... A>
 ncclResult_t collective_hook(A... arguments) {
   std::array<const void*, 2> buffers{};
@@ -159,7 +175,15 @@ ncclResult_t collective_hook(A... arguments) {
   };
   (take(arguments), ...);
   CUstream const stream = std::get<sizeof...(A) - 1>(std::tuple(arguments...));
-  return collective(std::span(buffers).first(count), stream, [&] { return call_real(I, arguments...); });
+  const auto without_communicator = [](auto argument) {
+    if constexpr (std::is_same_v<decltype(argument), ncclComm_t>)
+      return ncclComm_t{};
+    else
+      return argument;
+  };
+  return collective(
+      std::span(buffers).first(count), stream, [&] { return call_real(I, arguments...); },
+      [&] { return call_real(I, without_communicator(arguments)...); });
 }
 
 ncclResult_t group_start() {
@@ -167,23 +191,29 @@ ncclResult_t group_start() {
   return call_real(k_ncclGroupStart);
 }
 
-// Ends a group without running it.
-ncclResult_t group_simulate_end(void* figures) {
+// Holds the group's buffers until `end`, which returns NCCL's result, has queued the collectives.
+template <class End>
+ncclResult_t end_group(End&& end) {
   if (group.depth != 0) --group.depth;
-  if (group.depth == 0) group.given.clear();
-  return call_real(k_ncclGroupSimulateEnd, figures);
+  std::list<Held> held;
+  if (group.depth == 0) held = std::exchange(group, {}).held;
+  const ncclResult_t ended = end();
+  if (runtime::Runtime* runtime = running()) let_go(*runtime, std::move(held), ended);
+  return ended;
 }
 
 ncclResult_t group_end() {
-  if (group.depth != 0) --group.depth;
-  runtime::Runtime* runtime = running();
-  if (group.depth != 0 || group.given.empty() || runtime == nullptr) return call_real(k_ncclGroupEnd);
-  const std::vector<Given> given = std::exchange(group.given, {});
-  return hold_during(*runtime, given, [] { return call_real(k_ncclGroupEnd); });
+  return end_group([] { return call_real(k_ncclGroupEnd); });
 }
 
-// Registered buffers are reached by other GPUs and by NICs, at any time, through mappings that do not follow a page. NCCL works without:
-// as for memory that it cannot register, it gives a null handle.
+// A simulation queues nothing: its holds end at once.
+ncclResult_t group_simulate_end(void* figures) {
+  return end_group([&] { return call_real(k_ncclGroupSimulateEnd, figures); });
+}
+
+// Registered buffers are accessed by other GPUs and by NICs at any time, through mappings that do
+// not follow a page. As for memory that NCCL cannot register, return a null handle; NCCL works
+// without registration.
 ncclResult_t comm_register(ncclComm_t communicator, void* buffer, std::size_t bytes, void** handle) {
   if (handle == nullptr || !ours(running(), reinterpret_cast<std::uintptr_t>(buffer)))
     return call_real(k_ncclCommRegister, communicator, buffer, bytes, handle);
@@ -210,13 +240,13 @@ void* nccl_hook(const char* name, void* function) {
   if (found == names.end()) return function;
   const auto index = std::size_t(found - names.begin());
   if (function == hooks[index]) return function;
-  // A second NCCL in the process is left alone: its kernels' parameters are looked at all the same.
+  // A second NCCL in the process is not hooked; its kernels' parameters are still read at launch.
   void* known = nullptr;
   const bool first = real_functions[index].compare_exchange_strong(known, function);
   return first || known == function ? hooks[index] : function;
 }
 
-// Under NCCL's own names, for what is linked with it.
+// Exports under NCCL's own names, for programs that link NCCL.
 #define VMEM_JUMP(name) \
   asm(".text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n  jmp *vmem_hook_of_" #name "(%rip)\n");
 #define VMEM_COLLECTIVE(name, ...)                                                             \

@@ -1,5 +1,6 @@
-// Pinned host memory that the program has from the driver, and that kernels read in place: pointer tables that the CPU fills may lie
-// there. (Not what it registers: that may be unmapped without a word.)
+// Pinned host memory that the driver allocated for the program and kernels read in place: it may
+// hold pointer tables filled by the CPU. Registered memory is excluded: the program may unmap it
+// without notice.
 #pragma once
 
 #include <atomic>
@@ -23,7 +24,7 @@ class PinnedMemory {
     const std::unique_lock lock(mutex_);
     ends_.erase(base);
   }
-  // Of all addresses, those from first on, so many, may lie in pinned memory.
+  // Only addresses in [first, first + bytes) may lie in pinned memory.
   struct Bounds {
     std::uintptr_t first;
     std::uintptr_t bytes;
@@ -39,12 +40,13 @@ class PinnedMemory {
     const auto found = ends_.upper_bound(address);
     return found != ends_.begin() && std::prev(found)->second > address;
   }
-  // If the address lies in pinned memory: use(word) for each word from there on, up to the first that is not `wanted`.
+  // If the address lies in pinned memory, calls use(word) for each word from there to the first
+  // word that is not `wanted`.
   template <class Wanted, class Use>
   void each_word(std::uintptr_t address, Wanted&& wanted, Use&& use) const {
     const Bounds all = bounds();
     if (address - all.first >= all.bytes || address % sizeof(std::uintptr_t) != 0) return;
-    const std::shared_lock lock(mutex_);  // while it is read it is not freed
+    const std::shared_lock lock(mutex_);  // keeps the memory from being freed while it is read
     auto found = ends_.upper_bound(address);
     if (found == ends_.begin()) return;
     --found;
@@ -56,13 +58,13 @@ class PinnedMemory {
 
  private:
   mutable std::shared_mutex mutex_;
-  std::map<std::uintptr_t, std::uintptr_t> ends_;  // by where it begins
-  // All of it lies between, so that a launch that passes no such pointer takes no lock.
+  std::map<std::uintptr_t, std::uintptr_t> ends_;  // base -> end
+  // Bounds of all pinned memory ever, so that a launch without such a pointer takes no lock.
   std::atomic<std::uintptr_t> low_{UINTPTR_MAX}, high_{0};
 };
 
 PinnedMemory& pinned_memory();
-// The CPU reads this kind at a hundredth of its speed.
+// Write-combined memory: the CPU reads it at a hundredth of the normal speed.
 PinnedMemory& write_combined_memory();
 
 }  // namespace vmem::intercept

@@ -24,17 +24,18 @@ std::uintptr_t word_at(const void* place) {
 
 struct Parameter {
   std::uint16_t index;
-  std::uint16_t words;  // a launch's parameters are 32 KiB at most
+  std::uint16_t words;  // enough: a launch's parameters are 32 KiB at most
   bool operator==(const Parameter&) const = default;
 };
-// Those that can hold an address, beside what else is known of the function: between two launches of it other code has used the caches.
+// The parameters that can hold an address, next to the function's other facts for cache locality.
 using Parameters = boost::container::small_vector<Parameter, 12>;
 struct Layout {
   Parameters parameters;
   mutable FunctionFacts facts;
 };
 
-// What is known, by function. Read without a lock; a full table makes room by forgetting everything.
+// Layouts by function. Reads take no lock; when a probe sequence is full, the first slot is
+// replaced.
 class LayoutCache {
  public:
   const Layout* find(CUfunction function) const {
@@ -47,8 +48,8 @@ class LayoutCache {
     }
     return nullptr;
   }
-  // The facts stay what they are for as long as the process runs: looks under way refer to them. A function that was forgotten and is found
-  // again, by its name and parameters, is taken for what it was.
+  // Facts live as long as the process: inspections in flight refer to them. A forgotten function
+  // found again with the same name and parameters gets its earlier facts back.
   const Layout* add(CUfunction function, Parameters parameters, std::string name) {
     const std::lock_guard lock(mutex_);
     const std::uint64_t generation = generation_.load();
@@ -70,7 +71,7 @@ class LayoutCache {
     known->generation = generation;
     known->layout.parameters = std::move(parameters);
     known->layout.facts.name = std::move(name);
-    // A reader that sees the new function with the old layout must not believe it: the layout goes first.
+    // A reader must not pair the new function with the old layout: clear the layout first.
     entries_[chosen].known.store(nullptr, std::memory_order_release);
     entries_[chosen].function.store(function, std::memory_order_release);
     entries_[chosen].known.store(known, std::memory_order_release);
@@ -95,7 +96,8 @@ class LayoutCache {
   std::vector<Entry> entries_{kSlots};
   std::atomic<std::uint64_t> generation_{1};
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Known>> kept_;  // readers may still look at what was forgotten
+  // never freed: readers may still use a forgotten layout
+  std::vector<std::unique_ptr<Known>> kept_;
 };
 
 LayoutCache& layouts() {
@@ -106,19 +108,19 @@ LayoutCache& layouts() {
 std::string ask_name(const gpu::Driver& driver, CUfunction function) {
   const char* name = nullptr;
   CUresult asked = driver->cuFuncGetName == nullptr ? CUDA_ERROR_NOT_SUPPORTED : driver->cuFuncGetName(&name, function);
-  // Launches take a CUkernel in a function's place.
+  // Launches also accept a CUkernel as the function.
   if (asked != CUDA_SUCCESS && driver->cuKernelGetName != nullptr)
     asked = driver->cuKernelGetName(&name, reinterpret_cast<CUkernel>(function));
   return asked == CUDA_SUCCESS && name != nullptr ? name : "a kernel without a name";
 }
 
-// There is no call that tells how many parameters a kernel has.
+// No driver call returns a kernel's parameter count.
 Parameters ask_parameters(const gpu::Driver& driver, CUfunction function) {
   Parameters parameters;
   for (std::uint16_t i = 0;; ++i) {
     std::size_t offset = 0, bytes = 0;
     CUresult result = driver->cuFuncGetParamInfo(function, i, &offset, &bytes);
-    // Launches take a CUkernel in a function's place.
+    // Launches also accept a CUkernel as the function.
     if (result != CUDA_SUCCESS && driver->cuKernelGetParamInfo != nullptr)
       result = driver->cuKernelGetParamInfo(reinterpret_cast<CUkernel>(function), i, &offset, &bytes);
     if (result != CUDA_SUCCESS) return parameters;
@@ -132,7 +134,7 @@ const Layout& layout_of(const gpu::Driver& driver, CUfunction function) {
                           : *layouts().add(function, ask_parameters(driver, function), ask_name(driver, function));
 }
 
-// A pointer takes one look-up in the thread's memory, an object with a destructor several.
+// A thread-local pointer costs one look-up, a thread-local object with a destructor several.
 constinit thread_local LaunchScratch* scratch = nullptr;
 struct ScratchOwner {
   std::unique_ptr<LaunchScratch> mine = std::make_unique<LaunchScratch>();
@@ -143,7 +145,7 @@ struct ScratchOwner {
 
 LaunchScratch& launch_scratch() {
   if (scratch == nullptr) [[unlikely]] {
-    // A launch from a destructor that runs after this one: there will be few.
+    // After the owner's destruction, launches from other destructors are few: this one leaks.
     thread_local bool made = false;
     thread_local ScratchOwner owner;
     scratch = std::exchange(made, true) ? new LaunchScratch : owner.mine.get();
@@ -172,7 +174,7 @@ void References::add_words(const void* from, std::size_t bytes) {
   const auto* const end = at + bytes / kWord * kWord;
   const auto matters = [&](std::uintptr_t word) { return is_ours(word) || word - pinned_.first < pinned_.bytes; };
   while (at < end) {
-    // Most words of long tables are no addresses: so many at a time are passed over without a branch.
+    // Most words of long tables are no addresses: skip 16 words at a time without a branch.
     constexpr std::size_t kStride = 16 * kWord;
     if (std::size_t(end - at) >= kStride) {
       bool any = false;
@@ -201,7 +203,7 @@ void References::finish_graph() {
 }
 
 void References::add_parameters(const runtime::Runtime& runtime, CUfunction function, void** parameters, void** extra) {
-  pinned_ = pinned_memory().bounds();  // those of a graph grow later than they begin
+  pinned_ = pinned_memory().bounds();  // a graph's parameters are added long after begin()
   if (parameters != nullptr) {
     const Layout& layout = layout_of(runtime.driver(), function);
     facts_ = &layout.facts;

@@ -1,4 +1,5 @@
-// The addresses that a launch names: every aligned 8-byte word of its parameters that lies in vmem's range.
+// The addresses that a launch names: every aligned 8-byte word of its parameters inside vmem's
+// address range.
 #pragma once
 
 #include <cuda.h>
@@ -20,8 +21,8 @@ class References {
   void begin(const runtime::Runtime& runtime) {
     addresses_.clear();
     facts_ = nullptr;
-    base_ = runtime.space_base();
-    bytes_ = runtime.space_bytes();
+    base_ = runtime.space().base();
+    bytes_ = runtime.space().bytes();
     pinned_ = pinned_memory().bounds();
   }
   std::span<const std::uintptr_t> addresses() const { return addresses_; }
@@ -29,10 +30,11 @@ class References {
     if (is_ours(address)) addresses_.push_back(address);
   }
   void add_words(const void* from, std::size_t bytes);
-  void finish_graph();  // sorted, each once, and no function's
-  // The parameters of a launch of `function` (a CUfunction or CUkernel): an array of pointers to them, or the buffer in `extra`.
+  void finish_graph();  // sorts, removes duplicates, clears the function
+  // Adds the parameters of a launch of `function` (a CUfunction or CUkernel): an array of pointers
+  // to them, or the buffer in `extra`.
   void add_parameters(const runtime::Runtime& runtime, CUfunction function, void** parameters, void** extra);
-  // What is known of the function whose parameters were added last; null for none.
+  // Facts about the function whose parameters were added last; null if none.
   FunctionFacts* facts() const { return facts_; }
 
  private:
@@ -52,10 +54,11 @@ class References {
   FunctionFacts* facts_ = nullptr;
 };
 
-// What is known of the function of a launch.
+// What is known of a launched function.
 FunctionFacts& facts_of(const runtime::Runtime& runtime, CUfunction function);
 
-// What the calling thread's launches are described in, one after the other: they do not nest. Kept, so that nothing is allocated.
+// The calling thread's scratch for one launch at a time: launches do not nest. Reused, so that
+// launches do not allocate.
 struct LaunchScratch {
   References references;
   runtime::LaunchHolds holds;
@@ -63,49 +66,51 @@ struct LaunchScratch {
 };
 LaunchScratch& launch_scratch();
 
-// Kernels may have been unloaded: their handles may come to mean others.
+// Call when kernels may have been unloaded: their handles may be reused for other kernels.
 void forget_layouts();
 
-// Runs `queue`, which queues work on the stream, with all that the references name in place. Failing that, says why.
+// Runs `queue`, which queues work on the stream, while all references are in place. On failure,
+// reports the reason.
 template <class Queue>
 CUresult with_references(runtime::Runtime& runtime, const References& references, CUstream stream, const char* what,
                          Queue&& queue) {
-  const auto moves_wait = runtime.hold_back_moves();
-  // Asked before anything is held: a use on a stream that is capturing would not end before the capture does, if ever.
+  const auto moves_wait = runtime.move_gate().hold_back_moves();
+  // Checked before anything is held: a use on a capturing stream would end after the capture, or
+  // never.
   if (references.addresses().empty() || capturing(runtime, stream)) return queue();
   LaunchScratch& scratch = launch_scratch();
   runtime::LaunchHolds& holds = scratch.holds;
   TableLooks& looks = scratch.looks;
   FunctionFacts* const facts = references.facts();
-  // What names one thing makes no table that leads to another.
+  // A launch that names a single address cannot link one table to another allocation.
   const bool fills_tables = facts != nullptr && references.addresses().size() > 1 && facts->may_write_pointers();
   looks.learn(runtime);
-  if (auto ready = runtime.begin_launch(references.addresses(), stream, fills_tables, holds); !ready)
+  if (auto ready = runtime.launches().begin(references.addresses(), stream, fills_tables, holds); !ready)
     return report(what, ready.error());
   note_launch(facts, stream, references.addresses());
   if (facts != nullptr) looks.before(runtime, *facts, references.addresses(), stream);
   const CUresult queued = queue();
   if (queued != CUDA_SUCCESS) {
     looks.forget(runtime);
-    runtime.abandon_launch(holds);
+    runtime.launches().abandon(holds);
     return queued;
   }
-  if (facts != nullptr) looks.behind(runtime, *facts, references.addresses(), holds);
-  if (auto ended = runtime.end_launch(holds); !ended) return report(what, ended.error());
+  if (facts != nullptr) looks.after(runtime, *facts, references.addresses(), holds);
+  if (auto ended = runtime.launches().end(holds); !ended) return report(what, ended.error());
   return CUDA_SUCCESS;
 }
 
-// Runs `real`, which tells the driver of memory that only a graph's launch will use: the driver wants to see memory at the addresses,
-// though it only writes them down.
+// Runs `real`, which passes the driver addresses that only a later graph launch uses. The driver
+// only records the addresses, but requires memory to be mapped there.
 template <class Real>
 CUresult with_memory(runtime::Runtime& runtime, const References& references, CUstream stream, const char* what,
                      Real&& real) {
   if (references.addresses().empty()) return real();
   thread_local runtime::LaunchHolds holds;
-  if (auto mapped = runtime.begin_recording(references.addresses(), stream, holds); !mapped)
+  if (auto mapped = runtime.launches().begin_recording(references.addresses(), stream, holds); !mapped)
     return report(what, mapped.error());
   const CUresult result = real();
-  runtime.abandon_launch(holds);
+  runtime.launches().abandon(holds);
   return result;
 }
 

@@ -1,4 +1,5 @@
-// The runtime under a program that does not know of it: started with the first allocation, stopped before the process ends.
+// The runtime under a program that does not know of vmem: started by the first allocation, stopped
+// before the process ends.
 #include <fmt/format.h>
 
 #include <array>
@@ -6,13 +7,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
+#include <optional>
 
 #include "base/log.hpp"
-#include "base/options.hpp"
+#include "base/metrics.hpp"
 #include "base/process.hpp"
+#include "base/run_board.hpp"
 #include "base/sizes.hpp"
 #include "intercept/crash.hpp"
 #include "intercept/hook.hpp"
+#include "runtime/options/options.hpp"
 #include "vmem/vmem.h"
 
 namespace vmem::intercept {
@@ -20,9 +24,49 @@ namespace {
 
 std::atomic<bool> ending{false};
 std::mutex starting;
-bool refused = false;  // starting failed, which has been said; under `starting`
+bool refused = false;  // a start failed, and the failure was reported; guarded by `starting`
+// This process's entry on the board of `vmem run`, if there is one.
+RunBoard::Entry* run_entry = nullptr;
 
-// The driver's own exit handler was registered earlier, when it was loaded, so it runs later.
+// Exit codes as those of `vmem run`.
+constexpr int kExitBadOptions = 2;
+constexpr int kExitFailed = 3;
+
+void take_run_entry(RunBoard::State state) {
+  // Made before atexit(end), so destroyed after it.
+  static std::optional<RunBoard> board = RunBoard::of_environment();
+  if (!board) return;
+  run_entry = board->claim();
+  if (run_entry != nullptr) run_entry->state.store(state, std::memory_order_release);
+}
+
+void report_to_run(const vmem_statistics& figures) {
+  if (run_entry == nullptr) return;
+  run_entry->figures = {
+      .launches = figures.acquires,
+      .launches_that_waited = figures.acquire_misses,
+      .wait_us = figures.acquire_wait_us,
+      .in_place_launches = figures.in_place_acquires,
+      .hbm_budget_bytes = figures.hbm_budget_bytes,
+      .host_budget_bytes = figures.host_budget_bytes,
+      .into_hbm_bytes = figures.migrated_in_bytes + figures.read_to_hbm_bytes,
+      .out_of_hbm_bytes = figures.migrated_out_bytes,
+      .to_disk_and_nodes_bytes = figures.spilled_bytes,
+      .from_disk_and_nodes_bytes = figures.recalled_bytes + figures.file_read_bytes,
+  };
+  run_entry->state.store(RunBoard::State::ended, std::memory_order_release);
+}
+
+// Ends the program: without vmem each of its allocations would fail with an error that says
+// nothing. Runs no exit handlers, because the calling thread may hold any lock.
+[[noreturn]] void end_program(int code, const char* why) {
+  take_run_entry(RunBoard::State::refused);
+  std::fflush(stdout);
+  std::fprintf(stderr, "vmem: cannot start: %s\nvmem: ended the program, because it asked for GPU memory\n", why);
+  std::_Exit(code);
+}
+
+// atexit handler. Runs before the driver's own exit handler, which was registered earlier.
 void end() {
   ending.store(true);
   if (process::forked()) return;
@@ -39,9 +83,11 @@ void end() {
         figures.in_place_acquires, format_bytes(figures.migrated_in_bytes), format_bytes(figures.migrated_out_bytes),
         format_bytes(figures.dropped_bytes), format_bytes(figures.prefetched_bytes),
         format_bytes(figures.prefetched_used_bytes), figures.evictions, figures.eviction_cancels);
+    for (const Metric& metric : metric_table()) VMEM_LOG_DEBUG("{}: {}", metric.name, figures.*metric.value);
+    report_to_run(figures);
   }
   runtime->stop();
-  runtime->tell_call_times();
+  runtime->report_call_times();
 }
 
 CUresult driver_word(vmem_status status) {
@@ -96,18 +142,17 @@ runtime::Runtime* started(CUresult& why) {
     return nullptr;
   }
   const auto options = resolve_options({});
-  if (options && options->protect) {
-    refused = true;
-    std::fputs("vmem: cannot start: the option protect is for programs that say what they write; leave it out here\n",
-               stderr);
-    return nullptr;
-  }
+  if (options && options->protect)
+    end_program(kExitBadOptions, "the option protect is for programs that say what they write; leave it out here");
   const vmem_status status = vmem_init(nullptr, 0);
-  if (status != VMEM_OK) {
+  if (status == VMEM_ERROR_FORKED) {  // as without vmem, a program may try it and go on
     refused = true;
     std::fprintf(stderr, "vmem: cannot start: %s\n", vmem_last_error());
     return nullptr;
   }
+  if (status != VMEM_OK)
+    end_program(status == VMEM_ERROR_INVALID_OPTION ? kExitBadOptions : kExitFailed, vmem_last_error());
+  take_run_entry(RunBoard::State::started);
   report_own_crashes();
   std::atexit(end);
   return running();
@@ -115,7 +160,7 @@ runtime::Runtime* started(CUresult& why) {
 
 CUresult report(const char* what, const Error& error) {
   static std::array<std::atomic<std::uint32_t>, 32> said{};
-  // Running out of memory is the program's to handle, and may happen often.
+  // The program handles out-of-memory errors, which may be frequent.
   const bool expected = error.status == VMEM_ERROR_OUT_OF_MEMORY;
   if (said[std::size_t(error.status) % said.size()].fetch_add(1) < 8) {
     if (expected) {

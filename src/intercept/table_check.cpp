@@ -19,32 +19,35 @@ namespace {
 using runtime::PointerTables;
 using runtime::Runtime;
 
-// Small allocations are looked at as a whole, the smallest first; of large ones what is expected to be a table; of a launch so much in all.
+// Limits per launch: bytes copied and tables inspected, smallest first; and inspections in flight
+// per thread. Small allocations are copied as a whole, of large ones the expected table.
 constexpr std::size_t kLookBytes = 1 << 20;
 constexpr std::size_t kTablesMax = 64;
 constexpr std::size_t kLooksMax = 16;
-// In large memory a table ends where so many words are no addresses: behind it lies what other tables left.
+// In large memory a table ends before a run of this many words that are no addresses: later words
+// may be remains of other tables.
 constexpr std::size_t kEndWords = 16;
 
 struct Table {
   std::uintptr_t base;
   std::size_t bytes, offset;  // offset: in the buffer
-  bool small;                 // the whole of an allocation
+  bool small;                 // covers a whole allocation
 };
 
-// What was copied out around a launch.
-struct Look {
+// The copies made around a launch, and what they may find.
+struct Copies {
   FunctionFacts* facts = nullptr;
   CUcontext context = nullptr;
   CUstream stream = nullptr;
   CUevent event = nullptr;
   std::byte* before = nullptr;  // null: the function is known to write pointers
-  std::byte* behind = nullptr;
+  std::byte* after = nullptr;
   std::vector<Table> tables;
-  std::shared_ptr<PointerTables::Look> doubts;
+  std::shared_ptr<PointerTables::Look> look;
 };
 
-// Pinned buffers and events that no look needs, of all threads: a thread may end while its copies are under way.
+// Unused pinned buffers and events, shared by all threads: a thread may end while its copies are in
+// flight.
 class Spares {
  public:
   std::byte* take_buffer(const Runtime& runtime) {
@@ -66,14 +69,14 @@ class Spares {
     const bool made = runtime.driver()->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS;
     return made ? event : nullptr;
   }
-  void put(const Look& look) {
+  void put(const Copies& copies) {
     const std::lock_guard lock(mutex_);
-    put_locked(look);
+    put_locked(copies);
   }
-  // Its copies may be under way, up to the event.
-  void put_when_over(Look look) {
+  // The look's copies may be in flight until its event.
+  void put_when_over(Copies copies) {
     const std::lock_guard lock(mutex_);
-    abandoned_.push_back(std::move(look));
+    abandoned_.push_back(std::move(copies));
   }
 
  private:
@@ -83,23 +86,23 @@ class Spares {
     from.pop_back();
     return last;
   }
-  void put_locked(const Look& look) {
-    for (std::byte* each : {look.before, look.behind}) {
+  void put_locked(const Copies& copies) {
+    for (std::byte* each : {copies.before, copies.after}) {
       if (each != nullptr) buffers_.push_back(each);
     }
-    if (look.event != nullptr) events_[look.context].push_back(look.event);
+    if (copies.event != nullptr) events_[copies.context].push_back(copies.event);
   }
   void reclaim(const Runtime& runtime) {
-    std::erase_if(abandoned_, [&](const Look& look) {
-      if (runtime.driver()->cuEventQuery(look.event) != CUDA_SUCCESS) return false;
-      put_locked(look);
+    std::erase_if(abandoned_, [&](const Copies& copies) {
+      if (runtime.driver()->cuEventQuery(copies.event) != CUDA_SUCCESS) return false;
+      put_locked(copies);
       return true;
     });
   }
   std::mutex mutex_;
   std::vector<std::byte*> buffers_;
   std::map<CUcontext, std::vector<CUevent>> events_;
-  std::vector<Look> abandoned_;
+  std::vector<Copies> abandoned_;
 };
 Spares& spares() {
   static auto* all = new Spares;
@@ -108,9 +111,9 @@ Spares& spares() {
 
 std::vector<std::uintptr_t> allocations_reached(const Runtime& runtime, std::span<const std::uintptr_t> addresses,
                                                 const runtime::LaunchHolds& holds) {
-  auto reached = runtime.allocations_among(addresses);
-  // What a table that it was given leads to may have been copied into another.
-  reached.insert(reached.end(), holds.feared().begin(), holds.feared().end());
+  auto reached = runtime.addresses().allocations_among(addresses);
+  // The kernel may have copied targets of a table passed to it into another table.
+  reached.insert(reached.end(), holds.reachable.begin(), holds.reachable.end());
   std::ranges::sort(reached);
   const auto repeated = std::ranges::unique(reached);
   reached.erase(repeated.begin(), repeated.end());
@@ -122,7 +125,7 @@ std::vector<std::uintptr_t> allocations_reached(const Runtime& runtime, std::spa
 class TableLooks::Impl {
  public:
   ~Impl() {
-    for (Look& look : looks_) spares().put_when_over(std::move(look));
+    for (Copies& copies : looks_) spares().put_when_over(std::move(copies));
   }
 
   void before(const Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
@@ -134,26 +137,25 @@ class TableLooks::Impl {
     if (current_.tables.empty()) return;
     (void)runtime.driver()->cuCtxGetCurrent(&current_.context);
     current_.event = spares().take_event(runtime, current_.context);
-    current_.behind = spares().take_buffer(runtime);
+    current_.after = spares().take_buffer(runtime);
     if (!writes) current_.before = spares().take_buffer(runtime);
-    if (current_.event == nullptr || current_.behind == nullptr || (!writes && current_.before == nullptr)) {
+    if (current_.event == nullptr || current_.after == nullptr || (!writes && current_.before == nullptr)) {
       spares().put(std::exchange(current_, {}));
     } else if (!writes && !copy_out(runtime, current_.before)) {
       forget(runtime);
     }
   }
 
-  void behind(const Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
-              const runtime::LaunchHolds& holds) {
-    PointerTables* const known = runtime.pointer_tables();
+  void after(const Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
+             const runtime::LaunchHolds& holds) {
+    PointerTables* const known = runtime.launches().pointer_tables();
     if (known == nullptr) return forget(runtime);
     if (current_.event != nullptr) {
       const gpu::RelaxedCapture relaxed(runtime.driver());
       const auto& driver = runtime.driver();
-      if (copy_out(runtime, current_.behind) &&
-          driver->cuEventRecord(current_.event, current_.stream) == CUDA_SUCCESS) {
-        current_.doubts = known->begin_look(allocations_reached(runtime, addresses, holds));
-        for (const Table& table : current_.tables) known->note(table.base, current_.doubts);
+      if (copy_out(runtime, current_.after) && driver->cuEventRecord(current_.event, current_.stream) == CUDA_SUCCESS) {
+        current_.look = known->begin_look(allocations_reached(runtime, addresses, holds));
+        for (const Table& table : current_.tables) known->note(table.base, current_.look);
         if (!facts.writes_pointers.load(std::memory_order_relaxed))
           facts.next_look.store(2 * facts.launches.load(std::memory_order_relaxed), std::memory_order_relaxed);
         looks_.push_back(std::exchange(current_, {}));
@@ -164,31 +166,32 @@ class TableLooks::Impl {
     if (facts.may_write_pointers()) doubt(runtime, *known, facts, addresses, holds);
   }
 
-  // The launch was not queued, or copying out failed. What was copied before may be on its way; if nobody can tell until when, its buffers
-  // are left to the driver.
+  // The launch was not queued, or a copy failed. Earlier copies may be in flight. If no event can
+  // mark their end, the buffers are leaked, because the driver may still write to them.
   void forget(const Runtime& runtime) {
     if (current_.event == nullptr) return;
     const gpu::RelaxedCapture relaxed(runtime.driver());
-    Look look = std::exchange(current_, {});
-    if (runtime.driver()->cuEventRecord(look.event, look.stream) == CUDA_SUCCESS)
-      spares().put_when_over(std::move(look));
+    Copies copies = std::exchange(current_, {});
+    if (runtime.driver()->cuEventRecord(copies.event, copies.stream) == CUDA_SUCCESS)
+      spares().put_when_over(std::move(copies));
   }
 
-  // Those of a stream end in its order. A call to the driver costs as much as the rest of a launch: every few launches as many looks are
-  // asked after as turn out to be over, and one of each stream that is not.
+  // Inspections on one stream end in order. A driver call costs as much as the rest of a launch, so
+  // only every kLaunchesPerQuery-th call queries: each completed inspection once, and one
+  // incomplete per stream.
   void learn(const Runtime& runtime) {
     if (++launches_ % kLaunchesPerQuery != 0) return;
-    PointerTables* const known = runtime.pointer_tables();
+    PointerTables* const known = runtime.launches().pointer_tables();
     if (known == nullptr) return;
     const gpu::RelaxedCapture relaxed(runtime.driver());
     busy_.clear();
-    std::erase_if(looks_, [&](const Look& look) {
-      if (std::ranges::find(busy_, look.stream) != busy_.end()) return false;
-      if (runtime.driver()->cuEventQuery(look.event) != CUDA_SUCCESS) {
-        busy_.push_back(look.stream);
+    std::erase_if(looks_, [&](const Copies& copies) {
+      if (std::ranges::find(busy_, copies.stream) != busy_.end()) return false;
+      if (runtime.driver()->cuEventQuery(copies.event) != CUDA_SUCCESS) {
+        busy_.push_back(copies.stream);
         return false;
       }
-      learn_from(runtime, *known, look);
+      learn_from(runtime, *known, copies);
       return true;
     });
     std::erase_if(doubts_, [&](const auto& each) { return resolve(*known, *each.first, each.second); });
@@ -197,7 +200,7 @@ class TableLooks::Impl {
   bool begun() const { return current_.event != nullptr; }
 
  private:
-  // Launches of a function that nobody has looked at yet.
+  // What uninspected launches of a kernel may have written, and where.
   struct Doubts {
     std::shared_ptr<PointerTables::Look> look;
     std::set<std::uintptr_t> tables;
@@ -206,10 +209,11 @@ class TableLooks::Impl {
   static std::vector<Table> tables_among(const Runtime& runtime, std::span<const std::uintptr_t> addresses) {
     std::vector<Table> all;
     for (const std::uintptr_t address : addresses) {
-      const auto found = runtime.allocation_at(address);
-      // The driver's copies do not read host memory that is mapped in HBM's place.
-      if (!found || runtime.in_place(address)) continue;
-      const bool small = runtime.is_small(address);
+      const auto found = runtime.addresses().allocation_at(address);
+      // Memory used in place is left alone. The driver's copies could read it: pages are mapped for
+      // devices only, and just ranges of both kinds that the host may access crash the driver.
+      if (!found || runtime.addresses().in_place(address)) continue;
+      const bool small = runtime.addresses().is_small(address);
       const std::uintptr_t base = small ? found->base : address;
       const std::size_t there = found->base + found->bytes - base;
       if (base % sizeof(std::uintptr_t) != 0) continue;
@@ -236,29 +240,29 @@ class TableLooks::Impl {
     });
   }
 
-  void learn_from(const Runtime& runtime, PointerTables& known, const Look& look) {
+  void learn_from(const Runtime& runtime, PointerTables& known, const Copies& copies) {
     bool writes = false;
-    for (const Table& table : look.tables) {
+    for (const Table& table : copies.tables) {
       const std::size_t count = table.bytes / sizeof(std::uintptr_t);
       words_.resize(count);
-      std::memcpy(words_.data(), look.behind + table.offset, table.bytes);
-      if (look.before != nullptr) {
+      std::memcpy(words_.data(), copies.after + table.offset, table.bytes);
+      if (copies.before != nullptr) {
         before_.resize(count);
-        std::memcpy(before_.data(), look.before + table.offset, table.bytes);
+        std::memcpy(before_.data(), copies.before + table.offset, table.bytes);
         for (std::size_t i = 0; i < count; ++i)
           writes = writes || (words_[i] != before_[i] && ours(&runtime, words_[i]));
       }
       const std::size_t end = table.small ? count : end_of_table(runtime);
-      const auto targets = runtime.allocations_among(std::span(words_).first(end));
-      known.settle(table.base, *look.doubts, targets, end * sizeof(std::uintptr_t), table.small || end < count);
+      const auto targets = runtime.addresses().allocations_among(std::span(words_).first(end));
+      known.settle(table.base, *copies.look, targets, end * sizeof(std::uintptr_t), table.small || end < count);
     }
     if (writes) {
-      if (!look.facts->writes_pointers.exchange(true, std::memory_order_relaxed))
-        VMEM_LOG_DEBUG("{} fills pointer tables", look.facts->name);
-      look.facts->next_look.store(0, std::memory_order_relaxed);
+      if (!copies.facts->writes_pointers.exchange(true, std::memory_order_relaxed))
+        VMEM_LOG_DEBUG("{} fills pointer tables", copies.facts->name);
+      copies.facts->next_look.store(0, std::memory_order_relaxed);
     }
-    look.facts->looked.store(true, std::memory_order_relaxed);
-    spares().put(look);
+    copies.facts->looked.store(true, std::memory_order_relaxed);
+    spares().put(copies);
   }
   std::size_t end_of_table(const Runtime& runtime) const {
     std::size_t end = 0;
@@ -272,26 +276,27 @@ class TableLooks::Impl {
              std::span<const std::uintptr_t> addresses, const runtime::LaunchHolds& holds) {
     const auto reached = allocations_reached(runtime, addresses, holds);
     const bool writes = facts.writes_pointers.load(std::memory_order_relaxed);
-    Doubts* const before_the_verdict = writes ? nullptr : &doubts_[&facts];
-    if (before_the_verdict != nullptr) {
-      auto& look = before_the_verdict->look;
+    // Null: the kernel is known to write.
+    Doubts* const undecided = writes ? nullptr : &doubts_[&facts];
+    if (undecided != nullptr) {
+      auto& look = undecided->look;
       if (look == nullptr) look = known.begin_look({});
       std::vector<std::uintptr_t> both;
       std::ranges::set_union(look->doubts, reached, std::back_inserter(both));
       look->doubts = std::move(both);
     }
     for (const std::uintptr_t address : addresses) {
-      const auto found = runtime.allocation_at(address);
+      const auto found = runtime.addresses().allocation_at(address);
       if (!found) continue;
-      const std::uintptr_t table = runtime.is_small(address) ? found->base : address;
-      if (before_the_verdict == nullptr) {
+      const std::uintptr_t table = runtime.addresses().is_small(address) ? found->base : address;
+      if (undecided == nullptr) {
         known.believe(table, reached);
-      } else if (before_the_verdict->tables.insert(table).second) {
-        known.note(table, before_the_verdict->look);
+      } else if (undecided->tables.insert(table).second) {
+        known.note(table, undecided->look);
       }
     }
   }
-  // False: still nobody knows.
+  // False: the function has still not been inspected.
   static bool resolve(PointerTables& known, const FunctionFacts& facts, const Doubts& doubts) {
     if (!facts.looked.load(std::memory_order_relaxed)) return false;
     const bool writes = facts.writes_pointers.load(std::memory_order_relaxed);
@@ -303,10 +308,10 @@ class TableLooks::Impl {
   }
 
   static constexpr unsigned kLaunchesPerQuery = 4;
-  Look current_;
-  std::vector<Look> looks_;
+  Copies current_;
+  std::vector<Copies> looks_;
   std::map<const FunctionFacts*, Doubts> doubts_;
-  unsigned launches_ = 0;  // while looks were under way
+  unsigned launches_ = 0;  // while inspections were in flight
   std::vector<CUstream> busy_;
   std::vector<std::uintptr_t> words_, before_;
 };
@@ -314,7 +319,7 @@ class TableLooks::Impl {
 TableLooks::TableLooks() : impl_(std::make_unique<Impl>()) {}
 TableLooks::~TableLooks() = default;
 
-void TableLooks::take_in(const Runtime& runtime) {
+void TableLooks::learn_completed(const Runtime& runtime) {
   impl_->learn(runtime);
   update();
 }
@@ -325,13 +330,13 @@ void TableLooks::look_before(const Runtime& runtime, FunctionFacts& facts, std::
   update();
 }
 
-void TableLooks::look_behind(const Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
-                             const runtime::LaunchHolds& holds) {
-  impl_->behind(runtime, facts, addresses, holds);
+void TableLooks::look_after(const Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
+                            const runtime::LaunchHolds& holds) {
+  impl_->after(runtime, facts, addresses, holds);
   update();
 }
 
-void TableLooks::give_up(const Runtime& runtime) {
+void TableLooks::forget_begun(const Runtime& runtime) {
   impl_->forget(runtime);
   update();
 }

@@ -1,8 +1,10 @@
-// Finds out which kernels fill pointer tables, and what is in these, by looking at memory: the small allocations that a launch named, and
-// what lies behind its pointers into large ones, are copied to the CPU behind the launch. A function is looked at on its first launch that
-// names two addresses, on its second, fourth, eighth and so on, before and behind: what changed and is an address it wrote. A function
-// that was seen to write addresses is looked at on every launch. Until the first verdict, and where one that writes addresses could not be
-// looked at, what it named is taken for tables of all that it named.
+// Detects which kernels fill pointer tables, and with which pointers, by inspecting memory. After a
+// launch, vmem copies to the CPU the small allocations that it named, and parts of large ones
+// around the named addresses. A kernel is inspected on its 1st, 2nd, 4th, 8th... counted launch
+// (FunctionFacts::launches), before and after it: a changed word that is an address was written by
+// the kernel. A kernel seen to write addresses is inspected on every launch. Until a kernel has
+// been inspected, or when an inspection of one that writes addresses was skipped, every argument
+// may hold a table of all arguments.
 #pragma once
 
 #include <cuda.h>
@@ -17,15 +19,18 @@
 
 namespace vmem::intercept {
 
-// What launches of a function have shown: whether it writes pointers to allocations into what it names.
+// Findings about one kernel's launches: whether it writes pointers to allocations into its
+// arguments. Any thread; a race may count two launches as one.
 struct FunctionFacts {
-  std::atomic<std::uint32_t> launches{0};  // that named two addresses
-  std::atomic<std::uint32_t> next_look{
-      1};  // at this launch, or the first later one that can be looked at; 0 for one that writes pointers
-  std::atomic<bool> looked{false};  // at what one of them wrote
+  // launches that named at least two addresses, or whose addresses were not read
+  std::atomic<std::uint32_t> launches{0};
+  // inspect this launch, or the first later one possible; 0 for a kernel that writes pointers
+  std::atomic<std::uint32_t> next_look{1};
+  std::atomic<bool> looked{false};  // one launch has been inspected
   std::atomic<bool> writes_pointers{false};
-  std::string name;  // as the driver has it
-  // A launch may be told of without its addresses: it writes no pointers, and nobody wants to look at it. Counts it, if so.
+  std::string name;  // the driver's name for the kernel
+  // If the launch's addresses are not needed, counts it and returns true: the kernel writes no
+  // pointers and no inspection is due.
   bool pass_unlooked() {
     const std::uint32_t launch = launches.load(std::memory_order_relaxed) + 1;
     if (may_write_pointers() || launch >= next_look.load(std::memory_order_relaxed)) return false;
@@ -37,7 +42,7 @@ struct FunctionFacts {
   }
 };
 
-// A thread's looks under way.
+// A thread's inspections in flight.
 class TableLooks {
  public:
   TableLooks();
@@ -45,42 +50,42 @@ class TableLooks {
   TableLooks(const TableLooks&) = delete;
   TableLooks& operator=(const TableLooks&) = delete;
 
-  // Before a launch: takes in what looks have shown by now.
   bool under_way() const { return under_way_; }
+  // Before a launch: evaluates the inspections that have completed.
   void learn(const runtime::Runtime& runtime) {
-    if (under_way_) take_in(runtime);
+    if (under_way_) learn_completed(runtime);
   }
-  // Around queueing the launch, while what it names is held.
+  // Around queueing the launch, while its arguments are held.
   void before(const runtime::Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
               CUstream stream) {
-    if (addresses.size() < 2 || !runtime.follows_tables()) return;
-    // Two threads may count two launches as one.
+    if (addresses.size() < 2 || !runtime.launches().follows_tables()) return;
     const std::uint32_t launch = facts.launches.load(std::memory_order_relaxed) + 1;
     facts.launches.store(launch, std::memory_order_relaxed);
     if (launch < facts.next_look.load(std::memory_order_relaxed)) return;
     look_before(runtime, facts, addresses, stream);
   }
-  void behind(const runtime::Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
-              const runtime::LaunchHolds& holds) {
-    if (addresses.size() < 2 || !runtime.follows_tables() || (!begun_ && !facts.may_write_pointers())) return;
-    look_behind(runtime, facts, addresses, holds);
+  void after(const runtime::Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
+             const runtime::LaunchHolds& holds) {
+    if (addresses.size() < 2 || !runtime.launches().follows_tables() || (!begun_ && !facts.may_write_pointers()))
+      return;
+    look_after(runtime, facts, addresses, holds);
   }
-  // It was not queued.
+  // The launch was not queued.
   void forget(const runtime::Runtime& runtime) {
-    if (begun_) give_up(runtime);
+    if (begun_) forget_begun(runtime);
   }
 
  private:
   class Impl;
-  void take_in(const runtime::Runtime& runtime);
+  void learn_completed(const runtime::Runtime& runtime);
   void look_before(const runtime::Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
                    CUstream stream);
-  void look_behind(const runtime::Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
-                   const runtime::LaunchHolds& holds);
-  void give_up(const runtime::Runtime& runtime);
+  void look_after(const runtime::Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
+                  const runtime::LaunchHolds& holds);
+  void forget_begun(const runtime::Runtime& runtime);
   void update();
-  bool under_way_ = false;  // there is something to learn
-  bool begun_ = false;      // a look, of the launch that is being made
+  bool under_way_ = false;  // an inspection is in flight
+  bool begun_ = false;      // an inspection of the current launch has begun
   std::unique_ptr<Impl> impl_;
 };
 

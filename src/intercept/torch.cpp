@@ -25,9 +25,10 @@ struct alignas(64) Counters {
 constinit std::array<Counters, kMaxDevices> counters_by_device;
 Counters& counters_of(int device) { return counters_by_device[std::size_t(device)]; }
 
-// PyTorch's streams are of the primary context; asking the driver which one is current costs more than the rest of an allocation.
+// PyTorch's streams belong to the primary context. Querying the driver for the current context
+// costs more than the rest of an allocation.
 runtime::StreamId identify(const runtime::Runtime& runtime, int device, vmem_stream stream) {
-  return runtime::Runtime::identify(stream, runtime.context_of(device));
+  return runtime::identify(stream, reinterpret_cast<std::uintptr_t>(runtime.devices().context_of(device)));
 }
 
 bool known_device(int device) { return device >= 0 && device < kMaxDevices; }
@@ -54,7 +55,7 @@ void count_free(int device, std::uint64_t bytes) {
   ++f.frees_total;
 }
 
-// The message lives until the thread's next one.
+// The message is valid until the thread's next failure.
 TorchAllocation failed(std::string why, bool full) {
   thread_local std::string problem;
   problem = std::move(why);
@@ -75,7 +76,7 @@ TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream
   }
   auto pooled = torch_pools().allocate(*runtime, std::size_t(bytes), device, stream);
   auto pointer = pooled ? std::move(*pooled)
-                        : runtime->allocate_undeclared(std::size_t(bytes), device, identify(*runtime, device, stream));
+                        : runtime->blocks().allocate(std::size_t(bytes), device, identify(*runtime, device, stream));
   if (pointer) {
     count_allocation(device, std::uint64_t(bytes));
     return {*pointer, nullptr, false};
@@ -96,7 +97,7 @@ using namespace vmem::intercept;
 using vmem::OfVmem;
 
 namespace {
-// As PyTorch's setters have it: c10::MempoolId_t.
+// c10::MempoolId_t, as in PyTorch's setters.
 using PoolId = std::pair<std::uint64_t, std::uint64_t>;
 }  // namespace
 
@@ -106,11 +107,11 @@ void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
   if (ptr == nullptr) return;
   const OfVmem mark;
   vmem::runtime::Runtime* runtime = running();
-  if (runtime == nullptr) return;  // the process ends
+  if (runtime == nullptr) return;  // the process is ending
   if (known_device(device)) count_free(device, std::uint64_t(bytes));
   if (torch_pools().free(ptr, stream)) return;
-  auto freed = known_device(device) ? runtime->free_undeclared(ptr, std::optional(identify(*runtime, device, stream)))
-                                    : runtime->free_undeclared(ptr, std::optional(stream));
+  auto freed = known_device(device) ? runtime->blocks().free(ptr, std::optional(identify(*runtime, device, stream)))
+                                    : runtime->blocks().free(ptr, std::optional(stream));
   if (!freed) (void)report("a free", freed.error());
 }
 
@@ -119,7 +120,7 @@ void vmem_torch_record_stream(void* ptr, vmem_stream stream) {
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr || ptr == nullptr) return;
   torch_pools().record_stream(ptr);
-  if (auto done = runtime->record_stream(ptr, stream); !done) (void)report("record_stream", done.error());
+  if (auto done = runtime->blocks().record_stream(ptr, stream); !done) (void)report("record_stream", done.error());
 }
 
 VMEM_API void vmem_torch_begin_allocate_to_pool(int device, PoolId id, TorchPools::Filter filter) {
@@ -143,7 +144,7 @@ void vmem_torch_empty_cache(void) {
   const OfVmem mark;
   vmem::runtime::Runtime* runtime = running();
   if (runtime == nullptr) return;
-  if (auto done = runtime->empty_cache(); !done) (void)report("empty_cache", done.error());
+  if (auto done = runtime->blocks().empty_cache(); !done) (void)report("empty_cache", done.error());
 }
 
 vmem_status vmem_torch_memory_stats(int device, vmem_torch_statistics* out) {
@@ -151,7 +152,7 @@ vmem_status vmem_torch_memory_stats(int device, vmem_torch_statistics* out) {
   const OfVmem mark;
   Counters& counters = counters_of(device);
   vmem::runtime::Runtime* runtime = running();
-  const std::uint64_t cached = runtime == nullptr ? 0 : runtime->cached_bytes(device);
+  const std::uint64_t cached = runtime == nullptr ? 0 : runtime->blocks().cached_bytes(device);
   const std::lock_guard lock(counters.mutex);
   auto& f = counters.figures;
   f.reserved_bytes = f.allocated_bytes + cached;

@@ -11,8 +11,8 @@
 namespace vmem::intercept {
 namespace {
 
-// c10::SourceLocation and the constructor of c10::Error, as libc10 exports it since PyTorch 1.5. Its message is a std::string by value,
-// which is passed as the address of the caller's.
+// c10::SourceLocation and the constructor of c10::Error, as exported by libc10 since PyTorch 1.5.
+// The message is a std::string by value, passed as the address of the caller's object.
 struct SourceLocation {
   const char* function;
   const char* file;
@@ -25,7 +25,7 @@ using AllocateException = void*(std::size_t bytes) noexcept;
 using ThrowException = void(void* exception, void* type, void (*destroy)(void*));
 using CheckFail = void(const char* function, const char* file, std::uint32_t line, const char* message);
 
-// Python loads extensions privately, so their libraries are asked by name.
+// Python loads extensions with RTLD_LOCAL, so the libraries are opened by name.
 template <class T>
 T* find(const char* name) {
   for (const char* library : {"libc10.so", "libc10_cuda.so", "libstdc++.so.6"}) {
@@ -38,7 +38,8 @@ T* find(const char* name) {
   return nullptr;
 }
 
-// The constructor of c10::Error, with the functions of the std::string that it takes, which PyTorch will free: they are the process's.
+// The constructor of c10::Error, with the process's own functions for its std::string argument,
+// since PyTorch frees the string.
 struct ErrorConstructor {
   ConstructError* error;
   ConstructString* string;
@@ -61,7 +62,7 @@ ErrorConstructor find_error_constructor() {
       find<ConstructString>("_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEC1EPKcRKS3_"),
       find<DestroyString>("_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEED1Ev")};
   if (now.found()) return now;
-  // PyTorch's packages up to 2.6 are built with the std::string of before GCC 5, which is a pointer.
+  // PyTorch packages up to 2.6 use the std::string ABI from before GCC 5, which is a pointer.
   return {find<ConstructError>("_ZN3c105ErrorC1ENS_14SourceLocationESs"), find<ConstructString>("_ZNSsC1EPKcRKSaIcE"),
           find<DestroyString>("_ZNSsD1Ev")};
 }
@@ -81,7 +82,8 @@ void throw_into_torch(const char* message, bool out_of_memory) {
       raise != nullptr) {
     void* exception = allocate(kExceptionBytes);
     construct(exception, message);
-    // OutOfMemoryError adds nothing to Error but its type. A vtable begins with the offset to the top and the type.
+    // OutOfMemoryError adds only its type to Error. A vtable begins with offset-to-top and type
+    // info.
     *static_cast<void**>(exception) = vtable + 2;
     raise(exception, type, reinterpret_cast<void (*)(void*)>(vtable[2]));
   }

@@ -9,7 +9,7 @@
 namespace vmem::intercept {
 namespace {
 
-// So that a block serves the next request of about its size.
+// Rounds sizes so that a block can serve later requests of similar size.
 std::size_t rounded(std::size_t bytes) {
   const std::size_t unit = bytes < (std::size_t{1} << 20) ? 512 : std::size_t{2} << 20;
   return (bytes + unit - 1) / unit * unit;
@@ -51,7 +51,7 @@ std::optional<Result<void*>> TorchPools::allocate(runtime::Runtime& runtime, std
     blocks_[pointer].live = true;
     return pointer;
   }
-  auto pointer = runtime.allocate_undeclared(bytes, device, stream);
+  auto pointer = runtime.blocks().allocate(bytes, device, stream);
   if (pointer) blocks_[*pointer] = {active->key, bytes, true};
   return pointer;
 }
@@ -67,7 +67,7 @@ bool TorchPools::free(void* pointer, CUstream stream) {
     return false;
   }
   found->second.live = false;
-  // Its bytes are kept: another graph of the pool may read what this one leaves there.
+  // Contents stay valid: another graph of the pool may read this graph's output.
   if (found->second.shared) {
     pool->second.used_up.push_back(pointer);
   } else {
@@ -95,24 +95,29 @@ Status TorchPools::release(runtime::Runtime& runtime, const Key& key) {
       for (void* pointer : pool->second.used_up) parked_.push_back({key.device, pointer});
       pools_.erase(pool);
     }
-    // The graph may have been replayed on any stream. Under a capture nothing can be waited for: then the next release does it.
+    // The graph may have been replayed on any stream. During a capture no wait is possible: the
+    // next release frees the blocks.
     if (!active_.empty()) return {};
     ended = std::exchange(parked_, {});
     for (const auto& [device, pointer] : ended) blocks_.erase(pointer);
   }
-  // Not under the lock: what the device waits for may be another thread's to queue, and that thread may allocate.
+  // Without the lock: the device may wait for work from another thread, and that thread may
+  // allocate.
   const gpu::RelaxedCapture relaxed(runtime.driver());
-  std::map<int, bool> idle;  // devices that were waited for
+  std::map<int, bool> idle;  // devices already synchronized, and whether that succeeded
   Status outcome;
   for (const auto& [device, pointer] : ended) {
     const auto [waited, first] = idle.try_emplace(device);
-    if (first) waited->second = runtime.synchronize(device).has_value();
-    if (!waited->second) {
-      const std::lock_guard lock(mutex_);
-      parked_.push_back({device, pointer});
-    } else if (auto freed = runtime.free_undeclared(pointer, std::optional<vmem_stream>()); !freed) {
+    if (first) waited->second = runtime.devices().synchronize(device).has_value();
+    if (waited->second) {
+      const Status freed = runtime.blocks().free(pointer, std::optional<vmem_stream>());
+      if (freed) continue;
       outcome = freed;
+      if (freed.error().status == VMEM_ERROR_INVALID_POINTER) continue;  // the program freed it
     }
+    // The next release tries again.
+    const std::lock_guard lock(mutex_);
+    parked_.push_back({device, pointer});
   }
   return outcome;
 }

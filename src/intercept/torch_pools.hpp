@@ -1,5 +1,6 @@
-// Private pools: what PyTorch allocates while it captures a CUDA graph. The graph uses these blocks whenever it is replayed, so one that
-// is freed serves nobody but the same pool, until PyTorch gives the pool up.
+// Private pools: memory that PyTorch allocates while it captures a CUDA graph. Each replay of the
+// graph uses these blocks, so a freed block is reused only by the same pool, until PyTorch releases
+// the pool.
 #pragma once
 
 #include <cuda.h>
@@ -33,19 +34,19 @@ class TorchPools {
   };
   using Filter = std::function<bool(CUstream)>;
 
-  // Allocations on the device's streams that the filter accepts go to the pool, until `end`. A pool that is begun so often is
-  // released as often.
+  // Allocations on the device's streams that the filter accepts go to the pool, until `end`. Each
+  // begin needs one release.
   void begin(const Key& key, Filter filter);
   void end(const Key& key);
-  // The block is used by another stream, too: the pool does not give it out again.
+  // Marks the block as used by another stream: the pool does not reuse it.
   void record_stream(void* pointer);
-  // Gives back what is free in it when that was the last user, once its device is idle and no capture is under way; what is still
-  // alive becomes an allocation like any other.
+  // Releases one use of the pool. After the last use, frees the pool's free blocks once the device
+  // is idle and no capture is in progress; live blocks become ordinary allocations.
   Status release(runtime::Runtime& runtime, const Key& key);
 
-  // Nothing: the allocation belongs to no pool.
+  // No value: the allocation belongs to no pool.
   std::optional<Result<void*>> allocate(runtime::Runtime& runtime, std::size_t bytes, int device, CUstream stream);
-  // False: the block is not a pool's.
+  // False: the block belongs to no pool.
   bool free(void* pointer, CUstream stream);
   // Whether the live blocks of the pool are exactly these.
   bool holds(const Key& key, std::span<void* const> pointers) const;
@@ -60,19 +61,20 @@ class TorchPools {
   struct Pool {
     int uses = 0;
     std::map<std::pair<std::size_t, CUstream>, std::vector<void*>> free;
-    std::vector<void*> used_up;  // free, and not given out again
+    std::vector<void*> used_up;  // free, but never reused
   };
   struct Active {
     Key key;
     Filter filter;
   };
-  // Most programs never have a pool, and allocate often.
+  // A fast check: most programs have no pool and allocate often.
   std::atomic<bool> ever_used_{false};
   mutable std::mutex mutex_;
   std::map<Key, Pool> pools_;
   std::unordered_map<void*, Block> blocks_;
   std::vector<Active> active_;
-  std::vector<std::pair<int, void*>> parked_;  // device and block: of released pools, to be freed
+  // (device, block) of released pools, still to be freed
+  std::vector<std::pair<int, void*>> parked_;
 };
 
 TorchPools& torch_pools();

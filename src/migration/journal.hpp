@@ -1,4 +1,5 @@
-// What happened to pages lately, for the day when a launch reaches one that is not there. One writer, the mover; any reader.
+// The latest events of pages, to diagnose a launch that accesses an unmapped page. Writer: the
+// mover. Readers: any thread.
 #pragma once
 
 #include <array>
@@ -63,7 +64,7 @@ class Journal {
     const std::lock_guard lock(mutex_);
     entries_[next_++ % entries_.size()] = entry;
   }
-  // Of the page that holds the granule, eldest first, at most `most`.
+  // Events of the page that contains the granule: the latest `most`, oldest first.
   std::vector<Entry> about(std::uint32_t granule, std::size_t most) const {
     const std::lock_guard lock(mutex_);
     std::vector<Entry> found;

@@ -11,64 +11,33 @@
 #include "base/log.hpp"
 #include "base/memory_reserve.hpp"
 #include "base/sizes.hpp"
-#include "gpu/memory_location.hpp"
 
 namespace vmem::migration {
 
-using pagetable::kNoFrame;
-using pagetable::LoggedUse;
-using pagetable::Mapped;
-
 namespace {
 
-// While work is in flight the mover looks again this often: well below the time of one page's copy.
+// Poll interval while work is in flight: well below the time of one page's copy.
 constexpr auto kPollInterval = std::chrono::microseconds(20);
-// What nobody waits for is looked at this often.
+// Interval for work that nobody waits for.
 constexpr auto kLookInterval = std::chrono::milliseconds(1);
-// So many failed queries in a row, about 20 ms of them, and the driver is taken to be gone.
+// After this many failed polls in a row, about 20 ms, the driver counts as lost.
 constexpr std::uint32_t kPollFailuresMax = 1000;
-// A page of an undeclared region that was found written is taken to be written again, and copied out without a look: once, then
-// three times, at last so often.
-constexpr std::uint8_t kWritesBelieved = 15;
-
-tiers::FramePool::Config hbm_pool(const MoverConfig& config, const MoverDevice& device) {
-  tiers::FramePool::Config pool;
-  pool.driver = config.driver;
-  pool.location = gpu::on_device(device.ordinal);
-  pool.accessors = {pool.location};
-  pool.budget_bytes = pool.largest_budget_bytes = device.hbm_bytes;
-  pool.name = "HBM";
-  return pool;
-}
 
 }  // namespace
 
-Mover::Mover(MoverConfig config) : config_(std::move(config)), tracks_(config_.only_asked || config_.protect) {
-  for (const MoverDevice& device : config_.devices) {
-    devices_.push_back(std::make_unique<DeviceState>(device, hbm_pool(config_, device)));
-  }
-  near_.push_back({config_.backing, config_.in_place});
-  for (const LentMemory& lent : config_.lent) near_.push_back({lent.tier, lent.in_place});
-  retained_.resize(near_.size());
-  for (auto& device : devices_) balance_lending(*device);
+Mover::Mover(MoverConfig config) : parts_(std::move(config)) {
+  for (Device& device : parts_.devices.all()) parts_.lending.balance(device);
 }
 
 Mover::~Mover() {
   stop();
-  // After a loss transfers may be under way, and the frames that they touch end here.
-  for (const Near& near : near_) near.tier->finish();
-  if (config_.spill != nullptr) config_.spill->finish();
-  if (config_.files != nullptr) config_.files->finish();
-  const bool quarantined = (config_.spill != nullptr && config_.spill->quarantined()) ||
-                           (config_.files != nullptr && config_.files->quarantined());
-  if (quarantined) keep_awaited_frames();
-}
-
-// What is read straight into them may come at any time.
-void Mover::keep_awaited_frames() {
-  for (auto& device : devices_) {
-    if (device->arriving_bytes != 0) (void)device.release();
-  }
+  // After a device loss transfers may be in flight, and this destructor destroys their frames.
+  for (std::size_t near = 0; near < parts_.near.count(); ++near) parts_.near[near].tier->finish();
+  const auto quarantined = [](tiers::Tier* tier) {
+    return tier != nullptr && tier->finish() == tiers::Finished::quarantined;
+  };
+  const bool spill = quarantined(parts_.core.config.spill), files = quarantined(parts_.core.config.files);
+  if (spill || files) parts_.devices.keep_awaited_frames();
 }
 
 void Mover::start() {
@@ -82,17 +51,15 @@ void Mover::stop() {
   thread_.join();
   ended_.store(true, std::memory_order_seq_cst);
   refuse_posted();
-  for (Request* request : requests_) finish(*request, ended_error());
+  for (Request* request : requests_) request->finish(ended_error());
   requests_.clear();
 }
 
-Status Mover::ended_error() { return fail(VMEM_ERROR_NOT_INITIALIZED, "vmem has ended in this process"); }
-
-// Whoever finds a request in the list after the mover's end answers it.
+// After the mover's end, any thread that finds requests in the list answers them.
 void Mover::refuse_posted() {
   for (Request* request = posted_.exchange(nullptr, std::memory_order_seq_cst); request != nullptr;) {
-    Request* const next = request->next_;  // its owner may end it at once
-    finish(*request, ended_error());
+    Request* const next = request->posted_before;  // the owner may destroy the request after finish
+    request->finish(ended_error());
     request = next;
   }
 }
@@ -100,14 +67,12 @@ void Mover::refuse_posted() {
 Status Mover::call(Request& request) {
   post(request);
   if (ended_.load(std::memory_order_seq_cst)) refuse_posted();
-  std::unique_lock lock(request.mutex_);
-  request.ended_.wait(lock, [&] { return request.done(); });
-  return request.result_;
+  return request.wait();
 }
 
 void Mover::post(Request& request) {
-  request.next_ = posted_.load(std::memory_order_relaxed);
-  while (!posted_.compare_exchange_weak(request.next_, &request, std::memory_order_seq_cst)) {
+  request.posted_before = posted_.load(std::memory_order_relaxed);
+  while (!posted_.compare_exchange_weak(request.posted_before, &request, std::memory_order_seq_cst)) {
   }
   poke();
 }
@@ -123,19 +88,19 @@ void Mover::run() {
   ::prctl(PR_SET_NAME, "vmem-mover");
   // The default slack of 50 µs would double the poll interval.
   ::prctl(PR_SET_TIMERSLACK, 1'000UL);
-  const auto& driver = *config_.driver;
-  (void)driver->cuCtxSetCurrent(config_.devices.front().context);
-  // A capture in another thread must not be invalidated by our queries.
+  const auto& driver = *parts_.core.config.driver;
+  (void)driver->cuCtxSetCurrent(parts_.core.config.devices.front().context);
+  // Our queries must not invalidate a capture in another thread.
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
   (void)driver->cuThreadExchangeStreamCaptureMode(&mode);
   MemoryReserve reserve;
   for (;;) {
-    poked_.store(false, std::memory_order_seq_cst);  // before the look at what may have been poked for
+    poked_.store(false, std::memory_order_seq_cst);  // before step reads what a poke announces
     if (stopping_.load(std::memory_order_seq_cst)) return;
     (void)reserve.refill();
-    const std::uint64_t began_us = config_.now_us();
+    const std::uint64_t began_us = parts_.core.now_us();
     const Next next = step_or_wait();
-    counters_.busy_us += config_.now_us() - began_us;
+    parts_.core.counters.busy_us += parts_.core.now_us() - began_us;
     if (next == Next::again) continue;
     std::unique_lock lock(sleep_mutex_);
     sleeping_.store(true, std::memory_order_seq_cst);
@@ -151,7 +116,7 @@ void Mover::run() {
   }
 }
 
-// What no request asked for is tried again when memory may have come.
+// Puts off work that no request asked for until the process may have memory again.
 Mover::Next Mover::step_or_wait() noexcept {
   try {
     return step();
@@ -163,285 +128,156 @@ Mover::Next Mover::step_or_wait() noexcept {
 }
 
 Mover::Next Mover::step() {
-  worked_ = false;
+  parts_.core.worked = false;
   take_posted();
-  if (!lost_) {
+  if (!parts_.core.lost) {
     if (auto polled = poll(); !polled) {
       poll_failed(polled.error());
     } else {
       poll_failures_ = 0;
     }
   }
-  drain_uses();
+  parts_.uses.drain();
   advance_requests();
-  if (!lost_) {
-    finish_endings();
-    return_lent();
-    if (config_.only_asked) {
-      asked_ahead_.clear();
+  if (!parts_.core.lost) {
+    parts_.endings.finish();
+    parts_.lending.return_lent();
+    if (parts_.core.config.only_asked) {
+      parts_.ahead.forget_asked();
     } else {
-      prefetch_ahead();
-      promote();
+      parts_.ahead.prefetch();
+      parts_.ahead.promote();
     }
-    if (config_.spill != nullptr) spill_ahead();
+    if (parts_.core.config.spill != nullptr) parts_.spill.ahead(parts_.committer.largest_page());
   }
-  find_all_at_hand();
+  parts_.residency.find_all_resident();
   return next_step();
 }
 
 Mover::Next Mover::next_step() const {
-  if (worked_ || posted_.load(std::memory_order_acquire) != nullptr) return Next::again;
-  // A device lost late in a step has requests to answer.
-  if (lost_) return requests_.empty() ? Next::sleep : Next::again;
-  const bool waiting =
-      !requests_.empty() || !in_flight_.empty() || !ending_.empty() || !asked_ahead_.empty() || plan_waits_;
+  if (parts_.core.worked || posted_.load(std::memory_order_acquire) != nullptr) return Next::again;
+  // After a device loss late in a step, requests are still to be answered.
+  if (parts_.core.lost) return requests_.empty() ? Next::sleep : Next::again;
+  const bool waiting = !requests_.empty() || !parts_.transfers.empty() || !parts_.endings.regions().empty() ||
+                       parts_.ahead.asked() || parts_.ahead.waits();
   if (waiting) return Next::soon;
-  return promotions_.empty() && !return_waits_ ? Next::sleep : Next::later;
+  return parts_.promotions.empty() && !parts_.lending.waits() ? Next::sleep : Next::later;
 }
 
 void Mover::take_posted() {
   Request* newest = posted_.exchange(nullptr, std::memory_order_acquire);
   const std::size_t before = requests_.size();
-  for (; newest != nullptr; newest = newest->next_) {
-    requests_.insert(requests_.begin() + std::ptrdiff_t(before), newest);  // eldest first
+  for (; newest != nullptr; newest = newest->posted_before) {
+    requests_.insert(requests_.begin() + std::ptrdiff_t(before), newest);  // oldest first
   }
-}
-
-void Mover::finish(Request& request, Status result) {
-  const std::lock_guard lock(request.mutex_);
-  request.result_ = std::move(result);
-  request.done_.store(true, std::memory_order_release);
-  request.ended_.notify_all();
 }
 
 void Mover::advance_requests() {
   std::deque<Request*> waiting;
   std::swap(waiting, requests_);
-  room_awaited_bytes_ = 0;
+  const HostRoom::ForRequests turn(parts_.host);
   for (Request* request : waiting) {
     std::optional<Status> result;
-    if (lost_) {
-      result = std::unexpected(*lost_);
+    if (parts_.core.lost) {
+      result = std::unexpected(*parts_.core.lost);
     } else {
-      advancing_requests_ = true;
+      parts_.core.requests_waiting = requests_.size();
       result = advance(*request);
-      advancing_requests_ = false;
     }
     if (!result) {
       requests_.push_back(request);
       continue;
     }
-    worked_ = true;
-    if (!*result && result->error().status == VMEM_ERROR_DEVICE_LOST) lose_device(result->error());
-    finish(*request, std::move(*result));
+    parts_.core.worked = true;
+    if (!*result && result->error().status == VMEM_ERROR_DEVICE_LOST) parts_.core.lose_device(result->error());
+    request->finish(std::move(*result));
   }
 }
 
-// The mover's thread goes on whatever a request lacks.
+// Fails a request that runs out of memory; the mover's thread continues.
 std::optional<Status> Mover::advance(Request& request) {
   try {
-    return request.advance(*this);
+    return request.advance(parts_);
   } catch (const std::bad_alloc&) {
-    return Status(fail(VMEM_ERROR_OUT_OF_MEMORY, "no host memory", ENOMEM));  // so short that it needs none
+    // The message is short enough to need no allocation.
+    return Status(fail(VMEM_ERROR_OUT_OF_MEMORY, "no host memory", ENOMEM));
   }
-}
-
-void Mover::lose_device(const Error& error) {
-  if (lost_) return;
-  lost_ = error;
-  lost_->status = VMEM_ERROR_DEVICE_LOST;
-  VMEM_LOG_ERROR("the GPU context is lost, vmem stops here: {}", error.message);
 }
 
 Status Mover::poll() {
-  const bool watching = !requests_.empty() || !ending_.empty() || !in_flight_.empty() || !promotions_.empty() ||
-                        plan_waits_ || return_waits_ || config_.streams->backlog();
+  const bool watching = !requests_.empty() || !parts_.endings.regions().empty() || !parts_.transfers.empty() ||
+                        !parts_.promotions.empty() || parts_.ahead.waits() || parts_.lending.waits() ||
+                        parts_.core.config.streams->backlog();
   if (!watching) return {};
-  const auto streams_polled = config_.streams->poll();
+  const auto streams_polled = parts_.core.config.streams->poll();
   completions_.clear();
   Status tiers_polled;
-  for (const Near& near : near_) {
-    if (tiers_polled) tiers_polled = near.tier->poll(completions_);
-  }
-  if (config_.spill != nullptr && tiers_polled) tiers_polled = config_.spill->poll(completions_);
-  if (!sources_.empty() && tiers_polled) tiers_polled = config_.files->poll(completions_);
-  // What was reported before a failure will not be reported again.
+  for (std::size_t near = 0; near < parts_.near.count() && tiers_polled; ++near)
+    tiers_polled = parts_.near[near].tier->poll(completions_);
+  if (parts_.core.config.spill != nullptr && tiers_polled) tiers_polled = parts_.core.config.spill->poll(completions_);
+  if (parts_.below.has_sources() && tiers_polled) tiers_polled = parts_.core.config.files->poll(completions_);
+  // Before error handling: tiers do not report these again.
   for (const auto& completion : completions_) finish_transfer(completion);
-  if (!completions_.empty()) settle_pending();
+  if (!completions_.empty()) parts_.pending.settle();
   if ((streams_polled && *streams_polled) || !completions_.empty()) {
-    last_progress_us_ = config_.now_us();
-    worked_ = true;
+    parts_.core.last_progress_us = parts_.core.now_us();
+    parts_.core.worked = true;
   }
   if (!streams_polled) return std::unexpected(streams_polled.error());
   return tiers_polled;
 }
 
-// A query that fails once may work the next time; what it asks for is still wanted.
+// A failed poll is repeated in the next step, up to kPollFailuresMax times in a row.
 void Mover::poll_failed(const Error& error) {
-  if (error.status == VMEM_ERROR_DEVICE_LOST || ++poll_failures_ >= kPollFailuresMax) lose_device(error);
+  if (error.status == VMEM_ERROR_DEVICE_LOST || ++poll_failures_ >= kPollFailuresMax) parts_.core.lose_device(error);
 }
 
 void Mover::finish_transfer(const tiers::Completion& completion) {
-  const auto found = in_flight_.find(completion.id);
-  if (found == in_flight_.end()) return;
+  const auto found = parts_.transfers.find(completion.id);
+  if (found == parts_.transfers.end()) return;
   const InFlight transfer = found->second;
-  in_flight_.erase(found);
+  parts_.transfers.erase(found);
   const PageRef ref{transfer.region, transfer.page};
   Page& page = ref.page();
-  if (transfer.kind == InFlight::Kind::spill) return finish_spill(ref, transfer, completion);
+  if (transfer.kind == InFlight::Kind::spill) return parts_.spill.finish(ref, transfer, completion);
   if (transfer.kind == InFlight::Kind::arrival || transfer.kind == InFlight::Kind::arrival_check)
-    return finish_arrival(ref, completion.id, transfer, completion);
-  if (transfer.kind == InFlight::Kind::returned) return finish_return(ref, completion.id, transfer, completion);
-  if (transfer.kind == InFlight::Kind::compare) return finish_compare(ref, transfer, completion);
+    return parts_.direct.finish(ref, completion.id, transfer, completion);
+  if (transfer.kind == InFlight::Kind::returned) return parts_.lending.finish(ref, completion.id, transfer, completion);
+  if (transfer.kind == InFlight::Kind::compare) return parts_.fingerprints.finish(ref, transfer, completion);
   const bool load = transfer.direction == tiers::Direction::load;
-  DeviceState& device = device_of(*ref.region);
+  Device& device = parts_.devices.of(*ref.region);
   (load ? device.loads_bytes : device.stores_bytes) -= transfer.bytes;
   const bool latest_store = page.store == completion.id;
   if (latest_store) page.store = 0;
   if (transfer.if_changed)
-    (completion.changed ? counters_.migrated_out_bytes : counters_.dropped_bytes) += transfer.bytes;
-  if (completion.changed && transfer.from.near != 0) counters_.peer_out_bytes += transfer.bytes;
+    (completion.changed ? parts_.core.counters.migrated_out_bytes : parts_.core.counters.dropped_bytes) +=
+        transfer.bytes;
+  if (completion.changed && transfer.from.near != 0) parts_.core.counters.peer_out_bytes += transfer.bytes;
   if (completion.changed) {
-    found_changed(ref);
-    doubt_spilled(page);
+    parts_.fingerprints.found_changed(ref);
+    Below::distrust(page);
   }
   if (transfer.if_changed && !completion.changed) page.writes_in_a_row = 0;
-  if (load && completion.outcome == tiers::Outcome::done) learn_below(ref);
-  if (load) give_back_slot(ref);
+  if (load && completion.outcome == tiers::Outcome::done) parts_.fingerprints.learn(ref);
+  if (load) parts_.near.return_passing_slot(ref);
   if (completion.outcome == tiers::Outcome::done) return;
   if (ref.region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
-  if (load && page.wait == completion.id) load_failed(ref, completion);
+  if (load && page.wait == completion.id) parts_.unread.load_failed(ref, completion);
   if (latest_store && page.version != 0 && page.slot_current()) store_failed(ref, completion.error);
 }
 
-void Mover::found_changed(PageRef ref) {
-  if (ref.region->undeclared || ref.region->launched) {
-    Page& page = ref.page();
-    page.writes_in_a_row = std::uint8_t(std::min<unsigned>(2u * page.writes_in_a_row + 1, kWritesBelieved));
-    page.writes_believed = page.writes_in_a_row;
-    return;
-  }
-  if (!std::has_single_bit(++counters_.stray_writes)) return;
-  VMEM_LOG_WARN(
-      "the page at {:#x} ({}) was written by work that had acquired it for reading; what it wrote was kept ({} such "
-      "pages). Name "
-      "the write in the acquire, or find it with the option protect",
-      address_of(ref), format_bytes(ref.bytes()), counters_.stray_writes);
-}
-
-// The copy is no copy. While the frame has the bytes it becomes the page's again, to be stored another time.
+// The slot has no valid copy. If the frame still holds the bytes, the page takes it back, and the
+// next eviction stores them again.
 void Mover::store_failed(PageRef ref, const Error& error) {
   Page& page = ref.page();
-  if (page.frame == kNoFrame) return lose_page(ref, error);
-  VMEM_LOG_WARN("the copy of the page at {:#x} failed, it stays in HBM: {}", address_of(ref), error.message);
+  if (!page.has_frame()) return parts_.losses.lose(ref, error);
+  VMEM_LOG_WARN("the copy of the page at {:#x} failed, it stays in HBM: {}", parts_.core.address_of(ref),
+                error.message);
   page.slot_version = 0;
-  if (!page.standby) return;
-  device_of(*ref.region).hbm.retake(page.frame);
-  page.standby = false;
-  config_.policy->page_arrived(ref.id(), false);
-}
-
-void Mover::settle_pending() {
-  std::erase_if(pending_, [&](PageRef ref) {
-    Page& page = ref.page();
-    if (running(page.wait)) return false;
-    page.wait = 0;
-    const PageState state(page.state.load(std::memory_order_relaxed));
-    if (state.has(PageState::kPending)) publish(ref, state.clear(PageState::kPending));
-    return true;
-  });
-}
-
-void Mover::drain_uses() {
-  config_.threads->drain([this](const pagetable::LoggedUse& use) { on_use(use); });
-  bool fresh = false;
-  config_.streams->take_untracked([&](Stamp use) {
-    std::erase_if(untracked_, [&](Stamp known) { return known.stream() == use.stream(); });
-    untracked_.push_back(use);
-    fresh = untracked_before_ = true;
-  });
-  // After tracking began: from a launch that could not know yet.
-  if (fresh && tracks()) std::ranges::for_each(live_, [this](Region* region) { used_untracked(*region); });
-}
-
-// Before the first page leaves: what launches and frees did not log is made up for. One that is under way holds what it uses until this shows.
-void Mover::start_tracking() {
-  if (tracks()) return;
-  drain_uses();
-  all_at_hand_.store(0, std::memory_order_seq_cst);
-  tracks_.store(true, std::memory_order_seq_cst);
-  for (Region* region : live_) {
-    if (untracked_before_) used_untracked(*region);
-    if (region->undeclared) region_changed(*region);
-  }
-}
-
-void Mover::stamp_untracked(Region& region) {
-  std::erase_if(untracked_, [this](Stamp use) { return config_.streams->complete(use); });
-  for (const Stamp use : untracked_) stamp(region, use);
-}
-
-// As if untracked launches had named it; but policies learn nothing from that.
-void Mover::used_untracked(Region& region) {
-  stamp_untracked(region);
-  region.launched = true;
-  if (region.dead.load(std::memory_order_seq_cst)) return;
-  const std::uint32_t life = region.life.load(std::memory_order_seq_cst);
-  for (std::uint32_t i = 0; i < region.page_count; ++i) region.pages[i].life = life;
-}
-
-void Mover::on_use(const pagetable::LoggedUse& use) {
-  Region* region = config_.space->region_at(use.span.first());
-  if (region == nullptr) return;  // freed since; its last stamp came with the free
-  const std::uint32_t first = region->page_at(use.span.first());
-  const std::uint32_t last = std::min(region->page_at(use.span.end() - 1), region->page_count - 1);
-  const std::uint32_t count = last - first + 1;
-  if (use.kind == LoggedUse::Kind::changed) return region_changed(*region);
-  const bool write = use.span.access() == Access::write;
-  if (use.kind != LoggedUse::Kind::declared) region->launched = true;
-  const bool whole = count == region->page_count && count > 8;
-  if (whole) stamp(*region, use.stamp);
-  const bool worth_frames = count * region->page_bytes() <= device_of(*region).config.hbm_bytes / 2;
-  for (std::uint32_t i = first; i <= last; ++i) {
-    Page& page = region->pages[i];
-    if (!whole) stamp(*region, page, use.stamp);
-    // The threads' logs are read one after the other, so a use in an earlier life may come later.
-    if (std::int32_t(use.life - page.life) > 0) page.life = use.life;
-    if (use.kind == LoggedUse::Kind::feared) continue;
-    if (page.last_write != write) page.last_write = write;  // launching threads read the same cache line
-    if (page.prefetched) {
-      page.prefetched = false;
-      counters_.prefetched_used_bytes += region->page_bytes();
-    }
-    if (page.mapped == Mapped::slot && worth_frames && !page.in_place) queue_promotion({region, i});
-  }
-  const bool told = use.kind != LoggedUse::Kind::feared;
-  if (!told || region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
-  tell_policies(
-      [&](Policy& policy) { policy.used({region->id, first, count, use.span.access(), use.stamp.stream()}); });
-}
-
-void Mover::stamp(Region& region, Page& page, Stamp use) {
-  for (Stamp& known : page.uses) {
-    if (known == use) return;
-    if (known.empty() || known.stream() == use.stream() || config_.streams->complete(known)) {
-      known = known.stream() == use.stream() && known.epoch() > use.epoch() ? known : use;
-      return;
-    }
-  }
-  // A third stream at once: the region remembers the eldest for all its pages.
-  stamp(region, page.uses[0]);
-  page.uses[0] = page.uses[1];
-  page.uses[1] = use;
-}
-
-void Mover::stamp(Region& region, Stamp use) {
-  for (Stamp& known : region.uses) {
-    if (known.stream() != use.stream() && !config_.streams->complete(known)) continue;
-    known = known.stream() == use.stream() && known.epoch() > use.epoch() ? known : use;
-    return;
-  }
-  region.uses.push_back(use);
+  if (!page.standby()) return;
+  parts_.devices.of(*ref.region).hbm.retake(page.frame);
+  page.take_frame_back();
+  parts_.core.config.policy->page_arrived(ref.id(), false);
 }
 
 }  // namespace vmem::migration

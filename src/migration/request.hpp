@@ -1,5 +1,5 @@
-// What threads ask of the mover. A request is advanced until it says it is finished; it lives on the stack of the thread that waits
-// for it.
+// What threads ask of the mover. The mover advances a request until it returns a result. The
+// request lives on the stack of the waiting thread.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,8 @@
 
 namespace vmem::migration {
 
-class Mover;
+struct Core;
+struct MoverParts;
 
 class Request {
  public:
@@ -28,17 +29,20 @@ class Request {
   Request& operator=(const Request&) = delete;
   bool done() const { return done_.load(std::memory_order_acquire); }
   const Status& result() const { return result_; }  // when done
+  const Status& wait();                             // the caller's thread: blocks until done
 
- protected:
-  // The mover: does what can be done now. Nothing: not finished; otherwise the result.
-  virtual std::optional<Status> advance(Mover& mover) = 0;
+  // The mover. Does the work that is possible now. Empty: not finished; otherwise the result.
+  virtual std::optional<Status> advance(MoverParts& parts) = 0;
+  // The mover. Its owner may destroy the request as soon as this returns.
+  void finish(Status result);
+
+  Request* posted_before = nullptr;  // the mover's: the next in its list of posted requests
 
  private:
-  friend class Mover;
-  Request* next_ = nullptr;
   Status result_;
   std::atomic<bool> done_{false};
-  // The mover notifies under the mutex, so the waiter cannot destroy the request before the mover has left it.
+  // The mover notifies under the mutex, so the waiter cannot destroy the request before the mover
+  // has left it.
   std::mutex mutex_;
   std::condition_variable ended_;
 };
@@ -50,13 +54,20 @@ struct PageRun {
   std::uint32_t count = 0;
 };
 
-// How long a request waits for what GPU work in progress will give: while there is progress, and not for ever, because the work
-// may itself wait for something that the requesting thread does next.
+Status ended_error();  // vmem has ended in this process
+
+// For requests whose caller holds nothing: another thread may have freed the region since, and its
+// record may have been reused. Errors: INVALID_POINTER.
+Status check_live(const PageRun& run);
+
+// How long a request waits for GPU work in progress. Progress extends the wait, but not for ever:
+// the work may itself wait for something that the requesting thread does next.
 class Patience {
  public:
-  // Still waiting, in this step. True: for long enough, `times` as long as an acquire waits.
-  bool over(const Mover& mover, std::uint64_t times = 1);
-  bool over_limit(const Mover& mover, std::uint64_t limit_us);
+  // Call in each step that still waits. True after `times` the acquire wait without progress, and
+  // after 10 times that in any case.
+  bool over(const Core& core, std::uint64_t times = 1);
+  bool over_limit(const Core& core, std::uint64_t limit_us);
   void reset() { since_us_ = 0; }
   bool waiting() const { return since_us_ != 0; }
 
@@ -64,213 +75,207 @@ class Patience {
   std::uint64_t since_us_ = 0;
 };
 
-// How long a request waits for a page, or for room, that a disk or another node may never give: no progress elsewhere makes
-// it longer.
+// How long a request waits for a page, or for room, that a disk or another node may never provide.
+// Progress elsewhere does not extend the wait.
 class Deadline {
  public:
-  // Still waiting, in this step. True: for as long as a call may.
-  bool over(const Mover& mover);
+  // Call in each step that still waits. True after MoverConfig::call_wait_us.
+  bool over(const Core& core);
   void reset() { since_us_ = 0; }
 
  private:
   std::uint64_t since_us_ = 0;
 };
 
-// Makes runs usable. The caller has published its holds on them.
+// Makes runs usable. REQUIRES: the caller has published its holds on them.
 struct AcquireRequest final : Request {
   struct Want {
     PageRun run;
     pagetable::Access access = pagetable::Access::read;
-    std::uint32_t discard_first = 0, discard_count = 0;  // pages whose old contents need not be fetched
-    bool leave_host = false;  // pages served in place: into HBM, unless all such wants together are too much for it
+    std::uint32_t discard_first = 0, discard_count = 0;  // pages that need no fetch of old contents
+    // Move pages served in place into HBM, unless all wants with this flag are too large for it.
+    bool move_to_hbm = false;
   };
   std::span<const Want> wants;
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 
  private:
-  Status check_writable(const Mover& mover) const;
-  std::optional<Status> serve_wants(Mover& mover);
-  bool worth_frames(const Mover& mover) const;
+  Status check_writable(const MoverParts& parts) const;
+  std::optional<Status> serve_wants(MoverParts& parts);
+  bool worth_frames(const MoverParts& parts) const;
   std::uint32_t own_holds(const PageRun& page) const;
-  void recall_ahead(Mover& mover) const;
+  void recall_ahead(MoverParts& parts) const;
   std::size_t want_ = 0;
   std::uint32_t page_ = 0;
   std::optional<std::uint64_t> began_us_;
-  Patience patience_;  // for a frame or a page's users
-  Deadline below_;     // for what is below host memory
+  Patience patience_;  // for a frame, or for the end of a page's uses
+  Deadline below_;     // for a page below host memory
   bool counted_in_place_ = false;
-  bool may_wait_ = true;    // until the GPU makes no progress
-  bool no_frames_ = false;  // all that could be had are held: what is left goes in place
+  bool may_wait_ = true;    // false after a wait without GPU progress
+  bool no_frames_ = false;  // no frame can be had: serve the rest in place
   bool worth_frames_ = false;
 };
 
 struct AllocateRequest final : Request {
   std::uint64_t bytes = 0;
   int device = 0;           // index
-  bool shared = false;      // slabs for small allocations
+  bool slab = false;        // of small allocations
   bool undeclared = false;  // see pagetable::Region
-  // Of a read-only region; it gives the size, too.
+  // For a read-only region; gives its size, too.
   std::shared_ptr<tiers::PageSource> source;
   pagetable::Region* region = nullptr;  // answer
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 
  private:
-  std::optional<Status> begin(Mover& mover);
-  Status add_region(Mover& mover, std::uint64_t backed, std::uint32_t shift);
-  void undo(Mover& mover, std::uint64_t charged);
-  std::optional<Status> wait_or(Mover& mover, Error error);
-  Patience patience_;         // for what ending regions still hold
+  std::optional<Status> begin(MoverParts& parts);
+  Status add_region(MoverParts& parts, std::uint64_t backed, std::uint32_t shift);
+  void undo(MoverParts& parts, std::uint64_t charged);
+  std::optional<Status> wait_or(MoverParts& parts, Error error);
+  Patience patience_;         // for memory that ending regions still hold
   pagetable::RegionId id_;    // the region's
-  std::uint32_t mapped_ = 0;  // of its pages
+  std::uint32_t mapped_ = 0;  // pages mapped so far
 };
 
 struct FreeRequest final : Request {
   pagetable::Region* region = nullptr;
-  std::uint32_t first_granule = 0;  // where the caller saw it: by now another region may be there
-  Stamp last;                       // work queued before the free
+  // Of the region as the caller saw it; another region may have reused the record since.
+  std::uint32_t first_granule = 0;
+  Stamp last;  // covers work queued before the free
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 };
 
 struct PrefetchRequest final : Request {
   PageRun run;
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 };
 
 struct AdviseRequest final : Request {
   PageRun run;
   vmem_advice advice = VMEM_ADVISE_NORMAL;
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 
  private:
   bool looked_ = false;
 };
 
-// Opens one page for vmem_read or vmem_write: until it is closed, the mover leaves it where it is.
+// Opens one page for vmem_read or vmem_write. The mover does not move it until it is closed.
 struct OpenPageRequest final : Request {
   PageRun run;  // one page
   bool write = false;
-  // Answer: one of these, or neither for a page that was never written (reading only).
+  // Answer: one of these, or neither (reading only) for a page that was never written.
   std::byte* host = nullptr;
   CUdeviceptr device_window = 0;
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 
  private:
-  Deadline below_;  // for what is below host memory
-  // The page's uses when the request came; later ones of a page of small allocations are of no concern to it.
+  Deadline below_;  // for a page below host memory
+  // The page's uses when the request arrived. The request does not wait for later ones, which only
+  // slabs can have.
   std::optional<std::vector<Stamp>> uses_;
 };
 
 struct ClosePageRequest final : Request {
   PageRun run;
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 };
 
 struct QueryRequest final : Request {
   pagetable::Region* region = nullptr;
   vmem_pointer_info info{};  // answer: the byte counts
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 };
 
-// What can be committed on one device: in all, and beside what is.
+// The bytes that one device can commit: in total, and in addition to the current commitments.
 struct CapacityRequest final : Request {
   int device = 0;                                 // index
   std::uint64_t free_bytes = 0, total_bytes = 0;  // answer
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 };
 
 struct StatisticsRequest final : Request {
-  vmem_statistics statistics{};  // answer: what the mover knows
+  vmem_statistics statistics{};  // answer: the mover's part
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 };
 
-// Finished when nothing is under way. Errors: TIMEOUT (only what a disk or a node does not end).
+// Finishes when nothing is in flight. Errors: TIMEOUT (only transfers of unresponsive disks or
+// nodes remain).
 struct QuiesceRequest final : Request {
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 };
 
-// Unmaps all that nobody holds. Finished when no page is left that work under way still uses. Errors: IN_USE (it does not end).
+// Unmaps every page that nobody holds. Finishes when no page is in use by GPU work. Errors: IN_USE
+// (the work does not end).
 struct HideRequest final : Request {
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 
  private:
   Patience patience_;
 };
 
-// Pages that are reached in ways that nobody sees: from now on they stay mapped where they are, until their region dies.
+// Pages that are accessed in ways that vmem cannot track: they stay mapped where they are until
+// their region dies.
 struct KeepRequest final : Request {
   PageRun run;
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 
  private:
   Patience patience_;
+  Deadline below_;  // for a page below host memory
   std::uint32_t page_ = 0;
   bool may_wait_ = true;
 };
 
-// Drained mode: everything stays accessible. Maps all of a new region: without taking anything from others, or, once the GPU is idle and
-// launches are held back (`idle`), by evicting, after which what was evicted is accessible in host memory. Done when all bytes are there.
+// Drained mode: everything stays accessible. Maps a whole new region: without evicting, or (`idle`:
+// the GPU is idle and launches are held back) by evicting, after which evicted pages are
+// accessible in host memory. Finishes when all transfers are complete.
 struct SettleRequest final : Request {
   pagetable::Region* region = nullptr;
   bool idle = false;
-  bool settled = false;  // answer: all of it is accessible
+  bool settled = false;  // answer: the whole region is accessible
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 
  private:
-  bool place_region(Mover& mover);
+  bool place_region(MoverParts& parts);
   std::optional<Error> failed_;
   Patience patience_;
+  Deadline below_;  // for a page below host memory
   std::uint32_t page_ = 0;
   bool may_wait_ = true;
 };
 
-// Lets a further device use a region's mappings.
+// Lets another device use a region's mappings.
 struct PeerAccessRequest final : Request {
   pagetable::Region* region = nullptr;
   int device = 0;  // index
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 };
 
-// A thread's own call found the device lost. Whether it is for everybody, the contexts in use tell.
+// A thread's own call found the device lost. Fails with `error` if one of vmem's contexts is lost,
+// too.
 struct LossReport final : Request {
   explicit LossReport(Error found) : error(std::move(found)) {}
   const Error error;
 
- protected:
-  std::optional<Status> advance(Mover& mover) override;  // fails with `error` if it is
+  std::optional<Status> advance(MoverParts& parts) override;
 };
 
-// Ends all regions, for shutdown; finished when their last uses are. Errors: IN_USE (something is held; nothing was ended).
+// Ends all regions, for shutdown; finishes when their last uses complete. Errors: IN_USE (a hold is
+// left; no region was ended).
 struct EndAllRequest final : Request {
- protected:
-  std::optional<Status> advance(Mover& mover) override;
+  std::optional<Status> advance(MoverParts& parts) override;
 
  private:
   bool started_ = false;

@@ -15,7 +15,8 @@ std::uint64_t next_generation() {
   return ++generation;
 }
 
-// The calling thread's last lookup. Valid while the table is the same and the record has not been closed.
+// The calling thread's last lookup. Valid while the table is the same and the record still serves
+// the same stream.
 struct Lookup {
   std::uint64_t generation = 0;
   CUstream handle = nullptr;
@@ -39,7 +40,7 @@ StreamTable::StreamTable(std::shared_ptr<const gpu::Driver> driver, std::vector<
       records_(std::make_unique<std::atomic<StreamRecord*>[]>(kMaxStreams)) {}
 
 StreamTable::~StreamTable() {
-  // Failures here mean a lost context, whose events are gone with it.
+  // Ignore failures: they mean a lost context, which destroyed its events.
   for (auto& record : storage_) {
     for (auto& recorded : record.recorded) (void)(*driver_)->cuEventDestroy(recorded.event);
   }
@@ -172,33 +173,34 @@ std::unexpected<Error> StreamTable::capture_error(const StreamRecord& record) {
 }
 
 Result<bool> StreamTable::try_close(StreamRecord& record) {
-  // Taken before the record's mutex: the lock order is table, then record.
+  // take_event locks the table's mutex; the lock order is table, then record.
   VMEM_ASSIGN(CUevent const event, take_event(record.context));
   std::unique_lock lock(record.mutex);
   auto outcome = record_epoch(record, event);
   const bool backlog = record.recorded.size() >= kBacklogEvents;
   lock.unlock();
-  if (!outcome || *outcome == Outcome::refused) put_back(record.context, {&event, 1});
+  if (!outcome || *outcome != Recording::recorded) put_back(record.context, {&event, 1});
   if (!outcome) return std::unexpected(std::move(outcome).error());
   if (backlog) ask_to_poll();
-  return *outcome == Outcome::recorded;
+  return *outcome == Recording::recorded;
 }
 
-// REQUIRES record.mutex, under which the stream stays open: once it is closed its handle may be dead at any moment.
-Result<StreamTable::Outcome> StreamTable::record_epoch(StreamRecord& record, CUevent event) {
-  if (record.closed.load(std::memory_order_relaxed)) return Outcome::refused;
+// REQUIRES: record.mutex, which keeps the stream open: once closed, its handle may die at any time.
+Result<StreamTable::Recording> StreamTable::record_epoch(StreamRecord& record, CUevent event) {
+  if (record.closed.load(std::memory_order_relaxed)) return Recording::refused;
   VMEM_ASSIGN(const bool in_capture, capturing(record));
-  if (in_capture) return Outcome::refused;
-  // The epoch ends before the event is recorded: a use stamped with it was queued earlier still, so the event covers it.
+  if (in_capture) return Recording::refused;
+  // The epoch ends before the event is recorded, so the event covers every use stamped with it:
+  // those were queued earlier still.
   const std::uint64_t epoch = record.open_epoch.fetch_add(1, std::memory_order_seq_cst);
   record.uses_since_close.store(0, std::memory_order_relaxed);
-  // Where this fails the epoch stays uncovered until a later one is recorded.
+  // On failure the epoch stays uncovered until an event of a later one is recorded.
   VMEM_TRY(driver_->check(record_event(record, event), "cuEventRecord"));
-  // Did a capture begin in between? Then the event may be the graph's, and asking about it would end the capture: let it be.
-  if (const auto begun = capturing(record); !begun || *begun) return Outcome::spent;
+  // If a capture began in between, the event may be the graph's, and a query would end the capture.
+  if (const auto begun = capturing(record); !begun || *begun) return Recording::spent;
   record.recorded.push_back({epoch, event});
   record.covered_epoch.store(epoch, std::memory_order_release);
-  return Outcome::recorded;
+  return Recording::recorded;
 }
 
 Result<bool> StreamTable::capturing(const StreamRecord& record) const {
@@ -210,13 +212,14 @@ Result<bool> StreamTable::capturing(const StreamRecord& record) const {
     CUcontext popped = nullptr;
     if (push) (void)(*driver_)->cuCtxPopCurrent(&popped);
   }
-  // Of the legacy stream, while another captures: an event recorded on it would end that capture.
+  // The legacy stream, while another stream captures: an event recorded on it would end the
+  // capture.
   if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
   VMEM_TRY(driver_->check(result, "cuStreamIsCapturing"));
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// REQUIRES record.mutex.
+// REQUIRES: record.mutex.
 CUresult StreamTable::record_event(StreamRecord& record, CUevent event) const {
   if (!is_named_default(record.handle)) return (*driver_)->cuEventRecord(event, record.handle);
   CUresult result = (*driver_)->cuCtxPushCurrent(record.context);
@@ -233,9 +236,10 @@ Status StreamTable::count_use(StreamRecord& record, std::uint32_t more) {
     record.uses_since_close.store(uses, std::memory_order_relaxed);
     return {};
   }
-  // An epoch that cannot be closed now is closed later; only a lost device is the caller's business.
+  // An epoch that cannot be closed now is closed later; the caller handles only a lost device.
   const auto closed = try_close(record);
-  // On the per-thread stream only by this thread: should it end first, no other thread's events may be taken for its.
+  // Only this thread can record on its per-thread stream. If it ends first, its number must stay
+  // taken: otherwise events of another thread would count for its epochs.
   if (record.own_thread_only && (!closed || !*closed)) process::keep_thread_number();
   if (closed || closed.error().status != VMEM_ERROR_DEVICE_LOST) {
     record.uses_since_close.store(0, std::memory_order_relaxed);
@@ -279,21 +283,21 @@ Status StreamTable::close_stream(CUstream handle) {
   VMEM_ASSIGN(CUevent const event, take_event(record->context));
   {
     const std::lock_guard lock(mutex_);
-    // Closed by another thread meanwhile: nothing is left to do.
+    // Another thread may have closed the stream meanwhile.
     const bool still_open = known() == record;
     const std::lock_guard record_lock(record->mutex);
-    const auto outcome = still_open ? record_epoch(*record, event) : Result<Outcome>(Outcome::refused);
-    if (!outcome || *outcome == Outcome::refused) spare_events_[record->context].push_back(event);
+    const auto outcome = still_open ? record_epoch(*record, event) : Result<Recording>(Recording::refused);
+    if (!outcome || *outcome != Recording::recorded) spare_events_[record->context].push_back(event);
     if (!outcome) return std::unexpected(outcome.error());
-    // A stream may end while it is capturing; what ran before was covered when that began.
-    const bool uncovered = *outcome == Outcome::spent || (*outcome == Outcome::refused && has_open_uses(*record));
+    // A stream may be destroyed while capturing, if its earlier work was covered when that began.
+    const bool uncovered = *outcome == Recording::spent || (*outcome == Recording::refused && has_open_uses(*record));
     if (still_open && uncovered) return capture_error(*record);
     if (still_open) {
       record->closed.store(true, std::memory_order_release);
       by_key_.erase(key);
     }
   }
-  ask_to_poll();  // which finds out when the record can serve another stream
+  ask_to_poll();  // poll finds out when the record can be reused
   return {};
 }
 
@@ -301,7 +305,7 @@ bool StreamTable::query(Stamp stamp) {
   if (complete(stamp)) return true;
   StreamRecord& record = *records_[stamp.stream()].load(std::memory_order_acquire);
   if (record.covered_epoch.load(std::memory_order_acquire) < stamp.epoch()) return false;
-  // Whoever asks in a loop, or for many stamps, leaves the record to others in between.
+  // Limits queries in a loop, or of many stamps, so that other threads get the record in between.
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   if (now - record.queried.load(std::memory_order_relaxed) < kQueryInterval) return false;
   std::vector<CUevent> done;
@@ -310,9 +314,10 @@ bool StreamTable::query(Stamp stamp) {
     const std::unique_lock lock(record.mutex, std::try_to_lock);
     if (!lock.owns_lock()) return false;
     record.queried.store(now, std::memory_order_relaxed);
-    context = record.context;  // once its events are collected, the record may serve a stream of another
+    // Once its events are collected, the record may serve a stream of another context.
+    context = record.context;
     const gpu::RelaxedCapture relaxed(*driver_);
-    // The mover meets with the same error, and says so.
+    // The mover's poll sees the same error, and reports it.
     if (!collect(record, done)) ask_to_poll();
   }
   if (!done.empty()) {
@@ -342,7 +347,7 @@ Result<bool> StreamTable::poll() {
       progress = true;
       put_back(record.context, done);
     }
-    // A closed record whose uses are all complete can serve another stream: its epochs go on counting.
+    // A closed record whose uses are all complete can serve another stream. Its epochs continue.
     if (record.closed.load(std::memory_order_acquire) && record.completed.load() + 1 == record.open_epoch.load()) {
       const std::lock_guard lock(mutex_);
       if (record.closed.load() && !std::exchange(record.spare, true)) free_.push_back(&record);
@@ -352,14 +357,16 @@ Result<bool> StreamTable::poll() {
   return progress;
 }
 
-// REQUIRES record.mutex.
+// REQUIRES: record.mutex.
 Status StreamTable::collect(StreamRecord& record, std::vector<CUevent>& done) {
   while (!record.recorded.empty()) {
     const auto [epoch, event] = record.recorded.front();
     const CUresult result = (*driver_)->cuEventQuery(event);
     if (result == CUDA_ERROR_NOT_READY) break;
-    if (result == CUDA_ERROR_CAPTURED_EVENT) {
-      // A capture began and ended around the record: the event is the graph's, and says nothing. Another is needed.
+    if (result == CUDA_ERROR_CAPTURED_EVENT || result == CUDA_ERROR_INVALID_VALUE) {
+      // A capture began and ended around the recording: the event was the graph's, and says nothing
+      // about the stream. A later record_epoch covers the epoch.
+      done.push_back(event);
       record.recorded.pop_front();
       if (record.recorded.empty()) record.covered_epoch.store(record.completed.load(), std::memory_order_release);
       continue;

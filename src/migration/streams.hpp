@@ -1,6 +1,7 @@
-// When work is complete. Every stream that was passed to vmem has a record with epochs: a use is stamped with the stream's open
-// epoch; recording an event on the stream closes it; when the event has completed, so has everything stamped with the epoch.
-// Launching threads close an epoch now and then, the mover closes what is open when it needs to know.
+// Completion of GPU work. Each stream passed to vmem has a record with epochs. A use is stamped
+// with the stream's open epoch; recording an event on the stream closes the epoch. When the event
+// completes, all uses stamped with that epoch or earlier are complete. Launching threads close an
+// epoch occasionally; the mover closes the open one when it needs to know.
 #pragma once
 
 #include <array>
@@ -24,28 +25,28 @@ namespace vmem::migration {
 
 using pagetable::Stamp;
 
-// Aligned: neighbours belong to other threads.
+// Aligned against false sharing: adjacent records belong to other threads.
 struct alignas(128) StreamRecord {
   // Constant while open.
   std::uint16_t index = 0;
   std::atomic<CUstream> handle{nullptr};
-  std::atomic<std::uint32_t> openings{0};  // tells the streams that the record has served one after another
+  std::atomic<std::uint32_t> openings{0};  // how many streams the record has served
   CUcontext context = nullptr;
   int device = -1;               // index into the runtime's devices, -1: a device vmem does not use
   bool own_thread_only = false;  // CU_STREAM_PER_THREAD: only its thread can record on it
 
   std::atomic<bool> closed{false};
   std::atomic<std::uint64_t> open_epoch{1};
-  std::atomic<std::uint64_t> covered_epoch{0};  // an event has been recorded for it
-  std::atomic<std::uint64_t> completed{0};      // everything stamped up to this epoch is complete
+  std::atomic<std::uint64_t> covered_epoch{0};  // the last with an event recorded
+  std::atomic<std::uint64_t> completed{0};      // all uses stamped up to this epoch are complete
   std::atomic<std::uint32_t> uses_since_close{0};
-  std::atomic<std::uint64_t> untracked_epoch{
-      0};                            // the last under which work was queued that may have used anything (mover.hpp)
-  std::uint64_t untracked_seen = 0;  // by the mover
+  // The last epoch with queued work that may have used anything (Residency::tracks).
+  std::atomic<std::uint64_t> untracked_epoch{0};
+  std::uint64_t untracked_seen = 0;  // the mover only
 
-  bool spare = false;  // closed and unused; the table's mutex protects it
+  bool spare = false;  // closed and all uses complete; protected by the table's mutex
 
-  // Protected by mutex, under which the stream is also closed.
+  // Protected by mutex. The stream is closed under it, too.
   struct Recorded {
     std::uint64_t epoch;
     CUevent event;
@@ -54,7 +55,7 @@ struct alignas(128) StreamRecord {
   std::deque<Recorded> recorded;
   std::atomic<std::chrono::steady_clock::duration> queried{std::chrono::steady_clock::duration::zero()};
 
-  // After the work was queued.
+  // Call after queuing the work.
   void note_untracked() {
     const std::uint64_t epoch = open_epoch.load(std::memory_order_seq_cst);
     std::uint64_t known = untracked_epoch.load(std::memory_order_relaxed);
@@ -66,8 +67,9 @@ struct alignas(128) StreamRecord {
 
 class StreamTable {
  public:
-  // Recording an event costs up to 4 µs when threads do it at once, and a lock in the driver, so launching threads do it rarely;
-  // the mover, which needs the answer only when it wants a page, closes the open epoch itself then.
+  // Recording an event costs up to 4 µs when threads do it concurrently, and takes a lock in the
+  // driver, so launching threads do it rarely. The mover closes the open epoch when it wants a
+  // page.
   static constexpr std::uint32_t kUsesPerEpoch = 1024;
 
   struct Device {
@@ -79,47 +81,53 @@ class StreamTable {
   StreamTable(const StreamTable&) = delete;
   StreamTable& operator=(const StreamTable&) = delete;
 
-  // The record of a stream as the calling thread sees it; a new one on first sight. Errors: INVALID_VALUE (no such stream),
-  // DEVICE_LOST, UNSUPPORTED (65,535 streams open).
+  // The record of a stream as the calling thread sees it; opens one on first sight. Errors:
+  // INVALID_VALUE (no such stream), DEVICE_LOST, UNSUPPORTED (65,535 streams open).
   Result<StreamRecord*> find(CUstream handle);
-  // The same for a default stream of a given context; the per-thread stream is the calling thread's.
+  // The same for a default stream of a given context. CU_STREAM_PER_THREAD: the calling thread's.
   Result<StreamRecord*> find(CUstream handle, CUcontext context);
-  // The context whose default streams the calling thread means: its current one, or the first device's if it has none.
+  // The context of the calling thread's default streams: its current one, or the first device's.
   Result<CUcontext> current_context() const;
-  // Closes the open epoch now, in the calling thread. Waits for nobody but another closer of the same stream. Errors: the
-  // driver's; UNSUPPORTED while the stream is capturing: an event recorded then would become part of the graph.
+  // Closes the open epoch in the calling thread. Waits only for another closer of the same stream.
+  // Errors: the driver's; UNSUPPORTED while the stream is capturing: an event recorded then would
+  // become part of the graph.
   Status close_epoch(StreamRecord& record);
-  // A stamp for all that is queued by now, covered by an event. While the stream is capturing, of what came before, if that was covered when
-  // the capture began. Errors: those of close_epoch.
+  // A stamp, covered by an event, for all work queued so far. While the stream is capturing: for
+  // the work before the capture, if an event covered it when the capture began. Errors: see
+  // close_epoch.
   Result<Stamp> mark(StreamRecord& record);
-  // After a stamp with the open epoch was logged: closes the epoch when it is due, after kUsesPerEpoch uses; one may count for
-  // several. Errors: DEVICE_LOST.
+  // Call after logging a stamp with the open epoch; counts for `uses` uses. Closes the epoch after
+  // kUsesPerEpoch uses, or at once on a per-thread stream. Errors: DEVICE_LOST.
   Status count_use(StreamRecord& record, std::uint32_t uses = 1);
-  // The stream's owner is about to destroy it: closes its epoch and forgets the handle. Errors: UNSUPPORTED while it is capturing, if work
-  // on it that was not captured is not covered by an event.
+  // The stream's owner is about to destroy it: closes its epoch and forgets the handle. Errors:
+  // UNSUPPORTED while the stream is capturing, if an event does not cover its work outside the
+  // capture.
   Status close_stream(CUstream handle);
-  // A capture is about to begin on the stream: until it ends no event can be recorded there, nor on the legacy stream, so their epochs are
-  // closed now. What fails here fails again, and is reported, where the event is needed.
+  // A capture is about to begin on the stream. Until it ends no event can be recorded there or on
+  // the legacy stream, so this closes their epochs. Ignores errors: they recur, and are reported,
+  // where the event is needed.
   void expect_capture(CUstream handle);
 
-  // Set once, before streams are used: called when so many events are waiting that poll should be called.
+  // Set once, before streams are used. Called when poll should run: many events wait, a stream was
+  // closed, or a query failed.
   void on_backlog(std::function<void()> call) { on_backlog_ = std::move(call); }
-  // Whether the work behind a stamp is complete. Asks the driver if need be, and if that was not done for a moment, but waits for nobody
-  // who asks it. Any thread.
+  // Any thread. Whether the work behind a stamp is complete. Asks the driver at most once per
+  // kQueryInterval and stream; returns false instead of waiting for another thread's query.
   bool query(Stamp stamp);
   bool backlog() const { return backlog_.load(std::memory_order_relaxed); }
 
-  // The mover.
-  // Asks the driver which epochs have completed; true if any has since the last call, or query has found one.
+  // The mover only, from here to idle.
+  // Asks the driver which epochs have completed. True if any has since the last call, those found
+  // by query included.
   Result<bool> poll();
   bool complete(Stamp stamp) const;
-  // The stamp is not covered by an event yet: records one, unless only the stream's own thread may, or the stream is capturing.
-  // True if covered now.
+  // Records an event for a stamp that none covers yet, unless the stream is closed, capturing, or
+  // recordable only by its own thread. True if covered now.
   Result<bool> cover(Stamp stamp);
-  // Calls take(stamp) with the last epoch of untracked work of every stream where that is another than at the last call.
+  // Calls take(stamp) for each stream with a new last epoch of untracked work since the last call.
   template <class Take>
   void take_untracked(Take&& take);
-  bool idle() const;  // no epoch is waiting for its event, and the last poll knew of all that have
+  bool idle() const;  // no recorded event is pending, and poll has reported all completed ones
 
  private:
   static constexpr std::uint32_t kMaxStreams = 65536;
@@ -141,10 +149,11 @@ class StreamTable {
   Result<StreamRecord*> unused_record();
   Result<CUevent> take_event(CUcontext context);
   void put_back(CUcontext context, std::span<const CUevent> events);
-  enum class Outcome { recorded, refused, spent };  // refused: capturing or closed; spent: the event is a graph's
-  Result<Outcome> record_epoch(StreamRecord& record, CUevent event);
+  // refused: the stream is capturing or closed; spent: the event became part of a graph.
+  enum class Recording { recorded, refused, spent };
+  Result<Recording> record_epoch(StreamRecord& record, CUevent event);
   static bool has_open_uses(const StreamRecord& record);
-  Result<bool> try_close(StreamRecord& record);  // false: the stream is capturing, or closed
+  Result<bool> try_close(StreamRecord& record);  // false: capturing or closed
   static std::unexpected<Error> capture_error(const StreamRecord& record);
   Result<bool> capturing(const StreamRecord& record) const;
   CUresult record_event(StreamRecord& record, CUevent event) const;
@@ -153,9 +162,9 @@ class StreamTable {
 
   const std::shared_ptr<const gpu::Driver> driver_;
   const std::vector<Device> devices_;
-  const std::uint64_t generation_;  // tells the threads' lookup caches of one table from those of a later one
+  const std::uint64_t generation_;  // distinguishes tables in the threads' lookup caches
 
-  mutable std::mutex mutex_;  // records_by_key_, free_, spare_events_; taken before a record's mutex
+  mutable std::mutex mutex_;  // by_key_, free_, spare_events_; lock it before a record's mutex
   std::unordered_map<Key, StreamRecord*, KeyHash> by_key_;
   std::unordered_map<CUcontext, std::vector<CUevent>> spare_events_;
   std::deque<StreamRecord> storage_;

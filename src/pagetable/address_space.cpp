@@ -89,8 +89,8 @@ Region* AddressSpace::new_region() {
 }
 
 Result<Region*> AddressSpace::add(std::uint32_t granules, std::uint32_t page_shift) {
-  const std::uint32_t page_count = (granules + (1u << page_shift) - 1) >> page_shift;
-  auto pages = std::make_unique<Page[]>(page_count);  // first: what lacks memory for it changes nothing
+  const std::uint32_t page_count = granules >> page_shift;
+  auto pages = std::make_unique<Page[]>(page_count);  // first: std::bad_alloc changes nothing
   Region* const region = new_region();
   if (region == nullptr)
     return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("all {} regions are in use", kMaxRegions - 1));
@@ -108,7 +108,7 @@ Result<Region*> AddressSpace::add(std::uint32_t granules, std::uint32_t page_shi
   region->granules = granules;
   region->page_shift = page_shift;
   region->page_count = page_count;
-  region->whole = Span({first}, region->page_count << page_shift, Access::read);
+  region->whole = Span({first}, granules, Access::read);
   region->pages = std::move(pages);
   region->uses.clear();
   region->end_cursor = 0;
@@ -121,7 +121,7 @@ Result<Region*> AddressSpace::add(std::uint32_t granules, std::uint32_t page_shi
 
 void AddressSpace::remove(Region& region) {
   for (std::uint32_t i = 0; i < region.granules; ++i) map_[region.first.index + i].store(0, std::memory_order_release);
-  region.pages.reset();  // first: what follows needs a little memory
+  region.pages.reset();  // first: insert_run needs a little memory
   insert_run(region.first.index, region.granules);
   free_granules_ += region.granules;
   region.state = RegionState::empty;

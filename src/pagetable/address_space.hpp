@@ -1,5 +1,6 @@
-// The one address range. VA → region is one load from a flat array, 4 bytes a granule, committed by the kernel as it is touched;
-// region → page is a subtraction and a shift. Runs of granules are handed out best fit and merged when they come back.
+// The process's one address range. VA → region is one load from a flat array with 4 bytes per
+// granule, which the kernel commits on first touch; region → page is a subtraction and a shift.
+// Runs of granules are allocated best fit and merged when freed.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace vmem::pagetable {
 
-// A zero-filled array that costs memory only where it is touched.
+// A zero-filled array that uses memory only for touched pages.
 template <class T>
 class LazyArray {
  public:
@@ -41,7 +42,7 @@ class AddressSpace {
  public:
   static constexpr std::uint32_t kMaxRegions = 1u << 20;
 
-  // base and bytes are multiples of the granule. The range itself is reserved by the caller.
+  // REQUIRES: base and bytes are multiples of the granule; the caller has reserved the range.
   static Result<std::unique_ptr<AddressSpace>> create(std::uintptr_t base, std::uint64_t bytes);
 
   // Any thread, lock-free.
@@ -54,15 +55,15 @@ class AddressSpace {
   std::uintptr_t address_of(std::uint32_t granule) const noexcept {
     return base_ + (std::uintptr_t{granule} << kGranuleShift);
   }
-  // The region that holds a granule, or null. What it points to stays allocated for the life of the space.
+  // The region of a granule, or null. Region objects stay allocated for the life of the space.
   Region* region_at(std::uint32_t granule) const noexcept {
     const std::uint32_t id = map_[granule].load(std::memory_order_acquire);
     return id == 0 ? nullptr : table_[id];
   }
 
   // The mover only.
-  // A region of `granules` granules in pages of 2^page_shift granules; its state is still `empty`. The first granule is aligned
-  // to the page size. Errors: ADDRESS_SPACE.
+  // Creates a region of `granules` granules in pages of 2^page_shift granules, aligned to the page
+  // size, in state `empty`. REQUIRES: whole pages. Errors: ADDRESS_SPACE.
   Result<Region*> add(std::uint32_t granules, std::uint32_t page_shift);
   void remove(Region& region);
   Region* find(RegionId id) const noexcept { return id.value < next_id_ ? table_[id.value] : nullptr; }

@@ -19,10 +19,10 @@ UseLog::~UseLog() {
 bool UseLog::append(LoggedUse use) {
   LoggedUse& recent = recent_[(use.span.word() * 0x9e3779b97f4a7c15u) >> 61];
   if (recent.span.word() == use.span.word() && recent.stamp == use.stamp && recent.kind == use.kind &&
-      recent.life == use.life && (use.kind == LoggedUse::Kind::declared || use.kind == LoggedUse::Kind::feared))
+      recent.life == use.life && (use.kind == LoggedUse::Kind::declared || use.kind == LoggedUse::Kind::possible))
     return false;
   const bool filled_one = tail_filled_ == kChunkUses && next_chunk();
-  recent = use;  // behind what may fail: else the use would be taken for logged
+  recent = use;  // after next_chunk, which may throw: the use is not logged then
   tail_->uses[tail_filled_++] = use;
   tail_->filled.store(tail_filled_, std::memory_order_release);
   return filled_one;
@@ -98,7 +98,7 @@ Span ThreadSlot::span(std::uint32_t index) const {
   return Span(block(index)->words[index % kBlockHolds].load(std::memory_order_relaxed));
 }
 
-// Where the kernel or a sandbox has no such call, launching threads make their own barriers.
+// Where the kernel or a sandbox denies membarrier, launching threads execute their own barriers.
 ThreadRegistry::ThreadRegistry() {
   static std::once_flag decided;
   std::call_once(decided, [] {
@@ -107,12 +107,13 @@ ThreadRegistry::ThreadRegistry() {
   });
 }
 
-bool ThreadRegistry::synchronize() const {
+bool ThreadRegistry::barrier_all_threads() const {
   if constexpr (ThreadSlot::kFences) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (!ThreadSlot::remote_barriers.load(std::memory_order_relaxed)) return true;
     if (::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) return true;
-    // A sandbox may have come since. From now on the threads make their own, and by the next attempt this one has done so.
+    // A sandbox may deny it since. From now on the threads execute their own barriers, and the next
+    // attempt can succeed; for this one a thread may have skipped its barrier.
     ThreadSlot::remote_barriers.store(false);
     return false;
   }
@@ -147,7 +148,7 @@ ThreadSlot* ThreadRegistry::claim() {
   return slot;
 }
 
-void ThreadRegistry::yield(ThreadSlot* slot) {
+void ThreadRegistry::give_back(ThreadSlot* slot) {
   const std::lock_guard lock(mutex_);
   slot->in_use_.store(false, std::memory_order_release);
 }

@@ -1,9 +1,11 @@
-// What launching threads tell the mover without locks: which pages they hold now (hold words) and which they used (the use log).
+// Lock-free reports from launching threads to the mover: the pages they hold now (hold words) and
+// the pages they used (the use log).
 //
-// A thread publishes a hold before it looks at page states; the mover takes a page's access away before it looks at the holds.
-// Between the two, each needs a barrier, and then at least one sees the other. There are thousands of launches for each page that
-// leaves, so the mover makes both, where the kernel can run one on every core that the process has a thread on (membarrier). A thread appends a use (or notes in the stream's record that
-// there was one) before it clears the hold, and the mover reads the holds before the logs and the records, so a use is never missed.
+// A thread publishes a hold before it reads page states; the mover withdraws a page before it
+// reads the holds. With a barrier on each side, at least one sees the other. There are thousands
+// of launches per evicted page, so the mover executes both barriers where the kernel offers
+// membarrier. A thread logs a use (or notes it in the stream's record) before it clears the hold.
+// The mover reads the holds before the logs and records, so it never misses a use.
 #pragma once
 
 #include <array>
@@ -25,15 +27,15 @@ struct LoggedUse {
   Stamp stamp;
   enum class Kind : std::uint8_t {
     declared,  // by an acquire
-    named,     // by a launch, in the order of launches
-    feared,    // a launch may have used it: no news for policies
-    changed,   // no use: its region died or came to life
+    named,     // by a launch, in launch order
+    possible,  // a launch may have used it: not reported to policies
+    changed,   // not a use: the region's `dead` changed
   };
   Kind kind = Kind::declared;
-  std::uint32_t life = 0;  // of the region, when it was used
+  std::uint32_t life = 0;  // Region::life at the use
 };
 
-// An unbounded queue from one thread to the mover, in chunks; the mover hands emptied chunks back.
+// An unbounded queue from one thread to the mover, in chunks; the mover returns drained chunks.
 class UseLog {
  public:
   static constexpr std::uint32_t kChunkUses = 1024;
@@ -43,12 +45,14 @@ class UseLog {
   UseLog(const UseLog&) = delete;
   UseLog& operator=(const UseLog&) = delete;
 
-  // The owning thread. True when a chunk was filled: the mover should be told to drain. Repeats of one of the last few uses
-  // within an epoch are dropped, unless their order is worth keeping (named).
+  // The owning thread. True if it began a new chunk: the caller should tell the mover to drain.
+  // Throws std::bad_alloc; the use is not logged then. Drops repeats of recent `declared` and
+  // `possible` uses within an epoch, never of other kinds.
   bool append(LoggedUse use);
-  // The owning thread: so many uses can be appended without memory for them. Lack of memory throws std::bad_alloc.
+  // The owning thread. After it, `uses` appends allocate nothing. Throws std::bad_alloc.
   void reserve(std::size_t uses);
-  // `count` uses, made by use_at(i): none is dropped, and the mover sees them a chunk at a time.
+  // The owning thread. Appends use_at(0) .. use_at(count - 1), drops none, and publishes them chunk
+  // by chunk. Returns true like append.
   template <class UseAt>
   bool append_all(std::size_t count, UseAt&& use_at);
   // The mover. Calls take(use) for every use appended before the call.
@@ -65,12 +69,12 @@ class UseLog {
   void recycle(Chunk* chunk);
 
   static constexpr std::size_t kRecent = 8;
-  // The owning thread's.
+  // The owning thread only.
   alignas(64) Chunk* tail_;
   std::uint32_t tail_filled_ = 0;
   std::array<LoggedUse, kRecent> recent_{};
-  std::vector<std::unique_ptr<Chunk>> ahead_;  // what reserve has made
-  // The mover's.
+  std::vector<std::unique_ptr<Chunk>> ahead_;  // allocated by reserve
+  // The mover only.
   alignas(64) Chunk* head_;
   std::uint32_t head_taken_ = 0;
   std::atomic<Chunk*> spare_{nullptr};
@@ -109,24 +113,26 @@ class ThreadSlot {
   };
   static constexpr std::uint32_t kBlockHolds = 64;
 
-  // The owning thread, before it looks at page states: `publish`, or `announce` for several holds and then `announced`. Both return the
-  // hold's index, and allocate only beyond 64 holds at once.
+  // The owning thread, before it reads page states: `publish`; or `announce` for several holds, and
+  // then `fence_announced` once. publish and announce return the hold's index. They allocate only
+  // beyond 64 holds at once.
   std::uint32_t publish(Span span, Hold hold) {
     const std::uint32_t index = announce(span, hold);
-    announced();
+    fence_announced();
     return index;
   }
   std::uint32_t announce(Span span, Hold hold) {
-    // Whoever sees this hold sees what was logged under the last one in its place.
+    // Release: a mover that finds this hold in place of the word's previous one also sees the uses
+    // logged before that one was cleared.
     return put(span, hold, kFences ? std::memory_order_release : std::memory_order_seq_cst);
   }
-  static void announced() {
+  static void fence_announced() {
     if constexpr (kFences) {
       std::atomic_signal_fence(std::memory_order_seq_cst);
       if (!remote_barriers.load(std::memory_order_relaxed)) std::atomic_thread_fence(std::memory_order_seq_cst);
     }
   }
-  void withdraw(std::uint32_t index) {
+  void clear(std::uint32_t index) {
     Block& at = index < kBlockHolds ? first_ : *block(index);
     at.words[index % kBlockHolds].store(Span::kEmpty, std::memory_order_release);
     at.free |= std::uint64_t{1} << (index % kBlockHolds);
@@ -134,7 +140,7 @@ class ThreadSlot {
   }
   // The index of a hold equal to (address, bytes) that is not among `taken`, or -1.
   std::int64_t find(Hold hold, std::span<const std::uint32_t> taken) const;
-  bool holds_within(std::uintptr_t address, std::uint64_t bytes) const;  // a hold begins in [address, address + bytes)
+  bool holds_within(std::uintptr_t address, std::uint64_t bytes) const;  // any begins in the range
   Span span(std::uint32_t index) const;
   std::uint32_t held() const { return held_; }
   void count_acquire() { acquires_.store(acquires_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
@@ -150,12 +156,13 @@ class ThreadSlot {
   struct Block {
     alignas(64) std::array<std::atomic<std::uint64_t>, kBlockHolds> words{};
     std::atomic<Block*> next{nullptr};
-    // The owning thread's.
+    // The owning thread only.
     std::array<Hold, kBlockHolds> holds;
     std::uint64_t free = ~std::uint64_t{0};
   };
-  static inline constinit std::atomic<bool> remote_barriers{false};  // the mover makes them
-  // The thread sanitizer knows no fences.
+  // The mover executes the launching threads' barriers, too.
+  static inline constinit std::atomic<bool> remote_barriers{false};
+  // The thread sanitizer does not support fences.
 #ifdef __SANITIZE_THREAD__
   static constexpr bool kFences = false;
 #else
@@ -193,7 +200,7 @@ void ThreadSlot::for_each(See&& see) const {
   }
 }
 
-// All slots of a process. Slots are reused by later threads and never freed while the registry lives.
+// All slots of a process. Later threads reuse slots; only the registry's destructor frees them.
 class ThreadRegistry {
  public:
   ThreadRegistry();
@@ -201,17 +208,20 @@ class ThreadRegistry {
   ThreadRegistry(const ThreadRegistry&) = delete;
   ThreadRegistry& operator=(const ThreadRegistry&) = delete;
 
+  // Null: kMaxSlots threads have one.
   ThreadSlot* claim();
-  // At thread exit. Holds still published stay so until the registry ends: nobody can know when their work ended.
-  void yield(ThreadSlot* slot);
+  // At thread exit. Published holds stay until the registry ends, since the end of their work is
+  // unknown; their slot is not reused.
+  void give_back(ThreadSlot* slot);
 
   // The mover.
-  // Between taking access away and the look at the holds that decides: a thread whose hold is not seen after this will see that access is
-  // gone. False: that cannot be said this time, and access has to be given back.
-  bool synchronize() const;
+  // Called after a state word was made inaccessible and before the deciding read of the holds: a
+  // thread whose hold that read misses will see the word. False: no guarantee; the caller restores
+  // the word.
+  bool barrier_all_threads() const;
   struct Overlapping {
     std::uint32_t named = 0;
-    std::uint32_t of_everything = 0;  // only until a launch that is under way is queued
+    std::uint32_t of_everything = 0;  // each ends as soon as its launch is queued
   };
   Overlapping overlapping_holds(std::uint32_t begin, std::uint32_t end) const;
   bool holds_overlap(std::uint32_t begin, std::uint32_t end) const {
@@ -225,7 +235,7 @@ class ThreadRegistry {
 
  private:
   static constexpr std::uint32_t kMaxSlots = 4096;
-  std::mutex mutex_;  // claim and yield
+  std::mutex mutex_;  // for claim and give_back
   std::array<std::atomic<ThreadSlot*>, kMaxSlots> slots_{};
   std::atomic<std::uint32_t> count_{0};
 };

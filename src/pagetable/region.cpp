@@ -26,7 +26,7 @@ void publish_state(Region& region, Page& page, PageState next) {
       lower_counters(region, from, next);
       return;
     }
-    // A launching thread took kNotify in between: undo what was raised for the old word and look again.
+    // A launching thread took kNotify concurrently: undo the raise for the old word and retry.
     lower_counters(region, next, from);
   }
 }

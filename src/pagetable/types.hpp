@@ -1,4 +1,4 @@
-// The nouns of the page table as strong types, and the packed words that threads and the mover share.
+// Strong types of the page table, and the packed words that threads and the mover share.
 #pragma once
 
 #include <compare>
@@ -15,7 +15,7 @@ struct Granule {
   auto operator<=>(const Granule&) const = default;
 };
 
-// Position of a region in the region table; 0 is no region.
+// Index into the region table; 0: no region.
 struct RegionId {
   std::uint32_t value = 0;
   auto operator<=>(const RegionId&) const = default;
@@ -28,16 +28,16 @@ struct PageId {
   auto operator<=>(const PageId&) const = default;
 };
 
-// A page's identity wherever it is stored: the node that allocated it, and its place in the address space.
+// A page's identity in every tier: the node that allocated it, and its first granule.
 struct PageKey {
-  std::uint32_t home = 0;     // node id; 0 is this process when it is alone
+  std::uint32_t home = 0;     // node id; 0: this process, without a cluster
   std::uint32_t granule = 0;  // first granule
   auto operator<=>(const PageKey&) const = default;
 };
 
 enum class Access : std::uint8_t { none = 0, read = 1, write = 2 };  // write includes read
 
-// A run of granules with the access it is held for; one word, so that a thread publishes it with one store.
+// A run of granules and the access it is held for: one word, published by a thread with one store.
 //   bits 0-28 first granule, 29-57 count, 58-59 access, 63 valid
 class Span {
  public:
@@ -46,7 +46,7 @@ class Span {
   constexpr explicit Span(std::uint64_t word) : word_(word) {}
   constexpr Span(Granule first, std::uint32_t count, Access access)
       : word_(std::uint64_t{first.index} | std::uint64_t{count} << 29 | std::uint64_t(access) << 58 | kValid) {}
-  // More than any address space has. A launch holds it that may use anything (Runtime::begin_launch).
+  // Exceeds every address space. Held by launches that may use any page (Launches::begin).
   static constexpr Span everything() { return Span({0}, kFieldMask, Access::read); }
   constexpr bool is_everything() const { return count() == kFieldMask; }
   constexpr std::uint64_t word() const { return word_; }
@@ -65,8 +65,8 @@ class Span {
   std::uint64_t word_ = kEmpty;
 };
 
-// When a use of pages ends: the epoch `epoch` of stream record `stream`. Complete when that stream completed the epoch.
-//   bits 0-47 epoch, 48-63 stream index; 0 is no use (stream records count from 1).
+// When a use of pages ends: once the stream of record `stream` has completed epoch `epoch`.
+//   bits 0-47 epoch, 48-63 stream index; 0: no use (stream records count from 1).
 class Stamp {
  public:
   constexpr Stamp() = default;

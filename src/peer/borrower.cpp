@@ -15,7 +15,7 @@
 namespace vmem::peer {
 namespace {
 
-LogLimit lenders_gone;  // of this process
+LogLimit lenders_gone;  // shared by all borrowers
 
 }  // namespace
 
@@ -42,7 +42,7 @@ Result<std::unique_ptr<Borrower>> Borrower::connect(Config config) {
 }
 
 Status Borrower::greet() {
-  VMEM_TRY(send(socket_.get(), {.kind = Kind::hello}));  // the first message has room
+  VMEM_TRY(send(socket_.get(), {.kind = Kind::hello}));  // the first message always fits
   wait_readable(socket_.get(), config_.patience);
   auto answer = receive(socket_.get());
   if (!answer) {
@@ -65,7 +65,7 @@ Status Borrower::greet() {
   return {};
 }
 
-// By now all is given back: the last word says so, and stands for gives that were not sent yet.
+// If all pieces are returned, sends bye, which also replaces unsent gives.
 Borrower::~Borrower() {
   stop();
   if (!socket_ || gone_ || !pieces_.empty()) return;
@@ -111,7 +111,7 @@ void Borrower::run() {
       if (stopping_) return;
       eventfd_t woken = 0;
       (void)::eventfd_read(wake_.get(), &woken);
-      (void)outbox_.flush(socket_.get());  // a failure is heard of below
+      (void)outbox_.flush(socket_.get());  // hear() finds a failure
       ended_ = watched[2].revents != 0;
     }
     if (const auto limit = hear()) on_limit_(*limit);
@@ -120,7 +120,7 @@ void Borrower::run() {
   }
 }
 
-// The limit, where it is another one now.
+// The limit, if it changed; the held bytes once the lender is gone.
 std::optional<std::uint64_t> Borrower::hear() {
   const std::lock_guard lock(mutex_);
   const std::uint64_t before = limit_bytes_;
@@ -140,7 +140,7 @@ std::optional<std::uint64_t> Borrower::hear() {
   }
 }
 
-// REQUIRES: mutex_, as below.
+// REQUIRES: mutex_ is held; say() too.
 void Borrower::take_in(Received received) {
   const Message& message = received.message;
   if (message.kind == Kind::limit) limit_bytes_ = message.bytes;
@@ -152,19 +152,19 @@ void Borrower::take_in(Received received) {
   if (message.kind != Kind::grant && message.kind != Kind::full) return;
   const auto found = wanted_.find(message.number);
   if (found == wanted_.end()) {
-    // Whoever asked did not wait as long as that.
+    // The make() that asked has timed out.
     if (message.kind == Kind::grant) give(message.number);
     return;
   }
-  found->second = {.answered = true, .piece = std::move(received.descriptor)};
+  found->second = {.answered = true, .granted = message.kind == Kind::grant, .piece = std::move(received.descriptor)};
   answered_.notify_all();
 }
 
-// As soon as the lender reads it.
+// Sends now, or from the thread once the lender reads.
 void Borrower::say(const Message& message) {
   if (gone_) return;
   outbox_.put(message);
-  (void)outbox_.flush(socket_.get());  // a failure is heard of by the thread
+  (void)outbox_.flush(socket_.get());  // the thread finds a failure
   if (!outbox_.unsent().empty()) (void)::eventfd_write(wake_.get(), 1);
 }
 
@@ -181,7 +181,11 @@ Result<CUmemGenericAllocationHandle> Borrower::make(std::uint64_t bytes) {
   answered_.wait_for(lock, config_.patience, [&] { return wanted_[number].answered || gone_ || stopping_; });
   const auto node = wanted_.extract(number);
   if (!node.mapped().answered) return none("it does not answer");
-  if (!node.mapped().piece) return none("all that it lends is held");
+  if (!node.mapped().granted) return none("all that it lends is held");
+  if (!node.mapped().piece) {
+    give(number);
+    return none("this process has no file descriptor left for it; raise its limit (ulimit -n)");
+  }
   auto imported = gpu::VmmHandle::import_fd(config_.driver, node.mapped().piece.get());
   if (!imported) {
     give(number);
@@ -200,7 +204,7 @@ Status Borrower::release(CUmemGenericAllocationHandle handle) {
   const auto found = pieces_.find(handle);
   if (found == pieces_.end()) return released;
   held_bytes_ -= found->second.bytes;
-  // What the driver keeps is not given back.
+  // Memory that the driver did not release is not returned.
   if (released) give(found->second.number);
   pieces_.erase(found);
   return released;

@@ -1,4 +1,4 @@
-// Another process's GPU memory, piece by piece, as long as it lends it (lender.hpp): a source of a frame pool's handles.
+// Borrows another process's GPU memory, piece by piece (lender.hpp): a frame pool's handle source.
 #pragma once
 
 #include <array>
@@ -25,23 +25,24 @@ class Borrower final : public tiers::HandleSource {
   struct Config {
     std::shared_ptr<const gpu::Driver> driver;
     std::string path;
-    std::chrono::milliseconds patience = std::chrono::seconds(5);  // for each answer
+    std::chrono::milliseconds patience = std::chrono::seconds(5);  // wait for each answer
   };
-  // Errors: INVALID_OPTION (nobody lends there, or not to us), TIMEOUT.
+  // Errors: INVALID_OPTION (no lender, or none for this process), TIMEOUT, UNSUPPORTED.
   static Result<std::unique_ptr<Borrower>> connect(Config config);
   ~Borrower() override;
   Borrower(const Borrower&) = delete;
   Borrower& operator=(const Borrower&) = delete;
 
-  const std::array<unsigned char, 16>& device() const { return device_; }  // UUID of the GPU whose memory it is
+  const std::array<unsigned char, 16>& device() const { return device_; }  // the GPU's UUID
   pid_t lender() const { return lender_.pid; }
   std::uint64_t most_bytes() const { return most_bytes_; }
-  // Called at once, and by a thread of this object's from then on: how much may be held. More than that is to be given back, soon.
-  // A lender that ends leaves what is held with us, and lends no more. Until stop, after which it is not called.
+  // Calls `on_limit` with the bytes that may be held: at once, and from this object's thread until
+  // stop(). The caller returns any excess soon. When the lender ends, held pieces stay usable and
+  // the limit becomes the held bytes.
   void start(std::function<void(std::uint64_t)> on_limit);
   void stop();
 
-  // Any thread.
+  // Thread: any.
   Result<CUmemGenericAllocationHandle> make(std::uint64_t bytes) override;
   Status release(CUmemGenericAllocationHandle handle) override;
 
@@ -57,30 +58,31 @@ class Borrower final : public tiers::HandleSource {
   Config config_;
   OwnDescriptor socket_;
   FileDescriptor wake_;
-  FileDescriptor end_;  // readable once the lender has ended, whoever else has its side of the socket
+  FileDescriptor end_;  // pidfd of the lender: other processes may hold its socket end
   Identity lender_;
   std::array<unsigned char, 16> device_{};
   std::uint64_t most_bytes_ = 0;
   std::function<void(std::uint64_t)> on_limit_;
   std::thread thread_;
 
-  std::mutex mutex_;  // below
+  std::mutex mutex_;  // protects the members below
   Outbox outbox_;
   std::condition_variable answered_;
   struct Wanted {
     bool answered = false;
-    FileDescriptor piece;  // none: there is none
+    bool granted = false;
+    FileDescriptor piece;  // none: not received
   };
-  std::unordered_map<std::uint64_t, Wanted> wanted_;  // by number; who asked waits
+  std::unordered_map<std::uint64_t, Wanted> wanted_;  // by number; make() waits for the answer
   struct Piece {
     std::uint64_t number, bytes;
   };
   std::unordered_map<CUmemGenericAllocationHandle, Piece> pieces_;
   std::uint64_t numbers_ = 0, limit_bytes_ = 0, held_bytes_ = 0;
-  bool gone_ = false;   // the lender does not talk any more
-  bool ended_ = false;  // it has ended
+  bool gone_ = false;   // the connection to the lender has ended
+  bool ended_ = false;  // the lender process has ended
   bool stopping_ = false;
-  LogLimit wanted_back_;  // the lender decides how often
+  LogLimit wanted_back_;  // the lender decides how often this is logged
 };
 
 }  // namespace vmem::peer

@@ -22,8 +22,8 @@ namespace {
 constexpr std::uint64_t kGranule = std::uint64_t{2} << 20;
 
 constexpr std::size_t kBorrowersMax = 64;
-constexpr std::size_t kUnsentMax = 4096;  // answers to one who asks and does not read
-constexpr int kMessagesPerLook = 64;      // of one borrower
+constexpr std::size_t kUnsentMax = 4096;  // answers to a borrower that does not read
+constexpr int kMessagesPerLook = 64;      // per borrower
 constexpr auto kGreeting = std::chrono::seconds(5);
 constexpr auto kFullFor = std::chrono::milliseconds(100);
 
@@ -72,7 +72,7 @@ Lender::Usage Lender::usage() const {
   return sum();
 }
 
-// REQUIRES: mutex_, as all below but run and wait.
+// REQUIRES: mutex_ is held, as for all functions below but run and wait.
 Lender::Usage Lender::sum() const {
   Usage sum{.limit_bytes = limit_bytes_, .borrowers = std::uint32_t(borrowers_.size())};
   for (const auto& each : borrowers_) {
@@ -88,7 +88,7 @@ std::uint64_t Lender::held_bytes() const { return sum().held_bytes; }
 
 void Lender::run() {
   ::prctl(PR_SET_NAME, "vmem-lender");
-  // Pieces belong to no context, but the driver wants one current.
+  // Pieces belong to no context, but the driver requires a current context.
   (void)(*config_.driver)->cuCtxSetCurrent(config_.context);
   MemoryReserve reserve;
   for (;;) {
@@ -134,7 +134,7 @@ std::optional<Lender::Clock::time_point> Lender::next_due() const {
   return due;
 }
 
-// True if what is held or overdue has changed.
+// True if held or overdue bytes have changed.
 bool Lender::look() {
   const Usage before = sum();
   if (accepts_from_ <= Clock::now() && readable(listener_.socket.get())) accept_one();
@@ -144,7 +144,7 @@ bool Lender::look() {
     if (each->socket && !each->welcomed && Clock::now() >= each->since + kGreeting)
       hang_up(*each, {VMEM_ERROR_TIMEOUT, 0, "it did not say what it wants"});
   }
-  // An end is looked for after what was said before it.
+  // Checks for ended processes only after hear() has read their last messages.
   std::erase_if(borrowers_,
                 [](const auto& each) { return readable(each->end.get()) || (!each->socket && each->held_bytes == 0); });
   tell_limits();
@@ -154,8 +154,8 @@ bool Lender::look() {
   return now.held_bytes != before.held_bytes || now.overdue_bytes != before.overdue_bytes;
 }
 
-// Room for one more. Of those that hold nothing the one that has been silent longest goes, one that has not said
-// what it wants before others: who only keeps a connection keeps nobody out.
+// Makes room for one more borrower. Drops the longest silent borrower without pieces, unwelcomed
+// ones first: idle connections cannot lock out others.
 bool Lender::make_room() {
   if (borrowers_.size() < kBorrowersMax) return true;
   const auto rank = [](const std::unique_ptr<Borrower>& each) {
@@ -185,7 +185,7 @@ void Lender::accept_one() {
     return;
   }
   auto end = watch_end(who->pid);
-  if (!end || !*end) return;  // and the borrower hears that it was hung up on
+  if (!end || !*end) return;  // the borrower sees the connection end
   auto borrower = std::make_unique<Borrower>();
   borrower->socket = std::move(*socket);
   borrower->end = std::move(**end);
@@ -251,7 +251,7 @@ Status Lender::lend(Borrower& borrower, const Message& wanted) {
   return {};
 }
 
-// The descriptor alone keeps it, and then who imports it.
+// Only the descriptor keeps the memory alive, and then the process that imports it.
 Result<int> Lender::make_piece(std::uint64_t bytes) const {
   VMEM_ASSIGN(const auto handle,
               gpu::VmmHandle::create(config_.driver, bytes, gpu::device_memory(int(config_.device), true)));
@@ -267,7 +267,8 @@ Status Lender::take_back(Borrower& borrower, std::uint64_t number) {
   return {};
 }
 
-// Beyond the limit: who holds most gives first. Below it: each may have what is left.
+// Above the limit, the largest holders return first. Below it, each borrower may take all that is
+// left.
 void Lender::tell_limits() {
   const std::uint64_t held = held_bytes();
   const std::uint64_t left = limit_bytes_ - std::min(limit_bytes_, held);
@@ -286,7 +287,7 @@ void Lender::tell_limits() {
       each->due.reset();
       each->overdue = false;
     } else if (!each->due || may_hold < each->told_bytes) {
-      each->due = Clock::now() + config_.deadline;  // for what is asked now
+      each->due = Clock::now() + config_.deadline;  // restarts with a stricter limit
     }
     if (std::exchange(each->told_bytes, may_hold) == may_hold) continue;
     each->outbox.put({.kind = Kind::limit, .bytes = may_hold, .deadline_us = std::uint64_t(config_.deadline.count())});
@@ -312,7 +313,7 @@ void Lender::find_overdue() {
   }
 }
 
-// What it holds stays its own until it ends; what has not been sent never was.
+// The borrower keeps its pieces until it ends; unsent grants are taken back.
 void Lender::hang_up(Borrower& borrower, const Error& why) {
   borrower.socket.reset();
   for (const Outbox::Unsent& each : borrower.outbox.unsent()) {

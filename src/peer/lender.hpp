@@ -1,6 +1,7 @@
-// Lends a GPU's memory to other processes of the same machine and user, in pieces that they map as their own, and asks for it back.
-// Taking it back needs the borrower: nobody can unmap another process's memory. So it is asked for with a deadline; what is not given
-// back in time counts as overdue, and what a process holds counts as held until it gives it back or ends, whether it talks or not.
+// Lends a GPU's memory to other processes of the same user on this machine, in pieces that the
+// borrowers map. No process can unmap another's memory, so the lender asks for memory back, with a
+// deadline. Memory not returned by then counts as overdue. A piece counts as held until its
+// borrower returns it or ends, even if the borrower has disconnected.
 #pragma once
 
 #include <chrono>
@@ -27,26 +28,27 @@ class Lender {
     CUdevice device = 0;
     CUcontext context = nullptr;
     std::string path;              // of the socket
-    std::uint64_t most_bytes = 0;  // that set_limit may name
+    std::uint64_t most_bytes = 0;  // upper bound of set_limit
     std::chrono::microseconds deadline = std::chrono::seconds(2);
-    std::function<void()> on_change;  // by the lender's thread: less is held, or overdue, than before, or more
+    std::function<void()> on_change;  // on the lender's thread: held or overdue bytes changed
   };
-  // Lends nothing yet. Errors: the driver's; INVALID_OPTION when nobody can connect to the path.
+  // Lends nothing before set_limit. Errors: the driver's; INVALID_OPTION if the path cannot be
+  // used; UNSUPPORTED.
   static Result<std::unique_ptr<Lender>> create(Config config);
-  // What is lent then stays with those who hold it, until they end.
+  // Lent pieces stay with their borrowers until those end.
   ~Lender();
   Lender(const Lender&) = delete;
   Lender& operator=(const Lender&) = delete;
 
-  // Any thread.
-  // How much may be held, in all. What is beyond is asked back.
+  // Thread: any.
+  // Limits the bytes held by all borrowers together, and asks for the excess back.
   void set_limit(std::uint64_t bytes);
   struct Usage {
     std::uint64_t limit_bytes = 0;
-    std::uint64_t held_bytes = 0;  // by all
-    std::uint64_t overdue_bytes =
-        0;  // of these: asked back, and not given in time; or held by a process that does not talk any more
-    std::uint32_t borrowers = 0;  // processes that hold something, or could
+    std::uint64_t held_bytes = 0;  // by all borrowers
+    // Part of held_bytes: not returned in time, or held by a disconnected process.
+    std::uint64_t overdue_bytes = 0;
+    std::uint32_t borrowers = 0;  // connected processes, and disconnected ones that hold pieces
   };
   Usage usage() const;
   const std::string& path() const { return config_.path; }
@@ -54,17 +56,17 @@ class Lender {
  private:
   using Clock = std::chrono::steady_clock;
   struct Borrower {
-    OwnDescriptor socket;  // none: it has closed it, and may still hold something
-    FileDescriptor end;    // readable once the process has ended
+    OwnDescriptor socket;  // none: disconnected, may still hold pieces
+    FileDescriptor end;    // pidfd, readable once the process has ended
     Identity who;
     Clock::time_point since = Clock::now();
-    Clock::time_point heard = since;  // its last message
+    Clock::time_point heard = since;  // time of its last message
     bool welcomed = false;
     Outbox outbox;
-    std::map<std::uint64_t, std::uint64_t> pieces;  // bytes, by number
+    std::map<std::uint64_t, std::uint64_t> pieces;  // bytes by number
     std::uint64_t held_bytes = 0;
-    std::uint64_t told_bytes = 0;          // that it may hold
-    std::optional<Clock::time_point> due;  // while it holds more
+    std::uint64_t told_bytes = 0;          // limit last sent to it
+    std::optional<Clock::time_point> due;  // set while it holds more than that
     bool overdue = false;
   };
   explicit Lender(Config config) : config_(std::move(config)) {}
@@ -92,8 +94,8 @@ class Lender {
   Listener listener_;
   FileDescriptor wake_;
   LogLimit strangers_, not_lent_, late_, held_;
-  Clock::time_point accepts_from_{};  // later than now: there was no room for another connection
-  mutable std::mutex mutex_;          // below
+  Clock::time_point accepts_from_{};  // later than now after a failed accept
+  mutable std::mutex mutex_;          // protects limit_bytes_, borrowers_ and stopping_
   std::uint64_t limit_bytes_ = 0;
   std::vector<std::unique_ptr<Borrower>> borrowers_;
   bool stopping_ = false;

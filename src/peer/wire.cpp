@@ -47,7 +47,8 @@ bool try_bind(int socket, const sockaddr_un& address) {
   return ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
-// A socket that was left by a process that has ended. (Anything else that is no socket refuses connections, too.)
+// True for a socket left by a process that has ended. Checks S_ISSOCK because other files refuse
+// connections too.
 bool abandoned(const sockaddr_un& address) {
   struct stat about{};
   if (::lstat(address.sun_path, &about) != 0 || !S_ISSOCK(about.st_mode)) return false;
@@ -58,7 +59,7 @@ bool abandoned(const sockaddr_un& address) {
 constexpr int kLockTries = 100;
 constexpr std::chrono::milliseconds kLockPause{20};
 
-// Waits 2 s at most: any process that can open the folder can hold its lock.
+// Waits at most 2 s: any process that can open the folder can hold its lock.
 bool lock(int folder) {
   for (int tries = 1; ::flock(folder, LOCK_EX | LOCK_NB) != 0; ++tries) {
     if ((errno != EWOULDBLOCK && errno != EINTR) || tries == kLockTries) return false;
@@ -67,7 +68,7 @@ bool lock(int folder) {
   return true;
 }
 
-// Released explicitly: a child that is forked just before the descriptor is closed would keep the lock.
+// Unlocks explicitly: a child forked just before the close would keep the lock.
 class FolderLock {
  public:
   explicit FolderLock(OwnDescriptor locked) noexcept : folder_(std::move(locked)) {}
@@ -81,7 +82,7 @@ class FolderLock {
   OwnDescriptor folder_;
 };
 
-// Held while a name is looked at and taken: between a bind and its listen a socket looks abandoned.
+// Held while a name is checked and taken: between bind and listen a socket looks abandoned.
 Result<FolderLock> lock_folder_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, std::max<std::size_t>(slash, 1));
@@ -112,7 +113,7 @@ Result<Listener> listen_at(const std::string& path) {
     if (!try_bind(listener.socket.get(), address)) return system_error(path);
   }
   struct stat about{};
-  // Before anybody can connect.
+  // chmod before listen: nobody can connect before the mode is set.
   const bool ready = ::chmod(path.c_str(), S_IRUSR | S_IWUSR) == 0 && ::lstat(path.c_str(), &about) == 0 &&
                      ::listen(listener.socket.get(), 16) == 0;
   if (!ready) return system_error(path);
@@ -178,7 +179,7 @@ Result<bool> send(int socket, const Message& message, int descriptor) {
     rights->cmsg_len = CMSG_LEN(sizeof descriptor);
     std::memcpy(CMSG_DATA(rights), &descriptor, sizeof descriptor);
   }
-  // A message goes as a whole or not at all.
+  // SOCK_SEQPACKET: a message is sent as a whole or not at all.
   if (::sendmsg(socket, &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0) return true;
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return false;
   return system_error("a message to another process");
@@ -210,13 +211,14 @@ Result<std::optional<Received>> receive(int socket) {
   header.msg_control = control.data();
   header.msg_controllen = control.size();
   ssize_t got = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  // Told once when the other side closed without having read all; what it said before is still there.
+  // ECONNRESET comes once if the peer closed with unread data; its earlier messages remain
+  // readable.
   if (got < 0 && errno == ECONNRESET) got = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return std::nullopt;
   if (got < 0) return system_error("a message from another process");
   for (cmsghdr* each = CMSG_FIRSTHDR(&header); each != nullptr; each = CMSG_NXTHDR(&header, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    // Padding has room for a second one.
+    // The padding has room for a second descriptor; the assignment closes the first.
     for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= each->cmsg_len; at += sizeof(int)) {
       int descriptor = -1;
       std::memcpy(&descriptor, CMSG_DATA(each) + at, sizeof descriptor);
@@ -224,7 +226,7 @@ Result<std::optional<Received>> receive(int socket) {
     }
   }
   if (got == 0) return fail(VMEM_ERROR_INTERNAL, "the other process has closed the connection", ECONNRESET);
-  const bool whole = got == ssize_t(sizeof received.message) && (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0;
+  const bool whole = got == ssize_t(sizeof received.message) && (header.msg_flags & MSG_TRUNC) == 0;
   if (!whole || received.message.magic != Message::kMagic)
     return fail(VMEM_ERROR_INTERNAL, "what came from the other process is no message of vmem's", EPROTO);
   return received;

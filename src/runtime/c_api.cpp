@@ -1,4 +1,5 @@
-// The C interface: one runtime a process, every failure turned into a status and a message, no exception let out.
+// The C interface: one runtime per process. Turns every failure into a status and a message; no
+// exception escapes.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -22,7 +23,8 @@ using vmem::runtime::Runtime;
 std::mutex life_mutex;  // vmem_init and vmem_shutdown
 std::atomic<Runtime*> live{nullptr};
 
-// In the child of a process that had initialised vmem; one that had not, or no longer, can start afresh.
+// In the forked child of a process with a live runtime. A child of any other process can call
+// vmem_init.
 bool forked() { return vmem::process::forked() && live.load(std::memory_order_relaxed) != nullptr; }
 
 template <class Call>
@@ -44,7 +46,8 @@ vmem_status with_runtime(Call&& call) noexcept {
   if (runtime != nullptr && !vmem::process::forked()) [[likely]] {
     return guarded([&] {
       Status result = call(*runtime);
-      // Other threads hear of a loss, too; where it is only the calling thread's context that is wrong, nothing is lost.
+      // Reports a loss to all threads. If only the calling thread's context is invalid, the device
+      // is not lost.
       if (!result && result.error().status == VMEM_ERROR_DEVICE_LOST && !runtime->report_loss(result.error()))
           [[unlikely]]
         result.error().status = VMEM_ERROR_DRIVER;
@@ -62,7 +65,8 @@ vmem_status with_runtime(Call&& call) noexcept {
 
 Status null_argument(const char* name) { return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("{} is NULL", name)); }
 
-// A count in bytes, or -1, would otherwise have vmem allocate for it and read behind the array.
+// Bounds a count that was given in bytes, or as -1: vmem would allocate for it and read past the
+// array.
 constexpr size_t kMostRanges = size_t{1} << 20;
 
 Status check_array(const vmem_range* ranges, size_t count) {
@@ -166,7 +170,7 @@ vmem_status vmem_shutdown(void) {
 vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stream stream) {
   return with_runtime([&](Runtime& runtime) -> Status {
     if (out == nullptr) return null_argument("out");
-    VMEM_ASSIGN(*out, runtime.allocate(bytes, device, stream));
+    VMEM_ASSIGN(*out, runtime.allocations().allocate(bytes, device, stream));
     return {};
   });
 }
@@ -174,26 +178,27 @@ vmem_status vmem_malloc(void** out, size_t bytes, int device, vmem_stream stream
 vmem_status vmem_map_file(void** out, const char* path, uint64_t offset, uint64_t bytes, int device) {
   return with_runtime([&](Runtime& runtime) -> Status {
     if (out == nullptr || path == nullptr) return null_argument(out == nullptr ? "out" : "path");
-    VMEM_ASSIGN(*out, runtime.map_file(path, offset, bytes, device));
+    VMEM_ASSIGN(*out, runtime.allocations().map_file(path, offset, bytes, device));
     return {};
   });
 }
 
 vmem_status vmem_free(void* ptr, vmem_stream stream) {
-  return with_runtime([&](Runtime& runtime) { return ptr == nullptr ? Status{} : runtime.free(ptr, stream); });
+  return with_runtime(
+      [&](Runtime& runtime) { return ptr == nullptr ? Status{} : runtime.allocations().free(ptr, stream); });
 }
 
 vmem_status vmem_acquire(const vmem_range* ranges, size_t count, vmem_stream stream) {
   return with_runtime([&](Runtime& runtime) -> Status {
     VMEM_TRY(check_array(ranges, count));
-    return runtime.acquire({ranges, count}, stream);
+    return runtime.hit_path().acquire({ranges, count}, stream);
   });
 }
 
 vmem_status vmem_release(const vmem_range* ranges, size_t count, vmem_stream stream) {
   return with_runtime([&](Runtime& runtime) -> Status {
     VMEM_TRY(check_array(ranges, count));
-    return runtime.release({ranges, count}, stream);
+    return runtime.hit_path().release({ranges, count}, stream);
   });
 }
 
@@ -202,39 +207,40 @@ vmem_status vmem_stream_close(vmem_stream stream) {
 }
 
 vmem_status vmem_prefetch(const void* ptr, size_t bytes) {
-  return with_runtime([&](Runtime& runtime) { return runtime.prefetch(ptr, bytes); });
+  return with_runtime([&](Runtime& runtime) { return runtime.requests().prefetch(ptr, bytes); });
 }
 
 vmem_status vmem_advise(const void* ptr, size_t bytes, vmem_advice advice) {
-  return with_runtime([&](Runtime& runtime) { return runtime.advise(ptr, bytes, advice); });
+  return with_runtime([&](Runtime& runtime) { return runtime.requests().advise(ptr, bytes, advice); });
 }
 
 vmem_status vmem_memcpy(void* dst, const void* src, size_t bytes, vmem_stream stream) {
   return with_runtime([&](Runtime& runtime) {
     if (dst == nullptr || src == nullptr) return null_argument(dst == nullptr ? "dst" : "src");
-    return runtime.copy(dst, src, bytes, stream);
+    return runtime.copies().copy(dst, src, bytes, stream);
   });
 }
 
 vmem_status vmem_memset(void* ptr, int value, size_t bytes, vmem_stream stream) {
-  return with_runtime([&](Runtime& runtime) { return runtime.fill(ptr, std::uint8_t(value), 1, bytes, stream); });
+  return with_runtime(
+      [&](Runtime& runtime) { return runtime.copies().fill(ptr, std::uint8_t(value), 1, bytes, stream); });
 }
 
 vmem_status vmem_read(void* host_dst, const void* src, size_t bytes) {
   return with_runtime([&](Runtime& runtime) {
-    return host_dst == nullptr ? null_argument("host_dst") : runtime.read(host_dst, src, bytes);
+    return host_dst == nullptr ? null_argument("host_dst") : runtime.copies().read(host_dst, src, bytes);
   });
 }
 
 vmem_status vmem_write(void* dst, const void* host_src, size_t bytes) {
   return with_runtime([&](Runtime& runtime) {
-    return host_src == nullptr ? null_argument("host_src") : runtime.write(dst, host_src, bytes);
+    return host_src == nullptr ? null_argument("host_src") : runtime.copies().write(dst, host_src, bytes);
   });
 }
 
 vmem_status vmem_query(const void* ptr, vmem_pointer_info* info) {
   return with_runtime(
-      [&](Runtime& runtime) { return info == nullptr ? null_argument("info") : runtime.query(ptr, *info); });
+      [&](Runtime& runtime) { return info == nullptr ? null_argument("info") : runtime.requests().query(ptr, *info); });
 }
 
 vmem_status vmem_stats(vmem_statistics* out) {
@@ -251,7 +257,7 @@ vmem_status vmem_stats(vmem_statistics* out) {
 }
 
 vmem_status vmem_quiesce(void) {
-  return with_runtime([](Runtime& runtime) { return runtime.quiesce(); });
+  return with_runtime([](Runtime& runtime) { return runtime.requests().quiesce(); });
 }
 
 }  // extern "C"

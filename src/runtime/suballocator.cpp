@@ -19,13 +19,13 @@ std::unexpected<Error> refuse(int device, std::size_t bytes) {
 
 }  // namespace
 
-Result<std::unique_ptr<Suballocator>> Suballocator::create(SlabSource& source, std::uintptr_t space_base,
-                                                           std::size_t space_bytes) {
+Result<std::unique_ptr<Suballocator>> Suballocator::create(SlabSource& source, StreamMarks& marks,
+                                                           std::uintptr_t space_base, std::size_t space_bytes) {
   if (space_base % kGranuleBytes != 0 || space_bytes % kGranuleBytes != 0 || space_bytes == 0) {
     return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("the address space {:#x} of {} is not made of 2 MiB granules",
                                                       space_base, format_bytes(space_bytes)));
   }
-  auto impl = std::make_unique<Impl>(source, space_base, space_bytes);
+  auto impl = std::make_unique<Impl>(source, marks, space_base, space_bytes);
   VMEM_TRY(impl->central().reserve_tables());
   return std::unique_ptr<Suballocator>(new Suballocator(std::move(impl)));
 }
@@ -68,7 +68,7 @@ Status Suballocator::free(std::uintptr_t address, const StreamId& id) {
   const std::int32_t excess = map.claim(address);
   if (excess < 0) [[unlikely]]
     return std::unexpected(map.explain(address));
-  // Only now certain: the block is this thread's, so its slab stays what it is.
+  // Read after the claim: the block is this thread's, so its slab cannot be replaced.
   const Placement placement = map.placement(address);
   const std::uint32_t size_class = placement.size_class();
   const std::uint32_t block_bytes = kSizeClasses[size_class].block_bytes;

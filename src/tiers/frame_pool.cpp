@@ -9,7 +9,7 @@
 namespace vmem::tiers {
 
 FramePool::~FramePool() {
-  // A lost context has taken its memory with it, so failures are of no consequence.
+  // Failures are ignored: a lost context has already released its memory.
   for (Frame& frame : frames_) {
     if (frame.is_linked()) frame.unlink();
     if (frame.handle == 0) continue;
@@ -206,7 +206,7 @@ Status FramePool::destroy(Frame& frame) {
   --owner_class.frames;
   created_bytes_ -= owner_class.page_bytes;
   free_ids_.push_back(frame.id);
-  // An unmapped handle whose release fails cannot be used again: its memory is lost to the process, and said so.
+  // If the release fails, the process leaks the handle's memory and the caller gets the error.
   return release_handle(std::exchange(frame.handle, 0));
 }
 

@@ -1,6 +1,7 @@
-// Physical memory of one location (a device's HBM, a NUMA node's pinned host memory) as frames: driver handles of a few sizes, created
-// on demand within a budget, recycled for ever (a fresh handle is scrubbed by the driver, a reused one is not) and mapped
-// in a private window where copies reach them whatever is mapped at a page's own address.
+// Physical memory of one location (a device's HBM, a NUMA node's pinned host memory) as frames:
+// driver handles of a few sizes. Frames are created on demand within a budget and recycled, because
+// the driver scrubs new handles but not reused ones. Each frame is mapped in a private window:
+// copies use the window address, independent of the mapping at the page's own address.
 #pragma once
 
 #include <boost/intrusive/list.hpp>
@@ -16,16 +17,16 @@
 
 namespace vmem::tiers {
 
-// Where a pool's memory comes from, if not from the driver's own allocation.
+// Replaces the driver's allocation as the origin of a pool's memory.
 class HandleSource {
  public:
   HandleSource() = default;
   HandleSource(const HandleSource&) = delete;
   HandleSource& operator=(const HandleSource&) = delete;
   virtual ~HandleSource() = default;
-  // Errors: OUT_OF_MEMORY when there is none now; the driver's.
+  // Errors: OUT_OF_MEMORY if the source has none now; the driver's.
   virtual Result<CUmemGenericAllocationHandle> make(std::uint64_t bytes) = 0;
-  // Of memory that is mapped nowhere any more.
+  // REQUIRES: the memory is not mapped.
   virtual Status release(CUmemGenericAllocationHandle handle) = 0;
 };
 
@@ -34,9 +35,9 @@ class FramePool {
   struct Config {
     std::shared_ptr<const gpu::Driver> driver;
     CUmemLocation location;
-    std::vector<CUmemLocation> accessors;  // who may read and write the window
+    std::vector<CUmemLocation> accessors;  // may read and write the window
     std::uint64_t budget_bytes = 0;
-    std::uint64_t largest_budget_bytes = 0;  // that set_budget may ask for; 0: budget_bytes
+    std::uint64_t largest_budget_bytes = 0;  // maximum for set_budget; 0: budget_bytes
     std::string name;                        // in messages: "HBM of device 0"
     HandleSource* source = nullptr;          // null: the driver
   };
@@ -45,7 +46,8 @@ class FramePool {
     CUdeviceptr window = 0;
     std::uint32_t id = 0;
     std::uint8_t size_class = 0;
-    // Of a free frame: the transfer that still reads it, 0 if none; and the page whose bytes it still holds, or null.
+    // Free frames: the transfer that still reads the frame (0: none), and the page whose bytes it
+    // still holds (or null).
     std::uint64_t busy_until = 0;
     void* last_owner = nullptr;
   };
@@ -55,29 +57,30 @@ class FramePool {
   FramePool(const FramePool&) = delete;
   FramePool& operator=(const FramePool&) = delete;
 
-  // A frame of page_bytes, from the free list (frames without a last owner first, then the longest free) or, within the
-  // budget, a new one; nothing when neither is to be had. `frame.last_owner` and busy_until are as they were.
-  // Errors: the driver's. A driver out of memory shrinks the budget to what there is and gives nothing.
+  // A frame of page_bytes: a free one without last owner, else a new one within the budget, else
+  // the one free for longest; nothing if there is none. Keeps the frame's last_owner, busy_until.
+  // Errors: the driver's. A driver out of memory shrinks the budget to the existing frames.
   Result<std::optional<std::uint32_t>> take(std::uint64_t page_bytes);
-  // The same, of frames that no unfinished transfer reads: `busy` tells of each.
+  // Like take, but skips frames that an unfinished transfer reads: `busy(transfer)` says so.
   template <class Busy>
   Result<std::optional<std::uint32_t>> take_idle(std::uint64_t page_bytes, Busy&& busy);
-  // The same as take without creating: for the caller that must not wait for the driver.
+  // The first free frame, never a new one: for callers that must not wait for the driver.
   std::optional<std::uint32_t> take_free(std::uint64_t page_bytes);
-  // A given free frame, taken back by its last owner.
+  // Takes free frame `id` for its last owner.
   void retake(std::uint32_t id);
   void give_back(std::uint32_t id, std::uint64_t busy_until, void* last_owner);
-  // Gives free frames of other sizes back to the driver until `bytes` fit into the budget, as far as it can; `busy` tells
-  // whether a transfer is unfinished, `forget` is told of last owners. True if there is room now.
+  // Releases free frames of other sizes until `bytes` fit into the budget. Skips frames for which
+  // `busy(transfer)` is true, and calls `forget(last_owner)` for those it releases. True if `bytes`
+  // fit now.
   template <class Busy, class Forget>
   Result<bool> make_room(std::uint64_t bytes, Busy&& busy, Forget&& forget);
 
-  // Less than exists: no frame is created, and shrink gives free ones back to the driver until the rest fits.
+  // A budget below created_bytes stops creation; shrink then releases free frames down to it.
   void set_budget(std::uint64_t bytes) { config_.budget_bytes = bytes; }
-  Status shrink();  // frames that nobody's transfer reads
+  Status shrink();  // only frames without last owner that no transfer reads
 
-  // Creation in three steps, for pools whose handles take milliseconds to make: plan, adopt and abandon under the owner's lock, make
-  // without it (it touches nothing but the new frame).
+  // Creation in three steps, for pools whose handles take milliseconds to create. Call plan, adopt
+  // and abandon under the owner's lock, and make without it: make touches only the new frame.
   struct NewFrame {
     std::uint8_t size_class;
     std::uint32_t place;
@@ -91,13 +94,14 @@ class FramePool {
   void abandon(const NewFrame& planned, bool out_of_memory);
 
   Frame& frame(std::uint32_t id) { return frames_[id]; }
-  std::uint32_t frame_ids() const { return std::uint32_t(frames_.size()); }  // all ids are below
+  std::uint32_t frame_ids() const { return std::uint32_t(frames_.size()); }  // exceeds all ids
   std::uint64_t frame_bytes(std::uint32_t id) const { return classes_[frames_[id].size_class].page_bytes; }
   std::uint64_t budget_bytes() const { return config_.budget_bytes; }
-  std::uint64_t created_bytes() const { return created_bytes_; }  // frames that exist or are being made
-  std::uint64_t free_bytes() const { return free_bytes_; }        // of these, in the free lists
+  // Existing frames and those being created.
+  std::uint64_t created_bytes() const { return created_bytes_; }
+  std::uint64_t free_bytes() const { return free_bytes_; }
   std::uint64_t used_bytes() const { return created_bytes_ - free_bytes_ - making_bytes_; }
-  std::uint64_t frames(std::uint64_t page_bytes) const;  // that exist or are being made
+  std::uint64_t frames(std::uint64_t page_bytes) const;  // existing or being created
   std::uint64_t frames_created() const { return frames_created_; }
   bool can_create(std::uint64_t page_bytes) const { return created_bytes_ + page_bytes <= config_.budget_bytes; }
 
@@ -106,9 +110,9 @@ class FramePool {
   struct SizeClass {
     std::uint64_t page_bytes = 0;
     std::uint8_t index = 0;  // in classes_
-    CUdeviceptr window = 0;  // one reservation, budget_bytes long
+    CUdeviceptr window = 0;  // one reservation for `places` frames
     std::uint32_t places = 0;
-    std::uint32_t frames = 0;  // that exist or are being made
+    std::uint32_t frames = 0;  // existing or being created
     std::vector<std::uint32_t> free_places;
     std::uint32_t next_place = 0;
     FreeList free;
@@ -126,13 +130,13 @@ class FramePool {
   std::vector<std::uint32_t> free_ids_;
   std::uint64_t created_bytes_ = 0;
   std::uint64_t free_bytes_ = 0;
-  std::uint64_t making_bytes_ = 0;  // planned, and neither adopted nor abandoned
+  std::uint64_t making_bytes_ = 0;  // planned, not yet adopted or abandoned
   std::uint64_t frames_created_ = 0;
 };
 
 template <class Busy>
 Result<std::optional<std::uint32_t>> FramePool::take_idle(std::uint64_t page_bytes, Busy&& busy) {
-  Frame* owned = nullptr;  // whose owner may still want it back
+  Frame* owned = nullptr;  // last choice: its last owner may retake it
   for (SizeClass& candidates : classes_) {
     if (candidates.page_bytes != page_bytes) continue;
     for (Frame& frame : candidates.free) {

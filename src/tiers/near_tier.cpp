@@ -13,12 +13,15 @@
 namespace vmem::tiers {
 namespace {
 
-// While a copy to the host runs without a break, the driver's changes of page tables wait behind it, about a millisecond each: they
-// use the same copy engine, which turns to them when the time slice of the copies ends, or when these leave it nothing to do for
-// a moment. A word set by another engine after each piece of a copy is such a moment, and costs it 4 % (H200, driver 580).
+// During an uninterrupted copy to the host, the driver's page table updates wait about a
+// millisecond each: they share the copy engine, which serves them when the copies' time slice ends
+// or when the engine idles briefly. Setting a word with another engine after each piece of a copy
+// creates an idle moment, and costs the copy 4 % (H200, driver 580).
 constexpr std::uint64_t kStorePieceBytes = std::uint64_t{16} << 20;
 constexpr auto kSourcePause = std::chrono::seconds(1);
-constexpr std::uint32_t kComparesMax = 256;  // at a time: more than are started before the first ones end
+// Compares in flight; more than start before the first ends in practice. If used up, can_compare()
+// is false.
+constexpr std::uint32_t kComparesMax = 256;
 
 FramePool::Config pool_config(const NearTier::Config& config) {
   FramePool::Config pool;
@@ -58,7 +61,7 @@ Result<std::unique_ptr<NearTier>> NearTier::create(Config config) {
       tier->drop_records();
     }
   }
-  tier->grower_ = std::thread([raw = tier.get()] { raw->grow(); });
+  if (tier->config_.growth == Growth::own_thread) tier->grower_ = std::thread([raw = tier.get()] { raw->grow(); });
   return tier;
 }
 
@@ -69,7 +72,7 @@ NearTier::~NearTier() {
   }
   changed_.notify_all();
   if (grower_.joinable()) grower_.join();
-  finish();
+  wait_for_streams();
   // Failures here mean a lost context, whose handles are gone with it.
   const auto& driver = *config_.driver;
   for (PerDevice& device : devices_) {
@@ -116,7 +119,7 @@ Status NearTier::create_records() {
 void NearTier::drop_records() {
   for (PerDevice& device : devices_) {
     if (device.context == nullptr) continue;
-    // Without it their memory stays with a lost context, or one that is gone with its other users.
+    // If the push fails, the context is lost or destroyed, and its memory with it.
     const auto current = gpu::ScopedContext::push(config_.driver, device.context);
     device.learner.reset();
     device.checker.reset();
@@ -127,7 +130,7 @@ void NearTier::drop_records() {
   records_.reset();
 }
 
-// Somebody else than a copy may write to it.
+// Drops the slot's fingerprint: its bytes were overwritten, or may be without the tier's knowledge.
 void NearTier::forget(SlotId slot) const {
   if (slot >= slots_.size()) return;
   slots_[slot].known = false;
@@ -154,10 +157,11 @@ Result<SlotGrant> NearTier::allocate(std::uint64_t page_bytes) {
   if (growth_error_) return std::unexpected(*std::exchange(growth_error_, std::nullopt));
   if (source_full()) return SlotGrant{Grant::full, 0};
   if (!pool_.can_create(page_bytes)) {
+    // No frame is busy, and nobody is to be told.
     VMEM_ASSIGN(const bool room, pool_.make_room(page_bytes, [](std::uint64_t) { return false; }, [](void*) {}));
     if (!room) return SlotGrant{Grant::full, 0};
   }
-  asked_.insert(page_bytes);
+  awaited_.insert(page_bytes);
   changed_.notify_all();
   return SlotGrant{Grant::later, 0};
 }
@@ -228,7 +232,7 @@ bool NearTier::can_compare(int device) const {
   return !compares_.empty() && devices_[std::size_t(device)].checker != nullptr;
 }
 
-// Nothing of the tier's memory takes part.
+// Does not touch the tier's slots.
 Status NearTier::submit_compare(Transfer& transfer, PerDevice& device) {
   const auto& driver = *config_.driver;
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
@@ -242,7 +246,7 @@ Status NearTier::submit_compare(Transfer& transfer, PerDevice& device) {
   if (queued) queued = device.checker->compare(transfer.frame, transfer.bytes, &record);
   if (queued) queued = driver.check(driver->cuEventRecord(done, device.check.stream), "cuEventRecord");
   if (!queued) {
-    finish();  // as for other transfers
+    wait_for_streams();  // as in submit_one
     device.check.in_flight.pop_back();
     device.spare_events.push_back(done);
     return queued;
@@ -264,35 +268,37 @@ Status NearTier::submit_one(Transfer& transfer) {
   if (transfer.compare_with) return submit_compare(transfer, device);
   const bool load = transfer.direction == Direction::load;
   const bool learn = load && transfer.watch && !slots_.empty() && !known(transfer.slot);
-  const bool ask = !load && transfer.if_changed && known(transfer.slot);
-  Link& link = learn ? device.learn : ask ? device.check : load ? device.load : device.store;
-  // The driver looks up the frame with the rights of the current context's device, whatever the stream.
+  const bool conditional = !load && transfer.if_changed && known(transfer.slot);
+  Link& link = learn ? device.learn : conditional ? device.check : load ? device.load : device.store;
+  // The driver checks access to the frame for the current context's device, not the stream's.
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
   VMEM_ASSIGN(CUevent done, take_event(device));
   link.in_flight.push_back({.id = next_transfer_id(),
                             .done = done,
-                            .asked = ask ? std::optional(transfer.slot) : std::nullopt,
+                            .conditional = conditional ? std::optional(transfer.slot) : std::nullopt,
                             .learned = learn ? std::optional(transfer.slot) : std::nullopt});
   CUresult recorded = CUDA_SUCCESS;
-  Status queued = learn ? queue_record(transfer, device)
-                  : ask ? wait_for(transfer.after, link.stream)
-                        : queue_copy(transfer, device);
-  if (queued && ask) {
+  Status queued = learn         ? queue_record(transfer, device)
+                  : conditional ? wait_for(transfer.after, link.stream)
+                                : queue_copy(transfer, device);
+  if (queued && conditional) {
     queued =
         device.checker->store_changed(transfer.frame, address(transfer.slot), transfer.bytes, &record(transfer.slot));
   }
   if (queued) recorded = driver->cuEventRecord(done, link.stream);
   if (!queued || recorded != CUDA_SUCCESS) {
-    // Part of it may be queued, and nothing marks its end: wait for it, so that the failure leaves nothing running.
-    finish();
+    // Part of the transfer may be queued without an event that marks its end: wait, so that nothing
+    // runs after the failure.
+    wait_for_streams();
     link.in_flight.pop_back();
     forget(transfer.slot);
+    // What was queued of the store may have raised it.
     if (transfer.slot < slots_.size()) slots_[transfer.slot].changes = record(transfer.slot).changes;
     device.spare_events.push_back(done);
     return queued ? driver.check(recorded, "cuEventRecord") : queued;
   }
-  if (!load && !ask) forget(transfer.slot);
-  transfer.if_changed = ask;
+  if (!load && !conditional) forget(transfer.slot);
+  transfer.if_changed = conditional;
   transfer.id = link.in_flight.back().id;
   if (learn) {
     slots_[transfer.slot].known = true;
@@ -342,7 +348,7 @@ Status NearTier::queue_store(const Transfer& transfer, PerDevice& device) const 
   return {};
 }
 
-// A load, and beside the next one the fingerprint of what it brought.
+// A load, then its fingerprint on another stream, which overlaps the next load.
 Status NearTier::queue_record(const Transfer& transfer, PerDevice& device) {
   const auto& driver = *config_.driver;
   VMEM_TRY(queue_copy(transfer, device));
@@ -350,18 +356,23 @@ Status NearTier::queue_record(const Transfer& transfer, PerDevice& device) {
   const CUresult recorded = driver->cuEventRecord(copied, device.load.stream);
   const CUresult waits =
       recorded == CUDA_SUCCESS ? driver->cuStreamWaitEvent(device.learn.stream, copied, 0) : recorded;
-  device.spare_events.push_back(copied);  // a wait refers to the record that it was queued after
+  device.spare_events.push_back(copied);  // reusable: a queued wait keeps its record
   VMEM_TRY(driver.check(waits, recorded == CUDA_SUCCESS ? "cuStreamWaitEvent" : "cuEventRecord"));
   return device.learner->record(transfer.frame, transfer.bytes, &record(transfer.slot));
 }
 
-void NearTier::finish() noexcept {
+void NearTier::wait_for_streams() noexcept {
   for (PerDevice& device : devices_) {
     for (const Link* link : device.links()) {
-      // A failure means that the context is lost, and nothing runs there.
+      // A failure means that the context is lost: nothing runs there.
       if (link->stream != nullptr) (void)(*config_.driver)->cuStreamSynchronize(link->stream);
     }
   }
+}
+
+Finished NearTier::finish() noexcept {
+  wait_for_streams();
+  return Finished::all_ended;
 }
 
 Status NearTier::poll(std::vector<Completion>& completions) {
@@ -379,11 +390,11 @@ Status NearTier::poll_link(PerDevice& device, Link& link, std::vector<Completion
     if (result == CUDA_ERROR_NOT_READY) return {};
     VMEM_TRY(driver.check(result, "cuEventQuery"));
     Completion& completion = completions.emplace_back(Completion{oldest.id, Outcome::done, {}, false});
-    if (oldest.asked) {
-      const std::uint32_t changes = record(*oldest.asked).changes;
-      completion.changed = std::exchange(slots_[*oldest.asked].changes, changes) != changes;
+    if (oldest.conditional) {
+      const std::uint32_t changes = record(*oldest.conditional).changes;
+      completion.changed = std::exchange(slots_[*oldest.conditional].changes, changes) != changes;
     }
-    // Unless the slot is another page's since, or written.
+    // Skipped if the slot was reallocated or written since.
     if (oldest.learned && slots_[*oldest.learned].learning == oldest.id) slots_[*oldest.learned].learning = 0;
     if (oldest.compared) {
       completion.changed = record(*oldest.compared).changes != 0;
@@ -397,7 +408,7 @@ Status NearTier::poll_link(PerDevice& device, Link& link, std::vector<Completion
 
 std::uint64_t NearTier::next_wanted() const {
   if (source_full()) return 0;
-  for (const std::uint64_t page_bytes : asked_) {
+  for (const std::uint64_t page_bytes : awaited_) {
     if (pool_.can_create(page_bytes)) return page_bytes;
   }
   for (const auto& [page_bytes, count] : expected_) {
@@ -406,8 +417,15 @@ std::uint64_t NearTier::next_wanted() const {
   return 0;
 }
 
+bool NearTier::grow_one() {
+  std::unique_lock lock(mutex_);
+  const std::uint64_t page_bytes = growth_error_ ? 0 : next_wanted();
+  if (page_bytes != 0) (void)make_wanted(lock, page_bytes);
+  return page_bytes != 0;
+}
+
 void NearTier::grow() {
-  // Handles made here belong to no context, but the driver wants one current for host mappings.
+  // Handles belong to no context, but the driver requires a current one for host mappings.
   (void)(*config_.driver)->cuCtxSetCurrent(config_.devices.front().context);
   MemoryReserve reserve;
   std::unique_lock lock(mutex_);
@@ -416,21 +434,26 @@ void NearTier::grow() {
     std::uint64_t page_bytes = 0;
     changed_.wait(lock, [&] { return stopping_ || (!growth_error_ && (page_bytes = next_wanted()) != 0); });
     if (stopping_) return;
-    const bool made = make_one(lock, page_bytes);
-    // However often it was asked meanwhile, one slot was wanted; who finds none asks again.
-    const bool asked = asked_.erase(page_bytes) != 0;
-    if (growth_error_ && !asked) {
-      // Nobody waits for it: said once, and growth ahead goes on when the mover says again what it expects.
-      VMEM_LOG_WARN("cannot make host memory ahead: {}", growth_error_->message);
-      growth_error_.reset();
-      expected_.clear();
-    }
-    if (asked || !made) {
+    if (make_wanted(lock, page_bytes)) {
       lock.unlock();
       config_.on_ready();
       lock.lock();
     }
   }
+}
+
+// True if somebody may wait: the slot was asked for, or growth failed.
+bool NearTier::make_wanted(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes) {
+  const bool made = make_one(lock, page_bytes);
+  // Repeated requests count as one slot: a caller that finds none asks again.
+  const bool awaited = awaited_.erase(page_bytes) != 0;
+  if (growth_error_ && !awaited) {
+    // No caller waits for this slot: log once, and stop growing ahead until the next expect().
+    VMEM_LOG_WARN("{}: cannot create slots ahead of need: {}", config_.name, growth_error_->message);
+    growth_error_.reset();
+    expected_.clear();
+  }
+  return awaited || !made;
 }
 
 bool NearTier::make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes) {
@@ -445,7 +468,7 @@ bool NearTier::make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_b
   lock.lock();
   if (!made) {
     const bool out_of_memory = made.error().status == VMEM_ERROR_OUT_OF_MEMORY;
-    // What a source has not now it may have later.
+    // A source may have memory later, so its pool keeps its budget.
     pool_.abandon(**planned, out_of_memory && config_.source == nullptr);
     if (out_of_memory && config_.source != nullptr && budget == budgets_)
       full_until_ = std::chrono::steady_clock::now() + kSourcePause;

@@ -1,6 +1,7 @@
-// Memory near HBM, which the GPU copies to and from in stream order and can use in place at a page's own address: pinned host memory,
-// or another GPU's HBM over a peer link. Both are driver handles. Making one of host memory costs about 70 to 150 µs a MiB (the kernel
-// clears and pins the memory), of HBM about 30 µs whatever its size; a thread makes them ahead of need.
+// Memory near HBM: pinned host memory, or another GPU's HBM over a peer link. The GPU copies to and
+// from it in stream order and can use it in place at a page's own address. Slots are driver
+// handles. Creating one of host memory costs about 70 to 150 µs per MiB (the kernel clears and pins
+// the memory), one of HBM about 30 µs regardless of size; a thread creates them ahead of need.
 #pragma once
 
 #include <array>
@@ -21,29 +22,39 @@
 
 namespace vmem::tiers {
 
-class NearTier final : public Tier, public InPlaceTier {
+// Any thread: usage, set_budget. Others: the mover.
+class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
  public:
   struct Device {
     CUcontext context;
     CUdevice ordinal;
   };
+  // Who creates slots: a thread of the tier, or the owner, by grow_one (tests).
+  enum class Growth : std::uint8_t { own_thread, by_owner };
   struct Config {
     std::shared_ptr<const gpu::Driver> driver;
-    std::vector<Device> devices;               // whose HBM pages come from; transfers name them by index
+    std::vector<Device> devices;               // transfers name them by index
     std::uint32_t reached_by = ~0u;            // bit i: devices[i] can reach this memory
     CUmemLocation location = gpu::on_host(0);  // or a device's HBM
     std::string name = "host";                 // of the tier: "host", "peer 1"
     std::uint64_t budget_bytes = 0;
-    std::uint64_t largest_budget_bytes = 0;  // that set_budget may ask for; 0: budget_bytes
+    std::uint64_t largest_budget_bytes = 0;  // maximum for set_budget; 0: budget_bytes
     HandleSource* source = nullptr;          // of the memory; null: the driver. Outlives the tier
-    std::function<void()> on_ready;          // called by the growing thread when a slot that was asked for exists
+    // With own_thread: the growing thread calls it after an attempt to create a requested slot, and
+    // after failures.
+    std::function<void()> on_ready;
+    Growth growth = Growth::own_thread;
   };
-  // Errors: those of creating streams.
+  // Errors: those of creating streams; DEVICE_LOST.
   static Result<std::unique_ptr<NearTier>> create(Config config);
   ~NearTier() override;
 
-  // Any thread. Less than is used: usage() says so, and slots that are released are given back to the driver until it fits.
+  // If more is in use, usage() shows it, and released slots go back to the driver until
+  // the budget is met.
   void set_budget(std::uint64_t bytes);
+  // Tries to create one slot that is wanted. False: none is. REQUIRES: Growth::by_owner, and a
+  // current context.
+  bool grow_one();
 
   const TierInfo& info() const noexcept override { return info_; }
   TierUsage usage() const override;
@@ -54,7 +65,8 @@ class NearTier final : public Tier, public InPlaceTier {
   bool can_compare(int device) const override;
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
-  void finish() noexcept override;
+  Finished finish() noexcept override;
+  // Handing out a handle or an address for writing forgets the slot's fingerprint.
   CUmemGenericAllocationHandle handle(SlotId slot) const override;
   std::byte* host_address(SlotId slot, pagetable::Access access) const override;
   CUdeviceptr device_address(SlotId slot, pagetable::Access access) const override;
@@ -64,11 +76,11 @@ class NearTier final : public Tier, public InPlaceTier {
   struct InFlight {
     std::uint64_t id;
     CUevent done;
-    std::optional<SlotId> asked = {};            // whether the slot's page has changed
-    std::optional<SlotId> learned = {};          // of which slot it makes the fingerprint
-    std::optional<std::uint32_t> compared = {};  // with which of compares_
+    std::optional<SlotId> conditional = {};      // slot of a store `if_changed`
+    std::optional<SlotId> learned = {};          // slot whose fingerprint it computes
+    std::optional<std::uint32_t> compared = {};  // record of a compare, from compares_
   };
-  struct Link {  // what runs in order on one stream of one device
+  struct Link {  // transfers in order on one stream of one device
     CUstream stream = nullptr;
     std::deque<InFlight> in_flight;
   };
@@ -76,19 +88,20 @@ class NearTier final : public Tier, public InPlaceTier {
     CUcontext context = nullptr;
     gpu::Stream load_stream, store_stream;
     gpu::DeviceMemory pause;  // a word that is set between the pieces of stores
-    bool pause_due =
-        false;  // a piece was queued since; the pause goes before the next one, so that no store waits for a kernel after it
+    // A piece (kStorePieceBytes) was queued since the last pause. The pause is queued before the
+    // next piece, not after this one, so that no store's completion waits for a kernel.
+    bool pause_due = false;
     Link load, store;
-    Link learn, check;  // loads that are fingerprinted; stores of what changed
+    Link learn, check;  // fingerprinted loads; stores `if_changed` and compares
     std::unique_ptr<gpu::Fingerprinter> learner, checker;
     std::vector<CUevent> spare_events;
     std::array<Link*, 4> links() { return {&load, &store, &learn, &check}; }
   };
-  // What the mover knows of a slot.
+  // State of a slot that only the mover touches.
   struct SlotState {
-    bool known = false;          // its record has the fingerprint of its bytes
-    std::uint32_t changes = 0;   // of the record, seen so far
-    std::uint64_t learning = 0;  // the load that makes that fingerprint, as long as it runs
+    bool known = false;          // the slot's record has the fingerprint of its bytes
+    std::uint32_t changes = 0;   // last value seen of the record's `changes`
+    std::uint64_t learning = 0;  // running load that computes the fingerprint; 0: none
   };
   Status create_streams(PerDevice& device);
   Status create_records();
@@ -106,29 +119,31 @@ class NearTier final : public Tier, public InPlaceTier {
   CUdeviceptr address(SlotId slot) const;
   bool on_host() const { return config_.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA; }
   bool reached_by(std::size_t device) const { return (config_.reached_by >> device & 1) != 0; }
+  void wait_for_streams() noexcept;
   Status poll_link(PerDevice& device, Link& link, std::vector<Completion>& completions);
   void shrink();
   void grow();
+  bool make_wanted(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes);
   bool source_full() const { return std::chrono::steady_clock::now() < full_until_; }
-  std::uint64_t next_wanted() const;  // page size of the next slot to make, 0: none
+  std::uint64_t next_wanted() const;  // page size of the next slot to create; 0: none
   bool make_one(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes);
 
   Config config_;
   TierInfo info_{.name = config_.name, .stream_ordered = true, .addressable = true};
-  // The mover's.
-  gpu::PinnedBuffer records_;             // one a slot, and behind them those of frames that are compared
-  std::vector<std::uint32_t> compares_;   // of the latter those that are free
-  mutable std::vector<SlotState> slots_;  // as many; empty when changes cannot be told
+  // The mover only.
+  gpu::PinnedBuffer records_;             // one per slot, then kComparesMax for compares
+  std::vector<std::uint32_t> compares_;   // free records for compares
+  mutable std::vector<SlotState> slots_;  // one per slot; empty if changes cannot be detected
   std::vector<PerDevice> devices_;
 
-  mutable std::mutex mutex_;  // below
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   FramePool pool_;
-  std::map<std::uint64_t, std::uint64_t> expected_;  // page size → slots wanted to exist
-  std::set<std::uint64_t> asked_;                    // page sizes of which an allocation was answered `later`
+  std::map<std::uint64_t, std::uint64_t> expected_;  // page size → slots to create ahead
+  std::set<std::uint64_t> awaited_;                  // page sizes that allocate answered `later`
   std::optional<Error> growth_error_;
-  std::uint64_t budgets_ = 0;  // that were set
-  // The source had nothing: it is asked again then, or with another budget.
+  std::uint64_t budgets_ = 0;  // number of set_budget calls
+  // The source was out of memory: not asked again until then, or until set_budget.
   std::chrono::steady_clock::time_point full_until_{};
   bool stopping_ = false;
   std::thread grower_;

@@ -1,5 +1,5 @@
-// What the pages of a read-only region are copies of, for as long as the region lives: a range of a file. Its tier loads them; they are
-// never stored.
+// The origin of a read-only region's pages for the life of the region: a range of a file. The
+// source's tier loads the pages and never stores them.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,16 @@ namespace vmem::tiers {
 
 class PageSource {
  public:
-  // Its slots are given up. REQUIRES: no transfer of them is under way.
+  // Releases the source's slots. REQUIRES: no transfer of them is in flight.
   virtual ~PageSource() = default;
-  virtual std::string name() const = 0;  // for people
-  // Of the first page, before what was asked for: pages begin where the source can be read from.
+  virtual std::string name() const = 0;  // for messages
+  // Bytes of the first page that precede the requested range: pages begin at offsets that the
+  // source can read from.
   virtual std::uint64_t head_bytes() const = 0;
-  // With the head. Behind them, a page is filled with zeros.
+  // Includes the head. The rest of the last page is filled with zeros.
   virtual std::uint64_t bytes() const = 0;
-  // The first of `count` slots of its tier, one a page, in order. Once; before, there are none.
+  // Creates `count` consecutive slots of the tier, one per page in order, and returns the first.
+  // At most one call; the source has no slots before.
   virtual Result<SlotId> lay_out(std::uint64_t page_bytes, std::uint32_t count) = 0;
 };
 

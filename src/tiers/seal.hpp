@@ -1,6 +1,7 @@
-// What ties a page's bytes to the page: a checksum over the bytes, seeded with whose they are. It is made when a page leaves memory
-// that the GPU can address and checked at every hop after that, so that a torn, flipped, stale or misdirected copy is never taken for
-// the page. It protects from faults, not from attackers.
+// The seal binds bytes to their page: a checksum over the bytes, seeded with the page's identity.
+// It is computed when a page leaves memory that the GPU can address, and checked at every later
+// hop, so that a torn, flipped, stale or misdirected copy is never accepted as the page. It
+// protects against faults, not attackers.
 #pragma once
 
 #include <cstddef>

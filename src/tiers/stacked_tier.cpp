@@ -9,6 +9,7 @@ namespace vmem::tiers {
 StackedTier::StackedTier(std::vector<Tier*> preferred) : tiers_(std::move(preferred)) {
   for (const Tier* tier : tiers_) name_ += (name_.empty() ? "" : ", then ") + std::string(tier->info().name);
   info_.name = name_;
+  for (Tier* tier : tiers_) abilities_.emplace_back(tier);
   for (const Tier* tier : tiers_) info_.busy_pages = std::max(info_.busy_pages, tier->info().busy_pages);
 }
 
@@ -36,8 +37,8 @@ void StackedTier::expect(std::uint64_t page_bytes, std::uint64_t count) {
   for (Tier* tier : tiers_) tier->expect(page_bytes, count);
 }
 
-// One that is making room is waited for; one that fails is passed over, and its failure is told if
-// no other has room. TIMEOUT is told before others: it may be over soon.
+// A tier that returns `later` ends the search. A failing tier is skipped, and its error returned
+// only if no other tier has room. TIMEOUT takes precedence over other errors: it may be transient.
 Result<SlotGrant> StackedTier::allocate(std::uint64_t page_bytes) {
   std::optional<Error> failed;
   for (std::size_t i = 0; i < tiers_.size(); ++i) {
@@ -75,18 +76,20 @@ Status StackedTier::poll(std::vector<Completion>& completions) {
   return result;
 }
 
-bool StackedTier::kept(SlotId slot) const { return owner(slot).kept(own_slot(slot)); }
+bool StackedTier::degraded(SlotId slot) const { return abilities(slot).degraded(own_slot(slot)); }
 
-bool StackedTier::reaches(SlotId slot, int device) const { return owner(slot).reaches(own_slot(slot), device); }
+bool StackedTier::loads_into_frames(SlotId slot, int device) const {
+  return abilities(slot).loads_into_frames(own_slot(slot), device);
+}
 
 std::string StackedTier::where(SlotId slot) const { return owner(slot).where(own_slot(slot)); }
 
-bool StackedTier::quarantined() const noexcept {
-  return std::ranges::any_of(tiers_, [](const Tier* tier) { return tier->quarantined(); });
-}
-
-void StackedTier::finish() noexcept {
-  for (Tier* tier : tiers_) tier->finish();
+Finished StackedTier::finish() noexcept {
+  auto all = Finished::all_ended;
+  for (Tier* tier : tiers_) {
+    if (tier->finish() == Finished::quarantined) all = Finished::quarantined;
+  }
+  return all;
 }
 
 }  // namespace vmem::tiers

@@ -1,16 +1,18 @@
-// Several tiers as one, in order of preference: a slot is of the first that has room. All move host memory.
+// Combines tiers in order of preference: allocate uses the first tier with room. All tiers move
+// host memory.
 #pragma once
 
 #include <string>
+#include <vector>
 
-#include "tiers/tier.hpp"
+#include "tiers/abilities.hpp"
 
 namespace vmem::tiers {
 
-class StackedTier final : public Tier {
+class StackedTier final : public Tier, public FrameLoadingTier, public DegradableTier {
  public:
   static constexpr std::size_t kMostTiers = 3;
-  // REQUIRES: one to kMostTiers, which outlive this.
+  // REQUIRES: 1 to kMostTiers tiers, which outlive this.
   explicit StackedTier(std::vector<Tier*> preferred);
 
   const TierInfo& info() const noexcept override { return info_; }
@@ -21,19 +23,20 @@ class StackedTier final : public Tier {
   void release(SlotId slot) override;
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
-  void finish() noexcept override;
-  bool quarantined() const noexcept override;
+  Finished finish() noexcept override;
   std::string where(SlotId slot) const override;
-  bool kept(SlotId slot) const override;
-  bool reaches(SlotId slot, int device) const override;
+  bool degraded(SlotId slot) const override;
+  bool loads_into_frames(SlotId slot, int device) const override;
 
  private:
-  // The two highest bits of a slot say whose it is.
+  // The two highest bits of a slot are the index of its tier.
   static constexpr std::uint32_t kTierShift = 30;
   static SlotId own_slot(SlotId slot) { return slot & ((SlotId{1} << kTierShift) - 1); }
   Tier& owner(SlotId slot) const { return *tiers_[slot >> kTierShift]; }
+  const Abilities& abilities(SlotId slot) const { return abilities_[slot >> kTierShift]; }
 
   const std::vector<Tier*> tiers_;
+  std::vector<Abilities> abilities_;  // by tier
   std::string name_;
   TierInfo info_;
 };

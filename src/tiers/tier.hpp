@@ -1,6 +1,20 @@
-// The seam between the mover and the places a page's copies can be. Calls are batched and never wait: a transfer is
-// submitted, and its outcome is collected by poll. A tier may run transfers in GPU stream order (host memory, a peer's HBM: an event
-// tells consumers when the bytes are there) or beside it (disks, other nodes: only poll tells).
+// The interface between the mover and the places that hold copies of pages ("Add a tier" in
+// docs/extending.md). A tier runs transfers in GPU stream order (host memory, a peer's HBM: an
+// event signals completion to consumers) or outside it (disks, other nodes: only poll reports
+// completion).
+//
+// Threads: one thread, the mover's, makes all calls; no call but `finish` may block or wait. A tier
+// with threads of its own gets a callback in its configuration and calls it, without a lock held,
+// when poll has completions or when allocate may succeed after `later` or a TIMEOUT: the mover
+// sleeps meanwhile.
+//
+// Units: sizes are bytes; page sizes are powers of two, at least pagetable::kGranuleBytes.
+//
+// Errors of calls: DEVICE_LOST and failures of the driver end the mover; others are told to the
+// caller whose page it is. A transfer's error is in its completion.
+//
+// Abilities that only some tiers have are interfaces of their own, below; a tier also inherits
+// those that it has. They are looked up once, where the tier is registered: tiers/abilities.hpp.
 #pragma once
 
 #include <cuda.h>
@@ -19,132 +33,156 @@
 
 namespace vmem::tiers {
 
-using SlotId = std::uint32_t;  // a place for one page's bytes in a tier
+using SlotId = std::uint32_t;  // space for one page's bytes in a tier
 
 enum class Direction : std::uint8_t { load, store };  // tier → HBM frame, HBM frame → tier
 
+// A copy of one page. From submit to its completion, the memory that it names belongs to the tier:
+// nobody else writes to it or frees it, and of a load nobody reads it.
 struct Transfer {
   pagetable::PageKey page;
+  // A load has to give the bytes of the store with the same page and version, or fail.
   std::uint64_t version = 0;
   SlotId slot = 0;
-  // Tiers that move device memory: window address of the HBM frame, or of what else the device's copies reach.
+  // Tiers that move device memory: window address of the HBM frame, or any other address that the
+  // device's copies can reach.
   CUdeviceptr frame = 0;
-  std::byte* host =
-      nullptr;  // tiers that move host memory: the page's bytes in a slot of pinned host memory; or null, see `reaches`
-  std::uint64_t bytes = 0;
+  // Tiers that move host memory: the page's bytes in pinned host memory, a multiple of 4096. Null:
+  // a load straight into `frame`, see FrameLoadingTier.
+  std::byte* host = nullptr;
+  std::uint64_t bytes = 0;  // the slot's page size
   int device = 0;
   Direction direction = Direction::load;
-  std::array<CUevent, 2> after{};  // starts when these events have completed; null entries are none
-  // Pages of one kind hold alike data, as those of a region do: what is learned of one, such as how it compresses, is believed of the next.
+  std::array<CUevent, 2> after{};  // the transfer starts after these events; null entries: none
+  // Pages of one kind hold similar data, like the pages of a region: tiers apply what they learn of
+  // one page, e.g. its compression ratio, to the next.
   std::uint32_t kind = 0;
-  std::uint64_t deadline_us = 0;  // on the mover's clock; later, the outcome is `failed` with TIMEOUT. 0: none
-  // A load: the page will be used without saying so when it is written, and stored `if_changed`.
+  // A load: the program will not declare writes to the page; a later store sets `if_changed`.
   bool watch = false;
-  // A store: the slot has the page's bytes unless somebody wrote to the frame since its watched load; only then they are
-  // copied. A tier that cannot tell, in general or of this slot, copies them, and sets this to false.
+  // A store: the slot holds the page's bytes unless the frame was written since its watched load;
+  // the tier copies only if it was. A tier that cannot detect writes, in general or for this slot,
+  // copies, and sets this to false.
   bool if_changed = false;
-  // A store, of a tier that says can_compare: nothing is copied and no slot needed; the outcome says whether the frame's fingerprint is
-  // another one.
+  // Set only for a ComparingTier.
   std::optional<gpu::Fingerprint> compare_with;
-  // Answered by submit.
+  // Set by submit.
   std::uint64_t id = 0;    // 0: not submitted
-  CUevent done = nullptr;  // stream-ordered tiers: completes with the transfer; valid until poll reported it
+  CUevent done = nullptr;  // stream-ordered tiers: completes with the transfer; valid until polled
 };
 
-// Different for all transfers of a process.
+// Unique within the process. Any thread.
 std::uint64_t next_transfer_id();
 
+// done: a load's memory holds the page; a store's slot does.
+// failed: another try may succeed. After a load the slot still holds the page; after a store the
+//   slot's contents are undefined.
+// lost: of loads; the page's bytes are gone, proved by a checksum or by the end of who had them.
 enum class Outcome : std::uint8_t { done, failed, lost };
 
 struct Completion {
   std::uint64_t id = 0;
   Outcome outcome = Outcome::done;
   Error error;  // for failed and lost
-  bool changed =
-      false;  // of a store `if_changed`: the bytes were found to differ, and were copied; of one `compare_with`: they differ
+  // Store with `if_changed`: the bytes differed and were copied; with `compare_with`: they differ.
+  bool changed = false;
 };
 
 struct TierInfo {
-  std::string_view name;         // "host", "peer 1", "nvme"
-  bool stream_ordered = false;   // Transfer::done is given
-  bool addressable = false;      // the GPU can load and store slots in place: also an InPlaceTier
-  std::uint32_t busy_pages = 4;  // under way each way, however large they are: fewer leave it idle at times
+  std::string_view name;        // "host", "peer 1", "nvme"
+  bool stream_ordered = false;  // Transfer::done is given
+  bool addressable = false;     // the GPU can load and store slots in place: also an InPlaceTier
+  // Pages in flight per direction, of any size, that keep the tier busy; with fewer it may idle.
+  std::uint32_t busy_pages = 4;
 };
 
 struct TierUsage {
   std::uint64_t budget_bytes = 0;
-  std::uint64_t used_bytes = 0;   // slots allocated
-  std::uint64_t ready_bytes = 0;  // existing slots that are free: allocate will not answer `later` for these
-  std::uint64_t held_bytes = 0;   // of memory: these, those in use, and those being made
+  std::uint64_t used_bytes = 0;   // allocated slots
+  std::uint64_t ready_bytes = 0;  // free slots that exist: allocate does not return `later`
+  std::uint64_t held_bytes = 0;   // memory tiers: free slots, used slots, and slots being created
 };
 
-enum class Grant : std::uint8_t {
-  granted,
-  later,
-  full
-};  // later: being made in the background; full: the budget is used
+// later: a slot is being created in the background; full: the budget is used up.
+enum class Grant : std::uint8_t { granted, later, full };
 struct SlotGrant {
   Grant grant = Grant::full;
   SlotId slot = 0;
 };
+
+// quarantined: transfers did not end in time. The kernel or a device may still touch their memory,
+// so the memory and the tier must live until the process ends.
+enum class Finished : std::uint8_t { all_ended, quarantined };
 
 class Tier {
  public:
   virtual ~Tier() = default;
   virtual const TierInfo& info() const noexcept = 0;
   virtual TierUsage usage() const = 0;
-  // What the budget consists of, in bytes. A page lies wholly in one place: free bytes of two
-  // places do not add up to room.
+  // The budget's parts, in bytes. A page lies in exactly one part: free bytes of two parts do not
+  // add up to room for a page.
   virtual std::vector<std::uint64_t> places() const { return {usage().budget_bytes}; }
 
-  // Slots. `expect` says how many slots of a size will be wanted in all, so that they can be made ahead.
+  // Slots. `expect` announces the total number of slots of a size, for creation ahead of need.
   virtual void expect(std::uint64_t page_bytes, std::uint64_t count) = 0;
-  // Errors: TIMEOUT, naming who does not answer now and may have room later; others, why no room
-  // can be made.
+  // A granted slot is the caller's until `release`, and keeps its bytes. At most budget_bytes are
+  // granted. Errors: TIMEOUT, which names the peer or device that does not answer now and may have
+  // room later; others: why the tier cannot make room.
   virtual Result<SlotGrant> allocate(std::uint64_t page_bytes) = 0;
-  virtual void release(SlotId slot) = 0;  // transfers on it have completed
-  // Whether the slot still has all the copies that it could have now. If not, whoever has the bytes elsewhere stores them anew
-  // (`if_changed`: only what is missing is copied). Other nodes can take copies with them; other tiers keep what they have.
-  virtual bool kept(SlotId) const { return true; }
-
-  // Of the slot's bytes, where it is known: what a watched load, now complete, has learned. And whether a frame can be compared with one
-  // now.
-  virtual std::optional<gpu::Fingerprint> fingerprint(SlotId) const { return std::nullopt; }
-  virtual bool can_compare(int device) const {
-    (void)device;
-    return false;
-  }
-
-  // Of tiers that move host memory: whether a load can go straight into a frame of the device. Then Transfer::frame is given and `host`
-  // null, and nobody has looked at the bytes when it is done: whoever asked for them does.
-  virtual bool reaches(SlotId slot, int device) const {
-    (void)slot, (void)device;
-    return false;
-  }
-
-  // Where a slot is, for people: the disk, the node or the file.
+  virtual void release(SlotId slot) = 0;  // REQUIRES: transfers on it have completed
+  // The slot's location for messages: the disk, the node or the file.
   virtual std::string where(SlotId) const { return std::string(info().name); }
 
-  // Submits transfers in order; on failure, those with id 0 were not submitted.
+  // Submits in order; sets `id`. On failure, transfers with id 0 were not submitted.
   virtual Status submit(std::span<Transfer> transfers) = 0;
-  // Appends the outcomes since the last call.
+  // Appends the outcomes since the last call: one for each submitted transfer, in any order;
+  // stream-ordered tiers: in the order of submission, for each device and direction. By then the
+  // tier does not touch the transfer's memory any more.
   virtual Status poll(std::vector<Completion>& completions) = 0;
-  // At the end, the only call that waits: until no transfer touches a frame any more, because it is complete or its device lost.
-  virtual void finish() noexcept = 0;
-  // True if finish gave up on transfers that do not end: the system may touch their memory at any time, so it, and the tier
-  // itself, have to outlive the process.
-  virtual bool quarantined() const noexcept { return false; }
+  // Final call, and the only blocking one: returns when no transfer touches a frame any more, i.e.
+  // each has completed or its device is lost; or when the tier is quarantined. The same again if
+  // called again.
+  virtual Finished finish() noexcept = 0;
 };
 
-// An optional ability: slots in memory that the GPU can load and store.
+// Optional: slots in memory that the GPU can load and store in place.
 class InPlaceTier {
  public:
   virtual ~InPlaceTier() = default;
   virtual CUmemGenericAllocationHandle handle(SlotId slot) const = 0;
-  // For this process to load and store; null where it cannot (a peer's HBM).
+  // Address for CPU access by this process; null where impossible (a peer's HBM).
   virtual std::byte* host_address(SlotId slot, pagetable::Access access) const = 0;
-  // For copies by the devices that reach the tier.
+  // Address for copies by the devices that reach the tier.
   virtual CUdeviceptr device_address(SlotId slot, pagetable::Access access) const = 0;
+};
+
+// Optional: fingerprints of pages, made and compared on the GPU. A store with
+// Transfer::compare_with copies nothing and needs no slot: its completion says whether the frame's
+// fingerprint differs.
+class ComparingTier {
+ public:
+  virtual ~ComparingTier() = default;
+  // Of the slot's bytes, if a watched load has computed it and completed.
+  virtual std::optional<gpu::Fingerprint> fingerprint(SlotId slot) const = 0;
+  // Whether a frame of the device can be compared now.
+  virtual bool can_compare(int device) const = 0;
+};
+
+// Optional, for tiers that move host memory: loads straight into frames, with Transfer::frame and a
+// null `host`. The caller verifies the bytes: the tier does not.
+class FrameLoadingTier {
+ public:
+  virtual ~FrameLoadingTier() = default;
+  // Whether a load of the slot can go straight into a frame of the device now.
+  virtual bool loads_into_frames(SlotId slot, int device) const = 0;
+};
+
+// Optional: slots whose copy can be lost, or become unreadable, after its store.
+class DegradableTier {
+ public:
+  virtual ~DegradableTier() = default;
+  // True if the slot lost a copy that can be re-created now, or its copy is unreadable. A caller
+  // with the bytes elsewhere stores them again with `if_changed`: only missing copies are written.
+  virtual bool degraded(SlotId slot) const = 0;
 };
 
 }  // namespace vmem::tiers

@@ -11,7 +11,7 @@
 namespace vmem::topology {
 namespace {
 
-// GB/s a lane, with the line code taken off, by generation from 1.
+// GB/s per lane after line coding, by generation from 1.
 constexpr std::array kPcieLane = {0.25, 0.5, 0.985, 1.969, 3.938, 7.563};
 
 Rate nominal(std::optional<double> bytes_per_s) { return bytes_per_s ? Rate{*bytes_per_s, Origin::nominal} : Rate{}; }
@@ -62,7 +62,7 @@ class Assembler {
     }
   }
 
-  // The root of a NUMA node; of the lowest where the node is not known, which is said.
+  // The root of a NUMA node. If the node is unknown: the lowest root, with a note in `unknown`.
   NodeId root_of(std::optional<int> numa_node, const std::string& what) {
     if (const auto root = numa_node ? topology_.find(NodeKind::root, *numa_node) : std::nullopt) return *root;
     const auto roots = topology_.all(NodeKind::root);
@@ -103,7 +103,7 @@ class Assembler {
 
   // ---- the PCIe tree ----
 
-  // A bridge where ways from below meet is a switch; one with a single way through it is a port.
+  // A bridge with several branches below that lead to a leaf is a switch; with one branch, a port.
   void add_tree() {
     const HostTree& tree = *facts_.host;
     std::vector<std::size_t> leaves;
@@ -160,7 +160,8 @@ class Assembler {
 
   // ---- devices that no tree shows ----
 
-  // NVML says for each pair where their ways meet; those that meet below the host are below one switch, or a switch of switches.
+  // NVML tells for each pair where their PCIe paths meet. Devices that meet below the host share
+  // one switch, or a hierarchy of switches.
   void join_the_rest() {
     std::vector<std::size_t> rest;
     for (std::size_t i = 0; i < devices_.size(); ++i)
@@ -184,7 +185,7 @@ class Assembler {
     return added;
   }
 
-  // Those that meet no further up than at `level`, together.
+  // Groups the devices that meet at `level` or below.
   std::vector<std::vector<std::size_t>> groups(const std::vector<std::size_t>& devices, gpu::PcieMeeting level) const {
     std::vector<std::vector<std::size_t>> result;
     for (const std::size_t device : devices) {
@@ -222,9 +223,9 @@ class Assembler {
       for (const gpu::NvLink& link : facts_.devices[i].nvlinks) {
         const auto peer =
             link.remote == gpu::NvLink::Remote::fabric ? std::nullopt : device_at(PciAddress::parse(link.pci_bus_id));
-        if (peer)
-          direct[*peer].add(link);
-        else if (link.remote != gpu::NvLink::Remote::gpu)  // else of a device that the driver does not show
+        if (peer) direct[*peer].add(link);
+        // otherwise a GPU that the driver does not show
+        else if (link.remote != gpu::NvLink::Remote::gpu)
           fabric.add(link);
       }
       for (const auto& [peer, bundle] : direct)
@@ -232,7 +233,7 @@ class Assembler {
       if (fabric.lanes > 0) connect(devices_[i], nvlink_switch(), LinkKind::nvlink, fabric.rate(), fabric.lanes);
     }
     for_each_pair([&](std::size_t i, std::size_t j) {
-      // NVML lists no links in some virtual machines, and still answers for pairs.
+      // In some virtual machines NVML lists no links, but still answers for pairs.
       if (facts_.pairs[i][j].nvlink.value_or(false) && facts_.devices[i].nvlinks.empty())
         connect(devices_[i], devices_[j], LinkKind::nvlink);
     });
@@ -271,7 +272,7 @@ class Assembler {
   std::vector<NodeId> devices_;  // by ordinal, as the next two
   std::vector<std::optional<PciAddress>> addresses_;
   std::vector<bool> joined_;
-  // Of each bridge, the slots below that lead to something. The functions of one card are one.
+  // Per bridge, the slots below that lead to a leaf. All functions of one card share a slot.
   std::map<std::size_t, std::set<std::pair<unsigned, unsigned>>> ways_;
   std::map<std::size_t, NodeId> switches_;  // by bridge
 };

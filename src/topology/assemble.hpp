@@ -1,4 +1,4 @@
-// From what the sources say to the topology. Pure.
+// Builds the topology from the sources' facts. Pure.
 #pragma once
 
 #include <optional>
@@ -13,24 +13,24 @@ namespace vmem::topology {
 
 struct DeviceFacts {
   std::string name;
-  std::string pci_bus_id;  // empty: not known
+  std::string pci_bus_id;  // empty: unknown
   std::uint64_t bytes = 0;
   std::optional<int> numa_node;
-  std::vector<gpu::NvLink> nvlinks;     // those that NVML lists
-  std::optional<gpu::Nvml::Pcie> pcie;  // at its best
+  std::vector<gpu::NvLink> nvlinks;     // the links that NVML lists
+  std::optional<gpu::Nvml::Pcie> pcie;  // maximum generation and lanes
 };
 
-// Of one device, about another.
+// Facts about a pair of devices, as seen from the first.
 struct PairFacts {
   PeerAccess access;
-  bool native_atomics = false;              // which peers have over NVLink only
-  std::optional<bool> nvlink;               // as NVML says
-  std::optional<gpu::PcieMeeting> meeting;  // as NVML says
+  bool native_atomics = false;              // peers have native atomics over NVLink only
+  std::optional<bool> nvlink;               // from NVML
+  std::optional<gpu::PcieMeeting> meeting;  // from NVML
 };
 
 struct Facts {
   std::vector<DeviceFacts> devices;           // by ordinal
-  std::vector<std::vector<PairFacts>> pairs;  // by ordinals
+  std::vector<std::vector<PairFacts>> pairs;  // [ordinal][ordinal]
   bool nvml = false;
   std::optional<HostTree> host;
   std::vector<std::string> unknown;

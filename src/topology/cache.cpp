@@ -16,8 +16,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/cache_folder.hpp"
 #include "base/file_descriptor.hpp"
-#include "base/options.hpp"
 #include "gpu/device_info.hpp"
 
 namespace vmem::topology {
@@ -26,8 +26,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kFormat = 1;
-constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // of a file that is to be read
-constexpr std::size_t kMostNodes = 1 << 16;                // of a file that is to be believed
+constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // limit on the size of a file to read
+constexpr std::size_t kMostNodes = 1 << 16;                // limit on the nodes of a file
 
 std::string first_line(const char* path) {
   std::ifstream in(path);
@@ -44,8 +44,8 @@ constexpr std::array kLinkKinds = {LinkKind::nvlink, LinkKind::pcie, LinkKind::s
                                    LinkKind::network};
 constexpr std::array kOrigins = {Origin::unknown, Origin::nominal, Origin::measured};
 
-// What is wrong with a file, on its way from where it is found to load_saved, where it ends: the JSON library throws for the rest
-// of what can be wrong, and takes the same way.
+// A defect of a file, thrown up to load_saved. The JSON library's own exceptions for other defects
+// take the same path.
 struct Wrong {
   std::string what;
 };
@@ -113,7 +113,8 @@ Json json_of(const MachineKey& key) {
 
 // ---- and back ----
 
-// The library's own conversion wraps integers around, and is undefined for floating-point numbers out of range.
+// The library's own conversion wraps integers, and is undefined for floating-point numbers out of
+// range.
 template <class Integer>
 Integer integer_of(const Json& json) {
   if (json.is_number_unsigned()) {
@@ -192,7 +193,7 @@ std::unexpected<Error> cannot_save(const std::string& path, int error) {
               error);
 }
 
-// Never waits for a writer (of a FIFO), and reads no more than kMostBytes: the user may have named anything.
+// Never blocks on a FIFO's writer, and stops beyond kMostBytes: the user may name any file.
 std::expected<std::string, Miss> read_whole(const std::string& path) {
   const auto refuse = [](Miss::Reason reason, std::string why) {
     return std::unexpected(Miss{reason, std::move(why)});
@@ -265,7 +266,7 @@ std::string to_json(const Saved& saved) {
                      {"key", json_of(saved.key)},
                      {"measured_at", saved.measured_at},
                      {"topology", json_of(saved.topology)}};
-  // Names of disks and folders are the system's bytes, which need not be UTF-8.
+  // Names of disks and folders are bytes from the system, not necessarily UTF-8.
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

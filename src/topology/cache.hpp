@@ -11,11 +11,13 @@
 
 namespace vmem::topology {
 
-// What must be as it was when the file was written. A device that was moved, a new driver, another machine: measured anew.
+// The state of the machine when the file was written. A moved device, a new driver or another
+// machine makes the file stale.
 struct MachineKey {
-  std::string machine;               // host name and processor count
-  std::string driver;                // its version, and the kernel module's
-  std::vector<std::string> devices;  // by ordinal: bus id, UUID and name; an emulated machine's UUIDs hold its settings
+  std::string machine;  // host name and processor count
+  std::string driver;   // versions of the driver and of its kernel module
+  // by ordinal: bus id, UUID and name; UUIDs of an emulated machine hold its settings
+  std::vector<std::string> devices;
   bool operator==(const MachineKey&) const = default;
 };
 
@@ -31,17 +33,19 @@ struct Saved {
 struct Miss {
   enum class Reason { absent, damaged, stale };
   Reason reason = Reason::absent;
-  std::string message;  // names the file and what is wrong with it
+  std::string message;  // names the file and the defect
 };
 
 std::expected<Saved, Miss> load_saved(const std::string& path, const MachineKey& key);
-// Replaces the file as a whole or not at all, and makes its folder. Errors: INVALID_OPTION, naming the file and what failed.
+// Replaces the file atomically, and makes its folder. Errors: INVALID_OPTION, naming the file and
+// the failure.
 Status save(const std::string& path, const Saved& saved);
 
-// As in the file, for people and programs.
+// The file's text, for people and programs.
 std::string to_json(const Saved& saved);
 
-// Of the file that the option topology (Options::topology) means; "": none, since it is off, or there is no home folder.
+// The file for the option topology (Options::topology). "": none, because the option is off or
+// there is no home folder.
 std::string cache_path(const std::string& option, bool emulated);
 
 }  // namespace vmem::topology

@@ -32,7 +32,7 @@ Status ask_driver(const gpu::Driver& driver, Facts& facts) {
     VMEM_TRY(driver.check(driver->cuDeviceGet(&handle, ordinal), "cuDeviceGet"));
     handles.push_back(handle);
     DeviceFacts device{info.name, info.pci_bus_id, info.memory_bytes, std::nullopt, {}, std::nullopt};
-    int node = -1;  // and -1 where the driver does not know
+    int node = -1;  // the driver returns -1 if unknown
     if (driver->cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, handle) == CUDA_SUCCESS && node >= 0)
       device.numa_node = node;
     facts.devices.push_back(std::move(device));
@@ -92,6 +92,13 @@ Result<Topology> discover(const gpu::Driver& driver, const Sources& sources) {
   VMEM_TRY(ask_driver(driver, facts));
   if (sources.nvml) ask_nvml(driver, facts);
   if (sources.hwloc && !driver.emulated()) ask_hwloc(facts);
+  return assemble(facts);
+}
+
+Topology discover_host(const std::string& why) {
+  Facts facts;
+  facts.unknown.push_back("GPUs and their links: " + why);
+  ask_hwloc(facts);
   return assemble(facts);
 }
 

@@ -58,7 +58,7 @@ Result<Hwloc> load() {
   return hwloc;
 }
 
-// /sys is asked because hwloc keeps no rates of network cards.
+// From /sys, because hwloc has no rates of network cards.
 std::optional<double> card_rate(const std::string& name) {
   std::ifstream in("/sys/class/net/" + name + "/speed");
   double megabits_per_s = 0;
@@ -77,7 +77,7 @@ class Reader {
 
   Status load(const std::string& xml) {
     if (hwloc_.hwloc_topology_init(&topology_) != 0) return refuse("starts no topology");
-    // Its components for GPUs would start their drivers.
+    // hwloc's GPU components would start the GPUs' drivers.
     for (const char* component : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"})
       (void)hwloc_.hwloc_topology_set_components(topology_, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
     if (hwloc_.hwloc_topology_set_io_types_filter(topology_, HWLOC_TYPE_FILTER_KEEP_ALL) != 0)
@@ -107,7 +107,8 @@ class Reader {
     for (unsigned i = 0; i < count; ++i) visit(hwloc_.hwloc_get_obj_by_depth(topology_, depth, i));
   }
 
-  // A bridge or device on the bus, with what is above it; none: a host bridge, or no PCI object.
+  // The index of a bridge or device on the bus; adds it after its parents. No value: a host bridge,
+  // or no PCI object.
   std::optional<std::size_t> pci_of(hwloc_obj_t object) {
     const bool bridge = object->type == HWLOC_OBJ_BRIDGE;
     if (!bridge && object->type != HWLOC_OBJ_PCI_DEVICE) return std::nullopt;
@@ -119,7 +120,7 @@ class Reader {
     return known_[object] = tree_.pci.size() - 1;
   }
 
-  // Of what it hangs from, where that is one node's.
+  // The NUMA node of the nearest ancestor with a nodeset, if the nodeset has exactly one node.
   std::optional<int> numa_node_of(hwloc_obj_t object) const {
     while (object != nullptr && object->nodeset == nullptr) object = object->parent;
     if (object == nullptr || hwloc_.hwloc_bitmap_weight(object->nodeset) != 1) return std::nullopt;

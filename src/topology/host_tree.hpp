@@ -1,5 +1,5 @@
-// The host side of the machine as hwloc sees it: NUMA nodes, the PCIe tree, disks and network cards. hwloc is loaded at run time
-// and kept from looking at GPUs, which is the driver's business.
+// The host side of the machine from hwloc: NUMA nodes, the PCIe tree, disks and network cards.
+// hwloc is loaded at run time, without its GPU components: the driver describes GPUs.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct HostTree {
   };
   struct Pci {
     PciAddress address;
-    std::optional<std::size_t> parent;  // the bridge above, an index of `pci`; none: a host bridge
+    std::optional<std::size_t> parent;  // index in `pci` of the bridge above; none: a host bridge
     std::optional<int> numa_node;
     bool bridge = false;
   };
@@ -37,7 +37,7 @@ struct HostTree {
   struct Card {
     std::string name;  // "eth0"
     std::size_t pci = 0;
-    std::optional<double> bytes_per_s;  // as the link was negotiated
+    std::optional<double> bytes_per_s;  // the negotiated link speed
   };
   std::vector<NumaNode> numa_nodes;  // by number
   std::vector<Pci> pci;
@@ -47,7 +47,8 @@ struct HostTree {
   std::optional<std::size_t> find(const PciAddress& address) const;
 };
 
-// Of this machine, or of the one that `xml` (a file that lstopo wrote) describes. Errors: UNSUPPORTED, saying what is missing.
+// Of this machine, or of the machine in `xml` (a file written by lstopo). Errors: UNSUPPORTED,
+// naming what is missing.
 Result<HostTree> read_host_tree(const std::string& xml = "");
 
 }  // namespace vmem::topology

@@ -1,4 +1,4 @@
-// The topology that a program starts with: what `vmem topo` measured, or what the driver says.
+// The topology at program start: measured by `vmem topo`, or reported by the driver.
 #pragma once
 
 #include <string>
@@ -9,9 +9,9 @@
 
 namespace vmem::topology {
 
-// `option` as Options::topology. A file that cannot be used is no error: placement is then by structure. It is logged, as a warning
-// where the user named the file or it is damaged. Neither NVML nor hwloc is asked, which takes long for a program's start.
-// Errors: DRIVER.
+// `option` as Options::topology. An unusable file is no error: placement then uses structure alone.
+// The failure is logged, as a warning if the user named the file or it is damaged. NVML and hwloc
+// are not queried: they would slow the program's start. Errors: DRIVER.
 Result<Topology> known_topology(const gpu::Driver& driver, const std::string& option);
 
 }  // namespace vmem::topology

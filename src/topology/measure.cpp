@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Physical memory at an address of its own, for all devices that may reach it.
+// Physical memory mapped at its own address, accessible to the given devices.
 class Buffer {
  public:
   static Result<Buffer> create(const gpu::DriverRef& driver, std::uint64_t bytes, const CUmemAllocationProp& where,
@@ -61,7 +61,7 @@ class Buffer {
   bool mapped_ = false;
 };
 
-// A device that takes part: its context, a stream for each direction, two buffers of its memory.
+// A measured device: its context, a stream for each direction, two buffers of its memory.
 struct Device {
   NodeId node;
   int ordinal = 0;
@@ -70,15 +70,15 @@ struct Device {
   Buffer memory, other;
 };
 
-// A copy that goes on for as long as a figure takes.
+// A copy repeated throughout one measurement.
 struct Flow {
-  const Device* device;  // whose context and stream
+  const Device* device;  // its context is used
   const gpu::Stream* stream;
   CUdeviceptr to, from;
   std::uint64_t bytes;
 };
 
-// Of a buffer, for one of several devices.
+// The part of a buffer for one of several devices.
 struct Slice {
   std::uint64_t offset, bytes;
 };
@@ -167,7 +167,7 @@ class Measurer {
     return {};
   }
 
-  // So many copies of each flow, one behind the other.
+  // Seconds for `copies` copies of each flow, queued back to back.
   Result<double> time_round(std::span<const Flow> flows, int copies) const {
     const auto begin = Clock::now();
     for (int i = 0; i < copies; ++i)
@@ -176,8 +176,9 @@ class Measurer {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
-  // Of all flows in sum: the best of several rounds, since whatever else runs takes away and never adds. A round is long enough
-  // that waiting for its end counts for little. The first, which sets things up, does not count.
+  // The sum of all flows in bytes/s: the best of several rounds, since other load only slows a
+  // copy. Rounds are long enough to hide the final wait. The first round, which includes set-up, is
+  // discarded.
   Result<double> rate_of(std::span<const Flow> flows) const {
     constexpr double kShortestRound_s = 0.002;
     constexpr int kFewestRounds = 3;
@@ -198,7 +199,7 @@ class Measurer {
     return bytes * copies / best_s;
   }
 
-  // Unknown, with the reason kept, where it cannot be measured.
+  // Unknown, with the reason kept, if the measurement fails.
   Rate measured(std::span<const Flow> flows, const std::string& what) {
     step(what);
     const auto rate = rate_of(flows);
@@ -225,7 +226,8 @@ class Measurer {
     return fmt::format("{} to {}", describe(topology_[from]), describe(topology_[to]));
   }
 
-  // Its own memory, and each NUMA node; the nearest tells the rates of its PCIe link.
+  // Copies within the device's memory, and to and from each NUMA node. The nearest node gives the
+  // rates of the device's PCIe link.
   void measure_alone(const Device& device) {
     const Flow inside{&device, &device.in, device.memory.address(), device.other.address(), options_.buffer_bytes};
     topology_.set_copy(device.node, device.node, measured(std::span(&inside, 1), between(device.node, device.node)));
@@ -246,7 +248,7 @@ class Measurer {
     link->both = measured(flows, fmt::format("{} and back", between(*near, device.node)));
   }
 
-  // By the number of links on the way.
+  // Nearest by the number of links on the path.
   std::optional<NodeId> nearest(const Device& device) const {
     std::optional<NodeId> best;
     std::size_t distance = 0;
@@ -267,7 +269,7 @@ class Measurer {
     }
   }
 
-  // All devices below it at once.
+  // All devices below the switch at once.
   void measure_switch(NodeId node) {
     const auto link =
         std::ranges::find_if(topology_.links, [&](const Link& l) { return l.kind == LinkKind::pcie && l.b == node; });
@@ -289,7 +291,7 @@ class Measurer {
     link->backward = measured(out, "all devices below " + what + ", upwards");
   }
 
-  // The copies between devices are what their NVLinks gave.
+  // NVLinks get the rates of the copies between their devices.
   void set_nvlinks() {
     for (Link& link : topology_.links) {
       if (link.kind != LinkKind::nvlink) continue;
@@ -315,8 +317,9 @@ class Measurer {
     if (found.known() && (rate.origin != Origin::measured || found.bytes_per_s > rate.bytes_per_s)) rate = found;
   }
 
-  // The fastest copy between the two nodes' devices and memories, where it was slower than one that stayed on its node: then
-  // the socket limits it. A socket that limits no single copy has no rate that copies could show.
+  // A socket's rate is the fastest copy across it between a device and a memory, if slower than the
+  // PCIe link's own rate: then the socket is the limit. A socket that limits no single copy stays
+  // without a rate.
   void set_sockets() {
     constexpr double kLimits = 0.9;
     for (std::uint32_t i = 0; i < topology_.links.size(); ++i) {

@@ -27,7 +27,7 @@ constexpr std::uint64_t kBlockBytes = std::uint64_t{4} << 20;
 constexpr int kThreads = 4;
 constexpr std::size_t kAlignment = 4096;
 
-// Nameless, gone with the process.
+// Unnamed (O_TMPFILE): removed when closed.
 class ScratchFile {
  public:
   static Result<ScratchFile> create(const std::string& directory, std::uint64_t bytes) {
@@ -58,7 +58,8 @@ struct Freed {
   void operator()(void* memory) const { std::free(memory); }
 };
 
-// Blocks in turn by several threads, as a tier keeps several requests under way. 0, or the first errno.
+// Several threads take blocks in turn, as a tier keeps several requests in flight. Returns 0, or an
+// errno.
 template <class Transfer>
 int move_blocks(std::uint64_t bytes, Transfer transfer) {
   std::atomic<std::uint64_t> next{0};
@@ -105,7 +106,8 @@ Result<DiskRates> measure_file(const std::string& directory, std::uint64_t bytes
   return rates;
 }
 
-// The disk of the topology that holds the directory: the block device's path in /sys passes through the disk's name.
+// The topology's disk that holds the directory: the block device's path in /sys contains the disk's
+// name.
 std::optional<NodeId> disk_of(const Topology& topology, const std::string& directory) {
   struct stat info{};
   if (::stat(directory.c_str(), &info) != 0) return std::nullopt;

@@ -28,7 +28,7 @@ class Search {
     }
   }
 
-  // Of the widest path, by its narrowest step; 0: there is none.
+  // Width of the widest path, which is that of its narrowest step; 0: no path.
   double width() const {
     std::vector<double> widest(steps_.size(), 0);
     std::priority_queue<std::pair<double, std::uint32_t>> open;
@@ -49,7 +49,7 @@ class Search {
     return widest[to_.value];
   }
 
-  // With the fewest steps, each at least this wide. There is one.
+  // The path with the fewest steps that are all at least `width` wide. REQUIRES: one exists.
   std::vector<Step> shortest(double width) const {
     std::vector<std::optional<Step>> came_by(steps_.size());
     std::queue<NodeId> open;
@@ -82,37 +82,19 @@ class Search {
 
 }  // namespace
 
-std::uint32_t& Load::at(Step step) {
-  if (step.link >= flows_.size()) flows_.resize(step.link + 1);
-  return flows_[step.link][step.forward ? 1 : 0];
-}
-
-void Load::add(const Path& path) {
-  for (const Step step : path.steps) ++at(step);
-}
-
-void Load::remove(const Path& path) {
-  for (const Step step : path.steps) --at(step);
-}
-
-std::uint32_t Load::on(Step step) const {
-  return step.link < flows_.size() ? flows_[step.link][step.forward ? 1 : 0] : 0;
-}
-
-std::optional<double> step_rate(const Topology& topology, Step step, const Load& load) {
+std::optional<double> step_rate(const Topology& topology, Step step) {
   const Link& link = topology.links[step.link];
   const Rate& one_way = step.forward ? link.forward : link.backward;
-  const std::uint32_t along = load.on(step) + 1, against = load.on({step.link, !step.forward});
   double rate = kUnlimited;
-  if (one_way.known()) rate = one_way.bytes_per_s / along;
-  if (link.both.known()) rate = std::min(rate, link.both.bytes_per_s / (along + against));
+  if (one_way.known()) rate = one_way.bytes_per_s;
+  if (link.both.known()) rate = std::min(rate, link.both.bytes_per_s);
   if (rate == kUnlimited) return std::nullopt;
   return rate;
 }
 
-std::optional<double> path_rate(const Topology& topology, const Path& path, const Load& load) {
+std::optional<double> path_rate(const Topology& topology, const Path& path) {
   double rate = kUnlimited;
-  for (const Step step : path.steps) rate = std::min(rate, step_rate(topology, step, load).value_or(kUnlimited));
+  for (const Step step : path.steps) rate = std::min(rate, step_rate(topology, step).value_or(kUnlimited));
   if (const Copy* copy = topology.copy(path.from, path.to); copy != nullptr && copy->rate.known())
     rate = std::min(rate, copy->rate.bytes_per_s);
   if (rate == kUnlimited) return std::nullopt;

@@ -1,12 +1,11 @@
-// The way that bytes take from one memory to another, and how fast, alone or beside others. Pure.
+// The path of a copy from one memory to another, and its rate. Pure.
 //
-// A path passes through switches and roots, never through a memory: nothing here relays through one. Hardware routes by where
-// the memory is and not by load, so the path is that of an idle machine: over NVLinks alone where they lead there, as the driver
-// does it; otherwise, and where there are several, the widest, of these the shortest. Load only makes it slower: whoever has a
-// choice chooses another memory (placement.hpp).
+// A path passes through switches and roots, never through a memory: vmem relays through no memory.
+// Hardware routes by address, not by load, so the path is that of an idle machine. Paths use
+// NVLinks alone where possible, as the driver does; otherwise the widest path, among these the
+// shortest.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -26,26 +25,14 @@ struct Path {
   std::vector<Step> steps;
 };
 
-// Copies under way, by link and direction.
-class Load {
- public:
-  void add(const Path& path);
-  void remove(const Path& path);
-  std::uint32_t on(Step step) const;
+// The rate of one step for a copy alone. No value: the rate is unknown, and counts as no limit.
+std::optional<double> step_rate(const Topology& topology, Step step);
 
- private:
-  std::uint32_t& at(Step step);
-  std::vector<std::array<std::uint32_t, 2>> flows_;  // [link][forward]; those not listed are idle
-};
+// The rate of the narrowest step, and at most the rate measured for the copy alone. No value: no
+// rate is known.
+std::optional<double> path_rate(const Topology& topology, const Path& path);
 
-// What one step gives to a copy that shares it evenly with the load, the load not including the copy; no value: no rate is known,
-// and it is taken to limit nothing.
-std::optional<double> step_rate(const Topology& topology, Step step, const Load& load = {});
-
-// The narrowest step; where the copy was measured alone, no more than that. No value: no rate is known.
-std::optional<double> path_rate(const Topology& topology, const Path& path, const Load& load = {});
-
-// No value: nothing joins the two. From a memory to itself: a path without steps.
+// No value: the two are not connected. From a memory to itself: a path without steps.
 std::optional<Path> best_path(const Topology& topology, NodeId from, NodeId to);
 
 }  // namespace vmem::topology

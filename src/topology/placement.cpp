@@ -9,14 +9,13 @@ namespace {
 
 constexpr double kAlike = 0.95;
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
-constexpr int kMostSteps = 20'000;  // of choose_places: some 50 ms for 16 devices
 
 std::optional<double> slower(std::optional<double> a, std::optional<double> b) {
   if (!a || !b) return std::nullopt;
   return std::min(*a, *b);
 }
 
-// Both ways between a device and a memory.
+// The paths in both directions between a device and a memory.
 struct RoundTrip {
   Path in, out;
 };
@@ -41,7 +40,8 @@ bool meet(const Path& a, const Path& b) {
       a.steps, [&](Step step) { return std::ranges::find(b.steps, step.link, &Step::link) != b.steps.end(); });
 }
 
-// Puts the best first: `rate` gives an optional rate, `tie` what decides among those alike; unknown rates come last.
+// Sorts the best first, unknown rates last. `rate` gives an optional rate; `tie` orders elements
+// whose rates are alike.
 template <class Element, class RateOf, class Tie>
 void order(std::vector<Element>& elements, RateOf rate, Tie tie) {
   std::ranges::stable_sort(elements, std::greater<>{}, [&](const Element& e) { return rate(e).value_or(-1); });
@@ -68,7 +68,7 @@ bool reaches(const Topology& topology, int device, int peer) {
 struct HostCandidate {
   int number = 0;
   std::optional<double> worst;
-  std::size_t distance = 0;  // links on the way, of all devices
+  std::size_t distance = 0;  // links on the paths of all devices
 };
 
 std::optional<HostCandidate> consider_host(const Topology& topology, NodeId host, std::span<const int> devices) {
@@ -95,120 +95,6 @@ int kind_order(NodeKind kind) {
       return 3;
   }
 }
-
-// Branch and bound over the overflows in turn. A choice's bound is what each device would get if nothing were added to what has
-// been placed; load only ever takes away from that.
-class Chooser {
- public:
-  Chooser(const Topology& topology, std::span<const Overflow> overflows) : topology_(topology) {
-    for (const Overflow& overflow : overflows) {
-      auto& trips = options_.emplace_back();
-      const auto device = topology.find(NodeKind::device, overflow.device);
-      for (const NodeId place : overflow.places) {
-        auto trip = device ? round_trip(topology, *device, place) : std::nullopt;
-        if (trip) trips.push_back({place, *std::move(trip)});
-      }
-    }
-    chosen_.resize(options_.size(), nullptr);
-  }
-
-  Assignment run() {
-    descend(0);
-    best_.exact = steps_ < kMostSteps;
-    return std::move(best_);
-  }
-
- private:
-  struct Option {
-    NodeId place;
-    RoundTrip trip;
-  };
-  struct Value {
-    double slowest = kUnlimited, sum = 0;
-    bool operator>(const Value& other) const { return std::tie(slowest, sum) > std::tie(other.slowest, other.sum); }
-  };
-
-  double rate_now(const Option& option) {
-    // A copy's own share is that beside the others.
-    load_.remove(option.trip.in);
-    const double in = path_rate(topology_, option.trip.in, load_).value_or(kUnlimited);
-    load_.add(option.trip.in);
-    load_.remove(option.trip.out);
-    const double out = path_rate(topology_, option.trip.out, load_).value_or(kUnlimited);
-    load_.add(option.trip.out);
-    return std::min(in, out);
-  }
-
-  void put(const Option& option) {
-    load_.add(option.trip.in);
-    load_.add(option.trip.out);
-  }
-  void take(const Option& option) {
-    load_.remove(option.trip.in);
-    load_.remove(option.trip.out);
-  }
-
-  double rate_if_put(const Option& option) {
-    put(option);
-    const double rate = rate_now(option);
-    take(option);
-    return rate;
-  }
-
-  // At least what any completion of the choices made so far is worth.
-  Value bound(std::size_t placed) {
-    Value value;
-    for (std::size_t i = 0; i < options_.size(); ++i) {
-      if (options_[i].empty()) continue;
-      double rate = 0;
-      if (i < placed)
-        rate = rate_now(*chosen_[i]);
-      else
-        for (const Option& option : options_[i]) rate = std::max(rate, rate_if_put(option));
-      value.slowest = std::min(value.slowest, rate);
-      value.sum += rate;
-    }
-    return value;
-  }
-
-  void keep(const Value& value) {
-    found_ = true;
-    best_value_ = value;
-    best_.slowest_bytes_per_s = value.slowest;
-    best_.sum_bytes_per_s = value.sum;
-    best_.places.clear();
-    for (const Option* option : chosen_)
-      best_.places.push_back(option != nullptr ? std::optional(option->place) : std::nullopt);
-  }
-
-  void descend(std::size_t next) {
-    // The first way down is always finished: it is the greedy answer.
-    if (found_ && ++steps_ >= kMostSteps) return;
-    const Value most = bound(next);
-    if (found_ && !(most > best_value_)) return;
-    if (next == options_.size()) return keep(most);
-    if (options_[next].empty()) return descend(next + 1);
-    std::vector<std::pair<double, const Option*>> ordered;
-    for (const Option& option : options_[next]) ordered.emplace_back(rate_if_put(option), &option);
-    std::ranges::stable_sort(ordered, std::greater<>{}, [](const auto& each) { return each.first; });
-    for (const auto& [rate, option] : ordered) {
-      chosen_[next] = option;
-      put(*option);
-      descend(next + 1);
-      take(*option);
-      chosen_[next] = nullptr;
-    }
-  }
-
-  const Topology& topology_;
-  std::vector<std::vector<Option>> options_;
-  std::vector<const Option*> chosen_;
-  Load load_;
-  Assignment best_;
-  Value best_value_;
-  bool found_ = false;
-  int steps_ = 0;
-};
 
 }  // namespace
 
@@ -268,7 +154,7 @@ std::vector<Place> places_by_rate(const Topology& topology, int device) {
     if (const auto trip = round_trip(topology, *own, memory))
       places.push_back({memory, path_rate(topology, trip->in), path_rate(topology, trip->out)});
   };
-  // In the order of kinds, and peers in theirs, which decides among those alike.
+  // In order of kind, with peers in their own order: this order breaks ties.
   for (const int peer : peers_by_rate(topology, device)) add(*topology.find(NodeKind::device, peer));
   for (const NodeKind kind : {NodeKind::host, NodeKind::disk, NodeKind::fabric})
     for (const NodeId memory : topology.all(kind)) add(memory);
@@ -280,10 +166,6 @@ std::vector<Place> places_by_rate(const Topology& topology, int device) {
   const auto own_rate = path_rate(topology, {*own, *own, {}});
   places.insert(places.begin(), Place{*own, own_rate, own_rate});
   return places;
-}
-
-Assignment choose_places(const Topology& topology, std::span<const Overflow> overflows) {
-  return Chooser(topology, overflows).run();
 }
 
 }  // namespace vmem::topology

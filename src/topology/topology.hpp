@@ -1,6 +1,7 @@
-// The machine as placement sees it: memories, what joins them, and how fast. A plain value: discovery makes it (discover.hpp),
-// measuring fills in rates (measure.hpp), a file keeps it (cache.hpp), and pure functions answer questions about it (paths.hpp,
-// placement.hpp). What nobody could tell is left unknown, and said in `unknown`; nothing is assumed instead.
+// The machine as placement sees it: memories, the links between them, and rates. A plain value:
+// discovery makes it (discover.hpp), measuring fills in rates (measure.hpp), a file keeps it
+// (cache.hpp), and pure functions answer questions about it (paths.hpp, placement.hpp). Unknown
+// facts stay unknown and are listed in `unknown`; nothing is assumed instead.
 #pragma once
 
 #include <compare>
@@ -15,12 +16,12 @@ namespace vmem::topology {
 enum class NodeKind : std::uint8_t {
   device,         // a GPU and its HBM; number: the CUDA ordinal
   host,           // the memory of a NUMA node; number: the system's
-  root,           // where a NUMA node's PCIe begins; number: the NUMA node's
-  pcie_switch,    // counted from 0, as are those below
-  nvlink_switch,  // all NVSwitches that GPUs reach are one node: they are one fabric
+  root,           // the PCIe root of a NUMA node; number: the NUMA node's
+  pcie_switch,    // numbered from 0, as are the kinds below
+  nvlink_switch,  // one node for all NVSwitches that GPUs reach: one fabric
   disk,
   network,  // a network card
-  fabric,   // what is beyond the network cards
+  fabric,   // the network beyond the cards
 };
 std::string_view kind_name(NodeKind kind);
 
@@ -33,8 +34,8 @@ struct Node {
   NodeKind kind = NodeKind::device;
   int number = 0;
   std::string name;         // "NVIDIA H200", "nvme0n1", "eth0", a directory
-  std::string address;      // on the PCI bus, "0000:01:00.0"; empty: none, or not known
-  std::uint64_t bytes = 0;  // of memory; 0: none, or not known
+  std::string address;      // on the PCI bus, "0000:01:00.0"; empty: none, or unknown
+  std::uint64_t bytes = 0;  // of memory; 0: none, or unknown
   bool operator==(const Node&) const = default;
 };
 
@@ -51,17 +52,17 @@ struct Rate {
   bool operator==(const Rate&) const = default;
 };
 
-// Full duplex, unless `both` says what the two directions have in sum.
+// Full duplex, unless `both` limits the sum of the two directions.
 struct Link {
   NodeId a, b;
   LinkKind kind = LinkKind::pcie;
   Rate forward, backward;  // from a to b, and from b to a
   Rate both;
-  int lanes = 0;  // NVLinks side by side, PCIe lanes; 0: not known
+  int lanes = 0;  // parallel NVLinks, or PCIe lanes; 0: unknown
   bool operator==(const Link&) const = default;
 };
 
-// What one copy from one memory to another reached with nothing else under way.
+// The measured rate of a single copy between two memories on an idle machine.
 struct Copy {
   NodeId from, to;
   Rate rate;
@@ -69,7 +70,7 @@ struct Copy {
 };
 
 struct PeerAccess {
-  bool reachable = false;  // loads and stores
+  bool reachable = false;  // by loads and stores
   int rank = 0;            // the driver's order of preference: lower is faster
   bool operator==(const PeerAccess&) const = default;
 };
@@ -78,8 +79,8 @@ struct Topology {
   std::vector<Node> nodes;
   std::vector<Link> links;
   std::vector<Copy> copies;                    // at most one for each pair
-  std::vector<std::vector<PeerAccess>> peers;  // by ordinals: [i][j] is device i's access to device j's memory
-  std::vector<std::string> unknown;            // sentences: what could not be found out, and why
+  std::vector<std::vector<PeerAccess>> peers;  // [i][j]: device i's access to device j's memory
+  std::vector<std::string> unknown;            // sentences: what could not be determined, and why
   bool emulated = false;
 
   bool operator==(const Topology&) const = default;
@@ -92,7 +93,7 @@ struct Topology {
   void set_copy(NodeId from, NodeId to, Rate rate);
 };
 
-// Holds pages: a path begins and ends there, and passes through none.
+// Memories hold pages. A path begins and ends at a memory, and passes through none.
 bool is_memory(NodeKind kind);
 
 // "device 0", "host node 1", "PCIe switch 0", "disk nvme0n1".

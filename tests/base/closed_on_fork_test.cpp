@@ -12,7 +12,7 @@ namespace {
 
 bool is_open(int descriptor) { return ::fcntl(descriptor, F_GETFD) >= 0; }
 
-// What `ask` says in a forked child.
+// The result of `ask` in a forked child.
 template <class Ask>
 bool in_child(Ask ask) {
   const pid_t child = ::fork();

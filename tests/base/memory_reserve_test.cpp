@@ -1,5 +1,5 @@
-// The test's operator new fails when it is told to, and then does what the standard says: it calls the handler and tries
-// again.
+// The test's operator new fails on request. As the standard requires, it then calls the new handler
+// and retries.
 #include "base/memory_reserve.hpp"
 
 #include <gtest/gtest.h>
@@ -10,12 +10,11 @@
 
 namespace {
 
-thread_local std::size_t failures = 0;  // of this thread's next allocations
+thread_local std::size_t failures = 0;  // number of this thread's next allocations to fail
 
 }  // namespace
 
-// None of the three is inlined: g++ would see `free` or `operator delete` of what came from the
-// other family, and warn.
+// Not inlined: g++ would see memory of one allocation family freed by the other, and warn.
 [[gnu::noinline]] void* operator new(std::size_t bytes) {
   for (;;) {
     if (failures == 0) {
@@ -34,7 +33,7 @@ thread_local std::size_t failures = 0;  // of this thread's next allocations
 namespace vmem {
 namespace {
 
-// Whether an allocation comes through so many failures.
+// Whether an allocation succeeds after `failing` failures.
 bool survives(std::size_t failing) {
   failures = failing;
   try {
@@ -61,6 +60,26 @@ TEST(MemoryReserve, OtherThreadsFailAsWithoutIt) {
   std::thread([&] { survived = survives(1); }).join();
   EXPECT_FALSE(survived);
   EXPECT_TRUE(survives(1));
+}
+
+// A handler that a library installs in front of the handler it found.
+std::new_handler found_before = nullptr;
+void ask_what_was_found() {
+  if (found_before == nullptr) throw std::bad_alloc();
+  found_before();
+}
+
+TEST(MemoryReserve, AHandlerThatAsksOursDoesNotMakeItAskForEver) {
+  {
+    const MemoryReserve reserve;
+    found_before = std::set_new_handler(ask_what_was_found);
+  }
+  MemoryReserve reserve;
+  EXPECT_TRUE(survives(MemoryReserve::kBlocks));
+  EXPECT_FALSE(survives(1));
+  EXPECT_TRUE(reserve.refill());
+  EXPECT_TRUE(survives(1));
+  std::set_new_handler(nullptr);
 }
 
 TEST(MemoryReserve, TheHandlerGoesWithTheLastReserve) {

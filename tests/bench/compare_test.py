@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
-"""compare.py with stand-ins for Python, nvcc and vmem, which answer at once: every experiment runs, and says what differs.
+"""Tests compare.py with stand-ins for Python, nvcc and vmem: every experiment runs and reports
+differences.
 
     compare_test.py COMPARE_PY
 """
 
+import glob
+import importlib
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
+from unittest import mock
 
 STAND_IN = '''#!{python}
 import json, os, sys
@@ -26,11 +32,20 @@ if os.path.basename(sys.argv[0]) == "nvcc":
     os.symlink(sys.argv[0].replace("nvcc", "python"), words[words.index("-o") + 1])
     sys.exit()
 under = "UNDER_VMEM" in os.environ
-def result(case, steps):
+def launch_ns():
+    """Native launches get slower from run to run; vmem adds little to the first, and 400 ns to every other."""
+    log = os.path.join(os.path.dirname(sys.argv[0]), "under" if under else "native")
+    with open(log, "a+") as file:
+        file.write("run\\n")
+        file.seek(0)
+        run = len(file.readlines())
+    return 2000.0 + 100 * run + (0 if not under else 50 if run == 1 else 400)
+def result(case, steps, turns=False):
     bad = under and case == os.environ.get("DIFFERENT")
     if under and case == os.environ.get("CRASHES"):
         sys.exit("it crashed here")
-    return {{"case": case, "steps_s": [0.5] * steps, "digests": ["other" if bad else "d"] * steps, "peak_bytes": 4 << 30}}
+    seconds = [1.0] * (steps // 2) + [0.5] * (steps - steps // 2) if turns else [0.5] * steps
+    return {{"case": case, "steps_s": seconds, "digests": ["other" if bad else "d"] * steps, "peak_bytes": 4 << 30}}
 if words[0] == "-c":
     print(json.dumps({{"device": "stand-in", "torch": "0", "cuda": "0", "devices": 2}}))
 elif "--steps" in words:
@@ -41,9 +56,9 @@ elif "--steps" in words:
         print("ready", flush=True)
         assert sys.stdin.readline() == "\\n"
     for case in words[words.index(last) + 2:]:
-        print(json.dumps(result(case, steps)), file=out, flush=True)
+        print(json.dumps(result(case, steps, "--turn" in words)), file=out, flush=True)
 elif words == ["launches"]:
-    print(json.dumps({{"median_ns": 2100.0 if under else 2000.0}}))
+    print(json.dumps({{"median_ns": launch_ns()}}))
 else:
     print(json.dumps(result("program", 4)))
 '''
@@ -55,7 +70,9 @@ class Compare(unittest.TestCase):
             programs = os.path.join(folder, "programs", "deep", "down")
             os.makedirs(programs)
             os.makedirs(os.path.join(folder, "programs", "bin"))
-            script = shutil.copy(sys.argv[-1], programs)
+            for path in glob.glob(os.path.join(os.path.dirname(sys.argv[-1]), "*.py")):
+                shutil.copy(path, programs)
+            script = os.path.join(programs, os.path.basename(sys.argv[-1]))
             for path in ("bin/vmem", "bin/python", "bin/nvcc"):
                 path = os.path.join(folder, "programs", path)
                 with open(path, "w", encoding="utf-8") as file:
@@ -78,9 +95,27 @@ class Compare(unittest.TestCase):
         self.assertEqual([row["scenario"] for row in rows if not row["verified"]], [])
         names = {row["scenario"].split(":")[0] for row in rows}
         self.assertLessEqual({"fits", "same", "strict", "two GPUs", "sharing a GPU"}, names)
-        launch = next(row for row in rows if row["scenario"].startswith("a launch"))
-        self.assertEqual((launch["details"]["added_ns"], launch["goal"]["met"]), (100.0, True))
         self.assertTrue(all(row["commit"] == "stand-in" for row in rows))
+
+    def test_what_a_launch_adds_is_the_median_of_pairs_and_no_difference_of_minima(self):
+        launch = next(row for row in self.run_compare("--only", "others")[1] if row["scenario"].startswith("a launch"))
+        details = launch["details"]
+        self.assertEqual((details["added_ns"], launch["goal"]["met"]), (400.0, False), "the minima differ by 50 ns")
+        self.assertEqual(details["added_least_and_most_ns"], [50.0, 400.0])
+        self.assertEqual(details["added_quartiles_ns"], [400.0, 400.0, 400.0])
+        self.assertEqual(launch["limit"], statistics.median(details["native_ns"]))
+        self.assertEqual(launch["achieved"], statistics.median(details["vmem_ns"]))
+
+    def test_what_fits_counts_all_turns(self):
+        for row in self.run_compare("--only", "fits", "--quick")[1]:
+            self.assertEqual((row["limit"], row["achieved"], row["ratio"]), (0.75, 0.75, 1.0), "the later half took 0.5")
+            self.assertEqual(row["details"]["quartiles_s"], [0.5, 0.75, 1.0])
+
+    def test_strict_runs_take_as_many_steps_as_the_others(self):
+        _, rows = self.run_compare("--only", "same:streams", "--only", "two_gpus:ddp")
+        steps = {row["scenario"]: len(row["details"]["steps_s"]) for row in rows}
+        self.assertEqual(steps["strict: streams"], steps["same: streams"])
+        self.assertEqual(steps["strict, two GPUs: ddp"], steps["two GPUs: ddp"])
 
     def test_what_differs_is_a_failure(self):
         ran, rows = self.run_compare("--only", "same:streams", "--only", "same:conv", DIFFERENT="streams")
@@ -93,6 +128,28 @@ class Compare(unittest.TestCase):
         self.assertEqual(ran.returncode, 1)
         self.assertEqual([row["scenario"] for row in rows if row["verified"]], ["same: conv", "strict: conv"])
         self.assertIn("it crashed here", ran.stderr)
+
+
+class Peaks(unittest.TestCase):
+    def program(self, name, **modules):
+        sys.path.insert(0, os.path.dirname(sys.argv[-1]))
+        with mock.patch.dict(sys.modules, modules):
+            return importlib.import_module(name)
+
+    def test_of_cupy_is_what_was_held_at_once(self):
+        cupy = types.SimpleNamespace(cuda=types.SimpleNamespace(MemoryHook=object))
+        peak = self.program("cupy_cases", cupy=cupy).Peak()
+        peak.malloc_postprocess(device_id=0, size=10, mem_size=512, mem_ptr=1)
+        peak.malloc_postprocess(device_id=0, size=1000, mem_size=1024, mem_ptr=2)
+        peak.free_postprocess(device_id=0, mem_size=512, mem_ptr=1)
+        peak.malloc_postprocess(device_id=0, size=10, mem_size=512, mem_ptr=3)
+        self.assertEqual(peak.most, 1536)
+
+    def test_of_jax_is_what_its_allocator_counted(self):
+        jax = self.program("jax_cases", **{each: mock.MagicMock() for each in ("jax", "jax.numpy", "numpy")})
+        counted = mock.Mock(memory_stats=lambda: {"peak_bytes_in_use": 7, "bytes_in_use": 3})
+        self.assertEqual(jax.peak_bytes(counted), 7)
+        self.assertIsNone(jax.peak_bytes(mock.Mock(memory_stats=lambda: None)))
 
 
 if __name__ == "__main__":

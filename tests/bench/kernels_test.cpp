@@ -1,4 +1,4 @@
-// The host twins against the plainest possible computation of the same thing.
+// Compares the host twins with the simplest computation of the same result.
 #include "bench/kernels/twins.hpp"
 
 #include <gtest/gtest.h>

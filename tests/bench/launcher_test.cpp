@@ -1,4 +1,5 @@
-// Every kernel through the driver: on a GPU the compiled kernel against its twin, without one the twin's registration.
+// Runs every kernel through the driver: compares compiled kernels with their twins on a GPU, and
+// tests the twins' registration without one.
 #include "bench/launcher.hpp"
 
 #include <gtest/gtest.h>
@@ -25,7 +26,7 @@ class LauncherTest : public testing::Test {
     stream_ = make_stream(*gpu_).value();
   }
 
-  // Device memory with the bytes of `from`.
+  // Device memory with a copy of `from`.
   template <class T>
   DeviceMemory upload(const std::vector<T>& from) {
     auto memory = allocate_device(*gpu_, from.size() * sizeof(T)).value();

@@ -1,4 +1,4 @@
-// A benchmark that cannot fail proves nothing: kernels that do their work wrongly must be found out, with the place.
+// Benchmarks must detect kernels that compute wrong results, and report where.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -9,21 +9,21 @@
 namespace vmem::bench {
 namespace {
 
-constexpr std::uint64_t kBadWord = 12'345;  // of every chunk
+constexpr std::uint64_t kBadWord = 12'345;  // index in every chunk
 
 template <class T>
 T parameter(const vmem_emu_launch* launch, unsigned index) {
   return *static_cast<T*>(launch->params[index]);
 }
 
-// As the twin, but one word of every chunk is left out.
+// Like the twin, but skips one word of every chunk.
 void increment_all_but_one(const vmem_emu_launch* launch) {
   auto* words = parameter<std::uint64_t*>(launch, 0);
   twins::increment(words, parameter<std::uint64_t>(launch, 1), parameter<std::uint64_t>(launch, 2));
   words[kBadWord] -= parameter<std::uint64_t>(launch, 2);
 }
 
-// As the twin, but the last word of every chunk is not read.
+// Like the twin, but does not read the last word of every chunk.
 void checksum_of_all_but_one(const vmem_emu_launch* launch) {
   twins::checksum(parameter<const std::uint64_t*>(launch, 0), parameter<std::uint64_t>(launch, 1),
                   parameter<std::uint64_t>(launch, 2) - 1, parameter<std::uint64_t*>(launch, 3));
@@ -40,7 +40,7 @@ class MismatchTest : public testing::Test {
     gpu_ = std::move(*gpu);
   }
 
-  // The record of a stream whose kernel `name` is replaced.
+  // Runs the stream scenario with kernel `name` replaced, and returns its record.
   Record stream_with(const char* name, vmem_emu_kernel function, std::vector<std::size_t> parameter_bytes) {
     auto launcher = Launcher::load(*gpu_).value();
     void* library = dlopen(gpu_->driver().path().c_str(), RTLD_NOW | RTLD_NOLOAD);
@@ -49,7 +49,8 @@ class MismatchTest : public testing::Test {
     EXPECT_EQ(replace(name, function, parameter_bytes.data(), static_cast<unsigned>(parameter_bytes.size())), 0);
     Progress progress(stderr);
     std::vector<Record> records;
-    Context context{settings_, *gpu_, launcher, progress, records};
+    RowPrinter rows(*gpu_);
+    Context context{settings_, *gpu_, launcher, progress, records, rows};
     const Status status = run_stream(context);
     EXPECT_TRUE(status) << status.error().message;
     return records.empty() ? Record{} : records.front();

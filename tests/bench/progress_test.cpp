@@ -6,6 +6,8 @@
 #include <pty.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdlib>
 #include <string>
 
 namespace vmem::bench {
@@ -13,7 +15,8 @@ namespace {
 
 constexpr const char* kWiped = "\r\x1b[K";
 
-void work(std::FILE* out) {
+void work(std::FILE* out, const char* kind = "xterm") {
+  ::setenv("TERM", kind, 1);
   Progress progress(out);
   progress.begin("streaming", 100);
   progress.advance(50);
@@ -26,7 +29,8 @@ TEST(Progress, DrawsABarOnATerminalAndWipesIt) {
   ASSERT_EQ(openpty(&main_side, &terminal, nullptr, nullptr, nullptr), 0);
   std::FILE* out = fdopen(terminal, "w");
   work(out);
-  // The line discipline hands it over in as many pieces as it likes; its own processing (\r\n) is not in the way here.
+  // The line discipline splits the output arbitrarily; its own processing (\r
+  // ) does not matter here.
   std::string drawn;
   char text[4096];
   while (!drawn.ends_with(kWiped)) {
@@ -39,6 +43,20 @@ TEST(Progress, DrawsABarOnATerminalAndWipesIt) {
   EXPECT_NE(drawn.find("streaming"), std::string::npos);
   EXPECT_NE(drawn.find('['), std::string::npos);
   std::fclose(out);
+  close(main_side);
+}
+
+TEST(Progress, WritesNoControlSequencesOnADumbTerminal) {
+  int main_side = -1;
+  int terminal = -1;
+  ASSERT_EQ(openpty(&main_side, &terminal, nullptr, nullptr, nullptr), 0);
+  std::FILE* out = fdopen(terminal, "w");
+  work(out, "dumb");
+  std::fclose(out);
+  std::array<char, 4096> text{};
+  const ssize_t got = read(main_side, text.data(), text.size());
+  ASSERT_GT(got, 0);
+  EXPECT_EQ(std::string(text.data(), static_cast<std::size_t>(got)), "streaming\r\n");
   close(main_side);
 }
 

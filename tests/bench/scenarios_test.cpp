@@ -1,4 +1,5 @@
-// Every scenario once, tiny: it ends, verifies its data, and its records have the fields that readers of the JSON rely on.
+// Runs every scenario once with small sizes: it ends, verifies its data, and its records have the
+// fields that readers of the JSON need.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,7 +16,7 @@ TEST_F(ScenarioTest, Stream) {
   EXPECT_EQ(records[0]["options"]["mode"], "ro");
   EXPECT_EQ(records[0]["options"]["working_set_bytes"], std::uint64_t{128} << 20);
   EXPECT_EQ(records[0]["options"]["page_bytes"], records[0]["options"]["chunk_bytes"]);
-  EXPECT_TRUE(records[1]["details"].contains("moved_gb_per_s"));
+  EXPECT_TRUE(records[1]["details"].contains("processed_gb_per_s"));
 }
 
 TEST_F(ScenarioTest, StreamWithOneModeAndAChunkOfItsOwn) {
@@ -34,7 +35,7 @@ TEST_F(ScenarioTest, Scale) {
 TEST_F(ScenarioTest, Block) { expect_schema(run_scenario("block"), "block", 2); }
 TEST_F(ScenarioTest, Random) { expect_schema(run_scenario("random"), "random", 1); }
 TEST_F(ScenarioTest, Hit) { expect_schema(run_scenario("hit"), "hit", 5); }
-TEST_F(ScenarioTest, Lookup) { expect_schema(run_scenario("lookup"), "lookup", 3); }
+TEST_F(ScenarioTest, Lookup) { expect_schema(run_scenario("lookup"), "lookup", 4); }
 TEST_F(ScenarioTest, Alloc) { expect_schema(run_scenario("alloc"), "alloc", 3); }
 
 TEST_F(ScenarioTest, Driver) { expect_schema(run_scenario("driver"), "driver", 25); }
@@ -60,6 +61,28 @@ TEST_F(ScenarioTest, StreamOverAChainWithFiles) {
   EXPECT_EQ(records[0]["options"]["working_set_bytes"], std::uint64_t{384} << 20);
 }
 
+TEST_F(ScenarioTest, ADiskOfTheEnvironmentIsTheLimitOfAStreamOverIt) {
+  setenv("VMEM_NVME", ".:1GiB", 1);
+  settings_.host_bytes = std::uint64_t{64} << 20;
+  settings_.mode = "ro";
+  const auto records = run_scenario("stream");
+  unsetenv("VMEM_NVME");
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "stream", 1));
+  EXPECT_EQ(records[0]["limit_name"], "reading the disk");
+  EXPECT_EQ(records[0]["goal"]["needs"], "host");
+}
+
+TEST_F(ScenarioTest, PeersOfTheEnvironmentAreMeasured) {
+  setenv("VMEM_EMU", "devices=3,h2d=2,d2h=2,duplex=4,copy_us=10", 1);
+  setenv("VMEM_PEERS", "2:128MiB", 1);
+  settings_.mode = "ro";
+  const auto records = run_scenario("peer");
+  unsetenv("VMEM_PEERS");
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "peer", 2));
+  const std::string limit = records[0]["limit_name"];
+  EXPECT_TRUE(limit.ends_with("from device 2")) << limit;
+}
+
 TEST_F(ScenarioTest, PeerOfTwoGpus) {
   setenv("VMEM_EMU", "devices=2,h2d=2,d2h=2,duplex=4,copy_us=10", 1);
   const auto records = run_scenario("peer");
@@ -67,6 +90,9 @@ TEST_F(ScenarioTest, PeerOfTwoGpus) {
   EXPECT_GT(records[0]["details"]["moved_in_bytes"], 0);
   EXPECT_EQ(records[0]["options"]["peer_bytes"], std::uint64_t{128} << 20);
   EXPECT_EQ(records[2]["options"]["ratio"], 1.75) << "1.8, in whole pages";
+  EXPECT_FALSE(records[2]["details"].contains("limit_best")) << "of the copies, which are not the limit";
+  const bool local = records[2]["limit_name"] == "the same with everything in HBM";
+  EXPECT_EQ(records[2]["details"]["limit_samples"], local ? 1 : 2);
 }
 
 TEST_F(ScenarioTest, PeerOfASingleGpuIsRefused) {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/gpu.hpp"
 #include "bench/scenarios/matmul.hpp"
 
@@ -18,7 +18,7 @@ class SizesTest : public testing::Test {
     ASSERT_TRUE(gpu) << gpu.error().message;
     gpu_ = std::move(*gpu);
   }
-  // The message of the refusal; empty when the sizes were accepted.
+  // The error message, or "" if the sizes are accepted.
   std::string refusal() const {
     const auto sizes = plan_sizes(settings_, *gpu_, 4);
     if (sizes) return {};
@@ -74,6 +74,14 @@ TEST_F(SizesTest, FilesHoldWhatHbmAndHostDoNot) {
   EXPECT_NE(refusal().find("raise --host, --peers or --nvme"), std::string::npos);
 }
 
+TEST_F(SizesTest, OptionsThatNobodySetAreNotBlamed) {
+  settings_.hbm_bytes = 64 * kMiB;
+  settings_.host_bytes = 64 * kMiB;
+  const std::string message = refusal();
+  EXPECT_NE(message.find("HBM 64 MiB, host memory 64 MiB hold 128 MiB together"), std::string::npos) << message;
+  EXPECT_EQ(message.find("--remote"), std::string::npos) << message;
+}
+
 TEST_F(SizesTest, MoreHostMemoryThanThereIsIsRefused) {
   settings_.host_bytes = std::uint64_t{1} << 50;
   EXPECT_NE(refusal().find("lower --host"), std::string::npos);
@@ -91,6 +99,21 @@ TEST_F(SizesTest, AbsurdRatiosAreRefused) {
     settings_.ratio = ratio;
     EXPECT_NE(refusal(), "") << ratio;
   }
+}
+
+TEST(RuntimeOptions, AreFoundInTheEnvironmentUnlessGiven) {
+  Settings settings;
+  ::setenv("VMEM_REMOTE_CHANNELS", "3", 1);  // without a node, which other checks refuse
+  ::setenv("VMEM_PEERS", "2:1GiB", 1);
+  settings.runtime_options = {{"peers", "1:1GiB"}};
+  const auto options = options_named(settings, {"remote_channels", "peers"});
+  const auto only_peers = options_named(settings, {"peers"});
+  ::unsetenv("VMEM_REMOTE_CHANNELS");
+  ::unsetenv("VMEM_PEERS");
+  ASSERT_TRUE(options && only_peers);
+  EXPECT_EQ(options->remote_channels, 3u);
+  EXPECT_EQ(options->peers.front().device, 1);
+  EXPECT_FALSE(only_peers->remote_channels);
 }
 
 TEST(Tiling, ThreeMatricesFitAndTilesDivideThem) {

@@ -11,14 +11,15 @@ namespace vmem::test {
 namespace {
 
 constexpr std::size_t kTraceLines = 20;
-// What the message says where a refusal has not set it. vmem_stats of such a struct sets it before each call.
+// A message left unset by a refusal shows this size: vmem_stats of such a struct sets it before
+// each call.
 constexpr std::uint32_t kNobodysBytes = 7777;
 constexpr std::string_view kStale = "struct_bytes is 7777;";
 
 std::mutex callers_mutex;
 std::vector<Caller*> callers;  // protected by callers_mutex
 
-// Their messages are about arguments.
+// Refusals whose messages are about arguments.
 constexpr Statuses kAboutArguments =
     any_of(VMEM_ERROR_INVALID_VALUE, VMEM_ERROR_INVALID_POINTER, VMEM_ERROR_INVALID_RANGE, VMEM_ERROR_NOT_ACQUIRED);
 

@@ -1,5 +1,5 @@
-// One thread's calls of the API: each is timed, and its answer is compared with what the header allows. The message of
-// a refusal must be of this call, and say what was asked.
+// API calls of one thread: times each call and compares its answer with the header. A refusal's
+// message must belong to this call and name its arguments.
 #pragma once
 
 #include <atomic>
@@ -25,14 +25,14 @@ inline constexpr Statuses kNoStatus = 0;
 
 class Caller {
  public:
-  // `most`: how long a call may take.
+  // `most`: the longest allowed call.
   Caller(Verdict& verdict, std::string name, std::chrono::milliseconds most);
   ~Caller();
   Caller(const Caller&) = delete;
   Caller& operator=(const Caller&) = delete;
 
-  // `what`: the call with its arguments. `allowed`: the answers other than those that any function may give.
-  // `names`: what the message of a refused argument must have, one at least.
+  // `what`: the call with its arguments. `allowed`: answers beyond those that any function may
+  // give. `names`: the message of a refused argument must contain at least one of these.
   template <class Call>
   vmem_status operator()(std::string what, Statuses allowed, const std::vector<std::string>& names, Call&& call) {
     begin(std::move(what));
@@ -40,10 +40,11 @@ class Caller {
     end(status, allowed, names);
     return status;
   }
-  // The last calls, a line each.
+  // The last calls, one per line.
   std::string trace() const;
   static std::uint64_t calls() { return calls_.load(); }
-  // Ends the program, with what every thread calls, if a call does not come back. From a thread of the test's.
+  // Ends the program, with the current call of every thread, if a call does not return. Must be
+  // called from a separate test thread.
   static void end_if_hanging(std::chrono::seconds after);
 
  private:
@@ -57,7 +58,7 @@ class Caller {
   Verdict& verdict_;
   const std::string name_;
   const std::chrono::milliseconds most_;
-  std::atomic<Clock::rep> began_{0};  // of the call in progress
+  std::atomic<Clock::rep> began_{0};  // start of the current call
   mutable std::mutex mutex_;
   std::deque<std::string> trace_;  // protected by mutex_
 };

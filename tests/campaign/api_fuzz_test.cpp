@@ -1,6 +1,7 @@
-// Hostile calls of the whole C API from several threads, on small emulated machines over random chains of tiers, beside
-// honest allocations whose bytes are verified. Every call comes back in time, with a status that vmem.h allows it and a
-// message that says what was asked; at the end nothing is left. A failure prints its seed.
+// Hostile calls of the whole C API from several threads, on small emulated machines over random
+// chains of tiers, beside honest allocations whose bytes are verified. Every call must return in
+// time, with a status that vmem.h allows and a message that names the arguments. At the end nothing
+// may be left. A failure prints its seed.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -29,13 +30,13 @@ constexpr std::uint64_t kSeeds = 40;
 constexpr auto kSlack = 20s;
 #else
 constexpr std::uint64_t kSeeds = 120;
-constexpr auto kSlack = 8s;  // machines with other work on them
+constexpr auto kSlack = 8s;  // for loaded machines
 #endif
 constexpr auto kMost = std::chrono::milliseconds(ApiPlan::kCallWaitMs) + kSlack;
 
 #define ASSERT_OK(call) ASSERT_EQ(call, VMEM_OK) << vmem_last_error()
 
-// To be mapped, for as long as the program runs.
+// A file to map; exists while the program runs.
 const std::string& mapped_file() {
   static const std::string path = [] {
     std::string name = std::filesystem::current_path() / fmt::format("api-fuzz-{}", ::getpid());
@@ -47,7 +48,7 @@ const std::string& mapped_file() {
   return path;
 }
 
-// A node that lends, for as long as the program runs. "": this build has none.
+// A lending node that runs as long as the program. "": this build has no daemon.
 std::string lending_node() {
   static std::unique_ptr<rdma::Process> daemon;
   static const std::string address = [] {
@@ -62,7 +63,7 @@ std::string lending_node() {
   return address;
 }
 
-// Looks at all callers now and then.
+// Periodically checks all callers for hanging calls.
 class HangGuard {
  public:
   HangGuard()
@@ -81,7 +82,7 @@ class ApiRun {
  public:
   explicit ApiRun(std::uint64_t seed)
       : plan_(seed, lending_node()), gpu_(plan_.machine()), random_(seed), call_(verdict_, "main", kMost) {}
-  // After a failure, so that the next test finds the machine as it was.
+  // Shuts down even after a failure, so that the next test finds a clean machine.
   ~ApiRun() { (void)vmem_shutdown(); }
 
   void run() {
@@ -138,7 +139,7 @@ class ApiRun {
 
   void free_victims() {
     for (const Block& block : world_.victims()) {
-      // Where addresses are given out while others use them, one that is listed may have been freed as another's.
+      // If addresses are reused concurrently, a listed block may already be freed as another's.
       const Statuses allowed = any_of(VMEM_OK) | (plan_.wild ? any_of(VMEM_ERROR_INVALID_POINTER) : kNoStatus);
       call_(fmt::format("free({:#x}) at the end", block.base), allowed, {},
             [&] { return vmem_free(reinterpret_cast<void*>(block.base), nullptr); });
@@ -146,8 +147,8 @@ class ApiRun {
     expect_nothing_left();
   }
 
-  // The suballocator gives back what it keeps for the next small allocations where memory runs out, and where the work
-  // that used it is known to be complete.
+  // Retries: the suballocator releases its cached blocks only when memory runs out and the work
+  // that used them is known to be complete.
   vmem_statistics statistics_of_the_empty() {
     vmem_statistics stats{};
     stats.struct_bytes = sizeof stats;
@@ -178,7 +179,8 @@ class ApiRun {
 
   void refuse_shutdown_while_held() {
     void* memory = nullptr;
-    if (vmem_malloc(&memory, 100, 0, nullptr) != VMEM_OK) return;  // what is left for shutdown may be all there is
+    // The blocks left for shutdown may fill the memory.
+    if (vmem_malloc(&memory, 100, 0, nullptr) != VMEM_OK) return;
     const vmem_range range{memory, 100, VMEM_READ, 0};
     call_("acquire before shutdown", kServed, {}, [&] { return vmem_acquire(&range, 1, nullptr); });
     call_("shutdown while held", any_of(VMEM_ERROR_IN_USE), {}, [] { return vmem_shutdown(); });
@@ -201,7 +203,7 @@ TEST_P(ApiFuzz, HostileCallsAreRefusedAndHonestBytesStay) {
   run_seeds(GetParam(), kSeeds, [](std::uint64_t seed) {
     ApiRun(seed).run();
     if (HasFailure()) return;
-    // The driver refuses while it holds anything of ours.
+    // The driver refuses while it holds any of our objects.
     ASSERT_EQ(configure_emulated("devices=1"), "") << "something is left in the driver";
   });
   std::printf("%llu calls\n", static_cast<unsigned long long>(Caller::calls()));

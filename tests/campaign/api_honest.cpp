@@ -10,8 +10,8 @@ namespace vmem::test {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-constexpr std::size_t kMost = 4;  // allocations of a thread
-// Others may hold the pages, and all of the memory.
+constexpr std::size_t kMost = 4;  // allocations per thread
+// Other threads may hold the pages, or use all of the memory.
 constexpr Statuses kTolerated = any_of(VMEM_OK, VMEM_ERROR_IN_USE, VMEM_ERROR_OUT_OF_MEMORY, VMEM_ERROR_TIMEOUT);
 
 }  // namespace
@@ -77,7 +77,7 @@ void Honest::write() {
   const vmem_status status =
       call_(fmt::format("honest write({}, {})", fmt::ptr(owned.base + piece.offset), piece.bytes), kTolerated, {},
             [&] { return vmem_write(owned.base + piece.offset, data.data(), data.size()); });
-  // Some pages of it may have been written.
+  // A failed write may have written some pages.
   status == VMEM_OK ? owned.shadow.write(piece.offset, data) : owned.shadow.forget(piece.offset, piece.bytes);
 }
 

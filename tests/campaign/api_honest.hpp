@@ -1,4 +1,4 @@
-// The honest half of a thread of the API fuzzer: allocations whose bytes it knows, whatever other threads do beside it.
+// The honest half of an API fuzzer thread: allocations with known bytes, whatever other threads do.
 #pragma once
 
 #include <span>
@@ -15,10 +15,10 @@ namespace vmem::test {
 
 class Honest {
  public:
-  // `stream`: the only one that it uses, of the device whose context is current.
+  // `stream`: the only stream that it uses, of the device whose context is current.
   Honest(const ApiPlan& plan, World& world, Verdict& verdict, Caller& call, std::uint64_t seed, CUstream stream);
   void step();
-  // Verifies and frees everything. Nobody holds ranges any more.
+  // Verifies and frees everything. REQUIRES: no thread holds ranges any more.
   void finish();
   // The same without frees.
   void verify_all();

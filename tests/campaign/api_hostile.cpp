@@ -51,7 +51,8 @@ void Hostile::step() {
 void Hostile::release_all() {
   while (!held_.empty()) release_held(held_.size() - 1);
   for (const Stream& stream : streams_) {
-    if (stream.handle == nullptr || stream.handle == CU_STREAM_LEGACY) continue;  // the other threads' too
+    // Shared with the other threads.
+    if (stream.handle == nullptr || stream.handle == CU_STREAM_LEGACY) continue;
     gpu_.make_current(stream.device);
     call_("stream_close at the end", any_of(VMEM_OK), {}, [&] { return vmem_stream_close(stream.handle); });
   }
@@ -59,7 +60,7 @@ void Hostile::release_all() {
 
 // ---- allocations ----
 
-// Of what `wanted` asks for, whether it is something that can be had at all.
+// True if the allocation described by `wanted` is valid.
 bool Hostile::is_right(const Wanted& wanted) const {
   return wanted.has_out && wanted.bytes != 0 && wanted.device >= 0 && wanted.device < plan_.devices;
 }
@@ -77,7 +78,8 @@ void Hostile::allocate() {
   const Wanted wanted = any_wanted();
   const bool full = world_.victim_bytes() + wanted.bytes > plan_.working_mib * kMiB / 2 || wanted.bytes > kLargest;
   if (is_right(wanted) && full && wanted.bytes <= ApiPlan::kSpaceBytes) return;
-  // What is kept for a stream that never was is kept for ever: small allocations believe their caller.
+  // Skips small allocations on fake streams: the suballocator believes its caller and would cache
+  // blocks for such a stream forever.
   if (wanted.bytes <= kMiB && !stream.real) return;
   Statuses allowed = any_of(VMEM_ERROR_INVALID_VALUE);
   if (is_right(wanted)) {
@@ -136,13 +138,14 @@ void Hostile::free() {
   if (!stream.real && (plan_.wild || (base && world_.where({target.address, kMiB + 1}) == Where::leaves))) return;
   Statuses allowed = kNoPlace | any_of(VMEM_ERROR_IN_USE) | stream_errors(stream);
   if (base || target.address == 0 || plan_.wild) allowed |= any_of(VMEM_OK);
-  // Where addresses are given out meanwhile, the next one that has it would be forgotten after the call.
+  // In wild mode remove before the call: after it, the entry might belong to a new allocation at
+  // the same address.
   const auto gone = plan_.wild ? world_.remove(target.address) : std::nullopt;
   const vmem_status status = call_(fmt::format("free({}, {})", hex(target.address), words(stream)), allowed,
                                    {hex(target.address), "was freed already", words(stream)},
                                    [&] { return vmem_free(target.pointer(), stream.handle); });
   if (status == VMEM_OK && !plan_.wild) world_.remove(target.address);
-  // INVALID_POINTER: another thread freed it, and it is not ours to give back.
+  // After INVALID_POINTER the block is not ours to restore: another thread freed it.
   if (gone && status != VMEM_OK && status != VMEM_ERROR_INVALID_POINTER) world_.add(*gone);
 }
 
@@ -164,7 +167,7 @@ bool Hostile::is_right(const vmem_range& range) const {
          (where != Where::file || range.access == VMEM_READ);
 }
 
-// Discarding gives up bytes that somebody may own.
+// Discard may destroy bytes of an honest owner, so those ranges are only read.
 std::vector<vmem_range> Hostile::any_ranges() {
   std::vector<vmem_range> ranges(random_.one_in(8) ? random_.below(40) : random_.between(1, 3));
   for (vmem_range& range : ranges) {
@@ -190,7 +193,7 @@ void Hostile::acquire() {
   const Stream stream = any_stream();
   const std::shared_lock shared(world_.reuse);
   std::vector<vmem_range> ranges = any_ranges();
-  // A file mapping is refused by its own name.
+  // The refusal of a file mapping names "mapped".
   std::vector<std::string> names{words(stream), "access", "reserved", "mapped"};
   std::string all;
   for (const vmem_range& range : ranges) {
@@ -205,7 +208,7 @@ void Hostile::acquire() {
   held_.push_back(std::move(ranges));
 }
 
-// Nothing behind the first range may be looked at.
+// The API must not read beyond the first range.
 void Hostile::acquire_absurdly() {
   const vmem_range range = any_range();
   const auto count = random_.pick<std::size_t>({~std::size_t{0}, std::size_t{1} << 60, 0xffffffff, (1 << 20) + 1});
@@ -229,7 +232,7 @@ void Hostile::release_held(std::size_t index) {
         [&] { return vmem_release(ranges.data(), ranges.size(), stream.handle); });
 }
 
-// What nobody holds, what another thread does, and what was released already.
+// Releases ranges that are not held, held by another thread, or already released.
 void Hostile::release_wrongly() {
   const Stream stream = any_stream();
   Target target = world_.any_hold(random_).value_or(any_target());
@@ -268,7 +271,7 @@ Statuses Hostile::allowed(const Target& target, Statuses served) const {
   return kNoStatus;
 }
 
-// Bytes that have an owner stay as they are.
+// Only wild mode may write to an honest owner's bytes.
 bool Hostile::writable(const Target& target) const { return plan_.wild || world_.where(target) != Where::honest; }
 
 Target Hostile::any_target() { return world_.any_target(random_); }

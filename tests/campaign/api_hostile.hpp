@@ -1,5 +1,5 @@
-// The hostile half of a thread of the API fuzzer: every function of vmem.h with arguments that are wrong in some way,
-// or right, on what it and other threads allocated.
+// The hostile half of an API fuzzer thread: calls every function of vmem.h with wrong or right
+// arguments, on its own and other threads' allocations.
 #pragma once
 
 #include <optional>
@@ -13,12 +13,12 @@
 
 namespace vmem::test {
 
-inline constexpr std::size_t kFileBytes = std::size_t{4} << 20;  // of the file that is mapped
-// Of ranges that can be used.
+inline constexpr std::size_t kFileBytes = std::size_t{4} << 20;  // size of the mapped file
+// Answers for ranges that can be used.
 inline constexpr Statuses kServed = any_of(VMEM_OK, VMEM_ERROR_OUT_OF_MEMORY, VMEM_ERROR_TIMEOUT, VMEM_ERROR_IN_USE);
 
 std::string hex(std::uintptr_t address);
-// What a refusal of the range may name.
+// Words that a refusal of the range may contain.
 std::vector<std::string> names_of(const Target& target);
 
 class Hostile {
@@ -26,10 +26,11 @@ class Hostile {
   Hostile(const ApiPlan& plan, World& world, EmulatedGpu& gpu, Caller& call, std::uint64_t seed,
           const std::string& file);
   void step();
-  // Releases what the thread still holds, and closes its streams.
+  // Releases the thread's remaining holds and closes its streams.
   void release_all();
 
-  // One call of each function with a pointer that was right once, where there is no runtime: `status` is the answer.
+  // Without a runtime, calls each function once with a formerly valid pointer; each must return
+  // `status`.
   static void expect_refused_everywhere(Caller& call, Target target, vmem_status status);
 
  private:
@@ -63,7 +64,7 @@ class Hostile {
   void others();
   void capture();
 
-  // What a call on the range may answer, where it may be served as `served` says.
+  // Allowed answers of a call on the range; `served`: those if the range can be used.
   Statuses allowed(const Target& target, Statuses served) const;
   bool writable(const Target& target) const;  // or sure to be refused
   Statuses allowed(const std::vector<vmem_range>& ranges) const;

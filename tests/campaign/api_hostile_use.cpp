@@ -1,4 +1,4 @@
-// Calls on ranges, and those that take none.
+// Calls on ranges, and calls without a range.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace vmem::test {
 namespace {
 
-// More than one byte of the host that no refused call may touch; a call that is sure to be refused gets no more.
+// Host buffer for calls that must be refused; a refused call may not touch it.
 std::byte few_bytes[64];
 
 }  // namespace
@@ -45,7 +45,8 @@ void Hostile::advise() {
 
 bool Hostile::in_space(const Target& target) { return target.address - ApiPlan::kBase < ApiPlan::kSpaceBytes; }
 
-// Memory that is not vmem's is CUDA's to judge, which believes its caller: here it is as large as it is said to be.
+// CUDA believes the caller about foreign memory, so foreign addresses are replaced by a real host
+// buffer of sufficient size.
 void Hostile::copy() {
   const Stream stream = any_stream();
   Target to = random_.one_in(2) ? any_target() : world_.victim_target(random_);
@@ -69,7 +70,7 @@ void Hostile::copy() {
   if (!plan_.wild && bytes != 0 && (wrong(to) || wrong(from))) statuses = kRefusals;
   if (null) statuses = any_of(VMEM_ERROR_INVALID_VALUE);
   if (!in_space(to) && !in_space(from) && !stream.real)
-    statuses |= any_of(VMEM_ERROR_DRIVER);  // which refuses it itself
+    statuses |= any_of(VMEM_ERROR_DRIVER);  // the driver itself refuses it
   auto names = names_of(to);
   std::ranges::copy(names_of(from), std::back_inserter(names));
   for (const char* each : {"mapped", "overlap"}) names.emplace_back(each);
@@ -95,7 +96,7 @@ void Hostile::read() {
   const Target target = random_.one_in(2) ? any_target() : world_.victim_target(random_);
   const bool null = random_.one_in(20);
   const std::shared_lock shared(world_.reuse);
-  // A range of its size cannot be served, so that no byte of the host's is touched.
+  // A range larger than the host buffer cannot be served, so no host byte is touched.
   void* const to = null ? nullptr : target.bytes <= host_.size() ? host_.data() : few_bytes;
   Statuses statuses = allowed(target, kServed);
   if (null) statuses = any_of(VMEM_ERROR_INVALID_VALUE);
@@ -109,7 +110,8 @@ void Hostile::write() {
   const std::shared_lock shared(world_.reuse);
   if (!writable(target)) return;
   const void* const from = null ? nullptr : target.bytes <= host_.size() ? host_.data() : few_bytes;
-  // INVALID_VALUE: a mapped file; IN_USE comes before the range is looked at, where a small allocation is held.
+  // INVALID_VALUE: a mapped file. IN_USE: a held small allocation, refused before the range is
+  // checked.
   Statuses statuses = allowed(target, kServed | any_of(VMEM_ERROR_INVALID_VALUE)) | any_of(VMEM_ERROR_IN_USE);
   if (null) statuses = any_of(VMEM_ERROR_INVALID_VALUE);
   auto names = names_of(target);
@@ -169,20 +171,20 @@ void Hostile::others() {
 
 void Hostile::close_stream() {
   Stream& stream = streams_[random_.below(streams_.size())];
-  // Only when no other thread uses it.
+  // Closes only streams that no other thread uses.
   if (stream.handle == nullptr || stream.handle == CU_STREAM_LEGACY) return;
   gpu_.make_current(stream.device);
   call_(fmt::format("stream_close({})", words(stream)), any_of(VMEM_OK), {},
         [&] { return vmem_stream_close(stream.handle); });
   call_("stream_close(unknown)", any_of(VMEM_OK), {},
         [] { return vmem_stream_close(reinterpret_cast<CUstream>(std::uintptr_t{0x123450})); });
-  // A closed stream can be used again, and one that was destroyed is replaced.
+  // A closed stream can be used again; a destroyed one is replaced.
   if (stream.handle == CU_STREAM_PER_THREAD || random_.one_in(2)) return;
   gpu_.destroy_stream(stream.handle);
   stream = make_stream(stream.device, CU_STREAM_NON_BLOCKING);
 }
 
-// What was refused on a stream in capture is no part of the graph, and the stream is as good as before.
+// A call refused during capture must add nothing to the graph and leave the stream usable.
 void Hostile::capture() {
   const Stream stream = make_stream(0, CU_STREAM_NON_BLOCKING);
   const Target target = world_.victim_target(random_);

@@ -134,7 +134,7 @@ std::size_t World::any_bytes(Random& random) const {
 std::size_t World::bytes_at(std::uintptr_t address, Random& random) const {
   const Block* const block = containing(address);
   if (block == nullptr || random.one_in(4)) {
-    // Also so that the end wraps around.
+    // Includes sizes whose end wraps around.
     return random.one_in(4) ? std::size_t{0} - address + random.below(3) : any_bytes(random);
   }
   const std::size_t rest = block->bytes - (address - block->base);

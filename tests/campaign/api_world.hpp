@@ -1,5 +1,5 @@
-// What all threads of the API fuzzer know: which addresses are allocated, for whom, and which were. Pointers for
-// hostile calls come from here, and what a call on them may do.
+// State shared by all API fuzzer threads: current and former allocations and their owners. Chooses
+// pointers for hostile calls and decides the allowed answers.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,7 @@ struct Block {
 // Where a range lies.
 enum class Where : std::uint8_t { nowhere, leaves, honest, victim, file };
 
-// A range as it is given to the API.
+// A range as passed to the API.
 struct Target {
   std::uintptr_t address = 0;
   std::size_t bytes = 0;
@@ -46,17 +46,17 @@ class World {
 
   Where where(const Target& target) const;
   bool is_base(std::uintptr_t address) const;
-  // Hostile in one way or another, or a range that is as it should be.
+  // A range that may be valid or hostile in some way.
   Target any_target(Random& random) const;
-  Target victim_target(Random& random) const;  // inside of one, if there is one
+  Target victim_target(Random& random) const;  // inside a victim, if there is one
   std::size_t any_bytes(Random& random) const;
 
-  // Of ranges that some thread holds or held.
+  // Ranges that some thread holds or held.
   void remember_hold(const Target& target);
   std::optional<Target> any_hold(Random& random) const;
 
-  // Held exclusively while addresses are given out or taken from an honest owner, shared while a pointer that may be
-  // stale is used: it must not mean another allocation meanwhile.
+  // Locked exclusively while addresses are allocated or an honest owner frees them. Locked shared
+  // while a possibly stale pointer is used, which must not become another allocation meanwhile.
   std::shared_mutex reuse;
 
  private:
@@ -66,9 +66,9 @@ class World {
   const Block* containing(std::uintptr_t address) const;
   const Block* any_block(Random& random) const;
 
-  mutable std::mutex mutex_;                // all below
+  mutable std::mutex mutex_;                // protects all below
   std::map<std::uintptr_t, Block> blocks_;  // by base
-  std::deque<std::uintptr_t> stale_;        // bases of freed ones
+  std::deque<std::uintptr_t> stale_;        // bases of freed blocks
   std::deque<Target> holds_;
 };
 

@@ -1,4 +1,4 @@
-// A child process with a time limit, whose two outputs are kept.
+// A child process with a time limit and two captured outputs.
 #pragma once
 
 #include <chrono>
@@ -9,8 +9,8 @@
 namespace vmem::test {
 
 struct ChildOutcome {
-  bool hung = false;  // it was killed, because the limit had passed
-  int status = 0;     // as waitpid says
+  bool hung = false;  // killed at the limit
+  int status = 0;     // as from waitpid
   std::string out, err;
 
   bool exited() const;
@@ -18,9 +18,10 @@ struct ChildOutcome {
   std::string words() const;  // how it ended
 };
 
-// Runs `body` in a fork of this process, which may have no other threads. `until`: having said this, it gets SIGTERM.
+// Runs `body` in a fork of this process, which may have no other threads. Sends the child SIGTERM
+// once its standard output contains `until`.
 ChildOutcome run_child(const std::function<int()>& body, std::chrono::seconds limit, const std::string& until = "");
-// The same with a program, and with variables ("NAME=value") beside those that there are.
+// The same with a program; adds `variables` ("NAME=value") to the environment.
 ChildOutcome run_program(const std::vector<std::string>& words, const std::vector<std::string>& variables,
                          std::chrono::seconds limit, const std::string& until = "");
 

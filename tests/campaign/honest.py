@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """A program that keeps pages with vmem and compares every byte that it reads with what it wrote.
 
-It reads and writes pages in random order until SIGTERM, or for a number of operations. Then it reads all pages once
-more. A page's content is a part of one block of random bytes, which part the program chose anew at each write. Each
-line on stdout is a JSON object with what it has done so far; the last one has "final". Wrong bytes and failed calls
-are also described on stderr. The memory comes from libvmem.so, or, with --cuda, from the CUDA driver's interface, for
-programs under `vmem run`.
+It reads and writes pages in random order until SIGTERM, or for a number of operations. Then it
+reads all pages once more. A page's content is a random part of one block of random bytes, chosen
+anew at each write. Each line on stdout is a JSON object of the figures so far; the last one has
+"final". Wrong bytes and failed calls are also described on stderr. The memory comes from
+libvmem_gpu.so, or with --cuda from the CUDA driver's interface, for programs under `vmem run`.
 
-    honest.py --library build/release/lib/libvmem.so --pages 64 driver=emulated hbm=32MiB host=32MiB page=2MiB
+    honest.py --library build/release/lib/libvmem_gpu.so --pages 64 driver=emulated hbm=32MiB
 """
 import argparse
 import ctypes
@@ -72,7 +72,7 @@ class VmemMemory:
 
 
 class CudaMemory:
-    """Through the driver's interface, as a program that knows nothing of vmem."""
+    """Through the driver's interface, as a program that does not call vmem."""
 
     def __init__(self):
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -115,7 +115,8 @@ class CudaMemory:
 class Page:
     def __init__(self):
         self.address = 0  # 0: it has none now
-        self.contents: list[int] = []  # offsets into the random block of what it may hold; none: anything
+        # Offsets into the random block of what it may hold; none: anything.
+        self.contents: list[int] = []
 
 
 class Program:
@@ -134,7 +135,7 @@ class Program:
         return ctypes.addressof(self.block) + offset
 
     def call(self, what: str, page: Page, function, *arguments) -> str:
-        """Counts the call, and gives a page that is lost back: the next use allocates it anew."""
+        """Counts the call, and frees a lost page: its next use allocates it anew."""
         begun = time.monotonic()
         status = function(*arguments)
         took_ms = (time.monotonic() - begun) * 1000
@@ -208,7 +209,7 @@ class Program:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--library", default="", help="libvmem.so")
+    parser.add_argument("--library", default="", help="libvmem_gpu.so")
     parser.add_argument("--cuda", action="store_true")
     parser.add_argument("--pages", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)

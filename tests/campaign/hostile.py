@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """One attacker: connects to sockets and sends what nobody should, as any user and from any address.
 
-It reads its orders as JSON from stdin and writes what it did as JSON to stdout. It knows no secret. What it sends
-resembles what vmem's sockets read (TLS handshakes, the nodes' Hello and frames, messages of lenders and guards); each
-shape goes to each socket, because which socket is what was found by looking only.
+It reads its orders as JSON from stdin and writes what it did as JSON to stdout. It knows no secret.
+What it sends resembles what vmem's sockets read (TLS handshakes, the nodes' Hello and frames,
+messages of lenders and guards); each shape goes to each socket, because which socket is what was
+found by looking only.
 """
 import array
 import ctypes
@@ -22,9 +23,9 @@ PR_SET_DUMPABLE = 4
 IP_BIND_ADDRESS_NO_PORT = 24
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
 MOST_PAYLOAD = 1 << 30
-HELLO = struct.Struct("<8sHHHHQQQQQQ")  # src/rdma/stream/admission.hpp
-FRAME = struct.Struct("<HHIQ")  # src/rdma/stream/channel.hpp
-WIRE = struct.Struct("<IHHQQQQQIIQ")  # src/rdma/wire.hpp
+HELLO = struct.Struct("<8sHHHHQQQQQQ")  # src/rdma/trust/admission.hpp
+FRAME = struct.Struct("<HHIQ")  # src/rdma/transport/stream/channel.hpp
+WIRE = struct.Struct("<IHHQQQQQIIQ")  # src/rdma/lending/wire.hpp
 LENT = struct.Struct("<IHHQQQQ16s192s")  # src/peer/wire.hpp
 
 
@@ -58,7 +59,9 @@ class Shapes:
         return [self.chance.randbytes(4096) * self.chance.randint(4, 16)] * self.chance.randint(1, 8)
 
     def record(self) -> list[bytes]:
-        """A TLS record whose length is right, around a handshake message whose length is right, around noise."""
+        """A TLS record whose length is right, around a handshake message whose length is right,
+        around noise.
+        """
         body = self.chance.randbytes(self.chance.randint(0, 700))
         message = bytes([self.chance.choice([1, 2, 11, 20, 24, self.number(8)])]) + len(body).to_bytes(3, "big") + body
         return [self.tls_record(22, message)]
@@ -103,7 +106,9 @@ class Shapes:
         return [bytes(whole)]
 
     def own_hello(self) -> bytes:
-        """With the address space that a node said it has: then it is accepted where users are all that is checked."""
+        """With the address space that a node said it has: then it is accepted where users are all
+        that is checked.
+        """
         base, space, page = HELLO.unpack(self.node_hello)[7:10] if self.node_hello else (1 << 44, 1 << 40, 0)
         return HELLO.pack(b"vmemnode", 1, 1, self.chance.randint(1, 8), self.chance.choice([0, 0, 0, self.number(16)]),
                           self.chance.getrandbits(64) | 1, self.chance.getrandbits(64), base, space, page,
@@ -150,7 +155,8 @@ class Target:
     def __init__(self, order: dict):
         self.order = order
         self.is_unix = order["family"] == "unix"
-        # A path that leads to the socket though its folder is closed: as if somebody had opened the folder.
+        # A path that leads to the socket though its folder is closed: as if somebody had opened the
+        # folder.
         self.opened = order.get("opened")
         self.counts = {"made": 0, "let_in": 0, "refused": 0, "queue_full": 0, "answered": 0, "broken": {},
                        "errors": {}}
@@ -215,7 +221,8 @@ class Attacker:
         self.shapes = Shapes(self.chance, [bytes.fromhex(each) for each in orders["recorded"]])
         self.targets = [Target(each) for each in orders["targets"]]
         self.orders = orders
-        self.held: list[tuple[socket.socket, bytearray]] = []  # open connections, and what they still drip
+        # Open connections, and what they still drip.
+        self.held: list[tuple[socket.socket, bytearray]] = []
 
     def run(self) -> None:
         for target in self.targets:

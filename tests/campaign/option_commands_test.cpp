@@ -1,4 +1,5 @@
-// The same values as the program's arguments: it ends soon, with an exit code and one line that says what is wrong.
+// Random option values as program arguments: the program must end soon, with an exit code and one
+// line about the error.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -58,11 +59,11 @@ class Commands {
     return *std::ranges::find(option_table(), name, &OptionDefinition::name);
   }
   std::vector<std::string> with_junk(std::vector<std::string> words) {
-    if (random_.one_in(2)) words.emplace_back("--json");
+    if (random_.one_in(2)) words.insert(words.end(), {"--json", "-"});
     if (random_.one_in(3)) words.push_back(values_.mutated("--json"));
     return words;
   }
-  // A lender of nothing, or of little.
+  // A daemon that lends nothing, or little.
   std::vector<std::string> daemon() {
     std::vector<std::string> words{"daemon", "--listen",
                                    random_.one_in(2) ? "127.0.0.1:0" : values_.any(option("remote"))};
@@ -118,7 +119,8 @@ std::string judge(const ChildOutcome& outcome) {
   const bool no_program =
       (outcome.code() == 126 || outcome.code() == 127) && outcome.err.starts_with("vmem run: cannot run ");
   if (outcome.code() > 3 && !no_program) return fmt::format("an exit code that is not documented: {}", outcome.code());
-  if (outcome.out.contains("PROBLEM") || outcome.out.contains("\"usable\": false")) return "";  // the doctor's answer
+  // The doctor's answer.
+  if (outcome.out.contains("PROBLEM") || outcome.out.contains("\"usable\": false")) return "";
   std::istringstream lines(outcome.err);
   int said = 0;
   for (std::string line; std::getline(lines, line);) {

@@ -1,5 +1,6 @@
-// Random options through vmem_init and the environment, each start in a process of its own: it ends soon, never by a
-// signal; a refusal names the option and says what is wrong with it, and leaves nothing; what starts, works and ends.
+// Random options through vmem_init and the environment, each start in its own process. A start must
+// end soon and never by a signal. A refusal must name the option and the error, and leave nothing;
+// a successful start must work and end.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -24,7 +25,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kMost = 20s;  // of a start
+constexpr auto kMost = 20s;  // per start
 #if defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t kSeeds = 80;
 #else
@@ -35,7 +36,7 @@ constexpr std::size_t kLongestMessage = 1023;
 
 struct Start {
   std::vector<OptionValue> given, environment;  // by the options' names
-  bool good = false;                            // has to succeed
+  bool good = false;                            // must succeed
   std::string words() const;
 };
 
@@ -63,7 +64,7 @@ bool names(const std::vector<OptionValue>& all, const std::string& name) {
   return std::ranges::find(all, name, &OptionValue::name) != all.end();
 }
 
-// What makes a start small and quick, unless it is chosen too.
+// Adds options that make a start small and quick, unless they are given.
 void complete(Start& start) {
   const OptionValue usual[]{{"driver", "emulated"}, {"hbm", "64MiB"}, {"host", "64MiB"},
                             {"space", "1GiB"},      {"log", "off"},   {"topology", "off"}};
@@ -86,7 +87,7 @@ Start good_start(OptionValues& values, Random& random) {
   } else {
     start.given.push_back(chosen);
   }
-  // Two addresses of GPUs, of which one lends.
+  // Keeps small the address space to be reserved at the base.
   if (name == "base") start.given.push_back({"space", "1GiB"});
   return start;
 }
@@ -117,7 +118,7 @@ int complain(const std::string& why) {
   return 1;
 }
 
-// Nothing of a start, or of what ended, may be left in the driver.
+// The driver must hold no objects of a refused or ended runtime.
 std::string leftovers() { return configure_emulated(kMachine); }
 
 std::string work() {
@@ -139,7 +140,7 @@ bool is_line(const std::string& text) {
   return std::ranges::none_of(text, [](unsigned char c) { return std::iscntrl(c) != 0; });
 }
 
-// As an option, a variable or a flag: many a name is also a word.
+// As an option, a variable or a flag, because many a name is also a word.
 bool mentions(const std::string& message, const std::string& name) {
   std::string flag = "--" + name;
   std::ranges::replace(flag, '_', '-');

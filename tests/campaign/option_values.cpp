@@ -269,7 +269,7 @@ std::string OptionValues::bad_list(const std::string& option) {
     std::string part = option == "nvme" ? places_.any(random_) : random_.pick(kDevices);
     if (option == "peers" && random_.one_in(2)) part = places_.any(random_);
     if (option != "devices" && random_.one_in(3)) part.append(":").append(random_.one_in(2) ? "16MiB" : bad_size());
-    // Where a socket is made and removed: nowhere else.
+    // Sockets may be created and removed only in the test's own folder.
     if (option == "lend") part.append(":").append(places_.own(random_));
     append(text, part);
   }

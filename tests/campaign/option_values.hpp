@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "base/options.hpp"
 #include "runtime/model_plan.hpp"
+#include "runtime/options/options.hpp"
 
 namespace vmem::test {
 
-// Files, folders and sockets that options may name, for as long as the object lives.
+// Files, folders and sockets that options may name; they live as long as the object.
 class Places {
  public:
   Places();
@@ -18,7 +18,7 @@ class Places {
   Places& operator=(const Places&) = delete;
   std::string in(const std::string& name) const { return folder_ + "/" + name; }
   const std::string& folder() const { return folder_; }
-  // Of every kind, most of them wrong for any option.
+  // Any kind of place, most of them wrong for any option.
   std::string any(Random& random) const;
   std::string own(Random& random) const;  // in the folder
 
@@ -33,8 +33,8 @@ struct OptionValue {
 class OptionValues {
  public:
   OptionValues(const Places& places, Random& random) : places_(places), random_(random) {}
-  // One that the option takes on a machine of two GPUs with 256 MiB each and host memory of 512 MiB, where the other
-  // options allow it.
+  // A value that the option accepts on a machine of two GPUs with 256 MiB each and 512 MiB of host
+  // memory, if the other options allow it.
   std::string good(const std::string& option);
   std::string any(const OptionDefinition& option);
   // A name of the table, or nearly so.

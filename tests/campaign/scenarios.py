@@ -29,7 +29,7 @@ class Scenario:
     def __init__(self, build: str, seed: int):
         self.build, self.seed = build, seed
         self.vmem = f"{build}/bin/vmem"
-        self.library = f"{build}/lib/libvmem.so"
+        self.library = f"{build}/lib/libvmem_gpu.so"
         self.folder = tempfile.mkdtemp(prefix="vmem-strangers-")  # mode 0700
         self.environment = {"VMEM_EMU": "devices=2,hbm=256MiB,host=1GiB"}
         self.daemons: list[Daemon] = []
@@ -105,7 +105,8 @@ class Scenario:
 
 class WithoutSecret(Scenario):
     name = "no secret"
-    # Attackers of the same user are trusted with links: each that is begun and left takes two descriptors for 5 s.
+    # Attackers of the same user are trusted with links: each that is begun and left takes two
+    # descriptors for 5 s.
     bounds = Bounds(descriptors=4096)
 
 
@@ -143,7 +144,9 @@ class WithCertificates(Scenario):
 
 
 class UnderRun(WithSecret):
-    """A program that does not know vmem, under `vmem run`, whose guard listens for programs that borrow."""
+    """A program that does not know vmem, under `vmem run`, whose guard listens for programs that
+    borrow.
+    """
 
     name = "vmem run"
 

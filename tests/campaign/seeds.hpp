@@ -1,7 +1,7 @@
-// Random tests that run by seed: which seeds a shard runs, and how one is repeated (--seed=N or
-// VMEM_TEST_SEED=N). VMEM_TEST_SEEDS sets how many seeds run in all, VMEM_TEST_FIRST_SEED where
-// they begin. The main of those programs is in seeds.cpp. Tests of other programs that make random
-// choices take one seed, from VMEM_TEST_SEED: printed_seed().
+// Random tests that run by seed: the seeds of a shard, and repetition of one (--seed=N or
+// VMEM_TEST_SEED=N). VMEM_TEST_SEEDS sets the number of seeds in all, VMEM_TEST_FIRST_SEED the
+// first. seeds.cpp has the main of those programs. Tests of other programs that make random choices
+// take one seed from VMEM_TEST_SEED: printed_seed().
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@
 
 namespace vmem::test {
 
-inline constexpr std::uint64_t kShards = 8;  // tests, so that they can run beside each other
+inline constexpr std::uint64_t kShards = 8;  // tests that can run in parallel
 
-// Calls run(seed) for the shard's seeds until one fails the test, which the failure names.
+// Calls run(seed) for the shard's seeds until one fails the test; the failure names the seed.
 void run_seeds(std::uint64_t shard, std::uint64_t usual_seeds, const std::function<void(std::uint64_t)>& run);
 
-// VMEM_TEST_SEED, or a new seed where that is not set. Inline: it does without seeds.cpp and its main.
+// VMEM_TEST_SEED, or a new seed if unset. Inline, so that callers need not link seeds.cpp and its
+// main.
 inline std::uint64_t printed_seed() {
   const char* const given = std::getenv("VMEM_TEST_SEED");
   const std::uint64_t seed = given == nullptr ? std::random_device{}() : std::strtoull(given, nullptr, 0);

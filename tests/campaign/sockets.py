@@ -1,8 +1,8 @@
 """Finds the sockets of a process by looking into /proc, without knowing what the process is.
 
-A socket is named by its inode: /proc/PID/fd says which inodes a process holds, /proc/PID/net/* says what each inode is.
-`find` returns the sockets that strangers can send to: TCP sockets that listen, UDP, raw and packet sockets, Unix
-sockets that listen or are datagram sockets with a name.
+A socket is named by its inode: /proc/PID/fd says which inodes a process holds, /proc/PID/net/* says
+what each inode is. `find` returns the sockets that strangers can send to: TCP sockets that listen,
+UDP, raw and packet sockets, Unix sockets that listen or are datagram sockets with a name.
 """
 import dataclasses
 import os
@@ -13,7 +13,9 @@ import time
 
 UNIX_LISTENS = 0x10000  # __SO_ACCEPTCON in the flags of /proc/net/unix
 TCP_LISTENS = "0A"
-LOOKS = 5  # a socket may be opened or closed between two reads; one that no table has in so many looks is reported
+# A socket may be opened or closed between two reads: it is reported if no table has it in so many
+# looks.
+LOOKS = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +71,8 @@ def _find_once(pid: int) -> list[Found]:
         listed.add(int(words[8]))
         if int(words[8]) in held:
             found.append(Found(pid, "packet", f"protocol {words[3]} of interface {words[4]}", socket.SOCK_RAW))
-    listed |= {int(words[9]) for words in _rows(pid, "netlink")}  # between the process and the kernel only
+    # Between the process and the kernel only.
+    listed |= {int(words[9]) for words in _rows(pid, "netlink")}
     for words in _rows(pid, "unix"):
         inode, path = int(words[6]), words[7] if len(words) > 7 else ""
         listed.add(inode)
@@ -81,7 +84,7 @@ def _find_once(pid: int) -> list[Found]:
 
 
 def _current_path(bound: str) -> str:
-    """The kernel keeps the name that a socket was bound to. One that was renamed has the rest of that name still."""
+    """The socket's path now: a renamed file keeps the part of its name after the first "-"."""
     folder, name = os.path.split(bound)
     if not bound.startswith("/") or os.path.lexists(bound) or not os.path.isdir(folder):
         return bound
@@ -107,7 +110,7 @@ def _socket_inodes(pid: int) -> set[int]:
 
 
 def _rows(pid: int, table: str) -> list[list[str]]:
-    """Of the tables of the network that the process is in, without the headings."""
+    """Rows of a table of the process's network namespace, without the headings."""
     try:
         lines = pathlib.Path(f"/proc/{pid}/net/{table}").read_text(errors="surrogateescape").splitlines()
     except FileNotFoundError:
@@ -124,7 +127,10 @@ def _internet_address(hexadecimal: str) -> str:
 
 
 def broken_promises(found: list[Found], has_secret: bool, asked: set[str], borrows_only: bool) -> list[str]:
-    """What SECURITY.md says and these sockets contradict. `asked`: addresses and paths that the command line named."""
+    """Promises of SECURITY.md that these sockets break.
+
+    `asked`: addresses and paths that the command line named.
+    """
     broken = []
     for each in found:
         what = f"process {each.pid} has a {each.family} socket at {each.address}"

@@ -1,10 +1,12 @@
 """Stops and kills processes at random moments, while a program works and compares every byte.
 
-Calls may fail with TIMEOUT or OUT_OF_MEMORY while a daemon is away. They may fail with LOST only after as many
-different daemons were killed as each page has copies. No program reads a wrong byte, and none ends by itself.
+Calls may fail with TIMEOUT or OUT_OF_MEMORY while a daemon is away. They may fail with LOST only
+after as many different daemons were killed as each page has copies. No program reads a wrong byte,
+and none ends by itself.
 
-tests/runtime/remote_test.cpp (RemoteDeaths) kills daemons, and stops one once, below a program of its own. Here
-programs are stopped and killed as well, moments and durations are drawn from a seed, and nodes talk TLS, too.
+tests/runtime/remote_test.cpp (RemoteDeaths) kills daemons, and stops one once, below a program of
+its own. Here programs are stopped and killed as well, moments and durations are drawn from a seed,
+and nodes talk TLS, too.
 """
 import random
 import shutil
@@ -91,7 +93,9 @@ class Restless(Scenario):
         self.daemons[number] = self.daemon(number)
 
     def kill_program(self) -> None:
-        """Its successor finds room at once: without a secret the daemons see its end."""
+        """Checks that a successor finds room at once: without a secret, daemons see the end of a
+        process.
+        """
         killed = self.programs.pop()
         killed.end(signal.SIGKILL)
         self.counts["program_kills"] += 1
@@ -137,7 +141,7 @@ class KillsTwoCopies(WithSecret, Restless):
 
 
 def lasting_port(chance: random.Random) -> int:
-    """One that stays free while nobody listens there: not of those that the kernel gives to connections."""
+    """A port outside of the range that the kernel assigns to connections."""
     while True:
         port = chance.randrange(10_000, 30_000)
         with socket.socket() as made:

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Hostile bytes on every socket that vmem's processes have open, while honest programs work and verify their bytes.
+"""Hostile bytes on every socket that vmem's processes have open, while honest programs work and
+verify their bytes.
 
-For each scenario (without a secret, with one, with certificates, under `vmem run`, GPU memory lent between programs):
-starts its processes, finds their sockets in /proc, compares them with what SECURITY.md promises, and attacks each as
-this user, and as another one if this is root. Meanwhile and afterwards no process may end, no program may read a wrong
-byte or stand still, new programs have to find their place, and memory, descriptors and logs stay within bounds.
+For each scenario (without a secret, with one, with certificates, under `vmem run`, GPU memory lent
+between programs): starts its processes, finds their sockets in /proc, compares them with what
+SECURITY.md promises, and attacks each as this user, and as another one if this is root. Meanwhile
+and afterwards no process may end, no program may read a wrong byte or stand still, new programs
+have to find their place, and memory, descriptors and logs stay within bounds.
 
     tests/campaign/strangers.py --bin build/release/bin --seconds 120 --connections 100000
     tests/campaign/strangers.py --bin build/release/bin --seconds 120 --stops
 
-The attack ends after that many seconds or connections, whichever comes first; both are divided among the scenarios.
-With --stops processes are stopped and killed instead (stops.py).
+The attack ends after that many seconds or connections, whichever comes first; both are divided
+among the scenarios. With --stops processes are stopped and killed instead (stops.py).
 """
 import argparse
 import contextlib
@@ -43,7 +45,7 @@ NEWCOMER_TRIES = 5
 
 
 class Newcomers:
-    """Programs that start one after another while the attack is on: nobody may be kept out."""
+    """Programs that start one after another during the attack: none may be kept out."""
 
     def __init__(self, scenario: scenarios.Scenario):
         self.scenario = scenario
@@ -61,7 +63,7 @@ class Newcomers:
             self.stop.wait(NEWCOMER_EVERY_S)
 
     def _one(self) -> str:
-        """Why it did not find its place in several tries, or what was wrong; "" if all is well."""
+        """Why it did not start in several tries, or what was wrong; "" if nothing was."""
         begun = time.monotonic()
         for attempt in range(NEWCOMER_TRIES):
             program = self.scenario.newcomer(1 + self.started + self.refused)
@@ -91,7 +93,9 @@ class Newcomers:
 
 
 def look(scenario: scenarios.Scenario) -> tuple[list[tuple[str, sockets.Found]], list[str]]:
-    """All sockets of the scenario's processes, each with its process's name, and the promises that they break."""
+    """All sockets of the scenario's processes, each with its process's name, and the promises that
+    they break.
+    """
     all_found, broken = [], []
     for process in scenario.processes():
         for pid in sockets.with_children(process.popen.pid):
@@ -186,7 +190,7 @@ def attack(scenario: scenarios.Scenario, seconds: float, connections: int, sourc
 
 
 def aftermath(scenario: scenarios.Scenario, watch: Watch) -> list[str]:
-    """After the attack everything goes on as before it, and ends in order."""
+    """Checks that after the attack all programs work as before it, and end in order."""
     before = {each.name: each.figures["operations"] for each in scenario.programs}
     failures = watch.finish()
     for each in scenario.programs:

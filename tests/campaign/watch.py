@@ -1,5 +1,6 @@
-"""Starts the processes of a scenario and watches them: that they live, that honest programs go on and see no wrong
-byte, and that memory, descriptors and logs stay within bounds."""
+"""Starts the processes of a scenario and watches them: that they live, that honest programs go on
+and see no wrong byte, and that memory, descriptors and logs stay within bounds.
+"""
 import dataclasses
 import json
 import os
@@ -14,7 +15,8 @@ import time
 import sockets
 
 HERE = pathlib.Path(__file__).resolve().parent
-# A larger mapping is what a daemon lends, or a range of addresses for pages: honest programs fill it.
+# A larger mapping is what a daemon lends, or a range of addresses for pages: honest programs fill
+# it.
 MOST_MAPPING_BYTES = 256 << 20
 SAMPLE_EVERY_S = 0.5
 START_S = 60  # on a machine whose cores are all in use
@@ -25,7 +27,8 @@ END_S = 60
 class Bounds:
     """How much each process may grow, compared with what it had before the attack."""
 
-    memory_bytes: int = 64 << 20  # 64 connections that prove nothing were seen to take 35 MiB, for 78,000 in a row
+    # 64 connections that prove nothing were seen to take 35 MiB, for 78,000 in a row.
+    memory_bytes: int = 64 << 20
     descriptors: int = 128  # during the attack: 64 connections that prove nothing, and newcomers
     descriptors_afterwards: int = 8
     log_lines: int = 400  # each cause of a warning is logged at powers of two
@@ -33,7 +36,7 @@ class Bounds:
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process has in memory, without the pages that it lends or has."""
+    """The memory of a process, without the pages that it lends or has."""
     total = counted = 0
     with open(f"/proc/{pid}/smaps") as mappings:
         for line in mappings:
@@ -46,7 +49,9 @@ def resident_bytes(pid: int) -> int:
 
 
 class Process:
-    """A process of a scenario with all below it. Its stdout is read line by line, its stderr goes to a file."""
+    """A process of a scenario with all below it. Its stdout is read line by line, its stderr goes
+    to a file.
+    """
 
     def __init__(self, name: str, command: list[str], folder: str, environment: dict[str, str] | None = None):
         self.name = name
@@ -55,7 +60,8 @@ class Process:
         self.new_line = threading.Condition()
         self.expected_to_run = True
         with self.log.open("wb") as log:
-            # Sockets get mode 0777 then: only their folder and the check of the peer's user keep others out.
+            # Sockets get mode 0777 then: only their folder and the check of the peer's user keep
+            # others out.
             self.popen = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=folder, umask=0,
                                           env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"} | (environment or {}))
         self.reader = threading.Thread(target=self._read, daemon=True)
@@ -71,7 +77,7 @@ class Process:
         self.lines.append(line)
 
     def wait_until(self, condition, seconds: float) -> bool:
-        """Until a line makes the condition true, or the process has ended."""
+        """Waits until a line makes the condition true, or the process has ended."""
         deadline = time.monotonic() + seconds
         with self.new_line:
             while not condition() and time.monotonic() < deadline and self.popen.poll() is None:
@@ -156,7 +162,7 @@ class Honest(Process):
         return self.judge(self.end())
 
     def judge(self, code: int) -> list[str]:
-        """What is wrong with how it ended and what it reported."""
+        """Problems with its end and its report."""
         self.reader.join(5)
         wrong = []
         if code != 0 or not self.figures.get("final"):
@@ -212,7 +218,7 @@ class Watch:
             self.failures.append(why)
 
     def finish(self, seconds: float = 10) -> list[str]:
-        """After the attack: everything is as before, soon."""
+        """Checks that soon after the attack the samples are as before it."""
         deadline = time.monotonic() + seconds
         while late := self._not_given_back():
             if time.monotonic() > deadline:

@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
+#include <set>
 
-#include "cluster/single_node.hpp"
 #include "cluster/static_peers.hpp"
 
 namespace vmem::cluster {
@@ -30,15 +31,6 @@ class StaticPeersTest : public ::testing::Test {
   StaticPeers peers = *StaticPeers::create(node(1), {{{}, "a:1"}, {NodeId{3}, "b:1"}});
   std::vector<Change> last;
 };
-
-TEST(SingleNode, IsAloneAndNeverFenced) {
-  SingleNode alone(node(4));
-  EXPECT_EQ(alone.view().self, node(4));
-  EXPECT_TRUE(alone.view().members.empty());
-  EXPECT_THAT(alone.heard("a:1", node(2)).error().message,
-              HasSubstr("node 2 at a:1 cannot take part: this node runs alone"));
-  EXPECT_FALSE(alone.fenced(~0ull));
-}
 
 TEST_F(StaticPeersTest, ListedNodesAreExpectedUntilTheyAreHeardOf) {
   EXPECT_EQ(peers.view().epoch, Epoch{1});
@@ -99,6 +91,20 @@ TEST_F(StaticPeersTest, WhoStaysKeepsItsStanding) {
   EXPECT_EQ(member(2).standing, Standing::expected);
 }
 
+TEST_F(StaticPeersTest, WhoMovedLeavesItsOldAddressToAnother) {
+  ASSERT_TRUE(peers.heard("a:1", node(2)));
+  std::uint64_t epoch = 1;
+  for (const std::vector<Peer>& listed :
+       {std::vector<Peer>{{NodeId{2}, "d:1"}, {{}, "a:1"}}, std::vector<Peer>{{{}, "d:1"}, {NodeId{2}, "a:1"}}}) {
+    ASSERT_TRUE(peers.change(Epoch{++epoch}, listed));
+    ASSERT_EQ(peers.view().members.size(), 2u);
+    const std::size_t moved = listed[0].id == NodeId{} ? 1 : 0;
+    EXPECT_EQ(member(moved).node, node(2));
+    EXPECT_EQ(member(1 - moved).node.id, NodeId{});
+    EXPECT_EQ(member(1 - moved).standing, Standing::expected);
+  }
+}
+
 TEST_F(StaticPeersTest, ALaterIncarnationIsARestartAndAnEarlierOneIsOver) {
   ASSERT_TRUE(peers.heard("a:1", node(2, 5)));
   changes(peers);
@@ -139,7 +145,8 @@ TEST_F(StaticPeersTest, AListThatContradictsItselfIsRefused) {
   EXPECT_THAT(message({{NodeId{1}, "a:1"}}), HasSubstr("node 1, which is this node"));
 }
 
-// Whatever happens: epochs only grow, ids are unique, nobody leaves within an epoch, and changes tell the whole story.
+// Invariants under random changes: epochs only grow, ids are unique, no member leaves within an
+// epoch, and the changes reproduce the members.
 TEST(StaticPeers, WhoFollowsTheChangesKnowsTheMembers) {
   std::mt19937_64 random(5);
   auto peers = *StaticPeers::create(node(100), {{{}, "h1:1"}, {{}, "h2:1"}, {NodeId{3}, "h3:1"}});
@@ -153,8 +160,11 @@ TEST(StaticPeers, WhoFollowsTheChangesKnowsTheMembers) {
     const std::uint64_t action = random() % 20;
     if (action == 0) {
       std::vector<Peer> listed;
-      for (int host = 1; host <= 4; ++host) {
-        if (random() % 2) listed.push_back({{}, fmt::format("h{}:1", host)});
+      std::vector<std::uint64_t> ids{1, 2, 3, 4, 5, 6};
+      std::ranges::shuffle(ids, random);
+      for (std::size_t host = 1; host <= 4; ++host) {
+        const NodeId named{random() % 3 == 0 ? ids[host] : 0};
+        if (random() % 2) listed.push_back({named, fmt::format("h{}:1", host)});
       }
       ASSERT_TRUE(peers.change(Epoch{++epoch}, listed, {NodeId{1 + random() % 6}}));
     } else if (action < 9) {
@@ -175,7 +185,9 @@ TEST(StaticPeers, WhoFollowsTheChangesKnowsTheMembers) {
       }
     }
     std::map<NodeId, Standing> actual;
+    std::set<NodeId> ids;
     for (const Member& member : peers.view().members) {
+      ASSERT_TRUE(member.node.id == NodeId{} || ids.insert(member.node.id).second) << step;
       if (member.standing == Standing::expected) continue;
       ASSERT_TRUE(actual.emplace(member.node.id, member.standing).second);
     }

@@ -1,5 +1,5 @@
-// A worker allocates nothing for a page once its workspace has served one of its size. Every allocation of the libraries and of ours
-// ends in these functions, which count and go on to glibc's own.
+// Once a workspace has served one page of a size, a worker allocates nothing for further pages. All
+// allocations, also in libraries, reach the functions below, which count them and call glibc.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -15,7 +15,7 @@ constexpr std::uint64_t kPage = std::uint64_t{32} << 20;
 
 const Codec* codec(std::string_view name) { return parse_setting(name)->codec; }
 
-// A disk of 2 GB/s and workers enough.
+// A disk of 2 GB/s, and enough workers.
 Conditions disk() {
   return {.page_bytes = kPage, .write_bytes_s = 2e9, .read_bytes_s = 3e9, .compressors = 8, .decompressors = 8};
 }
@@ -24,7 +24,8 @@ class ChooserTest : public ::testing::Test {
  protected:
   Chooser chooser{std::vector<Candidate>{{codec("lz4"), {1e9, 4e9}}, {codec("zstd-3"), {0.3e9, 1e9}}}};
 
-  // As if codecs had been tried on 1,000,000 bytes: they are expected to be slower there than they are with pages.
+  // Results of codecs on samples of 1,000,000 bytes, where codecs are expected to be slower than on
+  // pages.
   static Sample sample(std::initializer_list<Trial> trials) {
     Sample made{.bytes = 1'000'000, .seconds = 0, .trials = {}};
     for (Trial trial : trials) made.trials.push_back(trial);
@@ -257,7 +258,8 @@ TEST_F(ChooserTest, CopiesToldTheSameAnswerTheSame) {
   }
 }
 
-// Real pages and codecs; only the clock is made up, so that the outcome is no matter of this machine: every codec takes 15 µs for a sample.
+// Real pages and codecs, but a simulated clock, so that the machine does not matter: each codec
+// takes 15 µs per sample.
 class RealPages : public ::testing::Test {
  protected:
   static std::string chosen(Kind kind, double path_bytes_s) {

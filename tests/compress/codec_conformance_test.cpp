@@ -1,10 +1,12 @@
-// What every Codec must do. All input and output is in guarded memory, since the libraries have no sanitizer in them.
+// Requirements on every Codec. Input and output are in guarded memory, because the libraries are
+// built without sanitizers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
 #include <thread>
 
+#include "campaign/seeds.hpp"
 #include "compress/guarded.hpp"
 #include "compress/pages.hpp"
 #include "compress/registry.hpp"
@@ -12,8 +14,9 @@
 namespace vmem::compress {
 namespace {
 
-constexpr std::size_t kSmall = 600;                            // looked at byte by byte
-constexpr std::size_t kBlocks = (std::size_t{600} << 10) + 5;  // several blocks, and a rest that is no element
+constexpr std::size_t kSmall = 600;  // tested byte by byte
+// Several blocks, and a rest smaller than an element.
+constexpr std::size_t kBlocks = (std::size_t{600} << 10) + 5;
 constexpr std::size_t kPage = std::size_t{2} << 20;
 
 Bytes stored(const Codec& codec, std::span<const std::byte> page, Workspace& workspace) {
@@ -100,7 +103,7 @@ TEST_P(CodecConformance, LargePagesAreRefusedWhereverTheRoomEnds) {
     const auto written = codec.compress(page, out.bytes(room), workspace);
     ASSERT_TRUE(written) << written.error().message;
     if (!*written) continue;
-    // Less room may lead to other choices, not to other bytes.
+    // Less room may change the encoding, but not the decoded bytes.
     ASSERT_TRUE(codec.decompress(out.bytes(room).first(**written), back.bytes(), workspace)) << room;
     ASSERT_TRUE(std::ranges::equal(back.bytes(), page)) << room;
   }
@@ -152,7 +155,8 @@ TEST_P(CodecConformance, AnyByteOfASmallPageMayBeAnyOther) {
     for (std::size_t at = 0; at < good.size(); ++at) {
       for (int change = 1; change < 256; change += at < 32 ? 1 : 17) {
         in.bytes()[at] = good[at] ^ std::byte(change);
-        // May be read as other bytes, which checksums are for; not with other lengths, nor outside the guards.
+        // The result may be wrong bytes, which checksums detect, but not a wrong length or an
+        // access beyond the guards.
         (void)codec.decompress(in.bytes(), out.bytes(), workspace);
       }
       in.bytes()[at] = good[at];
@@ -163,7 +167,7 @@ TEST_P(CodecConformance, AnyByteOfASmallPageMayBeAnyOther) {
 }
 
 TEST_P(CodecConformance, BitsOfALargePageMayFlip) {
-  const unsigned seed = std::random_device()();
+  const std::uint64_t seed = test::printed_seed();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937 random(seed);
   for (const Kind kind : {Kind::half, Kind::bf16}) {
@@ -244,7 +248,8 @@ TEST(EveryCodec, BringsPagesBack) {
   }
 }
 
-// The library would skip the one, read the other, and hand what begins like a frame of an old version to that version's decoder.
+// By default the library decodes a second frame, skips a skippable one, and hands a frame of an old
+// version to that version's decoder.
 TEST(Zstd, APageIsOneFrameOfTodaysFormat) {
   const Codec& codec = *parse_setting("zstd-3")->codec;
   Workspace workspace;

@@ -1,5 +1,5 @@
-// Memory that ends (or begins) where no page is mapped: code without a sanitizer in it, such as a library's, is caught when it reads
-// or writes a byte too many.
+// Memory next to an unmapped page. An access past the edge faults, also in code without a
+// sanitizer, such as a library.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ class Guarded {
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
 
-  // The first `bytes` (Edge::start) or last `bytes` (Edge::end) of it.
+  // The first `bytes` (Edge::start) or the last `bytes` (Edge::end) of the memory.
   std::span<std::byte> bytes(std::size_t bytes) const;
   std::span<std::byte> bytes() const { return bytes(bytes_); }
 

@@ -1,4 +1,4 @@
-// Pages of every kind that codecs meet, the same for the same seed.
+// Test pages of several kinds; the same seed gives the same page.
 #pragma once
 
 #include <array>
@@ -16,8 +16,8 @@ inline constexpr std::array kKinds{Kind::zeros, Kind::noise, Kind::half,    Kind
                                    Kind::fp32,  Kind::fp64,  Kind::counters};
 std::string_view kind_name(Kind kind);
 
-// noise: does not compress. half: of 128 bytes, 64 are noise and 64 have been there: 2:1. bf16, fp32, fp64: weights of a normal
-// distribution. counters: 8-byte integers in a row.
+// noise: incompressible. half: 64 bytes of noise in every 128, the rest repeated (2:1). bf16, fp32,
+// fp64: normally distributed weights. counters: consecutive 8-byte integers.
 Bytes make_page(Kind kind, std::size_t bytes, std::uint64_t seed = 1);
 
 }  // namespace vmem::compress

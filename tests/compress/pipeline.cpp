@@ -9,7 +9,7 @@
 namespace vmem::compress {
 namespace {
 
-// What is decided for a page: which candidate, if any, and a worker's seconds for finding that out.
+// The decision for a page: the candidate, if any, and the worker's seconds for samples.
 struct Plan {
   std::optional<std::size_t> candidate;
   double sampled_s = 0;
@@ -24,7 +24,7 @@ class Simulation {
  public:
   explicit Simulation(const World& world) : world_(world), workers_s_(world.workers, 0.0) {}
 
-  // `decide` is told of pages that are through before it is asked about the next one.
+  // `learn` gets the pages that are through before `decide` is asked about the next one.
   Outcome run(const std::function<Plan(const Phase&)>& decide, const std::function<void(const Done&)>& learn) {
     for (const Phase& phase : world_.phases) {
       for (std::uint32_t page = 0; page < phase.pages; ++page) write(phase, decide, learn);
@@ -35,7 +35,7 @@ class Simulation {
   }
 
  private:
-  // Pages wait for the path, or for a worker, in so many buffers.
+  // Number of buffers in which pages wait for the path or a worker.
   std::size_t window() const { return 2 * world_.workers + 2; }
   double window_opens_s() const { return left_s_.size() < window() ? 0 : left_s_[left_s_.size() - window()]; }
   double fraction(const Phase& phase, std::optional<std::size_t> candidate) const {
@@ -90,10 +90,10 @@ class Simulation {
   }
 
   const World& world_;
-  std::vector<double> workers_s_;  // when each is free
-  double path_s_ = 0;              // when it is
+  std::vector<double> workers_s_;  // when each becomes free
+  double path_s_ = 0;              // when the path becomes free
   std::vector<double> left_s_;     // when each page was through
-  std::vector<Done> pending_;      // compressed, and the chooser was not told
+  std::vector<Done> pending_;      // compressed, not yet reported to the chooser
   std::vector<Done> written_;
   Outcome outcome_;
 };
@@ -144,7 +144,7 @@ class Played {
     for (const Codec* codec : plan.codecs) {
       const Truth& truth = phase.truths[index(codec)];
       Trial trial{.codec = codec};
-      // Pieces shrink a little less than pages.
+      // Samples shrink slightly less than pages.
       trial.fraction = std::min(1.0, truth.fraction * (1 + std::abs(error(world_.sample_error / 4) - 1)));
       trial.compress_s = bytes / truth.compress_bytes_s * error(world_.sample_error);
       if (trial.fraction < 1) {

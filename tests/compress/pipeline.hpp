@@ -1,5 +1,6 @@
-// A pipeline in simulated time, for trying choosers on: workers that compress, a path that takes pages in order, and what codecs really do
-// with the data, which the chooser learns of with errors, and only when a page is through.
+// A pipeline in simulated time, for testing choosers: compressing workers and a path that moves
+// pages in order. The chooser sees each codec's true results only once a page is through, and with
+// errors.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,13 @@
 
 namespace vmem::compress {
 
-struct Truth {  // of a codec, on some data
+// One codec's true behaviour on some data.
+struct Truth {
   double fraction = 1;
   double compress_bytes_s = 1e9, decompress_bytes_s = 1e9;
 };
-struct Phase {  // pages of one kind, while the path is as it is
+// Pages of one kind, while the path does not change.
+struct Phase {
   std::string name;
   std::uint32_t pages = 0;
   double path_bytes_s = 1e9;
@@ -26,8 +29,10 @@ struct Phase {  // pages of one kind, while the path is as it is
 struct World {
   std::uint64_t page_bytes = 0;
   std::uint32_t workers = 1;
-  double page_error = 0, sample_error = 0;  // standard deviation of the logarithm of measured seconds
-  double sample_slowness = 1;               // how much longer a byte takes in a sample than in a page
+  // Standard deviations of the logarithm of measured seconds.
+  double page_error = 0, sample_error = 0;
+  // Time per byte of a sample, relative to a page.
+  double sample_slowness = 1;
   std::vector<Candidate> candidates;
   std::vector<Phase> phases;
   std::string describe() const;
@@ -35,12 +40,12 @@ struct World {
 
 struct Outcome {
   double write_s = 0, read_s = 0;
-  double plain_s = 0;    // what either way takes with every page as it is
-  double sampled_s = 0;  // of workers' time
+  double plain_s = 0;    // time of either direction with no page compressed
+  double sampled_s = 0;  // workers' time for samples
   std::uint32_t compressed = 0, changes = 0;
 };
 
-// One codec for every page (an index of candidates), or what a chooser says.
+// Every page with one codec (an index of candidates), or as a chooser decides.
 Outcome run_static(const World& world, std::size_t candidate);
 Outcome run_chosen(const World& world, std::uint64_t seed);
 

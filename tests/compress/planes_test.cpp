@@ -13,7 +13,8 @@ namespace {
 
 class PlanesOf : public ::testing::TestWithParam<std::size_t> {};
 
-// Against the definition, for every number of elements around those that vector loops take at once, at odd addresses.
+// Compares with the definition at odd addresses, for all element counts around the widths of vector
+// loops.
 TEST_P(PlanesOf, HoldTheBytesOfEachElementInOrder) {
   const std::size_t width = GetParam();
   for (std::size_t elements = 0; elements < 300; ++elements) {

@@ -22,7 +22,7 @@ std::string refusal(std::string_view name) {
   return setting.error().message;
 }
 
-// On disks since the first version: a change here makes stored pages unreadable.
+// Codec ids are on disks since the first version: a change makes stored pages unreadable.
 TEST(Registry, IdsKeepTheirMeaning) {
   const std::map<int, std::string_view> known{{0, "none"},
                                               {1, "lz4"},

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kPiece = std::size_t{8} << 10;
 
-// Remembers what it was given, and says that it becomes a quarter.
+// Records its inputs and claims to compress to a quarter.
 class Recorder : public Codec {
  public:
   CodecId id() const noexcept override { return CodecId(255); }
@@ -37,12 +37,12 @@ class Recorder : public Codec {
   mutable std::size_t room = 0, decompressed = 0, into = 0;
 };
 
-// A clock that goes on by this much whenever it is looked at.
+// A clock that advances by `step_ns` at each reading.
 ClockNs ticking(std::uint64_t step_ns) {
   return [now = std::uint64_t{0}, step_ns]() mutable { return now += step_ns; };
 }
 
-// Every 8 bytes say where in the page they are.
+// Every 8 bytes hold their offset in the page.
 Bytes numbered(std::size_t bytes) {
   Bytes page(bytes);
   for (std::uint64_t at = 0; at < bytes; at += 8) std::memcpy(&page[at], &at, 8);

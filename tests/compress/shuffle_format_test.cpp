@@ -1,4 +1,4 @@
-// The layout that pages behind a shuffle have on disks and wires, byte by byte: other versions have to read it.
+// The exact bytes of shuffled pages on disks and wires, which other versions have to read.
 #include "compress/shuffle.hpp"
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ TEST(ShuffleFormat, ABlockIsAQuarterOfAMiB) {
   EXPECT_EQ(codec.compress(page, out, workspace)->value(), page.size() + 6 * 4) << "two blocks and one of an element";
 }
 
-// A plane whose length says that it is not smaller would be one that compress never writes.
+// compress never writes a plane whose stated length is not smaller than the plane.
 TEST(ShuffleFormat, LengthsThatCannotBeAreRefused) {
   const Codec& codec = *parse_setting("shuffle2+lz4")->codec;
   Workspace workspace;

@@ -1,7 +1,7 @@
-// Addresses of nodes, and lists of them, as users write them.
+// Node addresses and lists of them, as users write them.
 #include "cluster/peers.hpp"
 #include "fuzz/input.hpp"
-#include "rdma/socket_address.hpp"
+#include "rdma/transport/socket_address.hpp"
 
 namespace vmem {
 namespace {

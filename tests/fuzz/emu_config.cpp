@@ -1,4 +1,4 @@
-// The emulated machine's shape, as VMEM_EMU gives it.
+// The emulated machine's configuration in VMEM_EMU.
 #include "gpu/emu/config.hpp"
 
 #include "fuzz/input.hpp"

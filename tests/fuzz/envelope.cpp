@@ -1,5 +1,5 @@
-// What stands before a message over UCX: its form, its tag, and the window of sequences.
-#include "rdma/envelope.hpp"
+// The envelope of a message over UCX: its layout, its tag, and the sequence window.
+#include "rdma/transport/ucx/envelope.hpp"
 
 #include <set>
 
@@ -23,13 +23,13 @@ void check(const Crypto& crypto, const ShortKey& key, ConstBytes bytes) {
   require(again && equal(again->header, opened->header), "a sealed message opens again");
 }
 
-// Against a set of all that came.
+// Compares with a set of all admitted sequences.
 void check_window(Input& input) {
   SequenceWindow window;
   std::set<std::uint64_t> admitted;
   std::uint64_t near = 0;
   while (!input.empty()) {
-    // Steps of all sizes around the one before, which is where the window's edges are.
+    // Steps of all sizes from the previous sequence, to hit the window's edges.
     const std::uint64_t step = input.take<std::uint16_t>() << input.below(4);
     const std::uint64_t sequence = input.flag()   ? near + step
                                    : input.flag() ? near - step

@@ -1,4 +1,4 @@
-// What fuzz targets share: reading an input piece by piece, and stating what must hold.
+// Shared by the fuzz targets: reads an input piece by piece and checks invariants.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ class Input {
   Input(const std::uint8_t* data, std::size_t size) : rest_(reinterpret_cast<const std::byte*>(data), size) {}
 
   bool empty() const { return rest_.empty(); }
-  // Past the end there are zeros, so that every prefix of an input is an input.
+  // Reads zeros past the end, so every prefix of an input is an input.
   template <class T>
   T take() {
     T value{};
@@ -48,7 +48,7 @@ class Input {
   ConstBytes rest_;
 };
 
-// Checked in every build type.
+// Aborts if `holds` is false, in every build type.
 inline void require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "fuzz: does not hold: %s\n", what);

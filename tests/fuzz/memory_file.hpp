@@ -1,4 +1,4 @@
-// An input as a file: in memory, of this user only, open for as long as this lives.
+// A fuzz input as a file in memory, private to this user and open until destruction.
 #pragma once
 
 #include <sys/mman.h>

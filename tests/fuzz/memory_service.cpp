@@ -1,6 +1,7 @@
-// A node that lends memory and room on a disk, and proved peers that send any requests in any order: what it lends stays
-// within what it has, a page that is fetched is the page that was put, and nothing of a lease that ended is left.
-#include "rdma/memory_service.hpp"
+// A node that lends memory and disk space, and authenticated peers that send any requests in any
+// order. Loans stay within the budget, a fetched page equals the page that was put, and nothing
+// remains of an ended lease.
+#include "rdma/lending/memory_service/memory_service.hpp"
 
 #include <map>
 #include <set>
@@ -23,7 +24,7 @@ constexpr int kMostActions = 48, kMostPuts = 8;  // a page takes milliseconds
 
 bool overlap(ConstBytes a, ConstBytes b) { return a.data() < b.data() + b.size() && b.data() < a.data() + a.size(); }
 
-// What a page of this version has.
+// Writes the contents of a page at `version`.
 void fill(Bytes page, std::uint64_t version) {
   std::ranges::fill(page, std::byte{});
   std::memcpy(page.data(), &version, sizeof(version));
@@ -62,7 +63,7 @@ class Disk final : public tiers::Tier {
     completed_.clear();
     return {};
   }
-  void finish() noexcept override {}
+  tiers::Finished finish() noexcept override { return tiers::Finished::all_ended; }
 
   void complete(tiers::Outcome outcome) {
     if (in_flight_.empty()) return;
@@ -86,7 +87,7 @@ class Disk final : public tiers::Tier {
   std::vector<tiers::Completion> completed_;
 };
 
-// Hands the service the events of the script, and checks what the service sends.
+// Feeds scripted events to the service and checks what it sends.
 class ScriptedTransport final : public Transport {
  public:
   struct Leaving {
@@ -97,8 +98,9 @@ class ScriptedTransport final : public Transport {
   std::vector<Event> events;
   std::set<PeerId> closed;
   std::vector<Leaving> leaving;
-  std::multimap<std::pair<PeerId, std::uint64_t>, wire::PageAt> fetches;  // by sequence, which a peer may use again
-  std::map<PeerId, std::uint64_t> leases;                                 // as the service named them
+  // By sequence, which a peer may reuse.
+  std::multimap<std::pair<PeerId, std::uint64_t>, wire::PageAt> fetches;
+  std::map<PeerId, std::uint64_t> leases;  // as the service named them
   bool refuses = false;
 
   const std::string& address() const noexcept override { return address_; }
@@ -173,7 +175,7 @@ class Script {
     std::vector<std::byte> header;
   };
 
-  // The same for all inputs: what one left would be found by the next one's last check.
+  // Shared by all inputs: the next input's last check detects bytes that one left behind.
   static Bytes memory() {
     static std::vector<std::byte> all(kLentBytes + kStagingGranules * kGranuleBytes);
     return all;
@@ -227,7 +229,7 @@ class Script {
     peers_[id] = {connected.node};
     push(id, std::move(connected));
   }
-  // What its connection carried ends first, as Transport says.
+  // Ends the transfers of the connection first, as Transport requires.
   void leave(PeerId id) {
     for (auto each = landing_.begin(); each != landing_.end();) {
       if (each->peer != id) {
@@ -277,7 +279,7 @@ class Script {
     }
     return at;
   }
-  // The seal of what fill() makes.
+  // The seal of the page that fill() writes.
   void seal(wire::PageAt& at) {
     static std::map<std::array<std::uint64_t, 4>, tiers::Checksum> known;
     if (at.page.bytes > 2 * kGranuleBytes || at.page.bytes < sizeof(std::uint64_t)) return;
@@ -293,7 +295,7 @@ class Script {
 
   std::vector<std::byte> header_of(wire::Kind kind, ConstBytes body) {
     const NodeIdentity node = peers_.at(speaker_).node;
-    // Old sequences come again, and large ones early.
+    // Sequences may repeat or jump ahead.
     sequence_ += input_.below(4) == 0 ? input_.take<std::uint16_t>() : 1;
     last_sequence_ = input_.below(8) == 0 ? 1 + input_.take<std::uint8_t>() : sequence_;
     const wire::RequestId id{std::uint64_t(node.id), Epoch{std::uint64_t(node.incarnation)}, last_sequence_};
@@ -318,12 +320,12 @@ class Script {
     push(speaker_, Message{{raw.begin(), raw.end()}, {}, 0});
   }
 
-  // Claims are asked for by the transport, before the peer's next event.
+  // The transport asks for the claim before the peer's next event.
   void put() {
     if (++puts_ > kMostPuts) return;
     speaker_ = peer();
     if (transport_.closed.contains(speaker_)) return;
-    step();  // whoever announces a page is known
+    step();  // makes the service know the peer
     if (!peers_.contains(speaker_)) return;
     Landing landing{.peer = speaker_, .claim = {}, .at = page_at(), .good = input_.below(4) != 0, .header = {}};
     seal(landing.at);
@@ -383,7 +385,7 @@ class Script {
     require(now.remembered <= kNodes, "nothing is kept of nodes that are not there");
   }
 
-  // Everybody leaves, and nobody comes back.
+  // All peers leave and none returns.
   void end() {
     disk_.refuses = transport_.refuses = false;
     disk_.next_grant = tiers::Grant::granted;

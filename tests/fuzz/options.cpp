@@ -1,5 +1,5 @@
-// Options: each by its name, and all together from the environment and from the caller.
-#include "base/options.hpp"
+// Options: each by its name, and all together from the environment and the caller.
+#include "runtime/options/options.hpp"
 
 #include <bit>
 
@@ -17,7 +17,7 @@ void check_refusal(const Error& error) {
   require(error.status == VMEM_ERROR_INVALID_OPTION && !error.message.empty(), "a refusal says why");
 }
 
-// A value that is accepted is printed as one that means the same.
+// An accepted value is printed as a value of the same meaning.
 void check_value(const OptionDefinition& option, std::string_view value) {
   Options options, again;
   if (const Status parsed = option.parse(options, value); !parsed) return check_refusal(parsed.error());
@@ -26,7 +26,7 @@ void check_value(const OptionDefinition& option, std::string_view value) {
   require(option.print(again) == printed, "what an option prints means the same");
 }
 
-// For as long as it lives the environment has these variables only.
+// Replaces the environment with these variables until destruction.
 class Environment {
  public:
   explicit Environment(std::vector<std::string>& variables) : before_(environ) {
@@ -43,7 +43,7 @@ class Environment {
   char** before_;
 };
 
-// Lines: VMEM_NAME=VALUE is a variable, every other one is given by the caller.
+// Lines: VMEM_NAME=VALUE sets a variable; the caller gives every other line.
 void check_all(std::string_view text) {
   std::vector<std::string> variables;
   std::vector<std::pair<std::string, std::string>> given;

@@ -1,4 +1,4 @@
-// Messages between processes that lend and borrow a GPU's memory, with descriptors beside them.
+// Messages between processes that lend and borrow GPU memory, with file descriptors attached.
 #include "peer/wire.hpp"
 
 #include <array>
@@ -34,7 +34,7 @@ void send_raw(int socket, ConstBytes bytes, std::size_t descriptors) {
   require(::sendmsg(socket, &header, MSG_NOSIGNAL) >= 0, "a message can be sent");
 }
 
-// The lowest number that is free: another one afterwards is a descriptor that was left open.
+// The lowest free descriptor number: if it differs afterwards, a descriptor leaked.
 int next_descriptor() { return FileDescriptor(::dup(0)).get(); }
 
 void check_again(const Message& message) {
@@ -52,7 +52,7 @@ void run(Input& input) {
   for (int i = 0; i < 4 && !input.empty(); ++i) {
     const std::size_t descriptors = input.below(5);
     std::array<std::byte, 2 * sizeof(Message)> bytes{};
-    // A message of the right size, unless the input says so.
+    // A message of the right size, unless the input says otherwise.
     const std::size_t size = input.below(4) == 0 ? input.take<std::uint16_t>() % bytes.size() : sizeof(Message);
     const ConstBytes content = input.bytes(size);
     std::ranges::copy(content, bytes.begin());

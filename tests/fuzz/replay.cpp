@@ -25,10 +25,11 @@ std::set<fs::path> files_of(int count, char** arguments) {
 }
 
 void run(const fs::path& path) {
-  std::fprintf(stderr, "%s\n", path.c_str());  // before the run: the last name is the one that failed
+  // Printed before the run, so that the last name is the input that failed.
+  std::fprintf(stderr, "%s\n", path.c_str());
   std::ifstream file(path, std::ios::binary);
   const std::vector<char> read{std::istreambuf_iterator<char>(file), {}};
-  // A copy of exact size, so that AddressSanitizer sees a read past the end.
+  // A copy of exact size, so that AddressSanitizer detects reads past the end.
   const std::vector<std::uint8_t> input(read.begin(), read.end());
   (void)LLVMFuzzerTestOneInput(input.data(), input.size());
 }

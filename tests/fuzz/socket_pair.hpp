@@ -1,4 +1,5 @@
-// Two connected local sockets that do not block: a decoder's, and the one of the peer that the input plays.
+// Two connected non-blocking local sockets: the decoder's, and the one of the peer that the input
+// plays.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,7 +19,7 @@ struct SocketPair {
   FileDescriptor ours, theirs;
 };
 
-// False: the socket did not take all, because it is full or closed.
+// Returns false if the socket did not take all bytes, because it is full or closed.
 inline bool send_all(int socket, ConstBytes bytes) {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);

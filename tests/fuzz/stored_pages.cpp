@@ -1,4 +1,4 @@
-// What is read back of a disk or another node: slot headers, and compressed pages of every codec.
+// Data read from a disk or another node: slot headers, and compressed pages of every codec.
 #include <vector>
 
 #include "fuzz/input.hpp"
@@ -41,11 +41,12 @@ void check_written_header(Input& input) {
   require(!read_header(block), "a damaged header is found");
 }
 
-// Twice, over other bytes: what a codec says that it has decoded does not depend on what was there.
+// Decodes twice, over different bytes: the result must not depend on the old contents of the page.
 Result<std::vector<std::byte>> decode(compress::CodecId codec, ConstBytes stored, std::size_t bytes) {
   static compress::Workspace workspace;
   static PageCodec pages({.on = true, .codec = nullptr, .now_ns = [] { return std::uint64_t{1}; }}, kHeaderBytes);
-  const std::vector<std::byte> exact(stored.begin(), stored.end());  // a read past its end is seen
+  // Of exact size, so that AddressSanitizer detects reads past the end.
+  const std::vector<std::byte> exact(stored.begin(), stored.end());
   std::vector<std::byte> first(bytes, std::byte{0x00}), second(bytes, std::byte{0xff});
   for (std::vector<std::byte>* const page : {&first, &second}) {
     VMEM_TRY(pages.decode({.stored = exact, .page = *page, .codec = codec}, workspace));
@@ -56,20 +57,21 @@ Result<std::vector<std::byte>> decode(compress::CodecId codec, ConstBytes stored
 
 void check_stored(Input& input) {
   const auto codec = input.take<compress::CodecId>();
-  // Pages are whole words. Those of several blocks of a shuffle take long, so most are small.
+  // Pages are whole words. Shuffled pages of several blocks are slow, so most pages are small.
   const std::size_t words = input.take<std::uint16_t>() >> (input.below(8) == 7 ? 0 : 7);
   const auto page = decode(codec, input.rest(), words * kWord);
   require(page || !page.error().message.empty(), "a refusal says why");
 }
 
-// What a codec has written, damaged or not. Slow codecs write what the fast ones of their kind do.
+// Compressed data, intact or damaged. Slow codecs write the same format as the fast ones of their
+// kind.
 void check_compressed(Input& input) {
   static compress::Workspace workspace;
   constexpr std::string_view kFast[] = {"none", "lz4", "lz4-16", "zstd-huffman", "zstd-1", "zstd-3"};
   static const std::string shuffles[] = {"", "shuffle2+", "shuffle4+", "shuffle8+"};
   const std::string name = shuffles[input.below(4)] + std::string(kFast[input.below(std::size(kFast))]);
   const auto setting = compress::parse_setting(name);
-  if (!setting) return;  // none is not shuffled
+  if (!setting) return;  // "none" is not shuffled
   const std::size_t damaged_at = input.take<std::uint16_t>();
   const auto damage = input.take<std::byte>();
   const std::size_t repeats = 1 + input.below(64);

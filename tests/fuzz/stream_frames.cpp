@@ -1,10 +1,11 @@
-// One connection of a proved peer: frames, against a model that reads them from the same bytes.
+// One connection of an authenticated peer: compares the frames with a model that parses the same
+// bytes.
 #include <boost/asio/executor_work_guard.hpp>
 #include <deque>
 
 #include "base/log.hpp"
 #include "fuzz/socket_pair.hpp"
-#include "rdma/stream/channel.hpp"
+#include "rdma/transport/stream/channel.hpp"
 
 namespace vmem::rdma::stream {
 namespace {
@@ -14,9 +15,10 @@ using fuzz::Input;
 using fuzz::require;
 using fuzz::SocketPair;
 
-constexpr std::uint64_t kMostTaken = 1024;  // larger payloads are skipped, as are odd ones
+// Larger payloads are skipped, and so are odd ones.
+constexpr std::uint64_t kMostTaken = 1024;
 
-// What the frames in `bytes` are, and what of the next one is not there yet.
+// Parses the frames in `bytes`, of which the last may be incomplete.
 class Model {
  public:
   explicit Model(ConstBytes bytes) : rest_(bytes) {}
@@ -25,7 +27,7 @@ class Model {
     ConstBytes header, payload;
     bool announced = false, whole = false, refused = false;
   };
-  // Nothing: no whole header follows.
+  // nullopt: no whole header follows.
   std::optional<Message> next() {
     Message message;
     if (ended_ || rest_.size() < sizeof(Frame)) return std::nullopt;
@@ -133,7 +135,7 @@ void run(Input& input) {
   channel->close("");
   require(!owner.reports.empty() && std::holds_alternative<Closed>(owner.reports.back()),
           "a channel that ends says so");
-  context.poll();  // what the channel waited for lets go of it
+  context.poll();  // runs the channel's pending handlers, which hold it
 }
 
 }  // namespace

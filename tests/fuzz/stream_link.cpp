@@ -1,14 +1,14 @@
-// A node's stream transport and peers that say anything: connections, introductions and frames in any order, over the
-// sockets of this user on this machine, where what follows the handshake is read as it comes.
+// A node's stream transport and peers that send anything: connections, introductions and frames in
+// any order. Uses this user's local sockets, on which the bytes after the handshake are plain.
 #include <array>
 #include <map>
 #include <vector>
 
 #include "base/log.hpp"
 #include "fuzz/socket_pair.hpp"
-#include "rdma/stream/channel.hpp"
-#include "rdma/stream/local_socket.hpp"
-#include "rdma/stream/stream_transport.hpp"
+#include "rdma/transport/stream/channel.hpp"
+#include "rdma/transport/stream/stream_transport.hpp"
+#include "rdma/trust/local_socket.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -16,7 +16,6 @@ namespace {
 using fuzz::Input;
 using fuzz::require;
 using stream::Frame;
-using stream::Hello;
 
 constexpr ClusterParameters kParameters{0x7d0000000000, std::uint64_t{1} << 40, std::uint64_t{2} << 20};
 constexpr std::size_t kClaimBytes = 4096;
@@ -40,7 +39,7 @@ class Claims final : public Receiver {
 
 struct Stranger {
   FileDescriptor socket;
-  std::uint64_t link = 0;  // as the node named it
+  std::uint64_t link = 0;  // from the node's Hello
   std::vector<std::byte> heard;
 };
 
@@ -98,12 +97,12 @@ class Script {
 
   void connect(Stranger& stranger) {
     const auto address = SocketAddress::parse(node_->address());
-    const auto path = stream::socket_path(*address);
+    const auto path = socket_path(*address);
     stranger = {FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)), 0, {}};
     require(::connect(stranger.socket.get(), reinterpret_cast<const sockaddr*>(&*path), sizeof(*path)) == 0,
             "a node that listens is reached");
   }
-  // An introduction that is right, but for what the input changes.
+  // A correct introduction, except for the input's changes.
   void introduce(Stranger& stranger) {
     Hello hello{.channels = std::uint16_t(1 + input_.below(3)), .index = std::uint16_t(input_.below(4))};
     hello.node = 2 + input_.below(2);
@@ -123,7 +122,7 @@ class Script {
     frame.payload_bytes = input_.flag() ? input_.take<std::uint16_t>() % (2 * kClaimBytes) : 0;
     say(stranger, std::as_bytes(std::span(&frame, 1)));
     say(stranger, header);
-    // All of the payload, or the connection waits for the rest of it.
+    // Sends the whole payload, or half of it and lets the connection wait for the rest.
     const std::vector<std::byte> payload(input_.flag() ? frame.payload_bytes : frame.payload_bytes / 2);
     say(stranger, payload);
   }
@@ -196,9 +195,10 @@ class Script {
   Claims claims_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(4096);
   std::unique_ptr<stream::StreamTransport> node_;
-  std::unique_ptr<Slab> slab_;  // ends before the transport
+  std::unique_ptr<Slab> slab_;  // destroyed before the transport
   std::array<Stranger, 4> strangers_;
-  std::map<PeerId, int> peers_;  // that are connected, and what was sent to them and has not ended
+  // Connected peers, and the number of sends to each that have not ended.
+  std::map<PeerId, int> peers_;
 };
 
 }  // namespace

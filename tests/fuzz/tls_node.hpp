@@ -8,7 +8,7 @@
 
 namespace vmem::fuzz {
 
-// `records_per_key`: how often keys change.
+// `records_per_key`: records between key updates.
 inline std::shared_ptr<rdma::TlsContext> tls_context(std::uint64_t records_per_key) {
   log::set_level(log::Level::off);
   const rdma::CryptoRef crypto = *rdma::Crypto::load();

@@ -1,4 +1,5 @@
-// The handshake of a TLS server or client with a peer that knows no secret and says anything: it never succeeds.
+// The TLS handshake of a server or client with a peer that has no secret and sends anything never
+// succeeds.
 #include "fuzz/tls_node.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

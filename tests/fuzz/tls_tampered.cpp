@@ -1,5 +1,5 @@
-// Two nodes that share a secret, and somebody on the network between them who changes, drops and adds bytes: what
-// arrives is what was sent, or nothing.
+// Two nodes that share a secret, and an attacker between them who changes, drops and adds bytes:
+// the bytes that arrive are those that were sent, or none.
 #include <array>
 #include <deque>
 #include <vector>
@@ -19,7 +19,7 @@ constexpr int kTurns = 16;
 
 struct Change {
   enum class Kind : std::uint8_t { flip, drop, add, cut } kind = Kind::flip;
-  std::size_t at = 0;  // counted from the first byte of this direction
+  std::size_t at = 0;  // offset in this direction's bytes
   std::byte value{};
 };
 

@@ -1,4 +1,4 @@
-// The file with the machine's measured links, and what placement makes of one that is accepted.
+// The file of measured links, and placement on an accepted topology.
 #include "topology/cache.hpp"
 
 #include "fuzz/memory_file.hpp"
@@ -10,24 +10,19 @@ namespace {
 using fuzz::MemoryFile;
 using fuzz::require;
 
-// Of the files in the corpus.
+// The key of the files in the corpus.
 const MachineKey kKey{"machine", "driver", {"device"}};
-constexpr std::size_t kMostPlaced = 16;  // nodes: paths are looked for between all of them
+// Number of nodes: placement searches paths between all of them.
+constexpr std::size_t kMostPlaced = 16;
 
 void place(const Topology& topology) {
   if (topology.nodes.size() > kMostPlaced || topology.links.size() > 4 * kMostPlaced) return;
-  std::vector<Overflow> overflows;
   for (const NodeId device : topology.all(NodeKind::device)) {
     const int ordinal = topology[device].number;
-    Overflow& overflow = overflows.emplace_back(Overflow{ordinal, {}});
-    for (const Place& place : places_by_rate(topology, ordinal)) {
+    for (const Place& place : places_by_rate(topology, ordinal))
       require(place.memory.value < topology.nodes.size(), "a place is a node");
-      overflow.places.push_back(place.memory);
-    }
     (void)host_node(topology, std::span(&ordinal, 1));
-    if (overflows.size() == 4) break;
   }
-  require(choose_places(topology, overflows).places.size() == overflows.size(), "every overflow is answered");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The introduction of a UCX link, from a peer that has proved who it is.
+// The introduction of a UCX link, from an authenticated peer.
 #include "fuzz/socket_pair.hpp"
-#include "rdma/ucx_exchange.hpp"
+#include "rdma/transport/ucx/ucx_exchange.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -11,7 +11,7 @@ using fuzz::SocketPair;
 
 Result<UcxIntroduction> hear(ConstBytes bytes, std::size_t piece) {
   SocketPair sockets;
-  stream::ByteStream stream(std::move(sockets.ours));
+  ByteStream stream(std::move(sockets.ours));
   UcxExchange exchange({.link = 1, .key = {}, .addresses = {UcxAddress(8)}});
   Result<bool> done = exchange.advance(stream);
   while (done && !*done && !bytes.empty()) {
@@ -25,10 +25,10 @@ Result<UcxIntroduction> hear(ConstBytes bytes, std::size_t piece) {
   return exchange.take();
 }
 
-// What a node that was introduced this way says of itself.
+// The bytes that a node writes for this introduction.
 std::vector<std::byte> say(const UcxIntroduction& introduction) {
   SocketPair sockets;
-  stream::ByteStream stream(std::move(sockets.ours));
+  ByteStream stream(std::move(sockets.ours));
   UcxExchange exchange(introduction);
   require(exchange.advance(stream).has_value(), "an introduction is written");
   std::vector<std::byte> said(2 * UcxExchange::kMostAddressBytes);

@@ -12,7 +12,7 @@ namespace {
 
 class CallTimes : public testing::Test {
  protected:
-  CallTimes() { (void)take_call_times(); }  // making the driver asks for its version
+  CallTimes() { (void)take_call_times(); }  // making the driver queries its version
   CUresult count() {
     int devices = 0;
     return (*driver)->cuDeviceGetCount(&devices);

@@ -1,4 +1,4 @@
-// Stream capture, as far as a program that shares its process with capturing code has to know it.
+// Stream capture, as it affects a program that shares its process with capturing code.
 #include <thread>
 
 #include "gpu/driver_fixture.hpp"
@@ -22,7 +22,7 @@ class Capture : public DriverTest {
   CUresult begin(CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL) {
     return cu().cuStreamBeginCapture(stream.get(), mode);
   }
-  // Ends the capture, gives the graph back and tells how it went.
+  // Ends the capture, destroys the graph and returns the result of the end.
   CUresult end() {
     CUgraph graph = nullptr;
     const CUresult result = cu().cuStreamEndCapture(stream.get(), &graph);

@@ -21,7 +21,7 @@ class Copies : public DriverTest {
   CUresult synchronize() { return cu().cuStreamSynchronize(stream.get()); }
 };
 
-// Two frames side by side in one range; host-backed where asked for.
+// Two frames side by side in one range, each with its own kind of memory.
 class Neighbours {
  public:
   Neighbours(const DriverRef& driver, std::size_t bytes, const CUmemAllocationProp& low,
@@ -94,7 +94,7 @@ TEST_F(Copies, HostBackedPagesAreCopiedLikeOthers) {
   EXPECT_EQ(read(page), values);
 }
 
-// As long as the host has no access to the host-backed ones: then the driver crashes.
+// Holds only without host access to the host-backed pages; with it the driver crashes.
 TEST_F(Copies, CopiesAndFillsMayMixDeviceAndHostBackedPages) {
   const Neighbours mixed(driver, granularity, device_memory(0, false), host());
   const auto values = counting(mixed.bytes() / 4);

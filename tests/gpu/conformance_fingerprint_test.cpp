@@ -25,7 +25,7 @@ class Fingerprints : public DriverTest {
     upload();
   }
   void TearDown() override {
-    // Before the context goes.
+    // These objects must end before the context.
     fingerprinter.reset();
     frame.reset();
     for (PinnedBuffer* buffer : {&slot, &source, &records}) buffer->reset();
@@ -73,7 +73,7 @@ TEST_F(Fingerprints, WhatDidNotChangeIsNotStored) {
   EXPECT_EQ(slot.data()[bytes - 1], std::byte{0x77});
 }
 
-// Single bits and bytes at the places where sums are put together; and words that change places.
+// Changes single bits and bytes where partial sums meet, and swaps words.
 TEST_F(Fingerprints, WhatChangedIsStoredAndCountedOnce) {
   ASSERT_TRUE(fingerprinter->record(frame.get(), bytes, &record()));
   const std::size_t last = bytes / 8 - 1;
@@ -94,7 +94,7 @@ TEST_F(Fingerprints, WhatChangedIsStoredAndCountedOnce) {
   change([&] { std::swap(words()[5], words()[6]); });
   change([&] { std::swap(words()[7], words()[last]); });
   change([&] { std::memset(source.data(), 0, bytes); });
-  // What permuting and sorting in place does to small integers and to floating-point numbers.
+  // Patterns of permuting and in-place sorting of small integers and floating-point numbers.
   for (const auto& [low, high] :
        {std::pair<std::uint64_t, std::uint64_t>{0, 1}, {3, 7}, {0x3ff0000000000000, 0x4000000000000000}}) {
     const auto set = [&](std::size_t at, std::initializer_list<std::uint64_t> values) {

@@ -1,4 +1,5 @@
-// Graphs: when parameters are copied, in what order nodes run, and where the driver looks for memory.
+// Graphs: when the driver copies parameters, in what order nodes run, and when the driver checks
+// memory.
 #include <dlfcn.h>
 
 #include "gpu/driver_fixture.hpp"
@@ -233,7 +234,8 @@ TEST_F(Graphs, AnUpdateNeedsTheSameTopologyAndKinds) {
   EXPECT_TRUE(holds(*first, 7));
 }
 
-// What a node names has to be there when the node is described. A fill is looked at again when it is instantiated; a copy is not.
+// Memory that a node names must be mapped when the node is described. Instantiation checks it again
+// for a fill, not for a copy.
 TEST_F(Graphs, TheDriverLooksForTheMemoryOfCopiesAndFills) {
   const CUgraphNode copy = add_memcpy(graph, *second, *first);
   unmap(*first);

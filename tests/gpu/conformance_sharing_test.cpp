@@ -1,4 +1,5 @@
 // Memory exported as a file descriptor, within a process and to another one.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -44,7 +45,7 @@ class Sharing : public DriverTest {
   }
 };
 
-// Runs this test again in a process of its own, in which the descriptor is number 100.
+// Reruns this test in a child process, where the descriptor is number 100.
 int run_in_child(const std::string& test, int fd) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -72,6 +73,27 @@ TEST_F(Sharing, MemoryNotCreatedForExportIsNotExported) {
   EXPECT_FALSE(handle.export_fd());
 }
 
+TEST_F(Sharing, AMappingKeepsItsHandleAfterTheLastRelease) {
+  void* const library = dlopen(driver->path().c_str(), RTLD_NOW | RTLD_NOLOAD);
+  const auto retain =
+      reinterpret_cast<decltype(&::cuMemRetainAllocationHandle)>(dlsym(library, "cuMemRetainAllocationHandle"));
+  ASSERT_NE(retain, nullptr);
+  VmmHandle created = must(VmmHandle::create(driver, granularity, device_memory(0, false)));
+  const CUmemGenericAllocationHandle handle = created.get();
+  const Reservation range = map(created);
+  created.reset();
+  EXPECT_EQ(cu().cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
+  for (int references = 0; references < 2; ++references) {
+    CUmemGenericAllocationHandle retained = 0;
+    EXPECT_CU(retain(&retained, reinterpret_cast<void*>(range.begin() + 1)));
+    EXPECT_EQ(retained, handle);
+  }
+  EXPECT_CU(cu().cuMemRelease(handle));
+  EXPECT_CU(cu().cuMemRelease(handle));
+  EXPECT_EQ(cu().cuMemRelease(handle), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_CU(cu().cuMemUnmap(range.begin(), granularity));
+}
+
 TEST_F(Sharing, AnyOtherDescriptorIsNotImported) {
   const int fd = open("/dev/null", O_RDWR | O_CLOEXEC);
   EXPECT_FALSE(VmmHandle::import_fd(driver, fd));
@@ -81,6 +103,7 @@ TEST_F(Sharing, AnyOtherDescriptorIsNotImported) {
 TEST_F(Sharing, AnotherProcessReadsAndWritesTheSameFrame) {
   if (std::getenv(child_variable)) {
     const VmmHandle imported = must(VmmHandle::import_fd(driver, child_fd));
+    EXPECT_FALSE(imported.export_fd()) << "only its creator exports it";
     const Reservation range = map(imported);
     EXPECT_EQ(read(range.begin(), 1)[0], 11u);
     EXPECT_CU(cu().cuMemsetD32Async(range.begin(), 12, granularity / 4, stream.get()));

@@ -1,5 +1,5 @@
-// Order: streams, events and the default streams. Kernels that wait for a gate make every order visible without
-// sleeping.
+// Order of streams, events and the default streams. Kernels that wait for a gate make every order
+// visible without sleeping.
 #include <thread>
 
 #include "gpu/driver_fixture.hpp"

@@ -1,4 +1,5 @@
-// Reads from files into GPU memory, through the table that a real libcufile is asked through, and what the emulated one refuses.
+// Reads from files into GPU memory through the table used for a real libcufile, and refusals of the
+// emulated one.
 #include "gpu/cufile.hpp"
 
 #include <dlfcn.h>
@@ -36,7 +37,7 @@ FileDescriptor fill(FileDescriptor file, const Bytes& content) {
   return file;
 }
 
-// On the build's disk, gone with its descriptor.
+// On the build's disk; unlinked, so it vanishes with its descriptor.
 FileDescriptor file_on_disk(const Bytes& content) {
   char name[] = "cufile_test_XXXXXX";
   FileDescriptor file(::mkstemp(name));
@@ -123,7 +124,7 @@ TEST(CuFileLoading, AProgramThatHasOpenedItWithCompatibilityModeKeepsIt) {
   EXPECT_EQ(close().code, CU_FILE_DRIVER_NOT_INITIALIZED);
 }
 
-// Which ways there are is the parameter; what is read is the same.
+// `spec` selects the cuFile modes of the emulated machine; the data read must not depend on them.
 class CuFileTest : public DriverTest {
  protected:
   explicit CuFileTest(const char* spec = "cufile=direct,check_host_access=1") : DriverTest(emulated_driver(spec)) {}
@@ -254,7 +255,7 @@ class CuFileErrors : public CuFileTest {
     file.reset();
     CuFileTest::TearDown();
   }
-  // The code that a read of a whole granule fails with.
+  // The error code of a read of a whole granule.
   int read_error(CUdeviceptr memory, std::uint64_t bytes = 4096) const {
     const auto count = file.read(memory, bytes, 0);
     if (count) return 0;

@@ -53,7 +53,7 @@ TEST(DeviceInfo, FailuresAreReported) {
 
 TEST(DeviceInfo, AnAbilityThatTheDriverDoesNotKnowIsAbsent) {
   FaultInjector injector(emulated_driver(""));
-  // The first attribute asked for is the multiprocessor count, the second whether the device maps memory.
+  // Query order: first the multiprocessor count, then virtual memory support.
   injector.fail_nth("cuDeviceGetAttribute", 2, CUDA_ERROR_INVALID_VALUE);
   const DeviceInfo info = must(query_device(*injector.driver(), 0));
   EXPECT_FALSE(info.vmm);

@@ -1,4 +1,5 @@
-// What vmem relies on in a driver's virtual memory management. Runs on the emulated driver and on real GPUs alike.
+// Virtual memory properties of a driver on which vmem relies. Runs on the emulated driver and on
+// real GPUs.
 #include "gpu/driver_fixture.hpp"
 
 namespace vmem::gpu {
@@ -252,9 +253,9 @@ TEST_F(VirtualMemory, APointerThatNobodyAllocatedHasNoAttributes) {
   EXPECT_EQ(cu().cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address), CUDA_ERROR_INVALID_VALUE);
 }
 
-// A page is made read-only while it is copied out, and writable again when somebody wants it. Only between the kernels
-// that use it: on a GPU, changing the access of a page that a running kernel uses makes that kernel fault now and then,
-// whichever way the access changes.
+// A page is read-only while it is copied out, and becomes writable again on demand. Its access
+// changes only between the kernels that use it: on a GPU, any change under a running kernel
+// occasionally makes that kernel fault.
 TEST_F(VirtualMemory, AccessIsLoweredAndRaisedBetweenKernelsWhileOthersRun) {
   constexpr unsigned started = 1, stop = 2, sum = 3;
   const Page busy(driver, granularity, device_memory(0, false));

@@ -23,10 +23,11 @@ DriverRef driver_under_test() {
   static const DriverRef driver = [] {
     const char* which = std::getenv("VMEM_TEST_DRIVER");
     const std::string name = which ? which : "emulated";
-    // A kernel that is loaded at its first launch waits for the kernels that run, some of which wait for the test.
+    // A kernel loaded at its first launch waits for running kernels, some of which wait for the
+    // test.
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-    // Two devices, so that what needs two is tested too; a real machine has what it has. Without the check a page is
-    // accessible to every device as soon as it is to one.
+    // Two devices, to include tests that need two; a real machine has its own number. Without the
+    // check, a page accessible to one device is accessible to all.
     return name == "emulated" ? emulated_driver("devices=2,check_host_access=1") : must(Driver::load(name));
   }();
   return driver;
@@ -69,7 +70,8 @@ CUmemAccessDesc access_of_host(int numa_node, CUmemAccess_flags flags) {
 }
 
 void DriverTest::SetUp() {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a child of its own, which starts the driver afresh
+  // A child process of its own, which starts the driver afresh.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   context = must(PrimaryContext::retain(driver, 0));
   current.emplace(must(ScopedContext::push(driver, context.context())));
   pinned_flags = must(PinnedBuffer::create(driver, flag_bytes));
@@ -81,8 +83,8 @@ void DriverTest::SetUp() {
 }
 
 void DriverTest::TearDown() {
-  // A test that failed half-way must not leave a kernel waiting, which everything below would wait for. A context that
-  // the test has reset took the flags with it.
+  // Opens all gates, because a failed test may leave a kernel waiting and everything below would
+  // wait for it. A context that the test has reset took the flags with it.
   CUdeviceptr address = 0;
   const bool alive = pinned_flags && cu().cuMemHostGetDevicePointer(&address, pinned_flags.data(), 0) == CUDA_SUCCESS;
   for (unsigned gate = 0; alive && gate < gate_count; ++gate) open_gate(gate);

@@ -1,5 +1,5 @@
-// What the driver tests start from: a loaded driver, device 0's context current, a stream, the test kernels, flags in
-// pinned memory, and pages that unmap themselves.
+// Fixture of the driver tests: a loaded driver, device 0's context current, a stream, the test
+// kernels, flags in pinned memory, and pages that unmap themselves.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,10 +22,11 @@ namespace vmem::gpu {
 // The driver that VMEM_TEST_DRIVER names; "emulated" by default.
 DriverRef driver_under_test();
 
-// Configures the emulated driver ("devices=2,h2d=4") before it starts; ends the test program where that fails.
+// Configures the emulated driver ("devices=2,h2d=4") before it starts; aborts the test program on
+// failure.
 DriverRef emulated_driver(const std::string& spec);
 
-// The value, or the end of the test program with the message.
+// Returns the value, or aborts the test program with the message.
 template <class T>
 T must(Result<T> result) {
   if (!result) {
@@ -38,7 +39,7 @@ T must(Result<T> result) {
 // Physical memory mapped at its own address.
 class Page {
  public:
-  // Access is read-write for `device`; none where `device` is negative.
+  // Access is read-write for `device`, or none if `device` is negative.
   Page(const DriverRef& driver, std::size_t bytes, const CUmemAllocationProp& properties, int device = 0);
   ~Page();
   Page(const Page&) = delete;
@@ -70,7 +71,7 @@ class DriverTest : public testing::Test {
   CUfunction kernel(const char* name) const { return must(kernels.function(name)); }
   std::uint32_t* flags() const { return reinterpret_cast<std::uint32_t*>(pinned_flags.data()); }
 
-  // Kernels that hold a stream until the test lets them go; `which` is one of 16 gates.
+  // Kernels that block a stream until the test opens a gate; `which` is one of 16 gates.
   CUresult close_gate(unsigned which, CUstream on);
   void open_gate(unsigned which);
   // Waits until a kernel or host function has set a flag.
@@ -80,7 +81,7 @@ class DriverTest : public testing::Test {
   CUresult fill(const Page& page, std::uint32_t value, CUstream on);
   std::vector<std::uint32_t> read(CUdeviceptr address, std::size_t words);
   std::vector<std::uint32_t> read(const Page& page) { return read(page.address(), page.word_count()); }
-  // Every word of the page has this value.
+  // True if every word of the page has this value.
   testing::AssertionResult holds(const Page& page, std::uint32_t value);
 
   std::size_t granularity = 0;
@@ -93,9 +94,9 @@ class DriverTest : public testing::Test {
   Module kernels;
 };
 
-// The program with this device's access rules: on the emulated driver a wrong access of a kernel ends the process with
-// a signal, on a GPU it is a sticky error 700 for the context. Runs `work` in a process of its own and checks that one
-// of the two happens, whichever is right for the driver.
+// Runs `work` in a process of its own and checks that it ends as an illegal access does with this
+// driver. On the emulated driver the process dies by a signal; on a GPU the context gets the sticky
+// error 700.
 #define EXPECT_ILLEGAL_ACCESS(work, message)                              \
   EXPECT_EXIT(::vmem::gpu::exit_with_sticky_error(driver, [&] { work; }), \
               ::vmem::gpu::EndsAsIllegalAccess{driver->emulated()}, driver->emulated() ? (message) : "")

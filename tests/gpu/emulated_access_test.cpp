@@ -1,10 +1,26 @@
-// What only the emulated driver does about wrong accesses: it says what happened before the process ends.
+// Wrong accesses on the emulated driver: it reports the access before the process ends.
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <csignal>
 
 #include "gpu/driver_fixture.hpp"
+
+namespace {
+
+std::atomic<bool> no_protection{false};
+
+}  // namespace
+
+// Fails as if the process had reached the limit of mappings.
+extern "C" [[gnu::visibility("default")]] int mprotect(void* begin, std::size_t bytes, int protection) noexcept {
+  if (!no_protection) return static_cast<int>(syscall(SYS_mprotect, begin, bytes, protection));
+  errno = ENOMEM;
+  return -1;
+}
 
 namespace vmem::gpu {
 namespace {
@@ -15,7 +31,7 @@ using testing::KilledBySignal;
 class HostAccess : public DriverTest {
  protected:
   explicit HostAccess(const char* spec = "check_host_access=1") : DriverTest(emulated_driver(spec)) {}
-  // Sanitizers and optimisers leave a volatile access alone.
+  // Volatile, so that sanitizers and optimisers leave the access alone.
   static std::uint32_t load(const std::uint32_t* word) { return *static_cast<const volatile std::uint32_t*>(word); }
   static void store(std::uint32_t* word) { *static_cast<volatile std::uint32_t*>(word) = 1; }
 };
@@ -150,9 +166,35 @@ TEST_F(HostAccess, AKernelThatLeavesTheDriversMemoryIsNamed) {
       KilledBySignal(SIGSEGV), "kernel 'fill_words' on device 0 wrote to 0x1000: not an address of the driver");
 }
 
+TEST_F(HostAccess, AKernelIsStoppedWhereTheSystemDoesNotOpenThePage) {
+  EXPECT_EXIT(
+      {
+        alarm(60);  // in case it repeats the access forever
+        const Page page(driver, granularity, device_memory(0, false));
+        no_protection = true;
+        EXPECT_CU(fill(page, 1, stream.get()));
+        (void)cu().cuStreamSynchronize(stream.get());
+      },
+      KilledBySignal(SIGSEGV),
+      "kernel 'fill_words' on device 0 wrote to .*: mapped, but the system refuses to open the page to this device");
+}
+
+TEST_F(UncheckedHostAccess, AccessThatTheSystemRefusesStaysAsItWas) {
+  const Page page(driver, granularity, device_memory(0, false));
+  no_protection = true;
+  EXPECT_EQ(page.set_access(CU_MEM_ACCESS_FLAGS_PROT_READ), CUDA_ERROR_OPERATING_SYSTEM);
+  no_protection = false;
+  const CUmemLocation device = access_of_device(0, CU_MEM_ACCESS_FLAGS_PROT_READ).location;
+  unsigned long long flags = 0;
+  EXPECT_CU(cu().cuMemGetAccess(&flags, &device, page.address()));
+  EXPECT_EQ(flags, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  EXPECT_CU(fill(page, 4, stream.get()));
+  EXPECT_TRUE(holds(page, 4));
+}
+
 void end_with_code_7(int) { _exit(7); }
 
-// The first thing in its process, so that the driver finds this handler when it starts.
+// The handler must be installed first in its process, so that the driver finds it at its start.
 TEST(FaultHandler, OtherFaultsGoToTheHandlerThatWasThereBefore) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

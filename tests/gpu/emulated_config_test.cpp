@@ -1,5 +1,8 @@
-// The emulated machine is the one that was configured.
+// The emulated machine matches its configuration.
 #include <dlfcn.h>
+#include <sys/resource.h>
+
+#include <csignal>
 
 #include "gpu/device_info.hpp"
 #include "gpu/driver_fixture.hpp"
@@ -150,6 +153,26 @@ TEST_F(Budget, ScatteredMemoryIsUsable) {
   for (std::size_t i = 0; i < handles.size(); i += 2) handles[i].reset();
   VmmHandle large;
   EXPECT_CU(create(driver, 32 * mib, device_memory(0, false), large));
+}
+
+// Without room for the file that the frames share, each frame has its own.
+TEST_F(Budget, MemoryWithAFileOfItsOwnIsExportableOnlyIfCreatedSo) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit lower{64 * mib, before.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &lower), 0);
+  VmmHandle handle, exportable;
+  EXPECT_CU(create(driver, 2 * mib, device_memory(0, false), handle));
+  EXPECT_CU(create(driver, 2 * mib, device_memory(0, true), exportable));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_FALSE(handle.export_fd());
+  CUmemAllocationProp properties{};
+  EXPECT_CU(cu().cuMemGetAllocationPropertiesFromHandle(&properties, handle.get()));
+  EXPECT_EQ(properties.requestedHandleTypes, CU_MEM_HANDLE_TYPE_NONE);
+  EXPECT_CU(cu().cuMemGetAllocationPropertiesFromHandle(&properties, exportable.get()));
+  EXPECT_EQ(properties.requestedHandleTypes, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 }
 
 TEST_F(Budget, FreshMemoryIsZero) {

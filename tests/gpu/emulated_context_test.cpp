@@ -1,4 +1,4 @@
-// Contexts end, and what belonged to them says so.
+// Contexts end, and calls on their former objects report it.
 #include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +17,17 @@ class Contexts : public DriverTest {
     EXPECT_CU(cu().cuDevicePrimaryCtxGetState(0, &context_flags, &active));
     return active == 1;
   }
+  template <class Function>
+  Function symbol(const char* name) const {
+    void* const found = dlsym(dlopen(driver->path().c_str(), RTLD_NOW | RTLD_NOLOAD), name);
+    EXPECT_NE(found, nullptr) << name;
+    return reinterpret_cast<Function>(found);
+  }
+};
+
+class ContextsOfTwoDevices : public DriverTest {
+ protected:
+  ContextsOfTwoDevices() : DriverTest(emulated_driver("devices=2")) {}
 };
 
 TEST_F(Contexts, AResetEndsTheContextForEverybody) {
@@ -40,7 +51,7 @@ TEST_F(Contexts, ReferencesOutliveAReset) {
   EXPECT_TRUE(is_active());
 }
 
-// As on the real driver: the new context has the old one's handle, and is current where that was.
+// As on the real driver: the new context has the old one's handle and is current in its place.
 TEST_F(Contexts, ADeviceIsUsableAgainAfterAReset) {
   ASSERT_CU(cu().cuDevicePrimaryCtxReset(0));
   const PrimaryContext again = must(PrimaryContext::retain(driver, 0));
@@ -72,6 +83,20 @@ TEST_F(Contexts, MemoryOfTheContextIsFreedWithIt) {
   EXPECT_EQ(before, after);
 }
 
+TEST_F(ContextsOfTwoDevices, AContextMayEndBeforeAStreamOfAnotherFreesItsMemory) {
+  const PrimaryContext owner = must(PrimaryContext::retain(driver, 1));
+  CUdeviceptr address = 0;
+  {
+    const ScopedContext made_current = must(ScopedContext::push(driver, owner.context()));
+    ASSERT_CU(cu().cuMemAlloc(&address, 4096));
+  }
+  EXPECT_CU(close_gate(0, stream.get()));
+  EXPECT_CU(cu().cuMemFreeAsync(address, stream.get()));
+  EXPECT_CU(cu().cuDevicePrimaryCtxReset(1));
+  open_gate(0);
+  EXPECT_CU(cu().cuStreamSynchronize(stream.get()));
+}
+
 TEST_F(Contexts, CurrentContextsNest) {
   CUcontext seen = nullptr;
   {
@@ -100,16 +125,46 @@ TEST_F(Contexts, AForkedChildCannotUseTheDriver) {
 }
 
 TEST_F(Contexts, EntryPointsAreFoundByTheirBaseNames) {
-  using GetProcAddress = decltype(&::cuGetProcAddress);
-  void* library = dlopen(driver->path().c_str(), RTLD_NOW | RTLD_NOLOAD);
-  const auto get = reinterpret_cast<GetProcAddress>(dlsym(library, "cuGetProcAddress_v2"));
-  ASSERT_NE(get, nullptr);
+  const auto get = symbol<decltype(&::cuGetProcAddress)>("cuGetProcAddress_v2");
   void* function = nullptr;
   CUdriverProcAddressQueryResult found{};
   EXPECT_CU(get("cuMemAlloc", &function, 13000, 0, &found));
   EXPECT_EQ(function, reinterpret_cast<void*>(cu().cuMemAlloc));
-  EXPECT_EQ(get("cuNoSuchCall", &function, 13000, 0, &found), CUDA_ERROR_NOT_FOUND);
+  for (const char* name : {"cuGraphGetNodes", "cuGraphNodeGetType", "cuGraphMemcpyNodeGetParams"}) {
+    EXPECT_CU(get(name, &function, 13000, 0, &found));
+    EXPECT_EQ(function, symbol<void*>(name));
+    EXPECT_EQ(found, CU_GET_PROC_ADDRESS_SUCCESS) << name;
+  }
+}
+
+// As by driver 580 (H100).
+TEST_F(Contexts, OnlyTheFirstVersionOfALookUpFailsIfItFindsNothing) {
+  const auto get = symbol<decltype(&::cuGetProcAddress)>("cuGetProcAddress_v2");
+  void* function = this;
+  CUdriverProcAddressQueryResult found{};
+  EXPECT_CU(get("cuNoSuchCall", &function, 13000, 0, &found));
+  EXPECT_EQ(function, nullptr);
   EXPECT_EQ(found, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  const auto get_v1 = symbol<CUresult (*)(const char*, void**, int, cuuint64_t)>("cuGetProcAddress");
+  function = this;
+  EXPECT_EQ(get_v1("cuNoSuchCall", &function, 13000, 0), CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(function, this);
+  EXPECT_CU(get_v1("cuMemAlloc", &function, 13000, 0));
+  EXPECT_EQ(function, reinterpret_cast<void*>(cu().cuMemAlloc));
+}
+
+TEST_F(Contexts, EntryPointsAreNotFoundForVersionsBeforeTheirParameters) {
+  const auto get = symbol<decltype(&::cuGetProcAddress)>("cuGetProcAddress_v2");
+  void* function = this;
+  CUdriverProcAddressQueryResult found{};
+  EXPECT_CU(get("cuGraphAddNode", &function, 12000, 0, &found));
+  EXPECT_EQ(function, nullptr);
+  EXPECT_EQ(found, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+  EXPECT_CU(get("cuMemcpyBatchAsync", &function, 12080, 0, &found));
+  EXPECT_EQ(function, nullptr);
+  EXPECT_CU(get("cuMemcpyBatchAsync", &function, 13000, 0, &found));
+  EXPECT_EQ(function, reinterpret_cast<void*>(cu().cuMemcpyBatchAsync));
+  EXPECT_EQ(get("cuMemAlloc", &function, 13010, 0, &found), CUDA_ERROR_INVALID_VALUE) << "the driver is older";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Copies take the time that the configured links need. Bounds from below are exact; those from above leave room for a
-// machine that is busy with other things.
+// Copies take the time of the configured links. Lower bounds are exact; upper bounds allow for a
+// busy machine.
 #include <algorithm>
 #include <chrono>
 
@@ -20,7 +20,7 @@ class Links : public DriverTest {
     in = must(PinnedBuffer::create(driver, bytes));
     out = must(PinnedBuffer::create(driver, bytes));
     other = must(Stream::create(driver));
-    // The first touch of memory takes time that is not the link's.
+    // First touches here, so that its time does not count as the link's.
     EXPECT_CU(cu().cuMemsetD8Async(page->address(), 1, bytes, stream.get()));
     EXPECT_CU(cu().cuStreamSynchronize(stream.get()));
     std::fill_n(in.data(), bytes, std::byte{1});
@@ -96,7 +96,8 @@ TEST_F(TwoRates, CopiesInOneDirectionShareTheLink) {
             copy_ms);
 }
 
-// Had they to share, no attempt could be shorter; the machine may be busy during some.
+// If the directions shared a link, no attempt could be shorter. Repeats because the machine may be
+// busy during some attempts.
 TEST_F(TwoRates, TheTwoDirectionsOverlap) {
   double best_ms = copy_ms;
   for (int attempt = 0; attempt < 20 && best_ms >= 0.9 * copy_ms; ++attempt) {
@@ -178,7 +179,7 @@ TEST_F(SlowSocket, HostMemoryOfTheOtherNodeIsBeyondTheSocket) {
   EXPECT_LT(best_ms, copy_ms);
 }
 
-// The switch's way up would take a hundred times as long.
+// The path above the switch would take a hundred times as long.
 TEST_F(PeersOverPcie, CopiesBelowOneSwitchTakeTheDevicesLinksOnly) {
   const Page peer(driver, bytes, device_memory(1, false), 0);
   const double ms =

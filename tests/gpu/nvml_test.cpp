@@ -1,4 +1,4 @@
-// What NVML says of emulated machines, through the table that real ones are asked through.
+// NVML's answers on emulated machines, through the table used for real ones.
 #include "gpu/nvml.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The GPU's side of test_kernels.hpp.
+// GPU versions of the kernels in test_kernels.hpp.
 #include <cstdint>
 
 extern "C" __global__ void fill_words(std::uint32_t* words, std::uint32_t value, std::uint64_t count) {

@@ -1,4 +1,5 @@
-// Every form of copy and fill, on more memory than there is HBM, against a model on the CPU. The runs have 64 MiB of HBM.
+// Compares every form of copy and fill with a CPU model, on more memory than fits in HBM. The runs
+// have 64 MiB of HBM.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -17,7 +18,7 @@ std::vector<std::byte> noise(std::size_t bytes, unsigned seed) {
   std::vector<std::byte> made((bytes + 7) / 8 * 8);
   std::mt19937_64 random(seed);
   for (std::size_t at = 0; at < made.size(); at += 8) {
-    const std::uint64_t word = random() & 0x7fffffffffffffff;  // no address of vmem's
+    const std::uint64_t word = random() & 0x7fffffffffffffff;  // never an address of vmem
     std::memcpy(&made[at], &word, 8);
   }
   made.resize(bytes);
@@ -26,7 +27,7 @@ std::vector<std::byte> noise(std::size_t bytes, unsigned seed) {
 
 enum class Kind { device, pageable, pinned };
 
-// Memory of some kind, and what should be in it.
+// Memory of one kind, and its expected contents.
 class Memory {
  public:
   Memory(Kind kind, std::size_t bytes, unsigned seed) : kind_(kind), model_(noise(bytes, seed)) {
@@ -77,7 +78,7 @@ class Memory {
 
 constexpr std::size_t kHuge = 96 * kMiB, kLarge = 16 * kMiB;
 
-// One allocation that is larger than HBM, four that are not, and host memory of both kinds.
+// One allocation larger than HBM, four smaller ones, and host memory of both kinds.
 struct World {
   Machine machine;
   Stream stream;
@@ -85,14 +86,14 @@ struct World {
   Memory pageable{Kind::pageable, kLarge, 1};
   Memory pinned{Kind::pinned, kLarge, 2};
   unsigned turn = 0;
-  // Of the copies made: each reads from another place than those before it, whose bytes are there already.
+  // Number of copies: each reads from a new offset, so that its bytes are not at the target yet.
   std::size_t copies = 0;
 
   World() {
     device.push_back(std::make_unique<Memory>(Kind::device, kHuge, 3));
     for (unsigned i = 0; i < 4; ++i) device.push_back(std::make_unique<Memory>(Kind::device, kLarge, 4 + i));
   }
-  // Another one each time, now the one that cannot all be in HBM.
+  // Another allocation each time, sometimes the one that does not fit in HBM.
   Memory& next_device() { return *device[turn++ % device.size()]; }
   void require_all(const char* after) {
     for (const auto& each : device) require(each->as_expected(), after);
@@ -104,7 +105,7 @@ struct World {
   }
 };
 
-// Which sides a form can have on the host.
+// The sides of a form that can be in host memory.
 enum class Sides { any, from_host, to_host, device };
 
 bool suits(Sides sides, const Memory& to, const Memory& from) {
@@ -113,7 +114,8 @@ bool suits(Sides sides, const Memory& to, const Memory& from) {
   return sides == Sides::any || (to.on_device() != wants_host_target && from.on_device() != wants_host_source);
 }
 
-// The pairs that every form is tried on: between devices, and with host memory of both kinds.
+// The pairs on which every form is tried: between device allocations, and with both kinds of host
+// memory.
 template <class Try>
 void each_pair(World& world, Sides sides, Try&& attempt) {
   for (int round = 0; round < 5; ++round) {
@@ -180,7 +182,7 @@ CASE(copies_of_every_form) {
   struct Piece {
     std::size_t to, from, bytes;
   };
-  // Within a page, across the end of one, and over several with both ends inside.
+  // Within a page, across a page boundary, and over several pages with both ends inside a page.
   constexpr Piece pieces[] = {
       {100, 300, 1000}, {2 * kMiB - 57, 4 * kMiB - 91, 4099}, {3 * kMiB + 13, 5 * kMiB + 7, 9 * kMiB + 5}};
   for (const Form& form : forms()) {
@@ -197,7 +199,7 @@ CASE(copies_of_every_form) {
   world.require_all("all copies");
 }
 
-// Rows of `width` bytes, in slices of some rows more than are copied.
+// Rows of `width` bytes, in slices of a layout that has more rows than are copied.
 struct Shape {
   std::size_t width, rows, slices;
 };
@@ -269,7 +271,7 @@ CASE(copies_with_rows) {
     const std::size_t begin = target.offset(0, 0) - 64, last = target.offset(shape.rows - 1, shape.slices - 1);
     World::require(to.as_expected(begin, last + shape.width + 64 - begin), name);
   };
-  // No pitch divides a page: there are rows that begin in one and end in the next.
+  // No pitch divides a page, so some rows cross a page boundary.
   for (bool unified : {false, true}) {
     for (const Form2d& form : forms_2d) {
       each_pair(world, Sides::any, [&](Memory& to, Memory& from) {
@@ -300,7 +302,7 @@ CASE(copies_with_rows) {
   world.require_all("all copies with rows");
 }
 
-// What the driver refuses is refused wherever the memory lies, and nothing is copied.
+// A shape that the driver refuses is refused for any kind of memory, and nothing is copied.
 CASE(copies_of_impossible_shapes) {
   World world;
   const Layout layout{4608, 70, 0, 0, 0};
@@ -336,7 +338,7 @@ CASE(copies_of_impossible_shapes) {
     parameters.srcHeight = parameters.dstHeight = shape.rows;
     parameters.srcLOD = 1;
     REQUIRE(cuMemcpy3DAsync(&parameters, world.stream.handle) == CUDA_ERROR_INVALID_VALUE);
-    // What copies nothing may leave out what it likes.
+    // A copy of nothing may omit parameters.
     CUDA_MEMCPY2D nothing{};
     describe(nothing, to, layout, world.pinned, layout, {0, 100, 1}, false);
     CALL(cuMemcpy2D(&nothing));
@@ -350,7 +352,7 @@ struct Fill {
   const char* name;
   std::size_t element_bytes;
   bool queued;
-  // The pitch is 0 where there are no rows.
+  // The pitch is 0 for forms without rows.
   std::function<CUresult(CUdeviceptr to, std::size_t pitch, unsigned value, std::size_t width, std::size_t rows,
                          CUstream)>
       fill;
@@ -396,7 +398,7 @@ CASE(fills_of_every_form) {
     std::size_t to, pitch, bytes, rows;
   };
   constexpr Piece flat[] = {{300, 0, 1000, 1}, {2 * kMiB - 60, 0, 4100, 1}, {3 * kMiB + 12, 0, 9 * kMiB + 4, 1}};
-  // Rows that cross pages; rows without a gap; a single row, of which the pitch says nothing.
+  // Rows that cross pages, rows without a gap, and a single row with an unused pitch.
   constexpr Piece rows[] = {{kMiB + 20, 4608, 3000, 1500}, {kMiB + 4, 1000, 1000, 5000}, {2 * kMiB - 8, 0, 2000, 1}};
   unsigned value = 0x1badcafe;
   for (const Fill& form : fills()) {
@@ -413,7 +415,7 @@ CASE(fills_of_every_form) {
       }
     }
   }
-  // What the driver refuses.
+  // Fills that the driver refuses.
   for (const Fill& form : fills()) {
     for (const std::size_t which : {std::size_t{0}, std::size_t{1}}) {
       Memory& to = *world.device[which];
@@ -432,8 +434,9 @@ CASE(fills_of_every_form) {
   world.require_all("all fills");
 }
 
-// A copy to the host is over when the call returns, and so is all that came before it on streams that the default stream waits for.
-// The memory is pinned: copies with pageable memory would be over in any case.
+// A copy to the host is complete when the call returns, and so is earlier work on streams that the
+// default stream waits for. The memory is pinned, because copies with pageable memory wait in any
+// case.
 CASE(synchronous_copies_wait) {
   World world;
   const Stream ordered(CU_STREAM_DEFAULT);
@@ -471,7 +474,7 @@ CASE(synchronous_copies_wait) {
   for (const auto& copy : to_host) {
     for (std::size_t which = 0; which < world.device.size(); ++which) {
       Memory& from = *world.device[which];
-      // The one that HBM cannot hold is out of a kernel's reach only as a whole.
+      // The allocation larger than HBM cannot be used by a kernel as a whole.
       constexpr unsigned kTimes = 5;
       std::size_t words = kLarge / 4;
       CUdeviceptr address = from.address();
@@ -487,7 +490,7 @@ CASE(synchronous_copies_wait) {
       std::memcpy(world.pinned.model().data(), from.model().data(), kLarge);
     }
   }
-  // And the other way: what was copied from may be written over at once.
+  // Conversely, the source may be overwritten at once.
   const std::vector<std::function<CUresult(CUdeviceptr)>> from_host{
       [&](CUdeviceptr to) { return cuMemcpyHtoD(to, world.pinned.host(), kLarge); },
       [&](CUdeviceptr to) { return cuMemcpy(to, world.pinned.address(), kLarge); },
@@ -523,7 +526,8 @@ CUarray make_array(std::size_t width, std::size_t height) {
   return made;
 }
 
-// To arrays and back; while HBM cannot hold the linear side it is refused, and nothing is lost.
+// Copies to arrays and back. If the linear side does not fit in HBM, the copy is refused and no
+// data is lost.
 CASE(copies_with_arrays) {
   World world;
   constexpr std::size_t kWidth = 600, kRows = 400, kLine = 16 << 10, kOffset = 256;
@@ -581,7 +585,8 @@ CASE(copies_with_arrays) {
   world.require_all("copies with arrays");
 }
 
-// What vmem does not serve is refused with a word about it, whole; what does not concern it goes to the driver.
+// Copies that vmem does not support are refused as a whole, with a message. Copies without memory
+// of vmem go to the driver.
 CASE(copies_that_are_refused) {
   World world;
   const auto operand = [](CUdeviceptr address) {

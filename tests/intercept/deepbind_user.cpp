@@ -1,4 +1,4 @@
-// What calls the driver in a library that is loaded with RTLD_DEEPBIND.
+// A library loaded with RTLD_DEEPBIND that calls the driver.
 #include "intercept/deepbind_user.hpp"
 
 #include <dlfcn.h>

@@ -2,7 +2,7 @@
 
 #include <cuda.h>
 
-// The driver's functions as a library finds them that was loaded with a scope of its own.
+// The driver functions as a library finds them that was loaded with RTLD_DEEPBIND.
 struct DeepbindUser {
   decltype(&cuMemAlloc) mem_alloc;
   decltype(&cuMemFree) mem_free;

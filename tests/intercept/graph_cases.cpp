@@ -1,5 +1,5 @@
-// Graphs: what their nodes name is in place whenever they are launched. The runs have 64 MiB of HBM; between launches other work takes
-// all of it.
+// Graphs: the memory of their nodes is resident at every launch. The runs have 64 MiB of HBM;
+// between launches other work evicts everything.
 #include <algorithm>
 #include <atomic>
 #include <thread>
@@ -25,7 +25,7 @@ CUDA_MEMSET_NODE_PARAMS linear_fill(CUdeviceptr to, unsigned value, std::size_t 
   return {to, 0, value, sizeof(unsigned), words, 1};
 }
 
-// Three buffers that graphs work on, and others that take up HBM meanwhile.
+// Three buffers for graphs, and a crowd of others that fills HBM in between.
 struct Fixture {
   const Machine machine;
   const CUfunction add = machine.function("add");
@@ -42,7 +42,7 @@ struct Fixture {
       }
     }
   }
-  // More than HBM holds: whatever was used before leaves it.
+  // Uses more than HBM holds, which evicts all other pages.
   void evict() {
     for (CUdeviceptr& each : crowd) launch(add, stream, {&each, &words});
     CALL(cuStreamSynchronize(stream));
@@ -89,7 +89,7 @@ struct Fixture {
     CALL(cuGraphCreate(&graph, 0));
     return graph;
   }
-  // Pages that the driver is told of have left HBM when it is.
+  // Evicts first, so that the pages named to the driver are not resident when it is told of them.
   CUgraphExec instantiate(CUgraph graph) {
     evict();
     CUgraphExec executable = nullptr;
@@ -101,7 +101,7 @@ struct Fixture {
     CALL(cuStreamEndCapture(stream, &graph));
     return graph;
   }
-  // In each launch: at[0] counts on, at[1] becomes what at[0] is, and at[2] 7 and one more.
+  // Each launch increments at[0], copies at[0] to at[1], and sets at[2] to 7 plus 1.
   void record_work() {
     launch(add, stream, {&at[0], &words});
     CALL(cuMemcpyDtoDAsync(at[1], at[0], kBytes, stream));
@@ -122,13 +122,13 @@ CASE(graph_from_a_capture) {
   const CUgraph graph = f.end_capture();
   f.require(f.at[0], 0);
   const CUgraphExec executable = f.instantiate(graph);
-  CALL(cuGraphDestroy(graph));  // the executable is independent of it
+  CALL(cuGraphDestroy(graph));  // the executable is independent of the graph
   for (int i = 0; i < 4; ++i) f.run(executable);
   f.require_work(4);
   CALL(cuGraphExecDestroy(executable));
 }
 
-// Streams that join a capture and are joined again, and work on both that depends on the other's.
+// Streams that join a capture and are joined again, with work on each that depends on the other.
 CASE(graph_from_a_capture_of_two_streams) {
   Fixture f;
   CUstream other = nullptr;
@@ -167,7 +167,7 @@ CASE(graph_of_explicit_nodes) {
   f.require_work(4);
 }
 
-// The same through the calls that take any kind of node, and with parameters that were set before it is instantiated.
+// The same with the calls that take any kind of node, and with parameters set before instantiation.
 CASE(graph_of_nodes_of_any_kind) {
   Fixture f(4);
   const CUgraph graph = Fixture::create();
@@ -247,7 +247,7 @@ CASE(graph_updated_as_a_whole) {
   f.require(before[2], 8);
 }
 
-// A graph whose three nodes come to work on other buffers, each set in its own way.
+// A graph whose three nodes are each switched to another buffer by a different call.
 struct Changing : Fixture {
   CUgraph graph = create();
   CUgraphNode kernel = add_kernel(graph, at[0]);
@@ -304,7 +304,8 @@ CASE(graph_nodes_set_as_any_kind) {
   f.require_changed();
 }
 
-// A child graph is replaced by one that names other memory: by its own call, and by the one for any kind of node.
+// A child graph is replaced by a graph of other memory, by its own call and by the call for any
+// kind of node.
 CASE(child_graphs_set) {
   Fixture f(6);
   const CUgraph outer = Fixture::create();
@@ -364,7 +365,8 @@ CASE(graph_captured_into_another) {
   f.require_work(3);
 }
 
-// While one stream captures, another works in more memory than HBM holds: what vmem does for it must not end the capture.
+// While one stream captures, another uses more memory than HBM holds. vmem's work for the second
+// must not end the capture.
 CASE(capture_beside_evictions) {
   Fixture f;
   CUstream other = nullptr;
@@ -379,7 +381,7 @@ CASE(capture_beside_evictions) {
   std::jthread([&] {
     CALL(cuCtxSetCurrent(f.machine.context));
     for (CUdeviceptr& each : f.crowd) launch(f.add, other, {&each, &f.words});
-    // The call waits, which is its own business: the capture is another thread's.
+    // The call waits, but only for its own stream: the capture belongs to another thread.
     std::vector<std::uint32_t> ones(f.words, 5);
     CUdeviceptr target = f.crowd.front(), source = reinterpret_cast<CUdeviceptr>(ones.data());
     std::size_t bytes = f.words * 4, first = 0;
@@ -405,7 +407,7 @@ void work_as_ever(Fixture& f, CUstream stream) {
   for (const CUdeviceptr each : f.at) f.require(each, 2);
 }
 
-// After a capture that failed, launches run and are in place as ever.
+// After a failed capture, launches run and their memory is resident as before.
 CASE(capture_that_fails) {
   Fixture f;
   CALL(cuStreamBeginCapture(f.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
@@ -420,7 +422,7 @@ CASE(capture_that_ends_with_its_stream) {
   Fixture f;
   CUstream gone = nullptr;
   CALL(cuStreamCreate(&gone, CU_STREAM_NON_BLOCKING));
-  // What was freed in the stream's order is another's afterwards.
+  // Memory freed in stream order is reused by another allocation.
   for (const std::size_t bytes : {std::size_t{4096}, 3 * kMiB}) {
     CUdeviceptr freed = 0;
     std::size_t words = bytes / 4;

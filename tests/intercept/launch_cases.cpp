@@ -1,4 +1,5 @@
-// How launches name memory, and how programs come by the launch function. The runs have 64 MiB of HBM.
+// How launches name memory, and how programs look up the launch function. The runs have 64 MiB of
+// HBM.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -19,21 +20,22 @@ CASE(pointers_in_structs_and_in_extra) {
   for (int round = 0; round < 3; ++round) {
     lists.inputs[0] = reinterpret_cast<unsigned*>(buffers.at[std::size_t(round)]);
     lists.inputs[1] = reinterpret_cast<unsigned*>(buffers.at[std::size_t(round) + 4]);
-    if (round != 0) launch(gather, buffers.stream, {&lists});  // `extra` is seen first
+    if (round != 0) launch(gather, buffers.stream, {&lists});  // in round 0 `extra` goes first
     std::size_t bytes = sizeof lists;
     void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &lists, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes, CU_LAUNCH_PARAM_END};
     CALL(cuLaunchKernel(gather, 1, 1, 1, 1, 1, 1, 0, buffers.stream, nullptr, extra));
     if (round == 0) launch(gather, buffers.stream, {&lists});
     buffers.work(add);
   }
-  // 11, and in each round twice the sum of two inputs, to which each round's work has added one; and the work's own.
+  // 11, plus in each round twice the sum of two inputs, which each round's work has incremented by
+  // one, plus 1 for the work on this buffer.
   unsigned expected = 11;
   for (unsigned round = 0; round < 3; ++round) expected += 2 * (round + round + 4 + 2 * round) + 1;
   const auto data = read(buffers.at[11], 1024, buffers.stream);
   REQUIRE(std::ranges::all_of(data, [&](unsigned word) { return word == expected; }));
 }
 
-// Allocations that share pages with others do not begin with a page.
+// Small allocations share pages, so they need not begin at a page boundary.
 CASE(small_blocks_across_pages) {
   const Machine machine;
   const CUfunction add = machine.function("add");
@@ -51,7 +53,8 @@ CASE(small_blocks_across_pages) {
   REQUIRE(across > 0);
 }
 
-// A kernel reaches memory through a table that another thread filled: what strict mode is there to find.
+// A kernel reaches memory through a table that another thread filled. Strict mode exists to detect
+// this.
 CASE(reaches_what_it_does_not_name) {
   const Machine machine;
   const CUfunction fill = machine.function("fill"), follow = machine.function("follow");
@@ -66,7 +69,8 @@ CASE(reaches_what_it_does_not_name) {
   REQUIRE(read(buffers.at[1], 1, buffers.stream)[0] == 2);
 }
 
-// A list through memory larger than HBM, of which a launch names the first node only; nodes come and go.
+// A linked list through memory larger than HBM. Each launch names only the first node; nodes come
+// and go.
 CASE(a_list_that_nobody_can_follow) {
   const Machine machine;
   const CUfunction walk = machine.function("walk"), add = machine.function("add");
@@ -91,7 +95,7 @@ CASE(a_list_that_nobody_can_follow) {
     born.push_back(walks);
     for (int again = 0; again < 3; ++again, ++walks) launch(walk, stream, {&nodes.back()});
     if (i % 4 != 3) continue;
-    // The last is freed, and what comes next may be where it was.
+    // Frees the last node. A new allocation may reuse its address.
     CALL(cuMemFreeAsync(nodes.back(), stream));
     nodes.pop_back();
     born.pop_back();
@@ -112,7 +116,8 @@ CASE(a_list_that_nobody_can_follow) {
   }
 }
 
-// A pointer in a variable of the kernel's module, as cudaMemcpyToSymbol puts it there: in memory that is not vmem's.
+// A pointer in a variable of the kernel's module, in memory outside vmem, as cudaMemcpyToSymbol
+// stores it.
 CASE(pointers_in_a_kernels_variables) {
   const Machine machine;
   const CUfunction follow = machine.function("follow"), add = machine.function("add");
@@ -134,7 +139,7 @@ CASE(pointers_in_a_kernels_variables) {
   REQUIRE(read(small, 1, buffers.stream)[0] == 5);
 }
 
-// The program's own memory, unmapped too early.
+// The program unmaps its own memory too early.
 CASE(fails_for_good) {
   const Machine machine;
   Buffers buffers(1);
@@ -160,7 +165,7 @@ bool allocates_ours(F* allocate) {
   return is_ours;
 }
 
-// Whatever way the program takes to the driver, it arrives at the hooks.
+// Every way to look up a driver function must return the hooks.
 CASE(every_way_to_the_driver) {
   const Machine machine;
   using Allocate = CUresult(CUdeviceptr*, std::size_t);
@@ -183,7 +188,7 @@ CASE(every_way_to_the_driver) {
       REQUIRE(allocates_ours(reinterpret_cast<Allocate*>(function)));
     }
   }
-  // What is not hooked is the driver's own, and other names are nobody's business.
+  // Functions without a hook are the driver's own, and other names are not affected.
   REQUIRE(dlsym(library, "cuDeviceGetCount") != nullptr);
   REQUIRE(dlsym(library, "cuNoSuchFunction") == nullptr);
   REQUIRE(dlsym(RTLD_NEXT, "malloc") != nullptr);

@@ -1,4 +1,5 @@
-// Every way to launch a kernel, over memory larger than HBM, and kernels that are unloaded. The runs have 64 MiB of HBM.
+// Every way to launch a kernel, over memory larger than HBM, and kernels that are unloaded. The
+// runs have 64 MiB of HBM.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -36,7 +37,7 @@ struct Module {
   }
 };
 
-// The parameters of one launch of `add`, in both of the forms that launches take.
+// The parameters of one launch of `add`, in both forms that launches take.
 struct Parameters {
   struct {
     CUdeviceptr target;
@@ -59,7 +60,7 @@ F* variant(F* legacy, const char* name) {
 
 using Way = std::function<CUresult(CUfunction, CUstream, Parameters&)>;
 
-// cuLaunchKernel and cuLaunchKernelEx, with the parameters in both forms, and cuLaunchCooperativeKernel.
+// cuLaunchKernel and cuLaunchKernelEx with parameters in both forms, and cuLaunchCooperativeKernel.
 void add_ways(std::vector<Way>& ways, decltype(&cuLaunchKernel) launch_kernel, decltype(&cuLaunchKernelEx) launch_ex,
               decltype(&cuLaunchCooperativeKernel) launch_cooperative) {
   ways.emplace_back([=](CUfunction function, CUstream stream, Parameters& parameters) {
@@ -95,8 +96,8 @@ CASE(every_way_of_launching) {
   add_ways(per_thread, variant(&cuLaunchKernel, "cuLaunchKernel_ptsz"),
            variant(&cuLaunchKernelEx, "cuLaunchKernelEx_ptsz"),
            variant(&cuLaunchCooperativeKernel, "cuLaunchCooperativeKernel_ptsz"));
-  Buffers buffers(12);
-  // The default streams are no strangers to this stream's work.
+  Buffers buffers(5);  // one more than fit: each launch evicts what the next but three uses
+  // The default streams do not wait for this stream's work.
   CALL(cuStreamSynchronize(buffers.stream));
   unsigned launches = 0;
   for (CUfunction function : {machine.function("add"), reinterpret_cast<CUfunction>(kernel), of_kernel}) {
@@ -110,7 +111,7 @@ CASE(every_way_of_launching) {
         }
         ++launches;
       }
-      // A null stream is the thread's own with the variants.
+      // In the per-thread variants, a null stream is the thread's own.
       if (stream == nullptr) {
         CALL(cuStreamSynchronize(ways == &legacy ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD));
       } else {
@@ -124,7 +125,7 @@ CASE(every_way_of_launching) {
   }
 }
 
-// What the driver refuses is refused under vmem too.
+// A launch that the driver refuses is refused under vmem, too.
 CASE(launches_that_the_driver_refuses) {
   const Machine machine;
   const Library library;
@@ -147,7 +148,8 @@ CASE(launches_that_the_driver_refuses) {
   REQUIRE(read(buffers.at[0], 1, buffers.stream)[0] == 0);
 }
 
-// Kernels whose parameters cannot hold a pointer, and can: what is known of one would make launches of the other name nothing.
+// Kernels whose parameters cannot, or can, hold a pointer. With the facts of an unloaded kernel,
+// launches of its successor would name no memory.
 void nothing(const vmem_emu_launch*) {}
 
 template <class Image, class Handle>
@@ -168,8 +170,8 @@ void reload() {
     }
     const Image image;
     const Handle add = image.kernel("add");
-    REQUIRE(add == old);  // which is what this is about
-    buffers.work(work);   // the first ones are not in HBM now
+    REQUIRE(add == old);  // same handle as the unloaded kernel
+    buffers.work(work);   // evicts the first buffers
     for (CUdeviceptr& each : buffers.at) {
       std::size_t words = kWords;
       launch(reinterpret_cast<CUfunction>(add), buffers.stream, {&each, &words});

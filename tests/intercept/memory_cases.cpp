@@ -1,4 +1,4 @@
-// Memory, as an unmodified program sees it. The runs have 64 MiB of HBM.
+// Memory as an unmodified program sees it. The runs have 64 MiB of HBM.
 #include <dlfcn.h>
 #include <sys/types.h>
 
@@ -14,7 +14,7 @@
 namespace vmem::test {
 namespace {
 
-// Four times the HBM, worked through several times.
+// Uses four times the size of HBM, several times over.
 CASE(oversubscribed) {
   const Machine machine;
   const CUfunction add = machine.function("add");
@@ -50,7 +50,7 @@ CASE(oversubscribed) {
   REQUIRE(cuMemFree(buffers[0]) == CUDA_ERROR_INVALID_VALUE);
 }
 
-// What was freed serves again, in the order of the stream, and its old bytes do not come back over new ones.
+// Freed memory is reused in stream order, and its old bytes do not overwrite new ones.
 CASE(freed_memory_serves_again) {
   const Machine machine;
   const CUfunction add = machine.function("add");
@@ -99,7 +99,7 @@ CASE(memory_is_as_large_as_the_tiers) {
   CUdeviceptr none = 0;
   REQUIRE(cuMemAlloc(&none, std::size_t{1} << 40) == CUDA_ERROR_OUT_OF_MEMORY);
   REQUIRE(cuMemAlloc(&none, 0) == CUDA_ERROR_INVALID_VALUE);
-  // The program goes on.
+  // The program can go on.
   CALL(cuMemFree(more));
   CALL(cuMemAlloc(&more, 64 * kMiB));
   CALL(cuMemFree(more));
@@ -132,7 +132,7 @@ CASE(pointers_are_device_pointers) {
   CALL(cuMemFree(large));
 }
 
-// The GPU's own memory until vmem runs, then all that it can hold.
+// Reports the GPU's own memory until vmem runs, then the memory that vmem can hold.
 CASE(total_memory_before_and_after_the_start) {
   CALL(cuInit(0));
   std::size_t before = 0, after = 0, free_bytes = 0, total = 0;
@@ -146,7 +146,7 @@ CASE(total_memory_before_and_after_the_start) {
   REQUIRE(cuDeviceTotalMem(&after, 7) == CUDA_ERROR_INVALID_DEVICE);
 }
 
-// Pitched memory: more of it than HBM holds, each row where the pitch says.
+// Pitched memory of more than HBM: each row starts where the pitch says.
 CASE(pitched_memory) {
   const Machine machine;
   const Stream stream;
@@ -186,7 +186,8 @@ CUmemoryPool make_pool() {
   return pool;
 }
 
-// The device's own pool is vmem's memory; others have properties of their own, and stay the driver's.
+// Allocations from the device's default pool are vmem's. Other pools have properties of their own
+// and stay with the driver.
 CASE(memory_from_pools) {
   const Machine machine;
   const Stream stream;
@@ -221,7 +222,7 @@ CASE(memory_from_pools) {
   REQUIRE(cuMemAllocFromPoolAsync(&none, kBytes, other, stream.handle) == CUDA_ERROR_INVALID_VALUE);
 }
 
-// What lies around a pointer, whoever allocated it.
+// The range around a pointer, for vmem's and the driver's memory.
 CASE(ranges_around_pointers) {
   const Machine machine;
   const Stream stream;
@@ -258,7 +259,7 @@ CASE(ranges_around_pointers) {
   }
   CALL(cuMemFreeAsync(theirs, stream.handle));
   CALL(cuStreamSynchronize(stream.handle));
-  // Where nothing is, or nothing more.
+  // Addresses without an allocation, or with a freed one.
   for (const CUdeviceptr nothing : {large + 512 * kMiB, theirs}) {
     REQUIRE(cuMemGetAddressRange(&base, &bytes, nothing) == CUDA_ERROR_NOT_FOUND);
     std::array asked{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
@@ -275,7 +276,7 @@ CASE(ranges_around_pointers) {
   CALL(cuMemFree(large));
 }
 
-// Fills are the synchronous calls that do not wait, until the program asks for it.
+// Fills are synchronous calls that do not wait, unless the program asks for it.
 CASE(synchronous_fills_where_asked) {
   const Machine machine;
   const CUfunction add = machine.function("add");
@@ -302,7 +303,8 @@ CASE(synchronous_fills_where_asked) {
   }
 }
 
-// No other process, device or library may have it: it would not be there. Said, and nothing lost.
+// Memory that cannot be shared with another process, device or library, because its pages move. The
+// call fails with a message, and no data is lost.
 CASE(memory_that_cannot_leave) {
   const Machine machine;
   const Stream stream;
@@ -333,7 +335,7 @@ CASE(memory_that_cannot_leave) {
     CALL(cuMemFree(buffers[i]));
   }
 
-  // The driver's own memory is the driver's to hand out.
+  // The driver's own memory can still be exported.
   const CUmemoryPool pool = make_pool();
   CUdeviceptr theirs = 0;
   CALL(cuMemAllocFromPoolAsync(&theirs, 2 * kMiB, pool, stream.handle));
@@ -360,7 +362,8 @@ CASE(memory_that_cannot_leave) {
   CALL(cuMemAddressFree(mapped, 2 * kMiB));
 }
 
-// Pointer tables in pinned memory are looked at for as long as it is there; then its addresses are words like others.
+// Pointer tables in pinned memory are searched as long as the memory exists. Afterwards its
+// addresses are ordinary words.
 CASE(pinned_memory_comes_and_goes) {
   const Machine machine;
   const Stream stream;
@@ -386,14 +389,14 @@ CASE(pinned_memory_comes_and_goes) {
     launch(follow, stream.handle, {&table, &count});
     CALL(cuStreamSynchronize(stream.handle));
     CALL(cuMemFreeHost(memory));
-    // Only a value from here on: who looked there would find nothing.
+    // Only a value from here on: a search at that address would find nothing.
     launch(fill, stream.handle, {&result, &memory, &stride, &count});
   }
   for (const CUdeviceptr buffer : buffers) REQUIRE(read(buffer, 1, stream.handle)[0] == 12 + 2);
   REQUIRE(cuMemFreeHost(&words) == CUDA_ERROR_INVALID_VALUE);
 }
 
-// Adds what a texture shows to the words of a buffer. Where the texture's memory lies, no parameter says.
+// Adds a texture's words to a buffer. No parameter names the texture's memory.
 void add_texture(const vmem_emu_launch* launch) {
   auto* const out = *static_cast<unsigned**>(launch->params[0]);
   const auto texture = *static_cast<CUtexObject*>(launch->params[1]);
@@ -403,7 +406,7 @@ void add_texture(const vmem_emu_launch* launch) {
   for (std::size_t i = 0; i < kMiB; ++i) out[i] += in[i];
 }
 
-// Memory under a texture stays in place, whatever else goes through HBM.
+// Memory under a texture stays resident, whatever else is paged.
 CASE(textures_keep_their_memory) {
   const std::array<std::size_t, 2> bytes{8, 8};
   REQUIRE(vmem_emu_register_kernel("add_texture", add_texture, bytes.data(), 2) == 0);
@@ -448,7 +451,7 @@ CASE(textures_keep_their_memory) {
   REQUIRE(cuTexObjectDestroy(textures[0]) == CUDA_ERROR_INVALID_VALUE);
 }
 
-// Uses are known even if the stream that they were queued on is gone.
+// Uses are tracked although the stream they were queued on was destroyed.
 CASE(streams_destroyed_with_work_pending) {
   const Machine machine;
   const CUfunction add = machine.function("add");
@@ -479,7 +482,7 @@ CASE(streams_destroyed_with_work_pending) {
   }
 }
 
-// What PyTorch's allocator functions do with the pool of a CUDA graph.
+// The calls of PyTorch's allocator for the pool of a CUDA graph.
 template <class F>
 F* torch_function(const char* name) {
   void* found = dlsym(RTLD_DEFAULT, name);
@@ -523,7 +526,7 @@ CASE(blocks_of_a_graph_pool_serve_nobody_else) {
     free(inside, bytes, 0, captured);
     REQUIRE(holds(0, id.first, id.second, nullptr, 0) == 1);
     release(0, id);
-    // Both serve again. (Small blocks come back in an order of their own.)
+    // Both are reused. (Small blocks return in an order of their own.)
     void* first = alloc(bytes, 0, captured);
     void* second = alloc(bytes, 0, captured);
     const bool both = (first == inside && second == later) || (first == later && second == inside);

@@ -1,4 +1,4 @@
-// Collectives, by a stand-in for NCCL: what it works on is named by its caller only.
+// Collectives of a stand-in for NCCL: only the caller's arguments name their memory.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -10,6 +10,9 @@
 namespace vmem::test {
 namespace {
 
+int a_communicator = 0;
+auto* const communicator = reinterpret_cast<struct ncclComm*>(&a_communicator);
+
 void* pointer(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 
 // `flags`: how NCCL itself is loaded.
@@ -20,7 +23,7 @@ const NcclUser& load_nccl(int flags) {
   return *reinterpret_cast<const NcclUser* (*)()>(dlsym(user, "nccl_user"))();
 }
 
-// Buffers larger than HBM together, each used after the others.
+// Buffers larger than HBM together, used one after the other.
 void collectives(int flags) {
   const NcclUser& nccl = load_nccl(flags);
   const Machine machine;
@@ -36,7 +39,7 @@ void collectives(int flags) {
   auto* const looked_up = reinterpret_cast<decltype(&ncclAllReduce)>(dlsym(library, "ncclAllReduce"));
   std::vector<unsigned> expected(at.size(), 1);
   const auto reduce = [&](auto* function, std::size_t from, std::size_t to, CUstream stream) {
-    REQUIRE(function(pointer(at[from]), pointer(at[to]), kWords, 0, 0, nullptr, stream) == 0);
+    REQUIRE(function(pointer(at[from]), pointer(at[to]), kWords, 0, 0, communicator, stream) == 0);
     expected[to] += expected[from];
   };
   for (std::size_t round = 0; round < 4; ++round) {
@@ -64,6 +67,37 @@ void collectives(int flags) {
 
 CASE(collectives_hold_their_buffers) { collectives(RTLD_GLOBAL); }
 CASE(collectives_of_a_private_nccl) { collectives(RTLD_LOCAL); }
+
+// More than HBM and host memory hold at once: the collective that does not fit is refused, and with
+// it its group, of which nothing runs. What comes after is served.
+CASE(collectives_that_do_not_fit) {
+  const NcclUser& nccl = load_nccl(RTLD_LOCAL);
+  const Machine machine;
+  const Buffers buffers(10);
+  const auto reduce = [&](std::size_t from, std::size_t to) {
+    return nccl.all_reduce(pointer(buffers.at[from]), pointer(buffers.at[to]), kWords, 0, 0, communicator,
+                           buffers.stream) == 0;
+  };
+  std::size_t refused = 0;
+  const std::string said = said_by([&] {
+    REQUIRE(nccl.group_start() == 0);
+    REQUIRE(reduce(0, 1));
+    for (std::size_t from = 2; from < buffers.at.size(); from += 2) refused += reduce(from, from + 1) ? 0 : 1;
+    REQUIRE(nccl.group_end() != 0);
+    CALL(cuStreamSynchronize(buffers.stream));
+  });
+  REQUIRE(refused != 0);
+  REQUIRE(said.contains("a collective"));
+  REQUIRE(nccl.group_start() == 0);
+  REQUIRE(reduce(4, 5));
+  REQUIRE(nccl.group_end() == 0);
+  REQUIRE(reduce(6, 7));
+  constexpr std::array<unsigned, 10> expected{0, 1, 2, 3, 4, 4 + 5, 6, 6 + 7, 8, 9};
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const auto data = read(buffers.at[i], kWords, buffers.stream);
+    REQUIRE(std::ranges::all_of(data, [&](unsigned word) { return word == expected[i]; }));
+  }
+}
 
 CASE(registering_buffers_with_nccl) {
   const NcclUser& nccl = load_nccl(RTLD_LOCAL);

@@ -1,9 +1,11 @@
-// As much of NCCL as the hooks over it need: what a collective works on is in the process's memory, not in its kernel's parameters.
+// The part of NCCL that the hooks need. A collective's buffers are described in process memory, not
+// in the parameters of its kernel.
 #include <cuda.h>
 
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <utility>
 #include <vector>
 
 #include "gpu/emu/emu.h"
@@ -19,8 +21,9 @@ struct Queued {
   Job job;
   CUstream stream;
 };
-std::deque<Job> jobs;  // stays where it is while kernels use it
+std::deque<Job> jobs;  // does not move while kernels use it
 int depth = 0;
+int group_error = 0;
 std::vector<Queued> pending;
 CUfunction kernel = nullptr;
 
@@ -48,8 +51,13 @@ int start(const Queued& queued) {
 
 extern "C" {
 
-// Adds, in place of reducing over ranks.
-int ncclAllReduce(const void* from, void* to, std::size_t count, int, int, struct ncclComm*, CUstream stream) {
+// Adds instead of reducing over ranks.
+int ncclAllReduce(const void* from, void* to, std::size_t count, int, int, struct ncclComm* communicator,
+                  CUstream stream) {
+  if (communicator == nullptr) {
+    if (depth != 0) group_error = 4;
+    return 4;
+  }
   const Queued queued{{static_cast<const unsigned*>(from), static_cast<unsigned*>(to), count}, stream};
   if (depth == 0) return start(queued);
   pending.push_back(queued);
@@ -63,6 +71,10 @@ int ncclGroupStart() {
 
 int ncclGroupEnd() {
   if (--depth != 0) return 0;
+  if (group_error != 0) {  // nothing of the group is queued
+    pending.clear();
+    return std::exchange(group_error, 0);
+  }
   for (const Queued& each : pending) {
     if (const int failed = start(each)) return failed;
   }

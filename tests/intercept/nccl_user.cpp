@@ -1,4 +1,4 @@
-// What is linked with NCCL in a program that loads it, as Python loads its extensions.
+// A library linked with NCCL, in a program that loads it, as Python loads its extensions.
 #include "intercept/nccl_user.hpp"
 
 namespace {

@@ -12,7 +12,7 @@ int ncclCommRegister(struct ncclComm*, void* buffer, std::size_t bytes, void** h
 int ncclCommDeregister(struct ncclComm*, void* handle);
 }
 
-// NCCL's functions as they are linked.
+// NCCL's functions as the dynamic linker resolves them.
 struct NcclUser {
   decltype(&ncclAllReduce) all_reduce;
   decltype(&ncclGroupStart) group_start;

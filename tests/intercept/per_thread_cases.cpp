@@ -1,4 +1,5 @@
-// Programs compiled for a default stream of each thread's own: without a stream, every call here means that one.
+// Programs compiled for per-thread default streams: here, every call without a stream uses the
+// thread's own.
 #define CUDA_API_PER_THREAD_DEFAULT_STREAM
 #include <algorithm>
 #include <atomic>
@@ -39,7 +40,7 @@ CASE(threads_and_their_default_streams) {
   for (unsigned i = 0; i < 4; ++i) threads.emplace_back(work, i);
 }
 
-// One thread's stream waits; the other's goes on.
+// One thread's default stream waits while the other's proceeds.
 CASE(default_streams_do_not_wait_for_each_other) {
   const Machine machine;
   const CUfunction add = machine.function("add");

@@ -1,5 +1,5 @@
-// What the test programs share: CUDA driver programs as any user would write them, that know nothing of vmem. They run on the emulated
-// driver with libvmem_preload.so preloaded, once for each case; each case is one function.
+// Shared by the test programs: plain CUDA driver programs that do not know vmem. Each case is one
+// function, run in a process of its own on the emulated driver with libvmem_preload.so preloaded.
 #pragma once
 
 #include <cuda.h>
@@ -32,10 +32,10 @@
 namespace vmem::test {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
-// Where vmem's memory lies by default.
+// vmem's default address range.
 inline bool ours(CUdeviceptr address) { return address >= 0x7d0000000000 && address < 0x7e0000000000; }
 
-// Registers `case_name` with what it does, at start-up.
+// Registers `body` as `case_name` during static initialization.
 struct Case {
   Case(const char* case_name, void (*body)());
 };
@@ -44,7 +44,7 @@ struct Case {
   const ::vmem::test::Case name##_case(#name, name##_body); \
   void name##_body()
 
-// The first device's primary context, current, and the kernels below.
+// Makes the first device's primary context current and loads the kernels below.
 struct Machine {
   Machine();
   CUdevice device = 0;
@@ -53,9 +53,13 @@ struct Machine {
   CUfunction function(const char* name) const;
 };
 
-// Kernels: add(unsigned* data, size_t count): adds 1 to each. gather(Lists by value): adds the words of its inputs to its output.
-// fill(unsigned long* table, void* first, size_t stride, size_t count); follow(unsigned** table, size_t count): adds 1 to the first word
-// that each entry leads to. copy_table(table* to, table* from, size_t count). walk(Node* first): adds 1 to the count of each node of a list.
+// Kernels:
+//   add(unsigned* data, size_t count): adds 1 to each word.
+//   gather(Lists by value): adds the words of its inputs to its output.
+//   fill(unsigned long* table, void* first, size_t stride, size_t count).
+//   follow(unsigned** table, size_t count): adds 1 to the first word that each entry points to.
+//   copy_table(table* to, table* from, size_t count).
+//   walk(Node* first): adds 1 to the count of each node of a list.
 struct Lists {
   unsigned count;
   unsigned words;
@@ -76,7 +80,7 @@ struct Stream {
   Stream& operator=(const Stream&) = delete;
 };
 
-// Keeps the GPU behind: what is queued on the stream waits until the gate is opened.
+// Stalls a stream: work queued after close() waits for open().
 class Gate {
  public:
   Gate();
@@ -90,25 +94,26 @@ class Gate {
   unsigned* word_ = nullptr;
 };
 
-// A batch of one copy.
+// One copy, submitted as a batch of two halves.
 CUresult copy_as_batch(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream);
 
-// Memory of 16 MiB each, filled with its number, and the stream that works on it.
+// Allocations of 16 MiB, each filled with its index, and the stream that works on them.
 constexpr std::size_t kBytes = 16 * kMiB, kWords = kBytes / sizeof(unsigned);
 struct Buffers {
   CUstream stream = nullptr;
   std::vector<CUdeviceptr> at;
   explicit Buffers(std::size_t count);
-  void work(CUfunction add);  // on all of them, so that what was used before leaves HBM
+  void work(CUfunction add);  // on all of them, which evicts what was used before
 };
 
-// Memory of the program's own, mapped by itself.
+// Device memory that the program maps itself, with cuMemMap.
 CUdeviceptr map_own(std::size_t bytes);
 
 void launch(CUfunction function, CUstream stream, std::vector<void*> parameters);
 std::vector<unsigned> read(CUdeviceptr from, std::size_t words, CUstream stream);
 
-// What went to standard error while it ran, where it goes none the less. A program that ends in between takes it along.
+// Returns the standard error output of `what`, and still prints it. If the program ends inside
+// `what`, that output is lost.
 std::string said_by(const std::function<void()>& what);
 
 }  // namespace vmem::test

@@ -1,4 +1,5 @@
-// Streams that write to memory and wait for it, and what programs hear about streams and events. The runs have 64 MiB of HBM.
+// Stream writes to memory and waits for it, and the results of stream and event calls. The runs
+// have 64 MiB of HBM.
 #include <algorithm>
 #include <atomic>
 
@@ -7,8 +8,8 @@
 namespace vmem::test {
 namespace {
 
-// One stream waits for words in vmem's memory, in a small allocation and in a large one, while another works through more memory than
-// HBM has room for; then that one writes them.
+// One stream waits for words in vmem's memory, in a small and in a large allocation. Another works
+// through more memory than HBM holds, and then writes the words.
 void wait_under_pressure(std::size_t bytes) {
   const Machine machine;
   const CUfunction add = machine.function("add");
@@ -44,7 +45,8 @@ void wait_under_pressure(std::size_t bytes) {
 CASE(streams_wait_for_small_allocations) { wait_under_pressure(1024); }
 CASE(streams_wait_for_large_allocations) { wait_under_pressure(kBytes); }
 
-// What a stream writes later is in place, whatever else needed room since it was said.
+// The target of a queued stream write is resident when the write runs, whatever else needed room
+// since.
 CASE(streams_write_under_pressure) {
   const Machine machine;
   const CUfunction add = machine.function("add");
@@ -84,7 +86,7 @@ CUstreamBatchMemOpParams operation(CUstreamBatchMemOpType type, CUdeviceptr addr
   return made;
 }
 
-// Both sides of a conversation between two streams, and between a stream and the CPU.
+// Both sides of an exchange between two streams, and between a stream and the CPU.
 CASE(batches_of_stream_memory_operations) {
   const Machine machine;
   const CUfunction add = machine.function("add");
@@ -115,7 +117,7 @@ CASE(batches_of_stream_memory_operations) {
   REQUIRE(static_cast<unsigned*>(pinned)[1] == 5);
   const auto data = read(words, 4, buffers.stream);
   REQUIRE(data[0] == 2 && data[2] == 12);
-  // What the driver refuses.
+  // Operations that the driver refuses.
   REQUIRE(cuStreamBatchMemOp(one.handle, 2, second, 1) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(cuStreamBatchMemOp(one.handle, 256, second, 0) == CUDA_ERROR_INVALID_VALUE);
   REQUIRE(cuStreamBatchMemOp(one.handle, 2, nullptr, 0) == CUDA_ERROR_INVALID_VALUE);
@@ -128,7 +130,7 @@ CASE(batches_of_stream_memory_operations) {
   CALL(cuMemFreeHost(pinned));
 }
 
-// The same program runs without vmem too: what it hears is the same.
+// The program gets the same results with and without vmem.
 CASE(errors_are_the_drivers) {
   const Machine machine;
   const CUfunction add = machine.function("add");
@@ -142,7 +144,7 @@ CASE(errors_are_the_drivers) {
   };
   CUevent event = nullptr;
   CALL(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-  // Never recorded, not yet done, done.
+  // Never recorded, not yet complete, complete.
   CALL(cuEventQuery(event));
   CALL(cuEventSynchronize(event));
   CALL(cuLaunchHostFunc(buffers.stream, wait, &may_go));
@@ -154,7 +156,7 @@ CASE(errors_are_the_drivers) {
   CALL(cuEventQuery(event));
   CALL(cuStreamSynchronize(buffers.stream));
   CALL(cuStreamQuery(buffers.stream));
-  // No handles of anything.
+  // Invalid handles.
   CUevent gone = nullptr;
   CALL(cuEventCreate(&gone, CU_EVENT_DEFAULT));
   CALL(cuEventDestroy(gone));
@@ -165,13 +167,13 @@ CASE(errors_are_the_drivers) {
   REQUIRE(cuEventSynchronize(gone) == CUDA_ERROR_INVALID_HANDLE);
   REQUIRE(cuStreamQuery(gone_stream) == CUDA_ERROR_INVALID_HANDLE);
   REQUIRE(cuStreamSynchronize(gone_stream) == CUDA_ERROR_INVALID_HANDLE);
-  // A stream that captures cannot be asked.
+  // A capturing stream cannot be queried.
   CALL(cuStreamBeginCapture(buffers.stream, CU_STREAM_CAPTURE_MODE_RELAXED));
   REQUIRE(cuStreamQuery(buffers.stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   REQUIRE(cuStreamSynchronize(buffers.stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   CUgraph graph = nullptr;
   REQUIRE(cuStreamEndCapture(buffers.stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
-  // An error that lasts: memory of the program's own, unmapped too early.
+  // A sticky error: the program unmaps its own memory too early.
   may_go = false;
   const CUdeviceptr own = map_own(2 * kMiB);
   CALL(cuLaunchHostFunc(buffers.stream, wait, &may_go));

@@ -1,4 +1,4 @@
-// Tables of pointers: what launches reach without naming it. The runs have 64 MiB of HBM.
+// Pointer tables: memory that launches reach without naming it. The runs have 64 MiB of HBM.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 namespace vmem::test {
 namespace {
 
-// A kernel reaches memory through a table that another kernel filled, and through a copy of that table.
+// A kernel reaches memory through a table that another kernel filled, and through a copy of that
+// table.
 CASE(pointer_tables) {
   const Machine machine;
   const CUfunction fill = machine.function("fill"), follow = machine.function("follow"),
@@ -38,7 +39,7 @@ CASE(pointer_tables) {
   }
 }
 
-// A table that was filled long ago, of pointers to a large allocation and to a small one.
+// A table filled long ago, with pointers to a large and to a small allocation.
 CASE(pointer_tables_that_last) {
   const Machine machine;
   const CUfunction fill = machine.function("fill"), follow = machine.function("follow"), add = machine.function("add");
@@ -61,8 +62,9 @@ CASE(pointer_tables_that_last) {
   REQUIRE(read(small, 1, buffers.stream)[0] == 20);
 }
 
-// A kernel that copies numbers between small allocations writes no pointers, however far ahead of the GPU it is launched and in whatever
-// order it is found out: else all that it names would be led to from everywhere. The test is told by the log.
+// A kernel that copies numbers between small allocations writes no pointers, however far ahead of
+// the GPU it is launched and in whatever order it is inspected. Otherwise all of its arguments
+// would count as reachable from everywhere. The test reads the log.
 CASE(numbers_are_no_pointers) {
   const Machine machine;
   const CUfunction copy_table = machine.function("copy_table");
@@ -85,8 +87,9 @@ CASE(numbers_are_no_pointers) {
   REQUIRE(read(small[3], 2, buffers.stream)[1] == 0x3f800000);
 }
 
-// Tables that live for two launches each are freed, with what they lead to, and their memory is another table's, before it is known what the
-// first one held. It has to be learnt from them all the same that the kernel fills tables; the log tells the test.
+// Tables that live for two launches each are freed with their targets, and reused by other tables,
+// before the first is inspected. Inspection must still find that the kernel fills tables. The test
+// reads the log.
 CASE(pointer_tables_freed_before_they_are_looked_at) {
   const Machine machine;
   const CUfunction fill = machine.function("fill"), follow = machine.function("follow"), add = machine.function("add");
@@ -111,8 +114,8 @@ CASE(pointer_tables_freed_before_they_are_looked_at) {
   REQUIRE(said.find("fill fills pointer tables") != std::string::npos);
 }
 
-// The GPU is far behind: of the launches that fill a table each, in large memory, only some are looked at before it is known what the
-// kernel does. All of them count.
+// The GPU is far behind. Of the launches that fill a table each, in large memory, only some are
+// inspected before the verdict on the kernel. All of them count.
 CASE(pointer_tables_filled_before_the_verdict) {
   const Machine machine;
   const CUfunction fill = machine.function("fill"), follow = machine.function("follow"), add = machine.function("add");
@@ -140,7 +143,7 @@ CASE(pointer_tables_filled_before_the_verdict) {
   for (const CUdeviceptr each : targets) REQUIRE(read(each, 1, buffers.stream)[0] == 1);
 }
 
-// A table that was copied: within a large allocation, and into a small one.
+// A copied table: within a large allocation, and into a small one.
 CASE(pointer_tables_that_are_copied) {
   const Machine machine;
   const CUfunction fill = machine.function("fill"), follow = machine.function("follow"), add = machine.function("add");
@@ -162,7 +165,53 @@ CASE(pointer_tables_that_are_copied) {
   for (std::size_t i = 0; i < 9; ++i) REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + 9 + 2);
 }
 
-// A table in the middle of a large allocation, as libraries keep them in their workspaces.
+// A table copied in rows, densely and to rows with other gaps, in two and three dimensions.
+CASE(pointer_tables_that_are_copied_in_rows) {
+  const Machine machine;
+  const CUfunction fill = machine.function("fill"), follow = machine.function("follow"), add = machine.function("add");
+  constexpr std::size_t kData = 5;  // more than fit beside the tables, which are in the last buffer
+  Buffers buffers(kData + 1);
+  constexpr std::size_t kWidth = 4096, kGapped = 3 * kWidth, kRows = 64, kRow = 40;
+  struct Way {
+    std::size_t from_pitch, to_pitch;
+    bool deep;
+  };
+  const std::array ways{Way{kWidth, kWidth, false}, Way{kWidth, kGapped, false}, Way{kGapped, kWidth, false},
+                        Way{kWidth, kWidth, true}, Way{kWidth, kGapped, true}};
+  std::size_t one = 1, stride = 0, words = kWords;
+  for (std::size_t round = 0; round < kData; ++round) {
+    for (std::size_t w = 0; w < ways.size(); ++w) {
+      const Way& way = ways[w];
+      CUDA_MEMCPY3D shape{};
+      shape.srcMemoryType = shape.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+      shape.srcDevice = buffers.at[kData] + 2 * w * kMiB;
+      shape.dstDevice = shape.srcDevice + kMiB;
+      shape.srcPitch = way.from_pitch;
+      shape.dstPitch = way.to_pitch;
+      shape.WidthInBytes = kWidth;
+      shape.srcHeight = shape.dstHeight = shape.Height = kRows / (way.deep ? 4 : 1);
+      shape.Depth = way.deep ? 4 : 1;
+      CUDA_MEMCPY2D flat{};
+      flat.srcMemoryType = flat.dstMemoryType = CU_MEMORYTYPE_DEVICE;
+      flat.srcDevice = shape.srcDevice;
+      flat.dstDevice = shape.dstDevice;
+      flat.srcPitch = shape.srcPitch;
+      flat.dstPitch = shape.dstPitch;
+      flat.WidthInBytes = kWidth;
+      flat.Height = kRows;
+      CUdeviceptr table = shape.srcDevice + kRow * way.from_pitch + 64;
+      CUdeviceptr copied = shape.dstDevice + kRow * way.to_pitch + 64;
+      launch(fill, buffers.stream, {&table, &buffers.at[round], &stride, &one});
+      CALL(way.deep ? cuMemcpy3DAsync(&shape, buffers.stream) : cuMemcpy2DAsync(&flat, buffers.stream));
+      for (std::size_t i = 0; i < kData; ++i) launch(add, buffers.stream, {&buffers.at[i], &words});
+      launch(follow, buffers.stream, {&copied, &one});
+    }
+  }
+  for (std::size_t i = 0; i < kData; ++i)
+    REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + kData * ways.size() + ways.size());
+}
+
+// A table inside a large allocation, as libraries keep them in their workspaces.
 CASE(pointer_tables_in_a_workspace) {
   const Machine machine;
   const CUfunction fill = machine.function("fill"), follow = machine.function("follow"), add = machine.function("add"),
@@ -189,13 +238,13 @@ CASE(pointer_tables_in_a_workspace) {
   for (std::size_t i = 0; i < 9; ++i) REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + 10 + (i < 2 ? 3 : 2));
 }
 
-// The same with a table that the CPU made.
+// The same with a table made by the CPU.
 CASE(pointer_tables_from_the_host) {
   const Machine machine;
   const CUfunction follow = machine.function("follow"), add = machine.function("add");
   Buffers buffers(10);
   std::size_t count = 1;
-  // The emulated driver does not have them, so they cannot be linked.
+  // The emulated driver lacks these functions, so they cannot be linked.
   auto* const copy_async = reinterpret_cast<decltype(&cuMemcpyAsync)>(dlsym(RTLD_DEFAULT, "cuMemcpyAsync"));
   auto* const copy = reinterpret_cast<decltype(&cuMemcpy)>(dlsym(RTLD_DEFAULT, "cuMemcpy"));
   for (std::size_t round = 0; round < 20; ++round) {
@@ -217,7 +266,8 @@ CASE(pointer_tables_from_the_host) {
   for (std::size_t i = 0; i < buffers.at.size(); ++i) REQUIRE(read(buffers.at[i], 1, buffers.stream)[0] == i + 20 + 2);
 }
 
-// The same with tables that take up the beginning of long copies, or the end of one that is searched as a whole.
+// The same with tables at the beginning of long copies, or at the end of a copy that is searched as
+// a whole.
 CASE(pointer_tables_in_long_copies) {
   const Machine machine;
   const CUfunction follow = machine.function("follow"), add = machine.function("add");
@@ -263,7 +313,8 @@ CASE(pointer_tables_in_pinned_memory) {
   CALL(cuMemFreeHost(memory));
 }
 
-// Tables of pointers that come by other ways than the plain copies, each to launches that name only the table.
+// Pointer tables that arrive by other calls than the plain copies; each launch names only its
+// table.
 CASE(pointer_tables_in_other_copies) {
   const Machine machine;
   const Stream stream;

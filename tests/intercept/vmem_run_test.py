@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""vmem_run_test.py VMEM DRIVER_FOLDER INTERCEPT_PROGRAM: `vmem run` and the Python package, on the emulated driver."""
+"""vmem_run_test.py VMEM DRIVER_FOLDER INTERCEPT_PROGRAM: `vmem run` and the Python package, on the
+emulated driver.
+"""
 
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -32,6 +35,62 @@ def run(*command, **variables):
 
 
 class VmemRun(unittest.TestCase):
+    def test_the_emulated_driver_needs_no_link_by_hand(self):
+        for given, variables in ((("--driver", "emulated"), {}), ((), {"VMEM_DRIVER": "emulated"})):
+            with self.subTest(given):
+                result = run(VMEM, "run", *given, *SIZES, "--", PROGRAM, "oversubscribed", LD_LIBRARY_PATH="", **variables)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                self.assertIn("1 process with 64 MiB of HBM", result.stderr)
+        result = run(VMEM, "run", "--driver", "emulated", "--", "sh", "-c", "echo $VMEM_DRIVER,$LD_LIBRARY_PATH", LD_LIBRARY_PATH="/a")
+        self.assertRegex(result.stdout, "^,/.*/vmem/emulated:/a\n$")
+
+    def test_wrong_settings_of_the_emulated_driver_are_answered_by_all_which_are_documented(self):
+        result = run(VMEM, "run", "--driver", "emulated", "--", "true", VMEM_EMU="gpus=2")
+        self.assertEqual(result.returncode, 3)
+        known = result.stderr.partition("there are ")[2].partition("; `vmem options --emulated`")[0]
+        settings = known.replace(" and ", ", ").split(", ")
+        self.assertIn("hbm", settings)
+        listed = run(VMEM, "options", "--emulated").stdout
+        guide = (HERE.parent.parent / "docs" / "guide" / "emulated-driver.md").read_text()
+        source = (HERE.parent.parent / "src" / "gpu" / "emu" / "config.cpp").read_text()
+        self.assertEqual(sorted(settings), sorted(re.findall(r'if \(key == "(\w+)"\)', source)))
+        for name in settings:
+            self.assertRegex(listed, rf"(?m)^  (.*, )?{name}=")
+            self.assertRegex(guide, rf"(?m)^\|.*`{name}`.*\|")
+
+    def test_it_says_at_the_end_what_it_did(self):
+        result = run(VMEM, "run", *SIZES, "--", PROGRAM, "oversubscribed")
+        lines = result.stderr.splitlines()
+        self.assertEqual(len(lines), 2, result.stderr)
+        self.assertRegex(lines[0], r"^vmem run: 1 process with 64 MiB of HBM and 512 MiB of host memory: [1-9]\d* launches and copies")
+        self.assertRegex(lines[1], r"^vmem run: moved [1-9][\d.]* [MG]iB into HBM and [1-9][\d.]* [MG]iB out")
+        for level in ("error", "off"):
+            self.assertEqual(run(VMEM, "run", "--log", level, *SIZES, "--", PROGRAM, "oversubscribed").stderr, "")
+
+    def test_the_processes_of_a_run_are_counted_together(self):
+        line = 'for i in 1 2 3; do "$0" oversubscribed; done'
+        result = run(VMEM, "run", *SIZES, "--", VMEM, "run", *SIZES, "--", "sh", "-c", line, PROGRAM)
+        self.assertEqual(result.stderr.count("vmem run: "), 2, result.stderr)
+        self.assertIn("vmem run: 3 processes with 192 MiB of HBM", result.stderr)
+
+    def test_processes_that_are_killed_are_counted_without_figures(self):
+        result = run(VMEM, "run", *SIZES, "--", PROGRAM, "ends_without_exit_handlers")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("vmem run: 1 process used GPU memory through vmem\nvmem run: no figures: killed", result.stderr)
+
+    def test_it_says_when_nothing_used_the_gpu(self):
+        result = run(VMEM, "run", "--", "true")
+        self.assertIn("vmem run: nothing allocated GPU memory, so vmem did nothing\nvmem run: not seen", result.stderr)
+        result = run(VMEM, "run", "--", "true", LD_LIBRARY_PATH="")
+        self.assertEqual(len(result.stderr.splitlines()), 2, result.stderr)
+
+    def test_a_program_does_not_go_on_where_vmem_cannot_start(self):
+        result = run(VMEM, "run", "--hbm", "64MiB", "--nvme", "/proc/nowhere:1GiB", "--", PROGRAM, "wrong_option")
+        self.assertEqual((result.returncode, result.stdout), (2, "the program began\n"), result.stderr)
+        self.assertIn("vmem: cannot start: ", result.stderr)
+        self.assertIn("/proc/nowhere", result.stderr)
+        self.assertNotIn("vmem run: ", result.stderr)
+
     def test_a_program_runs_beyond_hbm(self):
         result = run(VMEM, "run", *SIZES, "--", PROGRAM, "oversubscribed")
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -99,16 +158,22 @@ class VmemRun(unittest.TestCase):
             (("--strict", "--drained"), "choose one"),
             (("--strict=maybe",), "neither on nor off"),
             (("--devices", "7"), "device 7"),
-            (("--driver", "emulated"), "--driver is 'emulated'"),
-            (("--driver", "emulated"), "libcuda.so.1 is a link to /"),
+            (("--driver", "/lib/libcuda.so.1"), "--driver is '/lib/libcuda.so.1'"),
             (("--protect",), "--protect is for programs that say what they write"),
-            (("--hbm",), "VALUE missing"),
+            (("--hbm",), "--hbm needs a value"),
+            (("--hbm", "1GiB", "--hbm", "2GiB"), "--hbm is given more than once"),
         ):
             with self.subTest(option):
                 self.assert_refused(run(VMEM, "run", *option, "--", "echo", "started"), "vmem run: ", words)
 
+    def test_options_are_checked_without_a_program(self):
+        result = run(VMEM, "run", "--check", "--hbm", "64MiB")
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+        self.assertEqual(run(VMEM, "run", "--check", "--hbm", "64MiB", "--", "echo", "started").stdout, "")
+        self.assert_refused(run(VMEM, "run", "--check", "--devices", "7"), "device 7")
+
     def test_a_wrong_variable_is_named(self):
-        for name, value in (("VMEM_DRIVER", "emulated"), ("VMEM_PROTECT", "on")):
+        for name, value in (("VMEM_DRIVER", "/lib/libcuda.so.1"), ("VMEM_PROTECT", "on")):
             self.assert_refused(run(VMEM, "run", "--", "echo", "started", **{name: value}), f"environment variable {name} is")
         result = run(VMEM, "run", "--strict", "--", "echo", "started", VMEM_DRAINED="on")
         self.assert_refused(result, "drained=on (from VMEM_DRAINED)")
@@ -132,7 +197,7 @@ class VmemRun(unittest.TestCase):
         self.assertEqual(result.returncode, 0)
         self.assertEqual(result.stdout.count("Usage:"), 1)
         self.assertIn("Usage: vmem run [OPTIONS] -- PROGRAM [ARGUMENTS]", result.stdout)
-        self.assertNotIn("--driver", result.stdout)
+        self.assertIn("emulated", result.stdout)
         self.assertNotIn("--protect", result.stdout)
         variables = result.stdout[result.stdout.index("environment variables") :]
         self.assertIn("--hbm", variables)
@@ -233,6 +298,65 @@ class Python(unittest.TestCase):
             PATH=f"{pathlib.Path(VMEM).parent}:{os.environ['PATH']}",
         )
         self.assertEqual((result.returncode, result.stdout), (0, "64MiB []\n"), result.stderr)
+
+    def enabling(self, before, options, **variables):
+        """A script that calls enable(options) after the lines `before`, and prints whether it went
+        on under vmem.
+        """
+        script = (
+            f"import sys\nsys.path.append({str(PACKAGE)!r})\n"
+            + textwrap.dedent(before)
+            + f"import vmem.torch\ntry:\n    vmem.torch.enable({options})\nexcept Exception as error:\n"
+            + "    sys.exit(f'{type(error).__name__}: {error}')\nprint(vmem.torch.running())\n"
+        )
+        variables.setdefault("PYTHONPATH", HERE / "fake_torch")
+        with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+            file.write(script)
+            file.flush()
+            return run(sys.executable, file.name, PATH=f"{pathlib.Path(VMEM).parent}:{os.environ['PATH']}", **variables)
+
+    def test_enable_raises_where_it_cannot_work(self):
+        for before, options, variables, words in (
+            ("", "", {"PYTHONPATH": ""}, "RuntimeError: vmem.torch.enable: this Python has no PyTorch"),
+            ("", "", {"LD_LIBRARY_PATH": ""}, "RuntimeError: vmem.torch.enable: there is no CUDA driver (libcuda.so.1)"),
+            ("", "hbm='tiny'", {}, "ValueError: vmem: option hbm='tiny'"),
+            ("", "hmb='1GiB'", {}, "ValueError: vmem: there is no option --hmb; the nearest is --hbm"),
+            ("", "strict=True, drained=True", {}, "choose one"),
+            ("", "devices=7", {}, "ValueError: vmem: --devices names device 7"),
+            ("", "", {"VMEM_EMU": "vmm=0"}, "RuntimeError: vmem: device 0 and its driver cannot map memory"),
+            ("sys.modules['ipykernel'] = sys\n", "", {}, "start Jupyter with `vmem run -- jupyter lab`"),
+        ):
+            with self.subTest(words):
+                result = self.enabling(before, options, **variables)
+                self.assertEqual((result.returncode, result.stdout), (1, ""), result.stderr)
+                self.assertIn(words, result.stderr)
+
+    def test_enable_takes_the_emulated_driver(self):
+        result = self.enabling("", "hbm='64MiB', host='512MiB', driver='emulated'", LD_LIBRARY_PATH="")
+        self.assertEqual((result.returncode, result.stdout), (0, "True\n"), result.stderr)
+
+    def test_enable_says_that_what_stands_before_it_runs_twice(self):
+        first = textwrap.dedent(
+            f"""
+            'A script.'
+            import sys
+            from os import path
+            import vmem.torch
+            vmem.torch.enable(hbm="64MiB", host="512MiB", strict=False)
+            print("once")
+            """
+        )
+        before = first.replace("import vmem", "print('twice')\nimport vmem")
+        inside = first.replace("vmem.torch.enable(", "def start():\n    vmem.torch.enable(").replace("print", "start()\nprint")
+        for script, says, printed in ((first, 0, "once\n"), (before, 1, "twice\ntwice\nonce\n"), (inside, 1, "once\n")):
+            with self.subTest(script):
+                path = f"{pathlib.Path(VMEM).parent}:{os.environ['PATH']}"
+                with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+                    file.write(script)
+                    file.flush()
+                    result = run(sys.executable, file.name, PYTHONPATH=f"{HERE / 'fake_torch'}:{PACKAGE}", PATH=path)
+                self.assertEqual((result.returncode, result.stdout), (0, printed), result.stderr)
+                self.assertEqual(result.stderr.count(f"vmem: starting {file.name} again"), says, result.stderr)
 
     def test_enable_after_cuda_was_initialised_is_refused(self):
         result = self.python(

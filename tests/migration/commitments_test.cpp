@@ -1,4 +1,5 @@
-// What the check accepts is usable: proved on small machines by looking at every placement of the pages that it accepts.
+// Pages that the commitment check accepts are usable: checked on small machines by trying every
+// placement of them.
 #include "migration/place/commitments.hpp"
 
 #include <gtest/gtest.h>
@@ -12,10 +13,11 @@ namespace vmem::migration {
 namespace {
 
 constexpr std::array<int, 3> kSizes{1, 2, 4};
-enum Memory : int { hbm, host, below, beside };  // the last two: places below host memory
-using Counts = std::array<int, 3>;               // pages, by size
-using Placement = std::array<Counts, 4>;         // by memory
-using Machine = std::array<int, 4>;              // sizes of the memories
+// below, beside: two places below host memory.
+enum Memory : int { hbm, host, below, beside };
+using Counts = std::array<int, 3>;        // number of pages, by size
+using Placement = std::array<Counts, 4>;  // by memory
+using Machine = std::array<int, 4>;       // size of each memory
 
 int bytes_of(const Counts& pages) { return pages[0] + 2 * pages[1] + 4 * pages[2]; }
 
@@ -28,7 +30,8 @@ PageSizes sizes_of(const Counts& pages, int wanted) {
   return sizes;
 }
 
-// A page moves to the next memory if that has room. Moves can be taken back, so placements that reach each other are a group.
+// A page moves to a neighbouring memory that has room. Every move can be undone, so placements that
+// reach each other form a group.
 class Moves {
  public:
   Moves(const Machine& machine, const Counts& pages) : machine_(machine) {
@@ -44,7 +47,7 @@ class Moves {
     }
   }
   bool any() const { return !all_.empty(); }
-  // Whatever lies below, in whatever placement, can come to host memory.
+  // Whether every page below can reach host memory, from every placement.
   bool everything_comes_up() {
     std::vector<std::array<bool, 3>> comes(all_.size());
     for (const auto& [placement, number] : all_) {
@@ -61,7 +64,7 @@ class Moves {
   }
 
  private:
-  // Every way to put the rest of the pages, from one size and memory on.
+  // Tries every placement of the remaining pages, from `size` and `memory` on.
   void place(const Counts& rest, Placement placement, std::size_t size, int memory) {
     if (size == kSizes.size()) {
       all_.emplace(placement, all_.size());
@@ -72,7 +75,8 @@ class Moves {
       if (free(placement, beside) >= 0) place(rest, placement, size + 1, hbm);
       return;
     }
-    if (memory == below && rest[size] != 0 && kSizes[size] > machine_[host]) return;  // it could not have come there
+    // A page larger than host memory cannot have come here through it.
+    if (memory == below && rest[size] != 0 && kSizes[size] > machine_[host]) return;
     Counts left = rest;
     for (int here = 0; here <= rest[size]; ++here) {
       placement[std::size_t(memory)][size] = here;
@@ -123,7 +127,8 @@ void for_all_machines(int most, int most_beside, Look look) {
   }
 }
 
-// The largest sets of pages that are accepted, whatever the size of the last one; smaller ones leave more room.
+// Calls `look` with the largest accepted sets of pages, for every size of the last page. Smaller
+// sets leave more room.
 template <class Look>
 void for_all_accepted(const Machine& machine, Look look) {
   const int all = std::accumulate(machine.begin(), machine.end(), 0);
@@ -158,10 +163,11 @@ TEST(Commitments, WhatIsAcceptedHasAPlaceAndComesUpFromEveryPlacement) {
   for_all_machines(7, 0, expect_all_accepted_comes_up);
 }
 
-// Of two places below, as directories, each may be left with a gap.
+// Two places below, such as directories, can each be left with a gap.
 TEST(Commitments, WhatIsAcceptedComesUpFromTwoPlacesBelow) { for_all_machines(5, 5, expect_all_accepted_comes_up); }
 
-// In each memory a large page, and less free than another one needs: free bytes in all are not enough.
+// Each memory has one large page and less free than another large page needs. The sum of the free
+// bytes would suffice, but they are in different memories.
 TEST(Commitments, PagesThatWouldBeStuckAreRefused) {
   const Machine machine{7, 7, 7, 0};
   EXPECT_TRUE(accepted(machine, {3, 0, 2}, 1));

@@ -1,6 +1,7 @@
-// The one race that cannot be scripted, because nothing happens inside it: a thread publishes a hold and looks at the state while
-// the mover changes the state and looks at the holds. Here both do it for real. A thread that was told that its page is
-// usable reads and writes it, so a mistake is a segmentation fault or a wrong value.
+// A race without a call between its steps that a script could hook: a thread publishes a hold and
+// reads the state, while the mover changes the state and reads the holds. Real threads run both. A
+// thread that was told its page is usable reads and writes the page, so a bug is a segmentation
+// fault or a wrong value.
 #include <atomic>
 #include <thread>
 
@@ -11,7 +12,7 @@ namespace {
 
 class HitPathRace : public MoverTest {
  protected:
-  // As Runtime does: a thread that misses lets go of its hold and comes again.
+  // As Runtime does: on a miss the thread withdraws its hold and retries.
   static bool use_if_usable(const pagetable::AddressSpace& space, Actor& actor, Region& region, std::uint64_t value) {
     const std::uint32_t begin = region.granule_of(0);
     const Span span({begin}, 1, Access::write);
@@ -24,7 +25,7 @@ class HitPathRace : public MoverTest {
       EXPECT_EQ(*word, value);
       (void)actor.slot->log.append({span, actor.record->open_stamp()});
     }
-    actor.slot->withdraw(hold);
+    actor.slot->clear(hold);
     return hit;
   }
 };
@@ -45,7 +46,7 @@ TEST_F(HitPathRace, AThreadThatIsToldItsPageIsUsableFindsItMapped) {
       }
     }
   });
-  // Until there was much of both; in between each side keeps the other from its own.
+  // Until both happened often enough; each side delays the other.
   while (inside->counters().evictions < kEvictions || hits < kHits) {
     const Status acquired = acquire(server, writing(region, 0));
     EXPECT_TRUE(acquired);

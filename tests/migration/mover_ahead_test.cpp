@@ -1,4 +1,5 @@
-// Work nobody waits for: prefetch by request and by plan, pins, promotion through the real policy.
+// Work that no thread waits for: requested and planned prefetch, pins, promotion by the real
+// policy.
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -71,15 +72,15 @@ TEST_F(Ahead, WhatWillHaveToGoGoesBeforeItsFrameIsWanted) {
   write_to_the_end(a, writing(region, 0), 1);
   write_to_the_end(a, writing(region, 1), 2);
   policy->leaving = {region.page_id(0)};
-  prefetch(reading(region, 1));  // something happens
+  prefetch(reading(region, 1));  // any event that wakes the mover
   settle();
   check();
   EXPECT_EQ(page(region, 0).mapped, Mapped::nothing);
-  EXPECT_TRUE(page(region, 0).standby);
+  EXPECT_TRUE(page(region, 0).standby());
   EXPECT_TRUE(in_hbm(region, 1));
   EXPECT_EQ(tier->submitted(Direction::store), 1u);
   expect_stored(region, 0, 1);
-  // Until somebody takes the frame it comes back without a copy.
+  // Until the frame is reused, the page returns without a copy.
   ASSERT_TRUE(acquire(a, reading(region, 0)));
   EXPECT_EQ(tier->submitted(Direction::load), 0u);
   release(a, reading(region, 0));
@@ -183,7 +184,7 @@ TEST_F(Ahead, APlannedPrefetchWaitsForTheFrameThatUnfinishedWorkHolds) {
   release(a, reading(region, 0));
   ASSERT_TRUE(streams->close_epoch(*a.record));
   policy->ahead = {region.page_id(1)};
-  QueryRequest look;  // somebody asks something
+  QueryRequest look;  // any request
   look.region = &region;
   ASSERT_TRUE(ask(look));
   steps();

@@ -1,4 +1,4 @@
-// From files straight into frames, past host memory.
+// Reads directly from files and the tier below into frames, bypassing host memory.
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -7,7 +7,7 @@ namespace {
 using tiers::Direction;
 using tiers::Outcome;
 
-// Four frames, eight slots; files of others, and room for sixteen pages below.
+// Four frames and eight slots; regions of files, and a spill tier of 16 pages.
 class Arrive : public MoverTest {
  protected:
   static constexpr std::uint32_t kPages = 16;
@@ -16,7 +16,7 @@ class Arrive : public MoverTest {
     user = &actor();
   }
   std::uint64_t slots() const { return tier->usage().used_bytes / kPageBytes; }
-  // Sixteen pages with their index as value, of which the GPU knows what those below are like.
+  // A region of 16 pages, each filled with its index, whose spilled pages have known fingerprints.
   Region& known() {
     Region& region = allocate(kPages);
     for (std::uint32_t i = 0; i < kPages; ++i)
@@ -32,7 +32,7 @@ class Arrive : public MoverTest {
   }
   std::uint32_t first_known_below(const Region& region) const {
     for (std::uint32_t i = 0; i < region.page_count; ++i) {
-      if (only_below(region, i) && page(region, i).spilled->known) return i;
+      if (only_below(region, i) && page(region, i).spilled->fingerprint.has_value()) return i;
     }
     ADD_FAILURE() << "no page is only below, and known";
     return 0;
@@ -100,7 +100,7 @@ TEST_F(Arrive, APageBelowComesSoOnceTheGpuKnowsItsBytes) {
   settle();
   for (std::uint32_t i = 0; i < kPages; ++i) {
     const std::uint64_t before = spill->into_frames;
-    const bool nobody_knows = only_below(region, i) && !page(region, i).spilled->known;
+    const bool nobody_knows = only_below(region, i) && !page(region, i).spilled->fingerprint.has_value();
     expect_bytes(*user, region, i, static_cast<unsigned char>(i));
     if (nobody_knows) {
       EXPECT_EQ(spill->into_frames, before) << "page " << i << ": nothing to compare it with";
@@ -126,7 +126,7 @@ TEST_F(Arrive, WrongBytesNeverReachAProgram) {
   expect_bytes(*user, region, wrong, static_cast<unsigned char>(wrong));
   EXPECT_EQ(spill->into_frames, before + 1);
   EXPECT_EQ(inside->counters().read_to_hbm_failures, 1u);
-  EXPECT_TRUE(page(region, wrong).spilled->through_host);
+  EXPECT_TRUE(page(region, wrong).spilled->route == pagetable::SpilledCopy::Route::through_host);
   check();
 }
 
@@ -175,7 +175,7 @@ TEST_F(Arrive, AStrayWriteToAPageThatCameSoIsKept) {
   expect_bytes(*user, region, stray, 0xee);
 }
 
-// No disk waits for a copy: the frame of a page that is still being copied out is not read into.
+// A disk read must not wait for a store, so the frame of a page being stored is no target.
 TEST_F(Arrive, AFrameThatACopyStillReadsIsWaitedFor) {
   start_straight();
   Region& region = map_file(4);
@@ -268,14 +268,14 @@ TEST_F(Arrive, HostReadsWaitForAPageThatIsOnItsWay) {
   EXPECT_EQ(files->loads, 1u) << "from the frame";
 }
 
-// Where frames, slots or the GPU's progress are short.
+// Too few frames or slots, or no GPU progress.
 class ArriveUnderPressure : public Arrive {
  protected:
   void start_straight(const MachineShape& wanted) {
     start(wanted);
     user = &actor();
   }
-  // Whether it ends within `waits` of an acquire's patience, with the GPU making no progress.
+  // Whether the acquire ends within `waits` acquire timeouts while the GPU makes no progress.
   bool ends_within(const Acquire& acquire, int waits) {
     for (int i = 0; i < waits && !acquire.done(); ++i) {
       steps();
@@ -294,14 +294,15 @@ class ArriveUnderPressure : public Arrive {
 
 const MachineShape kShape{.hbm_pages = 4, .host_pages = 8, .spill_pages = 16, .files = true, .straight = true};
 
-// A kernel that fills the GPU and waits for what the program does after its acquire: the check of what has come finds no room.
+// A kernel fills the GPU and waits for what the program does after its acquire, so the kernel that
+// verifies the loaded page cannot run.
 TEST_F(ArriveUnderPressure, AnAcquireDoesNotWaitForEverForTheCheckOfWhatHasCome) {
   start_straight(kShape);
   Region& region = known();
   const std::uint32_t wanted = first_known_below(region);
   for (std::uint32_t i = 0; i < kPages; ++i) evict_to_the_end({&region, i});
   const std::uint64_t before = spill->into_frames;
-  tier->hold_back(Direction::store);  // kernels that compare are among these
+  tier->hold_back(Direction::store);  // also holds the comparing kernels
   const auto waiting = begin(*user, reading(region, wanted));
   EXPECT_TRUE(ends_within(*waiting, 1000)) << "1000 times as long as an acquire waits";
   EXPECT_EQ(spill->into_frames, before + 1);
@@ -311,7 +312,8 @@ TEST_F(ArriveUnderPressure, AnAcquireDoesNotWaitForEverForTheCheckOfWhatHasCome)
   finish_work(*user);
 }
 
-// Stores of what changed only are kernels, too. The frame that such a one reads is waited for without end.
+// Conditional stores run kernels, too. A kernel may not end before the acquire does, so waiting for
+// the frame it reads could be endless.
 TEST_F(ArriveUnderPressure, AnAcquireDoesNotWaitForEverForAFrameThatIsBusy) {
   start_straight(kShape);
   Region& region = map_file(4);
@@ -327,7 +329,7 @@ TEST_F(ArriveUnderPressure, AnAcquireDoesNotWaitForEverForAFrameThatIsBusy) {
   finish_work(*user);
 }
 
-// The frames are on their way: they come free by themselves.
+// Loads into the frames are in flight, and their frames become free without help.
 TEST_F(ArriveUnderPressure, HostMemoryThatIsFullIsNoReasonToFailWhileFramesAreReadInto) {
   start_straight({.hbm_pages = 4, .host_pages = 4, .files = true, .straight = true});
   Region& region = map_file(4);
@@ -336,7 +338,7 @@ TEST_F(ArriveUnderPressure, HostMemoryThatIsFullIsNoReasonToFailWhileFramesAreRe
     if (auto got = try_allocate(pages)) mine = *got;
   }
   ASSERT_NE(mine, nullptr);
-  // All but one of them in host memory, as far as it goes; nothing in HBM.
+  // Fills host memory with all pages but the last; HBM stays empty.
   std::uint32_t written = 0;
   for (; written + 1 < mine->page_count; ++written) write_to_the_end(*user, writing(*mine, written), 0x11);
   for (std::uint32_t i = 0; i < written; ++i) evict_to_the_end({mine, i});
@@ -353,7 +355,7 @@ TEST_F(ArriveUnderPressure, HostMemoryThatIsFullIsNoReasonToFailWhileFramesAreRe
   finish_work(*user);
 }
 
-// More than fits, asked for ahead: each page that has come is given up for the next one before it is mapped.
+// A prefetch larger than HBM: each loaded page is evicted for the next one before it is mapped.
 TEST_F(ArriveUnderPressure, APrefetchOfMoreThanFitsEnds) {
   start_straight(kShape);
   Region& region = map_file(kPages);
@@ -386,7 +388,7 @@ TEST_F(ArriveUnderPressure, APlanOfMoreThanFitsEnds) {
   EXPECT_TRUE(ended);
 }
 
-// A frame that a copy still reads is asked for again and again, beside others that nothing reads.
+// One free frame is still read by a store, the others are idle. The acquire must take an idle one.
 TEST_F(ArriveUnderPressure, AFrameThatIsNotBusyIsTakenBeforeOneThatIs) {
   start_straight(kShape);
   Region& others = map_file(3);
@@ -395,7 +397,7 @@ TEST_F(ArriveUnderPressure, AFrameThatIsNotBusyIsTakenBeforeOneThatIs) {
   write_to_the_end(*user, writing(written, 0), 0x70);
   for (std::uint32_t i = 0; i < 3; ++i) expect_bytes(*user, others, i, static_cast<unsigned char>(i));
   tier->hold_back(Direction::store);
-  evict({&written, 0});  // the eldest of the free frames, and busy
+  evict({&written, 0});  // the oldest free frame, and busy
   evict({&others, 0, 3});
   const auto waiting = begin(*user, reading(region, 0));
   EXPECT_TRUE(ends_within(*waiting, 20)) << "three frames are free, and nothing uses them";
@@ -405,7 +407,8 @@ TEST_F(ArriveUnderPressure, AFrameThatIsNotBusyIsTakenBeforeOneThatIs) {
   finish_work(*user);
 }
 
-// As without a way straight to HBM: what holds every frame is not waited for, in place it is at once.
+// As without direct reads: an acquire does not wait while every frame is held, but is served in
+// place at once.
 TEST_F(ArriveUnderPressure, WithEveryFrameHeldNobodyWaits) {
   for (const bool straight : {false, true}) {
     SCOPED_TRACE(straight);
@@ -431,7 +434,7 @@ TEST_F(ArriveUnderPressure, WithEveryFrameHeldNobodyWaits) {
   }
 }
 
-// Of a range larger than HBM the pages that go through host memory set out together.
+// Of a range larger than HBM, all pages that go through host memory are loaded at once.
 TEST_F(ArriveUnderPressure, WhatFindsNoFrameSetsOutForHostMemoryAhead) {
   for (const bool straight : {false, true}) {
     SCOPED_TRACE(straight);
@@ -475,7 +478,7 @@ TEST_F(ArriveUnderPressure, AdviceToStayInPlaceIsTakenWhileAPageIsOnItsWay) {
   EXPECT_TRUE(in_place(region, 1));
 }
 
-// A page that is being compared is mapped again: nothing was fetched.
+// A page being compared is mapped again without a load.
 TEST_F(ArriveUnderPressure, WhatIsMappedAgainWhileItIsComparedWasNotFetched) {
   start_straight(kShape);
   Region& region = known();

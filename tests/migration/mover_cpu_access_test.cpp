@@ -1,4 +1,4 @@
-// vmem_read and vmem_write: a page is opened where it lies, and stays there until it is closed.
+// vmem_read and vmem_write open a page where it is stored; it stays there until it is closed.
 #include <cstring>
 #include <deque>
 
@@ -64,19 +64,21 @@ TEST_F(CpuAccess, TheCpuDoesNotWriteAHeldPage) {
   expect_bytes(a, region, 0, 1);
 }
 
-// The mover drains at the start of a step; what is released between that and the look at the holds must still be seen.
+// The mover drains the use logs at the start of a step. A use released between that and the check
+// of the holds must still be seen.
 TEST_F(CpuAccess, TheCpuDoesNotWriteUnderWorkReleasedWhileItAsks) {
   start();
   Region& region = allocate(1);
   Actor &a = actor(), &b = actor();
   ASSERT_TRUE(acquire(a, writing(region, 0)));
   Gate kernel = gate(a);
-  // A request ahead of it in the same step, inside which the thread releases.
+  // A request earlier in the same step, during which the thread releases its use.
   AdviseRequest before;
   before.run = {&allocate(1), 0, 1};
   write_to_the_end(b, writing(*before.run.region, 0), 1);
   before.advice = VMEM_ADVISE_EVICT;
-  tier->later_allocations = 1;  // the eviction ends there, before it drains the logs
+  // The eviction ends at this allocation, before it drains the logs.
+  tier->later_allocations = 1;
   tier->on_allocate = [&] {
     log_use(a, writing(region, 0));
     withdraw(a, writing(region, 0));
@@ -95,7 +97,8 @@ TEST_F(CpuAccess, TheCpuDoesNotWriteUnderWorkReleasedWhileItAsks) {
   ASSERT_TRUE(ask(close));
 }
 
-// Small allocations share pages: another one's holds and later uses are no reason to refuse, or to wait for ever.
+// Small allocations share pages: holds and later uses of another allocation must not cause a
+// refusal or an endless wait.
 TEST_F(CpuAccess, ThePageOfSmallAllocationsIsWrittenBesideItsOtherUsers) {
   start();
   Region& region = **try_allocate(1, 0, true);

@@ -1,4 +1,4 @@
-// What must keep a page where it is, each at the moment where it is hardest to see.
+// Conditions that keep a page from eviction, each arising when it is hardest to see.
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -8,7 +8,7 @@ using tiers::Direction;
 
 class Eviction : public MoverTest {
  protected:
-  // One page, written and its work finished: it could be evicted now.
+  // One page, written by completed work, so it can be evicted.
   void SetUp() override {
     start();
     region = &allocate(2);
@@ -113,7 +113,7 @@ TEST_F(Eviction, APageWhoseLoadIsInFlightStays) {
   finish_work(*a);
   evict(reading(*region, 0));
   Region& other = allocate(4);
-  write(*b, writing(other, 0, 4), 1);  // takes the frame
+  write(*b, writing(other, 0, 4), 1);  // reuses the frame
   finish_work(*b);
   evict_to_the_end(reading(other, 0, 4));
   tier->hold_back(Direction::load);
@@ -128,8 +128,8 @@ TEST_F(Eviction, APageWhoseLoadIsInFlightStays) {
   expect_bytes(*a, *region, 0, 5);
 }
 
-// The mover asks for a slot after its first look at the holds and before it takes the access away: what happens there is what its
-// second look must find.
+// The mover allocates a slot between its first check of the holds and revoking access. Its second
+// check must find holds published during the allocation.
 TEST_F(Eviction, AHoldPublishedAfterTheFirstLookCancels) {
   tier->on_allocate = [&] { EXPECT_TRUE(begin(*b, reading(*region, 0))->hit); };
   evict(reading(*region, 0));
@@ -162,7 +162,7 @@ TEST_F(Eviction, AUseLoggedAndItsHoldWithdrawnBetweenTheLooksCancels) {
   EXPECT_FALSE(in_hbm(*region, 0));
 }
 
-// Inside the unmap the page is still mapped: whoever looks must be told that it is not usable.
+// During the unmap the page is still mapped, but its state must say that it is not usable.
 TEST_F(Eviction, AThreadThatComesDuringTheUnmapMissesAndIsServedAfterIt) {
   std::unique_ptr<Acquire> late;
   faults->on_call([&](std::string_view call) {
@@ -217,7 +217,7 @@ TEST_F(Eviction, AStoreThatCannotBeSubmittedKeepsTheFrame) {
 
 TEST_F(Eviction, APageWithoutASlotYetIsEvictedWhenTheSlotIsThere) {
   tier->later_allocations = 2;
-  evict(reading(*region, 0));  // looks twice
+  evict(reading(*region, 0));  // tries twice
   expect_untouched(0);
   evict_to_the_end(reading(*region, 0));
   EXPECT_FALSE(in_hbm(*region, 0));

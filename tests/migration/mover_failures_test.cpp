@@ -1,5 +1,6 @@
-// The driver fails, at every call there is: once, and from then on. A failure reaches somebody or is survived; the bytes that can
-// be read are right, nothing hangs, nothing leaks. With protection, which makes more calls.
+// The driver fails at every call in turn, once or from then on. Each failure is reported or
+// survived, readable bytes are right, and nothing hangs or leaks. Protection is on because it makes
+// more calls.
 #include <array>
 
 #include "migration/mover_harness.hpp"
@@ -11,7 +12,7 @@ class Failures : public MoverTest {
  protected:
   static constexpr std::uint32_t kPages = 5;
 
-  // What a scenario knows of a page: what it should hold, if it is known.
+  // The byte each page should hold, if known.
   std::array<std::optional<unsigned char>, kPages> expected;
   Actor* a = nullptr;
   int failed_calls = 0;
@@ -46,7 +47,7 @@ class Failures : public MoverTest {
     note(written);
     if (written) expected[index] = value;
   }
-  // Allocate, write beyond HBM, go round, evict, refetch, serve in place, free.
+  // Allocates, writes more than HBM holds, rereads, evicts, reloads, serves in place and frees.
   void scenario() {
     expected = {};
     auto made = try_allocate(kPages);
@@ -84,7 +85,7 @@ TEST_F(Failures, OfOneCallReachSomebodyOrAreSurvived) {
     faults->clear_plans();
     EXPECT_FALSE(inside->lost()) << "one failure of no consequence";
     check();
-    // Everything works again.
+    // Checks that all operations work again.
     Region& fresh = allocate(4);
     for (std::uint32_t i = 0; i < 4; ++i) write(*a, writing(fresh, i), std::uint8_t(50 + i));
     for (std::uint32_t i = 0; i < 4; ++i) expect_bytes(*a, fresh, i, std::uint8_t(50 + i));
@@ -102,7 +103,7 @@ TEST_F(Failures, OfTheContextEndEverythingAndHangNothing) {
 #define VMEM_FAIL(name) faults->fail_always(#name, result);
     VMEM_DRIVER_REQUIRED(VMEM_FAIL)
 #undef VMEM_FAIL
-    // Errors are put into words by the driver.
+    // Error names and texts come from the driver, too.
     faults->fail_always("cuGetErrorName", CUDA_SUCCESS);
     faults->fail_always("cuGetErrorString", CUDA_SUCCESS);
   };
@@ -120,7 +121,8 @@ TEST_F(Failures, OfTheContextEndEverythingAndHangNothing) {
     });
     scenario();
     if (reached) {
-      // The first call that touches the device finds out, and from then on every request says so at once.
+      // The first call that touches the device detects the loss. From then on every request fails
+      // at once.
       AllocateRequest probe;
       probe.bytes = kPageBytes;
       const Status answered = ask(probe);
@@ -162,7 +164,7 @@ TEST_F(Failures, OfTheContextAnswerRequestsThatWait) {
   faults->clear_plans();
 }
 
-// Lost in work nobody waits for, after the requests of the step had their turn.
+// The context is lost in background work, after the requests of the step ran.
 TEST_F(Failures, OfTheContextDuringAPrefetchAnswerRequestsThatWait) {
   start({.hbm_pages = 4});
   Region& region = allocate(3);

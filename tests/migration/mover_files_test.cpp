@@ -1,4 +1,5 @@
-// Read-only regions: their pages come from a file when they are used, and cost neither host memory nor a copy out.
+// Read-only regions: their pages are loaded from a file on use, and need neither host memory nor
+// stores.
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -92,7 +93,7 @@ TEST_F(Files, WithoutAFrameAPageIsServedInPlaceAndGivesItsSlotUpLater) {
   ASSERT_TRUE(free(held, user));
   finish_work(*user);
   steps();
-  // All slots, for others.
+  // The other region takes all slots.
   Region& more = allocate(7);
   for (std::uint32_t i = 0; i < 7; ++i) write_to_the_end(*user, writing(more, i), 9);
   expect_bytes(*user, region, 3, 3);
@@ -132,7 +133,7 @@ TEST_F(Files, PrefetchKeepsTheDiskBusyAndBringsPagesToHbm) {
   EXPECT_EQ(host_bytes(), 0u);
 }
 
-// More is asked for than there are frames and slots for.
+// A prefetch of more pages than there are frames and slots.
 TEST_F(Files, WhatIsReadAheadDoesNotTakeEachOthersSlots) {
   start_with_files();
   Region& held = allocate(4);
@@ -140,7 +141,7 @@ TEST_F(Files, WhatIsReadAheadDoesNotTakeEachOthersSlots) {
   const Range all_frames = writing(held, 0, 4);
   ASSERT_TRUE(acquire(*user, all_frames));
   prefetch(reading(region, 0, kPages));
-  // The mover comes to rest: nothing frees a frame.
+  // The mover must come to rest although no frame becomes free.
   for (int i = 0; i < 1000; ++i) {
     if (mover->step() == Mover::Next::again) continue;
     std::this_thread::yield();
@@ -196,7 +197,7 @@ TEST_F(Files, ARegionFreedWhileAPageIsOnItsWayEndsAfterIt) {
 TEST_F(Files, AllocationsLeaveHostMemoryForPagesToComeThrough) {
   start_with_files();
   Region& region = map_file(kPages);
-  // HBM and host memory, less what is in transit.
+  // As much as HBM and host memory hold, less the pages reserved for transit.
   Region& full = allocate(9);
   for (int round = 0; round < 2; ++round) {
     for (std::uint32_t i = 0; i < 9; ++i)

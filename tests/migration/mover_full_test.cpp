@@ -1,4 +1,4 @@
-// Host memory and all below it full: what malloc committed stays usable through the free frames of HBM.
+// Host memory and all tiers below are full: all committed memory stays usable through free frames.
 #include "migration/mover_harness.hpp"
 #include "visits.hpp"
 
@@ -11,7 +11,7 @@ using test::visits;
 
 class MoverFull : public MoverTest {
  protected:
-  // From the last size that an allocation accepts, by the processor first: HBM stays empty then.
+  // Allocates the largest region accepted. The CPU writes it first, so HBM stays empty.
   void every_page_serves_in_every_order(const MachineShape& machine, bool node_away = false) {
     start(machine);
     if (node_away) spill->away_beyond = true;
@@ -47,7 +47,7 @@ class MoverFull : public MoverTest {
     }
     EXPECT_LT(inside->spill_error().size(), 500u) << "each refusal quotes the one before: " << inside->spill_error();
   }
-  Region* full = nullptr;  // after that
+  Region* full = nullptr;  // the region that fills the machine
   std::uint32_t full_pages = 0;
 };
 
@@ -77,7 +77,7 @@ TEST_F(MoverFull, WithProtectedPages) {
   every_page_serves_in_every_order({.hbm_pages = 8, .host_pages = 4, .spill_pages = 12, .protect = true});
 }
 
-// Time stands still: whoever waited for the node would wait for ever.
+// Time stands still: a wait for the node would not end.
 TEST_F(MoverFull, WithANodeThatIsAwayBesideWhatIsFull) {
   every_page_serves_in_every_order({.hbm_pages = 8, .host_pages = 4, .spill_pages = 12}, true);
 }
@@ -86,7 +86,7 @@ TEST_F(MoverFull, WithThePolicy) {
   every_page_serves_in_every_order({.hbm_pages = 8, .host_pages = 4, .spill_pages = 12, .real_policy = true});
 }
 
-// Time stands still here: that a tier was full a moment ago is no reason to refuse what was freed since.
+// Time stands still: the tier having been full is no reason to refuse room freed since.
 TEST_F(MoverFull, RoomThatWasFreedBelowIsUsedAtOnce) {
   every_page_serves_in_every_order({.hbm_pages = 4, .host_pages = 2, .spill_pages = 8});
   ASSERT_TRUE(free(*full));
@@ -98,7 +98,7 @@ TEST_F(MoverFull, RoomThatWasFreedBelowIsUsedAtOnce) {
   }
 }
 
-// Whoever wants a place for a written page waits for the node, as long as a call waits.
+// An acquire that needs a place for a written page waits for the node until the call's time limit.
 TEST_F(MoverFull, ANodeThatIsAwayIsWaitedFor) {
   call_wait_us = 1'000'000;
   start({.hbm_pages = 4, .host_pages = 2, .spill_pages = 16});
@@ -108,7 +108,7 @@ TEST_F(MoverFull, ANodeThatIsAwayIsWaitedFor) {
   for (std::uint32_t page = 0; page < 6; ++page) write_to_the_end(thread, writing(region, page), 1);
   const auto refused = begin(thread, writing(region, 6));
   steps();
-  now_us += acquire_wait_us;  // no frame comes: in place, then
+  now_us += acquire_wait_us;  // no frame becomes free, so serve in place
   steps();
   EXPECT_FALSE(refused->done());
   now_us += call_wait_us;
@@ -145,7 +145,7 @@ TEST_F(MoverFull, AnAcquireWaitsForSlotsThatPagesArriveInAhead) {
   expect_bytes(thread, region, 2, 2);
 }
 
-// The requests' order alone does not help: each of the small pages is done before the next one.
+// Ordering the requests is not enough: each small page is done before the next is asked for.
 TEST_F(MoverFull, ALargePagesRoomIsNotTakenByPagesFetchedAhead) {
   start({.hbm_pages = 8, .host_pages = 8, .spill_pages = 40});
   Actor& thread = actor();
@@ -157,7 +157,7 @@ TEST_F(MoverFull, ALargePagesRoomIsNotTakenByPagesFetchedAhead) {
   evict_to_the_end(writing(large, 0));
   for (std::uint32_t i = 0; i < 24; ++i) evict_to_the_end(writing(small, i));
   ASSERT_FALSE(in_host(large, 0));
-  // Held pages: what is fetched ahead finds no frame.
+  // Held pages: prefetches find no frame.
   for (std::uint32_t i = 0; i < 8; ++i) {
     ASSERT_TRUE(acquire(thread, writing(small, i)));
     settle();
@@ -174,7 +174,7 @@ TEST_F(MoverFull, ALargePagesRoomIsNotTakenByPagesFetchedAhead) {
   spill->let_go();
   const Status served = complete(*wanted);
   ASSERT_TRUE(served) << served.error().message;
-  // Once the large page has its slot, the other half of host memory serves small ones again.
+  // Once the large page has its slot, the rest of host memory serves small pages again.
   EXPECT_LE(spill->submitted(tiers::Direction::load), ahead + 1 + 4);
   release(thread, wanted->range);
   for (std::uint32_t i = 0; i < 8; ++i) release(thread, writing(small, i));
@@ -183,7 +183,7 @@ TEST_F(MoverFull, ALargePagesRoomIsNotTakenByPagesFetchedAhead) {
   for (std::uint32_t i = 8; i < 24; ++i) expect_bytes(thread, small, i, static_cast<unsigned char>(i));
 }
 
-// Two pages of host memory, which recalls of pages fetched ahead have taken, and a full HBM.
+// Recalls of prefetched pages occupy both pages of host memory, and HBM is full.
 class MoverFullOfRecalls : public MoverTest {
  protected:
   void SetUp() override {
@@ -209,7 +209,7 @@ TEST_F(MoverFullOfRecalls, AnAcquireOfAFreshPageWaits) {
   Region& fresh = allocate(1);
   const auto wanted = begin(*thread, writing(fresh, 0));
   steps();
-  now_us += acquire_wait_us;  // the recalls take longer than an acquire waits for a frame
+  now_us += acquire_wait_us;  // the recalls outlast the wait for a frame
   steps();
   EXPECT_FALSE(wanted->done());
   spill->let_go();

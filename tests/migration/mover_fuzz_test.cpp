@@ -1,10 +1,14 @@
-// Random schedules of everything at once, by seed: several launching threads, gates that open at any time, advice, frees, time.
-// After every operation the mover's books must balance; every byte read must be the last one written before it.
+// Random schedules by seed: several launching threads, gates that open at any time, advice, frees
+// and time. After every operation the mover's invariants hold; every read returns the last write.
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <optional>
 #include <ostream>
 #include <random>
+#include <utility>
 
+#include "migration/call_trace.hpp"
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -15,7 +19,10 @@ struct FuzzCase {
   MachineShape shape;
   std::uint32_t pages_in_all;
   int operations = 400;
-  std::uint32_t reads = 50;  // of a hundred acquires; the more, the less advice and access by the processor
+  // Percent of acquires that only read. The more reads, the less advice and CPU access.
+  std::uint32_t reads = 50;
+  // Percent of acquires of whole regions in their order, as by a program in a loop.
+  std::uint32_t in_order = 0;
 };
 void PrintTo(const FuzzCase& each, std::ostream* out) { *out << each.name; }
 
@@ -23,11 +30,12 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
  protected:
   struct Known {
     Region* region = nullptr;
-    std::vector<std::optional<unsigned char>> bytes;  // by page, as they will be when all queued work is done
+    // By page, once all queued work is done.
+    std::vector<std::optional<unsigned char>> bytes;
   };
   struct Player {
     Actor* actor = nullptr;
-    std::unique_ptr<Acquire> waiting;  // or held, once served
+    std::unique_ptr<Acquire> waiting;  // held once served
     bool held = false;
     std::unique_ptr<Gate> gate;
     Known* known = nullptr;
@@ -36,6 +44,7 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
   std::deque<Known> regions;
   std::array<Player, 4> players;
   std::deque<bool> wrong;  // one per read
+  std::optional<CallTrace> trace;
 
   std::uint32_t pick(std::uint32_t below) { return std::uint32_t(random() % below); }
   bool chance(std::uint32_t percent) { return pick(100) < percent; }
@@ -56,7 +65,8 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
   bool anybody_in(const Known& known) {
     return std::ranges::any_of(players, [&](const Player& player) { return player.waiting && player.known == &known; });
   }
-  // A program orders its conflicting work: what writes excludes what else is held, and streams wait for each other.
+  // As a program orders conflicting work: a write excludes other holds, and streams wait for each
+  // other.
   bool conflicts(const Known& known, const Range& range) {
     return std::ranges::any_of(players, [&](const Player& player) {
       if (!player.waiting || player.known != &known) return false;
@@ -71,7 +81,8 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
     for (const Known& known : regions)
       pages += known.region == nullptr || known.region->read_only ? 0 : known.region->page_count;
     const std::uint32_t wanted = 1 + pick(5);
-    // Waiting for a region that ends behind a gate is right, and would stop this test.
+    // An allocation may rightly wait for an ending region, but only this thread can open the gate
+    // that holds it.
     if (any_ending()) return;
     if (files != nullptr && chance(30)) return map_some(wanted);
     if (pages + wanted > GetParam().pages_in_all) return;
@@ -108,10 +119,22 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
   }
   Region* lenders_own = nullptr;
 
+  // The loop's next region: after the last one comes the first.
+  Known* next_region() {
+    for (std::size_t i = 0; i < regions.size(); ++i) {
+      Known& known = regions[++last_in_order % regions.size()];
+      if (known.region != nullptr) return &known;
+    }
+    return nullptr;
+  }
+  std::size_t last_in_order = 0;
+
   void acquire_some(Player& player) {
-    Known* known = some_region();
+    const bool ordered = GetParam().in_order != 0 && chance(GetParam().in_order);
+    if (ordered && player.waiting) return;
+    Known* known = ordered ? next_region() : some_region();
     if (known == nullptr || player.waiting) return;
-    const Range range = some_range(*known);
+    const Range range = ordered ? reading(*known->region, 0, known->region->page_count) : some_range(*known);
     if (conflicts(*known, range)) return;
     player.known = known;
     player.waiting = begin(*player.actor, range);
@@ -180,7 +203,7 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
     Known* known = some_region();
     const bool gated = std::ranges::any_of(players, [](const Player& player) { return player.gate != nullptr; });
     if (known == nullptr || gated || anybody_in(*known)) return;
-    // What lies below needs a slot, and others may hold all there are.
+    // A page below needs a slot, but the other players may hold every slot.
     const bool held = std::ranges::any_of(players, [](const Player& player) { return player.waiting != nullptr; });
     if ((spill != nullptr || files != nullptr) && held) return;
     const std::uint32_t index = pick(known->region->page_count);
@@ -195,7 +218,7 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
   }
   void one_operation() {
     Player& player = players[pick(4)];
-    // A lender's own program comes and goes.
+    // The lender's own program allocates and frees.
     if (shape.devices > 1 && chance(4)) return lender_turns();
     switch (pick(12)) {
       case 0:
@@ -230,6 +253,42 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
     }
     steps(int(pick(3)));
   }
+  // Returns how many pages were read straight into frames.
+  std::uint64_t play(std::uint32_t seed, const MachineShape& machine) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    random.seed(seed);
+    last_in_order = 0;
+    start(machine);
+    if (trace) start_trace();
+    for (Player& player : players) player.actor = &actor();
+    if (spill != nullptr) spill->polls_each = 1 + seed % 4;
+    if (files != nullptr) files->polls_each = 1 + seed % 3;
+    if (spill != nullptr && seed % 3 == 0) spill->wrong_bytes = 20;
+    for (int i = 0; i < GetParam().operations && !HasFailure(); ++i) {
+      one_operation();
+      check();
+      for (const Known& known : regions) {
+        if (trace && known.region != nullptr) trace->state(*known.region);
+      }
+    }
+    const std::uint64_t into_frames = spill != nullptr ? spill->into_frames : 0;
+    wind_up();
+    regions.clear();
+    ended.clear();
+    wrong.clear();
+    finish();
+    return into_frames;
+  }
+  void start_trace() {
+    faults->on_call([this](std::string_view function) { trace->call(function); });
+    const auto of = [this](const char* name) {
+      return [this, name](const tiers::Transfer& transfer) { trace->submitted(name, transfer); };
+    };
+    tier->on_submit = of("host");
+    if (lent != nullptr) lent->on_submit = of("peer");
+    if (spill != nullptr) spill->on_submit = of("below");
+    if (files != nullptr) files->on_submit = of("files");
+  }
   void wind_up() {
     lenders_own = nullptr;
     for (Player& player : players) player.gate.reset();
@@ -255,27 +314,34 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
 
 TEST_P(MoverFuzz, BooksBalanceAndBytesAreRight) {
   std::uint64_t into_frames = 0;
-  for (std::uint32_t seed = 1; seed <= 12 && !HasFailure(); ++seed) {
-    SCOPED_TRACE(::testing::Message() << "seed " << seed);
-    random.seed(seed);
-    start(GetParam().shape);
-    for (Player& player : players) player.actor = &actor();
-    if (spill != nullptr) spill->polls_each = 1 + seed % 4;
-    if (files != nullptr) files->polls_each = 1 + seed % 3;
-    if (spill != nullptr && seed % 3 == 0) spill->wrong_bytes = 20;
-    for (int i = 0; i < GetParam().operations && !HasFailure(); ++i) {
-      one_operation();
-      check();
-    }
-    into_frames += spill != nullptr ? spill->into_frames : 0;
-    wind_up();
-    regions.clear();
-    ended.clear();
-    wrong.clear();
-    finish();
-  }
+  for (std::uint32_t seed = 1; seed <= 12 && !HasFailure(); ++seed) into_frames += play(seed, GetParam().shape);
   if (GetParam().shape.straight && GetParam().shape.spill_pages != 0) {
     EXPECT_GE(into_frames, 10u) << "or this shows nothing";
+  }
+  if (GetParam().in_order != 0 && GetParam().shape.spill_pages == 0) {
+    EXPECT_GE(left_ahead, 10u) << "or look-ahead recognized no loop, and this shows nothing";
+  }
+}
+
+// On a machine whose GPU work is stepped, too. VMEM_TEST_SEEDS: how many seeds.
+TEST_P(MoverFuzz, TheSameSeedMakesTheSameCalls) {
+  MachineShape stepped = GetParam().shape;
+  stepped.stepped = true;
+  const char* const seeds = std::getenv("VMEM_TEST_SEEDS");
+  const bool recorded = std::getenv("VMEM_TEST_TRACE") != nullptr;
+  const std::uint32_t count = seeds == nullptr ? 2 : std::uint32_t(std::strtoul(seeds, nullptr, 0));
+  for (std::uint32_t seed = 1; seed <= count && !HasFailure(); ++seed) {
+    const auto traced = [&] {
+      trace.emplace(fmt::format("{} {}", GetParam().name, seed));
+      (void)play(seed, stepped);
+      const std::pair result{trace->hash(), trace->events()};
+      trace.reset();
+      return result;
+    };
+    const auto first = traced();
+    EXPECT_GT(first.second, 1000u);
+    if (recorded) continue;
+    EXPECT_EQ(first, traced()) << "seed " << seed;
   }
 }
 
@@ -313,7 +379,27 @@ INSTANTIATE_TEST_SUITE_P(
                  800,
                  70},
         FuzzCase{"Protected", {.hbm_pages = 5, .host_pages = 24, .protect = true}, 16},
-        FuzzCase{"RealPolicy", {.hbm_pages = 5, .host_pages = 24, .real_policy = true}, 16}),
+        FuzzCase{"RealPolicy", {.hbm_pages = 5, .host_pages = 24, .real_policy = true}, 16},
+        FuzzCase{"LookAhead",
+                 {.hbm_pages = 5, .host_pages = 24, .real_policy = true, .look_ahead = true, .undeclared = true},
+                 16,
+                 1600,
+                 80,
+                 90},
+        FuzzCase{"LookAheadAndSpilling",
+                 {.hbm_pages = 5,
+                  .host_pages = 8,
+                  .spill_pages = 20,
+                  .real_policy = true,
+                  .look_ahead = true,
+                  .undeclared = true},
+                 20,
+                 200,
+                 80,
+                 90},
+        FuzzCase{"LookAheadAtDeclaredRegions",
+                 {.hbm_pages = 5, .host_pages = 24, .real_policy = true, .look_ahead = true},
+                 16}),
     [](const auto& each) { return std::string(each.param.name); });
 
 }  // namespace

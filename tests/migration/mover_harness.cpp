@@ -4,7 +4,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <utility>
 
+#include "gpu/emu/emu.h"
+#include "migration/policy/forwarding_policy.hpp"
+#include "migration/policy/look_ahead.hpp"
 #include "migration/policy/second_chance.hpp"
 
 namespace vmem::migration {
@@ -20,6 +24,15 @@ const std::shared_ptr<const gpu::Driver>& emulated_driver() {
   return driver;
 }
 
+// A machine whose device was lost stays in use, and cannot be configured: only where it changes.
+void step_gpu_work(bool stepped) {
+  static bool now = false;
+  if (std::exchange(now, stepped) == stepped) return;
+  const auto configure =
+      reinterpret_cast<decltype(&vmem_emu_configure)>(emulated_symbol(*emulated_driver(), "vmem_emu_configure"));
+  ASSERT_EQ(configure(stepped ? "workers=0" : "", nullptr, 0), 0);
+}
+
 }  // namespace
 
 MoverTest::~MoverTest() {
@@ -33,6 +46,7 @@ void MoverTest::TearDown() {
 void MoverTest::start(const MachineShape& wanted) {
   shape = wanted;
   driver = emulated_driver();
+  step_gpu_work(shape.stepped);
   for (int i = 0; i < shape.devices; ++i) contexts.push_back(*gpu::PrimaryContext::retain(driver, i));
   ASSERT_EQ((*driver)->cuCtxSetCurrent(contexts[0].context()), CUDA_SUCCESS);
   faults = std::make_unique<gpu::FaultInjector>(driver);
@@ -62,16 +76,21 @@ std::unique_ptr<ScriptedTier> MoverTest::make_near(CUmemLocation location, std::
   config.location = location;
   if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) config.name = "peer";
   config.budget_bytes = pages * kPageBytes;
+  if (shape.stepped) config.growth = tiers::NearTier::Growth::by_owner;
   config.on_ready = [this] {
+    const std::lock_guard lock(mover_life_);
     if (mover != nullptr) mover->poke();
   };
   auto near = std::move(*tiers::NearTier::create(std::move(config)));
-  // All slots are made now, so that no answer depends on the growing thread. Other page sizes are grown when asked for.
+  auto scripted = std::make_unique<ScriptedTier>(*driver, raw, std::move(near));
+  scripted->grows_at_once = shape.stepped;
+  // Creates all slots now, so that no answer depends on the growing thread. Slots of other page
+  // sizes grow on demand.
   if (shape.page_bytes) {
-    near->expect(*shape.page_bytes, pages);
-    while (near->usage().ready_bytes + *shape.page_bytes <= pages * kPageBytes) std::this_thread::yield();
+    scripted->expect(*shape.page_bytes, pages);
+    while (scripted->usage().ready_bytes + *shape.page_bytes <= pages * kPageBytes) std::this_thread::yield();
   }
-  return std::make_unique<ScriptedTier>(*driver, raw, std::move(near));
+  return scripted;
 }
 
 void MoverTest::make_mover() {
@@ -92,12 +111,16 @@ void MoverTest::make_mover() {
     config.devices[0].lenders = {0};
     LentMemory& from = config.lent.emplace_back(
         LentMemory{.tier = lent.get(), .in_place = lent.get(), .set_budget = {}, .lender = {}});
-    from.set_budget = [this](std::uint64_t bytes) { lent->inner().set_budget(bytes); };
+    from.set_budget = [this](std::uint64_t bytes) { lent->set_budget(bytes); };
     from.most_bytes = shape.lent_pages * kPageBytes;
     if (shape.devices > 1) from.lender = 1;
   }
   if (shape.real_policy) {
     config.policy = make_second_chance_policy(options);
+    if (shape.look_ahead) {
+      config.policy = std::make_unique<testing::CountedLeaves>(
+          make_look_ahead_policy({options.hbm_bytes}, std::move(config.policy)), left_ahead);
+    }
     policy = nullptr;
   } else {
     auto scripted = std::make_unique<ScriptedPolicy>();
@@ -116,7 +139,10 @@ void MoverTest::make_mover() {
   config.call_wait_us = call_wait_us;
   config.protect = shape.protect;
   config.now_us = [this] { return now_us; };
-  mover = std::make_unique<Mover>(std::move(config));
+  {
+    const std::lock_guard lock(mover_life_);
+    mover = std::make_unique<Mover>(std::move(config));
+  }
   inside.emplace(*mover);
 }
 
@@ -148,7 +174,12 @@ void MoverTest::finish() {
     inside->unmap_all(*driver);
   }
   inside.reset();
-  mover.reset();
+  std::unique_ptr<Mover> ending;
+  {
+    const std::lock_guard lock(mover_life_);
+    ending = std::move(mover);
+  }
+  ending.reset();  // without the lock: it may wait for threads that poke
   if (files != nullptr) {
     EXPECT_EQ(files->sources, 0u);
   }
@@ -182,7 +213,7 @@ Status MoverTest::ask(Request& request) {
   mover->post(request);
   if (!step_until([&] { return request.done(); })) {
     ADD_FAILURE() << "the mover hangs";
-    std::abort();  // the request is on this stack
+    std::abort();  // `request` is on this stack, and the mover still refers to it
   }
   return request.result();
 }
@@ -190,8 +221,14 @@ Status MoverTest::ask(Request& request) {
 void MoverTest::steps(int count) {
   for (int i = 0; i < count; ++i) {
     (void)mover->step();
-    std::this_thread::yield();
+    let_gpu_work();
   }
+}
+
+void MoverTest::let_gpu_work() {
+  if (!shape.stepped) return std::this_thread::yield();
+  static const auto run = reinterpret_cast<decltype(&vmem_emu_run)>(emulated_symbol(*driver, "vmem_emu_run"));
+  (void)run(kPiecesPerStep);
 }
 
 void MoverTest::settle() {
@@ -200,17 +237,18 @@ void MoverTest::settle() {
   }
 }
 
-Result<Region*> MoverTest::try_allocate(std::uint32_t pages, int device, bool shared) {
+Result<Region*> MoverTest::try_allocate(std::uint32_t pages, int device, bool slab) {
   AllocateRequest request;
   request.bytes = pages * kPageBytes;
   request.device = device;
-  request.shared = shared;
+  request.slab = slab;
+  request.undeclared = shape.undeclared && !slab;
   VMEM_TRY(ask(request));
   return request.region;
 }
 
-Region& MoverTest::allocate(std::uint32_t pages, int device, bool shared) {
-  auto region = try_allocate(pages, device, shared);
+Region& MoverTest::allocate(std::uint32_t pages, int device, bool slab) {
+  auto region = try_allocate(pages, device, slab);
   EXPECT_TRUE(region) << region.error().message;
   return **region;
 }
@@ -263,13 +301,13 @@ std::unique_ptr<Acquire> MoverTest::begin(Actor& actor, const Range& range) {
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
     const PageState seen = state(region, i);
     made->hit = made->hit && seen.allows(range.access) && !seen.has(PageState::kLost);
-    made->hit = made->hit && !(range.leave_host && seen.has(PageState::kInPlace));
+    made->hit = made->hit && !(range.move_to_hbm && seen.has(PageState::kInPlace));
   }
   made->hit = made->hit && (region.devices.load() >> actor.record->device & 1) != 0;
   if (made->hit) return made;
   made->want.run = {range.region, range.first, range.count};
   made->want.access = range.access;
-  made->want.leave_host = range.leave_host;
+  made->want.move_to_hbm = range.move_to_hbm;
   made->want.discard_first = range.first;
   made->want.discard_count = range.discard ? range.count : 0;
   made->request.wants = {&made->want, 1};
@@ -284,7 +322,7 @@ Status MoverTest::complete(Acquire& acquire) {
   }
   const Status served = acquire.hit ? Status{} : acquire.request.result();
   if (!served) {
-    acquire.actor->slot->withdraw(acquire.hold);
+    acquire.actor->slot->clear(acquire.hold);
     return served;
   }
   const Range& range = acquire.range;
@@ -317,7 +355,7 @@ void MoverTest::withdraw(Actor& actor, const Range& range) {
   const std::uintptr_t at = space->address_of(region.granule_of(range.first));
   const std::int64_t hold = actor.slot->find({at, range.count * region.page_bytes()}, {});
   ASSERT_GE(hold, 0);
-  actor.slot->withdraw(std::uint32_t(hold));
+  actor.slot->clear(std::uint32_t(hold));
 }
 
 void MoverTest::release(Actor& actor, const Range& range) {

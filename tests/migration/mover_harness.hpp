@@ -1,11 +1,12 @@
-// A mover on a small emulated machine that the test steps itself, with launching threads played by the test: each of what
-// Runtime::acquire and release do is a call of its own, so any interleaving can be written down. Nothing here sleeps: GPU work
-// is unfinished because a gate holds it, and time is a number.
+// A mover on a small emulated machine, stepped by the test, which also plays the launching threads.
+// Each part of HitPath::acquire and release is a call of its own, so a test can write down any
+// interleaving. Nothing sleeps: a gate keeps GPU work unfinished, and time is a number.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,43 +25,50 @@ using pagetable::Span;
 using pagetable::ThreadSlot;
 
 inline constexpr std::uint64_t kPageBytes = pagetable::kGranuleBytes;
+// Of GPU work, between two steps of a stepped machine.
+inline constexpr std::size_t kPiecesPerStep = 2;
 
 struct MachineShape {
   int devices = 1;
   std::uint32_t hbm_pages = 4;  // per device, of 2 MiB
   std::uint32_t host_pages = 16;
   std::uint32_t spill_pages = 0;
-  // By device 1: to device 0 where it is the only one of the mover's, else what it leaves.
+  // Device 1 lends them to device 0. With two devices the mover manages the lender as well, and
+  // lends only memory that device 1's own pages leave free.
   std::uint32_t lent_pages = 0;
   bool files = false;     // read-only regions can be mapped
-  bool straight = false;  // what is below host memory, files too, can be read straight into frames
+  bool straight = false;  // pages of files and of the spill tier can be read directly into frames
   bool real_policy = false;
+  bool look_ahead = false;  // with the real policy: in front of it, as in production
+  bool undeclared = false;  // of regions allocated from now on
   bool in_place = true;
-  bool protect = false;                                  // pages acquired for reading are mapped so
-  bool peers = true;                                     // every device can map every other's memory
+  bool protect = false;  // acquires for reading map read-only
+  bool peers = true;     // devices can map each other's memory
+  // GPU work runs only between the mover's steps: a test runs the same every time.
+  bool stepped = false;
   std::optional<std::uint64_t> page_bytes = kPageBytes;  // nullopt: by region size
 };
 
-// One launching thread with its stream.
+// A launching thread and its stream.
 struct Actor {
   ThreadSlot* slot = nullptr;
   CUstream stream = nullptr;
   StreamRecord* record = nullptr;
 };
 
-// A range of one region, as an acquire names it.
+// A range of pages of one region.
 struct Range {
   Region* region = nullptr;
   std::uint32_t first = 0;
   std::uint32_t count = 1;
   Access access = Access::write;
   bool discard = false;
-  bool leave_host = false;
+  bool move_to_hbm = false;
 };
 inline Range reading(Region& region, std::uint32_t first, std::uint32_t count = 1) {
   return {&region, first, count, Access::read, false, false};
 }
-// As a launch names it that does not say what it writes.
+// A launch that does not say whether it writes.
 inline Range launching(Region& region, std::uint32_t first, std::uint32_t count = 1) {
   return {&region, first, count, Access::read, false, true};
 }
@@ -71,7 +79,7 @@ inline Range discarding(Region& region, std::uint32_t first, std::uint32_t count
   return {&region, first, count, Access::write, true, false};
 }
 
-// An acquire under way: its hold is published; a miss waits in the mover.
+// An acquire in flight: its hold is published, and a miss waits in the mover.
 struct Acquire {
   Actor* actor = nullptr;
   Range range;
@@ -82,20 +90,20 @@ struct Acquire {
   bool done() const { return hit || request.done(); }
 };
 
-// Sees all of a mover.
+// Reads and checks a mover's state through its parts.
 struct MoverInspector {
   explicit MoverInspector(Mover& of) : mover(of) {}
   Mover& mover;
-  tiers::FramePool& hbm(int device = 0) { return mover.devices_[std::size_t(device)]->hbm; }
-  std::size_t in_flight() const { return mover.in_flight_.size(); }
-  bool lost() const { return mover.lost_.has_value(); }
-  // For a lost device, whose mappings the mover leaves: the emulated machine lives on.
+  tiers::FramePool& hbm(int device = 0) { return mover.parts().devices[device].hbm; }
+  std::size_t in_flight() const { return mover.parts().transfers.size(); }
+  bool lost() const { return mover.parts().core.lost.has_value(); }
+  // For a lost device: the mover leaves the mappings in place, but the emulated machine lives on.
   void unmap_all(const gpu::Driver& driver);
-  const MoverCounters& counters() const { return mover.counters_; }
-  const std::string& spill_error() const { return mover.spill_error_; }
-  // Of regions that are allocated from now on.
-  void set_page_bytes(std::uint64_t bytes) { mover.config_.page_bytes = bytes; }
-  // Everything that must be true between two steps.
+  const MoverCounters& counters() const { return mover.parts().core.counters; }
+  const std::string& spill_error() const { return mover.parts().below.pacing().error(); }
+  // Applies to regions allocated from now on.
+  void set_page_bytes(std::uint64_t bytes) { mover.parts().core.config.page_bytes = bytes; }
+  // Checks every invariant that holds between two steps.
   void check(const gpu::Driver& driver, const tiers::Tier* spill, const ScriptedPolicy* policy, bool driver_alive);
 
  private:
@@ -114,49 +122,52 @@ class MoverTest : public ::testing::Test {
  protected:
   ~MoverTest() override;
   void start(const MachineShape& shape = {});
-  // Ends all regions and gives everything back; what is left over is a failure.
+  // Frees all regions and the machine. Fails the test if anything is left over.
   void finish();
   void TearDown() override;
 
   Actor& actor(int device = 0);
-  Region& allocate(std::uint32_t pages, int device = 0, bool shared = false);
-  Result<Region*> try_allocate(std::uint32_t pages, int device = 0, bool shared = false);
-  Region& map_file(std::uint32_t pages);  // page i of the first holds i
+  Region& allocate(std::uint32_t pages, int device = 0, bool slab = false);
+  Result<Region*> try_allocate(std::uint32_t pages, int device = 0, bool slab = false);
+  Region& map_file(std::uint32_t pages);  // every byte of page i of the first file is i
   Status free(Region& region, Actor* last_user = nullptr);
   Status advise(const Range& range, vmem_advice advice);
   void prefetch(const Range& range);
   void evict(const Range& range) { EXPECT_TRUE(advise(range, VMEM_ADVISE_EVICT)); }
-  void evict_to_the_end(const Range& range) {  // and its copy out is complete
+  // Also completes the store.
+  void evict_to_the_end(const Range& range) {
     evict(range);
     settle();
   }
 
-  // Posts and steps until the answer; `limit` steps without one are a hang, reported as VMEM_ERROR_TIMEOUT.
+  // Posts and steps until the mover answers. Aborts the test program if the mover hangs.
   Status ask(Request& request);
   void steps(int count = 20);
   template <class Until>
   bool step_until(Until&& until);
-  // Steps until nothing is under way that needs no more than time.
+  // Steps until no transfer is in flight and the mover has no more work.
   void settle();
 
-  // An acquire and its halves.
+  // An acquire in two halves, and whole.
   std::unique_ptr<Acquire> begin(Actor& actor, const Range& range);
-  Status complete(Acquire& acquire);  // steps until served; on success the actor's stream waits for the bytes
+  // Steps until served. On success the actor's stream waits for the bytes.
+  Status complete(Acquire& acquire);
   Status acquire(Actor& actor, const Range& range);
   void release(Actor& actor, const Range& range);
-  void log_use(Actor& actor, const Range& range);   // the first half of a release
-  void withdraw(Actor& actor, const Range& range);  // the second
+  void log_use(Actor& actor, const Range& range);   // first half of a release
+  void withdraw(Actor& actor, const Range& range);  // second half
 
-  // Work on pages.
+  // GPU and CPU work on pages.
   void fill(Actor& actor, const Range& range, unsigned char value);
-  void write(Actor& actor, const Range& range, unsigned char value);             // acquire, fill, release
-  void write_to_the_end(Actor& actor, const Range& range, unsigned char value);  // and nobody uses it any more
-  // Reads through an acquire, by GPU work.
+  void write(Actor& actor, const Range& range, unsigned char value);  // acquire, fill, release
+  // Also completes the work.
+  void write_to_the_end(Actor& actor, const Range& range, unsigned char value);
+  // Acquires the page and reads it by GPU work.
   void expect_bytes(Actor& actor, Region& region, std::uint32_t page, unsigned char value);
-  // Reads where the page lies, through the path of vmem_read.
+  // Reads the page where it is stored, as vmem_read does.
   void expect_stored(Region& region, std::uint32_t page, unsigned char value);
   Status cpu_write(Region& region, std::uint32_t page, unsigned char value);
-  // Everything queued so far is complete, and an event says so.
+  // Synchronizes the stream and closes its epoch.
   void finish_work(Actor& actor);
   Gate gate(Actor& actor) { return Gate(*driver, actor.stream); }
 
@@ -176,18 +187,19 @@ class MoverTest : public ::testing::Test {
   void check();
 
   MachineShape shape;
-  std::shared_ptr<const gpu::Driver> driver;   // the emulated one itself
-  std::unique_ptr<gpu::FaultInjector> faults;  // what the code under test calls goes through it
+  std::shared_ptr<const gpu::Driver> driver;   // the emulated driver
+  std::unique_ptr<gpu::FaultInjector> faults;  // the code under test calls the driver through it
   std::vector<gpu::PrimaryContext> contexts;
   CUdeviceptr reserved = 0;
   std::unique_ptr<pagetable::AddressSpace> space;
   std::unique_ptr<pagetable::ThreadRegistry> threads;
   std::unique_ptr<StreamTable> streams;
   std::unique_ptr<ScriptedTier> tier;
-  std::unique_ptr<ScriptedTier> lent;    // with lent_pages
-  std::unique_ptr<ScriptedSpill> spill;  // with spill_pages
-  std::unique_ptr<ScriptedFiles> files;  // with files
-  ScriptedPolicy* policy = nullptr;      // null with the real one
+  std::unique_ptr<ScriptedTier> lent;    // null without lent_pages
+  std::unique_ptr<ScriptedSpill> spill;  // null without spill_pages
+  std::unique_ptr<ScriptedFiles> files;  // null without files
+  ScriptedPolicy* policy = nullptr;      // null with real_policy
+  std::size_t left_ahead = 0;            // pages that look-ahead has named to leave
   std::unique_ptr<Mover> mover;
   std::optional<MoverInspector> inside;
   std::uint64_t now_us = 1'000'000;
@@ -197,8 +209,10 @@ class MoverTest : public ::testing::Test {
  private:
   std::unique_ptr<ScriptedTier> make_near(CUmemLocation location, std::uint32_t pages);
   void make_mover();
+  void let_gpu_work();
   std::byte* address(const Region& region, std::uint32_t page) const;
 
+  std::mutex mover_life_;  // held to make and end the mover: tiers' threads poke it
   std::deque<Actor> actors_;
 };
 
@@ -206,7 +220,7 @@ template <class Until>
 bool MoverTest::step_until(Until&& until) {
   for (int i = 0; i < 2'000'000; ++i) {
     if (until()) return true;
-    if (mover->step() != Mover::Next::again) std::this_thread::yield();
+    if (mover->step() != Mover::Next::again || shape.stepped) let_gpu_work();
   }
   return false;
 }

@@ -1,4 +1,4 @@
-// What must be true of a mover between two steps, whatever happened before.
+// The mover's invariants between two steps.
 #include <map>
 #include <set>
 
@@ -8,7 +8,8 @@ namespace vmem::migration {
 
 template <class Each>
 void MoverInspector::each_page(Each&& each) {
-  for (const auto* list : {&mover.live_, &mover.ending_}) {
+  for (const auto* list : std::initializer_list<const std::vector<Region*>*>{&mover.parts().residency.live(),
+                                                                             &mover.parts().endings.regions()}) {
     for (Region* region : *list) {
       for (std::uint32_t i = 0; i < region->page_count; ++i) each(*region, region->pages[i], i);
     }
@@ -17,7 +18,7 @@ void MoverInspector::each_page(Each&& each) {
 
 void MoverInspector::check(const gpu::Driver& driver, const tiers::Tier* spill, const ScriptedPolicy* policy,
                            bool driver_alive) {
-  for (const Region* region : mover.live_) check_region(*region, driver, driver_alive);
+  for (const Region* region : mover.parts().residency.live()) check_region(*region, driver, driver_alive);
   check_frames();
   check_slots();
   check_lending();
@@ -25,10 +26,10 @@ void MoverInspector::check(const gpu::Driver& driver, const tiers::Tier* spill, 
   check_sums();
   if (policy == nullptr) return;
   std::set<PageId> resident;
-  for (const Region* region : mover.live_) {
+  for (const Region* region : mover.parts().residency.live()) {
     for (std::uint32_t i = 0; i < region->page_count; ++i) {
       const Page& page = region->pages[i];
-      if (page.frame != kNoFrame && !page.standby) resident.insert(region->page_id(i));
+      if (page.owns_frame()) resident.insert(region->page_id(i));
     }
   }
   EXPECT_EQ(policy->resident, resident) << "the policy knows which pages are in HBM";
@@ -36,7 +37,8 @@ void MoverInspector::check(const gpu::Driver& driver, const tiers::Tier* spill, 
 
 void MoverInspector::unmap_all(const gpu::Driver& driver) {
   each_page([&](Region& region, Page&, std::uint32_t index) {
-    (void)driver->cuMemUnmap(mover.config_.space->address_of(region.granule_of(index)), region.page_bytes());
+    (void)driver->cuMemUnmap(mover.parts().core.config.space->address_of(region.granule_of(index)),
+                             region.page_bytes());
   });
 }
 
@@ -49,18 +51,19 @@ void MoverInspector::check_region(const Region& region, const gpu::Driver& drive
     unreadable += state.allows(Access::read) ? 0 : 1;
     unwritable += state.allows(Access::write) ? 0 : 1;
     attention += state.has(PageState::kAttention) ? 1 : 0;
-    if (!mover.is_unread({const_cast<Region*>(&region), i})) {
+    if (!mover.parts().losses.is_unread({const_cast<Region*>(&region), i})) {
       EXPECT_EQ(state.access() == Access::none, page.mapped == Mapped::nothing);
     }
     EXPECT_EQ(state.has(PageState::kPending),
-              page.wait != 0 && mover.running(page.wait) && page.mapped != Mapped::nothing);
+              page.wait != 0 && mover.parts().transfers.running(page.wait) && page.mapped != Mapped::nothing);
+    EXPECT_EQ(page.has_frame(), page.frame != kNoFrame);
     if (page.mapped == Mapped::frame) {
-      EXPECT_TRUE(page.frame != kNoFrame && !page.standby);
+      EXPECT_TRUE(page.owns_frame());
     }
     if (page.mapped == Mapped::slot) {
       EXPECT_TRUE(page.slot_current() && page.frame == kNoFrame);
     }
-    if (page.standby) {
+    if (page.standby()) {
       EXPECT_TRUE(page.mapped == Mapped::nothing &&
                   (page.version == 0 || page.slot_current() || page.spilled_current()));
     }
@@ -75,8 +78,8 @@ void MoverInspector::check_region(const Region& region, const gpu::Driver& drive
 
 void MoverInspector::check_mapping(const Region& region, std::uint32_t index, const gpu::Driver& driver) {
   const Page& page = region.pages[index];
-  const CUdeviceptr address = mover.config_.space->address_of(region.granule_of(index));
-  for (std::size_t device = 0; device < mover.devices_.size(); ++device) {
+  const CUdeviceptr address = mover.parts().core.config.space->address_of(region.granule_of(index));
+  for (std::size_t device = 0; device < std::size_t(mover.parts().devices.count()); ++device) {
     const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {int(device)}};
     unsigned long long flags = 0;
     const CUresult asked = driver->cuMemGetAccess(&flags, &location, address);
@@ -86,26 +89,27 @@ void MoverInspector::check_mapping(const Region& region, std::uint32_t index, co
     }
     ASSERT_EQ(asked, CUDA_SUCCESS) << "not mapped, and the mover thinks it is";
     if ((region.mapping_devices >> device & 1) == 0) continue;
-    const bool writes = !mover.guarded(region) || PageState(page.state.load()).allows(Access::write);
+    const bool writes =
+        !mover.parts().mapper.write_protected(region) || PageState(page.state.load()).allows(Access::write);
     EXPECT_EQ(flags, writes ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ);
   }
 }
 
 void MoverInspector::check_frames() {
-  std::vector<std::map<std::uint32_t, int>> owners(mover.devices_.size());
+  std::vector<std::map<std::uint32_t, int>> owners(std::size_t(mover.parts().devices.count()));
   each_page([&](Region& region, Page& page, std::uint32_t index) {
     if (page.frame == kNoFrame) return;
     ++owners[std::size_t(region.device)][page.frame];
     const tiers::FramePool::Frame& frame = hbm(region.device).frame(page.frame);
-    EXPECT_EQ(frame.is_linked(), page.standby) << "page " << index;
-    if (page.standby) {
+    EXPECT_EQ(frame.is_linked(), page.standby()) << "page " << index;
+    if (page.standby()) {
       EXPECT_EQ(frame.last_owner, &page) << "page " << index;
     }
   });
-  for (const auto& [id, transfer] : mover.in_flight_) {
+  for (const auto& [id, transfer] : mover.parts().transfers) {
     if (transfer.frame != kNoFrame) ++owners[std::size_t(transfer.region->device)][transfer.frame];
   }
-  for (std::size_t device = 0; device < mover.devices_.size(); ++device) {
+  for (std::size_t device = 0; device < std::size_t(mover.parts().devices.count()); ++device) {
     tiers::FramePool& pool = hbm(int(device));
     std::uint64_t existing = 0, in_lists = 0;
     for (std::uint32_t id = 0; id < pool.frame_ids(); ++id) {
@@ -124,34 +128,36 @@ void MoverInspector::check_frames() {
 
 void MoverInspector::check_slots() {
   std::set<std::pair<std::size_t, tiers::SlotId>> slots;
-  std::vector<std::uint64_t> bytes(mover.near_.size());
-  std::uint64_t borrowed = 0;
+  std::vector<std::uint64_t> bytes(mover.parts().near.count());
+  std::uint64_t passing = 0;
   each_page([&](Region& region, Page& page, std::uint32_t index) {
     if (page.slot == kNoFrame) return;
     EXPECT_TRUE(slots.insert({page.near, page.slot}).second) << "slot of page " << index << " belongs to two pages";
     bytes[page.near] += region.page_bytes();
-    borrowed += region.read_only ? region.page_bytes() : 0;
+    passing += region.read_only ? region.page_bytes() : 0;
   });
-  EXPECT_EQ(mover.borrowed_bytes(false), borrowed) << "those of read-only regions are known";
+  EXPECT_EQ(mover.parts().near.passing_bytes(NearSlots::Passing::all), passing)
+      << "those of read-only regions are known";
   std::uint64_t returning = 0;
-  for (const auto& [id, transfer] : mover.in_flight_) {
+  for (const auto& [id, transfer] : mover.parts().transfers) {
     if (transfer.kind != InFlight::Kind::returned) continue;
     EXPECT_TRUE(slots.insert({transfer.from.near, transfer.from.slot}).second) << "given away while it is read";
     bytes[transfer.from.near] += transfer.bytes;
     returning += transfer.bytes;
   }
-  EXPECT_EQ(mover.returning_bytes_, returning);
+  EXPECT_EQ(mover.parts().lending.returning_bytes(), returning);
   for (std::size_t near = 0; near < bytes.size(); ++near) {
-    EXPECT_EQ(mover.near_[near].tier->usage().used_bytes, bytes[near]) << "slots in use are pages' slots: " << near;
+    EXPECT_EQ(mover.parts().near[near].tier->usage().used_bytes, bytes[near])
+        << "slots in use are pages' slots: " << near;
   }
 }
 
-// A device and those that it lends to have no more together than its budget.
+// A lending device and its borrowers together stay within the device's budget.
 void MoverInspector::check_lending() {
-  for (const LentMemory& lent : mover.config_.lent) {
+  for (const LentMemory& lent : mover.parts().core.config.lent) {
     const tiers::TierUsage usage = lent.tier->usage();
     if (!lent.lender) continue;
-    const auto& lender = *mover.devices_[std::size_t(*lent.lender)];
+    const auto& lender = mover.parts().devices[*lent.lender];
     EXPECT_LE(lender.hbm.created_bytes() + usage.held_bytes, lender.config.hbm_bytes);
     EXPECT_LE(usage.budget_bytes, lender.config.hbm_bytes - std::min(lender.config.hbm_bytes, lender.committed_bytes));
   }
@@ -163,9 +169,10 @@ void MoverInspector::check_spilled(const tiers::Tier& spill) {
   each_page([&](Region& region, Page& page, std::uint32_t index) {
     if (page.spilled == nullptr) return;
     if (page.spilled->transfer != 0) {
-      ASSERT_TRUE(mover.running(page.spilled->transfer)) << "page " << index;
-      const bool arrives = mover.in_flight_.at(page.spilled->transfer).frame != kNoFrame;
-      EXPECT_TRUE(arrives || (page.slot != kNoFrame && page.mapped != Mapped::slot && !mover.running(page.store)))
+      ASSERT_TRUE(mover.parts().transfers.running(page.spilled->transfer)) << "page " << index;
+      const bool arrives = mover.parts().transfers.at(page.spilled->transfer).frame != kNoFrame;
+      EXPECT_TRUE(arrives || (page.slot != kNoFrame && page.mapped != Mapped::slot &&
+                              !mover.parts().transfers.running(page.store)))
           << "page " << index;
     }
     if (region.read_only) return;
@@ -177,45 +184,48 @@ void MoverInspector::check_spilled(const tiers::Tier& spill) {
     bytes += region.page_bytes();
   });
   EXPECT_EQ(spill.usage().used_bytes, bytes) << "spilled slots in use are pages' slots";
-  for (const auto& [id, transfer] : mover.in_flight_) {
+  for (const auto& [id, transfer] : mover.parts().transfers) {
     if (transfer.kind == InFlight::Kind::spill || transfer.kind == InFlight::Kind::arrival)
       (transfer.direction == tiers::Direction::store ? down : up) += transfer.bytes;
   }
-  EXPECT_EQ(mover.spilling_bytes_, down);
-  EXPECT_EQ(mover.recalling_bytes_, up);
+  EXPECT_EQ(mover.parts().below.storing_bytes(), down);
+  EXPECT_EQ(mover.parts().below.loading_bytes(), up);
 }
 
 void MoverInspector::check_sums() {
-  std::vector<std::uint64_t> committed(mover.devices_.size()), pinned(mover.devices_.size()),
-      loads(mover.devices_.size()), arriving(mover.devices_.size());
+  std::vector<std::uint64_t> committed(std::size_t(mover.parts().devices.count())),
+      pinned(std::size_t(mover.parts().devices.count())), loads(std::size_t(mover.parts().devices.count())),
+      arriving(std::size_t(mover.parts().devices.count()));
   std::uint64_t allocated = 0, pages = 0;
-  for (const auto* list : {&mover.live_, &mover.ending_}) {
+  for (const auto* list : std::initializer_list<const std::vector<Region*>*>{&mover.parts().residency.live(),
+                                                                             &mover.parts().endings.regions()}) {
     for (const Region* region : *list) {
       if (!region->read_only) committed[std::size_t(region->device)] += region->page_count * region->page_bytes();
       pages += region->page_count;
     }
   }
-  for (const Region* region : mover.live_) allocated += region->shared || region->read_only ? 0 : region->bytes;
+  for (const Region* region : mover.parts().residency.live())
+    allocated += region->slab || region->read_only ? 0 : region->bytes;
   each_page([&](Region& region, Page& page, std::uint32_t) {
     if (page.pinned || page.kept) pinned[std::size_t(region.device)] += region.page_bytes();
   });
-  for (const auto& [id, transfer] : mover.in_flight_) {
+  for (const auto& [id, transfer] : mover.parts().transfers) {
     if (transfer.frame != kNoFrame) arriving[std::size_t(transfer.region->device)] += transfer.bytes;
     const bool load = transfer.direction == tiers::Direction::load && transfer.kind == InFlight::Kind::frame;
     if (load) loads[std::size_t(transfer.region->device)] += transfer.bytes;
     EXPECT_NE(transfer.region->state.load(), RegionState::empty) << "a transfer of a region that is gone";
   }
   std::uint64_t all_committed = 0;
-  for (std::size_t i = 0; i < mover.devices_.size(); ++i) {
-    EXPECT_EQ(mover.devices_[i]->committed_bytes, committed[i]);
-    EXPECT_EQ(mover.devices_[i]->pinned_bytes, pinned[i]);
-    EXPECT_EQ(mover.devices_[i]->loads_bytes, loads[i]);
-    EXPECT_EQ(mover.devices_[i]->arriving_bytes, arriving[i]);
+  for (std::size_t i = 0; i < std::size_t(mover.parts().devices.count()); ++i) {
+    EXPECT_EQ(mover.parts().devices[int(i)].committed_bytes, committed[i]);
+    EXPECT_EQ(mover.parts().devices[int(i)].pinned_bytes, pinned[i]);
+    EXPECT_EQ(mover.parts().devices[int(i)].loads_bytes, loads[i]);
+    EXPECT_EQ(mover.parts().devices[int(i)].arriving_bytes, arriving[i]);
     all_committed += committed[i];
   }
-  EXPECT_EQ(mover.counters_.committed_bytes, all_committed);
-  EXPECT_EQ(mover.counters_.allocated_bytes, allocated);
-  EXPECT_EQ(mover.counters_.pages, pages);
+  EXPECT_EQ(mover.parts().core.counters.committed_bytes, all_committed);
+  EXPECT_EQ(mover.parts().core.counters.allocated_bytes, allocated);
+  EXPECT_EQ(mover.parts().core.counters.pages, pages);
 }
 
 }  // namespace vmem::migration

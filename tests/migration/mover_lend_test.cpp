@@ -1,4 +1,4 @@
-// Pages in the memory of another GPU: where they go, how they are used there, and how they leave when it is wanted back.
+// Pages in another GPU's memory: placement, use, and reclaim by the lender.
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -9,7 +9,7 @@ using tiers::Outcome;
 
 class Lend : public MoverTest {
  protected:
-  // Fills `pages` pages, each with its own value, and evicts them all; their frames serve others.
+  // Fills `pages` pages with distinct values and evicts them all. Other pages reuse their frames.
   Region& evicted(Actor& who, std::uint32_t pages) {
     Region& region = allocate(pages);
     for (std::uint32_t i = 0; i < pages; ++i) write_to_the_end(who, writing(region, i), value(i));
@@ -44,7 +44,7 @@ TEST_F(Lend, PagesGoToAPeerFirstAndThenToHostMemory) {
   EXPECT_EQ(inside->counters().peer_in_bytes, 3 * kPageBytes);
 }
 
-// 64 MiB, for whose copy over NVLink a remap is no longer the half.
+// Pages of 64 MiB, so that the remap costs less than half of their copy over NVLink.
 TEST_F(Lend, LargeRegionsHaveLargerPagesWhereAPeerTakesThem) {
   start({.hbm_pages = 512, .host_pages = 256, .lent_pages = 8, .page_bytes = std::nullopt});
   EXPECT_EQ(allocate(256).page_bytes(), 32 * kPageBytes);
@@ -86,7 +86,7 @@ TEST_F(Lend, SlotsOfPagesInHbmAreTakenBeforeHostMemory) {
   expect_all_stored(second);
 }
 
-// Full, but slots of pages that are on their way into HBM can be given up when they have arrived.
+// The lender is full, but slots being loaded from become free when the loads end.
 TEST_F(Lend, WhoNeedsASlotWaitsForThoseThatLoadsStillRead) {
   start({.hbm_pages = 4, .host_pages = 2, .lent_pages = 3});
   Actor& who = actor();
@@ -103,7 +103,7 @@ TEST_F(Lend, WhoNeedsASlotWaitsForThoseThatLoadsStillRead) {
   Region& last = allocate(2);
   write_to_the_end(other, discarding(last, 0), 0x31);
   const auto wanted = begin(other, discarding(last, 1));
-  for (int i = 0; i < 3; ++i) {  // and longer than it waits for a frame
+  for (int i = 0; i < 3; ++i) {  // longer than an acquire waits for a frame
     steps();
     now_us += 11 * acquire_wait_us;
   }
@@ -292,7 +292,7 @@ TEST_F(Lend, ARegionFreedDuringTheMoveEndsAfterIt) {
 
 TEST_F(Lend, WhatIsLentCountsAsAPlaceForPages) {
   start({.hbm_pages = 8, .host_pages = 4, .lent_pages = 8});
-  // 8 less transit, and as many lent: host memory is not needed for these.
+  // 8 pages of HBM less transit, and 8 lent: these 14 need no host memory.
   EXPECT_TRUE(try_allocate(14));
   const auto refused = try_allocate(8);
   ASSERT_FALSE(refused);

@@ -1,4 +1,4 @@
-// A tier that fails: a page is lost only where no other copy of its bytes is left, and then everybody is told.
+// A failing tier: a page is lost only if no other copy is left, and then every user gets the error.
 #include <gmock/gmock.h>
 
 #include "migration/mover_harness.hpp"
@@ -93,7 +93,7 @@ TEST_F(LostPages, APageWhoseStoreFailsIsKeptWhileItsFrameHasTheBytes) {
   expect_bytes(a, region, 0, 6);
   finish_work(a);
   steps();
-  evict(reading(region, 0));  // and is stored for real now
+  evict(reading(region, 0));  // this store succeeds
   settle();
   expect_stored(region, 0, 6);
 }
@@ -132,7 +132,7 @@ TEST_F(LostPages, APageWhoseStoreFailsAfterItsFrameWasReusedIsLost) {
   const Status lost = acquire(a, reading(region, 0));
   ASSERT_FALSE(lost);
   EXPECT_EQ(lost.error().status, VMEM_ERROR_LOST);
-  expect_stored(region, 1, 6);  // never written: what the frame held
+  expect_stored(region, 1, 6);  // page 1 was not written: the frame has page 0's bytes
 }
 
 TEST_F(LostPages, ALostPageStaysLostThroughEvictionAndPromotion) {
@@ -154,7 +154,7 @@ TEST_F(LostPages, ALostPageStaysLostThroughEvictionAndPromotion) {
   EXPECT_EQ(again.error().status, VMEM_ERROR_LOST);
 }
 
-// Pages of which some are only in the tier below host memory.
+// Some pages are only in the tier below host memory.
 class FailedLoads : public MoverTest {
  protected:
   Region& start_with_pages_below(Actor*& user) {
@@ -167,7 +167,7 @@ class FailedLoads : public MoverTest {
       ++first;
     return region;
   }
-  // Time passes with every few steps, so that a retry that was postponed is due.
+  // Advances time while stepping, so that postponed retries become due.
   void complete_in_time(Acquire& waiting) {
     for (int i = 0; i < 1'000 && !waiting.done(); ++i) {
       steps(2);
@@ -175,7 +175,7 @@ class FailedLoads : public MoverTest {
     }
     EXPECT_TRUE(waiting.done());
   }
-  std::uint32_t first = 0;  // only below
+  std::uint32_t first = 0;  // first page that is only below
 };
 
 TEST_F(FailedLoads, ALoadThatFailsIsRepeatedAndThePageIsKept) {
@@ -220,13 +220,22 @@ class SilentTier : public FailedLoads {
     spill->hold_back(Direction::load);
     return region;
   }
-  // So much time passes, in many steps.
+  // Lets `us` pass, over many steps.
   void pass(std::uint64_t us) {
     for (int i = 0; i < 10; ++i) {
       steps(5);
       now_us += us / 10;
     }
     steps(5);
+  }
+  // The request fails with TIMEOUT after call_wait_us, and not earlier.
+  void expect_timeout(Request& request) {
+    mover->post(request);
+    pass(call_wait_us - 1000);
+    EXPECT_FALSE(request.done());
+    pass(2000);
+    ASSERT_TRUE(request.done());
+    EXPECT_EQ(request.result().error().status, VMEM_ERROR_TIMEOUT);
   }
 };
 
@@ -249,19 +258,59 @@ TEST_F(SilentTier, AnAcquireEndsInItsTimeAndThePageIsKept) {
   expect_bytes(*user, region, first, static_cast<unsigned char>(first));
 }
 
+// Several pages come from below one after another and are used in place.
+TEST_F(SilentTier, EachPageUsedInPlaceHasTheWholeTime) {
+  Actor* user = nullptr;
+  Region& region = start_with_pages_below(user);
+  ASSERT_LE(first + 3, region.page_count);
+  ASSERT_TRUE(advise({&region, first, 3}, VMEM_ADVISE_IN_PLACE));
+  constexpr std::uint64_t kPolls = 1000;  // in the time of a call
+  spill->polls_each = kPolls * 45 / 100;
+  const auto waiting = begin(*user, reading(region, first, 3));
+  const std::uint64_t began_us = now_us;
+  for (std::uint64_t i = 0; i < 10 * kPolls && !waiting->done(); ++i) {
+    steps(1);
+    now_us += call_wait_us / kPolls;
+  }
+  const Status served = complete(*waiting);
+  ASSERT_TRUE(served) << served.error().message;
+  EXPECT_GT(now_us - began_us, call_wait_us) << "together they take longer, or this shows nothing";
+  for (std::uint32_t page = first; page < first + 3; ++page) EXPECT_TRUE(in_place(region, page));
+  release(*user, waiting->range);
+  spill->polls_each = 1;
+  settle();
+}
+
 TEST_F(SilentTier, AReadByTheProcessorEndsInItsTimeAndThePageIsKept) {
   Actor* user = nullptr;
   Region& region = start_silent(user);
   OpenPageRequest open;
   open.run = {&region, first, 1};
-  mover->post(open);
-  pass(call_wait_us - 1000);
-  EXPECT_FALSE(open.done());
-  pass(2000);
-  ASSERT_TRUE(open.done());
-  EXPECT_EQ(open.result().error().status, VMEM_ERROR_TIMEOUT);
+  expect_timeout(open);
   spill->let_go();
   expect_stored(region, first, static_cast<unsigned char>(first));
+}
+
+TEST_F(SilentTier, KeepingAPageWhereItIsEndsInItsTime) {
+  Actor* user = nullptr;
+  Region& region = start_silent(user);
+  KeepRequest keep;
+  keep.run = {&region, first, 1};
+  expect_timeout(keep);
+  spill->let_go();
+  expect_bytes(*user, region, first, static_cast<unsigned char>(first));
+}
+
+TEST_F(SilentTier, MakingARegionAccessibleWhileTheGpuIsIdleEndsInItsTime) {
+  Actor* user = nullptr;
+  Region& region = start_silent(user);
+  SettleRequest settle_all;
+  settle_all.region = &region;
+  settle_all.idle = true;
+  expect_timeout(settle_all);
+  EXPECT_FALSE(settle_all.settled);
+  spill->let_go();
+  expect_bytes(*user, region, first, static_cast<unsigned char>(first));
 }
 
 TEST_F(SilentTier, OtherPagesAreServedMeanwhile) {
@@ -301,7 +350,7 @@ TEST_F(SilentTier, TheEndWaitsNoLongerThanACall) {
   steps(50);
   ASSERT_TRUE(end.done());
   EXPECT_TRUE(end.result());
-  spill->let_go();  // what is in flight ends before the test does
+  spill->let_go();  // completes the load in flight before the test ends
   settle();
 }
 

@@ -1,4 +1,5 @@
-// More wanted than there is: waiting for GPU progress, service in place, slots that change hands, frames of several sizes.
+// More pages wanted than fit: waits for GPU progress, service in place, reassigned slots, and
+// frames of several sizes.
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -8,7 +9,7 @@ using tiers::Direction;
 
 class Pressure : public MoverTest {
  protected:
-  // HBM of two pages, both used by unfinished work on a stream of its own.
+  // Fills an HBM of two pages with pages used by unfinished work on a stream of its own.
   void fill_hbm_with_work() {
     start({.hbm_pages = 2});
     region = &allocate(4);
@@ -19,7 +20,7 @@ class Pressure : public MoverTest {
     fill(*b, writing(*region, 0, 2), 1);
     release(*b, writing(*region, 0, 2));
   }
-  // GPU progress that frees nothing.
+  // GPU progress that frees no frame.
   void progress(Actor& on) {
     finish_work(on);
     steps(2);
@@ -96,7 +97,7 @@ TEST_F(Pressure, WithAllFramesHeldAnAcquireIsServedInPlaceAtOnce) {
   start({.hbm_pages = 2});
   Region& all = allocate(4);
   Actor& first = actor();
-  ASSERT_TRUE(acquire(first, writing(all, 0, 4)));  // two in HBM, two in place, without a clock
+  ASSERT_TRUE(acquire(first, writing(all, 0, 4)));  // two in HBM, two in place, without a wait
   check();
   EXPECT_TRUE(in_hbm(all, 0) && in_hbm(all, 1) && in_place(all, 2) && in_place(all, 3));
   EXPECT_EQ(inside->counters().in_place_acquires, 1u);
@@ -120,7 +121,7 @@ TEST_F(Pressure, TwoAcquiresThatEachHoldHalfAreBothServed) {
   release(second, writing(two, 0, 2));
 }
 
-// An acquire never fails for size, whatever the size.
+// No acquire fails because of its size.
 TEST_F(Pressure, SmallAllocationsAreServedInPlaceTooAndComeToHbmLater) {
   start({.hbm_pages = 2});
   Region& big = allocate(2);
@@ -143,9 +144,9 @@ TEST_F(Pressure, SmallAllocationsAreServedInPlaceTooAndComeToHbmLater) {
   expect_bytes(second, small, 0, 5);
 }
 
-// Loads may wait for kernels that wait for what this thread does next.
+// Loads may wait for kernels, which may wait for what this thread does next.
 TEST_F(Pressure, AnAcquireWhoseLoadsMakeNoProgressIsServedInPlaceAtLast) {
-  constexpr std::uint32_t kPages = 40;  // more than may be in flight at once
+  constexpr std::uint32_t kPages = 40;  // more than the limit on loads in flight
   start({.hbm_pages = kPages + 4, .host_pages = kPages + 4});
   Region& many = allocate(kPages);
   Actor& first = actor();
@@ -399,7 +400,7 @@ TEST_F(Pressure, AStoreThatFailsUnderAPageInPlaceLosesThePageForGood) {
 
 class FullHost : public Pressure {
  protected:
-  // Pages 0-3 have the host's only four slots. In HBM: 2 and 3, clean, and 4 and 5, written.
+  // Pages 0-3 occupy all four host slots. HBM holds 2 and 3 (clean), and 4 and 5 (dirty).
   void SetUp() override {
     start({.hbm_pages = 4, .host_pages = 4});
     region = &allocate(6);
@@ -448,7 +449,7 @@ TEST_F(Pressure, AnUnbackedPageServedInPlaceTakesTheSlotOfOneInHbm) {
   Region& all = allocate(5);
   Actor& first = actor();
   for (std::uint32_t i = 0; i < 4; ++i) ASSERT_TRUE(cpu_write(all, i, std::uint8_t(i)));
-  ASSERT_TRUE(acquire(first, reading(all, 0, 4)));  // every frame is held, every slot taken
+  ASSERT_TRUE(acquire(first, reading(all, 0, 4)));  // every frame is held, every slot occupied
   write(first, writing(all, 4), 4);
   check();
   EXPECT_TRUE(in_place(all, 4));

@@ -58,14 +58,16 @@ TEST_F(Regions, PagesAreReleasedOnlyAfterTheWorkQueuedBeforeTheFree) {
   EXPECT_EQ(region.state.load(), RegionState::empty);
 }
 
-// The mover drains at the start of a step; what is released between that and the look at the holds must still be seen.
+// The mover drains the use logs at the start of a step. A use released between that and the check
+// of the holds must still be seen.
 TEST_F(Regions, WorkReleasedWhileItsRegionIsBeingFreedIsSeen) {
   start();
   Region& region = allocate(1);
   Actor &a = actor(), &b = actor();
   ASSERT_TRUE(acquire(a, writing(region, 0)));
   Gate kernel = gate(a);
-  // A request ahead of the free in the same step, inside which the thread releases; it ends there, without a drain of its own.
+  // A request before the free in the same step. The thread releases during its allocation, which
+  // ends the request without another drain.
   AdviseRequest before;
   before.run = {&allocate(1), 0, 1};
   before.advice = VMEM_ADVISE_EVICT;
@@ -116,10 +118,10 @@ TEST_F(Regions, AnEndingRegionIsNoVictim) {
   kernel.open();
 }
 
-// Host memory is full of second copies of pages in HBM, which a kernel uses. Malloc counted each page
-// once, so an acquire that finds no frame gets one of these slots.
+// Host memory is full of replicas of pages in HBM, which a kernel uses. malloc counted each page
+// once, so an acquire that finds no frame reclaims such a slot.
 struct SecondCopies : Regions {
-  // The pages in HBM belong to a region that is freed while the kernel runs, or stays.
+  // The pages in HBM are of a region that is freed while the kernel runs, or kept.
   void give_way(bool freed, bool read_mostly) {
     start({.hbm_pages = 4, .host_pages = 6});
     Region &in_hbm = allocate(4), &in_host = allocate(2);
@@ -201,7 +203,7 @@ TEST_F(Regions, ALoadWhoseMappingFailedOutlivesNoRegion) {
   Actor& a = actor();
   ASSERT_TRUE(cpu_write(region, 0, 1));
   tier->hold_back(Direction::load);
-  faults->fail_nth("cuMemSetAccess", 2, CUDA_ERROR_UNKNOWN);  // the first is the frame's window
+  faults->fail_nth("cuMemSetAccess", 2, CUDA_ERROR_UNKNOWN);  // the first is for the frame's window
   ASSERT_FALSE(acquire(a, reading(region, 0)));
   check();
   ASSERT_TRUE(free(region, &a));
@@ -224,7 +226,7 @@ TEST_F(Regions, ASecondFreeIsRefused) {
   kernel.open();
 }
 
-// Two threads free one allocation, and between them a third gets its record for another.
+// Two threads free one allocation; in between, another allocation reuses its record.
 TEST_F(Regions, AFreeOfWhatWasThereBeforeIsRefused) {
   start();
   Region& region = allocate(1);
@@ -256,12 +258,12 @@ TEST_F(Regions, RequestsThatNameAFreedRegionAreRefused) {
 TEST_F(Regions, MoreThanCanBeBackedIsRefusedAndFreedMemoryCountsAgain) {
   start({.hbm_pages = 4, .host_pages = 4});
   Actor& a = actor();
-  Region& most = allocate(6);  // 3 in HBM, 3 in the host: a page of each is for transit
+  Region& most = allocate(6);  // 3 in HBM, 3 in host memory: a page of each is for transit
   EXPECT_EQ(try_allocate(1).error().status, VMEM_ERROR_OUT_OF_MEMORY);
   check();
   Gate kernel = gate(a);
   ASSERT_TRUE(free(most, &a));
-  AllocateRequest waits;  // what is ending comes back
+  AllocateRequest waits;  // waits for the ending region's memory
   waits.bytes = 6 * kPageBytes;
   mover->post(waits);
   steps();
@@ -271,7 +273,7 @@ TEST_F(Regions, MoreThanCanBeBackedIsRefusedAndFreedMemoryCountsAgain) {
   EXPECT_TRUE(waits.result());
 }
 
-// The kernel may itself wait for something that the allocating thread does next.
+// The kernel may itself wait for what the allocating thread does next.
 TEST_F(Regions, AnAllocationWaitsForFreedMemoryInUseButNotForEver) {
   start({.hbm_pages = 4, .host_pages = 4});
   const std::uint32_t all = [&] {
@@ -393,7 +395,7 @@ TEST_F(Regions, EachDevicesHbmServesItsOwnRegions) {
   }
 }
 
-// What is allocated undeclared is mapped at once, in several steps if it is large.
+// Undeclared allocations are mapped at once, in several steps if large.
 struct MappedAtOnce : MoverTest {
   static constexpr std::uint32_t kPages = 200;
   AllocateRequest request;
@@ -439,7 +441,7 @@ TEST_F(MappedAtOnce, NothingIsMappedThatWouldNearlyFillHbm) {
   for (std::uint32_t i = 0; i < 15; ++i) EXPECT_FALSE(in_hbm(*request.region, i)) << i;
 }
 
-// Pages are on their way in and out of host memory while others wait there.
+// Host memory needs room for pages in transit while others wait there.
 TEST_F(Regions, HostMemoryHoldsEightPagesAtLeast) {
   start({.hbm_pages = 256, .host_pages = 32, .page_bytes = std::nullopt});
   EXPECT_EQ(allocate(128).page_bytes(), 4 * kPageBytes);

@@ -1,4 +1,4 @@
-// A page's way into HBM and back: what is mapped, what is copied, and that the bytes are the last ones written.
+// A page's way into HBM and back: mappings, copies, and the last bytes written.
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -53,7 +53,7 @@ TEST_F(Residency, ADirtyPageIsStoredAndComesBackWithItsBytes) {
   EXPECT_EQ(page(region, 0).mapped, Mapped::nothing);
   EXPECT_EQ(tier->submitted(Direction::store), 1u);
   expect_stored(region, 0, 0x5a);
-  // Its frame goes to others, so that it must be fetched.
+  // Reuses the frame, so that the page must be loaded.
   Region& other = allocate(4);
   write(a, writing(other, 0, 4), 1);
   finish_work(a);
@@ -77,7 +77,7 @@ TEST_F(Residency, APageNotWrittenSinceItsCopyIsDroppedWithoutAStore) {
   expect_bytes(a, region, 0, 7);
 }
 
-// Outside the contract, and yet nothing is lost in silence.
+// A write by a declared reader breaks the contract, but must not be lost silently.
 TEST_F(Residency, AWriteByAReaderIsFoundWhenThePageLeavesAndKept) {
   start();
   Region& region = allocate(1);
@@ -128,7 +128,7 @@ TEST_F(Residency, WorkWaitsForTheBytesOfALoadInFlight) {
   Actor& a = actor();
   ASSERT_TRUE(cpu_write(region, 0, 9));
   tier->hold_back(Direction::load);
-  ASSERT_TRUE(acquire(a, reading(region, 0)));  // does not wait for the copy
+  ASSERT_TRUE(acquire(a, reading(region, 0)));  // does not wait for the load
   check();
   EXPECT_TRUE(state(region, 0).has(PageState::kPending));
   const std::byte* const at = reinterpret_cast<std::byte*>(space->address_of(region.granule_of(0)));
@@ -169,7 +169,7 @@ TEST_F(Residency, AWriteAcquireOfAReadOnlyPageUpgradesItInPlace) {
   ASSERT_TRUE(cpu_write(region, 0, 3));
   expect_bytes(a, region, 0, 3);
   const std::uint32_t frame = page(region, 0).frame;
-  ASSERT_TRUE(acquire(b, reading(region, 0)));  // readers do not stand in the way
+  ASSERT_TRUE(acquire(b, reading(region, 0)));  // a reader does not block the upgrade
   write(a, writing(region, 0), 4);
   check();
   EXPECT_EQ(page(region, 0).frame, frame);
@@ -303,7 +303,7 @@ TEST_F(Residency, AStandbyPageIsTakenBackWithoutACopy) {
   Actor& a = actor();
   write_to_the_end(a, writing(region, 0), 6);
   evict_to_the_end(reading(region, 0));
-  EXPECT_TRUE(page(region, 0).standby);
+  EXPECT_TRUE(page(region, 0).standby());
   expect_bytes(a, region, 0, 6);
   check();
   EXPECT_TRUE(in_hbm(region, 0));
@@ -338,7 +338,7 @@ TEST_F(Residency, APageTakenBackForReadingDuringItsStoreIsReadableAtOnceAndItsFi
   write_to_the_end(a, writing(region, 0), 6);
   tier->hold_back(Direction::store);
   evict(reading(region, 0));
-  expect_bytes(a, region, 0, 6);  // reads to the end: waits for nothing
+  expect_bytes(a, region, 0, 6);  // reads to the end without waiting for the store
   EXPECT_FALSE(state(region, 0).has(PageState::kPending));
   write(a, writing(region, 0), 7);
   check();
@@ -356,9 +356,9 @@ TEST_F(Residency, AFrameReusedByAnotherPageIsNotTakenBack) {
   Actor& a = actor();
   write_to_the_end(a, writing(region, 0), 6);
   evict(reading(region, 0));
-  write(a, writing(region, 1), 1);  // the only frame
+  write(a, writing(region, 1), 1);  // reuses the only frame
   finish_work(a);
-  EXPECT_FALSE(page(region, 0).standby);
+  EXPECT_FALSE(page(region, 0).standby());
   EXPECT_EQ(page(region, 0).frame, kNoFrame);
   expect_bytes(a, region, 0, 6);
   EXPECT_EQ(tier->submitted(Direction::load), 1u);
@@ -394,8 +394,8 @@ TEST_F(Residency, APageFetchedAgainWhileItsStoreRunsIsLoadedAfterTheStore) {
   settle();
   tier->hold_back(Direction::store);
   evict(reading(region, 0));
-  ASSERT_TRUE(acquire(a, writing(region, 2)));  // takes page 0's frame
-  ASSERT_TRUE(acquire(a, reading(region, 0)));  // and page 0 page 1's
+  ASSERT_TRUE(acquire(a, writing(region, 2)));  // reuses page 0's frame
+  ASSERT_TRUE(acquire(a, reading(region, 0)));  // reuses page 1's frame
   EXPECT_EQ(tier->submitted(Direction::load), 2u);
   steps();
   EXPECT_TRUE(state(region, 0).has(PageState::kPending)) << "its bytes are not in the slot yet";
@@ -412,10 +412,10 @@ TEST_F(Residency, AStandbyFrameOfAPageWrittenInPlaceIsNotTakenBack) {
   write_to_the_end(a, writing(region, 0), 6);
   ASSERT_TRUE(advise(reading(region, 0), VMEM_ADVISE_IN_PLACE));
   settle();
-  EXPECT_TRUE(page(region, 0).standby);
+  EXPECT_TRUE(page(region, 0).standby());
   write(a, writing(region, 0), 7);
   EXPECT_TRUE(in_place(region, 0));
-  EXPECT_FALSE(page(region, 0).standby);
+  EXPECT_FALSE(page(region, 0).standby());
   finish_work(a);
   ASSERT_TRUE(advise(reading(region, 0), VMEM_ADVISE_NORMAL));
   steps();

@@ -1,4 +1,4 @@
-// Between host memory and the tier below it.
+// Transfers between host memory and the tier below.
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -7,7 +7,7 @@ namespace {
 using tiers::Direction;
 using tiers::Outcome;
 
-// Four frames, eight slots and room for sixteen pages below.
+// Four frames, eight slots and room for 16 pages below.
 class Spill : public MoverTest {
  protected:
   static constexpr std::uint32_t kPages = 16;
@@ -15,7 +15,8 @@ class Spill : public MoverTest {
     start(wanted);
     user = &actor();
   }
-  // Sixteen pages with their index as value; the last ones in HBM, the others where there was room.
+  // A region of 16 pages, each filled with its index. The last pages are in HBM, the others where
+  // there was room.
   Region& filled() {
     Region& region = allocate(kPages);
     for (std::uint32_t i = 0; i < kPages; ++i)
@@ -38,7 +39,7 @@ class Spill : public MoverTest {
     ADD_FAILURE() << "no page is only below";
     return 0;
   }
-  // Of ten pages of 16 MiB that are fetched ahead.
+  // Number of loads in flight while ten pages of 16 MiB are prefetched.
   std::uint64_t loads_under_way(std::uint32_t busy_pages, std::uint32_t host_pages) {
     start_spilling({.hbm_pages = 96, .host_pages = host_pages, .spill_pages = 224, .page_bytes = 8 * kPageBytes});
     spill->needs(busy_pages);
@@ -59,7 +60,7 @@ class Spill : public MoverTest {
   Actor* user = nullptr;
 };
 
-// What was used in place before it was written to has nothing to go below.
+// A page used in place but never written has no bytes to spill.
 TEST_F(Spill, PagesInPlaceThatWereNeverWrittenMakeRoom) {
   start_spilling({.hbm_pages = 4, .host_pages = 8, .spill_pages = 16, .protect = true});
   Region& region = allocate(12);
@@ -110,7 +111,8 @@ TEST_F(Spill, WhatIsReadAgainAndAgainIsWrittenBelowOnce) {
   EXPECT_LE(before, kPages);
 }
 
-// Without protection a page acquired for reading can be written: its copy below is compared before it is believed.
+// Without protection, work that acquired a page for reading can write it. Its copy below is
+// compared before it is used.
 TEST_F(Spill, AStrayWriteToAPageWithACopyBelowIsKept) {
   start_spilling();
   Region& region = filled();
@@ -128,8 +130,8 @@ TEST_F(Spill, AStrayWriteToAPageWithACopyBelowIsKept) {
   expect_bytes(*user, region, stray, 0xee);
 }
 
-// What an earlier load has learned of the copy below is enough to tell: the page needs neither a slot nor a copy when it leaves HBM, and
-// nobody compares checksums.
+// The fingerprint that an earlier load computed identifies the copy below. The page then leaves HBM
+// without a slot or a store, and no checksums are compared.
 TEST_F(Spill, APageThatIsAsItsCopyBelowLeavesHbmWithoutASlot) {
   start_spilling();
   Region& region = filled();
@@ -175,7 +177,8 @@ TEST_F(Spill, AStrayWriteToAPageWhoseCopyBelowIsKnownIsKept) {
   }
 }
 
-// A page that is being compared has its slot for as long as that takes: who needs one waits.
+// A page being compared keeps its slot until the comparison ends. An acquire that needs the slot
+// waits.
 TEST_F(Spill, SlotsOfPagesThatAreComparedAreWaitedFor) {
   start_spilling({.hbm_pages = 4, .host_pages = 2, .spill_pages = 16});
   Region& region = filled();
@@ -191,7 +194,7 @@ TEST_F(Spill, SlotsOfPagesThatAreComparedAreWaitedFor) {
   tier->hold_back(Direction::store);
   for (const std::uint32_t i : compared) {
     evict({&region, i});
-    EXPECT_TRUE(page(region, i).mapped == Mapped::nothing && !page(region, i).standby) << i;
+    EXPECT_TRUE(page(region, i).mapped == Mapped::nothing && !page(region, i).standby()) << i;
   }
   const auto wanted = begin(*user, reading(region, first_below(region)));
   steps();
@@ -202,7 +205,8 @@ TEST_F(Spill, SlotsOfPagesThatAreComparedAreWaitedFor) {
   finish_work(*user);
 }
 
-// Until a load has ended nothing is known from it. (One whose mapping failed goes on beside the next load of the page.)
+// A load yields a fingerprint only when it ends. (A load whose mapping failed goes on beside the
+// page's next load.)
 TEST_F(Spill, WhatALoadLearnsIsKnownWhenItHasEnded) {
   start_spilling();
   Region& region = filled();
@@ -211,15 +215,16 @@ TEST_F(Spill, WhatALoadLearnsIsKnownWhenItHasEnded) {
   const Range range = reading(region, first);
   ASSERT_TRUE(acquire(*user, range));
   EXPECT_FALSE(tier->fingerprint(page(region, first).slot));
-  EXPECT_FALSE(page(region, first).spilled->known);
+  EXPECT_FALSE(page(region, first).spilled->fingerprint.has_value());
   tier->let_go(Direction::load);
   release(*user, range);
   finish_work(*user);
   settle();
-  EXPECT_TRUE(page(region, first).spilled->known);
+  EXPECT_TRUE(page(region, first).spilled->fingerprint.has_value());
 }
 
-// The slot for it is another dead page's, and with that page's uses the mover learns that this one died as well.
+// The slot for the page is that of another dead page. Reading that page's uses tells the mover that
+// this page died as well.
 TEST_F(Spill, APageThatDiesWhileASlotIsFoundForItIsNotRecalled) {
   start_spilling({.hbm_pages = 4, .host_pages = 4, .spill_pages = 16});
   Region& region = allocate(8);
@@ -293,7 +298,8 @@ TEST_F(Spill, AFailedWriteLeavesThePageInHostMemory) {
   for (std::uint32_t i = 0; i < kPages; ++i) expect_bytes(*user, region, i, static_cast<unsigned char>(i));
 }
 
-// Nothing is lost when the disk fills up early: what has no place below stays where it is, and acquires fail that need more.
+// A disk that fills up early loses nothing: pages without a place below stay put, and acquires that
+// need more room fail.
 TEST_F(Spill, ADiskThatIsFullBeforeItsBudgetLosesNothing) {
   start_spilling();
   spill->full = true;
@@ -318,10 +324,11 @@ TEST_F(Spill, ADiskThatIsFullBeforeItsBudgetLosesNothing) {
   for (std::uint32_t i = 0; i < written; ++i) expect_stored(region, i, static_cast<unsigned char>(i));
 }
 
-// No call waits for a dead disk for longer than five seconds, and no store follows the last failed one at once.
+// No call waits longer than five seconds for a dead disk, and no store is retried right after a
+// failure.
 class SpillToADeadDisk : public Spill, public testing::WithParamInterface<bool> {
  protected:
-  // Writes pages until one has no place. Returns how many had one.
+  // Writes pages until a write is refused. Returns the number of pages written.
   std::uint32_t write_until_refused(Region& region, std::uint32_t first) {
     for (std::uint32_t i = first; i < kPages; ++i) {
       const auto waiting = begin(*user, writing(region, i));
@@ -344,7 +351,7 @@ class SpillToADeadDisk : public Spill, public testing::WithParamInterface<bool> 
     }
     return kPages;
   }
-  std::uint64_t waited_us = 0;  // by the last one
+  std::uint64_t waited_us = 0;  // by the last write
   std::optional<Error> refused;
 };
 
@@ -437,7 +444,7 @@ TEST_F(Spill, HostWritesToAPageBelowKeepItsOtherBytes) {
   ASSERT_TRUE(ask(close_again));
 }
 
-// All of HBM and host memory is held: there is no slot to read a page back into, and no error of anybody's making.
+// All of HBM and host memory is held, so no slot is free for a recall, and no tier has failed.
 TEST_F(Spill, AnAcquireForWhichEverythingIsInUseFailsAfterItsTime) {
   start_spilling();
   Region& region = filled();
@@ -458,7 +465,7 @@ TEST_F(Spill, AnAcquireForWhichEverythingIsInUseFailsAfterItsTime) {
   expect_bytes(other, region, 15, 15);
 }
 
-// However many more of the pages that it wants are only below.
+// Likewise, however many more of the wanted pages are only below.
 TEST_F(Spill, AnAcquireOfSeveralPagesForWhichEverythingIsInUseFailsAfterItsTime) {
   start_spilling();
   Region& region = filled();

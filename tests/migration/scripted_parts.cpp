@@ -1,16 +1,25 @@
 #include "migration/scripted_parts.hpp"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
+
+#include "gpu/emu/emu.h"
 
 namespace vmem::migration {
 
 using tiers::Direction;
 using tiers::Outcome;
+
+void* emulated_symbol(const gpu::Driver& driver, const char* name) {
+  void* const library = ::dlopen(driver.path().c_str(), RTLD_NOW | RTLD_NOLOAD);
+  return library == nullptr ? nullptr : ::dlsym(library, name);
+}
 
 void enqueue(const gpu::Driver& driver, CUstream stream, std::function<void()> work) {
   const auto run = [](void* data) {
@@ -21,17 +30,16 @@ void enqueue(const gpu::Driver& driver, CUstream stream, std::function<void()> w
 }
 
 Gate::Gate(const gpu::Driver& driver, CUstream stream) {
-  enqueue(driver, stream, [flag = open_] { flag->wait(false); });
+  const auto hold = reinterpret_cast<decltype(&vmem_emu_hold)>(emulated_symbol(driver, "vmem_emu_hold"));
+  EXPECT_EQ(hold(stream, reinterpret_cast<const std::uint32_t*>(open_.get())), 0);
+  enqueue(driver, stream, [word = open_] {});  // keeps the word until the stream goes on
 }
 
-void Gate::open() {
-  open_->store(true);
-  open_->notify_all();
-}
+void Gate::open() { open_->store(1); }
 
 namespace {
 
-// A frame's window is memory of this process: the driver is emulated.
+// The driver is emulated, so a frame's window is memory of this process.
 std::byte* destination(const tiers::Transfer& transfer) {
   return transfer.host != nullptr ? transfer.host : reinterpret_cast<std::byte*>(transfer.frame);
 }
@@ -62,6 +70,7 @@ void ScriptedSpill::release(tiers::SlotId slot) {
 
 Status ScriptedSpill::submit(std::span<tiers::Transfer> transfers) {
   for (tiers::Transfer& transfer : transfers) {
+    if (on_submit) on_submit(transfer);
     transfer.id = tiers::next_transfer_id();
     ++counts_[transfer.direction];
     into_frames += transfer.host == nullptr ? 1 : 0;
@@ -109,6 +118,7 @@ void ScriptedFiles::release(tiers::SlotId slot) { ADD_FAILURE() << "slot " << sl
 
 Status ScriptedFiles::submit(std::span<tiers::Transfer> transfers) {
   for (tiers::Transfer& transfer : transfers) {
+    if (on_submit) on_submit(transfer);
     EXPECT_EQ(transfer.direction, Direction::load);
     transfer.id = tiers::next_transfer_id();
     pending_.push_back(transfer);
@@ -204,7 +214,27 @@ Result<tiers::SlotGrant> ScriptedTier::allocate(std::uint64_t page_bytes) {
     --later_allocations;
     return tiers::SlotGrant{tiers::Grant::later, 0};
   }
-  return inner_->allocate(page_bytes);
+  auto granted = inner_->allocate(page_bytes);
+  while (grows_at_once && granted && granted->grant == tiers::Grant::later) {
+    let_grow();
+    granted = inner_->allocate(page_bytes);
+  }
+  return granted;
+}
+
+void ScriptedTier::expect(std::uint64_t page_bytes, std::uint64_t count) {
+  inner_->expect(page_bytes, count);
+  let_grow();
+}
+
+void ScriptedTier::set_budget(std::uint64_t bytes) {
+  inner_->set_budget(bytes);
+  let_grow();
+}
+
+void ScriptedTier::let_grow() const {
+  while (grows_at_once && inner_->grow_one()) {
+  }
 }
 
 void ScriptedTier::delay(Hold& hold, tiers::Transfer& transfer) {
@@ -221,6 +251,7 @@ void ScriptedTier::delay(Hold& hold, tiers::Transfer& transfer) {
 
 Status ScriptedTier::submit(std::span<tiers::Transfer> transfers) {
   for (tiers::Transfer& transfer : transfers) {
+    if (on_submit) on_submit(transfer);
     Hold& hold = holds_[transfer.direction];
     if (hold.gate) delay(hold, transfer);
     VMEM_TRY(inner_->submit({&transfer, 1}));

@@ -1,5 +1,5 @@
-// What a script controls of the mover's surroundings: GPU work that ends when the test says so, a tier that can hold back,
-// refuse or lose, and a policy that offers what the test lists.
+// The mover's surroundings under a script: GPU work that ends when the test says so, tiers that
+// hold transfers back, refuse or lose pages, and a policy that offers what the test lists.
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,13 @@
 
 namespace vmem::migration {
 
-// Runs `work` on the stream's worker, in stream order.
+// A function of the emulated driver that the driver's table does not have.
+void* emulated_symbol(const gpu::Driver& driver, const char* name);
+
+// Runs `work` in stream order.
 void enqueue(const gpu::Driver& driver, CUstream stream, std::function<void()> work);
 
-// Holds a stream from its closing until it is opened; opened at the latest when it ends.
+// Blocks a stream from construction until open() or destruction.
 class Gate {
  public:
   Gate(const gpu::Driver& driver, CUstream stream);
@@ -32,36 +35,41 @@ class Gate {
   void open();
 
  private:
-  std::shared_ptr<std::atomic<bool>> open_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<std::atomic<std::uint32_t>> open_ = std::make_shared<std::atomic<std::uint32_t>>(0);
 };
 
-// A tier of near memory, with transfers that wait for the test, answers of the test's choosing, and a look inside calls.
-class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
+// A near tier whose transfers wait for the test, with scripted outcomes and a callback inside
+// allocate().
+class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier, public tiers::ComparingTier {
  public:
   ScriptedTier(const gpu::Driver& driver, std::vector<CUcontext> contexts, std::unique_ptr<tiers::NearTier> inner);
   ~ScriptedTier() override;
 
-  // Transfers submitted from now on start when `let_go` is called.
+  // Transfers submitted from now on start only after `let_go`.
   void hold_back(tiers::Direction direction);
   void let_go(tiers::Direction direction);
-  // The next transfer of a direction runs, but its outcome is this.
+  // The next transfer of `direction` runs, but reports `outcome`.
   void answer_next(tiers::Direction direction, tiers::Outcome outcome) { answers_[direction].push_back(outcome); }
-  int later_allocations = 0;          // so many allocations are answered `later`
-  std::function<void()> on_allocate;  // called at the next
+  int later_allocations = 0;          // number of allocations to answer with `later`
+  std::function<void()> on_allocate;  // called once, at the next allocation
+  std::function<void(const tiers::Transfer&)> on_submit;
+  bool grows_at_once = false;  // creates wanted slots in each call: NearTier::Growth::by_owner
   std::uint64_t submitted(tiers::Direction direction) { return counts_[direction]; }
-  std::uint64_t checks() const { return checks_; }  // stores of what changed only, which `submitted` does not count
+  // Conditional stores and comparisons, which `submitted` does not count.
+  std::uint64_t checks() const { return checks_; }
   tiers::NearTier& inner() { return *inner_; }
 
   const tiers::TierInfo& info() const noexcept override { return inner_->info(); }
   tiers::TierUsage usage() const override { return inner_->usage(); }
-  void expect(std::uint64_t page_bytes, std::uint64_t count) override { inner_->expect(page_bytes, count); }
+  void expect(std::uint64_t page_bytes, std::uint64_t count) override;
+  void set_budget(std::uint64_t bytes);
   Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override;
   void release(tiers::SlotId slot) override { inner_->release(slot); }
   std::optional<gpu::Fingerprint> fingerprint(tiers::SlotId slot) const override { return inner_->fingerprint(slot); }
   bool can_compare(int device) const override { return inner_->can_compare(device); }
   Status submit(std::span<tiers::Transfer> transfers) override;
   Status poll(std::vector<tiers::Completion>& completions) override;
-  void finish() noexcept override { inner_->finish(); }
+  tiers::Finished finish() noexcept override { return inner_->finish(); }
   CUmemGenericAllocationHandle handle(tiers::SlotId slot) const override { return inner_->handle(slot); }
   std::byte* host_address(tiers::SlotId slot, pagetable::Access access) const override {
     return inner_->host_address(slot, access);
@@ -76,6 +84,7 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
     std::unique_ptr<Gate> gate;
   };
   void delay(Hold& hold, tiers::Transfer& transfer);
+  void let_grow() const;
 
   const gpu::Driver& driver_;
   std::vector<CUcontext> contexts_;
@@ -84,34 +93,36 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier {
   std::map<tiers::Direction, Hold> holds_;
   std::map<tiers::Direction, std::uint64_t> counts_;
   std::uint64_t checks_ = 0;
-  std::map<std::uint64_t, tiers::Outcome> outcomes_;  // by transfer
+  std::map<std::uint64_t, tiers::Outcome> outcomes_;  // by transfer id
   std::vector<CUevent> events_;
 };
 
-// A tier below host memory, in memory, that moves one transfer at a poll, when the test lets it. It looks twice at what it stores: what
-// changes in a slot meanwhile would be torn on a disk.
-class ScriptedSpill final : public tiers::Tier {
+// A tier below host memory, kept in memory. Each poll completes at most one transfer whose
+// direction is not held back. A store fails the test if its source changed since it was submitted:
+// a disk would keep torn data.
+class ScriptedSpill final : public tiers::Tier, public tiers::FrameLoadingTier {
  public:
   explicit ScriptedSpill(std::uint64_t budget_bytes) : budget_bytes_(budget_bytes) {}
 
   void hold_back(tiers::Direction direction) { held_.insert(direction); }
   void let_go() { held_.clear(); }
-  // The next transfer of a direction ends so, and moves nothing.
+  // The next transfer of `direction` ends with `outcome` and moves no bytes.
   void answer_next(tiers::Direction direction, tiers::Outcome outcome, vmem_status status = VMEM_ERROR_DRIVER) {
     answers_[direction].push_back({outcome, status});
   }
   void forget_answers() { answers_.clear(); }
-  bool full = false;             // what is stored finds no room, whatever the budget says
-  bool stores_fail = false;      // for an error of the medium
-  bool out_of_service = false;   // allocations fail for it, too
-  bool away = false;             // likewise, as where a node does not answer now
-  bool away_beyond = false;      // where the budget is used up, as where another node does not answer now
-  int later_allocations = 0;     // so many allocations are answered `later`
-  std::uint32_t polls_each = 1;  // how many polls a transfer takes
+  bool full = false;             // stores fail for lack of room, whatever the budget
+  bool stores_fail = false;      // stores fail with an I/O error
+  bool out_of_service = false;   // allocations fail with an I/O error
+  bool away = false;             // allocations time out, as for a node that does not answer
+  bool away_beyond = false;      // as `away`, but only once the budget is used up
+  int later_allocations = 0;     // number of allocations to answer with `later`
+  std::uint32_t polls_each = 1;  // polls per transfer
   std::uint64_t submitted(tiers::Direction direction) { return counts_[direction]; }
-  bool straight = false;          // pages can be read straight into frames
-  std::uint64_t into_frames = 0;  // loads of that kind
-  int wrong_bytes = 0;            // so many of these bring something else
+  bool straight = false;          // pages can be read directly into frames
+  std::uint64_t into_frames = 0;  // loads directly into frames
+  int wrong_bytes = 0;            // number of these loads to corrupt
+  std::function<void(const tiers::Transfer&)> on_submit;
   void needs(std::uint32_t pages) { info_.busy_pages = pages; }
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
@@ -119,15 +130,15 @@ class ScriptedSpill final : public tiers::Tier {
   void expect(std::uint64_t, std::uint64_t) override {}
   Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override;
   void release(tiers::SlotId slot) override;
-  bool reaches(tiers::SlotId, int) const override { return straight; }
+  bool loads_into_frames(tiers::SlotId, int) const override { return straight; }
   Status submit(std::span<tiers::Transfer> transfers) override;
   Status poll(std::vector<tiers::Completion>& completions) override;
-  void finish() noexcept override {}
+  tiers::Finished finish() noexcept override { return tiers::Finished::all_ended; }
 
  private:
   struct Pending {
     tiers::Transfer transfer;
-    std::vector<std::byte> bytes;  // of a store, as they were when it was submitted
+    std::vector<std::byte> bytes;  // of a store, copied when it was submitted
   };
   struct Answer {
     tiers::Outcome outcome;
@@ -153,31 +164,33 @@ class ScriptedSpill final : public tiers::Tier {
   std::uint32_t polls_ = 0;
 };
 
-// What read-only regions are read from: each of a slot's bytes is the slot's number. One transfer at a poll, when the test lets it.
-class ScriptedFiles final : public tiers::Tier {
+// The source of read-only regions: every byte of slot n is n (mod 256). Each poll completes at most
+// one load, unless held back.
+class ScriptedFiles final : public tiers::Tier, public tiers::FrameLoadingTier {
  public:
   std::shared_ptr<tiers::PageSource> map(std::uint64_t bytes);
   static unsigned char value_of(tiers::SlotId slot) { return static_cast<unsigned char>(slot); }
 
   void hold_back() { held_ = true; }
   void let_go() { held_ = false; }
-  // The next load brings nothing but this.
+  // The next load fails with `outcome` and the message `why`, and moves no bytes.
   void answer_next(tiers::Outcome outcome, std::string why) { answers_.push_back({outcome, std::move(why)}); }
-  std::uint64_t loads = 0;        // submitted
-  bool straight = false;          // pages can be read straight into frames
-  std::uint64_t into_frames = 0;  // loads of that kind
+  std::uint64_t loads = 0;        // submitted loads
+  bool straight = false;          // pages can be read directly into frames
+  std::uint64_t into_frames = 0;  // loads directly into frames
   std::uint32_t polls_each = 1;
-  std::uint32_t sources = 0;  // that live
+  std::uint32_t sources = 0;  // live page sources
+  std::function<void(const tiers::Transfer&)> on_submit;
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
   tiers::TierUsage usage() const override { return {}; }
   void expect(std::uint64_t, std::uint64_t) override {}
   Result<tiers::SlotGrant> allocate(std::uint64_t) override { return tiers::SlotGrant{}; }
   void release(tiers::SlotId) override;
-  bool reaches(tiers::SlotId, int) const override { return straight; }
+  bool loads_into_frames(tiers::SlotId, int) const override { return straight; }
   Status submit(std::span<tiers::Transfer> transfers) override;
   Status poll(std::vector<tiers::Completion>& completions) override;
-  void finish() noexcept override {}
+  tiers::Finished finish() noexcept override { return tiers::Finished::all_ended; }
 
  private:
   class Source;
@@ -189,13 +202,13 @@ class ScriptedFiles final : public tiers::Tier {
   bool held_ = false;
 };
 
-// Offers resident pages in the order of their arrival, or what `offer` lists; fetches ahead what `ahead` lists. Records what it
-// was told.
+// Offers victims in the order of `offer`, or of arrival if that is empty, and prefetches the pages
+// of `ahead`. Records the calls it receives.
 class ScriptedPolicy final : public Policy {
  public:
   std::vector<PageId> offer;   // if not empty: the victims, in this order
-  std::deque<PageId> ahead;    // prefetches, given out once
-  std::deque<PageId> leaving;  // to be given up ahead, offered as long as they are resident
+  std::deque<PageId> ahead;    // prefetches, each offered once
+  std::deque<PageId> leaving;  // to be evicted ahead, offered as long as they are resident
   std::function<void(const Use&)> on_used;
   std::set<PageId> resident;
   std::vector<Use> uses;

@@ -1,4 +1,4 @@
-// When work is complete: epochs, stream handles that come back, the default streams, captures.
+// Detects completed work: epochs, reused stream handles, default streams, captures.
 #include "migration/streams.hpp"
 
 #include <set>
@@ -174,7 +174,7 @@ TEST_F(Streams, AClosedStreamIsNotTouchedAgain) {
   Actor& a = actor();
   const Stamp open_when_closed = a.record->open_stamp();
   ASSERT_TRUE(streams->close_stream(a.stream));
-  const Stamp after = a.record->open_stamp();  // a use that came too late
+  const Stamp after = a.record->open_stamp();  // a use after the close
   const std::uint64_t asked = faults->calls("cuStreamIsCapturing"), recorded = faults->calls("cuEventRecord");
   EXPECT_TRUE(*streams->cover(open_when_closed)) << "by the event of the close";
   EXPECT_FALSE(*streams->cover(after));
@@ -192,7 +192,7 @@ TEST_F(Streams, StreamsThatCameAndWentLeaveOneRecordBehind) {
     ASSERT_TRUE(streams->close_epoch(*record));
     if (i % 2 == 0) {
       EXPECT_EQ((*driver)->cuStreamSynchronize(stream), CUDA_SUCCESS);
-      poll();  // before the close, which then has nothing to wait for
+      poll();  // before the close, so that the close need not wait
     }
     ASSERT_TRUE(streams->close_stream(stream));
     EXPECT_TRUE(streams->backlog()) << "or nobody would look";
@@ -229,7 +229,7 @@ TEST_F(Streams, ThreadsThatCameAndWentLeaveOneRecordBehind) {
   EXPECT_EQ(records.size(), 1u);
 }
 
-// A record that was closed and serves another thread must not be found through an old lookup.
+// An old lookup must not find a record that was closed and now serves another thread.
 TEST_F(Streams, AThreadThatClosedItsPerThreadStreamDoesNotFindAnothersUnderIt) {
   StreamRecord* const mine = *streams->find(CU_STREAM_PER_THREAD);
   ASSERT_TRUE(streams->close_stream(CU_STREAM_PER_THREAD));
@@ -277,14 +277,44 @@ TEST_F(Streams, AnEventThatSlippedIntoACaptureIsReplaced) {
   });
   EXPECT_FALSE(*streams->cover(used));
   faults->on_call(nullptr);
+  const std::uint64_t events = faults->calls("cuEventCreate");
   EXPECT_TRUE(streams->poll());
   EXPECT_FALSE(streams->complete(used));
   CUgraph graph = nullptr;
   ASSERT_EQ((*driver)->cuStreamEndCapture(a.stream, &graph), CUDA_SUCCESS);
   (void)(*driver)->cuGraphDestroy(graph);
   EXPECT_TRUE(*streams->cover(used));
+  EXPECT_EQ(faults->calls("cuEventCreate"), events) << "the same event serves again";
   EXPECT_EQ((*driver)->cuStreamSynchronize(a.stream), CUDA_SUCCESS);
   poll();
+  EXPECT_TRUE(streams->complete(used));
+}
+
+// A capture begins before the event is recorded and ends before the stream is asked for it.
+TEST_F(Streams, AnEventThatIsInAnEndedCaptureIsReplaced) {
+  Actor& a = actor();
+  const Stamp used = a.record->open_stamp();
+  bool began = false;
+  CUgraph graph = nullptr;
+  faults->on_call([&](std::string_view call) {
+    if (call == "cuEventRecord" && !began) {
+      began = true;
+      EXPECT_EQ((*driver)->cuStreamBeginCapture(a.stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    } else if (call == "cuStreamIsCapturing" && began && graph == nullptr) {
+      EXPECT_EQ((*driver)->cuStreamEndCapture(a.stream, &graph), CUDA_SUCCESS);
+    }
+  });
+  EXPECT_TRUE(*streams->cover(used)) << "nobody saw the capture";
+  faults->on_call(nullptr);
+  ASSERT_NE(graph, nullptr);
+  (void)(*driver)->cuGraphDestroy(graph);
+  const std::uint64_t events = faults->calls("cuEventCreate");
+  ASSERT_TRUE(streams->poll());
+  EXPECT_FALSE(streams->complete(used));
+  EXPECT_TRUE(*streams->cover(used));
+  EXPECT_EQ(faults->calls("cuEventCreate"), events) << "the same event serves again";
+  EXPECT_EQ((*driver)->cuStreamSynchronize(a.stream), CUDA_SUCCESS);
+  ASSERT_TRUE(poll());
   EXPECT_TRUE(streams->complete(used));
 }
 

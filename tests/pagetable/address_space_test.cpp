@@ -56,7 +56,8 @@ TEST(AddressSpace, OneTiBIsReadyInUnderATenthOfASecond) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(100));
 }
 
-// Random adds and removes against a plain list: no two regions share a granule, and everything comes back in the end.
+// Random adds and removes against a simple list: no two regions share a granule, and all granules
+// return in the end.
 TEST(AddressSpace, RandomAddsAndRemovesNeverOverlap) {
   for (unsigned seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE(seed);

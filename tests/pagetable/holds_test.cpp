@@ -30,7 +30,7 @@ TEST(ThreadSlot, AHoldIsSeenUntilItIsWithdrawn) {
   EXPECT_TRUE(registry.holds_overlap(14, 20));
   EXPECT_FALSE(registry.holds_overlap(15, 20));
   EXPECT_FALSE(registry.holds_overlap(0, 10));
-  slot->withdraw(index);
+  slot->clear(index);
   EXPECT_FALSE(registry.any_hold());
 }
 
@@ -44,7 +44,7 @@ TEST(ThreadSlot, HundredsOfHoldsAtOnceAreAllSeenAndFound) {
     EXPECT_EQ(slot->find({i, 1}, {}), indices[i]);
     EXPECT_EQ(slot->span(indices[i]).first(), 2 * i);
   }
-  for (const std::uint32_t index : indices) slot->withdraw(index);
+  for (const std::uint32_t index : indices) slot->clear(index);
   EXPECT_EQ(slot->held(), 0u);
   EXPECT_FALSE(registry.any_hold());
 }
@@ -63,7 +63,7 @@ TEST(ThreadSlot, EqualHoldsAreFoundOneByOne) {
 TEST(ThreadRegistry, SlotsOfEndedThreadsServeLaterOnes) {
   ThreadRegistry registry;
   ThreadSlot* slot = registry.claim();
-  registry.yield(slot);
+  registry.give_back(slot);
   EXPECT_EQ(registry.claim(), slot);
 }
 
@@ -71,7 +71,7 @@ TEST(ThreadRegistry, ASlotYieldedWithHoldsIsNotHandedOut) {
   ThreadRegistry registry;
   ThreadSlot* slot = registry.claim();
   slot->publish(span_of(1, 1), {1, 1});
-  registry.yield(slot);
+  registry.give_back(slot);
   EXPECT_NE(registry.claim(), slot);
   EXPECT_TRUE(registry.holds_overlap(1, 2));
 }
@@ -108,8 +108,8 @@ TEST(UseLog, NothingIsMissedWhenDrainedWhileItIsWritten) {
   writer.join();
 }
 
-// The protocol that keeps a page from being taken while a thread uses it: publish then look, against take then scan. Whatever the
-// interleaving, not both may go ahead.
+// The protocol between a thread that uses a page and a thread that takes it: publish then check,
+// against take then scan. In every interleaving, at most one proceeds.
 TEST(Holds, ATakerAndAHolderNeverBothGoAhead) {
   ThreadRegistry registry;
   ThreadSlot* slot = registry.claim();
@@ -129,13 +129,13 @@ TEST(Holds, ATakerAndAHolderNeverBothGoAhead) {
       const std::uint32_t index = slot->publish(span_of(1, 1), {1, 1});
       holder_in = accessible.load(std::memory_order_seq_cst) == 1;
       meet.arrive_and_wait();
-      slot->withdraw(index);
+      slot->clear(index);
       meet.arrive_and_wait();
     }
   });
   for (int i = 0; i < kRounds; ++i) {
     accessible.store(0, std::memory_order_seq_cst);
-    taker_in = registry.synchronize() && !registry.holds_overlap(1, 2);
+    taker_in = registry.barrier_all_threads() && !registry.holds_overlap(1, 2);
     meet.arrive_and_wait();
     meet.arrive_and_wait();
   }

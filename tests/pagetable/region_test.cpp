@@ -15,7 +15,7 @@ struct Fixture {
   Region* region = *space->add(16, 0);
 };
 
-// What the counters must say at rest.
+// Recomputes the counters. REQUIRES: no concurrent changes.
 void expect_counters_true(const Region& region) {
   std::uint32_t unreadable = 0, unwritable = 0, attention = 0;
   for (std::uint32_t i = 0; i < region.page_count; ++i) {
@@ -66,7 +66,8 @@ TEST(PageStates, ANotificationIsTakenByOneThreadOnlyAndNeverUndoesATransition) {
   a.join();
   b.join();
   taken += take_notify(*f.region, page) ? 1 : 0;
-  // A notification that was offered again before anyone took it counts once or twice, never less than it was taken.
+  // A notification offered again before it is taken counts once or twice, but never less often than
+  // it was taken.
   EXPECT_GE(taken.load(), 1);
   EXPECT_LE(taken.load(), 20'000);
   expect_counters_true(*f.region);

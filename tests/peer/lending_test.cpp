@@ -1,4 +1,4 @@
-// GPU memory that goes from process to process, and comes back.
+// GPU memory lent between processes and returned.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
@@ -166,7 +166,7 @@ TEST_F(HbmLending, WhatIsNotGivenBackInTimeIsOverdueUntilItIs) {
   EXPECT_EQ(lender->usage().held_bytes, 0u);
 }
 
-// More of them than a socket holds unread.
+// More returns than a socket can hold unread.
 TEST_F(HbmLending, NoGiveIsLost) {
   lend(8 * kPage);
   borrow();
@@ -184,7 +184,7 @@ TEST_F(HbmLending, ABorrowerThatEndsInOrderHoldsNothing) {
   for (int round = 0; round < 20; ++round) {
     borrow();
     const CUmemGenericAllocationHandle piece = take();
-    lender->set_limit(std::uint64_t(1 + round % 7) * kPage);  // which nobody reads any more
+    lender->set_limit(std::uint64_t(1 + round % 7) * kPage);  // nobody reads this any more
     ASSERT_TRUE(borrower->release(piece));
     borrower.reset();
   }
@@ -220,7 +220,7 @@ TEST_F(HbmLending, WhatIsNoSocketIsLeftAlone) {
   EXPECT_EQ(there, "precious");
 }
 
-// Whoever can open it can lock it, such as /tmp.
+// Any user who can open the folder, such as /tmp, can lock it.
 TEST_F(HbmLending, AFolderThatSomebodyKeepsLockedStopsNobodyForLong) {
   const FileDescriptor locked(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   ASSERT_EQ(::flock(locked.get(), LOCK_EX), 0);
@@ -230,7 +230,7 @@ TEST_F(HbmLending, AFolderThatSomebodyKeepsLockedStopsNobodyForLong) {
   ASSERT_EQ(::flock(locked.get(), LOCK_UN), 0);
   lend(kPage);
   ASSERT_EQ(::flock(locked.get(), LOCK_EX), 0);
-  lender.reset();  // its name stays, and the next one takes it
+  lender.reset();  // its name stays, and the next lender takes it over
   ASSERT_EQ(::flock(locked.get(), LOCK_UN), 0);
   lend(kPage);
 }
@@ -249,7 +249,7 @@ TEST_F(HbmLending, ALenderTakesTheNameOfOneThatIsGoneAndOfNoOther) {
   const auto second = Lender::create(lending(kPage, kLong));
   ASSERT_FALSE(second);
   EXPECT_NE(second.error().message.find(path()), std::string::npos) << second.error().message;
-  // A process that was killed leaves its socket.
+  // A killed process leaves its socket file.
   const pid_t child = ::fork();
   if (child == 0) ::_exit(listen_at(folder + "/dead") ? 0 : 1);
   int status = 0;
@@ -264,7 +264,7 @@ Message next_message(int socket) {
   return received && *received ? (**received).message : Message{};
 }
 
-// A forked child that has done nothing but live.
+// A forked child that does nothing.
 class LivingChild {
  public:
   LivingChild() : pid_(::fork()) {
@@ -337,7 +337,7 @@ TEST_F(HbmLending, AForkedChildOfABorrowerKeepsNoConnection) {
 TEST_F(HbmLending, AForkedChildKeepsNoLockOfTheFolder) {
   const std::string other = folder + "/other";
   std::atomic<bool> done = false;
-  // Takes the lock again and again, so that some forks come while it is held.
+  // Takes the lock repeatedly, so that some forks happen while it is held.
   std::thread lending([&] {
     while (!done) (void)listen_at(other);
   });
@@ -349,10 +349,10 @@ TEST_F(HbmLending, AForkedChildKeepsNoLockOfTheFolder) {
   EXPECT_TRUE(listener) << listener.error().message;
 }
 
-// Another process, which only talks: no driver lives in a forked child.
+// Another process, which only communicates: no driver works in a forked child.
 class Child {
  public:
-  // What it does with its connection; then it stays until it is killed.
+  // Runs `says` with its connection, then stays until it is killed.
   Child(const std::string& path, const std::function<void(int)>& says) {
     int ready[2];
     if (::pipe(ready) != 0) std::abort();
@@ -400,7 +400,7 @@ TEST_F(HbmLending, WhatADeadProcessHeldIsFree) {
 
 TEST_F(HbmLending, WhatASilentProcessHoldsIsCountedUntilItEnds) {
   lend(2 * kPage);
-  // It hangs up, and keeps what it got.
+  // It shuts the connection down but keeps the memory.
   Child child(path(), [](int socket) {
     take_one(socket);
     ::shutdown(socket, SHUT_RDWR);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# examples.sh BUILD LIBDIR EXAMPLES CC CXX: installs the build, moves the installation, and builds and runs the examples against it
-# on the emulated driver: through pkg-config and through find_package.
+# examples.sh BUILD LIBDIR EXAMPLES CC CXX: installs the build and moves the installation. Then
+# builds the examples against it, through pkg-config and find_package, and runs them on the emulated
+# driver.
 set -euo pipefail
 build=$1 libdir=$2 examples=$3 cc=$4 cxx=$5
 work=$(mktemp -d)

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""exported_symbols.py LIBRARY HEADER: the library exports the functions that the header declares, and nothing else.
+"""exported_symbols.py LIBRARY HEADER: the library exports the functions that the header declares,
+and nothing else.
 
-Anything more (a third party's function, a C++ template) could replace, or be replaced by, one of the program's own.
+Another symbol (a third party's function, a C++ template) could replace the program's own, or be
+replaced by it.
 """
 
 import pathlib

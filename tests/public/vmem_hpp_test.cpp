@@ -1,4 +1,4 @@
-// vmem.hpp over the real library and the emulated driver: what the wrapper adds to the C calls.
+// The parts that vmem.hpp adds to the C calls, with the real library and the emulated driver.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "vmem/memory_resource.hpp"
 #include "vmem/vmem.hpp"
 
 extern "C" vmem_range vmem_test_range_in_c(void* ptr, size_t bytes);
@@ -29,7 +30,7 @@ vmem_status status_of(auto&& call) {
   return VMEM_OK;
 }
 
-// Stream types of libraries.
+// Stream types as other libraries define them.
 struct ConvertingStream {
   operator vmem_stream() const { return stream; }
   vmem_stream stream = nullptr;

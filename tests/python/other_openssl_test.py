@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""vmem's OpenSSL beside a program's own: Python's ssl works under `vmem run` as before, and vmem adds no
-libssl or libcrypto to the process, also where it talks TLS to another node."""
+"""vmem's OpenSSL beside a program's own: Python's ssl works under `vmem run` as before, and vmem
+adds no libssl or libcrypto to the process, also where it talks TLS to another node.
+"""
 import ctypes
 import os
 import re
@@ -48,7 +49,7 @@ class Option(ctypes.Structure):
 
 
 def talk_to_a_node(address: str, secret: str) -> None:
-    """As a program that borrows from the daemon at `address`."""
+    """Acts as a program that borrows from the daemon at `address`."""
     vmem = ctypes.CDLL(os.environ["VMEM_TEST_LIBRARY"])
     vmem.vmem_last_error.restype = ctypes.c_char_p
     given = {"driver": "emulated", "hbm": "32MiB", "host": "32MiB", "page": "2MiB", "log": "error",
@@ -69,7 +70,7 @@ def talk_to_a_node(address: str, secret: str) -> None:
 
 
 def allocate_beyond_hbm() -> None:
-    """As a program that knows nothing of vmem: CUDA's driver interface, by name."""
+    """Acts as a program that does not call vmem: uses CUDA's driver interface by name."""
     cuda = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments) -> None:
@@ -120,7 +121,7 @@ class OtherOpenSsl(unittest.TestCase):
                 address = re.search(r"listens on (\S+)", daemon.stdout.readline())[1]
                 os.symlink(f"{BUILD}/lib/libvmem_emu.so", f"{folder}/libcuda.so.1")
                 self.run_inside(folder, [], {"VMEM_TEST_DAEMON": address,
-                                             "VMEM_TEST_LIBRARY": f"{BUILD}/lib/libvmem.so"})
+                                             "VMEM_TEST_LIBRARY": f"{BUILD}/lib/libvmem_gpu.so"})
                 # With the library that intercepts CUDA in the process.
                 said = self.run_inside(folder, [vmem, "run", "--hbm", "32MiB", "--host", "32MiB", "--page", "2MiB",
                                                 "--remote", address, "--secret", f"{folder}/secret", "--"],
@@ -139,7 +140,7 @@ class OtherOpenSsl(unittest.TestCase):
         return done.stdout + done.stderr
 
     def test_vmem_itself_needs_no_openssl_library(self):
-        for name in ("bin/vmem", "lib/libvmem.so", "lib/libvmem_preload.so"):
+        for name in ("bin/vmem", "lib/libvmem_gpu.so", "lib/libvmem_preload.so"):
             needed = subprocess.run(["readelf", "-d", f"{BUILD}/{name}"], check=True, capture_output=True, text=True)
             self.assertNotRegex(needed.stdout, r"lib(ssl|crypto)")
             symbols = subprocess.run(["nm", "-D", "--defined-only", f"{BUILD}/{name}"], capture_output=True, text=True)

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""safetensors_test.py LIBVMEM PACKAGE: files written here, read back through vmem.safetensors on the emulated driver."""
+"""safetensors_test.py LIBVMEM PACKAGE: reads files back through vmem.safetensors, on the emulated
+driver.
+"""
 
 import ctypes
 import gc
@@ -29,7 +31,9 @@ ODD_VALUES = [
 
 
 def mutated(source, header):
-    """A header with some of its values replaced, or bytes changed, left out or doubled. Its length is mostly true."""
+    """A header with values replaced, or bytes changed, left out or doubled; its length is mostly
+    right.
+    """
     text = bytearray(header[8:])
     for _ in range(source.randrange(1, 4)):
         kind = source.randrange(4)
@@ -104,7 +108,8 @@ class Safetensors(unittest.TestCase):
         shapes.update({"mask": ("BOOL", [8, 100]), "eight": ("F8_E4M3", [16])})
         sizes = {"BF16": 2, "F32": 4, "F64": 8, "I64": 8, "F16": 2, "BOOL": 1, "F8_E4M3": 1}
         tensors = {}
-        # The widest first, as the format's own writer has it: then all begin at multiples of their size.
+        # The widest first, as the format's own writer has it: then all begin at multiples of their
+        # size.
         for name, (dtype, shape) in sorted(shapes.items(), key=lambda each: -sizes[each[1][0]]):
             count = 1
             for extent in shape:
@@ -208,7 +213,7 @@ class Safetensors(unittest.TestCase):
             safetensors.open(self.path, device=9, library=LIBRARY)
 
     def test_a_header_is_refused_in_time_that_its_length_bounds(self):
-        """Each takes minutes, or gigabytes of message, where a size is computed or printed before it is checked."""
+        """Each takes minutes or gigabytes if a size is computed or printed before it is checked."""
 
         def one(shape, offsets="[0, 8]", dtype="F32"):
             text = f'{{"t": {{"dtype": "{dtype}", "shape": {shape}, "data_offsets": {offsets}}}}}'.encode()
@@ -283,7 +288,7 @@ class Safetensors(unittest.TestCase):
             safetensors.open(self.path)
 
     def test_load_file_makes_tensors_of_pytorchs_types(self):
-        """With what it asks of PyTorch played by a stand-in."""
+        """With a stand-in for PyTorch."""
         torch = types.ModuleType("torch")
         taken = []
 

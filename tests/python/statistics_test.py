@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""vmem.torch.statistics() is vmem_stats: the same fields in the same order as in vmem/vmem.h, and figures of a running vmem.
+"""vmem.torch.statistics() has the fields of vmem_statistics, in the order of vmem/vmem.h, with
+figures of a running vmem.
 
     statistics_test.py LIBVMEM_SO PYTHON_FOLDER VMEM_H
 """

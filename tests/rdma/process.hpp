@@ -1,4 +1,4 @@
-// A child process that is killed, stopped and listened to.
+// A child process to kill, stop and read from.
 #pragma once
 
 #include <fcntl.h>
@@ -48,20 +48,20 @@ class Process {
   void signal(int number) const {
     if (child_ > 0) ::kill(child_, number);
   }
-  // Until it has ended. As waitpid says; 0 if that was known before.
+  // Waits until the child has ended. Returns waitpid's status, or 0 if it had been waited for.
   int wait() {
     int status = 0;
     if (child_ > 0) ::waitpid(std::exchange(child_, -1), &status, 0);
     return status;
   }
-  // Returns when it is stopped.
+  // Stops the child and waits until it is stopped.
   void stop() const {
     signal(SIGSTOP);
     int status = 0;
     ::waitpid(child_, &status, WUNTRACED);
     EXPECT_TRUE(WIFSTOPPED(status));
   }
-  // What it said since, as lines.
+  // All lines of output so far.
   const std::vector<std::string>& said() {
     pollfd output{.fd = out_, .events = POLLIN, .revents = 0};
     while (::poll(&output, 1, 0) == 1) {
@@ -78,7 +78,7 @@ class Process {
     return lines_;
   }
   std::string first_line() { return says_more() ? lines_.front() : "the process said nothing"; }
-  // Waits for a line that begins so, after `skipped` others that do.
+  // Waits for a line with this beginning, after `skipped` other such lines.
   bool says(std::string_view beginning, std::size_t skipped = 0) {
     for (std::size_t seen = 0; says_more(seen); ++seen) {
       if (lines_[seen].starts_with(beginning) && skipped-- == 0) return true;
@@ -87,7 +87,7 @@ class Process {
   }
 
  private:
-  // Waits until it said more than `seen` lines.
+  // Waits for more than `seen` lines.
   bool says_more(std::size_t seen = 0) {
     while (said().size() <= seen) {
       pollfd output{.fd = out_, .events = POLLIN, .revents = 0};
@@ -97,7 +97,7 @@ class Process {
   }
   pid_t child_ = -1;
   int in_ = -1, out_ = -1;
-  bool ended_ = false;  // its output
+  bool ended_ = false;  // end of its output
   std::string text_;
   std::vector<std::string> lines_;
 };

@@ -1,7 +1,7 @@
-// A passing lack of memory: one allocation of each call stack fails, on whatever thread, in three
-// programs. Calls may be refused with OUT_OF_MEMORY; no process ends, and every byte that a call
-// has taken is there afterwards. The seed (VMEM_TEST_SEED) chooses which call stacks are refused
-// together, and in which order.
+// A temporary lack of memory: in three programs, one allocation of each call stack fails, on any
+// thread. Calls may be refused with OUT_OF_MEMORY; no process ends, and every byte that a call
+// accepted is intact afterwards. The seed (VMEM_TEST_SEED) chooses the call stacks refused
+// together, and their order.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,9 +14,9 @@
 
 #include "base/log.hpp"
 #include "campaign/seeds.hpp"
-#include "runtime/daemon.hpp"
 #include "runtime/emulated_gpu.hpp"
 #include "runtime/failing_allocations.hpp"
+#include "runtime/remote/daemon.hpp"
 #include "runtime/runtime.hpp"
 
 namespace vmem::test {
@@ -27,15 +27,15 @@ using runtime::Runtime;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kPage = 2 * kMiB;
 constexpr std::uint32_t kAtATime = 4;    // refusals in one run of a program
-constexpr std::uint32_t kMostApart = 5;  // new call stacks between two of them are fewer
+constexpr std::uint32_t kMostApart = 5;  // exclusive bound on new call stacks between two refusals
 
-// A share; the nightly goes on until no call stack is left.
+// A part of the call stacks; the nightly run continues until none is left.
 std::size_t runs_at_most() {
   const char* const given = std::getenv("VMEM_TEST_SEEDS");
   return given == nullptr ? 15 : std::size_t(std::strtoul(given, nullptr, 10));
 }
 
-// As the C API does for a call.
+// As the C API does.
 template <class Call>
 Status guarded(Call&& call) {
   try {
@@ -46,7 +46,7 @@ Status guarded(Call&& call) {
   }
 }
 
-// A program's memory, and what should be in it.
+// A program's memory and its expected contents.
 class Memory {
  public:
   Memory(Runtime& runtime, EmulatedGpu& gpu, std::size_t pages) : runtime_(runtime), gpu_(gpu), versions_(pages) {
@@ -61,29 +61,29 @@ class Memory {
   bool allocated() const { return base_ != nullptr; }
   void allocate() {
     note(guarded([&]() -> Status {
-      VMEM_ASSIGN(void* const memory, runtime_.allocate(versions_.size() * kPage, 0, stream_));
+      VMEM_ASSIGN(void* const memory, runtime_.allocations().allocate(versions_.size() * kPage, 0, stream_));
       base_ = static_cast<std::byte*>(memory);
       return {};
     }));
   }
-  // Whether it is written; if not, the page has anything.
+  // Returns whether the page was written; if not, its contents are undefined.
   bool write(std::size_t page) {
     const std::uint64_t version = ++last_version_;
     fill_buffer(page, version);
-    const bool written = note(guarded([&] { return runtime_.write(at(page), buffer_.data(), kPage); }));
+    const bool written = note(guarded([&] { return runtime_.copies().write(at(page), buffer_.data(), kPage); }));
     versions_[page] = written ? version : 0;
     return written;
   }
-  // Whether it could be read; if so, it is right.
+  // Returns whether the page could be read; checks what was read.
   bool read(std::size_t page) {
-    if (!note(guarded([&] { return runtime_.read(buffer_.data(), at(page), kPage); }))) return false;
+    if (!note(guarded([&] { return runtime_.copies().read(buffer_.data(), at(page), kPage); }))) return false;
     expect_right(page);
     return true;
   }
-  // The same by the GPU, in HBM.
+  // Like read, by the GPU in HBM.
   bool use(std::size_t page) {
     const std::array range{vmem_range{at(page), kPage, VMEM_READ, 0}};
-    if (!note(guarded([&] { return runtime_.acquire(range, stream_); }))) return false;
+    if (!note(guarded([&] { return runtime_.hit_path().acquire(range, stream_); }))) return false;
     bool right = true;
     const std::uint64_t first = std::uint64_t{page} << 40 | versions_[page] << 20;
     const bool known = versions_[page] != 0;
@@ -102,20 +102,20 @@ class Memory {
       const FailingAllocations::Spared spared;
       EXPECT_TRUE(right) << "page " << page << " by the GPU";
     }
-    // Nobody else can: a hold that stays is in the way of everything.
-    if (!note(guarded([&] { return runtime_.release(range, stream_); }))) {
+    // Only this thread can release the hold, and a remaining hold blocks everything.
+    if (!note(guarded([&] { return runtime_.hit_path().release(range, stream_); }))) {
       const FailingAllocations::Spared spared;
-      EXPECT_TRUE(guarded([&] { return runtime_.release(range, stream_); }));
+      EXPECT_TRUE(guarded([&] { return runtime_.hit_path().release(range, stream_); }));
     }
     return true;
   }
   void advise(std::size_t page, vmem_advice advice) {
-    note(guarded([&] { return runtime_.advise(at(page), kPage, advice); }));
+    note(guarded([&] { return runtime_.requests().advise(at(page), kPage, advice); }));
   }
   void prefetch(std::size_t first, std::size_t count) {
-    note(guarded([&] { return runtime_.prefetch(at(first), count * kPage); }));
+    note(guarded([&] { return runtime_.requests().prefetch(at(first), count * kPage); }));
   }
-  // With memory again: all that was taken is there, and what was refused goes.
+  // With memory available again: everything accepted is intact, and every refused call succeeds.
   void verify() {
     if (base_ == nullptr) allocate();
     ASSERT_NE(base_, nullptr);
@@ -127,10 +127,10 @@ class Memory {
     }
     for (std::size_t page = 0; page < versions_.size(); page += 3)
       EXPECT_TRUE(use(page)) << "page " << page << ": " << last_error_;
-    const Status freed = runtime_.free(base_, stream_);
+    const Status freed = runtime_.allocations().free(base_, stream_);
     EXPECT_TRUE(freed) << freed.error().message;
     EXPECT_TRUE(runtime_.close_stream(stream_));
-    EXPECT_TRUE(runtime_.quiesce());
+    EXPECT_TRUE(runtime_.requests().quiesce());
   }
 
  private:
@@ -158,7 +158,7 @@ class Memory {
   EmulatedGpu& gpu_;
   CUstream stream_ = nullptr;
   std::byte* base_ = nullptr;
-  std::vector<std::uint64_t> versions_;  // 0: anything
+  std::vector<std::uint64_t> versions_;  // 0: undefined
   std::uint64_t last_version_ = 0;
   std::vector<std::uint64_t> buffer_;
   std::string last_error_;
@@ -180,14 +180,14 @@ class AllocationFailure : public ::testing::Test {
     return options;
   }
 
-  // Runs the program until none of its call stacks is left that was not refused, or as often as may be.
+  // Runs the program until every one of its call stacks was refused once, or the limit of runs.
   template <class Program>
   void refuse_all(const Options& options, const char* machine, std::size_t pages, Program program) {
     std::mt19937_64 random(printed_seed());
     std::size_t run = 0, quiet = 0;
     std::uint64_t refused_in_all = 0;
-    // New call stacks between two refusals. Every third run has none between: three runs in a row
-    // that refuse nothing have met no new one.
+    // New call stacks between two refusals. Every third run has none between: three consecutive
+    // runs without a refusal have met no new one.
     const auto apart = [&] { return run % 3 == 0 ? 0 : std::uint32_t(random() % kMostApart); };
     for (; run < runs_at_most() && quiet < 3 && !HasFailure(); ++run) {
       SCOPED_TRACE(fmt::format("run {}", run));
@@ -278,8 +278,8 @@ TEST_F(AllocationFailure, OfPagesThatComeAndGoBetweenTwoGpusAndTheHostLosesNothi
   });
 }
 
-// Even the reserve does not suffice: what a malloc had done by then is undone. The arrays of a
-// region of all that the machine has are the only allocations of this size meanwhile.
+// Even the reserve does not suffice: the partial work of the malloc is undone. The arrays of a
+// region as large as the machine are the only allocations of this size meanwhile.
 TEST_F(AllocationFailure, AMallocThatLacksMemoryForItsArraysCommitsNothing) {
   std::string folder = ::testing::TempDir() + "vmem-memory-XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
@@ -294,8 +294,8 @@ TEST_F(AllocationFailure, AMallocThatLacksMemoryForItsArraysCommitsNothing) {
     SCOPED_TRACE(fmt::format("the first {} arrays are given", stages));
     FailingAllocations::arm_from(4096, stages);
     const auto allocated = guarded([&]() -> Status {
-      VMEM_ASSIGN(void* const memory, runtime->allocate(kBytes, 0, stream));
-      return runtime->free(memory, stream);
+      VMEM_ASSIGN(void* const memory, runtime->allocations().allocate(kBytes, 0, stream));
+      return runtime->allocations().free(memory, stream);
     });
     refused = FailingAllocations::disarm();
     had = refused == 0;
@@ -304,11 +304,11 @@ TEST_F(AllocationFailure, AMallocThatLacksMemoryForItsArraysCommitsNothing) {
     } else if (!allocated) {
       EXPECT_EQ(allocated.error().status, VMEM_ERROR_OUT_OF_MEMORY) << allocated.error().message;
     }
-    // Nothing of it is committed, or in the way of the end.
-    const auto again = runtime->allocate(kBytes, 0, stream);
+    // Nothing is committed, and a later malloc succeeds.
+    const auto again = runtime->allocations().allocate(kBytes, 0, stream);
     ASSERT_TRUE(again) << again.error().message;
-    ASSERT_TRUE(runtime->free(*again, stream));
-    ASSERT_TRUE(runtime->quiesce());
+    ASSERT_TRUE(runtime->allocations().free(*again, stream));
+    ASSERT_TRUE(runtime->requests().quiesce());
     vmem_statistics stats{};
     ASSERT_TRUE(runtime->statistics(stats));
     EXPECT_EQ(stats.committed_bytes, 0u);

@@ -1,4 +1,4 @@
-// The public API end to end on the emulated driver: HBM of 64 MiB, so that a few allocations overflow it.
+// The public API end to end on the emulated driver, with 64 MiB of HBM that few allocations exceed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -57,7 +57,7 @@ TEST_F(Api, DataFourTimesLargerThanHbmSurvivesBeingWorkedThrough) {
   ASSERT_OK(vmem_malloc(&memory, kBytes, 0, nullptr));
   const auto written = pattern(kBytes, 1);
   ASSERT_OK(vmem_write(memory, written.data(), kBytes));
-  // Each pass brings every page in for writing.
+  // Each pass acquires every page for writing.
   auto* base = static_cast<std::byte*>(memory);
   for (int pass = 0; pass < 2; ++pass) {
     for (std::size_t at = 0; at < kBytes; at += 4 * kMiB) {
@@ -111,7 +111,7 @@ TEST_F(Api, ARangeLargerThanHbmIsServedPartlyInPlace) {
   EXPECT_EQ(read, words);
 }
 
-// In files of the folder that the test runs in.
+// The files are in the test's working directory.
 TEST_F(Api, DataLargerThanHbmAndHostMemorySurvivesInFiles) {
   start({{"nvme", ".:512MiB"}, {"host", "96MiB"}});
   constexpr std::size_t kBytes = 400 * kMiB;
@@ -122,8 +122,8 @@ TEST_F(Api, DataLargerThanHbmAndHostMemorySurvivesInFiles) {
   ASSERT_OK(vmem_memcpy(base, written.data(), kBytes, nullptr));
   vmem_pointer_info info{};
   ASSERT_OK(vmem_query(base, &info));
-  EXPECT_GE(info.bytes_nvme, kBytes - (64 + 96) * kMiB);
-  EXPECT_EQ(info.bytes_hbm + info.bytes_host + info.bytes_host_mapped + info.bytes_nvme, kBytes);
+  EXPECT_GE(info.bytes_below_host, kBytes - (64 + 96) * kMiB);
+  EXPECT_EQ(info.bytes_hbm + info.bytes_host + info.bytes_host_mapped + info.bytes_below_host, kBytes);
   std::vector<std::uint32_t> read(kBytes / 4);
   ASSERT_OK(vmem_memcpy(read.data(), base, kBytes, nullptr));
   EXPECT_EQ(read, written) << "through HBM";
@@ -139,7 +139,7 @@ TEST_F(Api, DataLargerThanHbmAndHostMemorySurvivesInFiles) {
   EXPECT_EQ(stats().nvme_used_bytes, 0u);
 }
 
-// Writes by the processor fill host memory and the files first, and leave HBM empty.
+// Writes by the CPU fill host memory and the files first, and leave HBM empty.
 TEST_F(Api, EveryPageThatMallocAcceptedIsUsableWhereTheTiersBelowHbmAreFull) {
   start({{"nvme", ".:128MiB"}, {"host", "64MiB"}});
   constexpr std::size_t kBytes = 192 * kMiB, kPage = 2 * kMiB;
@@ -161,7 +161,7 @@ TEST_F(Api, EveryPageThatMallocAcceptedIsUsableWhereTheTiersBelowHbmAreFull) {
   EXPECT_EQ(read, written) << "through HBM";
 }
 
-// Device 1 is not the program's: it only lends.
+// The program does not use device 1, which only lends.
 TEST_F(Api, DataLargerThanHbmLiesInAnotherGpusMemoryFirst) {
   start({{"devices", "0"}, {"peers", "1:96MiB"}});
   constexpr std::size_t kBytes = 200 * kMiB;
@@ -191,7 +191,7 @@ TEST_F(Api, DataLargerThanHbmLiesInAnotherGpusMemoryFirst) {
   EXPECT_EQ(stats().peer_used_bytes, 0u);
 }
 
-// Device 1 is the program's, too: what it allocates it takes from what it lends.
+// The program uses device 1 too: its own allocations reduce what it lends.
 TEST_F(Api, WhatALenderAllocatesItDoesNotLend) {
   start({{"peers", "1"}});
   constexpr std::size_t kBytes = 110 * kMiB;

@@ -1,4 +1,4 @@
-// Acquire and release that do not match, and what is refused while ranges are held; arguments that mean nothing.
+// Mismatched acquire and release, calls refused while ranges are held, and invalid arguments.
 #include <thread>
 
 #include "runtime/runtime_fixture.hpp"
@@ -87,7 +87,7 @@ TEST_F(BadHold, FreeOfASmallAllocationIsRefusedWhileItsThreadHoldsAnyPartOfIt) {
     EXPECT_REFUSED(vmem_free(memory, nullptr), VMEM_ERROR_IN_USE, {hex(memory), "release"}) << offset;
     EXPECT_OK(release(part));
   }
-  // A neighbour on the same page is nobody's business.
+  // A hold on a neighbour in the same page does not matter.
   void* neighbour = allocate(3000);
   ASSERT_OK(acquire(range_of(neighbour, 3000)));
   EXPECT_OK(vmem_free(memory, nullptr));
@@ -113,14 +113,14 @@ class ProtectedHold : public RuntimeTest {
     for (std::byte* each : small_) EXPECT_OK(vmem_free(each, nullptr));
     RuntimeTest::TearDown();
   }
-  // More than the quarter of HBM in which small allocations stay. Returns one that has left.
+  // Exceeds the quarter of HBM that small allocations may pin. Returns an evicted one.
   std::byte* fill_small() {
     for (int i = 0; i < 24; ++i) {
       small_.push_back(static_cast<std::byte*>(allocate(kMiB)));
       EXPECT_OK(vmem_memset(small_.back(), 7, kMiB, nullptr));
     }
     evict(small_.back());
-    // Its frame goes to another page, so that it comes back by a copy.
+    // Gives its frame to another page, so that it must be copied back.
     void* others = allocate(64 * kMiB);
     EXPECT_OK(vmem_memset(others, 1, 64 * kMiB, nullptr));
     EXPECT_OK(vmem_quiesce());
@@ -128,7 +128,7 @@ class ProtectedHold : public RuntimeTest {
     EXPECT_OK(vmem_quiesce());
     return small_.back();
   }
-  // Advice leaves alone what is not known to be out of use yet, or has no host memory yet.
+  // The mover ignores the advice while the page may be in use, or lacks host memory.
   static void evict(std::byte* memory) {
     vmem_pointer_info info{};
     for (int tries = 0; tries < 100'000; ++tries) {
@@ -155,7 +155,8 @@ TEST_F(ProtectedHold, ACopyWithinOnePageHoldsNothingAgainstItself) {
   EXPECT_OK(vmem_free(memory, nullptr));
 }
 
-// Neither thread can know that they share a page, nor wait for the other: two that read and then write would wait for ever.
+// Neither thread can know that they share a page, or wait for the other: two threads that read and
+// then write would deadlock.
 TEST_F(ProtectedHold, SmallAllocationsOfOnePageAreReadAndWrittenIndependently) {
   auto* one = static_cast<std::byte*>(allocate(3000));
   auto* other = static_cast<std::byte*>(allocate(3000));
@@ -255,7 +256,7 @@ TEST_F(BadArgument, AccessThatMeansNothingIsRefused) {
 TEST_F(BadArgument, UnknownAdviceIsRefused) {
   for (const std::size_t bytes : {4 * kMiB, std::size_t{1000}}) {
     void* memory = allocate(bytes);
-    // 7 is the one unknown number that the enumeration can hold in C++.
+    // 7 is the only unknown value that the enumeration can hold in C++.
     EXPECT_REFUSED(vmem_advise(memory, 10, vmem_advice(7)), VMEM_ERROR_INVALID_VALUE, {"7", "advice"});
     EXPECT_OK(vmem_free(memory, nullptr));
   }
@@ -290,7 +291,7 @@ TEST_F(BadArgument, NullArgumentsAreNamed) {
 TEST_F(BadArgument, AnAbsurdCountOfRangesIsRefused) {
   void* memory = allocate(4 * kMiB);
   const vmem_range range = range_of(memory, 10);
-  // -1 as a number of 32 bits is an array that a process might have, and takes 100 GiB of bookkeeping.
+  // -1 as 32 bits is a possible array length, and would need 100 GiB of bookkeeping.
   for (const std::size_t count : {SIZE_MAX, SIZE_MAX / 32, std::size_t{UINT32_MAX}, (std::size_t{1} << 20) + 1}) {
     EXPECT_REFUSED(vmem_acquire(&range, count, nullptr), VMEM_ERROR_INVALID_VALUE, {"count", std::to_string(count)});
     EXPECT_REFUSED(vmem_release(&range, count, nullptr), VMEM_ERROR_INVALID_VALUE, {"count", std::to_string(count)});

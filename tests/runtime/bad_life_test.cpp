@@ -1,4 +1,5 @@
-// Before the start, after the end, and starts that cannot succeed: each is refused with its reason, and a good start after it works.
+// Calls before the start and after the end, and starts that cannot succeed: each is refused with
+// its reason, and a good start afterwards works.
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -13,7 +14,7 @@ struct AnyCall {
   std::function<vmem_status(void*)> call;
 };
 
-// Every function of the interface that needs a runtime.
+// Every function of the interface that requires a runtime.
 std::vector<AnyCall> every_call() {
   static std::byte host[16];
   static vmem_pointer_info info;
@@ -51,7 +52,7 @@ class BadLife : public ::testing::Test {
     EXPECT_EQ(vmem_shutdown(), VMEM_ERROR_NOT_INITIALIZED) << "the test has not ended the runtime";
     EXPECT_EQ(configure_emulated("devices=1"), "") << "something is left in the driver";
   }
-  // With what a start that failed has left behind.
+  // On top of the remains of a failed start.
   static void expect_good_start() {
     ASSERT_OK(start_vmem({}));
     void* memory = nullptr;
@@ -92,7 +93,7 @@ TEST_F(BadLife, ThreadsOfAnEarlierRuntimeGoOnInALaterOne) {
   const EmulatedGpu gpu("devices=1,hbm=128MiB,host=512MiB");
   for (int i = 0; i < 5; ++i) {
     ASSERT_OK(start_vmem({}));
-    // Left for the shutdown to free: large, small, and cached by the thread.
+    // The shutdown frees these: large, small, and cached by the thread.
     void *large = nullptr, *small = nullptr, *cached = nullptr;
     ASSERT_OK(vmem_malloc(&large, 3 * kMiB, 0, nullptr));
     ASSERT_OK(vmem_malloc(&small, 3000, 0, nullptr));
@@ -192,7 +193,7 @@ TEST_F(BadLife, AnOrderlyEndSaysNothing) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
 }
 
-// Workers of the disk tier wake the mover when they have given space back, also while the mover ends.
+// The disk tier's workers wake the mover after freeing space, even while the mover ends.
 TEST_F(BadLife, TheEndDoesNotWaitForADisksWorkersThatWaitForTheMover) {
   const std::vector<std::byte> bytes(150 * kMiB, std::byte{1});
   for (int round = 0; round < 12 && !HasFailure(); ++round) {
@@ -207,7 +208,7 @@ TEST_F(BadLife, TheEndDoesNotWaitForADisksWorkersThatWaitForTheMover) {
   }
 }
 
-// Destructors of thread-local variables may run after vmem's own of the thread.
+// Destructors of thread-local variables may run after vmem's own on that thread.
 struct LateCaller {
   void* small = nullptr;
   void* large = nullptr;
@@ -225,7 +226,7 @@ TEST_F(BadLife, AnEndingThreadCanFreeAndHoldsNothing) {
   ASSERT_OK(start_vmem({}));
   for (int i = 0; i < 3; ++i) {
     std::thread([] {
-      late_caller.small = nullptr;  // built before anything of vmem's
+      late_caller.small = nullptr;  // constructed before vmem's thread-local variables
       ASSERT_OK(vmem_malloc(&late_caller.small, 3000, 0, nullptr));
       ASSERT_OK(vmem_malloc(&late_caller.large, 4 * kMiB, 0, nullptr));
       for (void* memory : {late_caller.small, late_caller.large}) {

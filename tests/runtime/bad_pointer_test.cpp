@@ -11,7 +11,7 @@
 namespace vmem::test {
 namespace {
 
-// Every function that takes a range of vmem memory, as a call with one.
+// Every function that takes a range of vmem memory, as a call with one range.
 struct RangeCall {
   const char* name;
   std::function<vmem_status(void*, std::size_t)> call;
@@ -26,7 +26,7 @@ const RangeCall kAdvise{"advise", [](void* p, std::size_t n) { return vmem_advis
 const RangeCall kMemset{"memset", [](void* p, std::size_t n) { return vmem_memset(p, 1, n, nullptr); }};
 const RangeCall kRead{"read", [](void* p, std::size_t n) { return vmem_read(host_bytes, p, n); }};
 const RangeCall kWrite{"write", [](void* p, std::size_t n) { return vmem_write(p, host_bytes, n); }};
-// Their other end is host memory at an address below vmem's, so that no sum of the two overflows first.
+// The other end is host memory below vmem's addresses, so that no sum of the two overflows first.
 const RangeCall kCopyTo{"memcpy_to", [](void* p, std::size_t n) { return vmem_memcpy(p, host_bytes, n, nullptr); }};
 const RangeCall kCopyFrom{"memcpy_from", [](void* p, std::size_t n) { return vmem_memcpy(host_bytes, p, n, nullptr); }};
 
@@ -51,7 +51,7 @@ TEST_F(BadSize, AWorkingSetAboveHbmAndHostIsRefusedWithEachTiersFigures) {
   void* memory = nullptr;
   EXPECT_REFUSED(vmem_malloc(&memory, 1024 * kMiB, 0, nullptr), VMEM_ERROR_OUT_OF_MEMORY,
                  {"1 GiB", "64 MiB", "256 MiB", "--hbm", "--host"});
-  // Bit by bit as well, and what was had before stays usable.
+  // Also in small steps; earlier allocations stay usable.
   std::vector<void*> had;
   while (vmem_malloc(&memory, 20 * kMiB, 0, nullptr) == VMEM_OK) had.push_back(memory);
   EXPECT_GT(had.size(), 10u);
@@ -144,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(Functions, BadRange,
                          ::testing::Values(kAcquire, kPrefetch, kAdvise, kMemset, kRead, kWrite, kCopyTo, kCopyFrom),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
-// Foreign memory is no error for memcpy: it may be any pointer that CUDA accepts.
+// Foreign memory is valid for memcpy: any pointer that CUDA accepts.
 class ForeignRange : public BadRange {};
 
 TEST_P(ForeignRange, MemoryOfTheHostIsRefusedWithVmemsBounds) {

@@ -1,4 +1,4 @@
-// What the process does behind vmem's back: fork, a context reset or faulted, streams in capture.
+// What the process does without telling vmem: fork, a context reset or faulted, streams in capture.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,7 +54,8 @@ TEST_F(Forked, EveryFunctionIsRefusedInTheChildAndTheParentIsUnharmed) {
   EXPECT_OK(vmem_free(memory, nullptr));
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // the leak check cannot see what only the parent's threads point to
+// LeakSanitizer cannot see memory that only the parent's threads point to.
+#if !defined(__SANITIZE_ADDRESS__)
 TEST_F(Forked, TheChildCanExitAsUsual) {
   std::vector<void*> blocks;
   for (int i = 0; i < 200; ++i) blocks.push_back(allocate(30'000));
@@ -67,11 +68,11 @@ TEST_F(Forked, TheChildCanExitAsUsual) {
 
 class LostDevice : public RuntimeTest {
  protected:
-  // Everything that needs the device says that it is lost, the end is still possible, and so is a new beginning.
+  // All calls that need the device report it lost; vmem can still end, and start anew.
   void expect_lost(void* memory, void* resident) {
     std::byte host[16]{};
     void* out = nullptr;
-    // Whoever touches the context first finds out; from then on everybody knows.
+    // The first user of the context detects the loss; from then on every thread gets it.
     EXPECT_REFUSED(acquire(range_of(memory, 10)), VMEM_ERROR_DEVICE_LOST);
     EXPECT_REFUSED(vmem_quiesce(), VMEM_ERROR_DEVICE_LOST);
     EXPECT_REFUSED(vmem_malloc(&out, 4 * kMiB, 0, nullptr), VMEM_ERROR_DEVICE_LOST);
@@ -86,7 +87,7 @@ class LostDevice : public RuntimeTest {
     EXPECT_REFUSED(vmem_write(memory, host, 10), VMEM_ERROR_DEVICE_LOST);
     EXPECT_OK(vmem_shutdown());
   }
-  // A mapping of the test's own is taken away under a copy; the context is of no use from then on.
+  // Unmaps a mapping of the test's own under a copy; the context is unusable from then on.
   void make_context_sick() {
     const gpu::DriverTable& cu = gpu->cu();
     CUmemAllocationProp where{};
@@ -155,7 +156,7 @@ TEST_F(LostDevice, TheEndIsPossibleWhileRangesAreHeld) {
   expect_new_beginning();
 }
 
-// What one thread did to its own context is no loss for the others.
+// One thread's misuse of its own context is no loss for the others.
 TEST_F(LostDevice, AThreadWithoutAContextLosesNothing) {
   void* memory = allocate(4 * kMiB);
   const gpu::DriverTable& cu = gpu->cu();
@@ -209,7 +210,7 @@ TEST_F(Capturing, AcquireOnACapturingStreamIsRefused) {
   EXPECT_OK(vmem_free(memory, nullptr));
 }
 
-// The mover wants to know when the stream's work ends, and may not ask a stream in capture.
+// The mover needs to know when the stream's work ends, but must not query a capturing stream.
 TEST_F(Capturing, PagesUsedOnAStreamThatIsNowCapturingAreLeftAloneUntilItEnds) {
   CUstream stream = gpu->create_stream(0);
   void* used = allocate(40 * kMiB);

@@ -1,5 +1,5 @@
-// Freed blocks: whom they serve, and when.
-#include "runtime/block_cache.hpp"
+// Freed blocks: the streams that they serve, and when.
+#include "runtime/memory/block_cache.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,12 +10,10 @@ namespace {
 
 using pagetable::Region;
 
-class Marks final : public SlabSource {
+class Marks final : public StreamMarks {
  public:
   std::set<std::uint64_t> completed;
   std::uint64_t last = 0;
-  Result<std::uintptr_t> allocate_slabs(int, std::size_t) override { return fail(VMEM_ERROR_UNSUPPORTED, "no slabs"); }
-  Status free_slabs(std::uintptr_t) override { return {}; }
   std::uintptr_t context() noexcept override { return 0; }
   Result<std::uint64_t> mark(const StreamId&) override { return ++last; }
   bool complete(std::uint64_t mark) override { return completed.contains(mark); }

@@ -1,5 +1,6 @@
-// Disks that die under a program that uses them: a file system that is shut down, full, read-only, whose device is gone, or
-// that is removed. No call takes longer than it may, no byte is wrong, no page is lost, and the log says it in a few lines.
+// Disks that fail under a running program: the file system is shut down, full, read-only, removed,
+// or without its device. No call exceeds its time limit, no byte is wrong, no page is lost, and the
+// log takes a few lines.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +40,7 @@ enum class Death : std::uint8_t { shut_down, read_only, full, no_device, removed
 struct Case {
   const char* name;
   Death death;
-  // As tests are listed.
+  // For gtest's lists of tests.
   friend void PrintTo(const Case& each, std::ostream* out) { *out << each.name; }
 };
 
@@ -79,7 +80,7 @@ class DyingDisk : public ::testing::TestWithParam<Case> {
     ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
     base_ = static_cast<std::byte*>(memory);
     for (CUstream& stream : streams_) stream = gpu_->create_stream(0);
-    // A device without blocks reads as zeros: these pages' checksums differ.
+    // A device without blocks reads as zeros: these pages have a checksum mismatch.
     const bool may_lose = GetParam().death == Death::no_device;
     pages_.emplace(WatchedPages::Config{.gpu = &*gpu_,
                                         .base = base_,
@@ -91,7 +92,7 @@ class DyingDisk : public ::testing::TestWithParam<Case> {
                                         }});
     for (std::size_t page = 0; page < kPages; ++page) ASSERT_EQ(pages_->write(page), VMEM_OK) << vmem_last_error();
   }
-  // From two threads, `calls` of each, until `end`.
+  // From two threads, `calls` each, until `end`.
   void use(std::uint64_t seed, int calls, steady_clock::time_point end) {
     const auto use_from = [&](std::size_t thread) {
       gpu_->make_current(0);
@@ -118,7 +119,7 @@ class DyingDisk : public ::testing::TestWithParam<Case> {
   std::optional<WatchedPages> pages_;
 };
 
-// Takes a processor from the program while it lives.
+// Keeps one processor busy while it lives.
 class BusyLoop {
  public:
   ~BusyLoop() {
@@ -148,7 +149,7 @@ TEST_P(DyingDisk, NoCallHangsAndNoPageIsLost) {
     testing::internal::CaptureStderr();
     use(random(), 15, steady_clock::time_point::max());
     EXPECT_EQ(pages_->refused(), 0u) << pages_->last_error();
-    // Every other time in the midst of copies: nobody can say what is in host memory then.
+    // Every other time with copies in flight: the contents of host memory are then unknown.
     const bool quiet = random() % 2 == 0;
     if (quiet) {
       EXPECT_OK(vmem_quiesce());
@@ -171,7 +172,7 @@ TEST_P(DyingDisk, NoCallHangsAndNoPageIsLost) {
       EXPECT_EQ(right, kPages) << "open files live on: " << pages_->last_error();
       EXPECT_EQ(pages_->refused(), 0u) << pages_->last_error();
     }
-    // A clean page may have made room for one whose load was the first to find the disk dead.
+    // A clean page may have been evicted for the page whose load detected the failure.
     EXPECT_GE(right + 1, in_host) << "pages above the disk: " << pages_->last_error();
     std::printf("%s: %zu of %zu pages readable, %llu calls refused, longest %lld ms, %td lines\n  %s\n",
                 GetParam().name, right, kPages, static_cast<unsigned long long>(pages_->refused()),

@@ -1,5 +1,5 @@
-// The emulated machine of the runtime's tests: configured anew for each test, with contexts and streams that belong to the test,
-// and a kernel that runs any function of the test as device code.
+// The emulated machine of the runtime's tests. Each test configures it anew and has its own
+// contexts and streams; a kernel runs any function of the test as device code.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,8 @@ namespace vmem::test {
 
 class EmulatedGpu {
  public:
-  // Ends the test program if the machine cannot be configured: then an earlier test has left something in the driver.
+  // Ends the test program if the machine cannot be configured: an earlier test left something in
+  // the driver.
   explicit EmulatedGpu(const std::string& spec);
   ~EmulatedGpu();
   EmulatedGpu(const EmulatedGpu&) = delete;
@@ -29,11 +30,12 @@ class EmulatedGpu {
   CUstream create_stream(int device, unsigned flags = CU_STREAM_NON_BLOCKING);
   void destroy_stream(CUstream stream);
   void synchronize(CUstream stream) const;
-  // Work queued on `later` after this runs after what is queued on `earlier` now, a stream of device `device`.
+  // Orders work queued on `later` after this call behind work queued on `earlier` now. `device`: of
+  // `earlier`.
   void order(CUstream earlier, int device, CUstream later) const;
 
-  // Queues `body` as a kernel: it runs on the stream's worker and may dereference device addresses. For the default streams, the
-  // context of `device` must be current.
+  // Queues `body` as a kernel: it runs on the stream's worker and may dereference device addresses.
+  // For the default streams, the context of `device` must be current.
   CUresult launch(CUstream stream, int device, std::function<void()> body) const;
 
  private:
@@ -44,7 +46,8 @@ class EmulatedGpu {
   std::vector<CUstream> streams_;
 };
 
-// Configures the emulated driver; what is in the way in words, "" if nothing is: contexts, frames or reservations in use.
+// Configures the emulated driver. Returns "", or the obstacle: contexts, frames or reservations in
+// use.
 std::string configure_emulated(const std::string& spec);
 
 }  // namespace vmem::test

@@ -11,8 +11,8 @@
 namespace vmem::test {
 namespace {
 
-constexpr std::size_t kFrames = 10;        // of a call stack, that tell it from others
-constexpr std::size_t kStacks = 1u << 16;  // that are remembered
+constexpr std::size_t kFrames = 10;        // of a call stack, to distinguish it
+constexpr std::size_t kStacks = 1u << 16;  // remembered
 constinit std::array<std::atomic<std::uint64_t>, kStacks> seen{};
 constinit std::atomic<bool> armed{false};
 constinit std::atomic<std::uint32_t> left{0}, between{0}, skipped{0};
@@ -21,7 +21,7 @@ constinit std::uint64_t refusals_before = 0;
 constinit std::atomic<std::size_t> always_from{SIZE_MAX};
 constinit std::atomic<std::uint32_t> let_through{0};
 constinit thread_local int spared = 0;
-constinit thread_local bool looking = false;  // the unwinder allocates, too
+constinit thread_local bool looking = false;  // the unwinder allocates too
 
 struct Walk {
   std::uint64_t hash = 0xcbf29ce484222325;
@@ -34,7 +34,7 @@ _Unwind_Reason_Code see_frame(_Unwind_Context* context, void* argument) {
   return ++walk.frames == kFrames ? _URC_END_OF_STACK : _URC_NO_REASON;
 }
 
-// True once for each call stack.
+// True once per call stack.
 bool is_new(std::uint64_t stack) {
   for (std::size_t i = 0; i < kStacks; ++i) {
     std::atomic<std::uint64_t>& place = seen[(stack + i) % kStacks];
@@ -142,7 +142,7 @@ void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memo
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
-// What vmem calls of malloc's family.
+// The only function of malloc's family that vmem calls.
 extern "C" void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
   void* memory = nullptr;
   if (vmem::test::refuse(bytes) || ::posix_memalign(&memory, alignment, bytes) != 0) return nullptr;

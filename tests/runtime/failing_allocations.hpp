@@ -1,6 +1,7 @@
-// Allocations that fail. The program's operator new and aligned_alloc are replaced: while armed, one of each call stack is
-// refused, once in the process's life, on whatever thread it comes. What is refused goes the standard's way: to the new
-// handler, and again; without one std::bad_alloc is thrown. REQUIRES: linked into the test program itself.
+// Makes allocations fail. The program's operator new and aligned_alloc are replaced: while armed,
+// one allocation of each call stack is refused once in the process's life, on any thread. A refused
+// operator new calls the new handler and retries, or throws std::bad_alloc without one. REQUIRES:
+// linked into the test program itself.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +11,14 @@ namespace vmem::test {
 
 class FailingAllocations {
  public:
-  // From now on, `most` allocations in all of call stacks that were not refused before, each after `apart` other new ones.
+  // Refuses up to `most` allocations of call stacks not refused before, each after `apart` other
+  // new ones.
   static void arm(std::uint32_t most, std::uint32_t apart);
-  // Returns how many were refused since.
+  // Returns the number refused since arming.
   static std::uint32_t disarm();
-  // From now on, all of `bytes` and more but the first `spared` ones, every time.
+  // Refuses every allocation of `bytes` or more, except the first `spared`.
   static void arm_from(std::size_t bytes, std::uint32_t spared);
-  // What the test does for itself: its thread is spared meanwhile.
+  // While it lives, allocations of its thread do not fail: for the test's own work.
   class Spared {
    public:
     Spared();

@@ -16,7 +16,7 @@ namespace {
 
 std::uint64_t word_at(std::uint64_t i) { return (i + 1) * 0x9e3779b97f4a7c15u; }
 
-// A file of words that say where they are, in the folder that the test runs in; gone when it ends.
+// A file of words that tell their positions, in the working directory; removed at the end.
 class WordFile {
  public:
   explicit WordFile(std::size_t bytes) : bytes_(bytes) {
@@ -45,7 +45,7 @@ class WordFile {
   int descriptor_ = -1;
 };
 
-// Bytes of [at, at + bytes.size()) that are not the file's.
+// The number of bytes of [at, at + bytes.size()) that differ from the file.
 std::size_t wrong_bytes(const std::vector<std::byte>& bytes, std::uint64_t at) {
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -55,7 +55,7 @@ std::size_t wrong_bytes(const std::vector<std::byte>& bytes, std::uint64_t at) {
   return wrong;
 }
 
-// How often this process has it open.
+// How often this process has the file open.
 std::ptrdiff_t times_open(const WordFile& file) {
   const std::filesystem::path path = std::filesystem::absolute(file.path);
   const std::filesystem::directory_iterator descriptors("/proc/self/fd");
@@ -73,7 +73,7 @@ class FileMapping : public RuntimeTest {
     EXPECT_OK(vmem_map_file(&memory, file.path.c_str(), offset, bytes, 0));
     return static_cast<std::byte*>(memory);
   }
-  // By a kernel, between acquire and release.
+  // Reads by a kernel, between acquire and release.
   std::vector<std::byte> read_by_kernel(const std::byte* from, std::size_t bytes, CUstream stream) {
     std::vector<std::byte> held(bytes);
     const vmem_range range = range_of(const_cast<std::byte*>(from), bytes, VMEM_READ);
@@ -116,7 +116,7 @@ TEST_F(SmallHost, EveryByteOfAFileOfFourTimesHbmIsRightAndHostMemoryStaysFlat) {
   expect_nothing_left();
 }
 
-// As SmallHost, by way of cuFile.
+// As SmallHost, through cuFile.
 class StraightToHbm : public FileMapping {
  protected:
   explicit StraightToHbm(std::vector<vmem_option> more = {{"host", "48MiB"}, {"gds", "auto"}},
@@ -172,7 +172,7 @@ TEST_F(StraightToHbm, MappingAFileLeavesTheCaptureOfAnotherThreadAlone) {
   EXPECT_OK(vmem_free(memory, nullptr));
 }
 
-// Of what is larger than HBM, pages that find no frame are served in place at once.
+// A range larger than HBM: pages that find no frame are served in place at once.
 class LargerThanHbm : public StraightToHbm {
  protected:
   LargerThanHbm() : StraightToHbm({{"host", "160MiB"}, {"gds", "auto"}}) {}
@@ -225,7 +225,7 @@ TEST_F(Off, MeansThatNothingGoesStraightToHbm) {
   EXPECT_EQ(statistics().read_to_hbm_bytes, 0u);
 }
 
-// What the GPU knows of pages below host memory is enough for them to come straight back.
+// Pages below host memory load straight to HBM, as pages of mapped files do.
 class BelowHost : public StraightToHbm {
  protected:
   BelowHost() : StraightToHbm({{"host", "48MiB"}, {"nvme", ".:1GiB"}, {"compress", "off"}, {"page", "2MiB"}}) {}
@@ -396,7 +396,7 @@ TEST_F(FileMapping, ARangeLargerThanHbmIsServedPartlyInPlace) {
   std::byte* const memory = map(file);
   CUstream const stream = gpu->create_stream(0);
   EXPECT_EQ(wrong_bytes(read_by_kernel(memory, file.bytes(), stream), 0), 0u);
-  // Then its slots serve others.
+  // Then its slots serve other pages.
   EXPECT_EQ(wrong_bytes(read_by_kernel(memory, 4 * kMiB, stream), 0), 0u);
   ASSERT_OK(vmem_free(memory, nullptr));
   expect_nothing_left();
@@ -404,7 +404,7 @@ TEST_F(FileMapping, ARangeLargerThanHbmIsServedPartlyInPlace) {
 
 TEST_F(FileMapping, AFreedMappingClosesItsFileAfterItsLastUse) {
   const WordFile file(8 * kMiB);
-  const std::ptrdiff_t before = times_open(file);  // by the test
+  const std::ptrdiff_t before = times_open(file);  // opened by the test
   std::byte* const memory = map(file);
   EXPECT_EQ(times_open(file), before + 1);
   const vmem_range held = range_of(memory, kMiB, VMEM_READ);
@@ -413,7 +413,7 @@ TEST_F(FileMapping, AFreedMappingClosesItsFileAfterItsLastUse) {
   ASSERT_OK(release(held));
   ASSERT_OK(vmem_free(memory, nullptr));
   ASSERT_OK(vmem_quiesce());
-  // A thread of its own closes it: a file system that does not answer holds up nobody.
+  // A separate thread closes it, so that a silent file system delays no call.
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (times_open(file) != before && std::chrono::steady_clock::now() < until) std::this_thread::yield();
   EXPECT_EQ(times_open(file), before);

@@ -1,5 +1,6 @@
-// Guards in this process: who says nothing to one holds up nobody, and programs find those of daemons.
-#include "runtime/guard.hpp"
+// Guards in this process: a silent process delays no other, and programs find the guards of
+// daemons.
+#include "runtime/remote/guard.hpp"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -17,8 +18,8 @@
 #include <filesystem>
 #include <iterator>
 
-#include "rdma/stream/local_socket.hpp"
-#include "runtime/remote.hpp"
+#include "rdma/trust/local_socket.hpp"
+#include "runtime/remote/remote.hpp"
 
 namespace {
 
@@ -26,7 +27,7 @@ std::atomic<bool> no_threads{false};
 
 }  // namespace
 
-// As where a user has as many threads as it may.
+// Fails as if the user had reached the limit of threads.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
                               void* argument) noexcept {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
@@ -57,7 +58,7 @@ std::chrono::milliseconds time_to_announce() {
 
 constexpr const char* kNobodyLends = "7 1\n\n\n\n127.0.0.1:9";
 
-// What a process that borrows says; whether the guard answers, and so watches it.
+// Sends a borrowing process's announcement; returns whether the guard answers, and so watches it.
 bool is_watched(const FileDescriptor& caller, const std::string& text) {
   if (::send(caller.get(), text.data(), text.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(text.size())) return false;
   pollfd answer{caller.get(), POLLIN, 0};
@@ -91,7 +92,7 @@ TEST_F(GuardTest, OneProcessThatAnnouncesAgainAndAgainTakesAFewDescriptors) {
   EXPECT_LT(descriptors(), before + 20);
 }
 
-// A process that says that it borrows from `lender`, and lives until release().
+// A process that announces `lender` as its lender, and lives until release().
 class BorrowingProcess {
  public:
   BorrowingProcess(const std::string& guard, const std::string& lender) {
@@ -125,7 +126,7 @@ class BorrowingProcess {
 
 TEST_F(GuardTest, WithoutAThreadToBeHadAnEndIsReportedAllTheSame) {
   const std::string lender = fmt::format("127.0.0.1:{}", 20'000 + ::getpid() % 10'000);
-  const sockaddr_un name = *rdma::stream::socket_path(*rdma::SocketAddress::parse(lender));
+  const sockaddr_un name = *rdma::socket_path(*rdma::SocketAddress::parse(lender));
   FileDescriptor there(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_EQ(::bind(there.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) | ::listen(there.get(), 1), 0);
   const auto guard = *Guard::of_run();
@@ -148,7 +149,7 @@ TEST_F(GuardTest, NoiseIsAnsweredByTheEndOfTheConnection) {
 }
 
 TEST_F(GuardTest, AnEmptyVariableMeansThatNobodyIsToWatch) {
-  const auto guard = *Guard::of_daemon();  // it answers nobody: its thread has not begun
+  const auto guard = *Guard::of_daemon();  // does not answer: its thread has not started
   ::setenv(kGuardVariable, "", 1);
   EXPECT_LT(time_to_announce(), std::chrono::milliseconds(500));
 }
@@ -159,9 +160,9 @@ TEST_F(GuardTest, ADaemonThatDoesNotAnswerHoldsUpAStartForTwoSecondsAtMost) {
   EXPECT_LT(time_to_announce(), std::chrono::milliseconds(4'000));
 }
 
-// Its end would be reported with a file that nobody can use.
+// A guard could not report its end, since the file is unusable.
 TEST_F(GuardTest, AStartWhoseSecretCannotBeReadIsAnnouncedToNobody) {
-  const auto guard = *Guard::of_run();  // it answers nobody: its thread has not begun
+  const auto guard = *Guard::of_run();  // does not answer: its thread has not started
   ::setenv(kGuardVariable, guard->path().c_str(), 1);
   Options options;
   options.remote = {"127.0.0.1:9"};
@@ -172,11 +173,11 @@ TEST_F(GuardTest, AStartWhoseSecretCannotBeReadIsAnnouncedToNobody) {
 }
 
 TEST_F(GuardTest, ADaemonsSocketGoesWithItAndOneThatWasLeftGoesWithTheNext) {
-  const std::string folder = *rdma::stream::socket_directory();
+  const std::string folder = *rdma::socket_directory();
   const std::string left = fmt::format("{}/daemon-guard-left-{}", folder, ::getpid());
   {
     const auto killed = *Guard::of_daemon();
-    std::filesystem::rename(killed->path(), left);  // as if nobody could remove it
+    std::filesystem::rename(killed->path(), left);  // as if it could not be removed
   }
   EXPECT_TRUE(std::filesystem::exists(left));
   std::string path;

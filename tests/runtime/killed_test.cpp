@@ -1,4 +1,5 @@
-// Programs that are killed at any moment, or just end: the next one finds all the room that the daemon lends.
+// Programs that are killed at any moment, or just end: the next one finds all the room that the
+// daemon lends.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -23,7 +24,7 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::uint64_t kLent = 64 * kMiB;
 
-// VMEM_TEST_KILLS: how often; more takes longer.
+// VMEM_TEST_KILLS: the number of kills; more takes longer.
 int kills() {
   const char* given = std::getenv("VMEM_TEST_KILLS");
   return given == nullptr ? 12 : std::atoi(given);
@@ -36,7 +37,8 @@ std::string tool() {
   return "vmem";
 }
 
-// Says "room BYTES" or why there is none, and works until it is killed, or returns from main without vmem_shutdown.
+// Prints "room BYTES" or the reason that there is none. Then works until killed, or returns from
+// main without vmem_shutdown.
 int borrow(const std::string& daemon, const std::string& secret, bool returns) {
   fmt::print("pid {}\n", ::getpid());
   std::fflush(stdout);
@@ -83,7 +85,8 @@ class Killed : public ::testing::Test {
     EXPECT_TRUE(borrower.says(fmt::format("room {}", kLent)))
         << "start " << number << ": " << (borrower.said().empty() ? "" : borrower.said().back());
   }
-  // Half of them are killed at some moment of their start, the others after it. `under`: what starts them.
+  // Kills half of the programs at some moment of their start, the others later. `under`: the
+  // command that starts them.
   void kill_again_and_again(const std::vector<std::string>& under) {
     std::mt19937_64 random(test::printed_seed());
     for (int i = 0; i < kills() && !HasFailure(); ++i) {
@@ -99,7 +102,7 @@ class Killed : public ::testing::Test {
       expect_nothing_but_room(borrower, i);
     }
   }
-  // Also of a start that was killed: what it said until then.
+  // Also checks a killed start: its output up to then.
   static void expect_nothing_but_room(rdma::Process& borrower, int number) {
     for (const std::string& line : borrower.said())
       EXPECT_TRUE(line.starts_with("pid ") || line == fmt::format("room {}", kLent))
@@ -139,7 +142,7 @@ TEST_F(Killed, WhoReturnsFromMainLeavesItsRoom) {
 constexpr const char* kNotPreloaded = "vmem run preloads a library, before which AddressSanitizer's would have to come";
 #endif
 
-// Under `vmem run`, which sees the program's end and says so to the daemon.
+// Under `vmem run`, which sees the program's end and tells the daemon.
 class KilledOverTls : public Killed {
  protected:
   void SetUp() override {
@@ -159,10 +162,10 @@ TEST_F(KilledOverTls, EveryStartFindsItsRoom) {
   kill_again_and_again(under());
 }
 
-// The daemon on its host sees its end, and says so to the lender over TLS; here it is both.
+// The daemon on the program's host sees its end and tells the lender over TLS; here it is both.
 TEST_F(KilledOverTls, OutsideVmemRunEveryStartFindsItsRoomWhereADaemonIsOnItsHost) { kill_again_and_again({}); }
 
-// Two daemons, one of which ends, and what a killed one has left.
+// Two daemons, one of which ends, and the remains of a killed one.
 TEST_F(KilledOverTls, OutsideVmemRunEveryStartFindsItsRoomWhileDaemonsComeAndGo) {
   std::optional<rdma::Process> other;
   for (const int end : {SIGKILL, SIGTERM}) {

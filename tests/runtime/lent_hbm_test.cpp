@@ -1,5 +1,5 @@
-// Two programs, of which one lends the other what its GPU has left. Here both are runtimes of one process; that they need not be,
-// tests/peer shows.
+// Two programs, one of which lends the spare memory of its GPU to the other. Here both are runtimes
+// of one process; tests/peer covers two processes.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "gpu/handles.hpp"
 #include "runtime/emulated_gpu.hpp"
@@ -69,7 +70,7 @@ struct LentHbm : ::testing::Test {
     gpu.make_current(device);
     for (std::size_t done = 0; done < bytes; done += 2 * kMiB) {
       const std::array range{vmem_range{at + done, 2 * kMiB, write ? VMEM_WRITE : VMEM_READ, 0}};
-      ASSERT_TRUE(runtime.acquire(range, stream));
+      ASSERT_TRUE(runtime.hit_path().acquire(range, stream));
       const auto value = static_cast<unsigned char>(done / (2 * kMiB) * 7 + 1);
       ASSERT_EQ(gpu.launch(stream, device,
                            [this, from = at + done, value, write] {
@@ -79,7 +80,7 @@ struct LentHbm : ::testing::Test {
                              }
                            }),
                 CUDA_SUCCESS);
-      ASSERT_TRUE(runtime.release(range, stream));
+      ASSERT_TRUE(runtime.hit_path().release(range, stream));
       gpu.synchronize(stream);
     }
     EXPECT_EQ(wrong, 0);
@@ -95,21 +96,22 @@ struct LentHbm : ::testing::Test {
 TEST_F(LentHbm, TakesPagesUntilItsOwnerNeedsItAndNothingIsLost) {
   start(96);
   constexpr std::size_t kBytes = 96 * kMiB;
-  auto* const data = static_cast<unsigned char*>(*borrower->allocate(kBytes, 0, of_borrower));
+  auto* const data = static_cast<unsigned char*>(*borrower->allocations().allocate(kBytes, 0, of_borrower));
   for (const bool write : {true, false, false}) use(*borrower, 0, of_borrower, data, kBytes, write);
   const std::uint64_t there = figures(*borrower).peer_used_bytes;
   EXPECT_GE(there, 32 * kMiB);
   EXPECT_GE(figures(*owner).lent_bytes, there);
   EXPECT_LE(figures(*owner).hbm_budget_bytes, 128 * kMiB - there);
-  // All that the owner has, which leaves nothing to lend. It goes on at once, and what it has no room for yet waits for what comes back.
-  auto* const own = static_cast<unsigned char*>(*owner->allocate(120 * kMiB, 1, of_owner));
+  // Needs all of the owner's memory, so that nothing is left to lend. The owner proceeds at once,
+  // and waits only for room that comes back.
+  auto* const own = static_cast<unsigned char*>(*owner->allocations().allocate(120 * kMiB, 1, of_owner));
   for (const bool write : {true, false}) use(*owner, 1, of_owner, own, 120 * kMiB, write);
   EXPECT_LE(figures(*owner).lent_bytes, 8 * kMiB);
   EXPECT_EQ(figures(*owner).lent_overdue_bytes, 0u);
   EXPECT_GT(figures(*borrower).peer_returned_bytes, 0u);
   use(*borrower, 0, of_borrower, data, kBytes, false);
-  // And back again.
-  ASSERT_TRUE(owner->free(own, of_owner));
+  // The lender frees it, and lends again.
+  ASSERT_TRUE(owner->allocations().free(own, of_owner));
   gpu.synchronize(of_owner);
   EXPECT_TRUE(comes_true([&] { return figures(*borrower).peer_budget_bytes >= 64 * kMiB; }));
   for (int round = 0; round < 2; ++round) use(*borrower, 0, of_borrower, data, kBytes, false);
@@ -118,7 +120,7 @@ TEST_F(LentHbm, TakesPagesUntilItsOwnerNeedsItAndNothingIsLost) {
 TEST_F(LentHbm, IsTheOwnersAgainWhenTheBorrowerEnds) {
   start(96);
   constexpr std::size_t kBytes = 96 * kMiB;
-  auto* const data = static_cast<unsigned char*>(*borrower->allocate(kBytes, 0, of_borrower));
+  auto* const data = static_cast<unsigned char*>(*borrower->allocations().allocate(kBytes, 0, of_borrower));
   for (const bool write : {true, false}) use(*borrower, 0, of_borrower, data, kBytes, write);
   ASSERT_GT(figures(*owner).lent_bytes, 0u);
   ASSERT_TRUE(borrower->shut_down());
@@ -126,29 +128,29 @@ TEST_F(LentHbm, IsTheOwnersAgainWhenTheBorrowerEnds) {
   EXPECT_TRUE(comes_true([&] { return figures(*owner).lent_bytes == 0; }));
 }
 
-// The GPU had no room for a while, for reasons of others.
+// For a while other users of the GPU took all room.
 TEST_F(LentHbm, IsAskedForAgainAfterItCouldNotBeHad) {
   start(96);
   CUmemGenericAllocationHandle others = 0;
   const CUmemAllocationProp on_device = gpu::device_memory(1, false);
   ASSERT_EQ(gpu.cu().cuMemCreate(&others, 254 * kMiB, &on_device, 0), CUDA_SUCCESS);
   constexpr std::size_t kBytes = 64 * kMiB;
-  auto* const data = static_cast<unsigned char*>(*borrower->allocate(kBytes, 0, of_borrower));
+  auto* const data = static_cast<unsigned char*>(*borrower->allocations().allocate(kBytes, 0, of_borrower));
   for (const bool write : {true, false}) use(*borrower, 0, of_borrower, data, kBytes, write);
   EXPECT_LE(figures(*borrower).peer_used_bytes, 2 * kMiB);
   ASSERT_EQ(gpu.cu().cuMemRelease(others), CUDA_SUCCESS);
   EXPECT_TRUE(comes_true([&] {
-    auto* const more = static_cast<unsigned char*>(*borrower->allocate(kBytes, 0, of_borrower));
+    auto* const more = static_cast<unsigned char*>(*borrower->allocations().allocate(kBytes, 0, of_borrower));
     use(*borrower, 0, of_borrower, more, kBytes, true);
     const bool there = figures(*borrower).peer_used_bytes > 8 * kMiB;
-    EXPECT_TRUE(borrower->free(more, of_borrower));
+    EXPECT_TRUE(borrower->allocations().free(more, of_borrower));
     return there;
   }));
 }
 
 TEST_F(LentHbm, IsNotCountedOnByAllocations) {
   start(96);
-  const auto all = borrower->allocate(300 * kMiB, 0, of_borrower);
+  const auto all = borrower->allocations().allocate(300 * kMiB, 0, of_borrower);
   ASSERT_FALSE(all);
   EXPECT_EQ(all.error().status, VMEM_ERROR_OUT_OF_MEMORY);
 }
@@ -156,7 +158,7 @@ TEST_F(LentHbm, IsNotCountedOnByAllocations) {
 TEST_F(LentHbm, StaysWithTheBorrowerWhenTheOwnerEnds) {
   start(96);
   constexpr std::size_t kBytes = 64 * kMiB;
-  auto* const data = static_cast<unsigned char*>(*borrower->allocate(kBytes, 0, of_borrower));
+  auto* const data = static_cast<unsigned char*>(*borrower->allocations().allocate(kBytes, 0, of_borrower));
   for (const bool write : {true, false}) use(*borrower, 0, of_borrower, data, kBytes, write);
   ASSERT_GT(figures(*borrower).peer_used_bytes, 0u);
   ASSERT_TRUE(owner->shut_down());
@@ -185,6 +187,31 @@ TEST_F(LentHbm, WhatCannotBeLentOrBorrowedIsRefusedAtTheStart) {
   made = Runtime::create(own, gpu.driver());
   ASSERT_FALSE(made);
   EXPECT_NE(made.error().message.find("nobody"), std::string::npos) << made.error().message;
+  Options both = sized(0, 32, 64);
+  both.devices = {0, 1};
+  both.peers = {{.device = 1, .socket = ""}};
+  both.lend = {{.device = 1, .bytes = {}, .socket = folder + "/gpu1-too"}};
+  made = Runtime::create(both, gpu.driver());
+  ASSERT_FALSE(made);
+  EXPECT_NE(made.error().message.find("either to other processes (--lend)"), std::string::npos) << made.error().message;
+}
+
+TEST_F(LentHbm, AFullGpuIsNoPeer) {
+  const CUmemAllocationProp on_second{.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .requestedHandleTypes = CU_MEM_HANDLE_TYPE_NONE,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1},
+                                      .win32HandleMetaData = nullptr,
+                                      .allocFlags = {}};
+  std::vector<CUmemGenericAllocationHandle> all;
+  CUmemGenericAllocationHandle one = 0;
+  while (gpu.cu().cuMemCreate(&one, 2 * kMiB, &on_second, 0) == CUDA_SUCCESS) all.push_back(one);
+  ASSERT_FALSE(all.empty());
+  Options options = sized(0, 32, 64);
+  options.peers = {{.device = 1, .socket = ""}};
+  const auto made = Runtime::create(options, gpu.driver());
+  for (const auto handle : all) EXPECT_EQ(gpu.cu().cuMemRelease(handle), CUDA_SUCCESS);
+  ASSERT_FALSE(made);
+  EXPECT_NE(made.error().message.find("device 1 has only 0 B free"), std::string::npos) << made.error().message;
 }
 
 }  // namespace

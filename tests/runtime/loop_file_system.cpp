@@ -53,7 +53,7 @@ bool LoopFileSystem::shut_down() const {
 bool LoopFileSystem::make_read_only() const { return run("mount -o remount,abort " + path()); }
 
 bool LoopFileSystem::fill_up() const {
-  (void)run(fmt::format("dd if=/dev/zero of={}/filler bs=1M", path()));  // ends when nothing is left
+  (void)run(fmt::format("dd if=/dev/zero of={}/filler bs=1M", path()));  // ends when full
   return std::filesystem::space(path()).available < (std::uint64_t{1} << 20);
 }
 

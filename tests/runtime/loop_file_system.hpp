@@ -1,4 +1,4 @@
-// A small ext4 in a file, mounted by way of a loop device, that a test can kill.
+// A small ext4 in a file, mounted through a loop device, that a test can break.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ class LoopFileSystem {
   LoopFileSystem(const LoopFileSystem&) = delete;
   LoopFileSystem& operator=(const LoopFileSystem&) = delete;
 
-  // Why there is none; nothing if it is mounted.
+  // The reason that it is not mounted; nothing if it is.
   const std::optional<std::string>& why_not() const { return why_not_; }
   std::string path() const { return folder_ + "/mounted"; }
 
-  bool shut_down() const;         // every access fails from now on (EXT4_IOC_SHUTDOWN)
-  bool make_read_only() const;    // as after an error of its journal
-  bool fill_up() const;           // with a file that takes what is free
-  bool lose_the_disk() const;     // the device below has no blocks any more
-  bool remove_directory() const;  // files that are open live on
+  bool shut_down() const;         // all accesses fail from now on (EXT4_IOC_SHUTDOWN)
+  bool make_read_only() const;    // as after a journal error
+  bool fill_up() const;           // with a file that takes all free space
+  bool lose_the_disk() const;     // the backing device has no blocks any more
+  bool remove_directory() const;  // open files stay usable
 
  private:
   std::string folder_;

@@ -1,5 +1,5 @@
-// The model's kernels: under a hold of several ranges they check, as device code, that the memory is what the model says, and write
-// new bytes into it.
+// The model's kernels: under a hold of several ranges, device code checks the memory against the
+// model and writes new bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,12 +19,12 @@ void ModelWorker::launch_kernels() {
   const StreamUse on = pick_stream();
   const Held held = choose_ranges(on);
   if (held.ranges.empty() || !acquire(held, on)) return;
-  // Acquired twice, released twice.
+  // What is acquired twice is released twice.
   const bool twice = random_.one_in(8) && acquire(held, on);
   const std::uint64_t launches = random_.between(1, 2);
   for (std::uint64_t i = 0; i < launches; ++i) launch_on(held, on);
   if (random_.one_in(6)) refuse_while_held(held);
-  // A release is counted as a use by any access, in any order of the ranges.
+  // A release ignores the access and the order of the ranges.
   std::vector<vmem_range> ranges(held.ranges.rbegin(), held.ranges.rend());
   ok(vmem_release(ranges.data(), ranges.size(), on.stream));
   if (twice) ok(vmem_release(held.ranges.data(), held.ranges.size(), on.stream));
@@ -41,7 +41,7 @@ ModelWorker::Held ModelWorker::choose_ranges(const StreamUse& on) {
 void ModelWorker::add_own_range(Held& held, const StreamUse& on) {
   ModelAllocation* allocation = pick_usable(on);
   if (allocation == nullptr) return;
-  // An allocation only once, so that the model's order of writes is the kernel's.
+  // Each allocation only once, so that the model writes in the kernel's order.
   if (std::ranges::find(held.of, allocation) != held.of.end()) return;
   const Piece piece =
       random_.one_in(3) ? Piece{0, allocation->bytes} : pick_piece(allocation->bytes, allocation->bytes);
@@ -66,7 +66,7 @@ bool ModelWorker::acquire(const Held& held, const StreamUse& on) {
     ranges += fmt::format(" {}+{}:{}", held.ranges[i].ptr, held.ranges[i].bytes, held.ranges[i].access);
   }
   note(fmt::format("acquire{} on {}", ranges, words(on)));
-  // Whether it succeeds or not.
+  // Whether the acquire succeeds or not.
   for (const vmem_range& range : held.ranges) {
     if ((range.access & VMEM_DISCARD) == 0) continue;
     ModelAllocation* const mine = own(range);
@@ -106,7 +106,7 @@ void ModelWorker::launch_on(const Held& held, const StreamUse& on) {
   if (gpu_.launch(on.stream, on.device, body) != CUDA_SUCCESS) verdict_.fail("a launch failed");
 }
 
-// Of what the model knows of the range, a few places, the first and the last among them.
+// Checks some places of the range that the model knows, the first and the last included.
 void ModelWorker::add_checks(const ModelAllocation& allocation, Piece part, std::vector<Check>& checks) {
   const auto pieces = allocation.shadow.defined(part.offset, part.bytes);
   for (std::size_t i = 0; i < pieces.size(); ++i) {

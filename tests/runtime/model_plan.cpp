@@ -19,20 +19,21 @@ ModelPlan::ModelPlan(std::uint64_t number) : seed(number) {
   steps = int(random.between(20, 120)) / threads;
   small = !random.one_in(4);
   protect = random.one_in(3);
-  // Each of two lends what it has left, or one that the program does not use lends all.
+  // Two devices lend what they can spare, or an unused one lends all.
   if (peers && random.one_in(3)) lending = devices == 2 ? "0,1" : "1";
   nvme_mib = random.one_in(4) ? 256 : 0;
   remote_mib = random.one_in(5) ? 256 : 0;
   if (below_mib() == 0) return;
   encrypt = random.one_in(2);
   compress = random.pick<std::string>({"off", "auto", "lz4"});
-  // Half of these machines hold in host memory what the threads use at a time, and little more; on the others pages pass through.
+  // On half of these machines, host memory holds little more than the threads use at a time; on the
+  // others pages pass through it.
   if (random.one_in(2)) host_mib = std::max<std::uint64_t>(host_mib, 96);
   working_mib = hbm_in_all + host_mib + random.below(below_mib());
 }
 
 std::string ModelPlan::machine() const {
-  // Little more than the budgets: a runtime that takes more than it may runs out.
+  // Little more than the budgets: a runtime that exceeds its budgets runs out.
   const int present = lending == "1" ? 2 : devices;
   std::string spec = fmt::format("devices={},hbm={}MiB,host={}MiB", present, hbm_mib + 16, host_mib + 16);
   if (!peers) spec += ",p2p=0-1:0,p2p=1-0:0";

@@ -1,4 +1,4 @@
-// What one seed of the model test runs: the machine, the options, and how much is done on it.
+// What one seed of the model test runs: the machine, the options, and the amount of work.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace vmem::test {
 
-// splitmix64: the same numbers on every platform, and any number is a good seed.
+// splitmix64: equal numbers on every platform; any seed is good.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -44,14 +44,14 @@ struct ModelPlan {
   std::uint64_t hbm_mib = 0;
   std::uint64_t host_mib = 0, nvme_mib = 0;
   std::uint64_t remote_mib = 0;  // lent by another node
-  bool encrypt = false;          // what it gets
+  bool encrypt = false;          // pages sent to that node
   std::string compress = "off";
-  std::uint64_t working_mib = 0;  // to be allocated in all
+  std::uint64_t working_mib = 0;  // allocated in total
   std::string page;
   std::string prefetch;
   std::string acquire_wait;
   int threads = 1;
-  int steps = 0;  // of each thread
+  int steps = 0;  // per thread
   bool small = true;
   bool protect = false;
 };

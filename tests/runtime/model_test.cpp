@@ -1,6 +1,7 @@
-// Random programs on small machines, against a plain reference model. Everything that a program can do is done at once from
-// several threads; kernels check the memory where they run. A failure prints its seed: run it again with --seed=N, or with
-// VMEM_TEST_SEED=N. VMEM_TEST_SEEDS sets how many seeds run in all, VMEM_TEST_FIRST_SEED where they begin.
+// Random programs on small machines, compared with a reference model. Several threads make all
+// kinds of calls at once; kernels check the memory as they run. A failure prints its seed: repeat
+// with --seed=N or VMEM_TEST_SEED=N. VMEM_TEST_SEEDS: number of seeds; VMEM_TEST_FIRST_SEED: the
+// first.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -8,8 +9,8 @@
 #include <thread>
 
 #include "campaign/seeds.hpp"
-#include "runtime/daemon.hpp"
 #include "runtime/model_worker.hpp"
+#include "runtime/remote/daemon.hpp"
 
 namespace vmem::test {
 namespace {
@@ -31,7 +32,7 @@ class ModelRun {
  public:
   explicit ModelRun(std::uint64_t seed) : plan_(seed), gpu_(plan_.machine()) {}
 
-  // After a failure, so that the next seed finds the machine as it was.
+  // After a failure, so that the next seed finds the machine clean.
   ~ModelRun() { (void)vmem_shutdown(); }
 
   void run() {
@@ -102,7 +103,7 @@ class ModelRun {
     stats.struct_bytes = sizeof stats;
     ASSERT_OK(vmem_stats(&stats));
     EXPECT_EQ(stats.allocated_bytes, 0u);
-    // The suballocator keeps blocks in its caches, and slabs for the next allocation.
+    // The suballocator keeps cached blocks and spare slabs.
     if (plan_.small) {
       EXPECT_LE(stats.hbm_used_bytes, stats.committed_bytes);
       return;
@@ -127,7 +128,7 @@ TEST_P(Model, RandomProgramsSeeWhatTheReferenceModelSays) {
   run_seeds(GetParam(), kSeeds, [](std::uint64_t seed) {
     ModelRun(seed).run();
     if (HasFailure()) return;
-    // The driver refuses while it holds anything of ours.
+    // The driver refuses while anything of this test is left.
     EXPECT_EQ(configure_emulated("devices=1"), "") << "something is left in the driver";
   });
 }

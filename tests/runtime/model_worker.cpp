@@ -36,7 +36,7 @@ void ModelWorker::run() {
   }
   for (int i = 0; i < plan_.steps && !verdict_.failed(); ++i) step();
   while (!own_.empty() && !verdict_.failed()) verify_and_free(own_.size() - 1);
-  // Not the legacy stream, which is the other threads' too.
+  // Not the legacy stream, which the threads share.
   for (const StreamUse& each : streams_) {
     if (each.stream == nullptr) continue;
     gpu_.make_current(each.device);
@@ -65,8 +65,8 @@ bool ModelWorker::ok(vmem_status status, std::initializer_list<vmem_status> allo
 }
 
 // With protect, a page that is still being read does not become writable. With files or another
-// node, pages come to host memory before they are used, and the threads may hold all of that: the
-// refusal says how much of it was used then.
+// node, pages are loaded into host memory before use, and the threads may hold all of it: the
+// refusal then tells how much was in use.
 bool ModelWorker::served(vmem_status status) {
   if (status == VMEM_ERROR_IN_USE && plan_.protect) return ok(status, {VMEM_ERROR_IN_USE});
   if (status != VMEM_ERROR_OUT_OF_MEMORY || plan_.below_mib() == 0) return ok(status);
@@ -108,7 +108,7 @@ void ModelWorker::allocate() {
   if (own_bytes_ + bytes > share) return free_one();
   note(fmt::format("malloc {} on device {}", bytes, device));
   void* memory = nullptr;
-  // Other threads' allocations may have taken what the plan left.
+  // Other threads' allocations may have exhausted the plan.
   if (!ok(vmem_malloc(&memory, bytes, device, on.stream), {VMEM_ERROR_OUT_OF_MEMORY})) return;
   if (reinterpret_cast<std::uintptr_t>(memory) % 256 != 0) verdict_.fail("an allocation is not aligned to 256 bytes");
   own_.emplace_back(memory, bytes, device);
@@ -120,7 +120,8 @@ void ModelWorker::free_one() {
   if (own_.empty()) return;
   const std::size_t index = random_.below(own_.size());
   if (random_.one_in(2)) return verify_and_free(index);
-  // Work may still be running on it, on whatever stream: only a small allocation's free is ordered by its own stream alone.
+  // Work on any stream may still use it. Only a small allocation's free is ordered by its own
+  // stream alone.
   ModelAllocation& allocation = own_[index];
   const StreamUse on = allocation.small() && allocation.used ? allocation.last : pick_stream();
   note(fmt::format("free {}", fmt::ptr(allocation.base)));
@@ -153,7 +154,7 @@ void ModelWorker::fill() {
   const int value = int(random_.below(256));
   note(fmt::format("memset {} {} on {}", fmt::ptr(allocation->base + piece.offset), piece.bytes, words(on)));
   use(*allocation, on);
-  // A failed memset of several pieces has done some of them.
+  // A failed memset of several pieces may have done some of them.
   allocation->shadow.forget(piece.offset, piece.bytes);
   if (!served(vmem_memset(allocation->base + piece.offset, value, piece.bytes, on.stream))) return;
   allocation->shadow.fill(piece.offset, piece.bytes, std::byte(value));
@@ -211,7 +212,7 @@ void ModelWorker::read() {
   for (std::size_t i = 0; i < std::min<std::size_t>(pieces.size(), 3); ++i) verify(allocation, random_.pick(pieces));
 }
 
-// Waits for the work released before it, on any stream.
+// Waits for the work released before, on any stream.
 void ModelWorker::verify(const ModelAllocation& allocation, Piece piece) {
   note(fmt::format("read {} {}", fmt::ptr(allocation.base + piece.offset), piece.bytes));
   std::vector<std::byte> found(piece.bytes);
@@ -263,7 +264,7 @@ void ModelWorker::query() {
   vmem_pointer_info info{};
   if (!ok(vmem_query(allocation.base + random_.below(allocation.bytes), &info))) return;
   const std::size_t everywhere = info.bytes_hbm + info.bytes_peer + info.bytes_host_mapped + info.bytes_host +
-                                 info.bytes_nvme + info.bytes_file + info.bytes_unbacked + info.bytes_lost;
+                                 info.bytes_below_host + info.bytes_file + info.bytes_unbacked + info.bytes_lost;
   const bool known = info.base == allocation.base && info.bytes == allocation.bytes && info.device == allocation.device;
   const bool whole = everywhere % info.page_bytes == 0 && everywhere >= info.bytes && info.bytes_lost == 0;
   if (!known || !whole) verdict_.fail(fmt::format("query of {} answers nonsense", fmt::ptr(allocation.base)));
@@ -276,7 +277,7 @@ void ModelWorker::query() {
 }
 
 void ModelWorker::replace_stream() {
-  // The first of each device's four can be made anew.
+  // Only the first of each device's four streams is replaced.
   StreamUse& old = streams_[4 * random_.below(std::uint64_t(plan_.devices))];
   note(fmt::format("close stream {}", fmt::ptr(old.stream)));
   for (ModelAllocation& allocation : own_) {
@@ -295,7 +296,7 @@ StreamUse ModelWorker::pick_stream() {
   return on;
 }
 
-// The program's part of the contract: uses on different streams are ordered by events.
+// The program's part of the contract: events order uses on different streams.
 void ModelWorker::use(ModelAllocation& allocation, const StreamUse& on) {
   gpu_.make_current(on.device);
   if (allocation.used && allocation.last != on) gpu_.order(allocation.last.stream, allocation.last.device, on.stream);
@@ -311,7 +312,7 @@ ModelAllocation* ModelWorker::pick_usable(const StreamUse& on) {
 Piece ModelWorker::pick_piece(std::size_t bytes, std::size_t most) {
   const std::size_t count = random_.between(1, std::min(bytes, most));
   std::size_t offset = random_.below(bytes - count + 1);
-  // Often across a page's end.
+  // Often crosses the end of a page.
   if (bytes > 2 * kMiB && random_.one_in(3)) offset = std::min(2 * kMiB - count / 2 % kMiB - 1, bytes - count);
   return {offset, count};
 }

@@ -1,5 +1,5 @@
-// One thread of the model test: does random things to its own allocations and to shared ones that are only read, and knows from
-// the reference model what every byte must be.
+// One thread of the model test: applies random operations to its own allocations and to shared
+// read-only ones. The reference model tells what every byte must be.
 #pragma once
 
 #include <deque>
@@ -33,16 +33,16 @@ struct ModelAllocation {
   int device;
   Shadow shadow;
   bool used = false;
-  StreamUse last;  // where it was used last, if used
+  StreamUse last;  // its last use, if used
 };
 
 class ModelWorker {
  public:
   ModelWorker(const ModelPlan& plan, EmulatedGpu& gpu, Verdict& verdict, const std::deque<ModelAllocation>& shared,
               int number);
-  // The thread's work; everything is verified and freed at the end.
+  // The thread's work; at the end it verifies and frees everything.
   void run();
-  // What the thread did last, a line each.
+  // The thread's last operations, one per line.
   std::string trace() const;
 
  private:
@@ -91,9 +91,9 @@ class ModelWorker {
   bool reaches(const StreamUse& on, int device) const { return plan_.peers || on.device == device; }
   Piece pick_piece(std::size_t bytes, std::size_t most);
   std::vector<std::byte> noise(std::size_t bytes);
-  // True for VMEM_OK; a status that is not among `allowed` is a failure of the test.
+  // True for VMEM_OK; a status not in `allowed` fails the test.
   bool ok(vmem_status status, std::initializer_list<vmem_status> allowed = {});
-  // The same for what makes pages usable.
+  // The same for calls that make pages usable.
   bool served(vmem_status status);
   void note(std::string what);
 

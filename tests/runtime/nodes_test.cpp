@@ -1,5 +1,5 @@
-// How a node is reached by others: what the options become.
-#include "runtime/nodes.hpp"
+// How other nodes reach this one: the effect of the options.
+#include "runtime/remote/nodes.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ TEST(Nodes, AFabricIsRdmaOnTheNamedDevicesAndNothingElse) {
               UnorderedElementsAre(Pair("TLS", "ib"), Pair("NET_DEVICES", "mlx5_0:1,mlx5_1:1")));
 }
 
-// UCX itself refuses it: over TCP it would listen there.
+// UCX itself refuses it; over TCP it would listen there.
 TEST(Nodes, AFabricOfACardWithoutRdmaIsRefused) {
   const SteadyClock clock;
   NoReceiver receiver;

@@ -1,5 +1,6 @@
-// The driver fails any one call of a short program, at every point of it. Whatever the program was doing then is refused with a status
-// or done all the same; what it had is intact, nothing hangs, and nothing is left in the driver.
+// The driver fails one call of a short program, at every point of it in turn. The affected
+// operation is refused with a status or succeeds; earlier data is intact, nothing hangs, and
+// nothing is left in the driver.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// So many calls of one function fail; of more, every second, every third.
+// Calls of one function that fail; of functions with more calls, every second, third and so on.
 #if defined(__SANITIZE_THREAD__)
 constexpr std::uint64_t kEach = 12;
 #else
@@ -35,25 +36,25 @@ Options small_machine() {
   return options;
 }
 
-// A program over a working set of twice the HBM, which goes on whatever is refused. Where a write was refused, the bytes are not
-// known any more.
+// A program with a working set of twice the HBM that continues after refusals. After a refused
+// write the bytes are unknown.
 class Program {
  public:
   Program(runtime::Runtime& runtime, CUstream stream) : runtime_(runtime), stream_(stream) {}
 
   void run() {
-    auto bystander = runtime_.allocate(3 * kMiB, 0, stream_);
+    auto bystander = runtime_.allocations().allocate(3 * kMiB, 0, stream_);
     if (bystander) known_ = fill(*bystander, 3 * kMiB, 9);
-    auto memory = runtime_.allocate(40 * kMiB, 0, stream_);
-    auto small = runtime_.allocate(3000, 0, stream_);
+    auto memory = runtime_.allocations().allocate(40 * kMiB, 0, stream_);
+    auto small = runtime_.allocations().allocate(3000, 0, stream_);
     if (memory) {
       auto* base = static_cast<std::byte*>(*memory);
       (void)fill(base, 40 * kMiB, 1);
       for (std::size_t at = 0; at < 40 * kMiB; at += 8 * kMiB) use(base + at, 8 * kMiB);
-      (void)runtime_.prefetch(base, 8 * kMiB);
-      (void)runtime_.advise(base, 4 * kMiB, VMEM_ADVISE_EVICT);
+      (void)runtime_.requests().prefetch(base, 8 * kMiB);
+      (void)runtime_.requests().advise(base, 4 * kMiB, VMEM_ADVISE_EVICT);
       std::byte found[100];
-      if (auto read = runtime_.read(found, base + 21 * kMiB, sizeof found); !read) note(read);
+      if (auto read = runtime_.copies().read(found, base + 21 * kMiB, sizeof found); !read) note(read);
     }
     if (small) use(*small, 3000);
     expect_intact(bystander ? *bystander : nullptr);
@@ -65,12 +66,12 @@ class Program {
 
  private:
   bool fill(void* memory, std::size_t bytes, int value) {
-    return note(runtime_.fill(memory, value, 1, bytes, stream_));
+    return note(runtime_.copies().fill(memory, value, 1, bytes, stream_));
   }
   void use(void* memory, std::size_t bytes) {
     const vmem_range range{memory, bytes, VMEM_READ_WRITE, 0};
-    if (!note(runtime_.acquire({&range, 1}, stream_))) return;
-    EXPECT_TRUE(note(runtime_.release({&range, 1}, stream_)) || lost_)
+    if (!note(runtime_.hit_path().acquire({&range, 1}, stream_))) return;
+    EXPECT_TRUE(note(runtime_.hit_path().release({&range, 1}, stream_)) || lost_)
         << "a release does its own work whatever the driver says";
   }
   bool note(const Status& status) {
@@ -83,14 +84,16 @@ class Program {
   void expect_intact(void* bystander) {
     std::byte found[64];
     if (bystander == nullptr || !known_ || lost_) return;
-    // One failure fires once, so a second try tells.
-    if (!runtime_.read(found, bystander, sizeof found) && !note(runtime_.read(found, bystander, sizeof found))) return;
+    // A failure fires once, so a second attempt must succeed.
+    if (!runtime_.copies().read(found, bystander, sizeof found) &&
+        !note(runtime_.copies().read(found, bystander, sizeof found)))
+      return;
     for (const std::byte byte : found) ASSERT_EQ(byte, std::byte{9}) << "a bystander was harmed";
   }
   void free_at_last(void* memory) {
-    const Status freed = runtime_.free(memory, stream_);
+    const Status freed = runtime_.allocations().free(memory, stream_);
     if (freed) return;
-    EXPECT_TRUE(note(runtime_.free(memory, stream_)) || lost_) << freed.error().message;
+    EXPECT_TRUE(note(runtime_.allocations().free(memory, stream_)) || lost_) << freed.error().message;
   }
 
   runtime::Runtime& runtime_;
@@ -99,8 +102,8 @@ class Program {
   bool lost_ = false;
 };
 
-// The functions and the number of their calls in a program that nothing fails. Of those that are called in every step of the mover,
-// as often as it happens to look, a few.
+// Functions and their call counts in a program without failures. Functions that the mover polls
+// have varying counts; only a few of their calls fail.
 using Calls = std::map<std::string, std::uint64_t>;
 
 class NthFailure : public ::testing::TestWithParam<CUresult> {
@@ -114,7 +117,7 @@ class NthFailure : public ::testing::TestWithParam<CUresult> {
     CUstream stream = gpu.create_stream(0);
     if (auto runtime = runtime::Runtime::create(small_machine(), faults.driver())) {
       run_program(**runtime, stream);
-      // What is given back at the end and not taken would stay in the driver: a test of its own.
+      // Refused releases at the end would leave objects in the driver: TeardownFailure tests them.
       faults.clear_plans();
     } else {
       EXPECT_NE(runtime.error().status, VMEM_ERROR_INTERNAL);
@@ -136,7 +139,7 @@ class NthFailure : public ::testing::TestWithParam<CUresult> {
 
   // The slabs of small allocations stay until the end.
   static void expect_empty(runtime::Runtime& runtime) {
-    if (!runtime.quiesce()) return;
+    if (!runtime.requests().quiesce()) return;
     vmem_statistics stats{};
     ASSERT_TRUE(runtime.statistics(stats));
     EXPECT_EQ(stats.allocated_bytes, 0u);
@@ -152,7 +155,8 @@ TEST_P(NthFailure, OfAnyCallIsRefusedOrSurvivedAndLeavesNothing) {
   const Calls calls = run_failing("", 0);
   ASSERT_FALSE(HasFailure()) << "without a failure";
   for (const auto& [function, count] : calls) {
-    if (function == "cuMemRelease") continue;  // what it did not take stays in the driver: TeardownFailure
+    // A refused release leaves an object in the driver: TeardownFailure.
+    if (function == "cuMemRelease") continue;
     const std::uint64_t last = function == "cuEventQuery" ? std::min(count, kPolls) : count;
     for (std::uint64_t n = 1; n <= last; n += 1 + last / kEach) {
       SCOPED_TRACE(function + " fails at call " + std::to_string(n) + " of " + std::to_string(count));
@@ -163,7 +167,7 @@ TEST_P(NthFailure, OfAnyCallIsRefusedOrSurvivedAndLeavesNothing) {
   }
 }
 
-// In a process of its own, whose driver keeps what it was not willing to take.
+// In its own process, whose driver keeps objects that it refused to release.
 TEST(TeardownFailure, OfEveryCallThatGivesSomethingBackIsSurvived) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

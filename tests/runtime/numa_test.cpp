@@ -1,4 +1,5 @@
-// Pinned memory is made on the NUMA node that the topology says: the device's own, or where measured links are better.
+// Pinned memory is on the NUMA node that the topology names: the device's own, or one with better
+// measured links.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -29,7 +30,7 @@ CUresult note_node(CUmemGenericAllocationHandle* handle, std::size_t bytes, cons
   return real_create(handle, bytes, where, flags);
 }
 
-// The nodes of what a program pins that uses more than its HBM.
+// The nodes on which a program that exceeds its HBM pins memory.
 std::set<int> pinned_on(const EmulatedGpu& gpu, const std::string& topology = "off") {
   gpu::DriverTable table = gpu.cu();
   real_create = table.cuMemCreate;
@@ -45,8 +46,8 @@ std::set<int> pinned_on(const EmulatedGpu& gpu, const std::string& topology = "o
   EXPECT_TRUE(runtime) << runtime.error().message;
   if (!runtime) return {};
   const std::vector<std::byte> bytes(64 * kMiB, std::byte{7});
-  const auto memory = (*runtime)->allocate(bytes.size(), 0, nullptr);
-  EXPECT_TRUE(memory && (*runtime)->write(*memory, bytes.data(), bytes.size()));
+  const auto memory = (*runtime)->allocations().allocate(bytes.size(), 0, nullptr);
+  EXPECT_TRUE(memory && (*runtime)->copies().write(*memory, bytes.data(), bytes.size()));
   EXPECT_TRUE((*runtime)->shut_down());
   runtime->reset();
   return seen_nodes;

@@ -1,5 +1,5 @@
-// What launches may reach through tables.
-#include "runtime/pointer_tables.hpp"
+// What launches may reach through pointer tables.
+#include "runtime/launch/tables/pointer_tables.hpp"
 
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ struct Tables : ::testing::Test {
     });
     return reached;
   }
-  // A launch looked at: what it left in the table.
+  // A finished inspection of the table after a launch.
   void look(std::uintptr_t table, const std::vector<std::uintptr_t>& holds, bool whole = true) {
     tables->begin(window, {});
     settle(table, begin_look(table), holds, whole);
@@ -40,7 +40,8 @@ struct Tables : ::testing::Test {
   void settle(std::uintptr_t table, const Look& look, std::span<const std::uintptr_t> holds, bool whole = true) {
     tables->settle(table, *look, holds, 64, whole);
   }
-  Addresses known_targets(std::uintptr_t table) { return launch(false, {}, {table}); }  // and leaves no record
+  // Leaves no record.
+  Addresses known_targets(std::uintptr_t table) { return launch(false, {}, {table}); }
 };
 
 TEST_F(Tables, ASmallTableIsKnownByItsBaseHoweverItIsNamed) {
@@ -53,15 +54,15 @@ TEST_F(Tables, ASmallTableIsKnownByItsBaseHoweverItIsNamed) {
   EXPECT_EQ(reached, Addresses{100});
 }
 
-// What may be kept from them.
+// Launches that can skip the tables.
 TEST_F(Tables, LaunchesThatNameNothingNearATableAreNoConcern) {
   constexpr std::uintptr_t kTable = 0x7d0000000000;
   const auto concerns = [&](std::uintptr_t address) {
-    return tables->concern(window, std::span<const std::uintptr_t>(&address, 1));
+    return tables->may_matter(window, std::span<const std::uintptr_t>(&address, 1));
   };
-  EXPECT_FALSE(tables->concern(window, std::nullopt));
+  EXPECT_FALSE(tables->may_matter(window, std::nullopt));
   look(kTable, {100});
-  EXPECT_TRUE(tables->concern(window, std::nullopt)) << "it may name anything";
+  EXPECT_TRUE(tables->may_matter(window, std::nullopt)) << "it may name anything";
   for (const std::uintptr_t near : {kTable - PointerTables::kAround + 1, kTable, kTable + PointerTables::kAround - 1,
                                     kTable + PointerTables::kSmallMax - 1})
     EXPECT_TRUE(concerns(near)) << near - kTable;
@@ -69,7 +70,7 @@ TEST_F(Tables, LaunchesThatNameNothingNearATableAreNoConcern) {
     EXPECT_FALSE(concerns(far)) << far - kTable;
   tables->forget_tables(kTable, 64);
   EXPECT_FALSE(concerns(kTable));
-  EXPECT_FALSE(tables->concern(window, std::nullopt));
+  EXPECT_FALSE(tables->may_matter(window, std::nullopt));
   launch(true, {1, 2}, {});
   EXPECT_TRUE(concerns(kTable)) << "what was filled may be named";
   window = 0;
@@ -117,7 +118,7 @@ TEST_F(Tables, ATableInALargeAllocationLiesAroundWhatIsNamed) {
   EXPECT_EQ(launch(false, {}, {kTable}), Addresses{});
 }
 
-// However many small allocations are in use, each keeps its own.
+// However many small allocations are in use, each keeps its own targets.
 TEST_F(Tables, TablesThatAreNamedByTurnsAreKeptApart) {
   for (std::uintptr_t each = 1; each <= 60; ++each) launch(true, {each << 9}, {each});
   for (std::uintptr_t each = 1; each <= 3; ++each) EXPECT_EQ(launch(false, {each << 9}, {}), Addresses{each});
@@ -213,7 +214,7 @@ TEST_F(Tables, WhatIsBelievedIsKnownUntilALookThatBeginsLater) {
   EXPECT_EQ(known_targets(1), Addresses{});
 }
 
-// A launch that names many tables reaches what they may lead to once, not once for each table and each time that was said.
+// A launch that names many tables reaches a common target once, not once per table or per look.
 TEST_F(Tables, WhatManySayIsReachedOnce) {
   std::vector<std::uintptr_t> named;
   for (std::uintptr_t each = 1; each <= 100; ++each) named.push_back(each);
@@ -276,7 +277,7 @@ TEST_F(Tables, CopiesOfTablesAreTables) {
   EXPECT_EQ(known_targets(kTo), (Addresses{100, 200, 300}));
 }
 
-// A table that was filled once is not forgotten for tables that are only looked for.
+// Tables under inspection do not displace known tables.
 TEST_F(Tables, LooksUnderWayTakeNoRoomFromWhatIsKnown) {
   look(1, {100});
   std::vector<Look> looks;

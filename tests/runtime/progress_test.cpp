@@ -1,5 +1,5 @@
-// A program that would run to its end on a GPU with enough memory runs to its end here, whatever holds the memory; and a program that
-// breaks the contract is stopped with a diagnosis.
+// A program that completes on a GPU with enough memory completes here, whatever holds the memory. A
+// program that breaks the contract is stopped with a diagnosis.
 #include <atomic>
 #include <barrier>
 #include <csignal>
@@ -33,7 +33,7 @@ TEST_F(Progress, AKernelMayWaitForAFlagThatIsSetAfterTheNextLaunch) {
   ASSERT_OK(acquire(range_of(all, 64 * kMiB), first));
   ASSERT_EQ(gpu->launch(first, 0, wait_for(flag)), CUDA_SUCCESS);
   ASSERT_OK(release(range_of(all, 64 * kMiB), first));
-  // Nothing can be evicted until the flag is set, which happens after this.
+  // Nothing can be evicted until the flag is set, after this call.
   ASSERT_OK(acquire(range_of(more, 20 * kMiB), second));
   ASSERT_EQ(gpu->launch(second, 0, [more] { std::memset(more, 5, 20 * kMiB); }), CUDA_SUCCESS);
   ASSERT_OK(release(range_of(more, 20 * kMiB), second));
@@ -103,7 +103,7 @@ TEST_F(Progress, EightThreadsWorkThroughFourTimesTheHbm) {
   expect_nothing_left();
 }
 
-// Each in a process of its own, which the emulated driver ends as a GPU ends the context.
+// Each test runs in its own process, which the emulated driver ends as a GPU fault ends a context.
 class StrayAccess : public ::testing::Test {
  protected:
   StrayAccess() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
@@ -113,7 +113,7 @@ class StrayAccess : public ::testing::Test {
     EXPECT_OK(start_vmem({{"protect", "on"}, {"prefetch", "0"}}));
     EXPECT_OK(vmem_malloc(&memory, bytes, 0, nullptr));
     EXPECT_OK(vmem_memset(memory, 1, bytes, nullptr));
-    // A request to evict leaves alone what is not known to be out of use yet, or has no host memory yet.
+    // The mover ignores the advice while the page may be in use, or lacks host memory.
     vmem_pointer_info info{};
     do {
       EXPECT_OK(vmem_advise(memory, bytes, VMEM_ADVISE_EVICT));
@@ -135,7 +135,7 @@ TEST_F(StrayAccess, AWriteToAPageAcquiredForReadingIsStopped) {
       ::testing::KilledBySignal(SIGSEGV), "wrote to 0x[0-9a-f]+: mapped, this device has read-only");
 }
 
-// However often the page leaves and comes back, or is used in place.
+// Even if the page is evicted and loaded again, or used in place.
 TEST_F(StrayAccess, WithoutProtectionAWriteToAPageAcquiredForReadingIsKept) {
   EmulatedGpu gpu("devices=1,hbm=128MiB,host=512MiB");
   gpu.make_current(0);

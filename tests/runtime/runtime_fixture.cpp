@@ -103,7 +103,7 @@ void RuntimeTest::TearDown() {
   gpu.reset();
   const std::string left = configure_emulated("devices=1");
   EXPECT_EQ(left, "") << "something is left in the driver";
-  // Then no other test can start.
+  // No further test could start.
   if (!left.empty()) std::abort();
 }
 

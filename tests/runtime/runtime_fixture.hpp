@@ -1,5 +1,5 @@
-// A running runtime on a small emulated machine, with a bystander: an allocation that every test leaves alone and that must be
-// intact at its end, when nothing may be left in the driver.
+// A runtime on a small emulated machine, with a bystander: an allocation that no test touches and
+// that must be intact at the end. At the end nothing may be left in the driver.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 #define ASSERT_OK(call) ASSERT_EQ(call, VMEM_OK) << vmem_last_error()
 #define EXPECT_OK(call) EXPECT_EQ(call, VMEM_OK) << vmem_last_error()
 
-// The call failed with this status, and its message has these parts.
+// The call failed with this status, and its message contains these parts.
 ::testing::AssertionResult refused(vmem_status got, vmem_status expected,
                                    std::initializer_list<std::string> parts = {});
 #define EXPECT_REFUSED(...) EXPECT_TRUE(::vmem::test::refused(__VA_ARGS__))
@@ -39,7 +39,7 @@ inline vmem_status release(const vmem_range& range, CUstream stream = nullptr) {
   return vmem_release(&range, 1, stream);
 }
 
-// Two devices with 64 MiB of HBM for vmem, and 256 MiB of host memory.
+// Two devices with 64 MiB of HBM for vmem each, and 256 MiB of host memory.
 class RuntimeTest : public ::testing::Test {
  protected:
   explicit RuntimeTest(std::vector<vmem_option> more = {}, std::string machine = "devices=2,hbm=256MiB,host=512MiB")
@@ -48,9 +48,9 @@ class RuntimeTest : public ::testing::Test {
   void TearDown() override;
   void start();
   void* allocate(std::size_t bytes, int device = 0);
-  // Nothing to verify: the memory went with its context.
+  // The memory was lost with its context, so nothing is verified.
   void give_up_bystander() { bystander_ = nullptr; }
-  // Frees everything that the test allocated and expects the figures of an empty runtime.
+  // Frees all allocations of the test and expects the statistics of an empty runtime.
   void expect_nothing_left();
 
   std::unique_ptr<EmulatedGpu> gpu;
@@ -63,10 +63,10 @@ class RuntimeTest : public ::testing::Test {
   std::byte* bystander_ = nullptr;
 };
 
-// What a child of fork ended with; it is stopped after half a minute.
+// How a forked child ended; killed after half a minute.
 struct ChildEnd {
-  int status = 0;    // as waitpid says
-  std::string said;  // what it wrote there
+  int status = 0;    // as from waitpid
+  std::string said;  // what the child wrote
 };
 ChildEnd run_in_child(const std::function<int()>& body);
 

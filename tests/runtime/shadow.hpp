@@ -1,5 +1,5 @@
-// The reference model's memory: what an allocation must hold, where that is defined. Bytes that were never written, or were given
-// up by a discarding acquire, are not defined.
+// The reference model's memory: an allocation's required contents, where defined. Bytes never
+// written, or discarded by an acquire, are undefined.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class Shadow {
   const std::byte* at(std::size_t offset) const { return bytes_ + offset; }
   void write(std::size_t offset, std::span<const std::byte> data);
   void fill(std::size_t offset, std::size_t bytes, std::byte value);
-  // The bytes of [offset, offset + bytes) become those of `source` at source_offset, defined where those are.
+  // Makes [offset, offset + bytes) equal to `source` at source_offset, defined where `source` is.
   void copy(std::size_t offset, const Shadow& source, std::size_t source_offset, std::size_t bytes);
   void forget(std::size_t offset, std::size_t bytes);
   // The defined parts of [offset, offset + bytes), in order.
@@ -35,9 +35,9 @@ class Shadow {
  private:
   void define(std::size_t offset, std::size_t bytes);
 
-  std::byte* bytes_;  // costs memory only where it is written
+  std::byte* bytes_;  // uses memory only where written
   std::size_t size_;
-  std::map<std::size_t, std::size_t> defined_;  // begin → end, apart from each other
+  std::map<std::size_t, std::size_t> defined_;  // begin → end, disjoint
 };
 
 }  // namespace vmem::test

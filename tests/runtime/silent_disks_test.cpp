@@ -1,5 +1,5 @@
-// A file system that takes requests and never answers, under the public API: calls end with TIMEOUT and name it, pages are kept and
-// right again once it answers, and the end does not wait for it.
+// A file system that accepts requests and never answers, under the public API. Calls end with
+// TIMEOUT and name it; pages are kept, and intact once it answers. Shutdown does not wait for it.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -15,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "campaign/seeds.hpp"
 #include "runtime/runtime_fixture.hpp"
 #include "runtime/silent_file_system.hpp"
 #include "runtime/watched_pages.hpp"
@@ -27,7 +28,7 @@ using ::testing::HasSubstr;
 
 constexpr std::size_t kPage = WatchedPages::kPage;
 constexpr std::size_t kPages = 48;  // 96 MiB, of which 64 fit above the disk
-// Long enough for calls that a slow machine serves.
+// Long enough for calls on a slow machine.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr auto kCallWait = std::chrono::seconds(4);
 #else
@@ -78,7 +79,7 @@ class SilentDisk : public ::testing::Test {
     vmem_shutdown();
     gpu.reset();
   }
-  // Pages of memory that is allocated, each written once.
+  // Allocates pages and writes each once.
   WatchedPages& allocate(std::size_t count, const std::string& named) {
     void* memory = nullptr;
     EXPECT_OK(vmem_malloc(&memory, count * kPage, 0, nullptr));
@@ -96,7 +97,8 @@ class SilentDisk : public ::testing::Test {
               return status == VMEM_ERROR_TIMEOUT && message.find(named) != std::string::npos;
             }};
   }
-  // From two threads, each kind of call, until every kind but prefetch was refused, or for `longest`.
+  // Makes each kind of call from two threads until every kind but prefetch was refused, or for
+  // `longest`.
   void use(WatchedPages& used, std::size_t count, std::chrono::seconds longest) {
     const auto end = steady_clock::now() + longest;
     const auto use_from = [&](std::uint64_t number) {
@@ -110,7 +112,7 @@ class SilentDisk : public ::testing::Test {
     use_from(0);
     other.join();
   }
-  // What waited for the disk may take longer than one call waits.
+  // Retries, since requests that waited for the disk may take longer than one call waits.
   void quiesce() {
     const auto end = steady_clock::now() + std::chrono::seconds(60);
     vmem_status status = vmem_quiesce();
@@ -121,7 +123,7 @@ class SilentDisk : public ::testing::Test {
     for (std::size_t page = 0; page < count && !HasFailure(); ++page) EXPECT_OK(used.read(page, nullptr));
   }
 
-  const std::uint64_t seed = std::random_device{}();
+  const std::uint64_t seed = test::printed_seed();
   SilentFileSystem disk;
   std::optional<EmulatedGpu> gpu;
   CUstream streams[2] = {};
@@ -196,7 +198,7 @@ TEST_F(SilentDisk, MapFileEndsWithTimeoutAndNamesTheFile) {
   EXPECT_OK(vmem_shutdown());
 }
 
-// To close a file can take as long as to open it, and it is the mover that ends a mapping.
+// Closing a file can take as long as opening it, and the mover ends a mapping.
 TEST_F(SilentDisk, FreeingAMappedFileHoldsUpNobody) {
   const std::string path = disk.path() + "/weights";
   write_file(path, 4 * kPage);
@@ -231,7 +233,7 @@ TEST_F(SilentDisk, ShutdownWithoutRequestsDoesNotWaitLongerThanACall) {
   EXPECT_LT(time_of([&] { EXPECT_OK(vmem_shutdown()); }), kMost);
 }
 
-// A daemon lends files there.
+// A daemon lends files on the silent disk.
 TEST_F(SilentDisk, ADaemonAndItsBorrowerStayUsable) {
   const auto tool = std::filesystem::canonical("/proc/self/exe").parent_path() / "vmem";
   if (!std::filesystem::exists(tool)) GTEST_SKIP() << "built without tools";
@@ -248,7 +250,7 @@ TEST_F(SilentDisk, ADaemonAndItsBorrowerStayUsable) {
   use(*pages, kPages, kSilence);
   EXPECT_GT(pages->refused(), 0u);
   daemon.signal(SIGUSR1);
-  EXPECT_TRUE(daemon.says("vmem daemon: 1 nodes borrow")) << daemon.said().back();
+  EXPECT_TRUE(daemon.says("vmem daemon: 1 node borrows")) << daemon.said().back();
   disk.answer_again();
   read_all(*pages, kPages);
   EXPECT_OK(vmem_free(base, nullptr));
@@ -261,7 +263,7 @@ TEST_F(SilentDisk, AServerThatDiesTakesItsDirectoryOutOfService) {
   ASSERT_OK(start_on({{"nvme", nvme_in(disk.path()).c_str()}}));
   allocate(kPages, disk.path());
   disk.go_silent();
-  (void)vmem_prefetch(base, kPages * kPage);  // requests that wait for its answer
+  (void)vmem_prefetch(base, kPages * kPage);  // requests that wait for the disk's answer
   disk.die();
   const std::vector<std::uint64_t> words(kPage / sizeof(std::uint64_t));
   for (std::size_t page = 0; page < kPages && statistics().nvme_budget_bytes != 0; ++page)
@@ -286,7 +288,8 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
-// Where a program's pages are: in files of the option nvme, or in a mapped file whose pages go straight to HBM.
+// Where a program's pages are: in files of the option nvme, or in a mapped file whose pages load
+// straight to HBM.
 constexpr const char* kNvme = "nvme";
 constexpr const char* kStraightToHbm = "straight-to-hbm";
 
@@ -306,7 +309,7 @@ void* memory_below(const std::string& where, const std::string& folder) {
   return memory;
 }
 
-// Until a call ends for want of an answer. Says what it ended with.
+// Uses pages until a call fails for lack of an answer, and prints its status.
 void use_until_refused(std::byte* memory) {
   for (std::size_t i = 0; i < 4 * kPages; ++i) {
     const vmem_range range = range_of(memory + i % kPages * kPage, kPage, VMEM_READ);
@@ -320,7 +323,7 @@ void use_until_refused(std::byte* memory) {
   say("nothing was refused");
 }
 
-// Memory that the system gives after vmem's end: nothing else writes there.
+// True if memory mapped after vmem's end stays unchanged: no late request writes to it.
 bool new_memory_stays_as_it_is() {
   constexpr std::size_t kBytes = 256 * kMiB;
   auto* const memory =
@@ -337,7 +340,7 @@ int end_in_silence(const std::string& where, const std::string& folder) {
   ::sigemptyset(&awaited);
   ::sigaddset(&awaited, SIGUSR1);
   (void)::pthread_sigmask(SIG_BLOCK, &awaited, nullptr);
-  new EmulatedGpu(std::string(kMachine) + ",cufile=direct");  // stays: what is on its way keeps it
+  new EmulatedGpu(std::string(kMachine) + ",cufile=direct");  // leaked: requests in flight use it
   void* const memory = memory_below(where, folder);
   if (memory == nullptr) {
     say(vmem_last_error());
@@ -360,7 +363,7 @@ class SilentEnd : public ::testing::TestWithParam<const char*> {
     if (disk.why_not()) GTEST_SKIP() << *disk.why_not();
     const std::string self = std::filesystem::canonical("/proc/self/exe").string();
     write_file(disk.path() + "/weights", kPages * kPage);
-    // What is left to the system is a leak by intention, threads included.
+    // Memory left to the kernel is an intended leak, threads included.
     program.emplace(std::vector<std::string>{"env", "ASAN_OPTIONS=detect_leaks=0", "TSAN_OPTIONS=report_thread_leaks=0",
                                              self, "--end-in-silence", GetParam(), disk.path()});
     ASSERT_TRUE(program->says("ready")) << program->said().back();
@@ -384,7 +387,7 @@ TEST_P(SilentEnd, MemoryOfRequestsIsNobodyElsesBeforeTheyEnd) {
   EXPECT_EQ(program->wait(), 0);
 }
 
-// The kernel keeps the process until it gives the requests up.
+// The kernel keeps the process until it aborts the requests.
 TEST_P(SilentEnd, TheProcessEndsWithoutHarmThoughNothingEverAnswers) {
   program->signal(SIGUSR1);
   EXPECT_TRUE(program->says("intact")) << program->said().back();

@@ -1,5 +1,6 @@
-// A file system that goes silent on command, as a FUSE server that hangs or NFS without its server: it takes requests, and does not
-// answer. Its server is a process of its own, so that its end is the end of every request.
+// A file system that stops answering on command, like a hung FUSE server or NFS without its server:
+// it accepts requests and does not answer. Its server is a separate process, so that killing it
+// ends every request.
 #pragma once
 
 #include <optional>
@@ -16,13 +17,13 @@ class SilentFileSystem {
   SilentFileSystem(const SilentFileSystem&) = delete;
   SilentFileSystem& operator=(const SilentFileSystem&) = delete;
 
-  // Why there is none; nothing if it is mounted.
+  // The reason that it is not mounted; nothing if it is.
   const std::optional<std::string>& why_not() const { return why_not_; }
   std::string path() const { return folder_ + "/mounted"; }
 
   void go_silent();
-  void answer_again();  // what was asked meanwhile, too
-  void die();           // its server: requests fail, those that wait as well
+  void answer_again();  // also requests made meanwhile
+  void die();           // kills the server: all requests fail, waiting ones too
 
  private:
   std::string folder_;

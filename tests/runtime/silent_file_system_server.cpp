@@ -1,6 +1,7 @@
-// A file system in memory by way of /dev/fuse that goes silent when it is told to: silent_file_system_server FOLDER.
-// After SIGUSR1 it takes requests and answers none; after SIGUSR2 it answers, those that it kept first. It says what it does, a
-// line each: "mounted", "silent", "answers". It ends when it is killed (the kernel then fails all requests) or unmounted.
+// A file system in memory through /dev/fuse that falls silent on command: silent_file_system_server
+// FOLDER. After SIGUSR1 it accepts requests and answers none; after SIGUSR2 it answers, kept
+// requests first. Prints one line per change: "mounted", "silent", "answers". Ends when killed (the
+// kernel then fails all requests) or unmounted.
 #include <fcntl.h>
 #include <linux/fuse.h>
 #include <poll.h>
@@ -37,7 +38,7 @@ void say(const char* line) {
   std::fflush(stdout);
 }
 
-// One request: its header, its argument and what follows that.
+// One request: its header, its argument and the bytes after it.
 class Request {
  public:
   explicit Request(std::span<const std::byte> bytes) : bytes_(bytes) {
@@ -65,7 +66,7 @@ class Request {
 
 class Server {
  public:
-  // An errno.
+  // Returns an errno.
   int mount(const char* folder);
   void run(int signals);
 
@@ -96,11 +97,11 @@ class Server {
 
   FileDescriptor fuse_;
   std::vector<std::byte> buffer_{kMostBytes + std::size_t{64} * 1024};
-  std::map<std::uint64_t, FileDescriptor> files_;  // by node: their bytes
+  std::map<std::uint64_t, FileDescriptor> files_;  // by node: the file's bytes
   std::map<std::string, std::uint64_t> names_;
   std::uint64_t last_node_ = kRoot;
   bool silent_ = false, mounted_ = true;
-  std::vector<std::vector<std::byte>> kept_;  // requests, while silent
+  std::vector<std::vector<std::byte>> kept_;  // requests received while silent
 };
 
 int Server::mount(const char* folder) {
@@ -129,7 +130,7 @@ void Server::obey(int signals) {
   say(silent_ ? "silent" : "answers");
 }
 
-// False: it was unmounted.
+// False: unmounted.
 bool Server::read_request() {
   const ssize_t got = ::read(fuse_.get(), buffer_.data(), buffer_.size());
   if (got < 0) return errno == EINTR || errno == EAGAIN || errno == ENOENT;
@@ -146,7 +147,7 @@ void Server::answer(const Request& request, int error, std::initializer_list<std
   fuse_out_header header{sizeof(fuse_out_header), -error, request.header().unique};
   std::vector<iovec> vectors{{&header, sizeof(header)}};
   for (const auto& part : parts) {
-    vectors.push_back({const_cast<std::byte*>(part.data()), part.size()});  // it is only read
+    vectors.push_back({const_cast<std::byte*>(part.data()), part.size()});  // only read
     header.len += static_cast<std::uint32_t>(part.size());
   }
   [[maybe_unused]] const ssize_t sent = ::writev(fuse_.get(), vectors.data(), static_cast<int>(vectors.size()));
@@ -187,7 +188,7 @@ void Server::serve(const Request& request) {
     case FUSE_FORGET:
     case FUSE_BATCH_FORGET:
     case FUSE_INTERRUPT:
-      return;  // they have no answer
+      return;  // these requests have no answer
     default:
       return answer(request, ENOSYS);
   }
@@ -254,7 +255,7 @@ void Server::set_attributes(const Request& request) {
   answer_with(request, attribute_answer(node));
 }
 
-// Its bytes stay for who has it open.
+// Open files keep their bytes.
 void Server::remove(const Request& request) { answer(request, names_.erase(request.name()) == 1 ? 0 : ENOENT); }
 
 void Server::read(const Request& request) {

@@ -1,6 +1,6 @@
-// Programs that do not call vmem, as the hooks see them: random allocations, launches that name whole allocations and say nothing of
-// what they write, copies, and frees, from several threads, over HBM that holds a part. Every launch checks, as device code, that it
-// finds what the thread's model says.
+// Programs that do not call vmem, as the hooks see them: several threads make random allocations,
+// copies, frees, and launches that name whole allocations but not their writes. HBM holds only a
+// part. Every launch checks, as device code, the contents against its thread's model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ class Program {
   bool failed() const { return failed_; }
 
  private:
-  // A few words at its ends and in its middle stand for the whole.
+  // A few words at its ends and in its middle stand for the whole buffer.
   struct Buffer {
     std::byte* at = nullptr;
     std::size_t bytes = 0;
@@ -72,7 +72,7 @@ class Program {
     constexpr std::size_t kSizes[] = {1000, 2 * kMiB, 3 * kMiB, 8 * kMiB, 12 * kMiB};
     Buffer buffer;
     buffer.bytes = kSizes[below(std::size(kSizes))] / 4 * 4;
-    auto memory = runtime_.allocate_undeclared(buffer.bytes, 0, stream_);
+    auto memory = runtime_.blocks().allocate(buffer.bytes, 0, stream_);
     if (!memory) return ok(std::unexpected(memory.error()));
     buffer.at = static_cast<std::byte*>(*memory);
     buffers_.push_back(buffer);
@@ -84,10 +84,10 @@ class Program {
     buffers_.erase(buffers_.begin() + std::ptrdiff_t(index));
     const bool waits = below(4) == 0;
     if (waits) gpu_.synchronize(stream_);
-    ok(runtime_.free_undeclared(buffer.at, waits ? std::nullopt : std::optional<vmem_stream>(stream_)));
+    ok(runtime_.blocks().free(buffer.at, waits ? std::nullopt : std::optional<vmem_stream>(stream_)));
   }
 
-  // Reads what is there, and perhaps writes, of one or more buffers.
+  // Reads one or more buffers, and may write them.
   void launch() {
     std::vector<std::size_t> chosen(1 + below(std::min<std::size_t>(3, buffers_.size())));
     for (std::size_t& each : chosen) each = below(buffers_.size());
@@ -102,7 +102,7 @@ class Program {
       if (writes) ++buffers_[each].value;
       addresses.push_back(reinterpret_cast<std::uintptr_t>(buffers_[each].at) + below(buffers_[each].bytes));
     }
-    addresses.push_back(0x1234);  // what is no address of ours is passed over
+    addresses.push_back(0x1234);  // foreign addresses are skipped
     queue(addresses, [this, expected, writes] {
       for (const Buffer& buffer : expected) {
         for (const std::size_t place : buffer.places()) {
@@ -127,18 +127,18 @@ class Program {
   void copy_from_host(Buffer& buffer) {
     buffer.value = std::uint32_t(random_());
     std::vector<std::uint32_t> host(buffer.bytes / 4, buffer.value);
-    ok(runtime_.copy(buffer.at, host.data(), buffer.bytes, stream_));
+    ok(runtime_.copies().copy(buffer.at, host.data(), buffer.bytes, stream_));
     gpu_.synchronize(stream_);
   }
 
   template <class Body>
   void queue(const std::vector<std::uintptr_t>& addresses, Body body) {
-    if (auto ready = runtime_.begin_launch(addresses, stream_, below(8) == 0, holds_); !ready) return ok(ready);
+    if (auto ready = runtime_.launches().begin(addresses, stream_, below(8) == 0, holds_); !ready) return ok(ready);
     if (gpu_.launch(stream_, 0, body) != CUDA_SUCCESS) {
-      runtime_.abandon_launch(holds_);
+      runtime_.launches().abandon(holds_);
       return ok(fail(VMEM_ERROR_DRIVER, "the launch failed"));
     }
-    ok(runtime_.end_launch(holds_));
+    ok(runtime_.launches().end(holds_));
     if (wrong_.load() != 0) {
       ADD_FAILURE() << wrong_.load() << " words were not what was last written there";
       failed_ = true;

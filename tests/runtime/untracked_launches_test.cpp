@@ -1,4 +1,5 @@
-// Launches of programs that do not call vmem, while all that they use fits: nothing is logged of them, and nothing may be lost by that.
+// Launches of programs that do not call vmem, while everything fits: they log nothing, and no data
+// may be lost by that.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -21,7 +22,7 @@ using runtime::Runtime;
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-// Parameter: whether launches ask first whether they need to look at all.
+// Parameter: whether launches first try begin_launch_of_anything.
 struct UntrackedLaunches : ::testing::TestWithParam<bool> {
   EmulatedGpu gpu{"devices=2,hbm=512MiB,host=1GiB"};
   std::unique_ptr<Runtime> runtime;
@@ -47,21 +48,21 @@ struct UntrackedLaunches : ::testing::TestWithParam<bool> {
   }
 
   std::uint32_t* allocate(std::size_t mib) {
-    auto made = runtime->allocate_undeclared(mib * kMiB, 0, stream);
+    auto made = runtime->blocks().allocate(mib * kMiB, 0, stream);
     EXPECT_TRUE(made) << made.error().message;
     return made ? static_cast<std::uint32_t*>(*made) : nullptr;
   }
   void begin(const std::vector<std::uint32_t*>& named, LaunchHolds& held, CUstream on) {
-    if (GetParam() && runtime->begin_launch_of_anything(on, std::nullopt, held)) return;
+    if (GetParam() && runtime->launches().begin_if_all_resident(on, std::nullopt, held)) return;
     std::vector<std::uintptr_t> addresses;
     for (const std::uint32_t* each : named) addresses.push_back(reinterpret_cast<std::uintptr_t>(each));
-    const auto ready = runtime->begin_launch(addresses, on, false, held);
+    const auto ready = runtime->launches().begin(addresses, on, false, held);
     ASSERT_TRUE(ready) << ready.error().message;
   }
   void launch(const std::vector<std::uint32_t*>& named, const std::function<void()>& body) {
     begin(named, holds, stream);
     ASSERT_EQ(gpu.launch(stream, 0, body), CUDA_SUCCESS);
-    ASSERT_TRUE(runtime->end_launch(holds));
+    ASSERT_TRUE(runtime->launches().end(holds));
   }
   void fill(std::uint32_t* at, std::uint32_t value) {
     launch({at}, [at, value] { *at = value; });
@@ -80,17 +81,17 @@ struct UntrackedLaunches : ::testing::TestWithParam<bool> {
   }
   std::size_t in_hbm(const std::uint32_t* at) {
     vmem_pointer_info info{};
-    EXPECT_TRUE(runtime->query(at, info));
+    EXPECT_TRUE(runtime->requests().query(at, info));
     return info.bytes_hbm;
   }
 };
 
-// Uses more than HBM holds, again and again: nothing else has a better claim to HBM.
+// Repeatedly uses more than HBM holds, so that nothing else has a better claim to HBM.
 class Rival {
  public:
   Rival(UntrackedLaunches& test, CUstream stream) : test_(test), stream_(stream) {
     for (int i = 0; i < 10; ++i) {
-      auto made = test.runtime->allocate_undeclared(8 * kMiB, 0, stream);
+      auto made = test.runtime->blocks().allocate(8 * kMiB, 0, stream);
       EXPECT_TRUE(made) << made.error().message;
       if (made) buffers_.push_back(static_cast<std::uint32_t*>(*made));
     }
@@ -99,7 +100,7 @@ class Rival {
     for (std::uint32_t* const at : buffers_) {
       test_.begin({at}, holds_, stream_);
       ASSERT_EQ(test_.gpu.launch(stream_, 0, [at] { *at = 7; }), CUDA_SUCCESS);
-      ASSERT_TRUE(test_.runtime->end_launch(holds_));
+      ASSERT_TRUE(test_.runtime->launches().end(holds_));
     }
     test_.gpu.synchronize(stream_);
   }
@@ -119,22 +120,22 @@ TEST_P(UntrackedLaunches, OfWhichNothingIsLoggedKeepWhatTheyUseUntilTheyEnd) {
     go.wait(false);
     *at = 2;
   });
-  ASSERT_TRUE(runtime->free_undeclared(at, stream));
-  ASSERT_TRUE(runtime->empty_cache());
+  ASSERT_TRUE(runtime->blocks().free(at, stream));
+  ASSERT_TRUE(runtime->blocks().empty_cache());
   for (int i = 0; i < 100; ++i) EXPECT_EQ(figures().unmaps, 0u) << "the mover looked " << i << " times";
   go = true;
   go.notify_all();
   gpu.synchronize(stream);
-  ASSERT_TRUE(runtime->quiesce());
+  ASSERT_TRUE(runtime->requests().quiesce());
   while (figures().unmaps == 0) std::this_thread::yield();
 }
 
-// Nobody is told of a death while all fits; when something has to leave, it is known all the same.
+// While all fits, deaths are not logged; the mover finds them when it must evict.
 TEST_P(UntrackedLaunches, WhatDiedWhileAllFitLeavesFirst) {
   std::vector<std::uint32_t*> blocks;
   for (int i = 0; i < 6; ++i) blocks.push_back(allocate(8));
   for (std::uint32_t* const at : blocks) fill(at, 1);
-  for (const std::size_t dies : {1u, 4u}) ASSERT_TRUE(runtime->free_undeclared(blocks[dies], stream));
+  for (const std::size_t dies : {1u, 4u}) ASSERT_TRUE(runtime->blocks().free(blocks[dies], stream));
   ASSERT_EQ(figures().evictions, 0u);
   std::uint32_t* const larger = allocate(32);
   fill(larger, 2);
@@ -147,7 +148,7 @@ TEST_P(UntrackedLaunches, WhatDiedWhileAllFitLeavesFirst) {
 TEST_P(UntrackedLaunches, DoNotLoseWhatTheyWroteInALaterLifeOfABlock) {
   std::uint32_t* const at = allocate(8);
   fill(at, 1);
-  ASSERT_TRUE(runtime->free_undeclared(at, stream));
+  ASSERT_TRUE(runtime->blocks().free(at, stream));
   ASSERT_EQ(allocate(8), at);
   fill(at, 2);
   ASSERT_EQ(figures().evictions, 0u);
@@ -171,7 +172,7 @@ TEST_P(UntrackedLaunches, UnderWayWhenTheFirstPageLeavesAreSeenAllTheSame) {
     }).join();
   };
   from_another_thread();
-  // Tracking has begun, too late for the launch, which holds everything.
+  // Tracking began too late for the launch, which holds everything.
   ASSERT_GT(figures().in_place_acquires, 0u);
   ASSERT_EQ(figures().evictions, 0u);
   std::atomic<bool> go{false};
@@ -181,7 +182,7 @@ TEST_P(UntrackedLaunches, UnderWayWhenTheFirstPageLeavesAreSeenAllTheSame) {
                          *at += 1;
                        }),
             CUDA_SUCCESS);
-  ASSERT_TRUE(runtime->end_launch(holds));
+  ASSERT_TRUE(runtime->launches().end(holds));
   for (int round = 0; round < 4; ++round) from_another_thread();
   EXPECT_EQ(in_hbm(at), 8 * kMiB) << "it is in use";
   go = true;
@@ -193,11 +194,11 @@ TEST_P(UntrackedLaunches, UnderWayWhenTheFirstPageLeavesAreSeenAllTheSame) {
   EXPECT_TRUE(runtime->close_stream(other));
 }
 
-// What another thread frees, or writes by the CPU, is nothing that the launch may use.
+// The launch cannot use memory that another thread frees, or writes by the CPU.
 TEST_P(UntrackedLaunches, UnderWayKeepNobodyFromEndingWhatTheyDoNotUse) {
   std::uint32_t* const at = allocate(8);
   std::uint32_t* const cached = allocate(8);
-  auto declared = runtime->allocate(8 * kMiB, 0, stream);
+  auto declared = runtime->allocations().allocate(8 * kMiB, 0, stream);
   ASSERT_TRUE(declared);
   for (std::uint32_t* each : {at, cached, static_cast<std::uint32_t*>(*declared)}) fill(each, 1);
   gpu.synchronize(stream);
@@ -205,14 +206,14 @@ TEST_P(UntrackedLaunches, UnderWayKeepNobodyFromEndingWhatTheyDoNotUse) {
   std::thread([&] {
     gpu.make_current(0);
     const std::uint32_t word = 7;
-    EXPECT_TRUE(runtime->write(*declared, &word, sizeof word));
-    EXPECT_TRUE(runtime->free(*declared, stream));
-    EXPECT_TRUE(runtime->free_undeclared(cached, stream));
-    EXPECT_TRUE(runtime->empty_cache());
+    EXPECT_TRUE(runtime->copies().write(*declared, &word, sizeof word));
+    EXPECT_TRUE(runtime->allocations().free(*declared, stream));
+    EXPECT_TRUE(runtime->blocks().free(cached, stream));
+    EXPECT_TRUE(runtime->blocks().empty_cache());
   }).join();
   EXPECT_EQ(figures().allocated_bytes, 8 * kMiB);
   ASSERT_EQ(gpu.launch(stream, 0, [at] { *at += 1; }), CUDA_SUCCESS);
-  ASSERT_TRUE(runtime->end_launch(holds));
+  ASSERT_TRUE(runtime->launches().end(holds));
   EXPECT_EQ(read(at), 2u);
 }
 
@@ -220,8 +221,8 @@ TEST_P(UntrackedLaunches, ThatTakeLongLetOthersMoveWhatTheyDoNotName) {
   std::uint32_t* const at = allocate(8);
   fill(at, 1);
   gpu.synchronize(stream);
-  holds.hold_each();
-  ASSERT_TRUE(runtime->begin_launch(std::array{reinterpret_cast<std::uintptr_t>(at)}, stream, false, holds));
+  holds.hold_separately = true;
+  ASSERT_TRUE(runtime->launches().begin(std::array{reinterpret_cast<std::uintptr_t>(at)}, stream, false, holds));
   const CUstream other = gpu.create_stream(0);
   std::thread([&] {
     gpu.make_current(0);
@@ -230,12 +231,12 @@ TEST_P(UntrackedLaunches, ThatTakeLongLetOthersMoveWhatTheyDoNotName) {
   }).join();
   EXPECT_GT(figures().evictions, 0u);
   EXPECT_EQ(in_hbm(at), 8 * kMiB);
-  runtime->abandon_launch(holds);
+  runtime->launches().abandon(holds);
   EXPECT_EQ(read(at), 1u);
   EXPECT_TRUE(runtime->close_stream(other));
 }
 
-// Launches go on while another thread's come to need more than HBM holds, at any moment.
+// Launches continue while another thread begins to need more than HBM holds.
 TEST_P(UntrackedLaunches, LoseNothingWhenTrackingBeginsBesideThem) {
   for (int round = 0; round < 8; ++round) {
     SCOPED_TRACE(::testing::Message() << "round " << round);
@@ -269,9 +270,10 @@ INSTANTIATE_TEST_SUITE_P(Launches, UntrackedLaunches, ::testing::Bool(),
 
 struct UnlookedLaunches : UntrackedLaunches {
   bool passes(CUstream on) {
-    for (int i = 0; i < 2; ++i) (void)figures();  // the mover has ended a step after all that was asked of it
-    const bool passed = runtime->begin_launch_of_anything(on, std::nullopt, holds);
-    if (passed) runtime->abandon_launch(holds);
+    // Afterwards the mover has finished a step since the last request.
+    for (int i = 0; i < 2; ++i) (void)figures();
+    const bool passed = runtime->launches().begin_if_all_resident(on, std::nullopt, holds);
+    if (passed) runtime->launches().abandon(holds);
     return passed;
   }
   bool passes() { return passes(stream); }
@@ -280,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(Launches, UnlookedLaunches, ::testing::Values(true), []
 
 TEST_P(UnlookedLaunches, FindWhatWasAllocatedInHbm) {
   std::uint32_t* const large = allocate(8);
-  auto small = runtime->allocate_undeclared(512, 0, stream);
+  auto small = runtime->blocks().allocate(512, 0, stream);
   ASSERT_TRUE(small);
   EXPECT_TRUE(passes());
   for (std::uint32_t* const at : {large, static_cast<std::uint32_t*>(*small)}) {
@@ -293,21 +295,21 @@ TEST_P(UnlookedLaunches, FindWhatWasAllocatedInHbm) {
 
 TEST_P(UnlookedLaunches, AreRefusedWhileSomethingIsNotMapped) {
   EXPECT_TRUE(passes());
-  auto declared = runtime->allocate(8 * kMiB, 0, stream);
+  auto declared = runtime->allocations().allocate(8 * kMiB, 0, stream);
   ASSERT_TRUE(declared);
   EXPECT_FALSE(passes());
-  ASSERT_TRUE(runtime->free(*declared, stream));
+  ASSERT_TRUE(runtime->allocations().free(*declared, stream));
   EXPECT_TRUE(passes());
 }
 
-// Everything was at hand when the first page was to leave.
+// Everything was resident when the first page had to be evicted.
 TEST_P(UnlookedLaunches, AreRefusedOnceAPageIsToLeave) {
   std::uint32_t* const at = allocate(8);
   fill(at, 1);
   gpu.synchronize(stream);
   ASSERT_TRUE(passes());
-  ASSERT_TRUE(runtime->advise(at, 8 * kMiB, VMEM_ADVISE_EVICT));
-  ASSERT_TRUE(runtime->quiesce());
+  ASSERT_TRUE(runtime->requests().advise(at, 8 * kMiB, VMEM_ADVISE_EVICT));
+  ASSERT_TRUE(runtime->requests().quiesce());
   EXPECT_FALSE(passes());
   EXPECT_EQ(read(at), 1u);
 }
@@ -327,10 +329,10 @@ TEST_P(UnlookedLaunches, AreRefusedOnceHbmIsNearlyFull) {
 TEST_P(UnlookedLaunches, AreRefusedForAsLongAsATableMayHaveBeenFilled) {
   std::vector<std::uintptr_t> named;
   for (int i = 0; i < 2; ++i)
-    named.push_back(reinterpret_cast<std::uintptr_t>(*runtime->allocate_undeclared(512, 0, stream)));
+    named.push_back(reinterpret_cast<std::uintptr_t>(*runtime->blocks().allocate(512, 0, stream)));
   const auto look_at_one = [&](bool fills) {
-    ASSERT_TRUE(runtime->begin_launch(named, stream, fills, holds));
-    ASSERT_TRUE(runtime->end_launch(holds));
+    ASSERT_TRUE(runtime->launches().begin(named, stream, fills, holds));
+    ASSERT_TRUE(runtime->launches().end(holds));
   };
   look_at_one(false);
   EXPECT_TRUE(passes());
@@ -338,7 +340,7 @@ TEST_P(UnlookedLaunches, AreRefusedForAsLongAsATableMayHaveBeenFilled) {
   int looked_at = 0;
   named.resize(1);
   for (; !passes(); ++looked_at) look_at_one(false);
-  // What it filled may have been copied, as late as that, to what was named beside it.
+  // Until then, its pointers may have been copied to allocations named beside it.
   EXPECT_GE(looked_at, int(Options().window));
   EXPECT_LE(looked_at, 2 * int(Options().window) + 1);
 }
@@ -350,7 +352,7 @@ TEST_P(UnlookedLaunches, AreRefusedOnADeviceThatCannotReachEverything) {
   allocate(8);
   EXPECT_TRUE(passes());
   EXPECT_FALSE(passes(second));
-  auto of_second = runtime->allocate_undeclared(8 * kMiB, 1, second);
+  auto of_second = runtime->blocks().allocate(8 * kMiB, 1, second);
   ASSERT_TRUE(of_second);
   EXPECT_FALSE(passes());
   EXPECT_FALSE(passes(second));

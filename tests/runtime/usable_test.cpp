@@ -1,6 +1,7 @@
-// What malloc accepts can be used: on seven chains of tiers, with host memory down to the least that a start accepts, sizes up
-// to the last that malloc accepts are written, acquired by the GPU, and read, in five orders. The last one
-// and another; with VMEM_TEST_EVERY_SIZE all, with VMEM_TEST_SEED random ones.
+// Memory that malloc accepts is usable: on seven chains of tiers, with host memory down to the
+// minimum of a start, sizes up to the largest that malloc accepts are written, acquired by the GPU
+// and read, in five orders. Tests the largest size and one other; with VMEM_TEST_EVERY_SIZE all,
+// with VMEM_TEST_SEED random ones.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -14,20 +15,20 @@
 #include <span>
 #include <vector>
 
-#include "runtime/daemon.hpp"
+#include "runtime/remote/daemon.hpp"
 #include "runtime/runtime_fixture.hpp"
 #include "visits.hpp"
 
 namespace vmem::test {
 namespace {
 
-constexpr std::size_t kPage = 2 * kMiB;  // what sizes are multiples of; pages may be larger
+constexpr std::size_t kPage = 2 * kMiB;  // unit of the sizes; pages may be larger
 
-// HBM and host memory, and what else is on the way down.
+// HBM, host memory, and the other tiers below.
 struct Chain {
   const char* name;
   bool peer, remote, nvme;
-  // As tests are listed.
+  // For gtest's lists of tests.
   friend void PrintTo(const Chain& each, std::ostream* out) { *out << each.name; }
 };
 constexpr Chain kChains[] = {
@@ -42,15 +43,15 @@ constexpr Chain kChains[] = {
 
 struct Machine {
   const char* name;
-  std::uint64_t hbm_mib, host_mib;  // host 0: the least that a start accepts
+  std::uint64_t hbm_mib, host_mib;  // host 0: the minimum of a start
   const char* page;
   friend void PrintTo(const Machine& each, std::ostream* out) { *out << each.name; }
 };
-// With pages that vmem chooses, sizes are mixed: 8 MiB in large allocations, 2 MiB in small ones.
+// If vmem chooses the page size, sizes are mixed: 8 MiB in large allocations, 2 MiB in small ones.
 constexpr Machine kMachines[] = {
     {"LeastHost", 32, 0, "2MiB"},
     {"MoreHost", 32, 24, "2MiB"},
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // which take ten times as long
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they take ten times as long
     {"LargePages", 64, 32, "8MiB"},
     {"ChosenPages", 128, 64, "auto"},
 #endif
@@ -72,7 +73,7 @@ std::vector<std::size_t> sizes_to_use(std::size_t most) {
   return sizes;
 }
 
-// One allocation. Its pages have a number at their begin and end, which each visit makes one larger.
+// One allocation. Each page has a number at its begin and end, which each visit increments.
 class Allocation {
  public:
   Allocation(std::byte* base, std::size_t pages) : base_(base), numbers_(pages, 0) {}
@@ -90,7 +91,7 @@ class Allocation {
       ASSERT_EQ(found, number_of(page, numbers_[page])) << "page " << page;
     }
   }
-  // Checked and counted on by a kernel; `wrong` counts after the stream is synchronized.
+  // A kernel checks and increments the numbers; `wrong` is valid once the stream is synchronized.
   void use(std::size_t page, const EmulatedGpu& gpu, CUstream stream, std::size_t& wrong) {
     const vmem_range range = range_of(base_ + page * kPage, kPage);
     ASSERT_OK(acquire(range, stream)) << "page " << page;
@@ -172,7 +173,7 @@ class Usable : public ::testing::TestWithParam<Case> {
     RecordProperty("host_mib", int(host_mib));
   }
 
-  // Null where malloc refuses for lack of memory.
+  // Nothing if malloc refuses for lack of memory.
   std::optional<Allocation> allocate(std::size_t pages) {
     void* memory = nullptr;
     const vmem_status status = vmem_malloc(&memory, pages * kPage, 0, nullptr);
@@ -211,7 +212,7 @@ class Usable : public ::testing::TestWithParam<Case> {
       }
     }
   }
-  // Written by the processor first, which fills what is below HBM and leaves HBM empty.
+  // The CPU writes first, which fills the tiers below HBM and leaves HBM empty.
   void use_all(std::span<Allocation* const> allocations) {
     for (Allocation* each : allocations) {
       for (std::size_t page = 0; page < each->pages() && !HasFatalFailure(); ++page) each->write(page);
@@ -244,7 +245,7 @@ TEST_P(Usable, EverySizeThatMallocAccepts) {
   }
 }
 
-// A small one first, then as large a one as is accepted, and the other way round.
+// A small allocation first, then the largest that is accepted, and the other way round.
 TEST_P(Usable, WhatIsLeftBesideAnotherAllocation) {
   for (const bool small_first : {true, false}) {
     SCOPED_TRACE(small_first ? "the small one first" : "the large one first");

@@ -1,4 +1,4 @@
-// What a test of several threads found wrong.
+// The failures that a multi-threaded test found.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace vmem::test {
 
-// What went wrong, from any thread, kernels included. The first few are kept.
+// Collects failures from any thread, kernels included. Keeps the first few.
 class Verdict {
  public:
   void fail(std::string what);
@@ -22,7 +22,7 @@ class Verdict {
   std::vector<std::string> failures_;
 };
 
-// What differs, where, in words.
+// Tells in words how many bytes differ and where the first is.
 std::string difference(const char* where, const std::byte* at, const std::byte* found, const std::byte* expected,
                        std::size_t bytes);
 

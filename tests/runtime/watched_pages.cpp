@@ -71,7 +71,7 @@ vmem_status WatchedPages::write(std::size_t page) {
   std::vector<std::uint64_t> words(kWords);
   std::iota(words.begin(), words.end(), first);
   const vmem_status status = timed(Call::write, [&] { return vmem_write(at(page), words.data(), kPage); });
-  // What was refused before a byte was written has left the page as it was.
+  // A call refused before it wrote a byte leaves the page unchanged.
   if (status == VMEM_OK) pages_[page].first = first;
   return status;
 }

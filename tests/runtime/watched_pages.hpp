@@ -1,4 +1,5 @@
-// Pages of one allocation under test: each call on them has a time limit and verified bytes, and any thread may make one.
+// Pages of one allocation under test: each call has a time limit and verified bytes; any thread may
+// call.
 #pragma once
 
 #include <array>
@@ -25,15 +26,17 @@ class WatchedPages {
     const EmulatedGpu* gpu = nullptr;
     std::byte* base = nullptr;
     std::size_t pages = 0;
-    std::chrono::steady_clock::duration longest{};  // that a call may take
-    Refusable refusable;                            // what a call may answer, beside OK
-    std::byte* copies_to = nullptr;  // a page, where those above are read-only: nothing writes to them then
+    std::chrono::steady_clock::duration longest{};  // time limit of a call
+    Refusable refusable;                            // accepted answers beside OK
+    // A page, if those above are read-only: then nothing writes to them.
+    std::byte* copies_to = nullptr;
   };
   explicit WatchedPages(Config config);
 
   enum class Call : std::uint8_t { read, write, acquire, copy, prefetch };
   static constexpr Call kCalls[] = {Call::read, Call::write, Call::acquire, Call::copy, Call::prefetch};
-  // On that page. The stream is the calling thread's, whose current context is the device's.
+  // Makes the call on that page. The stream is the calling thread's, whose current context is the
+  // device's.
   vmem_status make(Call call, std::size_t page, CUstream stream, std::mt19937_64& random);
 
   vmem_status read(std::size_t page, CUstream stream);
@@ -42,7 +45,7 @@ class WatchedPages {
   vmem_status acquire(std::size_t page, CUstream stream);
   vmem_status copy(std::size_t from, std::size_t to, CUstream stream);
   vmem_status prefetch(std::size_t page);
-  // What a file has: word i is `first` + i.
+  // The contents of a file: word i is `first` + i.
   void know(std::size_t page, std::uint64_t first) { pages_[page].first = first; }
 
   // Of all calls so far.
@@ -67,8 +70,8 @@ class WatchedPages {
   std::vector<Page> pages_;
   std::atomic<std::uint64_t> last_version_{0}, refused_{0};
   std::array<std::atomic<std::uint64_t>, 5> refused_by_call_{};
-  std::mutex copying_;        // to copies_to
-  mutable std::mutex mutex_;  // below
+  std::mutex copying_;        // guards copies_to
+  mutable std::mutex mutex_;  // guards the members below
   std::chrono::steady_clock::duration longest_{};
   std::string last_error_;
 };

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""campaign_test.py SCRIPTS: scripts/campaign.py counts what rounds did, and a round that did nothing is no success."""
+"""campaign_test.py SCRIPTS: scripts/campaign.py counts what rounds did, and a round that did
+nothing is no success.
+"""
 
 import contextlib
 import io

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""house_test.py SCRIPTS: scripts/house.py finds what breaks a limit, and lets debt shrink and not grow."""
+"""house_test.py SCRIPTS: scripts/house.py finds what breaks a limit, and lets debt shrink and not
+grow.
+"""
 
 import pathlib
 import shutil
@@ -24,6 +26,13 @@ class Text(unittest.TestCase):
 
     def test_lines_of_a_block_comment_count(self):
         self.assertEqual(house.wide_comments("/*\n" + "x" * 101 + "\n*/\n" + "y" * 101 + "\n"), [2])
+
+    def test_scripts_comments_and_docstrings_end_at_column_100(self):
+        wide = "x" * 100
+        self.assertEqual(house.wide_script_comments("a.sh", f"# {wide}\necho {wide}\n# fits\n"), [1])
+        text = f'def f():\n    """Short.\n\n    {wide}\n    """\n    return "# {wide}"  \n'
+        self.assertEqual(house.wide_script_comments("a.py", text), [4])
+        self.assertEqual(house.wide_script_comments("a.py", f"a = 1  # {wide}\n"), [1])
 
     def test_long_files_and_friends_are_found(self):
         text = "class A {\n  friend class B;\n};\n" + "\n" * 500

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""shards_test.py SCRIPTS: scripts/shards.py gives every test one part, and every commit the next fifth.
+"""shards_test.py SCRIPTS: scripts/shards.py gives every test one part, and every commit the next
+tenth.
 
 That the parts hold what CTest has is what `scripts/shards.py check` finds in a build.
 """
@@ -38,14 +39,14 @@ class Parts(unittest.TestCase):
     def test_a_program_of_another_kind_that_is_not_built_has_a_part(self):
         self.assertIn(shards.part_of("tsan", {"name": "Fuzz.wire"}), shards.PARTS[1:])
 
-    def test_parts_hold_every_test_once_and_fifths_are_of_similar_size(self):
+    def test_parts_hold_every_test_once_and_tenths_are_of_similar_size(self):
         tests = [test_of("base_test", f"Suite{number % 7}.Test{number}") for number in range(1000)]
         parts = [shards.numbers_in("tsan", tests, part) for part in shards.PARTS]
         self.assertEqual(sorted(number for part in parts for number in part), list(range(1, 1001)))
         self.assertEqual(parts[0], [])
         for part in parts[1:]:
-            self.assertGreater(len(part), 150)
-            self.assertLess(len(part), 250)
+            self.assertGreater(len(part), 70)
+            self.assertLess(len(part), 130)
         self.assertEqual(shards.numbers_in("tsan", tests, shards.ALL), list(range(1, 1001)))
 
     def test_expressions_are_valid(self):
@@ -54,7 +55,35 @@ class Parts(unittest.TestCase):
                 re.compile(expression)
 
 
-class Fifths(unittest.TestCase):
+class Labels(unittest.TestCase):
+    def test_a_test_needs_the_label_of_a_module(self):
+        tests = [test_of("a_test", name) for name in ("Labelled", "OnlyLong", "Bare")]
+        tests[0]["properties"] = [{"name": "LABELS", "value": ["migration", "long"]}]
+        tests[1]["properties"] = [{"name": "LABELS", "value": ["long"]}]
+        self.assertEqual(shards.without_module(tests, {"base", "migration"}), ["OnlyLong", "Bare"])
+
+    def test_modules_are_those_with_tests(self):
+        self.assertLess({"base", "migration", "runtime", "scripts"}, shards.modules())
+
+
+class Failures(unittest.TestCase):
+    def test_the_end_of_what_a_failed_test_printed_is_kept_and_of_no_other(self):
+        with tempfile.TemporaryDirectory() as folder:
+            results = pathlib.Path(folder) / "results.xml"
+            lines = "\n".join(f"line {number}" for number in range(100))
+            results.write_text(
+                '<testsuite><testcase name="Good.One" time="1" status="run"><system-out>fine</system-out></testcase>'
+                f'<testcase name="Bad.One" time="2.5" status="fail"><system-out>{lines}</system-out></testcase></testsuite>'
+            )
+            text = shards.failures_in("tsan", results)
+        self.assertIn("tsan: Bad.One failed after 2.5 s", text)
+        self.assertIn("line 99", text)
+        self.assertNotIn("line 50\n", text)
+        self.assertNotIn("Good.One", text)
+        self.assertNotIn("fine", text)
+
+
+class Tenths(unittest.TestCase):
     def git(self, *words: object) -> None:
         settings = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
         subprocess.run(["git", *settings, *map(str, words)], cwd=self.tree, check=True, capture_output=True)
@@ -65,13 +94,13 @@ class Fifths(unittest.TestCase):
         self.addCleanup(setattr, shards, "ROOT", shards.ROOT)
         self.tree = shards.ROOT = pathlib.Path(folder.name)
 
-    def test_five_commits_in_a_row_take_five_fifths(self):
+    def test_ten_commits_in_a_row_take_ten_tenths(self):
         self.git("init", "--quiet")
         seen = set()
-        for _ in range(shards.FIFTHS):
+        for _ in range(shards.TENTHS):
             self.git("commit", "--quiet", "--allow-empty", "--message", "one more")
-            seen.add(shards.fifth_of_commit())
-            self.assertEqual(shards.fifth_of_commit(), shards.fifth_of_commit())
+            seen.add(shards.tenth_of_commit())
+            self.assertEqual(shards.tenth_of_commit(), shards.tenth_of_commit())
         self.assertEqual(seen, set(shards.PARTS[1:]))
 
     def test_a_shallow_clone_takes_its_commits_hash(self):
@@ -85,10 +114,10 @@ class Fifths(unittest.TestCase):
         self.git("clone", "--quiet", "--depth", 1, f"file://{origin}", "clone")
         shards.ROOT = origin.parent / "clone"
         done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=shards.ROOT, check=True, capture_output=True, text=True)
-        self.assertEqual(shards.fifth_of_commit(), str(int(done.stdout, 16) % shards.FIFTHS))
+        self.assertEqual(shards.tenth_of_commit(), str(int(done.stdout, 16) % shards.TENTHS))
 
-    def test_a_tree_without_git_has_a_fifth(self):
-        self.assertIn(shards.fifth_of_commit(), shards.PARTS[1:])
+    def test_a_tree_without_git_has_a_tenth(self):
+        self.assertIn(shards.tenth_of_commit(), shards.PARTS[1:])
 
 
 if __name__ == "__main__":

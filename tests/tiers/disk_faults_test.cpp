@@ -1,9 +1,9 @@
-// What disks do wrong: whatever a load brings is the page, or is refused; and no other page notices.
-#include <fmt/format.h>
+// Disk faults: a load returns the page or is refused, and no other page is affected.
 #include <gtest/gtest.h>
 
 #include <random>
 
+#include "campaign/seeds.hpp"
 #include "tiers/disk_fixture.hpp"
 #include "tiers/faulty_queue.hpp"
 #include "tiers/scripted_disk.hpp"
@@ -19,6 +19,10 @@ constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
 constexpr int kFlips = 10'000;
 #endif
 constexpr std::uint64_t kSmallPage = std::uint64_t{64} << 10;
+
+void expect_says(const Error& error, std::string_view words) {
+  EXPECT_NE(error.message.find(words), std::string::npos) << error.message;
+}
 
 // A tier over a scripted disk; `disk` is valid as long as the fixture.
 struct Faulty {
@@ -36,7 +40,8 @@ struct Faulty {
   DiskFixture fixture;
 };
 
-// A disk that fails one request in 32 and ends one in 16 short. No write fails three times in a row: that would end its service.
+// A disk that fails one request in 32 and ends one in 16 short. No write fails three times in a
+// row: that would take the disk out of service.
 class Unreliable {
  public:
   Fate operator()(const Io& io, std::mt19937_64& random) {
@@ -51,14 +56,8 @@ class Unreliable {
   }
 
  private:
-  int failed_writes_ = 0;  // since one was carried out whole
+  int failed_writes_ = 0;  // since the last complete write
 };
-
-std::uint64_t printed_seed() {
-  const std::uint64_t seed = std::random_device{}();
-  fmt::print("seed {}\n", seed);
-  return seed;
-}
 
 void fill_randomly(std::byte* memory, std::uint64_t bytes, std::mt19937_64& random) {
   for (std::uint64_t at = 0; at < bytes; at += 8) {
@@ -67,25 +66,26 @@ void fill_randomly(std::byte* memory, std::uint64_t bytes, std::mt19937_64& rand
   }
 }
 
-// The only slot begins at the file's beginning, with the header.
-TEST(DiskFaults, AWriteTornAtAnySectorIsFoundOut) {
+// Tears a write of a page at `first` and at every `stride` bytes after it. The only slot begins at
+// the file's start, with the header.
+void expect_torn_writes_are_found_out(std::uint64_t page_bytes, std::uint64_t first, std::uint64_t stride,
+                                      std::mt19937_64& random) {
   std::uint64_t cut = 0;
   bool tearing = false;
-  Faulty faulty(kPage, 1, [&](const Io& io) {
+  Faulty faulty(page_bytes, 1, [&](const Io& io) {
     if (!tearing || io.kind == Io::Kind::read) return Fate{};
     if (io.offset + io.bytes <= cut) return Fate{};
     return Fate{.moves_bytes = std::uint32_t(cut > io.offset ? cut - io.offset : 0), .torn = true};
   });
   DiskFixture& disk = faulty.fixture;
   const SlotId slot = disk.slot();
-  std::mt19937_64 random(printed_seed());
-  fill_randomly(disk.memory(0), kPage, random);
+  fill_randomly(disk.memory(0), page_bytes, random);
   std::uint64_t version = 1;
   ASSERT_EQ(disk.move(Direction::store, slot, 0, version).outcome, Outcome::done);
   tearing = true;
-  for (cut = 0; cut < kPage + kHeaderBytes; cut += ScriptedDisk::kSector) {
-    // Every sector differs from the one before: eight bytes of each are enough.
-    for (std::uint64_t at = 0; at < kPage; at += ScriptedDisk::kSector) {
+  for (cut = first; cut < page_bytes + kHeaderBytes; cut += stride) {
+    // Eight new bytes per sector make every sector differ from its old contents.
+    for (std::uint64_t at = 0; at < page_bytes; at += ScriptedDisk::kSector) {
       const std::uint64_t word = random();
       std::memcpy(disk.memory(0) + at, &word, sizeof(word));
     }
@@ -96,16 +96,24 @@ TEST(DiskFaults, AWriteTornAtAnySectorIsFoundOut) {
   }
 }
 
+TEST(DiskFaults, AWriteTornAtAnySectorIsFoundOut) {
+  std::mt19937_64 random(test::printed_seed());
+  constexpr std::uint64_t kSector = ScriptedDisk::kSector, kStride = 37 * kSector;
+  expect_torn_writes_are_found_out(std::uint64_t{128} << 10, 0, kSector, random);
+  // A page of many requests, at every 37th sector from a random one on.
+  expect_torn_writes_are_found_out(std::uint64_t{2} << 20, random() % 37 * kSector, kStride, random);
+}
+
 TEST(DiskFaults, EveryFlippedBitIsFoundOut) {
   Faulty faulty(kSmallPage, 4, [](const Io&) { return Fate{}; });
   DiskFixture& disk = faulty.fixture;
-  std::mt19937_64 random(printed_seed());
+  std::mt19937_64 random(test::printed_seed());
   const SlotId slot = disk.slot(), other = disk.slot();
   fill_randomly(disk.memory(0), kSmallPage, random);
   ASSERT_EQ(disk.move(Direction::store, slot, 0, 1).outcome, Outcome::done);
   ASSERT_EQ(disk.move(Direction::store, other, 0, 1, 7).outcome, Outcome::done);
   for (int i = 0; i < kFlips; ++i) {
-    // Of the page, and of the part of its header that says something.
+    // A bit of the page or of the used part of its header.
     const std::uint64_t bit = random() % ((kSmallPage + sizeof(SlotHeader)) * 8);
     const std::uint64_t byte = bit / 8 < sizeof(SlotHeader) ? bit / 8 : kHeaderBytes + bit / 8 - sizeof(SlotHeader);
     faulty.disk->flip(0, byte * 8 + bit % 8);
@@ -118,8 +126,8 @@ TEST(DiskFaults, EveryFlippedBitIsFoundOut) {
   EXPECT_EQ(std::memcmp(disk.memory(0), disk.memory(1), kSmallPage), 0);
 }
 
-// The same faults on pages in compressed form. What differs: of the last block only a part says anything, and what a damaged form decompresses
-// to may be the page all the same.
+// The same faults on compressed pages. Only a part of the last block is significant, and a damaged
+// form may still decompress to the page.
 class CompressedDiskFaults : public testing::TestWithParam<const char*> {
  protected:
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -142,7 +150,7 @@ TEST_P(CompressedDiskFaults, AWriteTornAtAnySectorIsFoundOut) {
       GetParam());
   DiskFixture& disk = faulty.fixture;
   const SlotId slot = disk.slot();
-  std::mt19937_64 random(printed_seed());
+  std::mt19937_64 random(test::printed_seed());
   fill_half(disk.memory(0), kCompressedPage, random);
   std::uint64_t version = 1;
   ASSERT_EQ(disk.move(Direction::store, slot, 0, version).outcome, Outcome::done);
@@ -163,7 +171,7 @@ TEST_P(CompressedDiskFaults, AWriteTornAtAnySectorIsFoundOut) {
 TEST_P(CompressedDiskFaults, NoFlippedBitGivesOtherBytes) {
   Faulty faulty(kSmallPage, 4, [](const Io&) { return Fate{}; }, GetParam());
   DiskFixture& disk = faulty.fixture;
-  std::mt19937_64 random(printed_seed());
+  std::mt19937_64 random(test::printed_seed());
   const SlotId slot = disk.slot();
   fill_half(disk.memory(0), kSmallPage, random);
   ASSERT_EQ(disk.move(Direction::store, slot, 0, 1).outcome, Outcome::done);
@@ -188,14 +196,14 @@ TEST_P(CompressedDiskFaults, NoFlippedBitGivesOtherBytes) {
   EXPECT_EQ(disk.move(Direction::load, slot, 1, 1).outcome, Outcome::done);
 }
 
-// Stores and loads at random against a model, on a disk that fails one request in 32 and ends one in 16 short; pages that compress and
-// pages that do not take turns in the slots.
+// Stores and loads at random against a model, on a disk that fails one request in 32 and ends one
+// in 16 short. Compressible and incompressible pages alternate in the slots.
 TEST_P(CompressedDiskFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
-  std::mt19937_64 fates(printed_seed());
+  std::mt19937_64 fates(test::printed_seed());
   Unreliable unreliable;
   Faulty faulty(kSmallPage, 8, [&](const Io& io) { return unreliable(io, fates); }, GetParam());
   DiskFixture& disk = faulty.fixture;
-  std::mt19937_64 random(printed_seed());
+  std::mt19937_64 random(test::printed_seed());
   struct Model {
     SlotId slot = 0;
     std::uint64_t version = 0, seed = 0;
@@ -265,7 +273,7 @@ TEST(DiskFaults, ABitFlippedOnTheWayIsReadAgain) {
   Faulty* self = nullptr;
   Faulty faulty(kSmallPage, 2, [&](const Io& io) {
     if (io.kind == Io::Kind::write) return Fate{};
-    // Damaged while the first try reads, whole again for the second.
+    // Damages the page during the first try and repairs it for the second.
     if (++reads <= 2) self->disk->flip(0, (kHeaderBytes + 100) * 8);
     return Fate{};
   });
@@ -279,11 +287,11 @@ TEST(DiskFaults, ABitFlippedOnTheWayIsReadAgain) {
   EXPECT_EQ(reads, 2) << "header and page together, twice";
 }
 
-// Stores and loads at random against a model; `failures` counts those that failed.
+// Stores and loads at random against a model; `failures` counts failed transfers.
 void move_at_random(DiskFixture& disk, std::mt19937_64& random, int moves, int& failures) {
   struct Model {
     SlotId slot = 0;
-    std::uint64_t version = 0;  // 0: nothing, or nobody knows
+    std::uint64_t version = 0;  // 0: nothing stored, or unknown
     unsigned char value = 0;
   };
   std::vector<Model> model(16);
@@ -311,7 +319,7 @@ void move_at_random(DiskFixture& disk, std::mt19937_64& random, int moves, int& 
 }
 
 TEST(DiskFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
-  std::mt19937_64 fates(printed_seed());
+  std::mt19937_64 fates(test::printed_seed());
   Unreliable unreliable;
   Faulty faulty(kSmallPage, 16, [&](const Io& io) { return unreliable(io, fates); });
   std::mt19937_64 random(fates());
@@ -320,7 +328,7 @@ TEST(DiskFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
   EXPECT_LT(failures, 200) << "most are mended by another try";
 }
 
-// The same on a real disk, each way that io_uring is used.
+// The same on a real disk, for each way to use io_uring.
 struct UringWay {
   const char* name;
   DiskTier::MakeQueue make;
@@ -328,7 +336,7 @@ struct UringWay {
 class UringFaults : public testing::TestWithParam<UringWay> {};
 
 TEST_P(UringFaults, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
-  std::mt19937_64 fates(printed_seed());
+  std::mt19937_64 fates(test::printed_seed());
   Unreliable unreliable;
   std::mt19937_64 random(fates());
   DiskFixture disk(kSmallPage, 16 * kSmallPage, [&](const std::vector<int>& files) -> Result<std::unique_ptr<IoQueue>> {
@@ -364,7 +372,7 @@ TEST(DiskFaults, AFullDiskFailsTheStoreAndNothingElse) {
   EXPECT_EQ(disk.move(Direction::store, refused, 0, 1, 5).outcome, Outcome::done);
 }
 
-// Of two directories the second one fails.
+// Two directories, of which the second fails.
 TEST(DiskFaults, ADirectoryThatFailsAWriteIsOutOfServiceAndTheOtherOneGoesOn) {
   for (const int error : {EIO,       EROFS,        EUCLEAN,      EBADMSG,    ENODEV,   ENXIO,      ESHUTDOWN, ESTALE,
                           EHOSTDOWN, EHOSTUNREACH, EREMOTEIO,    ENOLINK,    EBADE,    EILSEQ,     ETIME,     ETIMEDOUT,
@@ -384,6 +392,7 @@ TEST(DiskFaults, ADirectoryThatFailsAWriteIsOutOfServiceAndTheOtherOneGoesOn) {
     std::vector<SlotId> slots;
     for (std::uint32_t i = 0; i < 8; ++i) {
       slots.push_back(disk.slot());
+      disk.wait_until_a_slot_is_free();  // in the other directory: it is the next one's
       disk.fill(0, static_cast<unsigned char>(i));
       ASSERT_EQ(disk.move(Direction::store, slots[i], 0, 1, i).outcome, Outcome::done);
     }
@@ -394,8 +403,7 @@ TEST(DiskFaults, ADirectoryThatFailsAWriteIsOutOfServiceAndTheOtherOneGoesOn) {
       (completion.outcome == Outcome::done ? stored : failed).push_back(i);
       if (completion.outcome == Outcome::done) continue;
       EXPECT_EQ(completion.error.native, error);
-      EXPECT_NE(completion.error.message.find("of the file in " + kTestDirectory), std::string::npos)
-          << completion.error.message;
+      expect_says(completion.error, "of the file in " + kTestDirectory);
     }
     EXPECT_FALSE(stored.empty());
     ASSERT_GE(failed.size(), 2u);
@@ -425,8 +433,7 @@ TEST(DiskFaults, ATierWithoutADirectoryInServiceRefusesSlotsWithTheReason) {
   const auto refused = disk.tier().allocate(kSmallPage);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().native, EIO);
-  EXPECT_NE(refused.error().message.find("of the file in " + kTestDirectory), std::string::npos)
-      << refused.error().message;
+  expect_says(refused.error(), "of the file in " + kTestDirectory);
   EXPECT_EQ(disk.tier().usage().budget_bytes, 0u);
   EXPECT_EQ(disk.tier().usage().ready_bytes, 0u);
   disk.tier().release(slot);
@@ -442,7 +449,7 @@ TEST(DiskFaults, AFileThatBecameShorterLosesItsPagesAndSaysWhere) {
   cut_off = true;
   const Completion loaded = disk.move(Direction::load, slot, 1, 1);
   EXPECT_EQ(loaded.outcome, Outcome::failed);
-  EXPECT_NE(loaded.error.message.find(kTestDirectory), std::string::npos) << loaded.error.message;
+  expect_says(loaded.error, kTestDirectory);
 }
 
 }  // namespace

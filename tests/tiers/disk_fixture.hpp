@@ -1,4 +1,4 @@
-// A disk tier with memory to move, and what to do with one page of it.
+// A disk tier with memory to transfer, and operations on one page of it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,12 +9,12 @@
 #include <random>
 
 #include "tiers/disk/disk_tier.hpp"
-#include "tiers/disk/uring_queue.hpp"
 #include "tiers/forbidden_calls.hpp"
+#include "tiers/io/uring_queue.hpp"
 
 namespace vmem::tiers {
 
-// Where CTest runs tests: a folder of the build, on a disk.
+// CTest's working folder: a folder of the build, on a disk.
 inline const std::string kTestDirectory = ".";
 
 inline DiskTier::MakeQueue uring(std::uint32_t depth = 32, bool poll = false) {
@@ -28,13 +28,14 @@ inline DiskTier::MakeQueue unregistered_uring(bool poll = false) {
   };
 }
 
-// Compression with one codec, by name; "off".
+// Compression with the named codec; "off" disables it.
 inline CompressionConfig compression(std::string_view name) {
   if (name == "off") return {};
   return {.on = true, .codec = compress::parse_setting(name)->codec, .now_ns = {}};
 }
 
-// Random bytes of which every other 64 are those before: any of them says something, and it compresses 2:1.
+// Random bytes in which every other 64 repeat the previous 64: every byte is significant, and the
+// page compresses 2:1.
 inline void fill_half(std::byte* memory, std::uint64_t bytes, std::mt19937_64& random) {
   for (std::uint64_t at = 0; at < bytes; at += 128) {
     for (std::uint64_t i = 0; i < 64; i += 8) {
@@ -70,6 +71,9 @@ class DiskFixture {
     changed_.wait(lock, [&] { return ready_ != seen_; });
     seen_ = ready_;
   }
+  void wait_until_a_slot_is_free() {
+    while (tier_->usage().ready_bytes == 0) wait_until_ready();
+  }
   std::byte* memory(std::size_t i) { return memories_[i].get(); }
   void aim(Transfer& transfer, std::size_t i) { transfer.host = memory(i); }
   void fill(std::size_t i, unsigned char value) { std::memset(memory(i), value, page_bytes_); }
@@ -85,7 +89,7 @@ class DiskFixture {
       wait_until_ready();
     }
   }
-  // One transfer, from its submission to its end.
+  // Runs one transfer to its end.
   Completion move(Direction direction, SlotId slot, std::size_t memory, std::uint64_t version,
                   std::uint32_t granule = 0) {
     Transfer transfer;

@@ -31,7 +31,7 @@ class UnregisteredDiskUnderTest : public DiskFixture {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(UnregisteredDisk, TierConformance, UnregisteredDiskUnderTest);
 
-// As far as the kernel and the test's disk let themselves be polled.
+// Polls as far as the kernel and the test's disk support it.
 class PolledDisksUnderTest : public DiskFixture {
  public:
   PolledDisksUnderTest() : DiskFixture(kTierPage, 8 * kTierPage, uring(3, true), 2) {}
@@ -70,7 +70,7 @@ TEST(DiskTier, ACompressedPageIsReadBackAsItWas) {
   EXPECT_EQ(disk.tier().punched_bytes(), 0u) << "the tier is not tight";
 }
 
-// Three of four slots are below 0.85, four above.
+// Three of four slots are below the 0.85 at which a tier is tight, four above.
 TEST(DiskTier, ATightTierGivesBackWhatCompressedPagesLeaveFreeAndTakesItAgain) {
   DiskFixture disk(kTierPage, 4 * kTierPage, uring(), 1, compression("lz4"));
   std::vector<SlotId> slots;

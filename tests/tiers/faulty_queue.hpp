@@ -1,10 +1,10 @@
-// A queue whose requests can be given a fate on their way to the disk: to fail, or to move only so much.
+// A queue that can fail or shorten requests on their way to the disk.
 #pragma once
 
 #include <functional>
 #include <memory>
 
-#include "tiers/disk/io_queue.hpp"
+#include "tiers/io/io_queue.hpp"
 #include "tiers/scripted_disk.hpp"
 
 namespace vmem::tiers {

@@ -1,4 +1,5 @@
-// Pages of files: whatever a load brings is what the file held when it was mapped, or is refused; and the file is named.
+// Pages of files: a load returns the file's contents at mapping time, or is refused with the file's
+// name.
 #include "tiers/file/file_tier.hpp"
 
 #include <fcntl.h>
@@ -10,20 +11,19 @@
 #include <filesystem>
 #include <random>
 
-#include "tiers/disk/uring_queue.hpp"
+#include "campaign/seeds.hpp"
 #include "tiers/faulty_queue.hpp"
+#include "tiers/io/uring_queue.hpp"
 
 namespace vmem::tiers {
 namespace {
 
 constexpr std::uint64_t kPage = std::uint64_t{256} << 10;
 
-// A file of random bytes, in the folder that the test runs in; gone when it ends.
+// A file of random bytes in the test's working folder; removed by the destructor.
 struct RandomFile {
   explicit RandomFile(std::uint64_t size) : bytes(size) {
-    const std::uint64_t seed = std::random_device{}();
-    fmt::print("seed {}\n", seed);
-    std::mt19937_64 random(seed);
+    std::mt19937_64 random(test::printed_seed());
     for (auto& byte : bytes) byte = std::byte(random());
     descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
     EXPECT_EQ(::pwrite(descriptor, bytes.data(), bytes.size(), 0), ssize_t(bytes.size()));
@@ -53,7 +53,7 @@ class FileTierTest : public ::testing::Test {
     config.on_ready = [] {};
     tier.emplace(std::move(config));
   }
-  // Mapped, and laid out in pages.
+  // A mapping laid out in pages.
   struct Mapping {
     std::shared_ptr<PageSource> source;
     SlotId first = 0;
@@ -80,7 +80,7 @@ class FileTierTest : public ::testing::Test {
     EXPECT_EQ(completions.front().id, transfer.id);
     return completions.front();
   }
-  // What all pages of a mapping hold, from its first byte to the end of its last page.
+  // The contents of all pages of a mapping, from its first byte to the end of its last page.
   std::vector<std::byte> load_all(const Mapping& mapping) {
     std::vector<std::byte> all;
     for (std::uint32_t i = 0; i < mapping.pages; ++i) {
@@ -179,7 +179,7 @@ TEST_F(FileTierTest, AFileThatWasWrittenToIsFoundOut) {
   const RandomFile file(2 * kPage);
   start();
   const Mapping mapping = map(file.path);
-  // Times of change are as fine as the kernel's ticks: this is another one for certain.
+  // Sets the time explicitly: change times are only as fine as the kernel's ticks.
   const timespec times[2] = {{0, UTIME_OMIT}, {12345, 0}};
   ASSERT_EQ(::futimens(file.descriptor, times), 0);
   const Completion loaded = load(mapping.first);
@@ -187,7 +187,7 @@ TEST_F(FileTierTest, AFileThatWasWrittenToIsFoundOut) {
   EXPECT_NE(loaded.error.message.find("was written to"), std::string::npos) << loaded.error.message;
 }
 
-// The kernel's clock ticks: until the file's status has another time than it had.
+// Repeats until the file's change time differs, because the kernel's clock ticks.
 void change_status(const RandomFile& file) {
   struct stat before{}, now{};
   ASSERT_EQ(::fstat(file.descriptor, &before), 0);
@@ -239,7 +239,7 @@ TEST_F(FileTierTest, ADeletedFileIsReadAsLongAsItIsMapped) {
 // One request in 32 fails, one in eight ends short.
 TEST_F(FileTierTest, AnUnreliableDiskGivesTheRightBytesOrSaysSo) {
   const RandomFile file(8 * kPage + 777);
-  std::mt19937_64 fates(std::random_device{}());
+  std::mt19937_64 fates(test::printed_seed());
   start([&](const Io& io) {
     if (fates() % 32 == 0) return Fate{.error = EIO};
     if (fates() % 8 == 0) return Fate{.moves_bytes = std::uint32_t(1 + fates() % (io.bytes / 4096)) * 4096};
@@ -272,7 +272,7 @@ TEST_F(FileTierTest, AFileSystemThatRefusesDirectReadsIsReadThroughThePageCache)
   EXPECT_EQ(held, file.bytes);
 }
 
-// tmpfs has had no direct I/O for most of its life; where it has, this is one more file.
+// tmpfs lacked direct I/O for most of its life; where it has it, this is one more file.
 TEST_F(FileTierTest, AFileInMemoryIsReadWhateverItsFileSystemHas) {
   std::error_code none;
   if (!std::filesystem::is_directory("/dev/shm", none)) GTEST_SKIP() << "no /dev/shm";

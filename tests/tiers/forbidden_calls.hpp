@@ -1,4 +1,4 @@
-// System calls that the kernel refuses a thread, as containers' seccomp profiles do.
+// System calls that the kernel refuses to a thread, as containers' seccomp profiles do.
 #pragma once
 
 #include <linux/filter.h>
@@ -13,7 +13,8 @@
 
 namespace vmem::tiers {
 
-// From now on, for the calling thread and those that it makes. False: it could not be had.
+// Applies to the calling thread and its future threads, permanently. False: the filter was not
+// installed.
 inline bool forbid(unsigned call, unsigned error = EPERM) {
   std::array<sock_filter, 4> program{{
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
@@ -25,7 +26,7 @@ inline bool forbid(unsigned call, unsigned error = EPERM) {
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-// What `make` returns in a thread that registers nothing with io_uring: there is no memory for it.
+// Returns `make()` from a thread in which io_uring registrations fail for lack of memory.
 template <class Make>
 auto without_registration(Make make) {
   decltype(make()) made;

@@ -1,5 +1,6 @@
-// Files read straight into frames by the emulated cuFile: by the reader itself, and by the tiers that have one.
-#include "tiers/disk/gds_reader.hpp"
+// Files read straight into frames by the emulated cuFile: by the reader itself, and by tiers that
+// use it.
+#include "tiers/io/gds_reader.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -23,7 +24,7 @@ namespace {
 constexpr std::uint64_t kPage = pagetable::kGranuleBytes;
 constexpr std::uint32_t kPages = 3;
 
-// A file of random bytes in the folder that the test runs in; gone when it ends.
+// A file of random bytes in the test's working folder; removed by the destructor.
 struct RandomFile {
   explicit RandomFile(std::uint64_t size, int flags = 0) : bytes(size) {
     std::mt19937_64 random(7);
@@ -58,7 +59,7 @@ struct GdsReaderTest : ::testing::Test {
     pool.name = "HBM";
     frames.emplace(std::move(pool));
   }
-  // A frame of other bytes.
+  // A frame filled with other bytes.
   CUdeviceptr frame() {
     const CUdeviceptr window = frames->frame(**frames->take(kPage)).window;
     const std::vector<std::byte> other(kPage, std::byte{0xee});
@@ -84,7 +85,7 @@ struct GdsReaderTest : ::testing::Test {
     done.wait();
     return result;
   }
-  // One transfer of a tier, from its submission to its end.
+  // Runs one transfer of a tier to its end.
   static Completion move(Tier& tier, Transfer transfer) {
     transfer.bytes = kPage;
     EXPECT_TRUE(tier.submit({&transfer, 1}));
@@ -126,7 +127,7 @@ TEST_F(GdsReaderTest, ReadsOfManyFramesAreUnderWayAtATime) {
     into.push_back(frame());
     FrameReader::Read read{
         .file = opened->get(), .offset = i * kPage, .bytes = kPage, .frame = into.back(), .device = 0, .done = {}};
-    // None is answered before all have been carried out.
+    // Every callback blocks until all reads have been carried out.
     read.done = [&](Status status) {
       EXPECT_TRUE(status);
       done.arrive_and_wait();
@@ -197,20 +198,20 @@ TEST_F(GdsReaderTest, WholePagesOfAMappedFileComeIntoFrames) {
   const auto source = tier.map(file.path, 0, 0);
   ASSERT_TRUE(source);
   const SlotId first = *(*source)->lay_out(kPage, 3);
-  EXPECT_TRUE(tier.reaches(first, 0));
-  EXPECT_TRUE(tier.reaches(first + 1, 0));
-  EXPECT_FALSE(tier.reaches(first + 2, 0)) << "the file ends in it";
+  EXPECT_TRUE(tier.loads_into_frames(first, 0));
+  EXPECT_TRUE(tier.loads_into_frames(first + 1, 0));
+  EXPECT_FALSE(tier.loads_into_frames(first + 2, 0)) << "the file ends in it";
   const CUdeviceptr into = frame();
   EXPECT_EQ(move(tier, {.slot = first + 1, .frame = into}).outcome, Outcome::done);
   EXPECT_TRUE(holds(into, file.bytes.data() + kPage));
-  // Cut off behind it.
+  // Truncates the file behind the page.
   ASSERT_EQ(::ftruncate(file.descriptor.get(), off_t(2 * kPage)), 0);
   const Completion changed = move(tier, {.slot = first, .frame = into});
   EXPECT_EQ(changed.outcome, Outcome::lost);
   EXPECT_NE(changed.error.message.find(file.path), std::string::npos) << changed.error.message;
 }
 
-// Each file that is tried out is opened once more.
+// A trial opens the file once more, so the number of open files shows it.
 TEST_F(GdsReaderTest, AFileWithoutAWholePageIsNotTriedOut) {
   start("direct");
   const auto open_files = [] { return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}); };
@@ -218,7 +219,7 @@ TEST_F(GdsReaderTest, AFileWithoutAWholePageIsNotTriedOut) {
                  .on_ready = [] {},
                  .frame_reader = reader});
   const RandomFile file(kPage);
-  const auto first = tier.map(file.path, 0, 0);  // with which all else is opened that is opened once
+  const auto first = tier.map(file.path, 0, 0);  // also opens everything that is opened only once
   ASSERT_TRUE(first);
   const auto before = open_files();
   const auto small = tier.map(file.path, 0, kPage - 1);
@@ -240,7 +241,7 @@ TEST_F(GdsReaderTest, PagesOfTheDiskTierComeIntoFramesIfTheyAreStoredAsTheyAre) 
     const auto tier = std::move(*DiskTier::create(std::move(config)));
     SlotGrant grant;
     while (grant.grant != Grant::granted) grant = *tier->allocate(kPage);
-    EXPECT_FALSE(tier->reaches(grant.slot, 0)) << "nothing is there";
+    EXPECT_FALSE(tier->loads_into_frames(grant.slot, 0)) << "nothing is there";
     const std::unique_ptr<std::byte, decltype(&std::free)> page(
         static_cast<std::byte*>(std::aligned_alloc(4096, kPage)), &std::free);
     std::mt19937_64 random(1);
@@ -248,7 +249,7 @@ TEST_F(GdsReaderTest, PagesOfTheDiskTierComeIntoFramesIfTheyAreStoredAsTheyAre) 
     const Transfer store{.version = 3, .slot = grant.slot, .host = page.get(), .direction = Direction::store};
     ASSERT_EQ(move(*tier, store).outcome, Outcome::done);
     const bool as_it_is = std::string_view(codec) == "off";
-    EXPECT_EQ(tier->reaches(grant.slot, 0), as_it_is);
+    EXPECT_EQ(tier->loads_into_frames(grant.slot, 0), as_it_is);
     if (as_it_is) {
       const CUdeviceptr into = frame();
       EXPECT_EQ(move(*tier, {.version = 3, .slot = grant.slot, .frame = into}).outcome, Outcome::done);
@@ -256,7 +257,7 @@ TEST_F(GdsReaderTest, PagesOfTheDiskTierComeIntoFramesIfTheyAreStoredAsTheyAre) 
       EXPECT_EQ(move(*tier, {.version = 2, .slot = grant.slot, .frame = into}).outcome, Outcome::lost);
     }
     tier->release(grant.slot);
-    EXPECT_FALSE(tier->reaches(grant.slot, 0));
+    EXPECT_FALSE(tier->loads_into_frames(grant.slot, 0));
   }
 }
 

@@ -93,7 +93,24 @@ TEST(NearTier, SlotsAreReadAndWrittenByTheCpu) {
   EXPECT_TRUE(t.holds(0, 0x5a));
 }
 
-// Larger than the pieces that stores go out in.
+TEST(NearTier, AnOwnerThatCreatesSlotsItselfGetsThemWhenItCreatesThem) {
+  TierMachine machine("devices=1,hbm=64MiB,host=64MiB");
+  auto tier = *NearTier::create({.driver = machine.driver,
+                                 .devices = {{machine.context.context(), 0}},
+                                 .budget_bytes = 2 * kTierPage,
+                                 .on_ready = [] { FAIL() << "the owner knows"; },
+                                 .growth = NearTier::Growth::by_owner});
+  EXPECT_FALSE(tier->grow_one()) << "nothing is wanted";
+  EXPECT_EQ(tier->allocate(kTierPage)->grant, Grant::later);
+  EXPECT_TRUE(tier->grow_one());
+  EXPECT_FALSE(tier->grow_one());
+  EXPECT_EQ(tier->allocate(kTierPage)->grant, Grant::granted);
+  tier->expect(kTierPage, 5);
+  EXPECT_TRUE(tier->grow_one());
+  EXPECT_FALSE(tier->grow_one()) << "the budget is used up";
+}
+
+// The page is larger than the pieces of a store.
 TEST(NearTier, LargePagesAreStoredWhole) {
   constexpr std::uint64_t kLargePage = std::uint64_t{64} << 20;
   TierMachine machine("devices=1,hbm=128MiB,host=256MiB");

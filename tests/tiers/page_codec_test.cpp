@@ -1,4 +1,4 @@
-// Which form pages get, with a clock that is the test's: it stands still, but for what a codec is said to take.
+// The chosen form of pages, with a test clock that advances only by the scripted codec times.
 #include "tiers/disk/page_codec.hpp"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ Bytes half() {
 
 class PageCodecTest : public testing::Test {
  protected:
-  // Each reading of the clock is so much later: every codec takes the same, whatever it does.
+  // Each reading of the clock is `step_ns_` later, so every codec seems to take the same time.
   CompressionConfig automatic() {
     return {.on = true, .codec = nullptr, .now_ns = [this] { return now_ns_ += step_ns_; }};
   }

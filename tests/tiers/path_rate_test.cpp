@@ -8,7 +8,7 @@ namespace {
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMs = 1'000'000;
 
-// Requests of 1 MiB, `depth` at a time, each ending `each_ns` after the one before.
+// Requests of 1 MiB, `depth` in flight, each ending `each_ns` after the one before.
 void run(PathRate& rate, std::uint64_t& now_ns, std::uint64_t requests, std::uint64_t depth, std::uint64_t each_ns) {
   for (std::uint64_t i = 0; i < depth; ++i) rate.begins(kMiB, now_ns);
   for (std::uint64_t i = 0; i < requests; ++i) {
@@ -57,12 +57,12 @@ TEST(PathRate, AFastMomentIsNotTheRate) {
     run(rate, now_ns, 40, 16, kMs / 20);
     run(rate, now_ns, 160, 16, kMs);
   }
-  // 200 MiB in 162 ms, again and again.
+  // 200 MiB in 162 ms, repeatedly.
   EXPECT_GT(rate.bytes_s(), double(kMiB) * 900);
   EXPECT_LT(rate.bytes_s(), double(kMiB) * 1600);
 }
 
-// As virtual disks tell of them: all at once, long after each was done.
+// Virtual disks report requests in batches, long after each ended.
 TEST(PathRate, WhatEndsTogetherWasWaitedForTogether) {
   constexpr std::uint64_t kBatch = 64;
   PathRate rate;

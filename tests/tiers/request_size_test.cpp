@@ -1,4 +1,4 @@
-#include "tiers/disk/request_size.hpp"
+#include "tiers/io/request_size.hpp"
 
 #include <gtest/gtest.h>
 

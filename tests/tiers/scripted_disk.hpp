@@ -1,5 +1,5 @@
-// A disk in memory whose requests can be given a fate: to fail, to end short, to be torn, to be damaged. Blocks that were never written
-// hold zeros, and what is torn keeps what was there before.
+// A disk in memory that can fail, shorten, tear or damage requests. Blocks never written hold
+// zeros; a torn write keeps the old contents of the rest.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +10,16 @@
 #include <map>
 #include <mutex>
 
-#include "tiers/disk/io_queue.hpp"
+#include "tiers/io/io_queue.hpp"
 
 namespace vmem::tiers {
 
 struct Fate {
-  int error = 0;                                  // nothing is moved, and that is said
-  std::uint32_t moves_bytes = ~std::uint32_t{0};  // so many are moved, and that is said,
-  bool torn = false;                              // or all are said to be
+  // Not 0: the request moves nothing and fails with it.
+  int error = 0;
+  // Moves at most this many, and reports the number,
+  std::uint32_t moves_bytes = ~std::uint32_t{0};
+  bool torn = false;  // or reports all bytes as moved
 };
 
 class ScriptedDisk final : public IoQueue {
@@ -59,7 +61,7 @@ class ScriptedDisk final : public IoQueue {
   }
   std::string describe() const override { return "scripted"; }
 
-  // While nothing is under way.
+  // REQUIRES: no request is in flight.
   void flip(std::uint32_t file, std::uint64_t bit) {
     auto& sector = sectors_[{file, bit / 8 / kSector * kSector}];
     sector[bit / 8 % kSector] ^= std::byte(1u << bit % 8);

@@ -1,4 +1,5 @@
-// A disk that never answers: the tier's end does not wait for it, and nothing of a request's memory is touched or freed.
+// A disk that never answers: the tier ends without waiting for it, and a request's memory is
+// neither touched nor freed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +10,7 @@ namespace {
 
 constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
 
-// Takes requests for good.
+// Accepts requests and never completes them.
 class SilentQueue final : public IoQueue {
  public:
   std::uint32_t depth() const override { return 8; }
@@ -69,20 +70,20 @@ TEST(SilentDisk, FinishGivesUpAfterItsTimeAndSaysSo) {
   ASSERT_TRUE(silent.tier->submit({&transfer, 1}));
   EXPECT_FALSE(silent.tier->quarantined());
   EXPECT_EQ(silent.tier->where(transfer.slot), kTestDirectory);
-  silent.tier->finish();
+  EXPECT_EQ(silent.tier->finish(), Finished::quarantined);
   EXPECT_TRUE(silent.tier->quarantined());
-  silent.tier->finish();  // at once
+  EXPECT_EQ(silent.tier->finish(), Finished::quarantined) << "at once";
   std::vector<Completion> completions;
   EXPECT_TRUE(silent.tier->poll(completions));
   EXPECT_TRUE(completions.empty());
-  // As its owner does: the system may write there at any time.
+  // Leaks the tier, as its owner does: the system may write to its memory at any time.
   (void)silent.tier.release();
 }
 
 TEST(SilentDisk, ATierWithoutRequestsEndsAtOnce) {
   Silent silent;
   (void)silent.slot();
-  silent.tier->finish();
+  EXPECT_EQ(silent.tier->finish(), Finished::all_ended);
   EXPECT_FALSE(silent.tier->quarantined());
   silent.tier.reset();
   std::free(silent.memory);

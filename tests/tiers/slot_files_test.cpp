@@ -1,7 +1,9 @@
 #include "tiers/disk/slot_files.hpp"
 
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
 constexpr std::uint64_t kLargePage = std::uint64_t{16} << 20;
-constexpr std::uint64_t kChunks = 32;  // of a directory
+constexpr std::uint64_t kChunks = 32;  // per directory
 
 std::unique_ptr<SlotFiles> files_with(std::vector<StoreDirectory> directories) {
   auto made = SlotFiles::create(directories);
@@ -49,14 +51,23 @@ std::uint64_t bytes_on_disk(const SlotFiles& files) {
   return bytes;
 }
 
+TEST(SlotFiles, MemoryThatPosesAsADiskIsWarnedOf) {
+  struct statfs about{};
+  if (::statfs("/dev/shm", &about) != 0 || about.f_type != TMPFS_MAGIC) GTEST_SKIP() << "/dev/shm is no tmpfs here";
+  testing::internal::CaptureStderr();
+  (void)SlotFiles::create({{"/dev/shm", 8 * kPage}});  // kernels before 6.6 refuse it
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("--nvme /dev/shm: that is memory (tmpfs)"), std::string::npos);
+}
+
 TEST(SlotFiles, NoTwoSlotsShareABlock) {
   auto files = files_with({{kTestDirectory, 64 * kPage}, {kTestDirectory, 64 * kPage}});
-  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> taken;  // (file, first byte) → end
+  // (file, first byte) → end.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> taken;
   for (int i = 0; i < 40; ++i) {
     const std::uint64_t page_bytes = i % 5 == 0 ? kLargePage : kPage;
-    const SlotId slot = take(*files, page_bytes);
-    EXPECT_EQ(files->page_bytes(slot), page_bytes);
-    const auto place = files->place(slot);
+    const std::uint64_t used_bytes = files->used_bytes();
+    const auto place = files->place(take(*files, page_bytes));
+    EXPECT_EQ(files->used_bytes(), used_bytes + page_bytes);
     EXPECT_EQ(place.bytes, place.header + kHeaderBytes);
     taken.emplace(std::pair(place.file, place.header), place.bytes + page_bytes);
   }
@@ -100,10 +111,11 @@ TEST(SlotFiles, FreedSpaceGoesBackToTheFileSystemAndServesOtherSizes) {
     files->settle(*shrinking, true);
   }
   EXPECT_LT(bytes_on_disk(*files), kPage);
-  EXPECT_EQ(files->page_bytes(take(*files, kLargePage)), kLargePage);
+  (void)take(*files, kLargePage);
+  EXPECT_EQ(files->used_bytes(), kLargePage);
 }
 
-// An empty chunk that is kept for pages of its own size goes when pages of another size have no room.
+// An empty chunk cached for its own page size is released when pages of another size have no room.
 TEST(SlotFiles, EmptyChunksMakeWayForPagesOfAnotherSize) {
   auto files = files_with({{kTestDirectory, 9 * kPage}});
   std::vector<SlotId> slots;

@@ -24,8 +24,8 @@ class StackUnderTest {
 };
 INSTANTIATE_TYPED_TEST_SUITE_P(Stacked, TierConformance, StackUnderTest);
 
-// Gives no slot, for that reason.
-class RefusingTier final : public Tier {
+// Refuses every slot with the given status.
+class RefusingTier : public Tier {
  public:
   explicit RefusingTier(vmem_status why) : why_(why) {}
   const TierInfo& info() const noexcept override { return info_; }
@@ -35,14 +35,35 @@ class RefusingTier final : public Tier {
   void release(SlotId) override {}
   Status submit(std::span<Transfer>) override { return {}; }
   Status poll(std::vector<Completion>&) override { return {}; }
-  void finish() noexcept override {}
+  Finished finish() noexcept override { return Finished::all_ended; }
 
  private:
   const TierInfo info_{.name = "refusing"};
   const vmem_status why_;
 };
 
-// It may be over soon, so whoever asks waits.
+// Has one slot, 5: degraded, and loaded straight into frames of device 1.
+class AbleTier final : public RefusingTier, public FrameLoadingTier, public DegradableTier {
+ public:
+  AbleTier() : RefusingTier(VMEM_ERROR_DRIVER) {}
+  Result<SlotGrant> allocate(std::uint64_t) override { return SlotGrant{Grant::granted, 5}; }
+  bool loads_into_frames(SlotId slot, int device) const override { return slot == 5 && device == 1; }
+  bool degraded(SlotId slot) const override { return slot == 5; }
+};
+
+TEST(StackedTier, EachTierIsAskedForItsOwnSlotsAndOnesWithoutAnAbilityAreNot) {
+  RefusingTier first(VMEM_ERROR_DRIVER);
+  AbleTier second;
+  const StackedTier stack({&first, &second});
+  const SlotId of_first = 5, of_second = StackedTier({&first, &second}).allocate(kTierPage)->slot;
+  EXPECT_FALSE(stack.degraded(of_first));
+  EXPECT_FALSE(stack.loads_into_frames(of_first, 1));
+  EXPECT_TRUE(stack.degraded(of_second));
+  EXPECT_FALSE(stack.loads_into_frames(of_second, 0));
+  EXPECT_TRUE(stack.loads_into_frames(of_second, 1));
+}
+
+// A timeout may be temporary, so it takes precedence: the caller waits.
 TEST(StackedTier, ThatOneDoesNotAnswerIsToldBeforeThatAnotherOneFailed) {
   RefusingTier away(VMEM_ERROR_TIMEOUT), dead(VMEM_ERROR_DRIVER);
   EXPECT_EQ(StackedTier({&away, &dead}).allocate(kTierPage).error().status, VMEM_ERROR_TIMEOUT);

@@ -1,4 +1,4 @@
-#include "tiers/disk/thread_queue.hpp"
+#include "tiers/io/thread_queue.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class TemporaryFile {
   int descriptor_;
 };
 
-// The result of one request; other results are none of its.
+// Returns the result of one request; expects no other results.
 std::int64_t carry_out(IoQueue& queue, const Io& io) {
   queue.push(io);
   std::vector<IoResult> ended;
@@ -40,7 +40,7 @@ std::int64_t carry_out(IoQueue& queue, const Io& io) {
   return ended.size() == 1 && ended[0].tag == io.tag ? ended[0].result : -EIO;
 }
 
-// Writes a head and what follows, and reads both back the other way round. What is wrong; empty: nothing.
+// Writes a head and a rest, and reads both back. Returns the error, or an empty string.
 std::string round_trip(IoQueue& queue) {
   std::array<std::byte, 4096> head{}, back_head{};
   std::array<std::byte, 8192> rest{}, back_rest{};
@@ -75,7 +75,7 @@ TEST(ThreadQueue, IoUringMovesTheSame) {
 TEST(ThreadQueue, APolledIoUringMovesTheSameAndIsWoken) {
   const TemporaryFile file;
   Result<std::unique_ptr<IoQueue>> queue;
-  // It outlives the thread that makes it.
+  // The queue outlives the thread that makes it.
   std::thread([&] { queue = make_uring_queue({.files = {file.get()}, .depth = 1, .poll = true}); }).join();
   if (!queue) GTEST_SKIP() << queue.error().message;
   EXPECT_EQ(round_trip(**queue), "");

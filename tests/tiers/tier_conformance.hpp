@@ -1,8 +1,9 @@
-// What every Tier must do; an implementation instantiates it in three lines:
+// Requirements on every Tier; an implementation instantiates them in three lines:
 //   struct MyTier { ... TierUnderTest; };
 //   INSTANTIATE_TYPED_TEST_SUITE_P(My, TierConformance, MyTier);
-// TierUnderTest gives: tier(), budget_bytes(), wait_until_ready(), and two memories of 2 MiB that it moves: aim(transfer, i),
-// fill(i, value) and holds(i, value). A tier whose transfers are stream-ordered instantiates StreamOrderedTierConformance, too.
+// TierUnderTest provides tier(), budget_bytes(), wait_until_ready(), and two memories of 2 MiB to
+// transfer: aim(transfer, i), fill(i, value) and holds(i, value). A tier with stream-ordered
+// transfers also instantiates StreamOrderedTierConformance.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -44,7 +45,7 @@ class TierConformance : public ::testing::Test {
     EXPECT_EQ(transfer.done != nullptr, under_test.tier().info().stream_ordered);
     return transfer.id;
   }
-  // From now on loads are watched, and stores are of what changed.
+  // Enables watched loads and stores of changed pages only.
   void watch(bool on) { watch_ = on; }
   Completion wait_for(std::uint64_t id) {
     for (;;) {
@@ -56,7 +57,7 @@ class TierConformance : public ::testing::Test {
     }
   }
 
-  bool asked_ = false;  // whether the tier looks at what the last transfer stores
+  bool asked_ = false;  // whether the last transfer was a store-if-changed
 
  private:
   bool watch_ = false;

@@ -1,4 +1,4 @@
-// The emulated driver with a machine of the test's choosing, and a context.
+// The emulated driver with a test-specific machine, and a context.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,8 @@
 
 namespace vmem::tiers {
 
-// One machine a process: the driver reads its configuration once, and CTest runs every test in a process of its own.
+// One machine per process: the driver reads its configuration once, and CTest runs every test in a
+// process of its own.
 struct TierMachine {
   explicit TierMachine(const char* machine) {
     ::setenv("VMEM_EMU", machine, 1);

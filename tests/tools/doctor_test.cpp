@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 
 namespace vmem::tools::doctor {
 namespace {
@@ -31,6 +32,23 @@ TEST(Doctor, AbsentDriverIsAProblemWithAFix) {
   EXPECT_EQ(finding->level, Level::problem);
   EXPECT_NE(finding->fix, "");
   EXPECT_NE(find(report, "addresses"), nullptr) << "the rest of the machine was not examined";
+}
+
+TEST(Doctor, NamesBundledLibrariesWithVersions) {
+  const Report report = examine("emulated");
+  const Finding* bundled = find(report, "openssl 3.");
+  ASSERT_NE(bundled, nullptr);
+  EXPECT_EQ(bundled->topic, "bundled libraries");
+  EXPECT_EQ(bundled->level, Level::ok);
+  // Every entry is a name and a version that begins with a number.
+  for (std::size_t at = 0; at < bundled->text.size();) {
+    const std::size_t end = std::min(bundled->text.find(", ", at), bundled->text.size());
+    const std::string entry = bundled->text.substr(at, end - at);
+    const std::size_t space = entry.find(' ');
+    ASSERT_NE(space, std::string::npos) << entry;
+    EXPECT_TRUE(std::isdigit(static_cast<unsigned char>(entry[space + 1]))) << entry;
+    at = end + 2;
+  }
 }
 
 TEST(Doctor, JsonHoldsEveryFinding) {

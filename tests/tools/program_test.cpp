@@ -1,7 +1,10 @@
-// The program from outside: exit codes, and messages that say what was asked, what there is and what to do.
+// The program from outside: exit codes, and messages that name the request, the available resources
+// and the remedy.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -12,7 +15,7 @@
 
 namespace {
 
-// Beside this test in the build tree; in the bin folder of a distribution.
+// Next to this test in the build tree; in the bin folder of a distribution.
 std::string program() {
   const auto here = std::filesystem::read_symlink("/proc/self/exe").parent_path();
   for (const char* folder : {".", "bin", "../bin", "../../bin", "../../../bin"})
@@ -22,10 +25,11 @@ std::string program() {
 
 struct Outcome {
   int code = -1;
-  std::string text;  // both outputs
+  std::string text;  // stdout and stderr
 };
 
-// `environment`: "NAME=value" before the program; an emulated machine takes its shape once a process.
+// `environment`: "NAME=value" before the program. An emulated machine is configured once per
+// process.
 Outcome run(const std::string& arguments, const std::string& environment = "") {
   Outcome outcome;
   std::FILE* pipe = popen((environment + " " + program() + " " + arguments + " 2>&1").c_str(), "r");
@@ -96,6 +100,12 @@ TEST(Program, RefusesMalformedSizes) {
 TEST(Program, RefusesMoreHbmThanTheDeviceHas) {
   expect_refused("bench stream --driver emulated --hbm 512GiB", {"512 GiB", "8 GiB", "lower --hbm"});
 }
+TEST(Program, RefusesSizesThatCannotWorkBeforeItMeasures) {
+  expect_refused("bench tier --driver emulated --nvme .:64MiB", {"tier stores 1 GiB", "64 MiB", "give it 1088MiB"});
+  expect_refused("bench compress --driver emulated --nvme .:64MiB", {"compress stores 512 MiB", "give it 544MiB"});
+  expect_refused("bench tier --driver emulated --nvme .:900TiB --working-set 800TiB", {"tier needs", "--working-set"});
+  expect_refused("bench net --driver emulated --working-set 800TiB", {"net needs", "are available"});
+}
 TEST(Program, RefusesAWorkingSetAboveHbmPlusHost) {
   expect_refused("bench stream --driver emulated --hbm 16MiB --host 16MiB --ratio 4",
                  {"64 MiB", "32 MiB", "raise --host"});
@@ -137,11 +147,38 @@ TEST(Program, DoctorAndBenchTakeTheDriverOfTheEnvironment) {
 }
 
 TEST(Program, DoctorFailsWithoutADriver) {
-  const Outcome outcome = run("doctor --driver /nonexistent --json");
+  const Outcome outcome = run("doctor --driver /nonexistent --json -");
   EXPECT_EQ(outcome.code, 1);
   const auto json = nlohmann::json::parse(outcome.text, nullptr, false);
   ASSERT_TRUE(json.is_object()) << outcome.text;
   EXPECT_EQ(json["usable"], false);
+}
+
+TEST(Program, TheArgumentParsersErrorsAreInWords) {
+  expect_refused("bench stream --ratio abc", {"vmem bench: --ratio takes a number, and 'abc' is none"});
+  expect_refused("bench stream --hbm", {"vmem bench: --hbm needs a value"});
+  expect_refused("bench stream --hbm 1GiB --hbm 2GiB", {"vmem bench: --hbm is given more than once"});
+  expect_refused("bench stream --check=maybe", {"vmem bench: --check takes no value"});
+  expect_refused("bench", {"vmem bench: SCENARIO is missing"});
+  expect_refused("secret", {"vmem secret: name a command: new"});
+  expect_refused("daemon --lend 64MiB --channels 99", {"'99' is no number of connections", "1 to 8"});
+  expect_refused("options --emulated --json -", {"cannot be used with"});
+}
+
+TEST(Program, JsonGoesToTheFileThatIsNamedInEveryCommand) {
+  const auto file = std::filesystem::temp_directory_path() / ("vmem-json-" + std::to_string(::getpid()));
+  for (const std::string command : {"options", "doctor --driver emulated", "topo --driver emulated --topology off",
+                                    "bench lookup --driver emulated"}) {
+    const Outcome to_file = run(command + " --json " + file.string());
+    EXPECT_EQ(to_file.code, 0) << command << "\n" << to_file.text;
+    std::ifstream in(file);
+    EXPECT_FALSE(nlohmann::json::parse(in, nullptr, false).is_discarded()) << command;
+    EXPECT_GT(to_file.text.size(), 100u) << command << ": no text beside the file";
+    const Outcome to_output = run(command + " --json - 2>/dev/null | cat; true");
+    EXPECT_FALSE(nlohmann::json::parse(to_output.text, nullptr, false).is_discarded()) << to_output.text;
+    expect_refused(command + " --json /nowhere/x.json", {"/nowhere/x.json"});
+    std::filesystem::remove(file);
+  }
 }
 
 TEST(Program, OptionsListsEveryOptionWithItsVariable) {
@@ -161,6 +198,15 @@ TEST(Program, ADaemonTakesItsTrustFromTheEnvironmentAsProgramsDo) {
   expect_refused(daemon, {"option fabric='foo'", "(from VMEM_FABRIC)"}, "VMEM_FABRIC=foo");
 }
 
+// UCX says nothing of its own beside it.
+TEST(Program, AFabricThatIsNotThereIsRefusedInOneLine) {
+  const Outcome outcome = run("daemon --listen 127.0.0.1:0 --lend 64MiB --fabric ucx:mlx5_9:1");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_EQ(std::ranges::count(outcome.text, '\n'), 1) << outcome.text;
+  EXPECT_TRUE(outcome.text.starts_with("vmem daemon: ")) << outcome.text;
+  EXPECT_NE(outcome.text.find("mlx5_9:1"), std::string::npos) << outcome.text;
+}
+
 TEST(Program, ADaemonsOptionsAreRefusedWithWhatIsAccepted) {
   expect_refused("daemon", {"nothing to lend", "--lend SIZE"});
   expect_refused("daemon --lend 1MiB", {"--lend 1MiB", "in units of 2 MiB"});
@@ -175,7 +221,7 @@ TEST(Program, ADaemonsOptionsAreRefusedWithWhatIsAccepted) {
   EXPECT_EQ(fabric.find("only with"), std::string::npos) << fabric;
 }
 
-// A folder of its own for what `vmem topo` keeps.
+// A temporary folder for the cache of `vmem topo`.
 class TopoProgram : public testing::Test {
  protected:
   TopoProgram() {
@@ -220,6 +266,20 @@ TEST_F(TopoProgram, WritesJson) {
   const auto json = nlohmann::json::parse(in);
   EXPECT_TRUE(json["topology"]["emulated"].get<bool>());
   EXPECT_EQ(json["topology"]["links"].size(), 5u + 1u);  // memory, three of PCIe, two NVLinks
+}
+
+TEST_F(TopoProgram, MeasuresDisksWithoutAGpu) {
+  const std::string environment = "VMEM_DRIVER=auto LD_LIBRARY_PATH=";
+  if (run("doctor", environment).text.find("no CUDA driver") == std::string::npos)
+    GTEST_SKIP() << "this machine has a driver";
+  const Outcome disks = run("topo --topology " + file() + " --disk .", environment);
+  EXPECT_EQ(disks.code, 0) << disks.text;
+  for (const char* word : {"Disks, GB/s", "GPUs and their links: no CUDA driver", "Nothing is kept"})
+    EXPECT_NE(disks.text.find(word), std::string::npos) << word << " in:\n" << disks.text;
+  EXPECT_FALSE(std::filesystem::exists(file()));
+  const Outcome none = run("topo --topology " + file(), environment);
+  EXPECT_EQ(none.code, 0);
+  EXPECT_NE(none.text.find("--disk DIRECTORY"), std::string::npos) << none.text;
 }
 
 TEST_F(TopoProgram, SaysWhatIsNotKnownWithoutNvml) {

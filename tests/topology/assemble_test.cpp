@@ -1,4 +1,4 @@
-// What the sources say becomes the right nodes and links, and what they do not say is said to be unknown.
+// Nodes and links assembled from the sources; missing facts are reported as unknown.
 #include "topology/assemble.hpp"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,8 @@ Facts devices(int count) {
   return facts;
 }
 
-// Devices 0 and 1, and a disk, behind ports of a switch of NUMA node 1; device 2 behind a port of its own on node 0.
+// Devices 0 and 1 and a disk behind ports of a switch on NUMA node 1; device 2 behind a port of its
+// own on node 0.
 HostTree tree_with_a_switch() {
   HostTree tree;
   tree.numa_nodes = {{0, 1u << 30}, {1, 2u << 30}};
@@ -114,7 +115,8 @@ TEST(Assemble, CountsTheNVLinksOfEachPairAndAddsTheirRates) {
   Facts facts = devices(3);
   facts.nvml = true;
   const auto link = [&](std::size_t from, std::size_t to) {
-    const std::string far = "0000" + facts.devices[to].pci_bus_id;  // NVML writes domains with eight digits
+    // NVML writes domains with eight digits.
+    const std::string far = "0000" + facts.devices[to].pci_bus_id;
     facts.devices[from].nvlinks.push_back({gpu::NvLink::Remote::gpu, far, 25e9});
   };
   for (int i = 0; i < 4; ++i) link(0, 1), link(1, 0);

@@ -1,4 +1,4 @@
-// What was measured is read again for the same machine only, and a file that is damaged in any way is found out.
+// Saved measurements are loaded for the same machine only, and any damage to the file is detected.
 #include "topology/cache.hpp"
 
 #include <gmock/gmock.h>
@@ -122,7 +122,7 @@ TEST_F(Cache, WhatIsNoRegularFileOrTooLargeForOneIsRefusedAtOnce) {
   const std::string fifo = folder / "fifo", large = folder / "large";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   std::ofstream(large) << "{";
-  fs::resize_file(large, std::uintmax_t{1} << 40);  // a hole
+  fs::resize_file(large, std::uintmax_t{1} << 40);  // a sparse file
   const std::pair<std::string, std::string> cases[]{{"/dev/zero", "no regular file"},
                                                     {folder, "is a directory"},
                                                     {fifo, "no regular file"},
@@ -137,7 +137,8 @@ TEST_F(Cache, WhatIsNoRegularFileOrTooLargeForOneIsRefusedAtOnce) {
 
 TEST_F(Cache, AFileThatCannotBeWrittenIsNamedAndWhatWasThereStays) {
   save_one();
-  const std::string beside = (folder / "vmem" / "topology.json" / "inside.json").string();  // a file is no folder
+  // A file is no folder.
+  const std::string beside = (folder / "vmem" / "topology.json" / "inside.json").string();
   const Status done = save(beside, saved);
   ASSERT_FALSE(done);
   EXPECT_THAT(done.error().message, HasSubstr(beside));
@@ -157,7 +158,7 @@ TEST_F(Cache, AnEmulatedMachineOfAnotherShapeIsAnotherMachine) {
   EXPECT_NE(must(machine_key(*emulated_driver("devices=2,h2d=6"))), one);
 }
 
-// What a program starts with: the file's rates, or, without a file that fits, the driver's answers.
+// A program starts with the file's rates, or with the driver's answers if no file fits.
 TEST_F(Cache, ProgramsStartWithTheFileWhereItFits) {
   const auto driver = emulated_driver("devices=2,numa=2");
   Topology measured_before = must(discover(*driver));

@@ -1,4 +1,4 @@
-// Emulated machines are discovered as they were described, through what a driver and NVML say.
+// Discovers emulated machines as configured, through the driver and NVML.
 #include "topology/discover.hpp"
 
 #include <gmock/gmock.h>
@@ -62,7 +62,7 @@ TEST(Discover, WithoutNvmlTheDriverIsEnoughAndTheRestIsSaidToBeUnknown) {
   EXPECT_THAT(topology.unknown, Contains(HasSubstr("PCIe switch")));
 }
 
-// Every machine has a NUMA node and memory; where there is no hwloc, the answer says what to install.
+// Every machine has a NUMA node and memory. Without hwloc, the error says what to install.
 TEST(HostTree, OfThisMachineOrWhyThereIsNone) {
   const auto tree = read_host_tree();
   if (!tree) {
@@ -74,7 +74,7 @@ TEST(HostTree, OfThisMachineOrWhyThereIsNone) {
   for (const auto& drive : tree->drives) EXPECT_LT(drive.pci, tree->pci.size());
 }
 
-// Two packages with a NUMA node each; on the second a switch with two GPUs and a disk.
+// Two packages with a NUMA node each; the second has a switch with two GPUs and a disk.
 constexpr const char* kTwoNodes = R"(<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE topology SYSTEM "hwloc2.dtd">
 <topology version="2.0">

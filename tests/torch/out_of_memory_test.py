@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a Python program sees when vmem has no memory left. Run by scripts/test_torch.sh, with the Python that has PyTorch."""
+"""Errors in Python when vmem has no memory left. scripts/test_torch.sh runs this."""
 
 import pathlib
 import re
@@ -31,7 +31,7 @@ PRELUDE = CONTEXT + textwrap.dedent(
 TOO_MUCH = (
     "CUDA out of memory (vmem): 1 GiB asked for on device 0, where 0 B are allocated and HBM can hold 48 MiB of 64 MiB: "
     "976 MiB would have to fit into host memory, which can hold 112 MiB of 128 MiB (pages in transit take the rest); "
-    "free something, or raise --hbm, --host or --nvme"
+    "free something, or raise --hbm, --host, --nvme or --remote"
 )
 
 
@@ -100,7 +100,7 @@ class OutOfMemory(unittest.TestCase):
         )
 
     def test_it_passes_through_the_pluggable_allocator(self):
-        # The only function of the allocator that PyTorch calls without a GPU, and with the translation of its bindings.
+        # The only allocator function that PyTorch calls through its bindings without a GPU.
         self.succeeds(
             """
             torch.cuda.memory._get_current_allocator().allocator().set_reset_fn(call.address_of_allocate_a_pebibyte())

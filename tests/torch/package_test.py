@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python package with a real PyTorch and no GPU. Run by scripts/test_torch.sh, with the Python that has PyTorch."""
+"""The Python package with a real PyTorch and no GPU. scripts/test_torch.sh runs this."""
 
 import inspect
 import pathlib

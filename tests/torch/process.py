@@ -18,7 +18,7 @@ ENVIRONMENT = {
     "VMEM_EMU": "hbm=512MiB,host=1GiB",
 }
 
-# vmem serves the context that is current, which PyTorch leaves to the CUDA runtime; that one needs a real driver.
+# PyTorch leaves the current context to the CUDA runtime, which needs a real driver: make one here.
 CONTEXT = """
 import ctypes
 driver = ctypes.CDLL("libcuda.so.1")

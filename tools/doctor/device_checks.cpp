@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "gpu/device_info.hpp"
 #include "gpu/fingerprinter.hpp"
 #include "tools/doctor/doctor.hpp"

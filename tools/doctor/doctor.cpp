@@ -8,6 +8,7 @@ Report examine(const std::string& which) {
   if (driver) check_devices(report, driver);
   if (driver) check_storage(report, driver);
   check_host(report, driver && driver->emulated());
+  check_bundled(report);
   return report;
 }
 

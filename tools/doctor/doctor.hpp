@@ -1,4 +1,4 @@
-// `vmem doctor`: what this machine can do, and what to fix.
+// `vmem doctor`: the machine's capabilities, and fixes for its problems.
 #pragma once
 
 #include <memory>
@@ -9,15 +9,18 @@
 
 namespace vmem::tools::doctor {
 
-// Everything, with the driver that `driver` names as Driver::load does. Changes nothing on the machine.
+// Runs all checks, with the driver that `driver` names as in Driver::load. Changes nothing on the
+// machine.
 Report examine(const std::string& driver);
 
-// The parts of it.
+// The parts of examine().
 void check_host(Report& report, bool emulated);
-// The driver, or null when none can be used.
+// Returns null if no driver can be used.
 std::shared_ptr<const gpu::Driver> check_driver(Report& report, const std::string& which);
 // Ways from disks to HBM.
 void check_storage(Report& report, const std::shared_ptr<const gpu::Driver>& driver);
 void check_devices(Report& report, const std::shared_ptr<const gpu::Driver>& driver);
+// Libraries inside of vmem's binaries, with their versions.
+void check_bundled(Report& report);
 
 }  // namespace vmem::tools::doctor

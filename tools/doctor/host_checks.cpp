@@ -6,7 +6,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "bench/machine.hpp"
 #include "tools/doctor/doctor.hpp"
 
@@ -53,7 +53,7 @@ std::optional<std::uint64_t> read_setting(const char* path) {
   return std::nullopt;
 }
 
-// A mapping of the emulated driver is one of the process's; the CUDA driver's are not.
+// The emulated driver's mappings count against the process's limit; the CUDA driver's do not.
 void check_mapping_count(Report& report, bool emulated) {
   constexpr std::uint64_t kEnough = 60'000;
   const auto count = read_setting("/proc/sys/vm/max_map_count");
@@ -66,7 +66,7 @@ void check_mapping_count(Report& report, bool emulated) {
     report.ok("address space", text);
 }
 
-// Tries what vmem_init does first; the range costs nothing while it is not used.
+// Tries the first step of vmem_init; an unused range costs nothing.
 void check_reservation(Report& report) {
   constexpr std::uint64_t kRange = std::uint64_t{1} << 40;
   void* range = mmap(nullptr, kRange, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

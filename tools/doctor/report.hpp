@@ -1,4 +1,4 @@
-// What the doctor found, in words.
+// The doctor's findings, in words.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,9 +15,10 @@ enum class Level {
 
 struct Finding {
   Level level;
-  std::string topic;  // "driver", "device 0", "host memory": findings with one topic stand together
-  std::string text;   // what there is
-  std::string fix;    // what to do; empty when there is nothing to do
+  // "driver", "device 0", "host memory": findings with one topic stand together.
+  std::string topic;
+  std::string text;  // what was found
+  std::string fix;   // the remedy; empty if there is none
 };
 
 class Report {

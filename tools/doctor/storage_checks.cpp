@@ -9,7 +9,7 @@ namespace vmem::tools::doctor {
 void check_storage(Report& report, const std::shared_ptr<const gpu::Driver>& driver) {
   constexpr const char* kTopic = "storage";
   const auto primary = gpu::PrimaryContext::retain(driver, 0);
-  if (!primary) return;  // said of the device
+  if (!primary) return;  // check_devices reports it
   const auto current = gpu::ScopedContext::push(driver, primary->context());
   if (!current) return;
   const auto cufile = gpu::CuFile::load(*driver, gpu::CuFile::Accept::direct);

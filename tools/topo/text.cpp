@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 #include "tools/topo/topo.hpp"
 #include "topology/placement.hpp"
 
@@ -13,7 +13,7 @@ using namespace topology;
 
 using Row = std::vector<std::string>;
 
-// The first column to the left, figures to the right.
+// Words left-aligned, figures right-aligned.
 std::string format_rows(const std::vector<Row>& rows, std::size_t words) {
   std::vector<std::size_t> widths;
   for (const Row& row : rows) {
@@ -34,7 +34,7 @@ std::string gigabytes(std::optional<double> bytes_per_s) {
   return bytes_per_s ? fmt::format("{:.{}f}", *bytes_per_s / 1e9, *bytes_per_s < 10e9 ? 2 : 1) : "-";
 }
 
-// A nominal rate is marked.
+// Marks a nominal rate with *.
 std::string gigabytes(const Rate& rate) {
   if (!rate.known()) return "-";
   return gigabytes(std::optional(rate.bytes_per_s)) + (rate.origin == Origin::nominal ? "*" : "");
@@ -82,10 +82,20 @@ std::string tier_table(const Topology& machine, int device) {
   return format_rows(rows, 2);
 }
 
+std::string disk_table(const Topology& machine) {
+  std::vector<Row> rows = {{"disk", "read", "write"}};
+  for (const Link& link : machine.links) {
+    const Node& node = machine[link.b];
+    if (node.kind == NodeKind::disk && link.forward.known())
+      rows.push_back({describe(node), gigabytes(link.backward), gigabytes(link.forward)});
+  }
+  return rows.size() > 1 ? "\nDisks, GB/s\n" + format_rows(rows, 1) : "";
+}
+
 std::string link_table(const Topology& machine) {
   std::vector<Row> rows = {{"from", "to", "link", "there", "back", "both"}};
   for (const Link& link : machine.links) {
-    if (link.kind == LinkKind::memory) continue;  // where a root begins: nothing that a copy could show
+    if (link.kind == LinkKind::memory) continue;  // starts a root; no copy can measure it
     const std::string kind =
         fmt::format("{}{}", kind_name(link.kind), link.lanes > 0 ? fmt::format(" x{}", link.lanes) : "");
     rows.push_back({describe(machine[link.a]), describe(machine[link.b]), kind, gigabytes(link.forward),
@@ -113,6 +123,7 @@ std::string to_text(const Answer& answer) {
                         host ? fmt::format("; its pinned memory: host node {}", *host) : "");
     text += tier_table(machine, device);
   }
+  if (machine.all(NodeKind::device).empty()) text += disk_table(machine);
   text += link_table(machine);
   if (has_nominal(machine)) text += "  * as the device says, not measured\n";
   if (!machine.unknown.empty()) text += "\nNot known\n";

@@ -1,4 +1,4 @@
-// `vmem topo`: which memories there are, what joins them, and how fast, measured once and kept.
+// `vmem topo`: the machine's memories and links, and their rates, measured once and saved.
 #pragma once
 
 #include <string>
@@ -12,16 +12,17 @@ namespace vmem::tools::topo {
 struct Request {
   std::string driver = "auto";
   std::string file = "auto";  // as the option topology
-  bool measure = false;       // though what was measured before would do
+  bool measure = false;       // even if saved rates are valid
   std::vector<std::string> directories;
 };
 
 struct Answer {
   topology::Saved saved;
-  std::vector<std::string> notes;  // where the figures are from, and why
+  std::vector<std::string> notes;  // origin of the figures, and why
 };
 
-// Errors: NO_DRIVER, DRIVER, INVALID_OPTION (a directory that cannot be measured, a file that cannot be written).
+// Errors: NO_DRIVER, DRIVER, INVALID_OPTION (a directory that cannot be measured, a file that
+// cannot be written).
 Result<Answer> examine(const Request& request);
 
 std::string to_text(const Answer& answer);

@@ -1,7 +1,7 @@
-"""Found by every Python that `vmem run` starts: gives PyTorch vmem's allocator as soon as it is imported, and has CuPy and JAX allocate
-each array by itself, so that vmem sees what is used together.
+"""Runs at the start of every Python under `vmem run`: installs vmem's allocator when PyTorch is
+imported, and turns off the memory pools of CuPy and JAX, so that vmem sees single arrays.
 
-A sitecustomize that this one hides is run as well.
+It also runs the sitecustomize module that it hides.
 """
 
 import importlib.machinery
@@ -26,7 +26,9 @@ class _AfterImport:
             spec = importlib.util.find_spec(name)
         finally:
             self.looking = False
-        # A spec may only be asked for, and an import may fail: the hook ends with the first module that was executed.
+        # A spec may be looked up without an import, and an import may fail: the hook stays until a
+        # module
+    # has been executed.
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -41,7 +43,7 @@ class _AfterImport:
 
 
 def _give_allocator(torch):
-    # For the package; after everything of the program's own, which may name the same folder.
+    # For the package; last, because the program's own path may name the same folder.
     sys.path.append(os.path.dirname(os.path.dirname(_HERE)))
     try:
         import vmem.torch

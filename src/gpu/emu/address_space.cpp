@@ -71,18 +71,19 @@ CUresult AddressSpace::free_reservation(std::uint64_t begin, std::size_t bytes, 
   return CUDA_SUCCESS;
 }
 
-CUresult AddressSpace::map(std::uint64_t begin, std::shared_ptr<Frame> frame, AccessSet access) {
+CUresult AddressSpace::map(std::uint64_t begin, std::shared_ptr<Frame> frame, AccessSet access,
+                           CUmemGenericAllocationHandle handle) {
   const std::size_t bytes = frame->bytes();
   const std::unique_lock lock(mutex_);
   const auto* reservation = reservation_of(begin, bytes);
   if (!reservation || overlaps_mapping(begin, bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!protection::map(begin, bytes, frame->fd(), frame->offset(), access)) return CUDA_ERROR_OPERATING_SYSTEM;
-  mappings_[begin] = {bytes, std::move(frame), access, reservation->second.purpose};
+  mappings_[begin] = {bytes, std::move(frame), access, reservation->second.purpose, handle};
   return CUDA_SUCCESS;
 }
 
 CUresult AddressSpace::unmap(std::uint64_t begin, std::size_t bytes, Purpose purpose) {
-  // Frames are let go of after the lock: freeing one takes time.
+  // Destroyed after the unlock, because freeing a frame takes time.
   std::vector<std::shared_ptr<Frame>> freed;
   const std::unique_lock lock(mutex_);
   const auto* reservation = reservation_of(begin, bytes);
@@ -109,8 +110,10 @@ CUresult AddressSpace::set_access(std::uint64_t begin, std::size_t bytes, const 
         return CUDA_ERROR_INVALID_VALUE;
   for (auto it = mappings_.find(begin); it != end; ++it) {
     Mapping& mapping = it->second;
-    for (std::size_t i = 0; i < count; ++i) apply(mapping.access, descs[i]);
-    if (!protection::set_access(it->first, mapping.bytes, mapping.access)) return CUDA_ERROR_OPERATING_SYSTEM;
+    AccessSet access = mapping.access;
+    for (std::size_t i = 0; i < count; ++i) apply(access, descs[i]);
+    if (!protection::set_access(it->first, mapping.bytes, access)) return CUDA_ERROR_OPERATING_SYSTEM;
+    mapping.access = access;
   }
   return CUDA_SUCCESS;
 }
@@ -135,8 +138,8 @@ std::optional<MappingInfo> AddressSpace::find(std::uint64_t address) const {
   if (it == mappings_.end()) return std::nullopt;
   const auto& [begin, mapping] = *it;
   const auto& [reserved_begin, reservation] = *reservation_of(begin, mapping.bytes);
-  return MappingInfo{reserved_begin, reservation.bytes, begin,          mapping.bytes,
-                     mapping.frame,  mapping.access,    mapping.purpose};
+  return MappingInfo{reserved_begin, reservation.bytes, begin,           mapping.bytes,
+                     mapping.frame,  mapping.access,    mapping.purpose, mapping.handle};
 }
 
 RangeContents AddressSpace::contents(std::uint64_t begin, std::size_t bytes) const {

@@ -1,5 +1,5 @@
-// Virtual addresses: reservations, and the mappings of frames inside them. The maps here say what a range is made of;
-// protection.hpp holds the part that concerns the pages themselves.
+// Virtual addresses: reservations and the mappings of frames inside them. The maps here describe
+// ranges; protection.hpp manages the pages themselves.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@
 
 namespace vmem::emu {
 
-// Who made a reservation: the program (cuMemAddressReserve), or the driver for cuMemAlloc.
+// Who made a reservation: the program (cuMemAddressReserve) or the driver (cuMemAlloc).
 enum class Purpose { program, heap };
 
-// A stretch of memory that a copy touches, reached through the frame's alias; `frame` keeps it alive.
+// A contiguous piece of a copy, accessed through the frame's alias. `frame` keeps the memory alive.
 struct Segment {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -37,35 +37,40 @@ struct MappingInfo {
   std::shared_ptr<Frame> frame;
   AccessSet access;
   Purpose purpose = Purpose::program;
+  CUmemGenericAllocationHandle handle = 0;
 };
 
-// What kinds of frames a range holds.
+// The kinds of frames in a range.
 struct RangeContents {
   bool device = false;
-  bool host_accessible = false;  // host frames that the host may access too
+  bool host_accessible = false;  // some mapping is accessible to the host
 };
 
 class AddressSpace {
  public:
-  // 0: no room. `hint` is used when it is free.
+  // Returns the begin, or 0 without room. Uses `hint` if that range is free and aligned.
   std::uint64_t reserve(std::size_t bytes, std::size_t alignment, std::uint64_t hint, Purpose purpose);
   CUresult free_reservation(std::uint64_t begin, std::size_t bytes, Purpose purpose);
 
-  CUresult map(std::uint64_t begin, std::shared_ptr<Frame> frame, AccessSet access = {});
-  // Removes the mappings of the range, which may have gaps but must not cut a mapping in two.
+  // `handle`: the program's handle of the frame; 0 for heap memory.
+  CUresult map(std::uint64_t begin, std::shared_ptr<Frame> frame, AccessSet access,
+               CUmemGenericAllocationHandle handle = 0);
+  // Removes the mappings in the range, which may have gaps but must not cut a mapping.
   CUresult unmap(std::uint64_t begin, std::size_t bytes, Purpose purpose);
-  // Replaces the access of the given locations in every mapping of the range, which must consist of whole mappings.
+  // Sets the access of the given locations in every mapping of the range. The range must consist of
+  // whole mappings.
   CUresult set_access(std::uint64_t begin, std::size_t bytes, const CUmemAccessDesc* descs, std::size_t count);
-  // Makes all heap memory of `owner` accessible to `device`, or no longer.
+  // Sets the access of `device` to all heap memory of `owner`.
   void set_heap_access(int owner, int device, Access access);
 
   bool contains(std::uint64_t address) const;  // in a reservation
   std::optional<MappingInfo> find(std::uint64_t address) const;
   RangeContents contents(std::uint64_t begin, std::size_t bytes) const;
-  // All of it is mapped, and `device` may access it so.
+  // True if the whole range is mapped and `device` has the wanted access.
   bool accessible(std::uint64_t begin, std::size_t bytes, int device, Access wanted) const;
-  // The memory behind a range, if all of it is mapped and `device` may access it so. Heap memory is open to every
-  // device's copy engine, as the driver stages such copies where devices cannot reach each other.
+  // The memory behind the range, if the whole range is mapped and `device` has the wanted access.
+  // In both functions heap memory is open to every device: the driver stages copies where devices
+  // cannot reach each other.
   std::optional<std::vector<Segment>> segments(std::uint64_t begin, std::size_t bytes, int device, Access wanted) const;
 
   bool empty() const;
@@ -80,10 +85,11 @@ class AddressSpace {
     std::shared_ptr<Frame> frame;
     AccessSet access;
     Purpose purpose;
+    CUmemGenericAllocationHandle handle;
   };
   using Mappings = std::map<std::uint64_t, Mapping>;
 
-  // The reservation that holds all of the range, or null.
+  // The reservation that contains the whole range, or null.
   const std::pair<const std::uint64_t, Reservation>* reservation_of(std::uint64_t begin, std::size_t bytes) const;
   Mappings::const_iterator mapping_at(std::uint64_t address) const;
   static bool open_to(const Mapping& mapping, int device, Access wanted);

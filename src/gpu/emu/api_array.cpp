@@ -28,7 +28,7 @@ using namespace vmem::emu;
 
 namespace {
 
-// Hopper's.
+// Hopper's limits.
 constexpr std::size_t array_width_max = 131072, array_rows_max = 65536;
 constexpr std::size_t texture_elements_max = std::size_t{1} << 28;
 constexpr std::size_t texture_width_max = 131072, texture_rows_max = 65000, texture_pitch_max = 2097120;
@@ -89,7 +89,7 @@ CUresult cuArrayCreate(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* descriptor)
 }
 VMEM_EMU_CATCH
 
-// Waits for the work that may use it, as cuMemFree does.
+// Waits for the context's work, as cuMemFree does.
 CUresult cuArrayDestroy(CUarray handle) try {
   VMEM_EMU_TRY(enter());
   VMEM_EMU_TRY(check_unsafe_call());
@@ -119,7 +119,7 @@ CUresult cuTexObjectDestroy(CUtexObject handle) try {
 }
 VMEM_EMU_CATCH
 
-// An emulated kernel asks where the memory under its texture lies.
+// Emulated kernels use this to find the memory under their texture.
 CUresult cuTexObjectGetResourceDesc(CUDA_RESOURCE_DESC* resource, CUtexObject handle) try {
   VMEM_EMU_TRY(enter());
   const auto texture = machine().textures.find(handle);

@@ -10,7 +10,8 @@ namespace {
 
 std::atomic<bool> in_forked_child{false};
 
-// Makes a device's primary context. Its handle is always the same. REQUIRES: the device's primary_mutex.
+// Creates a device's primary context, always under the same handle. REQUIRES: the device's
+// primary_mutex.
 void begin_primary(Device& device) {
   device.primary = std::make_shared<Context>(machine().device_ref(device.ordinal));
   if (device.primary_handle)
@@ -19,7 +20,7 @@ void begin_primary(Device& device) {
     device.primary_handle = machine().contexts.insert(device.primary);
 }
 
-// Ends a device's primary context. REQUIRES: its primary_mutex.
+// Destroys a device's primary context. REQUIRES: its primary_mutex.
 void end_primary(Device& device) {
   const std::shared_ptr<Context> context = std::move(device.primary);
   device.primary = nullptr;
@@ -70,7 +71,7 @@ ThreadState& this_thread() {
   };
   if (state) return *state;
   if (ended) {
-    // Nobody will tell when the thread makes its last call.
+    // Nothing signals the thread's last call, so this state is kept.
     static std::mutex mutex;
     static auto* const kept = new std::deque<ThreadState>;
     const std::lock_guard lock(mutex);
@@ -135,7 +136,7 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice ordinal) try {
 }
 VMEM_EMU_CATCH
 
-// The references outlive the context.
+// The references survive the reset.
 CUresult cuDevicePrimaryCtxReset(CUdevice ordinal) try {
   VMEM_EMU_TRY(enter());
   Device* device = machine().device(ordinal);

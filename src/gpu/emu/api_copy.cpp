@@ -1,4 +1,4 @@
-// Copies and fills of bytes that follow each other.
+// Copies of contiguous bytes, and fills.
 #include "gpu/emu/api_copy.hpp"
 
 #include <cstdio>
@@ -7,7 +7,7 @@
 namespace vmem::emu {
 namespace {
 
-// The real driver crashes inside some copies; so does this one, but says why.
+// The real driver crashes in some copies. The emulated driver aborts there too, with the reason.
 [[noreturn]] void crash(const char* what, std::uint64_t address, std::size_t bytes, const char* advice) {
   std::fprintf(stderr, "vmem emulated driver: %s [0x%llx, +%zu)%s\n", what, static_cast<unsigned long long>(address),
                bytes, advice);
@@ -23,8 +23,8 @@ void check_mixed(std::uint64_t address, std::size_t bytes) {
         "it where the location changes");
 }
 
-// Memory that is not there, or not accessible, is refused when the work is queued. Where the driver has to find out
-// what an address is, it takes one that is not mapped for the host's and crashes.
+// Unmapped or inaccessible memory is rejected when the work is queued. If the driver must find out
+// an address's type, it takes an unmapped address for host memory and crashes.
 CUresult check_end(std::uint64_t address, std::size_t bytes, int device, Access wanted, Direction direction) {
   AddressSpace& space = machine().addresses();
   if (!space.contains(address) || space.accessible(address, bytes, device, wanted)) return CUDA_SUCCESS;
@@ -46,8 +46,8 @@ bool is_pageable(const Transfer& transfer) {
   return reach_of(transfer.target) == Reach::pageable || reach_of(transfer.source) == Reach::pageable;
 }
 
-// Whether a synchronous call that works on this memory is over when it returns. The legacy stream's order is all that device memory
-// gets, unless the program asked for more.
+// Whether a synchronous call on this memory is complete when it returns. Device memory only has the
+// legacy stream's order, unless the program asked for more.
 bool waited_for(std::uint64_t address) { return reach_of(address) != Reach::vmm || synchronizes(address); }
 
 MemcpyWork node_of(const std::shared_ptr<Context>& context, const Transfer& transfer, Direction direction) {
@@ -79,7 +79,7 @@ CUresult copy_peer(Transfer transfer, CUcontext target_handle, CUcontext source_
   return copy(transfer, Direction::device_to_device, stream, timing, target_context.get(), source_context.get());
 }
 
-// Rows of `width` values each; the pitch of a single row does not count.
+// Rows of `width` values each. The pitch of a single row is ignored.
 struct Fill {
   std::uint64_t target = 0;
   std::size_t pitch = 0;
@@ -120,7 +120,7 @@ CUresult fill(Fill what, CUstream handle, Timing timing) {
   return waits ? finish(*stream) : CUDA_SUCCESS;
 }
 
-// Attribute i holds for the copies from attrsIdxs[i] on.
+// Attribute i applies to the copies from attrsIdxs[i] on.
 CUresult check_batch_attributes(const CUmemcpyAttributes* attributes, const std::size_t* indices, std::size_t count,
                                 std::size_t copies) {
   if (!attributes || !indices || count == 0 || count > copies || indices[0] != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -249,7 +249,7 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, std::siz
       VMEM_EMU_TRY(submit(stream, node_of(stream->context(), transfer, Direction::unified)));
     return CUDA_SUCCESS;
   }
-  // The point of a batch is that its copies share the fixed cost.
+  // The copies of a batch share one fixed cost.
   return queue_copy(stream, {stream->context(), {}, std::move(transfers)}, Direction::unified, timing);
 }
 VMEM_EMU_CATCH

@@ -1,4 +1,5 @@
-// Copies with rows, and those of arrays: taken apart into the copies of their rows, which follow each other as one operation.
+// Copies with rows, and copies of arrays. Each is split into copies of its rows, which run in
+// sequence as one operation.
 #include "gpu/emu/api_copy.hpp"
 #include "gpu/emu/capture.hpp"
 
@@ -12,7 +13,7 @@ struct Extent {
   std::size_t slices = 1;
 };
 
-// One side as the program describes it, in bytes and rows.
+// One side of a copy as the program describes it, in bytes and rows.
 struct Side {
   CUmemorytype type = CU_MEMORYTYPE_DEVICE;
   std::uint64_t address = 0;
@@ -22,7 +23,7 @@ struct Side {
   int device = 0;
 };
 
-// Where its rows lie.
+// The addresses of a side's rows.
 struct Rows {
   std::uint64_t first = 0;
   std::size_t pitch = 0;
@@ -42,7 +43,7 @@ CUresult find_array_rows(const Side& side, const Extent& extent, Rows& rows) {
   return CUDA_SUCCESS;
 }
 
-// A pitch or a height that is left out counts for nothing where one row, or one slice, is all there is.
+// A pitch of 0 is valid for a single row, a height of 0 for a single slice.
 CUresult find_linear_rows(const Side& side, const Extent& extent, Rows& rows) {
   if (side.type == CU_MEMORYTYPE_DEVICE && reach_of(side.address) == Reach::pageable) return CUDA_ERROR_INVALID_VALUE;
   if (side.address == 0 || side.pitch > pitch_max) return CUDA_ERROR_INVALID_VALUE;
@@ -73,7 +74,7 @@ Direction direction_of(const Side& target, const Side& source) {
   return source.type == CU_MEMORYTYPE_HOST ? Direction::host_to_device : Direction::device_to_device;
 }
 
-// Adds the copies of the rows, as few as the shape allows.
+// Adds the copies of the rows; adjacent rows become one copy per slice.
 CUresult add_transfers(const Side& target, const Side& source, Extent extent, std::vector<Transfer>& transfers) {
   if (extent.width == 0 || extent.rows == 0 || extent.slices == 0) return CUDA_SUCCESS;
   Rows to, from;
@@ -93,7 +94,7 @@ CUresult add_transfers(const Side& target, const Side& source, Extent extent, st
   return CUDA_SUCCESS;
 }
 
-// As a node of a graph has them.
+// In the form of a graph node's parameters.
 CUDA_MEMCPY3D parameters_of(const Side& target, const Side& source, const Extent& extent) {
   CUDA_MEMCPY3D p{};
   p.dstMemoryType = target.type;
@@ -140,7 +141,7 @@ CUresult copy_2d(const CUDA_MEMCPY2D* shape, CUstream handle, Timing timing) {
                     stream, timing);
 }
 
-// Of either structure with three dimensions; arrays have one level here.
+// Takes either 3D structure. Arrays have one level here.
 template <class Parameters>
 CUresult copy_3d(const Parameters& shape, int target_device, int source_device, const std::shared_ptr<Stream>& stream,
                  Timing timing) {
@@ -161,7 +162,7 @@ CUresult copy_3d(const CUDA_MEMCPY3D* shape, CUstream handle, Timing timing) {
   return copy_3d(*shape, device, device, stream, timing);
 }
 
-// Arrays and host memory need no context said.
+// Arrays and host memory need no context handle.
 CUresult device_of(CUmemorytype type, CUcontext handle, int& device) {
   if (type == CU_MEMORYTYPE_ARRAY || type == CU_MEMORYTYPE_HOST) return CUDA_SUCCESS;
   const auto context = machine().contexts.find(handle);
@@ -180,7 +181,8 @@ CUresult copy_3d_peer(const CUDA_MEMCPY3D_PEER* shape, CUstream handle, Timing t
   return copy_3d(*shape, target_device, source_device, stream, timing);
 }
 
-// Elements of a batch: bytes, unless an array says more. 0: the two sides do not agree.
+// Bytes per element: 1 without arrays. 0: an array is unknown, or two arrays' elements differ in
+// size.
 std::size_t elements_of(const CUDA_MEMCPY3D_BATCH_OP& operation) {
   const auto of = [](const CUmemcpy3DOperand& side) -> std::size_t {
     if (side.type != CU_MEMCPY_OPERAND_TYPE_ARRAY) return 1;
@@ -209,7 +211,7 @@ CUresult side_of(const CUmemcpy3DOperand& operand, const CUextent3D& extent, std
   return CUDA_SUCCESS;
 }
 
-// Part of an array with one dimension.
+// A range in a one-dimensional array.
 Side part_of(CUarray array, std::size_t offset) { return {CU_MEMORYTYPE_ARRAY, 0, array, offset}; }
 
 CUresult copy_part(const Side& target, const Side& source, CUarray handle, std::size_t bytes) {
@@ -283,7 +285,7 @@ CUresult cuMemcpy3DBatchAsync(std::size_t count, CUDA_MEMCPY3D_BATCH_OP* operati
     VMEM_EMU_TRY(add_transfers(target, source, bytes, copies.back().transfers));
   }
   if (captures::status(*stream) == CU_STREAM_CAPTURE_STATUS_NONE) {
-    // The point of a batch is that its copies share the fixed cost.
+    // The copies of a batch share one fixed cost.
     MemcpyWork whole{stream->context(), {}, {}};
     for (MemcpyWork& copy : copies)
       whole.transfers.insert(whole.transfers.end(), copy.transfers.begin(), copy.transfers.end());

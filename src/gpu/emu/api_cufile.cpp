@@ -1,5 +1,5 @@
-// cuFile of the emulated machine: reads from files into device memory. Codes and the order of its checks are those that libcufile
-// 1.20 was seen to give in compatibility mode.
+// The emulated machine's cuFile: reads from files into device memory. Error codes and the order of
+// checks are those that libcufile 1.20 was seen to have in compatibility mode.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ namespace {
 
 constexpr int version = 1200;
 constexpr unsigned nvidia_fs_major = 2, nvidia_fs_minor = 25;
-// A handle is the descriptor with a mark, so one that is used too late may name a later file.
+// A handle is the descriptor with a mark, so a stale handle may name a later file.
 constexpr std::uint64_t handle_mark = 0xabababab00000000;
 
 CuFileHandle to_handle(int descriptor) {
@@ -43,7 +43,7 @@ int to_descriptor(CuFileHandle handle) {
 
 CuFileError answer(int code, CUresult driver = CUDA_SUCCESS) { return {code, driver}; }
 
-// 0: all of it is device memory that the current context's device may write to.
+// 0: the whole range is device memory that the current context's device may write.
 int check_memory(std::uint64_t begin, std::size_t bytes, int device) {
   AddressSpace& space = machine().addresses();
   if (!space.find(begin)) return CU_FILE_CUDA_POINTER_INVALID;
@@ -55,7 +55,7 @@ int check_memory(std::uint64_t begin, std::size_t bytes, int device) {
 
 std::string path_of(int descriptor) { return "/proc/self/fd/" + std::to_string(descriptor); }
 
-// A memfd stands for what nvidia-fs has no way to.
+// A memfd stands for files that nvidia-fs cannot read.
 bool reachable(int descriptor) {
   if (machine().config().cufile != CuFileMode::direct || cufile_state().compat_allowed()) return true;
   char name[8] = {};
@@ -75,7 +75,7 @@ int register_file(int descriptor) {
   return cufile_state().add_file(descriptor, std::move(file)) ? CU_FILE_SUCCESS : CU_FILE_HANDLE_ALREADY_REGISTERED;
 }
 
-// The descriptor is still the one that was registered.
+// Whether the descriptor still refers to the registered file.
 bool is_alive(int descriptor, const RegisteredFile& file) {
   struct stat status{};
   return fstat(descriptor, &status) == 0 && status.st_dev == file.device && status.st_ino == file.inode;
@@ -86,7 +86,7 @@ ssize_t fail_with(int error) {
   return -1;
 }
 
-// As much as the file has; what was read before an error counts.
+// Reads up to the end of the file. After an error, returns the bytes read before it, or -1 if none.
 ssize_t fill(const std::vector<Segment>& segments, int descriptor, off_t offset) {
   ssize_t done = 0;
   for (const Segment& segment : segments)
@@ -101,7 +101,7 @@ ssize_t fill(const std::vector<Segment>& segments, int descriptor, off_t offset)
   return done;
 }
 
-// Disks are on the host's side of the device's link, whoever copies.
+// Disks are on the host side of the device's link, so every read crosses the link.
 ssize_t fill_over_link(Device& device, const std::vector<Segment>& segments, int descriptor, off_t offset,
                        std::size_t bytes) {
   ssize_t count = 0;
@@ -159,8 +159,8 @@ CuFileError cuFileHandleRegister(CuFileHandle* handle, CuFileDescriptor* descrip
 
 void cuFileHandleDeregister(CuFileHandle handle) { cufile_state().remove_file(to_descriptor(handle)); }
 
-// Errors about the call are left in errno, as the library does, those about memory returned, as its documentation says: callers have
-// to know both.
+// As in the library, errors of the call are set in errno. Errors of the memory are returned
+// negated, as its documentation says. Callers must handle both.
 ssize_t cuFileRead(CuFileHandle handle, void* base, std::size_t bytes, off_t file_offset, off_t base_offset) {
   if (!handle || !base) return fail_with(EINVAL);
   const int descriptor = to_descriptor(handle);

@@ -1,4 +1,4 @@
-// What devices say about themselves.
+// Device properties.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::uint8_t uuid_prefix[7] = {'v', 'm', 'e', 'm', 'e', 'm', 'u'};
 
-// The attributes that say something about the emulated machine. Those not listed are 0: a feature it does not have.
+// The attributes with a meaning on the emulated machine. Unlisted attributes are 0: the feature is
+// absent.
 int attribute_value(CUdevice_attribute attribute, const Device& device) {
   const Config& config = machine().config();
   switch (attribute) {
@@ -67,7 +68,7 @@ int attribute_value(CUdevice_attribute attribute, const Device& device) {
     case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
       return config.numa_node(device.ordinal);
     case CU_DEVICE_ATTRIBUTE_NUMA_ID:
-      return -1;  // device memory is no NUMA node of the system
+      return -1;  // device memory is not a NUMA node of the system
     default:
       return 0;
   }

@@ -5,7 +5,7 @@ using namespace vmem::emu;
 
 namespace {
 
-// The event's latest record, for calls that ask about it.
+// The event's latest record, for queries.
 CUresult inspect(CUevent handle, std::shared_ptr<Event>& event, std::shared_ptr<Record>& record) {
   VMEM_EMU_TRY(enter());
   event = machine().events.find(handle);
@@ -63,7 +63,8 @@ CUresult cuEventSynchronize(CUevent handle) try {
   std::shared_ptr<Record> record;
   VMEM_EMU_TRY(inspect(handle, event, record));
   VMEM_EMU_TRY(check_unsafe_call());
-  if (record) record->wait();
+  if (record && machine().config().workers) record->wait();
+  if (record && !machine().config().workers) machine().steps().run_until([&] { return record->complete(); });
   event->context->heap().trim();
   return event->context->usable();
 }

@@ -21,7 +21,7 @@ CUresult find(CUgraphNode handle, std::shared_ptr<Node>& node) {
   return node ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// A node of this kind, for calls that ask about it.
+// Finds a node and its work of this kind, for queries.
 template <class Work>
 CUresult find(CUgraphNode handle, std::shared_ptr<Node>& node, Work*& work) {
   VMEM_EMU_TRY(find(handle, node));
@@ -29,7 +29,7 @@ CUresult find(CUgraphNode handle, std::shared_ptr<Node>& node, Work*& work) {
   return work ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// `make` says what the node is to do.
+// `make` makes the node's work.
 template <class Make>
 CUresult add_node(CUgraphNode* handle, CUgraph graph_handle, const CUgraphNode* dependencies, std::size_t count,
                   Make&& make, const CUgraphEdgeData* edges = nullptr) {
@@ -79,7 +79,7 @@ CUresult make_any(const CUgraphNodeParams& p, NodeWork& work) {
   }
 }
 
-// A node is asked to do the same kind of thing with other parameters.
+// Replaces a node's work by work of the same kind.
 template <class Make>
 CUresult set_node(CUgraphNode handle, Make&& make) {
   std::shared_ptr<Node> node;
@@ -315,7 +315,7 @@ CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PAR
 }
 VMEM_EMU_CATCH
 
-// A child graph's nodes are set one by one, or with the executable's.
+// Not for child graphs: their nodes are set one by one, or with the executable's.
 CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* parameters) try {
   if (!parameters) return CUDA_ERROR_INVALID_VALUE;
   if (parameters->type == CU_GRAPH_NODE_TYPE_GRAPH) return CUDA_ERROR_NOT_SUPPORTED;
@@ -330,7 +330,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, uns
 }
 VMEM_EMU_CATCH
 
-// There is nothing that an upload would bring to the device ahead of the launch.
+// An upload does nothing: no data has to reach the device before a launch.
 CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
                                       CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) try {
   VMEM_EMU_TRY(enter());
@@ -346,7 +346,8 @@ CUresult cuGraphInstantiateWithParams(CUgraphExec* executable, CUgraph graph,
 }
 VMEM_EMU_CATCH
 
-// One node after the other: an order that the graph allows. Its launches do not overlap.
+// Runs the nodes one after another, in an order that the graph allows. Launches of one executable
+// do not overlap.
 CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(stream_handle, stream));
@@ -357,14 +358,18 @@ CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) try {
   VMEM_EMU_TRY(executable->root.usable());
   std::vector<NodeWork> all;
   executable->root.append_work(all);
-  const auto work = [context = stream->context(), all = std::move(all), before = executable->last_launch] {
-    if (before.stream) before.stream->wait(before.ticket);
+  const auto work = [context = stream->context(), all = std::move(all)] {
     for (const NodeWork& each : all) {
       if (context->fault() != CUDA_SUCCESS) return;
       run(each);
     }
   };
-  const std::uint64_t ticket = stream->context()->submit(*stream, work);
+  Wait wait;
+  if (const Fence before = executable->last_launch; before.stream != nullptr) {
+    wait = {[before] { return before.stream->completed(before.ticket); },
+            [before] { before.stream->wait(before.ticket); }};
+  }
+  const std::uint64_t ticket = stream->context()->submit(*stream, work, AfterFault::skip, wait);
   executable->last_launch = {stream, ticket};
   return CUDA_SUCCESS;
 }
@@ -417,7 +422,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec executable, CUgraphNode node, CUgr
 }
 VMEM_EMU_CATCH
 
-// What was launched runs to its end.
+// Launches in flight run to their end.
 CUresult cuGraphExecDestroy(CUgraphExec executable) try {
   VMEM_EMU_TRY(enter());
   return machine().executables.erase(executable) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

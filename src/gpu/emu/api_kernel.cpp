@@ -9,7 +9,8 @@ namespace {
 
 enum class Blocks { independent, cooperative };
 
-// Where the driver asks the occupancy calculator, an emulated multiprocessor holds as many blocks as its threads allow.
+// The real driver asks the occupancy calculator. An emulated multiprocessor holds as many blocks as
+// its thread and block limits allow.
 bool all_resident(const vmem_emu_launch& shape, const Device& device) {
   const std::uint64_t threads = std::uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
   const std::uint64_t blocks = std::uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
@@ -18,7 +19,7 @@ bool all_resident(const vmem_emu_launch& shape, const Device& device) {
   return blocks <= fitting * device.multiprocessors;
 }
 
-// Launches take a CUkernel in a function's place, which belongs to no context.
+// Launches also accept a CUkernel in a function's place; a CUkernel belongs to no context.
 std::shared_ptr<const Kernel> kernel_of(CUfunction handle, const std::shared_ptr<Context>& context) {
   if (const auto function = machine().functions.find(handle))
     return function->context == context ? function->kernel : nullptr;
@@ -41,8 +42,8 @@ CUresult queue_launch(CUfunction handle, const vmem_emu_launch& shape, CUstream 
   return submit(stream, KernelWork{handle, stream->context(), std::move(launch)});
 }
 
-// Most attributes tune real hardware; what they ask for is checked all the same. Clusters and events that kernels trigger are things
-// that the emulated device does not have.
+// Most attributes tune real hardware; their values are only checked. The emulated device has no
+// clusters and no events triggered by kernels.
 CUresult check_attribute(const CUlaunchAttribute& attribute, Blocks& blocks) {
   const CUlaunchAttributeValue& value = attribute.value;
   switch (attribute.id) {
@@ -106,7 +107,7 @@ CUresult cuModuleGetFunction(CUfunction* handle, CUmodule module_handle, const c
 }
 VMEM_EMU_CATCH
 
-// Attributes tune real hardware; there is nothing here that they could change.
+// Attributes tune real hardware and change nothing here.
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value) try {
   VMEM_EMU_TRY(enter());
   if (!machine().functions.find(handle)) return CUDA_ERROR_INVALID_HANDLE;

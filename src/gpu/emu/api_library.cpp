@@ -1,4 +1,4 @@
-// Libraries: code that is loaded for no context, and kernels that launches in any context take.
+// Libraries: code loaded without a context. Launches in any context accept their kernels.
 #include "gpu/emu/api_entry.hpp"
 
 using namespace vmem::emu;
@@ -8,7 +8,7 @@ CUresult cuLibraryLoadData(CUlibrary* handle, const void* image, CUjit_option* j
                            unsigned jit_count, CUlibraryOption* options, void** values, unsigned count) try {
   VMEM_EMU_TRY(enter());
   if (!handle || !image) return CUDA_ERROR_INVALID_VALUE;
-  // Options tune compilation, of which there is none.
+  // Options tune compilation, which does not happen here.
   const auto complete = [](const void* names, const void* values_of, unsigned named) {
     return named == 0 || (names && values_of);
   };

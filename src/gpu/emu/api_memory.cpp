@@ -1,5 +1,5 @@
-// Memory that the driver maps itself: cuMemAlloc, the stream-ordered pool, pinned host memory; and questions about
-// pointers.
+// Memory that the driver maps itself (cuMemAlloc, the stream-ordered pool, pinned host memory), and
+// pointer queries.
 #include "gpu/emu/api_memory.hpp"
 
 #include <sys/mman.h>
@@ -16,11 +16,12 @@ namespace {
 constexpr std::size_t page_bytes = 4096;
 std::size_t whole_pages(std::size_t bytes) { return (bytes + page_bytes - 1) / page_bytes * page_bytes; }
 
-// What is known about the address, in the terms of CUpointer_attribute.
+// Facts about an address, in the terms of CUpointer_attribute.
 struct PointerInfo {
   bool host = false;
   int device = 0;
-  std::uint64_t range_begin = 0;  // of the allocation; of the whole reservation for memory that the program maps
+  // The allocation; for memory mapped by the program, the whole reservation.
+  std::uint64_t range_begin = 0;
   std::size_t range_bytes = 0;
   std::uint64_t mapping_begin = 0;
   std::size_t mapping_bytes = 0;
@@ -28,7 +29,7 @@ struct PointerInfo {
   std::uint64_t buffer_id = 0;
   bool exportable = false;
   bool synchronizes = false;
-  CUcontext context = nullptr;  // memory that the program maps belongs to none
+  CUcontext context = nullptr;  // null for memory mapped by the program
 };
 
 bool describe_mapped(std::uint64_t address, PointerInfo& info) {
@@ -122,7 +123,7 @@ CUresult answer(const PointerInfo& info, CUpointer_attribute attribute, std::uin
   }
 }
 
-// What cuPointerGetAttributes says where there is nothing to say.
+// Stores the value of cuPointerGetAttributes for an attribute without an answer.
 void clear(CUpointer_attribute attribute, void* data) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
@@ -141,7 +142,7 @@ void clear(CUpointer_attribute attribute, void* data) {
   }
 }
 
-// Those that cuPointerGetAttributes answers.
+// The attributes that cuPointerGetAttributes accepts.
 bool answered_together(CUpointer_attribute attribute) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -165,7 +166,7 @@ bool answered_together(CUpointer_attribute attribute) {
   }
 }
 
-// The context whose cuMemAlloc memory holds the address; null if none does.
+// The context whose cuMemAlloc memory contains the address, or null.
 std::shared_ptr<Context> owner_of(std::uint64_t address) {
   const auto mapping = machine().addresses().find(address);
   if (!mapping || mapping->purpose != Purpose::heap) return nullptr;
@@ -207,7 +208,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) try {
 }
 VMEM_EMU_CATCH
 
-// Frees what any context allocated, after the work of that context, as the driver does.
+// Frees memory of any context, after that context's work, as the driver does.
 CUresult cuMemFree(CUdeviceptr address) try {
   std::shared_ptr<Context> current;
   VMEM_EMU_TRY(enter(current));
@@ -221,7 +222,7 @@ CUresult cuMemFree(CUdeviceptr address) try {
 }
 VMEM_EMU_CATCH
 
-// Rows as far apart as the widest access of a warp.
+// Row alignment: the widest access of a warp.
 CUresult cuMemAllocPitch(CUdeviceptr* address, std::size_t* pitch, std::size_t width, std::size_t rows,
                          unsigned element_bytes) try {
   constexpr std::size_t alignment = 512;
@@ -240,12 +241,12 @@ VMEM_EMU_CATCH
 CUresult vmem::emu::allocate_in_order(CUdeviceptr* address, std::size_t bytes, Stream* stream, Heap& heap) {
   if (!address) return CUDA_ERROR_INVALID_VALUE;
   if (!stream->capturing) VMEM_EMU_TRY(check_unsafe_call());
-  // A graph would own the memory, which none does here.
+  // A graph would own the memory; graphs own no memory here.
   if (const auto captured = captures::intercept_operation(*stream)) return *captured;
   std::uint64_t allocated = 0;
   CUresult result = heap.allocate_cached(bytes, allocated);
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-    stream->wait(stream->last_ticket());  // for the frees that are still queued on it
+    stream->wait(stream->last_ticket());  // for frees still queued on the stream
     result = heap.allocate_cached(bytes, allocated);
   }
   if (result == CUDA_SUCCESS) *address = allocated;
@@ -259,7 +260,7 @@ CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream handl
 }
 VMEM_EMU_CATCH
 
-// The memory may be another device's: pools serve streams of any.
+// The memory may belong to another device: pools serve streams of every device.
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) try {
   std::shared_ptr<Stream> stream;
   VMEM_EMU_TRY(enter(handle, stream));
@@ -369,7 +370,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
 }
 VMEM_EMU_CATCH
 
-// Waits for the synchronous calls that are under way. What works on host memory is waited for in any case.
+// Waits for synchronous calls in flight. Calls on host memory wait for their work in any case.
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr address) try {
   VMEM_EMU_TRY(enter());
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
@@ -384,7 +385,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
 }
 VMEM_EMU_CATCH
 
-// Of memory that the program maps: its reservation, as for CU_POINTER_ATTRIBUTE_RANGE_START_ADDR.
+// For memory mapped by the program: its reservation, as for CU_POINTER_ATTRIBUTE_RANGE_START_ADDR.
 CUresult cuMemGetAddressRange(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
@@ -396,7 +397,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr
 }
 VMEM_EMU_CATCH
 
-// The handle says whose memory it is, and where.
+// The handle holds the process id and the address range.
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) try {
   std::shared_ptr<Context> context;
   VMEM_EMU_TRY(enter(context));
@@ -410,7 +411,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) try {
 }
 VMEM_EMU_CATCH
 
-// The emulated device says so too: CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED is 0.
+// Never supported, consistent with CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED = 0.
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, std::size_t bytes, CUmemRangeHandleType type,
                                        unsigned long long flags) try {
   VMEM_EMU_TRY(enter());

@@ -1,5 +1,5 @@
-// NVML of the emulated machine: which devices are linked, by how many NVLinks, and below which PCIe switch. It says of links
-// what a machine's NVML says, no more: rates of PCIe are measured.
+// The emulated machine's NVML: which devices are linked, by how many NVLinks, and below which PCIe
+// switch. It reports no PCIe rates: these are measured.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr double nvlink_gbps = 25;
 
-// A device is known by its address.
+// A handle is the device's address.
 NvmlDevice to_handle(Device* device) { return reinterpret_cast<NvmlDevice>(device); }
 Device* to_device(NvmlDevice handle) {
   for (int i = 0; i < machine().config().devices; ++i)
@@ -32,7 +32,7 @@ Device* to_device(NvmlDevice handle) {
   return nullptr;
 }
 
-// The ordinals at the other ends of a device's NVLinks.
+// The peer's ordinal for each of a device's NVLinks.
 std::vector<int> links_of(const Device& device) {
   std::vector<int> links;
   const Config& config = machine().config();
@@ -46,7 +46,7 @@ std::vector<int> links_of(const Device& device) {
   return links;
 }
 
-// The other end, or -1 where the device has no such link.
+// The peer's ordinal, or -1 if the device has no such link.
 int remote_of(NvmlDevice handle, unsigned link) {
   const Device* device = to_device(handle);
   if (!device) return -1;

@@ -1,4 +1,4 @@
-// Memory pools, as far as allocating from one goes.
+// Memory pools: only creation, destruction and allocation.
 #include "gpu/emu/api_memory.hpp"
 
 using namespace vmem::emu;
@@ -13,7 +13,7 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice ordinal) try {
 }
 VMEM_EMU_CATCH
 
-// Pools of host memory, of limited size, or whose memory other processes may have are left out, and said to be so.
+// NOT_SUPPORTED: pools of host memory, of limited size, or with exportable memory.
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) try {
   VMEM_EMU_TRY(enter());
   if (!pool || !properties || properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
@@ -33,7 +33,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) t
 }
 VMEM_EMU_CATCH
 
-// What was allocated from it lives on.
+// Allocations from the pool stay valid.
 CUresult cuMemPoolDestroy(CUmemoryPool handle) try {
   VMEM_EMU_TRY(enter());
   const auto pool = machine().pools.find(handle);

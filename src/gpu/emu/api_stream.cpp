@@ -7,7 +7,7 @@ namespace {
 std::shared_ptr<Stream> per_thread_stream(const std::shared_ptr<Context>& context) {
   auto& streams = this_thread().per_thread_streams;
   auto& stream = streams[context.get()];
-  // A context may have been destroyed and another made at its address.
+  // `context` may be a new context at the address of a destroyed one.
   if (!stream || stream->context() != context) stream = context->create_stream(StreamKind::blocking);
   return stream;
 }
@@ -36,9 +36,9 @@ CUresult submit(const std::shared_ptr<Stream>& stream, NodeWork work) {
   return CUDA_SUCCESS;
 }
 
-CUresult submit(const std::shared_ptr<Stream>& stream, Work work) {
+CUresult submit(const std::shared_ptr<Stream>& stream, Work work, Wait wait) {
   if (const auto captured = captures::intercept_operation(*stream)) return *captured;
-  stream->context()->submit(*stream, std::move(work));
+  stream->context()->submit(*stream, std::move(work), AfterFault::skip, std::move(wait));
   return CUDA_SUCCESS;
 }
 
@@ -119,7 +119,8 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags
   const auto record = event->latest();
   if (const auto captured = captures::intercept_wait(*stream, record.get())) return *captured;
   if (!record || record->complete()) return CUDA_SUCCESS;
-  stream->context()->submit(*stream, [record] { record->wait(); }, AfterFault::run);
+  const Wait wait{[record] { return record->complete(); }, [record] { record->wait(); }};
+  stream->context()->submit(*stream, [] {}, AfterFault::run, wait);
   return CUDA_SUCCESS;
 }
 VMEM_EMU_CATCH

@@ -1,4 +1,5 @@
-// Stream memory operations: a stream writes a word of memory, or waits until one fulfils a condition.
+// Stream memory operations: a stream writes a word of memory, or waits until a word fulfils a
+// condition.
 #include <atomic>
 #include <chrono>
 #include <span>
@@ -22,7 +23,7 @@ struct WordOperation {
   Access access() const { return kind == Kind::write ? Access::read_write : Access::read; }
 };
 
-// Nobody tells when the CPU or a kernel writes to memory.
+// Nothing signals memory writes by the CPU or a kernel, so waits poll.
 constexpr std::chrono::microseconds poll_interval{20};
 
 template <class Word>
@@ -39,7 +40,7 @@ bool fulfilled(Word found, Word wanted, unsigned flags) {
   }
 }
 
-// What a look at a word of memory shows; `gone`: there is no memory, or none that the device may use so.
+// The result of one look at a word. `gone`: not mapped, or without the needed access.
 enum class Seen { fulfilled, not_yet, gone };
 
 template <class Word>
@@ -52,11 +53,11 @@ Seen act_on(std::byte* place, const WordOperation& operation) {
   return Seen::fulfilled;
 }
 
-// Looks the address up each time: memory may be unmapped while a stream waits for it.
+// Looks the address up every time: memory may be unmapped while a stream waits for it.
 Seen act(const WordOperation& operation, int device) {
   const AddressSpace& space = machine().addresses();
   auto* place = reinterpret_cast<std::byte*>(operation.address);
-  std::optional<std::vector<Segment>> segments;  // keeps the memory while it is used
+  std::optional<std::vector<Segment>> segments;  // keeps the memory alive
   if (space.contains(operation.address)) {
     segments = space.segments(operation.address, operation.bytes, device, operation.access());
     if (!segments) return Seen::gone;
@@ -67,19 +68,20 @@ Seen act(const WordOperation& operation, int device) {
   return operation.bytes == 4 ? act_on<std::uint32_t>(place, operation) : act_on<std::uint64_t>(place, operation);
 }
 
-void run(Context& context, std::span<const WordOperation> operations) {
-  for (const WordOperation& operation : operations) {
-    // The others are sequentially consistent, and what ran before on the stream is over.
-    if (operation.kind == WordOperation::Kind::barrier) continue;
-    Seen seen = act(operation, context.device().ordinal);
-    while (seen == Seen::not_yet && context.usable() == CUDA_SUCCESS) {
-      std::this_thread::sleep_for(poll_interval);
-      seen = act(operation, context.device().ordinal);
-    }
+// Carries operations out from `next` on. False: the next one has to wait.
+bool advance(Context& context, std::span<const WordOperation> operations, std::size_t& next) {
+  for (; next < operations.size() && context.usable() == CUDA_SUCCESS; ++next) {
+    // A barrier does nothing: the other operations are sequentially consistent, and earlier work on
+    // the stream is complete.
+    if (operations[next].kind == WordOperation::Kind::barrier) continue;
+    const Seen seen = act(operations[next], context.device().ordinal);
+    if (seen == Seen::not_yet) return false;
     if (seen == Seen::gone) context.set_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
-    if (seen != Seen::fulfilled) return;
   }
+  return true;
 }
+
+void wait_a_little() { std::this_thread::sleep_for(poll_interval); }
 
 CUresult check(const WordOperation& operation, int device) {
   const bool write = operation.kind == WordOperation::Kind::write;
@@ -103,8 +105,10 @@ CUresult queue(CUstream handle, std::vector<WordOperation> operations) {
     if (operation.kind != WordOperation::Kind::barrier)
       VMEM_EMU_TRY(check(operation, stream->context()->device().ordinal));
   }
-  return submit(stream,
-                [context = stream->context(), operations = std::move(operations)] { run(*context, operations); });
+  const auto over = [context = stream->context(), operations = std::move(operations), next = std::size_t{0}]() mutable {
+    return advance(*context, operations, next);
+  };
+  return submit(stream, [] {}, {over, wait_a_little});
 }
 
 CUresult translate(const CUstreamBatchMemOpParams& from, WordOperation& to) {
@@ -158,5 +162,14 @@ CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpP
   std::vector<WordOperation> translated(count);
   for (unsigned i = 0; i < count; ++i) VMEM_EMU_TRY(translate(operations[i], translated[i]));
   return queue(stream, std::move(translated));
+}
+VMEM_EMU_CATCH
+
+int vmem_emu_hold(void* handle, const std::uint32_t* open) try {
+  std::shared_ptr<Stream> stream;
+  VMEM_EMU_TRY(enter(static_cast<CUstream>(handle), stream));
+  if (open == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto over = [open] { return std::atomic_ref(*const_cast<std::uint32_t*>(open)).load() != 0; };
+  return submit(stream, [] {}, {over, wait_a_little});
 }
 VMEM_EMU_CATCH

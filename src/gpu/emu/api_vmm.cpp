@@ -15,7 +15,7 @@ bool whole_granules(std::uint64_t value) { return value % granule_bytes == 0; }
 
 bool is_host(const CUmemLocation& location) { return location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA; }
 
-// Where memory can be created.
+// Whether memory can be created at the location.
 CUresult check_location(const CUmemLocation& location) {
   const Config& config = machine().config();
   if (!config.vmm) return CUDA_ERROR_NOT_SUPPORTED;
@@ -33,7 +33,7 @@ CUresult check_properties(const CUmemAllocationProp* properties) {
   return check_location(properties->location);
 }
 
-// A device may be given access to its own memory, a connected peer's, and host memory.
+// Checks flags and locations only; check_reach checks whether the devices reach the memory.
 CUresult check_descs(const CUmemAccessDesc* descs, std::size_t count) {
   if (!descs || count == 0) return CUDA_ERROR_INVALID_VALUE;
   for (std::size_t i = 0; i < count; ++i) {
@@ -47,7 +47,8 @@ CUresult check_descs(const CUmemAccessDesc* descs, std::size_t count) {
   return CUDA_SUCCESS;
 }
 
-// Every frame of the range must be reachable for the devices named.
+// A device can reach its own memory, a connected peer's, and host memory. Checks every frame of the
+// range for the devices named.
 CUresult check_reach(std::uint64_t begin, std::size_t bytes, const CUmemAccessDesc* descs, std::size_t count) {
   std::uint64_t position = begin;
   while (position < begin + bytes) {
@@ -67,8 +68,8 @@ CUresult check_reach(std::uint64_t begin, std::size_t bytes, const CUmemAccessDe
   return CUDA_SUCCESS;
 }
 
-// Whether a device that has access loses it or gets another. What the real driver was seen to leave alone under a reading
-// kernel (H200): access set to what it was, and a further device let in.
+// Whether a device that has access loses it or gets another. The real driver was seen to leave two
+// cases alone under a reading kernel (H200): unchanged access, and access for a further device.
 bool changes_access(std::uint64_t begin, std::size_t bytes, const CUmemAccessDesc* descs, std::size_t count) {
   std::uint64_t position = begin;
   while (position < begin + bytes) {
@@ -84,9 +85,9 @@ bool changes_access(std::uint64_t begin, std::size_t bytes, const CUmemAccessDes
   return false;
 }
 
-// The real driver takes a mapping away for a moment while it changes its access, so a kernel that uses the page then
-// faults, now and then, whichever way the access changes (H200, driver 580: once in 5 to 50 changes under a kernel that
-// reads all the time). This driver says so every time.
+// The real driver briefly unmaps a mapping while it changes the access. A kernel that uses the page
+// then sometimes faults, whichever way the access changes (H200, driver 580: once in 5 to 50
+// changes under a kernel that reads all the time). This driver reports it every time.
 void check_unused(const char* call, std::uint64_t begin, std::size_t bytes) {
   const char* kernel = protection::kernel_using(begin, bytes);
   if (!kernel) return;
@@ -140,7 +141,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
   PhysicalMemory& memory = location.host ? machine().host_memory() : *machine().device(location.id)->memory;
   const bool exportable = properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
   auto frame = memory.create(bytes, location, exportable);
-  // Memory that the stream-ordered pool keeps is free for others.
+  // Memory cached by the stream-ordered pool is free for others.
   if (const auto context = location.host ? nullptr : machine().device(location.id)->primary_context();
       !frame && context && context->heap().trim())
     frame = memory.create(bytes, location, exportable);
@@ -162,7 +163,7 @@ CUresult cuMemMap(CUdeviceptr address, std::size_t bytes, std::size_t offset, CU
   if (offset != 0 || flags != 0 || !whole_granules(address)) return CUDA_ERROR_INVALID_VALUE;
   auto frame = machine().frames.find(handle);
   if (!frame || frame->bytes() != bytes) return CUDA_ERROR_INVALID_VALUE;
-  return machine().addresses().map(address, std::move(frame));
+  return machine().addresses().map(address, std::move(frame), {}, handle);
 }
 VMEM_EMU_CATCH
 
@@ -213,7 +214,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   VMEM_EMU_TRY(enter());
   const auto mapping = machine().addresses().find(reinterpret_cast<std::uint64_t>(address));
   if (!handle || !mapping || mapping->purpose != Purpose::program) return CUDA_ERROR_INVALID_VALUE;
-  *handle = machine().frames.retain(mapping->frame);
+  machine().frames.retain(mapping->handle, mapping->frame);
+  *handle = mapping->handle;
   return CUDA_SUCCESS;
 }
 VMEM_EMU_CATCH

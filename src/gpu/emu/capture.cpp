@@ -18,7 +18,7 @@ std::vector<std::shared_ptr<Capture>>& active_captures() {
   static auto* list = new std::vector<std::shared_ptr<Capture>>;
   return *list;
 }
-std::atomic<int> active_count{0};  // lets every other call find out cheaply that nothing captures
+std::atomic<int> active_count{0};  // lets calls check cheaply that nothing captures
 
 void attach(Capture& capture, const std::shared_ptr<Capture>& self, Stream& stream) {
   capture.branches[&stream] = {stream.shared_from_this(), {}, 0, 0};
@@ -37,7 +37,7 @@ bool concerns_legacy(const Capture& capture, const Stream& legacy) {
   return false;
 }
 
-// The legacy stream waits for blocking streams, so work on it would depend on their captures.
+// The legacy stream waits for blocking streams, so its work would depend on their captures.
 CUresult check_legacy(const Stream& legacy) {
   CUresult result = CUDA_SUCCESS;
   for (const auto& capture : active_captures())
@@ -50,7 +50,7 @@ void come_after(std::vector<Node*>& last, const std::vector<Node*>& others) {
     if (!contains(last, other)) last.push_back(other);
 }
 
-// What all operations have in common; REQUIRES captures_mutex. On success the operation is counted.
+// The checks common to all operations. REQUIRES captures_mutex. Counts a captured operation.
 std::optional<CUresult> intercept_locked(Stream& stream) {
   if (stream.legacy()) {
     const CUresult result = check_legacy(stream);
@@ -70,7 +70,8 @@ CUresult join(Stream& stream, const Record& record) {
   if (stream.capture && stream.capture != record.capture)
     return invalidate(*stream.capture, invalidate(capture, CUDA_ERROR_STREAM_CAPTURE_MERGE));
   const auto source = capture.branches.find(record.captured_stream);
-  if (source == capture.branches.end()) return CUDA_ERROR_INVALID_VALUE;  // the event's capture has ended
+  // The event's capture has ended.
+  if (source == capture.branches.end()) return CUDA_ERROR_INVALID_VALUE;
   source->second.joined = std::max(source->second.joined, record.captured_operations);
   if (!stream.capture) attach(capture, record.capture, stream);
   Capture::Branch& branch = capture.branches[&stream];

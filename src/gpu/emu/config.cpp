@@ -22,10 +22,11 @@ std::optional<std::uint64_t> parse_size(std::string_view text) {
   if (!number) return std::nullopt;
   const std::string_view unit = digits == std::string_view::npos ? "" : text.substr(digits);
   static constexpr std::pair<std::string_view, double> units[] = {
-      {"", 1}, {"B", 1}, {"KiB", 1024.}, {"MiB", 1048576.}, {"GiB", 1073741824.}, {"TiB", 1099511627776.}};
+      {"", 1},           {"B", 1},           {"K", 1024.},         {"KiB", 1024.},        {"M", 1048576.},
+      {"MiB", 1048576.}, {"G", 1073741824.}, {"GiB", 1073741824.}, {"T", 1099511627776.}, {"TiB", 1099511627776.}};
   for (const auto& [name, factor] : units)
     if (unit == name) {
-      // Beyond 2^46 bytes no address space holds it.
+      // No address space holds more than 2^46 bytes.
       const double bytes = *number * factor;
       if (bytes > 0x1p46) return std::nullopt;
       return static_cast<std::uint64_t>(bytes);
@@ -71,7 +72,7 @@ bool set_cufile(std::string_view value, CuFileMode& out) {
   return false;
 }
 
-// "RATE", or "I-J:RATE" where 0 takes the connection away.
+// "RATE", or "I-J:RATE" where 0 disconnects the pair.
 bool set_p2p(std::string_view value, Config& config) {
   const std::size_t dash = value.find('-'), colon = value.find(':');
   if (colon == std::string_view::npos) return set_number(value, config.p2p_gbps);
@@ -96,7 +97,7 @@ bool set_near(std::string_view value, Config& config) {
   return true;
 }
 
-// "I+J+K:RATE"; a device is below one switch at most.
+// "I+J+K:RATE". A device can be below one switch only.
 bool set_switch(std::string_view value, Config& config) {
   const std::size_t colon = value.find(':');
   PcieSwitch added;
@@ -134,6 +135,7 @@ Outcome set_key(std::string_view key, std::string_view value, Config& config) {
   if (key == "cufile") return outcome(set_cufile(value, config.cufile));
   if (key == "duplex") return outcome(set_number(value, config.duplex_gbps));
   if (key == "copy_us") return outcome(set_number(value, config.copy_us));
+  if (key == "workers") return outcome(set_bool(value, config.workers));
   if (key == "vmm") return outcome(set_bool(value, config.vmm));
   if (key == "host_vmm") return outcome(set_bool(value, config.host_vmm));
   if (key == "check_host_access") return outcome(set_bool(value, config.check_host_access));
@@ -173,7 +175,10 @@ bool parse_config(std::string_view spec, Config& config, std::string& error) {
       case Outcome::ok:
         break;
       case Outcome::unknown:
-        error = "emulated driver: there is no setting '" + std::string(key) + "'; see gpu/emu/emu.h";
+        error = "emulated driver: there is no setting '" + std::string(key) +
+                "'; there are devices, hbm, host, numa, h2d, d2h, p2p, nvlink, switch, near, socket, nvml, cufile, "
+                "duplex, copy_us, workers, vmm, host_vmm, check_host_access and version; `vmem options --emulated` "
+                "explains them";
         return false;
       case Outcome::bad:
         error =

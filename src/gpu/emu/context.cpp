@@ -21,19 +21,21 @@ void Context::set_fault(CUresult result) {
 }
 
 std::shared_ptr<Stream> Context::create_stream(StreamKind kind) {
-  auto stream = std::make_shared<Stream>(shared_from_this(), kind);
   const std::lock_guard lock(submit_mutex_);
-  streams_.push_back(stream);
-  return stream;
+  return add_stream(kind);
 }
 
 std::shared_ptr<Stream> Context::legacy_stream() {
   const std::lock_guard lock(submit_mutex_);
-  if (!legacy_) {
-    legacy_ = std::make_shared<Stream>(shared_from_this(), StreamKind::legacy);
-    streams_.push_back(legacy_);
-  }
+  if (!legacy_) legacy_ = add_stream(StreamKind::legacy);
   return legacy_;
+}
+
+std::shared_ptr<Stream> Context::add_stream(StreamKind kind) {
+  auto stream = std::make_shared<Stream>(shared_from_this(), kind);
+  streams_.push_back(stream);
+  if (!machine().config().workers) machine().steps().add(stream);
+  return stream;
 }
 
 void Context::forget_stream(const Stream* stream) {
@@ -57,10 +59,10 @@ std::vector<Fence> Context::implicit_waits(const Stream& stream) const {
   return waits;
 }
 
-std::uint64_t Context::submit(Stream& stream, Work work, AfterFault after_fault) {
-  if (stream.non_blocking()) return stream.push(std::move(work), {}, after_fault);
+std::uint64_t Context::submit(Stream& stream, Work work, AfterFault after_fault, Wait wait) {
+  if (stream.non_blocking()) return stream.push(std::move(work), {}, after_fault, std::move(wait));
   const std::lock_guard lock(submit_mutex_);
-  return stream.push(std::move(work), implicit_waits(stream), after_fault);
+  return stream.push(std::move(work), implicit_waits(stream), after_fault, std::move(wait));
 }
 
 void Context::submit_or_run(Stream& stream, const std::function<void()>& work) {

@@ -1,5 +1,6 @@
-// A device's primary context: its streams, its fault, its cuMemAlloc memory. A reset ends the context for good;
-// retaining the device again makes a new one under the same handle, which is then current where the old one was.
+// A device's primary context: its streams, fault state and cuMemAlloc memory. A reset destroys the
+// context for good. Retaining the device again makes a new context under the same handle, which is
+// then current wherever the old one was.
 #pragma once
 
 #include <atomic>
@@ -26,7 +27,7 @@ class Context : public std::enable_shared_from_this<Context> {
   Device& device() const { return *device_; }
   Heap& heap() { return heap_; }
 
-  // CUDA_SUCCESS; or what every call on the context fails with: it was destroyed, or some work faulted.
+  // CUDA_SUCCESS, or the error of every call on the context: it was destroyed, or its work faulted.
   CUresult usable() const;
   CUresult fault() const { return fault_.load(std::memory_order_acquire); }
   void set_fault(CUresult result);
@@ -35,20 +36,22 @@ class Context : public std::enable_shared_from_this<Context> {
   std::shared_ptr<Stream> legacy_stream();
   void forget_stream(const Stream* stream);
 
-  // Queues work with what the default stream's implicit synchronisation asks for: work on the legacy stream waits for
-  // all earlier work on blocking streams, and theirs for all earlier work on it.
-  std::uint64_t submit(Stream& stream, Work work, AfterFault after_fault = AfterFault::skip);
-  // Runs `work` at once if nothing that it would have to wait for is unfinished; otherwise queues it.
+  // Queues work with the default stream's implicit synchronisation. Work on the legacy stream waits
+  // for all earlier work on blocking streams, and vice versa.
+  std::uint64_t submit(Stream& stream, Work work, AfterFault after_fault = AfterFault::skip, Wait wait = {});
+  // Runs `work` in the caller if all work before it is finished; otherwise queues it.
   void submit_or_run(Stream& stream, const std::function<void()>& work);
 
-  // For the legacy stream both include the blocking streams.
+  // For the legacy stream, wait_for and is_complete include the blocking streams.
   void wait_for(Stream& stream);
   bool is_complete(Stream& stream);
   void synchronize();
   void destroy();
 
  private:
-  std::vector<Fence> implicit_waits(const Stream& stream) const;  // REQUIRES: submit_mutex_
+  // REQUIRES: submit_mutex_.
+  std::shared_ptr<Stream> add_stream(StreamKind kind);
+  std::vector<Fence> implicit_waits(const Stream& stream) const;
   std::vector<std::shared_ptr<Stream>> streams() const;
 
   const std::shared_ptr<Device> device_;
@@ -56,9 +59,11 @@ class Context : public std::enable_shared_from_this<Context> {
   std::atomic<CUresult> fault_{CUDA_SUCCESS};
   std::atomic<bool> destroyed_{false};
 
-  mutable std::mutex submit_mutex_;  // orders submissions to streams that synchronise implicitly; before Stream's lock
-  std::vector<std::shared_ptr<Stream>> streams_;  // open, or closed with work left; protected by submit_mutex_
-  std::shared_ptr<Stream> legacy_;                // protected by submit_mutex_
+  // Orders submissions to streams that synchronise implicitly; taken before Stream's lock.
+  mutable std::mutex submit_mutex_;
+  // Open, or closed with work left; protected by submit_mutex_.
+  std::vector<std::shared_ptr<Stream>> streams_;
+  std::shared_ptr<Stream> legacy_;  // protected by submit_mutex_
 };
 
 }  // namespace vmem::emu

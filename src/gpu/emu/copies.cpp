@@ -17,16 +17,16 @@ namespace {
 
 using Segments = std::vector<Segment>;
 
-constexpr int kNearby = -1;  // the NUMA node of memory that is near every device
+constexpr int kNearby = -1;  // NUMA node of memory near every device
 
-// Memory outside the driver's reservations is the host's.
+// Memory outside the driver's reservations is host memory.
 std::optional<Segments> find_segments(std::uint64_t address, std::size_t bytes, int device, Access wanted) {
   AddressSpace& space = machine().addresses();
   if (space.contains(address)) return space.segments(address, bytes, device, wanted);
   return Segments{{reinterpret_cast<std::byte*>(address), bytes, {true, kNearby}, nullptr}};
 }
 
-// A GPU's copy engine needs no memory of the process: the emulated one waits for it.
+// A GPU's copy engine allocates no process memory, so the emulated one retries instead of failing.
 std::optional<Segments> segments_of(std::uint64_t address, std::size_t bytes, int device, Access wanted) {
   for (;;) {
     try {
@@ -49,7 +49,7 @@ class Path {
       add(*peer);
       return;
     }
-    // Over PCIe, and where devices do not reach each other through the host, which is the same way.
+    // The PCIe path. Devices without peer access copy through the host, which is the same path.
     const bool below_one_switch =
         from && to && m.uplink(from->ordinal) && m.uplink(from->ordinal) == m.uplink(to->ordinal);
     if (from) up(*from, below_one_switch);
@@ -60,7 +60,7 @@ class Path {
 
  private:
   void add(Link& link) { links_[count_++] = &link; }
-  // Without a rate it would still put copies of several devices one after the other.
+  // An unthrottled shared link would still serialise the copies of several devices.
   void add_shared(Link& link) {
     if (link.throttles()) add(link);
   }
@@ -117,7 +117,7 @@ void run_fill(Context& context, std::uint64_t target, std::uint32_t value, unsig
   const auto segments = segments_of(target, bytes, context.device().ordinal, Access::read_write);
   if (!segments) return context.set_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
   for (const Segment& segment : *segments) {
-    // Segments end at granules, and the target is aligned, so a value never straddles two.
+    // Segments end at granules and the target is aligned, so no value straddles two segments.
     if (value_bytes == 1)
       std::memset(segment.data, static_cast<int>(value), segment.bytes);
     else if (value_bytes == 2)

@@ -1,4 +1,4 @@
-// What the emulated cuFile knows: who has it open, and the files that are registered.
+// State of the emulated cuFile: its open count and the registered files.
 #pragma once
 
 #include <sys/types.h>
@@ -15,27 +15,28 @@ struct RegisteredFile {
   RegisteredFile(const RegisteredFile&) = delete;
   RegisteredFile& operator=(const RegisteredFile&) = delete;
 
-  int own = -1;  // open without O_DIRECT, whose rules about alignment cuFile does not have
+  int own = -1;  // opened without O_DIRECT: cuFile has no alignment rules
   dev_t device = 0;
   ino_t inode = 0;
 };
 
 class CuFileState {
  public:
-  // As cuFileDriverOpen counts; a failed one forgets what was staged.
+  // Counts opens, as cuFileDriverOpen does. A failed open() resets compat_allowed to true.
   bool is_open() const;
-  bool stage_compat(bool allowed);  // false: it is open
+  bool stage_compat(bool allowed);  // false: already open
   int open();
-  bool close();  // false: it is not open
+  bool close();  // false: not open
   long users() const;
   bool compat_allowed() const;
 
-  bool add_file(int descriptor, std::shared_ptr<const RegisteredFile> file);  // false: it has one
+  // False if the descriptor is registered already.
+  bool add_file(int descriptor, std::shared_ptr<const RegisteredFile> file);
   void remove_file(int descriptor);
   std::shared_ptr<const RegisteredFile> file(int descriptor) const;
 
  private:
-  mutable std::mutex mutex_;  // protects what follows; leaf
+  mutable std::mutex mutex_;  // protects the members below; leaf
   long users_ = 0;
   bool compat_allowed_ = true;
   std::map<int, std::shared_ptr<const RegisteredFile>> files_;

@@ -1,4 +1,4 @@
-// Names and words of CUresult values.
+// Names and descriptions of CUresult values.
 #include "gpu/emu/cuda_api.hpp"
 
 namespace {
@@ -115,7 +115,7 @@ const char* name_of(CUresult error) {
 #undef VMEM_NAME
 }
 
-// The sentences of the results that the emulation produces; for the others the name says as much.
+// Descriptions of results; a result without one gives its name.
 const char* words_of(CUresult error) {
   switch (error) {
     case CUDA_SUCCESS:

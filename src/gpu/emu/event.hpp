@@ -1,5 +1,5 @@
-// Events. Each cuEventRecord makes a new record and a wait refers to the record that was current when it was called, so
-// recording an event again does not move waits made before.
+// Events. Each cuEventRecord makes a new record. A wait refers to the record current at its call,
+// so a later cuEventRecord does not affect it.
 #pragma once
 
 #include <atomic>
@@ -31,11 +31,12 @@ class Record {
   }
   Clock::time_point time() const { return time_; }  // REQUIRES: complete()
 
-  // Set, before the record is seen by others, when it was made on a capturing stream: it never completes.
+  // Set before others see the record, if it was made on a capturing stream. Such a record never
+  // completes.
   std::shared_ptr<Capture> capture;
   const Stream* captured_stream = nullptr;
   std::uint64_t captured_operations = 0;  // of that stream, up to and including the record
-  std::vector<Node*> captured_nodes;      // whom the next would have come after
+  std::vector<Node*> captured_nodes;      // predecessors of the next node
 
  private:
   std::atomic<std::uint32_t> state_{0};

@@ -14,12 +14,12 @@
 namespace vmem::emu {
 namespace {
 
-// Read in a signal handler on any thread, so its storage must not be allocated at first use.
+// Read in a signal handler on any thread: its storage must not be allocated on first use.
 [[gnu::tls_model("initial-exec")]] thread_local protection::RunningKernel running_kernel;
 
 struct sigaction previous_segv, previous_bus;
 
-// Builds a line without anything that a signal handler must not call.
+// Builds a line with async-signal-safe calls only.
 class Line {
  public:
   Line& operator<<(const char* text) {
@@ -81,6 +81,9 @@ void describe(Line& line, const protection::FaultReport& report, const char* who
     case protection::Fault::resolved:
       line << "mapped, " << who << " has " << words(report.granted);
       break;
+    case protection::Fault::refused:
+      line << "mapped, but the system refuses to open the page to " << who;
+      break;
     case protection::Fault::unknown:
       line << "not an address of the driver";
       break;
@@ -90,7 +93,7 @@ void describe(Line& line, const protection::FaultReport& report, const char* who
 void end_process(int signal) {
   struct sigaction standard{};
   standard.sa_handler = SIG_DFL;
-  sigaction(signal, &standard, nullptr);  // returning repeats the access, which now ends the process
+  sigaction(signal, &standard, nullptr);  // returning repeats the access and ends the process
 }
 
 // True: the access may be repeated.
@@ -107,7 +110,7 @@ bool handle_kernel_fault(int signal, std::uint64_t address, bool write) {
   return false;
 }
 
-// True: it was about the emulated driver's memory and has been reported.
+// True: the fault concerned the emulated driver's memory and has been reported.
 bool report_host_fault(std::uint64_t address, bool write) {
   const protection::FaultReport report = protection::describe_host_fault(address);
   if (report.fault == protection::Fault::unknown) return false;
@@ -124,7 +127,7 @@ void chain(int signal, siginfo_t* info, void* context) {
   if (previous.sa_flags & SA_SIGINFO) return previous.sa_sigaction(signal, info, context);
   if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(signal);
   end_process(signal);
-  if (info->si_code <= 0) raise(signal);  // sent by somebody: returning repeats nothing
+  if (info->si_code <= 0) raise(signal);  // sent by kill(): returning repeats no access
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {

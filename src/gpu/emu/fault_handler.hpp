@@ -1,12 +1,12 @@
-// What happens when a kernel, or a host thread, touches memory it may not: one line on stderr that names the kernel,
-// the address and what is there, then the signal's default action. Faults that have nothing to do with the emulated
-// driver go to the handler that was there before, such as a sanitizer's.
+// Handles forbidden accesses of kernels and host threads. Prints one line on stderr (kernel,
+// address, memory there), then runs the signal's default action. Faults unrelated to the emulated
+// driver go to the previous handler, such as a sanitizer's.
 #pragma once
 
 namespace vmem::emu {
 
-// For SIGSEGV and SIGBUS. A program that installs its own handlers after cuInit replaces this one: then kernels that
-// rely on check_host_access fault.
+// For SIGSEGV and SIGBUS. Handlers that a program installs after cuInit replace this one: kernels
+// that rely on check_host_access then fault.
 void install_fault_handler();
 
 // Marks the calling thread as running a kernel of `device`. `name` must outlive the scope.

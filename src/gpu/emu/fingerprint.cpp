@@ -1,4 +1,4 @@
-// The host twins of gpu/kernels/fingerprint.cu.
+// Host versions of the kernels in gpu/kernels/fingerprint.cu.
 #include <cstring>
 
 #include "gpu/emu/emu.h"
@@ -22,8 +22,9 @@ Value parameter(const vmem_emu_launch* launch, unsigned index) {
   return total;
 }
 
-// The build targets plain x86-64, where a product of 64 bits is one word's at a time; with these instructions the loop is twice as fast.
-// Not target_clones: its resolvers run before the sanitizers are ready.
+// The build targets plain x86-64, which has no vector product of 64-bit words. These instructions
+// make the loop twice as fast. Not target_clones: its resolvers run before the sanitizers are
+// ready.
 #if defined(__x86_64__)
 [[gnu::target("avx512f,avx512dq,avx512vl,prefer-vector-width=512")]] Fingerprint add_up_wide(const std::uint64_t* frame,
                                                                                              std::uint64_t words) {

@@ -12,7 +12,7 @@
 namespace vmem::emu {
 namespace {
 
-// The memfd's name tells an importing process where the memory is.
+// The memfd's name tells an importing process the memory's location.
 constexpr std::string_view device_name = "vmem-emu:device:";
 constexpr std::string_view host_name = "vmem-emu:host:";
 
@@ -26,7 +26,7 @@ std::byte* map_alias(int fd, std::size_t bytes) {
   return p == MAP_FAILED ? nullptr : static_cast<std::byte*>(p);
 }
 
-// "/memfd:vmem-emu:device:0 (deleted)"
+// Parses a descriptor's link target, e.g. "/memfd:vmem-emu:device:0 (deleted)".
 bool read_location(int fd, Location& location) {
   char path[64], target[128];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -41,13 +41,15 @@ bool read_location(int fd, Location& location) {
   return std::from_chars(name.data(), name.data() + name.size(), location.id).ec == std::errc();
 }
 
-// Exportable frames of this process by inode, so that importing what this process exported gives the same frame.
+// Exportable frames of this process by inode. Importing a frame that this process exported returns
+// the same frame.
 struct ExportedFrames {
   std::mutex mutex;
   std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Frame>> frames;
 };
 ExportedFrames& exported_frames() {
-  static auto* instance = new ExportedFrames;  // never destroyed: driver threads outlive static destructors
+  // Never destroyed: driver threads outlive static destructors.
+  static auto* instance = new ExportedFrames;
   return *instance;
 }
 
@@ -103,8 +105,8 @@ std::shared_ptr<Frame> Frame::import(int fd) {
   if (own < 0) return nullptr;
   std::shared_ptr<Frame> frame(new Frame(nullptr, location, static_cast<std::size_t>(info.st_size)));
   if (!frame->adopt(own)) return nullptr;
-  // Declared after `frame`: a frame that turns out to be known already must die after the lock, which its end takes
-  // again.
+  // Declared after `frame`: a frame found to be known already must be destroyed after the unlock,
+  // because ~Frame takes this lock.
   auto& exported = exported_frames();
   const std::lock_guard lock(exported.mutex);
   auto& entry = exported.frames[{info.st_dev, info.st_ino}];
@@ -116,8 +118,8 @@ std::shared_ptr<Frame> Frame::import(int fd) {
 std::shared_ptr<Frame> PhysicalMemory::create(std::size_t bytes, Location location, bool exportable) {
   if (!charge(bytes)) return nullptr;
   std::shared_ptr<Frame> frame(new Frame(shared_from_this(), location, bytes));
-  // The arena is twice the budget, so that holes between frames seldom matter; when they do, a frame gets its own
-  // memfd.
+  // The arena is twice the budget, so fragmentation seldom matters; if it does, a frame gets its
+  // own memfd.
   if (!exportable && take_range(bytes, frame->offset_)) {
     frame->fd_ = arena_fd_;
     frame->alias_ = arena_ + frame->offset_;
@@ -126,6 +128,7 @@ std::shared_ptr<Frame> PhysicalMemory::create(std::size_t bytes, Location locati
   char name[64];
   std::snprintf(name, sizeof name, "%s%d", location.host ? host_name.data() : device_name.data(), location.id);
   if (!frame->open_own(name)) return nullptr;
+  frame->exportable_ = exportable;
   auto& exported = exported_frames();
   const std::lock_guard lock(exported.mutex);
   exported.frames[inode_of(frame->fd_)] = frame;
@@ -173,7 +176,7 @@ bool PhysicalMemory::take_range(std::size_t bytes, off_t& offset) {
 }
 
 void PhysicalMemory::return_range(off_t offset, std::size_t bytes) {
-  // Gives the memory back to the system, and the next owner zeros, as the driver scrubs fresh memory.
+  // Returns the memory to the system. The next owner gets zeros, as the driver scrubs fresh memory.
   fallocate(arena_fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, static_cast<off_t>(bytes));
   const std::lock_guard lock(mutex_);
   auto next = free_ranges_.lower_bound(offset);

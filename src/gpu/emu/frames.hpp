@@ -1,8 +1,8 @@
-// Physical memory: budgets, and the frames taken out of them. A device's ordinary frames are ranges of one sparse
-// memfd, whose whole extent is mapped once (the alias): copies go through the alias, so they depend neither on where a
-// frame is mapped nor on the access granted there, and one file descriptor and one mapping serve all frames. A frame
-// that may be exported to another process has a memfd of its own, because its memory must live until the last importer
-// lets go.
+// Physical memory: budgets and the frames allocated from them. A device's ordinary frames are
+// ranges of one sparse memfd, mapped once as a whole (the alias). Copies use the alias, independent
+// of a frame's mappings and their access. One descriptor and one mapping serve all frames. An
+// exportable frame has its own memfd, because its memory must live until the last importer releases
+// it.
 #pragma once
 
 #include <sys/types.h>
@@ -37,11 +37,12 @@ class Frame {
   std::byte* alias() const { return alias_; }  // always mapped read-write
   int fd() const { return fd_; }
   off_t offset() const { return offset_; }
-  bool exportable() const { return own_fd_; }
+  bool exportable() const { return exportable_; }
   std::uint64_t id() const { return id_; }
 
-  // The frame behind a descriptor exported by this or another process; null for anything else. The descriptor stays the
-  // caller's. Memory of another process counts against that process's budget.
+  // The frame behind a descriptor exported by this or another process; null for other descriptors.
+  // The caller keeps the descriptor. Memory of another process counts against that process's
+  // budget.
   static std::shared_ptr<Frame> import(int fd);
 
  private:
@@ -58,6 +59,7 @@ class Frame {
   int fd_ = -1;
   off_t offset_ = 0;
   bool own_fd_ = false;
+  bool exportable_ = false;  // created so; an imported frame is not
 };
 
 class PhysicalMemory : public std::enable_shared_from_this<PhysicalMemory> {
@@ -67,10 +69,11 @@ class PhysicalMemory : public std::enable_shared_from_this<PhysicalMemory> {
   PhysicalMemory(const PhysicalMemory&) = delete;
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
 
-  // `bytes` is a multiple of the granularity. Null: the budget is used up, or the system has no memory left.
+  // `bytes`: a multiple of the granularity. Null if the budget or the system's memory is exhausted.
   std::shared_ptr<Frame> create(std::size_t bytes, Location location, bool exportable);
 
-  // Pinned host memory is counted here without being a frame.
+  // Counts pinned host memory, which has no frame, against the budget. False: the budget is
+  // exhausted.
   bool charge(std::size_t bytes);
   void refund(std::size_t bytes);
 
@@ -86,7 +89,7 @@ class PhysicalMemory : public std::enable_shared_from_this<PhysicalMemory> {
   const std::uint64_t capacity_bytes_;
   std::atomic<std::uint64_t> used_bytes_{0};
 
-  std::mutex mutex_;  // protects what follows; leaf
+  std::mutex mutex_;  // protects the members below; leaf
   int arena_fd_ = -1;
   std::byte* arena_ = nullptr;
   std::size_t arena_bytes_ = 0;

@@ -43,8 +43,8 @@ End source_of(const CUDA_MEMCPY3D& p) {
           p.srcHeight};
 }
 
-// Device memory has to be there when the driver is told of it. Where it has to find out what an address is, one that is not mapped is
-// the host's.
+// Whether a node may name this memory. Memory of type DEVICE must be mapped or pinned when the node
+// is made. An unmapped address of type UNIFIED counts as host memory.
 bool names_memory(CUmemorytype type, std::uint64_t address, std::size_t bytes, int device, Access wanted) {
   AddressSpace& space = machine().addresses();
   if (type == CU_MEMORYTYPE_HOST) return true;
@@ -75,7 +75,7 @@ bool fail_update(CUgraphExecUpdateResultInfo& info, CUgraphExecUpdateResult resu
   return false;
 }
 
-// For an update, which may change more than setting a node's parameters may.
+// For updates, which may change more than calls that set a node's parameters.
 CUgraphExecUpdateResult check_change(const NodeWork& before, const NodeWork& after) {
   if (before.index() != after.index()) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
   if (const auto* kernel = std::get_if<KernelWork>(&before))
@@ -93,7 +93,7 @@ CUgraphExecUpdateResult check_change(const NodeWork& before, const NodeWork& aft
     if (p.height != q.height) return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
     if (p.height > 1 && (p.width != q.width || p.pitch != q.pitch || p.elementSize != q.elementSize))
       return CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
-    // The driver looks at what is filled again, and for copies takes the graph's word.
+    // Like the driver, this checks a fill's memory again, but not a copy's.
     if (!names_memory(fresh)) return CU_GRAPH_EXEC_UPDATE_ERROR;
   }
   return CU_GRAPH_EXEC_UPDATE_SUCCESS;
@@ -216,7 +216,7 @@ CUresult find_nodes(const Graph& graph, const CUgraphNode* handles, const CUgrap
   return CUDA_SUCCESS;
 }
 
-// As the driver has them: rows have no pitch where there is one.
+// As the driver reports them: a single row has no pitch.
 MemcpyWork captured_memcpy(const std::shared_ptr<Context>& context, const Transfer& transfer, CUmemorytype target,
                            CUmemorytype source) {
   MemcpyWork copy{context, {}, {transfer}};
@@ -272,7 +272,7 @@ std::size_t Graph::index_of(const Node* node) const {
 }
 
 CUresult ExecutableGraph::build(const Graph& graph, CUgraphNode& offender, CUgraphInstantiateResult& reason) {
-  std::vector<std::size_t> missing;  // dependencies that are not yet in order
+  std::vector<std::size_t> missing;  // dependencies not yet in `order`
   for (const auto& node : graph.nodes()) {
     Entry& entry = entries.emplace_back();
     entry.node = node->handle;
@@ -285,7 +285,7 @@ CUresult ExecutableGraph::build(const Graph& graph, CUgraphNode& offender, CUgra
       if (const CUresult result = entry.child->build(*child->graph, offender, reason); result != CUDA_SUCCESS)
         return result;
     }
-    // What is filled is looked at once more; what is copied is not.
+    // Fills are checked again; copies are not.
     const auto* fill = std::get_if<MemsetWork>(&entry.work);
     if (fill && !names_memory(*fill)) {
       reason = CUDA_GRAPH_INSTANTIATE_ERROR;
@@ -312,7 +312,7 @@ ExecutableGraph::Entry* ExecutableGraph::find(CUgraphNode node) {
   return nullptr;
 }
 
-// Nodes are paired in the order of their insertion, dependencies in that of the edges.
+// Pairs nodes in insertion order, and dependencies in the order of the edges.
 bool ExecutableGraph::check_update(const Graph& graph, CUgraphExecUpdateResultInfo& info) const {
   if (graph.nodes().size() != entries.size())
     return fail_update(info, CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED, nullptr);

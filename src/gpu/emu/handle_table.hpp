@@ -1,8 +1,7 @@
-// Handles given to the program. Their values are not used again for other objects, so a stale handle is recognised; unless the driver
-// is known to use them again, and programs have to cope.
+// Handles given to the program. A value is not reused for another object, so a stale handle is
+// detected. Exception: Values::used_again, for handles that the real driver is known to reuse.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -18,7 +17,7 @@ enum class Values { used_once, used_again };
 template <class T, class Handle>
 class HandleTable {
  public:
-  // Tables that begin with different remainders of 16 have no value in common.
+  // Tables whose `begin` has different remainders modulo 16 share no value.
   explicit HandleTable(Values values = Values::used_once, std::uint64_t begin = 0x1000)
       : values_(values), last_(begin) {}
 
@@ -29,7 +28,7 @@ class HandleTable {
     return to_handle(value);
   }
 
-  // Gives an object a handle that its predecessor had.
+  // Inserts an object under its predecessor's handle.
   void insert_again(Handle handle, std::shared_ptr<T> object) {
     const std::unique_lock lock(mutex_);
     objects_.emplace(to_value(handle), std::move(object));
@@ -41,7 +40,8 @@ class HandleTable {
     return found == objects_.end() ? nullptr : found->second;
   }
 
-  // The last reference is the one that erases. Objects have one, unless `retain` gave out more.
+  // Drops a reference; the last one removes the object. An object has one, unless `retain` added
+  // more.
   std::shared_ptr<T> erase(Handle handle) {
     const std::unique_lock lock(mutex_);
     const auto found = objects_.find(to_value(handle));
@@ -56,20 +56,14 @@ class HandleTable {
     return object;
   }
 
-  // One more reference to the handle of an object; a new one where the program has none left.
-  Handle retain(const std::shared_ptr<T>& object) {
-    {
-      const std::unique_lock lock(mutex_);
-      const auto found = std::ranges::find(objects_, object, [](const auto& entry) { return entry.second; });
-      if (found != objects_.end()) {
-        ++retained_[found->first];
-        return to_handle(found->first);
-      }
-    }
-    return insert(object);
+  // Adds a reference to the handle. Inserts its object again if the last reference was dropped.
+  // REQUIRES: Values::used_once.
+  void retain(Handle handle, std::shared_ptr<T> object) {
+    const std::unique_lock lock(mutex_);
+    if (!objects_.emplace(to_value(handle), std::move(object)).second) ++retained_[to_value(handle)];
   }
 
-  // Erases what `doomed` says yes to.
+  // Erases the objects for which `doomed` returns true.
   template <class Predicate>
   void erase_if(Predicate doomed) {
     std::unordered_map<std::uint64_t, std::shared_ptr<T>> erased;  // destroyed after the lock
@@ -84,7 +78,7 @@ class HandleTable {
     }
   }
 
-  // The handle under which an object is known; linear, for rare questions.
+  // The handle of an object; a linear search, for rare calls.
   Handle handle_of(const T* object) const {
     const std::shared_lock lock(mutex_);
     for (const auto& [value, known] : objects_)
@@ -111,9 +105,9 @@ class HandleTable {
       return handle;
   }
 
-  // Both REQUIRE the lock.
+  // Both REQUIRE mutex_.
   std::uint64_t next_value() {
-    // Spaced like addresses, and clear of the small values that name the default streams.
+    // Spaced like addresses, and above the small values that name the default streams.
     if (free_.empty()) return last_ += 16;
     const std::uint64_t value = free_.back();
     free_.pop_back();

@@ -133,9 +133,11 @@ CUresult Heap::begin_free(std::uint64_t address) {
 
 void Heap::finish_free(std::uint64_t address) {
   const std::lock_guard lock(mutex_);
-  Allocation& allocation = allocations_.at(address);
-  allocation.state = State::cached;
-  cached_.emplace(allocation.bytes, address);
+  const auto found = allocations_.find(address);
+  // The context may end first: the stream can belong to another one.
+  if (found == allocations_.end()) return;
+  found->second.state = State::cached;
+  cached_.emplace(found->second.bytes, address);
   has_cached_.store(true, std::memory_order_relaxed);
 }
 

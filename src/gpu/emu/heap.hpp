@@ -1,6 +1,6 @@
-// cuMemAlloc memory of one context. Large allocations have frames of their own; small ones share 2 MiB slabs.
-// Stream-ordered frees keep the memory cached for later stream-ordered allocations of about the same size, until
-// somebody synchronises or memory runs out, as the default pool does.
+// cuMemAlloc memory of one context. Large allocations have their own frames; small ones share 2 MiB
+// slabs. A stream-ordered free caches the memory for later stream-ordered allocations of similar
+// size. As in the default pool, synchronisation or lack of memory empties the cache.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ class Heap {
   CUresult free(std::uint64_t address);
 
   CUresult allocate_cached(std::size_t bytes, std::uint64_t& address);
-  // A stream-ordered free: announced when it is called, carried out when its turn on the stream comes.
+  // A stream-ordered free: begin_free at the call, finish_free when the stream reaches it.
   CUresult begin_free(std::uint64_t address);
   void finish_free(std::uint64_t address);
 
@@ -34,11 +34,13 @@ class Heap {
     std::size_t bytes = 0;
     bool synchronizes = false;
   };
-  Range find(std::uint64_t address) const;  // the live allocation that holds the address; 0 bytes if none
-  // Synchronous calls that work on the allocation wait for its bytes, even between device memories. False: there is none.
+  // The live allocation (or one being freed) that contains the address; 0 bytes if none.
+  Range find(std::uint64_t address) const;
+  // If set, synchronous calls on the allocation wait for its bytes, even between device memories.
+  // False: no such allocation.
   bool set_synchronizes(std::uint64_t address, bool value);
 
-  // Gives cached memory back; false if there was none.
+  // Frees cached memory; false if there was none.
   bool trim();
   void clear();
 
@@ -46,7 +48,7 @@ class Heap {
   enum class State { live, being_freed, cached };
   struct Allocation {
     std::size_t bytes;   // rounded
-    std::uint64_t slab;  // 0: memory of its own
+    std::uint64_t slab;  // 0: not in a slab
     State state;
     bool synchronizes = false;
   };
@@ -63,11 +65,11 @@ class Heap {
   bool trim_locked();
 
   Device& device_;
-  mutable std::mutex mutex_;  // before the address space's
+  mutable std::mutex mutex_;  // taken before the address space's
   std::map<std::uint64_t, Allocation> allocations_;
   std::map<std::uint64_t, FreeRanges> slabs_;
   std::multimap<std::size_t, std::uint64_t> cached_;
-  std::atomic<bool> has_cached_{false};  // a hint that keeps synchronising cheap
+  std::atomic<bool> has_cached_{false};  // a hint, to keep synchronisation cheap
 };
 
 }  // namespace vmem::emu

@@ -71,8 +71,8 @@ std::unique_ptr<Launch> Launch::make(std::shared_ptr<const Kernel> kernel, void*
   return launch;
 }
 
-// The alignment of a parameter is not registered; the largest power of two that divides its size, up to 16, is what scalars, pointers
-// and vector types have.
+// Parameter alignment is not registered. This uses the largest power of two that divides the size,
+// up to 16: the alignment of scalars, pointers and vector types.
 std::size_t Kernel::param_offset(std::size_t index) const {
   std::size_t offset = 0;
   for (std::size_t i = 0;; ++i) {

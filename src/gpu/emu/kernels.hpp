@@ -1,5 +1,5 @@
-// Kernels: host functions registered by name, the modules and functions that refer to them, and one launch's
-// parameters.
+// Kernels (host functions registered by name), the modules, libraries and functions that refer to
+// them, and one launch's parameters.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct Kernel {
   vmem_emu_kernel function = nullptr;
   std::vector<std::size_t> param_bytes;
 
-  // Where parameter `index` begins in a parameter buffer, which is laid out like a struct.
+  // The offset of parameter `index` in a parameter buffer, which is laid out like a struct.
   std::size_t param_offset(std::size_t index) const;
 };
 
@@ -29,9 +29,9 @@ struct Module {
   std::shared_ptr<Context> context;
 };
 
-// Code that belongs to no context. A kernel has one handle, however often it is asked for.
+// Code without a context. Repeated lookups of a kernel return the same handle.
 struct Library {
-  std::mutex mutex;  // before the handle table's
+  std::mutex mutex;  // taken before the handle table's
   std::map<std::string, CUkernel, std::less<>> kernels;
 };
 
@@ -40,7 +40,7 @@ struct LibraryKernel {
   std::shared_ptr<const Kernel> kernel;
 };
 
-// Of a module, or of a library's kernel in one context.
+// A module's function, or a library's kernel in one context.
 struct Function {
   std::shared_ptr<Context> context;
   std::shared_ptr<const Module> module;
@@ -48,7 +48,7 @@ struct Function {
   std::shared_ptr<const Library> library;
 };
 
-// An image that the emulated driver has kernels for.
+// True for an image that starts with the emulated driver's magic bytes (emu.h).
 bool is_image(const void* image);
 
 // The kernel registered under `name`, or null.
@@ -56,13 +56,15 @@ std::shared_ptr<const Kernel> find_kernel(const char* name);
 
 class Launch {
  public:
-  // Copies the parameters out of `params`, or of the buffer named by `extra`. Null: they do not fit the kernel.
+  // Copies the parameters from `params`, or from the buffer in `extra`. Null: they do not fit the
+  // kernel.
   static std::unique_ptr<Launch> make(std::shared_ptr<const Kernel> kernel, void** params, void** extra);
 
-  // Runs the kernel for `device`, with faults diagnosed (fault_handler.hpp). A graph's launches run again and again.
+  // Runs the kernel for `device`; fault_handler.hpp diagnoses its faults. Graphs call this
+  // repeatedly.
   void run(int device) const;
 
-  // The copies, for those who ask a graph's node: one of the two is null, as it was when they were made.
+  // The copies, for queries of a graph node. One of the two is null, as at the launch's creation.
   void** params() const { return extra_[0] ? nullptr : param_pointers(); }
   void** extra() const { return extra_[0] ? const_cast<void**>(extra_.data()) : nullptr; }
 
@@ -76,12 +78,12 @@ class Launch {
   const std::shared_ptr<const Kernel> kernel_;
   std::vector<std::max_align_t> storage_;
   std::vector<void*> params_;
-  std::vector<std::byte> buffer_;  // what `extra` named
+  std::vector<std::byte> buffer_;  // copy of the buffer in `extra`
   std::size_t buffer_bytes_ = 0;
   std::array<void*, 5> extra_{};
 };
 
-// Within what a grid and a block may be.
+// Within the limits of grids and blocks.
 bool valid_shape(const vmem_emu_launch& shape);
 
 }  // namespace vmem::emu

@@ -1,5 +1,5 @@
-// The links between memories, as far as their speed is concerned: a copy keeps its link busy for as long as its bytes
-// take at the link's rate, and copies on one link follow each other.
+// The speed of links between memories. A copy occupies its link for its bytes divided by the link's
+// rate; copies on one link run one after another.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +18,10 @@ class Link {
   Link& operator=(const Link&) = delete;
 
   bool throttles() const { return gbps_ > 0; }
-  // A transfer that could begin at `start`: claims the link behind the transfers it already has and returns when this
-  // one is over.
+  // Claims the link for a transfer that could begin at `start`, after the transfers already
+  // claimed. Returns the end of this transfer.
   Clock::time_point occupy(Clock::time_point start, std::size_t bytes, Clock::duration fixed);
-  // The transfer took longer than claimed (the memory itself is slower than the link).
+  // Extends the claim of a transfer that took longer because the memory is slower than the link.
   void extend(Clock::time_point end);
 
  private:
@@ -30,8 +30,8 @@ class Link {
   Clock::time_point busy_until_{};
 };
 
-// Runs `move` (which moves the bytes) on all of the links at once and returns when the slowest of the move and the links is done.
-// The first link takes the fixed cost.
+// Runs `move` (which moves the bytes) and occupies all links meanwhile. Returns when the move and
+// the slowest link are done. The first link takes the fixed cost.
 template <class Move>
 void transfer(std::span<Link* const> links, std::size_t bytes, Link::Clock::duration fixed, Move move);
 

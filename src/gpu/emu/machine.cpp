@@ -88,7 +88,7 @@ std::uint64_t hash_of(std::string_view text) {
 
 }  // namespace
 
-// The defaults, overlaid by the environment, overlaid by `spec`.
+// The defaults, overlaid by VMEM_EMU, overlaid by `spec`.
 bool Machine::read_config(const char* spec, std::string& error) {
   Config config;
   const char* environment = std::getenv("VMEM_EMU");

@@ -1,4 +1,4 @@
-// The emulated machine: its devices, host memory and address space, and the handles that the program holds. One per
+// The emulated machine: its devices, host memory, address space, and the program's handles. One per
 // process, never destroyed, because stream workers outlive static destructors.
 #pragma once
 
@@ -22,6 +22,7 @@
 #include "gpu/emu/kernels.hpp"
 #include "gpu/emu/links.hpp"
 #include "gpu/emu/objects.hpp"
+#include "gpu/emu/step_scheduler.hpp"
 
 namespace vmem::emu {
 
@@ -39,21 +40,21 @@ class Device {
   Link host_duplex;  // both directions together
   const bool limits_duplex;
   std::array<std::unique_ptr<Link>, device_count_max> to_peer;  // null: not connected
-  CUmemoryPool default_pool = nullptr;                          // constant once the machine is built
-  std::atomic<std::uint32_t> peer_accessors{0};  // devices whose context enabled access to this one's heap
+  CUmemoryPool default_pool = nullptr;                          // constant after build()
+  std::atomic<std::uint32_t> peer_accessors{0};                 // bit i: device i has heap access
 
   std::shared_ptr<Context> primary_context() const {
     const std::lock_guard lock(primary_mutex);
     return primary;
   }
 
-  mutable std::mutex primary_mutex;  // protects what follows; before every other lock
+  mutable std::mutex primary_mutex;  // protects the members below; taken before every other lock
   std::shared_ptr<Context> primary;
   CUcontext primary_handle = nullptr;
   unsigned primary_references = 0;
 };
 
-// The two directions of a way that several devices share.
+// Both directions of a link that several devices share.
 struct SharedLink {
   explicit SharedLink(double gbps) : down(gbps), up(gbps) {}
   Link down, up;
@@ -64,14 +65,14 @@ class PinnedRanges {
  public:
   struct Range {
     std::uint64_t begin = 0;
-    std::size_t bytes = 0;    // as asked for
+    std::size_t bytes = 0;    // as requested
     bool registered = false;  // by cuMemHostRegister; otherwise allocated here
     const Context* owner = nullptr;
   };
-  bool insert(const Range& range);                    // false: overlaps another
-  Range erase(std::uint64_t begin, bool registered);  // 0 bytes: there is none
+  bool insert(const Range& range);                    // false: overlaps another range
+  Range erase(std::uint64_t begin, bool registered);  // 0 bytes: none
   std::vector<Range> erase_owned_by(const Context* owner);
-  Range find(std::uint64_t address) const;  // 0 bytes: there is none
+  Range find(std::uint64_t address) const;  // 0 bytes: none
   bool empty() const;
 
  private:
@@ -82,7 +83,7 @@ class PinnedRanges {
 class Machine {
  public:
   CUresult initialize();
-  // Refused while anything of the machine is in use.
+  // Fails while any part of the machine is in use.
   bool configure(const char* spec, std::string& error);
   // Waits for all work of all contexts.
   void synchronize_all() const;
@@ -92,18 +93,20 @@ class Machine {
   Device* device(int ordinal) const;
   std::shared_ptr<Device> device_ref(int ordinal) const { return devices_[static_cast<std::size_t>(ordinal)]; }
   PhysicalMemory& host_memory() const { return *host_memory_; }
-  // The way up from the switch that the device is below; null: it is below none.
+  // The uplink of the device's PCIe switch; null if the device is below none.
   SharedLink* uplink(int device) const;
-  // Between two NUMA nodes; down leads to the higher one.
+  // The link between two NUMA nodes; `down` leads to the higher node.
   SharedLink& socket(int node, int other);
   AddressSpace& addresses() { return addresses_; }
   PinnedRanges& pinned() { return pinned_; }
+  StepScheduler& steps() { return steps_; }
 
   HandleTable<Context, CUcontext> contexts;
   HandleTable<Stream, CUstream> streams;
   HandleTable<Event, CUevent> events;
   HandleTable<Module, CUmodule> modules;
-  // Launches take either, so that no value is in both. Those of an unloaded module come to mean others, as they do on the driver.
+  // Launches accept both kinds of handle, so the two tables share no value. Handles of an unloaded
+  // module are reused, as by the real driver.
   HandleTable<Function, CUfunction> functions{Values::used_again};
   HandleTable<LibraryKernel, CUkernel> kernels{Values::used_again, 0x1008};
   HandleTable<Library, CUlibrary> libraries;
@@ -120,10 +123,10 @@ class Machine {
   bool in_use() const;
   void build();
 
-  std::mutex setup_mutex_;  // protects configuring; first of all locks
+  std::mutex setup_mutex_;  // protects configuration; taken before all other locks
   std::atomic<bool> initialized_{false};
   bool configured_ = false;
-  // Constant from cuInit on, unless configured anew while nothing is in use.
+  // Constant from cuInit on, except for a reconfiguration while nothing is in use.
   Config config_;
   std::vector<std::shared_ptr<Device>> devices_;
   std::shared_ptr<PhysicalMemory> host_memory_;
@@ -131,6 +134,7 @@ class Machine {
   std::map<std::pair<int, int>, std::unique_ptr<SharedLink>> sockets_;  // (lower, higher) node
   AddressSpace addresses_;
   PinnedRanges pinned_;
+  StepScheduler steps_;
 };
 
 Machine& machine();

@@ -1,4 +1,4 @@
-// What programs hold by handle besides memory: arrays, textures, memory pools.
+// Objects other than memory that programs hold by handle: arrays, textures, memory pools.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@ namespace vmem::emu {
 
 class Context;
 
-// Bytes of one element; 0 for formats that arrays and textures do not have here.
+// Bytes per element; 0 for formats that the emulation does not support in arrays and textures.
 std::size_t element_bytes(CUarray_format format, unsigned channels);
 
-// A CUDA array lies in the heap of its context, row after row: nobody but the copies knows where.
+// A CUDA array: rows in the heap of its context. Only the copies know its address.
 struct Array {
   std::shared_ptr<Context> context;
   CUDA_ARRAY_DESCRIPTOR descriptor{};
@@ -30,7 +30,7 @@ struct Texture {
   CUDA_RESOURCE_DESC resource{};
 };
 
-// What a pool has is the memory of its device's heap, which is one for all pools.
+// A pool has no memory of its own: all pools of a device share the device's heap.
 struct Pool {
   int device = 0;
   bool is_default = false;

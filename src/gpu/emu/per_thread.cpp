@@ -1,10 +1,10 @@
-// The variants of entry points whose default stream is the calling thread's (_ptsz, _ptds): the function itself, called while a null
-// stream means that. Which there are is listed in program_functions.hpp.
+// Variants of entry points whose default stream is the calling thread's (_ptsz, _ptds). Each calls
+// the function itself while a null stream means the thread's own. program_functions.hpp lists them.
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
-// Before whatever else includes cuda.h: it makes the functions visible.
+// Must precede every other include of cuda.h: it makes the functions visible.
 #include "gpu/emu/api_entry.hpp"
 
 #include "gpu/emu/program_functions.hpp"
@@ -45,7 +45,8 @@ void* per_thread_variant(std::string_view name) {
   return found == table->end() ? nullptr : found->second;
 }
 
-// A function's parameters cannot be declared from its type, so the exported symbols are jumps to the variants.
+// A function's parameters cannot be declared from its type, so the exported symbols are jumps to
+// the variants.
 #define VMEM_TEXT(name) #name
 #define VMEM_SYMBOL(name) VMEM_TEXT(name)
 #define VMEM_EXPORT(name, suffix)                                                                                     \

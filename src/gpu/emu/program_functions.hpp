@@ -1,4 +1,5 @@
-// Entry points that programs call and vmem itself does not (those are in gpu/driver_table.hpp): X(name) for each, by base name.
+// Entry points that programs call and vmem does not (vmem's own: gpu/driver_table.hpp). X(name) for
+// each, by base name.
 #pragma once
 
 #define VMEM_EMU_LAUNCH_FUNCTIONS(X) \
@@ -91,9 +92,10 @@
   VMEM_EMU_GRAPH_FUNCTIONS(X)         \
   VMEM_EMU_MEMORY_FUNCTIONS(X)
 
-// Entry points that cuda.h gives a variant whose null stream, or default stream, is the calling thread's: S(name) for those with a
-// stream (name_ptsz), D(name) for those without (name_ptds). A line here is all that a variant takes, once the function itself takes
-// its stream from enter(handle, ...), handle being null where the call names none (per_thread.cpp).
+// Entry points with a per-thread variant in cuda.h, whose null or default stream is the calling
+// thread's: S(name) with a stream parameter (name_ptsz), D(name) without (name_ptds). A variant
+// needs only a line here, provided the function takes its stream from enter(handle, ...), with a
+// null handle if the call names no stream (per_thread.cpp).
 #define VMEM_EMU_LAUNCH_VARIANTS(S) \
   S(cuLaunchKernel)                 \
   S(cuLaunchKernelEx)               \

@@ -19,17 +19,18 @@ Access AccessSet::any_device() const {
 namespace protection {
 namespace {
 
-// A granule's word: 0 when nothing is mapped; otherwise access, the mapping's first granule, and whether a fault opened
-// it.
+// A granule's word: 0 if nothing is mapped; otherwise access, the mapping's first granule, and
+// whether a fault opened the mapping.
 constexpr unsigned first_granule_shift = 34;
 constexpr std::uint64_t first_granule_mask = (std::uint64_t{1} << 26) - 1;
 constexpr std::uint64_t mapped_bit = std::uint64_t{1} << 60;
 constexpr std::uint64_t opened_bit = std::uint64_t{1} << 61;
-constexpr std::size_t granule_count = std::size_t{1} << 26;  // of 47 bits of address
+constexpr std::size_t granule_count = std::size_t{1} << 26;  // 47 address bits
 using Word = std::atomic<std::uint64_t>;
 static_assert(sizeof(Word) == 8 && Word::is_always_lock_free);
 
-// Usable in a signal handler: the thread that faults inside a kernel never holds it, whoever does is never in a kernel.
+// Usable in a signal handler: a thread that faults in a kernel never holds the lock, and the holder
+// is never in a kernel.
 class SpinLock {
  public:
   void lock() {
@@ -57,15 +58,16 @@ struct ReservationSlot {
   std::atomic<std::uint64_t> bytes{0};  // 0: free
 };
 
-// All storage is static or mapped once: nothing here allocates.
+// All storage is static or mapped once, so nothing here allocates.
 Word* table = nullptr;
-SpinLock table_lock;  // protects the words' changes together with the pages' protection, and what follows
+// Protects the variables below, and keeps words and page protections consistent.
+SpinLock table_lock;
 bool check_host_access = false;
 struct OpenedMapping {
-  std::uint32_t granule;  // its first
+  std::uint32_t granule;  // the mapping's first
   const RunningKernel* kernel;
 };
-std::array<OpenedMapping, 1 << 18> opened;  // more than the system allows mappings
+std::array<OpenedMapping, 1 << 18> opened;  // exceeds the system's limit on mappings
 std::size_t opened_count = 0;
 std::array<ReservationSlot, 1 << 16> reservations;
 std::atomic<std::size_t> reservation_slots{0};  // slots ever used
@@ -86,7 +88,7 @@ void store_words(std::uint64_t granule, std::size_t count, std::uint64_t word) {
   for (std::size_t i = 0; i < count; ++i) table[granule + i].store(word, std::memory_order_release);
 }
 
-// The number of granules of the mapping that begins at `granule`.
+// The number of granules in the mapping that begins at `granule`.
 std::size_t mapping_granules(std::uint64_t granule) {
   const std::uint64_t word = table[granule].load(std::memory_order_relaxed);
   std::size_t count = 1;
@@ -94,20 +96,23 @@ std::size_t mapping_granules(std::uint64_t granule) {
   return count;
 }
 
+// False: the system refuses; nothing changes.
 bool change_word(std::uint64_t granule, std::size_t count, std::uint64_t word) {
   const std::uint64_t before = table[granule].load(std::memory_order_relaxed);
   store_words(granule, count, word);
   if (page_protection(before) == page_protection(word)) return true;
-  return mprotect(address_of(granule), count * granule_bytes, page_protection(word)) == 0;
+  if (mprotect(address_of(granule), count * granule_bytes, page_protection(word)) == 0) return true;
+  store_words(granule, count, before);
+  return false;
 }
 
-// False: no room to remember it.
+// False: `opened` is full, or the system refuses.
 bool open_mapping(std::uint64_t granule, const RunningKernel& kernel) {
   const std::uint64_t word = table[granule].load(std::memory_order_relaxed);
   if (word & opened_bit) return true;
   if (opened_count == opened.size()) return false;
+  if (!change_word(granule, mapping_granules(granule), word | opened_bit)) return false;
   opened[opened_count++] = {static_cast<std::uint32_t>(granule), &kernel};
-  change_word(granule, mapping_granules(granule), word | opened_bit);
   return true;
 }
 
@@ -214,7 +219,7 @@ FaultReport resolve_kernel_fault(std::uint64_t address, bool write, const Runnin
   if (word == 0) return absent(address);
   const Access granted = AccessSet(word).device(kernel.device);
   if (!permits(granted, write ? Access::read_write : Access::read)) return {Fault::inaccessible, granted};
-  return {open_mapping(first_granule(word), kernel) ? Fault::resolved : Fault::inaccessible, granted};
+  return {open_mapping(first_granule(word), kernel) ? Fault::resolved : Fault::refused, granted};
 }
 
 FaultReport describe_host_fault(std::uint64_t address) {

@@ -1,13 +1,14 @@
-// Which addresses are mapped, who may access them, and the protection of the pages that follows from it. This is the
-// part of the address space that the fault handler reads, so it is a flat table of atomic words, one per 2 MiB of the
-// whole user address range and committed lazily, with one spin lock that is never held while a kernel runs on the
-// thread.
+// Records the mapped addresses and their access rights, and sets the protection of the pages
+// accordingly. The fault handler reads this part of the address space. Therefore it is a flat table
+// of atomic words, one per 2 MiB of the user address range, committed lazily. Its one spin lock is
+// never held while a kernel runs on the thread.
 //
-// With check_host_access a device mapping is inaccessible for the whole process until a kernel faults on it; the
-// handler then looks the access up, opens the mapping for that kernel, and it is closed again when that kernel ends
-// (others that use it fault and open it again). So a host thread that touches device memory faults, as it does on a
-// real machine, unless it does so while a kernel has the same mapping open; and it is known which mappings running
-// kernels use. Without the check a page is accessible to the whole process as soon as it is to one device.
+// With check_host_access a device mapping is inaccessible to the whole process until a kernel
+// faults on it. The handler checks the access and opens the mapping for that kernel. The mapping is
+// closed when that kernel ends; other kernels that use it fault and reopen it.
+// A host thread that touches device memory thus faults, as on a real machine, unless a kernel has
+// the mapping open. The table also shows which mappings running kernels use.
+// Without the check, a page accessible to one device is accessible to the whole process.
 #pragma once
 
 #include <sys/types.h>
@@ -17,14 +18,14 @@
 
 namespace vmem::emu {
 
-// The values of CUmemAccess_flags; two bits, and the union of two accesses is their bitwise or.
+// The values of CUmemAccess_flags: two bits. The union of two accesses is their bitwise or.
 enum class Access : unsigned { none = 0, read = 1, read_write = 3 };
 
 inline bool permits(Access granted, Access wanted) {
   return (static_cast<unsigned>(granted) & static_cast<unsigned>(wanted)) == static_cast<unsigned>(wanted);
 }
 
-// What each device, and the host, may do with a mapping.
+// The access rights of each device, and of the host, to a mapping.
 class AccessSet {
  public:
   static constexpr unsigned host_shift = 32;
@@ -50,24 +51,26 @@ class AccessSet {
 
 namespace protection {
 
-// Before any other call; again when the machine is configured anew, with nothing mapped. False: no room for the table.
+// Call before any other function, and again on reconfiguration, with nothing mapped. False: no room
+// for the table.
 bool start(bool check_host_access);
 
-// Address ranges that belong to the emulated driver. False: too many, or the system refuses.
+// Address ranges that belong to the emulated driver. False: too many ranges, or the system refuses.
 bool add_reservation(std::uint64_t begin, std::size_t bytes);
 void remove_reservation(std::uint64_t begin);
 
-// A kernel that has the range open, or null: changing a mapping under it is fatal on a GPU. Only known with
-// check_host_access. The name is good for a message.
+// The name of a kernel that has the range open, or null. Changing a mapping under a kernel is fatal
+// on a GPU. Needs check_host_access. Use the name for messages only.
 const char* kernel_using(std::uint64_t begin, std::size_t bytes);
 
-// Both work on whole granules inside a reservation. False: the system refuses (its limit on mappings, most likely).
+// Both take whole granules inside a reservation. False: the system refuses, most likely for its
+// limit on mappings.
 bool map(std::uint64_t begin, std::size_t bytes, int fd, off_t offset, AccessSet access);
 bool unmap(std::uint64_t begin, std::size_t bytes);
-// REQUIRES: begin, bytes are exactly those of a mapping.
+// REQUIRES: `begin` and `bytes` match a mapping exactly.
 bool set_access(std::uint64_t begin, std::size_t bytes, AccessSet access);
 
-// Bracket every kernel; the mappings that its faults opened are closed when it ends.
+// kernel_ends must follow every kernel: it closes the mappings that the kernel's faults opened.
 struct RunningKernel {
   const char* name = nullptr;  // null: the thread runs no kernel
   int device = 0;
@@ -76,10 +79,11 @@ void kernel_ends(const RunningKernel& kernel);
 
 // Async-signal-safe.
 enum class Fault {
-  resolved,      // the access is granted and the page open by now: run the instruction again
+  resolved,      // access granted and page open: retry the instruction
   unknown,       // not an address of the emulated driver
   unmapped,      // reserved, nothing mapped
-  inaccessible,  // mapped, but without the access asked for
+  inaccessible,  // mapped, without the requested access
+  refused,       // access granted, but the page could not be opened
 };
 struct FaultReport {
   Fault fault = Fault::unknown;

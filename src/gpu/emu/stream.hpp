@@ -1,6 +1,7 @@
-// A stream: a queue of work and, from the first queued work on, a worker thread that runs it in order. Work is numbered
-// by ticket; a fence names a ticket of a stream. Every wait is for work submitted earlier, so waits cannot form a
-// cycle; except those for a value in memory, which are the program's affair.
+// A stream: a queue of work and a worker thread, started with the first queued work, that runs it
+// in order; without worker threads, see step_scheduler.hpp. Tickets number the work; a fence names
+// a ticket of a stream. Waits refer to earlier work only, so they cannot form a cycle. Exception:
+// waits for a value in memory, for which the program is responsible.
 #pragma once
 
 #include <atomic>
@@ -27,8 +28,14 @@ struct Fence {
   std::uint64_t ticket = 0;
 };
 
-// After a fault the context runs no more work, but what others wait for (event records, host bookkeeping) still
-// happens.
+// What a piece of work waits for, besides earlier work.
+struct Wait {
+  std::function<bool()> over;   // null: nothing; called until it returns true
+  std::function<void()> pause;  // between two calls of `over`
+};
+
+// After a fault the context skips its work, except work that others wait for (event records, host
+// bookkeeping).
 enum class AfterFault { skip, run };
 
 // The legacy stream synchronises implicitly with blocking ones.
@@ -45,27 +52,33 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool legacy() const { return kind_ == StreamKind::legacy; }
   std::uint64_t id() const { return id_; }
 
-  // Queues work that begins after `waits`. The ticket completes when the work has run.
-  std::uint64_t push(Work work, std::vector<Fence> waits, AfterFault after_fault);
-  // Runs `work` here and now if everything queued is complete. What this saves is a trip to the worker.
+  // Queues work that begins after `fences` and `wait`. The returned ticket completes when the work
+  // has run.
+  std::uint64_t push(Work work, std::vector<Fence> fences, AfterFault after_fault, Wait wait = {});
+  // Runs `work` in the caller if everything queued is complete. Saves the switch to the worker.
   bool run_if_idle(const std::function<void()>& work);
 
+  // Without a worker: runs the next piece of work. False: there is none, or it has to wait.
+  bool step();
+
   bool idle() const;
+  bool completed(std::uint64_t ticket) const { return completed_.load(std::memory_order_acquire) >= ticket; }
   std::uint64_t last_ticket() const { return submitted_.load(std::memory_order_acquire); }
   void wait(std::uint64_t ticket) const;
-  // No more work; the worker ends when the queue is empty.
+  // Ends submission; the worker exits when the queue is empty.
   void close();
 
-  // The capture this stream takes part in; guarded by the captures' lock (capture.hpp), except that `capturing` is a
-  // hint that any thread may read.
+  // The capture that includes this stream; protected by the captures' lock (capture.hpp).
+  // `capturing` is a hint that any thread may read.
   std::shared_ptr<Capture> capture;
   std::atomic<bool> capturing{false};
 
  private:
   struct Entry {
     Work work;
-    std::vector<Fence> waits;
+    std::vector<Fence> fences;
     AfterFault after_fault;
+    Wait wait;
   };
   void work_loop();
   void run(Entry& entry);
@@ -73,6 +86,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   const std::shared_ptr<Context> context_;
   const StreamKind kind_;
   const std::uint64_t id_;
+  const bool has_worker_;
 
   std::mutex mutex_;  // protects the queue and the three flags; leaf
   std::condition_variable work_arrived_;

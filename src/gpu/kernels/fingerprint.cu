@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(kFingerprintThreads)
   if (threadIdx.x != 0) return;
   scratch->partial[blockIdx.x] = block;
   __threadfence();
-  // The last block adds up, and leaves the counter as it was.
+  // The last block adds up the partial sums. atomicInc has wrapped the counter to 0 by then.
   if (atomicInc(&scratch->blocks_done, gridDim.x - 1) != gridDim.x - 1) return;
   __threadfence();
   Fingerprint total;

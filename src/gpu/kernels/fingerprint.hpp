@@ -1,5 +1,5 @@
-// Fingerprints of frames: what the GPU kernels and their host twins share. A fingerprint is a sum over the frame's 64-bit words, so
-// threads may add in any order.
+// Fingerprints of frames, for the GPU kernels and their host versions. A fingerprint is a sum over
+// the frame's 64-bit words, so threads may add in any order.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@
 
 namespace vmem::gpu {
 
-// Two sums of products of a word's halves, each masked by the word's place, as in the NH hash. Its masks must be independent of each
-// other: were they linear in the place, words that change places in step would cancel.
+// Two sums of products of a word's halves, masked according to the word's index, as in the NH hash.
+// The masks must be independent of each other: with masks linear in the index, words that change
+// places in step would cancel.
 struct Fingerprint {
   std::uint64_t first = 0;
   std::uint64_t second = 0;
@@ -23,7 +24,7 @@ VMEM_KERNEL_SHARED bool same(const Fingerprint& a, const Fingerprint& b) {
   return a.first == b.first && a.second == b.second;
 }
 
-// The product of a word's halves, masked by those of `mask`.
+// The product of a word's halves, each masked by adding the same half of `mask`.
 VMEM_KERNEL_SHARED std::uint64_t masked_product(std::uint64_t word, std::uint64_t mask) {
   const auto low = static_cast<std::uint32_t>(word) + static_cast<std::uint32_t>(mask);
   const auto high = static_cast<std::uint32_t>(word >> 32) + static_cast<std::uint32_t>(mask >> 32);
@@ -39,14 +40,14 @@ VMEM_KERNEL_SHARED void add_word(Fingerprint& sum, std::uint32_t index, std::uin
   sum.second += masked_product(word, mask ^ (mask >> 31));
 }
 
-// What is known of a slot's bytes, in memory that host and GPU share.
+// The state of a slot's bytes, in memory shared by host and GPU.
 struct SlotRecord {
-  Fingerprint last;           // of the bytes when they were last equal to a frame's
-  std::uint32_t changes = 0;  // how often vmem_store_changed found a frame to differ
+  Fingerprint last;           // of the bytes when they last equalled a frame's
+  std::uint32_t changes = 0;  // how often vmem_fingerprint found a frame to differ
   std::uint32_t unused[3] = {};
 };
 
-// Of one stream, in GPU memory; zero at first.
+// Per stream, in GPU memory; initially zero.
 inline constexpr unsigned kFingerprintBlocks = 256;
 struct FingerprintScratch {
   Fingerprint partial[kFingerprintBlocks];
@@ -55,13 +56,15 @@ struct FingerprintScratch {
 };
 
 // The kernels, in this order on one stream:
-//   vmem_fingerprint(frame, words, record, scratch, compare): sets record->last to the frame's fingerprint; with `compare`, and if it
-//     was another, sets scratch->changed and counts it in the record, else clears scratch->changed
-//   vmem_store_changed(frame, slot, words, scratch): if scratch->changed, copies the frame to the slot
+//   vmem_fingerprint(frame, words, record, scratch, compare): sets record->last to the frame's
+//     fingerprint. If `compare` is set and record->last was different, sets scratch->changed and
+//     increments record->changes; otherwise clears scratch->changed.
+//   vmem_store_changed(frame, slot, words, scratch): if scratch->changed, copies the frame to the
+//     slot.
 inline constexpr const char* kFingerprintKernel = "vmem_fingerprint";
 inline constexpr const char* kStoreChangedKernel = "vmem_store_changed";
 inline constexpr unsigned kFingerprintThreads = 512;
-inline constexpr unsigned kStoreBlocks =
-    64;  // enough to fill the link, and little enough to leave the GPU to its owner
+// Enough blocks to fill the link, few enough to leave the GPU to its owner.
+inline constexpr unsigned kStoreBlocks = 64;
 
 }  // namespace vmem::gpu

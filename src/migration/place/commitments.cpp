@@ -5,7 +5,8 @@
 namespace vmem::migration {
 namespace {
 
-// Pages in transit that let a full machine go on swapping: of HBM for each device, and of host memory. At most a share of it.
+// Room in transit that lets a full machine swap pages: in each device's HBM, and in host memory. At
+// most 1 / kTransitShare of the memory.
 constexpr std::uint64_t kTransitPages = 4;
 constexpr std::uint64_t kTransitShare = 4;
 constexpr std::size_t kDevicesInSets = 8;
@@ -16,12 +17,13 @@ std::uint64_t transit_bytes(std::uint64_t memory, std::uint64_t page_bytes) {
   return std::min(kTransitPages * page_bytes, memory / kTransitShare);
 }
 
-// What may be free of a memory that has no room for the largest page.
+// The most that can be free in a memory without room for the largest page.
 std::uint64_t waste_bytes(std::uint64_t memory, const PageSizes& pages) {
   return std::min(memory, pages.largest - pages.smallest + memory % pages.smallest);
 }
 
-// Without lent memory all devices at once; with it all sets of them, or where these are too many each device and all.
+// Without lent memory, the set of all devices. With it, every set, or if these are too many, each
+// device alone and all together.
 std::vector<std::uint64_t> sets_to_check(const Memories& memories) {
   const std::size_t count = memories.devices.size();
   const std::uint64_t all = (std::uint64_t{1} << count) - 1;
@@ -52,8 +54,9 @@ std::uint64_t usable_hbm_bytes(std::uint64_t hbm_bytes, const PageSizes& pages) 
   return hbm_bytes - std::max(transit_bytes(hbm_bytes, pages.wanted), waste_bytes(hbm_bytes, pages));
 }
 
-// A page below comes up if some memory has room for it: then pages of the others move there, until host memory has. Memories
-// that have none are free by their waste at most; so one page more than that is enough.
+// A page below can be read back if some memory has room for it: then pages of other memories move
+// there until host memory has room. Memories without room have at most their waste free, so one
+// page more than the total waste suffices.
 std::uint64_t usable_host_and_below_bytes(const Memories& memories, const PageSizes& pages) {
   const std::uint64_t host = memories.host_bytes;
   const std::uint64_t transit = transit_bytes(host, std::max(pages.wanted, pages.in_files));

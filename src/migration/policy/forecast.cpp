@@ -6,7 +6,8 @@
 namespace vmem::migration {
 namespace {
 
-// What is used again within this share of what is expected, but not after so many uses, never gives way, and needs no bookkeeping.
+// Regions used again within this share of the expected uses, and within this many uses, are never
+// evicted and need no bookkeeping.
 constexpr UseHistory::Position kSoonOf = 16, kSoonMax = 64;
 
 }  // namespace
@@ -53,7 +54,7 @@ void Forecast::use(const UseHistory& history, Position place, State& state) {
       fetches_.push_back({state.id, place});
       slack_ -= missing;
     }
-    state.key = 0;  // it does not give way to itself
+    state.key = 0;  // it must not evict itself
     room_ -= missing;
     while (room_ < 0 && make_room(state, place)) {
     }
@@ -62,13 +63,13 @@ void Forecast::use(const UseHistory& history, Position place, State& state) {
     slack_ = std::min(slack_, room_);
   }
   state.key = history.after(place);
-  // The program will come round again.
+  // The program is expected to repeat the whole sequence.
   if (state.key == UseHistory::kNever) state.key = state.first + length_;
   if (state.key - place > std::min(kSoonMax, length_ / kSoonOf))
     heaps_[state.heap].entries.push({state.key, index_[state.id.value] - 1});
 }
 
-// Of regions that are needed late, one with pages of the size that is asked for; else the one that is needed last.
+// Evicts the region needed last; but one with pages of the requested size, if it is needed late.
 bool Forecast::make_room(const State& asking, Position place) {
   const Entry* same = top(heaps_[asking.heap]);
   const Entry* last = same;
@@ -89,7 +90,7 @@ bool Forecast::make_room(const State& asking, Position place) {
       leaves_.push_back({state.id, place, pages});
     }
   }
-  state.left = true;  // and is not fetched ahead: it is there now
+  state.left = true;  // no prefetch: it is resident now
   state.resident -= given;
   room_ += std::int64_t(given);
   return true;

@@ -1,6 +1,7 @@
-// What the HBM of one device will be asked for: the expected uses are played through in order, and where there is no room, what is
-// needed last gives way (Belady's rule). What would give way without having been used before can go right now, while the link is
-// idle; what is missing can be fetched right now if the room for it is not needed before.
+// Simulates the expected uses of one device's HBM in order, with Belady's rule: where room is
+// missing, the region with the farthest next use is evicted. A region that the simulation evicts
+// before its first use can be evicted now, while the link is idle. A missing region can be fetched
+// now if its room is not needed before its use.
 #pragma once
 
 #include <cstdint>
@@ -17,46 +18,49 @@ namespace vmem::migration {
 class Forecast {
  public:
   using Position = UseHistory::Position;
-  // A region of the device, as it is now.
+  // The current state of a region of the device.
   struct Holding {
     std::uint64_t bytes = 0;
     std::uint64_t page_bytes = 0;
-    std::uint64_t resident_bytes = 0;  // of these, in HBM
+    std::uint64_t resident_bytes = 0;  // of `bytes`, in HBM
     bool dead = false;
   };
-  using Lookup = std::function<std::optional<Holding>(RegionId)>;  // nothing: not of this device
+  // Empty: the region is not on this device.
+  using Lookup = std::function<std::optional<Holding>(RegionId)>;
   struct Event {
     RegionId region;
-    Position at;                              // leaves: when its room is wanted; fetches: its next use
-    std::uint32_t pages = ~std::uint32_t{0};  // at most so many of it
+    Position at;                              // leaves: its room is needed; fetches: its next use
+    std::uint32_t pages = ~std::uint32_t{0};  // at most, of the region
   };
 
-  // `free_bytes`: what nobody uses, dead regions' memory included. `near_bytes`: of the regions used next, so much is fetched whether
-  // there is room or not. `residents`: the live regions with pages in HBM. REQUIRES: history.trusted().
+  // `free_bytes`: free memory plus that of dead regions. `near_bytes`: of the regions used next, as
+  // many bytes are fetched even without room. `residents`: live regions with pages in HBM.
+  // REQUIRES: history.trusted().
   void make(const UseHistory& history, std::uint64_t free_bytes, std::uint64_t near_bytes,
             std::span<const RegionId> residents, const Lookup& lookup);
-  // In the order in which their room will be wanted.
+  // In the order in which their room is needed.
   std::span<const Event> leaves() const { return leaves_; }
   // In the order of their uses.
   std::span<const Event> fetches() const { return fetches_; }
-  std::uint64_t bytes() const;  // kept from one time to the next
+  std::uint64_t bytes() const;  // memory kept between forecasts
 
  private:
   struct State {
     RegionId id;
     std::uint64_t bytes = 0, page_bytes = 0, resident = 0;
-    Position first = 0;  // use in the forecast
-    Position key = 0;    // what is expected of it next, use or death
+    Position first = 0;  // first use in the forecast
+    Position key = 0;    // position of the next expected use or death
     std::uint32_t heap = 0;
     bool present = false, dead = false;
-    bool used = false, left = false;  // in the forecast
+    bool used = false, left = false;  // used or evicted in the forecast
   };
   struct Entry {
     Position key;
     std::uint32_t state;
     bool operator<(const Entry& other) const { return key != other.key ? key < other.key : state < other.state; }
   };
-  struct Heap {  // of the regions with pages of a size; entries whose state has another key by now are void
+  // Of regions with one page size. An entry whose key is no longer its state's is void.
+  struct Heap {
     std::uint64_t page_bytes;
     std::priority_queue<Entry> entries;
   };
@@ -68,12 +72,12 @@ class Forecast {
   const Entry* top(Heap& heap);
 
   std::vector<State> states_;
-  std::vector<std::uint32_t> index_;  // by region id: its place in states_, plus one
+  std::vector<std::uint32_t> index_;  // by region id: index into states_, plus one
   std::vector<Heap> heaps_;
   std::vector<Event> leaves_, fetches_;
-  Position length_ = 0;     // of what is expected
-  std::int64_t room_ = 0;   // at the place in the forecast
-  std::int64_t slack_ = 0;  // the least room up to there, less what is fetched ahead
+  Position length_ = 0;     // number of expected uses
+  std::int64_t room_ = 0;   // free bytes at the current position
+  std::int64_t slack_ = 0;  // least room so far, minus fetches
   std::uint64_t met_ = 0, near_ = 0;
 };
 

@@ -15,10 +15,11 @@ namespace {
 
 using Position = UseHistory::Position;
 
-// What is fetched although something has to leave for it, and what work under way still uses, shall fit together: this share of the
-// budget is fetched.
+// The share of the budget that is prefetched even if other pages must be evicted for it. It must
+// fit next to the pages that GPU work in progress uses.
 constexpr std::uint64_t kFetchedShare = 1, kFetchedOf = 8;
-// A forecast holds for so many uses, and for this share of what it covers. One over 15,000 uses takes a millisecond.
+// A forecast is valid for kForecastUses uses or 1/kForecastOf of what it covers, whichever is more.
+// A forecast over 15,000 uses takes a millisecond.
 constexpr Position kForecastUses = 8, kForecastOf = 32;
 
 struct Followed {
@@ -26,14 +27,16 @@ struct Followed {
   bool dead = false;
   std::uint32_t resident_pages = 0;
   std::vector<bool> resident;
-  Position next = UseHistory::kNever;  // its place among the victims, while listed
+  Position next = UseHistory::kNever;  // next use or death: its key in DeviceState's sets
   bool listed = false;
+  std::uint64_t offered_in = 0;  // the last round of victims that offered all of its pages
 };
 
-// Hands out the pages of a forecast's regions, each once.
+// Position in a forecast's events, whose regions' pages are handed out once each (leaves: again
+// from the start when all were handed out).
 struct Cursor {
   std::size_t event = 0;
-  std::uint32_t page = 0, handed = 0;  // of the region there
+  std::uint32_t page = 0, handed = 0;  // of the current region
 };
 
 class LookAhead final : public Policy {
@@ -54,7 +57,7 @@ class LookAhead final : public Policy {
   std::uint64_t metadata_bytes() const override;
 
  private:
-  // Regions with pages in HBM by their next use, farthest first.
+  // Regions with pages in HBM, by next use, farthest first.
   struct Candidate {
     Position next;
     std::uint32_t region;
@@ -64,25 +67,26 @@ class LookAhead final : public Policy {
     }
   };
   using Candidates = std::set<Candidate>;
-  // A round of victims, best first. What is of no use costs no copy. A page of another size costs a frame unmade and another one made,
-  // so of the rest those of the size that is asked for come first, if they are far off. What is near is given up only when there is
-  // nothing else, not even after a wait.
+  // The stages of a round of victims, best first. Dead contents need no copy. A page of another
+  // size costs the destruction and creation of a frame, so among far uses the requested size comes
+  // first. Pages needed soon are evicted only when there is nothing else, even after a wait.
   enum class Stage : std::uint8_t { dead_of_size, dead, far_of_size, far, near, end };
   struct Round {
+    std::uint64_t number = 0;
     Stage stage = Stage::end;
     std::uint64_t page_bytes = 0;
-    Position far = 0;
+    Position far = 0;  // uses from here on are far: the second half of the time to the farthest one
     std::optional<Candidate> at;
-    std::uint32_t page = 0;  // of the region there
+    std::uint32_t page = 0;  // of the current region
     bool others_asked = false;
   };
   struct DeviceState {
     Candidates live, dead;
     Round round;
-    std::uint32_t regions = 0;  // followed
+    std::uint32_t regions = 0;  // undeclared ones
     Forecast forecast;
-    Position made =
-        UseHistory::kNever;  // where the program was when it was made; kNever: what was expected then is void
+    // The program's position at the last forecast; kNever: the forecast is void.
+    Position made = UseHistory::kNever;
     Cursor to_fetch, to_leave;
   };
 
@@ -90,19 +94,21 @@ class LookAhead final : public Policy {
     const auto found = regions_.find(region.value);
     return found == regions_.end() ? nullptr : &found->second;
   }
+  void forget(RegionId region);
   void list(Followed& region);
   void unlist(Followed& region);
-  void place(Followed& region) { unlist(region), list(region); }
-  void place_all();
+  void relist(Followed& region) { unlist(region), list(region); }
+  void relist_all();
   Candidates& list_of(const Followed& region) {
     DeviceState& device = devices_[region.shape.device];
     return region.dead ? device.dead : device.live;
   }
-  Round begin_round(const DeviceState& device, std::uint64_t page_bytes) const;
+  Round begin_round(const DeviceState& device, std::uint64_t page_bytes);
   enum class Suits : std::uint8_t { yes, no, none_further };
   static Suits suits(const Round& round, const Candidate& candidate, const Followed& region);
   std::size_t offer(DeviceState& device, Stage end, std::span<PageId> out);
   std::size_t offer_stage(DeviceState& device, std::span<PageId> out);
+  std::size_t offer_others(DeviceState& device, VictimQuery query, std::span<PageId> out);
   bool foresees(DeviceState& device, const PrefetchQuery& query);
   template <class Wanted>
   std::size_t hand_out(std::span<const Forecast::Event> events, Cursor& cursor, std::span<PageId> out, Wanted&& wanted);
@@ -113,10 +119,12 @@ class LookAhead final : public Policy {
   UseHistory history_;
   std::unordered_map<std::uint32_t, Followed> regions_;
   std::unordered_map<int, DeviceState> devices_;
+  std::uint64_t rounds_ = 0;
 };
 
 void LookAhead::region_begins(const RegionShape& shape) {
   otherwise_->region_begins(shape);
+  forget(shape.id);
   if (!shape.undeclared) return;
   Followed region;
   region.shape = shape;
@@ -128,6 +136,15 @@ void LookAhead::region_begins(const RegionShape& shape) {
 
 void LookAhead::region_ends(RegionId id) {
   otherwise_->region_ends(id);
+  forget(id);
+  if (!regions_.empty()) return;
+  // Nothing is left to follow: keep no memory.
+  history_ = UseHistory();
+  regions_ = decltype(regions_)();
+  devices_ = decltype(devices_)();
+}
+
+void LookAhead::forget(RegionId id) {
   Followed* region = find(id);
   if (region == nullptr) return;
   unlist(*region);
@@ -141,7 +158,7 @@ void LookAhead::region_ends(RegionId id) {
 void LookAhead::page_arrived(PageId page, bool prefetched) {
   otherwise_->page_arrived(page, prefetched);
   Followed* region = find(page.region);
-  if (region == nullptr || region->resident[page.index]) return;
+  if (region == nullptr || page.index >= region->shape.pages || region->resident[page.index]) return;
   region->resident[page.index] = true;
   if (region->resident_pages++ == 0) list(*region);
 }
@@ -149,7 +166,7 @@ void LookAhead::page_arrived(PageId page, bool prefetched) {
 void LookAhead::page_left(PageId page) {
   otherwise_->page_left(page);
   Followed* region = find(page.region);
-  if (region == nullptr || !region->resident[page.index]) return;
+  if (region == nullptr || page.index >= region->shape.pages || !region->resident[page.index]) return;
   region->resident[page.index] = false;
   if (--region->resident_pages == 0) unlist(*region);
 }
@@ -172,35 +189,35 @@ void LookAhead::used(const Use& use) {
   switch (history_.add(use.region)) {
     case UseHistory::Step::repeated:
       return;
-    case UseHistory::Step::moved:
+    case UseHistory::Step::jumped:
       for (auto& [index, device] : devices_) device.made = UseHistory::kNever;
       if (before != UseHistory::kNever || history_.trusted()) {
-        place_all();
+        relist_all();
       } else {
-        place(*region);
+        relist(*region);
       }
       break;
     case UseHistory::Step::advanced:
       if (before == UseHistory::kNever) {
-        if (history_.trusted()) place_all();
+        if (history_.trusted()) relist_all();
         break;
       }
-      // What was expected and left out has another next use, too.
+      // Expected uses that were skipped have another next use now, too.
       for (Position place = before + 1; place <= history_.now(); ++place) {
         Followed* passed = find(history_.at(place));
-        if (passed != nullptr) this->place(*passed);
+        if (passed != nullptr) relist(*passed);
       }
-      place(*region);
+      relist(*region);
       break;
     case UseHistory::Step::strayed:
-      place(*region);
+      relist(*region);
       break;
   }
 }
 
 void LookAhead::list(Followed& region) {
   if (region.listed || region.resident_pages == 0) return;
-  // One that will die soon is worth waiting for: then it leaves without a copy.
+  // A region that will die soon is worth keeping: dead, it is evicted without a copy.
   region.next = history_.trusted() ? std::min(history_.next_use(region.shape.id), history_.next_death(region.shape.id))
                                    : UseHistory::kNever;
   list_of(region).insert({region.next, region.shape.id.value});
@@ -213,16 +230,16 @@ void LookAhead::unlist(Followed& region) {
   region.listed = false;
 }
 
-void LookAhead::place_all() {
-  for (auto& [id, region] : regions_) place(region);
+void LookAhead::relist_all() {
+  for (auto& [id, region] : regions_) relist(region);
 }
 
 std::uint64_t LookAhead::budget(int device) const {
   return std::size_t(device) < options_.hbm_bytes.size() ? options_.hbm_bytes[std::size_t(device)] : 0;
 }
 
-LookAhead::Round LookAhead::begin_round(const DeviceState& device, std::uint64_t page_bytes) const {
-  Round round{Stage::dead_of_size, page_bytes, 0, std::nullopt, 0};
+LookAhead::Round LookAhead::begin_round(const DeviceState& device, std::uint64_t page_bytes) {
+  Round round{.number = ++rounds_, .stage = Stage::dead_of_size, .page_bytes = page_bytes, .at = std::nullopt};
   const auto known = [](const Candidate& each) { return each.next != UseHistory::kNever; };
   const auto farthest = std::ranges::find_if(device.live, known);
   const Position now = history_.now();
@@ -251,7 +268,8 @@ LookAhead::Suits LookAhead::suits(const Round& round, const Candidate& candidate
   return Suits::none_further;
 }
 
-// Goes on where the last call stopped: pages of the candidate being offered, then the candidates behind it.
+// Continues where the last call stopped: the rest of the current candidate's pages, then the next
+// candidates.
 std::size_t LookAhead::offer_stage(DeviceState& device, std::span<PageId> out) {
   Round& round = device.round;
   const Candidates& from = round.stage < Stage::far_of_size ? device.dead : device.live;
@@ -259,7 +277,7 @@ std::size_t LookAhead::offer_stage(DeviceState& device, std::span<PageId> out) {
   auto at = round.at ? from.lower_bound(*round.at) : from.begin();
   std::uint32_t page = round.at && at != from.end() && !(*round.at < *at) ? round.page : 0;
   for (; at != from.end(); ++at, page = 0) {
-    const Followed& region = regions_.at(at->region);
+    Followed& region = regions_.at(at->region);
     const Suits suited = suits(round, *at, region);
     if (suited == Suits::none_further) break;
     for (; suited == Suits::yes && page < region.shape.pages; ++page) {
@@ -271,6 +289,7 @@ std::size_t LookAhead::offer_stage(DeviceState& device, std::span<PageId> out) {
       }
       out[count++] = {region.shape.id, page};
     }
+    if (suited == Suits::yes) region.offered_in = round.number;
   }
   round.stage = Stage(std::uint8_t(round.stage) + 1);
   round.at.reset();
@@ -294,14 +313,29 @@ std::size_t LookAhead::victims(const VictimQuery& query, std::span<PageId> out) 
   DeviceState& device = devices_[query.device];
   if (!query.again) device.round = begin_round(device, query.page_bytes);
   std::size_t count = 0;
-  if (device.round.stage != Stage::end) count = offer(device, query.gladly ? Stage::near : Stage::end, out);
-  if (count == out.size() || device.round.stage != Stage::end || query.gladly) return count;
-  VictimQuery rest = query;
-  rest.again = std::exchange(device.round.others_asked, true);
-  return count + otherwise_->victims(rest, out.subspan(count));
+  if (device.round.stage != Stage::end) count = offer(device, query.cheap_only ? Stage::near : Stage::end, out);
+  if (count == out.size() || device.round.stage != Stage::end || query.cheap_only) return count;
+  return count + offer_others(device, query, out.subspan(count));
 }
 
-// Whether there is a forecast to go by.
+// The other policy's offers, without pages that this round has offered.
+std::size_t LookAhead::offer_others(DeviceState& device, VictimQuery query, std::span<PageId> out) {
+  std::size_t count = 0;
+  while (count < out.size()) {
+    const auto rest = out.subspan(count);
+    query.again = std::exchange(device.round.others_asked, true);
+    const std::size_t offered = otherwise_->victims(query, rest);
+    const auto repeated = std::ranges::remove_if(rest.first(offered), [&](PageId page) {
+      const Followed* region = find(page.region);
+      return region != nullptr && region->offered_in == device.round.number;
+    });
+    count += offered - repeated.size();
+    if (offered < rest.size()) break;
+  }
+  return count;
+}
+
+// True if a valid forecast exists; makes one if necessary.
 bool LookAhead::foresees(DeviceState& device, const PrefetchQuery& query) {
   if (!history_.trusted() || device.regions == 0) return false;
   const Position now = history_.now();
@@ -347,9 +381,10 @@ std::size_t LookAhead::hand_out(std::span<const Forecast::Event> events, Cursor&
 
 std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> out) {
   std::size_t count = 0;
+  PrefetchQuery rest = query;
   DeviceState& device = devices_[query.device];
   if (foresees(device, query)) {
-    std::uint64_t room = query.bytes_room;
+    std::uint64_t& room = rest.bytes_room;
     count = hand_out(device.forecast.fetches(), device.to_fetch, out,
                      [&](const Followed& region, std::uint32_t page, const Forecast::Event& event) {
                        if (event.at <= history_.now()) return false;
@@ -359,7 +394,11 @@ std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> 
                      });
   }
   if (count == out.size()) return count;
-  return count + otherwise_->prefetches(query, out.subspan(count));
+  const auto asked = out.first(count);
+  const std::size_t others = otherwise_->prefetches(rest, out.subspan(count));
+  const auto repeated = std::ranges::remove_if(
+      out.subspan(count, others), [&](PageId page) { return std::ranges::find(asked, page) != asked.end(); });
+  return count + others - repeated.size();
 }
 
 std::size_t LookAhead::leaves(const PrefetchQuery& query, std::span<PageId> out) {

@@ -1,7 +1,9 @@
-// For programs that do not say what they will need, but repeat themselves. The order in which undeclared regions were used is
-// recorded; where the last uses are the same as at an earlier place of the record, what followed there is what comes next. Then
-// the page to give up is the one whose next use is farthest, and what comes soonest is fetched ahead, as far as HBM can hold it.
-// Where nothing is recognised, and for all other regions, another policy decides.
+// For programs that do not declare their uses but repeat themselves. The policy records the order
+// in which undeclared regions are used. When the latest uses match an earlier place of the record,
+// it expects the uses that followed there. It then evicts the region with the farthest next use,
+// and prefetches the soonest as far as HBM has room; for the very next ones, up to an eighth of
+// HBM, also without room. Freed regions are always evicted first. Otherwise, without a match and
+// for all other regions, another policy decides.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +15,7 @@
 namespace vmem::migration {
 
 struct LookAheadOptions {
-  std::vector<std::uint64_t> hbm_bytes;  // budget by device
+  std::vector<std::uint64_t> hbm_bytes;  // budget, by device
 };
 
 std::unique_ptr<Policy> make_look_ahead_policy(const LookAheadOptions& options, std::unique_ptr<Policy> otherwise);

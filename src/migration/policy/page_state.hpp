@@ -1,4 +1,4 @@
-// What the policy remembers of each page and region.
+// The policy's record of each page and region.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,28 @@ namespace vmem::migration {
 class Shelf;
 struct DeviceState;
 
-// History outlives residency: a page that comes back from below is judged by when it was used before.
+// Outlives residency: a page read back from below is judged by its earlier uses.
 struct PageState {
   static constexpr std::uint8_t kNoList = 127;
   static constexpr std::uint8_t kBurstsMax = 15;
 
-  PageId newer;  // neighbours in the list of the shelf; region 0 is none
+  PageId newer;  // neighbours in the shelf's list; region 0: none
   PageId older;
-  Ticks last = 0;                    // last use, or arrival of a page fetched ahead
-  std::uint32_t list : 7 = kNoList;  // which list of the shelf; kNoList: not in HBM
+  Ticks last = 0;                    // last use, or arrival of a prefetched page
+  std::uint32_t list : 7 = kNoList;  // the shelf's list with the page; kNoList: not in HBM
   std::uint32_t last_distance : 7 = ReuseDistance::kUnknown;
-  std::uint32_t previous_distance : 7 = ReuseDistance::kUnknown;  // the one before
-  std::uint32_t alternates : 1 = false;                           // the last distance was like the one before last
-  std::uint32_t bursts : 4 = 0;       // short repeats since the last long distance, saturating
-  std::uint32_t used : 1 = false;     // `last` is of a use
+  std::uint32_t previous_distance : 7 = ReuseDistance::kUnknown;
+  // The last distance was like the one before the previous.
+  std::uint32_t alternates : 1 = false;
+  std::uint32_t bursts : 4 = 0;       // short distances since the last long one, saturating
+  std::uint32_t used : 1 = false;     // `last` is a use
   std::uint32_t ahead : 1 = false;    // arrived, not used since
-  std::uint32_t awaited : 1 = false;  // used while not in HBM: its arrival is part of that use
-  std::uint32_t asked : 1 = false;    // prefetch asked for, not arrived
+  std::uint32_t awaited : 1 = false;  // used while not in HBM: its arrival belongs to that use
+  std::uint32_t asked : 1 = false;    // prefetch requested, not arrived
   std::uint32_t preference : 2 = 0;
 
   bool resident() const { return list != kNoList; }
-  // The distance to expect. A program that goes through its pages there and back sees two distances in turn.
+  // The distance to expect. A program that sweeps its pages back and forth alternates between two.
   std::uint8_t distance() const {
     if (alternates || last_distance == ReuseDistance::kUnknown) return previous_distance;
     if (previous_distance == ReuseDistance::kUnknown) return last_distance;
@@ -42,7 +43,7 @@ struct PageState {
   }
   void learn(std::uint8_t seen) {
     using D = ReuseDistance;
-    // A neighbour is jitter; followed, it would tear the pages of one scan apart into two lists.
+    // A difference of one is jitter: following it would split the pages of one scan into two lists.
     if (seen + 1u >= last_distance && seen <= last_distance + 1u) seen = std::uint8_t(last_distance);
     alternates = !D::alike(seen, last_distance) && D::alike(seen, previous_distance);
     previous_distance = last_distance;
@@ -56,15 +57,15 @@ struct Region {
   DeviceState* device = nullptr;
   Shelf* shelf = nullptr;
   ScanSet scans;
-  std::uint32_t resident_pages = 0;  // of pages
-  bool scanning = false;             // listed in its device's prefetch plan
+  std::uint32_t resident_pages = 0;
+  bool scanning = false;  // in its device's prefetch plan
   std::vector<PageState> pages;
 };
 
 class RegionTable {
  public:
   Region* find(RegionId id) { return id.value < regions_.size() ? regions_[id.value].get() : nullptr; }
-  // Null for pages that do not exist: events about them are ignored.
+  // Null if the page does not exist: callers ignore events for it.
   PageState* find(PageId page) {
     Region* region = find(page.region);
     return region && page.index < region->pages.size() ? &region->pages[page.index] : nullptr;

@@ -1,6 +1,7 @@
-// The seam between decisions and mechanism. A policy sees what happened to pages, in order, and answers which pages to give up
-// and which to fetch ahead. It is pure: no locks, no I/O, no clock, no knowledge of tiers; one mover calls it, so its
-// decisions can be replayed and fuzzed. The mover checks every answer and may ignore it (a page is held, or busy).
+// The interface between decisions and mechanism. A policy receives the events of pages in order,
+// and selects pages to evict and to prefetch. It is pure: no locks, no I/O, no clock, no knowledge
+// of tiers. One mover calls it, so its decisions can be replayed and fuzzed. The mover checks every
+// answer and may ignore it (a page is held or busy).
 #pragma once
 
 #include <cstddef>
@@ -15,19 +16,19 @@ using pagetable::Access;
 using pagetable::PageId;
 using pagetable::RegionId;
 
-// What the policy needs to know of a region, given when it begins.
+// A region's properties, given when it begins.
 struct RegionShape {
   RegionId id;
   std::uint32_t pages = 0;
   std::uint64_t page_bytes = 0;
   int device = 0;
-  bool shared = false;      // holds small allocations
-  bool undeclared = false;  // used as a whole, in an order that repeats itself
+  bool slab = false;        // of small allocations
+  bool undeclared = false;  // used as a whole, in a repeating order
 };
 
 enum class Preference : std::uint8_t { normal, prefer_hbm, prefer_host };
 
-// A run of consecutive pages of one region used together by one acquire; in the order of the acquires on a stream.
+// A run of consecutive pages of one region that one acquire or launch uses; in order per stream.
 struct Use {
   RegionId region;
   std::uint32_t first = 0;
@@ -38,17 +39,17 @@ struct Use {
 
 struct VictimQuery {
   int device = 0;
-  std::uint64_t page_bytes = 0;    // pages of this size are worth most: their frames can be reused as they are
-  std::uint64_t bytes_wanted = 0;  // more pages may be offered, in case some are refused
-  bool again = false;              // what the last query offered was refused, or did not suffice: offer others
-  // Only pages that are better not kept: for the rest it is better to wait until one of these can go.
-  bool gladly = false;
+  std::uint64_t page_bytes = 0;    // preferred size: such a frame is reusable as it is
+  std::uint64_t bytes_wanted = 0;  // the policy may offer more, in case some are refused
+  bool again = false;              // the last offers were refused or too few: offer others
+  // Offer only pages that are not worth keeping: waiting for one of them beats evicting others.
+  bool cheap_only = false;
 };
 
 struct PrefetchQuery {
   int device = 0;
-  std::uint64_t bytes_room = 0;  // what may be fetched ahead now
-  std::uint64_t bytes_free = 0;  // what no page has: nothing must leave for so much
+  std::uint64_t bytes_room = 0;  // limit for this call
+  std::uint64_t bytes_free = 0;  // free memory: prefetching this much evicts nothing
 };
 
 class Policy {
@@ -57,30 +58,27 @@ class Policy {
 
   virtual void region_begins(const RegionShape& region) = 0;
   virtual void region_ends(RegionId region) = 0;
-  // The page got, or gave up, its HBM frame.
+  // The page got, or lost, its HBM frame.
   virtual void page_arrived(PageId page, bool prefetched) = 0;
   virtual void page_left(PageId page) = 0;
   virtual void page_prefers(PageId page, Preference preference) = 0;
   virtual void used(const Use& use) = 0;
-  // The bytes of the region are of no use to anybody until further notice (true), or matter again (false).
+  // The region's contents became worthless (true), or matter again (false).
   virtual void region_dead(RegionId region, bool dead) = 0;
 
-  // Pages in HBM to give up, best first; fills `out` and returns how many. Among pages alike those of page_bytes come first.
-  // The mover makes `out` as large as the refusals it reckons with. A new query starts from the best page; one that says
-  // `again` goes on behind what was offered since, so the mover decides how deep to go, and no refused page is in its way.
+  // Fills `out` with pages in HBM to evict, best first, and returns their number. Among equals,
+  // pages of page_bytes come first. The size of `out` allows for refusals. A new query starts from
+  // the best page; one with `again` continues after the pages offered since, so the mover decides
+  // how far to go, and is not offered a refused page again.
   virtual std::size_t victims(const VictimQuery& query, std::span<PageId> out) = 0;
-  // Pages worth fetching now, soonest needed first, none of them in HBM; at most bytes_room in sum.
+  // Pages to fetch now, none of them in HBM, soonest needed first; at most bytes_room in total.
   virtual std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) = 0;
 
-  // Pages to give up before anybody wants their room, since they will have to go before they are used again: first those whose room
-  // is wanted first, and round again for those that have not gone.
-  virtual std::size_t leaves(const PrefetchQuery& query, std::span<PageId> out) {
-    (void)query;
-    (void)out;
-    return 0;
-  }
+  // Pages to evict ahead of demand, because they must be evicted before their next use. First the
+  // pages whose room is needed first; then again those that are still in HBM. 0: none.
+  virtual std::size_t leaves(const PrefetchQuery& query, std::span<PageId> out) = 0;
 
-  // What it keeps for the live regions and their pages.
+  // Memory for the live regions and their pages.
   virtual std::uint64_t metadata_bytes() const = 0;
 };
 

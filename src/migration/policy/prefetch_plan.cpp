@@ -5,10 +5,10 @@
 namespace vmem::migration {
 namespace {
 
-constexpr std::uint64_t kAheadShare = 4;       // all scans together: a quarter of the budget
-constexpr std::uint32_t kLookPastPages = 256;  // how far to look past pages that are in HBM
+constexpr std::uint64_t kAheadShare = 4;       // of the budget, for all scans together
+constexpr std::uint32_t kLookPastPages = 256;  // how many resident pages to skip at most
 constexpr std::uint32_t kNearFactor = 2, kFarFactor = 4;
-constexpr std::uint32_t kOvertakenMax = 2;  // copy streams may swap neighbours, not more
+constexpr std::uint32_t kOvertakenMax = 2;  // copy streams can swap adjacent pages, no more
 
 }  // namespace
 
@@ -35,7 +35,8 @@ void PrefetchPlan::region_ends(Region& region) {
   wished_pages_ = {};
 }
 
-// Takes from the scan's list what has arrived or was used, and what was overtaken so often that it was dropped.
+// Removes requests from the scan's list: arrived, used, or overtaken so often that they count as
+// dropped.
 void PrefetchPlan::forget_requests(Region& region, Scan& scan) {
   std::uint32_t arrived_later = 0;
   for (auto request = scan.asked.rbegin(); request != scan.asked.rend(); ++request) {
@@ -73,19 +74,20 @@ std::uint32_t PrefetchPlan::share_pages(const Region& region) const {
 void PrefetchPlan::plan(Region& region, Scan& scan) {
   const std::uint32_t wanted = std::min(share_pages(region), prefetch_pages_);
   const std::uint32_t found = plan_along(region, wanted, scan, false);
-  // A loop inside the region whose pages are all here: what lies behind its end is next, some day.
+  // A resident loop inside the region: the pages behind its end are needed at some time.
   if (scan.cycled && scan.turn != Scan::kRegionEnd) plan_along(region, (wanted - found) / 2, scan, true);
 }
 
-// Adds the pages to ask for and returns how many of the scan's distance are taken, pages asked for earlier included. Where what is missing
-// lies in a lump far ahead, the link would have nothing to do until the scan is near it, and too much from then on. So more is fetched
-// early, each page in the place of one just used, which spreads what is missing over the scan's way within a few passes.
+// Adds the pages to request. Returns how many of the scan's distance are taken, earlier requests
+// included. If the missing pages lie together far ahead, the link would idle until the scan is near
+// them, and then be overloaded. So more is fetched early, each page in place of one just used,
+// which spreads the missing pages over the scan's way within a few passes.
 std::uint32_t PrefetchPlan::plan_along(Region& region, std::uint32_t wanted, const Scan& scan, bool past_turn) {
   if (wanted == 0) return 0;
   const std::uint32_t wanted_far = std::min(kFarFactor * wanted, share_pages(region));
   const std::uint64_t missing = std::max(region.shape.pages - region.resident_pages, 1u);
-  const std::uint64_t near =
-      kNearFactor * wanted * region.shape.pages / missing;  // twice as far as if it were spread evenly
+  // Twice as far as if the missing pages were spread evenly.
+  const std::uint64_t near = kNearFactor * wanted * region.shape.pages / missing;
   std::uint64_t walked = 0;
   std::uint32_t found = 0;
   std::uint32_t found_near = 0;
@@ -125,7 +127,7 @@ std::size_t PrefetchPlan::next(std::uint64_t bytes_room, std::span<PageId> out) 
   return count;
 }
 
-// The first page of each scan, then the second of each, and so on while there is room.
+// Takes the first page of each scan, then the second of each, and so on while there is room.
 std::size_t PrefetchPlan::share_out(std::uint64_t bytes_room, std::span<PageId> out) {
   std::size_t count = 0;
   const std::size_t first = wishes_.empty() ? 0 : turn_++ % wishes_.size();

@@ -1,5 +1,6 @@
-// Which pages to fetch ahead on one device: every active scan gets the same distance, together at most a quarter of the budget, and
-// the answer takes them in turn. Pages already in HBM on a scan's way cost it nothing and are looked past.
+// Selects pages to prefetch on one device. Every active scan gets the same distance, all together
+// at most a quarter of the budget; an answer takes pages from the scans in turn. Resident pages on
+// a scan's way are skipped and do not count.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +16,15 @@ class PrefetchPlan {
   PrefetchPlan(RegionTable& regions, const ReuseClock& clock, std::uint32_t prefetch_pages)
       : regions_(regions), clock_(clock), prefetch_pages_(prefetch_pages) {}
 
-  // `scan` of `region` has moved on.
+  // `scan` of `region` has advanced.
   void scan_moved(Region& region, Scan& scan);
-  // Its requests that are under way may be made again by others.
+  // `scan` ended: other scans may request its pages in flight again.
   void scan_dropped(Region& region, Scan& scan);
   void region_ends(Region& region);
   std::size_t next(std::uint64_t bytes_room, std::span<PageId> out);
 
  private:
-  struct Wish {  // the pages that one scan wants, in wishes_pages_
+  struct Wish {  // the pages that one scan wants, in wished_pages_
     Region* region;
     Scan* scan;
     std::size_t begin, end, given;
@@ -42,9 +43,9 @@ class PrefetchPlan {
   const ReuseClock& clock_;
   const std::uint32_t prefetch_pages_;
   std::vector<RegionId> scanning_;  // regions that may have an active scan
-  bool changed_ = false;            // something moved since the last complete answer
-  std::size_t turn_ = 0;            // whose turn it is to be first
-  // Scratch, empty between calls.
+  bool changed_ = false;            // a scan advanced since the last complete answer
+  std::size_t turn_ = 0;            // which scan comes first in the next answer
+  // Scratch; empty between calls.
   std::vector<Wish> wishes_;
   std::vector<std::uint32_t> wished_pages_;
 };

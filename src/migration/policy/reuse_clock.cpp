@@ -34,7 +34,7 @@ Ticks ReuseClock::window() const {
   const Ticks stretch = 2 * budget_;
   if (since >= 2 * stretch) return 0;
   const Ticks largest = since >= stretch ? largest_ : std::max(largest_, previous_largest_);
-  return largest ? largest + largest / 4 + 1 : 0;  // a little longer than what was seen: the next may be late
+  return largest ? largest + largest / 4 + 1 : 0;  // plus a margin for a later repeat
 }
 
 }  // namespace vmem::migration

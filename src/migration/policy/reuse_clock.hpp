@@ -1,5 +1,6 @@
-// Time as a policy knows it: bytes used on one device, in ticks of about 1/4096 of its budget. Distances between uses of a page are
-// kept as one byte, four steps per octave, so that a page costs little and small jitter does not reorder pages.
+// The time of a policy: bytes used on one device, in ticks of about 1/4096 of its budget. Distances
+// between uses of a page take one byte, four steps per octave, so that a page costs little memory
+// and small jitter does not reorder pages.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 
 namespace vmem::migration {
 
-using Ticks =
-    std::uint32_t;  // wraps; ages stay below kAgeMax because old stamps are moved along (see SecondChance::sweep)
+// Wraps. Ages stay below kAgeMax because old stamps are moved forward (SecondChance::sweep).
+using Ticks = std::uint32_t;
 
 inline constexpr Ticks kAgeMax = Ticks{1} << 30;
 
@@ -17,14 +18,14 @@ inline constexpr Ticks kAgeMax = Ticks{1} << 30;
 class ReuseDistance {
  public:
   static constexpr std::uint8_t kMax = 120;      // kAgeMax and more
-  static constexpr std::uint8_t kUnknown = 121;  // of a page that was not seen twice
+  static constexpr std::uint8_t kUnknown = 121;  // the page was used at most once
 
   static constexpr std::uint8_t encode(Ticks distance) {
     if (distance < 4) return std::uint8_t(distance);
     const unsigned octave = unsigned(std::bit_width(distance)) - 1;
     return std::uint8_t(std::min(octave * 4 + (distance >> (octave - 2) & 3), unsigned{kMax}));
   }
-  // The least distance that encodes to a larger code.
+  // The least distance with a larger code.
   static constexpr std::uint64_t end(std::uint8_t code) {
     if (code < 8) return std::uint64_t{code} + 1;
     return (std::uint64_t{code} % 4 + 5) << (code / 4 - 2);
@@ -43,11 +44,12 @@ class ReuseClock {
   std::uint64_t budget_bytes() const { return budget_bytes_; }
   Ticks ticks(std::uint64_t bytes) const { return Ticks(std::min<std::uint64_t>(bytes >> shift_, kAgeMax)); }
 
-  // Uses closer than this may belong together: one page used several times before a scan moves on.
+  // Uses closer than this may be one: a scan can use a page several times before it advances.
   Ticks burst_limit() const { return budget_ / 8; }
-  // A page came back after `distance` although it is not known to be hot.
+  // A page not known to be hot was used again after `distance`.
   void note_repeat(Ticks distance);
-  // How long a page is kept after a use, in case it is used again: what repeats lately needed, 0 where there were none.
+  // How long to keep a page after a use, in case it is used again: based on recent repeats; 0
+  // without any.
   Ticks window() const;
 
  private:
@@ -55,7 +57,7 @@ class ReuseClock {
   unsigned shift_;
   Ticks budget_;
   std::uint64_t bytes_;
-  // Largest repeat in this and in the previous stretch of kStretch ticks.
+  // The largest repeat in this and in the previous stretch (two budgets long).
   Ticks stretch_begin_ = 0;
   Ticks largest_ = 0;
   Ticks previous_largest_ = 0;

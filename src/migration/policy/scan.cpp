@@ -10,7 +10,7 @@ bool Scan::repeats(const Run& at) const {
 
 bool Scan::continues(const Run& at) const { return steps > 0 && at.first == head + stride; }
 
-// Left out a few steps (they were used by another stream, or not at all).
+// The scan left out a few steps: another stream used them, or none did.
 bool Scan::skips(const Run& at) const {
   if (!confident()) return false;
   const std::int64_t moved = at.first - head;
@@ -28,12 +28,12 @@ bool Scan::turns(const Run& at, std::int64_t region_pages) const {
 bool Scan::near(const Run& at) const { return std::abs(at.first - head) <= 4 * std::int64_t(std::max(run, at.count)); }
 
 void Scan::step_to(const Run& at, std::int64_t region_pages) {
-  if (turn != kRegionEnd && head == turn) {  // went on where it turned before
+  if (turn != kRegionEnd && head == turn) {  // it passed its earlier turn
     turn = kRegionEnd;
     cycled = false;
   }
   head = at.first;
-  if (std::int64_t(at.first) + at.count < region_pages) run = at.count;  // the last run may be a rest
+  if (std::int64_t(at.first) + at.count < region_pages) run = at.count;  // the last may be shorter
   ++steps;
 }
 
@@ -69,7 +69,8 @@ Scan* ScanSet::match(const Run& use, std::int64_t region_pages) {
   if (Scan* scan = find([&](Scan& s) { return s.turns(use, region_pages); }))
     return scan->turn_to(use, region_pages), scan;
   if (Scan* scan = find([&](Scan& s) { return s.skips(use); })) return scan->step_to(use, region_pages), scan;
-  // A scan that is sure of itself is not bent by a use next to it: that may begin another.
+  // Only an uncertain scan changes its stride; a use next to a confident one may begin another
+  // scan.
   if (Scan* scan = find([&](Scan& s) { return !s.confident() && s.near(use); })) return scan->restart_stride(use), scan;
   return nullptr;
 }
@@ -77,7 +78,7 @@ Scan* ScanSet::match(const Run& use, std::int64_t region_pages) {
 Scan* ScanSet::moved(Scan& scan, Ticks now) {
   scan.last_advance = now;
   if (repeated_) return nullptr;
-  // A new region read from its first page: one step is evidence enough.
+  // A new region read from its first page: one step is enough evidence.
   if (scan.steps == 1 && fresh_ && scan.start == 0 && scan.stride == scan.run) ++scan.steps;
   fresh_ = false;
   if (!scan.confident()) return nullptr;

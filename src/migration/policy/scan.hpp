@@ -1,6 +1,7 @@
-// Recognises scans in the uses of one region: runs of pages at a constant stride, forward or backward, per stream, several at once,
-// with repeated uses of a page, small skips, and turns back to where the pass began (at the region's end, or before it).
-// A scan says which pages come next. One that has turned once is expected to turn there again.
+// Recognises scans in the uses of one region: runs of pages at a constant stride, forward or
+// backward, per stream, several at a time. Tolerates repeated uses of a page, small skips, and
+// turns back to the start of the pass (at the region's end or before it). A scan predicts the next
+// pages. A scan that turned once is expected to turn there again.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace vmem::migration {
 
-// A run of pages used at once.
+// A run of pages used together.
 struct Run {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
@@ -22,21 +23,21 @@ struct Scan {
   static constexpr std::uint32_t kConfidentSteps = 2;
   struct Asked {
     std::uint32_t page;
-    std::uint32_t overtaken = 0;  // how many pages asked for later have arrived
+    std::uint32_t overtaken = 0;  // pages requested later that have arrived
   };
 
   std::uint16_t stream = 0;
   bool cycled = false;      // has turned
-  bool changed = false;     // moved since prefetch last looked
+  bool changed = false;     // advanced since prefetch last looked
   std::uint32_t run = 0;    // pages per step
-  std::uint32_t steps = 0;  // in a row, of this stride
+  std::uint32_t steps = 0;  // consecutive, with this stride
   std::int64_t head = 0;    // first page of the last run
   std::int64_t stride = 0;
-  std::int64_t start = 0;          // where this pass began
-  std::int64_t start_step = 0;     // how far it began from where the one before began (a walk over columns: 1)
-  std::int64_t turn = kRegionEnd;  // last head before it turned
+  std::int64_t start = 0;          // of this pass
+  std::int64_t start_step = 0;     // from the start of the previous pass (walk over columns: 1)
+  std::int64_t turn = kRegionEnd;  // last head before the turn
   Ticks last_advance = 0;
-  std::vector<Asked> asked;  // in the order of asking
+  std::vector<Asked> asked;  // in the order of the requests
 
   bool confident() const { return steps >= kConfidentSteps; }
   void step_to(const Run& at, std::int64_t region_pages);
@@ -49,12 +50,12 @@ struct Scan {
   bool turns(const Run& at, std::int64_t region_pages) const;
   bool near(const Run& at) const;
 
-  // Calls visit(page) for the pages to come, soonest first, until it returns false, at most `limit` of them.
+  // Calls visit(page) for the next pages, soonest first, until it returns false; at most `limit`.
   template <class Visit>
   void walk(std::int64_t region_pages, std::uint32_t limit, Visit visit) const {
     walk_from(head, cycled, region_pages, limit, visit);
   }
-  // The same as if it did not turn where it last did.
+  // The same, but past the last turn, as if the scan did not turn there.
   template <class Visit>
   void walk_past_turn(std::int64_t region_pages, std::uint32_t limit, Visit visit) const {
     walk_from(turn, false, region_pages, limit, visit);
@@ -68,8 +69,8 @@ struct Scan {
 
 class ScanSet {
  public:
-  // Takes note of a use; returns the scan that it moved on, if that is one to be trusted. Invalidates earlier results.
-  // `dropped` is called with a scan that is given up for a new one.
+  // Records a use. Returns the scan that it advanced, if that one is confident. Invalidates earlier
+  // results. Calls `dropped` with a scan that a new one replaces.
   template <class Dropped>
   Scan* observe(const Run& use, std::uint32_t region_pages, Ticks now, Dropped dropped) {
     if (covers_region(use, region_pages)) return nullptr;
@@ -94,9 +95,9 @@ class ScanSet {
   std::size_t least_useful(Ticks now) const;
   Scan* begin(const Run& use, Ticks now);
 
-  bool repeated_ = false;  // the last match was a repeat, no step
+  bool repeated_ = false;  // the last match was a repeat, not a step
   bool fresh_ = true;      // no use seen yet
-  // The last two uses that began a scan: three equally far apart are a scan of a wide stride.
+  // The last two uses that began a scan: three at equal distances are a scan with a wide stride.
   std::int64_t begun_[2] = {-1, -1};
   std::vector<Scan> scans_;
 };

@@ -15,8 +15,8 @@ struct DeviceState {
   DeviceState(RegionTable& regions, std::uint64_t budget_bytes, std::uint32_t prefetch_pages)
       : clock(budget_bytes), plan(regions, clock, prefetch_pages) {}
 
-  // A page seen once is taken to come back after two passes over everything there is: later than any page that is known to
-  // come back, and yet so that what lies unused for longer than that makes room for it.
+  // The distance assumed for a page used only once: two passes over all regions. It is longer than
+  // any known distance, yet finite: pages unused for longer make room for such a page.
   Ticks unknown_distance() const {
     return std::min(clock.ticks(std::max(2 * region_bytes, 4 * clock.budget_bytes())), kAgeMax / 2);
   }
@@ -41,9 +41,10 @@ class SecondChance final : public Policy {
   void page_left(PageId id) override;
   void page_prefers(PageId id, Preference preference) override;
   void used(const Use& use) override;
-  void region_dead(RegionId, bool) override {}  // the pages' age tells
+  void region_dead(RegionId, bool) override {}  // old pages leave by age
   std::size_t victims(const VictimQuery& query, std::span<PageId> out) override;
   std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) override;
+  std::size_t leaves(const PrefetchQuery&, std::span<PageId>) override { return 0; }
   std::uint64_t metadata_bytes() const override { return metadata_bytes_; }
 
  private:
@@ -106,10 +107,11 @@ void SecondChance::page_arrived(PageId id, bool prefetched) {
   PageState* page = regions_.find(id);
   if (!page || page->resident()) return;
   Region& region = *regions_.find(id.region);
-  // A use reported since the page was asked for, or fetched, has overtaken it: then it does not arrive ahead.
+  // A use reported after the request or fetch has overtaken the page: it does not arrive ahead.
   page->ahead = !page->awaited || (prefetched && page->asked);
   page->asked = page->awaited = false;
-  // Fetched for a use to come: that use is as good as here, so the distance is known now, and the use itself will not count.
+  // Fetched for an imminent use, which counts from now: the distance is known, and the use itself
+  // does not count again.
   if (page->ahead) {
     if (page->used) learn_distance(region.device->clock, region, *page);
     page->last = region.device->clock.now();
@@ -162,11 +164,11 @@ void SecondChance::use_page(Region& region, PageId id) {
   }
 }
 
-// Uses close together are one use: a page that a scan touches four times comes back after a whole cycle, not at once. Only a
-// page that keeps on coming back so soon is hot.
+// Uses close together are one use: a page that a scan touches four times returns after a whole
+// cycle. Only a page that keeps returning so soon is hot.
 void SecondChance::learn_distance(ReuseClock& clock, const Region& region, PageState& page) {
   const Ticks distance = clock.age(page.last);
-  if (distance <= clock.ticks(region.shape.page_bytes)) return;  // nothing else was used between
+  if (distance <= clock.ticks(region.shape.page_bytes)) return;  // no other use in between
   const bool is_short = distance < clock.burst_limit();
   if (is_short && page.bursts < PageState::kBurstsMax) {
     ++page.bursts;
@@ -177,7 +179,7 @@ void SecondChance::learn_distance(ReuseClock& clock, const Region& region, PageS
   if (!is_short) page.bursts /= 2;
 }
 
-// Moves old stamps along, so that the wrapping clock never takes them for new ones.
+// Moves old stamps forward, so that the wrapping clock never makes them look new.
 void SecondChance::sweep(DeviceState& device) {
   if (device.clock.age(device.swept) < kAgeMax / 2) return;
   device.swept = device.clock.now();
@@ -188,8 +190,9 @@ void SecondChance::sweep(DeviceState& device) {
   }
 }
 
-// Over all page sizes; a page of the size asked for counts twice its distance, since its frame can be reused as it is. Not more:
-// else a new region of another size would have to live in its first frame while idle pages fill the rest.
+// The best of all page sizes. A page of the requested size counts twice its distance, because its
+// frame is reusable as it is. No more than that: otherwise a new region with another page size
+// would be confined to its first frame while idle pages fill the rest.
 std::optional<Candidate> SecondChance::best_victim(DeviceState& device, std::uint64_t page_bytes) {
   std::optional<Candidate> best;
   for (auto& [size, shelf] : device.shelves) {

@@ -58,8 +58,8 @@ void Shelf::settle() {
   }
 }
 
-// A page is late only half as much again after the farthest time its list stands for: periods vary a little, and to take the
-// oldest page of a regular scan for overdue would be to give up the very next one.
+// Overdue means half again beyond the list's farthest distance: periods vary a little, and the
+// oldest page of a regular scan, taken for overdue, would be the very next one needed.
 bool Shelf::overdue(std::uint8_t list, Ticks age, Ticks unknown_distance) const {
   if (list == kUnknown) return age > unknown_distance;
   if (list == kAhead) return age > clock_.budget() / 2;
@@ -91,7 +91,7 @@ std::optional<Candidate> Shelf::best_ordinary(Ticks unknown_distance) {
 std::optional<Candidate> Shelf::last_resort() {
   using Rank = Candidate::Rank;
   if (const Ends& ends = lists_[kRecent]; !ends.empty()) return Candidate{ends.oldest, Rank::in_use, age(ends.oldest)};
-  // Fetched soonest needed first, so the newest is needed last.
+  // The soonest needed pages are fetched first, so the newest is needed last.
   if (const Ends& ends = lists_[kAhead]; !ends.empty()) return Candidate{ends.newest, Rank::fetched_ahead, 0};
   if (const Ends& ends = lists_[kPrefersHbm]; !ends.empty())
     return Candidate{ends.oldest, Rank::keep, age(ends.oldest)};
@@ -120,7 +120,7 @@ void Shelf::end_round() {
   }
 }
 
-// To the end of its list from which victims are taken.
+// To the end of the list where victims are taken.
 void Shelf::put_back(PageId page) {
   const std::uint8_t list = list_of(regions_.at(page));
   const bool from_oldest = list == kPrefersHost || list == kPrefersHbm || list == kRecent;

@@ -1,6 +1,6 @@
-// The resident pages of one size on one device, in lists by reuse distance, each list in order of last use. Whatever the number of
-// pages, the best victim is at one end of one of the lists: the newest page of a list (next use farthest), or its oldest, when that
-// is overdue by so much that it is probably not used any more.
+// The resident pages of one size on one device, in lists by reuse distance, each ordered by last
+// use. Whatever the number of pages, the best victim is at an end of a list: the newest page (its
+// next use is farthest), or the oldest, if it is so overdue that it is probably no longer used.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace vmem::migration {
 
-// A page that could be given up. Compared by rank, then by distance: the ticks until, or since, the use that was expected.
+// A page to evict. Compared by rank, then by distance: ticks until, or since, the expected use.
 struct Candidate {
   enum class Rank : std::uint8_t { keep, fetched_ahead, in_use, ordinary, prefers_host };
   PageId page;
@@ -27,15 +27,15 @@ class Shelf {
   std::uint64_t page_bytes() const { return page_bytes_; }
   std::uint32_t region_count = 0;
 
-  // Puts the page where its state says, as the newest there. REQUIRES: not listed.
+  // Inserts the page as the newest of the list that its state selects. REQUIRES: not listed.
   void insert(PageId page);
   void remove(PageId page);
   void refresh(PageId page) { remove(page), insert(page); }
 
-  // The best victim that is not set aside. `unknown_distance`: what to assume of pages seen once.
+  // The best victim that is not set aside. `unknown_distance`: assumed for pages used only once.
   std::optional<Candidate> best(Ticks unknown_distance);
   void set_aside(PageId page);
-  // Pages set aside return, those offered first being the first again.
+  // Returns pages set aside to their lists; those offered first are first again.
   void end_round();
 
  private:

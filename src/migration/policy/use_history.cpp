@@ -30,16 +30,16 @@ UseHistory::Step UseHistory::add(RegionId region) {
     following_ = true;
     now_ = *earlier;
     matched_ = strays_ = 0;
-    return Step::moved;
+    return Step::jumped;
   }
-  if (!lost) return following_ ? Step::strayed : Step::moved;
+  if (!lost) return following_ ? Step::strayed : Step::jumped;
   following_ = false;
-  return Step::moved;
+  return Step::jumped;
 }
 
-// Whether the use is expected within a few places; then that is where the program is.
+// If the use is expected within the next kSkipMax places, moves the program's place there.
 bool UseHistory::follow(RegionId region) {
-  const Position last = std::min(now_ + kSkipMax, end() - 2);  // the use just added is no expectation
+  const Position last = std::min(now_ + kSkipMax, end() - 2);  // excludes the use just added
   for (Position place = now_ + 1; place <= last; ++place) {
     if (at(place) != region) continue;
     now_ = place;
@@ -69,7 +69,7 @@ void UseHistory::add_death(RegionId region) {
   in_order_.push_back({end(), region});
 }
 
-// Its last use is followed by what happens now, unless something has followed it already.
+// The region's last use is followed by the event at end(), unless one followed it already.
 void UseHistory::set_after(RegionId region) {
   const auto found = places_.find(region.value);
   if (found == places_.end() || found->second.empty()) return;
@@ -99,7 +99,7 @@ void UseHistory::forget(RegionId region) {
   }
 }
 
-// Half of it at once, so that it happens rarely.
+// Drops half of the record at once, so that it happens rarely.
 void UseHistory::drop_oldest() {
   const Position cut = begin_ + uses_.size() / 2;
   uses_.erase(uses_.begin(), uses_.begin() + std::ptrdiff_t(cut - begin_));
@@ -114,7 +114,8 @@ void UseHistory::drop_oldest() {
 }
 
 std::uint64_t UseHistory::bytes() const {
-  // A use has a place in the record and one of its region's, and there are about as many deaths.
+  // Each use has an entry in uses_, in after_ and in its region's places; there are about as many
+  // deaths.
   return uses_.size() * (sizeof(RegionId) + 3 * sizeof(Position)) + in_order_.size() * sizeof(Death) +
          contexts_.size() * 4 * sizeof(Position);
 }

@@ -1,4 +1,4 @@
-// The record of which regions were used, in order, and where in it the program is now: the place whose next uses are expected next.
+// The order in which regions were used, and the place in that record whose next uses are expected.
 #pragma once
 
 #include <cstdint>
@@ -18,29 +18,31 @@ class UseHistory {
   static constexpr Position kNever = ~Position{0};
 
   enum class Step {
-    repeated,  // of the same region as the last one: not recorded
+    repeated,  // the same region as the last use: not recorded
     advanced,  // as expected, or a few places further on
-    moved,     // to another place, or to none: all that was expected before is void
-    strayed,   // not as expected, but not enough to give the place up
+    jumped,    // to another place, or to none: earlier expectations are void
+    strayed,   // unexpected, but the place is kept for now
   };
   Step add(RegionId region);
-  void add_death(RegionId region);  // what it held is of no use any more; its next use begins anew
+  void add_death(RegionId region);  // its contents became worthless; its next use begins anew
   void forget(RegionId region);     // it ended: its id may serve another region
 
-  // Whether the last uses were as expected for long enough to trust what comes next.
+  // Whether enough recent uses were as expected to trust the expectations.
   bool trusted() const { return following_ && matched_ >= kTrustedMatches; }
-  // Where the program is. REQUIRES: trusted. What follows is expected, up to end().
+  // The program's place in the record. REQUIRES: trusted. The uses after it, up to end(), are
+  // expected.
   Position now() const { return now_; }
   Position end() const { return begin_ + uses_.size(); }
   RegionId at(Position position) const { return uses_[position - begin_]; }
-  // What came after the use at a position: the next use of its region, or its death if that came first; kNever if neither did.
+  // What followed the use at a position: its region's next use or death, whichever came first;
+  // kNever: neither.
   Position after(Position position) const { return after_[position - begin_]; }
   struct Death {
-    Position at;  // of the next use of any region
+    Position at;  // the next use of any region
     RegionId region;
   };
-  const std::deque<Death>& deaths() const { return in_order_; }  // all on record
-  // The next expected use, and the next expected death, or kNever. A death comes before the use at its position.
+  const std::deque<Death>& deaths() const { return in_order_; }  // all recorded ones
+  // The next expected use or death; kNever: none. A death precedes the use at its position.
   Position next_use(RegionId region) const;
   Position next_death(RegionId region) const;
   std::uint64_t bytes() const;
@@ -49,7 +51,7 @@ class UseHistory {
   static constexpr std::size_t kContext = 6;  // uses that identify a place
   static constexpr std::uint32_t kTrustedMatches = 12;
   static constexpr std::uint32_t kStraysMax = 8;  // in a row
-  static constexpr Position kSkipMax = 64;        // expected uses that may be left out
+  static constexpr Position kSkipMax = 64;        // expected uses that may be skipped
   static constexpr std::size_t kUsesMax = std::size_t{1} << 19;
 
   std::optional<std::uint64_t> context() const;
@@ -59,10 +61,10 @@ class UseHistory {
   void set_after(RegionId region);
 
   std::deque<RegionId> uses_;
-  std::deque<Position> after_;  // as many
+  std::deque<Position> after_;  // parallel to uses_
   std::deque<Death> in_order_;
   Position begin_ = 0;                                                     // of uses_.front()
-  using Places = std::unordered_map<std::uint32_t, std::deque<Position>>;  // of each region, ascending
+  using Places = std::unordered_map<std::uint32_t, std::deque<Position>>;  // by region, ascending
   Position next_in(const Places& places, RegionId region) const;
   Places places_, deaths_;
   std::unordered_map<std::uint64_t, Position> contexts_;  // the last place where a context ended

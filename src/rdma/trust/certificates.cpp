@@ -26,14 +26,14 @@ std::unexpected<Error> refuse(const std::string& path, std::string why) {
   return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{}: {} (option certificates)", path, why));
 }
 
-// Why OpenSSL did not take a file that should hold certificates.
+// The reason why OpenSSL refused a certificate file.
 std::unexpected<Error> refuse_certificates(const std::string& path) {
   const std::string words = openssl_words();
   if (::access(path.c_str(), R_OK) != 0) return refuse(path, std::strerror(errno));
   return refuse(path, fmt::format("holds no certificate in PEM form ({})", words));
 }
 
-// Without it OpenSSL would ask at the terminal.
+// Without this callback OpenSSL would prompt at the terminal.
 int no_password(char*, int, int, void* asked) {
   *static_cast<bool*>(asked) = true;
   return -1;
@@ -88,9 +88,10 @@ Result<CertificatesRef> Certificates::open(const std::string& folder) {
   return certificates;
 }
 
-// A Kubernetes secret belongs to root, and its readers to a group.
+// A Kubernetes secret belongs to root, and a group may read it.
 Result<FileDescriptor> Certificates::open_key() const {
-  FileDescriptor opened(::open(key_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO would block
+  // O_NONBLOCK: the open of a FIFO would block.
+  FileDescriptor opened(::open(key_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat file{};
   if (!opened || ::fstat(opened.get(), &file) != 0) return refuse(key_, std::strerror(errno));
   if (!S_ISREG(file.st_mode)) return refuse(key_, "is not a file");
@@ -104,8 +105,8 @@ Result<FileDescriptor> Certificates::open_key() const {
   return opened;
 }
 
-// OpenSSL would read the file through stdio. What it makes of our copy is in memory of the same
-// kind (KeyMemory).
+// OpenSSL would read the file through stdio, whose buffers are in the ordinary heap. The key that
+// OpenSSL parses from this copy is in memory like KeyMemory.
 Status Certificates::install_key(SSL_CTX* context) const {
   VMEM_ASSIGN(const FileDescriptor file, open_key());
   const auto content = KeyText::read(file.get());
@@ -153,7 +154,8 @@ bool PeerCertificates::same_as(const PeerCertificates& other) const {
 
 bool PeerCertificates::are_in_time() const {
   for (int i = 0; i < sk_X509_num(chain_.get()); ++i) {
-    if (X509_cmp_current_time(X509_get0_notAfter(sk_X509_value(chain_.get(), i))) < 0) return false;
+    // 0: the comparison failed.
+    if (X509_cmp_current_time(X509_get0_notAfter(sk_X509_value(chain_.get(), i))) <= 0) return false;
   }
   return true;
 }
@@ -163,7 +165,7 @@ bool PeerCertificates::are_trusted_by(SSL_CTX* context) {
   if (!library) return false;
   const std::unique_ptr<X509_STORE_CTX, OpenSslDelete<X509_STORE_CTX_free>> check(
       X509_STORE_CTX_new_ex(*library, nullptr));
-  // Of the chain only what the store has is an authority.
+  // Only the store's certificates count as authorities; the chain adds intermediate ones.
   if (!check || X509_STORE_CTX_init(check.get(), SSL_CTX_get_cert_store(context), sk_X509_value(chain_.get(), 0),
                                     chain_.get()) != 1)
     throw std::bad_alloc();

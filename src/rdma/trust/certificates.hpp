@@ -1,5 +1,5 @@
-// A node's certificate, its private key and the authority that it trusts, from a folder with the files
-// of a Kubernetes TLS secret: ca.crt, tls.crt (with intermediate certificates) and tls.key.
+// A node's certificate, its private key and its trusted authority, from a folder with the files of
+// a Kubernetes TLS secret: ca.crt, tls.crt (with intermediate certificates) and tls.key.
 #pragma once
 
 #include <openssl/types.h>
@@ -19,13 +19,14 @@ using CertificatesRef = std::shared_ptr<const Certificates>;
 
 class Certificates {
  public:
-  // Reads nothing yet. Errors: INVALID_OPTION for a key that others may use, or that cannot be opened.
+  // Checks only access to the key file. Errors: INVALID_OPTION if others may use the key, or it
+  // cannot be opened.
   static Result<CertificatesRef> open(const std::string& folder);
 
-  // Gives the files' content to `context`, which then asks peers for certificates of this authority.
+  // Loads the files into `context`, which then accepts peers with certificates of this authority.
   // Errors: INVALID_OPTION, naming the file.
   Status install(SSL_CTX* context) const;
-  // Differs after one of the files was replaced.
+  // Changes when one of the files is replaced.
   std::string version() const;
 
  private:
@@ -37,16 +38,16 @@ class Certificates {
   const std::string authority_, certificate_, key_;
 };
 
-// What a peer proved itself with: its certificate, those between, and the authority's.
+// The verified chain of a peer: its certificate, intermediate ones and the authority's.
 class PeerCertificates {
  public:
   // REQUIRES: the handshake is over.
   explicit PeerCertificates(SSL* ssl);
-  // Whether the peer's own is the same.
+  // Compares only the peers' own certificates.
   bool same_as(const PeerCertificates& other) const;
-  // False once one of them has expired.
+  // False once a certificate of the chain has expired.
   bool are_in_time() const;
-  // Verifies them again, by the authorities that `context` trusts.
+  // Verifies the chain again, against the authorities that `context` trusts.
   bool are_trusted_by(SSL_CTX* context);
 
  private:
@@ -54,15 +55,15 @@ class PeerCertificates {
     void operator()(stack_st_X509* chain) const noexcept;
   };
   using Chain = std::unique_ptr<stack_st_X509, Free>;
-  Chain chain_;  // as verified, the peer's own first
+  Chain chain_;  // as last verified, the peer's own first
   const char* const purpose_;
 };
 
 // The first DNS name, URI or address among the subject alternative names of the peer's certificate;
 // "" if it has none.
 std::string certified_name(SSL* ssl);
-// Makes the handshake of a client fail unless the peer's certificate is for `host`, a name or a numeric address.
-// Errors: INTERNAL.
+// Makes a client's handshake fail unless the peer's certificate is for `host`, a name or numeric
+// address. Errors: INTERNAL.
 Status expect_certified_host(SSL* ssl, const std::string& host);
 
 }  // namespace vmem::rdma

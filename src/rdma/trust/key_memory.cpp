@@ -15,30 +15,34 @@
 #include <mutex>
 #include <new>
 
+#include "base/log.hpp"
+
 namespace vmem::rdma {
 namespace {
 
-// Address space; pages are taken as they are used. A connection takes about 100 KiB.
+// Reserved address space; pages are allocated on use. A connection takes about 100 KiB.
 constexpr std::size_t kHeapBytes = std::size_t{256} << 20;
 
-// Not in core dumps, and zeros in forked children.
+// Not in core dumps, zeroed in forked children. Null on lack of memory, or if madvise fails.
 void* map(std::size_t bytes) {
   void* const memory =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
-  // Kernels without one of these leave the memory as it is otherwise.
-  (void)::madvise(memory, bytes, MADV_DONTDUMP);
-  (void)::madvise(memory, bytes, MADV_WIPEONFORK);
-  return memory;
+  if (::madvise(memory, bytes, MADV_DONTDUMP) == 0 && ::madvise(memory, bytes, MADV_WIPEONFORK) == 0) return memory;
+  VMEM_LOG_ERROR(
+      "the kernel cannot keep key memory out of core dumps and forked children (madvise: {}); use Linux 4.14 or later",
+      std::strerror(errno));
+  ::munmap(memory, bytes);
+  return nullptr;
 }
 
-// What OpenSSL allocates. Null stands for lack of memory, which OpenSSL reports.
+// The heap of OpenSSL. Null means lack of memory, which OpenSSL reports.
 //
-// In a forked child the heap is zeros, its own bookkeeping included, and a thread that the child does not have
-// may hold the mutex. There nothing is allocated, and what is given back stays where it is.
+// In a forked child the heap is zeros, including its own bookkeeping, and a thread that the child
+// does not have may hold the mutex. There allocate() returns null and release() does nothing.
 class Heap {
  public:
-  // The first word of the heap's memory tells, since the fork wipes it too.
+  // The first word of the heap's memory is 1; a fork zeroes it.
   bool is_wiped() const noexcept { return alive_ != nullptr && *alive_ == 0; }
   void* allocate(std::size_t bytes) {
     if (buffer_ == nullptr || is_wiped()) return nullptr;
@@ -75,7 +79,7 @@ class Heap {
     const std::lock_guard lock(mutex_);
     return buffer_->get_segment_manager()->size(memory);
   }
-  static constexpr std::size_t kAliveBytes = 64;  // keeps what follows aligned
+  static constexpr std::size_t kAliveBytes = 64;  // keeps the buffer aligned
   std::mutex mutex_;
   const volatile std::uint64_t* alive_ = nullptr;
   Buffer* buffer_ = nullptr;
@@ -119,8 +123,9 @@ Result<KeyText> KeyText::read(int descriptor) {
 }
 
 bool keep_openssl_to_this_process() {
-  // What OpenSSL keeps of a thread ends with it, also in a child, where that is in the wiped heap. A thread
-  // that forks gives it up before; OpenSSL makes it again where the thread goes on.
+  // At thread exit OpenSSL frees its per-thread state, also in a child, where that state is in the
+  // wiped heap. So a thread frees the state before it forks; OpenSSL creates it again on the next
+  // use.
   return CRYPTO_set_mem_functions(allocate, reallocate, release) == 1 &&
          ::pthread_atfork(&OPENSSL_thread_stop, nullptr, nullptr) == 0;
 }

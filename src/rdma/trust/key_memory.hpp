@@ -1,4 +1,4 @@
-// Memory for key material: out of core dumps, zero in forked children, wiped when it ends.
+// Memory for key material: not in core dumps, zeroed in forked children, wiped by the destructor.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace vmem::rdma {
 
-// A few pages of its own: for keys that live long, not for many.
+// Occupies whole pages: for few, long-lived keys.
 class KeyMemory {
  public:
-  // Zeros. Lack of memory throws std::bad_alloc.
+  // Zero-filled. Throws std::bad_alloc on lack of memory.
   explicit KeyMemory(std::size_t bytes);
   ~KeyMemory();
   KeyMemory(KeyMemory&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
@@ -29,11 +29,12 @@ class KeyMemory {
   std::span<unsigned char> bytes_;
 };
 
-// What a file with keys holds. Read without stdio, whose buffers are in the ordinary heap.
+// The content of a key file, read without stdio, whose buffers are in the ordinary heap.
 class KeyText {
  public:
   static constexpr std::size_t kMostBytes = 64 << 10;
-  // All of an open file. Errors: INVALID_OPTION, why: it has more than kMostBytes, or what the system says.
+  // Reads an open file to its end. Errors: INVALID_OPTION if the file exceeds kMostBytes, or with
+  // the system's message.
   static Result<KeyText> read(int descriptor);
   std::string_view text() const noexcept { return {reinterpret_cast<const char*>(memory_.bytes().data()), bytes_}; }
 
@@ -42,12 +43,12 @@ class KeyText {
   std::size_t bytes_ = 0;
 };
 
-// Has OpenSSL allocate from such memory: traffic keys, and what it decrypts. False if it has allocated already.
-// Once, before any other call of OpenSSL.
+// Makes OpenSSL allocate from such memory: traffic keys and decrypted data. False on failure, as
+// when OpenSSL has allocated already. Call once, before any other call of OpenSSL.
 bool keep_openssl_to_this_process();
 
-// This process was forked from one that used OpenSSL, so all that OpenSSL has made is zeros: call no function
-// of it. What it made need not be freed.
+// True if this process was forked from one that used OpenSSL: all OpenSSL objects are zeros. Then
+// call no OpenSSL function; its objects need not be freed.
 bool openssl_is_wiped() noexcept;
 
 }  // namespace vmem::rdma

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kMostNameBytes = 64;
 constexpr std::size_t kEncodedKeyBytes = 44;
-// 32 random bytes have 30 distinct values on average; fewer than 16 are seen once in 10^13 keys.
+// 32 random bytes have 30 distinct values on average; fewer than 16 occur once in 10^13 keys.
 constexpr std::size_t kLeastDistinct = 16;
 constexpr std::string_view kNameShape =
     "1 to 64 letters, digits, '.', '_' and '-': TENANT, or TENANT#REST for a further secret of a tenant";
@@ -107,7 +107,8 @@ Result<KeyringRef> Keyring::open(std::string path) {
 }
 
 Result<Keyring::Content> Keyring::read(const std::string& path) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a FIFO would block
+  // O_NONBLOCK: the open of a FIFO would block.
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return refuse(path, std::strerror(errno), errno);
   VMEM_ASSIGN(const struct stat status, check_file(file.get(), path));
   const auto content = KeyText::read(file.get());

@@ -1,11 +1,11 @@
-// The secrets that a node shares with others, each under a name. A node connects with the first one of
-// its file, and accepts every one. The file may change while the process runs.
+// The secrets that a node shares with other nodes, each under a name. A node connects with the
+// first secret of its file and accepts each of them. The file may change while the process runs.
 //
 //   # vmem secrets: NAME KEY
 //   team-a#2 qL0x…=
 //   team-a y3Vd…=
 //
-// A name is that of a tenant, or TENANT#REST: so one tenant can have several secrets, and replace them
+// A name is TENANT or TENANT#REST, so that a tenant can have several secrets, and replace them
 // while its nodes run. A key is 32 random bytes in base64, as `vmem secret new` makes them.
 #pragma once
 
@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rdma/crypto.hpp"
+#include "rdma/trust/crypto.hpp"
 #include "rdma/trust/key_memory.hpp"
 
 namespace vmem::rdma {
@@ -30,10 +30,10 @@ struct Secret {
 
   std::string name;
   KeyMemory memory{sizeof(Key)};
-  std::uint64_t serial = 0;  // another one for every other key
+  std::uint64_t serial = 0;  // changes with the key
 };
 
-// What a new line of a secret file holds. Errors: INVALID_VALUE for a name that cannot be.
+// A line for a secret file, with a new random key. Errors: INVALID_VALUE for an invalid name.
 Result<std::string> make_secret_line(const Crypto& crypto, std::string_view name);
 
 class Keyring;
@@ -42,15 +42,16 @@ using KeyringRef = std::shared_ptr<Keyring>;
 // Thread: one at a time.
 class Keyring {
  public:
-  // Errors: INVALID_OPTION for a file that others may use, or that holds what no secret is, saying where.
+  // Errors: INVALID_OPTION if the file cannot be read, if others may use it, or for an invalid
+  // line, with its number.
   static Result<KeyringRef> open(std::string path);
 
-  // What this node connects with.
+  // The secret that this node connects with.
   const Secret& own() const noexcept { return secrets_.front(); }
   const Secret* find(std::string_view name) const noexcept;
   bool holds(std::uint64_t serial) const noexcept;
-  // Reads the file again if it has changed; true if the secrets are others now. A file that cannot be
-  // used leaves them as they are, and is logged.
+  // Reads the file again if it has changed; true if the secrets changed. If the file cannot be
+  // used, logs the error and keeps the secrets.
   bool refresh();
 
  private:
@@ -75,7 +76,7 @@ class Keyring {
   std::vector<Secret> secrets_;  // never empty
   Version version_;
   std::uint64_t last_serial_ = 0;
-  std::string refused_;  // the last error of refresh()
+  std::string refused_;  // the last error of refresh(), to log it once
 };
 
 }  // namespace vmem::rdma

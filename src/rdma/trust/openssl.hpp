@@ -1,6 +1,6 @@
-// The one instance of OpenSSL in this library: linked statically, with hidden symbols and a library
-// context of its own. It reads no configuration file and registers no exit handler, so it shares
-// nothing with an OpenSSL that the program has loaded.
+// The only instance of OpenSSL in this library: linked statically, with hidden symbols and a
+// library context of its own. It reads no configuration file and registers no exit handler, so it
+// shares nothing with an OpenSSL that the program has loaded.
 #pragma once
 
 #include <openssl/types.h>
@@ -13,15 +13,15 @@
 
 namespace vmem::rdma {
 
-// Made on first use, kept until the process ends. Errors: INTERNAL with OpenSSL's words; FORKED.
+// Created on first use, never freed. Errors: INTERNAL with OpenSSL's message; FORKED in a child.
 Result<OSSL_LIB_CTX*> openssl();
 
 // The error queue of this thread as one line; empties the queue.
 std::string openssl_words();
-// INTERNAL: what failed, and openssl_words().
+// INTERNAL, with `what` and openssl_words().
 std::unexpected<Error> openssl_failure(std::string_view what);
 
-// Frees nothing in a forked child, where there is nothing.
+// Does nothing in a forked child, where OpenSSL's heap is zeros.
 template <auto free_function, class T>
 void free_openssl(T* object) noexcept {
   if (!openssl_is_wiped()) free_function(object);

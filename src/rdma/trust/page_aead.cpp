@@ -18,7 +18,7 @@ using Nonce96 = std::array<unsigned char, 12>;
 const unsigned char* bytes_of(ConstBytes bytes) { return reinterpret_cast<const unsigned char*>(bytes.data()); }
 unsigned char* bytes_of(Bytes bytes) { return reinterpret_cast<unsigned char*>(bytes.data()); }
 
-// What was fetched and has a key fails for lack of memory only.
+// With a fetched cipher and a key, OpenSSL calls fail only on lack of memory.
 void require(bool done) {
   if (!done) throw std::bad_alloc();
 }
@@ -61,7 +61,7 @@ PageAead::Context PageAead::begin(Direction direction, const tiers::PageIdentity
   return context;
 }
 
-// GMAC is GCM with the page as associated data, and nothing to encrypt.
+// GMAC is GCM with the page as associated data and an empty plaintext.
 PageAead::Tag PageAead::tag_of(ConstBytes page, const tiers::PageIdentity& identity, std::uint64_t number,
                                Bytes stored) const {
   const Context context = begin(Direction::encrypt, identity, number);

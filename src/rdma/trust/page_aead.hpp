@@ -1,9 +1,9 @@
-// Protects pages that others keep, with a random key that only this process has: AES-256-GCM (NIST SP
-// 800-38D), as a MAC alone (GMAC) or with encryption. Each store has a number of its own, the nonce; number
-// and tag stay here. So no lender can change a byte, give back an older content, or one page for another,
-// unnoticed; with encryption it cannot read them either.
+// Protects pages that lenders store, with a random key that only this process has: AES-256-GCM
+// (NIST SP 800-38D), as a MAC alone (GMAC) or with encryption. Each store has its own number as the
+// nonce; number and tag stay here. So no lender can change a byte, return an older content or swap
+// pages unnoticed; with encryption a lender cannot read pages either.
 //
-// Any thread. Lack of memory throws std::bad_alloc.
+// Thread: any. Throws std::bad_alloc on lack of memory.
 #pragma once
 
 #include <openssl/types.h>
@@ -15,7 +15,7 @@
 #include <span>
 
 #include "base/status.hpp"
-#include "rdma/transport.hpp"
+#include "rdma/transport/transport.hpp"
 #include "rdma/trust/key_memory.hpp"
 #include "tiers/seal.hpp"
 
@@ -26,23 +26,24 @@ class PageAead {
   enum class Mode : std::uint8_t { authenticate, encrypt };
   static constexpr std::size_t kKeyBytes = 32;
   using Tag = std::array<unsigned char, 16>;
-  // Of one store. Kept by the owner of the page only.
+  // Proof of one store. Only the owner of the page keeps it.
   struct Proof {
-    std::uint64_t number = 0;  // 0: of nothing
+    std::uint64_t number = 0;  // 0: no proof
     Tag tag{};
   };
 
-  // With a key of random bytes. Errors: INTERNAL.
+  // Generates a random key. Errors: INTERNAL.
   static Result<std::unique_ptr<PageAead>> create(Mode mode);
   // `key`: for tests.
   static Result<std::unique_ptr<PageAead>> create(Mode mode, std::span<const unsigned char, kKeyBytes> key);
   bool encrypts() const noexcept { return mode_ == Mode::encrypt; }
 
-  // For a new store. `stored`: as long as the page, gets what is to be stored, if this encrypts; else unused.
+  // Makes the proof of a new store. If encrypts(), writes the ciphertext to `stored`, which is as
+  // long as the page; otherwise `stored` is unused.
   Proof protect(ConstBytes page, const tiers::PageIdentity& identity, Bytes stored);
-  // True if `page` is what `proof` is of; `stored` then is what it was at the time.
+  // True if `page` has the content of `proof`; `stored` then is the same as from that protect().
   bool protect_again(ConstBytes page, const tiers::PageIdentity& identity, const Proof& proof, Bytes stored) const;
-  // False if `page` is not what was stored under this proof. Decrypts in place, also what is not.
+  // False if `page` is not the content stored under `proof`. Decrypts in place, also on a mismatch.
   bool recover(Bytes page, const tiers::PageIdentity& identity, const Proof& proof) const;
 
  private:
@@ -59,7 +60,7 @@ class PageAead {
   const Mode mode_;
   KeyMemory key_{kKeyBytes};
   std::unique_ptr<EVP_CIPHER, Free> cipher_;
-  // A nonce is used once: 2^64 stores are more than a process makes, and the key ends with it.
+  // Each nonce is used once: a process makes fewer than 2^64 stores, and the key ends with it.
   std::atomic<std::uint64_t> last_number_ = 0;
 };
 

@@ -17,13 +17,13 @@
 namespace vmem::rdma {
 namespace {
 
-// What stands before the name of a secret on the wire.
+// Prefix of a secret's name on the wire.
 constexpr std::string_view kPrefix = "vmem 1 ";
 constexpr const char* kCiphers = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
 constexpr unsigned char kAes128GcmSha256[] = {0x13, 0x01};
 constexpr std::size_t kRecordBytes = 16384;
 
-// Its keys are gone there.
+// In a forked child the keys of the connection are zeros.
 Status check_not_forked() {
   if (!openssl_is_wiped()) return {};
   return fail(VMEM_ERROR_LOST, "the connection belongs to the process that this one was forked from");
@@ -33,7 +33,7 @@ Status check_not_forked() {
 constexpr std::size_t kOutBytes = 256 << 10;
 constexpr std::size_t kInBytes = 256 << 10;
 
-// Null for lack of memory.
+// Null on lack of memory.
 SSL_SESSION* make_session(SSL* ssl, const Key& key) {
   SSL_SESSION* const session = SSL_SESSION_new();
   const auto* const name = reinterpret_cast<const unsigned char*>(kPrefix.data());
@@ -83,9 +83,9 @@ Result<TlsContext::Handle> TlsContext::make() const {
   SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  // OpenSSL's own read-ahead moves what is left in its buffer for every record.
+  // OpenSSL's own read-ahead moves the rest of its buffer for every record.
   SSL_CTX_set_read_ahead(context, 0);
-  // With secrets no authority is trusted, so that a peer that answers with a certificate is refused.
+  // With secrets no authority is trusted: a peer that presents a certificate is refused.
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   const auto* const name = reinterpret_cast<const unsigned char*>(kPrefix.data());
   if (SSL_CTX_set_session_id_context(context, name, kPrefix.size()) != 1) return openssl_failure("TLS session context");
@@ -105,7 +105,7 @@ void TlsContext::refresh() {
   std::string version = certificates_->version();
   if (version == version_) return;
   auto fresh = make();
-  if (!fresh) {  // several files change one after the other
+  if (!fresh) {  // several files are replaced one after the other
     if (std::exchange(refused_, fresh.error().message) != fresh.error().message)
       VMEM_LOG_WARN("{}; the certificates that were read before stay in use", refused_);
     return;
@@ -124,8 +124,8 @@ bool TlsPeer::same_as(const TlsPeer& other) const {
 
 bool TlsContext::still_trusts(TlsPeer& peer) const {
   if (keyring_) return keyring_->holds(peer.serial);
-  // Signatures are verified again only after a change of the files; this is called every second for
-  // each connection.
+  // Verifies signatures again only after a change of the files: the caller runs this every second
+  // for each connection.
   if (peer.serial != certificates_serial_ && !peer.certificates->are_trusted_by(context_.get())) return false;
   peer.serial = certificates_serial_;
   return peer.certificates->are_in_time();
@@ -163,7 +163,7 @@ struct TlsSession::Callbacks {
   static int find(SSL* ssl, const unsigned char* identity, std::size_t bytes, SSL_SESSION** made) {
     *made = nullptr;
     std::string_view name(reinterpret_cast<const char*>(identity), bytes);
-    if (!name.starts_with(kPrefix)) return 1;  // without a session the handshake fails by itself
+    if (!name.starts_with(kPrefix)) return 1;  // without a session OpenSSL fails the handshake
     name.remove_prefix(kPrefix.size());
     if (const Secret* const secret = of(ssl).context_->keyring().find(name)) *made = use(ssl, *secret);
     return 1;

@@ -1,5 +1,5 @@
-// TLS 1.3 between two nodes, each of which proves who it is: by an external pre-shared key with an
-// ephemeral Diffie-Hellman exchange (psk_dhe_ke), or by certificates on both sides. No tickets, session
+// TLS 1.3 between two nodes with proofs of both: by an external pre-shared key with an ephemeral
+// Diffie-Hellman exchange (psk_dhe_ke), or by certificates on both sides. No tickets, session
 // cache, early data or renegotiation.
 #pragma once
 
@@ -10,8 +10,8 @@
 #include <string>
 
 #include "base/status.hpp"
-#include "rdma/crypto.hpp"
 #include "rdma/trust/certificates.hpp"
+#include "rdma/trust/crypto.hpp"
 #include "rdma/trust/keyring.hpp"
 #include "rdma/trust/openssl.hpp"
 
@@ -19,13 +19,13 @@ namespace vmem::rdma {
 
 enum class TlsRole : std::uint8_t { client, server };
 
-// Who proved itself.
+// The proved identity of a peer.
 struct TlsPeer {
   std::string identity;      // the tenant, or the first name in the peer's certificate
-  std::string secret;        // its name; "" with certificates
-  std::uint64_t serial = 0;  // of the secret, or of the files by which the certificates were verified
+  std::string secret;        // name of the secret; "" with certificates
+  std::uint64_t serial = 0;  // of the secret, or of the certificate files used to verify
   std::shared_ptr<PeerCertificates> certificates;
-  // The same secret, or the same certificate.
+  // True for the same identity with the same secret or certificate.
   bool same_as(const TlsPeer& other) const;
 };
 
@@ -34,8 +34,8 @@ class TlsContext {
   // A GCM key protects at most 2^24.5 full records; OpenSSL never changes keys by itself.
   static constexpr std::uint64_t kRecordsPerKey = std::uint64_t{1} << 24;
 
-  // `records_per_key`: a sender changes its key after so many records; tests set it low.
-  // Errors: INVALID_OPTION for certificates that cannot be used; INTERNAL.
+  // `records_per_key`: records after which a sender changes its key; tests set it low.
+  // Errors: INVALID_OPTION for unusable certificates; INTERNAL.
   static Result<std::shared_ptr<TlsContext>> create(CryptoRef crypto, KeyringRef keyring,
                                                     std::uint64_t records_per_key = kRecordsPerKey);
   static Result<std::shared_ptr<TlsContext>> create(CertificatesRef certificates,
@@ -44,18 +44,18 @@ class TlsContext {
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 
-  // For sessions from now on. Thread, also of refresh(): one at a time.
+  // For new sessions. Thread, also of refresh(): one at a time.
   SSL_CTX* get() const noexcept { return context_.get(); }
   bool uses_certificates() const noexcept { return certificates_ != nullptr; }
   std::uint64_t records_per_key() const noexcept { return records_per_key_; }
-  // Reads the files again if they have changed.
+  // Reads the secret or certificate files again if they have changed.
   void refresh();
-  // False for one whose secret has been taken out of the file; whose certificate has expired; or
-  // whose authority has been taken out of ca.crt. Thread: as refresh().
+  // False once the peer's secret was removed from the file, its certificate has expired, or its
+  // authority was removed from ca.crt. Thread: as refresh().
   bool still_trusts(TlsPeer& peer) const;
-  // Why not: "proved …".
+  // The reason if still_trusts() returned false: "proved …".
   std::string distrust_of(const TlsPeer& peer) const;
-  // Differs after each change of the certificates.
+  // Counts the changes of the certificates.
   std::uint64_t certificates_serial() const noexcept { return certificates_serial_; }
   // REQUIRES: no certificates.
   const Keyring& keyring() const noexcept { return *keyring_; }
@@ -71,49 +71,50 @@ class TlsContext {
 
   const std::uint64_t records_per_key_;
   CryptoRef crypto_;
-  KeyringRef keyring_;  // or
+  KeyringRef keyring_;  // null with certificates
   CertificatesRef certificates_;
   std::string version_;  // of the certificates; "" without
   std::uint64_t certificates_serial_ = 0;
-  std::string refused_;  // the last error of refresh()
+  std::string refused_;  // the last error of refresh(), to log it once
   Handle context_;
 };
 
-// One TLS connection over a socket that does not block. One thread at a time.
+// One TLS connection over a non-blocking socket. Thread: one at a time.
 class TlsSession {
  public:
-  // `socket` outlives the session. The context is kept alive. `host`: what a server's certificate has to
-  // be for. A server has none.
+  // `socket` outlives the session, which keeps `context` alive. `host`: name or address that the
+  // server's certificate must have; unused for the server role.
   static Result<std::unique_ptr<TlsSession>> create(std::shared_ptr<TlsContext> context, TlsRole role, int socket,
                                                     const std::string& host);
   ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  // True once both ends have proved who they are. Errors: INVALID_OPTION if the peer has another secret,
-  // a certificate that is not accepted, or no TLS; LOST if the connection ended.
+  // True once both ends are proved. Errors: INVALID_OPTION if the peer has another secret, a
+  // refused certificate or no TLS; LOST if the connection ended.
   Result<bool> handshake();
-  // Bytes decrypted into `into`; 0 if the socket has none now. Errors: LOST.
+  // Number of bytes decrypted into `into`; 0 if the socket would block. Errors: LOST.
   Result<std::size_t> read(Bytes into);
-  // Bytes of `from` taken; 0 if the socket takes none now. Call flush() afterwards. Errors: LOST.
+  // Number of bytes taken from `from`; 0 if the output buffer is full. Call flush() afterwards.
+  // Errors: LOST.
   Result<std::size_t> write(ConstBytes from);
-  // True if everything that write() took has been given to the socket. Errors: LOST.
+  // True once the socket has all output of write(). Errors: LOST.
   Result<bool> flush();
 
   // REQUIRES: handshake() returned true.
   const TlsPeer& peer() const noexcept { return peer_; }
   std::uint64_t key_updates() const noexcept { return key_updates_; }
-  // Sessions of `context` use its keyring.
+  // Makes the sessions of `context` use pre-shared keys of their keyring.
   static void use_secrets(SSL_CTX* context);
 
  private:
-  // What OpenSSL's BIO callbacks work on. One system call moves many records, in both directions.
+  // State of OpenSSL's BIO callbacks. One system call moves many records, in both directions.
   struct Wire {
     int socket = -1;
     std::vector<std::byte> in;
-    std::size_t taken = 0, there = 0;  // of in
+    std::size_t taken = 0, there = 0;  // read position and end of the data in `in`
     std::vector<std::byte> out;
-    std::size_t sent = 0;  // of out
+    std::size_t sent = 0;  // bytes of `out` sent
     int error = 0;         // errno of a failed send or recv
     bool ended = false;    // the peer closed its end
   };
@@ -128,12 +129,12 @@ class TlsSession {
   std::shared_ptr<TlsContext> context_;
   Wire wire_;
   TlsPeer peer_;
-  std::string offered_;  // what OpenSSL reads as the identity of the key
+  std::string offered_;  // the key's identity, which OpenSSL reads in place
   struct Free {
     void operator()(SSL* ssl) const noexcept;
   };
   std::unique_ptr<SSL, Free> ssl_;
-  std::uint64_t records_ = 0;  // sent under the present key
+  std::uint64_t records_ = 0;  // sent under the current key
   std::uint64_t key_updates_ = 0;
 };
 

@@ -18,7 +18,7 @@ std::size_t host_page_bytes() {
   return bytes;
 }
 
-// Zeroes that cost memory only where they are touched; huge pages would commit 256 MiB worth of words for one slab.
+// Zeroed memory, committed on first touch. Huge pages would commit 256 MiB of words for one slab.
 Result<void*> reserve(std::size_t bytes, int protection) {
   void* table = ::mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (table == MAP_FAILED) {
@@ -28,7 +28,7 @@ Result<void*> reserve(std::size_t bytes, int protection) {
                             format_bytes(bytes), std::strerror(error)),
                 error);
   }
-  // Refused where the kernel has no huge pages.
+  // Fails, harmlessly, on a kernel without huge pages.
   (void)::madvise(table, bytes, MADV_NOHUGEPAGE);
   return table;
 }
@@ -43,7 +43,8 @@ BlockMap::~BlockMap() {
 Status BlockMap::reserve_tables() {
   VMEM_ASSIGN(void* const granules, reserve(bytes_ / kGranuleBytes * sizeof(Granule), PROT_READ | PROT_WRITE));
   granules_ = static_cast<Granule*>(granules);
-  // Without access until a slab comes: strict overcommit accounting would charge 1/128 of the address space.
+  // Inaccessible until a slab is added: strict overcommit accounting would charge 1/128 of the
+  // address space.
   VMEM_ASSIGN(void* const words, reserve(bytes_ / kUnitBytes * sizeof(*words_), PROT_NONE));
   words_ = static_cast<std::atomic<std::uint16_t>*>(words);
   return {};
@@ -82,7 +83,8 @@ void BlockMap::remove(const Slab& slab) noexcept {
   for (std::uint32_t i = 0; i < slab.granules; ++i) {
     granules_[granule(slab.base) + i].placement.store(0, std::memory_order_release);
   }
-  // The words are all 0 and read as 0 afterwards too. Pages shared with a neighbour's words stay.
+  // The words are all 0, and still read as 0 after this. Pages shared with a neighbour's words
+  // stay.
   const auto [begin, end] = words_of(slab);
   const std::uintptr_t mask = host_page_bytes() - 1;
   if (((begin | end) & mask) == 0) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
@@ -97,7 +99,8 @@ std::optional<SmallBlock> BlockMap::find(std::uintptr_t address) const noexcept 
   if (index >= size_class.blocks) return std::nullopt;
   const std::uintptr_t block = slab + index * size_class.block_bytes;
   const std::uint16_t word = words_[unit(block)].load(std::memory_order_acquire);
-  // A word written after the slab was replaced by one of another class came after the new placement.
+  // The slab may have been replaced by one of another class, which changes the placement before it
+  // writes the word.
   if ((word & kLive) == 0 || placement(address).bits != seen.bits) return std::nullopt;
   return SmallBlock{block, size_class.block_bytes - (word & kMostExcessBytes), seen.device()};
 }

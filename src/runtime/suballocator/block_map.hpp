@@ -1,9 +1,10 @@
-// What is at an address. Two tables cover the address space: one entry per 2 MiB granule says which slab lies there, and one
-// word per 256 bytes says whether a block starts there and is live. They are host memory, because the CPU must not touch the
-// blocks themselves.
+// Maps addresses to slabs and blocks. Two tables cover the address space. One entry per 2 MiB
+// granule names its slab; one word per 256 bytes tells whether a live block starts there. Both are
+// in host memory, because the CPU must not touch the blocks.
 //
-// The words belong to addresses, not to slabs: a free that was delayed while its slab went away and another came can only ever
-// affect the block at its own address. Of the words only those of slabs have memory: 16 KiB per 2 MiB.
+// The words belong to addresses, not to slabs: if a free is delayed while its slab is replaced, the
+// free affects only the block at its own address. Only the words of slabs have memory: 16 KiB per 2
+// MiB.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@ struct Slab;
 // One entry of the granule table, packed into 32 bits.
 struct Placement {
   std::uint32_t bits = 0;
-  static constexpr std::uint32_t kNoClass = 127;  // a slab in reserve
+  static constexpr std::uint32_t kNoClass = 127;  // a spare slab
 
   static Placement of(int device, std::uint32_t size_class, std::uint32_t position) noexcept {
     return {1u << 31 | position << 16 | std::uint32_t(device) << 8 | size_class};
@@ -52,18 +53,17 @@ class BlockMap {
   void set_live(std::uintptr_t address, std::uint32_t excess_bytes) noexcept {
     words_[unit(address)].store(std::uint16_t(kLive | excess_bytes), std::memory_order_release);
   }
-  // Makes the live block that starts at `address` the calling thread's own, and returns its excess; -1 if no live block starts
-  // there. REQUIRES: the address lay in a slab once, and is a multiple of 256.
+  // Takes the live block that starts at `address` for the calling thread, and returns its excess;
+  // -1 if no live block starts there. REQUIRES: a multiple of 256 once in a slab.
   std::int32_t claim(std::uintptr_t address) noexcept {
     const std::uint16_t word = words_[unit(address)].exchange(0, std::memory_order_acq_rel);
     return (word & kLive) != 0 ? word & kMostExcessBytes : -1;
   }
   std::optional<SmallBlock> find(std::uintptr_t address) const noexcept;
-  // Why no live block starts at the address.
+  // The reason that no live block starts at the address.
   Error explain(std::uintptr_t address) const;
 
-  // A slab's owner only: the pool, or the depot that has it.
-  // Errors: OUT_OF_MEMORY.
+  // Only for the slab's owner: the pool or a depot. Errors: OUT_OF_MEMORY.
   Status add(Slab& slab);
   void place(const Slab& slab, std::uint32_t size_class) noexcept;
   void remove(const Slab& slab) noexcept;

@@ -20,14 +20,14 @@ CacheRegistry::CacheRegistry(std::function<void(ThreadCache&)> retire)
 }
 
 CacheRegistry::~CacheRegistry() {
-  // Waits for threads that are handing their cache over.
+  // Waits for threads that are retiring their caches.
   const std::lock_guard lock(link_->mutex);
   link_->registry = nullptr;
 }
 
 CacheRegistry::Bindings::~Bindings() {
   current_ = {0, nullptr, true};
-  if (process::forked()) return;  // the memory is the parent's, and another thread of it may have held the mutexes
+  if (process::forked()) return;  // the memory is the parent's, and the mutexes may be locked
   for (const Binding& binding : all) {
     const std::lock_guard lock(binding.link->mutex);
     if (binding.link->registry != nullptr) binding.link->registry->detach(*binding.cache);
@@ -36,13 +36,15 @@ CacheRegistry::Bindings::~Bindings() {
 
 ThreadCache* CacheRegistry::attach() {
   if (current_.ending) return nullptr;
-  (void)process::thread_number();  // before bindings_, whose end marks streams by it
+  // Constructed before bindings_, whose destructor marks streams by the number.
+  (void)process::thread_number();
   auto& all = bindings_.all;
   if (const auto bound = std::ranges::find(all, number_, &Binding::registry); bound != all.end()) {
     current_ = {number_, bound->cache, false};
     return bound->cache;
   }
-  // A program that starts and ends the runtime many times in one thread leaves no trail.
+  // Drops bindings to ended registries, so that repeated starts in one thread do not accumulate
+  // them.
   std::erase_if(all, [](const Binding& binding) {
     const std::lock_guard lock(binding.link->mutex);
     return binding.link->registry == nullptr;
@@ -58,7 +60,7 @@ ThreadCache* CacheRegistry::attach() {
 }
 
 void CacheRegistry::detach(ThreadCache& cache) {
-  // Before it leaves the list: until then others may still take from it, and find it whole.
+  // Before the cache leaves the list: until then other threads may take from it.
   retire_(cache);
   const std::lock_guard lock(mutex_);
   account(cache.live_bytes());

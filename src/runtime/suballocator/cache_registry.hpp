@@ -1,6 +1,7 @@
-// Which cache is the calling thread's, and which caches there are. A thread's cache is found through a thread-local pointer that
-// is valid only for one registry's number; numbers are not used again, so a thread never reaches the cache of a registry that is
-// gone. When a thread ends, its cache is handed to `retire`, unless the registry went first.
+// All thread caches, and the calling thread's. A thread finds its cache through a thread-local
+// pointer tagged with the registry's number. Numbers are never reused, so a thread never reaches
+// the cache of a destroyed registry. When a thread ends, its cache is handed to `retire`, unless
+// the registry ended first.
 #pragma once
 
 #include <atomic>
@@ -15,29 +16,29 @@
 
 namespace vmem::runtime {
 
-// A number that no thread, registry or ended stream of this process has had.
+// A number never used before by a thread, registry or ended stream of this process.
 std::uint64_t unique_number() noexcept;
 
 class CacheRegistry {
  public:
-  // `retire` empties a cache; called in the cache's thread, while that ends.
+  // `retire` empties a cache; called on the cache's thread as it ends.
   explicit CacheRegistry(std::function<void(ThreadCache&)> retire);
   ~CacheRegistry();
   CacheRegistry(const CacheRegistry&) = delete;
   CacheRegistry& operator=(const CacheRegistry&) = delete;
 
-  // The calling thread's cache; null when the thread is ending and has none any more.
+  // The calling thread's cache; null if the thread is ending and has none any more.
   ThreadCache* mine() {
     if (current_.registry == number_) [[likely]]
       return current_.cache;
     return attach();
   }
-  // Counts bytes allocated (or freed, if negative) where there is no cache.
+  // Counts bytes allocated (freed, if negative) by a thread without a cache.
   void account(std::int64_t live_bytes) noexcept { live_of_no_cache_.fetch_add(live_bytes, std::memory_order_relaxed); }
   std::int64_t live_bytes() const;
   std::size_t bytes() const;
 
-  // Threads neither come nor go meanwhile.
+  // Threads can neither attach nor detach meanwhile.
   template <class Act>
   void for_each(Act act) {
     const std::lock_guard lock(mutex_);
@@ -50,9 +51,9 @@ class CacheRegistry {
     ThreadCache* cache;
     bool ending;
   };
-  // Shared by the registry and the threads it serves; null when the registry is gone.
+  // Shared by the registry and its threads; `registry` is null after the registry's end.
   struct Link {
-    std::mutex mutex;  // taken first
+    std::mutex mutex;  // taken before all other mutexes
     CacheRegistry* registry;
   };
   struct Binding {
@@ -67,7 +68,8 @@ class CacheRegistry {
   ThreadCache* attach();
   void detach(ThreadCache& cache);
 
-  // Trivial, so that it is still there when the destructors of other thread-local variables free memory.
+  // Trivially destructible, so that destructors of other thread-local variables can still free
+  // memory.
   static inline constinit thread_local Current current_{0, nullptr, false};
   static thread_local Bindings bindings_;
 
@@ -76,7 +78,7 @@ class CacheRegistry {
   const std::shared_ptr<Link> link_;
   std::atomic<std::int64_t> live_of_no_cache_{0};
 
-  mutable std::mutex mutex_;  // taken before a cache's
+  mutable std::mutex mutex_;  // taken before a cache's mutex
   std::vector<std::unique_ptr<ThreadCache>> caches_;
 };
 

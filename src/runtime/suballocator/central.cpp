@@ -4,8 +4,8 @@
 
 namespace vmem::runtime {
 
-Central::Device::Device(SlabSource& source, BlockMap& map, int device) : pool(source, map, device) {
-  for (std::uint32_t i = 0; i < kClasses; ++i) depots.emplace_back(source, map);
+Central::Device::Device(SlabSource& source, StreamMarks& marks, BlockMap& map, int device) : pool(source, map, device) {
+  for (std::uint32_t i = 0; i < kClasses; ++i) depots.emplace_back(marks, map);
 }
 
 Central::Device& Central::device(int index) {
@@ -13,7 +13,7 @@ Central::Device& Central::device(int index) {
   if (Device* device = slot.load(std::memory_order_acquire); device != nullptr) return *device;
   const std::lock_guard lock(mutex_);
   if (Device* device = slot.load(std::memory_order_relaxed); device != nullptr) return *device;
-  Device& made = *storage_.emplace_back(std::make_unique<Device>(source_, map_, index));
+  Device& made = *storage_.emplace_back(std::make_unique<Device>(source_, marks_, map_, index));
   slot.store(&made, std::memory_order_release);
   return made;
 }
@@ -38,7 +38,7 @@ Result<std::size_t> Central::take(int index, std::uint32_t size_class, const Ori
                                   std::span<std::uintptr_t> out) {
   if (const std::size_t count = take_present(index, size_class, origin, out); count != 0) return count;
   Device& owner = device(index);
-  // Without the depot's lock: the source may take its time, and others may meanwhile find something.
+  // Without the depot's mutex: the source may block, and other threads may find blocks meanwhile.
   VMEM_ASSIGN(Slab* const slab, owner.pool.take(size_class));
   return owner.depots[size_class].take_from(*slab, out);
 }

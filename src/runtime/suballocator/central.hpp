@@ -1,4 +1,4 @@
-// What the threads share: per device a pool of slabs, and a depot for each size class.
+// State shared by all threads: per device, a pool of slabs and one depot per size class.
 #pragma once
 
 #include <array>
@@ -21,25 +21,26 @@ namespace vmem::runtime {
 
 class Central {
  public:
-  Central(SlabSource& source, std::uintptr_t base, std::size_t bytes) : source_(source), map_(base, bytes) {}
+  Central(SlabSource& source, StreamMarks& marks, std::uintptr_t base, std::size_t bytes)
+      : source_(source), marks_(marks), map_(base, bytes) {}
   Status reserve_tables() { return map_.reserve_tables(); }
 
   BlockMap& map() noexcept { return map_; }
   const BlockMap& map() const noexcept { return map_; }
 
-  // At least one block that work on `origin` may use. Errors: those of the source.
+  // Takes at least one block that work on `origin` may use. Errors: those of the source.
   Result<std::size_t> take(int device, std::uint32_t size_class, const Origin& origin, std::span<std::uintptr_t> out);
-  // The same without asking the source; may be 0.
+  // Like take, but never asks the source; may return 0.
   std::size_t take_present(int device, std::uint32_t size_class, const Origin& origin, std::span<std::uintptr_t> out);
   void put(int device, std::uint32_t size_class, const Origin& origin, Mark mark,
            std::span<const std::uintptr_t> blocks);
-  // In every depot: what is complete becomes free.
+  // In every depot: frees the blocks whose marks are complete.
   void settle();
   // True if a block in any depot waits for `origin`.
   bool holds(const Origin& origin) const;
   // In every depot: `origin` has ended, and `mark` covers all its work.
   void end(const Origin& origin, const Origin& as, std::uint64_t mark);
-  // Gives back all slabs in reserve. Tries every device; the first error is returned.
+  // Gives all spare slabs back. Tries every device; returns the first error.
   Status release_spare();
 
   std::size_t slab_bytes() const;
@@ -47,17 +48,18 @@ class Central {
 
  private:
   struct Device {
-    Device(SlabSource& source, BlockMap& map, int device);
+    Device(SlabSource& source, StreamMarks& marks, BlockMap& map, int device);
     SlabPool pool;
-    std::deque<Depot> depots;  // one per class; not moved once made
+    std::deque<Depot> depots;  // one per class; never moved
   };
   Device& device(int index);
   template <class Act>
   void for_each_device(Act act) const;
 
   SlabSource& source_;
+  StreamMarks& marks_;
   BlockMap map_;
-  // Each is set once, under mutex_.
+  // Each entry is set once, under mutex_.
   std::array<std::atomic<Device*>, Suballocator::kMaxDevices> devices_{};
   std::mutex mutex_;
   std::vector<std::unique_ptr<Device>> storage_;

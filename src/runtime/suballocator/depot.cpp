@@ -63,7 +63,8 @@ void Depot::put(const Origin& origin, Mark mark, std::span<const std::uintptr_t>
   if (queue->batches.empty() || queue->batches.back().mark != mark) queue->batches.push_back({mark, {}});
   auto& batch = queue->batches.back().blocks;
   batch.insert(batch.end(), blocks.begin(), blocks.end());
-  // Each batch that comes pays for two that go, so that a program which only frees does not pile up blocks that wait.
+  // Each arriving batch settles up to two, so that a program that only frees does not accumulate
+  // waiting blocks.
   constexpr std::size_t kSettledPerPut = 2;
   settle_some(*queue, kSettledPerPut);
   if (queue->batches.empty()) queues_.erase(queues_.begin() + (queue - queues_.data()));
@@ -89,12 +90,12 @@ void Depot::settle_some(Queue& queue, std::size_t most) {
 }
 
 bool Depot::complete(const Queue& queue, Batch& batch) {
-  // A mark made later covers the batch too. A thread's own stream is not marked from elsewhere: its thread reuses the blocks, or they
-  // wait until the end.
+  // A later mark covers the batch too. Only its own thread can mark a per-thread stream: that
+  // thread reuses the blocks, or they wait until the end.
   if (!batch.mark && queue.origin.thread == 0) {
-    if (auto mark = source_.mark(queue.origin.stream)) batch.mark = *mark;
+    if (auto mark = marks_.mark(queue.origin.stream)) batch.mark = *mark;
   }
-  return batch.mark && source_.complete(*batch.mark);
+  return batch.mark && marks_.complete(*batch.mark);
 }
 
 void Depot::return_to_slabs(std::span<const std::uintptr_t> blocks) {

@@ -14,13 +14,14 @@ bool only_its_thread_marks(const StreamId& stream) noexcept {
 
 Origin Suballocator::Impl::origin_of(const StreamId& stream, const ThreadCache* cache) const noexcept {
   if (!only_its_thread_marks(stream)) return {.stream = stream};
-  // Without a cache the thread has no number: a fresh one matches nothing, and the mark will do.
+  // A thread without a cache has no number. A fresh one equals no other, so the blocks wait for the
+  // mark.
   return {.stream = stream, .thread = cache != nullptr ? cache->number : unique_number()};
 }
 
 Mark Suballocator::Impl::mark(const StreamId& stream) {
-  // A failure is not the caller's: the batch stays without a mark, serves its own stream, and the depot asks again.
-  if (auto made = source_.mark(stream)) return *made;
+  // Not the caller's error: a batch without a mark serves its own stream, and the depot asks again.
+  if (auto made = marks_.mark(stream)) return *made;
   return std::nullopt;
 }
 
@@ -28,7 +29,8 @@ Result<std::size_t> Suballocator::Impl::take(int device, std::uint32_t size_clas
                                              std::span<std::uintptr_t> out) {
   auto taken = central_.take(device, size_class, origin, out);
   if (taken) return taken;
-  // The source has nothing more: what other streams and threads keep may be free for this one by now, or make a slab whole.
+  // The source has no more: blocks of other streams and threads may be free by now, or complete a
+  // slab.
   drain_all();
   central_.settle();
   if (const std::size_t count = central_.take_present(device, size_class, origin, out); count != 0) return count;
@@ -77,7 +79,7 @@ Shelf& Suballocator::Impl::shelf_for(ThreadCache& cache, int device, const Strea
 
 void Suballocator::Impl::make_room(ThreadCache& cache, Shelf& shelf, std::uint32_t size_class) {
   std::array<std::uintptr_t, kMostBin> older;
-  // Whoever ends the stream finds the blocks here or, marked, in the depot.
+  // A thread that closes the stream finds the blocks here or, marked, in the depot.
   const std::lock_guard lock(cache.mutex);
   const std::uint32_t before = shelf.count(size_class);
   const std::size_t count = shelf.pop_older_half(size_class, older);
@@ -99,7 +101,8 @@ std::vector<Suballocator::Impl::Taken> Suballocator::Impl::take_all(Shelf& shelf
 
 void Suballocator::Impl::put(const Shelf& shelf, const ThreadCache& cache, const std::vector<Taken>& taken) {
   if (taken.empty()) return;
-  // Made after the blocks were taken, so that it covers whatever was queued before the last of them was freed.
+  // Marked after the blocks were taken, so that the mark covers all work queued before the last
+  // free.
   const Mark made = mark(shelf.stream);
   const Origin origin = origin_of(shelf.stream, &cache);
   for (const auto& [size_class, blocks] : taken) central_.put(shelf.device, size_class, origin, made, blocks);
@@ -139,9 +142,9 @@ Status Suballocator::Impl::close_stream(const StreamId& stream) {
     }
   });
   const Origin origin = origin_of(stream, mine);
-  // The source need not know a stream that nothing was freed on.
+  // The source may not know a stream on which nothing was freed.
   if (!central_.holds(origin)) return {};
-  VMEM_ASSIGN(const std::uint64_t last, source_.mark(stream));
+  VMEM_ASSIGN(const std::uint64_t last, marks_.mark(stream));
   Origin ended = origin;
   ended.ended = unique_number();
   central_.end(origin, ended, last);

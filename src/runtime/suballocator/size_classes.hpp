@@ -1,5 +1,6 @@
-// Size classes: multiples of 256 bytes up to 4 KiB, then eight steps per doubling, and steps of 32 KiB above 512 KiB. So a block
-// is at most 12.5 % larger than asked for (beyond the rounding to 256 bytes), and the excess always fits 15 bits.
+// Size classes: multiples of 256 bytes up to 4 KiB, then eight steps per doubling, and steps of 32
+// KiB above 512 KiB. A block exceeds the request by at most 12.5 % (beyond rounding to 256 bytes),
+// and the excess fits 15 bits.
 #pragma once
 
 #include <algorithm>
@@ -41,7 +42,8 @@ constexpr std::uint32_t block_bytes_of(std::uint32_t index) {
   return (8 + (index - 16) % 8 + 1) << ((index - 16) / 8 + 9);
 }
 
-// The smallest slab whose tail, too short for a block, is at most an eighth; else the one that wastes least.
+// The smallest slab whose tail, too short for a block, is at most an eighth; else the slab with the
+// least waste.
 constexpr std::uint32_t granules_of(std::uint32_t block_bytes) {
   std::uint32_t best = 1;
   const auto tail = [=](std::uint32_t granules) { return double(granules * kGranuleBytes % block_bytes) / granules; };
@@ -57,7 +59,8 @@ constexpr std::array<SizeClass, kClasses> make_classes() {
   for (std::uint32_t i = 0; i < kClasses; ++i) {
     const std::uint32_t bytes = block_bytes_of(i);
     const std::uint32_t granules = granules_of(bytes);
-    // What goes to the depot costs an event on its stream, so a bin takes what a layer of a model frees: 8 MiB.
+    // A block that goes to the depot costs an event on its stream, so a bin holds the blocks that
+    // one layer of a model frees: 8 MiB.
     classes[i] = {bytes, granules, std::uint32_t(granules * kGranuleBytes / bytes),
                   std::min<std::uint32_t>((8u << 20) / bytes, 64)};
   }

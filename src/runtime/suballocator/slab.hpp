@@ -1,5 +1,6 @@
-// A slab: consecutive granules cut into blocks of one class. Says which blocks are free for any stream; blocks in caches, waiting
-// for a stream, or live are not. No synchronisation of its own: the pool or the depot that holds it protects it.
+// A slab: consecutive granules cut into blocks of one class. Tracks the blocks that are free for
+// any stream, not those that are live, cached or waiting. Not synchronised: the owning pool or
+// depot protects it.
 #pragma once
 
 #include <array>
@@ -22,8 +23,8 @@ struct Slab {
   bool wholly_free() const noexcept { return free_blocks == kSizeClasses[size_class].blocks; }
   // REQUIRES: wholly free, or new.
   void cut(std::uint32_t new_class) noexcept;
-  // Fills `out` with free blocks, lowest addresses first; returns how many there were. Neighbours go to one thread together,
-  // so threads seldom share a cache line of block words.
+  // Fills `out` with free blocks, lowest addresses first; returns their number. Neighbours go to
+  // one thread, so threads seldom share a cache line of block words.
   std::size_t take(std::span<std::uintptr_t> out) noexcept;
   void put(std::uintptr_t block) noexcept;
 };

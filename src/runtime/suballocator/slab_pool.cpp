@@ -8,7 +8,7 @@
 
 namespace vmem::runtime {
 
-// By now nothing is cached, waiting or live, as far as the source is concerned: all slabs go back.
+// By now nothing is cached, waiting or live: all slabs go back.
 SlabPool::~SlabPool() {
   for (Slab& slab : descriptors_) {
     if (slab.base == 0) continue;
@@ -35,7 +35,8 @@ Result<Slab*> SlabPool::take(std::uint32_t size_class) {
     const std::size_t had = granules_.load(std::memory_order_relaxed);
     auto made = make(granules);
     if (!made) {
-      // What cannot be given back stays spare; the source's own answer says more about what is missing.
+      // Slabs that cannot be given back stay spare. The source's own error is more precise than
+      // this one.
       (void)release(0);
       if (granules_.load(std::memory_order_relaxed) < had) made = make(granules);
     }
@@ -119,7 +120,7 @@ Status SlabPool::release(std::size_t keep) {
 }
 
 Status SlabPool::give_back(Slab& slab) {
-  // Before the source can hand the addresses to somebody else.
+  // Before the source can reuse the addresses.
   map_.remove(slab);
   if (auto freed = source_.free_slabs(slab.base); !freed) {
     map_.place(slab, Placement::kNoClass);

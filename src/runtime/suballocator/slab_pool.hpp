@@ -1,6 +1,6 @@
-// The slabs of one device that no size class uses. Some are kept, whole and for any class, so that a program which frees and
-// allocates the same blocks, once a step, does not go to the source each time: above SlabSource::spare_bytes they are given back until
-// half of that is left.
+// The slabs of one device that no size class uses. Some stay spare, for any class, so that a
+// program that frees and allocates the same blocks in each step does not call the source each time.
+// Above SlabSource::spare_bytes, slabs are given back until half of that is left.
 #pragma once
 
 #include <atomic>
@@ -23,12 +23,13 @@ class SlabPool {
       : source_(source), map_(map), device_(device), most_spare_(source.spare_bytes(device) / kGranuleBytes) {}
   ~SlabPool();
 
-  // A slab cut for the class. Errors: those of the source; before they are returned, spare slabs of other lengths are given
-  // back and the source is asked again.
+  // A slab cut for the class. Errors: those of the source, after a second attempt with all spare
+  // slabs given back.
   Result<Slab*> take(std::uint32_t size_class);
-  // Takes wholly free slabs in. Failures to give slabs back are logged: they are kept.
+  // Takes in wholly free slabs. Logs slabs that could not be given back; they stay spare.
   void put(std::span<Slab* const> slabs);
-  // Gives spare slabs back until `keep` granules are left, or less. Errors: those of the source; the slab is kept.
+  // Gives spare slabs back until at most `keep` granules are left. Errors: those of the source; the
+  // slab stays spare.
   Status release(std::size_t keep);
 
   std::size_t granules() const noexcept { return granules_.load(std::memory_order_relaxed); }

@@ -1,8 +1,10 @@
-// The free blocks that one thread keeps for itself: a bin per size class for each (device, stream) it used of late.
+// The free blocks that one thread keeps: a bin per size class for each recently used (device,
+// stream).
 //
-// Only the owner puts blocks in and moves them. Others may take blocks out at any time (trim, the end of a stream), so a slot is
-// emptied by an atomic exchange: whoever reads the block has it. Reads and writes by the owner stay in its own cache lines until
-// somebody does take. What a shelf is for changes only under the mutex, which who takes blocks out holds.
+// Only the owner adds and moves blocks. Other threads may take blocks at any time (trim, the end of
+// a stream), so a slot is emptied by an atomic exchange: the thread that reads the block owns it.
+// The owner's accesses stay in its own cache lines until another thread takes. A shelf's device and
+// stream change only under the mutex, which other threads hold to take blocks.
 #pragma once
 
 #include <array>
@@ -27,7 +29,7 @@ class Shelf {
   StreamId stream;
   int device = 0;
 
-  // The owner.
+  // Owner only.
   bool is_for(int wanted_device, const StreamId& wanted) const noexcept {
     return stream == wanted && device == wanted_device;
   }
@@ -36,7 +38,8 @@ class Shelf {
   void push(std::uint32_t size_class, std::uintptr_t block) noexcept {
     slots_[kFirst[size_class] + counts_[size_class]++].store(block, std::memory_order_release);
   }
-  // The block put in last, 0 if there is none. `emptied` grows by the slots used up, taken ones included.
+  // The last block added, or 0. Adds the number of slots consumed, empty ones included, to
+  // `emptied`.
   std::uintptr_t pop(std::uint32_t size_class, std::uint32_t& emptied) noexcept {
     while (counts_[size_class] != 0) {
       ++emptied;
@@ -45,15 +48,16 @@ class Shelf {
     }
     return 0;
   }
-  // Moves the older half of a bin into `out` and closes the gap; returns how many blocks `out` got.
+  // Moves the older half of a bin into `out` and closes the gap; returns the number of blocks in
+  // `out`.
   std::size_t pop_older_half(std::uint32_t size_class, std::array<std::uintptr_t, kMostBin>& out) noexcept;
   std::uint32_t count(std::uint32_t size_class) const noexcept { return counts_[size_class]; }
   void reset_counts() noexcept { counts_.fill(0); }
 
-  // Anyone who holds the cache's mutex, and the owner. Returns how many blocks of the class `out` got.
+  // For the owner, and holders of the cache's mutex. Returns the number of blocks in `out`.
   std::size_t take_all(std::uint32_t size_class, std::array<std::uintptr_t, kMostBin>& out) noexcept;
 
-  std::uint64_t last_used = 0;  // the owner's
+  std::uint64_t last_used = 0;  // owner only
 
  private:
   static constexpr std::array<std::uint16_t, kClasses + 1> kFirst = [] {
@@ -62,7 +66,7 @@ class Shelf {
     return first;
   }();
 
-  std::array<std::uint8_t, kClasses> counts_{};  // the owner's; slots at and above it are empty
+  std::array<std::uint8_t, kClasses> counts_{};  // owner only; slots at and above it are empty
   std::array<std::atomic<std::uintptr_t>, kFirst[kClasses]> slots_{};
 };
 
@@ -73,29 +77,26 @@ class alignas(64) ThreadCache {
 
   explicit ThreadCache(std::uint64_t thread_number) : number(thread_number) {}
 
-  const std::uint64_t number;  // of the thread, never used again
+  const std::uint64_t number;  // of the thread, never reused
 
-  // The owner.
-  // The shelf for a stream, or null.
+  // Owner only: the shelf for a stream, or null.
   Shelf* shelf(int device, const StreamId& stream) noexcept {
     if (last_ != nullptr && last_->is_for(device, stream)) [[likely]]
       return last_;
     return search(device, stream);
   }
-  // A shelf to use for a new stream: a fresh one while there may be more, else the one used longest ago, which the caller
-  // empties first.
+  // A shelf for a new stream: a fresh one, or at the limit the least recently used, which the
+  // caller must empty first.
   Shelf& oldest_or_new();
   void dedicate(Shelf& shelf, int device, const StreamId& stream);
   void account(std::int64_t live_bytes) noexcept {
     live_.store(live_.load(std::memory_order_relaxed) + live_bytes, std::memory_order_relaxed);
   }
-  std::int64_t cached_bytes =
-      0;  // the owner's; blocks taken by others are still counted until the owner meets their slots
+  // Owner only. Counts blocks taken by other threads until the owner meets their empty slots.
+  std::int64_t cached_bytes = 0;
 
-  // Anyone.
-  std::int64_t live_bytes() const noexcept {
-    return live_.load(std::memory_order_relaxed);
-  }  // allocated less freed here
+  // Any thread. Bytes that this thread allocated less those that it freed.
+  std::int64_t live_bytes() const noexcept { return live_.load(std::memory_order_relaxed); }
 
   std::mutex mutex;                             // taken after the registry's, before a depot's
   std::vector<std::unique_ptr<Shelf>> shelves;  // the owner adds under the mutex

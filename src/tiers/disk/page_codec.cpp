@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/log.hpp"
-#include "base/options.hpp"
+#include "base/sizes.hpp"
 
 namespace vmem::tiers {
 namespace {
@@ -18,7 +18,7 @@ std::uint64_t steady_ns() {
           .count());
 }
 
-// What a sample said, and what follows from it.
+// Logs a sample and the resulting decision.
 void tell(const compress::Sample& sample, const compress::Conditions& now, const compress::Decision& decision) {
   if (!log::enabled(log::Level::debug)) return;
   std::string trials;
@@ -63,7 +63,7 @@ bool PageCodec::probes(Known& known, std::uint64_t measurements) {
 }
 
 compress::Decision PageCodec::decide(const Store& store, compress::Workspace& workspace) {
-  // What saves less than a block saves nothing.
+  // Saving less than a block saves nothing.
   if (config_.codec != nullptr) return {.codec = config_.codec, .out_bytes = store.page.size() - block_bytes_};
   std::unique_lock lock(mutex_);
   compress::SamplePlan plan;
@@ -107,7 +107,7 @@ PageCodec::Form PageCodec::stored_as(compress::CodecId codec, const Store& store
 }
 
 PageCodec::Form PageCodec::encode(const Store& store, compress::Workspace& workspace) {
-  // On no path is a page faster than its word is; and nothing is to be learned of other pages from it.
+  // Storing the word is always fastest, and says nothing about other pages: skip the chooser.
   const auto word = config_.codec == nullptr ? compress::repeated_word(store.page) : std::nullopt;
   if (word) {
     std::memcpy(store.out.data(), &*word, sizeof *word);

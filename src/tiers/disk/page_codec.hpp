@@ -1,5 +1,6 @@
-// What workers of a tier do between a page and the form in which it is stored: whether it is compressed, with what, and back. Choosers are
-// kept by kind of page, since what is learned of one page is believed of the next. Any number of threads, each with a workspace of its own.
+// Converts pages to their stored form and back, for a tier's workers: decides whether and how to
+// compress. One chooser per kind of page applies what it learned of one page to the next. Any
+// number of threads, each with its own workspace.
 #pragma once
 
 #include <array>
@@ -17,26 +18,26 @@ namespace vmem::tiers {
 
 struct CompressionConfig {
   bool on = false;
-  const compress::Codec* codec = nullptr;  // for every page; null: chosen for each
+  const compress::Codec* codec = nullptr;  // for every page; null: chosen per page
   compress::ClockNs now_ns;                // empty: the steady clock
 };
 
-// Of the option's value: off, auto or a codec. Errors: INVALID_OPTION.
+// Parses the option's value: off, auto or a codec. Errors: INVALID_OPTION.
 Result<CompressionConfig> compression_config(std::string_view setting);
 
 struct CompressionCounters {
-  std::array<std::uint64_t, 256> pages{};  // stored, by codec; of 0 as they are
-  std::uint64_t in_bytes = 0;              // of pages that were compressed, before
+  std::array<std::uint64_t, 256> pages{};  // stored, by codec; 0: uncompressed
+  std::uint64_t in_bytes = 0;              // of compressed pages, before compression
   std::uint64_t out_bytes = 0;             // and after
-  std::uint64_t refused_pages = 0;         // did not become smaller, and are stored as they are
-  std::uint64_t compress_ns = 0;           // of workers' time
+  std::uint64_t refused_pages = 0;         // stored uncompressed, because they did not fit
+  std::uint64_t compress_ns = 0;           // worker time
   std::uint64_t decompress_ns = 0;
   std::uint64_t sample_ns = 0;
 };
 
 class PageCodec {
  public:
-  // Pages are stored in whole blocks.
+  // `block_bytes`: pages are stored in whole blocks of this size.
   PageCodec(CompressionConfig config, std::uint64_t block_bytes);
 
   bool on() const { return config_.on; }
@@ -47,12 +48,12 @@ class PageCodec {
     std::span<std::byte> out;  // as long as the page
     std::uint64_t kind = 0;    // of page
     compress::Conditions now;
-    std::uint64_t measurements = 0;  // of the rate on the way there, so far
-    double other_s = 0;              // that the worker has spent on the page already
+    std::uint64_t measurements = 0;  // of the write rate, so far
+    double other_s = 0;              // worker time already spent on the page
   };
   struct Form {
     compress::CodecId codec = compress::kNone;
-    std::uint64_t bytes = 0;  // of the page, or at the front of `out`
+    std::uint64_t bytes = 0;  // stored bytes: of `page`, or at the front of `out` if compressed
   };
   Form encode(const Store& store, compress::Workspace& workspace);
 
@@ -62,23 +63,24 @@ class PageCodec {
     compress::CodecId codec = compress::kNone;
     std::uint64_t kind = 0;
   };
-  // Errors: LOST (damaged), OUT_OF_MEMORY.
+  // Errors: LOST (damaged bytes), UNSUPPORTED (unknown codec), OUT_OF_MEMORY.
   Status decode(const Load& load, compress::Workspace& workspace);
 
   CompressionCounters counters() const;
 
  private:
-  // A path that has much to do is measured again and again. While pages are compressed and it has not, the workers may be what holds pages up,
-  // and the path faster by now than it was: then a few pages go as they are.
+  // A busy path is measured continually. If pages are compressed and no measurement comes, the
+  // workers may be the bottleneck and the path faster than assumed: after kPagesBeforeProbe pages,
+  // the next kPagesOfProbe go uncompressed.
   static constexpr std::uint32_t kPagesBeforeProbe = 64;
   static constexpr std::uint32_t kPagesOfProbe = 8;
-  static constexpr std::size_t kKinds = 1024;  // remembered; then all is learned anew
+  static constexpr std::size_t kKinds = 1024;  // beyond it, all kinds are forgotten
   struct Known {
     explicit Known(std::span<const compress::Candidate> candidates) : chooser(candidates) {}
     compress::Chooser chooser;
     std::uint64_t measurements = 0;
     std::uint32_t pages_since_measured = 0;
-    bool sampling = false;  // somebody is; one is enough
+    bool sampling = false;  // a worker is taking a sample: one at a time
   };
   Known& known(std::uint64_t kind);
   compress::Decision decide(const Store& store, compress::Workspace& workspace);

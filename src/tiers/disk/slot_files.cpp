@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/falloc.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -16,13 +18,15 @@
 #include <utility>
 
 #include "base/aside.hpp"
-#include "tiers/disk/request_size.hpp"
+#include "base/log.hpp"
+#include "base/sizes.hpp"
 #include "tiers/disk/slot_header.hpp"
+#include "tiers/io/request_size.hpp"
 
 namespace vmem::tiers {
 namespace {
 
-// A chunk's space belongs to pages of one size until it is empty, so it is a small share of the file.
+// A chunk serves one page size until it is empty, so it is a small share of the file.
 constexpr std::uint64_t kChunkBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kChunksInBudget = 32;
 
@@ -35,7 +39,7 @@ Result<FileDescriptor> open_unnamed(const std::string& path) {
   if (file) return file;
   int error = errno;
   if (error == EOPNOTSUPP || error == EISDIR) {
-    // A file system without unnamed files.
+    // The file system does not support unnamed files.
     std::string name = path + "/vmem-XXXXXX";
     file = FileDescriptor(::mkostemp(name.data(), O_DIRECT | O_CLOEXEC));
     error = errno;
@@ -49,13 +53,20 @@ Result<FileDescriptor> open_unnamed(const std::string& path) {
   return refuse(path, fmt::format("cannot make a file there: {}", std::strerror(error)), error);
 }
 
-// Some file systems take O_DIRECT at opening and refuse it at the first write.
+void warn_of_memory(const std::string& path) {
+  struct statfs about{};
+  if (::statfs(path.c_str(), &about) != 0) return;
+  if (about.f_type == TMPFS_MAGIC || about.f_type == RAMFS_MAGIC)
+    VMEM_LOG_WARN("--nvme {}: that is memory (tmpfs), not a disk: pages there take host memory a second time", path);
+}
+
+// Some file systems accept O_DIRECT in open and refuse the first write.
 Status try_direct_write(const std::string& path, int file) {
   auto* const block = static_cast<unsigned char*>(std::aligned_alloc(kHeaderBytes, kHeaderBytes));
   if (block == nullptr)
     return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("--nvme {}: no memory to try out direct I/O there", path),
                 ENOMEM);
-  // Whoever tries out reading finds out what came.
+  // A pattern, so that FrameReader::open can verify the bytes it reads.
   for (std::size_t i = 0; i < kHeaderBytes; ++i) block[i] = static_cast<unsigned char>(i + i / 251);
   const ssize_t written = ::pwrite(file, block, kHeaderBytes, 0);
   const int error = errno;
@@ -85,7 +96,7 @@ Result<std::unique_ptr<SlotFiles>> SlotFiles::create(const std::vector<StoreDire
   return files;
 }
 
-// To close a file can take as long as to open it.
+// Closing a file can block as long as opening it.
 SlotFiles::~SlotFiles() {
   Aside closing;
   for (File& file : files_) closing.begin([descriptor = std::move(file.descriptor)]() mutable { descriptor.reset(); });
@@ -96,6 +107,7 @@ Result<SlotFiles::File> SlotFiles::open(const StoreDirectory& directory) {
   struct stat about{};
   if (::stat(directory.path.c_str(), &about) != 0) return refuse(directory.path, std::strerror(errno), errno);
   if (!S_ISDIR(about.st_mode)) return refuse(directory.path, "not a directory");
+  warn_of_memory(directory.path);
   File file;
   VMEM_ASSIGN(file.descriptor, open_unnamed(directory.path));
   const int descriptor = file.descriptor.get();
@@ -144,7 +156,7 @@ bool SlotFiles::retire(std::uint32_t index, const Error& error) {
   if (file.retired) return false;
   file.retired = error;
   for (const Chunk& chunk : chunks_) {
-    if (chunk.ready && !chunk.changing && chunk.file == index)
+    if (chunk.state == Chunk::State::ready && chunk.file == index)
       ready_bytes_ -= (chunk.slots - chunk.used) * chunk.page_bytes;
   }
   return true;
@@ -158,9 +170,9 @@ std::optional<Error> SlotFiles::out_of_service() const {
 bool SlotFiles::ends_service(int error) {
   static constexpr std::array kErrors{
       EIO,          EROFS,      EUCLEAN,               // a local file system
-      EBADMSG,                                         // its metadata has a wrong checksum
+      EBADMSG,                                         // checksum mismatch in its metadata
       ENODEV,       ENXIO,      ESHUTDOWN,             // its device is gone
-      EREMOTEIO,    ENOLINK,    EBADE,        EILSEQ,  // a SAN: target, transport, reservation, integrity data
+      EREMOTEIO,    ENOLINK,    EBADE,        EILSEQ,  // SAN: target, link, reservation, integrity
       ETIME,        ETIMEDOUT,                         // a block device; soft NFS
       ESTALE,       EHOSTDOWN,  EHOSTUNREACH,          // a network file system
       ENETUNREACH,  ECONNRESET, ECONNREFUSED, EPIPE,   // its connection
@@ -174,7 +186,8 @@ SlotFiles::Place SlotFiles::place(SlotId slot) const {
   return {chunk.file, begin, begin + kHeaderBytes};
 }
 
-// Of the chunks that have room, one of the next file in turn; and the fullest of these, so that others become empty.
+// Takes from the next file in turn, and there from the fullest chunk with room, so that other
+// chunks become empty.
 std::optional<SlotId> SlotFiles::take(std::uint64_t page_bytes) {
   const auto files = std::uint32_t(files_.size());
   const auto rank = [&](const Chunk& chunk) {
@@ -183,8 +196,8 @@ std::optional<SlotId> SlotFiles::take(std::uint64_t page_bytes) {
   std::optional<std::uint32_t> best;
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     const Chunk& chunk = chunks_[i];
-    if (!chunk.ready || chunk.changing || chunk.page_bytes != page_bytes || chunk.used == chunk.slots) continue;
-    if (retired(chunk.file)) continue;
+    if (chunk.state != Chunk::State::ready || retired(chunk.file)) continue;
+    if (chunk.page_bytes != page_bytes || chunk.used == chunk.slots) continue;
     if (!best || rank(chunk) < rank(chunks_[*best])) best = i;
   }
   if (!best) return std::nullopt;
@@ -215,12 +228,13 @@ std::uint32_t SlotFiles::slots_that_fit(const File& file, std::uint64_t page_byt
   return std::uint32_t(std::min(wanted, left / page_bytes));
 }
 
-// Or will, when what is planned is done.
+// By file: whether it has a free slot, or will have one after a planned change.
 std::vector<bool> SlotFiles::files_that_give(std::uint64_t page_bytes) const {
   std::vector<bool> gives(files_.size());
   for (const Chunk& chunk : chunks_) {
-    const bool free = !retired(chunk.file) && (chunk.changing || (chunk.ready && chunk.used < chunk.slots));
-    if (chunk.page_bytes == page_bytes && free) gives[chunk.file] = true;
+    const bool changing = chunk.state == Chunk::State::growing || chunk.state == Chunk::State::shrinking;
+    const bool free = changing || (chunk.state == Chunk::State::ready && chunk.used < chunk.slots);
+    if (chunk.page_bytes == page_bytes && free && !retired(chunk.file)) gives[chunk.file] = true;
   }
   return gives;
 }
@@ -234,14 +248,33 @@ bool SlotFiles::uneven(std::uint64_t page_bytes) const {
   return false;
 }
 
+bool SlotFiles::growing() const {
+  return std::ranges::any_of(chunks_, [](const Chunk& chunk) { return chunk.state == Chunk::State::growing; });
+}
+
+bool SlotFiles::shrinking() const {
+  return std::ranges::any_of(chunks_, [](const Chunk& chunk) { return chunk.state == Chunk::State::shrinking; });
+}
+
+std::vector<bool> SlotFiles::growing_files() const {
+  std::vector<bool> growing(files_.size());
+  for (const Chunk& chunk : chunks_) {
+    if (chunk.state == Chunk::State::growing) growing[chunk.file] = true;
+  }
+  return growing;
+}
+
 std::optional<SlotFiles::Change> SlotFiles::plan_growth(std::uint64_t page_bytes) {
-  const std::vector<bool> gives = files_that_give(page_bytes);
+  const std::vector<bool> gives = files_that_give(page_bytes), growing = growing_files();
+  const auto room = [&](const File& file) {
+    return growing[std::size_t(&file - files_.data())] ? 0 : slots_that_fit(file, page_bytes);
+  };
   const auto roomiest = std::ranges::max_element(files_, {}, [&](const File& file) {
     const bool none = !gives[std::size_t(&file - files_.data())];
-    return std::tuple(slots_that_fit(file, page_bytes) != 0, none, file.budget_bytes - file.allocated_bytes);
+    return std::tuple(room(file) != 0, none, file.budget_bytes - file.allocated_bytes);
   });
   File& file = *roomiest;
-  const std::uint32_t slots = slots_that_fit(file, page_bytes);
+  const std::uint32_t slots = room(file);
   if (slots == 0) return std::nullopt;
   std::uint32_t index = std::uint32_t(chunks_.size());
   if (spare_chunks_.empty()) {
@@ -255,7 +288,7 @@ std::optional<SlotFiles::Change> SlotFiles::plan_growth(std::uint64_t page_bytes
   chunk.file = std::uint32_t(roomiest - files_.begin());
   chunk.page_bytes = page_bytes;
   chunk.slots = slots;
-  chunk.changing = true;
+  chunk.state = Chunk::State::growing;
   const std::uint64_t bytes = slots * (page_bytes + kHeaderBytes);
   if (const auto hole = file.holes.find(bytes); hole != file.holes.end()) {
     chunk.offset = hole->second;
@@ -271,23 +304,23 @@ std::optional<SlotFiles::Change> SlotFiles::plan_growth(std::uint64_t page_bytes
 std::uint64_t SlotFiles::free_bytes(std::uint64_t page_bytes) const {
   std::uint64_t bytes = 0;
   for (const Chunk& chunk : chunks_) {
-    if (chunk.ready && !chunk.changing && chunk.page_bytes == page_bytes && !retired(chunk.file))
+    if (chunk.state == Chunk::State::ready && chunk.page_bytes == page_bytes && !retired(chunk.file))
       bytes += (chunk.slots - chunk.used) * page_bytes;
   }
   return bytes;
 }
 
-// One empty chunk of a size stays, as long as pages of that size are stored: they come and go.
+// Keeps one empty chunk per page size while pages of that size are stored, as a reserve.
 std::optional<SlotFiles::Change> SlotFiles::plan_shrinking(std::optional<std::uint64_t> wanted_page_bytes) {
   for (std::uint32_t i = 0; i < chunks_.size(); ++i) {
     Chunk& chunk = chunks_[i];
-    if (!chunk.ready || chunk.changing || chunk.used != 0 || retired(chunk.file)) continue;
+    if (chunk.state != Chunk::State::ready || chunk.used != 0 || retired(chunk.file)) continue;
     const bool in_use = std::ranges::any_of(chunks_, [&](const Chunk& each) {
-      return each.ready && each.page_bytes == chunk.page_bytes && each.used != 0;
+      return each.state == Chunk::State::ready && each.page_bytes == chunk.page_bytes && each.used != 0;
     });
     const bool spare = in_use && free_bytes(chunk.page_bytes) < 2 * chunk.slots * chunk.page_bytes;
     if (spare && wanted_page_bytes.value_or(chunk.page_bytes) == chunk.page_bytes) continue;
-    chunk.changing = true;
+    chunk.state = Chunk::State::shrinking;
     ready_bytes_ -= chunk.slots * chunk.page_bytes;
     return Change{Change::Kind::punch, i, chunk.file, chunk.offset, chunk.slots * (chunk.page_bytes + kHeaderBytes)};
   }
@@ -302,7 +335,7 @@ Status SlotFiles::change_space(Change::Kind kind, std::uint32_t index, std::uint
   do {
     result = ::fallocate(file.descriptor.get(), mode, off_t(offset), off_t(bytes));
   } while (result != 0 && errno == EINTR);
-  // Without it space is allocated by the first write, which can fail for it, and freed with the file.
+  // Without fallocate, the first write allocates the space and may fail; closing the file frees it.
   if (result == 0 || errno == EOPNOTSUPP) return {};
   const bool full = errno == ENOSPC || errno == EDQUOT;
   return fail(full ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_DRIVER,
@@ -329,10 +362,9 @@ double SlotFiles::fill() const {
 void SlotFiles::settle(const Change& change, bool done) {
   Chunk& chunk = chunks_[change.chunk];
   File& file = files_[change.file];
-  chunk.changing = false;
   const bool stays = change.kind == Change::Kind::allocate ? done : !done;
   if (stays) {
-    chunk.ready = true;
+    chunk.state = Chunk::State::ready;
     if (!file.retired) ready_bytes_ += chunk.slots * chunk.page_bytes;
     return;
   }

@@ -1,6 +1,7 @@
-// Places for pages in files, one file in each directory. A file grows by chunks, whose space is allocated before a page is sent there:
-// a full disk is found out while the page still has another place. Chunks without pages are punched out again, so what was freed is
-// free for others too. The files have no names: they end with the process, however it ends.
+// Slots for pages in files, one file per directory. A file grows by chunks, whose space is
+// allocated before a page is sent there: a full disk is detected while the page still has another
+// copy. Empty chunks are punched out, which returns their space to the file system. The files are
+// unnamed: they end with the process, however it ends.
 #pragma once
 
 #include <bitset>
@@ -14,16 +15,18 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
-#include "base/options.hpp"
 #include "base/status.hpp"
+#include "tiers/disk/disk_options.hpp"
 #include "tiers/tier.hpp"
 
 namespace vmem::tiers {
 
 class SlotFiles {
  public:
-  // Sizes are of pages, whose headers take 4 KiB more each. Errors: INVALID_OPTION, when a directory is missing, no directory, read-only, without O_DIRECT, or has less room than its budget. TIMEOUT, when the file
-  // systems take longer than `answer_wait` together. The end waits as long for them to close the files.
+  // Budgets count pages; each page's header takes 4 KiB more. The destructor waits up to
+  // `answer_wait` for the file systems to close the files.
+  // Errors: INVALID_OPTION if a directory is missing, not a directory, read-only, without O_DIRECT,
+  // or has less room than its budget; TIMEOUT if the file systems together exceed `answer_wait`.
   static Result<std::unique_ptr<SlotFiles>> create(const std::vector<StoreDirectory>& directories,
                                                    std::chrono::microseconds answer_wait = std::chrono::seconds(30));
   ~SlotFiles();
@@ -31,40 +34,46 @@ class SlotFiles {
   SlotFiles& operator=(const SlotFiles&) = delete;
 
   std::vector<int> descriptors() const;
-  // Takes a file out of service for good: it gives no more slots, and its budget counts no more. Its pages can be read, and its slots
-  // given back. Returns false if it was out of service before.
+  // Takes a file out of service permanently: it grants no slots, and its budget no longer counts.
+  // Pages stay readable, and slots can be given back. False if it was out of service already.
   bool retire(std::uint32_t file, const Error& error);
-  // A page of it could be read, or not, for an errno that ends its service. Returns true when so many in a row could not that
-  // its pages are taken for unreadable.
+  // Records a page read; `failed`: with an errno for which ends_service is true. Returns true when
+  // the kFailedReads-th failure in a row makes the file's pages count as unreadable.
   bool note_read(std::uint32_t file, bool failed);
   bool unreadable(SlotId slot) const { return files_[place(slot).file].failed_reads >= kFailedReads; }
-  const std::optional<Error>& retired(std::uint32_t file) const { return files_[file].retired; }  // why it is
-  // Why there is no file in service; nothing while there is one.
+  // Why the file is out of service; nothing while it is in service.
+  const std::optional<Error>& retired(std::uint32_t file) const { return files_[file].retired; }
+  // Why no file is in service; nothing while one is.
   std::optional<Error> out_of_service() const;
-  std::uint32_t request_bytes(std::uint32_t file) const {
-    return files_[file].request_bytes;
-  }  // at most, of one request
+  // Maximum bytes per request.
+  std::uint32_t request_bytes(std::uint32_t file) const { return files_[file].request_bytes; }
 
-  // A slot whose space is allocated, from one file after the other; nothing when there is none.
+  // A slot with allocated space, from the files in turn; nothing if there is none.
   std::optional<SlotId> take(std::uint64_t page_bytes);
   void give_back(SlotId slot);
 
-  // Growing and shrinking in three steps: plan and settle under the owner's lock, carry out without it.
+  // Growing and shrinking in three steps: call plan_* and settle under the owner's lock, carry_out
+  // without it.
   struct Change {
     enum class Kind : std::uint8_t { allocate, punch } kind;
     std::uint32_t chunk;
     std::uint32_t file;
     std::uint64_t offset, bytes;
   };
-  // Whether a file has no slot to give, and room for a chunk: then slots do not come from each file in turn.
+  // Whether a file has no free slot but room for a chunk: until it grows, take skips that file.
   bool uneven(std::uint64_t page_bytes) const;
-  // The next chunk for pages of that size, if a file has room for one in its budget: one without a slot to give, and with most room.
+  // Whether changes that allocate, or that punch, are planned and not settled.
+  bool growing() const;
+  bool shrinking() const;
+  // The next chunk for pages of that size, if the budget of a file that is not growing has room:
+  // prefers files without a free slot, then the one with most room.
   std::optional<Change> plan_growth(std::uint64_t page_bytes);
-  // A chunk that has no pages, and is not wanted next, or is where pages of another size are wanted more.
+  // An empty chunk to punch out: one that is not the reserve of its page size, or any whose page
+  // size differs from the wanted one.
   std::optional<Change> plan_shrinking(std::optional<std::uint64_t> wanted_page_bytes = std::nullopt);
   Status carry_out(const Change& change) const;
-  // Whether it was done. A file that did not get its chunk is not asked again before one of its chunks was punched out, or until
-  // try_full_ones.
+  // Applies a change; `done`: whether carry_out succeeded. A file that failed to grow is not asked
+  // again until one of its chunks is punched out or try_full_ones.
   void settle(const Change& change, bool done);
   void try_full_ones();
 
@@ -73,19 +82,19 @@ class SlotFiles {
     std::uint64_t header, bytes;  // offsets
   };
   Place place(SlotId slot) const;
-  std::uint64_t page_bytes(SlotId slot) const { return chunks_[slot / kSlotsMax].page_bytes; }
   const std::string& path(std::uint32_t file) const { return files_[file].path; }
 
-  // Of a slot that is taken, without the owner's lock: gives a part of its space back to the file system, and allocates it
-  // again. Errors: OUT_OF_MEMORY (others have taken what was given back), DRIVER.
+  // Without the owner's lock, for a taken slot: punch returns part of its space to the file system,
+  // fill_hole allocates it again. `from` is relative to the header.
+  // Errors: OUT_OF_MEMORY (the file system has no space left), DRIVER.
   Status punch(const Place& place, std::uint64_t from, std::uint64_t bytes) const;
   Status fill_hole(const Place& place, std::uint64_t from, std::uint64_t bytes) const;
 
-  // Whether an errno of a write says that the file system takes no more of them: it failed, was removed or made read-only, or
-  // its server, target or connection has gone.
+  // Whether an I/O errno means that the file system stopped working: it failed, was removed or made
+  // read-only, or its server, target or connection is gone.
   static bool ends_service(int error);
 
-  // 0 to 1: of the budget, in pages as they are; 1, too, while a disk has no room for more.
+  // Used share of the budget in uncompressed pages, 0 to 1; 1 also while a disk is full.
   double fill() const;
   std::vector<std::uint64_t> budgets() const;  // of files in service
   std::uint64_t budget_bytes() const;          // their sum
@@ -93,15 +102,16 @@ class SlotFiles {
   std::uint64_t ready_bytes() const { return ready_bytes_; }
 
  private:
-  static constexpr std::uint32_t kSlotsMax = 128;   // of a chunk
-  static constexpr std::uint32_t kFailedReads = 3;  // of pages, each of which was tried several times
+  static constexpr std::uint32_t kSlotsMax = 128;   // per chunk
+  static constexpr std::uint32_t kFailedReads = 3;  // pages in a row, each after several tries
   struct Chunk {
     std::uint32_t file = 0;
     std::uint64_t offset = 0;
     std::uint64_t page_bytes = 0;
     std::uint32_t slots = 0, used = 0;
-    bool ready = false;  // its space is allocated
-    bool changing = false;
+    // Between the plan of a change and its settlement: growing or shrinking.
+    enum class State : std::uint8_t { spare, growing, ready, shrinking };
+    State state = State::spare;
     std::bitset<kSlotsMax> taken;
   };
   struct File {
@@ -109,17 +119,18 @@ class SlotFiles {
     std::uint64_t budget_bytes = 0;
     FileDescriptor descriptor;
     std::uint32_t request_bytes = 0;
-    bool full = false;                                  // its disk, whatever its budget says
+    bool full = false;                                  // the disk, regardless of the budget
     std::optional<Error> retired;                       // why it is out of service
     std::uint32_t failed_reads = 0;                     // in a row
     std::uint64_t allocated_bytes = 0;                  // of its budget
-    std::uint64_t end = 0;                              // no chunk was ever behind it
-    std::multimap<std::uint64_t, std::uint64_t> holes;  // size → offset, of chunks that were punched out
+    std::uint64_t end = 0;                              // end of the last chunk ever planned
+    std::multimap<std::uint64_t, std::uint64_t> holes;  // punched-out chunks: size → offset
   };
   explicit SlotFiles(std::chrono::microseconds answer_wait) : answer_wait_(answer_wait) {}
   static Result<File> open(const StoreDirectory& directory);
   Status change_space(Change::Kind kind, std::uint32_t file, std::uint64_t offset, std::uint64_t bytes) const;
   std::uint32_t slots_that_fit(const File& file, std::uint64_t page_bytes) const;
+  std::vector<bool> growing_files() const;
   std::uint64_t free_bytes(std::uint64_t page_bytes) const;
   std::vector<bool> files_that_give(std::uint64_t page_bytes) const;
 

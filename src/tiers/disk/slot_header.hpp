@@ -1,5 +1,5 @@
-// What stands before a page's bytes in a slot of a file: enough to tell, without this process's memory, which page it is, of which
-// version, how its bytes are stored, and whether they are whole.
+// The header before a page's bytes in a slot of a file. It identifies, without this process's
+// memory, the page, its version and its stored form, and has a checksum to verify the bytes.
 #pragma once
 
 #include <optional>
@@ -13,13 +13,13 @@ inline constexpr std::uint64_t kHeaderBytes = 4096;  // one block of any disk
 
 struct StoredPage {
   PageIdentity identity;
-  std::uint64_t stored_bytes = 0;  // in the slot, as the codec left them
-  std::uint8_t codec = 0;          // 0: as they are
-  Checksum checksum;               // of the bytes as they are
+  std::uint64_t stored_bytes = 0;  // in the slot, after the codec
+  std::uint8_t codec = 0;          // 0: uncompressed
+  Checksum checksum;               // of the uncompressed bytes
   bool operator==(const StoredPage&) const = default;
 };
 
-// Little-endian, as are all machines that CUDA runs on.
+// Little-endian, like all machines that CUDA supports.
 struct SlotHeader {
   std::uint64_t magic;
   std::uint32_t format;
@@ -32,12 +32,12 @@ struct SlotHeader {
   std::uint64_t stored_bytes;
   std::uint64_t checksum_low;
   std::uint64_t checksum_high;
-  std::uint64_t header_checksum;  // of what stands before it
+  std::uint64_t header_checksum;  // of the fields before it
 };
 static_assert(sizeof(SlotHeader) == 80);
 
 void write_header(const StoredPage& page, std::span<std::byte, kHeaderBytes> block);
-// Nothing: the block is no header, or a damaged one.
+// Nothing if the block is no header or its checksum mismatches.
 std::optional<StoredPage> read_header(std::span<const std::byte, kHeaderBytes> block);
 
 }  // namespace vmem::tiers

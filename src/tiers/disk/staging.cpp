@@ -14,37 +14,51 @@ constexpr std::uint64_t kBlock = 4096;
 }  // namespace
 
 Staging::Buffer Staging::take(std::uint64_t bytes) {
-  const auto fits = std::ranges::find_if(free_, [&](const Buffer& each) { return each.bytes_ >= bytes; });
+  const auto fits = std::ranges::find_if(free_, [&](const Memory& each) { return each.bytes >= bytes; });
   if (fits != free_.end()) {
-    Buffer taken = std::move(*fits);
+    Memory taken = std::move(*fits);
     free_.erase(fits);
     ++out_;
-    return taken;
+    return {*this, std::move(taken)};
   }
-  // What lies here is too small: its room goes to one that is not.
+  // All free buffers are too small: free some to make room for a larger one.
   const std::uint64_t most = std::max(most_bytes_, kLeastBuffers * bytes);
   while (made_bytes_ + bytes > most && !free_.empty()) {
-    made_bytes_ -= free_.back().bytes_;
+    made_bytes_ -= free_.back().bytes;
     free_.pop_back();
   }
-  Buffer made;
-  if (made_bytes_ + bytes > most) return made;
+  if (made_bytes_ + bytes > most) return {};
   const std::uint64_t alignment = bytes >= kHugePage ? kHugePage : kBlock;
   const std::uint64_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  made.memory_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
-  if (made.memory_ == nullptr) return made;
-  // Direct I/O looks up every page of memory: large ones are fewer. Without them it works the same.
-  if (alignment == kHugePage) (void)::madvise(made.memory_.get(), rounded, MADV_HUGEPAGE);
-  made.bytes_ = bytes;
+  Memory made;
+  made.begin.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, rounded)));
+  if (made.begin == nullptr) return {};
+  // Optional: direct I/O looks up every memory page, and there are fewer huge pages.
+  if (alignment == kHugePage) (void)::madvise(made.begin.get(), rounded, MADV_HUGEPAGE);
+  made.bytes = bytes;
   made_bytes_ += bytes;
   ++out_;
-  return made;
+  return {*this, std::move(made)};
 }
 
-void Staging::give_back(Buffer buffer) {
-  if (!buffer) return;
+void Staging::take_back(Memory memory) {
   --out_;
-  free_.push_back(std::move(buffer));
+  free_.push_back(std::move(memory));
+}
+
+void StagingLine::request(std::uint64_t bytes, Then then) {
+  waiting_.push_back({bytes, std::move(then)});
+  serve();
+}
+
+void StagingLine::serve() {
+  while (!waiting_.empty()) {
+    Staging::Buffer buffer = staging_.take(waiting_.front().bytes);
+    if (!buffer && staging_.out() != 0) return;
+    Then then = std::move(waiting_.front().then);
+    waiting_.pop_front();
+    then(std::move(buffer));
+  }
 }
 
 }  // namespace vmem::tiers

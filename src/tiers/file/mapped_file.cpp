@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "base/sizes.hpp"
-#include "tiers/disk/request_size.hpp"
+#include "tiers/io/request_size.hpp"
 
 namespace vmem::tiers {
 namespace {
@@ -34,7 +34,7 @@ MappedFile::~MappedFile() {
 }
 
 Status MappedFile::open_range(std::uint64_t offset, std::uint64_t bytes) {
-  // Without O_NONBLOCK a FIFO would wait for somebody who writes.
+  // Without O_NONBLOCK, opening a FIFO would block until a writer opens it.
   constexpr int kFlags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   descriptor_ = ::open(path_.c_str(), kFlags | O_DIRECT);
   direct_ = descriptor_ >= 0;
@@ -68,7 +68,8 @@ Status MappedFile::open_range(std::uint64_t offset, std::uint64_t bytes) {
 
 void MappedFile::read_through_page_cache() {
   const int flags = ::fcntl(descriptor_, F_GETFL);
-  if (flags >= 0) (void)::fcntl(descriptor_, F_SETFL, flags & ~O_DIRECT);  // else the next read fails as this one did
+  // On failure the next read fails like this one.
+  if (flags >= 0) (void)::fcntl(descriptor_, F_SETFL, flags & ~O_DIRECT);
   direct_ = false;
 }
 

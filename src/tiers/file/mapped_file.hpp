@@ -1,6 +1,7 @@
-// A file that is read while it is mapped. It is not ours: others may write to it, cut it off or put something in its place. What it was
-// like when it was mapped is kept, and what it is like now compared with that. Where only its status has changed (chmod, ln, a rewrite that
-// puts its time back), the bytes have to be compared with what was read before: doubted().
+// A file that is read while it is mapped. Other processes may write to it, truncate it or replace
+// it. So its status at mapping time is kept and compared with the current one. If only the status
+// change time differs (chmod, ln, a rewrite that restores the modification time), the bytes are
+// unverified and must be compared with those read before: doubted().
 #pragma once
 
 #include <sys/types.h>
@@ -13,13 +14,14 @@
 #include <string>
 
 #include "base/status.hpp"
-#include "tiers/disk/frame_reader.hpp"
+#include "tiers/io/frame_reader.hpp"
 
 namespace vmem::tiers {
 
 class MappedFile {
  public:
-  // `bytes` of 0: to the end. Errors: INVALID_VALUE (no such file, no regular one, nothing to map), INVALID_RANGE.
+  // `bytes` of 0: to the end. Errors: INVALID_VALUE (no such file, no regular one, nothing to map),
+  // INVALID_RANGE.
   static Result<std::unique_ptr<MappedFile>> open(const std::string& path, std::uint64_t offset, std::uint64_t bytes);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -27,23 +29,26 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   int descriptor() const { return descriptor_; }
-  std::uint32_t request_bytes() const { return request_bytes_; }  // of one request to its disk, at most
+  std::uint32_t request_bytes() const { return request_bytes_; }  // maximum per request to its disk
   std::uint64_t begin() const { return begin_; }                  // of the range
   std::uint64_t end() const { return end_; }
-  // Any thread. Whether reads pass by the page cache.
+  // Any thread. Whether reads bypass the page cache.
   bool direct() const { return direct_.load(std::memory_order_relaxed); }
-  // The file system takes no direct reads after all. One thread; reads under way end as they would have.
+  // For file systems that refuse direct reads. One thread; does not affect reads in flight.
   void read_through_page_cache();
-  // Where its pages can be read straight into frames; null where not. Set before the file is shared.
+  // For reads straight into frames; null: impossible. Set before the file is shared.
   const FrameReader::File* for_frames() const { return for_frames_.get(); }
   void read_into_frames(std::unique_ptr<FrameReader::File> file) { for_frames_ = std::move(file); }
-  // What became of the file since it was mapped: LOST; nothing if it is as it was. It may wait for the file system.
+  // LOST if the file changed since it was mapped, with the reason; else nothing. May block on the
+  // file system.
   std::optional<Error> change() const;
-  // Any thread. Its status has changed since, as the last change() saw, and its size and time of change have not.
+  // Any thread. A call of change() saw another status change time, but the same size and
+  // modification time.
   bool doubted() const { return doubted_.load(std::memory_order_relaxed); }
-  // Bytes [begin, end), read again, are not what they were.
+  // The error for bytes [begin, end) that differ from those read before.
   Error other_bytes(std::uint64_t begin, std::uint64_t end) const;
-  // The file ended early, and may look as it did all the same: a network file system that has not heard yet.
+  // The error for a file that ended early. Its status may look unchanged: a network file system may
+  // not know yet.
   Error ended_at(std::uint64_t offset) const;
 
  private:

@@ -7,7 +7,7 @@
 
 namespace {
 
-std::int64_t live = 0;  // the tests that ask have one thread
+std::int64_t live = 0;  // tests that read it are single-threaded
 
 void* count(void* memory) {
   if (!memory) throw std::bad_alloc();

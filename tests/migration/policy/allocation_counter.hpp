@@ -1,4 +1,4 @@
-// Bytes allocated with operator new and not yet deleted in this program, to prove that nothing is retained.
+// Counts bytes allocated with operator new and not yet deleted, to detect retained memory.
 #pragma once
 
 #include <cstdint>

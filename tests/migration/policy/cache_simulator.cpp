@@ -105,7 +105,8 @@ std::uint64_t belady_hits(const Trace& trace, std::uint32_t frames) {
   std::unordered_map<std::uint64_t, std::size_t> seen;
   for (std::size_t i = length; i-- > 0;) {
     const auto found = seen.find(key(trace.references[i]));
-    next[i] = found == seen.end() ? length + i : found->second;  // distinct for pages not used again
+    // Distinct values for pages not used again.
+    next[i] = found == seen.end() ? length + i : found->second;
     seen[key(trace.references[i])] = i;
   }
   std::set<std::size_t> next_uses;  // of resident pages

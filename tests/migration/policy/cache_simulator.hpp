@@ -1,4 +1,4 @@
-// A cache of frames without time: how many references of a trace hit, under a policy and under the classics.
+// A cache of frames without time: counts a trace's hits under a policy and classic algorithms.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace vmem::migration::testing {
 
 inline constexpr std::uint64_t kPageBytes = std::uint64_t{2} << 20;
 
-// When a policy hears of a use: before its page arrives (uses reported at acquire) or after (at release).
+// Whether a use is reported before its page arrives (at acquire) or after (at release).
 enum class Report { before_arrival, after_arrival };
 
 std::uint64_t policy_hits(Policy& policy, const Trace& trace, std::uint32_t frames,

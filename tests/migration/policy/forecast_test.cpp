@@ -1,4 +1,4 @@
-// What is expected to have to leave, and what can be fetched, by playing the expected uses through.
+// Forecasts which pages must leave and which can be fetched, by replaying the expected uses.
 #include "migration/policy/forecast.hpp"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ struct Device {
   std::vector<std::uint32_t> fetches() const { return ids(forecast.fetches()); }
 };
 
-// 1 to 20 are used in every pass; 21 to 40 are allocated, used and freed again between 20 and the next 1.
+// Each pass uses 1 to 20, then allocates, uses and frees 21 to 40.
 struct Passes : ::testing::Test, Device {
   void pass() {
     use(1, 20);
@@ -91,7 +91,7 @@ TEST_F(Passes, WhatIsMissingIsFetchedIntoRoomThatNobodyNeedsBefore) {
 }
 
 TEST_F(Passes, RoomThatIsNeededBeforeIsNotFetchedInto) {
-  // All that is free is allocated before 1 to 20 are used again.
+  // All free room is allocated before the next uses of 1 to 20.
   add(1, 20);
   add(21, 40);
   for (std::uint32_t i = 21; i <= 40; ++i) regions[i].dead = true;
@@ -109,8 +109,8 @@ TEST_F(Passes, WhatComesNextIsFetchedAnyway) {
   EXPECT_EQ(fetches(), (std::vector<std::uint32_t>{1, 2, 3, 4}));
 }
 
-// More is used in each pass than there is room for, and all of it lives on: what was used last gives way, pass by pass, and what stays
-// resident does not leave ahead, because it is used before its turn comes.
+// Each pass uses more live pages than fit, so the most recently used pages leave. Pages that stay
+// resident must not leave early, because they are used before their turn comes.
 TEST(ForecastOfARing, NothingLeavesLongBeforeItsRoomIsWanted) {
   Device device;
   device.use(1, 40);
@@ -121,7 +121,7 @@ TEST(ForecastOfARing, NothingLeavesLongBeforeItsRoomIsWanted) {
   EXPECT_EQ(device.leaves(), (std::vector<std::uint32_t>{20}));
 }
 
-// A pass over 1 to 40, with 50 in it, and half of another; 1 to 20 are resident.
+// A pass over 1 to 40 with 50 in between, and half of another; 1 to 20 are resident.
 struct ForecastOfSizes : ::testing::Test, Device {
   void SetUp() override {
     for (const bool whole : {true, false}) {
@@ -162,15 +162,15 @@ TEST_F(Passes, TheSameIsExpectedOfTheSame) {
   EXPECT_EQ(fetches(), fetched);
 }
 
-// Random programs: what is said to leave is there and live, and is not used before its room is wanted; what is fetched is missing, used
-// at the place that is named, and in the order of the places.
+// On random programs: forecast victims are resident and live, and not used before their room is
+// needed. Forecast fetches are absent, used at the stated position, and in order of position.
 TEST(ForecastFuzz, IsSound) {
   std::size_t events = 0;
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);
     const auto below = [&](std::uint64_t n) { return std::uint32_t(random() % n); };
     Device device;
-    std::vector<std::pair<std::uint32_t, bool>> program;  // region, whether it dies after
+    std::vector<std::pair<std::uint32_t, bool>> program;  // region, and whether it dies afterwards
     for (int i = 0; i < 300; ++i) program.emplace_back(1 + below(60), below(6) == 0);
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t i = 0; i < (pass == 0 ? program.size() : 40 + below(200)); ++i) {

@@ -1,4 +1,5 @@
-// Hits against the classics and against Belady's optimum, which knows the future. The table is part of the output.
+// Hit ratios against classic algorithms and Belady's optimum, which knows the future. Prints a
+// table.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -13,7 +14,7 @@ namespace {
 constexpr std::uint32_t kFrames = 256;
 
 struct Hits {
-  double policy, policy_after, lru, clock, belady;  // shares of all references
+  double policy, policy_after, lru, clock, belady;  // fractions of all references
 };
 
 std::uint64_t second_chance_hits(const Trace& trace, std::uint32_t frames, Report report) {

@@ -1,4 +1,4 @@
-// The policy that foresees: whom it gives up, and what it fetches, once a program repeats itself.
+// The look-ahead policy: which pages it evicts and fetches once a program repeats itself.
 #include "migration/policy/look_ahead.hpp"
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ struct LookAhead : ::testing::Test {
     for (std::size_t i = 0; i < count; ++i) regions.push_back(pages[i].region.value);
     return regions;
   }
-  // A pass over all, and half of another.
+  // A pass over all regions, and half of another.
   void learn() {
     use_range(1, kRegions);
     use_range(1, 20);
@@ -80,12 +80,12 @@ TEST_F(LookAhead, GivesUpGladlyOnlyWhatIsFarOff) {
   learn();
   bring(11, 30);
   std::array<PageId, 16> pages{};
-  VictimQuery query{.page_bytes = kPage, .bytes_wanted = kPage, .gladly = true};
+  VictimQuery query{.page_bytes = kPage, .bytes_wanted = kPage, .cheap_only = true};
   ASSERT_EQ(policy->victims(query, pages), 10u);
   for (std::uint32_t i = 0; i < 10; ++i) EXPECT_EQ(pages[i].region.value, 20 - i);
   query.again = true;
   EXPECT_EQ(policy->victims(query, pages), 0u);
-  query.gladly = false;
+  query.cheap_only = false;
   ASSERT_GE(policy->victims(query, pages), 10u) << "and what is near, if it must";
   for (std::uint32_t i = 0; i < 10; ++i) EXPECT_EQ(pages[i].region.value, 30 - i);
 }
@@ -158,7 +158,7 @@ TEST_F(LookAhead, FetchesFartherAheadIntoRoomThatNobodyNeeds) {
 }
 
 TEST_F(LookAhead, WhatWillHaveToGoIsNamedAgainUntilItHasGone) {
-  // Regions 31 to 40 are allocated in every pass.
+  // Each pass allocates regions 31 to 40.
   const auto allocate = [&] {
     for (std::uint32_t i = 31; i <= 40; ++i) policy->region_dead({i}, false), use(i);
     for (std::uint32_t i = 31; i <= 40; ++i) policy->region_dead({i}, true);

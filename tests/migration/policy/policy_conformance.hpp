@@ -1,9 +1,11 @@
-// What every Policy must do, whatever it decides. A policy instantiates the suite in its own test program:
+// Requirements on every Policy. A policy instantiates the suite in its own test program:
 //
 //   #include "migration/policy/policy_conformance.hpp"
-//   INSTANTIATE_TEST_SUITE_P(SecondChance, PolicyConformance, ::testing::Values(PolicyMaker([] { return make(); })));
+//   INSTANTIATE_TEST_SUITE_P(SecondChance, PolicyConformance,
+//                            ::testing::Values(PolicyMaker([] { return make(); })));
 //
-// The maker's policies have room for 64 pages of 2 MiB on devices 0 and 1. The program links allocation_counter.cpp.
+// The maker's policies have room for 64 pages of 2 MiB on each of devices 0 and 1. The program
+// links allocation_counter.cpp.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -89,7 +91,8 @@ TEST_P(PolicyConformance, RefusedPagesDoNotStarveTheQuery) {
     if (next.empty()) break;
     offered.push_back(next[0]);
   }
-  EXPECT_EQ(offered, victims());  // one at a time, with nothing taken, in the order of a single answer
+  // Queries for one page each, with no victim taken, keep the order of a single query.
+  EXPECT_EQ(offered, victims());
 }
 
 TEST_P(PolicyConformance, ANewQueryOffersRefusedPagesAgain) {

@@ -1,4 +1,5 @@
-// The cost at half a million pages. The limits are several times what an idle machine needs, and catch a wrong order of growth.
+// The policy's cost at half a million pages. The limits are several times what an idle machine
+// needs, and catch a wrong order of growth.
 #include <gtest/gtest.h>
 
 #include <chrono>

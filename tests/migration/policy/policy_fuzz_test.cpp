@@ -1,11 +1,15 @@
-// Random events against a plain model of what is resident. A failure names its seed.
+// Random events against a simple model of the resident pages. A failure prints its seed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
+#include <utility>
+#include <vector>
 
+#include "migration/policy/look_ahead.hpp"
 #include "migration/policy/second_chance.hpp"
 
 namespace vmem::migration::testing {
@@ -13,23 +17,36 @@ namespace {
 
 constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
 
+std::unique_ptr<Policy> second_chance(std::uint64_t seed) {
+  const std::uint32_t prefetch_pages = seed % 4 == 0 ? 0 : std::uint32_t(1) << seed % 6;
+  return make_second_chance_policy({.prefetch_pages = prefetch_pages, .hbm_bytes = {64 * kPage, 32 * kPage}});
+}
+std::unique_ptr<Policy> look_ahead(std::uint64_t seed) {
+  return make_look_ahead_policy({{64 * kPage, 32 * kPage}}, second_chance(seed));
+}
+
+// declared: no region dies, and none is used in a repeating order. undeclared: some regions are.
+enum class Program { declared, undeclared };
+
 class Fuzz {
  public:
-  Fuzz(std::uint64_t seed, std::uint32_t prefetch_pages)
-      : random_(seed),
-        policy_(make_second_chance_policy({.prefetch_pages = prefetch_pages, .hbm_bytes = {64 * kPage, 32 * kPage}})) {}
+  Fuzz(std::uint64_t seed, std::unique_ptr<Policy> policy, Program program)
+      : random_(seed), program_(program), policy_(std::move(policy)) {}
 
-  // Returns every answer of the policy, in order.
+  // Returns all answers of the policy, in order.
   std::vector<PageId> run(int events) {
+    for (int i = 0; program_ == Program::undeclared && i < 20; ++i) begin();
     for (int i = 0; i < events; ++i) event();
     while (!regions_.empty()) end(regions_.begin()->first);
     return std::move(answers_);
   }
+  std::size_t left_ahead() const { return left_ahead_; }
 
  private:
   std::uint32_t below(std::uint64_t n) { return std::uint32_t(random_() % n); }
 
   void event() {
+    if (program_ == Program::undeclared && below(16) != 0) return undeclared_event();
     const std::uint32_t what = below(100);
     if (regions_.empty() || what < 2) return begin();
     const RegionShape& shape = std::next(regions_.begin(), below(regions_.size()))->second;
@@ -52,8 +69,32 @@ class Fuzz {
       prefetch();
   }
 
+  // A pass over all undeclared regions, again and again: look-ahead follows it.
+  void undeclared_event() {
+    if (regions_.empty()) return begin();
+    const std::uint32_t what = below(40);
+    if (what < 2) return evict();
+    if (what < 4) return prefetch();
+    if (what < 8) return leave_ahead();
+    auto next = regions_.upper_bound(last_used_);
+    for (; next != regions_.end() && !next->second.undeclared; ++next) {
+    }
+    last_used_ = next == regions_.end() ? RegionId{} : next->first;
+    if (next == regions_.end()) return;
+    const RegionShape& shape = next->second;
+    if (dead_.erase(shape.id) != 0) policy_->region_dead(shape.id, false);
+    policy_->used({.region = shape.id, .first = 0, .count = shape.pages});
+    for (std::uint32_t i = 0; i < shape.pages; ++i) arrive({shape.id, i}, false);
+    if (shape.id.value % 3 == 0 && dead_.insert(shape.id).second) policy_->region_dead(shape.id, true);
+  }
+
   void begin() {
-    const RegionShape shape{{1 + below(12)}, 1 + below(80), kPage << below(2), int(below(2))};
+    RegionShape shape{{1 + below(12)}, 1 + below(80), kPage << below(2), int(below(2))};
+    // Of few pages, so that passes are short.
+    if (program_ == Program::undeclared && below(3) != 0) {
+      shape = {{20 + below(20)}, 1 + below(6), shape.page_bytes, shape.device};
+      shape.undeclared = true;
+    }
     end(shape.id);
     regions_[shape.id] = shape;
     policy_->region_begins(shape);
@@ -61,6 +102,7 @@ class Fuzz {
 
   void end(RegionId id) {
     regions_.erase(id);
+    dead_.erase(id);
     std::erase_if(resident_, [&](PageId page) { return page.region == id; });
     policy_->region_ends(id);
   }
@@ -116,27 +158,57 @@ class Fuzz {
     answers_.insert(answers_.end(), out.begin(), out.end());
   }
 
+  void leave_ahead() {
+    std::vector<PageId> out(below(12));
+    const int device = int(below(2));
+    const PrefetchQuery query{device, 64 * kPage, below(20) * kPage};
+    out.resize(policy_->leaves(query, out));
+    std::set<PageId> distinct(out.begin(), out.end());
+    EXPECT_EQ(distinct.size(), out.size());
+    for (const PageId page : out) {
+      EXPECT_TRUE(resident_.contains(page));
+      EXPECT_EQ(regions_.at(page.region).device, device);
+      EXPECT_FALSE(dead_.contains(page.region));
+      if (below(4)) leave(page);
+    }
+    left_ahead_ += out.size();
+    answers_.insert(answers_.end(), out.begin(), out.end());
+  }
+
   std::mt19937_64 random_;
+  const Program program_;
   std::unique_ptr<Policy> policy_;
   std::map<RegionId, RegionShape> regions_;
   std::map<RegionId, std::uint32_t> heads_;
+  std::set<RegionId> dead_;
+  RegionId last_used_{};
   std::set<PageId> resident_;
   std::vector<PageId> answers_;
+  std::size_t left_ahead_ = 0;
 };
 
-TEST(PolicyFuzz, AnswersAreSoundAndTheSameForTheSameEvents) {
-  std::size_t answers = 0;
+template <class Make>
+void play(Make&& make, Program program) {
+  std::size_t answers = 0, left_ahead = 0;
   for (std::uint64_t seed = 1; seed <= 300; ++seed) {
-    const std::uint32_t prefetch_pages = seed % 4 == 0 ? 0 : std::uint32_t(1) << seed % 6;
-    const auto first = Fuzz(seed, prefetch_pages).run(2000);
-    const auto second = Fuzz(seed, prefetch_pages).run(2000);
+    Fuzz fuzz(seed, make(seed), program);
+    const auto first = fuzz.run(2000);
+    const auto second = Fuzz(seed, make(seed), program).run(2000);
     EXPECT_EQ(first, second);
     answers += first.size();
+    left_ahead += fuzz.left_ahead();
     if (::testing::Test::HasFailure()) FAIL() << "seed " << seed;
   }
-  std::printf("seeds 1 to 300, %zu answers\n", answers);
+  std::printf("seeds 1 to 300, %zu answers, of which %zu ahead of demand\n", answers, left_ahead);
   EXPECT_GT(answers, 100'000u);
+  if (program == Program::undeclared) {
+    EXPECT_GT(left_ahead, 1000u) << "or look-ahead expected nothing, and this shows nothing";
+  }
 }
+
+TEST(PolicyFuzz, AnswersAreSoundAndTheSameForTheSameEvents) { play(second_chance, Program::declared); }
+TEST(PolicyFuzz, LookAheadsAnswersAreSoundForDeclaredRegions) { play(look_ahead, Program::declared); }
+TEST(PolicyFuzz, LookAheadsAnswersAreSoundForUndeclaredRegions) { play(look_ahead, Program::undeclared); }
 
 }  // namespace
 }  // namespace vmem::migration::testing

@@ -1,4 +1,5 @@
-// Prefetch in time: after the warm-up a scan finds its pages there, and no page is asked for twice.
+// Timely prefetch: after the warm-up a scan finds its pages resident, and no page is requested
+// twice.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,8 @@ Timing run(const Trace& trace, const Machine& machine, std::uint32_t prefetch_pa
   return timing;
 }
 
-// The link is faster than the work, and 8 pages ahead cover the latency: nothing may wait after the first pages.
+// The link is faster than the work, and 8 pages ahead cover the latency: no use waits after the
+// first pages.
 constexpr Machine kFastLink{.frames = 64, .work_time = 2, .transfer_time = 1, .latency = 8, .warm_up = 8};
 
 TEST(Prefetch, ScansNeverWaitWhenTheLinkKeepsUp) {
@@ -36,14 +38,15 @@ TEST(Prefetch, ScansNeverWaitWhenTheLinkKeepsUp) {
 
 TEST(Prefetch, WrapsOnceACycleHasBeenSeen) {
   Machine machine = kFastLink;
-  machine.warm_up = 2 * 256;  // the first turn is a surprise, and only after it pages are known to come back
+  // The first turn is new to the policy; after it, pages are known to return.
+  machine.warm_up = 2 * 256;
   EXPECT_EQ(run(cyclic_scan(256, 10), machine).waits, 0u);
   EXPECT_EQ(run(backward_scan(256, 10), machine).waits, 0u);
 }
 
 TEST(Prefetch, FollowsColumnsOfAStridedScan) {
   Machine machine = kFastLink;
-  machine.warm_up = 3 * 16;  // each column has 16 pages; the second tells where the third begins
+  machine.warm_up = 3 * 16;  // each column has 16 pages; the second predicts the third
   EXPECT_EQ(run(strided_scan(256, 16, 1), machine).waits, 0u);
 }
 
@@ -58,19 +61,20 @@ TEST(Prefetch, FollowsRevisitedRows) {
 TEST(Prefetch, FillsTheLinkWhenTheLinkIsTheLimit) {
   const Machine machine{.frames = 64, .work_time = 0.1, .transfer_time = 1, .latency = 4, .busy_pages = 4};
   const Timing timing = run(cyclic_scan(256, 10), machine);
-  EXPECT_LT(timing.time, 1.1 * 10 * (256 - 64 + 8));  // what cannot be kept has to cross the link in each cycle
+  // Pages that cannot be kept cross the link in each cycle.
+  EXPECT_LT(timing.time, 1.1 * 10 * (256 - 64 + 8));
   EXPECT_EQ(timing.wasted, 0u);
 }
 
 TEST(Prefetch, KeepsTheShareOfACyclicScan) {
   const Timing timing = run(cyclic_scan(256, 20), kFastLink);
-  // Frames that hold pages on their way cannot keep others: the 8 ahead, 3 busy, and one between.
+  // Frames of pages in flight cannot keep others: 8 ahead, 3 busy, and one in between.
   EXPECT_LE(timing.fetched, 256u + 19u * (256 - 64 + 8 + 3 + 1) + 8u);
   EXPECT_EQ(timing.wasted, 0u);
 }
 
-// A program that computes as long as the link takes for what is missing: while it is at pages that are there, the link has to go on with
-// those that come behind them.
+// Computing takes as long as the link needs for the absent pages. While the program uses resident
+// pages, the link must load the absent ones that follow.
 TEST(Prefetch, TheLinkWorksWhileTheProgramIsAtWhatIsThere) {
   constexpr std::uint32_t kPages = 460, kWarm = 5, kCycles = 10;
   for (const double transfer_time : {1.2, 2.25, 5.6}) {
@@ -84,8 +88,8 @@ TEST(Prefetch, TheLinkWorksWhileTheProgramIsAtWhatIsThere) {
 
 TEST(Prefetch, AsksAgainForWhatWasDropped) {
   Machine machine = kFastLink;
-  machine.latency =
-      2;  // the loss shows a latency and two pages after the request: 8 pages ahead leave time for another
+  // A loss shows a latency and two pages after the request: 8 pages ahead leave time for a retry.
+  machine.latency = 2;
   machine.drop_every = 5;
   EXPECT_LE(run(cyclic_scan(1000, 1), machine).waits, 2u);
 }
@@ -124,7 +128,7 @@ TEST(Prefetch, OneStepFromTheStartOfANewRegionIsEnough) {
   EXPECT_EQ(ask(*policy), Indices{});
   policy->used({.region = {1}, .first = 1, .count = 1});
   EXPECT_EQ(ask(*policy), (Indices{2, 3, 4, 5}));
-  EXPECT_EQ(ask(*policy), Indices{});  // already asked for
+  EXPECT_EQ(ask(*policy), Indices{});  // already requested
 }
 
 TEST(Prefetch, ElsewhereTwoStepsAreNeeded) {

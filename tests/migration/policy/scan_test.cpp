@@ -64,7 +64,7 @@ TEST(Scan, TurnsInsideTheRegionAreRemembered) {
   Watcher watcher{.pages = 100};
   watcher.use_all({20, 21, 22, 23, 20, 21});
   EXPECT_EQ(next_pages(*watcher.last, 100, 4), (Pages{22, 23, 20, 21}));
-  watcher.use_all({22, 23, 24});  // goes on instead
+  watcher.use_all({22, 23, 24});  // continues instead of repeating
   EXPECT_EQ(next_pages(*watcher.last, 100, 2), (Pages{25, 26}));
 }
 

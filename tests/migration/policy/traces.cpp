@@ -12,7 +12,7 @@ void scan_once(Trace& trace, std::uint32_t region) {
     trace.references.push_back({region, page});
 }
 
-// std::uniform_real_distribution differs between libraries; the traces must not.
+// std::uniform_real_distribution differs between libraries, but the traces must not.
 double unit(std::mt19937_64& random) { return double(random() >> 11) * 0x1p-53; }
 
 }  // namespace

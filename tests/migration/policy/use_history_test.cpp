@@ -1,4 +1,4 @@
-// Where in its record a program is, and what follows there.
+// The program's position in its use history, and the uses that follow it.
 #include "migration/policy/use_history.hpp"
 
 #include <gtest/gtest.h>

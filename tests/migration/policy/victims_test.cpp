@@ -1,4 +1,4 @@
-// Which pages the second-chance policy gives up, case by case.
+// Victims of the second-chance policy, case by case.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -23,7 +23,7 @@ struct Victims : ::testing::Test {
     use(region, page);
     policy->page_arrived({{region}, page}, false);
   }
-  // The next best each time.
+  // The next best victim at each call.
   PageId next(std::uint64_t page_bytes = kPageBytes) { return offer(page_bytes, true); }
   PageId best() { return offer(kPageBytes, false); }
 
@@ -47,7 +47,7 @@ TEST_F(Victims, PagesFetchedAheadAreKeptUntilUsed) {
   for (std::uint32_t i = 0; i < 4; ++i) bring(1, i);
   for (std::uint32_t i = 4; i < 8; ++i) policy->page_arrived({{1}, i}, true);
   for (std::uint32_t i = 0; i < 4; ++i) EXPECT_LT(next().index, 4u);
-  EXPECT_EQ(next().index, 7u);  // at last, the one that is needed last
+  EXPECT_EQ(next().index, 7u);  // last, the page needed last
 }
 
 TEST_F(Victims, PagesFetchedAheadInVainGoInTheEnd) {
@@ -95,7 +95,8 @@ TEST_F(Victims, RefusedPagesComeBackInTheirOrder) {
   }
 }
 
-// The GPU is still at the latest pages, which are the ones the policy likes best: refusing them must not cost the scan its share.
+// The GPU still uses the latest pages, which the policy prefers as victims. Refusing them must not
+// cost the scan its hits.
 TEST_F(Victims, BusyPagesDoNotCostACyclicScanItsShare) {
   const Trace trace = cyclic_scan(256, 20);
   const auto other = make_second_chance_policy({.prefetch_pages = 0, .hbm_bytes = {64 * kPageBytes}});

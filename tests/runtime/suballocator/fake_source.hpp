@@ -1,4 +1,4 @@
-// A slab source over addresses that nothing lies at, with streams whose progress the test decides.
+// A slab source over unused addresses, with streams whose progress the test controls.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@ inline const vmem_stream kPerThread = stream(2);
 inline const vmem_stream kA = stream(0xa000);
 inline const vmem_stream kB = stream(0xb000);
 
-class FakeSource : public SlabSource {
+class FakeSource : public SlabSource, public StreamMarks {
  public:
   static constexpr std::uintptr_t kBase = 0x7d0000000000;
   static constexpr std::size_t kGranule = std::size_t{2} << 20;
@@ -69,9 +69,10 @@ class FakeSource : public SlabSource {
     return {};
   }
 
+  std::size_t spare_bytes(int) const override { return std::size_t{16} << 20; }
   std::uintptr_t context() noexcept override { return current_context; }
 
-  // The high half names the stream, the low half counts.
+  // The high half identifies the stream, the low half counts.
   Result<std::uint64_t> mark(const StreamId& id) override {
     const std::lock_guard lock(mutex_);
     ++marks;
@@ -91,7 +92,7 @@ class FakeSource : public SlabSource {
     return done != completed_.end() && std::uint32_t(mark) <= done->second;
   }
 
-  // All work queued so far on a stream is complete.
+  // Completes all work queued on a stream so far.
   void finish(vmem_stream handle, std::uintptr_t context = 0) {
     const std::lock_guard lock(mutex_);
     const auto index = streams_.find({reinterpret_cast<std::uintptr_t>(handle), context});
@@ -130,8 +131,8 @@ class FakeSource : public SlabSource {
   std::map<std::uint64_t, std::uint32_t> made_, completed_;
 };
 
-inline std::unique_ptr<Suballocator> make_suballocator(SlabSource& source, std::size_t granules = 4096) {
-  auto made = Suballocator::create(source, FakeSource::kBase, granules * FakeSource::kGranule);
+inline std::unique_ptr<Suballocator> make_suballocator(FakeSource& source, std::size_t granules = 4096) {
+  auto made = Suballocator::create(source, source, FakeSource::kBase, granules * FakeSource::kGranule);
   return made ? *std::move(made) : nullptr;
 }
 

@@ -1,4 +1,5 @@
-// Random calls against a reference that knows every live block and every block whose last work may still run.
+// Random calls against a reference that knows every live block, and every block that work may still
+// use.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -62,7 +63,7 @@ class Model {
     ASSERT_EQ(blocks_->live_bytes(), live_bytes_);
   }
 
-  // Mostly few sizes, as programs do, and now and then any.
+  // Mostly a few sizes, as in programs, and sometimes any size.
   std::size_t any_bytes() {
     static constexpr std::array<std::size_t, 6> kUsual{1, 256, 4000, 70'000, 500'000, 1 << 20};
     return pick(4) != 0 ? kUsual[pick(kUsual.size())] : 1 + pick(Suballocator::kLargestBytes);
@@ -147,7 +148,7 @@ class Model {
   }
   void finish_all() {
     source_.failing_allocations = source_.failing_marks = 0;
-    // What was freed without a mark gets one now.
+    // Blocks freed without a mark get one now.
     ASSERT_TRUE(blocks_->trim());
     for (std::size_t i = 0; i < kStreams.size(); ++i) ASSERT_TRUE(blocks_->close_stream(kStreams[i]));
     source_.always_complete = true;

@@ -10,15 +10,15 @@
 namespace vmem::runtime::testing {
 namespace {
 
-// One granule of space and blocks of 1 MiB: two blocks exist, so who gets which is known.
+// One granule of space and blocks of 1 MiB: only two blocks exist, so every result is known.
 class StreamOrderTest : public ::testing::Test {
  protected:
   static constexpr std::size_t kBytes = 1 << 20;
 
-  // 0 if there is no block that the stream may use.
+  // 0 if no block is usable on the stream.
   std::uintptr_t allocate(vmem_stream on) { return blocks->allocate(0, kBytes, on).value_or(0); }
   void free(std::uintptr_t block, vmem_stream on) { ASSERT_TRUE(blocks->free(block, on)); }
-  // Both blocks, freed on a stream.
+  // Frees both blocks on the stream.
   void free_both_on(vmem_stream on) {
     const std::uintptr_t first = allocate(on), second = allocate(on);
     ASSERT_NE(first, 0u);
@@ -51,7 +51,7 @@ TEST_F(StreamOrderTest, OtherStreamWaitsForTheWorkBeforeTheFree) {
 
 TEST_F(StreamOrderTest, BlocksThatWaitStillServeTheirOwnStreamAtOnce) {
   free_both_on(kA);
-  EXPECT_EQ(allocate(kB), 0u);  // takes them out of the cache
+  EXPECT_EQ(allocate(kB), 0u);  // empties the cache
   EXPECT_NE(allocate(kA), 0u);
   EXPECT_NE(allocate(kA), 0u);
 }
@@ -84,7 +84,7 @@ TEST_F(StreamOrderTest, DefaultStreamsOfTwoContextsAreNotOrdered) {
   free_both_on(kDefault);
   FakeSource::current_context = 2;
   EXPECT_EQ(allocate(kDefault), 0u);
-  // The mark was made for the first context, though the second was current then.
+  // The mark belongs to the first context, though the second was current then.
   source.finish(kLegacy, 2);
   EXPECT_EQ(allocate(kDefault), 0u);
   source.finish(kLegacy, 1);
@@ -165,10 +165,10 @@ TEST_F(StreamOrderTest, FreeSucceedsWithoutAMarkAndTheMarkIsMadeLater) {
   std::thread([&] {
     free(first, kA);
     free(second, kA);
-  }).join();  // the cache is emptied without a mark
+  }).join();  // empties the cache without a mark
   source.failing_marks = 0;
   source.finish(kA);
-  EXPECT_EQ(allocate(kB), 0u);  // asks for the mark, which is later than the finish
+  EXPECT_EQ(allocate(kB), 0u);  // makes the mark, which is later than the finish
   source.finish(kA);
   EXPECT_NE(allocate(kB), 0u);
 }

@@ -76,8 +76,8 @@ TEST_F(SuballocatorTest, SizesAndDevicesOutOfRangeAreRefused) {
 }
 
 TEST_F(SuballocatorTest, UnalignedSpaceIsRefused) {
-  EXPECT_FALSE(Suballocator::create(source, FakeSource::kBase + 4096, 64 << 20));
-  EXPECT_FALSE(Suballocator::create(source, FakeSource::kBase, (64 << 20) + 4096));
+  EXPECT_FALSE(Suballocator::create(source, source, FakeSource::kBase + 4096, 64 << 20));
+  EXPECT_FALSE(Suballocator::create(source, source, FakeSource::kBase, (64 << 20) + 4096));
 }
 
 TEST_F(SuballocatorTest, DevicesDoNotShareSlabs) {
@@ -158,7 +158,7 @@ TEST_F(SuballocatorTest, FullSourceIsServedFromWhatOtherClassesLeft) {
   std::vector<std::uintptr_t> held;
   for (int i = 0; i < 4 * 8; ++i) held.push_back(allocate(256 << 10));
   for (const std::uintptr_t block : held) free(block, kB);
-  // Another stream, another class, and the address space is full of slabs of the first.
+  // Needs another class on another stream, while slabs of the first class fill the address space.
   const std::uintptr_t block = allocate(700'000);
   EXPECT_TRUE(small.backs(block, 700'000, 0));
   free(block);
@@ -171,7 +171,7 @@ TEST_F(SuballocatorTest, WhollyFreeSlabsAreKeptUpToABoundAndGivenBackBeyondIt) {
   for (int i = 0; i < 64; ++i) held.push_back(allocate(1 << 20));
   EXPECT_EQ(blocks->slab_bytes(), 64u << 20);
   for (const std::uintptr_t block : held) free(block);
-  // The thread's cache may keep blocks, too, and with them their slabs.
+  // The thread's cache may also keep blocks, and so their slabs.
   const std::size_t most = source.spare_bytes(0) / kGranuleBytes;
   EXPECT_LE(source.used_granules(), most + 2 * (ThreadCache::kMostBytes >> 20));
   EXPECT_GE(source.used_granules(), most / 2);
@@ -210,7 +210,7 @@ TEST_F(SuballocatorTest, TrimTakesBackWhatOtherThreadsCache) {
     free(allocate(1000));
     std::thread([&] { EXPECT_TRUE(blocks->trim()); }).join();
     EXPECT_EQ(source.used_granules(), 0u);
-    again = allocate(1000);  // the cache has noticed that its blocks are gone
+    again = allocate(1000);  // the cache noticed that its blocks are gone
     EXPECT_TRUE(source.backs(again, 1000, 0));
   }).join();
   free(again);
@@ -250,7 +250,7 @@ TEST_F(SuballocatorTest, TwoSuballocatorsInOneThreadKeepApart) {
   EXPECT_EQ(other_source.allocations, 1);
 }
 
-// Frees a block while the thread's variables are destroyed: before or after the cache, whichever the order.
+// Frees a block during thread exit, before or after the cache's destruction.
 struct FreesAtThreadExit {
   Suballocator* blocks = nullptr;
   std::uintptr_t block = 0;
@@ -266,7 +266,7 @@ thread_local FreesAtThreadExit at_exit;
 TEST_F(SuballocatorTest, BlocksCanBeFreedWhileAThreadEnds) {
   source.always_complete = true;
   std::thread([&] {
-    at_exit.blocks = blocks.get();  // made first, so destroyed after the cache
+    at_exit.blocks = blocks.get();  // constructed first, so destroyed after the cache
     at_exit.block = allocate(1000);
   }).join();
   EXPECT_EQ(blocks->live_bytes(), 0u);

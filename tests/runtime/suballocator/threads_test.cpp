@@ -23,7 +23,7 @@ class ThreadsTest : public ::testing::Test {
  protected:
   void SetUp() override { source.always_complete = true; }
 
-  // Marks the 256-byte units of a block as used by one thread; false if another has one of them.
+  // Marks a block's 256-byte units as used by one thread; false if another thread uses one.
   bool occupy(std::uintptr_t block, std::size_t bytes) {
     bool alone = true;
     for (std::size_t unit = first_unit(block); unit < end_unit(block, bytes); ++unit)
@@ -42,8 +42,8 @@ class ThreadsTest : public ::testing::Test {
       std::make_unique<std::atomic<bool>[]>(kGranules * FakeSource::kGranule / 256);
 };
 
-// The race itself, as tight as it gets: both threads claim the same blocks in the same order, thousands in a row, so that
-// whoever is ahead waits for the cache line that the other has just written.
+// The race itself, as tight as possible: both threads claim thousands of blocks in the same order,
+// so the faster one waits for the cache line that the other has just written.
 TEST_F(ThreadsTest, OfThreadsClaimingOneBlockExactlyOneSucceeds) {
   constexpr int kRounds = 500;
   constexpr std::size_t kBlocks = FakeSource::kGranule / 256;
@@ -55,10 +55,10 @@ TEST_F(ThreadsTest, OfThreadsClaimingOneBlockExactlyOneSucceeds) {
   std::atomic<int> awake{0};
   const auto claim_all = [&](int round) {
     step.arrive_and_wait();
-    // One is woken tens of microseconds before the other: long enough to claim everything alone.
+    // One thread wakes tens of microseconds before the other, enough to claim all blocks alone.
     ++awake;
     for (int turn = 1; awake.load() < 2 * (round + 1); ++turn) {
-      if (turn % 100'000 == 0) std::this_thread::yield();  // only if the other has no core
+      if (turn % 100'000 == 0) std::this_thread::yield();  // only if the other thread has no core
     }
     std::size_t claimed = 0;
     for (std::size_t i = 0; i < kBlocks; ++i) claimed += map.claim(FakeSource::kBase + i * 256) >= 0 ? 1 : 0;
@@ -110,9 +110,9 @@ TEST_F(ThreadsTest, OfThreadsFreeingOneBlockExactlyOneSucceeds) {
   EXPECT_EQ(blocks->live_bytes(), 0u);
 }
 
-// A second free that arrives late, in steps: after the slab went away, and after another class took its place.
+// A late second free, in steps: after the slab was given back, and after another class replaced it.
 TEST_F(ThreadsTest, LateSecondFreeNeverHitsAnotherBlock) {
-  // The lower one starts the slab; the other's address will not start a block of a larger class.
+  // The lower block starts the slab; the other's address starts no block of a larger class.
   const auto low = blocks->allocate(0, 1000, kA);
   const auto first = blocks->allocate(0, 1000, kA);
   ASSERT_TRUE(low && first);
@@ -122,7 +122,7 @@ TEST_F(ThreadsTest, LateSecondFreeNeverHitsAnotherBlock) {
     step.arrive_and_wait();  // the block was freed and its slab given back
     EXPECT_FALSE(blocks->free(*first, kA));
     step.arrive_and_wait();
-    step.arrive_and_wait();  // its address is inside a larger block now
+    step.arrive_and_wait();  // the address is inside a larger block now
     EXPECT_FALSE(blocks->free(*first, kA));
     step.arrive_and_wait();
   });
@@ -216,7 +216,7 @@ TEST_F(ThreadsTest, EightThreadsWithTrimAndLookupsNeverShareABlock) {
     threads.emplace_back([&] {
       while (running > 0) {
         EXPECT_TRUE(blocks->trim());
-        // Whatever lies there at the moment, the answer is a block that contains the address.
+        // Whatever is there now, a found block contains the address.
         const std::uintptr_t address = hint.load(std::memory_order_relaxed) + 100;
         const auto found = blocks->find(address);
         if (found && (address < found->base || address - found->base >= std::size_t{1} << 20)) ++lost;

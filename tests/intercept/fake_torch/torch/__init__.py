@@ -1,4 +1,4 @@
-"""As much of PyTorch as vmem.torch touches, over nothing: it shows that the parts find each other on a machine without a GPU."""
+"""A stand-in for PyTorch, as far as vmem.torch uses it, for machines without a GPU."""
 
 import ctypes
 import types

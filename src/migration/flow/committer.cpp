@@ -1,0 +1,141 @@
+#include "migration/flow/committer.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/memory_reserve.hpp"
+#include "base/sizes.hpp"
+#include "migration/place/lendable.hpp"
+
+namespace vmem::migration {
+
+Memories Committer::memories() const {
+  Memories all{.host_bytes = core_.config.backing->usage().budget_bytes};
+  if (core_.config.spill != nullptr) all.below = core_.config.spill->places();
+  for (const LentMemory& each : core_.config.lent) all.lent_bytes.push_back(lent_for_certain(devices_, each));
+  for (const Device& device : devices_.all()) {
+    std::uint64_t lenders = 0;
+    for (const std::uint8_t lender : device.config.lenders) lenders |= std::uint64_t{1} << lender;
+    all.devices.push_back(
+        {.hbm_bytes = hbm_in_all(device), .committed_bytes = device.committed_bytes, .lenders = lenders});
+  }
+  return all;
+}
+
+PageSizes Committer::page_sizes() const {
+  PageSizes sizes{.in_files = below_.largest_file_page()};
+  for (const auto& [bytes, pages] : counts_) {
+    if (pages.declared + pages.undeclared != 0) sizes.add(bytes);
+  }
+  if (sizes.largest == 0) sizes.add(pagetable::kGranuleBytes);
+  return sizes;
+}
+
+PageSizes Committer::page_sizes_with(std::uint64_t wanted) const {
+  PageSizes sizes = page_sizes();
+  sizes.wanted = wanted;
+  sizes.add(wanted);
+  return sizes;
+}
+
+std::uint64_t Committer::largest_page() const {
+  std::uint64_t largest = 0;
+  for (const auto& [page_bytes, pages] : counts_) largest = std::max(largest, page_bytes);
+  return largest;
+}
+
+Status Committer::commit(Device& device, std::uint64_t bytes, const PageSizes& pages) {
+  device.committed_bytes += bytes;  // the memory that others lend depends on it
+  Memories all;
+  std::optional<Shortfall> missing;
+  const bool had = ran_within_memory([&] {
+    all = memories();
+    missing = shortfall(all, pages);
+    if (!missing) lending_.balance(device);
+  });
+  if (had && !missing) return {};
+  device.committed_bytes -= bytes;
+  if (!had) throw std::bad_alloc();
+  return commit_error(device, bytes, pages, all, *missing);
+}
+
+Status Committer::commit_transit(Device& device, std::uint64_t page_bytes, const tiers::PageSource& source) {
+  const std::uint64_t host = core_.config.backing->usage().budget_bytes;
+  if (page_bytes > host) {
+    return fail(VMEM_ERROR_OUT_OF_MEMORY,
+                fmt::format("{} would be read in pages of {}, and host memory has {}; raise --host or lower --page",
+                            source.name(), format_bytes(page_bytes), format_bytes(host)));
+  }
+  PageSizes pages = page_sizes();
+  pages.wanted = page_bytes;
+  pages.in_files = std::max(pages.in_files, page_bytes);
+  auto committed = commit(device, 0, pages);
+  if (committed) return {};
+  Error error = std::move(committed).error();
+  error.message =
+      fmt::format("to read {}, pages must have a way through host memory: {}", source.name(), error.message);
+  return std::unexpected(std::move(error));
+}
+
+Status Committer::commit_error(const Device& device, std::uint64_t bytes, const PageSizes& pages, const Memories& all,
+                               const Shortfall& missing) const {
+  const std::uint64_t hbm = hbm_in_all(device);
+  const bool lent = !all.lent_bytes.empty(), below = core_.config.spill != nullptr;
+  const std::uint64_t below_bytes = std::accumulate(all.below.begin(), all.below.end(), std::uint64_t{0});
+  const bool nodes = below && core_.config.spill->info().name.contains("remote");
+  return fail(
+      VMEM_ERROR_OUT_OF_MEMORY,
+      fmt::format(
+          "{} asked for on device {}, where {} are allocated and HBM can hold {} of {}: {} would have to fit into "
+          "{}host memory{}, which can hold {} of {} (pages in transit take the rest); free something, or raise --hbm, "
+          "--host{}{}",
+          format_bytes(bytes), device.config.ordinal, format_bytes(device.committed_bytes),
+          format_bytes(usable_hbm_bytes(hbm, pages)), format_bytes(hbm), format_bytes(missing.overflow),
+          lent ? fmt::format("what other GPUs lend, {}, and ", format_bytes(missing.lent)) : std::string(),
+          below ? fmt::format(" ({}) and {} ({})", format_bytes(all.host_bytes), core_.config.spill->info().name,
+                              format_bytes(below_bytes))
+                : std::string(),
+          format_bytes(missing.host_and_below), format_bytes(all.host_bytes + below_bytes), lent ? ", --peers" : "",
+          nodes ? ", --borrow or --nvme, or name another node with --remote" : ", --nvme or --remote"));
+}
+
+// The device's HBM with all of its own lending reclaimed, except what other processes withhold.
+std::uint64_t Committer::hbm_in_all(const Device& device) const {
+  for (const LentOut& out : core_.config.lent_out) {
+    if (out.lender != device.index) continue;
+    return device.config.hbm_bytes - std::min(device.config.hbm_bytes, out.held().overdue_bytes);
+  }
+  const bool lends = std::ranges::any_of(
+      core_.config.lent, [&](const LentMemory& lent) { return lent.lender && *lent.lender == device.index; });
+  return lends ? device.config.hbm_bytes : device.hbm.budget_bytes();
+}
+
+// Creates slots ahead once evictions are expected: one per page, so that clean pages keep their
+// copy. Programs that do not call vmem write most of their pages, so their regions get only the
+// slots that the overflow needs: creating one blocks the driver while its memory is cleared.
+void Committer::expect_slots() {
+  constexpr std::uint64_t kGranule = pagetable::kGranuleBytes;
+  constexpr PageSizes smallest{.wanted = kGranule, .smallest = kGranule, .largest = kGranule};
+  std::uint64_t committed = 0, hbm = 0, lent = 0;
+  for (const Device& device : devices_.all()) {
+    committed += device.committed_bytes;
+    hbm += usable_hbm_bytes(device.hbm.budget_bytes(), smallest);
+  }
+  for (const LentMemory& each : core_.config.lent) lent += lent_for_certain(devices_, each);
+  const double overflow = committed > hbm ? double(committed - hbm) / double(committed) : 0;
+  for (const auto& [page_bytes, pages] : counts_) {
+    const auto leaving = std::uint64_t(std::ceil(overflow * double(pages.undeclared)));
+    const std::uint64_t slots = overflow == 0 ? 0 : pages.declared + leaving;
+    for (std::size_t near = 1; near < near_.count(); ++near) near_[near].tier->expect(page_bytes, slots);
+    core_.config.backing->expect(page_bytes, slots - std::min(slots, lent / page_bytes));
+  }
+}
+
+}  // namespace vmem::migration

@@ -1,0 +1,53 @@
+// What allocations are promised: counts pages by size, and checks with place/commitments.hpp that
+// every page has a place.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+
+#include "migration/core.hpp"
+#include "migration/flow/lending.hpp"
+#include "migration/place/below.hpp"
+#include "migration/place/commitments.hpp"
+#include "migration/place/devices.hpp"
+#include "migration/place/near_slots.hpp"
+
+namespace vmem::migration {
+
+class Committer {
+ public:
+  Committer(Core& core, Devices& devices, const NearSlots& near, const Below& below, Lending& lending)
+      : core_(core), devices_(devices), near_(near), below_(below), lending_(lending) {}
+
+  struct PageCounts {
+    std::uint64_t declared = 0, undeclared = 0;
+    std::uint64_t& of(const Region& region) { return region.undeclared ? undeclared : declared; }
+  };
+  // Of live pages of that size.
+  PageCounts& counts(std::uint64_t page_bytes) { return counts_[page_bytes]; }
+  std::uint64_t largest_page() const;  // of live regions
+
+  Memories memories() const;  // includes the commitments
+  PageSizes page_sizes_with(std::uint64_t wanted) const;
+  // Errors: OUT_OF_MEMORY.
+  Status commit(Device& device, std::uint64_t bytes, const PageSizes& pages);
+  // Pages of files need room while they pass through host memory, and no other.
+  Status commit_transit(Device& device, std::uint64_t page_bytes, const tiers::PageSource& source);
+  // Creates slots ahead once evictions are expected.
+  void expect_slots();
+
+ private:
+  PageSizes page_sizes() const;
+  Status commit_error(const Device& device, std::uint64_t bytes, const PageSizes& pages, const Memories& all,
+                      const Shortfall& missing) const;
+  std::uint64_t hbm_in_all(const Device& device) const;
+
+  Core& core_;
+  Devices& devices_;
+  const NearSlots& near_;
+  const Below& below_;
+  Lending& lending_;
+  std::unordered_map<std::uint64_t, PageCounts> counts_;  // by page size
+};
+
+}  // namespace vmem::migration

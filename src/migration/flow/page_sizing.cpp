@@ -1,0 +1,69 @@
+#include "migration/flow/page_sizing.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace vmem::migration {
+
+using pagetable::kGranuleShift;
+
+namespace {
+
+// Pages of a mapped file that host memory can hold, at least.
+constexpr std::uint64_t kFilePagesInHost = 16;
+// HBM and host memory hold at least this many pages of a size chosen here: some are in transit
+// while others are used.
+constexpr std::uint64_t kPagesInHbm = 16;
+constexpr std::uint64_t kPagesInHost = 8;
+
+}  // namespace
+
+std::uint32_t PageSizing::shift_for(const Device& device, std::uint64_t bytes, Pages pages) const {
+  if (pages == Pages::slab) return 0;
+  const bool undeclared = pages == Pages::undeclared;
+  if (core_.config.page_bytes) return std::uint32_t(std::countr_zero(*core_.config.page_bytes >> kGranuleShift));
+  const std::uint64_t most = most_page_bytes(undeclared ? device.config.hbm_bytes : device.hbm.budget_bytes());
+  // An undeclared region is used as a whole: take the largest pages that waste at most an eighth.
+  if (undeclared) {
+    for (std::uint32_t shift = kLargestShift; shift > 0; --shift) {
+      const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
+      const std::uint64_t wasted = -bytes & (page_bytes - 1);
+      if (wasted <= bytes / 8 && page_bytes <= most) return shift;
+    }
+    return 0;
+  }
+  // A remap costs about 45 µs for any size (32 MiB: 7 % of its copy, 2 MiB: all of it; from a
+  // peer's HBM, seven times as fast, 32 MiB: half), so large regions get large pages. At least
+  // eight pages per region, so that a part of it can stay resident.
+  std::uint32_t shift = 0;
+  for (const std::uint32_t larger : {2u, 4u, kLargestShift}) {
+    if (larger == kLargestShift && device.config.lenders.empty()) continue;
+    const std::uint64_t page_bytes = pagetable::kGranuleBytes << larger;
+    if (bytes / page_bytes >= 8 && page_bytes <= most) shift = larger;
+  }
+  return shift;
+}
+
+std::uint32_t PageSizing::file_shift_for(const Device& device, std::uint64_t bytes) const {
+  std::uint32_t shift = shift_for(device, bytes, Pages::declared);
+  if (core_.config.page_bytes) return shift;
+  const std::uint64_t host = core_.config.backing->usage().budget_bytes;
+  while (shift > 0 && (pagetable::kGranuleBytes << shift) > host / kFilePagesInHost) --shift;
+  return shift;
+}
+
+std::uint64_t PageSizing::most_page_bytes(std::uint64_t hbm_bytes) const {
+  return std::min(hbm_bytes / kPagesInHbm, core_.config.backing->usage().budget_bytes / kPagesInHost);
+}
+
+// Repeats until stable: rounding up can make larger pages worthwhile, which round up further.
+std::uint64_t PageSizing::bytes_in_pages(int device, std::uint64_t bytes) const {
+  for (;;) {
+    const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift_for(devices_[device], bytes, Pages::undeclared);
+    const std::uint64_t wasted = -bytes & (page_bytes - 1);
+    if (wasted == 0) return bytes;
+    bytes += wasted;
+  }
+}
+
+}  // namespace vmem::migration

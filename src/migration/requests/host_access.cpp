@@ -1,0 +1,94 @@
+// vmem_read and vmem_write: one page at a time, where it is.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "migration/parts.hpp"
+#include "migration/request.hpp"
+#include "migration/requests/room_later.hpp"
+
+namespace vmem::migration {
+
+using pagetable::Access;
+using pagetable::Mapped;
+
+namespace {
+
+constexpr std::uint8_t kCpuUsersMax = 255;  // the limit of Page::cpu_users
+
+}  // namespace
+
+std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
+  VMEM_TRY(check_live(run));
+  const PageRef ref{run.region, run.first};
+  Page& page = ref.page();
+  const std::uintptr_t address = parts.core.address_of(ref);
+  if (write && run.region->read_only) return std::unexpected(parts.below.read_only_error(*run.region));
+  if (ref.state().has(PageState::kLost)) return std::unexpected(parts.unread.error(ref, 0));
+  // Small allocations share the page: others may hold, use and write their parts meanwhile, which
+  // is safe while the page stays in its frame.
+  const bool slab = run.region->slab;
+  if (write && !slab && parts.core.config.threads->overlapping_holds(ref.begin(), ref.end()).named != 0) {
+    return fail(VMEM_ERROR_IN_USE,
+                fmt::format("the page at {:#x} is held by an acquire; release it before vmem_write", address));
+  }
+  parts.uses.drain();  // those of holds that ended before the check above
+  if (!uses_) {
+    parts.uses.stamp_untracked(*run.region);
+    uses_.emplace(run.region->uses.begin(), run.region->uses.end());
+    uses_->insert(uses_->end(), page.uses.begin(), page.uses.end());
+  }
+  if (page.cpu_users == kCpuUsersMax || (page.cpu_users != 0 && write && !slab)) return std::nullopt;
+  if (parts.transfers.running(page.wait) || parts.transfers.running(page.store)) return std::nullopt;
+  std::erase_if(*uses_, [&](Stamp use) { return parts.uses.complete(use); });
+  if (!uses_->empty() || (write && !slab && !parts.uses.uses_complete(*run.region, page))) return std::nullopt;
+  if (Contents::of_earlier_life(ref)) {
+    if (page.mapped == Mapped::nothing) {
+      parts.contents.forget(ref);
+    } else if (write) {
+      page.life = run.region->life.load(std::memory_order_seq_cst);
+    }
+  }
+  bool in_frame = page.owns_frame();
+  if (!in_frame && page.version != 0) {
+    auto here = parts.recall.recall(ref);
+    if (!here && may_find_room_later(parts, here.error())) here = Attempt::after_transfer;
+    if (!here) return std::unexpected(std::move(here).error());
+    if (*here != Attempt::done || (write && parts.transfers.busy_below(page))) {
+      if (below_.over(parts.core)) return std::unexpected(parts.stuck.unserved_error(ref));
+      return std::nullopt;
+    }
+    if (page.spilled != nullptr) page.spilled->wanted = false;
+  }
+  if (write && !in_frame) {
+    auto place = parts.bring_in.place_for_cpu_write(ref);
+    if (!place && may_find_room_later(parts, place.error())) place = Attempt::after_transfer;
+    if (!place) return std::unexpected(std::move(place).error());
+    if (*place != Attempt::done) {
+      if (below_.over(parts.core)) return std::unexpected(parts.stuck.unserved_error(ref));
+      return std::nullopt;
+    }
+    in_frame = page.owns_frame();
+    if (!in_frame) page.slot_version = page.version + 1;
+  }
+  if (write) ++page.version;
+  ++page.cpu_users;
+  if (in_frame) {
+    device_window = parts.devices.of(*run.region).hbm.frame(page.frame).window;
+  } else if (page.slot_current() && page.version != 0) {
+    const tiers::Tier& near = *parts.near.of(page).tier;
+    const auto& slots = dynamic_cast<const tiers::InPlaceTier&>(near);
+    const Access access = write ? Access::write : Access::read;
+    host = slots.host_address(page.slot, access);
+    if (host == nullptr) device_window = slots.device_address(page.slot, access);
+  }
+  return Status{};
+}
+
+std::optional<Status> ClosePageRequest::advance(MoverParts& parts) {
+  --run.region->pages[run.first].cpu_users;
+  parts.near.return_passing_slot({run.region, run.first});
+  return Status{};
+}
+
+}  // namespace vmem::migration

@@ -1,0 +1,150 @@
+#include "migration/use/use_tracker.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace vmem::migration {
+
+using pagetable::Access;
+using pagetable::kNoFrame;
+using pagetable::LoggedUse;
+using pagetable::Mapped;
+
+void UseTracker::drain() {
+  core_.config.threads->drain([this](const pagetable::LoggedUse& use) { on_use(use); });
+  bool fresh = false;
+  core_.config.streams->take_untracked([&](Stamp use) {
+    std::erase_if(untracked_, [&](Stamp known) { return known.stream() == use.stream(); });
+    untracked_.push_back(use);
+    fresh = untracked_before_ = true;
+  });
+  // Uses found after tracking began: from launches that had not seen that yet.
+  if (fresh && residency_.tracks())
+    std::ranges::for_each(residency_.live(), [this](Region* region) { used_untracked(*region); });
+}
+
+// Before the first eviction: adds the uses that launches and frees did not log. A launch in
+// progress holds its pages until its use is noted.
+void UseTracker::start_tracking() {
+  if (residency_.tracks()) return;
+  drain();
+  residency_.begin_tracking();
+  for (Region* region : residency_.live()) {
+    if (untracked_before_) used_untracked(*region);
+    if (region->undeclared) region_changed(*region);
+  }
+}
+
+// Treats all untracked launches as uses of the region, but reports none to the policies.
+void UseTracker::used_untracked(Region& region) {
+  stamp_untracked(region);
+  region.launched = true;
+  if (region.dead.load(std::memory_order_seq_cst)) return;
+  const std::uint32_t life = region.life.load(std::memory_order_seq_cst);
+  for (std::uint32_t i = 0; i < region.page_count; ++i) region.pages[i].life = life;
+}
+
+void UseTracker::on_use(const pagetable::LoggedUse& use) {
+  Region* region = core_.config.space->region_at(use.span.first());
+  if (region == nullptr) return;  // freed since: the free carried the last stamp
+  const std::uint32_t first = region->page_at(use.span.first());
+  const std::uint32_t last = std::min(region->page_at(use.span.end() - 1), region->page_count - 1);
+  const std::uint32_t count = last - first + 1;
+  if (use.kind == LoggedUse::Kind::changed) return region_changed(*region);
+  const bool write = use.span.access() == Access::write;
+  if (use.kind != LoggedUse::Kind::declared) region->launched = true;
+  const bool whole = count == region->page_count && count > 8;
+  if (whole) stamp(*region, use.stamp);
+  const bool worth_frames = count * region->page_bytes() <= devices_.of(*region).config.hbm_bytes / 2;
+  for (std::uint32_t i = first; i <= last; ++i) {
+    Page& page = region->pages[i];
+    if (!whole) stamp(*region, page, use.stamp);
+    // drain reads the threads' logs one after the other, so uses of an earlier life may come later.
+    if (std::int32_t(use.life - page.life) > 0) page.life = use.life;
+    if (use.kind == LoggedUse::Kind::possible) continue;
+    // Launching threads read the same cache line: write only on a change.
+    if (page.last_write != write) page.last_write = write;
+    if (page.prefetched) {
+      page.prefetched = false;
+      core_.counters.prefetched_used_bytes += region->page_bytes();
+    }
+    if (page.mapped == Mapped::slot && worth_frames && !page.in_place) promotions_.add({region, i});
+  }
+  const bool told = use.kind != LoggedUse::Kind::possible;
+  if (!told || region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
+  core_.tell_policies(
+      [&](Policy& policy) { policy.used({region->id, first, count, use.span.access(), use.stamp.stream()}); });
+}
+
+void UseTracker::region_changed(Region& region) {
+  const std::uint32_t life = region.life.load();
+  const bool died = std::exchange(region.life_told, life) != life, dead = region.dead.load();
+  core_.tell_policies([&](Policy& policy) {
+    if (died) policy.region_dead(region.id, true);
+    policy.region_dead(region.id, dead);
+  });
+  for (std::uint32_t i = 0; i < region.page_count; ++i) {
+    const PageRef ref{&region, i};
+    // It may live again by now; a new user asks to keep it again.
+    if (died) contents_.keep_no_longer(ref);
+    const bool kept = ref.page().slot != kNoFrame || ref.page().spilled != nullptr;
+    if (ref.page().mapped == Mapped::nothing && kept && Contents::of_earlier_life(ref)) contents_.forget(ref);
+  }
+}
+
+void UseTracker::stamp_untracked(Region& region) {
+  std::erase_if(untracked_, [this](Stamp use) { return core_.config.streams->complete(use); });
+  for (const Stamp use : untracked_) stamp(region, use);
+}
+
+void UseTracker::stamp(Region& region, Page& page, Stamp use) {
+  for (Stamp& known : page.uses) {
+    if (known == use) return;
+    if (known.empty() || known.stream() == use.stream() || core_.config.streams->complete(known)) {
+      known = known.stream() == use.stream() && known.epoch() > use.epoch() ? known : use;
+      return;
+    }
+  }
+  // A third stream at once: the oldest use moves to the region, and counts for all its pages.
+  stamp(region, page.uses[0]);
+  page.uses[0] = page.uses[1];
+  page.uses[1] = use;
+}
+
+void UseTracker::stamp(Region& region, Stamp use) {
+  for (Stamp& known : region.uses) {
+    if (known.stream() != use.stream() && !core_.config.streams->complete(known)) continue;
+    known = known.stream() == use.stream() && known.epoch() > use.epoch() ? known : use;
+    return;
+  }
+  region.uses.push_back(use);
+}
+
+bool UseTracker::uses_complete(Region& region, Page& page) {
+  bool all = true;
+  for (Stamp& use : page.uses) {
+    if (!complete(use)) all = false;
+  }
+  for (const Stamp use : region.uses) {
+    if (!complete(use)) all = false;
+  }
+  return all;
+}
+
+bool UseTracker::complete(Stamp stamp) {
+  if (core_.config.streams->complete(stamp)) return true;
+  const auto covered = core_.config.streams->cover(stamp);
+  if (covered) return false;
+  if (covered.error().status == VMEM_ERROR_DEVICE_LOST) {
+    core_.lose_device(covered.error());
+  } else if (std::has_single_bit(++cover_failures_)) {
+    VMEM_LOG_WARN("cannot tell when work on a stream ends (was it destroyed without vmem_stream_close?): {}",
+                  covered.error().message);
+  }
+  return false;
+}
+
+}  // namespace vmem::migration

@@ -1,0 +1,48 @@
+// When GPU work uses pages, and whether that work is complete. Launching threads log their uses;
+// until tracking begins (page/residency.hpp) they only note themselves on their stream.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "migration/core.hpp"
+#include "migration/page/residency.hpp"
+#include "migration/place/contents.hpp"
+#include "migration/place/devices.hpp"
+#include "migration/use/promotions.hpp"
+
+namespace vmem::migration {
+
+class UseTracker {
+ public:
+  UseTracker(Core& core, Residency& residency, Devices& devices, Contents& contents, Promotions& promotions)
+      : core_(core), residency_(residency), devices_(devices), contents_(contents), promotions_(promotions) {}
+
+  // Reads the threads' logs: stamps pages, and tells the policies.
+  void drain();
+  // Before the first eviction: adds the uses that launches and frees did not log.
+  void start_tracking();
+  void stamp(Region& region, Stamp use);
+  void stamp_untracked(Region& region);
+  bool uses_complete(Region& region, Page& page);
+  // Whether the work behind a stamp is complete. Records an event if none covers the stamp.
+  bool complete(Stamp stamp);
+  // The program freed the region into a cache or took it out again, perhaps both by now.
+  void region_changed(Region& region);
+
+ private:
+  void on_use(const pagetable::LoggedUse& use);
+  void used_untracked(Region& region);
+  void stamp(Region& region, Page& page, Stamp use);
+
+  Core& core_;
+  Residency& residency_;
+  Devices& devices_;
+  Contents& contents_;
+  Promotions& promotions_;
+  std::vector<Stamp> untracked_;      // the last untracked use of each stream
+  bool untracked_before_ = false;     // an untracked use was seen
+  std::uint64_t cover_failures_ = 0;  // logged at every power of two
+};
+
+}  // namespace vmem::migration

@@ -1,0 +1,69 @@
+// Who has which part of the lent memory and disks. A lease ends with its borrower, on request, or
+// after the grace period. Its memory is lent again once it is not in use and has been wiped.
+//
+// Thread: the one that steps the service.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/log_limit.hpp"
+#include "rdma/lending/dead_nodes.hpp"
+#include "rdma/lending/extents.hpp"
+#include "rdma/lending/memory_service/page_store.hpp"
+#include "rdma/lending/memory_service/reply_box.hpp"
+#include "rdma/lending/workers.hpp"
+
+namespace vmem::rdma {
+
+class LeaseBook {
+ public:
+  // All outlive this.
+  struct Parts {
+    PageStore& store;
+    ReplyBox& replies;
+    DeadNodes& dead;
+    Workers& workers;
+    ServiceStatistics& statistics;
+  };
+  LeaseBook(const ServiceConfig& config, Parts parts);
+
+  LeaseRef find(NodeId client) const;  // null: none
+  // Null: there is no room.
+  LeaseRef grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask);
+  // The answer to an ask without room: names a holder of the room.
+  wire::Lent full() const;
+  // True if leases that are ending will free more room for this ask.
+  bool may_grow(const wire::Ask& ask) const;
+  std::size_t size() const { return leases_.size(); }
+
+  // The peer of a lease is gone: the grace period begins.
+  void disconnected(NodeId client, PeerId peer);
+  void end(NodeId client);
+  // Ends those whose grace period is over.
+  bool expire();
+  // Erases the pages of ended leases that are not in use, and has their memory wiped.
+  bool wipe_ended();
+  // Shrinks the leases after a disk has failed, and tells the borrowers.
+  bool follow_disk();
+
+ private:
+  std::uint64_t share(std::uint64_t asked, std::uint64_t there) const;
+  std::uint64_t free_disk_bytes() const;
+  void shrink(Lease& lease, std::uint64_t disk_bytes);
+  void tell(const Lease& lease);
+
+  const ServiceConfig& config_;
+  const Parts parts_;
+  LogLimit leased_, lapsed_;
+  Extents room_;  // of the lent memory
+  std::uint64_t last_id_ = 0;
+  std::map<NodeId, LeaseRef> leases_;
+  std::list<LeaseRef> ended_;  // not wiped yet
+  std::uint32_t wiping_ = 0;   // ended leases being wiped
+};
+
+}  // namespace vmem::rdma

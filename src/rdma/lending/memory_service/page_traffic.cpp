@@ -1,0 +1,243 @@
+#include "rdma/lending/memory_service/page_traffic.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "base/log.hpp"
+
+namespace vmem::rdma {
+
+using wire::Answer;
+using wire::Kind;
+
+PageTraffic::PassageRef PageTraffic::begin(Way way, LeaseRef lease, PeerId peer, const wire::RequestId& request,
+                                           const wire::PageAt& at) {
+  auto passage = std::make_shared<Passage>();
+  passage->way = way;
+  passage->lease = std::move(lease);
+  passage->peer = peer;
+  passage->request = request;
+  passage->at = at;
+  return passage;
+}
+
+bool PageTraffic::stage(Passage& passage) {
+  passage.staging = parts_.store.stage(passage.at.page.bytes);
+  if (passage.staging) passage.memory = passage.staging.in(config_.memory);
+  return static_cast<bool>(passage.staging);
+}
+
+void PageTraffic::answer(const Passage& passage, Answer answer) {
+  const wire::Reply reply{.answer = answer, .lease = passage.at.lease, .offset = passage.at.offset};
+  // Only a finished put is final: a retry may get a different answer to anything else.
+  const bool put = passage.way == Way::in;
+  const bool final = put && answer == Answer::done;
+  parts_.replies.send(passage.peer, passage.request, put ? Kind::put_done : Kind::fetched, wire::body_of(reply),
+                      final ? ReplyBox::Repeat::remember : ReplyBox::Repeat::forget);
+  if (!final) parts_.replies.abandon(passage.request);
+}
+
+// ---- pages that come ----
+
+std::optional<Claim> PageTraffic::claim(PeerId peer, NodeId client, const wire::Header& header,
+                                        const wire::PageAt& at) {
+  const LeaseRef lease = parts_.leases.find(client);
+  if (!lease || lease->id != at.lease) {
+    ++parts_.statistics.rejected;
+    return std::nullopt;
+  }
+  if (!parts_.replies.admit(peer, header)) return std::nullopt;
+  const PassageRef passage = begin(Way::in, lease, peer, header.request, at);
+  Answer placed = parts_.store.make_room(*lease, at, header.request.sequence);
+  if (placed == Answer::done && is_on_disk(at.offset) && !stage(*passage)) placed = Answer::again;
+  if (placed != Answer::done) {
+    answer(*passage, placed);
+    return std::nullopt;
+  }
+  if (!is_on_disk(at.offset)) passage->memory = parts_.store.memory(*lease, at.offset, at.page.bytes);
+  parts_.store.add(*lease, at, header.request.sequence);
+  ++lease->busy;
+  landing_.emplace(++last_token_, passage);
+  return Claim{passage->memory, last_token_, config_.clock->now_us() + config_.request_us};
+}
+
+void PageTraffic::landed(std::uint64_t token) {
+  if (const auto landed = landing_.extract(token); !landed.empty()) verify(landed.mapped());
+}
+
+void PageTraffic::receive_failed(std::uint64_t token) {
+  if (const auto landed = landing_.extract(token); !landed.empty()) end_put(landed.mapped(), Answer::again);
+}
+
+void PageTraffic::verify(const PassageRef& passage) {
+  const auto good = std::make_shared<bool>();
+  parts_.workers.post([passage, good] { *good = passage->at.page.matches(passage->memory); },
+                      [this, passage, good](Workers::Ended how) {
+                        if (how == Workers::Ended::no_memory) return verified(passage, Answer::failed);
+                        verified(passage, *good ? Answer::done : Answer::damaged);
+                      });
+}
+
+// `failed`: no memory for the check, so nothing is known about the page.
+void PageTraffic::verified(const PassageRef& passage, Answer found) {
+  parts_.statistics.damaged += found == Answer::damaged ? 1 : 0;
+  if (passage->way == Way::out) return found == Answer::done ? send_page(passage) : end_fetch(passage, found);
+  if (found != Answer::done || !is_on_disk(passage->at.offset)) return end_put(passage, found);
+  want_disk_slot_.push_back(passage);
+}
+
+void PageTraffic::end_put(const PassageRef& passage, Answer put) {
+  Lease& lease = *passage->lease;
+  if (put == Answer::done) parts_.store.hold(lease, passage->at.offset);
+  const auto page = lease.pages.find(passage->at.offset);
+  if (put != Answer::done || page->second.released) parts_.store.erase(lease, page);
+  passage->staging = {};
+  --lease.busy;
+  answer(*passage, put);
+}
+
+// ---- pages that go ----
+
+void PageTraffic::fetch(PeerId peer, NodeId client, const wire::Header& header, ConstBytes body) {
+  const auto at = wire::read_body<wire::PageAt>(body);
+  const LeaseRef lease = parts_.leases.find(client);
+  if (!at || !lease || lease->id != at->lease) {
+    ++parts_.statistics.rejected;
+    return;
+  }
+  if (!parts_.replies.admit(peer, header)) return;
+  const PassageRef passage = begin(Way::out, lease, peer, header.request, *at);
+  const auto found = lease->pages.find(at->offset);
+  if (found == lease->pages.end() || found->second.page != at->page) return answer(*passage, Answer::unknown);
+  LentPage& page = found->second;
+  const bool held = page.state == LentPage::State::held;
+  const bool staged = !is_on_disk(at->offset) || (held && stage(*passage));
+  if (!held || !staged) return answer(*passage, Answer::again);
+  ++page.readers;
+  ++lease->busy;
+  if (is_on_disk(at->offset)) return to_disk(passage, tiers::Direction::load, *page.disk_slot);
+  passage->memory = parts_.store.memory(*lease, at->offset, at->page.bytes);
+  // The receiver verifies the page; verifying it here too would cost a third of sending it.
+  if (at->doubted == 0) return send_page(passage);
+  verify(passage);
+}
+
+void PageTraffic::send_page(const PassageRef& passage) {
+  const wire::Reply reply{.lease = passage->at.lease, .offset = passage->at.offset};
+  const auto header =
+      wire::write({.kind = Kind::fetched, .request = passage->request, .payload_bytes = passage->memory.size()},
+                  wire::body_of(reply));
+  const ConstBytes payload[] = {passage->memory};
+  Send page{.peer = passage->peer, .payload = payload, .deadline_us = config_.clock->now_us() + config_.request_us};
+  if (header) page.header = *header;
+  const Status posted = header ? parts_.transport.send({&page, 1}) : Status(std::unexpected(header.error()));
+  if (!posted) {
+    if (const auto times = unsent_.next(); times.logged)
+      VMEM_LOG_WARN("a page could not be sent back: {} ({} so far)", posted.error().message, times.count);
+    return left(passage);
+  }
+  leaving_.emplace(page.id, passage);
+}
+
+void PageTraffic::sent(SendId send) {
+  const auto page = leaving_.extract(send);
+  if (page.empty()) return;
+  parts_.statistics.fetched_bytes += page.mapped()->at.page.bytes;
+  left(page.mapped());
+}
+
+void PageTraffic::send_failed(SendId send) {
+  if (const auto page = leaving_.extract(send); !page.empty()) left(page.mapped());
+}
+
+// Nothing reads the page's bytes any more.
+void PageTraffic::left(const PassageRef& passage) {
+  Lease& lease = *passage->lease;
+  passage->staging = {};
+  --lease.busy;
+  parts_.replies.abandon(passage->request);  // pages are not cached: a repeat sends the page again
+  const auto page = lease.pages.find(passage->at.offset);
+  if (--page->second.readers == 0 && page->second.released) parts_.store.erase(lease, page);
+}
+
+void PageTraffic::end_fetch(const PassageRef& passage, Answer fetched) {
+  // Drop only a damaged page: after other failures, a later fetch may succeed.
+  if (fetched == Answer::damaged) page_of(*passage).released = true;
+  left(passage);
+  answer(*passage, fetched);
+}
+
+void PageTraffic::release(Lease& lease, const wire::PageAt& at, std::uint64_t sequence) {
+  const auto page = lease.pages.find(at.offset);
+  if (page == lease.pages.end() || page->second.sequence > sequence) return;
+  page->second.released = true;
+  const bool arriving = page->second.state == LentPage::State::arriving;  // then end_put erases it
+  if (!arriving && page->second.readers == 0) parts_.store.erase(lease, page);
+}
+
+// ---- the disk ----
+
+bool PageTraffic::serve_disk() {
+  if (config_.disk == nullptr) return false;
+  const bool did = find_disk_slots();
+  std::vector<tiers::Completion> completions;
+  if (!config_.disk->poll(completions)) return did;
+  for (const tiers::Completion& completion : completions) {
+    if (const auto ended = on_disk_.extract(completion.id); !ended.empty()) disk_ended(ended.mapped(), completion);
+  }
+  return did || !completions.empty();
+}
+
+bool PageTraffic::find_disk_slots() {
+  bool did = false;
+  for (auto each = want_disk_slot_.begin(); each != want_disk_slot_.end();) {
+    const PassageRef passage = *each;
+    const auto granted = config_.disk->allocate(passage->at.page.bytes);
+    if (granted && granted->grant == tiers::Grant::later) {
+      ++each;
+      continue;
+    }
+    did = true;
+    each = want_disk_slot_.erase(each);
+    if (!granted || granted->grant == tiers::Grant::full) {
+      end_put(passage, granted ? Answer::full : Answer::failed);
+      continue;
+    }
+    page_of(*passage).disk_slot = granted->slot;
+    to_disk(passage, tiers::Direction::store, granted->slot);
+  }
+  return did;
+}
+
+void PageTraffic::to_disk(const PassageRef& passage, tiers::Direction direction, tiers::SlotId slot) {
+  tiers::Transfer transfer;
+  transfer.page = passage->at.page.identity().page;
+  transfer.version = passage->at.page.version;
+  transfer.slot = slot;
+  transfer.host = passage->memory.data();
+  transfer.bytes = passage->memory.size();
+  transfer.direction = direction;
+  if (const auto submitted = config_.disk->submit({&transfer, 1}); !submitted) {
+    disk_failed(submitted.error());
+    return passage->way == Way::in ? end_put(passage, Answer::failed) : end_fetch(passage, Answer::failed);
+  }
+  on_disk_.emplace(transfer.id, passage);
+}
+
+void PageTraffic::disk_ended(const PassageRef& passage, const tiers::Completion& completion) {
+  const bool done = completion.outcome == tiers::Outcome::done;
+  if (!done) disk_failed(completion.error);
+  if (passage->way == Way::in) return end_put(passage, done ? Answer::done : Answer::failed);
+  if (!done) return end_fetch(passage, completion.outcome == tiers::Outcome::lost ? Answer::damaged : Answer::failed);
+  if (passage->at.doubted == 0) return send_page(passage);  // the disk tier verified it
+  verify(passage);
+}
+
+// Rate-limited: a failed disk fails every transfer in flight, and more follow.
+void PageTraffic::disk_failed(const Error& error) {
+  if (const auto failure = disk_failures_.next(); failure.logged)
+    VMEM_LOG_WARN("a page on disk: {} ({} such failures)", error.message, failure.count);
+  (void)parts_.leases.follow_disk();  // the borrower learns of the lost room before the answer
+}
+
+}  // namespace vmem::rdma

@@ -1,0 +1,88 @@
+// Pages that come and go. A page that comes is verified against its seal before it is held; until
+// then nobody can fetch it. A page that goes is verified by the borrower; here only if its last
+// copy arrived damaged. Pages to and from the disk pass through staging memory.
+//
+// Thread: the one that steps the service.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "base/log_limit.hpp"
+#include "rdma/lending/memory_service/lease_book.hpp"
+#include "rdma/lending/memory_service/page_store.hpp"
+#include "rdma/lending/memory_service/reply_box.hpp"
+#include "rdma/lending/workers.hpp"
+
+namespace vmem::rdma {
+
+class PageTraffic {
+ public:
+  // All outlive this.
+  struct Parts {
+    Transport& transport;
+    LeaseBook& leases;
+    PageStore& store;
+    ReplyBox& replies;
+    Workers& workers;
+    ServiceStatistics& statistics;
+  };
+  PageTraffic(const ServiceConfig& config, Parts parts) : config_(config), parts_(parts) {}
+
+  // A put is announced. `client`: the node of the connection.
+  std::optional<Claim> claim(PeerId peer, NodeId client, const wire::Header& header, const wire::PageAt& at);
+  void landed(std::uint64_t token);
+  void receive_failed(std::uint64_t token);
+
+  void fetch(PeerId peer, NodeId client, const wire::Header& header, ConstBytes body);
+  void sent(SendId send);
+  void send_failed(SendId send);
+
+  void release(Lease& lease, const wire::PageAt& at, std::uint64_t sequence);
+
+  // Submits to the disk and takes what it has completed; false: there was nothing.
+  bool serve_disk();
+
+ private:
+  enum class Way : std::uint8_t { in, out };  // a put, a fetch
+  struct Passage {
+    Way way = Way::in;
+    LeaseRef lease;
+    PeerId peer{};
+    wire::RequestId request;
+    wire::PageAt at;
+    Bytes memory;     // its bytes
+    Staging staging;  // of a page to or from the disk
+  };
+  using PassageRef = std::shared_ptr<Passage>;
+  static PassageRef begin(Way way, LeaseRef lease, PeerId peer, const wire::RequestId& request, const wire::PageAt& at);
+  LentPage& page_of(const Passage& passage) { return passage.lease->pages.at(passage.at.offset); }
+  bool stage(Passage& passage);
+
+  void verify(const PassageRef& passage);
+  void verified(const PassageRef& passage, wire::Answer found);
+  void end_put(const PassageRef& passage, wire::Answer answer);
+  void end_fetch(const PassageRef& passage, wire::Answer answer);
+  void send_page(const PassageRef& passage);
+  void left(const PassageRef& passage);
+  void answer(const Passage& passage, wire::Answer answer);
+
+  bool find_disk_slots();
+  void to_disk(const PassageRef& passage, tiers::Direction direction, tiers::SlotId slot);
+  void disk_ended(const PassageRef& passage, const tiers::Completion& completion);
+  void disk_failed(const Error& error);
+
+  const ServiceConfig& config_;
+  const Parts parts_;
+  LogLimit unsent_, disk_failures_;
+  std::uint64_t last_token_ = 0;
+  std::map<std::uint64_t, PassageRef> landing_;  // by claim token
+  std::map<SendId, PassageRef> leaving_;
+  std::list<PassageRef> want_disk_slot_;
+  std::map<std::uint64_t, PassageRef> on_disk_;  // by transfer
+};
+
+}  // namespace vmem::rdma

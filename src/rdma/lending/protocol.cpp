@@ -1,0 +1,25 @@
+#include "rdma/lending/protocol.hpp"
+
+namespace vmem::rdma::wire {
+
+std::string_view answer_words(Answer answer) noexcept {
+  switch (answer) {
+    case Answer::done:
+      return "done";
+    case Answer::again:
+      return "it is busy there";
+    case Answer::full:
+      return "it has no room left";
+    case Answer::unknown:
+      return "it has no such page";
+    case Answer::damaged:
+      return "the checksum differs";
+    case Answer::failed:
+      return "its disk failed, or it lacked memory";
+    case Answer::refused:
+      return "it refused the request";
+  }
+  return "an unknown answer";
+}
+
+}  // namespace vmem::rdma::wire

@@ -1,0 +1,101 @@
+// Protocol between a node that lends room for pages and one that borrows it: the bodies of
+// messages (wire.hpp).
+//
+//   borrower                       lender
+//   allocate: Ask              →            room in memory and on disks
+//                              ←     allocated: Lent: a lease, valid while both know it
+//                              ←     allocated: Lent, unasked (kUnasked): same lease, less disk
+//   put: PageAt, the page      →            verified, then stored
+//                              ←     put_done: Reply
+//   fetch: PageAt              →            verified first if the last copy arrived damaged
+//                              ←     fetched: Reply, the page
+//   release: PageAt            →            no reply; version 0: the whole lease, see next line
+//                              ←     released, only for a whole lease
+//   ping                       →     ←      pong
+//   end: End                   →            the node's process has ended: frees its leases
+//                              ←     ended
+//
+// The borrower places its pages within the lease, so it need not ask before it sends a page. A
+// request that names another lease than the connection's is ignored: it was meant for another
+// lender or an earlier life of this one. Of requests about the same offset, the one with the
+// largest sequence counts, in whatever order they arrive.
+#pragma once
+
+#include <cstring>
+#include <optional>
+
+#include "rdma/lending/wire.hpp"
+#include "tiers/seal.hpp"
+
+namespace vmem::rdma::wire {
+
+// Lease offsets from here on are on the lender's disks; lower ones are in its memory. All are
+// multiples of the granule.
+inline constexpr std::uint64_t kDiskOffset = std::uint64_t{1} << 48;
+
+enum class Answer : std::uint32_t {
+  done = 0,
+  again = 1,    // busy: other operations are in flight there
+  full = 2,     // no room
+  unknown = 3,  // no such page
+  damaged = 4,  // checksum mismatch of the sent or the stored page
+  failed = 5,   // disk failure or lack of memory; the lender keeps a page it has
+  refused = 6,  // invalid order, or outside the lease
+};
+std::string_view answer_words(Answer answer) noexcept;
+
+struct Ask {
+  std::uint64_t memory_bytes = 0, disk_bytes = 0;  // upper limits
+};
+struct Lent {
+  std::uint64_t lease = 0;  // id; if unchanged, the stored pages are still there
+  std::uint64_t memory_bytes = 0, disk_bytes = 0;
+  Answer answer = Answer::done;
+  std::uint32_t nodes = 0;  // number of nodes with leases
+  // Only with Answer::full: total lendable, total leased, and one lease: its node, its size and the
+  // time until it lapses. 0 left: that node is connected.
+  std::uint64_t lendable_bytes = 0, leased_bytes = 0, holder = 0, holder_bytes = 0, holder_left_us = 0;
+};
+struct End {
+  std::uint64_t node = 0, incarnation = 0;
+};
+
+// A page version and its expected checksum: tiers::seal.
+struct SealedPage {
+  std::uint32_t home = 0, granule = 0;
+  std::uint64_t version = 0, bytes = 0, tenant = 0;
+  std::uint64_t low = 0, high = 0;
+  bool operator==(const SealedPage&) const = default;
+
+  tiers::PageIdentity identity() const { return {{home, granule}, version, bytes, tenant}; }
+  tiers::Checksum checksum() const { return {low, high}; }
+  bool matches(ConstBytes page) const { return page.size() == bytes && tiers::seal(page, identity()) == checksum(); }
+};
+struct PageAt {
+  std::uint64_t lease = 0, offset = 0;
+  SealedPage page;
+  std::uint32_t doubted = 0;  // 1: the last copy from the lender had a checksum mismatch
+  std::uint32_t reserved = 0;
+};
+struct Reply {
+  Answer answer = Answer::done;
+  std::uint32_t reserved = 0;
+  std::uint64_t lease = 0, offset = 0;
+};
+static_assert(sizeof(Ask) == 16 && sizeof(Lent) == 72 && sizeof(End) == 16 && sizeof(SealedPage) == 48 &&
+              sizeof(PageAt) == 72 && sizeof(Reply) == 24);
+static_assert(sizeof(PageAt) <= kMostBodyBytes);
+
+template <class T>
+ConstBytes body_of(const T& value) {
+  return std::as_bytes(std::span(&value, 1));
+}
+template <class T>
+std::optional<T> read_body(ConstBytes body) {
+  if (body.size() != sizeof(T)) return std::nullopt;
+  T value;
+  std::memcpy(&value, body.data(), sizeof(T));
+  return value;
+}
+
+}  // namespace vmem::rdma::wire

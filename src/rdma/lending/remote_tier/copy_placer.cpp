@@ -1,0 +1,217 @@
+#include "rdma/lending/remote_tier/copy_placer.hpp"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+namespace vmem::rdma {
+
+using tiers::Grant;
+using tiers::SlotGrant;
+using tiers::SlotId;
+
+// ---- slots ----
+
+tiers::TierUsage CopyPlacer::usage() const {
+  const std::lock_guard lock(mutex_);
+  return usage_now();
+}
+
+tiers::TierUsage CopyPlacer::usage_now() const {
+  std::vector<std::uint64_t> all, ready;
+  for (const Room& room : rooms_) {
+    if (room.lent_bytes() != 0) all.push_back(room.lent_bytes());
+    if (room.takes_pages()) ready.push_back(room.free_bytes());
+  }
+  return {storable(all), used_bytes_, storable(ready)};
+}
+
+// Each node's memory and disk; with two replicas, the budget as one place.
+std::vector<std::uint64_t> CopyPlacer::places() const {
+  const std::lock_guard lock(mutex_);
+  if (replicas_ != 1) return {usage_now().budget_bytes};
+  std::vector<std::uint64_t> all;
+  for (const Room& room : rooms_) {
+    for (const std::uint64_t bytes : {room.memory_bytes, room.disk_usable_bytes}) {
+      if (bytes != 0) all.push_back(bytes);
+    }
+  }
+  return all;
+}
+
+// Bytes of pages that fit in these rooms. Two copies lie on two nodes. If only one node lends,
+// pages have one copy, as in allocate(). A node that is full still counts.
+std::uint64_t CopyPlacer::storable(std::span<const std::uint64_t> rooms) const {
+  const std::uint64_t sum = std::accumulate(rooms.begin(), rooms.end(), std::uint64_t{0});
+  const std::uint64_t largest = rooms.empty() ? 0 : std::ranges::max(rooms);
+  if (replicas_ == 1 || rooms.size() == 1) return sum;
+  return std::min(sum / 2, sum - largest);
+}
+
+Result<SlotGrant> CopyPlacer::allocate(std::uint64_t page_bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto nodes = static_cast<std::uint32_t>(std::ranges::count_if(rooms_, &Room::takes_pages));
+  const std::uint32_t wanted = std::min(replicas_, nodes);
+  Slot slot{.bytes = page_bytes, .copies = {}};
+  for (std::uint32_t i = 0; i < wanted; ++i) {
+    const auto copy = place(page_bytes, slot.copies);
+    if (!copy) {
+      for (const CopyPlace& placed : slot.copies) give_back(placed, page_bytes);
+      return no_room(page_bytes);
+    }
+    slot.copies[i] = *copy;
+  }
+  if (wanted == 0) return no_room(page_bytes);
+  return SlotGrant{Grant::granted, new_slot(slot)};
+}
+
+SlotId CopyPlacer::new_slot(const Slot& slot) {
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<SlotId>(slots_.size()));
+    slots_.emplace_back();
+  }
+  const SlotId id = free_slots_.back();
+  free_slots_.pop_back();
+  slots_[id] = slot;
+  used_bytes_ += slot.bytes;
+  return id;
+}
+
+// TIMEOUT if a disconnected node, not known to be dead, may return with room.
+Result<SlotGrant> CopyPlacer::no_room(std::uint64_t page_bytes) const {
+  for (std::size_t node = 0; node < rooms_.size(); ++node) {
+    const Room& room = rooms_[node];
+    if (room.lease == 0 || room.ready || room.largest() < page_bytes) continue;
+    return fail(VMEM_ERROR_TIMEOUT, fmt::format("the node at {} is away, and may come back with room", peers_[node]));
+  }
+  return SlotGrant{};
+}
+
+CopyPlaces CopyPlacer::release(SlotId id) {
+  const std::lock_guard lock(mutex_);
+  const Slot slot = std::exchange(slots_[id], {});
+  for (const CopyPlace& copy : slot.copies) give_back(copy, slot.bytes);
+  used_bytes_ -= slot.bytes;
+  free_slots_.push_back(id);
+  return slot.copies;
+}
+
+bool CopyPlacer::degraded(SlotId slot) const {
+  const std::lock_guard lock(mutex_);
+  const auto copies =
+      std::ranges::count_if(slots_[slot].copies, [&](const CopyPlace& copy) { return is_current(copy); });
+  const auto nodes = std::ranges::count_if(rooms_, &Room::takes_pages);
+  return copies < std::clamp<std::ptrdiff_t>(nodes, 1, replicas_);
+}
+
+std::string CopyPlacer::where(SlotId slot) const {
+  const std::lock_guard lock(mutex_);
+  std::string nodes;
+  for (const CopyPlace& copy : slots_[slot].copies) {
+    if (copy.lease != 0) nodes += (nodes.empty() ? "the node at " : " and the node at ") + peers_[copy.node];
+  }
+  return nodes;
+}
+
+// ---- copies ----
+
+CopyPlaces CopyPlacer::copies(SlotId slot) const {
+  const std::lock_guard lock(mutex_);
+  return slots_[slot].copies;
+}
+
+bool CopyPlacer::is_there(const CopyPlace& copy) const {
+  const std::lock_guard lock(mutex_);
+  return is_current(copy);
+}
+
+bool CopyPlacer::assign_new_place(SlotId id, std::size_t copy) {
+  const std::lock_guard lock(mutex_);
+  Slot& slot = slots_[id];
+  CopyPlaces others = slot.copies;
+  others[copy] = {};
+  const auto found = place(slot.bytes, others);
+  if (!found) return false;
+  give_back(std::exchange(slot.copies[copy], *found), slot.bytes);
+  return true;
+}
+
+// With two copies, a node that would keep more free bytes than all others together has to take one:
+// those bytes would find no second node, although the budget counts them. Else prefers nodes with
+// room in memory, then those with the most free bytes.
+std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const CopyPlace> apart_from) {
+  std::uint64_t free_bytes = 0;
+  for (const Room& room : rooms_) free_bytes += room.takes_pages() ? room.free_bytes() : 0;
+  const auto rank = [&](const Room& room) {
+    const std::uint64_t own = room.free_bytes();
+    const bool needed = replicas_ != 1 && own + bytes > free_bytes / 2;
+    return std::tuple(needed ? own : 0, room.memory.largest_bytes() >= bytes, own);
+  };
+  std::optional<std::uint32_t> best;
+  for (std::uint32_t node = 0; node < rooms_.size(); ++node) {
+    const bool taken =
+        std::ranges::any_of(apart_from, [&](const CopyPlace& c) { return is_current(c) && c.node == node; });
+    const Room& room = rooms_[node];
+    if (!room.takes_pages() || taken || room.largest() < bytes) continue;
+    if (!best || rank(room) > rank(rooms_[*best])) best = node;
+  }
+  if (!best) return std::nullopt;
+  Room& room = rooms_[*best];
+  auto offset = room.memory.take(bytes);
+  if (!offset) offset = room.disk.take(bytes);
+  return CopyPlace{*best, room.lease, *offset};
+}
+
+void CopyPlacer::give_back(const CopyPlace& copy, std::uint64_t bytes) {
+  if (!is_current(copy)) return;
+  Room& room = rooms_[copy.node];
+  (copy.offset >= wire::kDiskOffset ? room.disk : room.memory).give_back(copy.offset, bytes);
+}
+
+// ---- rooms ----
+
+void CopyPlacer::set_room(std::uint32_t node, const wire::Lent& lent) {
+  const std::lock_guard lock(mutex_);
+  Room& room = rooms_[node];
+  if (room.lease != lent.lease) {
+    room = {.lease = lent.lease,
+            .memory_bytes = lent.memory_bytes,
+            .disk_leased_bytes = lent.disk_bytes,
+            .disk_usable_bytes = lent.disk_bytes,
+            .memory = Extents(0, lent.memory_bytes),
+            .disk = Extents(wire::kDiskOffset, lent.disk_bytes)};
+  }
+  room.disk_usable_bytes = std::min(room.disk_usable_bytes, lent.disk_bytes);
+  room.ready = true;
+}
+
+std::optional<std::uint64_t> CopyPlacer::shrink_disk(std::uint32_t node, std::uint64_t disk_bytes) {
+  const std::lock_guard lock(mutex_);
+  Room& room = rooms_[node];
+  if (disk_bytes >= room.disk_usable_bytes) return std::nullopt;
+  return std::exchange(room.disk_usable_bytes, disk_bytes);
+}
+
+void CopyPlacer::set_away(std::uint32_t node) {
+  const std::lock_guard lock(mutex_);
+  rooms_[node].ready = false;
+}
+
+void CopyPlacer::drop(std::uint32_t node) {
+  const std::lock_guard lock(mutex_);
+  rooms_[node] = {};
+}
+
+std::uint64_t CopyPlacer::lent_bytes(std::uint32_t node) const {
+  const std::lock_guard lock(mutex_);
+  return rooms_[node].lent_bytes();
+}
+
+bool CopyPlacer::disk_failed(std::uint32_t node) const {
+  const std::lock_guard lock(mutex_);
+  return rooms_[node].disk_usable_bytes < rooms_[node].disk_leased_bytes;
+}
+
+}  // namespace vmem::rdma

@@ -1,0 +1,109 @@
+// Places copies of pages in the memory and on the disks that nodes lend, and knows the places of
+// each slot's copies. The lender is not asked: a lease is a range that its borrower divides.
+//
+// Thread: any. Its mutex is a leaf: nothing called under it locks.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rdma/lending/extents.hpp"
+#include "rdma/lending/protocol.hpp"
+#include "tiers/tier.hpp"
+
+namespace vmem::rdma {
+
+inline constexpr std::uint32_t kMostReplicas = 2;
+
+// Place of a copy. lease 0: no copy; another lease than the node's: the copy is gone.
+struct CopyPlace {
+  std::uint32_t node = 0;  // index in the tier's list of peers
+  std::uint64_t lease = 0;
+  std::uint64_t offset = 0;
+};
+using CopyPlaces = std::array<CopyPlace, kMostReplicas>;
+
+class CopyPlacer {
+ public:
+  CopyPlacer(std::vector<std::string> peers, std::uint32_t replicas)
+      : peers_(std::move(peers)), replicas_(replicas), rooms_(peers_.size()) {}
+
+  // Slots, as in tiers::Tier.
+  tiers::TierUsage usage() const;
+  std::vector<std::uint64_t> places() const;  // for Tier::places
+  Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes);
+  CopyPlaces release(tiers::SlotId slot);  // returns where the copies were
+  // Has fewer copies than the connected nodes allow.
+  bool degraded(tiers::SlotId slot) const;
+  std::string where(tiers::SlotId slot) const;
+
+  CopyPlaces copies(tiers::SlotId slot) const;
+  // Whether the place's lease is the node's current one.
+  bool is_there(const CopyPlace& copy) const;
+  // Gives a copy another place, perhaps on the same node: its node is away, has lost it or could
+  // not store it. The caller stores the bytes there. False: no node has room.
+  bool assign_new_place(tiers::SlotId slot, std::size_t copy);
+
+  // The room that a node lends. A new lease replaces the old one, whose copies are gone. Under the
+  // same lease only the disk can shrink.
+  void set_room(std::uint32_t node, const wire::Lent& lent);
+  // Returns the usable disk bytes before the call; nullopt if the disk did not shrink.
+  std::optional<std::uint64_t> shrink_disk(std::uint32_t node, std::uint64_t disk_bytes);
+  // The node is disconnected; its copies may return.
+  void set_away(std::uint32_t node);
+  // The node's lease has ended, and its copies with it.
+  void drop(std::uint32_t node);
+  std::uint64_t lent_bytes(std::uint32_t node) const;
+  bool disk_failed(std::uint32_t node) const;
+
+ private:
+  struct Slot {
+    std::uint64_t bytes = 0;  // 0: free
+    CopyPlaces copies;
+  };
+  struct Room {
+    bool ready = false;  // the node is connected
+    std::uint64_t lease = 0;
+    std::uint64_t memory_bytes = 0;
+    // The usable part is smaller than the leased one once a disk has failed.
+    std::uint64_t disk_leased_bytes = 0, disk_usable_bytes = 0;
+    Extents memory, disk;
+    std::uint64_t lent_bytes() const { return memory_bytes + disk_usable_bytes; }
+    // A node whose only disk failed lends nothing, and is no place for copies.
+    bool takes_pages() const { return ready && lent_bytes() != 0; }
+    std::uint64_t free_disk_bytes() const {
+      const std::uint64_t used = disk_leased_bytes - disk.free_bytes();
+      return disk_usable_bytes - std::min(disk_usable_bytes, used);
+    }
+    std::uint64_t largest_on_disk() const { return std::min(disk.largest_bytes(), free_disk_bytes()); }
+    std::uint64_t largest() const { return std::max(memory.largest_bytes(), largest_on_disk()); }
+    std::uint64_t free_bytes() const { return memory.free_bytes() + free_disk_bytes(); }
+  };
+
+  // All require mutex_.
+  tiers::TierUsage usage_now() const;
+  std::uint64_t storable(std::span<const std::uint64_t> rooms) const;
+  bool is_current(const CopyPlace& copy) const { return copy.lease != 0 && rooms_[copy.node].lease == copy.lease; }
+  std::optional<CopyPlace> place(std::uint64_t bytes, std::span<const CopyPlace> apart_from);
+  void give_back(const CopyPlace& copy, std::uint64_t bytes);
+  Result<tiers::SlotGrant> no_room(std::uint64_t page_bytes) const;
+  tiers::SlotId new_slot(const Slot& slot);
+
+  const std::vector<std::string> peers_;
+  const std::uint32_t replicas_;
+
+  mutable std::mutex mutex_;
+  // Protected by mutex_.
+  std::vector<Room> rooms_;  // by node
+  std::vector<Slot> slots_;
+  std::vector<tiers::SlotId> free_slots_;
+  std::uint64_t used_bytes_ = 0;
+};
+
+}  // namespace vmem::rdma

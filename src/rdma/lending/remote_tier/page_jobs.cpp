@@ -1,0 +1,350 @@
+#include "rdma/lending/remote_tier/page_jobs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+namespace vmem::rdma {
+
+using tiers::Outcome;
+using tiers::Transfer;
+using wire::Answer;
+
+namespace {
+
+constexpr std::uint32_t kTries = 4;        // per copy, on checksum mismatch or failure
+constexpr std::uint64_t kAgainUs = 5'000;  // delay before retrying a busy or failed copy
+
+// Fails the job; the page stays where it is, and a later call may find memory.
+void lacked_memory(PageJob& job, std::string_view what) {
+  job.slab.reset();
+  job.error = {VMEM_ERROR_OUT_OF_MEMORY, ENOMEM, fmt::format("no memory to {} {}", what, words(job))};
+}
+
+}  // namespace
+
+// ---- preparing ----
+
+void PageJobs::begin(const PageJobRef& job) {
+  const Transfer& transfer = job->transfer;
+  const std::uint64_t now = config_.clock->now_us();
+  job->give_up_us = now + (job->is_load() ? config_.patience_us : 2 * config_.request_us);
+  job->page.home = static_cast<std::uint32_t>(config_.self.id);
+  job->page.granule = transfer.page.granule;
+  job->page.version = transfer.version;
+  job->page.bytes = transfer.bytes;
+  job->page.tenant = config_.tenant;
+  const StoredPage* const held = parts_.pages.find(transfer.slot);
+  const bool known = held != nullptr && held->page.identity() == job->page.identity();
+  if (job->is_load() && !known) {
+    job->error.message = fmt::format("no such version of {} was stored", words(*job));
+    return complete(job, Outcome::lost);
+  }
+  prepare(job);
+}
+
+// Memory is registered for the duration of the job, by a worker: registering it may take long, and
+// must not delay the mover.
+void PageJobs::prepare(const PageJobRef& job) {
+  const StoredPage* const held = parts_.pages.find(job->transfer.slot);
+  const StoredPage before = held == nullptr ? StoredPage{} : *held;
+  const auto work = [this, job, before] {
+    job->stored = Bytes(job->transfer.host, job->transfer.bytes);
+    if (job->is_load()) {
+      job->page = before.page;
+      job->proof = before.proof;
+    } else if (auto done = parts_.protection.protect(*job, before); !done) {
+      job->error = std::move(done).error();
+      return;
+    }
+    if (auto slab = parts_.transport.register_slab(job->stored)) {
+      job->slab = *std::move(slab);
+    } else {
+      job->error = std::move(slab).error();
+    }
+  };
+  ++job->in_flight;
+  parts_.workers.post(work, [this, job](Workers::Ended how) {
+    --job->in_flight;
+    if (how == Workers::Ended::no_memory) lacked_memory(*job, "protect or register");
+    prepared(job);
+  });
+}
+
+void PageJobs::prepared(const PageJobRef& job) {
+  if (!job->slab) return complete(job, Outcome::failed);
+  StoredPage& held = parts_.pages.of(job->transfer.slot);
+  const CopyPlaces places = parts_.placer.copies(job->transfer.slot);
+  for (std::size_t i = 0; i < config_.replicas; ++i) {
+    held.valid[i] = held.valid[i] && parts_.placer.is_there(places[i]);
+    const bool wanted = job->is_load() ? held.valid[i] : !(job->same && held.valid[i]);
+    job->copies[i].leg = wanted ? Leg::wanted : job->is_load() ? Leg::none : Leg::done;
+  }
+  if (!job->is_load()) {
+    // The old copies are invalid from here on.
+    if (!job->same) held.valid = {};
+    held.page = job->page;
+    held.content = job->content;
+    held.proof = job->proof;
+  }
+  wait(job);
+}
+
+// ---- waiting ----
+
+void PageJobs::wait(const PageJobRef& job) {
+  if (!std::exchange(job->waits, true)) waiting_.push_back(job);
+}
+
+bool PageJobs::is_late(const PageJob& job) const {
+  return config_.clock->now_us() >= std::min(job.give_up_us, latest_us_);
+}
+
+bool PageJobs::go_on() {
+  bool did = false;
+  const std::uint64_t now = config_.clock->now_us();
+  std::list<PageJobRef> jobs;
+  jobs.swap(waiting_);
+  for (const PageJobRef& job : jobs) {
+    job->waits = false;
+    if (job->again_us > now && !is_late(*job)) {
+      wait(job);
+      continue;
+    }
+    const auto before = job->in_flight;
+    job->is_load() ? advance_load(job) : advance_store(job);
+    did |= job->in_flight != before;
+  }
+  return did;
+}
+
+// ---- stores ----
+
+void PageJobs::advance_store(const PageJobRef& job) {
+  bool waits = false;
+  for (std::size_t i = 0; i < config_.replicas; ++i) {
+    if (job->copies[i].leg == Leg::wanted) waits |= !store_copy(job, i);
+  }
+  // The end of each put resumes the job. A put that failed at once has already queued the job.
+  if (job->in_flight != 0 || job->waits) return;
+  if (waits) return wait(job);
+  finish_store(job);
+}
+
+void PageJobs::finish_store(const PageJobRef& job) {
+  const std::uint32_t copies = parts_.pages.at(job->transfer.slot).valid_copies();
+  if (copies < config_.replicas && copies != 0) parts_.counters.add(&RemoteStatistics::single_copies);
+  if (copies == 0) parts_.pages.forget(job->transfer.slot);
+  complete(job, copies == 0 ? Outcome::failed : Outcome::done);
+}
+
+// False: waits for the copy's node.
+bool PageJobs::store_copy(const PageJobRef& job, std::size_t copy) {
+  const CopyPlace at = place_of(*job, copy);
+  const bool same_node = parts_.links.has_lease(at);
+  if (same_node && parts_.links.is_ready(at.node)) {
+    put(job, copy);
+    return true;
+  }
+  if (same_node && !is_late(*job)) return false;
+  if (parts_.placer.assign_new_place(job->transfer.slot, copy)) {
+    put(job, copy);
+    return true;
+  }
+  job->copies[copy].leg = Leg::failed;
+  const std::string& why = parts_.links.why_away(at.node);
+  job->error = {VMEM_ERROR_OUT_OF_MEMORY, 0,
+                fmt::format("no node has room for a copy of {}{}", words(*job),
+                            why.empty() ? "" : fmt::format("; {}: {}", parts_.links.address(at.node), why))};
+  return true;
+}
+
+void PageJobs::put(const PageJobRef& job, std::size_t copy) {
+  const CopyPlace at = place_of(*job, copy);
+  const wire::PageAt page{.lease = at.lease, .offset = at.offset, .page = job->page};
+  job->copies[copy].leg = Leg::in_flight;
+  ++job->copies[copy].tries;
+  ++job->in_flight;
+  Request request{.kind = wire::Kind::put, .node = at.node, .job = job, .copy = copy};
+  if (parts_.links.send(request, wire::body_of(page), job->stored)) return;
+  request.broken = true;
+  ended(request);
+}
+
+void PageJobs::ended(const Request& request) {
+  --request.job->in_flight;
+  request.kind == wire::Kind::put ? put_ended(request) : fetch_ended(request);
+}
+
+void PageJobs::put_ended(const Request& request) {
+  const PageJobRef& job = request.job;
+  const Answer answer = request.answer.value_or(Answer::again);
+  if (answer == Answer::done) {
+    job->copies[request.copy].leg = Leg::done;
+    parts_.pages.at(job->transfer.slot).valid[request.copy] = true;
+    parts_.counters.add(&RemoteStatistics::stored_bytes, job->page.bytes);
+  } else {
+    put_failed(request, answer);
+  }
+  wait(job);
+}
+
+void PageJobs::put_failed(const Request& request, Answer answer) {
+  PageJob& job = *request.job;
+  PageJob::Copy& copy = job.copies[request.copy];
+  parts_.counters.add(&RemoteStatistics::checksum_failures, answer == Answer::damaged ? 1 : 0);
+  parts_.counters.add(&RemoteStatistics::retries);
+  const std::string why =
+      request.broken ? parts_.links.why_away(request.node) : failure_words(place_of(job, request.copy), answer);
+  job.error = {answer == Answer::full ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_DRIVER, 0,
+               fmt::format("{} did not take {}: {}", parts_.links.address(request.node), words(job), why)};
+  const bool more_tries = copy.tries < kTries;
+  const bool moves =
+      answer == Answer::failed && more_tries && parts_.placer.assign_new_place(job.transfer.slot, request.copy);
+  const bool may_mend = answer == Answer::again || (answer == Answer::damaged && more_tries);
+  const bool too_late = is_late(job) && copy.tries > 1;
+  copy.leg = moves || (may_mend && !too_late) ? Leg::wanted : Leg::failed;
+  if (answer == Answer::again) job.again_us = config_.clock->now_us() + kAgainUs;
+}
+
+// ---- loads ----
+
+void PageJobs::advance_load(const PageJobRef& job) {
+  if (job->in_flight != 0) return;
+  const Choice choice = choose(*job);
+  const bool too_late = is_late(*job);
+  if (choice.best && !too_late) return fetch(job, *choice.best);
+  if (choice.away && !too_late) return wait(job);
+  give_up_load(job, choice);
+}
+
+// Prefers the copy whose lender is to verify it, then the one with the fewest tries.
+PageJobs::Choice PageJobs::choose(PageJob& job) {
+  const CopyPlaces places = parts_.placer.copies(job.transfer.slot);
+  const StoredPage& held = parts_.pages.at(job.transfer.slot);
+  Choice choice;
+  for (std::size_t i = 0; i < config_.replicas; ++i) {
+    const std::uint32_t node = places[i].node;
+    if (job.copies[i].leg != Leg::wanted || !held.valid[i] || !parts_.links.has_lease(places[i])) continue;
+    if (!parts_.links.is_ready(node)) {
+      choice.away = true;
+      job.error = {VMEM_ERROR_TIMEOUT, 0,
+                   fmt::format("{} is on {}, which is away: {}", words(job), parts_.links.address(node),
+                               parts_.links.why_away(node))};
+    } else if (!choice.best || job.unverified == i ||
+               (job.unverified != choice.best && job.copies[i].tries < job.copies[*choice.best].tries)) {
+      choice.best = i;
+    }
+  }
+  return choice;
+}
+
+// LOST only if no copy can remain: an unreachable or unreadable copy still counts as kept.
+void PageJobs::give_up_load(const PageJobRef& job, const Choice& choice) {
+  if (choice.best) {
+    const std::uint32_t node = place_of(*job, *choice.best).node;
+    job->error = {VMEM_ERROR_TIMEOUT, 0,
+                  fmt::format("{} did not arrive from {} in time", words(*job), parts_.links.address(node))};
+  }
+  const bool kept = choice.best || choice.away || job->kept;
+  if (!kept) job->error.status = VMEM_ERROR_LOST;
+  if (kept && job->error.status == VMEM_ERROR_LOST) job->error.status = VMEM_ERROR_DRIVER;
+  complete(job, kept ? Outcome::failed : Outcome::lost);
+}
+
+void PageJobs::fetch(const PageJobRef& job, std::size_t copy) {
+  const CopyPlace at = place_of(*job, copy);
+  const bool unverified = std::exchange(job->unverified, std::nullopt) == copy;
+  const wire::PageAt page{.lease = at.lease, .offset = at.offset, .page = job->page, .doubted = unverified ? 1u : 0u};
+  ++job->copies[copy].tries;
+  ++job->in_flight;
+  Request request{.kind = wire::Kind::fetch, .node = at.node, .job = job, .copy = copy, .destination = job->stored};
+  if (parts_.links.send(request, wire::body_of(page))) return;
+  request.broken = true;
+  ended(request);
+}
+
+void PageJobs::fetch_ended(const Request& request) {
+  const PageJobRef& job = request.job;
+  if (request.answer == Answer::done) return check(job, request.copy);
+  parts_.counters.add(&RemoteStatistics::retries);
+  if (request.answer == Answer::failed) {
+    copy_unread(job, request.copy);
+  } else if (!request.broken && request.answer != Answer::again) {
+    copy_failed(job, request.copy, wire::answer_words(*request.answer));
+  }
+  if (request.answer == Answer::again || request.answer == Answer::failed)
+    job->again_us = config_.clock->now_us() + kAgainUs;
+  wait(job);
+}
+
+void PageJobs::copy_failed(const PageJobRef& job, std::size_t copy, std::string_view why) {
+  parts_.pages.at(job->transfer.slot).valid[copy] = false;
+  job->copies[copy].leg = Leg::failed;
+  const std::string& address = parts_.links.address(place_of(*job, copy).node);
+  job->error = {VMEM_ERROR_LOST, 0, fmt::format("the copy of {} on {} is gone: {}", words(*job), address, why)};
+  parts_.counters.add(&RemoteStatistics::copies_lost);
+}
+
+// The lender has the copy but could not read it.
+void PageJobs::copy_unread(const PageJobRef& job, std::size_t copy) {
+  if (job->copies[copy].tries < kTries) return;
+  job->copies[copy].leg = Leg::failed;
+  job->kept = true;
+  const CopyPlace at = place_of(*job, copy);
+  job->error = {VMEM_ERROR_DRIVER, 0,
+                fmt::format("{} could not read {}: {}", parts_.links.address(at.node), words(*job),
+                            failure_words(at, Answer::failed))};
+}
+
+void PageJobs::check(const PageJobRef& job, std::size_t copy) {
+  const auto good = std::make_shared<bool>();
+  ++job->in_flight;
+  parts_.workers.post([this, job, good] { *good = parts_.protection.recover(*job); },
+                      [this, job, copy, good](Workers::Ended how) {
+                        --job->in_flight;
+                        if (how == Workers::Ended::done) return checked(job, copy, *good);
+                        lacked_memory(*job, "check");
+                        complete(job, Outcome::failed);
+                      });
+}
+
+void PageJobs::checked(const PageJobRef& job, std::size_t copy, bool good) {
+  if (good) {
+    parts_.counters.add(&RemoteStatistics::fetched_bytes, job->page.bytes);
+    return complete(job, Outcome::done);
+  }
+  parts_.counters.add(&RemoteStatistics::checksum_failures);
+  // The next fetch has the lender verify this copy. Otherwise its damage might be found only
+  // when it is the last copy.
+  job->unverified = copy;
+  if (job->copies[copy].tries >= kTries) copy_failed(job, copy, "what arrives is something else every time");
+  wait(job);
+}
+
+// ---- ends ----
+
+void PageJobs::complete(const PageJobRef& job, Outcome outcome) {
+  job->slab.reset();
+  job->encrypted = {};
+  tiers::Completion completion;
+  completion.id = job->transfer.id;
+  completion.outcome = outcome;
+  completion.changed = job->transfer.if_changed && !job->same;
+  if (outcome != Outcome::done) completion.error = job->error;
+  parts_.queue.complete(std::move(completion));
+  if (config_.on_ready) config_.on_ready();
+}
+
+CopyPlace PageJobs::place_of(const PageJob& job, std::size_t copy) const {
+  return parts_.placer.copies(job.transfer.slot)[copy];
+}
+
+std::string PageJobs::failure_words(const CopyPlace& at, Answer answer) const {
+  const bool by_disk = at.offset >= wire::kDiskOffset && parts_.placer.disk_failed(at.node);
+  return answer == Answer::failed && by_disk ? "its disk failed" : std::string(wire::answer_words(answer));
+}
+
+}  // namespace vmem::rdma

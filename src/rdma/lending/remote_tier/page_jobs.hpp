@@ -1,0 +1,92 @@
+// Carries out the stores and loads of pages: a worker seals the page, each copy goes to its node or
+// one copy comes from there, a worker checks what came. A copy that fails is tried again, placed
+// elsewhere, or given up.
+//
+// A job that is not complete has work in flight, or waits in a list for a node or for its turn.
+//
+// Thread: the tier's. Locks nothing of its own.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <list>
+#include <string>
+#include <string_view>
+
+#include "rdma/lending/remote_tier/copy_placer.hpp"
+#include "rdma/lending/remote_tier/job_queue.hpp"
+#include "rdma/lending/remote_tier/node_links.hpp"
+#include "rdma/lending/remote_tier/page_job.hpp"
+#include "rdma/lending/remote_tier/page_protection.hpp"
+#include "rdma/lending/remote_tier/remote_counters.hpp"
+#include "rdma/lending/remote_tier/requests.hpp"
+#include "rdma/lending/remote_tier/stored_pages.hpp"
+#include "rdma/lending/workers.hpp"
+
+namespace vmem::rdma {
+
+class PageJobs {
+ public:
+  // All outlive this.
+  struct Parts {
+    Transport& transport;
+    Workers& workers;
+    NodeLinks& links;
+    CopyPlacer& placer;
+    StoredPages& pages;
+    PageProtection& protection;
+    JobQueue& queue;
+    RemoteCounters& counters;
+  };
+  PageJobs(const RemoteConfig& config, Parts parts) : config_(config), parts_(parts) {}
+
+  void begin(const PageJobRef& job);
+  // The request of a job was answered or will not be; it no longer uses the job's memory.
+  void ended(const Request& request);
+  // Goes on with the jobs that wait; true: one of them has begun or ended something.
+  bool go_on();
+  // From now on no job waits for longer than a request may take.
+  void hurry() { latest_us_ = config_.clock->now_us() + config_.request_us; }
+  void clear() { waiting_.clear(); }
+
+ private:
+  using Leg = PageJob::Leg;
+
+  void prepare(const PageJobRef& job);
+  void prepared(const PageJobRef& job);
+  void wait(const PageJobRef& job);
+  bool is_late(const PageJob& job) const;
+
+  void advance_store(const PageJobRef& job);
+  void finish_store(const PageJobRef& job);
+  bool store_copy(const PageJobRef& job, std::size_t copy);
+  void put(const PageJobRef& job, std::size_t copy);
+  void put_ended(const Request& request);
+  void put_failed(const Request& request, wire::Answer answer);
+
+  struct Choice {
+    std::optional<std::size_t> best;  // the copy to fetch
+    bool away = false;                // a copy is on a node that is away
+  };
+  Choice choose(PageJob& job);
+  void advance_load(const PageJobRef& job);
+  void give_up_load(const PageJobRef& job, const Choice& choice);
+  void fetch(const PageJobRef& job, std::size_t copy);
+  void fetch_ended(const Request& request);
+  void check(const PageJobRef& job, std::size_t copy);
+  void checked(const PageJobRef& job, std::size_t copy, bool good);
+  void copy_failed(const PageJobRef& job, std::size_t copy, std::string_view why);
+  void copy_unread(const PageJobRef& job, std::size_t copy);
+
+  void complete(const PageJobRef& job, tiers::Outcome outcome);
+  CopyPlace place_of(const PageJob& job, std::size_t copy) const;
+  std::string failure_words(const CopyPlace& at, wire::Answer answer) const;
+
+  const RemoteConfig& config_;
+  const Parts parts_;
+  std::list<PageJobRef> waiting_;  // for a node, or for their turn
+  // No job waits beyond this.
+  std::uint64_t latest_us_ = std::numeric_limits<std::uint64_t>::max();
+};
+
+}  // namespace vmem::rdma

@@ -1,0 +1,72 @@
+#include "rdma/transport/in_process/in_process.hpp"
+
+#include <algorithm>
+
+#include "rdma/transport/in_process/in_process_fabric.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+std::pair<NodeId, NodeId> between(NodeId a, NodeId b) { return {std::min(a, b), std::max(a, b)}; }
+
+}  // namespace
+
+void FabricState::deliver(NodeId from, NodeId to, Packet packet) {
+  if (partitions.contains(between(from, to))) return;
+  if (const auto node = nodes.find(to); node != nodes.end())
+    node->second->arrive(clock.now_us() + latency_us, ++packets, std::move(packet));
+}
+
+Fabric::Fabric(const Clock& clock) : state_(std::make_shared<FabricState>(clock)) {}
+
+std::unique_ptr<Transport> Fabric::node(NodeIdentity self, Receiver& receiver) {
+  return std::make_unique<FabricNode>(state_, self, receiver);
+}
+
+void Fabric::set_latency(std::uint64_t us) {
+  const std::lock_guard lock(state_->mutex);
+  state_->latency_us = us;
+}
+
+void Fabric::set_partition(NodeId a, NodeId b, bool apart) {
+  const std::lock_guard lock(state_->mutex);
+  if (apart) {
+    state_->partitions.insert(between(a, b));
+  } else {
+    state_->partitions.erase(between(a, b));
+  }
+}
+
+void Fabric::set_silence(NodeId node, bool silent) {
+  const std::lock_guard lock(state_->mutex);
+  if (silent) {
+    state_->silent.insert(node);
+  } else {
+    state_->silent.erase(node);
+  }
+}
+
+void Fabric::kill(NodeId node) {
+  const std::lock_guard lock(state_->mutex);
+  state_->dead.insert(node);
+  if (const auto found = state_->nodes.find(node); found != state_->nodes.end()) found->second->end_process();
+  for (const auto& [id, other] : state_->nodes) {
+    if (id != node) other->peer_died(node);
+  }
+}
+
+void Fabric::set_refusing(NodeId node, bool refusing) {
+  const std::lock_guard lock(state_->mutex);
+  if (refusing) {
+    state_->refusing.insert(node);
+  } else {
+    state_->refusing.erase(node);
+  }
+}
+
+void Fabric::share_machine() {
+  const std::lock_guard lock(state_->mutex);
+  state_->one_machine = true;
+}
+
+}  // namespace vmem::rdma

@@ -1,0 +1,21 @@
+// Libraries that only some programs need, e.g. UCX: loaded at first use.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "base/status.hpp"
+
+namespace vmem::rdma {
+
+struct Library {
+  void* handle = nullptr;
+  std::string path;
+};
+
+// The library is never unloaded. `advice` says what to install. Errors: UNSUPPORTED.
+Result<Library> open_library(const char* name, const char* advice);
+// Errors: UNSUPPORTED, naming the library and the function.
+Result<void*> find_function(const Library& library, const char* name, const char* advice);
+
+}  // namespace vmem::rdma

@@ -1,0 +1,58 @@
+// The tiers below HBM, from the options: host memory, disks, other nodes, files.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/status.hpp"
+#include "gpu/driver.hpp"
+#include "runtime/assembly/devices.hpp"
+#include "runtime/options/options.hpp"
+#include "runtime/remote/remote.hpp"
+#include "tiers/disk/disk_tier.hpp"
+#include "tiers/file/file_tier.hpp"
+#include "tiers/io/gds_reader.hpp"
+#include "tiers/near_tier.hpp"
+#include "tiers/stacked_tier.hpp"
+#include "topology/topology.hpp"
+
+namespace vmem::runtime {
+
+class MemoryStack {
+ public:
+  // `wake` is called on the tiers' threads when a transfer has ended. Errors: INVALID_OPTION,
+  // UNSUPPORTED; those of the tiers.
+  static Result<std::unique_ptr<MemoryStack>> start(const Options& options, std::shared_ptr<const gpu::Driver> driver,
+                                                    const Devices& devices, const topology::Topology& topology,
+                                                    std::function<void()> wake);
+
+  tiers::NearTier& host() { return *host_; }
+  tiers::FileTier& files() { return *files_; }
+  tiers::Tier* below_host();  // null: neither disks nor other nodes
+  void add_to(vmem_statistics& out) const;
+  // Leaks the tiers with requests that may never end: the kernel may still write to their memory.
+  // False if there are none. REQUIRES: the mover has ended.
+  bool quarantine();
+
+ private:
+  MemoryStack(const Options& options, std::shared_ptr<const gpu::Driver> driver, std::function<void()> wake)
+      : options_(options), driver_(std::move(driver)), wake_(std::move(wake)) {}
+  Status start_host(const Devices& devices, const topology::Topology& topology);
+  Status start_gds(const Devices& devices);
+  Status start_disk();
+  Status start_remote();
+  void start_files();
+
+  const Options& options_;
+  const std::shared_ptr<const gpu::Driver> driver_;
+  const std::function<void()> wake_;
+  // In the order of use: a later member calls an earlier one.
+  std::unique_ptr<tiers::NearTier> host_;
+  std::shared_ptr<tiers::GdsReader> gds_;  // unless the option gds is off
+  std::unique_ptr<tiers::DiskTier> disk_;  // with the option nvme
+  std::unique_ptr<tiers::FileTier> files_;
+  std::unique_ptr<Remote> remote_;             // with the option remote
+  std::unique_ptr<tiers::StackedTier> below_;  // with both
+};
+
+}  // namespace vmem::runtime

@@ -1,0 +1,80 @@
+// GPU memory that keeps other GPUs' pages: other GPUs that keep this program's pages (option
+// peers), and what other processes borrow from this program's GPUs (option lend).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/status.hpp"
+#include "gpu/driver.hpp"
+#include "migration/mover.hpp"
+#include "peer/borrower.hpp"
+#include "peer/lender.hpp"
+#include "runtime/assembly/devices.hpp"
+#include "runtime/options/options.hpp"
+#include "tiers/near_tier.hpp"
+#include "topology/topology.hpp"
+
+namespace vmem::runtime {
+
+// One thread. Outlives the mover, which calls what peers() and lent_out() return.
+class PeerMemory {
+ public:
+  // `wake` is called on other threads when a tier, a borrower or a lender has news for the mover.
+  // `options` and `devices` outlive the object. Errors: INVALID_OPTION; those of the driver.
+  static Result<std::unique_ptr<PeerMemory>> start(const Options& options, std::shared_ptr<const gpu::Driver> driver,
+                                                   const Devices& devices, std::function<void()> wake);
+
+  std::vector<migration::LentMemory> peers() const;
+  std::vector<migration::LentOut> lent_out() const;
+  // Indices into peers() that the device can access, the nearest first. `device`: index into
+  // Devices.
+  std::vector<std::uint8_t> reachable_from(std::size_t device, const topology::Topology& topology) const;
+  // No borrower calls `wake` afterwards. Tiers and lenders may, until destruction.
+  void stop_borrowing();
+
+ private:
+  // A GPU whose memory takes pages of other GPUs.
+  struct PeerGpu {
+    int ordinal = 0;
+    // Opened here: a GPU that the program does not use itself.
+    std::unique_ptr<Device> device;
+    std::optional<std::size_t> own;            // or the index of one that it does use
+    std::uint32_t reached_by = 0;              // bit i: the device of index i
+    std::uint64_t bytes = 0;                   // at most
+    std::unique_ptr<peer::Borrower> borrower;  // set if another process lends
+    std::unique_ptr<tiers::NearTier> memory;
+  };
+  // A GPU of the program from which other processes borrow.
+  struct LentGpu {
+    std::size_t own = 0;
+    std::uint64_t most_bytes = 0;
+    std::unique_ptr<peer::Lender> lender;
+  };
+
+  PeerMemory(const Options& options, std::shared_ptr<const gpu::Driver> driver, const Devices& devices,
+             std::function<void()> wake)
+      : options_(options), driver_(std::move(driver)), devices_(devices), wake_(std::move(wake)) {}
+  Status add_peer(const LendingDevice& wanted);
+  Result<int> ordinal_of(const LendingDevice& wanted) const;
+  Status borrow(const LendingDevice& wanted, PeerGpu& peer) const;
+  Status find_own(const LendingDevice& wanted, PeerGpu& peer) const;
+  Status find_reach(PeerGpu& peer) const;
+  Status create_tier(PeerGpu& peer) const;
+  Status lend(const LentDevice& wanted);
+  static migration::LentMemory memory_of(const PeerGpu& peer);
+  static migration::LentOut loan_of(const LentGpu& gpu);
+  Result<std::uint64_t> peer_bytes(const LendingDevice& wanted, const PeerGpu& peer) const;
+
+  const Options& options_;
+  const std::shared_ptr<const gpu::Driver> driver_;
+  const Devices& devices_;
+  const std::function<void()> wake_;
+  std::vector<std::unique_ptr<PeerGpu>> peers_;
+  std::vector<LentGpu> lent_;
+};
+
+}  // namespace vmem::runtime

@@ -1,0 +1,65 @@
+#include "runtime/memory/freed_blocks.hpp"
+
+#include <utility>
+
+namespace vmem::runtime {
+
+using pagetable::LoggedUse;
+using pagetable::Region;
+using pagetable::Span;
+
+Result<Region*> FreedBlocks::take(int device, std::uint64_t bytes, const StreamId& stream) {
+  Region* const region = cache_.take(device, bytes, stream);
+  if (region == nullptr) return region;
+  set_dead(*region, false);
+  auto settled = regions_.make_accessible_if_drained(*region);
+  if (settled) return region;
+  set_dead(*region, true);
+  cache_.put(*region, std::nullopt, {});
+  return std::unexpected(std::move(settled).error());
+}
+
+// The cache has no limit: dead pages are evicted first, and allocation frees cached blocks when it
+// runs out of memory.
+bool FreedBlocks::put(Region& region, const std::optional<StreamId>& stream, std::vector<std::uint64_t> others) {
+  if (!set_dead(region, true)) return false;
+  cache_.put(region, stream, std::move(others));
+  return true;
+}
+
+Status FreedBlocks::shrink(int device, std::uint64_t most) {
+  if (cache_.bytes(device) <= most) return {};
+  VMEM_ASSIGN(const auto drained, gate_.drain());
+  Status outcome;
+  for (BlockCache::Block& block : cache_.shrink(device, most)) {
+    // free_unused needs no stream: every use is logged or in its stream's record.
+    auto freed = outcome ? regions_.free_unused(*block.region, block.region->first.index) : outcome;
+    if (freed) continue;
+    // A launch may hold the block because a pointer table may lead to it.
+    if (freed.error().status != VMEM_ERROR_IN_USE) outcome = freed;
+    cache_.put(*block.region, block.stream, std::move(block.marks));
+  }
+  return outcome;
+}
+
+Status FreedBlocks::clear() {
+  for (std::size_t i = 0; i < devices_; ++i) VMEM_TRY(shrink(int(i), 0));
+  return {};
+}
+
+// True if the flag changed. Decisions about memory read the flag itself. The log entry is only for
+// the policy, and may be missing if the thread is ending. While uses are not tracked, no entry is
+// needed unless the region tells changes (tells_changes). When tracking begins the mover reads
+// every region's flag; a thread that changes a flag after that sees tracks() here.
+bool FreedBlocks::set_dead(Region& region, bool dead) {
+  if (region.dead.exchange(dead, std::memory_order_seq_cst) == dead) return false;
+  if (dead) region.life.fetch_add(1, std::memory_order_seq_cst);
+  if (!mover_.tracks() && !region.tells_changes.load(std::memory_order_seq_cst)) return true;
+  const auto slot = slots_.current();
+  if (!slot) return true;
+  const LoggedUse changed{Span(region.first, region.granules, pagetable::Access::none), {}, LoggedUse::Kind::changed};
+  if ((*slot)->log.append(changed)) mover_.poke();
+  return true;
+}
+
+}  // namespace vmem::runtime

@@ -1,0 +1,48 @@
+// Freed undeclared allocations that wait for reuse. Their regions are dead: the mover evicts their
+// pages first and does not copy them out.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/status.hpp"
+#include "migration/mover.hpp"
+#include "runtime/memory/block_cache.hpp"
+#include "runtime/memory/regions.hpp"
+#include "runtime/memory/thread_slots.hpp"
+
+namespace vmem::runtime {
+
+// Any thread.
+class FreedBlocks {
+ public:
+  FreedBlocks(StreamMarks& marks, Regions& regions, MoveGate& gate, ThreadSlots& slots, migration::Mover& mover,
+              std::size_t devices)
+      : cache_(marks), regions_(regions), gate_(gate), slots_(slots), mover_(mover), devices_(devices) {}
+
+  // A region, no longer dead, with pages for exactly `bytes`, or null. Errors: those of
+  // Regions::make_accessible_if_drained; the block then stays cached.
+  Result<pagetable::Region*> take(int device, std::uint64_t bytes, const StreamId& stream);
+  // False: another thread has freed the region. `stream`, `others`: as in BlockCache::put.
+  bool put(pagetable::Region& region, const std::optional<StreamId>& stream, std::vector<std::uint64_t> others);
+  // Ends the oldest blocks until at most `most` bytes remain on the device, except blocks that a
+  // launch may still use: those stay cached. Stops at the first error.
+  Status shrink(int device, std::uint64_t most);
+  // Ends all blocks of all devices, with the same exception.
+  Status clear();
+  std::uint64_t bytes(int device) const { return cache_.bytes(device); }
+  Status close_stream(const StreamId& stream) { return cache_.close_stream(stream); }
+
+ private:
+  bool set_dead(pagetable::Region& region, bool dead);
+
+  BlockCache cache_;
+  Regions& regions_;
+  MoveGate& gate_;
+  ThreadSlots& slots_;
+  migration::Mover& mover_;
+  const std::size_t devices_;
+};
+
+}  // namespace vmem::runtime

@@ -1,0 +1,66 @@
+#include "runtime/memory/regions.hpp"
+
+#include <utility>
+
+#include "runtime/memory/readiness.hpp"
+
+namespace vmem::runtime {
+
+using pagetable::Region;
+
+Result<Region*> Regions::allocate(std::size_t bytes, int device, RegionKind kind) {
+  migration::AllocateRequest request;
+  request.bytes = bytes;
+  request.device = device;
+  request.slab = kind == RegionKind::slab;
+  request.undeclared = kind == RegionKind::undeclared;
+  return make(request);
+}
+
+Result<Region*> Regions::map(std::shared_ptr<tiers::PageSource> source, int device) {
+  migration::AllocateRequest request;
+  request.device = device;
+  request.source = std::move(source);
+  return make(request);
+}
+
+Result<Region*> Regions::make(migration::AllocateRequest& request) {
+  VMEM_TRY(mover_.call(request));
+  auto settled = make_accessible_if_drained(*request.region);
+  if (settled) return request.region;
+  (void)free_unused(*request.region, request.region->first.index);  // no work has used it
+  return std::unexpected(std::move(settled).error());
+}
+
+Status Regions::free(Region& region, std::uint32_t first_granule, vmem_stream stream) {
+  VMEM_ASSIGN(migration::StreamRecord* const record, streams_.find(stream));
+  VMEM_TRY(check_device(*record));
+  migration::FreeRequest request;
+  request.region = &region;
+  request.first_granule = first_granule;
+  request.last = record->open_stamp();
+  VMEM_TRY(streams_.close_epoch(*record));
+  return mover_.call(request);
+}
+
+Status Regions::free_unused(Region& region, std::uint32_t first_granule) {
+  migration::FreeRequest request;
+  request.region = &region;
+  request.first_granule = first_granule;
+  return mover_.call(request);
+}
+
+Status Regions::make_accessible_if_drained(Region& region) {
+  if (!gate_.drained()) return {};
+  migration::SettleRequest request;
+  request.region = &region;
+  VMEM_TRY(mover_.call(request));
+  if (request.settled) return {};
+  VMEM_ASSIGN(const auto drained, gate_.drain());
+  migration::SettleRequest with_evictions;
+  with_evictions.region = &region;
+  with_evictions.idle = true;
+  return mover_.call(with_evictions);
+}
+
+}  // namespace vmem::runtime

@@ -1,0 +1,43 @@
+// Creates and ends regions: allocations with pages of their own, and the slabs of small ones.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/status.hpp"
+#include "migration/mover.hpp"
+#include "migration/streams.hpp"
+#include "runtime/memory/move_gate.hpp"
+
+namespace vmem::runtime {
+
+enum class RegionKind { declared, slab, undeclared };
+
+// Any thread.
+class Regions {
+ public:
+  Regions(migration::Mover& mover, migration::StreamTable& streams, MoveGate& gate)
+      : mover_(mover), streams_(streams), gate_(gate) {}
+
+  // `device`: index. Errors: OUT_OF_MEMORY, ADDRESS_SPACE, TIMEOUT.
+  Result<pagetable::Region*> allocate(std::size_t bytes, int device, RegionKind kind);
+  // A read-only region whose pages are read from the source on use.
+  Result<pagetable::Region*> map(std::shared_ptr<tiers::PageSource> source, int device);
+  // Ends the region after the work that the stream has queued. Errors: IN_USE while a thread holds
+  // it.
+  Status free(pagetable::Region& region, std::uint32_t first_granule, vmem_stream stream);
+  // Ends the region after its logged uses.
+  Status free_unused(pagetable::Region& region, std::uint32_t first_granule);
+  // Drained mode: makes the whole region accessible; all that was accessible stays so. In other
+  // modes does nothing.
+  Status make_accessible_if_drained(pagetable::Region& region);
+
+ private:
+  Result<pagetable::Region*> make(migration::AllocateRequest& request);
+
+  migration::Mover& mover_;
+  migration::StreamTable& streams_;
+  MoveGate& gate_;
+};
+
+}  // namespace vmem::runtime

@@ -1,0 +1,151 @@
+#include "runtime/remote/daemon.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "base/log.hpp"
+#include "base/sizes.hpp"
+#include "pagetable/types.hpp"
+#include "rdma/transport/socket_address.hpp"
+#include "runtime/assembly/machine.hpp"
+#include "runtime/remote/nodes.hpp"
+#include "tiers/io/thread_queue.hpp"
+
+namespace vmem::runtime {
+namespace {
+
+using pagetable::kGranuleBytes;
+
+// Two of the largest pages, in transfer to or from a disk.
+constexpr std::uint64_t kStagingBytes = std::uint64_t{512} << 20;
+constexpr std::uint32_t kDiskDepth = 64;
+
+// Stable across restarts at the same address, so that programs that know the daemon find it. 0 (a
+// random id) if the port is chosen by the system.
+std::uint32_t usual_id(const std::string& address) {
+  if (address.ends_with(":0")) return 0;
+  std::array<char, 256> host{};
+  (void)::gethostname(host.data(), host.size() - 1);
+  return static_cast<std::uint32_t>(std::hash<std::string>{}(host.data() + (" " + address)));
+}
+
+// Less than one granule cannot be lent.
+Status check_size(const char* flag, std::uint64_t bytes) {
+  if (bytes >= kGranuleBytes) return {};
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} {}: memory is lent in units of {}; give at least that", flag,
+                                                     exact_bytes(bytes), format_bytes(kGranuleBytes)));
+}
+
+std::uint32_t worker_count() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u); }
+
+}  // namespace
+
+void Unmap::operator()(std::byte* memory) const { ::munmap(memory, bytes); }
+
+Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options) {
+  std::unique_ptr<Daemon> daemon(new Daemon);
+  VMEM_TRY(daemon->open(options));
+  return daemon;
+}
+
+Daemon::~Daemon() {
+  guard_.reset();  // its last reports may go to this daemon
+  thread_.reset();
+  if (service_) service_->stop();
+  transport_.reset();
+  if (!disk_ || !disk_->quarantined()) return;
+  // The kernel may still write to the memory of requests that do not end.
+  (void)disk_.release();
+  (void)memory_.release();
+}
+
+bool Daemon::on_loopback() const {
+  const auto address = rdma::SocketAddress::parse(transport_->address());
+  return address && address->is_loopback();
+}
+
+Status Daemon::reserve(const DaemonOptions& options) {
+  if (options.lend_bytes != 0) VMEM_TRY(check_size("--lend", options.lend_bytes));
+  if (options.client_bytes) VMEM_TRY(check_size("--per-node", *options.client_bytes));
+  lent_bytes_ = options.lend_bytes / kGranuleBytes * kGranuleBytes;
+  staging_bytes_ = options.nvme.empty() ? 0 : kStagingBytes;
+  const std::uint64_t bytes = lent_bytes_ + staging_bytes_;
+  if (bytes == 0)
+    return fail(VMEM_ERROR_INVALID_OPTION, "nothing to lend: give --lend SIZE, --nvme DIRECTORY:SIZE or both");
+  if (const std::uint64_t available = available_host_bytes(); bytes > available)
+    return fail(
+        VMEM_ERROR_INVALID_OPTION,
+        fmt::format(
+            "--lend {}{} asked for, {} are available of the machine's {}; lower --lend", format_bytes(lent_bytes_),
+            staging_bytes_ == 0 ? "" : fmt::format(" and {} for the way to disks", format_bytes(staging_bytes_)),
+            format_bytes(available), format_bytes(total_host_bytes())));
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    return fail(VMEM_ERROR_OUT_OF_MEMORY,
+                fmt::format("--lend {}: the kernel gives no memory: {}", format_bytes(bytes), std::strerror(errno)),
+                errno);
+  (void)::madvise(memory, bytes, MADV_HUGEPAGE);  // for sequential copies and checksums
+  memory_ = std::unique_ptr<std::byte, Unmap>(static_cast<std::byte*>(memory), Unmap{bytes});
+  return {};
+}
+
+Status Daemon::open(const DaemonOptions& options) {
+  VMEM_TRY(reserve(options));
+  if (!options.nvme.empty()) {
+    tiers::DiskTier::Config disk;
+    disk.directories = options.nvme;
+    disk.make_queue = [](const std::vector<int>& files) -> Result<std::unique_ptr<tiers::IoQueue>> {
+      return tiers::make_io_queue({.files = files, .depth = kDiskDepth});
+    };
+    disk.workers = worker_count();
+    disk.on_ready = [this] { service_->poke(); };
+    VMEM_ASSIGN(disk_, tiers::DiskTier::create(std::move(disk)));
+  }
+  rdma::MemoryService::Config service;
+  service.clock = &clock_;
+  service.memory = {memory_.get(), lent_bytes_ + staging_bytes_};
+  service.staging_bytes = staging_bytes_;
+  service.disk = disk_.get();
+  service.client_bytes = options.client_bytes.value_or(service.client_bytes);
+  service.grace_us = options.grace_us;
+  service.workers = worker_count();
+  service_ = std::make_unique<rdma::MemoryService>(service);
+  VMEM_ASSIGN(const std::string listen, resolve_address(options.listen));
+  const NodeIdentity self = make_identity(options.id != 0 ? options.id : usual_id(listen));
+  id_ = static_cast<std::uint64_t>(self.id);
+  const NodeConfig node{.self = self,
+                        .listen = listen,
+                        .secret = options.secret,
+                        .certificates = options.certificates,
+                        .fabric = options.fabric,
+                        .channels = channel_count(options.channels)};
+  VMEM_ASSIGN(transport_, make_transport(node, clock_, *service_));
+  VMEM_TRY(service_->start(*transport_));
+  thread_ = std::make_unique<rdma::ProgressThread>(*transport_, [this] { return service_->step(); });
+  watch_programs();
+  return {};
+}
+
+// Starts the guard of this user's programs on this host. Without a guard, the lease of a killed
+// program ends with its grace period.
+void Daemon::watch_programs() {
+  auto guard = Guard::of_daemon();
+  if (!guard) {
+    VMEM_LOG_WARN(
+        "this daemon cannot see when programs on this host are killed, so their leases end by --grace only: {}",
+        guard.error().message);
+    return;
+  }
+  guard_ = *std::move(guard);
+  guard_->start();
+}
+
+}  // namespace vmem::runtime

@@ -1,0 +1,64 @@
+// A node without a program (`vmem daemon`): lends memory and disk space to other nodes.
+#pragma once
+
+#include <memory>
+
+#include "base/clock.hpp"
+#include "rdma/lending/memory_service/memory_service.hpp"
+#include "rdma/transport/progress_thread.hpp"
+#include "runtime/remote/guard.hpp"
+#include "tiers/disk/disk_options.hpp"
+#include "tiers/disk/disk_tier.hpp"
+
+namespace vmem::runtime {
+
+struct DaemonOptions {
+  std::string listen = "127.0.0.1:7000";
+  std::uint64_t lend_bytes = 0;
+  std::vector<StoreDirectory> nvme;
+  std::string secret;                         // a file; alternative to `certificates`
+  std::string certificates;                   // a folder; neither: only nodes on this machine
+  std::string fabric;                         // UCX devices; "": TLS, or Unix sockets
+  std::uint32_t id = 0;                       // 0: the daemon chooses one
+  std::optional<std::uint64_t> client_bytes;  // maximum for one node
+  std::uint64_t grace_us = 60'000'000;
+  std::optional<std::uint32_t> channels;  // connections that a node may use
+};
+
+// Deleter for std::unique_ptr to memory from mmap.
+struct Unmap {
+  std::size_t bytes = 0;
+  void operator()(std::byte* memory) const;
+};
+
+class Daemon {
+ public:
+  // Errors: INVALID_OPTION for resources or addresses that cannot be used; those of the transport.
+  static Result<std::unique_ptr<Daemon>> start(const DaemonOptions& options);
+  ~Daemon();
+
+  const std::string& address() const { return transport_->address(); }
+  // Whether address() is a loopback address, which other machines cannot reach.
+  bool on_loopback() const;
+  std::uint64_t id() const { return id_; }
+  std::uint64_t memory_bytes() const { return lent_bytes_; }
+  std::uint64_t disk_bytes() const { return disk_ ? disk_->usage().budget_bytes : 0; }
+  rdma::ServiceStatistics statistics() const { return service_->statistics(); }
+
+ private:
+  Daemon() = default;
+  Status open(const DaemonOptions& options);
+  Status reserve(const DaemonOptions& options);
+  void watch_programs();
+
+  SteadyClock clock_;
+  std::uint64_t id_ = 0, lent_bytes_ = 0, staging_bytes_ = 0;
+  std::unique_ptr<std::byte, Unmap> memory_;
+  std::unique_ptr<tiers::DiskTier> disk_;
+  std::unique_ptr<rdma::MemoryService> service_;
+  std::unique_ptr<rdma::Transport> transport_;
+  std::unique_ptr<rdma::ProgressThread> thread_;
+  std::unique_ptr<Guard> guard_;  // of this host's programs; null if it could not start
+};
+
+}  // namespace vmem::runtime

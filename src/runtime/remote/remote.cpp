@@ -1,0 +1,119 @@
+#include "runtime/remote/remote.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "base/log.hpp"
+#include "base/process.hpp"
+#include "cluster/peers.hpp"
+#include "runtime/remote/guard.hpp"
+#include "runtime/remote/nodes.hpp"
+
+namespace vmem::runtime {
+namespace {
+
+constexpr std::uint64_t kStartUs = 10'000'000;   // to reach all nodes
+constexpr std::uint64_t kRequestUs = 2'000'000;  // for one page, there and back
+constexpr std::uint64_t kLeastRequestUs = 50'000;
+
+rdma::RemoteTier::Credentials credentials_of(const NodeConfig& node) {
+  using Credentials = rdma::RemoteTier::Credentials;
+  if (!node.secret.empty()) return Credentials::secret;
+  return node.certificates.empty() ? Credentials::user : Credentials::certificates;
+}
+
+// A node without credentials or fabric needs no guard: its lenders see its end themselves.
+bool is_guarded(const NodeConfig& node) {
+  return !node.secret.empty() || !node.certificates.empty() || !node.fabric.empty();
+}
+
+// The tier to leave at exit, if the process ends without vmem_shutdown.
+std::mutex live_mutex;
+Remote* live = nullptr;  // protected by live_mutex
+
+// Runs after the program's own destructors, which may still use pages: the loader ends a library
+// after its dependents. Threads still running find their pages lost, and end with the process.
+__attribute__((destructor)) void leave_at_exit() {
+  if (process::forked()) return;  // the tier is the parent's
+  const std::lock_guard lock(live_mutex);
+  if (live != nullptr) live->tier().leave();
+}
+
+}  // namespace
+
+Remote::~Remote() {
+  const std::lock_guard lock(live_mutex);
+  if (live == this) live = nullptr;
+}
+
+Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::function<void()> on_ready) {
+  auto listed = cluster::parse_peers(fmt::format("{}", fmt::join(options.remote, ",")));
+  if (!listed) return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--remote: {}", listed.error().message));
+  rdma::RemoteTier::Config config;
+  for (cluster::Peer& peer : *listed) {
+    auto resolved = resolve_address(peer.address);
+    if (!resolved)
+      return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--remote {}: {}", peer.address, resolved.error().message));
+    peer.address = *std::move(resolved);
+    config.peers.push_back(peer.address);
+  }
+  config.self = make_identity(0);
+  VMEM_ASSIGN(cluster::StaticPeers peers, cluster::StaticPeers::create(config.self, *listed));
+  std::unique_ptr<Remote> remote(new Remote(std::move(peers)));
+  const NodeConfig own{.self = config.self,
+                       .listen = "",
+                       .secret = options.secret,
+                       .certificates = options.certificates,
+                       .fabric = options.fabric,
+                       .channels = channel_count(options.remote_channels)};
+  config.channels = own.channels;
+  config.credentials = credentials_of(own);
+  // Tells the guards of this node before it connects, but after its files and devices proved
+  // usable, since the guards use them too.
+  config.make_transport = [&own, lenders = config.peers, clock = &remote->clock_](rdma::Receiver& receiver) {
+    auto transport = make_transport(own, *clock, receiver);
+    if (transport && is_guarded(own))
+      announce_to_guard({.node = own.self,
+                         .secret = own.secret,
+                         .certificates = own.certificates,
+                         .fabric = own.fabric,
+                         .lenders = lenders});
+    return transport;
+  };
+  config.clock = &remote->clock_;
+  config.replicas = options.replicas;
+  config.borrow_bytes = options.borrow_bytes.value_or(config.borrow_bytes);
+  if (options.remote_encrypt) config.protection = rdma::PageAead::Mode::encrypt;
+  config.patience_us = options.remote_wait_us;
+  // Leaves time for several attempts within the wait for a page.
+  config.request_us = std::clamp(options.remote_wait_us / 4, kLeastRequestUs, kRequestUs);
+  config.workers = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u);
+  config.heard = [members = &remote->peers_](const std::string& address, NodeIdentity node) {
+    return members->heard(address, node);
+  };
+  config.missed = [members = &remote->peers_](NodeId node) { members->missed(node); };
+  config.on_ready = std::move(on_ready);
+  VMEM_ASSIGN(remote->tier_, rdma::RemoteTier::create(std::move(config)));
+  VMEM_TRY(remote->tier_->wait_for_peers(kStartUs));
+  const std::lock_guard lock(live_mutex);
+  live = remote.get();
+  return remote;
+}
+
+void Remote::add_to(vmem_statistics& out) const {
+  const tiers::TierUsage usage = tier_->usage();
+  const rdma::RemoteStatistics statistics = tier_->statistics();
+  out.remote_budget_bytes = usage.budget_bytes;
+  out.remote_used_bytes = usage.used_bytes;
+  out.remote_stored_bytes = statistics.stored_bytes;
+  out.remote_fetched_bytes = statistics.fetched_bytes;
+  out.remote_copies_lost = statistics.copies_lost;
+  out.remote_single_copies = statistics.single_copies;
+  out.remote_reconnects = statistics.reconnects;
+  out.remote_checksum_failures = statistics.checksum_failures;
+}
+
+}  // namespace vmem::runtime

@@ -1,0 +1,10 @@
+#include "tiers/abilities.hpp"
+
+namespace vmem::tiers {
+
+Abilities::Abilities(Tier* tier)
+    : comparing(dynamic_cast<ComparingTier*>(tier)),
+      frame_loading(dynamic_cast<FrameLoadingTier*>(tier)),
+      degradable(dynamic_cast<DegradableTier*>(tier)) {}
+
+}  // namespace vmem::tiers

@@ -1,0 +1,28 @@
+// A tier with its optional abilities, which are looked up once, when the tier is registered.
+#pragma once
+
+#include "tiers/tier.hpp"
+
+namespace vmem::tiers {
+
+struct Abilities {
+  Abilities() = default;
+  explicit Abilities(Tier* tier);  // null: no tier
+
+  // Null: the tier does not have the ability.
+  ComparingTier* comparing = nullptr;
+  FrameLoadingTier* frame_loading = nullptr;
+  DegradableTier* degradable = nullptr;
+
+  // What holds without the ability.
+  std::optional<gpu::Fingerprint> fingerprint(SlotId slot) const {
+    return comparing != nullptr ? comparing->fingerprint(slot) : std::nullopt;
+  }
+  bool can_compare(int device) const { return comparing != nullptr && comparing->can_compare(device); }
+  bool loads_into_frames(SlotId slot, int device) const {
+    return frame_loading != nullptr && frame_loading->loads_into_frames(slot, device);
+  }
+  bool degraded(SlotId slot) const { return degradable != nullptr && degradable->degraded(slot); }
+};
+
+}  // namespace vmem::tiers

@@ -1,0 +1,41 @@
+// Tasks that other threads post to a tier's thread. They run there, in the order of posting.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+namespace vmem::tiers {
+
+class Inbox {
+ public:
+  using Task = std::move_only_function<void()>;
+  // `wake` ends the wait of the tier's thread. It is called with the inbox locked: once a task has
+  // run, the thread that posted it no longer touches the inbox, and the tier may be destroyed.
+  explicit Inbox(std::function<void()> wake) : wake_(std::move(wake)) {}
+
+  // Any thread.
+  void post(Task task) {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    wake_();
+  }
+  // The tier's thread: runs the tasks posted before the call. False: there were none.
+  bool run() {
+    std::deque<Task> tasks;
+    {
+      const std::lock_guard lock(mutex_);
+      tasks.swap(tasks_);
+    }
+    for (Task& task : tasks) task();
+    return !tasks.empty();
+  }
+
+ private:
+  const std::function<void()> wake_;
+  std::mutex mutex_;
+  std::deque<Task> tasks_;  // guarded by mutex_
+};
+
+}  // namespace vmem::tiers

@@ -1,0 +1,83 @@
+#include "tiers/async/transfer_ledger.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/log.hpp"
+
+namespace vmem::tiers {
+
+using Clock = std::chrono::steady_clock;
+
+std::uint64_t TransferLedger::begin(Direction direction) {
+  const std::lock_guard lock(mutex_);
+  ++(direction == Direction::load ? in_flight_.loads : in_flight_.stores);
+  last_progress_ = Clock::now();
+  return next_transfer_id();
+}
+
+void TransferLedger::poll(std::vector<Completion>& completions) {
+  const std::lock_guard lock(mutex_);
+  completions.reserve(completions.size() + completions_.size());
+  std::ranges::move(completions_, std::back_inserter(completions));
+  completions_.clear();
+}
+
+void TransferLedger::complete(Completion completion, Direction direction) {
+  {
+    const std::lock_guard lock(mutex_);
+    completions_.push_back(std::move(completion));
+    --(direction == Direction::load ? in_flight_.loads : in_flight_.stores);
+    last_progress_ = Clock::now();
+    ended_.notify_all();
+  }
+  tell_ready();
+}
+
+Finished TransferLedger::finish(std::chrono::microseconds answer_wait, const char* warning) noexcept {
+  std::unique_lock lock(mutex_);
+  while ((in_flight_.loads + in_flight_.stores + chores_ != 0) && !quarantined_) {
+    const auto until = last_progress_ + answer_wait;
+    if (Clock::now() < until) {
+      ended_.wait_until(lock, until);
+      continue;
+    }
+    quarantined_ = true;
+    log::write_plain(warning);
+  }
+  return quarantined_ ? Finished::quarantined : Finished::all_ended;
+}
+
+TransferLedger::InFlight TransferLedger::in_flight() const {
+  const std::lock_guard lock(mutex_);
+  return in_flight_;
+}
+
+bool TransferLedger::idle() const {
+  const InFlight now = in_flight();
+  return now.loads + now.stores == 0;
+}
+
+bool TransferLedger::quarantined() const {
+  const std::lock_guard lock(mutex_);
+  return quarantined_;
+}
+
+void TransferLedger::tell_ready() {
+  if (!quarantined()) on_ready_();
+}
+
+void TransferLedger::chore_begins() {
+  const std::lock_guard lock(mutex_);
+  ++chores_;
+  last_progress_ = Clock::now();
+}
+
+void TransferLedger::chore_ends() {
+  const std::lock_guard lock(mutex_);
+  --chores_;
+  last_progress_ = Clock::now();
+  ended_.notify_all();
+}
+
+}  // namespace vmem::tiers

@@ -1,0 +1,72 @@
+// The transfers that a tier has accepted and not completed, and the completions that `poll` has not
+// collected. Implements Tier::poll and Tier::finish for tiers that run transfers on threads.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "tiers/tier.hpp"
+
+namespace vmem::tiers {
+
+class TransferLedger {
+ public:
+  // `on_ready` is called by the tier's threads, without a lock, when poll has completions; never
+  // once the tier is quarantined, because its owner may then be gone.
+  explicit TransferLedger(std::function<void()> on_ready) : on_ready_(std::move(on_ready)) {}
+
+  // ---- the mover's calls ----
+
+  // Accepts a transfer. Returns its id.
+  std::uint64_t begin(Direction direction);
+  void poll(std::vector<Completion>& completions);
+  // Waits until all transfers and chores have ended. Without any progress for `answer_wait`, the
+  // tier is quarantined, and `warning` is logged.
+  Finished finish(std::chrono::microseconds answer_wait, const char* warning) noexcept;
+
+  // ---- any thread ----
+
+  // REQUIRES: `direction` is that of the transfer.
+  void complete(Completion completion, Direction direction);
+  struct InFlight {
+    std::uint64_t loads = 0, stores = 0;
+  };
+  InFlight in_flight() const;
+  bool idle() const;
+  bool quarantined() const;
+  void tell_ready();  // also without a completion: allocate may have a slot
+
+  // Work besides transfers that `finish` waits for, from construction to destruction.
+  class [[nodiscard]] Chore {
+   public:
+    explicit Chore(TransferLedger& ledger) : ledger_(&ledger) { ledger_->chore_begins(); }
+    ~Chore() {
+      if (ledger_ != nullptr) ledger_->chore_ends();
+    }
+    Chore(Chore&& other) noexcept : ledger_(std::exchange(other.ledger_, nullptr)) {}
+    Chore& operator=(Chore&&) = delete;
+
+   private:
+    TransferLedger* ledger_;
+  };
+
+ private:
+  void chore_begins();
+  void chore_ends();
+
+  const std::function<void()> on_ready_;
+  mutable std::mutex mutex_;  // guards the members below
+  std::condition_variable ended_;
+  std::vector<Completion> completions_;
+  InFlight in_flight_;
+  std::uint32_t chores_ = 0;
+  std::chrono::steady_clock::time_point last_progress_{};  // a transfer or chore began or ended
+  bool quarantined_ = false;
+};
+
+}  // namespace vmem::tiers

@@ -1,0 +1,375 @@
+// A lender's handling of its connections, over a transport with scripted peers.
+#include "rdma/lending/memory_service/memory_service.hpp"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "rdma/lending/scripted_disk.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr PeerId kFirst{1}, kSecond{2};
+
+class ScriptedTransport : public Transport {
+ public:
+  std::vector<Event> events;
+  std::vector<PeerId> closed;
+  std::function<void()> on_progress = [] {};
+
+  void connected(PeerId peer, NodeId node, ProcessRef process = nullptr, std::string identity = "") {
+    Event& event = events.emplace_back();
+    event.peer = peer;
+    Connected& what = event.what.emplace<Connected>();
+    what.node = {node, Incarnation{1}};
+    what.process = std::move(process);
+    what.identity = std::move(identity);
+  }
+  template <class Body>
+  void says(PeerId peer, NodeId node, wire::Kind kind, const Body& body) {
+    Event& event = events.emplace_back();
+    event.peer = peer;
+    const wire::RequestId request{static_cast<std::uint64_t>(node), Epoch{1}, ++sequence_};
+    event.what.emplace<Message>().header = *wire::write({.kind = kind, .request = request}, wire::body_of(body));
+  }
+  // The lender's last answer to an Ask.
+  wire::Lent lent() const {
+    for (auto each = sent.rbegin(); each != sent.rend(); ++each) {
+      const auto parsed = wire::parse(*each);
+      if (parsed && parsed->header.kind == wire::Kind::allocated) return *wire::read_body<wire::Lent>(parsed->body);
+    }
+    ADD_FAILURE() << "nothing was answered";
+    return {};
+  }
+  std::vector<std::vector<std::byte>> sent;
+  void gone(PeerId peer) {
+    Event& event = events.emplace_back();
+    event.peer = peer;
+    event.what.emplace<Gone>().reason = Reason::closed;
+  }
+
+  const std::string& address() const noexcept override { return address_; }
+  Result<std::unique_ptr<Slab>> register_slab(Bytes) override { return fail(VMEM_ERROR_UNSUPPORTED, "no memory here"); }
+  Result<PeerId> connect(const std::string&, std::uint64_t) override { return fail(VMEM_ERROR_UNSUPPORTED, "nobody"); }
+  Status send(std::span<Send> sends) override {
+    for (const Send& each : sends) sent.emplace_back(each.header.begin(), each.header.end());
+    return {};
+  }
+  void close(PeerId peer) override { closed.push_back(peer); }
+  void poll(std::vector<Event>& to) override { to.swap(events); }  // the service's vector is empty
+  bool wait(std::uint64_t) override { return !events.empty(); }
+  bool progress() override {
+    on_progress();
+    return false;
+  }
+  void idle(std::uint64_t) override {}
+  void wake() noexcept override {}
+
+ private:
+  const std::string address_ = "nowhere";
+  std::uint64_t sequence_ = 0;
+};
+
+class Service : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(service.start(transport)); }
+  ManualClock clock;
+  ScriptedTransport transport;
+  MemoryService service{{.clock = &clock}};
+};
+
+TEST_F(Service, WhoConnectsWhileItStopsIsSentAwayAndNotWaitedFor) {
+  transport.connected(kFirst, NodeId{7});
+  service.step();
+  int turns = 0;
+  transport.on_progress = [&] {
+    if (++turns == 1) transport.connected(kSecond, NodeId{8});
+    if (turns == 3) transport.gone(kFirst);
+    if (turns == 1000) transport.gone(kSecond);  // limits a failing test
+  };
+  service.stop();
+  EXPECT_EQ(turns, 3);
+  EXPECT_THAT(transport.closed, ElementsAre(kFirst, kSecond));
+}
+
+TEST_F(Service, AnotherTenantDoesNotTakeANodesPlace) {
+  transport.connected(kFirst, NodeId{7}, nullptr, "team-a");
+  service.step();
+  transport.connected(kSecond, NodeId{7}, nullptr, "team-b");
+  service.step();
+  EXPECT_THAT(transport.closed, ElementsAre(kSecond));
+  transport.gone(kFirst);
+  service.step();
+}
+
+TEST_F(Service, WhoIsRefusedAgainAndAgainDoesNotFillTheLog) {
+  transport.connected(kFirst, NodeId{7}, nullptr, "team-a");
+  service.step();
+  testing::internal::CaptureStderr();
+  for (std::uint64_t peer = 10; peer < 1010; ++peer) {
+    transport.connected(PeerId{peer}, NodeId{7}, nullptr, "team-b");
+    service.step();
+  }
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(service.statistics().rejected, 1000u);
+  EXPECT_EQ(std::ranges::count(log, '\n'), 10) << log;
+  transport.gone(kFirst);
+  service.step();
+}
+
+TEST_F(Service, TheSameTenantTakesItsOwnPlaceAgain) {
+  transport.connected(kFirst, NodeId{7}, nullptr, "team-a");
+  service.step();
+  transport.connected(kSecond, NodeId{7}, nullptr, "team-a");
+  service.step();
+  EXPECT_THAT(transport.closed, ElementsAre(kFirst));
+  transport.gone(kFirst);
+  transport.gone(kSecond);
+  service.step();
+}
+
+TEST_F(Service, WhoIsSilentIsClosedOnce) {
+  transport.connected(kFirst, NodeId{7});
+  service.step();
+  clock.advance(61'000'000);
+  EXPECT_FALSE(service.step());
+  EXPECT_FALSE(service.step());
+  EXPECT_THAT(transport.closed, ElementsAre(kFirst));
+  transport.gone(kFirst);
+  service.step();
+}
+
+TEST_F(Service, ANodesNewConnectionTakesThePlaceOfItsOldOne) {
+  transport.connected(kFirst, NodeId{7});
+  transport.connected(kSecond, NodeId{7});
+  service.step();
+  EXPECT_THAT(transport.closed, ElementsAre(kFirst));
+  transport.gone(kFirst);
+  service.step();
+  transport.on_progress = [&] { transport.gone(kSecond); };
+  service.stop();
+  EXPECT_THAT(transport.closed, ElementsAre(kFirst, kSecond));
+}
+
+// Like a real clock, it may advance between two readings.
+class SteppingClock final : public Clock {
+ public:
+  std::uint64_t now_us() const noexcept override { return now_us_ += each_look_us; }
+  void advance(std::uint64_t us) { now_us_ += us; }
+  std::uint64_t each_look_us = 0;
+
+ private:
+  mutable std::uint64_t now_us_ = 1;
+};
+
+// A node that lends 16 MiB, all to the first borrower.
+class OneRoom : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kBytes = std::uint64_t{16} << 20;
+  struct Unregistered final : Slab {
+    Bytes memory() const noexcept override { return {}; }
+  };
+  struct Lending final : ScriptedTransport {
+    Result<std::unique_ptr<Slab>> register_slab(Bytes) override { return std::make_unique<Unregistered>(); }
+  };
+  explicit OneRoom(tiers::Tier* disk = nullptr) : service({.clock = &clock, .memory = memory, .disk = disk}) {}
+  void SetUp() override { ASSERT_TRUE(service.start(transport)); }
+  void TearDown() override {
+    transport.on_progress = [&] {
+      for (const PeerId each : connected_) transport.gone(each);
+      connected_.clear();
+    };
+    service.stop();
+  }
+  void connect(std::uint64_t node, ProcessRef process = nullptr) {
+    transport.connected(PeerId{node}, NodeId{node}, std::move(process));
+    connected_.push_back(PeerId{node});
+  }
+  void leave(std::uint64_t node) {
+    transport.gone(PeerId{node});
+    std::erase(connected_, PeerId{node});
+    service.step();
+  }
+  wire::Lent ask(std::uint64_t node) {
+    transport.says(PeerId{node}, NodeId{node}, wire::Kind::allocate, wire::Ask{UINT64_MAX, UINT64_MAX});
+    service.step();
+    return transport.lent();
+  }
+  // Asks repeatedly, as a borrower does, until the memory of others is wiped.
+  wire::Lent ask_again(std::uint64_t node) {
+    wire::Lent lent = ask(node);
+    for (int i = 0; lent.answer == wire::Answer::again && i < 100; ++i) lent = ask(node);
+    return lent;
+  }
+  SteppingClock clock;
+  Lending transport;
+  std::vector<std::byte> memory = std::vector<std::byte>(kBytes);
+  MemoryService service;
+  std::vector<PeerId> connected_;
+};
+
+// A simulated process that the test can end, and the descriptor that becomes readable then.
+struct ProcessEnd {
+  ProcessEnd() {
+    int ends[2];
+    if (::pipe(ends) != 0) std::abort();
+    process = std::make_shared<const FileDescriptor>(ends[0]);
+    alive = FileDescriptor(ends[1]);
+  }
+  void end() { (void)!::write(alive.get(), "x", 1); }
+  ProcessRef process;
+  FileDescriptor alive;
+};
+
+TEST_F(OneRoom, TheRoomOfAProcessThatEndedIsFreeAtOnce) {
+  ProcessEnd first;
+  connect(1, first.process);
+  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  leave(1);
+  connect(2);
+  EXPECT_EQ(ask(2).answer, wire::Answer::full) << "a connection that breaks proves nothing";
+  first.end();
+  EXPECT_EQ(ask_again(2).memory_bytes, kBytes);
+}
+
+TEST_F(OneRoom, WhoAsksWhileRoomIsBeingWipedIsToldToAskAgainAtEveryTickOfTheClock) {
+  clock.each_look_us = 1;
+  ProcessEnd first;
+  connect(1, first.process);
+  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  first.end();
+  connect(2);
+  EXPECT_EQ(ask(2).answer, wire::Answer::again);
+  EXPECT_EQ(ask_again(2).memory_bytes, kBytes);
+}
+
+TEST_F(OneRoom, AProcessThatEndedLosesItsRoomThoughAForkedChildKeepsItsConnection) {
+  ProcessEnd first;
+  connect(1, first.process);
+  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  first.end();
+  connect(2);
+  EXPECT_EQ(ask_again(2).memory_bytes, kBytes);
+  EXPECT_THAT(transport.closed, ElementsAre(PeerId{1}));
+}
+
+TEST_F(OneRoom, AReportedEndFreesTheRoomAndWhatTheNodeSentBeforeComesToNothing) {
+  connect(1);
+  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  leave(1);
+  connect(2);
+  transport.says(PeerId{2}, NodeId{2}, wire::Kind::end, wire::End{1, 1});
+  service.step();
+  EXPECT_EQ(wire::parse(transport.sent.back())->header.kind, wire::Kind::ended);
+  EXPECT_EQ(ask_again(2).memory_bytes, kBytes);
+  transport.connected(PeerId{3}, NodeId{1});
+  service.step();
+  EXPECT_THAT(transport.closed, ElementsAre(PeerId{3})) << "it was on its way when its process ended";
+}
+
+TEST_F(OneRoom, AReportOfAnotherIncarnationEndsNothing) {
+  connect(1);
+  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  connect(2);
+  transport.says(PeerId{2}, NodeId{2}, wire::Kind::end, wire::End{1, 0});
+  service.step();
+  EXPECT_EQ(ask(2).answer, wire::Answer::full);
+}
+
+TEST_F(OneRoom, WhoIsRefusedHearsWhoHasTheRoom) {
+  connect(1);
+  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  connect(2);
+  wire::Lent refused = ask(2);
+  EXPECT_EQ(refused.answer, wire::Answer::full);
+  EXPECT_EQ(refused.lendable_bytes, kBytes);
+  EXPECT_EQ(refused.leased_bytes, kBytes);
+  EXPECT_EQ(refused.holder, 1u);
+  EXPECT_EQ(refused.holder_left_us, 0u);
+  leave(1);
+  clock.advance(20'000'000);
+  refused = ask(2);
+  EXPECT_EQ(refused.holder_left_us, 40'000'000u);
+}
+
+TEST_F(OneRoom, RefusedNodesLeaveNothingBehind) {
+  connect(1);
+  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  const std::size_t files = std::size_t(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
+  for (std::uint64_t node = 2; node < 2000; ++node) {
+    ProcessEnd other;
+    connect(node, other.process);
+    EXPECT_EQ(ask(node).answer, wire::Answer::full);
+    leave(node);
+  }
+  EXPECT_EQ(service.statistics().remembered, 1u);
+  EXPECT_EQ(service.statistics().clients, 1u);
+  EXPECT_EQ(std::size_t(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {})), files);
+}
+
+// A node that lends 16 MiB of memory and 64 MiB of a disk.
+class DiskRoom : public OneRoom {
+ protected:
+  static constexpr std::uint64_t kDiskBytes = std::uint64_t{64} << 20;
+  static constexpr std::uint64_t kLook = 5'000;
+  DiskRoom() : OneRoom(&disk) {}
+  std::uint64_t told() { return transport.lent().disk_bytes; }
+  ScriptedDisk disk{kDiskBytes};
+};
+
+TEST_F(DiskRoom, ABorrowerIsToldWhenTheDiskGoesOutOfService) {
+  connect(1);
+  const wire::Lent before = ask(1);
+  EXPECT_EQ(before.disk_bytes, kDiskBytes);
+  disk.left = 0;
+  clock.advance(kLook);
+  service.step();
+  const wire::Lent after = transport.lent();
+  EXPECT_EQ(after.lease, before.lease) << "what is there may still be read";
+  EXPECT_EQ(after.memory_bytes, before.memory_bytes);
+  EXPECT_EQ(after.disk_bytes, 0u);
+  EXPECT_EQ(service.statistics().disk_lent_bytes, 0u);
+  const std::size_t sent = transport.sent.size();
+  clock.advance(kLook);
+  service.step();
+  EXPECT_EQ(transport.sent.size(), sent) << "once";
+}
+
+TEST_F(DiskRoom, WhoWasAwayWhenTheDiskFailedHearsOfItWhenItIsBack) {
+  connect(1);
+  (void)ask(1);
+  leave(1);
+  disk.left = kDiskBytes / 2;
+  clock.advance(kLook);
+  service.step();
+  connect(1);
+  EXPECT_EQ(ask(1).disk_bytes, kDiskBytes / 2);
+}
+
+TEST_F(DiskRoom, NoNewLeaseGetsRoomOfADiskThatIsOutOfService) {
+  disk.left = 0;
+  connect(1);
+  const wire::Lent lent = ask(1);
+  EXPECT_EQ(lent.answer, wire::Answer::done);
+  EXPECT_EQ(lent.memory_bytes, kBytes);
+  EXPECT_EQ(lent.disk_bytes, 0u);
+}
+
+TEST_F(DiskRoom, RoomOfALeaseThatEndsIsGivenAgainOnlyAsFarAsItIsThere) {
+  ProcessEnd first;
+  connect(1, first.process);
+  EXPECT_EQ(ask(1).disk_bytes, kDiskBytes);
+  disk.left = kDiskBytes / 4;
+  first.end();
+  connect(2);
+  EXPECT_EQ(ask_again(2).disk_bytes, kDiskBytes / 4);
+  EXPECT_EQ(service.statistics().disk_lent_bytes, kDiskBytes / 4);
+}
+
+}  // namespace
+}  // namespace vmem::rdma

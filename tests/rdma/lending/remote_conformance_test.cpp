@@ -1,0 +1,90 @@
+// The remote tier as a tier, over the in-process fabric; each node has its own threads.
+#include <algorithm>
+
+#include "rdma/lending/remote_fixture.hpp"
+#include "tiers/disk/disk_tier.hpp"
+#include "tiers/io/uring_queue.hpp"
+#include "tiers/tier_conformance.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+// Each node has its own threads.
+template <std::size_t kLenders, std::uint32_t kReplicas, std::uint64_t kDiskPages = 0>
+class ThreadedRemote {
+ public:
+  ThreadedRemote() {
+    for (std::uint64_t id = 1; id <= kLenders; ++id) {
+      MemoryService::Config service{.workers = 1};
+      if (kDiskPages != 0) {
+        service.staging_bytes = 2 * kPage;
+        disk_ = make_disk();
+        service.disk = disk_.get();
+      }
+      const std::uint64_t memory = (kPages * kReplicas / kLenders - kDiskPages) * kPage;
+      lenders_.push_back(std::make_unique<Lender>(fabric_, clock_, NodeIdentity{NodeId{id}, Incarnation{1}}, service,
+                                                  memory + service.staging_bytes, true));
+    }
+    RemoteTier::Config config;
+    config.self = {NodeId{100}, Incarnation{1}};
+    for (std::uint64_t id = 1; id <= kLenders; ++id) config.peers.push_back(node_address(id));
+    config.make_transport = [&](Receiver& receiver) -> Result<std::unique_ptr<Transport>> {
+      return fabric_.node({NodeId{100}, Incarnation{1}}, receiver);
+    };
+    config.clock = &clock_;
+    config.replicas = kReplicas;
+    tier_ = *RemoteTier::create(std::move(config));
+    const auto reached = tier_->wait_for_peers(20'000'000);
+    EXPECT_TRUE(reached) << reached.error().message;
+    for (auto& memory : memories_) memory = page_memory(kPage);
+  }
+  ~ThreadedRemote() {
+    tier_.reset();
+    lenders_.clear();
+  }
+  tiers::Tier& tier() { return *tier_; }
+  static constexpr std::uint64_t kPages = 8;
+  std::uint64_t budget_bytes() const { return kPages * kPage; }
+  void wait_until_ready() {}
+  void aim(tiers::Transfer& transfer, std::size_t i) {
+    transfer.host = memories_[i].get();
+    transfer.version = 1;
+  }
+  void fill(std::size_t i, unsigned char value) { std::memset(memories_[i].get(), value, kPage); }
+  bool holds(std::size_t i, unsigned char value) {
+    const auto* bytes = reinterpret_cast<unsigned char*>(memories_[i].get());
+    return std::all_of(bytes, bytes + kPage, [&](unsigned char byte) { return byte == value; });
+  }
+
+ private:
+  std::unique_ptr<tiers::DiskTier> make_disk() {
+    tiers::DiskTier::Config config;
+    config.directories.push_back({".", kDiskPages * kPage});
+    config.make_queue = [](const std::vector<int>& files) -> Result<std::unique_ptr<tiers::IoQueue>> {
+      return tiers::make_uring_queue({.files = files, .depth = 16});
+    };
+    config.on_ready = [] {};
+    return *tiers::DiskTier::create(std::move(config));
+  }
+  SteadyClock clock_;
+  Fabric fabric_{clock_};
+  std::unique_ptr<tiers::DiskTier> disk_;
+  std::vector<std::unique_ptr<Lender>> lenders_;
+  PageMemory memories_[2];
+  std::unique_ptr<RemoteTier> tier_;
+};
+
+}  // namespace
+}  // namespace vmem::rdma
+
+namespace vmem::tiers {
+using OneLender = rdma::ThreadedRemote<1, 1>;
+using TwoLenders = rdma::ThreadedRemote<2, 1>;
+using Replicas = rdma::ThreadedRemote<2, 2>;
+using WithADisk = rdma::ThreadedRemote<1, 1, 7>;
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StreamOrderedTierConformance);
+INSTANTIATE_TYPED_TEST_SUITE_P(RemoteOneLender, TierConformance, OneLender);
+INSTANTIATE_TYPED_TEST_SUITE_P(RemoteTwoLenders, TierConformance, TwoLenders);
+INSTANTIATE_TYPED_TEST_SUITE_P(RemoteReplicas, TierConformance, Replicas);
+INSTANTIATE_TYPED_TEST_SUITE_P(RemoteDisk, TierConformance, WithADisk);
+}  // namespace vmem::tiers

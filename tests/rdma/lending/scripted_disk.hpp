@@ -1,0 +1,63 @@
+// A disk tier in memory that fails when the test says so.
+#pragma once
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <vector>
+
+#include "tiers/tier.hpp"
+
+namespace vmem::rdma {
+
+class ScriptedDisk final : public tiers::Tier {
+ public:
+  explicit ScriptedDisk(std::uint64_t bytes) : left(bytes) {}
+  std::uint64_t left;  // bytes in service
+  bool takes_writes = true;
+
+  const tiers::TierInfo& info() const noexcept override { return info_; }
+  tiers::TierUsage usage() const override { return {.budget_bytes = left}; }
+  void expect(std::uint64_t, std::uint64_t) override {}
+  Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override {
+    pages_[++last_slot_].resize(page_bytes);
+    return tiers::SlotGrant{tiers::Grant::granted, last_slot_};
+  }
+  void release(tiers::SlotId slot) override { pages_.erase(slot); }
+  Status submit(std::span<tiers::Transfer> transfers) override {
+    for (tiers::Transfer& transfer : transfers) {
+      transfer.id = tiers::next_transfer_id();
+      ended_.push_back(carry_out(transfer));
+    }
+    return {};
+  }
+  Status poll(std::vector<tiers::Completion>& completions) override {
+    for (tiers::Completion& each : ended_) completions.push_back(std::move(each));
+    ended_.clear();
+    return {};
+  }
+  tiers::Finished finish() noexcept override { return tiers::Finished::all_ended; }
+
+ private:
+  tiers::Completion carry_out(const tiers::Transfer& transfer) {
+    std::vector<std::byte>& page = pages_.at(transfer.slot);
+    tiers::Completion completion;
+    completion.id = transfer.id;
+    if (transfer.direction == tiers::Direction::load) {
+      std::memcpy(transfer.host, page.data(), page.size());
+    } else if (takes_writes) {
+      std::memcpy(page.data(), transfer.host, page.size());
+    } else {
+      completion.outcome = tiers::Outcome::failed;
+      completion.error = {VMEM_ERROR_DRIVER, EIO, "the disk does not write"};
+    }
+    return completion;
+  }
+
+  const tiers::TierInfo info_{.name = "scripted disk"};
+  std::map<tiers::SlotId, std::vector<std::byte>> pages_;
+  std::vector<tiers::Completion> ended_;
+  tiers::SlotId last_slot_ = 0;
+};
+
+}  // namespace vmem::rdma

@@ -1,0 +1,226 @@
+// The parts of tiers that run transfers on threads: the ledger of transfers, workers, and page I/O.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <new>
+#include <thread>
+
+#include "tiers/async/page_io.hpp"
+#include "tiers/async/transfer_ledger.hpp"
+#include "tiers/async/workers.hpp"
+#include "tiers/scripted_disk.hpp"
+
+namespace vmem::tiers {
+namespace {
+
+using std::chrono::microseconds;
+using testing::ElementsAre;
+
+constexpr microseconds kLong = std::chrono::seconds(30), kShort = std::chrono::milliseconds(20);
+
+TEST(TransferLedger, PollCollectsEachCompletionOnceInTheOrderOfTheEnds) {
+  int ready = 0;
+  TransferLedger ledger([&] { ++ready; });
+  const auto first = ledger.begin(Direction::load), second = ledger.begin(Direction::store);
+  EXPECT_FALSE(ledger.idle());
+  ledger.complete({.id = second, .outcome = Outcome::done, .error = {}, .changed = false}, Direction::store);
+  EXPECT_EQ(ledger.in_flight().loads, 1u);
+  EXPECT_EQ(ledger.in_flight().stores, 0u);
+  ledger.complete({.id = first, .outcome = Outcome::lost, .error = {}, .changed = false}, Direction::load);
+  EXPECT_TRUE(ledger.idle());
+  EXPECT_EQ(ready, 2);
+  std::vector<Completion> completions;
+  ledger.poll(completions);
+  ASSERT_EQ(completions.size(), 2u);
+  EXPECT_EQ(completions[0].id, second);
+  EXPECT_EQ(completions[1].id, first);
+  ledger.poll(completions);
+  EXPECT_EQ(completions.size(), 2u);
+}
+
+TEST(TransferLedger, FinishWaitsForTransfersAndChores) {
+  TransferLedger ledger([] {});
+  const auto id = ledger.begin(Direction::load);
+  std::optional<TransferLedger::Chore> chore(ledger);
+  std::atomic<int> ended = 0;
+  std::thread waits([&] {
+    ledger.finish(kLong, "");
+    EXPECT_EQ(ended, 2) << "it waits for both";
+  });
+  // Lets `finish` begin, most of the time.
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  ++ended;
+  ledger.complete({.id = id, .outcome = Outcome::done, .error = {}, .changed = false}, Direction::load);
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  ++ended;
+  chore.reset();
+  waits.join();
+  EXPECT_FALSE(ledger.quarantined());
+}
+
+TEST(TransferLedger, WithoutProgressTheTierIsQuarantinedAndItsOwnerNotCalledAnyMore) {
+  int ready = 0;
+  TransferLedger ledger([&] { ++ready; });
+  const auto id = ledger.begin(Direction::store);
+  ledger.finish(kShort, "a test does not answer");
+  EXPECT_TRUE(ledger.quarantined());
+  ledger.complete({.id = id, .outcome = Outcome::done, .error = {}, .changed = false}, Direction::store);
+  ledger.tell_ready();
+  EXPECT_EQ(ready, 0);
+}
+
+TEST(TransferLedger, AMovedChoreEndsOnce) {
+  TransferLedger ledger([] {});
+  {
+    TransferLedger::Chore first(ledger);
+    const TransferLedger::Chore second = std::move(first);
+  }
+  const TransferLedger::Chore other(ledger);
+  ledger.finish(kShort, "a test does not answer");
+  EXPECT_TRUE(ledger.quarantined()) << "the last one is running";
+}
+
+TEST(Workers, WhatTheyLackMemoryForIsToldAndWhatComesAfterRuns) {
+  std::mutex mutex;
+  std::vector<int> ran;
+  std::vector<Workers::Ended> ended;
+  {
+    Workers workers("test-work", 1, [](Inbox::Task task) { task(); });
+    const auto then = [&](Workers::Ended how) {
+      const std::lock_guard lock(mutex);
+      ended.push_back(how);
+    };
+    workers.post([&](std::uint32_t) { ran.push_back(1); }, then);
+    workers.post([](std::uint32_t) { throw std::bad_alloc(); }, then);
+    workers.post([&](std::uint32_t worker) { ran.push_back(2 + int(worker)); }, then);
+  }
+  EXPECT_THAT(ran, ElementsAre(1, 2));
+  using enum Workers::Ended;
+  EXPECT_THAT(ended, ElementsAre(done, no_memory, done));
+}
+
+TEST(Inbox, ATaskPostedByATaskRunsInTheNextTurn) {
+  std::vector<int> order;
+  int wakes = 0;
+  Inbox* self = nullptr;
+  Inbox inbox([&] { ++wakes; });
+  self = &inbox;
+  inbox.post([&] {
+    order.push_back(1);
+    self->post([&] { order.push_back(3); });
+  });
+  inbox.post([&] { order.push_back(2); });
+  EXPECT_TRUE(inbox.run());
+  EXPECT_THAT(order, ElementsAre(1, 2));
+  EXPECT_TRUE(inbox.run());
+  EXPECT_THAT(order, ElementsAre(1, 2, 3));
+  EXPECT_FALSE(inbox.run());
+  EXPECT_EQ(wakes, 3);
+}
+
+class PageIoTest : public testing::Test {
+ protected:
+  static constexpr std::uint32_t kRequest = 8192;
+
+  PageIo::Page page(Io::Kind kind, std::uint64_t offset, std::vector<std::byte>& memory) {
+    return {.kind = kind,
+            .file = 0,
+            .offset = offset,
+            .bytes = memory.size(),
+            .needed_bytes = memory.size(),
+            .memory = memory.data(),
+            .most_request_bytes = kRequest};
+  }
+  // Until nothing is in flight.
+  void run(int turns = 8) {
+    std::vector<IoResult> results;
+    for (int i = 0; i < turns; ++i) {
+      pages_.send();
+      results.clear();
+      ASSERT_TRUE(disk_.wait(results, {}));
+      for (const IoResult& result : results) pages_.take(result);
+    }
+  }
+  std::vector<Io> seen_;
+  std::deque<Fate> fates_;  // of the next requests; then they succeed
+  ScriptedDisk disk_{[this](const Io& io) {
+    seen_.push_back(io);
+    if (fates_.empty()) return Fate{};
+    const Fate fate = fates_.front();
+    fates_.pop_front();
+    return fate;
+  }};
+  PageIo pages_{disk_};
+};
+
+TEST_F(PageIoTest, AHeadAndItsPageAreOneRangeOfTheFile) {
+  std::vector<std::byte> head(4096, std::byte{1}), memory(20480, std::byte{2});
+  PageIo::Page write = page(Io::Kind::write, 4096, memory);
+  write.head = head.data();
+  write.head_bytes = 4096;
+  write.bytes = write.needed_bytes = 24576;
+  int ended = 0;
+  pages_.begin(write, [&](const auto& failure) { ended += !failure; });
+  run();
+  EXPECT_EQ(ended, 1);
+  ASSERT_EQ(seen_.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(seen_[i].offset, 4096 + i * kRequest);
+  std::vector<std::byte> back(24576);
+  pages_.begin(page(Io::Kind::read, 4096, back), [&](const auto& failure) { ended += !failure; });
+  run();
+  EXPECT_EQ(ended, 2);
+  EXPECT_EQ(std::count(back.begin(), back.begin() + 4096, std::byte{1}), 4096);
+  EXPECT_EQ(std::count(back.begin() + 4096, back.end(), std::byte{2}), 20480);
+}
+
+TEST_F(PageIoTest, TheFirstFailedRequestIsToldWhenTheLastOneHasEnded) {
+  std::vector<std::byte> memory(24576);
+  fates_ = {Fate{}, Fate{.error = EIO}, Fate{.error = ENOSPC}};
+  std::optional<PageIo::Failure> failed;
+  pages_.begin(page(Io::Kind::write, 0, memory), [&](const auto& failure) { failed = failure; });
+  run();
+  ASSERT_TRUE(failed);
+  EXPECT_EQ(failed->cause, PageIo::Failure::Cause::request);
+  EXPECT_EQ(failed->error, EIO);
+  EXPECT_EQ(failed->io.offset, kRequest);
+}
+
+TEST_F(PageIoTest, APageMayEndBeforeItsLastBlockDoesAndNotBeforeItsNeededBytes) {
+  std::vector<std::byte> memory(8192);
+  PageIo::Page read = page(Io::Kind::read, 0, memory);
+  read.needed_bytes = 5000;
+  std::vector<bool> failed;
+  const auto ended = [&](const auto& failure) { failed.push_back(failure.has_value()); };
+  fates_ = {Fate{.moves_bytes = 5120}};
+  pages_.begin(read, ended);
+  run();
+  fates_ = {Fate{.moves_bytes = 4096}, Fate{.moves_bytes = 0}};
+  pages_.begin(read, ended);
+  run();
+  EXPECT_THAT(failed, ElementsAre(false, true));
+}
+
+TEST_F(PageIoTest, AFailedQueueEndsPagesWithUnsentRequestsOnceThoseInFlightHaveEnded) {
+  std::vector<std::byte> large(16 * kRequest), small(kRequest);  // the queue takes 8 requests
+  std::vector<int> failed;
+  const auto ended = [&](int which) {
+    return [&, which](const std::optional<PageIo::Failure>& failure) {
+      EXPECT_EQ(failure->cause, PageIo::Failure::Cause::queue);
+      EXPECT_EQ(failure->queue.message, "gone");
+      failed.push_back(which);
+    };
+  };
+  pages_.begin(page(Io::Kind::write, 0, large), ended(1));
+  pages_.begin(page(Io::Kind::write, 1 << 20, small), ended(2));
+  pages_.send();
+  EXPECT_EQ(seen_.size(), 8u);
+  pages_.queue_failed({VMEM_ERROR_DRIVER, EBADF, "gone"});
+  EXPECT_THAT(failed, ElementsAre(2)) << "the first page has requests in flight";
+  run();
+  EXPECT_THAT(failed, ElementsAre(2, 1));
+  EXPECT_EQ(seen_.size(), 8u);
+}
+
+}  // namespace
+}  // namespace vmem::tiers
