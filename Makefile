@@ -1,4 +1,5 @@
-# make demo: install what is missing, build, run.  make test: what has to hold before a change is kept.
+# make demo: install what is missing, build, run.  make test: what has to hold before a change is
+# kept.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -8,6 +9,7 @@ PREFIX ?= /usr/local
 PART ?= all
 CAMPAIGN_SECONDS ?= 1800
 RELEASE := build/release
+INSTALLED := vmem vmem_emu vmem_preload vmem_ucx_address vmem_program
 
 # Compilations are shared by checkouts in other folders.
 export CCACHE_BASEDIR := $(CURDIR)
@@ -16,14 +18,19 @@ export CCACHE_NOHASHDIR := 1
 .PHONY: help
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
-	@echo '  variables: JOBS=$(JOBS) PREFIX=$(PREFIX) PART=$(PART) DEMO="$(DEMO)"'
+	@echo '  variables: JOBS=$(JOBS) PREFIX=$(PREFIX) PART=$(PART) BASE=COMMIT DEMO="$(DEMO)"'
 
 .PHONY: demo
 demo: ## build, and show what vmem does, on the GPUs of this machine or the emulated one
 	@scripts/bootstrap.sh
-	@cmake --preset release >/dev/null
+	@scripts/configure.sh release
 	@cmake --build --preset release -j $(JOBS) --target bin/vmem lib/libvmem_emu.so
 	$(DEMO)
+
+.PHONY: check
+check: ## while working: what changed since BASE (default: the main branch) and what uses it, without long tests
+	@scripts/bootstrap.sh --lint
+	@scripts/check_changed.py --jobs $(JOBS) $(BASE)
 
 .PHONY: test
 test: ## before a change is kept: release tests, the sanitizers' quick part, format check, linter
@@ -31,7 +38,7 @@ test: ## before a change is kept: release tests, the sanitizers' quick part, for
 	@JOBS=$(JOBS) scripts/check.sh
 
 .PHONY: nightly
-nightly: ## what takes longer: whole sanitizer suites, slow checks, benchmark, fuzzing; PART=0 to 4: a fifth
+nightly: ## what takes longer: whole sanitizer suites, slow checks, benchmark, fuzzing; PART=0 to 9: a tenth
 	@scripts/bootstrap.sh --lint
 	@scripts/bootstrap.sh --fuzz
 	@JOBS=$(JOBS) scripts/nightly.sh $(PART)
@@ -43,18 +50,18 @@ campaign: build ## a standing attack with printed seeds: CAMPAIGN_SECONDS in all
 
 .PHONY: test-gpu
 test-gpu: build ## on a machine with a GPU: the driver's tests, and whole programs with and without vmem (needs PyTorch)
-	@ctest --preset release -L gpu -j 1
+	@ctest --preset release -L hardware -j 1
 
 .PHONY: build
 build: ## the release build, in build/release
 	@scripts/bootstrap.sh
-	@cmake --preset release >/dev/null
+	@scripts/configure.sh release
 	@cmake --build --preset release -j $(JOBS)
 
 .PHONY: debug
 debug: ## the debug build, in build/debug
 	@scripts/bootstrap.sh
-	@cmake --preset debug >/dev/null
+	@scripts/configure.sh debug
 	@cmake --build --preset debug -j $(JOBS)
 
 .PHONY: format
@@ -73,6 +80,23 @@ house: build ## sizes of classes, functions and files, width of comments, cycles
 	@scripts/bootstrap.sh --lint
 	@scripts/house.py
 
+.PHONY: docs
+docs: ## the API reference, in build/docs/html
+	@scripts/bootstrap.sh --lint
+	@scripts/api_docs.py
+
+.PHONY: abi
+abi: build ## the C ABI against tests/public/vmem.abi
+	@scripts/bootstrap.sh --lint
+	@scripts/abi.py
+
+.PHONY: coverage
+coverage: ## which lines of errors no test ran: a report, in build/coverage/errors.txt; builds and tests for long
+	@scripts/bootstrap.sh
+	@cmake --preset coverage >/dev/null
+	@cmake --build --preset coverage -j $(JOBS)
+	@scripts/coverage.py --jobs $(JOBS)
+
 .PHONY: dist
 dist: build ## a folder in dist/ that runs on other x86-64 Linux machines
 	@scripts/dist.sh
@@ -83,7 +107,10 @@ wheel: ## a Python wheel in dist/, with everything that running needs
 	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) scripts/wheel.sh
 
 .PHONY: install
-install: build ## libraries, program and headers into PREFIX
+install: ## libraries, program and headers into PREFIX; builds these alone, no tests
+	@scripts/bootstrap.sh
+	@scripts/configure.sh release
+	@cmake --build --preset release -j $(JOBS) --target $(INSTALLED)
 	@cmake --install $(RELEASE) --prefix $(PREFIX) --strip
 
 .PHONY: clean

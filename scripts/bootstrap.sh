@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Installs what a build needs and this machine lacks (Debian 12, Ubuntu 24.04): packages through apt, and cuda.h from the
-# Python package index when there is no CUDA 13 toolkit. Run again it changes nothing and takes no time.
+# Installs missing packages for a build (Debian 12, Ubuntu 24.04): through apt, and cuda.h from the
+# Python package index if there is no CUDA 13 toolkit. A second run changes nothing and is quick.
 #   scripts/bootstrap.sh          what building and testing need
 #   scripts/bootstrap.sh --lint   and what the format check and the linter need
 #   scripts/bootstrap.sh --fuzz   and what scripts/fuzz.py needs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# package : what shows that it is there, a command, a header or a path : what for
+# PACKAGE : command, header or path that shows that it is installed : what it is for
 need=(
   "g++:g++:compiler"
   "cmake:cmake:build system"
   "ninja-build:ninja:build system"
   "ccache:ccache:makes repeated builds fast"
+  "lld:ld.lld:links tests in a third of the time; a build does without"
   "git:git:the commit that results are labelled with"
   "pkg-config:pkg-config:test of the installed package"
   "python3:python3:test and release scripts"
@@ -37,7 +38,8 @@ need=(
 )
 if [[ "${1:-}" == --lint ]]; then
   need+=("clang-format-19:clang-format-19:format check" "clang-tidy-19:clang-tidy-19:linter"
-    "universal-ctags:ctags:sizes of classes and functions")
+    "universal-ctags:ctags:sizes of classes and functions" "doxygen:doxygen:API reference"
+    "abigail-tools:abidw:changes of the C ABI")
 elif [[ "${1:-}" == --fuzz ]]; then
   need+=("clang-19:clang++-19:compiler of fuzz targets" "llvm-19:llvm-symbolizer-19:names in stacks"
     "libclang-rt-19-dev:/usr/lib/llvm-19/lib/clang/19/lib/linux:libFuzzer and sanitizers of clang")

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""A standing attack on the release build: random programs, kills, dying disks, hostile bytes, failing allocations, hostile calls.
+"""Attacks the release build for a given time: random programs, kills, dying disks, hostile bytes
+and calls, failing allocations.
 
     scripts/campaign.py [--seconds N] [--seed N] [--only KIND ...] [--part PART] [--json FILE]
 
-Each kind has a share of the time, and repeats its command with new seeds until that is over. The seed of a round is printed
-before it starts; what a failed round printed is kept in build/campaign/. A round that did nothing fails, unless the machine
-cannot do it: then the table says `skipped`, and why. Needs the release build; exits with 1 on a failure.
+Each kind of attack has a share of the time and repeats its command with new seeds until that is
+spent. The seed of a round is printed before it starts. The end of a failed round's output is shown;
+all of it is kept in build/campaign/. A round that did nothing fails, unless the machine cannot do
+it: then the table says `skipped` and why. Needs the release build; exits with 1 on a failure.
 """
 
 import argparse
@@ -21,13 +23,15 @@ import sys
 import time
 
 from provenance import provenance
-from shards import ALL, FIFTHS
+from shards import ALL, TENTHS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = "build/release/bin"
 LOGS = ROOT / "build" / "campaign"
-HANG_S = 1200  # no round takes nearly as long
-SKIPPED = re.compile(r"^.+:\d+: Skipped\n(.*)$", re.MULTILINE)  # GoogleTest's words, and the test's reason
+HANG_S = 1200  # well above the longest round
+SHOWN_LINES = 60  # of what a failed round printed
+# GoogleTest's words, and the test's reason.
+SKIPPED = re.compile(r"^.+:\d+: Skipped\n(.*)$", re.MULTILINE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +42,8 @@ class Kind:
     command: str  # {seed} is replaced
     environment: dict[str, str]  # likewise
     unit: str
-    counted: str  # regular expression: a group that is a number is added, anything else counts as one
-    may_skip: str = ""  # regular expression of why tests may be skipped: what the machine cannot do; "": for no reason
+    counted: str  # regular expression: a numeric group is added, another match counts one
+    may_skip: str = ""  # regular expression of reasons for which tests may be skipped; "": none
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,10 +126,12 @@ def run_round(kind: Kind, number: int, seed: int) -> Round:
             code = f"no end in {HANG_S} s"
         output.seek(0)
         output.readline()  # the command
-        judged = judge(kind, code, output.read())
+        text = output.read()
+    judged = judge(kind, code, text)
     if not judged.failure:
         log.unlink()
         return judged
+    print("\n".join(text.splitlines()[-SHOWN_LINES:]))
     print(f"{kind.name}: FAILED: {judged.failure}: {shown}\n  {log.relative_to(ROOT)}", flush=True)
     return dataclasses.replace(judged, failure=f"{judged.failure}: {shown}")
 
@@ -153,11 +159,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=600, help="of all kinds, those that are left out included; each runs at least once (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="of the first round of all (default: random)")
     parser.add_argument("--only", nargs="+", choices=[kind.name for kind in KINDS], metavar="KIND", help="some kinds: %(choices)s")
-    parser.add_argument("--part", choices=(*map(str, range(FIFTHS)), ALL), default=ALL, help="a fifth of the kinds, as the nightly takes them")
+    parser.add_argument("--part", choices=(*map(str, range(TENTHS)), ALL), default=ALL, help="a tenth of the kinds, as the nightly takes them")
     parser.add_argument("--json", type=pathlib.Path, help="write the table there as well")
     args = parser.parse_args()
     kinds = [kind for number, kind in enumerate(KINDS)
-             if (not args.only or kind.name in args.only) and args.part in (ALL, str(number % FIFTHS))]
+             if (not args.only or kind.name in args.only) and args.part in (ALL, str(number % TENTHS))]
     if not kinds:
         parser.error(f"part {args.part} has none of these kinds")
     LOGS.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """check_dist.py FOLDER: the folder is self-contained and relocatable.
 
-Every library that a file of it needs is in the folder, through a run path relative to the file, or belongs to glibc; no
-newer glibc is needed than stated; no path of this machine is in it; and a copy of it elsewhere, in an empty environment,
-starts and finds its own libraries.
+- Every needed library is in the folder, found by a run path relative to the file, or part of glibc.
+- No file needs a newer glibc than GLIBC_NEWEST, or holds a path of this machine.
+- A copy elsewhere starts in an empty environment and finds its own libraries.
+- The SBOM names the libraries inside of the binaries, with the versions that the binaries report.
 """
 
+import json
 import pathlib
 import re
 import shutil
@@ -16,6 +18,8 @@ import tempfile
 GLIBC = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "ld-linux-x86-64.so.2"}
 GLIBC_NEWEST = (2, 36)
 LIMIT_BYTES = 64 << 20
+LIBRARY = "libvmem_gpu.so"
+ONLY_TESTS = "googletest"  # bundled by the tests alone, so vmem doctor does not name it
 
 
 def output(*command: object) -> str:
@@ -55,7 +59,7 @@ def machine_paths(path: pathlib.Path, root: pathlib.Path) -> list[str]:
 
 
 def run_elsewhere(folder: pathlib.Path) -> list[str]:
-    """What does not start, or loads a library of its own from outside the folder, when the folder has moved."""
+    """Programs that do not start in a moved copy, or load a vmem library from elsewhere."""
     with tempfile.TemporaryDirectory() as elsewhere:
         moved = pathlib.Path(elsewhere) / "moved here"
         shutil.copytree(folder, moved, symlinks=True)
@@ -74,6 +78,34 @@ def run_elsewhere(folder: pathlib.Path) -> list[str]:
         return found
 
 
+def sbom_problems(folder: pathlib.Path) -> list[str]:
+    """Differences between the SBOM and what the installed `vmem doctor`, the binaries and the
+    licences say.
+    """
+    documents = folder / "share/doc/vmem"
+    if not (documents / "sbom.cdx.json").is_file():
+        return ["there is no sbom.cdx.json"]
+    sbom = json.loads((documents / "sbom.cdx.json").read_text())
+    if (sbom["bomFormat"], sbom["specVersion"]) != ("CycloneDX", "1.5"):
+        return [f"the SBOM is {sbom['bomFormat']} {sbom['specVersion']}, not CycloneDX 1.5"]
+    listed = {each["name"]: each["version"] for each in sbom["components"]}
+    asked = subprocess.run([folder / "bin/vmem", "doctor", "--driver", "emulated", "--json", "-"], capture_output=True, text=True)
+    (said,) = [each["text"] for each in json.loads(asked.stdout)["findings"] if each["topic"] == "bundled libraries"]
+    bundled = dict(each.split() for each in said.split(", "))
+    differing = [name for name in sorted(listed | bundled) if listed.get(name) != bundled.get(name)]
+    found = [f"the SBOM has {name} {listed.get(name)}, vmem doctor {bundled.get(name)}" for name in differing if name != ONLY_TESTS]
+    if f"\0{listed.get('openssl')}\0".encode() not in b"".join(path.read_bytes() for path in folder.glob(f"lib/{LIBRARY}*")):
+        found.append(f"{LIBRARY} does not hold the OpenSSL that the SBOM names, {listed.get('openssl')}")
+    found += [f"the SBOM does not say {key} of {each['name']}" for each in sbom["components"] for key in ("licenses", "purl") if not each.get(key)]
+    licences = {path.name for path in documents.glob("third-party/*")}
+    if len(licences) < len(listed):
+        found.append(f"{len(listed)} components, but {len(licences)} licences in third-party")
+    if (version := sbom["metadata"]["component"]["version"]) not in subprocess.run(
+            [folder / "bin/vmem", "--version"], capture_output=True, text=True).stdout:
+        found.append(f"the SBOM is of version {version}")
+    return found
+
+
 def main() -> int:
     folder = pathlib.Path(sys.argv[1]).resolve()
     root = pathlib.Path(__file__).resolve().parent.parent
@@ -89,7 +121,7 @@ def main() -> int:
     size = sum(path.stat().st_size for path in files)
     if size > LIMIT_BYTES:
         problems.append(f"{size >> 20} MiB, more than {LIMIT_BYTES >> 20}")
-    problems += run_elsewhere(folder)
+    problems += run_elsewhere(folder) + sbom_problems(folder)
     for problem in problems:
         print(f"check_dist: {problem}")
     print(f"{folder.relative_to(root) if folder.is_relative_to(root) else folder}: {len(files)} files, "

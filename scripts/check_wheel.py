@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
-"""check_wheel.py WHEEL: the wheel is self-contained, and works from a virtual environment that has nothing else.
+"""check_wheel.py WHEEL: the wheel is self-contained, and works from a virtual environment that has
+nothing else.
 
-Its native files need what is beside them or belongs to glibc, as those of check_dist.py. The `vmem` command, `python -m vmem` and
-vmem.torch.enable find each other there; the emulated driver stands in libcuda's place, tests/intercept/fake_torch in PyTorch's.
+Its native files need what is beside them or belongs to glibc, as those of check_dist.py. The `vmem`
+command, `python -m vmem` and vmem.torch.enable find each other and the emulated driver there;
+tests/intercept/fake_torch stands in PyTorch's place.
 """
 
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 
-from check_dist import is_elf, machine_paths, needed_glibc, reaches_outside
+from check_dist import is_elf, machine_paths, needed_glibc, reaches_outside, sbom_problems
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-NATIVE = ("bin/vmem", "lib/libvmem.so", "lib/libvmem_emu.so", "lib/libvmem_preload.so",
-          "libexec/vmem/ucx-address")
+NATIVE = ("bin/vmem", "lib/libvmem_gpu.so", "lib/libvmem_preload.so",
+          "lib/vmem/emulated/libcuda.so.1", "libexec/vmem/ucx-address")
 SIZES = ("--hbm", "64MiB", "--host", "512MiB")
 SCRIPT = """
 import ctypes, sys
@@ -46,28 +49,27 @@ def problems_of_files(package: pathlib.Path) -> list[str]:
         found += [f"{path.relative_to(package)}: {problem}" for problem in problems]
     if not list(native.glob("share/doc/vmem/third-party/*")):
         found.append("no licences of third parties")
-    return found
+    return found + ([] if found else sbom_problems(native))
 
 
 def problems_of_use(environment: pathlib.Path, version: str, work: pathlib.Path) -> list[str]:
     python, vmem = environment / "bin/python", environment / "bin/vmem"
     script = work / "script.py"
     script.write_text(SCRIPT)
-    driver = work / "driver"
-    driver.mkdir()
-    (driver / "libcuda.so.1").symlink_to(*environment.glob("lib/python*/site-packages/vmem/native/lib/libvmem_emu.so"))
     variables = {
-        "LD_LIBRARY_PATH": str(driver),
+        "VMEM_DRIVER": "emulated",
         "PYTHONPATH": str(ROOT / "tests/intercept/fake_torch"),
         "VMEM_EMU": "hbm=512MiB,host=1GiB",
     }
     found = []
     for says, command in (
         (f"vmem {version} ", (vmem, "--version")),
+        (version, (python, "-c", "import vmem; print(vmem.__version__)")),
         ("hbm", (vmem, "options")),
         ("/vmem/native/bin/vmem", (python, "-c", "import vmem._library as l; print(l.program())")),
         ("fine", (vmem, "run", *SIZES, "--", python, script)),
-        ("fine", (vmem, "run", *SIZES, "--", sys.executable, script)),  # a Python that does not have the package
+        # A Python that does not have the package.
+        ("fine", (vmem, "run", *SIZES, "--", sys.executable, script)),
         ("fine", (python, "-m", "vmem", *SIZES, script)),
         ("fine", (python, script, "enable")),
     ):
@@ -89,7 +91,7 @@ def main() -> int:
         pip = (sys.executable, "-m", "pip", "--python", environment / "bin/python", "--quiet")
         subprocess.run([*pip, "install", "--no-deps", "--no-index", wheel], check=True)
         (package,) = environment.glob("lib/python*/site-packages/vmem")
-        problems = [] if tag == "py3-none-linux_x86_64" else [f"the tag is {tag}"]
+        problems = [] if re.fullmatch(r"py3-none-manylinux_2_\d+_x86_64", tag) else [f"the tag is {tag}"]
         problems += problems_of_files(package) or problems_of_use(environment, version, work)
         glibc = max(needed_glibc(package / "native" / name) for name in NATIVE if (package / "native" / name).is_file())
     for problem in problems:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# clang-format over all C, C++ and CUDA sources of the tree. --check changes nothing and names the files that would change.
+# Runs clang-format over all C, C++ and CUDA sources. --check changes nothing and lists files that
+# would change.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

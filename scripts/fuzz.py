@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Fuzzes the decoders of bytes from outside of the process: libFuzzer on the targets of tests/fuzz.
+"""Fuzzes the decoders of bytes from outside of the process, with libFuzzer (targets in tests/fuzz).
 
-    scripts/fuzz.py SECONDS_EACH [TARGET ...]    builds the preset fuzz and runs each target for so long
-        --seed N       libFuzzer's seed of the first target, one more for each next one (default: a random one, printed)
+    scripts/fuzz.py SECONDS_EACH [TARGET ...]    builds the preset fuzz, runs each target so long
+        --seed N       libFuzzer's seed of the first target, then one more (default: random)
         --jobs N       targets at once (default: one for each processor)
-        --merge        afterwards, replaces the kept corpora by a smallest set of inputs that covers as much
+        --merge        afterwards, replaces the kept corpora by smallest sets that cover as much
 
-A run begins with the kept corpus, tests/fuzz/corpus/TARGET, and with what former runs have found, in build/fuzz/found. An
-input that fails is kept in build/fuzz/failed. Files of a corpus with names that people gave are regressions: merging keeps
-them.
+A run begins with the kept corpus, tests/fuzz/corpus/TARGET, and with inputs found by earlier runs,
+in build/fuzz/found. Failing inputs are kept in build/fuzz/failed. Merging keeps corpus files that
+people named: those are regression tests.
 """
 
 import argparse
@@ -101,14 +101,14 @@ def report(outcome: Outcome) -> None:
 
 
 def spread(paths: list[pathlib.Path], most: int) -> list[pathlib.Path]:
-    """So many of all sizes: the smallest alone would be refusals, the largest alone the same long scripts."""
+    """A sample of all sizes: the smallest inputs are mostly refusals, the largest mostly alike."""
     paths.sort(key=lambda each: (each.stat().st_size, each.name))
     count = min(most, len(paths))
     return [paths[i * len(paths) // count] for i in range(count)]
 
 
 def merge(target: str) -> None:
-    """The kept corpus becomes a few of all known inputs, which cover together what all do or, within its limits, much of it."""
+    """Replaces the kept corpus by few known inputs that cover as much as all, within its limits."""
     kept = CORPORA / target
     kept.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as merged:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks the structure of the sources against limits (`make house`); prints where they are exceeded.
+"""Checks the structure of the sources against limits (`make house`); prints where they are
+exceeded.
 
 RULES lists what is measured, and the limits. scripts/house.json lists places that may exceed one:
 "reasons" holds those that stay, each with its reason and value; "debt" holds those that exceeded a
@@ -7,18 +8,21 @@ limit when the rule was introduced. Debt may only shrink: house.py --update reco
 
     scripts/house.py                 the check; needs the release build for the calls between files
     scripts/house.py --table         the figures of every rule
-    scripts/house.py --update        after the check: debt that shrank is written to scripts/house.json
+    scripts/house.py --update        after the check: writes debt that shrank to house.json
 """
 
 import argparse
+import ast
 import collections
 import dataclasses
+import io
 import json
 import pathlib
 import re
 import shlex
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterable, Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -26,6 +30,8 @@ LIMITS = "scripts/house.json"
 BUILD = "build/release"
 SOURCES = ("src", "include", "tools", "bench", "tests")
 SUFFIXES = (".hpp", ".cpp", ".h", ".cu", ".cuh")
+# Only the comments of these are measured.
+SCRIPTS = (".py", ".sh", ".cmake", "CMakeLists.txt", "Makefile", ".toml", ".ci/run")
 # Folders whose files may not call each other in a cycle.
 ACYCLIC = ("src/migration",)
 
@@ -36,7 +42,8 @@ RULES = {
     "file lines": 500,
     "wide comments": 0,  # lines of a file with a comment beyond 100 columns
     "friends": 0,  # of a class, but for those that "reasons" names
-    "upward includes": 0,  # of a file in src/: of a module above, or of one that CMake does not link
+    # Of a file in src/: of a module above, or of one that CMake does not link.
+    "upward includes": 0,
     "files in one cycle": 0,  # of calls, of a folder in ACYCLIC
 }
 COMMENT_COLUMNS = 100
@@ -86,7 +93,7 @@ def ctags(paths: list[str], root: pathlib.Path = ROOT) -> list[Tag]:
 
 
 def class_findings(tags: list[Tag]) -> Iterator[Finding]:
-    """Methods are counted where the class declares them, so only files that hold the class's own text count."""
+    """Counts methods where the class declares them: in files that hold the class's own text."""
     classes = {(tag.path, f"{tag.scope}::{tag.name}".removeprefix("::")): tag for tag in tags if tag.kind in ("class", "struct")}
     methods, members = collections.Counter(), collections.Counter()
     for tag in tags:
@@ -122,7 +129,7 @@ def percentile(values: list[int], of_100: int) -> int:
 
 
 def wide_comments(text: str) -> list[int]:
-    """Lines with a comment that ends beyond COMMENT_COLUMNS. A `//` inside a string counts where the line is that wide."""
+    """Lines whose comment ends beyond COMMENT_COLUMNS; `//` in a string counts as one."""
     wide, inside = [], False
     for number, line in enumerate(text.splitlines(), 1):
         starts = line.find("/*")
@@ -133,6 +140,29 @@ def wide_comments(text: str) -> list[int]:
         if inside and line.find("*/", starts + 2 if starts >= 0 else 0) >= 0:
             inside = False
     return wide
+
+
+def docstring_lines(text: str) -> set[int]:
+    """Numbers of the lines of docstrings."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node.body[0] for node in ast.walk(ast.parse(text)) if isinstance(node, documented) and ast.get_docstring(node) is not None]
+    return {number for node in nodes for number in range(node.lineno, node.end_lineno + 1)}
+
+
+def wide_script_comments(path: str, text: str) -> list[int]:
+    """Lines of a script whose comment or docstring ends beyond COMMENT_COLUMNS."""
+    if path.endswith(".py"):
+        tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+        commented = {token.start[0] for token in tokens if token.type == tokenize.COMMENT and "noqa" not in token.string}
+        commented |= docstring_lines(text)
+    else:
+        commented = {number for number, line in enumerate(text.splitlines(), 1) if re.search(r"(^|\s)# ", line)}
+    return [number for number, line in enumerate(text.splitlines(), 1) if len(line) > COMMENT_COLUMNS and number in commented]
+
+
+def script_findings(path: str, text: str) -> Iterator[Finding]:
+    if wide := wide_script_comments(path, text):
+        yield Finding("wide comments", path, len(wide), "lines " + ", ".join(map(str, wide)))
 
 
 def text_findings(path: str, text: str) -> Iterator[Finding]:
@@ -154,7 +184,10 @@ def modules(root: pathlib.Path = ROOT) -> list[str]:
 
 
 def links(root: pathlib.Path = ROOT) -> dict[str, set[str]]:
-    """Folder of src/ -> folders whose headers it may include: those that its targets link, and what these link publicly."""
+    """Folder of src/ -> folders whose headers it may include.
+
+    Those are the ones that its targets link, and what these link publicly.
+    """
     public, all_links, folder_of = collections.defaultdict(set), collections.defaultdict(set), {}
     for file in sorted((root / "src").rglob("CMakeLists.txt")):
         text = re.sub(r"#.*", "", file.read_text())
@@ -202,7 +235,7 @@ def include_findings(files: dict[str, str], order: list[str], allowed: dict[str,
 
 
 def documented_modules(root: pathlib.Path = ROOT) -> list[str]:
-    """As ARCHITECTURE's table names them."""
+    """The modules in the order of ARCHITECTURE's table."""
     return re.findall(r"^\| `src/(\w+)/` \|", (root / "ARCHITECTURE.md").read_text(), re.MULTILINE)
 
 
@@ -285,7 +318,9 @@ def defines_methods_of(header: str, source: str) -> bool:
 
 
 def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Sets of files that all reach each other, of two or more (Tarjan's strongly connected components)."""
+    """Sets of files that all reach each other, of two or more (Tarjan's strongly connected
+    components).
+    """
     index, low, stack, found = {}, {}, [], []
 
     def visit(node: str) -> None:
@@ -340,9 +375,9 @@ def cycle_findings(files: dict[str, str], build: pathlib.Path) -> Iterator[Findi
 # ---- limits ----
 
 
-def sources(root: pathlib.Path = ROOT) -> dict[str, str]:
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", *SOURCES], cwd=root, check=True, capture_output=True, text=True)
-    paths = [path for path in listed.stdout.splitlines() if path.endswith(SUFFIXES) and (root / path).exists()]
+def files_of_tree(suffixes: tuple[str, ...], folders: tuple[str, ...] = (), root: pathlib.Path = ROOT) -> dict[str, str]:
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", *folders], cwd=root, check=True, capture_output=True, text=True)
+    paths = [path for path in listed.stdout.splitlines() if path.endswith(suffixes) and (root / path).is_file()]
     return {path: (root / path).read_text() for path in paths}
 
 
@@ -350,6 +385,8 @@ def all_findings(files: dict[str, str], tags: list[Tag], build: pathlib.Path) ->
     yield from class_findings(tags)
     for path, text in files.items():
         yield from text_findings(path, text)
+    for path, text in files_of_tree(SCRIPTS).items():
+        yield from script_findings(path, text)
     yield from include_findings(files, modules(), links())
     yield from cycle_findings(files, build)
 
@@ -376,7 +413,7 @@ def judge(findings: Iterable[Finding], limits: dict) -> tuple[list[str], dict[st
 
 
 def paid(before: dict, after: dict) -> list[str]:
-    """What of the debt has shrunk: it has to be written down, or it could grow again."""
+    """Debt that has shrunk: it has to be written down, or it could grow again."""
     return [
         f"{where}: {rule}: {value} before, {after.get(rule, {}).get(where, 0)} now"
         for rule, places in before.items()
@@ -412,7 +449,7 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help=f"write debt that shrank to {LIMITS}")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / BUILD, help="where the release build is")
     arguments = parser.parse_args()
-    files = sources()
+    files = files_of_tree(SUFFIXES, SOURCES)
     tags = ctags([path for path in files if path.startswith("src/")])
     lengths = function_lengths(tags)
     findings = list(all_findings(files, tags, arguments.build.resolve()))

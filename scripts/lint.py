@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""clang-tidy over src/, tools/ and bench/, with the flags of the release build.
+"""Runs clang-tidy over src/, tools/ and bench/, with the flags of the release build.
 
-A file is linted again only when it, a header it includes, its flags, the checks or clang-tidy have changed: a clean
-result is kept in .cache/lint under the hash of all of these. What a file includes is what the build recorded.
+A file is linted again only when it, a header it includes, its flags, the checks or clang-tidy have
+changed: a clean result is kept in .cache/lint under the hash of all of these. What a file includes
+is what the build recorded.
 
-The checks that take more than half of the time are a set of their own, SLOW, which the nightly runs; `make test` runs the
-others. Together they are those of .clang-tidy.
+The checks that take more than half of the time are the set SLOW, which the nightly runs; `make
+test` runs the others. Together they are those of .clang-tidy.
 """
 
 import argparse
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from shards import ALL, FIFTHS, fifth_of
+from shards import ALL, TENTHS, tenth_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLANG_TIDY = os.environ.get("CLANG_TIDY", "clang-tidy-19")
@@ -33,7 +34,8 @@ EXTRA = [
     "--extra-arg=-Wno-ignored-optimization-argument",
     # Compiler warnings are g++'s: clang has others, of g++'s attributes and inside libstdc++.
     "--extra-arg=-Wno-error",
-    # The static analyzer stays within functions: following every call takes three times as long as all other checks.
+    # The static analyzer stays within functions: following every call takes three times as long as
+    # all other checks.
     "--extra-arg=-Xclang",
     "--extra-arg=-analyzer-config",
     "--extra-arg=-Xclang",
@@ -46,11 +48,12 @@ def dependencies(build: pathlib.Path) -> dict[str, list[str]]:
     listing = subprocess.run(["ninja", "-C", build, "-t", "deps"], check=True, capture_output=True, text=True).stdout
     found: dict[str, list[str]] = {}
     files: list[str] = []
+    paths: dict[str, pathlib.Path] = {}  # most lines are the same few thousand headers
     for line in listing.splitlines():
         if match := re.match(r"(\S.*): #deps", line):
             files = found.setdefault(match[1], [])
         elif line.startswith("    "):
-            path = (build / line.strip()).resolve()
+            path = paths.get(line) or paths.setdefault(line, (build / line.strip()).resolve())
             if path.is_relative_to(ROOT):
                 files.append(str(path))
     return found
@@ -101,7 +104,7 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", help="lint only files whose path contains one of these")
     parser.add_argument("--build", default="build/release", help="folder of the build (default: %(default)s)")
     parser.add_argument("--checks", choices=("all", "quick", "slow"), default="all", help="set of checks (default: %(default)s)")
-    parser.add_argument("--part", choices=(*map(str, range(FIFTHS)), ALL), default=ALL, help="only the files of a fifth (default: %(default)s)")
+    parser.add_argument("--part", choices=(*map(str, range(TENTHS)), ALL), default=ALL, help="only the files of a tenth (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
 
@@ -122,7 +125,7 @@ def main() -> int:
             continue
         if args.paths and not any(part in entry["file"] for part in args.paths):
             continue
-        if args.part not in (ALL, fifth_of(str(path.relative_to(ROOT)))):
+        if args.part not in (ALL, tenth_of(str(path.relative_to(ROOT)))):
             continue
         total += 1
         arguments = shlex.split(entry["command"])

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""nightly_report.py PART FILE: writes stages, given as lines of name, result and seconds, with commit and machine, as JSON."""
+"""nightly_report.py PART FILE: writes stages with commit and machine as JSON.
+
+Standard input has one stage a line: name, result and seconds.
+"""
 
 import json
 import pathlib

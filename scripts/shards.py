@@ -1,16 +1,20 @@
 #!/usr/bin/env python3
-"""Which test runs where: in `make test`, or in one fifth of `make nightly`.
+"""Which test runs where: in `make test`, or in one tenth of `make nightly`.
 
-IN_TEST says which tests of a preset belong to `make test`. Every other test belongs to one fifth of the nightly, chosen by
-a hash of its name, so that a new test is in some part from its first day. The tests are those that CTest lists.
+IN_TEST says which tests of a preset belong to `make test`. Every other test belongs to one tenth of
+the nightly, chosen by a hash of its name, so that a new test is in some part from its first day.
+The tests are those that CTest lists.
 
-    scripts/shards.py list                       table of all built presets: tests of each program in each part
-    scripts/shards.py list NAME                  the part of every test whose name contains NAME
-    scripts/shards.py fifth                      the fifth of this commit, which CI runs
-    scripts/shards.py programs PRESET            programs that `make test` needs of a preset
-    scripts/shards.py run PRESET PART [ARG ...]  ctest with those tests; PART: test, 0 to 4, or all
-    scripts/shards.py fuzz PART [ARG ...]        ctest with the release build's programs of random operations
-    scripts/shards.py check PRESET ...           the parts, as CTest selects them, hold every test exactly once
+    scripts/shards.py list                       of all built presets: programs and parts
+    scripts/shards.py list NAME                  the part of every test whose name has NAME
+    scripts/shards.py tenth                      the tenth of this commit, which CI runs
+    scripts/shards.py programs PRESET            what `make test` needs of a preset
+    scripts/shards.py run PRESET PART [ARG ...]  ctest with those tests; PART: test, 0 to 9, or all.
+                                                 The end of what a failed test printed is added to
+                                                 build/failures.txt
+    scripts/shards.py fuzz PART [ARG ...]        ctest with the release build's random operations
+    scripts/shards.py check PRESET ...           each part as CTest selects it: every test is in
+                                                 exactly one, and has its module as a label
 """
 
 import collections
@@ -20,31 +24,38 @@ import pathlib
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree
 import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FIFTHS = 5
+TENTHS = 10
 TEST = "test"
 ALL = "all"
-PARTS = (TEST, *map(str, range(FIFTHS)))
+PARTS = (TEST, *map(str, range(TENTHS)))
 NOT_BUILT = "_NOT_BUILT"
-# Whose tests run as often as variables of the environment say, which the nightly sets to more than `make test` does.
+FAILURES = ROOT / "build" / "failures.txt"
+FAILURE_LINES = 25
+# Whose tests run as often as variables of the environment say, which the nightly sets to more than
+# `make test` does.
 SEEDED = (
     "allocation_failure_test",
     "api_fuzz_test",
     "dying_disks_test",
     "option_fuzz_test",
+    "rdma_processes_test",
     "rdma_stream_test",
     "remote_tier_test",
     "runtime_killed_test",
     "runtime_model_test",
 )
 
-# Preset -> program -> regular expression of its tests that `make test` leaves to the nightly ("" leaves none). Programs that
-# are not named are left whole. A preset that is not named here is whole in `make test`.
+# Preset -> program -> regular expression of its tests that `make test` leaves to the nightly (""
+# leaves none). Programs that are not named are left whole. A preset that is not named here is whole
+# in `make test`.
 IN_TEST = {
-    # All that reads bytes, addresses and pages, without the programs that run alone (other processes, UCX) and without what
-    # needs the benchmark or the vmem program: those are half of the build and of the time.
+    # All that reads bytes, addresses and pages, without the programs that run alone (other
+    # processes, UCX) and without what needs the benchmark or the vmem program: those are half of
+    # the build and of the time.
     "asan-ubsan": {
         "api_fuzz_test": "",
         "base_test": "",
@@ -71,6 +82,7 @@ IN_TEST = {
         "gpu_test": "",
         "mover_test": "MoverFuzz",
         "option_fuzz_test": "Command",
+        "options_test": "",
         "pagetable_test": "",
         "peer_test": "",
         "policy_test": "",
@@ -86,27 +98,30 @@ IN_TEST = {
         "topology_test": "",
         "undeclared_test": "Model",
     },
-    # What more than one thread runs at once: hit path and mover beside threads that launch, the mailbox, page table and
-    # suballocator, the tiers' queues, transports in one process. Without what takes over 20 seconds there and moves bytes
-    # rather than races.
+    # What more than one thread runs at once: hit path and mover beside threads that launch, the
+    # mailbox, page table and suballocator, the tiers' queues, transports in one process. Without
+    # what spends its time on bytes, on waiting, or on one thread's many cases: the same threads
+    # meet in the tests that stay.
     "tsan": {
-        "mover_test": "MoverFuzz|OfOneCall|Under[Ww]ay|ButNotWhereTheyAreALargePart",
+        "mover_test": "MoverFuzz|MoverFull[.]|OfOneCall|OfTheContext|Under[Ww]ay|ButNotWhereTheyAreALargePart|StrayWrite"
+        "|Arrive|IsAsItsCopyBelow|IsReadAgainAndAgain|CallsEndInTimeWithTheDisksError",
         "pagetable_test": "",
-        "peer_test": "",
-        "rdma_stream_test": "",
+        "peer_test": "KeepsLocked",
+        "rdma_stream_test": "TlsFork|WhenItsCertificateExpires",
         "rdma_test": "",
-        "remote_tier_test": "",
-        "runtime_progress_test": "",
-        "runtime_test": "DataLarger|DataFourTimes|DataInFiles|CopiesAndFills|ARangeLarger",
+        "remote_tier_test": "WithAccidents|ForgedPages",
+        "runtime_progress_test": "StrayAccess",
+        "runtime_test": "DataLarger|DataFourTimes|DataInFiles|CopiesAndFills|ARangeLarger|TiersBelowHbmAreFull",
         "suballocator_test": "Model",
-        "tiers_test": "",
+        "tiers_test": "AnUnreliableDisk|FlippedBit|WasNotBusyForLong|LargePagesAreStoredWhole|WhatShrinks",
         "undeclared_test": "Model",
     },
 }
 
 
 def listed(preset: str, *selection: str) -> list[dict]:
-    """What `ctest -N` lists for the preset. A test's number is its place in the whole list, from 1."""
+    """What `ctest -N` lists for the preset. A test's number is its place in the whole list, from 1.
+    """
     done = subprocess.run(["ctest", "--preset", preset, *selection, "--show-only=json-v1"], cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"shards: ctest cannot list the tests of {preset} (build it first): {done.stderr.strip()[-500:]}")
@@ -123,8 +138,8 @@ def program_of(test: dict) -> str:
     return pathlib.Path(test["command"][0]).name
 
 
-def fifth_of(name: str) -> str:
-    return str(zlib.crc32(name.encode()) % FIFTHS)
+def tenth_of(name: str) -> str:
+    return str(zlib.crc32(name.encode()) % TENTHS)
 
 
 def part_of(preset: str, test: dict) -> str:
@@ -133,7 +148,7 @@ def part_of(preset: str, test: dict) -> str:
         return TEST
     left = programs.get(program_of(test))
     in_test = left is not None and not (left and re.search(left, test["name"]))
-    return TEST if in_test else fifth_of(test["name"])
+    return TEST if in_test else tenth_of(test["name"])
 
 
 def selection(numbers: list[int]) -> list[str]:
@@ -149,24 +164,57 @@ def seeded_in(tests: list[dict], part: str) -> list[int]:
     return [
         number
         for number, test in enumerate(tests, 1)
-        if program_of(test) in SEEDED and part in (ALL, fifth_of(test["name"]))
+        if program_of(test) in SEEDED and part in (ALL, tenth_of(test["name"]))
     ]
+
+
+def failures_in(preset: str, results: pathlib.Path) -> str:
+    """The end of what each failed test printed, from ctest's JUnit file."""
+    text = ""
+    for case in xml.etree.ElementTree.parse(results).getroot().iter("testcase"):
+        if case.get("status") == "fail":
+            printed = (case.findtext("system-out") or "").rstrip().splitlines()[-FAILURE_LINES:]
+            text += f"== {preset}: {case.get('name')} failed after {float(case.get('time', 0)):.1f} s\n"
+            text += "".join(f"{line[:200]}\n" for line in printed)
+    return text
 
 
 def run(preset: str, numbers: list[int], arguments: list[str]) -> int:
     print(f"{preset}: {len(numbers)} tests", flush=True)
     if not numbers:
         return 0  # an empty selection would be all of them
-    return subprocess.run(["ctest", "--preset", preset, *selection(numbers), *arguments], cwd=ROOT).returncode
+    results = ROOT / "build" / preset / "Testing" / "results.xml"
+    results.unlink(missing_ok=True)
+    command = ["ctest", "--preset", preset, *selection(numbers), "--output-junit", str(results), *arguments]
+    status = subprocess.run(command, cwd=ROOT).returncode
+    if status != 0 and results.exists():
+        with FAILURES.open("a") as failures:
+            failures.write(failures_in(preset, results))
+    return status
+
+
+def labels_of(test: dict) -> list[str]:
+    return next((each["value"] for each in test.get("properties", []) if each["name"] == "LABELS"), [])
+
+
+def without_module(tests: list[dict], modules: set[str]) -> list[str]:
+    """Names of tests that `ctest -L MODULE` finds for no module."""
+    return [test["name"] for test in tests if is_built(test) and not modules & set(labels_of(test))]
+
+
+def modules() -> set[str]:
+    return {folder.name for folder in (ROOT / "tests").iterdir() if (folder / "CMakeLists.txt").exists()}
 
 
 def check(preset: str) -> bool:
-    """Asks CTest for the tests of each part, and compares their union with the tests that it has."""
+    """Asks CTest for the tests of each part, and compares their union with the tests that it has.
+    """
     tests = listed(preset)
     problems = []
     unknown = set(IN_TEST.get(preset, {})) - {program_of(test) for test in tests}
     problems += [f"IN_TEST names {program}, which the preset does not have" for program in sorted(unknown)]
     problems += [f"{program_of(test)} is not built" for test in tests if not is_built(test)]
+    problems += [f"{name} has no module as a label" for name in without_module(tests, modules())]
     seen = collections.Counter()
     sizes = []
     for part in PARTS:
@@ -203,17 +251,19 @@ def show(part_of_name: str | None) -> None:
             print(f"  {program:30}" + "".join(f"{table[program][part] or '-':>7}" for part in PARTS))
 
 
-def fifth_of_commit() -> str:
-    """Counts commits, so that each new one takes the next fifth. A shallow clone cannot count, and takes its commit's hash."""
+def tenth_of_commit() -> str:
+    """Counts commits, so that each new one takes the next tenth. A shallow clone cannot count, and
+    takes its commit's hash.
+    """
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else ""
 
     if not (commit := git("rev-parse", "HEAD")):
-        return str(datetime.date.today().toordinal() % FIFTHS)  # an archive: by the day
+        return str(datetime.date.today().toordinal() % TENTHS)  # an archive: by the day
     if git("rev-parse", "--is-shallow-repository") == "true":
-        return str(int(commit, 16) % FIFTHS)
-    return str(int(git("rev-list", "--count", "HEAD")) % FIFTHS)
+        return str(int(commit, 16) % TENTHS)
+    return str(int(git("rev-list", "--count", "HEAD")) % TENTHS)
 
 
 def main() -> int:
@@ -222,8 +272,8 @@ def main() -> int:
             show(None)
         case ["list", name]:
             show(name)
-        case ["fifth"]:
-            print(fifth_of_commit())
+        case ["tenth"]:
+            print(tenth_of_commit())
         case ["programs", preset] if preset in IN_TEST:
             print(*(f"bin/{program}" for program in IN_TEST[preset]))
         case ["run", preset, part, *arguments] if part in (*PARTS, ALL):

@@ -1,8 +1,10 @@
-# Sourced by check.sh and nightly.sh: stages that all run, whatever fails before them, and a table of how each went.
+# Sourced by check.sh and nightly.sh: runs all stages, also after a failure, and prints a table of
+# their results.
 jobs=${JOBS:-$(nproc)}
 
 stage_names=() stage_results=() stage_seconds=()
 failed_tests=() # presets
+rm -f build/failures.txt
 failed=0
 
 # stage NAME COMMAND...: runs it, with its time and result kept for the summary.
@@ -16,7 +18,7 @@ stage() {
   [[ $result == ok ]]
 }
 
-# ThreadSanitizer needs its shadow where address-space randomisation may put other things.
+# Address-space randomisation may occupy the addresses of ThreadSanitizer's shadow memory.
 without_aslr() {
   if setarch "$(uname -m)" -R true 2>/dev/null; then setarch "$(uname -m)" -R "$@"; else "$@"; fi
 }
@@ -35,7 +37,8 @@ build() {
   cmake --preset "$preset" >/dev/null && cmake --build --preset "$preset" -j "$jobs" ${1:+--target "$@"}
 }
 
-# build_and_test PRESET PART [PROGRAM...]: two stages, for the tests that scripts/shards.py assigns to the part.
+# build_and_test PRESET PART [PROGRAM...]: two stages, for the tests that scripts/shards.py assigns
+# to the part.
 build_and_test() {
   local preset=$1 part=$2 log=build/$1/Testing/Temporary/LastTestsFailed.log
   shift 2
@@ -45,8 +48,8 @@ build_and_test() {
   if [[ -s $log ]]; then failed_tests+=("$preset"); fi
 }
 
-# Once more, at the end, where the thousands that passed do not hide them, and by themselves: what passes now needs something
-# that was otherwise before. It has failed all the same.
+# Runs failed tests again, alone, at the end of the output. A test that passes now has failed all
+# the same: it depends on load or on other tests.
 failed_tests_again() {
   local preset
   for preset in "${failed_tests[@]}"; do
@@ -55,9 +58,11 @@ failed_tests_again() {
   done
 }
 
+# Failures come last in the output: the end of what each failed test printed, then the table.
 summary() {
   local i
   printf '\n'
+  [[ -s build/failures.txt ]] && cat build/failures.txt && printf '\n'
   for i in "${!stage_names[@]}"; do
     printf '%-28s %-7s %5d s\n' "${stage_names[i]}" "${stage_results[i]}" "${stage_seconds[i]}"
   done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test_torch.sh [VERSION ...]: the tests with real PyTorch releases, by default an old one and the newest, on the emulated driver.
-# Each is installed from PyPI into build/torch-VERSION, about 5 GB, where it stays.
+# test_torch.sh [VERSION ...]: tests with real PyTorch releases on the emulated driver, by default
+# with an old one and the newest. Each is installed from PyPI into build/torch-VERSION (5 GB) and
+# kept.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ $# -gt 0 ]] || set -- 2.4.1 newest
