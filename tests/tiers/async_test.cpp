@@ -18,11 +18,12 @@ using std::chrono::microseconds;
 using testing::ElementsAre;
 
 constexpr microseconds kLong = std::chrono::seconds(30), kShort = std::chrono::milliseconds(20);
+constexpr auto kHandOver = [](std::uint64_t) {};
 
 TEST(TransferLedger, PollCollectsEachCompletionOnceInTheOrderOfTheEnds) {
   int ready = 0;
   TransferLedger ledger([&] { ++ready; });
-  const auto first = ledger.begin(Direction::load), second = ledger.begin(Direction::store);
+  const auto first = ledger.begin(Direction::load, kHandOver), second = ledger.begin(Direction::store, kHandOver);
   EXPECT_FALSE(ledger.idle());
   ledger.complete({.id = second, .outcome = Outcome::done, .error = {}, .changed = false}, Direction::store);
   EXPECT_EQ(ledger.in_flight().loads, 1u);
@@ -41,7 +42,7 @@ TEST(TransferLedger, PollCollectsEachCompletionOnceInTheOrderOfTheEnds) {
 
 TEST(TransferLedger, FinishWaitsForTransfersAndChores) {
   TransferLedger ledger([] {});
-  const auto id = ledger.begin(Direction::load);
+  const auto id = ledger.begin(Direction::load, kHandOver);
   std::optional<TransferLedger::Chore> chore(ledger);
   std::atomic<int> ended = 0;
   std::thread waits([&] {
@@ -59,10 +60,18 @@ TEST(TransferLedger, FinishWaitsForTransfersAndChores) {
   EXPECT_FALSE(ledger.quarantined());
 }
 
+TEST(TransferLedger, ATransferThatCouldNotBeHandedOverIsNotWaitedFor) {
+  TransferLedger ledger([] {});
+  EXPECT_THROW(ledger.begin(Direction::store, [](std::uint64_t) { throw std::bad_alloc(); }), std::bad_alloc);
+  EXPECT_TRUE(ledger.idle());
+  ledger.finish();
+  EXPECT_EQ(ledger.finish(kShort, "a test does not answer"), Finished::all_ended);
+}
+
 TEST(TransferLedger, WithoutProgressTheTierIsQuarantinedAndItsOwnerNotCalledAnyMore) {
   int ready = 0;
   TransferLedger ledger([&] { ++ready; });
-  const auto id = ledger.begin(Direction::store);
+  const auto id = ledger.begin(Direction::store, kHandOver);
   ledger.finish(kShort, "a test does not answer");
   EXPECT_TRUE(ledger.quarantined());
   ledger.complete({.id = id, .outcome = Outcome::done, .error = {}, .changed = false}, Direction::store);
@@ -98,6 +107,28 @@ TEST(Workers, WhatTheyLackMemoryForIsToldAndWhatComesAfterRuns) {
   EXPECT_THAT(ran, ElementsAre(1, 2));
   using enum Workers::Ended;
   EXPECT_THAT(ended, ElementsAre(done, no_memory, done));
+}
+
+TEST(Workers, WithoutThreadsTheCallerDoesTheWorkAndDeliversItsEnd) {
+  std::vector<std::string> steps;
+  Inbox inbox([] {});
+  Workers workers("test-work", 0, [&](Inbox::Task task) { inbox.post(std::move(task)); });
+  workers.post([&](std::uint32_t) { steps.emplace_back("work"); },
+               [&](Workers::Ended how) { steps.emplace_back(how == Workers::Ended::done ? "done" : "no memory"); });
+  workers.post([](std::uint32_t) { throw std::bad_alloc(); },
+               [&](Workers::Ended how) { steps.emplace_back(how == Workers::Ended::done ? "done" : "no memory"); });
+  EXPECT_THAT(steps, ElementsAre("work")) << "ends are tasks of the thread that runs the inbox";
+  inbox.run();
+  EXPECT_THAT(steps, ElementsAre("work", "done", "no memory"));
+}
+
+TEST(Inbox, WhatIsClearedNeitherRunsNorIsKept) {
+  Inbox inbox([] {});
+  const auto held = std::make_shared<int>();
+  inbox.post([held] { ADD_FAILURE() << "it ran"; });
+  inbox.clear();
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_FALSE(inbox.run());
 }
 
 TEST(Inbox, ATaskPostedByATaskRunsInTheNextTurn) {

@@ -21,6 +21,12 @@ class Inbox {
     tasks_.push_back(std::move(task));
     wake_();
   }
+  // Drops the tasks that have not run.
+  void clear() {
+    std::deque<Task> tasks;  // destroyed after the lock: a task may own what uses the inbox
+    const std::lock_guard lock(mutex_);
+    tasks.swap(tasks_);
+  }
   // The tier's thread: runs the tasks posted before the call. False: there were none.
   bool run() {
     std::deque<Task> tasks;

@@ -9,11 +9,17 @@ namespace vmem::tiers {
 
 using Clock = std::chrono::steady_clock;
 
-std::uint64_t TransferLedger::begin(Direction direction) {
-  const std::lock_guard lock(mutex_);
-  ++(direction == Direction::load ? in_flight_.loads : in_flight_.stores);
-  last_progress_ = Clock::now();
-  return next_transfer_id();
+TransferLedger::Begun::Begun(TransferLedger& in, Direction of) : ledger(in), direction(of), id(next_transfer_id()) {
+  const std::lock_guard lock(ledger.mutex_);
+  ++ledger.count(direction);
+  ledger.last_progress_ = Clock::now();
+}
+
+TransferLedger::Begun::~Begun() {
+  if (handed_over) return;
+  const std::lock_guard lock(ledger.mutex_);
+  --ledger.count(direction);
+  ledger.ended_.notify_all();
 }
 
 void TransferLedger::poll(std::vector<Completion>& completions) {
@@ -27,7 +33,7 @@ void TransferLedger::complete(Completion completion, Direction direction) {
   {
     const std::lock_guard lock(mutex_);
     completions_.push_back(std::move(completion));
-    --(direction == Direction::load ? in_flight_.loads : in_flight_.stores);
+    --count(direction);
     last_progress_ = Clock::now();
     ended_.notify_all();
   }
@@ -36,7 +42,7 @@ void TransferLedger::complete(Completion completion, Direction direction) {
 
 Finished TransferLedger::finish(std::chrono::microseconds answer_wait, const char* warning) noexcept {
   std::unique_lock lock(mutex_);
-  while ((in_flight_.loads + in_flight_.stores + chores_ != 0) && !quarantined_) {
+  while (!all_ended() && !quarantined_) {
     const auto until = last_progress_ + answer_wait;
     if (Clock::now() < until) {
       ended_.wait_until(lock, until);
@@ -46,6 +52,11 @@ Finished TransferLedger::finish(std::chrono::microseconds answer_wait, const cha
     log::write_plain(warning);
   }
   return quarantined_ ? Finished::quarantined : Finished::all_ended;
+}
+
+void TransferLedger::finish() noexcept {
+  std::unique_lock lock(mutex_);
+  ended_.wait(lock, [&] { return all_ended(); });
 }
 
 TransferLedger::InFlight TransferLedger::in_flight() const {
@@ -64,7 +75,7 @@ bool TransferLedger::quarantined() const {
 }
 
 void TransferLedger::tell_ready() {
-  if (!quarantined()) on_ready_();
+  if (on_ready_ && !quarantined()) on_ready_();
 }
 
 void TransferLedger::chore_begins() {

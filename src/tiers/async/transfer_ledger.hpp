@@ -16,18 +16,27 @@ namespace vmem::tiers {
 
 class TransferLedger {
  public:
-  // `on_ready` is called by the tier's threads, without a lock, when poll has completions; never
+  // `on_ready` may be empty. It is called by the tier's threads, without a lock, when poll has completions; never
   // once the tier is quarantined, because its owner may then be gone.
   explicit TransferLedger(std::function<void()> on_ready) : on_ready_(std::move(on_ready)) {}
 
   // ---- the mover's calls ----
 
-  // Accepts a transfer. Returns its id.
-  std::uint64_t begin(Direction direction);
+  // Accepts a transfer. Returns its id, after `hand_over(id)` has given the transfer to the tier's
+  // threads. If that throws, no transfer was accepted.
+  template <typename HandOver>
+  std::uint64_t begin(Direction direction, HandOver&& hand_over) {
+    Begun begun(*this, direction);
+    std::forward<HandOver>(hand_over)(begun.id);
+    begun.handed_over = true;
+    return begun.id;
+  }
   void poll(std::vector<Completion>& completions);
   // Waits until all transfers and chores have ended. Without any progress for `answer_wait`, the
   // tier is quarantined, and `warning` is logged.
   Finished finish(std::chrono::microseconds answer_wait, const char* warning) noexcept;
+  // Waits until all transfers and chores have ended, for tiers that end each of them in time.
+  void finish() noexcept;
 
   // ---- any thread ----
 
@@ -56,6 +65,21 @@ class TransferLedger {
   };
 
  private:
+  // Counts a transfer from construction on, and after destruction only if it was handed over.
+  struct Begun {
+    Begun(TransferLedger& in, Direction of);
+    ~Begun();
+    Begun(const Begun&) = delete;
+    Begun& operator=(const Begun&) = delete;
+    TransferLedger& ledger;
+    const Direction direction;
+    const std::uint64_t id;
+    bool handed_over = false;
+  };
+  std::uint64_t& count(Direction direction) {
+    return direction == Direction::load ? in_flight_.loads : in_flight_.stores;
+  }
+  bool all_ended() const { return in_flight_.loads + in_flight_.stores + chores_ == 0; }
   void chore_begins();
   void chore_ends();
 

@@ -22,9 +22,16 @@ Workers::~Workers() {
 }
 
 void Workers::post(Work work, Then then) {
+  if (threads_.empty()) return do_work({std::move(work), std::move(then)}, 0);
   const std::lock_guard lock(mutex_);
   posted_.push_back({std::move(work), std::move(then)});
   wanted_.notify_one();
+}
+
+void Workers::do_work(Job job, std::uint32_t worker) {
+  const Ended how = ran_within_memory([&] { job.work(worker); }) ? Ended::done : Ended::no_memory;
+  job.work = {};
+  deliver_([then = std::move(job.then), how]() mutable { then(how); });
 }
 
 void Workers::run(std::uint32_t worker) {
@@ -38,9 +45,7 @@ void Workers::run(std::uint32_t worker) {
     posted_.pop_front();
     lock.unlock();
     (void)reserve.refill();
-    const Ended how = ran_within_memory([&] { job.work(worker); }) ? Ended::done : Ended::no_memory;
-    job.work = {};
-    deliver_([then = std::move(job.then), how]() mutable { then(how); });
+    do_work(std::move(job), worker);
     lock.lock();
   }
 }

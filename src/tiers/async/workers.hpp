@@ -21,7 +21,7 @@ class Workers {
   using Then = std::move_only_function<void(Ended)>;
   // Called by a worker with each Then, as a task: posts it to the tier's thread, or runs it.
   using Deliver = std::function<void(Inbox::Task)>;
-  // `name`: of the threads, at most 15 characters.
+  // `name`: of the threads, at most 15 characters. 0 threads: post() does the work itself.
   Workers(const char* name, std::uint32_t threads, Deliver deliver);
   ~Workers();  // after all posted work
   Workers(const Workers&) = delete;
@@ -35,6 +35,7 @@ class Workers {
     Work work;
     Then then;
   };
+  void do_work(Job job, std::uint32_t worker);
   void run(std::uint32_t worker);
 
   const char* const name_;

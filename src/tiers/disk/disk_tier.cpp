@@ -132,13 +132,17 @@ Status DiskTier::submit(std::span<Transfer> transfers) {
     const SlotFiles::Place place = space_->place(transfer.slot);
     if (transfer.direction == Direction::load) {
       auto job = std::make_unique<DiskJob>(transfer, place, std::move(header));
-      transfer.id = job->transfer.id = ledger_.begin(Direction::load);
-      loads_->post(std::move(job));
+      transfer.id = ledger_.begin(Direction::load, [&](std::uint64_t id) {
+        job->transfer.id = id;
+        loads_->post(std::move(job));
+      });
     } else {
       auto job = std::make_unique<StoreJob>(transfer, place, std::move(header));
       contents_.reset_plain(transfer.slot);
-      transfer.id = job->transfer.id = ledger_.begin(Direction::store);
-      stores_->post(std::move(job));
+      transfer.id = ledger_.begin(Direction::store, [&](std::uint64_t id) {
+        job->transfer.id = id;
+        stores_->post(std::move(job));
+      });
     }
   }
   return {};

@@ -113,8 +113,11 @@ Status FileTier::submit(std::span<Transfer> transfers) {
     return fail(VMEM_ERROR_INTERNAL, "a page of a mapped file was to be stored; they are only read");
   }
   for (Transfer& transfer : transfers) {
-    transfer.id = ledger_.begin(Direction::load);
-    loads_->post(transfer, layouts_.page(transfer.slot));
+    transfer.id = ledger_.begin(Direction::load, [&](std::uint64_t id) {
+      Transfer accepted = transfer;
+      accepted.id = id;
+      loads_->post(accepted, layouts_.page(transfer.slot));
+    });
   }
   return {};
 }

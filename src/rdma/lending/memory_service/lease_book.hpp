@@ -15,7 +15,7 @@
 #include "rdma/lending/extents.hpp"
 #include "rdma/lending/memory_service/page_store.hpp"
 #include "rdma/lending/memory_service/reply_box.hpp"
-#include "rdma/lending/workers.hpp"
+#include "tiers/async/workers.hpp"
 
 namespace vmem::rdma {
 
@@ -26,7 +26,7 @@ class LeaseBook {
     PageStore& store;
     ReplyBox& replies;
     DeadNodes& dead;
-    Workers& workers;
+    tiers::Workers& workers;
     ServiceStatistics& statistics;
   };
   LeaseBook(const ServiceConfig& config, Parts parts);

@@ -14,7 +14,7 @@ constexpr std::uint64_t kMostComing = 5'000'000;  // longest wait for room of en
 
 }  // namespace
 
-MemoryService::Parts::Parts(const ServiceConfig& config, Transport& transport, Workers& workers)
+MemoryService::Parts::Parts(const ServiceConfig& config, Transport& transport, tiers::Workers& workers)
     : replies(config, transport, statistics),
       store(config, statistics),
       leases(config, {store, replies, dead, workers, statistics}),
@@ -26,7 +26,8 @@ Status MemoryService::start(Transport& transport) {
   if (!config_.memory.empty()) {
     VMEM_ASSIGN(slab_, transport.register_slab(config_.memory));
   }
-  workers_ = std::make_unique<Workers>(config_.workers, [this] { poke(); });
+  workers_ = std::make_unique<tiers::Workers>("vmem-node-work", config_.workers,
+                                              [this](tiers::Inbox::Task task) { inbox_.post(std::move(task)); });
   parts_.emplace(config_, transport, *workers_);
   publish();
   return {};
@@ -43,6 +44,7 @@ void MemoryService::stop() {
   }
   if (config_.disk != nullptr) config_.disk->finish();
   workers_.reset();
+  inbox_.clear();
   slab_.reset();
   transport_ = nullptr;
 }
@@ -67,7 +69,7 @@ void MemoryService::publish() {
 bool MemoryService::step() {
   bool did = events_.handle_some(
       *transport_, [&](Event& event) { std::visit([&](auto& what) { handle(event.peer, what); }, event.what); });
-  did |= workers_->finish();
+  did |= inbox_.run();
   did |= parts_->traffic.serve_disk();
   if (config_.clock->now_us() >= look_us_) {
     did |= find_dead();

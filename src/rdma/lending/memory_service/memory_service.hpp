@@ -49,7 +49,7 @@ class MemoryService final : public Receiver {
 
  private:
   struct Parts {
-    Parts(const ServiceConfig& config, Transport& transport, Workers& workers);
+    Parts(const ServiceConfig& config, Transport& transport, tiers::Workers& workers);
     ServiceStatistics statistics;
     DeadNodes dead;
     ReplyBox replies;
@@ -82,8 +82,9 @@ class MemoryService final : public Receiver {
   bool stopping_ = false;  // new connections are closed
   std::unique_ptr<Slab> slab_;
   LogLimit died_;
-  std::uint64_t look_us_ = 0;  // next check for dead nodes and failed disks
-  std::unique_ptr<Workers> workers_;
+  std::uint64_t look_us_ = 0;               // next check for dead nodes and failed disks
+  tiers::Inbox inbox_{[this] { poke(); }};  // ends of the workers' work
+  std::unique_ptr<tiers::Workers> workers_;
   std::optional<Parts> parts_;  // from start()
 
   mutable std::mutex mutex_;

@@ -71,9 +71,9 @@ void PageTraffic::receive_failed(std::uint64_t token) {
 
 void PageTraffic::verify(const PassageRef& passage) {
   const auto good = std::make_shared<bool>();
-  parts_.workers.post([passage, good] { *good = passage->at.page.matches(passage->memory); },
-                      [this, passage, good](Workers::Ended how) {
-                        if (how == Workers::Ended::no_memory) return verified(passage, Answer::failed);
+  parts_.workers.post([passage, good](std::uint32_t) { *good = passage->at.page.matches(passage->memory); },
+                      [this, passage, good](tiers::Workers::Ended how) {
+                        if (how == tiers::Workers::Ended::no_memory) return verified(passage, Answer::failed);
                         verified(passage, *good ? Answer::done : Answer::damaged);
                       });
 }

@@ -15,7 +15,7 @@
 #include "rdma/lending/memory_service/lease_book.hpp"
 #include "rdma/lending/memory_service/page_store.hpp"
 #include "rdma/lending/memory_service/reply_box.hpp"
-#include "rdma/lending/workers.hpp"
+#include "tiers/async/workers.hpp"
 
 namespace vmem::rdma {
 
@@ -27,7 +27,7 @@ class PageTraffic {
     LeaseBook& leases;
     PageStore& store;
     ReplyBox& replies;
-    Workers& workers;
+    tiers::Workers& workers;
     ServiceStatistics& statistics;
   };
   PageTraffic(const ServiceConfig& config, Parts parts) : config_(config), parts_(parts) {}

@@ -10,6 +10,7 @@ namespace vmem::rdma {
 
 using tiers::Outcome;
 using tiers::Transfer;
+using tiers::Workers;
 using wire::Answer;
 
 namespace {
@@ -50,7 +51,7 @@ void PageJobs::begin(const PageJobRef& job) {
 void PageJobs::prepare(const PageJobRef& job) {
   const StoredPage* const held = parts_.pages.find(job->transfer.slot);
   const StoredPage before = held == nullptr ? StoredPage{} : *held;
-  const auto work = [this, job, before] {
+  auto work = [this, job, before](std::uint32_t) {
     job->stored = Bytes(job->transfer.host, job->transfer.bytes);
     if (job->is_load()) {
       job->page = before.page;
@@ -66,7 +67,7 @@ void PageJobs::prepare(const PageJobRef& job) {
     }
   };
   ++job->in_flight;
-  parts_.workers.post(work, [this, job](Workers::Ended how) {
+  parts_.workers.post(std::move(work), [this, job](Workers::Ended how) {
     --job->in_flight;
     if (how == Workers::Ended::no_memory) lacked_memory(*job, "protect or register");
     prepared(job);
@@ -302,7 +303,7 @@ void PageJobs::copy_unread(const PageJobRef& job, std::size_t copy) {
 void PageJobs::check(const PageJobRef& job, std::size_t copy) {
   const auto good = std::make_shared<bool>();
   ++job->in_flight;
-  parts_.workers.post([this, job, good] { *good = parts_.protection.recover(*job); },
+  parts_.workers.post([this, job, good](std::uint32_t) { *good = parts_.protection.recover(*job); },
                       [this, job, copy, good](Workers::Ended how) {
                         --job->in_flight;
                         if (how == Workers::Ended::done) return checked(job, copy, *good);
@@ -334,8 +335,7 @@ void PageJobs::complete(const PageJobRef& job, Outcome outcome) {
   completion.outcome = outcome;
   completion.changed = job->transfer.if_changed && !job->same;
   if (outcome != Outcome::done) completion.error = job->error;
-  parts_.queue.complete(std::move(completion));
-  if (config_.on_ready) config_.on_ready();
+  parts_.ledger.complete(std::move(completion), job->transfer.direction);
 }
 
 CopyPlace PageJobs::place_of(const PageJob& job, std::size_t copy) const {

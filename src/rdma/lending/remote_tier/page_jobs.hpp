@@ -14,14 +14,14 @@
 #include <string_view>
 
 #include "rdma/lending/remote_tier/copy_placer.hpp"
-#include "rdma/lending/remote_tier/job_queue.hpp"
 #include "rdma/lending/remote_tier/node_links.hpp"
 #include "rdma/lending/remote_tier/page_job.hpp"
 #include "rdma/lending/remote_tier/page_protection.hpp"
 #include "rdma/lending/remote_tier/remote_counters.hpp"
 #include "rdma/lending/remote_tier/requests.hpp"
 #include "rdma/lending/remote_tier/stored_pages.hpp"
-#include "rdma/lending/workers.hpp"
+#include "tiers/async/transfer_ledger.hpp"
+#include "tiers/async/workers.hpp"
 
 namespace vmem::rdma {
 
@@ -30,12 +30,12 @@ class PageJobs {
   // All outlive this.
   struct Parts {
     Transport& transport;
-    Workers& workers;
+    tiers::Workers& workers;
     NodeLinks& links;
     CopyPlacer& placer;
     StoredPages& pages;
     PageProtection& protection;
-    JobQueue& queue;
+    tiers::TransferLedger& ledger;
     RemoteCounters& counters;
   };
   PageJobs(const RemoteConfig& config, Parts parts) : config_(config), parts_(parts) {}

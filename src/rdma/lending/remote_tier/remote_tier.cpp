@@ -32,18 +32,20 @@ RemoteTier::RemoteTier(Config config)
     : config_(std::move(config)),
       info_{.name = "remote", .busy_pages = busy_pages(config_.channels)},
       placer_(config_.peers, config_.replicas),
-      contacts_(config_.peers, config_.credentials) {}
+      contacts_(config_.peers, config_.credentials),
+      ledger_(config_.on_ready) {}
 
 RemoteTier::Network::Network(const RemoteConfig& config, Transport& transport, RemoteTier& tier)
     : requests(transport, *config.clock, config.self, config.request_us),
       links(config, {transport, requests, tier.placer_, pages, tier.contacts_, tier.counters_}),
       jobs(config,
-           {transport, *tier.workers_, links, tier.placer_, pages, *tier.protection_, tier.queue_, tier.counters_}) {}
+           {transport, *tier.workers_, links, tier.placer_, pages, *tier.protection_, tier.ledger_, tier.counters_}) {}
 
 Status RemoteTier::open() {
   VMEM_ASSIGN(protection_, PageProtection::create(config_.protection, info_.busy_pages));
   VMEM_ASSIGN(transport_, config_.make_transport(*this));
-  workers_ = std::make_unique<Workers>(config_.own_thread ? config_.workers : 0, [this] { transport_->wake(); });
+  workers_ = std::make_unique<tiers::Workers>("vmem-node-work", config_.own_thread ? config_.workers : 0,
+                                              [this](tiers::Inbox::Task task) { inbox_.post(std::move(task)); });
   network_.emplace(config_, *transport_, *this);
   if (config_.own_thread) thread_ = std::make_unique<ProgressThread>(*transport_, [this] { return step(); });
   return {};
@@ -60,12 +62,14 @@ RemoteTier::~RemoteTier() {
     network_->requests.clear();
     network_->jobs.clear();
   }
-  (void)queue_.take();
+  inbox_.clear();
   transport_.reset();
 }
 
 void RemoteTier::leave() {
-  post(ReturnLeases{});
+  inbox_.post([this] {
+    if (const auto leases = network_->links.return_leases()) returns_.sent(*leases);
+  });
   (void)returns_.wait(kMostLeaveUs);
 }
 
@@ -79,29 +83,34 @@ std::string RemoteTier::describe() const {
 
 // ---- the mover's calls ----
 
-void RemoteTier::release(SlotId slot) { post(SlotRelease{slot, placer_.release(slot)}); }
+void RemoteTier::release(SlotId slot) {
+  inbox_.post([this, slot, copies = placer_.release(slot)] {
+    network_->pages.forget(slot);
+    for (const CopyPlace& copy : copies) network_->links.release(copy);
+  });
+}
 
 Status RemoteTier::submit(std::span<Transfer> transfers) {
   for (Transfer& transfer : transfers) transfer.id = 0;
   for (Transfer& transfer : transfers) {
     auto job = std::make_shared<PageJob>();
-    const std::uint64_t id = tiers::next_transfer_id();
     job->transfer = transfer;
-    job->transfer.id = id;
-    post(std::move(job));
-    transfer.id = id;
+    transfer.id = ledger_.begin(transfer.direction, [&](std::uint64_t id) {
+      job->transfer.id = id;
+      inbox_.post([this, job] { network_->jobs.begin(job); });
+    });
   }
   return {};
 }
 
 Status RemoteTier::poll(std::vector<tiers::Completion>& completions) {
-  queue_.poll(completions);
+  ledger_.poll(completions);
   return {};
 }
 
 tiers::Finished RemoteTier::finish() noexcept {
-  post(Hurry{});
-  queue_.finish();
+  inbox_.post([this] { network_->jobs.hurry(); });
+  ledger_.finish();
   return tiers::Finished::all_ended;
 }
 
@@ -110,17 +119,11 @@ std::string RemoteTier::where(SlotId slot) const {
   return nodes.empty() ? std::string(info_.name) : nodes;
 }
 
-void RemoteTier::post(JobQueue::Post post) {
-  queue_.post(std::move(post));
-  transport_->wake();
-}
-
 // ---- the tier's thread ----
 
 bool RemoteTier::step() {
   bool did = events_.handle_some(*transport_, [&](Event& event) { handle(event); });
-  did |= take_posts();
-  did |= workers_->finish();
+  did |= inbox_.run();
   did |= network_->links.find_dead();
   did |= network_->links.keep_connected();
   did |= network_->links.expire();
@@ -164,21 +167,6 @@ void RemoteTier::handle_ended_requests() {
       network_->links.pong(request->node);
     }
   }
-}
-
-bool RemoteTier::take_posts() {
-  const std::vector<JobQueue::Post> posts = queue_.take();
-  for (const JobQueue::Post& post : posts) std::visit([&](const auto& what) { take(what); }, post);
-  return !posts.empty();
-}
-
-void RemoteTier::take(const SlotRelease& release) {
-  network_->pages.forget(release.slot);
-  for (const CopyPlace& copy : release.copies) network_->links.release(copy);
-}
-
-void RemoteTier::take(ReturnLeases) {
-  if (const auto leases = network_->links.return_leases()) returns_.sent(*leases);
 }
 
 }  // namespace vmem::rdma

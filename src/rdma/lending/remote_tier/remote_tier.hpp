@@ -19,7 +19,8 @@
 //   Requests       what is in flight to the nodes
 //   StoredPages    what the slots hold
 //   CopyPlacer     where copies lie (any thread, locked)
-//   JobQueue       between the mover and the tier's thread (any thread, locked)
+//   TransferLedger what the mover waits for (any thread, locked)
+// The mover's calls post tasks to the tier's thread.
 #pragma once
 
 #include <memory>
@@ -28,13 +29,12 @@
 #include <vector>
 
 #include "rdma/lending/remote_tier/first_contacts.hpp"
-#include "rdma/lending/remote_tier/job_queue.hpp"
 #include "rdma/lending/remote_tier/lease_returns.hpp"
 #include "rdma/lending/remote_tier/node_links.hpp"
 #include "rdma/lending/remote_tier/page_jobs.hpp"
-#include "rdma/lending/workers.hpp"
 #include "rdma/transport/event_batch.hpp"
 #include "rdma/transport/progress_thread.hpp"
+#include "tiers/async/workers.hpp"
 
 namespace vmem::rdma {
 
@@ -90,8 +90,6 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
 
   explicit RemoteTier(Config config);
   Status open();
-  void post(JobQueue::Post post);
-
   void handle(Event& event);
   void handle(PeerId peer, const Connected& connected) { network_->links.connected(peer, connected); }
   void handle(PeerId peer, const Message& message);
@@ -101,12 +99,6 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
   void handle(PeerId peer, Gone& gone) { network_->links.gone(peer, gone); }
   void handle_ended_requests();
 
-  bool take_posts();
-  void take(const PageJobRef& job) { network_->jobs.begin(job); }
-  void take(const SlotRelease& release);
-  void take(ReturnLeases);
-  void take(Hurry) { network_->jobs.hurry(); }
-
   const Config config_;
   const tiers::TierInfo info_;
 
@@ -114,13 +106,14 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
   CopyPlacer placer_;
   FirstContacts contacts_;
   RemoteCounters counters_;
-  JobQueue queue_;
+  tiers::TransferLedger ledger_;
+  tiers::Inbox inbox_{[this] { transport_->wake(); }};
   LeaseReturns returns_;
   std::unique_ptr<PageProtection> protection_;
 
   // Constant after open(). The transport outlives the jobs, which have registered memory with it.
   std::unique_ptr<Transport> transport_;
-  std::unique_ptr<Workers> workers_;
+  std::unique_ptr<tiers::Workers> workers_;
 
   // Only for the tier's thread.
   EventBatch events_;
