@@ -18,6 +18,7 @@
 #include "pagetable/address_space.hpp"
 #include "pagetable/holds.hpp"
 #include "tiers/abilities.hpp"
+#include "vmem/vmem.h"
 
 namespace vmem::migration {
 
@@ -85,20 +86,12 @@ struct MoverConfig {
   std::function<std::uint64_t()> now_us;
 };
 
-struct MoverCounters {
-  std::uint64_t acquire_misses = 0, in_place_acquires = 0, acquire_waits = 0, acquire_wait_us = 0;
-  std::uint64_t busy_us = 0;
-  std::uint64_t migrated_in_bytes = 0, migrated_out_bytes = 0, dropped_bytes = 0, stray_writes = 0;
-  std::uint64_t prefetched_bytes = 0, prefetched_used_bytes = 0;
-  // Of lent memory. In and out are also counted as migrated.
-  std::uint64_t peer_in_bytes = 0, peer_out_bytes = 0, peer_returned_bytes = 0;
-  std::uint64_t spilled_bytes = 0, recalled_bytes = 0, spills_dropped_bytes = 0, spill_failures = 0;
+// The mover's part of vmem_stats: its counters, and allocated_bytes, committed_bytes, pages and
+// file_mapped_bytes. The other gauges are 0 here.
+struct MoverCounters : vmem_statistics {
+  std::uint64_t spill_failures = 0;
   std::uint64_t load_failures = 0;  // of loads from below host memory that left the page there
-  std::uint64_t evictions = 0, eviction_cancels = 0, maps = 0, unmaps = 0;
-  std::uint64_t allocated_bytes = 0, committed_bytes = 0, pages = 0;
-  std::uint64_t file_mapped_bytes = 0, file_read_bytes = 0;
-  // The bytes are also counted in recalled_bytes or file_read_bytes.
-  std::uint64_t read_to_hbm_bytes = 0, read_to_hbm_failures = 0;
+  std::uint64_t read_to_hbm_failures = 0;
 };
 
 struct Core {
@@ -108,7 +101,7 @@ struct Core {
   const struct {
     tiers::Abilities backing, spill, files;
   } abilities{tiers::Abilities(config.backing), tiers::Abilities(config.spill), tiers::Abilities(config.files)};
-  MoverCounters counters;
+  MoverCounters counters{};
   Journal journal;                     // any thread reads it
   std::optional<Error> lost;           // the device: no call of the driver works any more
   bool worked = false;                 // this step changed something

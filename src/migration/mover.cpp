@@ -100,7 +100,7 @@ void Mover::run() {
     (void)reserve.refill();
     const std::uint64_t began_us = parts_.core.now_us();
     const Next next = step_or_wait();
-    parts_.core.counters.busy_us += parts_.core.now_us() - began_us;
+    parts_.core.counters.mover_busy_us += parts_.core.now_us() - began_us;
     if (next == Next::again) continue;
     std::unique_lock lock(sleep_mutex_);
     sleeping_.store(true, std::memory_order_seq_cst);

@@ -29,9 +29,7 @@ std::optional<Status> QueryRequest::advance(MoverParts& parts) {
 
 std::optional<Status> StatisticsRequest::advance(MoverParts& parts) {
   vmem_statistics& out = statistics;
-  const MoverCounters& in = parts.core.counters;
-  out.allocated_bytes = in.allocated_bytes;
-  out.committed_bytes = in.committed_bytes;
+  out = parts.core.counters;
   for (const Device& device : parts.devices.all()) {
     out.hbm_budget_bytes += device.hbm.budget_bytes();
     out.hbm_used_bytes += device.hbm.used_bytes();
@@ -55,35 +53,10 @@ std::optional<Status> StatisticsRequest::advance(MoverParts& parts) {
     out.lent_bytes += held.bytes;
     out.lent_overdue_bytes += held.overdue_bytes;
   }
-  out.peer_in_bytes = in.peer_in_bytes;
-  out.peer_out_bytes = in.peer_out_bytes;
-  out.peer_returned_bytes = in.peer_returned_bytes;
-  out.spilled_bytes = in.spilled_bytes;
-  out.recalled_bytes = in.recalled_bytes;
-  out.spills_dropped_bytes = in.spills_dropped_bytes;
-  out.file_mapped_bytes = in.file_mapped_bytes;
-  out.file_read_bytes = in.file_read_bytes;
-  out.read_to_hbm_bytes = in.read_to_hbm_bytes;
-  out.pages = in.pages;
   out.metadata_bytes =
-      in.pages * sizeof(Page) + (parts.residency.live().size() + parts.endings.regions().size()) * sizeof(Region) +
+      out.pages * sizeof(Page) + (parts.residency.live().size() + parts.endings.regions().size()) * sizeof(Region) +
       parts.core.config.policy->metadata_bytes() + parts.below.metadata_bytes() + parts.below.source_metadata_bytes();
   if (parts.core.config.spill_policy) out.metadata_bytes += parts.core.config.spill_policy->metadata_bytes();
-  out.acquire_misses = in.acquire_misses;
-  out.in_place_acquires = in.in_place_acquires;
-  out.acquire_waits = in.acquire_waits;
-  out.acquire_wait_us = in.acquire_wait_us;
-  out.mover_busy_us = in.busy_us;
-  out.migrated_in_bytes = in.migrated_in_bytes;
-  out.migrated_out_bytes = in.migrated_out_bytes;
-  out.dropped_bytes = in.dropped_bytes;
-  out.prefetched_bytes = in.prefetched_bytes;
-  out.prefetched_used_bytes = in.prefetched_used_bytes;
-  out.evictions = in.evictions;
-  out.eviction_cancels = in.eviction_cancels;
-  out.maps = in.maps;
-  out.unmaps = in.unmaps;
-  out.stray_writes = in.stray_writes;
   return Status{};
 }
 
