@@ -33,9 +33,9 @@ Result<int> device_at(const Gpu& gpu, const std::string& socket) {
 
 }  // namespace
 
-Result<std::vector<int>> lending_devices(const Gpu& gpu, std::span<const LendingDevice> peers) {
+Result<std::vector<int>> lending_devices(const Gpu& gpu, std::span<const PeerSpec> peers) {
   std::vector<int> devices;
-  for (const LendingDevice& each : peers) {
+  for (const PeerSpec& each : peers) {
     int device = each.device;
     if (!each.socket.empty()) {
       VMEM_ASSIGN(device, device_at(gpu, each.socket));

@@ -14,7 +14,7 @@ namespace vmem::bench {
 
 // The devices that lend, each once; asks a lending process which one it lends. Errors:
 // INVALID_OPTION, TIMEOUT.
-Result<std::vector<int>> lending_devices(const Gpu& gpu, std::span<const LendingDevice> peers);
+Result<std::vector<int>> lending_devices(const Gpu& gpu, std::span<const PeerSpec> peers);
 
 class PeerLimit final : public StreamLimit {
  public:

@@ -94,7 +94,7 @@ Result<std::uint64_t> nvme_bytes(const Settings& settings) {
 Result<std::uint64_t> peer_bytes(const Settings& settings, const Gpu& gpu) {
   VMEM_ASSIGN(const Options options, options_named(settings, {"peers"}));
   std::uint64_t bytes = 0;
-  for (const LendingDevice& each : options.peers) {
+  for (const PeerSpec& each : options.peers) {
     if (!each.socket.empty()) continue;
     std::size_t all = 0;
     if (!each.bytes) BENCH_CALL(gpu, cuDeviceTotalMem, &all, each.device);

@@ -61,9 +61,9 @@ void set_peers(Settings& settings, std::string value) {
 }
 
 // A lender without a size lends all that it has.
-std::uint64_t lent_bytes(const std::vector<LendingDevice>& peers) {
+std::uint64_t lent_bytes(const std::vector<PeerSpec>& peers) {
   std::uint64_t bytes = 0;
-  for (const LendingDevice& each : peers) bytes += each.bytes.value_or(std::uint64_t{1} << 50);
+  for (const PeerSpec& each : peers) bytes += each.bytes.value_or(std::uint64_t{1} << 50);
   return bytes;
 }
 

@@ -27,12 +27,12 @@ struct MoverDevice {
   CUcontext context = nullptr;
   std::uint64_t hbm_bytes = 0;  // for frames
   std::uint32_t peers = 0;      // bit i: device i can map this device's memory
-  // Indices into MoverConfig::lent that this device can use, best first.
+  // Indices into MoverConfig::peer_tiers that this device can use, best first.
   std::vector<std::uint8_t> lenders;
 };
 
 // GPU memory that can hold pages of other devices.
-struct LentMemory {
+struct PeerTier {
   tiers::Tier* tier = nullptr;
   tiers::InPlaceTier* in_place = nullptr;
   std::uint32_t reached_by = ~0u;  // bit i: device i can map it
@@ -46,7 +46,7 @@ struct LentMemory {
 };
 
 // Lends other processes the part of a device's budget that its own allocations leave.
-struct LentOut {
+struct Loan {
   int lender = 0;  // index into MoverConfig::devices
   std::uint64_t most_bytes = 0;
   std::function<void(std::uint64_t)> set_limit;
@@ -63,8 +63,8 @@ struct MoverConfig {
   StreamTable* streams = nullptr;
   tiers::Tier* backing = nullptr;
   tiers::InPlaceTier* in_place = nullptr;  // null: the backing tier cannot be mapped
-  std::vector<LentMemory> lent;            // preferred to host memory for evicted pages
-  std::vector<LentOut> lent_out;
+  std::vector<PeerTier> peer_tiers;        // preferred to host memory for evicted pages
+  std::vector<Loan> loans;
   tiers::Tier* spill = nullptr;  // for pages that the backing tier has no room for; null: none
   tiers::Tier* files = nullptr;  // the sources of read-only regions; null: none
   std::unique_ptr<Policy> policy;

@@ -15,13 +15,13 @@ constexpr std::uint64_t kTiB = 1ull << 40;
 constexpr int kLargestDevice = 255;
 
 // DEVICE or DEVICE:SIZE, or the same with a socket's path.
-Result<std::vector<LendingDevice>> parse_peers(std::string_view text) {
-  std::vector<LendingDevice> devices;
+Result<std::vector<PeerSpec>> parse_peers(std::string_view text) {
+  std::vector<PeerSpec> devices;
   if (text == "off") return devices;
   for (const std::string_view part : split_at_commas(text)) {
     const std::size_t colon = part.find(':');
     const std::string_view name = part.substr(0, colon);
-    LendingDevice lender{.device = -1};
+    PeerSpec lender{.device = -1};
     if (name.starts_with('/')) {
       lender.socket = name;
     } else {
@@ -31,7 +31,7 @@ Result<std::vector<LendingDevice>> parse_peers(std::string_view text) {
     if (colon != std::string_view::npos) {
       VMEM_ASSIGN(lender.bytes, parse_size(part.substr(colon + 1), {.least = kSmallestLent, .most = 64 * kTiB}));
     }
-    const auto same = [&](const LendingDevice& other) {
+    const auto same = [&](const PeerSpec& other) {
       return other.device == lender.device && other.socket == lender.socket;
     };
     if (std::ranges::any_of(devices, same))
@@ -43,7 +43,7 @@ Result<std::vector<LendingDevice>> parse_peers(std::string_view text) {
 
 std::string print_peers(const PeerOptions& options) {
   std::vector<std::string> texts;
-  for (const LendingDevice& each : options.peers) {
+  for (const PeerSpec& each : options.peers) {
     const std::string name = each.socket.empty() ? fmt::format("{}", each.device) : each.socket;
     texts.push_back(each.bytes ? fmt::format("{}:{}", name, exact_bytes(*each.bytes)) : name);
   }
@@ -51,14 +51,14 @@ std::string print_peers(const PeerOptions& options) {
 }
 
 // DEVICE:PATH or DEVICE:SIZE:PATH.
-Result<std::vector<LentDevice>> parse_lend(std::string_view text) {
-  std::vector<LentDevice> devices;
+Result<std::vector<LendSpec>> parse_lend(std::string_view text) {
+  std::vector<LendSpec> devices;
   if (text == "off") return devices;
   for (const std::string_view part : split_at_commas(text)) {
     const std::size_t path = part.find(":/"), colon = part.find(':');
     if (path == std::string_view::npos)
       return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("'{}' does not end with the path of a socket, /...", part));
-    LentDevice lent;
+    LendSpec lent;
     lent.socket = part.substr(path + 1);
     VMEM_ASSIGN(const std::uint64_t device, parse_count(part.substr(0, colon), kLargestDevice));
     lent.device = int(device);
@@ -66,7 +66,7 @@ Result<std::vector<LentDevice>> parse_lend(std::string_view text) {
       VMEM_ASSIGN(lent.bytes,
                   parse_size(part.substr(colon + 1, path - colon - 1), {.least = kSmallestLent, .most = 64 * kTiB}));
     }
-    if (std::ranges::find(devices, lent.device, &LentDevice::device) != devices.end())
+    if (std::ranges::find(devices, lent.device, &LendSpec::device) != devices.end())
       return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("device {} is named twice", lent.device));
     devices.push_back(lent);
   }
@@ -75,7 +75,7 @@ Result<std::vector<LentDevice>> parse_lend(std::string_view text) {
 
 std::string print_lend(const PeerOptions& options) {
   std::vector<std::string> texts;
-  for (const LentDevice& each : options.lend)
+  for (const LendSpec& each : options.lend)
     texts.push_back(each.bytes ? fmt::format("{}:{}:{}", each.device, exact_bytes(*each.bytes), each.socket)
                                : fmt::format("{}:{}", each.device, each.socket));
   return texts.empty() ? "off" : fmt::format("{}", fmt::join(texts, ","));

@@ -12,24 +12,24 @@ namespace vmem {
 
 inline constexpr std::uint64_t kSmallestLent = std::uint64_t{2} << 20;
 
-// A GPU whose memory takes pages of other GPUs.
-struct LendingDevice {
+// One entry of --peers: a GPU whose memory takes pages of other GPUs.
+struct PeerSpec {
   int device = 0;
   std::optional<std::uint64_t> bytes;  // nullopt: all remaining memory
   // not empty: socket of the lending process; replaces `device`
   std::string socket;
 };
 
-// GPU memory that other processes may borrow.
-struct LentDevice {
+// One entry of --lend: GPU memory that other processes may borrow.
+struct LendSpec {
   int device = 0;
   std::optional<std::uint64_t> bytes;  // nullopt: all that this process leaves
   std::string socket;                  // path of the socket to serve
 };
 
 struct PeerOptions {
-  std::vector<LendingDevice> peers;  // --peers: "off" (empty) or "1:40GiB,2,/tmp/gpu3"
-  std::vector<LentDevice> lend;      // --lend: "off" (empty) or "0:20GiB:/tmp/gpu0"
+  std::vector<PeerSpec> peers;  // --peers: "off" (empty) or "1:40GiB,2,/tmp/gpu3"
+  std::vector<LendSpec> lend;   // --lend: "off" (empty) or "0:20GiB:/tmp/gpu0"
 };
 
 std::vector<Option<PeerOptions>> peer_options();

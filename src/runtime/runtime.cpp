@@ -149,8 +149,8 @@ Result<migration::MoverConfig> Runtime::mover_config() {
   config.in_place = &stack_->host();
   config.files = &stack_->files();
   VMEM_ASSIGN(config.devices, mover_devices());
-  config.lent = peers_->peers();
-  config.lent_out = peers_->lent_out();
+  config.peer_tiers = peers_->tiers();
+  config.loans = peers_->loans();
   migration::SecondChanceOptions policy;
   policy.prefetch_pages = options_.prefetch_pages;
   for (const auto& device : config.devices) policy.hbm_bytes.push_back(device.hbm_bytes);

@@ -38,7 +38,7 @@ class Assembler {
   }
 
  private:
-  void connect(NodeId a, NodeId b, LinkKind kind, Rate rate = {}, int lanes = 0) {
+  void connect(NodeIndex a, NodeIndex b, LinkKind kind, Rate rate = {}, int lanes = 0) {
     topology_.links.push_back({a, b, kind, rate, rate, {}, lanes});
   }
 
@@ -54,16 +54,16 @@ class Assembler {
       if (device.numa_node) nodes.try_emplace(*device.numa_node, 0);
     if (nodes.empty()) nodes[0] = 0;
     for (const auto& [number, bytes] : nodes) {
-      const NodeId host = topology_.add({NodeKind::host, number, "", "", bytes});
-      const NodeId root = topology_.add({NodeKind::root, number, "", "", 0});
+      const NodeIndex host = topology_.add({NodeKind::host, number, "", "", bytes});
+      const NodeIndex root = topology_.add({NodeKind::root, number, "", "", 0});
       connect(host, root, LinkKind::memory);
-      for (const NodeId other : topology_.all(NodeKind::root))
+      for (const NodeIndex other : topology_.all(NodeKind::root))
         if (other != root) connect(other, root, LinkKind::socket);
     }
   }
 
   // The root of a NUMA node. If the node is unknown: the lowest root, with a note in `unknown`.
-  NodeId root_of(std::optional<int> numa_node, const std::string& what) {
+  NodeIndex root_of(std::optional<int> numa_node, const std::string& what) {
     if (const auto root = numa_node ? topology_.find(NodeKind::root, *numa_node) : std::nullopt) return *root;
     const auto roots = topology_.all(NodeKind::root);
     if (roots.size() > 1)
@@ -95,7 +95,7 @@ class Assembler {
     return pci ? facts_.host->pci[*pci].numa_node : std::nullopt;
   }
 
-  void join_device(std::size_t device, NodeId parent) {
+  void join_device(std::size_t device, NodeIndex parent) {
     const auto& pcie = facts_.devices[device].pcie;
     connect(parent, devices_[device], LinkKind::pcie, pcie ? pcie_rate(*pcie) : Rate{}, pcie ? int(pcie->lanes) : 0);
     joined_[device] = true;
@@ -123,38 +123,38 @@ class Assembler {
     for (std::size_t i = 0; i < tree.cards.size(); ++i) add_card(int(i), tree.cards[i]);
   }
 
-  NodeId above(std::size_t pci, std::optional<int> numa_node, const std::string& what) {
+  NodeIndex above(std::size_t pci, std::optional<int> numa_node, const std::string& what) {
     for (auto bridge = facts_.host->pci[pci].parent; bridge; bridge = facts_.host->pci[*bridge].parent)
       if (ways_[*bridge].size() > 1) return switch_of(*bridge, numa_node, what);
     return root_of(numa_node, what);
   }
 
-  NodeId switch_of(std::size_t bridge, std::optional<int> numa_node, const std::string& what) {
+  NodeIndex switch_of(std::size_t bridge, std::optional<int> numa_node, const std::string& what) {
     if (const auto known = switches_.find(bridge); known != switches_.end()) return known->second;
     const auto parent = above(bridge, numa_node, what);
-    const NodeId added = add_switch(facts_.host->pci[bridge].address.text());
+    const NodeIndex added = add_switch(facts_.host->pci[bridge].address.text());
     switches_[bridge] = added;
     connect(parent, added, LinkKind::pcie);
     return added;
   }
 
-  NodeId add_switch(std::string address) {
+  NodeIndex add_switch(std::string address) {
     return topology_.add(
         {NodeKind::pcie_switch, int(topology_.all(NodeKind::pcie_switch).size()), "", std::move(address), 0});
   }
 
   void add_drive(int number, const HostTree::Drive& drive) {
     const HostTree::Pci& pci = facts_.host->pci[drive.pci];
-    const NodeId disk = topology_.add({NodeKind::disk, number, drive.name, pci.address.text(), 0});
+    const NodeIndex disk = topology_.add({NodeKind::disk, number, drive.name, pci.address.text(), 0});
     connect(above(drive.pci, pci.numa_node, "disk " + drive.name), disk, LinkKind::pcie);
   }
 
   void add_card(int number, const HostTree::Card& card) {
     const HostTree::Pci& pci = facts_.host->pci[card.pci];
-    const NodeId node = topology_.add({NodeKind::network, number, card.name, pci.address.text(), 0});
+    const NodeIndex node = topology_.add({NodeKind::network, number, card.name, pci.address.text(), 0});
     connect(above(card.pci, pci.numa_node, "network card " + card.name), node, LinkKind::pcie);
     const auto known = topology_.find(NodeKind::fabric, 0);
-    const NodeId fabric = known ? *known : topology_.add({NodeKind::fabric, 0, "", "", 0});
+    const NodeIndex fabric = known ? *known : topology_.add({NodeKind::fabric, 0, "", "", 0});
     connect(node, fabric, LinkKind::network, nominal(card.bytes_per_s));
   }
 
@@ -169,18 +169,18 @@ class Assembler {
     if (rest.size() > 1 && !facts_.nvml)
       unknown("whether devices share a PCIe switch: neither hwloc nor NVML shows their places");
     for (const auto& outer : groups(rest, gpu::PcieMeeting::several_switches)) {
-      const NodeId root = root_of(numa_node_of(outer.front()), fmt::format("device {}", outer.front()));
+      const NodeIndex root = root_of(numa_node_of(outer.front()), fmt::format("device {}", outer.front()));
       const auto inner = groups(outer, gpu::PcieMeeting::one_switch);
-      const NodeId parent = inner.size() > 1 ? switch_below(root) : root;
+      const NodeIndex parent = inner.size() > 1 ? switch_below(root) : root;
       for (const auto& group : inner) {
-        const NodeId own = group.size() > 1 ? switch_below(parent) : parent;
+        const NodeIndex own = group.size() > 1 ? switch_below(parent) : parent;
         for (const std::size_t device : group) join_device(device, own);
       }
     }
   }
 
-  NodeId switch_below(NodeId parent) {
-    const NodeId added = add_switch("");
+  NodeIndex switch_below(NodeIndex parent) {
+    const NodeIndex added = add_switch("");
     connect(parent, added, LinkKind::pcie);
     return added;
   }
@@ -239,7 +239,7 @@ class Assembler {
     });
   }
 
-  NodeId nvlink_switch() {
+  NodeIndex nvlink_switch() {
     const auto known = topology_.find(NodeKind::nvlink_switch, 0);
     return known ? *known : topology_.add({NodeKind::nvlink_switch, 0, "", "", 0});
   }
@@ -269,12 +269,12 @@ class Assembler {
 
   const Facts& facts_;
   Topology topology_;
-  std::vector<NodeId> devices_;  // by ordinal, as the next two
+  std::vector<NodeIndex> devices_;  // by ordinal, as the next two
   std::vector<std::optional<PciAddress>> addresses_;
   std::vector<bool> joined_;
   // Per bridge, the slots below that lead to a leaf. All functions of one card share a slot.
   std::map<std::size_t, std::set<std::pair<unsigned, unsigned>>> ways_;
-  std::map<std::size_t, NodeId> switches_;  // by bridge
+  std::map<std::size_t, NodeIndex> switches_;  // by bridge
 };
 
 }  // namespace

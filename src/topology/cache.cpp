@@ -133,7 +133,7 @@ Rate rate_of(const Json& json) {
   return rate;
 }
 
-NodeId node_id_of(const Json& json, const Topology& topology) {
+NodeIndex node_id_of(const Json& json, const Topology& topology) {
   const auto value = integer_of<std::uint32_t>(json);
   if (value >= topology.nodes.size()) throw Wrong{fmt::format("node {} of {} is named", value, topology.nodes.size())};
   return {value};

@@ -63,7 +63,7 @@ class Buffer {
 
 // A measured device: its context, a stream for each direction, two buffers of its memory.
 struct Device {
-  NodeId node;
+  NodeIndex node;
   int ordinal = 0;
   gpu::PrimaryContext context;
   gpu::Stream in, out;
@@ -89,7 +89,7 @@ class Measurer {
       : topology_(topology), driver_(std::move(driver)), options_(options) {}
 
   Status run() {
-    for (const NodeId node : topology_.all(NodeKind::device)) {
+    for (const NodeIndex node : topology_.all(NodeKind::device)) {
       auto opened = open(node);
       if (opened)
         devices_.push_back(*std::move(opened));
@@ -102,7 +102,7 @@ class Measurer {
     open_host_nodes();
     for (const Device& device : devices_) measure_alone(device);
     for (const Device& device : devices_) measure_peers(device);
-    for (const NodeId node : topology_.all(NodeKind::pcie_switch)) measure_switch(node);
+    for (const NodeIndex node : topology_.all(NodeKind::pcie_switch)) measure_switch(node);
     set_nvlinks();
     set_sockets();
     return {};
@@ -116,7 +116,7 @@ class Measurer {
 
   // ---- memory ----
 
-  Result<Device> open(NodeId node) {
+  Result<Device> open(NodeIndex node) {
     Device device{node, topology_[node].number, {}, {}, {}, {}, {}};
     CUdevice handle = 0;
     VMEM_TRY(driver_->check((*driver_)->cuDeviceGet(&handle, device.ordinal), "cuDeviceGet"));
@@ -126,7 +126,7 @@ class Measurer {
     VMEM_ASSIGN(device.out, gpu::Stream::create(driver_));
     const CUmemAllocationProp where = gpu::device_memory(device.ordinal, false);
     std::vector<int> reach = {device.ordinal};
-    for (const NodeId other : topology_.all(NodeKind::device))
+    for (const NodeIndex other : topology_.all(NodeKind::device))
       if (other != node && reaches(topology_[other].number, device.ordinal)) reach.push_back(topology_[other].number);
     VMEM_ASSIGN(device.memory, Buffer::create(driver_, options_.buffer_bytes, where, reach));
     VMEM_ASSIGN(device.other, Buffer::create(driver_, options_.buffer_bytes, where, reach));
@@ -140,7 +140,7 @@ class Measurer {
   void open_host_nodes() {
     std::vector<int> all;
     for (const Device& device : devices_) all.push_back(device.ordinal);
-    for (const NodeId node : topology_.all(NodeKind::host)) {
+    for (const NodeIndex node : topology_.all(NodeKind::host)) {
       const CUmemAllocationProp where = gpu::host_memory(topology_[node].number, false);
       auto in = Buffer::create(driver_, options_.buffer_bytes, where, all);
       auto out = Buffer::create(driver_, options_.buffer_bytes, where, all);
@@ -222,7 +222,7 @@ class Measurer {
     return {&device, &device.out, host.out.address() + slice.offset, device.other.address(), slice.bytes};
   }
 
-  std::string between(NodeId from, NodeId to) const {
+  std::string between(NodeIndex from, NodeIndex to) const {
     return fmt::format("{} to {}", describe(topology_[from]), describe(topology_[to]));
   }
 
@@ -249,8 +249,8 @@ class Measurer {
   }
 
   // Nearest by the number of links on the path.
-  std::optional<NodeId> nearest(const Device& device) const {
-    std::optional<NodeId> best;
+  std::optional<NodeIndex> nearest(const Device& device) const {
+    std::optional<NodeIndex> best;
     std::size_t distance = 0;
     for (const auto& [node, host] : hosts_) {
       const auto path = best_path(topology_, node, device.node);
@@ -270,7 +270,7 @@ class Measurer {
   }
 
   // All devices below the switch at once.
-  void measure_switch(NodeId node) {
+  void measure_switch(NodeIndex node) {
     const auto link =
         std::ranges::find_if(topology_.links, [&](const Link& l) { return l.kind == LinkKind::pcie && l.b == node; });
     if (link == topology_.links.end()) return;
@@ -346,7 +346,7 @@ class Measurer {
   const gpu::DriverRef driver_;
   const MeasureOptions& options_;
   std::vector<Device> devices_;
-  std::map<NodeId, Host> hosts_;
+  std::map<NodeIndex, Host> hosts_;
 };
 
 }  // namespace

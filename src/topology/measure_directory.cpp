@@ -108,13 +108,13 @@ Result<DiskRates> measure_file(const std::string& directory, std::uint64_t bytes
 
 // The topology's disk that holds the directory: the block device's path in /sys contains the disk's
 // name.
-std::optional<NodeId> disk_of(const Topology& topology, const std::string& directory) {
+std::optional<NodeIndex> disk_of(const Topology& topology, const std::string& directory) {
   struct stat info{};
   if (::stat(directory.c_str(), &info) != 0) return std::nullopt;
   std::error_code code;
   const auto path =
       std::filesystem::canonical(fmt::format("/sys/dev/block/{}:{}", major(info.st_dev), minor(info.st_dev)), code);
-  for (const NodeId disk : topology.all(NodeKind::disk))
+  for (const NodeIndex disk : topology.all(NodeKind::disk))
     if (topology[disk].name == directory || std::find(path.begin(), path.end(), topology[disk].name) != path.end())
       return disk;
   return std::nullopt;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
-NodeId end_of(const Topology& topology, Step step) {
+NodeIndex end_of(const Topology& topology, Step step) {
   const Link& link = topology.links[step.link];
   return step.forward ? link.b : link.a;
 }
@@ -19,7 +19,7 @@ double width_of(const Topology& topology, Step step) { return step_rate(topology
 class Search {
  public:
   enum class Links { all, nvlink };
-  Search(const Topology& topology, NodeId from, NodeId to, Links links)
+  Search(const Topology& topology, NodeIndex from, NodeIndex to, Links links)
       : topology_(topology), from_(from), to_(to), steps_(topology.nodes.size()) {
     for (std::uint32_t i = 0; i < topology.links.size(); ++i) {
       if (links == Links::nvlink && topology.links[i].kind != LinkKind::nvlink) continue;
@@ -52,31 +52,31 @@ class Search {
   // The path with the fewest steps that are all at least `width` wide. REQUIRES: one exists.
   std::vector<Step> shortest(double width) const {
     std::vector<std::optional<Step>> came_by(steps_.size());
-    std::queue<NodeId> open;
+    std::queue<NodeIndex> open;
     open.push(from_);
     while (!open.empty() && !came_by[to_.value]) {
-      const NodeId node = open.front();
+      const NodeIndex node = open.front();
       open.pop();
       if (!leads_on(node)) continue;
       for (const Step step : steps_[node.value]) {
-        const NodeId next = end_of(topology_, step);
+        const NodeIndex next = end_of(topology_, step);
         if (next == from_ || came_by[next.value] || width_of(topology_, step) < width) continue;
         came_by[next.value] = step;
         open.push(next);
       }
     }
     std::vector<Step> steps;
-    for (NodeId node = to_; node != from_; node = end_of(topology_, {steps.back().link, !steps.back().forward}))
+    for (NodeIndex node = to_; node != from_; node = end_of(topology_, {steps.back().link, !steps.back().forward}))
       steps.push_back(*came_by[node.value]);
     std::ranges::reverse(steps);
     return steps;
   }
 
  private:
-  bool leads_on(NodeId node) const { return node == from_ || !is_memory(topology_[node].kind); }
+  bool leads_on(NodeIndex node) const { return node == from_ || !is_memory(topology_[node].kind); }
 
   const Topology& topology_;
-  const NodeId from_, to_;
+  const NodeIndex from_, to_;
   std::vector<std::vector<Step>> steps_;  // by node
 };
 
@@ -101,7 +101,7 @@ std::optional<double> path_rate(const Topology& topology, const Path& path) {
   return rate;
 }
 
-std::optional<Path> best_path(const Topology& topology, NodeId from, NodeId to) {
+std::optional<Path> best_path(const Topology& topology, NodeIndex from, NodeIndex to) {
   if (from == to) return Path{from, to, {}};
   for (const auto links : {Search::Links::nvlink, Search::Links::all}) {
     const Search search(topology, from, to, links);

@@ -21,7 +21,7 @@ struct Step {
 };
 
 struct Path {
-  NodeId from, to;
+  NodeIndex from, to;
   std::vector<Step> steps;
 };
 
@@ -33,6 +33,6 @@ std::optional<double> step_rate(const Topology& topology, Step step);
 std::optional<double> path_rate(const Topology& topology, const Path& path);
 
 // No value: the two are not connected. From a memory to itself: a path without steps.
-std::optional<Path> best_path(const Topology& topology, NodeId from, NodeId to);
+std::optional<Path> best_path(const Topology& topology, NodeIndex from, NodeIndex to);
 
 }  // namespace vmem::topology

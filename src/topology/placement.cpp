@@ -20,7 +20,7 @@ struct RoundTrip {
   Path in, out;
 };
 
-std::optional<RoundTrip> round_trip(const Topology& topology, NodeId device, NodeId memory) {
+std::optional<RoundTrip> round_trip(const Topology& topology, NodeIndex device, NodeIndex memory) {
   auto in = best_path(topology, memory, device);
   auto out = best_path(topology, device, memory);
   if (!in || !out) return std::nullopt;
@@ -71,7 +71,7 @@ struct HostCandidate {
   std::size_t distance = 0;  // links on the paths of all devices
 };
 
-std::optional<HostCandidate> consider_host(const Topology& topology, NodeId host, std::span<const int> devices) {
+std::optional<HostCandidate> consider_host(const Topology& topology, NodeIndex host, std::span<const int> devices) {
   HostCandidate candidate{topology[host].number, kUnlimited, 0};
   for (const int ordinal : devices) {
     const auto device = topology.find(NodeKind::device, ordinal);
@@ -102,7 +102,7 @@ std::optional<double> Place::bytes_per_s() const { return slower(fetch_bytes_per
 
 std::optional<int> host_node(const Topology& topology, std::span<const int> devices) {
   std::vector<HostCandidate> candidates;
-  for (const NodeId host : topology.all(NodeKind::host))
+  for (const NodeIndex host : topology.all(NodeKind::host))
     if (auto candidate = consider_host(topology, host, devices)) candidates.push_back(*candidate);
   if (candidates.empty()) return std::nullopt;
   const bool known = std::ranges::all_of(candidates, [](const HostCandidate& c) { return c.worst.has_value(); });
@@ -119,7 +119,7 @@ std::vector<Peer> peers(const Topology& topology, int device) {
   const auto node = host_node(topology, std::span(&device, 1));
   const auto host = node ? topology.find(NodeKind::host, *node) : std::nullopt;
   const auto host_path = host ? best_path(topology, *own, *host) : std::nullopt;
-  for (const NodeId other : topology.all(NodeKind::device)) {
+  for (const NodeIndex other : topology.all(NodeKind::device)) {
     const int ordinal = topology[other].number;
     if (ordinal == device || !reaches(topology, device, ordinal)) continue;
     Peer peer{.device = ordinal};
@@ -150,14 +150,14 @@ std::vector<Place> places_by_rate(const Topology& topology, int device) {
   std::vector<Place> places;
   const auto own = topology.find(NodeKind::device, device);
   if (!own) return places;
-  const auto add = [&](NodeId memory) {
+  const auto add = [&](NodeIndex memory) {
     if (const auto trip = round_trip(topology, *own, memory))
       places.push_back({memory, path_rate(topology, trip->in), path_rate(topology, trip->out)});
   };
   // In order of kind, with peers in their own order: this order breaks ties.
   for (const int peer : peers_by_rate(topology, device)) add(*topology.find(NodeKind::device, peer));
   for (const NodeKind kind : {NodeKind::host, NodeKind::disk, NodeKind::fabric})
-    for (const NodeId memory : topology.all(kind)) add(memory);
+    for (const NodeIndex memory : topology.all(kind)) add(memory);
   const auto rate = [](const Place& place) { return place.bytes_per_s(); };
   const bool known = std::ranges::all_of(places, [&](const Place& place) { return rate(place).has_value(); });
   const auto kind = [&](const Place& place) { return kind_order(topology[place.memory].kind); };

@@ -34,7 +34,7 @@ std::vector<Peer> peers(const Topology& topology, int device);
 std::vector<int> peers_by_rate(const Topology& topology, int device);
 
 struct Place {
-  NodeId memory;
+  NodeIndex memory;
   std::optional<double> fetch_bytes_per_s, store_bytes_per_s;  // to the device, and from it
   // the slower; no value if either is unknown
   std::optional<double> bytes_per_s() const;

@@ -56,31 +56,31 @@ std::string_view origin_name(Origin origin) {
   return "";
 }
 
-NodeId Topology::add(Node node) {
+NodeIndex Topology::add(Node node) {
   nodes.push_back(std::move(node));
   return {static_cast<std::uint32_t>(nodes.size() - 1)};
 }
 
-std::optional<NodeId> Topology::find(NodeKind kind, int number) const {
+std::optional<NodeIndex> Topology::find(NodeKind kind, int number) const {
   for (std::uint32_t i = 0; i < nodes.size(); ++i)
-    if (nodes[i].kind == kind && nodes[i].number == number) return NodeId{i};
+    if (nodes[i].kind == kind && nodes[i].number == number) return NodeIndex{i};
   return std::nullopt;
 }
 
-std::vector<NodeId> Topology::all(NodeKind kind) const {
-  std::vector<NodeId> found;
+std::vector<NodeIndex> Topology::all(NodeKind kind) const {
+  std::vector<NodeIndex> found;
   for (std::uint32_t i = 0; i < nodes.size(); ++i)
     if (nodes[i].kind == kind) found.push_back({i});
-  std::ranges::stable_sort(found, {}, [&](NodeId id) { return nodes[id.value].number; });
+  std::ranges::stable_sort(found, {}, [&](NodeIndex id) { return nodes[id.value].number; });
   return found;
 }
 
-const Copy* Topology::copy(NodeId from, NodeId to) const {
+const Copy* Topology::copy(NodeIndex from, NodeIndex to) const {
   const auto found = std::ranges::find_if(copies, [&](const Copy& c) { return c.from == from && c.to == to; });
   return found == copies.end() ? nullptr : &*found;
 }
 
-void Topology::set_copy(NodeId from, NodeId to, Rate rate) {
+void Topology::set_copy(NodeIndex from, NodeIndex to, Rate rate) {
   const auto found = std::ranges::find_if(copies, [&](const Copy& c) { return c.from == from && c.to == to; });
   if (found == copies.end())
     copies.push_back({from, to, rate});

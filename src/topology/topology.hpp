@@ -25,9 +25,10 @@ enum class NodeKind : std::uint8_t {
 };
 std::string_view kind_name(NodeKind kind);
 
-struct NodeId {
+// Of a node of this graph; vmem::NodeId names machines of a cluster.
+struct NodeIndex {
   std::uint32_t value = 0;
-  auto operator<=>(const NodeId&) const = default;
+  auto operator<=>(const NodeIndex&) const = default;
 };
 
 struct Node {
@@ -54,7 +55,7 @@ struct Rate {
 
 // Full duplex, unless `both` limits the sum of the two directions.
 struct Link {
-  NodeId a, b;
+  NodeIndex a, b;
   LinkKind kind = LinkKind::pcie;
   Rate forward, backward;  // from a to b, and from b to a
   Rate both;
@@ -64,7 +65,7 @@ struct Link {
 
 // The measured rate of a single copy between two memories on an idle machine.
 struct Copy {
-  NodeId from, to;
+  NodeIndex from, to;
   Rate rate;
   bool operator==(const Copy&) const = default;
 };
@@ -85,12 +86,12 @@ struct Topology {
 
   bool operator==(const Topology&) const = default;
 
-  const Node& operator[](NodeId id) const { return nodes[id.value]; }
-  NodeId add(Node node);
-  std::optional<NodeId> find(NodeKind kind, int number) const;
-  std::vector<NodeId> all(NodeKind kind) const;  // by number
-  const Copy* copy(NodeId from, NodeId to) const;
-  void set_copy(NodeId from, NodeId to, Rate rate);
+  const Node& operator[](NodeIndex id) const { return nodes[id.value]; }
+  NodeIndex add(Node node);
+  std::optional<NodeIndex> find(NodeKind kind, int number) const;
+  std::vector<NodeIndex> all(NodeKind kind) const;  // by number
+  const Copy* copy(NodeIndex from, NodeIndex to) const;
+  void set_copy(NodeIndex from, NodeIndex to, Rate rate);
 };
 
 // Memories hold pages. A path begins and ends at a memory, and passes through none.

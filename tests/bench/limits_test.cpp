@@ -125,7 +125,7 @@ TEST(Lenders, ALendingProcessIsAskedForItsDevice) {
                                             .most_bytes = std::uint64_t{64} << 20,
                                             .on_change = [] {}});
   ASSERT_TRUE(lender) << lender.error().message;
-  const std::vector<LendingDevice> peers{{1, {}, ""}, {0, {}, path}, {2, {}, ""}};
+  const std::vector<PeerSpec> peers{{1, {}, ""}, {0, {}, path}, {2, {}, ""}};
   const auto devices = lending_devices(**gpu, peers);
   ASSERT_TRUE(devices) << devices.error().message;
   EXPECT_EQ(*devices, (std::vector{1, 2}));

@@ -109,8 +109,8 @@ void MoverTest::make_mover() {
   }
   if (lent != nullptr) {
     config.devices[0].lenders = {0};
-    LentMemory& from = config.lent.emplace_back(
-        LentMemory{.tier = lent.get(), .in_place = lent.get(), .set_budget = {}, .lender = {}});
+    PeerTier& from = config.peer_tiers.emplace_back(
+        PeerTier{.tier = lent.get(), .in_place = lent.get(), .set_budget = {}, .lender = {}});
     from.set_budget = [this](std::uint64_t bytes) { lent->set_budget(bytes); };
     from.most_bytes = shape.lent_pages * kPageBytes;
     if (shape.devices > 1) from.lender = 1;

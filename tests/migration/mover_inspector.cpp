@@ -154,7 +154,7 @@ void MoverInspector::check_slots() {
 
 // A lending device and its borrowers together stay within the device's budget.
 void MoverInspector::check_lending() {
-  for (const LentMemory& lent : mover.parts().core.config.lent) {
+  for (const PeerTier& lent : mover.parts().core.config.peer_tiers) {
     const tiers::TierUsage usage = lent.tier->usage();
     if (!lent.lender) continue;
     const auto& lender = mover.parts().devices[*lent.lender];

@@ -44,13 +44,13 @@ HostTree tree_with_a_switch() {
   return tree;
 }
 
-std::optional<NodeId> neighbour(const Topology& topology, NodeId node, LinkKind kind) {
+std::optional<NodeIndex> neighbour(const Topology& topology, NodeIndex node, LinkKind kind) {
   for (const Link& link : topology.links)
     if (link.kind == kind && (link.a == node || link.b == node)) return link.a == node ? link.b : link.a;
   return std::nullopt;
 }
 
-NodeId device(const Topology& topology, int ordinal) { return *topology.find(NodeKind::device, ordinal); }
+NodeIndex device(const Topology& topology, int ordinal) { return *topology.find(NodeKind::device, ordinal); }
 
 TEST(Assemble, AnUpstreamPortWithSeveralWaysIsASwitchAndOneWithASingleWayIsNot) {
   Facts facts = devices(3);
@@ -58,7 +58,7 @@ TEST(Assemble, AnUpstreamPortWithSeveralWaysIsASwitchAndOneWithASingleWayIsNot) 
   facts.host = tree_with_a_switch();
   const Topology topology = assemble(facts);
   ASSERT_EQ(topology.all(NodeKind::pcie_switch).size(), 1u);
-  const NodeId shared = topology.all(NodeKind::pcie_switch).front();
+  const NodeIndex shared = topology.all(NodeKind::pcie_switch).front();
   EXPECT_EQ(topology[shared].address, "0000:01:00.0");
   EXPECT_EQ(neighbour(topology, device(topology, 0), LinkKind::pcie), shared);
   EXPECT_EQ(neighbour(topology, device(topology, 1), LinkKind::pcie), shared);

@@ -11,7 +11,7 @@ double some_rate(std::mt19937_64& random) {
 
 Rate some_or_none(std::mt19937_64& random) { return one_in(random, 5) ? Rate{} : measured(some_rate(random)); }
 
-Link some_link(std::mt19937_64& random, NodeId a, NodeId b, LinkKind kind) {
+Link some_link(std::mt19937_64& random, NodeIndex a, NodeIndex b, LinkKind kind) {
   Link link{a, b, kind, some_or_none(random), some_or_none(random), {}, 0};
   if (one_in(random, 4)) link.both = measured(some_rate(random));
   return link;
@@ -21,7 +21,7 @@ Link some_link(std::mt19937_64& random, NodeId a, NodeId b, LinkKind kind) {
 
 Rate measured(double gbps) { return {gbps * GBps, Origin::measured}; }
 
-Link join(NodeId a, NodeId b, LinkKind kind, double gbps) {
+Link join(NodeIndex a, NodeIndex b, LinkKind kind, double gbps) {
   return {a, b, kind, measured(gbps), measured(gbps), {}, 0};
 }
 
@@ -33,8 +33,8 @@ void allow_all_peers(Topology& topology) {
 Topology host_nodes(int nodes, double socket_gbps) {
   Topology topology;
   for (int i = 0; i < nodes; ++i) {
-    const NodeId host = topology.add({NodeKind::host, i, "", "", 0});
-    const NodeId root = topology.add({NodeKind::root, i, "", "", 0});
+    const NodeIndex host = topology.add({NodeKind::host, i, "", "", 0});
+    const NodeIndex root = topology.add({NodeKind::root, i, "", "", 0});
     topology.links.push_back({host, root, LinkKind::memory, {}, {}, {}, 0});
     for (int j = 0; j < i; ++j)
       topology.links.push_back(join(*topology.find(NodeKind::root, j), root, LinkKind::socket, socket_gbps));
@@ -42,17 +42,17 @@ Topology host_nodes(int nodes, double socket_gbps) {
   return topology;
 }
 
-NodeId add_device(Topology& topology, NodeId parent, double pcie_gbps) {
+NodeIndex add_device(Topology& topology, NodeIndex parent, double pcie_gbps) {
   const int ordinal = int(topology.all(NodeKind::device).size());
-  const NodeId device = topology.add({NodeKind::device, ordinal, "GPU", "", 0});
+  const NodeIndex device = topology.add({NodeKind::device, ordinal, "GPU", "", 0});
   topology.links.push_back(join(parent, device, LinkKind::pcie, pcie_gbps));
   return device;
 }
 
 Topology uneven_nvlinks() {
   Topology topology = host_nodes(1, 0);
-  const NodeId root = *topology.find(NodeKind::root, 0);
-  std::vector<NodeId> devices;
+  const NodeIndex root = *topology.find(NodeKind::root, 0);
+  std::vector<NodeIndex> devices;
   for (int i = 0; i < 4; ++i) devices.push_back(add_device(topology, root, 12));
   const auto nvlink = [&](std::size_t a, std::size_t b, double gbps) {
     topology.links.push_back(join(devices[a], devices[b], LinkKind::nvlink, gbps));
@@ -67,8 +67,8 @@ Topology uneven_nvlinks() {
 
 Topology shared_switch() {
   Topology topology = host_nodes(1, 0);
-  const NodeId root = *topology.find(NodeKind::root, 0);
-  const NodeId pcie_switch = topology.add({NodeKind::pcie_switch, 0, "", "", 0});
+  const NodeIndex root = *topology.find(NodeKind::root, 0);
+  const NodeIndex pcie_switch = topology.add({NodeKind::pcie_switch, 0, "", "", 0});
   topology.links.push_back(join(root, pcie_switch, LinkKind::pcie, 25));
   add_device(topology, pcie_switch, 25);
   add_device(topology, pcie_switch, 25);
@@ -86,18 +86,18 @@ Topology two_numa_nodes() {
 
 Topology random_machine(std::mt19937_64& random, int devices) {
   Topology topology = host_nodes(int(1 + random() % 3), some_rate(random));
-  std::vector<NodeId> parents = topology.all(NodeKind::root);
+  std::vector<NodeIndex> parents = topology.all(NodeKind::root);
   for (int i = 0; i < int(random() % 4); ++i) {
-    const NodeId pcie_switch = topology.add({NodeKind::pcie_switch, i, "", "", 0});
+    const NodeIndex pcie_switch = topology.add({NodeKind::pcie_switch, i, "", "", 0});
     topology.links.push_back(some_link(random, parents[random() % parents.size()], pcie_switch, LinkKind::pcie));
     parents.push_back(pcie_switch);
   }
-  std::vector<NodeId> ids;
+  std::vector<NodeIndex> ids;
   for (int i = 0; i < devices; ++i) {
     ids.push_back(topology.add({NodeKind::device, i, "GPU", "", 0}));
     topology.links.push_back(some_link(random, parents[random() % parents.size()], ids.back(), LinkKind::pcie));
   }
-  const NodeId fabric = topology.add({NodeKind::nvlink_switch, 0, "", "", 0});
+  const NodeIndex fabric = topology.add({NodeKind::nvlink_switch, 0, "", "", 0});
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (one_in(random, 3)) topology.links.push_back(some_link(random, ids[i], fabric, LinkKind::nvlink));
     for (std::size_t j = 0; j < i; ++j)

@@ -11,13 +11,13 @@ constexpr double GBps = 1e9;
 
 Rate measured(double gbps);
 // Joins both directions at one rate.
-Link join(NodeId a, NodeId b, LinkKind kind, double gbps);
+Link join(NodeIndex a, NodeIndex b, LinkKind kind, double gbps);
 void allow_all_peers(Topology& topology);
 
 // `nodes` NUMA nodes with a root each, joined by sockets of `socket_gbps`.
 Topology host_nodes(int nodes, double socket_gbps);
 // Adds a device below a root or a switch.
-NodeId add_device(Topology& topology, NodeId parent, double pcie_gbps);
+NodeIndex add_device(Topology& topology, NodeIndex parent, double pcie_gbps);
 
 // Four devices on one NUMA node; NVLinks of 100 (0-1, 2-3), 50 (0-2, 1-3) and none (0-3, 1-2).
 Topology uneven_nvlinks();

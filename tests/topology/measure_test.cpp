@@ -35,9 +35,9 @@ struct Machine {
     const Status done = measure(topology, driver, kQuick);
     EXPECT_TRUE(done) << done.error().message;
   }
-  NodeId device(int ordinal) const { return *topology.find(NodeKind::device, ordinal); }
-  NodeId host(int number) const { return *topology.find(NodeKind::host, number); }
-  const Link& link(LinkKind kind, NodeId end) const {
+  NodeIndex device(int ordinal) const { return *topology.find(NodeKind::device, ordinal); }
+  NodeIndex host(int number) const { return *topology.find(NodeKind::host, number); }
+  const Link& link(LinkKind kind, NodeIndex end) const {
     for (const Link& each : topology.links)
       if (each.kind == kind && each.b == end) return each;
     ADD_FAILURE() << "there is no such link";

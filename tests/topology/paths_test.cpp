@@ -23,14 +23,14 @@ struct Best {
 // all links.
 class EveryPath {
  public:
-  EveryPath(const Topology& topology, NodeId from, NodeId to, bool nvlink_only)
+  EveryPath(const Topology& topology, NodeIndex from, NodeIndex to, bool nvlink_only)
       : topology_(topology), from_(from), to_(to), nvlink_only_(nvlink_only) {
     visit(from, kUnlimited, 0);
   }
   Best best;
 
  private:
-  void visit(NodeId node, double width, std::size_t steps) {
+  void visit(NodeIndex node, double width, std::size_t steps) {
     if (node == to_) {
       if (width > best.width || (width == best.width && steps < best.steps)) best = {width, steps};
       return;
@@ -41,7 +41,7 @@ class EveryPath {
       if (nvlink_only_ && link.kind != LinkKind::nvlink) continue;
       const bool forward = link.a == node;
       if (!forward && link.b != node) continue;
-      const NodeId next = forward ? link.b : link.a;
+      const NodeIndex next = forward ? link.b : link.a;
       if (visited_.contains(next)) continue;
       const Rate& rate = forward ? link.forward : link.backward;
       double through = width;
@@ -53,13 +53,13 @@ class EveryPath {
   }
 
   const Topology& topology_;
-  const NodeId from_, to_;
+  const NodeIndex from_, to_;
   const bool nvlink_only_;
-  std::set<NodeId> visited_;
+  std::set<NodeIndex> visited_;
 };
 
 void expect_connected(const Topology& topology, const Path& path) {
-  NodeId at = path.from;
+  NodeIndex at = path.from;
   for (const Step step : path.steps) {
     const Link& link = topology.links[step.link];
     EXPECT_EQ(step.forward ? link.a : link.b, at);
@@ -68,7 +68,7 @@ void expect_connected(const Topology& topology, const Path& path) {
   EXPECT_EQ(at, path.to);
 }
 
-void compare_with_every_path(const Topology& topology, NodeId from, NodeId to) {
+void compare_with_every_path(const Topology& topology, NodeIndex from, NodeIndex to) {
   Best best = EveryPath(topology, from, to, true).best;
   if (best.width == 0) best = EveryPath(topology, from, to, false).best;
   const auto path = best_path(topology, from, to);
@@ -114,8 +114,8 @@ TEST(Paths, AnNVLinkIsTakenWhateverIsKnownOfThePcieBesideIt) {
 
 TEST(Paths, ALimitOfBothDirectionsLimitsEach) {
   Topology topology = host_nodes(1, 0);
-  const NodeId host = *topology.find(NodeKind::host, 0);
-  const NodeId device = add_device(topology, *topology.find(NodeKind::root, 0), 50);
+  const NodeIndex host = *topology.find(NodeKind::host, 0);
+  const NodeIndex device = add_device(topology, *topology.find(NodeKind::root, 0), 50);
   topology.links.back().both = measured(40);
   EXPECT_EQ(path_rate(topology, *best_path(topology, host, device)), 40 * GBps);
 }
@@ -131,7 +131,7 @@ TEST(Paths, WithoutAnyRateHaveNone) {
 
 TEST(Paths, DoNotJoinWhatNothingJoins) {
   Topology topology = host_nodes(1, 0);
-  const NodeId alone = topology.add({NodeKind::device, 0, "GPU", "", 0});
+  const NodeIndex alone = topology.add({NodeKind::device, 0, "GPU", "", 0});
   EXPECT_FALSE(best_path(topology, *topology.find(NodeKind::host, 0), alone));
   EXPECT_TRUE(best_path(topology, alone, alone));
 }

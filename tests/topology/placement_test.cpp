@@ -15,8 +15,8 @@ using testing::ElementsAre;
 
 constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
-NodeId device(const Topology& topology, int ordinal) { return *topology.find(NodeKind::device, ordinal); }
-NodeId host(const Topology& topology, int number) { return *topology.find(NodeKind::host, number); }
+NodeIndex device(const Topology& topology, int ordinal) { return *topology.find(NodeKind::device, ordinal); }
+NodeIndex host(const Topology& topology, int number) { return *topology.find(NodeKind::host, number); }
 
 int home_of(const Topology& topology, std::vector<int> devices) { return host_node(topology, devices).value_or(-1); }
 
@@ -62,9 +62,9 @@ TEST(Placement, PrefersPeersByTheirNVLinks) {
 
 TEST(Placement, PeersAlikeAreTakenInTurn) {
   Topology topology = host_nodes(1, 0);
-  const NodeId fabric = topology.add({NodeKind::nvlink_switch, 0, "", "", 0});
+  const NodeIndex fabric = topology.add({NodeKind::nvlink_switch, 0, "", "", 0});
   for (int i = 0; i < 4; ++i) {
-    const NodeId added = add_device(topology, *topology.find(NodeKind::root, 0), 55);
+    const NodeIndex added = add_device(topology, *topology.find(NodeKind::root, 0), 55);
     // The rates differ by measurement error only.
     topology.links.push_back(join(added, fabric, LinkKind::nvlink, 390 + i));
   }
@@ -106,16 +106,16 @@ TEST(Placement, OrdersPeersOfRandomMachinesByTheirRates) {
   }
 }
 
-std::vector<NodeId> memories(const std::vector<Place>& places) {
-  std::vector<NodeId> result;
+std::vector<NodeIndex> memories(const std::vector<Place>& places) {
+  std::vector<NodeIndex> result;
   for (const Place& place : places) result.push_back(place.memory);
   return result;
 }
 
 TEST(Placement, OrdersAllPlacesByRate) {
   Topology topology = uneven_nvlinks();
-  const NodeId root = *topology.find(NodeKind::root, 0);
-  const NodeId disk = topology.add({NodeKind::disk, 0, "nvme0n1", "", 0});
+  const NodeIndex root = *topology.find(NodeKind::root, 0);
+  const NodeIndex disk = topology.add({NodeKind::disk, 0, "nvme0n1", "", 0});
   topology.links.push_back(join(root, disk, LinkKind::pcie, 3));
   topology.set_copy(device(topology, 0), device(topology, 0), measured(4000));
   const auto places = places_by_rate(topology, 0);
@@ -135,7 +135,7 @@ TEST(Placement, ASlowPeerComesAfterHostMemory) {
 TEST(Placement, AnUnknownRateLeavesTheOrderToTheKinds) {
   Topology topology = shared_switch();
   for (Link& link : topology.links) link.forward = link.backward = {};
-  const NodeId disk = topology.add({NodeKind::disk, 0, "nvme0n1", "", 0});
+  const NodeIndex disk = topology.add({NodeKind::disk, 0, "nvme0n1", "", 0});
   topology.links.push_back(join(*topology.find(NodeKind::root, 0), disk, LinkKind::pcie, 3));
   const auto places = places_by_rate(topology, 0);
   EXPECT_EQ(places[3].memory, host(topology, 0));

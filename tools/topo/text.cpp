@@ -55,11 +55,11 @@ std::string node_table(const Topology& machine) {
   std::vector<Row> rows;
   for (const NodeKind kind : {NodeKind::device, NodeKind::host, NodeKind::pcie_switch, NodeKind::nvlink_switch,
                               NodeKind::disk, NodeKind::network})
-    for (const NodeId node : machine.all(kind)) rows.push_back({describe(machine[node]), details(machine[node])});
+    for (const NodeIndex node : machine.all(kind)) rows.push_back({describe(machine[node]), details(machine[node])});
   return format_rows(rows, 2);
 }
 
-std::string way_of(const Topology& machine, NodeId device, NodeId memory) {
+std::string way_of(const Topology& machine, NodeIndex device, NodeIndex memory) {
   const auto path = best_path(machine, device, memory);
   std::string text;
   for (std::size_t i = 0; path && i < path->steps.size(); ++i) {
@@ -73,7 +73,7 @@ std::string way_of(const Topology& machine, NodeId device, NodeId memory) {
 
 std::string tier_table(const Topology& machine, int device) {
   std::vector<Row> rows = {{"memory", "over", "fetch", "store"}};
-  const NodeId own = *machine.find(NodeKind::device, device);
+  const NodeIndex own = *machine.find(NodeKind::device, device);
   for (const Place& place : places_by_rate(machine, device)) {
     const std::string name = place.memory == own ? "its own HBM, a copy in it" : describe(machine[place.memory]);
     rows.push_back({name, way_of(machine, own, place.memory), gigabytes(place.fetch_bytes_per_s),
@@ -116,7 +116,7 @@ std::string to_text(const Answer& answer) {
   if (machine.emulated)
     text += "Emulated: devices and links are settings (VMEM_EMU); the figures say nothing about GPUs.\n";
   text += node_table(machine);
-  for (const NodeId node : machine.all(NodeKind::device)) {
+  for (const NodeIndex node : machine.all(NodeKind::device)) {
     const int device = machine[node].number;
     const auto host = host_node(machine, std::span(&device, 1));
     text += fmt::format("\nTiers of device {}, the best first, GB/s{}\n", device,

@@ -19,7 +19,7 @@ namespace vmem::migration {
 Memories Committer::memories() const {
   Memories all{.host_bytes = core_.config.backing->usage().budget_bytes};
   if (core_.config.spill != nullptr) all.below = core_.config.spill->places();
-  for (const LentMemory& each : core_.config.lent) all.lent_bytes.push_back(lent_for_certain(devices_, each));
+  for (const PeerTier& each : core_.config.peer_tiers) all.lent_bytes.push_back(lent_for_certain(devices_, each));
   for (const Device& device : devices_.all()) {
     std::uint64_t lenders = 0;
     for (const std::uint8_t lender : device.config.lenders) lenders |= std::uint64_t{1} << lender;
@@ -108,12 +108,12 @@ Status Committer::commit_error(const Device& device, std::uint64_t bytes, const 
 
 // The device's HBM with all of its own lending reclaimed, except what other processes withhold.
 std::uint64_t Committer::hbm_in_all(const Device& device) const {
-  for (const LentOut& out : core_.config.lent_out) {
+  for (const Loan& out : core_.config.loans) {
     if (out.lender != device.index) continue;
     return device.config.hbm_bytes - std::min(device.config.hbm_bytes, out.held().overdue_bytes);
   }
   const bool lends = std::ranges::any_of(
-      core_.config.lent, [&](const LentMemory& lent) { return lent.lender && *lent.lender == device.index; });
+      core_.config.peer_tiers, [&](const PeerTier& lent) { return lent.lender && *lent.lender == device.index; });
   return lends ? device.config.hbm_bytes : device.hbm.budget_bytes();
 }
 
@@ -128,7 +128,7 @@ void Committer::expect_slots() {
     committed += device.committed_bytes;
     hbm += usable_hbm_bytes(device.hbm.budget_bytes(), smallest);
   }
-  for (const LentMemory& each : core_.config.lent) lent += lent_for_certain(devices_, each);
+  for (const PeerTier& each : core_.config.peer_tiers) lent += lent_for_certain(devices_, each);
   const double overflow = committed > hbm ? double(committed - hbm) / double(committed) : 0;
   for (const auto& [page_bytes, pages] : counts_) {
     const auto leaving = std::uint64_t(std::ceil(overflow * double(pages.undeclared)));

@@ -35,7 +35,7 @@ void Lending::split_budget(Device& device, std::uint64_t wanted, Held&& held, Se
 }
 
 void Lending::balance(Device& device) {
-  for (const LentMemory& lent : parts_.core.config.lent) {
+  for (const PeerTier& lent : parts_.core.config.peer_tiers) {
     if (!lent.lender || *lent.lender != device.index) continue;
     split_budget(
         device, lendable(parts_.devices, lent), [&] { return lent.tier->usage().held_bytes; },
@@ -43,7 +43,7 @@ void Lending::balance(Device& device) {
           if (lent.tier->usage().budget_bytes != bytes) lent.set_budget(bytes);
         });
   }
-  for (const LentOut& out : parts_.core.config.lent_out) {
+  for (const Loan& out : parts_.core.config.loans) {
     if (out.lender != device.index) continue;
     split_budget(device, left_to_lend(device, out.most_bytes), [&] { return out.held().bytes; }, out.set_limit);
   }
@@ -54,10 +54,10 @@ void Lending::return_lent() {
   for (std::size_t near = 1; near < parts_.near.count(); ++near) {
     const tiers::TierUsage usage = parts_.near[near].tier->usage();
     if (usage.used_bytes > usage.budget_bytes) return_from(near, usage.used_bytes - usage.budget_bytes);
-    const LentMemory& lent = parts_.core.config.lent[near - 1];
+    const PeerTier& lent = parts_.core.config.peer_tiers[near - 1];
     if (lent.lender) balance(parts_.devices[*lent.lender]);
   }
-  for (const LentOut& out : parts_.core.config.lent_out) balance(parts_.devices[out.lender]);
+  for (const Loan& out : parts_.core.config.loans) balance(parts_.devices[out.lender]);
 }
 
 void Lending::return_from(std::size_t near, std::uint64_t bytes) {

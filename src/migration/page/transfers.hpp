@@ -14,7 +14,7 @@
 
 namespace vmem::migration {
 
-// A slot of near memory: 0 is host memory, n is MoverConfig::lent[n - 1].
+// A slot of near memory: 0 is host memory, n is MoverConfig::peer_tiers[n - 1].
 struct NearSlot {
   std::uint8_t near = 0;
   tiers::SlotId slot = pagetable::kNoFrame;

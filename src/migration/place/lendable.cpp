@@ -10,18 +10,18 @@ std::uint64_t left_to_lend(const Device& device, std::uint64_t most_bytes) {
   return std::min(most_bytes, left / pagetable::kGranuleBytes * pagetable::kGranuleBytes);
 }
 
-std::uint64_t lendable(const Devices& devices, const LentMemory& lent) {
+std::uint64_t lendable(const Devices& devices, const PeerTier& lent) {
   if (!lent.lender) return lent.tier->usage().budget_bytes;
   return left_to_lend(devices[*lent.lender], lent.most_bytes);
 }
 
-std::uint64_t lent_for_certain(const Devices& devices, const LentMemory& lent) {
+std::uint64_t lent_for_certain(const Devices& devices, const PeerTier& lent) {
   return lent.revocable ? 0 : lendable(devices, lent);
 }
 
 bool lent_comes_back(const Core& core, const Devices& devices) {
-  return std::ranges::any_of(core.config.lent_out, [&](const LentOut& out) {
-    const LentOut::InUse held = out.held();
+  return std::ranges::any_of(core.config.loans, [&](const Loan& out) {
+    const Loan::InUse held = out.held();
     return held.bytes - std::min(held.bytes, held.overdue_bytes) > left_to_lend(devices[out.lender], out.most_bytes);
   });
 }

@@ -10,7 +10,7 @@ using pagetable::Mapped;
 NearSlots::NearSlots(Core& core, const Transfers& transfers, const Losses& losses)
     : core_(core), transfers_(transfers), losses_(losses) {
   near_.push_back({core.config.backing, core.config.in_place, core.abilities.backing});
-  for (const LentMemory& lent : core.config.lent)
+  for (const PeerTier& lent : core.config.peer_tiers)
     near_.push_back({lent.tier, lent.in_place, tiers::Abilities(lent.tier)});
   offered_.resize(near_.size());
 }

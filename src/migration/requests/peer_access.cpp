@@ -16,7 +16,7 @@ std::optional<Status> PeerAccessRequest::advance(MoverParts& parts) {
                             parts.devices[device].config.ordinal, home.ordinal));
   }
   for (const std::uint8_t lender : home.lenders) {
-    if ((parts.core.config.lent[lender].reached_by >> device & 1) != 0) continue;
+    if ((parts.core.config.peer_tiers[lender].reached_by >> device & 1) != 0) continue;
     return fail(VMEM_ERROR_UNSUPPORTED,
                 fmt::format("device {} cannot access {}, where pages of this allocation may lie; drop it from --peers",
                             parts.devices[device].config.ordinal, parts.near[lender + 1u].tier->info().name));

@@ -48,8 +48,8 @@ std::optional<Status> StatisticsRequest::advance(MoverParts& parts) {
     out.nvme_budget_bytes = below.budget_bytes;
     out.nvme_used_bytes = below.used_bytes;
   }
-  for (const LentOut& lent : parts.core.config.lent_out) {
-    const LentOut::InUse held = lent.held();
+  for (const Loan& lent : parts.core.config.loans) {
+    const Loan::InUse held = lent.held();
     out.lent_bytes += held.bytes;
     out.lent_overdue_bytes += held.overdue_bytes;
   }

@@ -25,8 +25,8 @@ Result<T> of_option(const char* flag, Result<T> result) {
 Result<std::unique_ptr<PeerMemory>> PeerMemory::start(const Options& options, std::shared_ptr<const gpu::Driver> driver,
                                                       const Devices& devices, std::function<void()> wake) {
   std::unique_ptr<PeerMemory> memory(new PeerMemory(options, std::move(driver), devices, std::move(wake)));
-  for (const LendingDevice& peer : options.peers) VMEM_TRY(memory->add_peer(peer));
-  for (const LentDevice& lent : options.lend) VMEM_TRY(memory->lend(lent));
+  for (const PeerSpec& peer : options.peers) VMEM_TRY(memory->add_peer(peer));
+  for (const LendSpec& lent : options.lend) VMEM_TRY(memory->lend(lent));
   return memory;
 }
 
@@ -36,7 +36,7 @@ void PeerMemory::stop_borrowing() {
   }
 }
 
-Status PeerMemory::add_peer(const LendingDevice& wanted) {
+Status PeerMemory::add_peer(const PeerSpec& wanted) {
   PeerGpu& peer = *peers_.emplace_back(std::make_unique<PeerGpu>());
   if (wanted.socket.empty()) {
     VMEM_ASSIGN(peer.ordinal, ordinal_of(wanted));
@@ -57,7 +57,7 @@ Status PeerMemory::add_peer(const LendingDevice& wanted) {
   return {};
 }
 
-Result<int> PeerMemory::ordinal_of(const LendingDevice& wanted) const {
+Result<int> PeerMemory::ordinal_of(const PeerSpec& wanted) const {
   int present = 0;
   VMEM_TRY(driver_->check((*driver_)->cuDeviceGetCount(&present), "cuDeviceGetCount"));
   if (wanted.device < present) return wanted.device;
@@ -66,7 +66,7 @@ Result<int> PeerMemory::ordinal_of(const LendingDevice& wanted) const {
 }
 
 // Sets `own` if the program uses the GPU itself, else opens it.
-Status PeerMemory::find_own(const LendingDevice& wanted, PeerGpu& peer) const {
+Status PeerMemory::find_own(const PeerSpec& wanted, PeerGpu& peer) const {
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     if (devices_[i].ordinal == peer.ordinal) peer.own = i;
   }
@@ -117,7 +117,7 @@ Status PeerMemory::create_tier(PeerGpu& peer) const {
 }
 
 // Finds the lending process, and which visible GPU it lends.
-Status PeerMemory::borrow(const LendingDevice& wanted, PeerGpu& peer) const {
+Status PeerMemory::borrow(const PeerSpec& wanted, PeerGpu& peer) const {
   const auto& driver = *driver_;
   VMEM_ASSIGN(peer.borrower, of_option("--peers", peer::Borrower::connect({.driver = driver_, .path = wanted.socket})));
   peer.bytes = std::min(peer.borrower->most_bytes(), wanted.bytes.value_or(peer.borrower->most_bytes()));
@@ -137,7 +137,7 @@ Status PeerMemory::borrow(const LendingDevice& wanted, PeerGpu& peer) const {
 }
 
 // Lends a device in use; the mover reclaims lent memory when the program needs it.
-Status PeerMemory::lend(const LentDevice& wanted) {
+Status PeerMemory::lend(const LendSpec& wanted) {
   const auto own = devices_.index_of(wanted.device);
   if (!own) {
     return fail(VMEM_ERROR_INVALID_OPTION,
@@ -171,8 +171,8 @@ Status PeerMemory::lend(const LentDevice& wanted) {
   return {};
 }
 
-migration::LentMemory PeerMemory::memory_of(const PeerGpu& peer) {
-  migration::LentMemory lent;
+migration::PeerTier PeerMemory::memory_of(const PeerGpu& peer) {
+  migration::PeerTier lent;
   lent.tier = peer.memory.get();
   lent.in_place = peer.memory.get();
   lent.reached_by = peer.reached_by;
@@ -186,17 +186,17 @@ migration::LentMemory PeerMemory::memory_of(const PeerGpu& peer) {
   return lent;
 }
 
-migration::LentOut PeerMemory::loan_of(const LentGpu& gpu) {
+migration::Loan PeerMemory::loan_of(const LentGpu& gpu) {
   return {.lender = int(gpu.own),
           .most_bytes = gpu.most_bytes,
           .set_limit = [lender = gpu.lender.get()](std::uint64_t bytes) { lender->set_limit(bytes); },
-          .held = [lender = gpu.lender.get()]() -> migration::LentOut::InUse {
+          .held = [lender = gpu.lender.get()]() -> migration::Loan::InUse {
             const peer::Lender::Usage usage = lender->usage();
             return {usage.held_bytes, usage.overdue_bytes};
           }};
 }
 
-Result<std::uint64_t> PeerMemory::peer_bytes(const LendingDevice& wanted, const PeerGpu& peer) const {
+Result<std::uint64_t> PeerMemory::peer_bytes(const PeerSpec& wanted, const PeerGpu& peer) const {
   if (peer.own) {
     VMEM_ASSIGN(const std::uint64_t hbm, hbm_budget(options_, devices_[*peer.own]));
     const std::uint64_t bytes = whole_granules(wanted.bytes.value_or(hbm));
@@ -221,14 +221,14 @@ Result<std::uint64_t> PeerMemory::peer_bytes(const LendingDevice& wanted, const 
                           format_bytes(memory.total_bytes)));
 }
 
-std::vector<migration::LentMemory> PeerMemory::peers() const {
-  std::vector<migration::LentMemory> memory;
+std::vector<migration::PeerTier> PeerMemory::tiers() const {
+  std::vector<migration::PeerTier> memory;
   for (const auto& peer : peers_) memory.push_back(memory_of(*peer));
   return memory;
 }
 
-std::vector<migration::LentOut> PeerMemory::lent_out() const {
-  std::vector<migration::LentOut> loans;
+std::vector<migration::Loan> PeerMemory::loans() const {
+  std::vector<migration::Loan> loans;
   for (const LentGpu& gpu : lent_) loans.push_back(loan_of(gpu));
   return loans;
 }

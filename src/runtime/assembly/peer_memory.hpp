@@ -20,7 +20,7 @@
 
 namespace vmem::runtime {
 
-// One thread. Outlives the mover, which calls what peers() and lent_out() return.
+// One thread. Outlives the mover, which calls what tiers() and loans() return.
 class PeerMemory {
  public:
   // `wake` is called on other threads when a tier, a borrower or a lender has news for the mover.
@@ -28,9 +28,9 @@ class PeerMemory {
   static Result<std::unique_ptr<PeerMemory>> start(const Options& options, std::shared_ptr<const gpu::Driver> driver,
                                                    const Devices& devices, std::function<void()> wake);
 
-  std::vector<migration::LentMemory> peers() const;
-  std::vector<migration::LentOut> lent_out() const;
-  // Indices into peers() that the device can access, the nearest first. `device`: index into
+  std::vector<migration::PeerTier> tiers() const;
+  std::vector<migration::Loan> loans() const;
+  // Indices into tiers() that the device can access, the nearest first. `device`: index into
   // Devices.
   std::vector<std::uint8_t> reachable_from(std::size_t device, const topology::Topology& topology) const;
   // No borrower calls `wake` afterwards. Tiers and lenders may, until destruction.
@@ -58,16 +58,16 @@ class PeerMemory {
   PeerMemory(const Options& options, std::shared_ptr<const gpu::Driver> driver, const Devices& devices,
              std::function<void()> wake)
       : options_(options), driver_(std::move(driver)), devices_(devices), wake_(std::move(wake)) {}
-  Status add_peer(const LendingDevice& wanted);
-  Result<int> ordinal_of(const LendingDevice& wanted) const;
-  Status borrow(const LendingDevice& wanted, PeerGpu& peer) const;
-  Status find_own(const LendingDevice& wanted, PeerGpu& peer) const;
+  Status add_peer(const PeerSpec& wanted);
+  Result<int> ordinal_of(const PeerSpec& wanted) const;
+  Status borrow(const PeerSpec& wanted, PeerGpu& peer) const;
+  Status find_own(const PeerSpec& wanted, PeerGpu& peer) const;
   Status find_reach(PeerGpu& peer) const;
   Status create_tier(PeerGpu& peer) const;
-  Status lend(const LentDevice& wanted);
-  static migration::LentMemory memory_of(const PeerGpu& peer);
-  static migration::LentOut loan_of(const LentGpu& gpu);
-  Result<std::uint64_t> peer_bytes(const LendingDevice& wanted, const PeerGpu& peer) const;
+  Status lend(const LendSpec& wanted);
+  static migration::PeerTier memory_of(const PeerGpu& peer);
+  static migration::Loan loan_of(const LentGpu& gpu);
+  Result<std::uint64_t> peer_bytes(const PeerSpec& wanted, const PeerGpu& peer) const;
 
   const Options& options_;
   const std::shared_ptr<const gpu::Driver> driver_;
