@@ -13,7 +13,7 @@ enum class Epoch : std::uint64_t {};        // version of the membership; only g
 struct NodeIdentity {
   NodeId id{};
   Incarnation incarnation{};
-  friend bool operator==(const NodeIdentity&, const NodeIdentity&) = default;
+  bool operator==(const NodeIdentity&) const = default;
 };
 
 }  // namespace vmem

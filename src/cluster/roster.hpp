@@ -8,7 +8,7 @@ namespace vmem::cluster {
 struct Peer {
   NodeId id{};  // 0: any node at the address
   std::string address;
-  friend bool operator==(const Peer&, const Peer&) = default;
+  bool operator==(const Peer&) const = default;
 };
 
 struct Rules {

@@ -197,7 +197,7 @@ TEST_F(KilledOverTls, WithoutAnybodyWhoSawTheEndTheNextOneHearsWhoHasTheRoom) {
     borrower.wait();
   }
   rdma::Process next(program("returns"));
-  EXPECT_TRUE(next.says("--remote " + address_ + ": 64 MiB of 64 MiB that it lends are leased to 1 nodes"));
+  EXPECT_TRUE(next.says("--remote " + address_ + ": 64 MiB of 64 MiB that it lends are leased to 1 node"));
   EXPECT_EQ(next.said().back().find("secret"), std::string::npos) << next.said().back();
 }
 

@@ -191,7 +191,7 @@ TEST_F(RemoteApi, ANodeThatLendsNothingMoreStopsTheStart) {
   std::string said(4096, '\0');
   said.resize(std::fread(said.data(), 1, said.size(), pipe));
   ::pclose(pipe);
-  EXPECT_THAT(said, HasSubstr("64 MiB of 64 MiB that it lends are leased to 1 nodes, 64 MiB of them to node "));
+  EXPECT_THAT(said, HasSubstr("64 MiB of 64 MiB that it lends are leased to 1 node, 64 MiB of them to node "));
   EXPECT_THAT(said, HasSubstr("which is connected"));
   EXPECT_THAT(said, ::testing::Not(HasSubstr("secret")));
 }

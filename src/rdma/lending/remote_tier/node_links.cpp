@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/counted.hpp"
 #include "base/log.hpp"
 #include "base/sizes.hpp"
 
@@ -37,8 +38,8 @@ Obstacle obstacle_of(int error, Obstacle otherwise) {
 std::uint64_t number(NodeIdentity node) { return static_cast<std::uint64_t>(node.id); }
 
 std::string full_words(const wire::Lent& lent) {
-  std::string words = fmt::format("{} of {} that it lends are leased to {} nodes", format_bytes(lent.leased_bytes),
-                                  format_bytes(lent.lendable_bytes), lent.nodes);
+  std::string words = fmt::format("{} of {} that it lends are leased to {}", format_bytes(lent.leased_bytes),
+                                  format_bytes(lent.lendable_bytes), counted(lent.nodes, "node", "nodes"));
   if (lent.holder == 0) return words;
   words += fmt::format(", {} of them to node {}, which is ", format_bytes(lent.holder_bytes), lent.holder);
   if (lent.holder_left_us == 0) return words + "connected: end that program, or have the daemon lend more";
