@@ -1,8 +1,8 @@
 // Memory reserved for one of vmem's own threads. Such a thread keeps the records of pages and
 // transfers: a failed allocation midway would lose a transfer or a page. While an object of this
 // class lives, a failed allocation of its thread is served from the reserve, through
-// std::new_handler. So only an allocation larger than the reserve, which is an array as large as a
-// request asks for, throws std::bad_alloc.
+// std::new_handler. So only an allocation larger than the reserve throws std::bad_alloc: an array
+// as large as a request asks for, or the growth of a large hash table.
 #pragma once
 
 #include <array>

@@ -1,7 +1,8 @@
 // The interface between vmem and the source of cluster membership. A membership has versions
 // (epochs). Within an epoch nodes are heard of, miss deadlines, become suspect and recover. Only a
-// new epoch evicts a node, so that all nodes can agree on the members, and actions of an earlier
-// epoch can be refused.
+// new epoch removes a node, so that all nodes can agree on the members, and actions of an earlier
+// epoch can be refused. One exception: an address that is listed without an id is that of whichever
+// node proved its identity there last.
 //
 // Pure: no clock, no network, no locks. The caller reports its observations in order, and polls.
 #pragma once
@@ -41,6 +42,7 @@ struct Change {
     suspected,
     recovered,  // heard of while suspect
     restarted,  // heard of in a later incarnation: the earlier one's memory is lost
+    replaced,   // another node proved its identity at the address: this one's memory is lost
     evicted,    // not in the new epoch
   };
   Kind kind = Kind::joined;

@@ -64,9 +64,9 @@ std::size_t Roster::find(const std::string& address) const {
   return index_of(view_.members, [&](const Member& member) { return !address.empty() && member.address == address; });
 }
 
-std::size_t Roster::add(Member member, bool listed) {
+std::size_t Roster::add(Member member, Record record) {
   view_.members.push_back(std::move(member));
-  records_.push_back({.listed = listed});
+  records_.push_back(record);
   return records_.size() - 1;
 }
 
@@ -82,7 +82,7 @@ Result<std::size_t> Roster::place_of(const std::string& address, NodeIdentity no
   const std::size_t by_id = find(node.id), by_address = find(address);
   if (by_address != kNowhere) {
     const Member& listed = view_.members[by_address];
-    if (listed.node.id != NodeId{} && listed.node.id != node.id)
+    if (listed.node.id != NodeId{} && listed.node.id != node.id && !records_[by_address].any_id)
       return refuse(fmt::format("at {} is node {}, and node {} was expected there", address, number(node.id),
                                 number(listed.node.id)));
     if (by_id != kNowhere && by_id != by_address)
@@ -93,12 +93,21 @@ Result<std::size_t> Roster::place_of(const std::string& address, NodeIdentity no
   }
   if (by_id != kNowhere) return by_id;
   if (!rules_.others_may_join) return refuse(fmt::format("node {} is not in the list of peers", number(node.id)));
-  return add({.node = {node.id, {}}, .address = address}, false);
+  return add({.node = {node.id, {}}, .address = address}, {});
+}
+
+// Another node has the address now.
+void Roster::replace(std::size_t place, NodeIdentity node) {
+  Member& member = view_.members[place];
+  say(Change::Kind::replaced, member);
+  member.node = {node.id, {}};
+  member.standing = Standing::expected;
 }
 
 Status Roster::heard(const std::string& address, NodeIdentity node) {
   VMEM_ASSIGN(const std::size_t place, place_of(address, node));
   Member& member = view_.members[place];
+  if (member.standing != Standing::expected && member.node.id != node.id) replace(place, node);
   const bool is_new = member.standing == Standing::expected;
   if (!is_new && node.incarnation < member.node.incarnation)
     return refuse(fmt::format("incarnation {} of node {} is over: incarnation {} was heard of",
@@ -154,12 +163,13 @@ Status Roster::advance(Epoch epoch, const std::vector<Peer>& listed, const std::
       member.address = peer.address;
       if (member.node.id == NodeId{}) member.node.id = peer.id;
     }
-    records_[add(std::move(member), true)].missed = was == kNowhere ? 0 : records[was].missed;
+    const std::uint32_t missed = was == kNowhere ? 0 : records[was].missed;
+    add(std::move(member), {.listed = true, .any_id = peer.id == NodeId{}, .missed = missed});
   }
   for (std::size_t i = 0; i < before.size(); ++i) {
     if (kept.contains(i)) continue;
     const bool out = records[i].listed || std::ranges::find(evicted, before[i].node.id) != evicted.end();
-    if (!out) records_[add(before[i], false)].missed = records[i].missed;
+    if (!out) add(before[i], {.missed = records[i].missed});
     if (out && before[i].standing != Standing::expected) say(Change::Kind::evicted, before[i]);
   }
   return {};

@@ -13,13 +13,14 @@ struct Peer {
 
 struct Rules {
   std::uint32_t suspect_after = 3;  // deadlines missed in a row
-  bool others_may_join = true;      // unlisted nodes that proved to know the secret
+  bool others_may_join = true;      // unlisted nodes, once they proved their identity
 };
 
 class Roster {
  public:
   Roster(NodeIdentity self, Rules rules) : rules_(rules) { view_.self = self; }
 
+  // As Membership's functions of the same names; `take` is its `poll`.
   const View& view() const noexcept { return view_; }
   Status heard(const std::string& address, NodeIdentity node);
   void missed(NodeId node);
@@ -32,13 +33,15 @@ class Roster {
  private:
   struct Record {
     bool listed = false;
+    bool any_id = false;  // listed without an id
     std::uint32_t missed = 0;
   };
   Status check_list(const std::vector<Peer>& listed) const;
   Result<std::size_t> place_of(const std::string& address, NodeIdentity node);
   std::size_t find(NodeId node) const;
   std::size_t find(const std::string& address) const;
-  std::size_t add(Member member, bool listed);
+  std::size_t add(Member member, Record record);
+  void replace(std::size_t place, NodeIdentity node);
   void say(Change::Kind kind, const Member& member);
 
   const Rules rules_;

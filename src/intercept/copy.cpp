@@ -1,6 +1,6 @@
 // Copies and fills. A call that touches no vmem memory goes to the driver. Other calls go through
-// the runtime, which splits them where the tier of the bytes changes. A copy with rows is split
-// into rows only if it is not in HBM as a whole.
+// the runtime, which splits them where the tier of the bytes changes. A copy of two or three
+// dimensions goes to the driver in one call if all of it is in HBM, otherwise row by row.
 #include <algorithm>
 
 #include "base/log.hpp"
@@ -29,7 +29,7 @@ CUresult unsupported(const char* what) {
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// For a stream in capture.
+// For a stream in capture: the driver records the copy into the graph.
 template <class Real>
 CUresult record(Runtime& runtime, CUdeviceptr to, CUdeviceptr from, CUstream stream, Real&& real) {
   thread_local References references;
@@ -141,7 +141,7 @@ CUresult copy_rows(Runtime& runtime, const CopySide& to, const CopySide& from, c
 template <class Real>
 CUresult copy_shape(const CopySide& to, const CopySide& from, const CopyExtent& extent, CUstream stream, bool waits,
                     Real&& real) {
-  // Reads nothing for a copy that the driver will refuse.
+  // Looks for pointer tables only if the driver will accept the copy.
   Runtime* const noting = running();
   const bool may_bring_pointers = noting != nullptr && extent.bytes() != 0;
   if (may_bring_pointers && fits(*noting, to, extent) && fits(*noting, from, extent)) {
@@ -322,8 +322,8 @@ CUresult copy_batch_async(Call<decltype(::cuMemcpyBatchAsync)> call, CUdeviceptr
     if (Runtime* noting = running()) note_pointers_if_host(*noting, to[i], from[i], bytes[i]);
   }
   if (!any) return call(to, from, bytes, count, attributes, first_with, attribute_count, stream);
-  // As drivers for CUDA 13.0 answer. A driver that accepted the call would copy memory that vmem
-  // does not hold.
+  // Drivers for CUDA 13.0 refuse this, so vmem does, too. It could not forward the call to a driver
+  // that accepts it: the pages are not held.
   if (attributes == nullptr || first_with == nullptr || attribute_count == 0) return CUDA_ERROR_INVALID_VALUE;
   std::size_t with = 0;
   bool read_at_once = false;

@@ -68,7 +68,10 @@ const std::array<Definition, kHooks> definitions{{VMEM_HOOKS(VMEM_PLAIN, VMEM_ST
 
 using Dlsym = void*(void*, const char*);
 
-Dlsym* find_real_dlsym() {
+// Sanitizers' runtimes call dlsym before instrumented code can run.
+#define VMEM_BEFORE_SANITIZERS [[gnu::no_sanitize("address", "undefined"), gnu::noinline]]
+
+VMEM_BEFORE_SANITIZERS Dlsym* find_real_dlsym() {
   for (const char* version : {"GLIBC_2.34", "GLIBC_2.2.5"}) {
     if (void* found = dlvsym(RTLD_NEXT, "dlsym", version)) return reinterpret_cast<Dlsym*>(found);
   }
@@ -116,7 +119,7 @@ extern "C" {
 
 namespace {
 
-Dlsym* real_dlsym() {
+VMEM_BEFORE_SANITIZERS Dlsym* real_dlsym() {
   auto* known = reinterpret_cast<Dlsym*>(__atomic_load_n(&vmem_real_dlsym, __ATOMIC_ACQUIRE));
   if (known != nullptr) return known;
   known = find_real_dlsym();
@@ -205,7 +208,7 @@ void* real_function(std::size_t hook) {
 
 extern "C" {
 
-void vmem_learn_real_dlsym() { (void)real_dlsym(); }
+VMEM_BEFORE_SANITIZERS void vmem_learn_real_dlsym() { (void)real_dlsym(); }
 
 void* vmem_find_symbol(void* library, const char* name) {
   void* found = real_dlsym()(library, name);

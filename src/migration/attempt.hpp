@@ -6,12 +6,12 @@
 
 namespace vmem::migration {
 
-// The surest first: of several ways to the same end, the least value is the reason to wait.
+// Ordered by certainty: if several ways lead to the goal, wait for the one with the least value.
 enum class Attempt : std::uint8_t {
   done,
   after_transfer,  // a transfer ends, or a tier answers
   after_gpu,       // GPU work ends, or a copy that is ordered behind it
-  after_release,   // a thread releases the page: an acquire, a pin, vmem_read or vmem_write
+  after_release,   // a thread ends an acquire, a pin, vmem_read or vmem_write, or frees memory
   never,           // the program frees something
 };
 

@@ -1,7 +1,7 @@
 // The mover: the only writer of the page table. An actor: threads post requests and wait; step()
 // advances them and calls the parts (parts.hpp), each of which does what is possible now. In
-// production a thread calls step(); tests call it themselves, to script any interleaving. The mover
-// never waits for the GPU.
+// production a thread calls step(); tests call it themselves, to script any interleaving. step()
+// waits for neither the GPU nor a tier; only the destructor does.
 #pragma once
 
 #include <atomic>
@@ -30,14 +30,15 @@ class Mover {
   void start();  // starts a thread that steps until stop
   void stop();
 
-  // Any thread. Posts the request and waits for its result. It lives on the caller's stack.
+  // Any thread, from here to now_us. Posts the request, which lives on the caller's stack, and
+  // waits for its result.
   Status call(Request& request);
   // Posts without waiting (tests). The request must outlive its completion.
   void post(Request& request);
   // Wakes the mover if it sleeps.
   void poke();
   std::uint64_t hbm_bytes(int device) const { return parts_.devices[device].config.hbm_bytes; }
-  // Any thread. `bytes`, rounded up to whole pages of an undeclared region on `device`.
+  // `bytes`, rounded up to whole pages of an undeclared region on `device`.
   std::uint64_t bytes_in_pages(int device, std::uint64_t bytes) const {
     return parts_.sizing.bytes_in_pages(device, bytes);
   }

@@ -1,4 +1,4 @@
-// The mover's parts, bottom-up: each calls only those above it in this list.
+// The mover's parts. Each calls only those declared before it: the lowest comes first.
 #pragma once
 
 #include "migration/core.hpp"

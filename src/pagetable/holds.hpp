@@ -52,7 +52,7 @@ class UseLog {
   // The owning thread. After it, `uses` appends allocate nothing. Throws std::bad_alloc.
   void reserve(std::size_t uses);
   // The owning thread. Appends use_at(0) .. use_at(count - 1), drops none, and publishes them chunk
-  // by chunk. Returns true like append.
+  // by chunk. True as for append. Throws std::bad_alloc, but not after reserve(count).
   template <class UseAt>
   bool append_all(std::size_t count, UseAt&& use_at);
   // The mover. Calls take(use) for every use appended before the call.
@@ -77,6 +77,7 @@ class UseLog {
   // The mover only.
   alignas(64) Chunk* head_;
   std::uint32_t head_taken_ = 0;
+  // Shared: the mover leaves a drained chunk here, and the owning thread fills it again.
   std::atomic<Chunk*> spare_{nullptr};
 };
 
@@ -107,6 +108,7 @@ void UseLog::drain(Take&& take) {
 // One thread's holds and its log.
 class ThreadSlot {
  public:
+  // The range as the acquirer named it, by which its release finds the hold.
   struct Hold {
     std::uintptr_t address = 0;
     std::uint64_t bytes = 0;
@@ -114,8 +116,8 @@ class ThreadSlot {
   static constexpr std::uint32_t kBlockHolds = 64;
 
   // The owning thread, before it reads page states: `publish`; or `announce` for several holds, and
-  // then `fence_announced` once. publish and announce return the hold's index. They allocate only
-  // beyond 64 holds at once.
+  // then `fence_announced` once. publish and announce return the hold's index. They allocate, and
+  // may throw std::bad_alloc, only beyond 64 holds at once.
   std::uint32_t publish(Span span, Hold hold) {
     const std::uint32_t index = announce(span, hold);
     fence_announced();
@@ -132,6 +134,7 @@ class ThreadSlot {
       if (!remote_barriers.load(std::memory_order_relaxed)) std::atomic_thread_fence(std::memory_order_seq_cst);
     }
   }
+  // The owning thread. If work was queued under the hold: after its use was logged or noted.
   void clear(std::uint32_t index) {
     Block& at = index < kBlockHolds ? first_ : *block(index);
     at.words[index % kBlockHolds].store(Span::kEmpty, std::memory_order_release);
@@ -160,7 +163,7 @@ class ThreadSlot {
     std::array<Hold, kBlockHolds> holds;
     std::uint64_t free = ~std::uint64_t{0};
   };
-  // The mover executes the launching threads' barriers, too.
+  // True: the mover's membarrier stands in for the launching threads' barriers.
   static inline constinit std::atomic<bool> remote_barriers{false};
   // The thread sanitizer does not support fences.
 #ifdef __SANITIZE_THREAD__
@@ -214,10 +217,10 @@ class ThreadRegistry {
   // unknown; their slot is not reused.
   void give_back(ThreadSlot* slot);
 
-  // The mover.
-  // Called after a state word was made inaccessible and before the deciding read of the holds: a
-  // thread whose hold that read misses will see the word. False: no guarantee; the caller restores
-  // the word.
+  // The mover, from here on.
+
+  // Call between making a state word inaccessible and the deciding read of the holds: a thread
+  // whose hold that read misses sees the word. False: no guarantee, so restore the word.
   bool barrier_all_threads() const;
   struct Overlapping {
     std::uint32_t named = 0;

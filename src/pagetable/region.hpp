@@ -142,7 +142,8 @@ struct Region {
   // often that happened. A page's contents from an earlier life are worthless.
   std::atomic<bool> dead{false};
   std::atomic<std::uint32_t> life{0};
-  // Log changes of these two even while use tracking is off: the region has or had a kept page.
+  // True once a page of the region was kept (KeepRequest). Changes of `dead` and `life` are then
+  // logged even while use tracking is off.
   std::atomic<bool> tells_changes{false};
 
   // The mover only.

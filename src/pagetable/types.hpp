@@ -65,7 +65,7 @@ class Span {
   std::uint64_t word_ = kEmpty;
 };
 
-// When a use of pages ends: once the stream of record `stream` has completed epoch `epoch`.
+// When a use of pages ends: once epoch `epoch` of the stream with record index `stream` completes.
 //   bits 0-47 epoch, 48-63 stream index; 0: no use (stream records count from 1).
 class Stamp {
  public:

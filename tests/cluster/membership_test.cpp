@@ -115,6 +115,19 @@ TEST_F(StaticPeersTest, ALaterIncarnationIsARestartAndAnEarlierOneIsOver) {
   EXPECT_EQ(member(0).node, node(2, 6));
 }
 
+TEST_F(StaticPeersTest, AnAddressWithoutAnIdIsOfWhoeverProvedItselfThereLast) {
+  ASSERT_TRUE(peers.heard("a:1", node(2, 5)));
+  changes(peers);
+  ASSERT_TRUE(peers.heard("a:1", node(4, 1))) << "a container made anew has another id";
+  EXPECT_EQ(changes(peers), (std::vector{Kind::replaced, Kind::joined}));
+  EXPECT_EQ(last[0].node, node(2, 5));
+  EXPECT_EQ(last[1].node, node(4, 1));
+  EXPECT_EQ(member(0).node, node(4, 1));
+  EXPECT_FALSE(peers.heard("a:1", node(3))) << "that is another member";
+  ASSERT_TRUE(peers.heard("b:1", node(3)));
+  EXPECT_THAT(peers.heard("b:1", node(5)).error().message, HasSubstr("node 3 was expected there"));
+}
+
 TEST_F(StaticPeersTest, IdsBelongToOneNodeEach) {
   EXPECT_THAT(peers.heard("a:1", node(1)).error().message, HasSubstr("node 1 is this node"));
   EXPECT_THAT(peers.heard("b:1", node(2)).error().message,
@@ -178,7 +191,7 @@ TEST(StaticPeers, WhoFollowsTheChangesKnowsTheMembers) {
     peers.poll(changes);
     for (const Change& change : changes) {
       ASSERT_EQ(change.kind == Kind::joined, !told.contains(change.node.id));
-      if (change.kind == Kind::evicted) {
+      if (change.kind == Kind::evicted || change.kind == Kind::replaced) {
         told.erase(change.node.id);
       } else {
         told[change.node.id] = change.kind == Kind::suspected ? Standing::suspect : Standing::member;

@@ -1,15 +1,38 @@
 // The parts of tiers that run transfers on threads: the ledger of transfers, workers, and page I/O.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
+#include <cerrno>
+#include <memory>
 #include <new>
+#include <string>
+#include <system_error>
 #include <thread>
 
 #include "tiers/async/page_io.hpp"
 #include "tiers/async/transfer_ledger.hpp"
 #include "tiers/async/workers.hpp"
 #include "tiers/scripted_disk.hpp"
+
+namespace {
+
+// How many threads this thread may still create; -1: any number.
+thread_local int threads_left = -1;
+
+}  // namespace
+
+// Fails as if the user had reached the limit of threads.
+extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*),
+                              void* argument) noexcept {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto create = reinterpret_cast<Create>(::dlsym(RTLD_NEXT, "pthread_create"));
+  if (threads_left == 0) return EAGAIN;
+  threads_left -= threads_left > 0 ? 1 : 0;
+  return create(thread, attributes, run, argument);
+}
 
 namespace vmem::tiers {
 namespace {
@@ -60,6 +83,28 @@ TEST(TransferLedger, FinishWaitsForTransfersAndChores) {
   EXPECT_FALSE(ledger.quarantined());
 }
 
+TEST(TransferLedger, FinishWaitsForTheCallThatTellsOfTheLastEnd) {
+  std::atomic<bool> telling = false, go_on = false, finished = false;
+  TransferLedger ledger([&] {
+    telling = true;
+    while (!go_on) std::this_thread::yield();
+    EXPECT_FALSE(finished) << "the owner may be gone";
+  });
+  const auto id = ledger.begin(Direction::load, kHandOver);
+  std::thread completes(
+      [&] { ledger.complete({.id = id, .outcome = Outcome::done, .error = {}, .changed = false}, Direction::load); });
+  while (!telling) std::this_thread::yield();
+  std::thread waits([&] {
+    ledger.finish(kLong, "");
+    finished = true;
+  });
+  // Lets `finish` return, if it would.
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  go_on = true;
+  completes.join();
+  waits.join();
+}
+
 TEST(TransferLedger, ATransferThatCouldNotBeHandedOverIsNotWaitedFor) {
   TransferLedger ledger([] {});
   EXPECT_THROW(ledger.begin(Direction::store, [](std::uint64_t) { throw std::bad_alloc(); }), std::bad_alloc);
@@ -107,6 +152,13 @@ TEST(Workers, WhatTheyLackMemoryForIsToldAndWhatComesAfterRuns) {
   EXPECT_THAT(ran, ElementsAre(1, 2));
   using enum Workers::Ended;
   EXPECT_THAT(ended, ElementsAre(done, no_memory, done));
+}
+
+TEST(Workers, AThreadThatCannotStartIsAnErrorAndTheOthersEnd) {
+  threads_left = 1;
+  EXPECT_THROW(Workers("test-work", 2, [](Inbox::Task) {}), std::system_error);
+  threads_left = -1;
+  Workers workers("test-work", 2, [](Inbox::Task) {});
 }
 
 TEST(Workers, WithoutThreadsTheCallerDoesTheWorkAndDeliversItsEnd) {

@@ -14,7 +14,7 @@ enum class Displaces { unwanted, anything, advised, lifting };
 // What a slot of host memory is wanted for.
 struct SlotWish {
   Displaces displaces = Displaces::anything;
-  const Page* excluded = nullptr;  // the page that all this is done for: is not displaced
+  const Page* excluded = nullptr;  // not displaced: the page whose service led to this wish
 };
 
 }  // namespace vmem::migration

@@ -31,7 +31,7 @@ Result<Attempt> Evictor::evict(PageRef ref, const Page* excluded) {
   const bool compared = !worthless && !kept_below && parts_.fingerprints.comparable(ref);
   if (!worthless && page.version != 0 && !page.slot_current() && !kept_below && !compared) {
     const auto granted = parts_.host.need_slot(ref, {Displaces::anything, excluded});
-    // Every slot holds a page's only copy, which only the program can change: this page stays.
+    // Every slot has an only copy. This page stays until the program frees or releases something.
     if (!granted && granted.error().status == VMEM_ERROR_OUT_OF_MEMORY) return Attempt::after_release;
     if (!granted) return std::unexpected(granted.error());
     if (*granted != Attempt::done) return granted;
@@ -42,7 +42,8 @@ Result<Attempt> Evictor::evict(PageRef ref, const Page* excluded) {
       parts_.near.offer_slot(ref);  // makes a slot allocated for this eviction reclaimable
       return why;
     }
-    // Reused since, so no longer worthless: starts over, to find a slot first.
+    // The region was reused meanwhile, and the contents count again: the next attempt first finds a
+    // slot for them.
     const bool revived = worthless && !Contents::of_earlier_life(ref);
     auto unmapped = revived ? Status{} : parts_.mapper.unmap(ref);
     if (revived || !unmapped) parts_.residency.publish(ref, before);

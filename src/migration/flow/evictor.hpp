@@ -1,5 +1,5 @@
-// Evicts pages from HBM: their bytes go to a slot of near memory, unless a copy elsewhere is
-// current. The mover only.
+// Evicts pages from HBM. A page's bytes go to a slot of near memory, unless a copy is current, the
+// page was never written, or its contents are of an earlier life. The mover only.
 #pragma once
 
 #include "migration/attempt.hpp"
@@ -34,9 +34,9 @@ class Evictor {
   };
   explicit Evictor(const Parts& parts) : parts_(parts) {}
 
-  // done: the page's frame is free, or it had none. after_transfer: also while the GPU compares the
-  // unmapped page with its copy (Fingerprints); if it is unchanged, the frame is then free. On an
-  // error the page keeps its frame and may be unmapped. `excluded`: see SlotWish.
+  // done: the page's frame is free, or the page had none. after_transfer: among others, the GPU
+  // compares the unmapped page with its copy (Fingerprints), and frees the frame if both are equal.
+  // On an error the page keeps its frame and may be unmapped. `excluded`: see SlotWish.
   Result<Attempt> evict(PageRef ref, const Page* excluded = nullptr);
 
  private:

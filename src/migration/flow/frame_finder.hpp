@@ -25,7 +25,7 @@ bool arrived(PageRef ref);
 enum class Victims { any, without_slot };  // without_slot: those that need no new host slot
 
 struct FrameWish {
-  PageRef page;  // is not displaced
+  PageRef page;  // needs the frame; is not displaced
   Search search;
   Frames frames = Frames::any;
   Victims victims = Victims::any;

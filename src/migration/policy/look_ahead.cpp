@@ -18,10 +18,11 @@ using Position = UseHistory::Position;
 // The share of the budget that is prefetched even if other pages must be evicted for it. It must
 // fit next to the pages that GPU work in progress uses.
 constexpr std::uint64_t kFetchedShare = 1, kFetchedOf = 8;
-// A forecast is valid for kForecastUses uses or 1/kForecastOf of what it covers, whichever is more.
-// A forecast over 15,000 uses takes a millisecond.
+// A forecast is valid for kForecastUses uses or 1/kForecastOf of those that it covers, whichever is
+// more, but for at most half of them. A forecast over 15,000 uses takes a millisecond.
 constexpr Position kForecastUses = 8, kForecastOf = 32;
 
+// An undeclared region.
 struct Followed {
   RegionShape shape;
   bool dead = false;
@@ -32,8 +33,8 @@ struct Followed {
   std::uint64_t offered_in = 0;  // the last round of victims that offered all of its pages
 };
 
-// Position in a forecast's events, whose regions' pages are handed out once each (leaves: again
-// from the start when all were handed out).
+// How far the pages of a forecast's events were handed out. Each is handed out once; early
+// evictions start over after the last.
 struct Cursor {
   std::size_t event = 0;
   std::uint32_t page = 0, handed = 0;  // of the current region

@@ -23,7 +23,7 @@ struct RegionShape {
   std::uint64_t page_bytes = 0;
   int device = 0;
   bool slab = false;        // of small allocations
-  bool undeclared = false;  // used as a whole, in a repeating order
+  bool undeclared = false;  // its program does not call vmem: a use counts for the whole region
 };
 
 enum class Preference : std::uint8_t { normal, prefer_hbm, prefer_host };
@@ -74,8 +74,9 @@ class Policy {
   // Pages to fetch now, none of them in HBM, soonest needed first; at most bytes_room in total.
   virtual std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) = 0;
 
-  // Pages to evict ahead of demand, because they must be evicted before their next use. First the
-  // pages whose room is needed first; then again those that are still in HBM. 0: none.
+  // Pages to evict now, ahead of demand: they would have to be evicted before their next use. Those
+  // whose room is needed first come first. After the last, those still in HBM are offered again.
+  // 0: none.
   virtual std::size_t leaves(const PrefetchQuery& query, std::span<PageId> out) = 0;
 
   // Memory for the live regions and their pages.

@@ -23,7 +23,7 @@ class AccessGate {
   // clears its hold in a moment.
   Attempt held(PageRef ref, std::uint32_t own_holds = 0) const;
   // done: nobody uses the page through its mapping, or can begin to. Otherwise its state word is as
-  // before; meanwhile kPending was clear. REQUIRES: use tracking is on.
+  // before; meanwhile it allowed no access, and kPending was clear. REQUIRES: use tracking is on.
   Attempt withdraw(PageRef ref, std::uint32_t own_holds = 0);
   // Unmaps the page if nobody uses it. Moves no bytes.
   Result<Attempt> hide(PageRef ref, std::uint32_t own_holds = 0);

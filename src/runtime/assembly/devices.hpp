@@ -13,7 +13,7 @@
 
 namespace vmem::runtime {
 
-// Sets of devices are words of this many bits.
+// At most this many: a set of devices is one 32-bit word.
 inline constexpr std::size_t kMostDevices = 32;
 
 // One GPU, with its primary context retained.

@@ -1,4 +1,5 @@
-// The tiers below HBM, from the options: host memory, disks, other nodes, files.
+// The tiers other than HBM and peers, as the options name them: host memory, disks, other nodes,
+// files.
 #pragma once
 
 #include <functional>
@@ -30,8 +31,9 @@ class MemoryStack {
   tiers::FileTier& files() { return *files_; }
   tiers::Tier* below_host();  // null: neither disks nor other nodes
   void add_to(vmem_statistics& out) const;
-  // Leaks the tiers with requests that may never end: the kernel may still write to their memory.
-  // False if there are none. REQUIRES: the mover has ended.
+  // Ends the remote tier. Leaks the tiers with requests that may never end, since the kernel may
+  // still write to their memory; false if there are none. Only destruction may follow. REQUIRES:
+  // the mover has ended.
   bool quarantine();
 
  private:

@@ -40,11 +40,11 @@ class PeerMemory {
   // A GPU whose memory takes pages of other GPUs.
   struct PeerGpu {
     int ordinal = 0;
-    // Opened here: a GPU that the program does not use itself.
+    // One of these two. device: of a GPU that the program does not use, opened here.
     std::unique_ptr<Device> device;
-    std::optional<std::size_t> own;            // or the index of one that it does use
-    std::uint32_t reached_by = 0;              // bit i: the device of index i
-    std::uint64_t bytes = 0;                   // at most
+    std::optional<std::size_t> own;            // the index of a GPU that the program uses
+    std::uint32_t reached_by = 0;              // bit i: device i can map it
+    std::uint64_t bytes = 0;                   // the most that it takes
     std::unique_ptr<peer::Borrower> borrower;  // set if another process lends
     std::unique_ptr<tiers::NearTier> memory;
   };

@@ -21,8 +21,8 @@ class ReservedSpace {
   ReservedSpace& operator=(const ReservedSpace&) = delete;
 
   pagetable::AddressSpace& space() { return *space_; }
-  // After a loss the mover leaves pages mapped. Mapped frames would stay allocated, and the
-  // reservation could not be freed. REQUIRES: the mover has stopped.
+  // Unmaps the pages that the mover left mapped, as after a device loss. Otherwise their frames
+  // would stay allocated, and the reservation could not be freed. REQUIRES: the mover has stopped.
   void unmap_pages();
 
  private:

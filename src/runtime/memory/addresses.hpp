@@ -36,8 +36,8 @@ class AddressResolver {
   AddressResolver(const pagetable::AddressSpace& space, const Suballocator& small, const Devices& devices)
       : space_(space), small_(small), devices_(devices) {}
 
-  // The pages of a range that lies within one live allocation. Errors: INVALID_POINTER,
-  // INVALID_RANGE, INVALID_VALUE for 0 bytes.
+  // The pages of a range that lies within one live allocation, or within one that is dead, i.e.
+  // freed and cached. Errors: INVALID_POINTER, INVALID_RANGE, INVALID_VALUE for 0 bytes.
   Result<PageRun> locate(const void* pointer, std::size_t bytes) const;
   std::optional<Allocation> allocation_at(std::uintptr_t address) const;
   // The base, once each, of every allocation that a word points into.

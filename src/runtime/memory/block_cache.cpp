@@ -50,13 +50,15 @@ void BlockCache::put(pagetable::Region& region, const std::optional<StreamId>& s
                      std::vector<std::uint64_t> others) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t bytes = backed_bytes(region);
+  std::uint64_t& total = bytes_of(region.device);
+  auto& candidates = by_size_[size_key(region.device, bytes)];
   if (spare_.empty()) spare_.emplace_back();
   spare_.front() = {&region, bytes, stream, std::move(others)};
-  blocks_.splice(blocks_.end(), spare_, spare_.begin());
-  auto& candidates = by_size_[size_key(region.device, bytes)];
   const auto place = std::ranges::lower_bound(candidates, region.first.index, std::greater(), address_of);
-  candidates.insert(place, std::prev(blocks_.end()));
-  bytes_of(region.device) += bytes;
+  candidates.insert(place, spare_.begin());
+  // Nothing throws from here on: a failed put changes nothing.
+  blocks_.splice(blocks_.end(), spare_, spare_.begin());
+  total += bytes;
 }
 
 Status BlockCache::close_stream(const StreamId& stream) {

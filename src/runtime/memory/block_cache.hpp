@@ -24,7 +24,7 @@ class BlockCache {
   // A block with pages for exactly `bytes`, or null.
   pagetable::Region* take(int device, std::uint64_t bytes, const StreamId& stream);
   // `stream`: the stream that orders the free; nothing: all work that used the block is complete.
-  // `others`: marks of further streams that used the block.
+  // `others`: marks of further streams that used the block. std::bad_alloc: nothing has changed.
   void put(pagetable::Region& region, const std::optional<StreamId>& stream, std::vector<std::uint64_t> others);
   // The stream ends: its blocks wait for its work, then serve any stream. Errors: those of
   // StreamMarks::mark.

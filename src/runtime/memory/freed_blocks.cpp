@@ -23,7 +23,12 @@ Result<Region*> FreedBlocks::take(int device, std::uint64_t bytes, const StreamI
 // runs out of memory.
 bool FreedBlocks::put(Region& region, const std::optional<StreamId>& stream, std::vector<std::uint64_t> others) {
   if (!set_dead(region, true)) return false;
-  cache_.put(region, stream, std::move(others));
+  try {
+    cache_.put(region, stream, std::move(others));
+  } catch (...) {
+    set_dead(region, false);  // so that the block can be freed again once there is memory
+    throw;
+  }
   return true;
 }
 

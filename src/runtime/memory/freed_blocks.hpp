@@ -1,5 +1,5 @@
-// Freed undeclared allocations that wait for reuse. Their regions are dead: the mover evicts their
-// pages first and does not copy them out.
+// Frees and reuses undeclared allocations: sets a region's `dead` flag, and keeps the region in the
+// BlockCache until it is reused or ended.
 #pragma once
 
 #include <cstdint>

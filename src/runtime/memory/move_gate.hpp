@@ -1,4 +1,4 @@
-// Drained mode (option drained): no page moves while a launch may reach any allocation. In other
+// Drained mode (option drained): no page moves while a launch is being queued or runs. In other
 // modes the gate is always open.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Marks of queued work, by the streams' records.
+// Implements the suballocator's StreamMarks over the stream table: a mark is a Stamp's word.
 #pragma once
 
 #include "migration/streams.hpp"

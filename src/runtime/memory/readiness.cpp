@@ -10,7 +10,7 @@ using pagetable::PageState;
 
 namespace {
 
-// Ranges of more pages than this check the region's counters first.
+// Ranges of more pages than this, and whole regions, check the region's counters first.
 constexpr std::uint32_t kPagesLookedAt = 8;
 
 }  // namespace

@@ -12,8 +12,9 @@ namespace vmem::runtime {
 
 using migration::PageRun;
 
-// In the order of what is needed. ready: nothing. attention: the mover is to hear of the use, or a
-// transfer is in flight. absent: the mover must bring pages in.
+// Ordered by how much is missing. ready: nothing. attention: the pages are accessible, but one has
+// a load in flight, is used in place, or has a first use to report. absent: a page does not allow
+// the access or is lost, so the mover must be asked.
 enum class Usability { ready, attention, absent };
 
 // REQUIRES: the caller has published a hold on the range.
@@ -22,7 +23,7 @@ Usability usability(const PageRun& range, pagetable::Access access);
 // Errors: UNSUPPORTED for a stream of a device or context that vmem does not use.
 Status check_device(const migration::StreamRecord& record);
 
-// Asks the mover for what pages lack. Any thread.
+// What a thread does before it queues work on accessible pages. Any thread.
 class Readiness {
  public:
   Readiness(const gpu::Driver& driver, migration::Mover& mover) : driver_(driver), mover_(mover) {}

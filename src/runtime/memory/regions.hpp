@@ -23,10 +23,10 @@ class Regions {
   Result<pagetable::Region*> allocate(std::size_t bytes, int device, RegionKind kind);
   // A read-only region whose pages are read from the source on use.
   Result<pagetable::Region*> map(std::shared_ptr<tiers::PageSource> source, int device);
-  // Ends the region after the work that the stream has queued. Errors: IN_USE while a thread holds
-  // it.
+  // Ends the region after its logged uses and the work that the stream has queued. `first_granule`:
+  // see FreeRequest. Errors: IN_USE while a thread holds it.
   Status free(pagetable::Region& region, std::uint32_t first_granule, vmem_stream stream);
-  // Ends the region after its logged uses.
+  // The same without a stream. REQUIRES: every use of the region is logged or noted.
   Status free_unused(pagetable::Region& region, std::uint32_t first_granule);
   // Drained mode: makes the whole region accessible; all that was accessible stays so. In other
   // modes does nothing.

@@ -1,4 +1,4 @@
-// Slabs of the suballocator.
+// Allocates the suballocator's slabs as regions, and ends them.
 #pragma once
 
 #include <atomic>

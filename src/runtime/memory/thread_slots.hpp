@@ -9,7 +9,7 @@
 
 namespace vmem::runtime {
 
-// Every method is about the calling thread.
+// Every method but `registry` concerns the calling thread.
 class ThreadSlots {
  public:
   explicit ThreadSlots(const Devices& devices) : devices_(devices) {}

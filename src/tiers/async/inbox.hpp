@@ -11,8 +11,8 @@ namespace vmem::tiers {
 class Inbox {
  public:
   using Task = std::move_only_function<void()>;
-  // `wake` ends the wait of the tier's thread. It is called with the inbox locked: once a task has
-  // run, the thread that posted it no longer touches the inbox, and the tier may be destroyed.
+  // `wake` ends the wait of the tier's thread. It is called under the lock, so a task runs only
+  // after its poster has left the inbox. So the tier may be destroyed after its last task.
   explicit Inbox(std::function<void()> wake) : wake_(std::move(wake)) {}
 
   // Any thread.

@@ -1,5 +1,5 @@
 // The thread of a tier that moves pages to and from files. It keeps an IoQueue busy, and runs what
-// other threads post to it: the tier's state of a transfer in flight belongs to this thread.
+// other threads post to it. It owns the tier's records of transfers in flight.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ class IoThread {
     TransferLedger* ledger;  // outlives this
   };
   explicit IoThread(Config config);
-  // Runs until no transfer is in flight: finish the ledger before.
+  // Joins the thread, which runs until no transfer is in flight: call TransferLedger::finish first.
   ~IoThread();
   IoThread(const IoThread&) = delete;
   IoThread& operator=(const IoThread&) = delete;

@@ -1,6 +1,6 @@
-// Moves pages between memory and files over an IoQueue: in requests of about equal size, and all
-// requests of a page before those of the next, so that the oldest page ends first. Requests that
-// end short go on where they ended.
+// Moves pages between memory and files over an IoQueue, in requests of about equal size. All
+// requests of a page are sent before those of the next, so that the oldest page ends first. A
+// request that ends short is continued where it ended.
 //
 // One thread. Nothing is sent before `send`.
 #pragma once
@@ -54,7 +54,8 @@ class PageIo {
   void send();
   // Takes a result of the queue.
   void take(const IoResult& result);
-  // The queue failed: ends all pages that are not completely sent.
+  // The queue failed: fails the pages with requests that are unsent or to be continued. The other
+  // pages end with their results.
   void queue_failed(const Error& error);
 
  private:
@@ -63,7 +64,7 @@ class PageIo {
     Ended ended;
     std::uint32_t request_bytes = 0;
     std::uint64_t sent_bytes = 0;
-    std::uint32_t in_flight = 0;  // requests, those to go on included
+    std::uint32_t in_flight = 0;  // requests, including those to be continued
     std::optional<Failure> failure;
   };
   bool send_next(Active& active);

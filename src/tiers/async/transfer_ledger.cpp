@@ -34,10 +34,9 @@ void TransferLedger::complete(Completion completion, Direction direction) {
     const std::lock_guard lock(mutex_);
     completions_.push_back(std::move(completion));
     --count(direction);
-    last_progress_ = Clock::now();
-    ended_.notify_all();
+    ++telling_;
   }
-  tell_ready();
+  tell();
 }
 
 Finished TransferLedger::finish(std::chrono::microseconds answer_wait, const char* warning) noexcept {
@@ -75,7 +74,20 @@ bool TransferLedger::quarantined() const {
 }
 
 void TransferLedger::tell_ready() {
+  {
+    const std::lock_guard lock(mutex_);
+    ++telling_;
+  }
+  tell();
+}
+
+// REQUIRES: telling_ counts this call.
+void TransferLedger::tell() {
   if (on_ready_ && !quarantined()) on_ready_();
+  const std::lock_guard lock(mutex_);
+  --telling_;
+  last_progress_ = Clock::now();
+  ended_.notify_all();
 }
 
 void TransferLedger::chore_begins() {

@@ -16,8 +16,9 @@ namespace vmem::tiers {
 
 class TransferLedger {
  public:
-  // `on_ready` may be empty. It is called by the tier's threads, without a lock, when poll has completions; never
-  // once the tier is quarantined, because its owner may then be gone.
+  // `on_ready` may be empty. It is called by the tier's threads, without a lock, when poll has
+  // completions. `finish` waits for the call to end, and no call begins once the tier is
+  // quarantined: what it uses may be gone then.
   explicit TransferLedger(std::function<void()> on_ready) : on_ready_(std::move(on_ready)) {}
 
   // ---- the mover's calls ----
@@ -46,11 +47,11 @@ class TransferLedger {
     std::uint64_t loads = 0, stores = 0;
   };
   InFlight in_flight() const;
-  bool idle() const;
-  bool quarantined() const;
-  void tell_ready();  // also without a completion: allocate may have a slot
+  bool idle() const;         // no transfer is in flight; chores may be
+  bool quarantined() const;  // as `finish` found
+  void tell_ready();         // calls on_ready: poll has completions, or allocate may have a slot
 
-  // Work besides transfers that `finish` waits for, from construction to destruction.
+  // Work that is no transfer, e.g. growing a file. `finish` waits until the object is destroyed.
   class [[nodiscard]] Chore {
    public:
     explicit Chore(TransferLedger& ledger) : ledger_(&ledger) { ledger_->chore_begins(); }
@@ -79,9 +80,11 @@ class TransferLedger {
   std::uint64_t& count(Direction direction) {
     return direction == Direction::load ? in_flight_.loads : in_flight_.stores;
   }
-  bool all_ended() const { return in_flight_.loads + in_flight_.stores + chores_ == 0; }
+  // REQUIRES: mutex_ is locked.
+  bool all_ended() const { return in_flight_.loads + in_flight_.stores + chores_ + telling_ == 0; }
   void chore_begins();
   void chore_ends();
+  void tell();
 
   const std::function<void()> on_ready_;
   mutable std::mutex mutex_;  // guards the members below
@@ -89,6 +92,7 @@ class TransferLedger {
   std::vector<Completion> completions_;
   InFlight in_flight_;
   std::uint32_t chores_ = 0;
+  std::uint32_t telling_ = 0;                              // calls of on_ready in progress
   std::chrono::steady_clock::time_point last_progress_{};  // a transfer or chore began or ended
   bool quarantined_ = false;
 };

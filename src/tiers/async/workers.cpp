@@ -9,10 +9,17 @@
 namespace vmem::tiers {
 
 Workers::Workers(const char* name, std::uint32_t threads, Deliver deliver) : name_(name), deliver_(std::move(deliver)) {
-  for (std::uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this, i] { run(i); });
+  try {
+    for (std::uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this, i] { run(i); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
-Workers::~Workers() {
+Workers::~Workers() { stop(); }
+
+void Workers::stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

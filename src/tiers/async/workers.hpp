@@ -19,11 +19,12 @@ class Workers {
   enum class Ended : std::uint8_t { done, no_memory };
   using Work = std::move_only_function<void(std::uint32_t worker)>;  // worker: 0 to threads - 1
   using Then = std::move_only_function<void(Ended)>;
-  // Called by a worker with each Then, as a task: posts it to the tier's thread, or runs it.
+  // Called by a worker when work has ended. The task calls its Then; Deliver posts the task to the
+  // tier's thread, or runs it.
   using Deliver = std::function<void(Inbox::Task)>;
   // `name`: of the threads, at most 15 characters. 0 threads: post() does the work itself.
   Workers(const char* name, std::uint32_t threads, Deliver deliver);
-  ~Workers();  // after all posted work
+  ~Workers();  // finishes all posted work first
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
 
@@ -36,6 +37,7 @@ class Workers {
     Then then;
   };
   void do_work(Job job, std::uint32_t worker);
+  void stop();
   void run(std::uint32_t worker);
 
   const char* const name_;

@@ -1,5 +1,6 @@
-// The connected borrowers. Each has one connection: of the newest incarnation, and the newest of
-// that. Node ids are unverified claims, so an id belongs to the proved identity that has used it.
+// The connected borrowers. A node keeps one connection: the latest of its latest incarnation. A
+// node only claims its id. So while a tenant (a proved identity) has a connection or a lease under
+// an id, other tenants cannot use that id.
 //
 // Thread: the one that steps the service.
 #pragma once
@@ -42,7 +43,8 @@ class ClientBook {
 
   // REQUIRES: the peer is not gone.
   Client& at(PeerId peer) { return clients_.at(peer); }
-  // True if the request names the node of its connection; then the node was heard.
+  // True if the request names the node of its connection: notes that the node was heard. False:
+  // counts the request as rejected.
   bool is_from(PeerId peer, const wire::Header& header);
   // Whether another identity uses the node's id.
   bool is_anothers(NodeId node, const std::string& tenant) const;

@@ -42,8 +42,8 @@ class LeaseBook {
 
   // The peer of a lease is gone: the grace period begins.
   void disconnected(NodeId client, PeerId peer);
-  void end(NodeId client);
-  // Ends those whose grace period is over.
+  void end(NodeId client);  // REQUIRES: find(client)
+  // These return true if they changed anything. Ends leases whose grace period is over.
   bool expire();
   // Erases the pages of ended leases that are not in use, and has their memory wiped.
   bool wipe_ended();

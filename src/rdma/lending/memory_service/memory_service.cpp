@@ -10,7 +10,7 @@ using wire::Kind;
 
 constexpr std::uint64_t kFarewellTurnUs = 1'000;
 constexpr std::uint64_t kLookUs = 5'000;          // between checks for dead nodes and failed disks
-constexpr std::uint64_t kMostComing = 5'000'000;  // longest wait for room of ending leases
+constexpr std::uint64_t kMostComing = 5'000'000;  // µs: longest wait for room of ending leases
 
 }  // namespace
 

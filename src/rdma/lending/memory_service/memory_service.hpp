@@ -1,13 +1,13 @@
 // The work of `vmem daemon`: lends memory, and room on disks, to pages of other nodes.
 //
-// A connected node gets a lease, a range of its own, and chooses the offsets of its pages in it. A
-// page arrives with its seal and is verified against it before it is held. The fetching node
-// verifies the page again; after a mismatch it is verified here before it is sent again. Pages to
-// and from a disk pass through staging memory.
+// A connected node that asks gets a lease, a range of its own, and chooses the offsets of its pages
+// in it. A page arrives with its seal, and is held once it was verified against it. The borrower
+// verifies each page that it fetches. After a mismatch it fetches the page again, and this service
+// verifies its own copy before it sends it. Pages to and from a disk pass through staging memory.
 //
-// A disconnected node keeps its lease for a grace period. A new incarnation of the node does not,
-// nor does a node whose process has ended (DeadNodes). The memory of a lease is wiped before it is
-// lent again.
+// A disconnected node keeps its lease for a grace period. The lease ends earlier if the node's
+// process has ended (DeadNodes), or if a new incarnation of the node asks for one. The memory of a
+// lease is wiped before it is lent again.
 //
 // The parts, each of which calls only those below it:
 //   PageTraffic   pages that come and go
@@ -39,9 +39,11 @@ class MemoryService final : public Receiver {
 
   // Call first, and once; the transport must outlive stop().
   Status start(Transport& transport);
+  // Does what is possible now. False: there was nothing to do.
   bool step();
   // Closes all connections. Call on the progressing thread, or after that thread has ended.
   void stop();
+  // Wakes the thread that progresses the transport.
   void poke() noexcept;
   ServiceStatistics statistics() const;
 

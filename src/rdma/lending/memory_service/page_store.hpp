@@ -43,7 +43,8 @@ class PageStore {
   PageStore(const ServiceConfig& config, ServiceStatistics& statistics)
       : config_(config), statistics_(statistics), staging_(config.lendable_bytes(), config.staging_bytes) {}
 
-  // Erases the older pages that the one at `at` overlaps. Fails if one of them is newer or in use.
+  // Erases the pages that the one at `at` overlaps. Erases none if one of them has a later sequence
+  // (refused) or is in use (again).
   wire::Answer make_room(Lease& lease, const wire::PageAt& at, std::uint64_t sequence);
   // REQUIRES: make_room(). The page is arriving.
   void add(Lease& lease, const wire::PageAt& at, std::uint64_t sequence);

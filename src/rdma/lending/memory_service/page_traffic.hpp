@@ -1,6 +1,6 @@
-// Pages that come and go. A page that comes is verified against its seal before it is held; until
-// then nobody can fetch it. A page that goes is verified by the borrower; here only if its last
-// copy arrived damaged. Pages to and from the disk pass through staging memory.
+// Puts and fetches. A page that is put is verified against its seal before it is held; until then
+// nobody can fetch it. The borrower verifies a page that it fetches; this service does so only if
+// the borrower's last copy arrived damaged. Pages to and from the disk pass through staging memory.
 //
 // Thread: the one that steps the service.
 #pragma once
@@ -32,7 +32,7 @@ class PageTraffic {
   };
   PageTraffic(const ServiceConfig& config, Parts parts) : config_(config), parts_(parts) {}
 
-  // A put is announced. `client`: the node of the connection.
+  // A put is announced: where its page lands, if it may. `client`: the node of the connection.
   std::optional<Claim> claim(PeerId peer, NodeId client, const wire::Header& header, const wire::PageAt& at);
   void landed(std::uint64_t token);
   void receive_failed(std::uint64_t token);

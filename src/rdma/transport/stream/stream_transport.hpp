@@ -5,7 +5,8 @@
 // never waits behind a page. A payload goes over the channel with the fewest bytes queued.
 //
 // Channels move bytes; the thread that calls progress() keeps all other state. With several payload
-// channels each has its own thread (lane), and posts its reports to the progressing thread.
+// channels, each channel index has a thread, its lane. The lane runs the channels of that index of
+// all links, and posts their reports to the progressing thread.
 #pragma once
 
 #include <atomic>
@@ -37,7 +38,7 @@ struct StreamConfig {
   const Clock* clock = nullptr;  // outlives the transport, as `receiver` does
   Receiver* receiver = nullptr;
   std::uint64_t handshake_us = 5'000'000;  // limit for incoming connections
-  std::uint32_t channels = 1;              // payload channels; a link uses the lesser number
+  std::uint32_t channels = 1;              // payload channels; a link has the lesser of both ends'
   bool channel_threads = true;             // for 2 or more channels; otherwise progress() runs them
   std::uint64_t tls_records_per_key = TlsContext::kRecordsPerKey;
   HandshakeLimits handshake_limits;
@@ -81,6 +82,7 @@ class StreamTransport final : public Transport, private ChannelOwner {
     std::vector<std::byte> header;
     Claim claim;
   };
+  // One channel of a link, as the progressing thread sees it.
   struct Lane {
     std::shared_ptr<Channel> channel;
     std::uint64_t queued_bytes = 0;
