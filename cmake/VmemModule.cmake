@@ -9,9 +9,10 @@ function(vmem_module name)
 endfunction()
 
 # Labels of the tests of the current folder: the modules that it is named after, from tests/ down
-# (runtime, suballocator).
+# (runtime, suballocator). Of examples/extending: examples, extending.
 function(vmem_module_labels result)
-  file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}/tests" "${CMAKE_CURRENT_SOURCE_DIR}")
+  file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+  string(REGEX REPLACE "^tests/" "" folder "${folder}")
   string(REPLACE "/" ";" folder "${folder}")
   set(${result} "${folder}" PARENT_SCOPE)
 endfunction()

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Iterator
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIMITS = "scripts/house.json"
 BUILD = "build/release"
-SOURCES = ("src", "include", "tools", "bench", "tests")
+SOURCES = ("src", "include", "tools", "bench", "tests", "examples")
 SUFFIXES = (".hpp", ".cpp", ".h", ".cu", ".cuh")
 # Only the comments of these are measured.
 SCRIPTS = (".py", ".sh", ".cmake", "CMakeLists.txt", "Makefile", ".toml", ".ci/run")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs clang-tidy over src/, tools/ and bench/, with the flags of the release build.
+"""Runs clang-tidy over src/, tools/, bench/ and examples/, with the flags of the release build.
 
 A file is linted again only when it, a header it includes, its flags, the checks or clang-tidy have
 changed: a clean result is kept in .cache/lint under the hash of all of these. What a file includes
@@ -25,7 +25,7 @@ from shards import ALL, TENTHS, tenth_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLANG_TIDY = os.environ.get("CLANG_TIDY", "clang-tidy-19")
-FOLDERS = ("src", "tools", "bench")
+FOLDERS = ("src", "tools", "bench", "examples")
 # Each of the last three takes longer than most others together.
 SLOW = ("clang-analyzer-*", "performance-unnecessary-value-param", "bugprone-use-after-move", "bugprone-infinite-loop")
 EXTRA = [

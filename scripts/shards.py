@@ -203,7 +203,7 @@ def without_module(tests: list[dict], modules: set[str]) -> list[str]:
 
 
 def modules() -> set[str]:
-    return {folder.name for folder in (ROOT / "tests").iterdir() if (folder / "CMakeLists.txt").exists()}
+    return {folder.name for folder in (ROOT / "tests").iterdir() if (folder / "CMakeLists.txt").exists()} | {"examples"}
 
 
 def check(preset: str) -> bool:

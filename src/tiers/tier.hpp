@@ -3,10 +3,10 @@
 // event signals completion to consumers) or outside it (disks, other nodes: only poll reports
 // completion).
 //
-// Threads: one thread, the mover's, makes all calls; no call but `finish` may block or wait. A tier
-// with threads of its own gets a callback in its configuration and calls it, without a lock held,
-// when poll has completions or when allocate may succeed after `later` or a TIMEOUT: the mover
-// sleeps meanwhile.
+// Threads: any thread calls `usage`, for statistics; one thread, the mover's, makes all other
+// calls. No call but `finish` may block or wait. A tier with threads of its own gets a callback in
+// its configuration and calls it, without a lock held, when poll has completions or when allocate
+// may succeed after `later` or a TIMEOUT: the mover sleeps meanwhile.
 //
 // Units: sizes are bytes; page sizes are powers of two, at least pagetable::kGranuleBytes.
 //
@@ -33,7 +33,9 @@
 
 namespace vmem::tiers {
 
-using SlotId = std::uint32_t;  // space for one page's bytes in a tier
+// Space for one page's bytes in a tier. Below 2^30: StackedTier uses the two highest bits. Released
+// ids are granted again.
+using SlotId = std::uint32_t;
 
 enum class Direction : std::uint8_t { load, store };  // tier → HBM frame, HBM frame → tier
 

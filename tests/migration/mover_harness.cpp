@@ -60,7 +60,10 @@ void MoverTest::start(const MachineShape& wanted) {
   if (shape.lent_pages != 0) lent = make_near({CU_MEM_LOCATION_TYPE_DEVICE, {1}}, shape.lent_pages);
   if (shape.spill_pages != 0) spill = std::make_unique<ScriptedSpill>(shape.spill_pages * kPageBytes);
   if (shape.files) files = std::make_unique<ScriptedFiles>();
-  if (spill != nullptr) spill->straight = shape.straight;
+  if (spill != nullptr) {
+    spill->straight = shape.straight;
+    below_host = spill.get();
+  }
   if (files != nullptr) files->straight = shape.straight;
   make_mover();
 }
@@ -127,8 +130,8 @@ void MoverTest::make_mover() {
     policy = scripted.get();
     config.policy = std::move(scripted);
   }
-  if (spill != nullptr) {
-    config.spill = spill.get();
+  if (below_host != nullptr) {
+    config.spill = below_host;
     config.spill_policy =
         make_second_chance_policy({.prefetch_pages = 0, .hbm_bytes = {shape.host_pages * kPageBytes}});
   }
@@ -164,8 +167,8 @@ void MoverTest::finish() {
     if (lent != nullptr) {
       EXPECT_EQ(lent->usage().used_bytes, 0u);
     }
-    if (spill != nullptr) {
-      EXPECT_EQ(spill->usage().used_bytes, 0u);
+    if (below_host != nullptr) {
+      EXPECT_EQ(below_host->usage().used_bytes, 0u);
     }
     EXPECT_EQ(inside->counters().committed_bytes, 0u);
     EXPECT_EQ(space->free_bytes(), kSpaceBytes);
@@ -184,6 +187,7 @@ void MoverTest::finish() {
     EXPECT_EQ(files->sources, 0u);
   }
   files.reset();
+  below_host = nullptr;
   spill.reset();
   lent.reset();
   tier.reset();
@@ -431,6 +435,6 @@ Status MoverTest::cpu_write(Region& region, std::uint32_t page, unsigned char va
   return ask(close);
 }
 
-void MoverTest::check() { inside->check(*driver, spill.get(), policy, !inside->lost()); }
+void MoverTest::check() { inside->check(*driver, below_host, policy, !inside->lost()); }
 
 }  // namespace vmem::migration

@@ -197,6 +197,8 @@ class MoverTest : public ::testing::Test {
   std::unique_ptr<ScriptedTier> tier;
   std::unique_ptr<ScriptedTier> lent;    // null without lent_pages
   std::unique_ptr<ScriptedSpill> spill;  // null without spill_pages
+  // A tier of the test's own in place of `spill`: set before `start`, and it outlives the mover.
+  tiers::Tier* below_host = nullptr;
   std::unique_ptr<ScriptedFiles> files;  // null without files
   ScriptedPolicy* policy = nullptr;      // null with real_policy
   std::size_t left_ahead = 0;            // pages that look-ahead has named to leave
