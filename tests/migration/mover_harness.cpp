@@ -125,6 +125,8 @@ void MoverTest::make_mover() {
           make_look_ahead_policy({options.hbm_bytes}, std::move(config.policy)), left_ahead);
     }
     policy = nullptr;
+  } else if (shape.make_policy) {
+    config.policy = shape.make_policy();
   } else {
     auto scripted = std::make_unique<ScriptedPolicy>();
     policy = scripted.get();

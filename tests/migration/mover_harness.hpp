@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -39,6 +40,8 @@ struct MachineShape {
   bool files = false;     // read-only regions can be mapped
   bool straight = false;  // pages of files and of the spill tier can be read directly into frames
   bool real_policy = false;
+  // Replaces the scripted policy, if set.
+  std::function<std::unique_ptr<Policy>()> make_policy;
   bool look_ahead = false;  // with the real policy: in front of it, as in production
   bool undeclared = false;  // of regions allocated from now on
   bool in_place = true;
@@ -200,7 +203,7 @@ class MoverTest : public ::testing::Test {
   // A tier of the test's own in place of `spill`: set before `start`, and it outlives the mover.
   tiers::Tier* below_host = nullptr;
   std::unique_ptr<ScriptedFiles> files;  // null without files
-  ScriptedPolicy* policy = nullptr;      // null with real_policy
+  ScriptedPolicy* policy = nullptr;      // null with real_policy or make_policy
   std::size_t left_ahead = 0;            // pages that look-ahead has named to leave
   std::unique_ptr<Mover> mover;
   std::optional<MoverInspector> inside;

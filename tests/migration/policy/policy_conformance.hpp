@@ -5,7 +5,7 @@
 //                            ::testing::Values(PolicyMaker([] { return make(); })));
 //
 // The maker's policies have room for 64 pages of 2 MiB on each of devices 0 and 1. The program
-// links allocation_counter.cpp.
+// links vmem_policy_tools.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,11 +14,19 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <set>
 #include <vector>
 
 #include "migration/policy/allocation_counter.hpp"
 #include "migration/policy/policy.hpp"
+
+namespace vmem::migration {
+
+// Part of the tests' names: without it that would be the function's address, another in each run.
+inline void PrintTo(const std::function<std::unique_ptr<Policy>()>&, std::ostream* out) { *out << "policy"; }
+
+}  // namespace vmem::migration
 
 namespace vmem::migration::testing {
 
