@@ -1,7 +1,8 @@
 // The interface between decisions and mechanism. A policy receives the events of pages in order,
 // and selects pages to evict and to prefetch. It is pure: no locks, no I/O, no clock, no knowledge
 // of tiers. One mover calls it, so its decisions can be replayed and fuzzed. The mover checks every
-// answer and may ignore it (a page is held or busy).
+// answer and may ignore it (a page is held or busy). A policy ignores events about regions and
+// pages that it does not know, and has no answers for devices without regions.
 #pragma once
 
 #include <cstddef>
@@ -56,20 +57,25 @@ class Policy {
  public:
   virtual ~Policy() = default;
 
+  // Replaces a region of the same id. Allocate for all its pages here: if that throws
+  // std::bad_alloc, the caller undoes the region. Other events come in the middle of a move.
   virtual void region_begins(const RegionShape& region) = 0;
-  virtual void region_ends(RegionId region) = 0;
+  virtual void region_ends(RegionId region) = 0;  // its pages end with it, without page_left
   // The page got, or lost, its HBM frame.
   virtual void page_arrived(PageId page, bool prefetched) = 0;
   virtual void page_left(PageId page) = 0;
+  // Pages that prefer host memory are evicted before all others, those that prefer HBM after.
   virtual void page_prefers(PageId page, Preference preference) = 0;
+  // Before or after the pages arrive. A run that goes beyond its region counts up to the end.
   virtual void used(const Use& use) = 0;
   // The region's contents became worthless (true), or matter again (false).
   virtual void region_dead(RegionId region, bool dead) = 0;
 
-  // Fills `out` with pages in HBM to evict, best first, and returns their number. Among equals,
-  // pages of page_bytes come first. The size of `out` allows for refusals. A new query starts from
-  // the best page; one with `again` continues after the pages offered since, so the mover decides
-  // how far to go, and is not offered a refused page again.
+  // Fills `out` with pages in HBM to evict, best first, and returns their number; 0 if no bytes are
+  // wanted. Among equals, pages of page_bytes come first; in an order by age, where no two pages
+  // are equal, all of them come before other sizes. The size of `out` allows for refusals. A new
+  // query starts from the best page; one with `again` continues after the pages offered since, so
+  // the mover decides how far to go, and is not offered a refused page again.
   virtual std::size_t victims(const VictimQuery& query, std::span<PageId> out) = 0;
   // Pages to fetch now, none of them in HBM, soonest needed first; at most bytes_room in total.
   virtual std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) = 0;
@@ -79,7 +85,7 @@ class Policy {
   // 0: none.
   virtual std::size_t leaves(const PrefetchQuery& query, std::span<PageId> out) = 0;
 
-  // Memory for the live regions and their pages.
+  // Memory for the live regions and their pages. Without regions, 0, and nothing stays allocated.
   virtual std::uint64_t metadata_bytes() const = 0;
 };
 
