@@ -182,23 +182,32 @@ def commands(records: Records, name: str) -> str:
     return f"{listed}\n{table('command | figure | limit | achieved | ratio | goal | commit', rows)}"
 
 
-def peers(records: Records, name: str) -> str:
-    """A row for each command of `vmem bench peer`: achieved, limit and ratio of each figure."""
+def by_command(records: Records, name: str, scenario: str) -> str:
+    """A row for each command of the scenario: achieved, limit and ratio of each figure."""
     figures: dict[tuple[str, str], dict[str, str]] = {}
     variants: list[str] = []
     for record in map(check, records.of(name)):
-        if record["scenario"] != "peer":
-            continue
+        if record["scenario"] != scenario or "limit_best" not in record["details"] and scenario == "stream":
+            continue  # older records of `stream` have the host's link as limit
         variant = record["variant"]
         if variant not in variants:
             variants.append(variant)
         missed = " ✗" if (record["goal"] or {}).get("met") is False else ""
-        options = record["command"].partition(" --json")[0].removeprefix("vmem bench peer ")
+        options = record["command"].partition(" --json")[0].removeprefix(f"vmem bench {scenario} ")
         figures.setdefault((options, commit(record)), {})[variant] = (
             f"{number(record['achieved'])} of {number(record['limit'])} ({record['ratio']:.2f}{missed})"
         )
     rows = [[f"`{options}`", *(cells.get(each, "–") for each in variants), at] for (options, at), cells in figures.items()]
-    return table(" | ".join(["`vmem bench peer`, GB/s", *variants, "commit"]), rows)
+    return table(" | ".join([f"`vmem bench {scenario}`, GB/s", *variants, "commit"]), rows)
+
+
+def peers(records: Records, name: str) -> str:
+    return by_command(records, name, "peer")
+
+
+def lent(records: Records, name: str) -> str:
+    """`vmem bench stream` over memory that another program lends."""
+    return by_command(records, name, "stream")
 
 
 def over_link(record: dict) -> tuple[float, float]:
@@ -274,6 +283,7 @@ VIEWS = {
     "halves": halves,
     "launch": launch,
     "commands": commands,
+    "lent": lent,
     "peers": peers,
     "results": results,
     "your-program": your_program,
