@@ -1,6 +1,7 @@
 // How programs look up driver functions, and how each way leads to the hooks. A direct link finds
-// the symbols that this library exports. dlsym and cuGetProcAddress return the hook in place of the
-// driver's function, which is recognised by address, whatever its version.
+// the symbols that this library exports. dlsym and cuGetProcAddress ask the driver first: if the
+// answer is the address of a function that has a hook, they return the hook, whatever name and
+// version the program asked for. Older functions of a hook's name have no hook.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -151,9 +152,9 @@ const Resolved* resolve(bool load) {
     void* function = nullptr;
     const cuuint64_t flags =
         definition.per_thread ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : CU_GET_PROC_ADDRESS_LEGACY_STREAM;
-    // A driver that does not export the symbol has at most an older function of that name, with
-    // other parameters: that function passes through. A later function of the name, such as
-    // cuCtxSynchronize with a context (13.0), is an export that has a hook of its own.
+    // cuGetProcAddress may return another version of the function, with other parameters. An older
+    // one, if the driver does not export the symbol: it gets no hook. A later one, such as
+    // cuCtxSynchronize with a context (13.0), is exported too: the loop above found its own hook.
     if (ask == nullptr || i == k_cuGetProcAddress_v1 || fresh->real[i] == nullptr) continue;
     if (ask(base_name(definition.name).c_str(), &function, version, flags, nullptr) == CUDA_SUCCESS &&
         function != nullptr)

@@ -10,6 +10,17 @@
 namespace vmem::test {
 namespace {
 
+CUarray make_array(std::size_t width, std::size_t height) {
+  CUDA_ARRAY_DESCRIPTOR descriptor{};
+  descriptor.Width = width;
+  descriptor.Height = height;
+  descriptor.Format = CU_AD_FORMAT_UNSIGNED_INT32;
+  descriptor.NumChannels = 1;
+  CUarray made = nullptr;
+  CALL(cuArrayCreate(&made, &descriptor));
+  return made;
+}
+
 // Copies to arrays and back. If the linear side does not fit in HBM, the copy is refused and no
 // data is lost.
 CASE(copies_with_arrays) {

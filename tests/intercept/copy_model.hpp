@@ -105,4 +105,49 @@ struct World {
   }
 };
 
+// Rows of `width` bytes, in slices of a layout that has more rows than are copied.
+struct Shape {
+  std::size_t width, rows, slices;
+};
+struct Layout {
+  std::size_t pitch, height, x, y, z;
+  std::size_t offset(std::size_t row, std::size_t slice) const { return ((z + slice) * height + y + row) * pitch + x; }
+};
+
+inline void copy_model(Memory& to, const Layout& target, Memory& from, const Layout& source, const Shape& shape) {
+  for (std::size_t slice = 0; slice < shape.slices; ++slice) {
+    for (std::size_t row = 0; row < shape.rows; ++row)
+      std::memcpy(&to.model()[target.offset(row, slice)], &from.model()[source.offset(row, slice)], shape.width);
+  }
+}
+
+template <class Parameters>
+void describe(Parameters& p, const Memory& to, const Layout& target, const Memory& from, const Layout& source,
+              const Shape& shape, bool unified) {
+  const auto type = [&](const Memory& side) {
+    if (unified) return CU_MEMORYTYPE_UNIFIED;
+    return side.on_device() ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+  };
+  p.srcMemoryType = type(from);
+  p.dstMemoryType = type(to);
+  if (p.srcMemoryType == CU_MEMORYTYPE_HOST) {
+    p.srcHost = from.host();
+  } else {
+    p.srcDevice = from.address();
+  }
+  if (p.dstMemoryType == CU_MEMORYTYPE_HOST) {
+    p.dstHost = to.host();
+  } else {
+    p.dstDevice = to.address();
+  }
+  p.srcXInBytes = source.x;
+  p.srcY = source.y;
+  p.srcPitch = source.pitch;
+  p.dstXInBytes = target.x;
+  p.dstY = target.y;
+  p.dstPitch = target.pitch;
+  p.WidthInBytes = shape.width;
+  p.Height = shape.rows;
+}
+
 }  // namespace vmem::test

@@ -1,5 +1,5 @@
-// Makes pages usable: from a backing copy, or from nothing, to a mapping at the page's own
-// address. The mover only.
+// Makes pages usable: maps a frame or a slot of near memory at the page's own address, with the
+// bytes of the page's copy, if it has one. The mover only.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace vmem::migration {
 
 // What a page lacks until it is usable, in a frame or in place. bytes: its bytes are not near the
 // GPU, or the CPU uses them (vmem_read, vmem_write). frame: no frame is free yet. access: it is
-// mapped for reading only.
+// mapped for reading only, and a hold or GPU work keeps that mapping.
 enum class Lacks : std::uint8_t { nothing, bytes, frame, access };
 struct Served {
   Lacks lacks = Lacks::nothing;
@@ -29,12 +29,13 @@ struct Served {
 
 // What is done for a frame.
 struct Effort {
-  bool evict = false;  // other pages
-  // Answer after_gpu rather than use the page in place.
+  bool evict = false;  // evict other pages
+  // While a frame may still come: answer after_gpu, do not use the page in place.
   bool wait = false;
   // Unmap a page that is used in place, to move it to HBM.
   bool move_to_hbm = false;
-  bool in_place = true;  // without a frame: use the page in place
+  // Without a frame: use the page in place. False: answer after_gpu, even if no frame may come.
+  bool in_place = true;
 };
 
 class BringIn {
@@ -60,13 +61,14 @@ class BringIn {
   };
   explicit BringIn(const Parts& parts) : parts_(parts) {}
 
-  // `own_holds`: the page's holds that are the caller's own; they do not count.
+  // `own_holds`: how many of the page's holds are the caller's own; they do not count.
   Result<Served> serve(PageRef ref, pagetable::Access access, OldBytes old, Effort effort, std::uint32_t own_holds);
   // REQUIRES: unmapped.
   Result<Served> make_usable(PageRef ref, pagetable::Access access, OldBytes old, Effort effort);
   // For a page without a frame: finds a place for bytes that the CPU will write: a slot, or a frame
   // if host memory is full.
   Result<Attempt> place_for_cpu_write(PageRef ref);
+  // The error of a call that no longer waits for Lacks::access.
   Error still_read_error(PageRef ref) const;
 
  private:

@@ -31,7 +31,8 @@ Result<Attempt> Evictor::evict(PageRef ref, const Page* excluded) {
   const bool compared = !worthless && !kept_below && parts_.fingerprints.comparable(ref);
   if (!worthless && page.version != 0 && !page.slot_current() && !kept_below && !compared) {
     const auto granted = parts_.host.need_slot(ref, {Displaces::anything, excluded});
-    // Every slot has an only copy. This page stays until the program frees or releases something.
+    // Each host slot holds a page's only copy. This page stays in HBM until the program frees or
+    // releases something.
     if (!granted && granted.error().status == VMEM_ERROR_OUT_OF_MEMORY) return Attempt::after_release;
     if (!granted) return std::unexpected(granted.error());
     if (*granted != Attempt::done) return granted;
@@ -66,7 +67,8 @@ Status Evictor::give_up_frame(PageRef ref) {
   std::uint64_t store = parts_.transfers.running(page.store) ? page.store : 0;
   const bool protected_page = parts_.mapper.write_protected(*ref.region);
   const bool clean = page.version == 0 || page.slot_current() || (protected_page && page.spilled_current());
-  // Clean, but the GPU could write without saying so: the tier copies the page if it did.
+  // A dirty page is copied. A clean page that the GPU could have written undeclared is copied by
+  // the tier only if it was written.
   if (!clean || (page.version != 0 && !protected_page)) {
     VMEM_ASSIGN(store,
                 parts_.loader.submit(ref, tiers::Direction::store, page.frame, 0, clean ? Watch::yes : Watch::no));

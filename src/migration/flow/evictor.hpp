@@ -1,5 +1,6 @@
 // Evicts pages from HBM. A page's bytes go to a slot of near memory, unless a copy is current, the
-// page was never written, or its contents are of an earlier life. The mover only.
+// page was never written, or its contents are of an earlier life. If the GPU could have written to
+// a clean page undeclared, the GPU compares the page with its copy first. The mover only.
 #pragma once
 
 #include "migration/attempt.hpp"
@@ -34,9 +35,9 @@ class Evictor {
   };
   explicit Evictor(const Parts& parts) : parts_(parts) {}
 
-  // done: the page's frame is free, or the page had none. after_transfer: among others, the GPU
-  // compares the unmapped page with its copy (Fingerprints), and frees the frame if both are equal.
-  // On an error the page keeps its frame and may be unmapped. `excluded`: see SlotWish.
+  // done: the page's frame is free, or the page had none. after_transfer may mean that the GPU now
+  // compares the unmapped page with its copy below; if they are equal, Fingerprints::finish frees
+  // the frame. On an error the page keeps its frame and may be unmapped. `excluded`: see SlotWish.
   Result<Attempt> evict(PageRef ref, const Page* excluded = nullptr);
 
  private:

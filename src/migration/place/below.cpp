@@ -81,7 +81,8 @@ Result<Attempt> Below::need_slot(PageRef ref) {
   return Attempt::done;
 }
 
-// Releases copies of pages whose bytes are elsewhere, too.
+// Releases outdated copies, and copies of pages that own a frame or have a current copy in near
+// memory. Returns how many bytes of slots came free; stops at `bytes`.
 std::uint64_t Below::release_copies(std::uint64_t bytes) {
   std::uint64_t released = 0;
   for (std::size_t left = copies_.size(); left > 0 && released < bytes; --left) {
@@ -159,14 +160,14 @@ bool Below::loading_to_host() const {
   });
 }
 
-// The tier has no slot for the page: pauses all requests to it, whatever the reason.
+// The tier gave the page no slot, for whatever reason: pauses all stores.
 void Below::store_refused(PageRef ref, const Error& error) {
   pacing_.refused(core_.now_us(), error);
   not_stored(ref, error);
 }
 
 void Below::store_failed(PageRef ref, const Error& error) {
-  drop(ref);  // before the failure counts: its own slot is no room that came
+  drop(ref);  // before pacing_.failed(): the release of this slot must not end that pause
   pacing_.failed(core_.now_us(), error);
   not_stored(ref, error);
 }

@@ -39,7 +39,7 @@ class Below {
   // OUT_OF_MEMORY; the tier's.
   Result<Attempt> need_slot(PageRef ref);
   void drop(PageRef ref);            // the copy; its slot, too, unless a transfer uses it
-  static void distrust(Page& page);  // it may have been written without a new version
+  static void distrust(Page& page);  // the page may have been written without a new version
   std::uint64_t metadata_bytes() const;
 
   // REQUIRES: a host slot and a slot below; no transfer of either in flight.

@@ -81,8 +81,8 @@ class Policy {
   virtual std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) = 0;
 
   // Pages to evict now, ahead of demand: they would have to be evicted before their next use. Those
-  // whose room is needed first come first. After the last, those still in HBM are offered again.
-  // 0: none.
+  // whose room is needed first come first. A call continues where the previous one stopped; after
+  // the last page it starts over, with those still in HBM. 0: none.
   virtual std::size_t leaves(const PrefetchQuery& query, std::span<PageId> out) = 0;
 
   // Memory for the live regions and their pages. Without regions, 0, and nothing stays allocated.

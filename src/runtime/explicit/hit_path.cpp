@@ -133,7 +133,7 @@ inline Status HitPath::publish(Call& call, std::size_t i) const {
   return {};
 }
 
-// The holds keep the regions: a range lies where it lay.
+// The holds keep the regions live, so locate() finds the same pages as before.
 Status HitPath::make_ready(const Call& call) const {
   if (call.worst == Usability::absent) VMEM_TRY(bring_in(call));
   for (const vmem_range& range : call.ranges) {

@@ -50,6 +50,8 @@ class Launches {
                              LaunchHolds& holds);
   // False: begin_if_all_resident would fail on every device.
   bool any_device_all_resident() const { return parts_.mover.all_resident() != 0; }
+  // The launch was queued: logs its uses, then clears its holds. Throws std::bad_alloc: the holds
+  // stay.
   Status end(LaunchHolds& holds);
   static void abandon(LaunchHolds& holds);  // the launch was not queued
   // Like begin, for work recorded into a graph: named memory is mapped, possibly with loads in

@@ -35,6 +35,7 @@ void TransferLedger::complete(Completion completion, Direction direction) {
     completions_.push_back(std::move(completion));
     --count(direction);
     ++telling_;
+    last_progress_ = Clock::now();
   }
   tell();
 }
@@ -77,6 +78,7 @@ void TransferLedger::tell_ready() {
   {
     const std::lock_guard lock(mutex_);
     ++telling_;
+    last_progress_ = Clock::now();
   }
   tell();
 }

@@ -16,8 +16,8 @@ namespace vmem::tiers {
 
 class TransferLedger {
  public:
-  // `on_ready` may be empty. It is called by the tier's threads, without a lock, when poll has
-  // completions. `finish` waits for the call to end, and no call begins once the tier is
+  // `on_ready` may be empty. The tier's threads call it, without a lock, when poll has completions
+  // or allocate may have a slot. `finish` waits for calls to end. No call begins once the tier is
   // quarantined: what it uses may be gone then.
   explicit TransferLedger(std::function<void()> on_ready) : on_ready_(std::move(on_ready)) {}
 
@@ -92,8 +92,9 @@ class TransferLedger {
   std::vector<Completion> completions_;
   InFlight in_flight_;
   std::uint32_t chores_ = 0;
-  std::uint32_t telling_ = 0;                              // calls of on_ready in progress
-  std::chrono::steady_clock::time_point last_progress_{};  // a transfer or chore began or ended
+  std::uint32_t telling_ = 0;  // calls of on_ready in progress
+  // When a transfer or chore last began, or a chore or a call of on_ready last ended.
+  std::chrono::steady_clock::time_point last_progress_{};
   bool quarantined_ = false;
 };
 

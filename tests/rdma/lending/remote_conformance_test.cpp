@@ -82,7 +82,6 @@ using OneLender = rdma::ThreadedRemote<1, 1>;
 using TwoLenders = rdma::ThreadedRemote<2, 1>;
 using Replicas = rdma::ThreadedRemote<2, 2>;
 using WithADisk = rdma::ThreadedRemote<1, 1, 7>;
-GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(StreamOrderedTierConformance);
 INSTANTIATE_TYPED_TEST_SUITE_P(RemoteOneLender, TierConformance, OneLender);
 INSTANTIATE_TYPED_TEST_SUITE_P(RemoteTwoLenders, TierConformance, TwoLenders);
 INSTANTIATE_TYPED_TEST_SUITE_P(RemoteReplicas, TierConformance, Replicas);

@@ -43,7 +43,7 @@ class PageJobs {
   void begin(const PageJobRef& job);
   // The request of a job was answered or will not be; it no longer uses the job's memory.
   void ended(const Request& request);
-  // Goes on with the jobs that wait; true: one of them has begun or ended something.
+  // Resumes the jobs that wait. True: one of them has begun a request.
   bool go_on();
   // From now on no job waits for longer than a request may take.
   void hurry() { latest_us_ = config_.clock->now_us() + config_.request_us; }

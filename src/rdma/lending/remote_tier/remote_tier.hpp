@@ -12,8 +12,8 @@
 // and the page is kept. A lost copy is re-created by the page's next store.
 //
 // One thread progresses the transport and does all waiting for the network; workers make and check
-// seals. The mover's calls wait for none of them. The parts, each of which calls only those below
-// it, and none of which calls another while it holds its lock:
+// seals. The mover's calls wait for none of them. These are the parts. A part calls only parts
+// below it, and none while it holds its own lock:
 //   PageJobs       stores and loads of pages
 //   NodeLinks      connections and leases
 //   Requests       what is in flight to the nodes

@@ -145,8 +145,8 @@ void StreamTransport::poll(std::vector<Event>& events) {
   on_main([this] {
     for (const auto& [id, link] : links_) {
       if (!std::exchange(link->paused, false)) continue;
-      for (const Lane& lane : link->lanes) {
-        if (lane.channel) on_lane(lane.channel, [](Channel& channel) { channel.resume(); });
+      for (const LinkChannel& each : link->channels) {
+        if (each.channel) on_lane(each.channel, [](Channel& channel) { channel.resume(); });
       }
     }
   });
@@ -195,7 +195,7 @@ bool StreamTransport::refresh_trust() {
   tls_->refresh();
   std::vector<PeerId> distrusted;
   for (const auto& [id, link] : links_) {
-    if (!link->lanes.empty() && !link->failure && !tls_->still_trusts(link->proved)) distrusted.push_back(id);
+    if (!link->channels.empty() && !link->failure && !tls_->still_trusts(link->proved)) distrusted.push_back(id);
   }
   for (const PeerId id : distrusted) {
     const Link& link = *links_.at(id);
@@ -292,33 +292,34 @@ void StreamTransport::joined(PeerId id, Link& link, Admission::SetUp outcome) {
         link.process = std::make_shared<const FileDescriptor>(std::move(process));
     }
     link.token = link.by_us ? theirs.link : outcome.ours.link;
-    link.lanes.resize(std::size_t{1} + std::min(config_.channels, std::uint32_t{theirs.channels}));
+    link.channels.resize(std::size_t{1} + std::min(config_.channels, std::uint32_t{theirs.channels}));
   }
-  const bool fits = outcome.stream.peer().same_as(link.proved) && index < link.lanes.size() &&
-                    !link.lanes[index].channel && node == link.node && theirs.index == index;
+  const bool fits = outcome.stream.peer().same_as(link.proved) && index < link.channels.size() &&
+                    !link.channels[index].channel && node == link.node && theirs.index == index;
   if (!fits)
     return fail_link(
         id, Reason::refused,
         {VMEM_ERROR_INVALID_VALUE, 0, fmt::format("{} made a connection that is no part of this link", link.name)});
   Context& lane = lanes_.of(index, main_);
   ChannelOwner& owner = *this;
-  link.lanes[index].channel = std::make_shared<Channel>(lane, owner, ChannelId{id, static_cast<std::uint32_t>(index)},
-                                                        std::move(outcome.stream));
+  link.channels[index].channel = std::make_shared<Channel>(
+      lane, owner, ChannelId{id, static_cast<std::uint32_t>(index)}, std::move(outcome.stream));
   if (index == 0 && link.by_us) {
-    for (std::size_t i = 1; i < link.lanes.size(); ++i)
+    for (std::size_t i = 1; i < link.channels.size(); ++i)
       admission_->connect(static_cast<std::uint64_t>(id), *link.address, link.token, static_cast<std::uint16_t>(i),
                           link.deadline_us);
   }
-  if (std::ranges::all_of(link.lanes, [](const Lane& each) { return each.channel != nullptr; })) established(id, link);
+  if (std::ranges::all_of(link.channels, [](const LinkChannel& each) { return each.channel != nullptr; }))
+    established(id, link);
 }
 
 void StreamTransport::established(PeerId id, Link& link) {
   link.connected = true;
   deadlines_.remove(link.deadline_us, id);
   std::string path = tls_ ? "tls" : "unix";
-  if (link.lanes.size() > 2) path += fmt::format(", {} channels", link.lanes.size() - 1);
+  if (link.channels.size() > 2) path += fmt::format(", {} channels", link.channels.size() - 1);
   events_.push({id, Connected{link.node, link.by_us, std::move(path), link.proved.identity, link.process}});
-  for (const Lane& lane : link.lanes) on_lane(lane.channel, [](Channel& channel) { channel.start(); });
+  for (const LinkChannel& each : link.channels) on_lane(each.channel, [](Channel& channel) { channel.start(); });
   for (Posted& send : std::exchange(link.held, {})) dispatch(link, std::move(send));
 }
 
@@ -349,11 +350,12 @@ void StreamTransport::refuse(const Posted& send, const Failure& failure) {
 void StreamTransport::dispatch(Link& link, Posted send) {
   Sending& sending = link.sends.at(send.message.id);
   if (sending.bytes != 0) {
-    const auto least = std::ranges::min_element(link.lanes.begin() + 1, link.lanes.end(), {}, &Lane::queued_bytes);
-    sending.channel = static_cast<std::size_t>(least - link.lanes.begin());
+    const auto least =
+        std::ranges::min_element(link.channels.begin() + 1, link.channels.end(), {}, &LinkChannel::queued_bytes);
+    sending.channel = static_cast<std::size_t>(least - link.channels.begin());
     least->queued_bytes += sending.bytes;
   }
-  on_lane(link.lanes[sending.channel].channel,
+  on_lane(link.channels[sending.channel].channel,
           [message = std::move(send.message)](Channel& channel) mutable { channel.send(std::move(message)); });
 }
 
@@ -363,7 +365,7 @@ void StreamTransport::handle(ChannelId id, Written& written) {
   const auto sent = link->sends.extract(written.id);
   if (sent.empty()) return;
   deadlines_.remove(sent.mapped().deadline_us, id.peer);
-  if (sent.mapped().channel != 0) link->lanes[sent.mapped().channel].queued_bytes -= sent.mapped().bytes;
+  if (sent.mapped().channel != 0) link->channels[sent.mapped().channel].queued_bytes -= sent.mapped().bytes;
   link->peer->outstanding.fetch_sub(1, std::memory_order_relaxed);
   events_.push({id.peer, Sent{written.id}});
 }
@@ -374,7 +376,7 @@ void StreamTransport::hold_back(Link& link) {
   if (events_.pending() < kMostUndelivered) return;
   held_back_ = true;
   if (std::exchange(link.paused, true)) return;
-  for (const Lane& lane : link.lanes) on_lane(lane.channel, [](Channel& channel) { channel.pause(); });
+  for (const LinkChannel& each : link.channels) on_lane(each.channel, [](Channel& channel) { channel.pause(); });
 }
 
 void StreamTransport::handle(ChannelId id, Arrived& arrived) {
@@ -387,24 +389,24 @@ void StreamTransport::handle(ChannelId id, Arrived& arrived) {
 void StreamTransport::handle(ChannelId id, Announced& announced) {
   Link* const link = find(id.peer);
   if (link == nullptr || link->failure) return;
-  Lane& lane = link->lanes[id.index];
+  LinkChannel& at = link->channels[id.index];
   const auto claim = config_.receiver->claim(id.peer, announced.header, announced.payload_bytes);
   if (claim && claim->destination.size() == announced.payload_bytes) {
     deadlines_.add(claim->deadline_us, id.peer);
-    lane.landing = Landing{std::move(announced.header), *claim};
-    return on_lane(lane.channel, [to = claim->destination](Channel& channel) { channel.take(to); });
+    at.landing = Landing{std::move(announced.header), *claim};
+    return on_lane(at.channel, [to = claim->destination](Channel& channel) { channel.take(to); });
   }
   if (claim) {
     VMEM_LOG_ERROR("{} bytes were claimed for a payload of {}", claim->destination.size(), announced.payload_bytes);
     events_.push({id.peer, ReceiveFailed{claim->token, {VMEM_ERROR_INTERNAL, 0, "claimed with another size"}}});
   }
-  on_lane(lane.channel, [](Channel& channel) { channel.skip(); });
+  on_lane(at.channel, [](Channel& channel) { channel.skip(); });
 }
 
 void StreamTransport::handle(ChannelId id, Landed&) {
   Link* const link = find(id.peer);
-  if (link == nullptr || link->failure || !link->lanes[id.index].landing) return;
-  Landing landing = *std::exchange(link->lanes[id.index].landing, std::nullopt);
+  if (link == nullptr || link->failure || !link->channels[id.index].landing) return;
+  Landing landing = *std::exchange(link->channels[id.index].landing, std::nullopt);
   deadlines_.remove(landing.claim.deadline_us, id.peer);
   events_.push({id.peer, Message{std::move(landing.header), landing.claim.destination, landing.claim.token}});
   hold_back(*link);
@@ -443,23 +445,23 @@ void StreamTransport::fail_link(PeerId id, Reason reason, Error error) {
   link->failure = Failure{reason, std::move(error)};
   admission_->cancel(static_cast<std::uint64_t>(id));
   const bool says_why = reason == Reason::closed || reason == Reason::timeout;
-  for (Lane& lane : link->lanes) {
-    if (!lane.channel) {
-      lane.closed = true;
+  for (LinkChannel& each : link->channels) {
+    if (!each.channel) {
+      each.closed = true;
       continue;
     }
-    std::string farewell = &lane == link->lanes.data() && says_why ? farewell_words(reason) : "";
-    on_lane(lane.channel,
+    std::string farewell = &each == link->channels.data() && says_why ? farewell_words(reason) : "";
+    on_lane(each.channel,
             [farewell = std::move(farewell)](Channel& channel) mutable { channel.close(std::move(farewell)); });
   }
-  if (std::ranges::all_of(link->lanes, &Lane::closed)) forget(id);
+  if (std::ranges::all_of(link->channels, &LinkChannel::closed)) forget(id);
 }
 
 void StreamTransport::handle(ChannelId id, Closed&) {
   Link* const link = find(id.peer);
   if (link == nullptr) return;
-  link->lanes[id.index].closed = true;
-  if (std::ranges::all_of(link->lanes, &Lane::closed)) forget(id.peer);
+  link->channels[id.index].closed = true;
+  if (std::ranges::all_of(link->channels, &LinkChannel::closed)) forget(id.peer);
 }
 
 void StreamTransport::forget(PeerId id) {
@@ -467,10 +469,10 @@ void StreamTransport::forget(PeerId id) {
   Link& link = *node.mapped();
   const Failure& failure = *link.failure;
   if (!link.connected) deadlines_.remove(link.deadline_us, id);
-  for (const Lane& lane : link.lanes) {
-    if (!lane.landing) continue;
-    deadlines_.remove(lane.landing->claim.deadline_us, id);
-    events_.push({id, ReceiveFailed{lane.landing->claim.token, failure.error}});
+  for (const LinkChannel& each : link.channels) {
+    if (!each.landing) continue;
+    deadlines_.remove(each.landing->claim.deadline_us, id);
+    events_.push({id, ReceiveFailed{each.landing->claim.token, failure.error}});
   }
   for (const auto& [send, sending] : link.sends) {
     deadlines_.remove(sending.deadline_us, id);

@@ -1,8 +1,9 @@
 // The Transport over byte streams: Unix sockets on one machine, TLS 1.3 over TCP between machines.
 //
-// A peer is one link of several connections (channels), each between proved ends. Channel 0 carries
-// messages without a payload, and the farewell. The others carry payloads, so that a small message
-// never waits behind a page. A payload goes over the channel with the fewest bytes queued.
+// A peer is one link of several connections (channels), each with both ends authenticated. Channel
+// 0 carries messages without a payload, and the farewell: the reason why an end closes. The others
+// carry payloads, so that a small message never waits behind a page. A payload goes over the
+// channel with the fewest bytes queued.
 //
 // Channels move bytes; the thread that calls progress() keeps all other state. With several payload
 // channels, each channel index has a thread, its lane. The lane runs the channels of that index of
@@ -83,7 +84,7 @@ class StreamTransport final : public Transport, private ChannelOwner {
     Claim claim;
   };
   // One channel of a link, as the progressing thread sees it.
-  struct Lane {
+  struct LinkChannel {
     std::shared_ptr<Channel> channel;
     std::uint64_t queued_bytes = 0;
     std::optional<Landing> landing;
@@ -104,8 +105,8 @@ class StreamTransport final : public Transport, private ChannelOwner {
     std::uint64_t token = 0;
     NodeIdentity node;
     ProcessRef process;
-    std::uint64_t deadline_us = 0;  // for setting up all connections
-    std::vector<Lane> lanes;        // by channel index
+    std::uint64_t deadline_us = 0;      // for setting up all connections
+    std::vector<LinkChannel> channels;  // by channel index
     std::unordered_map<SendId, Sending> sends;
     std::vector<Posted> held;  // sends, until the link is connected
     std::optional<Failure> failure;
