@@ -65,27 +65,33 @@ void ToyTier::release(SlotId slot) {
 Status ToyTier::submit(std::span<Transfer> transfers) {
   for (Transfer& transfer : transfers) {
     transfer.if_changed = false;  // this tier does not compare: it copies
-    Slot& slot = slots_[transfer.slot];
-    auto completion = std::make_shared<Completion>();
-    completion->id = transfer.id = ledger_.begin(transfer.direction);
-    workers_.post(
-        [&slot, transfer, completion](std::uint32_t) {
-          if (transfer.direction == Direction::store) {
-            store(slot, transfer);
-          } else {
-            *completion = load(slot, transfer);
-          }
-        },
-        // A transfer completes exactly once, also where an error's text found no memory.
-        [this, direction = transfer.direction, completion](tiers::Workers::Ended ended) {
-          if (ended == tiers::Workers::Ended::no_memory) {
-            completion->outcome = Outcome::failed;
-            completion->error.status = VMEM_ERROR_OUT_OF_MEMORY;
-          }
-          ledger_.complete(std::move(*completion), direction);
-        });
+    transfer.id = ledger_.begin(transfer.direction, [&](std::uint64_t id) {
+      transfer.id = id;
+      post(transfer);
+    });
   }
   return {};
+}
+
+void ToyTier::post(const Transfer& transfer) {
+  Slot& slot = slots_[transfer.slot];
+  auto completion = std::make_shared<Completion>(Completion{.id = transfer.id});
+  workers_.post(
+      [&slot, transfer, completion](std::uint32_t) {
+        if (transfer.direction == Direction::store) {
+          store(slot, transfer);
+        } else {
+          *completion = load(slot, transfer);
+        }
+      },
+      // A transfer completes exactly once, also where an error's text found no memory.
+      [this, direction = transfer.direction, completion](tiers::Workers::Ended ended) {
+        if (ended == tiers::Workers::Ended::no_memory) {
+          completion->outcome = Outcome::failed;
+          completion->error.status = VMEM_ERROR_OUT_OF_MEMORY;
+        }
+        ledger_.complete(std::move(*completion), direction);
+      });
 }
 
 // Worker. The seal is that of the source: it also finds damage done by the copy.

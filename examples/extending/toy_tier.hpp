@@ -45,6 +45,7 @@ class ToyTier final : public tiers::Tier {
     std::uint64_t page_bytes = 0;
     std::optional<tiers::Checksum> seal;  // of the copy; null: none was stored
   };
+  void post(const tiers::Transfer& transfer);
   static void store(Slot& slot, const tiers::Transfer& transfer);
   static tiers::Completion load(const Slot& slot, const tiers::Transfer& transfer);
 

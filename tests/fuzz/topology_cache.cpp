@@ -17,7 +17,7 @@ constexpr std::size_t kMostPlaced = 16;
 
 void place(const Topology& topology) {
   if (topology.nodes.size() > kMostPlaced || topology.links.size() > 4 * kMostPlaced) return;
-  for (const NodeId device : topology.all(NodeKind::device)) {
+  for (const NodeIndex device : topology.all(NodeKind::device)) {
     const int ordinal = topology[device].number;
     for (const Place& place : places_by_rate(topology, ordinal))
       require(place.memory.value < topology.nodes.size(), "a place is a node");
