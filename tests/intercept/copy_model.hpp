@@ -1,5 +1,5 @@
-// Memory of each kind with its expected contents, for cases that copy and fill. More than fits in the
-// 64 MiB of HBM that the runs have.
+// Memory of each kind with its expected contents, for cases that copy and fill. The runs have
+// 64 MiB of HBM, less than this memory.
 #pragma once
 
 #include <algorithm>

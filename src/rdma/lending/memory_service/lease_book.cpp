@@ -135,7 +135,8 @@ bool LeaseBook::wipe_ended() {
     parts_.statistics.disk_lent_bytes -= lease->disk_bytes;
     const Bytes dirty = config_.memory.subspan(lease->first, lease->touched);
     ++wiping_;
-    parts_.workers.post([dirty](std::uint32_t) { std::memset(dirty.data(), 0, dirty.size()); },  // cannot throw
+    // Cannot throw, so how it ended says nothing.
+    parts_.workers.post([dirty](std::uint32_t) { std::memset(dirty.data(), 0, dirty.size()); },
                         [this, lease](tiers::Workers::Ended) {
                           --wiping_;
                           room_.give_back(lease->first, lease->bytes);
