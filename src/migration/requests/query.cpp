@@ -29,7 +29,7 @@ std::optional<Status> QueryRequest::advance(MoverParts& parts) {
 
 std::optional<Status> StatisticsRequest::advance(MoverParts& parts) {
   vmem_statistics& out = statistics;
-  out = parts.core.counters;
+  out = static_cast<const vmem_statistics&>(parts.core.counters);
   for (const Device& device : parts.devices.all()) {
     out.hbm_budget_bytes += device.hbm.budget_bytes();
     out.hbm_used_bytes += device.hbm.used_bytes();
