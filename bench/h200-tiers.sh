@@ -3,7 +3,7 @@
 # Measures what lies below host memory on a GPU host, as h200.sh measures the rest:
 #     h200-tiers.sh OUT [DIR]
 # writes all records to OUT/h200-tiers.json and the tables to OUT/h200-tiers-tables.txt. DIR: a
-# folder on the disk to measure, with 16 GiB free; /var/tmp without it. Takes at most eight minutes.
+# folder on the disk to measure, with 16 GiB free; /var/tmp without it. Takes at most ten minutes.
 # Network rows are of two processes of this host; they are held against ucx_perftest too where that
 # is installed (ucx-utils), `tier` against fio where that is.
 set -u
@@ -17,7 +17,7 @@ trap 'rm -rf "$work" "$disk"' EXIT
 small='--hbm 512MiB --host 512MiB'
 measure map 60 map $small --input "$disk"
 measure stream-nvme 90 stream $small --nvme "$disk:12GiB" --ratio 4 --passes 1
-measure tier 90 tier --nvme "$disk:6GiB" --working-set 512MiB --repeats 2
+measure tier 180 tier --nvme "$disk:6GiB" --working-set 512MiB --repeats 2
 measure compress 90 compress --nvme "$disk:6GiB" --repeats 2 --option compress=auto
 measure net 120 net --option remote_channels=4
 finish
