@@ -73,7 +73,8 @@ using Dlsym = void*(void*, const char*);
 #define VMEM_BEFORE_SANITIZERS [[gnu::no_sanitize("address", "undefined"), gnu::noinline]]
 
 VMEM_BEFORE_SANITIZERS Dlsym* find_real_dlsym() {
-  for (const char* version : {"GLIBC_2.34", "GLIBC_2.2.5"}) {
+  static constexpr const char* kVersions[] = {"GLIBC_2.34", "GLIBC_2.2.5"};  // no code of a library's
+  for (const char* version : kVersions) {
     if (void* found = dlvsym(RTLD_NEXT, "dlsym", version)) return reinterpret_cast<Dlsym*>(found);
   }
   return nullptr;
