@@ -71,7 +71,7 @@ foreach(sanitizer IN LISTS VMEM_SANITIZE)
   add_compile_options(-fsanitize=${sanitizer} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${sanitizer})
 endforeach()
-# For targets that read the enumerations of the driver's interface from programs, which may store any
+# For targets that read enumerations of the driver's interface from programs, which may store any
 # number there. g++ gives that a meaning (no -fstrict-enums).
 set(VMEM_ANY_ENUM_VALUE "")
 if("undefined" IN_LIST VMEM_SANITIZE)

@@ -69,11 +69,11 @@ const std::array<Definition, kHooks> definitions{{VMEM_HOOKS(VMEM_PLAIN, VMEM_ST
 
 using Dlsym = void*(void*, const char*);
 
-// Sanitizers' runtimes call dlsym before instrumented code can run.
+// Sanitizers' runtimes call dlsym before instrumented code can run, be it a library's inline code.
 #define VMEM_BEFORE_SANITIZERS [[gnu::no_sanitize("address", "undefined"), gnu::noinline]]
 
 VMEM_BEFORE_SANITIZERS Dlsym* find_real_dlsym() {
-  static constexpr const char* kVersions[] = {"GLIBC_2.34", "GLIBC_2.2.5"};  // no code of a library's
+  static constexpr const char* kVersions[] = {"GLIBC_2.34", "GLIBC_2.2.5"};
   for (const char* version : kVersions) {
     if (void* found = dlvsym(RTLD_NEXT, "dlsym", version)) return reinterpret_cast<Dlsym*>(found);
   }
