@@ -63,11 +63,13 @@ void ToyTier::release(SlotId slot) {
 // ---- transfers ----
 
 Status ToyTier::submit(std::span<Transfer> transfers) {
+  for (Transfer& transfer : transfers) transfer.id = 0;  // not accepted yet
   for (Transfer& transfer : transfers) {
     transfer.if_changed = false;  // this tier does not compare: it copies
     transfer.id = ledger_.begin(transfer.direction, [&](std::uint64_t id) {
-      transfer.id = id;
-      post(transfer);
+      Transfer accepted = transfer;
+      accepted.id = id;
+      post(accepted);
     });
   }
   return {};

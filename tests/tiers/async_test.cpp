@@ -84,7 +84,7 @@ TEST(TransferLedger, FinishWaitsForTransfersAndChores) {
 }
 
 TEST(TransferLedger, FinishWaitsForTheCallThatTellsOfTheLastEnd) {
-  std::atomic<bool> telling = false, go_on = false, finished = false;
+  std::atomic<bool> telling = false, go_on = false, finishing = false, finished = false;
   TransferLedger ledger([&] {
     telling = true;
     while (!go_on) std::this_thread::yield();
@@ -95,9 +95,11 @@ TEST(TransferLedger, FinishWaitsForTheCallThatTellsOfTheLastEnd) {
       [&] { ledger.complete({.id = id, .outcome = Outcome::done, .error = {}, .changed = false}, Direction::load); });
   while (!telling) std::this_thread::yield();
   std::thread waits([&] {
+    finishing = true;
     ledger.finish(kLong, "");
     finished = true;
   });
+  while (!finishing) std::this_thread::yield();
   // Lets `finish` return, if it would.
   for (int i = 0; i < 1000; ++i) std::this_thread::yield();
   go_on = true;
@@ -172,6 +174,17 @@ TEST(Workers, WithoutThreadsTheCallerDoesTheWorkAndDeliversItsEnd) {
   EXPECT_THAT(steps, ElementsAre("work")) << "ends are tasks of the thread that runs the inbox";
   inbox.run();
   EXPECT_THAT(steps, ElementsAre("work", "done", "no memory"));
+}
+
+TEST(Inbox, ATaskThatThrowsLeavesThoseBehindIt) {
+  std::vector<int> ran;
+  Inbox inbox([] {});
+  inbox.post([&] { ran.push_back(1); });
+  inbox.post([] { throw std::bad_alloc(); });
+  inbox.post([&] { ran.push_back(3); });
+  EXPECT_THROW(inbox.run(), std::bad_alloc);
+  EXPECT_TRUE(inbox.run());
+  EXPECT_THAT(ran, ElementsAre(1, 3));
 }
 
 TEST(Inbox, WhatIsClearedNeitherRunsNorIsKept) {

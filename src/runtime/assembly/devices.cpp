@@ -35,7 +35,7 @@ Status Device::open(int driver_ordinal) {
   return cuda.check(cuda->cuStreamCreate(&io, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
 }
 
-Result<std::unique_ptr<Devices>> Devices::open(std::shared_ptr<const gpu::Driver> driver,
+Result<std::unique_ptr<Devices>> Devices::open(const std::shared_ptr<const gpu::Driver>& driver,
                                                const std::vector<int>& wanted) {
   int present = 0;
   VMEM_TRY(driver->check((*driver)->cuDeviceGetCount(&present), "cuDeviceGetCount"));

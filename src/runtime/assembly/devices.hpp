@@ -38,7 +38,7 @@ class Devices {
  public:
   // `wanted`: ordinals; empty: all GPUs that the driver sees. Errors: NO_DRIVER, INVALID_OPTION,
   // UNSUPPORTED.
-  static Result<std::unique_ptr<Devices>> open(std::shared_ptr<const gpu::Driver> driver,
+  static Result<std::unique_ptr<Devices>> open(const std::shared_ptr<const gpu::Driver>& driver,
                                                const std::vector<int>& wanted);
 
   std::size_t size() const { return devices_.size(); }

@@ -7,7 +7,7 @@
 
 namespace vmem::runtime {
 
-Result<std::unique_ptr<ReservedSpace>> ReservedSpace::reserve(std::shared_ptr<const gpu::Driver> driver,
+Result<std::unique_ptr<ReservedSpace>> ReservedSpace::reserve(const std::shared_ptr<const gpu::Driver>& driver,
                                                               const Options& options) {
   std::unique_ptr<ReservedSpace> reserved(new ReservedSpace(driver));
   const std::uint64_t align = std::uint64_t{256} << 20;

@@ -13,7 +13,7 @@ namespace vmem::runtime {
 class ReservedSpace {
  public:
   // At the option base, or elsewhere if something else is there. Errors: ADDRESS_SPACE.
-  static Result<std::unique_ptr<ReservedSpace>> reserve(std::shared_ptr<const gpu::Driver> driver,
+  static Result<std::unique_ptr<ReservedSpace>> reserve(const std::shared_ptr<const gpu::Driver>& driver,
                                                         const Options& options);
   // REQUIRES: nothing is mapped.
   ~ReservedSpace();

@@ -1,6 +1,7 @@
 // Tasks that other threads post to a tier's thread. They run there, in the order of posting.
 #pragma once
 
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -27,18 +28,26 @@ class Inbox {
     const std::lock_guard lock(mutex_);
     tasks.swap(tasks_);
   }
-  // The tier's thread: runs the tasks posted before the call. False: there were none.
+  // The tier's thread: runs the tasks posted before the call. False: there were none. If one
+  // throws, those behind it stay posted.
   bool run() {
-    std::deque<Task> tasks;
-    {
-      const std::lock_guard lock(mutex_);
-      tasks.swap(tasks_);
-    }
-    for (Task& task : tasks) task();
-    return !tasks.empty();
+    const std::size_t count = posted();
+    for (std::size_t i = 0; i < count; ++i) take()();
+    return count != 0;
   }
 
  private:
+  std::size_t posted() {
+    const std::lock_guard lock(mutex_);
+    return tasks_.size();
+  }
+  Task take() {
+    const std::lock_guard lock(mutex_);
+    Task first = std::move(tasks_.front());
+    tasks_.pop_front();
+    return first;
+  }
+
   const std::function<void()> wake_;
   std::mutex mutex_;
   std::deque<Task> tasks_;  // guarded by mutex_

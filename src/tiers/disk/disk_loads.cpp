@@ -58,7 +58,8 @@ void DiskLoads::on_read(JobPtr job, const Failed& failure) {
   if (!failure) return check(std::move(job));
   // The queue takes nothing any more: this was the last try.
   if (failure->cause == PageIo::Failure::Cause::queue) job->tries = kDiskTries;
-  disk_failed(std::move(job), io_error(*failure, parts_.space.path(job->place.file)));
+  Error error = io_error(*failure, parts_.space.path(job->place.file));
+  disk_failed(std::move(job), std::move(error));
 }
 
 std::unexpected<Error> DiskLoads::no_memory(const DiskJob& job) {

@@ -67,7 +67,8 @@ void FileLoads::read_ended(JobPtr job, std::optional<PageIo::Failure> failure) {
   if (auto change = job->page.file->change()) return complete(*job, Outcome::lost, *std::move(change));
   if (failure) {
     if (failure->cause == PageIo::Failure::Cause::queue) job->tries = kTries;
-    return retry_or_fail(std::move(job), error_of(*job, *failure));
+    Error error = error_of(*job, *failure);
+    return retry_or_fail(std::move(job), std::move(error));
   }
   if (auto other = compare_with_first(*job)) return retry_or_fail(std::move(job), *std::move(other));
   const std::uint64_t filled = job->page.end - job->page.begin;

@@ -23,7 +23,7 @@
 
 namespace vmem::migration {
 
-// Part of the tests' names: without it that would be the function's address, another in each run.
+// What GoogleTest prints of a parameter, instead of the function's address.
 inline void PrintTo(const std::function<std::unique_ptr<Policy>()>&, std::ostream* out) { *out << "policy"; }
 
 }  // namespace vmem::migration

@@ -129,7 +129,10 @@ void NodeLinks::connected(PeerId peer, const Connected& connected) {
     return close(*link);
   }
   if (link->identity != connected.node) {
-    if (link->lease != 0) lose_lease(*link, "it was started anew, without what it held");
+    const bool same_node = link->identity.id == connected.node.id;
+    if (link->lease != 0)
+      lose_lease(*link,
+                 same_node ? "it was started anew, without what it held" : "another node answers at its address");
     dead_.forget(link->identity.id);
   }
   link->identity = connected.node;

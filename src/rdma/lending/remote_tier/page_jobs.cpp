@@ -276,7 +276,7 @@ void PageJobs::fetch_ended(const Request& request) {
   } else if (!request.broken && request.answer != Answer::again) {
     copy_failed(job, request.copy, wire::answer_words(*request.answer));
   }
-  if (!request.answer || request.answer == Answer::again || request.answer == Answer::failed)
+  if (request.answer == Answer::again || request.answer == Answer::failed)
     job->again_us = config_.clock->now_us() + kAgainUs;
   wait(job);
 }

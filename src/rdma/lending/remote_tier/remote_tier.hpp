@@ -6,10 +6,10 @@
 //
 // A slot has one or two copies (`replicas`) on different nodes. Every request has a deadline; after
 // it, the connection is closed by force and made again. A lender's copies are dropped only on proof
-// of their loss: its process was seen to end (DeadNodes), another incarnation answers at its
-// address, or it does not know the lease. A page without another copy is then lost. Silence and
-// refused connections prove nothing: a load without an answer for `patience_us` fails with TIMEOUT,
-// and the page is kept. A lost copy is re-created by the page's next store.
+// of their loss: its process was seen to end (DeadNodes), another incarnation or another node
+// answers at its address, or it does not know the lease. A page without another copy is then lost.
+// Silence and refused connections prove nothing: a load without an answer for `patience_us` fails
+// with TIMEOUT, and the page is kept. A lost copy is re-created by the page's next store.
 //
 // One thread progresses the transport and does all waiting for the network; workers make and check
 // seals. The mover's calls wait for none of them. These are the parts. A part calls only parts

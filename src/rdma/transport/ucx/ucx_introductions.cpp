@@ -40,7 +40,8 @@ void UcxIntroductions::admit(Admission::SetUp outcome) {
     return;
   }
   const std::uint64_t deadline_us = parts_.config.clock->now_us() + parts_.config.handshake_us;
-  introduce(parts_.links.add(parts_.peers.add(outcome.address, false), deadline_us), std::move(outcome));
+  UcxLink& link = parts_.links.add(parts_.peers.add(outcome.address, false), deadline_us);
+  introduce(link, std::move(outcome));
 }
 
 void UcxIntroductions::introduce(UcxLink& link, Admission::SetUp outcome) {
