@@ -174,6 +174,9 @@ def main() -> int:
     print(f"\n{'kind':<10} {'rounds':>6} {'done':>10} {'':12} {'seconds':>7} {'failed':>6}")
     for row in rows:
         print(line(row))
+    for row in rows:
+        for failure in row["failures"]:
+            print(f"{row['kind']}: FAILED: {failure}")
     if args.json:
         table = {**provenance(), "command": shlex.join(["scripts/campaign.py", *sys.argv[1:]]), "seed": args.seed, "kinds": rows}
         args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ import os
 import pathlib
 import random
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -61,7 +62,9 @@ def build(targets: list[str], jobs: int) -> None:
         ["cmake", "--preset", "fuzz"],
         ["cmake", "--build", "--preset", "fuzz", "-j", str(jobs), "--target", *(f"fuzz_{target}" for target in targets)],
     ):
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{done.stdout[-8000:]}\nfuzz: {shlex.join(command)} failed")
 
 
 def folder(kind: str, target: str) -> pathlib.Path:

@@ -7,15 +7,29 @@ failed_tests=() # presets
 rm -f build/failures.txt
 failed=0
 
-# stage NAME COMMAND...: runs it, with its time and result kept for the summary.
+# stage NAME COMMAND...: runs it, with its time and result kept for the summary. build/failures.txt
+# keeps what failed: what the command itself writes there, or the end of its output.
 stage() {
-  local name=$1 start=$SECONDS result=ok
+  local name=$1 start=$SECONDS result=ok known
   shift
+  known=$(failures_size)
   printf '\n== %s\n' "$name"
-  "$@" || result=FAILED
-  [[ $result == ok ]] || failed=1
+  mkdir -p build
+  "$@" 2>&1 | tee build/stage.log
+  [[ ${PIPESTATUS[0]} == 0 ]] || result=FAILED
+  if [[ $result == FAILED ]]; then
+    failed=1
+    if [[ $(failures_size) == "$known" ]]; then
+      { printf '== %s failed\n' "$name" && tail -n 80 build/stage.log | cut -c 1-200; } >>build/failures.txt
+    fi
+  fi
+  rm -f build/stage.log
   stage_names+=("$name") stage_results+=("$result") stage_seconds+=($((SECONDS - start)))
   [[ $result == ok ]]
+}
+
+failures_size() {
+  if [[ -e build/failures.txt ]]; then stat -c %s build/failures.txt; else echo 0; fi
 }
 
 # Address-space randomisation may occupy the addresses of ThreadSanitizer's shadow memory.
@@ -58,7 +72,8 @@ failed_tests_again() {
   done
 }
 
-# Failures come last in the output: the end of what each failed test printed, then the table.
+# Failures come last in the output: the end of what each failed test or stage printed, then the
+# table.
 summary() {
   local i
   printf '\n'
