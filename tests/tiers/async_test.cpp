@@ -126,6 +126,30 @@ TEST(TransferLedger, WithoutProgressTheTierIsQuarantinedAndItsOwnerNotCalledAnyM
   EXPECT_EQ(ready, 0);
 }
 
+TEST(TransferLedger, ACallThatIsUnderWayAtTheQuarantineIsWaitedFor) {
+  std::atomic<bool> telling = false, go_on = false, finished = false;
+  TransferLedger ledger([&] {
+    telling = true;
+    while (!go_on) std::this_thread::yield();
+    EXPECT_FALSE(finished) << "the owner may be gone";
+  });
+  const auto id = ledger.begin(Direction::load, kHandOver);
+  ledger.begin(Direction::load, kHandOver);  // without an answer
+  std::thread completes(
+      [&] { ledger.complete({.id = id, .outcome = Outcome::done, .error = {}, .changed = false}, Direction::load); });
+  while (!telling) std::this_thread::yield();
+  std::thread waits([&] {
+    EXPECT_EQ(ledger.finish(kShort, "a test does not answer"), Finished::quarantined);
+    finished = true;
+  });
+  while (!ledger.quarantined()) std::this_thread::yield();
+  // Lets `finish` return, if it would.
+  for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+  go_on = true;
+  completes.join();
+  waits.join();
+}
+
 TEST(TransferLedger, AMovedChoreEndsOnce) {
   TransferLedger ledger([] {});
   {

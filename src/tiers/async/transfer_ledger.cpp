@@ -30,14 +30,10 @@ void TransferLedger::poll(std::vector<Completion>& completions) {
 }
 
 void TransferLedger::complete(Completion completion, Direction direction) {
-  {
-    const std::lock_guard lock(mutex_);
-    completions_.push_back(std::move(completion));
-    --count(direction);
-    ++telling_;
-    last_progress_ = Clock::now();
-  }
-  tell();
+  std::unique_lock lock(mutex_);
+  completions_.push_back(std::move(completion));
+  --count(direction);
+  tell(lock);
 }
 
 Finished TransferLedger::finish(std::chrono::microseconds answer_wait, const char* warning) noexcept {
@@ -51,6 +47,7 @@ Finished TransferLedger::finish(std::chrono::microseconds answer_wait, const cha
     quarantined_ = true;
     log::write_plain(warning);
   }
+  ended_.wait(lock, [&] { return telling_ == 0; });
   return quarantined_ ? Finished::quarantined : Finished::all_ended;
 }
 
@@ -75,18 +72,19 @@ bool TransferLedger::quarantined() const {
 }
 
 void TransferLedger::tell_ready() {
-  {
-    const std::lock_guard lock(mutex_);
-    ++telling_;
-    last_progress_ = Clock::now();
-  }
-  tell();
+  std::unique_lock lock(mutex_);
+  tell(lock);
 }
 
-// REQUIRES: telling_ counts this call.
-void TransferLedger::tell() {
-  if (on_ready_ && !quarantined()) on_ready_();
-  const std::lock_guard lock(mutex_);
+// REQUIRES: `lock` holds mutex_, which is released during the call.
+void TransferLedger::tell(std::unique_lock<std::mutex>& lock) {
+  ++telling_;
+  last_progress_ = Clock::now();
+  if (on_ready_ && !quarantined_) {
+    lock.unlock();
+    on_ready_();
+    lock.lock();
+  }
   --telling_;
   last_progress_ = Clock::now();
   ended_.notify_all();

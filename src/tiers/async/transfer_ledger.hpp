@@ -17,8 +17,8 @@ namespace vmem::tiers {
 class TransferLedger {
  public:
   // `on_ready` may be empty. The tier's threads call it, without a lock, when poll has completions
-  // or allocate may have a slot. `finish` waits for calls to end. No call begins once the tier is
-  // quarantined: what it uses may be gone then.
+  // or allocate may have a slot. `finish` waits for calls to end, without limit. No call begins
+  // once the tier is quarantined: what it uses may be gone then.
   explicit TransferLedger(std::function<void()> on_ready) : on_ready_(std::move(on_ready)) {}
 
   // ---- the mover's calls ----
@@ -84,7 +84,7 @@ class TransferLedger {
   bool all_ended() const { return in_flight_.loads + in_flight_.stores + chores_ + telling_ == 0; }
   void chore_begins();
   void chore_ends();
-  void tell();
+  void tell(std::unique_lock<std::mutex>& lock);
 
   const std::function<void()> on_ready_;
   mutable std::mutex mutex_;  // guards the members below
