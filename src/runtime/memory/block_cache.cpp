@@ -1,24 +1,18 @@
 #include "runtime/memory/block_cache.hpp"
 
 #include <algorithm>
-#include <functional>
-#include <iterator>
 #include <utility>
 
 namespace vmem::runtime {
 namespace {
 
-std::uint64_t size_key(int device, std::uint64_t bytes) { return bytes >> 21 | std::uint64_t(device) << 48; }
 std::uint64_t backed_bytes(const pagetable::Region& region) { return region.page_count * region.page_bytes(); }
-
-constexpr auto address_of = [](const auto& block) { return block->region->first.index; };
 
 }  // namespace
 
-// REQUIRES mutex_.
-std::uint64_t& BlockCache::bytes_of(int device) {
-  if (bytes_.size() <= std::size_t(device)) bytes_.resize(std::size_t(device) + 1);
-  return bytes_[std::size_t(device)];
+BlockCache::~BlockCache() {
+  by_size_.clear();
+  by_age_.clear_and_dispose(std::default_delete<Block>());
 }
 
 // REQUIRES mutex_.
@@ -28,70 +22,73 @@ bool BlockCache::usable(Block& block, const StreamId& stream) {
   return block.marks.empty();
 }
 
+// REQUIRES mutex_.
+BlockCache::Taken BlockCache::unlink(Block& block) noexcept {
+  by_size_.erase(by_size_.iterator_to(block));
+  by_age_.erase(by_age_.iterator_to(block));
+  bytes_[std::size_t(block.region->device)] -= block.bytes;
+  return Taken(&block, PutBack{this});
+}
+
 // Takes the usable block at the lowest address: a program that repeats its allocations then gets
 // the same blocks in the same order, and the policy can predict their uses.
-pagetable::Region* BlockCache::take(int device, std::uint64_t bytes, const StreamId& stream) {
+BlockCache::Taken BlockCache::take(int device, std::uint64_t bytes, const StreamId& stream) {
   const std::lock_guard lock(mutex_);
-  const auto found = by_size_.find(size_key(device, bytes));
-  if (found == by_size_.end()) return nullptr;
-  auto& candidates = found->second;
-  for (auto at = candidates.rbegin(); at != candidates.rend(); ++at) {
-    if (!usable(**at, stream)) continue;
-    pagetable::Region* region = (*at)->region;
-    bytes_of(device) -= bytes;
-    spare_.splice(spare_.begin(), blocks_, *at);
-    candidates.erase(std::next(at).base());
-    return region;
+  for (auto at = by_size_.lower_bound(SizeKey{device, bytes, 0}); at != by_size_.end(); ++at) {
+    if (at->region->device != device || at->bytes != bytes) break;
+    if (usable(*at, stream)) return unlink(*at);
   }
-  return nullptr;
+  return {};
 }
 
 void BlockCache::put(pagetable::Region& region, const std::optional<StreamId>& stream,
                      std::vector<std::uint64_t> others) {
+  put_back(*std::make_unique<Block>(&region, backed_bytes(region), stream, std::move(others)).release());
+}
+
+void BlockCache::put_back(Block& block) noexcept {
   const std::lock_guard lock(mutex_);
-  const std::uint64_t bytes = backed_bytes(region);
-  std::uint64_t& total = bytes_of(region.device);
-  auto& candidates = by_size_[size_key(region.device, bytes)];
-  if (spare_.empty()) spare_.emplace_back();
-  spare_.front() = {&region, bytes, stream, std::move(others)};
-  const auto place = std::ranges::lower_bound(candidates, region.first.index, std::greater(), address_of);
-  candidates.insert(place, spare_.begin());
-  // Nothing throws from here on: a failed put changes nothing.
-  blocks_.splice(blocks_.end(), spare_, spare_.begin());
-  total += bytes;
+  bytes_[std::size_t(block.region->device)] += block.bytes;
+  by_size_.insert(block);
+  by_age_.push_back(block);
 }
 
 Status BlockCache::close_stream(const StreamId& stream) {
   const std::lock_guard lock(mutex_);
   std::optional<std::uint64_t> mark;
-  for (Block& block : blocks_) {
+  for (Block& block : by_age_) {
     if (block.stream != stream) continue;
     if (!mark) {
       VMEM_ASSIGN(mark, marks_.mark(stream));
     }
-    block.stream.reset();
     block.marks.push_back(*mark);
+    block.stream.reset();
   }
   return {};
 }
 
-std::vector<BlockCache::Block> BlockCache::shrink(int device, std::uint64_t bytes) {
+std::vector<BlockCache::Taken> BlockCache::shrink(int device, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  std::vector<Block> out;
-  for (auto at = blocks_.begin(); at != blocks_.end() && bytes_of(device) > bytes;) {
-    const auto block = at++;
-    if (block->region->device != device) continue;
-    bytes_of(device) -= block->bytes;
-    std::erase(by_size_[size_key(device, block->bytes)], block);
-    out.push_back(std::move(*block));
-    blocks_.erase(block);
+  const auto of_device = [&](const Block& block) { return block.region->device == device; };
+  std::size_t most = 0;
+  std::uint64_t left = bytes_[std::size_t(device)];
+  for (auto at = by_age_.begin(); at != by_age_.end() && left > bytes; ++at) {
+    if (!of_device(*at)) continue;
+    left -= at->bytes;
+    ++most;
+  }
+  std::vector<Taken> out;
+  out.reserve(most);
+  for (auto at = by_age_.begin(); out.size() < most;) {
+    Block& block = *at++;
+    if (of_device(block)) out.push_back(unlink(block));
   }
   return out;
 }
 
 std::uint64_t BlockCache::bytes(int device) const {
   const std::lock_guard lock(mutex_);
-  return std::size_t(device) < bytes_.size() ? bytes_[std::size_t(device)] : 0;
+  return bytes_[std::size_t(device)];
 }
 
 }  // namespace vmem::runtime

@@ -9,13 +9,22 @@ using pagetable::Region;
 using pagetable::Span;
 
 Result<Region*> FreedBlocks::take(int device, std::uint64_t bytes, const StreamId& stream) {
-  Region* const region = cache_.take(device, bytes, stream);
-  if (region == nullptr) return region;
+  BlockCache::Taken block = cache_.take(device, bytes, stream);
+  if (block == nullptr) return nullptr;
+  Region* const region = block->region;
   set_dead(*region, false);
-  auto settled = regions_.make_accessible_if_drained(*region);
-  if (settled) return region;
+  Status settled;
+  try {
+    settled = regions_.make_accessible_if_drained(*region);
+  } catch (...) {
+    set_dead(*region, true);
+    throw;
+  }
+  if (settled) {
+    BlockCache::forget(std::move(block));
+    return region;
+  }
   set_dead(*region, true);
-  cache_.put(*region, std::nullopt, {});
   return std::unexpected(std::move(settled).error());
 }
 
@@ -35,16 +44,16 @@ bool FreedBlocks::put(Region& region, const std::optional<StreamId>& stream, std
 Status FreedBlocks::shrink(int device, std::uint64_t most) {
   if (cache_.bytes(device) <= most) return {};
   VMEM_ASSIGN(const auto drained, gate_.drain());
-  Status outcome;
-  for (BlockCache::Block& block : cache_.shrink(device, most)) {
+  for (BlockCache::Taken& block : cache_.shrink(device, most)) {
     // free_unused needs no stream: every use is logged or in its stream's record.
-    auto freed = outcome ? regions_.free_unused(*block.region, block.region->first.index) : outcome;
-    if (freed) continue;
-    // A launch may hold the block because a pointer table may lead to it.
-    if (freed.error().status != VMEM_ERROR_IN_USE) outcome = freed;
-    cache_.put(*block.region, block.stream, std::move(block.marks));
+    auto freed = regions_.free_unused(*block->region, block->region->first.index);
+    if (freed) {
+      BlockCache::forget(std::move(block));
+    } else if (freed.error().status != VMEM_ERROR_IN_USE) {  // a launch's pointer table
+      return freed;
+    }
   }
-  return outcome;
+  return {};
 }
 
 Status FreedBlocks::clear() {

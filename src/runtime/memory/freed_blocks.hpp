@@ -19,7 +19,7 @@ class FreedBlocks {
  public:
   FreedBlocks(StreamMarks& marks, Regions& regions, MoveGate& gate, ThreadSlots& slots, migration::Mover& mover,
               std::size_t devices)
-      : cache_(marks), regions_(regions), gate_(gate), slots_(slots), mover_(mover), devices_(devices) {}
+      : cache_(marks, devices), regions_(regions), gate_(gate), slots_(slots), mover_(mover), devices_(devices) {}
 
   // A region, no longer dead, with pages for exactly `bytes`, or null. Errors: those of
   // Regions::make_accessible_if_drained; the block then stays cached.
