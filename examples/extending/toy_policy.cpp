@@ -27,7 +27,7 @@ class Fifo final : public Policy {
   }
   void region_ends(RegionId id) override { regions_.erase(id); }
 
-  void page_arrived(PageId id, bool) override {
+  void page_arrived(PageId id, Cause) override {
     Page* page = find(id);
     if (page != nullptr && !page->resident()) *page = {++arrivals_, page->preference, false};
   }

@@ -32,7 +32,7 @@ TEST(ToyPolicy, PagesOfADeadRegionGoFirst) {
   const auto policy = make_fifo_policy();
   for (std::uint32_t region = 1; region <= 2; ++region) {
     policy->region_begins({.id = {region}, .pages = 1, .page_bytes = kPageBytes});
-    policy->page_arrived({{region}, 0}, false);
+    policy->page_arrived({{region}, 0}, Cause::use);
   }
   PageId best[1];
   policy->region_dead({2}, true);
@@ -46,7 +46,7 @@ TEST(ToyPolicy, PagesOfADeadRegionGoFirst) {
 TEST(ToyPolicy, OnlyDeadPagesAndThoseThatPreferHostMemoryAreCheap) {
   const auto policy = make_fifo_policy();
   policy->region_begins({.id = {1}, .pages = 3, .page_bytes = kPageBytes});
-  for (std::uint32_t i = 0; i < 3; ++i) policy->page_arrived({{1}, i}, false);
+  for (std::uint32_t i = 0; i < 3; ++i) policy->page_arrived({{1}, i}, Cause::use);
   PageId offered[3];
   EXPECT_EQ(policy->victims(one_page(true), offered), 0u);
   policy->page_prefers({{1}, 2}, Preference::prefer_host);

@@ -277,7 +277,7 @@ void Mover::store_failed(PageRef ref, const Error& error) {
   if (!page.standby()) return;
   parts_.devices.of(*ref.region).hbm.retake(page.frame);
   page.take_frame_back();
-  parts_.core.config.policy->page_arrived(ref.id(), false);
+  parts_.core.config.policy->page_arrived(ref.id(), Cause::use);
 }
 
 }  // namespace vmem::migration

@@ -283,7 +283,7 @@ void ScriptedPolicy::region_ends(RegionId region) {
   std::erase_if(arrivals_, [&](PageId page) { return page.region == region; });
 }
 
-void ScriptedPolicy::page_arrived(PageId page, bool) {
+void ScriptedPolicy::page_arrived(PageId page, Cause) {
   EXPECT_TRUE(live.contains(page.region));
   EXPECT_TRUE(resident.insert(page).second) << "arrived twice: page " << page.index;
   arrivals_.push_back(page);

@@ -218,7 +218,7 @@ class ScriptedPolicy final : public Policy {
   void region_begins(const RegionShape& region) override { live.insert(region.id); }
   void region_dead(RegionId, bool) override {}
   void region_ends(RegionId region) override;
-  void page_arrived(PageId page, bool prefetched) override;
+  void page_arrived(PageId page, Cause cause) override;
   void page_left(PageId page) override;
   void page_prefers(PageId, Preference) override {}
   void used(const Use& use) override;

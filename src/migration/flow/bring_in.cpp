@@ -153,7 +153,7 @@ Result<Attempt> BringIn::place_for_cpu_write(PageRef ref) {
   if (!grab.frame && !comes(grab.otherwise)) return std::unexpected(granted.error());
   if (!grab.frame) return grab.otherwise;
   page.enter_frame(*grab.frame);
-  parts_.core.config.policy->page_arrived(ref.id(), false);
+  parts_.core.config.policy->page_arrived(ref.id(), Cause::use);
   return Attempt::done;
 }
 

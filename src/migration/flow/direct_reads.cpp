@@ -117,7 +117,7 @@ void DirectReads::finish(PageRef ref, std::uint64_t id, const InFlight& transfer
       transfer.bytes;
   parts_.core.counters.read_to_hbm_bytes += transfer.bytes;
   parts_.core.counters.migrated_in_bytes += transfer.bytes;
-  parts_.core.config.policy->page_arrived(ref.id(), true);
+  parts_.core.config.policy->page_arrived(ref.id(), Cause::prefetch);
   parts_.below.pacing().room_came();
 }
 

@@ -68,7 +68,7 @@ Status Loader::load(PageRef ref, std::uint32_t frame, Access access, OldBytes ol
   page.enter_frame(frame);
   expose(ref, Mapped::frame, access, wait, cause);
   parts_.near.offer_slot(ref);
-  parts_.core.config.policy->page_arrived(ref.id(), cause == Cause::prefetch);
+  parts_.core.config.policy->page_arrived(ref.id(), cause);
   parts_.near.left_host_memory(ref);
   if (cause == Cause::prefetch) parts_.core.counters.prefetched_bytes += ref.bytes();
   return {};
@@ -81,7 +81,7 @@ Status Loader::remap(PageRef ref, Access access, Cause cause) {
   if (page.standby()) {
     device.hbm.retake(page.frame);
     page.take_frame_back();
-    parts_.core.config.policy->page_arrived(ref.id(), false);
+    parts_.core.config.policy->page_arrived(ref.id(), Cause::use);
     parts_.near.left_host_memory(ref);
     ++parts_.core.counters.eviction_cancels;
   }

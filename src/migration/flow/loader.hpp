@@ -17,8 +17,6 @@ namespace vmem::migration {
 
 // What a load does about the page's old bytes. discard: the page's user overwrites all of them.
 enum class OldBytes : std::uint8_t { fetch, discard };
-// Why a page is mapped: for a use, or before one, which is then reported (PageState::kNotify).
-enum class Cause : std::uint8_t { use, prefetch };
 // Watched, a page whose users declared reads only, but can write, is stored only if it was written:
 // its load records what the store compares with.
 enum class Watch : std::uint8_t { no, yes };

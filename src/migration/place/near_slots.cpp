@@ -99,7 +99,7 @@ std::uint64_t NearSlots::passing_bytes(Passing which) const {
 
 void NearSlots::came_to_host_memory(PageRef ref) {
   if (!core_.config.spill_policy || ref.page().near != 0 || ref.region->read_only) return;
-  core_.config.spill_policy->page_arrived(ref.id(), false);
+  core_.config.spill_policy->page_arrived(ref.id(), Cause::use);
 }
 
 void NearSlots::left_host_memory(PageRef ref) {

@@ -47,7 +47,7 @@ class LookAhead final : public Policy {
 
   void region_begins(const RegionShape& region) override;
   void region_ends(RegionId region) override;
-  void page_arrived(PageId page, bool prefetched) override;
+  void page_arrived(PageId page, Cause cause) override;
   void page_left(PageId page) override;
   void page_prefers(PageId page, Preference preference) override { otherwise_->page_prefers(page, preference); }
   void used(const Use& use) override;
@@ -156,8 +156,8 @@ void LookAhead::forget(RegionId id) {
   regions_.erase(id.value);
 }
 
-void LookAhead::page_arrived(PageId page, bool prefetched) {
-  otherwise_->page_arrived(page, prefetched);
+void LookAhead::page_arrived(PageId page, Cause cause) {
+  otherwise_->page_arrived(page, cause);
   Followed* region = find(page.region);
   if (region == nullptr || page.index >= region->shape.pages || region->resident[page.index]) return;
   region->resident[page.index] = true;

@@ -27,6 +27,9 @@ struct RegionShape {
   bool undeclared = false;  // its program does not call vmem: a use counts for the whole region
 };
 
+// Why a page comes into a frame: for a use, or ahead of one.
+enum class Cause : std::uint8_t { use, prefetch };
+
 enum class Preference : std::uint8_t { normal, prefer_hbm, prefer_host };
 
 // A run of consecutive pages of one region that one acquire or launch uses; in order per stream.
@@ -62,7 +65,7 @@ class Policy {
   virtual void region_begins(const RegionShape& region) = 0;
   virtual void region_ends(RegionId region) = 0;  // its pages end with it, without page_left
   // The page got, or lost, its HBM frame.
-  virtual void page_arrived(PageId page, bool prefetched) = 0;
+  virtual void page_arrived(PageId page, Cause cause) = 0;
   virtual void page_left(PageId page) = 0;
   // Pages that prefer host memory are evicted before all others, those that prefer HBM after.
   virtual void page_prefers(PageId page, Preference preference) = 0;

@@ -37,7 +37,7 @@ class SecondChance final : public Policy {
 
   void region_begins(const RegionShape& shape) override;
   void region_ends(RegionId id) override;
-  void page_arrived(PageId id, bool prefetched) override;
+  void page_arrived(PageId id, Cause cause) override;
   void page_left(PageId id) override;
   void page_prefers(PageId id, Preference preference) override;
   void used(const Use& use) override;
@@ -103,12 +103,12 @@ void SecondChance::region_ends(RegionId id) {
   if (last) devices_.erase(index);
 }
 
-void SecondChance::page_arrived(PageId id, bool prefetched) {
+void SecondChance::page_arrived(PageId id, Cause cause) {
   PageState* page = regions_.find(id);
   if (!page || page->resident()) return;
   Region& region = *regions_.find(id.region);
   // A use reported after the request or fetch has overtaken the page: it does not arrive ahead.
-  page->ahead = !page->awaited || (prefetched && page->asked);
+  page->ahead = !page->awaited || (cause == Cause::prefetch && page->asked);
   page->asked = page->awaited = false;
   // Fetched for an imminent use, which counts from now: the distance is known, and the use itself
   // does not count again.

@@ -45,7 +45,7 @@ std::uint64_t policy_hits(Policy& policy, const Trace& trace, std::uint32_t fram
     } else {
       if (resident.size() == frames && !evict_one(policy, resident)) break;
       resident.insert(key(reference));
-      policy.page_arrived({{reference.region}, reference.page}, false);
+      policy.page_arrived({{reference.region}, reference.page}, Cause::use);
     }
     if (report == Report::after_arrival) policy.used(use);
   }

@@ -15,7 +15,7 @@ class ForwardingPolicy : public Policy {
 
   void region_begins(const RegionShape& region) override { policy_->region_begins(region); }
   void region_ends(RegionId region) override { policy_->region_ends(region); }
-  void page_arrived(PageId page, bool prefetched) override { policy_->page_arrived(page, prefetched); }
+  void page_arrived(PageId page, Cause cause) override { policy_->page_arrived(page, cause); }
   void page_left(PageId page) override { policy_->page_left(page); }
   void page_prefers(PageId page, Preference preference) override { policy_->page_prefers(page, preference); }
   void used(const Use& use) override { policy_->used(use); }

@@ -28,7 +28,7 @@ struct LookAhead : ::testing::Test {
     for (; first <= last; ++first) use(first);
   }
   void bring(std::uint32_t first, std::uint32_t last) {
-    for (; first <= last; ++first) policy->page_arrived({{first}, 0}, false);
+    for (; first <= last; ++first) policy->page_arrived({{first}, 0}, Cause::use);
   }
   std::uint32_t victim(bool again = false) {
     std::array<PageId, 1> page{};
@@ -218,7 +218,7 @@ TEST_F(LookAhead, WhatWillDieSoonIsWorthWaitingFor) {
 TEST_F(LookAhead, OtherRegionsAreTheOtherPolicys) {
   policy->region_begins({.id = {50}, .pages = 4, .page_bytes = kPage});
   policy->used({.region = {50}, .first = 0, .count = 1});
-  policy->page_arrived({{50}, 0}, false);
+  policy->page_arrived({{50}, 0}, Cause::use);
   EXPECT_EQ(victim(), 50u);
 }
 

@@ -45,7 +45,7 @@ class PolicyConformance : public ::testing::TestWithParam<PolicyMaker> {
   }
   void bring(std::uint32_t region, std::uint32_t first, std::uint32_t count) {
     use(region, first, count);
-    for (std::uint32_t i = 0; i < count; ++i) policy->page_arrived({{region}, first + i}, false);
+    for (std::uint32_t i = 0; i < count; ++i) policy->page_arrived({{region}, first + i}, Cause::use);
   }
   std::vector<PageId> victims(std::size_t most = 256, std::uint64_t page_bytes = kPage, int device = 0,
                               bool again = false) {
@@ -174,8 +174,8 @@ TEST_P(PolicyConformance, PrefetchNeverAsksForPagesInHbmAndKeepsToItsRoom) {
 TEST_P(PolicyConformance, EventsAboutUnknownOrDeadPagesAreIgnored) {
   begin(1, 4);
   policy->region_ends({9});
-  policy->page_arrived({{9}, 0}, true);
-  policy->page_arrived({{1}, 4}, false);
+  policy->page_arrived({{9}, 0}, Cause::prefetch);
+  policy->page_arrived({{1}, 4}, Cause::use);
   policy->page_left({{1}, 2});
   policy->page_left({{9}, 2});
   policy->page_prefers({{1}, 99}, Preference::prefer_host);
@@ -183,8 +183,8 @@ TEST_P(PolicyConformance, EventsAboutUnknownOrDeadPagesAreIgnored) {
   use(1, 4);
   use(1, 2, UINT32_MAX);
   use(1, 0, 0);
-  policy->page_arrived({{1}, 1}, false);
-  policy->page_arrived({{1}, 1}, false);
+  policy->page_arrived({{1}, 1}, Cause::use);
+  policy->page_arrived({{1}, 1}, Cause::use);
   EXPECT_EQ(victims().size(), 1u);
 }
 

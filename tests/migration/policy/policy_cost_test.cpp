@@ -28,7 +28,7 @@ struct PolicyCost : ::testing::Test {
   PolicyCost() {
     policy->region_begins({.id = {1}, .pages = kPages, .page_bytes = kPageBytes});
     policy->used({.region = {1}, .first = 0, .count = kPages});
-    for (std::uint32_t i = 0; i < kPages; ++i) policy->page_arrived({{1}, i}, false);
+    for (std::uint32_t i = 0; i < kPages; ++i) policy->page_arrived({{1}, i}, Cause::use);
   }
 
   template <class Work>

@@ -58,7 +58,7 @@ class Fuzz {
     else if (what < 55)
       policy_->used({.region = page.region, .first = page.index, .count = 1 + below(shape.pages)});
     else if (what < 65)
-      arrive(page, below(2));
+      arrive(page, below(2) == 0 ? Cause::use : Cause::prefetch);
     else if (what < 70)
       leave(page);
     else if (what < 73)
@@ -84,7 +84,7 @@ class Fuzz {
     const RegionShape& shape = next->second;
     if (dead_.erase(shape.id) != 0) policy_->region_dead(shape.id, false);
     policy_->used({.region = shape.id, .first = 0, .count = shape.pages});
-    for (std::uint32_t i = 0; i < shape.pages; ++i) arrive({shape.id, i}, false);
+    for (std::uint32_t i = 0; i < shape.pages; ++i) arrive({shape.id, i}, Cause::use);
     if (shape.id.value % 3 == 0 && dead_.insert(shape.id).second) policy_->region_dead(shape.id, true);
   }
 
@@ -112,12 +112,12 @@ class Fuzz {
     for (std::uint32_t i = 0, n = 1 + below(4); i < n; ++i) {
       at = (at + 1) % shape.pages;
       policy_->used({.region = shape.id, .first = at, .count = 1, .stream = std::uint16_t(below(20) == 0)});
-      if (below(8)) arrive({shape.id, at}, false);
+      if (below(8)) arrive({shape.id, at}, Cause::use);
     }
   }
 
-  void arrive(PageId page, bool prefetched) {
-    if (resident_.insert(page).second) policy_->page_arrived(page, prefetched);
+  void arrive(PageId page, Cause cause) {
+    if (resident_.insert(page).second) policy_->page_arrived(page, cause);
   }
   void leave(PageId page) {
     if (resident_.erase(page)) policy_->page_left(page);
@@ -152,7 +152,7 @@ class Fuzz {
       EXPECT_TRUE(page.index < shape.pages && shape.device == device);
       EXPECT_FALSE(resident_.contains(page));
       bytes += shape.page_bytes;
-      if (below(4)) arrive(page, true);
+      if (below(4)) arrive(page, Cause::prefetch);
     }
     EXPECT_LE(bytes, room);
     answers_.insert(answers_.end(), out.begin(), out.end());

@@ -30,7 +30,7 @@ class Simulation {
   struct Flight {
     PageId page;
     double arrives;
-    bool prefetched;
+    Cause cause;
   };
 
   void use(PageId page, std::uint16_t stream, bool counted) {
@@ -48,7 +48,7 @@ class Simulation {
   void wait_for(PageId page, bool counted) {
     const double began = timing_.time;
     const auto in_flight = std::ranges::find(flights_, page, &Flight::page);
-    const double arrives = in_flight != flights_.end() ? in_flight->arrives : fetch(page, false);
+    const double arrives = in_flight != flights_.end() ? in_flight->arrives : fetch(page, Cause::use);
     timing_.time = std::max(timing_.time, arrives);
     deliver();
     unused_.erase(page);
@@ -62,16 +62,16 @@ class Simulation {
       const Flight flight = flights_.front();
       flights_.pop_front();
       resident_.insert(flight.page);
-      if (flight.prefetched) unused_.insert(flight.page);
-      policy_.page_arrived(flight.page, flight.prefetched);
+      if (flight.cause == Cause::prefetch) unused_.insert(flight.page);
+      policy_.page_arrived(flight.page, flight.cause);
     }
   }
 
-  double fetch(PageId page, bool prefetched) {
+  double fetch(PageId page, Cause cause) {
     if (resident_.size() + flights_.size() >= machine_.frames) evict();
     link_free_ = std::max(link_free_, timing_.time) + machine_.transfer_time;
     const double arrives = link_free_ + machine_.latency;
-    flights_.push_back({page, arrives, prefetched});
+    flights_.push_back({page, arrives, cause});
     ++timing_.fetched;
     return arrives;
   }
@@ -99,7 +99,7 @@ class Simulation {
       timing_.asked_in_flight += in_flight;
       ++timing_.prefetched;
       const bool dropped = machine_.drop_every && timing_.prefetched % machine_.drop_every == 0;
-      if (!in_flight && !dropped) fetch(pages[i], true);
+      if (!in_flight && !dropped) fetch(pages[i], Cause::prefetch);
     }
   }
 

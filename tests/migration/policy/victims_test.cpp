@@ -21,7 +21,7 @@ struct Victims : ::testing::Test {
   }
   void bring(std::uint32_t region, std::uint32_t page) {
     use(region, page);
-    policy->page_arrived({{region}, page}, false);
+    policy->page_arrived({{region}, page}, Cause::use);
   }
   // The next best victim at each call.
   PageId next(std::uint64_t page_bytes = kPageBytes) { return offer(page_bytes, true); }
@@ -45,7 +45,7 @@ TEST_F(Victims, OfPagesSeenOnceTheLatestGoesFirst) {
 TEST_F(Victims, PagesFetchedAheadAreKeptUntilUsed) {
   begin(1, 10);
   for (std::uint32_t i = 0; i < 4; ++i) bring(1, i);
-  for (std::uint32_t i = 4; i < 8; ++i) policy->page_arrived({{1}, i}, true);
+  for (std::uint32_t i = 4; i < 8; ++i) policy->page_arrived({{1}, i}, Cause::prefetch);
   for (std::uint32_t i = 0; i < 4; ++i) EXPECT_LT(next().index, 4u);
   EXPECT_EQ(next().index, 7u);  // last, the page needed last
 }
@@ -53,7 +53,7 @@ TEST_F(Victims, PagesFetchedAheadAreKeptUntilUsed) {
 TEST_F(Victims, PagesFetchedAheadInVainGoInTheEnd) {
   begin(1, 10);
   begin(2, 40);
-  policy->page_arrived({{1}, 5}, true);
+  policy->page_arrived({{1}, 5}, Cause::prefetch);
   for (int round = 0; round < 4; ++round)
     for (std::uint32_t i = 0; i < 40; ++i) round == 0 ? bring(2, i) : use(2, i);
   EXPECT_EQ(next(), (PageId{{1}, 5}));
@@ -109,9 +109,9 @@ TEST_F(Victims, StampsSurviveTheWrapOfTheClock) {
   auto tiny = make_second_chance_policy({.hbm_bytes = {4096}});
   tiny->region_begins({.id = {1}, .pages = 2, .page_bytes = 1});
   tiny->region_begins({.id = {2}, .pages = 4, .page_bytes = std::uint64_t{1} << 27});
-  tiny->page_arrived({{1}, 0}, false);
+  tiny->page_arrived({{1}, 0}, Cause::use);
   tiny->used({.region = {1}, .first = 0, .count = 1});
-  tiny->page_arrived({{2}, 0}, false);
+  tiny->page_arrived({{2}, 0}, Cause::use);
   for (int i = 0; i < 100; ++i) {  // three times round
     tiny->used({.region = {2}, .first = 0, .count = 1});
     PageId page[1] = {};
