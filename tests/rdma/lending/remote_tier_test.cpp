@@ -69,6 +69,21 @@ TEST(RemoteTier, AStoreThatCannotBeSentNowIsSentLater) {
   EXPECT_TRUE(remote.loads(slot, 1, 1));
 }
 
+// Else nobody would find out that the node is silent.
+TEST(RemoteTier, APingThatCannotBeSentNowIsSentLater) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  for (std::size_t i = 0; i <= kMostOutstanding; ++i) remote.tier->release(remote.slot());
+  while (remote.tier->step()) {
+  }
+  remote.clock.advance(RemoteTier::Config{}.ping_us);
+  while (remote.tier->step()) {
+  }
+  remote.pass(SteppedRemote::kRequestUs);
+  remote.fabric.set_partition(NodeId{100}, NodeId{1}, true);
+  remote.until([&] { return remote.tier->usage().ready_bytes == 0; });
+}
+
 TEST(RemoteTier, NothingIsSentOfWhatDidNotChange) {
   SteppedRemote remote(1);
   remote.start_tier();

@@ -97,15 +97,12 @@ void NodeLinks::connect(Link& link) {
   contacts_.failed(index_of(link), link.why, link.obstacle);
 }
 
-void NodeLinks::ping(Link& link) {
-  link.pinged = true;
-  send(link, {.kind = Kind::ping}, Requests::Reply::expected, {});
-}
+void NodeLinks::ping(Link& link) { link.pinged = send(link, {.kind = Kind::ping}, Requests::Reply::expected, {}); }
 
 void NodeLinks::ask(Link& link) {
-  link.ask_us = 0;
   const wire::Ask ask{config_.borrow_bytes, config_.borrow_bytes};
-  send(link, {.kind = Kind::allocate}, Requests::Reply::expected, wire::body_of(ask));
+  link.ask_us = config_.clock->now_us() + kBeforeAskingAgainUs;
+  if (send(link, {.kind = Kind::allocate}, Requests::Reply::expected, wire::body_of(ask))) link.ask_us = 0;
 }
 
 bool NodeLinks::send(Link& link, Request request, Requests::Reply reply, ConstBytes body, Bytes payload) {

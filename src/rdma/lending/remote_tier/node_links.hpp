@@ -74,7 +74,7 @@ class NodeLinks {
     std::uint64_t lease = 0;
     std::uint64_t again_us = 0;  // when away: the next attempt
     std::uint64_t rest_us = 0;   // minimum delay of that attempt
-    std::uint64_t ask_us = 0;    // when asking: the next ask, after Answer::again; 0: none
+    std::uint64_t ask_us = 0;    // when asking: the next ask, if one was put off; 0: none
     std::uint64_t heard_us = 0;  // its last answer
     Obstacle obstacle = Obstacle::none;
     bool was_ready = false;
