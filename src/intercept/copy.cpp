@@ -164,16 +164,15 @@ CUresult copy_shape(const CopySide& to, const CopySide& from, const CopyExtent& 
   holds.hold_separately = true;  // the copy may wait for the stream
   if (auto ready = runtime->launches().begin(references.addresses(), stream, false, holds); !ready)
     return report("a copy", ready.error());
+  runtime::HeldLaunch held(runtime->launches(), holds);
   const bool whole = runtime::all_in_hbm(holds);
   const bool linear = !to.array && !from.array;
-  if (!whole && !linear) {
-    runtime->launches().abandon(holds);
-    return unsupported("a copy from or to a CUDA array while HBM is full");
-  }
+  if (!whole && !linear) return unsupported("a copy from or to a CUDA array while HBM is full");
+  held.queued();
   CUresult queued = whole ? real() : copy_rows(*runtime, to, from, extent, stream);
   if (waits && (!whole || sync_memops_asked().load(std::memory_order_relaxed)))
     queued = finish(*runtime, stream, queued);
-  auto ended = runtime->launches().end(holds);
+  auto ended = held.end();
   return queued != CUDA_SUCCESS || ended ? queued : report("a copy", ended.error());
 }
 

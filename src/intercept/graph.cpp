@@ -2,10 +2,11 @@
 // each launch. Captures are untouched: the resulting nodes contain all that is needed. The driver
 // requires mapped memory when a copy or fill node is described, and again when a fill is
 // instantiated.
+#include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "base/log.hpp"
 #include "intercept/hook_table.hpp"
@@ -19,7 +20,8 @@ using runtime::Runtime;
 
 std::mutex executables_mutex;
 // A launch uses the list current at its beginning.
-std::unordered_map<CUgraphExec, std::shared_ptr<const References>> executables;
+using Executables = std::map<CUgraphExec, std::shared_ptr<const References>>;
+Executables executables;
 
 // The addresses of a graph, or of a changed node.
 struct Named {
@@ -132,9 +134,19 @@ std::shared_ptr<const References> known(CUgraphExec executable) {
   return found == executables.end() ? nullptr : found->second;
 }
 
-void remember(CUgraphExec executable, std::shared_ptr<const References> references) {
+// Made before the driver's call, so that nothing can fail after it.
+Executables::node_type prepare(References references) {
+  references.finish_graph();
+  Executables one;
+  one.emplace(nullptr, std::make_shared<const References>(std::move(references)));
+  return one.extract(one.begin());
+}
+
+void remember(CUgraphExec executable, Executables::node_type prepared) noexcept {
   const std::lock_guard lock(executables_mutex);
-  executables[executable] = std::move(references);
+  executables.erase(executable);
+  prepared.key() = executable;
+  executables.insert(std::move(prepared));
 }
 
 // For calls without a stream: the driver only checks the memory.
@@ -171,11 +183,11 @@ CUresult learn(const CUgraphExec* executable, CUgraph graph, Real&& real) {
   Named named(*runtime);
   const CUresult read = add_graph(*runtime, named, graph);
   if (read == CUDA_ERROR_NOT_SUPPORTED) return unreadable(read);
+  auto prepared = prepare(std::move(named.all));
   const CUresult result = told(*runtime, named.looked_at, real);
   if (result != CUDA_SUCCESS) return result;
   if (read != CUDA_SUCCESS) return unreadable(read);
-  named.all.finish_graph();
-  remember(*executable, std::make_shared<References>(std::move(named.all)));
+  remember(*executable, std::move(prepared));
   return CUDA_SUCCESS;
 }
 
@@ -187,33 +199,41 @@ CUresult learn_more(CUgraphExec executable, Add&& add, Real&& real) {
   Named fresh(*runtime);
   const CUresult read = add(*runtime, fresh);
   if (read == CUDA_ERROR_NOT_SUPPORTED) return unreadable(read);
+  // An executable made before vmem started names no vmem memory.
+  const auto before = known(executable);
+  References all = before == nullptr ? Named(*runtime).all : *before;
+  for (const std::uintptr_t address : fresh.all.addresses()) all.add(address);
+  auto prepared = prepare(std::move(all));
   const CUresult result = told(*runtime, fresh.looked_at, real);
   if (result != CUDA_SUCCESS) return result;
   if (read != CUDA_SUCCESS) return unreadable(read);
-  // An executable made before vmem started names no vmem memory.
-  const auto before = known(executable);
-  auto references = std::make_shared<References>(before == nullptr ? Named(*runtime).all : *before);
-  for (const std::uintptr_t address : fresh.all.addresses()) references->add(address);
-  references->finish_graph();
-  remember(executable, std::move(references));
+  remember(executable, std::move(prepared));
   return CUDA_SUCCESS;
 }
 
 std::mutex begun_mutex;
 std::unordered_multiset<CUstream> begun;  // counted captures, by the stream on which they began
 
+void count_capture(CUstream stream) {
+  const std::lock_guard lock(begun_mutex);
+  begun.insert(stream);
+  captures().fetch_add(1, std::memory_order_seq_cst);
+}
+void uncount_capture(CUstream stream) {
+  const std::lock_guard lock(begun_mutex);
+  const auto found = begun.find(stream);
+  if (found == begun.end()) return;
+  begun.erase(found);
+  captures().fetch_sub(1, std::memory_order_release);
+}
+
 // Counts before the capture begins: later calls on the stream must ask whether it is capturing.
 template <class Real>
 CUresult begin_capture(CUstream stream, Real&& real) {
   if (Runtime* runtime = running()) runtime->streams().expect_capture(stream);
-  captures().fetch_add(1, std::memory_order_seq_cst);
+  count_capture(stream);
   const CUresult result = real();
-  if (result != CUDA_SUCCESS) {
-    captures().fetch_sub(1, std::memory_order_release);
-    return result;
-  }
-  const std::lock_guard lock(begun_mutex);
-  begun.insert(stream);
+  if (result != CUDA_SUCCESS) uncount_capture(stream);
   return result;
 }
 
@@ -234,12 +254,7 @@ CUresult stream_end_capture(Call<decltype(::cuStreamEndCapture)> call, CUstream 
   // Some failures end a capture, others do not.
   const CUstream named = call.stream(stream);
   Runtime* runtime = running();
-  if (runtime == nullptr || capturing(*runtime, named)) return result;
-  const std::lock_guard lock(begun_mutex);
-  if (const auto found = begun.find(named); found != begun.end()) {
-    begun.erase(found);
-    captures().fetch_sub(1, std::memory_order_release);
-  }
+  if (runtime != nullptr && !capturing(*runtime, named)) uncount_capture(named);
   return result;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <cxxabi.h>
 
 #include <atomic>
 #include <cstddef>
@@ -31,6 +32,21 @@ struct Call<CUresult(A...)> {
   CUstream stream(CUstream given) const { return given == nullptr && per_thread ? CU_STREAM_PER_THREAD : given; }
 };
 
+// In a handler of an exception, which it logs at most 8 times: what the program is told.
+CUresult report_exception() noexcept;
+// No exception leaves vmem: the program and the driver may be C. But the end of a thread that is
+// cancelled in a call of the driver does.
+template <class Work>
+CUresult refused_if_it_throws(Work&& work) {
+  try {
+    return work();
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {
+    return report_exception();
+  }
+}
+
 template <auto Implementation, std::size_t Hook, bool PerThread>
 struct Entry;
 template <class F, class... A, CUresult (*Implementation)(Call<F>, A...), std::size_t Hook, bool PerThread>
@@ -38,11 +54,11 @@ struct Entry<Implementation, Hook, PerThread> {
   static CUresult call(A... arguments) {
     const Call<F> real{Hook, PerThread};
     bool& flag = of_vmem();  // nested calls, made by the driver or by vmem, pass through
-    if (flag) return real(arguments...);
+    if (flag) return refused_if_it_throws([&] { return real(arguments...); });
     const OfVmem mark(flag);
-    const CUresult result = Implementation(real, arguments...);
+    const CUresult result = refused_if_it_throws([&] { return Implementation(real, arguments...); });
     if (gpu::is_sticky(result)) [[unlikely]]
-      diagnose(result);
+      (void)refused_if_it_throws([&] { return diagnose(result), result; });
     return result;
   }
 };

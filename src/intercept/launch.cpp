@@ -21,13 +21,11 @@ template <class Queue>
 CUresult launch_of_anything(runtime::Runtime& runtime, const FunctionFacts& facts, CUstream stream,
                             const std::optional<std::span<const std::uintptr_t>>& named, runtime::LaunchHolds& holds,
                             Queue&& queue) {
+  runtime::HeldLaunch held(runtime.launches(), holds);
   note_launch(&facts, stream, named);
   const CUresult queued = queue();
-  if (queued != CUDA_SUCCESS) {
-    runtime.launches().abandon(holds);
-    return queued;
-  }
-  const Status ended = runtime.launches().end(holds);
+  if (queued != CUDA_SUCCESS) return queued;
+  const Status ended = held.end();
   return ended ? CUDA_SUCCESS : report("a kernel launch", ended.error());
 }
 

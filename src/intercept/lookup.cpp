@@ -8,10 +8,12 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 #include "base/log.hpp"
 #include "gpu/driver.hpp"
@@ -139,7 +141,7 @@ const Resolved* resolve(bool load) {
   }
   const std::lock_guard lock(resolving);
   if (const Resolved* known = resolved.load(std::memory_order_acquire)) return known;
-  auto* fresh = new Resolved;
+  auto fresh = std::make_unique<Resolved>();
   Dlsym* const find = real_dlsym();
   using GetProcAddressV2 = decltype(::cuGetProcAddress);
   auto* const ask = reinterpret_cast<GetProcAddressV2*>(find(library, VMEM_SYMBOL(cuGetProcAddress)));
@@ -161,8 +163,8 @@ const Resolved* resolve(bool load) {
         function != nullptr)
       fresh->hook_of.try_emplace(function, definition.entry);
   }
-  resolved.store(fresh, std::memory_order_release);
-  return fresh;
+  resolved.store(fresh.get(), std::memory_order_release);
+  return fresh.release();
 }
 
 void* replaced(void* function) {
@@ -172,11 +174,16 @@ void* replaced(void* function) {
   return found == known->hook_of.end() ? function : found->second;
 }
 
+// The program must not come by the driver's own function where there is a hook.
+CUresult replace(CUresult result, void** function) {
+  if (result == CUDA_SUCCESS && function != nullptr && *function != nullptr)
+    *function = replaced(std::exchange(*function, nullptr));
+  return result;
+}
+
 CUresult get_proc_address_v1(Call<GetProcAddressV1> call, const char* symbol, void** function, int version,
                              cuuint64_t flags) {
-  const CUresult result = call(symbol, function, version, flags);
-  if (result == CUDA_SUCCESS && function != nullptr && *function != nullptr) *function = replaced(*function);
-  return result;
+  return replace(call(symbol, function, version, flags), function);
 }
 
 }  // namespace
@@ -198,9 +205,7 @@ bool preloaded() {
 
 CUresult get_proc_address(Call<decltype(::cuGetProcAddress)> call, const char* symbol, void** function, int version,
                           cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
-  const CUresult result = call(symbol, function, version, flags, status);
-  if (result == CUDA_SUCCESS && function != nullptr && *function != nullptr) *function = replaced(*function);
-  return result;
+  return replace(call(symbol, function, version, flags, status), function);
 }
 
 void* real_function(std::size_t hook) {
@@ -216,7 +221,13 @@ void* vmem_find_symbol(void* library, const char* name) {
   void* found = real_dlsym()(library, name);
   const bool driver_like = found != nullptr && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
   if (found != nullptr && std::strncmp(name, "nccl", 4) == 0) return nccl_hook(name, found);
-  return driver_like ? replaced(found) : found;
+  if (!driver_like) return found;
+  try {
+    return replaced(found);
+  } catch (...) {
+    (void)report_exception();
+    return nullptr;  // as if it were not there
+  }
 }
 
 // The real dlsym resolves RTLD_NEXT (-1) and RTLD_DEFAULT (0) relative to its caller, so the call

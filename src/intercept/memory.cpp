@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/log.hpp"
 #include "intercept/hook_table.hpp"
@@ -188,16 +189,19 @@ CUresult mem_free_async(Call<decltype(::cuMemFreeAsync)> call, CUdeviceptr point
 }
 
 CUresult mem_host_alloc(Call<decltype(::cuMemHostAlloc)> call, void** out, std::size_t bytes, unsigned flags) {
-  const CUresult result = call(out, bytes, flags);
   const bool readable = (flags & CU_MEMHOSTALLOC_WRITECOMBINED) == 0;
   PinnedMemory& kind = readable ? pinned_memory() : write_combined_memory();
-  if (result == CUDA_SUCCESS) kind.add(reinterpret_cast<std::uintptr_t>(*out), bytes);
+  PinnedMemory::Room room = PinnedMemory::make_room();
+  const CUresult result = call(out, bytes, flags);
+  if (result == CUDA_SUCCESS) kind.add(std::move(room), reinterpret_cast<std::uintptr_t>(*out), bytes);
   return result;
 }
 
 CUresult mem_alloc_host(Call<decltype(::cuMemAllocHost)> call, void** out, std::size_t bytes) {
+  PinnedMemory& readable = pinned_memory();
+  PinnedMemory::Room room = PinnedMemory::make_room();
   const CUresult result = call(out, bytes);
-  if (result == CUDA_SUCCESS) pinned_memory().add(reinterpret_cast<std::uintptr_t>(*out), bytes);
+  if (result == CUDA_SUCCESS) readable.add(std::move(room), reinterpret_cast<std::uintptr_t>(*out), bytes);
   return result;
 }
 

@@ -7,12 +7,16 @@
 #include <atomic>
 #include <cstring>
 #include <list>
+#include <new>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "intercept/hidden.hpp"
 #include "intercept/references.hpp"
 
@@ -29,6 +33,11 @@ constexpr ncclResult_t kSuccess = 0, kSystemError = 2, kInProgress = 7;
 struct Held {
   std::vector<std::uintptr_t> addresses;
   runtime::LaunchHolds holds;
+  std::optional<runtime::HeldLaunch> launch;
+
+  ~Held() {
+    if (launch && running() == nullptr) launch->forget();
+  }
 };
 // The calling thread's group: ncclGroupEnd queues the calls made since ncclGroupStart, or none of
 // them after an error.
@@ -36,6 +45,11 @@ struct Group {
   unsigned depth = 0;
   bool refused = false;
   std::list<Held> held;
+
+  // The thread ends in the middle of a group: its holds stay.
+  ~Group() {
+    for (Held& each : held) each.launch->forget();
+  }
 };
 thread_local Group group;
 
@@ -50,24 +64,47 @@ Ready hold(runtime::Runtime& runtime, CUstream stream, Held& held) {
   held.holds.hold_separately = true;  // NCCL may wait for other processes
   held.holds.follow_tables = false;
   auto ready = runtime.launches().begin(held.addresses, stream, false, held.holds);
-  if (ready) return Ready::held;
+  if (ready) {
+    held.launch.emplace(runtime.launches(), held.holds);
+    return Ready::held;
+  }
   (void)report("a collective", ready.error());
   if (ready.error().status != VMEM_ERROR_UNSUPPORTED) return Ready::refused;
   keep_all(runtime, held.addresses);
   return Ready::kept;
 }
 
+// Holds the buffers of a collective, or keeps them where it may run at any time. Kept, too, if none
+// is vmem's.
+Ready prepare(runtime::Runtime& runtime, std::span<const void* const> buffers, CUstream stream, Held& held) {
+  for (const void* buffer : buffers) {
+    const auto address = reinterpret_cast<std::uintptr_t>(buffer);
+    if (ours(&runtime, address)) held.addresses.push_back(address);
+  }
+  if (held.addresses.empty()) return Ready::kept;
+  // A graph may run the kernels at any time. With --strict the kernel's launch cannot begin within
+  // another launch.
+  if (!runtime.launches().strict() && !capturing(runtime, stream)) return hold(runtime, stream, held);
+  keep_all(runtime, held.addresses);
+  return Ready::kept;
+}
+
 // Ends the holds. `queued`: NCCL's result for queueing the collectives. A kernel launch inside NCCL
 // additionally holds its own parameters.
-void let_go(runtime::Runtime& runtime, std::list<Held> all, ncclResult_t queued) {
+void let_go(std::list<Held> all, runtime::Runtime& runtime, ncclResult_t queued) {
+  if (queued != kSuccess && queued != kInProgress) return;
+  for (Held& held : all) held.launch->queued();
+  // A thread of a non-blocking communicator queues the kernels later.
+  const auto keep_them = [&] {
+    for (const Held& held : all) keep_all(runtime, held.addresses);
+  };
+  if (queued == kInProgress && !ran_within_memory(keep_them)) {
+    for (Held& held : all) held.launch->forget();  // the buffers stay held, and cannot be freed
+    log::write_plain("memory was lacking to keep what NCCL works on in its place");
+    return;
+  }
   for (Held& held : all) {
-    // A thread of a non-blocking communicator queues the kernels later.
-    if (queued == kInProgress) keep_all(runtime, held.addresses);
-    if (queued != kSuccess && queued != kInProgress) {
-      runtime.launches().abandon(held.holds);
-    } else if (auto ended = runtime.launches().end(held.holds); !ended) {
-      (void)report("a collective", ended.error());
-    }
+    if (auto ended = held.launch->end(); !ended) (void)report("a collective", ended.error());
   }
 }
 
@@ -75,36 +112,29 @@ void let_go(runtime::Runtime& runtime, std::list<Held> all, ncclResult_t queued)
 template <class Queue, class Reject>
 ncclResult_t collective(std::span<const void* const> buffers, CUstream stream, Queue&& queue, Reject&& reject) {
   runtime::Runtime* runtime = running();
-  if (runtime == nullptr || runtime->move_gate().drained())
-    return queue();  // drained: all memory is accessible, and the kernel's launch waits by itself
-  std::list<Held> one(1);
-  Held& held = one.front();
-  for (const void* buffer : buffers) {
-    const auto address = reinterpret_cast<std::uintptr_t>(buffer);
-    if (ours(runtime, address)) held.addresses.push_back(address);
-  }
-  if (held.addresses.empty()) return queue();
-  // A graph may run the kernels at any time. With --strict the kernel's launch cannot begin within
-  // another launch.
-  if (runtime->launches().strict() || capturing(*runtime, stream)) {
-    keep_all(*runtime, held.addresses);
-    return queue();
-  }
+  // Drained: all memory is accessible, and the kernel's launch waits by itself.
+  if (runtime == nullptr || runtime->move_gate().drained()) return queue();
   if (group.refused) return queue();  // NCCL discards it with the group
-  const Ready ready = hold(*runtime, stream, held);
+  std::list<Held> one;
+  Ready ready = Ready::refused;
+  try {
+    ready = prepare(*runtime, buffers, stream, one.emplace_back());
+  } catch (const std::bad_alloc&) {
+    (void)report_exception();
+  }
   if (ready == Ready::kept) return queue();
   if (ready == Ready::refused) {
     if (group.depth == 0) return kSystemError;
     group.refused = true;
     (void)reject();
-    let_go(*runtime, std::exchange(group.held, {}), kSystemError);
+    group.held.clear();
     return kSystemError;
   }
   const ncclResult_t queued = queue();
   if (group.depth != 0 && queued == kSuccess) {
     group.held.splice(group.held.end(), one);
   } else {
-    let_go(*runtime, std::move(one), queued);
+    let_go(std::move(one), *runtime, queued);
   }
   return queued;
 }
@@ -163,6 +193,19 @@ ncclResult_t call_real(std::size_t index, A... arguments) {
   return reinterpret_cast<ncclResult_t (*)(A...)>(known)(arguments...);
 }
 
+// No exception leaves vmem, but for the end of a thread that is cancelled.
+template <class Work>
+ncclResult_t system_error_if_it_throws(Work&& work) {
+  try {
+    return work();
+  } catch (const abi::__forced_unwind&) {
+    throw;
+  } catch (...) {
+    (void)report_exception();
+    return kSystemError;
+  }
+}
+
 // The pointer arguments are the buffers; the last argument is the stream.
 template <std::size_t I, class... A>
 ncclResult_t collective_hook(A... arguments) {
@@ -181,9 +224,11 @@ ncclResult_t collective_hook(A... arguments) {
     else
       return argument;
   };
-  return collective(
-      std::span(buffers).first(count), stream, [&] { return call_real(I, arguments...); },
-      [&] { return call_real(I, without_communicator(arguments)...); });
+  return system_error_if_it_throws([&] {
+    return collective(
+        std::span(buffers).first(count), stream, [&] { return call_real(I, arguments...); },
+        [&] { return call_real(I, without_communicator(arguments)...); });
+  });
 }
 
 ncclResult_t group_start() {
@@ -196,10 +241,15 @@ template <class End>
 ncclResult_t end_group(End&& end) {
   if (group.depth != 0) --group.depth;
   std::list<Held> held;
-  if (group.depth == 0) held = std::exchange(group, {}).held;
-  const ncclResult_t ended = end();
-  if (runtime::Runtime* runtime = running()) let_go(*runtime, std::move(held), ended);
-  return ended;
+  if (group.depth == 0) {
+    held.swap(group.held);
+    group.refused = false;
+  }
+  return system_error_if_it_throws([&] {
+    const ncclResult_t ended = end();
+    if (runtime::Runtime* runtime = running()) let_go(std::move(held), *runtime, ended);
+    return ended;
+  });
 }
 
 ncclResult_t group_end() {

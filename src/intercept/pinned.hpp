@@ -9,14 +9,24 @@
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <utility>
 
 namespace vmem::intercept {
 
 class PinnedMemory {
  public:
-  void add(std::uintptr_t base, std::size_t bytes) {
+  // Made before the memory, so that adding it cannot fail.
+  using Room = std::map<std::uintptr_t, std::uintptr_t>::node_type;
+  static Room make_room() {
+    std::map<std::uintptr_t, std::uintptr_t> one{{0, 0}};
+    return one.extract(one.begin());
+  }
+  void add(Room room, std::uintptr_t base, std::size_t bytes) {
     const std::unique_lock lock(mutex_);
-    ends_[base] = base + bytes;
+    ends_.erase(base);
+    room.key() = base;
+    room.mapped() = base + bytes;
+    ends_.insert(std::move(room));
     if (base < low_.load(std::memory_order_relaxed)) low_.store(base, std::memory_order_relaxed);
     if (base + bytes > high_.load(std::memory_order_relaxed)) high_.store(base + bytes, std::memory_order_relaxed);
   }

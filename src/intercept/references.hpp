@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "intercept/hook.hpp"
 #include "intercept/pinned.hpp"
 #include "intercept/table_check.hpp"
@@ -87,16 +89,19 @@ CUresult with_references(runtime::Runtime& runtime, const References& references
   looks.learn(runtime);
   if (auto ready = runtime.launches().begin(references.addresses(), stream, fills_tables, holds); !ready)
     return report(what, ready.error());
+  runtime::HeldLaunch held(runtime.launches(), holds);
   note_launch(facts, stream, references.addresses());
   if (facts != nullptr) looks.before(runtime, *facts, references.addresses(), stream);
   const CUresult queued = queue();
   if (queued != CUDA_SUCCESS) {
     looks.forget(runtime);
-    runtime.launches().abandon(holds);
     return queued;
   }
-  if (facts != nullptr) looks.after(runtime, *facts, references.addresses(), holds);
-  if (auto ended = runtime.launches().end(holds); !ended) return report(what, ended.error());
+  held.queued();
+  // The work is queued, and must not seem to have failed.
+  if (facts != nullptr && !ran_within_memory([&] { looks.after(runtime, *facts, references.addresses(), holds); }))
+    log::write_plain("memory was lacking for pointers that a kernel may have written into tables");
+  if (auto ended = held.end(); !ended) return report(what, ended.error());
   return CUDA_SUCCESS;
 }
 
@@ -109,9 +114,8 @@ CUresult with_memory(runtime::Runtime& runtime, const References& references, CU
   thread_local runtime::LaunchHolds holds;
   if (auto mapped = runtime.launches().begin_recording(references.addresses(), stream, holds); !mapped)
     return report(what, mapped.error());
-  const CUresult result = real();
-  runtime.launches().abandon(holds);
-  return result;
+  const runtime::HeldLaunch held(runtime.launches(), holds);
+  return real();
 }
 
 }  // namespace vmem::intercept

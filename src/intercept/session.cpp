@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <optional>
 
 #include "base/log.hpp"
@@ -32,9 +34,14 @@ RunBoard::Entry* run_entry = nullptr;
 constexpr int kExitBadOptions = 2;
 constexpr int kExitFailed = 3;
 
-void take_run_entry(RunBoard::State state) {
-  // Made before atexit(end), so destroyed after it.
+// First called before atexit(end), so destroyed after it.
+std::optional<RunBoard>& run_board() {
   static std::optional<RunBoard> board = RunBoard::of_environment();
+  return board;
+}
+
+void take_run_entry(RunBoard::State state) {
+  std::optional<RunBoard>& board = run_board();
   if (!board) return;
   run_entry = board->claim();
   if (run_entry != nullptr) run_entry->state.store(state, std::memory_order_release);
@@ -144,6 +151,7 @@ runtime::Runtime* started(CUresult& why) {
   const auto options = resolve_options({});
   if (options && options->protect)
     end_program(kExitBadOptions, "the option protect is for programs that say what they write; leave it out here");
+  (void)run_board();
   const vmem_status status = vmem_init(nullptr, 0);
   if (status == VMEM_ERROR_FORKED) {  // as without vmem, a program may try it and go on
     refused = true;
@@ -152,9 +160,9 @@ runtime::Runtime* started(CUresult& why) {
   }
   if (status != VMEM_OK)
     end_program(status == VMEM_ERROR_INVALID_OPTION ? kExitBadOptions : kExitFailed, vmem_last_error());
+  std::atexit(end);
   take_run_entry(RunBoard::State::started);
   report_own_crashes();
-  std::atexit(end);
   return running();
 }
 
@@ -171,6 +179,23 @@ CUresult report(const char* what, const Error& error) {
   }
   const bool of_driver = error.status == VMEM_ERROR_DRIVER || error.status == VMEM_ERROR_DEVICE_LOST;
   return of_driver && error.native != 0 ? CUresult(error.native) : driver_word(error.status);
+}
+
+CUresult report_exception() noexcept {
+  static std::atomic<std::uint32_t> said{0};
+  const bool says = said.fetch_add(1) < 8;
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    if (says) log::write_plain("a call was refused: the process is out of memory for vmem's own bookkeeping");
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (const std::exception& unexpected) {
+    if (says) log::write_plain(unexpected.what());
+    return CUDA_ERROR_UNKNOWN;
+  } catch (...) {
+    if (says) log::write_plain("a call was refused for an exception of an unknown kind");
+    return CUDA_ERROR_UNKNOWN;
+  }
 }
 
 bool capturing(const runtime::Runtime& runtime, CUstream stream) {

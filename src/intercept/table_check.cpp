@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 #include "gpu/handles.hpp"
 #include "intercept/hook.hpp"
 
@@ -69,14 +70,15 @@ class Spares {
     const bool made = runtime.driver()->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS;
     return made ? event : nullptr;
   }
-  void put(const Copies& copies) {
+  // What there is no memory to list is leaked.
+  void put(const Copies& copies) noexcept {
     const std::lock_guard lock(mutex_);
     put_locked(copies);
   }
   // The look's copies may be in flight until its event.
-  void put_when_over(Copies copies) {
+  void put_when_over(Copies copies) noexcept {
     const std::lock_guard lock(mutex_);
-    abandoned_.push_back(std::move(copies));
+    (void)ran_within_memory([&] { abandoned_.push_back(std::move(copies)); });
   }
 
  private:
@@ -86,11 +88,13 @@ class Spares {
     from.pop_back();
     return last;
   }
-  void put_locked(const Copies& copies) {
-    for (std::byte* each : {copies.before, copies.after}) {
-      if (each != nullptr) buffers_.push_back(each);
-    }
-    if (copies.event != nullptr) events_[copies.context].push_back(copies.event);
+  void put_locked(const Copies& copies) noexcept {
+    (void)ran_within_memory([&] {
+      if (copies.event != nullptr) events_[copies.context].push_back(copies.event);
+      for (std::byte* each : {copies.before, copies.after}) {
+        if (each != nullptr) buffers_.push_back(each);
+      }
+    });
   }
   void reclaim(const Runtime& runtime) {
     std::erase_if(abandoned_, [&](const Copies& copies) {
@@ -185,21 +189,31 @@ class TableLooks::Impl {
     if (known == nullptr) return;
     const gpu::RelaxedCapture relaxed(runtime.driver());
     busy_.clear();
-    std::erase_if(looks_, [&](const Copies& copies) {
-      if (std::ranges::find(busy_, copies.stream) != busy_.end()) return false;
-      if (runtime.driver()->cuEventQuery(copies.event) != CUDA_SUCCESS) {
-        busy_.push_back(copies.stream);
-        return false;
+    for (auto at = looks_.begin(); at != looks_.end();) {
+      const bool is_busy = std::ranges::find(busy_, at->stream) != busy_.end();
+      if (is_busy || runtime.driver()->cuEventQuery(at->event) != CUDA_SUCCESS) {
+        if (!is_busy) busy_.push_back(at->stream);
+        ++at;
+        continue;
       }
-      learn_from(runtime, *known, copies);
-      return true;
-    });
+      const Completed completed(std::move(*at));
+      at = looks_.erase(at);
+      learn_from(runtime, *known, completed.copies);
+    }
     std::erase_if(doubts_, [&](const auto& each) { return resolve(*known, *each.first, each.second); });
   }
   bool any() const { return !looks_.empty() || !doubts_.empty(); }
   bool begun() const { return current_.event != nullptr; }
 
  private:
+  // Its buffers and event can be used again.
+  struct Completed {
+    explicit Completed(Copies&& of) : copies(std::move(of)) {}
+    ~Completed() { spares().put(copies); }
+    Completed(const Completed&) = delete;
+    Completed& operator=(const Completed&) = delete;
+    const Copies copies;
+  };
   // What uninspected launches of a kernel may have written, and where.
   struct Doubts {
     std::shared_ptr<PointerTables::Look> look;
@@ -262,7 +276,6 @@ class TableLooks::Impl {
       copies.facts->next_look.store(0, std::memory_order_relaxed);
     }
     copies.facts->looked.store(true, std::memory_order_relaxed);
-    spares().put(copies);
   }
   std::size_t end_of_table(const Runtime& runtime) const {
     std::size_t end = 0;
@@ -326,13 +339,23 @@ void TableLooks::learn_completed(const Runtime& runtime) {
 
 void TableLooks::look_before(const Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
                              CUstream stream) {
-  impl_->before(runtime, facts, addresses, stream);
+  try {
+    impl_->before(runtime, facts, addresses, stream);
+  } catch (...) {
+    forget_begun(runtime);
+    throw;
+  }
   update();
 }
 
 void TableLooks::look_after(const Runtime& runtime, FunctionFacts& facts, std::span<const std::uintptr_t> addresses,
                             const runtime::LaunchHolds& holds) {
-  impl_->after(runtime, facts, addresses, holds);
+  try {
+    impl_->after(runtime, facts, addresses, holds);
+  } catch (...) {
+    forget_begun(runtime);
+    throw;
+  }
   update();
 }
 

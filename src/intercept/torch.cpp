@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/memory_reserve.hpp"
 #include "intercept/hook.hpp"
 #include "intercept/torch_error.hpp"
 #include "intercept/torch_pools.hpp"
@@ -62,11 +64,7 @@ TorchAllocation failed(std::string why, bool full) {
   return {nullptr, problem.c_str(), full};
 }
 
-}  // namespace
-
-TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream) noexcept {
-  if (bytes <= 0) return {};
-  const OfVmem mark;
+TorchAllocation try_to_allocate(std::size_t bytes, int device, vmem_stream stream) {
   CUresult why = CUDA_SUCCESS;
   runtime::Runtime* runtime = known_device(device) ? started(why) : nullptr;
   if (runtime == nullptr) {
@@ -74,11 +72,11 @@ TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream
                               known_device(device) ? "it could not be started" : "there is no such device"),
                   false);
   }
-  auto pooled = torch_pools().allocate(*runtime, std::size_t(bytes), device, stream);
-  auto pointer = pooled ? std::move(*pooled)
-                        : runtime->blocks().allocate(std::size_t(bytes), device, identify(*runtime, device, stream));
+  auto pooled = torch_pools().allocate(*runtime, bytes, device, stream);
+  auto pointer =
+      pooled ? std::move(*pooled) : runtime->blocks().allocate(bytes, device, identify(*runtime, device, stream));
   if (pointer) {
-    count_allocation(device, std::uint64_t(bytes));
+    count_allocation(device, bytes);
     return {*pointer, nullptr, false};
   }
   const Error& error = pointer.error();
@@ -91,68 +89,118 @@ TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream
   return failed(fmt::format("{}{}", full ? "CUDA out of memory (vmem): " : "vmem: ", error.message), full);
 }
 
+}  // namespace
+
+TorchAllocation allocate_for_torch(ssize_t bytes, int device, vmem_stream stream) noexcept {
+  if (bytes <= 0) return {};
+  const OfVmem mark;
+  TorchAllocation made;
+  const CUresult result = refused_if_it_throws([&] {
+    made = try_to_allocate(std::size_t(bytes), device, stream);
+    return CUDA_SUCCESS;
+  });
+  if (result == CUDA_SUCCESS) return made;
+  return {nullptr, "vmem: the allocation failed for lack of host memory, or by an error that was logged",
+          result == CUDA_ERROR_OUT_OF_MEMORY};
+}
+
 }  // namespace vmem::intercept
 
 using namespace vmem::intercept;
 using vmem::OfVmem;
 
 namespace {
+using vmem::Status;
+using vmem::runtime::Runtime;
+
+// Memory was lacking to note that a stream uses an allocation: from then on every free waits for
+// all work of its device.
+constinit std::atomic<bool> forgot_streams{false};
+
 // c10::MempoolId_t, as in PyTorch's setters.
 using PoolId = std::pair<std::uint64_t, std::uint64_t>;
+
+// Logs an exception instead of throwing it.
+template <class Work>
+void without_exceptions(Work&& work) {
+  (void)refused_if_it_throws([&] {
+    work();
+    return CUDA_SUCCESS;
+  });
+}
+
+// Does nothing if vmem does not run, or runs no more.
+template <class Work>
+void with_runtime(Work&& work) {
+  const OfVmem mark;
+  if (Runtime* const runtime = running()) without_exceptions([&] { work(*runtime); });
+}
+
 }  // namespace
 
 extern "C" {
 
 void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
   if (ptr == nullptr) return;
-  const OfVmem mark;
-  vmem::runtime::Runtime* runtime = running();
-  if (runtime == nullptr) return;  // the process is ending
-  if (known_device(device)) count_free(device, std::uint64_t(bytes));
-  if (torch_pools().free(ptr, stream)) return;
-  auto freed = known_device(device) ? runtime->blocks().free(ptr, std::optional(identify(*runtime, device, stream)))
-                                    : runtime->blocks().free(ptr, std::optional(stream));
-  if (!freed) (void)report("a free", freed.error());
+  with_runtime([&](Runtime& runtime) {
+    if (known_device(device)) count_free(device, std::uint64_t(bytes));
+    if (torch_pools().free(ptr, stream)) return;
+    if (forgot_streams.load(std::memory_order_acquire) && known_device(device)) {
+      if (auto waited = runtime.devices().synchronize(device); !waited) {
+        (void)report("a free", waited.error());
+        return;
+      }
+    }
+    auto freed = known_device(device) ? runtime.blocks().free(ptr, std::optional(identify(runtime, device, stream)))
+                                      : runtime.blocks().free(ptr, std::optional(stream));
+    if (!freed) (void)report("a free", freed.error());
+  });
 }
 
 void vmem_torch_record_stream(void* ptr, vmem_stream stream) {
-  const OfVmem mark;
-  vmem::runtime::Runtime* runtime = running();
-  if (runtime == nullptr || ptr == nullptr) return;
-  torch_pools().record_stream(ptr);
-  if (auto done = runtime->blocks().record_stream(ptr, stream); !done) (void)report("record_stream", done.error());
+  if (ptr == nullptr) return;
+  with_runtime([&](Runtime& runtime) {
+    torch_pools().record_stream(ptr);
+    Status done;
+    if (!vmem::ran_within_memory([&] { done = runtime.blocks().record_stream(ptr, stream); }))
+      forgot_streams.store(true, std::memory_order_release);
+    if (!done) (void)report("record_stream", done.error());
+  });
 }
 
+// PyTorch calls these three as C++, and may end at an exception of this library's.
 VMEM_API void vmem_torch_begin_allocate_to_pool(int device, PoolId id, TorchPools::Filter filter) {
-  torch_pools().begin({device, id}, std::move(filter));
+  without_exceptions([&] { torch_pools().begin({device, id}, std::move(filter)); });
 }
 
-VMEM_API void vmem_torch_end_allocate_to_pool(int device, PoolId id) { torch_pools().end({device, id}); }
+VMEM_API void vmem_torch_end_allocate_to_pool(int device, PoolId id) {
+  without_exceptions([&] { torch_pools().end({device, id}); });
+}
 
 VMEM_API void vmem_torch_release_pool(int device, PoolId id) {
-  const OfVmem mark;
-  vmem::runtime::Runtime* runtime = running();
-  if (runtime == nullptr) return;
-  if (auto done = torch_pools().release(*runtime, {device, id}); !done) (void)report("the end of a pool", done.error());
+  with_runtime([&](Runtime& runtime) {
+    if (auto done = torch_pools().release(runtime, {device, id}); !done)
+      (void)report("the end of a pool", done.error());
+  });
 }
 
 int vmem_torch_pool_holds(int device, uint64_t id_first, uint64_t id_second, void* const* ptrs, size_t count) {
-  return torch_pools().holds({device, {id_first, id_second}}, {ptrs, count}) ? 1 : 0;
+  bool holds = false;
+  without_exceptions([&] { holds = torch_pools().holds({device, {id_first, id_second}}, {ptrs, count}); });
+  return holds ? 1 : 0;
 }
 
 void vmem_torch_empty_cache(void) {
-  const OfVmem mark;
-  vmem::runtime::Runtime* runtime = running();
-  if (runtime == nullptr) return;
-  if (auto done = runtime->blocks().empty_cache(); !done) (void)report("empty_cache", done.error());
+  with_runtime([&](Runtime& runtime) {
+    if (auto done = runtime.blocks().empty_cache(); !done) (void)report("empty_cache", done.error());
+  });
 }
 
 vmem_status vmem_torch_memory_stats(int device, vmem_torch_statistics* out) {
   if (!known_device(device) || out == nullptr) return VMEM_ERROR_INVALID_VALUE;
-  const OfVmem mark;
+  std::uint64_t cached = 0;
+  with_runtime([&](Runtime& runtime) { cached = runtime.blocks().cached_bytes(device); });
   Counters& counters = counters_of(device);
-  vmem::runtime::Runtime* runtime = running();
-  const std::uint64_t cached = runtime == nullptr ? 0 : runtime->blocks().cached_bytes(device);
   const std::lock_guard lock(counters.mutex);
   auto& f = counters.figures;
   f.reserved_bytes = f.allocated_bytes + cached;

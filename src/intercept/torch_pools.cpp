@@ -1,7 +1,9 @@
 #include "intercept/torch_pools.hpp"
 
 #include <algorithm>
+#include <new>
 #include <optional>
+#include <utility>
 
 #include "gpu/handles.hpp"
 #include "intercept/hook.hpp"
@@ -25,20 +27,32 @@ TorchPools& torch_pools() {
 void TorchPools::begin(const Key& key, Filter filter) {
   ever_used_.store(true, std::memory_order_release);
   const std::lock_guard lock(mutex_);
-  ++pools_[key].uses;
+  try {
+    active_.reserve(active_.size() + 1);
+    ++pools_[key].uses;
+  } catch (const std::bad_alloc&) {
+    ++failed_begins_[std::size_t(key.device) % failed_begins_.size()];
+    throw;
+  }
   active_.push_back({key, std::move(filter)});
 }
 
 void TorchPools::end(const Key& key) {
   const std::lock_guard lock(mutex_);
   const auto found = std::ranges::find(active_, key, &Active::key);
-  if (found != active_.end()) active_.erase(found);
+  if (found != active_.end()) {
+    active_.erase(found);
+  } else if (auto& failed = failed_begins_[std::size_t(key.device) % failed_begins_.size()]; failed != 0) {
+    --failed;
+  }
 }
 
 std::optional<Result<void*>> TorchPools::allocate(runtime::Runtime& runtime, std::size_t bytes, int device,
                                                   CUstream stream) {
   if (!ever_used_.load(std::memory_order_acquire)) return std::nullopt;
   const std::lock_guard lock(mutex_);
+  if (failed_begins_[std::size_t(device) % failed_begins_.size()] != 0)
+    return fail(VMEM_ERROR_OUT_OF_MEMORY, "host memory was lacking when the pool of a graph was begun");
   const auto active = std::ranges::find_if(
       active_, [&](const Active& each) { return each.key.device == device && (!each.filter || each.filter(stream)); });
   if (active == active_.end()) return std::nullopt;
@@ -51,8 +65,13 @@ std::optional<Result<void*>> TorchPools::allocate(runtime::Runtime& runtime, std
     blocks_[pointer].live = true;
     return pointer;
   }
+  std::map<void*, Block> one{{nullptr, {active->key, bytes, true}}};
+  auto block = one.extract(one.begin());
   auto pointer = runtime.blocks().allocate(bytes, device, stream);
-  if (pointer) blocks_[*pointer] = {active->key, bytes, true};
+  if (!pointer) return pointer;
+  blocks_.erase(*pointer);  // of a pool that is gone
+  block.key() = *pointer;
+  blocks_.insert(std::move(block));
   return pointer;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include <array>
 #include <atomic>
 #include <compare>
 #include <cstdint>
@@ -13,7 +14,6 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -35,7 +35,8 @@ class TorchPools {
   using Filter = std::function<bool(CUstream)>;
 
   // Allocations on the device's streams that the filter accepts go to the pool, until `end`. Each
-  // begin needs one release.
+  // begin needs one release. std::bad_alloc: until `end` all allocations on the device are refused,
+  // since a graph may replay them in memory that serves others by then.
   void begin(const Key& key, Filter filter);
   void end(const Key& key);
   // Marks the block as used by another stream: the pool does not reuse it.
@@ -71,8 +72,9 @@ class TorchPools {
   std::atomic<bool> ever_used_{false};
   mutable std::mutex mutex_;
   std::map<Key, Pool> pools_;
-  std::unordered_map<void*, Block> blocks_;
+  std::map<void*, Block> blocks_;
   std::vector<Active> active_;
+  std::array<std::uint32_t, 64> failed_begins_{};  // by device, not ended
   // (device, block) of released pools, still to be freed
   std::vector<std::pair<int, void*>> parked_;
 };

@@ -73,8 +73,13 @@ inline void Launches::announce_span(Region& region, std::uint32_t granule, std::
                                     LaunchHolds& holds) {
   const Span span = span_of_use(region, granule);
   if (!holds.named->add(span.first())) return;
-  const std::uint32_t hold = holds.slot->announce(span, {address, 0});
-  holds.held.push_back({.region = &region, .span = span, .hold = hold, .granule = granule, .source = source});
+  holds.held.push_back({.region = &region, .span = span, .hold = 0, .granule = granule, .source = source});
+  try {
+    holds.held.back().hold = holds.slot->announce(span, {address, 0});
+  } catch (...) {
+    holds.held.pop_back();
+    throw;
+  }
 }
 
 // Clears holds on regions that ended, or began anew, before their hold was published.
@@ -115,6 +120,16 @@ Usability Launches::check_announced(LaunchHolds& holds) const {
 Status Launches::begin(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
                        LaunchHolds& holds) {
   holds.clear();
+  try {
+    return hold_and_make_ready(addresses, stream, fills_tables, holds);
+  } catch (...) {
+    abandon(holds);
+    throw;
+  }
+}
+
+Status Launches::hold_and_make_ready(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
+                                     LaunchHolds& holds) {
   VMEM_ASSIGN(ThreadSlot* const slot, parts_.slots.current());
   VMEM_ASSIGN(StreamRecord* const record, parts_.streams.find(stream));
   VMEM_TRY(check_device(*record));
@@ -140,6 +155,8 @@ Status Launches::begin(std::span<const std::uintptr_t> addresses, vmem_stream st
   for (const std::uintptr_t address : addresses) announce(address, Source::named, holds);
   for (const std::uintptr_t address : holds.reachable) announce(address, Source::table, holds);
   const Usability worst = check_announced(holds);
+  // So that `end` needs no memory.
+  if (holds.logs_uses) slot->log.reserve(slot->held());
   return worst == Usability::ready && !strict() ? Status{} : make_ready(worst, stream, holds);
 }
 
@@ -219,6 +236,15 @@ Status Launches::make_ready(Usability worst, vmem_stream stream, LaunchHolds& ho
 
 Status Launches::begin_recording(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds) {
   holds.clear();
+  try {
+    return hold_and_map(addresses, stream, holds);
+  } catch (...) {
+    abandon(holds);
+    throw;
+  }
+}
+
+Status Launches::hold_and_map(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds) {
   VMEM_ASSIGN(holds.slot, parts_.slots.current());
   VMEM_ASSIGN(holds.record, parts_.streams.find(stream));
   VMEM_TRY(check_device(*holds.record));
@@ -270,14 +296,20 @@ Status Launches::end(LaunchHolds& holds) {
     record.note_untracked();
   }
   clear(holds);
-  Status outcome;
-  if (strict()) outcome = finish_alone(record);
+  const std::unique_lock alone = std::move(holds.alone);
   holds.clear();
   if (log_filled) parts_.mover.poke();
+  Status outcome;
+  if (strict()) outcome = finish_alone(record);
   // A launch counts as several uses, so that its epochs are shorter.
   constexpr std::uint32_t kUses = StreamTable::kUsesPerEpoch;
-  auto counted = parts_.streams.count_use(
-      record, parts_.mover.evicts() ? kUses / kLaunchesPerEpoch : kUses / kLaunchesPerEpochIfAllFits);
+  Status counted;
+  // Without memory for an event a later use closes the epoch: the launch is queued, and must not
+  // seem to have failed.
+  (void)ran_within_memory([&] {
+    counted = parts_.streams.count_use(
+        record, parts_.mover.evicts() ? kUses / kLaunchesPerEpoch : kUses / kLaunchesPerEpochIfAllFits);
+  });
   return outcome ? counted : outcome;
 }
 

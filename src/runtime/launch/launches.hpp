@@ -5,7 +5,9 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 
+#include "base/memory_reserve.hpp"
 #include "base/status.hpp"
 #include "runtime/launch/launch_holds.hpp"
 #include "runtime/launch/tables/thread_tables.hpp"
@@ -39,8 +41,7 @@ class Launches {
   // `begin` until `end`. `fills_tables`: the kernel may write some of the addresses into the named
   // small allocations, which makes those pointer tables (pointer_tables.hpp). In drained mode the
   // caller holds back moves (MoveGate::hold_back_moves) from before begin until the work is queued.
-  // After an error nothing is held. After success call end or abandon, once. Throws std::bad_alloc:
-  // what was published until then stays held until abandon.
+  // After an error or std::bad_alloc nothing is held. After success call end or abandon, once.
   Status begin(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables, LaunchHolds& holds);
   // Fast path: admits a launch without looking up its allocations. REQUIRES: the kernel writes no
   // pointer tables. Succeeds only if every page is resident, use tracking is off and no pointer
@@ -50,8 +51,8 @@ class Launches {
                              LaunchHolds& holds);
   // False: begin_if_all_resident would fail on every device.
   bool any_device_all_resident() const { return parts_.mover.all_resident() != 0; }
-  // The launch was queued: logs its uses, then clears its holds. Throws std::bad_alloc: the holds
-  // stay.
+  // The launch was queued: logs its uses, then clears its holds. After an error or std::bad_alloc
+  // that is done, too.
   Status end(LaunchHolds& holds);
   static void abandon(LaunchHolds& holds);  // the launch was not queued
   // Like begin, for work recorded into a graph: named memory is mapped, possibly with loads in
@@ -74,6 +75,9 @@ class Launches {
                 LaunchHolds& holds) const;
   bool usable_now(pagetable::Region& region, std::uintptr_t address, Source source, std::uint32_t device) const;
   Usability check_announced(LaunchHolds& holds) const;
+  Status hold_and_make_ready(std::span<const std::uintptr_t> addresses, vmem_stream stream, bool fills_tables,
+                             LaunchHolds& holds);
+  Status hold_and_map(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds);
   Status make_ready(Usability worst, vmem_stream stream, LaunchHolds& holds);
   Status bring_in(const LaunchHolds& holds, Work work);
   Status hide_others();
@@ -83,6 +87,32 @@ class Launches {
   const Order order_;
   const std::uint32_t window_;
   std::mutex alone_;  // strict: held from a launch's beginning to its completion
+};
+
+// A launch that has begun. Its destructor does what is left to do: `end` if the work was queued,
+// else `abandon`.
+class HeldLaunch {
+ public:
+  HeldLaunch(Launches& launches, LaunchHolds& holds) : launches_(launches), holds_(&holds) {}
+  ~HeldLaunch() {
+    if (holds_ == nullptr) return;
+    if (!queued_) {
+      Launches::abandon(*holds_);
+    } else {
+      (void)ran_within_memory([this] { (void)launches_.end(*holds_); });
+    }
+  }
+  HeldLaunch(const HeldLaunch&) = delete;
+  HeldLaunch& operator=(const HeldLaunch&) = delete;
+
+  void queued() { queued_ = true; }    // all of the work, or perhaps a part
+  void forget() { holds_ = nullptr; }  // the runtime has ended, or the holds have to stay
+  Status end() { return launches_.end(*std::exchange(holds_, nullptr)); }
+
+ private:
+  Launches& launches_;
+  LaunchHolds* holds_;
+  bool queued_ = false;
 };
 
 }  // namespace vmem::runtime

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/memory_reserve.hpp"
+
 namespace vmem::runtime {
 
 using pagetable::LoggedUse;
@@ -62,9 +64,9 @@ Status FreedBlocks::clear() {
 }
 
 // True if the flag changed. Decisions about memory read the flag itself. The log entry is only for
-// the policy, and may be missing if the thread is ending. While uses are not tracked, no entry is
-// needed unless the region tells changes (tells_changes). When tracking begins the mover reads
-// every region's flag; a thread that changes a flag after that sees tracks() here.
+// the policy, and may be missing if the thread is ending or memory is lacking. While uses are not
+// tracked, no entry is needed unless the region tells changes (tells_changes). When tracking begins
+// the mover reads every region's flag; a thread that changes a flag after that sees tracks() here.
 bool FreedBlocks::set_dead(Region& region, bool dead) {
   if (region.dead.exchange(dead, std::memory_order_seq_cst) == dead) return false;
   if (dead) region.life.fetch_add(1, std::memory_order_seq_cst);
@@ -72,7 +74,11 @@ bool FreedBlocks::set_dead(Region& region, bool dead) {
   const auto slot = slots_.current();
   if (!slot) return true;
   const LoggedUse changed{Span(region.first, region.granules, pagetable::Access::none), {}, LoggedUse::Kind::changed};
-  if ((*slot)->log.append(changed)) mover_.poke();
+  // Not from the room that the thread's launches have reserved.
+  (void)ran_within_memory([&] {
+    (*slot)->log.reserve((*slot)->held() + 1);
+    if ((*slot)->log.append(changed)) mover_.poke();
+  });
   return true;
 }
 

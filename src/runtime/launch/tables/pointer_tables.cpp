@@ -62,22 +62,24 @@ void PointerTables::settle(std::uintptr_t table, const Look& look, std::span<con
   const auto found = noted(table, look);
   if (found == places_.end()) return;
   Place& place = found->second;
-  const bool had_none = place.targets.empty();
+  // Counted at once: an allocation of a later target may fail.
   const auto add = [&](std::uintptr_t target) {
+    const bool first = place.targets.empty();
     std::uint64_t& told = place.targets[target];
     told = std::max(told, look.number);
+    if (first) make_room(place);
   };
   if (!whole) {
     std::ranges::for_each(targets, add);
     std::ranges::for_each(look.doubts, add);
   } else if (look.number > place.whole) {  // else a later look saw the current contents
     std::ranges::for_each(targets, add);
+    const bool had_some = !place.targets.empty();
     std::erase_if(place.targets, [&](const auto& each) { return each.second < look.number; });
+    if (had_some && place.targets.empty()) --known_;
     place.whole = look.number;
     place.bytes = bytes;
   }
-  if (had_none && !place.targets.empty()) make_room(place);
-  if (!had_none && place.targets.empty()) --known_;
   erase_if_empty(found);
 }
 
@@ -91,9 +93,11 @@ bool PointerTables::drop(std::uintptr_t table, const Look& look) {
 void PointerTables::believe(std::uintptr_t table, std::span<const std::uintptr_t> targets) {
   if (targets.empty()) return;
   Place& place = place_at(table);
-  const bool had_none = place.targets.empty();
+  if (place.targets.empty()) {
+    place.targets[targets.front()] = looks_;
+    make_room(place);
+  }
   for (const std::uintptr_t target : targets) place.targets[target] = looks_;
-  if (had_none) make_room(place);
 }
 
 void PointerTables::write(std::uintptr_t table, std::span<const std::uintptr_t> targets, std::size_t bytes) {
