@@ -38,7 +38,7 @@ test: ## before a change is kept: release tests, the sanitizers' quick part, for
 	@JOBS=$(JOBS) scripts/check.sh
 
 .PHONY: nightly
-nightly: ## what takes longer: whole sanitizer suites, slow checks, benchmark, fuzzing; PART=0 to 9: a tenth
+nightly: ## what takes longer: whole sanitizer suites, slow checks, benchmark, fuzzing; PART=0 to 19: a twentieth
 	@scripts/bootstrap.sh --lint
 	@scripts/bootstrap.sh --fuzz
 	@JOBS=$(JOBS) scripts/nightly.sh $(PART)

@@ -42,10 +42,10 @@ endif()
 
 # vmem_test(NAME [ALONE] [HARDWARE] [LONG regex] SOURCES ... [LINK targets]): a GoogleTest program,
 # one CTest test per TEST, each labelled with the modules of its folder. ALONE: with no other test
-# beside them. LONG: those of them that `make check` leaves to `make test`, by the label long.
-# HARDWARE (and so labelled): on real GPUs too, so they are part of the distribution (component
-# "tests"), for machines that have a GPU and no compiler. The others need no GPU, so they run where
-# they are built.
+# beside them. LONG: those of them that `make check` and `make test` leave to the nightly, by the
+# label long. HARDWARE (and so labelled): on real GPUs too, so they are part of the distribution
+# (component "tests"), for machines that have a GPU and no compiler. The others need no GPU, so they
+# run where they are built.
 function(vmem_test name)
   cmake_parse_arguments(ARG "ALONE;HARDWARE" "LONG" "SOURCES;LINK" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

@@ -23,7 +23,7 @@ import sys
 import time
 
 from provenance import provenance
-from shards import ALL, TENTHS
+from shards import ALL, NIGHTLY
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BIN = "build/release/bin"
@@ -159,12 +159,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=600, help="of all kinds, those that are left out included; each runs at least once (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="of the first round of all (default: random)")
     parser.add_argument("--only", nargs="+", choices=[kind.name for kind in KINDS], metavar="KIND", help="some kinds: %(choices)s")
-    parser.add_argument("--part", choices=(*map(str, range(TENTHS)), ALL), default=ALL, help="a tenth of the kinds, as the nightly takes them")
+    parser.add_argument("--part", choices=(*NIGHTLY, ALL), default=ALL, help="some of the kinds, as the nightly takes them; the last parts have none")
     parser.add_argument("--json", type=pathlib.Path, help="write the table there as well")
     args = parser.parse_args()
     kinds = [kind for number, kind in enumerate(KINDS)
-             if (not args.only or kind.name in args.only) and args.part in (ALL, str(number % TENTHS))]
-    if not kinds:
+             if (not args.only or kind.name in args.only) and args.part in (ALL, NIGHTLY[number % len(NIGHTLY)])]
+    if not kinds and args.only:
         parser.error(f"part {args.part} has none of these kinds")
     LOGS.mkdir(parents=True, exist_ok=True)
     print(f"campaign: seed {args.seed}")

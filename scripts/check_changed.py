@@ -6,7 +6,7 @@ What changed is the working tree against BASE, by default the commit at which th
 main one. Every changed file belongs to CMake targets: those that compile it, include it (as the
 last build recorded), or have their sources beside it. These targets and all that use them, by
 CMake's own graph, are built in the release preset, and their tests run but for those labelled long.
-What is left out is printed; `make test` runs it.
+What is left out is printed; the nightly runs it, or a machine with a GPU.
 """
 
 import argparse

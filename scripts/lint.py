@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from shards import ALL, TENTHS, tenth_of
+from shards import ALL, NIGHTLY, part_of_nightly
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLANG_TIDY = os.environ.get("CLANG_TIDY", "clang-tidy-19")
@@ -104,7 +104,7 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", help="lint only files whose path contains one of these")
     parser.add_argument("--build", default="build/release", help="folder of the build (default: %(default)s)")
     parser.add_argument("--checks", choices=("all", "quick", "slow"), default="all", help="set of checks (default: %(default)s)")
-    parser.add_argument("--part", choices=(*map(str, range(TENTHS)), ALL), default=ALL, help="only the files of a tenth (default: %(default)s)")
+    parser.add_argument("--part", choices=(*NIGHTLY, ALL), default=ALL, help="only the files of a part (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
 
@@ -125,7 +125,7 @@ def main() -> int:
             continue
         if args.paths and not any(part in entry["file"] for part in args.paths):
             continue
-        if args.part not in (ALL, tenth_of(str(path.relative_to(ROOT)))):
+        if args.part not in (ALL, part_of_nightly(str(path.relative_to(ROOT)))):
             continue
         total += 1
         arguments = shlex.split(entry["command"])

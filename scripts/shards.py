@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Which test runs where: in `make test`, or in one tenth of `make nightly`.
+"""Which test runs where: in `make test`, or in one part of `make nightly`.
 
-IN_TEST says which tests of a preset belong to `make test`. Every other test belongs to one tenth of
-the nightly, chosen by a hash of its name, so that a new test is in some part from its first day.
-The tests are those that CTest lists.
+IN_TEST says which tests of the sanitizers' presets belong to `make test`; of the release build,
+all do that are not labelled `long`. Every other test belongs to one part of the nightly, chosen by
+a hash of its name, so that a new test is in some part from its first day. The tests are those that
+CTest lists.
 
     scripts/shards.py list                       of all built presets: programs and parts
     scripts/shards.py list NAME                  the part of every test whose name has NAME
-    scripts/shards.py tenth                      the tenth of this commit, which CI runs
+    scripts/shards.py turn                       the nightly's part at this commit, which CI runs
     scripts/shards.py programs PRESET            what `make test` needs of a preset
-    scripts/shards.py run PRESET PART [ARG ...]  ctest with those tests; PART: test, 0 to 9, or all.
-                                                 The end of what a failed test printed is added to
-                                                 build/failures.txt
-    scripts/shards.py fuzz PART [ARG ...]        ctest with the release build's random operations
+    scripts/shards.py run PRESET PART [ARG ...]  ctest with those tests; PART: test, 0 to 19, or
+                                                 all. The end of what a failed test printed is added
+                                                 to build/failures.txt
+    scripts/shards.py fuzz PART [ARG ...]        ctest with the release build's tests of that part
+                                                 of the nightly, and those of `make test` whose
+                                                 rounds the nightly raises
     scripts/shards.py check PRESET ...           each part as CTest selects it: every test is in
                                                  exactly one, and has its module as a label
 """
@@ -28,10 +31,11 @@ import xml.etree.ElementTree
 import zlib
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TENTHS = 10
+PARTS_OF_NIGHTLY = 20
 TEST = "test"
 ALL = "all"
-PARTS = (TEST, *map(str, range(TENTHS)))
+NIGHTLY = tuple(map(str, range(PARTS_OF_NIGHTLY)))
+PARTS = (TEST, *NIGHTLY)
 NOT_BUILT = "_NOT_BUILT"
 FAILURES = ROOT / "build" / "failures.txt"
 FAILURE_LINES = 25
@@ -50,17 +54,16 @@ SEEDED = (
 )
 
 # Preset -> program -> regular expression of its tests that `make test` leaves to the nightly (""
-# leaves none). Programs that are not named are left whole. A preset that is not named here is whole
-# in `make test`.
+# leaves none). Programs that are not named are left whole.
 IN_TEST = {
     # All that reads bytes, addresses and pages, without the programs that run alone (other
     # processes, UCX) and without what needs the benchmark or the vmem program: those are half of
-    # the build and of the time.
+    # the build and of the time. Without what takes long and only races or computes.
     "asan-ubsan": {
         "api_fuzz_test": "",
         "base_test": "",
         "cluster_test": "",
-        "compress_test": "",
+        "compress_test": "zstd_19|ChooserInAPipeline",
         "fuzz_addresses": "",
         "fuzz_emu_config": "",
         "fuzz_envelope": "",
@@ -80,12 +83,12 @@ IN_TEST = {
         "gpu_driver_conformance_test": "",
         "gpu_emulated_driver_test": "",
         "gpu_test": "",
-        "mover_test": "MoverFuzz",
+        "mover_test": "MoverFuzz|HitPathRace|OfOneCall|CallsEndInTimeWithTheDisksError",
         "option_fuzz_test": "Command",
         "options_test": "",
-        "pagetable_test": "",
+        "pagetable_test": "ATakerAndAHolder",
         "peer_test": "",
-        "policy_test": "",
+        "policy_test": "PolicyFuzz|HitRatio",
         "public_cpp_test": "",
         "rdma_stream_test": "",
         "rdma_test": "",
@@ -93,10 +96,10 @@ IN_TEST = {
         "runtime_bad_input_test": "",
         "runtime_file_test": "",
         "runtime_test": "",
-        "suballocator_test": "",
+        "suballocator_test": "Model",
         "tiers_test": "",
         "topology_test": "",
-        "undeclared_test": "Model",
+        "undeclared_test": "Model|LoseNothingWhenTracking",
     },
     # What more than one thread runs at once: hit path and mover beside threads that launch, the
     # mailbox, page table and suballocator, the tiers' queues, transports in one process. Without
@@ -138,17 +141,17 @@ def program_of(test: dict) -> str:
     return pathlib.Path(test["command"][0]).name
 
 
-def tenth_of(name: str) -> str:
-    return str(zlib.crc32(name.encode()) % TENTHS)
+def part_of_nightly(name: str) -> str:
+    return NIGHTLY[zlib.crc32(name.encode()) % PARTS_OF_NIGHTLY]
 
 
 def part_of(preset: str, test: dict) -> str:
-    programs = IN_TEST.get(preset)
-    if programs is None:
-        return TEST
-    left = programs.get(program_of(test))
-    in_test = left is not None and not (left and re.search(left, test["name"]))
-    return TEST if in_test else tenth_of(test["name"])
+    if preset in IN_TEST:
+        left = IN_TEST[preset].get(program_of(test))
+        in_test = left is not None and not (left and re.search(left, test["name"]))
+    else:
+        in_test = "long" not in labels_of(test)
+    return TEST if in_test else part_of_nightly(test["name"])
 
 
 def selection(numbers: list[int]) -> list[str]:
@@ -160,11 +163,12 @@ def numbers_in(preset: str, tests: list[dict], part: str) -> list[int]:
     return [number for number, test in enumerate(tests, 1) if part == ALL or part_of(preset, test) == part]
 
 
-def seeded_in(tests: list[dict], part: str) -> list[int]:
+def long_or_seeded_in(tests: list[dict], part: str) -> list[int]:
     return [
         number
         for number, test in enumerate(tests, 1)
-        if program_of(test) in SEEDED and part in (ALL, tenth_of(test["name"]))
+        if (program_of(test) in SEEDED or part_of("release", test) != TEST)
+        and part in (ALL, part_of_nightly(test["name"]))
     ]
 
 
@@ -251,8 +255,8 @@ def show(part_of_name: str | None) -> None:
             print(f"  {program:30}" + "".join(f"{table[program][part] or '-':>7}" for part in PARTS))
 
 
-def tenth_of_commit() -> str:
-    """Counts commits, so that each new one takes the next tenth. A shallow clone cannot count, and
+def part_of_commit() -> str:
+    """Counts commits, so that each new one takes the next part. A shallow clone cannot count, and
     takes its commit's hash.
     """
     def git(*words: str) -> str:
@@ -260,10 +264,11 @@ def tenth_of_commit() -> str:
         return done.stdout.strip() if done.returncode == 0 else ""
 
     if not (commit := git("rev-parse", "HEAD")):
-        return str(datetime.date.today().toordinal() % TENTHS)  # an archive: by the day
+        days = datetime.date.today().toordinal()  # an archive
+        return NIGHTLY[days % PARTS_OF_NIGHTLY]
     if git("rev-parse", "--is-shallow-repository") == "true":
-        return str(int(commit, 16) % TENTHS)
-    return str(int(git("rev-list", "--count", "HEAD")) % TENTHS)
+        return NIGHTLY[int(commit, 16) % PARTS_OF_NIGHTLY]
+    return NIGHTLY[int(git("rev-list", "--count", "HEAD")) % PARTS_OF_NIGHTLY]
 
 
 def main() -> int:
@@ -272,14 +277,14 @@ def main() -> int:
             show(None)
         case ["list", name]:
             show(name)
-        case ["tenth"]:
-            print(tenth_of_commit())
+        case ["turn"]:
+            print(part_of_commit())
         case ["programs", preset] if preset in IN_TEST:
             print(*(f"bin/{program}" for program in IN_TEST[preset]))
         case ["run", preset, part, *arguments] if part in (*PARTS, ALL):
             return run(preset, numbers_in(preset, listed(preset), part), arguments)
-        case ["fuzz", part, *arguments] if part in (*PARTS[1:], ALL):
-            return run("release", seeded_in(listed("release"), part), arguments)
+        case ["fuzz", part, *arguments] if part in (*NIGHTLY, ALL):
+            return run("release", long_or_seeded_in(listed("release"), part), arguments)
         case ["check", *presets] if presets:
             return 0 if all([check(preset) for preset in presets]) else 1
         case _:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """shards_test.py SCRIPTS: scripts/shards.py gives every test one part, and every commit the next
-tenth.
+part of the nightly.
 
 That the parts hold what CTest has is what `scripts/shards.py check` finds in a build.
 """
@@ -24,10 +24,19 @@ def test_of(program: str, name: str) -> dict:
 class Parts(unittest.TestCase):
     def test_a_program_that_nobody_named_is_left_to_the_nightly(self):
         for number in range(100):
-            self.assertIn(shards.part_of("tsan", test_of("new_test", f"New.{number}")), shards.PARTS[1:])
+            self.assertIn(shards.part_of("tsan", test_of("new_test", f"New.{number}")), shards.NIGHTLY)
 
-    def test_a_preset_that_nobody_named_is_whole_in_make_test(self):
-        self.assertEqual(shards.part_of("release", test_of("new_test", "New.One")), shards.TEST)
+    def test_of_the_release_build_long_tests_are_left_to_the_nightly(self):
+        test = test_of("new_test", "New.One")
+        self.assertEqual(shards.part_of("release", test), shards.TEST)
+        test["properties"] = [{"name": "LABELS", "value": ["long", "runtime"]}]
+        self.assertIn(shards.part_of("release", test), shards.NIGHTLY)
+
+    def test_the_nightly_takes_long_tests_and_those_whose_rounds_it_raises(self):
+        tests = [test_of("a_test", "Long.One"), test_of("a_test", "Short.One"), test_of(shards.SEEDED[0], "Seeded.One")]
+        tests[0]["properties"] = [{"name": "LABELS", "value": ["long"]}]
+        self.assertEqual(shards.long_or_seeded_in(tests, shards.ALL), [1, 3])
+        self.assertEqual(shards.long_or_seeded_in(tests, shards.part_of_nightly("Long.One"))[0], 1)
 
     def test_long_tests_of_a_named_program_are_left_to_the_nightly(self):
         self.assertEqual(shards.part_of("tsan", test_of("mover_test", "Residency.One")), shards.TEST)
@@ -37,17 +46,17 @@ class Parts(unittest.TestCase):
         self.assertEqual(shards.part_of("tsan", {"name": "mover_test_NOT_BUILT"}), shards.TEST)
 
     def test_a_program_of_another_kind_that_is_not_built_has_a_part(self):
-        self.assertIn(shards.part_of("tsan", {"name": "Fuzz.wire"}), shards.PARTS[1:])
+        self.assertIn(shards.part_of("tsan", {"name": "Fuzz.wire"}), shards.NIGHTLY)
 
-    def test_parts_hold_every_test_once_and_tenths_are_of_similar_size(self):
-        tests = [test_of("base_test", f"Suite{number % 7}.Test{number}") for number in range(1000)]
+    def test_parts_hold_every_test_once_and_are_of_similar_size(self):
+        tests = [test_of("base_test", f"Suite{number % 7}.Test{number}") for number in range(2000)]
         parts = [shards.numbers_in("tsan", tests, part) for part in shards.PARTS]
-        self.assertEqual(sorted(number for part in parts for number in part), list(range(1, 1001)))
+        self.assertEqual(sorted(number for part in parts for number in part), list(range(1, 2001)))
         self.assertEqual(parts[0], [])
         for part in parts[1:]:
             self.assertGreater(len(part), 70)
             self.assertLess(len(part), 130)
-        self.assertEqual(shards.numbers_in("tsan", tests, shards.ALL), list(range(1, 1001)))
+        self.assertEqual(shards.numbers_in("tsan", tests, shards.ALL), list(range(1, 2001)))
 
     def test_expressions_are_valid(self):
         for programs in shards.IN_TEST.values():
@@ -83,7 +92,7 @@ class Failures(unittest.TestCase):
         self.assertNotIn("fine", text)
 
 
-class Tenths(unittest.TestCase):
+class Turns(unittest.TestCase):
     def git(self, *words: object) -> None:
         settings = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false")
         subprocess.run(["git", *settings, *map(str, words)], cwd=self.tree, check=True, capture_output=True)
@@ -94,14 +103,14 @@ class Tenths(unittest.TestCase):
         self.addCleanup(setattr, shards, "ROOT", shards.ROOT)
         self.tree = shards.ROOT = pathlib.Path(folder.name)
 
-    def test_ten_commits_in_a_row_take_ten_tenths(self):
+    def test_as_many_commits_in_a_row_as_there_are_parts_take_each_once(self):
         self.git("init", "--quiet")
         seen = set()
-        for _ in range(shards.TENTHS):
+        for _ in shards.NIGHTLY:
             self.git("commit", "--quiet", "--allow-empty", "--message", "one more")
-            seen.add(shards.tenth_of_commit())
-            self.assertEqual(shards.tenth_of_commit(), shards.tenth_of_commit())
-        self.assertEqual(seen, set(shards.PARTS[1:]))
+            seen.add(shards.part_of_commit())
+            self.assertEqual(shards.part_of_commit(), shards.part_of_commit())
+        self.assertEqual(seen, set(shards.NIGHTLY))
 
     def test_a_shallow_clone_takes_its_commits_hash(self):
         origin = self.tree / "origin"
@@ -114,10 +123,10 @@ class Tenths(unittest.TestCase):
         self.git("clone", "--quiet", "--depth", 1, f"file://{origin}", "clone")
         shards.ROOT = origin.parent / "clone"
         done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=shards.ROOT, check=True, capture_output=True, text=True)
-        self.assertEqual(shards.tenth_of_commit(), str(int(done.stdout, 16) % shards.TENTHS))
+        self.assertEqual(shards.part_of_commit(), str(int(done.stdout, 16) % shards.PARTS_OF_NIGHTLY))
 
-    def test_a_tree_without_git_has_a_tenth(self):
-        self.assertIn(shards.tenth_of_commit(), shards.PARTS[1:])
+    def test_a_tree_without_git_has_a_part(self):
+        self.assertIn(shards.part_of_commit(), shards.NIGHTLY)
 
 
 if __name__ == "__main__":
