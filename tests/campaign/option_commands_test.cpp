@@ -7,6 +7,9 @@
 #include <cctype>
 #include <filesystem>
 #include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "campaign/child.hpp"
 #include "campaign/option_values.hpp"
@@ -112,6 +115,12 @@ std::string shown(const std::vector<std::string>& words) {
   return all;
 }
 
+// A warning of the log, which may precede the line that says what is wrong.
+bool is_logged(std::string_view line) {
+  constexpr std::string_view kTime = "00:00:00.000 ";
+  return line.size() > kTime.size() && line.substr(kTime.size()).starts_with("[vmem ");
+}
+
 std::string judge(const ChildOutcome& outcome) {
   if (!outcome.exited()) return outcome.words();
   if (outcome.code() == 0) return "";
@@ -124,10 +133,10 @@ std::string judge(const ChildOutcome& outcome) {
   std::istringstream lines(outcome.err);
   int said = 0;
   for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with("vmem")) return "a line that is not the program's";
+    if (!is_logged(line) && !line.starts_with("vmem")) return "a line that is not the program's";
     if (std::ranges::any_of(line, [](unsigned char c) { return std::iscntrl(c) != 0; }))
       return "a line with control characters";
-    ++said;
+    said += is_logged(line) ? 0 : 1;
   }
   return said == 1 ? "" : fmt::format("{} lines where one says what is wrong", said);
 }
