@@ -246,7 +246,7 @@ def results(records: Records, _: str) -> str:
     peer = records.find("h200-peer", "peer", "read-only 4x")
     mapped = records.find("h100-tiers", "map", "4x file")
     rows = [
-        row("acquire and release, resident", f"{number(hit['achieved'])} ns", "", "", hit),
+        row("acquire and release, 1 resident page", f"{number(hit['achieved'])} ns", "", "", hit),
         row("stream 4x HBM, both ways", f"{number(moved)} GB/s", f"{number(stream['limit'])} GB/s, link", f"{share:.2f}", stream),
         row("matrix product, 3x HBM", f"{number(matmul['achieved'])} TFLOP/s", f"{number(matmul['limit'])}, resident",
             f"{matmul['ratio']:.2f}", matmul),

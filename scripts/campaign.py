@@ -167,7 +167,7 @@ def main() -> int:
     if not kinds and args.only:
         parser.error(f"part {args.part} has none of these kinds")
     LOGS.mkdir(parents=True, exist_ok=True)
-    print(f"campaign: seed {args.seed}")
+    print(f"campaign: seed {args.seed}{'' if kinds else f'; part {args.part} has no kind'}")
     seeds = random.Random(args.seed)
     shares = sum(kind.share for kind in KINDS)
     rows = [run_kind(kind, args.seconds * kind.share / shares, random.Random(seeds.random())) for kind in kinds]

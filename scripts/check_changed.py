@@ -223,7 +223,7 @@ def run_tests(changed: list[str], affected: set[str], targets: dict[str, Target]
     if not build(needed, targets, jobs):
         return False
     later = sorted({group_of(tests[number - 1]) for number in set(numbers) - set(now)})
-    print(f"of {len(numbers)} tests that use what changed, {len(numbers) - len(now)} are left to `make test`, "
+    print(f"of {len(numbers)} tests that use what changed, {len(numbers) - len(now)} are left to the nightly, "
           f"labelled {' or '.join(LEFT_OUT)}{': ' if later else ''}{', '.join(later)}")
     return shards.run("release", now, ["-j", str(jobs)]) == 0
 
@@ -266,7 +266,7 @@ def main() -> int:
         if files := lint_files(changed):
             stages.run("lint", lambda: ran("scripts/lint.py", "--checks", "quick", "--jobs", args.jobs, *files))
         stages.run("house", lambda: ran("scripts/house.py"))
-    print("\nleft to `make test`: other tests, sanitizers, the linter on what else includes a changed header, distribution, wheel")
+    print("\nleft to `make test`: tests of what is not touched, sanitizers, the linter on what else includes a changed header, distribution, wheel")
     return 0 if stages.summary() else 1
 
 

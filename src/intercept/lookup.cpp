@@ -224,6 +224,8 @@ void* vmem_find_symbol(void* library, const char* name) {
   if (!driver_like) return found;
   try {
     return replaced(found);
+  } catch (const abi::__forced_unwind&) {
+    throw;
   } catch (...) {
     (void)report_exception();
     return nullptr;  // as if it were not there

@@ -128,6 +128,7 @@ std::vector<std::uintptr_t> allocations_reached(const Runtime& runtime, std::spa
 
 class TableLooks::Impl {
  public:
+  Impl() { looks_.reserve(kLooksMax); }
   ~Impl() {
     for (Copies& copies : looks_) spares().put_when_over(std::move(copies));
   }
@@ -196,9 +197,9 @@ class TableLooks::Impl {
         ++at;
         continue;
       }
-      const Completed completed(std::move(*at));
+      learn_from(runtime, *known, *at);
+      spares().put(*at);
       at = looks_.erase(at);
-      learn_from(runtime, *known, completed.copies);
     }
     std::erase_if(doubts_, [&](const auto& each) { return resolve(*known, *each.first, each.second); });
   }
@@ -206,14 +207,6 @@ class TableLooks::Impl {
   bool begun() const { return current_.event != nullptr; }
 
  private:
-  // Its buffers and event can be used again.
-  struct Completed {
-    explicit Completed(Copies&& of) : copies(std::move(of)) {}
-    ~Completed() { spares().put(copies); }
-    Completed(const Completed&) = delete;
-    Completed& operator=(const Completed&) = delete;
-    const Copies copies;
-  };
   // What uninspected launches of a kernel may have written, and where.
   struct Doubts {
     std::shared_ptr<PointerTables::Look> look;

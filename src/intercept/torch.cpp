@@ -10,7 +10,9 @@
 #include <string>
 #include <utility>
 
+#include "base/log.hpp"
 #include "base/memory_reserve.hpp"
+#include "gpu/handles.hpp"
 #include "intercept/hook.hpp"
 #include "intercept/torch_error.hpp"
 #include "intercept/torch_pools.hpp"
@@ -114,8 +116,16 @@ using vmem::Status;
 using vmem::runtime::Runtime;
 
 // Memory was lacking to note that a stream uses an allocation: from then on every free waits for
-// all work of its device.
+// all work of all devices.
 constinit std::atomic<bool> forgot_streams{false};
+
+Status synchronize_all(const Runtime& runtime) {
+  const vmem::gpu::RelaxedCapture relaxed(runtime.driver());
+  for (const auto& device : runtime.devices()) {
+    if (auto waited = runtime.devices().synchronize(device->ordinal); !waited) return waited;
+  }
+  return {};
+}
 
 // c10::MempoolId_t, as in PyTorch's setters.
 using PoolId = std::pair<std::uint64_t, std::uint64_t>;
@@ -145,9 +155,9 @@ void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
   with_runtime([&](Runtime& runtime) {
     if (known_device(device)) count_free(device, std::uint64_t(bytes));
     if (torch_pools().free(ptr, stream)) return;
-    if (forgot_streams.load(std::memory_order_acquire) && known_device(device)) {
-      if (auto waited = runtime.devices().synchronize(device); !waited) {
-        (void)report("a free", waited.error());
+    if (forgot_streams.load(std::memory_order_acquire)) {
+      if (auto waited = synchronize_all(runtime); !waited) {
+        (void)report("a free, whose memory is not used any more", waited.error());
         return;
       }
     }
@@ -162,8 +172,11 @@ void vmem_torch_record_stream(void* ptr, vmem_stream stream) {
   with_runtime([&](Runtime& runtime) {
     torch_pools().record_stream(ptr);
     Status done;
-    if (!vmem::ran_within_memory([&] { done = runtime.blocks().record_stream(ptr, stream); }))
-      forgot_streams.store(true, std::memory_order_release);
+    if (!vmem::ran_within_memory([&] { done = runtime.blocks().record_stream(ptr, stream); })) {
+      if (!forgot_streams.exchange(true))
+        vmem::log::write_plain(
+            "memory was lacking to note a tensor's stream: from now on every free waits for the GPUs");
+    }
     if (!done) (void)report("record_stream", done.error());
   });
 }

@@ -28,8 +28,9 @@ void TorchPools::begin(const Key& key, Filter filter) {
   ever_used_.store(true, std::memory_order_release);
   const std::lock_guard lock(mutex_);
   try {
+    Pool& pool = pools_[key];
     active_.reserve(active_.size() + 1);
-    ++pools_[key].uses;
+    ++pool.uses;
   } catch (const std::bad_alloc&) {
     ++failed_begins_[std::size_t(key.device) % failed_begins_.size()];
     throw;
@@ -85,13 +86,13 @@ bool TorchPools::free(void* pointer, CUstream stream) {
     blocks_.erase(found);
     return false;
   }
-  found->second.live = false;
   // Contents stay valid: another graph of the pool may read this graph's output.
   if (found->second.shared) {
     pool->second.used_up.push_back(pointer);
   } else {
     pool->second.free[{found->second.bytes, stream}].push_back(pointer);
   }
+  found->second.live = false;
   return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/memory_reserve.hpp"
 #include "base/process.hpp"
 #include "gpu/handles.hpp"
 
@@ -194,11 +195,17 @@ Result<StreamTable::Recording> StreamTable::record_epoch(StreamRecord& record, C
   // those were queued earlier still.
   const std::uint64_t epoch = record.open_epoch.fetch_add(1, std::memory_order_seq_cst);
   record.uses_since_close.store(0, std::memory_order_relaxed);
+  record.recorded.push_back({epoch, event});  // before the event is recorded: it may throw
   // On failure the epoch stays uncovered until an event of a later one is recorded.
-  VMEM_TRY(driver_->check(record_event(record, event), "cuEventRecord"));
+  if (auto outcome = driver_->check(record_event(record, event), "cuEventRecord"); !outcome) {
+    record.recorded.pop_back();
+    return std::unexpected(std::move(outcome).error());
+  }
   // If a capture began in between, the event may be the graph's, and a query would end the capture.
-  if (const auto begun = capturing(record); !begun || *begun) return Recording::spent;
-  record.recorded.push_back({epoch, event});
+  if (const auto begun = capturing(record); !begun || *begun) {
+    record.recorded.pop_back();
+    return Recording::spent;
+  }
   record.covered_epoch.store(epoch, std::memory_order_release);
   return Recording::recorded;
 }
@@ -237,7 +244,8 @@ Status StreamTable::count_use(StreamRecord& record, std::uint32_t more) {
     return {};
   }
   // An epoch that cannot be closed now is closed later; the caller handles only a lost device.
-  const auto closed = try_close(record);
+  Result<bool> closed = false;
+  (void)ran_within_memory([&] { closed = try_close(record); });
   // Only this thread can record on its per-thread stream. If it ends first, its number must stay
   // taken: otherwise events of another thread would count for its epochs.
   if (record.own_thread_only && (!closed || !*closed)) process::keep_thread_number();

@@ -29,7 +29,10 @@ bool UseLog::append(LoggedUse use) {
 }
 
 void UseLog::reserve(std::size_t uses) {
-  while (kChunkUses - tail_filled_ + ahead_.size() * kChunkUses < uses) ahead_.push_back(std::make_unique<Chunk>());
+  while (kChunkUses - tail_filled_ + ahead_.size() * kChunkUses < uses) {
+    std::unique_ptr<Chunk> chunk(spare_.exchange(nullptr, std::memory_order_acquire));
+    ahead_.push_back(chunk ? std::move(chunk) : std::make_unique<Chunk>());
+  }
 }
 
 bool UseLog::next_chunk() {

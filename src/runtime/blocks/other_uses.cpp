@@ -4,37 +4,52 @@
 
 namespace vmem::runtime {
 
+// REQUIRES mutex_.
+OtherUses::Uses& OtherUses::uses_of(std::uintptr_t base) {
+  const auto found = by_base_.find(base);
+  return found == by_base_.end() ? by_base_.emplace(base, Uses())->second : found->second;
+}
+
 void OtherUses::add_stream(std::uintptr_t base, const StreamId& stream) {
   const std::lock_guard lock(mutex_);
   any_.store(true, std::memory_order_release);  // the allocation's free comes after it
-  auto& streams = by_base_[base].streams;
+  auto& streams = uses_of(base).streams;
   if (std::ranges::find(streams, stream) == streams.end()) streams.push_back(stream);
 }
 
 void OtherUses::add_mark(std::uintptr_t base, std::uint64_t mark) {
   const std::lock_guard lock(mutex_);
   any_.store(true, std::memory_order_release);
-  by_base_[base].marks.push_back(mark);
+  uses_of(base).marks.push_back(mark);
 }
 
 OtherUses::Taken OtherUses::take(std::uintptr_t base) {
-  Uses uses;
-  if (any_.load(std::memory_order_acquire)) {
+  if (!any_.load(std::memory_order_acquire)) return {*this, {}};
+  ByBase::node_type first;
+  {
     const std::lock_guard lock(mutex_);
-    if (auto node = by_base_.extract(base); !node.empty()) uses = std::move(node.mapped());
+    first = by_base_.extract(base);
   }
-  return {*this, base, std::move(uses)};
+  if (first.empty()) return {*this, {}};
+  Taken taken(*this, std::move(first));
+  const std::lock_guard lock(mutex_);
+  for (auto more = by_base_.find(base); more != by_base_.end(); more = by_base_.find(base)) {
+    taken.add(more->second);
+    by_base_.erase(more);
+  }
+  return taken;
 }
 
-// Another thread may have added some since.
-void OtherUses::put_back(std::uintptr_t base, Uses uses) {
-  if (uses.streams.empty() && uses.marks.empty()) return;
+void OtherUses::Taken::add(const Uses& more) {
+  Uses& all = node_.mapped();
+  all.marks.reserve(all.marks.size() + more.marks.size());
+  all.streams.insert(all.streams.end(), more.streams.begin(), more.streams.end());
+  all.marks.insert(all.marks.end(), more.marks.begin(), more.marks.end());
+}
+
+void OtherUses::put_back(ByBase::node_type node) noexcept {
   const std::lock_guard lock(mutex_);
-  Uses& kept = by_base_[base];
-  for (const StreamId& stream : uses.streams) {
-    if (std::ranges::find(kept.streams, stream) == kept.streams.end()) kept.streams.push_back(stream);
-  }
-  kept.marks.insert(kept.marks.end(), uses.marks.begin(), uses.marks.end());
+  by_base_.insert(std::move(node));
 }
 
 }  // namespace vmem::runtime

@@ -4,8 +4,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -22,23 +22,29 @@ class OtherUses {
     std::vector<std::uint64_t> marks;  // of work on streams that were closed, or are per thread
   };
 
-  // The uses of an allocation that is being freed. They are put back, unless the free succeeded.
+  // By the allocation's address. An allocation may have several after a free that failed.
+  using ByBase = std::multimap<std::uintptr_t, Uses>;
+
+  // The uses of an allocation that is being freed. They are put back, which needs no memory, unless
+  // the free succeeded.
   class Taken {
    public:
-    Taken(OtherUses& owner, std::uintptr_t base, Uses uses) : owner_(&owner), base_(base), uses_(std::move(uses)) {}
-    Taken(Taken&& other) noexcept
-        : owner_(std::exchange(other.owner_, nullptr)), base_(other.base_), uses_(std::move(other.uses_)) {}
+    Taken(OtherUses& owner, ByBase::node_type uses) : owner_(owner), node_(std::move(uses)) {}
+    Taken(Taken&&) = default;
     Taken& operator=(Taken&&) = delete;
     ~Taken() {
-      if (owner_ != nullptr) owner_->put_back(base_, std::move(uses_));
+      if (!node_.empty()) owner_.put_back(std::move(node_));
     }
-    const Uses& uses() const { return uses_; }
-    void freed() { owner_ = nullptr; }
+    const Uses& uses() const {
+      static const Uses none;
+      return node_.empty() ? none : node_.mapped();
+    }
+    void add(const Uses& more);  // REQUIRES: it has some
+    void freed() { node_ = {}; }
 
    private:
-    OtherUses* owner_;
-    std::uintptr_t base_;
-    Uses uses_;
+    OtherUses& owner_;
+    ByBase::node_type node_;
   };
 
   void add_stream(std::uintptr_t base, const StreamId& stream);
@@ -50,6 +56,7 @@ class OtherUses {
   Status close(const StreamId& stream, Mark mark) {
     const std::lock_guard lock(mutex_);
     for (auto& [base, uses] : by_base_) {
+      uses.marks.reserve(uses.marks.size() + 1);
       if (std::erase(uses.streams, stream) == 0) continue;
       auto marked = mark();
       if (!marked) uses.streams.push_back(stream);
@@ -60,11 +67,12 @@ class OtherUses {
   }
 
  private:
-  void put_back(std::uintptr_t base, Uses uses);
+  Uses& uses_of(std::uintptr_t base);
+  void put_back(ByBase::node_type node) noexcept;
 
   std::atomic<bool> any_{false};  // ever: most programs have none, and free often
   std::mutex mutex_;
-  std::unordered_map<std::uintptr_t, Uses> by_base_;
+  ByBase by_base_;
 };
 
 }  // namespace vmem::runtime

@@ -303,13 +303,8 @@ Status Launches::end(LaunchHolds& holds) {
   if (strict()) outcome = finish_alone(record);
   // A launch counts as several uses, so that its epochs are shorter.
   constexpr std::uint32_t kUses = StreamTable::kUsesPerEpoch;
-  Status counted;
-  // Without memory for an event a later use closes the epoch: the launch is queued, and must not
-  // seem to have failed.
-  (void)ran_within_memory([&] {
-    counted = parts_.streams.count_use(
-        record, parts_.mover.evicts() ? kUses / kLaunchesPerEpoch : kUses / kLaunchesPerEpochIfAllFits);
-  });
+  auto counted = parts_.streams.count_use(
+      record, parts_.mover.evicts() ? kUses / kLaunchesPerEpoch : kUses / kLaunchesPerEpochIfAllFits);
   return outcome ? counted : outcome;
 }
 

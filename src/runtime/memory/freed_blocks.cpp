@@ -53,6 +53,8 @@ Status FreedBlocks::shrink(int device, std::uint64_t most) {
       BlockCache::forget(std::move(block));
     } else if (freed.error().status != VMEM_ERROR_IN_USE) {  // a launch's pointer table
       return freed;
+    } else {
+      block.reset();  // back in the cache
     }
   }
   return {};
@@ -71,11 +73,11 @@ bool FreedBlocks::set_dead(Region& region, bool dead) {
   if (region.dead.exchange(dead, std::memory_order_seq_cst) == dead) return false;
   if (dead) region.life.fetch_add(1, std::memory_order_seq_cst);
   if (!mover_.tracks() && !region.tells_changes.load(std::memory_order_seq_cst)) return true;
-  const auto slot = slots_.current();
-  if (!slot) return true;
   const LoggedUse changed{Span(region.first, region.granules, pagetable::Access::none), {}, LoggedUse::Kind::changed};
   // Not from the room that the thread's launches have reserved.
   (void)ran_within_memory([&] {
+    const auto slot = slots_.current();
+    if (!slot) return;
     (*slot)->log.reserve((*slot)->held() + 1);
     if ((*slot)->log.append(changed)) mover_.poke();
   });
