@@ -12,6 +12,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <numeric>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -32,6 +35,7 @@ using std::chrono::steady_clock;
 constexpr std::chrono::seconds kConnect{5};
 constexpr std::chrono::seconds kRun{120};
 constexpr std::chrono::milliseconds kBeforeAgain{10};
+constexpr int kTries = 3;
 constexpr std::uint64_t kLeastMessages = 8;  // of each connection
 constexpr std::uint64_t kTrialBytes = std::uint64_t{256} << 20;
 constexpr int kWarmUp = 8;
@@ -60,10 +64,16 @@ Result<Listener> listen_here() {
   return listener;
 }
 
-// The port is only known to be free at the time of the call.
-Result<std::uint16_t> free_port() {
-  VMEM_ASSIGN(const Listener listener, listen_here());
-  return ntohs(listener.address.sin_port);
+// Different ports, only known to be free at the time of the call.
+Result<std::vector<std::uint16_t>> free_ports(std::size_t count) {
+  std::vector<Listener> listeners;
+  std::vector<std::uint16_t> ports;
+  while (ports.size() < count) {
+    VMEM_ASSIGN(Listener listener, listen_here());
+    ports.push_back(ntohs(listener.address.sin_port));
+    listeners.push_back(std::move(listener));
+  }
+  return ports;
 }
 
 // An address belongs to this machine if a socket can be bound to it.
@@ -238,25 +248,36 @@ Result<double> BareNetwork::measure(std::uint64_t bytes, std::uint32_t pairs) co
 
 Result<double> BareNetwork::perftest(std::uint64_t bytes, std::uint32_t pairs, Endpoints endpoints) const {
   const std::uint64_t messages = std::max(bytes / pairs / message_bytes_, kLeastMessages);
-  return sum_all_at_once(
-      pairs, [&](std::size_t pair) { return rate_of_pair(static_cast<std::uint32_t>(pair), messages, endpoints); });
+  std::vector<std::uint16_t> ports(pairs);
+  std::iota(ports.begin(), ports.end(), kUsualPort);
+  if (here_) {
+    VMEM_ASSIGN(ports, free_ports(pairs));
+  }
+  return sum_all_at_once(pairs, [&](std::size_t pair) { return rate_of_pair(ports[pair], messages, endpoints); });
 }
 
 // Starts clients until one reaches a server, because a server does not report when it listens. On
-// this machine also starts the server, and restarts it on another port if its port was taken.
-Result<double> BareNetwork::rate_of_pair(std::uint32_t pair, std::uint64_t messages, Endpoints endpoints) const {
+// this machine also starts the server, and starts it anew on another port if its port was taken, or
+// if the two failed at once: a client of another process may have reached it.
+Result<double> BareNetwork::rate_of_pair(std::uint16_t port, std::uint64_t messages, Endpoints endpoints) const {
   std::unique_ptr<ChildProcess> server;
-  auto port = static_cast<std::uint16_t>(kUsualPort + pair);
-  for (const auto until = steady_clock::now() + kConnect;;) {
+  const auto until = steady_clock::now() + kConnect;
+  for (int failures = 0, starts = 0;;) {
     if (here_ && (!server || server->ended())) {
-      VMEM_ASSIGN(port, free_port());
+      if (starts++ != 0) {
+        VMEM_ASSIGN(const auto another, free_ports(1));
+        port = another.front();
+      }
       VMEM_ASSIGN(server, ChildProcess::start({"ucx_perftest", "-p", std::to_string(port)}, environment_));
     }
     const auto text = client_output(port, messages, endpoints);
-    if (text) return overall_of(*text);
-    if (text.error().message.find("Connection refused") == std::string::npos) return std::unexpected(text.error());
+    auto rate = text ? overall_of(*text) : std::unexpected(text.error());
+    if (rate) return rate;
+    const bool refused = rate.error().message.contains("Connection refused");
+    if (!refused && (!here_ || ++failures == kTries)) return rate;
+    if (!refused) server.reset();
     if (steady_clock::now() > until) {
-      if (here_) return std::unexpected(text.error());
+      if (here_) return rate;
       return fail(VMEM_ERROR_INVALID_OPTION,
                   fmt::format("nobody listens at {}:{}, so the rate of the network over {} connections cannot be "
                               "measured; run there, beside the daemon: for port in $(seq {} {}); do while "

@@ -48,7 +48,7 @@ class BareNetwork {
   Result<By> faster_of_both() const;
   Result<double> measure(std::uint64_t bytes, std::uint32_t pairs) const;
   Result<double> perftest(std::uint64_t bytes, std::uint32_t pairs, Endpoints endpoints) const;
-  Result<double> rate_of_pair(std::uint32_t pair, std::uint64_t messages, Endpoints endpoints) const;
+  Result<double> rate_of_pair(std::uint16_t port, std::uint64_t messages, Endpoints endpoints) const;
   Result<std::string> client_output(std::uint16_t port, std::uint64_t messages, Endpoints endpoints) const;
   Result<double> sockets(std::uint64_t bytes, std::uint32_t pairs) const;
 

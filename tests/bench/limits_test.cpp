@@ -140,7 +140,8 @@ TEST(NetworkLimit, HasAsManyConnectionsAndMessagesOfThePagesSize) {
   EXPECT_EQ(nodes[1].connections, 3u);
   EXPECT_EQ(nodes[1].sockets, NodePath::Sockets::local) << "as vmem without a secret";
   NetworkLimit limit(nodes, std::uint64_t{16} << 20);
-  ASSERT_TRUE(limit.prepare(std::uint64_t{4} << 20, std::uint64_t{32} << 20));
+  const Status ready = limit.prepare(std::uint64_t{4} << 20, std::uint64_t{32} << 20);
+  ASSERT_TRUE(ready) << ready.error().message;
   const auto rate = limit.rate(StreamMode::read_write);
   ASSERT_TRUE(rate) << rate.error().message;
   EXPECT_GT(*rate, 0);
