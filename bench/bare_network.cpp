@@ -35,7 +35,7 @@ using std::chrono::steady_clock;
 constexpr std::chrono::seconds kConnect{5};
 constexpr std::chrono::seconds kRun{120};
 constexpr std::chrono::milliseconds kBeforeAgain{10};
-constexpr int kTries = 3;
+constexpr int kTries = 3;                    // of a client and a server that both run here
 constexpr std::uint64_t kLeastMessages = 8;  // of each connection
 constexpr std::uint64_t kTrialBytes = std::uint64_t{256} << 20;
 constexpr int kWarmUp = 8;

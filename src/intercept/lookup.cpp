@@ -222,14 +222,12 @@ void* vmem_find_symbol(void* library, const char* name) {
   const bool driver_like = found != nullptr && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
   if (found != nullptr && std::strncmp(name, "nccl", 4) == 0) return nccl_hook(name, found);
   if (!driver_like) return found;
-  try {
-    return replaced(found);
-  } catch (const abi::__forced_unwind&) {
-    throw;
-  } catch (...) {
-    (void)report_exception();
-    return nullptr;  // as if it were not there
-  }
+  void* hook = nullptr;  // after an exception: as if the function were not there
+  (void)refused_if_it_throws([&] {
+    hook = replaced(found);
+    return CUDA_SUCCESS;
+  });
+  return hook;
 }
 
 // The real dlsym resolves RTLD_NEXT (-1) and RTLD_DEFAULT (0) relative to its caller, so the call

@@ -100,7 +100,7 @@ void let_go(std::list<Held> all, runtime::Runtime& runtime, ncclResult_t queued)
   };
   if (queued == kInProgress && !ran_within_memory(keep_them)) {
     for (Held& held : all) held.launch->forget();  // the buffers stay held, and cannot be freed
-    log::write_plain("memory was lacking to keep what NCCL works on in its place");
+    log::write_plain("out of host memory: the buffers of an NCCL collective stay where they are and cannot be freed");
     return;
   }
   for (Held& held : all) {
@@ -193,17 +193,14 @@ ncclResult_t call_real(std::size_t index, A... arguments) {
   return reinterpret_cast<ncclResult_t (*)(A...)>(known)(arguments...);
 }
 
-// No exception leaves vmem, but for the end of a thread that is cancelled.
 template <class Work>
 ncclResult_t system_error_if_it_throws(Work&& work) {
-  try {
-    return work();
-  } catch (const abi::__forced_unwind&) {
-    throw;
-  } catch (...) {
-    (void)report_exception();
-    return kSystemError;
-  }
+  ncclResult_t result = kSystemError;
+  (void)refused_if_it_throws([&] {
+    result = work();
+    return CUDA_SUCCESS;
+  });
+  return result;
 }
 
 // The pointer arguments are the buffers; the last argument is the stream.

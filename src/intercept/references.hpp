@@ -100,7 +100,9 @@ CUresult with_references(runtime::Runtime& runtime, const References& references
   held.queued();
   // The work is queued, and must not seem to have failed.
   if (facts != nullptr && !ran_within_memory([&] { looks.after(runtime, *facts, references.addresses(), holds); }))
-    log::write_plain("memory was lacking for pointers that a kernel may have written into tables");
+    log::write_plain(
+        "out of host memory: pointers that a kernel wrote into memory may be missed; if the GPU then reports an "
+        "illegal address, this is why");
   if (auto ended = held.end(); !ended) return report(what, ended.error());
   return CUDA_SUCCESS;
 }

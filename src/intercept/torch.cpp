@@ -157,7 +157,7 @@ void vmem_torch_free(void* ptr, ssize_t bytes, int device, vmem_stream stream) {
     if (torch_pools().free(ptr, stream)) return;
     if (forgot_streams.load(std::memory_order_acquire)) {
       if (auto waited = synchronize_all(runtime); !waited) {
-        (void)report("a free, whose memory is not used any more", waited.error());
+        (void)report("a free, whose memory stays allocated", waited.error());
         return;
       }
     }
@@ -175,7 +175,7 @@ void vmem_torch_record_stream(void* ptr, vmem_stream stream) {
     if (!vmem::ran_within_memory([&] { done = runtime.blocks().record_stream(ptr, stream); })) {
       if (!forgot_streams.exchange(true))
         vmem::log::write_plain(
-            "memory was lacking to note a tensor's stream: from now on every free waits for the GPUs");
+            "out of host memory for the streams that use a tensor: from now on every free waits for the GPUs");
     }
     if (!done) (void)report("record_stream", done.error());
   });

@@ -2,6 +2,7 @@
 // (UndeclaredBlocks::record_stream). A free waits for them before the memory can be reused.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -56,12 +57,12 @@ class OtherUses {
   Status close(const StreamId& stream, Mark mark) {
     const std::lock_guard lock(mutex_);
     for (auto& [base, uses] : by_base_) {
-      uses.marks.reserve(uses.marks.size() + 1);
-      if (std::erase(uses.streams, stream) == 0) continue;
+      const auto found = std::ranges::find(uses.streams, stream);
+      if (found == uses.streams.end()) continue;
       auto marked = mark();
-      if (!marked) uses.streams.push_back(stream);
       if (!marked) return std::unexpected(std::move(marked).error());
       uses.marks.push_back(*marked);
+      uses.streams.erase(found);
     }
     return {};
   }
