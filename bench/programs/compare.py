@@ -44,6 +44,24 @@ SAME = [
     "pinned_loader",
 ]
 
+# Kinds of programs (torch_kinds.py), and the parts of the peak of a steady step that each gets.
+KINDS = [
+    "transformer",
+    "conv",
+    "unet",
+    "conv3d",
+    "recurrent",
+    "experts",
+    "adapter",
+    "paged",
+    "embeddings",
+    "threads",
+    "streams",
+    "train_eval",
+    "random",
+]
+KIND_PARTS = (1.5, 2)
+
 # Cases of torch_cases.py for two GPUs, with how many processes they take.
 TWO_GPUS = {"ddp": 2, "fsdp": 2, "two_devices": 1}
 
@@ -147,6 +165,22 @@ def same(bench, names=SAME):
             bench.record(f"strict: {name}", strict[name], "native", native[name], None, same_as, strict=True, **about)
 
 
+def kinds(bench, names=KINDS):
+    steps = 6 if bench.quick else 16
+    for name in names:
+        case = f"kind_{name}"
+        native, again = (bench.run([case], steps)[case] for _ in range(2))
+        if "error" in native:
+            bench.record(f"kind: {name}", native, "native", native)
+            continue
+        repeats = native["digests"] == again.get("digests")
+        for part in KIND_PARTS:
+            hbm = int(native["steady_peak_bytes"] / part) >> 21 << 21
+            about = {"hbm_bytes": hbm, "peak_bytes": native["steady_peak_bytes"], "part": part, "repeats": repeats}
+            ours = bench.run([case], steps, hbm)[case]
+            bench.record(f"kind: {name} in 1/{part:g}", ours, "native", native, None, native if repeats else None, **about)
+
+
 def half_of(native):
     return max(GIB // 2, native["peak_bytes"] // 2 >> 28 << 28)
 
@@ -233,6 +267,7 @@ EXPERIMENTS = {
     "llama": llama,
     "gpt2": gpt2,
     "same": same,
+    "kinds": kinds,
     "others": others,
     "two_gpus": two_gpus,
     "sharing": sharing,
@@ -241,7 +276,7 @@ EXPERIMENTS = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}; or same:CASE, two_gpus:CASE, gpt2:PART")
+    parser.add_argument("--only", action="append", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}; or same:CASE, kinds:KIND, two_gpus:CASE, gpt2:PART")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--limit", type=float, default=300, help="seconds that one program may take (300)")
@@ -250,7 +285,7 @@ def main():
     chosen = {}
     for name in arguments.only or EXPERIMENTS:
         experiment, _, wanted = name.partition(":")
-        known = {"same": SAME, "two_gpus": TWO_GPUS, "gpt2": GPT2}.get(experiment, ())
+        known = {"same": SAME, "kinds": KINDS, "two_gpus": TWO_GPUS, "gpt2": GPT2}.get(experiment, ())
         if experiment not in EXPERIMENTS or (wanted and wanted not in known):
             parser.error(f"no such experiment: {name}")
         chosen.setdefault(experiment, []).extend([wanted] if wanted else known)

@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from torch_large import gpt2_model, llama_model, train_gpt2
+import torch_kinds  # noqa: F401  (registers its cases)
 
 
 # What else programs do. Each takes about 4 GiB.
@@ -335,6 +336,10 @@ def wait_for_turn():
         sys.exit("torch_cases.py: whoever gave the turns is gone")
 
 
+def peak():
+    return max(torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count()))
+
+
 def run(name, steps, turn=0):
     torch.manual_seed(0)
     torch.cuda.reset_peak_memory_stats()
@@ -347,6 +352,11 @@ def run(name, steps, turn=0):
         if turn and step % turn == 0:
             wait_for_turn()
         torch.cuda.synchronize()
+        if step == steps // 2:
+            # What set-up and the first steps took is apart.
+            earlier_peak = peak()
+            for device in range(torch.cuda.device_count()):
+                torch.cuda.reset_peak_memory_stats(device)
         began = time.perf_counter()
         out["digests"].append(next(steps_of))
         torch.cuda.synchronize()
@@ -359,8 +369,9 @@ def run(name, steps, turn=0):
         if first:
             # Of a step, in the second half of them.
             half = len(moved) - len(moved) // 2
-            out["vmem_per_step"] = {k: (v - first[k]) / half for k, v in moved[-1].items() if k.endswith(("_bytes", "_us"))}
-    out["peak_bytes"] = max(torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count()))
+            out["vmem_per_step"] = {k: (v - first[k]) / half for k, v in moved[-1].items()}
+    out["steady_peak_bytes"] = peak()
+    out["peak_bytes"] = max(earlier_peak, peak())
     steps_of.close()
     return out
 

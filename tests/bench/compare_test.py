@@ -45,7 +45,7 @@ def result(case, steps, turns=False):
     if under and case == os.environ.get("CRASHES"):
         sys.exit("it crashed here")
     seconds = [1.0] * (steps // 2) + [0.5] * (steps - steps // 2) if turns else [0.5] * steps
-    return {{"case": case, "steps_s": seconds, "digests": ["other" if bad else "d"] * steps, "peak_bytes": 4 << 30}}
+    return {{"case": case, "steps_s": seconds, "digests": ["other" if bad else "d"] * steps, "peak_bytes": 4 << 30, "steady_peak_bytes": 3 << 30}}
 if words[0] == "-c":
     print(json.dumps({{"device": "stand-in", "torch": "0", "cuda": "0", "devices": 2}}))
 elif "--steps" in words:
@@ -88,6 +88,10 @@ class Compare(unittest.TestCase):
             )
             with open(record, encoding="utf-8") as file:
                 return ran, json.load(file)
+
+    def test_kinds_get_parts_of_the_peak_of_a_steady_step(self):
+        _, rows = self.run_compare("--only", "kinds:conv", "--quick")
+        self.assertEqual([row["options"]["hbm_bytes"] for row in rows], [2 << 30, 3 << 29])
 
     def test_every_experiment(self):
         ran, rows = self.run_compare()
