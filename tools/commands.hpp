@@ -2,6 +2,7 @@
 // result is the program's exit code.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -24,7 +25,10 @@ Command add_doctor(CLI::App& app);
 Command add_options(CLI::App& app);
 Command add_secret(CLI::App& app);
 Command add_topo(CLI::App& app);
+// recorded: to the file of the option trace, by default vmem.trace.
+enum class Runs : std::uint8_t { plainly, recorded };
 // `program`: the words after --, which the application does not parse.
-Command add_run(CLI::App& app, std::vector<std::string> program);
+Command add_run(CLI::App& app, std::vector<std::string> program, Runs runs);
+Command add_trace(CLI::App& app, const std::vector<std::string>& program);
 
 }  // namespace vmem::tools

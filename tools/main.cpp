@@ -42,7 +42,7 @@ std::string join_command_line(int argc, char** argv) {
 }
 
 std::string full_name(const CLI::App& app) {
-  return app.get_parent() == nullptr ? app.get_name() : app.get_parent()->get_name() + " " + app.get_name();
+  return app.get_parent() == nullptr ? app.get_name() : full_name(*app.get_parent()) + " " + app.get_name();
 }
 
 std::string nearest_flag(const CLI::App& app, const std::string& flag) {
@@ -60,13 +60,13 @@ std::string explain_extras(const CLI::App& app, const std::vector<std::string>& 
     const std::string flag = first.substr(0, first.find('='));
     return fmt::format("there is no option {}; the nearest is {}", quote(flag), nearest_flag(app, flag));
   }
-  if (app.get_name() != "run") return fmt::format("{} was not expected", quote(first));
+  if (app.get_name() != "run" && app.get_name() != "record") return fmt::format("{} was not expected", quote(first));
   if (program_given)
     return fmt::format("{} is neither an option nor an option's value; the program and its arguments follow --",
                        quote(first));
   std::string words;
   for (const std::string& word : extras) words += " " + quote(word);
-  return fmt::format("put the program after --: vmem run [OPTIONS] --{}", words);
+  return fmt::format("put the program after --: {} [OPTIONS] --{}", full_name(app), words);
 }
 
 // The argument parser's errors in this program's words.
@@ -86,8 +86,11 @@ std::string in_words(const CLI::App& app, const CLI::ParseError& error) {
     return fmt::format("{} takes a number, and '{}' is none, or too large", flag, text.substr(equals + 3));
   }
   if (kind == "ExcludesError") return before(" excludes") + " cannot be used with" + text.substr(text.find(" --", 1));
-  if (kind == "RequiredError" && !app.get_subcommands(nullptr).empty())
-    return fmt::format("name a command: {}", app.get_subcommands(nullptr).front()->get_name());
+  if (kind == "RequiredError" && !app.get_subcommands(nullptr).empty()) {
+    std::string names;
+    for (const CLI::App* each : app.get_subcommands(nullptr)) names += (names.empty() ? "" : ", ") + each->get_name();
+    return fmt::format("name a command: {}", names);
+  }
   if (kind == "RequiredError") return before(" is required") + " is missing";
   return text;
 }
@@ -98,13 +101,20 @@ int refuse(const CLI::App& app, const std::string& why) {
 }
 
 int explain(const CLI::App& app, const CLI::ParseError& error, bool program_given) {
-  const auto parsed = app.get_subcommands();
-  const CLI::App& command = parsed.empty() || app.remaining_size(false) > 0 ? app : *parsed.front();
+  const CLI::App* innermost = &app;
+  while (!innermost->get_subcommands().empty() && innermost->remaining_size(false) == 0)
+    innermost = innermost->get_subcommands().front();
+  const CLI::App& command = *innermost;
   const std::string help = fmt::format("`{} --help` lists what there is", full_name(command));
   const auto extras = command.remaining();
   // Report an extra word first: it may be why something else is missing.
   if (extras.empty()) return refuse(command, fmt::format("{}; {}", in_words(command, error), help));
   return refuse(command, fmt::format("{}; {}", explain_extras(command, extras, program_given), help));
+}
+
+bool starts_programs(int argc, char** argv) {
+  const std::string_view command = argv[1], what = argc > 2 ? argv[2] : "";
+  return command == "run" || (command == "trace" && what == "record");
 }
 
 int run(int argc, char** argv) {
@@ -121,7 +131,9 @@ int run(int argc, char** argv) {
     commands.emplace_back(command, add_command(*command));
   };
   add("run", "Run a program with vmem under it: vmem run --hbm 16GiB -- python train.py",
-      [&](CLI::App& command) { return vmem::tools::add_run(command, program); });
+      [&](CLI::App& command) { return vmem::tools::add_run(command, program, vmem::tools::Runs::plainly); });
+  add("trace", "Record what a program's launches name and what vmem does for them, and look at it",
+      [&](CLI::App& command) { return vmem::tools::add_trace(command, program); });
   add("bench", "Measure this machine against its own limits, and verify the data",
       [&](CLI::App& command) { return vmem::tools::add_bench(command, join_command_line(argc, argv)); });
   add("daemon", "Lend this machine's memory and disks to programs on other nodes", vmem::tools::add_daemon);
@@ -139,8 +151,9 @@ int run(int argc, char** argv) {
                          argc < 2 ? "no command was given" : fmt::format("there is no command '{}'", argv[1]), known));
   }
   for (const auto& [command, body] : commands)
-    if (argc > 1 && command->get_name() == argv[1] && command->get_name() != "run" && !program.empty())
-      return refuse(*command, fmt::format("nothing may follow --, and {} does; only `vmem run` starts a program",
+    if (argc > 1 && command->get_name() == argv[1] && !program.empty() && !starts_programs(argc, argv))
+      return refuse(*command, fmt::format("nothing may follow --, and {} does; only `vmem run` and `vmem trace record` "
+                                          "start a program",
                                           quote(program.front())));
   try {
     app.parse(argc, argv);

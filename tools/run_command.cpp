@@ -34,6 +34,7 @@ constexpr int kExitNotFound = 127;
 constexpr const char* kRuntimeGroup = "Options that are environment variables too (--acquire-wait: VMEM_ACQUIRE_WAIT)";
 
 struct Arguments {
+  Runs runs = Runs::plainly;
   std::map<std::string, std::string> options;  // name → value, as given
   // The same; "true" for the bare flag, "" if not given.
   std::map<std::string, std::string> switches;
@@ -41,6 +42,8 @@ struct Arguments {
   bool check_only = false;
   std::vector<std::string> command;
 };
+
+constexpr const char* kTraceFile = "vmem.trace";
 
 int refuse(const std::string& why) {
   fmt::print(stderr, "vmem run: {}\n", printable(why, 4000));
@@ -66,9 +69,14 @@ void prepend(const char* variable, const std::string& value, const char* separat
 // Replaces the usage text by one line.
 class RunFormatter : public CLI::Formatter {
  public:
+  explicit RunFormatter(Runs runs) : runs_(runs) {}
   std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: vmem run [OPTIONS] -- PROGRAM [ARGUMENTS]\n";
+    return fmt::format("Usage: vmem {} [OPTIONS] -- PROGRAM [ARGUMENTS]\n",
+                       runs_ == Runs::plainly ? "run" : "trace record");
   }
+
+ private:
+  const Runs runs_;
 };
 
 // Runtime options that make no sense here are not offered, and are refused with the reason.
@@ -188,6 +196,30 @@ Status prepare_environment(const Arguments& arguments, const Options& options) {
   return {};
 }
 
+// The flag, else the environment, else for `vmem trace record` a default. The path is made
+// absolute: the program may go to another folder before it begins.
+Status name_trace(Arguments& arguments) {
+  const auto option = std::ranges::find(option_table(), "trace", &OptionDefinition::name);
+  auto& given = arguments.options;
+  if (const auto set = option_in_environment(*option)) given.try_emplace("trace", *set);
+  if (arguments.runs == Runs::recorded) given.try_emplace("trace", kTraceFile);
+  const auto trace = given.find("trace");
+  if (trace == given.end() || trace->second.empty()) return {};
+  if (trace->second != "off") trace->second = fs::absolute(trace->second);
+  if (trace->second == "off" && arguments.runs == Runs::recorded)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                "the option trace is 'off', and `vmem trace record` needs a file to record to");
+  return {};
+}
+
+// A trace is not written over, and neither is anything else.
+Status check_trace(const std::string& path) {
+  std::error_code code;
+  if (!fs::exists(fs::symlink_status(path, code))) return {};
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("{} exists, and is left as it is; remove it, or name another file with --trace", path));
+}
+
 bool reports_end(const Options& options) {
   const auto level = log::parse_level(options.log_level);
   return level && *level <= log::Level::warn;
@@ -214,6 +246,10 @@ int run_to_end(char** words, const Options& options) {
   program.at_end = [&] {
     if (!nested && reports_end(options))
       fmt::print(stderr, "{}", run_report(board->summary(), driver ? CudaDriver::installed : CudaDriver::absent));
+    std::error_code code;
+    if (!nested && !options.trace.empty() && reports_end(options) && fs::exists(options.trace, code))
+      fmt::print(stderr, "vmem run: recorded {}; `vmem trace show {}` says what is in it\n", quote(options.trace),
+                 quote(options.trace));
   };
   return supervise(program);
 }
@@ -225,6 +261,7 @@ int run(Arguments arguments) {
     return refuse("name the program to run, after --: vmem run --hbm 16GiB -- python train.py");
   if (!arguments.command.empty() && arguments.command[0].empty())
     return refuse("the first word after --, the program's name, is empty; is a variable of the shell unset?");
+  if (auto named = name_trace(arguments); !named) return refuse(named.error().message);
   std::vector<std::pair<std::string, std::string>> given(arguments.options.begin(), arguments.options.end());
   const auto options = resolve_options(given, GivenBy::flags);
   if (!options) return refuse(options.error().message);
@@ -234,6 +271,8 @@ int run(Arguments arguments) {
     fmt::print(stderr, "vmem run: {}\n", able.error().message);
     return bench::kExitFailed;
   }
+  if (const auto free = check_trace(options->trace); !options->trace.empty() && !free)
+    return refuse(free.error().message);
   if (const auto prepared = prepare_environment(arguments, *options); !prepared)
     return refuse(prepared.error().message);
   if (arguments.check_only) return bench::kExitOk;
@@ -245,10 +284,11 @@ int run(Arguments arguments) {
 
 }  // namespace
 
-Command add_run(CLI::App& app, std::vector<std::string> program) {
+Command add_run(CLI::App& app, std::vector<std::string> program, Runs runs) {
   const auto arguments = std::make_shared<Arguments>();
+  arguments->runs = runs;
   arguments->command = std::move(program);
-  app.formatter(std::make_shared<RunFormatter>());
+  app.formatter(std::make_shared<RunFormatter>(runs));
   for (const OptionDefinition& option : option_table()) {
     CLI::Option* added = nullptr;
     if (option.is_switch) {
@@ -259,7 +299,7 @@ Command add_run(CLI::App& app, std::vector<std::string> program) {
                      [arguments, name = option.name](const std::string& value) { arguments->options[name] = value; },
                      help_of(option))
                   ->type_name("VALUE")
-                  ->default_str(option.default_value());
+                  ->default_str(runs == Runs::recorded && option.name == "trace" ? kTraceFile : option.default_value());
     }
     added->group(is_offered(option) ? kRuntimeGroup : "");
   }

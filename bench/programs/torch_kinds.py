@@ -1,4 +1,4 @@
-"""Kinds of PyTorch programs beyond HBM: what each allocates and in which order it comes back differs.
+"""Kinds of PyTorch programs beyond HBM; what each allocates, and in what order it is used, differs.
 Each takes about 5 GiB.
 """
 
@@ -121,7 +121,7 @@ def kind_recurrent():
 
 
 class Experts(nn.Module):
-    """Each token goes to two experts: the numbers of their tokens, and so all sizes, differ each step."""
+    """Each token goes to two experts: the numbers of tokens, and so all sizes, differ each step."""
 
     def __init__(self, width, count):
         super().__init__()

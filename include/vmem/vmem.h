@@ -437,6 +437,8 @@ typedef struct vmem_statistics {
   uint64_t nvme_pages_fill; /**< pages of one repeated word, stored in files as that word */
   /** part of recalled_bytes and file_read_bytes: disk to HBM (option gds) */
   uint64_t read_to_hbm_bytes;
+  uint64_t frames_destroyed; /**< HBM frames given back to the driver */
+  uint64_t dead_evictions;   /**< part of evictions: pages of freed allocations */
 } vmem_statistics;
 /**
  * A snapshot of budgets, use and counters. Counters that change meanwhile need not agree.

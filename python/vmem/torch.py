@@ -104,6 +104,8 @@ class _Statistics(ctypes.Structure):
             "lent_overdue_bytes",
             "nvme_pages_fill",
             "read_to_hbm_bytes",
+            "frames_destroyed",
+            "dead_evictions",
         )
     ]
 

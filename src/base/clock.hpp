@@ -16,6 +16,10 @@ class Clock {
 
 class SteadyClock final : public Clock {
  public:
+  static std::uint64_t now_ns() noexcept {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return static_cast<std::uint64_t>(std::chrono::nanoseconds(now).count());
+  }
   std::uint64_t now_us() const noexcept override {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());

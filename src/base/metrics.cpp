@@ -106,6 +106,9 @@ constexpr std::array kTable{
     Metric{"read_to_hbm_bytes", counter, bytes,
            "part of recalled_bytes and file_read_bytes that went from disks straight to HBM",
            &vmem_statistics::read_to_hbm_bytes},
+    Metric{"frames_destroyed", counter, count, "HBM frames destroyed", &vmem_statistics::frames_destroyed},
+    Metric{"dead_evictions", counter, count, "part of evictions: pages of freed allocations",
+           &vmem_statistics::dead_evictions},
 };
 
 }  // namespace

@@ -162,6 +162,7 @@ CUresult copy_shape(const CopySide& to, const CopySide& from, const CopyExtent& 
   references.add(from.start);
   thread_local runtime::LaunchHolds holds;
   holds.hold_separately = true;  // the copy may wait for the stream
+  holds.what = traced_as(*runtime, nullptr, "a copy");
   if (auto ready = runtime->launches().begin(references.addresses(), stream, false, holds); !ready)
     return report("a copy", ready.error());
   runtime::HeldLaunch held(runtime->launches(), holds);

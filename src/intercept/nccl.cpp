@@ -63,6 +63,7 @@ enum class Ready { held, kept, refused };
 Ready hold(runtime::Runtime& runtime, CUstream stream, Held& held) {
   held.holds.hold_separately = true;  // NCCL may wait for other processes
   held.holds.follow_tables = false;
+  held.holds.what = traced_as(runtime, nullptr, "a collective");
   auto ready = runtime.launches().begin(held.addresses, stream, false, held.holds);
   if (ready) {
     held.launch.emplace(runtime.launches(), held.holds);

@@ -163,6 +163,19 @@ PinnedMemory& write_combined_memory() {
   return *memory;
 }
 
+std::uint32_t traced_as(runtime::Runtime& runtime, FunctionFacts* facts, const char* what) {
+  trace::Recorder* const recorder = runtime.recorder();
+  if (recorder == nullptr) [[likely]]
+    return 0;
+  if (facts == nullptr) return recorder->number_of(what);
+  std::uint32_t number = facts->traced_as.load(std::memory_order_relaxed);
+  if (number == 0) {
+    number = recorder->number_of(facts->name);
+    facts->traced_as.store(number, std::memory_order_relaxed);
+  }
+  return number;
+}
+
 void forget_layouts() { layouts().forget(); }
 
 FunctionFacts& facts_of(const runtime::Runtime& runtime, CUfunction function) {

@@ -68,6 +68,9 @@ struct LaunchScratch {
 };
 LaunchScratch& launch_scratch();
 
+// The number in the trace of what a launch runs; 0 without a trace.
+std::uint32_t traced_as(runtime::Runtime& runtime, FunctionFacts* facts, const char* what);
+
 // Call when kernels may have been unloaded: their handles may be reused for other kernels.
 void forget_layouts();
 
@@ -87,6 +90,7 @@ CUresult with_references(runtime::Runtime& runtime, const References& references
   // A launch that names a single address cannot link one table to another allocation.
   const bool fills_tables = facts != nullptr && references.addresses().size() > 1 && facts->may_write_pointers();
   looks.learn(runtime);
+  holds.what = traced_as(runtime, facts, what);
   if (auto ready = runtime.launches().begin(references.addresses(), stream, fills_tables, holds); !ready)
     return report(what, ready.error());
   runtime::HeldLaunch held(runtime.launches(), holds);

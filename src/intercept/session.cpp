@@ -85,11 +85,14 @@ void end() {
         "{} launches, {} found something missing and waited {:.1f} s, {} of them for room, {} used host memory in "
         "place; to "
         "HBM {}, back {}, dropped {}; "
-        "fetched ahead {}, of which used {}; {} pages left HBM ({} attempts ended)",
+        "fetched ahead {}, of which used {}; {} pages left HBM ({} attempts ended), {} of them dead; {} maps, {} "
+        "unmaps, "
+        "{} frames made, {} unmade",
         figures.acquires, figures.acquire_misses, double(figures.acquire_wait_us) * 1e-6, figures.acquire_waits,
         figures.in_place_acquires, format_bytes(figures.migrated_in_bytes), format_bytes(figures.migrated_out_bytes),
         format_bytes(figures.dropped_bytes), format_bytes(figures.prefetched_bytes),
-        format_bytes(figures.prefetched_used_bytes), figures.evictions, figures.eviction_cancels);
+        format_bytes(figures.prefetched_used_bytes), figures.evictions, figures.eviction_cancels,
+        figures.dead_evictions, figures.maps, figures.unmaps, figures.frames_created, figures.frames_destroyed);
     for (const Metric& metric : metric_table()) VMEM_LOG_DEBUG("{}: {}", metric.name, figures.*metric.value);
     report_to_run(figures);
   }

@@ -28,7 +28,8 @@ struct FunctionFacts {
   std::atomic<std::uint32_t> next_look{1};
   std::atomic<bool> looked{false};  // one launch has been inspected
   std::atomic<bool> writes_pointers{false};
-  std::string name;  // the driver's name for the kernel
+  std::string name;                         // the driver's name for the kernel
+  std::atomic<std::uint32_t> traced_as{0};  // its number in the trace; 0: none yet
   // If the launch's addresses are not needed, counts it and returns true: the kernel writes no
   // pointers and no inspection is due.
   bool pass_unlooked() {

@@ -6,6 +6,12 @@
 
 namespace vmem::migration {
 
+void Core::note(PageRef ref, Happened what) {
+  const std::uint32_t granules = ref.end() - ref.begin();
+  journal.add({now_us(), ref.begin(), granules, what});
+  record([&](trace::Recorder& to) { to.add(now_ns(), trace::PageChanges{what, ref.begin(), granules}); });
+}
+
 void Core::lose_device(const Error& error) {
   if (lost) return;
   lost = error;

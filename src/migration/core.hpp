@@ -18,6 +18,7 @@
 #include "pagetable/address_space.hpp"
 #include "pagetable/holds.hpp"
 #include "tiers/abilities.hpp"
+#include "trace/recorder.hpp"
 #include "vmem/vmem.h"
 
 namespace vmem::migration {
@@ -82,7 +83,8 @@ struct MoverConfig {
   // writable only while unused: changing the access of a mapping under a running kernel, in either
   // direction, is fatal (error 700).
   bool protect = false;
-  bool only_asked = false;  // moves pages only on request: no prefetch, no promotion
+  bool only_asked = false;              // moves pages only on request: no prefetch, no promotion
+  trace::Recorder* recorder = nullptr;  // null: no trace
   std::function<std::uint64_t()> now_us;
 };
 
@@ -110,7 +112,14 @@ struct Core {
 
   std::uint64_t now_us() const { return config.now_us(); }
   CUdeviceptr address_of(PageRef ref) const { return config.space->address_of(ref.begin()); }
-  void note(PageRef ref, Happened what) { journal.add({now_us(), ref.begin(), ref.end() - ref.begin(), what}); }
+  std::uint64_t now_ns() const { return now_us() * 1000; }
+  void note(PageRef ref, Happened what);
+  // Calls `tell` with the recorder, if a trace is recorded.
+  template <class Tell>
+  void record(Tell&& tell) const {
+    if (config.recorder != nullptr) [[unlikely]]
+      tell(*config.recorder);
+  }
   void lose_device(const Error& error);
   void eviction_failed(PageRef ref, const Error& error);
   // Calls `tell` with each policy.

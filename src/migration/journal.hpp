@@ -5,52 +5,14 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
-#include <string_view>
 #include <vector>
+
+#include "trace/events.hpp"
 
 namespace vmem::migration {
 
-enum class Happened : std::uint8_t {
-  mapped_hbm,
-  mapped_host,
-  mapped_peer,
-  unmapped,
-  loaded,
-  stored,
-  returned,
-  spilled,
-  recalled,
-  read_to_hbm,
-  freed
-};
-
-constexpr std::string_view words(Happened what) {
-  switch (what) {
-    case Happened::mapped_hbm:
-      return "mapped to HBM";
-    case Happened::mapped_host:
-      return "mapped to host memory";
-    case Happened::mapped_peer:
-      return "mapped to another GPU's memory";
-    case Happened::unmapped:
-      return "unmapped";
-    case Happened::loaded:
-      return "fetched to HBM";
-    case Happened::stored:
-      return "copied out of HBM";
-    case Happened::returned:
-      return "moved from another GPU's memory to host memory";
-    case Happened::spilled:
-      return "written below host memory";
-    case Happened::recalled:
-      return "read back to host memory";
-    case Happened::read_to_hbm:
-      return "read from a file to HBM";
-    case Happened::freed:
-      return "freed";
-  }
-  return "?";
-}
+using trace::Happened;
+using trace::words;
 
 class Journal {
  public:

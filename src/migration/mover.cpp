@@ -100,7 +100,9 @@ void Mover::run() {
     (void)reserve.refill();
     const std::uint64_t began_us = parts_.core.now_us();
     const Next next = step_or_wait();
-    parts_.core.counters.mover_busy_us += parts_.core.now_us() - began_us;
+    const std::uint64_t ended_us = parts_.core.now_us();
+    parts_.core.counters.mover_busy_us += ended_us - began_us;
+    if (parts_.core.worked) parts_.core.record([&](trace::Recorder& to) { to.busy(began_us * 1000, ended_us * 1000); });
     if (next == Next::again) continue;
     std::unique_lock lock(sleep_mutex_);
     sleeping_.store(true, std::memory_order_seq_cst);
@@ -114,6 +116,18 @@ void Mover::run() {
     }
     sleeping_.store(false, std::memory_order_seq_cst);
   }
+}
+
+void Mover::record_step(trace::Recorder& to) {
+  std::uint64_t made = 0, unmade = 0;
+  for (const Device& device : parts_.devices.all()) {
+    made += device.hbm.frames_created();
+    unmade += device.hbm.frames_destroyed();
+  }
+  to.frames(made, unmade, parts_.core.now_ns());
+  parts_.core.config.streams->take_timings([&](const StreamTable::EpochTime& timed) {
+    to.add(timed.seen_ns, trace::EpochEnds{timed.epoch.stream(), timed.epoch.epoch(), timed.gpu_ns});
+  });
 }
 
 // Puts off work that no request asked for until the process may have memory again.
@@ -151,6 +165,7 @@ Mover::Next Mover::step() {
     if (parts_.core.config.spill != nullptr) parts_.spill.ahead(parts_.committer.largest_page());
   }
   parts_.residency.find_all_resident();
+  parts_.core.record([this](trace::Recorder& to) { record_step(to); });
   return next_step();
 }
 
@@ -232,12 +247,30 @@ void Mover::poll_failed(const Error& error) {
   if (error.status == VMEM_ERROR_DEVICE_LOST || ++poll_failures_ >= kPollFailuresMax) parts_.core.lose_device(error);
 }
 
+void Mover::record_transfer(trace::Recorder& to, PageRef ref, const InFlight& transfer, bool changed) const {
+  using Kind = InFlight::Kind;
+  const bool below = transfer.kind != Kind::frame && transfer.kind != Kind::returned;
+  const bool compares = transfer.kind == Kind::compare || transfer.kind == Kind::arrival_check;
+  const std::uint64_t at_ns = transfer.since_us * 1000;
+  to.add(at_ns,
+         trace::Transfer{.took_ns = parts_.core.now_ns() - at_ns,
+                         .direction = transfer.direction == tiers::Direction::load ? trace::Transfer::Direction::in
+                                                                                   : trace::Transfer::Direction::out,
+                         .place = below                     ? trace::Transfer::Place::below
+                                  : transfer.from.near != 0 ? trace::Transfer::Place::peer
+                                                            : trace::Transfer::Place::host,
+                         .granule = ref.begin(),
+                         .granules = ref.end() - ref.begin(),
+                         .copied = !compares && (!transfer.if_changed || changed)});
+}
+
 void Mover::finish_transfer(const tiers::Completion& completion) {
   const auto found = parts_.transfers.find(completion.id);
   if (found == parts_.transfers.end()) return;
   const InFlight transfer = found->second;
   parts_.transfers.erase(found);
   const PageRef ref{transfer.region, transfer.page};
+  parts_.core.record([&](trace::Recorder& to) { record_transfer(to, ref, transfer, completion.changed); });
   Page& page = ref.page();
   if (transfer.kind == InFlight::Kind::spill) return parts_.spill.finish(ref, transfer, completion);
   if (transfer.kind == InFlight::Kind::arrival || transfer.kind == InFlight::Kind::arrival_check)

@@ -66,6 +66,8 @@ class Mover {
   void advance_requests();
   Status poll();
   void poll_failed(const Error& error);
+  void record_step(trace::Recorder& to);
+  void record_transfer(trace::Recorder& to, PageRef ref, const InFlight& transfer, bool changed) const;
   void finish_transfer(const tiers::Completion& completion);
   void store_failed(PageRef ref, const Error& error);
   Next next_step() const;

@@ -38,7 +38,8 @@ namespace vmem::migration {
 
 struct MoverParts {
   explicit MoverParts(MoverConfig config)
-      : core(std::move(config)), residency(core, core.config.only_asked || core.config.protect) {}
+      : core(std::move(config)),
+        residency(core, core.config.only_asked || core.config.protect || core.config.recorder != nullptr) {}
 
   Core core;
   Mapper mapper{core};

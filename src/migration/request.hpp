@@ -108,6 +108,7 @@ struct AcquireRequest final : Request {
   void recall_ahead(MoverParts& parts) const;
   std::size_t want_ = 0;
   std::uint32_t page_ = 0;
+  std::uint32_t awaited_ = trace::kNoGranule;  // the page last waited for; its first granule
   std::optional<std::uint64_t> began_us_;
   Patience patience_;  // for a frame, or for the end of a page's uses
   Deadline below_;     // for a page below host memory

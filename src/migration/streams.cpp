@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/memory_reserve.hpp"
 #include "base/process.hpp"
 #include "gpu/handles.hpp"
@@ -34,9 +35,10 @@ bool is_named_default(CUstream handle) {
 
 }  // namespace
 
-StreamTable::StreamTable(std::shared_ptr<const gpu::Driver> driver, std::vector<Device> devices)
+StreamTable::StreamTable(std::shared_ptr<const gpu::Driver> driver, std::vector<Device> devices, Timing timing)
     : driver_(std::move(driver)),
       devices_(std::move(devices)),
+      timing_(timing),
       generation_(next_generation()),
       records_(std::make_unique<std::atomic<StreamRecord*>[]>(kMaxStreams)) {}
 
@@ -44,6 +46,7 @@ StreamTable::~StreamTable() {
   // Ignore failures: they mean a lost context, which destroyed its events.
   for (auto& record : storage_) {
     for (auto& recorded : record.recorded) (void)(*driver_)->cuEventDestroy(recorded.event);
+    if (record.timed != nullptr) (void)(*driver_)->cuEventDestroy(record.timed);
   }
   for (auto& [context, events] : spare_events_) {
     for (CUevent event : events) (void)(*driver_)->cuEventDestroy(event);
@@ -100,6 +103,12 @@ Result<StreamRecord*> StreamTable::open(const Key& key, CUcontext context) {
     }
   }
   VMEM_ASSIGN(StreamRecord* const record, unused_record());
+  {
+    const std::lock_guard record_lock(record->mutex);
+    // Of the stream that the record served before.
+    if (record->timed != nullptr) spare_events_[record->context].push_back(record->timed);
+    record->timed = nullptr;
+  }
   record->handle = key.handle;
   record->openings.fetch_add(1, std::memory_order_relaxed);
   record->context = context;
@@ -141,7 +150,8 @@ Result<CUevent> StreamTable::take_event(CUcontext context) {
   }
   CUevent event = nullptr;
   VMEM_TRY(driver_->check((*driver_)->cuCtxPushCurrent(context), "cuCtxPushCurrent"));
-  const CUresult created = (*driver_)->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  const CUresult created =
+      (*driver_)->cuEventCreate(&event, timing_ == Timing::on ? CU_EVENT_DEFAULT : CU_EVENT_DISABLE_TIMING);
   CUcontext popped = nullptr;
   (void)(*driver_)->cuCtxPopCurrent(&popped);
   VMEM_TRY(driver_->check(created, "cuEventCreate"));
@@ -326,12 +336,11 @@ bool StreamTable::query(Stamp stamp) {
     context = record.context;
     const gpu::RelaxedCapture relaxed(*driver_);
     // The mover's poll sees the same error, and reports it.
-    if (!collect(record, done)) ask_to_poll();
+    bool progress = false;
+    if (!collect(record, done, progress)) ask_to_poll();
+    if (progress) progressed_.store(true, std::memory_order_release);
   }
-  if (!done.empty()) {
-    progressed_.store(true, std::memory_order_release);
-    put_back(context, done);
-  }
+  if (!done.empty()) put_back(context, done);
   return complete(stamp);
 }
 
@@ -349,12 +358,9 @@ Result<bool> StreamTable::poll() {
     done.clear();
     const Status collected = [&] {
       const std::lock_guard lock(record.mutex);
-      return collect(record, done);
+      return collect(record, done, progress);
     }();
-    if (!done.empty()) {
-      progress = true;
-      put_back(record.context, done);
-    }
+    if (!done.empty()) put_back(record.context, done);
     // A closed record whose uses are all complete can serve another stream. Its epochs continue.
     if (record.closed.load(std::memory_order_acquire) && record.completed.load() + 1 == record.open_epoch.load()) {
       const std::lock_guard lock(mutex_);
@@ -365,8 +371,8 @@ Result<bool> StreamTable::poll() {
   return progress;
 }
 
-// REQUIRES: record.mutex.
-Status StreamTable::collect(StreamRecord& record, std::vector<CUevent>& done) {
+// REQUIRES: record.mutex. Sets `progress` if it takes an event off the record.
+Status StreamTable::collect(StreamRecord& record, std::vector<CUevent>& done, bool& progress) {
   while (!record.recorded.empty()) {
     const auto [epoch, event] = record.recorded.front();
     const CUresult result = (*driver_)->cuEventQuery(event);
@@ -376,15 +382,38 @@ Status StreamTable::collect(StreamRecord& record, std::vector<CUevent>& done) {
       // about the stream. A later record_epoch covers the epoch.
       done.push_back(event);
       record.recorded.pop_front();
+      progress = true;
       if (record.recorded.empty()) record.covered_epoch.store(record.completed.load(), std::memory_order_release);
       continue;
     }
     VMEM_TRY(driver_->check(result, "cuEventQuery"));
+    if (timing_ == Timing::on) {
+      time(record, record.recorded.front(), done);
+    } else {
+      done.push_back(event);
+    }
+    // Last: once all is complete, a closed stream's record may serve another one.
     record.completed.store(epoch, std::memory_order_release);
-    done.push_back(event);
     record.recorded.pop_front();
+    progress = true;
   }
   return {};
+}
+
+// Keeps the event for the next epoch's time. Without memory, or for a device that refuses, an
+// epoch has no time.
+void StreamTable::time(StreamRecord& record, const StreamRecord::Recorded& ended, std::vector<CUevent>& done) {
+  float ms = 0;
+  const bool timed =
+      record.timed == nullptr || (*driver_)->cuEventElapsedTime(&ms, record.timed, ended.event) == CUDA_SUCCESS;
+  if (record.timed != nullptr) done.push_back(record.timed);
+  record.timed = ended.event;
+  if (!timed) return;
+  const EpochTime time{Stamp(record.index, ended.epoch), std::uint64_t(double(ms) * 1e6), SteadyClock::now_ns()};
+  (void)ran_within_memory([&] {
+    const std::lock_guard lock(timings_mutex_);
+    timings_.push_back(time);
+  });
 }
 
 bool StreamTable::complete(Stamp stamp) const {

@@ -53,6 +53,7 @@ struct alignas(128) StreamRecord {
   };
   std::mutex mutex;
   std::deque<Recorded> recorded;
+  CUevent timed = nullptr;  // with Timing::on: the last completed one
   std::atomic<std::chrono::steady_clock::duration> queried{std::chrono::steady_clock::duration::zero()};
 
   // Call after queuing the work.
@@ -76,7 +77,9 @@ class StreamTable {
     CUdevice device;
     CUcontext context;
   };
-  StreamTable(std::shared_ptr<const gpu::Driver> driver, std::vector<Device> devices);
+  // on: epochs are timed by the GPU (take_timings).
+  enum class Timing : std::uint8_t { off, on };
+  StreamTable(std::shared_ptr<const gpu::Driver> driver, std::vector<Device> devices, Timing timing = Timing::off);
   ~StreamTable();
   StreamTable(const StreamTable&) = delete;
   StreamTable& operator=(const StreamTable&) = delete;
@@ -127,6 +130,14 @@ class StreamTable {
   // Calls take(stamp) for each stream with a new last epoch of untracked work since the last call.
   template <class Take>
   void take_untracked(Take&& take);
+  struct EpochTime {
+    Stamp epoch;
+    std::uint64_t gpu_ns = 0;   // since the end of the stream's epoch before; of the first one 0
+    std::uint64_t seen_ns = 0;  // when its end was seen, by the steady clock
+  };
+  // Calls take(time) for each epoch whose end was seen since the last call.
+  template <class Take>
+  void take_timings(Take&& take);
   bool idle() const;  // no recorded event is pending, and poll has reported all completed ones
 
  private:
@@ -158,10 +169,12 @@ class StreamTable {
   Result<bool> capturing(const StreamRecord& record) const;
   CUresult record_event(StreamRecord& record, CUevent event) const;
   void ask_to_poll();
-  Status collect(StreamRecord& record, std::vector<CUevent>& done);
+  Status collect(StreamRecord& record, std::vector<CUevent>& done, bool& progress);
+  void time(StreamRecord& record, const StreamRecord::Recorded& ended, std::vector<CUevent>& done);
 
   const std::shared_ptr<const gpu::Driver> driver_;
   const std::vector<Device> devices_;
+  const Timing timing_;
   const std::uint64_t generation_;  // distinguishes tables in the threads' lookup caches
 
   mutable std::mutex mutex_;  // by_key_, free_, spare_events_; lock it before a record's mutex
@@ -175,7 +188,19 @@ class StreamTable {
   std::function<void()> on_backlog_;
   std::atomic<bool> backlog_{false};
   std::atomic<bool> progressed_{false};  // seen by query
+  std::mutex timings_mutex_;
+  std::vector<EpochTime> timings_;  // protected by it
 };
+
+template <class Take>
+void StreamTable::take_timings(Take&& take) {
+  std::vector<EpochTime> taken;
+  {
+    const std::lock_guard lock(timings_mutex_);
+    taken.swap(timings_);
+  }
+  for (const EpochTime& each : taken) take(each);
+}
 
 template <class Take>
 void StreamTable::take_untracked(Take&& take) {

@@ -29,10 +29,27 @@ struct LoggedUse {
     declared,  // by an acquire
     named,     // by a launch, in launch order
     possible,  // a launch may have used it: not reported to policies
-    changed,   // not a use: the region's `dead` changed
+    changed,   // not a use: the region's `dead` changed, at the time in place of the stamp
+    launched,  // not a use: for traces, after the uses of a launch or acquire
   };
   Kind kind = Kind::declared;
-  std::uint32_t life = 0;  // Region::life at the use
+  // For traces. Of a use: it does not need the span's old contents. Of `launched`: the stream's
+  // device.
+  bool discards = false;
+  std::uint8_t device = 0;
+  std::uint32_t life = 0;  // Region::life at the use, or after the change
+
+  // `at_ns`: host time; `what`: the number of its name in the trace.
+  static LoggedUse launch(std::uint64_t at_ns, Stamp stamp, int device, std::uint32_t what) {
+    return {Span(at_ns), stamp, Kind::launched, false, std::uint8_t(device), what};
+  }
+  static LoggedUse change(std::uint64_t at_ns, Granule first, std::uint32_t granules, std::uint32_t life, bool dead) {
+    return {Span(first, granules, dead ? Access::none : Access::read), Stamp(at_ns), Kind::changed, false, 0, life};
+  }
+  // Of `launched` and `changed`.
+  std::uint64_t at_ns() const { return kind == Kind::launched ? span.word() : stamp.word(); }
+  std::uint32_t what() const { return life; }                  // of `launched`
+  bool dead() const { return span.access() == Access::none; }  // of `changed`
 };
 
 // An unbounded queue from one thread to the mover, in chunks; the mover returns drained chunks.
@@ -146,6 +163,9 @@ class ThreadSlot {
   bool holds_within(std::uintptr_t address, std::uint64_t bytes) const;  // any begins in the range
   Span span(std::uint32_t index) const;
   std::uint32_t held() const { return held_; }
+  // Entries of the log that its holds still owe it: a use each, and with a trace one for each
+  // launch or release.
+  std::size_t owed() const { return 2 * std::size_t{held_} + 1; }
   void count_acquire() { acquires_.store(acquires_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
 
   // Any thread.
@@ -231,6 +251,7 @@ class ThreadRegistry {
     const Overlapping found = overlapping_holds(begin, end);
     return found.named + found.of_everything != 0;
   }
+  // Calls take(slot, use), one thread's uses after another's; `slot` tells threads apart.
   template <class Take>
   void drain(Take&& take);
   bool any_hold() const;
@@ -246,7 +267,8 @@ class ThreadRegistry {
 template <class Take>
 void ThreadRegistry::drain(Take&& take) {
   const std::uint32_t count = count_.load(std::memory_order_seq_cst);
-  for (std::uint32_t i = 0; i < count; ++i) slots_[i].load(std::memory_order_acquire)->log.drain(take);
+  for (std::uint32_t i = 0; i < count; ++i)
+    slots_[i].load(std::memory_order_acquire)->log.drain([&](const LoggedUse& use) { take(i, use); });
 }
 
 }  // namespace vmem::pagetable

@@ -8,6 +8,7 @@
 #include "gpu/call_times.hpp"
 #include "migration/policy/look_ahead.hpp"
 #include "migration/policy/second_chance.hpp"
+#include "runtime/assembly/tracing.hpp"
 #include "topology/known.hpp"
 
 namespace vmem::runtime {
@@ -44,7 +45,9 @@ Status Runtime::start() {
   VMEM_ASSIGN(reserved_, ReservedSpace::reserve(driver_, options_));
   std::vector<migration::StreamTable::Device> stream_devices;
   for (const auto& device : *devices_) stream_devices.push_back({device->handle, device->context});
-  streams_ = std::make_unique<migration::StreamTable>(driver_, std::move(stream_devices));
+  using Timing = migration::StreamTable::Timing;
+  streams_ = std::make_unique<migration::StreamTable>(driver_, std::move(stream_devices),
+                                                      options_.trace.empty() ? Timing::off : Timing::on);
   slots_ = std::make_unique<ThreadSlots>(*devices_);
   VMEM_ASSIGN(topology_, topology::known_topology(*driver_, options_.topology));
   const auto wake = [this] { waker_.wake(); };
@@ -76,7 +79,8 @@ Runtime::Interface::Interface(Runtime& runtime)
                 .streams = *runtime.streams_,
                 .slots = *runtime.slots_,
                 .addresses = addresses,
-                .readiness = readiness}),
+                .readiness = readiness,
+                .recorder = runtime.recorder_.get()}),
       copies({.driver = runtime.driver(),
               .devices = runtime.devices(),
               .space = runtime.space(),
@@ -107,7 +111,8 @@ Runtime::Interface::Interface(Runtime& runtime)
                 .slots = *runtime.slots_,
                 .small = *runtime.small_,
                 .readiness = readiness,
-                .gate = runtime.backing_->gate},
+                .gate = runtime.backing_->gate,
+                .recorder = runtime.recorder_.get()},
                runtime.options_.strict ? Launches::Order::strict : Launches::Order::concurrent,
                runtime.options_.drained ? 0 : runtime.options_.window) {}
 
@@ -122,6 +127,7 @@ Runtime::~Runtime() {
   if (mover_ != nullptr) mover_->stop();
   if (reserved_) reserved_->unmap_pages();
   waker_.end();
+  recorder_.reset();
   // The threads of a quarantined tier may be in the devices' contexts.
   const bool quarantined = stack_ && stack_->quarantine();
   peers_.reset();
@@ -139,10 +145,19 @@ void Runtime::report_call_times() const {
 
 Status Runtime::start_mover() {
   VMEM_ASSIGN(migration::MoverConfig config, mover_config());
+  if (!options_.trace.empty()) {
+    VMEM_ASSIGN(recorder_, start_trace(options_, *devices_, config.devices, topology_, space().base()));
+  }
+  config.recorder = recorder_.get();
   mover_ = &waker_.take(std::make_unique<migration::Mover>(std::move(config)));
   streams_->on_backlog([this] { waker_.wake(); });
   mover_->start();
   return {};
+}
+
+void Runtime::stop() {
+  mover_->stop();
+  if (recorder_) recorder_->finish();
 }
 
 Result<migration::MoverConfig> Runtime::mover_config() {

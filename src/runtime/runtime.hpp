@@ -25,6 +25,7 @@
 #include "runtime/memory/slabs.hpp"
 #include "runtime/options/options.hpp"
 #include "topology/topology.hpp"
+#include "trace/recorder.hpp"
 
 namespace vmem::runtime {
 
@@ -41,7 +42,7 @@ class Runtime final {
   // error.
   Status shut_down();
   // The process ends: stops the mover; the GPU is not touched any more.
-  void stop() { mover_->stop(); }
+  void stop();
   // A thread's own call found the device lost. If that is so, returns true and every thread hears
   // of it.
   bool report_loss(const Error& error);
@@ -51,6 +52,7 @@ class Runtime final {
   void report_call_times() const;
 
   const gpu::Driver& driver() const { return *driver_; }
+  trace::Recorder* recorder() { return recorder_.get(); }  // null: no trace
   const Devices& devices() const { return *devices_; }
   pagetable::AddressSpace& space() const { return reserved_->space(); }
   migration::StreamTable& streams() { return *streams_; }
@@ -105,7 +107,8 @@ class Runtime final {
   std::unique_ptr<ThreadSlots> slots_;
   std::unique_ptr<MemoryStack> stack_;
   std::unique_ptr<PeerMemory> peers_;
-  migration::Mover* mover_ = nullptr;  // the waker's
+  std::unique_ptr<trace::Recorder> recorder_;  // outlives the mover
+  migration::Mover* mover_ = nullptr;          // the waker's
   std::unique_ptr<Backing> backing_;
   std::unique_ptr<Suballocator> small_;
   std::unique_ptr<Interface> interface_;

@@ -204,6 +204,7 @@ Status FramePool::destroy(Frame& frame) {
   }
   owner_class.free_places.push_back(std::uint32_t((frame.window - owner_class.window) / owner_class.page_bytes));
   --owner_class.frames;
+  ++frames_destroyed_;
   created_bytes_ -= owner_class.page_bytes;
   free_ids_.push_back(frame.id);
   // If the release fails, the process leaks the handle's memory and the caller gets the error.

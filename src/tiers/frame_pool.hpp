@@ -103,6 +103,7 @@ class FramePool {
   std::uint64_t used_bytes() const { return created_bytes_ - free_bytes_ - making_bytes_; }
   std::uint64_t frames(std::uint64_t page_bytes) const;  // existing or being created
   std::uint64_t frames_created() const { return frames_created_; }
+  std::uint64_t frames_destroyed() const { return frames_destroyed_; }
   bool can_create(std::uint64_t page_bytes) const { return created_bytes_ + page_bytes <= config_.budget_bytes; }
 
  private:
@@ -131,7 +132,7 @@ class FramePool {
   std::uint64_t created_bytes_ = 0;
   std::uint64_t free_bytes_ = 0;
   std::uint64_t making_bytes_ = 0;  // planned, not yet adopted or abandoned
-  std::uint64_t frames_created_ = 0;
+  std::uint64_t frames_created_ = 0, frames_destroyed_ = 0;
 };
 
 template <class Busy>

@@ -3,6 +3,7 @@
 emulated driver.
 """
 
+import json
 import os
 import pathlib
 import re
@@ -13,7 +14,7 @@ import tempfile
 import textwrap
 import unittest
 
-VMEM, DRIVER_FOLDER, PROGRAM = sys.argv[1:4]
+VMEM, DRIVER_FOLDER, PROGRAM = (os.path.abspath(path) for path in sys.argv[1:4])
 HERE = pathlib.Path(__file__).resolve().parent
 PACKAGE = HERE.parent.parent / "python"
 ENVIRONMENT = {
@@ -24,9 +25,10 @@ ENVIRONMENT = {
 SIZES = ("--hbm", "64MiB", "--host", "512MiB")
 
 
-def run(*command, **variables):
+def run(*command, folder=None, **variables):
     return subprocess.run(
         [str(part) for part in command],
+        cwd=folder,
         env={**ENVIRONMENT, **{name: str(value) for name, value in variables.items()}},
         capture_output=True,
         text=True,
@@ -101,6 +103,87 @@ class VmemRun(unittest.TestCase):
         strict = run(VMEM, "run", "--strict", *SIZES, "--", PROGRAM, "reaches_what_it_does_not_name")
         self.assertNotEqual(strict.returncode, 0)
         self.assertIn("kernel 'follow'", strict.stderr)
+
+    def recorded(self, *options, case="oversubscribed"):
+        """The path of a trace of one of the program's cases."""
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        trace = os.path.join(folder.name, "a.trace")
+        result = run(VMEM, "trace", "record", "--trace", trace, *options, *SIZES, "--", PROGRAM, case)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(f"vmem run: recorded {trace}", result.stderr)
+        return trace
+
+    def test_a_trace_is_recorded_shown_exported_and_bounded(self):
+        trace = self.recorded()
+        shown = run(VMEM, "trace", "show", trace)
+        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        self.assertIn("emulated driver", shown.stdout)
+        self.assertRegex(shown.stdout, r"(?m)^\d+\.\d+ s: [1-9]\d* launches by 1 threads")
+        self.assertRegex(shown.stdout, r"(?m)^from host memory: [1-9]")
+        self.assertRegex(shown.stdout, r"(?m)^ +[1-9]\d*  add$")
+        events = run(VMEM, "trace", "show", "--events", trace).stdout
+        self.assertRegex(events, r"(?m)^ +\d+\.\d+ launch   thread \d+ stream \d+ epoch \d+ \w+: \d+")
+        exported = json.loads(run(VMEM, "trace", "export", trace, "-o", "-").stdout)
+        kinds = {event["ph"] for event in exported["traceEvents"]}
+        self.assertLessEqual({"M", "X", "C", "s", "f"}, kinds)
+        bounded = run(VMEM, "trace", "bound", trace, "--hbm", "64MiB", "--in", "10", "--out", "10")
+        self.assertEqual((bounded.returncode, bounded.stderr), (0, ""))
+        self.assertRegex(bounded.stdout, r"(?m)^  least bytes in +\d*\.\d*[1-9]\d* GiB")
+        self.assertRegex(bounded.stdout, r"(?m)^  bound +[\d.]+ ms in \d+ phases$")
+
+    def test_a_traces_name_comes_from_the_flag_or_the_environment(self):
+        with tempfile.TemporaryDirectory() as folder:
+            command = ("sh", "-c", 'cd / && exec "$0" oversubscribed', PROGRAM)
+            for arguments, variables, name in (
+                (("run",), {"VMEM_TRACE": "environment"}, "environment"),
+                (("trace", "record"), {"VMEM_TRACE": "both"}, "both"),
+                (("trace", "record"), {}, "vmem.trace"),
+            ):
+                with self.subTest(name):
+                    result = run(VMEM, *arguments, *SIZES, "--", *command, folder=folder, **variables)
+                    self.assertEqual(result.returncode, 0, result.stderr)
+                    self.assertTrue(os.path.exists(os.path.join(folder, name)), os.listdir(folder))
+
+    def test_bad_traces_are_refused_with_words(self):
+        trace = self.recorded()
+        again = run(VMEM, "trace", "record", "--trace", trace, *SIZES, "--", PROGRAM, "oversubscribed")
+        self.assertEqual(again.returncode, 2)
+        self.assertIn("exists, and is left as it is", again.stderr)
+        with open(trace, "rb") as file:
+            whole = file.read()
+        for name, content, expected in (
+            ("text", b"hello", "is no trace of vmem"),
+            ("newer", whole[:8] + b"\x02" + whole[9:], "has version 2"),
+            ("damaged", whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:], "is damaged"),
+        ):
+            with self.subTest(name):
+                path = trace + name
+                with open(path, "wb") as file:
+                    file.write(content)
+                for command in (("show", path), ("export", path, "-o", "-"), ("bound", path, "--hbm", "1GiB")):
+                    result = run(VMEM, "trace", *command)
+                    self.assertEqual((result.returncode, result.stdout), (2, ""), command)
+                    self.assertIn(expected, result.stderr)
+        for arguments, expected in (
+            (("--hbm", "64MiB"), "does not say how fast the link is"),
+            (("--hbm", "2MiB", "--in", "10", "--out", "10"), "nothing runs in less than that"),
+            (("--hbm", "much", "--in", "10", "--out", "10"), "--hbm is 'much'"),
+            (("--hbm", "1GiB", "--in", "10", "--out", "10", "--from", "1000"), "no launch of device 0"),
+            (("--hbm", "1GiB", "--in", "10", "--out", "10", "--device", "1"), "--device is 1, and 1 were recorded"),
+            (("--hbm", "1GiB", "--in", "-1"), "--in"),
+            ((), "--hbm is missing"),
+        ):
+            result = run(VMEM, "trace", "bound", trace, *arguments)
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn(expected, result.stderr)
+        itself = run(VMEM, "trace", "export", trace, "-o", trace)
+        self.assertIn("names the trace itself", itself.stderr)
+        self.assertIn("name a command: record, show, export, bound", run(VMEM, "trace").stderr)
+        self.assertIn("vmem trace record [OPTIONS] -- python x", run(VMEM, "trace", "record", "python", "x").stderr)
+        missing = run(VMEM, "run", "--trace", "/no/such/folder/a", *SIZES, "--", PROGRAM, "oversubscribed")
+        self.assertEqual(missing.returncode, 2)
+        self.assertIn("/no/such/folder/a", missing.stderr)
 
     def test_a_program_without_cuda_is_left_alone(self):
         result = run(VMEM, "run", "--", "sh", "-c", "echo untouched; exit 7")

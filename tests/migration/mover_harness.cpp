@@ -55,7 +55,9 @@ void MoverTest::start(const MachineShape& wanted) {
   threads = std::make_unique<pagetable::ThreadRegistry>();
   std::vector<StreamTable::Device> stream_devices;
   for (int i = 0; i < shape.devices; ++i) stream_devices.push_back({i, contexts[std::size_t(i)].context()});
-  streams = std::make_unique<StreamTable>(faults->driver(), stream_devices);
+  using Timing = StreamTable::Timing;
+  streams = std::make_unique<StreamTable>(faults->driver(), stream_devices,
+                                          shape.recorder == nullptr ? Timing::off : Timing::on);
   tier = make_near({CU_MEM_LOCATION_TYPE_HOST_NUMA, {0}}, shape.host_pages);
   if (shape.lent_pages != 0) lent = make_near({CU_MEM_LOCATION_TYPE_DEVICE, {1}}, shape.lent_pages);
   if (shape.spill_pages != 0) spill = std::make_unique<ScriptedSpill>(shape.spill_pages * kPageBytes);
@@ -143,6 +145,7 @@ void MoverTest::make_mover() {
   config.slot_wait_us = 10 * acquire_wait_us;
   config.call_wait_us = call_wait_us;
   config.protect = shape.protect;
+  config.recorder = shape.recorder;
   config.now_us = [this] { return now_us; };
   {
     const std::lock_guard lock(mover_life_);

@@ -50,6 +50,7 @@ struct MachineShape {
   // GPU work runs only between the mover's steps: a test runs the same every time.
   bool stepped = false;
   std::optional<std::uint64_t> page_bytes = kPageBytes;  // nullopt: by region size
+  trace::Recorder* recorder = nullptr;                   // null: no trace
 };
 
 // A launching thread and its stream.

@@ -49,8 +49,7 @@ Status DirectReads::submit(PageRef ref, std::uint32_t frame) {
   transfer.slot = page.spilled->slot;
   transfer.frame = device.hbm.frame(frame).window;
   transfer.kind = ref.region->id.value;
-  InFlight entry = in_flight(ref, Direction::load, InFlight::Kind::arrival);
-  entry.since_us = parts_.core.now_us();
+  InFlight entry = in_flight(ref, Direction::load, InFlight::Kind::arrival, parts_.core.now_us());
   entry.frame = frame;
   Transfers::Room room = Transfers::reserve(entry);
   VMEM_TRY(parts_.below.of(*ref.region).submit({&transfer, 1}));

@@ -52,7 +52,10 @@ Result<Attempt> Evictor::evict(PageRef ref, const Page* excluded) {
     if (!unmapped) return std::unexpected(unmapped.error());
     page.mapped = Mapped::nothing;
   }
-  if (worthless) parts_.contents.forget(ref);
+  if (worthless) {
+    parts_.contents.forget(ref);
+    ++parts_.core.counters.dead_evictions;
+  }
   if (compared) {
     VMEM_TRY(parts_.fingerprints.submit(ref));
     return Attempt::after_transfer;

@@ -50,7 +50,8 @@ Status Fingerprints::submit(PageRef ref) {
   tiers::Transfer transfer = transfer_of(ref, tiers::Direction::store);
   transfer.frame = device.hbm.frame(page.frame).window;
   transfer.compare_with = page.spilled->fingerprint;
-  Transfers::Room room = Transfers::reserve(in_flight(ref, tiers::Direction::store, InFlight::Kind::compare));
+  Transfers::Room room =
+      Transfers::reserve(in_flight(ref, tiers::Direction::store, InFlight::Kind::compare, core_.now_us()));
   VMEM_TRY(core_.config.backing->submit({&transfer, 1}));
   transfers_.enter(std::move(room), transfer);
   page.store = transfer.id;

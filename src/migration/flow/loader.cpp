@@ -20,7 +20,7 @@ Result<std::uint64_t> Loader::submit(PageRef ref, Direction direction, std::uint
   transfer.after = {parts_.transfers.event_of(after), parts_.transfers.event_of(page.store)};
   transfer.watch = watch == Watch::yes && direction == Direction::load;
   transfer.if_changed = watch == Watch::yes && direction == Direction::store;
-  InFlight entry = in_flight(ref, direction, InFlight::Kind::frame);
+  InFlight entry = in_flight(ref, direction, InFlight::Kind::frame, parts_.core.now_us());
   entry.from = {page.near, page.slot};
   Transfers::Room room = Transfers::reserve(entry);
   VMEM_TRY(parts_.near.of(page).tier->submit({&transfer, 1}));

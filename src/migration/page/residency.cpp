@@ -44,9 +44,22 @@ void Residency::region_begins(Region& region) {
   count_openings(region.mapping_devices, 1);
   declared_regions_ += region.undeclared || region.slab ? 0 : 1;
   not_resident(region);
+  core_.record([&](trace::Recorder& to) {
+    to.region_begins({.region = region.id.value,
+                      .bytes = region.bytes,
+                      .granule = region.first.index,
+                      .granules = region.granules,
+                      .device = std::uint32_t(region.device),
+                      .kind = region.slab         ? trace::BlockKind::slab
+                              : region.undeclared ? trace::BlockKind::undeclared
+                              : region.read_only  ? trace::BlockKind::file
+                                                  : trace::BlockKind::declared},
+                     core_.now_ns());
+  });
 }
 
 void Residency::region_ends(const Region& region) {
+  core_.record([&](trace::Recorder& to) { to.region_ends(region.id.value, core_.now_ns()); });
   std::erase(live_, &region);
   count_openings(region.mapping_devices, -1);
   declared_regions_ -= region.undeclared || region.slab ? 0 : 1;

@@ -30,7 +30,7 @@ struct InFlight {
   enum class Kind : std::uint8_t { frame, compare, spill, returned, arrival, arrival_check };
   Kind kind = Kind::frame;
   std::uint64_t version = 0;                  // of the bytes
-  std::uint64_t since_us = 0;                 // start of transfers with a disk or node
+  std::uint64_t since_us = 0;                 // when it was submitted
   NearSlot from;                              // frame: the near slot; returned: the old slot
   std::uint32_t frame = pagetable::kNoFrame;  // arrival: not yet the page's
   // As set by the tier.
@@ -48,13 +48,14 @@ inline tiers::Transfer transfer_of(PageRef ref, tiers::Direction direction) {
   transfer.direction = direction;
   return transfer;
 }
-inline InFlight in_flight(PageRef ref, tiers::Direction direction, InFlight::Kind kind) {
+inline InFlight in_flight(PageRef ref, tiers::Direction direction, InFlight::Kind kind, std::uint64_t now_us) {
   return {.region = ref.region,
           .page = ref.index,
           .bytes = ref.bytes(),
           .direction = direction,
           .kind = kind,
-          .version = ref.page().version};
+          .version = ref.page().version,
+          .since_us = now_us};
 }
 
 class Transfers {

@@ -141,8 +141,7 @@ Status Below::submit(PageRef ref, Direction direction) {
   transfer.host = core_.config.in_place->host_address(page.slot, store ? Access::read : Access::write);
   transfer.kind = ref.region->id.value;
   transfer.if_changed = store && page.spilled_current();
-  InFlight entry = migration::in_flight(ref, direction, InFlight::Kind::spill);
-  entry.since_us = core_.now_us();
+  InFlight entry = migration::in_flight(ref, direction, InFlight::Kind::spill, core_.now_us());
   Transfers::Room room = Transfers::reserve(entry);
   VMEM_TRY(of(*ref.region).submit({&transfer, 1}));
   transfers_.enter(std::move(room), transfer);

@@ -21,7 +21,11 @@ std::optional<Status> AcquireRequest::advance(MoverParts& parts) {
     VMEM_TRY(check_writable(parts));
   }
   auto served = serve_wants(parts);
-  if (served) parts.core.counters.acquire_wait_us += parts.core.now_us() - *began_us_;
+  if (served) {
+    const std::uint64_t took_us = parts.core.now_us() - *began_us_;
+    parts.core.counters.acquire_wait_us += took_us;
+    parts.core.record([&](trace::Recorder& to) { to.add(*began_us_ * 1000, trace::Wait{took_us * 1000, awaited_}); });
+  }
   if (!served || *served) return served;
   // Reads from below that started for this request are no longer wanted.
   for (const Want& want : wants) {
@@ -65,6 +69,7 @@ std::optional<Status> AcquireRequest::serve_wants(MoverParts& parts) {
       const bool changes = was_in_place || (page.mapped != Mapped::nothing && !allowed);
       const std::uint32_t own = changes ? own_holds({want.run.region, index, 1}) : 0;
       auto served = parts.bring_in.serve({want.run.region, index}, want.access, old, effort, own);
+      if (served && served->lacks != Lacks::nothing) awaited_ = PageRef{want.run.region, index}.begin();
       if (!served && may_find_room_later(parts, served.error())) served = Served{Lacks::bytes, Attempt::after_transfer};
       if (!served) return std::unexpected(std::move(served).error());
       switch (served->lacks) {

@@ -34,6 +34,7 @@ std::optional<Status> StatisticsRequest::advance(MoverParts& parts) {
     out.hbm_budget_bytes += device.hbm.budget_bytes();
     out.hbm_used_bytes += device.hbm.used_bytes();
     out.frames_created += device.hbm.frames_created();
+    out.frames_destroyed += device.hbm.frames_destroyed();
   }
   const tiers::TierUsage host = parts.core.config.backing->usage();
   out.host_budget_bytes = host.budget_bytes;

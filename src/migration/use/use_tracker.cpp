@@ -14,7 +14,7 @@ using pagetable::LoggedUse;
 using pagetable::Mapped;
 
 void UseTracker::drain() {
-  core_.config.threads->drain([this](const pagetable::LoggedUse& use) { on_use(use); });
+  core_.config.threads->drain([this](std::uint32_t slot, const LoggedUse& use) { on_use(slot, use); });
   bool fresh = false;
   core_.config.streams->take_untracked([&](Stamp use) {
     std::erase_if(untracked_, [&](Stamp known) { return known.stream() == use.stream(); });
@@ -47,7 +47,28 @@ void UseTracker::used_untracked(Region& region) {
   for (std::uint32_t i = 0; i < region.page_count; ++i) region.pages[i].life = life;
 }
 
-void UseTracker::on_use(const pagetable::LoggedUse& use) {
+void UseTracker::record(trace::Recorder& to, std::uint32_t slot, const LoggedUse& use) const {
+  if (use.kind == LoggedUse::Kind::launched)
+    return to.launched(slot, {use.stamp.stream(), use.device, use.stamp.epoch()}, use.what(), use.at_ns());
+  const Region* const region = core_.config.space->region_at(use.span.first());
+  if (region == nullptr) return;
+  if (use.kind == LoggedUse::Kind::changed) {
+    const bool same = region->first.index == use.span.first() && region->granules == use.span.count();
+    if (!same) return;  // ended since
+    return to.region_changed(region->id.value, use.life, use.dead(), use.at_ns());
+  }
+  to.used(slot, {.region = region->id.value,
+                 .life = use.life,
+                 .granule = use.span.first(),
+                 .granules = use.span.count(),
+                 .writes = use.span.access() == Access::write,
+                 .discards = use.discards,
+                 .possible = use.kind == LoggedUse::Kind::possible});
+}
+
+void UseTracker::on_use(std::uint32_t slot, const LoggedUse& use) {
+  core_.record([&](trace::Recorder& to) { record(to, slot, use); });
+  if (use.kind == LoggedUse::Kind::launched) return;
   Region* region = core_.config.space->region_at(use.span.first());
   if (region == nullptr) return;  // freed since: the free carried the last stamp
   const std::uint32_t first = region->page_at(use.span.first());

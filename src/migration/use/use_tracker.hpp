@@ -31,7 +31,8 @@ class UseTracker {
   void region_changed(Region& region);
 
  private:
-  void on_use(const pagetable::LoggedUse& use);
+  void on_use(std::uint32_t slot, const pagetable::LoggedUse& use);
+  void record(trace::Recorder& to, std::uint32_t slot, const pagetable::LoggedUse& use) const;
   void used_untracked(Region& region);
   void stamp(Region& region, Page& page, Stamp use);
 

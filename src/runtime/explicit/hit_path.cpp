@@ -7,6 +7,7 @@
 #include <new>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "base/memory_reserve.hpp"
 
 namespace vmem::runtime {
@@ -21,6 +22,14 @@ namespace {
 constexpr std::uint32_t kAccessBits = VMEM_READ_WRITE | VMEM_DISCARD;
 
 Access access_of(const vmem_range& range) { return (range.access & VMEM_WRITE) != 0 ? Access::write : Access::read; }
+
+// Whether none of the old contents of the granules matters that the range touches.
+bool discards_all(const vmem_range& range, const pagetable::AddressSpace& space, const pagetable::Region& region) {
+  if ((range.access & VMEM_DISCARD) == 0) return false;
+  const std::uint64_t first = reinterpret_cast<std::uintptr_t>(range.ptr) - space.address_of(region.first.index);
+  const std::uint64_t end = first + range.bytes;
+  return first % pagetable::kGranuleBytes == 0 && (end % pagetable::kGranuleBytes == 0 || end >= region.bytes);
+}
 
 Status check_range(const vmem_range& range) {
   const bool known = (range.access & ~kAccessBits) == 0 && (range.access & VMEM_READ_WRITE) != 0;
@@ -105,7 +114,7 @@ Status HitPath::acquire(std::span<const vmem_range> ranges, vmem_stream stream) 
 
 Status HitPath::publish_each(Call& call) const {
   // So that a release normally needs no memory.
-  call.slot.log.reserve(call.slot.held() + call.ranges.size());
+  call.slot.log.reserve(call.slot.owed() + 2 * call.ranges.size());
   for (std::size_t i = 0; i < call.ranges.size(); ++i) VMEM_TRY(publish(call, i));
   return call.worst == Usability::ready ? Status{} : make_ready(call);
 }
@@ -192,16 +201,24 @@ Status HitPath::release(std::span<const vmem_range> ranges, vmem_stream stream) 
     holds[i] = std::uint32_t(found);
   }
   // Every range is both logged and cleared, or none is. Normally acquire has reserved this already.
-  slot->log.reserve(ranges.size());
+  slot->log.reserve(ranges.size() + 1);
   const pagetable::Stamp stamp = record->open_stamp();
   bool log_filled = false;
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const Span span = slot->span(holds[i]);
     const pagetable::Region* const region = parts_.space.region_at(span.first());
     const std::uint32_t life = region == nullptr ? 0 : region->life.load(std::memory_order_relaxed);
-    log_filled = slot->log.append({span, stamp, pagetable::LoggedUse::Kind::declared, life}) || log_filled;
+    const bool discards = region != nullptr && discards_all(ranges[i], parts_.space, *region);
+    const pagetable::LoggedUse use{span, stamp, pagetable::LoggedUse::Kind::declared, discards, 0, life};
+    // A trace wants repeats, too.
+    const bool filled =
+        parts_.recorder == nullptr ? slot->log.append(use) : slot->log.append_all(1, [&](std::size_t) { return use; });
+    log_filled = filled || log_filled;
     slot->clear(holds[i]);
   }
+  if (parts_.recorder != nullptr)
+    log_filled =
+        slot->log.append(pagetable::LoggedUse::launch(SteadyClock::now_ns(), stamp, record->device, 0)) || log_filled;
   if (log_filled) parts_.mover.poke();
   return parts_.streams.count_use(*record);
 }

@@ -9,6 +9,7 @@
 #include "runtime/memory/addresses.hpp"
 #include "runtime/memory/readiness.hpp"
 #include "runtime/memory/thread_slots.hpp"
+#include "trace/recorder.hpp"
 
 namespace vmem::runtime {
 
@@ -23,6 +24,7 @@ class HitPath {
     ThreadSlots& slots;
     const AddressResolver& addresses;
     const Readiness& readiness;
+    const trace::Recorder* recorder;  // null: no trace
   };
   explicit HitPath(const Parts& parts) : parts_(parts) {}
 

@@ -17,12 +17,13 @@ namespace vmem::runtime {
 class NamedSpans;
 
 // The caller keeps and reuses the object, so that a launch allocates nothing. Between launches only
-// the caller's wishes (the first two members) mean anything; Launches writes the rest.
+// the caller's wishes (the first three members) mean anything; Launches writes the rest.
 struct LaunchHolds {
   // Holds each allocation separately even while all fits: for holds that last long.
   bool hold_separately = false;
   // The work reads pointers in what it names, and counts as a launch for pointer tables.
   bool follow_tables = true;
+  std::uint32_t what = 0;  // number of the work's name in the trace (trace::Recorder::number_of)
 
   // How the work reaches an allocation: a parameter names it, or a pointer table may lead to it.
   enum class Source : std::uint8_t { named, table };

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.hpp"
 #include "gpu/handles.hpp"
 #include "runtime/launch/named_spans.hpp"
 
@@ -156,7 +157,7 @@ Status Launches::hold_and_make_ready(std::span<const std::uintptr_t> addresses, 
   for (const std::uintptr_t address : holds.reachable) announce(address, Source::table, holds);
   const Usability worst = check_announced(holds);
   // So that `end` needs no memory.
-  if (holds.logs_uses) slot->log.reserve(slot->held());
+  if (holds.logs_uses) slot->log.reserve(slot->owed());
   return worst == Usability::ready && !strict() ? Status{} : make_ready(worst, stream, holds);
 }
 
@@ -288,9 +289,12 @@ Status Launches::end(LaunchHolds& holds) {
   bool log_filled = false;
   if (holds.logs_uses) {
     const pagetable::Stamp stamp = record.open_stamp();
-    log_filled = slot.log.append_all(held.size(), [&](std::size_t i) {
+    const std::size_t entries = held.size() + (parts_.recorder == nullptr ? 0 : 1);
+    log_filled = slot.log.append_all(entries, [&](std::size_t i) {
+      if (i == held.size()) [[unlikely]]
+        return LoggedUse::launch(SteadyClock::now_ns(), stamp, record.device, holds.what);
       const LoggedUse::Kind kind = held[i].source == Source::table ? LoggedUse::Kind::possible : LoggedUse::Kind::named;
-      return LoggedUse{held[i].span, stamp, kind, held[i].life};
+      return LoggedUse{held[i].span, stamp, kind, false, 0, held[i].life};
     });
   } else {
     record.note_untracked();

@@ -15,6 +15,7 @@
 #include "runtime/memory/readiness.hpp"
 #include "runtime/memory/thread_slots.hpp"
 #include "runtime/suballocator.hpp"
+#include "trace/recorder.hpp"
 
 namespace vmem::runtime {
 
@@ -32,6 +33,7 @@ class Launches {
     const Suballocator& small;
     const Readiness& readiness;
     MoveGate& gate;
+    const trace::Recorder* recorder;  // null: no trace
   };
   // `window`: see PointerTables::begin; 0: tables are not followed.
   Launches(const Parts& parts, Order order, std::uint32_t window) : parts_(parts), order_(order), window_(window) {}

@@ -2,13 +2,13 @@
 
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/memory_reserve.hpp"
 
 namespace vmem::runtime {
 
 using pagetable::LoggedUse;
 using pagetable::Region;
-using pagetable::Span;
 
 Result<Region*> FreedBlocks::take(int device, std::uint64_t bytes, const StreamId& stream) {
   BlockCache::Taken block = cache_.take(device, bytes, stream);
@@ -71,14 +71,15 @@ Status FreedBlocks::clear() {
 // the mover reads every region's flag; a thread that changes a flag after that sees tracks() here.
 bool FreedBlocks::set_dead(Region& region, bool dead) {
   if (region.dead.exchange(dead, std::memory_order_seq_cst) == dead) return false;
-  if (dead) region.life.fetch_add(1, std::memory_order_seq_cst);
+  const std::uint32_t life =
+      dead ? region.life.fetch_add(1, std::memory_order_seq_cst) + 1 : region.life.load(std::memory_order_seq_cst);
   if (!mover_.tracks() && !region.tells_changes.load(std::memory_order_seq_cst)) return true;
-  const LoggedUse changed{Span(region.first, region.granules, pagetable::Access::none), {}, LoggedUse::Kind::changed};
+  const LoggedUse changed = LoggedUse::change(SteadyClock::now_ns(), region.first, region.granules, life, dead);
   // Not from the room that the thread's launches have reserved.
   (void)ran_within_memory([&] {
     const auto slot = slots_.current();
     if (!slot) return;
-    (*slot)->log.reserve((*slot)->held() + 1);
+    (*slot)->log.reserve((*slot)->owed() + 1);
     if ((*slot)->log.append(changed)) mover_.poke();
   });
   return true;

@@ -28,6 +28,7 @@ std::vector<OptionDefinition> make_table() {
   append(driver_options(), table);
   append(launch_options(), table);
   append(topology_options(), table);
+  append(trace_options(), table);
   append(log_options(), table);
   return table;
 }

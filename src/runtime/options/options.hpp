@@ -21,6 +21,7 @@
 #include "tiers/disk/disk_options.hpp"
 #include "tiers/host_options.hpp"
 #include "topology/topology_options.hpp"
+#include "trace/trace_options.hpp"
 
 namespace vmem {
 
@@ -34,6 +35,7 @@ struct Options : SpaceOptions,
                  DriverOptions,
                  LaunchOptions,
                  TopologyOptions,
+                 TraceOptions,
                  LogOptions {};
 
 using OptionDefinition = Option<Options>;

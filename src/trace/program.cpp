@@ -1,0 +1,163 @@
+#include "trace/program.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace vmem::trace {
+namespace {
+
+constexpr std::uint64_t kGranuleBytes = std::uint64_t{1} << kGranuleShift;
+
+class Extraction {
+ public:
+  Extraction(const Trace& trace, const Extract& what) : trace_(trace), what_(what) {}
+
+  Program take() {
+    find_parts();
+    for (const Event& event : trace_.events) {
+      inside_ = event.at_ns >= what_.from_ns && event.at_ns < what_.until_ns;
+      // The ends of epochs are seen later.
+      if (event.at_ns >= what_.until_ns && !std::holds_alternative<EpochEnds>(event.body)) continue;
+      now_ns_ = event.at_ns;
+      std::visit([&](const auto& body) { add(body); }, event.body);
+    }
+    return std::move(program_);
+  }
+
+ private:
+  struct Block {
+    std::uint64_t bytes = 0;
+    BlockKind kind = BlockKind::undeclared;
+    // By granule; what concerns the whole block is at 0.
+    std::map<std::uint32_t, std::uint32_t> items;
+    std::set<std::uint32_t> used_before;  // the program's first launch
+  };
+  struct EpochSoFar {
+    std::vector<Position> launches;
+    std::uint64_t others = 0;  // launches that are not in the program
+    std::uint64_t first_ns = 0;
+  };
+  using EpochKey = std::pair<std::uint32_t, std::uint64_t>;  // stream, number
+
+  void find_parts() {
+    for (const Event& event : trace_.events) {
+      const auto* const launch = std::get_if<Launch>(&event.body);
+      if (launch == nullptr) continue;
+      for (const Named& each : launch->named) {
+        if ((each.flags & Named::kPart) != 0) in_parts_.insert(each.block);
+      }
+    }
+  }
+
+  void add(const BlockBegins& begins) {
+    if (begins.device != what_.device || begins.kind == BlockKind::slab) return;
+    blocks_[begins.block] = {begins.bytes, begins.kind, {}, {}};
+  }
+  void add(const BlockEnds& ends) { blocks_.erase(ends.block); }
+
+  void add(const Launch& launch) {
+    if (launch.device != what_.device) return;
+    EpochSoFar& epoch = epochs_[{launch.stream, launch.epoch}];
+    if (epoch.first_ns == 0) epoch.first_ns = now_ns_;
+    const auto first = std::uint32_t(program_.uses.size());
+    for (const Named& each : launch.named) {
+      const auto found = blocks_.find(each.block);
+      if ((each.flags & Named::kPossible) == 0 && found != blocks_.end()) use(found->first, found->second, each);
+    }
+    if (!inside_) {
+      ++epoch.others;
+      return;
+    }
+    epoch.launches.push_back(Position(program_.launches.size()));
+    program_.launches.push_back({0, first, std::uint32_t(program_.uses.size()) - first});
+  }
+
+  void use(trace::Block number, Block& block, const Named& named) {
+    if (!in_parts_.contains(number)) return use_item(block, 0, block.bytes, named.flags);
+    const auto all = std::uint32_t((block.bytes + kGranuleBytes - 1) / kGranuleBytes);
+    const bool part = (named.flags & Named::kPart) != 0;
+    const std::uint32_t first = part ? std::min(all, named.first) : 0;
+    const std::uint32_t end = part ? first + std::min(all - first, named.granules) : all;
+    for (std::uint32_t granule = first; granule < end; ++granule)
+      use_item(block, granule, std::min(kGranuleBytes, block.bytes - granule * kGranuleBytes), named.flags);
+  }
+
+  void use_item(Block& block, std::uint32_t granule, std::uint64_t bytes, std::uint8_t flags) {
+    if (!inside_) {
+      block.used_before.insert(granule);
+      return;
+    }
+    const Position now = Position(program_.launches.size());
+    if ((flags & Named::kDiscards) != 0) block.items.erase(granule);
+    const auto [at, fresh] = block.items.try_emplace(granule, std::uint32_t(program_.items.size()));
+    if (fresh) program_.items.push_back({bytes, contents(block, granule, flags), now, now});
+    program_.items[at->second].last = now;
+    const bool writes = (flags & Named::kWrites) != 0;
+    // A launch that names an item twice needs it once.
+    const auto [last, first_use] = last_use_.try_emplace(at->second, now, 0u);
+    if (!first_use && last->second.first == now) {
+      Program::Use& earlier = program_.uses[last->second.second];
+      earlier.writes = earlier.writes || writes;
+      return;
+    }
+    last->second = {now, std::uint32_t(program_.uses.size())};
+    program_.uses.push_back({at->second, writes});
+  }
+
+  static Program::Contents contents(const Block& block, std::uint32_t granule, std::uint8_t flags) {
+    if ((flags & Named::kDiscards) != 0) return Program::Contents::made;
+    if (block.kind == BlockKind::file || block.used_before.contains(granule)) return Program::Contents::before;
+    if (block.kind == BlockKind::undeclared) return Program::Contents::made;
+    return (flags & Named::kWrites) != 0 ? Program::Contents::unknown : Program::Contents::before;
+  }
+
+  // The time since the stream's epoch before contains a pause, if the first launch came after that.
+  void add(const EpochEnds& ends) {
+    const auto found = epochs_.find({ends.stream, ends.epoch});
+    if (found == epochs_.end() || found->second.launches.empty()) return;
+    const EpochSoFar& epoch = found->second;
+    const std::uint64_t took_ns = std::min(ends.gpu_ns, now_ns_ - std::min(now_ns_, epoch.first_ns));
+    for (const Position launch : epoch.launches)
+      program_.launches[launch].gpu_ns = took_ns / (epoch.launches.size() + epoch.others);
+    if (epoch.others == 0)
+      program_.epochs.push_back({ends.stream, epoch.launches.front(), epoch.launches.back(), took_ns});
+    epochs_.erase(found);
+  }
+  void add(const Wait& wait) {
+    if (inside_) program_.waited_ns += wait.took_ns;
+  }
+  void add(const auto&) {}
+
+  const Trace& trace_;
+  const Extract what_;
+  Program program_;
+  bool inside_ = false;
+  std::uint64_t now_ns_ = 0;
+  std::unordered_set<trace::Block> in_parts_;
+  std::unordered_map<trace::Block, Block> blocks_;
+  // Of each item: launch, and index in Program::uses.
+  std::unordered_map<std::uint32_t, std::pair<Position, std::uint32_t>> last_use_;
+  std::map<EpochKey, EpochSoFar> epochs_;
+};
+
+}  // namespace
+
+std::uint64_t Program::needed_bytes(const Launch& launch) const {
+  std::uint64_t bytes = 0;
+  for (std::uint32_t i = 0; i < launch.uses; ++i) bytes += items[uses[launch.first_use + i].item].bytes;
+  return bytes;
+}
+
+std::uint64_t Program::largest_launch_bytes() const {
+  std::uint64_t most = 0;
+  for (const Launch& launch : launches) most = std::max(most, needed_bytes(launch));
+  return most;
+}
+
+Program extract(const Trace& trace, const Extract& what) { return Extraction(trace, what).take(); }
+
+}  // namespace vmem::trace

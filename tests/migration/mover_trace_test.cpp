@@ -1,0 +1,113 @@
+// What the mover tells a trace.
+#include <filesystem>
+
+#include "migration/mover_harness.hpp"
+#include "trace/file.hpp"
+#include "trace/recorder.hpp"
+
+namespace vmem::migration {
+namespace {
+
+using trace::Happened;
+
+class MoverTrace : public MoverTest {
+ protected:
+  MoverTrace() {
+    std::string name = (std::filesystem::temp_directory_path() / "vmem-mover-trace-XXXXXX").string();
+    folder_ = ::mkdtemp(name.data());
+    recorder = std::move(*trace::Recorder::create(path(), ~std::uint64_t{0}, {}, 0));
+  }
+  ~MoverTrace() override { std::filesystem::remove_all(folder_); }
+  std::string path() const { return (folder_ / "trace").string(); }
+  // As a launch does it: uses, then the launch.
+  void launch(Actor& by, Region& region, std::uint32_t what = 0) {
+    const Range range = launching(region, 0, region.page_count);
+    ASSERT_TRUE(acquire(by, range));
+    const Stamp stamp = by.record->open_stamp();
+    by.slot->log.append({region.whole, stamp, pagetable::LoggedUse::Kind::named, false, 0, region.life.load()});
+    by.slot->log.append(pagetable::LoggedUse::launch(now_us * 1000, stamp, by.record->device, what));
+    withdraw(by, range);
+    finish_work(by);
+    steps();
+  }
+  trace::Trace recorded() {
+    finish();
+    recorder->finish();
+    auto read = trace::read(path());
+    EXPECT_TRUE(read) << read.error().message;
+    return std::move(*read);
+  }
+  template <class Body>
+  static std::vector<Body> all(const trace::Trace& trace) {
+    std::vector<Body> found;
+    for (const trace::Event& event : trace.events) {
+      if (const auto* body = std::get_if<Body>(&event.body)) found.push_back(*body);
+    }
+    return found;
+  }
+  std::unique_ptr<trace::Recorder> recorder;
+
+ private:
+  std::filesystem::path folder_;
+};
+
+TEST_F(MoverTrace, HoldsBlocksLaunchesAndWhatBecameOfThePages) {
+  start({.hbm_pages = 2, .undeclared = true, .recorder = recorder.get()});
+  Region& first = allocate(2);
+  Actor& a = actor();
+  launch(a, first, recorder->number_of("fill"));
+  Region& second = allocate(2);
+  launch(a, second);  // evicts the first
+  launch(a, first);
+  const trace::Trace trace = recorded();
+
+  const auto begins = all<trace::BlockBegins>(trace);
+  ASSERT_EQ(begins.size(), 2u);
+  EXPECT_EQ(begins[0].kind, trace::BlockKind::undeclared);
+  EXPECT_EQ(begins[0].granules, 2u);
+  EXPECT_EQ(all<trace::BlockEnds>(trace).size(), 2u);
+  const auto launches = all<trace::Launch>(trace);
+  ASSERT_EQ(launches.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) ASSERT_EQ(launches[i].named.size(), 1u);
+  EXPECT_EQ(trace.names.at(launches[0].what), "fill");
+  EXPECT_EQ(launches[0].named[0].block, begins[0].block);
+  EXPECT_EQ(launches[1].named[0].block, begins[1].block);
+  EXPECT_EQ(launches[2].named[0].block, begins[0].block);
+  // Each launch is the last of its epoch, and epochs have times.
+  EXPECT_LT(launches[0].epoch, launches[1].epoch);
+  EXPECT_GE(all<trace::EpochEnds>(trace).size(), 3u);
+
+  std::uint32_t out = 0, in = 0;
+  for (const trace::Transfer& each : all<trace::Transfer>(trace)) {
+    EXPECT_EQ(each.place, trace::Transfer::Place::host);
+    EXPECT_TRUE(each.copied);
+    (each.direction == trace::Transfer::Direction::out ? out : in) += each.granules;
+  }
+  EXPECT_EQ(out, 4u);
+  EXPECT_EQ(in, 2u);
+  std::uint32_t maps = 0, unmaps = 0;
+  for (const trace::PageChanges& each : all<trace::PageChanges>(trace)) {
+    maps += each.what == Happened::mapped_hbm ? 1 : 0;
+    unmaps += each.what == Happened::unmapped ? 1 : 0;
+  }
+  EXPECT_EQ(maps, 6u);
+  EXPECT_GE(unmaps, 4u);
+  EXPECT_GE(all<trace::Wait>(trace).size(), 3u) << "each launch asked the mover for its pages";
+}
+
+TEST_F(MoverTrace, APageThatWasOnlyReadIsComparedInsteadOfCopied) {
+  start({.hbm_pages = 1, .undeclared = true, .recorder = recorder.get()});
+  Region& first = allocate(1);
+  Region& second = allocate(1);
+  Actor& a = actor();
+  for (Region* each : {&first, &second, &first, &second}) launch(a, *each);
+  std::uint32_t copied = 0, compared = 0;
+  for (const trace::Transfer& each : all<trace::Transfer>(recorded())) {
+    if (each.direction == trace::Transfer::Direction::out) ++(each.copied ? copied : compared);
+  }
+  EXPECT_EQ(copied, 2u) << "each page once, when it was new";
+  EXPECT_EQ(compared, 1u);
+}
+
+}  // namespace
+}  // namespace vmem::migration

@@ -1,0 +1,148 @@
+// vmem trace: records and shows traces.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "base/option_parse.hpp"
+#include "base/printable.hpp"
+#include "bench/exit_code.hpp"
+#include "tools/commands.hpp"
+#include "tools/trace/reports.hpp"
+#include "trace/file.hpp"
+
+namespace vmem::tools {
+namespace {
+
+constexpr double kEver = 1e9;
+
+struct Arguments {
+  std::string file, output;
+  bool events = false;
+  double from_s = 0, until_s = kEver;
+  std::string hbm;
+  double in_gb_per_s = 0, out_gb_per_s = 0;
+  std::uint32_t device = 0;
+};
+
+int refuse(const char* command, const std::string& why) {
+  fmt::print(stderr, "vmem trace {}: {}\n", command, why);
+  return bench::kExitBadOptions;
+}
+
+int show(const Arguments& arguments) {
+  const auto trace = trace::read(arguments.file);
+  if (!trace) return refuse("show", trace.error().message);
+  if (!arguments.events) {
+    fmt::print("{}", summary_of(*trace, arguments.file));
+    return bench::kExitOk;
+  }
+  for (const trace::Event& event : trace->events) {
+    const double at_s = double(event.at_ns) * 1e-9;
+    if (at_s >= arguments.from_s && at_s < arguments.until_s) fmt::print("{}", words_of(*trace, event));
+  }
+  return bench::kExitOk;
+}
+
+int export_it(const Arguments& arguments) {
+  const auto trace = trace::read(arguments.file);
+  if (!trace) return refuse("export", trace.error().message);
+  std::error_code code;
+  if (std::filesystem::equivalent(arguments.file, arguments.output, code))
+    return refuse("export", "--output names the trace itself; name another file");
+  if (!trace->cut_short.empty()) fmt::print(stderr, "vmem trace export: {}\n", trace->cut_short);
+  const auto written = export_chrome(*trace, arguments.output);
+  return written ? bench::kExitOk : refuse("export", written.error().message);
+}
+
+int bound(const Arguments& arguments) {
+  const auto trace = trace::read(arguments.file);
+  if (!trace) return refuse("bound", trace.error().message);
+  if (!trace->cut_short.empty()) fmt::print(stderr, "vmem trace bound: {}\n", trace->cut_short);
+  const auto hbm = parse_size(arguments.hbm, {.least = std::uint64_t{2} << 20});
+  if (!hbm) return refuse("bound", fmt::format("--hbm is '{}': {}", printable(arguments.hbm), hbm.error().message));
+  const auto& devices = trace->header.devices;
+  if (arguments.device >= devices.size())
+    return refuse("bound", fmt::format("--device is {}, and {} were recorded", arguments.device, devices.size()));
+  const trace::Device& device = devices[arguments.device];
+  const auto rate = [](double given, std::uint64_t measured) { return given > 0 ? given * 1e9 : double(measured); };
+  const trace::Machine machine{.hbm_bytes = *hbm,
+                               .in_bytes_per_s = rate(arguments.in_gb_per_s, device.in_bytes_per_s),
+                               .out_bytes_per_s = rate(arguments.out_gb_per_s, device.out_bytes_per_s)};
+  if (machine.in_bytes_per_s <= 0 || machine.out_bytes_per_s <= 0)
+    return refuse("bound", "the trace does not say how fast the link is: give --in and --out, in GB/s");
+  const trace::Extract part{.from_ns = std::uint64_t(arguments.from_s * 1e9),
+                            .until_ns = std::uint64_t(arguments.until_s * 1e9),
+                            .device = arguments.device};
+  const auto text = bound_of(*trace, part, machine);
+  if (!text) return refuse("bound", text.error().message);
+  fmt::print("{}", *text);
+  return bench::kExitOk;
+}
+
+void add_file(CLI::App& app, std::string& file) { app.add_option("FILE", file, "The trace")->required(); }
+// Their options: which part of the trace.
+std::array<CLI::Option*, 2> add_part(CLI::App& app, Arguments& arguments) {
+  const auto seconds = [&](const char* name, double& value, const char* help) {
+    return app.add_option(name, value, help)->check(CLI::Range(0.0, kEver))->type_name("SECONDS");
+  };
+  return {seconds("--from", arguments.from_s, "The first second of the trace that counts"),
+          seconds("--until", arguments.until_s, "The first second that does not")};
+}
+
+CLI::App* add_show(CLI::App& app, Arguments& arguments) {
+  CLI::App* const shown = app.add_subcommand("show", "Say what a trace holds");
+  add_file(*shown, arguments.file);
+  CLI::Option* const events = shown->add_flag("--events", arguments.events, "One line for each event instead");
+  for (CLI::Option* part : add_part(*shown, arguments)) part->needs(events);
+  return shown;
+}
+
+CLI::App* add_export(CLI::App& app, Arguments& arguments) {
+  CLI::App* const exported =
+      app.add_subcommand("export", "Write a trace as JSON for https://ui.perfetto.dev or chrome://tracing");
+  add_file(*exported, arguments.file);
+  exported->add_option("-o,--output", arguments.output, "Where it goes; - for standard output")
+      ->required()
+      ->type_name("FILE");
+  return exported;
+}
+
+CLI::App* add_bound(CLI::App& app, Arguments& arguments) {
+  CLI::App* const bounded = app.add_subcommand("bound",
+                                               "Say what any runtime has to move, and how long it takes, with less "
+                                               "HBM; and what one that knows the future can do");
+  add_file(*bounded, arguments.file);
+  bounded->add_option("--hbm", arguments.hbm, "So much HBM")->required()->type_name("SIZE");
+  const auto rate = [&](const char* name, double& value, const char* help) {
+    bounded->add_option(name, value, help)->check(CLI::PositiveNumber)->type_name("GB/s");
+  };
+  rate("--in", arguments.in_gb_per_s, "Rate from host memory; default: as measured on the machine that recorded it");
+  rate("--out", arguments.out_gb_per_s, "Rate to host memory");
+  bounded->add_option("--device", arguments.device, "The device, by its place among the recorded ones")->type_name("N");
+  add_part(*bounded, arguments);
+  return bounded;
+}
+
+}  // namespace
+
+Command add_trace(CLI::App& app, const std::vector<std::string>& program) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* const record =
+      app.add_subcommand("record", "Run a program as `vmem run` does, and record it to vmem.trace");
+  Command run = add_run(*record, program, Runs::recorded);
+  add_show(app, *arguments);
+  CLI::App* const exported = add_export(app, *arguments);
+  CLI::App* const bounded = add_bound(app, *arguments);
+  app.require_subcommand(1);
+  return [arguments, record, exported, bounded, run = std::move(run)] {
+    if (record->parsed()) return run();
+    if (bounded->parsed()) return bound(*arguments);
+    return exported->parsed() ? export_it(*arguments) : show(*arguments);
+  };
+}
+
+}  // namespace vmem::tools
