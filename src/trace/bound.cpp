@@ -1,8 +1,10 @@
 #include "trace/bound.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <queue>
+#include <span>
 #include <utility>
 
 namespace vmem::trace {
@@ -49,18 +51,13 @@ class Sweep {
   std::uint64_t bytes_ = 0;
 };
 
-// For each use of the launches [first, end): the launch that uses the item next, or kNever.
-std::vector<Position> next_uses(const Program& program, Position first, Position end) {
-  const std::uint32_t begin = first == end ? 0 : program.launches[first].first_use;
-  std::vector<Position> next_of(program.items.size(), kNever);
-  std::vector<Position> next;
-  if (first == end) return next;
-  const auto& last = program.launches[end - 1];
-  next.resize(last.first_use + last.uses - begin);
-  for (Position at = end; at-- > first;) {
+// For each use: the launch that uses the item next, or kNever.
+std::vector<Position> next_uses(const Program& program) {
+  std::vector<Position> next_of(program.items.size(), kNever), next(program.uses.size());
+  for (Position at = Position(program.launches.size()); at-- > 0;) {
     const auto& launch = program.launches[at];
     for (std::uint32_t i = launch.first_use; i < launch.first_use + launch.uses; ++i)
-      next[i - begin] = std::exchange(next_of[program.uses[i].item], at);
+      next[i] = std::exchange(next_of[program.uses[i].item], at);
   }
   return next;
 }
@@ -83,10 +80,8 @@ std::vector<Stay> stays_from_before(const Program& program, Position first, Posi
 }
 
 // Between two uses of an item its bytes stay, or come in again.
-std::uint64_t least_in(const Program& program, Position first, Position end, std::uint64_t hbm_bytes) {
-  if (first == end) return 0;
-  const std::vector<Position> next = next_uses(program, first, end);
-  const std::uint32_t begin = program.launches[first].first_use;
+std::uint64_t least_in(const Program& program, std::span<const Position> next, Position first, Position end,
+                       std::uint64_t hbm_bytes) {
   std::vector<std::uint64_t> staying(program.items.size(), 0);
   std::uint64_t in_bytes = 0;
   Sweep sweep;
@@ -108,7 +103,7 @@ std::uint64_t least_in(const Program& program, Position first, Position end, std
     sweep.fit(hbm_bytes - std::min(hbm_bytes, program.needed_bytes(launch)), gave_way);
     for (std::uint32_t i = launch.first_use; i < launch.first_use + launch.uses; ++i) {
       const std::uint32_t item = program.uses[i].item;
-      if (next[i - begin] != kNever) stay({next[i - begin], program.items[item].bytes, item});
+      if (next[i] < end) stay({next[i], program.items[item].bytes, item});
     }
   }
   return in_bytes;
@@ -117,7 +112,8 @@ std::uint64_t least_in(const Program& program, Position first, Position end, std
 // Bytes made in these launches either stay from their first use to their last, or go out once. At
 // each launch they share HBM with the earlier contents that it needs.
 std::uint64_t least_out(const Program& program, Position first, Position end, std::uint64_t hbm_bytes) {
-  std::vector<std::vector<std::uint32_t>> ends(end - first + 1);
+  using End = std::pair<Position, std::uint32_t>;  // last use, item
+  std::priority_queue<End, std::vector<End>, std::greater<>> ends;
   std::vector<std::uint64_t> staying(program.items.size(), 0);
   std::uint64_t out_bytes = 0;
   Sweep sweep;
@@ -133,35 +129,31 @@ std::uint64_t least_out(const Program& program, Position first, Position end, st
       const Position last = std::min(of.last, end);
       staying[item] = of.bytes;
       sweep.begin({last, of.bytes, item});
-      ends[last - first].push_back(item);
+      ends.emplace(last, item);
     }
     sweep.fit(hbm_bytes - std::min(hbm_bytes, others), [&](const Stay& stay, std::uint64_t bytes) {
       staying[stay.item] -= bytes;
       out_bytes += bytes;
     });
-    for (const std::uint32_t item : ends[at - first]) sweep.end(std::exchange(staying[item], 0));
+    for (; !ends.empty() && ends.top().first == at; ends.pop()) sweep.end(std::exchange(staying[ends.top().second], 0));
   }
   return out_bytes;
 }
 
-// A stream's epochs follow each other. Those that reach beyond the launches do not count.
-std::uint64_t compute_ns(const Program& program, Position first, Position end) {
+// The stream that computes longest. Only its time counts: those of others may overlap with it.
+std::uint32_t busiest_stream(const Program& program) {
   std::map<std::uint32_t, std::uint64_t> of_stream;
-  std::uint64_t most = 0;
-  for (const Program::Epoch& epoch : program.epochs) {
-    if (epoch.first < first || epoch.last >= end) continue;
-    most = std::max(most, of_stream[epoch.stream] += epoch.gpu_ns);
-  }
-  return most;
+  for (const Program::Epoch& epoch : program.epochs) of_stream[epoch.stream] += epoch.gpu_ns;
+  const auto most = std::ranges::max_element(of_stream, {}, [](const auto& each) { return each.second; });
+  return most == of_stream.end() ? 0 : most->first;
 }
 
-Bound::Phase phase_of(const Program& program, Position first, Position end, const Machine& machine) {
-  const Moved moved = least_moved(program, first, end, machine.hbm_bytes);
-  return {.first = first,
-          .end = end,
-          .compute_ns = compute_ns(program, first, end),
-          .in_ns = link_ns(moved.in_bytes, machine.in_bytes_per_s),
-          .out_ns = link_ns(moved.out_bytes, machine.out_bytes_per_s)};
+// Of the epochs whose work is complete when the launch `end` begins.
+std::uint64_t compute_ns(const Program& program, std::uint32_t stream, Position first, Position end) {
+  std::uint64_t sum = 0;
+  for (const Program::Epoch& epoch : program.epochs)
+    sum += epoch.stream == stream && epoch.first >= first && epoch.behind <= end ? epoch.gpu_ns : 0;
+  return sum;
 }
 
 // Places to divide at, where epochs begin: at equal parts of the uses, which is where bytes are.
@@ -181,7 +173,7 @@ std::vector<Position> places(const Program& program, std::uint32_t cuts) {
 }  // namespace
 
 Moved least_moved(const Program& program, Position first, Position end, std::uint64_t hbm_bytes) {
-  return {least_in(program, first, end, hbm_bytes), least_out(program, first, end, hbm_bytes)};
+  return {least_in(program, next_uses(program), first, end, hbm_bytes), least_out(program, first, end, hbm_bytes)};
 }
 
 std::uint64_t Bound::Phase::least_ns() const { return std::max({compute_ns, in_ns, out_ns}); }
@@ -191,26 +183,35 @@ std::uint64_t link_ns(std::uint64_t bytes, double bytes_per_s) {
 }
 
 Bound bound(const Program& program, const Machine& machine, std::uint32_t cuts) {
-  Bound result;
   const auto all = Position(program.launches.size());
-  result.moved = least_moved(program, 0, all, machine.hbm_bytes);
-  const std::vector<Position> at = places(program, cuts);
+  const std::vector<Position> at = places(program, cuts), next = next_uses(program);
+  const std::uint32_t stream = busiest_stream(program);
+  const auto phase_of = [&](Position first, Position end) {
+    const Moved moved{least_in(program, next, first, end, machine.hbm_bytes),
+                      least_out(program, first, end, machine.hbm_bytes)};
+    return Bound::Phase{.first = first,
+                        .end = end,
+                        .compute_ns = compute_ns(program, stream, first, end),
+                        .in_ns = link_ns(moved.in_bytes, machine.in_bytes_per_s),
+                        .out_ns = link_ns(moved.out_bytes, machine.out_bytes_per_s)};
+  };
   // best[j]: the largest sum for the launches before at[j].
   std::vector<std::uint64_t> best(at.size(), 0);
   std::vector<std::pair<std::size_t, Bound::Phase>> from(at.size());
   for (std::size_t j = 1; j < at.size(); ++j) {
     for (std::size_t i = 0; i < j; ++i) {
-      const Bound::Phase phase = phase_of(program, at[i], at[j], machine);
+      const Bound::Phase phase = phase_of(at[i], at[j]);
       if (i != 0 && best[i] + phase.least_ns() <= best[j]) continue;
       best[j] = best[i] + phase.least_ns();
       from[j] = {i, phase};
     }
   }
-  for (std::size_t j = at.size() - 1; j > 0; j = from[j].first) {
+  Bound result{.moved = least_moved(program, 0, all, machine.hbm_bytes),
+               .compute_ns = compute_ns(program, stream, 0, all),
+               .time_ns = best.back(),
+               .phases = {}};
+  for (std::size_t j = at.size() - 1; j > 0; j = from[j].first)
     result.phases.insert(result.phases.begin(), from[j].second);
-  }
-  result.compute_ns = compute_ns(program, 0, all);
-  result.time_ns = best.back();
   return result;
 }
 

@@ -39,6 +39,6 @@ struct Bound {
 
 // Divides the launches into phases so that the sum of their bounds is as large as it gets with at
 // most `cuts` places to divide at. REQUIRES: as above.
-Bound bound(const Program& program, const Machine& machine, std::uint32_t cuts = 48);
+Bound bound(const Program& program, const Machine& machine, std::uint32_t cuts = 24);
 
 }  // namespace vmem::trace

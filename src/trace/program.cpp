@@ -17,7 +17,7 @@ class Extraction {
   Extraction(const Trace& trace, const Extract& what) : trace_(trace), what_(what) {}
 
   Program take() {
-    find_parts();
+    look_ahead();
     for (const Event& event : trace_.events) {
       inside_ = event.at_ns >= what_.from_ns && event.at_ns < what_.until_ns;
       // The ends of epochs are seen later.
@@ -25,6 +25,8 @@ class Extraction {
       now_ns_ = event.at_ns;
       std::visit([&](const auto& body) { add(body); }, event.body);
     }
+    share_out_times();
+    fit_times();
     return std::move(program_);
   }
 
@@ -40,13 +42,17 @@ class Extraction {
     std::vector<Position> launches;
     std::uint64_t others = 0;  // launches that are not in the program
     std::uint64_t first_ns = 0;
+    Position behind = kNever;
+    std::uint64_t took_ns = 0;  // once its end was seen
   };
   using EpochKey = std::pair<std::uint32_t, std::uint64_t>;  // stream, number
 
-  void find_parts() {
+  void look_ahead() {
     for (const Event& event : trace_.events) {
       const auto* const launch = std::get_if<Launch>(&event.body);
       if (launch == nullptr) continue;
+      std::uint64_t& last = last_epoch_[launch->stream];
+      last = std::max(last, launch->epoch);
       for (const Named& each : launch->named) {
         if ((each.flags & Named::kPart) != 0) in_parts_.insert(each.block);
       }
@@ -62,7 +68,11 @@ class Extraction {
   void add(const Launch& launch) {
     if (launch.device != what_.device) return;
     EpochSoFar& epoch = epochs_[{launch.stream, launch.epoch}];
-    if (epoch.first_ns == 0) epoch.first_ns = now_ns_;
+    if (epoch.first_ns == 0) {
+      epoch.first_ns = now_ns_;
+      const auto before = epochs_.find({launch.stream, std::exchange(open_epoch_[launch.stream], launch.epoch)});
+      if (before != epochs_.end()) before->second.behind = Position(program_.launches.size());
+    }
     const auto first = std::uint32_t(program_.uses.size());
     for (const Named& each : launch.named) {
       const auto found = blocks_.find(each.block);
@@ -72,6 +82,8 @@ class Extraction {
       ++epoch.others;
       return;
     }
+    if (program_.launches.empty()) first_ns_ = now_ns_;
+    last_ns_ = std::max(last_ns_, now_ns_);
     epoch.launches.push_back(Position(program_.launches.size()));
     program_.launches.push_back({0, first, std::uint32_t(program_.uses.size()) - first});
   }
@@ -115,17 +127,33 @@ class Extraction {
     return (flags & Named::kWrites) != 0 ? Program::Contents::unknown : Program::Contents::before;
   }
 
-  // The time since the stream's epoch before contains a pause, if the first launch came after that.
+  // The time since the stream's epoch before holds a pause, if the first launch came after that.
+  // A stream's last epoch has no known time: it ends when somebody has to know, perhaps much later.
   void add(const EpochEnds& ends) {
     const auto found = epochs_.find({ends.stream, ends.epoch});
-    if (found == epochs_.end() || found->second.launches.empty()) return;
-    const EpochSoFar& epoch = found->second;
-    const std::uint64_t took_ns = std::min(ends.gpu_ns, now_ns_ - std::min(now_ns_, epoch.first_ns));
-    for (const Position launch : epoch.launches)
-      program_.launches[launch].gpu_ns = took_ns / (epoch.launches.size() + epoch.others);
-    if (epoch.others == 0)
-      program_.epochs.push_back({ends.stream, epoch.launches.front(), epoch.launches.back(), took_ns});
-    epochs_.erase(found);
+    if (found == epochs_.end() || found->second.launches.empty() || ends.epoch == last_epoch_[ends.stream]) return;
+    last_ns_ = std::max(last_ns_, now_ns_);
+    found->second.took_ns = std::min(ends.gpu_ns, now_ns_ - std::min(now_ns_, found->second.first_ns));
+  }
+
+  // An epoch's time belongs to its launches in equal parts.
+  void share_out_times() {
+    for (const auto& [key, epoch] : epochs_) {
+      if (epoch.launches.empty()) continue;
+      for (const Position launch : epoch.launches)
+        program_.launches[launch].gpu_ns = epoch.took_ns / (epoch.launches.size() + epoch.others);
+      const bool whole = epoch.others == 0 && epoch.behind != kNever;
+      if (whole) program_.epochs.push_back({key.first, epoch.launches.front(), epoch.behind, epoch.took_ns});
+    }
+  }
+  // Epochs of several streams overlap. One after the other, launches take no longer than they did.
+  void fit_times() {
+    std::uint64_t sum_ns = 0;
+    for (const Program::Launch& launch : program_.launches) sum_ns += launch.gpu_ns;
+    const std::uint64_t took_ns = last_ns_ - first_ns_;
+    if (sum_ns <= took_ns) return;
+    for (Program::Launch& launch : program_.launches)
+      launch.gpu_ns = std::uint64_t(double(launch.gpu_ns) * double(took_ns) / double(sum_ns));
   }
   void add(const Wait& wait) {
     if (inside_) program_.waited_ns += wait.took_ns;
@@ -136,7 +164,9 @@ class Extraction {
   const Extract what_;
   Program program_;
   bool inside_ = false;
-  std::uint64_t now_ns_ = 0;
+  std::uint64_t now_ns_ = 0, first_ns_ = 0, last_ns_ = 0;
+  // Of each stream.
+  std::unordered_map<std::uint32_t, std::uint64_t> last_epoch_, open_epoch_;
   std::unordered_set<trace::Block> in_parts_;
   std::unordered_map<trace::Block, Block> blocks_;
   // Of each item: launch, and index in Program::uses.

@@ -36,7 +36,8 @@ struct Program {
   // An epoch whose launches are all in the program.
   struct Epoch {
     std::uint32_t stream = 0;
-    Position first = 0, last = 0;  // launches
+    Position first = 0;   // launch
+    Position behind = 0;  // the stream's next launch after it: by then its work is complete
     std::uint64_t gpu_ns = 0;
   };
   std::vector<Item> items;

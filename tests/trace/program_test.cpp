@@ -114,11 +114,14 @@ TEST_F(Extracted, AnEpochsTimeIsItsLaunchesWithoutThePauseBefore) {
   add(9'000, EpochEnds{1, 1, 600});
   launches(1'000'000, {{1}}, 2);
   add(1'000'400, EpochEnds{1, 2, 991'000});
+  launches(1'100'000, {{1}}, 3);
+  add(9'000'000, EpochEnds{1, 3, 8'000'000});  // ended by the program's end
   const Program program = extract(trace, {});
   ASSERT_EQ(program.epochs.size(), 2u);
   EXPECT_EQ(program.epochs[0].gpu_ns, 600u);
   EXPECT_EQ(program.launches[0].gpu_ns, 300u);
   EXPECT_EQ(program.epochs[1].gpu_ns, 400u);
+  EXPECT_EQ(program.launches.at(3).gpu_ns, 0u) << "the last epoch's time is unknown";
   // Of an epoch that begins before the part, only a share of the time is known.
   const Program part = extract(trace, {.from_ns = 1'500, .until_ns = 5'000});
   EXPECT_TRUE(part.epochs.empty());

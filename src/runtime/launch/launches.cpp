@@ -307,8 +307,9 @@ Status Launches::end(LaunchHolds& holds) {
   if (strict()) outcome = finish_alone(record);
   // A launch counts as several uses, so that its epochs are shorter.
   constexpr std::uint32_t kUses = StreamTable::kUsesPerEpoch;
-  auto counted = parts_.streams.count_use(
-      record, parts_.mover.evicts() ? kUses / kLaunchesPerEpoch : kUses / kLaunchesPerEpochIfAllFits);
+  const bool often = parts_.mover.evicts() || parts_.recorder != nullptr;
+  auto counted =
+      parts_.streams.count_use(record, often ? kUses / kLaunchesPerEpoch : kUses / kLaunchesPerEpochIfAllFits);
   return outcome ? counted : outcome;
 }
 
