@@ -381,6 +381,8 @@ Status StreamTable::collect(StreamRecord& record, std::vector<CUevent>& done, bo
       // A capture began and ended around the recording: the event was the graph's, and says nothing
       // about the stream. A later record_epoch covers the epoch.
       done.push_back(event);
+      // The next epoch's time would contain this one's.
+      if (record.timed != nullptr) done.push_back(std::exchange(record.timed, nullptr));
       record.recorded.pop_front();
       progress = true;
       if (record.recorded.empty()) record.covered_epoch.store(record.completed.load(), std::memory_order_release);

@@ -34,6 +34,7 @@ class Extraction {
   struct Block {
     std::uint64_t bytes = 0;
     BlockKind kind = BlockKind::undeclared;
+    bool reached = false;  // by uses that are not in the program
     // By granule; what concerns the whole block is at 0.
     std::map<std::uint32_t, std::uint32_t> items;
     std::set<std::uint32_t> used_before;  // the program's first launch
@@ -61,12 +62,13 @@ class Extraction {
 
   void add(const BlockBegins& begins) {
     if (begins.device != what_.device || begins.kind == BlockKind::slab) return;
-    blocks_[begins.block] = {begins.bytes, begins.kind, {}, {}};
+    blocks_[begins.block] = {begins.bytes, begins.kind, false, {}, {}};
   }
   void add(const BlockEnds& ends) { blocks_.erase(ends.block); }
 
   void add(const Launch& launch) {
-    if (launch.device != what_.device) return;
+    if (launch.device != what_.device) return reach(launch, Named::kFlags);
+    reach(launch, Named::kPossible);
     EpochSoFar& epoch = epochs_[{launch.stream, launch.epoch}];
     if (epoch.first_ns == 0) {
       epoch.first_ns = now_ns_;
@@ -82,10 +84,17 @@ class Extraction {
       ++epoch.others;
       return;
     }
-    if (program_.launches.empty()) first_ns_ = now_ns_;
-    last_ns_ = std::max(last_ns_, now_ns_);
+    streams_.push_back(launch.stream);
     epoch.launches.push_back(Position(program_.launches.size()));
     program_.launches.push_back({0, first, std::uint32_t(program_.uses.size()) - first});
+  }
+
+  // Uses that are not in the program may make contents: those with any of the flags, or all.
+  void reach(const Launch& launch, std::uint8_t flags) {
+    for (const Named& each : launch.named) {
+      if (flags != Named::kFlags && (each.flags & flags) == 0) continue;
+      if (const auto found = blocks_.find(each.block); found != blocks_.end()) found->second.reached = true;
+    }
   }
 
   void use(trace::Block number, Block& block, const Named& named) {
@@ -123,7 +132,8 @@ class Extraction {
   static Program::Contents contents(const Block& block, std::uint32_t granule, std::uint8_t flags) {
     if ((flags & Named::kDiscards) != 0) return Program::Contents::made;
     if (block.kind == BlockKind::file || block.used_before.contains(granule)) return Program::Contents::before;
-    if (block.kind == BlockKind::undeclared) return Program::Contents::made;
+    if (block.kind == BlockKind::undeclared)
+      return block.reached ? Program::Contents::unknown : Program::Contents::made;
     return (flags & Named::kWrites) != 0 ? Program::Contents::unknown : Program::Contents::before;
   }
 
@@ -132,7 +142,6 @@ class Extraction {
   void add(const EpochEnds& ends) {
     const auto found = epochs_.find({ends.stream, ends.epoch});
     if (found == epochs_.end() || found->second.launches.empty() || ends.epoch == last_epoch_[ends.stream]) return;
-    last_ns_ = std::max(last_ns_, now_ns_);
     found->second.took_ns = std::min(ends.gpu_ns, now_ns_ - std::min(now_ns_, found->second.first_ns));
   }
 
@@ -142,18 +151,19 @@ class Extraction {
       if (epoch.launches.empty()) continue;
       for (const Position launch : epoch.launches)
         program_.launches[launch].gpu_ns = epoch.took_ns / (epoch.launches.size() + epoch.others);
-      const bool whole = epoch.others == 0 && epoch.behind != kNever;
+      const bool whole = epoch.others == 0 && epoch.behind != kNever && epoch.behind > epoch.launches.back();
       if (whole) program_.epochs.push_back({key.first, epoch.launches.front(), epoch.behind, epoch.took_ns});
     }
   }
-  // Epochs of several streams overlap. One after the other, launches take no longer than they did.
+  // Streams overlap: only the launches of the one that computes longest take time.
   void fit_times() {
-    std::uint64_t sum_ns = 0;
-    for (const Program::Launch& launch : program_.launches) sum_ns += launch.gpu_ns;
-    const std::uint64_t took_ns = last_ns_ - first_ns_;
-    if (sum_ns <= took_ns) return;
-    for (Program::Launch& launch : program_.launches)
-      launch.gpu_ns = std::uint64_t(double(launch.gpu_ns) * double(took_ns) / double(sum_ns));
+    std::unordered_map<std::uint32_t, std::uint64_t> sums;
+    std::uint64_t most = 0;
+    for (std::size_t i = 0; i < streams_.size(); ++i)
+      most = std::max(most, sums[streams_[i]] += program_.launches[i].gpu_ns);
+    for (std::size_t i = 0; i < streams_.size(); ++i) {
+      if (sums[streams_[i]] < most) program_.launches[i].gpu_ns = 0;
+    }
   }
   void add(const Wait& wait) {
     if (inside_) program_.waited_ns += wait.took_ns;
@@ -164,7 +174,8 @@ class Extraction {
   const Extract what_;
   Program program_;
   bool inside_ = false;
-  std::uint64_t now_ns_ = 0, first_ns_ = 0, last_ns_ = 0;
+  std::uint64_t now_ns_ = 0;
+  std::vector<std::uint32_t> streams_;  // of the program's launches
   // Of each stream.
   std::unordered_map<std::uint32_t, std::uint64_t> last_epoch_, open_epoch_;
   std::unordered_set<trace::Block> in_parts_;

@@ -30,7 +30,8 @@ struct Program {
     bool writes = false;  // the program says so
   };
   struct Launch {
-    std::uint64_t gpu_ns = 0;               // its share of its epoch's time
+    // Its share of its epoch's time, on the stream that computes longest; on others 0.
+    std::uint64_t gpu_ns = 0;
     std::uint32_t first_use = 0, uses = 0;  // in Program::uses; each item once
   };
   // An epoch whose launches are all in the program.

@@ -14,6 +14,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -32,7 +33,7 @@ constexpr std::uint64_t kEndBytes = 256;  // for the last event
 constexpr std::uint64_t kChunkNs = 1'000'000'000;
 constexpr std::chrono::seconds kFinishWait{10};
 // Chunks are made ahead, so that the adding thread allocates none; so many may wait for the disk.
-constexpr std::size_t kSpareChunks = 2, kChunksMax = 64;
+constexpr std::size_t kSpareChunks = 16, kChunksMax = 64;
 using Chunk = std::vector<std::byte>;
 
 Chunk new_chunk() {
@@ -101,7 +102,8 @@ class Writer::File {
   // `last`: the events since the last chunk.
   void stop(Chunk last, std::uint64_t last_ns) {
     std::unique_lock lock(mutex_);
-    if (!last.empty() && !ended) waiting_.push_back(std::move(last));
+    if (!last.empty() && !ended && !ran_within_memory([&] { waiting_.push_back(std::move(last)); }))
+      why_ = End::Why::no_memory;
     last_ns_ = last_ns;
     ended = stopping_ = true;
     wanted_.notify_one();
@@ -229,9 +231,17 @@ Result<std::unique_ptr<Writer>> Writer::create(const std::string& path, std::uin
     VMEM_LOG_WARN("{}; this process runs without one", why);
     return nullptr;
   }
-  auto shared = std::make_shared<File>(std::move(chosen), std::move(file), limit_bytes);
-  std::thread([shared, header] { shared->run(header); }).detach();
-  return std::unique_ptr<Writer>(new Writer(std::move(shared)));
+  const auto shared = std::make_shared<File>(chosen, std::move(file), limit_bytes);
+  std::unique_ptr<Writer> writer(new Writer(shared));
+  try {
+    std::thread([shared, header] { shared->run(header); }).detach();
+  } catch (const std::system_error& error) {
+    ::unlink(chosen.c_str());
+    writer->finished_ = true;
+    return fail(VMEM_ERROR_OUT_OF_MEMORY, fmt::format("no thread can be had for the trace: {}", error.what()),
+                error.code().value());
+  }
+  return writer;
 }
 
 Writer::Writer(std::shared_ptr<File> file) : file_(std::move(file)) { (void)encoder_.take(new_chunk()); }

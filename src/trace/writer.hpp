@@ -18,15 +18,16 @@ class Writer {
  public:
   // A new file at `path`. Where there is one already, at `path`.PID: each process of a program has
   // its own; null, with a warning, if that cannot be made. `limit_bytes`: of the file; the trace
-  // ends before that. Errors: INVALID_OPTION, with errno.
+  // ends before that. Errors: INVALID_OPTION, OUT_OF_MEMORY (no thread), with errno.
   static Result<std::unique_ptr<Writer>> create(const std::string& path, std::uint64_t limit_bytes,
                                                 const Header& header);
   ~Writer();  // finishes
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // One thread. Ignored once the trace has ended. Events are handed to the writing thread once a
-  // second, or when a chunk is full. Allocates nothing, but for chunks above their usual size.
+  // One thread. Ignored once the trace has ended. Hands the events to the writing thread when a
+  // chunk is full, or its first event is a second older. Allocates only for chunks above their
+  // usual size.
   void add(std::uint64_t at_ns, const Body& body) noexcept;
   // Ends the trace early, and logs why. The first reason counts.
   void end(End::Why why) noexcept;

@@ -73,7 +73,7 @@ Result<std::string> bound_of(const trace::Trace& trace, const trace::Extract& wh
   text += fmt::format("  compute          {:>23.1f} ms\n", ms(bound.compute_ns));
   if (program.waited_ns != 0)
     text += fmt::format(
-        "    launches waited {:.1f} ms for memory while this was recorded, some of it counts as compute: for a proven\n"
+        "    launches waited {:.1f} ms for memory while this was recorded, some of it counts as compute: for a\n"
         "    bound of the time record the program where it fits into HBM\n",
         ms(program.waited_ns));
   text += fmt::format("  bound            {:>23.1f} ms in {} phases\n", ms(bound.time_ns), bound.phases.size());
