@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <queue>
 #include <span>
 #include <utility>
@@ -21,9 +20,9 @@ struct Stay {
   bool operator<(const Stay& other) const { return end < other.end; }
 };
 
-// Sweeps over the launches with a set of stays that have begun. Where they exceed the room, bytes
-// of those that end last give way. The bytes that gave way are the least possible: at each place,
-// what ends last is in the way of all later places that anything else is in the way of.
+// Sweeps over the launches with the stays that have begun and not ended. Where their bytes exceed
+// the room, the stay that ends last is shortened. No choice drops fewer bytes: of all open stays,
+// the one that ends last overlaps every later launch that any of the others overlaps.
 class Sweep {
  public:
   void begin(const Stay& stay) {
@@ -50,17 +49,6 @@ class Sweep {
   std::priority_queue<Stay> open_;
   std::uint64_t bytes_ = 0;
 };
-
-// For each use: the launch that uses the item next, or kNever.
-std::vector<Position> next_uses(const Program& program) {
-  std::vector<Position> next_of(program.items.size(), kNever), next(program.uses.size());
-  for (Position at = Position(program.launches.size()); at-- > 0;) {
-    const auto& launch = program.launches[at];
-    for (std::uint32_t i = launch.first_use; i < launch.first_use + launch.uses; ++i)
-      next[i] = std::exchange(next_of[program.uses[i].item], at);
-  }
-  return next;
-}
 
 // Bytes that these launches use and that existed before: each may stay from the begin until then.
 std::vector<Stay> stays_from_before(const Program& program, Position first, Position end) {
@@ -140,19 +128,11 @@ std::uint64_t least_out(const Program& program, Position first, Position end, st
   return out_bytes;
 }
 
-// The stream that computes longest. Only its time counts: those of others may overlap with it.
-std::uint32_t busiest_stream(const Program& program) {
-  std::map<std::uint32_t, std::uint64_t> of_stream;
-  for (const Program::Epoch& epoch : program.epochs) of_stream[epoch.stream] += epoch.gpu_ns;
-  const auto most = std::ranges::max_element(of_stream, {}, [](const auto& each) { return each.second; });
-  return most == of_stream.end() ? 0 : most->first;
-}
-
 // Of the epochs whose work is complete when the launch `end` begins.
-std::uint64_t compute_ns(const Program& program, std::uint32_t stream, Position first, Position end) {
+std::uint64_t compute_ns(const Program& program, Position first, Position end) {
   std::uint64_t sum = 0;
   for (const Program::Epoch& epoch : program.epochs)
-    sum += epoch.stream == stream && epoch.first >= first && epoch.behind <= end ? epoch.gpu_ns : 0;
+    sum += epoch.first >= first && epoch.behind <= end ? epoch.gpu_ns : 0;
   return sum;
 }
 
@@ -173,7 +153,7 @@ std::vector<Position> places(const Program& program, std::uint32_t cuts) {
 }  // namespace
 
 Moved least_moved(const Program& program, Position first, Position end, std::uint64_t hbm_bytes) {
-  return {least_in(program, next_uses(program), first, end, hbm_bytes), least_out(program, first, end, hbm_bytes)};
+  return {least_in(program, program.next_uses(), first, end, hbm_bytes), least_out(program, first, end, hbm_bytes)};
 }
 
 std::uint64_t Bound::Phase::least_ns() const { return std::max({compute_ns, in_ns, out_ns}); }
@@ -184,14 +164,13 @@ std::uint64_t link_ns(std::uint64_t bytes, double bytes_per_s) {
 
 Bound bound(const Program& program, const Machine& machine, std::uint32_t cuts) {
   const auto all = Position(program.launches.size());
-  const std::vector<Position> at = places(program, cuts), next = next_uses(program);
-  const std::uint32_t stream = busiest_stream(program);
+  const std::vector<Position> at = places(program, cuts), next = program.next_uses();
   const auto phase_of = [&](Position first, Position end) {
     const Moved moved{least_in(program, next, first, end, machine.hbm_bytes),
                       least_out(program, first, end, machine.hbm_bytes)};
     return Bound::Phase{.first = first,
                         .end = end,
-                        .compute_ns = compute_ns(program, stream, first, end),
+                        .compute_ns = compute_ns(program, first, end),
                         .in_ns = link_ns(moved.in_bytes, machine.in_bytes_per_s),
                         .out_ns = link_ns(moved.out_bytes, machine.out_bytes_per_s)};
   };
@@ -207,7 +186,7 @@ Bound bound(const Program& program, const Machine& machine, std::uint32_t cuts) 
     }
   }
   Bound result{.moved = least_moved(program, 0, all, machine.hbm_bytes),
-               .compute_ns = compute_ns(program, stream, 0, all),
+               .compute_ns = compute_ns(program, 0, all),
                .time_ns = best.back(),
                .phases = {}};
   for (std::size_t j = at.size() - 1; j > 0; j = from[j].first)

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "base/status.hpp"
 #include "trace/events.hpp"
 
 namespace vmem::trace {

@@ -165,6 +165,20 @@ struct End {
   Why why = Why::finished;
 };
 
+constexpr std::string_view words(End::Why why) {
+  switch (why) {
+    case End::Why::finished:
+      return "the program ended";
+    case End::Why::limit:
+      return "it has reached the size that the option trace_limit allows";
+    case End::Why::fell_behind:
+      return "its disk is slower than the program's launches";
+    case End::Why::no_memory:
+      return "the process has no memory for it";
+  }
+  return "?";
+}
+
 using Body =
     std::variant<Name, BlockBegins, BlockEnds, Launch, EpochEnds, PageChanges, Transfer, Wait, Busy, Frames, End>;
 

@@ -26,7 +26,6 @@ class Extraction {
       std::visit([&](const auto& body) { add(body); }, event.body);
     }
     share_out_times();
-    fit_times();
     return std::move(program_);
   }
 
@@ -84,7 +83,6 @@ class Extraction {
       ++epoch.others;
       return;
     }
-    streams_.push_back(launch.stream);
     epoch.launches.push_back(Position(program_.launches.size()));
     program_.launches.push_back({0, first, std::uint32_t(program_.uses.size()) - first});
   }
@@ -147,23 +145,20 @@ class Extraction {
 
   // An epoch's time belongs to its launches in equal parts.
   void share_out_times() {
+    const std::uint32_t busiest = busiest_stream();
     for (const auto& [key, epoch] : epochs_) {
-      if (epoch.launches.empty()) continue;
+      if (epoch.launches.empty() || key.first != busiest) continue;
       for (const Position launch : epoch.launches)
         program_.launches[launch].gpu_ns = epoch.took_ns / (epoch.launches.size() + epoch.others);
       const bool whole = epoch.others == 0 && epoch.behind != kNever && epoch.behind > epoch.launches.back();
-      if (whole) program_.epochs.push_back({key.first, epoch.launches.front(), epoch.behind, epoch.took_ns});
+      if (whole) program_.epochs.push_back({epoch.launches.front(), epoch.behind, epoch.took_ns});
     }
   }
-  // Streams overlap: only the launches of the one that computes longest take time.
-  void fit_times() {
-    std::unordered_map<std::uint32_t, std::uint64_t> sums;
-    std::uint64_t most = 0;
-    for (std::size_t i = 0; i < streams_.size(); ++i)
-      most = std::max(most, sums[streams_[i]] += program_.launches[i].gpu_ns);
-    for (std::size_t i = 0; i < streams_.size(); ++i) {
-      if (sums[streams_[i]] < most) program_.launches[i].gpu_ns = 0;
-    }
+  std::uint32_t busiest_stream() const {
+    std::map<std::uint32_t, std::uint64_t> took_ns;
+    for (const auto& [key, epoch] : epochs_) took_ns[key.first] += epoch.launches.empty() ? 0 : epoch.took_ns;
+    const auto most = std::ranges::max_element(took_ns, {}, [](const auto& each) { return each.second; });
+    return most == took_ns.end() ? 0 : most->first;
   }
   void add(const Wait& wait) {
     if (inside_) program_.waited_ns += wait.took_ns;
@@ -175,7 +170,6 @@ class Extraction {
   Program program_;
   bool inside_ = false;
   std::uint64_t now_ns_ = 0;
-  std::vector<std::uint32_t> streams_;  // of the program's launches
   // Of each stream.
   std::unordered_map<std::uint32_t, std::uint64_t> last_epoch_, open_epoch_;
   std::unordered_set<trace::Block> in_parts_;
@@ -186,6 +180,16 @@ class Extraction {
 };
 
 }  // namespace
+
+std::vector<Position> Program::next_uses() const {
+  std::vector<Position> next_of(items.size(), kNever), next(uses.size());
+  for (Position at = Position(launches.size()); at-- > 0;) {
+    const Launch& launch = launches[at];
+    for (std::uint32_t i = launch.first_use; i < launch.first_use + launch.uses; ++i)
+      next[i] = std::exchange(next_of[uses[i].item], at);
+  }
+  return next;
+}
 
 std::uint64_t Program::needed_bytes(const Launch& launch) const {
   std::uint64_t bytes = 0;

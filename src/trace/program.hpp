@@ -34,9 +34,9 @@ struct Program {
     std::uint64_t gpu_ns = 0;
     std::uint32_t first_use = 0, uses = 0;  // in Program::uses; each item once
   };
-  // An epoch whose launches are all in the program.
+  // An epoch of the stream that computes longest, whose launches are all in the program. The time
+  // of other streams does not count: it may overlap with this one's.
   struct Epoch {
-    std::uint32_t stream = 0;
     Position first = 0;   // launch
     Position behind = 0;  // the stream's next launch after it: by then its work is complete
     std::uint64_t gpu_ns = 0;
@@ -47,6 +47,8 @@ struct Program {
   std::vector<Epoch> epochs;
   std::uint64_t waited_ns = 0;  // launches waited for memory: GPU times then contain some of that
 
+  // For each use: the launch that uses the item next, or kNever.
+  std::vector<Position> next_uses() const;
   std::uint64_t needed_bytes(const Launch& launch) const;
   // The largest launch: less HBM than that is none to run in.
   std::uint64_t largest_launch_bytes() const;

@@ -63,7 +63,6 @@ class Recorder {
   void busy(std::uint64_t from_ns, std::uint64_t until_ns) noexcept;
   void frames(std::uint64_t made, std::uint64_t unmade, std::uint64_t now_ns) noexcept;  // totals
   void finish() noexcept;
-  const std::string& path() const { return writer_->path(); }
 
  private:
   struct Region {

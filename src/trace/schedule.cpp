@@ -23,16 +23,9 @@ class Simulation {
         age_(age),
         machine_(machine),
         states_(program.items.size()),
+        next_(program.next_uses()),
         free_(machine.hbm_bytes) {
-    for (Position at = Position(program.launches.size()); at-- > 0;) {
-      const auto& launch = program.launches[at];
-      for (std::uint32_t i = launch.first_use; i < launch.first_use + launch.uses; ++i)
-        next_.push_back(std::exchange(states_[program.uses[i].item].next, at));
-    }
-    // In the order of the uses, but for those within a launch.
-    std::ranges::reverse(next_);
-    for (const auto& launch : program.launches)
-      std::reverse(next_.begin() + launch.first_use, next_.begin() + launch.first_use + launch.uses);
+    for (std::size_t item = 0; item < states_.size(); ++item) states_[item].next = program.items[item].first;
   }
 
   Schedule run() {

@@ -32,7 +32,8 @@ constexpr std::size_t kPathMax = 1000;
 constexpr std::uint64_t kEndBytes = 256;  // for the last event
 constexpr std::uint64_t kChunkNs = 1'000'000'000;
 constexpr std::chrono::seconds kFinishWait{10};
-// Chunks are made ahead, so that the adding thread allocates none; so many may wait for the disk.
+// Empty chunks are allocated ahead, so that the adding thread allocates none. At most kChunksMax
+// exist, empty ones and those that wait for the disk.
 constexpr std::size_t kSpareChunks = 16, kChunksMax = 64;
 using Chunk = std::vector<std::byte>;
 
@@ -51,20 +52,6 @@ std::vector<std::byte> beginning(const Header& header) {
   return bytes;
 }
 
-const char* words(End::Why why) {
-  switch (why) {
-    case End::Why::finished:
-      return "the program ended";
-    case End::Why::limit:
-      return "it has reached the size that the option trace_limit allows";
-    case End::Why::fell_behind:
-      return "its disk is slower than the program's launches";
-    case End::Why::no_memory:
-      return "the process has no memory for it";
-  }
-  return "?";
-}
-
 }  // namespace
 
 class Writer::File {
@@ -78,7 +65,9 @@ class Writer::File {
   void end(End::Why why) noexcept {
     {
       const std::lock_guard lock(mutex_);
-      if (ended.exchange(true)) return;
+      ended = true;
+      // Also after stop(): what is still waiting may not fit.
+      if (why_ != End::Why::finished) return;
       why_ = why;
     }
     if (why == End::Why::no_memory) return log::write_plain("the trace ends early: the process has no memory for it");

@@ -29,7 +29,7 @@ Program make_program(const std::vector<std::vector<std::uint32_t>>& launches, Se
   Program program;
   for (const auto& launch : launches) {
     const auto at = Position(program.launches.size());
-    program.epochs.push_back({1, at, at + 1, 1});
+    program.epochs.push_back({at, at + 1, 1});
     program.launches.push_back({1, std::uint32_t(program.uses.size()), std::uint32_t(launch.size())});
     for (const std::uint32_t item : launch) {
       while (program.items.size() <= item)
@@ -248,14 +248,6 @@ TEST(LeastMoved, OfACyclicScanIsBeladys) {
   // With room for three, one fetch in three uses.
   EXPECT_EQ(least_moved(program, 0, 40, 3).in_bytes, AllWays(program, 3, false).least());
   EXPECT_EQ(least_moved(program, 0, 40, 4).in_bytes, 0u);
-}
-
-// Two streams at once: the longer one counts, not their sum.
-TEST(BoundOfPhases, ComputesAsLongAsTheBusiestStream) {
-  Program program = make_program({{0}, {0}, {0}, {0}}, 0);
-  program.epochs = {{1, 0, 2, 100}, {2, 1, 3, 100}, {1, 2, 4, 100}, {2, 3, 4, 50}};
-  EXPECT_EQ(bound(program, machine_of(1)).compute_ns, 200u);
-  EXPECT_EQ(bound(program, machine_of(1)).time_ns, 200u);
 }
 
 // A pass that makes eight items, and one that uses them backwards: with room for four, four go out

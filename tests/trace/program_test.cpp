@@ -129,5 +129,22 @@ TEST_F(Extracted, AnEpochsTimeIsItsLaunchesWithoutThePauseBefore) {
   EXPECT_EQ(part.launches.at(0).gpu_ns, 300u);
 }
 
+// Two streams at once: the time of the longer one counts, not their sum.
+TEST_F(Extracted, OnlyTheBusiestStreamTakesTime) {
+  begins(1, 1, 2);
+  for (std::uint64_t epoch = 1; epoch <= 3; ++epoch) {
+    for (std::uint32_t stream : {1, 2}) {
+      add(epoch * 10'000, Launch{0, stream, 0, epoch, 0, {{1}}});
+      add(epoch * 10'000 + 9'000, EpochEnds{stream, epoch, stream * 100});
+    }
+  }
+  const Program program = extract(trace, {});
+  ASSERT_EQ(program.epochs.size(), 2u) << "two of stream 2; the last one has no known time";
+  EXPECT_EQ(program.epochs[0].gpu_ns, 200u);
+  std::uint64_t sum = 0;
+  for (const auto& launch : program.launches) sum += launch.gpu_ns;
+  EXPECT_EQ(sum, 400u);
+}
+
 }  // namespace
 }  // namespace vmem::trace

@@ -118,7 +118,7 @@ std::string summary_of(const Trace& trace, const std::string& path) {
                       seconds(sums.last_ns), sums.launches, sums.threads.size(), sums.streams.size(), blocks.count(),
                       format_bytes(blocks.peak_bytes()));
   for (const auto& [path_of, moved] : sums.moved)
-    text += fmt::format("{} {}: {} in {} transfers, {} compared instead\n",
+    text += fmt::format("{} {}: {} in {} transfers, {} were unchanged and not copied\n",
                         path_of.second == Transfer::Direction::in ? "from" : "to", words(path_of.first),
                         format_bytes(moved.bytes), moved.transfers, format_bytes(moved.compared_bytes));
   text += fmt::format("mover: busy {:.3f} s; {} maps, {} unmaps; {} frames made, {} unmade\n", seconds(sums.busy_ns),
@@ -126,9 +126,8 @@ std::string summary_of(const Trace& trace, const std::string& path) {
   text += fmt::format("waits: {}, {:.3f} s in all, the longest {:.3f} ms at {:.6f} s\n", sums.waits,
                       seconds(sums.waited_ns), double(sums.longest_ns) * 1e-6, seconds(sums.longest_at_ns));
   text += "launches by name:\n" + most_frequent(trace, sums);
-  constexpr const char* kEnds[] = {"", "at the size that trace_limit allows", "because its disk was too slow",
-                                   "for lack of memory"};
-  if (trace.ended != End::Why::finished) text += fmt::format("it ends early, {}\n", kEnds[std::size_t(trace.ended)]);
+  if (trace.ended != End::Why::finished)
+    text += fmt::format("the trace ended before the program: {}\n", trace::words(trace.ended));
   if (!trace.cut_short.empty()) text += trace.cut_short + "\n";
   return text;
 }

@@ -208,7 +208,8 @@ Status HitPath::release(std::span<const vmem_range> ranges, vmem_stream stream) 
     const Span span = slot->span(holds[i]);
     const pagetable::Region* const region = parts_.space.region_at(span.first());
     const std::uint32_t life = region == nullptr ? 0 : region->life.load(std::memory_order_relaxed);
-    const bool discards = region != nullptr && discards_all(ranges[i], parts_.space, *region);
+    const bool discards =
+        parts_.recorder != nullptr && region != nullptr && discards_all(ranges[i], parts_.space, *region);
     const pagetable::LoggedUse use{span, stamp, pagetable::LoggedUse::Kind::declared, discards, 0, life};
     // A trace wants repeats, too.
     const bool filled =
