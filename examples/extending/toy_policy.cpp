@@ -23,7 +23,7 @@ struct Rank {
 class Fifo final : public Policy {
  public:
   void region_begins(const RegionShape& shape) override {
-    regions_.insert_or_assign(shape.id, Region{shape, false, std::vector<Page>(shape.pages)});
+    regions_.insert_or_assign(shape.id, Region{shape, std::vector<Page>(shape.pages)});
   }
   void region_ends(RegionId id) override { regions_.erase(id); }
 
@@ -38,8 +38,10 @@ class Fifo final : public Policy {
     if (Page* page = find(id)) page->preference = preference;
   }
   void used(const Use&) override {}  // no use changes the order of arrival
-  void region_dead(RegionId id, bool dead) override {
-    if (const auto found = regions_.find(id); found != regions_.end()) found->second.dead = dead;
+  void pages_dead(PageId first, std::uint32_t count, bool dead) override {
+    for (; count > 0; --count, ++first.index) {
+      if (Page* page = find(first)) page->dead = dead;
+    }
   }
 
   std::size_t victims(const VictimQuery& query, std::span<PageId> out) override {
@@ -67,12 +69,12 @@ class Fifo final : public Policy {
   struct Page {
     std::uint64_t arrival = 0;  // counts from 1; 0: not in HBM
     Preference preference = Preference::normal;
+    bool dead = false;     // its contents are worthless
     bool offered = false;  // since the last query without `again`
     bool resident() const { return arrival != 0; }
   };
   struct Region {
     RegionShape shape;
-    bool dead = false;
     std::vector<Page> pages;  // all of them from the start: later events allocate nothing
   };
 
@@ -83,8 +85,8 @@ class Fifo final : public Policy {
     return &found->second.pages[id.index];
   }
 
-  static Worth worth(const Region& region, const Page& page) {
-    if (region.dead) return Worth::dead;
+  static Worth worth(const Page& page) {
+    if (page.dead) return Worth::dead;
     if (page.preference == Preference::prefer_host) return Worth::prefers_host;
     return page.preference == Preference::prefer_hbm ? Worth::prefers_hbm : Worth::normal;
   }
@@ -104,7 +106,7 @@ class Fifo final : public Policy {
       for (std::uint32_t i = 0; i < region.shape.pages; ++i) {
         const Page& page = region.pages[i];
         if (!page.resident() || page.offered) continue;
-        const Rank rank{worth(region, page), region.shape.page_bytes != query.page_bytes, page.arrival};
+        const Rank rank{worth(page), region.shape.page_bytes != query.page_bytes, page.arrival};
         if (query.cheap_only && rank.worth > Worth::prefers_host) continue;
         if (best && best_rank < rank) continue;
         best = PageId{id, i};

@@ -28,17 +28,17 @@ VictimQuery one_page(bool cheap_only = false) {
 }
 
 // The suite does not ask for these two.
-TEST(ToyPolicy, PagesOfADeadRegionGoFirst) {
+TEST(ToyPolicy, DeadPagesGoFirst) {
   const auto policy = make_fifo_policy();
   for (std::uint32_t region = 1; region <= 2; ++region) {
     policy->region_begins({.id = {region}, .pages = 1, .page_bytes = kPageBytes});
     policy->page_arrived({{region}, 0}, Cause::use);
   }
   PageId best[1];
-  policy->region_dead({2}, true);
+  policy->pages_dead({{2}, 0}, 1, true);
   ASSERT_EQ(policy->victims(one_page(), best), 1u);
   EXPECT_EQ(best[0].region.value, 2u);
-  policy->region_dead({2}, false);
+  policy->pages_dead({{2}, 0}, 1, false);
   ASSERT_EQ(policy->victims(one_page(), best), 1u);
   EXPECT_EQ(best[0].region.value, 1u);
 }

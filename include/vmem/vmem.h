@@ -345,7 +345,7 @@ typedef struct vmem_pointer_info {
   size_t bytes;             /**< requested size of the allocation */
   size_t page_bytes;        /**< page size of the allocation */
   int device;               /**< CUDA ordinal */
-  uint32_t shared_pages;    /**< 1: a small allocation, whose pages hold other allocations too */
+  uint32_t shared_pages;    /**< 1: its pages hold other allocations too */
   size_t bytes_hbm;         /**< bytes of the allocation's pages in HBM */
   size_t bytes_peer;        /**< only in another GPU's HBM, mapped in place or not */
   size_t bytes_host_mapped; /**< mapped in place in host memory */

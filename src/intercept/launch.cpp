@@ -18,10 +18,11 @@ bool may_pass_unlooked(const runtime::Runtime& runtime, const LaunchScratch& scr
 }
 
 template <class Queue>
-CUresult launch_of_anything(runtime::Runtime& runtime, const FunctionFacts& facts, CUstream stream,
+CUresult launch_of_anything(runtime::Runtime& runtime, FunctionFacts& facts, CUstream stream,
                             const std::optional<std::span<const std::uintptr_t>>& named, runtime::LaunchHolds& holds,
                             Queue&& queue) {
   runtime::HeldLaunch held(runtime.launches(), holds);
+  holds.what = traced_as(runtime, &facts, "a kernel");
   note_launch(&facts, stream, named);
   const CUresult queued = queue();
   if (queued != CUDA_SUCCESS) return queued;

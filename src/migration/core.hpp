@@ -84,6 +84,7 @@ struct MoverConfig {
   // direction, is fatal (error 700).
   bool protect = false;
   bool only_asked = false;              // moves pages only on request: no prefetch, no promotion
+  bool shares_pages = false;            // undeclared blocks share pages (runtime/memory/arena.hpp)
   trace::Recorder* recorder = nullptr;  // null: no trace
   std::function<std::uint64_t()> now_us;
 };

@@ -42,6 +42,7 @@ class Mover {
   std::uint64_t bytes_in_pages(int device, std::uint64_t bytes) const {
     return parts_.sizing.bytes_in_pages(device, bytes);
   }
+  std::uint64_t shared_page_bytes(int device) const { return parts_.sizing.shared_page_bytes(device); }
   const Journal& journal() const { return parts_.core.journal; }
   bool evicts() const { return parts_.frames.evicts(); }                          // see HbmFrames
   bool tracks() const { return parts_.residency.tracks(); }                       // see Residency

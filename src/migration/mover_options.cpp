@@ -79,6 +79,13 @@ Option<MoverOptions> prefetch_option() {
                 &MoverOptions::prefetch_pages, parse_prefetch);
 }
 
+Option<MoverOptions> share_pages_option() {
+  return switch_option({.name = "share_pages",
+                        .help = "Under `vmem run`: allocations above 1 MiB are placed side by side in large pages, so "
+                                "that there are fewer to map. Off with strict, drained and protect."},
+                       &MoverOptions::share_pages);
+}
+
 Option<MoverOptions> protect_option() {
   return switch_option(
       {.name = "protect",
@@ -90,8 +97,8 @@ Option<MoverOptions> protect_option() {
 }  // namespace
 
 std::vector<Option<MoverOptions>> mover_options() {
-  return {hbm_option(),       headroom_option(), page_option(),   acquire_wait_option(),
-          call_wait_option(), prefetch_option(), protect_option()};
+  return {hbm_option(),       headroom_option(), page_option(),        acquire_wait_option(),
+          call_wait_option(), prefetch_option(), share_pages_option(), protect_option()};
 }
 
 }  // namespace vmem

@@ -27,6 +27,8 @@ struct MoverOptions {
   std::uint64_t call_wait_us = 30'000'000;  // --call-wait: for a disk or node that a page waits for
   // --prefetch: pages to keep ahead of a scan; 0 turns prefetch off
   std::uint32_t prefetch_pages = 8;
+  // --share-pages: off: every allocation under `vmem run` has pages of its own
+  bool share_pages = true;
   bool protect = false;  // --protect: on: read acquires are mapped read-only
 };
 

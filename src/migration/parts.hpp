@@ -38,8 +38,7 @@ namespace vmem::migration {
 
 struct MoverParts {
   explicit MoverParts(MoverConfig config)
-      : core(std::move(config)),
-        residency(core, core.config.only_asked || core.config.protect || core.config.recorder != nullptr) {}
+      : core(std::move(config)), residency(core, core.config.only_asked || core.config.protect) {}
 
   Core core;
   Mapper mapper{core};

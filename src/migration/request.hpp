@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.hpp"
+#include "migration/region_kind.hpp"
 #include "migration/streams.hpp"
 #include "pagetable/region.hpp"
 #include "tiers/page_source.hpp"
@@ -120,9 +121,8 @@ struct AcquireRequest final : Request {
 
 struct AllocateRequest final : Request {
   std::uint64_t bytes = 0;
-  int device = 0;           // index
-  bool slab = false;        // of small allocations
-  bool undeclared = false;  // see pagetable::Region
+  int device = 0;  // index
+  RegionKind kind = RegionKind::declared;
   // For a read-only region; gives its size, too.
   std::shared_ptr<tiers::PageSource> source;
   pagetable::Region* region = nullptr;  // answer
@@ -133,10 +133,38 @@ struct AllocateRequest final : Request {
   std::optional<Status> begin(MoverParts& parts);
   Status add_region(MoverParts& parts, std::uint64_t backed, std::uint32_t shift);
   void undo(MoverParts& parts, std::uint64_t charged);
-  std::optional<Status> wait_or(MoverParts& parts, Error error);
   Patience patience_;         // for memory that ending regions still hold
   pagetable::RegionId id_;    // the region's
   std::uint32_t mapped_ = 0;  // pages mapped so far
+};
+
+// The next pages of a region of shared pages begin, and are committed.
+struct ExtendRequest final : Request {
+  pagetable::Region* region = nullptr;
+  std::uint32_t first_granule = 0;  // see FreeRequest
+  std::uint32_t pages = 0;          // REQUIRES: the region has so many
+  std::uint32_t first_page = 0;     // answer: the first of them
+
+  std::optional<Status> advance(MoverParts& parts) override;
+
+ private:
+  Patience patience_;  // for memory that ending regions still hold
+  bool committed_ = false;
+  std::uint32_t mapped_ = 0;  // the next page to map
+};
+
+// Commits pages of a region of shared pages again that hold no block, or no longer. Only the number
+// counts. Without a block a page may stay where it is, but nobody has a right to that.
+struct CommitRequest final : Request {
+  pagetable::Region* region = nullptr;
+  std::uint32_t first_granule = 0;  // see FreeRequest
+  std::uint32_t pages = 0;
+  enum class What : std::uint8_t { commit, give_up } what = What::commit;
+
+  std::optional<Status> advance(MoverParts& parts) override;
+
+ private:
+  Patience patience_;  // for memory that ending regions still hold
 };
 
 struct FreeRequest final : Request {
@@ -188,7 +216,7 @@ struct ClosePageRequest final : Request {
 };
 
 struct QueryRequest final : Request {
-  pagetable::Region* region = nullptr;
+  PageRun run;
   vmem_pointer_info info{};  // answer: the byte counts
 
   std::optional<Status> advance(MoverParts& parts) override;

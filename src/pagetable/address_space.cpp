@@ -1,38 +1,15 @@
 #include "pagetable/address_space.hpp"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-
-#include <cerrno>
-#include <cstring>
 
 namespace vmem::pagetable {
-
-template <class T>
-LazyArray<T>::~LazyArray() {
-  if (data_ != nullptr) ::munmap(static_cast<void*>(data_), count_ * sizeof(T));
-}
-
-template <class T>
-Result<LazyArray<T>> LazyArray<T>::create(std::size_t count) {
-  void* memory =
-      ::mmap(nullptr, count * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) {
-    return fail(VMEM_ERROR_ADDRESS_SPACE,
-                fmt::format("cannot reserve {} bytes for the page table: {}", count * sizeof(T), std::strerror(errno)),
-                errno);
-  }
-  LazyArray array;
-  array.data_ = static_cast<T*>(memory);
-  array.count_ = count;
-  return array;
-}
 
 Result<std::unique_ptr<AddressSpace>> AddressSpace::create(std::uintptr_t base, std::uint64_t bytes) {
   std::unique_ptr<AddressSpace> space(new AddressSpace(base, bytes));
   const std::size_t granules = bytes >> kGranuleShift;
   VMEM_ASSIGN(space->map_, LazyArray<std::atomic<std::uint32_t>>::create(granules));
   VMEM_ASSIGN(space->table_, LazyArray<Region*>::create(kMaxRegions));
+  VMEM_ASSIGN(space->sharing_, SharedPages::create(granules));
   space->insert_run(0, std::uint32_t(granules));
   space->free_granules_ = granules;
   return space;
@@ -115,6 +92,8 @@ Result<Region*> AddressSpace::add(std::uint32_t granules, std::uint32_t page_shi
   region->unreadable = region->unwritable = region->page_count;
   region->attention = 0;
   region->devices = 0;
+  region->sharing.store(nullptr, std::memory_order_relaxed);
+  region->deaths_told.clear();
   for (std::uint32_t i = 0; i < granules; ++i) map_[first + i].store(region->id.value, std::memory_order_release);
   return region;
 }
@@ -131,8 +110,5 @@ void AddressSpace::remove(Region& region) {
 std::uint64_t AddressSpace::largest_free_bytes() const noexcept {
   return runs_by_length_.empty() ? 0 : std::uint64_t{runs_by_length_.rbegin()->first} << kGranuleShift;
 }
-
-template class LazyArray<std::atomic<std::uint32_t>>;
-template class LazyArray<Region*>;
 
 }  // namespace vmem::pagetable

@@ -12,31 +12,11 @@
 #include <vector>
 
 #include "base/status.hpp"
+#include "pagetable/lazy_array.hpp"
 #include "pagetable/region.hpp"
+#include "pagetable/shared_pages.hpp"
 
 namespace vmem::pagetable {
-
-// A zero-filled array that uses memory only for touched pages.
-template <class T>
-class LazyArray {
- public:
-  LazyArray() = default;
-  ~LazyArray();
-  LazyArray(LazyArray&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0)) {}
-  LazyArray& operator=(LazyArray&& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(count_, other.count_);
-    return *this;
-  }
-  static Result<LazyArray> create(std::size_t count);
-  T& operator[](std::size_t i) const noexcept { return data_[i]; }
-  std::size_t size() const noexcept { return count_; }
-
- private:
-  T* data_ = nullptr;
-  std::size_t count_ = 0;
-};
 
 class AddressSpace {
  public:
@@ -60,6 +40,9 @@ class AddressSpace {
     const std::uint32_t id = map_[granule].load(std::memory_order_acquire);
     return id == 0 ? nullptr : table_[id];
   }
+  // The blocks in regions whose pages are shared.
+  SharedPages& sharing() noexcept { return sharing_; }
+  const SharedPages& sharing() const noexcept { return sharing_; }
 
   // The mover only.
   // Creates a region of `granules` granules in pages of 2^page_shift granules, aligned to the page
@@ -81,6 +64,7 @@ class AddressSpace {
   const std::uint64_t bytes_;
   LazyArray<std::atomic<std::uint32_t>> map_;
   LazyArray<Region*> table_;
+  SharedPages sharing_;
   std::deque<Region> regions_;
   std::vector<RegionId> free_ids_;
   std::uint32_t next_id_ = 1;

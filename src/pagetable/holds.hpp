@@ -29,7 +29,7 @@ struct LoggedUse {
     declared,  // by an acquire
     named,     // by a launch, in launch order
     possible,  // a launch may have used it: not reported to policies
-    changed,   // not a use: the region's `dead` changed, at the time in place of the stamp
+    changed,   // not a use: the memory was freed or allocated, at the time in place of the stamp
     launched,  // not a use: for traces, after the uses of a launch or acquire
   };
   Kind kind = Kind::declared;
@@ -37,7 +37,7 @@ struct LoggedUse {
   // device.
   bool discards = false;
   std::uint8_t device = 0;
-  std::uint32_t life = 0;  // Region::life at the use, or after the change
+  std::uint32_t life = 0;  // Region::life at the use, or after the change: its lower half
 
   // `at_ns`: host time; `what`: the number of its name in the trace.
   static LoggedUse launch(std::uint64_t at_ns, Stamp stamp, int device, std::uint32_t what) {

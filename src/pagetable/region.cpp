@@ -1,5 +1,7 @@
 #include "pagetable/region.hpp"
 
+#include "pagetable/shared_pages.hpp"
+
 namespace vmem::pagetable {
 namespace {
 
@@ -16,6 +18,16 @@ void lower_counters(Region& region, PageState from, PageState to) {
 }
 
 }  // namespace
+
+std::uint64_t Region::last_death(std::uint32_t page) const {
+  const SharedPages* const shared = sharing.load(std::memory_order_relaxed);
+  return shared == nullptr ? life.load(std::memory_order_seq_cst) : shared->last_death(granule_of(page));
+}
+
+bool Region::dead_page(std::uint32_t page) const {
+  const SharedPages* const shared = sharing.load(std::memory_order_relaxed);
+  return shared == nullptr ? dead.load(std::memory_order_seq_cst) : shared->dead(granule_of(page));
+}
 
 void publish_state(Region& region, Page& page, PageState next) {
   std::uint32_t word = page.state.load(std::memory_order_relaxed);

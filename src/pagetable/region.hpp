@@ -2,6 +2,7 @@
 // mover; only the mover accesses other members, except where a comment says otherwise.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -87,7 +88,7 @@ struct Page {
   std::uint8_t writes_in_a_row = 0;
   std::uint32_t frame = kNoFrame;     // HBM, unless `residence` is none
   std::uint32_t slot = kNoFrame;      // backing copy, in near memory
-  std::uint32_t life = 0;             // Region::life at the page's last use
+  std::uint64_t life = 0;             // Region::life at the page's last use
   std::uint64_t version = 0;          // of the contents; 0: never written
   std::uint64_t slot_version = 0;     // of the backing copy; current if equal to `version`
   std::uint64_t wait = 0;             // transfer to complete before the mapping is usable; 0: none
@@ -109,6 +110,8 @@ struct Page {
   bool spilled_current() const { return spilled != nullptr && version != 0 && spilled->version == version; }
 };
 static_assert(sizeof(Page) <= 96, "a page costs at most 128 bytes with the policy's 24 and the region map");
+
+class SharedPages;
 
 enum class RegionState : std::uint32_t { empty, live, ending };
 
@@ -133,32 +136,51 @@ struct Region {
   // counts. The mover writes to this cache line only when something changes.
   alignas(64) Span whole;  // all its granules, for reading; constant while live
   bool slab = false;       // of small allocations; constant while live
+  // Blocks share its pages (shared_pages.hpp). Null: the region is one block. Constant while live.
+  std::atomic<const SharedPages*> sharing{nullptr};
   std::atomic<RegionState> state{RegionState::empty};
   std::atomic<std::uint32_t> devices{0};  // bit i: device i may access the mappings
   std::atomic<std::uint32_t> unreadable{0};
   std::atomic<std::uint32_t> unwritable{0};
   std::atomic<std::uint32_t> attention{0};
+  // So many pages, from the first, are in use. Shared pages begin as blocks need them
+  // (ExtendRequest). Later ones are never mapped, and not counted above.
+  std::atomic<std::uint32_t> begun_pages{0};
   // Undeclared regions: `dead` while freed and cached for the next allocation; `life` counts how
-  // often that happened. A page's contents from an earlier life are worthless.
+  // often that happened. A page's contents from an earlier life are worthless. With shared pages a
+  // region is never dead, and `life` counts its blocks' ends.
   std::atomic<bool> dead{false};
-  std::atomic<std::uint32_t> life{0};
+  std::atomic<std::uint64_t> life{0};
   // True once a page of the region was kept (KeepRequest). Changes of `dead` and `life` are then
   // logged even while use tracking is off.
   std::atomic<bool> tells_changes{false};
 
   // The mover only.
-  alignas(64) std::vector<Stamp> uses;  // of the whole region, one per stream
-  std::uint32_t end_cursor = 0;         // while ending: pages released so far
-  std::uint32_t mapping_devices = 0;    // like `devices`, for future mappings
-  std::uint32_t life_told = 0;          // the policies know of the end of all lives before this
-  bool launched = false;                // used by launches that do not declare writes
-  bool away = false;                    // in the mover's list of regions not fully resident
+  alignas(64) std::vector<Stamp> uses;     // of the whole region, one per stream
+  std::uint32_t end_cursor = 0;            // while ending: pages released so far
+  std::uint32_t committed_pages = 0;       // of shared pages, dead ones may be left out
+  std::uint32_t mapping_devices = 0;       // like `devices`, for future mappings
+  std::uint64_t life_told = 0;             // the policies know of the end of all lives before this
+  std::vector<std::uint64_t> deaths_told;  // with shared pages: the same for each page
+  bool launched = false;                   // used by launches that do not declare writes
+  bool away = false;                       // in the mover's list of regions not fully resident
 
   std::uint64_t page_bytes() const { return kGranuleBytes << page_shift; }
   std::uint32_t page_at(std::uint32_t granule) const { return (granule - first.index) >> page_shift; }
   std::uint32_t granule_of(std::uint32_t page) const { return first.index + (page << page_shift); }
   std::uint32_t end_granule() const { return first.index + granules; }
   PageId page_id(std::uint32_t index) const { return {id, index}; }
+  // Whether a page may hold several allocations, whose users do not know of each other.
+  bool has_strangers() const { return slab || shares(); }
+  bool shares() const { return sharing.load(std::memory_order_relaxed) != nullptr; }
+  // `life` after the last time that the page's contents became worthless.
+  std::uint64_t last_death(std::uint32_t page) const;
+  bool dead_page(std::uint32_t page) const;
+  // The life of which `low` are the lower half: one of the last 2^32.
+  std::uint64_t whole_life(std::uint32_t low) const {
+    const std::uint64_t now = life.load(std::memory_order_seq_cst);
+    return now - std::min<std::uint64_t>(now, std::uint32_t(now) - low);
+  }
 };
 
 // Stores a page's new state and keeps its region's counters true (see Region). The mover only; safe

@@ -60,19 +60,21 @@ Status Runtime::start() {
   return {};
 }
 
-Runtime::Backing::Backing(const Options& options, const Devices& devices, const pagetable::AddressSpace& space,
+Runtime::Backing::Backing(const Options& options, const Devices& devices, pagetable::AddressSpace& space,
                           migration::Mover& mover, migration::StreamTable& streams, ThreadSlots& slots)
     : gate(options.drained ? MoveGate::Mode::drained : MoveGate::Mode::open, devices),
       regions(mover, streams, gate),
       work(streams),
-      freed(work, regions, gate, slots, mover, devices.size()),
-      slabs(space, regions, freed, gate, mover) {}
+      lives(slots, mover, options.trace.empty() ? LifeLog::For::policies : LifeLog::For::trace),
+      freed(work, regions, gate, lives, devices.size()),
+      arena({.space = space, .mover = mover, .regions = regions, .marks = work, .lives = lives}, devices.size()),
+      slabs(space, regions, freed, arena, gate, mover) {}
 
 Runtime::Interface::Interface(Runtime& runtime)
     : addresses(runtime.space(), *runtime.small_, runtime.devices()),
       readiness(runtime.driver(), *runtime.mover_),
       allocations(runtime.devices(), runtime.space(), runtime.backing_->regions, runtime.backing_->freed,
-                  *runtime.small_, *runtime.slots_, runtime.stack_->files()),
+                  runtime.backing_->arena, *runtime.small_, *runtime.slots_, runtime.stack_->files()),
       hit_path({.driver = runtime.driver(),
                 .space = runtime.space(),
                 .mover = *runtime.mover_,
@@ -100,6 +102,7 @@ Runtime::Interface::Interface(Runtime& runtime)
               .mover = *runtime.mover_,
               .regions = runtime.backing_->regions,
               .freed = runtime.backing_->freed,
+              .arena = runtime.backing_->arena,
               .small = *runtime.small_,
               .work = runtime.backing_->work,
               .addresses = addresses,
@@ -186,6 +189,8 @@ Result<migration::MoverConfig> Runtime::mover_config() {
   config.call_wait_us = options_.call_wait_us;
   config.protect = options_.protect;
   config.only_asked = options_.strict || options_.drained;
+  // Beside others in a page, a program's errors would go unseen that these options are to find.
+  config.shares_pages = options_.share_pages && !options_.strict && !options_.drained && !options_.protect;
   config.now_us = now_us;
   return config;
 }
@@ -231,7 +236,7 @@ Status Runtime::statistics(vmem_statistics& out) {
   out.device_count = int(devices_->size());
   out.emulated = driver_->emulated() ? 1 : 0;
   out.space_bytes = space().bytes();
-  out.allocated_bytes += small_->live_bytes();
+  out.allocated_bytes += small_->live_bytes() + backing_->arena.live_bytes();
   out.metadata_bytes += small_->metadata_bytes();
   out.acquires = slots_->registry().acquires();
   return {};

@@ -71,12 +71,14 @@ class Runtime final {
  private:
   // What works once the mover runs, in the order of use: a later part calls earlier ones.
   struct Backing {
-    Backing(const Options& options, const Devices& devices, const pagetable::AddressSpace& space,
-            migration::Mover& mover, migration::StreamTable& streams, ThreadSlots& slots);
+    Backing(const Options& options, const Devices& devices, pagetable::AddressSpace& space, migration::Mover& mover,
+            migration::StreamTable& streams, ThreadSlots& slots);
     MoveGate gate;
     Regions regions;
     QueuedWork work;
+    LifeLog lives;
     FreedBlocks freed;
+    Arena arena;
     Slabs slabs;
   };
   struct Interface {

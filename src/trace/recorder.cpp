@@ -12,6 +12,11 @@ constexpr std::uint64_t kPauseNs = 20'000;
 // Keeps an event far below a chunk's size.
 constexpr std::size_t kNamedMax = 1u << 15;
 
+std::uint8_t flags_of(const Recorder::Use& use) {
+  return std::uint8_t((use.writes ? Named::kWrites : 0) | (use.possible ? Named::kPossible : 0) |
+                      (use.discards ? Named::kDiscards : 0));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Recorder>> Recorder::create(const std::string& path, std::uint64_t limit_bytes,
@@ -72,19 +77,69 @@ void Recorder::end_block(Region& region, std::uint64_t at_ns) {
   region.before = std::exchange(region.block, 0);
 }
 
-void Recorder::begin_life(Region& region, std::uint32_t life, std::uint64_t at_ns) {
+void Recorder::begin_life(Region& region, std::uint64_t life, std::uint64_t at_ns) {
   end_block(region, at_ns);
   if (life != region.life + 1) region.before = 0;
   region.life = life;
 }
 
-void Recorder::region_changed(std::uint32_t id, std::uint32_t life, bool dead, std::uint64_t at_ns) noexcept {
+void Recorder::region_changed(std::uint32_t id, std::uint64_t life, bool dead, std::uint64_t at_ns) noexcept {
   const auto found = regions_.find(id);
   if (found == regions_.end()) return;
   note([&] {
     Region& region = found->second;
-    if (std::int32_t(life - region.life) > 0) begin_life(region, life, at_ns);
+    if (life > region.life) begin_life(region, life, at_ns);
     if (!dead && life == region.life && region.block == 0) begin_block(region, at_ns);
+  });
+}
+
+void Recorder::shared_region_begins(std::uint32_t granule, std::uint32_t granules) noexcept {
+  neighbours_.erase(neighbours_.lower_bound(granule), neighbours_.lower_bound(granule + granules));
+}
+
+void Recorder::begin_at(Neighbour& at, const Place& place, std::uint64_t at_ns) {
+  at.block = ++last_block_;
+  at.granules = place.granules;
+  at.since_ns = std::max(at.since_ns, at_ns);
+  add(at.since_ns, BlockBegins{at.block, std::uint64_t{place.granules} << kGranuleShift, place.granule, place.granules,
+                               place.device, BlockKind::undeclared});
+}
+
+void Recorder::end_at(Neighbour& at, std::uint64_t life, std::uint64_t at_ns) {
+  at.since = life;
+  if (at.block == 0) return;
+  at.since_ns = std::max(at.since_ns, at_ns);
+  add(at.since_ns, BlockEnds{at.block});
+  at.before = std::exchange(at.block, 0);
+}
+
+// Threads' logs are read one after the other: a use of a new block can come before the changes that
+// begin it, and one of an old block after.
+void Recorder::block_changed(const Place& place, std::uint64_t life, bool dead, std::uint64_t at_ns) noexcept {
+  note([&] {
+    Neighbour& at = neighbours_[place.granule];
+    if (life < at.since) return;                             // a use of a later block came before
+    if (!dead && at.block != 0 && life == at.since) return;  // begun by its first use
+    end_at(at, life, at_ns);
+    if (!dead) begin_at(at, place, at_ns);
+  });
+}
+
+Block Recorder::block_used(const Place& place, std::uint64_t life, std::uint64_t at_ns) {
+  Neighbour& at = neighbours_[place.granule];
+  if (life < at.since) return at.before;
+  if (at.block != 0 && at.granules == place.granules) return at.block;
+  end_at(at, life, at_ns);
+  begin_at(at, place, at_ns);
+  return at.block;
+}
+
+void Recorder::used_at(std::uint32_t number, const Place& place, const Use& use) noexcept {
+  note([&] {
+    Thread& by = thread(number);
+    if (by.named.size() >= kNamedMax) return;
+    const Named named{.block = block_used(place, use.life, by.last_ns), .flags = flags_of(use)};
+    if (named.block != 0) by.named.push_back(named);
   });
 }
 
@@ -94,13 +149,12 @@ bool Recorder::named_by(const Use& use, std::uint64_t at_ns, Named& named) {
   const auto found = regions_.find(use.region);
   if (found == regions_.end()) return false;
   Region& region = found->second;
-  if (std::int32_t(use.life - region.life) > 0) begin_life(region, use.life, at_ns);
+  if (use.life > region.life) begin_life(region, use.life, at_ns);
   const bool current = use.life == region.life;
   if (current && region.block == 0) begin_block(region, at_ns);
   named.block = current ? region.block : use.life + 1 == region.life ? region.before : 0;
   if (named.block == 0) return false;
-  named.flags = std::uint8_t((use.writes ? Named::kWrites : 0) | (use.possible ? Named::kPossible : 0) |
-                             (use.discards ? Named::kDiscards : 0));
+  named.flags = flags_of(use);
   if (use.granules < region.begins.granules) {
     named.flags |= Named::kPart;
     named.first = use.granule - region.begins.granule;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -41,12 +42,22 @@ class Recorder {
   void region_begins(const RegionBegins& region, std::uint64_t now_ns) noexcept;
   void region_ends(std::uint32_t region, std::uint64_t now_ns) noexcept;
   // The region was freed into a cache, or taken out of it. `life`: counts its frees.
-  void region_changed(std::uint32_t region, std::uint32_t life, bool dead, std::uint64_t at_ns) noexcept;
+  void region_changed(std::uint32_t region, std::uint64_t life, bool dead, std::uint64_t at_ns) noexcept;
+
+  // A region begins whose pages blocks share. They begin and end one by one.
+  void shared_region_begins(std::uint32_t granule, std::uint32_t granules) noexcept;
+  // Where a block lies in such a region.
+  struct Place {
+    std::uint32_t granule = 0, granules = 0;
+    std::uint32_t device = 0;
+  };
+  // The block was freed, or allocated. `life`: of its region, which counts the ends of its blocks.
+  void block_changed(const Place& place, std::uint64_t life, bool dead, std::uint64_t at_ns) noexcept;
 
   // What one thread used, in order; the uses of a launch come before it.
   struct Use {
     std::uint32_t region = 0;
-    std::uint32_t life = 0;
+    std::uint64_t life = 0;
     std::uint32_t granule = 0, granules = 0;
     bool writes = false, discards = false, possible = false;
   };
@@ -56,6 +67,8 @@ class Recorder {
     std::uint64_t epoch = 0;
   };
   void used(std::uint32_t thread, const Use& use) noexcept;
+  // `use`: without region and place.
+  void used_at(std::uint32_t thread, const Place& place, const Use& use) noexcept;
   void launched(std::uint32_t thread, const Work& work, std::uint32_t what, std::uint64_t at_ns) noexcept;
 
   void add(std::uint64_t at_ns, const Body& body) noexcept;
@@ -67,10 +80,17 @@ class Recorder {
  private:
   struct Region {
     RegionBegins begins;
-    std::uint32_t life = 0;
+    std::uint64_t life = 0;
     Block block = 0;             // of this life; 0: none yet
     Block before = 0;            // of the life before
     std::uint64_t since_ns = 0;  // the last begin or end of a block
+  };
+  // Where blocks share pages: what lies at a granule.
+  struct Neighbour {
+    std::uint32_t granules = 0;
+    std::uint64_t since = 0;      // the region's life at the last begin or end
+    Block block = 0, before = 0;  // 0: none
+    std::uint64_t since_ns = 0;
   };
   struct Thread {
     std::uint64_t last_ns = 0;  // of its last launch
@@ -84,13 +104,17 @@ class Recorder {
   std::uint64_t since_begin(std::uint64_t ns) const { return ns - std::min(ns, began_ns_); }
   void begin_block(Region& region, std::uint64_t at_ns);
   void end_block(Region& region, std::uint64_t at_ns);
-  void begin_life(Region& region, std::uint32_t life, std::uint64_t at_ns);
+  void begin_life(Region& region, std::uint64_t life, std::uint64_t at_ns);
   bool named_by(const Use& use, std::uint64_t at_ns, Named& named);
+  void begin_at(Neighbour& at, const Place& place, std::uint64_t at_ns);
+  void end_at(Neighbour& at, std::uint64_t life, std::uint64_t at_ns);
+  Block block_used(const Place& place, std::uint64_t life, std::uint64_t at_ns);
   void write_names(std::uint64_t at_ns);
 
   const std::unique_ptr<Writer> writer_;
   const std::uint64_t began_ns_;
   std::unordered_map<std::uint32_t, Region> regions_;
+  std::map<std::uint32_t, Neighbour> neighbours_;  // by first granule
   std::vector<Thread> threads_;
   Block last_block_ = 0;
   Busy busy_{};

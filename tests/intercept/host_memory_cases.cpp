@@ -93,7 +93,8 @@ CASE(calls_that_lack_host_memory) {
   std::size_t free_before = 0, free_after = 0, total = 0;
   CALL(cuMemGetInfo(&free_before, &total));
   CUdeviceptr more = 0;
-  const auto allocate = [&] { return cuMemAllocAsync(&more, kBytes, buffers.stream); };
+  // Too large to share pages: the free of a block that does needs no memory.
+  const auto allocate = [&] { return cuMemAllocAsync(&more, 3 * kBytes, buffers.stream); };
   const auto free_it = [&] { return cuMemFreeAsync(more, buffers.stream); };
   CALL(allocate());
   REQUIRE(until_there_is_enough(free_it, [&](bool succeeded) {

@@ -185,7 +185,7 @@ TEST_F(Ahead, APlannedPrefetchWaitsForTheFrameThatUnfinishedWorkHolds) {
   ASSERT_TRUE(streams->close_epoch(*a.record));
   policy->ahead = {region.page_id(1)};
   QueryRequest look;  // any request
-  look.region = &region;
+  look.run = {&region, 0, region.page_count};
   ASSERT_TRUE(ask(look));
   steps();
   EXPECT_FALSE(in_hbm(region, 1));

@@ -250,8 +250,7 @@ Result<Region*> MoverTest::try_allocate(std::uint32_t pages, int device, bool sl
   AllocateRequest request;
   request.bytes = pages * kPageBytes;
   request.device = device;
-  request.slab = slab;
-  request.undeclared = shape.undeclared && !slab;
+  request.kind = slab ? RegionKind::slab : shape.undeclared ? RegionKind::undeclared : RegionKind::declared;
   VMEM_TRY(ask(request));
   return request.region;
 }

@@ -200,12 +200,12 @@ void MoverInspector::check_sums() {
   for (const auto* list : std::initializer_list<const std::vector<Region*>*>{&mover.parts().residency.live(),
                                                                              &mover.parts().endings.regions()}) {
     for (const Region* region : *list) {
-      if (!region->read_only) committed[std::size_t(region->device)] += region->page_count * region->page_bytes();
+      if (!region->read_only) committed[std::size_t(region->device)] += region->committed_pages * region->page_bytes();
       pages += region->page_count;
     }
   }
   for (const Region* region : mover.parts().residency.live())
-    allocated += region->slab || region->read_only ? 0 : region->bytes;
+    allocated += region->has_strangers() || region->read_only ? 0 : region->bytes;
   each_page([&](Region& region, Page& page, std::uint32_t) {
     if (page.pinned || page.kept) pinned[std::size_t(region.device)] += region.page_bytes();
   });

@@ -251,7 +251,7 @@ TEST_F(Regions, RequestsThatNameAFreedRegionAreRefused) {
   EXPECT_EQ(ask(ahead).error().status, VMEM_ERROR_INVALID_POINTER);
   EXPECT_EQ(advise(reading(region, 0, 2), VMEM_ADVISE_EVICT).error().status, VMEM_ERROR_INVALID_POINTER);
   QueryRequest query;
-  query.region = &region;
+  query.run = {&region, 0, 1};
   EXPECT_EQ(ask(query).error().status, VMEM_ERROR_INVALID_POINTER);
 }
 
@@ -402,7 +402,7 @@ struct MappedAtOnce : MoverTest {
   void begin_allocation() {
     start({.hbm_pages = 2 * kPages, .host_pages = 16});
     request.bytes = kPages * kPageBytes;
-    request.undeclared = true;
+    request.kind = RegionKind::undeclared;
     mover->post(request);
     mover->step();
     ASSERT_FALSE(request.done());
@@ -436,7 +436,7 @@ TEST_F(MappedAtOnce, EverythingMayEndMeanwhile) {
 TEST_F(MappedAtOnce, NothingIsMappedThatWouldNearlyFillHbm) {
   start({.hbm_pages = 16, .host_pages = 16});
   request.bytes = 15 * kPageBytes;
-  request.undeclared = true;
+  request.kind = RegionKind::undeclared;
   ASSERT_TRUE(ask(request));
   for (std::uint32_t i = 0; i < 15; ++i) EXPECT_FALSE(in_hbm(*request.region, i)) << i;
 }
@@ -447,7 +447,7 @@ TEST_F(Regions, HostMemoryHoldsEightPagesAtLeast) {
   EXPECT_EQ(allocate(128).page_bytes(), 4 * kPageBytes);
   AllocateRequest undeclared;
   undeclared.bytes = 16 * kPageBytes;
-  undeclared.undeclared = true;
+  undeclared.kind = RegionKind::undeclared;
   ASSERT_TRUE(ask(undeclared));
   EXPECT_EQ(undeclared.region->page_bytes(), 4 * kPageBytes);
 }

@@ -24,7 +24,7 @@ class MoverTrace : public MoverTest {
     const Range range = launching(region, 0, region.page_count);
     ASSERT_TRUE(acquire(by, range));
     const Stamp stamp = by.record->open_stamp();
-    by.slot->log.append({region.whole, stamp, pagetable::LoggedUse::Kind::named, false, 0, region.life.load()});
+    by.slot->log.append({region.whole, stamp, pagetable::LoggedUse::Kind::named, false, 0, std::uint32_t(region.life)});
     by.slot->log.append(pagetable::LoggedUse::launch(now_us * 1000, stamp, by.record->device, what));
     withdraw(by, range);
     finish_work(by);
@@ -93,6 +93,67 @@ TEST_F(MoverTrace, HoldsBlocksLaunchesAndWhatBecameOfThePages) {
   EXPECT_EQ(maps, 6u);
   EXPECT_GE(unmaps, 4u);
   EXPECT_GE(all<trace::Wait>(trace).size(), 3u) << "each launch asked the mover for its pages";
+}
+
+// Blocks that share pages are blocks of their own, whatever happens to their pages.
+TEST_F(MoverTrace, NamesTheBlocksOfSharedPages) {
+  start({.hbm_pages = 4, .undeclared = true, .recorder = recorder.get()});
+  AllocateRequest request;
+  request.bytes = 8 * kPageBytes;
+  request.kind = RegionKind::shared;
+  ASSERT_TRUE(ask(request));
+  Region& region = *request.region;
+  const std::uint32_t base = region.first.index;
+  ExtendRequest more;
+  more.region = &region;
+  more.first_granule = base;
+  more.pages = 8;
+  ASSERT_TRUE(ask(more));
+  pagetable::SharedPages& sharing = space->sharing();
+  Actor& a = actor();
+  const auto block = [&](std::uint32_t first, std::uint32_t granules) {
+    return pagetable::Span({base + first}, granules, pagetable::Access::read);
+  };
+  const auto change = [&](pagetable::Span span, bool dead) {
+    if (dead) {
+      sharing.end_block(region, span);
+    } else {
+      sharing.begin_block(region, span);
+    }
+    a.slot->log.append(
+        pagetable::LoggedUse::change(now_us * 1000, {span.first()}, span.count(), std::uint32_t(region.life), dead));
+  };
+  const auto launch_block = [&](pagetable::Span span) {
+    const Stamp stamp = a.record->open_stamp();
+    a.slot->log.append({span, stamp, pagetable::LoggedUse::Kind::named, false, 0, std::uint32_t(region.life)});
+    a.slot->log.append(pagetable::LoggedUse::launch(now_us * 1000, stamp, a.record->device, 0));
+    steps();
+  };
+  const auto first = block(0, 2), second = block(2, 1), third = block(0, 3);
+  change(first, false);
+  change(second, false);
+  launch_block(first);
+  launch_block(second);
+  change(first, true);
+  change(second, true);
+  change(third, false);
+  launch_block(third);
+  change(third, true);
+  steps();
+  const trace::Trace trace = recorded();
+  const auto begins = all<trace::BlockBegins>(trace);
+  ASSERT_EQ(begins.size(), 3u);
+  EXPECT_EQ(begins[0].granules, 2u);
+  EXPECT_EQ(begins[1].granule, base + 2);
+  EXPECT_EQ(begins[2].granules, 3u);
+  EXPECT_EQ(all<trace::BlockEnds>(trace).size(), 3u);
+  const auto launches = all<trace::Launch>(trace);
+  ASSERT_EQ(launches.size(), 3u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    ASSERT_EQ(launches[i].named.size(), 1u);
+    EXPECT_EQ(launches[i].named[0].block, begins[i].block);
+    EXPECT_EQ(launches[i].named[0].flags, 0);
+  }
 }
 
 TEST_F(MoverTrace, APageThatWasOnlyReadIsComparedInsteadOfCopied) {

@@ -216,7 +216,7 @@ class ScriptedPolicy final : public Policy {
   int victim_queries = 0;
 
   void region_begins(const RegionShape& region) override { live.insert(region.id); }
-  void region_dead(RegionId, bool) override {}
+  void pages_dead(PageId, std::uint32_t, bool) override {}
   void region_ends(RegionId region) override;
   void page_arrived(PageId page, Cause cause) override;
   void page_left(PageId page) override;

@@ -1,6 +1,7 @@
 // Programs that do not call vmem, as the hooks see them: several threads make random allocations,
 // copies, frees, and launches that name whole allocations but not their writes. HBM holds only a
-// part. Every launch checks, as device code, the contents against its thread's model.
+// part, and blocks share pages. Every launch checks, as device code, the contents against its
+// thread's model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -165,6 +166,8 @@ TEST_P(UndeclaredModel, LaunchesFindWhatWasWritten) {
     Options options;
     options.space_bytes = 8192 * kMiB;
     options.hbm_bytes = 32 * kMiB << (seed % 3);
+    // Pages of 2 MiB hold one block each, larger ones several.
+    if (seed % 2 == 0) options.page_bytes = *options.hbm_bytes / 8;
     options.host_bytes = 384 * kMiB;
     options.devices = {0};
     options.acquire_wait_us = 20'000;

@@ -43,7 +43,7 @@ Status Endings::end(Region& region, Stamp last) {
   parts_.residency.region_ends(region);
   regions_.push_back(&region);
   (region.read_only ? parts_.core.counters.file_mapped_bytes : parts_.core.counters.allocated_bytes) -=
-      region.slab ? 0 : region.bytes;
+      region.has_strangers() ? 0 : region.bytes;
   parts_.core.worked = true;
   return {};
 }
@@ -67,11 +67,11 @@ bool Endings::finish(Region& region, std::uint32_t& budget) {
   }
   Device& device = parts_.devices.of(region);
   if (!region.read_only) {
-    const std::uint64_t bytes = region.page_count * region.page_bytes();
+    const std::uint64_t bytes = region.committed_pages * region.page_bytes();
     device.committed_bytes -= bytes;
     parts_.lending.balance(device);
     parts_.core.counters.committed_bytes -= bytes;
-    parts_.committer.counts(region.page_bytes()).of(region) -= region.page_count;
+    parts_.committer.counts(region.page_bytes()).of(region) -= region.committed_pages;
   }
   parts_.core.counters.pages -= region.page_count;
   parts_.pending.forget(region);

@@ -15,17 +15,21 @@ constexpr std::uint64_t kFilePagesInHost = 16;
 // while others are used.
 constexpr std::uint64_t kPagesInHbm = 16;
 constexpr std::uint64_t kPagesInHost = 8;
+// At least so many pages that blocks share.
+constexpr std::uint64_t kSharedPagesInHbm = 64;
 
 }  // namespace
 
-std::uint32_t PageSizing::shift_for(const Device& device, std::uint64_t bytes, Pages pages) const {
-  if (pages == Pages::slab) return 0;
-  const bool undeclared = pages == Pages::undeclared;
+std::uint32_t PageSizing::shift_for(const Device& device, std::uint64_t bytes, RegionKind kind) const {
+  if (kind == RegionKind::slab) return 0;
+  if (kind == RegionKind::shared) return shared_shift(device);
+  const bool undeclared = kind == RegionKind::undeclared;
   if (core_.config.page_bytes) return std::uint32_t(std::countr_zero(*core_.config.page_bytes >> kGranuleShift));
   const std::uint64_t most = most_page_bytes(undeclared ? device.config.hbm_bytes : device.hbm.budget_bytes());
-  // An undeclared region is used as a whole: take the largest pages that waste at most an eighth.
+  // An undeclared region is used as a whole: take the largest pages that waste at most an eighth,
+  // but none larger than those that blocks share, so that frames have one size.
   if (undeclared) {
-    for (std::uint32_t shift = kLargestShift; shift > 0; --shift) {
+    for (std::uint32_t shift = core_.config.shares_pages ? shared_shift(device) : kLargestShift; shift > 0; --shift) {
       const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
       const std::uint64_t wasted = -bytes & (page_bytes - 1);
       if (wasted <= bytes / 8 && page_bytes <= most) return shift;
@@ -45,11 +49,25 @@ std::uint32_t PageSizing::shift_for(const Device& device, std::uint64_t bytes, P
 }
 
 std::uint32_t PageSizing::file_shift_for(const Device& device, std::uint64_t bytes) const {
-  std::uint32_t shift = shift_for(device, bytes, Pages::declared);
+  std::uint32_t shift = shift_for(device, bytes, RegionKind::declared);
   if (core_.config.page_bytes) return shift;
   const std::uint64_t host = core_.config.backing->usage().budget_bytes;
   while (shift > 0 && (pagetable::kGranuleBytes << shift) > host / kFilePagesInHost) --shift;
   return shift;
+}
+
+// Every launch needs all that it names at once, and a page holds more than what is named: so pages
+// are a small part of HBM.
+std::uint32_t PageSizing::shared_shift(const Device& device) const {
+  const auto shift_of = [](std::uint64_t bytes) { return std::uint32_t(std::bit_width(bytes >> kGranuleShift) - 1); };
+  if (core_.config.page_bytes) return shift_of(*core_.config.page_bytes);
+  const std::uint64_t hbm = device.config.hbm_bytes;
+  const std::uint64_t bytes = std::min(hbm / kSharedPagesInHbm, most_page_bytes(hbm));
+  return std::min(shift_of(std::max(bytes, pagetable::kGranuleBytes)), kLargestShift);
+}
+
+std::uint64_t PageSizing::shared_page_bytes(int device) const {
+  return core_.config.shares_pages ? pagetable::kGranuleBytes << shared_shift(devices_[device]) : 0;
 }
 
 std::uint64_t PageSizing::most_page_bytes(std::uint64_t hbm_bytes) const {
@@ -59,7 +77,8 @@ std::uint64_t PageSizing::most_page_bytes(std::uint64_t hbm_bytes) const {
 // Repeats until stable: rounding up can make larger pages worthwhile, which round up further.
 std::uint64_t PageSizing::bytes_in_pages(int device, std::uint64_t bytes) const {
   for (;;) {
-    const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift_for(devices_[device], bytes, Pages::undeclared);
+    const std::uint64_t page_bytes = pagetable::kGranuleBytes
+                                     << shift_for(devices_[device], bytes, RegionKind::undeclared);
     const std::uint64_t wasted = -bytes & (page_bytes - 1);
     if (wasted == 0) return bytes;
     bytes += wasted;

@@ -15,13 +15,13 @@ class Premap {
   Premap(Core& core, const Residency& residency, Devices& devices, HbmFrames& frames, Loader& loader)
       : core_(core), residency_(residency), devices_(devices), frames_(frames), loader_(loader) {}
 
-  // Only undeclared and slabs, and only while HBM stays below the fill at which use
-  // tracking begins.
-  bool worth_it(const Region& region) const;
-  // Maps a new region's pages from `mapped` on. True: no more to map. Launches that remember the
-  // address may have mapped some between two steps. Ignores errors: they recur, and are reported,
+  // `pages`: new ones of the region. Only undeclared and slabs, and only while HBM stays below the
+  // fill at which use tracking begins.
+  bool worth_it(const Region& region, std::uint32_t pages) const;
+  // Maps new pages of a region, from `mapped` to `end`. True: no more to map. Launches that
+  // remember the address may have mapped some between two steps. Ignores errors: they recur, and are reported,
   // for the launch that needs the page.
-  bool map_some(Region& region, std::uint32_t& mapped);
+  bool map_some(Region& region, std::uint32_t& mapped, std::uint32_t end);
 
  private:
   Core& core_;

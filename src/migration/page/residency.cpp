@@ -45,6 +45,7 @@ void Residency::region_begins(Region& region) {
   declared_regions_ += region.undeclared || region.slab ? 0 : 1;
   not_resident(region);
   core_.record([&](trace::Recorder& to) {
+    if (region.shares()) return to.shared_region_begins(region.first.index, region.granules);
     to.region_begins({.region = region.id.value,
                       .bytes = region.bytes,
                       .granule = region.first.index,
@@ -63,6 +64,13 @@ void Residency::region_ends(const Region& region) {
   std::erase(live_, &region);
   count_openings(region.mapping_devices, -1);
   declared_regions_ -= region.undeclared || region.slab ? 0 : 1;
+}
+
+void Residency::region_extended(Region& region, std::uint32_t pages) {
+  not_resident(region);
+  region.begun_pages.fetch_add(pages);
+  region.unwritable.fetch_add(pages);
+  region.unreadable.fetch_add(pages);
 }
 
 void Residency::count_openings(std::uint32_t devices, int by) {

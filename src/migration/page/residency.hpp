@@ -34,6 +34,8 @@ class Residency {
   void make_room_for_region();  // so that `region_begins` allocates nothing
   void region_begins(Region& region);
   void region_ends(const Region& region);
+  // So many more pages of the region begin, and none of them is mapped yet.
+  void region_extended(Region& region, std::uint32_t pages);
   // A live region was opened to these further devices, which its mapping_devices already name; bit
   // i: device i.
   void opened_to(std::uint32_t devices) { count_openings(devices, 1); }

@@ -14,10 +14,8 @@ class Contents {
   Contents(Transfers& transfers, Devices& devices, NearSlots& near, Below& below)
       : transfers_(transfers), devices_(devices), near_(near), below_(below) {}
 
-  // The page's contents are from an earlier life of its region.
-  static bool of_earlier_life(PageRef ref) {
-    return ref.page().life != ref.region->life.load(std::memory_order_seq_cst);
-  }
+  // The page's contents are from before its last death: worthless.
+  static bool of_earlier_life(PageRef ref) { return ref.page().life < ref.region->last_death(ref.index); }
   // Resets the page to never written. REQUIRES: unmapped, outlived or already forgotten.
   void forget(PageRef ref);
   // The bytes in the page's free frame are about to be outdated, or are no longer wanted.

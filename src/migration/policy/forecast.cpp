@@ -6,14 +6,14 @@
 namespace vmem::migration {
 namespace {
 
-// Regions used again within this share of the expected uses, and within this many uses, are never
+// Units used again within this share of the expected uses, and within this many uses, are never
 // evicted and need no bookkeeping.
 constexpr UseHistory::Position kSoonOf = 16, kSoonMax = 64;
 
 }  // namespace
 
 void Forecast::make(const UseHistory& history, std::uint64_t free_bytes, std::uint64_t near_bytes,
-                    std::span<const RegionId> residents, const Lookup& lookup) {
+                    std::span<const UnitId> residents, const Lookup& lookup) {
   for (const State& state : states_) index_[state.id.value] = 0;
   states_.clear();
   for (Heap& heap : heaps_) heap.entries = {};
@@ -23,17 +23,17 @@ void Forecast::make(const UseHistory& history, std::uint64_t free_bytes, std::ui
   near_ = near_bytes;
   room_ = slack_ = std::int64_t(free_bytes);
   length_ = history.end() - history.now();
-  for (const RegionId region : residents) {
-    State& state = state_of(region, lookup);
+  for (const UnitId unit : residents) {
+    State& state = state_of(unit, lookup);
     if (state.resident == 0) continue;
-    state.key = std::min(history.next_use(region), history.next_death(region));
-    heaps_[state.heap].entries.push({state.key, index_[region.value] - 1});
+    state.key = std::min(history.next_use(unit), history.next_death(unit));
+    heaps_[state.heap].entries.push({state.key, index_[unit.value] - 1});
   }
   const auto& deaths = history.deaths();
   auto death = std::ranges::upper_bound(deaths, history.now(), {}, &UseHistory::Death::at);
   for (Position place = history.now() + 1; place < history.end(); ++place) {
     for (; death != deaths.end() && death->at <= place; ++death) {
-      State& state = state_of(death->region, lookup);
+      State& state = state_of(death->unit, lookup);
       room_ += std::int64_t(std::exchange(state.resident, 0));
       state.dead = true;
     }
@@ -69,7 +69,7 @@ void Forecast::use(const UseHistory& history, Position place, State& state) {
     heaps_[state.heap].entries.push({state.key, index_[state.id.value] - 1});
 }
 
-// Evicts the region needed last; but one with pages of the requested size, if it is needed late.
+// Evicts the unit needed last; but one with pages of the requested size, if it is needed late.
 bool Forecast::make_room(const State& asking, Position place) {
   const Entry* same = top(heaps_[asking.heap]);
   const Entry* last = same;
@@ -84,7 +84,7 @@ bool Forecast::make_room(const State& asking, Position place) {
   const std::uint64_t given = std::min(state.resident, wanted);
   if (!state.used) {
     const auto pages = std::uint32_t(given / state.page_bytes);
-    if (!leaves_.empty() && leaves_.back().region == state.id) {
+    if (!leaves_.empty() && leaves_.back().unit == state.id) {
       leaves_.back().pages += pages;
     } else {
       leaves_.push_back({state.id, place, pages});
@@ -106,14 +106,14 @@ const Forecast::Entry* Forecast::top(Heap& heap) {
   return nullptr;
 }
 
-Forecast::State& Forecast::state_of(RegionId region, const Lookup& lookup) {
-  if (region.value >= index_.size()) index_.resize(region.value + 1);
-  std::uint32_t& place = index_[region.value];
+Forecast::State& Forecast::state_of(UnitId unit, const Lookup& lookup) {
+  if (unit.value >= index_.size()) index_.resize(unit.value + 1);
+  std::uint32_t& place = index_[unit.value];
   if (place != 0) return states_[place - 1];
   State& state = states_.emplace_back();
   place = std::uint32_t(states_.size());
-  state.id = region;
-  if (const auto holding = lookup(region)) {
+  state.id = unit;
+  if (const auto holding = lookup(unit)) {
     state.present = true;
     state.bytes = holding->bytes;
     state.page_bytes = holding->page_bytes;

@@ -1,6 +1,6 @@
 // Simulates the expected uses of one device's HBM in order, with Belady's rule: where room is
-// missing, the region with the farthest next use is evicted. A region that the simulation evicts
-// before its first use can be evicted now, while the link is idle. A missing region can be fetched
+// missing, the unit with the farthest next use is evicted. A unit that the simulation evicts
+// before its first use can be evicted now, while the link is idle. A missing unit can be fetched
 // now if its room is not needed before its use.
 #pragma once
 
@@ -18,26 +18,26 @@ namespace vmem::migration {
 class Forecast {
  public:
   using Position = UseHistory::Position;
-  // The current state of a region of the device.
+  // The current state of a unit of the device.
   struct Holding {
     std::uint64_t bytes = 0;
     std::uint64_t page_bytes = 0;
     std::uint64_t resident_bytes = 0;  // of `bytes`, in HBM
     bool dead = false;
   };
-  // Empty: the region is not on this device.
-  using Lookup = std::function<std::optional<Holding>(RegionId)>;
+  // Empty: the unit is not on this device.
+  using Lookup = std::function<std::optional<Holding>(UnitId)>;
   struct Event {
-    RegionId region;
+    UnitId unit;
     Position at;                              // leaves: its room is needed; fetches: its next use
-    std::uint32_t pages = ~std::uint32_t{0};  // at most, of the region
+    std::uint32_t pages = ~std::uint32_t{0};  // at most, of the unit
   };
 
-  // `free_bytes`: free memory plus that of dead regions. `near_bytes`: of the regions used next, as
-  // many bytes are fetched even without room. `residents`: live regions with pages in HBM.
+  // `free_bytes`: free memory plus that of dead units. `near_bytes`: of the units used next, as
+  // many bytes are fetched even without room. `residents`: live units with pages in HBM.
   // REQUIRES: history.trusted().
   void make(const UseHistory& history, std::uint64_t free_bytes, std::uint64_t near_bytes,
-            std::span<const RegionId> residents, const Lookup& lookup);
+            std::span<const UnitId> residents, const Lookup& lookup);
   // In the order in which their room is needed.
   std::span<const Event> leaves() const { return leaves_; }
   // In the order of their uses.
@@ -46,7 +46,7 @@ class Forecast {
 
  private:
   struct State {
-    RegionId id;
+    UnitId id;
     std::uint64_t bytes = 0, page_bytes = 0, resident = 0;
     Position first = 0;  // first use in the forecast
     Position key = 0;    // position of the next expected use or death
@@ -59,20 +59,20 @@ class Forecast {
     std::uint32_t state;
     bool operator<(const Entry& other) const { return key != other.key ? key < other.key : state < other.state; }
   };
-  // Of regions with one page size. An entry whose key is no longer its state's is void.
+  // Of units with one page size. An entry whose key is no longer its state's is void.
   struct Heap {
     std::uint64_t page_bytes;
     std::priority_queue<Entry> entries;
   };
 
-  State& state_of(RegionId region, const Lookup& lookup);
+  State& state_of(UnitId unit, const Lookup& lookup);
   std::uint32_t heap_of(std::uint64_t page_bytes);
   void use(const UseHistory& history, Position place, State& state);
   bool make_room(const State& asking, Position place);
   const Entry* top(Heap& heap);
 
   std::vector<State> states_;
-  std::vector<std::uint32_t> index_;  // by region id: index into states_, plus one
+  std::vector<std::uint32_t> index_;  // by unit id: index into states_, plus one
   std::vector<Heap> heaps_;
   std::vector<Event> leaves_, fetches_;
   Position length_ = 0;     // number of expected uses

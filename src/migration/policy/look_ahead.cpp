@@ -22,22 +22,34 @@ constexpr std::uint64_t kFetchedShare = 1, kFetchedOf = 8;
 // more, but for at most half of them. A forecast over 15,000 uses takes a millisecond.
 constexpr Position kForecastUses = 8, kForecastOf = 32;
 
-// An undeclared region.
+// What is used as a whole: the pages of an undeclared region, or one page that blocks share.
 struct Followed {
-  RegionShape shape;
+  UnitId id;
+  RegionId region;  // 0: the id is free
+  std::uint32_t first = 0, pages = 0;
+  std::uint64_t page_bytes = 0;
+  int device = 0;
   bool dead = false;
   std::uint32_t resident_pages = 0;
   std::vector<bool> resident;
   Position next = UseHistory::kNever;  // next use or death: its key in DeviceState's sets
   bool listed = false;
   std::uint64_t offered_in = 0;  // the last round of victims that offered all of its pages
+
+  PageId page(std::uint32_t index) const { return {region, first + index}; }
+};
+
+// An undeclared region.
+struct FollowedRegion {
+  RegionShape shape;
+  std::vector<UnitId> units;  // one, or with shared pages one for each
 };
 
 // How far the pages of a forecast's events were handed out. Each is handed out once; early
 // evictions start over after the last.
 struct Cursor {
   std::size_t event = 0;
-  std::uint32_t page = 0, handed = 0;  // of the current region
+  std::uint32_t page = 0, handed = 0;  // of the current unit
 };
 
 class LookAhead final : public Policy {
@@ -51,20 +63,20 @@ class LookAhead final : public Policy {
   void page_left(PageId page) override;
   void page_prefers(PageId page, Preference preference) override { otherwise_->page_prefers(page, preference); }
   void used(const Use& use) override;
-  void region_dead(RegionId region, bool dead) override;
+  void pages_dead(PageId first, std::uint32_t count, bool dead) override;
   std::size_t victims(const VictimQuery& query, std::span<PageId> out) override;
   std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) override;
   std::size_t leaves(const PrefetchQuery& query, std::span<PageId> out) override;
   std::uint64_t metadata_bytes() const override;
 
  private:
-  // Regions with pages in HBM, by next use, farthest first.
+  // Units with pages in HBM, by next use, farthest first.
   struct Candidate {
     Position next;
-    std::uint32_t region;
+    UnitId unit;
     bool operator<(const Candidate& other) const {
       if (next != other.next) return next > other.next;
-      return region < other.region;
+      return unit < other.unit;
     }
   };
   using Candidates = std::set<Candidate>;
@@ -78,7 +90,7 @@ class LookAhead final : public Policy {
     std::uint64_t page_bytes = 0;
     Position far = 0;  // uses from here on are far: the second half of the time to the farthest one
     std::optional<Candidate> at;
-    std::uint32_t page = 0;  // of the current region
+    std::uint32_t page = 0;  // of the current unit
     bool others_asked = false;
   };
   struct DeviceState {
@@ -91,22 +103,31 @@ class LookAhead final : public Policy {
     Cursor to_fetch, to_leave;
   };
 
-  Followed* find(RegionId region) {
-    const auto found = regions_.find(region.value);
-    return found == regions_.end() ? nullptr : &found->second;
+  // Null: not followed.
+  Followed* find(PageId page) {
+    const auto found = regions_.find(page.region.value);
+    if (found == regions_.end() || page.index >= found->second.shape.pages) return nullptr;
+    const FollowedRegion& region = found->second;
+    return find(region.units[region.shape.shared ? page.index : 0]);
   }
+  Followed* find(UnitId unit) {
+    Followed* const found = unit.value < units_.size() ? &units_[unit.value] : nullptr;
+    return found == nullptr || found->region.value == 0 ? nullptr : found;
+  }
+  void follow(const RegionShape& shape);
   void forget(RegionId region);
-  void list(Followed& region);
-  void unlist(Followed& region);
-  void relist(Followed& region) { unlist(region), list(region); }
+  void use(Followed& unit);
+  void list(Followed& unit);
+  void unlist(Followed& unit);
+  void relist(Followed& unit) { unlist(unit), list(unit); }
   void relist_all();
-  Candidates& list_of(const Followed& region) {
-    DeviceState& device = devices_[region.shape.device];
-    return region.dead ? device.dead : device.live;
+  Candidates& list_of(const Followed& unit) {
+    DeviceState& device = devices_[unit.device];
+    return unit.dead ? device.dead : device.live;
   }
   Round begin_round(const DeviceState& device, std::uint64_t page_bytes);
   enum class Suits : std::uint8_t { yes, no, none_further };
-  static Suits suits(const Round& round, const Candidate& candidate, const Followed& region);
+  static Suits suits(const Round& round, const Candidate& candidate, const Followed& unit);
   std::size_t offer(DeviceState& device, Stage end, std::span<PageId> out);
   std::size_t offer_stage(DeviceState& device, std::span<PageId> out);
   std::size_t offer_others(DeviceState& device, VictimQuery query, std::span<PageId> out);
@@ -118,20 +139,51 @@ class LookAhead final : public Policy {
   const LookAheadOptions options_;
   const std::unique_ptr<Policy> otherwise_;
   UseHistory history_;
-  std::unordered_map<std::uint32_t, Followed> regions_;
+  std::unordered_map<std::uint32_t, FollowedRegion> regions_;
+  std::vector<Followed> units_;     // by id; the first is none
+  std::vector<UnitId> free_units_;  // has room for all of them
   std::unordered_map<int, DeviceState> devices_;
   std::uint64_t rounds_ = 0;
+  struct Run {
+    RegionId region;
+    std::uint32_t first = 0, count = 0;
+    bool operator==(const Run&) const = default;
+  };
+  Run last_used_;
 };
 
 void LookAhead::region_begins(const RegionShape& shape) {
   otherwise_->region_begins(shape);
   forget(shape.id);
-  if (!shape.undeclared) return;
-  Followed region;
-  region.shape = shape;
-  region.resident.assign(shape.pages, false);
+  if (shape.undeclared) follow(shape);
+}
+
+// std::bad_alloc: nothing of the region is followed.
+void LookAhead::follow(const RegionShape& shape) {
+  const std::uint32_t units = shape.shared ? shape.pages : 1, pages = shape.shared ? 1 : shape.pages;
   DeviceState& device = devices_[shape.device];
-  regions_.insert_or_assign(shape.id.value, std::move(region));
+  if (units_.empty()) units_.emplace_back();
+  while (free_units_.size() < units) {
+    if (free_units_.capacity() < units_.size()) free_units_.reserve(2 * units_.size());
+    units_.emplace_back();
+    free_units_.push_back({std::uint32_t(units_.size() - 1)});
+  }
+  FollowedRegion region{shape, {free_units_.end() - std::ptrdiff_t(units), free_units_.end()}};
+  for (const UnitId id : region.units) units_[id.value].resident.assign(pages, false);
+  const FollowedRegion& followed = regions_.insert_or_assign(shape.id.value, std::move(region)).first->second;
+  free_units_.resize(free_units_.size() - units);
+  std::uint32_t first = 0;
+  for (const UnitId id : followed.units) {
+    Followed& unit = units_[id.value];
+    unit = {.id = id,
+            .region = shape.id,
+            .first = first,
+            .pages = pages,
+            .page_bytes = shape.page_bytes,
+            .device = shape.device,
+            .resident = std::move(unit.resident)};
+    first += pages;
+  }
   ++device.regions;
 }
 
@@ -142,52 +194,79 @@ void LookAhead::region_ends(RegionId id) {
   // Nothing is left to follow: keep no memory.
   history_ = UseHistory();
   regions_ = decltype(regions_)();
+  units_ = decltype(units_)();
+  free_units_ = decltype(free_units_)();
   devices_ = decltype(devices_)();
 }
 
 void LookAhead::forget(RegionId id) {
-  Followed* region = find(id);
-  if (region == nullptr) return;
-  unlist(*region);
-  DeviceState& device = devices_[region->shape.device];
+  last_used_ = {};
+  const auto found = regions_.find(id.value);
+  if (found == regions_.end()) return;
+  for (const UnitId each : found->second.units) {
+    Followed& unit = units_[each.value];
+    unlist(unit);
+    history_.forget(each);
+    unit = {};
+    free_units_.push_back(each);
+  }
+  DeviceState& device = devices_[found->second.shape.device];
   device.made = UseHistory::kNever;
   --device.regions;
-  history_.forget(id);
-  regions_.erase(id.value);
+  regions_.erase(found);
 }
 
 void LookAhead::page_arrived(PageId page, Cause cause) {
   otherwise_->page_arrived(page, cause);
-  Followed* region = find(page.region);
-  if (region == nullptr || page.index >= region->shape.pages || region->resident[page.index]) return;
-  region->resident[page.index] = true;
-  if (region->resident_pages++ == 0) list(*region);
+  Followed* const unit = find(page);
+  if (unit == nullptr || unit->resident[page.index - unit->first]) return;
+  unit->resident[page.index - unit->first] = true;
+  if (unit->resident_pages++ == 0) list(*unit);
 }
 
 void LookAhead::page_left(PageId page) {
   otherwise_->page_left(page);
-  Followed* region = find(page.region);
-  if (region == nullptr || page.index >= region->shape.pages || !region->resident[page.index]) return;
-  region->resident[page.index] = false;
-  if (--region->resident_pages == 0) unlist(*region);
+  Followed* const unit = find(page);
+  if (unit == nullptr || !unit->resident[page.index - unit->first]) return;
+  unit->resident[page.index - unit->first] = false;
+  if (--unit->resident_pages == 0) unlist(*unit);
 }
 
-void LookAhead::region_dead(RegionId id, bool dead) {
-  otherwise_->region_dead(id, dead);
-  Followed* region = find(id);
-  if (region == nullptr || region->dead == dead) return;
-  if (dead) history_.add_death(id);
-  unlist(*region);
-  region->dead = dead;
-  list(*region);
+// A unit of several pages dies as a whole.
+void LookAhead::pages_dead(PageId first, std::uint32_t count, bool dead) {
+  otherwise_->pages_dead(first, count, dead);
+  last_used_ = {};
+  for (Followed* unit = find(first); unit != nullptr; unit = find(first)) {
+    if (unit->dead != dead) {
+      if (dead) history_.add_death(unit->id);
+      unlist(*unit);
+      unit->dead = dead;
+      list(*unit);
+    }
+    if (count <= unit->pages) return;
+    count -= unit->pages;
+    first.index += unit->pages;
+  }
 }
 
-void LookAhead::used(const Use& use) {
-  otherwise_->used(use);
-  Followed* region = find(use.region);
-  if (region == nullptr) return;
+void LookAhead::used(const Use& used) {
+  otherwise_->used(used);
+  // A block that is used again at once is no news, as with single units (UseHistory::Step).
+  const Run run{used.region, used.first, used.count};
+  if (run == last_used_) return;
+  last_used_ = run;
+  PageId page{used.region, used.first};
+  for (std::uint32_t left = used.count; left > 0; --left, ++page.index) {
+    Followed* const unit = find(page);
+    if (unit == nullptr) return;
+    use(*unit);
+    if (unit->pages != 1) return;  // a use counts for all of them
+  }
+}
+
+void LookAhead::use(Followed& unit) {
   const Position before = history_.trusted() ? history_.now() : UseHistory::kNever;
-  switch (history_.add(use.region)) {
+  switch (history_.add(unit.id)) {
     case UseHistory::Step::repeated:
       return;
     case UseHistory::Step::jumped:
@@ -195,7 +274,7 @@ void LookAhead::used(const Use& use) {
       if (before != UseHistory::kNever || history_.trusted()) {
         relist_all();
       } else {
-        relist(*region);
+        relist(unit);
       }
       break;
     case UseHistory::Step::advanced:
@@ -208,31 +287,31 @@ void LookAhead::used(const Use& use) {
         Followed* passed = find(history_.at(place));
         if (passed != nullptr) relist(*passed);
       }
-      relist(*region);
+      relist(unit);
       break;
     case UseHistory::Step::strayed:
-      relist(*region);
+      relist(unit);
       break;
   }
 }
 
-void LookAhead::list(Followed& region) {
-  if (region.listed || region.resident_pages == 0) return;
-  // A region that will die soon is worth keeping: dead, it is evicted without a copy.
-  region.next = history_.trusted() ? std::min(history_.next_use(region.shape.id), history_.next_death(region.shape.id))
-                                   : UseHistory::kNever;
-  list_of(region).insert({region.next, region.shape.id.value});
-  region.listed = true;
+void LookAhead::list(Followed& unit) {
+  if (unit.listed || unit.resident_pages == 0) return;
+  // A unit that will die soon is worth keeping: dead, it is evicted without a copy.
+  unit.next =
+      history_.trusted() ? std::min(history_.next_use(unit.id), history_.next_death(unit.id)) : UseHistory::kNever;
+  list_of(unit).insert({unit.next, unit.id});
+  unit.listed = true;
 }
 
-void LookAhead::unlist(Followed& region) {
-  if (!region.listed) return;
-  list_of(region).erase({region.next, region.shape.id.value});
-  region.listed = false;
+void LookAhead::unlist(Followed& unit) {
+  if (!unit.listed) return;
+  list_of(unit).erase({unit.next, unit.id});
+  unit.listed = false;
 }
 
 void LookAhead::relist_all() {
-  for (auto& [id, region] : regions_) relist(region);
+  for (Followed& unit : units_) relist(unit);
 }
 
 std::uint64_t LookAhead::budget(int device) const {
@@ -248,8 +327,8 @@ LookAhead::Round LookAhead::begin_round(const DeviceState& device, std::uint64_t
   return round;
 }
 
-LookAhead::Suits LookAhead::suits(const Round& round, const Candidate& candidate, const Followed& region) {
-  const bool of_size = region.shape.page_bytes == round.page_bytes;
+LookAhead::Suits LookAhead::suits(const Round& round, const Candidate& candidate, const Followed& unit) {
+  const bool of_size = unit.page_bytes == round.page_bytes;
   const bool far = candidate.next >= round.far;
   const auto if_true = [](bool yes) { return yes ? Suits::yes : Suits::no; };
   switch (round.stage) {
@@ -278,19 +357,19 @@ std::size_t LookAhead::offer_stage(DeviceState& device, std::span<PageId> out) {
   auto at = round.at ? from.lower_bound(*round.at) : from.begin();
   std::uint32_t page = round.at && at != from.end() && !(*round.at < *at) ? round.page : 0;
   for (; at != from.end(); ++at, page = 0) {
-    Followed& region = regions_.at(at->region);
-    const Suits suited = suits(round, *at, region);
+    Followed& unit = units_[at->unit.value];
+    const Suits suited = suits(round, *at, unit);
     if (suited == Suits::none_further) break;
-    for (; suited == Suits::yes && page < region.shape.pages; ++page) {
-      if (!region.resident[page]) continue;
+    for (; suited == Suits::yes && page < unit.pages; ++page) {
+      if (!unit.resident[page]) continue;
       if (count == out.size()) {
         round.at = *at;
         round.page = page;
         return count;
       }
-      out[count++] = {region.shape.id, page};
+      out[count++] = unit.page(page);
     }
-    if (suited == Suits::yes) region.offered_in = round.number;
+    if (suited == Suits::yes) unit.offered_in = round.number;
   }
   round.stage = Stage(std::uint8_t(round.stage) + 1);
   round.at.reset();
@@ -327,8 +406,8 @@ std::size_t LookAhead::offer_others(DeviceState& device, VictimQuery query, std:
     query.again = std::exchange(device.round.others_asked, true);
     const std::size_t offered = otherwise_->victims(query, rest);
     const auto repeated = std::ranges::remove_if(rest.first(offered), [&](PageId page) {
-      const Followed* region = find(page.region);
-      return region != nullptr && region->offered_in == device.round.number;
+      const Followed* const unit = find(page);
+      return unit != nullptr && unit->offered_in == device.round.number;
     });
     count += offered - repeated.size();
     if (offered < rest.size()) break;
@@ -345,18 +424,17 @@ bool LookAhead::foresees(DeviceState& device, const PrefetchQuery& query) {
   if (device.made <= now && now - device.made < holds) return true;
   std::uint64_t free = query.bytes_free;
   for (const Candidate& each : device.dead) {
-    const Followed& region = regions_.at(each.region);
-    free += region.resident_pages * region.shape.page_bytes;
+    const Followed& unit = units_[each.unit.value];
+    free += unit.resident_pages * unit.page_bytes;
   }
-  std::vector<RegionId> residents;
-  for (const Candidate& each : device.live) residents.push_back({each.region});
+  std::vector<UnitId> residents;
+  for (const Candidate& each : device.live) residents.push_back(each.unit);
   device.forecast.make(history_, free, budget(query.device) / kFetchedOf * kFetchedShare, residents,
-                       [&](RegionId id) -> std::optional<Forecast::Holding> {
-                         const Followed* region = find(id);
-                         if (region == nullptr || region->shape.device != query.device) return std::nullopt;
-                         const std::uint64_t page_bytes = region->shape.page_bytes;
-                         return Forecast::Holding{region->shape.pages * page_bytes, page_bytes,
-                                                  region->resident_pages * page_bytes, region->dead};
+                       [&](UnitId id) -> std::optional<Forecast::Holding> {
+                         const Followed* const unit = find(id);
+                         if (unit == nullptr || unit->device != query.device) return std::nullopt;
+                         return Forecast::Holding{unit->pages * unit->page_bytes, unit->page_bytes,
+                                                  unit->resident_pages * unit->page_bytes, unit->dead};
                        });
   device.made = now;
   device.to_fetch = device.to_leave = {};
@@ -368,12 +446,12 @@ std::size_t LookAhead::hand_out(std::span<const Forecast::Event> events, Cursor&
                                 Wanted&& wanted) {
   std::size_t count = 0;
   for (; cursor.event < events.size(); ++cursor.event, cursor.page = cursor.handed = 0) {
-    const Followed* region = find(events[cursor.event].region);
-    if (region == nullptr || region->dead) continue;
-    for (; cursor.page < region->shape.pages && cursor.handed < events[cursor.event].pages; ++cursor.page) {
+    const Followed* const unit = find(events[cursor.event].unit);
+    if (unit == nullptr || unit->dead) continue;
+    for (; cursor.page < unit->pages && cursor.handed < events[cursor.event].pages; ++cursor.page) {
       if (count == out.size()) return count;
-      if (!wanted(*region, cursor.page, events[cursor.event])) continue;
-      out[count++] = {region->shape.id, cursor.page};
+      if (!wanted(*unit, cursor.page, events[cursor.event])) continue;
+      out[count++] = unit->page(cursor.page);
       ++cursor.handed;
     }
   }
@@ -387,10 +465,10 @@ std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> 
   if (foresees(device, query)) {
     std::uint64_t& room = rest.bytes_room;
     count = hand_out(device.forecast.fetches(), device.to_fetch, out,
-                     [&](const Followed& region, std::uint32_t page, const Forecast::Event& event) {
+                     [&](const Followed& unit, std::uint32_t page, const Forecast::Event& event) {
                        if (event.at <= history_.now()) return false;
-                       if (region.resident[page] || region.shape.page_bytes > room) return false;
-                       room -= region.shape.page_bytes;
+                       if (unit.resident[page] || unit.page_bytes > room) return false;
+                       room -= unit.page_bytes;
                        return true;
                      });
   }
@@ -408,15 +486,14 @@ std::size_t LookAhead::leaves(const PrefetchQuery& query, std::span<PageId> out)
   const auto events = device.forecast.leaves();
   if (device.to_leave.event == events.size()) device.to_leave = {};
   return hand_out(events, device.to_leave, out,
-                  [&](const Followed& region, std::uint32_t page, const Forecast::Event& event) {
-                    return region.resident[page] && history_.next_use(region.shape.id) > event.at;
+                  [&](const Followed& unit, std::uint32_t page, const Forecast::Event& event) {
+                    return unit.resident[page] && history_.next_use(unit.id) > event.at;
                   });
 }
 
 std::uint64_t LookAhead::metadata_bytes() const {
   std::uint64_t bytes = otherwise_->metadata_bytes();
-  for (const auto& [id, region] : regions_)
-    bytes += sizeof(Followed) + sizeof(Candidate) * 2 + region.resident.size() / 8;
+  for (const Followed& unit : units_) bytes += sizeof(Followed) + sizeof(Candidate) * 2 + unit.resident.size() / 8;
   for (const auto& [index, device] : devices_) bytes += device.forecast.bytes();
   return bytes + (regions_.empty() ? 0 : history_.bytes());
 }

@@ -1,10 +1,10 @@
 // For programs that do not declare their uses but repeat themselves. The policy records the order
-// in which undeclared regions are used. When the latest uses match an earlier place of the record,
-// it expects the uses that followed there. It then evicts the region with the farthest next use,
-// and prefetches regions in the order of their next uses, as far as HBM has room. The first of
-// them, up to an eighth of HBM, are fetched even if others must be evicted for them. Freed regions
-// are always evicted first. Without a match, and for declared regions, the policy `otherwise`
-// decides.
+// in which units are used: undeclared regions, and single pages that blocks share. When the latest
+// uses match an earlier place of the record, it expects the uses that followed there. It then
+// evicts the unit with the farthest next use, and prefetches units in the order of their next uses,
+// as far as HBM has room. The first of them, up to an eighth of HBM, are fetched even if others
+// must be evicted for them. What was freed is always evicted first. Without a match, and for
+// declared regions, the policy `otherwise` decides.
 #pragma once
 
 #include <cstdint>

@@ -25,6 +25,7 @@ struct RegionShape {
   int device = 0;
   bool slab = false;        // of small allocations
   bool undeclared = false;  // its program does not call vmem: a use counts for the whole region
+  bool shared = false;      // blocks share its pages: a use counts for the pages that it names
 };
 
 // Why a page comes into a frame: for a use, or ahead of one.
@@ -71,8 +72,8 @@ class Policy {
   virtual void page_prefers(PageId page, Preference preference) = 0;
   // Before or after the pages arrive. A run that goes beyond its region counts up to the end.
   virtual void used(const Use& use) = 0;
-  // The region's contents became worthless (true), or matter again (false).
-  virtual void region_dead(RegionId region, bool dead) = 0;
+  // The contents of `count` pages became worthless (true), or matter again (false).
+  virtual void pages_dead(PageId first, std::uint32_t count, bool dead) = 0;
 
   // Fills `out` with pages in HBM to evict, best first, and returns their number; 0 if no bytes are
   // wanted. Among equals, pages of page_bytes come first; in an order by age, where no two pages

@@ -41,7 +41,7 @@ class SecondChance final : public Policy {
   void page_left(PageId id) override;
   void page_prefers(PageId id, Preference preference) override;
   void used(const Use& use) override;
-  void region_dead(RegionId, bool) override {}  // old pages leave by age
+  void pages_dead(PageId, std::uint32_t, bool) override {}  // old pages leave by age
   std::size_t victims(const VictimQuery& query, std::span<PageId> out) override;
   std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) override;
   std::size_t leaves(const PrefetchQuery&, std::span<PageId>) override { return 0; }

@@ -5,14 +5,14 @@
 
 namespace vmem::migration {
 
-UseHistory::Step UseHistory::add(RegionId region) {
-  if (!uses_.empty() && uses_.back() == region) return Step::repeated;
+UseHistory::Step UseHistory::add(UnitId unit) {
+  if (!uses_.empty() && uses_.back() == unit) return Step::repeated;
   if (uses_.size() == kUsesMax) drop_oldest();
   const Position here = end();
-  set_after(region);
-  uses_.push_back(region);
+  set_after(unit);
+  uses_.push_back(unit);
   after_.push_back(kNever);
-  places_[region.value].push_back(here);
+  places_[unit.value].push_back(here);
   const auto known_as = context();
   std::optional<Position> earlier;
   if (known_as) {
@@ -20,7 +20,7 @@ UseHistory::Step UseHistory::add(RegionId region) {
     if (last != kNever && last >= begin_) earlier = last;
     last = here;
   }
-  if (following_ && follow(region)) {
+  if (following_ && follow(unit)) {
     ++matched_;
     strays_ = 0;
     return Step::advanced;
@@ -38,10 +38,10 @@ UseHistory::Step UseHistory::add(RegionId region) {
 }
 
 // If the use is expected within the next kSkipMax places, moves the program's place there.
-bool UseHistory::follow(RegionId region) {
+bool UseHistory::follow(UnitId unit) {
   const Position last = std::min(now_ + kSkipMax, end() - 2);  // excludes the use just added
   for (Position place = now_ + 1; place <= last; ++place) {
-    if (at(place) != region) continue;
+    if (at(place) != unit) continue;
     now_ = place;
     return true;
   }
@@ -58,41 +58,41 @@ std::optional<std::uint64_t> UseHistory::context() const {
   return hash;
 }
 
-UseHistory::Position UseHistory::next_use(RegionId region) const { return next_in(places_, region); }
-UseHistory::Position UseHistory::next_death(RegionId region) const { return next_in(deaths_, region); }
+UseHistory::Position UseHistory::next_use(UnitId unit) const { return next_in(places_, unit); }
+UseHistory::Position UseHistory::next_death(UnitId unit) const { return next_in(deaths_, unit); }
 
-void UseHistory::add_death(RegionId region) {
-  auto& deaths = deaths_[region.value];
+void UseHistory::add_death(UnitId unit) {
+  auto& deaths = deaths_[unit.value];
   if (!deaths.empty() && deaths.back() == end()) return;
-  set_after(region);
+  set_after(unit);
   deaths.push_back(end());
-  in_order_.push_back({end(), region});
+  in_order_.push_back({end(), unit});
 }
 
-// The region's last use is followed by the event at end(), unless one followed it already.
-void UseHistory::set_after(RegionId region) {
-  const auto found = places_.find(region.value);
+// The unit's last use is followed by the event at end(), unless one followed it already.
+void UseHistory::set_after(UnitId unit) {
+  const auto found = places_.find(unit.value);
   if (found == places_.end() || found->second.empty()) return;
   Position& after = after_[found->second.back() - begin_];
   if (after == kNever) after = end();
 }
 
-UseHistory::Position UseHistory::next_in(const Places& places, RegionId region) const {
-  const auto found = places.find(region.value);
+UseHistory::Position UseHistory::next_in(const Places& places, UnitId unit) const {
+  const auto found = places.find(unit.value);
   if (found == places.end()) return kNever;
   const auto next = std::ranges::upper_bound(found->second, now_);
   return next == found->second.end() ? kNever : *next;
 }
 
-void UseHistory::forget(RegionId region) {
-  if (const auto places = places_.find(region.value); places != places_.end()) {
+void UseHistory::forget(UnitId unit) {
+  if (const auto places = places_.find(unit.value); places != places_.end()) {
     for (const Position place : places->second) uses_[place - begin_] = {};
     places_.erase(places);
   }
-  if (const auto deaths = deaths_.find(region.value); deaths != deaths_.end()) {
+  if (const auto deaths = deaths_.find(unit.value); deaths != deaths_.end()) {
     for (const Position at : deaths->second) {
       for (Death& death : std::ranges::equal_range(in_order_, at, {}, &Death::at)) {
-        if (death.region == region) death.region = {};
+        if (death.unit == unit) death.unit = {};
       }
     }
     deaths_.erase(deaths);
@@ -107,16 +107,16 @@ void UseHistory::drop_oldest() {
   in_order_.erase(in_order_.begin(), std::ranges::lower_bound(in_order_, cut, {}, &Death::at));
   begin_ = cut;
   for (Places* all : {&places_, &deaths_}) {
-    for (auto& [region, places] : *all) places.erase(places.begin(), std::ranges::lower_bound(places, cut));
+    for (auto& [unit, places] : *all) places.erase(places.begin(), std::ranges::lower_bound(places, cut));
   }
   std::erase_if(contexts_, [&](const auto& each) { return each.second < cut; });
   if (following_ && now_ < cut) following_ = false;
 }
 
 std::uint64_t UseHistory::bytes() const {
-  // Each use has an entry in uses_, in after_ and in its region's places; there are about as many
+  // Each use has an entry in uses_, in after_ and in its unit's places; there are about as many
   // deaths.
-  return uses_.size() * (sizeof(RegionId) + 3 * sizeof(Position)) + in_order_.size() * sizeof(Death) +
+  return uses_.size() * (sizeof(UnitId) + 3 * sizeof(Position)) + in_order_.size() * sizeof(Death) +
          contexts_.size() * 4 * sizeof(Position);
 }
 

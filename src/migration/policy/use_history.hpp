@@ -1,16 +1,19 @@
-// The order in which regions were used, and the place in that record whose next uses are expected.
+// The order in which units were used, and the place in that record whose next uses are expected. A
+// unit is what a program uses as a whole: a region, or one page of a region that blocks share.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <unordered_map>
 
-#include "pagetable/types.hpp"
-
 namespace vmem::migration {
 
-using pagetable::RegionId;
+struct UnitId {
+  std::uint32_t value = 0;  // 0: none
+  auto operator<=>(const UnitId&) const = default;
+};
 
 class UseHistory {
  public:
@@ -18,14 +21,14 @@ class UseHistory {
   static constexpr Position kNever = ~Position{0};
 
   enum class Step {
-    repeated,  // the same region as the last use: not recorded
+    repeated,  // the same unit as the last use: not recorded
     advanced,  // as expected, or a few places further on
     jumped,    // to another place, or to none: earlier expectations are void
     strayed,   // unexpected, but the place is kept for now
   };
-  Step add(RegionId region);
-  void add_death(RegionId region);  // its contents became worthless; its next use begins anew
-  void forget(RegionId region);     // it ended: its id may serve another region
+  Step add(UnitId unit);
+  void add_death(UnitId unit);  // its contents became worthless; its next use begins anew
+  void forget(UnitId unit);     // it ended: its id may serve another region
 
   // Whether enough recent uses were as expected to trust the expectations.
   bool trusted() const { return following_ && matched_ >= kTrustedMatches; }
@@ -33,18 +36,18 @@ class UseHistory {
   // expected.
   Position now() const { return now_; }
   Position end() const { return begin_ + uses_.size(); }
-  RegionId at(Position position) const { return uses_[position - begin_]; }
-  // What followed the use at a position: its region's next use or death, whichever came first;
+  UnitId at(Position position) const { return uses_[position - begin_]; }
+  // What followed the use at a position: its unit's next use or death, whichever came first;
   // kNever: neither.
   Position after(Position position) const { return after_[position - begin_]; }
   struct Death {
-    Position at;  // the next use of any region
-    RegionId region;
+    Position at;  // the next use of any unit
+    UnitId unit;
   };
   const std::deque<Death>& deaths() const { return in_order_; }  // all recorded ones
   // The next expected use or death; kNever: none. A death precedes the use at its position.
-  Position next_use(RegionId region) const;
-  Position next_death(RegionId region) const;
+  Position next_use(UnitId unit) const;
+  Position next_death(UnitId unit) const;
   std::uint64_t bytes() const;
 
  private:
@@ -55,17 +58,17 @@ class UseHistory {
   static constexpr std::size_t kUsesMax = std::size_t{1} << 19;
 
   std::optional<std::uint64_t> context() const;
-  bool follow(RegionId region);
+  bool follow(UnitId unit);
   void drop_oldest();
 
-  void set_after(RegionId region);
+  void set_after(UnitId unit);
 
-  std::deque<RegionId> uses_;
+  std::deque<UnitId> uses_;
   std::deque<Position> after_;  // parallel to uses_
   std::deque<Death> in_order_;
   Position begin_ = 0;                                                     // of uses_.front()
-  using Places = std::unordered_map<std::uint32_t, std::deque<Position>>;  // by region, ascending
-  Position next_in(const Places& places, RegionId region) const;
+  using Places = std::unordered_map<std::uint32_t, std::deque<Position>>;  // by unit, ascending
+  Position next_in(const Places& places, UnitId unit) const;
   Places places_, deaths_;
   std::unordered_map<std::uint64_t, Position> contexts_;  // the last place where a context ended
   bool following_ = false;

@@ -46,11 +46,18 @@ Status AcquireRequest::check_writable(const MoverParts& parts) const {
 // all wants with move_to_hbm together fit into 3/4 of it.
 bool AcquireRequest::worth_frames(const MoverParts& parts) const {
   std::uint64_t bytes = 0, budget = 0;
+  std::vector<PageId> shared;  // several wants may name one
   for (const Want& want : wants) {
     if (!want.move_to_hbm) continue;
-    bytes += want.run.count * want.run.region->page_bytes();
-    budget = parts.devices[want.run.region->device].config.hbm_bytes;
+    const Region& region = *want.run.region;
+    budget = parts.devices[region.device].config.hbm_bytes;
+    for (std::uint32_t i = 0; i < want.run.count && region.shares(); ++i)
+      shared.push_back(region.page_id(want.run.first + i));
+    bytes += want.run.count * region.page_bytes();
   }
+  std::ranges::sort(shared);
+  for (std::size_t i = 1; i < shared.size(); ++i)
+    bytes -= shared[i] == shared[i - 1] ? parts.core.config.space->find(shared[i].region)->page_bytes() : 0;
   return bytes <= budget / 4 * 3;
 }
 

@@ -61,10 +61,12 @@ std::optional<Status> AdviseRequest::advance(MoverParts& parts) {
       return Status{};
     }
     case VMEM_ADVISE_IN_PLACE:
-      if (parts.core.config.in_place == nullptr || run.region->slab) {
+      if (parts.core.config.in_place == nullptr || run.region->has_strangers()) {
         return fail(
             VMEM_ERROR_UNSUPPORTED,
-            run.region->slab
+            run.region->shares() ? "VMEM_ADVISE_IN_PLACE needs whole pages, and this allocation shares pages; set the "
+                                   "option share_pages=off"
+            : run.region->slab
                 ? "VMEM_ADVISE_IN_PLACE needs whole pages, and small allocations share pages; allocate more than 1 MiB"
                 : "this machine's host memory cannot be mapped for the GPU; see `vmem doctor`");
       }

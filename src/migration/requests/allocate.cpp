@@ -10,6 +10,7 @@
 #include "base/sizes.hpp"
 #include "migration/parts.hpp"
 #include "migration/request.hpp"
+#include "migration/requests/room_later.hpp"
 
 namespace vmem::migration {
 
@@ -26,23 +27,19 @@ constexpr std::uint64_t kSlabShare = 4;
 std::optional<Status> AllocateRequest::advance(MoverParts& parts) {
   if (region == nullptr) {
     auto begun = begin(parts);
-    if (!begun || !*begun || !parts.premap.worth_it(*region)) return begun;
+    if (!begun || !*begun || !parts.premap.worth_it(*region, region->committed_pages)) return begun;
     id_ = region->id;
   }
   // The region may have been ended between two steps.
   if (region->id != id_ || region->state.load(std::memory_order_relaxed) != RegionState::live) return ended_error();
-  if (!parts.premap.map_some(*region, mapped_)) return std::nullopt;
+  if (!parts.premap.map_some(*region, mapped_, region->committed_pages)) return std::nullopt;
   return Status{};
 }
 
 std::optional<Status> AllocateRequest::begin(MoverParts& parts) {
   Device& home = parts.devices[device];
   if (source) bytes = source->bytes();
-  std::uint32_t shift = source ? parts.sizing.file_shift_for(home, bytes)
-                               : parts.sizing.shift_for(home, bytes,
-                                                        slab         ? Pages::slab
-                                                        : undeclared ? Pages::undeclared
-                                                                     : Pages::declared);
+  std::uint32_t shift = source ? parts.sizing.file_shift_for(home, bytes) : parts.sizing.shift_for(home, bytes, kind);
   std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
   std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
   if (backed < bytes || backed > parts.core.config.space->bytes()) {
@@ -50,24 +47,30 @@ std::optional<Status> AllocateRequest::begin(MoverParts& parts) {
                 fmt::format("{} asked for, the address space is {}; raise --space", format_bytes(bytes),
                             format_bytes(parts.core.config.space->bytes())));
   }
-  auto committed = source ? parts.committer.commit_transit(home, page_bytes, *source)
-                          : parts.committer.commit(home, backed, parts.committer.page_sizes_with(page_bytes));
+  const bool shared = kind == RegionKind::shared;  // committed when it is extended
+  Status committed;
+  if (source) {
+    committed = parts.committer.commit_transit(home, page_bytes, *source);
+  } else if (!shared) {
+    committed = parts.committer.commit(home, backed, parts.committer.page_sizes_with(page_bytes));
+  }
   // The largest pages need the most room in transit and may waste the most: retry with smaller
   // ones.
-  if (!committed && shift == PageSizing::kLargestShift && !undeclared && !parts.core.config.page_bytes) {
+  if (!committed && shift == PageSizing::kLargestShift && kind == RegionKind::declared &&
+      !parts.core.config.page_bytes) {
     page_bytes = pagetable::kGranuleBytes << --shift;
     backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
     committed = source ? parts.committer.commit_transit(home, page_bytes, *source)
                        : parts.committer.commit(home, backed, parts.committer.page_sizes_with(page_bytes));
   }
-  if (!committed) return wait_or(parts, std::move(committed).error());
-  const std::uint64_t charged = source ? 0 : backed;  // committed for it
+  if (!committed) return error_or_wait(parts, patience_, std::move(committed).error());
+  const std::uint64_t charged = source || shared ? 0 : backed;  // committed for it
   Status added;
   const bool had = ran_within_memory([&] { added = add_region(parts, backed, shift); });
   if (had && added) return added;
   undo(parts, charged);
   if (!had) throw std::bad_alloc();
-  return wait_or(parts, std::move(added).error());
+  return error_or_wait(parts, patience_, std::move(added).error());
 }
 
 // Reverts what commit and add_region did before add_region failed.
@@ -82,35 +85,31 @@ void AllocateRequest::undo(MoverParts& parts, std::uint64_t charged) {
   (void)ran_within_memory([&] { parts.lending.balance(home); });  // the next change repeats it
 }
 
-// Memory of ending regions comes free when the work that uses it ends: waits for that.
-std::optional<Status> AllocateRequest::wait_or(MoverParts& parts, Error error) {
-  if (parts.endings.regions().empty()) return std::unexpected(std::move(error));
-  if (!patience_.over(parts.core)) return std::nullopt;
-  error.message += "; memory that was freed is still used by unfinished work, and was waited for";
-  return std::unexpected(std::move(error));
-}
-
 // REQUIRES: committed. The first part allocates, and undo can revert it; the second cannot fail.
 Status AllocateRequest::add_region(MoverParts& parts, std::uint64_t backed, std::uint32_t shift) {
   Device& home = parts.devices[device];
   const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
-  const std::uint64_t charged = source ? 0 : backed;
   const auto pages = std::uint32_t(backed / page_bytes);
   VMEM_ASSIGN(region, parts.core.config.space->add(std::uint32_t(backed >> kGranuleShift), shift));
   if (source) {
     VMEM_ASSIGN(const tiers::SlotId slots, source->lay_out(page_bytes, pages));
     parts.below.add_source(*region, source, slots);
   }
-  RegionShape begins{region->id, region->page_count, page_bytes, device, slab, undeclared};
+  const bool slab = kind == RegionKind::slab, shared = kind == RegionKind::shared;
+  const bool undeclared = shared || kind == RegionKind::undeclared;
+  RegionShape begins{region->id, region->page_count, page_bytes, device, slab, undeclared, shared};
   parts.core.config.policy->region_begins(begins);
   begins.device = 0;  // the one backing tier
   if (parts.core.config.spill_policy) parts.core.config.spill_policy->region_begins(begins);
   Committer::PageCounts& counts = parts.committer.counts(page_bytes);
   parts.residency.make_room_for_region();
+  region->begun_pages = shared ? 0 : region->page_count;
+  region->committed_pages = source || shared ? 0 : region->page_count;
+  if (shared) region->unreadable = region->unwritable = 0;
 
   region->read_only = source != nullptr;
   region->head_bytes = source ? std::uint32_t(source->head_bytes()) : 0;
-  region->bytes = bytes - region->head_bytes;
+  region->bytes = (shared ? backed : bytes) - region->head_bytes;
   region->device = device;
   region->slab = slab;
   region->undeclared = undeclared;
@@ -119,15 +118,16 @@ Status AllocateRequest::add_region(MoverParts& parts, std::uint64_t backed, std:
   region->life.store(0, std::memory_order_relaxed);
   region->tells_changes.store(false, std::memory_order_relaxed);
   region->life_told = 0;
+  if (shared) parts.core.config.space->sharing().begin_region(*region);
   region->mapping_devices = 1u << device;
   region->devices.store(region->mapping_devices, std::memory_order_relaxed);
   parts.residency.region_begins(*region);
   if (source) {
     parts.core.counters.file_mapped_bytes += region->bytes;
   } else {
-    counts.of(*region) += region->page_count;
-    parts.core.counters.allocated_bytes += slab ? 0 : bytes;
-    parts.core.counters.committed_bytes += charged;
+    counts.of(*region) += region->committed_pages;
+    parts.core.counters.allocated_bytes += region->has_strangers() ? 0 : bytes;
+    parts.core.counters.committed_bytes += region->committed_pages * page_bytes;
   }
   parts.core.counters.pages += region->page_count;
   (void)ran_within_memory([&] { parts.committer.expect_slots(); });  // slots can be created later

@@ -25,10 +25,10 @@ std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
   const std::uintptr_t address = parts.core.address_of(ref);
   if (write && run.region->read_only) return std::unexpected(parts.below.read_only_error(*run.region));
   if (ref.state().has(PageState::kLost)) return std::unexpected(parts.unread.error(ref, 0));
-  // Small allocations share the page: others may hold, use and write their parts meanwhile, which
-  // is safe while the page stays in its frame.
-  const bool slab = run.region->slab;
-  if (write && !slab && parts.core.config.threads->overlapping_holds(ref.begin(), ref.end()).named != 0) {
+  // Others may hold, use and write their parts of such a page meanwhile, which is safe while it
+  // stays in its frame.
+  const bool strangers = run.region->has_strangers();
+  if (write && !strangers && parts.core.config.threads->overlapping_holds(ref.begin(), ref.end()).named != 0) {
     return fail(VMEM_ERROR_IN_USE,
                 fmt::format("the page at {:#x} is held by an acquire; release it before vmem_write", address));
   }
@@ -38,10 +38,10 @@ std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
     uses_.emplace(run.region->uses.begin(), run.region->uses.end());
     uses_->insert(uses_->end(), page.uses.begin(), page.uses.end());
   }
-  if (page.cpu_users == kCpuUsersMax || (page.cpu_users != 0 && write && !slab)) return std::nullopt;
+  if (page.cpu_users == kCpuUsersMax || (page.cpu_users != 0 && write && !strangers)) return std::nullopt;
   if (parts.transfers.running(page.wait) || parts.transfers.running(page.store)) return std::nullopt;
   std::erase_if(*uses_, [&](Stamp use) { return parts.uses.complete(use); });
-  if (!uses_->empty() || (write && !slab && !parts.uses.uses_complete(*run.region, page))) return std::nullopt;
+  if (!uses_->empty() || (write && !strangers && !parts.uses.uses_complete(*run.region, page))) return std::nullopt;
   if (Contents::of_earlier_life(ref)) {
     if (page.mapped == Mapped::nothing) {
       parts.contents.forget(ref);

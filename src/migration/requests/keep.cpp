@@ -14,7 +14,7 @@ std::optional<Status> KeepRequest::advance(MoverParts& parts) {
     // Set before the check: a thread that changes the region's life either sees it, or is seen
     // here.
     run.region->tells_changes.store(true, std::memory_order_seq_cst);
-    parts.uses.region_changed(*run.region);
+    parts.uses.pages_changed(*run.region, 0, run.region->page_count);
   }
   Device& device = parts.devices.of(*run.region);
   const auto counted = [&](const Page& page) { return page.pinned || page.kept; };

@@ -7,12 +7,13 @@ namespace vmem::migration {
 using pagetable::Mapped;
 
 std::optional<Status> QueryRequest::advance(MoverParts& parts) {
-  VMEM_TRY(check_live({region, 0, 1}));
+  VMEM_TRY(check_live(run));
+  const Region* const region = run.region;
   const std::uint64_t page_bytes = region->page_bytes();
-  for (std::uint32_t i = 0; i < region->page_count; ++i) {
+  for (std::uint32_t i = run.first; i < run.first + run.count; ++i) {
     const Page& page = region->pages[i];
     const bool lost = PageState(page.state.load(std::memory_order_relaxed)).has(PageState::kLost) &&
-                      !parts.losses.is_unread({region, i});
+                      !parts.losses.is_unread({run.region, i});
     const bool in_hbm = page.owns_frame();
     std::size_t& where = lost                                    ? info.bytes_lost
                          : in_hbm                                ? info.bytes_hbm

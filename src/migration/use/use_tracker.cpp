@@ -34,7 +34,7 @@ void UseTracker::start_tracking() {
   residency_.begin_tracking();
   for (Region* region : residency_.live()) {
     if (untracked_before_) used_untracked(*region);
-    if (region->undeclared) region_changed(*region);
+    if (region->undeclared) pages_changed(*region, 0, region->page_count);
   }
 }
 
@@ -42,9 +42,10 @@ void UseTracker::start_tracking() {
 void UseTracker::used_untracked(Region& region) {
   stamp_untracked(region);
   region.launched = true;
-  if (region.dead.load(std::memory_order_seq_cst)) return;
-  const std::uint32_t life = region.life.load(std::memory_order_seq_cst);
-  for (std::uint32_t i = 0; i < region.page_count; ++i) region.pages[i].life = life;
+  const std::uint64_t life = region.life.load(std::memory_order_seq_cst);
+  for (std::uint32_t i = 0; i < region.page_count; ++i) {
+    if (!region.dead_page(i)) region.pages[i].life = life;
+  }
 }
 
 void UseTracker::record(trace::Recorder& to, std::uint32_t slot, const LoggedUse& use) const {
@@ -52,18 +53,32 @@ void UseTracker::record(trace::Recorder& to, std::uint32_t slot, const LoggedUse
     return to.launched(slot, {use.stamp.stream(), use.device, use.stamp.epoch()}, use.what(), use.at_ns());
   const Region* const region = core_.config.space->region_at(use.span.first());
   if (region == nullptr) return;
+  if (region->shares()) return record_shared(to, slot, *region, use);
   if (use.kind == LoggedUse::Kind::changed) {
     const bool same = region->first.index == use.span.first() && region->granules == use.span.count();
     if (!same) return;  // ended since
-    return to.region_changed(region->id.value, use.life, use.dead(), use.at_ns());
+    return to.region_changed(region->id.value, region->whole_life(use.life), use.dead(), use.at_ns());
   }
   to.used(slot, {.region = region->id.value,
-                 .life = use.life,
+                 .life = region->whole_life(use.life),
                  .granule = use.span.first(),
                  .granules = use.span.count(),
                  .writes = use.span.access() == Access::write,
                  .discards = use.discards,
                  .possible = use.kind == LoggedUse::Kind::possible});
+}
+
+void UseTracker::record_shared(trace::Recorder& to, std::uint32_t slot, const Region& region, const LoggedUse& use) {
+  const trace::Recorder::Place place{
+      .granule = use.span.first(), .granules = use.span.count(), .device = std::uint32_t(region.device)};
+  const std::uint64_t life = region.whole_life(use.life);
+  if (use.kind == LoggedUse::Kind::changed) return to.block_changed(place, life, use.dead(), use.at_ns());
+  if (use.span.access() == Access::none) return;  // no block lay there
+  to.used_at(slot, place,
+             {.life = life,
+              .writes = use.span.access() == Access::write,
+              .discards = use.discards,
+              .possible = use.kind == LoggedUse::Kind::possible});
 }
 
 void UseTracker::on_use(std::uint32_t slot, const LoggedUse& use) {
@@ -74,17 +89,18 @@ void UseTracker::on_use(std::uint32_t slot, const LoggedUse& use) {
   const std::uint32_t first = region->page_at(use.span.first());
   const std::uint32_t last = std::min(region->page_at(use.span.end() - 1), region->page_count - 1);
   const std::uint32_t count = last - first + 1;
-  if (use.kind == LoggedUse::Kind::changed) return region_changed(*region);
+  if (use.kind == LoggedUse::Kind::changed) return pages_changed(*region, first, count);
   const bool write = use.span.access() == Access::write;
   if (use.kind != LoggedUse::Kind::declared) region->launched = true;
   const bool whole = count == region->page_count && count > 8;
   if (whole) stamp(*region, use.stamp);
+  const std::uint64_t life = region->whole_life(use.life);
   const bool worth_frames = count * region->page_bytes() <= devices_.of(*region).config.hbm_bytes / 2;
   for (std::uint32_t i = first; i <= last; ++i) {
     Page& page = region->pages[i];
     if (!whole) stamp(*region, page, use.stamp);
     // drain reads the threads' logs one after the other, so uses of an earlier life may come later.
-    if (std::int32_t(use.life - page.life) > 0) page.life = use.life;
+    page.life = std::max(page.life, life);
     if (use.kind == LoggedUse::Kind::possible) continue;
     // Launching threads read the same cache line: write only on a change.
     if (page.last_write != write) page.last_write = write;
@@ -100,14 +116,21 @@ void UseTracker::on_use(std::uint32_t slot, const LoggedUse& use) {
       [&](Policy& policy) { policy.used({region->id, first, count, use.span.access(), use.stamp.stream()}); });
 }
 
-void UseTracker::region_changed(Region& region) {
-  const std::uint32_t life = region.life.load();
-  const bool died = std::exchange(region.life_told, life) != life, dead = region.dead.load();
+void UseTracker::pages_changed(Region& region, std::uint32_t first, std::uint32_t count) {
+  if (!region.shares()) return changed_together(region, 0, region.page_count, region.life_told);
+  for (std::uint32_t i = first; i < first + count; ++i) changed_together(region, i, 1, region.deaths_told[i]);
+}
+
+// `told`: the last death of which the policies know.
+void UseTracker::changed_together(Region& region, std::uint32_t first, std::uint32_t count, std::uint64_t& told) {
+  const std::uint64_t death = region.last_death(first);
+  const bool died = std::exchange(told, death) != death, dead = region.dead_page(first);
+  const PageId page = region.page_id(first);
   core_.tell_policies([&](Policy& policy) {
-    if (died) policy.region_dead(region.id, true);
-    policy.region_dead(region.id, dead);
+    if (died) policy.pages_dead(page, count, true);
+    policy.pages_dead(page, count, dead);
   });
-  for (std::uint32_t i = 0; i < region.page_count; ++i) {
+  for (std::uint32_t i = first; i < first + count; ++i) {
     const PageRef ref{&region, i};
     // It may live again by now; a new user asks to keep it again.
     if (died) contents_.keep_no_longer(ref);

@@ -27,10 +27,14 @@ class UseTracker {
   bool uses_complete(Region& region, Page& page);
   // Whether the work behind a stamp is complete. Records an event if none covers the stamp.
   bool complete(Stamp stamp);
-  // The program freed the region into a cache or took it out again, perhaps both by now.
-  void region_changed(Region& region);
+  // The program freed blocks in these pages or allocated them anew, perhaps both by now. Without
+  // shared pages a region changes as a whole.
+  void pages_changed(Region& region, std::uint32_t first, std::uint32_t count);
 
  private:
+  void changed_together(Region& region, std::uint32_t first, std::uint32_t count, std::uint64_t& told);
+  static void record_shared(trace::Recorder& to, std::uint32_t slot, const Region& region,
+                            const pagetable::LoggedUse& use);
   void on_use(std::uint32_t slot, const pagetable::LoggedUse& use);
   void record(trace::Recorder& to, std::uint32_t slot, const pagetable::LoggedUse& use) const;
   void used_untracked(Region& region);

@@ -36,26 +36,42 @@ Result<void*> UndeclaredBlocks::allocate(std::size_t bytes, int device, const St
     VMEM_ASSIGN(const std::uintptr_t block, parts_.small.allocate(index, bytes, stream));
     return reinterpret_cast<void*>(block);
   }
+  if (parts_.arena.takes(index, bytes)) {
+    VMEM_ASSIGN(const std::uintptr_t block, with_room(bytes, index, [&](Arena::Sources sources) {
+                  return parts_.arena.allocate(index, bytes, stream, sources);
+                }));
+    return reinterpret_cast<void*>(block);
+  }
   const std::uint64_t whole_pages = parts_.mover.bytes_in_pages(index, bytes);
   VMEM_ASSIGN(Region * region, parts_.freed.take(index, whole_pages, stream));
   if (region == nullptr) {
-    VMEM_ASSIGN(region, fresh(whole_pages, index));
+    VMEM_ASSIGN(region, with_room(whole_pages, index, [&](Arena::Sources) {
+                  return parts_.regions.allocate(whole_pages, index, RegionKind::undeclared);
+                }));
   }
   return reinterpret_cast<void*>(parts_.space.address_of(region->first.index));
 }
 
-// Frees the oldest cached blocks, in steps, until the allocation fits: programs reuse the others.
-Result<Region*> UndeclaredBlocks::fresh(std::uint64_t whole_pages, int device) {
-  auto region = parts_.regions.allocate(whole_pages, device, RegionKind::undeclared);
-  for (std::uint64_t kept = parts_.freed.bytes(device); !region && kept > 0 && out_of_memory(region.error());) {
-    kept -= std::min(kept, std::max(whole_pages, kept / 8));
-    VMEM_TRY(parts_.freed.shrink(device, kept));
-    region = parts_.regions.allocate(whole_pages, device, RegionKind::undeclared);
+// Frees cached memory, the oldest blocks first, in steps, until the allocation fits: programs reuse
+// the others.
+template <class Make>
+auto UndeclaredBlocks::with_room(std::uint64_t bytes, int device, Make&& make)
+    -> decltype(make(Arena::Sources::own_stream)) {
+  constexpr auto kOwn = Arena::Sources::own_stream;
+  auto made = make(kOwn);
+  if (!made && out_of_memory(made.error())) {
+    VMEM_TRY(parts_.arena.trim(device));
+    made = make(kOwn);
   }
-  if (region || !out_of_memory(region.error())) return region;
-  // At last other devices' blocks, and unused slabs.
+  for (std::uint64_t kept = parts_.freed.bytes(device); !made && kept > 0 && out_of_memory(made.error());) {
+    kept -= std::min(kept, std::max(bytes, kept / 8));
+    VMEM_TRY(parts_.freed.shrink(device, kept));
+    made = make(kOwn);
+  }
+  if (made || !out_of_memory(made.error())) return made;
+  // Then what other streams have freed, other devices' memory, and unused slabs.
   VMEM_TRY(empty_cache());
-  return parts_.regions.allocate(whole_pages, device, RegionKind::undeclared);
+  return make(Arena::Sources::all_streams);
 }
 
 Status UndeclaredBlocks::free(void* pointer, std::optional<vmem_stream> stream) {
@@ -81,25 +97,40 @@ Status UndeclaredBlocks::free_small(std::uintptr_t address, const std::optional<
 
 Status UndeclaredBlocks::free_region(Region& region, std::uintptr_t address, const std::optional<StreamId>& stream) {
   OtherUses::Taken others = other_uses_.take(address);
+  if (region.shares()) return free_shared(region, address, stream, others);
   if (address != parts_.space.address_of(region.first.index) || region.dead.load()) {
     return fail(VMEM_ERROR_INVALID_POINTER,
                 fmt::format("{:#x} is not an allocation: it was freed, or lies inside one", address));
   }
-  VMEM_ASSIGN(std::vector<std::uint64_t> marks, marks_of(others.uses()));
-  std::optional<StreamId> order = stream;
-  // With other streams, or a per-thread stream (a different one in every thread), no single stream
-  // orders the reuse: it waits for marks.
-  if (order && (!marks.empty() || order->handle == CU_STREAM_PER_THREAD)) {
-    VMEM_ASSIGN(const std::uint64_t own, parts_.work.mark(*order));
-    marks.push_back(own);
-    order.reset();
-  }
+  VMEM_ASSIGN(Order order, order_of(others.uses(), stream));
   const std::uint64_t bytes = region.bytes;
-  if (!parts_.freed.put(region, order, std::move(marks)))
+  if (!parts_.freed.put(region, order.stream, std::move(order.marks)))
     return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} was freed by another thread", address));
   others.freed();
   forget_tables(address, bytes);
   return {};
+}
+
+Status UndeclaredBlocks::free_shared(const Region& region, std::uintptr_t address,
+                                     const std::optional<StreamId>& stream, OtherUses::Taken& others) {
+  VMEM_ASSIGN(Order order, order_of(others.uses(), stream));
+  VMEM_ASSIGN(const std::uint64_t bytes, parts_.arena.free(region, address, order.stream, std::move(order.marks)));
+  others.freed();
+  forget_tables(address, bytes);
+  return {};
+}
+
+// With other streams, or a per-thread stream (a different one in every thread), no single stream
+// orders the reuse: it waits for marks.
+Result<UndeclaredBlocks::Order> UndeclaredBlocks::order_of(const OtherUses::Uses& others,
+                                                           const std::optional<StreamId>& stream) {
+  Order order{stream, {}};
+  VMEM_ASSIGN(order.marks, marks_of(others));
+  if (!stream || (order.marks.empty() && stream->handle != CU_STREAM_PER_THREAD)) return order;
+  VMEM_ASSIGN(const std::uint64_t own, parts_.work.mark(*stream));
+  order.marks.push_back(own);
+  order.stream.reset();
+  return order;
 }
 
 // Marks (stamps) of the work that the other streams have queued by now.
@@ -149,17 +180,19 @@ Status UndeclaredBlocks::record_stream(void* pointer, vmem_stream stream) {
 Status UndeclaredBlocks::close_stream(vmem_stream stream) {
   const StreamId id = parts_.work.identify(stream);
   VMEM_TRY(other_uses_.close(id, [&] { return parts_.work.mark(id); }));
-  return parts_.freed.close_stream(id);
+  VMEM_TRY(parts_.freed.close_stream(id));
+  return parts_.arena.close_stream(id);
 }
 
 Status UndeclaredBlocks::empty_cache() {
   VMEM_TRY(parts_.freed.clear());
+  VMEM_TRY(parts_.arena.trim());
   return parts_.small.trim();
 }
 
 std::uint64_t UndeclaredBlocks::cached_bytes(int ordinal) const {
   const auto index = parts_.devices.index_of(ordinal);
-  return index ? parts_.freed.bytes(*index) : 0;
+  return index ? parts_.freed.bytes(*index) + parts_.arena.free_bytes(*index) : 0;
 }
 
 Result<UndeclaredBlocks::Capacity> UndeclaredBlocks::capacity(int ordinal) {
@@ -167,7 +200,7 @@ Result<UndeclaredBlocks::Capacity> UndeclaredBlocks::capacity(int ordinal) {
   migration::CapacityRequest request;
   request.device = index;
   VMEM_TRY(parts_.mover.call(request));
-  const std::uint64_t cached = parts_.freed.bytes(index);
+  const std::uint64_t cached = parts_.freed.bytes(index) + parts_.arena.free_bytes(index);
   return Capacity{std::min(request.free_bytes + cached, request.total_bytes), request.total_bytes};
 }
 

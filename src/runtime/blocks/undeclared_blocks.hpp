@@ -11,6 +11,7 @@
 #include "runtime/explicit/allocations.hpp"
 #include "runtime/launch/tables/thread_tables.hpp"
 #include "runtime/memory/addresses.hpp"
+#include "runtime/memory/arena.hpp"
 #include "runtime/memory/freed_blocks.hpp"
 #include "runtime/memory/queued_work.hpp"
 
@@ -26,6 +27,7 @@ class UndeclaredBlocks {
     migration::Mover& mover;
     Regions& regions;
     FreedBlocks& freed;
+    Arena& arena;
     Suballocator& small;
     QueuedWork& work;
     const AddressResolver& addresses;
@@ -57,9 +59,18 @@ class UndeclaredBlocks {
   Result<Capacity> capacity(int ordinal);
 
  private:
-  Result<pagetable::Region*> fresh(std::uint64_t whole_pages, int device);
+  template <class Make>
+  auto with_room(std::uint64_t bytes, int device, Make&& make) -> decltype(make(Arena::Sources::own_stream));
   Status free_small(std::uintptr_t address, const std::optional<StreamId>& stream);
   Status free_region(pagetable::Region& region, std::uintptr_t address, const std::optional<StreamId>& stream);
+  Status free_shared(const pagetable::Region& region, std::uintptr_t address, const std::optional<StreamId>& stream,
+                     OtherUses::Taken& others);
+  // What the reuse of a block waits for: a stream's order, or marks; with neither for nothing.
+  struct Order {
+    std::optional<StreamId> stream;
+    std::vector<std::uint64_t> marks;
+  };
+  Result<Order> order_of(const OtherUses::Uses& others, const std::optional<StreamId>& stream);
   Result<std::vector<std::uint64_t>> marks_of(const OtherUses::Uses& others);
   Status wait_for(const OtherUses::Uses& others, CUstream stream);
 

@@ -24,7 +24,7 @@ Result<void*> Allocations::allocate(std::size_t bytes, int device, vmem_stream s
   }
   auto region = regions_.allocate(bytes, index, RegionKind::declared);
   // Memory cached for reuse may suffice.
-  if (!region && region.error().status == VMEM_ERROR_OUT_OF_MEMORY && freed_.clear() && small_.trim())
+  if (!region && region.error().status == VMEM_ERROR_OUT_OF_MEMORY && freed_.clear() && arena_.trim() && small_.trim())
     region = regions_.allocate(bytes, index, RegionKind::declared);
   if (!region) return std::unexpected(std::move(region).error());
   return reinterpret_cast<void*>(space_.address_of((*region)->first.index));
@@ -43,6 +43,12 @@ Status Allocations::free(void* pointer, vmem_stream stream) {
   if (region->slab) {
     VMEM_TRY(refuse_held_block(slots_, small_, address));
     return small_.free(address, stream);
+  }
+  if (region->shares()) {
+    return fail(
+        VMEM_ERROR_INVALID_POINTER,
+        fmt::format("{:#x} was not allocated by vmem_malloc; free it by the call that belongs to its allocation",
+                    address));
   }
   const std::uintptr_t base = base_of(space_, *region);
   if (address != base) {

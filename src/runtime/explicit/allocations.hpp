@@ -7,6 +7,7 @@
 #include "base/status.hpp"
 #include "pagetable/address_space.hpp"
 #include "runtime/assembly/devices.hpp"
+#include "runtime/memory/arena.hpp"
 #include "runtime/memory/freed_blocks.hpp"
 #include "runtime/memory/regions.hpp"
 #include "runtime/memory/thread_slots.hpp"
@@ -19,11 +20,12 @@ namespace vmem::runtime {
 class Allocations {
  public:
   Allocations(const Devices& devices, const pagetable::AddressSpace& space, Regions& regions, FreedBlocks& freed,
-              Suballocator& small, const ThreadSlots& slots, tiers::FileTier& files)
+              Arena& arena, Suballocator& small, const ThreadSlots& slots, tiers::FileTier& files)
       : devices_(devices),
         space_(space),
         regions_(regions),
         freed_(freed),
+        arena_(arena),
         small_(small),
         slots_(slots),
         files_(files) {}
@@ -41,6 +43,7 @@ class Allocations {
   const pagetable::AddressSpace& space_;
   Regions& regions_;
   FreedBlocks& freed_;
+  Arena& arena_;
   Suballocator& small_;
   const ThreadSlots& slots_;
   tiers::FileTier& files_;

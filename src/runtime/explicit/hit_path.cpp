@@ -31,6 +31,20 @@ bool discards_all(const vmem_range& range, const pagetable::AddressSpace& space,
   return first % pagetable::kGranuleBytes == 0 && (end % pagetable::kGranuleBytes == 0 || end >= region.bytes);
 }
 
+// What a trace needs to know of a use. Where blocks share pages, it names the block.
+void complete_for_trace(const vmem_range& range, const pagetable::AddressSpace& space, const pagetable::Region& region,
+                        pagetable::LoggedUse& use) {
+  use.discards = discards_all(range, space, region);
+  const pagetable::SharedPages* const sharing = region.sharing.load(std::memory_order_relaxed);
+  if (sharing == nullptr) return;
+  const auto address = reinterpret_cast<std::uintptr_t>(range.ptr);
+  const Span block = sharing->block_at(space.granule_at(address));
+  if (block.empty()) return;
+  use.discards = use.discards && space.granule_at(address) == block.first() &&
+                 space.granule_at(address + range.bytes - 1) + 1 == block.end();
+  use.span = Span({block.first()}, block.count(), use.span.access());
+}
+
 Status check_range(const vmem_range& range) {
   const bool known = (range.access & ~kAccessBits) == 0 && (range.access & VMEM_READ_WRITE) != 0;
   const bool discard_ok = (range.access & VMEM_DISCARD) == 0 || (range.access & VMEM_READ_WRITE) == VMEM_WRITE;
@@ -207,10 +221,9 @@ Status HitPath::release(std::span<const vmem_range> ranges, vmem_stream stream) 
   for (std::size_t i = 0; i < ranges.size(); ++i) {
     const Span span = slot->span(holds[i]);
     const pagetable::Region* const region = parts_.space.region_at(span.first());
-    const std::uint32_t life = region == nullptr ? 0 : region->life.load(std::memory_order_relaxed);
-    const bool discards =
-        parts_.recorder != nullptr && region != nullptr && discards_all(ranges[i], parts_.space, *region);
-    const pagetable::LoggedUse use{span, stamp, pagetable::LoggedUse::Kind::declared, discards, 0, life};
+    const auto life = std::uint32_t(region == nullptr ? 0 : region->life.load(std::memory_order_relaxed));
+    pagetable::LoggedUse use{span, stamp, pagetable::LoggedUse::Kind::declared, false, 0, life};
+    if (parts_.recorder != nullptr && region != nullptr) complete_for_trace(ranges[i], parts_.space, *region, use);
     // A trace wants repeats, too.
     const bool filled =
         parts_.recorder == nullptr ? slot->log.append(use) : slot->log.append_all(1, [&](std::size_t) { return use; });

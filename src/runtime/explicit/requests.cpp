@@ -27,15 +27,15 @@ Status Requests::query(const void* pointer, vmem_pointer_info& info) {
   VMEM_ASSIGN(const PageRun located, parts_.addresses.locate(pointer, 1));
   const pagetable::Region& region = *located.region;
   migration::QueryRequest request;
-  request.region = located.region;
+  VMEM_ASSIGN(request.run, parts_.addresses.pages_of(reinterpret_cast<std::uintptr_t>(pointer)));
   VMEM_TRY(parts_.mover.call(request));
   info = request.info;
-  const auto block = region.slab ? parts_.small.find(reinterpret_cast<std::uintptr_t>(pointer)) : std::nullopt;
-  info.base = reinterpret_cast<void*>(block ? block->base : base_of(parts_.space, region));
-  info.bytes = block ? block->bytes : region.bytes;
+  const auto allocation = parts_.addresses.allocation_at(reinterpret_cast<std::uintptr_t>(pointer));
+  info.base = reinterpret_cast<void*>(allocation ? allocation->base : base_of(parts_.space, region));
+  info.bytes = allocation ? allocation->bytes : region.bytes;
   info.page_bytes = region.page_bytes();
   info.device = parts_.devices[std::size_t(region.device)].ordinal;
-  info.shared_pages = region.slab ? 1 : 0;
+  info.shared_pages = region.has_strangers() ? 1 : 0;
   return {};
 }
 

@@ -29,19 +29,21 @@ struct LaunchHolds {
   enum class Source : std::uint8_t { named, table };
   struct Held {
     pagetable::Region* region;
-    pagetable::Span span;  // as published: the region, or one page of a slab
+    pagetable::Span span;  // as published: the region, the block of shared pages, or one page of a slab
     std::uint32_t hold;
     std::uint32_t granule;  // in the span
     Source source = Source::named;
-    std::uint32_t life = 0;
+    std::uint32_t life = 0;  // see LoggedUse
     PageRun pages() const {
-      return {region, region->page_at(span.first()), std::uint32_t(span.count()) >> region->page_shift};
+      const std::uint32_t first = region->page_at(span.first());
+      return {region, first, region->page_at(span.end() - 1) - first + 1};
     }
   };
   std::vector<Held> held;
   // Addresses that pointer tables may lead to; some may be named as well.
   std::vector<std::uintptr_t> reachable;
-  std::optional<std::uint32_t> everything;  // the hold on everything, in place of `held`
+  // The hold on everything. `held` then has no holds, and only says what to log.
+  std::optional<std::uint32_t> everything;
   bool logs_uses = true;
   pagetable::ThreadSlot* slot = nullptr;
   migration::StreamRecord* record = nullptr;

@@ -16,6 +16,7 @@ using pagetable::Access;
 using pagetable::LoggedUse;
 using pagetable::Region;
 using pagetable::RegionState;
+using pagetable::SharedPages;
 using pagetable::Span;
 using pagetable::ThreadSlot;
 
@@ -23,21 +24,49 @@ namespace {
 
 static_assert(PointerTables::kSmallMax == Suballocator::kLargestBytes);
 
-// The span that a use of an address counts for: the region, or one page of a slab.
+// The live block of shared pages at a granule; empty: none, or the pages are not shared.
+Span shared_block(const Region& region, std::uint32_t granule) {
+  const SharedPages* const sharing = region.sharing.load(std::memory_order_relaxed);
+  return sharing == nullptr ? Span() : sharing->block_at(granule);
+}
+
+// The span that a use of an address counts for: the region, a block of shared pages, or one page of
+// a slab. Where shared pages have no live block, the page, without access.
 Span span_of_use(const Region& region, std::uint32_t granule) {
-  if (!region.slab) [[likely]]
+  if (!region.has_strangers()) [[likely]]
     return region.whole;
-  return Span({region.granule_of(region.page_at(granule))}, 1u << region.page_shift, Access::read);
+  if (const Span block = shared_block(region, granule); !block.empty()) return block;
+  return Span({region.granule_of(region.page_at(granule))}, 1u << region.page_shift,
+              region.slab ? Access::read : Access::none);
+}
+
+// No live allocation is at the granule.
+bool dead_at(const Region& region, std::uint32_t granule) {
+  return region.shares() ? shared_block(region, granule).empty() : region.dead.load(std::memory_order_seq_cst);
+}
+
+// A pointer behind the last block may lead to pages that are not there yet.
+bool begun_at(const Region& region, std::uint32_t granule) {
+  return !region.shares() || region.page_at(granule) < region.begun_pages.load(std::memory_order_relaxed);
+}
+
+// The life was counted up when the memory was freed; a use of dead memory is of the life before. A
+// use through a table begins no new life.
+std::uint32_t life_of_use(const Region& region, std::uint32_t granule) {
+  return std::uint32_t(dead_at(region, granule) ? region.last_death(region.page_at(granule)) - 1
+                                                : region.life.load(std::memory_order_seq_cst));
 }
 
 // These programs run far ahead of the GPU. Frequent epochs let the mover evict a page when its last
 // use ends, not when all queued work ends. An event costs as much as scanning a launch's arguments,
 // so epochs are longer while all fits.
 constexpr std::uint32_t kLaunchesPerEpoch = 16, kLaunchesPerEpochIfAllFits = 256;
+// A trace tells GPU time by epoch.
+constexpr std::uint32_t kLaunchesPerTracedEpoch = 64;
 constinit thread_local NamedSpans named_spans;
 
 void clear(const LaunchHolds& holds) {
-  if (holds.everything) holds.slot->clear(*holds.everything);
+  if (holds.everything) return holds.slot->clear(*holds.everything);
   for (const auto& held : holds.held) holds.slot->clear(held.hold);
 }
 
@@ -51,7 +80,7 @@ inline void Launches::announce(std::uintptr_t address, Source source, LaunchHold
   Region* const region = parts_.space.region_at(granule);
   if (region == nullptr) return;
   if (region->slab) return announce_small(*region, address, source, holds);
-  if (source == Source::table && region->dead.load(std::memory_order_relaxed)) return;
+  if (dead_at(*region, granule) && (source == Source::table || !begun_at(*region, granule))) return;
   announce_span(*region, granule, address, source, holds);
 }
 
@@ -69,12 +98,18 @@ void Launches::announce_small(Region& region, std::uintptr_t address, Source sou
 }
 
 // The region may end, or another begin here, before the hold is published: check_announced()
-// checks.
+// checks. Under a hold on everything, the span is only noted.
 inline void Launches::announce_span(Region& region, std::uint32_t granule, std::uintptr_t address, Source source,
                                     LaunchHolds& holds) {
   const Span span = span_of_use(region, granule);
-  if (!holds.named->add(span.first())) return;
+  // A page without a live block at the granule may begin where a block does.
+  const bool stray = span.access() == Access::none;
+  if (!holds.named->add(stray ? granule : span.first())) return;
   holds.held.push_back({.region = &region, .span = span, .hold = 0, .granule = granule, .source = source});
+  if (holds.everything) {
+    holds.held.back().life = life_of_use(region, granule);
+    return;
+  }
   try {
     holds.held.back().hold = holds.slot->announce(span, {address, 0});
   } catch (...) {
@@ -101,10 +136,7 @@ Usability Launches::check_announced(LaunchHolds& holds) const {
       slot.clear(held.hold);
       continue;
     }
-    // A dead region's life was counted up at its free; this use is of the life before. A use
-    // through a table begins no new life.
-    const std::uint32_t life = region.life.load(std::memory_order_seq_cst);
-    held.life = region.dead.load(std::memory_order_seq_cst) ? life - 1 : life;
+    held.life = life_of_use(region, held.granule);
     const bool not_opened = (region.devices.load(std::memory_order_acquire) & own_device) == 0;
     const bool resident = !not_opened && region.unreadable.load(std::memory_order_seq_cst) == 0 &&
                           region.attention.load(std::memory_order_seq_cst) == 0;
@@ -148,23 +180,39 @@ Status Launches::hold_and_make_ready(std::span<const std::uintptr_t> addresses, 
   // that was checked has been evicted meanwhile.
   holds.logs_uses = parts_.mover.tracks();
   if (!each) {
-    if (resident && !holds.logs_uses) return {};
+    if (resident && !holds.logs_uses) {
+      if (parts_.recorder != nullptr) [[unlikely]]
+        note_for_trace(addresses, holds);
+      return {};
+    }
     slot->clear(*std::exchange(holds.everything, std::nullopt));
   }
-  holds.named = &named_spans;
-  named_spans.begin();
-  for (const std::uintptr_t address : addresses) announce(address, Source::named, holds);
-  for (const std::uintptr_t address : holds.reachable) announce(address, Source::table, holds);
+  announce_all(addresses, holds);
   const Usability worst = check_announced(holds);
   // So that `end` needs no memory.
   if (holds.logs_uses) slot->log.reserve(slot->owed());
   return worst == Usability::ready && !strict() ? Status{} : make_ready(worst, stream, holds);
 }
 
+void Launches::announce_all(std::span<const std::uintptr_t> addresses, LaunchHolds& holds) const {
+  holds.named = &named_spans;
+  named_spans.begin();
+  for (const std::uintptr_t address : addresses) announce(address, Source::named, holds);
+  for (const std::uintptr_t address : holds.reachable) announce(address, Source::table, holds);
+}
+
+// The launch's hold on everything suffices; what it names is only logged.
+void Launches::note_for_trace(std::span<const std::uintptr_t> addresses, LaunchHolds& holds) const {
+  announce_all(addresses, holds);
+  holds.logs_uses = true;
+  holds.slot->log.reserve(holds.slot->owed() + holds.held.size());
+}
+
 bool Launches::begin_if_all_resident(vmem_stream stream, const std::optional<std::span<const std::uintptr_t>>& named,
                                      LaunchHolds& holds) {
   const PointerTables* const tables = thread_tables();
   if (tables == nullptr || (follows_tables() && tables->may_matter(window_, named))) return false;
+  if (parts_.recorder != nullptr && !named) return false;
   const auto slot = parts_.slots.current();
   const auto record = parts_.streams.find(stream);
   if (!slot || !record || (*record)->device < 0) return false;
@@ -174,8 +222,10 @@ bool Launches::begin_if_all_resident(vmem_stream stream, const std::optional<std
   holds.logs_uses = false;
   holds.everything = (*slot)->publish(Span::everything(), {});
   if ((parts_.mover.all_resident() >> (*record)->device & 1) != 0) [[likely]] {
-    (*slot)->count_acquire();
-    return true;
+    if (parts_.recorder == nullptr || ran_within_memory([&] { note_for_trace(*named, holds); })) [[likely]] {
+      (*slot)->count_acquire();
+      return true;
+    }
   }
   abandon(holds);
   return false;
@@ -214,7 +264,7 @@ inline bool Launches::usable_now(Region& region, std::uintptr_t address, Source 
   if (region.unreadable.load(std::memory_order_seq_cst) == 0 && region.attention.load(std::memory_order_seq_cst) == 0)
       [[likely]]
     return true;
-  if (!region.slab) return source == Source::table && region.dead.load(std::memory_order_relaxed);
+  if (!region.slab) return source == Source::table && dead_at(region, parts_.space.granule_at(address));
   const auto small = parts_.small.find(address);
   if (!small) return source == Source::table;
   const std::uint32_t first = region.page_at(parts_.space.granule_at(small->base));
@@ -296,9 +346,9 @@ Status Launches::end(LaunchHolds& holds) {
       const LoggedUse::Kind kind = held[i].source == Source::table ? LoggedUse::Kind::possible : LoggedUse::Kind::named;
       return LoggedUse{held[i].span, stamp, kind, false, 0, held[i].life};
     });
-  } else {
-    record.note_untracked();
   }
+  // Under a hold on everything, the mover may not track uses yet.
+  if (!holds.logs_uses || holds.everything) record.note_untracked();
   clear(holds);
   const std::unique_lock alone = std::move(holds.alone);
   holds.clear();
@@ -307,9 +357,10 @@ Status Launches::end(LaunchHolds& holds) {
   if (strict()) outcome = finish_alone(record);
   // A launch counts as several uses, so that its epochs are shorter.
   constexpr std::uint32_t kUses = StreamTable::kUsesPerEpoch;
-  const bool often = parts_.mover.evicts() || parts_.recorder != nullptr;
-  auto counted =
-      parts_.streams.count_use(record, often ? kUses / kLaunchesPerEpoch : kUses / kLaunchesPerEpochIfAllFits);
+  const std::uint32_t launches = parts_.mover.evicts()        ? kLaunchesPerEpoch
+                                 : parts_.recorder != nullptr ? kLaunchesPerTracedEpoch
+                                                              : kLaunchesPerEpochIfAllFits;
+  auto counted = parts_.streams.count_use(record, kUses / launches);
   return outcome ? counted : outcome;
 }
 

@@ -48,7 +48,7 @@ class Launches {
   // Fast path: admits a launch without looking up its allocations. REQUIRES: the kernel writes no
   // pointer tables. Succeeds only if every page is resident, use tracking is off and no pointer
   // table concerns the launch. `named`: the launch's addresses if known: only tables that concern
-  // them count. On false nothing is held: call begin.
+  // them count, and a trace needs them. On false nothing is held: call begin.
   bool begin_if_all_resident(vmem_stream stream, const std::optional<std::span<const std::uintptr_t>>& named,
                              LaunchHolds& holds);
   // False: begin_if_all_resident would fail on every device.
@@ -73,6 +73,8 @@ class Launches {
   void announce_small(pagetable::Region& region, std::uintptr_t address, Source source, LaunchHolds& holds) const;
   static void announce_span(pagetable::Region& region, std::uint32_t granule, std::uintptr_t address, Source source,
                             LaunchHolds& holds);
+  void announce_all(std::span<const std::uintptr_t> addresses, LaunchHolds& holds) const;
+  void note_for_trace(std::span<const std::uintptr_t> addresses, LaunchHolds& holds) const;
   bool find_all(std::span<const std::uintptr_t> addresses, PointerTables& tables, bool fills_tables,
                 LaunchHolds& holds) const;
   bool usable_now(pagetable::Region& region, std::uintptr_t address, Source source, std::uint32_t device) const;

@@ -32,8 +32,13 @@ Result<Region*> live_region(const pagetable::AddressSpace& space, std::uintptr_t
   return region;
 }
 
-// The allocation of the region at the address. Nothing: in a slab, no live block is there.
+// The allocation of the region at the address. Nothing: no live block is there.
 std::optional<AddressResolver::Block> AddressResolver::block_at(const Region& region, std::uintptr_t address) const {
+  if (const auto* const sharing = region.sharing.load(std::memory_order_relaxed); sharing != nullptr) {
+    const pagetable::Span block = sharing->block_at(space_.granule_at(address));
+    if (block.empty()) return std::nullopt;
+    return Block{space_.address_of(block.first()), std::uint64_t{block.count()} << pagetable::kGranuleShift};
+  }
   if (!region.slab) return Block{base_of(space_, region), region.bytes};
   const auto small = small_.find(address);
   if (!small) return std::nullopt;
@@ -86,10 +91,11 @@ std::vector<std::uintptr_t> AddressResolver::allocations_among(std::span<const s
 
 Result<PageRun> AddressResolver::pages_of(std::uintptr_t address) const {
   VMEM_ASSIGN(Region* const region, live_region(space_, address));
-  const auto small = region->slab ? small_.find(address) : std::nullopt;
-  if (!small) return PageRun{region, 0, region->page_count};
-  const std::uint32_t first = region->page_at(space_.granule_at(small->base));
-  const std::uint32_t last = region->page_at(space_.granule_at(small->base + small->bytes - 1));
+  const auto block = region->has_strangers() ? block_at(*region, address) : std::nullopt;
+  if (!block && region->shares()) return no_live_allocation(address);
+  if (!block) return PageRun{region, 0, region->page_count};
+  const std::uint32_t first = region->page_at(space_.granule_at(block->base));
+  const std::uint32_t last = region->page_at(space_.granule_at(block->base + block->bytes - 1));
   return PageRun{region, first, last - first + 1};
 }
 
@@ -110,7 +116,9 @@ std::string AddressResolver::describe(std::uintptr_t address) const {
   const std::uint32_t granule = space_.granule_at(address);
   const Region* const region = space_.region_at(granule);
   if (region == nullptr || region->state.load() != RegionState::live) return "no allocation of vmem lies there";
-  const Block block = block_at(*region, address).value_or(Block{base_of(space_, *region), region->bytes});
+  const auto found = block_at(*region, address);
+  const Block block = found.value_or(Block{base_of(space_, *region), region->bytes});
+  if (region->shares() && !found) return "no allocation of vmem lies there now: it was freed";
   const PageState state(region->pages[region->page_at(granule)].state.load());
   const char* place = state.access() == pagetable::Access::none ? "is not accessible now"
                       : state.has(PageState::kInPlace)          ? "is accessible, in host memory or another GPU's"

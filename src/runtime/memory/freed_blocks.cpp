@@ -2,12 +2,8 @@
 
 #include <utility>
 
-#include "base/clock.hpp"
-#include "base/memory_reserve.hpp"
-
 namespace vmem::runtime {
 
-using pagetable::LoggedUse;
 using pagetable::Region;
 
 Result<Region*> FreedBlocks::take(int device, std::uint64_t bytes, const StreamId& stream) {
@@ -65,23 +61,12 @@ Status FreedBlocks::clear() {
   return {};
 }
 
-// True if the flag changed. Decisions about memory read the flag itself. The log entry is only for
-// the policy, and may be missing if the thread is ending or memory is lacking. While uses are not
-// tracked, no entry is needed unless the region tells changes (tells_changes). When tracking begins
-// the mover reads every region's flag; a thread that changes a flag after that sees tracks() here.
+// True if the flag changed.
 bool FreedBlocks::set_dead(Region& region, bool dead) {
   if (region.dead.exchange(dead, std::memory_order_seq_cst) == dead) return false;
-  const std::uint32_t life =
+  const std::uint64_t life =
       dead ? region.life.fetch_add(1, std::memory_order_seq_cst) + 1 : region.life.load(std::memory_order_seq_cst);
-  if (!mover_.tracks() && !region.tells_changes.load(std::memory_order_seq_cst)) return true;
-  const LoggedUse changed = LoggedUse::change(SteadyClock::now_ns(), region.first, region.granules, life, dead);
-  // Not from the room that the thread's launches have reserved.
-  (void)ran_within_memory([&] {
-    const auto slot = slots_.current();
-    if (!slot) return;
-    (*slot)->log.reserve((*slot)->owed() + 1);
-    if ((*slot)->log.append(changed)) mover_.poke();
-  });
+  if (lives_.listens(region)) lives_.changed(region.whole, life, dead);
   return true;
 }
 

@@ -1,5 +1,5 @@
-// Frees and reuses undeclared allocations: sets a region's `dead` flag, and keeps the region in the
-// BlockCache until it is reused or ended.
+// Frees and reuses undeclared allocations with a region of their own: sets the region's `dead` flag,
+// and keeps the region in the BlockCache until it is reused or ended.
 #pragma once
 
 #include <cstdint>
@@ -7,19 +7,17 @@
 #include <vector>
 
 #include "base/status.hpp"
-#include "migration/mover.hpp"
 #include "runtime/memory/block_cache.hpp"
+#include "runtime/memory/life_log.hpp"
 #include "runtime/memory/regions.hpp"
-#include "runtime/memory/thread_slots.hpp"
 
 namespace vmem::runtime {
 
 // Any thread.
 class FreedBlocks {
  public:
-  FreedBlocks(StreamMarks& marks, Regions& regions, MoveGate& gate, ThreadSlots& slots, migration::Mover& mover,
-              std::size_t devices)
-      : cache_(marks, devices), regions_(regions), gate_(gate), slots_(slots), mover_(mover), devices_(devices) {}
+  FreedBlocks(StreamMarks& marks, Regions& regions, MoveGate& gate, LifeLog& lives, std::size_t devices)
+      : cache_(marks, devices), regions_(regions), gate_(gate), lives_(lives), devices_(devices) {}
 
   // A region, no longer dead, with pages for exactly `bytes`, or null. Errors: those of
   // Regions::make_accessible_if_drained; the block then stays cached.
@@ -40,8 +38,7 @@ class FreedBlocks {
   BlockCache cache_;
   Regions& regions_;
   MoveGate& gate_;
-  ThreadSlots& slots_;
-  migration::Mover& mover_;
+  LifeLog& lives_;
   const std::size_t devices_;
 };
 

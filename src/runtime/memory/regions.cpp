@@ -12,9 +12,26 @@ Result<Region*> Regions::allocate(std::size_t bytes, int device, RegionKind kind
   migration::AllocateRequest request;
   request.bytes = bytes;
   request.device = device;
-  request.slab = kind == RegionKind::slab;
-  request.undeclared = kind == RegionKind::undeclared;
+  request.kind = kind;
   return make(request);
+}
+
+Result<std::uint32_t> Regions::extend(Region& region, std::uint32_t pages) {
+  migration::ExtendRequest request;
+  request.region = &region;
+  request.first_granule = region.first.index;
+  request.pages = pages;
+  VMEM_TRY(mover_.call(request));
+  return request.first_page;
+}
+
+Status Regions::commit(Region& region, std::uint32_t pages, migration::CommitRequest::What what) {
+  migration::CommitRequest request;
+  request.region = &region;
+  request.first_granule = region.first.index;
+  request.pages = pages;
+  request.what = what;
+  return mover_.call(request);
 }
 
 Result<Region*> Regions::map(std::shared_ptr<tiers::PageSource> source, int device) {

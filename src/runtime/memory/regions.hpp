@@ -11,7 +11,7 @@
 
 namespace vmem::runtime {
 
-enum class RegionKind { declared, slab, undeclared };
+using migration::RegionKind;
 
 // Any thread.
 class Regions {
@@ -21,6 +21,10 @@ class Regions {
 
   // `device`: index. Errors: OUT_OF_MEMORY, ADDRESS_SPACE, TIMEOUT.
   Result<pagetable::Region*> allocate(std::size_t bytes, int device, RegionKind kind);
+  // The next pages of a region of shared pages begin, committed. Returns the first of them.
+  Result<std::uint32_t> extend(pagetable::Region& region, std::uint32_t pages);
+  // Of such a region, further pages are committed, or given up. See CommitRequest.
+  Status commit(pagetable::Region& region, std::uint32_t pages, migration::CommitRequest::What what);
   // A read-only region whose pages are read from the source on use.
   Result<pagetable::Region*> map(std::shared_ptr<tiers::PageSource> source, int device);
   // Ends the region after its logged uses and the work that the stream has queued. `first_granule`:

@@ -11,7 +11,7 @@ using pagetable::Region;
 
 Result<std::uintptr_t> Slabs::allocate_slabs(int device, std::size_t bytes) {
   auto region = regions_.allocate(bytes, device, RegionKind::slab);
-  if (!region && region.error().status == VMEM_ERROR_OUT_OF_MEMORY && freed_.clear())
+  if (!region && region.error().status == VMEM_ERROR_OUT_OF_MEMORY && freed_.clear() && arena_.trim())
     region = regions_.allocate(bytes, device, RegionKind::slab);
   if (!region) return std::unexpected(std::move(region).error());
   return space_.address_of((*region)->first.index);

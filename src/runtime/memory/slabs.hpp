@@ -5,6 +5,7 @@
 
 #include "migration/mover.hpp"
 #include "pagetable/address_space.hpp"
+#include "runtime/memory/arena.hpp"
 #include "runtime/memory/freed_blocks.hpp"
 #include "runtime/memory/regions.hpp"
 #include "runtime/suballocator.hpp"
@@ -13,9 +14,9 @@ namespace vmem::runtime {
 
 class Slabs final : public SlabSource {
  public:
-  Slabs(const pagetable::AddressSpace& space, Regions& regions, FreedBlocks& freed, MoveGate& gate,
+  Slabs(const pagetable::AddressSpace& space, Regions& regions, FreedBlocks& freed, Arena& arena, MoveGate& gate,
         migration::Mover& mover)
-      : space_(space), regions_(regions), freed_(freed), gate_(gate), mover_(mover) {}
+      : space_(space), regions_(regions), freed_(freed), arena_(arena), gate_(gate), mover_(mover) {}
 
   Result<std::uintptr_t> allocate_slabs(int device, std::size_t bytes) override;
   Status free_slabs(std::uintptr_t address) override;
@@ -27,6 +28,7 @@ class Slabs final : public SlabSource {
   const pagetable::AddressSpace& space_;
   Regions& regions_;
   FreedBlocks& freed_;
+  Arena& arena_;
   MoveGate& gate_;
   migration::Mover& mover_;
   bool ended_ = false;

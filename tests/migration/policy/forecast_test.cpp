@@ -26,19 +26,19 @@ struct Device {
   }
   void make(std::uint64_t free_pages, std::uint64_t near_pages = 0) {
     ASSERT_TRUE(history.trusted());
-    std::vector<RegionId> residents;
+    std::vector<UnitId> residents;
     for (const auto& [id, region] : regions) {
       if (region.resident_bytes != 0 && !region.dead) residents.push_back({id});
     }
     forecast.make(history, free_pages * kPage, near_pages * kPage, residents,
-                  [&](RegionId id) -> std::optional<Forecast::Holding> {
+                  [&](UnitId id) -> std::optional<Forecast::Holding> {
                     const auto found = regions.find(id.value);
                     return found == regions.end() ? std::nullopt : std::optional(found->second);
                   });
   }
   static std::vector<std::uint32_t> ids(std::span<const Forecast::Event> events) {
     std::vector<std::uint32_t> ids;
-    for (const auto& event : events) ids.push_back(event.region.value);
+    for (const auto& event : events) ids.push_back(event.unit.value);
     return ids;
   }
   std::vector<std::uint32_t> leaves() const { return ids(forecast.leaves()); }
@@ -147,7 +147,7 @@ TEST_F(ForecastOfSizes, OfALargeRegionOnlySoMuchLeavesAsIsWanted) {
   for (std::uint32_t i = 11; i <= 20; ++i) regions[i].resident_bytes = 0;
   make(0);
   ASSERT_FALSE(forecast.leaves().empty());
-  EXPECT_EQ(forecast.leaves().front().region.value, 50u);
+  EXPECT_EQ(forecast.leaves().front().unit.value, 50u);
   EXPECT_LE(forecast.leaves().front().pages, 11u) << "21 and, before they are used again, 11 to 20 need room";
 }
 
@@ -187,20 +187,20 @@ TEST(ForecastFuzz, IsSound) {
     device.make(below(40), below(10));
     std::map<std::uint32_t, std::uint64_t> left;
     for (const auto& event : device.forecast.leaves()) {
-      const auto& region = device.regions[event.region.value];
+      const auto& region = device.regions[event.unit.value];
       EXPECT_FALSE(region.dead);
-      left[event.region.value] += event.pages * region.page_bytes;
-      EXPECT_LE(left[event.region.value], region.resident_bytes);
+      left[event.unit.value] += event.pages * region.page_bytes;
+      EXPECT_LE(left[event.unit.value], region.resident_bytes);
       EXPECT_GT(event.pages, 0u);
-      EXPECT_GT(device.history.next_use(event.region), event.at);
+      EXPECT_GT(device.history.next_use(event.unit), event.at);
     }
     UseHistory::Position last = 0;
     std::set<std::uint32_t> seen;
     for (const auto& event : device.forecast.fetches()) {
-      const auto& region = device.regions[event.region.value];
-      EXPECT_TRUE(seen.insert(event.region.value).second);
+      const auto& region = device.regions[event.unit.value];
+      EXPECT_TRUE(seen.insert(event.unit.value).second);
       EXPECT_TRUE(region.resident_bytes < region.bytes && !region.dead);
-      EXPECT_EQ(device.history.next_use(event.region), event.at);
+      EXPECT_EQ(device.history.next_use(event.unit), event.at);
       EXPECT_GT(event.at, last);
       last = event.at;
     }

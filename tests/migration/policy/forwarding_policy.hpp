@@ -19,7 +19,7 @@ class ForwardingPolicy : public Policy {
   void page_left(PageId page) override { policy_->page_left(page); }
   void page_prefers(PageId page, Preference preference) override { policy_->page_prefers(page, preference); }
   void used(const Use& use) override { policy_->used(use); }
-  void region_dead(RegionId region, bool dead) override { policy_->region_dead(region, dead); }
+  void pages_dead(PageId first, std::uint32_t count, bool dead) override { policy_->pages_dead(first, count, dead); }
   std::size_t victims(const VictimQuery& query, std::span<PageId> out) override { return policy_->victims(query, out); }
   std::size_t prefetches(const PrefetchQuery& query, std::span<PageId> out) override {
     return policy_->prefetches(query, out);

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdint>
+#include <memory>
 #include <set>
+#include <vector>
 
 #include "migration/policy/second_chance.hpp"
 
@@ -49,6 +52,60 @@ struct LookAhead : ::testing::Test {
     use_range(1, 20);
   }
 };
+
+// One region whose pages blocks share: each page is followed alone, as single regions are above.
+struct SharedPages : ::testing::Test {
+  static constexpr std::uint32_t kPages = 40;
+  const RegionId region{1};
+  std::unique_ptr<Policy> policy =
+      make_look_ahead_policy({{64 * kPage}}, make_second_chance_policy({.hbm_bytes = {64 * kPage}}));
+
+  void SetUp() override {
+    policy->region_begins({.id = region, .pages = kPages, .page_bytes = kPage, .undeclared = true, .shared = true});
+    // Blocks of two pages, in a pass and a half.
+    for (std::uint32_t i = 0; i < 3 * kPages / 2; i += 2)
+      policy->used({.region = region, .first = i % kPages, .count = 2});
+  }
+  void bring(std::uint32_t first, std::uint32_t last) {
+    for (; first <= last; ++first) policy->page_arrived({region, first}, Cause::use);
+  }
+  std::vector<std::uint32_t> victims(std::size_t most) {
+    std::vector<PageId> pages(most);
+    pages.resize(policy->victims({.page_bytes = kPage, .bytes_wanted = kPage}, pages));
+    std::vector<std::uint32_t> indices;
+    for (const PageId page : pages) indices.push_back(page.index);
+    return indices;
+  }
+};
+
+TEST_F(SharedPages, LeaveOneByOne) {
+  bring(10, 25);
+  EXPECT_EQ(victims(3), (std::vector<std::uint32_t>{19, 18, 17})) << "just used: their next uses are a pass away";
+  policy->page_left({region, 19});
+  EXPECT_EQ(victims(2), (std::vector<std::uint32_t>{18, 17}));
+}
+
+TEST_F(SharedPages, DieOneByOne) {
+  bring(10, 25);
+  policy->pages_dead({region, 22}, 2, true);
+  EXPECT_EQ(victims(3), (std::vector<std::uint32_t>{23, 22, 19}));
+  policy->pages_dead({region, 22}, 1, false);
+  EXPECT_EQ(victims(2), (std::vector<std::uint32_t>{23, 19}));
+}
+
+TEST_F(SharedPages, AreFetchedInTheOrderOfTheirNextUses) {
+  std::array<PageId, 8> pages{};
+  ASSERT_EQ(policy->prefetches({0, 64 * kPage, 8 * kPage}, pages), 8u);
+  for (std::uint32_t i = 0; i < 8; ++i) EXPECT_EQ(pages[i].index, 20 + i);
+}
+
+TEST_F(SharedPages, ThatEndServeOtherRegions) {
+  policy->region_ends(region);
+  EXPECT_EQ(policy->metadata_bytes(), 0u);
+  policy->region_begins({.id = region, .pages = 3, .page_bytes = kPage, .undeclared = true});
+  bring(0, 2);
+  EXPECT_EQ(victims(4).size(), 3u);
+}
 
 TEST_F(LookAhead, GivesUpWhatIsNeededLast) {
   learn();
@@ -160,8 +217,8 @@ TEST_F(LookAhead, FetchesFartherAheadIntoRoomThatNobodyNeeds) {
 TEST_F(LookAhead, WhatWillHaveToGoIsNamedAgainUntilItHasGone) {
   // Each pass allocates regions 31 to 40.
   const auto allocate = [&] {
-    for (std::uint32_t i = 31; i <= 40; ++i) policy->region_dead({i}, false), use(i);
-    for (std::uint32_t i = 31; i <= 40; ++i) policy->region_dead({i}, true);
+    for (std::uint32_t i = 31; i <= 40; ++i) policy->pages_dead({{i}, 0}, 1, false), use(i);
+    for (std::uint32_t i = 31; i <= 40; ++i) policy->pages_dead({{i}, 0}, 1, true);
   };
   use_range(1, 30);
   allocate();
@@ -185,30 +242,30 @@ TEST_F(LookAhead, FetchesNothingThatIsThere) {
 TEST_F(LookAhead, TheDeadGoFirst) {
   learn();
   bring(11, 30);
-  policy->region_dead({25}, true);
+  policy->pages_dead({{25}, 0}, 1, true);
   EXPECT_EQ(victim(), 25u);
   EXPECT_EQ(victim(true), 20u);
-  policy->region_dead({25}, false);
+  policy->pages_dead({{25}, 0}, 1, false);
   EXPECT_EQ(victim(), 20u);
 }
 
 TEST_F(LookAhead, TheDeadGoFirstBeforeAnythingWasLearned) {
   use_range(1, 10);
   bring(1, 10);
-  policy->region_dead({4}, true);
+  policy->pages_dead({{4}, 0}, 1, true);
   EXPECT_EQ(victim(), 4u);
 }
 
 TEST_F(LookAhead, TheDeadAreNotFetched) {
   learn();
-  policy->region_dead({22}, true);
+  policy->pages_dead({{22}, 0}, 1, true);
   for (const std::uint32_t region : fetches()) EXPECT_NE(region, 22u);
 }
 
 TEST_F(LookAhead, WhatWillDieSoonIsWorthWaitingFor) {
   use_range(1, 20);
-  policy->region_dead({20}, true);  // in the first pass it dies right after its use
-  policy->region_dead({20}, false);
+  policy->pages_dead({{20}, 0}, 1, true);  // in the first pass it dies right after its use
+  policy->pages_dead({{20}, 0}, 1, false);
   use_range(21, kRegions);
   use_range(1, 20);
   bring(11, 30);

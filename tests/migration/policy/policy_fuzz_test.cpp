@@ -81,11 +81,24 @@ class Fuzz {
     }
     last_used_ = next == regions_.end() ? RegionId{} : next->first;
     if (next == regions_.end()) return;
+    // A region as a whole, or a block that lies in some of its pages.
     const RegionShape& shape = next->second;
-    if (dead_.erase(shape.id) != 0) policy_->region_dead(shape.id, false);
-    policy_->used({.region = shape.id, .first = 0, .count = shape.pages});
-    for (std::uint32_t i = 0; i < shape.pages; ++i) arrive({shape.id, i}, Cause::use);
-    if (shape.id.value % 3 == 0 && dead_.insert(shape.id).second) policy_->region_dead(shape.id, true);
+    const std::uint32_t first = shape.shared ? below(shape.pages) : 0;
+    const std::uint32_t count = shape.shared ? 1 + below(shape.pages - first) : shape.pages;
+    set_dead({shape.id, first}, count, false);
+    policy_->used({.region = shape.id, .first = first, .count = count});
+    for (std::uint32_t i = first; i < first + count; ++i) arrive({shape.id, i}, Cause::use);
+    if (shape.id.value % 3 == 0) set_dead({shape.id, first}, count, true);
+  }
+
+  // Tells the policy only if something changes.
+  void set_dead(PageId first, std::uint32_t count, bool dead) {
+    bool changed = false;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const PageId page{first.region, first.index + i};
+      changed = (dead ? dead_.insert(page).second : dead_.erase(page) != 0) || changed;
+    }
+    if (changed) policy_->pages_dead(first, count, dead);
   }
 
   void begin() {
@@ -94,6 +107,7 @@ class Fuzz {
     if (program_ == Program::undeclared && below(3) != 0) {
       shape = {{20 + below(20)}, 1 + below(6), shape.page_bytes, shape.device};
       shape.undeclared = true;
+      shape.shared = below(2) == 0;
     }
     end(shape.id);
     regions_[shape.id] = shape;
@@ -102,7 +116,7 @@ class Fuzz {
 
   void end(RegionId id) {
     regions_.erase(id);
-    dead_.erase(id);
+    std::erase_if(dead_, [&](PageId page) { return page.region == id; });
     std::erase_if(resident_, [&](PageId page) { return page.region == id; });
     policy_->region_ends(id);
   }
@@ -168,7 +182,7 @@ class Fuzz {
     for (const PageId page : out) {
       EXPECT_TRUE(resident_.contains(page));
       EXPECT_EQ(regions_.at(page.region).device, device);
-      EXPECT_FALSE(dead_.contains(page.region));
+      EXPECT_FALSE(dead_.contains(page));
       if (below(4)) leave(page);
     }
     left_ahead_ += out.size();
@@ -180,7 +194,7 @@ class Fuzz {
   std::unique_ptr<Policy> policy_;
   std::map<RegionId, RegionShape> regions_;
   std::map<RegionId, std::uint32_t> heads_;
-  std::set<RegionId> dead_;
+  std::set<PageId> dead_;
   RegionId last_used_{};
   std::set<PageId> resident_;
   std::vector<PageId> answers_;
