@@ -103,12 +103,10 @@ Result<StreamRecord*> StreamTable::open(const Key& key, CUcontext context) {
     }
   }
   VMEM_ASSIGN(StreamRecord* const record, unused_record());
-  {
-    const std::lock_guard record_lock(record->mutex);
-    // Of the stream that the record served before.
-    if (record->timed != nullptr) spare_events_[record->context].push_back(record->timed);
-    record->timed = nullptr;
-  }
+  // Whoever closes an epoch of the stream that the record served before sees that it is another one.
+  const std::lock_guard record_lock(record->mutex);
+  if (record->timed != nullptr) spare_events_[record->context].push_back(record->timed);
+  record->timed = nullptr;
   record->handle = key.handle;
   record->openings.fetch_add(1, std::memory_order_relaxed);
   record->context = context;
@@ -184,30 +182,32 @@ std::unexpected<Error> StreamTable::capture_error(const StreamRecord& record) {
 }
 
 Result<bool> StreamTable::try_close(StreamRecord& record) {
-  // take_event locks the table's mutex; the lock order is table, then record.
-  VMEM_ASSIGN(CUevent const event, take_event(record.context));
+  // take_event locks the table's mutex; the lock order is table, then record. So the record may
+  // serve another stream by the time of the second lock, even of another context.
+  Event event{.context = record.context};
+  VMEM_ASSIGN(event.handle, take_event(event.context));
   std::unique_lock lock(record.mutex);
   auto outcome = record_epoch(record, event);
   const bool backlog = record.recorded.size() >= kBacklogEvents;
   lock.unlock();
-  if (!outcome || *outcome != Recording::recorded) put_back(record.context, {&event, 1});
+  if (!outcome || *outcome != Recording::recorded) put_back(event.context, {&event.handle, 1});
   if (!outcome) return std::unexpected(std::move(outcome).error());
   if (backlog) ask_to_poll();
   return *outcome == Recording::recorded;
 }
 
 // REQUIRES: record.mutex, which keeps the stream open: once closed, its handle may die at any time.
-Result<StreamTable::Recording> StreamTable::record_epoch(StreamRecord& record, CUevent event) {
-  if (record.closed.load(std::memory_order_relaxed)) return Recording::refused;
+Result<StreamTable::Recording> StreamTable::record_epoch(StreamRecord& record, const Event& event) {
+  if (record.closed.load(std::memory_order_relaxed) || record.context != event.context) return Recording::refused;
   VMEM_ASSIGN(const bool in_capture, capturing(record));
   if (in_capture) return Recording::refused;
   // The epoch ends before the event is recorded, so the event covers every use stamped with it:
   // those were queued earlier still.
   const std::uint64_t epoch = record.open_epoch.fetch_add(1, std::memory_order_seq_cst);
   record.uses_since_close.store(0, std::memory_order_relaxed);
-  record.recorded.push_back({epoch, event});  // before the event is recorded: it may throw
+  record.recorded.push_back({epoch, event.handle});  // before the event is recorded: it may throw
   // On failure the epoch stays uncovered until an event of a later one is recorded.
-  if (auto outcome = driver_->check(record_event(record, event), "cuEventRecord"); !outcome) {
+  if (auto outcome = driver_->check(record_event(record, event.handle), "cuEventRecord"); !outcome) {
     record.recorded.pop_back();
     return std::unexpected(std::move(outcome).error());
   }
@@ -298,14 +298,15 @@ Status StreamTable::close_stream(CUstream handle) {
     record = known();
   }
   if (record == nullptr) return {};
-  VMEM_ASSIGN(CUevent const event, take_event(record->context));
+  Event event{.context = record->context};
+  VMEM_ASSIGN(event.handle, take_event(event.context));
   {
     const std::lock_guard lock(mutex_);
     // Another thread may have closed the stream meanwhile.
     const bool still_open = known() == record;
     const std::lock_guard record_lock(record->mutex);
     const auto outcome = still_open ? record_epoch(*record, event) : Result<Recording>(Recording::refused);
-    if (!outcome || *outcome != Recording::recorded) spare_events_[record->context].push_back(event);
+    if (!outcome || *outcome != Recording::recorded) spare_events_[event.context].push_back(event.handle);
     if (!outcome) return std::unexpected(outcome.error());
     // A stream may be destroyed while capturing, if its earlier work was covered when that began.
     const bool uncovered = *outcome == Recording::spent || (*outcome == Recording::refused && has_open_uses(*record));
@@ -356,11 +357,13 @@ Result<bool> StreamTable::poll() {
   for (std::uint32_t i = 1; i < count; ++i) {
     StreamRecord& record = *records_[i].load(std::memory_order_acquire);
     done.clear();
+    CUcontext context = nullptr;
     const Status collected = [&] {
       const std::lock_guard lock(record.mutex);
+      context = record.context;
       return collect(record, done, progress);
     }();
-    if (!done.empty()) put_back(record.context, done);
+    if (!done.empty()) put_back(context, done);
     // A closed record whose uses are all complete can serve another stream. Its epochs continue.
     if (record.closed.load(std::memory_order_acquire) && record.completed.load() + 1 == record.open_epoch.load()) {
       const std::lock_guard lock(mutex_);

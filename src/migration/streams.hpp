@@ -31,7 +31,7 @@ struct alignas(128) StreamRecord {
   std::uint16_t index = 0;
   std::atomic<CUstream> handle{nullptr};
   std::atomic<std::uint32_t> openings{0};  // how many streams the record has served
-  CUcontext context = nullptr;
+  std::atomic<CUcontext> context{nullptr};
   int device = -1;               // index into the runtime's devices, -1: a device vmem does not use
   bool own_thread_only = false;  // CU_STREAM_PER_THREAD: only its thread can record on it
 
@@ -160,9 +160,14 @@ class StreamTable {
   Result<StreamRecord*> unused_record();
   Result<CUevent> take_event(CUcontext context);
   void put_back(CUcontext context, std::span<const CUevent> events);
-  // refused: the stream is capturing or closed; spent: the event became part of a graph.
+  // It can be recorded on streams of its context only.
+  struct Event {
+    CUcontext context;
+    CUevent handle = nullptr;
+  };
+  // refused: the stream is capturing or closed, or the record another context's; spent: the event became part of a graph.
   enum class Recording { recorded, refused, spent };
-  Result<Recording> record_epoch(StreamRecord& record, CUevent event);
+  Result<Recording> record_epoch(StreamRecord& record, const Event& event);
   static bool has_open_uses(const StreamRecord& record);
   Result<bool> try_close(StreamRecord& record);  // false: capturing or closed
   static std::unexpected<Error> capture_error(const StreamRecord& record);

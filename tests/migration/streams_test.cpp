@@ -3,6 +3,7 @@
 
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "migration/mover_harness.hpp"
 
@@ -327,6 +328,65 @@ TEST_F(Streams, AnEventThatCannotBeRecordedLeavesTheEpochToTheNext) {
   EXPECT_EQ((*driver)->cuStreamSynchronize(a.stream), CUDA_SUCCESS);
   poll();
   EXPECT_TRUE(streams->complete(used));
+}
+
+// A thread wants an event for a stream. Before it has it, others close the stream and open one of
+// another device, which gets the same record. The event must not be taken for that device's.
+class StreamsOfTwoDevices : public Streams {
+ protected:
+  void SetUp() override { start({.devices = 2}); }
+  CUstream make_on(int device) {
+    EXPECT_EQ((*driver)->cuCtxPushCurrent(contexts[std::size_t(device)].context()), CUDA_SUCCESS);
+    const CUstream stream = make();
+    CUcontext popped = nullptr;
+    EXPECT_EQ((*driver)->cuCtxPopCurrent(&popped), CUDA_SUCCESS);
+    return stream;
+  }
+  // At the next cuEventCreate.
+  void replace_meanwhile(CUstream first, CUstream second, StreamRecord* record) {
+    replaced_ = false;
+    faults->on_call([this, first, second, record](std::string_view call) {
+      if (call != "cuEventCreate" || std::exchange(replaced_, true)) return;
+      EXPECT_TRUE(streams->close_stream(first));
+      EXPECT_EQ((*driver)->cuStreamSynchronize(first), CUDA_SUCCESS);
+      EXPECT_TRUE(streams->poll());
+      EXPECT_EQ(*streams->find(second), record);
+    });
+  }
+  void expect_sound(StreamRecord& record, CUstream second) {
+    faults->on_call(nullptr);
+    ASSERT_TRUE(replaced_);
+    for (int i = 0; i < 4; ++i) {
+      const auto closed = streams->close_epoch(record);
+      EXPECT_TRUE(closed) << closed.error().message;
+    }
+    const Stamp last = record.open_stamp();
+    EXPECT_TRUE(*streams->cover(last));
+    EXPECT_EQ((*driver)->cuStreamSynchronize(second), CUDA_SUCCESS);
+    EXPECT_TRUE(streams->poll());
+    EXPECT_TRUE(streams->complete(last));
+    EXPECT_TRUE(streams->close_stream(second));
+  }
+
+ private:
+  bool replaced_ = false;
+};
+
+TEST_F(StreamsOfTwoDevices, AnEventForAStreamThatWasReplacedIsNotRecordedOnTheOther) {
+  const CUstream first = make_on(0), second = make_on(1);
+  StreamRecord* const record = *streams->find(first);
+  replace_meanwhile(first, second, record);
+  const auto closed = streams->close_epoch(*record);
+  EXPECT_TRUE(closed || closed.error().status == VMEM_ERROR_UNSUPPORTED) << closed.error().message;
+  expect_sound(*record, second);
+}
+
+TEST_F(StreamsOfTwoDevices, AStreamThatTwoThreadsCloseLeavesNoEventToAnotherDevice) {
+  const CUstream first = make_on(0), second = make_on(1);
+  StreamRecord* const record = *streams->find(first);
+  replace_meanwhile(first, second, record);
+  EXPECT_TRUE(streams->close_stream(first));
+  expect_sound(*record, second);
 }
 
 TEST_F(Streams, ManyEventsWaitingAskForAPoll) {

@@ -88,6 +88,68 @@ TEST_F(RecorderTest, UsesOfUnknownRegionsAndLivesAreLeftOut) {
   EXPECT_THAT(events(), ElementsAre("+1", "-1", ""));
 }
 
+// Where blocks share pages, `life` counts the ends of all blocks of their region.
+class Shared : public RecorderTest {
+ protected:
+  static constexpr Recorder::Place kHere{.granule = 8, .granules = 2};
+  void SetUp() override { recorder->shared_region_begins(0, 64); }
+  void change(std::uint64_t life, bool dead, std::uint64_t at_ns) {
+    recorder->block_changed(kHere, life, dead, kBegan + at_ns);
+  }
+  void use_at(std::uint32_t thread, std::uint64_t life) { recorder->used_at(thread, kHere, {.life = life}); }
+};
+
+TEST_F(Shared, TheNextBlockAtAPlaceIsAnother) {
+  change(1, false, 10);
+  use_at(0, 5);
+  launch(0, 20);
+  change(6, true, 30);
+  change(9, false, 40);
+  use_at(0, 9);
+  launch(0, 50);
+  EXPECT_THAT(events(), ElementsAre("+1", "1", "-1", "+2", "2"));
+}
+
+// The mover reads one thread's log after the other.
+TEST_F(Shared, ABlockMayBeginByItsFirstUse) {
+  use_at(0, 5);
+  launch(0, 20);
+  change(1, false, 10);
+  EXPECT_THAT(events(), ElementsAre("+1", "1"));
+}
+
+TEST_F(Shared, ABlockOfTheSameSizeIsAnotherThoughTheEndBetweenIsReadLater) {
+  change(1, false, 10);
+  use_at(0, 2);
+  launch(0, 20);
+  change(9, false, 40);  // the first one's end is in another thread's log
+  use_at(0, 9);
+  launch(0, 50);
+  change(8, true, 30);
+  use_at(0, 9);
+  launch(0, 60);
+  EXPECT_THAT(events(), ElementsAre("+1", "1", "-1", "+2", "2", "2"));
+}
+
+TEST_F(Shared, ALateUseOfTheBlockBeforeIsKept) {
+  change(1, false, 10);
+  change(6, true, 30);
+  change(9, false, 40);
+  use_at(1, 3);
+  launch(1, 20);
+  EXPECT_THAT(events(), ElementsAre("+1", "1", "-1", "+2"));
+}
+
+TEST_F(Shared, ARegionThatBeginsKnowsNothingOfTheOneBefore) {
+  change(1, false, 10);
+  change(50, true, 20);
+  recorder->shared_region_begins(0, 64);
+  change(1, false, 30);
+  use_at(0, 1);
+  launch(0, 40);
+  EXPECT_THAT(events(), ElementsAre("+1", "-1", "+2", "2"));
+}
+
 TEST_F(RecorderTest, StepsOfTheMoverThatFollowEachOtherAreOne) {
   recorder->busy(kBegan + 1'000, kBegan + 2'000);
   recorder->busy(kBegan + 12'000, kBegan + 13'000);
