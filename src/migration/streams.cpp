@@ -103,7 +103,7 @@ Result<StreamRecord*> StreamTable::open(const Key& key, CUcontext context) {
     }
   }
   VMEM_ASSIGN(StreamRecord* const record, unused_record());
-  // Whoever closes an epoch of the stream that the record served before sees that it is another one.
+  // Whoever closes an epoch of the stream that the record served before sees that it is another.
   const std::lock_guard record_lock(record->mutex);
   if (record->timed != nullptr) spare_events_[record->context].push_back(record->timed);
   record->timed = nullptr;

@@ -165,7 +165,8 @@ class StreamTable {
     CUcontext context;
     CUevent handle = nullptr;
   };
-  // refused: the stream is capturing or closed, or the record another context's; spent: the event became part of a graph.
+  // refused: the stream is capturing or closed, or the record another context's; spent: the event
+  // became part of a graph.
   enum class Recording { recorded, refused, spent };
   Result<Recording> record_epoch(StreamRecord& record, const Event& event);
   static bool has_open_uses(const StreamRecord& record);

@@ -92,8 +92,8 @@ Result<Region*> AddressSpace::add(std::uint32_t granules, std::uint32_t page_shi
   region->unreadable = region->unwritable = region->page_count;
   region->attention = 0;
   region->devices = 0;
-  region->sharing.store(nullptr, std::memory_order_relaxed);
-  region->deaths_told.clear();
+  region->extent.sharing.store(nullptr, std::memory_order_relaxed);
+  region->extent.deaths_told.clear();
   for (std::uint32_t i = 0; i < granules; ++i) map_[first + i].store(region->id.value, std::memory_order_release);
   return region;
 }

@@ -20,12 +20,12 @@ void lower_counters(Region& region, PageState from, PageState to) {
 }  // namespace
 
 std::uint64_t Region::last_death(std::uint32_t page) const {
-  const SharedPages* const shared = sharing.load(std::memory_order_relaxed);
+  const SharedPages* const shared = extent.sharing.load(std::memory_order_relaxed);
   return shared == nullptr ? life.load(std::memory_order_seq_cst) : shared->last_death(granule_of(page));
 }
 
 bool Region::dead_page(std::uint32_t page) const {
-  const SharedPages* const shared = sharing.load(std::memory_order_relaxed);
+  const SharedPages* const shared = extent.sharing.load(std::memory_order_relaxed);
   return shared == nullptr ? dead.load(std::memory_order_seq_cst) : shared->dead(granule_of(page));
 }
 

@@ -115,6 +115,21 @@ class SharedPages;
 
 enum class RegionState : std::uint32_t { empty, live, ending };
 
+// How much of a region is in use. Without shared pages that is all of it.
+struct RegionExtent {
+  // Shared with launching threads.
+  // Blocks share the pages (shared_pages.hpp). Null: the region is one block. Constant while live.
+  std::atomic<const SharedPages*> sharing{nullptr};
+  // From the first page on. Shared pages begin as blocks need them (ExtendRequest). Later ones are
+  // never mapped, and the region's counters leave them out.
+  std::atomic<std::uint32_t> begun_pages{0};
+
+  // The mover only.
+  std::uint32_t committed_pages = 0;  // of shared pages, dead ones may be left out
+  // The policies know of all deaths up to here: of each page, or of the region as a whole.
+  std::vector<std::uint64_t> deaths_told;
+};
+
 struct Region {
   // Constant while live.
   RegionId id;
@@ -130,22 +145,18 @@ struct Region {
   bool read_only = false;
   std::uint32_t head_bytes = 0;  // of its first page, before the requested range
   std::unique_ptr<Page[]> pages;
+  RegionExtent extent;
 
   // Shared with launching threads: O(1) checks for fully accessible regions. A counter is raised
   // before a page's state word gets worse and lowered after it gets better: 0 implies that no page
   // counts. The mover writes to this cache line only when something changes.
   alignas(64) Span whole;  // all its granules, for reading; constant while live
   bool slab = false;       // of small allocations; constant while live
-  // Blocks share its pages (shared_pages.hpp). Null: the region is one block. Constant while live.
-  std::atomic<const SharedPages*> sharing{nullptr};
   std::atomic<RegionState> state{RegionState::empty};
   std::atomic<std::uint32_t> devices{0};  // bit i: device i may access the mappings
   std::atomic<std::uint32_t> unreadable{0};
   std::atomic<std::uint32_t> unwritable{0};
   std::atomic<std::uint32_t> attention{0};
-  // So many pages, from the first, are in use. Shared pages begin as blocks need them
-  // (ExtendRequest). Later ones are never mapped, and not counted above.
-  std::atomic<std::uint32_t> begun_pages{0};
   // Undeclared regions: `dead` while freed and cached for the next allocation; `life` counts how
   // often that happened. A page's contents from an earlier life are worthless. With shared pages a
   // region is never dead, and `life` counts its blocks' ends.
@@ -156,14 +167,11 @@ struct Region {
   std::atomic<bool> tells_changes{false};
 
   // The mover only.
-  alignas(64) std::vector<Stamp> uses;     // of the whole region, one per stream
-  std::uint32_t end_cursor = 0;            // while ending: pages released so far
-  std::uint32_t committed_pages = 0;       // of shared pages, dead ones may be left out
-  std::uint32_t mapping_devices = 0;       // like `devices`, for future mappings
-  std::uint64_t life_told = 0;             // the policies know of the end of all lives before this
-  std::vector<std::uint64_t> deaths_told;  // with shared pages: the same for each page
-  bool launched = false;                   // used by launches that do not declare writes
-  bool away = false;                       // in the mover's list of regions not fully resident
+  alignas(64) std::vector<Stamp> uses;  // of the whole region, one per stream
+  std::uint32_t end_cursor = 0;         // while ending: pages released so far
+  std::uint32_t mapping_devices = 0;    // like `devices`, for future mappings
+  bool launched = false;                // used by launches that do not declare writes
+  bool away = false;                    // in the mover's list of regions not fully resident
 
   std::uint64_t page_bytes() const { return kGranuleBytes << page_shift; }
   std::uint32_t page_at(std::uint32_t granule) const { return (granule - first.index) >> page_shift; }
@@ -172,7 +180,7 @@ struct Region {
   PageId page_id(std::uint32_t index) const { return {id, index}; }
   // Whether a page may hold several allocations, whose users do not know of each other.
   bool has_strangers() const { return slab || shares(); }
-  bool shares() const { return sharing.load(std::memory_order_relaxed) != nullptr; }
+  bool shares() const { return extent.sharing.load(std::memory_order_relaxed) != nullptr; }
   // `life` after the last time that the page's contents became worthless.
   std::uint64_t last_death(std::uint32_t page) const;
   bool dead_page(std::uint32_t page) const;

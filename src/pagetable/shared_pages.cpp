@@ -31,13 +31,13 @@ Result<SharedPages> SharedPages::create(std::size_t granules) {
 // The first life is 1: pages that no block has used yet are of life 0.
 void SharedPages::begin_region(Region& region) {
   region.life.store(1, std::memory_order_relaxed);
-  region.deaths_told.assign(region.page_count, 1);
+  region.extent.deaths_told.assign(region.page_count, 1);
   for (std::uint32_t at = region.first.index; at < region.end_granule(); ++at) {
     blocks_[at].store(Span::kEmpty, std::memory_order_relaxed);
     pages_[at].live.store(0, std::memory_order_relaxed);
     pages_[at].death.store(1, std::memory_order_relaxed);
   }
-  region.sharing.store(this, std::memory_order_release);
+  region.extent.sharing.store(this, std::memory_order_release);
 }
 
 // Whoever finds the block also sees its pages live.

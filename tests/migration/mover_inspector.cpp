@@ -200,7 +200,8 @@ void MoverInspector::check_sums() {
   for (const auto* list : std::initializer_list<const std::vector<Region*>*>{&mover.parts().residency.live(),
                                                                              &mover.parts().endings.regions()}) {
     for (const Region* region : *list) {
-      if (!region->read_only) committed[std::size_t(region->device)] += region->committed_pages * region->page_bytes();
+      if (!region->read_only)
+        committed[std::size_t(region->device)] += region->extent.committed_pages * region->page_bytes();
       pages += region->page_count;
     }
   }

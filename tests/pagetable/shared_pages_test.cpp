@@ -82,7 +82,7 @@ TEST_F(SharedPagesTest, ARegionBeginsWithoutWhatLayThereBefore) {
 }
 
 TEST_F(SharedPagesTest, WithoutSharingARegionDiesAsAWhole) {
-  region->sharing.store(nullptr);
+  region->extent.sharing.store(nullptr);
   region->life = 7;
   region->dead = true;
   EXPECT_EQ(region->last_death(3), 7u);

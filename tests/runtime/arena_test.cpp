@@ -167,6 +167,7 @@ TEST_F(Arena, WhatIsFreedOnAStreamServesThatStream) {
   EXPECT_NE(allocate(16, own), block);
   EXPECT_EQ(allocate(16, other), block);
   gate.open();
+  gpu.synchronize(own);
   for (CUstream stream : {own, other}) EXPECT_TRUE(runtime->close_stream(stream));
 }
 
@@ -251,7 +252,7 @@ TEST_F(Arena, APointerBehindTheLastBlockMapsNothing) {
   gpu.synchronize(nullptr);
   const auto& space = runtime->space();
   const auto& region = *space.region_at(space.granule_at(reinterpret_cast<std::uintptr_t>(block)));
-  EXPECT_EQ(region.begun_pages, 1u);
+  EXPECT_EQ(region.extent.begun_pages, 1u);
   EXPECT_EQ(region.unreadable, 0u);
   std::byte* const next = allocate(16);
   EXPECT_EQ(next, block + 16 * kMiB);

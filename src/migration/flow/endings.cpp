@@ -67,11 +67,11 @@ bool Endings::finish(Region& region, std::uint32_t& budget) {
   }
   Device& device = parts_.devices.of(region);
   if (!region.read_only) {
-    const std::uint64_t bytes = region.committed_pages * region.page_bytes();
+    const std::uint64_t bytes = region.extent.committed_pages * region.page_bytes();
     device.committed_bytes -= bytes;
     parts_.lending.balance(device);
     parts_.core.counters.committed_bytes -= bytes;
-    parts_.committer.counts(region.page_bytes()).of(region) -= region.committed_pages;
+    parts_.committer.counts(region.page_bytes()).of(region) -= region.extent.committed_pages;
   }
   parts_.core.counters.pages -= region.page_count;
   parts_.pending.forget(region);

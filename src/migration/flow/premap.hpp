@@ -19,8 +19,8 @@ class Premap {
   // fill at which use tracking begins.
   bool worth_it(const Region& region, std::uint32_t pages) const;
   // Maps new pages of a region, from `mapped` to `end`. True: no more to map. Launches that
-  // remember the address may have mapped some between two steps. Ignores errors: they recur, and are reported,
-  // for the launch that needs the page.
+  // remember the address may have mapped some between two steps. Ignores errors: they recur, and
+  // are reported, for the launch that needs the page.
   bool map_some(Region& region, std::uint32_t& mapped, std::uint32_t end);
 
  private:

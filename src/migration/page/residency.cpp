@@ -68,7 +68,7 @@ void Residency::region_ends(const Region& region) {
 
 void Residency::region_extended(Region& region, std::uint32_t pages) {
   not_resident(region);
-  region.begun_pages.fetch_add(pages);
+  region.extent.begun_pages.fetch_add(pages);
   region.unwritable.fetch_add(pages);
   region.unreadable.fetch_add(pages);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -74,10 +75,7 @@ class LookAhead final : public Policy {
   struct Candidate {
     Position next;
     UnitId unit;
-    bool operator<(const Candidate& other) const {
-      if (next != other.next) return next > other.next;
-      return unit < other.unit;
-    }
+    bool operator<(const Candidate& other) const { return next != other.next ? next > other.next : unit < other.unit; }
   };
   using Candidates = std::set<Candidate>;
   // The stages of a round of victims, best first. Dead contents need no copy. A page of another
@@ -144,11 +142,7 @@ class LookAhead final : public Policy {
   std::vector<UnitId> free_units_;  // has room for all of them
   std::unordered_map<int, DeviceState> devices_;
   std::uint64_t rounds_ = 0;
-  struct Run {
-    RegionId region;
-    std::uint32_t first = 0, count = 0;
-    bool operator==(const Run&) const = default;
-  };
+  using Run = std::tuple<RegionId, std::uint32_t, std::uint32_t>;  // first page, count
   Run last_used_;
 };
 
@@ -253,8 +247,7 @@ void LookAhead::used(const Use& used) {
   otherwise_->used(used);
   // A block that is used again at once is no news, as with single units (UseHistory::Step).
   const Run run{used.region, used.first, used.count};
-  if (run == last_used_) return;
-  last_used_ = run;
+  if (std::exchange(last_used_, run) == run) return;
   PageId page{used.region, used.first};
   for (std::uint32_t left = used.count; left > 0; --left, ++page.index) {
     Followed* const unit = find(page);

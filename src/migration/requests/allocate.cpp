@@ -27,12 +27,12 @@ constexpr std::uint64_t kSlabShare = 4;
 std::optional<Status> AllocateRequest::advance(MoverParts& parts) {
   if (region == nullptr) {
     auto begun = begin(parts);
-    if (!begun || !*begun || !parts.premap.worth_it(*region, region->committed_pages)) return begun;
+    if (!begun || !*begun || !parts.premap.worth_it(*region, region->extent.committed_pages)) return begun;
     id_ = region->id;
   }
   // The region may have been ended between two steps.
   if (region->id != id_ || region->state.load(std::memory_order_relaxed) != RegionState::live) return ended_error();
-  if (!parts.premap.map_some(*region, mapped_, region->committed_pages)) return std::nullopt;
+  if (!parts.premap.map_some(*region, mapped_, region->extent.committed_pages)) return std::nullopt;
   return Status{};
 }
 
@@ -103,8 +103,8 @@ Status AllocateRequest::add_region(MoverParts& parts, std::uint64_t backed, std:
   if (parts.core.config.spill_policy) parts.core.config.spill_policy->region_begins(begins);
   Committer::PageCounts& counts = parts.committer.counts(page_bytes);
   parts.residency.make_room_for_region();
-  region->begun_pages = shared ? 0 : region->page_count;
-  region->committed_pages = source || shared ? 0 : region->page_count;
+  region->extent.begun_pages = shared ? 0 : region->page_count;
+  region->extent.committed_pages = source || shared ? 0 : region->page_count;
   if (shared) region->unreadable = region->unwritable = 0;
 
   region->read_only = source != nullptr;
@@ -117,7 +117,7 @@ Status AllocateRequest::add_region(MoverParts& parts, std::uint64_t backed, std:
   region->dead.store(false, std::memory_order_relaxed);
   region->life.store(0, std::memory_order_relaxed);
   region->tells_changes.store(false, std::memory_order_relaxed);
-  region->life_told = 0;
+  region->extent.deaths_told.assign(1, 0);
   if (shared) parts.core.config.space->sharing().begin_region(*region);
   region->mapping_devices = 1u << device;
   region->devices.store(region->mapping_devices, std::memory_order_relaxed);
@@ -125,9 +125,9 @@ Status AllocateRequest::add_region(MoverParts& parts, std::uint64_t backed, std:
   if (source) {
     parts.core.counters.file_mapped_bytes += region->bytes;
   } else {
-    counts.of(*region) += region->committed_pages;
+    counts.of(*region) += region->extent.committed_pages;
     parts.core.counters.allocated_bytes += region->has_strangers() ? 0 : bytes;
-    parts.core.counters.committed_bytes += region->committed_pages * page_bytes;
+    parts.core.counters.committed_bytes += region->extent.committed_pages * page_bytes;
   }
   parts.core.counters.pages += region->page_count;
   (void)ran_within_memory([&] { parts.committer.expect_slots(); });  // slots can be created later

@@ -29,7 +29,7 @@ std::optional<Status> commit(MoverParts& parts, Region& region, std::uint32_t pa
   if (auto room = parts.committer.commit(parts.devices.of(region), bytes, parts.committer.page_sizes_with(page_bytes));
       !room)
     return error_or_wait(parts, patience, std::move(room).error());
-  region.committed_pages += pages;
+  region.extent.committed_pages += pages;
   parts.core.counters.committed_bytes += bytes;
   parts.committer.counts(page_bytes).of(region) += pages;
   (void)ran_within_memory([&] { parts.committer.expect_slots(); });  // slots can be created later
@@ -44,7 +44,7 @@ std::optional<Status> ExtendRequest::advance(MoverParts& parts) {
     auto begun = commit(parts, *region, pages, patience_);
     if (!begun || !*begun) return begun;
     committed_ = true;
-    mapped_ = first_page = region->begun_pages.load(std::memory_order_relaxed);
+    mapped_ = first_page = region->extent.begun_pages.load(std::memory_order_relaxed);
     parts.residency.region_extended(*region, pages);
     if (!parts.premap.worth_it(*region, pages)) return Status{};
   }
@@ -58,7 +58,7 @@ std::optional<Status> CommitRequest::advance(MoverParts& parts) {
   const std::uint64_t bytes = pages * region->page_bytes();
   Device& home = parts.devices.of(*region);
   home.committed_bytes -= bytes;
-  region->committed_pages -= pages;
+  region->extent.committed_pages -= pages;
   parts.core.counters.committed_bytes -= bytes;
   parts.committer.counts(region->page_bytes()).of(*region) -= pages;
   (void)ran_within_memory([&] { parts.lending.balance(home); });  // the next change repeats it

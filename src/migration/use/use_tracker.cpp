@@ -117,8 +117,8 @@ void UseTracker::on_use(std::uint32_t slot, const LoggedUse& use) {
 }
 
 void UseTracker::pages_changed(Region& region, std::uint32_t first, std::uint32_t count) {
-  if (!region.shares()) return changed_together(region, 0, region.page_count, region.life_told);
-  for (std::uint32_t i = first; i < first + count; ++i) changed_together(region, i, 1, region.deaths_told[i]);
+  if (!region.shares()) return changed_together(region, 0, region.page_count, region.extent.deaths_told[0]);
+  for (std::uint32_t i = first; i < first + count; ++i) changed_together(region, i, 1, region.extent.deaths_told[i]);
 }
 
 // `told`: the last death of which the policies know.

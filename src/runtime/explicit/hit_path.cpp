@@ -35,7 +35,7 @@ bool discards_all(const vmem_range& range, const pagetable::AddressSpace& space,
 void complete_for_trace(const vmem_range& range, const pagetable::AddressSpace& space, const pagetable::Region& region,
                         pagetable::LoggedUse& use) {
   use.discards = discards_all(range, space, region);
-  const pagetable::SharedPages* const sharing = region.sharing.load(std::memory_order_relaxed);
+  const pagetable::SharedPages* const sharing = region.extent.sharing.load(std::memory_order_relaxed);
   if (sharing == nullptr) return;
   const auto address = reinterpret_cast<std::uintptr_t>(range.ptr);
   const Span block = sharing->block_at(space.granule_at(address));

@@ -29,7 +29,7 @@ struct LaunchHolds {
   enum class Source : std::uint8_t { named, table };
   struct Held {
     pagetable::Region* region;
-    pagetable::Span span;  // as published: the region, the block of shared pages, or one page of a slab
+    pagetable::Span span;  // as published (span_of_use)
     std::uint32_t hold;
     std::uint32_t granule;  // in the span
     Source source = Source::named;

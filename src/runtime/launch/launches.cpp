@@ -26,7 +26,7 @@ static_assert(PointerTables::kSmallMax == Suballocator::kLargestBytes);
 
 // The live block of shared pages at a granule; empty: none, or the pages are not shared.
 Span shared_block(const Region& region, std::uint32_t granule) {
-  const SharedPages* const sharing = region.sharing.load(std::memory_order_relaxed);
+  const SharedPages* const sharing = region.extent.sharing.load(std::memory_order_relaxed);
   return sharing == nullptr ? Span() : sharing->block_at(granule);
 }
 
@@ -47,7 +47,7 @@ bool dead_at(const Region& region, std::uint32_t granule) {
 
 // A pointer behind the last block may lead to pages that are not there yet.
 bool begun_at(const Region& region, std::uint32_t granule) {
-  return !region.shares() || region.page_at(granule) < region.begun_pages.load(std::memory_order_relaxed);
+  return !region.shares() || region.page_at(granule) < region.extent.begun_pages.load(std::memory_order_relaxed);
 }
 
 // The life was counted up when the memory was freed; a use of dead memory is of the life before. A

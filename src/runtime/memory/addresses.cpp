@@ -34,7 +34,7 @@ Result<Region*> live_region(const pagetable::AddressSpace& space, std::uintptr_t
 
 // The allocation of the region at the address. Nothing: no live block is there.
 std::optional<AddressResolver::Block> AddressResolver::block_at(const Region& region, std::uintptr_t address) const {
-  if (const auto* const sharing = region.sharing.load(std::memory_order_relaxed); sharing != nullptr) {
+  if (const auto* const sharing = region.extent.sharing.load(std::memory_order_relaxed); sharing != nullptr) {
     const pagetable::Span block = sharing->block_at(space_.granule_at(address));
     if (block.empty()) return std::nullopt;
     return Block{space_.address_of(block.first()), std::uint64_t{block.count()} << pagetable::kGranuleShift};

@@ -11,8 +11,8 @@
 // otherwise, until one ends, or memory runs out.
 //
 // Regions of shared pages are large ranges of addresses, so that free neighbours can be joined.
-// Only the pages that blocks have needed so far are committed; when memory runs out, only those with
-// a block.
+// Only the pages that blocks have needed so far are committed; when memory runs out, only those
+// with a block.
 #pragma once
 
 #include <boost/intrusive/list.hpp>

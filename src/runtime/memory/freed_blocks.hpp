@@ -1,5 +1,5 @@
-// Frees and reuses undeclared allocations with a region of their own: sets the region's `dead` flag,
-// and keeps the region in the BlockCache until it is reused or ended.
+// Frees and reuses undeclared allocations with a region of their own: sets the region's `dead`
+// flag, and keeps the region in the BlockCache until it is reused or ended.
 #pragma once
 
 #include <cstdint>
