@@ -138,12 +138,13 @@ struct AllocateRequest final : Request {
   std::uint32_t mapped_ = 0;  // pages mapped so far
 };
 
-// The next pages of a region of shared pages begin, and are committed.
+// The next pages of a region of shared pages begin, and are committed. Errors: ADDRESS_SPACE (the
+// region has not so many left), OUT_OF_MEMORY, INVALID_POINTER (it has ended).
 struct ExtendRequest final : Request {
   pagetable::Region* region = nullptr;
   std::uint32_t first_granule = 0;  // see FreeRequest
-  std::uint32_t pages = 0;          // REQUIRES: the region has so many
-  std::uint32_t first_page = 0;     // answer: the first of them
+  std::uint32_t pages = 0;
+  std::uint32_t first_page = 0;  // answer: the first of them
 
   std::optional<Status> advance(MoverParts& parts) override;
 

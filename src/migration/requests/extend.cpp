@@ -41,6 +41,13 @@ std::optional<Status> commit(MoverParts& parts, Region& region, std::uint32_t pa
 std::optional<Status> ExtendRequest::advance(MoverParts& parts) {
   VMEM_TRY(check_shared(parts, *region, first_granule));
   if (!committed_) {
+    const std::uint32_t left = region->page_count - region->extent.begun_pages.load(std::memory_order_relaxed);
+    if (pages > left) {
+      return fail(VMEM_ERROR_ADDRESS_SPACE,
+                  fmt::format("{} further pages asked for in a range of addresses that has {} "
+                              "left",
+                              pages, left));
+    }
     auto begun = commit(parts, *region, pages, patience_);
     if (!begun || !*begun) return begun;
     committed_ = true;

@@ -37,17 +37,15 @@ Result<void*> UndeclaredBlocks::allocate(std::size_t bytes, int device, const St
     return reinterpret_cast<void*>(block);
   }
   if (parts_.arena.takes(index, bytes)) {
-    VMEM_ASSIGN(const std::uintptr_t block, with_room(bytes, index, [&](Arena::Sources sources) {
-                  return parts_.arena.allocate(index, bytes, stream, sources);
-                }));
+    VMEM_ASSIGN(const std::uintptr_t block,
+                with_room(bytes, index, [&] { return parts_.arena.allocate(index, bytes, stream); }));
     return reinterpret_cast<void*>(block);
   }
   const std::uint64_t whole_pages = parts_.mover.bytes_in_pages(index, bytes);
   VMEM_ASSIGN(Region * region, parts_.freed.take(index, whole_pages, stream));
   if (region == nullptr) {
-    VMEM_ASSIGN(region, with_room(whole_pages, index, [&](Arena::Sources) {
-                  return parts_.regions.allocate(whole_pages, index, RegionKind::undeclared);
-                }));
+    VMEM_ASSIGN(region, with_room(whole_pages, index,
+                                  [&] { return parts_.regions.allocate(whole_pages, index, RegionKind::undeclared); }));
   }
   return reinterpret_cast<void*>(parts_.space.address_of(region->first.index));
 }
@@ -55,23 +53,21 @@ Result<void*> UndeclaredBlocks::allocate(std::size_t bytes, int device, const St
 // Frees cached memory, the oldest blocks first, in steps, until the allocation fits: programs reuse
 // the others.
 template <class Make>
-auto UndeclaredBlocks::with_room(std::uint64_t bytes, int device, Make&& make)
-    -> decltype(make(Arena::Sources::own_stream)) {
-  constexpr auto kOwn = Arena::Sources::own_stream;
-  auto made = make(kOwn);
+auto UndeclaredBlocks::with_room(std::uint64_t bytes, int device, Make&& make) -> decltype(make()) {
+  auto made = make();
   if (!made && out_of_memory(made.error())) {
     VMEM_TRY(parts_.arena.trim(device));
-    made = make(kOwn);
+    made = make();
   }
   for (std::uint64_t kept = parts_.freed.bytes(device); !made && kept > 0 && out_of_memory(made.error());) {
     kept -= std::min(kept, std::max(bytes, kept / 8));
     VMEM_TRY(parts_.freed.shrink(device, kept));
-    made = make(kOwn);
+    made = make();
   }
   if (made || !out_of_memory(made.error())) return made;
-  // Then what other streams have freed, other devices' memory, and unused slabs.
+  // Then other devices' memory, and unused slabs.
   VMEM_TRY(empty_cache());
-  return make(Arena::Sources::all_streams);
+  return make();
 }
 
 Status UndeclaredBlocks::free(void* pointer, std::optional<vmem_stream> stream) {

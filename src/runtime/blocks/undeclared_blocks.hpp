@@ -60,7 +60,7 @@ class UndeclaredBlocks {
 
  private:
   template <class Make>
-  auto with_room(std::uint64_t bytes, int device, Make&& make) -> decltype(make(Arena::Sources::own_stream));
+  auto with_room(std::uint64_t bytes, int device, Make&& make) -> decltype(make());
   Status free_small(std::uintptr_t address, const std::optional<StreamId>& stream);
   Status free_region(pagetable::Region& region, std::uintptr_t address, const std::optional<StreamId>& stream);
   Status free_shared(const pagetable::Region& region, std::uintptr_t address, const std::optional<StreamId>& stream,

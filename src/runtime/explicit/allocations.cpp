@@ -45,10 +45,9 @@ Status Allocations::free(void* pointer, vmem_stream stream) {
     return small_.free(address, stream);
   }
   if (region->shares()) {
-    return fail(
-        VMEM_ERROR_INVALID_POINTER,
-        fmt::format("{:#x} was not allocated by vmem_malloc; free it by the call that belongs to its allocation",
-                    address));
+    return fail(VMEM_ERROR_INVALID_POINTER, fmt::format("{:#x} was not allocated by vmem_malloc; free it with the "
+                                                        "function that belongs to its allocation, such as cuMemFree",
+                                                        address));
   }
   const std::uintptr_t base = base_of(space_, *region);
   if (address != base) {

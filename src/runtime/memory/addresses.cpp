@@ -118,7 +118,7 @@ std::string AddressResolver::describe(std::uintptr_t address) const {
   if (region == nullptr || region->state.load() != RegionState::live) return "no allocation of vmem lies there";
   const auto found = block_at(*region, address);
   const Block block = found.value_or(Block{base_of(space_, *region), region->bytes});
-  if (region->shares() && !found) return "no allocation of vmem lies there now: it was freed";
+  if (region->shares() && !found) return "no allocation of vmem lies there: what did was freed";
   const PageState state(region->pages[region->page_at(granule)].state.load());
   const char* place = state.access() == pagetable::Access::none ? "is not accessible now"
                       : state.has(PageState::kInPlace)          ? "is accessible, in host memory or another GPU's"

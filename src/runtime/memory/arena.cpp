@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <memory>
-#include <thread>
 #include <utility>
 
 namespace vmem::runtime {
@@ -28,7 +26,6 @@ constexpr std::uint64_t kGrowthShare = 16;
 constexpr std::uint64_t kRegionBytes = std::uint64_t{1} << 30, kRegionShare = 64;
 // How many pieces an allocation asks whether they still wait.
 constexpr std::size_t kAskedAtOnce = 8;
-constexpr auto kGatherWait = std::chrono::seconds(1);
 
 std::uint32_t granules_of(std::uint64_t bytes) { return std::uint32_t((bytes + kGranuleBytes - 1) >> kGranuleShift); }
 
@@ -46,10 +43,10 @@ bool Arena::takes(int device, std::uint64_t bytes) const {
   return bytes <= parts_.mover.shared_page_bytes(device) * kLargestInPages;
 }
 
-Result<std::uintptr_t> Arena::allocate(int device, std::uint64_t bytes, const StreamId& stream, Sources sources) {
+Result<std::uintptr_t> Arena::allocate(int device, std::uint64_t bytes, const StreamId& stream) {
   const std::uint32_t granules = granules_of(bytes);
   Pool& pool = pools_[std::size_t(device)];
-  for (bool gathered = sources == Sources::own_stream;;) {
+  for (;;) {
     std::unique_lock lock(mutex_);
     settle(pool, kAskedAtOnce);
     Lane& lane = lane_of(pool, stream);
@@ -60,12 +57,12 @@ Result<std::uintptr_t> Arena::allocate(int device, std::uint64_t bytes, const St
     } else {
       more = growth(pool, lane, granules);
     }
-    if (more.home != nullptr) ++more.home->extending;
+    if (more.home != nullptr) {
+      ++more.home->growing;
+      more.home->asked += more.most;
+    }
     lock.unlock();
-    auto grown = grow(device, lane, more, granules);
-    if (grown) continue;
-    if (gathered || !gather(pool, lane)) return std::unexpected(std::move(grown).error());
-    gathered = true;
+    VMEM_TRY(grow(device, lane, more, granules));
   }
 }
 
@@ -233,26 +230,31 @@ Arena::Growth Arena::growth(const Pool& pool, const Lane& lane, std::uint32_t gr
     const Piece& piece = *std::prev(last);
     if (piece.home == home && piece.lane == &lane && piece.state == Piece::State::free) needed -= piece.granules;
   }
-  const std::uint32_t least = (needed + page - 1) / page, room = (home->region->granules - home->begun) / page;
+  const std::uint32_t least = (needed + page - 1) / page, room = home->region->page_count - home->asked;
   if (room < least) return {};
   const auto share = std::uint32_t(std::min<std::uint64_t>(lane.granules / kGrowthShare / page, room));
   return {home, least, std::max(least, share)};
 }
 
-// Takes no lock: the mover may wait for memory that other threads free.
+// Without the lock, since the mover may wait for memory that other threads free. Those may grow the
+// same region meanwhile: what they have asked for is counted in Home::asked.
 Status Arena::grow(int device, Lane& lane, const Growth& growth, std::uint32_t granules) {
   if (growth.home == nullptr) return begin_region(device, lane, granules);
-  Status grown;
-  try {
-    grown = growth.again != 0 ? commit_again(device, growth) : extend(device, lane, growth);
-  } catch (...) {
+  Result<std::uint32_t> begun = 0;
+  const auto ended = [&] {
     const std::lock_guard lock(mutex_);
-    --growth.home->extending;
+    --growth.home->growing;
+    growth.home->asked -= growth.most - begun.value_or(0);
+  };
+  try {
+    begun = growth.again != 0 ? commit_again(device, growth) : extend(device, lane, growth);
+  } catch (...) {
+    ended();
     throw;
   }
-  const std::lock_guard lock(mutex_);
-  --growth.home->extending;
-  return grown;
+  ended();
+  if (!begun) return std::unexpected(std::move(begun).error());
+  return {};
 }
 
 // Takes the lock itself.
@@ -273,8 +275,8 @@ Status Arena::begin_region(int device, Lane& lane, std::uint32_t granules) {
   return {};
 }
 
-// Takes the lock itself.
-Status Arena::extend(int device, Lane& lane, const Growth& growth) {
+// Takes the lock itself. Returns how many pages began.
+Result<std::uint32_t> Arena::extend(int device, Lane& lane, const Growth& growth) {
   Pool& pool = pools_[std::size_t(device)];
   Home& home = *growth.home;
   auto piece = std::make_unique<Piece>();
@@ -293,7 +295,7 @@ Status Arena::extend(int device, Lane& lane, const Growth& growth) {
   pool.pieces.insert(*piece);
   ++home.blocks;
   put_back(pool, *piece.release());
-  return {};
+  return pages;
 }
 
 // The pages that the first granules of a piece need, and that were given up.
@@ -305,8 +307,8 @@ Arena::Growth Arena::given_up_in(const Piece& piece, std::uint32_t granules) {
   return more;
 }
 
-// Takes the lock itself.
-Status Arena::commit_again(int device, const Growth& growth) {
+// Takes the lock itself. Returns 0: no page begins.
+Result<std::uint32_t> Arena::commit_again(int device, const Growth& growth) {
   using What = migration::CommitRequest::What;
   Home& home = *growth.home;
   VMEM_TRY(parts_.regions.commit(*home.region, growth.again, What::commit));
@@ -321,8 +323,8 @@ Status Arena::commit_again(int device, const Growth& growth) {
     pools_[std::size_t(device)].given_up -= std::uint64_t{found} * home.page_granules();
   }
   // Another thread did the same.
-  if (found < growth.again) return parts_.regions.commit(*home.region, growth.again - found, What::give_up);
-  return {};
+  if (found < growth.again) VMEM_TRY(parts_.regions.commit(*home.region, growth.again - found, What::give_up));
+  return 0;
 }
 
 // Takes the lock itself.
@@ -332,6 +334,7 @@ Status Arena::give_up_dead(Pool& pool) {
     const std::lock_guard lock(mutex_);
     dead.reserve(pool.homes.size());
     for (Home& home : pool.homes) {
+      if (home.growing != 0) continue;  // pages that begin are in no piece yet
       std::uint32_t pages = 0;
       for (std::uint32_t page = 0; page < home.begun / home.page_granules(); ++page) {
         if (home.given_up[page] || !home.region->dead_page(page)) continue;
@@ -340,7 +343,7 @@ Status Arena::give_up_dead(Pool& pool) {
       }
       if (pages == 0) continue;
       pool.given_up += std::uint64_t{pages} * home.page_granules();
-      ++home.extending;
+      ++home.growing;
       dead.emplace_back(&home, pages);
     }
   }
@@ -349,40 +352,9 @@ Status Arena::give_up_dead(Pool& pool) {
     auto given = parts_.regions.commit(*home->region, pages, migration::CommitRequest::What::give_up);
     if (outcome) outcome = std::move(given);
     const std::lock_guard lock(mutex_);
-    --home->extending;
+    --home->growing;
   }
   return outcome;
-}
-
-// Takes the lock itself. What other streams have freed is to serve this one. False: it is nothing.
-bool Arena::gather(Pool& pool, Lane& lane) {
-  std::vector<std::uint64_t> marks;
-  {
-    const std::lock_guard lock(mutex_);
-    for (Lane& other : pool.lanes) {
-      if (&other == &lane || other.closed || other.free.empty()) continue;
-      const auto mark = parts_.marks.mark(other.stream);
-      if (!mark) continue;  // a stream that is being captured, or another thread's
-      marks.push_back(*mark);
-      for (Piece& piece : other.free) piece.marks.assign(1, *mark);
-      while (!other.free.empty()) {
-        Piece& piece = *other.free.begin();
-        other.free.erase(other.free.begin());
-        piece.lane = &lane;
-        piece.state = Piece::State::waiting;
-        ++piece.home->blocks;
-        pool.waiting.push_back(piece);
-      }
-    }
-  }
-  const auto until = std::chrono::steady_clock::now() + kGatherWait;
-  for (const std::uint64_t mark : marks) {
-    while (!parts_.marks.complete(mark) && std::chrono::steady_clock::now() < until) std::this_thread::yield();
-  }
-  if (marks.empty()) return false;
-  const std::lock_guard lock(mutex_);
-  settle(pool, pool.waiting.size());
-  return true;
 }
 
 Status Arena::close_stream(const StreamId& stream) {
@@ -418,9 +390,9 @@ Status Arena::trim(int device) {
     for (Piece* const piece : unused->pieces) {
       pool.pieces.insert(*piece);
       piece->lane->free.insert(*piece);
-      piece->lane->granules += piece->granules;
       pool.not_live += piece->granules;
     }
+    unused->home.front().lane->granules += unused->home.front().begun;
     pool.given_up += given_up_granules(unused->home.front());
     pool.homes.splice(pool.homes.end(), unused->home);
     // A launch may still use it through a table (IN_USE): it stays.
@@ -443,7 +415,7 @@ std::optional<Arena::Unused> Arena::take_unused(Pool& pool) {
   const std::lock_guard lock(mutex_);
   settle(pool, pool.waiting.size());
   const auto found =
-      std::ranges::find_if(pool.homes, [](const Home& home) { return home.blocks == 0 && home.extending == 0; });
+      std::ranges::find_if(pool.homes, [](const Home& home) { return home.blocks == 0 && home.growing == 0; });
   if (found == pool.homes.end()) return std::nullopt;
   Home& home = *found;
   Unused unused;
@@ -454,10 +426,10 @@ std::optional<Arena::Unused> Arena::take_unused(Pool& pool) {
     Piece& piece = *at;
     at = pool.pieces.erase(at);
     piece.lane->free.erase(piece.lane->free.iterator_to(piece));
-    piece.lane->granules -= std::min<std::uint64_t>(piece.lane->granules, piece.granules);
     pool.not_live -= piece.granules;
     unused.pieces.push_back(&piece);
   }
+  home.lane->granules -= home.begun;
   pool.given_up -= given_up_granules(home);
   for (Lane& lane : pool.lanes) {
     if (lane.newest == &home) lane.newest = nullptr;

@@ -7,8 +7,8 @@
 // gets the same addresses again, and can be foreseen. Where pages are resident does not matter.
 //
 // Reuse is stream-ordered: what was freed on a stream can be allocated on it again at once. What
-// was used by several streams waits until that work is complete. Streams do not share free memory
-// otherwise, until one ends, or memory runs out.
+// was used by several streams waits until that work is complete. Other streams get free memory only
+// when its stream ends.
 //
 // Regions of shared pages are large ranges of addresses, so that free neighbours can be joined.
 // Only the pages that blocks have needed so far are committed; when memory runs out, only those
@@ -50,11 +50,8 @@ class Arena {
 
   // Whether a block of so many bytes has its place here.
   bool takes(int device, std::uint64_t bytes) const;
-  // all_streams: also what other streams have freed, once that work is complete, for which it waits
-  // a second at most.
-  enum class Sources : std::uint8_t { own_stream, all_streams };
   // The block's address, for `bytes` rounded up to granules. Errors: those of Regions.
-  Result<std::uintptr_t> allocate(int device, std::uint64_t bytes, const StreamId& stream, Sources sources);
+  Result<std::uintptr_t> allocate(int device, std::uint64_t bytes, const StreamId& stream);
   // `stream`: orders the free; nothing: all work that used the block is complete, but for `others`:
   // marks of streams that used it. Returns the block's bytes. Errors: INVALID_POINTER.
   // std::bad_alloc: the block is still allocated.
@@ -76,9 +73,10 @@ class Arena {
     pagetable::Region* region;
     Lane* lane;  // which extends it
     std::uint32_t begun = 0;
+    std::uint32_t asked = 0;       // pages that began, or that a thread is asking for
     std::vector<bool> given_up{};  // by page: not committed any more
     std::uint32_t blocks = 0;      // pieces that are not free
-    std::uint32_t extending = 0;   // calls that do so now
+    std::uint32_t growing = 0;     // threads that ask the mover for its pages: it must not end
     std::uint32_t page_granules() const { return 1u << region->page_shift; }
   };
   // A block, or a run of granules between blocks.
@@ -110,7 +108,8 @@ class Arena {
   using Waiting = boost::intrusive::list<
       Piece, boost::intrusive::member_hook<Piece, boost::intrusive::list_member_hook<>, &Piece::in_waiting>>;
 
-  // What serves one stream. A lane is never removed: the next stream takes over what one has left.
+  // The free memory of one stream. A lane is never removed: the next stream takes over what one has
+  // left.
   struct Lane {
     StreamId stream;
     std::optional<std::uint64_t> closed;  // mark of the stream's last work; the stream has ended
@@ -147,10 +146,9 @@ class Arena {
   Status begin_region(int device, Lane& lane, std::uint32_t granules);
   static Growth given_up_in(const Piece& piece, std::uint32_t granules);
   Status grow(int device, Lane& lane, const Growth& growth, std::uint32_t granules);
-  Status extend(int device, Lane& lane, const Growth& growth);
-  Status commit_again(int device, const Growth& growth);
+  Result<std::uint32_t> extend(int device, Lane& lane, const Growth& growth);
+  Result<std::uint32_t> commit_again(int device, const Growth& growth);
   Status give_up_dead(Pool& pool);
-  bool gather(Pool& pool, Lane& lane);
   struct Unused {
     std::list<Home> home;  // one
     std::vector<Piece*> pieces;
