@@ -32,7 +32,7 @@ Recorder::Recorder(std::unique_ptr<Writer> writer, std::uint64_t began_ns)
 // Runs a piece of the record; without memory for it the trace ends.
 template <class Piece>
 void Recorder::note(Piece&& piece) noexcept {
-  if (!writer_->ended() && !ran_within_memory(piece)) writer_->end(End::Why::no_memory);
+  if (!writer_->ended() && !ran_within_memory(piece)) lacks_memory();
 }
 
 std::uint32_t Recorder::number_of(const std::string& name) noexcept {

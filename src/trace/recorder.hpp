@@ -75,6 +75,8 @@ class Recorder {
   // Work that follows earlier work within 20 µs counts as one piece.
   void busy(std::uint64_t from_ns, std::uint64_t until_ns) noexcept;
   void frames(std::uint64_t made, std::uint64_t unmade, std::uint64_t now_ns) noexcept;  // totals
+  // The trace ends.
+  void lacks_memory() noexcept { writer_->end(End::Why::no_memory); }
   void finish() noexcept;
 
  private:

@@ -1,5 +1,6 @@
 // What the mover tells a trace.
 #include <filesystem>
+#include <string>
 
 #include "migration/mover_harness.hpp"
 #include "trace/file.hpp"
@@ -29,6 +30,18 @@ class MoverTrace : public MoverTest {
     withdraw(by, range);
     finish_work(by);
     steps();
+  }
+  Region& shared_region(std::uint32_t pages) {
+    AllocateRequest request;
+    request.bytes = pages * kPageBytes;
+    request.kind = RegionKind::shared;
+    EXPECT_TRUE(ask(request));
+    ExtendRequest more;
+    more.region = request.region;
+    more.first_granule = request.region->first.index;
+    more.pages = pages;
+    EXPECT_TRUE(ask(more));
+    return *request.region;
   }
   trace::Trace recorded() {
     finish();
@@ -98,17 +111,8 @@ TEST_F(MoverTrace, HoldsBlocksLaunchesAndWhatBecameOfThePages) {
 // Blocks that share pages are blocks of their own, whatever happens to their pages.
 TEST_F(MoverTrace, NamesTheBlocksOfSharedPages) {
   start({.hbm_pages = 4, .undeclared = true, .recorder = recorder.get()});
-  AllocateRequest request;
-  request.bytes = 8 * kPageBytes;
-  request.kind = RegionKind::shared;
-  ASSERT_TRUE(ask(request));
-  Region& region = *request.region;
+  Region& region = shared_region(8);
   const std::uint32_t base = region.first.index;
-  ExtendRequest more;
-  more.region = &region;
-  more.first_granule = base;
-  more.pages = 8;
-  ASSERT_TRUE(ask(more));
   pagetable::SharedPages& sharing = space->sharing();
   Actor& a = actor();
   const auto block = [&](std::uint32_t first, std::uint32_t granules) {
@@ -153,6 +157,42 @@ TEST_F(MoverTrace, NamesTheBlocksOfSharedPages) {
     ASSERT_EQ(launches[i].named.size(), 1u);
     EXPECT_EQ(launches[i].named[0].block, begins[i].block);
     EXPECT_EQ(launches[i].named[0].flags, 0);
+  }
+}
+
+// One thread allocates and uses what another one frees, as with PyTorch's two.
+TEST_F(MoverTrace, TellsInTheOrderOfTimeWhatThreadsLoggedBesideEachOther) {
+  start({.hbm_pages = 4, .undeclared = true, .recorder = recorder.get()});
+  Region& region = shared_region(4);
+  const pagetable::Span block({region.first.index}, 1, pagetable::Access::read);
+  Actor& allocates = actor();
+  Actor& frees = actor();
+  std::uint64_t at_ns = now_us * 1000;
+  constexpr std::uint32_t kBlocks = 5;
+  for (std::uint32_t i = 0; i < kBlocks; ++i) {
+    space->sharing().begin_block(region, block);
+    const auto life = std::uint32_t(region.life);
+    const Stamp stamp = allocates.record->open_stamp();
+    allocates.slot->log.append(pagetable::LoggedUse::change(++at_ns, {block.first()}, 1, life, false));
+    allocates.slot->log.append({block, stamp, pagetable::LoggedUse::Kind::named, false, 0, life});
+    allocates.slot->log.append(pagetable::LoggedUse::launch(++at_ns, stamp, allocates.record->device, 0));
+    space->sharing().end_block(region, block);
+    frees.slot->log.append(pagetable::LoggedUse::change(++at_ns, {block.first()}, 1, std::uint32_t(region.life), true));
+  }
+  steps();
+  const trace::Trace trace = recorded();
+  std::string order;
+  for (const trace::Event& event : trace.events) {
+    if (std::holds_alternative<trace::BlockBegins>(event.body)) order.push_back('b');
+    if (std::holds_alternative<trace::Launch>(event.body)) order.push_back('l');
+    if (std::holds_alternative<trace::BlockEnds>(event.body)) order.push_back('e');
+  }
+  EXPECT_EQ(order, "blebleblebleble");
+  const auto launches = all<trace::Launch>(trace);
+  const auto begins = all<trace::BlockBegins>(trace);
+  for (std::uint32_t i = 0; i < kBlocks; ++i) {
+    ASSERT_EQ(launches[i].named.size(), 1u);
+    EXPECT_EQ(launches[i].named[0].block, begins[i].block);
   }
 }
 

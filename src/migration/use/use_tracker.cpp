@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
 
 namespace vmem::migration {
 
@@ -15,6 +16,7 @@ using pagetable::Mapped;
 
 void UseTracker::drain() {
   core_.config.threads->drain([this](std::uint32_t slot, const LoggedUse& use) { on_use(slot, use); });
+  core_.record([this](trace::Recorder& to) { record_heard(to); });
   bool fresh = false;
   core_.config.streams->take_untracked([&](Stamp use) {
     std::erase_if(untracked_, [&](Stamp known) { return known.stream() == use.stream(); });
@@ -46,6 +48,43 @@ void UseTracker::used_untracked(Region& region) {
   for (std::uint32_t i = 0; i < region.page_count; ++i) {
     if (!region.dead_page(i)) region.pages[i].life = life;
   }
+}
+
+void UseTracker::hear(trace::Recorder& to, std::uint32_t slot, const LoggedUse& use) {
+  if (!ran_within_memory([&] { heard_.push_back({slot, use}); })) to.lacks_memory();
+}
+
+// Threads' logs are read one after the other, but a block that one thread frees may be another's
+// next one: the trace is told in the order of time. Uses whose launch is not there yet wait for it.
+void UseTracker::record_heard(trace::Recorder& to) {
+  if (heard_.empty()) return;
+  struct Piece {
+    std::uint64_t at_ns;
+    std::size_t first, end;
+  };
+  std::vector<Piece> pieces;
+  std::vector<Heard> unfinished;
+  const bool ordered = ran_within_memory([&] {
+    std::ranges::stable_sort(heard_, {}, &Heard::slot);
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < heard_.size(); ++i) {
+      const LoggedUse::Kind kind = heard_[i].use.kind;
+      if (kind == LoggedUse::Kind::launched || kind == LoggedUse::Kind::changed) {
+        pieces.push_back({heard_[i].use.at_ns(), first, i + 1});
+        first = i + 1;
+      } else if (i + 1 == heard_.size() || heard_[i + 1].slot != heard_[i].slot) {
+        unfinished.insert(unfinished.end(), heard_.begin() + std::ptrdiff_t(first),
+                          heard_.begin() + std::ptrdiff_t(i) + 1);
+        first = i + 1;
+      }
+    }
+    std::ranges::stable_sort(pieces, {}, &Piece::at_ns);
+  });
+  if (!ordered) return to.lacks_memory();
+  for (const Piece& piece : pieces) {
+    for (std::size_t i = piece.first; i < piece.end; ++i) record(to, heard_[i].slot, heard_[i].use);
+  }
+  heard_.swap(unfinished);
 }
 
 void UseTracker::record(trace::Recorder& to, std::uint32_t slot, const LoggedUse& use) const {
@@ -82,7 +121,7 @@ void UseTracker::record_shared(trace::Recorder& to, std::uint32_t slot, const Re
 }
 
 void UseTracker::on_use(std::uint32_t slot, const LoggedUse& use) {
-  core_.record([&](trace::Recorder& to) { record(to, slot, use); });
+  core_.record([&](trace::Recorder& to) { hear(to, slot, use); });
   if (use.kind == LoggedUse::Kind::launched) return;
   Region* region = core_.config.space->region_at(use.span.first());
   if (region == nullptr) return;  // freed since: the free carried the last stamp

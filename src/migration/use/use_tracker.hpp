@@ -36,6 +36,8 @@ class UseTracker {
   static void record_shared(trace::Recorder& to, std::uint32_t slot, const Region& region,
                             const pagetable::LoggedUse& use);
   void on_use(std::uint32_t slot, const pagetable::LoggedUse& use);
+  void hear(trace::Recorder& to, std::uint32_t slot, const pagetable::LoggedUse& use);
+  void record_heard(trace::Recorder& to);
   void record(trace::Recorder& to, std::uint32_t slot, const pagetable::LoggedUse& use) const;
   void used_untracked(Region& region);
   void stamp(Region& region, Page& page, Stamp use);
@@ -48,6 +50,12 @@ class UseTracker {
   std::vector<Stamp> untracked_;      // the last untracked use of each stream
   bool untracked_before_ = false;     // an untracked use was seen
   std::uint64_t cover_failures_ = 0;  // logged at every power of two
+  // For a trace: what the threads' logs held, one thread after the other.
+  struct Heard {
+    std::uint32_t slot;
+    pagetable::LoggedUse use;
+  };
+  std::vector<Heard> heard_;
 };
 
 }  // namespace vmem::migration
