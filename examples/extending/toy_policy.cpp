@@ -8,7 +8,7 @@
 namespace vmem::migration {
 namespace {
 
-// What a page is worth to the program. The lower half is what VictimQuery::cheap_only asks for.
+// What a page is worth to the program.
 enum class Worth : std::uint8_t { dead, prefers_host, normal, prefers_hbm };
 
 // The smaller leaves sooner. The arrival orders all pages, so the page size has to come before it:
@@ -107,7 +107,6 @@ class Fifo final : public Policy {
         const Page& page = region.pages[i];
         if (!page.resident() || page.offered) continue;
         const Rank rank{worth(page), region.shape.page_bytes != query.page_bytes, page.arrival};
-        if (query.cheap_only && rank.worth > Worth::prefers_host) continue;
         if (best && best_rank < rank) continue;
         best = PageId{id, i};
         best_rank = rank;

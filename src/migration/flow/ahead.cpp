@@ -157,7 +157,7 @@ Result<Attempt> Ahead::try_to_start(PageRef ref) {
     VMEM_TRY(parts_.loader.remap(ref, access, arrived(ref) ? Cause::prefetch : Cause::use));
     return Attempt::done;
   }
-  VMEM_ASSIGN(const Grab grab, parts_.finder.grab({ref, search_for(ref, Search::first_choices)}));
+  VMEM_ASSIGN(const Grab grab, parts_.finder.grab({ref, Search::first_choices}));
   if (!grab.frame) return comes(grab.otherwise) ? Attempt::after_gpu : Attempt::never;
   VMEM_TRY(parts_.loader.load(ref, *grab.frame, access, OldBytes::fetch, Cause::prefetch));
   return Attempt::done;
@@ -166,7 +166,7 @@ Result<Attempt> Ahead::try_to_start(PageRef ref) {
 // after_transfer: the page is being read. Without a frame it is read into host memory at least.
 Result<Attempt> Ahead::read_from_below(PageRef ref) {
   if (parts_.direct.possible(ref)) {
-    VMEM_ASSIGN(const Attempt started, parts_.direct.start(ref, search_for(ref, Search::first_choices)));
+    VMEM_ASSIGN(const Attempt started, parts_.direct.start(ref, Search::first_choices));
     if (started == Attempt::after_gpu && !parts_.direct.checking(ref.page())) return started;
     if (started != Attempt::never) return Attempt::after_transfer;
   }
@@ -206,7 +206,7 @@ Result<Attempt> Ahead::promote_one(PageRef ref) {
   if (const Attempt why = parts_.gate.held(ref, 0); why != Attempt::done) return why;
   if (parts_.transfers.running(page.wait) || !parts_.uses.uses_complete(*ref.region, ref.page()))
     return Attempt::after_gpu;
-  VMEM_ASSIGN(const Grab grab, parts_.finder.grab({ref, search_for(ref, Search::first_choices)}));
+  VMEM_ASSIGN(const Grab grab, parts_.finder.grab({ref, Search::first_choices}));
   if (!grab.frame) return Attempt::never;
   const auto left = parts_.gate.hide(ref);
   if (!left || *left != Attempt::done) {

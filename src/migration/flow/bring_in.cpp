@@ -94,7 +94,7 @@ Result<Served> BringIn::make_usable(PageRef ref, Access access, OldBytes old, Ef
     if (effort.wait || !effort.in_place) return Served{Lacks::frame, Attempt::after_gpu};
     return map_in_place(ref, access, old);
   }
-  const Search search = effort.evict ? search_for(ref, Search::until_busy) : Search::no_victims;
+  const Search search = effort.evict ? Search::until_busy : Search::no_victims;
   VMEM_ASSIGN(const Grab grab, parts_.finder.grab({ref, search}));
   if (grab.frame) {
     VMEM_TRY(parts_.loader.load(ref, *grab.frame, access, old));
@@ -110,7 +110,7 @@ Result<Served> BringIn::bring_near(PageRef ref, Effort effort) {
     // Without `waits` the page comes through a host slot. That slot may be freed only by lifting
     // another page into a frame; an eviction here would take that frame.
     const bool waits = effort.wait || !effort.in_place;
-    const Search search = effort.evict && waits ? search_for(ref, Search::until_busy) : Search::no_victims;
+    const Search search = effort.evict && waits ? Search::until_busy : Search::no_victims;
     VMEM_ASSIGN(const Attempt started, parts_.direct.start(ref, search));
     if (started == Attempt::after_gpu && waits) return Served{Lacks::frame, started};
     // The GPU, which verifies the frame, may be busy with work that waits for this page: reads

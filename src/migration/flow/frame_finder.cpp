@@ -45,16 +45,11 @@ Result<Grab> FrameFinder::find(Device& device, const FrameWish& wish) {
   query.device = device.index;
   query.page_bytes = query.bytes_wanted = page_bytes;
   std::array<PageId, kVictims> candidates;
-  query.cheap_only = search == Search::past_busy;
   for (;;) {
     const std::size_t offered = parts_.core.config.policy->victims(query, candidates);
     VMEM_ASSIGN(const bool taken, evict_one_of(device, wish, std::span(candidates).first(offered), grab));
     if (taken || search == Search::first_choices) return grab;
-    const bool busy = comes(grab.otherwise);
-    if (busy && !query.cheap_only) return grab;
-    const bool all_offered = offered < candidates.size();
-    if (all_offered && (busy || !query.cheap_only)) return grab;
-    query.cheap_only = query.cheap_only && !all_offered;
+    if (comes(grab.otherwise) || offered < candidates.size()) return grab;
     query.again = true;
   }
 }

@@ -13,11 +13,7 @@
 namespace vmem::migration {
 
 // How far down the policy's list to look for a victim. no_victims: only a free frame will do.
-enum class Search { no_victims, first_choices, until_busy, past_busy };
-// Programs that do not call vmem run far ahead of the GPU, so their recent pages are busy for long:
-// for them the search continues past busy pages, as long as the policy gives up pages that are not
-// worth keeping.
-inline Search search_for(PageRef ref, Search declared) { return ref.region->undeclared ? Search::past_busy : declared; }
+enum class Search { no_victims, first_choices, until_busy };
 
 // The page was read directly (flow/direct_reads.hpp), and is not mapped yet.
 bool arrived(PageRef ref);

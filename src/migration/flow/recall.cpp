@@ -37,7 +37,7 @@ bool Recall::ahead(PageRef ref) {
   if (!below || parts_.transfers.busy_below(page)) return true;
   if (!has_room(ref)) return false;
   if (parts_.direct.possible(ref)) {
-    const auto started = parts_.direct.start(ref, search_for(ref, Search::first_choices));
+    const auto started = parts_.direct.start(ref, Search::first_choices);
     if (!started) return false;
     if (*started == Attempt::done) return true;
     if (*started != Attempt::never) return false;

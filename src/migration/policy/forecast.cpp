@@ -19,9 +19,11 @@ void Forecast::make(const UseHistory& history, std::uint64_t free_bytes, std::ui
   for (Heap& heap : heaps_) heap.entries = {};
   leaves_.clear();
   fetches_.clear();
+  moments_.clear();
   met_ = 0;
+  left_ = 0;
   near_ = near_bytes;
-  room_ = slack_ = std::int64_t(free_bytes);
+  room_ = std::int64_t(free_bytes);
   length_ = history.end() - history.now();
   for (const UnitId unit : residents) {
     State& state = state_of(unit, lookup);
@@ -40,6 +42,7 @@ void Forecast::make(const UseHistory& history, std::uint64_t free_bytes, std::ui
     State& state = state_of(history.at(place), lookup);
     if (state.present) use(history, place, state);
   }
+  choose_fetches(free_bytes);
 }
 
 void Forecast::use(const UseHistory& history, Position place, State& state) {
@@ -50,17 +53,14 @@ void Forecast::use(const UseHistory& history, Position place, State& state) {
   }
   const auto missing = std::int64_t(state.bytes - state.resident);
   if (missing != 0) {
-    if (first && !state.left && !state.dead && (met_ <= near_ || slack_ >= missing)) {
-      fetches_.push_back({state.id, place});
-      slack_ -= missing;
-    }
+    if (first && !state.left && !state.dead) moments_.push_back({state.id, place, missing, met_ <= near_});
     state.key = 0;  // it must not evict itself
     room_ -= missing;
     while (room_ < 0 && make_room(state, place)) {
     }
     state.resident = state.bytes;
     state.dead = false;
-    slack_ = std::min(slack_, room_);
+    note_room();
   }
   state.key = history.after(place);
   // The program is expected to repeat the whole sequence.
@@ -90,10 +90,34 @@ bool Forecast::make_room(const State& asking, Position place) {
       leaves_.push_back({state.id, place, pages});
     }
   }
+  if (!state.used) left_ += std::int64_t(given);
   state.left = true;  // no prefetch: it is resident now
   state.resident -= given;
   room_ += std::int64_t(given);
   return true;
+}
+
+void Forecast::note_room() {
+  const std::int64_t bytes = room_ - left_;
+  if (moments_.empty() || moments_.back().unit.value != 0) {
+    moments_.push_back({.bytes = bytes});
+  } else {
+    moments_.back().bytes = std::min(moments_.back().bytes, bytes);
+  }
+}
+
+// If all of leaves_ leave now, then the room at any position is greater by those that would leave
+// later. A unit fetched now takes its bytes from all positions before its use, and from none after.
+void Forecast::choose_fetches(std::uint64_t free_bytes) {
+  std::int64_t slack = std::int64_t(free_bytes) + left_;  // the least room so far, minus fetches
+  for (const Moment& moment : moments_) {
+    if (moment.unit.value == 0) {
+      slack = std::min(slack, left_ + moment.bytes);
+    } else if (moment.near || slack >= moment.bytes) {
+      fetches_.push_back({moment.unit, moment.place});
+      slack -= moment.bytes;
+    }
+  }
 }
 
 const Forecast::Entry* Forecast::top(Heap& heap) {
@@ -126,7 +150,8 @@ Forecast::State& Forecast::state_of(UnitId unit, const Lookup& lookup) {
 
 std::uint64_t Forecast::bytes() const {
   std::uint64_t bytes = states_.capacity() * sizeof(State) + index_.capacity() * sizeof(std::uint32_t) +
-                        (leaves_.capacity() + fetches_.capacity()) * sizeof(Event);
+                        (leaves_.capacity() + fetches_.capacity()) * sizeof(Event) +
+                        moments_.capacity() * sizeof(Moment);
   for (const Heap& heap : heaps_) bytes += heap.entries.size() * sizeof(Entry);
   return bytes;
 }

@@ -1,7 +1,7 @@
 // Simulates the expected uses of one device's HBM in order, with Belady's rule: where room is
 // missing, the unit with the farthest next use is evicted. A unit that the simulation evicts
 // before its first use can be evicted now, while the link is idle. A missing unit can be fetched
-// now if its room is not needed before its use.
+// now if its room is not needed before its use, given that those units leave now.
 #pragma once
 
 #include <cstdint>
@@ -65,19 +65,30 @@ class Forecast {
     std::priority_queue<Entry> entries;
   };
 
+  // What limits fetches, in the order of the uses.
+  struct Moment {
+    UnitId unit;  // a missing one, at its first use; 0: room became scarcer
+    Position place = 0;
+    std::int64_t bytes = 0;  // missing; or the room, less the bytes that left
+    bool near = false;
+  };
+
   State& state_of(UnitId unit, const Lookup& lookup);
   std::uint32_t heap_of(std::uint64_t page_bytes);
   void use(const UseHistory& history, Position place, State& state);
   bool make_room(const State& asking, Position place);
+  void note_room();
+  void choose_fetches(std::uint64_t free_bytes);
   const Entry* top(Heap& heap);
 
   std::vector<State> states_;
   std::vector<std::uint32_t> index_;  // by unit id: index into states_, plus one
   std::vector<Heap> heaps_;
   std::vector<Event> leaves_, fetches_;
-  Position length_ = 0;     // number of expected uses
-  std::int64_t room_ = 0;   // free bytes at the current position
-  std::int64_t slack_ = 0;  // least room so far, minus fetches
+  std::vector<Moment> moments_;
+  Position length_ = 0;    // number of expected uses
+  std::int64_t room_ = 0;  // free bytes at the current position
+  std::int64_t left_ = 0;  // bytes of leaves_ so far
   std::uint64_t met_ = 0, near_ = 0;
 };
 

@@ -126,7 +126,7 @@ class LookAhead final : public Policy {
   Round begin_round(const DeviceState& device, std::uint64_t page_bytes);
   enum class Suits : std::uint8_t { yes, no, none_further };
   static Suits suits(const Round& round, const Candidate& candidate, const Followed& unit);
-  std::size_t offer(DeviceState& device, Stage end, std::span<PageId> out);
+  std::size_t offer(DeviceState& device, std::span<PageId> out);
   std::size_t offer_stage(DeviceState& device, std::span<PageId> out);
   std::size_t offer_others(DeviceState& device, VictimQuery query, std::span<PageId> out);
   bool foresees(DeviceState& device, const PrefetchQuery& query);
@@ -369,10 +369,10 @@ std::size_t LookAhead::offer_stage(DeviceState& device, std::span<PageId> out) {
   return count;
 }
 
-std::size_t LookAhead::offer(DeviceState& device, Stage end, std::span<PageId> out) {
+std::size_t LookAhead::offer(DeviceState& device, std::span<PageId> out) {
   Round& round = device.round;
   std::size_t count = 0;
-  while (round.stage < end && count < out.size()) {
+  while (round.stage < Stage::end && count < out.size()) {
     if (round.stage >= Stage::far_of_size && !history_.trusted()) {
       round.stage = Stage::end;
       break;
@@ -386,8 +386,8 @@ std::size_t LookAhead::victims(const VictimQuery& query, std::span<PageId> out) 
   DeviceState& device = devices_[query.device];
   if (!query.again) device.round = begin_round(device, query.page_bytes);
   std::size_t count = 0;
-  if (device.round.stage != Stage::end) count = offer(device, query.cheap_only ? Stage::near : Stage::end, out);
-  if (count == out.size() || device.round.stage != Stage::end || query.cheap_only) return count;
+  if (device.round.stage != Stage::end) count = offer(device, out);
+  if (count == out.size() || device.round.stage != Stage::end) return count;
   return count + offer_others(device, query, out.subspan(count));
 }
 

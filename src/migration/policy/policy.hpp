@@ -47,8 +47,6 @@ struct VictimQuery {
   std::uint64_t page_bytes = 0;    // preferred size: such a frame is reusable as it is
   std::uint64_t bytes_wanted = 0;  // the policy may offer more, in case some are refused
   bool again = false;              // the last offers were refused or too few: offer others
-  // Offer only pages that are not worth keeping: waiting for one of them beats evicting others.
-  bool cheap_only = false;
 };
 
 struct PrefetchQuery {

@@ -109,6 +109,29 @@ TEST_F(Passes, WhatComesNextIsFetchedAnyway) {
   EXPECT_EQ(fetches(), (std::vector<std::uint32_t>{1, 2, 3, 4}));
 }
 
+// What is allocated between the passes pushes the least soon used out in any case.
+TEST(ForecastOfFetches, WhatHasToLeaveMakesRoomEarlyForWhatComesFirst) {
+  Device device;
+  const auto begin = [&] { device.use(1, 10); };
+  const auto rest = [&] {
+    device.use(31, 40);
+    device.use(11, 30);
+    for (std::uint32_t temporary = 11; temporary <= 30; ++temporary) device.history.add_death({temporary});
+  };
+  begin(), rest(), begin(), rest(), begin();
+  device.add(1, 10, true);
+  device.add(31, 35, true);
+  device.add(36, 40);
+  device.add(11, 30);
+  for (std::uint32_t i = 11; i <= 30; ++i) device.regions[i].dead = true;
+  device.make(0);
+  ASSERT_GE(device.leaves().size(), 5u);
+  auto first = device.leaves();
+  first.resize(5);
+  EXPECT_EQ(first, (std::vector<std::uint32_t>{10, 9, 8, 7, 6}));
+  EXPECT_EQ(device.fetches(), (std::vector<std::uint32_t>{36, 37, 38, 39, 40}));
+}
+
 // Each pass uses more live pages than fit, so the most recently used pages leave. Pages that stay
 // resident must not leave early, because they are used before their turn comes.
 TEST(ForecastOfARing, NothingLeavesLongBeforeItsRoomIsWanted) {

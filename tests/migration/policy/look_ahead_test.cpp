@@ -133,18 +133,13 @@ TEST_F(LookAhead, OffersEveryPageOnceBeforeAnyOtherPolicy) {
   EXPECT_EQ(offered.size(), 20u);
 }
 
-TEST_F(LookAhead, GivesUpGladlyOnlyWhatIsFarOff) {
+TEST_F(LookAhead, WhatIsNearGoesAfterAllThatIsFarOff) {
   learn();
   bring(11, 30);
   std::array<PageId, 16> pages{};
-  VictimQuery query{.page_bytes = kPage, .bytes_wanted = kPage, .cheap_only = true};
-  ASSERT_EQ(policy->victims(query, pages), 10u);
+  ASSERT_EQ(policy->victims({.page_bytes = kPage, .bytes_wanted = kPage}, pages), 16u);
   for (std::uint32_t i = 0; i < 10; ++i) EXPECT_EQ(pages[i].region.value, 20 - i);
-  query.again = true;
-  EXPECT_EQ(policy->victims(query, pages), 0u);
-  query.cheap_only = false;
-  ASSERT_GE(policy->victims(query, pages), 10u) << "and what is near, if it must";
-  for (std::uint32_t i = 0; i < 10; ++i) EXPECT_EQ(pages[i].region.value, 30 - i);
+  for (std::uint32_t i = 10; i < 16; ++i) EXPECT_EQ(pages[i].region.value, 40 - i);
 }
 
 TEST_F(LookAhead, OfWhatIsFarOffTheSizeThatIsAskedForComesFirst) {
