@@ -10,6 +10,8 @@
 #include "base/option_parse.hpp"
 #include "base/printable.hpp"
 #include "bench/exit_code.hpp"
+#include "migration/mover_options.hpp"
+#include "replay/replay.hpp"
 #include "tools/commands.hpp"
 #include "tools/trace/reports.hpp"
 #include "trace/file.hpp"
@@ -21,10 +23,10 @@ constexpr double kEver = 1e9;
 
 struct Arguments {
   std::string file, output;
-  bool events = false;
+  bool events = false, share_pages = true;
   double from_s = 0, until_s = kEver;
-  std::string hbm;
-  double in_gb_per_s = 0, out_gb_per_s = 0;
+  std::string hbm, page;
+  double in_gb_per_s = 0, out_gb_per_s = 0, pinned_gb_per_s = 0;
   std::uint32_t device = 0;
 };
 
@@ -83,14 +85,46 @@ int bound(const Arguments& arguments) {
   return bench::kExitOk;
 }
 
+void take_rate(std::uint64_t& rate, double gb_per_s) {
+  if (gb_per_s > 0) rate = std::uint64_t(gb_per_s * 1e9);
+}
+
+// What a run takes with so much HBM, by the mover, the policy and the allocator themselves.
+int replay(const Arguments& arguments) {
+  const auto trace = trace::read(arguments.file);
+  if (!trace) return refuse("replay", trace.error().message);
+  if (!trace->cut_short.empty()) fmt::print(stderr, "vmem trace replay: {}\n", trace->cut_short);
+  replay::Setting setting;
+  const auto hbm = parse_size(arguments.hbm, {.least = kSmallestHbm});
+  if (!hbm) return refuse("replay", fmt::format("--hbm is '{}': {}", printable(arguments.hbm), hbm.error().message));
+  setting.hbm_bytes = *hbm;
+  if (!arguments.page.empty()) {
+    const auto page = parse_size(arguments.page, {.least = std::uint64_t{2} << 20});
+    if (!page)
+      return refuse("replay", fmt::format("--page is '{}': {}", printable(arguments.page), page.error().message));
+    setting.page_bytes = *page;
+  }
+  setting.from_ns = std::uint64_t(arguments.from_s * 1e9);
+  setting.share_pages = arguments.share_pages;
+  take_rate(setting.link.in_bytes_per_s, arguments.in_gb_per_s);
+  take_rate(setting.link.out_bytes_per_s, arguments.out_gb_per_s);
+  take_rate(setting.pinned_bytes_per_s, arguments.pinned_gb_per_s);
+  const auto measured = replay::replay(*trace, setting);
+  if (!measured) return refuse("replay", measured.error().message);
+  fmt::print("{}", words_of(*measured));
+  return bench::kExitOk;
+}
+
 void add_file(CLI::App& app, std::string& file) { app.add_option("FILE", file, "The trace")->required(); }
+CLI::Option* add_seconds(CLI::App& app, const char* name, double& value, const char* help) {
+  return app.add_option(name, value, help)->check(CLI::Range(0.0, kEver))->type_name("SECONDS");
+}
+CLI::Option* add_from(CLI::App& app, Arguments& arguments) {
+  return add_seconds(app, "--from", arguments.from_s, "The first second of the trace that counts");
+}
 // Their options: which part of the trace.
 std::array<CLI::Option*, 2> add_part(CLI::App& app, Arguments& arguments) {
-  const auto seconds = [&](const char* name, double& value, const char* help) {
-    return app.add_option(name, value, help)->check(CLI::Range(0.0, kEver))->type_name("SECONDS");
-  };
-  return {seconds("--from", arguments.from_s, "The first second of the trace that counts"),
-          seconds("--until", arguments.until_s, "The first second that does not")};
+  return {add_from(app, arguments), add_seconds(app, "--until", arguments.until_s, "The first second that does not")};
 }
 
 CLI::App* add_show(CLI::App& app, Arguments& arguments) {
@@ -127,6 +161,23 @@ CLI::App* add_bound(CLI::App& app, Arguments& arguments) {
   return bounded;
 }
 
+CLI::App* add_replay(CLI::App& app, Arguments& arguments) {
+  CLI::App* const replayed =
+      app.add_subcommand("replay", "Play the program again in virtual time, with less HBM, by vmem's own decisions");
+  add_file(*replayed, arguments.file);
+  replayed->add_option("--hbm", arguments.hbm, "So much HBM")->required()->type_name("SIZE");
+  replayed->add_option("--page", arguments.page, "The option page")->type_name("SIZE");
+  replayed->add_flag("--share-pages,!--no-share-pages", arguments.share_pages, "The option share_pages; default: on");
+  const auto rate = [&](const char* name, double& value, const char* help) {
+    replayed->add_option(name, value, help)->check(CLI::PositiveNumber)->type_name("GB/s");
+  };
+  rate("--in", arguments.in_gb_per_s, "Rate from host memory; default: 55.3");
+  rate("--out", arguments.out_gb_per_s, "Rate to host memory; default: 55.3");
+  rate("--pinned", arguments.pinned_gb_per_s, "Rate at which host memory is pinned; default: 5.8");
+  add_from(*replayed, arguments);
+  return replayed;
+}
+
 }  // namespace
 
 Command add_trace(CLI::App& app, const std::vector<std::string>& program) {
@@ -137,10 +188,12 @@ Command add_trace(CLI::App& app, const std::vector<std::string>& program) {
   add_show(app, *arguments);
   CLI::App* const exported = add_export(app, *arguments);
   CLI::App* const bounded = add_bound(app, *arguments);
+  CLI::App* const replayed = add_replay(app, *arguments);
   app.require_subcommand(1);
-  return [arguments, record, exported, bounded, run = std::move(run)] {
+  return [arguments, record, exported, bounded, replayed, run = std::move(run)] {
     if (record->parsed()) return run();
     if (bounded->parsed()) return bound(*arguments);
+    if (replayed->parsed()) return replay(*arguments);
     return exported->parsed() ? export_it(*arguments) : show(*arguments);
   };
 }

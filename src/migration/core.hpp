@@ -23,6 +23,8 @@
 
 namespace vmem::migration {
 
+class Request;
+
 struct MoverDevice {
   CUdevice ordinal = 0;
   CUcontext context = nullptr;
@@ -87,6 +89,8 @@ struct MoverConfig {
   bool shares_pages = false;            // undeclared blocks share pages (runtime/memory/arena.hpp)
   trace::Recorder* recorder = nullptr;  // null: no trace
   std::function<std::uint64_t()> now_us;
+  // Without a thread of the mover's: steps it until the request is done. Null: there is one.
+  std::function<void(const Request&)> serve;
 };
 
 // The mover's part of vmem_stats: its counters, and allocated_bytes, committed_bytes, pages and

@@ -67,6 +67,7 @@ void Mover::refuse_posted() {
 Status Mover::call(Request& request) {
   post(request);
   if (ended_.load(std::memory_order_seq_cst)) refuse_posted();
+  if (parts_.core.config.serve) parts_.core.config.serve(request);
   return request.wait();
 }
 

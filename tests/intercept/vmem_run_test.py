@@ -131,6 +131,11 @@ class VmemRun(unittest.TestCase):
         self.assertEqual((bounded.returncode, bounded.stderr), (0, ""))
         self.assertRegex(bounded.stdout, r"(?m)^  least bytes in +\d*\.\d*[1-9]\d* GiB")
         self.assertRegex(bounded.stdout, r"(?m)^  bound +[\d.]+ ms in \d+ phases$")
+        replayed = run(VMEM, "trace", "replay", trace, "--hbm", "64MiB", "--page", "2MiB", "--in", "10", "--out", "10")
+        self.assertEqual((replayed.returncode, replayed.stderr), (0, ""))
+        self.assertRegex(replayed.stdout, r"(?m)^[1-9]\d* launches in [\d.]+ ms, of which the GPU computes [\d.]+$")
+        self.assertRegex(replayed.stdout, r"(?m)^  in +\d*\.\d*[1-9]\d* GiB, link busy")
+        self.assertNotIn("old contents", replayed.stdout)
 
     def test_a_traces_name_comes_from_the_flag_or_the_environment(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -161,7 +166,7 @@ class VmemRun(unittest.TestCase):
                 path = trace + name
                 with open(path, "wb") as file:
                     file.write(content)
-                for command in (("show", path), ("export", path, "-o", "-"), ("bound", path, "--hbm", "1GiB")):
+                for command in (("show", path), ("export", path, "-o", "-"), ("bound", path, "--hbm", "1GiB"), ("replay", path, "--hbm", "1GiB")):
                     result = run(VMEM, "trace", *command)
                     self.assertEqual((result.returncode, result.stdout), (2, ""), command)
                     self.assertIn(expected, result.stderr)
@@ -177,9 +182,18 @@ class VmemRun(unittest.TestCase):
             result = run(VMEM, "trace", "bound", trace, *arguments)
             self.assertEqual(result.returncode, 2, result.stdout)
             self.assertIn(expected, result.stderr)
+        for arguments, expected in (
+            (("--hbm", "2MiB"), "--hbm is '2MiB'"),
+            (("--hbm", "1GiB", "--page", "1MiB"), "--page is '1MiB'"),
+            (("--hbm", "1GiB", "--from", "1000"), "no launch comes after 1000.000 s"),
+            ((), "--hbm is missing"),
+        ):
+            result = run(VMEM, "trace", "replay", trace, *arguments)
+            self.assertEqual(result.returncode, 2, result.stdout)
+            self.assertIn(expected, result.stderr)
         itself = run(VMEM, "trace", "export", trace, "-o", trace)
         self.assertIn("names the trace itself", itself.stderr)
-        self.assertIn("name a command: record, show, export, bound", run(VMEM, "trace").stderr)
+        self.assertIn("name a command: record, show, export, bound, replay", run(VMEM, "trace").stderr)
         self.assertIn("vmem trace record [OPTIONS] -- python x", run(VMEM, "trace", "record", "python", "x").stderr)
         missing = run(VMEM, "run", "--trace", "/no/such/folder/a", *SIZES, "--", PROGRAM, "oversubscribed")
         self.assertEqual(missing.returncode, 2)

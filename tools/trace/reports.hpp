@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/status.hpp"
+#include "replay/replay.hpp"
 #include "trace/bound.hpp"
 #include "trace/file.hpp"
 #include "trace/program.hpp"
@@ -25,5 +26,8 @@ Status export_chrome(const trace::Trace& trace, const std::string& path);
 // What a part of the trace takes at least in so much HBM, and what a schedule that knows it takes.
 // Errors: INVALID_OPTION (no launches; a launch that needs more).
 Result<std::string> bound_of(const trace::Trace& trace, const trace::Extract& what, const trace::Machine& machine);
+
+// What a replay measured.
+std::string words_of(const replay::Measured& measured);
 
 }  // namespace vmem::tools

@@ -1,0 +1,148 @@
+#include "replay/machine.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "migration/policy/look_ahead.hpp"
+#include "migration/policy/second_chance.hpp"
+
+namespace vmem::replay {
+namespace {
+
+// How long a sleeping mover takes to begin when it is asked, and a thread to go on when it is
+// answered.
+constexpr std::uint64_t kWakeNs = 8'000;
+constexpr std::uint64_t kPollNs = 25'000, kLaterNs = 1'000'000;
+constexpr std::uint64_t kStepNs = 2'000;  // beside the driver's calls
+
+}  // namespace
+
+struct Machine::Memory {
+  Memory(const runtime::Devices& devices, pagetable::AddressSpace& space, migration::Mover& mover,
+         migration::StreamTable& streams, runtime::ThreadSlots& slots)
+      : gate(runtime::MoveGate::Mode::open, devices),
+        regions(mover, streams, gate),
+        work(streams),
+        lives(slots, mover, runtime::LifeLog::For::policies),
+        freed(work, regions, gate, lives, devices.size()),
+        arena({.space = space, .mover = mover, .regions = regions, .marks = work, .lives = lives}, devices.size()),
+        slabs(space, regions, freed, arena, gate, mover) {}
+  runtime::MoveGate gate;
+  runtime::Regions regions;
+  runtime::QueuedWork work;
+  runtime::LifeLog lives;
+  runtime::FreedBlocks freed;
+  runtime::Arena arena;
+  runtime::Slabs slabs;
+};
+
+Machine::Machine(const Setting& setting)
+    : setting_(setting),
+      gpu_({.devices = 1, .hbm_bytes = setting.hbm_bytes, .costs = setting.costs, .link = setting.link}) {}
+
+Result<std::unique_ptr<Machine>> Machine::start(const Setting& setting) {
+  std::unique_ptr<Machine> machine(new Machine(setting));
+  VMEM_TRY(machine->start());
+  return machine;
+}
+
+Status Machine::start() {
+  options_.devices = {0};
+  const auto driver = gpu_.driver();
+  VMEM_ASSIGN(devices_, runtime::Devices::open(driver, options_.devices));
+  VMEM_ASSIGN(reserved_, runtime::ReservedSpace::reserve(driver, options_));
+  const runtime::Device& device = devices_->front();
+  streams_ = std::make_unique<migration::StreamTable>(
+      driver, std::vector<migration::StreamTable::Device>{{device.handle, device.context}});
+  slots_ = std::make_unique<runtime::ThreadSlots>(*devices_);
+  host_ = std::make_unique<VirtualHost>(VirtualHost::Config{.gpu = gpu_,
+                                                            .contents = contents_,
+                                                            .budget_bytes = setting_.host_bytes,
+                                                            .pinned_bytes_per_s = setting_.pinned_bytes_per_s});
+
+  migration::MoverConfig config;
+  config.driver = driver;
+  config.space = &space();
+  config.threads = &slots_->registry();
+  config.streams = streams_.get();
+  config.backing = host_.get();
+  config.in_place = host_.get();
+  config.devices.push_back({device.handle, device.context, setting_.hbm_bytes, 1, {}});
+  const std::vector<std::uint64_t> hbm{setting_.hbm_bytes};
+  config.policy = migration::make_look_ahead_policy(
+      {hbm}, migration::make_second_chance_policy({.prefetch_pages = options_.prefetch_pages, .hbm_bytes = hbm}));
+  config.page_bytes = setting_.page_bytes;
+  config.shares_pages = setting_.share_pages;
+  config.now_us = [this] { return gpu_.now_ns() / 1000; };
+  config.serve = [this](const migration::Request& request) { serve(request); };
+  mover_ = std::make_unique<migration::Mover>(std::move(config));
+
+  memory_ = std::make_unique<Memory>(*devices_, space(), *mover_, *streams_, *slots_);
+  VMEM_ASSIGN(small_, runtime::Suballocator::create(memory_->slabs, memory_->work, space().base(), space().bytes()));
+  addresses_ = std::make_unique<runtime::AddressResolver>(space(), *small_, *devices_);
+  readiness_ = std::make_unique<runtime::Readiness>(*driver, *mover_);
+  files_ = std::make_unique<tiers::FileTier>(tiers::FileTier::Config{});
+  allocations_ = std::make_unique<runtime::Allocations>(*devices_, space(), memory_->regions, memory_->freed,
+                                                        memory_->arena, *small_, *slots_, *files_);
+  blocks_ = std::make_unique<runtime::UndeclaredBlocks>(runtime::UndeclaredBlocks::Parts{.driver = *driver,
+                                                                                         .devices = *devices_,
+                                                                                         .space = space(),
+                                                                                         .mover = *mover_,
+                                                                                         .regions = memory_->regions,
+                                                                                         .freed = memory_->freed,
+                                                                                         .arena = memory_->arena,
+                                                                                         .small = *small_,
+                                                                                         .work = memory_->work,
+                                                                                         .addresses = *addresses_,
+                                                                                         .allocations = *allocations_});
+  launches_ = std::make_unique<runtime::Launches>(runtime::Launches::Parts{.driver = *driver,
+                                                                           .space = space(),
+                                                                           .mover = *mover_,
+                                                                           .streams = *streams_,
+                                                                           .slots = *slots_,
+                                                                           .small = *small_,
+                                                                           .readiness = *readiness_,
+                                                                           .gate = memory_->gate,
+                                                                           .recorder = nullptr},
+                                                  runtime::Launches::Order::concurrent, 0);
+  return {};
+}
+
+// The members end in the order in which they call each other.
+Machine::~Machine() {
+  if (!mover_) return;
+  migration::EndAllRequest end;
+  if (mover_->call(end) && memory_) memory_->slabs.regions_ended();
+}
+
+std::uint64_t Machine::frames_made() { return mover_->parts().devices[0].hbm.frames_created(); }
+
+// The time is the mover's meanwhile.
+void Machine::step() {
+  using Next = migration::Mover::Next;
+  gpu_.set_now(mover_ns_);
+  gpu_.spend(kStepNs);
+  const Next next = mover_->step();
+  stepped_ns_ = gpu_.now_ns();
+  busy_ns_ += stepped_ns_ - mover_ns_;
+  sleeps_ = next != Next::again;
+  // Nobody wakes it between two calls of the program: then it looks whether there is work.
+  mover_ns_ = stepped_ns_ + (!sleeps_ ? 0 : next == Next::soon ? kPollNs : kLaterNs);
+}
+
+void Machine::catch_up() {
+  const std::uint64_t program_ns = gpu_.now_ns();
+  while (mover_ns_ <= program_ns) step();
+  gpu_.set_now(program_ns);
+}
+
+// A thread has woken the mover, and waits for it.
+void Machine::serve(const migration::Request& request) {
+  const std::uint64_t asked_ns = gpu_.now_ns();
+  if (sleeps_) mover_ns_ = std::min(mover_ns_, std::max(asked_ns + kWakeNs, stepped_ns_));
+  mover_ns_ = std::max(mover_ns_, asked_ns);
+  while (!request.done()) step();
+  gpu_.set_now(std::max(asked_ns, stepped_ns_) + kWakeNs);
+}
+
+}  // namespace vmem::replay

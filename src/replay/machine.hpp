@@ -1,0 +1,69 @@
+// A runtime for programs that do not call vmem, put together over virtual GPUs: the parts of
+// runtime::Runtime that such programs reach.
+#pragma once
+
+#include <memory>
+
+#include "migration/mover.hpp"
+#include "replay/replay.hpp"
+#include "replay/virtual_host.hpp"
+#include "runtime/assembly/devices.hpp"
+#include "runtime/assembly/reserved_space.hpp"
+#include "runtime/blocks/undeclared_blocks.hpp"
+#include "runtime/explicit/allocations.hpp"
+#include "runtime/launch/launches.hpp"
+#include "runtime/memory/slabs.hpp"
+#include "runtime/memory/thread_slots.hpp"
+
+namespace vmem::replay {
+
+class Machine {
+ public:
+  static Result<std::unique_ptr<Machine>> start(const Setting& setting);
+  ~Machine();
+
+  VirtualGpu& gpu() { return gpu_; }
+  Contents& contents() { return contents_; }
+  VirtualHost& host() { return *host_; }
+  pagetable::AddressSpace& space() { return reserved_->space(); }
+  runtime::UndeclaredBlocks& blocks() { return *blocks_; }
+  runtime::Launches& launches() { return *launches_; }
+  const migration::MoverCounters& counters() { return mover_->parts().core.counters; }
+  std::uint64_t frames_made();
+  std::uint64_t mover_busy_ns() const { return busy_ns_; }
+  // The mover's steps until the program's time.
+  void catch_up();
+
+ private:
+  explicit Machine(const Setting& setting);
+  Status start();
+  void serve(const migration::Request& request);
+  void step();
+
+  const Setting setting_;
+  Options options_;
+  VirtualGpu gpu_;
+  Contents contents_;
+  std::unique_ptr<runtime::Devices> devices_;
+  std::unique_ptr<runtime::ReservedSpace> reserved_;
+  std::unique_ptr<migration::StreamTable> streams_;
+  std::unique_ptr<runtime::ThreadSlots> slots_;
+  std::unique_ptr<VirtualHost> host_;
+  std::unique_ptr<migration::Mover> mover_;
+  std::uint64_t mover_ns_ = 0;    // when the mover steps next
+  std::uint64_t stepped_ns_ = 0;  // when its last step ended
+  bool sleeps_ = true;
+  std::uint64_t busy_ns_ = 0;
+  // In the order of use, as in Runtime.
+  struct Memory;
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<runtime::Suballocator> small_;
+  std::unique_ptr<runtime::AddressResolver> addresses_;
+  std::unique_ptr<runtime::Readiness> readiness_;
+  std::unique_ptr<tiers::FileTier> files_;
+  std::unique_ptr<runtime::Allocations> allocations_;
+  std::unique_ptr<runtime::UndeclaredBlocks> blocks_;
+  std::unique_ptr<runtime::Launches> launches_;
+};
+
+}  // namespace vmem::replay

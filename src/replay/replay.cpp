@@ -1,0 +1,281 @@
+#include "replay/replay.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/sizes.hpp"
+#include "replay/machine.hpp"
+
+namespace vmem::replay {
+namespace {
+
+using trace::BlockBegins;
+using trace::BlockEnds;
+using trace::BlockKind;
+using trace::EpochEnds;
+using trace::Launch;
+
+// A pause of the program that is longer than this was spent waiting for the GPU: for the copy
+// before it, or in a full queue of launches.
+constexpr std::uint64_t kPauseNs = 200'000;
+// Launches that the driver queues on a stream before it makes their thread wait.
+constexpr std::size_t kQueued = 1024;
+constexpr std::uint64_t kInPlaceBytesPerS = 50'000'000'000;
+
+// Kernels that change what they read: optimizers and the like, by parts of their names.
+constexpr std::array<std::string_view, 4> kInPlace{"multi_tensor_apply", "Foreach", "FillFunctor", "index_put"};
+
+class Player {
+ public:
+  Player(const trace::Trace& trace, const Setting& setting) : trace_(trace), setting_(setting) {}
+
+  Result<Measured> play() {
+    VMEM_TRY(look_ahead());
+    Setting setting = setting_;
+    setting.hbm_bytes -= slab_bytes_;
+    VMEM_ASSIGN(machine_, Machine::start(setting));
+    for (const trace::Event& event : trace_.events) {
+      if (!measuring_ && event.at_ns >= setting_.from_ns && std::holds_alternative<Launch>(event.body)) begin();
+      Status played;
+      std::visit([&](const auto& body) { played = add(event.at_ns, body); }, event.body);
+      VMEM_TRY(played);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Stream {
+    CUstream handle = nullptr;
+    std::deque<std::uint64_t> ends_ns;  // of its last kQueued launches
+    std::uint64_t gpu_ns = 0;
+  };
+  struct Block {
+    void* address = nullptr;
+    std::uint64_t bytes = 0;
+    std::uint32_t stream = 0;
+    bool used = false;
+  };
+  struct Epoch {
+    std::uint64_t launches = 0, first_ns = 0, ends_ns = 0, gpu_ns = 0;
+  };
+  using EpochKey = std::pair<std::uint32_t, std::uint64_t>;
+
+  // What a launch takes, and on which stream each block is first used, is told later in the trace.
+  Status look_ahead() {
+    if (trace_.header.devices.size() > 1)
+      return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("the trace is of {} devices; those of one can be replayed",
+                                                        trace_.header.devices.size()));
+    for (const trace::Event& event : trace_.events) {
+      if (const auto* launch = std::get_if<Launch>(&event.body)) {
+        Epoch& epoch = epochs_[{launch->stream, launch->epoch}];
+        if (epoch.launches++ == 0) epoch.first_ns = event.at_ns;
+        last_epoch_[launch->stream] = launch->epoch;
+        const std::uint32_t home = home_stream_.try_emplace(launch->thread, launch->stream).first->second;
+        for (const trace::Named& each : launch->named) first_stream_.try_emplace(each.block, home);
+        last_ns_ = event.at_ns;
+      } else if (const auto* ends = std::get_if<EpochEnds>(&event.body)) {
+        Epoch& epoch = epochs_[{ends->stream, ends->epoch}];
+        epoch.ends_ns = event.at_ns;
+        epoch.gpu_ns = ends->gpu_ns;
+      } else if (const auto* begins = std::get_if<BlockBegins>(&event.body)) {
+        if (begins->kind != BlockKind::slab) continue;
+        slab_bytes_ += begins->bytes;
+      }
+    }
+    if (last_ns_ < setting_.from_ns || epochs_.empty())
+      return fail(VMEM_ERROR_INVALID_VALUE,
+                  fmt::format("no launch comes after {:.3f} s; the last one was made at {:.3f} s",
+                              double(setting_.from_ns) / 1e9, double(last_ns_) / 1e9));
+    const std::uint64_t needed = slab_bytes_ + kSmallestHbm;
+    if (setting_.hbm_bytes < needed)
+      return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("{} of HBM are too few: small allocations alone take {}",
+                                                        format_bytes(setting_.hbm_bytes), format_bytes(slab_bytes_)));
+    return {};
+  }
+
+  std::uint64_t takes_ns(const Launch& launch) const {
+    // Nothing tells when the last epoch of a stream ended: its end is that of the program.
+    if (last_epoch_.at(launch.stream) == launch.epoch) return 0;
+    const Epoch& epoch = epochs_.at({launch.stream, launch.epoch});
+    if (epoch.launches == 0 || epoch.ends_ns <= epoch.first_ns) return 0;
+    return std::min(epoch.gpu_ns, epoch.ends_ns - epoch.first_ns) / epoch.launches;
+  }
+
+  Stream& stream_of(std::uint32_t number) {
+    Stream& stream = streams_[number];
+    if (stream.handle == nullptr) stream.handle = machine_->gpu().create_stream(0);
+    return stream;
+  }
+
+  // When all that was queued so far is done.
+  std::uint64_t done_ns() const {
+    std::uint64_t done_ns = machine_->gpu().now_ns();
+    for (const auto& [number, stream] : streams_) done_ns = std::max(done_ns, machine_->gpu().end_of(stream.handle));
+    return done_ns;
+  }
+
+  void begin() {
+    measuring_ = true;
+    const auto& counters = machine_->counters();
+    before_.time_ns = done_ns();
+    before_.in_bytes = counters.migrated_in_bytes;
+    before_.out_bytes = counters.migrated_out_bytes;
+    before_.ahead_bytes = counters.prefetched_used_bytes;
+    before_.maps = counters.maps;
+    before_.unmaps = counters.unmaps;
+    before_.frames_made = machine_->frames_made();
+    before_.waited_ns = counters.acquire_wait_us * 1000;
+    before_.waits = counters.acquire_waits;
+    before_.mover_busy_ns = machine_->mover_busy_ns();
+    before_.in_busy_ns = machine_->gpu().busy_ns(0, VirtualGpu::Direction::in);
+    before_.out_busy_ns = machine_->gpu().busy_ns(0, VirtualGpu::Direction::out);
+    for (auto& [number, stream] : streams_) stream.gpu_ns = 0;
+  }
+
+  void measure() {
+    const auto& counters = machine_->counters();
+    for (const auto& [number, stream] : streams_) result_.gpu_ns = std::max(result_.gpu_ns, stream.gpu_ns);
+    result_.time_ns = done_ns() - before_.time_ns;
+    result_.in_bytes = counters.migrated_in_bytes - before_.in_bytes;
+    result_.out_bytes = counters.migrated_out_bytes - before_.out_bytes;
+    result_.ahead_bytes = counters.prefetched_used_bytes - before_.ahead_bytes;
+    result_.maps = counters.maps - before_.maps;
+    result_.unmaps = counters.unmaps - before_.unmaps;
+    result_.frames_made = machine_->frames_made() - before_.frames_made;
+    result_.waited_ns = counters.acquire_wait_us * 1000 - before_.waited_ns;
+    result_.waits = counters.acquire_waits - before_.waits;
+    result_.mover_busy_ns = machine_->mover_busy_ns() - before_.mover_busy_ns;
+    result_.in_busy_ns = machine_->gpu().busy_ns(0, VirtualGpu::Direction::in) - before_.in_busy_ns;
+    result_.out_busy_ns = machine_->gpu().busy_ns(0, VirtualGpu::Direction::out) - before_.out_busy_ns;
+    result_.wrong_loads = machine_->host().wrong_loads();
+  }
+
+  template <class Other>
+  Status add(std::uint64_t, const Other&) {
+    return {};
+  }
+
+  Status add(std::uint64_t at_ns, const BlockBegins& begins) {
+    pass(at_ns);
+    if (begins.kind == BlockKind::slab) return {};
+    if (begins.kind == BlockKind::file)
+      return fail(VMEM_ERROR_INVALID_VALUE, "the trace's program maps files; that cannot be replayed");
+    const auto stream = first_stream_.find(begins.block);
+    const std::uint32_t number = stream == first_stream_.end() ? 0 : stream->second;
+    VMEM_ASSIGN(void* const address, machine_->blocks().allocate(begins.bytes, 0, stream_of(number).handle));
+    blocks_[begins.block] = {address, begins.bytes, number, false};
+    return {};
+  }
+
+  Status add(std::uint64_t at_ns, const BlockEnds& ends) {
+    pass(at_ns);
+    const auto found = blocks_.find(ends.block);
+    if (found == blocks_.end()) return {};
+    const Block block = found->second;
+    blocks_.erase(found);
+    return machine_->blocks().free(block.address, std::optional<vmem_stream>(stream_of(block.stream).handle));
+  }
+
+  Status add(std::uint64_t at_ns, const Launch& launch) {
+    pass(at_ns);
+    waits_for_copy_ = launch.what == 0;
+    Stream& stream = stream_of(launch.stream);
+    addresses_.clear();
+    for (const trace::Named& each : launch.named) {
+      const auto found = blocks_.find(each.block);
+      const bool named = (each.flags & trace::Named::kPossible) == 0;
+      if (named && found != blocks_.end())
+        addresses_.push_back(reinterpret_cast<std::uintptr_t>(found->second.address));
+    }
+    VirtualGpu& gpu = machine_->gpu();
+    if (stream.ends_ns.size() == kQueued) {
+      gpu.set_now(std::max(gpu.now_ns(), stream.ends_ns.front()));
+      stream.ends_ns.pop_front();
+      machine_->catch_up();
+    }
+    VMEM_TRY(machine_->launches().begin(addresses_, stream.handle, false, holds_));
+    const std::uint64_t takes = takes_ns(launch) + in_place_ns();
+    stream.ends_ns.push_back(gpu.run(stream.handle, takes).end_ns);
+    stream.gpu_ns += takes;
+    write(launch);
+    VMEM_TRY(machine_->launches().end(holds_));
+    if (measuring_) ++result_.launches;
+    if (at_ns == last_ns_) measure();
+    return {};
+  }
+
+  // What the GPU reads in host memory comes over the link.
+  std::uint64_t in_place_ns() const {
+    std::uint64_t bytes = 0;
+    for (const auto& held : holds_.held) {
+      const runtime::PageRun pages = held.pages();
+      for (std::uint32_t i = pages.first; i < pages.first + pages.count; ++i) {
+        const pagetable::PageState state(held.region->pages[i].state.load(std::memory_order_relaxed));
+        if (state.has(pagetable::PageState::kInPlace)) bytes += held.region->page_bytes();
+      }
+    }
+    return std::uint64_t(double(bytes) * 1e9 / double(kInPlaceBytesPerS));
+  }
+
+  bool changes_what_it_reads(const Launch& launch) const {
+    if (launch.what >= trace_.names.size()) return false;
+    const std::string& name = trace_.names[launch.what];
+    return std::ranges::any_of(kInPlace, [&](std::string_view part) { return name.find(part) != std::string::npos; });
+  }
+
+  void write(const Launch& launch) {
+    const bool all = changes_what_it_reads(launch);
+    for (const trace::Named& each : launch.named) {
+      const auto found = blocks_.find(each.block);
+      if (found == blocks_.end() || (each.flags & trace::Named::kPossible) != 0) continue;
+      const bool first = !std::exchange(found->second.used, true);
+      if (!first && !all && (each.flags & trace::Named::kWrites) == 0) continue;
+      const auto address = reinterpret_cast<std::uintptr_t>(found->second.address);
+      machine_->contents().write(
+          machine_->space().granule_at(address),
+          std::uint32_t((found->second.bytes + pagetable::kGranuleBytes - 1) / pagetable::kGranuleBytes));
+    }
+  }
+
+  // The host's time up to an event of the trace.
+  void pass(std::uint64_t at_ns) {
+    VirtualGpu& gpu = machine_->gpu();
+    const std::uint64_t pause = passed_ns_ == 0 ? 0 : at_ns - passed_ns_;
+    passed_ns_ = at_ns;
+    std::uint64_t now_ns = gpu.now_ns() + std::min(pause, kPauseNs);
+    if (pause > kPauseNs && std::exchange(waits_for_copy_, false)) now_ns = std::max(now_ns, done_ns());
+    gpu.set_now(now_ns);
+    machine_->catch_up();
+  }
+
+  const trace::Trace& trace_;
+  const Setting setting_;
+  std::map<EpochKey, Epoch> epochs_;
+  std::unordered_map<std::uint32_t, std::uint64_t> last_epoch_;   // by stream
+  std::unordered_map<std::uint32_t, std::uint32_t> home_stream_;  // by thread: of its first launch
+  std::unordered_map<trace::Block, std::uint32_t> first_stream_;  // home of who uses it first
+  std::uint64_t slab_bytes_ = 0, last_ns_ = 0, passed_ns_ = 0;
+  std::unique_ptr<Machine> machine_;
+  std::map<std::uint32_t, Stream> streams_;
+  std::unordered_map<trace::Block, Block> blocks_;
+  std::vector<std::uintptr_t> addresses_;
+  runtime::LaunchHolds holds_;
+  bool waits_for_copy_ = false;
+  bool measuring_ = false;
+  Measured before_, result_;
+};
+
+}  // namespace
+
+Result<Measured> replay(const trace::Trace& trace, const Setting& setting) { return Player(trace, setting).play(); }
+
+}  // namespace vmem::replay

@@ -1,0 +1,50 @@
+// Plays a recorded program again, in virtual time, with the mover, the policy and the allocator as
+// they are: what a run would take with so much HBM and such a link.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/status.hpp"
+#include "replay/virtual_gpu.hpp"
+#include "trace/file.hpp"
+
+namespace vmem::replay {
+
+struct Setting {
+  std::uint64_t hbm_bytes = 0;
+  std::uint64_t host_bytes = std::uint64_t{256} << 30;
+  std::optional<std::uint64_t> page_bytes;  // nullopt: as the runtime chooses
+  bool share_pages = true;
+  std::uint64_t pinned_bytes_per_s = 5'800'000'000;  // how fast host memory is pinned
+  CallCosts costs;
+  LinkRates link;
+  std::uint64_t from_ns = 0;  // of the trace: what is measured begins here
+};
+
+// From the end of the work that was queued before `from_ns` to the end of the last launch.
+struct Measured {
+  std::uint64_t time_ns = 0;
+  std::uint64_t gpu_ns = 0;     // in which the busiest stream computed
+  std::uint64_t waited_ns = 0;  // launching threads, for the mover
+  std::uint64_t waits = 0;
+  std::uint64_t in_bytes = 0, out_bytes = 0;
+  std::uint64_t in_busy_ns = 0, out_busy_ns = 0;  // of the link
+  std::uint64_t ahead_bytes = 0;                  // of in_bytes: fetched before a launch asked
+  std::uint64_t maps = 0, unmaps = 0, frames_made = 0;
+  std::uint64_t mover_busy_ns = 0;
+  std::uint64_t launches = 0;
+  std::uint64_t wrong_loads = 0;  // in the whole replay; not 0: a bug of the mover
+};
+
+// Launches are made one after the other in the recorded order, whichever thread made them. Each
+// takes its share of its epoch's GPU time. The host's time between two launches is what was
+// recorded, unless it waited for the GPU then.
+// A launch writes what it uses first, and all that it names where its kernel is known to work in
+// place: a trace does not say more.
+// A launch that needs more than HBM uses some of it in host memory, as in a run.
+// Errors: INVALID_VALUE (several devices, mapped files, no launch after from_ns, HBM that small
+// allocations alone fill); those of the runtime.
+Result<Measured> replay(const trace::Trace& trace, const Setting& setting);
+
+}  // namespace vmem::replay

@@ -1,0 +1,106 @@
+// GPUs and their driver in virtual time, for one thread. Nothing is computed and no memory exists:
+// work ends at the time that its queue and its duration give, and calls of the driver take the time
+// that they are said to cost. So a mover runs on it as it is, and the same every time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gpu/driver.hpp"
+
+namespace vmem::replay {
+
+// What calls of the driver cost the thread that makes them, in ns.
+struct CallCosts {
+  std::uint64_t map = 10'000, set_access = 70'000, unmap = 50'000;
+  std::uint64_t create = 30'000, release = 20'000;
+  std::uint64_t event = 1'000;  // also of a wait, and of a query
+};
+
+// The link between a GPU and host memory.
+struct LinkRates {
+  std::uint64_t in_bytes_per_s = 55'300'000'000, out_bytes_per_s = 55'300'000'000;
+  // Of each direction's rate, while the other one is busy.
+  double both = 0.92;
+  std::uint64_t start_ns = 8'000;  // of a copy
+};
+
+class VirtualGpu {
+ public:
+  struct Shape {
+    int devices = 1;
+    std::uint64_t hbm_bytes = 0;  // of each
+    CallCosts costs;
+    LinkRates link;
+  };
+  // One at a time in a thread.
+  explicit VirtualGpu(const Shape& shape);
+  ~VirtualGpu();
+  VirtualGpu(const VirtualGpu&) = delete;
+  VirtualGpu& operator=(const VirtualGpu&) = delete;
+
+  std::shared_ptr<const gpu::Driver> driver() const { return driver_; }
+  // The time of whoever acts: the program's thread or the mover's.
+  std::uint64_t now_ns() const { return now_ns_; }
+  void set_now(std::uint64_t now_ns) { now_ns_ = now_ns; }
+  void spend(std::uint64_t ns) { now_ns_ += ns; }
+
+  CUstream create_stream(int device);
+  // Queues work. Returns when it begins and ends.
+  struct Span {
+    std::uint64_t begin_ns, end_ns;
+  };
+  Span run(CUstream stream, std::uint64_t takes_ns);
+  std::uint64_t end_of(CUstream stream) const;  // of what is queued so far
+
+  enum class Direction : std::uint8_t { in, out };
+  // A copy over the device's link, once the events have happened. Its end is a new event; give it
+  // back with `forget`.
+  CUevent copy(int device, Direction direction, std::uint64_t bytes, std::span<const CUevent> after);
+  // What takes `takes_ns` once the events have happened, beside everything else.
+  CUevent beside(std::uint64_t takes_ns, std::span<const CUevent> after);
+  std::uint64_t time_of(CUevent event) const;
+  void forget(CUevent event);
+  std::uint64_t busy_ns(int device, Direction direction) const { return link_of(device, direction).busy_ns; }
+
+ private:
+  struct Calls;  // the driver's functions
+  struct Stream {
+    int device = 0;
+    std::uint64_t end_ns = 0;
+  };
+  struct Event {
+    std::uint64_t at_ns = 0;
+  };
+  struct Link {
+    std::uint64_t end_ns = 0, busy_ns = 0;
+  };
+  struct Device {
+    Stream default_stream;
+    Link in, out;
+  };
+  const Link& link_of(int device, Direction direction) const {
+    const Device& of = devices_[std::size_t(device)];
+    return direction == Direction::in ? of.in : of.out;
+  }
+  Stream& stream_of(CUstream handle);
+  CUevent new_event(std::uint64_t at_ns);
+  std::uint64_t after_all(std::span<const CUevent> events) const;
+
+  const Shape shape_;
+  std::shared_ptr<const gpu::Driver> driver_;
+  std::uint64_t now_ns_ = 1;
+  std::deque<Device> devices_;
+  std::deque<Stream> streams_;
+  std::deque<Event> events_;
+  std::vector<Event*> spare_events_;
+  std::vector<int> contexts_;  // pushed, of devices
+  int current_ = 0;
+  std::uint64_t next_address_ = std::uint64_t{0x7000} << 32;
+  std::uint64_t next_handle_ = 1;
+};
+
+}  // namespace vmem::replay

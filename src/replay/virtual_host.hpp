@@ -1,0 +1,85 @@
+// Pinned host memory in virtual time: a tier as the mover knows it. Instead of bytes it keeps what
+// contents each slot has, and so finds a page that would have come back with old bytes.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "replay/virtual_gpu.hpp"
+#include "tiers/tier.hpp"
+
+namespace vmem::replay {
+
+// The contents of every granule, as a number that changes with each write.
+class Contents {
+ public:
+  void write(std::uint32_t granule, std::uint32_t count);
+  std::vector<std::uint32_t> of(std::uint32_t granule, std::uint32_t count) const;
+
+ private:
+  std::vector<std::uint32_t> versions_;
+};
+
+class VirtualHost final : public tiers::Tier, public tiers::InPlaceTier, public tiers::ComparingTier {
+ public:
+  struct Config {
+    VirtualGpu& gpu;
+    const Contents& contents;
+    std::uint64_t budget_bytes = 0;
+    std::uint64_t pinned_bytes_per_s = 0;  // at which a thread makes slots ahead of need
+    std::uint64_t compared_bytes_per_s = 2'000'000'000'000;
+  };
+  explicit VirtualHost(const Config& config) : config_(config) {}
+
+  // Loads of a page whose contents were not those that it had last. Must stay 0.
+  std::uint64_t wrong_loads() const { return wrong_loads_; }
+
+  const tiers::TierInfo& info() const noexcept override { return info_; }
+  tiers::TierUsage usage() const override;
+  void expect(std::uint64_t page_bytes, std::uint64_t count) override { expected_[page_bytes] = count; }
+  Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override;
+  void release(tiers::SlotId slot) override;
+  Status submit(std::span<tiers::Transfer> transfers) override;
+  Status poll(std::vector<tiers::Completion>& completions) override;
+  tiers::Finished finish() noexcept override { return tiers::Finished::all_ended; }
+
+  CUmemGenericAllocationHandle handle(tiers::SlotId slot) const override;
+  std::byte* host_address(tiers::SlotId, pagetable::Access) const override { return nullptr; }
+  CUdeviceptr device_address(tiers::SlotId slot, pagetable::Access access) const override;
+
+  std::optional<gpu::Fingerprint> fingerprint(tiers::SlotId slot) const override;
+  bool can_compare(int) const override { return true; }
+
+ private:
+  struct Slot {
+    std::uint64_t bytes = 0;
+    std::vector<std::uint32_t> holds;
+    bool known = false;  // its fingerprint
+    bool used = false;
+    bool open = false;  // the GPU may have written to it in place
+  };
+  struct InFlight {
+    std::uint64_t id;
+    CUevent done;
+    bool changed;
+  };
+  void make_slots();
+  std::uint64_t next_size() const;
+  void submit_one(tiers::Transfer& transfer);
+
+  static constexpr tiers::TierInfo info_{.name = "host", .stream_ordered = true, .addressable = true};
+  const Config config_;
+  mutable std::deque<Slot> slots_;
+  std::map<std::uint64_t, std::vector<tiers::SlotId>> free_;
+  std::map<std::uint64_t, std::uint64_t> expected_, made_;  // slots, by size
+  std::uint64_t used_bytes_ = 0, made_bytes_ = 0;
+  std::uint64_t making_ = 0, ready_ns_ = 0;  // the size of the slot that is being made; 0: none
+  std::uint64_t awaited_ = 0;
+  std::deque<InFlight> in_flight_[3];  // in, out, compared
+  std::uint64_t wrong_loads_ = 0;
+};
+
+}  // namespace vmem::replay

@@ -1,0 +1,209 @@
+// Programs played in virtual time: against what any runtime has to move, what a schedule that knows
+// the future takes, and the runtime's own books.
+#include "replay/replay.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "trace/bound.hpp"
+#include "trace/program.hpp"
+#include "trace/schedule.hpp"
+
+namespace vmem::replay {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMs = 1'000'000;
+
+// Writes the trace of a program on one stream. Each launch is an epoch of its own.
+class Recording {
+ public:
+  Recording() {
+    trace_.header.devices.push_back({"a GPU", 64 * 1024 * kMiB, 0, 0});
+    trace_.names = {"", "a kernel", "a Foreach kernel"};
+  }
+  trace::Block begin(std::uint64_t mib, trace::BlockKind kind = trace::BlockKind::undeclared) {
+    const auto granules = std::uint32_t((mib + 1) / 2);
+    add(trace::BlockBegins{++blocks_, mib * kMiB, next_granule_, granules, 0, kind});
+    next_granule_ += granules;
+    return blocks_;
+  }
+  void end(trace::Block block) { add(trace::BlockEnds{block}); }
+  void launch(const std::vector<trace::Block>& named, std::uint64_t gpu_ns, std::uint32_t what = 1) {
+    trace::Launch launch{0, 1, 0, ++epochs_, what, {}};
+    for (const trace::Block block : named) launch.named.push_back({.block = block});
+    add(std::move(launch));
+    gpu_ns_ = std::max(gpu_ns_, now_ns_) + gpu_ns;
+    trace_.events.push_back({gpu_ns_, trace::EpochEnds{1, epochs_, gpu_ns}});
+  }
+  std::uint64_t now_ns() const { return now_ns_; }
+  trace::Trace take() {
+    launch({}, 0);  // the last epoch has no time
+    std::ranges::stable_sort(trace_.events, {}, &trace::Event::at_ns);
+    return std::move(trace_);
+  }
+  trace::Trace& trace() { return trace_; }
+
+ private:
+  void add(trace::Body body) { trace_.events.push_back({now_ns_ += 10'000, std::move(body)}); }
+  trace::Trace trace_;
+  trace::Block blocks_ = 0;
+  std::uint32_t next_granule_ = 0;
+  std::uint64_t epochs_ = 0, now_ns_ = 0, gpu_ns_ = 0;
+};
+
+Measured played(const trace::Trace& trace, const Setting& setting) {
+  const auto measured = replay(trace, setting);
+  EXPECT_TRUE(measured) << measured.error().message;
+  if (!measured) return {};
+  EXPECT_EQ(measured->wrong_loads, 0u) << "pages came back with old contents";
+  return *measured;
+}
+
+std::string refused(const trace::Trace& trace, const Setting& setting) {
+  const auto measured = replay(trace, setting);
+  EXPECT_FALSE(measured);
+  return measured ? "" : measured.error().message;
+}
+
+// Steps like training: forward makes what backward frees, then all weights are written.
+trace::Trace training(std::uint32_t layers, std::uint32_t steps, std::uint64_t& from_ns) {
+  Recording recording;
+  std::vector<trace::Block> weights;
+  for (std::uint32_t i = 0; i < layers; ++i) {
+    weights.push_back(recording.begin(32));
+    recording.launch({weights.back()}, kMs);
+  }
+  for (std::uint32_t step = 0; step < steps; ++step) {
+    if (step + 2 == steps) from_ns = recording.now_ns();
+    std::vector<trace::Block> made;
+    for (std::uint32_t i = 0; i < layers; ++i) {
+      made.push_back(recording.begin(32));
+      recording.launch({weights[i], made.back()}, kMs);
+    }
+    for (std::uint32_t i = layers; i-- > 0;) {
+      recording.launch({weights[i], made[i]}, kMs);
+      recording.end(made[i]);
+    }
+    for (const trace::Block weight : weights) recording.launch({weight}, kMs / 4, 2);
+  }
+  return recording.take();
+}
+
+TEST(Replay, AProgramThatFitsTakesWhatItsGpuTakes) {
+  std::uint64_t from_ns = 0;
+  const trace::Trace trace = training(16, 6, from_ns);
+  const Measured measured = played(trace, {.hbm_bytes = 4096 * kMiB, .from_ns = from_ns});
+  EXPECT_EQ(measured.in_bytes, 0u);
+  EXPECT_EQ(measured.out_bytes, 0u);
+  EXPECT_EQ(measured.waits, 0u);
+  EXPECT_GE(measured.time_ns, measured.gpu_ns);
+  EXPECT_LT(double(measured.time_ns), double(measured.gpu_ns) * 1.05);
+}
+
+struct ReplayAtHalf : ::testing::TestWithParam<double> {};
+
+// Any decision of the policy that costs more than it does now fails here.
+TEST_P(ReplayAtHalf, IsNearTheScheduleAndNotBelowTheBound) {
+  std::uint64_t from_ns = 0;
+  constexpr std::uint32_t kLayers = 32;
+  const trace::Trace trace = training(kLayers, 8, from_ns);
+  const auto hbm = std::uint64_t(double(2 * kLayers * 32 * kMiB) / GetParam()) / kMiB * kMiB;
+  const Measured measured =
+      played(trace, {.hbm_bytes = hbm, .pinned_bytes_per_s = 1'000'000'000'000, .from_ns = from_ns});
+  const trace::Program program = extract(trace, {.from_ns = from_ns});
+  const trace::Machine machine{.hbm_bytes = hbm, .in_bytes_per_s = 55.3e9, .out_bytes_per_s = 55.3e9};
+  const trace::Bound bound = trace::bound(program, machine);
+  const trace::Schedule schedule = trace::schedule(program, machine, trace::Writes::all);
+  const auto ms = [](std::uint64_t ns) { return double(ns) / 1e6; };
+  std::printf(
+      "1/%.2f: %.1f ms, bound %.1f, schedule %.1f; in %.2f of %.2f GiB, ahead %.2f; %llu maps, %llu frames made\n",
+      GetParam(), ms(measured.time_ns), ms(bound.time_ns), ms(schedule.time_ns), double(measured.in_bytes) / 0x1p30,
+      double(bound.moved.in_bytes) / 0x1p30, double(measured.ahead_bytes) / 0x1p30,
+      static_cast<unsigned long long>(measured.maps), static_cast<unsigned long long>(measured.frames_made));
+  EXPECT_GE(measured.time_ns, bound.time_ns);
+  EXPECT_LT(double(measured.time_ns), double(schedule.time_ns) * 1.25);
+  EXPECT_LT(double(measured.in_bytes), double(bound.moved.in_bytes) * 1.35);
+  EXPECT_EQ(measured.frames_made, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Budgets, ReplayAtHalf, ::testing::Values(1.25, 1.5, 2.0, 3.0, 4.0));
+
+TEST(Replay, TakesTheSameTimeEveryTime) {
+  std::uint64_t from_ns = 0;
+  const trace::Trace trace = training(16, 5, from_ns);
+  const Setting setting{.hbm_bytes = 512 * kMiB, .from_ns = from_ns};
+  const Measured first = played(trace, setting), second = played(trace, setting);
+  EXPECT_EQ(first.time_ns, second.time_ns);
+  EXPECT_EQ(first.in_bytes, second.in_bytes);
+  EXPECT_EQ(first.maps, second.maps);
+  EXPECT_GT(first.in_bytes, 0u);
+}
+
+TEST(Replay, ASlowerLinkTakesLonger) {
+  std::uint64_t from_ns = 0;
+  const trace::Trace trace = training(16, 5, from_ns);
+  Setting setting{.hbm_bytes = 512 * kMiB, .from_ns = from_ns};
+  const Measured fast = played(trace, setting);
+  setting.link.in_bytes_per_s = setting.link.out_bytes_per_s = 12'000'000'000;
+  const Measured slow = played(trace, setting);
+  EXPECT_GT(double(slow.time_ns), double(fast.time_ns) * 2);
+}
+
+// Whatever a program does, no page comes back with old contents, and no less moves than has to.
+TEST(ReplayFuzz, RandomProgramsKeepTheirBytes) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto below = [&](std::uint64_t n) { return std::uint32_t(random() % n); };
+    Recording recording;
+    std::vector<trace::Block> live;
+    std::uint64_t live_mib = 0;
+    std::vector<std::uint64_t> mib_of(1);
+    for (int i = 0; i < 1200; ++i) {
+      if (live_mib < 700 && below(3) == 0) {
+        const std::uint64_t mib = 2 + below(60);
+        live.push_back(recording.begin(mib));
+        mib_of.push_back(mib);
+        live_mib += mib;
+      }
+      if (!live.empty() && below(5) == 0) {
+        const std::size_t which = below(live.size());
+        recording.end(live[which]);
+        live_mib -= mib_of[live[which]];
+        live.erase(live.begin() + std::ptrdiff_t(which));
+      }
+      if (live.empty()) continue;
+      std::vector<trace::Block> named;
+      for (std::uint32_t uses = 1 + below(3); uses > 0; --uses) named.push_back(live[below(live.size())]);
+      recording.launch(named, below(400'000), 1 + below(2));
+    }
+    const trace::Trace trace = recording.take();
+    const std::uint64_t hbm = (256 + 64 * below(5)) * kMiB;
+    const Measured measured = played(trace, {.hbm_bytes = hbm, .pinned_bytes_per_s = 50'000'000'000});
+    const trace::Program program = extract(trace, {});
+    const auto least = trace::least_moved(program, 0, trace::Position(program.launches.size()), hbm);
+    EXPECT_GE(measured.in_bytes, least.in_bytes);
+    EXPECT_GE(measured.time_ns, measured.gpu_ns);
+    if (::testing::Test::HasFailure()) FAIL() << "seed " << seed;
+  }
+}
+
+TEST(Replay, SaysWhatItCannotPlay) {
+  Recording two;
+  two.trace().header.devices.push_back({"another", kMiB, 0, 0});
+  EXPECT_NE(refused(two.take(), {.hbm_bytes = 512 * kMiB}).find("2 devices"), std::string::npos);
+  Recording files;
+  files.launch({files.begin(64, trace::BlockKind::file)}, kMs);
+  EXPECT_NE(refused(files.take(), {.hbm_bytes = 512 * kMiB}).find("maps files"), std::string::npos);
+  Recording slabs;
+  slabs.launch({slabs.begin(600, trace::BlockKind::slab)}, kMs);
+  EXPECT_NE(refused(slabs.take(), {.hbm_bytes = 512 * kMiB}).find("small allocations alone take"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace vmem::replay
