@@ -49,7 +49,7 @@ class Player {
       std::visit([&](const auto& body) { played = add(event.at_ns, body); }, event.body);
       VMEM_TRY(played);
     }
-    return std::move(result_);
+    return result_;
   }
 
  private:
