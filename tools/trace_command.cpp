@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -99,9 +100,10 @@ int replay(const Arguments& arguments) {
   if (!hbm) return refuse("replay", fmt::format("--hbm is '{}': {}", printable(arguments.hbm), hbm.error().message));
   setting.hbm_bytes = *hbm;
   if (!arguments.page.empty()) {
-    const auto page = parse_size(arguments.page, {.least = std::uint64_t{2} << 20});
+    const auto page = parse_size(arguments.page, {.least = std::uint64_t{2} << 20, .most = std::uint64_t{256} << 20});
     if (!page)
       return refuse("replay", fmt::format("--page is '{}': {}", printable(arguments.page), page.error().message));
+    if (!std::has_single_bit(*page)) return refuse("replay", "--page is no power of two");
     setting.page_bytes = *page;
   }
   setting.from_ns = std::uint64_t(arguments.from_s * 1e9);
@@ -112,7 +114,7 @@ int replay(const Arguments& arguments) {
   const auto measured = replay::replay(*trace, setting);
   if (!measured) return refuse("replay", measured.error().message);
   fmt::print("{}", words_of(*measured));
-  return bench::kExitOk;
+  return measured->wrong_loads == 0 ? bench::kExitOk : bench::kExitMismatch;
 }
 
 void add_file(CLI::App& app, std::string& file) { app.add_option("FILE", file, "The trace")->required(); }
@@ -169,7 +171,7 @@ CLI::App* add_replay(CLI::App& app, Arguments& arguments) {
   replayed->add_option("--page", arguments.page, "The option page")->type_name("SIZE");
   replayed->add_flag("--share-pages,!--no-share-pages", arguments.share_pages, "The option share_pages; default: on");
   const auto rate = [&](const char* name, double& value, const char* help) {
-    replayed->add_option(name, value, help)->check(CLI::PositiveNumber)->type_name("GB/s");
+    replayed->add_option(name, value, help)->check(CLI::Range(0.01, 1e5))->type_name("GB/s");
   };
   rate("--in", arguments.in_gb_per_s, "Rate from host memory; default: 55.3");
   rate("--out", arguments.out_gb_per_s, "Rate to host memory; default: 55.3");

@@ -131,7 +131,6 @@ void Mover::record_step(trace::Recorder& to) {
   });
 }
 
-// Puts off work that no request asked for until the process may have memory again.
 Mover::Next Mover::step_or_wait() noexcept {
   try {
     return step();

@@ -1,7 +1,7 @@
 // The mover: the only writer of the page table. An actor: threads post requests and wait; step()
 // advances them and calls the parts (parts.hpp), each of which does what is possible now. In
-// production a thread calls step(); tests call it themselves, to script any interleaving. step()
-// waits for neither the GPU nor a tier; only the destructor does.
+// production a thread calls step(); tests call it themselves, to script any interleaving, and so do
+// replays (src/replay). step() waits for neither the GPU nor a tier; only the destructor does.
 #pragma once
 
 #include <atomic>
@@ -53,14 +53,15 @@ class Mover {
   // tier; later: retry at a low rate; sleep: nothing to do until poked.
   enum class Next { again, soon, later, sleep };
   Next step();
+  // The same; without memory for it, puts off what no request asked for.
+  Next step_or_wait() noexcept;
 
-  // Tests, between two steps: the parts' own interfaces.
+  // Between two steps, for tests and replays: the parts' own interfaces.
   MoverParts& parts() { return parts_; }
 
  private:
   // mover.cpp: the loop
   void run();
-  Next step_or_wait() noexcept;
   std::optional<Status> advance(Request& request);
   void take_posted();
   void refuse_posted();

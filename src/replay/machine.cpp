@@ -117,12 +117,12 @@ Machine::~Machine() {
 
 std::uint64_t Machine::frames_made() { return mover_->parts().devices[0].hbm.frames_created(); }
 
-// The time is the mover's meanwhile.
+// The GPU's clock is the mover's during a step.
 void Machine::step() {
   using Next = migration::Mover::Next;
   gpu_.set_now(mover_ns_);
   gpu_.spend(kStepNs);
-  const Next next = mover_->step();
+  const Next next = mover_->step_or_wait();
   stepped_ns_ = gpu_.now_ns();
   busy_ns_ += stepped_ns_ - mover_ns_;
   sleeps_ = next != Next::again;

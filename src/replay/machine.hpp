@@ -1,5 +1,7 @@
-// A runtime for programs that do not call vmem, put together over virtual GPUs: the parts of
-// runtime::Runtime that such programs reach.
+// A runtime for programs that do not call vmem, put together over a virtual GPU: the parts of
+// runtime::Runtime that such programs reach. One thread plays the program and the mover, each with
+// a clock of its own: the mover steps until its clock has passed the program's, or until it has
+// answered what the program waits for.
 #pragma once
 
 #include <memory>
@@ -31,7 +33,7 @@ class Machine {
   const migration::MoverCounters& counters() { return mover_->parts().core.counters; }
   std::uint64_t frames_made();
   std::uint64_t mover_busy_ns() const { return busy_ns_; }
-  // The mover's steps until the program's time.
+  // Steps the mover until its clock has passed the program's.
   void catch_up();
 
  private:

@@ -29,6 +29,7 @@ using trace::Launch;
 constexpr std::uint64_t kPauseNs = 200'000;
 // Launches that the driver queues on a stream before it makes their thread wait.
 constexpr std::size_t kQueued = 1024;
+constexpr std::string_view kCopy = "a copy";
 constexpr std::uint64_t kInPlaceBytesPerS = 50'000'000'000;
 
 // Kernels that change what they read: optimizers and the like, by parts of their names.
@@ -41,7 +42,7 @@ class Player {
   Result<Measured> play() {
     VMEM_TRY(look_ahead());
     Setting setting = setting_;
-    setting.hbm_bytes -= slab_bytes_;
+    setting.hbm_bytes = hbm_bytes();
     VMEM_ASSIGN(machine_, Machine::start(setting));
     for (const trace::Event& event : trace_.events) {
       if (!measuring_ && event.at_ns >= setting_.from_ns && std::holds_alternative<Launch>(event.body)) begin();
@@ -69,36 +70,65 @@ class Player {
   };
   using EpochKey = std::pair<std::uint32_t, std::uint64_t>;
 
-  // What a launch takes, and on which stream each block is first used, is told later in the trace.
+  // What a launch takes, and where each block is first used, is told later in the trace.
   Status look_ahead() {
     if (trace_.header.devices.size() > 1)
       return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("the trace is of {} devices; those of one can be replayed",
                                                         trace_.header.devices.size()));
+    std::unordered_map<trace::Block, std::uint64_t> slabs;
+    std::uint64_t live = 0;
     for (const trace::Event& event : trace_.events) {
       if (const auto* launch = std::get_if<Launch>(&event.body)) {
-        Epoch& epoch = epochs_[{launch->stream, launch->epoch}];
-        if (epoch.launches++ == 0) epoch.first_ns = event.at_ns;
-        last_epoch_[launch->stream] = launch->epoch;
-        const std::uint32_t home = home_stream_.try_emplace(launch->thread, launch->stream).first->second;
-        for (const trace::Named& each : launch->named) first_stream_.try_emplace(each.block, home);
-        last_ns_ = event.at_ns;
+        note(event.at_ns, *launch);
       } else if (const auto* ends = std::get_if<EpochEnds>(&event.body)) {
         Epoch& epoch = epochs_[{ends->stream, ends->epoch}];
         epoch.ends_ns = event.at_ns;
         epoch.gpu_ns = ends->gpu_ns;
       } else if (const auto* begins = std::get_if<BlockBegins>(&event.body)) {
-        if (begins->kind != BlockKind::slab) continue;
-        slab_bytes_ += begins->bytes;
+        if (begins->kind == BlockKind::slab) live += slabs[begins->block] = begins->bytes;
+        slab_bytes_ = std::max(slab_bytes_, live);
+        if (begins->kind == BlockKind::slab || begins->kind == BlockKind::undeclared) continue;
+        return fail(VMEM_ERROR_INVALID_VALUE,
+                    "the trace's program calls vmem itself; only those that do not can be replayed");
+      } else if (const auto* gone = std::get_if<BlockEnds>(&event.body)) {
+        if (const auto slab = slabs.find(gone->block); slab != slabs.end()) live -= slab->second;
       }
     }
-    if (last_ns_ < setting_.from_ns || epochs_.empty())
+    if (last_epoch_.empty() || last_ns_ < setting_.from_ns) {
       return fail(VMEM_ERROR_INVALID_VALUE,
                   fmt::format("no launch comes after {:.3f} s; the last one was made at {:.3f} s",
                               double(setting_.from_ns) / 1e9, double(last_ns_) / 1e9));
-    const std::uint64_t needed = slab_bytes_ + kSmallestHbm;
-    if (setting_.hbm_bytes < needed)
-      return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("{} of HBM are too few: small allocations alone take {}",
-                                                        format_bytes(setting_.hbm_bytes), format_bytes(slab_bytes_)));
+    }
+    return check_sizes();
+  }
+
+  void note(std::uint64_t at_ns, const Launch& launch) {
+    Epoch& epoch = epochs_[{launch.stream, launch.epoch}];
+    if (epoch.launches++ == 0) epoch.first_ns = at_ns;
+    last_epoch_[launch.stream] = launch.epoch;
+    const std::uint32_t home = home_stream_.try_emplace(launch.thread, launch.stream).first->second;
+    for (const trace::Named& each : launch.named) {
+      if ((each.flags & trace::Named::kPossible) == 0) first_stream_.try_emplace(each.block, home);
+    }
+    last_ns_ = at_ns;
+  }
+
+  // Slabs are pinned in HBM, up to a quarter of it.
+  std::uint64_t hbm_bytes() const {
+    const std::uint64_t hbm = setting_.hbm_bytes / pagetable::kGranuleBytes * pagetable::kGranuleBytes;
+    return hbm - std::min(slab_bytes_, hbm / 4);
+  }
+
+  Status check_sizes() const {
+    const std::uint64_t hbm = hbm_bytes();
+    if (hbm < kSmallestHbm)
+      return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("{} of HBM are left beside small allocations; {} is the least",
+                                                        format_bytes(hbm), format_bytes(kSmallestHbm)));
+    if (setting_.page_bytes && *setting_.page_bytes > hbm / kPagesInHbm)
+      return fail(VMEM_ERROR_INVALID_VALUE,
+                  fmt::format("pages of {} are more than an eighth of the {} of HBM that are left beside small "
+                              "allocations",
+                              format_bytes(*setting_.page_bytes), format_bytes(hbm)));
     return {};
   }
 
@@ -167,8 +197,6 @@ class Player {
   Status add(std::uint64_t at_ns, const BlockBegins& begins) {
     pass(at_ns);
     if (begins.kind == BlockKind::slab) return {};
-    if (begins.kind == BlockKind::file)
-      return fail(VMEM_ERROR_INVALID_VALUE, "the trace's program maps files; that cannot be replayed");
     const auto stream = first_stream_.find(begins.block);
     const std::uint32_t number = stream == first_stream_.end() ? 0 : stream->second;
     VMEM_ASSIGN(void* const address, machine_->blocks().allocate(begins.bytes, 0, stream_of(number).handle));
@@ -187,7 +215,7 @@ class Player {
 
   Status add(std::uint64_t at_ns, const Launch& launch) {
     pass(at_ns);
-    waits_for_copy_ = launch.what == 0;
+    waits_for_copy_ = launch.what == 0 || name_of(launch) == kCopy;
     Stream& stream = stream_of(launch.stream);
     addresses_.clear();
     for (const trace::Named& each : launch.named) {
@@ -226,10 +254,12 @@ class Player {
     return std::uint64_t(double(bytes) * 1e9 / double(kInPlaceBytesPerS));
   }
 
+  std::string_view name_of(const Launch& launch) const {
+    return launch.what < trace_.names.size() ? std::string_view(trace_.names[launch.what]) : std::string_view();
+  }
   bool changes_what_it_reads(const Launch& launch) const {
-    if (launch.what >= trace_.names.size()) return false;
-    const std::string& name = trace_.names[launch.what];
-    return std::ranges::any_of(kInPlace, [&](std::string_view part) { return name.find(part) != std::string::npos; });
+    const std::string_view name = name_of(launch);
+    return std::ranges::any_of(kInPlace, [&](std::string_view part) { return name.contains(part); });
   }
 
   void write(const Launch& launch) {
@@ -238,7 +268,7 @@ class Player {
       const auto found = blocks_.find(each.block);
       if (found == blocks_.end() || (each.flags & trace::Named::kPossible) != 0) continue;
       const bool first = !std::exchange(found->second.used, true);
-      if (!first && !all && (each.flags & trace::Named::kWrites) == 0) continue;
+      if (!first && !all) continue;
       const auto address = reinterpret_cast<std::uintptr_t>(found->second.address);
       machine_->contents().write(
           machine_->space().granule_at(address),

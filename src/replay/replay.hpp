@@ -37,14 +37,10 @@ struct Measured {
   std::uint64_t wrong_loads = 0;  // in the whole replay; not 0: a bug of the mover
 };
 
-// Launches are made one after the other in the recorded order, whichever thread made them. Each
-// takes its share of its epoch's GPU time. The host's time between two launches is what was
-// recorded, unless it waited for the GPU then.
-// A launch writes what it uses first, and all that it names where its kernel is known to work in
-// place: a trace does not say more.
+// What a trace does not say is assumed: docs/internals/trace.md lists it.
 // A launch that needs more than HBM uses some of it in host memory, as in a run.
-// Errors: INVALID_VALUE (several devices, mapped files, no launch after from_ns, HBM that small
-// allocations alone fill); those of the runtime.
+// Errors: INVALID_VALUE (several devices, a program that calls vmem, no launch after from_ns, too
+// little HBM for the page size or beside small allocations); those of the runtime.
 Result<Measured> replay(const trace::Trace& trace, const Setting& setting);
 
 }  // namespace vmem::replay

@@ -43,7 +43,7 @@ class VirtualGpu {
   VirtualGpu& operator=(const VirtualGpu&) = delete;
 
   std::shared_ptr<const gpu::Driver> driver() const { return driver_; }
-  // The time of whoever acts: the program's thread or the mover's.
+  // The clock of whoever acts, the program or the mover; they set it when they take turns.
   std::uint64_t now_ns() const { return now_ns_; }
   void set_now(std::uint64_t now_ns) { now_ns_ = now_ns; }
   void spend(std::uint64_t ns) { now_ns_ += ns; }

@@ -75,8 +75,11 @@ class Recorder {
   // Work that follows earlier work within 20 µs counts as one piece.
   void busy(std::uint64_t from_ns, std::uint64_t until_ns) noexcept;
   void frames(std::uint64_t made, std::uint64_t unmade, std::uint64_t now_ns) noexcept;  // totals
-  // The trace ends.
-  void lacks_memory() noexcept { writer_->end(End::Why::no_memory); }
+  bool ended() const { return writer_->ended(); }
+  // The trace ends, if it has not.
+  void lacks_memory() noexcept {
+    if (!ended()) writer_->end(End::Why::no_memory);
+  }
   void finish() noexcept;
 
  private:

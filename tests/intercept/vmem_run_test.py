@@ -185,6 +185,9 @@ class VmemRun(unittest.TestCase):
         for arguments, expected in (
             (("--hbm", "2MiB"), "--hbm is '2MiB'"),
             (("--hbm", "1GiB", "--page", "1MiB"), "--page is '1MiB'"),
+            (("--hbm", "1GiB", "--page", "6MiB"), "no power of two"),
+            (("--hbm", "64MiB", "--page", "256MiB"), "more than an eighth"),
+            (("--hbm", "1GiB", "--in", "0.001"), "--in"),
             (("--hbm", "1GiB", "--from", "1000"), "no launch comes after 1000.000 s"),
             ((), "--hbm is missing"),
         ):

@@ -196,6 +196,23 @@ TEST_F(MoverTrace, TellsInTheOrderOfTimeWhatThreadsLoggedBesideEachOther) {
   }
 }
 
+// The mover may read a log between a use and the launch that it is of.
+TEST_F(MoverTrace, AUseWaitsForItsLaunch) {
+  start({.hbm_pages = 4, .undeclared = true, .recorder = recorder.get()});
+  Region& region = allocate(1);
+  Actor& a = actor();
+  const Stamp stamp = a.record->open_stamp();
+  a.slot->log.append({region.whole, stamp, pagetable::LoggedUse::Kind::named, false, 0, std::uint32_t(region.life)});
+  steps();
+  a.slot->log.append(pagetable::LoggedUse::launch(now_us * 1000, stamp, a.record->device, 0));
+  steps();
+  const trace::Trace trace = recorded();
+  const auto launches = all<trace::Launch>(trace);
+  ASSERT_EQ(launches.size(), 1u);
+  ASSERT_EQ(launches[0].named.size(), 1u);
+  EXPECT_EQ(launches[0].named[0].block, all<trace::BlockBegins>(trace).at(0).block);
+}
+
 TEST_F(MoverTrace, APageThatWasOnlyReadIsComparedInsteadOfCopied) {
   start({.hbm_pages = 1, .undeclared = true, .recorder = recorder.get()});
   Region& first = allocate(1);

@@ -197,12 +197,58 @@ TEST(Replay, SaysWhatItCannotPlay) {
   Recording two;
   two.trace().header.devices.push_back({"another", kMiB, 0, 0});
   EXPECT_NE(refused(two.take(), {.hbm_bytes = 512 * kMiB}).find("2 devices"), std::string::npos);
-  Recording files;
-  files.launch({files.begin(64, trace::BlockKind::file)}, kMs);
-  EXPECT_NE(refused(files.take(), {.hbm_bytes = 512 * kMiB}).find("maps files"), std::string::npos);
-  Recording slabs;
-  slabs.launch({slabs.begin(600, trace::BlockKind::slab)}, kMs);
-  EXPECT_NE(refused(slabs.take(), {.hbm_bytes = 512 * kMiB}).find("small allocations alone take"), std::string::npos);
+  for (const auto kind : {trace::BlockKind::file, trace::BlockKind::declared}) {
+    Recording calls;
+    calls.launch({calls.begin(64, kind)}, kMs);
+    EXPECT_NE(refused(calls.take(), {.hbm_bytes = 512 * kMiB}).find("calls vmem itself"), std::string::npos);
+  }
+  Recording small;
+  small.launch({small.begin(64)}, kMs);
+  const trace::Trace trace = small.take();
+  EXPECT_NE(refused(trace, {.hbm_bytes = 16 * kMiB}).find("32 MiB is the least"), std::string::npos);
+  EXPECT_NE(refused(trace, {.hbm_bytes = 128 * kMiB, .page_bytes = 32 * kMiB}).find("more than an eighth"),
+            std::string::npos);
+  EXPECT_NE(refused(trace, {.hbm_bytes = 128 * kMiB, .from_ns = 1000 * kMs}).find("no launch comes after 1.000 s"),
+            std::string::npos);
+  EXPECT_NE(refused(trace::Trace{}, {.hbm_bytes = 128 * kMiB}).find("no launch comes after"), std::string::npos);
+}
+
+// Slabs that come and go take only as much HBM as lived at a time.
+TEST(Replay, SlabsTakeWhatLivedAtATime) {
+  Recording recording;
+  for (int i = 0; i < 100; ++i) {
+    const trace::Block slab = recording.begin(16, trace::BlockKind::slab);
+    recording.launch({recording.begin(2)}, kMs);
+    recording.end(slab);
+  }
+  EXPECT_GT(played(recording.take(), {.hbm_bytes = 512 * kMiB}).launches, 100u);
+}
+
+TEST(Replay, ALaunchLargerThanHbmUsesHostMemory) {
+  Recording recording;
+  std::vector<trace::Block> blocks;
+  for (int i = 0; i < 12; ++i) blocks.push_back(recording.begin(32));
+  for (int i = 0; i < 6; ++i) recording.launch(blocks, kMs);
+  const trace::Trace trace = recording.take();
+  const Measured fits = played(trace, {.hbm_bytes = 1024 * kMiB});
+  const Measured large = played(trace, {.hbm_bytes = 256 * kMiB, .pinned_bytes_per_s = 50'000'000'000});
+  EXPECT_GT(large.gpu_ns, fits.gpu_ns) << "the GPU reads over the link";
+}
+
+TEST(Replay, PagesOfItsOwnForEachBlockCostMoreMaps) {
+  std::uint64_t from_ns = 0;
+  Recording recording;
+  std::vector<trace::Block> blocks;
+  for (int i = 0; i < 512; ++i) blocks.push_back(recording.begin(2));
+  for (int step = 0; step < 6; ++step) {
+    if (step == 4) from_ns = recording.now_ns();
+    for (const trace::Block block : blocks) recording.launch({block}, kMs / 10);
+  }
+  const trace::Trace trace = recording.take();
+  Setting setting{.hbm_bytes = 512 * kMiB, .pinned_bytes_per_s = 1'000'000'000'000, .from_ns = from_ns};
+  const Measured shared = played(trace, setting);
+  setting.share_pages = false;
+  EXPECT_GT(played(trace, setting).maps, shared.maps);
 }
 
 }  // namespace

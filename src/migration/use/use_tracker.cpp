@@ -51,47 +51,54 @@ void UseTracker::used_untracked(Region& region) {
 }
 
 void UseTracker::hear(trace::Recorder& to, std::uint32_t slot, const LoggedUse& use) {
-  if (!ran_within_memory([&] { heard_.push_back({slot, use}); })) to.lacks_memory();
+  if (to.ended()) return;
+  const Region* const region =
+      use.kind == LoggedUse::Kind::launched ? nullptr : core_.config.space->region_at(use.span.first());
+  const pagetable::RegionId id = region == nullptr ? pagetable::RegionId{} : region->id;
+  if (!ran_within_memory([&] { heard_.push_back({slot, id, use}); })) to.lacks_memory();
 }
 
 // Threads' logs are read one after the other, but a block that one thread frees may be another's
-// next one: the trace is told in the order of time. Uses whose launch is not there yet wait for it.
+// next one: the trace is told in order of time. Uses whose launch is not there yet wait for it.
 void UseTracker::record_heard(trace::Recorder& to) {
-  if (heard_.empty()) return;
-  struct Piece {
-    std::uint64_t at_ns;
-    std::size_t first, end;
-  };
-  std::vector<Piece> pieces;
-  std::vector<Heard> unfinished;
-  const bool ordered = ran_within_memory([&] {
-    std::ranges::stable_sort(heard_, {}, &Heard::slot);
-    std::size_t first = 0;
-    for (std::size_t i = 0; i < heard_.size(); ++i) {
-      const LoggedUse::Kind kind = heard_[i].use.kind;
-      if (kind == LoggedUse::Kind::launched || kind == LoggedUse::Kind::changed) {
-        pieces.push_back({heard_[i].use.at_ns(), first, i + 1});
-        first = i + 1;
-      } else if (i + 1 == heard_.size() || heard_[i + 1].slot != heard_[i].slot) {
-        unfinished.insert(unfinished.end(), heard_.begin() + std::ptrdiff_t(first),
-                          heard_.begin() + std::ptrdiff_t(i) + 1);
-        first = i + 1;
-      }
+  if (!heard_.empty() && !ran_within_memory([&] { find_pieces(); })) to.lacks_memory();
+  if (!to.ended()) {
+    for (const Piece& piece : pieces_) {
+      for (std::size_t i = piece.first; i < piece.end; ++i) record(to, heard_[i]);
     }
-    std::ranges::stable_sort(pieces, {}, &Piece::at_ns);
-  });
-  if (!ordered) return to.lacks_memory();
-  for (const Piece& piece : pieces) {
-    for (std::size_t i = piece.first; i < piece.end; ++i) record(to, heard_[i].slot, heard_[i].use);
+    heard_.swap(unfinished_);
+  } else {
+    heard_.clear();
   }
-  heard_.swap(unfinished);
+  pieces_.clear();
+  unfinished_.clear();
 }
 
-void UseTracker::record(trace::Recorder& to, std::uint32_t slot, const LoggedUse& use) const {
+void UseTracker::find_pieces() {
+  std::ranges::stable_sort(heard_, {}, &Heard::slot);
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < heard_.size(); ++i) {
+    const LoggedUse::Kind kind = heard_[i].use.kind;
+    const bool whole = kind == LoggedUse::Kind::launched || kind == LoggedUse::Kind::changed;
+    if (whole) {
+      pieces_.push_back({heard_[i].use.at_ns(), first, i + 1});
+    } else if (i + 1 == heard_.size() || heard_[i + 1].slot != heard_[i].slot) {
+      unfinished_.insert(unfinished_.end(), heard_.begin() + std::ptrdiff_t(first),
+                         heard_.begin() + std::ptrdiff_t(i) + 1);
+    } else {
+      continue;
+    }
+    first = i + 1;
+  }
+  std::ranges::stable_sort(pieces_, {}, &Piece::at_ns);
+}
+
+void UseTracker::record(trace::Recorder& to, const Heard& heard) const {
+  const auto& [slot, id, use] = heard;
   if (use.kind == LoggedUse::Kind::launched)
     return to.launched(slot, {use.stamp.stream(), use.device, use.stamp.epoch()}, use.what(), use.at_ns());
   const Region* const region = core_.config.space->region_at(use.span.first());
-  if (region == nullptr) return;
+  if (region == nullptr || region->id != id) return;
   if (region->shares()) return record_shared(to, slot, *region, use);
   if (use.kind == LoggedUse::Kind::changed) {
     const bool same = region->first.index == use.span.first() && region->granules == use.span.count();

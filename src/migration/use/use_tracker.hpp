@@ -32,13 +32,25 @@ class UseTracker {
   void pages_changed(Region& region, std::uint32_t first, std::uint32_t count);
 
  private:
+  // For a trace: what the threads' logs held, one thread after the other.
+  struct Heard {
+    std::uint32_t slot;
+    pagetable::RegionId region;  // which the use was of; 0: none
+    pagetable::LoggedUse use;
+  };
+  struct Piece {  // of heard_: a launch with its uses, or a change
+    std::uint64_t at_ns;
+    std::size_t first, end;
+  };
+
   void changed_together(Region& region, std::uint32_t first, std::uint32_t count, std::uint64_t& told);
   static void record_shared(trace::Recorder& to, std::uint32_t slot, const Region& region,
                             const pagetable::LoggedUse& use);
   void on_use(std::uint32_t slot, const pagetable::LoggedUse& use);
   void hear(trace::Recorder& to, std::uint32_t slot, const pagetable::LoggedUse& use);
   void record_heard(trace::Recorder& to);
-  void record(trace::Recorder& to, std::uint32_t slot, const pagetable::LoggedUse& use) const;
+  void record(trace::Recorder& to, const Heard& heard) const;
+  void find_pieces();
   void used_untracked(Region& region);
   void stamp(Region& region, Page& page, Stamp use);
 
@@ -50,12 +62,8 @@ class UseTracker {
   std::vector<Stamp> untracked_;      // the last untracked use of each stream
   bool untracked_before_ = false;     // an untracked use was seen
   std::uint64_t cover_failures_ = 0;  // logged at every power of two
-  // For a trace: what the threads' logs held, one thread after the other.
-  struct Heard {
-    std::uint32_t slot;
-    pagetable::LoggedUse use;
-  };
-  std::vector<Heard> heard_;
+  std::vector<Heard> heard_, unfinished_;
+  std::vector<Piece> pieces_;
 };
 
 }  // namespace vmem::migration
