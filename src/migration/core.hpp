@@ -89,8 +89,8 @@ struct MoverConfig {
   bool shares_pages = false;            // undeclared blocks share pages (runtime/memory/arena.hpp)
   trace::Recorder* recorder = nullptr;  // null: no trace
   std::function<std::uint64_t()> now_us;
-  // Set only if the mover has no thread, as in replays. `call` calls it after posting: it has to step
-  // the mover until the request is done.
+  // Set only if the mover has no thread, as in replays. `call` calls it after posting: it has to
+  // step the mover until the request is done.
   std::function<void(const Request&)> serve;
 };
 

@@ -34,8 +34,8 @@ class VirtualHost final : public tiers::Tier, public tiers::InPlaceTier, public 
   };
   explicit VirtualHost(const Config& config) : config_(config) {}
 
-  // Loads of a page whose contents were not those that it had last; but what the GPU wrote to a slot
-  // in place is taken as right. Must stay 0.
+  // Loads of a page whose contents were not those that it had last; but what the GPU wrote to a
+  // slot in place is taken as right. Must stay 0.
   std::uint64_t wrong_loads() const { return wrong_loads_; }
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
