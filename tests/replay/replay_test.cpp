@@ -37,7 +37,7 @@ class Recording {
   void launch(const std::vector<trace::Block>& named, std::uint64_t gpu_ns, std::uint32_t what = 1) {
     trace::Launch launch{0, 1, 0, ++epochs_, what, {}};
     for (const trace::Block block : named) launch.named.push_back({.block = block});
-    add(std::move(launch));
+    add(launch);
     gpu_ns_ = std::max(gpu_ns_, now_ns_) + gpu_ns;
     trace_.events.push_back({gpu_ns_, trace::EpochEnds{1, epochs_, gpu_ns}});
   }
@@ -50,7 +50,11 @@ class Recording {
   trace::Trace& trace() { return trace_; }
 
  private:
-  void add(trace::Body body) { trace_.events.push_back({now_ns_ += 10'000, std::move(body)}); }
+  void add(const trace::Body& body) {
+    trace::Event& event = trace_.events.emplace_back();
+    event.at_ns = now_ns_ += 10'000;
+    event.body = body;
+  }
   trace::Trace trace_;
   trace::Block blocks_ = 0;
   std::uint32_t next_granule_ = 0;
