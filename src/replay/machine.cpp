@@ -17,25 +17,6 @@ constexpr std::uint64_t kStepNs = 2'000;  // beside the driver's calls
 
 }  // namespace
 
-struct Machine::Memory {
-  Memory(const runtime::Devices& devices, pagetable::AddressSpace& space, migration::Mover& mover,
-         migration::StreamTable& streams, runtime::ThreadSlots& slots)
-      : gate(runtime::MoveGate::Mode::open, devices),
-        regions(mover, streams, gate),
-        work(streams),
-        lives(slots, mover, runtime::LifeLog::For::policies),
-        freed(work, regions, gate, lives, devices.size()),
-        arena({.space = space, .mover = mover, .regions = regions, .marks = work, .lives = lives}, devices.size()),
-        slabs(space, regions, freed, arena, gate, mover) {}
-  runtime::MoveGate gate;
-  runtime::Regions regions;
-  runtime::QueuedWork work;
-  runtime::LifeLog lives;
-  runtime::FreedBlocks freed;
-  runtime::Arena arena;
-  runtime::Slabs slabs;
-};
-
 Machine::Machine(const Setting& setting)
     : setting_(setting),
       gpu_({.devices = 1, .hbm_bytes = setting.hbm_bytes, .costs = setting.costs, .link = setting.link}) {}
@@ -77,22 +58,22 @@ Status Machine::start() {
   config.serve = [this](const migration::Request& request) { serve(request); };
   mover_ = std::make_unique<migration::Mover>(std::move(config));
 
-  memory_ = std::make_unique<Memory>(*devices_, space(), *mover_, *streams_, *slots_);
-  VMEM_ASSIGN(small_, runtime::Suballocator::create(memory_->slabs, memory_->work, space().base(), space().bytes()));
+  backing_ = std::make_unique<runtime::Backing>(options_, *devices_, space(), *mover_, *streams_, *slots_);
+  VMEM_ASSIGN(small_, runtime::Suballocator::create(backing_->slabs, backing_->work, space().base(), space().bytes()));
   addresses_ = std::make_unique<runtime::AddressResolver>(space(), *small_, *devices_);
   readiness_ = std::make_unique<runtime::Readiness>(*driver, *mover_);
   files_ = std::make_unique<tiers::FileTier>(tiers::FileTier::Config{});
-  allocations_ = std::make_unique<runtime::Allocations>(*devices_, space(), memory_->regions, memory_->freed,
-                                                        memory_->arena, *small_, *slots_, *files_);
+  allocations_ = std::make_unique<runtime::Allocations>(*devices_, space(), backing_->regions, backing_->freed,
+                                                        backing_->arena, *small_, *slots_, *files_);
   blocks_ = std::make_unique<runtime::UndeclaredBlocks>(runtime::UndeclaredBlocks::Parts{.driver = *driver,
                                                                                          .devices = *devices_,
                                                                                          .space = space(),
                                                                                          .mover = *mover_,
-                                                                                         .regions = memory_->regions,
-                                                                                         .freed = memory_->freed,
-                                                                                         .arena = memory_->arena,
+                                                                                         .regions = backing_->regions,
+                                                                                         .freed = backing_->freed,
+                                                                                         .arena = backing_->arena,
                                                                                          .small = *small_,
-                                                                                         .work = memory_->work,
+                                                                                         .work = backing_->work,
                                                                                          .addresses = *addresses_,
                                                                                          .allocations = *allocations_});
   launches_ = std::make_unique<runtime::Launches>(runtime::Launches::Parts{.driver = *driver,
@@ -102,7 +83,7 @@ Status Machine::start() {
                                                                            .slots = *slots_,
                                                                            .small = *small_,
                                                                            .readiness = *readiness_,
-                                                                           .gate = memory_->gate,
+                                                                           .gate = backing_->gate,
                                                                            .recorder = nullptr},
                                                   runtime::Launches::Order::concurrent, 0);
   return {};
@@ -112,7 +93,7 @@ Status Machine::start() {
 Machine::~Machine() {
   if (!mover_) return;
   migration::EndAllRequest end;
-  if (mover_->call(end) && memory_) memory_->slabs.regions_ended();
+  if (mover_->call(end) && backing_) backing_->slabs.regions_ended();
 }
 
 std::uint64_t Machine::frames_made() { return mover_->parts().devices[0].hbm.frames_created(); }

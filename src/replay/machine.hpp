@@ -9,13 +9,12 @@
 #include "migration/mover.hpp"
 #include "replay/replay.hpp"
 #include "replay/virtual_host.hpp"
+#include "runtime/assembly/backing.hpp"
 #include "runtime/assembly/devices.hpp"
 #include "runtime/assembly/reserved_space.hpp"
 #include "runtime/blocks/undeclared_blocks.hpp"
 #include "runtime/explicit/allocations.hpp"
 #include "runtime/launch/launches.hpp"
-#include "runtime/memory/slabs.hpp"
-#include "runtime/memory/thread_slots.hpp"
 
 namespace vmem::replay {
 
@@ -57,8 +56,7 @@ class Machine {
   bool sleeps_ = true;
   std::uint64_t busy_ns_ = 0;
   // In the order of use, as in Runtime.
-  struct Memory;
-  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<runtime::Backing> backing_;
   std::unique_ptr<runtime::Suballocator> small_;
   std::unique_ptr<runtime::AddressResolver> addresses_;
   std::unique_ptr<runtime::Readiness> readiness_;

@@ -232,7 +232,7 @@ class Player {
     }
     VMEM_TRY(machine_->launches().begin(addresses_, stream.handle, false, holds_));
     const std::uint64_t takes = takes_ns(launch) + in_place_ns();
-    stream.ends_ns.push_back(gpu.run(stream.handle, takes).end_ns);
+    stream.ends_ns.push_back(gpu.run(stream.handle, takes));
     stream.gpu_ns += takes;
     write(launch);
     VMEM_TRY(machine_->launches().end(holds_));

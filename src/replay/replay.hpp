@@ -25,7 +25,7 @@ struct Setting {
 // From the end of the work that was queued before `from_ns` to the end of the last launch.
 struct Measured {
   std::uint64_t time_ns = 0;
-  std::uint64_t gpu_ns = 0;     // in which the busiest stream computed
+  std::uint64_t gpu_ns = 0;     // of the busiest stream's work, with what it read in host memory
   std::uint64_t waited_ns = 0;  // launching threads, for the mover
   std::uint64_t waits = 0;
   std::uint64_t in_bytes = 0, out_bytes = 0;

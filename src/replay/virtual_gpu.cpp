@@ -1,7 +1,6 @@
 #include "replay/virtual_gpu.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 
 namespace vmem::replay {
@@ -158,9 +157,9 @@ struct VirtualGpu::Calls {
 
 gpu::DriverTable VirtualGpu::Calls::table() {
   gpu::DriverTable table;
-#define VMEM_NOT_SUPPORTED(name) table.name = &NotSupported<std::remove_pointer_t<decltype(table.name)>>::call;
-  VMEM_DRIVER_REQUIRED(VMEM_NOT_SUPPORTED)
-#undef VMEM_NOT_SUPPORTED
+#define VMEM_REFUSE(name) table.name = &NotSupported<std::remove_pointer_t<decltype(table.name)>>::call;
+  VMEM_DRIVER_REQUIRED(VMEM_REFUSE)
+#undef VMEM_REFUSE
   table.cuInit = init;
   table.cuDriverGetVersion = version;
   table.cuGetErrorName = table.cuGetErrorString = error_text;
@@ -215,11 +214,9 @@ CUstream VirtualGpu::create_stream(int device) {
   return reinterpret_cast<CUstream>(&streams_.emplace_back(Stream{.device = device}));
 }
 
-VirtualGpu::Span VirtualGpu::run(CUstream stream, std::uint64_t takes_ns) {
+std::uint64_t VirtualGpu::run(CUstream stream, std::uint64_t takes_ns) {
   Stream& queue = stream_of(stream);
-  const std::uint64_t begin = std::max(queue.end_ns, now_ns_);
-  queue.end_ns = begin + takes_ns;
-  return {begin, queue.end_ns};
+  return queue.end_ns = std::max(queue.end_ns, now_ns_) + takes_ns;
 }
 
 std::uint64_t VirtualGpu::end_of(CUstream stream) const {

@@ -49,12 +49,8 @@ class VirtualGpu {
   void spend(std::uint64_t ns) { now_ns_ += ns; }
 
   CUstream create_stream(int device);
-  // Queues work. Returns when it begins and ends.
-  struct Span {
-    std::uint64_t begin_ns, end_ns;
-  };
-  Span run(CUstream stream, std::uint64_t takes_ns);
-  std::uint64_t end_of(CUstream stream) const;  // of what is queued so far
+  std::uint64_t run(CUstream stream, std::uint64_t takes_ns);  // queues work; returns when it ends
+  std::uint64_t end_of(CUstream stream) const;                 // of what is queued so far
 
   enum class Direction : std::uint8_t { in, out };
   // A copy over the device's link, once the events have happened. Its end is a new event; give it

@@ -1,5 +1,8 @@
 #include "replay/virtual_host.hpp"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,9 +13,8 @@ using tiers::Direction;
 using tiers::Grant;
 
 gpu::Fingerprint fingerprint_of(const std::vector<std::uint32_t>& contents) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const std::uint32_t each : contents) hash = (hash ^ each) * 0x100000001b3u;
-  return {hash, contents.size()};
+  const XXH128_hash_t hash = XXH3_128bits(contents.data(), contents.size() * sizeof contents[0]);
+  return {hash.low64, hash.high64};
 }
 
 std::uint32_t granules(std::uint64_t bytes) { return std::uint32_t(bytes >> pagetable::kGranuleShift); }

@@ -60,16 +60,6 @@ Status Runtime::start() {
   return {};
 }
 
-Runtime::Backing::Backing(const Options& options, const Devices& devices, pagetable::AddressSpace& space,
-                          migration::Mover& mover, migration::StreamTable& streams, ThreadSlots& slots)
-    : gate(options.drained ? MoveGate::Mode::drained : MoveGate::Mode::open, devices),
-      regions(mover, streams, gate),
-      work(streams),
-      lives(slots, mover, options.trace.empty() ? LifeLog::For::policies : LifeLog::For::trace),
-      freed(work, regions, gate, lives, devices.size()),
-      arena({.space = space, .mover = mover, .regions = regions, .marks = work, .lives = lives}, devices.size()),
-      slabs(space, regions, freed, arena, gate, mover) {}
-
 Runtime::Interface::Interface(Runtime& runtime)
     : addresses(runtime.space(), *runtime.small_, runtime.devices()),
       readiness(runtime.driver(), *runtime.mover_),

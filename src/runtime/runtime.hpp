@@ -9,6 +9,7 @@
 #include "gpu/driver.hpp"
 #include "migration/mover.hpp"
 #include "migration/streams.hpp"
+#include "runtime/assembly/backing.hpp"
 #include "runtime/assembly/devices.hpp"
 #include "runtime/assembly/memory_stack.hpp"
 #include "runtime/assembly/mover_waker.hpp"
@@ -21,8 +22,6 @@
 #include "runtime/explicit/requests.hpp"
 #include "runtime/launch/launches.hpp"
 #include "runtime/memory/addresses.hpp"
-#include "runtime/memory/move_gate.hpp"
-#include "runtime/memory/slabs.hpp"
 #include "runtime/options/options.hpp"
 #include "topology/topology.hpp"
 #include "trace/recorder.hpp"
@@ -69,18 +68,6 @@ class Runtime final {
   const Launches& launches() const { return interface_->launches; }
 
  private:
-  // What works once the mover runs, in the order of use: a later part calls earlier ones.
-  struct Backing {
-    Backing(const Options& options, const Devices& devices, pagetable::AddressSpace& space, migration::Mover& mover,
-            migration::StreamTable& streams, ThreadSlots& slots);
-    MoveGate gate;
-    Regions regions;
-    QueuedWork work;
-    LifeLog lives;
-    FreedBlocks freed;
-    Arena arena;
-    Slabs slabs;
-  };
   struct Interface {
     explicit Interface(Runtime& runtime);
     AddressResolver addresses;

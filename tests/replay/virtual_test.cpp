@@ -24,10 +24,10 @@ struct Virtual : ::testing::Test {
 };
 
 TEST_F(Virtual, WorkOfAStreamRunsInOrderAndNotBeforeItIsQueued) {
-  EXPECT_EQ(gpu.run(stream, 100).end_ns, gpu.now_ns() + 100);
-  EXPECT_EQ(gpu.run(stream, 50).begin_ns, gpu.now_ns() + 100);
+  EXPECT_EQ(gpu.run(stream, 100), gpu.now_ns() + 100);
+  EXPECT_EQ(gpu.run(stream, 50), gpu.now_ns() + 150);
   gpu.set_now(10'000);
-  EXPECT_EQ(gpu.run(stream, 50).begin_ns, 10'000u);
+  EXPECT_EQ(gpu.run(stream, 50), 10'050u);
 }
 
 TEST_F(Virtual, CopiesOfOneDirectionFollowEachOther) {
@@ -49,7 +49,7 @@ TEST_F(Virtual, ACopyWaitsForItsEvents) {
   CUevent event = nullptr;
   ASSERT_EQ(driver->cuEventCreate(&event, 0), CUDA_SUCCESS);
   EXPECT_EQ(driver->cuEventQuery(event), CUDA_SUCCESS) << "never recorded";
-  const std::uint64_t end = gpu.run(stream, 5 * kPageNs).end_ns;
+  const std::uint64_t end = gpu.run(stream, 5 * kPageNs);
   ASSERT_EQ(driver->cuEventRecord(event, stream), CUDA_SUCCESS);
   EXPECT_EQ(driver->cuEventQuery(event), CUDA_ERROR_NOT_READY);
   EXPECT_EQ(copied(VirtualGpu::Direction::out, event), end + kPageNs);

@@ -65,11 +65,12 @@ class Forecast {
     std::priority_queue<Entry> entries;
   };
 
-  // What limits fetches, in the order of the uses.
+  // What decides about fetches, in the order of the uses: a missing unit is used, or room becomes
+  // scarcer. How much leaves in all is known only at the end (choose_fetches).
   struct Moment {
-    UnitId unit;  // a missing one, at its first use; 0: room became scarcer
+    UnitId unit;  // the missing one; 0: room
     Position place = 0;
-    std::int64_t bytes = 0;  // missing; or the room, less the bytes that left
+    std::int64_t bytes = 0;  // that are missing; or the room, less what left until then
     bool near = false;
   };
 

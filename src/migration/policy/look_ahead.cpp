@@ -80,7 +80,7 @@ class LookAhead final : public Policy {
   using Candidates = std::set<Candidate>;
   // The stages of a round of victims, best first. Dead contents need no copy. A page of another
   // size costs the destruction and creation of a frame, so among far uses the requested size comes
-  // first. Pages needed soon are evicted only when there is nothing else, even after a wait.
+  // first. Pages needed soon come last.
   enum class Stage : std::uint8_t { dead_of_size, dead, far_of_size, far, near, end };
   struct Round {
     std::uint64_t number = 0;
