@@ -5,8 +5,8 @@ A file is linted again only when it, a header it includes, its flags, the checks
 changed: a clean result is kept in .cache/lint under the hash of all of these. What a file includes
 is what the build recorded.
 
-The checks that take more than half of the time are the set SLOW, which the nightly runs; `make
-test` runs the others. Together they are those of .clang-tidy.
+The checks that take more than half of the time are the set SLOW. `make test` runs the others, on a
+new machine only over what has changed lately; the nightly runs all of them over everything.
 """
 
 import argparse
@@ -71,6 +71,17 @@ def of_set(name: str) -> str:
     return ",".join(("-*", *SLOW, *off))
 
 
+def changed_in(commits: int) -> set[str] | None:
+    """What differs from the commit before the last `commits` ones. None: the history is shorter."""
+    def names(*words: str) -> list[str] | None:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+        return done.stdout.splitlines() if done.returncode == 0 else None
+
+    tracked = names("diff", "--name-only", f"HEAD~{commits}")
+    untracked = names("ls-files", "--others", "--exclude-standard")
+    return None if tracked is None or untracked is None else {str(ROOT / name) for name in (*tracked, *untracked)}
+
+
 def enabled(checks: str) -> set[str]:
     command = [CLANG_TIDY, "--list-checks", f"--checks={checks}"]
     listing = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
@@ -105,6 +116,7 @@ def main() -> int:
     parser.add_argument("--build", default="build/release", help="folder of the build (default: %(default)s)")
     parser.add_argument("--checks", choices=("all", "quick", "slow"), default="all", help="set of checks (default: %(default)s)")
     parser.add_argument("--part", choices=(*NIGHTLY, ALL), default=ALL, help="only the files of a part (default: %(default)s)")
+    parser.add_argument("--recent", type=int, metavar="N", help="only files that have changed, or include what has, in the last N commits or since")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     args = parser.parse_args()
 
@@ -116,6 +128,7 @@ def main() -> int:
     checks = of_set(args.checks)
     common = version + (ROOT / ".clang-tidy").read_bytes() + " ".join((*EXTRA, checks)).encode()
     included = dependencies(build)
+    recent = changed_in(args.recent) if args.recent else None
 
     todo = []
     total = 0
@@ -127,9 +140,11 @@ def main() -> int:
             continue
         if args.part not in (ALL, part_of_nightly(str(path.relative_to(ROOT)))):
             continue
-        total += 1
         arguments = shlex.split(entry["command"])
         target = entry.get("output") or arguments[arguments.index("-o") + 1]
+        if recent is not None and recent.isdisjoint((entry["file"], *included.get(target, []))):
+            continue
+        total += 1
         key = cache / digest(entry, included.get(target, []), common)
         if not key.exists():
             todo.append((entry, key))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that take too long for `make test`: long tests, the sanitizers' other tests, the linter's
-# slow checks, the benchmark, long fuzzing.
+# Checks that take too long for `make test`: long tests, ThreadSanitizer and the other tests of
+# AddressSanitizer, all checks of the linter, the benchmark, long fuzzing.
 #   scripts/nightly.sh          all of it, with the whole suite under each sanitizer
 #   scripts/nightly.sh PART     one part, 0 to 19; `auto` (for CI) takes the next one at each commit
 # build/nightly/report.json says what ran, on which commit, and how it went.
@@ -28,7 +28,7 @@ stage "long tests ($part)" env VMEM_TEST_SEEDS=6000 VMEM_TEST_KILLS=200 VMEM_TES
   VMEM_TEST_HOSTILE_CONNECTIONS=100000 scripts/shards.py fuzz "$part" -j "$jobs" --timeout 1200
 stage "every size ($part)" every_size
 stage "campaign ($part)" scripts/campaign.py --part "$part" --seconds 300 --json build/nightly/campaign.json
-stage "lint, slow checks ($part)" scripts/lint.py --checks slow --part "$part" --jobs "$jobs"
+stage "lint ($part)" scripts/lint.py --part "$part" --jobs "$jobs"
 # Shows that every scenario runs and verifies; figures of the emulated driver say nothing about
 # GPUs.
 [[ $part == all || $part == 14 ]] && stage "emulated benchmark" build/release/bin/vmem bench all --driver emulated

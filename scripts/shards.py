@@ -101,24 +101,8 @@ IN_TEST = {
         "topology_test": "",
         "undeclared_test": "Model|LoseNothingWhenTracking",
     },
-    # What more than one thread runs at once: hit path and mover beside threads that launch, the
-    # mailbox, page table and suballocator, the tiers' queues, transports in one process. Without
-    # what spends its time on bytes, on waiting, or on one thread's many cases: the same threads
-    # meet in the tests that stay.
-    "tsan": {
-        "mover_test": "MoverFuzz|MoverFull[.]|OfOneCall|OfTheContext|Under[Ww]ay|ButNotWhereTheyAreALargePart|StrayWrite"
-        "|Arrive|IsAsItsCopyBelow|IsReadAgainAndAgain|CallsEndInTimeWithTheDisksError",
-        "pagetable_test": "",
-        "peer_test": "KeepsLocked",
-        "rdma_stream_test": "TlsFork|WhenItsCertificateExpires",
-        "rdma_test": "",
-        "remote_tier_test": "WithAccidents|ForgedPages",
-        "runtime_progress_test": "StrayAccess",
-        "runtime_test": "DataLarger|DataFourTimes|DataInFiles|CopiesAndFills|ARangeLarger|TiersBelowHbmAreFull",
-        "suballocator_test": "Model",
-        "tiers_test": "AnUnreliableDisk|FlippedBit|WasNotBusyForLong|LargePagesAreStoredWhole|WhatShrinks",
-        "undeclared_test": "Model",
-    },
+    # All of it is the nightly's: building it takes as long as its tests.
+    "tsan": {},
 }
 
 
