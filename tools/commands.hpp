@@ -23,6 +23,7 @@ Command add_bench(CLI::App& app, const std::string& command_line);
 Command add_daemon(CLI::App& app);
 Command add_doctor(CLI::App& app);
 Command add_options(CLI::App& app);
+Command add_plan(CLI::App& app);
 Command add_secret(CLI::App& app);
 Command add_topo(CLI::App& app);
 // recorded: to the file of the option trace, by default vmem.trace.

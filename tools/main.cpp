@@ -134,6 +134,7 @@ int run(int argc, char** argv) {
       [&](CLI::App& command) { return vmem::tools::add_run(command, program, vmem::tools::Runs::plainly); });
   add("trace", "Record what a program's launches name and what vmem does for them, and look at it",
       [&](CLI::App& command) { return vmem::tools::add_trace(command, program); });
+  add("plan", "Say what a recorded program takes with less HBM, or another link", vmem::tools::add_plan);
   add("bench", "Measure this machine against its own limits, and verify the data",
       [&](CLI::App& command) { return vmem::tools::add_bench(command, join_command_line(argc, argv)); });
   add("daemon", "Lend this machine's memory and disks to programs on other nodes", vmem::tools::add_daemon);

@@ -90,6 +90,9 @@
   P(cuStreamDestroy, stream_destroy)                                 \
   S(cuStreamSynchronize, stream_synchronize)                         \
   S(cuStreamQuery, stream_query)                                     \
+  S(cuStreamWaitEvent, stream_wait_event)                            \
+  S(cuEventRecord, event_record)                                     \
+  S(cuEventRecordWithFlags, event_record_with_flags)                 \
   P(cuEventSynchronize, event_synchronize)                           \
   P(cuEventQuery, event_query)                                       \
   P(cuCtxSynchronize, context_synchronize)                           \

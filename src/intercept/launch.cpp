@@ -55,6 +55,17 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   return with_references(*runtime, references, stream, "a kernel launch", queue);
 }
 
+// Which streams wait for which is said in traces only.
+CUresult with_signal(CUresult result, CUstream stream, CUevent event, bool waits) {
+  runtime::Runtime* const runtime = running();
+  if (runtime == nullptr || runtime->recorder() == nullptr) [[likely]]
+    return result;
+  if (result != CUDA_SUCCESS || capturing(*runtime, stream)) return result;
+  const std::uint32_t number = runtime->recorder()->number_of_event(reinterpret_cast<std::uintptr_t>(event));
+  runtime->launches().note_signal(stream, number, waits);
+  return result;
+}
+
 }  // namespace
 
 // NOLINTNEXTLINE(readability-function-size): the driver's parameters
@@ -92,6 +103,17 @@ CUresult library_unload(Call<decltype(::cuLibraryUnload)> call, CUlibrary librar
   const CUresult result = call(library);
   forget_layouts();
   return result;
+}
+
+CUresult event_record(Call<decltype(::cuEventRecord)> call, CUevent event, CUstream stream) {
+  return with_signal(call(event, stream), call.stream(stream), event, false);
+}
+CUresult event_record_with_flags(Call<decltype(::cuEventRecordWithFlags)> call, CUevent event, CUstream stream,
+                                 unsigned flags) {
+  return with_signal(call(event, stream, flags), call.stream(stream), event, false);
+}
+CUresult stream_wait_event(Call<decltype(::cuStreamWaitEvent)> call, CUstream stream, CUevent event, unsigned flags) {
+  return with_signal(call(stream, event, flags), call.stream(stream), event, true);
 }
 
 // Programs first see a kernel's error in these calls: the hooks only diagnose (diagnosis.hpp).

@@ -45,8 +45,13 @@ StreamTable::StreamTable(std::shared_ptr<const gpu::Driver> driver, std::vector<
 StreamTable::~StreamTable() {
   // Ignore failures: they mean a lost context, which destroyed its events.
   for (auto& record : storage_) {
-    for (auto& recorded : record.recorded) (void)(*driver_)->cuEventDestroy(recorded.event);
-    if (record.timed != nullptr) (void)(*driver_)->cuEventDestroy(record.timed);
+    for (auto& recorded : record.recorded) {
+      (void)(*driver_)->cuEventDestroy(recorded.event);
+      if (recorded.begin != nullptr) (void)(*driver_)->cuEventDestroy(recorded.begin);
+    }
+    for (CUevent each : {record.begin, record.timed}) {
+      if (each != nullptr) (void)(*driver_)->cuEventDestroy(each);
+    }
   }
   for (auto& [context, events] : spare_events_) {
     for (CUevent event : events) (void)(*driver_)->cuEventDestroy(event);
@@ -105,8 +110,10 @@ Result<StreamRecord*> StreamTable::open(const Key& key, CUcontext context) {
   VMEM_ASSIGN(StreamRecord* const record, unused_record());
   // Whoever closes an epoch of the stream that the record served before sees that it is another.
   const std::lock_guard record_lock(record->mutex);
-  if (record->timed != nullptr) spare_events_[record->context].push_back(record->timed);
-  record->timed = nullptr;
+  for (CUevent* each : {&record->begin, &record->timed}) {
+    if (*each != nullptr) spare_events_[record->context].push_back(std::exchange(*each, nullptr));
+  }
+  record->has_begin.store(false, std::memory_order_relaxed);
   record->handle = key.handle;
   record->openings.fetch_add(1, std::memory_order_relaxed);
   record->context = context;
@@ -205,7 +212,7 @@ Result<StreamTable::Recording> StreamTable::record_epoch(StreamRecord& record, c
   // those were queued earlier still.
   const std::uint64_t epoch = record.open_epoch.fetch_add(1, std::memory_order_seq_cst);
   record.uses_since_close.store(0, std::memory_order_relaxed);
-  record.recorded.push_back({epoch, event.handle});  // before the event is recorded: it may throw
+  record.recorded.push_back({epoch, event.handle, record.begin});  // before the event is recorded: it may throw
   // On failure the epoch stays uncovered until an event of a later one is recorded.
   if (auto outcome = driver_->check(record_event(record, event.handle), "cuEventRecord"); !outcome) {
     record.recorded.pop_back();
@@ -216,8 +223,33 @@ Result<StreamTable::Recording> StreamTable::record_epoch(StreamRecord& record, c
     record.recorded.pop_back();
     return Recording::spent;
   }
+  record.begin = nullptr;
+  record.has_begin.store(false, std::memory_order_relaxed);
   record.covered_epoch.store(epoch, std::memory_order_release);
   return Recording::recorded;
+}
+
+void StreamTable::time_launch(StreamRecord& record) {
+  // Another closer may end the epoch in between: then the next launch's epoch has no begin.
+  if (record.has_begin.load(std::memory_order_relaxed)) return;
+  (void)ran_within_memory([&] { (void)record_begin(record); });
+}
+
+Status StreamTable::record_begin(StreamRecord& record) {
+  Event event{.context = record.context};
+  VMEM_ASSIGN(event.handle, take_event(event.context));
+  std::unique_lock lock(record.mutex);
+  const bool same = !record.closed.load(std::memory_order_relaxed) && record.context == event.context;
+  const auto in_capture = same ? capturing(record) : Result<bool>(true);
+  const bool may = in_capture && !*in_capture && record.begin == nullptr;
+  if (may && record_event(record, event.handle) == CUDA_SUCCESS) {
+    record.begin = event.handle;
+    record.has_begin.store(true, std::memory_order_relaxed);
+    return {};
+  }
+  lock.unlock();
+  put_back(event.context, {&event.handle, 1});
+  return {};
 }
 
 Result<bool> StreamTable::capturing(const StreamRecord& record) const {
@@ -377,13 +409,14 @@ Result<bool> StreamTable::poll() {
 // REQUIRES: record.mutex. Sets `progress` if it takes an event off the record.
 Status StreamTable::collect(StreamRecord& record, std::vector<CUevent>& done, bool& progress) {
   while (!record.recorded.empty()) {
-    const auto [epoch, event] = record.recorded.front();
+    const auto [epoch, event, begin] = record.recorded.front();
     const CUresult result = (*driver_)->cuEventQuery(event);
     if (result == CUDA_ERROR_NOT_READY) break;
     if (result == CUDA_ERROR_CAPTURED_EVENT || result == CUDA_ERROR_INVALID_VALUE) {
       // A capture began and ended around the recording: the event was the graph's, and says nothing
       // about the stream. A later record_epoch covers the epoch.
       done.push_back(event);
+      if (begin != nullptr) done.push_back(begin);
       // The next epoch's time would contain this one's.
       if (record.timed != nullptr) done.push_back(std::exchange(record.timed, nullptr));
       record.recorded.pop_front();
@@ -409,9 +442,11 @@ Status StreamTable::collect(StreamRecord& record, std::vector<CUevent>& done, bo
 // epoch has no time.
 void StreamTable::time(StreamRecord& record, const StreamRecord::Recorded& ended, std::vector<CUevent>& done) {
   float ms = 0;
-  const bool timed =
-      record.timed == nullptr || (*driver_)->cuEventElapsedTime(&ms, record.timed, ended.event) == CUDA_SUCCESS;
-  if (record.timed != nullptr) done.push_back(record.timed);
+  CUevent const from = ended.begin != nullptr ? ended.begin : record.timed;
+  const bool timed = from == nullptr || (*driver_)->cuEventElapsedTime(&ms, from, ended.event) == CUDA_SUCCESS;
+  for (CUevent each : {ended.begin, record.timed}) {
+    if (each != nullptr) done.push_back(each);
+  }
   record.timed = ended.event;
   if (!timed) return;
   const EpochTime time{Stamp(record.index, ended.epoch), std::uint64_t(double(ms) * 1e6), SteadyClock::now_ns()};

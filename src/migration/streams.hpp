@@ -50,10 +50,14 @@ struct alignas(128) StreamRecord {
   struct Recorded {
     std::uint64_t epoch;
     CUevent event;
+    CUevent begin;  // see below
   };
   std::mutex mutex;
   std::deque<Recorded> recorded;
-  CUevent timed = nullptr;  // with Timing::on: the last completed one
+  // With Timing::on: before the first launch of the open epoch, and the end of the last completed
+  // epoch. Null: none.
+  CUevent begin = nullptr, timed = nullptr;
+  std::atomic<bool> has_begin{false};
   std::atomic<std::chrono::steady_clock::duration> queried{std::chrono::steady_clock::duration::zero()};
 
   // Call after queuing the work.
@@ -95,6 +99,9 @@ class StreamTable {
   // Errors: the driver's; UNSUPPORTED while the stream is capturing: an event recorded then would
   // become part of the graph.
   Status close_epoch(StreamRecord& record);
+  // For Timing::on. A launch is about to be queued: the time of the stream's open epoch begins
+  // here, if no earlier one began it. Without memory, or in a capture, it does not.
+  void time_launch(StreamRecord& record);
   // A stamp, covered by an event, for all work queued so far. While the stream is capturing: for
   // the work before the capture, if an event covered it when the capture began. Errors: see
   // close_epoch.
@@ -132,7 +139,9 @@ class StreamTable {
   void take_untracked(Take&& take);
   struct EpochTime {
     Stamp epoch;
-    std::uint64_t gpu_ns = 0;   // since the end of the stream's epoch before; of the first one 0
+    // From the begin of its first launch to its end. Of an epoch without launches: since the end of
+    // the stream's epoch before; of the first one 0.
+    std::uint64_t gpu_ns = 0;
     std::uint64_t seen_ns = 0;  // when its end was seen, by the steady clock
   };
   // Calls take(time) for each epoch whose end was seen since the last call.
@@ -160,6 +169,7 @@ class StreamTable {
   Result<StreamRecord*> unused_record();
   Result<CUevent> take_event(CUcontext context);
   void put_back(CUcontext context, std::span<const CUevent> events);
+  Status record_begin(StreamRecord& record);
   // It can be recorded on streams of its context only.
   struct Event {
     CUcontext context;

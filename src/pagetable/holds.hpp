@@ -31,24 +31,30 @@ struct LoggedUse {
     possible,  // a launch may have used it: not reported to policies
     changed,   // not a use: the memory was freed or allocated, at the time in place of the stamp
     launched,  // not a use: for traces, after the uses of a launch or acquire
+    signalled,  // not a use: for traces, the program recorded an event on a stream, or made it wait
   };
   Kind kind = Kind::declared;
-  // For traces. Of a use: it does not need the span's old contents. Of `launched`: the stream's
-  // device.
+  // For traces. Of a use: it does not need the span's old contents. Of `signalled`: the stream
+  // waits.
   bool discards = false;
-  std::uint8_t device = 0;
+  std::uint8_t device = 0;      // of `launched`: the stream's
+  std::uint8_t tracing_us = 0;  // of `launched`: what the trace took the thread since its launch before, at most 255
   std::uint32_t life = 0;  // Region::life at the use, or after the change: its lower half
 
   // `at_ns`: host time; `what`: the number of its name in the trace.
   static LoggedUse launch(std::uint64_t at_ns, Stamp stamp, int device, std::uint32_t what) {
-    return {Span(at_ns), stamp, Kind::launched, false, std::uint8_t(device), what};
+    return {Span(at_ns), stamp, Kind::launched, false, std::uint8_t(device), 0, what};
+  }
+  // `event`: the number of the program's event in the trace.
+  static LoggedUse signal(std::uint64_t at_ns, Stamp stamp, std::uint32_t event, bool waits) {
+    return {Span(at_ns), stamp, Kind::signalled, waits, 0, 0, event};
   }
   static LoggedUse change(std::uint64_t at_ns, Granule first, std::uint32_t granules, std::uint32_t life, bool dead) {
-    return {Span(first, granules, dead ? Access::none : Access::read), Stamp(at_ns), Kind::changed, false, 0, life};
+    return {Span(first, granules, dead ? Access::none : Access::read), Stamp(at_ns), Kind::changed, false, 0, 0, life};
   }
-  // Of `launched` and `changed`.
-  std::uint64_t at_ns() const { return kind == Kind::launched ? span.word() : stamp.word(); }
-  std::uint32_t what() const { return life; }                  // of `launched`
+  // Of `launched`, `signalled` and `changed`.
+  std::uint64_t at_ns() const { return kind == Kind::changed ? stamp.word() : span.word(); }
+  std::uint32_t what() const { return life; }                  // of `launched`; of `signalled` the event
   bool dead() const { return span.access() == Access::none; }  // of `changed`
 };
 

@@ -14,6 +14,7 @@ namespace {
 constexpr std::uint64_t kWakeNs = 8'000;
 constexpr std::uint64_t kPollNs = 25'000, kLaterNs = 1'000'000;
 constexpr std::uint64_t kStepNs = 2'000;  // beside the driver's calls
+constexpr std::uint64_t kUseNs = 1'000;   // to read a use, and to tell the policies
 
 }  // namespace
 
@@ -84,7 +85,8 @@ Status Machine::start() {
                                                                            .small = *small_,
                                                                            .readiness = *readiness_,
                                                                            .gate = backing_->gate,
-                                                                           .recorder = nullptr},
+                                                                           .recorder = nullptr,
+                                                                           .traced_epoch = 1},
                                                   runtime::Launches::Order::concurrent, 0);
   return {};
 }
@@ -98,11 +100,13 @@ Machine::~Machine() {
 
 std::uint64_t Machine::frames_made() { return mover_->parts().devices[0].hbm.frames_created(); }
 
+void Machine::uses_logged(std::size_t uses) { unread_ns_ += uses * kUseNs; }
+
 // The GPU's clock is the mover's during a step.
 void Machine::step() {
   using Next = migration::Mover::Next;
   gpu_.set_now(mover_ns_);
-  gpu_.spend(kStepNs);
+  gpu_.spend(kStepNs + std::exchange(unread_ns_, 0));
   const Next next = mover_->step_or_wait();
   stepped_ns_ = gpu_.now_ns();
   busy_ns_ += stepped_ns_ - mover_ns_;

@@ -32,6 +32,8 @@ class Machine {
   const migration::MoverCounters& counters() { return mover_->parts().core.counters; }
   std::uint64_t frames_made();
   std::uint64_t mover_busy_ns() const { return busy_ns_; }
+  // The mover has that many uses more to read.
+  void uses_logged(std::size_t uses);
   // Steps the mover until its clock has passed the program's.
   void catch_up();
 
@@ -53,6 +55,7 @@ class Machine {
   std::unique_ptr<migration::Mover> mover_;
   std::uint64_t mover_ns_ = 0;    // when the mover steps next
   std::uint64_t stepped_ns_ = 0;  // when its last step ended
+  std::uint64_t unread_ns_ = 0;   // what reading the threads' logs will take the mover
   bool sleeps_ = true;
   std::uint64_t busy_ns_ = 0;
   // In the order of use, as in Runtime.

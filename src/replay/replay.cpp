@@ -189,6 +189,17 @@ class Player {
     result_.wrong_loads = machine_->host().wrong_loads();
   }
 
+  Status add(std::uint64_t at_ns, const trace::Signal& signal) {
+    pass(at_ns);
+    CUstream const stream = stream_of(signal.stream).handle;
+    if (!signal.waits) {
+      signals_ns_[signal.event] = machine_->gpu().end_of(stream);
+    } else if (const auto found = signals_ns_.find(signal.event); found != signals_ns_.end()) {
+      machine_->gpu().hold_until(stream, found->second);
+    }
+    return {};
+  }
+
   template <class Other>
   Status add(std::uint64_t, const Other&) {
     return {};
@@ -214,7 +225,7 @@ class Player {
   }
 
   Status add(std::uint64_t at_ns, const Launch& launch) {
-    pass(at_ns);
+    pass(at_ns, std::uint64_t{launch.tracing_us} * 1000);
     waits_for_copy_ = launch.what == 0 || name_of(launch) == kCopy;
     Stream& stream = stream_of(launch.stream);
     addresses_.clear();
@@ -235,6 +246,7 @@ class Player {
     stream.ends_ns.push_back(gpu.run(stream.handle, takes));
     stream.gpu_ns += takes;
     write(launch);
+    machine_->uses_logged(holds_.held.size());
     VMEM_TRY(machine_->launches().end(holds_));
     if (measuring_) ++result_.launches;
     if (at_ns == last_ns_) measure();
@@ -276,10 +288,11 @@ class Player {
     }
   }
 
-  // The host's time up to an event of the trace.
-  void pass(std::uint64_t at_ns) {
+  // The host's time up to an event of the trace, without what recording took.
+  void pass(std::uint64_t at_ns, std::uint64_t tracing_ns = 0) {
     VirtualGpu& gpu = machine_->gpu();
-    const std::uint64_t pause = passed_ns_ == 0 ? 0 : at_ns - passed_ns_;
+    std::uint64_t pause = passed_ns_ == 0 ? 0 : at_ns - passed_ns_;
+    pause -= std::min(pause, tracing_ns);
     passed_ns_ = at_ns;
     std::uint64_t now_ns = gpu.now_ns() + std::min(pause, kPauseNs);
     if (pause > kPauseNs && std::exchange(waits_for_copy_, false)) now_ns = std::max(now_ns, done_ns());
@@ -297,6 +310,7 @@ class Player {
   std::unique_ptr<Machine> machine_;
   std::map<std::uint32_t, Stream> streams_;
   std::unordered_map<trace::Block, Block> blocks_;
+  std::unordered_map<std::uint32_t, std::uint64_t> signals_ns_;  // by event: what it covers ends
   std::vector<std::uintptr_t> addresses_;
   runtime::LaunchHolds holds_;
   bool waits_for_copy_ = false;

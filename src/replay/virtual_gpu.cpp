@@ -107,7 +107,9 @@ struct VirtualGpu::Calls {
     return CUDA_SUCCESS;
   }
   static CUresult set_access(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) {
-    active->spend(active->shape_.costs.set_access);
+    const CallCosts& costs = active->shape_.costs;
+    const bool stores = active->devices_[std::size_t(active->current_)].out.end_ns > active->now_ns_;
+    active->spend(stores ? costs.set_access_beside_stores : costs.set_access);
     return CUDA_SUCCESS;
   }
   static CUresult create_stream(CUstream* stream, unsigned) {
@@ -223,6 +225,11 @@ std::uint64_t VirtualGpu::end_of(CUstream stream) const {
   return const_cast<VirtualGpu*>(this)->stream_of(stream).end_ns;
 }
 
+void VirtualGpu::hold_until(CUstream stream, std::uint64_t at_ns) {
+  Stream& held = stream_of(stream);
+  held.end_ns = std::max(held.end_ns, at_ns);
+}
+
 std::uint64_t VirtualGpu::after_all(std::span<const CUevent> events) const {
   std::uint64_t at = now_ns_;
   for (CUevent event : events) {
@@ -241,7 +248,9 @@ CUevent VirtualGpu::copy(int device, Direction direction, std::uint64_t bytes, s
   const double alone = double(rate) / 1e9, shared = alone * shape_.link.both;
   const double beside = other.end_ns > begin ? double(other.end_ns - begin) : 0;
   const double moved = std::min(double(bytes), beside * shared);
-  const auto takes = std::uint64_t(moved / shared + (double(bytes) - moved) / alone);
+  const std::uint64_t pauses = direction == Direction::out ? bytes / shape_.link.piece_bytes : 0;
+  const auto takes =
+      std::uint64_t(moved / shared + (double(bytes) - moved) / alone) + pauses * shape_.link.pause_ns;
   link.end_ns = begin + takes;
   link.busy_ns += takes;
   return new_event(link.end_ns);

@@ -13,9 +13,12 @@
 
 namespace vmem::replay {
 
-// What calls of the driver cost the thread that makes them, in ns.
+// What calls of the driver cost the thread that makes them, in ns: medians in programs beyond HBM on
+// an H200 (docs/decisions/0112).
 struct CallCosts {
-  std::uint64_t map = 10'000, set_access = 70'000, unmap = 50'000;
+  std::uint64_t map = 3'000, set_access = 40'000, unmap = 45'000;
+  // While pages are copied out, in pieces (docs/decisions/0071).
+  std::uint64_t set_access_beside_stores = 130'000;
   std::uint64_t create = 30'000, release = 20'000;
   std::uint64_t event = 1'000;  // also of a wait, and of a query
 };
@@ -26,6 +29,8 @@ struct LinkRates {
   // Of each direction's rate, while the other one is busy.
   double both = 0.92;
   std::uint64_t start_ns = 8'000;  // of a copy
+  // Out, after each piece that a store is made of.
+  std::uint64_t pause_ns = 6'000, piece_bytes = std::uint64_t{8} << 20;
 };
 
 class VirtualGpu {
@@ -51,6 +56,7 @@ class VirtualGpu {
   CUstream create_stream(int device);
   std::uint64_t run(CUstream stream, std::uint64_t takes_ns);  // queues work; returns when it ends
   std::uint64_t end_of(CUstream stream) const;                 // of what is queued so far
+  void hold_until(CUstream stream, std::uint64_t at_ns);       // what is queued later begins then
 
   enum class Direction : std::uint8_t { in, out };
   // A copy over the device's link, once the events have happened. Its end is a new event; give it

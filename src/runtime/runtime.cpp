@@ -105,7 +105,8 @@ Runtime::Interface::Interface(Runtime& runtime)
                 .small = *runtime.small_,
                 .readiness = readiness,
                 .gate = runtime.backing_->gate,
-                .recorder = runtime.recorder_.get()},
+                .recorder = runtime.recorder_.get(),
+                .traced_epoch = runtime.options_.trace_epoch},
                runtime.options_.strict ? Launches::Order::strict : Launches::Order::concurrent,
                runtime.options_.drained ? 0 : runtime.options_.window) {}
 

@@ -111,10 +111,11 @@ void fields(auto& io, Of<Named> auto& e) {
   if ((e.flags & Named::kPart) != 0) io(e.first), io(e.granules);
 }
 void fields(auto& io, Of<Launch> auto& e) {
-  io(e.thread), io(e.stream), io(e.device), io(e.epoch), io(e.what);
+  io(e.thread), io(e.stream), io(e.device), io(e.epoch), io(e.what), io(e.tracing_us);
   io.list(e.named, [&](auto& each) { fields(io, each); });
 }
 void fields(auto& io, Of<EpochEnds> auto& e) { io(e.stream), io(e.epoch), io(e.gpu_ns); }
+void fields(auto& io, Of<Signal> auto& e) { io(e.thread), io(e.stream), io(e.event), io.choice(e.waits, true); }
 void fields(auto& io, Of<PageChanges> auto& e) { io.choice(e.what, kLastHappened), io(e.granule), io(e.granules); }
 void fields(auto& io, Of<Transfer> auto& e) {
   io(e.took_ns), io.choice(e.direction, Transfer::Direction::out), io.choice(e.place, Transfer::kLastPlace);

@@ -64,6 +64,8 @@ struct Launch {
   std::uint32_t device = 0;  // of the stream
   std::uint64_t epoch = 0;
   std::uint32_t what = 0;  // a Name; 0: an acquire
+  // What recording took the thread since its launch before: at most 255.
+  std::uint32_t tracing_us = 0;
   std::vector<Named> named;
 };
 
@@ -71,7 +73,18 @@ struct Launch {
 struct EpochEnds {
   std::uint32_t stream = 0;
   std::uint64_t epoch = 0;
-  std::uint64_t gpu_ns = 0;  // GPU time since the end of the stream's previous epoch; first one: 0
+  // GPU time from the begin of its first launch. Of an epoch that consists of acquires: since the
+  // end of the stream's previous epoch; first one: 0.
+  std::uint64_t gpu_ns = 0;
+};
+
+// The program recorded one of its events on a stream, or made the stream wait for what the event's
+// last such record covers.
+struct Signal {
+  std::uint32_t thread = 0;
+  std::uint32_t stream = 0;
+  std::uint32_t event = 0;  // numbers the program's events, from 1
+  bool waits = false;
 };
 
 // What happened to a page.
@@ -180,7 +193,7 @@ constexpr std::string_view words(End::Why why) {
 }
 
 using Body =
-    std::variant<Name, BlockBegins, BlockEnds, Launch, EpochEnds, PageChanges, Transfer, Wait, Busy, Frames, End>;
+    std::variant<Name, BlockBegins, BlockEnds, Launch, EpochEnds, PageChanges, Transfer, Wait, Busy, Frames, End, Signal>;
 
 struct Event {
   std::uint64_t at_ns = 0;  // since the trace's begin, by the host's clock

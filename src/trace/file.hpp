@@ -14,7 +14,7 @@ namespace vmem::trace {
 
 // All integers of the frame are little-endian.
 inline constexpr std::string_view kMark = "vmemtrac";
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint32_t kChunkBytes = 1u << 20;  // of events, at most and before compression
 
 // Before each chunk, the header's included.

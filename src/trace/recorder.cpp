@@ -47,6 +47,15 @@ std::uint32_t Recorder::number_of(const std::string& name) noexcept {
   return number;
 }
 
+std::uint32_t Recorder::number_of_event(std::uintptr_t event) noexcept {
+  std::uint32_t number = 0;
+  note([&] {
+    const std::lock_guard lock(mutex_);
+    number = event_numbers_.try_emplace(event, std::uint32_t(event_numbers_.size() + 1)).first->second;
+  });
+  return number;
+}
+
 void Recorder::add(std::uint64_t at_ns, const Body& body) noexcept { writer_->add(since_begin(at_ns), body); }
 
 void Recorder::region_begins(const RegionBegins& begins, std::uint64_t now_ns) noexcept {
@@ -181,7 +190,7 @@ void Recorder::launched(std::uint32_t number, const Work& work, std::uint32_t wh
     write_names(at_ns);
     Thread& by = thread(number);
     by.last_ns = at_ns;
-    Body body(Launch{number, work.stream, work.device, work.epoch, what, std::move(by.named)});
+    Body body(Launch{number, work.stream, work.device, work.epoch, what, work.tracing_us, std::move(by.named)});
     add(at_ns, body);
     by.named = std::move(std::get<Launch>(body).named);
     by.named.clear();

@@ -31,6 +31,8 @@ class Recorder {
 
   // Any thread. The number of what launches run, for `launched`; 0: no memory.
   std::uint32_t number_of(const std::string& name) noexcept;
+  // Any thread. The number of one of the program's events, for `signalled`; 0: no memory.
+  std::uint32_t number_of_event(std::uintptr_t event) noexcept;
 
   struct RegionBegins {
     std::uint32_t region = 0;  // id
@@ -65,11 +67,13 @@ class Recorder {
     std::uint32_t stream = 0;
     std::uint32_t device = 0;
     std::uint64_t epoch = 0;
+    std::uint32_t tracing_us = 0;  // see Launch
   };
   void used(std::uint32_t thread, const Use& use) noexcept;
   // `use`: without region and place.
   void used_at(std::uint32_t thread, const Place& place, const Use& use) noexcept;
   void launched(std::uint32_t thread, const Work& work, std::uint32_t what, std::uint64_t at_ns) noexcept;
+  void signalled(const Signal& signal, std::uint64_t at_ns) noexcept { add(at_ns, signal); }
 
   void add(std::uint64_t at_ns, const Body& body) noexcept;
   // Work that follows earlier work within 20 µs counts as one piece.
@@ -128,6 +132,7 @@ class Recorder {
   std::atomic<bool> has_new_names_{false};
   std::mutex mutex_;  // guards the members below
   std::unordered_map<std::string, std::uint32_t> numbers_;
+  std::unordered_map<std::uintptr_t, std::uint32_t> event_numbers_;
   std::vector<Name> new_names_;
 };
 

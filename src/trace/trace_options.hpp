@@ -12,6 +12,7 @@ namespace vmem {
 struct TraceOptions {
   std::string trace;                                           // --trace: "off" (empty) or a file
   std::uint64_t trace_limit_bytes = std::uint64_t{256} << 20;  // --trace-limit: of the file
+  std::uint32_t trace_epoch = 64;                              // --trace-epoch: launches
 };
 
 std::vector<Option<TraceOptions>> trace_options();

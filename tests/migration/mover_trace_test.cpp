@@ -25,7 +25,7 @@ class MoverTrace : public MoverTest {
     const Range range = launching(region, 0, region.page_count);
     ASSERT_TRUE(acquire(by, range));
     const Stamp stamp = by.record->open_stamp();
-    by.slot->log.append({region.whole, stamp, pagetable::LoggedUse::Kind::named, false, 0, std::uint32_t(region.life)});
+    by.slot->log.append({region.whole, stamp, pagetable::LoggedUse::Kind::named, false, 0, 0, std::uint32_t(region.life)});
     by.slot->log.append(pagetable::LoggedUse::launch(now_us * 1000, stamp, by.record->device, what));
     withdraw(by, range);
     finish_work(by);
@@ -129,7 +129,7 @@ TEST_F(MoverTrace, NamesTheBlocksOfSharedPages) {
   };
   const auto launch_block = [&](pagetable::Span span) {
     const Stamp stamp = a.record->open_stamp();
-    a.slot->log.append({span, stamp, pagetable::LoggedUse::Kind::named, false, 0, std::uint32_t(region.life)});
+    a.slot->log.append({span, stamp, pagetable::LoggedUse::Kind::named, false, 0, 0, std::uint32_t(region.life)});
     a.slot->log.append(pagetable::LoggedUse::launch(now_us * 1000, stamp, a.record->device, 0));
     steps();
   };
@@ -174,7 +174,7 @@ TEST_F(MoverTrace, TellsInTheOrderOfTimeWhatThreadsLoggedBesideEachOther) {
     const auto life = std::uint32_t(region.life);
     const Stamp stamp = allocates.record->open_stamp();
     allocates.slot->log.append(pagetable::LoggedUse::change(++at_ns, {block.first()}, 1, life, false));
-    allocates.slot->log.append({block, stamp, pagetable::LoggedUse::Kind::named, false, 0, life});
+    allocates.slot->log.append({block, stamp, pagetable::LoggedUse::Kind::named, false, 0, 0, life});
     allocates.slot->log.append(pagetable::LoggedUse::launch(++at_ns, stamp, allocates.record->device, 0));
     space->sharing().end_block(region, block);
     frees.slot->log.append(pagetable::LoggedUse::change(++at_ns, {block.first()}, 1, std::uint32_t(region.life), true));
@@ -202,7 +202,7 @@ TEST_F(MoverTrace, AUseWaitsForItsLaunch) {
   Region& region = allocate(1);
   Actor& a = actor();
   const Stamp stamp = a.record->open_stamp();
-  a.slot->log.append({region.whole, stamp, pagetable::LoggedUse::Kind::named, false, 0, std::uint32_t(region.life)});
+  a.slot->log.append({region.whole, stamp, pagetable::LoggedUse::Kind::named, false, 0, 0, std::uint32_t(region.life)});
   steps();
   a.slot->log.append(pagetable::LoggedUse::launch(now_us * 1000, stamp, a.record->device, 0));
   steps();

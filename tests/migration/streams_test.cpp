@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -387,6 +388,50 @@ TEST_F(StreamsOfTwoDevices, AStreamThatTwoThreadsCloseLeavesNoEventToAnotherDevi
   replace_meanwhile(first, second, record);
   EXPECT_TRUE(streams->close_stream(first));
   expect_sound(*record, second);
+}
+
+// The program's pause between two epochs is no time of the GPU's.
+TEST_F(Streams, AnEpochIsTimedFromItsFirstLaunch) {
+  StreamTable timed(driver, {{0, contexts[0].context()}}, StreamTable::Timing::on);
+  const CUstream stream = make();
+  StreamRecord& record = **timed.find(stream);
+  const auto end_of_epoch = [&] {
+    EXPECT_TRUE(timed.close_epoch(record));
+    EXPECT_EQ((*driver)->cuStreamSynchronize(stream), CUDA_SUCCESS);
+    EXPECT_TRUE(*timed.poll());
+    std::vector<StreamTable::EpochTime> times;
+    timed.take_timings([&](const StreamTable::EpochTime& time) { times.push_back(time); });
+    EXPECT_EQ(times.size(), 1u);
+    return times.front();
+  };
+  const StreamTable::EpochTime first = end_of_epoch();
+  EXPECT_EQ(first.gpu_ns, 0u) << "nothing tells when it began";
+  constexpr std::uint64_t kPauseNs = 50'000'000;
+  const std::uint64_t from_ns = SteadyClock::now_ns();
+  while (SteadyClock::now_ns() - from_ns < kPauseNs) std::this_thread::yield();
+  const std::uint64_t begins_ns = SteadyClock::now_ns();
+  timed.time_launch(record);
+  timed.time_launch(record);  // the epoch has begun
+  const StreamTable::EpochTime second = end_of_epoch();
+  EXPECT_LE(second.gpu_ns, SteadyClock::now_ns() - begins_ns);
+  const StreamTable::EpochTime third = end_of_epoch();
+  EXPECT_LE(third.gpu_ns, third.seen_ns - begins_ns) << "without launches, since the epoch before";
+}
+
+TEST_F(Streams, AnEpochIsNotTimedInsideACapture) {
+  StreamTable timed(driver, {{0, contexts[0].context()}}, StreamTable::Timing::on);
+  const CUstream stream = make();
+  StreamRecord& record = **timed.find(stream);
+  ASSERT_EQ((*driver)->cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  timed.time_launch(record);
+  EXPECT_FALSE(record.has_begin.load());
+  CUgraph graph = nullptr;
+  ASSERT_EQ((*driver)->cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  EXPECT_EQ((*driver)->cuGraphDestroy(graph), CUDA_SUCCESS);
+  timed.time_launch(record);
+  EXPECT_TRUE(record.has_begin.load());
+  ASSERT_TRUE(timed.close_stream(stream));
+  EXPECT_FALSE(record.has_begin.load());
 }
 
 TEST_F(Streams, ManyEventsWaitingAskForAPoll) {

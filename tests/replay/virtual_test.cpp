@@ -15,8 +15,12 @@ constexpr std::uint64_t kPageNs = 1'000'000;  // of the rate below
 struct Virtual : ::testing::Test {
   VirtualGpu gpu{
       {.hbm_bytes = std::uint64_t{1} << 30,
-       .costs = {0, 0, 0, 0, 0, 0},
-       .link = {.in_bytes_per_s = kPage * 1000, .out_bytes_per_s = kPage * 1000, .both = 0.5, .start_ns = 0}}};
+       .costs = {.map = 0, .set_access = 10, .unmap = 0, .set_access_beside_stores = 70, .create = 0, .release = 0, .event = 0},
+       .link = {.in_bytes_per_s = kPage * 1000,
+                .out_bytes_per_s = kPage * 1000,
+                .both = 0.5,
+                .start_ns = 0,
+                .pause_ns = 0}}};
   CUstream stream = gpu.create_stream(0);
   std::uint64_t copied(VirtualGpu::Direction direction, CUevent after = nullptr) {
     return gpu.time_of(gpu.copy(0, direction, kPage, {&after, 1}));
@@ -55,6 +59,33 @@ TEST_F(Virtual, ACopyWaitsForItsEvents) {
   EXPECT_EQ(copied(VirtualGpu::Direction::out, event), end + kPageNs);
   gpu.set_now(end);
   EXPECT_EQ(driver->cuEventQuery(event), CUDA_SUCCESS);
+}
+
+TEST_F(Virtual, SetAccessTakesLongerWhilePagesAreCopiedOut) {
+  const auto set_access_ns = [&] {
+    const std::uint64_t before = gpu.now_ns();
+    EXPECT_EQ((*gpu.driver())->cuMemSetAccess(0, kPage, nullptr, 0), CUDA_SUCCESS);
+    return gpu.now_ns() - before;
+  };
+  EXPECT_EQ(set_access_ns(), 10u);
+  (void)copied(VirtualGpu::Direction::in);
+  EXPECT_EQ(set_access_ns(), 10u);
+  gpu.set_now(copied(VirtualGpu::Direction::out) - 100);
+  EXPECT_EQ(set_access_ns(), 70u);
+  gpu.spend(100);
+  EXPECT_EQ(set_access_ns(), 10u);
+}
+
+TEST_F(Virtual, AStorePausesAfterEachPiece) {
+  constexpr std::uint64_t kPauseNs = 1'000;
+  VirtualGpu pausing{{.hbm_bytes = kPage,
+                      .link = {.in_bytes_per_s = kPage * 1000,
+                               .out_bytes_per_s = kPage * 1000,
+                               .start_ns = 0,
+                               .pause_ns = kPauseNs,
+                               .piece_bytes = kPage / 4}}};
+  const std::uint64_t now = pausing.now_ns();
+  EXPECT_EQ(pausing.time_of(pausing.copy(0, VirtualGpu::Direction::out, kPage, {})), now + kPageNs + 4 * kPauseNs);
 }
 
 TEST_F(Virtual, WhatTheDriverDoesNotHaveIsAnError) {

@@ -159,9 +159,9 @@ TEST_F(TraceFile, OtherFilesAreRefusedWithWords) {
   EXPECT_THAT(read(path("none")).error().message, HasSubstr("No such file or directory"));
   write(path(), 1);
   std::string newer = content(path());
-  newer[kMark.size()] = 2;
+  newer[kMark.size()] = 3;
   put(path("newer"), newer);
-  EXPECT_THAT(read(path("newer")).error().message, HasSubstr("has version 2, and this vmem reads version 1"));
+  EXPECT_THAT(read(path("newer")).error().message, HasSubstr("has version 3, and this vmem reads version 2"));
 }
 
 }  // namespace

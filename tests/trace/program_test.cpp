@@ -21,7 +21,7 @@ class Extracted : public ::testing::Test {
     add(at_ns, BlockBegins{block, mib * kMiB, block * 100, std::uint32_t((mib + 1) / 2), device, kind});
   }
   void launches(std::uint64_t at_ns, std::vector<Named> named, std::uint64_t epoch = 1, std::uint32_t device = 0) {
-    add(at_ns, Launch{0, 1, device, epoch, 0, std::move(named)});
+    add(at_ns, Launch{0, 1, device, epoch, 0, 0, std::move(named)});
   }
   // The items of each launch.
   static std::vector<std::vector<std::uint32_t>> items(const Program& program) {
@@ -134,7 +134,7 @@ TEST_F(Extracted, OnlyTheBusiestStreamTakesTime) {
   begins(1, 1, 2);
   for (std::uint64_t epoch = 1; epoch <= 3; ++epoch) {
     for (std::uint32_t stream : {1, 2}) {
-      add(epoch * 10'000, Launch{0, stream, 0, epoch, 0, {{1}}});
+      add(epoch * 10'000, Launch{0, stream, 0, epoch, 0, 0, {{1}}});
       add(epoch * 10'000 + 9'000, EpochEnds{stream, epoch, stream * 100});
     }
   }

@@ -48,6 +48,7 @@ inline std::vector<Event> one_of_each() {
                  31,
                  (std::uint64_t{1} << 48) - 1,
                  1,
+                 255,
                  {{1, Named::kWrites, 0, 0}, {2, Named::kFlags, 7, kMost32}}}},
       {6, Launch{}},
       {1'000'000'000'000, EpochEnds{1, 2, kMost}},
@@ -57,6 +58,7 @@ inline std::vector<Event> one_of_each() {
       {1'000'000'000'003, Busy{1}},
       {1'000'000'000'004, Frames{3, kMost32}},
       {1'000'000'000'005, BlockEnds{1}},
+      {1'000'000'000'005, Signal{4095, 65535, kMost32, true}},
       {1'000'000'000'006, End{End::Why::limit}},
   };
 }

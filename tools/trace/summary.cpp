@@ -177,6 +177,10 @@ struct InWords {
     return fmt::format("mover    busy {:.1f} µs", double(e.took_ns) * 1e-3);
   }
   std::string operator()(const Frames& e) const { return fmt::format("frames   {} made, {} unmade", e.made, e.unmade); }
+  std::string operator()(const Signal& e) const {
+    return fmt::format("signal   thread {} stream {} {} event {}", e.thread, e.stream,
+                       e.waits ? "waits for" : "records", e.event);
+  }
   std::string operator()(const End&) const { return "end"; }
 };
 

@@ -14,6 +14,15 @@ using pagetable::kNoFrame;
 using pagetable::LoggedUse;
 using pagetable::Mapped;
 
+namespace {
+
+// It says something about launches, and nothing about memory.
+bool has_no_place(const LoggedUse& use) {
+  return use.kind == LoggedUse::Kind::launched || use.kind == LoggedUse::Kind::signalled;
+}
+
+}  // namespace
+
 void UseTracker::drain() {
   core_.config.threads->drain([this](std::uint32_t slot, const LoggedUse& use) { on_use(slot, use); });
   core_.record([this](trace::Recorder& to) { record_heard(to); });
@@ -52,8 +61,7 @@ void UseTracker::used_untracked(Region& region) {
 
 void UseTracker::hear(trace::Recorder& to, std::uint32_t slot, const LoggedUse& use) {
   if (to.ended()) return;
-  const Region* const region =
-      use.kind == LoggedUse::Kind::launched ? nullptr : core_.config.space->region_at(use.span.first());
+  const Region* const region = has_no_place(use) ? nullptr : core_.config.space->region_at(use.span.first());
   const pagetable::RegionId id = region == nullptr ? pagetable::RegionId{} : region->id;
   if (!ran_within_memory([&] { heard_.push_back({slot, id, use}); })) to.lacks_memory();
 }
@@ -78,8 +86,7 @@ void UseTracker::find_pieces() {
   std::ranges::stable_sort(heard_, {}, &Heard::slot);
   std::size_t first = 0;
   for (std::size_t i = 0; i < heard_.size(); ++i) {
-    const LoggedUse::Kind kind = heard_[i].use.kind;
-    const bool whole = kind == LoggedUse::Kind::launched || kind == LoggedUse::Kind::changed;
+    const bool whole = has_no_place(heard_[i].use) || heard_[i].use.kind == LoggedUse::Kind::changed;
     if (whole) {
       pieces_.push_back({heard_[i].use.at_ns(), first, i + 1});
     } else if (i + 1 == heard_.size() || heard_[i + 1].slot != heard_[i].slot) {
@@ -96,7 +103,9 @@ void UseTracker::find_pieces() {
 void UseTracker::record(trace::Recorder& to, const Heard& heard) const {
   const auto& [slot, id, use] = heard;
   if (use.kind == LoggedUse::Kind::launched)
-    return to.launched(slot, {use.stamp.stream(), use.device, use.stamp.epoch()}, use.what(), use.at_ns());
+    return to.launched(slot, {use.stamp.stream(), use.device, use.stamp.epoch(), use.tracing_us}, use.what(), use.at_ns());
+  if (use.kind == LoggedUse::Kind::signalled)
+    return to.signalled({slot, use.stamp.stream(), use.what(), use.discards}, use.at_ns());
   const Region* const region = core_.config.space->region_at(use.span.first());
   if (region == nullptr || region->id != id) return;
   if (region->shares()) return record_shared(to, slot, *region, use);
@@ -129,7 +138,7 @@ void UseTracker::record_shared(trace::Recorder& to, std::uint32_t slot, const Re
 
 void UseTracker::on_use(std::uint32_t slot, const LoggedUse& use) {
   core_.record([&](trace::Recorder& to) { hear(to, slot, use); });
-  if (use.kind == LoggedUse::Kind::launched) return;
+  if (has_no_place(use)) return;
   Region* region = core_.config.space->region_at(use.span.first());
   if (region == nullptr) return;  // freed since: the free carried the last stamp
   const std::uint32_t first = region->page_at(use.span.first());

@@ -222,7 +222,7 @@ Status HitPath::release(std::span<const vmem_range> ranges, vmem_stream stream) 
     const Span span = slot->span(holds[i]);
     const pagetable::Region* const region = parts_.space.region_at(span.first());
     const auto life = std::uint32_t(region == nullptr ? 0 : region->life.load(std::memory_order_relaxed));
-    pagetable::LoggedUse use{span, stamp, pagetable::LoggedUse::Kind::declared, false, 0, life};
+    pagetable::LoggedUse use{span, stamp, pagetable::LoggedUse::Kind::declared, false, 0, 0, life};
     if (parts_.recorder != nullptr && region != nullptr) complete_for_trace(ranges[i], parts_.space, *region, use);
     // A trace wants repeats, too.
     const bool filled =

@@ -61,9 +61,25 @@ std::uint32_t life_of_use(const Region& region, std::uint32_t granule) {
 // use ends, not when all queued work ends. An event costs as much as scanning a launch's arguments,
 // so epochs are longer while all fits.
 constexpr std::uint32_t kLaunchesPerEpoch = 16, kLaunchesPerEpochIfAllFits = 256;
-// A trace tells GPU time by epoch.
-constexpr std::uint32_t kLaunchesPerTracedEpoch = 64;
 constinit thread_local NamedSpans named_spans;
+// What traces took the thread since its last launch.
+constinit thread_local std::uint64_t tracing_ns = 0;
+
+class Tracing {
+ public:
+  Tracing() : began_ns_(SteadyClock::now_ns()) {}
+  ~Tracing() { tracing_ns += SteadyClock::now_ns() - began_ns_; }
+  Tracing(const Tracing&) = delete;
+  Tracing& operator=(const Tracing&) = delete;
+
+ private:
+  const std::uint64_t began_ns_;
+};
+
+LoggedUse traced(LoggedUse launch) {
+  launch.tracing_us = std::uint8_t(std::min<std::uint64_t>(255, (std::exchange(tracing_ns, 0) + 500) / 1000));
+  return launch;
+}
 
 void clear(const LaunchHolds& holds) {
   if (holds.everything) return holds.slot->clear(*holds.everything);
@@ -154,7 +170,9 @@ Status Launches::begin(std::span<const std::uintptr_t> addresses, vmem_stream st
                        LaunchHolds& holds) {
   holds.clear();
   try {
-    return hold_and_make_ready(addresses, stream, fills_tables, holds);
+    VMEM_TRY(hold_and_make_ready(addresses, stream, fills_tables, holds));
+    time_for_trace(holds);
+    return {};
   } catch (...) {
     abandon(holds);
     throw;
@@ -201,8 +219,28 @@ void Launches::announce_all(std::span<const std::uintptr_t> addresses, LaunchHol
   for (const std::uintptr_t address : holds.reachable) announce(address, Source::table, holds);
 }
 
+// The epoch's time begins behind all that the launch waits for.
+void Launches::time_for_trace(const LaunchHolds& holds) const {
+  if (parts_.recorder == nullptr) [[likely]]
+    return;
+  const Tracing tracing;
+  parts_.streams.time_launch(*holds.record);
+}
+
+void Launches::note_signal(vmem_stream stream, std::uint32_t event, bool waits) const {
+  (void)ran_within_memory([&] {
+    const auto slot = parts_.slots.current();
+    const auto record = parts_.streams.find(stream);
+    if (!slot || !record) return;
+    (*slot)->log.reserve((*slot)->owed() + 1);
+    const LoggedUse signal = LoggedUse::signal(SteadyClock::now_ns(), (*record)->open_stamp(), event, waits);
+    if ((*slot)->log.append(signal)) parts_.mover.poke();
+  });
+}
+
 // The launch's hold on everything suffices; what it names is only logged.
 void Launches::note_for_trace(std::span<const std::uintptr_t> addresses, LaunchHolds& holds) const {
+  const Tracing tracing;
   announce_all(addresses, holds);
   holds.logs_uses = true;
   holds.slot->log.reserve(holds.slot->owed() + holds.held.size());
@@ -224,6 +262,7 @@ bool Launches::begin_if_all_resident(vmem_stream stream, const std::optional<std
   if ((parts_.mover.all_resident() >> (*record)->device & 1) != 0) [[likely]] {
     if (parts_.recorder == nullptr || ran_within_memory([&] { note_for_trace(*named, holds); })) [[likely]] {
       (*slot)->count_acquire();
+      time_for_trace(holds);
       return true;
     }
   }
@@ -342,9 +381,9 @@ Status Launches::end(LaunchHolds& holds) {
     const std::size_t entries = held.size() + (parts_.recorder == nullptr ? 0 : 1);
     log_filled = slot.log.append_all(entries, [&](std::size_t i) {
       if (i == held.size()) [[unlikely]]
-        return LoggedUse::launch(SteadyClock::now_ns(), stamp, record.device, holds.what);
+        return traced(LoggedUse::launch(SteadyClock::now_ns(), stamp, record.device, holds.what));
       const LoggedUse::Kind kind = held[i].source == Source::table ? LoggedUse::Kind::possible : LoggedUse::Kind::named;
-      return LoggedUse{held[i].span, stamp, kind, false, 0, held[i].life};
+      return LoggedUse{held[i].span, stamp, kind, false, 0, 0, held[i].life};
     });
   }
   // Under a hold on everything, the mover may not track uses yet.
@@ -357,10 +396,14 @@ Status Launches::end(LaunchHolds& holds) {
   if (strict()) outcome = finish_alone(record);
   // A launch counts as several uses, so that its epochs are shorter.
   constexpr std::uint32_t kUses = StreamTable::kUsesPerEpoch;
-  const std::uint32_t launches = parts_.mover.evicts()        ? kLaunchesPerEpoch
-                                 : parts_.recorder != nullptr ? kLaunchesPerTracedEpoch
-                                                              : kLaunchesPerEpochIfAllFits;
-  auto counted = parts_.streams.count_use(record, kUses / launches);
+  Status counted;
+  const std::uint32_t launches = parts_.mover.evicts() ? kLaunchesPerEpoch : kLaunchesPerEpochIfAllFits;
+  if (parts_.recorder != nullptr) [[unlikely]] {
+    const Tracing tracing;
+    counted = parts_.streams.count_use(record, kUses / std::min(launches, parts_.traced_epoch));
+  } else {
+    counted = parts_.streams.count_use(record, kUses / launches);
+  }
   return outcome ? counted : outcome;
 }
 

@@ -34,6 +34,7 @@ class Launches {
     const Readiness& readiness;
     MoveGate& gate;
     const trace::Recorder* recorder;  // null: no trace
+    std::uint32_t traced_epoch;       // launches: the option trace_epoch
   };
   // `window`: see PointerTables::begin; 0: tables are not followed.
   Launches(const Parts& parts, Order order, std::uint32_t window) : parts_(parts), order_(order), window_(window) {}
@@ -61,6 +62,10 @@ class Launches {
   // flight. The graph's launch must name it again. End with abandon.
   Status begin_recording(std::span<const std::uintptr_t> addresses, vmem_stream stream, LaunchHolds& holds);
 
+  // For traces: the program recorded an event on the stream, or made the stream wait for it.
+  // `event`: its number in the trace.
+  void note_signal(vmem_stream stream, std::uint32_t event, bool waits) const;
+
   bool strict() const { return order_ == Order::strict; }
   bool follows_tables() const { return window_ != 0; }
   // The calling thread's; null if tables are not followed or the thread is ending.
@@ -74,6 +79,7 @@ class Launches {
   static void announce_span(pagetable::Region& region, std::uint32_t granule, std::uintptr_t address, Source source,
                             LaunchHolds& holds);
   void announce_all(std::span<const std::uintptr_t> addresses, LaunchHolds& holds) const;
+  void time_for_trace(const LaunchHolds& holds) const;
   void note_for_trace(std::span<const std::uintptr_t> addresses, LaunchHolds& holds) const;
   bool find_all(std::span<const std::uintptr_t> addresses, PointerTables& tables, bool fills_tables,
                 LaunchHolds& holds) const;

@@ -1,0 +1,113 @@
+#include "replay/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "base/sizes.hpp"
+#include "migration/mover_options.hpp"
+#include "pagetable/types.hpp"
+
+namespace vmem::replay {
+namespace {
+
+// Steps of the search for the smallest HBM: the answer is within a 64th of the peak.
+constexpr int kSearchSteps = 6;
+// What is measured begins long after host memory was pinned.
+constexpr std::uint64_t kPinnedBytesPerS = 1'000'000'000'000;
+
+std::uint64_t whole_granules(double bytes) {
+  return std::uint64_t(bytes) / pagetable::kGranuleBytes * pagetable::kGranuleBytes;
+}
+
+class Planner {
+ public:
+  Planner(const trace::Trace& trace, const PlanRequest& request) : trace_(trace), request_(request) {}
+
+  Result<Plan> make() {
+    plan_.steady = steady_part(trace_);
+    if (plan_.steady.launches == 0) return fail(VMEM_ERROR_INVALID_VALUE, "there are no launches in the trace");
+    program_ = extract(trace_, {.from_ns = plan_.steady.from_ns});
+    plan_.largest_launch_bytes = program_.largest_launch_bytes();
+    // Pages, and frames on their way, take a little more than what lives.
+    const std::uint64_t peak = peak_bytes(trace_);
+    VMEM_ASSIGN(plan_.fits, played(whole_granules(double(peak) * 1.25) + kSmallestHbm));
+    VMEM_ASSIGN(const std::vector<std::uint64_t> sizes, sizes_to_try());
+    for (const std::uint64_t hbm : sizes) VMEM_TRY(add_row(hbm));
+    if (request_.within) VMEM_TRY(search());
+    return std::move(plan_);
+  }
+
+ private:
+  Result<Measured> played(std::uint64_t hbm_bytes) const {
+    return replay(trace_, {.hbm_bytes = hbm_bytes,
+                           .page_bytes = request_.page_bytes,
+                           .pinned_bytes_per_s = kPinnedBytesPerS,
+                           .link = request_.link,
+                           .from_ns = plan_.steady.from_ns});
+  }
+
+  std::uint64_t least_hbm() const { return std::max(kSmallestHbm, plan_.largest_launch_bytes); }
+
+  Result<std::vector<std::uint64_t>> sizes_to_try() const {
+    std::vector<std::uint64_t> sizes = request_.hbm_bytes;
+    if (sizes.empty()) {
+      for (const double part : kOverflows) sizes.push_back(whole_granules(double(plan_.steady.peak_bytes) / part));
+      std::erase_if(sizes, [&](std::uint64_t hbm) { return hbm < least_hbm(); });
+    }
+    for (const std::uint64_t hbm : sizes) {
+      if (hbm < least_hbm())
+        return fail(VMEM_ERROR_INVALID_VALUE,
+                    fmt::format("{} of HBM is less than the {} that one launch names: ask for more", format_bytes(hbm),
+                                format_bytes(least_hbm())));
+    }
+    std::ranges::sort(sizes, std::greater());
+    return sizes;
+  }
+
+  Status add_row(std::uint64_t hbm) {
+    PlanRow row{.hbm_bytes = hbm, .measured = {}, .bound = {}, .schedule = {}};
+    VMEM_ASSIGN(row.measured, played(hbm));
+    const trace::Machine machine{.hbm_bytes = hbm,
+                                 .in_bytes_per_s = double(request_.link.in_bytes_per_s),
+                                 .out_bytes_per_s = double(request_.link.out_bytes_per_s)};
+    row.bound = trace::bound(program_, machine);
+    row.schedule = trace::schedule(program_, machine, trace::Writes::all);
+    plan_.rows.push_back(std::move(row));
+    return {};
+  }
+
+  Status search() {
+    const double most_ns = double(plan_.fits.time_ns) * (1 + *request_.within);
+    std::uint64_t enough = plan_.steady.peak_bytes, short_of = std::min(enough, least_hbm());
+    for (int i = 0; i < kSearchSteps; ++i) {
+      const std::uint64_t middle = whole_granules(double(enough + short_of) / 2);
+      VMEM_ASSIGN(const Measured measured, played(std::max(middle, least_hbm())));
+      (double(measured.time_ns) <= most_ns ? enough : short_of) = middle;
+    }
+    plan_.smallest_hbm_bytes = enough;
+    return {};
+  }
+
+  const trace::Trace& trace_;
+  const PlanRequest& request_;
+  trace::Program program_;
+  Plan plan_;
+};
+
+std::pair<std::uint64_t, std::string_view> busiest(const Measured& measured) {
+  return std::max({std::pair(measured.gpu_ns, std::string_view("computing")), {measured.in_busy_ns, "link in"},
+                   {measured.out_busy_ns, "link out"}, {measured.mover_busy_ns, "mapping"}},
+                  [](const auto& one, const auto& other) { return one.first < other.first; });
+}
+
+}  // namespace
+
+std::string_view limit_of(const Measured& measured) { return busiest(measured).second; }
+double busiest_part(const Measured& measured) { return double(busiest(measured).first) / double(measured.time_ns); }
+
+Result<Plan> plan(const trace::Trace& trace, const PlanRequest& request) { return Planner(trace, request).make(); }
+
+}  // namespace vmem::replay

@@ -1,0 +1,90 @@
+// Plans: replays of a trace's steady part, for several sizes of HBM.
+#include "replay/plan.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "replay/recording.hpp"
+
+namespace vmem::replay {
+namespace {
+
+constexpr std::uint32_t kLayers = 16;
+
+trace::Trace some_training() {
+  std::uint64_t from_ns = 0;
+  return training(kLayers, 9, from_ns);
+}
+
+Plan planned(const trace::Trace& trace, const PlanRequest& request) {
+  auto made = plan(trace, request);
+  EXPECT_TRUE(made) << made.error().message;
+  return made ? *std::move(made) : Plan();
+}
+
+TEST(Plan, FindsTheStepAndItsPeak) {
+  const Plan made = planned(some_training(), {});
+  EXPECT_EQ(made.steady.periods, 2u);
+  EXPECT_EQ(made.steady.launches, 3 * kLayers);
+  EXPECT_EQ(made.steady.peak_bytes, 2 * kLayers * 32 * kMiB);
+  EXPECT_EQ(made.largest_launch_bytes, 64 * kMiB);
+  EXPECT_EQ(made.fits.in_bytes, 0u);
+  EXPECT_EQ(limit_of(made.fits), "computing");
+  EXPECT_GT(busiest_part(made.fits), 0.9);
+}
+
+TEST(Plan, HasARowForEachSizeFromMuchToLittle) {
+  const Plan made = planned(some_training(), {});
+  ASSERT_EQ(made.rows.size(), std::size(kOverflows));
+  for (std::size_t i = 0; i < made.rows.size(); ++i) {
+    const PlanRow& row = made.rows[i];
+    EXPECT_GE(row.measured.time_ns, row.bound.time_ns);
+    EXPECT_GE(row.schedule.time_ns, row.bound.time_ns);
+    EXPECT_GE(row.measured.in_bytes, row.bound.moved.in_bytes);
+    if (i > 0) {
+      EXPECT_LT(row.hbm_bytes, made.rows[i - 1].hbm_bytes);
+      EXPECT_GT(row.measured.in_bytes, made.rows[i - 1].measured.in_bytes);
+    }
+  }
+  const Plan asked = planned(some_training(), {.hbm_bytes = {256 * kMiB, 512 * kMiB}});
+  ASSERT_EQ(asked.rows.size(), 2u);
+  EXPECT_EQ(asked.rows[0].hbm_bytes, 512 * kMiB);
+}
+
+TEST(Plan, ASlowLinkIsWhatLimits) {
+  PlanRequest request{.hbm_bytes = {512 * kMiB}};
+  request.link.in_bytes_per_s = 5'000'000'000;
+  const Plan slow = planned(some_training(), request);
+  EXPECT_EQ(limit_of(slow.rows[0].measured), "link in");
+  request.link.in_bytes_per_s = 500'000'000'000;
+  const Plan fast = planned(some_training(), request);
+  EXPECT_LT(fast.rows[0].measured.time_ns, slow.rows[0].measured.time_ns);
+}
+
+TEST(Plan, FindsTheLeastHbmThatIsFastEnough) {
+  const trace::Trace trace = some_training();
+  const auto least = [&](double within) { return *planned(trace, {.within = within}).smallest_hbm_bytes; };
+  const std::uint64_t strict = least(0.01), loose = least(0.5);
+  EXPECT_LT(loose, strict);
+  EXPECT_LE(strict, 2 * kLayers * 32 * kMiB);
+  const Plan there = planned(trace, {.hbm_bytes = {loose}});
+  EXPECT_LE(double(there.rows[0].measured.time_ns), double(there.fits.time_ns) * 1.5);
+  EXPECT_FALSE(planned(trace, {}).smallest_hbm_bytes);
+}
+
+TEST(Plan, SaysWhatItCannotDo) {
+  const auto refused = [](const trace::Trace& trace, const PlanRequest& request) {
+    const auto made = plan(trace, request);
+    return made ? std::string() : made.error().message;
+  };
+  EXPECT_NE(refused(trace::Trace{}, {}).find("no launches in the trace"), std::string::npos);
+  Recording recording;
+  const trace::Block large = recording.begin(600);
+  for (int i = 0; i < 30; ++i) recording.launch({large}, kMs);
+  EXPECT_NE(refused(recording.take(), {.hbm_bytes = {512 * kMiB}}).find("less than the 600 MiB that one launch names"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace vmem::replay
