@@ -287,6 +287,23 @@ def your_program(records: Records, _: str) -> str:
     return table("your program | works | speed on an H200", rows)
 
 
+def replays(records: Records, name: str) -> str:
+    """One row for each recorded program, one column for each size of HBM."""
+    record = records.of(name)
+    parts = ("1.25", "1.5", "2", "3", "4")
+
+    def cell(plan: dict, part: str) -> str:
+        found = [row for row in plan["rows"] if abs(plan["peak_bytes"] / row["hbm_bytes"] - float(part)) < 0.02]
+        return f"{found[0]['ms']:.0f} ({found[0]['ms'] / found[0]['schedule_ms']:.2f})" if found else "–"
+
+    rows = [
+        [program, f"{plan['peak_bytes'] / GIB:.1f}", f"{plan['fits']['ms']:.0f}", *(cell(plan, part) for part in parts)]
+        for program, plan in record["plans"].items()
+    ]
+    head = f"`{record['command']}`, commit {commit(record)}.\n\n"
+    return head + table("program | peak, GiB | fits, ms | " + " | ".join(f"1/{part}" for part in parts), rows)
+
+
 VIEWS = {
     "programs": programs,
     "halves": halves,
@@ -294,6 +311,7 @@ VIEWS = {
     "commands": commands,
     "lent": lent,
     "peers": peers,
+    "replays": replays,
     "results": results,
     "your-program": your_program,
 }

@@ -10,6 +10,7 @@ stage "tests and their parts" scripts/shards.py check release
 stage "house" scripts/house.py
 stage "distribution" scripts/dist.sh
 stage "wheel" env CMAKE_BUILD_PARALLEL_LEVEL="$jobs" scripts/wheel.sh
+stage "replays" scripts/replays.py
 stage "tables of figures" scripts/benchmark_tables.py --check
 stage "versions of tools" scripts/check_tools.py
 stage "API reference" scripts/api_docs.py

@@ -455,7 +455,8 @@ std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> 
   std::size_t count = 0;
   PrefetchQuery rest = query;
   DeviceState& device = devices_[query.device];
-  if (foresees(device, query)) {
+  const bool foreseen = foresees(device, query);
+  if (foreseen) {
     std::uint64_t& room = rest.bytes_room;
     count = hand_out(device.forecast.fetches(), device.to_fetch, out,
                      [&](const Followed& unit, std::uint32_t page, const Forecast::Event& event) {
@@ -468,9 +469,11 @@ std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> 
   if (count == out.size()) return count;
   const auto asked = out.first(count);
   const std::size_t others = otherwise_->prefetches(rest, out.subspan(count));
-  const auto repeated = std::ranges::remove_if(
-      out.subspan(count, others), [&](PageId page) { return std::ranges::find(asked, page) != asked.end(); });
-  return count + others - repeated.size();
+  // Of what is followed and foreseen, the forecast has named all that is worth its room.
+  const auto declined = std::ranges::remove_if(out.subspan(count, others), [&](PageId page) {
+    return foreseen ? find(page) != nullptr : std::ranges::find(asked, page) != asked.end();
+  });
+  return count + others - declined.size();
 }
 
 std::size_t LookAhead::leaves(const PrefetchQuery& query, std::span<PageId> out) {

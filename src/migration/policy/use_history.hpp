@@ -7,6 +7,7 @@
 #include <deque>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 namespace vmem::migration {
 
@@ -63,8 +64,8 @@ class UseHistory {
 
   void set_after(UnitId unit);
 
-  std::deque<UnitId> uses_;
-  std::deque<Position> after_;  // parallel to uses_
+  std::vector<UnitId> uses_;
+  std::vector<Position> after_;  // parallel to uses_
   std::deque<Death> in_order_;
   Position begin_ = 0;                                                     // of uses_.front()
   using Places = std::unordered_map<std::uint32_t, std::deque<Position>>;  // by unit, ascending

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -58,7 +59,7 @@ struct SharedPages : ::testing::Test {
   static constexpr std::uint32_t kPages = 40;
   const RegionId region{1};
   std::unique_ptr<Policy> policy =
-      make_look_ahead_policy({{64 * kPage}}, make_second_chance_policy({.hbm_bytes = {64 * kPage}}));
+      make_look_ahead_policy({{64 * kPage}}, make_second_chance_policy({.prefetch_pages = 16, .hbm_bytes = {64 * kPage}}));
 
   void SetUp() override {
     policy->region_begins({.id = region, .pages = kPages, .page_bytes = kPage, .undeclared = true, .shared = true});
@@ -97,6 +98,25 @@ TEST_F(SharedPages, AreFetchedInTheOrderOfTheirNextUses) {
   std::array<PageId, 8> pages{};
   ASSERT_EQ(policy->prefetches({0, 64 * kPage, 8 * kPage}, pages), 8u);
   for (std::uint32_t i = 0; i < 8; ++i) EXPECT_EQ(pages[i].index, 20 + i);
+}
+
+// The other policy would read on in the region: pages whose room is needed before their turn.
+TEST_F(SharedPages, NobodyFetchesWhatTheForecastLeavesOut) {
+  std::array<PageId, 64> pages{};
+  ASSERT_EQ(policy->prefetches({0, 64 * kPage, 0}, pages), 8u) << "an eighth of the budget, and no more";
+  for (std::uint32_t i = 0; i < 8; ++i) EXPECT_EQ(pages[i].index, 20 + i);
+  EXPECT_EQ(policy->prefetches({0, 64 * kPage, 0}, pages), 0u);
+}
+
+TEST_F(SharedPages, OfOtherRegionsTheOtherPolicyFetchesMore) {
+  const RegionId declared{50};
+  policy->region_begins({.id = declared, .pages = 32, .page_bytes = kPage});
+  for (std::uint32_t i = 0; i < 8; ++i) policy->used({.region = declared, .first = i, .count = 1});
+  std::array<PageId, 64> pages{};
+  const std::size_t count = policy->prefetches({0, 64 * kPage, 0}, pages);
+  EXPECT_EQ(std::ranges::count(pages.begin(), pages.begin() + std::ptrdiff_t(count), declared, &PageId::region),
+            std::ptrdiff_t(count) - 8);
+  EXPECT_GT(count, 8u);
 }
 
 TEST_F(SharedPages, ThatEndServeOtherRegions) {
