@@ -287,6 +287,28 @@ def your_program(records: Records, _: str) -> str:
     return table("your program | works | speed on an H200", rows)
 
 
+def kinds(records: Records, name: str) -> str:
+    """Kinds of programs at parts of the peak of a steady step."""
+    of_kind: dict[str, dict[float, dict]] = {}
+    for record in map(check, records.of(name)):
+        kind = record["scenario"].removeprefix("kind: ").split(" in 1/")[0]
+        of_kind.setdefault(kind, {})[record["options"]["part"]] = record
+
+    def cell(record: dict | None) -> str:
+        if record is None:
+            return "–"
+        moved = record["details"]["vmem_per_step"]
+        gib_in, gib_out = moved["migrated_in_bytes"] / GIB, moved["migrated_out_bytes"] / GIB
+        return f"{record['achieved'] * 1000:.0f} ms ({record['ratio']:.2f}); {gib_in:.1f}, {gib_out:.1f}; {moved['maps']:.0f}"
+
+    rows = []
+    for kind, parts in of_kind.items():
+        one = next(iter(parts.values()))
+        peak = one["options"]["peak_bytes"] / GIB
+        rows.append([kind, f"{peak:.1f}", f"{one['limit'] * 1000:.0f}", cell(parts.get(1.5)), cell(parts.get(2)), commit(one)])
+    return table("program | peak, GiB | native, ms | 1/1.5: ms (of native); GiB in, out; maps | 1/2 | commit", rows)
+
+
 def replays(records: Records, name: str) -> str:
     """One row for each recorded program, one column for each size of HBM."""
     record = records.of(name)
@@ -307,6 +329,7 @@ def replays(records: Records, name: str) -> str:
 VIEWS = {
     "programs": programs,
     "halves": halves,
+    "kinds": kinds,
     "launch": launch,
     "commands": commands,
     "lent": lent,
