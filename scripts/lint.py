@@ -5,8 +5,9 @@ A file is linted again only when it, a header it includes, its flags, the checks
 changed: a clean result is kept in .cache/lint under the hash of all of these. What a file includes
 is what the build recorded.
 
-The checks that take more than half of the time are the set SLOW. `make test` runs the others, on a
-new machine only over what has changed lately; the nightly runs all of them over everything.
+The checks that take more than half of the time are the set SLOW. `make test` runs the others over
+what has changed lately (--recent), or over everything if the checks themselves have; the nightly
+runs all of them over everything.
 """
 
 import argparse
@@ -72,14 +73,18 @@ def of_set(name: str) -> str:
 
 
 def changed_in(commits: int) -> set[str] | None:
-    """What differs from the commit before the last `commits` ones. None: the history is shorter."""
+    """What differs from the commit before the last `commits` ones. None: everything counts."""
     def names(*words: str) -> list[str] | None:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
         return done.stdout.splitlines() if done.returncode == 0 else None
 
+    # What decides which checks run, and how.
+    everything = (".clang-tidy", "scripts/lint.py", "scripts/bootstrap.sh", "cmake/VmemOptions.cmake")
     tracked = names("diff", "--name-only", f"HEAD~{commits}")
     untracked = names("ls-files", "--others", "--exclude-standard")
-    return None if tracked is None or untracked is None else {str(ROOT / name) for name in (*tracked, *untracked)}
+    if tracked is None or untracked is None or not set(everything).isdisjoint(tracked):
+        return None
+    return {str(ROOT / name) for name in (*tracked, *untracked)}
 
 
 def enabled(checks: str) -> set[str]:

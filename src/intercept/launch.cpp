@@ -58,7 +58,7 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
 // Which streams wait for which is said in traces only.
 CUresult with_signal(CUresult result, CUstream stream, CUevent event, bool waits) {
   runtime::Runtime* const runtime = running();
-  if (runtime == nullptr || runtime->recorder() == nullptr) [[likely]]
+  if (runtime == nullptr || runtime->recorder() == nullptr || runtime->recorder()->ended()) [[likely]]
     return result;
   if (result != CUDA_SUCCESS || capturing(*runtime, stream)) return result;
   const std::uint32_t number = runtime->recorder()->number_of_event(reinterpret_cast<std::uintptr_t>(event));

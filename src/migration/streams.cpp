@@ -212,7 +212,8 @@ Result<StreamTable::Recording> StreamTable::record_epoch(StreamRecord& record, c
   // those were queued earlier still.
   const std::uint64_t epoch = record.open_epoch.fetch_add(1, std::memory_order_seq_cst);
   record.uses_since_close.store(0, std::memory_order_relaxed);
-  record.recorded.push_back({epoch, event.handle, record.begin});  // before the event is recorded: it may throw
+  // Before the event is recorded: it may throw.
+  record.recorded.push_back({epoch, event.handle, record.begin});
   // On failure the epoch stays uncovered until an event of a later one is recorded.
   if (auto outcome = driver_->check(record_event(record, event.handle), "cuEventRecord"); !outcome) {
     record.recorded.pop_back();
@@ -230,7 +231,8 @@ Result<StreamTable::Recording> StreamTable::record_epoch(StreamRecord& record, c
 }
 
 void StreamTable::time_launch(StreamRecord& record) {
-  // Another closer may end the epoch in between: then the next launch's epoch has no begin.
+  // Another closer may end the epoch in between: then the next launch's epoch has no begin. A lost
+  // device is met by whoever closes the epoch.
   if (record.has_begin.load(std::memory_order_relaxed)) return;
   (void)ran_within_memory([&] { (void)record_begin(record); });
 }
@@ -240,15 +242,17 @@ Status StreamTable::record_begin(StreamRecord& record) {
   VMEM_ASSIGN(event.handle, take_event(event.context));
   std::unique_lock lock(record.mutex);
   const bool same = !record.closed.load(std::memory_order_relaxed) && record.context == event.context;
-  const auto in_capture = same ? capturing(record) : Result<bool>(true);
-  const bool may = in_capture && !*in_capture && record.begin == nullptr;
-  if (may && record_event(record, event.handle) == CUDA_SUCCESS) {
-    record.begin = event.handle;
+  const auto outside = [&] {
+    const auto in_capture = capturing(record);
+    return in_capture && !*in_capture;
+  };
+  // Asked again: a capture may have begun in between, and the event be the graph's.
+  if (same && outside() && record_event(record, event.handle) == CUDA_SUCCESS && outside()) {
+    std::swap(event.handle, record.begin);
     record.has_begin.store(true, std::memory_order_relaxed);
-    return {};
   }
   lock.unlock();
-  put_back(event.context, {&event.handle, 1});
+  if (event.handle != nullptr) put_back(event.context, {&event.handle, 1});
   return {};
 }
 

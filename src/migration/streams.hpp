@@ -57,7 +57,7 @@ struct alignas(128) StreamRecord {
   // With Timing::on: before the first launch of the open epoch, and the end of the last completed
   // epoch. Null: none.
   CUevent begin = nullptr, timed = nullptr;
-  std::atomic<bool> has_begin{false};
+  std::atomic<bool> has_begin{false};  // false: `begin` is none, or that of a launch that failed
   std::atomic<std::chrono::steady_clock::duration> queried{std::chrono::steady_clock::duration::zero()};
 
   // Call after queuing the work.
@@ -99,8 +99,8 @@ class StreamTable {
   // Errors: the driver's; UNSUPPORTED while the stream is capturing: an event recorded then would
   // become part of the graph.
   Status close_epoch(StreamRecord& record);
-  // For Timing::on. A launch is about to be queued: the time of the stream's open epoch begins
-  // here, if no earlier one began it. Without memory, or in a capture, it does not.
+  // For Timing::on. A launch is about to be queued: if it is the open epoch's first, the epoch's
+  // time begins here. Without memory, or in a capture, it does not.
   void time_launch(StreamRecord& record);
   // A stamp, covered by an event, for all work queued so far. While the stream is capturing: for
   // the work before the capture, if an event covered it when the capture began. Errors: see

@@ -26,19 +26,20 @@ struct LoggedUse {
   Span span;
   Stamp stamp;
   enum class Kind : std::uint8_t {
-    declared,  // by an acquire
-    named,     // by a launch, in launch order
-    possible,  // a launch may have used it: not reported to policies
-    changed,   // not a use: the memory was freed or allocated, at the time in place of the stamp
-    launched,  // not a use: for traces, after the uses of a launch or acquire
+    declared,   // by an acquire
+    named,      // by a launch, in launch order
+    possible,   // a launch may have used it: not reported to policies
+    changed,    // not a use: the memory was freed or allocated, at the time in place of the stamp
+    launched,   // not a use: for traces, after the uses of a launch or acquire
     signalled,  // not a use: for traces, the program recorded an event on a stream, or made it wait
   };
   Kind kind = Kind::declared;
   // For traces. Of a use: it does not need the span's old contents. Of `signalled`: the stream
   // waits.
   bool discards = false;
-  std::uint8_t device = 0;      // of `launched`: the stream's
-  std::uint8_t tracing_us = 0;  // of `launched`: what the trace took the thread since its launch before, at most 255
+  std::uint8_t device = 0;  // of `launched`: the stream's
+  // Of `launched`: what the trace took the thread since its launch before, at most 255.
+  std::uint8_t tracing_us = 0;
   std::uint32_t life = 0;  // Region::life at the use, or after the change: its lower half
 
   // `at_ns`: host time; `what`: the number of its name in the trace.
@@ -54,7 +55,7 @@ struct LoggedUse {
   }
   // Of `launched`, `signalled` and `changed`.
   std::uint64_t at_ns() const { return kind == Kind::changed ? stamp.word() : span.word(); }
-  std::uint32_t what() const { return life; }                  // of `launched`; of `signalled` the event
+  std::uint32_t what() const { return life; }                  // of `launched`; `signalled`: event
   bool dead() const { return span.access() == Access::none; }  // of `changed`
 };
 

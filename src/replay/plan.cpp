@@ -13,8 +13,10 @@
 namespace vmem::replay {
 namespace {
 
-// Steps of the search for the smallest HBM: the answer is within a 64th of the peak.
-constexpr int kSearchSteps = 6;
+// Steps of the search for the smallest HBM: the answer is within a hundredth of the peak.
+constexpr int kSearchSteps = 8;
+// More than that is no machine's.
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;
 // What is measured begins long after host memory was pinned.
 constexpr std::uint64_t kPinnedBytesPerS = 1'000'000'000'000;
 
@@ -33,7 +35,12 @@ class Planner {
     plan_.largest_launch_bytes = program_.largest_launch_bytes();
     // Pages, and frames on their way, take a little more than what lives.
     const std::uint64_t peak = peak_bytes(trace_);
-    VMEM_ASSIGN(plan_.fits, played(whole_granules(double(peak) * 1.25) + kSmallestHbm));
+    if (peak > kMostBytes) return fail(VMEM_ERROR_INVALID_VALUE, "the trace's blocks have impossible sizes");
+    least_hbm_ = least_hbm();
+    fits_hbm_ = std::max(least_hbm_, whole_granules(double(peak) * 1.25) + kSmallestHbm);
+    VMEM_ASSIGN(plan_.fits, played(fits_hbm_));
+    if (plan_.fits.time_ns == 0)
+      return fail(VMEM_ERROR_INVALID_VALUE, "no launch of the trace has a time: record more of the program");
     VMEM_ASSIGN(const std::vector<std::uint64_t> sizes, sizes_to_try());
     for (const std::uint64_t hbm : sizes) VMEM_TRY(add_row(hbm));
     if (request_.within) VMEM_TRY(search());
@@ -49,19 +56,25 @@ class Planner {
                            .from_ns = plan_.steady.from_ns});
   }
 
-  std::uint64_t least_hbm() const { return std::max(kSmallestHbm, plan_.largest_launch_bytes); }
+  // Beside slabs, which take up to a quarter (replay.cpp).
+  std::uint64_t least_hbm() const {
+    const std::uint64_t pages = request_.page_bytes.value_or(0) * kPagesInHbm;
+    const std::uint64_t needed = std::max({kSmallestHbm, plan_.largest_launch_bytes, pages});
+    const std::uint64_t least = std::min(needed + peak_slab_bytes(trace_), needed + (needed + 2) / 3);
+    return whole_granules(double(least + pagetable::kGranuleBytes - 1));
+  }
 
   Result<std::vector<std::uint64_t>> sizes_to_try() const {
     std::vector<std::uint64_t> sizes = request_.hbm_bytes;
     if (sizes.empty()) {
       for (const double part : kOverflows) sizes.push_back(whole_granules(double(plan_.steady.peak_bytes) / part));
-      std::erase_if(sizes, [&](std::uint64_t hbm) { return hbm < least_hbm(); });
+      std::erase_if(sizes, [&](std::uint64_t hbm) { return hbm < least_hbm_; });
     }
     for (const std::uint64_t hbm : sizes) {
-      if (hbm < least_hbm())
+      if (hbm < least_hbm_)
         return fail(VMEM_ERROR_INVALID_VALUE,
-                    fmt::format("{} of HBM is less than the {} that one launch names: ask for more", format_bytes(hbm),
-                                format_bytes(least_hbm())));
+                    fmt::format("{} of HBM is too little: the largest launch, small allocations and the pages need {}",
+                                format_bytes(hbm), format_bytes(least_hbm_)));
     }
     std::ranges::sort(sizes, std::greater());
     return sizes;
@@ -81,10 +94,10 @@ class Planner {
 
   Status search() {
     const double most_ns = double(plan_.fits.time_ns) * (1 + *request_.within);
-    std::uint64_t enough = plan_.steady.peak_bytes, short_of = std::min(enough, least_hbm());
-    for (int i = 0; i < kSearchSteps; ++i) {
-      const std::uint64_t middle = whole_granules(double(enough + short_of) / 2);
-      VMEM_ASSIGN(const Measured measured, played(std::max(middle, least_hbm())));
+    std::uint64_t enough = fits_hbm_, short_of = least_hbm_;
+    for (int i = 0; i < kSearchSteps && enough > short_of; ++i) {
+      const std::uint64_t middle = i == 0 ? short_of : whole_granules(double(enough + short_of) / 2);
+      VMEM_ASSIGN(const Measured measured, played(middle));
       (double(measured.time_ns) <= most_ns ? enough : short_of) = middle;
     }
     plan_.smallest_hbm_bytes = enough;
@@ -94,12 +107,15 @@ class Planner {
   const trace::Trace& trace_;
   const PlanRequest& request_;
   trace::Program program_;
+  std::uint64_t least_hbm_ = 0, fits_hbm_ = 0;
   Plan plan_;
 };
 
 std::pair<std::uint64_t, std::string_view> busiest(const Measured& measured) {
-  return std::max({std::pair(measured.gpu_ns, std::string_view("computing")), {measured.in_busy_ns, "link in"},
-                   {measured.out_busy_ns, "link out"}, {measured.mover_busy_ns, "mapping"}},
+  return std::max({std::pair(measured.gpu_ns, std::string_view("computing")),
+                   {measured.in_busy_ns, "link in"},
+                   {measured.out_busy_ns, "link out"},
+                   {measured.mover_busy_ns, "mover"}},
                   [](const auto& one, const auto& other) { return one.first < other.first; });
 }
 

@@ -43,13 +43,13 @@ struct Plan {
   std::optional<std::uint64_t> smallest_hbm_bytes;
 };
 
-// What keeps the busiest part of the machine busy: "computing", "link in", "link out" or "mapping".
+// What keeps the busiest part of the machine busy: "computing", "link in", "link out" or "mover".
 std::string_view limit_of(const Measured& measured);
 // For how much of the time: up to 1.
 double busiest_part(const Measured& measured);
 
-// Errors: those of replay; INVALID_VALUE (HBM of less than the largest launch of the steady part,
-// no launches).
+// Errors: those of replay; INVALID_VALUE (less HBM than the largest launch, small allocations and
+// pages need; no launches, or none with a time; impossible sizes).
 Result<Plan> plan(const trace::Trace& trace, const PlanRequest& request);
 
 }  // namespace vmem::replay

@@ -66,7 +66,7 @@ class Player {
     bool used = false;
   };
   struct Epoch {
-    std::uint64_t launches = 0, first_ns = 0, ends_ns = 0, gpu_ns = 0;
+    std::uint64_t launches = 0, acquires = 0, first_ns = 0, ends_ns = 0, gpu_ns = 0;
   };
   using EpochKey = std::pair<std::uint32_t, std::uint64_t>;
 
@@ -85,13 +85,17 @@ class Player {
         epoch.ends_ns = event.at_ns;
         epoch.gpu_ns = ends->gpu_ns;
       } else if (const auto* begins = std::get_if<BlockBegins>(&event.body)) {
-        if (begins->kind == BlockKind::slab) live += slabs[begins->block] = begins->bytes;
+        if (begins->kind == BlockKind::slab && slabs.try_emplace(begins->block, begins->bytes).second)
+          live += begins->bytes;
         slab_bytes_ = std::max(slab_bytes_, live);
         if (begins->kind == BlockKind::slab || begins->kind == BlockKind::undeclared) continue;
         return fail(VMEM_ERROR_INVALID_VALUE,
                     "the trace's program calls vmem itself; only those that do not can be replayed");
       } else if (const auto* gone = std::get_if<BlockEnds>(&event.body)) {
-        if (const auto slab = slabs.find(gone->block); slab != slabs.end()) live -= slab->second;
+        const auto slab = slabs.find(gone->block);
+        if (slab == slabs.end()) continue;
+        live -= slab->second;
+        slabs.erase(slab);
       }
     }
     if (last_epoch_.empty() || last_ns_ < setting_.from_ns) {
@@ -105,6 +109,7 @@ class Player {
   void note(std::uint64_t at_ns, const Launch& launch) {
     Epoch& epoch = epochs_[{launch.stream, launch.epoch}];
     if (epoch.launches++ == 0) epoch.first_ns = at_ns;
+    if (launch.what == 0) ++epoch.acquires;
     last_epoch_[launch.stream] = launch.epoch;
     const std::uint32_t home = home_stream_.try_emplace(launch.thread, launch.stream).first->second;
     for (const trace::Named& each : launch.named) {
@@ -137,7 +142,11 @@ class Player {
     if (last_epoch_.at(launch.stream) == launch.epoch) return 0;
     const Epoch& epoch = epochs_.at({launch.stream, launch.epoch});
     if (epoch.launches == 0 || epoch.ends_ns <= epoch.first_ns) return 0;
-    return std::min(epoch.gpu_ns, epoch.ends_ns - epoch.first_ns) / epoch.launches;
+    // Beside launches, acquires take no time.
+    const bool only_acquires = epoch.launches == epoch.acquires;
+    if (launch.what == 0 && !only_acquires) return 0;
+    return std::min(epoch.gpu_ns, epoch.ends_ns - epoch.first_ns) /
+           (only_acquires ? epoch.launches : epoch.launches - epoch.acquires);
   }
 
   Stream& stream_of(std::uint32_t number) {

@@ -249,8 +249,7 @@ CUevent VirtualGpu::copy(int device, Direction direction, std::uint64_t bytes, s
   const double beside = other.end_ns > begin ? double(other.end_ns - begin) : 0;
   const double moved = std::min(double(bytes), beside * shared);
   const std::uint64_t pauses = direction == Direction::out ? bytes / shape_.link.piece_bytes : 0;
-  const auto takes =
-      std::uint64_t(moved / shared + (double(bytes) - moved) / alone) + pauses * shape_.link.pause_ns;
+  const auto takes = std::uint64_t(moved / shared + (double(bytes) - moved) / alone) + pauses * shape_.link.pause_ns;
   link.end_ns = begin + takes;
   link.busy_ns += takes;
   return new_event(link.end_ns);

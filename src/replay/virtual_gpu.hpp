@@ -13,8 +13,8 @@
 
 namespace vmem::replay {
 
-// What calls of the driver cost the thread that makes them, in ns: medians in programs beyond HBM on
-// an H200 (docs/decisions/0112).
+// What calls of the driver cost the thread that makes them, in ns, in programs beyond HBM on an
+// H200 (docs/decisions/0112).
 struct CallCosts {
   std::uint64_t map = 3'000, set_access = 40'000, unmap = 45'000;
   // While pages are copied out, in pieces (docs/decisions/0071).

@@ -192,8 +192,8 @@ constexpr std::string_view words(End::Why why) {
   return "?";
 }
 
-using Body =
-    std::variant<Name, BlockBegins, BlockEnds, Launch, EpochEnds, PageChanges, Transfer, Wait, Busy, Frames, End, Signal>;
+using Body = std::variant<Name, BlockBegins, BlockEnds, Launch, EpochEnds, PageChanges, Transfer, Wait, Busy, Frames,
+                          End, Signal>;
 
 struct Event {
   std::uint64_t at_ns = 0;  // since the trace's begin, by the host's clock

@@ -49,6 +49,8 @@ Option<TraceOptions> trace_epoch_option() {
 
 }  // namespace
 
-std::vector<Option<TraceOptions>> trace_options() { return {trace_option(), trace_limit_option(), trace_epoch_option()}; }
+std::vector<Option<TraceOptions>> trace_options() {
+  return {trace_option(), trace_limit_option(), trace_epoch_option()};
+}
 
 }  // namespace vmem

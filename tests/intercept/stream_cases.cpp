@@ -43,6 +43,32 @@ void wait_under_pressure(std::size_t bytes) {
 }
 
 CASE(streams_wait_for_small_allocations) { wait_under_pressure(1024); }
+// One stream waits for the other's kernel; a capture's events are no order of work.
+CASE(streams_wait_for_events) {
+  const Machine machine;
+  const CUfunction add = machine.function("add");
+  const Stream waiting;
+  Buffers buffers(10);
+  std::size_t count = kWords;
+  CUevent event = nullptr;
+  CALL(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  for (int round = 0; round < 3; ++round) {
+    launch(add, buffers.stream, {&buffers.at[0], &count});
+    CALL(cuEventRecord(event, buffers.stream));
+    CALL(cuStreamWaitEvent(waiting.handle, event, 0));
+    launch(add, waiting.handle, {&buffers.at[0], &count});
+    CALL(cuStreamSynchronize(waiting.handle));
+  }
+  CUgraph graph = nullptr;
+  CALL(cuStreamBeginCapture(waiting.handle, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CALL(cuEventRecord(event, waiting.handle));
+  CALL(cuStreamEndCapture(waiting.handle, &graph));
+  CALL(cuGraphDestroy(graph));
+  CALL(cuEventDestroy(event));
+  const std::vector<unsigned> words = read(buffers.at[0], 1, waiting.handle);
+  REQUIRE(words[0] >= 6);
+}
+
 CASE(streams_wait_for_large_allocations) { wait_under_pressure(kBytes); }
 
 // The target of a queued stream write is resident when the write runs, whatever else needed room

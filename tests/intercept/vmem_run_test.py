@@ -137,6 +137,32 @@ class VmemRun(unittest.TestCase):
         self.assertRegex(replayed.stdout, r"(?m)^  in +\d*\.\d*[1-9]\d* GiB, link busy")
         self.assertNotIn("old contents", replayed.stdout)
 
+    def test_a_trace_says_which_stream_waits_for_which(self):
+        trace = self.recorded("--trace-epoch", "1", case="streams_wait_for_events")
+        events = run(VMEM, "trace", "show", "--events", trace).stdout
+        records = re.findall(r"(?m) signal +thread \d+ stream (\d+) records event 1$", events)
+        waits = re.findall(r"(?m) signal +thread \d+ stream (\d+) waits for event 1$", events)
+        self.assertEqual((len(records), len(waits)), (3, 3), events)
+        self.assertTrue(set(records).isdisjoint(waits))
+        launches = re.findall(r"(?m) launch +thread \d+ stream (\d+) epoch (\d+) add:", events)
+        self.assertEqual(len(launches), len(set(launches)), "each launch is an epoch of its own")
+
+    def test_a_recorded_program_is_planned(self):
+        trace = self.recorded("--trace-epoch", "1")
+        planned = run(VMEM, "plan", trace, "--hbm", "64MiB,48MiB", "--page", "2MiB", "--json", "-")
+        self.assertEqual((planned.returncode, planned.stderr), (0, ""))
+        plan = json.loads(planned.stdout)
+        self.assertEqual([row["hbm_bytes"] for row in plan["rows"]], [64 << 20, 48 << 20])
+        self.assertGreater(plan["rows"][1]["in_gib"], 0)
+        text = run(VMEM, "plan", trace, "--hbm", "64MiB", "--page", "2MiB", "--within", "50").stdout
+        self.assertRegex(text, r"(?m)^ +64 MiB +[\d.]+ +[\d.]+ ")
+        self.assertRegex(text, r"of HBM is the least whose periods take at most 50 % longer")
+        for arguments, words in ((["--hbm", "4MiB"], "--hbm is '4MiB'"), (["--page", "3MiB"], "--page is '3MiB'"),
+                                 (["--hbm", "32MiB", "--page", "64MiB"], "32 MiB of HBM is too little")):
+            refused = run(VMEM, "plan", trace, *arguments)
+            self.assertEqual(refused.returncode, 2)
+            self.assertIn(words, refused.stderr)
+
     def test_a_traces_name_comes_from_the_flag_or_the_environment(self):
         with tempfile.TemporaryDirectory() as folder:
             command = ("sh", "-c", 'cd / && exec "$0" oversubscribed', PROGRAM)
@@ -159,7 +185,7 @@ class VmemRun(unittest.TestCase):
             whole = file.read()
         for name, content, expected in (
             ("text", b"hello", "is no trace of vmem"),
-            ("newer", whole[:8] + b"\x02" + whole[9:], "has version 2"),
+            ("newer", whole[:8] + b"\x03" + whole[9:], "has version 3"),
             ("damaged", whole[:-40] + bytes([whole[-40] ^ 1]) + whole[-39:], "is damaged"),
         ):
             with self.subTest(name):

@@ -25,7 +25,8 @@ class MoverTrace : public MoverTest {
     const Range range = launching(region, 0, region.page_count);
     ASSERT_TRUE(acquire(by, range));
     const Stamp stamp = by.record->open_stamp();
-    by.slot->log.append({region.whole, stamp, pagetable::LoggedUse::Kind::named, false, 0, 0, std::uint32_t(region.life)});
+    by.slot->log.append(
+        {region.whole, stamp, pagetable::LoggedUse::Kind::named, false, 0, 0, std::uint32_t(region.life)});
     by.slot->log.append(pagetable::LoggedUse::launch(now_us * 1000, stamp, by.record->device, what));
     withdraw(by, range);
     finish_work(by);

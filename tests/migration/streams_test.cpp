@@ -402,7 +402,7 @@ TEST_F(Streams, AnEpochIsTimedFromItsFirstLaunch) {
     std::vector<StreamTable::EpochTime> times;
     timed.take_timings([&](const StreamTable::EpochTime& time) { times.push_back(time); });
     EXPECT_EQ(times.size(), 1u);
-    return times.front();
+    return times.empty() ? StreamTable::EpochTime{} : times.front();
   };
   const StreamTable::EpochTime first = end_of_epoch();
   EXPECT_EQ(first.gpu_ns, 0u) << "nothing tells when it began";
@@ -411,9 +411,18 @@ TEST_F(Streams, AnEpochIsTimedFromItsFirstLaunch) {
   while (SteadyClock::now_ns() - from_ns < kPauseNs) std::this_thread::yield();
   const std::uint64_t begins_ns = SteadyClock::now_ns();
   timed.time_launch(record);
+  ASSERT_TRUE(record.has_begin.load());
+  // The begin's event has happened once work behind it has.
+  std::atomic<bool> ran{false};
+  enqueue(*driver, stream, [&] { ran = true; });
+  while (!ran) std::this_thread::yield();
+  const std::uint64_t runs_ns = SteadyClock::now_ns();
   timed.time_launch(record);  // the epoch has begun
+  while (SteadyClock::now_ns() - runs_ns < kPauseNs / 10) std::this_thread::yield();
+  const std::uint64_t waited_ns = SteadyClock::now_ns() - runs_ns;
   const StreamTable::EpochTime second = end_of_epoch();
   EXPECT_LE(second.gpu_ns, SteadyClock::now_ns() - begins_ns);
+  EXPECT_GE(second.gpu_ns, waited_ns / 2) << "from the first launch, not from the last";
   const StreamTable::EpochTime third = end_of_epoch();
   EXPECT_LE(third.gpu_ns, third.seen_ns - begins_ns) << "without launches, since the epoch before";
 }

@@ -82,8 +82,15 @@ TEST(Plan, SaysWhatItCannotDo) {
   Recording recording;
   const trace::Block large = recording.begin(600);
   for (int i = 0; i < 30; ++i) recording.launch({large}, kMs);
-  EXPECT_NE(refused(recording.take(), {.hbm_bytes = {512 * kMiB}}).find("less than the 600 MiB that one launch names"),
+  EXPECT_NE(refused(recording.take(), {.hbm_bytes = {512 * kMiB}}).find("512 MiB of HBM is too little"),
             std::string::npos);
+  Recording slabs;
+  (void)slabs.begin(100, trace::BlockKind::slab);
+  const trace::Block block = slabs.begin(20);
+  for (int i = 0; i < 30; ++i) slabs.launch({block}, kMs);
+  const trace::Trace small = slabs.take();
+  EXPECT_NE(refused(small, {.hbm_bytes = {32 * kMiB}}).find("need 44 MiB"), std::string::npos);
+  EXPECT_TRUE(plan(small, {.hbm_bytes = {44 * kMiB}, .within = 0.1}));
 }
 
 }  // namespace

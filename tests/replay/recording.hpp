@@ -41,7 +41,8 @@ class Recording {
   void pause(std::uint64_t ns) { now_ns_ += ns; }
   std::uint64_t now_ns() const { return now_ns_; }
   trace::Trace take() {
-    for (const auto& [stream, ends_ns] : std::map(gpu_ns_)) launch({}, 0, 1, stream);  // last epochs have no time
+    // Last epochs have no time.
+    for (const auto& [stream, ends_ns] : std::map(gpu_ns_)) launch({}, 0, 1, stream);
     std::ranges::stable_sort(trace_.events, {}, &trace::Event::at_ns);
     return std::move(trace_);
   }

@@ -13,14 +13,19 @@ constexpr std::uint64_t kPage = std::uint64_t{32} << 20;
 constexpr std::uint64_t kPageNs = 1'000'000;  // of the rate below
 
 struct Virtual : ::testing::Test {
-  VirtualGpu gpu{
-      {.hbm_bytes = std::uint64_t{1} << 30,
-       .costs = {.map = 0, .set_access = 10, .unmap = 0, .set_access_beside_stores = 70, .create = 0, .release = 0, .event = 0},
-       .link = {.in_bytes_per_s = kPage * 1000,
-                .out_bytes_per_s = kPage * 1000,
-                .both = 0.5,
-                .start_ns = 0,
-                .pause_ns = 0}}};
+  VirtualGpu gpu{{.hbm_bytes = std::uint64_t{1} << 30,
+                  .costs = {.map = 0,
+                            .set_access = 10,
+                            .unmap = 0,
+                            .set_access_beside_stores = 70,
+                            .create = 0,
+                            .release = 0,
+                            .event = 0},
+                  .link = {.in_bytes_per_s = kPage * 1000,
+                           .out_bytes_per_s = kPage * 1000,
+                           .both = 0.5,
+                           .start_ns = 0,
+                           .pause_ns = 0}}};
   CUstream stream = gpu.create_stream(0);
   std::uint64_t copied(VirtualGpu::Direction direction, CUevent after = nullptr) {
     return gpu.time_of(gpu.copy(0, direction, kPage, {&after, 1}));

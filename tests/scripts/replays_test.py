@@ -13,7 +13,7 @@ GIB = 1 << 30
 
 def plan(hbm_bytes: int = 2 * GIB, **changes: float) -> dict:
     row = {"hbm_bytes": hbm_bytes, "ms": 100.0, "schedule_ms": 80.0, "in_gib": 3.0, "out_gib": 2.0, "maps": 200.0}
-    return {"peak_bytes": 4 * GIB, "rows": [{**row, **changes}]}
+    return {"peak_bytes": 4 * GIB, "fits": {"ms": 40.0}, "rows": [{**row, **changes}]}
 
 
 class Regressions(unittest.TestCase):
@@ -21,18 +21,32 @@ class Regressions(unittest.TestCase):
         self.assertEqual(replays.regressions("conv", plan(), plan()), [])
 
     def test_more_of_anything_is_one(self):
-        for what, value in (("ms", 104), ("in_gib", 3.2), ("out_gib", 2.2), ("maps", 215)):
+        for what, value in (("ms", 112), ("in_gib", 3.4), ("out_gib", 2.3), ("maps", 230)):
             with self.subTest(what=what):
                 (said,) = replays.regressions("conv", plan(**{what: value}), plan())
                 self.assertIn(f"conv in 2.00 GiB: {what} {value:.4g}, recorded", said)
 
     def test_less_and_little_more_are_none(self):
         self.assertEqual(replays.regressions("conv", plan(ms=50, in_gib=1, out_gib=0, maps=0), plan()), [])
-        self.assertEqual(replays.regressions("conv", plan(ms=102.9, in_gib=3.05, maps=204), plan()), [])
+        self.assertEqual(replays.regressions("conv", plan(ms=109, in_gib=3.2, maps=210), plan()), [])
         self.assertEqual(replays.regressions("conv", plan(out_gib=0.04, maps=4), plan(out_gib=0, maps=0)), [])
 
     def test_another_size_is_not_compared_silently(self):
-        self.assertIn("has no row", replays.regressions("conv", plan(GIB), plan())[0])
+        lost, new = replays.regressions("conv", plan(GIB), plan())
+        self.assertIn("nothing was played in 2147483648 bytes", lost)
+        self.assertIn("has no row", new)
+
+    def test_taking_longer_where_all_fits_is_one(self):
+        slower = plan()
+        slower["fits"] = {"ms": 45.0}
+        self.assertIn("where all fits: ms 45, recorded 40", replays.regressions("conv", slower, plan())[0])
+
+
+    def test_many_that_are_a_little_slower_are_one(self):
+        then = {"conv": plan(), "unet": plan(), "new": plan()}
+        self.assertEqual(replays.slower_together({"conv": plan(ms=102), "unet": plan(ms=99)}, then), [])
+        (said,) = replays.slower_together({"conv": plan(ms=104), "unet": plan(ms=101)}, then)
+        self.assertIn("all together take 2.5 % longer", said)
 
 
 class Table(unittest.TestCase):

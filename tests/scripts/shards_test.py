@@ -50,7 +50,8 @@ class Parts(unittest.TestCase):
 
     def test_parts_hold_every_test_once_and_are_of_similar_size(self):
         tests = [test_of("base_test", f"Suite{number % 7}.Test{number}") for number in range(2000)]
-        parts = [shards.numbers_in("tsan", tests, part) for part in shards.PARTS]  # `make test` has none
+        # `make test` has none.
+        parts = [shards.numbers_in("tsan", tests, part) for part in shards.PARTS]
         self.assertEqual(sorted(number for part in parts for number in part), list(range(1, 2001)))
         self.assertEqual(parts[0], [])
         for part in parts[1:]:

@@ -63,6 +63,22 @@ TEST(Steady, APeriodContainsShorterOnes) {
   EXPECT_EQ(recording.steady().launches, 23u);
 }
 
+TEST(Steady, ManyEqualLayersAreNoStep) {
+  Recording recording;
+  for (int step = 0; step < 6; ++step) {
+    recording.launch_all({1, 2});
+    for (int layer = 0; layer < 100; ++layer) recording.launch_all({4, 5, 6, 7, 8});
+  }
+  EXPECT_EQ(recording.steady().launches, 502u);
+}
+
+TEST(Steady, ASearchWithoutEndIsGivenUp) {
+  Recording recording;
+  std::mt19937 random(3);
+  for (int i = 0; i < 300'000; ++i) recording.launch(random() % 25 == 0 ? std::uint32_t(random()) : 1);
+  EXPECT_EQ(recording.steady().periods, 0u);
+}
+
 TEST(Steady, TheNumberOfNamedBlocksTellsLaunchesApart) {
   Recording recording;
   for (int step = 0; step < 8; ++step) {

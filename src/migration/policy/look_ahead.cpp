@@ -452,27 +452,21 @@ std::size_t LookAhead::hand_out(std::span<const Forecast::Event> events, Cursor&
 }
 
 std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> out) {
-  std::size_t count = 0;
-  PrefetchQuery rest = query;
   DeviceState& device = devices_[query.device];
-  const bool foreseen = foresees(device, query);
-  if (foreseen) {
-    std::uint64_t& room = rest.bytes_room;
-    count = hand_out(device.forecast.fetches(), device.to_fetch, out,
-                     [&](const Followed& unit, std::uint32_t page, const Forecast::Event& event) {
-                       if (event.at <= history_.now()) return false;
-                       if (unit.resident[page] || unit.page_bytes > room) return false;
-                       room -= unit.page_bytes;
-                       return true;
-                     });
-  }
+  if (!foresees(device, query)) return otherwise_->prefetches(query, out);
+  PrefetchQuery rest = query;
+  std::uint64_t& room = rest.bytes_room;
+  const std::size_t count = hand_out(device.forecast.fetches(), device.to_fetch, out,
+                                     [&](const Followed& unit, std::uint32_t page, const Forecast::Event& event) {
+                                       if (event.at <= history_.now()) return false;
+                                       if (unit.resident[page] || unit.page_bytes > room) return false;
+                                       room -= unit.page_bytes;
+                                       return true;
+                                     });
   if (count == out.size()) return count;
-  const auto asked = out.first(count);
   const std::size_t others = otherwise_->prefetches(rest, out.subspan(count));
-  // Of what is followed and foreseen, the forecast has named all that is worth its room.
-  const auto declined = std::ranges::remove_if(out.subspan(count, others), [&](PageId page) {
-    return foreseen ? find(page) != nullptr : std::ranges::find(asked, page) != asked.end();
-  });
+  // Of what is followed the forecast has named all that is worth its room.
+  const auto declined = std::ranges::remove_if(out.subspan(count, others), [&](PageId page) { return find(page); });
   return count + others - declined.size();
 }
 

@@ -103,7 +103,8 @@ void UseTracker::find_pieces() {
 void UseTracker::record(trace::Recorder& to, const Heard& heard) const {
   const auto& [slot, id, use] = heard;
   if (use.kind == LoggedUse::Kind::launched)
-    return to.launched(slot, {use.stamp.stream(), use.device, use.stamp.epoch(), use.tracing_us}, use.what(), use.at_ns());
+    return to.launched(slot, {use.stamp.stream(), use.device, use.stamp.epoch(), use.tracing_us}, use.what(),
+                       use.at_ns());
   if (use.kind == LoggedUse::Kind::signalled)
     return to.signalled({slot, use.stamp.stream(), use.what(), use.discards}, use.at_ns());
   const Region* const region = core_.config.space->region_at(use.span.first());

@@ -221,13 +221,14 @@ void Launches::announce_all(std::span<const std::uintptr_t> addresses, LaunchHol
 
 // The epoch's time begins behind all that the launch waits for.
 void Launches::time_for_trace(const LaunchHolds& holds) const {
-  if (parts_.recorder == nullptr) [[likely]]
+  if (!records()) [[likely]]
     return;
   const Tracing tracing;
   parts_.streams.time_launch(*holds.record);
 }
 
 void Launches::note_signal(vmem_stream stream, std::uint32_t event, bool waits) const {
+  const Tracing tracing;
   (void)ran_within_memory([&] {
     const auto slot = parts_.slots.current();
     const auto record = parts_.streams.find(stream);
@@ -398,9 +399,10 @@ Status Launches::end(LaunchHolds& holds) {
   constexpr std::uint32_t kUses = StreamTable::kUsesPerEpoch;
   Status counted;
   const std::uint32_t launches = parts_.mover.evicts() ? kLaunchesPerEpoch : kLaunchesPerEpochIfAllFits;
-  if (parts_.recorder != nullptr) [[unlikely]] {
+  if (records()) [[unlikely]] {
     const Tracing tracing;
-    counted = parts_.streams.count_use(record, kUses / std::min(launches, parts_.traced_epoch));
+    const std::uint32_t most = std::min(launches, parts_.traced_epoch);
+    counted = parts_.streams.count_use(record, (kUses + most - 1) / most);
   } else {
     counted = parts_.streams.count_use(record, kUses / launches);
   }

@@ -79,6 +79,7 @@ class Launches {
   static void announce_span(pagetable::Region& region, std::uint32_t granule, std::uintptr_t address, Source source,
                             LaunchHolds& holds);
   void announce_all(std::span<const std::uintptr_t> addresses, LaunchHolds& holds) const;
+  bool records() const { return parts_.recorder != nullptr && !parts_.recorder->ended(); }
   void time_for_trace(const LaunchHolds& holds) const;
   void note_for_trace(std::span<const std::uintptr_t> addresses, LaunchHolds& holds) const;
   bool find_all(std::span<const std::uintptr_t> addresses, PointerTables& tables, bool fills_tables,
@@ -107,6 +108,8 @@ class HeldLaunch {
   ~HeldLaunch() {
     if (holds_ == nullptr) return;
     if (!queued_) {
+      // What the trace took for its begin is none.
+      if (holds_->record != nullptr) holds_->record->has_begin.store(false, std::memory_order_relaxed);
       Launches::abandon(*holds_);
     } else {
       (void)ran_within_memory([this] { (void)launches_.end(*holds_); });

@@ -58,8 +58,8 @@ struct LookAhead : ::testing::Test {
 struct SharedPages : ::testing::Test {
   static constexpr std::uint32_t kPages = 40;
   const RegionId region{1};
-  std::unique_ptr<Policy> policy =
-      make_look_ahead_policy({{64 * kPage}}, make_second_chance_policy({.prefetch_pages = 16, .hbm_bytes = {64 * kPage}}));
+  std::unique_ptr<Policy> policy = make_look_ahead_policy(
+      {{64 * kPage}}, make_second_chance_policy({.prefetch_pages = 16, .hbm_bytes = {64 * kPage}}));
 
   void SetUp() override {
     policy->region_begins({.id = region, .pages = kPages, .page_bytes = kPage, .undeclared = true, .shared = true});
