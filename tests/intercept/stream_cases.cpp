@@ -54,7 +54,8 @@ CASE(streams_wait_for_events) {
   CALL(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
   for (int round = 0; round < 3; ++round) {
     launch(add, buffers.stream, {&buffers.at[0], &count});
-    CALL(cuEventRecord(event, buffers.stream));
+    CALL(round == 1 ? cuEventRecordWithFlags(event, buffers.stream, CU_EVENT_RECORD_DEFAULT)
+                    : cuEventRecord(event, buffers.stream));
     CALL(cuStreamWaitEvent(waiting.handle, event, 0));
     launch(add, waiting.handle, {&buffers.at[0], &count});
     CALL(cuStreamSynchronize(waiting.handle));

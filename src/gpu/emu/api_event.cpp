@@ -48,6 +48,14 @@ CUresult cuEventRecord(CUevent event_handle, CUstream handle) try {
 }
 VMEM_EMU_CATCH
 
+// External records in captures are not emulated.
+CUresult cuEventRecordWithFlags(CUevent event_handle, CUstream handle, unsigned flags) try {
+  if ((flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (flags != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  return cuEventRecord(event_handle, handle);
+}
+VMEM_EMU_CATCH
+
 CUresult cuEventQuery(CUevent handle) try {
   std::shared_ptr<Event> event;
   std::shared_ptr<Record> record;

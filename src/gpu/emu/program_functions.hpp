@@ -16,7 +16,8 @@
   X(cuStreamWriteValue64)            \
   X(cuStreamWaitValue32)             \
   X(cuStreamWaitValue64)             \
-  X(cuStreamBatchMemOp)
+  X(cuStreamBatchMemOp)              \
+  X(cuEventRecordWithFlags)
 
 #define VMEM_EMU_GRAPH_FUNCTIONS(X)     \
   X(cuGraphCreate)                      \
@@ -111,7 +112,8 @@
   S(cuStreamWaitEvent)              \
   S(cuStreamGetCtx)                 \
   S(cuStreamGetId)                  \
-  S(cuEventRecord)
+  S(cuEventRecord)                  \
+  S(cuEventRecordWithFlags)
 
 #define VMEM_EMU_GRAPH_VARIANTS(S) \
   S(cuGraphLaunch)                 \
