@@ -55,7 +55,8 @@ CUresult launch(CUfunction function, CUstream stream, void** parameters, void** 
   return with_references(*runtime, references, stream, "a kernel launch", queue);
 }
 
-// Which streams wait for which is said in traces only.
+// While a trace is recorded, logs that the program recorded an event on the stream, or made the
+// stream wait for one. Returns `result`, the driver's.
 CUresult with_signal(CUresult result, CUstream stream, CUevent event, bool waits) {
   runtime::Runtime* const runtime = running();
   if (runtime == nullptr || runtime->recorder() == nullptr || runtime->recorder()->ended()) [[likely]]

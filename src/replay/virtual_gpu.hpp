@@ -29,7 +29,7 @@ struct LinkRates {
   // Of each direction's rate, while the other one is busy.
   double both = 0.92;
   std::uint64_t start_ns = 8'000;  // of a copy
-  // Out, after each piece that a store is made of.
+  // A copy out pauses so long after each piece.
   std::uint64_t pause_ns = 6'000, piece_bytes = std::uint64_t{8} << 20;
 };
 

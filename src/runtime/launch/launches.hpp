@@ -108,7 +108,7 @@ class HeldLaunch {
   ~HeldLaunch() {
     if (holds_ == nullptr) return;
     if (!queued_) {
-      // What the trace took for its begin is none.
+      // The epoch's time must not begin at a launch that did not run.
       if (holds_->record != nullptr) holds_->record->has_begin.store(false, std::memory_order_relaxed);
       Launches::abandon(*holds_);
     } else {
