@@ -1,4 +1,4 @@
-// Launches of programs that do not call vmem, while everything fits: they log nothing, and no data
+// Launches of programs that do not call vmem. While everything fits they log nothing, and no data
 // may be lost by that.
 #include <gtest/gtest.h>
 
@@ -143,6 +143,31 @@ TEST_P(UntrackedLaunches, WhatDiedWhileAllFitLeavesFirst) {
   EXPECT_GT(figures().evictions, 0u);
   EXPECT_EQ(figures().migrated_out_bytes, 0u);
   for (const std::size_t lives : {0u, 2u, 3u, 5u}) EXPECT_EQ(in_hbm(blocks[lives]), 8 * kMiB) << lives;
+}
+
+// Kernels are given arrays of pointers of which they use a part; what lies in the rest may be an
+// address that was freed long ago.
+TEST_P(UntrackedLaunches, DoNotBringInWhatWasFreed) {
+  for (const std::size_t mib : {8u, 40u}) {  // in shared pages, and a region of its own
+    std::vector<std::uint32_t*> live;
+    for (int i = 0; i < 8; ++i) live.push_back(allocate(8));
+    std::uint32_t* const freed = allocate(mib);
+    fill(freed, 1);
+    gpu.synchronize(stream);
+    ASSERT_TRUE(runtime->blocks().free(freed, stream));
+    for (std::uint32_t* const at : live) fill(at, 2);
+    gpu.synchronize(stream);
+    const vmem_statistics before = figures();
+    for (std::uint32_t* const at : live) launch({at, freed}, [at] { *at += 1; });
+    gpu.synchronize(stream);
+    const vmem_statistics after = figures();
+    EXPECT_EQ(after.maps, before.maps) << mib << " MiB";
+    EXPECT_EQ(after.evictions, before.evictions) << mib << " MiB";
+    for (std::uint32_t* const at : live) EXPECT_EQ(read(at), 3u);
+    TearDown();
+    runtime.reset();
+    SetUp();
+  }
 }
 
 TEST_P(UntrackedLaunches, DoNotLoseWhatTheyWroteInALaterLifeOfABlock) {

@@ -129,7 +129,6 @@ void UseTracker::record_shared(trace::Recorder& to, std::uint32_t slot, const Re
       .granule = use.span.first(), .granules = use.span.count(), .device = std::uint32_t(region.device)};
   const std::uint64_t life = region.whole_life(use.life);
   if (use.kind == LoggedUse::Kind::changed) return to.block_changed(place, life, use.dead(), use.at_ns());
-  if (use.span.access() == Access::none) return;  // no block lay there
   to.used_at(slot, place,
              {.life = life,
               .writes = use.span.access() == Access::write,

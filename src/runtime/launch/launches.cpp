@@ -31,23 +31,17 @@ Span shared_block(const Region& region, std::uint32_t granule) {
 }
 
 // The span that a use of an address counts for: the region, a block of shared pages, or one page of
-// a slab. Where shared pages have no live block, the page, without access.
+// a slab. Empty: no block lies there.
 Span span_of_use(const Region& region, std::uint32_t granule) {
   if (!region.has_strangers()) [[likely]]
     return region.whole;
-  if (const Span block = shared_block(region, granule); !block.empty()) return block;
-  return Span({region.granule_of(region.page_at(granule))}, 1u << region.page_shift,
-              region.slab ? Access::read : Access::none);
+  if (region.slab) return Span({region.granule_of(region.page_at(granule))}, 1u << region.page_shift, Access::read);
+  return shared_block(region, granule);
 }
 
 // No live allocation is at the granule.
 bool dead_at(const Region& region, std::uint32_t granule) {
   return region.shares() ? shared_block(region, granule).empty() : region.dead.load(std::memory_order_seq_cst);
-}
-
-// A pointer behind the last block may lead to pages that are not there yet.
-bool begun_at(const Region& region, std::uint32_t granule) {
-  return !region.shares() || region.page_at(granule) < region.extent.begun_pages.load(std::memory_order_relaxed);
 }
 
 // The life was counted up when the memory was freed; a use of dead memory is of the life before. A
@@ -88,15 +82,16 @@ void clear(const LaunchHolds& holds) {
 
 }  // namespace
 
-// Publishes that the allocation (of a small one, its pages) is about to be used. Skips a dead
-// allocation that only a table leads to: the launch cannot mean to use it.
+// Publishes that the allocation (of a small one, its pages) is about to be used. Skips what was
+// freed: the launch cannot mean to use it. Kernels are often given arrays of pointers of which they
+// use the first few, and behind those lies what was on the stack.
 inline void Launches::announce(std::uintptr_t address, Source source, LaunchHolds& holds) const {
   if (!parts_.space.contains(address)) return;
   const std::uint32_t granule = parts_.space.granule_at(address);
   Region* const region = parts_.space.region_at(granule);
   if (region == nullptr) return;
   if (region->slab) return announce_small(*region, address, source, holds);
-  if (dead_at(*region, granule) && (source == Source::table || !begun_at(*region, granule))) return;
+  if (region->dead.load(std::memory_order_seq_cst)) return;
   announce_span(*region, granule, address, source, holds);
 }
 
@@ -118,9 +113,7 @@ void Launches::announce_small(Region& region, std::uintptr_t address, Source sou
 inline void Launches::announce_span(Region& region, std::uint32_t granule, std::uintptr_t address, Source source,
                                     LaunchHolds& holds) {
   const Span span = span_of_use(region, granule);
-  // A page without a live block at the granule may begin where a block does.
-  const bool stray = span.access() == Access::none;
-  if (!holds.named->add(stray ? granule : span.first())) return;
+  if (span.empty() || !holds.named->add(span.first())) return;
   holds.held.push_back({.region = &region, .span = span, .hold = 0, .granule = granule, .source = source});
   if (holds.everything) {
     holds.held.back().life = life_of_use(region, granule);
@@ -298,13 +291,13 @@ bool Launches::find_all(std::span<const std::uintptr_t> addresses, PointerTables
 }
 
 // True if a launch on the device need not ask the mover for the allocation: it can be used now, or
-// only a table leads to it and it is freed.
+// it was freed.
 inline bool Launches::usable_now(Region& region, std::uintptr_t address, Source source, std::uint32_t device) const {
   if ((region.devices.load(std::memory_order_acquire) & device) == 0) return false;
   if (region.unreadable.load(std::memory_order_seq_cst) == 0 && region.attention.load(std::memory_order_seq_cst) == 0)
       [[likely]]
     return true;
-  if (!region.slab) return source == Source::table && dead_at(region, parts_.space.granule_at(address));
+  if (!region.slab) return dead_at(region, parts_.space.granule_at(address));
   const auto small = parts_.small.find(address);
   if (!small) return source == Source::table;
   const std::uint32_t first = region.page_at(parts_.space.granule_at(small->base));
