@@ -312,15 +312,20 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
   }
 };
 
+// The GPU's threads decide how often what is tested happens: seeds go on until it has.
 TEST_P(MoverFuzz, BooksBalanceAndBytesAreRight) {
+  constexpr std::uint64_t kOften = 10;
+  constexpr std::uint32_t kSeeds = 12, kSeedsMax = 100;
+  const bool reads_into_frames = GetParam().shape.straight && GetParam().shape.spill_pages != 0;
+  const bool looks_ahead = GetParam().in_order != 0 && GetParam().shape.spill_pages == 0;
   std::uint64_t into_frames = 0;
-  for (std::uint32_t seed = 1; seed <= 12 && !HasFailure(); ++seed) into_frames += play(seed, GetParam().shape);
-  if (GetParam().shape.straight && GetParam().shape.spill_pages != 0) {
-    EXPECT_GE(into_frames, 10u) << "or this shows nothing";
-  }
-  if (GetParam().in_order != 0 && GetParam().shape.spill_pages == 0) {
-    EXPECT_GE(left_ahead, 10u) << "or look-ahead recognized no loop, and this shows nothing";
-  }
+  const auto rarely = [&] {
+    return (reads_into_frames && into_frames < kOften) || (looks_ahead && left_ahead < kOften);
+  };
+  for (std::uint32_t seed = 1; seed <= (rarely() ? kSeedsMax : kSeeds) && !HasFailure(); ++seed)
+    into_frames += play(seed, GetParam().shape);
+  EXPECT_FALSE(rarely()) << into_frames << " reads into frames, " << left_ahead
+                         << " early departures: this shows nothing";
 }
 
 // On a machine whose GPU work is stepped, too. VMEM_TEST_SEEDS: how many seeds.
