@@ -128,6 +128,7 @@ TEST_F(GuardTest, WithoutAThreadToBeHadAnEndIsReportedAllTheSame) {
   const std::string lender = fmt::format("127.0.0.1:{}", 20'000 + ::getpid() % 10'000);
   const sockaddr_un name = *rdma::socket_path(*rdma::SocketAddress::parse(lender));
   FileDescriptor there(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  (void)::unlink(name.sun_path);  // left by a daemon that was killed
   ASSERT_EQ(::bind(there.get(), reinterpret_cast<const sockaddr*>(&name), sizeof(name)) | ::listen(there.get(), 1), 0);
   const auto guard = *Guard::of_run();
   guard->start();
