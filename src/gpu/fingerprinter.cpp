@@ -41,25 +41,25 @@ Status Fingerprinter::launch(CUfunction function, unsigned blocks, void** parame
                         "cuLaunchKernel");
 }
 
-Status Fingerprinter::fingerprint(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record,
-                                  std::uint32_t compare) const {
+Status Fingerprinter::fingerprint(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record, std::uint32_t compare,
+                                  Fingerprint* pieces) const {
   std::uint64_t words = bytes / 8;
   CUdeviceptr scratch = scratch_.get();
-  void* parameters[] = {&frame, &words, &record, &scratch, &compare};
+  void* parameters[] = {&frame, &words, &record, &scratch, &compare, &pieces};
   return launch(fingerprint_, kFingerprintBlocks, parameters);
 }
 
-Status Fingerprinter::record(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record) const {
-  return fingerprint(frame, bytes, record, 0);
+Status Fingerprinter::record(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record, Fingerprint* pieces) const {
+  return fingerprint(frame, bytes, record, 0, pieces);
 }
 
 Status Fingerprinter::compare(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record) const {
-  return fingerprint(frame, bytes, record, 1);
+  return fingerprint(frame, bytes, record, 1, nullptr);
 }
 
-Status Fingerprinter::store_changed(CUdeviceptr frame, CUdeviceptr slot, std::uint64_t bytes,
-                                    SlotRecord* record) const {
-  VMEM_TRY(compare(frame, bytes, record));
+Status Fingerprinter::store_changed(CUdeviceptr frame, CUdeviceptr slot, std::uint64_t bytes, SlotRecord* record,
+                                    Fingerprint* pieces) const {
+  VMEM_TRY(fingerprint(frame, bytes, record, 1, pieces));
   std::uint64_t words = bytes / 8;
   CUdeviceptr scratch = scratch_.get();
   void* store[] = {&frame, &slot, &words, &scratch};

@@ -1,6 +1,6 @@
 // Checks, on the GPU and in stream order, whether a frame's bytes equal its slot's, and copies the
-// frame if not. A page that should be clean can thus be evicted without a copy, and an unexpected
-// write is not lost.
+// pieces that differ. A page that should be clean can thus be evicted without a copy, and an
+// unexpected write is not lost.
 #pragma once
 
 #include <memory>
@@ -23,19 +23,24 @@ class Fingerprinter {
   static Result<std::unique_ptr<Fingerprinter>> create(DriverRef driver);
 
   CUstream stream() const { return stream_.get(); }
-  // Queues: stores the frame's fingerprint in `record`. `bytes` is a multiple of 16.
-  Status record(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record) const;
+  // Queues: stores the frame's fingerprint in `record`, and what each piece adds to it in `pieces`:
+  // pieces_of(bytes / 8) of them, in memory shared by host and GPU; null: nowhere. `bytes` is a
+  // multiple of 16.
+  Status record(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record, Fingerprint* pieces = nullptr) const;
   // Queues: if the frame's fingerprint differs from the record's, stores it in the record and
   // counts a change there.
   Status compare(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record) const;
-  // Queues: as compare; if the fingerprints differ, also copies the frame to `slot`.
-  Status store_changed(CUdeviceptr frame, CUdeviceptr slot, std::uint64_t bytes, SlotRecord* record) const;
+  // Queues: as compare; if the fingerprints differ, also copies the frame to `slot`: with `pieces`,
+  // as `record` left them for the slot's bytes, only those that differ, and updates them.
+  Status store_changed(CUdeviceptr frame, CUdeviceptr slot, std::uint64_t bytes, SlotRecord* record,
+                       Fingerprint* pieces = nullptr) const;
 
  private:
   explicit Fingerprinter(DriverRef driver) : driver_(std::move(driver)) {}
   Status load();
   Status launch(CUfunction function, unsigned blocks, void** parameters) const;
-  Status fingerprint(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record, std::uint32_t compare) const;
+  Status fingerprint(CUdeviceptr frame, std::uint64_t bytes, SlotRecord* record, std::uint32_t compare,
+                     Fingerprint* pieces) const;
 
   const DriverRef driver_;
   Stream stream_;

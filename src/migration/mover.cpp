@@ -282,12 +282,13 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   (load ? device.loads_bytes : device.stores_bytes) -= transfer.bytes;
   const bool latest_store = page.store == completion.id;
   if (latest_store) page.store = 0;
-  if (transfer.if_changed)
-    (completion.changed ? parts_.core.counters.migrated_out_bytes : parts_.core.counters.dropped_bytes) +=
-        transfer.bytes;
-  if (completion.changed && transfer.from.near != 0) parts_.core.counters.peer_out_bytes += transfer.bytes;
+  if (transfer.if_changed) {
+    parts_.core.counters.migrated_out_bytes += completion.changed_bytes;
+    parts_.core.counters.dropped_bytes += transfer.bytes - completion.changed_bytes;
+    if (transfer.from.near != 0) parts_.core.counters.peer_out_bytes += completion.changed_bytes;
+  }
   if (completion.changed) {
-    parts_.fingerprints.found_changed(ref);
+    parts_.fingerprints.found_changed(ref, completion.changed_bytes);
     Below::distrust(page);
   }
   if (transfer.if_changed && !completion.changed) page.writes_in_a_row = 0;

@@ -17,6 +17,13 @@ gpu::Fingerprint fingerprint_of(const std::vector<std::uint32_t>& contents) {
   return {hash.low64, hash.high64};
 }
 
+// Bytes of the granules whose contents are not the same.
+std::uint64_t differing(const std::vector<std::uint32_t>& a, const std::vector<std::uint32_t>& b) {
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < b.size(); ++i) count += i >= a.size() || a[i] != b[i] ? 1 : 0;
+  return count * pagetable::kGranuleBytes;
+}
+
 std::uint32_t granules(std::uint64_t bytes) { return std::uint32_t(bytes >> pagetable::kGranuleShift); }
 
 }  // namespace
@@ -116,32 +123,38 @@ void VirtualHost::submit_one(tiers::Transfer& transfer) {
   const std::vector<std::uint32_t> holds = config_.contents.of(transfer.page.granule, granules(transfer.bytes));
   const auto compare_ns = std::uint64_t(double(transfer.bytes) * 1e9 / double(config_.compared_bytes_per_s)) + 10'000;
   transfer.id = tiers::next_transfer_id();
-  const auto enter = [&](int queue, CUevent done, bool changed) {
+  const auto enter = [&](int queue, CUevent done, std::uint64_t changed_bytes) {
     transfer.done = done;
-    in_flight_[queue].push_back({transfer.id, done, changed});
+    in_flight_[queue].push_back({transfer.id, done, changed_bytes});
   };
-  if (transfer.compare_with)
-    return enter(2, gpu.beside(compare_ns, transfer.after), !gpu::same(fingerprint_of(holds), *transfer.compare_with));
+  if (transfer.compare_with) {
+    const bool same = gpu::same(fingerprint_of(holds), *transfer.compare_with);
+    return enter(2, gpu.beside(compare_ns, transfer.after), same ? 0 : transfer.bytes);
+  }
   Slot& slot = slots_[transfer.slot];
   if (transfer.direction == Direction::load) {
     if (std::exchange(slot.open, false)) slot.holds = holds;
     if (slot.holds != holds) ++wrong_loads_;
     slot.known = slot.known || transfer.watch;
-    return enter(0, gpu.copy(transfer.device, VirtualGpu::Direction::in, transfer.bytes, transfer.after), false);
+    return enter(0, gpu.copy(transfer.device, VirtualGpu::Direction::in, transfer.bytes, transfer.after), 0);
   }
   transfer.if_changed = transfer.if_changed && slot.known;
-  if (transfer.if_changed && slot.holds == holds) return enter(2, gpu.beside(compare_ns, transfer.after), false);
+  if (transfer.if_changed && slot.holds == holds) return enter(2, gpu.beside(compare_ns, transfer.after), 0);
   if (!transfer.if_changed) slot.known = false;
+  // A granule is the smallest piece here.
+  const std::uint64_t copied = transfer.if_changed ? differing(slot.holds, holds) : transfer.bytes;
   slot.open = false;
   slot.holds = holds;
-  enter(1, gpu.copy(transfer.device, VirtualGpu::Direction::out, transfer.bytes, transfer.after), transfer.if_changed);
+  enter(1, gpu.copy(transfer.device, VirtualGpu::Direction::out, copied, transfer.after),
+        transfer.if_changed ? copied : 0);
 }
 
 Status VirtualHost::poll(std::vector<tiers::Completion>& completions) {
   make_slots();
   for (auto& queue : in_flight_) {
     while (!queue.empty() && config_.gpu.time_of(queue.front().done) <= config_.gpu.now_ns()) {
-      completions.push_back({queue.front().id, tiers::Outcome::done, {}, queue.front().changed});
+      const std::uint64_t changed = queue.front().changed_bytes;
+      completions.push_back({queue.front().id, tiers::Outcome::done, {}, changed != 0, changed});
       config_.gpu.forget(queue.front().done);
       queue.pop_front();
     }

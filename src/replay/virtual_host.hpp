@@ -65,7 +65,7 @@ class VirtualHost final : public tiers::Tier, public tiers::InPlaceTier, public 
   struct InFlight {
     std::uint64_t id;
     CUevent done;
-    bool changed;
+    std::uint64_t changed_bytes;
   };
   void make_slots();
   std::uint64_t next_size() const;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/log.hpp"
@@ -19,9 +18,6 @@ namespace {
 // creates an idle moment, and costs the copy 7 % (H200, driver 580).
 constexpr std::uint64_t kStorePieceBytes = std::uint64_t{8} << 20;
 constexpr auto kSourcePause = std::chrono::seconds(1);
-// Compares in flight; more than start before the first ends in practice. If used up, can_compare()
-// is false.
-constexpr std::uint32_t kComparesMax = 256;
 
 FramePool::Config pool_config(const NearTier::Config& config) {
   FramePool::Config pool;
@@ -102,17 +98,12 @@ Status NearTier::create_records() {
   for (PerDevice& device : devices_) {
     if (device.context == nullptr) continue;
     VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
-    if (!records_) {
-      VMEM_ASSIGN(records_, gpu::PinnedBuffer::create(config_.driver, (most + kComparesMax) * sizeof(gpu::SlotRecord)));
-      std::memset(records_.data(), 0, records_.bytes());
-    }
+    if (!records_) VMEM_TRY(records_.create(config_.driver, most));
     VMEM_ASSIGN(device.learner, gpu::Fingerprinter::create(config_.driver));
     VMEM_ASSIGN(device.checker, gpu::Fingerprinter::create(config_.driver));
     device.learn.stream = device.learner->stream();
     device.check.stream = device.checker->stream();
   }
-  slots_.resize(most);
-  for (std::uint32_t i = 0; i < kComparesMax; ++i) compares_.push_back(std::uint32_t(most) + i);
   return {};
 }
 
@@ -124,17 +115,8 @@ void NearTier::drop_records() {
     device.learner.reset();
     device.checker.reset();
     device.learn.stream = device.check.stream = nullptr;
+    records_.reset();
   }
-  slots_.clear();
-  compares_.clear();
-  records_.reset();
-}
-
-// Drops the slot's fingerprint: its bytes were overwritten, or may be without the tier's knowledge.
-void NearTier::forget(SlotId slot) const {
-  if (slot >= slots_.size()) return;
-  slots_[slot].known = false;
-  slots_[slot].learning = 0;
 }
 
 TierUsage NearTier::usage() const {
@@ -151,7 +133,7 @@ void NearTier::expect(std::uint64_t page_bytes, std::uint64_t count) {
 Result<SlotGrant> NearTier::allocate(std::uint64_t page_bytes) {
   const std::lock_guard lock(mutex_);
   if (const auto slot = pool_.take_free(page_bytes)) {
-    forget(*slot);
+    records_.forget(*slot);
     return SlotGrant{Grant::granted, *slot};
   }
   if (growth_error_) return std::unexpected(*std::exchange(growth_error_, std::nullopt));
@@ -188,7 +170,7 @@ void NearTier::shrink() {
 }
 
 CUmemGenericAllocationHandle NearTier::handle(SlotId slot) const {
-  forget(slot);
+  records_.forget(slot);
   const std::lock_guard lock(mutex_);
   return const_cast<FramePool&>(pool_).frame(slot).handle;
 }
@@ -198,7 +180,7 @@ std::byte* NearTier::host_address(SlotId slot, pagetable::Access access) const {
 }
 
 CUdeviceptr NearTier::device_address(SlotId slot, pagetable::Access access) const {
-  if (access == pagetable::Access::write) forget(slot);
+  if (access == pagetable::Access::write) records_.forget(slot);
   return address(slot);
 }
 
@@ -223,13 +205,10 @@ Result<CUevent> NearTier::take_event(PerDevice& device) {
   return event;
 }
 
-std::optional<gpu::Fingerprint> NearTier::fingerprint(SlotId slot) const {
-  if (!known(slot) || slots_[slot].learning != 0) return std::nullopt;
-  return record(slot).last;
-}
+std::optional<gpu::Fingerprint> NearTier::fingerprint(SlotId slot) const { return records_.fingerprint(slot); }
 
 bool NearTier::can_compare(int device) const {
-  return !compares_.empty() && devices_[std::size_t(device)].checker != nullptr;
+  return records_.can_compare() && devices_[std::size_t(device)].checker != nullptr;
 }
 
 // Does not touch the tier's slots.
@@ -237,21 +216,18 @@ Status NearTier::submit_compare(Transfer& transfer, PerDevice& device) {
   const auto& driver = *config_.driver;
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
   VMEM_ASSIGN(CUevent done, take_event(device));
-  const std::uint32_t index = compares_.back();
-  gpu::SlotRecord& record = this->record(index);
-  record.last = *transfer.compare_with;
-  record.changes = 0;
+  const std::uint32_t index = records_.begin_compare(*transfer.compare_with);
   device.check.in_flight.push_back({.id = next_transfer_id(), .done = done, .compared = index});
   Status queued = wait_for(transfer.after, device.check.stream);
-  if (queued) queued = device.checker->compare(transfer.frame, transfer.bytes, &record);
+  if (queued) queued = device.checker->compare(transfer.frame, transfer.bytes, records_.compare(index));
   if (queued) queued = driver.check(driver->cuEventRecord(done, device.check.stream), "cuEventRecord");
   if (!queued) {
     wait_for_streams();  // as in submit_one
     device.check.in_flight.pop_back();
     device.spare_events.push_back(done);
+    (void)records_.end_compare(index);
     return queued;
   }
-  compares_.pop_back();
   transfer.id = device.check.in_flight.back().id;
   transfer.done = done;
   return {};
@@ -267,8 +243,8 @@ Status NearTier::submit_one(Transfer& transfer) {
   PerDevice& device = devices_[std::size_t(transfer.device)];
   if (transfer.compare_with) return submit_compare(transfer, device);
   const bool load = transfer.direction == Direction::load;
-  const bool learn = load && transfer.watch && !slots_.empty() && !known(transfer.slot);
-  const bool conditional = !load && transfer.if_changed && known(transfer.slot);
+  const bool learn = load && transfer.watch && records_ && !records_.known(transfer.slot);
+  const bool conditional = !load && transfer.if_changed && records_.known(transfer.slot);
   Link& link = learn ? device.learn : conditional ? device.check : load ? device.load : device.store;
   // The driver checks access to the frame for the current context's device, not the stream's.
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
@@ -279,31 +255,24 @@ Status NearTier::submit_one(Transfer& transfer) {
                             .learned = learn ? std::optional(transfer.slot) : std::nullopt});
   CUresult recorded = CUDA_SUCCESS;
   Status queued = learn         ? queue_record(transfer, device)
-                  : conditional ? wait_for(transfer.after, link.stream)
+                  : conditional ? queue_store_changed(transfer, device)
                                 : queue_copy(transfer, device);
-  if (queued && conditional) {
-    queued =
-        device.checker->store_changed(transfer.frame, address(transfer.slot), transfer.bytes, &record(transfer.slot));
-  }
   if (queued) recorded = driver->cuEventRecord(done, link.stream);
   if (!queued || recorded != CUDA_SUCCESS) {
     // Part of the transfer may be queued without an event that marks its end: wait, so that nothing
     // runs after the failure.
     wait_for_streams();
     link.in_flight.pop_back();
-    forget(transfer.slot);
+    records_.forget(transfer.slot);
     // What was queued of the store may have raised it.
-    if (transfer.slot < slots_.size()) slots_[transfer.slot].changes = record(transfer.slot).changes;
+    (void)records_.changed_bytes(transfer.slot);
     device.spare_events.push_back(done);
     return queued ? driver.check(recorded, "cuEventRecord") : queued;
   }
-  if (!load && !conditional) forget(transfer.slot);
+  if (!load && !conditional) records_.forget(transfer.slot);
   transfer.if_changed = conditional;
   transfer.id = link.in_flight.back().id;
-  if (learn) {
-    slots_[transfer.slot].known = true;
-    slots_[transfer.slot].learning = transfer.id;
-  }
+  if (learn) records_.learning(transfer.slot, transfer.id);
   transfer.done = done;
   return {};
 }
@@ -358,7 +327,15 @@ Status NearTier::queue_record(const Transfer& transfer, PerDevice& device) {
       recorded == CUDA_SUCCESS ? driver->cuStreamWaitEvent(device.learn.stream, copied, 0) : recorded;
   device.spare_events.push_back(copied);  // reusable: a queued wait keeps its record
   VMEM_TRY(driver.check(waits, recorded == CUDA_SUCCESS ? "cuStreamWaitEvent" : "cuEventRecord"));
-  return device.learner->record(transfer.frame, transfer.bytes, &record(transfer.slot));
+  VMEM_TRY(records_.begin_learning(transfer.slot, transfer.bytes));
+  return device.learner->record(transfer.frame, transfer.bytes, records_.of(transfer.slot),
+                                records_.pieces(transfer.slot));
+}
+
+Status NearTier::queue_store_changed(const Transfer& transfer, PerDevice& device) {
+  VMEM_TRY(wait_for(transfer.after, device.check.stream));
+  return device.checker->store_changed(transfer.frame, address(transfer.slot), transfer.bytes,
+                                       records_.of(transfer.slot), records_.pieces(transfer.slot));
 }
 
 void NearTier::wait_for_streams() noexcept {
@@ -389,17 +366,15 @@ Status NearTier::poll_link(PerDevice& device, Link& link, std::vector<Completion
     const CUresult result = driver->cuEventQuery(oldest.done);
     if (result == CUDA_ERROR_NOT_READY) return {};
     VMEM_TRY(driver.check(result, "cuEventQuery"));
-    Completion& completion = completions.emplace_back(Completion{oldest.id, Outcome::done, {}, false});
+    Completion& completion =
+        completions.emplace_back(Completion{.id = oldest.id, .outcome = Outcome::done, .error = {}});
     if (oldest.conditional) {
-      const std::uint32_t changes = record(*oldest.conditional).changes;
-      completion.changed = std::exchange(slots_[*oldest.conditional].changes, changes) != changes;
+      const auto changed = records_.changed_bytes(*oldest.conditional);
+      completion.changed = changed.has_value();
+      completion.changed_bytes = changed.value_or(0);
     }
-    // Skipped if the slot was reallocated or written since.
-    if (oldest.learned && slots_[*oldest.learned].learning == oldest.id) slots_[*oldest.learned].learning = 0;
-    if (oldest.compared) {
-      completion.changed = record(*oldest.compared).changes != 0;
-      compares_.push_back(*oldest.compared);
-    }
+    if (oldest.learned) records_.learned(*oldest.learned, oldest.id);
+    if (oldest.compared) completion.changed = records_.end_compare(*oldest.compared);
     device.spare_events.push_back(oldest.done);
     link.in_flight.pop_front();
   }

@@ -18,6 +18,7 @@
 #include "gpu/fingerprinter.hpp"
 #include "gpu/memory_location.hpp"
 #include "tiers/frame_pool.hpp"
+#include "tiers/slot_records.hpp"
 #include "tiers/tier.hpp"
 
 namespace vmem::tiers {
@@ -78,7 +79,7 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
     CUevent done;
     std::optional<SlotId> conditional = {};      // slot of a store `if_changed`
     std::optional<SlotId> learned = {};          // slot whose fingerprint it computes
-    std::optional<std::uint32_t> compared = {};  // record of a compare, from compares_
+    std::optional<std::uint32_t> compared = {};  // record of a compare, from records_
   };
   struct Link {  // transfers in order on one stream of one device
     CUstream stream = nullptr;
@@ -97,12 +98,6 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
     std::vector<CUevent> spare_events;
     std::array<Link*, 4> links() { return {&load, &store, &learn, &check}; }
   };
-  // State of a slot that only the mover touches.
-  struct SlotState {
-    bool known = false;          // the slot's record has the fingerprint of its bytes
-    std::uint32_t changes = 0;   // last value seen of the record's `changes`
-    std::uint64_t learning = 0;  // running load that computes the fingerprint; 0: none
-  };
   Status create_streams(PerDevice& device);
   Status create_records();
   void drop_records();
@@ -112,10 +107,8 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
   Status queue_store(const Transfer& transfer, PerDevice& device) const;
   Status submit_compare(Transfer& transfer, PerDevice& device);
   Status queue_record(const Transfer& transfer, PerDevice& device);
+  Status queue_store_changed(const Transfer& transfer, PerDevice& device);
   Status wait_for(std::span<const CUevent> events, CUstream stream) const;
-  bool known(SlotId slot) const { return slot < slots_.size() && slots_[slot].known; }
-  void forget(SlotId slot) const;
-  gpu::SlotRecord& record(SlotId slot) const { return reinterpret_cast<gpu::SlotRecord*>(records_.data())[slot]; }
   CUdeviceptr address(SlotId slot) const;
   bool on_host() const { return config_.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA; }
   bool reached_by(std::size_t device) const { return (config_.reached_by >> device & 1) != 0; }
@@ -131,9 +124,7 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
   Config config_;
   TierInfo info_{.name = config_.name, .stream_ordered = true, .addressable = true};
   // The mover only.
-  gpu::PinnedBuffer records_;             // one per slot, then kComparesMax for compares
-  std::vector<std::uint32_t> compares_;   // free records for compares
-  mutable std::vector<SlotState> slots_;  // one per slot; empty if changes cannot be detected
+  mutable SlotRecords records_;  // null if changes cannot be detected
   std::vector<PerDevice> devices_;
 
   mutable std::mutex mutex_;  // guards the members below

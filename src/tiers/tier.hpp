@@ -62,7 +62,7 @@ struct Transfer {
   // A load: the program will not declare writes to the page; a later store sets `if_changed`.
   bool watch = false;
   // A store: the slot holds the page's bytes unless the frame was written since its watched load;
-  // the tier copies only if it was. A tier that cannot detect writes, in general or for this slot,
+  // the tier copies only what was. A tier that cannot detect writes, in general or for this slot,
   // copies, and sets this to false.
   bool if_changed = false;
   // Set only for a ComparingTier.
@@ -87,6 +87,9 @@ struct Completion {
   Error error;  // for failed and lost
   // Store with `if_changed`: the bytes differed and were copied; with `compare_with`: they differ.
   bool changed = false;
+  // Of a stream-ordered tier, with `if_changed` and `changed`: so many bytes were copied, in pieces
+  // that differed.
+  std::uint64_t changed_bytes = 0;
 };
 
 struct TierInfo {

@@ -1,7 +1,10 @@
 // The fingerprint kernels, on the GPU and as host twins, against the same sum computed here.
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "gpu/driver_fixture.hpp"
 #include "gpu/fingerprinter.hpp"
@@ -71,6 +74,57 @@ TEST_F(Fingerprints, WhatDidNotChangeIsNotStored) {
   EXPECT_EQ(record().changes, 0u);
   EXPECT_EQ(slot.data()[0], std::byte{0x77});
   EXPECT_EQ(slot.data()[bytes - 1], std::byte{0x77});
+}
+
+// Of a frame whose pieces are known only those that changed are stored.
+TEST_F(Fingerprints, PiecesThatDidNotChangeAreNotStored) {
+  const std::size_t piece = words_of_piece(bytes / 8), count = pieces_of(bytes / 8);
+  PinnedBuffer sums = must(PinnedBuffer::create(driver, count * sizeof(Fingerprint)));
+  auto* const pieces = reinterpret_cast<Fingerprint*>(sums.data());
+  ASSERT_TRUE(fingerprinter->record(frame.get(), bytes, &record(), pieces));
+  ASSERT_CU(cu().cuStreamSynchronize(fingerprinter->stream()));
+  Fingerprint total;
+  for (std::size_t i = 0; i < count; ++i) {
+    total.first += pieces[i].first;
+    total.second += pieces[i].second;
+  }
+  EXPECT_TRUE(same(total, expected()));
+  std::uint64_t changed_words = 0;
+  const auto expect_stored = [&](const std::vector<std::size_t>& changed) {
+    for (const std::size_t each : changed) words()[each * piece + each % piece] ^= 1;
+    upload();
+    std::memset(slot.data(), 0x77, bytes);
+    ASSERT_TRUE(fingerprinter->store_changed(frame.get(), CUdeviceptr(slot.data()), bytes, &record(), pieces));
+    ASSERT_CU(cu().cuStreamSynchronize(fingerprinter->stream()));
+    changed_words += changed.size() * piece;
+    EXPECT_EQ(record().changed_words, changed_words);
+    EXPECT_TRUE(same(record().last, expected()));
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool stored = std::memcmp(slot.data() + i * piece * 8, source.data() + i * piece * 8, piece * 8) == 0;
+      const bool left =
+          slot.data()[i * piece * 8] == std::byte{0x77} && slot.data()[i * piece * 8 + 8] == std::byte{0x77};
+      EXPECT_TRUE(std::ranges::find(changed, i) != changed.end() ? stored : left) << "piece " << i;
+    }
+  };
+  expect_stored({0});
+  expect_stored({count - 1});
+  expect_stored({});
+  expect_stored({1, 2, count / 2});
+  std::vector<std::size_t> all(count);
+  std::iota(all.begin(), all.end(), 0);
+  expect_stored(all);
+}
+
+TEST(FingerprintPieces, CoverFramesOfEverySize) {
+  for (std::uint64_t bytes = 16; bytes <= std::uint64_t{4} << 30; bytes = bytes < 4096 ? bytes + 16 : bytes * 2 + 16) {
+    const std::uint64_t words = bytes / 8, piece = words_of_piece(words);
+    ASSERT_LE(pieces_of(words), kPiecesMax) << bytes;
+    ASSERT_GE(pieces_of(words) * piece, words) << bytes;
+    ASSERT_LT((pieces_of(words) - 1) * piece, words) << bytes;
+    ASSERT_EQ(piece % 2, 0u) << bytes;
+  }
+  EXPECT_EQ(words_of_piece((std::uint64_t{32} << 20) / 8) * 8, 64u << 10);
+  EXPECT_EQ(pieces_of(0), 0u);
 }
 
 // Changes single bits and bytes where partial sums meet, and swaps words.

@@ -1,4 +1,8 @@
 // A page's way into HBM and back: mappings, copies, and the last bytes written.
+#include <cstring>
+#include <functional>
+#include <vector>
+
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -94,6 +98,37 @@ TEST_F(Residency, AWriteByAReaderIsFoundWhenThePageLeavesAndKept) {
     EXPECT_EQ(inside->counters().migrated_out_bytes, std::uint64_t(round) * kPageBytes);
     expect_stored(region, 0, std::uint8_t(7 + round));
   }
+}
+
+// Programs that declare nothing, and write a little of each page that they use. Each time the page
+// comes in by a copy: the only frame was another page's.
+TEST_F(Residency, OfAPageThatIsWrittenInPartOnlyThePartLeaves) {
+  constexpr std::uint64_t kPiece = std::uint64_t{64} << 10;
+  start({.hbm_pages = 1, .undeclared = true});
+  Region &region = allocate(1), &other = allocate(1);
+  Actor& a = actor();
+  const auto use = [&](Region& of, const std::function<void()>& work) {
+    ASSERT_TRUE(acquire(a, reading(of, 0)));
+    enqueue(*driver, a.stream, work);
+    release(a, reading(of, 0));
+    finish_work(a);
+    steps();
+  };
+  auto* const at = reinterpret_cast<unsigned char*>(space->address_of(region.granule_of(0)));
+  use(region, [&] { std::memset(at, 7, kPageBytes); });
+  use(other, [] {});
+  for (int round = 1; round <= 5; ++round) {
+    use(region, [&] { at[round * kPiece] = 99; });
+    const vmem_statistics before = inside->counters();
+    evict_to_the_end(reading(region, 0));
+    EXPECT_EQ(inside->counters().migrated_out_bytes - before.migrated_out_bytes, kPiece) << "round " << round;
+    EXPECT_EQ(inside->counters().dropped_bytes - before.dropped_bytes, kPageBytes - kPiece) << "round " << round;
+    use(other, [] {});
+  }
+  std::vector<unsigned char> bytes(kPageBytes);
+  use(region, [&] { std::memcpy(bytes.data(), at, kPageBytes); });
+  for (std::uint64_t i = 0; i < kPageBytes; ++i)
+    ASSERT_EQ(bytes[i], i != 0 && i % kPiece == 0 && i / kPiece <= 5 ? 99 : 7) << i;
 }
 
 TEST_F(Residency, AWriteByAReaderToAPageThatWasNeverWrittenIsKept) {

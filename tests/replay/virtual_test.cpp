@@ -143,7 +143,7 @@ TEST_F(VirtualHostMemory, OnlyWhatWasWrittenIsCopiedOutAfterAWatchedLoad) {
   EXPECT_FALSE(moved(at, tiers::Direction::store, true));
   contents.write(20, 1);
   EXPECT_TRUE(moved(at, tiers::Direction::store, true));
-  EXPECT_EQ(gpu.busy_ns(0, VirtualGpu::Direction::out), 2 * kPageNs);
+  EXPECT_EQ(gpu.busy_ns(0, VirtualGpu::Direction::out), kPageNs + kPageNs / 16);
   EXPECT_EQ(host.wrong_loads(), 0u);
 }
 

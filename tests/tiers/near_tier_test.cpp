@@ -45,6 +45,10 @@ class HostUnderTest {
     ASSERT_EQ((*machine_.driver)->cuMemsetD8Async(frames_[i], value, kTierPage, nullptr), CUDA_SUCCESS);
     ASSERT_EQ((*machine_.driver)->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
   }
+  void fill_byte(std::size_t i, std::uint64_t at, unsigned char value) {
+    ASSERT_EQ((*machine_.driver)->cuMemsetD8Async(frames_[i] + at, value, 1, nullptr), CUDA_SUCCESS);
+    ASSERT_EQ((*machine_.driver)->cuStreamSynchronize(nullptr), CUDA_SUCCESS);
+  }
   bool holds(std::size_t i, unsigned char value) {
     std::vector<unsigned char> bytes(kTierPage);
     EXPECT_EQ((*machine_.driver)->cuMemcpyDtoHAsync(bytes.data(), frames_[i], kTierPage, nullptr), CUDA_SUCCESS);
@@ -73,6 +77,43 @@ class HostUnderTest {
 
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, TierConformance, HostUnderTest);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, StreamOrderedTierConformance, HostUnderTest);
+
+// Of a page of which a part was written the rest stays as it is in the slot.
+TEST(NearTier, AStoreIfChangedCopiesThePiecesThatChanged) {
+  constexpr std::uint64_t kPiece = std::uint64_t{64} << 10;
+  HostUnderTest t;
+  SlotGrant grant = *t.tier().allocate(kTierPage);
+  while (grant.grant == Grant::later) {
+    t.wait_until_ready();
+    grant = *t.tier().allocate(kTierPage);
+  }
+  const auto move = [&](Direction direction, std::size_t frame) {
+    Transfer transfer;
+    transfer.slot = grant.slot;
+    transfer.bytes = kTierPage;
+    transfer.direction = direction;
+    transfer.watch = direction == Direction::load;
+    transfer.if_changed = direction == Direction::store;
+    t.aim(transfer, frame);
+    EXPECT_TRUE(t.tier().submit({&transfer, 1}));
+    std::vector<Completion> ended;
+    while (ended.empty()) EXPECT_TRUE(t.tier().poll(ended));
+    return ended.front();
+  };
+  t.fill(0, 0x11);
+  move(Direction::store, 0);
+  move(Direction::load, 1);
+  for (const std::uint64_t at : {std::uint64_t{0}, 5 * kPiece + 77, kTierPage - 1}) {
+    t.fill_byte(1, at, 0x33);
+    const Completion stored = move(Direction::store, 1);
+    EXPECT_TRUE(stored.changed) << at;
+    EXPECT_EQ(stored.changed_bytes, kPiece) << at;
+    EXPECT_EQ(move(Direction::store, 1).changed_bytes, 0u) << at;
+  }
+  const std::byte* const bytes = t.in_place().host_address(grant.slot, pagetable::Access::read);
+  EXPECT_EQ(std::count(bytes, bytes + kTierPage, std::byte{0x33}), 3);
+  EXPECT_EQ(std::count(bytes, bytes + kTierPage, std::byte{0x11}), std::ptrdiff_t(kTierPage) - 3);
+}
 
 TEST(NearTier, SlotsAreReadAndWrittenByTheCpu) {
   HostUnderTest t;

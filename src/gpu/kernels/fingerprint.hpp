@@ -1,5 +1,6 @@
 // Fingerprints of frames, for the GPU kernels and their host versions. A fingerprint is a sum over
-// the frame's 64-bit words, so threads may add in any order.
+// the frame's 64-bit words, so threads may add in any order. What a piece of the frame adds to the
+// sum tells whether the piece has changed.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +41,23 @@ VMEM_KERNEL_SHARED void add_word(Fingerprint& sum, std::uint32_t index, std::uin
   sum.second += masked_product(word, mask ^ (mask >> 31));
 }
 
+// A frame's pieces have 64 KiB, or more where that would make too many of them.
+inline constexpr std::uint32_t kPiecesMax = 4096;
+VMEM_KERNEL_SHARED std::uint64_t words_of_piece(std::uint64_t words) {
+  constexpr std::uint64_t kLeast = (std::uint64_t{64} << 10) / 8;
+  const std::uint64_t least = (words + kPiecesMax - 1) / kPiecesMax;
+  return least <= kLeast ? kLeast : (least + 1) / 2 * 2;
+}
+VMEM_KERNEL_SHARED std::uint32_t pieces_of(std::uint64_t words) {
+  return static_cast<std::uint32_t>((words + words_of_piece(words) - 1) / words_of_piece(words));
+}
+
 // The state of a slot's bytes, in memory shared by host and GPU.
 struct SlotRecord {
   Fingerprint last;           // of the bytes when they last equalled a frame's
   std::uint32_t changes = 0;  // how often vmem_fingerprint found a frame to differ
-  std::uint32_t unused[3] = {};
+  std::uint32_t unused = 0;
+  std::uint64_t changed_words = 0;  // in all of those, of the pieces that differed
 };
 
 // Per stream, in GPU memory; initially zero.
@@ -53,14 +66,18 @@ struct FingerprintScratch {
   Fingerprint partial[kFingerprintBlocks];
   std::uint32_t blocks_done;
   std::uint32_t changed;
+  unsigned long long changed_words;  // of the pieces, while blocks add them up
+  std::uint8_t piece_changed[kPiecesMax];
 };
 
 // The kernels, in this order on one stream:
-//   vmem_fingerprint(frame, words, record, scratch, compare): sets record->last to the frame's
-//     fingerprint. If `compare` is set and record->last was different, sets scratch->changed and
-//     increments record->changes; otherwise clears scratch->changed.
-//   vmem_store_changed(frame, slot, words, scratch): if scratch->changed, copies the frame to the
-//     slot.
+//   vmem_fingerprint(frame, words, record, scratch, compare, pieces): sets record->last to the
+//     frame's fingerprint, and pieces[i] to what its i-th piece adds to that. If `compare` is set
+//     and record->last was different, sets scratch->changed and counts the change in the record;
+//     otherwise clears scratch->changed. scratch->piece_changed says the same of each piece.
+//     `pieces` may be null: then each piece counts as changed.
+//   vmem_store_changed(frame, slot, words, scratch): if scratch->changed, copies the pieces that
+//     have changed to the slot.
 inline constexpr const char* kFingerprintKernel = "vmem_fingerprint";
 inline constexpr const char* kStoreChangedKernel = "vmem_store_changed";
 inline constexpr unsigned kFingerprintThreads = 512;

@@ -17,6 +17,9 @@ namespace {
 // A page of an undeclared region that was found written counts as written on its next fetches, and
 // is stored without a comparison after each: 1, then 3, at most this many.
 constexpr std::uint8_t kWritesBelieved = 15;
+// Of a page that was written in a smaller part only that part is copied: it goes on being compared.
+// Larger parts are for the copy engines: a kernel that copies slows others down.
+constexpr std::uint64_t kPartOf = 4;
 
 }  // namespace
 
@@ -73,7 +76,7 @@ void Fingerprints::finish(PageRef ref, const InFlight& transfer, const tiers::Co
     // The frame holds the only copy: the next eviction needs a slot.
     page.spilled->fingerprint.reset();
     Below::distrust(page);
-    if (completion.changed) found_changed(ref);
+    if (completion.changed) found_changed(ref, ref.bytes());
     return;
   }
   page.writes_in_a_row = 0;
@@ -81,9 +84,10 @@ void Fingerprints::finish(PageRef ref, const InFlight& transfer, const tiers::Co
   frames_.give_up(ref, 0);
 }
 
-void Fingerprints::found_changed(PageRef ref) {
+void Fingerprints::found_changed(PageRef ref, std::uint64_t bytes) {
   if (ref.region->undeclared || ref.region->launched) {
     Page& page = ref.page();
+    if (bytes < ref.bytes() / kPartOf) return;
     page.writes_in_a_row = std::uint8_t(std::min<unsigned>(2u * page.writes_in_a_row + 1, kWritesBelieved));
     page.writes_believed = page.writes_in_a_row;
     return;

@@ -23,8 +23,8 @@ class Fingerprints {
   // verified unchanged.
   Status submit(PageRef ref);
   void finish(PageRef ref, const InFlight& transfer, const tiers::Completion& completion);
-  // The page was written by work that did not declare it.
-  void found_changed(PageRef ref);
+  // So many bytes of the page were written by work that did not declare it.
+  void found_changed(PageRef ref, std::uint64_t bytes);
 
  private:
   Core& core_;
