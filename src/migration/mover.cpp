@@ -283,9 +283,11 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   const bool latest_store = page.store == completion.id;
   if (latest_store) page.store = 0;
   if (transfer.if_changed) {
-    parts_.core.counters.migrated_out_bytes += completion.changed_bytes;
-    parts_.core.counters.dropped_bytes += transfer.bytes - completion.changed_bytes;
-    if (transfer.from.near != 0) parts_.core.counters.peer_out_bytes += completion.changed_bytes;
+    // A tier may count an earlier store's bytes with the next one's.
+    const std::uint64_t copied = std::min(completion.changed_bytes, transfer.bytes);
+    parts_.core.counters.migrated_out_bytes += copied;
+    parts_.core.counters.dropped_bytes += transfer.bytes - copied;
+    if (transfer.from.near != 0) parts_.core.counters.peer_out_bytes += copied;
   }
   if (completion.changed) {
     parts_.fingerprints.found_changed(ref, completion.changed_bytes);

@@ -123,29 +123,29 @@ void VirtualHost::submit_one(tiers::Transfer& transfer) {
   const std::vector<std::uint32_t> holds = config_.contents.of(transfer.page.granule, granules(transfer.bytes));
   const auto compare_ns = std::uint64_t(double(transfer.bytes) * 1e9 / double(config_.compared_bytes_per_s)) + 10'000;
   transfer.id = tiers::next_transfer_id();
-  const auto enter = [&](int queue, CUevent done, std::uint64_t changed_bytes) {
+  const auto enter = [&](int queue, CUevent done, bool changed = false, std::uint64_t copied_bytes = 0) {
     transfer.done = done;
-    in_flight_[queue].push_back({transfer.id, done, changed_bytes});
+    in_flight_[queue].push_back({transfer.id, done, changed, copied_bytes});
   };
   if (transfer.compare_with) {
     const bool same = gpu::same(fingerprint_of(holds), *transfer.compare_with);
-    return enter(2, gpu.beside(compare_ns, transfer.after), same ? 0 : transfer.bytes);
+    return enter(2, gpu.beside(compare_ns, transfer.after), !same);
   }
   Slot& slot = slots_[transfer.slot];
   if (transfer.direction == Direction::load) {
     if (std::exchange(slot.open, false)) slot.holds = holds;
     if (slot.holds != holds) ++wrong_loads_;
     slot.known = slot.known || transfer.watch;
-    return enter(0, gpu.copy(transfer.device, VirtualGpu::Direction::in, transfer.bytes, transfer.after), 0);
+    return enter(0, gpu.copy(transfer.device, VirtualGpu::Direction::in, transfer.bytes, transfer.after));
   }
   transfer.if_changed = transfer.if_changed && slot.known;
-  if (transfer.if_changed && slot.holds == holds) return enter(2, gpu.beside(compare_ns, transfer.after), 0);
+  if (transfer.if_changed && slot.holds == holds) return enter(2, gpu.beside(compare_ns, transfer.after));
   if (!transfer.if_changed) slot.known = false;
   // A granule is the smallest piece here.
   const std::uint64_t copied = transfer.if_changed ? differing(slot.holds, holds) : transfer.bytes;
   slot.open = false;
   slot.holds = holds;
-  enter(1, gpu.copy(transfer.device, VirtualGpu::Direction::out, copied, transfer.after),
+  enter(1, gpu.copy(transfer.device, VirtualGpu::Direction::out, copied, transfer.after), transfer.if_changed,
         transfer.if_changed ? copied : 0);
 }
 
@@ -153,8 +153,8 @@ Status VirtualHost::poll(std::vector<tiers::Completion>& completions) {
   make_slots();
   for (auto& queue : in_flight_) {
     while (!queue.empty() && config_.gpu.time_of(queue.front().done) <= config_.gpu.now_ns()) {
-      const std::uint64_t changed = queue.front().changed_bytes;
-      completions.push_back({queue.front().id, tiers::Outcome::done, {}, changed != 0, changed});
+      const InFlight& ended = queue.front();
+      completions.push_back({ended.id, tiers::Outcome::done, {}, ended.changed, ended.copied_bytes});
       config_.gpu.forget(queue.front().done);
       queue.pop_front();
     }

@@ -65,7 +65,8 @@ class VirtualHost final : public tiers::Tier, public tiers::InPlaceTier, public 
   struct InFlight {
     std::uint64_t id;
     CUevent done;
-    std::uint64_t changed_bytes;
+    bool changed;
+    std::uint64_t copied_bytes;  // of a store with if_changed
   };
   void make_slots();
   std::uint64_t next_size() const;

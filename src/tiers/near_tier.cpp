@@ -246,6 +246,7 @@ Status NearTier::submit_one(Transfer& transfer) {
   const bool learn = load && transfer.watch && records_ && !records_.known(transfer.slot);
   const bool conditional = !load && transfer.if_changed && records_.known(transfer.slot);
   Link& link = learn ? device.learn : conditional ? device.check : load ? device.load : device.store;
+  if (learn) records_.begin_learning(transfer.slot, transfer.bytes);
   // The driver checks access to the frame for the current context's device, not the stream's.
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
   VMEM_ASSIGN(CUevent done, take_event(device));
@@ -264,8 +265,10 @@ Status NearTier::submit_one(Transfer& transfer) {
     wait_for_streams();
     link.in_flight.pop_back();
     records_.forget(transfer.slot);
-    // What was queued of the store may have raised it.
-    (void)records_.changed_bytes(transfer.slot);
+    // What was queued of the store may have raised it. An earlier store of the slot that is not
+    // polled yet is told of both.
+    const auto of_slot = [&](const InFlight& each) { return each.conditional == transfer.slot; };
+    if (conditional && std::ranges::none_of(link.in_flight, of_slot)) (void)records_.changed_bytes(transfer.slot);
     device.spare_events.push_back(done);
     return queued ? driver.check(recorded, "cuEventRecord") : queued;
   }
@@ -327,7 +330,6 @@ Status NearTier::queue_record(const Transfer& transfer, PerDevice& device) {
       recorded == CUDA_SUCCESS ? driver->cuStreamWaitEvent(device.learn.stream, copied, 0) : recorded;
   device.spare_events.push_back(copied);  // reusable: a queued wait keeps its record
   VMEM_TRY(driver.check(waits, recorded == CUDA_SUCCESS ? "cuStreamWaitEvent" : "cuEventRecord"));
-  VMEM_TRY(records_.begin_learning(transfer.slot, transfer.bytes));
   return device.learner->record(transfer.frame, transfer.bytes, records_.of(transfer.slot),
                                 records_.pieces(transfer.slot));
 }

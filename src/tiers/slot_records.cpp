@@ -1,7 +1,10 @@
 #include "tiers/slot_records.hpp"
 
+#include <atomic>
 #include <cstring>
 #include <utility>
+
+#include "pagetable/types.hpp"
 
 namespace vmem::tiers {
 namespace {
@@ -16,6 +19,7 @@ Status SlotRecords::create(gpu::DriverRef driver, std::size_t slots) {
   driver_ = std::move(driver);
   VMEM_ASSIGN(records_, gpu::PinnedBuffer::create(driver_, (slots + kComparesMax) * sizeof(gpu::SlotRecord)));
   std::memset(records_.data(), 0, records_.bytes());
+  VMEM_TRY(piece_sums_.create(driver_, slots * pagetable::kGranuleBytes));
   slots_.resize(slots);
   for (std::uint32_t i = 0; i < kComparesMax; ++i) compares_.push_back(std::uint32_t(slots) + i);
   return {};
@@ -40,12 +44,11 @@ std::optional<gpu::Fingerprint> SlotRecords::fingerprint(SlotId slot) const {
 }
 
 // A slot's id may be of another size than before.
-Status SlotRecords::begin_learning(SlotId slot, std::uint64_t bytes) {
+void SlotRecords::begin_learning(SlotId slot, std::uint64_t bytes) {
   PieceSums::Sums& pieces = slots_[slot].pieces;
-  if (pieces.size() == gpu::pieces_of(bytes / sizeof(std::uint64_t))) return {};
+  if (pieces.size() == gpu::pieces_of(bytes / sizeof(std::uint64_t))) return;
   piece_sums_.give_back(std::exchange(pieces, {}));
-  VMEM_ASSIGN(pieces, piece_sums_.take(driver_, bytes));
-  return {};
+  pieces = piece_sums_.take(bytes);
 }
 
 void SlotRecords::learning(SlotId slot, std::uint64_t load) {
@@ -60,11 +63,12 @@ void SlotRecords::learned(SlotId slot, std::uint64_t load) {
 
 std::optional<std::uint64_t> SlotRecords::changed_bytes(SlotId slot) {
   if (slot >= slots_.size()) return std::nullopt;
-  const gpu::SlotRecord& now = record(slot);
+  gpu::SlotRecord& now = record(slot);
   Slot& seen = slots_[slot];
-  const std::uint64_t words = now.changed_words - std::exchange(seen.changed_words, now.changed_words);
-  if (std::exchange(seen.changes, now.changes) == now.changes) return std::nullopt;
-  return words * sizeof(std::uint64_t);
+  const std::uint32_t changes = std::atomic_ref(now.changes).load(std::memory_order_acquire);
+  if (std::exchange(seen.changes, changes) == changes) return std::nullopt;
+  const std::uint64_t words = std::atomic_ref(now.changed_words).load(std::memory_order_relaxed);
+  return (words - std::exchange(seen.changed_words, words)) * sizeof(std::uint64_t);
 }
 
 std::uint32_t SlotRecords::begin_compare(const gpu::Fingerprint& with) {

@@ -15,12 +15,12 @@ namespace vmem::tiers {
 
 class SlotRecords {
  public:
-  // For slots with ids below `slots`. Errors: the driver's. REQUIRES: a current context, also for
-  // begin_learning and reset.
+  // For slots with ids below `slots`, a granule or more each. Errors: the driver's. REQUIRES: a
+  // current context, also for reset.
   Status create(gpu::DriverRef driver, std::size_t slots);
   // Nothing is known of any slot from here on.
   void reset();
-  explicit operator bool() const { return !slots_.empty(); }
+  explicit operator bool() const { return bool(records_); }
 
   // The slot's fingerprint is known, or will be once a load that is in flight has ended.
   bool known(SlotId slot) const { return slot < slots_.size() && slots_[slot].known; }
@@ -31,11 +31,12 @@ class SlotRecords {
   gpu::SlotRecord* of(SlotId slot) const { return &record(slot); }
   gpu::Fingerprint* pieces(SlotId slot) const { return slots_[slot].pieces.data(); }
 
-  // Before a load's fingerprint is queued, after it has been, and when it has ended.
-  Status begin_learning(SlotId slot, std::uint64_t bytes);
+  // Before a load and its fingerprint are queued, after they have been, and when they have ended.
+  void begin_learning(SlotId slot, std::uint64_t bytes);
   void learning(SlotId slot, std::uint64_t load);
   void learned(SlotId slot, std::uint64_t load);
   // How many bytes the GPU found changed, and copied, since the last call; nullopt: it found none.
+  // With two stores of a slot in flight the first is told of both.
   std::optional<std::uint64_t> changed_bytes(SlotId slot);
 
   // Records for compares, which concern no slot.

@@ -101,8 +101,8 @@ TEST_F(Fingerprints, PiecesThatDidNotChangeAreNotStored) {
     EXPECT_TRUE(same(record().last, expected()));
     for (std::size_t i = 0; i < count; ++i) {
       const bool stored = std::memcmp(slot.data() + i * piece * 8, source.data() + i * piece * 8, piece * 8) == 0;
-      const bool left =
-          slot.data()[i * piece * 8] == std::byte{0x77} && slot.data()[i * piece * 8 + 8] == std::byte{0x77};
+      const std::byte* const at = slot.data() + i * piece * 8;
+      const bool left = std::all_of(at, at + piece * 8, [](std::byte each) { return each == std::byte{0x77}; });
       EXPECT_TRUE(std::ranges::find(changed, i) != changed.end() ? stored : left) << "piece " << i;
     }
   };
@@ -113,6 +113,25 @@ TEST_F(Fingerprints, PiecesThatDidNotChangeAreNotStored) {
   std::vector<std::size_t> all(count);
   std::iota(all.begin(), all.end(), 0);
   expect_stored(all);
+}
+
+TEST_F(Fingerprints, TheLastPieceMayBeShort) {
+  bytes -= (std::size_t{48} << 10) - 16;
+  const std::size_t piece = words_of_piece(bytes / 8) * 8, count = pieces_of(bytes / 8), begin = (count - 1) * piece;
+  PinnedBuffer sums = must(PinnedBuffer::create(driver, count * sizeof(Fingerprint)));
+  auto* const pieces = reinterpret_cast<Fingerprint*>(sums.data());
+  ASSERT_TRUE(fingerprinter->record(frame.get(), bytes, &record(), pieces));
+  ASSERT_CU(cu().cuStreamSynchronize(fingerprinter->stream()));
+  EXPECT_TRUE(same(record().last, expected()));
+  words()[bytes / 8 - 1] ^= 1;
+  upload();
+  std::memset(slot.data(), 0x77, slot.bytes());
+  ASSERT_TRUE(fingerprinter->store_changed(frame.get(), CUdeviceptr(slot.data()), bytes, &record(), pieces));
+  ASSERT_CU(cu().cuStreamSynchronize(fingerprinter->stream()));
+  EXPECT_EQ(record().changed_words, (bytes - begin) / 8);
+  EXPECT_EQ(std::memcmp(slot.data() + begin, source.data() + begin, bytes - begin), 0);
+  EXPECT_EQ(slot.data()[begin - 1], std::byte{0x77});
+  EXPECT_EQ(slot.data()[bytes], std::byte{0x77}) << "behind the frame";
 }
 
 TEST(FingerprintPieces, CoverFramesOfEverySize) {

@@ -130,6 +130,9 @@ TYPED_TEST_P(TierConformance, AStoreIfChangedCopiesWhatChangedAndNothingElse) {
     t.fill(1, after);
     const Completion stored = this->wait_for(this->submit(Direction::store, slot, 1));
     EXPECT_EQ(stored.changed, this->asked_) << "copied anyway, or because it was found to differ";
+    if (t.tier().info().stream_ordered) {
+      EXPECT_EQ(stored.changed_bytes, this->asked_ ? kTierPage : 0);
+    }
     EXPECT_FALSE(this->wait_for(this->submit(Direction::store, slot, 1)).changed);
     this->watch(false);
     t.fill(0, before);

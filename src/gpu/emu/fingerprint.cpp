@@ -1,5 +1,6 @@
 // Host versions of the kernels in gpu/kernels/fingerprint.cu.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "gpu/emu/emu.h"
@@ -67,8 +68,8 @@ void fingerprint(const vmem_emu_launch* launch) {
   scratch->changed = changed;
   record->last = total;
   if (!changed) return;
-  ++record->changes;
   record->changed_words += changed_words;
+  std::atomic_ref(record->changes).fetch_add(1, std::memory_order_release);
 }
 
 void store_changed(const vmem_emu_launch* launch) {

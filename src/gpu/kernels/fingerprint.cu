@@ -69,8 +69,10 @@ extern "C" __global__ void __launch_bounds__(kFingerprintThreads)
   record->last = total;
   changed_words = atomicExch(&scratch->changed_words, 0);
   if (!changed) return;
-  ++record->changes;
+  // The host reads them in the other order.
   record->changed_words += changed_words;
+  __threadfence_system();
+  ++record->changes;
 }
 
 extern "C" __global__ void vmem_store_changed(const ulonglong2* frame, ulonglong2* slot, std::uint64_t words,

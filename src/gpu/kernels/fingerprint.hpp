@@ -43,10 +43,10 @@ VMEM_KERNEL_SHARED void add_word(Fingerprint& sum, std::uint32_t index, std::uin
 
 // A frame's pieces have 64 KiB, or more where that would make too many of them.
 inline constexpr std::uint32_t kPiecesMax = 4096;
+inline constexpr std::uint64_t kPieceWords = (std::uint64_t{64} << 10) / 8;
 VMEM_KERNEL_SHARED std::uint64_t words_of_piece(std::uint64_t words) {
-  constexpr std::uint64_t kLeast = (std::uint64_t{64} << 10) / 8;
   const std::uint64_t least = (words + kPiecesMax - 1) / kPiecesMax;
-  return least <= kLeast ? kLeast : (least + 1) / 2 * 2;
+  return least <= kPieceWords ? kPieceWords : (least + 1) / 2 * 2;
 }
 VMEM_KERNEL_SHARED std::uint32_t pieces_of(std::uint64_t words) {
   return static_cast<std::uint32_t>((words + words_of_piece(words) - 1) / words_of_piece(words));
@@ -81,7 +81,8 @@ struct FingerprintScratch {
 inline constexpr const char* kFingerprintKernel = "vmem_fingerprint";
 inline constexpr const char* kStoreChangedKernel = "vmem_store_changed";
 inline constexpr unsigned kFingerprintThreads = 512;
-// Enough blocks to fill the link, few enough to leave the GPU to its owner.
+// Each copies a piece at a time. Enough to fill the link where many pieces changed, few enough to
+// leave the GPU to its owner.
 inline constexpr unsigned kStoreBlocks = 64;
 
 }  // namespace vmem::gpu

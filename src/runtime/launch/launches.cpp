@@ -293,11 +293,12 @@ bool Launches::find_all(std::span<const std::uintptr_t> addresses, PointerTables
 // True if a launch on the device need not ask the mover for the allocation: it can be used now, or
 // it was freed.
 inline bool Launches::usable_now(Region& region, std::uintptr_t address, Source source, std::uint32_t device) const {
-  if ((region.devices.load(std::memory_order_acquire) & device) == 0) return false;
-  if (region.unreadable.load(std::memory_order_seq_cst) == 0 && region.attention.load(std::memory_order_seq_cst) == 0)
-      [[likely]]
+  const bool opened = (region.devices.load(std::memory_order_acquire) & device) != 0;
+  if (opened && region.unreadable.load(std::memory_order_seq_cst) == 0 &&
+      region.attention.load(std::memory_order_seq_cst) == 0) [[likely]]
     return true;
   if (!region.slab) return dead_at(region, parts_.space.granule_at(address));
+  if (!opened) return false;
   const auto small = parts_.small.find(address);
   if (!small) return source == Source::table;
   const std::uint32_t first = region.page_at(parts_.space.granule_at(small->base));
