@@ -192,7 +192,11 @@ Status prepare_environment(const Arguments& arguments, const Options& options) {
   if (!arguments.python) return {};
   const fs::path startup =
       find_beside({"../share/vmem/python/vmem/startup", "../../../python/vmem/startup", "../../startup"});
-  if (!startup.empty()) prepend("PYTHONPATH", startup.string(), ":");
+  if (startup.empty())
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                "share/vmem/python is not beside this program, without which PyTorch allocates through its own caching "
+                "allocator, several times slower beyond HBM; install vmem as a whole, or pass --no-python");
+  prepend("PYTHONPATH", startup.string(), ":");
   return {};
 }
 

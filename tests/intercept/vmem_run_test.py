@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -328,6 +329,17 @@ class VmemRun(unittest.TestCase):
         variables = result.stdout[result.stdout.index("environment variables") :]
         self.assertIn("--hbm", variables)
         self.assertNotIn("--no-python", variables)
+
+    def test_an_installation_without_its_python_package_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(VMEM).parent.parent
+            for part in ("bin", "lib"):
+                os.mkdir(os.path.join(folder, part))
+            for name in ("bin/vmem", "lib/libvmem_preload.so", "lib/libvmem_gpu.so.0"):
+                shutil.copy(root / name, os.path.join(folder, name))
+            vmem = os.path.join(folder, "bin", "vmem")
+            self.assert_refused(run(vmem, "run", "--", "true"), "share/vmem/python", "--no-python")
+            self.assertEqual(run(vmem, "run", "--no-python", "--", "true").returncode, 0)
 
     def test_a_missing_program_is_named(self):
         result = run(VMEM, "run", "--", "no-such-program")
