@@ -68,7 +68,7 @@ void fingerprint(const vmem_emu_launch* launch) {
   scratch->changed = changed;
   record->last = total;
   if (!changed) return;
-  record->changed_words += changed_words;
+  std::atomic_ref(record->changed_words).fetch_add(changed_words, std::memory_order_relaxed);
   std::atomic_ref(record->changes).fetch_add(1, std::memory_order_release);
 }
 
