@@ -1,7 +1,5 @@
 #include "tiers/piece_sums.hpp"
 
-#include <utility>
-
 namespace vmem::tiers {
 
 Status PieceSums::create(const gpu::DriverRef& driver, std::uint64_t slots_bytes) {

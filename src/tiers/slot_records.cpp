@@ -15,11 +15,10 @@ constexpr std::uint32_t kComparesMax = 256;
 
 }  // namespace
 
-Status SlotRecords::create(gpu::DriverRef driver, std::size_t slots) {
-  driver_ = std::move(driver);
-  VMEM_ASSIGN(records_, gpu::PinnedBuffer::create(driver_, (slots + kComparesMax) * sizeof(gpu::SlotRecord)));
+Status SlotRecords::create(const gpu::DriverRef& driver, std::size_t slots) {
+  VMEM_ASSIGN(records_, gpu::PinnedBuffer::create(driver, (slots + kComparesMax) * sizeof(gpu::SlotRecord)));
   std::memset(records_.data(), 0, records_.bytes());
-  VMEM_TRY(piece_sums_.create(driver_, slots * pagetable::kGranuleBytes));
+  VMEM_TRY(piece_sums_.create(driver, slots * pagetable::kGranuleBytes));
   slots_.resize(slots);
   for (std::uint32_t i = 0; i < kComparesMax; ++i) compares_.push_back(std::uint32_t(slots) + i);
   return {};

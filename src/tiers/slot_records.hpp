@@ -17,7 +17,7 @@ class SlotRecords {
  public:
   // For slots with ids below `slots`, a granule or more each. Errors: the driver's. REQUIRES: a
   // current context, also for reset.
-  Status create(gpu::DriverRef driver, std::size_t slots);
+  Status create(const gpu::DriverRef& driver, std::size_t slots);
   // Nothing is known of any slot from here on.
   void reset();
   explicit operator bool() const { return bool(records_); }
@@ -57,7 +57,6 @@ class SlotRecords {
     return reinterpret_cast<gpu::SlotRecord*>(records_.data())[index];
   }
 
-  gpu::DriverRef driver_;
   gpu::PinnedBuffer records_;            // one per slot, then those for compares
   std::vector<std::uint32_t> compares_;  // free records for compares
   PieceSums piece_sums_;
