@@ -284,9 +284,9 @@ CUresult StreamTable::record_event(StreamRecord& record, CUevent event) const {
 }
 
 Status StreamTable::count_use(StreamRecord& record, std::uint32_t more) {
-  const std::uint32_t uses = record.uses_since_close.load(std::memory_order_relaxed) + more;
-  if (uses < kUsesPerEpoch && !record.own_thread_only) {
-    record.uses_since_close.store(uses, std::memory_order_relaxed);
+  if (!closes(record, more)) {
+    record.uses_since_close.store(record.uses_since_close.load(std::memory_order_relaxed) + more,
+                                  std::memory_order_relaxed);
     return {};
   }
   // An epoch that cannot be closed now is closed later; the caller handles only a lost device.

@@ -109,6 +109,9 @@ class StreamTable {
   // Call after logging a stamp with the open epoch; counts for `uses` uses. Closes the epoch after
   // kUsesPerEpoch uses, or at once on a per-thread stream. Errors: DEVICE_LOST.
   Status count_use(StreamRecord& record, std::uint32_t uses = 1);
+  static bool closes(const StreamRecord& record, std::uint32_t uses) {  // if they are counted
+    return record.own_thread_only || record.uses_since_close.load(std::memory_order_relaxed) + uses >= kUsesPerEpoch;
+  }
   // The stream's owner is about to destroy it: closes its epoch and forgets the handle. Errors:
   // UNSUPPORTED while the stream is capturing, if an event does not cover its work outside the
   // capture.

@@ -56,7 +56,8 @@ std::uint32_t life_of_use(const Region& region, std::uint32_t granule) {
 // so epochs are longer while all fits.
 constexpr std::uint32_t kLaunchesPerEpoch = 16, kLaunchesPerEpochIfAllFits = 256;
 constinit thread_local NamedSpans named_spans;
-// What traces took the thread since its last launch.
+// What events recorded for a trace took the thread since its last launch. All else that a trace
+// costs a launch takes hardly longer than reading the clock.
 constinit thread_local std::uint64_t tracing_ns = 0;
 
 class Tracing {
@@ -216,6 +217,7 @@ void Launches::announce_all(std::span<const std::uintptr_t> addresses, LaunchHol
 void Launches::time_for_trace(const LaunchHolds& holds) const {
   if (!records()) [[likely]]
     return;
+  if (holds.record->has_begin.load(std::memory_order_relaxed)) return;
   const Tracing tracing;
   parts_.streams.time_launch(*holds.record);
 }
@@ -234,7 +236,6 @@ void Launches::note_signal(vmem_stream stream, std::uint32_t event, bool waits) 
 
 // The launch's hold on everything suffices; what it names is only logged.
 void Launches::note_for_trace(std::span<const std::uintptr_t> addresses, LaunchHolds& holds) const {
-  const Tracing tracing;
   announce_all(addresses, holds);
   holds.logs_uses = true;
   holds.slot->log.reserve(holds.slot->owed() + holds.held.size());
@@ -394,9 +395,11 @@ Status Launches::end(LaunchHolds& holds) {
   Status counted;
   const std::uint32_t launches = parts_.mover.evicts() ? kLaunchesPerEpoch : kLaunchesPerEpochIfAllFits;
   if (records()) [[unlikely]] {
-    const Tracing tracing;
     const std::uint32_t most = std::min(launches, parts_.traced_epoch);
-    counted = parts_.streams.count_use(record, (kUses + most - 1) / most);
+    const std::uint32_t uses = (kUses + most - 1) / most;
+    std::optional<Tracing> tracing;
+    if (StreamTable::closes(record, uses)) tracing.emplace();
+    counted = parts_.streams.count_use(record, uses);
   } else {
     counted = parts_.streams.count_use(record, kUses / launches);
   }
