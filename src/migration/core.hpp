@@ -66,7 +66,9 @@ struct MoverConfig {
   StreamTable* streams = nullptr;
   tiers::Tier* backing = nullptr;
   tiers::InPlaceTier* in_place = nullptr;  // null: the backing tier cannot be mapped
-  std::vector<PeerTier> peer_tiers;        // preferred to host memory for evicted pages
+  // Of the backing tier, created before HBM overflows: see Committer::expect_slots.
+  std::optional<std::uint64_t> backing_ahead_bytes = 0;
+  std::vector<PeerTier> peer_tiers;  // preferred to host memory for evicted pages
   std::vector<Loan> loans;
   tiers::Tier* spill = nullptr;  // for pages that the backing tier has no room for; null: none
   tiers::Tier* files = nullptr;  // the sources of read-only regions; null: none

@@ -161,6 +161,7 @@ Result<migration::MoverConfig> Runtime::mover_config() {
   config.threads = &slots_->registry();
   config.streams = streams_.get();
   config.backing = &stack_->host();
+  config.backing_ahead_bytes = options_.host_ahead_bytes;
   config.in_place = &stack_->host();
   config.files = &stack_->files();
   VMEM_ASSIGN(config.devices, mover_devices());

@@ -15,8 +15,16 @@ Option<HostOptions> host_option() {
                                &HostOptions::host_bytes, {.least = kSmallestHost, .most = 64 * kTiB});
 }
 
+Option<HostOptions> host_ahead_option() {
+  return automatic_size_option({.name = "host_ahead",
+                                .values = "auto, or a size such as 8GiB; 0: none",
+                                .help = "Host memory pinned before HBM overflows; auto: what a program that does not "
+                                        "call vmem allocates beyond half of HBM, up to as much again."},
+                               &HostOptions::host_ahead_bytes, {.most = 64 * kTiB});
+}
+
 }  // namespace
 
-std::vector<Option<HostOptions>> host_options() { return {host_option()}; }
+std::vector<Option<HostOptions>> host_options() { return {host_option(), host_ahead_option()}; }
 
 }  // namespace vmem

@@ -16,6 +16,8 @@ inline constexpr std::uint64_t kSmallestHost = std::uint64_t{16} << 20;
 struct HostOptions {
   // --host: pinned host pool; "auto": half of the available memory
   std::optional<std::uint64_t> host_bytes;
+  // --host-ahead: pinned before HBM overflows; "auto": see the option's help
+  std::optional<std::uint64_t> host_ahead_bytes;
 };
 
 std::vector<Option<HostOptions>> host_options();

@@ -18,6 +18,10 @@ namespace {
 // creates an idle moment, and costs the copy 7 % (H200, driver 580).
 constexpr std::uint64_t kStorePieceBytes = std::uint64_t{8} << 20;
 constexpr auto kSourcePause = std::chrono::seconds(1);
+// The driver holds a lock while it creates host memory, some 200 µs per MiB, and whoever asks for
+// it again at once gets it again: without a pause another thread's mapping calls waited until the
+// last of 4 GiB were created, 0.5 to 1 s (docs/decisions/0115).
+constexpr auto kGrowthPause = std::chrono::microseconds(100);
 
 FramePool::Config pool_config(const NearTier::Config& config) {
   FramePool::Config pool;
@@ -411,11 +415,11 @@ void NearTier::grow() {
     std::uint64_t page_bytes = 0;
     changed_.wait(lock, [&] { return stopping_ || (!growth_error_ && (page_bytes = next_wanted()) != 0); });
     if (stopping_) return;
-    if (make_wanted(lock, page_bytes)) {
-      lock.unlock();
-      config_.on_ready();
-      lock.lock();
-    }
+    const bool awaited = make_wanted(lock, page_bytes);
+    lock.unlock();
+    if (awaited) config_.on_ready();
+    if (on_host()) std::this_thread::sleep_for(kGrowthPause);
+    lock.lock();
   }
 }
 

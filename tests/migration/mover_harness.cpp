@@ -105,6 +105,7 @@ void MoverTest::make_mover() {
   config.threads = threads.get();
   config.streams = streams.get();
   config.backing = tier.get();
+  config.backing_ahead_bytes = shape.host_ahead_bytes;
   config.in_place = shape.in_place ? tier.get() : nullptr;
   SecondChanceOptions options;
   for (int i = 0; i < shape.devices; ++i) {

@@ -50,7 +50,9 @@ struct MachineShape {
   // GPU work runs only between the mover's steps: a test runs the same every time.
   bool stepped = false;
   std::optional<std::uint64_t> page_bytes = kPageBytes;  // nullopt: by region size
-  trace::Recorder* recorder = nullptr;                   // null: no trace
+  // nullopt: by what is allocated. With page_bytes all slots are created at the start.
+  std::optional<std::uint64_t> host_ahead_bytes = 0;
+  trace::Recorder* recorder = nullptr;  // null: no trace
 };
 
 // A launching thread and its stream.

@@ -117,9 +117,26 @@ std::uint64_t Committer::hbm_in_all(const Device& device) const {
   return lends ? device.config.hbm_bytes : device.hbm.budget_bytes();
 }
 
-// Creates slots ahead once evictions are expected: one per page, so that clean pages keep their
-// copy. Programs that do not call vmem write most of their pages, so their regions get only the
-// slots that the overflow needs: creating one blocks the driver while its memory is cleared.
+Committer::Ahead Committer::ahead(std::uint64_t hbm_bytes) const {
+  std::uint64_t declared = 0, undeclared = 0;
+  for (const auto& [page_bytes, pages] : counts_) {
+    declared += page_bytes * pages.declared;
+    undeclared += page_bytes * pages.undeclared;
+  }
+  const auto part = [](std::uint64_t of, std::uint64_t all) {
+    return all == 0 ? 0 : std::min(1.0, double(of) / double(all));
+  };
+  if (const auto bytes = core_.config.backing_ahead_bytes) {
+    const double all = part(*bytes, declared + undeclared);
+    return {all, all};
+  }
+  const std::uint64_t half = hbm_bytes / 2;
+  return {0, part(std::min(undeclared - std::min(undeclared, half), half), undeclared)};
+}
+
+// Once evictions are expected, one slot per declared page, so that clean pages keep their copy.
+// Programs that do not call vmem write most of their pages, so their regions get only the slots
+// that the overflow needs: creating one blocks the driver while its memory is cleared.
 void Committer::expect_slots() {
   constexpr std::uint64_t kGranule = pagetable::kGranuleBytes;
   constexpr PageSizes smallest{.wanted = kGranule, .smallest = kGranule, .largest = kGranule};
@@ -130,10 +147,13 @@ void Committer::expect_slots() {
   }
   for (const PeerTier& each : core_.config.peer_tiers) lent += lent_for_certain(devices_, each);
   const double overflow = committed > hbm ? double(committed - hbm) / double(committed) : 0;
+  const Ahead before = ahead(hbm);
+  const auto part = [](double of, std::uint64_t pages) { return std::uint64_t(std::ceil(of * double(pages))); };
   for (const auto& [page_bytes, pages] : counts_) {
-    const auto leaving = std::uint64_t(std::ceil(overflow * double(pages.undeclared)));
-    const std::uint64_t slots = overflow == 0 ? 0 : pages.declared + leaving;
-    for (std::size_t near = 1; near < near_.count(); ++near) near_[near].tier->expect(page_bytes, slots);
+    const std::uint64_t leaving = overflow == 0 ? 0 : pages.declared + part(overflow, pages.undeclared);
+    for (std::size_t near = 1; near < near_.count(); ++near) near_[near].tier->expect(page_bytes, leaving);
+    const std::uint64_t slots =
+        std::max(leaving, part(before.of_declared, pages.declared) + part(before.of_undeclared, pages.undeclared));
     core_.config.backing->expect(page_bytes, slots - std::min(slots, lent / page_bytes));
   }
 }

@@ -33,10 +33,17 @@ class Committer {
   Status commit(Device& device, std::uint64_t bytes, const PageSizes& pages);
   // Pages of files need room while they pass through host memory, and no other.
   Status commit_transit(Device& device, std::uint64_t page_bytes, const tiers::PageSource& source);
-  // Creates slots ahead once evictions are expected.
+  // Creates slots ahead: for what exceeds HBM, and before anything does,
+  // MoverConfig::backing_ahead_bytes. Without a value: what undeclared pages take beyond half of
+  // HBM, up to as much again.
   void expect_slots();
 
  private:
+  // The part of the pages that gets slots before HBM overflows.
+  struct Ahead {
+    double of_declared = 0, of_undeclared = 0;
+  };
+  Ahead ahead(std::uint64_t hbm_bytes) const;
   PageSizes page_sizes() const;
   Status commit_error(const Device& device, std::uint64_t bytes, const PageSizes& pages, const Memories& all,
                       const Shortfall& missing) const;
