@@ -11,7 +11,9 @@
 #include "base/sizes.hpp"
 #include "bench/exit_code.hpp"
 #include "migration/mover_options.hpp"
+#include "pagetable/types.hpp"
 #include "replay/plan.hpp"
+#include "tiers/host_options.hpp"
 #include "tools/commands.hpp"
 #include "tools/json_file.hpp"
 #include "trace/file.hpp"
@@ -24,9 +26,11 @@ using replay::Measured;
 using replay::Plan;
 
 struct Arguments {
-  std::string file, json, page;
+  std::string file, json, page, host, peer, below;
   std::vector<std::string> hbm;
-  double within_percent = 10, in_gb_per_s = 0, out_gb_per_s = 0;
+  double within_percent = 10;
+  // 0: not given.
+  double in_gb_per_s = 0, out_gb_per_s = 0, peer_gb_per_s = 0, below_in_gb_per_s = 0, below_out_gb_per_s = 0;
 };
 
 int refuse(const std::string& why) {
@@ -76,6 +80,12 @@ ordered_json json_of(const Measured& measured, const Scale& scale) {
           {"ahead_gib", scale.gib(measured.ahead_bytes)},
           {"in_busy_ms", scale.ms(measured.in_busy_ns)},
           {"out_busy_ms", scale.ms(measured.out_busy_ns)},
+          {"peer_in_busy_ms", scale.ms(measured.peer_in_busy_ns)},
+          {"peer_out_busy_ms", scale.ms(measured.peer_out_busy_ns)},
+          {"below_in_gib", scale.gib(measured.below_in_bytes)},
+          {"below_out_gib", scale.gib(measured.below_out_bytes)},
+          {"below_in_busy_ms", scale.ms(measured.below_in_busy_ns)},
+          {"below_out_busy_ms", scale.ms(measured.below_out_busy_ns)},
           {"maps", scale.number(measured.maps)},
           {"frames_made", scale.number(measured.frames_made)},
           {"mover_busy_ms", scale.ms(measured.mover_busy_ns)},
@@ -105,8 +115,37 @@ std::string json_of(const Plan& plan) {
   return all.dump(1) + "\n";
 }
 
+// Leaves the rate as it is where none is given.
+void take_rate(std::uint64_t& bytes_per_s, double gb_per_s) {
+  if (gb_per_s > 0) bytes_per_s = std::uint64_t(gb_per_s * 1e9);
+}
+
+Status take_size(std::uint64_t& bytes, const char* flag, const std::string& text, std::uint64_t least) {
+  if (text.empty()) return {};
+  const auto size = parse_size(text, {.least = least});
+  if (!size)
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} is '{}': {}", flag, printable(text), size.error().message));
+  bytes = *size / pagetable::kGranuleBytes * pagetable::kGranuleBytes;
+  return {};
+}
+
+Result<replay::Chain> chain_of(const Arguments& arguments) {
+  replay::Chain chain;
+  VMEM_TRY(take_size(chain.host_bytes, "--host", arguments.host, kSmallestHost));
+  VMEM_TRY(take_size(chain.peer_bytes, "--peer", arguments.peer, pagetable::kGranuleBytes));
+  VMEM_TRY(take_size(chain.below_bytes, "--below", arguments.below, pagetable::kGranuleBytes));
+  take_rate(chain.link.in_bytes_per_s, arguments.in_gb_per_s);
+  take_rate(chain.link.out_bytes_per_s, arguments.out_gb_per_s);
+  take_rate(chain.peer_link.in_bytes_per_s, arguments.peer_gb_per_s);
+  take_rate(chain.peer_link.out_bytes_per_s, arguments.peer_gb_per_s);
+  take_rate(chain.below_in_bytes_per_s, arguments.below_in_gb_per_s);
+  take_rate(chain.below_out_bytes_per_s, arguments.below_out_gb_per_s);
+  return chain;
+}
+
 Result<replay::PlanRequest> request_of(const Arguments& arguments) {
   replay::PlanRequest request;
+  VMEM_ASSIGN(request.chain, chain_of(arguments));
   for (const std::string& text : arguments.hbm) {
     const auto hbm = parse_size(text, {.least = kSmallestHbm});
     if (!hbm)
@@ -121,8 +160,6 @@ Result<replay::PlanRequest> request_of(const Arguments& arguments) {
     request.page_bytes = *page;
   }
   if (arguments.within_percent > 0) request.within = arguments.within_percent / 100;
-  if (arguments.in_gb_per_s > 0) request.link.in_bytes_per_s = std::uint64_t(arguments.in_gb_per_s * 1e9);
-  if (arguments.out_gb_per_s > 0) request.link.out_bytes_per_s = std::uint64_t(arguments.out_gb_per_s * 1e9);
   return request;
 }
 
@@ -148,9 +185,10 @@ constexpr const char* kFooter = R"(
 Record the program where it fits, over some ten steps, each launch timed by itself:
   vmem trace record --trace-epoch 1 -- python train.py
 The steps that repeat at the trace's end are played again in virtual time, by vmem's own decisions; runs took 3 to 31 %
-longer beyond HBM. Programs on several devices, and those that call vmem, cannot be played. Bound: nothing is faster where
+longer beyond HBM. What HBM does not hold lies in another GPU's memory (--peer), then in host memory, then in what is
+below it (--below: a disk or another node), as in a run. Programs on several devices, and those that call vmem, cannot be played. Bound: nothing is faster where
 the GPU's work takes as long as recorded. Schedule: what somebody who knows the future can do. Busiest: what is busy for the
-largest part of the time, the mover with mapping.
+largest part of the time, the mover with mapping. Bound and schedule: of the slowest of the links.
 
 Exit codes: 0 printed; 1 a page came back with old contents (a bug); 2 bad options, or a trace that cannot be read or played.)";
 
@@ -169,8 +207,17 @@ Command add_plan(CLI::App& app) {
   const auto rate = [&](const char* name, double& value, const char* help) {
     app.add_option(name, value, help)->check(CLI::Range(0.01, 1e5))->type_name("GB/s");
   };
+  const auto size = [&](const char* name, std::string& value, const char* help) {
+    app.add_option(name, value, help)->type_name("SIZE");
+  };
+  size("--peer", arguments->peer, "So much of another GPU's memory; default: none");
+  rate("--peer-rate", arguments->peer_gb_per_s, "Rate from it and to it; default: 390");
+  size("--host", arguments->host, "So much pinned host memory; default: 256GiB");
   rate("--in", arguments->in_gb_per_s, "Rate from host memory; default: 55.3");
   rate("--out", arguments->out_gb_per_s, "Rate to host memory; default: 55.3");
+  size("--below", arguments->below, "So much below host memory; default: none");
+  rate("--below-in", arguments->below_in_gb_per_s, "Rate from there; default: 3.5");
+  rate("--below-out", arguments->below_out_gb_per_s, "Rate to there; default: 2.5");
   app.add_option("--page", arguments->page, "The option page")->type_name("SIZE");
   add_json(app, arguments->json, "the figures");
   app.footer(kFooter);

@@ -108,8 +108,8 @@ int replay(const Arguments& arguments) {
   }
   setting.from_ns = std::uint64_t(arguments.from_s * 1e9);
   setting.share_pages = arguments.share_pages;
-  take_rate(setting.link.in_bytes_per_s, arguments.in_gb_per_s);
-  take_rate(setting.link.out_bytes_per_s, arguments.out_gb_per_s);
+  take_rate(setting.chain.link.in_bytes_per_s, arguments.in_gb_per_s);
+  take_rate(setting.chain.link.out_bytes_per_s, arguments.out_gb_per_s);
   take_rate(setting.pinned_bytes_per_s, arguments.pinned_gb_per_s);
   const auto measured = replay::replay(*trace, setting);
   if (!measured) return refuse("replay", measured.error().message);

@@ -15,17 +15,39 @@ constexpr std::uint64_t kWakeNs = 8'000;
 constexpr std::uint64_t kPollNs = 25'000, kLaterNs = 1'000'000;
 constexpr std::uint64_t kStepNs = 2'000;  // beside the driver's calls
 constexpr std::uint64_t kUseNs = 1'000;   // to read a use, and to tell the policies
+// At which slots in a peer's memory are made.
+constexpr std::uint64_t kPeerBytesPerS = 1'000'000'000'000;
 
 }  // namespace
 
 Machine::Machine(const Setting& setting)
     : setting_(setting),
-      gpu_({.devices = 1, .hbm_bytes = setting.hbm_bytes, .costs = setting.costs, .link = setting.link}) {}
+      gpu_({.devices = 1,
+            .hbm_bytes = setting.hbm_bytes,
+            .costs = setting.costs,
+            .link = setting.chain.link,
+            .peer_link = setting.chain.peer_link}) {}
 
 Result<std::unique_ptr<Machine>> Machine::start(const Setting& setting) {
   std::unique_ptr<Machine> machine(new Machine(setting));
   VMEM_TRY(machine->start());
   return machine;
+}
+
+void Machine::make_tiers() {
+  const Chain& chain = setting_.chain;
+  const auto near = [&](VirtualGpu::Far far, std::uint64_t bytes, std::uint64_t made_bytes_per_s) {
+    return std::make_unique<VirtualHost>(VirtualHost::Config{
+        .gpu = gpu_, .contents = contents_, .budget_bytes = bytes, .made_bytes_per_s = made_bytes_per_s, .far = far});
+  };
+  host_ = near(VirtualGpu::Far::host, chain.host_bytes, setting_.pinned_bytes_per_s);
+  if (chain.peer_bytes != 0) peer_ = near(VirtualGpu::Far::peer, chain.peer_bytes, kPeerBytesPerS);
+  if (chain.below_bytes == 0) return;
+  below_ = std::make_unique<VirtualBelow>(VirtualBelow::Config{.gpu = gpu_,
+                                                               .host = *host_,
+                                                               .budget_bytes = chain.below_bytes,
+                                                               .in_bytes_per_s = chain.below_in_bytes_per_s,
+                                                               .out_bytes_per_s = chain.below_out_bytes_per_s});
 }
 
 Status Machine::start() {
@@ -37,19 +59,33 @@ Status Machine::start() {
   streams_ = std::make_unique<migration::StreamTable>(
       driver, std::vector<migration::StreamTable::Device>{{device.handle, device.context}});
   slots_ = std::make_unique<runtime::ThreadSlots>(*devices_);
-  host_ = std::make_unique<VirtualHost>(VirtualHost::Config{.gpu = gpu_,
-                                                            .contents = contents_,
-                                                            .budget_bytes = setting_.host_bytes,
-                                                            .pinned_bytes_per_s = setting_.pinned_bytes_per_s});
+  make_tiers();
 
+  mover_ = std::make_unique<migration::Mover>(mover_config(device));
+  return start_program();
+}
+
+migration::MoverConfig Machine::mover_config(const runtime::Device& device) {
   migration::MoverConfig config;
-  config.driver = driver;
+  config.driver = gpu_.driver();
   config.space = &space();
   config.threads = &slots_->registry();
   config.streams = streams_.get();
   config.backing = host_.get();
   config.in_place = host_.get();
   config.devices.push_back({device.handle, device.context, setting_.hbm_bytes, 1, {}});
+  if (peer_) {
+    config.devices.back().lenders = {0};
+    config.peer_tiers.push_back({.tier = peer_.get(),
+                                 .in_place = peer_.get(),
+                                 .set_budget = [](std::uint64_t) {},
+                                 .lender = {},
+                                 .most_bytes = setting_.chain.peer_bytes});
+  }
+  config.spill = below_.get();
+  if (below_)
+    config.spill_policy =
+        migration::make_second_chance_policy({.prefetch_pages = 0, .hbm_bytes = {setting_.chain.host_bytes}});
   const std::vector<std::uint64_t> hbm{setting_.hbm_bytes};
   config.policy = migration::make_look_ahead_policy(
       {hbm}, migration::make_second_chance_policy({.prefetch_pages = options_.prefetch_pages, .hbm_bytes = hbm}));
@@ -57,8 +93,12 @@ Status Machine::start() {
   config.shares_pages = setting_.share_pages;
   config.now_us = [this] { return gpu_.now_ns() / 1000; };
   config.serve = [this](const migration::Request& request) { serve(request); };
-  mover_ = std::make_unique<migration::Mover>(std::move(config));
+  return config;
+}
 
+// What the program's calls reach.
+Status Machine::start_program() {
+  const auto driver = gpu_.driver();
   backing_ = std::make_unique<runtime::Backing>(options_, *devices_, space(), *mover_, *streams_, *slots_);
   VMEM_ASSIGN(small_, runtime::Suballocator::create(backing_->slabs, backing_->work, space().base(), space().bytes()));
   addresses_ = std::make_unique<runtime::AddressResolver>(space(), *small_, *devices_);
@@ -113,6 +153,8 @@ void Machine::step() {
   sleeps_ = next != Next::again;
   // Nobody wakes it between two calls of the program: then it looks whether there is work.
   mover_ns_ = stepped_ns_ + (!sleeps_ ? 0 : next == Next::soon ? kPollNs : kLaterNs);
+  // Tiers with threads of their own wake it.
+  if (sleeps_ && below_) mover_ns_ = std::min(mover_ns_, std::max(stepped_ns_, below_->next_end_ns()));
 }
 
 void Machine::catch_up() {

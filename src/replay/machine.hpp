@@ -8,6 +8,7 @@
 
 #include "migration/mover.hpp"
 #include "replay/replay.hpp"
+#include "replay/virtual_below.hpp"
 #include "replay/virtual_host.hpp"
 #include "runtime/assembly/backing.hpp"
 #include "runtime/assembly/devices.hpp"
@@ -25,7 +26,9 @@ class Machine {
 
   VirtualGpu& gpu() { return gpu_; }
   Contents& contents() { return contents_; }
-  VirtualHost& host() { return *host_; }
+  // Of all tiers; must stay 0.
+  std::uint64_t wrong_loads() const { return host_->wrong_loads() + (peer_ ? peer_->wrong_loads() : 0); }
+  const VirtualBelow* below() const { return below_.get(); }  // null: none
   pagetable::AddressSpace& space() { return reserved_->space(); }
   runtime::UndeclaredBlocks& blocks() { return *blocks_; }
   runtime::Launches& launches() { return *launches_; }
@@ -40,6 +43,9 @@ class Machine {
  private:
   explicit Machine(const Setting& setting);
   Status start();
+  void make_tiers();
+  migration::MoverConfig mover_config(const runtime::Device& device);
+  Status start_program();
   void serve(const migration::Request& request);
   void step();
 
@@ -51,7 +57,8 @@ class Machine {
   std::unique_ptr<runtime::ReservedSpace> reserved_;
   std::unique_ptr<migration::StreamTable> streams_;
   std::unique_ptr<runtime::ThreadSlots> slots_;
-  std::unique_ptr<VirtualHost> host_;
+  std::unique_ptr<VirtualHost> host_, peer_;  // peer_: null without
+  std::unique_ptr<VirtualBelow> below_;       // null: none
   std::unique_ptr<migration::Mover> mover_;
   std::uint64_t mover_ns_ = 0;    // when the mover steps next
   std::uint64_t stepped_ns_ = 0;  // when its last step ended

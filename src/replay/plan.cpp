@@ -50,9 +50,9 @@ class Planner {
  private:
   Result<Measured> played(std::uint64_t hbm_bytes) const {
     return replay(trace_, {.hbm_bytes = hbm_bytes,
+                           .chain = request_.chain,
                            .page_bytes = request_.page_bytes,
                            .pinned_bytes_per_s = kPinnedBytesPerS,
-                           .link = request_.link,
                            .from_ns = plan_.steady.from_ns});
   }
 
@@ -83,13 +83,31 @@ class Planner {
   Status add_row(std::uint64_t hbm) {
     PlanRow row{.hbm_bytes = hbm, .measured = {}, .bound = {}, .schedule = {}};
     VMEM_ASSIGN(row.measured, played(hbm));
-    const trace::Machine machine{.hbm_bytes = hbm,
-                                 .in_bytes_per_s = double(request_.link.in_bytes_per_s),
-                                 .out_bytes_per_s = double(request_.link.out_bytes_per_s)};
-    row.bound = trace::bound(program_, machine);
-    row.schedule = trace::schedule(program_, machine, trace::Writes::all);
+    const Chain& chain = request_.chain;
+    // The nearest link carries the most. It is the peer's and host memory's together, as far as a
+    // bound can tell which bytes take which.
+    const bool peer = chain.peer_bytes != 0;
+    const trace::Machine near{
+        .hbm_bytes = hbm,
+        .in_bytes_per_s = double(chain.link.in_bytes_per_s + (peer ? chain.peer_link.in_bytes_per_s : 0)),
+        .out_bytes_per_s = double(chain.link.out_bytes_per_s + (peer ? chain.peer_link.out_bytes_per_s : 0))};
+    row.bound = trace::bound(program_, near);
+    row.schedule = trace::schedule(program_, near, trace::Writes::all);
+    // Each farther link carries what the memory before it cannot hold.
+    if (peer) slow_down(row, hbm + chain.peer_bytes, chain.link.in_bytes_per_s, chain.link.out_bytes_per_s);
+    if (chain.below_bytes != 0)
+      slow_down(row, hbm + chain.peer_bytes + chain.host_bytes, chain.below_in_bytes_per_s,
+                chain.below_out_bytes_per_s);
     plan_.rows.push_back(std::move(row));
     return {};
+  }
+
+  // As if all memory before a link were HBM.
+  void slow_down(PlanRow& row, std::uint64_t before_bytes, std::uint64_t in_rate, std::uint64_t out_rate) const {
+    const trace::Machine far{
+        .hbm_bytes = before_bytes, .in_bytes_per_s = double(in_rate), .out_bytes_per_s = double(out_rate)};
+    row.bound.time_ns = std::max(row.bound.time_ns, trace::bound(program_, far).time_ns);
+    row.schedule.time_ns = std::max(row.schedule.time_ns, trace::schedule(program_, far, trace::Writes::all).time_ns);
   }
 
   Status search() {
@@ -115,6 +133,10 @@ std::pair<std::uint64_t, std::string_view> busiest(const Measured& measured) {
   return std::max({std::pair(measured.gpu_ns, std::string_view("computing")),
                    {measured.in_busy_ns, "link in"},
                    {measured.out_busy_ns, "link out"},
+                   {measured.peer_in_busy_ns, "peer in"},
+                   {measured.peer_out_busy_ns, "peer out"},
+                   {measured.below_in_busy_ns, "below in"},
+                   {measured.below_out_busy_ns, "below out"},
                    {measured.mover_busy_ns, "mover"}},
                   [](const auto& one, const auto& other) { return one.first < other.first; });
 }

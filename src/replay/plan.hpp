@@ -21,7 +21,7 @@ struct PlanRequest {
   // The smallest HBM is sought whose steps take at most so much longer than where all fits, as a
   // part of that; nullopt: none is sought.
   std::optional<double> within;
-  LinkRates link;
+  Chain chain;
   std::optional<std::uint64_t> page_bytes;
 };
 // Parts of the peak that HBM holds, without other wishes.
@@ -31,6 +31,8 @@ inline constexpr double kOverflows[] = {1.25, 1.5, 2, 3, 4};
 struct PlanRow {
   std::uint64_t hbm_bytes = 0;
   Measured measured;
+  // Bytes are those that HBM cannot hold. Times are the longest of all links', each with what the
+  // memory before it cannot hold.
   trace::Bound bound;
   trace::Schedule schedule;  // if all uses write
 };
@@ -43,7 +45,8 @@ struct Plan {
   std::optional<std::uint64_t> smallest_hbm_bytes;
 };
 
-// What keeps the busiest part of the machine busy: "computing", "link in", "link out" or "mover".
+// What keeps the busiest part of the machine busy: "computing", "link in", "link out", "peer in",
+// "peer out", "below in", "below out" or "mover".
 std::string_view limit_of(const Measured& measured);
 // For how much of the time: up to 1.
 double busiest_part(const Measured& measured);

@@ -30,10 +30,30 @@ constexpr std::uint64_t kPauseNs = 200'000;
 // Launches that the driver queues on a stream before it makes their thread wait.
 constexpr std::size_t kQueued = 1024;
 constexpr std::string_view kCopy = "a copy";
-constexpr std::uint64_t kInPlaceBytesPerS = 50'000'000'000;
+constexpr std::uint64_t kInPlaceBytesPerS = 50'000'000'000, kInPlaceAtPeerBytesPerS = 370'000'000'000;
 
 // Kernels that change what they read: optimizers and the like, by parts of their names.
 constexpr std::array<std::string_view, 4> kInPlace{"multi_tensor_apply", "Foreach", "FillFunctor", "index_put"};
+
+// What is counted from the begin of what is measured.
+constexpr std::array kCounted{&Measured::time_ns,
+                              &Measured::waited_ns,
+                              &Measured::waits,
+                              &Measured::in_bytes,
+                              &Measured::out_bytes,
+                              &Measured::in_busy_ns,
+                              &Measured::out_busy_ns,
+                              &Measured::peer_in_busy_ns,
+                              &Measured::peer_out_busy_ns,
+                              &Measured::below_in_bytes,
+                              &Measured::below_out_bytes,
+                              &Measured::below_in_busy_ns,
+                              &Measured::below_out_busy_ns,
+                              &Measured::ahead_bytes,
+                              &Measured::maps,
+                              &Measured::unmaps,
+                              &Measured::frames_made,
+                              &Measured::mover_busy_ns};
 
 class Player {
  public:
@@ -164,38 +184,48 @@ class Player {
 
   void begin() {
     measuring_ = true;
-    const auto& counters = machine_->counters();
-    before_.time_ns = done_ns();
-    before_.in_bytes = counters.migrated_in_bytes;
-    before_.out_bytes = counters.migrated_out_bytes;
-    before_.ahead_bytes = counters.prefetched_used_bytes;
-    before_.maps = counters.maps;
-    before_.unmaps = counters.unmaps;
-    before_.frames_made = machine_->frames_made();
-    before_.waited_ns = counters.acquire_wait_us * 1000;
-    before_.waits = counters.acquire_waits;
-    before_.mover_busy_ns = machine_->mover_busy_ns();
-    before_.in_busy_ns = machine_->gpu().busy_ns(0, VirtualGpu::Direction::in);
-    before_.out_busy_ns = machine_->gpu().busy_ns(0, VirtualGpu::Direction::out);
     for (auto& [number, stream] : streams_) stream.gpu_ns = 0;
+    before_ = so_far();
   }
 
   void measure() {
+    const std::uint64_t launches = result_.launches;
+    result_ = so_far();
+    for (const auto field : kCounted) result_.*field -= before_.*field;
+    result_.launches = launches;
+  }
+
+  // Since the replay began; `gpu_ns` since what is measured did.
+  Measured so_far() const {
+    using Direction = VirtualGpu::Direction;
+    using tiers::Direction::load, tiers::Direction::store;
+    constexpr auto kPeer = VirtualGpu::Far::peer;
     const auto& counters = machine_->counters();
-    for (const auto& [number, stream] : streams_) result_.gpu_ns = std::max(result_.gpu_ns, stream.gpu_ns);
-    result_.time_ns = done_ns() - before_.time_ns;
-    result_.in_bytes = counters.migrated_in_bytes - before_.in_bytes;
-    result_.out_bytes = counters.migrated_out_bytes - before_.out_bytes;
-    result_.ahead_bytes = counters.prefetched_used_bytes - before_.ahead_bytes;
-    result_.maps = counters.maps - before_.maps;
-    result_.unmaps = counters.unmaps - before_.unmaps;
-    result_.frames_made = machine_->frames_made() - before_.frames_made;
-    result_.waited_ns = counters.acquire_wait_us * 1000 - before_.waited_ns;
-    result_.waits = counters.acquire_waits - before_.waits;
-    result_.mover_busy_ns = machine_->mover_busy_ns() - before_.mover_busy_ns;
-    result_.in_busy_ns = machine_->gpu().busy_ns(0, VirtualGpu::Direction::in) - before_.in_busy_ns;
-    result_.out_busy_ns = machine_->gpu().busy_ns(0, VirtualGpu::Direction::out) - before_.out_busy_ns;
-    result_.wrong_loads = machine_->host().wrong_loads();
+    const VirtualGpu& gpu = machine_->gpu();
+    Measured all;
+    all.time_ns = done_ns();
+    for (const auto& [number, stream] : streams_) all.gpu_ns = std::max(all.gpu_ns, stream.gpu_ns);
+    all.waited_ns = counters.acquire_wait_us * 1000;
+    all.waits = counters.acquire_waits;
+    all.in_bytes = counters.migrated_in_bytes;
+    all.out_bytes = counters.migrated_out_bytes;
+    all.in_busy_ns = gpu.busy_ns(0, Direction::in);
+    all.out_busy_ns = gpu.busy_ns(0, Direction::out);
+    all.peer_in_busy_ns = gpu.busy_ns(0, Direction::in, kPeer);
+    all.peer_out_busy_ns = gpu.busy_ns(0, Direction::out, kPeer);
+    if (const VirtualBelow* const below = machine_->below()) {
+      all.below_in_bytes = below->bytes(load);
+      all.below_out_bytes = below->bytes(store);
+      all.below_in_busy_ns = below->busy_ns(load);
+      all.below_out_busy_ns = below->busy_ns(store);
+    }
+    all.ahead_bytes = counters.prefetched_used_bytes;
+    all.maps = counters.maps;
+    all.unmaps = counters.unmaps;
+    all.frames_made = machine_->frames_made();
+    all.mover_busy_ns = machine_->mover_busy_ns();
+    all.wrong_loads = machine_->wrong_loads();
+    return all;
   }
 
   Status add(std::uint64_t at_ns, const trace::Signal& signal) {
@@ -262,17 +292,19 @@ class Player {
     return {};
   }
 
-  // What the GPU reads in host memory comes over the link.
+  // What the GPU reads in place comes over a link.
   std::uint64_t in_place_ns() const {
-    std::uint64_t bytes = 0;
+    double ns = 0;
     for (const auto& held : holds_.held) {
       const runtime::PageRun pages = held.pages();
       for (std::uint32_t i = pages.first; i < pages.first + pages.count; ++i) {
         const pagetable::PageState state(held.region->pages[i].state.load(std::memory_order_relaxed));
-        if (state.has(pagetable::PageState::kInPlace)) bytes += held.region->page_bytes();
+        if (!state.has(pagetable::PageState::kInPlace)) continue;
+        const std::uint64_t rate = held.region->pages[i].near == 0 ? kInPlaceBytesPerS : kInPlaceAtPeerBytesPerS;
+        ns += double(held.region->page_bytes()) * 1e9 / double(rate);
       }
     }
-    return std::uint64_t(double(bytes) * 1e9 / double(kInPlaceBytesPerS));
+    return std::uint64_t(ns);
   }
 
   std::string_view name_of(const Launch& launch) const {

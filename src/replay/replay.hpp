@@ -11,14 +11,23 @@
 
 namespace vmem::replay {
 
+// The tiers below HBM, from near to far.
+struct Chain {
+  std::uint64_t peer_bytes = 0;  // another GPU's memory, all of it lent
+  LinkRates peer_link = kNvLink;
+  std::uint64_t host_bytes = std::uint64_t{256} << 30;
+  LinkRates link;                 // between HBM and host memory
+  std::uint64_t below_bytes = 0;  // a disk, or another node
+  std::uint64_t below_in_bytes_per_s = 3'500'000'000, below_out_bytes_per_s = 2'500'000'000;
+};
+
 struct Setting {
   std::uint64_t hbm_bytes = 0;
-  std::uint64_t host_bytes = std::uint64_t{256} << 30;
+  Chain chain;
   std::optional<std::uint64_t> page_bytes;  // nullopt: as the runtime chooses
   bool share_pages = true;
   std::uint64_t pinned_bytes_per_s = 5'800'000'000;  // how fast host memory is pinned
   CallCosts costs;
-  LinkRates link;
   std::uint64_t from_ns = 0;  // of the trace: what is measured begins here
 };
 
@@ -28,9 +37,12 @@ struct Measured {
   std::uint64_t gpu_ns = 0;     // of the busiest stream's work, with what it read in host memory
   std::uint64_t waited_ns = 0;  // launching threads, for the mover
   std::uint64_t waits = 0;
-  std::uint64_t in_bytes = 0, out_bytes = 0;
-  std::uint64_t in_busy_ns = 0, out_busy_ns = 0;  // of the link
-  std::uint64_t ahead_bytes = 0;                  // of in_bytes: fetched before a launch asked
+  std::uint64_t in_bytes = 0, out_bytes = 0;      // of HBM
+  std::uint64_t in_busy_ns = 0, out_busy_ns = 0;  // of the link to host memory
+  std::uint64_t peer_in_busy_ns = 0, peer_out_busy_ns = 0;
+  std::uint64_t below_in_bytes = 0, below_out_bytes = 0;  // between host memory and what is below
+  std::uint64_t below_in_busy_ns = 0, below_out_busy_ns = 0;
+  std::uint64_t ahead_bytes = 0;  // of in_bytes: fetched before a launch asked
   std::uint64_t maps = 0, unmaps = 0, frames_made = 0;
   std::uint64_t mover_busy_ns = 0;
   std::uint64_t launches = 0;

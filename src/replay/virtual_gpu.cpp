@@ -108,7 +108,8 @@ struct VirtualGpu::Calls {
   }
   static CUresult set_access(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) {
     const CallCosts& costs = active->shape_.costs;
-    const bool stores = active->devices_[std::size_t(active->current_)].out.end_ns > active->now_ns_;
+    const auto& to_host = active->devices_[std::size_t(active->current_)].links[std::size_t(Far::host)];
+    const bool stores = to_host[std::size_t(Direction::out)].end_ns > active->now_ns_;
     active->spend(stores ? costs.set_access_beside_stores : costs.set_access);
     return CUDA_SUCCESS;
   }
@@ -238,18 +239,20 @@ std::uint64_t VirtualGpu::after_all(std::span<const CUevent> events) const {
   return at;
 }
 
-CUevent VirtualGpu::copy(int device, Direction direction, std::uint64_t bytes, std::span<const CUevent> after) {
-  Device& of = devices_[std::size_t(device)];
-  Link& link = direction == Direction::in ? of.in : of.out;
-  const Link& other = direction == Direction::in ? of.out : of.in;
-  const std::uint64_t rate = direction == Direction::in ? shape_.link.in_bytes_per_s : shape_.link.out_bytes_per_s;
-  const std::uint64_t begin = std::max(link.end_ns, after_all(after)) + shape_.link.start_ns;
+CUevent VirtualGpu::copy(int device, Direction direction, std::uint64_t bytes, std::span<const CUevent> after,
+                         Far far) {
+  auto& links = devices_[std::size_t(device)].links[std::size_t(far)];
+  Link& link = links[std::size_t(direction)];
+  const Link& other = links[1 - std::size_t(direction)];
+  const LinkRates& rates = far == Far::host ? shape_.link : shape_.peer_link;
+  const std::uint64_t rate = direction == Direction::in ? rates.in_bytes_per_s : rates.out_bytes_per_s;
+  const std::uint64_t begin = std::max(link.end_ns, after_all(after)) + rates.start_ns;
   // Bytes move at the slower rate for as long as the other direction is known to be busy.
-  const double alone = double(rate) / 1e9, shared = alone * shape_.link.both;
+  const double alone = double(rate) / 1e9, shared = alone * rates.both;
   const double beside = other.end_ns > begin ? double(other.end_ns - begin) : 0;
   const double moved = std::min(double(bytes), beside * shared);
-  const std::uint64_t pauses = direction == Direction::out ? bytes / shape_.link.piece_bytes : 0;
-  const auto takes = std::uint64_t(moved / shared + (double(bytes) - moved) / alone) + pauses * shape_.link.pause_ns;
+  const std::uint64_t pauses = direction == Direction::out ? bytes / rates.piece_bytes : 0;
+  const auto takes = std::uint64_t(moved / shared + (double(bytes) - moved) / alone) + pauses * rates.pause_ns;
   link.end_ns = begin + takes;
   link.busy_ns += takes;
   return new_event(link.end_ns);

@@ -3,6 +3,7 @@
 // that they are said to cost. So a mover runs on it as it is, and the same every time.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -23,7 +24,7 @@ struct CallCosts {
   std::uint64_t event = 1'000;  // also of a wait, and of a query
 };
 
-// The link between a GPU and host memory.
+// The link between a GPU and host memory, or another GPU.
 struct LinkRates {
   std::uint64_t in_bytes_per_s = 55'300'000'000, out_bytes_per_s = 55'300'000'000;
   // Of each direction's rate, while the other one is busy.
@@ -33,13 +34,20 @@ struct LinkRates {
   std::uint64_t pause_ns = 6'000, piece_bytes = std::uint64_t{8} << 20;
 };
 
+inline constexpr LinkRates kNvLink{.in_bytes_per_s = 390'000'000'000,
+                                   .out_bytes_per_s = 390'000'000'000,
+                                   .both = 1,
+                                   .start_ns = 8'000,
+                                   .pause_ns = 0,
+                                   .piece_bytes = std::uint64_t{8} << 20};
+
 class VirtualGpu {
  public:
   struct Shape {
     int devices = 1;
     std::uint64_t hbm_bytes = 0;  // of each
     CallCosts costs;
-    LinkRates link;
+    LinkRates link, peer_link = kNvLink;
   };
   // One at a time in a thread.
   explicit VirtualGpu(const Shape& shape);
@@ -59,14 +67,18 @@ class VirtualGpu {
   void hold_until(CUstream stream, std::uint64_t at_ns);       // what is queued later begins then
 
   enum class Direction : std::uint8_t { in, out };
-  // A copy over the device's link, once the events have happened. Its end is a new event; give it
-  // back with `forget`.
-  CUevent copy(int device, Direction direction, std::uint64_t bytes, std::span<const CUevent> after);
+  enum class Far : std::uint8_t { host, peer };  // the other end of a link
+  // A copy over a link of the device, once the events have happened. Its end is a new event; give
+  // it back with `forget`.
+  CUevent copy(int device, Direction direction, std::uint64_t bytes, std::span<const CUevent> after,
+               Far far = Far::host);
   // What takes `takes_ns` once the events have happened, beside everything else.
   CUevent beside(std::uint64_t takes_ns, std::span<const CUevent> after);
   std::uint64_t time_of(CUevent event) const;
   void forget(CUevent event);
-  std::uint64_t busy_ns(int device, Direction direction) const { return link_of(device, direction).busy_ns; }
+  std::uint64_t busy_ns(int device, Direction direction, Far far = Far::host) const {
+    return devices_[std::size_t(device)].links[std::size_t(far)][std::size_t(direction)].busy_ns;
+  }
 
  private:
   struct Calls;  // the driver's functions
@@ -82,12 +94,8 @@ class VirtualGpu {
   };
   struct Device {
     Stream default_stream;
-    Link in, out;
+    std::array<std::array<Link, 2>, 2> links;  // by Far and Direction
   };
-  const Link& link_of(int device, Direction direction) const {
-    const Device& of = devices_[std::size_t(device)];
-    return direction == Direction::in ? of.in : of.out;
-  }
   Stream& stream_of(CUstream handle);
   CUevent new_event(std::uint64_t at_ns);
   std::uint64_t after_all(std::span<const CUevent> events) const;

@@ -70,7 +70,7 @@ void VirtualHost::make_slots() {
     }
     making_ = next_size();
     if (making_ == 0) return;
-    ready_ns_ = begin_ns + std::uint64_t(double(making_) * 1e9 / double(config_.pinned_bytes_per_s));
+    ready_ns_ = begin_ns + std::uint64_t(double(making_) * 1e9 / double(config_.made_bytes_per_s));
   }
 }
 
@@ -100,12 +100,12 @@ void VirtualHost::release(tiers::SlotId slot) {
 CUmemGenericAllocationHandle VirtualHost::handle(tiers::SlotId slot) const {
   slots_[slot].known = false;
   slots_[slot].open = true;
-  return (std::uint64_t{1} << 40) + slot;
+  return kFirstAddress + slot;
 }
 
 CUdeviceptr VirtualHost::device_address(tiers::SlotId slot, pagetable::Access access) const {
   if (access == pagetable::Access::write) slots_[slot].known = false;
-  return (std::uint64_t{1} << 40) + (std::uint64_t{slot} << 28);
+  return kFirstAddress + (std::uint64_t{slot} << kSlotShift);
 }
 
 std::optional<gpu::Fingerprint> VirtualHost::fingerprint(tiers::SlotId slot) const {
@@ -136,7 +136,7 @@ void VirtualHost::submit_one(tiers::Transfer& transfer) {
     if (std::exchange(slot.open, false)) slot.holds = holds;
     if (slot.holds != holds) ++wrong_loads_;
     slot.known = slot.known || transfer.watch;
-    return enter(0, gpu.copy(transfer.device, VirtualGpu::Direction::in, transfer.bytes, transfer.after));
+    return enter(0, gpu.copy(transfer.device, VirtualGpu::Direction::in, transfer.bytes, transfer.after, config_.far));
   }
   transfer.if_changed = transfer.if_changed && slot.known;
   if (transfer.if_changed && slot.holds == holds) return enter(2, gpu.beside(compare_ns, transfer.after));
@@ -145,8 +145,8 @@ void VirtualHost::submit_one(tiers::Transfer& transfer) {
   const std::uint64_t copied = transfer.if_changed ? differing(slot.holds, holds) : transfer.bytes;
   slot.open = false;
   slot.holds = holds;
-  enter(1, gpu.copy(transfer.device, VirtualGpu::Direction::out, copied, transfer.after), transfer.if_changed,
-        transfer.if_changed ? copied : 0);
+  enter(1, gpu.copy(transfer.device, VirtualGpu::Direction::out, copied, transfer.after, config_.far),
+        transfer.if_changed, transfer.if_changed ? copied : 0);
 }
 
 Status VirtualHost::poll(std::vector<tiers::Completion>& completions) {

@@ -1,5 +1,6 @@
-// Pinned host memory in virtual time: a tier as the mover knows it. Instead of bytes it keeps what
-// contents each slot has, and so finds a page that would have come back with old bytes.
+// Pinned host memory, or another GPU's memory, in virtual time: a tier as the mover knows it.
+// Instead of bytes it keeps what contents each slot has, and so finds a page that would have come
+// back with old bytes.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,8 @@ class VirtualHost final : public tiers::Tier, public tiers::InPlaceTier, public 
     VirtualGpu& gpu;
     const Contents& contents;
     std::uint64_t budget_bytes = 0;
-    std::uint64_t pinned_bytes_per_s = 0;  // at which a thread makes slots ahead of need
+    std::uint64_t made_bytes_per_s = 0;  // at which a thread makes slots ahead of need
+    VirtualGpu::Far far = VirtualGpu::Far::host;
     std::uint64_t compared_bytes_per_s = 2'000'000'000'000;
   };
   explicit VirtualHost(const Config& config) : config_(config) {}
@@ -48,11 +50,19 @@ class VirtualHost final : public tiers::Tier, public tiers::InPlaceTier, public 
   tiers::Finished finish() noexcept override { return tiers::Finished::all_ended; }
 
   CUmemGenericAllocationHandle handle(tiers::SlotId slot) const override;
-  std::byte* host_address(tiers::SlotId, pagetable::Access) const override { return nullptr; }
+  // An address of no memory, as `contents` and `set_contents` know it.
+  std::byte* host_address(tiers::SlotId slot, pagetable::Access access) const override {
+    return reinterpret_cast<std::byte*>(device_address(slot, access));
+  }
   CUdeviceptr device_address(tiers::SlotId slot, pagetable::Access access) const override;
 
   std::optional<gpu::Fingerprint> fingerprint(tiers::SlotId slot) const override;
   bool can_compare(int) const override { return true; }
+
+  const std::vector<std::uint32_t>& contents(const std::byte* host) const { return slots_[slot_at(host)].holds; }
+  void set_contents(const std::byte* host, const std::vector<std::uint32_t>& holds) {
+    slots_[slot_at(host)].holds = holds;
+  }
 
  private:
   struct Slot {
@@ -68,12 +78,18 @@ class VirtualHost final : public tiers::Tier, public tiers::InPlaceTier, public 
     bool changed;
     std::uint64_t copied_bytes;  // of a store with if_changed
   };
+  static constexpr std::uint64_t kFirstAddress = std::uint64_t{1} << 40;
+  static constexpr int kSlotShift = 28;
+  static tiers::SlotId slot_at(const std::byte* host) {
+    return tiers::SlotId((reinterpret_cast<std::uintptr_t>(host) - kFirstAddress) >> kSlotShift);
+  }
   void make_slots();
   std::uint64_t next_size() const;
   void submit_one(tiers::Transfer& transfer);
 
-  static constexpr tiers::TierInfo info_{.name = "host", .stream_ordered = true, .addressable = true};
   const Config config_;
+  const tiers::TierInfo info_{
+      .name = config_.far == VirtualGpu::Far::host ? "host" : "peer", .stream_ordered = true, .addressable = true};
   mutable std::deque<Slot> slots_;
   std::map<std::uint64_t, std::vector<tiers::SlotId>> free_;
   std::map<std::uint64_t, std::uint64_t> expected_, made_;  // slots, by size

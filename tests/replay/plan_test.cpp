@@ -54,12 +54,54 @@ TEST(Plan, HasARowForEachSizeFromMuchToLittle) {
 
 TEST(Plan, ASlowLinkIsWhatLimits) {
   PlanRequest request{.hbm_bytes = {512 * kMiB}};
-  request.link.in_bytes_per_s = 5'000'000'000;
+  request.chain.link.in_bytes_per_s = 5'000'000'000;
   const Plan slow = planned(some_training(), request);
   EXPECT_EQ(limit_of(slow.rows[0].measured), "link in");
-  request.link.in_bytes_per_s = 500'000'000'000;
+  request.chain.link.in_bytes_per_s = 500'000'000'000;
   const Plan fast = planned(some_training(), request);
   EXPECT_LT(fast.rows[0].measured.time_ns, slow.rows[0].measured.time_ns);
+}
+
+TEST(Plan, WhatHostMemoryCannotHoldGoesBelowAndComesBackRight) {
+  PlanRequest request{.hbm_bytes = {256 * kMiB}};
+  const Plan all = planned(some_training(), request);
+  request.chain.host_bytes = 512 * kMiB;
+  request.chain.below_bytes = 4096 * kMiB;
+  const Plan chained = planned(some_training(), request);
+  const Measured& measured = chained.rows[0].measured;
+  EXPECT_GT(measured.below_in_bytes, 0u);
+  EXPECT_GT(measured.below_out_bytes, 0u);
+  EXPECT_EQ(measured.wrong_loads, 0u);
+  EXPECT_EQ(limit_of(measured).substr(0, 5), "below");
+  EXPECT_GT(measured.time_ns, all.rows[0].measured.time_ns);
+  EXPECT_GT(chained.rows[0].bound.time_ns, all.rows[0].bound.time_ns);
+  EXPECT_GE(measured.time_ns, chained.rows[0].bound.time_ns);
+  request.chain.below_in_bytes_per_s *= 2;
+  request.chain.below_out_bytes_per_s *= 2;
+  EXPECT_LT(planned(some_training(), request).rows[0].measured.time_ns, measured.time_ns);
+}
+
+TEST(Plan, APeersMemoryIsFasterThanTheHosts) {
+  PlanRequest request{.hbm_bytes = {256 * kMiB}};
+  const Plan host = planned(some_training(), request);
+  request.chain.peer_bytes = 4096 * kMiB;
+  const Plan peer = planned(some_training(), request);
+  const Measured& measured = peer.rows[0].measured;
+  EXPECT_LT(measured.time_ns, host.rows[0].measured.time_ns);
+  EXPECT_EQ(measured.in_busy_ns + measured.out_busy_ns, 0u) << "host memory is the next tier";
+  EXPECT_GT(measured.peer_in_busy_ns, 0u);
+  EXPECT_EQ(measured.wrong_loads, 0u);
+  EXPECT_GE(measured.time_ns, peer.rows[0].bound.time_ns);
+  EXPECT_LE(peer.rows[0].bound.time_ns, host.rows[0].bound.time_ns);
+}
+
+TEST(Plan, SaysWhenAllTiersTogetherAreTooSmall) {
+  PlanRequest request{.hbm_bytes = {256 * kMiB}};
+  request.chain.host_bytes = 256 * kMiB;
+  const auto made = plan(some_training(), request);
+  ASSERT_FALSE(made);
+  EXPECT_EQ(made.error().status, VMEM_ERROR_OUT_OF_MEMORY);
+  EXPECT_NE(made.error().message.find("--host"), std::string::npos) << made.error().message;
 }
 
 TEST(Plan, FindsTheLeastHbmThatIsFastEnough) {

@@ -86,7 +86,7 @@ TEST(Replay, ASlowerLinkTakesLonger) {
   const trace::Trace trace = training(16, 5, from_ns);
   Setting setting{.hbm_bytes = 512 * kMiB, .from_ns = from_ns};
   const Measured fast = played(trace, setting);
-  setting.link.in_bytes_per_s = setting.link.out_bytes_per_s = 12'000'000'000;
+  setting.chain.link.in_bytes_per_s = setting.chain.link.out_bytes_per_s = 12'000'000'000;
   const Measured slow = played(trace, setting);
   EXPECT_GT(double(slow.time_ns), double(fast.time_ns) * 2);
 }

@@ -100,7 +100,7 @@ TEST_F(Virtual, WhatTheDriverDoesNotHaveIsAnError) {
 
 struct VirtualHostMemory : Virtual {
   Contents contents;
-  VirtualHost host{{.gpu = gpu, .contents = contents, .budget_bytes = 4 * kPage, .pinned_bytes_per_s = kPage * 1000}};
+  VirtualHost host{{.gpu = gpu, .contents = contents, .budget_bytes = 4 * kPage, .made_bytes_per_s = kPage * 1000}};
   tiers::SlotId slot() {
     for (;;) {
       const auto grant = host.allocate(kPage);
