@@ -288,25 +288,37 @@ def your_program(records: Records, _: str) -> str:
 
 
 def kinds(records: Records, name: str) -> str:
-    """Kinds of programs at parts of the peak of a steady step."""
-    of_kind: dict[str, dict[float, dict]] = {}
+    """Kinds of programs at parts of the peak of a steady step: one row for each part."""
+    rows = []
     for record in map(check, records.of(name)):
         kind = record["scenario"].removeprefix("kind: ").split(" in 1/")[0]
-        of_kind.setdefault(kind, {})[record["options"]["part"]] = record
+        moved, took = record["details"]["vmem_per_step"], record["achieved"] * 1000
+        plan = record["details"].get("planned", {})
 
-    def cell(record: dict | None) -> str:
-        if record is None:
-            return "–"
-        moved = record["details"]["vmem_per_step"]
-        gib_in, gib_out = moved["migrated_in_bytes"] / GIB, moved["migrated_out_bytes"] / GIB
-        return f"{record['achieved'] * 1000:.0f} ms ({record['ratio']:.2f}); {gib_in:.1f}, {gib_out:.1f}; {moved['maps']:.0f}"
+        def against(key: str, plan: dict = plan, took: float = took) -> str:
+            return f"{plan[key]:.0f} ({took / plan[key]:.2f})" if plan.get(key) else "–"
 
-    rows = []
-    for kind, parts in of_kind.items():
-        one = next(iter(parts.values()))
-        peak = one["options"]["peak_bytes"] / GIB
-        rows.append([kind, f"{peak:.1f}", f"{one['limit'] * 1000:.0f}", cell(parts.get(1.5)), cell(parts.get(2)), commit(one)])
-    return table("program | peak, GiB | native, ms | 1/1.5: ms (of native); GiB in, out; maps | 1/2 | commit", rows)
+        def least(key: str, plan: dict = plan) -> str:
+            return f" ({plan[key]:.1f})" if key in plan else ""
+
+        rows.append(
+            [
+                kind,
+                f"{record['options']['peak_bytes'] / GIB:.1f}",
+                f"1/{record['options']['part']:g}",
+                f"{record['limit'] * 1000:.0f}",
+                f"{took:.0f} ({record['ratio']:.2f})",
+                against("ms"),
+                against("schedule_ms"),
+                against("bound_ms"),
+                f"{moved['migrated_in_bytes'] / GIB:.1f}{least('bound_in_gib')}",
+                f"{moved['migrated_out_bytes'] / GIB:.1f}{least('bound_out_gib')}",
+                f"{moved['maps']:.0f}",
+                commit(record),
+            ]
+        )
+    head = "program | peak, GiB | HBM | native, ms | vmem, ms (of native) | plan | schedule | bound | in, GiB | out, GiB | maps | commit"
+    return table(head, rows)
 
 
 def replays(records: Records, name: str) -> str:

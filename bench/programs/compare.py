@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-from runs import HERE, Bench, quartiles
+from runs import HERE, Bench, planned_step, quartiles
 
 GIB = 1 << 30
 
@@ -43,6 +43,13 @@ SAME = [
     "save_load",
     "pinned_loader",
 ]
+
+# Programs that fit into 16 GiB, each with its rounds, turns and steps of a turn.
+FITS = {
+    "small_gpt2": (3, 30, 10),
+    "llama": (3, 30, 10),
+    **{f"kind_{name}": (1, 40, 6) for name in ("transformer", "conv", "unet", "conv3d", "recurrent", "experts", "adapter", "paged")},
+}
 
 # Kinds of programs (torch_kinds.py), and the parts of the peak of a steady step that each gets.
 KINDS = [
@@ -70,12 +77,13 @@ TWO_GPUS = {"ddp": 2, "fsdp": 2, "two_devices": 1}
 GPT2 = {"1.5": 2.0, "2": 1.3, "3": None}
 
 
-def fits(bench):
-    """Two processes, one with vmem, do ten steps in turns: hosts have slow seconds, which then fall
-    on both. What counts is the ratio of neighbours' turns: the median of all pairs.
+def fits(bench, names=FITS):
+    """Two processes, one with vmem, do some steps in turns: hosts have slow seconds, which then
+    fall on both. What counts is the ratio of neighbours' turns: the median of all pairs.
     """
-    rounds, turns, turn = (1, 6, 10) if bench.quick else (3, 30, 10)
-    for name, hbm in (("small_gpt2", 16 * GIB), ("llama", 16 * GIB)):
+    hbm = 16 * GIB
+    for name in names:
+        rounds, turns, turn = (1, 6, 10) if bench.quick else FITS[name]
         rows = [bench.run_in_turns(name, turns, turn, (None, hbm)) for _ in range(rounds)]
         failed = next((result for row in rows for result in row if "error" in result), None)
         if failed:
@@ -174,10 +182,13 @@ def kinds(bench, names=KINDS):
             bench.record(f"kind: {name}", native, "native", native)
             continue
         repeats = native["digests"] == again.get("digests")
-        for part in KIND_PARTS:
-            hbm = int(native["steady_peak_bytes"] / part) >> 21 << 21
+        budgets = {part: int(native["steady_peak_bytes"] / part) >> 21 << 21 for part in KIND_PARTS}
+        plans = bench.plan(case, steps, budgets.values())
+        for part, hbm in budgets.items():
             about = {"hbm_bytes": hbm, "peak_bytes": native["steady_peak_bytes"], "part": part, "repeats": repeats}
             ours = bench.run([case], steps, hbm)[case]
+            if "vmem_per_step" in ours:
+                ours["planned"] = planned_step(plans[hbm], ours["vmem_per_step"]["acquires"])
             bench.record(f"kind: {name} in 1/{part:g}", ours, "native", native, None, native if repeats else None, **about)
 
 
@@ -276,7 +287,7 @@ EXPERIMENTS = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}; or same:CASE, kinds:KIND, two_gpus:CASE, gpt2:PART")
+    parser.add_argument("--only", action="append", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}; or same:CASE, kinds:KIND, fits:CASE, two_gpus:CASE, gpt2:PART")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--limit", type=float, default=300, help="seconds that one program may take (300)")
@@ -285,7 +296,7 @@ def main():
     chosen = {}
     for name in arguments.only or EXPERIMENTS:
         experiment, _, wanted = name.partition(":")
-        known = {"same": SAME, "kinds": KINDS, "two_gpus": TWO_GPUS, "gpt2": GPT2}.get(experiment, ())
+        known = {"same": SAME, "kinds": KINDS, "two_gpus": TWO_GPUS, "gpt2": GPT2, "fits": FITS}.get(experiment, ())
         if experiment not in EXPERIMENTS or (wanted and wanted not in known):
             parser.error(f"no such experiment: {name}")
         chosen.setdefault(experiment, []).extend([wanted] if wanted else known)

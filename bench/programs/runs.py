@@ -87,6 +87,27 @@ class Bench:
                     left.pop(0)
         return results
 
+    def plan(self, case, steps, budgets):
+        """What `vmem plan` says of a step in each budget, by budget, or a text that says why not.
+        The case is recorded where all of it fits.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            trace, out = os.path.join(folder, "trace"), os.path.join(folder, "plan")
+            record = [self.vmem, "trace", "record", "--trace", trace, "--trace-epoch", "1", "--"]
+            script = [self.python, os.path.join(HERE, "torch_cases.py"), "--steps", str(steps), case]
+            wrong = self.finish(self.start(record + script))[1]
+            plans = {}
+            for hbm in budgets:
+                planned = [self.vmem, "plan", trace, "--within", "0", "--hbm", str(hbm), "--json", out]
+                wrong_now = wrong or self.finish(self.start(planned))[1]
+                if wrong_now is None:
+                    with open(out, encoding="utf-8") as file:
+                        plans[hbm] = json.load(file)
+                    os.remove(out)
+                else:
+                    plans[hbm] = wrong_now
+            return plans
+
     @staticmethod
     def start(command):
         # Not pipes: nobody reads while several run.
@@ -232,6 +253,19 @@ class Bench:
             },
             goal={"bound": "at_most", "of": "added_ns", "value": 300, "met": added is not None and added <= 300},
         )
+
+
+def planned_step(plan, launches):
+    """A plan's figures for one step, of so many launches: a period may have several steps, and
+    where nothing repeats the plan is of the trace's last third.
+    """
+    if isinstance(plan, str):
+        return {"error": plan}
+    steps = plan["launches"] / launches
+    steps = max(1, round(steps)) if plan["periods"] else steps
+    (row,) = plan["rows"]
+    per_step = {key: value / steps for key, value in row.items() if key.endswith(("ms", "gib")) or key == "maps"}
+    return {**per_step, "fits_ms": plan["fits"]["ms"] / steps, "steps": steps, "periods": plan["periods"]}
 
 
 def kill(process):

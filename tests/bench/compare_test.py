@@ -25,6 +25,12 @@ if os.path.basename(sys.argv[0]) == "vmem":
     if words[0] == "--version":
         print("vmem 0 (commit stand-in)")
         sys.exit()
+    if words[0] == "plan":
+        hbm = int(words[words.index("--hbm") + 1])
+        row = {{"hbm_bytes": hbm, "ms": 900.0, "bound_ms": 600.0, "maps": 30}}
+        with open(words[words.index("--json") + 1], "w") as file:
+            json.dump({{"periods": 2, "launches": 29, "fits": {{"ms": 300.0}}, "rows": [row]}}, file)
+        sys.exit()
     os.environ["UNDER_VMEM"] = "1"
     words = words[words.index("--") + 1:]
     os.execv(words[0], words)
@@ -45,7 +51,7 @@ def result(case, steps, turns=False):
     if under and case == os.environ.get("CRASHES"):
         sys.exit("it crashed here")
     seconds = [1.0] * (steps // 2) + [0.5] * (steps - steps // 2) if turns else [0.5] * steps
-    return {{"case": case, "steps_s": seconds, "digests": ["other" if bad else "d"] * steps, "peak_bytes": 4 << 30, "steady_peak_bytes": 3 << 30}}
+    return {{"case": case, "steps_s": seconds, "digests": ["other" if bad else "d"] * steps, "peak_bytes": 4 << 30, "steady_peak_bytes": 3 << 30, **({{"vmem_per_step": {{"acquires": 10}}}} if under else {{}})}}
 if words[0] == "-c":
     print(json.dumps({{"device": "stand-in", "torch": "0", "cuda": "0", "devices": 2}}))
 elif "--steps" in words:
@@ -92,6 +98,12 @@ class Compare(unittest.TestCase):
     def test_kinds_get_parts_of_the_peak_of_a_steady_step(self):
         _, rows = self.run_compare("--only", "kinds:conv", "--quick")
         self.assertEqual([row["options"]["hbm_bytes"] for row in rows], [2 << 30, 3 << 29])
+
+    def test_kinds_are_planned_too_and_figures_are_of_a_step(self):
+        for row in self.run_compare("--only", "kinds:conv", "--quick")[1]:
+            planned = row["details"]["planned"]
+            self.assertEqual(planned["steps"], 3, "29 launches of a period, where a step has 10")
+            self.assertEqual((planned["ms"], planned["bound_ms"], planned["fits_ms"], planned["maps"]), (300, 200, 100, 10))
 
     def test_every_experiment(self):
         ran, rows = self.run_compare()
