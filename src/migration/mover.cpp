@@ -27,6 +27,7 @@ constexpr std::uint32_t kPollFailuresMax = 1000;
 
 Mover::Mover(MoverConfig config) : parts_(std::move(config)) {
   for (Device& device : parts_.devices.all()) parts_.lending.balance(device);
+  if (parts_.core.config.shares_pages) parts_.committer.expect_first_slots(parts_.sizing.shared_page_bytes(0));
 }
 
 Mover::~Mover() {

@@ -142,6 +142,7 @@ void MoverTest::make_mover() {
   }
   config.files = files.get();
   config.page_bytes = shape.page_bytes;
+  config.shares_pages = shape.shares_pages;
   config.acquire_wait_us = acquire_wait_us;
   config.slot_wait_us = 10 * acquire_wait_us;
   config.call_wait_us = call_wait_us;

@@ -44,6 +44,7 @@ struct MachineShape {
   std::function<std::unique_ptr<Policy>()> make_policy;
   bool look_ahead = false;  // with the real policy: in front of it, as in production
   bool undeclared = false;  // of regions allocated from now on
+  bool shares_pages = false;
   bool in_place = true;
   bool protect = false;  // acquires for reading map read-only
   bool peers = true;     // devices can map each other's memory

@@ -53,9 +53,21 @@ TEST_F(SlotsAhead, OfDeclaredMemoryNothingIsPinnedBeforeHbmOverflows) {
   EXPECT_EQ(pages_pinned(), 0u);
 }
 
-TEST_F(SlotsAhead, AStatedSizeIsPinnedWithTheFirstAllocations) {
+TEST_F(SlotsAhead, AStatedSizeIsPinnedWithTheFirstAllocation) {
   start_with(3 * kPageBytes, false);
+  allocate_pages(1);
+  EXPECT_EQ(pages_pinned(), 3u);
   allocate_pages(4);
+  EXPECT_EQ(pages_pinned(), 3u);
+}
+
+TEST_F(SlotsAhead, AStatedSizeIsPinnedAtTheStartWhereBlocksSharePages) {
+  start({.hbm_pages = 16,
+         .host_pages = 32,
+         .shares_pages = true,
+         .stepped = true,
+         .page_bytes = std::nullopt,
+         .host_ahead_bytes = 3 * kPageBytes});
   EXPECT_EQ(pages_pinned(), 3u);
 }
 

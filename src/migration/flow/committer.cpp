@@ -123,15 +123,18 @@ Committer::Ahead Committer::ahead(std::uint64_t hbm_bytes) const {
     declared += page_bytes * pages.declared;
     undeclared += page_bytes * pages.undeclared;
   }
-  const auto part = [](std::uint64_t of, std::uint64_t all) {
-    return all == 0 ? 0 : std::min(1.0, double(of) / double(all));
-  };
+  const auto part = [](std::uint64_t of, std::uint64_t all) { return all == 0 ? 0 : double(of) / double(all); };
   if (const auto bytes = core_.config.backing_ahead_bytes) {
     const double all = part(*bytes, declared + undeclared);
     return {all, all};
   }
   const std::uint64_t half = hbm_bytes / 2;
   return {0, part(std::min(undeclared - std::min(undeclared, half), half), undeclared)};
+}
+
+void Committer::expect_first_slots(std::uint64_t page_bytes) {
+  const std::uint64_t bytes = core_.config.backing_ahead_bytes.value_or(0);
+  if (bytes != 0) core_.config.backing->expect(page_bytes, (bytes + page_bytes - 1) / page_bytes);
 }
 
 // Once evictions are expected, one slot per declared page, so that clean pages keep their copy.

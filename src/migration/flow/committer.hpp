@@ -37,6 +37,8 @@ class Committer {
   // MoverConfig::backing_ahead_bytes. Without a value: what undeclared pages take beyond half of
   // HBM, up to as much again.
   void expect_slots();
+  // The same while nothing is allocated: of the pages that blocks are going to share.
+  void expect_first_slots(std::uint64_t page_bytes);
 
  private:
   // The part of the pages that gets slots before HBM overflows.
