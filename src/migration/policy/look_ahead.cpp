@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "migration/policy/followed_units.hpp"
 #include "migration/policy/forecast.hpp"
 #include "migration/policy/use_history.hpp"
 
@@ -22,29 +23,6 @@ constexpr std::uint64_t kFetchedShare = 1, kFetchedOf = 8;
 // A forecast is valid for kForecastUses uses or 1/kForecastOf of those that it covers, whichever is
 // more, but for at most half of them. A forecast over 15,000 uses takes a millisecond.
 constexpr Position kForecastUses = 8, kForecastOf = 32;
-
-// What is used as a whole: the pages of an undeclared region, or one page that blocks share.
-struct Followed {
-  UnitId id;
-  RegionId region;  // 0: the id is free
-  std::uint32_t first = 0, pages = 0;
-  std::uint64_t page_bytes = 0;
-  int device = 0;
-  bool dead = false;
-  std::uint32_t resident_pages = 0;
-  std::vector<bool> resident;
-  Position next = UseHistory::kNever;  // next use or death: its key in DeviceState's sets
-  bool listed = false;
-  std::uint64_t offered_in = 0;  // the last round of victims that offered all of its pages
-
-  PageId page(std::uint32_t index) const { return {region, first + index}; }
-};
-
-// An undeclared region.
-struct FollowedRegion {
-  RegionShape shape;
-  std::vector<UnitId> units;  // one, or with shared pages one for each
-};
 
 // How far the pages of a forecast's events were handed out. Each is handed out once; early
 // evictions start over after the last.
@@ -101,26 +79,21 @@ class LookAhead final : public Policy {
     Cursor to_fetch, to_leave;
   };
 
-  // Null: not followed.
-  Followed* find(PageId page) {
-    const auto found = regions_.find(page.region.value);
-    if (found == regions_.end() || page.index >= found->second.shape.pages) return nullptr;
-    const FollowedRegion& region = found->second;
-    return find(region.units[region.shape.shared ? page.index : 0]);
-  }
-  Followed* find(UnitId unit) {
-    Followed* const found = unit.value < units_.size() ? &units_[unit.value] : nullptr;
-    return found == nullptr || found->region.value == 0 ? nullptr : found;
-  }
   void follow(const RegionShape& shape);
   void forget(RegionId region);
   void use(Followed& unit);
-  void list(Followed& unit);
+  void list(Followed& unit) { list(unit, history_.now()); }
+  void list(Followed& unit, Position after);
   void unlist(Followed& unit);
-  void relist(Followed& unit) { unlist(unit), list(unit); }
-  void relist_all();
+  void expire(Followed& unit);
+  void expire_all();
+  void renew_stale();
+  DeviceState& device(int index) {
+    if (std::size_t(index) >= devices_.size()) devices_.resize(std::size_t(index) + 1);
+    return devices_[std::size_t(index)];
+  }
   Candidates& list_of(const Followed& unit) {
-    DeviceState& device = devices_[unit.device];
+    DeviceState& device = devices_[std::size_t(unit.device)];
     return unit.dead ? device.dead : device.live;
   }
   Round begin_round(const DeviceState& device, std::uint64_t page_bytes);
@@ -137,10 +110,11 @@ class LookAhead final : public Policy {
   const LookAheadOptions options_;
   const std::unique_ptr<Policy> otherwise_;
   UseHistory history_;
-  std::unordered_map<std::uint32_t, FollowedRegion> regions_;
-  std::vector<Followed> units_;     // by id; the first is none
-  std::vector<UnitId> free_units_;  // has room for all of them
-  std::unordered_map<int, DeviceState> devices_;
+  FollowedUnits units_;
+  // Units whose next use may have changed. Between two questions for victims a unit is used many
+  // times: only then is it sorted anew.
+  std::vector<UnitId> stale_;
+  std::vector<DeviceState> devices_;
   std::uint64_t rounds_ = 0;
   using Run = std::tuple<RegionId, std::uint32_t, std::uint32_t>;  // first page, count
   Run last_used_;
@@ -154,65 +128,38 @@ void LookAhead::region_begins(const RegionShape& shape) {
 
 // std::bad_alloc: nothing of the region is followed.
 void LookAhead::follow(const RegionShape& shape) {
-  const std::uint32_t units = shape.shared ? shape.pages : 1, pages = shape.shared ? 1 : shape.pages;
-  DeviceState& device = devices_[shape.device];
-  if (units_.empty()) units_.emplace_back();
-  while (free_units_.size() < units) {
-    if (free_units_.capacity() < units_.size()) free_units_.reserve(2 * units_.size());
-    units_.emplace_back();
-    free_units_.push_back({std::uint32_t(units_.size() - 1)});
-  }
-  FollowedRegion region{shape, {free_units_.end() - std::ptrdiff_t(units), free_units_.end()}};
-  for (const UnitId id : region.units) units_[id.value].resident.assign(pages, false);
-  const FollowedRegion& followed = regions_.insert_or_assign(shape.id.value, std::move(region)).first->second;
-  free_units_.resize(free_units_.size() - units);
-  std::uint32_t first = 0;
-  for (const UnitId id : followed.units) {
-    Followed& unit = units_[id.value];
-    unit = {.id = id,
-            .region = shape.id,
-            .first = first,
-            .pages = pages,
-            .page_bytes = shape.page_bytes,
-            .device = shape.device,
-            .resident = std::move(unit.resident)};
-    first += pages;
-  }
+  DeviceState& device = this->device(shape.device);
+  units_.add(shape);
   ++device.regions;
 }
 
 void LookAhead::region_ends(RegionId id) {
   otherwise_->region_ends(id);
   forget(id);
-  if (!regions_.empty()) return;
+  if (!units_.empty()) return;
   // Nothing is left to follow: keep no memory.
   history_ = UseHistory();
-  regions_ = decltype(regions_)();
-  units_ = decltype(units_)();
-  free_units_ = decltype(free_units_)();
+  units_ = FollowedUnits();
+  stale_ = decltype(stale_)();
   devices_ = decltype(devices_)();
 }
 
 void LookAhead::forget(RegionId id) {
   last_used_ = {};
-  const auto found = regions_.find(id.value);
-  if (found == regions_.end()) return;
-  for (const UnitId each : found->second.units) {
-    Followed& unit = units_[each.value];
+  const RegionShape* const shape = units_.region(id);
+  if (shape == nullptr) return;
+  DeviceState& device = this->device(shape->device);
+  units_.remove(id, [&](Followed& unit) {
     unlist(unit);
-    history_.forget(each);
-    unit = {};
-    free_units_.push_back(each);
-  }
-  DeviceState& device = devices_[found->second.shape.device];
+    history_.forget(unit.id);
+  });
   device.made = UseHistory::kNever;
   --device.regions;
-  regions_.erase(found);
 }
 
 void LookAhead::page_arrived(PageId page, Cause cause) {
   otherwise_->page_arrived(page, cause);
-  Followed* const unit = find(page);
+  Followed* const unit = units_.find(page);
   if (unit == nullptr || unit->resident[page.index - unit->first]) return;
   unit->resident[page.index - unit->first] = true;
   if (unit->resident_pages++ == 0) list(*unit);
@@ -220,7 +167,7 @@ void LookAhead::page_arrived(PageId page, Cause cause) {
 
 void LookAhead::page_left(PageId page) {
   otherwise_->page_left(page);
-  Followed* const unit = find(page);
+  Followed* const unit = units_.find(page);
   if (unit == nullptr || !unit->resident[page.index - unit->first]) return;
   unit->resident[page.index - unit->first] = false;
   if (--unit->resident_pages == 0) unlist(*unit);
@@ -230,7 +177,7 @@ void LookAhead::page_left(PageId page) {
 void LookAhead::pages_dead(PageId first, std::uint32_t count, bool dead) {
   otherwise_->pages_dead(first, count, dead);
   last_used_ = {};
-  for (Followed* unit = find(first); unit != nullptr; unit = find(first)) {
+  for (Followed* unit = units_.find(first); unit != nullptr; unit = units_.find(first)) {
     if (unit->dead != dead) {
       if (dead) history_.add_death(unit->id);
       unlist(*unit);
@@ -250,7 +197,7 @@ void LookAhead::used(const Use& used) {
   if (std::exchange(last_used_, run) == run) return;
   PageId page{used.region, used.first};
   for (std::uint32_t left = used.count; left > 0; --left, ++page.index) {
-    Followed* const unit = find(page);
+    Followed* const unit = units_.find(page);
     if (unit == nullptr) return;
     use(*unit);
     if (unit->pages != 1) return;  // a use counts for all of them
@@ -263,36 +210,35 @@ void LookAhead::use(Followed& unit) {
     case UseHistory::Step::repeated:
       return;
     case UseHistory::Step::jumped:
-      for (auto& [index, device] : devices_) device.made = UseHistory::kNever;
+      for (DeviceState& device : devices_) device.made = UseHistory::kNever;
       if (before != UseHistory::kNever || history_.trusted()) {
-        relist_all();
+        expire_all();
       } else {
-        relist(unit);
+        expire(unit);
       }
       break;
     case UseHistory::Step::advanced:
       if (before == UseHistory::kNever) {
-        if (history_.trusted()) relist_all();
+        if (history_.trusted()) expire_all();
         break;
       }
       // Expected uses that were skipped have another next use now, too.
       for (Position place = before + 1; place <= history_.now(); ++place) {
-        Followed* passed = find(history_.at(place));
-        if (passed != nullptr) relist(*passed);
+        Followed* passed = units_.find(history_.at(place));
+        if (passed != nullptr) expire(*passed);
       }
-      relist(unit);
       break;
     case UseHistory::Step::strayed:
-      relist(unit);
+      expire(unit);
       break;
   }
 }
 
-void LookAhead::list(Followed& unit) {
+void LookAhead::list(Followed& unit, Position after) {
   if (unit.listed || unit.resident_pages == 0) return;
   // A unit that will die soon is worth keeping: dead, it is evicted without a copy.
-  unit.next =
-      history_.trusted() ? std::min(history_.next_use(unit.id), history_.next_death(unit.id)) : UseHistory::kNever;
+  unit.next = UseHistory::kNever;
+  if (history_.trusted()) unit.next = std::min(history_.next_use(unit.id, after), history_.next_death(unit.id, after));
   list_of(unit).insert({unit.next, unit.id});
   unit.listed = true;
 }
@@ -303,8 +249,25 @@ void LookAhead::unlist(Followed& unit) {
   unit.listed = false;
 }
 
-void LookAhead::relist_all() {
-  for (Followed& unit : units_) relist(unit);
+void LookAhead::expire(Followed& unit) {
+  unit.stale_at = history_.now();
+  if (!unit.listed || unit.stale) return;
+  stale_.push_back(unit.id);
+  unit.stale = true;
+}
+
+void LookAhead::expire_all() {
+  for (Followed& unit : units_.all()) expire(unit);
+}
+
+void LookAhead::renew_stale() {
+  for (const UnitId id : stale_) {
+    Followed* const unit = units_.find(id);
+    if (unit == nullptr || !std::exchange(unit->stale, false)) continue;
+    unlist(*unit);
+    list(*unit, unit->stale_at);
+  }
+  stale_.clear();
 }
 
 std::uint64_t LookAhead::budget(int device) const {
@@ -350,7 +313,7 @@ std::size_t LookAhead::offer_stage(DeviceState& device, std::span<PageId> out) {
   auto at = round.at ? from.lower_bound(*round.at) : from.begin();
   std::uint32_t page = round.at && at != from.end() && !(*round.at < *at) ? round.page : 0;
   for (; at != from.end(); ++at, page = 0) {
-    Followed& unit = units_[at->unit.value];
+    Followed& unit = units_[at->unit];
     const Suits suited = suits(round, *at, unit);
     if (suited == Suits::none_further) break;
     for (; suited == Suits::yes && page < unit.pages; ++page) {
@@ -383,7 +346,8 @@ std::size_t LookAhead::offer(DeviceState& device, std::span<PageId> out) {
 }
 
 std::size_t LookAhead::victims(const VictimQuery& query, std::span<PageId> out) {
-  DeviceState& device = devices_[query.device];
+  DeviceState& device = this->device(query.device);
+  renew_stale();
   if (!query.again) device.round = begin_round(device, query.page_bytes);
   std::size_t count = 0;
   if (device.round.stage != Stage::end) count = offer(device, out);
@@ -399,7 +363,7 @@ std::size_t LookAhead::offer_others(DeviceState& device, VictimQuery query, std:
     query.again = std::exchange(device.round.others_asked, true);
     const std::size_t offered = otherwise_->victims(query, rest);
     const auto repeated = std::ranges::remove_if(rest.first(offered), [&](PageId page) {
-      const Followed* const unit = find(page);
+      const Followed* const unit = units_.find(page);
       return unit != nullptr && unit->offered_in == device.round.number;
     });
     count += offered - repeated.size();
@@ -415,16 +379,17 @@ bool LookAhead::foresees(DeviceState& device, const PrefetchQuery& query) {
   const Position expected = history_.end() - now;
   const Position holds = std::min(std::max(kForecastUses, expected / kForecastOf), std::max(Position{1}, expected / 2));
   if (device.made <= now && now - device.made < holds) return true;
+  renew_stale();
   std::uint64_t free = query.bytes_free;
   for (const Candidate& each : device.dead) {
-    const Followed& unit = units_[each.unit.value];
+    const Followed& unit = units_[each.unit];
     free += unit.resident_pages * unit.page_bytes;
   }
   std::vector<UnitId> residents;
   for (const Candidate& each : device.live) residents.push_back(each.unit);
   device.forecast.make(history_, free, budget(query.device) / kFetchedOf * kFetchedShare, residents,
                        [&](UnitId id) -> std::optional<Forecast::Holding> {
-                         const Followed* const unit = find(id);
+                         const Followed* const unit = units_.find(id);
                          if (unit == nullptr || unit->device != query.device) return std::nullopt;
                          return Forecast::Holding{unit->pages * unit->page_bytes, unit->page_bytes,
                                                   unit->resident_pages * unit->page_bytes, unit->dead};
@@ -439,7 +404,7 @@ std::size_t LookAhead::hand_out(std::span<const Forecast::Event> events, Cursor&
                                 Wanted&& wanted) {
   std::size_t count = 0;
   for (; cursor.event < events.size(); ++cursor.event, cursor.page = cursor.handed = 0) {
-    const Followed* const unit = find(events[cursor.event].unit);
+    const Followed* const unit = units_.find(events[cursor.event].unit);
     if (unit == nullptr || unit->dead) continue;
     for (; cursor.page < unit->pages && cursor.handed < events[cursor.event].pages; ++cursor.page) {
       if (count == out.size()) return count;
@@ -452,7 +417,7 @@ std::size_t LookAhead::hand_out(std::span<const Forecast::Event> events, Cursor&
 }
 
 std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> out) {
-  DeviceState& device = devices_[query.device];
+  DeviceState& device = this->device(query.device);
   if (!foresees(device, query)) return otherwise_->prefetches(query, out);
   PrefetchQuery rest = query;
   std::uint64_t& room = rest.bytes_room;
@@ -466,12 +431,13 @@ std::size_t LookAhead::prefetches(const PrefetchQuery& query, std::span<PageId> 
   if (count == out.size()) return count;
   const std::size_t others = otherwise_->prefetches(rest, out.subspan(count));
   // Of what is followed the forecast has named all that is worth its room.
-  const auto declined = std::ranges::remove_if(out.subspan(count, others), [&](PageId page) { return find(page); });
+  const auto declined =
+      std::ranges::remove_if(out.subspan(count, others), [&](PageId page) { return units_.find(page); });
   return count + others - declined.size();
 }
 
 std::size_t LookAhead::leaves(const PrefetchQuery& query, std::span<PageId> out) {
-  DeviceState& device = devices_[query.device];
+  DeviceState& device = this->device(query.device);
   if (!foresees(device, query)) return 0;
   const auto events = device.forecast.leaves();
   if (device.to_leave.event == events.size()) device.to_leave = {};
@@ -483,9 +449,10 @@ std::size_t LookAhead::leaves(const PrefetchQuery& query, std::span<PageId> out)
 
 std::uint64_t LookAhead::metadata_bytes() const {
   std::uint64_t bytes = otherwise_->metadata_bytes();
-  for (const Followed& unit : units_) bytes += sizeof(Followed) + sizeof(Candidate) * 2 + unit.resident.size() / 8;
-  for (const auto& [index, device] : devices_) bytes += device.forecast.bytes();
-  return bytes + (regions_.empty() ? 0 : history_.bytes());
+  for (const Followed& unit : units_.all())
+    bytes += sizeof(Followed) + sizeof(Candidate) * 2 + unit.resident.size() / 8;
+  for (const DeviceState& device : devices_) bytes += device.forecast.bytes();
+  return bytes + stale_.capacity() * sizeof(UnitId) + (units_.empty() ? 0 : history_.bytes());
 }
 
 }  // namespace

@@ -9,10 +9,11 @@ UseHistory::Step UseHistory::add(UnitId unit) {
   if (!uses_.empty() && uses_.back() == unit) return Step::repeated;
   if (uses_.size() == kUsesMax) drop_oldest();
   const Position here = end();
-  set_after(unit);
+  Events& events = events_of(unit);
+  set_after(events);
   uses_.push_back(unit);
   after_.push_back(kNever);
-  places_[unit.value].push_back(here);
+  events.uses.push_back(here);
   const auto known_as = context();
   std::optional<Position> earlier;
   if (known_as) {
@@ -58,45 +59,48 @@ std::optional<std::uint64_t> UseHistory::context() const {
   return hash;
 }
 
-UseHistory::Position UseHistory::next_use(UnitId unit) const { return next_in(places_, unit); }
-UseHistory::Position UseHistory::next_death(UnitId unit) const { return next_in(deaths_, unit); }
+UseHistory::Position UseHistory::next_use(UnitId unit, Position after) const {
+  return unit.value < events_.size() ? next_in(events_[unit.value].uses, after) : kNever;
+}
+UseHistory::Position UseHistory::next_death(UnitId unit, Position after) const {
+  return unit.value < events_.size() ? next_in(events_[unit.value].deaths, after) : kNever;
+}
+
+UseHistory::Events& UseHistory::events_of(UnitId unit) {
+  if (unit.value >= events_.size()) events_.resize(unit.value + 1);
+  return events_[unit.value];
+}
 
 void UseHistory::add_death(UnitId unit) {
-  auto& deaths = deaths_[unit.value];
-  if (!deaths.empty() && deaths.back() == end()) return;
-  set_after(unit);
-  deaths.push_back(end());
+  Events& events = events_of(unit);
+  if (!events.deaths.empty() && events.deaths.back() == end()) return;
+  set_after(events);
+  events.deaths.push_back(end());
   in_order_.push_back({end(), unit});
 }
 
 // The unit's last use is followed by the event at end(), unless one followed it already.
-void UseHistory::set_after(UnitId unit) {
-  const auto found = places_.find(unit.value);
-  if (found == places_.end() || found->second.empty()) return;
-  Position& after = after_[found->second.back() - begin_];
+void UseHistory::set_after(const Events& of) {
+  if (of.uses.empty()) return;
+  Position& after = after_[of.uses.back() - begin_];
   if (after == kNever) after = end();
 }
 
-UseHistory::Position UseHistory::next_in(const Places& places, UnitId unit) const {
-  const auto found = places.find(unit.value);
-  if (found == places.end()) return kNever;
-  const auto next = std::ranges::upper_bound(found->second, now_);
-  return next == found->second.end() ? kNever : *next;
+UseHistory::Position UseHistory::next_in(const std::vector<Position>& places, Position after) {
+  const auto next = std::ranges::upper_bound(places, after);
+  return next == places.end() ? kNever : *next;
 }
 
 void UseHistory::forget(UnitId unit) {
-  if (const auto places = places_.find(unit.value); places != places_.end()) {
-    for (const Position place : places->second) uses_[place - begin_] = {};
-    places_.erase(places);
-  }
-  if (const auto deaths = deaths_.find(unit.value); deaths != deaths_.end()) {
-    for (const Position at : deaths->second) {
-      for (Death& death : std::ranges::equal_range(in_order_, at, {}, &Death::at)) {
-        if (death.unit == unit) death.unit = {};
-      }
+  if (unit.value >= events_.size()) return;
+  Events& events = events_[unit.value];
+  for (const Position place : events.uses) uses_[place - begin_] = {};
+  for (const Position at : events.deaths) {
+    for (Death& death : std::ranges::equal_range(in_order_, at, {}, &Death::at)) {
+      if (death.unit == unit) death.unit = {};
     }
-    deaths_.erase(deaths);
   }
+  events = {};
 }
 
 // Drops half of the record at once, so that it happens rarely.
@@ -106,8 +110,9 @@ void UseHistory::drop_oldest() {
   after_.erase(after_.begin(), after_.begin() + std::ptrdiff_t(cut - begin_));
   in_order_.erase(in_order_.begin(), std::ranges::lower_bound(in_order_, cut, {}, &Death::at));
   begin_ = cut;
-  for (Places* all : {&places_, &deaths_}) {
-    for (auto& [unit, places] : *all) places.erase(places.begin(), std::ranges::lower_bound(places, cut));
+  for (Events& each : events_) {
+    for (std::vector<Position>* places : {&each.uses, &each.deaths})
+      places->erase(places->begin(), std::ranges::lower_bound(*places, cut));
   }
   std::erase_if(contexts_, [&](const auto& each) { return each.second < cut; });
   if (following_ && now_ < cut) following_ = false;
@@ -117,7 +122,7 @@ std::uint64_t UseHistory::bytes() const {
   // Each use has an entry in uses_, in after_ and in its unit's places; there are about as many
   // deaths.
   return uses_.size() * (sizeof(UnitId) + 3 * sizeof(Position)) + in_order_.size() * sizeof(Death) +
-         contexts_.size() * 4 * sizeof(Position);
+         contexts_.size() * 4 * sizeof(Position) + events_.size() * sizeof(Events);
 }
 
 }  // namespace vmem::migration

@@ -47,8 +47,10 @@ class UseHistory {
   };
   const std::deque<Death>& deaths() const { return in_order_; }  // all recorded ones
   // The next expected use or death; kNever: none. A death precedes the use at its position.
-  Position next_use(UnitId unit) const;
-  Position next_death(UnitId unit) const;
+  Position next_use(UnitId unit) const { return next_use(unit, now_); }
+  Position next_use(UnitId unit, Position after) const;
+  Position next_death(UnitId unit) const { return next_death(unit, now_); }
+  Position next_death(UnitId unit, Position after) const;
   std::uint64_t bytes() const;
 
  private:
@@ -62,15 +64,18 @@ class UseHistory {
   bool follow(UnitId unit);
   void drop_oldest();
 
-  void set_after(UnitId unit);
+  struct Events {  // of a unit, ascending
+    std::vector<Position> uses, deaths;
+  };
+  Events& events_of(UnitId unit);
+  void set_after(const Events& of);
 
   std::vector<UnitId> uses_;
   std::vector<Position> after_;  // parallel to uses_
   std::deque<Death> in_order_;
-  Position begin_ = 0;                                                     // of uses_.front()
-  using Places = std::unordered_map<std::uint32_t, std::deque<Position>>;  // by unit, ascending
-  Position next_in(const Places& places, UnitId unit) const;
-  Places places_, deaths_;
+  Position begin_ = 0;  // of uses_.front()
+  static Position next_in(const std::vector<Position>& places, Position after);
+  std::vector<Events> events_;                            // by unit: ids are small
   std::unordered_map<std::uint64_t, Position> contexts_;  // the last place where a context ended
   bool following_ = false;
   Position now_ = 0;
