@@ -22,7 +22,6 @@ UseHistory::Step UseHistory::add(UnitId unit) {
     last = here;
   }
   if (following_ && follow(unit)) {
-    ++matched_;
     strays_ = 0;
     return Step::advanced;
   }
@@ -31,6 +30,7 @@ UseHistory::Step UseHistory::add(UnitId unit) {
     following_ = true;
     now_ = *earlier;
     matched_ = strays_ = 0;
+    trusted_ = false;
     return Step::jumped;
   }
   if (!lost) return following_ ? Step::strayed : Step::jumped;
@@ -43,6 +43,9 @@ bool UseHistory::follow(UnitId unit) {
   const Position last = std::min(now_ + kSkipMax, end() - 2);  // excludes the use just added
   for (Position place = now_ + 1; place <= last; ++place) {
     if (at(place) != unit) continue;
+    const Position skipped = place - now_ - 1;
+    matched_ = skipped == 0 ? std::min(matched_ + 1, kMatchesMax) : matched_ - std::min(matched_, skipped);
+    trusted_ = matched_ >= kTrustedMatches || (trusted_ && matched_ != 0);
     now_ = place;
     return true;
   }

@@ -31,8 +31,10 @@ class UseHistory {
   void add_death(UnitId unit);  // its contents became worthless; its next use begins anew
   void forget(UnitId unit);     // it ended: its id may serve another region
 
-  // Whether enough recent uses were as expected to trust the expectations.
-  bool trusted() const { return following_ && matched_ >= kTrustedMatches; }
+  // Whether recent uses were as expected. Each that was counts for one, each that was skipped
+  // against one (where uses come at random, any unit is used again soon): trust begins with
+  // kTrustedMatches, and ends with the last of them.
+  bool trusted() const { return following_ && trusted_; }
   // The program's place in the record. REQUIRES: trusted. The uses after it, up to end(), are
   // expected.
   Position now() const { return now_; }
@@ -54,10 +56,11 @@ class UseHistory {
   std::uint64_t bytes() const;
 
  private:
-  static constexpr std::size_t kContext = 6;  // uses that identify a place
-  static constexpr std::uint32_t kTrustedMatches = 12;
+  static constexpr std::size_t kContext = 6;      // uses that identify a place
   static constexpr std::uint32_t kStraysMax = 8;  // in a row
   static constexpr Position kSkipMax = 64;        // expected uses that may be skipped
+  // One skip as far as that does not end the trust in a program that has long kept to its order.
+  static constexpr Position kTrustedMatches = 12, kMatchesMax = kTrustedMatches + kSkipMax;
   static constexpr std::size_t kUsesMax = std::size_t{1} << 19;
 
   std::optional<std::uint64_t> context() const;
@@ -79,7 +82,8 @@ class UseHistory {
   std::unordered_map<std::uint64_t, Position> contexts_;  // the last place where a context ended
   bool following_ = false;
   Position now_ = 0;
-  std::uint32_t matched_ = 0;
+  Position matched_ = 0;
+  bool trusted_ = false;
   std::uint32_t strays_ = 0;
 };
 

@@ -81,10 +81,11 @@ class Fuzz {
     }
     last_used_ = next == regions_.end() ? RegionId{} : next->first;
     if (next == regions_.end()) return;
-    // A region as a whole, or a block that lies in some of its pages.
+    // A region as a whole, or a block that lies in some of its pages: mostly the same one.
     const RegionShape& shape = next->second;
-    const std::uint32_t first = shape.shared ? below(shape.pages) : 0;
-    const std::uint32_t count = shape.shared ? 1 + below(shape.pages - first) : shape.pages;
+    const bool odd = below(16) == 0;
+    const std::uint32_t first = !shape.shared ? 0 : odd ? below(shape.pages) : shape.id.value % shape.pages;
+    const std::uint32_t count = !shape.shared ? shape.pages : odd ? 1 + below(shape.pages - first) : 1;
     set_dead({shape.id, first}, count, false);
     policy_->used({.region = shape.id, .first = first, .count = count});
     for (std::uint32_t i = first; i < first + count; ++i) arrive({shape.id, i}, Cause::use);
