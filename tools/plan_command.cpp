@@ -108,9 +108,13 @@ std::string json_of(const Plan& plan) {
     each["busiest"] = std::string(limit_of(row.measured));
     rows.push_back(each);
   }
-  ordered_json all{{"periods", plan.steady.periods},       {"launches", plan.steady.launches},
-                   {"peak_bytes", plan.steady.peak_bytes}, {"largest_launch_bytes", plan.largest_launch_bytes},
-                   {"fits", json_of(plan.fits, scale)},    {"rows", rows}};
+  ordered_json all{{"from_s", double(plan.steady.from_ns) * 1e-9},
+                   {"periods", plan.steady.periods},
+                   {"launches", plan.steady.launches},
+                   {"peak_bytes", plan.steady.peak_bytes},
+                   {"largest_launch_bytes", plan.largest_launch_bytes},
+                   {"fits", json_of(plan.fits, scale)},
+                   {"rows", rows}};
   if (plan.smallest_hbm_bytes) all["smallest_hbm_bytes"] = *plan.smallest_hbm_bytes;
   return all.dump(1) + "\n";
 }

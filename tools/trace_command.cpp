@@ -14,6 +14,7 @@
 #include "migration/mover_options.hpp"
 #include "replay/replay.hpp"
 #include "tools/commands.hpp"
+#include "tools/json_file.hpp"
 #include "tools/trace/reports.hpp"
 #include "trace/file.hpp"
 
@@ -23,8 +24,8 @@ namespace {
 constexpr double kEver = 1e9;
 
 struct Arguments {
-  std::string file, output;
-  bool events = false, share_pages = true;
+  std::string file, output, timeline;
+  bool events = false, share_pages = true, look_ahead = true;
   double from_s = 0, until_s = kEver;
   std::string hbm, page;
   double in_gb_per_s = 0, out_gb_per_s = 0, pinned_gb_per_s = 0;
@@ -111,9 +112,17 @@ int replay(const Arguments& arguments) {
   take_rate(setting.chain.link.in_bytes_per_s, arguments.in_gb_per_s);
   take_rate(setting.chain.link.out_bytes_per_s, arguments.out_gb_per_s);
   take_rate(setting.pinned_bytes_per_s, arguments.pinned_gb_per_s);
+  setting.look_ahead = arguments.look_ahead;
+  replay::Timeline timeline;
+  if (!arguments.timeline.empty()) setting.timeline = &timeline;
+  if (const Status able = check_json_file(arguments.timeline); !able) return refuse("replay", able.error().message);
   const auto measured = replay::replay(*trace, setting);
   if (!measured) return refuse("replay", measured.error().message);
-  fmt::print("{}", words_of(*measured));
+  if (!is_standard_output(arguments.timeline)) fmt::print("{}", words_of(*measured));
+  if (setting.timeline != nullptr) {
+    if (const Status written = write_json_file(arguments.timeline, json_of(timeline)); !written)
+      return refuse("replay", written.error().message);
+  }
   return measured->wrong_loads == 0 ? bench::kExitOk : bench::kExitMismatch;
 }
 
@@ -176,6 +185,9 @@ CLI::App* add_replay(CLI::App& app, Arguments& arguments) {
   rate("--in", arguments.in_gb_per_s, "Rate from host memory; default: 55.3");
   rate("--out", arguments.out_gb_per_s, "Rate to host memory; default: 55.3");
   rate("--pinned", arguments.pinned_gb_per_s, "Rate at which host memory is pinned; default: 5.8");
+  replayed->add_flag("--look-ahead,!--no-look-ahead", arguments.look_ahead,
+                     "Decide by the order of earlier uses; without, by second chance alone; default: on");
+  add_json(*replayed, arguments.timeline, "what was busy when, for https://ui.perfetto.dev,");
   add_from(*replayed, arguments);
   return replayed;
 }

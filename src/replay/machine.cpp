@@ -26,7 +26,8 @@ Machine::Machine(const Setting& setting)
             .hbm_bytes = setting.hbm_bytes,
             .costs = setting.costs,
             .link = setting.chain.link,
-            .peer_link = setting.chain.peer_link}) {}
+            .peer_link = setting.chain.peer_link,
+            .timeline = setting.timeline}) {}
 
 Result<std::unique_ptr<Machine>> Machine::start(const Setting& setting) {
   std::unique_ptr<Machine> machine(new Machine(setting));
@@ -47,7 +48,8 @@ void Machine::make_tiers() {
                                                                .host = *host_,
                                                                .budget_bytes = chain.below_bytes,
                                                                .in_bytes_per_s = chain.below_in_bytes_per_s,
-                                                               .out_bytes_per_s = chain.below_out_bytes_per_s});
+                                                               .out_bytes_per_s = chain.below_out_bytes_per_s,
+                                                               .timeline = setting_.timeline});
 }
 
 Status Machine::start() {
@@ -87,8 +89,8 @@ migration::MoverConfig Machine::mover_config(const runtime::Device& device) {
     config.spill_policy =
         migration::make_second_chance_policy({.prefetch_pages = 0, .hbm_bytes = {setting_.chain.host_bytes}});
   const std::vector<std::uint64_t> hbm{setting_.hbm_bytes};
-  config.policy = migration::make_look_ahead_policy(
-      {hbm}, migration::make_second_chance_policy({.prefetch_pages = options_.prefetch_pages, .hbm_bytes = hbm}));
+  config.policy = migration::make_second_chance_policy({.prefetch_pages = options_.prefetch_pages, .hbm_bytes = hbm});
+  if (setting_.look_ahead) config.policy = migration::make_look_ahead_policy({hbm}, std::move(config.policy));
   config.page_bytes = setting_.page_bytes;
   config.shares_pages = setting_.share_pages;
   config.now_us = [this] { return gpu_.now_ns() / 1000; };
@@ -150,6 +152,7 @@ void Machine::step() {
   const Next next = mover_->step_or_wait();
   stepped_ns_ = gpu_.now_ns();
   busy_ns_ += stepped_ns_ - mover_ns_;
+  if (setting_.timeline != nullptr) setting_.timeline->push_back({Track::mover, 0, mover_ns_, stepped_ns_});
   sleeps_ = next != Next::again;
   // Nobody wakes it between two calls of the program: then it looks whether there is work.
   mover_ns_ = stepped_ns_ + (!sleeps_ ? 0 : next == Next::soon ? kPollNs : kLaterNs);

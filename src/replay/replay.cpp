@@ -34,6 +34,13 @@ constexpr std::uint64_t kInPlaceBytesPerS = 50'000'000'000, kInPlaceAtPeerBytesP
 
 // Kernels that change what they read: optimizers and the like, by parts of their names.
 constexpr std::array<std::string_view, 4> kInPlace{"multi_tensor_apply", "Foreach", "FillFunctor", "index_put"};
+// Kernels whose first argument is what they write, as large as what they read. Where nothing that
+// such a launch names is new, that is one of the arguments that it reads.
+constexpr std::string_view kElementwise = "elementwise_kernel";
+// Of these, what copies into a part of a block: as much as there is to copy.
+constexpr std::string_view kCopies = "direct_copy_kernel";
+// Kernels that write rows here and there: in all of a block, unless what they write is small.
+constexpr std::string_view kScatters = "indexing_backward";
 
 // What is counted from the begin of what is measured.
 constexpr std::array kCounted{&Measured::time_ns,
@@ -186,6 +193,10 @@ class Player {
     measuring_ = true;
     for (auto& [number, stream] : streams_) stream.gpu_ns = 0;
     before_ = so_far();
+    if (setting_.timeline != nullptr) {
+      std::erase_if(*setting_.timeline, [&](const Work& work) { return work.end_ns <= before_.time_ns; });
+      for (Work& work : *setting_.timeline) work.begin_ns = std::max(work.begin_ns, before_.time_ns);
+    }
   }
 
   void measure() {
@@ -316,17 +327,36 @@ class Player {
   }
 
   void write(const Launch& launch) {
-    const bool all = changes_what_it_reads(launch);
+    const std::string_view name = name_of(launch);
+    std::vector<Block*>& named = named_;
+    named.clear();
     for (const trace::Named& each : launch.named) {
       const auto found = blocks_.find(each.block);
-      if (found == blocks_.end() || (each.flags & trace::Named::kPossible) != 0) continue;
-      const bool first = !std::exchange(found->second.used, true);
-      if (!first && !all) continue;
-      const auto address = reinterpret_cast<std::uintptr_t>(found->second.address);
-      machine_->contents().write(
-          machine_->space().granule_at(address),
-          std::uint32_t((found->second.bytes + pagetable::kGranuleBytes - 1) / pagetable::kGranuleBytes));
+      if (found != blocks_.end() && (each.flags & trace::Named::kPossible) == 0) named.push_back(&found->second);
     }
+    if (named.empty()) return;
+    const bool scatters = name.contains(kScatters);
+    const bool all = changes_what_it_reads(launch) || (scatters && named.size() > 1);
+    bool any_new = false;
+    std::uint64_t others_bytes = 0;
+    for (Block* const block : named) {
+      const bool fresh = !std::exchange(block->used, true);
+      any_new = any_new || fresh;
+      if (block != named.front()) others_bytes = std::max(others_bytes, block->bytes);
+      if (fresh || all) write(*block, block->bytes);
+    }
+    if (any_new || all) return;
+    if (scatters || name.contains(kCopies)) {
+      write(*named.front(), std::clamp(others_bytes, std::uint64_t{1}, named.front()->bytes));
+    } else if (name.contains(kElementwise)) {
+      write(*named.front(), named.front()->bytes);
+    }
+  }
+
+  void write(const Block& block, std::uint64_t bytes) {
+    const auto address = reinterpret_cast<std::uintptr_t>(block.address);
+    const std::uint64_t granules = (bytes + pagetable::kGranuleBytes - 1) / pagetable::kGranuleBytes;
+    machine_->contents().write(machine_->space().granule_at(address), std::uint32_t(granules));
   }
 
   // The host's time up to an event of the trace, without what recording took.
@@ -353,6 +383,7 @@ class Player {
   std::unordered_map<trace::Block, Block> blocks_;
   std::unordered_map<std::uint32_t, std::uint64_t> signals_ns_;  // by event: what it covers ends
   std::vector<std::uintptr_t> addresses_;
+  std::vector<Block*> named_;  // by the launch that is being played
   runtime::LaunchHolds holds_;
   bool waits_for_copy_ = false;
   bool measuring_ = false;

@@ -29,6 +29,10 @@ struct Setting {
   std::uint64_t pinned_bytes_per_s = 5'800'000'000;  // how fast host memory is pinned
   CallCosts costs;
   std::uint64_t from_ns = 0;  // of the trace: what is measured begins here
+  bool look_ahead = true;     // false: only by the policy behind it (second chance)
+  // Gets what was busy, from the begin of what is measured; its times are the replay's. Null:
+  // nothing does.
+  Timeline* timeline = nullptr;
 };
 
 // From the end of the work that was queued before `from_ns` to the end of the last launch.

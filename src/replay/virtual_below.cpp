@@ -47,6 +47,9 @@ Status VirtualBelow::submit(std::span<tiers::Transfer> transfers) {
     transfer.if_changed = false;
     queue.end_ns = std::max(queue.end_ns, now_ns + kStartNs) + takes_ns;
     queue.busy_ns += takes_ns;
+    if (config_.timeline != nullptr)
+      config_.timeline->push_back(
+          {load ? Track::below_in : Track::below_out, 0, queue.end_ns - takes_ns, queue.end_ns});
     queue.bytes += transfer.bytes;
     queue.in_flight.push_back({transfer.id, queue.end_ns, transfer.slot, transfer.host});
     if (!load) slots_[transfer.slot].holds = config_.host.contents(transfer.host);

@@ -19,6 +19,7 @@ class VirtualBelow final : public tiers::Tier {
     VirtualHost& host;
     std::uint64_t budget_bytes = 0;
     std::uint64_t in_bytes_per_s = 0, out_bytes_per_s = 0;
+    Timeline* timeline = nullptr;  // as VirtualGpu's
   };
   explicit VirtualBelow(const Config& config) : config_(config) {}
 

@@ -214,12 +214,16 @@ VirtualGpu::Stream& VirtualGpu::stream_of(CUstream handle) {
 }
 
 CUstream VirtualGpu::create_stream(int device) {
-  return reinterpret_cast<CUstream>(&streams_.emplace_back(Stream{.device = device}));
+  return reinterpret_cast<CUstream>(
+      &streams_.emplace_back(Stream{.number = std::uint32_t(streams_.size() + 1), .device = device}));
 }
 
 std::uint64_t VirtualGpu::run(CUstream stream, std::uint64_t takes_ns) {
   Stream& queue = stream_of(stream);
-  return queue.end_ns = std::max(queue.end_ns, now_ns_) + takes_ns;
+  const std::uint64_t begin_ns = std::max(queue.end_ns, now_ns_);
+  queue.end_ns = begin_ns + takes_ns;
+  note({Track::computing, queue.number, begin_ns, queue.end_ns});
+  return queue.end_ns;
 }
 
 std::uint64_t VirtualGpu::end_of(CUstream stream) const {
@@ -255,6 +259,8 @@ CUevent VirtualGpu::copy(int device, Direction direction, std::uint64_t bytes, s
   const auto takes = std::uint64_t(moved / shared + (double(bytes) - moved) / alone) + pauses * rates.pause_ns;
   link.end_ns = begin + takes;
   link.busy_ns += takes;
+  constexpr std::array kTracks{Track::link_in, Track::link_out, Track::peer_in, Track::peer_out};
+  note({kTracks[2 * std::size_t(far) + std::size_t(direction)], 0, begin, link.end_ns});
   return new_event(link.end_ns);
 }
 

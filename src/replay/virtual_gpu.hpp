@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gpu/driver.hpp"
+#include "replay/timeline.hpp"
 
 namespace vmem::replay {
 
@@ -48,6 +49,7 @@ class VirtualGpu {
     std::uint64_t hbm_bytes = 0;  // of each
     CallCosts costs;
     LinkRates link, peer_link = kNvLink;
+    Timeline* timeline = nullptr;  // gets what runs and what is copied; null: nothing does
   };
   // One at a time in a thread.
   explicit VirtualGpu(const Shape& shape);
@@ -83,6 +85,7 @@ class VirtualGpu {
  private:
   struct Calls;  // the driver's functions
   struct Stream {
+    std::uint32_t number = 0;
     int device = 0;
     std::uint64_t end_ns = 0;
   };
@@ -98,6 +101,9 @@ class VirtualGpu {
   };
   Stream& stream_of(CUstream handle);
   CUevent new_event(std::uint64_t at_ns);
+  void note(const Work& work) {
+    if (shape_.timeline != nullptr && work.end_ns > work.begin_ns) shape_.timeline->push_back(work);
+  }
   std::uint64_t after_all(std::span<const CUevent> events) const;
 
   const Shape shape_;

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -176,6 +178,82 @@ TEST(ReplayFuzz, RandomProgramsKeepTheirBytes) {
     EXPECT_GE(measured.time_ns, measured.gpu_ns);
     if (::testing::Test::HasFailure()) FAIL() << "seed " << seed;
   }
+}
+
+// Where uses cannot be foreseen, looking ahead costs nothing: it must not be a fiftieth worse than
+// the policy behind it.
+TEST(ReplayFuzz, OffItsPatternLookingAheadIsNoWorse) {
+  for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+    std::mt19937_64 random(seed);
+    Recording recording;
+    std::vector<trace::Block> blocks;
+    for (int i = 0; i < 24; ++i) blocks.push_back(recording.begin(32));
+    for (int i = 0; i < 2000; ++i) recording.launch({blocks[random() % blocks.size()]}, 50'000, 1 + random() % 2);
+    const trace::Trace trace = recording.take();
+    Setting setting{.hbm_bytes = 512 * kMiB, .pinned_bytes_per_s = 1'000'000'000'000};
+    const Measured with = played(trace, setting);
+    setting.look_ahead = false;
+    const Measured without = played(trace, setting);
+    EXPECT_LE(double(with.time_ns), double(without.time_ns) * 1.02) << "seed " << seed;
+    EXPECT_LE(double(with.in_bytes), double(without.in_bytes) * 1.02) << "seed " << seed;
+  }
+}
+
+TEST(Replay, LookingAheadIsFasterWhereUsesRepeat) {
+  std::uint64_t from_ns = 0;
+  const trace::Trace trace = training(16, 9, from_ns);
+  Setting setting{.hbm_bytes = 512 * kMiB, .pinned_bytes_per_s = 1'000'000'000'000, .from_ns = from_ns};
+  const Measured with = played(trace, setting);
+  setting.look_ahead = false;
+  EXPECT_LT(with.time_ns, played(trace, setting).time_ns);
+}
+
+// Bytes out of a program that goes round 24 blocks of 32 MiB, by one kernel, in 512 MiB of HBM.
+std::uint64_t out_bytes_of(std::uint32_t what) {
+  Recording recording;
+  std::vector<trace::Block> blocks;
+  for (int i = 0; i < 24; ++i) {
+    blocks.push_back(recording.begin(32));
+    recording.launch({blocks.back()}, kMs);
+  }
+  std::uint64_t from_ns = 0;
+  for (int step = 0; step < 16; ++step) {
+    if (step == 12) from_ns = recording.now_ns();
+    for (const trace::Block block : blocks) recording.launch({block}, kMs, what);
+  }
+  return played(recording.take(),
+                {.hbm_bytes = 512 * kMiB, .pinned_bytes_per_s = 1'000'000'000'000, .from_ns = from_ns})
+      .out_bytes;
+}
+
+TEST(Replay, WhatAKernelWritesIsToldByItsName) {
+  const std::uint64_t reads = out_bytes_of(1), all = out_bytes_of(2), elementwise = out_bytes_of(3),
+                      copies = out_bytes_of(4);
+  EXPECT_LT(reads, 32 * kMiB);
+  EXPECT_GT(all, 256 * kMiB);
+  EXPECT_EQ(elementwise, all) << "nothing that it names is new, so it writes what it reads";
+  EXPECT_GT(copies, reads);
+  EXPECT_LT(copies, all / 4) << "a small copy writes a small part";
+}
+
+TEST(Replay, ATimelineSaysWhatWasBusyAndWhen) {
+  std::uint64_t from_ns = 0;
+  const trace::Trace trace = training(16, 6, from_ns);
+  Timeline timeline;
+  const Measured measured = played(trace, {.hbm_bytes = 512 * kMiB, .from_ns = from_ns, .timeline = &timeline});
+  std::map<Track, std::uint64_t> busy;
+  std::uint64_t first_ns = ~std::uint64_t{0}, last_ns = 0;
+  for (const Work& work : timeline) {
+    ASSERT_LT(work.begin_ns, work.end_ns);
+    busy[work.track] += work.end_ns - work.begin_ns;
+    if (work.track == Track::mover) continue;
+    first_ns = std::min(first_ns, work.begin_ns);
+    last_ns = std::max(last_ns, work.end_ns);
+  }
+  EXPECT_NEAR(double(busy[Track::computing]), double(measured.gpu_ns), double(kMs));
+  EXPECT_NEAR(double(busy[Track::link_in]), double(measured.in_busy_ns), double(kMs));
+  EXPECT_NEAR(double(busy[Track::link_out]), double(measured.out_busy_ns), double(kMs));
+  EXPECT_GE(double(last_ns - first_ns), double(measured.time_ns) * 0.9);
 }
 
 TEST(Replay, SaysWhatItCannotPlay) {

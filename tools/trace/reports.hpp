@@ -30,4 +30,7 @@ Result<std::string> bound_of(const trace::Trace& trace, const trace::Extract& wh
 // What a replay measured.
 std::string words_of(const replay::Measured& measured);
 
+// What a replay kept busy, as export_chrome writes a trace.
+std::string json_of(const replay::Timeline& timeline);
+
 }  // namespace vmem::tools
