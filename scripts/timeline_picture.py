@@ -2,7 +2,8 @@
 """Draws what one step of a recorded program keeps busy with less HBM, by second chance alone and
 by looking ahead.
 
-    scripts/timeline_picture.py bench/traces/transformer.trace --hbm 3686MiB docs/internals/look-ahead.svg
+    scripts/timeline_picture.py bench/traces/transformer.trace --hbm 3686MiB \\
+        docs/internals/look-ahead.svg
 """
 
 import argparse
