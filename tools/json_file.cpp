@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 
 namespace vmem::tools {
@@ -19,6 +20,13 @@ Status check_json_file(const std::string& path) {
   const int error = errno;
   return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--json {} is not writable: {}", path, std::strerror(error)),
               error);
+}
+
+Status check_json_file(const std::string& path, const std::string& read) {
+  std::error_code code;
+  if (std::filesystem::equivalent(path, read, code))
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--json names {} itself; name another file", read));
+  return check_json_file(path);
 }
 
 Status write_json_file(const std::string& path, const std::string& text) {

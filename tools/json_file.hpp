@@ -16,6 +16,8 @@ void add_json(CLI::App& app, std::string& path, const char* what);
 inline bool is_standard_output(const std::string& path) { return path == "-"; }
 // Errors: INVALID_OPTION, naming the file and the failure.
 Status check_json_file(const std::string& path);  // before the work; makes the file
+// The same, and the file must not be the one that is read.
+Status check_json_file(const std::string& path, const std::string& read);
 Status write_json_file(const std::string& path, const std::string& text);
 
 }  // namespace vmem::tools

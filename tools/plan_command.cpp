@@ -5,6 +5,7 @@
 #include <bit>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/option_parse.hpp"
 #include "base/printable.hpp"
@@ -26,7 +27,8 @@ using replay::Measured;
 using replay::Plan;
 
 struct Arguments {
-  std::string file, json, page, host, peer, below;
+  std::string file, json, page;
+  std::optional<std::string> host, peer, below;
   std::vector<std::string> hbm;
   double within_percent = 10;
   // 0: not given.
@@ -124,11 +126,14 @@ void take_rate(std::uint64_t& bytes_per_s, double gb_per_s) {
   if (gb_per_s > 0) bytes_per_s = std::uint64_t(gb_per_s * 1e9);
 }
 
-Status take_size(std::uint64_t& bytes, const char* flag, const std::string& text, std::uint64_t least) {
-  if (text.empty()) return {};
-  const auto size = parse_size(text, {.least = least});
+// No machine has more.
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;
+
+Status take_size(std::uint64_t& bytes, const char* flag, const std::optional<std::string>& text, std::uint64_t least) {
+  if (!text) return {};
+  const auto size = parse_size(*text, {.least = least, .most = kMostBytes});
   if (!size)
-    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} is '{}': {}", flag, printable(text), size.error().message));
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} is '{}': {}", flag, printable(*text), size.error().message));
   bytes = *size / pagetable::kGranuleBytes * pagetable::kGranuleBytes;
   return {};
 }
@@ -136,8 +141,8 @@ Status take_size(std::uint64_t& bytes, const char* flag, const std::string& text
 Result<replay::Chain> chain_of(const Arguments& arguments) {
   replay::Chain chain;
   VMEM_TRY(take_size(chain.host_bytes, "--host", arguments.host, kSmallestHost));
-  VMEM_TRY(take_size(chain.peer_bytes, "--peer", arguments.peer, pagetable::kGranuleBytes));
-  VMEM_TRY(take_size(chain.below_bytes, "--below", arguments.below, pagetable::kGranuleBytes));
+  VMEM_TRY(take_size(chain.peer_bytes, "--peer", arguments.peer, 0));
+  VMEM_TRY(take_size(chain.below_bytes, "--below", arguments.below, 0));
   take_rate(chain.link.in_bytes_per_s, arguments.in_gb_per_s);
   take_rate(chain.link.out_bytes_per_s, arguments.out_gb_per_s);
   take_rate(chain.peer_link.in_bytes_per_s, arguments.peer_gb_per_s);
@@ -151,7 +156,7 @@ Result<replay::PlanRequest> request_of(const Arguments& arguments) {
   replay::PlanRequest request;
   VMEM_ASSIGN(request.chain, chain_of(arguments));
   for (const std::string& text : arguments.hbm) {
-    const auto hbm = parse_size(text, {.least = kSmallestHbm});
+    const auto hbm = parse_size(text, {.least = kSmallestHbm, .most = kMostBytes});
     if (!hbm)
       return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("--hbm is '{}': {}", printable(text), hbm.error().message));
     request.hbm_bytes.push_back(*hbm);
@@ -168,7 +173,7 @@ Result<replay::PlanRequest> request_of(const Arguments& arguments) {
 }
 
 int run(const Arguments& arguments) {
-  if (const Status able = check_json_file(arguments.json); !able) return refuse(able.error().message);
+  if (const Status able = check_json_file(arguments.json, arguments.file); !able) return refuse(able.error().message);
   const auto request = request_of(arguments);
   if (!request) return refuse(request.error().message);
   const auto trace = trace::read(arguments.file);
@@ -192,7 +197,7 @@ The steps that repeat at the trace's end are played again in virtual time, by vm
 the runs took at most 10 % longer, others up to 46 %. What HBM does not hold lies in another GPU's memory (--peer), then
 in host memory, then in what is below it (--below: a disk or another node), as in a run. Programs on several devices, and
 those that call vmem, cannot be played. Bound: nothing is faster where the GPU's work takes as long as recorded. Schedule:
-what somebody who knows the future can do. Both are of the slowest of the links. Busiest: what is busy for the largest
+what somebody who knows the future can do. Both are those of the slowest link. Busiest: what is busy for the largest
 part of the time, the mover with mapping.
 
 Exit codes: 0 printed; 1 a page came back with old contents (a bug); 2 bad options, or a trace that cannot be read or played.)";
@@ -212,7 +217,7 @@ Command add_plan(CLI::App& app) {
   const auto rate = [&](const char* name, double& value, const char* help) {
     app.add_option(name, value, help)->check(CLI::Range(0.01, 1e5))->type_name("GB/s");
   };
-  const auto size = [&](const char* name, std::string& value, const char* help) {
+  const auto size = [&](const char* name, std::optional<std::string>& value, const char* help) {
     app.add_option(name, value, help)->type_name("SIZE");
   };
   size("--peer", arguments->peer, "So much of another GPU's memory; default: none");

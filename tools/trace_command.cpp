@@ -115,7 +115,8 @@ int replay(const Arguments& arguments) {
   setting.look_ahead = arguments.look_ahead;
   replay::Timeline timeline;
   if (!arguments.timeline.empty()) setting.timeline = &timeline;
-  if (const Status able = check_json_file(arguments.timeline); !able) return refuse("replay", able.error().message);
+  if (const Status able = check_json_file(arguments.timeline, arguments.file); !able)
+    return refuse("replay", able.error().message);
   const auto measured = replay::replay(*trace, setting);
   if (!measured) return refuse("replay", measured.error().message);
   if (!is_standard_output(arguments.timeline)) fmt::print("{}", words_of(*measured));

@@ -42,13 +42,31 @@ class Planner {
     if (plan_.fits.time_ns == 0)
       return fail(VMEM_ERROR_INVALID_VALUE, "no launch of the trace has a time: record more of the program");
     VMEM_ASSIGN(const std::vector<std::uint64_t> sizes, sizes_to_try());
-    for (const std::uint64_t hbm : sizes) VMEM_TRY(add_row(hbm));
+    for (const std::uint64_t hbm : sizes) {
+      const Status added = add_row(hbm);
+      // Of sizes that nobody asked for, those that do not go are left out.
+      if (!added && !(request_.hbm_bytes.empty() && is_too_small(added.error()))) return std::unexpected(added.error());
+    }
     if (request_.within) VMEM_TRY(search());
     return std::move(plan_);
   }
 
  private:
+  static bool is_too_small(const Error& error) { return error.status == VMEM_ERROR_OUT_OF_MEMORY; }
+
+  // Errors: those of replay; OUT_OF_MEMORY if all tiers together cannot hold the program.
   Result<Measured> played(std::uint64_t hbm_bytes) const {
+    auto measured = played_in(hbm_bytes);
+    if (measured || !is_too_small(measured.error())) return measured;
+    const Chain& chain = request_.chain;
+    return fail(VMEM_ERROR_OUT_OF_MEMORY,
+                fmt::format("{} of HBM, {} of another GPU, {} of host memory and {} below it are too little for the "
+                            "program, which takes {}; pages in transit need room, too: raise --host, --peer or --below",
+                            format_bytes(hbm_bytes), format_bytes(chain.peer_bytes), format_bytes(chain.host_bytes),
+                            format_bytes(chain.below_bytes), format_bytes(peak_bytes(trace_))));
+  }
+
+  Result<Measured> played_in(std::uint64_t hbm_bytes) const {
     return replay(trace_, {.hbm_bytes = hbm_bytes,
                            .chain = request_.chain,
                            .page_bytes = request_.page_bytes,
@@ -115,8 +133,10 @@ class Planner {
     std::uint64_t enough = fits_hbm_, short_of = least_hbm_;
     for (int i = 0; i < kSearchSteps && enough > short_of; ++i) {
       const std::uint64_t middle = i == 0 ? short_of : whole_granules(double(enough + short_of) / 2);
-      VMEM_ASSIGN(const Measured measured, played(middle));
-      (double(measured.time_ns) <= most_ns ? enough : short_of) = middle;
+      const auto measured = played(middle);
+      if (!measured && !is_too_small(measured.error())) return std::unexpected(measured.error());
+      const bool suffices = measured && double(measured->time_ns) <= most_ns;
+      (suffices ? enough : short_of) = middle;
     }
     plan_.smallest_hbm_bytes = enough;
     return {};

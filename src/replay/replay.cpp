@@ -77,6 +77,7 @@ class Player {
       std::visit([&](const auto& body) { played = add(event.at_ns, body); }, event.body);
       VMEM_TRY(played);
     }
+    if (setting_.timeline != nullptr) clip(*setting_.timeline);
     return result_;
   }
 
@@ -193,10 +194,16 @@ class Player {
     measuring_ = true;
     for (auto& [number, stream] : streams_) stream.gpu_ns = 0;
     before_ = so_far();
-    if (setting_.timeline != nullptr) {
-      std::erase_if(*setting_.timeline, [&](const Work& work) { return work.end_ns <= before_.time_ns; });
-      for (Work& work : *setting_.timeline) work.begin_ns = std::max(work.begin_ns, before_.time_ns);
+  }
+
+  // To what was measured.
+  void clip(Timeline& timeline) const {
+    const std::uint64_t begin_ns = before_.time_ns, end_ns = begin_ns + result_.time_ns;
+    for (Work& work : timeline) {
+      work.begin_ns = std::clamp(work.begin_ns, begin_ns, end_ns);
+      work.end_ns = std::clamp(work.end_ns, begin_ns, end_ns);
     }
+    std::erase_if(timeline, [](const Work& work) { return work.begin_ns == work.end_ns; });
   }
 
   void measure() {

@@ -52,7 +52,8 @@ Status VirtualBelow::submit(std::span<tiers::Transfer> transfers) {
           {load ? Track::below_in : Track::below_out, 0, queue.end_ns - takes_ns, queue.end_ns});
     queue.bytes += transfer.bytes;
     queue.in_flight.push_back({transfer.id, queue.end_ns, transfer.slot, transfer.host});
-    if (!load) slots_[transfer.slot].holds = config_.host.contents(transfer.host);
+    const auto granules = std::uint32_t(transfer.bytes >> pagetable::kGranuleShift);
+    if (!load) slots_[transfer.slot].holds = config_.host.contents(transfer.host, transfer.page.granule, granules);
   }
   return {};
 }

@@ -84,11 +84,22 @@ Result<tiers::SlotGrant> VirtualHost::allocate(std::uint64_t page_bytes) {
     used_bytes_ += page_bytes;
     return tiers::SlotGrant{Grant::granted, slot};
   }
+  drop_free(page_bytes);
   if (made_bytes_ + making_ + page_bytes > config_.budget_bytes && making_ != page_bytes)
     return tiers::SlotGrant{Grant::full, 0};
   awaited_ = page_bytes;
   make_slots();
   return tiers::SlotGrant{Grant::later, 0};
+}
+
+void VirtualHost::drop_free(std::uint64_t bytes) {
+  for (auto& [size, slots] : free_) {
+    while (size != bytes && !slots.empty() && made_bytes_ + making_ + bytes > config_.budget_bytes) {
+      slots.pop_back();
+      made_bytes_ -= size;
+      --made_[size];
+    }
+  }
 }
 
 void VirtualHost::release(tiers::SlotId slot) {

@@ -59,7 +59,11 @@ class VirtualHost final : public tiers::Tier, public tiers::InPlaceTier, public 
   std::optional<gpu::Fingerprint> fingerprint(tiers::SlotId slot) const override;
   bool can_compare(int) const override { return true; }
 
-  const std::vector<std::uint32_t>& contents(const std::byte* host) const { return slots_[slot_at(host)].holds; }
+  // What a slot with a page of so many granules holds; the GPU may have written to it in place.
+  std::vector<std::uint32_t> contents(const std::byte* host, std::uint32_t granule, std::uint32_t granules) const {
+    const Slot& slot = slots_[slot_at(host)];
+    return slot.open ? config_.contents.of(granule, granules) : slot.holds;
+  }
   void set_contents(const std::byte* host, const std::vector<std::uint32_t>& holds) {
     slots_[slot_at(host)].holds = holds;
   }
@@ -84,6 +88,7 @@ class VirtualHost final : public tiers::Tier, public tiers::InPlaceTier, public 
     return tiers::SlotId((reinterpret_cast<std::uintptr_t>(host) - kFirstAddress) >> kSlotShift);
   }
   void make_slots();
+  void drop_free(std::uint64_t bytes);  // slots of other sizes, until so many bytes fit
   std::uint64_t next_size() const;
   void submit_one(tiers::Transfer& transfer);
 

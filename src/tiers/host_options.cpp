@@ -19,7 +19,7 @@ Option<HostOptions> host_ahead_option() {
   return automatic_size_option({.name = "host_ahead",
                                 .values = "auto, or a size such as 8GiB; 0: none",
                                 .help = "Host memory pinned before HBM overflows; auto: what a program that does not "
-                                        "call vmem allocates beyond half of HBM, up to as much again."},
+                                        "call vmem allocates beyond half of HBM, at most another half."},
                                &HostOptions::host_ahead_bytes, {.most = 64 * kTiB});
 }
 

@@ -105,6 +105,13 @@ class Compare(unittest.TestCase):
             self.assertEqual(planned["steps"], 3, "29 launches of a period, where a step has 10")
             self.assertEqual((planned["ms"], planned["bound_ms"], planned["fits_ms"], planned["maps"]), (300, 200, 100, 10))
 
+    def test_a_plan_without_periods_is_of_a_part_of_the_steps(self):
+        sys.path.insert(0, os.path.dirname(sys.argv[-1]))
+        runs = importlib.import_module("runs")
+        plan = {"periods": 0, "launches": 54, "fits": {"ms": 540.0}, "rows": [{"ms": 1080.0}]}
+        self.assertAlmostEqual(runs.planned_step(plan, 10)["ms"], 200.0)
+        self.assertEqual(runs.planned_step("vmem plan: no launches", 10), {"error": "vmem plan: no launches"})
+
     def test_every_experiment(self):
         ran, rows = self.run_compare()
         self.assertEqual(ran.returncode, 0, ran.stderr)

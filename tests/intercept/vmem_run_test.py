@@ -137,6 +137,21 @@ class VmemRun(unittest.TestCase):
         self.assertRegex(replayed.stdout, r"(?m)^[1-9]\d* launches in [\d.]+ ms, of which the GPU computes [\d.]+$")
         self.assertRegex(replayed.stdout, r"(?m)^  in +\d*\.\d*[1-9]\d* GiB, link busy")
         self.assertNotIn("old contents", replayed.stdout)
+        shown = run(VMEM, "trace", "replay", trace, "--hbm", "64MiB", "--page", "2MiB", "--no-look-ahead", "--json", "-")
+        self.assertEqual((shown.returncode, shown.stderr), (0, ""))
+        busy = {event["name"] for event in json.loads(shown.stdout)["traceEvents"] if event["ph"] == "X"}
+        self.assertLessEqual({"computing", "link in", "mover"}, busy)
+        chain = ("--host", "96MiB", "--below", "4GiB", "--below-in", "1", "--peer", "16MiB", "--peer-rate", "100")
+        planned = run(VMEM, "plan", trace, "--hbm", "64MiB", "--page", "2MiB", "--within", "0", "--json", "-", *chain)
+        self.assertEqual((planned.returncode, planned.stderr), (0, ""))
+        (row,) = json.loads(planned.stdout)["rows"]
+        self.assertGreater(row["below_in_gib"] + row["below_out_gib"] + row["peer_in_busy_ms"], 0)
+        for command in (("trace", "replay", trace, "--hbm", "64MiB"), ("plan", trace)):
+            over = run(VMEM, *command, "--json", trace)
+            self.assertEqual(over.returncode, 2)
+            self.assertIn("itself; name another file", over.stderr)
+        for flag, value in (("--host", "1MiB"), ("--host", ""), ("--peer", "many"), ("--below", "99TiB9")):
+            self.assertEqual(run(VMEM, "plan", trace, flag, value).returncode, 2, (flag, value))
 
     def test_a_trace_says_which_stream_waits_for_which(self):
         trace = self.recorded("--trace-epoch", "1", case="streams_wait_for_events")

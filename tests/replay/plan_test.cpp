@@ -101,7 +101,18 @@ TEST(Plan, SaysWhenAllTiersTogetherAreTooSmall) {
   const auto made = plan(some_training(), request);
   ASSERT_FALSE(made);
   EXPECT_EQ(made.error().status, VMEM_ERROR_OUT_OF_MEMORY);
-  EXPECT_NE(made.error().message.find("--host"), std::string::npos) << made.error().message;
+  EXPECT_NE(made.error().message.find("256 MiB of host memory"), std::string::npos) << made.error().message;
+}
+
+TEST(Plan, WhereHostMemoryIsSmallWhatDoesNotGoIsLeftOut) {
+  PlanRequest request{.hbm_bytes = {}, .within = 0.5};
+  request.chain.host_bytes = 512 * kMiB;
+  const Plan made = planned(some_training(), request);
+  EXPECT_GT(made.rows.size(), 0u);
+  EXPECT_LT(made.rows.size(), std::size(kOverflows));
+  ASSERT_TRUE(made.smallest_hbm_bytes);
+  request.hbm_bytes = {*made.smallest_hbm_bytes};
+  EXPECT_EQ(planned(some_training(), request).rows.size(), 1u);
 }
 
 TEST(Plan, FindsTheLeastHbmThatIsFastEnough) {

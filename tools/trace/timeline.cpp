@@ -15,14 +15,14 @@ using replay::Work;
 
 // Steps of the mover that follow each other so closely are one piece.
 constexpr std::uint64_t kPauseNs = 20'000;
-constexpr std::array kNames{"computing",      "link in",   "link out",   "other GPU, in",
-                            "other GPU, out", "below, in", "below, out", "mover"};
+constexpr std::array kNames{"computing", "link in",  "link out",  "peer in",
+                            "peer out",  "below in", "below out", "mover"};
 
 ordered_json named(const char* what, int process, std::uint32_t track, const std::string& name) {
   return {{"ph", "M"}, {"name", what}, {"pid", process}, {"tid", track}, {"args", {{"name", name}}}};
 }
 
-// Of one track, in order: pieces become one where they follow each other closely.
+// In order of tracks and time; the mover's pieces become one where they follow each other closely.
 replay::Timeline joined(const replay::Timeline& timeline) {
   replay::Timeline all = timeline;
   std::ranges::stable_sort(all, {},

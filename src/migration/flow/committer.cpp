@@ -134,7 +134,9 @@ Committer::Ahead Committer::ahead(std::uint64_t hbm_bytes) const {
 
 void Committer::expect_first_slots(std::uint64_t page_bytes) {
   const std::uint64_t bytes = core_.config.backing_ahead_bytes.value_or(0);
-  if (bytes != 0) core_.config.backing->expect(page_bytes, (bytes + page_bytes - 1) / page_bytes);
+  if (bytes == 0) return;
+  counts_.try_emplace(page_bytes);  // so that what is allocated later changes it
+  core_.config.backing->expect(page_bytes, (bytes + page_bytes - 1) / page_bytes);
 }
 
 // Once evictions are expected, one slot per declared page, so that clean pages keep their copy.

@@ -35,7 +35,7 @@ class Committer {
   Status commit_transit(Device& device, std::uint64_t page_bytes, const tiers::PageSource& source);
   // Creates slots ahead: for what exceeds HBM, and before anything does,
   // MoverConfig::backing_ahead_bytes. Without a value: what undeclared pages take beyond half of
-  // HBM, up to as much again.
+  // HBM, at most another half.
   void expect_slots();
   // The same while nothing is allocated: of the pages that blocks are going to share.
   void expect_first_slots(std::uint64_t page_bytes);

@@ -25,8 +25,8 @@ struct Followed {
   UseHistory::Position next = UseHistory::kNever;
   bool listed = false;
   bool stale = false;  // the key is to be found anew
-  // The program's place when it became stale. Of a death that is overdue the key stays as it was:
-  // what is about to die is worth keeping.
+  // The program's place when the key was last found to be old. Of a death that is overdue the key
+  // stays as it was: what is about to die is worth keeping.
   UseHistory::Position stale_at = 0;
   std::uint64_t offered_in = 0;  // the last round of victims that offered all of its pages
 

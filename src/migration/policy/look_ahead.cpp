@@ -82,8 +82,8 @@ class LookAhead final : public Policy {
   void follow(const RegionShape& shape);
   void forget(RegionId region);
   void use(Followed& unit);
-  void list(Followed& unit) { list(unit, history_.now()); }
-  void list(Followed& unit, Position after);
+  void list(Followed& unit);
+  Position next_event(const Followed& unit, Position after) const;
   void unlist(Followed& unit);
   void expire(Followed& unit);
   void expire_all();
@@ -219,7 +219,9 @@ void LookAhead::use(Followed& unit) {
       break;
     case UseHistory::Step::advanced:
       if (before == UseHistory::kNever) {
-        if (history_.trusted()) expire_all();
+        if (!history_.trusted()) break;
+        for (DeviceState& device : devices_) device.made = UseHistory::kNever;
+        expire_all();
         break;
       }
       // Expected uses that were skipped have another next use now, too.
@@ -234,13 +236,17 @@ void LookAhead::use(Followed& unit) {
   }
 }
 
-void LookAhead::list(Followed& unit, Position after) {
+void LookAhead::list(Followed& unit) {
   if (unit.listed || unit.resident_pages == 0) return;
-  // A unit that will die soon is worth keeping: dead, it is evicted without a copy.
-  unit.next = UseHistory::kNever;
-  if (history_.trusted()) unit.next = std::min(history_.next_use(unit.id, after), history_.next_death(unit.id, after));
+  unit.next = next_event(unit, history_.now());
   list_of(unit).insert({unit.next, unit.id});
   unit.listed = true;
+}
+
+// A unit that will die soon is worth keeping: dead, it is evicted without a copy.
+Position LookAhead::next_event(const Followed& unit, Position after) const {
+  if (!history_.trusted()) return UseHistory::kNever;
+  return std::min(history_.next_use(unit.id, after), history_.next_death(unit.id, after));
 }
 
 void LookAhead::unlist(Followed& unit) {
@@ -252,6 +258,8 @@ void LookAhead::unlist(Followed& unit) {
 void LookAhead::expire(Followed& unit) {
   unit.stale_at = history_.now();
   if (!unit.listed || unit.stale) return;
+  // Ids of units that ended stay until then.
+  if (stale_.size() > 2 * units_.all().size()) renew_stale();
   stale_.push_back(unit.id);
   unit.stale = true;
 }
@@ -264,8 +272,12 @@ void LookAhead::renew_stale() {
   for (const UnitId id : stale_) {
     Followed* const unit = units_.find(id);
     if (unit == nullptr || !std::exchange(unit->stale, false)) continue;
-    unlist(*unit);
-    list(*unit, unit->stale_at);
+    if (!unit->listed) continue;
+    Candidates& list = list_of(*unit);
+    auto node = list.extract({unit->next, id});
+    unit->next = next_event(*unit, unit->stale_at);
+    node.value().next = unit->next;
+    list.insert(std::move(node));
   }
   stale_.clear();
 }

@@ -6,13 +6,12 @@
 namespace vmem::migration {
 
 UseHistory::Step UseHistory::add(UnitId unit) {
-  if (!uses_.empty() && uses_.back() == unit) return Step::repeated;
+  if (!uses_.empty() && uses_.back().unit == unit) return Step::repeated;
   if (uses_.size() == kUsesMax) drop_oldest();
   const Position here = end();
   Events& events = events_of(unit);
   set_after(events);
-  uses_.push_back(unit);
-  after_.push_back(kNever);
+  uses_.push_back({unit});
   events.uses.push_back(here);
   const auto known_as = context();
   std::optional<Position> earlier;
@@ -56,7 +55,7 @@ std::optional<std::uint64_t> UseHistory::context() const {
   if (uses_.size() < kContext) return std::nullopt;
   std::uint64_t hash = 0;
   for (std::size_t i = uses_.size() - kContext; i < uses_.size(); ++i) {
-    hash = (hash ^ uses_[i].value) * 0x9e3779b97f4a7c15u;
+    hash = (hash ^ uses_[i].unit.value) * 0x9e3779b97f4a7c15u;
     hash ^= hash >> 29;
   }
   return hash;
@@ -85,7 +84,7 @@ void UseHistory::add_death(UnitId unit) {
 // The unit's last use is followed by the event at end(), unless one followed it already.
 void UseHistory::set_after(const Events& of) {
   if (of.uses.empty()) return;
-  Position& after = after_[of.uses.back() - begin_];
+  Position& after = uses_[of.uses.back() - begin_].after;
   if (after == kNever) after = end();
 }
 
@@ -97,7 +96,7 @@ UseHistory::Position UseHistory::next_in(const std::vector<Position>& places, Po
 void UseHistory::forget(UnitId unit) {
   if (unit.value >= events_.size()) return;
   Events& events = events_[unit.value];
-  for (const Position place : events.uses) uses_[place - begin_] = {};
+  for (const Position place : events.uses) uses_[place - begin_].unit = {};
   for (const Position at : events.deaths) {
     for (Death& death : std::ranges::equal_range(in_order_, at, {}, &Death::at)) {
       if (death.unit == unit) death.unit = {};
@@ -110,7 +109,6 @@ void UseHistory::forget(UnitId unit) {
 void UseHistory::drop_oldest() {
   const Position cut = begin_ + uses_.size() / 2;
   uses_.erase(uses_.begin(), uses_.begin() + std::ptrdiff_t(cut - begin_));
-  after_.erase(after_.begin(), after_.begin() + std::ptrdiff_t(cut - begin_));
   in_order_.erase(in_order_.begin(), std::ranges::lower_bound(in_order_, cut, {}, &Death::at));
   begin_ = cut;
   for (Events& each : events_) {
@@ -122,9 +120,8 @@ void UseHistory::drop_oldest() {
 }
 
 std::uint64_t UseHistory::bytes() const {
-  // Each use has an entry in uses_, in after_ and in its unit's places; there are about as many
-  // deaths.
-  return uses_.size() * (sizeof(UnitId) + 3 * sizeof(Position)) + in_order_.size() * sizeof(Death) +
+  // Each use has an entry in uses_ and in its unit's events; there are about as many deaths.
+  return uses_.size() * (sizeof(Use) + 2 * sizeof(Position)) + in_order_.size() * sizeof(Death) +
          contexts_.size() * 4 * sizeof(Position) + events_.size() * sizeof(Events);
 }
 

@@ -39,10 +39,10 @@ class UseHistory {
   // expected.
   Position now() const { return now_; }
   Position end() const { return begin_ + uses_.size(); }
-  UnitId at(Position position) const { return uses_[position - begin_]; }
+  UnitId at(Position position) const { return uses_[position - begin_].unit; }
   // What followed the use at a position: its unit's next use or death, whichever came first;
   // kNever: neither.
-  Position after(Position position) const { return after_[position - begin_]; }
+  Position after(Position position) const { return uses_[position - begin_].after; }
   struct Death {
     Position at;  // the next use of any unit
     UnitId unit;
@@ -73,8 +73,11 @@ class UseHistory {
   Events& events_of(UnitId unit);
   void set_after(const Events& of);
 
-  std::vector<UnitId> uses_;
-  std::vector<Position> after_;  // parallel to uses_
+  struct Use {
+    UnitId unit;
+    Position after = kNever;
+  };
+  std::vector<Use> uses_;
   std::deque<Death> in_order_;
   Position begin_ = 0;  // of uses_.front()
   static Position next_in(const std::vector<Position>& places, Position after);

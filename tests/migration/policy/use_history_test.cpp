@@ -66,6 +66,24 @@ TEST(UseHistory, AUseLeftOutIsSkipped) {
   EXPECT_EQ(next(history), 25u);
 }
 
+TEST(UseHistory, WhereEachUseSkipsManyNothingIsTrusted) {
+  UseHistory history;
+  use_all(history, range(1, 40));
+  use_all(history, range(1, 8));
+  for (int i = 0; i < 3; ++i) {
+    for (std::uint32_t unit = 1; unit <= 40; unit += 9) history.add({unit});
+  }
+  EXPECT_FALSE(history.trusted());
+}
+
+TEST(UseHistory, TrustEndsWithSkipsAndComesBack) {
+  UseHistory history = half_way();
+  history.add({40});
+  EXPECT_FALSE(history.trusted()) << "19 were skipped, and 14 had been as expected";
+  use_all(history, range(1, 20));
+  EXPECT_TRUE(history.trusted());
+}
+
 TEST(UseHistory, AFewStrangersDoNotEndIt) {
   UseHistory history = half_way();
   for (const std::uint32_t stranger : {101, 102, 103}) EXPECT_EQ(history.add({stranger}), Step::strayed);
