@@ -77,6 +77,7 @@ class Player {
       std::visit([&](const auto& body) { played = add(event.at_ns, body); }, event.body);
       VMEM_TRY(played);
     }
+    machine_.reset();  // its end is work, too
     if (setting_.timeline != nullptr) clip(*setting_.timeline);
     return result_;
   }

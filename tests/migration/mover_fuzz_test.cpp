@@ -132,10 +132,14 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
   void acquire_some(Player& player) {
     const bool ordered = GetParam().in_order != 0 && chance(GetParam().in_order);
     if (ordered && player.waiting) return;
+    const std::size_t place = last_in_order;
     Known* known = ordered ? next_region() : some_region();
     if (known == nullptr || player.waiting) return;
     const Range range = ordered ? reading(*known->region, 0, known->region->page_count) : some_range(*known);
-    if (conflicts(*known, range)) return;
+    if (conflicts(*known, range)) {
+      last_in_order = place;  // the loop goes on with it
+      return;
+    }
     player.known = known;
     player.waiting = begin(*player.actor, range);
     player.held = false;
