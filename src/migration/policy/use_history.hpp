@@ -31,7 +31,7 @@ class UseHistory {
   void add_death(UnitId unit);  // its contents became worthless; its next use begins anew
   void forget(UnitId unit);     // it ended: its id may serve another region
 
-  // Whether recent uses were as expected. Each that was counts for one, two that were
+  // Whether recent uses were as expected. Each that was counts for one, four that were
   // skipped against one (where uses come at random, any unit is used again soon): trust begins with
   // kTrustedMatches, and ends with the last of them.
   bool trusted() const { return following_ && trusted_; }
@@ -60,7 +60,7 @@ class UseHistory {
   static constexpr std::uint32_t kStraysMax = 8;  // in a row
   static constexpr Position kSkipMax = 64;        // expected uses that may be skipped
   // One skip as far as that does not end the trust in a program that has long kept to its order.
-  static constexpr Position kSkippedForOne = 2;
+  static constexpr Position kSkippedForOne = 4;
   static constexpr Position kTrustedMatches = 12, kMatchesMax = kTrustedMatches + kSkipMax / kSkippedForOne;
   static constexpr std::size_t kUsesMax = std::size_t{1} << 19;
 
