@@ -27,7 +27,8 @@ def json_of(vmem: str, *arguments: str) -> dict:
 
 def step(vmem: str, trace: str, hbm: str, plan: dict, *options: str) -> tuple[dict[str, list], float]:
     """By track, begins and ends in ms of the first measured period; and how long it took."""
-    shown = json_of(vmem, "trace", "replay", trace, "--hbm", hbm, "--from", str(plan["from_s"]), "--pinned", "1000", *options)
+    begin_s = str(plan["from_s"])
+    shown = json_of(vmem, "trace", "replay", trace, "--hbm", hbm, "--from", begin_s, "--pinned", "1000", *options)
     pieces = [event for event in shown["traceEvents"] if event["ph"] == "X"]
     copies = [event for event in pieces if event["name"] != "mover"]
     period = max(event["ts"] + event["dur"] for event in copies) / 1000 / max(1, plan["periods"])
@@ -50,12 +51,17 @@ def merged(pieces: list, within: float) -> list:
     return result
 
 
+def bar(x: float, y: float, width: float, colour: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y}" width="{max(0.3, width):.1f}" height="{BAR}" fill="{colour}"/>'
+
+
 def draw(panels: list[tuple[str, dict, float]]) -> str:
     longest = max(period for _, _, period in panels)
     scale = (WIDTH - LEFT - 20) / longest
     panel_height = 34 + len(ROWS) * (BAR + GAP) + 34
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{panel_height * len(panels)}" font-family="sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{panel_height * len(panels)}"'
+        ' font-family="sans-serif" font-size="13">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
     for number, (title, tracks, period) in enumerate(panels):
@@ -65,14 +71,13 @@ def draw(panels: list[tuple[str, dict, float]]) -> str:
             y = top + 12 + row * (BAR + GAP)
             busy = sum(end - begin for begin, end in merged(tracks[name], 0)) / period
             out.append(f'<text x="10" y="{y + 14}">{words} {busy * 100:.0f} %</text>')
-            out.append(f'<rect x="{LEFT}" y="{y}" width="{period * scale:.1f}" height="{BAR}" fill="#eeeeee"/>')
+            out.append(bar(LEFT, y, period * scale, "#eeeeee"))
             for begin, end in merged(tracks[name], 0.3 / scale):
-                out.append(
-                    f'<rect x="{LEFT + begin * scale:.1f}" y="{y}" width="{max(0.3, (end - begin) * scale):.1f}" height="{BAR}" fill="{COLOURS[name]}"/>'
-                )
+                out.append(bar(LEFT + begin * scale, y, (end - begin) * scale, COLOURS[name]))
         axis = top + 12 + len(ROWS) * (BAR + GAP) + 10
         for ms in range(0, int(longest) + 1, 50):
-            out.append(f'<text x="{LEFT + ms * scale:.1f}" y="{axis}" fill="#555555" text-anchor="middle">{ms}</text>')
+            x = LEFT + ms * scale
+            out.append(f'<text x="{x:.1f}" y="{axis}" fill="#555555" text-anchor="middle">{ms}</text>')
     return "\n".join(out) + "\n</svg>\n"
 
 

@@ -32,4 +32,9 @@ enum class Runs : std::uint8_t { plainly, recorded };
 Command add_run(CLI::App& app, std::vector<std::string> program, Runs runs);
 Command add_trace(CLI::App& app, const std::vector<std::string>& program);
 
+// Leaves the rate as it is where none is given (0).
+inline void take_rate(std::uint64_t& bytes_per_s, double gb_per_s) {
+  if (gb_per_s > 0) bytes_per_s = std::uint64_t(gb_per_s * 1e9);
+}
+
 }  // namespace vmem::tools

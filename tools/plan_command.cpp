@@ -121,11 +121,6 @@ std::string json_of(const Plan& plan) {
   return all.dump(1) + "\n";
 }
 
-// Leaves the rate as it is where none is given.
-void take_rate(std::uint64_t& bytes_per_s, double gb_per_s) {
-  if (gb_per_s > 0) bytes_per_s = std::uint64_t(gb_per_s * 1e9);
-}
-
 // No machine has more.
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 46;
 

@@ -87,10 +87,6 @@ int bound(const Arguments& arguments) {
   return bench::kExitOk;
 }
 
-void take_rate(std::uint64_t& rate, double gb_per_s) {
-  if (gb_per_s > 0) rate = std::uint64_t(gb_per_s * 1e9);
-}
-
 // What a run takes with so much HBM, by the mover, the policy and the allocator themselves.
 int replay(const Arguments& arguments) {
   const auto trace = trace::read(arguments.file);

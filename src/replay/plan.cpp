@@ -44,7 +44,7 @@ class Planner {
     VMEM_ASSIGN(const std::vector<std::uint64_t> sizes, sizes_to_try());
     for (const std::uint64_t hbm : sizes) {
       const Status added = add_row(hbm);
-      // Of sizes that nobody asked for, those that do not go are left out.
+      // Default sizes that the chain of tiers cannot serve are left out.
       if (!added && !(request_.hbm_bytes.empty() && is_too_small(added.error()))) return std::unexpected(added.error());
     }
     if (request_.within) VMEM_TRY(search());

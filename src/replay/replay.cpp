@@ -77,7 +77,7 @@ class Player {
       std::visit([&](const auto& body) { played = add(event.at_ns, body); }, event.body);
       VMEM_TRY(played);
     }
-    machine_.reset();  // its end is work, too
+    machine_.reset();  // its destructor records the mover's last work
     if (setting_.timeline != nullptr) clip(*setting_.timeline);
     return result_;
   }

@@ -30,8 +30,7 @@ struct Setting {
   CallCosts costs;
   std::uint64_t from_ns = 0;  // of the trace: what is measured begins here
   bool look_ahead = true;     // false: only by the policy behind it (second chance)
-  // Gets what was busy, from the begin of what is measured; its times are the replay's. Null:
-  // nothing does.
+  // Filled with what was busy during the measured part, in the replay's own time. Null: not wanted.
   Timeline* timeline = nullptr;
 };
 

@@ -49,7 +49,7 @@ class VirtualGpu {
     std::uint64_t hbm_bytes = 0;  // of each
     CallCosts costs;
     LinkRates link, peer_link = kNvLink;
-    Timeline* timeline = nullptr;  // gets what runs and what is copied; null: nothing does
+    Timeline* timeline = nullptr;  // filled with work and copies; null: not wanted
   };
   // One at a time in a thread.
   explicit VirtualGpu(const Shape& shape);

@@ -1,7 +1,7 @@
 // Memory near HBM: pinned host memory, or another GPU's HBM over a peer link. The GPU copies to and
 // from it in stream order and can use it in place at a page's own address. Slots are driver
-// handles. Creating one of host memory costs about 70 to 150 µs per MiB (the kernel clears and pins
-// the memory), one of HBM about 30 µs regardless of size; a thread creates them ahead of need.
+// handles. Creating one of host memory costs about 200 µs per MiB (the kernel clears and pins the
+// memory), one of HBM about 30 µs regardless of size; a thread creates them ahead of need.
 #pragma once
 
 #include <array>

@@ -258,7 +258,7 @@ void LookAhead::unlist(Followed& unit) {
 void LookAhead::expire(Followed& unit) {
   unit.stale_at = history_.now();
   if (!unit.listed || unit.stale) return;
-  // Ids of units that ended stay until then.
+  // Ids of ended units would pile up while nobody asks for victims.
   if (stale_.size() > 2 * units_.all().size()) renew_stale();
   stale_.push_back(unit.id);
   unit.stale = true;

@@ -142,7 +142,7 @@ void SecondChance::used(const Use& use) {
   DeviceState& owner = *region->device;
   const std::uint32_t count = std::min(use.count, region->shape.pages - use.first);
   for (std::uint32_t i = 0; i < count; ++i) use_page(*region, {use.region, use.first + i});
-  // Neighbours of what an undeclared region's uses name are other blocks, or were used with it.
+  // No read-ahead in undeclared regions: adjacent pages hold other blocks, or were used together.
   if (region->shape.undeclared) return sweep(owner);
   const auto dropped = [&](Scan& scan) { owner.plan.scan_dropped(*region, scan); };
   Scan* scan = region->scans.observe({use.first, count, use.stream}, region->shape.pages, owner.clock.now(), dropped);

@@ -43,8 +43,8 @@ bool UseHistory::follow(UnitId unit) {
   for (Position place = now_ + 1; place <= last; ++place) {
     if (at(place) != unit) continue;
     const Position skipped = place - now_ - 1;
-    const Position against = (skipped + 1) / kSkippedForOne;
-    matched_ = skipped == 0 ? std::min(matched_ + 1, kMatchesMax) : matched_ - std::min(matched_, against);
+    matched_ =
+        skipped == 0 ? std::min(matched_ + 1, kMatchesMax) : matched_ - std::min(matched_, skipped / kSkippedForOne);
     trusted_ = matched_ >= kTrustedMatches || (trusted_ && matched_ != 0);
     now_ = place;
     return true;

@@ -31,9 +31,9 @@ class UseHistory {
   void add_death(UnitId unit);  // its contents became worthless; its next use begins anew
   void forget(UnitId unit);     // it ended: its id may serve another region
 
-  // Whether recent uses were as expected. Each that was counts for one, four that were
-  // skipped against one (where uses come at random, any unit is used again soon): trust begins with
-  // kTrustedMatches, and ends with the last of them.
+  // Whether recent uses were as expected. Each use that was adds one point; four skipped uses take
+  // one, because at random any unit is used again soon. Trust begins at kTrustedMatches points and
+  // ends at none.
   bool trusted() const { return following_ && trusted_; }
   // The program's place in the record. REQUIRES: trusted. The uses after it, up to end(), are
   // expected.
@@ -59,7 +59,7 @@ class UseHistory {
   static constexpr std::size_t kContext = 6;      // uses that identify a place
   static constexpr std::uint32_t kStraysMax = 8;  // in a row
   static constexpr Position kSkipMax = 64;        // expected uses that may be skipped
-  // One skip as far as that does not end the trust in a program that has long kept to its order.
+  // With kMatchesMax points even the longest skip leaves enough of them.
   static constexpr Position kSkippedForOne = 4;
   static constexpr Position kTrustedMatches = 12, kMatchesMax = kTrustedMatches + kSkipMax / kSkippedForOne;
   static constexpr std::size_t kUsesMax = std::size_t{1} << 19;
@@ -73,6 +73,7 @@ class UseHistory {
   };
   Events& events_of(UnitId unit);
   void set_after(const Events& of);
+  static Position next_in(const std::vector<Position>& places, Position after);
 
   struct Use {
     UnitId unit;
@@ -80,8 +81,7 @@ class UseHistory {
   };
   std::vector<Use> uses_;
   std::deque<Death> in_order_;
-  Position begin_ = 0;  // of uses_.front()
-  static Position next_in(const std::vector<Position>& places, Position after);
+  Position begin_ = 0;                                    // of uses_.front()
   std::vector<Events> events_;                            // by unit: ids are small
   std::unordered_map<std::uint64_t, Position> contexts_;  // the last place where a context ended
   bool following_ = false;
