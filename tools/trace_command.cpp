@@ -25,7 +25,7 @@ constexpr double kEver = 1e9;
 
 struct Arguments {
   std::string file, output, timeline;
-  bool events = false, share_pages = true, look_ahead = true;
+  bool events = false, share_pages = true, try_in_place = true, look_ahead = true;
   double from_s = 0, until_s = kEver;
   std::string hbm, page;
   double in_gb_per_s = 0, out_gb_per_s = 0, pinned_gb_per_s = 0;
@@ -105,6 +105,7 @@ int replay(const Arguments& arguments) {
   }
   setting.from_ns = std::uint64_t(arguments.from_s * 1e9);
   setting.share_pages = arguments.share_pages;
+  setting.try_in_place = arguments.try_in_place;
   take_rate(setting.chain.link.in_bytes_per_s, arguments.in_gb_per_s);
   take_rate(setting.chain.link.out_bytes_per_s, arguments.out_gb_per_s);
   take_rate(setting.pinned_bytes_per_s, arguments.pinned_gb_per_s);
@@ -176,6 +177,8 @@ CLI::App* add_replay(CLI::App& app, Arguments& arguments) {
   replayed->add_option("--hbm", arguments.hbm, "So much HBM")->required()->type_name("SIZE");
   replayed->add_option("--page", arguments.page, "The option page")->type_name("SIZE");
   replayed->add_flag("--share-pages,!--no-share-pages", arguments.share_pages, "The option share_pages; default: on");
+  replayed->add_flag("--try-in-place,!--no-try-in-place", arguments.try_in_place,
+                     "The option try_in_place; default: on");
   const auto rate = [&](const char* name, double& value, const char* help) {
     replayed->add_option(name, value, help)->check(CLI::Range(0.01, 1e5))->type_name("GB/s");
   };

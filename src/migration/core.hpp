@@ -88,6 +88,7 @@ struct MoverConfig {
   // direction, is fatal (error 700).
   bool protect = false;
   bool only_asked = false;              // moves pages only on request: no prefetch, no promotion
+  bool tries_in_place = false;          // undeclared blocks (policy/in_place_trials.hpp)
   bool shares_pages = false;            // undeclared blocks share pages (runtime/memory/arena.hpp)
   trace::Recorder* recorder = nullptr;  // null: no trace
   std::function<std::uint64_t()> now_us;

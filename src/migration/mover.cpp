@@ -153,6 +153,7 @@ Mover::Next Mover::step() {
     }
   }
   parts_.uses.drain();
+  parts_.in_place.look();
   advance_requests();
   if (!parts_.core.lost) {
     parts_.endings.finish();
@@ -177,7 +178,8 @@ Mover::Next Mover::next_step() const {
   const bool waiting = !requests_.empty() || !parts_.transfers.empty() || !parts_.endings.regions().empty() ||
                        parts_.ahead.asked() || parts_.ahead.waits();
   if (waiting) return Next::soon;
-  return parts_.promotions.empty() && !parts_.lending.waits() ? Next::sleep : Next::later;
+  const bool looking = !parts_.promotions.empty() || parts_.lending.waits() || parts_.in_place.waits();
+  return looking ? Next::later : Next::sleep;
 }
 
 void Mover::take_posted() {
@@ -223,7 +225,7 @@ std::optional<Status> Mover::advance(Request& request) {
 Status Mover::poll() {
   const bool watching = !requests_.empty() || !parts_.endings.regions().empty() || !parts_.transfers.empty() ||
                         !parts_.promotions.empty() || parts_.ahead.waits() || parts_.lending.waits() ||
-                        parts_.core.config.streams->backlog();
+                        parts_.in_place.waits() || parts_.core.config.streams->backlog();
   if (!watching) return {};
   const auto streams_polled = parts_.core.config.streams->poll();
   completions_.clear();
@@ -289,6 +291,7 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
     parts_.core.counters.migrated_out_bytes += copied;
     parts_.core.counters.dropped_bytes += transfer.bytes - copied;
     if (transfer.from.near != 0) parts_.core.counters.peer_out_bytes += copied;
+    if (completion.outcome == tiers::Outcome::done) parts_.in_place.compared(ref, copied);
   }
   if (completion.changed) {
     parts_.fingerprints.found_changed(ref, completion.changed_bytes);

@@ -86,6 +86,15 @@ Option<MoverOptions> share_pages_option() {
                        &MoverOptions::share_pages);
 }
 
+Option<MoverOptions> try_in_place_option() {
+  return switch_option(
+      {.name = "try_in_place",
+       .help = "Under `vmem run`: allocations of which little changes while they are in HBM are tried in "
+               "host memory, and stay there if the program is faster so. Off with strict, drained and "
+               "protect."},
+      &MoverOptions::try_in_place);
+}
+
 Option<MoverOptions> protect_option() {
   return switch_option(
       {.name = "protect",
@@ -97,8 +106,8 @@ Option<MoverOptions> protect_option() {
 }  // namespace
 
 std::vector<Option<MoverOptions>> mover_options() {
-  return {hbm_option(),       headroom_option(), page_option(),        acquire_wait_option(),
-          call_wait_option(), prefetch_option(), share_pages_option(), protect_option()};
+  return {hbm_option(),      headroom_option(),    page_option(),         acquire_wait_option(), call_wait_option(),
+          prefetch_option(), share_pages_option(), try_in_place_option(), protect_option()};
 }
 
 }  // namespace vmem

@@ -29,6 +29,8 @@ struct MoverOptions {
   std::uint32_t prefetch_pages = 8;
   // --share-pages: off: every allocation under `vmem run` has pages of its own
   bool share_pages = true;
+  // --try-in-place: off: what a program under `vmem run` allocates is used in HBM where it fits
+  bool try_in_place = true;
   bool protect = false;  // --protect: on: read acquires are mapped read-only
 };
 

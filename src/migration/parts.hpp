@@ -31,6 +31,7 @@
 #include "migration/place/devices.hpp"
 #include "migration/place/near_slots.hpp"
 #include "migration/use/access_gate.hpp"
+#include "migration/use/in_place_blocks.hpp"
 #include "migration/use/promotions.hpp"
 #include "migration/use/use_tracker.hpp"
 
@@ -51,11 +52,12 @@ struct MoverParts {
   Below below{core, transfers};
   Contents contents{transfers, devices, near, below};
   Promotions promotions{core};
-  UseTracker uses{core, residency, devices, contents, promotions};
+  InPlaceBlocks in_place{core, residency};
+  UseTracker uses{core, residency, devices, contents, promotions, in_place};
   AccessGate gate{core, transfers, residency, mapper, uses};
   HbmFrames frames{core, transfers, devices, near, uses};
   Fingerprints fingerprints{core, transfers, devices, near, frames};
-  Loader loader{{core, transfers, residency, pending, mapper, devices, near, uses, fingerprints}};
+  Loader loader{{core, transfers, residency, pending, mapper, devices, near, uses, fingerprints, in_place}};
   UnreadPages unread{{core, transfers, residency, mapper, losses, devices, near, contents, gate}};
   Spill spill{{core, transfers, devices, near, below, contents, losses, gate}};
   HostRoom host{{core, transfers, devices, near, below, gate, spill}};
@@ -74,7 +76,7 @@ struct MoverParts {
   PageSizing sizing{core, devices};
   Committer committer{core, devices, near, below, lending};
   Endings endings{{core, transfers, residency, pending, mapper, losses, devices, near, below, contents, promotions,
-                   uses, ahead, lending, committer}};
+                   in_place, uses, ahead, lending, committer}};
 };
 
 }  // namespace vmem::migration

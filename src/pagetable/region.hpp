@@ -18,12 +18,13 @@ namespace vmem::pagetable {
 // A page's state for launching threads, in one atomic word.
 class PageState {
  public:
-  static constexpr std::uint32_t kAccessMask = 3;     // Access that the page's mapping allows
-  static constexpr std::uint32_t kPending = 1u << 2;  // wait for `ready` in stream order first
-  static constexpr std::uint32_t kNotify = 1u << 3;   // report the next use to the mover
-  static constexpr std::uint32_t kLost = 1u << 4;     // no valid copy exists
-  static constexpr std::uint32_t kInPlace = 1u << 5;  // near memory is mapped in place
-  static constexpr std::uint32_t kAttention = kPending | kNotify | kLost | kInPlace;
+  static constexpr std::uint32_t kAccessMask = 3;        // Access that the page's mapping allows
+  static constexpr std::uint32_t kPending = 1u << 2;     // wait for `ready` in stream order first
+  static constexpr std::uint32_t kNotify = 1u << 3;      // report the next use to the mover
+  static constexpr std::uint32_t kLost = 1u << 4;        // no valid copy exists
+  static constexpr std::uint32_t kInPlace = 1u << 5;     // near memory is mapped in place
+  static constexpr std::uint32_t kWantsFrame = 1u << 6;  // ... for want of HBM: its next launch asks again
+  static constexpr std::uint32_t kAttention = kPending | kNotify | kLost | kWantsFrame;
 
   constexpr explicit PageState(std::uint32_t word) : word_(word) {}
   constexpr std::uint32_t word() const { return word_; }
@@ -73,7 +74,7 @@ struct Page {
   Mapped mapped = Mapped::nothing;
   Residence residence = Residence::none;
   bool pinned : 1 = false;    // advice
-  bool in_place : 1 = false;  // advice
+  bool in_place : 1 = false;  // advice, or found to be faster
   bool kept : 1 = false;      // accessed in ways that vmem cannot track: keep its mapping
   bool read_mostly : 1 = false;
   bool prefetched : 1 = false;  // in HBM by prefetch, not used yet

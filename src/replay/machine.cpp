@@ -92,6 +92,7 @@ migration::MoverConfig Machine::mover_config(const runtime::Device& device) {
   config.policy = migration::make_second_chance_policy({.prefetch_pages = options_.prefetch_pages, .hbm_bytes = hbm});
   if (setting_.look_ahead) config.policy = migration::make_look_ahead_policy({hbm}, std::move(config.policy));
   config.page_bytes = setting_.page_bytes;
+  config.tries_in_place = setting_.try_in_place;
   config.shares_pages = setting_.share_pages;
   config.now_us = [this] { return gpu_.now_ns() / 1000; };
   config.serve = [this](const migration::Request& request) { serve(request); };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <functional>
 #include <map>
 #include <string_view>
 #include <unordered_map>
@@ -39,8 +40,13 @@ constexpr std::array<std::string_view, 4> kInPlace{"multi_tensor_apply", "Foreac
 constexpr std::string_view kElementwise = "elementwise_kernel";
 // Of these, what copies into a part of a block: as much as there is to copy.
 constexpr std::string_view kCopies = "direct_copy_kernel";
-// Kernels that write rows here and there: in all of a block, unless what they write is small.
+// Kernels that write rows here and there in their largest block, as many bytes as another one has.
+// Rows are taken to be of kRowBytes, and each changes a piece of kPieceBytes, in which changes are
+// found.
 constexpr std::string_view kScatters = "indexing_backward";
+constexpr std::uint64_t kRowBytes = 1024, kPieceBytes = std::uint64_t{64} << 10;
+// Kernels that use rows here and there of their largest block, as many bytes as another one has.
+constexpr std::array<std::string_view, 3> kUsesRows{"gather_kernel", "indexSelect", kScatters};
 
 // What is counted from the begin of what is measured.
 constexpr std::array kCounted{&Measured::time_ns,
@@ -300,7 +306,7 @@ class Player {
       machine_->catch_up();
     }
     VMEM_TRY(machine_->launches().begin(addresses_, stream.handle, false, holds_));
-    const std::uint64_t takes = takes_ns(launch) + in_place_ns();
+    const std::uint64_t takes = takes_ns(launch) + in_place_ns(launch);
     stream.ends_ns.push_back(gpu.run(stream.handle, takes));
     stream.gpu_ns += takes;
     write(launch);
@@ -312,10 +318,14 @@ class Player {
   }
 
   // What the GPU reads in place comes over a link.
-  std::uint64_t in_place_ns() const {
+  std::uint64_t in_place_ns(const Launch& launch) const {
     double ns = 0;
+    std::uint64_t largest = 0, second = 0;
     for (const auto& held : holds_.held) {
       const runtime::PageRun pages = held.pages();
+      const std::uint64_t bytes = std::uint64_t{held.span.count()} * pagetable::kGranuleBytes;
+      second = std::max(std::min(largest, bytes), second);
+      largest = std::max(largest, bytes);
       for (std::uint32_t i = pages.first; i < pages.first + pages.count; ++i) {
         const pagetable::PageState state(held.region->pages[i].state.load(std::memory_order_relaxed));
         if (!state.has(pagetable::PageState::kInPlace)) continue;
@@ -323,7 +333,9 @@ class Player {
         ns += double(held.region->page_bytes()) * 1e9 / double(rate);
       }
     }
-    return std::uint64_t(ns);
+    const std::string_view name = name_of(launch);
+    const bool rows = std::ranges::any_of(kUsesRows, [&](std::string_view part) { return name.contains(part); });
+    return std::uint64_t(rows && largest != 0 ? ns * double(second) / double(largest) : ns);
   }
 
   std::string_view name_of(const Launch& launch) const {
@@ -343,8 +355,7 @@ class Player {
       if (found != blocks_.end() && (each.flags & trace::Named::kPossible) == 0) named.push_back(&found->second);
     }
     if (named.empty()) return;
-    const bool scatters = name.contains(kScatters);
-    const bool all = changes_what_it_reads(launch) || (scatters && named.size() > 1);
+    const bool all = changes_what_it_reads(launch);
     bool any_new = false;
     std::uint64_t others_bytes = 0;
     for (Block* const block : named) {
@@ -354,17 +365,32 @@ class Player {
       if (fresh || all) write(*block, block->bytes);
     }
     if (any_new || all) return;
-    if (scatters || name.contains(kCopies)) {
+    if (name.contains(kScatters)) {
+      std::ranges::sort(named, std::greater{}, &Block::bytes);
+      if (named.size() > 1) scatter(*named[0], named[1]->bytes);
+    } else if (name.contains(kCopies)) {
       write(*named.front(), std::clamp(others_bytes, std::uint64_t{1}, named.front()->bytes));
     } else if (name.contains(kElementwise)) {
       write(*named.front(), named.front()->bytes);
     }
   }
 
+  // Writes rows of so many bytes, evenly spread over the block.
+  void scatter(const Block& block, std::uint64_t bytes) {
+    const std::uint32_t granules = granules_of(block.bytes);
+    const std::uint32_t touched = granules_of(std::min(block.bytes, bytes / kRowBytes * kPieceBytes));
+    const std::uint32_t first = machine_->space().granule_at(reinterpret_cast<std::uintptr_t>(block.address));
+    for (std::uint32_t i = 0; i < touched; ++i)
+      machine_->contents().write(first + std::uint32_t(std::uint64_t{i} * granules / touched), 1);
+  }
+
+  static std::uint32_t granules_of(std::uint64_t bytes) {
+    return std::uint32_t((bytes + pagetable::kGranuleBytes - 1) / pagetable::kGranuleBytes);
+  }
+
   void write(const Block& block, std::uint64_t bytes) {
     const auto address = reinterpret_cast<std::uintptr_t>(block.address);
-    const std::uint64_t granules = (bytes + pagetable::kGranuleBytes - 1) / pagetable::kGranuleBytes;
-    machine_->contents().write(machine_->space().granule_at(address), std::uint32_t(granules));
+    machine_->contents().write(machine_->space().granule_at(address), granules_of(bytes));
   }
 
   // The host's time up to an event of the trace, without what recording took.

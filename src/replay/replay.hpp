@@ -26,6 +26,7 @@ struct Setting {
   Chain chain;
   std::optional<std::uint64_t> page_bytes;  // nullopt: as the runtime chooses
   bool share_pages = true;
+  bool try_in_place = true;
   std::uint64_t pinned_bytes_per_s = 5'800'000'000;  // how fast host memory is pinned
   CallCosts costs;
   std::uint64_t from_ns = 0;  // of the trace: what is measured begins here

@@ -182,6 +182,7 @@ Result<migration::MoverConfig> Runtime::mover_config() {
   config.protect = options_.protect;
   config.only_asked = options_.strict || options_.drained;
   // Beside others in a page, a program's errors would go unseen that these options are to find.
+  config.tries_in_place = options_.try_in_place && !options_.strict && !options_.drained && !options_.protect;
   config.shares_pages = options_.share_pages && !options_.strict && !options_.drained && !options_.protect;
   config.now_us = now_us;
   return config;

@@ -143,6 +143,7 @@ void MoverTest::make_mover() {
   config.files = files.get();
   config.page_bytes = shape.page_bytes;
   config.shares_pages = shape.shares_pages;
+  config.tries_in_place = shape.tries_in_place;
   config.acquire_wait_us = acquire_wait_us;
   config.slot_wait_us = 10 * acquire_wait_us;
   config.call_wait_us = call_wait_us;
@@ -380,6 +381,13 @@ void MoverTest::fill(Actor& actor, const Range& range, unsigned char value) {
   enqueue(*driver, actor.stream, [=] { std::memset(to, value, bytes); });
 }
 
+void MoverTest::fill_in_part(Actor& actor, const Range& range, unsigned char value) {
+  for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
+    std::byte* const to = address(*range.region, i);
+    enqueue(*driver, actor.stream, [=] { std::memset(to, value, kPartBytes); });
+  }
+}
+
 void MoverTest::write(Actor& actor, const Range& range, unsigned char value) {
   const Status acquired = acquire(actor, range);
   ASSERT_TRUE(acquired) << acquired.error().message;
@@ -399,6 +407,11 @@ void MoverTest::finish_work(Actor& actor) {
 }
 
 void MoverTest::expect_bytes(Actor& actor, Region& region, std::uint32_t page, unsigned char value) {
+  expect_parts(actor, region, page, value, value);
+}
+
+void MoverTest::expect_parts(Actor& actor, Region& region, std::uint32_t page, unsigned char first,
+                             unsigned char rest) {
   const Range range = reading(region, page);
   const Status acquired = acquire(actor, range);
   ASSERT_TRUE(acquired) << acquired.error().message;
@@ -406,10 +419,14 @@ void MoverTest::expect_bytes(Actor& actor, Region& region, std::uint32_t page, u
   const std::uint64_t bytes = region.page_bytes();
   std::uint64_t wrong = 0;
   enqueue(*driver, actor.stream, [=, &wrong] {
-    wrong = std::uint64_t(std::count_if(from, from + bytes, [&](std::byte each) { return each != std::byte{value}; }));
+    const auto differ = [&](std::uint64_t begin, std::uint64_t end, unsigned char value) {
+      return std::count_if(from + begin, from + end, [&](std::byte each) { return each != std::byte{value}; });
+    };
+    wrong = std::uint64_t(differ(0, kPartBytes, first) + differ(kPartBytes, bytes, rest));
   });
   EXPECT_EQ((*driver)->cuStreamSynchronize(actor.stream), CUDA_SUCCESS);
-  EXPECT_EQ(wrong, 0u) << "of " << bytes << " bytes of page " << page << " are not " << int(value);
+  EXPECT_EQ(wrong, 0u) << "of " << bytes << " bytes of page " << page << " are not " << int(first) << ", then "
+                       << int(rest);
   release(actor, range);
   finish_work(actor);
 }

@@ -26,6 +26,8 @@ using pagetable::Span;
 using pagetable::ThreadSlot;
 
 inline constexpr std::uint64_t kPageBytes = pagetable::kGranuleBytes;
+// In which changes of a page are found.
+inline constexpr std::uint64_t kPartBytes = std::uint64_t{64} << 10;
 // Of GPU work, between two steps of a stepped machine.
 inline constexpr std::size_t kPiecesPerStep = 2;
 
@@ -45,6 +47,7 @@ struct MachineShape {
   bool look_ahead = false;  // with the real policy: in front of it, as in production
   bool undeclared = false;  // of regions allocated from now on
   bool shares_pages = false;
+  bool tries_in_place = false;
   bool in_place = true;
   bool protect = false;  // acquires for reading map read-only
   bool peers = true;     // devices can map each other's memory
@@ -166,11 +169,15 @@ class MoverTest : public ::testing::Test {
 
   // GPU and CPU work on pages.
   void fill(Actor& actor, const Range& range, unsigned char value);
+  // Of each page, its first kPartBytes.
+  void fill_in_part(Actor& actor, const Range& range, unsigned char value);
   void write(Actor& actor, const Range& range, unsigned char value);  // acquire, fill, release
   // Also completes the work.
   void write_to_the_end(Actor& actor, const Range& range, unsigned char value);
   // Acquires the page and reads it by GPU work.
   void expect_bytes(Actor& actor, Region& region, std::uint32_t page, unsigned char value);
+  // The same for a page of which the first kPartBytes were written after the rest.
+  void expect_parts(Actor& actor, Region& region, std::uint32_t page, unsigned char first, unsigned char rest);
   // Reads the page where it is stored, as vmem_read does.
   void expect_stored(Region& region, std::uint32_t page, unsigned char value);
   Status cpu_write(Region& region, std::uint32_t page, unsigned char value);

@@ -19,8 +19,13 @@ class Recording {
  public:
   Recording() {
     trace_.header.devices.push_back({"a GPU", 64 * 1024 * kMiB, 0, 0});
-    trace_.names = {"", "a kernel", "a Foreach kernel", "an elementwise_kernel",
-                    "its direct_copy_kernel elementwise_kernel"};
+    trace_.names = {"",
+                    "a kernel",
+                    "a Foreach kernel",
+                    "an elementwise_kernel",
+                    "its direct_copy_kernel elementwise_kernel",
+                    "a vectorized_gather_kernel",
+                    "an indexing_backward kernel"};
   }
   trace::Block begin(std::uint64_t mib, trace::BlockKind kind = trace::BlockKind::undeclared) {
     const auto granules = std::uint32_t((mib + 1) / 2);

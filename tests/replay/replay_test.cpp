@@ -241,6 +241,28 @@ TEST(ReplayFuzz, WithSkewedRoutingWhatIsUsedOftenStays) {
   }
 }
 
+// Tables of which each step reads and writes some rows, with half of what they take.
+TEST(Replay, TablesOfWhichRowsAreUsedEndUpInHostMemory) {
+  Recording recording;
+  std::vector<trace::Block> tables;
+  for (int i = 0; i < 4; ++i) tables.push_back(recording.begin(512));
+  const trace::Block rows = recording.begin(2);
+  std::uint64_t from_ns = 0;
+  for (int step = 0; step < 60; ++step) {
+    if (step == 50) from_ns = recording.now_ns();
+    for (const trace::Block table : tables) recording.launch({rows, table}, kMs, 5);
+    for (const trace::Block table : tables) recording.launch({rows, table}, kMs, 6);
+  }
+  const trace::Trace trace = recording.take();
+  Setting setting{.hbm_bytes = 1024 * kMiB, .from_ns = from_ns};
+  const Measured tried = played(trace, setting);
+  setting.try_in_place = false;
+  const Measured moved = played(trace, setting);
+  EXPECT_EQ(tried.in_bytes, 0u);
+  EXPECT_GT(moved.in_bytes, 10 * 1024 * kMiB);
+  EXPECT_LT(tried.time_ns, moved.time_ns / 3);
+}
+
 TEST(Replay, LookingAheadIsFasterWhereUsesRepeat) {
   std::uint64_t from_ns = 0;
   const trace::Trace trace = training(16, 9, from_ns);

@@ -41,6 +41,7 @@ Status Endings::end(Region& region, Stamp last) {
   parts_.uses.stamp(region, last);
   parts_.core.tell_policies([&](Policy& policy) { policy.region_ends(region.id); });
   parts_.residency.region_ends(region);
+  parts_.in_place.region_ended(region);
   regions_.push_back(&region);
   (region.read_only ? parts_.core.counters.file_mapped_bytes : parts_.core.counters.allocated_bytes) -=
       region.has_strangers() ? 0 : region.bytes;

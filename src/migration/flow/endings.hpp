@@ -28,6 +28,7 @@ class Endings {
     Below& below;
     Contents& contents;
     Promotions& promotions;
+    InPlaceBlocks& in_place;
     UseTracker& uses;
     Ahead& ahead;
     Lending& lending;

@@ -71,6 +71,7 @@ Status Loader::load(PageRef ref, std::uint32_t frame, Access access, OldBytes ol
   parts_.core.config.policy->page_arrived(ref.id(), cause);
   parts_.near.left_host_memory(ref);
   if (cause == Cause::prefetch) parts_.core.counters.prefetched_bytes += ref.bytes();
+  parts_.in_place.fetched(ref);
   return {};
 }
 
@@ -114,7 +115,9 @@ void Loader::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wai
     if (mapped == Mapped::slot) page.slot_version = page.version;
   }
   const std::uint32_t flags = (cause == Cause::prefetch ? PageState::kNotify : 0) | parts_.pending.wait_for(ref, wait);
-  const std::uint32_t place = mapped == Mapped::slot ? PageState::kInPlace : 0;
+  const std::uint32_t place = mapped != Mapped::slot ? 0
+                              : page.in_place        ? PageState::kInPlace
+                                                     : PageState::kInPlace | PageState::kWantsFrame;
   if (place != 0) parts_.uses.start_tracking();
   parts_.residency.publish(ref, PageState(0).with(access).set(flags | place));
 }

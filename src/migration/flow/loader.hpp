@@ -33,6 +33,7 @@ class Loader {
     NearSlots& near;
     UseTracker& uses;
     const Fingerprints& fingerprints;
+    InPlaceBlocks& in_place;
   };
   explicit Loader(const Parts& parts) : parts_(parts) {}
 

@@ -13,7 +13,10 @@ void FollowedUnits::add(const RegionShape& shape) {
     free_units_.push_back({std::uint32_t(units_.size() - 1)});
   }
   Region region{shape, {free_units_.end() - std::ptrdiff_t(units), free_units_.end()}};
-  for (const UnitId id : region.units) units_[id.value].resident.assign(pages, false);
+  for (const UnitId id : region.units) {
+    units_[id.value].resident.assign(pages, false);
+    units_[id.value].in_place.assign(pages, false);
+  }
   const Region& followed = regions_.insert_or_assign(shape.id.value, std::move(region)).first->second;
   free_units_.resize(free_units_.size() - units);
   std::uint32_t first = 0;
@@ -25,7 +28,8 @@ void FollowedUnits::add(const RegionShape& shape) {
             .pages = pages,
             .page_bytes = shape.page_bytes,
             .device = shape.device,
-            .resident = std::move(unit.resident)};
+            .resident = std::move(unit.resident),
+            .in_place = std::move(unit.in_place)};
     first += pages;
   }
 }

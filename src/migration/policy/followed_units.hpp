@@ -21,6 +21,8 @@ struct Followed {
   bool dead = false;
   std::uint32_t resident_pages = 0;
   std::vector<bool> resident;
+  std::uint32_t in_place_pages = 0;
+  std::vector<bool> in_place;
   // Next use or death: the key by which the unit is listed.
   UseHistory::Position next = UseHistory::kNever;
   bool listed = false;
@@ -31,6 +33,7 @@ struct Followed {
   std::uint64_t offered_in = 0;  // the last round of victims that offered all of its pages
 
   PageId page(std::uint32_t index) const { return {region, first + index}; }
+  bool used_in_place() const { return in_place_pages == pages; }
 };
 
 class FollowedUnits {

@@ -40,7 +40,7 @@ class LookAhead final : public Policy {
   void region_ends(RegionId region) override;
   void page_arrived(PageId page, Cause cause) override;
   void page_left(PageId page) override;
-  void page_prefers(PageId page, Preference preference) override { otherwise_->page_prefers(page, preference); }
+  void page_prefers(PageId page, Preference preference) override;
   void used(const Use& use) override;
   void pages_dead(PageId first, std::uint32_t count, bool dead) override;
   std::size_t victims(const VictimQuery& query, std::span<PageId> out) override;
@@ -173,6 +173,17 @@ void LookAhead::page_left(PageId page) {
   if (--unit->resident_pages == 0) unlist(*unit);
 }
 
+void LookAhead::page_prefers(PageId page, Preference preference) {
+  otherwise_->page_prefers(page, preference);
+  Followed* const unit = units_.find(page);
+  const bool in_place = preference == Preference::in_place;
+  if (unit == nullptr || unit->in_place[page.index - unit->first] == in_place) return;
+  unit->in_place[page.index - unit->first] = in_place;
+  in_place ? ++unit->in_place_pages : --unit->in_place_pages;
+  expire(*unit);
+  device(unit->device).made = UseHistory::kNever;
+}
+
 // A unit of several pages dies as a whole.
 void LookAhead::pages_dead(PageId first, std::uint32_t count, bool dead) {
   otherwise_->pages_dead(first, count, dead);
@@ -245,7 +256,7 @@ void LookAhead::list(Followed& unit) {
 
 // A unit that will die soon is worth keeping: dead, it is evicted without a copy.
 Position LookAhead::next_event(const Followed& unit, Position after) const {
-  if (!history_.trusted()) return UseHistory::kNever;
+  if (!history_.trusted() || unit.used_in_place()) return UseHistory::kNever;
   return std::min(history_.next_use(unit.id, after), history_.next_death(unit.id, after));
 }
 
@@ -398,11 +409,19 @@ bool LookAhead::foresees(DeviceState& device, const PrefetchQuery& query) {
     free += unit.resident_pages * unit.page_bytes;
   }
   std::vector<UnitId> residents;
-  for (const Candidate& each : device.live) residents.push_back(each.unit);
+  for (const Candidate& each : device.live) {
+    const Followed& unit = units_[each.unit];
+    if (unit.used_in_place()) {
+      free += unit.resident_pages * unit.page_bytes;
+    } else {
+      residents.push_back(each.unit);
+    }
+  }
   device.forecast.make(history_, free, budget(query.device) / kFetchedOf * kFetchedShare, residents,
                        [&](UnitId id) -> std::optional<Forecast::Holding> {
                          const Followed* const unit = units_.find(id);
                          if (unit == nullptr || unit->device != query.device) return std::nullopt;
+                         if (unit->used_in_place()) return std::nullopt;
                          return Forecast::Holding{unit->pages * unit->page_bytes, unit->page_bytes,
                                                   unit->resident_pages * unit->page_bytes, unit->dead};
                        });
@@ -462,7 +481,7 @@ std::size_t LookAhead::leaves(const PrefetchQuery& query, std::span<PageId> out)
 std::uint64_t LookAhead::metadata_bytes() const {
   std::uint64_t bytes = otherwise_->metadata_bytes();
   for (const Followed& unit : units_.all())
-    bytes += sizeof(Followed) + sizeof(Candidate) * 2 + unit.resident.size() / 8;
+    bytes += sizeof(Followed) + sizeof(Candidate) * 2 + unit.resident.size() / 4;
   for (const DeviceState& device : devices_) bytes += device.forecast.bytes();
   return bytes + stale_.capacity() * sizeof(UnitId) + (units_.empty() ? 0 : history_.bytes());
 }

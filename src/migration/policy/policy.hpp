@@ -31,7 +31,8 @@ struct RegionShape {
 // Why a page comes into a frame: for a use, or ahead of one.
 enum class Cause : std::uint8_t { use, prefetch };
 
-enum class Preference : std::uint8_t { normal, prefer_hbm, prefer_host };
+// in_place: used in host memory, and not fetched.
+enum class Preference : std::uint8_t { normal, prefer_hbm, prefer_host, in_place };
 
 // A run of consecutive pages of one region that one acquire or launch uses; in order per stream.
 struct Use {
@@ -66,7 +67,8 @@ class Policy {
   // The page got, or lost, its HBM frame.
   virtual void page_arrived(PageId page, Cause cause) = 0;
   virtual void page_left(PageId page) = 0;
-  // Pages that prefer host memory are evicted before all others, those that prefer HBM after.
+  // Pages that prefer host memory, or are used in place, are evicted before all others, those that
+  // prefer HBM after.
   virtual void page_prefers(PageId page, Preference preference) = 0;
   // Before or after the pages arrive. A run that goes beyond its region counts up to the end.
   virtual void used(const Use& use) = 0;

@@ -95,7 +95,8 @@ std::uint32_t PrefetchPlan::plan_along(Region& region, std::uint32_t wanted, con
     ++walked;
     PageState& page = region.pages[index];
     if (page.resident() && !page.ahead) return true;
-    const bool wanted_here = page.preference != std::uint8_t(Preference::prefer_host);
+    const Preference preference{std::uint8_t(page.preference)};
+    const bool wanted_here = preference != Preference::prefer_host && preference != Preference::in_place;
     if (!page.resident() && !page.asked && wanted_here) {
       page.asked = true;
       wished_pages_.push_back(index);

@@ -10,8 +10,9 @@ void Shelf::insert(PageId page) {
 void Shelf::remove(PageId page) { unlink(page); }
 
 std::uint8_t Shelf::list_of(const PageState& page) const {
-  if (page.preference == std::uint8_t(Preference::prefer_host)) return kPrefersHost;
-  if (page.preference == std::uint8_t(Preference::prefer_hbm)) return kPrefersHbm;
+  const Preference preference{std::uint8_t(page.preference)};
+  if (preference == Preference::prefer_host || preference == Preference::in_place) return kPrefersHost;
+  if (preference == Preference::prefer_hbm) return kPrefersHbm;
   if (page.ahead) return kAhead;
   if (clock_.age(page.last) < clock_.window()) return kRecent;
   return page.distance();

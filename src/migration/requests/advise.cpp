@@ -36,7 +36,8 @@ std::optional<Status> AdviseRequest::advance(MoverParts& parts) {
       prefer(Preference::normal);
       each([&](PageRef ref) {
         unpin(ref.page());
-        ref.page().in_place = ref.page().read_mostly = false;
+        parts.in_place.advised(ref, false);
+        ref.page().read_mostly = false;
       });
       return Status{};
     case VMEM_ADVISE_READ_MOSTLY:
@@ -54,8 +55,8 @@ std::optional<Status> AdviseRequest::advance(MoverParts& parts) {
       VMEM_TRY(check_room_for_pins(device, more));
       device.pinned_bytes += more;
       each([&](PageRef ref) {
+        parts.in_place.advised(ref, false);
         ref.page().pinned = true;
-        ref.page().in_place = false;
         parts.ahead.ask(ref);
       });
       return Status{};
@@ -72,7 +73,7 @@ std::optional<Status> AdviseRequest::advance(MoverParts& parts) {
       }
       each([&](PageRef ref) {
         unpin(ref.page());
-        ref.page().in_place = true;
+        parts.in_place.advised(ref, true);
       });
       [[fallthrough]];
     case VMEM_ADVISE_EVICT: {

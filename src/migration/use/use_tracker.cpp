@@ -167,6 +167,7 @@ void UseTracker::on_use(std::uint32_t slot, const LoggedUse& use) {
   }
   const bool told = use.kind != LoggedUse::Kind::possible;
   if (!told || region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
+  in_place_.used(use.span, use.stamp);
   core_.tell_policies(
       [&](Policy& policy) { policy.used({region->id, first, count, use.span.access(), use.stamp.stream()}); });
 }
@@ -188,7 +189,10 @@ void UseTracker::changed_together(Region& region, std::uint32_t first, std::uint
   for (std::uint32_t i = first; i < first + count; ++i) {
     const PageRef ref{&region, i};
     // It may live again by now; a new user asks to keep it again.
-    if (died) contents_.keep_no_longer(ref);
+    if (died) {
+      contents_.keep_no_longer(ref);
+      in_place_.page_died(ref);
+    }
     const bool kept = ref.page().slot != kNoFrame || ref.page().spilled != nullptr;
     if (ref.page().mapped == Mapped::nothing && kept && Contents::of_earlier_life(ref)) contents_.forget(ref);
   }

@@ -9,14 +9,21 @@
 #include "migration/page/residency.hpp"
 #include "migration/place/contents.hpp"
 #include "migration/place/devices.hpp"
+#include "migration/use/in_place_blocks.hpp"
 #include "migration/use/promotions.hpp"
 
 namespace vmem::migration {
 
 class UseTracker {
  public:
-  UseTracker(Core& core, Residency& residency, Devices& devices, Contents& contents, Promotions& promotions)
-      : core_(core), residency_(residency), devices_(devices), contents_(contents), promotions_(promotions) {}
+  UseTracker(Core& core, Residency& residency, Devices& devices, Contents& contents, Promotions& promotions,
+             InPlaceBlocks& in_place)
+      : core_(core),
+        residency_(residency),
+        devices_(devices),
+        contents_(contents),
+        promotions_(promotions),
+        in_place_(in_place) {}
 
   // Reads the threads' logs: stamps pages, and tells the policies.
   void drain();
@@ -59,6 +66,7 @@ class UseTracker {
   Devices& devices_;
   Contents& contents_;
   Promotions& promotions_;
+  InPlaceBlocks& in_place_;
   std::vector<Stamp> untracked_;      // the last untracked use of each stream
   bool untracked_before_ = false;     // an untracked use was seen
   std::uint64_t cover_failures_ = 0;  // logged at every power of two

@@ -11,7 +11,8 @@ bool all_in_hbm(const LaunchHolds& holds) {
     if (held.source == LaunchHolds::Source::table) return false;
     const PageRun pages = held.pages();
     for (std::uint32_t i = pages.first; i < pages.first + pages.count; ++i) {
-      if (PageState(held.region->pages[i].state.load(std::memory_order_relaxed)).has(PageState::kInPlace)) return true;
+      if (PageState(held.region->pages[i].state.load(std::memory_order_relaxed)).has(PageState::kWantsFrame))
+        return true;
     }
     return false;
   });
