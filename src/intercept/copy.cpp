@@ -162,12 +162,13 @@ CUresult copy_shape(const CopySide& to, const CopySide& from, const CopyExtent& 
   references.add(from.start);
   thread_local runtime::LaunchHolds holds;
   holds.hold_separately = true;  // the copy may wait for the stream
+  const bool linear = !to.array && !from.array;
+  holds.needs_hbm = !linear;
   holds.what = traced_as(*runtime, nullptr, "a copy");
   if (auto ready = runtime->launches().begin(references.addresses(), stream, false, holds); !ready)
     return report("a copy", ready.error());
   runtime::HeldLaunch held(runtime->launches(), holds);
   const bool whole = runtime::all_in_hbm(holds);
-  const bool linear = !to.array && !from.array;
   if (!whole && !linear) return unsupported("a copy from or to a CUDA array while HBM is full");
   held.queued();
   CUresult queued = whole ? real() : copy_rows(*runtime, to, from, extent, stream);

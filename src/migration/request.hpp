@@ -94,6 +94,8 @@ struct AcquireRequest final : Request {
     PageRun run;
     pagetable::Access access = pagetable::Access::read;
     std::uint32_t discard_first = 0, discard_count = 0;  // pages that need no fetch of old contents
+    // For this, no page stays in place because that proved faster.
+    bool needs_hbm = false;
     // Move pages served in place into HBM, unless all wants with this flag are too large for it.
     bool move_to_hbm = false;
   };

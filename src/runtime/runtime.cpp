@@ -191,7 +191,7 @@ Result<migration::MoverConfig> Runtime::mover_config() {
 Result<std::vector<migration::MoverDevice>> Runtime::mover_devices() const {
   std::vector<migration::MoverDevice> result;
   for (const auto& home : *devices_) {
-    migration::MoverDevice device{home->handle, home->context, 0, 0, {}};
+    migration::MoverDevice device{home->handle, home->context, 0, 0, {}, {}};
     for (std::size_t i = 0; i < devices_->size(); ++i) {
       const Device& other = (*devices_)[i];
       int can = &other == home.get() ? 1 : 0;
@@ -199,6 +199,7 @@ Result<std::vector<migration::MoverDevice>> Runtime::mover_devices() const {
       device.peers |= std::uint32_t(can != 0) << i;
     }
     device.lenders = peers_->reachable_from(result.size(), topology_);
+    device.copiers = peers_->copiers_of(result.size());
     VMEM_ASSIGN(device.hbm_bytes, hbm_budget(options_, *home));
     result.push_back(std::move(device));
   }

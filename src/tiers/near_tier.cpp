@@ -51,7 +51,9 @@ Result<std::unique_ptr<NearTier>> NearTier::create(Config config) {
   tier->devices_.resize(tier->config_.devices.size());
   for (std::size_t i = 0; i < tier->devices_.size(); ++i) {
     if (!tier->reached_by(i)) continue;
-    tier->devices_[i].context = tier->config_.devices[i].context;
+    const Device& device = tier->config_.devices[i];
+    tier->devices_[i].context = tier->devices_[i].events.context = device.context;
+    tier->devices_[i].copy_events.context = device.copier != nullptr ? device.copier : device.context;
     VMEM_TRY(tier->create_streams(tier->devices_[i]));
   }
   if (gpu::Fingerprinter::available(*tier->config_.driver)) {
@@ -79,7 +81,9 @@ NearTier::~NearTier() {
     for (Link* link : device.links()) {
       for (const InFlight& transfer : link->in_flight) (void)driver->cuEventDestroy(transfer.done);
     }
-    for (CUevent event : device.spare_events) (void)driver->cuEventDestroy(event);
+    for (const Events* events : {&device.events, &device.copy_events}) {
+      for (CUevent event : events->spare) (void)driver->cuEventDestroy(event);
+    }
     if (device.context == nullptr) continue;
     const auto current = gpu::ScopedContext::push(config_.driver, device.context);
     device.pause.reset();
@@ -88,12 +92,16 @@ NearTier::~NearTier() {
 }
 
 Status NearTier::create_streams(PerDevice& device) {
-  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
+  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.copy_events.context));
   VMEM_ASSIGN(device.load_stream, gpu::Stream::create(config_.driver));
   VMEM_ASSIGN(device.store_stream, gpu::Stream::create_urgent(config_.driver));
-  VMEM_ASSIGN(device.pause, gpu::DeviceMemory::create(config_.driver, sizeof(std::uint32_t)));
+  if (on_host()) {
+    VMEM_ASSIGN(device.pause, gpu::DeviceMemory::create(config_.driver, sizeof(std::uint32_t)));
+  }
   device.load.stream = device.load_stream.get();
   device.store.stream = device.store_stream.get();
+  device.load.events = device.store.events = &device.copy_events;
+  device.learn.events = device.check.events = &device.events;
   return {};
 }
 
@@ -193,15 +201,15 @@ CUdeviceptr NearTier::address(SlotId slot) const {
   return const_cast<FramePool&>(pool_).frame(slot).window;
 }
 
-Result<CUevent> NearTier::take_event(PerDevice& device) {
-  if (!device.spare_events.empty()) {
-    CUevent event = device.spare_events.back();
-    device.spare_events.pop_back();
+Result<CUevent> NearTier::take_event(Events& events) const {
+  if (!events.spare.empty()) {
+    CUevent event = events.spare.back();
+    events.spare.pop_back();
     return event;
   }
   const auto& driver = *config_.driver;
   CUevent event = nullptr;
-  VMEM_TRY(driver.check(driver->cuCtxPushCurrent(device.context), "cuCtxPushCurrent"));
+  VMEM_TRY(driver.check(driver->cuCtxPushCurrent(events.context), "cuCtxPushCurrent"));
   const CUresult result = driver->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
   CUcontext popped = nullptr;
   (void)driver->cuCtxPopCurrent(&popped);
@@ -219,7 +227,7 @@ bool NearTier::can_compare(int device) const {
 Status NearTier::submit_compare(Transfer& transfer, PerDevice& device) {
   const auto& driver = *config_.driver;
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
-  VMEM_ASSIGN(CUevent done, take_event(device));
+  VMEM_ASSIGN(CUevent done, take_event(device.events));
   const std::uint32_t index = records_.begin_compare(*transfer.compare_with);
   device.check.in_flight.push_back({.id = next_transfer_id(), .done = done, .compared = index});
   Status queued = wait_for(transfer.after, device.check.stream);
@@ -228,7 +236,7 @@ Status NearTier::submit_compare(Transfer& transfer, PerDevice& device) {
   if (!queued) {
     wait_for_streams();  // as in submit_one
     device.check.in_flight.pop_back();
-    device.spare_events.push_back(done);
+    device.events.spare.push_back(done);
     (void)records_.end_compare(index);
     return queued;
   }
@@ -253,7 +261,7 @@ Status NearTier::submit_one(Transfer& transfer) {
   if (learn) records_.begin_learning(transfer.slot, transfer.bytes);
   // The driver checks access to the frame for the current context's device, not the stream's.
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
-  VMEM_ASSIGN(CUevent done, take_event(device));
+  VMEM_ASSIGN(CUevent done, take_event(*link.events));
   link.in_flight.push_back({.id = next_transfer_id(),
                             .done = done,
                             .conditional = conditional ? std::optional(transfer.slot) : std::nullopt,
@@ -273,7 +281,7 @@ Status NearTier::submit_one(Transfer& transfer) {
     // polled yet is told of both.
     const auto of_slot = [&](const InFlight& each) { return each.conditional == transfer.slot; };
     if (conditional && std::ranges::none_of(link.in_flight, of_slot)) (void)records_.changed_bytes(transfer.slot);
-    device.spare_events.push_back(done);
+    link.events->spare.push_back(done);
     return queued ? driver.check(recorded, "cuEventRecord") : queued;
   }
   if (!load && !conditional) records_.forget(transfer.slot);
@@ -296,16 +304,21 @@ Status NearTier::queue_copy(const Transfer& transfer, PerDevice& device) {
   const auto& driver = *config_.driver;
   const bool load = transfer.direction == Direction::load;
   VMEM_TRY(wait_for(transfer.after, load ? device.load.stream : device.store.stream));
-  const CUdeviceptr slot = address(transfer.slot);
-  if (!on_host()) {
-    const CUdeviceptr to = load ? transfer.frame : slot, from = load ? slot : transfer.frame;
-    const CUstream stream = load ? device.load.stream : device.store.stream;
-    return driver.check(driver->cuMemcpyDtoDAsync(to, from, transfer.bytes, stream), "cuMemcpyDtoDAsync");
-  }
+  if (!on_host()) return queue_peer_copy(transfer, device);
   if (!load) return queue_store(transfer, device);
-  return driver.check(
-      driver->cuMemcpyHtoDAsync(transfer.frame, reinterpret_cast<void*>(slot), transfer.bytes, device.load.stream),
-      "cuMemcpyHtoDAsync");
+  return driver.check(driver->cuMemcpyHtoDAsync(transfer.frame, reinterpret_cast<void*>(address(transfer.slot)),
+                                                transfer.bytes, device.load.stream),
+                      "cuMemcpyHtoDAsync");
+}
+
+Status NearTier::queue_peer_copy(const Transfer& transfer, const PerDevice& device) const {
+  const auto& driver = *config_.driver;
+  const bool load = transfer.direction == Direction::load;
+  const CUdeviceptr slot = address(transfer.slot);
+  const CUdeviceptr to = load ? transfer.frame : slot, from = load ? slot : transfer.frame;
+  const CUstream stream = load ? device.load.stream : device.store.stream;
+  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.copy_events.context));
+  return driver.check(driver->cuMemcpyDtoDAsync(to, from, transfer.bytes, stream), "cuMemcpyDtoDAsync");
 }
 
 Status NearTier::queue_store(const Transfer& transfer, PerDevice& device) const {
@@ -328,11 +341,11 @@ Status NearTier::queue_store(const Transfer& transfer, PerDevice& device) const 
 Status NearTier::queue_record(const Transfer& transfer, PerDevice& device) {
   const auto& driver = *config_.driver;
   VMEM_TRY(queue_copy(transfer, device));
-  VMEM_ASSIGN(CUevent copied, take_event(device));
+  VMEM_ASSIGN(CUevent copied, take_event(device.copy_events));
   const CUresult recorded = driver->cuEventRecord(copied, device.load.stream);
   const CUresult waits =
       recorded == CUDA_SUCCESS ? driver->cuStreamWaitEvent(device.learn.stream, copied, 0) : recorded;
-  device.spare_events.push_back(copied);  // reusable: a queued wait keeps its record
+  device.copy_events.spare.push_back(copied);  // reusable: a queued wait keeps its record
   VMEM_TRY(driver.check(waits, recorded == CUDA_SUCCESS ? "cuStreamWaitEvent" : "cuEventRecord"));
   return device.learner->record(transfer.frame, transfer.bytes, records_.of(transfer.slot),
                                 records_.pieces(transfer.slot));
@@ -360,12 +373,12 @@ Finished NearTier::finish() noexcept {
 
 Status NearTier::poll(std::vector<Completion>& completions) {
   for (PerDevice& device : devices_) {
-    for (Link* link : device.links()) VMEM_TRY(poll_link(device, *link, completions));
+    for (Link* link : device.links()) VMEM_TRY(poll_link(*link, completions));
   }
   return {};
 }
 
-Status NearTier::poll_link(PerDevice& device, Link& link, std::vector<Completion>& completions) {
+Status NearTier::poll_link(Link& link, std::vector<Completion>& completions) {
   const auto& driver = *config_.driver;
   while (!link.in_flight.empty()) {
     const InFlight& oldest = link.in_flight.front();
@@ -381,7 +394,7 @@ Status NearTier::poll_link(PerDevice& device, Link& link, std::vector<Completion
     }
     if (oldest.learned) records_.learned(*oldest.learned, oldest.id);
     if (oldest.compared) completion.changed = records_.end_compare(*oldest.compared);
-    device.spare_events.push_back(oldest.done);
+    link.events->spare.push_back(oldest.done);
     link.in_flight.pop_front();
   }
   return {};

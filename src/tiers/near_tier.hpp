@@ -29,6 +29,9 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
   struct Device {
     CUcontext context;
     CUdevice ordinal;
+    // Of the GPU that has the memory, if it can access this device's frames: its engines copy, so
+    // that this device's are free for page tables (docs/decisions/0117). Null: this device copies.
+    CUcontext copier = nullptr;
   };
   // Who creates slots: a thread of the tier, or the owner, by grow_one (tests).
   enum class Growth : std::uint8_t { own_thread, by_owner };
@@ -81,12 +84,18 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
     std::optional<SlotId> learned = {};          // slot whose fingerprint it computes
     std::optional<std::uint32_t> compared = {};  // record of a compare, from records_
   };
-  struct Link {  // transfers in order on one stream of one device
+  struct Events {
+    CUcontext context = nullptr;
+    std::vector<CUevent> spare;
+  };
+  struct Link {  // transfers in order on one stream
     CUstream stream = nullptr;
+    Events* events = nullptr;  // of the stream's context
     std::deque<InFlight> in_flight;
   };
   struct PerDevice {
     CUcontext context = nullptr;
+    Events events, copy_events;
     gpu::Stream load_stream, store_stream;
     gpu::DeviceMemory pause;  // a word that is set between the pieces of stores
     // A piece (kStorePieceBytes) was queued since the last pause. The pause is queued before the
@@ -95,15 +104,15 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
     Link load, store;
     Link learn, check;  // fingerprinted loads; stores `if_changed` and compares
     std::unique_ptr<gpu::Fingerprinter> learner, checker;
-    std::vector<CUevent> spare_events;
     std::array<Link*, 4> links() { return {&load, &store, &learn, &check}; }
   };
   Status create_streams(PerDevice& device);
   Status create_records();
   void drop_records();
-  Result<CUevent> take_event(PerDevice& device);
+  Result<CUevent> take_event(Events& events) const;
   Status submit_one(Transfer& transfer);
   Status queue_copy(const Transfer& transfer, PerDevice& device);
+  Status queue_peer_copy(const Transfer& transfer, const PerDevice& device) const;
   Status queue_store(const Transfer& transfer, PerDevice& device) const;
   Status submit_compare(Transfer& transfer, PerDevice& device);
   Status queue_record(const Transfer& transfer, PerDevice& device);
@@ -113,7 +122,7 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
   bool on_host() const { return config_.location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA; }
   bool reached_by(std::size_t device) const { return (config_.reached_by >> device & 1) != 0; }
   void wait_for_streams() noexcept;
-  Status poll_link(PerDevice& device, Link& link, std::vector<Completion>& completions);
+  Status poll_link(Link& link, std::vector<Completion>& completions);
   void shrink();
   void grow();
   bool make_wanted(std::unique_lock<std::mutex>& lock, std::uint64_t page_bytes);

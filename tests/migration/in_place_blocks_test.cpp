@@ -1,5 +1,7 @@
 // Blocks of undeclared programs of which each period uses a small part: tried in place, and left
 // there if periods are shorter so.
+#include <algorithm>
+
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -84,11 +86,48 @@ TEST_F(InPlace, WhatIsFreedMeanwhileLeavesNothingBehind) {
   tables.erase(tables.begin());
   settle();
   tables.push_back(&allocate(kPages));
-  for (std::uint32_t i = 0; i < kPages; ++i) EXPECT_FALSE(page(*tables.back(), i).in_place);
   for (int i = 0; i < 80; ++i) period(5'000, 10);
   const std::uint64_t before = moved_in();
   for (int i = 0; i < 10; ++i) period(5'000, 10);
   EXPECT_EQ(moved_in(), before);
+}
+
+// An unmodified program frees a block and gets it back for another purpose, while the trial goes on.
+TEST_F(InPlace, AFreedBlockIsNotInPlaceForItsNextUser) {
+  start_tables(3);
+  for (int i = 0; i < 60; ++i) period(5'000, 10);
+  const auto found = std::ranges::find_if(tables, [&](const Region* each) { return in_place(*each, kPages - 1); });
+  ASSERT_NE(found, tables.end());
+  Region& table = **found;
+  table.dead.store(true);
+  const std::uint64_t life = table.life.fetch_add(1) + 1;
+  launcher->slot->log.append(pagetable::LoggedUse::change(0, table.first, table.granules, std::uint32_t(life), true));
+  steps();
+  table.dead.store(false);
+  for (std::uint32_t i = 0; i < kPages; ++i) {
+    EXPECT_FALSE(page(table, i).in_place);
+    EXPECT_EQ(state(table, i).has(PageState::kWantsFrame), in_place(table, i));
+  }
+  ASSERT_TRUE(acquire(*launcher, launching(table, 0, kPages)));
+  for (std::uint32_t i = 0; i < kPages; ++i) EXPECT_TRUE(in_hbm(table, i));
+  release(*launcher, launching(table, 0, kPages));
+  finish_work(*launcher);
+}
+
+TEST_F(InPlace, AUseThatNeedsHbmGetsTheBlockThereForGood) {
+  start_tables(3);
+  for (int i = 0; i < 60; ++i) period(5'000, 10);
+  Region& table = *tables[1];
+  Range range = launching(table, 0, kPages);
+  range.needs_hbm = true;
+  ASSERT_TRUE(acquire(*launcher, range));
+  for (std::uint32_t i = 0; i < kPages; ++i) {
+    EXPECT_TRUE(in_hbm(table, i));
+    EXPECT_FALSE(page(table, i).in_place);
+  }
+  release(*launcher, range);
+  finish_work(*launcher);
+  check();
 }
 
 }  // namespace

@@ -31,7 +31,10 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
   struct Known {
     Region* region = nullptr;
     // By page, once all queued work is done.
-    std::vector<std::optional<unsigned char>> bytes;
+    struct Bytes {
+      unsigned char first, rest;  // of the first kPartBytes, and behind them
+    };
+    std::vector<std::optional<Bytes>> bytes;
   };
   struct Player {
     Actor* actor = nullptr;
@@ -87,13 +90,15 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
     if (files != nullptr && chance(30)) return map_some(wanted);
     if (pages + wanted > GetParam().pages_in_all) return;
     Region& region = allocate(wanted);
-    regions.push_back({&region, std::vector<std::optional<unsigned char>>(region.page_count)});
+    regions.push_back({&region, std::vector<std::optional<Known::Bytes>>(region.page_count)});
   }
   void map_some(std::uint32_t pages) {
     Region& region = map_file(pages);
     Known& known = regions.emplace_back(&region);
-    for (std::uint32_t i = 0; i < pages; ++i)
-      known.bytes.emplace_back(ScriptedFiles::value_of(region.pages[i].spilled->slot));
+    for (std::uint32_t i = 0; i < pages; ++i) {
+      const unsigned char value = ScriptedFiles::value_of(region.pages[i].spilled->slot);
+      known.bytes.push_back(Known::Bytes{value, value});
+    }
   }
   bool any_ending() const {
     return std::ranges::any_of(ended, [](Region* each) { return each->state.load() == RegionState::ending; });
@@ -170,13 +175,20 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
     for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
       auto& bytes = player.known->bytes[i];
       if (range.access == Access::write) {
-        bytes = static_cast<unsigned char>(random());
-        fill(*player.actor, writing(*range.region, i), *bytes);
+        const auto value = static_cast<unsigned char>(random());
+        const bool in_part = bytes && !range.discard && chance(30);
+        bytes = {value, in_part ? bytes->rest : value};
+        if (in_part) {
+          fill_in_part(*player.actor, writing(*range.region, i), value);
+        } else {
+          fill(*player.actor, writing(*range.region, i), value);
+        }
       } else if (bytes) {
         const auto* at = reinterpret_cast<const unsigned char*>(space->address_of(range.region->granule_of(i)));
         bool& bad = wrong.emplace_back(false);
         enqueue(*driver, player.actor->stream, [at, &bad, value = *bytes] {
-          for (std::uint64_t k = 0; k < kPageBytes; k += 4093) bad = bad || at[k] != value;
+          for (std::uint64_t k = 0; k < kPageBytes; k += 4093)
+            bad = bad || at[k] != (k < kPartBytes ? value.first : value.rest);
         });
       }
     }
@@ -215,9 +227,9 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
       const auto value = static_cast<unsigned char>(random());
       const Status written = cpu_write(*known->region, index, value);
       EXPECT_EQ(written ? VMEM_ERROR_OUT_OF_MEMORY : written.error().status, VMEM_ERROR_OUT_OF_MEMORY);
-      if (written) known->bytes[index] = value;
+      if (written) known->bytes[index] = {value, value};
     } else if (known->bytes[index]) {
-      expect_stored(*known->region, index, *known->bytes[index]);
+      expect_stored_parts(*known->region, index, known->bytes[index]->first, known->bytes[index]->rest);
     }
   }
   void one_operation() {
@@ -309,7 +321,7 @@ class MoverFuzz : public MoverTest, public ::testing::WithParamInterface<FuzzCas
     settle();
     for (Known& known : regions) {
       for (std::uint32_t i = 0; known.region != nullptr && i < known.region->page_count; ++i) {
-        if (known.bytes[i]) expect_stored(*known.region, i, *known.bytes[i]);
+        if (known.bytes[i]) expect_stored_parts(*known.region, i, known.bytes[i]->first, known.bytes[i]->rest);
       }
     }
     EXPECT_EQ(std::ranges::count(wrong, true), 0);

@@ -312,13 +312,15 @@ std::unique_ptr<Acquire> MoverTest::begin(Actor& actor, const Range& range) {
   for (std::uint32_t i = range.first; i < range.first + range.count; ++i) {
     const PageState seen = state(region, i);
     made->hit = made->hit && seen.allows(range.access) && !seen.has(PageState::kLost);
-    made->hit = made->hit && !(range.move_to_hbm && seen.has(PageState::kInPlace));
+    made->hit = made->hit && !(range.needs_hbm && seen.has(PageState::kInPlace));
+    made->hit = made->hit && !(range.move_to_hbm && seen.has(PageState::kWantsFrame));
   }
   made->hit = made->hit && (region.devices.load() >> actor.record->device & 1) != 0;
   if (made->hit) return made;
   made->want.run = {range.region, range.first, range.count};
   made->want.access = range.access;
   made->want.move_to_hbm = range.move_to_hbm;
+  made->want.needs_hbm = range.needs_hbm;
   made->want.discard_first = range.first;
   made->want.discard_count = range.discard ? range.count : 0;
   made->request.wants = {&made->want, 1};
@@ -406,6 +408,14 @@ void MoverTest::finish_work(Actor& actor) {
   EXPECT_EQ((*driver)->cuStreamSynchronize(actor.stream), CUDA_SUCCESS);
 }
 
+namespace {
+
+std::uint64_t differing(const std::byte* from, std::uint64_t bytes, unsigned char value) {
+  return std::uint64_t(std::count_if(from, from + bytes, [&](std::byte each) { return each != std::byte{value}; }));
+}
+
+}  // namespace
+
 void MoverTest::expect_bytes(Actor& actor, Region& region, std::uint32_t page, unsigned char value) {
   expect_parts(actor, region, page, value, value);
 }
@@ -419,10 +429,7 @@ void MoverTest::expect_parts(Actor& actor, Region& region, std::uint32_t page, u
   const std::uint64_t bytes = region.page_bytes();
   std::uint64_t wrong = 0;
   enqueue(*driver, actor.stream, [=, &wrong] {
-    const auto differ = [&](std::uint64_t begin, std::uint64_t end, unsigned char value) {
-      return std::count_if(from + begin, from + end, [&](std::byte each) { return each != std::byte{value}; });
-    };
-    wrong = std::uint64_t(differ(0, kPartBytes, first) + differ(kPartBytes, bytes, rest));
+    wrong = differing(from, kPartBytes, first) + differing(from + kPartBytes, bytes - kPartBytes, rest);
   });
   EXPECT_EQ((*driver)->cuStreamSynchronize(actor.stream), CUDA_SUCCESS);
   EXPECT_EQ(wrong, 0u) << "of " << bytes << " bytes of page " << page << " are not " << int(first) << ", then "
@@ -432,15 +439,19 @@ void MoverTest::expect_parts(Actor& actor, Region& region, std::uint32_t page, u
 }
 
 void MoverTest::expect_stored(Region& region, std::uint32_t page, unsigned char value) {
+  expect_stored_parts(region, page, value, value);
+}
+
+void MoverTest::expect_stored_parts(Region& region, std::uint32_t page, unsigned char first, unsigned char rest) {
   OpenPageRequest open;
   open.run = {&region, page, 1};
   const Status opened = ask(open);
   ASSERT_TRUE(opened) << opened.error().message;
   const auto* from = open.host != nullptr ? open.host : reinterpret_cast<const std::byte*>(open.device_window);
   ASSERT_NE(from, nullptr) << "page " << page << " was never written";
-  const auto wrong =
-      std::count_if(from, from + region.page_bytes(), [&](std::byte each) { return each != std::byte{value}; });
-  EXPECT_EQ(wrong, 0) << "bytes of page " << page << " are not " << int(value);
+  const std::uint64_t wrong =
+      differing(from, kPartBytes, first) + differing(from + kPartBytes, region.page_bytes() - kPartBytes, rest);
+  EXPECT_EQ(wrong, 0u) << "bytes of page " << page << " are not " << int(first) << ", then " << int(rest);
   ClosePageRequest close;
   close.run = open.run;
   EXPECT_TRUE(ask(close));

@@ -74,19 +74,20 @@ struct Range {
   Access access = Access::write;
   bool discard = false;
   bool move_to_hbm = false;
+  bool needs_hbm = false;  // with move_to_hbm
 };
 inline Range reading(Region& region, std::uint32_t first, std::uint32_t count = 1) {
-  return {&region, first, count, Access::read, false, false};
+  return {&region, first, count, Access::read, false, false, false};
 }
 // A launch that does not say whether it writes.
 inline Range launching(Region& region, std::uint32_t first, std::uint32_t count = 1) {
-  return {&region, first, count, Access::read, false, true};
+  return {&region, first, count, Access::read, false, true, false};
 }
 inline Range writing(Region& region, std::uint32_t first, std::uint32_t count = 1) {
-  return {&region, first, count, Access::write, false, false};
+  return {&region, first, count, Access::write, false, false, false};
 }
 inline Range discarding(Region& region, std::uint32_t first, std::uint32_t count = 1) {
-  return {&region, first, count, Access::write, true, false};
+  return {&region, first, count, Access::write, true, false, false};
 }
 
 // An acquire in flight: its hold is published, and a miss waits in the mover.
@@ -180,6 +181,7 @@ class MoverTest : public ::testing::Test {
   void expect_parts(Actor& actor, Region& region, std::uint32_t page, unsigned char first, unsigned char rest);
   // Reads the page where it is stored, as vmem_read does.
   void expect_stored(Region& region, std::uint32_t page, unsigned char value);
+  void expect_stored_parts(Region& region, std::uint32_t page, unsigned char first, unsigned char rest);
   Status cpu_write(Region& region, std::uint32_t page, unsigned char value);
   // Synchronizes the stream and closes its epoch.
   void finish_work(Actor& actor);

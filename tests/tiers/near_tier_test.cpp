@@ -8,6 +8,7 @@
 #include <numeric>
 #include <semaphore>
 
+#include "gpu/memory_location.hpp"
 #include "tiers/tier_conformance.hpp"
 #include "tiers/tier_fixture.hpp"
 
@@ -16,12 +17,18 @@ namespace {
 
 constexpr std::uint64_t kBudget = 8 * kTierPage;
 
-class HostUnderTest {
+// Pages of device 0.
+enum class Memory : std::uint8_t { host, peer, peer_that_copies };
+
+template <Memory kMemory>
+class NearUnderTest {
  public:
-  HostUnderTest() : hbm_(hbm_config()) {
+  explicit NearUnderTest(bool peer_may_access_frames = true) : hbm_(hbm_config(peer_may_access_frames)) {
     NearTier::Config config;
     config.driver = machine_.driver;
     config.devices = {{machine_.context.context(), 0}};
+    if (kMemory != Memory::host) config.location = gpu::on_device(1);
+    if (kMemory == Memory::peer_that_copies) config.devices[0].copier = peer_.context();
     config.budget_bytes = kBudget;
     config.on_ready = [this] {
       const std::lock_guard lock(mutex_);
@@ -57,16 +64,18 @@ class HostUnderTest {
   }
 
  private:
-  FramePool::Config hbm_config() {
+  FramePool::Config hbm_config(bool peer_may_access_frames) {
     FramePool::Config config;
     config.driver = machine_.driver;
-    config.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+    config.location = gpu::on_device(0);
     config.accessors = {config.location};
+    if (peer_may_access_frames) config.accessors.push_back(gpu::on_device(1));
     config.budget_bytes = 4 * kTierPage;
     config.name = "HBM";
     return config;
   }
-  TierMachine machine_{"devices=1,hbm=64MiB,host=64MiB"};
+  TierMachine machine_{"devices=2,hbm=64MiB,host=64MiB"};
+  gpu::PrimaryContext peer_{*gpu::PrimaryContext::retain(machine_.driver, 1)};
   FramePool hbm_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -75,18 +84,48 @@ class HostUnderTest {
   CUdeviceptr frames_[2] = {};
 };
 
+using HostUnderTest = NearUnderTest<Memory::host>;
+using PeerUnderTest = NearUnderTest<Memory::peer>;
+using CopyingPeerUnderTest = NearUnderTest<Memory::peer_that_copies>;
+
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, TierConformance, HostUnderTest);
 INSTANTIATE_TYPED_TEST_SUITE_P(Host, StreamOrderedTierConformance, HostUnderTest);
+INSTANTIATE_TYPED_TEST_SUITE_P(Peer, TierConformance, PeerUnderTest);
+INSTANTIATE_TYPED_TEST_SUITE_P(Peer, StreamOrderedTierConformance, PeerUnderTest);
+INSTANTIATE_TYPED_TEST_SUITE_P(CopyingPeer, TierConformance, CopyingPeerUnderTest);
+INSTANTIATE_TYPED_TEST_SUITE_P(CopyingPeer, StreamOrderedTierConformance, CopyingPeerUnderTest);
 
-// Of a page of which a part was written the rest stays as it is in the slot.
-TEST(NearTier, AStoreIfChangedCopiesThePiecesThatChanged) {
-  constexpr std::uint64_t kPiece = std::uint64_t{64} << 10;
-  HostUnderTest t;
+template <class Tested>
+SlotGrant granted_slot(Tested& t) {
   SlotGrant grant = *t.tier().allocate(kTierPage);
   while (grant.grant == Grant::later) {
     t.wait_until_ready();
     grant = *t.tier().allocate(kTierPage);
   }
+  return grant;
+}
+
+// The driver checks who copies: the frame's own GPU could.
+TEST(NearTier, ACopyingPeersEnginesNeedAccessToFrames) {
+  const auto store = [](auto& t) {
+    Transfer transfer;
+    transfer.slot = granted_slot(t).slot;
+    transfer.bytes = kTierPage;
+    transfer.direction = Direction::store;
+    t.aim(transfer, 0);
+    return t.tier().submit({&transfer, 1});
+  };
+  CopyingPeerUnderTest copying(false);
+  EXPECT_FALSE(store(copying));
+  PeerUnderTest copied(false);
+  EXPECT_TRUE(store(copied));
+}
+
+// Of a page of which a part was written the rest stays as it is in the slot.
+TEST(NearTier, AStoreIfChangedCopiesThePiecesThatChanged) {
+  constexpr std::uint64_t kPiece = std::uint64_t{64} << 10;
+  HostUnderTest t;
+  const SlotGrant grant = granted_slot(t);
   const auto move = [&](Direction direction, std::size_t frame) {
     Transfer transfer;
     transfer.slot = grant.slot;
@@ -117,11 +156,7 @@ TEST(NearTier, AStoreIfChangedCopiesThePiecesThatChanged) {
 
 TEST(NearTier, SlotsAreReadAndWrittenByTheCpu) {
   HostUnderTest t;
-  SlotGrant grant = *t.tier().allocate(kTierPage);
-  while (grant.grant == Grant::later) {
-    t.wait_until_ready();
-    grant = *t.tier().allocate(kTierPage);
-  }
+  const SlotGrant grant = granted_slot(t);
   ASSERT_EQ(grant.grant, Grant::granted);
   std::memset(t.in_place().host_address(grant.slot, pagetable::Access::write), 0x5a, kTierPage);
   Transfer load;

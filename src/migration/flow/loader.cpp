@@ -115,11 +115,8 @@ void Loader::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wai
     if (mapped == Mapped::slot) page.slot_version = page.version;
   }
   const std::uint32_t flags = (cause == Cause::prefetch ? PageState::kNotify : 0) | parts_.pending.wait_for(ref, wait);
-  const std::uint32_t place = mapped != Mapped::slot ? 0
-                              : page.in_place        ? PageState::kInPlace
-                                                     : PageState::kInPlace | PageState::kWantsFrame;
-  if (place != 0) parts_.uses.start_tracking();
-  parts_.residency.publish(ref, PageState(0).with(access).set(flags | place));
+  if (mapped == Mapped::slot) parts_.uses.start_tracking();
+  parts_.residency.publish(ref, PageState(0).with(access).set(flags));
 }
 
 std::uint64_t Loader::store_from_frame(const Page& page) { return page.mapped == Mapped::slot ? 0 : page.store; }

@@ -21,6 +21,10 @@ bool resident(const Region& region) {
 // A launch publishes its hold of everything before it reads all_resident. The mover clears
 // all_resident before it reads the holds (holds.hpp), so at least one sees the other.
 void Residency::publish(PageRef ref, PageState next) {
+  const Page& page = ref.page();
+  next = next.clear(PageState::kInPlace | PageState::kWantsFrame);
+  if (page.mapped == pagetable::Mapped::slot && next.allows(Access::read))
+    next = next.set(page.in_place ? PageState::kInPlace : PageState::kInPlace | PageState::kWantsFrame);
   if (!next.allows(Access::read) || next.has(PageState::kAttention)) not_resident(*ref.region);
   publish_state(*ref.region, ref.page(), next);
 }

@@ -28,7 +28,7 @@ class Residency {
 
   // The mover only, from here on.
   const std::vector<Region*>& live() const { return live_; }
-  // Sets a page's state word.
+  // Sets a page's state word. The bits that say where it is follow from the page.
   void publish(PageRef ref, PageState next);
   void begin_tracking();
   void make_room_for_region();  // so that `region_begins` allocates nothing

@@ -10,6 +10,7 @@ tiers::FramePool::Config hbm_pool(const MoverConfig& config, const MoverDevice& 
   pool.driver = config.driver;
   pool.location = gpu::on_device(device.ordinal);
   pool.accessors = {pool.location};
+  for (const CUdevice copier : device.copiers) pool.accessors.push_back(gpu::on_device(copier));
   pool.budget_bytes = pool.largest_budget_bytes = device.hbm_bytes;
   pool.name = "HBM";
   return pool;

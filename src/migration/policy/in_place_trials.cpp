@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
-#include <limits>
+#include <numeric>
 #include <utility>
 
 namespace vmem::migration {
@@ -12,10 +12,14 @@ namespace {
 // After a trial in vain, so many times as much is compared before the next one.
 constexpr std::uint64_t kPatience = 16;
 constexpr std::uint32_t kFailuresMax = 6;
-// A block is kept in place if a window is at least this much shorter, in percent; and no longer once
-// windows are this much longer than they were before.
+// A block is kept in place if windows are at least this much shorter, in percent; and no longer once
+// they are this much longer than they were before.
 constexpr std::uint64_t kGainPercent = 3, kLossPercent = 10;
 constexpr std::uint64_t kLateFactor = 2;
+// A block that is not used for so long is no clock.
+constexpr std::uint64_t kUnusedUs = 10'000'000;
+// Windows between two checks: doubled by each, up to the second.
+constexpr std::uint32_t kWindowsUnchecked = 8, kDoublings = 5;
 
 }  // namespace
 
@@ -26,15 +30,32 @@ bool InPlaceTrials::Known::complete() const {
 }
 
 void InPlaceTrials::compared(const Compared& page) {
+  if (page.block_bytes > most_bytes_) return;
   Known& known = known_[page.block];
   if (known.settled) return;
   if (known.complete() && !known.sparse()) known.compared = known.in_part = 0;  // begins anew
   known.end = page.end;
+  known.device = page.device;
   known.bytes = page.block_bytes;
   known.compared += page.page_bytes;
   const bool in_part = page.changed_bytes != 0 && page.changed_bytes < page.page_bytes / 4 * 3;
   known.in_part += in_part ? page.page_bytes : 0;
-  if (!busy() && known.qualifies()) watch(page.block, State::before);
+  const bool free = state_ == State::idle || state_ == State::checking;
+  if (free && known.qualifies()) watch(page.block, State::before);
+}
+
+bool InPlaceTrials::used(Block block, std::uint16_t stream, std::uint64_t now_us) {
+  const auto found = known_.find(block);
+  if (found == known_.end()) return false;
+  found->second.stream = stream;
+  ++found->second.uses;
+  if (block != clock_) return false;
+  if (state_ != State::in_place) late_us_ = now_us + kUnusedUs;
+  if (idle_uses_ != 0) {
+    --idle_uses_;
+    return false;
+  }
+  return count_use();
 }
 
 bool InPlaceTrials::count_use() {
@@ -44,9 +65,8 @@ bool InPlaceTrials::count_use() {
   }
   ++uses_;
   if (window_uses_ == 0) {
-    if (uses_ == kUnit * kUnitsMax) {
-      known_[clock_].compared = known_[clock_].in_part = 0;
-      watch_next();
+    if (uses_ == kUsesMax) {
+      give_up_clock();
       return false;
     }
     if (uses_ % kUnit != 0 || fetched_bytes_ < kRounds * known_[clock_].bytes) return false;
@@ -61,21 +81,16 @@ bool InPlaceTrials::count_use() {
 void InPlaceTrials::watch(Block block, State state) {
   state_ = state;
   clock_ = block;
-  fetched_bytes_ = 0;
+  fetched_bytes_ = late_us_ = last_us_ = 0;
   begun_ = false;
-  uses_ = window_uses_ = skipped_ = windows_ = 0;
+  uses_ = window_uses_ = skipped_ = idle_uses_ = 0;
   stale_ = asked_;
-  last_us_ = total_us_ = 0;
-  shortest_us_ = std::numeric_limits<std::uint64_t>::max();
-}
-
-void InPlaceTrials::stop() {
-  watch(kNone, State::idle);
-  group_.clear();
+  windows_us_.clear();
 }
 
 void InPlaceTrials::watch_next() {
-  stop();
+  watch(kNone, State::idle);
+  group_.clear();
   if (!to_try_.empty()) {
     group_ = std::move(to_try_.back());
     to_try_.pop_back();
@@ -84,10 +99,20 @@ void InPlaceTrials::watch_next() {
   for (const auto& [block, known] : known_) {
     if (known.qualifies()) return watch(block, State::before);
   }
-  std::ranges::rotate(kept_, kept_.empty() ? kept_.end() : kept_.begin() + 1);
-  if (kept_.empty() || kept_.front().clock == kNone) return;
-  watch(kept_.front().clock, State::checking);
-  window_uses_ = kept_.front().window_uses;
+  for (std::size_t i = 0; i < kept_.size(); ++i) {
+    std::ranges::rotate(kept_, kept_.begin() + 1);
+    Kept& kept = kept_.front();
+    if (kept.clock == kNone) continue;
+    watch(kept.clock, State::checking);
+    window_uses_ = kept.window_uses;
+    idle_uses_ = (kWindowsUnchecked << std::min(kept.checks++, kDoublings)) * window_uses_;
+    return;
+  }
+}
+
+void InPlaceTrials::give_up_clock() {
+  if (state_ == State::before) begin_anew(clock_, known_[clock_].failures);
+  watch_next();
 }
 
 InPlaceTrials::Changes InPlaceTrials::measured(std::uint64_t now_us) {
@@ -107,91 +132,149 @@ InPlaceTrials::Changes InPlaceTrials::measured(std::uint64_t now_us) {
 
 InPlaceTrials::Changes InPlaceTrials::window_ended(std::uint64_t took_us, std::uint64_t now_us) {
   if (state_ == State::checking) return checked(took_us);
-  if (state_ == State::before && windows_ == 0 && took_us < kShortestUs) {
-    window_uses_ *= std::uint32_t(kShortestUs / (took_us + 1) + 1);
+  if (state_ == State::before && took_us < kShortestUs && window_uses_ < kUsesMax) {
+    window_uses_ *= 2;
     skipped_ = asked_;
+    windows_us_.clear();
     return {};
   }
-  shortest_us_ = std::min(shortest_us_, took_us);
-  if (++windows_ < kWindows) return {};
+  windows_us_.push_back(took_us);
+  if (windows_us_.size() < kWindows) return {};
   if (state_ == State::before) return begin_trial(now_us);
-  return end_trial(shortest_us_ <= before_us_ / 100 * (100 - kGainPercent));
+  const std::uint64_t all_us = std::accumulate(windows_us_.begin(), windows_us_.end(), std::uint64_t{0});
+  return end_trial(all_us <= kWindows * before_us_ / 100 * (100 - kGainPercent));
+}
+
+// Blocks of other devices and streams may belong to a part of the program that runs by itself: the
+// clock would say nothing of them.
+void InPlaceTrials::choose_group() {
+  const Known& clock = known_[clock_];
+  std::uint64_t room = most_bytes_ - kept_bytes();
+  for (const auto& [block, known] : known_) {
+    const bool suits = known.qualifies() && known.device == clock.device && known.stream == clock.stream;
+    if (suits && block != clock_) group_.push_back(block);
+  }
+  std::ranges::sort(group_, std::greater{}, [&](Block each) { return std::pair(known_[each].bytes, each); });
+  group_.insert(group_.begin(), clock_);
+  std::erase_if(group_, [&](Block each) {
+    const std::uint64_t bytes = known_[each].bytes;
+    if (bytes > room) return true;
+    room -= bytes;
+    return false;
+  });
 }
 
 InPlaceTrials::Changes InPlaceTrials::begin_trial(std::uint64_t now_us) {
-  if (group_.empty()) {
-    for (const auto& [block, known] : known_) {
-      if (block == clock_ || known.qualifies()) group_.push_back(block);
-    }
-    std::ranges::sort(group_, std::greater{}, [&](Block each) { return std::pair(known_[each].bytes, each); });
+  if (group_.empty()) choose_group();
+  // Without room for the clock there is none.
+  if (group_.empty() || group_.front() != clock_) {
+    group_.clear();
+    give_up_clock();
+    return {};
   }
-  for (const Block block : group_) known_[block].settled = true;
+  for (const Block block : group_) {
+    known_[block].settled = true;
+    known_[block].uses = 0;
+  }
   state_ = State::in_place;
-  before_us_ = std::exchange(shortest_us_, std::numeric_limits<std::uint64_t>::max());
-  windows_ = 0;
+  before_us_ = std::ranges::min(windows_us_);
+  windows_us_.clear();
   skipped_ = asked_ + 1;
   late_us_ = now_us + kLateFactor * before_us_ * (skipped_ + kWindows);
   return {.to_host = group_, .to_hbm = {}};
 }
 
 InPlaceTrials::Changes InPlaceTrials::end_trial(bool faster) {
-  Changes changes;
-  if (faster) {
-    kept_.push_back({group_, clock_, window_uses_, before_us_});
-  } else {
-    changes.to_hbm = group_;
+  if (faster) return keep();
+  Changes changes{.to_host = {}, .to_hbm = group_};
+  if (group_.size() > 1) {
+    const auto middle = group_.begin() + std::ptrdiff_t((group_.size() + 1) / 2);
+    to_try_.emplace_back(middle, group_.end());
+    to_try_.emplace_back(group_.begin(), middle);
     for (const Block block : group_) known_[block].settled = false;
-    if (group_.size() == 1) {
-      Known& known = known_[group_.front()];
-      known.failures = std::min(known.failures + 1, kFailuresMax);
-      known.compared = known.in_part = 0;
-    } else {
-      const auto middle = group_.begin() + std::ptrdiff_t((group_.size() + 1) / 2);
-      to_try_.emplace_back(middle, group_.end());
-      to_try_.emplace_back(group_.begin(), middle);
-    }
+  } else {
+    begin_anew(group_.front(), known_[group_.front()].failures + 1);
   }
   watch_next();
   return changes;
 }
 
-InPlaceTrials::Changes InPlaceTrials::checked(std::uint64_t took_us) {
-  total_us_ += took_us;
-  if (++windows_ < kWindowsChecked) return {};
-  const Kept& kept = kept_.front();
+// Blocks that the trial did not use were not measured.
+InPlaceTrials::Changes InPlaceTrials::keep() {
   Changes changes;
-  if (total_us_ / 100 > kWindowsChecked * kept.before_us / 100 * (100 + kLossPercent) / 100) {
-    changes.to_hbm = kept.blocks;
-    for (const Block block : kept.blocks) forget(block);
+  const auto unused = std::ranges::partition(group_, [&](Block block) { return known_[block].uses >= kWindows; });
+  changes.to_hbm.assign(unused.begin(), unused.end());
+  kept_.push_back({{group_.begin(), unused.begin()}, clock_, window_uses_, before_us_});
+  for (const Block block : unused) begin_anew(block, known_[block].failures);
+  watch_next();
+  return changes;
+}
+
+// One pause of the program must not decide.
+InPlaceTrials::Changes InPlaceTrials::checked(std::uint64_t took_us) {
+  windows_us_.push_back(took_us);
+  if (windows_us_.size() < kWindowsChecked) return {};
+  std::ranges::nth_element(windows_us_, windows_us_.begin() + kWindowsChecked / 2);
+  Changes changes;
+  if (windows_us_[kWindowsChecked / 2] > kept_.front().before_us / 100 * (100 + kLossPercent)) {
+    changes.to_hbm = kept_.front().blocks;
     kept_.erase(kept_.begin());
+    for (const Block block : changes.to_hbm) begin_anew(block, 1);
   }
   watch_next();
   return changes;
 }
 
 InPlaceTrials::Changes InPlaceTrials::look(std::uint64_t now_us) {
-  return state_ == State::in_place && now_us > late_us_ ? end_trial(false) : Changes{};
+  if (state_ == State::idle || late_us_ == 0 || now_us <= late_us_) return {};
+  if (state_ == State::in_place) return end_trial(false);
+  give_up_clock();
+  return {};
 }
 
-// What was learned of it: it begins anew, as after a trial in vain.
-void InPlaceTrials::forget(Block block) {
+void InPlaceTrials::begin_anew(Block block, std::uint32_t failures) {
   Known& known = known_[block];
-  known = {.end = known.end, .bytes = known.bytes, .failures = 1};
+  known.failures = std::min(failures, kFailuresMax);
+  known.compared = known.in_part = 0;
+  known.settled = false;
+}
+
+// The known block that covers the granule, or the first one behind it.
+InPlaceTrials::Block InPlaceTrials::at(std::uint32_t granule) const {
+  auto found = known_.upper_bound(granule);
+  if (found != known_.begin() && std::prev(found)->second.end > granule) --found;
+  return found == known_.end() ? kNone : found->first;
 }
 
 InPlaceTrials::Changes InPlaceTrials::ended(std::uint32_t first, std::uint32_t end) {
   Changes changes;
-  auto at = known_.lower_bound(first);
-  if (at != known_.begin() && std::prev(at)->second.end > first) --at;
-  while (at != known_.end() && at->first < end) {
-    const Block block = at->first;
-    at = known_.erase(at);
-    remove(block);
-    if (block != clock_) continue;
-    if (state_ == State::in_place) changes.to_hbm = group_;
-    for (const Block other : changes.to_hbm) known_[other].settled = false;
-    watch_next();
+  for (Block block = at(first); block < end; block = at(first)) {
+    known_.erase(block);
+    Changes each = stop_trial_of(block);
+    std::ranges::move(each.to_hbm, std::back_inserter(changes.to_hbm));
   }
+  return changes;
+}
+
+InPlaceTrials::Changes InPlaceTrials::dropped(std::uint32_t first, std::uint32_t end) {
+  const Block block = at(first);
+  if (block >= end) return {};
+  begin_anew(block, kFailuresMax);
+  Changes changes = stop_trial_of(block);
+  changes.to_hbm.push_back(block);
+  return changes;
+}
+
+// Removes the block from all groups. Without its clock a trial ends, and the others go back.
+InPlaceTrials::Changes InPlaceTrials::stop_trial_of(Block block) {
+  remove(block);
+  if (block != clock_) return {};
+  Changes changes;
+  if (state_ == State::in_place) {
+    changes.to_hbm = std::move(group_);
+    for (const Block other : changes.to_hbm) known_[other].settled = false;
+  }
+  watch_next();
   return changes;
 }
 
@@ -204,6 +287,14 @@ void InPlaceTrials::remove(Block block) {
   for (auto& each : to_try_) std::erase(each, block);
   std::erase_if(to_try_, [](const auto& each) { return each.empty(); });
   std::erase(group_, block);
+}
+
+std::uint64_t InPlaceTrials::kept_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Kept& kept : kept_) {
+    for (const Block block : kept.blocks) bytes += known_.at(block).bytes;
+  }
+  return bytes;
 }
 
 }  // namespace vmem::migration

@@ -51,9 +51,11 @@ bool AcquireRequest::worth_frames(const MoverParts& parts) const {
     if (!want.move_to_hbm) continue;
     const Region& region = *want.run.region;
     budget = parts.devices[region.device].config.hbm_bytes;
-    for (std::uint32_t i = 0; i < want.run.count && region.shares(); ++i)
-      shared.push_back(region.page_id(want.run.first + i));
-    bytes += want.run.count * region.page_bytes();
+    for (std::uint32_t i = want.run.first; i < want.run.first + want.run.count; ++i) {
+      if (region.pages[i].in_place) continue;
+      if (region.shares()) shared.push_back(region.page_id(i));
+      bytes += region.page_bytes();
+    }
   }
   std::ranges::sort(shared);
   for (std::size_t i = 1; i < shared.size(); ++i)
@@ -68,6 +70,7 @@ std::optional<Status> AcquireRequest::serve_wants(MoverParts& parts) {
       const std::uint32_t index = want.run.first + page_;
       const OldBytes old = index - want.discard_first < want.discard_count ? OldBytes::discard : OldBytes::fetch;
       const pagetable::Page& page = want.run.region->pages[index];
+      if (want.needs_hbm) parts.in_place.needed_in_hbm({want.run.region, index});
       const bool was_in_place = page.mapped == Mapped::slot;
       const Effort effort{
           .evict = !no_frames_, .wait = may_wait_, .move_to_hbm = want.move_to_hbm && worth_frames_ && !no_frames_};

@@ -24,6 +24,7 @@ std::optional<Status> AdviseRequest::advance(MoverParts& parts) {
   };
   const auto prefer = [&](Preference preference) {
     each([&](PageRef ref) {
+      if (ref.page().in_place) return;
       parts.core.tell_policies([&](Policy& policy) { policy.page_prefers(ref.id(), preference); });
     });
   };
@@ -33,12 +34,12 @@ std::optional<Status> AdviseRequest::advance(MoverParts& parts) {
   };
   switch (advice) {
     case VMEM_ADVISE_NORMAL:
-      prefer(Preference::normal);
       each([&](PageRef ref) {
         unpin(ref.page());
         parts.in_place.advised(ref, false);
         ref.page().read_mostly = false;
       });
+      prefer(Preference::normal);
       return Status{};
     case VMEM_ADVISE_READ_MOSTLY:
       each([](PageRef ref) { ref.page().read_mostly = true; });

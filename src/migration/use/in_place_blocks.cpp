@@ -35,7 +35,8 @@ Span block_at(const Region& region, std::uint32_t granule) {
 
 void InPlaceBlocks::compared(PageRef ref, std::uint64_t changed_bytes) {
   const Region& region = *ref.region;
-  if (!on() || !region.undeclared || region.slab) return;
+  const bool live = region.state.load(std::memory_order_relaxed) == pagetable::RegionState::live;
+  if (!on() || !live || !region.undeclared || region.slab || region.dead_page(ref.index)) return;
   const Span block = block_at(region, ref.begin());
   if (block.empty()) return;
   const Pages pages = own_pages(region, block);
@@ -43,6 +44,7 @@ void InPlaceBlocks::compared(PageRef ref, std::uint64_t changed_bytes) {
   (void)ran_within_memory([&] {
     trials_.compared({.block = block.first(),
                       .end = block.end(),
+                      .device = region.device,
                       .block_bytes = (pages.end - pages.first) * region.page_bytes(),
                       .page_bytes = region.page_bytes(),
                       .changed_bytes = changed_bytes});
@@ -50,7 +52,7 @@ void InPlaceBlocks::compared(PageRef ref, std::uint64_t changed_bytes) {
 }
 
 void InPlaceBlocks::fetched(PageRef ref) {
-  if (!trials_.busy()) return;
+  if (!trials_.measuring()) return;
   trials_.fetched(block_at(*ref.region, ref.begin()).first(), ref.bytes());
 }
 
@@ -58,7 +60,7 @@ void InPlaceBlocks::used(Span block, Stamp stamp) {
   if (!trials_.knows_any()) return;
   (void)ran_within_memory([&] {
     ends_.push_back(stamp);
-    if (!trials_.used(block.first())) ends_.pop_back();
+    if (!trials_.used(block.first(), stamp.stream(), core_.now_us())) ends_.pop_back();
   });
 }
 
@@ -74,7 +76,7 @@ void InPlaceBlocks::region_ended(const Region& region) {
 }
 
 void InPlaceBlocks::look() {
-  if (!waits()) return;
+  if (!trials_.knows_any()) return;
   (void)ran_within_memory([&] {
     while (!ends_.empty() && done(ends_.front())) {
       ends_.pop_front();
@@ -110,7 +112,7 @@ void InPlaceBlocks::set(InPlaceTrials::Block block, bool in_place) {
   }
   if (bytes != 0) {
     VMEM_LOG_INFO("{} at {:#x}: from now on used {}", format_bytes(bytes), core_.config.space->address_of(block),
-                  in_place ? "in place, in host memory" : "in HBM again");
+                  in_place ? "in place, outside HBM" : "in HBM again");
   }
 }
 
@@ -118,10 +120,18 @@ void InPlaceBlocks::advised(PageRef ref, bool in_place) {
   Page& page = ref.page();
   if (page.in_place == in_place) return;
   page.in_place = in_place;
-  core_.config.policy->page_prefers(ref.id(), in_place ? Preference::in_place : Preference::normal);
-  if (page.mapped != Mapped::slot) return;
-  const PageState state = ref.state();
-  residency_.publish(ref, in_place ? state.clear(PageState::kWantsFrame) : state.set(PageState::kWantsFrame));
+  residency_.publish(ref, ref.state());
+  // Without memory to note it, the policy goes on planning for the page.
+  (void)ran_within_memory(
+      [&] { core_.config.policy->page_prefers(ref.id(), in_place ? Preference::in_place : Preference::normal); });
+}
+
+void InPlaceBlocks::needed_in_hbm(PageRef ref) {
+  if (!ref.page().in_place) return;
+  advised(ref, false);
+  if (!trials_.knows_any()) return;
+  // The rest of the block, too.
+  (void)ran_within_memory([&] { apply(trials_.dropped(ref.begin(), ref.end())); });
 }
 
 }  // namespace vmem::migration

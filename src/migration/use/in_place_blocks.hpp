@@ -14,7 +14,11 @@ namespace vmem::migration {
 
 class InPlaceBlocks {
  public:
-  InPlaceBlocks(Core& core, Residency& residency) : core_(core), residency_(residency) {}
+  // The trials take at most half of near memory.
+  InPlaceBlocks(Core& core, Residency& residency)
+      : core_(core),
+        residency_(residency),
+        trials_(core.config.backing == nullptr ? 0 : core.config.backing->usage().budget_bytes / 2) {}
 
   // A page left HBM, and so many of its bytes differed from its copy.
   void compared(PageRef ref, std::uint64_t changed_bytes);
@@ -26,8 +30,10 @@ class InPlaceBlocks {
   // The program asks for it, or no longer does. A page that is in HBM leaves first when others need
   // room.
   void advised(PageRef ref, bool in_place);
+  // Something uses it that cannot do so in place.
+  void needed_in_hbm(PageRef ref);
   // A trial waits for GPU work.
-  bool waits() const { return !ends_.empty() || trials_.busy(); }
+  bool waits() const { return !ends_.empty() || trials_.measuring(); }
 
  private:
   bool on() const { return core_.config.tries_in_place && core_.config.in_place != nullptr; }

@@ -83,12 +83,16 @@ Status PeerMemory::find_own(const PeerSpec& wanted, PeerGpu& peer) const {
 
 Status PeerMemory::find_reach(PeerGpu& peer) const {
   const auto& driver = *driver_;
-  const CUdevice handle = peer.own ? devices_[*peer.own].handle : peer.device->handle;
+  const CUdevice handle = gpu_of(peer).handle;
   for (std::size_t i = 0; i < devices_.size(); ++i) {
-    int can = 0;
-    if (devices_[i].handle != handle)
+    int can = 0, can_back = 0;
+    if (devices_[i].handle != handle) {
       VMEM_TRY(driver.check(driver->cuDeviceCanAccessPeer(&can, devices_[i].handle, handle), "cuDeviceCanAccessPeer"));
+      VMEM_TRY(
+          driver.check(driver->cuDeviceCanAccessPeer(&can_back, handle, devices_[i].handle), "cuDeviceCanAccessPeer"));
+    }
     peer.reached_by |= std::uint32_t(can != 0) << i;
+    peer.reaches |= std::uint32_t(can != 0 && can_back != 0) << i;
   }
   if (peer.reached_by != 0) return {};
   return fail(VMEM_ERROR_INVALID_OPTION,
@@ -102,9 +106,12 @@ Status PeerMemory::find_reach(PeerGpu& peer) const {
 Status PeerMemory::create_tier(PeerGpu& peer) const {
   tiers::NearTier::Config config;
   config.driver = driver_;
-  for (const auto& device : devices_) config.devices.push_back({device->context, device->handle});
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    const bool copies = (peer.reaches >> i & 1) != 0;
+    config.devices.push_back({devices_[i].context, devices_[i].handle, copies ? gpu_of(peer).context : nullptr});
+  }
   config.reached_by = peer.reached_by;
-  config.location = gpu::on_device(peer.own ? devices_[*peer.own].handle : peer.device->handle);
+  config.location = gpu::on_device(gpu_of(peer).handle);
   config.name = peer.borrower ? fmt::format("peer {} of process {}", peer.ordinal, peer.borrower->lender())
                               : fmt::format("peer {}", peer.ordinal);
   config.source = peer.borrower.get();
@@ -247,6 +254,16 @@ std::vector<std::uint8_t> PeerMemory::reachable_from(std::size_t device, const t
   }
   for (std::size_t i = 0; i < peers_.size(); ++i) add(i);
   return peers;
+}
+
+std::vector<CUdevice> PeerMemory::copiers_of(std::size_t device) const {
+  std::vector<CUdevice> copiers;
+  for (const auto& peer : peers_) {
+    const CUdevice handle = gpu_of(*peer).handle;
+    if ((peer->reaches >> device & 1) != 0 && std::ranges::find(copiers, handle) == copiers.end())
+      copiers.push_back(handle);
+  }
+  return copiers;
 }
 
 }  // namespace vmem::runtime

@@ -33,6 +33,8 @@ class PeerMemory {
   // Indices into tiers() that the device can access, the nearest first. `device`: index into
   // Devices.
   std::vector<std::uint8_t> reachable_from(std::size_t device, const topology::Topology& topology) const;
+  // The GPUs with such memory that copy to and from the device's frames themselves.
+  std::vector<CUdevice> copiers_of(std::size_t device) const;
   // No borrower calls `wake` afterwards. Tiers and lenders may, until destruction.
   void stop_borrowing();
 
@@ -40,10 +42,11 @@ class PeerMemory {
   // A GPU whose memory takes pages of other GPUs.
   struct PeerGpu {
     int ordinal = 0;
-    // One of these two. device: of a GPU that the program does not use, opened here.
+    // One of these two (gpu_of). device: of a GPU that the program does not use, opened here.
     std::unique_ptr<Device> device;
     std::optional<std::size_t> own;            // the index of a GPU that the program uses
     std::uint32_t reached_by = 0;              // bit i: device i can map it
+    std::uint32_t reaches = 0;                 // bit i: it can map device i's memory
     std::uint64_t bytes = 0;                   // the most that it takes
     std::unique_ptr<peer::Borrower> borrower;  // set if another process lends
     std::unique_ptr<tiers::NearTier> memory;
@@ -63,6 +66,7 @@ class PeerMemory {
   Status borrow(const PeerSpec& wanted, PeerGpu& peer) const;
   Status find_own(const PeerSpec& wanted, PeerGpu& peer) const;
   Status find_reach(PeerGpu& peer) const;
+  const Device& gpu_of(const PeerGpu& peer) const { return peer.own ? devices_[*peer.own] : *peer.device; }
   Status create_tier(PeerGpu& peer) const;
   Status lend(const LendSpec& wanted);
   static migration::PeerTier memory_of(const PeerGpu& peer);

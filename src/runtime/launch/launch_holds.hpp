@@ -21,6 +21,8 @@ class NamedSpans;
 struct LaunchHolds {
   // Holds each allocation separately even while all fits: for holds that last long.
   bool hold_separately = false;
+  // The work cannot use memory in place (copies from and to CUDA arrays).
+  bool needs_hbm = false;
   // The work reads pointers in what it names, and counts as a launch for pointer tables.
   bool follow_tables = true;
   std::uint32_t what = 0;  // number of the work's name in the trace (trace::Recorder::number_of)
@@ -60,5 +62,7 @@ struct LaunchHolds {
 
 // Whether all memory that the launch names lies in HBM, as the driver's copies require.
 bool all_in_hbm(const LaunchHolds& holds);
+// Whether some of it is in place for want of HBM: the mover may have some now.
+bool wants_frames(const LaunchHolds& holds);
 
 }  // namespace vmem::runtime

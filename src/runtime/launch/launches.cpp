@@ -203,7 +203,9 @@ Status Launches::hold_and_make_ready(std::span<const std::uintptr_t> addresses, 
   const Usability worst = check_announced(holds);
   // So that `end` needs no memory.
   if (holds.logs_uses) slot->log.reserve(slot->owed());
-  return worst == Usability::ready && !strict() ? Status{} : make_ready(worst, stream, holds);
+  if (worst == Usability::ready && !strict() && !holds.needs_hbm) [[likely]]
+    return {};
+  return make_ready(worst, stream, holds);
 }
 
 void Launches::announce_all(std::span<const std::uintptr_t> addresses, LaunchHolds& holds) const {
@@ -311,7 +313,7 @@ inline bool Launches::usable_now(Region& region, std::uintptr_t address, Source 
 Status Launches::make_ready(Usability worst, vmem_stream stream, LaunchHolds& holds) {
   Status ready = strict() ? hide_others() : Status{};
   // Used in place: worth another try for HBM.
-  const bool wants_hbm = !parts_.gate.drained() && !all_in_hbm(holds);
+  const bool wants_hbm = !parts_.gate.drained() && (holds.needs_hbm ? !all_in_hbm(holds) : wants_frames(holds));
   if (ready && (worst == Usability::absent || strict() || wants_hbm)) ready = bring_in(holds, Work::runs);
   for (const auto& held : holds.held) {
     if (ready) ready = parts_.readiness.order_after_loads(held.pages(), stream);
@@ -349,6 +351,7 @@ Status Launches::bring_in(const LaunchHolds& holds, Work work) {
   for (const auto& held : holds.held) {
     VMEM_TRY(parts_.readiness.open_to(held.pages(), *holds.record));
     wants.push_back({.run = held.pages(),
+                     .needs_hbm = holds.needs_hbm,
                      .move_to_hbm = work == Work::runs && held.source == Source::named && !parts_.gate.drained()});
   }
   migration::AcquireRequest request;

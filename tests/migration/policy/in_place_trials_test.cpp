@@ -24,6 +24,7 @@ struct Program {
     std::uint64_t moved_us;     // if it is in HBM for it: it came in, and leaves again
     std::uint64_t in_place_us;  // if not
     std::uint64_t changed = kPage / 4;
+    std::uint16_t stream = 1;
   };
 
   std::vector<Use> period;
@@ -34,7 +35,8 @@ struct Program {
   std::uint32_t moves = 0;  // changes told
   InPlaceTrials trials;
 
-  explicit Program(std::vector<Use> uses) : period(std::move(uses)) {}
+  explicit Program(std::vector<Use> uses, std::uint64_t most_bytes = 100 * kPage)
+      : period(std::move(uses)), trials(most_bytes) {}
 
   void apply(const InPlaceTrials::Changes& changes) {
     for (const Block block : changes.to_hbm) EXPECT_EQ(host.erase(block), 1u) << block;
@@ -49,10 +51,13 @@ struct Program {
       for (const Use& use : period) {
         const bool first = seen.insert(use.block).second, in_place = host.contains(use.block);
         if (first && !in_place) trials.fetched(use.block, kPage);
-        queued_.push_back({trials.used(use.block), in_place ? use.in_place_us : first ? use.moved_us : 0});
+        queued_.push_back({trials.used(use.block, use.stream, now_us), in_place ? use.in_place_us
+                                                                       : first  ? use.moved_us
+                                                                                : 0});
         if (first && !in_place)
           trials.compared({.block = use.block,
                            .end = use.block + kGranules,
+                           .device = 0,
                            .block_bytes = kPage,
                            .page_bytes = kPage,
                            .changed_bytes = use.changed});
@@ -153,8 +158,86 @@ TEST(InPlaceTrials, ABlockThatBecomesSlowerInPlaceLeaves) {
   program.run(50);
   ASSERT_EQ(program.host, std::set<Block>{kTable});
   program.period.front().in_place_us = 100'000;
-  program.run(40);
+  program.run(300);
   EXPECT_TRUE(program.host.empty());
+}
+
+TEST(InPlaceTrials, APauseOfTheProgramDoesNotUndoAVerdict) {
+  Program program({{kTable, 30'000, 200}});
+  program.run(50);
+  ASSERT_EQ(program.host, std::set<Block>{kTable});
+  for (int i = 0; i < 40; ++i) {
+    program.run(31);
+    program.now_us += 5'000'000;
+    ASSERT_EQ(program.host, std::set<Block>{kTable}) << i;
+  }
+}
+
+TEST(InPlaceTrials, ABlockThatIsNoLongerUsedMakesRoomForOthers) {
+  Program program({{kTable, 30'000, 200}});
+  program.run(3);
+  ASSERT_TRUE(program.trials.measuring());
+  program.period = {{kOther, 30'000, 200}};
+  program.run(1);
+  program.now_us += 11'000'000;
+  program.run(50);
+  EXPECT_EQ(program.host, std::set<Block>{kOther});
+}
+
+TEST(InPlaceTrials, WithNothingInUseNothingIsMeasured) {
+  Program program({{kTable, 30'000, 200}});
+  program.run(3);
+  ASSERT_TRUE(program.trials.measuring());
+  program.apply(program.trials.look(program.now_us + 11'000'000));
+  EXPECT_FALSE(program.trials.measuring());
+}
+
+// What is used on another stream may belong to a part of the program that runs by itself.
+TEST(InPlaceTrials, BlocksOfOtherStreamsAreTriedByThemselves) {
+  Program program({{kTable, 30'000, 200}, {kOther, 30'000, 200, kPage / 4, 2}});
+  while (program.host.empty()) program.run(1);
+  EXPECT_EQ(program.host.size(), 1u);
+  program.run(100);
+  EXPECT_EQ(program.host, (std::set<Block>{kTable, kOther}));
+}
+
+TEST(InPlaceTrials, BlocksThatTheTrialDidNotUseGoBack) {
+  Program program({{kTable, 30'000, 200}, {kOther, 30'000, 200}});
+  while (program.host.empty()) program.run(1);
+  ASSERT_EQ(program.host, (std::set<Block>{kTable, kOther}));
+  program.period.pop_back();
+  program.run(60);
+  EXPECT_EQ(program.host, std::set<Block>{kTable});
+}
+
+TEST(InPlaceTrials, NoMoreIsTriedThanThereIsRoomFor) {
+  Program program({{kTable, 30'000, 200}, {kOther, 30'000, 200}, {kThird, 30'000, 200}}, 2 * kPage);
+  program.run(200);
+  EXPECT_EQ(program.host.size(), 2u);
+  Program too_large({{kTable, 30'000, 200}}, kPage - 1);
+  too_large.run(100);
+  EXPECT_TRUE(too_large.host.empty());
+}
+
+TEST(InPlaceTrials, AfterTheFreeOfAGroupsClockOtherGroupsAreStillChecked) {
+  Program program({{kTable, 30'000, 200}, {kOther, 30'000, 200, kPage / 4, 2}});
+  program.run(200);
+  ASSERT_EQ(program.host, (std::set<Block>{kTable, kOther}));
+  program.host.erase(kTable);
+  program.apply(program.trials.ended(kTable, kTable + kGranules));
+  program.period.erase(program.period.begin());
+  program.period.front().in_place_us = 100'000;
+  program.run(600);
+  EXPECT_TRUE(program.host.empty());
+}
+
+TEST(InPlaceTrials, ABlockThatMustBeInHbmIsDropped) {
+  Program program({{kTable, 30'000, 200}, {kOther, 30'000, 200}});
+  program.run(50);
+  ASSERT_EQ(program.host, (std::set<Block>{kTable, kOther}));
+  program.apply(program.trials.dropped(kOther + 1, kOther + 2));
+  program.run(100);
+  EXPECT_EQ(program.host, std::set<Block>{kTable});
 }
 
 TEST(InPlaceTrials, WhatIsFreedIsForgotten) {
@@ -166,7 +249,7 @@ TEST(InPlaceTrials, WhatIsFreedIsForgotten) {
   program.apply(program.trials.ended(kOther, kOther + kGranules));
   program.host.clear();
   EXPECT_FALSE(program.trials.knows_any());
-  EXPECT_FALSE(program.trials.busy());
+  EXPECT_FALSE(program.trials.measuring());
   program.run(50);
   EXPECT_EQ(program.host, (std::set<Block>{kTable, kOther})) << "found again";
 }
@@ -186,7 +269,7 @@ TEST(InPlaceTrials, AFreeOfAnotherBlockDoesNotEndTheTrial) {
   Program program({{kTable, 30'000, 200}, {kOther, 30'000, 200}});
   while (program.host.empty()) program.run(1);
   EXPECT_TRUE(program.trials.ended(kOther, kOther + kGranules).empty());
-  EXPECT_TRUE(program.trials.busy());
+  EXPECT_TRUE(program.trials.measuring());
 }
 
 }  // namespace
