@@ -5,6 +5,7 @@ namespace vmem::tiers {
 Abilities::Abilities(Tier* tier)
     : comparing(dynamic_cast<ComparingTier*>(tier)),
       frame_loading(dynamic_cast<FrameLoadingTier*>(tier)),
-      degradable(dynamic_cast<DegradableTier*>(tier)) {}
+      degradable(dynamic_cast<DegradableTier*>(tier)),
+      yielding(dynamic_cast<YieldingTier*>(tier)) {}
 
 }  // namespace vmem::tiers

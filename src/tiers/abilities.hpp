@@ -13,6 +13,7 @@ struct Abilities {
   ComparingTier* comparing = nullptr;
   FrameLoadingTier* frame_loading = nullptr;
   DegradableTier* degradable = nullptr;
+  YieldingTier* yielding = nullptr;
 
   // What holds without the ability.
   std::optional<gpu::Fingerprint> fingerprint(SlotId slot) const {

@@ -12,11 +12,11 @@
 namespace vmem::tiers {
 namespace {
 
-// During an uninterrupted copy to the host, the driver's page table updates wait about a
-// millisecond each: they share the copy engine, which serves them when the copies' time slice ends
-// or when the engine idles briefly. Setting a word with another engine after each piece of a copy
-// creates an idle moment, and costs the copy 7 % (H200, driver 580).
-constexpr std::uint64_t kStorePieceBytes = std::uint64_t{8} << 20;
+// During uninterrupted copies in one direction, to the host or from it, the driver's page table
+// updates wait about a millisecond each: they share the copy engine, which serves them when the
+// copies' time slice ends or when the engine idles briefly. Setting a word with another engine after
+// each piece of a copy creates an idle moment, and costs the copy 7 % (docs/decisions/0071).
+constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
 constexpr auto kSourcePause = std::chrono::seconds(1);
 // The driver holds a lock while it creates host memory, some 200 µs per MiB, and whoever asks for
 // it again at once gets it again: without a pause another thread's mapping calls waited until the
@@ -301,14 +301,9 @@ Status NearTier::wait_for(std::span<const CUevent> events, CUstream stream) cons
 }
 
 Status NearTier::queue_copy(const Transfer& transfer, PerDevice& device) {
-  const auto& driver = *config_.driver;
   const bool load = transfer.direction == Direction::load;
   VMEM_TRY(wait_for(transfer.after, load ? device.load.stream : device.store.stream));
-  if (!on_host()) return queue_peer_copy(transfer, device);
-  if (!load) return queue_store(transfer, device);
-  return driver.check(driver->cuMemcpyHtoDAsync(transfer.frame, reinterpret_cast<void*>(address(transfer.slot)),
-                                                transfer.bytes, device.load.stream),
-                      "cuMemcpyHtoDAsync");
+  return on_host() ? queue_host_copy(transfer, device) : queue_peer_copy(transfer, device);
 }
 
 Status NearTier::queue_peer_copy(const Transfer& transfer, const PerDevice& device) const {
@@ -321,18 +316,23 @@ Status NearTier::queue_peer_copy(const Transfer& transfer, const PerDevice& devi
   return driver.check(driver->cuMemcpyDtoDAsync(to, from, transfer.bytes, stream), "cuMemcpyDtoDAsync");
 }
 
-Status NearTier::queue_store(const Transfer& transfer, PerDevice& device) const {
+Status NearTier::queue_host_copy(const Transfer& transfer, PerDevice& device) const {
   const auto& driver = *config_.driver;
+  const bool load = transfer.direction == Direction::load, yields = device.yields == transfer.direction;
+  const CUstream stream = load ? device.load.stream : device.store.stream;
   auto* const host = reinterpret_cast<std::byte*>(address(transfer.slot));
-  for (std::uint64_t at = 0; at < transfer.bytes; at += kStorePieceBytes) {
-    const std::uint64_t bytes = std::min(kStorePieceBytes, transfer.bytes - at);
-    if (device.pause_due) {
+  const std::uint64_t piece_bytes = yields ? kPieceBytes : transfer.bytes;
+  for (std::uint64_t at = 0; at < transfer.bytes; at += piece_bytes) {
+    const std::uint64_t bytes = std::min(piece_bytes, transfer.bytes - at);
+    if (yields && std::exchange(device.pause_due, true))
+      VMEM_TRY(driver.check(driver->cuMemsetD32Async(device.pause.get(), 0, 1, stream), "cuMemsetD32Async"));
+    if (load) {
       VMEM_TRY(
-          driver.check(driver->cuMemsetD32Async(device.pause.get(), 0, 1, device.store.stream), "cuMemsetD32Async"));
+          driver.check(driver->cuMemcpyHtoDAsync(transfer.frame + at, host + at, bytes, stream), "cuMemcpyHtoDAsync"));
+    } else {
+      VMEM_TRY(
+          driver.check(driver->cuMemcpyDtoHAsync(host + at, transfer.frame + at, bytes, stream), "cuMemcpyDtoHAsync"));
     }
-    VMEM_TRY(driver.check(driver->cuMemcpyDtoHAsync(host + at, transfer.frame + at, bytes, device.store.stream),
-                          "cuMemcpyDtoHAsync"));
-    device.pause_due = true;
   }
   return {};
 }

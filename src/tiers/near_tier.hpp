@@ -24,7 +24,7 @@
 namespace vmem::tiers {
 
 // Any thread: usage, set_budget. Others: the mover.
-class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
+class NearTier final : public Tier, public InPlaceTier, public ComparingTier, public YieldingTier {
  public:
   struct Device {
     CUcontext context;
@@ -67,6 +67,7 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
   void release(SlotId slot) override;
   std::optional<gpu::Fingerprint> fingerprint(SlotId slot) const override;
   bool can_compare(int device) const override;
+  void make_way(int device, Direction direction) override { devices_[std::size_t(device)].yields = direction; }
   Status submit(std::span<Transfer> transfers) override;
   Status poll(std::vector<Completion>& completions) override;
   Finished finish() noexcept override;
@@ -97,9 +98,10 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
     CUcontext context = nullptr;
     Events events, copy_events;
     gpu::Stream load_stream, store_stream;
-    gpu::DeviceMemory pause;  // a word that is set between the pieces of stores
-    // A piece (kStorePieceBytes) was queued since the last pause. The pause is queued before the
-    // next piece, not after this one, so that no store's completion waits for a kernel.
+    Direction yields = Direction::store;
+    gpu::DeviceMemory pause;  // a word that is set between the pieces of copies that make way
+    // A piece (kPieceBytes) of `yields` was queued since the last pause. The pause is queued before
+    // the next piece, not after this one, so that no copy's completion waits for a kernel.
     bool pause_due = false;
     Link load, store;
     Link learn, check;  // fingerprinted loads; stores `if_changed` and compares
@@ -113,7 +115,7 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier {
   Status submit_one(Transfer& transfer);
   Status queue_copy(const Transfer& transfer, PerDevice& device);
   Status queue_peer_copy(const Transfer& transfer, const PerDevice& device) const;
-  Status queue_store(const Transfer& transfer, PerDevice& device) const;
+  Status queue_host_copy(const Transfer& transfer, PerDevice& device) const;
   Status submit_compare(Transfer& transfer, PerDevice& device);
   Status queue_record(const Transfer& transfer, PerDevice& device);
   Status queue_store_changed(const Transfer& transfer, PerDevice& device);

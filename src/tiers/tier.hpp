@@ -172,6 +172,15 @@ class ComparingTier {
   virtual bool can_compare(int device) const = 0;
 };
 
+// Optional: copies in one direction make way for the driver's page table updates, which share a copy
+// engine with them (docs/decisions/0071). At first those are stores.
+class YieldingTier {
+ public:
+  virtual ~YieldingTier() = default;
+  // From now on those of this direction do, and those of the other do not.
+  virtual void make_way(int device, Direction direction) = 0;
+};
+
 // Optional, for tiers that move host memory: loads straight into frames, with Transfer::frame and a
 // null `host`. The caller verifies the bytes: the tier does not.
 class FrameLoadingTier {

@@ -40,7 +40,10 @@ class Gate {
 
 // A near tier whose transfers wait for the test, with scripted outcomes and a callback inside
 // allocate().
-class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier, public tiers::ComparingTier {
+class ScriptedTier final : public tiers::Tier,
+                           public tiers::InPlaceTier,
+                           public tiers::ComparingTier,
+                           public tiers::YieldingTier {
  public:
   ScriptedTier(const gpu::Driver& driver, std::vector<CUcontext> contexts, std::unique_ptr<tiers::NearTier> inner);
   ~ScriptedTier() override;
@@ -67,6 +70,11 @@ class ScriptedTier final : public tiers::Tier, public tiers::InPlaceTier, public
   void release(tiers::SlotId slot) override { inner_->release(slot); }
   std::optional<gpu::Fingerprint> fingerprint(tiers::SlotId slot) const override { return inner_->fingerprint(slot); }
   bool can_compare(int device) const override { return inner_->can_compare(device); }
+  void make_way(int device, tiers::Direction direction) override {
+    yields = direction;
+    inner_->make_way(device, direction);
+  }
+  tiers::Direction yields = tiers::Direction::store;  // as last told
   Status submit(std::span<tiers::Transfer> transfers) override;
   Status poll(std::vector<tiers::Completion>& completions) override;
   tiers::Finished finish() noexcept override { return inner_->finish(); }

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <semaphore>
+#include <string>
 
 #include "gpu/memory_location.hpp"
 #include "tiers/tier_conformance.hpp"
@@ -119,6 +121,44 @@ TEST(NearTier, ACopyingPeersEnginesNeedAccessToFrames) {
   EXPECT_FALSE(store(copying));
   PeerUnderTest copied(false);
   EXPECT_TRUE(store(copied));
+}
+
+// Copies that make way are queued in pieces with a pause between them.
+TEST(NearTier, TheDirectionThatMakesWayIsCopiedInPieces) {
+  constexpr std::uint64_t kLargePage = std::uint64_t{32} << 20;
+  TierMachine machine("devices=1,hbm=128MiB,host=256MiB");
+  gpu::FaultInjector counted(machine.driver);
+  std::map<std::string, int, std::less<>> calls;
+  counted.on_call([&](std::string_view call) { ++calls[std::string(call)]; });
+  auto tier = *NearTier::create({.driver = counted.driver(),
+                                 .devices = {{machine.context.context(), 0}},
+                                 .budget_bytes = kLargePage,
+                                 .growth = NearTier::Growth::by_owner});
+  SlotGrant grant = *tier->allocate(kLargePage);
+  ASSERT_TRUE(tier->grow_one());
+  grant = *tier->allocate(kLargePage);
+  ASSERT_EQ(grant.grant, Grant::granted);
+  const auto frame = *gpu::DeviceMemory::create(machine.driver, kLargePage);
+  const auto copies = [&](Direction direction) {
+    calls.clear();
+    Transfer transfer;
+    transfer.slot = grant.slot;
+    transfer.frame = frame.get();
+    transfer.bytes = kLargePage;
+    transfer.direction = direction;
+    EXPECT_TRUE(tier->submit({&transfer, 1}));
+    std::vector<Completion> ended;
+    while (ended.empty()) EXPECT_TRUE(tier->poll(ended));
+    return calls[direction == Direction::load ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync"];
+  };
+  EXPECT_EQ(copies(Direction::store), 4);
+  EXPECT_EQ(calls["cuMemsetD32Async"], 3);
+  EXPECT_EQ(copies(Direction::load), 1);
+  tier->make_way(0, Direction::load);
+  EXPECT_EQ(copies(Direction::store), 1);
+  EXPECT_EQ(calls["cuMemsetD32Async"], 0);
+  EXPECT_EQ(copies(Direction::load), 4);
+  EXPECT_GE(calls["cuMemsetD32Async"], 3);
 }
 
 // Of a page of which a part was written the rest stays as it is in the slot.

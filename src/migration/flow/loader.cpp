@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/log.hpp"
 #include "migration/place/below.hpp"
 
 namespace vmem::migration {
@@ -61,10 +62,12 @@ Status Loader::load(PageRef ref, std::uint32_t frame, Access access, OldBytes ol
     wait = *submitted;
   }
   // The copy uses the frame's window, so mapping and copying overlap.
+  const std::uint64_t began_us = parts_.core.now_us();
   if (auto mapped = parts_.mapper.map(ref, device.hbm.frame(frame).handle, access); !mapped) {
     device.hbm.give_back(frame, wait, nullptr);
     return mapped;
   }
+  learn_what_yields(device, parts_.core.now_us() - began_us);
   page.enter_frame(frame);
   expose(ref, Mapped::frame, access, wait, cause);
   parts_.near.offer_slot(ref);
@@ -73,6 +76,17 @@ Status Loader::load(PageRef ref, std::uint32_t frame, Access access, OldBytes ol
   if (cause == Cause::prefetch) parts_.core.counters.prefetched_bytes += ref.bytes();
   parts_.in_place.fetched(ref);
   return {};
+}
+
+// A page was made accessible in `took_us`.
+void Loader::learn_what_yields(Device& device, std::uint64_t took_us) const {
+  tiers::YieldingTier* const host = parts_.core.abilities.backing.yielding;
+  if (host == nullptr) return;
+  const auto yields = device.held_up_calls.took(took_us, device.loads_bytes != 0, device.stores_bytes != 0);
+  if (!yields) return;
+  host->make_way(device.index, *yields);
+  VMEM_LOG_INFO("device {}: copies {} host memory hold up the driver's page tables, and make way from now on",
+                device.config.ordinal, *yields == Direction::load ? "from" : "to");
 }
 
 Status Loader::remap(PageRef ref, Access access, Cause cause) {

@@ -53,6 +53,8 @@ class Loader {
   static std::uint64_t store_from_frame(const Page& page);
 
  private:
+  void learn_what_yields(Device& device, std::uint64_t took_us) const;
+
   Parts parts_;
 };
 

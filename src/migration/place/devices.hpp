@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "migration/core.hpp"
+#include "migration/page/held_up_calls.hpp"
 #include "tiers/frame_pool.hpp"
 
 namespace vmem::migration {
@@ -26,6 +27,7 @@ struct Device {
   std::uint64_t arriving_bytes = 0;  // of frames with a direct read in flight, not yet a page's
   std::uint64_t pinned_bytes = 0;    // by advice, kept, and pages of small allocations
   std::uint64_t committed_bytes = 0;
+  HeldUpCalls held_up_calls;
   std::deque<PageId> planned;          // the policy's prefetches that have not started
   std::uint64_t leaving_tried_us = 0;  // time of the last attempt to evict ahead
   bool leaving_waits = false;          // that attempt found busy pages
