@@ -169,7 +169,9 @@ CUresult copy_shape(const CopySide& to, const CopySide& from, const CopyExtent& 
     return report("a copy", ready.error());
   runtime::HeldLaunch held(runtime->launches(), holds);
   const bool whole = runtime::all_in_hbm(holds);
-  if (!whole && !linear) return unsupported("a copy from or to a CUDA array while HBM is full");
+  if (!whole && !linear)
+    return unsupported(
+        "a copy from or to a CUDA array while HBM is full, or while other work uses its memory in place");
   held.queued();
   CUresult queued = whole ? real() : copy_rows(*runtime, to, from, extent, stream);
   if (waits && (!whole || sync_memops_asked().load(std::memory_order_relaxed)))

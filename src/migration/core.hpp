@@ -32,7 +32,8 @@ struct MoverDevice {
   std::uint32_t peers = 0;      // bit i: device i can map this device's memory
   // Indices into MoverConfig::peer_tiers that this device can use, best first.
   std::vector<std::uint8_t> lenders;
-  std::vector<CUdevice> copiers;  // other GPUs that copy to and from its frames (tiers/near_tier.hpp)
+  // Other GPUs whose engines copy to and from its frames (tiers::NearTier::Device::copier).
+  std::vector<CUdevice> copiers;
 };
 
 // GPU memory that can hold pages of other devices.

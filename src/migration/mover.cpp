@@ -283,6 +283,8 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   const bool load = transfer.direction == tiers::Direction::load;
   Device& device = parts_.devices.of(*ref.region);
   (load ? device.loads_bytes : device.stores_bytes) -= transfer.bytes;
+  if (std::uint64_t* const copied = device.host_copies(transfer.from.near, transfer.direction, transfer.if_changed))
+    *copied -= transfer.bytes;
   const bool latest_store = page.store == completion.id;
   if (latest_store) page.store = 0;
   if (transfer.if_changed) {

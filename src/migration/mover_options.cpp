@@ -89,9 +89,10 @@ Option<MoverOptions> share_pages_option() {
 Option<MoverOptions> try_in_place_option() {
   return switch_option(
       {.name = "try_in_place",
-       .help = "Under `vmem run`: allocations of which little changes while they are in HBM are tried in "
-               "host memory, and stay there if the program is faster so. Off with strict, drained and "
-               "protect."},
+       .help =
+           "Under `vmem run`: allocations whose pages change in part while they are in HBM, as tables of embeddings "
+           "do, are tried in host memory, and stay there if the program is faster so. Off with strict, drained and "
+           "protect."},
       &MoverOptions::try_in_place);
 }
 

@@ -34,7 +34,7 @@ constexpr std::string_view kCopy = "a copy";
 constexpr std::uint64_t kInPlaceBytesPerS = 50'000'000'000, kInPlaceAtPeerBytesPerS = 370'000'000'000;
 
 // Kernels that change what they read: optimizers and the like, by parts of their names.
-constexpr std::array<std::string_view, 4> kInPlace{"multi_tensor_apply", "Foreach", "FillFunctor", "index_put"};
+constexpr std::array<std::string_view, 4> kWritesAll{"multi_tensor_apply", "Foreach", "FillFunctor", "index_put"};
 // Kernels whose first argument is what they write, as large as what they read. Where nothing that
 // such a launch names is new, that is one of the arguments that it reads.
 constexpr std::string_view kElementwise = "elementwise_kernel";
@@ -343,7 +343,7 @@ class Player {
   }
   bool changes_what_it_reads(const Launch& launch) const {
     const std::string_view name = name_of(launch);
-    return std::ranges::any_of(kInPlace, [&](std::string_view part) { return name.contains(part); });
+    return std::ranges::any_of(kWritesAll, [&](std::string_view part) { return name.contains(part); });
   }
 
   void write(const Launch& launch) {

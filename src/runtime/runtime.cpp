@@ -181,9 +181,10 @@ Result<migration::MoverConfig> Runtime::mover_config() {
   config.call_wait_us = options_.call_wait_us;
   config.protect = options_.protect;
   config.only_asked = options_.strict || options_.drained;
-  // Beside others in a page, a program's errors would go unseen that these options are to find.
-  config.tries_in_place = options_.try_in_place && !options_.strict && !options_.drained && !options_.protect;
-  config.shares_pages = options_.share_pages && !options_.strict && !options_.drained && !options_.protect;
+  const bool finds_errors = options_.strict || options_.drained || options_.protect;
+  config.tries_in_place = options_.try_in_place && !finds_errors;
+  // Beside others in a page, the errors that these options are to find would go unseen.
+  config.shares_pages = options_.share_pages && !finds_errors;
   config.now_us = now_us;
   return config;
 }

@@ -14,8 +14,8 @@ namespace {
 
 // During uninterrupted copies in one direction, to the host or from it, the driver's page table
 // updates wait about a millisecond each: they share the copy engine, which serves them when the
-// copies' time slice ends or when the engine idles briefly. Setting a word with another engine after
-// each piece of a copy creates an idle moment, and costs the copy 7 % (docs/decisions/0071).
+// copies' time slice ends or when the engine idles briefly. Setting a word with another engine
+// after each piece of a copy creates an idle moment, and costs the copy 7 % (docs/decisions/0071).
 constexpr std::uint64_t kPieceBytes = std::uint64_t{8} << 20;
 constexpr auto kSourcePause = std::chrono::seconds(1);
 // The driver holds a lock while it creates host memory, some 200 µs per MiB, and whoever asks for
@@ -93,7 +93,8 @@ NearTier::~NearTier() {
 
 Status NearTier::create_streams(PerDevice& device) {
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.copy_events.context));
-  VMEM_ASSIGN(device.load_stream, gpu::Stream::create(config_.driver));
+  // A pause is a kernel: it goes before those of the program.
+  VMEM_ASSIGN(device.load_stream, gpu::Stream::create_urgent(config_.driver));
   VMEM_ASSIGN(device.store_stream, gpu::Stream::create_urgent(config_.driver));
   if (on_host()) {
     VMEM_ASSIGN(device.pause, gpu::DeviceMemory::create(config_.driver, sizeof(std::uint32_t)));
@@ -101,7 +102,11 @@ Status NearTier::create_streams(PerDevice& device) {
   device.load.stream = device.load_stream.get();
   device.store.stream = device.store_stream.get();
   device.load.events = device.store.events = &device.copy_events;
-  device.learn.events = device.check.events = &device.events;
+  device.learn.events = device.check.events = device.returns.events = &device.events;
+  if (device.copy_events.context == device.context) return {};
+  VMEM_ASSIGN(const auto own, gpu::ScopedContext::push(config_.driver, device.context));
+  VMEM_ASSIGN(device.return_stream, gpu::Stream::create(config_.driver));
+  device.returns.stream = device.return_stream.get();
   return {};
 }
 
@@ -257,7 +262,7 @@ Status NearTier::submit_one(Transfer& transfer) {
   const bool load = transfer.direction == Direction::load;
   const bool learn = load && transfer.watch && records_ && !records_.known(transfer.slot);
   const bool conditional = !load && transfer.if_changed && records_.known(transfer.slot);
-  Link& link = learn ? device.learn : conditional ? device.check : load ? device.load : device.store;
+  Link& link = learn ? device.learn : conditional ? device.check : device.link_of(transfer);
   if (learn) records_.begin_learning(transfer.slot, transfer.bytes);
   // The driver checks access to the frame for the current context's device, not the stream's.
   VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.context));
@@ -301,19 +306,18 @@ Status NearTier::wait_for(std::span<const CUevent> events, CUstream stream) cons
 }
 
 Status NearTier::queue_copy(const Transfer& transfer, PerDevice& device) {
-  const bool load = transfer.direction == Direction::load;
-  VMEM_TRY(wait_for(transfer.after, load ? device.load.stream : device.store.stream));
-  return on_host() ? queue_host_copy(transfer, device) : queue_peer_copy(transfer, device);
+  const Link& link = device.link_of(transfer);
+  VMEM_TRY(wait_for(transfer.after, link.stream));
+  return on_host() ? queue_host_copy(transfer, device) : queue_peer_copy(transfer, link);
 }
 
-Status NearTier::queue_peer_copy(const Transfer& transfer, const PerDevice& device) const {
+Status NearTier::queue_peer_copy(const Transfer& transfer, const Link& link) const {
   const auto& driver = *config_.driver;
   const bool load = transfer.direction == Direction::load;
   const CUdeviceptr slot = address(transfer.slot);
   const CUdeviceptr to = load ? transfer.frame : slot, from = load ? slot : transfer.frame;
-  const CUstream stream = load ? device.load.stream : device.store.stream;
-  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, device.copy_events.context));
-  return driver.check(driver->cuMemcpyDtoDAsync(to, from, transfer.bytes, stream), "cuMemcpyDtoDAsync");
+  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(config_.driver, link.events->context));
+  return driver.check(driver->cuMemcpyDtoDAsync(to, from, transfer.bytes, link.stream), "cuMemcpyDtoDAsync");
 }
 
 Status NearTier::queue_host_copy(const Transfer& transfer, PerDevice& device) const {

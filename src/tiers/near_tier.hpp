@@ -98,15 +98,20 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier, pu
     CUcontext context = nullptr;
     Events events, copy_events;
     gpu::Stream load_stream, store_stream;
+    gpu::Stream return_stream;  // of a peer tier with a copier: loads to elsewhere than HBM
     Direction yields = Direction::store;
     gpu::DeviceMemory pause;  // a word that is set between the pieces of copies that make way
     // A piece (kPieceBytes) of `yields` was queued since the last pause. The pause is queued before
     // the next piece, not after this one, so that no copy's completion waits for a kernel.
     bool pause_due = false;
-    Link load, store;
+    Link load, store, returns;
     Link learn, check;  // fingerprinted loads; stores `if_changed` and compares
     std::unique_ptr<gpu::Fingerprinter> learner, checker;
-    std::array<Link*, 4> links() { return {&load, &store, &learn, &check}; }
+    std::array<Link*, 5> links() { return {&load, &store, &returns, &learn, &check}; }
+    Link& link_of(const Transfer& transfer) {
+      if (transfer.direction == Direction::store) return store;
+      return transfer.frame_elsewhere && returns.stream != nullptr ? returns : load;
+    }
   };
   Status create_streams(PerDevice& device);
   Status create_records();
@@ -114,7 +119,7 @@ class NearTier final : public Tier, public InPlaceTier, public ComparingTier, pu
   Result<CUevent> take_event(Events& events) const;
   Status submit_one(Transfer& transfer);
   Status queue_copy(const Transfer& transfer, PerDevice& device);
-  Status queue_peer_copy(const Transfer& transfer, const PerDevice& device) const;
+  Status queue_peer_copy(const Transfer& transfer, const Link& link) const;
   Status queue_host_copy(const Transfer& transfer, PerDevice& device) const;
   Status submit_compare(Transfer& transfer, PerDevice& device);
   Status queue_record(const Transfer& transfer, PerDevice& device);

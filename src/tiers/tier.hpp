@@ -49,6 +49,8 @@ struct Transfer {
   // Tiers that move device memory: window address of the HBM frame, or any other address that the
   // device's copies can reach.
   CUdeviceptr frame = 0;
+  // Of a load: `frame` is not HBM of the device, so only the device's own engines need reach it.
+  bool frame_elsewhere = false;
   // Tiers that move host memory: the page's bytes in pinned host memory, a multiple of 4096. Null:
   // a load straight into `frame`, see FrameLoadingTier.
   std::byte* host = nullptr;
@@ -172,8 +174,8 @@ class ComparingTier {
   virtual bool can_compare(int device) const = 0;
 };
 
-// Optional: copies in one direction make way for the driver's page table updates, which share a copy
-// engine with them (docs/decisions/0071). At first those are stores.
+// Optional: copies in one direction make way for the driver's page table updates, which share a
+// copy engine with them (docs/decisions/0071). At first those are stores.
 class YieldingTier {
  public:
   virtual ~YieldingTier() = default;

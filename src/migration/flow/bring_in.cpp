@@ -27,7 +27,7 @@ Result<Served> BringIn::serve(PageRef ref, Access access, OldBytes old, Effort e
 Result<Served> BringIn::move_to_hbm(PageRef ref, Access access, Effort effort, std::uint32_t own_holds) {
   VMEM_ASSIGN(const Attempt left, parts_.gate.hide(ref, own_holds));
   if (left == Attempt::done) return make_usable(ref, access, OldBytes::fetch, effort);
-  if (left == Attempt::after_gpu && effort.wait) return Served{Lacks::frame, left};
+  if ((left == Attempt::after_gpu || effort.needs_hbm) && effort.wait) return Served{Lacks::frame, left};
   return serve(ref, access, OldBytes::fetch, {.evict = effort.evict, .wait = effort.wait}, own_holds);
 }
 

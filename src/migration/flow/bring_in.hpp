@@ -34,6 +34,8 @@ struct Effort {
   bool wait = false;
   // Unmap a page that is used in place, to move it to HBM.
   bool move_to_hbm = false;
+  // While a frame may still come: wait for other users of a page in place, too.
+  bool needs_hbm = false;
   // Without a frame: use the page in place. False: answer after_gpu, even if no frame may come.
   bool in_place = true;
 };

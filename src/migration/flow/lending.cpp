@@ -129,6 +129,7 @@ Status Lending::submit(PageRef ref, NearSlot to) {
   tiers::Transfer transfer = transfer_of(ref, tiers::Direction::load);
   transfer.slot = page.slot;
   transfer.frame = parts_.core.config.in_place->device_address(to.slot, Access::write);
+  transfer.frame_elsewhere = true;
   InFlight entry = in_flight(ref, tiers::Direction::load, InFlight::Kind::returned, parts_.core.now_us());
   entry.from = {page.near, page.slot};
   Transfers::Room room = Transfers::reserve(entry);

@@ -27,6 +27,8 @@ Result<std::uint64_t> Loader::submit(PageRef ref, Direction direction, std::uint
   VMEM_TRY(parts_.near.of(page).tier->submit({&transfer, 1}));
   parts_.transfers.enter(std::move(room), transfer);
   const bool lent = page.near != 0;
+  if (std::uint64_t* const copied = device.host_copies(page.near, direction, transfer.if_changed))
+    *copied += ref.bytes();
   parts_.core.note(ref, direction == Direction::load ? Happened::loaded : Happened::stored);
   if (direction == Direction::load) {
     device.loads_bytes += ref.bytes();
@@ -82,7 +84,7 @@ Status Loader::load(PageRef ref, std::uint32_t frame, Access access, OldBytes ol
 void Loader::learn_what_yields(Device& device, std::uint64_t took_us) const {
   tiers::YieldingTier* const host = parts_.core.abilities.backing.yielding;
   if (host == nullptr) return;
-  const auto yields = device.held_up_calls.took(took_us, device.loads_bytes != 0, device.stores_bytes != 0);
+  const auto yields = device.held_up_calls.took(took_us, device.host_loads_bytes != 0, device.host_stores_bytes != 0);
   if (!yields) return;
   host->make_way(device.index, *yields);
   VMEM_LOG_INFO("device {}: copies {} host memory hold up the driver's page tables, and make way from now on",

@@ -15,8 +15,11 @@ constexpr std::uint64_t kFilePagesInHost = 16;
 // while others are used.
 constexpr std::uint64_t kPagesInHbm = 16;
 constexpr std::uint64_t kPagesInHost = 8;
-// At least so many pages that blocks share.
-constexpr std::uint64_t kSharedPagesInHbm = 64;
+// At least so many pages that blocks share; of those larger than kSharedPageBytes, so many. A copy
+// of 32 MiB over PCIe takes three times as long as its calls: larger pages save little, and hold
+// more that is not used (docs/decisions/0111).
+constexpr std::uint64_t kSharedPagesInHbm = 40, kLargeSharedPagesInHbm = 128;
+constexpr std::uint64_t kSharedPageBytes = std::uint64_t{32} << 20;
 
 }  // namespace
 
@@ -62,7 +65,9 @@ std::uint32_t PageSizing::shared_shift(const Device& device) const {
   const auto shift_of = [](std::uint64_t bytes) { return std::uint32_t(std::bit_width(bytes >> kGranuleShift) - 1); };
   if (core_.config.page_bytes) return shift_of(*core_.config.page_bytes);
   const std::uint64_t hbm = device.config.hbm_bytes;
-  const std::uint64_t bytes = std::min(hbm / kSharedPagesInHbm, most_page_bytes(hbm));
+  std::uint64_t bytes = std::min(hbm / kSharedPagesInHbm, most_page_bytes(hbm));
+  const bool over_pcie = device.config.lenders.empty();
+  if (over_pcie) bytes = std::min(bytes, std::max(kSharedPageBytes, hbm / kLargeSharedPagesInHbm));
   return std::min(shift_of(std::max(bytes, pagetable::kGranuleBytes)), kLargestShift);
 }
 

@@ -13,11 +13,10 @@ namespace vmem::migration {
 class HeldUpCalls {
  public:
   // A page was made accessible beside copies from (`loads`) or to (`stores`) host memory. Returns
-  // the direction that has to make way, if it is not the one that does already.
+  // the direction that has to make way, if it is not the one that does already. Copies that make
+  // way do not hold up for a time slice, so only the others tell.
   std::optional<tiers::Direction> took(std::uint64_t took_us, bool loads, bool stores) {
-    const bool of_loads_only = loads && !stores, of_stores_only = stores && !loads;
-    const bool tells = yields_ == tiers::Direction::store ? of_loads_only : of_stores_only;
-    if (!tells) return std::nullopt;
+    if (!(yields_ == tiers::Direction::store ? loads : stores)) return std::nullopt;
     held_up_ += took_us >= kHeldUpUs && took_us <= kLongestUs ? 1 : 0;
     if (++calls_ < kCalls) return std::nullopt;
     const std::uint32_t held_up = std::exchange(held_up_, 0);
@@ -28,8 +27,8 @@ class HeldUpCalls {
   }
 
  private:
-  // A time slice of a copy engine is 1 ms. What takes longer waits for something else, as for the
-  // driver's lock while it creates host memory.
+  // A time slice of a copy engine is 1 ms. What takes longer waits for something else, mostly for
+  // the driver's lock while it creates host memory.
   static constexpr std::uint64_t kHeldUpUs = 400, kLongestUs = 2'500;
   static constexpr std::uint32_t kCalls = 16, kMost = 12;
 

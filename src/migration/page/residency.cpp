@@ -22,9 +22,10 @@ bool resident(const Region& region) {
 // all_resident before it reads the holds (holds.hpp), so at least one sees the other.
 void Residency::publish(PageRef ref, PageState next) {
   const Page& page = ref.page();
-  next = next.clear(PageState::kInPlace | PageState::kWantsFrame);
-  if (page.mapped == pagetable::Mapped::slot && next.allows(Access::read))
-    next = next.set(page.in_place ? PageState::kInPlace : PageState::kInPlace | PageState::kWantsFrame);
+  const bool in_place = page.mapped == pagetable::Mapped::slot;
+  const bool wants_frame = in_place && !page.in_place && next.allows(Access::read);
+  next = next.clear(PageState::kInPlace | PageState::kWantsFrame)
+             .set((in_place ? PageState::kInPlace : 0) | (wants_frame ? PageState::kWantsFrame : 0));
   if (!next.allows(Access::read) || next.has(PageState::kAttention)) not_resident(*ref.region);
   publish_state(*ref.region, ref.page(), next);
 }

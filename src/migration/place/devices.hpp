@@ -27,10 +27,19 @@ struct Device {
   std::uint64_t arriving_bytes = 0;  // of frames with a direct read in flight, not yet a page's
   std::uint64_t pinned_bytes = 0;    // by advice, kept, and pages of small allocations
   std::uint64_t committed_bytes = 0;
+  // Of these, copied by the device's engines from and to host memory.
+  std::uint64_t host_loads_bytes = 0, host_stores_bytes = 0;
   HeldUpCalls held_up_calls;
   std::deque<PageId> planned;          // the policy's prefetches that have not started
   std::uint64_t leaving_tried_us = 0;  // time of the last attempt to evict ahead
   bool leaving_waits = false;          // that attempt found busy pages
+
+  // The counter of such a copy: host_loads_bytes or host_stores_bytes. Null: no engine of the
+  // device copies host memory for it.
+  std::uint64_t* host_copies(std::uint8_t near, tiers::Direction direction, bool if_changed) {
+    if (near != 0 || if_changed) return nullptr;
+    return direction == tiers::Direction::load ? &host_loads_bytes : &host_stores_bytes;
+  }
 };
 
 class Devices {

@@ -12,8 +12,8 @@ namespace {
 // After a trial in vain, so many times as much is compared before the next one.
 constexpr std::uint64_t kPatience = 16;
 constexpr std::uint32_t kFailuresMax = 6;
-// A block is kept in place if windows are at least this much shorter, in percent; and no longer once
-// they are this much longer than they were before.
+// A block is kept in place if windows are at least this much shorter, in percent, and until they
+// are this much longer than they were before.
 constexpr std::uint64_t kGainPercent = 3, kLossPercent = 10;
 constexpr std::uint64_t kLateFactor = 2;
 // A block that is not used for so long is no clock.
@@ -105,7 +105,7 @@ void InPlaceTrials::watch_next() {
     if (kept.clock == kNone) continue;
     watch(kept.clock, State::checking);
     window_uses_ = kept.window_uses;
-    idle_uses_ = (kWindowsUnchecked << std::min(kept.checks++, kDoublings)) * window_uses_;
+    idle_uses_ = (kWindowsUnchecked << std::min(kept.checks, kDoublings)) * window_uses_;
     return;
   }
 }
@@ -142,14 +142,14 @@ InPlaceTrials::Changes InPlaceTrials::window_ended(std::uint64_t took_us, std::u
   if (windows_us_.size() < kWindows) return {};
   if (state_ == State::before) return begin_trial(now_us);
   const std::uint64_t all_us = std::accumulate(windows_us_.begin(), windows_us_.end(), std::uint64_t{0});
-  return end_trial(all_us <= kWindows * before_us_ / 100 * (100 - kGainPercent));
+  return end_trial(all_us <= windows_us_.size() * before_us_ / 100 * (100 - kGainPercent));
 }
 
 // Blocks of other devices and streams may belong to a part of the program that runs by itself: the
 // clock would say nothing of them.
 void InPlaceTrials::choose_group() {
   const Known& clock = known_[clock_];
-  std::uint64_t room = most_bytes_ - kept_bytes();
+  std::uint64_t room = most_bytes_ - std::min(most_bytes_, kept_bytes());
   for (const auto& [block, known] : known_) {
     const bool suits = known.qualifies() && known.device == clock.device && known.stream == clock.stream;
     if (suits && block != clock_) group_.push_back(block);
@@ -216,6 +216,7 @@ InPlaceTrials::Changes InPlaceTrials::checked(std::uint64_t took_us) {
   if (windows_us_.size() < kWindowsChecked) return {};
   std::ranges::nth_element(windows_us_, windows_us_.begin() + kWindowsChecked / 2);
   Changes changes;
+  ++kept_.front().checks;
   if (windows_us_[kWindowsChecked / 2] > kept_.front().before_us / 100 * (100 + kLossPercent)) {
     changes.to_hbm = kept_.front().blocks;
     kept_.erase(kept_.begin());
@@ -226,7 +227,9 @@ InPlaceTrials::Changes InPlaceTrials::checked(std::uint64_t took_us) {
 }
 
 InPlaceTrials::Changes InPlaceTrials::look(std::uint64_t now_us) {
-  if (state_ == State::idle || late_us_ == 0 || now_us <= late_us_) return {};
+  if (state_ == State::idle) return {};
+  if (late_us_ == 0) late_us_ = now_us + kUnusedUs;
+  if (now_us <= late_us_) return {};
   if (state_ == State::in_place) return end_trial(false);
   give_up_clock();
   return {};

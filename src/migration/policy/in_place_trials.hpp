@@ -2,8 +2,8 @@
 // the GPU uses a small part here and there, as of a table of embeddings. Nothing tells which part a
 // launch reads, but of such a block most pages change in part while they are in HBM. So these are
 // tried: the time of a number of uses while the block goes back and forth is compared with the time
-// of as many uses in place (docs/decisions/0116). Pure: no clock, no knowledge of pages. Methods may
-// throw std::bad_alloc; then what they were told is lost, or told again by the next window.
+// of as many uses in place (docs/decisions/0116). Pure: no clock, no knowledge of pages. Methods
+// may throw std::bad_alloc; then what they were told is lost.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class InPlaceTrials {
   void fetched(Block block, std::uint64_t bytes) {
     if (block == clock_) fetched_bytes_ += bytes;
   }
-  // In the order of use. True: tell when the GPU has done this use, by measured(), in the same order.
+  // In the order of use. True: tell when the GPU has done this use, by measured(), in that order.
   bool used(Block block, std::uint16_t stream, std::uint64_t now_us);
   // `now_us`: when the GPU had done the oldest use that used() asked about.
   Changes measured(std::uint64_t now_us);
@@ -51,11 +51,13 @@ class InPlaceTrials {
   // Windows are being measured.
   bool measuring() const { return state_ != State::idle && idle_uses_ == 0; }
   bool knows_any() const { return !known_.empty(); }
+  // Its uses have to be told.
+  bool knows(Block block) const { return known_.contains(block); }
 
  private:
   static constexpr Block kNone = ~Block{0};
-  // A window is a multiple of kUnit uses, so that of a block with 1, 2, 3 or 6 uses a period it holds
-  // whole periods. Before a trial, at least kRounds times the block's bytes come in during a window.
+  // A window is a multiple of kUnit uses, so that of a block with 1, 2, 3 or 6 uses a period it
+  // holds whole periods. Before a trial, kRounds times the block's bytes come in during a window.
   static constexpr std::uint32_t kUnit = 6, kUsesMax = 64 * kUnit, kRounds = 3;
   static constexpr std::uint64_t kShortestUs = 50'000;
   static constexpr std::uint32_t kWindows = 2, kWindowsChecked = 7;
@@ -113,11 +115,11 @@ class InPlaceTrials {
   std::uint32_t window_uses_ = 0;  // 0: not known yet
   std::uint32_t asked_ = 0;        // ends of windows that are to be measured
   std::uint32_t stale_ = 0;        // of these, of an earlier clock
-  std::uint32_t skipped_ = 0;      // windows that do not count, since they began before the last change
+  std::uint32_t skipped_ = 0;      // windows that do not count: they began before the last change
   std::uint64_t last_us_ = 0;      // end of the last window; 0: none
   std::vector<std::uint64_t> windows_us_;
   std::uint64_t before_us_ = 0;  // the shortest window before the trial
-  std::uint64_t late_us_ = 0;    // when what goes on takes too long; 0: when it is used next
+  std::uint64_t late_us_ = 0;    // when what goes on takes too long; 0: look() decides
 };
 
 }  // namespace vmem::migration

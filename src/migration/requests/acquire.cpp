@@ -72,8 +72,10 @@ std::optional<Status> AcquireRequest::serve_wants(MoverParts& parts) {
       const pagetable::Page& page = want.run.region->pages[index];
       if (want.needs_hbm) parts.in_place.needed_in_hbm({want.run.region, index});
       const bool was_in_place = page.mapped == Mapped::slot;
-      const Effort effort{
-          .evict = !no_frames_, .wait = may_wait_, .move_to_hbm = want.move_to_hbm && worth_frames_ && !no_frames_};
+      const Effort effort{.evict = !no_frames_,
+                          .wait = may_wait_,
+                          .move_to_hbm = want.move_to_hbm && worth_frames_ && !no_frames_,
+                          .needs_hbm = want.needs_hbm};
       // own_holds scans all wants: call it only if the page's mapping may have to change.
       const bool allowed = PageState(page.state.load(std::memory_order_relaxed)).allows(want.access);
       const bool changes = was_in_place || (page.mapped != Mapped::nothing && !allowed);

@@ -26,6 +26,10 @@ std::optional<Status> KeepRequest::advance(MoverParts& parts) {
     const PageRef ref{run.region, run.first + page_};
     Page& page = ref.page();
     if (page.kept) continue;
+    if (page.in_place) {
+      parts.in_place.needed_in_hbm(ref);
+      VMEM_TRY(parts.gate.hide(ref));  // if something uses it, it stays where it is
+    }
     if (page.mapped == Mapped::nothing) {
       VMEM_ASSIGN(const auto served,
                   parts.bring_in.make_usable(ref, Access::read, OldBytes::fetch, {.evict = true, .wait = may_wait_}));

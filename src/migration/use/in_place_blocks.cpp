@@ -57,7 +57,7 @@ void InPlaceBlocks::fetched(PageRef ref) {
 }
 
 void InPlaceBlocks::used(Span block, Stamp stamp) {
-  if (!trials_.knows_any()) return;
+  if (!trials_.knows_any() || !trials_.knows(block.first())) return;
   (void)ran_within_memory([&] {
     ends_.push_back(stamp);
     if (!trials_.used(block.first(), stamp.stream(), core_.now_us())) ends_.pop_back();

@@ -1,5 +1,6 @@
-// Blocks of undeclared programs that are used in place since that proved faster (in_place_trials.hpp).
-// Only pages that a block has alone are: others may serve another block in HBM. The mover only.
+// Blocks of undeclared programs that are used in place since that proved faster
+// (policy/in_place_trials.hpp). Only pages that a block has alone are: others may serve another
+// block in HBM. The mover only.
 #pragma once
 
 #include <cstdint>

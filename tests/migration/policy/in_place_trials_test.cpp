@@ -1,4 +1,4 @@
-// Which blocks end up in host memory, with a program played in its own time: a period uses blocks in
+// Which blocks end up in host memory. A program is played in its own time: a period uses blocks in
 // order, and takes longer for each that goes back and forth, or is used in place.
 #include "migration/policy/in_place_trials.hpp"
 
@@ -184,10 +184,22 @@ TEST(InPlaceTrials, ABlockThatIsNoLongerUsedMakesRoomForOthers) {
   EXPECT_EQ(program.host, std::set<Block>{kOther});
 }
 
+// The last page of a block that the program has no use for any more leaves HBM.
+TEST(InPlaceTrials, ABlockThatIsNeverUsedAgainMakesRoomForOthers) {
+  Program program({{kOther, 30'000, 200}});
+  program.trials.compared({kTable, kTable + kGranules, 0, kPage, kPage, kPage / 4});
+  ASSERT_TRUE(program.trials.measuring());
+  program.run(1);
+  program.now_us += 11'000'000;
+  program.run(50);
+  EXPECT_EQ(program.host, std::set<Block>{kOther});
+}
+
 TEST(InPlaceTrials, WithNothingInUseNothingIsMeasured) {
   Program program({{kTable, 30'000, 200}});
   program.run(3);
   ASSERT_TRUE(program.trials.measuring());
+  program.apply(program.trials.look(program.now_us));
   program.apply(program.trials.look(program.now_us + 11'000'000));
   EXPECT_FALSE(program.trials.measuring());
 }
