@@ -118,6 +118,8 @@ CUresult with_memory(runtime::Runtime& runtime, const References& references, CU
                      Real&& real) {
   if (references.addresses().empty()) return real();
   thread_local runtime::LaunchHolds holds;
+  // The driver refuses fills of memory that is partly in HBM and partly in host memory.
+  holds.needs_hbm = true;
   if (auto mapped = runtime.launches().begin_recording(references.addresses(), stream, holds); !mapped)
     return report(what, mapped.error());
   const runtime::HeldLaunch held(runtime.launches(), holds);

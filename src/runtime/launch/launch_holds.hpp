@@ -21,7 +21,7 @@ class NamedSpans;
 struct LaunchHolds {
   // Holds each allocation separately even while all fits: for holds that last long.
   bool hold_separately = false;
-  // The work cannot use memory in place (copies from and to CUDA arrays).
+  // The work cannot use memory in place: copies from and to CUDA arrays, nodes of graphs.
   bool needs_hbm = false;
   // The work reads pointers in what it names, and counts as a launch for pointer tables.
   bool follow_tables = true;

@@ -340,7 +340,8 @@ Status Launches::hold_and_map(std::span<const std::uintptr_t> addresses, vmem_st
   named_spans.begin();
   holds.logs_uses = false;  // a recording uses nothing
   for (const std::uintptr_t address : addresses) announce(address, Source::named, holds);
-  if (check_announced(holds) != Usability::absent) return {};
+  const Usability worst = check_announced(holds);
+  if (worst != Usability::absent && (!holds.needs_hbm || all_in_hbm(holds))) return {};
   auto mapped = bring_in(holds, Work::recorded);
   if (!mapped) abandon(holds);
   return mapped;
@@ -348,11 +349,11 @@ Status Launches::hold_and_map(std::span<const std::uintptr_t> addresses, vmem_st
 
 Status Launches::bring_in(const LaunchHolds& holds, Work work) {
   std::vector<migration::AcquireRequest::Want> wants;
+  const bool to_hbm = (work == Work::runs || holds.needs_hbm) && !parts_.gate.drained();
   for (const auto& held : holds.held) {
     VMEM_TRY(parts_.readiness.open_to(held.pages(), *holds.record));
-    wants.push_back({.run = held.pages(),
-                     .needs_hbm = holds.needs_hbm,
-                     .move_to_hbm = work == Work::runs && held.source == Source::named && !parts_.gate.drained()});
+    wants.push_back(
+        {.run = held.pages(), .needs_hbm = holds.needs_hbm, .move_to_hbm = to_hbm && held.source == Source::named});
   }
   migration::AcquireRequest request;
   request.wants = wants;
