@@ -280,12 +280,14 @@ def your_program(records: Records, _: str) -> str:
     def against(scenario: str, limit: str) -> str:
         return f"{records.find('h200-programs', scenario, limit)['ratio']:.2f}"
 
+    tables = records.find("h200-kinds", "kind: embeddings in 1/2", "native")["ratio"]
     fits = [record["ratio"] for record in all_of if record["scenario"].startswith("fits:")]
     llama, training = "llama 7.0 GB in 3.5 GiB", "gpt2 training in 1/1.5 of its peak"
     rows = [
         ["PyTorch that fits into HBM", "yes", f"{min(fits):.3f} to {max(fits):.3f} of native"],
         ["Inference, weights 2x HBM", "yes", f"{against(llama, 'native')} of native, {against(llama, 'by hand')} of double buffering"],
         ["Training, 1.5x HBM", "yes", f"{against(training, 'native')} of native, {against(training, 'FSDP2 offload')} of FSDP2's offload"],
+        ["Training with embedding tables, 2x HBM", "yes", f"{tables:.2f} of native"],
         ["PyTorch, CuPy, JAX, CUDA C++: 2x HBM", "yes, equal results", span("same: ")],
         ["Two GPUs: DDP, FSDP2, one process", "yes, equal results", span("two GPUs: ")],
         ["C or C++ that calls vmem", "yes", "the link's speed, or the kernel's"],
