@@ -23,7 +23,7 @@ class PageState {
   static constexpr std::uint32_t kNotify = 1u << 3;      // report the next use to the mover
   static constexpr std::uint32_t kLost = 1u << 4;        // no valid copy exists
   static constexpr std::uint32_t kInPlace = 1u << 5;     // near memory is mapped in place
-  static constexpr std::uint32_t kWantsFrame = 1u << 6;  // for want of HBM: launches ask again
+  static constexpr std::uint32_t kWantsFrame = 1u << 6;  // in place for want of HBM: launches ask
   static constexpr std::uint32_t kAttention = kPending | kNotify | kLost | kWantsFrame;
 
   constexpr explicit PageState(std::uint32_t word) : word_(word) {}

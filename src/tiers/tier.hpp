@@ -179,7 +179,7 @@ class ComparingTier {
 class YieldingTier {
  public:
   virtual ~YieldingTier() = default;
-  // From now on those of this direction do, and those of the other do not.
+  // From now on copies in this direction come in pieces with pauses, the other's in one piece.
   virtual void make_way(int device, Direction direction) = 0;
 };
 

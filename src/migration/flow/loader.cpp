@@ -87,7 +87,7 @@ void Loader::learn_what_yields(Device& device, std::uint64_t took_us) const {
   const auto yields = device.held_up_calls.took(took_us, device.host_loads_bytes != 0, device.host_stores_bytes != 0);
   if (!yields) return;
   host->make_way(device.index, *yields);
-  VMEM_LOG_INFO("device {}: copies {} host memory hold up the driver's page tables, and make way from now on",
+  VMEM_LOG_INFO("device {}: copies {} host memory delay page table updates; from now on they come in pieces",
                 device.config.ordinal, *yields == Direction::load ? "from" : "to");
 }
 

@@ -16,9 +16,9 @@ constexpr std::uint32_t kFailuresMax = 6;
 // are this much longer than they were before.
 constexpr std::uint64_t kGainPercent = 3, kLossPercent = 10;
 constexpr std::uint64_t kLateFactor = 2;
-// A block that is not used for so long is no clock.
+// A clock that is not used for this long is given up.
 constexpr std::uint64_t kUnusedUs = 10'000'000;
-// Windows between two checks: doubled by each, up to the second.
+// Windows between two checks. Each check doubles them, at most kDoublings times.
 constexpr std::uint32_t kWindowsUnchecked = 8, kDoublings = 5;
 
 }  // namespace
@@ -166,7 +166,7 @@ void InPlaceTrials::choose_group() {
 
 InPlaceTrials::Changes InPlaceTrials::begin_trial(std::uint64_t now_us) {
   if (group_.empty()) choose_group();
-  // Without room for the clock there is none.
+  // No trial if not even the clock fits into the room that is left.
   if (group_.empty() || group_.front() != clock_) {
     group_.clear();
     give_up_clock();

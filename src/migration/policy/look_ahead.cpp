@@ -179,7 +179,11 @@ void LookAhead::page_prefers(PageId page, Preference preference) {
   const bool in_place = preference == Preference::in_place;
   if (unit == nullptr || unit->in_place[page.index - unit->first] == in_place) return;
   unit->in_place[page.index - unit->first] = in_place;
-  in_place ? ++unit->in_place_pages : --unit->in_place_pages;
+  if (in_place) {
+    ++unit->in_place_pages;
+  } else {
+    --unit->in_place_pages;
+  }
   expire(*unit);
   device(unit->device).made = UseHistory::kNever;
 }

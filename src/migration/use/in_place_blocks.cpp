@@ -1,7 +1,5 @@
 #include "migration/use/in_place_blocks.hpp"
 
-#include <utility>
-
 #include "base/log.hpp"
 #include "base/memory_reserve.hpp"
 #include "base/sizes.hpp"
@@ -57,7 +55,7 @@ void InPlaceBlocks::fetched(PageRef ref) {
 }
 
 void InPlaceBlocks::used(Span block, Stamp stamp) {
-  if (!trials_.knows_any() || !trials_.knows(block.first())) return;
+  if (!trials_.knows(block.first())) return;
   (void)ran_within_memory([&] {
     ends_.push_back(stamp);
     if (!trials_.used(block.first(), stamp.stream(), core_.now_us())) ends_.pop_back();
@@ -86,7 +84,7 @@ void InPlaceBlocks::look() {
   });
 }
 
-// Where nothing tells when it is done, it counts as done.
+// If its stream cannot tell, the use counts as done.
 bool InPlaceBlocks::done(Stamp stamp) {
   return core_.config.streams->complete(stamp) || !core_.config.streams->cover(stamp);
 }

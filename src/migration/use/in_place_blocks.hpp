@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 
 #include "migration/core.hpp"
 #include "migration/page/residency.hpp"
@@ -33,7 +32,7 @@ class InPlaceBlocks {
   void advised(PageRef ref, bool in_place);
   // Something uses it that cannot do so in place.
   void needed_in_hbm(PageRef ref);
-  // A trial waits for GPU work.
+  // Uses are being timed: call look() every millisecond.
   bool waits() const { return !ends_.empty() || trials_.measuring(); }
 
  private:
