@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -203,6 +204,18 @@ Status Lender::hear(Borrower& borrower) {
   return {};
 }
 
+// Takes the returns among the messages that the borrower has sent, and lets it send no more.
+void Lender::hear_returns(Borrower& borrower) {
+  ::shutdown(borrower.socket.get(), SHUT_RD);  // what was sent before stays readable
+  for (;;) {
+    const auto received = receive(borrower.socket.get());
+    if (!received || !*received) return;
+    const Message& message = (*received)->message;
+    const bool returns = message.kind == Kind::give || message.kind == Kind::bye;
+    if (returns && !answer(borrower, message)) return;
+  }
+}
+
 Status Lender::answer(Borrower& borrower, const Message& message) {
   if (message.kind == Kind::hello && !borrower.welcomed) return welcome(borrower, message);
   if (message.kind == Kind::take && borrower.welcomed) return lend(borrower, message);
@@ -297,7 +310,10 @@ void Lender::tell_limits() {
 void Lender::flush_all() {
   for (const auto& each : borrowers_) {
     if (!each->socket) continue;
-    if (auto flushed = each->outbox.flush(each->socket.get()); !flushed) hang_up(*each, flushed.error());
+    const auto flushed = each->outbox.flush(each->socket.get());
+    if (flushed) continue;
+    hang_up(*each, flushed.error());
+    (void)::eventfd_write(wake_.get(), 1);  // the next look tells the others what became free
   }
 }
 
@@ -313,8 +329,9 @@ void Lender::find_overdue() {
   }
 }
 
-// The borrower keeps its pieces until it ends; unsent grants are taken back.
+// The borrower keeps its pieces until it ends, except what it has given back and unsent grants.
 void Lender::hang_up(Borrower& borrower, const Error& why) {
+  hear_returns(borrower);
   borrower.socket.reset();
   for (const Outbox::Unsent& each : borrower.outbox.unsent()) {
     if (each.message.kind == Kind::grant) (void)take_back(borrower, each.message.number);

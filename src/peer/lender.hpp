@@ -76,6 +76,7 @@ class Lender {
   void accept_one();
   bool make_room();
   Status hear(Borrower& borrower);
+  void hear_returns(Borrower& borrower);
   Status answer(Borrower& borrower, const Message& message);
   Status welcome(Borrower& borrower, const Message& hello);
   Status lend(Borrower& borrower, const Message& wanted);

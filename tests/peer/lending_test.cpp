@@ -414,6 +414,36 @@ TEST_F(HbmLending, WhatASilentProcessHoldsIsCountedUntilItEnds) {
   EXPECT_EQ(lender->usage().held_bytes, 0u);
 }
 
+// The lender reads 64 messages at a time. It finds the connection closed when it answers the first
+// of them, before it has read what follows.
+TEST_F(HbmLending, WhatWasGivenBackBeforeTheConnectionEndedIsFree) {
+  std::atomic<bool> reads_on = false;
+  auto config = lending(2 * kPage, kLong);
+  config.on_change = [&, notify = config.on_change] {
+    notify();
+    reads_on.wait(false);
+  };
+  auto made = Lender::create(config);
+  ASSERT_TRUE(made) << made.error().message;
+  lender = std::move(*made);
+  lender->set_limit(kPage);
+  {
+    const auto socket = connect_to(path());
+    ASSERT_TRUE(socket) << socket.error().message;
+    take_one(socket->get());
+    EXPECT_TRUE(wait_until([&] { return lender->usage().held_bytes == kPage; }));
+    for (std::uint64_t more = 2; more <= 100; ++more)
+      EXPECT_TRUE(send(socket->get(), {.kind = Kind::take, .number = more, .bytes = kPage}));
+    EXPECT_TRUE(send(socket->get(), {.kind = Kind::give, .number = 1}));
+  }
+  reads_on = true;
+  reads_on.notify_all();
+  EXPECT_TRUE(wait_until([&] { return lender->usage().borrowers == 0; }));
+  EXPECT_EQ(lender->usage().held_bytes, 0u);
+  borrow();
+  ASSERT_TRUE(borrower->release(take()));
+}
+
 TEST_F(HbmLending, WhoTalksNonsenseIsHungUpOn) {
   lend(2 * kPage);
   const std::vector<std::function<void(int)>> nonsense{
