@@ -189,7 +189,7 @@ class BareClient {
   }
 
  private:
-  tiers::PageIdentity identity() const { return {{1, 1}, 1, setting_.bytes, 0}; }
+  tiers::PageIdentity identity() const { return {{pagetable::Serial{1}, 1}, 1, setting_.bytes, 0}; }
   template <class Turn>
   double run(Turn turn) {
     const auto start = std::chrono::steady_clock::now();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace vmem::pagetable {
 
 Result<std::unique_ptr<AddressSpace>> AddressSpace::create(std::uintptr_t base, std::uint64_t bytes) {
@@ -81,6 +83,8 @@ Result<Region*> AddressSpace::add(std::uint32_t granules, std::uint32_t page_shi
                     std::uint64_t{granules} * 2, bytes_ >> 30, free_bytes() >> 20, largest_free_bytes() >> 20));
   }
   free_granules_ -= granules;
+  region->serial = next_serial_;
+  next_serial_ = Serial{std::to_underlying(next_serial_) + 1};
   region->first = {first};
   region->granules = granules;
   region->page_shift = page_shift;

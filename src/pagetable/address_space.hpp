@@ -68,6 +68,7 @@ class AddressSpace {
   std::deque<Region> regions_;
   std::vector<RegionId> free_ids_;
   std::uint32_t next_id_ = 1;
+  Serial next_serial_ = kFirstOwnSerial;
   std::map<std::uint32_t, std::uint32_t> runs_by_first_;  // first → length
   std::set<Run> runs_by_length_;
   std::uint64_t free_granules_ = 0;

@@ -134,6 +134,7 @@ struct RegionExtent {
 struct Region {
   // Constant while live.
   RegionId id;
+  Serial serial{};
   Granule first;
   std::uint32_t granules = 0;
   std::uint32_t page_shift = 0;  // log2 of granules in a page
@@ -179,6 +180,7 @@ struct Region {
   std::uint32_t granule_of(std::uint32_t page) const { return first.index + (page << page_shift); }
   std::uint32_t end_granule() const { return first.index + granules; }
   PageId page_id(std::uint32_t index) const { return {id, index}; }
+  PageKey page_key(std::uint32_t index) const { return {serial, granule_of(index)}; }
   // Whether a page may hold several allocations, whose users do not know of each other.
   bool has_strangers() const { return slab || shares(); }
   bool shares() const { return extent.sharing.load(std::memory_order_relaxed) != nullptr; }

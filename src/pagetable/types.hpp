@@ -28,10 +28,16 @@ struct PageId {
   auto operator<=>(const PageId&) const = default;
 };
 
-// A page's identity in every tier: the node that allocated it, and its first granule.
+// Distinguishes regions that had the same addresses at different times. Numbers are never reused:
+// within the process for its own regions, which have the highest bit set; within the cluster for
+// regions that several nodes may open.
+enum class Serial : std::uint64_t {};
+inline constexpr Serial kFirstOwnSerial{std::uint64_t{1} << 63};
+
+// A page's identity in every tier: the serial of its region, and its first granule.
 struct PageKey {
-  std::uint32_t home = 0;     // node id; 0: this process, without a cluster
-  std::uint32_t granule = 0;  // first granule
+  Serial serial{};
+  std::uint32_t granule = 0;
   auto operator<=>(const PageKey&) const = default;
 };
 

@@ -4,6 +4,7 @@
 // protects against faults, not attackers.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -24,6 +25,9 @@ struct Checksum {
   std::uint64_t low = 0, high = 0;
   bool operator==(const Checksum&) const = default;
 };
+
+// The identity in the form that checksums and codes cover.
+std::array<std::uint64_t, 5> words_of(const PageIdentity& identity);
 
 // XXH3, 128 bits.
 Checksum seal(std::span<const std::byte> bytes, const PageIdentity& identity);

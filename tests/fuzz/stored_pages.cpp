@@ -27,7 +27,7 @@ void check_header(Input& input) {
 }
 
 void check_written_header(Input& input) {
-  StoredPage page{.identity = {{input.take<std::uint32_t>(), input.take<std::uint32_t>()}}};
+  StoredPage page{.identity = {{pagetable::Serial{input.take<std::uint64_t>()}, input.take<std::uint32_t>()}}};
   page.identity.version = input.take<std::uint64_t>();
   page.identity.bytes = input.take<std::uint64_t>();
   page.identity.tenant = input.take<std::uint64_t>();

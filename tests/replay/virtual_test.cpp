@@ -111,7 +111,7 @@ struct VirtualHostMemory : Virtual {
   }
   // What its completion says.
   bool moved(tiers::SlotId at, tiers::Direction direction, bool watches) {
-    tiers::Transfer transfer{.page = {0, 16}, .slot = at, .bytes = kPage, .direction = direction};
+    tiers::Transfer transfer{.page = {pagetable::Serial{1}, 16}, .slot = at, .bytes = kPage, .direction = direction};
     transfer.watch = watches && direction == tiers::Direction::load;
     transfer.if_changed = watches && direction == tiers::Direction::store;
     EXPECT_TRUE(host.submit({&transfer, 1}));

@@ -41,7 +41,7 @@ struct InFlight {
 // What all transfers of the page's bytes have in common, and their entry in the ledger.
 inline tiers::Transfer transfer_of(PageRef ref, tiers::Direction direction) {
   tiers::Transfer transfer;
-  transfer.page = {0, ref.begin()};
+  transfer.page = ref.region->page_key(ref.index);
   transfer.version = ref.page().version;
   transfer.bytes = ref.bytes();
   transfer.device = ref.region->device;

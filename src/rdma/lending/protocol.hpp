@@ -62,12 +62,14 @@ struct End {
 
 // A page version and its expected checksum: tiers::seal.
 struct SealedPage {
-  std::uint32_t home = 0, granule = 0;
+  pagetable::Serial serial{};
   std::uint64_t version = 0, bytes = 0, tenant = 0;
   std::uint64_t low = 0, high = 0;
+  std::uint32_t granule = 0;
+  std::uint32_t reserved = 0;
   bool operator==(const SealedPage&) const = default;
 
-  tiers::PageIdentity identity() const { return {{home, granule}, version, bytes, tenant}; }
+  tiers::PageIdentity identity() const { return {{serial, granule}, version, bytes, tenant}; }
   tiers::Checksum checksum() const { return {low, high}; }
   bool matches(ConstBytes page) const { return page.size() == bytes && tiers::seal(page, identity()) == checksum(); }
 };
@@ -82,8 +84,8 @@ struct Reply {
   std::uint32_t reserved = 0;
   std::uint64_t lease = 0, offset = 0;
 };
-static_assert(sizeof(Ask) == 16 && sizeof(Lent) == 72 && sizeof(End) == 16 && sizeof(SealedPage) == 48 &&
-              sizeof(PageAt) == 72 && sizeof(Reply) == 24);
+static_assert(sizeof(Ask) == 16 && sizeof(Lent) == 72 && sizeof(End) == 16 && sizeof(SealedPage) == 56 &&
+              sizeof(PageAt) == 80 && sizeof(Reply) == 24);
 static_assert(sizeof(PageAt) <= kMostBodyBytes);
 
 template <class T>

@@ -49,8 +49,7 @@ PageAead::Context PageAead::begin(Direction direction, const tiers::PageIdentity
                                   std::uint64_t number) const {
   Nonce96 nonce{};
   std::memcpy(nonce.data(), &number, sizeof(number));
-  const std::array<std::uint64_t, 4> words{std::uint64_t{identity.page.home} << 32 | identity.page.granule,
-                                           identity.version, identity.bytes, identity.tenant};
+  const auto words = tiers::words_of(identity);
   Context context(EVP_CIPHER_CTX_new());
   int taken = 0;
   require(context != nullptr &&

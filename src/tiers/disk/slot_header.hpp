@@ -24,8 +24,9 @@ struct SlotHeader {
   std::uint64_t magic;
   std::uint32_t format;
   std::uint32_t codec;
-  std::uint32_t home;
   std::uint32_t granule;
+  std::uint32_t reserved;  // 0
+  std::uint64_t serial;
   std::uint64_t version;
   std::uint64_t bytes;
   std::uint64_t tenant;
@@ -34,7 +35,7 @@ struct SlotHeader {
   std::uint64_t checksum_high;
   std::uint64_t header_checksum;  // of the fields before it
 };
-static_assert(sizeof(SlotHeader) == 80);
+static_assert(sizeof(SlotHeader) == 88);
 
 void write_header(const StoredPage& page, std::span<std::byte, kHeaderBytes> block);
 // Nothing if the block is no header or its checksum mismatches.

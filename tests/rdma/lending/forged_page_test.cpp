@@ -23,6 +23,8 @@ using tiers::Outcome;
 using tiers::PageIdentity;
 using tiers::SlotId;
 
+constexpr pagetable::PageKey kKey{pagetable::Serial{1}, 2};
+
 // ---- GMAC ----
 
 TEST(PageAead, WithoutEncryptionIsGmac) {
@@ -31,11 +33,11 @@ TEST(PageAead, WithoutEncryptionIsGmac) {
   for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<unsigned char>(i);
   const auto mac = *PageAead::create(PageAead::Mode::authenticate, key);
   std::vector<std::byte> page(10'000, std::byte{5});
-  const PageIdentity identity{{1, 2}, 3, page.size(), 4};
+  const PageIdentity identity{kKey, 3, page.size(), 4};
   const PageAead::Proof proof = mac->protect(page, identity, {});
   EXPECT_EQ(proof.number, 1u);
 
-  const std::array<std::uint64_t, 4> words{std::uint64_t{1} << 32 | 2, 3, page.size(), 4};
+  const std::array<std::uint64_t, 5> words{1, 2, 3, page.size(), 4};
   std::vector<unsigned char> message(sizeof(words) + page.size());
   std::memcpy(message.data(), words.data(), sizeof(words));
   std::memcpy(message.data() + sizeof(words), page.data(), page.size());
@@ -57,7 +59,7 @@ TEST(PageAead, WithoutEncryptionIsGmac) {
 TEST(PageAead, EveryStoreHasANumberOfItsOwn) {
   const auto mac = *PageAead::create(PageAead::Mode::authenticate);
   const std::vector<std::byte> page(4096, std::byte{5});
-  const PageIdentity identity{{1, 2}, 3, page.size(), 4};
+  const PageIdentity identity{kKey, 3, page.size(), 4};
   const auto first = mac->protect(page, identity, {}), second = mac->protect(page, identity, {});
   EXPECT_NE(first.number, second.number);
   EXPECT_NE(first.tag, second.tag) << "of the same bytes";
@@ -72,7 +74,7 @@ TEST(PageAead, EveryStoreHasANumberOfItsOwn) {
 TEST(PageAead, EncryptsAndRecoversOnlyWhatItStored) {
   const auto aead = *PageAead::create(PageAead::Mode::encrypt);
   const std::vector<std::byte> page(10'000, std::byte{5});
-  const PageIdentity identity{{1, 2}, 3, page.size(), 4};
+  const PageIdentity identity{kKey, 3, page.size(), 4};
   std::vector<std::byte> first(page.size()), second(page.size()), again(page.size());
   const auto proof = aead->protect(page, identity, first);
   const auto other = aead->protect(page, identity, second);
@@ -88,7 +90,7 @@ TEST(PageAead, EncryptsAndRecoversOnlyWhatItStored) {
   EXPECT_TRUE(recovers(first, identity, proof));
   EXPECT_TRUE(recovers(second, identity, other));
   EXPECT_FALSE(recovers(second, identity, proof));
-  EXPECT_FALSE(recovers(first, {{1, 3}, 3, page.size(), 4}, proof));
+  EXPECT_FALSE(recovers(first, {{kKey.serial, 3}, 3, page.size(), 4}, proof));
   EXPECT_FALSE(recovers(first, identity, {}));
   first[100] ^= std::byte{1};
   EXPECT_FALSE(recovers(first, identity, proof));
@@ -100,9 +102,9 @@ TEST(PageAead, EncryptsAsGcmDoes) {
   for (std::size_t i = 0; i < key.size(); ++i) key[i] = static_cast<unsigned char>(i);
   const auto aead = *PageAead::create(PageAead::Mode::encrypt, key);
   std::vector<std::byte> page(1000, std::byte{5}), stored(page.size());
-  const PageIdentity identity{{1, 2}, 3, page.size(), 4};
+  const PageIdentity identity{kKey, 3, page.size(), 4};
   const PageAead::Proof proof = aead->protect(page, identity, stored);
-  const std::array<std::uint64_t, 4> words{std::uint64_t{1} << 32 | 2, 3, page.size(), 4};
+  const std::array<std::uint64_t, 5> words{1, 2, 3, page.size(), 4};
   const std::array<unsigned char, 12> nonce{1};
   const std::unique_ptr<EVP_CIPHER_CTX, OpenSslDelete<EVP_CIPHER_CTX_free>> context(EVP_CIPHER_CTX_new());
   std::vector<unsigned char> plain(page.size());
@@ -127,8 +129,7 @@ TEST(PageAead, EncryptsAsGcmDoes) {
 class Forger {
  public:
   explicit Forger(const PageIdentity& identity) {
-    const std::array<std::uint64_t, 4> words{std::uint64_t{identity.page.home} << 32 | identity.page.granule,
-                                             identity.version, identity.bytes, identity.tenant};
+    const auto words = tiers::words_of(identity);
     const std::uint64_t seed = XXH3_64bits(words.data(), sizeof(words));
     for (std::size_t i = 0; i < kSecretBytes; i += 16) {
       put(secret_.data() + i, get(XXH3_kSecret + i) + seed);
@@ -193,7 +194,7 @@ TEST(ForgedPage, AChecksumIsNoProofAndAMacIs) {
   const std::size_t count = asked("VMEM_TEST_FORGED_PAGES", 2000);
   std::size_t same_checksum = 0, accepted = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const PageIdentity identity{{1, static_cast<std::uint32_t>(i)}, i, page.size(), 4};
+    const PageIdentity identity{{pagetable::Serial{1}, static_cast<std::uint32_t>(i)}, i, page.size(), 4};
     const auto checksum = tiers::seal(page, identity);
     const auto proof = mac->protect(page, identity, {});
     std::vector<std::byte> forged = page;
@@ -226,7 +227,7 @@ TEST_P(ForgedPages, NoneIsTakenFromALender) {
   std::size_t refused = 0;
   const SlotId slot = remote.slot();
   constexpr std::uint64_t kVersion = 7;
-  const PageIdentity identity{{100, 1}, kVersion, kPage, 0};
+  const PageIdentity identity{{pagetable::Serial{100}, 1}, kVersion, kPage, 0};
   const auto store = [&](std::uint64_t content) {
     remote.fill(0, 1, content);
     return remote.wait_for(remote.submit(tiers::Direction::store, slot, 0, 1, kVersion)).outcome;
@@ -266,7 +267,7 @@ TEST_P(ForgedPages, OneWithTheChecksumOfWhatIsStoredIsStoredAsWell) {
   ASSERT_EQ(remote.store(slot, 1, kVersion).outcome, Outcome::done);
   remote.fill(0, 1, kVersion);
   const Bytes page(remote.memory(0), kPage);
-  Forger({{100, 1}, kVersion, kPage, 0}).change(page, 3000);
+  Forger({{pagetable::Serial{100}, 1}, kVersion, kPage, 0}).change(page, 3000);
   const std::vector<std::byte> changed(page.begin(), page.end());
   const auto stored = remote.wait_for(remote.submit(tiers::Direction::store, slot, 0, 1, kVersion, true));
   ASSERT_EQ(stored.outcome, Outcome::done);

@@ -108,7 +108,7 @@ class BareClient final : public Receiver {
   }
   wire::PageAt page(std::uint64_t lease, std::uint64_t version, unsigned char value) {
     std::memset(memory_.get(), value, kPage);
-    wire::PageAt at{lease, 0, {.home = 7, .granule = 1, .version = version, .bytes = kPage}};
+    wire::PageAt at{lease, 0, {.serial = pagetable::Serial{7}, .version = version, .bytes = kPage, .granule = 1}};
     const auto sum = tiers::seal({memory_.get(), kPage}, at.page.identity());
     at.page.low = sum.low;
     at.page.high = sum.high;

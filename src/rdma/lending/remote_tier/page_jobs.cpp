@@ -32,7 +32,7 @@ void PageJobs::begin(const PageJobRef& job) {
   const Transfer& transfer = job->transfer;
   const std::uint64_t now = config_.clock->now_us();
   job->give_up_us = now + (job->is_load() ? config_.patience_us : 2 * config_.request_us);
-  job->page.home = static_cast<std::uint32_t>(config_.self.id);
+  job->page.serial = transfer.page.serial;
   job->page.granule = transfer.page.granule;
   job->page.version = transfer.version;
   job->page.bytes = transfer.bytes;
