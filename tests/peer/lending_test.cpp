@@ -20,6 +20,7 @@
 #include "base/file_descriptor.hpp"
 #include "peer/borrower.hpp"
 #include "peer/lender.hpp"
+#include "peer/living_child.hpp"
 #include "runtime/emulated_gpu.hpp"
 
 namespace vmem::peer {
@@ -264,47 +265,6 @@ Message next_message(int socket) {
   return received && *received ? (**received).message : Message{};
 }
 
-// A forked child that does nothing.
-class LivingChild {
- public:
-  LivingChild() : pid_(::fork()) {
-    if (pid_ != 0) return;
-    for (;;) ::pause();
-  }
-  ~LivingChild() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  LivingChild(const LivingChild&) = delete;
-  LivingChild& operator=(const LivingChild&) = delete;
-
- private:
-  const pid_t pid_;
-};
-
-TEST_F(HbmLending, ALendersNameIsFreeOnceItWasKilledThoughAForkedChildLives) {
-  int ends[2];
-  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  const FileDescriptor read_end(ends[0]);
-  FileDescriptor write_end(ends[1]);
-  const pid_t killed = ::fork();
-  if (killed == 0) {
-    const auto listener = listen_at(path());
-    if (!listener || ::fork() != 0) ::_exit(listener ? 0 : 1);
-    const pid_t child = ::getpid();
-    if (::write(write_end.get(), &child, sizeof child) != sizeof child) ::_exit(1);
-    for (;;) ::pause();
-  }
-  ASSERT_EQ(::waitpid(killed, nullptr, 0), killed);
-  write_end.reset();
-  pid_t child = -1;
-  ASSERT_EQ(::read(read_end.get(), &child, sizeof child), ssize_t{sizeof child});
-  ASSERT_GT(child, 0);
-  const auto next = listen_at(path());
-  EXPECT_TRUE(next) << next.error().message;
-  EXPECT_EQ(::kill(child, SIGKILL), 0) << "it lived all the while";
-}
-
 TEST_F(HbmLending, AForkedChildOfALenderKeepsNoConnection) {
   lend(2 * kPage);
   const auto socket = connect_to(path());
@@ -319,34 +279,6 @@ TEST_F(HbmLending, AForkedChildOfALenderKeepsNoConnection) {
     received = receive(socket->get());
   } while (received && *received);
   EXPECT_FALSE(received) << "the lender has closed it";
-}
-
-TEST_F(HbmLending, AForkedChildOfABorrowerKeepsNoConnection) {
-  auto listener = listen_at(path());
-  ASSERT_TRUE(listener) << listener.error().message;
-  auto connected = connect_to(path());
-  ASSERT_TRUE(connected) << connected.error().message;
-  const auto accepted = accept_from(listener->socket.get());
-  ASSERT_TRUE(accepted) << accepted.error().message;
-  const LivingChild child;
-  connected->reset();
-  wait_readable(accepted->get(), 1s);
-  EXPECT_FALSE(receive(accepted->get())) << "the borrower has closed it";
-}
-
-TEST_F(HbmLending, AForkedChildKeepsNoLockOfTheFolder) {
-  const std::string other = folder + "/other";
-  std::atomic<bool> done = false;
-  // Takes the lock repeatedly, so that some forks happen while it is held.
-  std::thread lending([&] {
-    while (!done) (void)listen_at(other);
-  });
-  std::vector<std::unique_ptr<LivingChild>> children;
-  for (int i = 0; i < 50; ++i) children.push_back(std::make_unique<LivingChild>());
-  done = true;
-  lending.join();
-  const auto listener = listen_at(path());
-  EXPECT_TRUE(listener) << listener.error().message;
 }
 
 // Another process, which only communicates: no driver works in a forked child.
@@ -417,11 +349,11 @@ TEST_F(HbmLending, WhatASilentProcessHoldsIsCountedUntilItEnds) {
 // The lender reads 64 messages at a time. It finds the connection closed when it answers the first
 // of them, before it has read what follows.
 TEST_F(HbmLending, WhatWasGivenBackBeforeTheConnectionEndedIsFree) {
-  std::atomic<bool> reads_on = false;
+  const auto reads_on = std::make_shared<std::atomic<bool>>(false);  // the lender outlives this function
   auto config = lending(2 * kPage, kLong);
-  config.on_change = [&, notify = config.on_change] {
+  config.on_change = [reads_on, notify = config.on_change] {
     notify();
-    reads_on.wait(false);
+    reads_on->wait(false);
   };
   auto made = Lender::create(config);
   ASSERT_TRUE(made) << made.error().message;
@@ -436,10 +368,9 @@ TEST_F(HbmLending, WhatWasGivenBackBeforeTheConnectionEndedIsFree) {
       EXPECT_TRUE(send(socket->get(), {.kind = Kind::take, .number = more, .bytes = kPage}));
     EXPECT_TRUE(send(socket->get(), {.kind = Kind::give, .number = 1}));
   }
-  reads_on = true;
-  reads_on.notify_all();
-  EXPECT_TRUE(wait_until([&] { return lender->usage().borrowers == 0; }));
-  EXPECT_EQ(lender->usage().held_bytes, 0u);
+  *reads_on = true;
+  reads_on->notify_all();
+  EXPECT_TRUE(wait_until([&] { return lender->usage().held_bytes == 0; }));
   borrow();
   ASSERT_TRUE(borrower->release(take()));
 }
