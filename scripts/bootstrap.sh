@@ -33,6 +33,8 @@ need=(
   "ucx-utils:ucx_perftest:the limit that the benchmark holds the network to"
   "libssl-dev:openssl/ssl.h:proofs and encryption between nodes"
   "openssl:openssl:certificates of tests"
+  "libcurl4-openssl-dev:curl/curl.h:requests to etcd, the registry of a cluster"
+  "etcd-server:etcd:tests of the registry, which start servers of their own"
   "libhwloc-dev:hwloc.h:NUMA nodes, PCIe and disks"
   "iproute2:ip:tests of partitions, in network namespaces"
 )
@@ -68,8 +70,28 @@ has_cuda_header() {
 
 at_least() { [[ $(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n1) == "$2" ]]; }
 
+# The package etcd-server starts and enables a service on port 2379, which nobody asked for here.
+# While it is installed, a policy refuses the start (unless the machine has a policy of its own);
+# then it is disabled.
+policy=/usr/sbin/policy-rc.d
+policy_is_ours=no
+installs_etcd() { [[ " ${missing[*]} " == *" etcd-server "* ]]; }
+refuse_etcd_service() {
+  installs_etcd && [[ ! -e $policy ]] || return 0
+  policy_is_ours=yes
+  printf '#!/bin/sh\ncase "$*" in *etcd*) exit 101 ;; esac\n' | "${root[@]}" tee "$policy" >/dev/null
+  "${root[@]}" chmod 755 "$policy"
+}
+forget_etcd_service() {
+  [[ $policy_is_ours == no ]] || "${root[@]}" rm -f "$policy"
+  policy_is_ours=no
+  if installs_etcd && [[ -d /run/systemd/system ]]; then
+    "${root[@]}" systemctl --quiet disable --now etcd 2>/dev/null || true
+  fi
+}
+
+root=()
 install_packages() {
-  local root=()
   command -v apt-get >/dev/null || fail "apt-get is not there (known: Debian 12, Ubuntu 24.04). Install the equivalents of:" \
     "  ${missing[*]}"
   if [[ $(id -u) != 0 ]]; then
@@ -78,6 +100,8 @@ install_packages() {
     root=(sudo)
   fi
   local install=("${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}")
+  trap forget_etcd_service EXIT
+  refuse_etcd_service
   # Package lists may be absent (containers) or stale: fetch them when a first try fails.
   "${install[@]}" >/dev/null 2>&1 && return
   "${root[@]}" apt-get update -qq && "${install[@]}" >/dev/null ||
@@ -98,6 +122,8 @@ if ! python3 -m pip --version >/dev/null 2>&1; then
 fi
 if ((${#missing[@]})); then
   install_packages
+  forget_etcd_service
+  trap - EXIT
   hash -r
 fi
 

@@ -44,6 +44,7 @@ FAILURE_LINES = 25
 SEEDED = (
     "allocation_failure_test",
     "api_fuzz_test",
+    "cluster_simulator_test",
     "dying_disks_test",
     "option_fuzz_test",
     "rdma_processes_test",
@@ -62,11 +63,13 @@ IN_TEST = {
     "asan-ubsan": {
         "api_fuzz_test": "",
         "base_test": "",
+        "cluster_simulator_test": "",
         "cluster_test": "",
         "compress_test": "zstd_19|ChooserInAPipeline",
         "fuzz_addresses": "",
         "fuzz_emu_config": "",
         "fuzz_envelope": "",
+        "fuzz_etcd_answers": "",
         "fuzz_keyring": "",
         "fuzz_memory_service": "",
         "fuzz_options": "",

@@ -139,6 +139,7 @@ Status Roster::check_list(const std::vector<Peer>& listed) const {
       return refuse(fmt::format("peers names node {}, which is this node", number(peer.id)));
     if (peer.id != NodeId{} && !ids.insert(peer.id).second)
       return refuse(fmt::format("peers names node {} twice", number(peer.id)));
+    if (peer.id != NodeId{} && peer.address.empty()) continue;
     if (!addresses.insert(peer.address).second) return refuse(fmt::format("peers names {} twice", peer.address));
   }
   return {};

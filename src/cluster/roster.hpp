@@ -20,13 +20,16 @@ class Roster {
  public:
   Roster(NodeIdentity self, Rules rules) : rules_(rules) { view_.self = self; }
 
+  // This node has another identity from now on. REQUIRES: it is not that of a member.
+  void become(NodeIdentity self) { view_.self = self; }
   // As Membership's functions of the same names; `take` is its `poll`.
   const View& view() const noexcept { return view_; }
   Status heard(const std::string& address, NodeIdentity node);
   void missed(NodeId node);
   // Begins the next epoch, with this list. Members that stay keep their standing; nodes that joined
   // unlisted stay unless `evicted` names them. Errors: INVALID_VALUE for an epoch that is not
-  // later; INVALID_OPTION for a list that names a node or an address twice, or this node.
+  // later; INVALID_OPTION for a list that names a node or an address twice, or this node. Several
+  // may have no address (""), if they have ids.
   Status advance(Epoch epoch, const std::vector<Peer>& listed, const std::vector<NodeId>& evicted = {});
   void take(std::vector<Change>& changes);
 

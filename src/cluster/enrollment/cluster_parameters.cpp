@@ -1,0 +1,93 @@
+#include "cluster/enrollment/cluster_parameters.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/sizes.hpp"
+#include "cluster/enrollment/json_fields.hpp"
+
+namespace vmem::cluster {
+namespace {
+
+constexpr std::uint64_t kMostSlices = 1 << 20;
+
+Status differ(std::string_view what, const std::string& node, const std::string& cluster, std::string_view remedy) {
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("this node's {} is {}, and the cluster's is {}: {}, or join another cluster", what, node,
+                          cluster, remedy));
+}
+
+Status compare_bytes(std::string_view what, std::uint64_t node, std::uint64_t cluster, std::string_view remedy) {
+  if (node == cluster) return {};
+  return differ(what, exact_bytes(node), exact_bytes(cluster), remedy);
+}
+
+std::string range_text(const VersionRange& range) { return fmt::format("{} to {}", range.least, range.most); }
+
+Status compare_versions(const VersionRange& node, const VersionRange& cluster) {
+  if (node.least <= cluster.most && cluster.least <= node.most) return {};
+  return differ("range of protocol versions", range_text(node), range_text(cluster),
+                node.most < cluster.least ? "install a later vmem on this node"
+                                          : "install the cluster's vmem on this node, or upgrade the cluster first");
+}
+
+Status check(const ClusterParameters& parameters) {
+  if (parameters.slice_bytes != 0 && parameters.space_bytes / parameters.slice_bytes <= kMostSlices &&
+      parameters.versions.least <= parameters.versions.most)
+    return {};
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("the registry's record '{}' contradicts itself: slices of {} in a space of {}, versions {}",
+                          kParametersKey, exact_bytes(parameters.slice_bytes), exact_bytes(parameters.space_bytes),
+                          range_text(parameters.versions)));
+}
+
+}  // namespace
+
+std::uint32_t ClusterParameters::slices() const noexcept {
+  if (slice_bytes == 0) return 0;
+  return static_cast<std::uint32_t>(std::min(space_bytes / slice_bytes, kMostSlices));
+}
+
+std::string json_of(const ClusterParameters& parameters) {
+  return record_value({{"base", parameters.base},
+                       {"space_bytes", parameters.space_bytes},
+                       {"slice_bytes", parameters.slice_bytes},
+                       {"granule_bytes", parameters.granule_bytes},
+                       {"page_rule", parameters.page_rule},
+                       {"versions", {{"least", parameters.versions.least}, {"most", parameters.versions.most}}}});
+}
+
+Result<ClusterParameters> parse_parameters(std::string_view value) {
+  JsonFields fields(kParametersKey, value);
+  ClusterParameters parameters{
+      .base = fields.number("base"),
+      .space_bytes = fields.number("space_bytes"),
+      .slice_bytes = fields.number("slice_bytes"),
+      .granule_bytes = fields.number("granule_bytes"),
+      .page_rule = fields.text("page_rule"),
+      .versions = {.least = static_cast<std::uint32_t>(fields.number("versions.least", UINT32_MAX)),
+                   .most = static_cast<std::uint32_t>(fields.number("versions.most", UINT32_MAX))}};
+  VMEM_TRY(fields.done());
+  VMEM_TRY(check(parameters));
+  return parameters;
+}
+
+Status compare(const ClusterParameters& node, const ClusterParameters& cluster) {
+  VMEM_TRY(compare_versions(node.versions, cluster.versions));
+  if (node.base != cluster.base)
+    return differ("base address", fmt::format("{:#x}", node.base), fmt::format("{:#x}", cluster.base),
+                  "set the option base to the cluster's");
+  VMEM_TRY(
+      compare_bytes("address space", node.space_bytes, cluster.space_bytes, "set the option space to the cluster's"));
+  VMEM_TRY(
+      compare_bytes("slice size", node.slice_bytes, cluster.slice_bytes, "install the cluster's vmem on this node"));
+  VMEM_TRY(compare_bytes("granule size", node.granule_bytes, cluster.granule_bytes,
+                         "install the cluster's vmem on this node"));
+  if (node.page_rule != cluster.page_rule)
+    return differ("rule for page sizes", fmt::format("'{}'", node.page_rule), fmt::format("'{}'", cluster.page_rule),
+                  "set this node's options for page sizes to the cluster's");
+  return {};
+}
+
+}  // namespace vmem::cluster

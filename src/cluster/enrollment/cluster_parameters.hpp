@@ -1,0 +1,44 @@
+// What all nodes of a cluster have in common, and the record "params" that says it. The first node
+// writes the record; every other one compares.
+//
+// Protocol versions: a node serves a range of them, and takes part if its range overlaps the
+// record's, so that a cluster can be upgraded node by node. No node changes the record. An operator
+// raises it once every node serves the later range; nodes that are enrolling at that moment compare
+// again.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.hpp"
+
+namespace vmem::cluster {
+
+inline constexpr std::string_view kParametersKey = "params";
+
+struct VersionRange {
+  std::uint32_t least = 1, most = 1;
+  bool operator==(const VersionRange&) const = default;
+};
+
+struct ClusterParameters {
+  std::uint64_t base = 0;  // the address where the address space of the cluster begins
+  std::uint64_t space_bytes = 0;
+  std::uint64_t slice_bytes = std::uint64_t{64} << 30;
+  std::uint64_t granule_bytes = 0;
+  std::string page_rule;  // how page sizes follow from the sizes of regions
+  VersionRange versions;
+
+  std::uint32_t slices() const noexcept;  // whole ones
+  bool operator==(const ClusterParameters&) const = default;
+};
+
+std::string json_of(const ClusterParameters& parameters);
+// Errors: INVALID_OPTION, naming the field.
+Result<ClusterParameters> parse_parameters(std::string_view value);
+// Whether a node with these may take part. Errors: INVALID_OPTION, with the value that the node
+// has, the one that the cluster has, and the option to change.
+Status compare(const ClusterParameters& node, const ClusterParameters& cluster);
+
+}  // namespace vmem::cluster

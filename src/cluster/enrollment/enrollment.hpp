@@ -1,0 +1,112 @@
+// How a node becomes and stays a member of a cluster whose records are in a Registry: it compares
+// parameters, gets an id, keeps a lease, knows the other nodes, and takes serials and slices.
+//
+// Two live unfenced nodes never have one id: an id is a serial that one commit has taken, and is
+// not given out again. A node whose lease the registry has ended was fenced before (LeaseKeeper),
+// and gets another id. Of slices the same holds (SliceDesk).
+//
+// A record nodes/ID is erased only by the end of its lease or by who knows that the process has
+// ended. Erasing that of a live process ends its membership while it is not fenced yet; to make a
+// node leave, mark it (drain_commit).
+//
+// Pure: one thread, no clock and no network of its own. The owner calls step() until it returns
+// false, when it is due, and whenever the registry has replies.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "cluster/enrollment/admission.hpp"
+#include "cluster/enrollment/enrollment_events.hpp"
+#include "cluster/enrollment/registry_members.hpp"
+#include "cluster/enrollment/serial_desk.hpp"
+#include "cluster/enrollment/slice_desk.hpp"
+
+namespace vmem::cluster {
+
+class Enrollment {
+ public:
+  enum class Stage : std::uint8_t {
+    enrolling,  // also after an expulsion
+    enrolled,   // fenced or not
+    leaving,
+    over,  // left, or refused
+  };
+  struct Setup {
+    ClusterParameters parameters;
+    NodeRecord self;  // its token is chosen here
+    EnrollmentConfig config;
+    Random random;
+  };
+
+  // The registry and the clock outlive this.
+  Enrollment(Registry& registry, const Clock& clock, Setup setup);
+
+  bool step();  // returns whether it did anything
+  // When step() has to be called, even if the registry has no replies. UINT64_MAX: not at all.
+  std::uint64_t next_due_us() const;
+  void poll(std::vector<EnrollmentEvent>& events);
+
+  Stage stage() const noexcept { return stage_; }
+  // 0: no member at present
+  NodeId id() const noexcept { return seat_ ? seat_->id : NodeId{}; }
+  // Whether this node must not act as a member. True from the fence on, without a call of step(),
+  // so ask right before each act.
+  bool fenced() const noexcept { return clock_.now_us() >= fence_at_us(); }
+  // For threads that read the clock themselves. 0: fenced
+  std::uint64_t fence_at_us() const noexcept { return seat_ ? lease_.fence_at_us() : 0; }
+  // Why enrolling takes as long as it does.
+  const std::optional<Error>& trouble() const noexcept { return admission_.trouble(); }
+
+  RegistryMembers& members() noexcept { return members_; }
+  const RegistryMembers& members() const noexcept { return members_; }
+  // A peer has mentioned this revision.
+  void poke(Revision revision) { poll_.poke(revision); }
+
+  // Each ends in one event with its ticket.
+  Ticket take_serial();
+  Ticket take_slices(std::uint32_t count);
+  // The slice of a node whose membership is over. The caller knows that no region of that node
+  // lives there, or was that node.
+  Ticket take_over_slice(Slice slice, NodeId from);
+  // REQUIRES: no region lives in the slice. Errors: INVALID_VALUE if it is not held.
+  Status release_slice(Slice slice) { return slices_.release(slice); }
+  const std::set<Slice>& slices() const noexcept { return slices_.held(); }
+
+  // Leaves: releases these slices, in which no region lives, ends the lease, and says so (Left).
+  void leave(const std::vector<Slice>& empty);
+
+ private:
+  bool note_fence(std::uint64_t now_us);
+  bool step_stage(std::uint64_t now_us);
+  bool step_enrolling(std::uint64_t now_us);
+  bool step_leaving(std::uint64_t now_us);
+  bool check_lease();
+  bool step_view(std::uint64_t now_us);
+  void take_seat(Seat seat);
+  void lose_seat(Error why);
+  void close(const Error& why);
+  void end_lease();
+  void finish(EnrollmentEvent last);
+  Ticket next_ticket() { return last_ticket_ = Ticket{static_cast<std::uint64_t>(last_ticket_) + 1}; }
+  Ticket asked(Ticket ticket);
+
+  const Clock& clock_;
+  const Setup setup_;
+  RegistryCalls calls_;
+  LeaseKeeper lease_;
+  Admission admission_;
+  SerialDesk serials_;
+  SliceDesk slices_;
+  NodePoll poll_;
+  RegistryMembers members_;
+  Stage stage_ = Stage::enrolling;
+  std::optional<Seat> seat_;
+  bool said_fenced_ = false;
+  std::uint64_t leave_by_us_ = 0;
+  bool released_ = false;  // leaving: all that was to be released
+  Ticket last_ticket_{};
+  std::vector<EnrollmentEvent> events_;
+};
+
+}  // namespace vmem::cluster

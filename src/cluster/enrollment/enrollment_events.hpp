@@ -1,0 +1,66 @@
+// What an Enrollment tells its owner, and the tickets for what the owner asked for.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include "base/node.hpp"
+#include "base/status.hpp"
+
+namespace vmem::cluster {
+
+enum class Ticket : std::uint64_t {};
+enum class Slice : std::uint32_t {};  // number of a part of the address space, from 0
+
+struct Enrolled {
+  NodeId self{};
+};
+// From now on this node must not act as a member. Said once for each fence.
+struct Fenced {};
+struct FenceEnded {};
+// Everything that this node held as a member is void: its id, its slices, its rights. It enrolls
+// again by itself. Another node may have taken over the slices; whoever still uses their addresses
+// takes them over again, by take_over_slice, before it shares anything there.
+struct Expelled {
+  NodeId former{};
+  std::vector<Slice> slices;
+  Error why;
+};
+// This node cannot take part. Nothing follows.
+struct Refused {
+  Error why;
+};
+// The orderly end, or an Error if some of it is left to time: TIMEOUT, LOST. Nothing follows.
+struct Left {
+  Status status;
+};
+
+struct NodeAppeared {
+  NodeId node{};
+};
+struct NodeGone {  // its membership is over, for certain
+  NodeId node{};
+};
+struct DrainChanged {  // this node, too
+  NodeId node{};
+  bool draining = false;
+};
+
+// Errors of both: TIMEOUT, if the deadline came first. A serial that was taken all the same is not
+// given to anybody; slices that were taken all the same go to the next that ask for some.
+struct SerialTaken {
+  Ticket ticket{};
+  Result<std::uint64_t> serial;
+};
+// Errors, too: ADDRESS_SPACE if not enough are free; IN_USE if one to be taken over is another's;
+// INVALID_VALUE for a number of slices that is 0 or too large.
+struct SlicesTaken {
+  Ticket ticket{};
+  Result<std::vector<Slice>> slices;
+};
+
+using EnrollmentEvent = std::variant<Enrolled, Fenced, FenceEnded, Expelled, Refused, Left, NodeAppeared, NodeGone,
+                                     DrainChanged, SerialTaken, SlicesTaken>;
+
+}  // namespace vmem::cluster

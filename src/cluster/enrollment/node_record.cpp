@@ -1,0 +1,53 @@
+#include "cluster/enrollment/node_record.hpp"
+
+#include <fmt/format.h>
+
+#include "cluster/enrollment/json_fields.hpp"
+
+namespace vmem::cluster {
+
+std::string json_of(const NodeRecord& record) {
+  return record_value(
+      {{"incarnation", static_cast<std::uint64_t>(record.incarnation)},
+       {"addresses", record.addresses},
+       {"boot", record.boot},
+       {"pid", record.pid},
+       {"kind", record.kind},
+       {"labels", record.labels},
+       {"lends", {{"memory", record.lends.memory}, {"disk", record.lends.disk}, {"hbm", record.lends.hbm}}},
+       {"token", record.token}});
+}
+
+Result<NodeRecord> parse_node_record(std::string_view key, std::string_view value) {
+  JsonFields fields(key, value);
+  NodeRecord record{.incarnation = Incarnation{fields.number("incarnation")},
+                    .addresses = fields.texts("addresses"),
+                    .boot = fields.text("boot"),
+                    .pid = fields.number("pid"),
+                    .kind = fields.text("kind"),
+                    .labels = fields.labels("labels"),
+                    .lends = {.memory = fields.number("lends.memory"),
+                              .disk = fields.number("lends.disk"),
+                              .hbm = fields.number("lends.hbm")},
+                    .token = fields.text("token")};
+  VMEM_TRY(fields.done());
+  return record;
+}
+
+std::string node_key(NodeId id) { return fmt::format("{}{}", kNodesPrefix, static_cast<std::uint64_t>(id)); }
+std::string drain_key(NodeId id) { return fmt::format("{}{}", kDrainPrefix, static_cast<std::uint64_t>(id)); }
+
+std::optional<NodeId> id_in_key(std::string_view key, std::string_view prefix) {
+  std::uint64_t id = 0;
+  if (!key.starts_with(prefix) || !parse_decimal(key.substr(prefix.size()), id) || id == 0) return std::nullopt;
+  return NodeId{id};
+}
+
+Commit drain_commit(const Record& node, bool drain) {
+  const std::string key = fmt::format("{}{}", kDrainPrefix, std::string_view(node.key).substr(kNodesPrefix.size()));
+  Edit edit{.key = key, .value = std::nullopt, .lease = {}};
+  if (drain) edit = {.key = key, .value = "1", .lease = node.lease};
+  return {.conditions = {{.key = node.key, .modified = node.modified}}, .edits = {std::move(edit)}};
+}
+
+}  // namespace vmem::cluster

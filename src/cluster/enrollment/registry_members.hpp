@@ -1,0 +1,58 @@
+// The members of a cluster as its registry lists them. A node is listed from its enrollment until
+// its lease ends, and only a reading of the registry ends it: a node that misses deadlines stays,
+// as a suspect, and so does everybody while the registry is away.
+//
+// The epoch is the revision of the reading that last changed the list.
+#pragma once
+
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/log_limit.hpp"
+#include "cluster/enrollment/enrollment_events.hpp"
+#include "cluster/enrollment/node_poll.hpp"
+#include "cluster/roster.hpp"
+
+namespace vmem::cluster {
+
+class RegistryMembers final : public Membership {
+ public:
+  struct Node {
+    NodeRecord record;
+    Revision modified{};
+  };
+
+  explicit RegistryMembers(NodeIdentity self)
+      : incarnation_(self.incarnation),
+        roster_(self, {.suspect_after = Rules{}.suspect_after, .others_may_join = false}) {}
+
+  // This node has another id from now on. REQUIRES: no reading has shown that id yet.
+  void become(NodeId self);
+  // A damaged record is skipped, with a warning, or leaves the node as it was before.
+  void take_in(const NodesReading& reading, std::vector<EnrollmentEvent>& events);
+
+  // Without this node.
+  const std::map<NodeId, Node>& nodes() const noexcept { return nodes_; }
+  // Whether the node, which may be this one, is asked to leave.
+  bool draining(NodeId node) const { return draining_.contains(node); }
+
+  const View& view() const noexcept override { return roster_.view(); }
+  Status heard(const std::string& address, NodeIdentity node) override;
+  void missed(NodeId node) override { roster_.missed(node); }
+  void poll(std::vector<Change>& changes) override { roster_.take(changes); }
+
+ private:
+  std::map<NodeId, Node> read(const NodesReading& reading);
+  void take_in_drains(const std::set<NodeId>& draining, std::vector<EnrollmentEvent>& events);
+  std::vector<Peer> peers() const;
+
+  const Incarnation incarnation_;
+  NodeId self_{};
+  std::map<NodeId, Node> nodes_;
+  std::set<NodeId> draining_;
+  Roster roster_;
+  LogLimit damaged_;
+};
+
+}  // namespace vmem::cluster

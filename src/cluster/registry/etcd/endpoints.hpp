@@ -1,0 +1,50 @@
+// The endpoints of the registry, and which one gets requests: the one that worked, until it fails.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log_limit.hpp"
+#include "base/status.hpp"
+#include "cluster/registry/etcd/address.hpp"
+#include "cluster/registry/etcd/http.hpp"
+
+namespace vmem::cluster {
+
+class Endpoints {
+ public:
+  explicit Endpoints(const EtcdAddress& address);
+
+  std::size_t count() const noexcept { return urls_.size(); }
+  std::size_t current() const noexcept { return current_; }
+  const std::string& url(std::size_t endpoint) const { return urls_[endpoint]; }
+
+  void answered(std::size_t endpoint);
+  // The next endpoint becomes the current one, if this one is.
+  void failed(std::size_t endpoint, const std::string& why);
+
+ private:
+  std::vector<std::string> urls_;
+  std::size_t current_ = 0;
+  bool works_ = false;         // the current one has answered
+  std::uint32_t answers_ = 0;  // since the last failure
+  LogLimit failures_;
+};
+
+// The tries of one request: at most one at each endpoint.
+class Attempts {
+ public:
+  // The endpoint for the next try; none if each has failed.
+  std::optional<std::size_t> next(const Endpoints& endpoints) const;
+  void failed(const Endpoints& endpoints, std::size_t endpoint, const HttpFailure& failure);
+  // What became of all tries.
+  Error error(const std::string& asked) const;
+
+ private:
+  std::vector<std::size_t> tried_;
+  std::string failures_;
+  bool only_untrusted_ = true;
+};
+
+}  // namespace vmem::cluster

@@ -1,0 +1,214 @@
+// Clusters under random faults and requests, by seed. VMEM_TEST_SEEDS: how many seeds;
+// VMEM_TEST_FIRST_SEED: the first; VMEM_TEST_SEED: one alone. What must hold is said in
+// enrollment_world.hpp, and is checked at each event.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <random>
+
+#include "base/log.hpp"
+#include "cluster/simulator/enrollment_world.hpp"
+
+namespace vmem::cluster::simulator {
+namespace {
+
+std::uint64_t environment(const char* name, std::uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
+}
+
+// Sanitizers make a seed up to sixty times as slow.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t kUsualSeeds = 24;
+#else
+constexpr std::uint64_t kUsualSeeds = 200;
+#endif
+
+class Chaos {
+ public:
+  Chaos(std::uint64_t seed, const WorldShape& shape) : world(seed, shape), random_(seed * 7919 + 3) {}
+
+  // Rounds of faults and recoveries.
+  void play(int rounds) {
+    for (int round = 0; round < rounds && world.wrong().empty(); ++round) {
+      const std::uint64_t end_us = world.queue().now_us() + 10 * world.lease_us();
+      while (world.queue().now_us() < end_us && world.wrong().empty()) {
+        act();
+        world.run_for(random_() % (world.lease_us() / 6));
+      }
+      world.recover();
+    }
+  }
+
+  EnrollmentWorld world;
+
+ private:
+  EnrolledHost& host() { return *world.hosts()[random_() % world.hosts().size()]; }
+  std::uint64_t time_us() { return random_() % (2 * world.lease_us()); }
+
+  void act() {
+    const std::uint64_t kind = random_() % 32;
+    EnrolledHost& any = host();
+    if (kind < 3) return any.start();
+    if (kind == 3) return any.crash();
+    if (kind == 4) return break_registry();
+    if (kind == 5) return lose();
+    if (kind == 6) return world.gossip(Address(random_() % world.hosts().size()));
+    if (kind == 7) return put_damaged();
+    if (kind == 8) return clean_up();
+    if (any.running() && !any.stopped()) act_on(any, kind);
+  }
+
+  void act_on(EnrolledHost& any, std::uint64_t kind) {
+    Enrollment& enrollment = any.enrollment();
+    if (kind < 11)
+      stop(any);
+    else if (kind < 13)
+      cut(any);
+    else if (kind == 13)
+      leave(enrollment);
+    else if (kind < 17)
+      any.waits_for(enrollment.take_serial());
+    else if (kind < 22)
+      any.waits_for(enrollment.take_slices(std::uint32_t(1 + random_() % 3)));
+    else if (kind < 26)
+      release(enrollment);
+    else if (kind < 29)
+      take_over(any);
+    else
+      drain(enrollment.id());
+    any.wake();
+  }
+
+  void stop(EnrolledHost& any) {
+    any.stop();
+    world.queue().after(time_us(), [&any] { any.go_on(); });
+  }
+
+  void cut(EnrolledHost& any) {
+    any.link().away = true;
+    world.queue().after(time_us(), [&any] {
+      if (any.running()) any.link().away = false;
+    });
+  }
+
+  void break_registry() {
+    world.registry().faults.away = true;
+    world.queue().after(time_us(), [this] { world.registry().faults.away = false; });
+  }
+
+  void lose() {
+    RegistryFaults& faults = world.registry().faults;
+    const auto share = [this] { return random_() % 2 ? std::uint32_t(random_() % 300) : 0u; };
+    faults = {.requests_lost = share(),
+              .replies_lost = share(),
+              .requests_late = share(),
+              .replies_late = share(),
+              .away = faults.away,
+              .refused_away = share(),
+              .late_us = 1 + random_() % (3 * world.lease_us())};
+  }
+
+  void leave(Enrollment& enrollment) {
+    std::vector<Slice> empty;
+    for (const Slice slice : enrollment.slices())
+      if (random_() % 2) empty.push_back(slice);
+    enrollment.leave(empty);
+  }
+
+  void release(Enrollment& enrollment) {
+    const std::set<Slice> held = enrollment.slices();
+    for (const Slice slice : held)
+      if (random_() % 2 && !enrollment.release_slice(slice)) ADD_FAILURE() << "it is held, and is refused";
+  }
+
+  // Its own former slices, and any other, of dead and of live nodes.
+  void take_over(EnrolledHost& any) {
+    std::map<Slice, NodeId> choice = any.former();
+    for (const auto& [key, record] : world.registry().records()) {
+      if (!key.starts_with(kSlicesPrefix)) continue;
+      for (std::uint64_t id = 1; id < 100; ++id)
+        if (record.value == slice_value(NodeId{id}))
+          choice.emplace(Slice(std::stoul(key.substr(kSlicesPrefix.size()))), NodeId{id});
+    }
+    if (choice.empty()) return;
+    const auto chosen = std::next(choice.begin(), std::ptrdiff_t(random_() % choice.size()));
+    any.waits_for(any.enrollment().take_over_slice(chosen->first, chosen->second));
+  }
+
+  void drain(NodeId id) {
+    const auto& records = world.registry().records();
+    if (const auto node = records.find(node_key(id)); node != records.end())
+      world.registry().apply(drain_commit(node->second, random_() % 2 == 0));
+  }
+
+  // Records that no node can read, of an id that nobody gets.
+  void put_damaged() {
+    const std::string key = random_() % 2 ? "nodes/x" : "nodes/999999999";
+    Edit edit{.key = key, .value = "{\"format\":", .lease = {}};
+    if (random_() % 2) edit.value.reset();
+    world.registry().apply(Commit{.conditions = {}, .edits = {edit}});
+  }
+
+  // As daemons do that know that a process has ended.
+  void clean_up() {
+    std::set<std::string> live;
+    for (const auto& each : world.hosts())
+      if (each->running()) live.insert(node_key(each->enrollment().id()));
+    std::vector<Edit> edits;
+    for (const auto& [key, record] : world.registry().records())
+      for (const auto& each : world.hosts())
+        if (!each->running() && key.starts_with(kNodesPrefix) && !live.contains(key) &&
+            record.value.find(each->name() + ":") != std::string::npos)
+          edits.push_back({.key = key, .value = std::nullopt, .lease = {}});
+    if (!edits.empty()) world.registry().apply(Commit{.conditions = {}, .edits = edits});
+  }
+
+  std::mt19937_64 random_;
+};
+
+WorldShape shape_of(std::uint64_t seed) {
+  WorldShape shape;
+  shape.hosts = std::uint32_t(2 + seed % 5);
+  shape.slices = std::uint32_t(4 + seed % 7);
+  if (seed % 8 == 0) shape = {.hosts = 3, .slices = 6, .lease_s = 90, .registry_timeout_us = 4'000'000};
+  return shape;
+}
+
+void show(const EnrollmentWorld::Counts& sum) {
+  fmt::print(
+      "{} enrolled, {} fenced, {} fences ended, {} expelled, {} left, {} serials, {} slices, {} timeouts, {} "
+      "seen to go\n",
+      sum.enrolled, sum.fenced, sum.fences_ended, sum.expelled, sum.left, sum.serials, sum.slices, sum.timeouts,
+      sum.gone);
+}
+
+void expect_at_least(const EnrollmentWorld::Counts& sum, std::uint64_t times) {
+  for (const std::uint64_t each : {sum.enrolled, sum.expelled, sum.fenced, sum.fences_ended, sum.left, sum.serials,
+                                   sum.slices, sum.timeouts, sum.gone})
+    EXPECT_GE(each, times) << "this shows nothing";
+}
+
+TEST(EnrollmentModel, HoldsUnderRandomFaults) {
+  log::set_level(log::Level::error);  // damaged records are many here
+  const std::uint64_t only = environment("VMEM_TEST_SEED", 0);
+  const std::uint64_t first = only != 0 ? only : environment("VMEM_TEST_FIRST_SEED", 1);
+  const std::uint64_t count = only != 0 ? 1 : environment("VMEM_TEST_SEEDS", kUsualSeeds);
+  EnrollmentWorld::Counts sum;
+  const std::uint64_t began_ns = SteadyClock::now_ns();
+  for (std::uint64_t seed = first; seed < first + count; ++seed) {
+    Chaos chaos(seed, shape_of(seed));
+    chaos.play(2);
+    sum += chaos.world.counts();
+    ASSERT_EQ(chaos.world.wrong(), "") << "run again with VMEM_TEST_SEED=" << seed;
+  }
+  const double seconds = double(SteadyClock::now_ns() - began_ns) / 1e9;
+  fmt::print("seeds {} to {}: {:.1f} a second; ", first, first + count - 1, double(count) / seconds);
+  show(sum);
+  if (count >= 20) expect_at_least(sum, count / 4);
+}
+
+}  // namespace
+}  // namespace vmem::cluster::simulator

@@ -1,0 +1,407 @@
+#include "cluster/enrollment/enrollment.hpp"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "cluster/simulator/enrolled_host.hpp"
+
+namespace vmem::cluster::simulator {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::uint64_t kSecondUs = 1'000'000;
+
+ClusterParameters parameters(std::uint32_t slices = 4) {
+  return {.base = 1ull << 44,
+          .space_bytes = slices * (1ull << 36),
+          .slice_bytes = 1ull << 36,
+          .granule_bytes = 2u << 20,
+          .page_rule = "test",
+          .versions = {.least = 2, .most = 3}};
+}
+
+// Hosts a, b, ... on one registry without faults, with a lease of 90 s.
+class EnrollmentTest : public ::testing::Test {
+ protected:
+  struct Node {
+    std::unique_ptr<EnrolledHost> host;
+    std::vector<EnrollmentEvent> events;
+  };
+  Node& add(ClusterParameters with = parameters()) {
+    Node& node = *nodes.emplace_back(std::make_unique<Node>());
+    EnrolledHost::Setup setup{.parameters = std::move(with), .config = {}};
+    setup.saw = [&node](const EnrollmentEvent& event) { node.events.push_back(event); };
+    node.host = std::make_unique<EnrolledHost>(registry, std::string(1, char('a' + nodes.size() - 1)), nodes.size(),
+                                               std::move(setup));
+    node.host->start();
+    run(1);
+    return node;
+  }
+  void run(std::uint64_t seconds) { queue.run_until(queue.now_us() + seconds * kSecondUs); }
+  template <class Event>
+  static std::vector<Event> all(const Node& node) {
+    std::vector<Event> found;
+    for (const EnrollmentEvent& event : node.events)
+      if (const auto* one = std::get_if<Event>(&event)) found.push_back(*one);
+    return found;
+  }
+  // The answer to what was asked for last.
+  template <class Event, class Ask>
+  Event ask(Node& node, Ask what, std::uint64_t seconds = 1) {
+    const Ticket ticket = what(node.host->enrollment());
+    node.host->waits_for(ticket);
+    node.host->wake();
+    run(seconds);
+    for (const Event& event : all<Event>(node))
+      if (event.ticket == ticket) return event;
+    ADD_FAILURE() << "no answer";
+    return {ticket, fail(VMEM_ERROR_INTERNAL, "no answer")};
+  }
+  std::vector<Slice> take(Node& node, std::uint32_t count) {
+    auto taken = ask<SlicesTaken>(node, [&](Enrollment& each) { return each.take_slices(count); });
+    EXPECT_TRUE(taken.slices) << taken.slices.error().message;
+    return taken.slices.value_or(std::vector<Slice>{});
+  }
+  void put(const std::string& key, std::optional<std::string> value) {
+    registry.apply(Commit{.conditions = {}, .edits = {{.key = key, .value = std::move(value), .lease = {}}}});
+  }
+  bool has(const std::string& key) { return registry.records().contains(key); }
+
+  EventQueue queue;
+  SimulatedRegistry registry{queue, 0};
+  std::vector<std::unique_ptr<Node>> nodes;
+};
+
+NodeId id(const auto& node) { return node.host->enrollment().id(); }
+
+TEST_F(EnrollmentTest, NodesGetTheNextSerialsAsIdsAndSeeEachOther) {
+  auto &a = add(), &b = add();
+  run(2);
+  EXPECT_EQ(id(a), NodeId{1});
+  EXPECT_EQ(id(b), NodeId{2});
+  EXPECT_FALSE(a.host->enrollment().fenced());
+  ASSERT_TRUE(a.host->enrollment().members().nodes().contains(NodeId{2}));
+  EXPECT_EQ(a.host->enrollment().members().nodes().at(NodeId{2}).record.labels.at("host"), "b");
+  EXPECT_EQ(a.host->enrollment().members().view().self.id, NodeId{1});
+  const auto serial = ask<SerialTaken>(b, [](Enrollment& each) { return each.take_serial(); });
+  EXPECT_EQ(serial.serial.value_or(0), 3u) << "regions and nodes share one counter";
+}
+
+TEST_F(EnrollmentTest, ANodeWithOtherParametersIsRefused) {
+  add();
+  const auto why = [&](auto change) {
+    ClusterParameters with = parameters();
+    change(with);
+    const auto refused = all<Refused>(add(with));
+    return refused.empty() ? Error{} : refused.front().why;
+  };
+  EXPECT_EQ(why([](auto& with) { with.base *= 2; }).status, VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(why([](auto& with) { with.base *= 2; }).message,
+              HasSubstr("base address is 0x200000000000, and the cluster's is 0x100000000000: set the option base"));
+  EXPECT_THAT(why([](auto& with) { with.space_bytes *= 2; }).message,
+              HasSubstr("address space is 512GiB, and the cluster's is 256GiB: set the option space"));
+  EXPECT_THAT(why([](auto& with) { with.page_rule = "other"; }).message, HasSubstr("'other', and the cluster's is"));
+  EXPECT_THAT(why([](auto& with) { with.versions = {4, 5}; }).message, HasSubstr("is 4 to 5, and the cluster's is 2"));
+  EXPECT_THAT(why([](auto& with) { with.versions = {1, 1}; }).message, HasSubstr("install a later vmem"));
+  EXPECT_TRUE(why([](auto& with) { with.versions = {3, 4}; }).message.empty()) << "ranges that overlap take part";
+}
+
+TEST_F(EnrollmentTest, ADamagedRecordOfParametersIsNamed) {
+  put("params", "{\"format\":1,\"base\":\"x\"}");
+  EXPECT_THAT(all<Refused>(add()).at(0).why.message, HasSubstr("field 'base' of the registry's record 'params' is no"));
+  put("params", "{\"format\":2}");
+  EXPECT_THAT(all<Refused>(add()).at(0).why.message, HasSubstr("is 2, and this version of vmem reads format 1"));
+}
+
+TEST_F(EnrollmentTest, ADamagedCounterIsReportedAndEnrollingGoesOnOnceItIsRepaired) {
+  put("counters/serial", "07");
+  auto& a = add();
+  run(5);
+  ASSERT_TRUE(a.host->enrollment().trouble());
+  EXPECT_THAT(a.host->enrollment().trouble()->message, HasSubstr("'counters/serial' is '07'"));
+  put("counters/serial", "41");
+  run(5);
+  EXPECT_EQ(id(a), NodeId{42});
+  EXPECT_FALSE(a.host->enrollment().trouble());
+}
+
+TEST_F(EnrollmentTest, ARegistryThatIsAwayForAMinuteGoesUnnoticed) {
+  auto &a = add(), &b = add();
+  for (int offset = 0; offset < 20; ++offset) {
+    run(20 + std::uint64_t(offset));
+    registry.faults.away = true;
+    run(60);
+    registry.faults.away = false;
+  }
+  run(5);
+  for (auto* node : {&a, &b}) {
+    EXPECT_THAT(all<Fenced>(*node), IsEmpty());
+    EXPECT_THAT(all<NodeGone>(*node), IsEmpty());
+  }
+}
+
+TEST_F(EnrollmentTest, WhoCannotRenewIsFencedAfter83SecondsAndNobodyIsRemovedMeanwhile) {
+  auto &a = add(), &b = add();
+  run(60);
+  registry.faults.away = true;
+  run(60);
+  EXPECT_FALSE(a.host->enrollment().fenced());
+  run(24);
+  EXPECT_TRUE(a.host->enrollment().fenced());
+  EXPECT_TRUE(b.host->enrollment().fenced());
+  EXPECT_EQ(all<Fenced>(a).size(), 1u);
+  EXPECT_EQ(a.host->enrollment().members().nodes().size(), 1u);
+  EXPECT_EQ(a.host->enrollment().stage(), Enrollment::Stage::enrolled);
+}
+
+TEST_F(EnrollmentTest, AFenceEndsIfLeaseAndRecordAreStillThere) {
+  auto& a = add();
+  run(60);
+  a.host->stop();
+  run(89);
+  EXPECT_TRUE(a.host->enrollment().fenced()) << "without a step";
+  // Renewed by a request that was under way, say: the lease outlives the fence.
+  const LeaseId lease = registry.records().at("nodes/1").lease;
+  registry.apply(RenewLease{lease});
+  run(5);
+  a.host->go_on();
+  run(3);
+  EXPECT_FALSE(a.host->enrollment().fenced());
+  EXPECT_EQ(id(a), NodeId{1});
+  EXPECT_EQ(all<Fenced>(a).size(), 1u);
+  EXPECT_EQ(all<FenceEnded>(a).size(), 1u);
+}
+
+// Of several nodes, because either of the answers to a renewal and to a reading may come first.
+TEST_F(EnrollmentTest, AFenceDoesNotEndIfTheRecordWasErasedMeanwhile) {
+  for (int i = 0; i < 16; ++i) add();
+  run(60);
+  for (const auto& node : nodes) node->host->stop();
+  run(70);
+  for (const auto& node : nodes) registry.apply(RenewLease{registry.records().at(node_key(id(*node))).lease});
+  run(20);
+  for (const auto& node : nodes) put(node_key(id(*node)), std::nullopt);
+  for (const auto& node : nodes) node->host->go_on();
+  run(10);
+  for (const auto& node : nodes) {
+    EXPECT_THAT(all<FenceEnded>(*node), IsEmpty());
+    EXPECT_EQ(all<Expelled>(*node).size(), 1u);
+    EXPECT_GT(id(*node), NodeId{16});
+  }
+}
+
+TEST_F(EnrollmentTest, WhoIsExpelledLosesEverythingAndEnrollsAgain) {
+  auto &a = add(), &b = add();
+  EXPECT_THAT(take(a, 2), ElementsAre(Slice{0}, Slice{1}));
+  a.host->stop();
+  run(95);
+  EXPECT_EQ(all<NodeGone>(b).size(), 1u);
+  EXPECT_TRUE(has("slices/0")) << "a slice outlives its node";
+  EXPECT_THAT(take(b, 1), ElementsAre(Slice{2}));
+  a.host->go_on();
+  run(3);
+  EXPECT_EQ(id(a), NodeId{3});
+  EXPECT_EQ(all<Fenced>(a).size(), 1u);
+  ASSERT_EQ(all<Expelled>(a).size(), 1u);
+  EXPECT_EQ(all<Expelled>(a)[0].former, NodeId{1});
+  EXPECT_THAT(all<Expelled>(a)[0].slices, ElementsAre(Slice{0}, Slice{1}));
+  EXPECT_THAT(a.host->enrollment().slices(), IsEmpty());
+  const auto over = ask<SlicesTaken>(a, [](Enrollment& each) { return each.take_over_slice(Slice{1}, NodeId{1}); });
+  EXPECT_TRUE(over.slices);
+  EXPECT_THAT(a.host->enrollment().slices(), ElementsAre(Slice{1}));
+}
+
+TEST_F(EnrollmentTest, ARecordThatWasErasedEndsTheMembership) {
+  auto& a = add();
+  put("nodes/1", std::nullopt);
+  run(3);
+  ASSERT_EQ(all<Expelled>(a).size(), 1u);
+  EXPECT_THAT(all<Expelled>(a)[0].why.message, HasSubstr("record of node 1 was erased"));
+  EXPECT_EQ(id(a), NodeId{2});
+}
+
+TEST_F(EnrollmentTest, TheSliceOfALiveNodeIsNotTakenOver) {
+  auto &a = add(), &b = add();
+  take(a, 1);
+  const auto over = [&](NodeId from) {
+    return ask<SlicesTaken>(b, [&](Enrollment& each) { return each.take_over_slice(Slice{0}, from); }, 20);
+  };
+  EXPECT_EQ(over(NodeId{1}).slices.error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(over(NodeId{7}).slices.error().message, HasSubstr("slice 0 of node 7 was to be taken over, and node 1"));
+  EXPECT_THAT(b.host->enrollment().slices(), IsEmpty());
+}
+
+TEST_F(EnrollmentTest, TheLowestFreeSlicesAreTakenAndReleasedOnesComeAgain) {
+  auto &a = add(), &b = add();
+  EXPECT_THAT(take(a, 3), ElementsAre(Slice{0}, Slice{1}, Slice{2}));
+  ASSERT_TRUE(a.host->enrollment().release_slice(Slice{1}));
+  a.host->wake();
+  EXPECT_EQ(a.host->enrollment().release_slice(Slice{1}).error().status, VMEM_ERROR_INVALID_VALUE);
+  run(1);
+  EXPECT_FALSE(has("slices/1"));
+  EXPECT_THAT(take(b, 2), ElementsAre(Slice{1}, Slice{3}));
+}
+
+TEST_F(EnrollmentTest, WhenNoSliceIsLeftTheErrorSaysWhoHoldsMost) {
+  auto &a = add(), &b = add();
+  take(a, 3);
+  const auto taken = ask<SlicesTaken>(b, [](Enrollment& each) { return each.take_slices(2); });
+  ASSERT_FALSE(taken.slices);
+  EXPECT_EQ(taken.slices.error().status, VMEM_ERROR_ADDRESS_SPACE);
+  EXPECT_THAT(taken.slices.error().message,
+              HasSubstr("2 slices of the cluster's address space were asked for, and 1 of 4 are free; node 1 holds "
+                        "most, 3"));
+  EXPECT_FALSE(has("slices/3")) << "all or nothing";
+}
+
+TEST_F(EnrollmentTest, ACommitWithoutAnAnswerIsLookedUp) {
+  auto& a = add();
+  registry.faults.replies_lost = 500;
+  for (int i = 0; i < 4; ++i) {
+    const auto taken = ask<SlicesTaken>(a, [](Enrollment& each) { return each.take_slices(1); }, 15);
+    EXPECT_TRUE(taken.slices) << taken.slices.error().message;
+  }
+  EXPECT_EQ(a.host->enrollment().slices().size(), 4u) << "none was lost on the way";
+  for (int i = 0; i < 5; ++i) add();
+  run(60);
+  std::size_t records = 0;
+  for (const auto& [key, record] : registry.records()) records += key.starts_with("nodes/");
+  EXPECT_EQ(records, 6u) << "each node has one id";
+}
+
+TEST_F(EnrollmentTest, ADamagedNodeRecordDisturbsNobody) {
+  auto &a = add(), &b = add();
+  run(2);
+  put("nodes/9", "{\"format\":1}");
+  put("nodes/x", "");
+  run(2);
+  EXPECT_EQ(a.host->enrollment().members().nodes().size(), 1u);
+  // A damaged record of a node that is known is no proof of its end.
+  put("nodes/2", "damaged");
+  queue.run_until(queue.now_us() + 10'000);
+  nodes[0]->host->enrollment().poke(registry.state().revision());
+  nodes[0]->host->wake();
+  queue.run_until(queue.now_us() + 60'000);
+  EXPECT_TRUE(a.host->enrollment().members().nodes().contains(NodeId{2}));
+  EXPECT_THAT(all<NodeGone>(a), IsEmpty());
+  run(2);
+  EXPECT_EQ(id(b), NodeId{3}) << "its own record does not say so any more";
+}
+
+TEST_F(EnrollmentTest, APokeReadsAtOnceAndOnceOnly) {
+  auto& a = add();
+  run(3);
+  queue.run_until(queue.now_us() + 300'000);
+  put("nodes/9", json_of(NodeRecord{}));
+  a.host->enrollment().poke(registry.state().revision());
+  a.host->wake();
+  queue.run_until(queue.now_us() + 60'000);
+  EXPECT_TRUE(a.host->enrollment().members().nodes().contains(NodeId{9}));
+  const std::uint64_t before = queue.events();
+  a.host->enrollment().poke(Revision{1'000'000});
+  a.host->wake();
+  queue.run_until(queue.now_us() + 900'000);
+  EXPECT_LT(queue.events() - before, 20u) << "a revision that never was causes one reading";
+}
+
+TEST_F(EnrollmentTest, ADrainMarkIsSeenByAllAndGoesWithTheNode) {
+  auto &a = add(), &b = add();
+  registry.apply(drain_commit(registry.records().at("nodes/2"), true));
+  run(2);
+  for (auto* node : {&a, &b}) EXPECT_TRUE(node->host->enrollment().members().draining(NodeId{2}));
+  registry.apply(drain_commit(registry.records().at("nodes/2"), false));
+  run(2);
+  EXPECT_FALSE(a.host->enrollment().members().draining(NodeId{2}));
+  EXPECT_EQ(all<DrainChanged>(a).size(), 2u);
+  registry.apply(drain_commit(registry.records().at("nodes/2"), true));
+  b.host->crash();
+  run(95);
+  EXPECT_FALSE(has("drain/2"));
+  EXPECT_FALSE(a.host->enrollment().members().draining(NodeId{2}));
+}
+
+TEST_F(EnrollmentTest, LeavingReleasesWhatIsEmptyAndEndsTheLease) {
+  auto &a = add(), &b = add();
+  take(a, 3);
+  a.host->enrollment().leave({Slice{0}, Slice{2}});
+  a.host->wake();
+  run(2);
+  EXPECT_FALSE(a.host->running());
+  ASSERT_EQ(all<Left>(a).size(), 1u);
+  EXPECT_TRUE(all<Left>(a)[0].status);
+  EXPECT_FALSE(has("nodes/1") || has("slices/0") || has("slices/2"));
+  EXPECT_TRUE(has("slices/1")) << "regions live there";
+  EXPECT_EQ(all<NodeGone>(b).size(), 1u);
+}
+
+TEST_F(EnrollmentTest, LeavingEndsByItsDeadlineWhenTheRegistryIsAway) {
+  auto& a = add();
+  take(a, 1);
+  registry.faults.away = true;
+  const Ticket waiting = a.host->enrollment().take_serial();
+  a.host->waits_for(waiting);
+  a.host->enrollment().leave({Slice{0}});
+  a.host->wake();
+  run(11);
+  ASSERT_EQ(all<Left>(a).size(), 1u);
+  EXPECT_EQ(all<Left>(a)[0].status.error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_EQ(all<SerialTaken>(a).at(0).serial.error().status, VMEM_ERROR_NOT_INITIALIZED) << "what waits is told";
+}
+
+TEST_F(EnrollmentTest, RequestsEndByTheirDeadlineWhenTheRegistryIsAway) {
+  auto& a = add();
+  registry.faults.away = true;
+  const auto serial = ask<SerialTaken>(a, [](Enrollment& each) { return each.take_serial(); }, 16);
+  EXPECT_EQ(serial.serial.error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(serial.serial.error().message, HasSubstr("within 15s: no answer came"));
+  const auto slices = ask<SlicesTaken>(a, [](Enrollment& each) { return each.take_slices(1); }, 16);
+  EXPECT_EQ(slices.slices.error().status, VMEM_ERROR_TIMEOUT);
+  const auto many = ask<SlicesTaken>(a, [](Enrollment& each) { return each.take_slices(1000); });
+  EXPECT_EQ(many.slices.error().status, VMEM_ERROR_INVALID_VALUE);
+}
+
+TEST_F(EnrollmentTest, OnlyListedNodesAreHeardAndASuspectStays) {
+  auto& a = add();
+  add();
+  run(2);
+  RegistryMembers& members = a.host->enrollment().members();
+  EXPECT_THAT(members.heard("b:7000", {NodeId{5}, Incarnation{1}}).error().message,
+              HasSubstr("node 5 is not among the cluster's nodes"));
+  EXPECT_THAT(members.heard("b:7000", {NodeId{2}, Incarnation{4}}).error().message, HasSubstr("has incarnation 1"));
+  ASSERT_TRUE(members.heard("b:7000", {NodeId{2}, Incarnation{1}}));
+  for (int i = 0; i < 10; ++i) members.missed(NodeId{2});
+  run(5);
+  ASSERT_EQ(members.view().members.size(), 1u);
+  EXPECT_EQ(members.view().members[0].standing, Standing::suspect);
+}
+
+TEST_F(EnrollmentTest, AnAddressIsThatOfTheLatestNodeThere) {
+  auto& a = add();
+  auto& b = add();
+  b.host->crash();
+  b.host->start();
+  run(3);
+  const View& view = a.host->enrollment().members().view();
+  ASSERT_EQ(view.members.size(), 2u) << "the dead process's lease has not ended yet";
+  for (const Member& member : view.members) EXPECT_EQ(member.address, member.node.id == NodeId{3} ? "b:7000" : "");
+  run(95);
+  EXPECT_EQ(a.host->enrollment().members().view().members.size(), 1u);
+}
+
+TEST(EnrollmentConfig, AFenceThatComesTooLateIsRefused) {
+  EXPECT_TRUE(EnrollmentConfig{}.check());
+  EXPECT_TRUE(EnrollmentConfig::of_lease(6).check());
+  EXPECT_EQ(EnrollmentConfig{}.fenced_after_us(), 83'300'000u);
+  EnrollmentConfig late;
+  late.fence_us = 91 * kSecondUs;
+  EXPECT_THAT(late.check().error().message, HasSubstr("before the end of the lease"));
+}
+
+}  // namespace
+}  // namespace vmem::cluster::simulator

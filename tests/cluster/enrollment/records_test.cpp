@@ -1,0 +1,124 @@
+// The records' JSON, and what is made of records that are damaged or of another version.
+#include <gmock/gmock.h>
+
+#include "cluster/enrollment/cluster_parameters.hpp"
+#include "cluster/enrollment/node_record.hpp"
+#include "cluster/enrollment/serial_counter.hpp"
+#include "cluster/enrollment/slice_desk.hpp"
+
+namespace vmem::cluster {
+namespace {
+
+using ::testing::HasSubstr;
+
+NodeRecord node() {
+  return {.incarnation = Incarnation{UINT64_MAX},
+          .addresses = {"10.0.0.1:7000", "[fe80::1]:7001"},
+          .boot = "4f3a",
+          .pid = 17,
+          .kind = "daemon",
+          .labels = {{"rack", "r1"}, {"node", "n\"1"}},
+          .lends = {.memory = 1ull << 40, .disk = 5, .hbm = 0},
+          .token = "ab"};
+}
+
+std::string why(std::string_view value) {
+  const auto parsed = parse_node_record("nodes/7", value);
+  return parsed ? "" : parsed.error().message;
+}
+
+// The value with a part replaced.
+std::string with(std::string_view part, std::string_view other) {
+  std::string value = json_of(node());
+  const auto place = value.find(part);
+  EXPECT_NE(place, std::string::npos);
+  return value.replace(place, part.size(), other);
+}
+
+TEST(NodeRecord, IsReadAsItWasWritten) {
+  EXPECT_EQ(parse_node_record("nodes/7", json_of(node())).value(), node());
+  EXPECT_EQ(parse_node_record("nodes/7", json_of(NodeRecord{})).value(), NodeRecord{});
+}
+
+TEST(NodeRecord, ADamagedOneSaysWhatIsWrong) {
+  EXPECT_THAT(why("{\"format\":"), HasSubstr("record 'nodes/7' is no JSON object: '{\"format\":'"));
+  EXPECT_THAT(why("[1]"), HasSubstr("is no JSON object"));
+  EXPECT_THAT(why(""), HasSubstr("is no JSON object"));
+  EXPECT_THAT(why(std::string(1 << 20, ' ') + "{}"), HasSubstr("is no JSON object")) << "too long";
+  EXPECT_THAT(why("{}"), HasSubstr("field 'format' of the registry's record 'nodes/7' is missing"));
+  EXPECT_THAT(why(with("\"pid\":17", "\"pid\":-17")), HasSubstr("field 'pid'"));
+  EXPECT_THAT(why(with("\"pid\":17", "\"pid\":1.5")), HasSubstr("is no whole number"));
+  EXPECT_THAT(why(with("\"pid\":17", "\"pid\":99999999999999999999")), HasSubstr("field 'pid'"));
+  EXPECT_THAT(why(with("\"disk\":5", "\"desk\":5")), HasSubstr("field 'lends.disk' of the registry's record"));
+  EXPECT_THAT(why(with("\"boot\":\"4f3a\"", "\"boot\":4")), HasSubstr("field 'boot'"));
+  EXPECT_THAT(why(with("\"10.0.0.1:7000\"", "7000")), HasSubstr("field 'addresses'"));
+  EXPECT_THAT(why(with("\"r1\"", "{}")), HasSubstr("field 'labels'"));
+  EXPECT_THAT(why(with("\"r1\"", '"' + std::string(1000, 'r') + '"')), HasSubstr("field 'labels'"));
+}
+
+TEST(NodeRecord, AnotherFormatIsRefusedAndAFieldThatALaterVersionAddsIsNot) {
+  EXPECT_THAT(why(with("\"format\":1", "\"format\":2")), HasSubstr("is 2, and this version of vmem reads format 1"));
+  EXPECT_EQ(why(with("\"format\":1", "\"format\":1,\"more\":[{}]")), "");
+}
+
+TEST(NodeRecord, BytesThatAreNoUtf8AreReplaced) {
+  NodeRecord odd = node();
+  odd.boot = "\xff\xfe";
+  EXPECT_TRUE(parse_node_record("nodes/7", json_of(odd)));
+}
+
+TEST(NodeRecord, KeysHoldIdsFromOne) {
+  EXPECT_EQ(id_in_key(node_key(NodeId{7}), kNodesPrefix), NodeId{7});
+  EXPECT_EQ(id_in_key(drain_key(NodeId{7}), kDrainPrefix), NodeId{7});
+  for (const char* const key :
+       {"nodes/", "nodes/0", "nodes/07", "nodes/7x", "nodes/-7", "nodes/99999999999999999999", "drain/7", "node"})
+    EXPECT_EQ(id_in_key(key, kNodesPrefix), std::nullopt) << key;
+}
+
+TEST(ClusterParameters, AreReadAsTheyWereWritten) {
+  const ClusterParameters parameters{.base = 1ull << 45,
+                                     .space_bytes = 1ull << 46,
+                                     .granule_bytes = 2u << 20,
+                                     .page_rule = "2MiB to 64MiB",
+                                     .versions = {.least = 1, .most = 2}};
+  EXPECT_EQ(parse_parameters(json_of(parameters)).value(), parameters);
+  EXPECT_EQ(parameters.slices(), 1024u);
+  EXPECT_TRUE(compare(parameters, parameters));
+}
+
+TEST(ClusterParameters, ThatContradictThemselvesAreRefused) {
+  ClusterParameters parameters{.space_bytes = 1ull << 46};
+  parameters.versions = {.least = 3, .most = 2};
+  EXPECT_THAT(parse_parameters(json_of(parameters)).error().message, HasSubstr("contradicts itself"));
+  parameters.versions = {};
+  parameters.slice_bytes = 0;
+  EXPECT_EQ(parameters.slices(), 0u);
+  EXPECT_FALSE(parse_parameters(json_of(parameters)));
+  parameters.slice_bytes = 1;
+  EXPECT_FALSE(parse_parameters(json_of(parameters))) << "2^46 slices";
+}
+
+TEST(SerialCounter, IsADecimalNumberOrAbsent) {
+  const auto read = [](std::string value) {
+    return read_counter(
+        Read{{{.key = "counters/serial", .value = std::move(value), .modified = Revision{5}, .lease = {}}}});
+  };
+  EXPECT_EQ(read_counter(Read{})->last, 0u);
+  EXPECT_EQ(read("17")->last, 17u);
+  EXPECT_EQ(read("17")->modified, Revision{5});
+  for (const char* const value : {"", "017", "+1", "1 ", "1e3", "18446744073709551616", "9223372036854775807"})
+    EXPECT_FALSE(read(value)) << value;
+}
+
+TEST(SliceTable, ADamagedRecordCountsAsTaken) {
+  const SliceTable table = SliceTable::from(
+      Read{{{.key = "slices/3", .value = slice_value(NodeId{7}), .modified = Revision{5}, .lease = {}},
+            {.key = "slices/4", .value = "?", .modified = Revision{6}, .lease = {}},
+            {.key = "slices/four", .value = slice_value(NodeId{7}), .modified = Revision{7}, .lease = {}}}});
+  ASSERT_EQ(table.taken.size(), 2u);
+  EXPECT_EQ(table.taken.at(Slice{3}).node, NodeId{7});
+  EXPECT_EQ(table.taken.at(Slice{4}).node, NodeId{});
+}
+
+}  // namespace
+}  // namespace vmem::cluster
