@@ -5,8 +5,8 @@ CycloneDX JSON.
 Asks Ninja what the targets (files of the build folder BUILD) were made from: the headers that their
 objects include, and the static libraries that they link. Every such file has to belong to a
 component of COMPONENTS, or to the C library or the kernel, whose code does not become part of a
-program: otherwise it fails. Libraries that are loaded at run time (the driver, UCX, hwloc, cuFile)
-are not bundled; of these only declarations are compiled.
+program: otherwise it fails. Libraries that are loaded at run time (the driver, UCX, hwloc, cuFile,
+libcurl) are not bundled; of these only declarations are compiled.
 """
 
 import argparse
@@ -61,7 +61,7 @@ COMPONENTS = (
               macros("ZSTD_VERSION_MAJOR", "ZSTD_VERSION_MINOR", "ZSTD_VERSION_RELEASE"), "https://github.com/facebook/zstd"),
 )
 # Of these only declarations are compiled; the libraries are loaded at run time.
-DECLARATIONS = r"/hwloc(/|\.h$)|/(ucp|ucs|uct|ucm)/|/(cuda|cufile)\.h$"
+DECLARATIONS = r"/hwloc(/|\.h$)|/(ucp|ucs|uct|ucm|curl)/|/(cuda|cufile)\.h$"
 # The C library and the kernel: by their Debian source packages, or where those are unknown by where
 # headers lie.
 SYSTEM_PACKAGES = ("glibc", "linux")

@@ -349,7 +349,8 @@ TEST_F(HbmLending, WhatASilentProcessHoldsIsCountedUntilItEnds) {
 // The lender reads 64 messages at a time. It finds the connection closed when it answers the first
 // of them, before it has read what follows.
 TEST_F(HbmLending, WhatWasGivenBackBeforeTheConnectionEndedIsFree) {
-  const auto reads_on = std::make_shared<std::atomic<bool>>(false);  // the lender outlives this function
+  // Shared, because the lender outlives this function.
+  const auto reads_on = std::make_shared<std::atomic<bool>>(false);
   auto config = lending(2 * kPage, kLong);
   config.on_change = [reads_on, notify = config.on_change] {
     notify();

@@ -51,6 +51,7 @@ struct ReadPrefix {
   std::string prefix;
 };
 // Makes all edits if all conditions hold, and none otherwise. Each key is edited at most once.
+// Limits: request_check.hpp.
 struct Commit {
   std::vector<Condition> conditions;
   std::vector<Edit> edits;

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "cluster/registry/etcd/base64.hpp"
 
 namespace vmem::cluster {
@@ -123,11 +126,10 @@ struct Malformed {
   std::string body, why;
 };
 
-std::vector<Malformed> malformed_answers() {
+const std::string kHeader = R"("header":{"revision":"8"})";
+
+std::vector<Malformed> malformed_headers() {
   const ReadPrefix read{"a"};
-  const std::string header = R"("header":{"revision":"8"})";
-  const auto record = [&](const std::string& fields) { return "{" + header + R"(,"kvs":[{)" + fields + "}]}"; };
-  const std::string key = fmt::format(R"("key":"{}")", in_base64("a")), rest = R"(,"mod_revision":"1")";
   return {
       {read, 200, "", "no JSON object"},
       {read, 200, "<html>", "no JSON object"},
@@ -146,10 +148,18 @@ std::vector<Malformed> malformed_answers() {
       {read, 200, R"({"header":{"revision":null}})", "'revision' is no integer"},
       {read, 200, R"({"header":{"revision":18446744073709551615}})", "'revision' is no integer"},
       {read, 200, R"({"header":{"revision":"9223372036854775808"}})", "'revision' is no integer"},
-      {read, 200, "{" + header + R"(,"kvs":{}})", "'kvs' is no array"},
-      {read, 200, "{" + header + R"(,"kvs":[1]})", "no object"},
-      {read, 200, "{" + header + R"(,"more":true})", "records are missing"},
-      {read, 200, "{" + header + R"(,"more":1})", "'more' is neither"},
+  };
+}
+
+std::vector<Malformed> malformed_records() {
+  const ReadPrefix read{"a"};
+  const auto record = [&](const std::string& fields) { return "{" + kHeader + R"(,"kvs":[{)" + fields + "}]}"; };
+  const std::string key = fmt::format(R"("key":"{}")", in_base64("a")), rest = R"(,"mod_revision":"1")";
+  return {
+      {read, 200, "{" + kHeader + R"(,"kvs":{}})", "'kvs' is no array"},
+      {read, 200, "{" + kHeader + R"(,"kvs":[1]})", "no object"},
+      {read, 200, "{" + kHeader + R"(,"more":true})", "records are missing"},
+      {read, 200, "{" + kHeader + R"(,"more":1})", "'more' is neither"},
       {read, 200, record(rest.substr(1)), "was not asked for"},
       {read, 200, record(R"("key":"L3ZtZW0vZC9h")" + rest), "'/vmem/d/a', which was not asked for"},
       {read, 200, record(fmt::format(R"("key":"{}")", in_base64("b")) + rest), "was not asked for"},
@@ -159,26 +169,34 @@ std::vector<Malformed> malformed_answers() {
       {read, 200, record(key + rest + R"(,"value":"a")"), "'value' is no base64"},
       {read, 200, record(key + rest + R"(,"lease":"-5")"), "'lease' is -5"},
       {read, 200, record(key + rest + "},{" + key + rest), "out of order"},
+  };
+}
+
+std::vector<Malformed> malformed_others() {
+  const ReadPrefix read{"a"};
+  return {
       {read, 404, "404 page not found\n", "HTTP 404, '404 page not found"},
       {read, 500, R"({"error":"x"})", "'code' is 0"},
       {read, 500, R"({"error":"x","code":17})", "'code' is 17"},
-      {read, 500, "{" + header + "}", "'code' is 0"},
+      {read, 500, "{" + kHeader + "}", "'code' is 0"},
       {read, 200, R"({"error":[]})", "'code' is 0"},
       {read, 400, R"({"error":"x","code":3,"message":4})", "'message' is no string"},
-      {Commit{}, 200, "{" + header + R"(,"succeeded":"true"})", "'succeeded' is neither"},
+      {Commit{}, 200, "{" + kHeader + R"(,"succeeded":"true"})", "'succeeded' is neither"},
       {Commit{}, 200, R"({"succeeded":true})", "'header' is missing"},
-      {GrantLease{1}, 200, "{" + header + R"(,"TTL":"1"})", "'ID' is 0"},
-      {GrantLease{1}, 200, "{" + header + R"(,"ID":"1"})", "'TTL' is 0"},
-      {GrantLease{1}, 200, "{" + header + R"(,"ID":"1","TTL":"4294967296"})", "'TTL' is 4294967296"},
-      {RenewLease{LeaseId{1}}, 200, "{" + header + "}", "'result' is missing"},
-      {RenewLease{LeaseId{1}}, 200, R"({"result":{)" + header + R"(,"ID":"2","TTL":"5"}})", "about lease 2"},
+      {GrantLease{1}, 200, "{" + kHeader + R"(,"TTL":"1"})", "'ID' is 0"},
+      {GrantLease{1}, 200, "{" + kHeader + R"(,"ID":"1"})", "'TTL' is 0"},
+      {GrantLease{1}, 200, "{" + kHeader + R"(,"ID":"1","TTL":"4294967296"})", "'TTL' is 4294967296"},
+      {RenewLease{LeaseId{1}}, 200, "{" + kHeader + "}", "'result' is missing"},
+      {RenewLease{LeaseId{1}}, 200, R"({"result":{)" + kHeader + R"(,"ID":"2","TTL":"5"}})", "about lease 2"},
       {RenewLease{LeaseId{1}}, 200, R"({"result":{"ID":"1","TTL":"5"}})", "'header' is missing"},
       {EndLease{LeaseId{1}}, 200, "{}", "'header' is missing"},
   };
 }
 
 TEST(EtcdMessages, AMalformedAnswerIsNamed) {
-  for (const Malformed& each : malformed_answers()) {
+  std::vector<Malformed> all = malformed_headers();
+  for (auto* more : {&malformed_records, &malformed_others}) std::ranges::move(more(), std::back_inserter(all));
+  for (const Malformed& each : all) {
     const EtcdAnswer answer = decode_answer(each.request, kPrefix, each.status, each.body);
     const auto* found = std::get_if<Unintelligible>(&answer);
     ASSERT_NE(found, nullptr) << each.body;

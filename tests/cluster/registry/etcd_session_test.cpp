@@ -186,6 +186,20 @@ TEST_F(EtcdSessionTest, ARefusalOfEtcdIsFinal) {
   }
 }
 
+TEST_F(EtcdSessionTest, ARefusalAfterATryWithoutAnAnswerLeavesTheOutcomeOpen) {
+  begin("etcd://me:geheim@a:1,b:2/c");
+  (void)post(EndLease{LeaseId{4}});
+  answer(sent(), kToken);
+  fail(sent(), Kind::unanswered);
+  answer(sent(), R"({"error":"etcdserver: permission denied","code":7})", 403);
+  EXPECT_EQ(error().status, VMEM_ERROR_TIMEOUT);
+  (void)post(EndLease{LeaseId{4}});
+  fail(sent(), Kind::unanswered);
+  answer(sent(), kInvalidToken, 401);
+  answer(sent(), R"({"error":"etcdserver: authentication failed","code":3})", 400);
+  EXPECT_EQ(error().status, VMEM_ERROR_TIMEOUT);
+}
+
 TEST_F(EtcdSessionTest, ALeaseThatEtcdDoesNotKnowHasEnded) {
   begin("etcd://a:1/c");
   (void)post(EndLease{LeaseId{4}});

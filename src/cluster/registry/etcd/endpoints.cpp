@@ -49,6 +49,7 @@ void Attempts::failed(const Endpoints& endpoints, std::size_t endpoint, const Ht
   tried_.push_back(endpoint);
   failures_ += fmt::format("{}{}: {}", failures_.empty() ? "" : "; ", endpoints.url(endpoint), failure.why);
   only_untrusted_ = only_untrusted_ && failure.kind == HttpFailure::Kind::untrusted;
+  unanswered_ = unanswered_ || failure.kind == HttpFailure::Kind::unanswered;
 }
 
 Error Attempts::error(const std::string& asked) const {

@@ -38,13 +38,15 @@ class Attempts {
   // The endpoint for the next try; none if each has failed.
   std::optional<std::size_t> next(const Endpoints& endpoints) const;
   void failed(const Endpoints& endpoints, std::size_t endpoint, const HttpFailure& failure);
+  // Whether a try may have reached etcd.
+  bool unanswered() const noexcept { return unanswered_; }
   // What became of all tries.
   Error error(const std::string& asked) const;
 
  private:
   std::vector<std::size_t> tried_;
   std::string failures_;
-  bool only_untrusted_ = true;
+  bool only_untrusted_ = true, unanswered_ = false;
 };
 
 }  // namespace vmem::cluster

@@ -139,7 +139,7 @@ bool HttpClient::set_up_trust(Transfer& transfer) const {
                                         transfer.set(CURLOPT_SSLKEY, files.key.c_str())));
 }
 
-bool HttpClient::set_up_sockets(Transfer& transfer) const {
+bool HttpClient::set_up_sockets(Transfer& transfer) {
   // Otherwise a name service that does not answer would hold up all requests, and the end. Older
   // libraries lack it.
   (void)transfer.set(CURLOPT_QUICK_EXIT, 1L);

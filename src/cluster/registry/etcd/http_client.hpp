@@ -38,7 +38,7 @@ class HttpClient {
   HttpClient(Config config, CURLM* multi);
   bool set_up(Transfer& transfer) const;
   bool set_up_trust(Transfer& transfer) const;
-  bool set_up_sockets(Transfer& transfer) const;
+  bool set_up_sockets(Transfer& transfer);
   void collect(std::vector<HttpResult>& results);
   std::variant<HttpAnswer, HttpFailure> outcome(Transfer& transfer, CURLcode code) const;
 
@@ -47,7 +47,7 @@ class HttpClient {
   std::vector<HttpResult> failed_to_start_;
   std::map<CURL*, std::unique_ptr<Transfer>> transfers_;
   // libcurl opens and closes these through callbacks.
-  mutable std::map<int, OwnDescriptor> sockets_;
+  std::map<int, OwnDescriptor> sockets_;
 };
 
 }  // namespace vmem::cluster

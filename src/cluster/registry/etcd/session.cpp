@@ -110,8 +110,7 @@ void EtcdSession::start(Call call) {
     return;
   }
   const auto endpoint = call.attempts.next(endpoints_);
-  if (!endpoint)
-    return reply(call.id, {.request = {}, .revision = {}, .what = call.attempts.error(describe(call.request))});
+  if (!endpoint) return refuse(call, call.attempts.error(describe(call.request)));
   call.endpoint = *endpoint;
   call.token = token_.value_or("");
   const HttpId id =
@@ -156,9 +155,15 @@ void EtcdSession::refused(Call call, const EtcdRefusal& refusal) {
 }
 
 void EtcdSession::refuse(const Call& call, vmem_status status, const std::string& why) {
-  const std::string message =
-      fmt::format("registry: {}: {}: {}", describe(call.request), endpoints_.url(call.endpoint), harmless(why));
-  reply(call.id, {.request = {}, .revision = {}, .what = Error{.status = status, .message = message}});
+  refuse(call, {.status = status,
+                .message = fmt::format("registry: {}: {}: {}", describe(call.request), endpoints_.url(call.endpoint),
+                                       harmless(why))});
+}
+
+// The status of an error says whether the request may have been carried out, by an earlier try too.
+void EtcdSession::refuse(const Call& call, Error error) {
+  if (call.attempts.unanswered()) error.status = VMEM_ERROR_TIMEOUT;
+  reply(call.id, {.request = {}, .revision = {}, .what = std::move(error)});
 }
 
 void EtcdSession::reply(RequestId id, Reply reply) {
@@ -218,7 +223,7 @@ void EtcdSession::fail_waiting(const Error& error) {
   for (const Call& each : std::exchange(waiting_, {})) {
     Error own = error;
     own.message = fmt::format("{} (asked: {})", error.message, describe(each.request));
-    reply(each.id, {.request = {}, .revision = {}, .what = std::move(own)});
+    refuse(each, std::move(own));
   }
 }
 

@@ -42,6 +42,7 @@ class EtcdSession {
   void refused(Call call, const EtcdRefusal& refusal);
   void reply(RequestId id, Reply reply);
   void refuse(const Call& call, vmem_status status, const std::string& why);
+  void refuse(const Call& call, Error error);
 
   bool needs_token() const noexcept { return !address_.user.empty() && !token_; }
   void log_in();
