@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <random>
+#include <set>
 #include <vector>
 
 namespace vmem::pagetable {
@@ -38,6 +39,22 @@ TEST(AddressSpace, ARemovedRegionIsFoundNoMoreAndItsRunIsMergedWithItsNeighbours
   space->remove(*b);
   EXPECT_EQ(space->region_at(first), nullptr);
   EXPECT_EQ(space->largest_free_bytes(), 64 * kGranuleBytes);
+}
+
+TEST(AddressSpace, PagesOfTwoRegionsNeverHaveOneKey) {
+  auto space = space_of(64 * kGranuleBytes);
+  std::set<PageKey> keys;
+  std::set<std::uint32_t> granules;
+  for (int i = 0; i < 3; ++i) {
+    Region* const region = *space->add(16, 1);
+    for (std::uint32_t page = 0; page < region->page_count; ++page) {
+      EXPECT_TRUE(keys.insert(region->page_key(page)).second);
+      EXPECT_GE(region->page_key(page).serial, kFirstOwnSerial);
+    }
+    granules.insert(region->first.index);
+    space->remove(*region);
+  }
+  EXPECT_EQ(granules.size(), 1u) << "they had the same addresses, or this shows nothing";
 }
 
 TEST(AddressSpace, AFullSpaceSaysWhatIsFree) {

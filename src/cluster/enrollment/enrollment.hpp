@@ -5,9 +5,9 @@
 // not given out again. A node whose lease the registry has ended was fenced before (LeaseKeeper),
 // and gets another id. Of slices the same holds (SliceDesk).
 //
-// A record nodes/ID is erased only by the end of its lease or by who knows that the process has
-// ended. Erasing that of a live process ends its membership while it is not fenced yet; to make a
-// node leave, mark it (drain_commit).
+// REQUIRES of other nodes: they erase nodes/ID only if that node's process has ended. Erasing the
+// record of a live process ends its membership before it is fenced; to make a node leave, mark it
+// (drain_commit).
 //
 // Pure: one thread, no clock and no network of its own. The owner calls step() until it returns
 // false, when it is due, and whenever the registry has replies.
@@ -55,7 +55,7 @@ class Enrollment {
   bool fenced() const noexcept { return clock_.now_us() >= fence_at_us(); }
   // For threads that read the clock themselves. 0: fenced
   std::uint64_t fence_at_us() const noexcept { return seat_ ? lease_.fence_at_us() : 0; }
-  // Why enrolling takes as long as it does.
+  // The last error that delayed enrollment.
   const std::optional<Error>& trouble() const noexcept { return admission_.trouble(); }
 
   RegistryMembers& members() noexcept { return members_; }
@@ -66,8 +66,8 @@ class Enrollment {
   // Each ends in one event with its ticket.
   Ticket take_serial();
   Ticket take_slices(std::uint32_t count);
-  // The slice of a node whose membership is over. The caller knows that no region of that node
-  // lives there, or was that node.
+  // Takes the slice of a node whose membership is over. REQUIRES: no region of that node lives in
+  // it, or this process was that node before it was expelled.
   Ticket take_over_slice(Slice slice, NodeId from);
   // REQUIRES: no region lives in the slice. Errors: INVALID_VALUE if it is not held.
   Status release_slice(Slice slice) { return slices_.release(slice); }
@@ -104,7 +104,7 @@ class Enrollment {
   std::optional<Seat> seat_;
   bool said_fenced_ = false;
   std::uint64_t leave_by_us_ = 0;
-  bool released_ = false;  // leaving: all that was to be released
+  bool released_ = false;  // leaving: every slice to release was released
   Ticket last_ticket_{};
   std::vector<EnrollmentEvent> events_;
 };

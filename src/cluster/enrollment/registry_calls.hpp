@@ -1,5 +1,5 @@
-// Requests to the registry and their replies, by whoever posted them. Several small state machines
-// share one registry connection: each keeps its RegistryCall and asks it for the reply.
+// Several state machines share one registry: each keeps a RegistryCall for its request and asks it
+// for the reply.
 #pragma once
 
 #include <cstdint>

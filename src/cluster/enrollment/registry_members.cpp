@@ -63,6 +63,13 @@ void RegistryMembers::take_in_drains(const std::set<NodeId>& draining, std::vect
     if (!draining_.contains(id)) events.emplace_back(DrainChanged{.node = id, .draining = false});
 }
 
+void RegistryMembers::advance(Revision revision) {
+  const auto epoch = static_cast<std::uint64_t>(revision);
+  if (const Status advanced = roster_.advance(Epoch{epoch}, peers()); !advanced)
+    VMEM_LOG_ERROR("the list of nodes in the registry (revision {}) is contradictory, and the earlier one stays: {}",
+                   epoch, advanced.error().message);
+}
+
 void RegistryMembers::take_in(const NodesReading& reading, std::vector<EnrollmentEvent>& events) {
   const std::map<NodeId, Node> before = std::exchange(nodes_, read(reading));
   bool changed = false;
@@ -76,11 +83,7 @@ void RegistryMembers::take_in(const NodesReading& reading, std::vector<Enrollmen
     changed = true;
     events.emplace_back(NodeGone{id});
   }
-  const Epoch epoch{static_cast<std::uint64_t>(reading.revision)};
-  if (changed)
-    if (const Status advanced = roster_.advance(epoch, peers()); !advanced)
-      VMEM_LOG_ERROR("the cluster's nodes of revision {} were refused: {}", number(NodeId(epoch)),
-                     advanced.error().message);
+  if (changed) advance(reading.revision);
   take_in_drains(reading.draining, events);
 }
 

@@ -46,6 +46,7 @@ class RegistryMembers final : public Membership {
   std::map<NodeId, Node> read(const NodesReading& reading);
   void take_in_drains(const std::set<NodeId>& draining, std::vector<EnrollmentEvent>& events);
   std::vector<Peer> peers() const;
+  void advance(Revision revision);
 
   const Incarnation incarnation_;
   NodeId self_{};

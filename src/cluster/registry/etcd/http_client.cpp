@@ -1,11 +1,14 @@
 #include "cluster/registry/etcd/http_client.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <array>
 #include <new>
 #include <utility>
+
+#include "base/log.hpp"
 
 namespace vmem::cluster {
 namespace {
@@ -13,6 +16,7 @@ namespace {
 // Of an answer. 10,000 records of 1 KiB are about 15 MB.
 constexpr std::size_t kMostBodyBytes = std::size_t{64} << 20;
 constexpr long kMostIdleConnections = 8;
+constexpr int kAfterFailureMs = 100;
 
 using Sockets = std::map<int, OwnDescriptor>;
 
@@ -153,8 +157,18 @@ void HttpClient::run(std::vector<HttpResult>& results, int wake_descriptor, int 
   collect(results);
   if (results.size() != before) return;
   curl_waitfd wake{.fd = wake_descriptor, .events = CURL_WAIT_POLLIN, .revents = 0};
-  (void)config_.curl->curl_multi_poll(multi_, &wake, 1, most_wait_ms, nullptr);
+  if (const CURLMcode code = config_.curl->curl_multi_poll(multi_, &wake, 1, most_wait_ms, nullptr); code != CURLM_OK)
+    wait_after(code, wake_descriptor);
   collect(results);
+}
+
+// Without libcurl, so that a lack of memory does not keep the thread busy.
+void HttpClient::wait_after(CURLMcode code, int wake_descriptor) {
+  if (const auto failure = failures_.next(); failure.logged)
+    VMEM_LOG_WARN("registry: curl_multi_poll failed: {} ({} such failures)", config_.curl->curl_multi_strerror(code),
+                  failure.count);
+  pollfd wake{wake_descriptor, POLLIN, 0};
+  (void)::poll(&wake, 1, kAfterFailureMs);
 }
 
 void HttpClient::collect(std::vector<HttpResult>& results) {

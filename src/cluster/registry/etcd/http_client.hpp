@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/closed_on_fork.hpp"
+#include "base/log_limit.hpp"
 #include "cluster/registry/etcd/curl_table.hpp"
 #include "cluster/registry/etcd/http.hpp"
 
@@ -39,11 +40,13 @@ class HttpClient {
   bool set_up(Transfer& transfer) const;
   bool set_up_trust(Transfer& transfer) const;
   bool set_up_sockets(Transfer& transfer);
+  void wait_after(CURLMcode code, int wake_descriptor);
   void collect(std::vector<HttpResult>& results);
   std::variant<HttpAnswer, HttpFailure> outcome(Transfer& transfer, CURLcode code) const;
 
   const Config config_;
   CURLM* const multi_;
+  LogLimit failures_;
   std::vector<HttpResult> failed_to_start_;
   std::map<CURL*, std::unique_ptr<Transfer>> transfers_;
   // libcurl opens and closes these through callbacks.

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "rdma/transport/ucx/library.hpp"
+#include "base/library.hpp"
 
 namespace vmem::rdma {
 namespace {

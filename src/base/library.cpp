@@ -1,9 +1,9 @@
-#include "rdma/transport/ucx/library.hpp"
+#include "base/library.hpp"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-namespace vmem::rdma {
+namespace vmem {
 
 Result<Library> open_library(const char* name, const char* advice) {
   // Never unloaded: threads and hooks of the library outlive any owner of the handle.
@@ -17,4 +17,4 @@ Result<void*> find_function(const Library& library, const char* name, const char
   return fail(VMEM_ERROR_UNSUPPORTED, fmt::format("{} lacks {}; {}", library.path, name, advice));
 }
 
-}  // namespace vmem::rdma
+}  // namespace vmem

@@ -1,12 +1,11 @@
-// Libraries that only some programs need, e.g. UCX: loaded at first use.
+// Libraries that only some programs need, e.g. UCX and libcurl: loaded at first use.
 #pragma once
 
-#include <array>
 #include <string>
 
 #include "base/status.hpp"
 
-namespace vmem::rdma {
+namespace vmem {
 
 struct Library {
   void* handle = nullptr;
@@ -18,4 +17,4 @@ Result<Library> open_library(const char* name, const char* advice);
 // Errors: UNSUPPORTED, naming the library and the function.
 Result<void*> find_function(const Library& library, const char* name, const char* advice);
 
-}  // namespace vmem::rdma
+}  // namespace vmem
