@@ -1,5 +1,5 @@
-// Clusters under random faults and requests, by seed (campaign/seeds.hpp). enrollment_world.hpp says
-// what must hold; it is checked at each event.
+// Clusters under random faults and requests, by seed (campaign/seeds.hpp). What must hold is said
+// in enrollment_world.hpp, and is checked at each event.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
