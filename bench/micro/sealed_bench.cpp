@@ -58,16 +58,23 @@ void say(int pipe, const std::string& address) {
   require(::write(pipe, line.data(), line.size()) > 0, "pipe");
 }
 
+std::unique_ptr<Node> make_node(const Setting& setting, std::uint64_t id, const std::string& listen,
+                                const Clock& clock) {
+  NodeSetup setup{.self = {NodeId{id}, Incarnation{1}}, .make_transport = {}, .clock = &clock, .times = {}};
+  setup.make_transport = [&](Receiver& receiver) { return transport(setting, id, listen, clock, receiver); };
+  return Node::create(std::move(setup)).value();
+}
+
 // ---- a lender ----
 
 [[noreturn]] void lend(const Setting& setting, int pipe) {
   const SteadyClock clock;
   const std::size_t bytes = 2 * kPages * setting.bytes;
   MemoryService service({.clock = &clock, .memory = {page_aligned(bytes), bytes}, .workers = 1});
-  const auto made = transport(setting, 2, "127.0.0.1:0", clock, service).value();
-  require(service.start(*made).has_value(), "service");
-  const ProgressThread thread(*made, [&] { return service.step(); });
-  say(pipe, made->address());
+  const auto node = make_node(setting, 2, "127.0.0.1:0", clock);
+  require(service.start(*node).has_value(), "service");
+  node->start();
+  say(pipe, node->transport().address());
   for (;;) ::pause();
 }
 
@@ -76,10 +83,7 @@ class Borrower {
   Borrower(const Setting& setting, const std::string& lender)
       : setting_(setting), owned_(page_aligned(kPages * setting.bytes), &std::free) {
     RemoteTier::Config config;
-    config.self = {NodeId{1}, Incarnation{1}};
     config.peers = {lender};
-    config.make_transport = [&](Receiver& receiver) { return transport(setting_, 1, "", clock_, receiver); };
-    config.clock = &clock_;
     config.protection = setting.mode;
     config.workers = setting.connections;
     config.channels = setting.connections;
@@ -88,7 +92,9 @@ class Borrower {
       ready_ = true;
       changed_.notify_all();
     };
-    tier_ = RemoteTier::create(std::move(config)).value();
+    node_ = make_node(setting_, 1, "", clock_);
+    tier_ = RemoteTier::create(std::move(config), *node_).value();
+    node_->start();
     require(tier_->wait_for_peers(10'000'000).has_value(), "lender");
     for (std::size_t i = 0; i < kPages; ++i) slots_.push_back(tier_->allocate(setting.bytes).value().slot);
     (void)move(Direction::store);  // the lender touches its memory, and pages exist to load
@@ -141,6 +147,7 @@ class Borrower {
   std::vector<tiers::SlotId> slots_;
   std::unordered_map<std::uint64_t, std::size_t> page_of_;
   std::vector<tiers::Completion> completions_;
+  std::unique_ptr<Node> node_;
   std::unique_ptr<RemoteTier> tier_;
 };
 

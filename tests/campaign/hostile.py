@@ -25,7 +25,7 @@ RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close sends a reset
 MOST_PAYLOAD = 1 << 30
 HELLO = struct.Struct("<8sHHHHQQQQQQ")  # src/rdma/trust/admission.hpp
 FRAME = struct.Struct("<HHIQ")  # src/rdma/transport/stream/channel.hpp
-WIRE = struct.Struct("<IHHQQQQQIIQ")  # src/rdma/lending/wire.hpp
+WIRE = struct.Struct("<IHHQQQQQIIQ")  # src/rdma/node/wire.hpp
 LENT = struct.Struct("<IHHQQQQ16s192s")  # src/peer/wire.hpp
 
 

@@ -150,9 +150,17 @@ class ScriptedTransport final : public Transport {
 class Script {
  public:
   explicit Script(Input& input) : input_(input) {
+    NodeSetup setup{
+        .self = {NodeId{99}, Incarnation{1}}, .make_transport = {}, .clock = &clock_, .times = {}, .own_thread = false};
+    setup.make_transport = [this](Receiver&) -> Result<std::unique_ptr<Transport>> {
+      auto made = std::make_unique<ScriptedTransport>();
+      made_ = made.get();
+      return made;
+    };
+    node_ = *Node::create(setup);
     service_ = std::make_unique<MemoryService>(MemoryService::Config{
         .clock = &clock_, .memory = memory(), .staging_bytes = kStagingGranules * kGranuleBytes, .disk = &disk_});
-    require(service_->start(transport_).has_value(), "a lender starts");
+    require(service_->start(*node_).has_value(), "a lender starts");
   }
 
   void run() {
@@ -239,7 +247,7 @@ class Script {
       push(id, ReceiveFailed{each->claim.token, {}});
       each = landing_.erase(each);
     }
-    std::erase_if(transport_.leaving, [&](const ScriptedTransport::Leaving& each) {
+    std::erase_if(made_->leaving, [&](const ScriptedTransport::Leaving& each) {
       if (each.peer == id) push(id, SendFailed{each.id, Reason::lost, {}});
       return each.peer == id;
     });
@@ -248,7 +256,7 @@ class Script {
   }
   template <class What>
   void push(PeerId id, What what) {
-    Event& event = transport_.events.emplace_back();
+    Event& event = made_->events.emplace_back();
     event.peer = id;
     event.what.emplace<What>(std::move(what));
   }
@@ -258,7 +266,7 @@ class Script {
     return count == 5 ? input_.take<std::uint64_t>() : count * kGranuleBytes;
   }
   wire::PageAt page_at() {
-    wire::PageAt at{.lease = transport_.leases[speaker_], .offset = input_.below(4) * kGranuleBytes};
+    wire::PageAt at{.lease = made_->leases[speaker_], .offset = input_.below(4) * kGranuleBytes};
     if (input_.flag()) at.offset += wire::kDiskOffset;
     at.page.granule = std::uint32_t(at.offset / kGranuleBytes);
     at.page.version = input_.below(3);
@@ -310,7 +318,7 @@ class Script {
     wire::PageAt at = page_at();
     seal(at);
     Message message{header_of(wire::Kind::fetch, wire::body_of(at)), {}, 0};
-    transport_.fetches.emplace(std::pair(speaker_, last_sequence_), at);
+    made_->fetches.emplace(std::pair(speaker_, last_sequence_), at);
     push(speaker_, std::move(message));
   }
   void garble() {
@@ -324,14 +332,14 @@ class Script {
   void put() {
     if (++puts_ > kMostPuts) return;
     speaker_ = peer();
-    if (transport_.closed.contains(speaker_)) return;
+    if (made_->closed.contains(speaker_)) return;
     step();  // makes the service know the peer
     if (!peers_.contains(speaker_)) return;
     Landing landing{.peer = speaker_, .claim = {}, .at = page_at(), .good = input_.below(4) != 0, .header = {}};
     seal(landing.at);
     landing.header = header_of(wire::Kind::put, wire::body_of(landing.at));
     const std::uint64_t payload = input_.below(8) == 0 ? input_.take<std::uint32_t>() : landing.at.page.bytes;
-    const auto claim = service_->claim(speaker_, landing.header, payload);
+    const auto claim = node_->claim(speaker_, landing.header, payload);
     if (!claim) return;
     landing.claim = *claim;
     const ConstBytes to = claim->destination;
@@ -339,7 +347,7 @@ class Script {
                 to.data() + to.size() <= memory().data() + memory().size(),
             "what is claimed is lent memory");
     for (const Landing& each : landing_) require(!overlap(to, each.claim.destination), "no memory is claimed twice");
-    for (const auto& each : transport_.leaving) require(!overlap(to, each.page), "what is sent is not overwritten");
+    for (const auto& each : made_->leaving) require(!overlap(to, each.page), "what is sent is not overwritten");
     landing_.push_back(std::move(landing));
   }
   void land(bool arrives) {
@@ -351,9 +359,9 @@ class Script {
     push(landing.peer, Message{std::move(landing.header), landing.claim.destination, landing.claim.token});
   }
   void end_send(bool sent) {
-    if (transport_.leaving.empty()) return;
-    const auto leaving = transport_.leaving.front();
-    transport_.leaving.erase(transport_.leaving.begin());
+    if (made_->leaving.empty()) return;
+    const auto leaving = made_->leaving.front();
+    made_->leaving.erase(made_->leaving.begin());
     if (sent) return push(leaving.peer, Sent{leaving.id});
     push(leaving.peer, SendFailed{leaving.id, Reason::timeout, {}});
   }
@@ -366,7 +374,7 @@ class Script {
         disk_.refuses = !disk_.refuses;
         return;
       case 2:
-        transport_.refuses = !transport_.refuses;
+        made_->refuses = !made_->refuses;
         return;
       case 3:
         return disk_.complete(tiers::Outcome(input_.below(3)));
@@ -376,7 +384,7 @@ class Script {
   }
 
   void step() {
-    (void)service_->step();
+    (void)node_->step();
     const ServiceStatistics now = service_->statistics();
     require(now.held_bytes <= now.lent_bytes && now.lent_bytes <= kLentBytes, "held <= lent <= memory");
     require(now.disk_held_bytes <= now.disk_lent_bytes && now.disk_lent_bytes <= kDiskGranules * kGranuleBytes,
@@ -387,13 +395,13 @@ class Script {
 
   // All peers leave and none returns.
   void end() {
-    disk_.refuses = transport_.refuses = false;
+    disk_.refuses = made_->refuses = false;
     disk_.next_grant = tiers::Grant::granted;
     while (!peers_.empty()) leave(peers_.begin()->first);
     for (int i = 0; i < 64; ++i) {
       step();
       disk_.complete(tiers::Outcome::done);
-      while (!transport_.leaving.empty()) end_send(true);
+      while (!made_->leaving.empty()) end_send(true);
     }
     clock_.advance(61'000'000);
     for (int i = 0; i < 8; ++i) step();
@@ -410,7 +418,8 @@ class Script {
   Input& input_;
   ManualClock clock_;
   Disk disk_;
-  ScriptedTransport transport_;
+  ScriptedTransport* made_ = nullptr;  // the node's
+  std::unique_ptr<Node> node_;
   std::unique_ptr<MemoryService> service_;
   std::map<PeerId, Peer> peers_;
   std::vector<Landing> landing_;

@@ -1,5 +1,5 @@
 // Messages between nodes: headers and lending bodies.
-#include "rdma/lending/wire.hpp"
+#include "rdma/node/wire.hpp"
 
 #include "fuzz/input.hpp"
 #include "rdma/lending/protocol.hpp"

@@ -24,7 +24,7 @@
 #include <cstring>
 #include <optional>
 
-#include "rdma/lending/wire.hpp"
+#include "rdma/node/wire.hpp"
 #include "tiers/seal.hpp"
 
 namespace vmem::rdma::wire {

@@ -58,9 +58,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options) {
 
 Daemon::~Daemon() {
   guard_.reset();  // its last reports may go to this daemon
-  thread_.reset();
   if (service_) service_->stop();
-  transport_.reset();
+  node_.reset();
   if (!disk_ || !disk_->quarantined()) return;
   // The kernel may still write to the memory of requests that do not end.
   (void)disk_.release();
@@ -68,8 +67,8 @@ Daemon::~Daemon() {
 }
 
 bool Daemon::on_loopback() const {
-  const auto address = rdma::SocketAddress::parse(transport_->address());
-  return address && address->is_loopback();
+  const auto parsed = rdma::SocketAddress::parse(address());
+  return parsed && parsed->is_loopback();
 }
 
 Status Daemon::reserve(const DaemonOptions& options) {
@@ -127,9 +126,11 @@ Status Daemon::open(const DaemonOptions& options) {
                         .certificates = options.certificates,
                         .fabric = options.fabric,
                         .channels = channel_count(options.channels)};
-  VMEM_ASSIGN(transport_, make_transport(node, clock_, *service_));
-  VMEM_TRY(service_->start(*transport_));
-  thread_ = std::make_unique<rdma::ProgressThread>(*transport_, [this] { return service_->step(); });
+  rdma::NodeSetup setup{.self = self, .make_transport = {}, .clock = &clock_, .times = {}};
+  setup.make_transport = [&](rdma::Receiver& receiver) { return make_transport(node, clock_, receiver); };
+  VMEM_ASSIGN(node_, rdma::Node::create(std::move(setup)));
+  VMEM_TRY(service_->start(*node_));
+  node_->start();
   watch_programs();
   return {};
 }

@@ -5,7 +5,7 @@
 
 #include "base/clock.hpp"
 #include "rdma/lending/memory_service/memory_service.hpp"
-#include "rdma/transport/progress_thread.hpp"
+#include "rdma/node/node.hpp"
 #include "runtime/remote/guard.hpp"
 #include "tiers/disk/disk_options.hpp"
 #include "tiers/disk/disk_tier.hpp"
@@ -37,7 +37,7 @@ class Daemon {
   static Result<std::unique_ptr<Daemon>> start(const DaemonOptions& options);
   ~Daemon();
 
-  const std::string& address() const { return transport_->address(); }
+  const std::string& address() const { return node_->transport().address(); }
   // Whether address() is a loopback address, which other machines cannot reach.
   bool on_loopback() const;
   std::uint64_t id() const { return id_; }
@@ -55,9 +55,8 @@ class Daemon {
   std::uint64_t id_ = 0, lent_bytes_ = 0, staging_bytes_ = 0;
   std::unique_ptr<std::byte, Unmap> memory_;
   std::unique_ptr<tiers::DiskTier> disk_;
+  std::unique_ptr<rdma::Node> node_;
   std::unique_ptr<rdma::MemoryService> service_;
-  std::unique_ptr<rdma::Transport> transport_;
-  std::unique_ptr<rdma::ProgressThread> thread_;
   std::unique_ptr<Guard> guard_;  // of this host's programs; null if it could not start
 };
 

@@ -60,10 +60,10 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
     peer.address = *std::move(resolved);
     config.peers.push_back(peer.address);
   }
-  config.self = make_identity(0);
-  VMEM_ASSIGN(cluster::StaticPeers peers, cluster::StaticPeers::create(config.self, *listed));
+  const NodeIdentity self = make_identity(0);
+  VMEM_ASSIGN(cluster::StaticPeers peers, cluster::StaticPeers::create(self, *listed));
   std::unique_ptr<Remote> remote(new Remote(std::move(peers)));
-  const NodeConfig own{.self = config.self,
+  const NodeConfig own{.self = self,
                        .listen = "",
                        .secret = options.secret,
                        .certificates = options.certificates,
@@ -71,9 +71,13 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
                        .channels = channel_count(options.remote_channels)};
   config.channels = own.channels;
   config.credentials = credentials_of(own);
+  // Leaves time for several attempts within the wait for a page.
+  config.request_us = std::clamp(options.remote_wait_us / 4, kLeastRequestUs, kRequestUs);
+  rdma::NodeSetup setup{.self = self, .make_transport = {}, .clock = &remote->clock_, .times = {}};
+  setup.times.connect_us = setup.times.request_us = config.request_us;
   // Tells the guards of this node before it connects, but after its files and devices proved
   // usable, since the guards use them too.
-  config.make_transport = [&own, lenders = config.peers, clock = &remote->clock_](rdma::Receiver& receiver) {
+  setup.make_transport = [&own, lenders = config.peers, clock = &remote->clock_](rdma::Receiver& receiver) {
     auto transport = make_transport(own, *clock, receiver);
     if (transport && is_guarded(own))
       announce_to_guard({.node = own.self,
@@ -83,20 +87,19 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
                          .lenders = lenders});
     return transport;
   };
-  config.clock = &remote->clock_;
   config.replicas = options.replicas;
   config.borrow_bytes = options.borrow_bytes.value_or(config.borrow_bytes);
   if (options.remote_encrypt) config.protection = rdma::PageAead::Mode::encrypt;
   config.patience_us = options.remote_wait_us;
-  // Leaves time for several attempts within the wait for a page.
-  config.request_us = std::clamp(options.remote_wait_us / 4, kLeastRequestUs, kRequestUs);
   config.workers = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u);
   config.heard = [members = &remote->peers_](const std::string& address, NodeIdentity node) {
     return members->heard(address, node);
   };
   config.missed = [members = &remote->peers_](NodeId node) { members->missed(node); };
   config.on_ready = std::move(on_ready);
-  VMEM_ASSIGN(remote->tier_, rdma::RemoteTier::create(std::move(config)));
+  VMEM_ASSIGN(remote->node_, rdma::Node::create(std::move(setup)));
+  VMEM_ASSIGN(remote->tier_, rdma::RemoteTier::create(std::move(config), *remote->node_));
+  remote->node_->start();
   VMEM_TRY(remote->tier_->wait_for_peers(kStartUs));
   const std::lock_guard lock(live_mutex);
   live = remote.get();

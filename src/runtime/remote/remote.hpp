@@ -28,8 +28,9 @@ class Remote {
   explicit Remote(cluster::StaticPeers peers) : peers_(std::move(peers)) {}
 
   SteadyClock clock_;
-  cluster::StaticPeers peers_;  // used by the tier's thread
-  std::unique_ptr<rdma::RemoteTier> tier_;
+  cluster::StaticPeers peers_;  // used by the node's thread
+  std::unique_ptr<rdma::Node> node_;
+  std::unique_ptr<rdma::RemoteTier> tier_;  // ends before the node
 };
 
 }  // namespace vmem::runtime

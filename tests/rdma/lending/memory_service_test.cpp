@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "rdma/lending/scripted_disk.hpp"
+#include "rdma/node/scripted_transport.hpp"
 
 namespace vmem::rdma {
 namespace {
@@ -16,76 +17,29 @@ using ::testing::ElementsAre;
 
 constexpr PeerId kFirst{1}, kSecond{2};
 
-class ScriptedTransport : public Transport {
- public:
-  std::vector<Event> events;
-  std::vector<PeerId> closed;
-  std::function<void()> on_progress = [] {};
+// The lender's last answer to an Ask.
+wire::Lent last_lent(const ScriptedTransport& transport) {
+  for (auto each = transport.sent.rbegin(); each != transport.sent.rend(); ++each) {
+    const auto parsed = wire::parse(each->header);
+    if (parsed && parsed->header.kind == wire::Kind::allocated) return *wire::read_body<wire::Lent>(parsed->body);
+  }
+  ADD_FAILURE() << "nothing was answered";
+  return {};
+}
 
-  void connected(PeerId peer, NodeId node, ProcessRef process = nullptr, std::string identity = "") {
-    Event& event = events.emplace_back();
-    event.peer = peer;
-    Connected& what = event.what.emplace<Connected>();
-    what.node = {node, Incarnation{1}};
-    what.process = std::move(process);
-    what.identity = std::move(identity);
-  }
-  template <class Body>
-  void says(PeerId peer, NodeId node, wire::Kind kind, const Body& body) {
-    Event& event = events.emplace_back();
-    event.peer = peer;
-    const wire::RequestId request{static_cast<std::uint64_t>(node), Epoch{1}, ++sequence_};
-    event.what.emplace<Message>().header = *wire::write({.kind = kind, .request = request}, wire::body_of(body));
-  }
-  // The lender's last answer to an Ask.
-  wire::Lent lent() const {
-    for (auto each = sent.rbegin(); each != sent.rend(); ++each) {
-      const auto parsed = wire::parse(*each);
-      if (parsed && parsed->header.kind == wire::Kind::allocated) return *wire::read_body<wire::Lent>(parsed->body);
-    }
-    ADD_FAILURE() << "nothing was answered";
-    return {};
-  }
-  std::vector<std::vector<std::byte>> sent;
-  void gone(PeerId peer) {
-    Event& event = events.emplace_back();
-    event.peer = peer;
-    event.what.emplace<Gone>().reason = Reason::closed;
-  }
-
-  const std::string& address() const noexcept override { return address_; }
-  Result<std::unique_ptr<Slab>> register_slab(Bytes) override { return fail(VMEM_ERROR_UNSUPPORTED, "no memory here"); }
-  Result<PeerId> connect(const std::string&, std::uint64_t) override { return fail(VMEM_ERROR_UNSUPPORTED, "nobody"); }
-  Status send(std::span<Send> sends) override {
-    for (const Send& each : sends) sent.emplace_back(each.header.begin(), each.header.end());
-    return {};
-  }
-  void close(PeerId peer) override { closed.push_back(peer); }
-  void poll(std::vector<Event>& to) override { to.swap(events); }  // the service's vector is empty
-  bool wait(std::uint64_t) override { return !events.empty(); }
-  bool progress() override {
-    on_progress();
-    return false;
-  }
-  void idle(std::uint64_t) override {}
-  void wake() noexcept override {}
-
- private:
-  const std::string address_ = "nowhere";
-  std::uint64_t sequence_ = 0;
-};
-
-class Service : public ::testing::Test {
+class Lending : public ::testing::Test {
  protected:
-  void SetUp() override { ASSERT_TRUE(service.start(transport)); }
+  void SetUp() override { ASSERT_TRUE(service.start(*host)); }
   ManualClock clock;
-  ScriptedTransport transport;
+  ScriptedTransport* made = nullptr;
+  const std::unique_ptr<Node> host = scripted_node(clock, made);
+  ScriptedTransport& transport = *made;
   MemoryService service{{.clock = &clock}};
 };
 
-TEST_F(Service, WhoConnectsWhileItStopsIsSentAwayAndNotWaitedFor) {
+TEST_F(Lending, WhoConnectsWhileItStopsIsSentAwayAndNotWaitedFor) {
   transport.connected(kFirst, NodeId{7});
-  service.step();
+  host->step();
   int turns = 0;
   transport.on_progress = [&] {
     if (++turns == 1) transport.connected(kSecond, NodeId{8});
@@ -97,60 +51,60 @@ TEST_F(Service, WhoConnectsWhileItStopsIsSentAwayAndNotWaitedFor) {
   EXPECT_THAT(transport.closed, ElementsAre(kFirst, kSecond));
 }
 
-TEST_F(Service, AnotherTenantDoesNotTakeANodesPlace) {
+TEST_F(Lending, AnotherTenantDoesNotTakeANodesPlace) {
   transport.connected(kFirst, NodeId{7}, nullptr, "team-a");
-  service.step();
+  host->step();
   transport.connected(kSecond, NodeId{7}, nullptr, "team-b");
-  service.step();
+  host->step();
   EXPECT_THAT(transport.closed, ElementsAre(kSecond));
   transport.gone(kFirst);
-  service.step();
+  host->step();
 }
 
-TEST_F(Service, WhoIsRefusedAgainAndAgainDoesNotFillTheLog) {
+TEST_F(Lending, WhoIsRefusedAgainAndAgainDoesNotFillTheLog) {
   transport.connected(kFirst, NodeId{7}, nullptr, "team-a");
-  service.step();
+  host->step();
   testing::internal::CaptureStderr();
   for (std::uint64_t peer = 10; peer < 1010; ++peer) {
     transport.connected(PeerId{peer}, NodeId{7}, nullptr, "team-b");
-    service.step();
+    host->step();
   }
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_EQ(service.statistics().rejected, 1000u);
   EXPECT_EQ(std::ranges::count(log, '\n'), 10) << log;
   transport.gone(kFirst);
-  service.step();
+  host->step();
 }
 
-TEST_F(Service, TheSameTenantTakesItsOwnPlaceAgain) {
+TEST_F(Lending, TheSameTenantTakesItsOwnPlaceAgain) {
   transport.connected(kFirst, NodeId{7}, nullptr, "team-a");
-  service.step();
+  host->step();
   transport.connected(kSecond, NodeId{7}, nullptr, "team-a");
-  service.step();
+  host->step();
   EXPECT_THAT(transport.closed, ElementsAre(kFirst));
   transport.gone(kFirst);
   transport.gone(kSecond);
-  service.step();
+  host->step();
 }
 
-TEST_F(Service, WhoIsSilentIsClosedOnce) {
+TEST_F(Lending, WhoIsSilentIsClosedOnce) {
   transport.connected(kFirst, NodeId{7});
-  service.step();
+  host->step();
   clock.advance(61'000'000);
-  EXPECT_FALSE(service.step());
-  EXPECT_FALSE(service.step());
+  EXPECT_FALSE(host->step());
+  EXPECT_FALSE(host->step());
   EXPECT_THAT(transport.closed, ElementsAre(kFirst));
   transport.gone(kFirst);
-  service.step();
+  host->step();
 }
 
-TEST_F(Service, ANodesNewConnectionTakesThePlaceOfItsOldOne) {
+TEST_F(Lending, ANodesNewConnectionTakesThePlaceOfItsOldOne) {
   transport.connected(kFirst, NodeId{7});
   transport.connected(kSecond, NodeId{7});
-  service.step();
+  host->step();
   EXPECT_THAT(transport.closed, ElementsAre(kFirst));
   transport.gone(kFirst);
-  service.step();
+  host->step();
   transport.on_progress = [&] { transport.gone(kSecond); };
   service.stop();
   EXPECT_THAT(transport.closed, ElementsAre(kFirst, kSecond));
@@ -174,11 +128,11 @@ class OneRoom : public ::testing::Test {
   struct Unregistered final : Slab {
     Bytes memory() const noexcept override { return {}; }
   };
-  struct Lending final : ScriptedTransport {
+  struct WithMemory final : ScriptedTransport {
     Result<std::unique_ptr<Slab>> register_slab(Bytes) override { return std::make_unique<Unregistered>(); }
   };
   explicit OneRoom(tiers::Tier* disk = nullptr) : service({.clock = &clock, .memory = memory, .disk = disk}) {}
-  void SetUp() override { ASSERT_TRUE(service.start(transport)); }
+  void SetUp() override { ASSERT_TRUE(service.start(*host)); }
   void TearDown() override {
     transport.on_progress = [&] {
       for (const PeerId each : connected_) transport.gone(each);
@@ -193,12 +147,12 @@ class OneRoom : public ::testing::Test {
   void leave(std::uint64_t node) {
     transport.gone(PeerId{node});
     std::erase(connected_, PeerId{node});
-    service.step();
+    host->step();
   }
   wire::Lent ask(std::uint64_t node) {
     transport.says(PeerId{node}, NodeId{node}, wire::Kind::allocate, wire::Ask{UINT64_MAX, UINT64_MAX});
-    service.step();
-    return transport.lent();
+    host->step();
+    return last_lent(transport);
   }
   // Asks repeatedly, as a borrower does, until the memory of others is wiped.
   wire::Lent ask_again(std::uint64_t node) {
@@ -207,7 +161,9 @@ class OneRoom : public ::testing::Test {
     return lent;
   }
   SteppingClock clock;
-  Lending transport;
+  WithMemory* made = nullptr;
+  const std::unique_ptr<Node> host = scripted_node(clock, made);
+  WithMemory& transport = *made;
   std::vector<std::byte> memory = std::vector<std::byte>(kBytes);
   MemoryService service;
   std::vector<PeerId> connected_;
@@ -264,11 +220,11 @@ TEST_F(OneRoom, AReportedEndFreesTheRoomAndWhatTheNodeSentBeforeComesToNothing) 
   leave(1);
   connect(2);
   transport.says(PeerId{2}, NodeId{2}, wire::Kind::end, wire::End{1, 1});
-  service.step();
-  EXPECT_EQ(wire::parse(transport.sent.back())->header.kind, wire::Kind::ended);
+  host->step();
+  EXPECT_EQ(wire::parse(transport.sent.back().header)->header.kind, wire::Kind::ended);
   EXPECT_EQ(ask_again(2).memory_bytes, kBytes);
   transport.connected(PeerId{3}, NodeId{1});
-  service.step();
+  host->step();
   EXPECT_THAT(transport.closed, ElementsAre(PeerId{3})) << "it was on its way when its process ended";
 }
 
@@ -277,7 +233,7 @@ TEST_F(OneRoom, AReportOfAnotherIncarnationEndsNothing) {
   EXPECT_EQ(ask(1).memory_bytes, kBytes);
   connect(2);
   transport.says(PeerId{2}, NodeId{2}, wire::Kind::end, wire::End{1, 0});
-  service.step();
+  host->step();
   EXPECT_EQ(ask(2).answer, wire::Answer::full);
 }
 
@@ -318,7 +274,7 @@ class DiskRoom : public OneRoom {
   static constexpr std::uint64_t kDiskBytes = std::uint64_t{64} << 20;
   static constexpr std::uint64_t kLook = 5'000;
   DiskRoom() : OneRoom(&disk) {}
-  std::uint64_t told() { return transport.lent().disk_bytes; }
+  std::uint64_t told() { return last_lent(transport).disk_bytes; }
   ScriptedDisk disk{kDiskBytes};
 };
 
@@ -328,15 +284,15 @@ TEST_F(DiskRoom, ABorrowerIsToldWhenTheDiskGoesOutOfService) {
   EXPECT_EQ(before.disk_bytes, kDiskBytes);
   disk.left = 0;
   clock.advance(kLook);
-  service.step();
-  const wire::Lent after = transport.lent();
+  host->step();
+  const wire::Lent after = last_lent(transport);
   EXPECT_EQ(after.lease, before.lease) << "what is there may still be read";
   EXPECT_EQ(after.memory_bytes, before.memory_bytes);
   EXPECT_EQ(after.disk_bytes, 0u);
   EXPECT_EQ(service.statistics().disk_lent_bytes, 0u);
   const std::size_t sent = transport.sent.size();
   clock.advance(kLook);
-  service.step();
+  host->step();
   EXPECT_EQ(transport.sent.size(), sent) << "once";
 }
 
@@ -346,7 +302,7 @@ TEST_F(DiskRoom, WhoWasAwayWhenTheDiskFailedHearsOfItWhenItIsBack) {
   leave(1);
   disk.left = kDiskBytes / 2;
   clock.advance(kLook);
-  service.step();
+  host->step();
   connect(1);
   EXPECT_EQ(ask(1).disk_bytes, kDiskBytes / 2);
 }

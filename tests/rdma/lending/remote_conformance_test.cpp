@@ -26,20 +26,22 @@ class ThreadedRemote {
                                                   memory + service.staging_bytes, true));
     }
     RemoteTier::Config config;
-    config.self = {NodeId{100}, Incarnation{1}};
     for (std::uint64_t id = 1; id <= kLenders; ++id) config.peers.push_back(node_address(id));
-    config.make_transport = [&](Receiver& receiver) -> Result<std::unique_ptr<Transport>> {
-      return fabric_.node({NodeId{100}, Incarnation{1}}, receiver);
+    NodeSetup setup{.self = {NodeId{100}, Incarnation{1}}, .make_transport = {}, .clock = &clock_, .times = {}};
+    setup.make_transport = [&](Receiver& receiver) -> Result<std::unique_ptr<Transport>> {
+      return fabric_.node(setup.self, receiver);
     };
-    config.clock = &clock_;
+    node_ = *Node::create(setup);
     config.replicas = kReplicas;
-    tier_ = *RemoteTier::create(std::move(config));
+    tier_ = *RemoteTier::create(std::move(config), *node_);
+    node_->start();
     const auto reached = tier_->wait_for_peers(20'000'000);
     EXPECT_TRUE(reached) << reached.error().message;
     for (auto& memory : memories_) memory = page_memory(kPage);
   }
   ~ThreadedRemote() {
     tier_.reset();
+    node_.reset();
     lenders_.clear();
   }
   tiers::Tier& tier() { return *tier_; }
@@ -71,6 +73,7 @@ class ThreadedRemote {
   std::unique_ptr<tiers::DiskTier> disk_;
   std::vector<std::unique_ptr<Lender>> lenders_;
   PageMemory memories_[2];
+  std::unique_ptr<Node> node_;
   std::unique_ptr<RemoteTier> tier_;
 };
 

@@ -36,35 +36,31 @@ class Lender {
       : memory_(page_memory(bytes)) {
     config.clock = &clock;
     config.memory = {memory_.get(), bytes};
+    NodeSetup setup{.self = self, .make_transport = {}, .clock = &clock, .times = {}, .own_thread = threads};
+    setup.make_transport = [&](Receiver& receiver) -> Result<std::unique_ptr<Transport>> {
+      auto faulty = std::make_unique<FaultyTransport>(fabric.node(self, receiver), clock, 77);
+      faults = faulty.get();
+      return faulty;
+    };
+    node = *Node::create(std::move(setup));
     service = std::make_unique<MemoryService>(config);
-    auto faulty = std::make_unique<FaultyTransport>(fabric.node(self, *service), clock, 77);
-    faults = faulty.get();
-    transport = std::move(faulty);
-    EXPECT_TRUE(service->start(*transport));
-    if (threads) thread_ = std::make_unique<ProgressThread>(*transport, [this] { return service->step(); });
+    EXPECT_TRUE(service->start(*node));
+    node->start();
   }
   // Ends like a killed process: no farewell is sent, and the kernel closes the connections.
-  ~Lender() {
-    thread_.reset();
-    service->stop();
-    transport.reset();
-  }
+  ~Lender() { service->stop(); }
   Lender(const Lender&) = delete;
   Lender& operator=(const Lender&) = delete;
-  bool turn() {
-    const bool did = transport->progress();
-    return service->step() || did;
-  }
+  bool turn() { return node->turn(); }
   ConstBytes memory(std::uint64_t bytes) const { return {memory_.get(), bytes}; }
   Bytes writable(std::uint64_t bytes) { return {memory_.get(), bytes}; }
 
-  std::unique_ptr<MemoryService> service;
-  std::unique_ptr<Transport> transport;
   FaultyTransport* faults = nullptr;
+  std::unique_ptr<Node> node;
+  std::unique_ptr<MemoryService> service;
 
  private:
   PageMemory memory_;
-  std::unique_ptr<ProgressThread> thread_;
 };
 
 inline std::string node_address(std::uint64_t id) { return "node:" + std::to_string(id); }
@@ -92,21 +88,26 @@ class SteppedRemote {
   }
   void start_tier(std::uint64_t id = 100) {
     RemoteTier::Config config;
-    config.self = {NodeId{id}, Incarnation{++incarnation_}};
     for (std::size_t i = 1; i <= lenders.size(); ++i) config.peers.push_back(node_address(i));
-    config.make_transport = [&](Receiver& receiver) -> Result<std::unique_ptr<Transport>> {
-      auto faulty = std::make_unique<FaultyTransport>(fabric.node(config.self, receiver), clock, seed);
+    NodeSetup setup{.self = {NodeId{id}, Incarnation{++incarnation_}},
+                    .make_transport = {},
+                    .clock = &clock,
+                    .times = {},
+                    .own_thread = false};
+    setup.make_transport = [&](Receiver& receiver) -> Result<std::unique_ptr<Transport>> {
+      auto faulty = std::make_unique<FaultyTransport>(fabric.node(setup.self, receiver), clock, seed);
       faults = faulty.get();
       return faulty;
     };
-    config.clock = &clock;
+    tier.reset();
+    node = *Node::create(setup);
     config.replicas = replicas_;
     config.tenant = tenant_;
     config.protection = protection;
     config.request_us = kRequestUs;
     config.patience_us = kPatienceUs;
-    config.own_thread = false;
-    tier = *RemoteTier::create(std::move(config));
+    config.own_workers = false;
+    tier = *RemoteTier::create(std::move(config), *node);
     until([&] { return tier->usage().ready_bytes > 0 && connected() == lenders.size(); });
   }
   std::size_t connected() const {
@@ -116,8 +117,7 @@ class SteppedRemote {
   }
 
   bool turn() {
-    bool did = tier && tier->transport().progress();
-    did |= tier && tier->step();
+    bool did = node && node->turn();
     for (const auto& lender : lenders) did |= lender && lender->turn();
     return did;
   }
@@ -200,6 +200,7 @@ class SteppedRemote {
   MemoryService::Config service_config;
   std::vector<std::unique_ptr<Lender>> lenders;
   FaultyTransport* faults = nullptr;
+  std::unique_ptr<Node> node;
   std::unique_ptr<RemoteTier> tier;
   std::uint64_t seed = 1;
   PageAead::Mode protection = PageAead::Mode::authenticate;  // of tiers started from now on

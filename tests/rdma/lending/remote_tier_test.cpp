@@ -62,7 +62,7 @@ TEST(RemoteTier, AStoreThatCannotBeSentNowIsSentLater) {
   remote.fill(0, 1, 1);
   const std::uint64_t id = remote.submit(tiers::Direction::store, slot, 0, 1, 1);
   // Without progress of the transport: the releases are outstanding when the store is to be sent.
-  while (remote.tier->step()) {
+  while (remote.node->step()) {
   }
   EXPECT_GT(remote.tier->statistics().retries, 0u);
   ASSERT_EQ(remote.wait_for(id).outcome, Outcome::done);
@@ -74,10 +74,10 @@ TEST(RemoteTier, APingThatCannotBeSentNowIsSentLater) {
   SteppedRemote remote(1);
   remote.start_tier();
   for (std::size_t i = 0; i <= kMostOutstanding; ++i) remote.tier->release(remote.slot());
-  while (remote.tier->step()) {
+  while (remote.node->step()) {
   }
-  remote.clock.advance(RemoteTier::Config{}.ping_us);
-  while (remote.tier->step()) {
+  remote.clock.advance(LinkTimes{}.ping_us);
+  while (remote.node->step()) {
   }
   remote.pass(SteppedRemote::kRequestUs);
   remote.fabric.set_partition(NodeId{100}, NodeId{1}, true);

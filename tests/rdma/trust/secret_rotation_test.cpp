@@ -32,21 +32,15 @@ struct NothingArrives final : Receiver {
 class SecretRotation : public ::testing::Test {
  protected:
   SecretRotation() {
-    MemoryService::Config config;
-    config.clock = &clock_;
-    config.memory = {lent_.get(), 2 * kPages * kPage};
-    service_ = std::make_unique<MemoryService>(config);
-    lender_ = transport(NodeId{1}, "127.0.0.1:0", at_lender_, *service_);
+    lender_ = node(NodeId{1}, "127.0.0.1:0", at_lender_);
+    service_ = std::make_unique<MemoryService>(
+        MemoryService::Config{.clock = &clock_, .memory = {lent_.get(), 2 * kPages * kPage}});
     EXPECT_TRUE(service_->start(*lender_));
+    borrower_ = node(NodeId{kNode}, "", at_node_);
     RemoteTier::Config borrower;
-    borrower.self = {NodeId{kNode}, Incarnation{1}};
-    borrower.peers = {lender_->address()};
-    borrower.make_transport = [this](Receiver& receiver) -> Result<std::unique_ptr<Transport>> {
-      return transport(NodeId{kNode}, "", at_node_, receiver);
-    };
-    borrower.clock = &clock_;
-    borrower.own_thread = false;
-    tier_ = *RemoteTier::create(std::move(borrower));
+    borrower.peers = {lender_->transport().address()};
+    borrower.own_workers = false;
+    tier_ = *RemoteTier::create(std::move(borrower), *borrower_);
     EXPECT_TRUE(until([&] { return tier_->usage().ready_bytes > 0; }));
   }
   ~SecretRotation() override {
@@ -54,6 +48,14 @@ class SecretRotation : public ::testing::Test {
     service_->stop();
   }
 
+  std::unique_ptr<Node> node(NodeId id, const std::string& listen, const SecretFile& secrets) {
+    NodeSetup setup{
+        .self = {id, Incarnation{1}}, .make_transport = {}, .clock = &clock_, .times = {}, .own_thread = false};
+    setup.make_transport = [&](Receiver& receiver) -> Result<std::unique_ptr<Transport>> {
+      return transport(id, listen, secrets, receiver);
+    };
+    return *Node::create(setup);
+  }
   std::unique_ptr<Transport> transport(NodeId id, std::string listen, const SecretFile& secrets,
                                        Receiver& receiver) const {
     return *create_stream_transport({.self = {id, Incarnation{1}},
@@ -68,11 +70,9 @@ class SecretRotation : public ::testing::Test {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(most_s);
     while (!done()) {
       if (std::chrono::steady_clock::now() > end) return false;
-      bool did = lender_->progress();
-      did |= service_->step();
-      did |= tier_->transport().progress();
-      did |= tier_->step();
-      if (!did) lender_->idle(100);
+      bool did = lender_->turn();
+      did |= borrower_->turn();
+      if (!did) lender_->transport().idle(100);
     }
     return true;
   }
@@ -127,7 +127,7 @@ class SecretRotation : public ::testing::Test {
     const SecretFile file(secrets);
     NothingArrives receiver;
     const auto other = transport(id, "", file, receiver);
-    const PeerId peer = *other->connect(lender_->address(), clock_.now_us() + 5'000'000);
+    const PeerId peer = *other->connect(lender_->transport().address(), clock_.now_us() + 5'000'000);
     std::optional<bool> in;
     EXPECT_TRUE(until([&] {
       other->progress();
@@ -156,8 +156,8 @@ class SecretRotation : public ::testing::Test {
   SecretFile at_lender_{first_ + others_}, at_node_{first_};
   JumpingClock clock_;
   PageMemory lent_ = page_memory(2 * kPages * kPage), memory_ = page_memory(kPage);
+  std::unique_ptr<Node> lender_, borrower_;
   std::unique_ptr<MemoryService> service_;
-  std::unique_ptr<Transport> lender_;
   std::unique_ptr<RemoteTier> tier_;
   std::vector<tiers::SlotId> slots_;
 };

@@ -11,43 +11,51 @@
 //
 // The parts, each of which calls only those below it:
 //   PageTraffic   pages that come and go
-//   ClientBook    who is connected
 //   LeaseBook     who has which room
 //   PageStore     the pages in leases
 //   ReplyBox      replies, sent and remembered
 //
-// Threads: step() and claim() belong to the thread that progresses the transport, and so do all
-// parts; any thread may call statistics() and poke().
+// Threads: all parts belong to the node's thread; any thread may call statistics() and poke().
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "rdma/lending/dead_nodes.hpp"
-#include "rdma/lending/memory_service/client_book.hpp"
 #include "rdma/lending/memory_service/page_traffic.hpp"
-#include "rdma/transport/event_batch.hpp"
+#include "rdma/node/node.hpp"
 
 namespace vmem::rdma {
 
-class MemoryService final : public Receiver {
+class MemoryService final : public Service {
  public:
   using Config = ServiceConfig;
   explicit MemoryService(Config config) : config_(config) {}
   ~MemoryService() override { stop(); }
 
-  // Call first, and once; the transport must outlive stop().
-  Status start(Transport& transport);
-  // Does what is possible now. False: there was nothing to do.
-  bool step();
-  // Closes all connections. Call on the progressing thread, or after that thread has ended.
+  // Call once, before the node starts; the node outlives stop().
+  Status start(Node& node);
+  // Closes all connections that other nodes made. Any thread but the node's.
   void stop();
-  // Wakes the thread that progresses the transport.
+  // Wakes the node's thread.
   void poke() noexcept;
   ServiceStatistics statistics() const;
 
-  std::optional<Claim> claim(PeerId peer, ConstBytes header, std::uint64_t payload_bytes) override;
+  std::span<const wire::Kind> kinds() const override;
+  Status admit(const Connected& connected) override;
+  void gone(const Peer& peer, const Gone& gone) override;
+  std::optional<Claim> claim(const Peer& from, const wire::Parsed& message, std::uint64_t payload_bytes) override;
+  void landed(std::uint64_t token) override { parts_->traffic.landed(token); }
+  void receive_failed(std::uint64_t token) override { parts_->traffic.receive_failed(token); }
+  void request(const Peer& from, const wire::Parsed& message) override;
+  void sent(SendId send) override { parts_->traffic.sent(send); }
+  void send_failed(SendId send) override { parts_->traffic.send_failed(send); }
+  bool step() override;
+  void quiesce() override;
+  bool quiesced() const override;
 
  private:
   struct Parts {
@@ -57,35 +65,28 @@ class MemoryService final : public Receiver {
     ReplyBox replies;
     PageStore store;
     LeaseBook leases;
-    ClientBook clients;
     PageTraffic traffic;
   };
 
-  void handle(PeerId peer, const Connected& connected);
-  void handle(PeerId peer, const Message& message);
-  void handle(PeerId, const ReceiveFailed& failed) { parts_->traffic.receive_failed(failed.token); }
-  void handle(PeerId, const Sent& sent) { parts_->traffic.sent(sent.id); }
-  void handle(PeerId, const SendFailed& failed) { parts_->traffic.send_failed(failed.id); }
-  void handle(PeerId peer, const Gone& gone) { parts_->clients.gone(peer, gone); }
+  void on_ask(const Peer& from, const wire::Header& header, ConstBytes body);
+  wire::Lent answer_to(const wire::Ask& ask, const Peer& asking);
+  void on_end(const Peer& from, const wire::Header& header, ConstBytes body);
+  void on_release(const Peer& from, const wire::Header& header, ConstBytes body);
 
-  void on_ask(PeerId peer, const wire::Header& header, ConstBytes body);
-  wire::Lent answer_to(const wire::Ask& ask, PeerId peer);
-  void on_end(PeerId peer, const wire::Header& header, ConstBytes body);
-  void on_release(PeerId peer, const wire::Header& header, ConstBytes body);
-
-  bool waits(ClientBook::Client& asking);
+  bool waits(PeerId asking);
+  bool is_anothers(NodeId node, const std::string& tenant) const;
   bool find_dead();
   void end_dead(NodeIdentity node);
   void publish();
 
   const Config config_;
-  Transport* transport_ = nullptr;  // null: not started, or stopped
-  EventBatch events_;
-  bool stopping_ = false;  // new connections are closed
+  Node* node_ = nullptr;   // null: not started, or stopped
+  bool stopping_ = false;  // new connections are refused
   std::unique_ptr<Slab> slab_;
   LogLimit died_;
-  std::uint64_t look_us_ = 0;               // next check for dead nodes and failed disks
-  tiers::Inbox inbox_{[this] { poke(); }};  // ends of the workers' work
+  std::map<PeerId, std::uint64_t> asked_us_;  // when a node's first ask was answered `again`
+  std::uint64_t look_us_ = 0;                 // next check for dead nodes and failed disks
+  tiers::Inbox inbox_{[this] { poke(); }};    // ends of the workers' work
   std::unique_ptr<tiers::Workers> workers_;
   std::optional<Parts> parts_;  // from start()
 

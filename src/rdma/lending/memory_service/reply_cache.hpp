@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "rdma/lending/wire.hpp"
+#include "rdma/node/wire.hpp"
 
 namespace vmem::rdma {
 

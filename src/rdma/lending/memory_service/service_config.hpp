@@ -19,7 +19,6 @@ struct ServiceConfig {
   std::uint64_t client_bytes = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t grace_us = 60'000'000;
   std::uint64_t request_us = 10'000'000;  // deadline of a page sent or received
-  std::uint64_t silence_us = 60'000'000;  // a node silent for this long is disconnected
   std::uint32_t workers = 0;
 
   std::uint64_t lendable_bytes() const { return memory.size() - staging_bytes; }

@@ -1,5 +1,5 @@
 // The transfer of one page between its slot and the nodes that have, or shall have, its copies.
-// Data only. Thread: the tier's; a worker while it prepares or checks the job.
+// Data only. Thread: the node's; a worker while it prepares or checks the job.
 #pragma once
 
 #include <array>

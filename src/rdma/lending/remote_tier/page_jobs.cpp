@@ -24,13 +24,19 @@ void lacked_memory(PageJob& job, std::string_view what) {
   job.error = {VMEM_ERROR_OUT_OF_MEMORY, ENOMEM, fmt::format("no memory to {} {}", what, words(job))};
 }
 
+// nullopt: none came.
+std::optional<Answer> answer_in(const CallEnd& end) {
+  const auto reply = wire::read_body<wire::Reply>(end.body);
+  return end.answered && reply ? std::optional(reply->answer) : std::nullopt;
+}
+
 }  // namespace
 
 // ---- preparing ----
 
 void PageJobs::begin(const PageJobRef& job) {
   const Transfer& transfer = job->transfer;
-  const std::uint64_t now = config_.clock->now_us();
+  const std::uint64_t now = parts_.node.clock().now_us();
   job->give_up_us = now + (job->is_load() ? config_.patience_us : 2 * config_.request_us);
   job->page.serial = transfer.page.serial;
   job->page.granule = transfer.page.granule;
@@ -60,7 +66,7 @@ void PageJobs::prepare(const PageJobRef& job) {
       job->error = std::move(done).error();
       return;
     }
-    if (auto slab = parts_.transport.register_slab(job->stored)) {
+    if (auto slab = parts_.node.transport().register_slab(job->stored)) {
       job->slab = *std::move(slab);
     } else {
       job->error = std::move(slab).error();
@@ -100,12 +106,12 @@ void PageJobs::wait(const PageJobRef& job) {
 }
 
 bool PageJobs::is_late(const PageJob& job) const {
-  return config_.clock->now_us() >= std::min(job.give_up_us, latest_us_);
+  return parts_.node.clock().now_us() >= std::min(job.give_up_us, latest_us_);
 }
 
 bool PageJobs::go_on() {
   bool did = false;
-  const std::uint64_t now = config_.clock->now_us();
+  const std::uint64_t now = parts_.node.clock().now_us();
   std::list<PageJobRef> jobs;
   jobs.swap(waiting_);
   for (const PageJobRef& job : jobs) {
@@ -144,8 +150,8 @@ void PageJobs::finish_store(const PageJobRef& job) {
 // False: waits for the copy's node.
 bool PageJobs::store_copy(const PageJobRef& job, std::size_t copy) {
   const CopyPlace at = place_of(*job, copy);
-  const bool same_node = parts_.links.has_lease(at);
-  if (same_node && parts_.links.is_ready(at.node)) {
+  const bool same_node = parts_.lenders.has_lease(at);
+  if (same_node && parts_.lenders.is_ready(at.node)) {
     put(job, copy);
     return true;
   }
@@ -155,10 +161,10 @@ bool PageJobs::store_copy(const PageJobRef& job, std::size_t copy) {
     return true;
   }
   job->copies[copy].leg = Leg::failed;
-  const std::string& why = parts_.links.why_away(at.node);
+  const std::string& why = parts_.lenders.why_away(at.node);
   job->error = {VMEM_ERROR_OUT_OF_MEMORY, 0,
                 fmt::format("no node has room for a copy of {}{}", words(*job),
-                            why.empty() ? "" : fmt::format("; {}: {}", parts_.links.address(at.node), why))};
+                            why.empty() ? "" : fmt::format("; {}: {}", parts_.lenders.address(at.node), why))};
   return true;
 }
 
@@ -168,46 +174,39 @@ void PageJobs::put(const PageJobRef& job, std::size_t copy) {
   job->copies[copy].leg = Leg::in_flight;
   ++job->copies[copy].tries;
   ++job->in_flight;
-  Request request{.kind = wire::Kind::put, .node = at.node, .job = job, .copy = copy};
-  if (parts_.links.send(request, wire::body_of(page), job->stored)) return;
-  request.broken = true;
-  ended(request);
+  const auto then = [this, job, copy](const CallEnd& end) { put_ended(job, copy, answer_in(end)); };
+  const Call put{
+      .kind = wire::Kind::put, .body = wire::body_of(page), .payload = job->stored, .reply_bytes = sizeof(wire::Reply)};
+  if (!parts_.lenders.send(at.node, put, then)) then({});
 }
 
-void PageJobs::ended(const Request& request) {
-  --request.job->in_flight;
-  request.kind == wire::Kind::put ? put_ended(request) : fetch_ended(request);
-}
-
-void PageJobs::put_ended(const Request& request) {
-  const PageJobRef& job = request.job;
-  const Answer answer = request.answer.value_or(Answer::again);
+void PageJobs::put_ended(const PageJobRef& job, std::size_t copy, std::optional<Answer> answer) {
+  --job->in_flight;
   if (answer == Answer::done) {
-    job->copies[request.copy].leg = Leg::done;
-    parts_.pages.at(job->transfer.slot).valid[request.copy] = true;
+    job->copies[copy].leg = Leg::done;
+    parts_.pages.at(job->transfer.slot).valid[copy] = true;
     parts_.counters.add(&RemoteStatistics::stored_bytes, job->page.bytes);
   } else {
-    put_failed(request, answer);
+    put_failed(*job, copy, answer);
   }
   wait(job);
 }
 
-void PageJobs::put_failed(const Request& request, Answer answer) {
-  PageJob& job = *request.job;
-  PageJob::Copy& copy = job.copies[request.copy];
+void PageJobs::put_failed(PageJob& job, std::size_t which, std::optional<Answer> answered) {
+  PageJob::Copy& copy = job.copies[which];
+  const CopyPlace at = place_of(job, which);
+  const Answer answer = answered.value_or(Answer::again);
   parts_.counters.add(&RemoteStatistics::checksum_failures, answer == Answer::damaged ? 1 : 0);
   parts_.counters.add(&RemoteStatistics::retries);
-  const std::string why =
-      request.broken ? parts_.links.why_away(request.node) : failure_words(place_of(job, request.copy), answer);
+  const std::string why = answered ? failure_words(at, answer) : parts_.lenders.why_away(at.node);
   job.error = {answer == Answer::full ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_DRIVER, 0,
-               fmt::format("{} did not take {}: {}", parts_.links.address(request.node), words(job), why)};
+               fmt::format("{} did not take {}: {}", parts_.lenders.address(at.node), words(job), why)};
   const bool more_tries = copy.tries < kTries;
-  const bool moves =
-      answer == Answer::failed && more_tries && parts_.placer.assign_new_place(job.transfer.slot, request.copy);
+  const bool moves = answer == Answer::failed && more_tries && parts_.placer.assign_new_place(job.transfer.slot, which);
   const bool may_mend = answer == Answer::again || (answer == Answer::damaged && more_tries);
   const bool too_late = is_late(job) && copy.tries > 1;
   copy.leg = moves || (may_mend && !too_late) ? Leg::wanted : Leg::failed;
-  if (answer == Answer::again) job.again_us = config_.clock->now_us() + kAgainUs;
+  if (answer == Answer::again) job.again_us = parts_.node.clock().now_us() + kAgainUs;
 }
 
 // ---- loads ----
@@ -228,12 +227,12 @@ PageJobs::Choice PageJobs::choose(PageJob& job) {
   Choice choice;
   for (std::size_t i = 0; i < config_.replicas; ++i) {
     const std::uint32_t node = places[i].node;
-    if (job.copies[i].leg != Leg::wanted || !held.valid[i] || !parts_.links.has_lease(places[i])) continue;
-    if (!parts_.links.is_ready(node)) {
+    if (job.copies[i].leg != Leg::wanted || !held.valid[i] || !parts_.lenders.has_lease(places[i])) continue;
+    if (!parts_.lenders.is_ready(node)) {
       choice.away = true;
       job.error = {VMEM_ERROR_TIMEOUT, 0,
-                   fmt::format("{} is on {}, which is away: {}", words(job), parts_.links.address(node),
-                               parts_.links.why_away(node))};
+                   fmt::format("{} is on {}, which is away: {}", words(job), parts_.lenders.address(node),
+                               parts_.lenders.why_away(node))};
     } else if (!choice.best || job.unverified == i ||
                (job.unverified != choice.best && job.copies[i].tries < job.copies[*choice.best].tries)) {
       choice.best = i;
@@ -247,7 +246,7 @@ void PageJobs::give_up_load(const PageJobRef& job, const Choice& choice) {
   if (choice.best) {
     const std::uint32_t node = place_of(*job, *choice.best).node;
     job->error = {VMEM_ERROR_TIMEOUT, 0,
-                  fmt::format("{} did not arrive from {} in time", words(*job), parts_.links.address(node))};
+                  fmt::format("{} did not arrive from {} in time", words(*job), parts_.lenders.address(node))};
   }
   const bool kept = choice.best || choice.away || job->kept;
   if (!kept) job->error.status = VMEM_ERROR_LOST;
@@ -261,30 +260,34 @@ void PageJobs::fetch(const PageJobRef& job, std::size_t copy) {
   const wire::PageAt page{.lease = at.lease, .offset = at.offset, .page = job->page, .doubted = unverified ? 1u : 0u};
   ++job->copies[copy].tries;
   ++job->in_flight;
-  Request request{.kind = wire::Kind::fetch, .node = at.node, .job = job, .copy = copy, .destination = job->stored};
-  if (parts_.links.send(request, wire::body_of(page))) return;
-  request.broken = true;
-  ended(request);
+  const auto then = [this, job, copy](const CallEnd& end) {
+    const auto answer = answer_in(end);
+    fetch_ended(job, copy, answer == Answer::done && !end.landed ? Answer::again : answer);
+  };
+  const Call fetch{.kind = wire::Kind::fetch,
+                   .body = wire::body_of(page),
+                   .destination = job->stored,
+                   .reply_bytes = sizeof(wire::Reply)};
+  if (!parts_.lenders.send(at.node, fetch, then)) then({});
 }
 
-void PageJobs::fetch_ended(const Request& request) {
-  const PageJobRef& job = request.job;
-  if (request.answer == Answer::done) return check(job, request.copy);
+void PageJobs::fetch_ended(const PageJobRef& job, std::size_t copy, std::optional<Answer> answer) {
+  --job->in_flight;
+  if (answer == Answer::done) return check(job, copy);
   parts_.counters.add(&RemoteStatistics::retries);
-  if (request.answer == Answer::failed) {
-    copy_unread(job, request.copy);
-  } else if (!request.broken && request.answer != Answer::again) {
-    copy_failed(job, request.copy, wire::answer_words(*request.answer));
+  if (answer == Answer::failed) {
+    copy_unread(job, copy);
+  } else if (answer && answer != Answer::again) {
+    copy_failed(job, copy, wire::answer_words(*answer));
   }
-  if (request.answer == Answer::again || request.answer == Answer::failed)
-    job->again_us = config_.clock->now_us() + kAgainUs;
+  if (answer == Answer::again || answer == Answer::failed) job->again_us = parts_.node.clock().now_us() + kAgainUs;
   wait(job);
 }
 
 void PageJobs::copy_failed(const PageJobRef& job, std::size_t copy, std::string_view why) {
   parts_.pages.at(job->transfer.slot).valid[copy] = false;
   job->copies[copy].leg = Leg::failed;
-  const std::string& address = parts_.links.address(place_of(*job, copy).node);
+  const std::string& address = parts_.lenders.address(place_of(*job, copy).node);
   job->error = {VMEM_ERROR_LOST, 0, fmt::format("the copy of {} on {} is gone: {}", words(*job), address, why)};
   parts_.counters.add(&RemoteStatistics::copies_lost);
 }
@@ -296,7 +299,7 @@ void PageJobs::copy_unread(const PageJobRef& job, std::size_t copy) {
   job->kept = true;
   const CopyPlace at = place_of(*job, copy);
   job->error = {VMEM_ERROR_DRIVER, 0,
-                fmt::format("{} could not read {}: {}", parts_.links.address(at.node), words(*job),
+                fmt::format("{} could not read {}: {}", parts_.lenders.address(at.node), words(*job),
                             failure_words(at, Answer::failed))};
 }
 

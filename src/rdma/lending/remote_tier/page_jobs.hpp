@@ -4,21 +4,21 @@
 //
 // A job that is not complete has work in flight, or waits in a list for a node or for its turn.
 //
-// Thread: the tier's. Locks nothing of its own.
+// Thread: the node's. Locks nothing of its own.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <list>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "rdma/lending/remote_tier/copy_placer.hpp"
-#include "rdma/lending/remote_tier/node_links.hpp"
+#include "rdma/lending/remote_tier/lenders.hpp"
 #include "rdma/lending/remote_tier/page_job.hpp"
 #include "rdma/lending/remote_tier/page_protection.hpp"
 #include "rdma/lending/remote_tier/remote_counters.hpp"
-#include "rdma/lending/remote_tier/requests.hpp"
 #include "rdma/lending/remote_tier/stored_pages.hpp"
 #include "tiers/async/transfer_ledger.hpp"
 #include "tiers/async/workers.hpp"
@@ -29,9 +29,9 @@ class PageJobs {
  public:
   // All outlive this.
   struct Parts {
-    Transport& transport;
+    Node& node;
     tiers::Workers& workers;
-    NodeLinks& links;
+    Lenders& lenders;
     CopyPlacer& placer;
     StoredPages& pages;
     PageProtection& protection;
@@ -41,12 +41,10 @@ class PageJobs {
   PageJobs(const RemoteConfig& config, Parts parts) : config_(config), parts_(parts) {}
 
   void begin(const PageJobRef& job);
-  // The request of a job was answered or will not be; it no longer uses the job's memory.
-  void ended(const Request& request);
   // Resumes the jobs that wait. True: one of them has begun a request.
   bool go_on();
   // From now on no job waits for longer than a request may take.
-  void hurry() { latest_us_ = config_.clock->now_us() + config_.request_us; }
+  void hurry() { latest_us_ = parts_.node.clock().now_us() + config_.request_us; }
   void clear() { waiting_.clear(); }
 
  private:
@@ -61,8 +59,9 @@ class PageJobs {
   void finish_store(const PageJobRef& job);
   bool store_copy(const PageJobRef& job, std::size_t copy);
   void put(const PageJobRef& job, std::size_t copy);
-  void put_ended(const Request& request);
-  void put_failed(const Request& request, wire::Answer answer);
+  // Without an answer, none will come.
+  void put_ended(const PageJobRef& job, std::size_t copy, std::optional<wire::Answer> answer);
+  void put_failed(PageJob& job, std::size_t copy, std::optional<wire::Answer> answer);
 
   struct Choice {
     std::optional<std::size_t> best;  // the copy to fetch
@@ -72,7 +71,7 @@ class PageJobs {
   void advance_load(const PageJobRef& job);
   void give_up_load(const PageJobRef& job, const Choice& choice);
   void fetch(const PageJobRef& job, std::size_t copy);
-  void fetch_ended(const Request& request);
+  void fetch_ended(const PageJobRef& job, std::size_t copy, std::optional<wire::Answer> answer);
   void check(const PageJobRef& job, std::size_t copy);
   void checked(const PageJobRef& job, std::size_t copy, bool good);
   void copy_failed(const PageJobRef& job, std::size_t copy, std::string_view why);

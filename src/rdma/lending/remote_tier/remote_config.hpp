@@ -4,24 +4,19 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "base/clock.hpp"
-#include "rdma/transport/transport.hpp"
+#include "base/node.hpp"
+#include "base/status.hpp"
 #include "rdma/trust/page_aead.hpp"
 
 namespace vmem::rdma {
 
 struct RemoteConfig {
-  using MakeTransport = std::function<Result<std::unique_ptr<Transport>>(Receiver&)>;
   enum class Credentials : std::uint8_t { user, secret, certificates };  // user: over Unix sockets
 
-  NodeIdentity self;
   std::vector<std::string> peers;  // addresses
-  MakeTransport make_transport;
-  const Clock* clock = nullptr;  // outlives the tier
   std::uint32_t replicas = 1;
   // Limit of memory, and of disk, borrowed from each node.
   std::uint64_t borrow_bytes = std::numeric_limits<std::uint64_t>::max();
@@ -29,14 +24,12 @@ struct RemoteConfig {
   PageAead::Mode protection = PageAead::Mode::authenticate;
   std::uint64_t request_us = 2'000'000;
   std::uint64_t patience_us = 20'000'000;
-  std::uint64_t reconnect_us = 200'000;
-  std::uint64_t ping_us = 5'000'000;  // a ping follows a silence this long
   std::uint32_t workers = 1;
   std::uint32_t channels = 1;  // of the transport
-  // False: the owner progresses the transport and steps the tier.
-  bool own_thread = true;
+  // False: seals are made and checked on the node's thread.
+  bool own_workers = true;
   Credentials credentials = Credentials::user;  // of the transport, for error messages
-  // Called on the tier's thread. heard: whether the node may be used at that address. missed: the
+  // Called on the node's thread. heard: whether the node may be used at that address. missed: the
   // node missed a deadline.
   std::function<Status(const std::string& address, NodeIdentity node)> heard;
   std::function<void(NodeId node)> missed;

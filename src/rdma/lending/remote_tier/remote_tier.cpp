@@ -11,7 +11,6 @@ namespace vmem::rdma {
 
 using tiers::SlotId;
 using tiers::Transfer;
-using wire::Kind;
 
 namespace {
 
@@ -22,54 +21,48 @@ std::uint32_t busy_pages(std::uint32_t channels) { return std::max(tiers::TierIn
 
 }  // namespace
 
-Result<std::unique_ptr<RemoteTier>> RemoteTier::create(Config config) {
-  std::unique_ptr<RemoteTier> tier(new RemoteTier(std::move(config)));
+Result<std::unique_ptr<RemoteTier>> RemoteTier::create(Config config, Node& node) {
+  std::unique_ptr<RemoteTier> tier(new RemoteTier(std::move(config), node));
   VMEM_TRY(tier->open());
   return tier;
 }
 
-RemoteTier::RemoteTier(Config config)
+RemoteTier::RemoteTier(Config config, Node& node)
     : config_(std::move(config)),
+      node_(node),
       info_{.name = "remote", .busy_pages = busy_pages(config_.channels)},
       placer_(config_.peers, config_.replicas),
       contacts_(config_.peers, config_.credentials),
       ledger_(config_.on_ready) {}
 
-RemoteTier::Network::Network(const RemoteConfig& config, Transport& transport, RemoteTier& tier)
-    : requests(transport, *config.clock, config.self, config.request_us),
-      links(config, {transport, requests, tier.placer_, pages, tier.contacts_, tier.counters_}),
-      jobs(config,
-           {transport, *tier.workers_, links, tier.placer_, pages, *tier.protection_, tier.ledger_, tier.counters_}) {}
+RemoteTier::Network::Network(const RemoteConfig& config, RemoteTier& tier)
+    : lenders(config, {tier.node_, tier, tier.placer_, pages, tier.contacts_, tier.returns_, tier.counters_}),
+      jobs(config, {tier.node_, *tier.workers_, lenders, tier.placer_, pages, *tier.protection_, tier.ledger_,
+                    tier.counters_}) {}
 
 Status RemoteTier::open() {
   VMEM_ASSIGN(protection_, PageProtection::create(config_.protection, info_.busy_pages));
-  VMEM_ASSIGN(transport_, config_.make_transport(*this));
-  workers_ = std::make_unique<tiers::Workers>("vmem-node-work", config_.own_thread ? config_.workers : 0,
+  workers_ = std::make_unique<tiers::Workers>("vmem-node-work", config_.own_workers ? config_.workers : 0,
                                               [this](tiers::Inbox::Task task) { inbox_.post(std::move(task)); });
-  network_.emplace(config_, *transport_, *this);
-  if (config_.own_thread) thread_ = std::make_unique<ProgressThread>(*transport_, [this] { return step(); });
+  network_.emplace(config_, *this);
+  node_.add(*this);
   return {};
 }
 
 RemoteTier::~RemoteTier() {
-  if (thread_) {
+  if (!network_) return;
+  if (config_.own_workers) {
     finish();
     leave();
   }
-  thread_.reset();
+  node_.remove(*this);
   workers_.reset();
-  if (network_) {
-    network_->requests.clear();
-    network_->jobs.clear();
-  }
+  network_->jobs.clear();
   inbox_.clear();
-  transport_.reset();
 }
 
 void RemoteTier::leave() {
-  inbox_.post([this] {
-    if (const auto leases = network_->links.return_leases()) returns_.sent(*leases);
-  });
+  inbox_.post([this] { network_->lenders.return_leases(); });
   (void)returns_.wait(kMostLeaveUs);
 }
 
@@ -86,7 +79,7 @@ std::string RemoteTier::describe() const {
 void RemoteTier::release(SlotId slot) {
   inbox_.post([this, slot, copies = placer_.release(slot)] {
     network_->pages.forget(slot);
-    for (const CopyPlace& copy : copies) network_->links.release(copy);
+    for (const CopyPlace& copy : copies) network_->lenders.release(copy);
   });
 }
 
@@ -119,54 +112,19 @@ std::string RemoteTier::where(SlotId slot) const {
   return nodes.empty() ? std::string(info_.name) : nodes;
 }
 
-// ---- the tier's thread ----
+// ---- the node's thread ----
 
 bool RemoteTier::step() {
-  bool did = events_.handle_some(*transport_, [&](Event& event) { handle(event); });
-  did |= inbox_.run();
-  did |= network_->links.find_dead();
-  did |= network_->links.keep_connected();
-  did |= network_->links.expire();
+  bool did = inbox_.run();
+  did |= network_->lenders.find_dead();
+  network_->lenders.ask_again();
   did |= network_->jobs.go_on();
   return did;
 }
 
-std::optional<Claim> RemoteTier::claim(PeerId peer, ConstBytes header, std::uint64_t payload_bytes) {
-  return network_->requests.claim(peer, header, payload_bytes);
-}
-
-void RemoteTier::handle(Event& event) {
-  std::visit([&](auto& what) { handle(event.peer, what); }, event.what);
-  handle_ended_requests();
-}
-
-void RemoteTier::handle(PeerId peer, const Message& message) {
-  // claim() has parsed the header of a message with a token.
-  if (message.token != 0) {
-    if (network_->requests.landed(message.token)) network_->links.heard(peer);
-    return;
-  }
-  const auto parsed = wire::parse(message.header);
-  if (!parsed || !network_->links.knows(peer)) return;
-  if (parsed->header.request.sequence == wire::kUnasked) {
-    if (const auto lent = wire::read_body<wire::Lent>(parsed->body)) network_->links.shrunk(peer, *lent);
-    return;
-  }
-  if (network_->requests.answered(peer, *parsed)) network_->links.heard(peer);
-}
-
-void RemoteTier::handle_ended_requests() {
-  while (const auto request = network_->requests.next_ended()) {
-    if (request->job) {
-      network_->jobs.ended(*request);
-    } else if (request->kind == Kind::release) {
-      returns_.ended();
-    } else if (request->lent) {
-      network_->links.lent(request->node, *request->lent);
-    } else if (request->kind == Kind::ping && request->answer) {
-      network_->links.pong(request->node);
-    }
-  }
+void RemoteTier::notice(const Peer& from, const wire::Parsed& message) {
+  const auto lent = wire::read_body<wire::Lent>(message.body);
+  if (message.header.kind == wire::Kind::allocated && lent) network_->lenders.shrunk(from.id, *lent);
 }
 
 }  // namespace vmem::rdma

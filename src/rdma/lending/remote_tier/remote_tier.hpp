@@ -11,16 +11,15 @@
 // Silence and refused connections prove nothing: a load without an answer for `patience_us` fails
 // with TIMEOUT, and the page is kept. A lost copy is re-created by the page's next store.
 //
-// One thread progresses the transport and does all waiting for the network; workers make and check
-// seals. The mover's calls wait for none of them. These are the parts. A part calls only parts
-// below it, and none while it holds its own lock:
+// The node's thread does all waiting for the network; workers make and check seals. The mover's
+// calls wait for neither. These are the parts. A part calls only parts below it, and none while it
+// holds its own lock:
 //   PageJobs       stores and loads of pages
-//   NodeLinks      connections and leases
-//   Requests       what is in flight to the nodes
+//   Lenders        links and leases
 //   StoredPages    what the slots hold
 //   CopyPlacer     where copies lie (any thread, locked)
 //   TransferLedger what the mover waits for (any thread, locked)
-// The mover's calls post tasks to the tier's thread.
+// The mover's calls post tasks to the node's thread.
 #pragma once
 
 #include <memory>
@@ -30,21 +29,21 @@
 
 #include "rdma/lending/remote_tier/first_contacts.hpp"
 #include "rdma/lending/remote_tier/lease_returns.hpp"
-#include "rdma/lending/remote_tier/node_links.hpp"
+#include "rdma/lending/remote_tier/lenders.hpp"
 #include "rdma/lending/remote_tier/page_jobs.hpp"
-#include "rdma/transport/event_batch.hpp"
-#include "rdma/transport/progress_thread.hpp"
+#include "rdma/node/node.hpp"
 #include "tiers/async/workers.hpp"
 
 namespace vmem::rdma {
 
-class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, public Receiver {
+class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, public Service {
  public:
   using Config = RemoteConfig;
   using Credentials = RemoteConfig::Credentials;
 
-  // Errors: those of make_transport.
-  static Result<std::unique_ptr<RemoteTier>> create(Config config);
+  // Call before the node starts; the node outlives the tier. Errors: INVALID_OPTION, if pages
+  // cannot be protected.
+  static Result<std::unique_ptr<RemoteTier>> create(Config config, Node& node);
   ~RemoteTier() override;
 
   // Waits until each peer was tried once, for at most most_us. With two copies of each page one
@@ -73,33 +72,26 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
   // the lenders for at most 0.3 s.
   void leave();
 
-  // On the tier's thread.
-  std::optional<Claim> claim(PeerId peer, ConstBytes header, std::uint64_t payload_bytes) override;
-  bool step();
-  Transport& transport() { return *transport_; }
+  std::span<const wire::Kind> kinds() const override { return {}; }
+  void notice(const Peer& from, const wire::Parsed& message) override;
+  bool step() override;
+  void quiesce() override { network_->lenders.close_all(); }
+  bool quiesced() const override { return network_->lenders.all_closed(); }
 
  private:
-  // Of the tier's thread. Made once the transport exists.
+  // Of the node's thread.
   struct Network {
-    Network(const RemoteConfig& config, Transport& transport, RemoteTier& tier);
-    Requests requests;
+    Network(const RemoteConfig& config, RemoteTier& tier);
     StoredPages pages;
-    NodeLinks links;
+    Lenders lenders;
     PageJobs jobs;
   };
 
-  explicit RemoteTier(Config config);
+  RemoteTier(Config config, Node& node);
   Status open();
-  void handle(Event& event);
-  void handle(PeerId peer, const Connected& connected) { network_->links.connected(peer, connected); }
-  void handle(PeerId peer, const Message& message);
-  void handle(PeerId, const ReceiveFailed& failed) { network_->requests.receive_failed(failed.token); }
-  void handle(PeerId, const Sent& sent) { network_->requests.sent(sent.id); }
-  void handle(PeerId, const SendFailed& failed) { network_->requests.send_failed(failed.id); }
-  void handle(PeerId peer, Gone& gone) { network_->links.gone(peer, gone); }
-  void handle_ended_requests();
 
   const Config config_;
+  Node& node_;
   const tiers::TierInfo info_;
 
   // Any thread; each has its own lock.
@@ -107,19 +99,15 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
   FirstContacts contacts_;
   RemoteCounters counters_;
   tiers::TransferLedger ledger_;
-  tiers::Inbox inbox_{[this] { transport_->wake(); }};
+  tiers::Inbox inbox_{[this] { node_.wake(); }};
   LeaseReturns returns_;
   std::unique_ptr<PageProtection> protection_;
 
-  // Constant after open(). The transport outlives the jobs, which have registered memory with it.
-  std::unique_ptr<Transport> transport_;
+  // Constant after open().
   std::unique_ptr<tiers::Workers> workers_;
 
-  // Only for the tier's thread.
-  EventBatch events_;
+  // Only for the node's thread.
   std::optional<Network> network_;
-
-  std::unique_ptr<ProgressThread> thread_;
 };
 
 }  // namespace vmem::rdma

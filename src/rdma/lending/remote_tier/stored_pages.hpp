@@ -1,6 +1,6 @@
 // What each slot holds: the page version, its proof, and which copies of it are valid.
 //
-// Thread: the tier's.
+// Thread: the node's.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-#include "rdma/lending/wire.hpp"
+#include "rdma/node/wire.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

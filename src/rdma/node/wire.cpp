@@ -1,4 +1,4 @@
-#include "rdma/lending/wire.hpp"
+#include "rdma/node/wire.hpp"
 
 #define XXH_INLINE_ALL
 #include <fmt/format.h>

@@ -1,0 +1,254 @@
+#include "rdma/lending/remote_tier/lenders.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/counted.hpp"
+#include "base/log.hpp"
+#include "base/sizes.hpp"
+
+namespace vmem::rdma {
+
+using wire::Answer;
+using wire::Kind;
+
+namespace {
+
+constexpr std::uint64_t kBeforeAskingAgainUs = 50'000;
+constexpr std::uint64_t kBeforeFullAgainUs = 1'000'000;
+constexpr std::uint64_t kLookUs = 5'000;  // between checks for ended lenders
+
+Obstacle obstacle_of(int error, Obstacle otherwise) {
+  switch (error) {
+    case ECONNREFUSED:
+      return Obstacle::nobody_listens;
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EHOSTDOWN:
+    case ETIMEDOUT:
+      return Obstacle::unreachable;
+    default:
+      return otherwise;
+  }
+}
+
+std::uint64_t number(NodeIdentity node) { return static_cast<std::uint64_t>(node.id); }
+
+std::string full_words(const wire::Lent& lent) {
+  std::string words = fmt::format("{} of {} that it lends are leased to {}", format_bytes(lent.leased_bytes),
+                                  format_bytes(lent.lendable_bytes), counted(lent.nodes, "node", "nodes"));
+  if (lent.holder == 0) return words;
+  words += fmt::format(", {} of them to node {}, which is ", format_bytes(lent.holder_bytes), lent.holder);
+  if (lent.holder_left_us == 0) return words + "connected: end that program, or have the daemon lend more";
+  return words + fmt::format("gone, and has it for {} more if its end is not seen (the daemon's --grace)",
+                             exact_duration_us((lent.holder_left_us + 999'999) / 1'000'000 * 1'000'000));
+}
+
+}  // namespace
+
+Lenders::Lenders(const RemoteConfig& config, Parts parts) : config_(config), parts_(parts) {
+  for (const std::string& address : config_.peers)
+    lenders_.emplace_back().link = parts_.node.links().add({address}, *this);
+}
+
+Lenders::Lender& Lenders::of(LinkId link) { return *std::ranges::find(lenders_, link, &Lender::link); }
+
+// ---- requests ----
+
+bool Lenders::send(std::uint32_t node, Call call, Calls::Then then) {
+  Lender& lender = lenders_[node];
+  call.peer = parts_.node.links().peer(lender.link);
+  call.owner = &parts_.owner;
+  call.deadline_us = now_us() + config_.request_us;
+  const Status sent = parts_.node.calls().begin(call, std::move(then));
+  if (!sent) not_sent(lender, call.kind, sent.error());
+  return sent.has_value();
+}
+
+void Lenders::not_sent(const Lender& lender, Kind kind, const Error& error) {
+  if (const auto times = unsent_.next(); times.logged)
+    VMEM_LOG_WARN("a {} was not sent to {}: {} ({} so far)", wire::kind_name(kind), address(index_of(lender)),
+                  error.message, times.count);
+}
+
+void Lenders::ask_again() {
+  for (Lender& lender : lenders_) {
+    if (lender.state == Lender::State::asking && lender.ask_us != 0 && now_us() >= lender.ask_us) ask(lender);
+  }
+}
+
+void Lenders::ask(Lender& lender) {
+  const wire::Ask ask{config_.borrow_bytes, config_.borrow_bytes};
+  const std::uint32_t node = index_of(lender);
+  lender.ask_us = now_us() + kBeforeAskingAgainUs;
+  const bool sent = send(node, {.kind = Kind::allocate, .body = wire::body_of(ask), .reply_bytes = sizeof(wire::Lent)},
+                         [this, node](const CallEnd& end) {
+                           if (end.answered) lent(lenders_[node], *wire::read_body<wire::Lent>(end.body));
+                         });
+  if (sent) lender.ask_us = 0;
+}
+
+// ---- connections ----
+
+Status Lenders::up(LinkId link, const Connected& connected) {
+  if (leaving_) return fail(VMEM_ERROR_UNSUPPORTED, "this node leaves");
+  Lender& lender = of(link);
+  const std::string& at = address(index_of(lender));
+  if (const auto allowed = config_.heard ? config_.heard(at, connected.node) : Status{}; !allowed) {
+    if (const auto times = unused_.next(); times.logged)
+      VMEM_LOG_WARN("the node at {} is not used: {} ({} such refusals)", at, allowed.error().message, times.count);
+    return allowed;
+  }
+  if (lender.identity != connected.node) {
+    const bool same_node = lender.identity.id == connected.node.id;
+    if (lender.lease != 0)
+      lose_lease(lender,
+                 same_node ? "it was started anew, without what it held" : "another node answers at its address");
+    dead_.forget(lender.identity.id);
+  }
+  lender.identity = connected.node;
+  dead_.watch(connected.node, connected.process);
+  lender.path = connected.path;
+  lender.state = Lender::State::asking;
+  lender.obstacle = Obstacle::none;
+  ask(lender);
+  return {};
+}
+
+void Lenders::down(LinkId link, const LinkDown& down) {
+  Lender& lender = of(link);
+  const std::uint32_t node = index_of(lender);
+  lender.why = down.why;
+  lender.obstacle = obstacle_of(down.native, std::exchange(lender.obstacle, Obstacle::none));
+  if (lender.state == Lender::State::ready) {
+    if (const auto times = broken_.next(); times.logged)
+      VMEM_LOG_WARN("the connection to node {} at {} is gone: {} ({} so far)", number(lender.identity), address(node),
+                    lender.why, times.count);
+    parts_.placer.set_away(node);
+  }
+  const bool known = config_.missed && lender.identity.id != NodeId{};
+  if (down.reason == Reason::timeout && known) config_.missed(lender.identity.id);
+  lender.state = Lender::State::away;
+  parts_.contacts.failed(node, lender.why, lender.obstacle);
+  if (leaving_) parts_.node.links().remove(link);
+}
+
+// ---- leases ----
+
+void Lenders::lent(Lender& lender, const wire::Lent& lent) {
+  if (lender.state != Lender::State::asking) return;
+  if (lent.answer == Answer::again) {
+    lender.ask_us = now_us() + kBeforeAskingAgainUs;
+    return;
+  }
+  if (lent.answer != Answer::done) return refuse(lender, lent);
+  take_lease(lender, lent);
+}
+
+void Lenders::refuse(Lender& lender, const wire::Lent& lent) {
+  lender.why = lent.answer == Answer::full ? full_words(lent) : std::string(wire::answer_words(lent.answer));
+  lender.obstacle = Obstacle::full;
+  parts_.node.links().close(lender.link, lender.why, kBeforeFullAgainUs);
+}
+
+void Lenders::take_lease(Lender& lender, const wire::Lent& lent) {
+  if (lender.lease != lent.lease && lender.lease != 0) lose_lease(lender, "it dropped what it held for this node");
+  lender.lease = lent.lease;
+  parts_.placer.set_room(index_of(lender), lent);
+  lender.state = Lender::State::ready;
+  lender.why.clear();
+  if (std::exchange(lender.was_ready, true)) {
+    parts_.counters.add(&RemoteStatistics::reconnects);
+    if (const auto times = back_.next(); times.logged)
+      VMEM_LOG_INFO("node {} at {} is back, by {} ({} so far)", number(lender.identity), address(index_of(lender)),
+                    lender.path, times.count);
+  }
+  parts_.contacts.reached(index_of(lender), lender.path);
+}
+
+// A disk of the lender failed. Its pages are still fetched as long as the disk can be read.
+void Lenders::shrunk(PeerId peer, const wire::Lent& lent) {
+  const auto found = std::ranges::find_if(
+      lenders_, [&](const Lender& lender) { return parts_.node.links().peer(lender.link) == peer; });
+  if (found == lenders_.end() || found->state != Lender::State::ready || found->lease != lent.lease) return;
+  const auto before = parts_.placer.shrink_disk(index_of(*found), lent.disk_bytes);
+  if (!before) return;
+  if (const auto times = less_.next(); times.logged)
+    VMEM_LOG_WARN("a disk of node {} at {} failed: of {} there, {} are left ({} such failures)",
+                  number(found->identity), address(index_of(*found)), format_bytes(*before),
+                  format_bytes(lent.disk_bytes), times.count);
+}
+
+// Invalidates the copies on the node.
+void Lenders::lose_lease(Lender& lender, const std::string& why) {
+  const StoredPages::Loss loss = parts_.pages.lose(index_of(lender), lender.lease, parts_.placer);
+  parts_.placer.drop(index_of(lender));
+  lender.lease = 0;
+  if (loss.copies == 0) return;
+  parts_.counters.add(&RemoteStatistics::copies_lost, loss.copies);
+  if (const auto times = lost_.next(); times.logged)
+    VMEM_LOG_ERROR("node {} at {} is lost ({}), with {} copies of pages, {} of them the last ({} such losses)",
+                   number(lender.identity), address(index_of(lender)), why, loss.copies, loss.last, times.count);
+}
+
+// A place ends with its lease, and a lease with the tier.
+void Lenders::release(const CopyPlace& copy) {
+  const Lender& lender = lenders_[copy.node];
+  const bool gone = leaving_ || copy.lease == 0 || lender.lease != copy.lease;
+  if (gone || !is_ready(copy.node)) return;
+  wire::PageAt at{.lease = copy.lease, .offset = copy.offset};
+  at.page.version = 1;  // any version but 0, which means the lease
+  const Call release{.peer = parts_.node.links().peer(lender.link),
+                     .kind = Kind::release,
+                     .body = wire::body_of(at),
+                     .deadline_us = now_us() + config_.request_us};
+  if (const Status sent = parts_.node.calls().tell(release); !sent) not_sent(lender, Kind::release, sent.error());
+}
+
+void Lenders::return_leases() {
+  if (std::exchange(leaving_, true)) return;
+  std::uint32_t sent = 0;
+  for (const Lender& lender : lenders_) {
+    if (lender.state != Lender::State::ready) continue;
+    const wire::PageAt all{.lease = lender.lease};
+    const Call call{.kind = Kind::release, .body = wire::body_of(all)};
+    sent += send(index_of(lender), call, [this](const CallEnd&) { parts_.returns.ended(); }) ? 1 : 0;
+  }
+  parts_.returns.sent(sent);
+}
+
+// ---- ends ----
+
+// Closes the connection too: a forked child of the lender may hold it open. But a node that is away
+// may be connecting, to another process.
+bool Lenders::find_dead() {
+  if (now_us() < look_us_) return false;
+  look_us_ = now_us() + kLookUs;
+  const auto found = dead_.find();
+  for (Lender& lender : lenders_) {
+    if (std::ranges::find(found, lender.identity) == found.end()) continue;
+    lender.why = "its process has ended";
+    if (lender.lease != 0) lose_lease(lender, lender.why);
+    if (lender.state != Lender::State::away) parts_.node.links().close(lender.link, lender.why);
+  }
+  return !found.empty();
+}
+
+void Lenders::close_all() {
+  if (std::exchange(closed_, true)) return;
+  for (const Lender& lender : lenders_) parts_.node.links().remove(lender.link);
+}
+
+bool Lenders::all_closed() const {
+  return std::ranges::all_of(lenders_,
+                             [&](const Lender& lender) { return parts_.node.links().peer(lender.link) == PeerId{}; });
+}
+
+bool Lenders::is_ready(std::uint32_t node) const {
+  return lenders_[node].state == Lender::State::ready && parts_.node.links().is_up(lenders_[node].link);
+}
+
+}  // namespace vmem::rdma

@@ -1,0 +1,98 @@
+// The nodes that lend to the tier: the link to each, and the lease that it granted.
+//
+// Thread: the node's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log_limit.hpp"
+#include "rdma/lending/dead_nodes.hpp"
+#include "rdma/lending/protocol.hpp"
+#include "rdma/lending/remote_tier/copy_placer.hpp"
+#include "rdma/lending/remote_tier/first_contacts.hpp"
+#include "rdma/lending/remote_tier/lease_returns.hpp"
+#include "rdma/lending/remote_tier/remote_config.hpp"
+#include "rdma/lending/remote_tier/remote_counters.hpp"
+#include "rdma/lending/remote_tier/stored_pages.hpp"
+#include "rdma/node/node.hpp"
+
+namespace vmem::rdma {
+
+class Lenders final : public LinkUser {
+ public:
+  // All outlive this.
+  struct Parts {
+    Node& node;
+    const Service& owner;  // of the calls
+    CopyPlacer& placer;
+    StoredPages& pages;
+    FirstContacts& contacts;
+    LeaseReturns& returns;
+    RemoteCounters& counters;
+  };
+  Lenders(const RemoteConfig& config, Parts parts);
+
+  // Asks for the leases that are still to be asked for.
+  void ask_again();
+  // Gives up nodes whose process has ended; true: there were any.
+  bool find_dead();
+  // A message that answers no request: the lease's disk range has shrunk.
+  void shrunk(PeerId peer, const wire::Lent& lent);
+
+  // Sends a request about a page; sets the call's connection, owner and deadline. False, with a log
+  // line: not sent; `then` is not called.
+  bool send(std::uint32_t node, Call call, Calls::Then then);
+  void release(const CopyPlace& copy);
+  // Returns all leases, as the last thing that is sent.
+  void return_leases();
+  // Closes all connections, and makes none any more.
+  void close_all();
+  bool all_closed() const;
+
+  // For the jobs.
+  bool is_ready(std::uint32_t node) const;
+  bool has_lease(const CopyPlace& copy) const { return copy.lease != 0 && lenders_[copy.node].lease == copy.lease; }
+  const std::string& address(std::uint32_t node) const { return config_.peers[node]; }
+  const std::string& why_away(std::uint32_t node) const { return lenders_[node].why; }
+
+  Status up(LinkId link, const Connected& connected) override;
+  void down(LinkId link, const LinkDown& down) override;
+
+ private:
+  struct Lender {
+    enum class State : std::uint8_t { away, asking, ready };
+    LinkId link{};
+    State state = State::away;
+    NodeIdentity identity;
+    std::string path;
+    std::uint64_t lease = 0;
+    std::uint64_t ask_us = 0;  // when asking: the next ask, if one was put off; 0: none
+    Obstacle obstacle = Obstacle::none;
+    bool was_ready = false;
+    std::string why;  // why it is away
+  };
+
+  std::uint32_t index_of(const Lender& lender) const { return static_cast<std::uint32_t>(&lender - lenders_.data()); }
+  Lender& of(LinkId link);
+  std::uint64_t now_us() const { return parts_.node.clock().now_us(); }
+  void not_sent(const Lender& lender, wire::Kind kind, const Error& error);
+  void ask(Lender& lender);
+  void lent(Lender& lender, const wire::Lent& lent);
+  void take_lease(Lender& lender, const wire::Lent& lent);
+  void refuse(Lender& lender, const wire::Lent& lent);
+  void lose_lease(Lender& lender, const std::string& why);
+
+  const RemoteConfig& config_;
+  const Parts parts_;
+  LogLimit unused_, unsent_, broken_, back_, lost_, less_;  // rate-limited: nodes decide how often
+  std::vector<Lender> lenders_;                             // by index in config_.peers
+  DeadNodes dead_;                                          // watches lenders on this machine
+  std::uint64_t look_us_ = 0;                               // next check of dead_
+  bool leaving_ = false;                                    // the leases are returned
+  bool closed_ = false;                                     // close_all() was called
+};
+
+}  // namespace vmem::rdma
