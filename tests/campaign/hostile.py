@@ -129,7 +129,7 @@ class Shapes:
         pieces = [self.own_hello()]
         for _ in range(self.chance.randint(1, 6)):
             body = self.chance.randbytes(self.chance.choice([0, 8, 16, 24, 40, 64]))
-            header = WIRE.pack(0x4d454d56, 3, self.chance.randint(0, 15), self.number(64), self.number(64),
+            header = WIRE.pack(0x4d454d56, 4, self.chance.randint(0, 15), self.number(64), self.number(64),
                                self.number(64), self.number(64), self.number(64), len(body), 0, self.number(64))
             pieces.append(FRAME.pack(1, len(header) + len(body), 0, 0) + header + body)
         return pieces
