@@ -99,6 +99,7 @@ IN_TEST = {
         "runtime_bad_input_test": "",
         "runtime_file_test": "",
         "runtime_test": "",
+        "sharing_test": "",
         "suballocator_test": "Model",
         "tiers_test": "",
         "topology_test": "",

@@ -71,6 +71,12 @@ std::string_view kind_name(Kind kind) noexcept {
       return "end";
     case Kind::ended:
       return "ended";
+    case Kind::parcel:
+      return "parcel";
+    case Kind::fetch_shared:
+      return "fetch_shared";
+    case Kind::fetched_shared:
+      return "fetched_shared";
   }
   return {};
 }

@@ -32,6 +32,9 @@ enum class Kind : std::uint16_t {
   fetched = 11,
   end = 12,
   ended = 13,
+  parcel = 14,  // without a reply
+  fetch_shared = 16,
+  fetched_shared = 17,
 };
 std::string_view kind_name(Kind kind) noexcept;
 constexpr bool is_reply(Kind kind) noexcept { return (static_cast<std::uint16_t>(kind) & 1) != 0; }

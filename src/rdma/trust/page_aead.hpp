@@ -41,6 +41,11 @@ class PageAead {
   // Makes the proof of a new store. If encrypts(), writes the ciphertext to `stored`, which is as
   // long as the page; otherwise `stored` is unused.
   Proof protect(ConstBytes page, const tiers::PageIdentity& identity, Bytes stored);
+  // The proof under a number of the caller's, for keys that several nodes have. REQUIRES: mode
+  // authenticate; under one key, no number is that of two contents.
+  Proof prove(ConstBytes page, const tiers::PageIdentity& identity, std::uint64_t number) const {
+    return {number, tag_of(page, identity, number, {})};
+  }
   // True if `page` has the content of `proof`; `stored` then is the same as from that protect().
   bool protect_again(ConstBytes page, const tiers::PageIdentity& identity, const Proof& proof, Bytes stored) const;
   // False if `page` is not the content stored under `proof`. Decrypts in place, also on a mismatch.

@@ -2,14 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "tiers/file/mapped_file.hpp"
-#include "tiers/tier.hpp"
+#include "tiers/slot_runs.hpp"
 
 namespace vmem::tiers {
 
@@ -33,19 +31,17 @@ class FileLayouts {
 
   // Numbers `count` pages of the file. Errors: ADDRESS_SPACE.
   Result<SlotId> lay_out(const std::shared_ptr<MappedFile>& file, std::uint64_t page_bytes, std::uint32_t count);
-  void forget(SlotId first);
-  void clear();
+  void forget(SlotId first) { runs_.erase(first); }
+  void clear() { runs_.clear(); }
   FilePage page(SlotId slot) const;  // REQUIRES: laid out
 
  private:
   struct Layout {
     std::shared_ptr<MappedFile> file;
     std::uint64_t page_bytes = 0;
-    std::uint32_t count = 0;
     std::shared_ptr<FilePage::Sums> sums;
   };
-  mutable std::mutex mutex_;
-  std::map<SlotId, Layout> layouts_;  // by first slot; guarded by mutex_
+  SlotRuns<Layout> runs_;
 };
 
 }  // namespace vmem::tiers

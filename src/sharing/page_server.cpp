@@ -1,0 +1,114 @@
+#include "sharing/page_server.hpp"
+
+#include <array>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace vmem::sharing {
+
+using rdma::PeerId;
+using rdma::SendId;
+using rdma::wire::Answer;
+using rdma::wire::Kind;
+
+namespace {
+
+constexpr std::uint64_t kSendUs = 10'000'000;  // for one page to leave
+
+}  // namespace
+
+PageServer::Leaving::Leaving(PageServer& of, PeerId to) : server(of), peer(to) { ++server.of_peer_[peer]; }
+
+PageServer::Leaving::~Leaving() {
+  slab.reset();
+  if (page.give_back) page.give_back();
+  const auto found = server.of_peer_.find(peer);
+  if (--found->second == 0) server.of_peer_.erase(found);
+}
+
+PageServer::PageServer(rdma::Node& node, PageHolder& holder) : node_(node), holder_(holder) { node_.add(*this); }
+
+PageServer::~PageServer() { node_.remove(*this); }
+
+PageServer::Statistics PageServer::statistics() const { return {pages_, bytes_, refused_}; }
+
+std::span<const Kind> PageServer::kinds() const {
+  static constexpr std::array kKinds = {Kind::fetch_shared};
+  return kKinds;
+}
+
+void PageServer::request(const rdma::Peer& from, const rdma::wire::Parsed& message) {
+  const auto page = rdma::wire::read_body<SharedPage>(message.body);
+  if (!page || page->reserved != 0 || !holder_.may_read(page->serial, from.tenant)) {
+    ++refused_;
+    // Not told apart from a page that is not here: a stranger learns nothing of other tenants.
+    return answer(from.id, message.header.request, Answer::unknown);
+  }
+  const auto busy = of_peer_.find(from.id);
+  if (quiescing_ || (busy != of_peer_.end() && busy->second >= kMostOfOne))
+    return answer(from.id, message.header.request, Answer::again);
+  auto leaving = std::make_unique<Leaving>(*this, from.id);
+  ++preparing_;
+  holder_.lend(*page, [this, leaving = std::move(leaving), request = message.header.request](Lent result) mutable {
+    inbox_.post([this, leaving = std::move(leaving), request, result = std::move(result)]() mutable {
+      lent(std::move(leaving), request, std::move(result));
+    });
+  });
+}
+
+void PageServer::lent(LeavingPtr leaving, const rdma::wire::RequestId& request, Lent lent) {
+  --preparing_;
+  const PeerId to = leaving->peer;
+  if (!lent) return answer(to, request, lent.error());
+  leaving->page = *std::move(lent);
+  if (quiescing_) return answer(to, request, Answer::again);
+  const LentPage& page = leaving->page;
+  const SharedReply reply{.tag = page.tag, .low = page.seal.low, .high = page.seal.high};
+  SendId id{};
+  if (const Status posted = send(*leaving, request, reply, id); !posted) {
+    if (const auto times = unsent_.next(); times.logged)
+      VMEM_LOG_WARN("a published page could not be sent: {} ({} so far)", posted.error().message, times.count);
+    return answer(to, request, Answer::again);
+  }
+  leaving_.emplace(id, std::move(leaving));
+}
+
+Status PageServer::send(Leaving& leaving, const rdma::wire::RequestId& request, const SharedReply& reply, SendId& id) {
+  // The transport only reads it.
+  const rdma::ConstBytes bytes = leaving.page.bytes;
+  VMEM_ASSIGN(leaving.slab, node_.transport().register_slab({const_cast<std::byte*>(bytes.data()), bytes.size()}));
+  VMEM_ASSIGN(const auto header,
+              rdma::wire::write({.kind = Kind::fetched_shared, .request = request, .payload_bytes = bytes.size()},
+                                rdma::wire::body_of(reply)));
+  const rdma::ConstBytes payload[] = {bytes};
+  rdma::Send send{
+      .peer = leaving.peer, .header = header, .payload = payload, .deadline_us = node_.clock().now_us() + kSendUs};
+  VMEM_TRY(node_.transport().send({&send, 1}));
+  id = send.id;
+  return {};
+}
+
+// Pages that are being sent would be in use until their readers took them.
+void PageServer::quiesce() {
+  quiescing_ = true;
+  for (const auto& [id, leaving] : leaving_) node_.peers().close(leaving->peer);
+}
+
+void PageServer::sent(SendId id) {
+  const auto found = leaving_.extract(id);
+  if (found.empty()) return;
+  ++pages_;
+  bytes_ += found.mapped()->page.bytes.size();
+}
+
+// Without an answer, the other node asks again.
+void PageServer::answer(PeerId to, const rdma::wire::RequestId& request, Answer answer) {
+  const SharedReply reply{.answer = answer};
+  const auto header = rdma::wire::write({.kind = Kind::fetched_shared, .request = request}, rdma::wire::body_of(reply));
+  if (!header) return;
+  rdma::Send send{.peer = to, .header = *header, .deadline_us = node_.clock().now_us() + kSendUs};
+  (void)node_.transport().send({&send, 1});
+}
+
+}  // namespace vmem::sharing

@@ -1,0 +1,70 @@
+// Sends pages of published regions to the nodes that ask for them.
+//
+// Thread: the node's, but for create, the destructor and statistics().
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "base/log_limit.hpp"
+#include "rdma/node/node.hpp"
+#include "sharing/page_holder.hpp"
+#include "tiers/async/inbox.hpp"
+
+namespace vmem::sharing {
+
+class PageServer final : public rdma::Service {
+ public:
+  struct Statistics {
+    std::uint64_t pages = 0, bytes = 0;  // sent
+    std::uint64_t refused = 0;           // malformed, or of a tenant that may not read the region
+  };
+  // Pages for one node in preparation or being sent; a further request is to be made again.
+  static constexpr std::uint32_t kMostOfOne = 32;
+
+  // Adds itself to the node. Both outlive this.
+  PageServer(rdma::Node& node, PageHolder& holder);
+  ~PageServer() override;
+  Statistics statistics() const;
+
+  std::span<const rdma::wire::Kind> kinds() const override;
+  void request(const rdma::Peer& from, const rdma::wire::Parsed& message) override;
+  void sent(rdma::SendId id) override;
+  void send_failed(rdma::SendId id) override { leaving_.erase(id); }
+  bool step() override { return inbox_.run(); }
+  void quiesce() override;
+  bool quiesced() const override { return preparing_ == 0 && leaving_.empty(); }
+
+ private:
+  // A page that was asked for. Gives it back when it is destroyed.
+  struct Leaving {
+    Leaving(PageServer& of, rdma::PeerId to);
+    ~Leaving();
+    Leaving(const Leaving&) = delete;
+    Leaving& operator=(const Leaving&) = delete;
+    PageServer& server;
+    const rdma::PeerId peer;
+    LentPage page;
+    std::unique_ptr<rdma::Slab> slab;
+  };
+  using LeavingPtr = std::unique_ptr<Leaving>;
+  using Lent = std::expected<LentPage, rdma::wire::Answer>;
+  void lent(LeavingPtr leaving, const rdma::wire::RequestId& request, Lent lent);
+  void answer(rdma::PeerId to, const rdma::wire::RequestId& request, rdma::wire::Answer answer);
+  Status send(Leaving& leaving, const rdma::wire::RequestId& request, const SharedReply& reply, rdma::SendId& id);
+
+  rdma::Node& node_;
+  PageHolder& holder_;
+  tiers::Inbox inbox_{[this] { node_.wake(); }};
+  LogLimit unsent_;
+  std::map<rdma::PeerId, std::uint32_t> of_peer_;  // pages in preparation or being sent
+  std::map<rdma::SendId, LeavingPtr> leaving_;
+  std::uint32_t preparing_ = 0;
+  bool quiescing_ = false;
+
+  std::atomic<std::uint64_t> pages_ = 0, bytes_ = 0, refused_ = 0;  // any thread reads them
+};
+
+}  // namespace vmem::sharing

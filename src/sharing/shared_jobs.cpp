@@ -1,0 +1,194 @@
+#include "sharing/shared_jobs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace vmem::sharing {
+
+using rdma::CallEnd;
+using rdma::PeerId;
+using rdma::wire::Answer;
+using rdma::wire::Kind;
+using tiers::Outcome;
+using tiers::Workers;
+using State = SharedJob::State;
+
+namespace {
+
+constexpr std::uint64_t kAgainUs = 2'000;  // before a source that is busy is asked again
+
+std::uint64_t number(NodeId node) { return static_cast<std::uint64_t>(node); }
+
+}  // namespace
+
+// A worker registers the memory: that may take long, and must delay neither the mover nor the node.
+void SharedJobs::begin(const SharedJobRef& job) {
+  job->give_up_us = now_us() + times_.patience_us;
+  job->state = State::working;
+  jobs_.push_back(job);
+  parts_.workers.post(
+      [this, job](std::uint32_t) {
+        auto slab = parts_.node.transport().register_slab({job->transfer.host, job->transfer.bytes});
+        if (slab) {
+          job->slab = *std::move(slab);
+        } else {
+          job->error = std::move(slab).error();
+        }
+      },
+      [this, job](Workers::Ended how) {
+        if (how == Workers::Ended::no_memory)
+          job->error = {VMEM_ERROR_OUT_OF_MEMORY, ENOMEM, fmt::format("no memory to register {}", words(job->page))};
+        prepared(job);
+      });
+}
+
+void SharedJobs::prepared(const SharedJobRef& job) {
+  job->state = State::waiting;
+  if (!job->slab) return complete(job, Outcome::failed);
+  find(job);
+}
+
+// ---- finding ----
+
+void SharedJobs::find(const SharedJobRef& job) {
+  job->state = State::finding;
+  if (job->error.message.empty())
+    job->error = {VMEM_ERROR_TIMEOUT, 0, fmt::format("nobody said in time who has {}", words(job->page))};
+  parts_.finder.find(job->page, std::min(job->give_up_us, latest_us_),
+                     [this, weak = std::weak_ptr(job)](Result<PageSources> sources) {
+                       if (const SharedJobRef found_job = weak.lock()) found(found_job, std::move(sources));
+                     });
+}
+
+void SharedJobs::found(const SharedJobRef& job, Result<PageSources> sources) {
+  job->state = State::waiting;
+  if (!sources) {
+    job->error = std::move(sources).error();
+    return complete(job, job->error.status == VMEM_ERROR_LOST ? Outcome::lost : Outcome::failed);
+  }
+  if (sources->nodes.empty()) {
+    std::memset(job->transfer.host, 0, job->transfer.bytes);
+    return complete(job, Outcome::done);
+  }
+  job->sources = *std::move(sources);
+  job->source = 0;
+}
+
+// ---- fetching ----
+
+bool SharedJobs::go_on() {
+  bool did = false;
+  for (auto each = jobs_.begin(); each != jobs_.end();) {
+    const SharedJobRef job = *each++;  // completing it erases it
+    if (job->state != State::working) did |= advance(job);
+  }
+  return did;
+}
+
+bool SharedJobs::advance(const SharedJobRef& job) {
+  if (is_late(*job)) {
+    complete(job, Outcome::failed);
+    return true;
+  }
+  if (job->state == State::finding || job->again_us > now_us()) return false;
+  for (; job->source < job->sources.nodes.size(); ++job->source) {
+    const NodeId node = job->sources.nodes[job->source];
+    const PeerId peer = parts_.finder.connection(node);
+    if (peer == PeerId{}) {
+      job->error = {VMEM_ERROR_TIMEOUT, 0,
+                    fmt::format("{} is on node {}, which is not connected", words(job->page), number(node))};
+      continue;
+    }
+    fetch(job, node, peer);
+    return true;
+  }
+  job->again_us = now_us() + kAgainUs;
+  find(job);
+  return true;
+}
+
+void SharedJobs::fetch(const SharedJobRef& job, NodeId from, PeerId peer) {
+  const rdma::Call call{.peer = peer,
+                        .kind = Kind::fetch_shared,
+                        .body = rdma::wire::body_of(job->page),
+                        .destination = job->slab->memory(),
+                        .reply_bytes = sizeof(SharedReply),
+                        .deadline_us = now_us() + times_.request_us,
+                        .owner = &parts_.owner};
+  job->state = State::working;
+  const Status sent =
+      parts_.node.calls().begin(call, [this, job, from](const CallEnd& end) { fetched(job, from, end); });
+  if (sent) return;
+  job->state = State::waiting;
+  job->again_us = now_us() + kAgainUs;
+  job->error = sent.error();
+}
+
+void SharedJobs::fetched(const SharedJobRef& job, NodeId from, const CallEnd& end) {
+  job->state = State::waiting;
+  const auto reply = end.answered ? rdma::wire::read_body<SharedReply>(end.body) : std::nullopt;
+  if (reply && reply->answer == Answer::done && end.landed) return check(job, from, *reply);
+  ++counters_.retries;
+  if (!reply) {
+    // The node may be back by the time that its turn comes again.
+    ++job->source;
+    job->error = {VMEM_ERROR_TIMEOUT, 0,
+                  fmt::format("{} did not come: the connection to node {} broke", words(job->page), number(from))};
+  } else if (reply->answer == Answer::again || reply->answer == Answer::done) {
+    job->again_us = now_us() + kAgainUs;
+    job->error = {VMEM_ERROR_TIMEOUT, 0, fmt::format("node {} has no time for {}", number(from), words(job->page))};
+  } else {
+    not_from(job, from, std::string(rdma::wire::answer_words(reply->answer)));
+  }
+}
+
+// This node does not have the page; the directory hears of it.
+void SharedJobs::not_from(const SharedJobRef& job, NodeId node, std::string why) {
+  job->error = {VMEM_ERROR_TIMEOUT, 0,
+                fmt::format("{} did not come from node {}: {}", words(job->page), number(node), why)};
+  parts_.finder.missing(job->page, node);
+  ++job->source;
+}
+
+// ---- checking ----
+
+void SharedJobs::check(const SharedJobRef& job, NodeId from, const SharedReply& reply) {
+  const auto good = std::make_shared<bool>();
+  job->state = State::working;
+  parts_.workers.post(
+      [job, reply, good](std::uint32_t) { *good = job->key->proves(job->slab->memory(), job->page, reply.tag); },
+      [this, job, from, good](Workers::Ended how) {
+        job->state = State::waiting;
+        if (how == Workers::Ended::done) return checked(job, from, *good);
+        job->error = {VMEM_ERROR_OUT_OF_MEMORY, ENOMEM, fmt::format("no memory to check {}", words(job->page))};
+        complete(job, Outcome::failed);
+      });
+}
+
+void SharedJobs::checked(const SharedJobRef& job, NodeId from, bool good) {
+  if (!good) {
+    ++counters_.mismatches;
+    ++counters_.retries;
+    return not_from(job, from, "its bytes are not those that were published");
+  }
+  ++counters_.pages;
+  counters_.bytes += job->page.bytes;
+  parts_.finder.landed(job->page);
+  complete(job, Outcome::done);
+}
+
+void SharedJobs::complete(const SharedJobRef& job, Outcome outcome) {
+  job->slab.reset();
+  tiers::Completion completion;
+  completion.id = job->transfer.id;
+  completion.outcome = outcome;
+  if (outcome != Outcome::done) completion.error = job->error;
+  jobs_.remove(job);
+  parts_.ledger.complete(std::move(completion), tiers::Direction::load);
+}
+
+}  // namespace vmem::sharing

@@ -1,0 +1,91 @@
+// Loads of pages of published regions: find out who has the page, fetch it from one of them, have a
+// worker check it. A source that does not have the page, or sends something else, is not asked
+// again for it; the next one is.
+//
+// A job that is not complete has work in flight, waits for an answer of the finder, or waits in a
+// list for its next try.
+//
+// Thread: the node's.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "rdma/node/node.hpp"
+#include "sharing/page_finder.hpp"
+#include "sharing/region_key.hpp"
+#include "tiers/async/transfer_ledger.hpp"
+#include "tiers/async/workers.hpp"
+
+namespace vmem::sharing {
+
+struct SharedTimes {
+  std::uint64_t patience_us = 20'000'000;  // for a page
+  std::uint64_t request_us = 2'000'000;    // for one fetch
+};
+
+struct SharedCounters {
+  std::uint64_t pages = 0, bytes = 0;  // fetched
+  std::uint64_t retries = 0;           // fetches that had to be repeated, or asked of another node
+  std::uint64_t mismatches = 0;        // pages that were not what was published
+};
+
+struct SharedJob {
+  tiers::Transfer transfer;
+  SharedPage page;
+  std::shared_ptr<const RegionKey> key;
+  std::unique_ptr<rdma::Slab> slab;  // null: not prepared
+  PageSources sources;
+  std::size_t source = 0;  // index in sources: whom to ask next
+  std::uint64_t give_up_us = 0, again_us = 0;
+  // finding: the finder has a weak reference, and may answer when the job is over.
+  enum class State : std::uint8_t { waiting, finding, working } state = State::waiting;
+  Error error;
+};
+using SharedJobRef = std::shared_ptr<SharedJob>;
+
+class SharedJobs {
+ public:
+  // All outlive this. `owner`: of the calls.
+  struct Parts {
+    rdma::Node& node;
+    const rdma::Service& owner;
+    PageFinder& finder;
+    tiers::Workers& workers;
+    tiers::TransferLedger& ledger;
+  };
+  SharedJobs(SharedTimes times, Parts parts) : times_(times), parts_(parts) {}
+
+  void begin(const SharedJobRef& job);
+  // Resumes the jobs that wait; true: one of them did something.
+  bool go_on();
+  // From now on no job waits for longer than a fetch may take.
+  void hurry() { latest_us_ = now_us() + times_.request_us; }
+  bool empty() const { return jobs_.empty(); }
+  const SharedCounters& counters() const { return counters_; }
+
+ private:
+  std::uint64_t now_us() const { return parts_.node.clock().now_us(); }
+  bool is_late(const SharedJob& job) const { return now_us() >= std::min(job.give_up_us, latest_us_); }
+  void prepared(const SharedJobRef& job);
+  void find(const SharedJobRef& job);
+  void found(const SharedJobRef& job, Result<PageSources> sources);
+  bool advance(const SharedJobRef& job);
+  void fetch(const SharedJobRef& job, NodeId from, rdma::PeerId peer);
+  void fetched(const SharedJobRef& job, NodeId from, const rdma::CallEnd& end);
+  void check(const SharedJobRef& job, NodeId from, const SharedReply& reply);
+  void checked(const SharedJobRef& job, NodeId from, bool good);
+  void not_from(const SharedJobRef& job, NodeId node, std::string why);
+  void complete(const SharedJobRef& job, tiers::Outcome outcome);
+
+  const SharedTimes times_;
+  const Parts parts_;
+  std::list<SharedJobRef> jobs_;
+  SharedCounters counters_;
+  std::uint64_t latest_us_ = std::numeric_limits<std::uint64_t>::max();
+};
+
+}  // namespace vmem::sharing

@@ -1,0 +1,106 @@
+// A server of published pages, as readers see it.
+#include "sharing/page_server.hpp"
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <thread>
+
+#include "sharing/sharing_fixture.hpp"
+
+namespace vmem::sharing {
+namespace {
+
+using rdma::wire::Answer;
+
+class Serving : public Sharing {
+ protected:
+  // Asks the first node for pages by hand.
+  void ask(const SharedPage& page) {
+    const rdma::Call call{.peer = finder.connection(kFirst),
+                          .kind = rdma::wire::Kind::fetch_shared,
+                          .body = rdma::wire::body_of(page),
+                          .reply_bytes = sizeof(SharedReply),
+                          .deadline_us = clock.now_us() + 2'000'000};
+    ++asked;
+    ASSERT_TRUE(reader->calls().begin(call, [this](const rdma::CallEnd& end) {
+      if (end.answered) answers.push_back(rdma::wire::read_body<SharedReply>(end.body)->answer);
+    }));
+  }
+  void answered() {
+    until([&] { return answers.size() == asked; });
+  }
+  std::size_t asked = 0;
+  std::vector<Answer> answers;
+};
+
+TEST_F(Serving, WhatIsNotHereOrNotForTheTenantIsUnknown) {
+  ask(page_of(1));
+  answered();
+  at(kFirst).holder.hold(1);
+  at(kFirst).holder.readable = false;
+  ask(page_of(1));
+  SharedPage malformed = page_of(1);
+  malformed.reserved = 1;
+  ask(malformed);
+  answered();
+  EXPECT_THAT(answers, ::testing::Each(Answer::unknown));
+  EXPECT_EQ(at(kFirst).holder.asked, 1);
+  EXPECT_EQ(at(kFirst).server->statistics().refused, 2u);
+}
+
+TEST_F(Serving, OneNodeMayNotFillTheServer) {
+  Holder& holder = at(kFirst).holder;
+  holder.later = true;
+  for (std::uint32_t i = 0; i < PageServer::kMostOfOne + 3; ++i) ask(page_of(1));
+  until([&] { return answers.size() == 3; });
+  EXPECT_THAT(answers, ::testing::Each(Answer::again));
+  EXPECT_EQ(holder.waiting.size(), PageServer::kMostOfOne);
+  holder.answer_all();
+  answered();
+  ask(page_of(1));
+  until([&] { return holder.waiting.size() == 1; });
+  holder.answer_all();
+  answered();
+}
+
+TEST_F(Serving, APageIsGivenBackWhenItWasSentAndWhenItsReaderIsGone) {
+  Holder& holder = at(kFirst).holder;
+  holder.hold(0);
+  holder.hold(1);
+  finder.where[0] = finder.where[1] = {kFirst};
+  EXPECT_EQ(load(0).outcome, tiers::Outcome::done);
+  until([&] { return holder.lent_out == 0; });
+  EXPECT_EQ(at(kFirst).server->statistics().pages, 1u);
+  holder.later = true;
+  submit(1);
+  until([&] { return holder.waiting.size() == 1; });
+  at(kFirst).node->peers().close_incoming();
+  at(kFirst).node->turn();
+  holder.answer_all();
+  EXPECT_EQ(holder.lent_out, 1);
+  until([&] { return holder.lent_out == 0; });
+  until([&] { return finder.connection(kFirst) != rdma::PeerId{}; });
+  holder.later = false;
+  until([&] { return tier->statistics().pages == 2; });
+}
+
+TEST_F(Serving, AServerThatEndsWaitsForPagesInPreparation) {
+  Holder& holder = at(kFirst).holder;
+  holder.hold(0);
+  holder.later = true;
+  ask(page_of(0));
+  until([&] { return holder.waiting.size() == 1; });
+  std::atomic<bool> ended = false;
+  std::thread ender([&] {
+    at(kFirst).server.reset();
+    ended = true;
+  });
+  EXPECT_FALSE(ended);
+  holder.answer_all();
+  ender.join();
+  EXPECT_EQ(holder.lent_out, 0);
+}
+
+}  // namespace
+}  // namespace vmem::sharing
