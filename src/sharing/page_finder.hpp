@@ -1,5 +1,5 @@
-// Where pages of published regions can be fetched: the seam between the tier that loads them and the
-// directory. Called on the node's thread; no call waits.
+// Where pages of published regions can be fetched: the seam between the tier that loads them and
+// the directory. Called on the node's thread; no call waits.
 #pragma once
 
 #include <cstdint>

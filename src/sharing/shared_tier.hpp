@@ -49,8 +49,9 @@ class SharedTier final : public tiers::Tier, public rdma::Service {
   const tiers::TierInfo& info() const noexcept override { return info_; }
   tiers::TierUsage usage() const override { return {}; }  // nothing of its own
   void expect(std::uint64_t, std::uint64_t) override {}
-  Result<tiers::SlotGrant> allocate(std::uint64_t) override { return tiers::SlotGrant{}; }  // see open
-  void release(tiers::SlotId) override {}                                                   // by the source
+  // Slots are the sources': see open.
+  Result<tiers::SlotGrant> allocate(std::uint64_t) override { return tiers::SlotGrant{}; }
+  void release(tiers::SlotId) override {}
   Status submit(std::span<tiers::Transfer> transfers) override;
   Status poll(std::vector<tiers::Completion>& completions) override;
   // Waits for silent nodes for at most one request_us.

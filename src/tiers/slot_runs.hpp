@@ -1,4 +1,6 @@
-// Numbers runs of slots: each run is the pages of one source, in order, and has a value. Any thread.
+// Numbers runs of slots: each run is the pages of one source, in order, and has a value.
+//
+// Thread: any.
 #pragma once
 
 #include <cstdint>

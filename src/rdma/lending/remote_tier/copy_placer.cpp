@@ -12,6 +12,13 @@ using tiers::Grant;
 using tiers::SlotGrant;
 using tiers::SlotId;
 
+std::uint32_t CopyPlacer::add_node(const std::string& address) {
+  const std::lock_guard lock(mutex_);
+  peers_.push_back(address);
+  rooms_.emplace_back();
+  return static_cast<std::uint32_t>(peers_.size() - 1);
+}
+
 // ---- slots ----
 
 tiers::TierUsage CopyPlacer::usage() const {
@@ -202,6 +209,16 @@ void CopyPlacer::set_away(std::uint32_t node) {
 void CopyPlacer::drop(std::uint32_t node) {
   const std::lock_guard lock(mutex_);
   rooms_[node] = {};
+}
+
+std::uint32_t CopyPlacer::nodes() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::uint32_t>(peers_.size());
+}
+
+std::string CopyPlacer::address(std::uint32_t node) const {
+  const std::lock_guard lock(mutex_);
+  return peers_[node];
 }
 
 std::uint64_t CopyPlacer::lent_bytes(std::uint32_t node) const {

@@ -23,7 +23,7 @@ inline constexpr std::uint32_t kMostReplicas = 2;
 
 // Place of a copy. lease 0: no copy; another lease than the node's: the copy is gone.
 struct CopyPlace {
-  std::uint32_t node = 0;  // index in the tier's list of peers
+  std::uint32_t node = 0;  // index in the tier's list of lenders
   std::uint64_t lease = 0;
   std::uint64_t offset = 0;
 };
@@ -32,7 +32,10 @@ using CopyPlaces = std::array<CopyPlace, kMostReplicas>;
 class CopyPlacer {
  public:
   CopyPlacer(std::vector<std::string> peers, std::uint32_t replicas)
-      : peers_(std::move(peers)), replicas_(replicas), rooms_(peers_.size()) {}
+      : replicas_(replicas), peers_(std::move(peers)), rooms_(peers_.size()) {}
+
+  // A further node, which lends nothing yet. Returns its index.
+  std::uint32_t add_node(const std::string& address);
 
   // Slots, as in tiers::Tier.
   tiers::TierUsage usage() const;
@@ -59,6 +62,8 @@ class CopyPlacer {
   void set_away(std::uint32_t node);
   // The node's lease has ended, and its copies with it.
   void drop(std::uint32_t node);
+  std::uint32_t nodes() const;
+  std::string address(std::uint32_t node) const;
   std::uint64_t lent_bytes(std::uint32_t node) const;
   bool disk_failed(std::uint32_t node) const;
 
@@ -95,12 +100,12 @@ class CopyPlacer {
   Result<tiers::SlotGrant> no_room(std::uint64_t page_bytes) const;
   tiers::SlotId new_slot(const Slot& slot);
 
-  const std::vector<std::string> peers_;
   const std::uint32_t replicas_;
 
   mutable std::mutex mutex_;
   // Protected by mutex_.
-  std::vector<Room> rooms_;  // by node
+  std::vector<std::string> peers_;  // addresses, by node
+  std::vector<Room> rooms_;         // by node
   std::vector<Slot> slots_;
   std::vector<tiers::SlotId> free_slots_;
   std::uint64_t used_bytes_ = 0;

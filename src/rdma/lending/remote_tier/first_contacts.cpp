@@ -36,6 +36,12 @@ std::string needed_there(const std::string& address, Credentials credentials) {
 
 }  // namespace
 
+void FirstContacts::add(const std::string& address) {
+  const std::lock_guard lock(mutex_);
+  peers_.push_back(address);
+  contacts_.emplace_back();
+}
+
 void FirstContacts::reached(std::uint32_t node, const std::string& path) {
   const std::lock_guard lock(mutex_);
   contacts_[node] = {.state = Contact::State::reached, .path = path, .why = {}};

@@ -24,8 +24,10 @@ enum class Obstacle : std::uint8_t {
 class FirstContacts {
  public:
   FirstContacts(std::vector<std::string> peers, RemoteConfig::Credentials credentials)
-      : peers_(std::move(peers)), credentials_(credentials), contacts_(peers_.size()) {}
+      : credentials_(credentials), peers_(std::move(peers)), contacts_(peers_.size()) {}
 
+  // A further peer: its index is the number of those before it.
+  void add(const std::string& address);
   void reached(std::uint32_t node, const std::string& path);
   // No effect on a node with an outcome.
   void failed(std::uint32_t node, const std::string& why, Obstacle obstacle);
@@ -48,11 +50,12 @@ class FirstContacts {
   std::string failure_words(const std::string& address, const Contact& contact) const;
   static bool is_off(const Contact& contact);
 
-  const std::vector<std::string> peers_;
   const RemoteConfig::Credentials credentials_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Contact> contacts_;  // protected by mutex_; by node
+  // Protected by mutex_; by node.
+  std::vector<std::string> peers_;
+  std::vector<Contact> contacts_;
 };
 
 }  // namespace vmem::rdma

@@ -50,8 +50,32 @@ std::string full_words(const wire::Lent& lent) {
 }  // namespace
 
 Lenders::Lenders(const RemoteConfig& config, Parts parts) : config_(config), parts_(parts) {
-  for (const std::string& address : config_.peers)
-    lenders_.emplace_back().link = parts_.node.links().add({address}, *this);
+  for (const std::string& address : config_.peers) begin({address});
+}
+
+void Lenders::begin(std::vector<std::string> addresses) {
+  Lender& lender = lenders_.emplace_back();
+  lender.index = static_cast<std::uint32_t>(lenders_.size() - 1);
+  lender.address = addresses.front();
+  lender.link = parts_.node.links().add(std::move(addresses), *this);
+}
+
+std::uint32_t Lenders::add(std::vector<std::string> addresses) {
+  const std::uint32_t node = parts_.placer.add_node(addresses.front());
+  parts_.contacts.add(addresses.front());
+  begin(std::move(addresses));
+  return node;
+}
+
+void Lenders::remove(std::uint32_t node, const std::string& why) {
+  Lender& lender = lenders_[node];
+  if (lender.state == Lender::State::removed) return;
+  lender.state = Lender::State::removed;
+  lender.why = why;
+  if (lender.lease != 0) lose_lease(lender, why);
+  parts_.placer.drop(node);
+  dead_.forget(lender.identity.id);
+  parts_.node.links().remove(lender.link);
 }
 
 Lenders::Lender& Lenders::of(LinkId link) { return *std::ranges::find(lenders_, link, &Lender::link); }
@@ -70,8 +94,8 @@ bool Lenders::send(std::uint32_t node, Call call, Calls::Then then) {
 
 void Lenders::not_sent(const Lender& lender, Kind kind, const Error& error) {
   if (const auto times = unsent_.next(); times.logged)
-    VMEM_LOG_WARN("a {} was not sent to {}: {} ({} so far)", wire::kind_name(kind), address(index_of(lender)),
-                  error.message, times.count);
+    VMEM_LOG_WARN("a {} was not sent to {}: {} ({} so far)", wire::kind_name(kind), lender.address, error.message,
+                  times.count);
 }
 
 void Lenders::ask_again() {
@@ -82,7 +106,7 @@ void Lenders::ask_again() {
 
 void Lenders::ask(Lender& lender) {
   const wire::Ask ask{config_.borrow_bytes, config_.borrow_bytes};
-  const std::uint32_t node = index_of(lender);
+  const std::uint32_t node = lender.index;
   lender.ask_us = now_us() + kBeforeAskingAgainUs;
   const bool sent = send(node, {.kind = Kind::allocate, .body = wire::body_of(ask), .reply_bytes = sizeof(wire::Lent)},
                          [this, node](const CallEnd& end) {
@@ -96,7 +120,7 @@ void Lenders::ask(Lender& lender) {
 Status Lenders::up(LinkId link, const Connected& connected) {
   if (leaving_) return fail(VMEM_ERROR_UNSUPPORTED, "this node leaves");
   Lender& lender = of(link);
-  const std::string& at = address(index_of(lender));
+  const std::string& at = lender.address;
   if (const auto allowed = config_.heard ? config_.heard(at, connected.node) : Status{}; !allowed) {
     if (const auto times = unused_.next(); times.logged)
       VMEM_LOG_WARN("the node at {} is not used: {} ({} such refusals)", at, allowed.error().message, times.count);
@@ -120,7 +144,7 @@ Status Lenders::up(LinkId link, const Connected& connected) {
 
 void Lenders::down(LinkId link, const LinkDown& down) {
   Lender& lender = of(link);
-  const std::uint32_t node = index_of(lender);
+  const std::uint32_t node = lender.index;
   lender.why = down.why;
   lender.obstacle = obstacle_of(down.native, std::exchange(lender.obstacle, Obstacle::none));
   if (lender.state == Lender::State::ready) {
@@ -157,16 +181,16 @@ void Lenders::refuse(Lender& lender, const wire::Lent& lent) {
 void Lenders::take_lease(Lender& lender, const wire::Lent& lent) {
   if (lender.lease != lent.lease && lender.lease != 0) lose_lease(lender, "it dropped what it held for this node");
   lender.lease = lent.lease;
-  parts_.placer.set_room(index_of(lender), lent);
+  parts_.placer.set_room(lender.index, lent);
   lender.state = Lender::State::ready;
   lender.why.clear();
   if (std::exchange(lender.was_ready, true)) {
     parts_.counters.add(&RemoteStatistics::reconnects);
     if (const auto times = back_.next(); times.logged)
-      VMEM_LOG_INFO("node {} at {} is back, by {} ({} so far)", number(lender.identity), address(index_of(lender)),
-                    lender.path, times.count);
+      VMEM_LOG_INFO("node {} at {} is back, by {} ({} so far)", number(lender.identity), lender.address, lender.path,
+                    times.count);
   }
-  parts_.contacts.reached(index_of(lender), lender.path);
+  parts_.contacts.reached(lender.index, lender.path);
 }
 
 // A disk of the lender failed. Its pages are still fetched as long as the disk can be read.
@@ -174,24 +198,24 @@ void Lenders::shrunk(PeerId peer, const wire::Lent& lent) {
   const auto found = std::ranges::find_if(
       lenders_, [&](const Lender& lender) { return parts_.node.links().peer(lender.link) == peer; });
   if (found == lenders_.end() || found->state != Lender::State::ready || found->lease != lent.lease) return;
-  const auto before = parts_.placer.shrink_disk(index_of(*found), lent.disk_bytes);
+  const auto before = parts_.placer.shrink_disk(found->index, lent.disk_bytes);
   if (!before) return;
   if (const auto times = less_.next(); times.logged)
     VMEM_LOG_WARN("a disk of node {} at {} failed: of {} there, {} are left ({} such failures)",
-                  number(found->identity), address(index_of(*found)), format_bytes(*before),
-                  format_bytes(lent.disk_bytes), times.count);
+                  number(found->identity), found->address, format_bytes(*before), format_bytes(lent.disk_bytes),
+                  times.count);
 }
 
 // Invalidates the copies on the node.
 void Lenders::lose_lease(Lender& lender, const std::string& why) {
-  const StoredPages::Loss loss = parts_.pages.lose(index_of(lender), lender.lease, parts_.placer);
-  parts_.placer.drop(index_of(lender));
+  const StoredPages::Loss loss = parts_.pages.lose(lender.index, lender.lease, parts_.placer);
+  parts_.placer.drop(lender.index);
   lender.lease = 0;
   if (loss.copies == 0) return;
   parts_.counters.add(&RemoteStatistics::copies_lost, loss.copies);
   if (const auto times = lost_.next(); times.logged)
     VMEM_LOG_ERROR("node {} at {} is lost ({}), with {} copies of pages, {} of them the last ({} such losses)",
-                   number(lender.identity), address(index_of(lender)), why, loss.copies, loss.last, times.count);
+                   number(lender.identity), lender.address, why, loss.copies, loss.last, times.count);
 }
 
 // A place ends with its lease, and a lease with the tier.
@@ -215,7 +239,7 @@ void Lenders::return_leases() {
     if (lender.state != Lender::State::ready) continue;
     const wire::PageAt all{.lease = lender.lease};
     const Call call{.kind = Kind::release, .body = wire::body_of(all)};
-    sent += send(index_of(lender), call, [this](const CallEnd&) { parts_.returns.ended(); }) ? 1 : 0;
+    sent += send(lender.index, call, [this](const CallEnd&) { parts_.returns.ended(); }) ? 1 : 0;
   }
   parts_.returns.sent(sent);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,11 @@ class Lenders final : public LinkUser {
   };
   Lenders(const RemoteConfig& config, Parts parts);
 
+  // Borrows of one more node, which has these addresses, the preferred one first. Returns its index.
+  std::uint32_t add(std::vector<std::string> addresses);
+  // The node is over for certain, and its copies with it.
+  void remove(std::uint32_t node, const std::string& why);
+
   // Asks for the leases that are still to be asked for.
   void ask_again();
   // Gives up nodes whose process has ended; true: there were any.
@@ -55,7 +61,7 @@ class Lenders final : public LinkUser {
   // For the jobs.
   bool is_ready(std::uint32_t node) const;
   bool has_lease(const CopyPlace& copy) const { return copy.lease != 0 && lenders_[copy.node].lease == copy.lease; }
-  const std::string& address(std::uint32_t node) const { return config_.peers[node]; }
+  const std::string& address(std::uint32_t node) const { return lenders_[node].address; }
   const std::string& why_away(std::uint32_t node) const { return lenders_[node].why; }
 
   Status up(LinkId link, const Connected& connected) override;
@@ -63,7 +69,9 @@ class Lenders final : public LinkUser {
 
  private:
   struct Lender {
-    enum class State : std::uint8_t { away, asking, ready };
+    enum class State : std::uint8_t { away, asking, ready, removed };
+    std::uint32_t index = 0;
+    std::string address;  // the preferred one
     LinkId link{};
     State state = State::away;
     NodeIdentity identity;
@@ -75,7 +83,7 @@ class Lenders final : public LinkUser {
     std::string why;  // why it is away
   };
 
-  std::uint32_t index_of(const Lender& lender) const { return static_cast<std::uint32_t>(&lender - lenders_.data()); }
+  void begin(std::vector<std::string> addresses);
   Lender& of(LinkId link);
   std::uint64_t now_us() const { return parts_.node.clock().now_us(); }
   void not_sent(const Lender& lender, wire::Kind kind, const Error& error);
@@ -88,7 +96,7 @@ class Lenders final : public LinkUser {
   const RemoteConfig& config_;
   const Parts parts_;
   LogLimit unused_, unsent_, broken_, back_, lost_, less_;  // rate-limited: nodes decide how often
-  std::vector<Lender> lenders_;                             // by index in config_.peers
+  std::deque<Lender> lenders_;                              // by index; only grows
   DeadNodes dead_;                                          // watches lenders on this machine
   std::uint64_t look_us_ = 0;                               // next check of dead_
   bool leaving_ = false;                                    // the leases are returned

@@ -68,8 +68,8 @@ void RemoteTier::leave() {
 
 std::string RemoteTier::describe() const {
   std::string text;
-  for (std::uint32_t i = 0; i < config_.peers.size(); ++i)
-    text += fmt::format("{}{} by {}, {}", text.empty() ? "" : "; ", config_.peers[i], contacts_.path(i),
+  for (std::uint32_t i = 0; i < placer_.nodes(); ++i)
+    text += fmt::format("{}{} by {}, {}", text.empty() ? "" : "; ", placer_.address(i), contacts_.path(i),
                         format_bytes(placer_.lent_bytes(i)));
   return text;
 }

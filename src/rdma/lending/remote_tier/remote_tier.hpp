@@ -68,6 +68,10 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
   std::string where(tiers::SlotId slot) const override;
   bool degraded(tiers::SlotId slot) const override { return placer_.degraded(slot); }
 
+  // The node's thread. A further lender, or one that is over for certain; see Lenders.
+  std::uint32_t add_lender(std::vector<std::string> addresses) { return network_->lenders.add(std::move(addresses)); }
+  void remove_lender(std::uint32_t node, const std::string& why) { network_->lenders.remove(node, why); }
+
   // Any thread. Returns all leases, as the destructor does; no store or load may follow. Waits for
   // the lenders for at most 0.3 s.
   void leave();

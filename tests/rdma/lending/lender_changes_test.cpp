@@ -1,0 +1,50 @@
+// Lenders that join and leave while a tier uses others.
+#include <gmock/gmock.h>
+
+#include "rdma/lending/remote_fixture.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+using ::testing::HasSubstr;
+using tiers::Outcome;
+using tiers::SlotId;
+
+TEST(RemoteTier, ALenderThatJoinsIsUsedAtOnce) {
+  SteppedRemote remote(1);
+  remote.start_tier();
+  std::vector<SlotId> slots;
+  for (std::uint64_t page = 0; page < 8; ++page) slots.push_back(remote.slot());
+  EXPECT_EQ(remote.tier->allocate(kPage)->grant, tiers::Grant::full);
+  remote.lenders.emplace_back();
+  remote.start_lender(2);
+  EXPECT_EQ(remote.tier->add_lender({"node:77", node_address(2)}), 1u);
+  remote.until([&] { return remote.tier->usage().budget_bytes == 2 * SteppedRemote::kLenderBytes; });
+  EXPECT_THAT(remote.tier->describe(), HasSubstr("node:77 by "));
+  const SlotId more = remote.slot();
+  ASSERT_EQ(remote.store(more, 50, 1).outcome, Outcome::done);
+  EXPECT_TRUE(remote.loads(more, 50, 1));
+  EXPECT_EQ(remote.lenders[1]->service->statistics().pages, 1u);
+}
+
+TEST(RemoteTier, ALenderThatIsRemovedTakesItsCopiesAndNoOthers) {
+  SteppedRemote remote(2, 2);
+  remote.start_tier();
+  std::vector<SlotId> slots;
+  for (std::uint64_t page = 0; page < 4; ++page) {
+    slots.push_back(remote.slot());
+    ASSERT_EQ(remote.store(slots[page], page, 1).outcome, Outcome::done);
+  }
+  remote.tier->remove_lender(0, "its membership is over");
+  remote.tier->remove_lender(0, "its membership is over");
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 4u);
+  for (std::uint64_t page = 0; page < 4; ++page) EXPECT_TRUE(remote.loads(slots[page], page, 1));
+  remote.pass(1'000'000);
+  EXPECT_EQ(remote.tier->statistics().reconnects, 0u);
+  remote.tier->remove_lender(1, "its membership is over");
+  EXPECT_EQ(remote.load(slots[0], 0, 1).outcome, Outcome::lost);
+  EXPECT_EQ(remote.tier->usage().budget_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace vmem::rdma
