@@ -2,117 +2,196 @@
 
 #include <fmt/format.h>
 
+#include <string>
 #include <utility>
 
-namespace vmem::pagetable {
+#include "base/sizes.hpp"
 
-Result<std::unique_ptr<AddressSpace>> AddressSpace::create(std::uintptr_t base, std::uint64_t bytes) {
+namespace vmem::pagetable {
+namespace {
+
+// For errors: what granules were to be.
+constexpr const char* kOthers = "to become another node's region";
+
+std::uint64_t number(Serial serial) { return std::to_underlying(serial); }
+
+std::string run_text(std::uint32_t first, std::uint32_t count) {
+  return fmt::format("{} granules from granule {} on", count, first);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AddressSpace>> AddressSpace::create(std::uintptr_t base, std::uint64_t bytes, Own own) {
   std::unique_ptr<AddressSpace> space(new AddressSpace(base, bytes));
   const std::size_t granules = bytes >> kGranuleShift;
   VMEM_ASSIGN(space->map_, LazyArray<std::atomic<std::uint32_t>>::create(granules));
   VMEM_ASSIGN(space->table_, LazyArray<Region*>::create(kMaxRegions));
   VMEM_ASSIGN(space->sharing_, SharedPages::create(granules));
-  space->insert_run(0, std::uint32_t(granules));
-  space->free_granules_ = granules;
+  if (own == Own::nothing) return space;
+  // Not by grant, which would touch all of the map.
+  space->own_.insert(0, std::uint32_t(granules));
+  space->free_.insert(0, std::uint32_t(granules));
   return space;
 }
 
-void AddressSpace::insert_run(std::uint32_t first, std::uint32_t count) {
-  auto next = runs_by_first_.lower_bound(first);
-  if (next != runs_by_first_.begin()) {
-    auto previous = std::prev(next);
-    if (previous->first + previous->second == first) {
-      first = previous->first;
-      count += previous->second;
-      runs_by_length_.erase({previous->second, previous->first});
-      runs_by_first_.erase(previous);
-    }
-  }
-  if (next != runs_by_first_.end() && first + count == next->first) {
-    count += next->second;
-    runs_by_length_.erase({next->second, next->first});
-    runs_by_first_.erase(next);
-  }
-  runs_by_first_[first] = count;
-  runs_by_length_.insert({count, first});
+const Region* AddressSpace::region_within(std::uint32_t first, std::uint32_t count) const {
+  for (std::uint32_t i = 0; i < count; ++i)
+    if (const Region* const region = region_at(first + i)) return region;
+  return nullptr;
 }
 
-bool AddressSpace::take_run(std::uint32_t count, std::uint32_t align, std::uint32_t& first) {
-  const std::uint32_t base_granule = std::uint32_t(base_ >> kGranuleShift);
-  for (auto it = runs_by_length_.lower_bound({count, 0}); it != runs_by_length_.end(); ++it) {
-    const auto [length, run_first] = *it;
-    const std::uint32_t misaligned = (base_granule + run_first) & (align - 1);
-    const std::uint32_t skip = misaligned == 0 ? 0 : align - misaligned;
-    if (std::uint64_t{skip} + count > length) continue;
-    runs_by_length_.erase(it);
-    runs_by_first_.erase(run_first);
-    first = run_first + skip;
-    if (skip != 0) insert_run(run_first, skip);
-    if (skip + count < length) insert_run(first + count, length - skip - count);
-    return true;
-  }
-  return false;
+Status AddressSpace::check_inside(const char* what, std::uint32_t first, std::uint32_t count) const {
+  const std::uint64_t granules = bytes_ >> kGranuleShift;
+  if (std::uint64_t{first} + count <= granules) return {};
+  return fail(VMEM_ERROR_ADDRESS_SPACE,
+              fmt::format("{} were {}, and the address space of {} has {}: give all nodes of the cluster the same "
+                          "option space",
+                          run_text(first, count), what, format_bytes(bytes_), granules));
 }
 
-Region* AddressSpace::new_region() {
+Status AddressSpace::check_unoccupied(const char* what, std::uint32_t first, std::uint32_t count) const {
+  const Region* const there = region_within(first, count);
+  if (there == nullptr) return {};
+  return fail(
+      VMEM_ERROR_IN_USE,
+      fmt::format("{} were {}, and the region with serial {:#x} has {}: free that region first", run_text(first, count),
+                  what, number(there->serial), run_text(there->first.index, there->granules)));
+}
+
+Status AddressSpace::grant(std::uint32_t first, std::uint32_t count) {
+  constexpr const char* kWhat = "to be granted";
+  VMEM_TRY(check_inside(kWhat, first, count));
+  if (count == 0 || own_.overlaps(first, count))
+    return fail(VMEM_ERROR_INVALID_VALUE,
+                fmt::format("{} were {}, and {} in an own part: grant one or more granules, each once",
+                            run_text(first, count), kWhat, count == 0 ? "none are" : "some are already"));
+  VMEM_TRY(check_unoccupied(kWhat, first, count));
+  own_.insert(first, count);
+  free_.insert(first, count);
+  return {};
+}
+
+Status AddressSpace::withdraw(std::uint32_t first, std::uint32_t count) {
+  constexpr const char* kWhat = "to be withdrawn";
+  if (count == 0 || !own_.contains(first, count))
+    return fail(VMEM_ERROR_INVALID_VALUE,
+                fmt::format("{} were {}, and {} in an own part: withdraw one or more that were granted",
+                            run_text(first, count), kWhat, count == 0 ? "none are" : "not all are"));
+  VMEM_TRY(check_unoccupied(kWhat, first, count));
+  own_.erase(first, count);
+  free_.erase(first, count);
+  return {};
+}
+
+Result<Region*> AddressSpace::new_region() {
   if (!free_ids_.empty()) {
     const RegionId id = free_ids_.back();
     free_ids_.pop_back();
     return table_[id.value];
   }
-  if (next_id_ == kMaxRegions) return nullptr;
+  if (next_id_ == kMaxRegions)
+    return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("all {} regions are in use", kMaxRegions - 1));
   Region& region = regions_.emplace_back();
   region.id = {next_id_};
   table_[next_id_++] = &region;
   return &region;
 }
 
+void AddressSpace::begin(Region& region, const Shape& shape, std::unique_ptr<Page[]> pages) {
+  region.serial = shape.serial;
+  region.first = {shape.first};
+  region.granules = shape.granules;
+  region.page_shift = shape.page_shift;
+  region.page_count = shape.granules >> shape.page_shift;
+  region.whole = Span({shape.first}, shape.granules, Access::read);
+  region.pages = std::move(pages);
+  region.uses.clear();
+  region.end_cursor = 0;
+  region.unreadable = region.unwritable = region.page_count;
+  region.attention = 0;
+  region.devices = 0;
+  region.extent.sharing.store(nullptr, std::memory_order_relaxed);
+  region.extent.deaths_told.clear();
+  for (std::uint32_t i = 0; i < shape.granules; ++i)
+    map_[shape.first + i].store(region.id.value, std::memory_order_release);
+}
+
+Error AddressSpace::no_run(std::uint32_t granules) const {
+  const bool alone = own_bytes() == bytes_;
+  return {
+      .status = VMEM_ERROR_ADDRESS_SPACE,
+      .native = 0,
+      .message = fmt::format("no run of {} MiB left in the {} GiB {}: {} MiB are free, the longest run is {} MiB; {}",
+                             std::uint64_t{granules} * 2, own_bytes() >> 30,
+                             alone ? "address space" : "of the joint address space that this node allocates in",
+                             free_bytes() >> 20, largest_free_bytes() >> 20,
+                             alone ? "raise --space" : "take more slices from the cluster, or free memory")};
+}
+
 Result<Region*> AddressSpace::add(std::uint32_t granules, std::uint32_t page_shift) {
-  const std::uint32_t page_count = granules >> page_shift;
-  auto pages = std::make_unique<Page[]>(page_count);  // first: std::bad_alloc changes nothing
-  Region* const region = new_region();
-  if (region == nullptr)
-    return fail(VMEM_ERROR_ADDRESS_SPACE, fmt::format("all {} regions are in use", kMaxRegions - 1));
-  std::uint32_t first = 0;
-  if (!take_run(granules, 1u << page_shift, first)) {
+  // First: std::bad_alloc changes nothing.
+  auto pages = std::make_unique<Page[]>(granules >> page_shift);
+  VMEM_ASSIGN(Region* const region, new_region());
+  const auto first = free_.take(granules, 1u << page_shift, base_ >> kGranuleShift);
+  if (!first) {
     free_ids_.push_back(region->id);
-    return fail(
-        VMEM_ERROR_ADDRESS_SPACE,
-        fmt::format("no run of {} MiB left in the {} GiB address space: {} MiB are free, the longest run is {} MiB; "
-                    "raise --space",
-                    std::uint64_t{granules} * 2, bytes_ >> 30, free_bytes() >> 20, largest_free_bytes() >> 20));
+    return std::unexpected(no_run(granules));
   }
-  free_granules_ -= granules;
-  region->serial = next_serial_;
-  next_serial_ = Serial{std::to_underlying(next_serial_) + 1};
-  region->first = {first};
-  region->granules = granules;
-  region->page_shift = page_shift;
-  region->page_count = page_count;
-  region->whole = Span({first}, granules, Access::read);
-  region->pages = std::move(pages);
-  region->uses.clear();
-  region->end_cursor = 0;
-  region->unreadable = region->unwritable = region->page_count;
-  region->attention = 0;
-  region->devices = 0;
-  region->extent.sharing.store(nullptr, std::memory_order_relaxed);
-  region->extent.deaths_told.clear();
-  for (std::uint32_t i = 0; i < granules; ++i) map_[first + i].store(region->id.value, std::memory_order_release);
+  const Shape shape{.first = *first, .granules = granules, .page_shift = page_shift, .serial = next_serial_};
+  next_serial_ = Serial{number(next_serial_) + 1};
+  begin(*region, shape, std::move(pages));
+  return region;
+}
+
+Status AddressSpace::check_shape(const Shape& shape) const {
+  const auto [first, granules, page_shift, serial] = shape;
+  if (page_shift >= 32 || granules == 0 || (granules & ((1u << page_shift) - 1)) != 0)
+    return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("a region of {} granules in pages of 2^{} granules was to be "
+                                                      "added: it has to be of one or more whole pages",
+                                                      granules, page_shift));
+  if (serial == Serial{} || serial >= kFirstOwnSerial || joint_serials_.contains(serial))
+    return fail(VMEM_ERROR_INVALID_VALUE,
+                fmt::format("a region of another node was to be added with serial {:#x}, and {}: pass the serial that "
+                            "the cluster gave it",
+                            number(serial),
+                            joint_serials_.contains(serial) ? "a region with that serial is in the address space"
+                                                            : "serials of the cluster are from 1 to 2^63 - 1"));
+  VMEM_TRY(check_inside(kOthers, first, granules));
+  if (address_of(first) % (kGranuleBytes << page_shift) != 0)
+    return fail(VMEM_ERROR_ADDRESS_SPACE,
+                fmt::format("a region with pages of {} was to be added at {:#x}, which is no multiple of that: give "
+                            "all nodes of the cluster the same options base and page sizes",
+                            format_bytes(kGranuleBytes << page_shift), address_of(first)));
+  return {};
+}
+
+Result<Region*> AddressSpace::add_at(std::uint32_t first, std::uint32_t granules, std::uint32_t page_shift,
+                                     Serial serial) {
+  const Shape shape{.first = first, .granules = granules, .page_shift = page_shift, .serial = serial};
+  VMEM_TRY(check_shape(shape));
+  if (own_.overlaps(first, granules))
+    return fail(VMEM_ERROR_IN_USE,
+                fmt::format("{} were {}, and this node allocates in some of them: have only the holder of a slice "
+                            "put regions there",
+                            run_text(first, granules), kOthers));
+  VMEM_TRY(check_unoccupied(kOthers, first, granules));
+  // First: std::bad_alloc changes nothing.
+  auto pages = std::make_unique<Page[]>(granules >> page_shift);
+  VMEM_ASSIGN(Region* const region, new_region());
+  joint_serials_.insert(serial);
+  begin(*region, shape, std::move(pages));
   return region;
 }
 
 void AddressSpace::remove(Region& region) {
   for (std::uint32_t i = 0; i < region.granules; ++i) map_[region.first.index + i].store(0, std::memory_order_release);
-  region.pages.reset();  // first: insert_run needs a little memory
-  insert_run(region.first.index, region.granules);
-  free_granules_ += region.granules;
+  region.pages.reset();  // first: insert needs a little memory
+  if (owns(region))
+    free_.insert(region.first.index, region.granules);
+  else
+    joint_serials_.erase(region.serial);
   region.state = RegionState::empty;
   free_ids_.push_back(region.id);
-}
-
-std::uint64_t AddressSpace::largest_free_bytes() const noexcept {
-  return runs_by_length_.empty() ? 0 : std::uint64_t{runs_by_length_.rbegin()->first} << kGranuleShift;
 }
 
 }  // namespace vmem::pagetable

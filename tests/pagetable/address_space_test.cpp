@@ -64,7 +64,9 @@ TEST(AddressSpace, AFullSpaceSaysWhatIsFree) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, VMEM_ERROR_ADDRESS_SPACE);
   EXPECT_NE(refused.error().message.find("8 MiB are free"), std::string::npos) << refused.error().message;
-  EXPECT_TRUE(space->add(4, 0)) << "a refused request takes nothing";
+  const auto fits = space->add(4, 0);
+  ASSERT_TRUE(fits) << "a refused request takes nothing";
+  EXPECT_EQ((*fits)->id, RegionId{2}) << "no id either";
 }
 
 TEST(AddressSpace, OneTiBIsReadyInUnderATenthOfASecond) {
