@@ -199,6 +199,9 @@ struct AdviseRequest final : Request {
 struct OpenPageRequest final : Request {
   PageRun run;  // one page
   bool write = false;
+  bool only_here = false;  // a page of another node, or on a disk, is not loaded for it
+  // Answer: the page is not here, and was not opened.
+  bool absent = false;
   // Answer: one of these, or neither (reading only) for a page that was never written.
   std::byte* host = nullptr;
   CUdeviceptr device_window = 0;
@@ -252,6 +255,24 @@ struct HideRequest final : Request {
 
  private:
   Patience patience_;
+};
+
+// From now on nobody can write to the region; what was queued before has ended. Errors: IN_USE (it is
+// held, or the GPU's work does not end), INVALID_VALUE (its pages are not its own, or of a file);
+// then it is as before.
+struct FreezeRequest final : Request {
+  pagetable::Region* region = nullptr;
+  std::uint32_t first_granule = 0;       // see FreeRequest
+  std::vector<std::uint32_t> unwritten;  // answer: pages that were never written, in order
+
+  std::optional<Status> advance(MoverParts& parts) override;
+
+ private:
+  Status check(const MoverParts& parts) const;
+  Status thaw(MoverParts& parts, Status why);
+  Patience patience_;
+  std::uint32_t page_ = 0;  // hidden so far
+  bool began_ = false;
 };
 
 // Pages that are accessed in ways that vmem cannot track: they stay mapped where they are until

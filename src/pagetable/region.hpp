@@ -145,6 +145,9 @@ struct Region {
   bool undeclared = false;
   // Its pages are copies of a file's: valid from the start, mapped read-only, and never stored.
   bool read_only = false;
+  // Nobody may write to it any more: it is published, or being published. Any thread reads it only
+  // for messages; the mover's mappings enforce it.
+  std::atomic<bool> frozen{false};
   std::uint32_t head_bytes = 0;  // of its first page, before the requested range
   std::unique_ptr<Page[]> pages;
   RegionExtent extent;

@@ -35,12 +35,13 @@ void Below::add_source(Region& region, std::shared_ptr<tiers::PageSource> source
   sources_[&region] = std::move(source);
 }
 
-Error Below::read_only_error(const Region& region) const {
-  return {VMEM_ERROR_INVALID_VALUE, 0,
-          fmt::format(
-              "the memory at {:#x} is {}, mapped: it can be read, and not acquired for writing, copied to, filled "
-              "or written; copy it to memory of vmem_malloc and write there",
-              core_.config.space->address_of(region.first.index) + region.head_bytes, sources_.at(&region)->name())};
+Status Below::check_writable(const Region& region) const {
+  if (!region.read_only && !region.frozen) return {};
+  return fail(VMEM_ERROR_INVALID_VALUE,
+              fmt::format("the memory at {:#x} is {}: it can be read, and not acquired for writing, copied to, filled "
+                          "or written; copy it to memory of vmem_malloc and write there",
+                          core_.config.space->address_of(region.first.index) + region.head_bytes,
+                          region.read_only ? sources_.at(&region)->name() + ", mapped" : "published"));
 }
 
 std::uint64_t Below::source_metadata_bytes() const {

@@ -31,7 +31,8 @@ class Below {
   void add_source(Region& region, std::shared_ptr<tiers::PageSource> source, tiers::SlotId first);
   void remove_source(const Region& region) { sources_.erase(&region); }
   bool has_sources() const { return !sources_.empty(); }
-  Error read_only_error(const Region& region) const;  // of a call that would write
+  // Errors: INVALID_VALUE, of a call that would write to a region that can only be read.
+  Status check_writable(const Region& region) const;
   std::uint64_t source_metadata_bytes() const;
   std::uint64_t largest_file_page() const;
 

@@ -36,8 +36,7 @@ std::optional<Status> AcquireRequest::advance(MoverParts& parts) {
 
 Status AcquireRequest::check_writable(const MoverParts& parts) const {
   for (const Want& want : wants) {
-    if (want.access == Access::write && want.run.region->read_only)
-      return std::unexpected(parts.below.read_only_error(*want.run.region));
+    if (want.access == Access::write) VMEM_TRY(parts.below.check_writable(*want.run.region));
   }
   return {};
 }

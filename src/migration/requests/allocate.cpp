@@ -39,7 +39,10 @@ std::optional<Status> AllocateRequest::advance(MoverParts& parts) {
 std::optional<Status> AllocateRequest::begin(MoverParts& parts) {
   Device& home = parts.devices[device];
   if (source) bytes = source->bytes();
-  std::uint32_t shift = source ? parts.sizing.file_shift_for(home, bytes) : parts.sizing.shift_for(home, bytes, kind);
+  const auto place = source ? source->place() : std::nullopt;
+  std::uint32_t shift = place    ? place->page_shift
+                        : source ? parts.sizing.file_shift_for(home, bytes)
+                                 : parts.sizing.shift_for(home, bytes, kind);
   std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
   std::uint64_t backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
   if (backed < bytes || backed > parts.core.config.space->bytes()) {
@@ -56,7 +59,7 @@ std::optional<Status> AllocateRequest::begin(MoverParts& parts) {
   }
   // The largest pages need the most room in transit and may waste the most: retry with smaller
   // ones.
-  if (!committed && shift == PageSizing::kLargestShift && kind == RegionKind::declared &&
+  if (!committed && shift == PageSizing::kLargestShift && kind == RegionKind::declared && !place &&
       !parts.core.config.page_bytes) {
     page_bytes = pagetable::kGranuleBytes << --shift;
     backed = (bytes + page_bytes - 1) / page_bytes * page_bytes;
@@ -90,7 +93,11 @@ Status AllocateRequest::add_region(MoverParts& parts, std::uint64_t backed, std:
   Device& home = parts.devices[device];
   const std::uint64_t page_bytes = pagetable::kGranuleBytes << shift;
   const auto pages = std::uint32_t(backed / page_bytes);
-  VMEM_ASSIGN(region, parts.core.config.space->add(std::uint32_t(backed >> kGranuleShift), shift));
+  const auto granules = std::uint32_t(backed >> kGranuleShift);
+  const auto place = source ? source->place() : std::nullopt;
+  pagetable::AddressSpace& space = *parts.core.config.space;
+  VMEM_ASSIGN(region,
+              place ? space.add_at(place->first_granule, granules, shift, place->serial) : space.add(granules, shift));
   if (source) {
     VMEM_ASSIGN(const tiers::SlotId slots, source->lay_out(page_bytes, pages));
     parts.below.add_source(*region, source, slots);
@@ -108,6 +115,7 @@ Status AllocateRequest::add_region(MoverParts& parts, std::uint64_t backed, std:
   if (shared) region->unreadable = region->unwritable = 0;
 
   region->read_only = source != nullptr;
+  region->frozen = false;
   region->head_bytes = source ? std::uint32_t(source->head_bytes()) : 0;
   region->bytes = (shared ? backed : bytes) - region->head_bytes;
   region->device = device;

@@ -23,7 +23,7 @@ std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
   const PageRef ref{run.region, run.first};
   Page& page = ref.page();
   const std::uintptr_t address = parts.core.address_of(ref);
-  if (write && run.region->read_only) return std::unexpected(parts.below.read_only_error(*run.region));
+  if (write) VMEM_TRY(parts.below.check_writable(*run.region));
   if (ref.state().has(PageState::kLost)) return std::unexpected(parts.unread.error(ref, 0));
   // Others may hold, use and write their parts of such a page meanwhile, which is safe while it
   // stays in its frame.
@@ -50,6 +50,8 @@ std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
     }
   }
   bool in_frame = page.owns_frame();
+  absent = only_here && page.version != 0 && !in_frame && !page.slot_current();
+  if (absent) return Status{};
   if (!in_frame && page.version != 0) {
     auto here = parts.recall.recall(ref);
     if (!here && may_find_room_later(parts, here.error())) here = Attempt::after_transfer;

@@ -1,0 +1,70 @@
+// A region that is published: nobody can write to it from then on.
+#include <fmt/format.h>
+
+#include "migration/parts.hpp"
+#include "migration/request.hpp"
+
+namespace vmem::migration {
+
+using pagetable::Mapped;
+
+// From the first step on, writes that reach the mover are refused, and pages are mapped for reading
+// only. Mappings of before are taken away page by page; until then threads may hit them.
+std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
+  VMEM_TRY(check_live({region, region->page_at(first_granule), 1}));
+  if (!began_) {
+    VMEM_TRY(check(parts));
+    region->frozen = began_ = true;
+  }
+  for (; page_ < region->page_count; ++page_) {
+    const PageRef ref{region, page_};
+    auto hidden = parts.gate.hide(ref);
+    if (!hidden) return thaw(parts, std::unexpected(std::move(hidden).error()));
+    if (*hidden != Attempt::done) {
+      if (!patience_.over(parts.core)) return std::nullopt;
+      return thaw(parts, fail(VMEM_ERROR_IN_USE,
+                              fmt::format("the memory at {:#x} cannot be published: work that uses it does not end",
+                                          parts.core.address_of(ref))));
+    }
+    patience_.reset();
+    ref.page().last_write = false;  // it is not to be fetched for writing
+  }
+  unwritten.clear();
+  for (std::uint32_t i = 0; i < region->page_count; ++i) {
+    if (region->pages[i].version == 0) unwritten.push_back(i);
+  }
+  return Status{};
+}
+
+Status FreezeRequest::check(const MoverParts& parts) const {
+  const std::uintptr_t address = parts.core.config.space->address_of(region->first.index);
+  const auto refuse = [&](vmem_status status, std::string_view why) {
+    return fail(status, fmt::format("the memory at {:#x} cannot be published: {}", address, why));
+  };
+  if (region->has_strangers())
+    return refuse(VMEM_ERROR_INVALID_VALUE,
+                  "it shares pages with other allocations, which could not be written any more; copy it to memory of "
+                  "its own, of 1 MiB or more from vmem_malloc");
+  if (region->read_only) return refuse(VMEM_ERROR_INVALID_VALUE, "it is mapped read-only from elsewhere");
+  if (region->frozen) return refuse(VMEM_ERROR_IN_USE, "it is published already");
+  if (parts.core.config.threads->overlapping_holds(region->first.index, region->end_granule()).named != 0)
+    return refuse(VMEM_ERROR_IN_USE, "it is held by an acquire; release it before");
+  for (std::uint32_t i = 0; i < region->page_count; ++i) {
+    if (region->pages[i].kept)
+      return refuse(VMEM_ERROR_IN_USE,
+                    "some of it has to stay mapped for a use that vmem cannot track, such as a graph or a library");
+  }
+  return {};
+}
+
+// What was mapped for reading only meanwhile is writable again.
+Status FreezeRequest::thaw(MoverParts& parts, Status why) {
+  region->frozen = false;
+  for (std::uint32_t i = 0; i < region->page_count; ++i) {
+    const PageRef ref{region, i};
+    if (ref.page().mapped != Mapped::nothing) VMEM_TRY(parts.mapper.set_access(ref, pagetable::Access::write));
+  }
+  return why;
+}
+
+}  // namespace vmem::migration

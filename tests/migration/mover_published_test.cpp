@@ -1,0 +1,247 @@
+// Published regions: one's own, which from then on is only read, and those of other nodes, which lie
+// where they lie there.
+#include <gmock/gmock.h>
+
+#include "migration/mover_harness.hpp"
+
+namespace vmem::migration {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Freeze : public MoverTest {
+ protected:
+  Status freeze(Region& region) {
+    FreezeRequest request;
+    aim(request, region);
+    const Status frozen = ask(request);
+    unwritten = request.unwritten;
+    return frozen;
+  }
+  static void aim(FreezeRequest& request, Region& region) {
+    request.region = &region;
+    request.first_granule = region.first.index;
+  }
+  // Opens the page as for another node. True: it was here.
+  bool opens_here(Region& region, std::uint32_t page) {
+    OpenPageRequest open;
+    open.run = {&region, page, 1};
+    open.only_here = true;
+    EXPECT_TRUE(ask(open));
+    if (open.absent) return false;
+    ClosePageRequest close;
+    close.run = open.run;
+    EXPECT_TRUE(ask(close));
+    return true;
+  }
+  std::vector<std::uint32_t> unwritten;
+};
+
+TEST_F(Freeze, TheRegionIsReadAndNeverWrittenAgain) {
+  start();
+  Region& region = allocate(3);
+  Actor& a = actor();
+  write_to_the_end(a, writing(region, 0), 7);
+  write_to_the_end(a, writing(region, 2), 9);
+  ASSERT_TRUE(freeze(region));
+  EXPECT_THAT(unwritten, ElementsAre(1));
+  const Status refused = acquire(a, writing(region, 0));
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, VMEM_ERROR_INVALID_VALUE);
+  EXPECT_THAT(refused.error().message, HasSubstr("is published: it can be read, and not acquired for writing"));
+  EXPECT_FALSE(cpu_write(region, 0, 1));
+  expect_bytes(a, region, 0, 7);
+  expect_bytes(a, region, 2, 9);
+  EXPECT_EQ(state(region, 0).access(), Access::read);
+  evict_to_the_end(writing(region, 0, 3));
+  expect_bytes(a, region, 2, 9);
+}
+
+// What a kernel does undeclared faults there, and nothing is changed.
+TEST_F(Freeze, ItsMappingsAllowOnlyReading) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  write_to_the_end(a, writing(region, 0), 7);
+  ASSERT_TRUE(freeze(region));
+  ASSERT_TRUE(acquire(a, launching(region, 0)));
+  CUmemLocation location{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  unsigned long long flags = 0;
+  const CUdeviceptr address = space->address_of(region.first.index);
+  ASSERT_EQ((*driver)->cuMemGetAccess(&flags, &location, address), CUDA_SUCCESS);
+  EXPECT_EQ(flags, static_cast<unsigned long long>(CU_MEM_ACCESS_FLAGS_PROT_READ));
+  release(a, launching(region, 0));
+  finish_work(a);
+}
+
+TEST_F(Freeze, ItWaitsForWorkThatWasQueuedBefore) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(acquire(a, writing(region, 0)));
+  Gate kernel = gate(a);
+  fill(a, writing(region, 0), 5);
+  release(a, writing(region, 0));
+  FreezeRequest request;
+  aim(request, region);
+  mover->post(request);
+  steps();
+  EXPECT_FALSE(request.done());
+  kernel.open();
+  ASSERT_TRUE(step_until([&] { return request.done(); }));
+  EXPECT_TRUE(request.result());
+  EXPECT_TRUE(request.unwritten.empty());
+  expect_bytes(a, region, 0, 5);
+}
+
+TEST_F(Freeze, WhatIsHeldIsRefusedAndStaysWritable) {
+  start();
+  Region& region = allocate(2);
+  Actor& a = actor();
+  ASSERT_TRUE(acquire(a, writing(region, 1)));
+  const Status refused = freeze(region);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, VMEM_ERROR_IN_USE);
+  EXPECT_THAT(refused.error().message, HasSubstr("it is held by an acquire; release it before"));
+  release(a, writing(region, 1));
+  finish_work(a);
+  EXPECT_TRUE(acquire(a, writing(region, 0)));
+  release(a, writing(region, 0));
+  finish_work(a);
+}
+
+TEST_F(Freeze, WorkThatDoesNotEndLeavesAllAsItWas) {
+  start();
+  Region& region = allocate(2);
+  Actor& a = actor();
+  Actor& b = actor();
+  write_to_the_end(a, writing(region, 0), 3);
+  ASSERT_TRUE(acquire(a, writing(region, 1)));
+  Gate kernel = gate(a);
+  release(a, writing(region, 1));
+  FreezeRequest request;
+  aim(request, region);
+  mover->post(request);
+  steps();
+  // Mapped for reading only, while the region is being frozen.
+  ASSERT_TRUE(acquire(b, reading(region, 0)));
+  release(b, reading(region, 0));
+  finish_work(b);
+  now_us += 20 * acquire_wait_us;
+  ASSERT_TRUE(step_until([&] { return request.done(); }));
+  ASSERT_FALSE(request.result());
+  EXPECT_EQ(request.result().error().status, VMEM_ERROR_IN_USE);
+  EXPECT_THAT(request.result().error().message, HasSubstr("work that uses it does not end"));
+  write_to_the_end(b, writing(region, 0), 4);
+  expect_bytes(b, region, 0, 4);
+  kernel.open();
+  finish_work(a);
+  EXPECT_TRUE(freeze(region));
+}
+
+TEST_F(Freeze, WhatSharesPagesIsRefusedAndSoIsASecondTime) {
+  start();
+  Region& slab = allocate(1, 0, true);
+  const Status shares = freeze(slab);
+  ASSERT_FALSE(shares);
+  EXPECT_EQ(shares.error().status, VMEM_ERROR_INVALID_VALUE);
+  EXPECT_THAT(shares.error().message, HasSubstr("it shares pages with other allocations"));
+  Region& region = allocate(1);
+  ASSERT_TRUE(freeze(region));
+  const Status twice = freeze(region);
+  ASSERT_FALSE(twice);
+  EXPECT_THAT(twice.error().message, HasSubstr("it is published already"));
+  ASSERT_TRUE(free(region));
+  Region& next = allocate(1);
+  Actor& a = actor();
+  EXPECT_TRUE(acquire(a, writing(next, 0))) << "its record may be that of the region before";
+  release(a, writing(next, 0));
+  finish_work(a);
+}
+
+TEST_F(Freeze, APageBelowHostMemoryIsNotLoadedForAnotherNode) {
+  start({.hbm_pages = 2, .host_pages = 2, .spill_pages = 8});
+  Region& region = allocate(6);
+  Actor& a = actor();
+  for (std::uint32_t i = 0; i < 6; ++i) write_to_the_end(a, writing(region, i), static_cast<unsigned char>(i + 1));
+  settle();
+  ASSERT_TRUE(freeze(region));
+  int here = 0, absent = 0;
+  for (std::uint32_t i = 0; i < 6; ++i) {
+    const bool has = in_hbm(region, i) || page(region, i).owns_frame() || in_host(region, i);
+    EXPECT_EQ(opens_here(region, i), has) << i;
+    ++(has ? here : absent);
+  }
+  EXPECT_GT(here, 0);
+  EXPECT_GT(absent, 0);
+  for (std::uint32_t i = 0; i < 6; ++i) expect_bytes(a, region, i, static_cast<unsigned char>(i + 1));
+}
+
+// A published region of another node.
+class Opened final : public tiers::PageSource {
+ public:
+  Opened(std::shared_ptr<tiers::PageSource> pages, tiers::RegionPlace place)
+      : pages_(std::move(pages)), place_(place) {}
+  std::string name() const override { return "the published region 'weights'"; }
+  std::optional<tiers::RegionPlace> place() const override { return place_; }
+  std::uint64_t head_bytes() const override { return 0; }
+  std::uint64_t bytes() const override { return pages_->bytes(); }
+  Result<tiers::SlotId> lay_out(std::uint64_t page_bytes, std::uint32_t count) override {
+    return pages_->lay_out(page_bytes, count);
+  }
+
+ private:
+  const std::shared_ptr<tiers::PageSource> pages_;
+  const tiers::RegionPlace place_;
+};
+
+class OpenRegion : public MoverTest {
+ protected:
+  static constexpr tiers::RegionPlace kPlace{.first_granule = 40, .page_shift = 1, .serial = pagetable::Serial{5}};
+  Result<Region*> open(std::uint32_t pages, const tiers::RegionPlace& place = kPlace) {
+    AllocateRequest request;
+    const std::uint64_t page_bytes = kPageBytes << place.page_shift;
+    request.source = std::make_shared<Opened>(files->map(pages * page_bytes), place);
+    VMEM_TRY(ask(request));
+    return request.region;
+  }
+};
+
+TEST_F(OpenRegion, LiesWhereItsOwnerHasItWithItsPagesAndSerial) {
+  start({.hbm_pages = 4, .host_pages = 8, .files = true});
+  ASSERT_TRUE(space->withdraw(32, 32));
+  const auto opened = open(3);
+  ASSERT_TRUE(opened) << opened.error().message;
+  Region& region = **opened;
+  EXPECT_EQ(region.first.index, 40u);
+  EXPECT_EQ(region.page_bytes(), 2 * kPageBytes);
+  EXPECT_EQ(region.page_count, 3u);
+  EXPECT_EQ(region.serial, pagetable::Serial{5});
+  Actor& a = actor();
+  expect_bytes(a, region, 2, 2);
+  const Status refused = acquire(a, writing(region, 0));
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("is the published region 'weights', mapped: it can be read"));
+  ASSERT_TRUE(free(region));
+  EXPECT_TRUE(open(3)) << "its place is free again";
+  ASSERT_TRUE(free(*space->region_at(40)));
+}
+
+TEST_F(OpenRegion, InThisNodesPartOrOverAnotherRegionIsRefused) {
+  start({.hbm_pages = 4, .host_pages = 8, .files = true});
+  const auto own = open(3);
+  ASSERT_FALSE(own);
+  EXPECT_EQ(own.error().status, VMEM_ERROR_IN_USE);
+  ASSERT_TRUE(space->withdraw(32, 32));
+  const auto first = open(3);
+  ASSERT_TRUE(first);
+  const auto over = open(1, {.first_granule = 42, .page_shift = 1, .serial = pagetable::Serial{6}});
+  ASSERT_FALSE(over);
+  EXPECT_EQ(over.error().status, VMEM_ERROR_IN_USE);
+  EXPECT_EQ(files->sources, 1u) << "nothing is left of those that were refused";
+  ASSERT_TRUE(free(**first));
+}
+
+}  // namespace
+}  // namespace vmem::migration
