@@ -22,6 +22,7 @@ std::string quote(const std::string& word);
 Command add_bench(CLI::App& app, const std::string& command_line);
 Command add_daemon(CLI::App& app);
 Command add_doctor(CLI::App& app);
+Command add_node(CLI::App& app);
 Command add_options(CLI::App& app);
 Command add_plan(CLI::App& app);
 Command add_secret(CLI::App& app);

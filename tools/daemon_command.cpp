@@ -24,7 +24,7 @@ namespace vmem::tools {
 namespace {
 
 // Options that programs have too, with the same meaning and environment variables.
-constexpr const char* kShared[] = {"secret", "certificates", "fabric", "log"};
+constexpr const char* kShared[] = {"secret", "certificates", "fabric", "cluster", "base", "space", "log"};
 
 struct Arguments {
   runtime::DaemonOptions daemon;
@@ -101,6 +101,14 @@ Status parse_channels(const std::string& text, std::optional<std::uint32_t>& to)
   return {};
 }
 
+Status parse_label(const std::string& text, std::map<std::string, std::string>& to) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0 || equals + 1 == text.size())
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("'{}' is no label; accepted: NAME=VALUE", text));
+  to[text.substr(0, equals)] = text.substr(equals + 1);
+  return {};
+}
+
 // Warns about a secret, which is meant for other machines, with a loopback address, which they
 // cannot reach.
 const char* who_reaches(const runtime::Daemon& daemon, const Options& shared) {
@@ -116,6 +124,9 @@ int run(Arguments arguments) {
   arguments.daemon.secret = shared->secret;
   arguments.daemon.certificates = shared->certificates;
   arguments.daemon.fabric = shared->fabric;
+  arguments.daemon.cluster = shared->cluster;
+  arguments.daemon.base = shared->base;
+  arguments.daemon.space_bytes = shared->space_bytes;
   // Block signals before starting threads, which inherit the mask; this thread waits for them.
   sigset_t signals;
   sigemptyset(&signals);
@@ -126,6 +137,9 @@ int run(Arguments arguments) {
   fmt::print("vmem daemon: node {} listens on {} and lends {} of memory, {} of disk{}\n", (*daemon)->id(),
              (*daemon)->address(), format_bytes((*daemon)->memory_bytes()), format_bytes((*daemon)->disk_bytes()),
              who_reaches(**daemon, *shared));
+  if (const auto id = static_cast<std::uint64_t>((*daemon)->member_id()); id != 0)
+    fmt::print("vmem daemon: it is node {} of the cluster {}\n", id,
+               shared->cluster.substr(shared->cluster.rfind('/') + 1));
   std::fflush(stdout);
   for (int signal = SIGUSR1; signal == SIGUSR1;) {
     sigwait(&signals, &signal);
@@ -188,6 +202,17 @@ Command add_daemon(CLI::App& app) {
   add_parsed(app, "--channels", "N",
              "Connections that a node may use, from two on each with a thread (default: by the number of processors)",
              [&daemon](const std::string& text) { return parse_channels(text, daemon.channels); });
+  add_shared(app, *arguments, "cluster", "etcd://HOST:PORT/NAME",
+             "Makes it a member of this cluster: programs with the same option find it there");
+  add_shared(app, *arguments, "base", "ADDRESS", "With --cluster: the first address of its address space");
+  add_shared(app, *arguments, "space", "SIZE", "With --cluster: the size of its address space");
+  app.add_option(
+         "--advertise", daemon.advertise,
+         "With --cluster: where its other nodes reach this one, the preferred address first (default: --listen)")
+      ->type_name("HOST:PORT,...")
+      ->delimiter(',');
+  add_parsed(app, "--label", "NAME=VALUE", "With --cluster: says more about this node, such as rack=a; repeatable",
+             [&daemon](const std::string& text) { return parse_label(text, daemon.labels); });
   add_shared(app, *arguments, "log", "LEVEL", "Messages of this level and above go to stderr; warn by default");
   app.footer(
       "It says one line when it is ready. SIGUSR1 makes it say what it holds; SIGTERM and SIGINT end it, and what it "

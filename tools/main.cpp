@@ -138,6 +138,7 @@ int run(int argc, char** argv) {
   add("bench", "Measure this machine against its own limits, and verify the data",
       [&](CLI::App& command) { return vmem::tools::add_bench(command, join_command_line(argc, argv)); });
   add("daemon", "Lend this machine's memory and disks to programs on other nodes", vmem::tools::add_daemon);
+  add("node", "Look at the nodes of a cluster", vmem::tools::add_node);
   add("secret", "Make the secrets that nodes prove to each other", vmem::tools::add_secret);
   add("doctor", "Say what this machine can do, and what to fix", vmem::tools::add_doctor);
   add("topo", "Show memories, links and their measured rates", vmem::tools::add_topo);

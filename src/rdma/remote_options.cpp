@@ -48,11 +48,26 @@ Option<RemoteOptions> remote_option() {
                 &RemoteOptions::remote, parse_remote);
 }
 
+// The address itself is checked when the registry is opened.
+Option<RemoteOptions> cluster_option() {
+  return define(
+      {.name = "cluster",
+       .values = "off, or etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/NAME (etcds:// for TLS)",
+       .help = "The cluster to take part in, by its registry: pages go to the daemons that are members, "
+               "also to those that join later.",
+       .print = [](const RemoteOptions& options) { return options.cluster.empty() ? "off" : options.cluster; }},
+      &RemoteOptions::cluster, [](std::string_view text) -> Result<std::string> {
+        if (text == "off") return std::string();
+        if (text.starts_with("etcd://") || text.starts_with("etcds://")) return std::string(text);
+        return fail(VMEM_ERROR_INVALID_OPTION, "neither off nor an address that begins with etcd:// or etcds://");
+      });
+}
+
 Option<RemoteOptions> borrow_option() {
   return automatic_size_option(
       {.name = "borrow",
        .values = "auto, or a size from 16MiB such as 64GiB",
-       .only_with = "remote",
+       .only_with = "remote or cluster",
        .help = "How much is borrowed of each node's memory, and of its disks; auto: all it lends."},
       &RemoteOptions::borrow_bytes, {.least = 16 * kMiB, .most = 4096 * kTiB});
 }
@@ -60,7 +75,7 @@ Option<RemoteOptions> borrow_option() {
 Option<RemoteOptions> replicas_option() {
   return define({.name = "replicas",
                  .values = "1 or 2",
-                 .only_with = "remote",
+                 .only_with = "remote or cluster",
                  .help = "How many nodes each page goes to: 2 survive the death of one.",
                  .print = [](const RemoteOptions& options) { return fmt::to_string(options.replicas); }},
                 &RemoteOptions::replicas, [](std::string_view text) -> Result<std::uint32_t> {
@@ -73,7 +88,7 @@ Option<RemoteOptions> remote_wait_option() {
   return define(
       {.name = "remote_wait",
        .values = "a duration from 100ms to an hour such as 5s",
-       .only_with = "remote",
+       .only_with = "remote or cluster",
        .help =
            "How long a page whose only copy is on a node that does not answer is waited for. Then the call fails with "
            "TIMEOUT, and the page is kept.",
@@ -82,17 +97,18 @@ Option<RemoteOptions> remote_wait_option() {
 }
 
 Option<RemoteOptions> remote_encrypt_option() {
-  return switch_option({.name = "remote_encrypt",
-                        .help = "Encrypts pages with a key that only this process has before they go to other nodes, "
-                                "so that these cannot read them; only with remote. Takes a copy of each page."},
-                       &RemoteOptions::remote_encrypt);
+  return switch_option(
+      {.name = "remote_encrypt",
+       .help = "Encrypts pages with a key that only this process has before they go to other nodes, "
+               "so that these cannot read them; only with remote or cluster. Takes a copy of each page."},
+      &RemoteOptions::remote_encrypt);
 }
 
 Option<RemoteOptions> remote_channels_option() {
   return define(
       {.name = "remote_channels",
        .values = fmt::format("auto, or 1 to {}", kMostRemoteChannels),
-       .only_with = "remote",
+       .only_with = "remote or cluster",
        .help = "Connections to each node that pages go over, from two on each with a thread; auto: by the number "
                "of processors. The smaller of the two nodes' numbers counts.",
        .print =
@@ -111,7 +127,7 @@ Option<RemoteOptions> secret_option() {
   return define(
       {.name = "secret",
        .values = "off, or a file of `vmem secret new`",
-       .only_with = "remote",
+       .only_with = "remote or cluster",
        .help = "Secrets that the nodes share, and prove to each other; without them, or certificates, the nodes "
                "must be on this machine.",
        .print = [](const RemoteOptions& options) { return options.secret.empty() ? "off" : options.secret; }},
@@ -125,7 +141,7 @@ Option<RemoteOptions> certificates_option() {
   return define(
       {.name = "certificates",
        .values = "off, or a folder with ca.crt, tls.crt and tls.key",
-       .only_with = "remote, and without secret",
+       .only_with = "remote or cluster, and without secret",
        .help = "Certificates instead of secrets: this node's, its key, and the authority that signs those of others.",
        .print =
            [](const RemoteOptions& options) { return options.certificates.empty() ? "off" : options.certificates; }},
@@ -139,7 +155,7 @@ Option<RemoteOptions> fabric_option() {
   return define(
       {.name = "fabric",
        .values = "off, or ucx:DEVICES such as ucx:mlx5_0:1,mlx5_1:1 (`ucx_info -d` lists them)",
-       .only_with = "remote",
+       .only_with = "remote or cluster",
        .help = "RDMA devices that carry pages instead of TLS. Neither authenticated nor encrypted there: whoever is "
                "on that fabric can read and change lent memory (SECURITY.md).",
        .print = [](const RemoteOptions& options) { return options.fabric.empty() ? "off" : "ucx:" + options.fabric; }},
@@ -149,9 +165,9 @@ Option<RemoteOptions> fabric_option() {
 }  // namespace
 
 std::vector<Option<RemoteOptions>> remote_options() {
-  return {remote_option(),      borrow_option(),         replicas_option(),
-          remote_wait_option(), remote_encrypt_option(), remote_channels_option(),
-          secret_option(),      certificates_option(),   fabric_option()};
+  return {remote_option(),       cluster_option(),        borrow_option(),          replicas_option(),
+          remote_wait_option(),  remote_encrypt_option(), remote_channels_option(), secret_option(),
+          certificates_option(), fabric_option()};
 }
 
 }  // namespace vmem

@@ -14,6 +14,7 @@ inline constexpr std::uint32_t kMostRemoteChannels = 8;
 
 struct RemoteOptions {
   std::vector<std::string> remote;  // --remote: "off" (empty) or "10.0.0.1:7000,10.0.0.2:7000"
+  std::string cluster;              // --cluster: "off" (empty) or where its registry is
   // --borrow: of memory, and of disk, per node; "auto": all that it lends
   std::optional<std::uint64_t> borrow_bytes;
   std::uint32_t replicas = 1;  // --replicas: number of nodes that store a page
@@ -26,6 +27,8 @@ struct RemoteOptions {
   std::string secret;        // --secret: "off" (empty) or a file
   std::string certificates;  // --certificates: "off" (empty) or a folder
   std::string fabric;        // --fabric: "off" (empty) or UCX device names, "mlx5_0:1,mlx5_1:1"
+
+  bool use_nodes() const { return !remote.empty() || !cluster.empty(); }
 };
 
 std::vector<Option<RemoteOptions>> remote_options();

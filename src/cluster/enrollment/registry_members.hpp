@@ -32,6 +32,8 @@ class RegistryMembers final : public Membership {
   // A damaged record is skipped, with a warning, or leaves the node as it was before.
   void take_in(const NodesReading& reading, std::vector<EnrollmentEvent>& events);
 
+  // Whether a reading was taken in: the nodes are known.
+  bool known() const noexcept { return known_; }
   // Without this node.
   const std::map<NodeId, Node>& nodes() const noexcept { return nodes_; }
   // Whether the node, which may be this one, is asked to leave.
@@ -52,6 +54,7 @@ class RegistryMembers final : public Membership {
   NodeId self_{};
   std::map<NodeId, Node> nodes_;
   std::set<NodeId> draining_;
+  bool known_ = false;
   Roster roster_;
   LogLimit damaged_;
 };

@@ -77,6 +77,11 @@ bool SocketAddress::is_loopback() const noexcept {
   return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&address);
 }
 
+bool SocketAddress::is_unspecified() const noexcept {
+  if (family() == AF_INET) return reinterpret_cast<const sockaddr_in&>(storage_).sin_addr.s_addr == htonl(INADDR_ANY);
+  return family() == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(storage_).sin6_addr);
+}
+
 std::pair<std::string, std::string> SocketAddress::numeric() const {
   std::array<char, NI_MAXHOST> host{};
   std::array<char, NI_MAXSERV> port{};

@@ -24,6 +24,7 @@ class SocketAddress {
   socklen_t size() const noexcept { return size_; }
   int family() const noexcept { return storage_.ss_family; }
   bool is_loopback() const noexcept;
+  bool is_unspecified() const noexcept;  // any address of this machine: 0.0.0.0, [::]
   std::string text() const;
   // The resolved name, or else the numeric address without brackets.
   std::string host() const;

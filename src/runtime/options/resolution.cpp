@@ -169,19 +169,24 @@ Status Resolution::check_page() const {
 Status Resolution::check_remote() const {
   for (const std::string_view name :
        {"borrow", "replicas", "remote_wait", "remote_encrypt", "remote_channels", "secret", "certificates"}) {
-    if (!options_.remote.empty() || !is_set(name)) continue;
-    return fail(VMEM_ERROR_INVALID_OPTION,
-                fmt::format("{} would have no effect: no node is named; give remote, or drop it", describe(name)));
+    if (options_.use_nodes() || !is_set(name)) continue;
+    return fail(
+        VMEM_ERROR_INVALID_OPTION,
+        fmt::format("{} would have no effect: no node is named; give remote or cluster, or drop it", describe(name)));
   }
-  if (options_.replicas > 1 && options_.remote.size() < options_.replicas) {
+  if (!options_.remote.empty() && !options_.cluster.empty()) {
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} names nodes, and {} finds them: drop one of them",
+                                                       describe("remote"), describe("cluster")));
+  }
+  if (options_.cluster.empty() && options_.replicas > 1 && options_.remote.size() < options_.replicas) {
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} needs as many nodes: {}; name another one, or lower replicas", describe("replicas"),
                             describe("remote")));
   }
-  if (options_.drained && !options_.remote.empty()) {
+  if (options_.drained && options_.use_nodes()) {
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} keeps everything in the GPU's reach, which other nodes are not: drop {}",
-                            describe("drained"), describe("remote")));
+                            describe("drained"), describe(options_.remote.empty() ? "cluster" : "remote")));
   }
   return {};
 }

@@ -27,6 +27,7 @@ using pagetable::kGranuleBytes;
 // Two of the largest pages, in transfer to or from a disk.
 constexpr std::uint64_t kStagingBytes = std::uint64_t{512} << 20;
 constexpr std::uint32_t kDiskDepth = 64;
+constexpr std::uint64_t kJoinUs = 10'000'000;  // to become a member of a cluster
 
 // Stable across restarts at the same address, so that programs that know the daemon find it. 0 (a
 // random id) if the port is chosen by the system.
@@ -57,7 +58,8 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options) {
 }
 
 Daemon::~Daemon() {
-  guard_.reset();  // its last reports may go to this daemon
+  member_.reset();  // nobody finds it any more
+  guard_.reset();   // its last reports may go to this daemon
   if (service_) service_->stop();
   node_.reset();
   if (!disk_ || !disk_->quarantined()) return;
@@ -132,6 +134,28 @@ Status Daemon::open(const DaemonOptions& options) {
   VMEM_TRY(service_->start(*node_));
   node_->start();
   watch_programs();
+  return options.cluster.empty() ? Status{} : join(options, self);
+}
+
+// Called last: programs use a member at once.
+Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
+  Member::Config config{.registry = {options.cluster, options.certificates},
+                        .parameters = cluster_parameters(options.base, options.space_bytes),
+                        .record = this_host("daemon", self.incarnation),
+                        .changed = [](const std::vector<ClusterNode>&) {}};
+  config.record.addresses = options.advertise;
+  if (config.record.addresses.empty()) {
+    const auto listens = rdma::SocketAddress::parse(address());
+    if (listens && listens->is_unspecified())
+      return fail(VMEM_ERROR_INVALID_OPTION,
+                  fmt::format("--listen {} takes connections to any address of this machine; say by --advertise "
+                              "HOST:PORT where the cluster's other nodes reach it",
+                              address()));
+    config.record.addresses = {address()};
+  }
+  config.record.lends = {.memory = memory_bytes(), .disk = disk_bytes()};
+  for (const auto& [name, value] : options.labels) config.record.labels[name] = value;
+  VMEM_ASSIGN(member_, Member::join(std::move(config), kJoinUs));
   return {};
 }
 

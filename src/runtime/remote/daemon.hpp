@@ -1,11 +1,15 @@
 // A node without a program (`vmem daemon`): lends memory and disk space to other nodes.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/clock.hpp"
 #include "rdma/lending/memory_service/memory_service.hpp"
 #include "rdma/node/node.hpp"
+#include "runtime/cluster/member.hpp"
 #include "runtime/remote/guard.hpp"
 #include "tiers/disk/disk_options.hpp"
 #include "tiers/disk/disk_tier.hpp"
@@ -22,7 +26,11 @@ struct DaemonOptions {
   std::uint32_t id = 0;                       // 0: the daemon chooses one
   std::optional<std::uint64_t> client_bytes;  // maximum for one node
   std::uint64_t grace_us = 60'000'000;
-  std::optional<std::uint32_t> channels;  // connections that a node may use
+  std::optional<std::uint32_t> channels;    // connections that a node may use
+  std::string cluster;                      // its registry, as in the option cluster; "": none
+  std::uint64_t base = 0, space_bytes = 0;  // of the programs of the cluster
+  std::vector<std::string> advertise;       // with cluster: where others reach it; none: `listen`
+  std::map<std::string, std::string> labels;
 };
 
 // Deleter for std::unique_ptr to memory from mmap.
@@ -38,6 +46,7 @@ class Daemon {
   ~Daemon();
 
   const std::string& address() const { return node_->transport().address(); }
+  NodeId member_id() const { return member_ ? member_->id() : NodeId{}; }  // 0: of no cluster
   // Whether address() is a loopback address, which other machines cannot reach.
   bool on_loopback() const;
   std::uint64_t id() const { return id_; }
@@ -50,6 +59,7 @@ class Daemon {
   Status open(const DaemonOptions& options);
   Status reserve(const DaemonOptions& options);
   void watch_programs();
+  Status join(const DaemonOptions& options, const NodeIdentity& self);
 
   SteadyClock clock_;
   std::uint64_t id_ = 0, lent_bytes_ = 0, staging_bytes_ = 0;
@@ -57,7 +67,8 @@ class Daemon {
   std::unique_ptr<tiers::DiskTier> disk_;
   std::unique_ptr<rdma::Node> node_;
   std::unique_ptr<rdma::MemoryService> service_;
-  std::unique_ptr<Guard> guard_;  // of this host's programs; null if it could not start
+  std::unique_ptr<Member> member_;  // of a cluster, or null
+  std::unique_ptr<Guard> guard_;    // of this host's programs; null if it could not start
 };
 
 }  // namespace vmem::runtime

@@ -100,10 +100,28 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
   VMEM_ASSIGN(remote->node_, rdma::Node::create(std::move(setup)));
   VMEM_ASSIGN(remote->tier_, rdma::RemoteTier::create(std::move(config), *remote->node_));
   remote->node_->start();
-  VMEM_TRY(remote->tier_->wait_for_peers(kStartUs));
+  VMEM_TRY(options.cluster.empty() ? remote->tier_->wait_for_peers(kStartUs) : follow_cluster(options, *remote, self));
   const std::lock_guard lock(live_mutex);
   live = remote.get();
   return remote;
+}
+
+// The tier borrows of the cluster's daemons.
+Status Remote::follow_cluster(const Options& options, Remote& remote, const NodeIdentity& self) {
+  Member::Config config{.registry = {options.cluster, options.certificates},
+                        .parameters = cluster_parameters(options.base, options.space_bytes),
+                        .record = this_host("program", self.incarnation)};
+  config.changed = [tier = remote.tier_.get()](const std::vector<ClusterNode>& nodes) {
+    std::vector<rdma::NamedLender> lenders;
+    for (const ClusterNode& node : nodes) {
+      if (node.record.lends.memory + node.record.lends.disk == 0) continue;
+      lenders.push_back({static_cast<std::uint64_t>(node.id), node.record.addresses});
+    }
+    tier->follow(std::move(lenders));
+  };
+  VMEM_ASSIGN(remote.member_, Member::join(std::move(config), kStartUs));
+  remote.tier_->wait_for_lenders(kStartUs);
+  return {};
 }
 
 void Remote::add_to(vmem_statistics& out) const {

@@ -8,6 +8,7 @@
 #include "base/clock.hpp"
 #include "cluster/static_peers.hpp"
 #include "rdma/lending/remote_tier/remote_tier.hpp"
+#include "runtime/cluster/member.hpp"
 #include "runtime/options/options.hpp"
 
 namespace vmem::runtime {
@@ -27,10 +28,13 @@ class Remote {
  private:
   explicit Remote(cluster::StaticPeers peers) : peers_(std::move(peers)) {}
 
+  static Status follow_cluster(const Options& options, Remote& remote, const NodeIdentity& self);
+
   SteadyClock clock_;
   cluster::StaticPeers peers_;  // used by the node's thread
   std::unique_ptr<rdma::Node> node_;
   std::unique_ptr<rdma::RemoteTier> tier_;  // ends before the node
+  std::unique_ptr<Member> member_;          // of a cluster; ends before the tier, which it tells
 };
 
 }  // namespace vmem::runtime

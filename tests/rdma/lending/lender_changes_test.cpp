@@ -18,7 +18,7 @@ TEST(RemoteTier, ALenderThatJoinsIsUsedAtOnce) {
   EXPECT_EQ(remote.tier->allocate(kPage)->grant, tiers::Grant::full);
   remote.lenders.emplace_back();
   remote.start_lender(2);
-  EXPECT_EQ(remote.tier->add_lender({"node:77", node_address(2)}), 1u);
+  remote.tier->follow({{7, {"node:77", node_address(2)}}});
   remote.until([&] { return remote.tier->usage().budget_bytes == 2 * SteppedRemote::kLenderBytes; });
   EXPECT_THAT(remote.tier->describe(), HasSubstr("node:77 by "));
   const SlotId more = remote.slot();
@@ -28,20 +28,27 @@ TEST(RemoteTier, ALenderThatJoinsIsUsedAtOnce) {
 }
 
 TEST(RemoteTier, ALenderThatIsRemovedTakesItsCopiesAndNoOthers) {
-  SteppedRemote remote(2, 2);
+  SteppedRemote remote(0, 2);
   remote.start_tier();
+  for (std::uint64_t id = 1; id <= 2; ++id) {
+    remote.lenders.emplace_back();
+    remote.start_lender(id);
+  }
+  remote.tier->follow({{1, {node_address(1)}}, {2, {node_address(2)}}});
+  remote.until([&] { return remote.connected() == 2 && remote.tier->usage().ready_bytes > 0; });
   std::vector<SlotId> slots;
   for (std::uint64_t page = 0; page < 4; ++page) {
     slots.push_back(remote.slot());
     ASSERT_EQ(remote.store(slots[page], page, 1).outcome, Outcome::done);
   }
-  remote.tier->remove_lender(0, "its membership is over");
-  remote.tier->remove_lender(0, "its membership is over");
+  remote.tier->follow({{2, {node_address(2)}}});
+  remote.turn();
   EXPECT_EQ(remote.tier->statistics().copies_lost, 4u);
   for (std::uint64_t page = 0; page < 4; ++page) EXPECT_TRUE(remote.loads(slots[page], page, 1));
   remote.pass(1'000'000);
   EXPECT_EQ(remote.tier->statistics().reconnects, 0u);
-  remote.tier->remove_lender(1, "its membership is over");
+  remote.tier->follow({});
+  remote.turn();
   EXPECT_EQ(remote.load(slots[0], 0, 1).outcome, Outcome::lost);
   EXPECT_EQ(remote.tier->usage().budget_bytes, 0u);
 }

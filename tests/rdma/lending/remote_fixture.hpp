@@ -108,7 +108,7 @@ class SteppedRemote {
     config.patience_us = kPatienceUs;
     config.own_workers = false;
     tier = *RemoteTier::create(std::move(config), *node);
-    until([&] { return tier->usage().ready_bytes > 0 && connected() == lenders.size(); });
+    until([&] { return lenders.empty() || (tier->usage().ready_bytes > 0 && connected() == lenders.size()); });
   }
   std::size_t connected() const {
     std::size_t count = 0;

@@ -61,10 +61,24 @@ bool FirstContacts::is_off(const Contact& contact) {
          contact.obstacle == Obstacle::unreachable;
 }
 
-Status FirstContacts::wait(std::uint64_t most_us, std::size_t absent) {
-  std::unique_lock lock(mutex_);
+void FirstContacts::wait_for_outcomes(std::unique_lock<std::mutex>& lock, std::uint64_t most_us) {
   const auto untried = [](const Contact& each) { return each.state == Contact::State::untried; };
   changed_.wait_for(lock, std::chrono::microseconds(most_us), [&] { return std::ranges::none_of(contacts_, untried); });
+}
+
+void FirstContacts::settle(std::uint64_t most_us) {
+  std::unique_lock lock(mutex_);
+  wait_for_outcomes(lock, most_us);
+  for (std::size_t i = 0; i < contacts_.size(); ++i) {
+    if (contacts_[i].state == Contact::State::reached) continue;
+    VMEM_LOG_WARN("the cluster's node at {}: {}; the program starts without it, and uses it once it answers", peers_[i],
+                  failure_words(peers_[i], contacts_[i]));
+  }
+}
+
+Status FirstContacts::wait(std::uint64_t most_us, std::size_t absent) {
+  std::unique_lock lock(mutex_);
+  wait_for_outcomes(lock, most_us);
   const bool any =
       std::ranges::any_of(contacts_, [](const Contact& each) { return each.state == Contact::State::reached; });
   for (std::size_t i = 0; i < contacts_.size(); ++i) {

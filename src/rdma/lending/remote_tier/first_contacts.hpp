@@ -36,6 +36,8 @@ class FirstContacts {
   // reached: a warning names each. Errors: INVALID_OPTION for the first other peer that was not
   // reached, with the reason and the remedy.
   Status wait(std::uint64_t most_us, std::size_t absent);
+  // Waits until each peer has an outcome. A warning names each that was not reached.
+  void settle(std::uint64_t most_us);
   // "tcp/lo"; "": the node was never reached.
   std::string path(std::uint32_t node) const;
 
@@ -47,6 +49,7 @@ class FirstContacts {
     std::string why;   // if failed, like obstacle
     Obstacle obstacle = Obstacle::none;
   };
+  void wait_for_outcomes(std::unique_lock<std::mutex>& lock, std::uint64_t most_us);
   std::string failure_words(const std::string& address, const Contact& contact) const;
   static bool is_off(const Contact& contact);
 

@@ -53,26 +53,37 @@ Lenders::Lenders(const RemoteConfig& config, Parts parts) : config_(config), par
   for (const std::string& address : config_.peers) begin({address});
 }
 
-void Lenders::begin(std::vector<std::string> addresses) {
+std::uint32_t Lenders::begin(std::vector<std::string> addresses) {
   Lender& lender = lenders_.emplace_back();
   lender.index = static_cast<std::uint32_t>(lenders_.size() - 1);
   lender.address = addresses.front();
   lender.link = parts_.node.links().add(std::move(addresses), *this);
+  return lender.index;
 }
 
-std::uint32_t Lenders::add(std::vector<std::string> addresses) {
-  const std::uint32_t node = parts_.placer.add_node(addresses.front());
-  parts_.contacts.add(addresses.front());
-  begin(std::move(addresses));
-  return node;
+void Lenders::follow(const std::vector<NamedLender>& named) {
+  for (auto each = followed_.begin(); each != followed_.end();) {
+    const bool stays = std::ranges::find(named, each->first, &NamedLender::name) != named.end();
+    if (!stays) remove(each->second);
+    each = stays ? std::next(each) : followed_.erase(each);
+  }
+  for (const NamedLender& lender : named) {
+    if (!leaving_ && !lender.addresses.empty() && !followed_.contains(lender.name))
+      followed_.emplace(lender.name, add(lender));
+  }
 }
 
-void Lenders::remove(std::uint32_t node, const std::string& why) {
+std::uint32_t Lenders::add(const NamedLender& named) {
+  (void)parts_.placer.add_node(named.addresses.front());
+  parts_.contacts.add(named.addresses.front());
+  return begin(named.addresses);
+}
+
+void Lenders::remove(std::uint32_t node) {
   Lender& lender = lenders_[node];
-  if (lender.state == Lender::State::removed) return;
   lender.state = Lender::State::removed;
-  lender.why = why;
-  if (lender.lease != 0) lose_lease(lender, why);
+  lender.why = "it is no member of the cluster any more";
+  if (lender.lease != 0) lose_lease(lender, lender.why);
   parts_.placer.drop(node);
   dead_.forget(lender.identity.id);
   parts_.node.links().remove(lender.link);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,10 +37,8 @@ class Lenders final : public LinkUser {
   };
   Lenders(const RemoteConfig& config, Parts parts);
 
-  // Borrows of one more node, which has these addresses, the preferred one first. Returns its index.
-  std::uint32_t add(std::vector<std::string> addresses);
-  // The node is over for certain, and its copies with it.
-  void remove(std::uint32_t node, const std::string& why);
+  // See RemoteTier::follow.
+  void follow(const std::vector<NamedLender>& named);
 
   // Asks for the leases that are still to be asked for.
   void ask_again();
@@ -83,7 +82,9 @@ class Lenders final : public LinkUser {
     std::string why;  // why it is away
   };
 
-  void begin(std::vector<std::string> addresses);
+  std::uint32_t begin(std::vector<std::string> addresses);
+  std::uint32_t add(const NamedLender& named);
+  void remove(std::uint32_t node);
   Lender& of(LinkId link);
   std::uint64_t now_us() const { return parts_.node.clock().now_us(); }
   void not_sent(const Lender& lender, wire::Kind kind, const Error& error);
@@ -97,6 +98,7 @@ class Lenders final : public LinkUser {
   const Parts parts_;
   LogLimit unused_, unsent_, broken_, back_, lost_, less_;  // rate-limited: nodes decide how often
   std::deque<Lender> lenders_;                              // by index; only grows
+  std::map<std::uint64_t, std::uint32_t> followed_;         // index by name
   DeadNodes dead_;                                          // watches lenders on this machine
   std::uint64_t look_us_ = 0;                               // next check of dead_
   bool leaving_ = false;                                    // the leases are returned

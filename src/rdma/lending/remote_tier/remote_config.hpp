@@ -36,6 +36,12 @@ struct RemoteConfig {
   std::function<void()> on_ready;  // like DiskTier's
 };
 
+// A lender that comes and goes. A name is not used again for another one.
+struct NamedLender {
+  std::uint64_t name = 0;
+  std::vector<std::string> addresses;  // the preferred one first
+};
+
 struct RemoteStatistics {
   std::uint64_t stored_bytes = 0, fetched_bytes = 0;  // copies sent, pages fetched
   std::uint64_t reconnects = 0;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <utility>
 
 #include "base/sizes.hpp"
@@ -59,6 +61,17 @@ RemoteTier::~RemoteTier() {
   workers_.reset();
   network_->jobs.clear();
   inbox_.clear();
+}
+
+void RemoteTier::follow(std::vector<NamedLender> lenders) {
+  inbox_.post([this, lenders = std::move(lenders)] { network_->lenders.follow(lenders); });
+}
+
+void RemoteTier::wait_for_lenders(std::uint64_t most_us) {
+  const auto followed = std::make_shared<std::promise<void>>();
+  inbox_.post([followed] { followed->set_value(); });  // after what follow() posted before
+  (void)followed->get_future().wait_for(std::chrono::microseconds(most_us));
+  contacts_.settle(most_us);
 }
 
 void RemoteTier::leave() {

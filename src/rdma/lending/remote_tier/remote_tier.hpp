@@ -68,9 +68,12 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
   std::string where(tiers::SlotId slot) const override;
   bool degraded(tiers::SlotId slot) const override { return placer_.degraded(slot); }
 
-  // The node's thread. A further lender, or one that is over for certain; see Lenders.
-  std::uint32_t add_lender(std::vector<std::string> addresses) { return network_->lenders.add(std::move(addresses)); }
-  void remove_lender(std::uint32_t node, const std::string& why) { network_->lenders.remove(node, why); }
+  // Any thread. The nodes that lend are these now, beside config.peers: those that are named no
+  // more are over for certain, and so are the copies that they had.
+  void follow(std::vector<NamedLender> lenders);
+  // Waits until each node that lends was tried once, for at most most_us. A warning names each that
+  // cannot be used.
+  void wait_for_lenders(std::uint64_t most_us);
 
   // Any thread. Returns all leases, as the destructor does; no store or load may follow. Waits for
   // the lenders for at most 0.3 s.

@@ -1,0 +1,190 @@
+#include "runtime/cluster/member.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <random>
+#include <utility>
+
+#include "base/log.hpp"
+#include "cluster/registry/etcd/etcd_registry.hpp"
+#include "pagetable/types.hpp"
+#include "rdma/node/wire.hpp"
+
+namespace vmem::runtime {
+namespace {
+
+constexpr std::uint64_t kMostLeaveUs = 2'000'000;
+constexpr std::uint64_t kMostIdleUs = 1'000'000;
+
+std::uint64_t number(NodeId id) { return static_cast<std::uint64_t>(id); }
+
+cluster::Random system_random() {
+  return [] {
+    std::random_device source;
+    return std::uint64_t{source()} << 32 | source();
+  };
+}
+
+}  // namespace
+
+Result<std::unique_ptr<cluster::Registry>> open_registry(const RegistryAccess& access, std::function<void()> on_ready) {
+  VMEM_ASSIGN(cluster::EtcdAddress address, cluster::parse_etcd_address(access.address));
+  cluster::EtcdConfig config{.address = std::move(address), .tls = {}, .on_ready = std::move(on_ready)};
+  if (config.address.tls && !access.certificates.empty()) {
+    config.tls = {.authorities = access.certificates + "/ca.crt",
+                  .certificate = access.certificates + "/tls.crt",
+                  .key = access.certificates + "/tls.key"};
+  }
+  VMEM_ASSIGN(auto registry, cluster::EtcdRegistry::create(std::move(config)));
+  return registry;
+}
+
+cluster::ClusterParameters cluster_parameters(std::uint64_t base, std::uint64_t space_bytes) {
+  return {.base = base,
+          .space_bytes = space_bytes,
+          .granule_bytes = pagetable::kGranuleBytes,
+          .page_rule = "1",
+          .versions = {rdma::wire::kProtocolVersion, rdma::wire::kProtocolVersion}};
+}
+
+// Without the kernel's id of this boot, nodes of this host cannot be told from others'.
+cluster::NodeRecord this_host(std::string kind, Incarnation incarnation) {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  std::array<char, 256> host{};
+  (void)::gethostname(host.data(), host.size() - 1);
+  return {.incarnation = incarnation,
+          .addresses = {},
+          .boot = std::move(boot),
+          .pid = static_cast<std::uint64_t>(::getpid()),
+          .kind = std::move(kind),
+          .labels = {{"host", host.data()}},
+          .lends = {},
+          .token = {}};
+}
+
+Result<std::unique_ptr<Member>> Member::join(Config config, std::uint64_t most_us) {
+  std::unique_ptr<Member> member(new Member(std::move(config)));
+  VMEM_ASSIGN(member->registry_, open_registry(member->config_.registry, [it = member.get()] { it->wake(); }));
+  const auto times = cluster::EnrollmentConfig::of_lease(member->config_.lease_s);
+  VMEM_TRY(times.check());
+  member->enrollment_ =
+      std::make_unique<cluster::Enrollment>(*member->registry_, member->clock_,
+                                            cluster::Enrollment::Setup{.parameters = member->config_.parameters,
+                                                                       .self = member->config_.record,
+                                                                       .config = times,
+                                                                       .random = system_random()});
+  member->thread_ = std::thread([it = member.get()] { it->run(); });
+  std::unique_lock lock(member->mutex_);
+  const bool decided = member->changed_.wait_for(lock, std::chrono::microseconds(most_us),
+                                                 [&] { return member->joined_ || member->refused_; });
+  if (member->refused_) return std::unexpected(*member->refused_);
+  if (decided) return member;
+  return fail(VMEM_ERROR_TIMEOUT, fmt::format("the cluster's registry did not answer in time{}",
+                                              member->trouble_ ? ": " + member->trouble_->message : ""));
+}
+
+Member::~Member() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      leaving_ = woken_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  enrollment_.reset();
+  registry_.reset();
+}
+
+NodeId Member::id() const {
+  const std::lock_guard lock(mutex_);
+  return id_;
+}
+
+void Member::wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+  }
+  changed_.notify_all();
+}
+
+// ---- the member's thread ----
+
+void Member::run() {
+  std::uint64_t leave_by_us = 0;
+  std::vector<cluster::EnrollmentEvent> events;
+  while (true) {
+    while (enrollment_->step()) {
+    }
+    events.clear();
+    enrollment_->poll(events);
+    for (cluster::EnrollmentEvent& event : events) take(event);
+    if (nodes_changed_ || !told_) tell_nodes();
+    std::unique_lock lock(mutex_);
+    trouble_ = enrollment_->trouble();
+    if (leaving_ && leave_by_us == 0) {
+      leave_by_us = clock_.now_us() + kMostLeaveUs;
+      lock.unlock();
+      enrollment_->leave({enrollment_->slices().begin(), enrollment_->slices().end()});
+      continue;
+    }
+    const std::uint64_t now = clock_.now_us();
+    if (over_ || (leave_by_us != 0 && now >= leave_by_us)) return;
+    const std::uint64_t due = std::min({enrollment_->next_due_us(), now + kMostIdleUs, leave_by_us - 1});
+    changed_.wait_for(lock, std::chrono::microseconds(due > now ? due - now : 0), [&] { return woken_; });
+    woken_ = false;
+  }
+}
+
+void Member::take(cluster::EnrollmentEvent& event) {
+  using namespace cluster;
+  if (const auto* const enrolled = std::get_if<Enrolled>(&event)) {
+    VMEM_LOG_INFO("this process is node {} of the cluster", number(enrolled->self));
+    const std::lock_guard lock(mutex_);
+    id_ = enrolled->self;
+  } else if (const auto* const expelled = std::get_if<Expelled>(&event)) {
+    VMEM_LOG_WARN("this process is no longer node {} of the cluster, and enrolls again: {}", number(expelled->former),
+                  expelled->why.message);
+    const std::lock_guard lock(mutex_);
+    id_ = {};
+  } else if (std::holds_alternative<Fenced>(event)) {
+    VMEM_LOG_WARN("the cluster's registry has not answered for so long that this node must not act as a member");
+  } else if (std::holds_alternative<FenceEnded>(event)) {
+    VMEM_LOG_INFO("the cluster's registry answers again");
+  } else if (auto* const refused = std::get_if<Refused>(&event)) {
+    const std::lock_guard lock(mutex_);
+    refused_ = std::move(refused->why);
+    over_ = true;
+    changed_.notify_all();
+  } else if (auto* const left = std::get_if<Left>(&event)) {
+    if (!left->status) VMEM_LOG_WARN("this node did not leave the cluster in order: {}", left->status.error().message);
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  } else {
+    nodes_changed_ = true;
+  }
+}
+
+// The first time once the members were read, which enrollment ends with.
+void Member::tell_nodes() {
+  if (enrollment_->stage() != cluster::Enrollment::Stage::enrolled) return;
+  const cluster::RegistryMembers& members = enrollment_->members();
+  if (!members.known()) return;
+  std::vector<ClusterNode> nodes;
+  for (const auto& [id, node] : members.nodes()) nodes.push_back({id, node.record, members.draining(id)});
+  nodes_changed_ = false;
+  told_ = true;
+  config_.changed(nodes);
+  const std::lock_guard lock(mutex_);
+  joined_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace vmem::runtime

@@ -1,0 +1,143 @@
+// Programs and daemons that find each other by the registry of their cluster.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "cluster/registry/etcd_server.hpp"
+#include "runtime/remote_fixture.hpp"
+
+namespace vmem {
+namespace {
+
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+
+class ClusterApi : public RemoteApi {
+ protected:
+  std::string cluster() const { return fmt::format("etcd://{}/demo", etcd_.endpoint(0)); }
+  std::unique_ptr<DaemonProcess> join(std::vector<std::string> more = {}) const {
+    std::vector<std::string> all{"--lend", "64MiB", "--cluster", cluster()};
+    all.insert(all.end(), more.begin(), more.end());
+    return std::make_unique<DaemonProcess>("127.0.0.1:0", all);
+  }
+  // Whether it becomes true within the time.
+  static bool within(std::chrono::milliseconds most, const std::function<bool()>& true_now) {
+    const auto end = steady_clock::now() + most;
+    while (!true_now()) {
+      if (steady_clock::now() > end) return false;
+      ::usleep(5'000);
+    }
+    return true;
+  }
+  // All output of a command of this program.
+  static std::string output(const std::string& arguments) {
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen((program() + " " + arguments).c_str(), "r"),
+                                                               &::pclose);
+    std::string text;
+    std::array<char, 4096> buffer{};
+    while (const std::size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
+      text.append(buffer.data(), bytes);
+    return text;
+  }
+
+ private:
+  cluster::EtcdServers etcd_{1};
+};
+
+TEST_F(ClusterApi, AProgramFindsTheDaemonsOfItsCluster) {
+  const auto first = join(), second = join();
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  EXPECT_EQ(stats().remote_budget_bytes, 128 * kMiB);
+  constexpr std::uint64_t kPages = 80;  // 160 MiB, with 64 MiB of HBM and host memory
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
+  base = static_cast<std::byte*>(memory);
+  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
+  std::vector<std::uint64_t> read(kPage / 8);
+  for (std::uint64_t page = 0; page < kPages; ++page) {
+    ASSERT_OK(vmem_memcpy(read.data(), base + page * kPage, kPage, nullptr));
+    ASSERT_EQ(read, page_words(page, 1)) << page;
+  }
+  EXPECT_GT(stats().remote_stored_bytes, 90 * kMiB);
+  EXPECT_EQ(stats().remote_checksum_failures, 0u);
+}
+
+TEST_F(ClusterApi, RoomThatJoinsIsUsedWithoutARestart) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  EXPECT_EQ(stats().remote_budget_bytes, 0u);
+  constexpr std::uint64_t kPages = 40;
+  void* memory = nullptr;
+  EXPECT_EQ(vmem_malloc(&memory, kPages * kPage, 0, nullptr), VMEM_ERROR_OUT_OF_MEMORY);
+  const auto daemon = join();
+  EXPECT_TRUE(within(std::chrono::milliseconds(2000), [] { return stats().remote_budget_bytes == 64 * kMiB; }));
+  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
+  base = static_cast<std::byte*>(memory);
+  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
+  std::vector<std::uint64_t> read(kPage / 8);
+  for (std::uint64_t page = 0; page < kPages; ++page) {
+    ASSERT_OK(vmem_read(read.data(), base + page * kPage, kPage));
+    ASSERT_EQ(read, page_words(page, 1)) << page;
+  }
+}
+
+TEST_F(ClusterApi, ADaemonThatLeavesIsGoneFromTheListAndFromTheBudget) {
+  const auto stays = join();
+  auto leaves = join();
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  EXPECT_EQ(stats().remote_budget_bytes, 128 * kMiB);
+  leaves->process().signal(SIGTERM);
+  EXPECT_TRUE(within(std::chrono::milliseconds(5000), [] { return stats().remote_budget_bytes == 64 * kMiB; }));
+  EXPECT_TRUE(within(std::chrono::milliseconds(5000), [&] {
+    return nlohmann::json::parse(output("node list --json --cluster " + cluster())).size() == 2;
+  })) << output("node list --cluster " + cluster());
+}
+
+TEST_F(ClusterApi, TheListSaysWhatEachNodeIs) {
+  const auto daemon = join({"--label", "rack=a", "--advertise", "10.0.0.1:7000,127.0.0.1:7000"});
+  EXPECT_THAT(daemon->ready(), HasSubstr("lends 64 MiB of memory"));
+  const auto nodes = nlohmann::json::parse(output("node list --json --cluster " + cluster()));
+  ASSERT_EQ(nodes.size(), 1u);
+  EXPECT_EQ(nodes[0].at("kind"), "daemon");
+  EXPECT_EQ(nodes[0].at("addresses"), (std::vector<std::string>{"10.0.0.1:7000", "127.0.0.1:7000"}));
+  EXPECT_EQ(nodes[0].at("labels").at("rack"), "a");
+  EXPECT_EQ(nodes[0].at("memory_bytes"), 64 * kMiB);
+  EXPECT_EQ(nodes[0].at("drains"), false);
+  EXPECT_THAT(output("node list --cluster " + cluster()), HasSubstr("lends 64 MiB of memory; host="));
+}
+
+TEST_F(ClusterApi, ANodeWithAnotherAddressSpaceIsRefusedAndHearsWhy) {
+  const auto daemon = join();
+  ASSERT_EQ(start({{"cluster", cluster()}, {"base", "0x7c0000000000"}}), VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("0x7c0000000000"));
+  EXPECT_THAT(vmem_last_error(), HasSubstr("0x7d0000000000"));
+  ASSERT_OK(start({{"cluster", cluster()}}));
+}
+
+TEST_F(ClusterApi, AMemberThatCannotBeReachedIsNoReasonNotToStart) {
+  const auto daemon = join({"--advertise", "127.0.0.1:1"});
+  const auto good = join();
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  EXPECT_EQ(stats().remote_budget_bytes, 64 * kMiB);
+}
+
+TEST_F(ClusterApi, ARegistryThatIsAwayFailsTheStartWithItsServersWords) {
+  const auto before = steady_clock::now();
+  ASSERT_EQ(start({{"cluster", "etcd://127.0.0.1:1/demo"}}), VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("the cluster's registry did not answer in time"));
+  EXPECT_THAT(vmem_last_error(), HasSubstr("127.0.0.1:1"));
+  EXPECT_LT(steady_clock::now() - before, std::chrono::seconds(15));
+}
+
+TEST_F(ClusterApi, ContradictoryOptionsAreRefused) {
+  EXPECT_EQ(start({{"cluster", cluster()}, {"remote", "127.0.0.1:1"}}), VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("drop one of them"));
+  EXPECT_EQ(start({{"cluster", "http://here"}}), VMEM_ERROR_INVALID_OPTION);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("etcd://"));
+}
+
+}  // namespace
+}  // namespace vmem
