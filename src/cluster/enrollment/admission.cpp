@@ -20,6 +20,12 @@ void Admission::restart() {
 
 std::optional<Seat> Admission::take_seat() { return std::exchange(seat_, std::nullopt); }
 
+void Admission::describe(NodeRecord self) {
+  self.incarnation = self_.incarnation;
+  self.token = self_.token;
+  self_ = std::move(self);
+}
+
 void Admission::refuse(Error error) {
   refused_ = std::move(error);
   stage_ = Stage::done;
@@ -92,7 +98,7 @@ void Admission::verified(const Read& read, Revision revision, std::uint64_t now_
   const Record* const record = find_record(read, key);
   const Result<NodeRecord> node = record == nullptr ? NodeRecord{} : parse_node_record(key, record->value);
   if (record != nullptr && node && node->token == self_.token) {
-    seat_ = Seat{.id = next_id(), .record = record->modified, .token = self_.token};
+    seat_ = Seat{.id = next_id(), .record = record->modified, .value = record->value};
     stage_ = Stage::done;
     trouble_.reset();
     return;

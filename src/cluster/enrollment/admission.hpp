@@ -22,8 +22,8 @@ namespace vmem::cluster {
 // A node's place in the cluster, from its enrollment to its end.
 struct Seat {
   NodeId id{};
-  Revision record{};  // of nodes/ID, which does not change
-  std::string token;
+  Revision record{};  // of nodes/ID, as this node knows it: only this node changes it
+  std::string value;  // of that record
 };
 
 class Admission {
@@ -41,6 +41,10 @@ class Admission {
   void restart();
   // The seat, once; then nothing is done until restart().
   std::optional<Seat> take_seat();
+  // What the node says of itself. Incarnation and token are kept, whatever is passed. A commit that
+  // is in flight may put the earlier record.
+  void describe(NodeRecord self);
+  const NodeRecord& self() const noexcept { return self_; }
   // Set once the parameters do not fit: for good.
   const std::optional<Error>& refused() const noexcept { return refused_; }
   // Why it takes as long as it does.

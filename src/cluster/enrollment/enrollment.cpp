@@ -23,6 +23,7 @@ Enrollment::Enrollment(Registry& registry, const Clock& clock, Setup setup)
       calls_(registry, clock),
       lease_(calls_, setup_.config, setup_.random),
       admission_(calls_, lease_, setup_.config, setup_.random, setup_.parameters, setup_.self),
+      record_(calls_, lease_, setup_.config, setup_.random),
       serials_(calls_, setup_.config, setup_.random),
       slices_(calls_, setup_.config, setup_.random, setup_.parameters.slices()),
       poll_(calls_, setup_.config),
@@ -33,6 +34,7 @@ Enrollment::Enrollment(Registry& registry, const Clock& clock, Setup setup)
 void Enrollment::finish(EnrollmentEvent last) {
   stage_ = Stage::over;
   seat_.reset();
+  record_.end();
   slices_.end();
   lease_.abandon();
   poll_.stop();
@@ -52,6 +54,8 @@ void Enrollment::take_seat(Seat seat) {
   stage_ = Stage::enrolled;
   said_fenced_ = false;
   members_.become(seat_->id);
+  record_.begin(*seat_);
+  record_.change(json_of(admission_.self()));
   slices_.begin(*seat_);
   poll_.start();
   events_.emplace_back(Enrolled{seat_->id});
@@ -61,6 +65,7 @@ void Enrollment::lose_seat(Error why) {
   if (stage_ == Stage::leaving) return finish(Left{std::unexpected(std::move(why))});
   events_.emplace_back(Expelled{.former = seat_->id, .slices = slices_.end(), .why = std::move(why)});
   seat_.reset();
+  record_.end();
   poll_.stop();
   stage_ = Stage::enrolling;
   admission_.restart();
@@ -84,20 +89,39 @@ bool Enrollment::check_lease() {
   return true;
 }
 
+bool Enrollment::is_own(const NodesReading& reading) {
+  const auto own = std::ranges::find(reading.nodes, node_key(seat_->id), &Record::key);
+  return own != reading.nodes.end() && record_.read(*own);
+}
+
 bool Enrollment::step_view(std::uint64_t now_us) {
   const bool moved = poll_.step(now_us);
   const std::optional<NodesReading> reading = poll_.take();
   if (!reading) return moved;
   members_.take_in(*reading, events_);
   if (!seat_ || reading->revision < seat_->record) return true;
-  const auto own = std::ranges::find(reading->nodes, node_key(seat_->id), &Record::key);
-  if (own != reading->nodes.end() && own->modified == seat_->record) {
+  if (is_own(*reading)) {
     lease_.confirm(reading->sent_us);
   } else {
     lose_seat(error(VMEM_ERROR_LOST, fmt::format("the registry's record of node {} was erased or changed",
                                                  static_cast<std::uint64_t>(seat_->id))));
   }
   return true;
+}
+
+bool Enrollment::step_record(std::uint64_t now_us) {
+  const bool moved = record_.step(now_us);
+  if (std::optional<Seat> seat = record_.take_changed()) {
+    seat_ = std::move(seat);
+    slices_.renew(*seat_);
+  }
+  say_changed();
+  return moved;
+}
+
+void Enrollment::say_changed() {
+  if (!change_ || !seat_ || !record_.settled()) return;
+  events_.emplace_back(RecordChanged{*std::exchange(change_, std::nullopt)});
 }
 
 bool Enrollment::step_enrolling(std::uint64_t now_us) {
@@ -113,6 +137,7 @@ bool Enrollment::step_enrolling(std::uint64_t now_us) {
 void Enrollment::end_lease() {
   released_ = !seat_ || !slices_.releasing();
   seat_.reset();
+  record_.end();
   slices_.end();
   lease_.end();
 }
@@ -153,6 +178,7 @@ bool Enrollment::step() {
   moved |= check_lease();
   moved |= step_stage(now_us);
   moved |= step_view(now_us);
+  moved |= step_record(now_us);
   moved |= serials_.step(now_us);
   moved |= slices_.step(now_us);
   // Now, so that what was taken is said before an expulsion voids it.
@@ -164,7 +190,8 @@ bool Enrollment::step() {
 
 std::uint64_t Enrollment::next_due_us() const {
   if (stage_ == Stage::over) return UINT64_MAX;
-  std::uint64_t due_us = std::min({lease_.due_us(), poll_.due_us(), serials_.due_us(), slices_.due_us()});
+  std::uint64_t due_us =
+      std::min({lease_.due_us(), poll_.due_us(), record_.due_us(), serials_.due_us(), slices_.due_us()});
   if (stage_ == Stage::enrolling) due_us = std::min(due_us, admission_.due_us());
   if (seat_ && !said_fenced_) due_us = std::min(due_us, lease_.fence_at_us());
   if (stage_ != Stage::leaving) return due_us;
@@ -181,6 +208,16 @@ Ticket Enrollment::asked(Ticket ticket) {
     close(error(VMEM_ERROR_NOT_INITIALIZED, "this node has left the cluster, or could not take part"));
   serials_.poll(events_);
   slices_.poll(events_);
+  return ticket;
+}
+
+Ticket Enrollment::change_record(NodeRecord record) {
+  const Ticket ticket = next_ticket();
+  if (stage_ == Stage::leaving || stage_ == Stage::over) return ticket;
+  change_ = ticket;
+  admission_.describe(std::move(record));
+  if (seat_) record_.change(json_of(admission_.self()));
+  say_changed();
   return ticket;
 }
 

@@ -18,6 +18,7 @@
 
 #include "cluster/enrollment/admission.hpp"
 #include "cluster/enrollment/enrollment_events.hpp"
+#include "cluster/enrollment/record_desk.hpp"
 #include "cluster/enrollment/registry_members.hpp"
 #include "cluster/enrollment/serial_desk.hpp"
 #include "cluster/enrollment/slice_desk.hpp"
@@ -34,7 +35,7 @@ class Enrollment {
   };
   struct Setup {
     ClusterParameters parameters;
-    NodeRecord self;  // its token is chosen here
+    NodeRecord self;  // as it begins (change_record); its token is chosen here
     EnrollmentConfig config;
     Random random;
   };
@@ -63,13 +64,20 @@ class Enrollment {
   // A peer has mentioned this revision.
   void poke(Revision revision) { poll_.poke(revision); }
 
+  // Changes what the registry says of this node, for as long as that takes; after an expulsion, too.
+  // Incarnation and token are kept, whatever is passed. Of several changes the last one wins, and
+  // ends in RecordChanged with its ticket; one that it replaces may end in nothing. Ignored while
+  // this node leaves.
+  Ticket change_record(NodeRecord record);
+
   // Each ends in one event with its ticket.
   Ticket take_serial();
-  Ticket take_slices(std::uint32_t count);
+  Ticket take_slices(std::uint32_t count);  // adjacent ones
   // Takes the slice of a node whose membership is over. REQUIRES: no region of that node lives in
   // it, or this process was that node before it was expelled.
   Ticket take_over_slice(Slice slice, NodeId from);
-  // REQUIRES: no region lives in the slice. Errors: INVALID_VALUE if it is not held.
+  // REQUIRES: no region lives in the slice. Errors: INVALID_VALUE if it is neither held nor one whose
+  // take-over timed out.
   Status release_slice(Slice slice) { return slices_.release(slice); }
   const std::set<Slice>& slices() const noexcept { return slices_.held(); }
 
@@ -83,6 +91,9 @@ class Enrollment {
   bool step_leaving(std::uint64_t now_us);
   bool check_lease();
   bool step_view(std::uint64_t now_us);
+  bool step_record(std::uint64_t now_us);
+  bool is_own(const NodesReading& reading);
+  void say_changed();
   void take_seat(Seat seat);
   void lose_seat(Error why);
   void close(const Error& why);
@@ -96,6 +107,7 @@ class Enrollment {
   RegistryCalls calls_;
   LeaseKeeper lease_;
   Admission admission_;
+  RecordDesk record_;
   SerialDesk serials_;
   SliceDesk slices_;
   NodePoll poll_;
@@ -103,6 +115,7 @@ class Enrollment {
   Stage stage_ = Stage::enrolling;
   std::optional<Seat> seat_;
   bool said_fenced_ = false;
+  std::optional<Ticket> change_;  // of the record: RecordChanged has to be said
   std::uint64_t leave_by_us_ = 0;
   bool released_ = false;  // leaving: every slice to release was released
   Ticket last_ticket_{};

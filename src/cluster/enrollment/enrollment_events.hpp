@@ -36,7 +36,15 @@ struct Left {
   Status status;
 };
 
+// The registry has this node's record as the last change_record asked for.
+struct RecordChanged {
+  Ticket ticket{};
+};
+
 struct NodeAppeared {
+  NodeId node{};
+};
+struct NodeChanged {  // its record
   NodeId node{};
 };
 struct NodeGone {  // its membership is over, for certain
@@ -48,19 +56,21 @@ struct DrainChanged {  // this node, too
 };
 
 // Errors of both: TIMEOUT, if the deadline came first. A serial that was taken all the same is not
-// given to anybody; slices that were taken all the same go to the next that ask for some.
+// given to anybody. Slices that were taken all the same go to the next that ask for some, or are
+// released; one that was taken over all the same waits until that is asked for again.
 struct SerialTaken {
   Ticket ticket{};
   Result<std::uint64_t> serial;
 };
-// Errors, too: ADDRESS_SPACE if not enough are free; IN_USE if one to be taken over is another's;
-// INVALID_VALUE for a number of slices that is 0 or too large.
+// In order; those of take_slices are adjacent. Errors, too: ADDRESS_SPACE if not as many adjacent
+// ones are free; IN_USE if one to be taken over is another's; INVALID_VALUE for a number of slices
+// that is 0 or too large.
 struct SlicesTaken {
   Ticket ticket{};
   Result<std::vector<Slice>> slices;
 };
 
-using EnrollmentEvent = std::variant<Enrolled, Fenced, FenceEnded, Expelled, Refused, Left, NodeAppeared, NodeGone,
-                                     DrainChanged, SerialTaken, SlicesTaken>;
+using EnrollmentEvent = std::variant<Enrolled, Fenced, FenceEnded, Expelled, Refused, Left, RecordChanged, NodeAppeared,
+                                     NodeChanged, NodeGone, DrainChanged, SerialTaken, SlicesTaken>;
 
 }  // namespace vmem::cluster

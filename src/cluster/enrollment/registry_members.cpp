@@ -76,8 +76,12 @@ void RegistryMembers::take_in(const NodesReading& reading, std::vector<Enrollmen
   bool changed = false;
   for (const auto& [id, node] : nodes_) {
     const auto was = before.find(id);
-    changed |= was == before.end() || was->second.modified != node.modified;
-    if (was == before.end()) events.emplace_back(NodeAppeared{id});
+    if (was != before.end() && was->second.modified == node.modified) continue;
+    changed = true;
+    if (was == before.end())
+      events.emplace_back(NodeAppeared{id});
+    else
+      events.emplace_back(NodeChanged{id});
   }
   for (const auto& [id, node] : before) {
     if (nodes_.contains(id)) continue;

@@ -54,6 +54,7 @@ std::vector<Slice> SliceDesk::end() {
   call_.drop();
   plan_.reset();
   releasing_.clear();
+  unclear_.clear();
   strays_ = false;
   const std::set<Slice> held = std::exchange(held_, {});
   return {held.begin(), held.end()};
@@ -81,7 +82,7 @@ void SliceDesk::take_over(Ticket ticket, Slice slice, NodeId from, std::uint64_t
 }
 
 Status SliceDesk::release(Slice slice) {
-  if (held_.erase(slice) == 0)
+  if (held_.erase(slice) + unclear_.erase(slice) == 0)
     return fail(VMEM_ERROR_INVALID_VALUE,
                 fmt::format("slice {} was to be released, and this node does not hold it", number(slice)));
   releasing_.insert(slice);
@@ -103,6 +104,7 @@ bool SliceDesk::expire(std::uint64_t now_us) {
   while (!wants_.empty() && wants_.front().deadline_us <= now_us) {
     std::string why = trouble_ ? trouble_->message : "no answer came";
     if (!seat_) why = "this node is no member of the cluster at present";
+    if (seat_ && wants_.front().over) unclear_.insert(*wants_.front().over);
     finish(fail(VMEM_ERROR_TIMEOUT, fmt::format("{} slices could not be taken from the registry within {}: {}; try "
                                                 "again once it answers",
                                                 wants_.front().count, exact_duration_us(config_.request_us), why)));
@@ -111,7 +113,8 @@ bool SliceDesk::expire(std::uint64_t now_us) {
   return any;
 }
 
-bool SliceDesk::is_stray(Slice slice, const SliceTable::Entry& entry) const {
+// By its record; and it is neither held nor being released.
+bool SliceDesk::is_own(Slice slice, const SliceTable::Entry& entry) const {
   return entry.node == seat_->id && !held_.contains(slice) && !releasing_.contains(slice);
 }
 
@@ -131,16 +134,12 @@ void SliceDesk::post(const SliceTable& table, Plan plan, const std::optional<std
 
 // Returns whether there was something to release.
 bool SliceDesk::plan_release(const SliceTable& table) {
-  const auto is_own = [&](Slice slice) {
+  const auto names_this_node = [&](Slice slice) {
     const auto there = table.taken.find(slice);
     return there != table.taken.end() && there->second.node == seat_->id;
   };
-  std::erase_if(releasing_, [&](Slice slice) { return !is_own(slice); });
-  if (strays_) {
-    for (const auto& [slice, entry] : table.taken)
-      if (is_stray(slice, entry)) releasing_.insert(slice);
-    strays_ = false;
-  }
+  std::erase_if(releasing_, [&](Slice slice) { return !names_this_node(slice); });
+  if (std::exchange(strays_, false)) releasing_.merge(strays_in(table));
   Plan plan;
   for (const Slice slice : releasing_)
     if (plan.slices.size() < kMostSlicesAtOnce) plan.slices.push_back(slice);
@@ -149,33 +148,47 @@ bool SliceDesk::plan_release(const SliceTable& table) {
   return true;
 }
 
-std::vector<Slice> SliceDesk::choose(const SliceTable& table, std::uint32_t count) const {
-  std::vector<Slice> chosen;
+std::set<Slice> SliceDesk::strays_in(const SliceTable& table) const {
+  std::set<Slice> strays;
   for (const auto& [slice, entry] : table.taken)
-    if (chosen.size() < count && is_stray(slice, entry)) chosen.push_back(slice);
-  for (std::uint32_t i = 0; i < slices_ && chosen.size() < count; ++i)
-    if (!table.taken.contains(Slice{i})) chosen.push_back(Slice{i});
-  return chosen;
+    if (is_own(slice, entry) && !unclear_.contains(slice)) strays.insert(slice);
+  return strays;
 }
 
-Error SliceDesk::too_few(const SliceTable& table, std::uint32_t asked, std::size_t there) const {
+Error SliceDesk::too_few(const SliceTable& table, std::uint32_t asked, const FreeSlices& free) const {
   std::map<NodeId, std::size_t> counts;
   for (const auto& [slice, entry] : table.taken) ++counts[entry.node];
   const auto most = std::ranges::max_element(counts, {}, [](const auto& each) { return each.second; });
   const std::string holder = most == counts.end()
                                  ? "nobody holds any"
                                  : fmt::format("node {} holds most, {}", number(most->first), most->second);
+  const FreeSlices::Run longest = free.longest();
+  const std::string run =
+      longest.count == 0 ? ""
+                         : fmt::format(", at most {} of them in a row, from slice {} on", longest.count, longest.first);
   return {.status = VMEM_ERROR_ADDRESS_SPACE,
           .native = 0,
-          .message = fmt::format("{} slices of the cluster's address space were asked for, and {} of {} are free; {}: "
-                                 "free regions there, or make the cluster anew with a larger option space",
-                                 asked, there, slices_, holder)};
+          .message = fmt::format("{} adjacent slices of the cluster's address space were asked for, and {} of {} are "
+                                 "free{}; {}: free regions there, or make the cluster anew with a larger option space",
+                                 asked, free.total(), slices_, run, holder)};
 }
 
 void SliceDesk::plan_take(const SliceTable& table) {
   const Want& want = wants_.front();
-  Plan plan{.ticket = want.ticket, .slices = choose(table, want.count)};
-  if (plan.slices.size() < want.count) return finish(std::unexpected(too_few(table, want.count, plan.slices.size())));
+  std::set<Slice> taken;
+  const std::set<Slice> strays = strays_in(table);
+  for (const auto& [slice, entry] : table.taken)
+    if (!strays.contains(slice)) taken.insert(slice);
+  const FreeSlices free(slices_, taken, strays);
+  const std::optional<Slice> first = free.choose(want.count);
+  if (!first) {
+    strays_ |= !strays.empty();
+    return finish(std::unexpected(too_few(table, want.count, free)));
+  }
+  Plan plan{.ticket = want.ticket, .slices = {}};
+  for (std::uint32_t i = 0; i < want.count; ++i) plan.slices.push_back(Slice{number(*first) + i});
+  plan.leaves_strays =
+      std::ranges::any_of(strays, [&](Slice each) { return each < *first || each > plan.slices.back(); });
   post(table, std::move(plan), slice_value(seat_->id));
 }
 
@@ -184,7 +197,7 @@ void SliceDesk::plan_take_over(const SliceTable& table) {
   const auto there = table.taken.find(*want.over);
   const NodeId holder = there == table.taken.end() ? NodeId{} : there->second.node;
   // Its own, and not held: an earlier commit for this want was done and got no answer.
-  if (holder == seat_->id && is_stray(*want.over, there->second))
+  if (holder == seat_->id && is_own(*want.over, there->second))
     return post(table, {.ticket = want.ticket, .slices = {*want.over}}, slice_value(seat_->id));
   if (holder != want.from || holder == seat_->id || holder == NodeId{}) {
     const std::string has = holder == NodeId{} ? "no node" : fmt::format("node {}", number(holder));
@@ -208,7 +221,9 @@ void SliceDesk::committed(bool done, std::uint64_t now_us) {
   if (!done) {
     trouble_ = Error{.status = VMEM_ERROR_IN_USE,
                      .native = 0,
-                     .message = "other nodes took slices meanwhile, or the node to take over from is still a member"};
+                     .message =
+                         "other nodes took slices meanwhile, or the node to take over from is still a member, "
+                         "or this node's record was changed"};
     due_us_ = now_us + backoff_.next_us();
     return;
   }
@@ -218,9 +233,11 @@ void SliceDesk::committed(bool done, std::uint64_t now_us) {
     for (const Slice slice : plan.slices) releasing_.erase(slice);
     return;
   }
+  strays_ |= plan.leaves_strays;
   // Without the want, whose deadline has passed, they are strays.
   if (wants_.empty() || wants_.front().ticket != *plan.ticket) return;
   held_.insert(plan.slices.begin(), plan.slices.end());
+  for (const Slice slice : plan.slices) unclear_.erase(slice);
   finish(plan.slices);
 }
 

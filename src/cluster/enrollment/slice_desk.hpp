@@ -12,7 +12,13 @@
 //   names this node, which does not count it as held until it has rewritten it; that voids late
 //   commits.
 // - A commit of a node whose membership is over is not done: each has the condition that nodes/ID
-//   is as it was at enrollment, and ids are not reused.
+//   is as this node knew it, and neither ids nor revisions are reused.
+//
+// Slices that are taken at once are adjacent, so that a region may cross them. A commit that was
+// done and not answered in time leaves strays: records that name this node, which does not hold
+// them. The next request takes them where it can, and those that it leaves are released. A stray
+// that was taken over is left alone until that is asked for again: regions of this process may
+// live in it.
 //
 // One activity at a time: reads all slices, then commits, for releases first.
 #pragma once
@@ -27,6 +33,7 @@
 #include "base/node.hpp"
 #include "cluster/enrollment/admission.hpp"
 #include "cluster/enrollment/enrollment_events.hpp"
+#include "cluster/enrollment/free_slices.hpp"
 
 namespace vmem::cluster {
 
@@ -53,19 +60,25 @@ class SliceDesk {
       : calls_(calls), config_(config), backoff_(config, random), slices_(slices) {}
 
   void begin(const Seat& seat);
+  // The node's record was changed. What is in flight goes on.
+  void renew(const Seat& seat) { seat_ = seat; }
   // The membership is over: returns what was held. What waits goes on with the next begin().
   std::vector<Slice> end();
   // Fails everything that waits.
   void close(const Error& why);
 
-  // The lowest ones that are free.
+  // Adjacent ones.
   void take(Ticket ticket, std::uint32_t count, std::uint64_t now_us);
   // A slice of a node that is no longer in nodes/.
   void take_over(Ticket ticket, Slice slice, NodeId from, std::uint64_t now_us);
-  // Gives back, for as long as that takes. Errors: INVALID_VALUE if it is not held.
+  // Gives back, for as long as that takes. Errors: INVALID_VALUE if it is neither held nor one whose
+  // take-over timed out.
   Status release(Slice slice);
   // Gives back all slices that name this node and are not held.
-  void release_strays() { strays_ = true; }
+  void release_strays() {
+    strays_ = true;
+    unclear_.clear();
+  }
   bool releasing() const noexcept { return strays_ || !releasing_.empty(); }
   const std::set<Slice>& held() const noexcept { return held_; }
   // Appends the results since the last call.
@@ -86,6 +99,7 @@ class SliceDesk {
   struct Plan {
     std::optional<Ticket> ticket;  // none: a release
     std::vector<Slice> slices;
+    bool leaves_strays = false;
   };
   bool expire(std::uint64_t now_us);
   void handle(const Reply& reply, std::uint64_t now_us);
@@ -93,12 +107,12 @@ class SliceDesk {
   bool plan_release(const SliceTable& table);
   void plan_take(const SliceTable& table);
   void plan_take_over(const SliceTable& table);
-  std::vector<Slice> choose(const SliceTable& table, std::uint32_t count) const;
-  bool is_stray(Slice slice, const SliceTable::Entry& entry) const;
+  std::set<Slice> strays_in(const SliceTable& table) const;
+  bool is_own(Slice slice, const SliceTable::Entry& entry) const;
   void post(const SliceTable& table, Plan plan, const std::optional<std::string>& value, NodeId gone = {});
   void committed(bool done, std::uint64_t now_us);
   void finish(Result<std::vector<Slice>> slices);
-  Error too_few(const SliceTable& table, std::uint32_t asked, std::size_t there) const;
+  Error too_few(const SliceTable& table, std::uint32_t asked, const FreeSlices& free) const;
 
   RegistryCalls& calls_;
   const EnrollmentConfig& config_;
@@ -106,6 +120,7 @@ class SliceDesk {
   const std::uint32_t slices_;
   std::optional<Seat> seat_;
   std::set<Slice> held_, releasing_;
+  std::set<Slice> unclear_;  // take-overs that timed out: no strays
   bool strays_ = false;
   std::deque<Want> wants_;
   RegistryCall call_;

@@ -66,13 +66,15 @@ class Chaos {
     else if (kind < 17)
       any.waits_for(enrollment.take_serial());
     else if (kind < 22)
-      any.waits_for(enrollment.take_slices(std::uint32_t(1 + random_() % 3)));
+      any.take_slices(std::uint32_t(1 + random_() % 3));
     else if (kind < 26)
       release(enrollment);
     else if (kind < 29)
       take_over(any);
-    else
+    else if (kind == 29)
       drain(enrollment.id());
+    else
+      change(any);
     any.wake();
   }
 
@@ -132,6 +134,11 @@ class Chaos {
     any.waits_for(any.enrollment().take_over_slice(chosen->first, chosen->second));
   }
 
+  // Often several times, and back to what was there.
+  void change(EnrolledHost& any) {
+    for (std::uint64_t times = 1 + random_() % 3; times != 0; --times) any.change_record(random_() % 4);
+  }
+
   void drain(NodeId id) {
     const auto& records = world.registry().records();
     if (const auto node = records.find(node_key(id)); node != records.end())
@@ -174,14 +181,14 @@ WorldShape shape_of(std::uint64_t seed) {
 void show(const EnrollmentWorld::Counts& sum) {
   fmt::print(
       "{} enrolled, {} fenced, {} fences ended, {} expelled, {} left, {} serials, {} slices, {} timeouts, {} "
-      "seen to go\n",
+      "seen to go, {} rows, {} changes\n",
       sum.enrolled, sum.fenced, sum.fences_ended, sum.expelled, sum.left, sum.serials, sum.slices, sum.timeouts,
-      sum.gone);
+      sum.gone, sum.rows, sum.changes);
 }
 
 void expect_at_least(const EnrollmentWorld::Counts& sum, std::uint64_t times) {
   for (const std::uint64_t each : {sum.enrolled, sum.expelled, sum.fenced, sum.fences_ended, sum.left, sum.serials,
-                                   sum.slices, sum.timeouts, sum.gone})
+                                   sum.slices, sum.timeouts, sum.gone, sum.rows, sum.changes})
     EXPECT_GE(each, times) << "this shows nothing";
 }
 

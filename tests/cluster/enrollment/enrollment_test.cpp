@@ -2,11 +2,9 @@
 
 #include <gmock/gmock.h>
 
-#include <algorithm>
-#include <memory>
 #include <vector>
 
-#include "cluster/simulator/enrolled_host.hpp"
+#include "cluster/enrollment/enrollment_fixture.hpp"
 
 namespace vmem::cluster::simulator {
 namespace {
@@ -14,71 +12,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr std::uint64_t kSecondUs = 1'000'000;
-
-ClusterParameters parameters(std::uint32_t slices = 4) {
-  return {.base = 1ull << 44,
-          .space_bytes = slices * (1ull << 36),
-          .slice_bytes = 1ull << 36,
-          .granule_bytes = 2u << 20,
-          .page_rule = "test",
-          .versions = {.least = 2, .most = 3}};
-}
-
-// Hosts a, b, ... on one registry without faults, with a lease of 90 s.
-class EnrollmentTest : public ::testing::Test {
- protected:
-  struct Node {
-    std::unique_ptr<EnrolledHost> host;
-    std::vector<EnrollmentEvent> events;
-  };
-  Node& add(ClusterParameters with = parameters()) {
-    Node& node = *nodes.emplace_back(std::make_unique<Node>());
-    EnrolledHost::Setup setup{.parameters = std::move(with), .config = {}};
-    setup.saw = [&node](const EnrollmentEvent& event) { node.events.push_back(event); };
-    node.host = std::make_unique<EnrolledHost>(registry, std::string(1, char('a' + nodes.size() - 1)), nodes.size(),
-                                               std::move(setup));
-    node.host->start();
-    run(1);
-    return node;
-  }
-  void run(std::uint64_t seconds) { queue.run_until(queue.now_us() + seconds * kSecondUs); }
-  template <class Event>
-  static std::vector<Event> all(const Node& node) {
-    std::vector<Event> found;
-    for (const EnrollmentEvent& event : node.events)
-      if (const auto* one = std::get_if<Event>(&event)) found.push_back(*one);
-    return found;
-  }
-  // The answer to what was asked for last.
-  template <class Event, class Ask>
-  Event ask(Node& node, Ask what, std::uint64_t seconds = 1) {
-    const Ticket ticket = what(node.host->enrollment());
-    node.host->waits_for(ticket);
-    node.host->wake();
-    run(seconds);
-    for (const Event& event : all<Event>(node))
-      if (event.ticket == ticket) return event;
-    ADD_FAILURE() << "no answer";
-    return {ticket, fail(VMEM_ERROR_INTERNAL, "no answer")};
-  }
-  std::vector<Slice> take(Node& node, std::uint32_t count) {
-    auto taken = ask<SlicesTaken>(node, [&](Enrollment& each) { return each.take_slices(count); });
-    EXPECT_TRUE(taken.slices) << taken.slices.error().message;
-    return taken.slices.value_or(std::vector<Slice>{});
-  }
-  void put(const std::string& key, std::optional<std::string> value) {
-    registry.apply(Commit{.conditions = {}, .edits = {{.key = key, .value = std::move(value), .lease = {}}}});
-  }
-  bool has(const std::string& key) { return registry.records().contains(key); }
-
-  EventQueue queue;
-  SimulatedRegistry registry{queue, 0};
-  std::vector<std::unique_ptr<Node>> nodes;
-};
-
-NodeId id(const auto& node) { return node.host->enrollment().id(); }
 
 TEST_F(EnrollmentTest, NodesGetTheNextSerialsAsIdsAndSeeEachOther) {
   auto &a = add(), &b = add();
@@ -224,40 +157,6 @@ TEST_F(EnrollmentTest, ARecordThatWasErasedEndsTheMembership) {
   ASSERT_EQ(all<Expelled>(a).size(), 1u);
   EXPECT_THAT(all<Expelled>(a)[0].why.message, HasSubstr("record of node 1 was erased"));
   EXPECT_EQ(id(a), NodeId{2});
-}
-
-TEST_F(EnrollmentTest, TheSliceOfALiveNodeIsNotTakenOver) {
-  auto &a = add(), &b = add();
-  take(a, 1);
-  const auto over = [&](NodeId from) {
-    return ask<SlicesTaken>(b, [&](Enrollment& each) { return each.take_over_slice(Slice{0}, from); }, 20);
-  };
-  EXPECT_EQ(over(NodeId{1}).slices.error().status, VMEM_ERROR_TIMEOUT);
-  EXPECT_THAT(over(NodeId{7}).slices.error().message, HasSubstr("slice 0 of node 7 was to be taken over, and node 1"));
-  EXPECT_THAT(b.host->enrollment().slices(), IsEmpty());
-}
-
-TEST_F(EnrollmentTest, TheLowestFreeSlicesAreTakenAndReleasedOnesComeAgain) {
-  auto &a = add(), &b = add();
-  EXPECT_THAT(take(a, 3), ElementsAre(Slice{0}, Slice{1}, Slice{2}));
-  ASSERT_TRUE(a.host->enrollment().release_slice(Slice{1}));
-  a.host->wake();
-  EXPECT_EQ(a.host->enrollment().release_slice(Slice{1}).error().status, VMEM_ERROR_INVALID_VALUE);
-  run(1);
-  EXPECT_FALSE(has("slices/1"));
-  EXPECT_THAT(take(b, 2), ElementsAre(Slice{1}, Slice{3}));
-}
-
-TEST_F(EnrollmentTest, WhenNoSliceIsLeftTheErrorSaysWhoHoldsMost) {
-  auto &a = add(), &b = add();
-  take(a, 3);
-  const auto taken = ask<SlicesTaken>(b, [](Enrollment& each) { return each.take_slices(2); });
-  ASSERT_FALSE(taken.slices);
-  EXPECT_EQ(taken.slices.error().status, VMEM_ERROR_ADDRESS_SPACE);
-  EXPECT_THAT(taken.slices.error().message,
-              HasSubstr("2 slices of the cluster's address space were asked for, and 1 of 4 are free; node 1 holds "
-                        "most, 3"));
-  EXPECT_FALSE(has("slices/3")) << "all or nothing";
 }
 
 TEST_F(EnrollmentTest, ACommitWithoutAnAnswerIsLookedUp) {

@@ -67,6 +67,25 @@ void EnrolledHost::go_on() {
   if (process_) wake();
 }
 
+void EnrolledHost::take_slices(std::uint32_t count) {
+  const Ticket ticket = process_->enrollment.take_slices(count);
+  process_->counts[ticket] = count;
+  waits_for(ticket);
+  wake();
+}
+
+void EnrolledHost::change_record(std::uint64_t memory) {
+  NodeRecord record = record_of(name_, runs_);
+  record.lends.memory = memory;
+  const Enrollment::Stage stage = process_->enrollment.stage();
+  const Ticket ticket = process_->enrollment.change_record(std::move(record));
+  wake();
+  // One that leaves changes nothing more.
+  if (stage == Enrollment::Stage::leaving || stage == Enrollment::Stage::over) return;
+  process_->memory = memory;
+  process_->change = ticket;
+}
+
 void EnrolledHost::wake() {
   if (!process_ || process_->woken) return;
   process_->woken = true;
@@ -125,24 +144,38 @@ void EnrolledHost::answered(Ticket ticket, const std::optional<Error>& error) {
   process_->waits.erase(wait);
 }
 
+void EnrolledHost::took(const SlicesTaken& taken) {
+  const auto count = process_->counts.extract(taken.ticket);
+  if (!taken.slices) return;
+  expect(taken.slices->size() == (count ? count.mapped() : 1), "got another number of slices");
+  for (std::size_t i = 1; i < taken.slices->size(); ++i)
+    expect(std::uint32_t((*taken.slices)[i]) == std::uint32_t((*taken.slices)[0]) + i, "got slices that are apart");
+  for (const Slice slice : *taken.slices) process_->former.erase(slice);
+}
+
 void EnrolledHost::take_event(const EnrollmentEvent& event) {
   const auto error_of = [](const auto& result) { return result ? std::nullopt : std::optional<Error>(result.error()); };
   Process& process = *process_;
-  std::visit(Overloaded{
-                 [&](const SerialTaken& taken) { answered(taken.ticket, error_of(taken.serial)); },
-                 [&](const SlicesTaken& taken) {
-                   answered(taken.ticket, error_of(taken.slices));
-                   if (!taken.slices) return;
-                   for (const Slice slice : *taken.slices) process.former.erase(slice);
-                 },
-                 [&](const Expelled& expelled) {
-                   for (const Slice slice : expelled.slices) process.former[slice] = expelled.former;
-                 },
-                 [&](const NodeAppeared& node) { expect(process.seen.insert(node.node).second, "appeared twice"); },
-                 [&](const NodeGone& node) { expect(process.seen.erase(node.node) == 1, "gone, and was not there"); },
-                 [](const auto&) {},
-             },
-             event);
+  std::visit(
+      Overloaded{
+          [&](const SerialTaken& taken) { answered(taken.ticket, error_of(taken.serial)); },
+          [&](const SlicesTaken& taken) {
+            answered(taken.ticket, error_of(taken.slices));
+            took(taken);
+          },
+          [&](const Expelled& expelled) {
+            for (const Slice slice : expelled.slices) process.former[slice] = expelled.former;
+          },
+          [&](const RecordChanged& changed) {
+            expect(process.change && changed.ticket <= *process.change, "a change was answered twice");
+            if (process.change == changed.ticket) process.change.reset();
+          },
+          [&](const NodeChanged& node) { expect(process.seen.contains(node.node), "changed, and was not there"); },
+          [&](const NodeAppeared& node) { expect(process.seen.insert(node.node).second, "appeared twice"); },
+          [&](const NodeGone& node) { expect(process.seen.erase(node.node) == 1, "gone, and was not there"); },
+          [](const auto&) {},
+      },
+      event);
 }
 
 }  // namespace vmem::cluster::simulator

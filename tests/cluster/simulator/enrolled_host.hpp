@@ -49,6 +49,13 @@ class EnrolledHost {
   // Tickets without an answer, with the clock's time at which each was asked for.
   const std::map<Ticket, std::uint64_t>& waits() const noexcept { return process_->waits; }
   void waits_for(Ticket ticket) { process_->waits.emplace(ticket, clock_.now_us()); }
+  // Asks for adjacent slices; the answer is checked.
+  void take_slices(std::uint32_t count);
+  // Changes the record, to one that names this memory, unless the process leaves.
+  void change_record(std::uint64_t memory);
+  // What the record has to say in the end; and whether that was not confirmed yet.
+  std::uint64_t memory() const noexcept { return process_->memory; }
+  bool changing() const noexcept { return process_->change.has_value(); }
   // Slices that an expulsion took, with the id that had them.
   const std::map<Slice, NodeId>& former() const noexcept { return process_->former; }
   // The first thing that was wrong.
@@ -63,13 +70,17 @@ class EnrolledHost {
     bool woken = false;
     std::map<Ticket, std::uint64_t> waits;
     std::map<Slice, NodeId> former;
-    std::set<NodeId> seen;  // as told by events
+    std::map<Ticket, std::uint32_t> counts;  // of slices asked for
+    std::set<NodeId> seen;                   // as told by events
+    std::uint64_t memory = 0;                // of the record that was asked for last
+    std::optional<Ticket> change;
   };
   void run();
   void post_due();
   void take_events();
   void take_event(const EnrollmentEvent& event);
   void answered(Ticket ticket, const std::optional<Error>& error);
+  void took(const SlicesTaken& taken);
   void expect(bool right, std::string what);
 
   SimulatedRegistry& registry_;

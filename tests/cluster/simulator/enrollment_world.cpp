@@ -20,7 +20,7 @@ std::int64_t drift_of(std::mt19937_64& random, std::int64_t most_ppm) {
 EnrollmentWorld::Counts& EnrollmentWorld::Counts::operator+=(const Counts& other) {
   for (std::uint64_t Counts::* const each :
        {&Counts::enrolled, &Counts::expelled, &Counts::fenced, &Counts::fences_ended, &Counts::left, &Counts::serials,
-        &Counts::slices, &Counts::timeouts, &Counts::gone})
+        &Counts::slices, &Counts::timeouts, &Counts::gone, &Counts::rows, &Counts::changes})
     this->*each += other.*each;
   return *this;
 }
@@ -79,10 +79,14 @@ void EnrollmentWorld::saw(std::uint32_t host, const EnrollmentEvent& event) {
     counts_.timeouts += serial->serial ? 0 : 1;
   } else if (const auto* slices = std::get_if<SlicesTaken>(&event)) {
     counts_.slices += slices->slices ? slices->slices->size() : 0;
+    counts_.rows += slices->slices && slices->slices->size() > 1;
   } else if (const auto* gone = std::get_if<NodeGone>(&event)) {
     ++counts_.gone;
     gone_.insert(gone->node);
     checked_ = {};
+  } else if (std::holds_alternative<RecordChanged>(event)) {
+    ++counts_.changes;
+    check_change(*hosts_[host]);
   } else if (const auto* refused = std::get_if<Refused>(&event)) {
     expect(false, "host {} was refused: {}", host, refused->why.message);
   }
@@ -90,6 +94,16 @@ void EnrollmentWorld::saw(std::uint32_t host, const EnrollmentEvent& event) {
   counts_.fenced += std::holds_alternative<Fenced>(event);
   counts_.fences_ended += std::holds_alternative<FenceEnded>(event);
   counts_.left += std::holds_alternative<Left>(event);
+}
+
+// The record may be gone again, and then the host does not know that yet.
+void EnrollmentWorld::check_change(EnrolledHost& host) {
+  if (!host.running() || host.changing()) return;
+  const std::string key = node_key(host.enrollment().id());
+  const auto found = registry_.records().find(key);
+  if (found == registry_.records().end()) return;
+  const Result<NodeRecord> record = parse_node_record(key, found->second.value);
+  expect(record && record->lends.memory == host.memory(), "{} was changed, and the registry does not say so", key);
 }
 
 const std::string& EnrollmentWorld::value_of(NodeId node) {
@@ -176,7 +190,52 @@ void EnrollmentWorld::check_view(const EnrolledHost& host, const std::set<NodeId
   for (const NodeId id : live)
     expect(host.enrollment().members().draining(id) == registry_.records().contains(drain_key(id)),
            "{} is wrong about the mark of node {}", host.name(), number(id));
+  for (const auto& [id, node] : host.enrollment().members().nodes())
+    expect(json_of(node.record) == registry_.records().at(node_key(id)).value, "{} has an old record of node {}",
+           host.name(), number(id));
   expect(host.enrollment().members().view().members.size() + 1 == live.size(), "{}'s membership differs", host.name());
+}
+
+template <class Call>
+void EnrollmentWorld::for_each_running(Call&& call) {
+  for (const auto& host : hosts_)
+    if (host->running() && wrong_.empty()) call(*host);
+}
+
+// Slices under its name that it does not hold.
+std::set<Slice> EnrollmentWorld::left_over(const EnrolledHost& host) {
+  std::set<Slice> left;
+  for (std::uint32_t i = 0; i < shape_.slices; ++i) {
+    const auto record = registry_.records().find(slice_key(Slice{i}));
+    if (record != registry_.records().end() && record->second.value == value_of(host.enrollment().id()) &&
+        !host.enrollment().slices().contains(Slice{i}))
+      left.insert(Slice{i});
+  }
+  return left;
+}
+
+void EnrollmentWorld::check_left_over() {
+  std::map<const EnrolledHost*, std::set<Slice>> before;
+  for_each_running([&](EnrolledHost& host) {
+    before[&host] = host.enrollment().slices();
+    host.take_slices(1);
+  });
+  run_for(kRecoveryUs);
+  for_each_running([&](EnrolledHost& host) {
+    const std::set<Slice> held = host.enrollment().slices();
+    for (const Slice slice : held)
+      if (!before[&host].contains(slice)) expect(host.enrollment().release_slice(slice).has_value(), "it is held");
+    for (const Slice slice : left_over(host))
+      if (!held.contains(slice))
+        expect(host.enrollment().release_slice(slice).has_value(), "{} is left over under the name of {}",
+               slice_key(slice), host.name());
+    host.wake();
+  });
+  run_for(kRecoveryUs);
+  for_each_running([&](EnrolledHost& host) {
+    expect(left_over(host).empty(), "{} has slices under its name that it released", host.name());
+    expect(host.enrollment().slices() == before[&host], "{} holds other slices than before", host.name());
+  });
 }
 
 void EnrollmentWorld::recover() {
@@ -187,15 +246,16 @@ void EnrollmentWorld::recover() {
   }
   run_for(3 * lease_us() + kRecoveryUs);
   std::set<NodeId> live;
-  for (const auto& host : hosts_) {
-    if (!host->running() || !wrong_.empty()) continue;
-    expect(host->enrollment().stage() == Enrollment::Stage::enrolled && !host->enrollment().fenced(),
-           "{} is not enrolled after all faults", host->name());
-    expect(host->waits().empty(), "{} still waits", host->name());
-    live.insert(host->enrollment().id());
-  }
-  for (const auto& host : hosts_)
-    if (host->running() && wrong_.empty()) check_view(*host, live);
+  for_each_running([&](EnrolledHost& host) {
+    expect(host.enrollment().stage() == Enrollment::Stage::enrolled && !host.enrollment().fenced(),
+           "{} is not enrolled after all faults", host.name());
+    expect(host.waits().empty(), "{} still waits", host.name());
+    expect(!host.changing(), "{} still changes its record", host.name());
+    if (wrong_.empty()) check_change(host);
+    live.insert(host.enrollment().id());
+  });
+  for_each_running([&](EnrolledHost& host) { check_view(host, live); });
+  check_left_over();
 }
 
 }  // namespace vmem::cluster::simulator

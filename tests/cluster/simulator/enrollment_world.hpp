@@ -6,7 +6,12 @@
 // - Serials, and ids among them, are given out once.
 // - A process has at most one record of a node, and no commit of a node is done after its end.
 // - A node that another one sees go has no record, and never gets one again.
+// - Slices that are taken at once are as many as asked for, and adjacent.
+// - A change of a node's record is confirmed once the registry has the last one that was asked for.
 // - Requests are answered by their deadline.
+//
+// And once faults have ended: each process is enrolled, with its last record, and the registry has
+// no slice under its name that it does not hold.
 #pragma once
 
 #include <fmt/format.h>
@@ -49,13 +54,14 @@ class EnrollmentWorld {
   void gossip(Address from);
 
   // Ends all faults, and waits as long as the cluster may take to recover; then checks that every
-  // process is enrolled, and that every view is that of the live nodes and their marks.
+  // process is enrolled, and that every view is that of the live nodes and their marks. Then each
+  // takes one slice more and gives it back, after which no slice may be left over.
   void recover();
 
   // How often each happened, for tests that must not pass by doing nothing.
   struct Counts {
     std::uint64_t enrolled = 0, expelled = 0, fenced = 0, fences_ended = 0, left = 0, serials = 0, slices = 0,
-                  timeouts = 0, gone = 0;
+                  timeouts = 0, gone = 0, rows = 0, changes = 0;  // rows: of two slices or more
     Counts& operator+=(const Counts& other);
   };
   const Counts& counts() const noexcept { return counts_; }
@@ -70,6 +76,11 @@ class EnrollmentWorld {
   const std::string& value_of(NodeId node);
   void check_waits(const EnrolledHost& host);
   void check_view(const EnrolledHost& host, const std::set<NodeId>& live);
+  void check_change(EnrolledHost& host);
+  template <class Call>
+  void for_each_running(Call&& call);
+  std::set<Slice> left_over(const EnrolledHost& host);
+  void check_left_over();
   void wrong(const std::string& what);
   // Formats only what is wrong: this runs at each event.
   template <class... Values>
