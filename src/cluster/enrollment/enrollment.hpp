@@ -64,7 +64,7 @@ class Enrollment {
   // A peer has mentioned this revision.
   void poke(Revision revision) { poll_.poke(revision); }
 
-  // Changes what the registry says of this node, for as long as that takes; after an expulsion, too.
+  // Changes what the registry says of this node, for as long as that takes, and after an expulsion.
   // Incarnation and token are kept, whatever is passed. Of several changes the last one wins, and
   // ends in RecordChanged with its ticket; one that it replaces may end in nothing. Ignored while
   // this node leaves.
@@ -76,8 +76,8 @@ class Enrollment {
   // Takes the slice of a node whose membership is over. REQUIRES: no region of that node lives in
   // it, or this process was that node before it was expelled.
   Ticket take_over_slice(Slice slice, NodeId from);
-  // REQUIRES: no region lives in the slice. Errors: INVALID_VALUE if it is neither held nor one whose
-  // take-over timed out.
+  // REQUIRES: no region lives in the slice. Errors: INVALID_VALUE if it is neither held nor one
+  // whose take-over timed out.
   Status release_slice(Slice slice) { return slices_.release(slice); }
   const std::set<Slice>& slices() const noexcept { return slices_.held(); }
 

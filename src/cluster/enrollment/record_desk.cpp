@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/log.hpp"
+
 namespace vmem::cluster {
 
 void RecordDesk::begin(const Seat& seat) {
@@ -26,6 +28,7 @@ void RecordDesk::settle(Revision revision) {
   seat_->value = *std::exchange(sent_, std::nullopt);
   unsure_ = false;
   changed_ = true;
+  failures_.reset();
   call_.drop();
   backoff_.reset();
   due_us_ = 0;
@@ -41,13 +44,19 @@ bool RecordDesk::read(const Record& record) {
 Commit RecordDesk::commit() const {
   const std::string key = node_key(seat_->id);
   return {.conditions = {{.key = key, .modified = seat_->record}},
-          .edits = {{.key = key, .value = *sent_, .lease = lease_.lease()}}};
+          .edits = {{.key = key, .value = sent_, .lease = lease_.lease()}}};
+}
+
+void RecordDesk::warn(const Error& error) {
+  if (const auto failure = failures_.next(); failure.logged)
+    VMEM_LOG_WARN("this node's record in the registry could not be changed {} times: {}", failure.count, error.message);
 }
 
 void RecordDesk::handle(const Reply& reply, std::uint64_t now_us) {
   const auto* const error = std::get_if<Error>(&reply.what);
   if (const auto* const commit = std::get_if<Committed>(&reply.what); commit != nullptr && commit->done)
     return settle(reply.revision);
+  if (error != nullptr) warn(*error);
   unsure_ |= error == nullptr || error->status == VMEM_ERROR_TIMEOUT;
   if (!unsure_) sent_.reset();
   due_us_ = now_us + backoff_.next_us();

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "base/log_limit.hpp"
 #include "cluster/enrollment/admission.hpp"
 
 namespace vmem::cluster {
@@ -39,6 +40,7 @@ class RecordDesk {
 
  private:
   void handle(const Reply& reply, std::uint64_t now_us);
+  void warn(const Error& error);
   void settle(Revision revision);
   Commit commit() const;
 
@@ -53,6 +55,7 @@ class RecordDesk {
   bool changed_ = false;
   RegistryCall call_;
   std::uint64_t due_us_ = 0;
+  LogLimit failures_;
 };
 
 }  // namespace vmem::cluster

@@ -237,7 +237,6 @@ void SliceDesk::committed(bool done, std::uint64_t now_us) {
   // Without the want, whose deadline has passed, they are strays.
   if (wants_.empty() || wants_.front().ticket != *plan.ticket) return;
   held_.insert(plan.slices.begin(), plan.slices.end());
-  for (const Slice slice : plan.slices) unclear_.erase(slice);
   finish(plan.slices);
 }
 

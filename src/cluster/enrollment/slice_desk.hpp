@@ -71,8 +71,8 @@ class SliceDesk {
   void take(Ticket ticket, std::uint32_t count, std::uint64_t now_us);
   // A slice of a node that is no longer in nodes/.
   void take_over(Ticket ticket, Slice slice, NodeId from, std::uint64_t now_us);
-  // Gives back, for as long as that takes. Errors: INVALID_VALUE if it is neither held nor one whose
-  // take-over timed out.
+  // Gives back, for as long as that takes. Errors: INVALID_VALUE if it is neither held nor one
+  // whose take-over timed out.
   Status release(Slice slice);
   // Gives back all slices that name this node and are not held.
   void release_strays() {
@@ -120,7 +120,7 @@ class SliceDesk {
   const std::uint32_t slices_;
   std::optional<Seat> seat_;
   std::set<Slice> held_, releasing_;
-  std::set<Slice> unclear_;  // take-overs that timed out: no strays
+  std::set<Slice> unclear_;  // take-overs that timed out once: no strays, while not held
   bool strays_ = false;
   std::deque<Want> wants_;
   RegistryCall call_;

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "cluster/enrollment/enrollment_fixture.hpp"
+#include "cluster/registry/request_check.hpp"
 
 namespace vmem::cluster::simulator {
 namespace {
@@ -133,6 +134,31 @@ TEST_F(RecordChangeTest, ItIsRepeatedWhileTheRegistryIsAway) {
   }
   EXPECT_EQ(all<RecordChanged>(a).size(), 2u);
   expect_undisturbed(a, NodeId{1});
+}
+
+TEST_F(RecordChangeTest, ItIsRepeatedSoonAndNotOnlyWithTheNextPoll) {
+  auto& a = add();
+  queue.run_until(queue.now_us() + 300'000);
+  registry.faults = {.away = true, .refused_away = 1000};
+  change(a, 1);
+  queue.run_until(queue.now_us() + 60'000);
+  registry.faults = {};
+  queue.run_until(queue.now_us() + 300'000);
+  EXPECT_EQ(record(a).lends.memory, 1u);
+}
+
+TEST_F(RecordChangeTest, ARecordThatTheRegistryRefusesDoesNotStopALaterOne) {
+  auto& a = add();
+  NodeRecord huge = lending(1);
+  huge.labels["large"] = std::string(kMostCommitBytes, 'x');
+  a.host->enrollment().change_record(huge);
+  a.host->wake();
+  run(5);
+  EXPECT_THAT(all<RecordChanged>(a), IsEmpty());
+  expect_undisturbed(a, NodeId{1});
+  change(a, 2);
+  run(5);
+  EXPECT_EQ(record(a).lends.memory, 2u);
 }
 
 TEST_F(RecordChangeTest, AChangeBeforeEnrollmentIsInTheFirstRecord) {

@@ -213,6 +213,18 @@ TEST_F(SlicesTest, ASliceWhoseTakeOverTimedOutCanBeReleased) {
   EXPECT_THAT(take(a, 1), ElementsAre(Slice{0}));
 }
 
+TEST_F(SlicesTest, AnExpulsionForgetsATakeOverThatTimedOut) {
+  auto& a = add_expelled();
+  time_out_take_over(a, Slice{0}, NodeId{1});
+  put(node_key(id(a)), std::nullopt);
+  put("slices/0", std::nullopt);
+  run(3);
+  ASSERT_EQ(all<Expelled>(a).size(), 2u);
+  time_out_take(a, 1);
+  ASSERT_EQ(holder(0), slice_value(id(a)));
+  EXPECT_THAT(take(a, 1), ElementsAre(Slice{0}));
+}
+
 TEST_F(SlicesTest, LeavingReleasesWhatTimedOut) {
   auto& a = add_expelled();
   time_out_take_over(a, Slice{0}, NodeId{1});
