@@ -64,6 +64,7 @@ struct ServedDaemon {
     if (!server) return "";
     std::string answer = server->answer(identity, message);
     EXPECT_LE(answer.size(), served::kMostMessageBytes);
+    if (answered) answered();
     return answer;
   }
 
@@ -71,6 +72,7 @@ struct ServedDaemon {
   RegistryStore* store = nullptr;
   ServedLimits limits = long_leases();
   std::function<std::vector<Edit>(std::uint64_t)> first_records;
+  std::function<void()> answered;  // called after each question to it
   std::unique_ptr<RegistryServer> server;
 };
 
