@@ -29,4 +29,9 @@ void count_up(const SerialCounter& counter, std::uint64_t count, Commit& commit)
   commit.edits.push_back({.key = std::string(kSerialKey), .value = fmt::to_string(counter.last + count), .lease = {}});
 }
 
+Edit first_counter(std::uint64_t incarnation) {
+  constexpr std::uint64_t kSerialsPerMicrosecond = 256;
+  return {.key = std::string(kSerialKey), .value = fmt::to_string(incarnation * kSerialsPerMicrosecond), .lease = {}};
+}
+
 }  // namespace vmem::cluster

@@ -22,5 +22,9 @@ Result<SerialCounter> read_counter(const Read& read);
 // Makes the commit take `count` serials, the ones after counter.last, or fail. Once a commit for
 // some state of the counter was carried out or refused, no other one for that state can be done.
 void count_up(const SerialCounter& counter, std::uint64_t count, Commit& commit);
+// The counter of a registry that may have lost an earlier one: above all serials of servers that
+// started before, as long as none gave out 256 serials a microsecond. `incarnation`: the time of
+// the server's start, us since 1970
+Edit first_counter(std::uint64_t incarnation);
 
 }  // namespace vmem::cluster

@@ -20,7 +20,7 @@ using served::Answer, served::Declined, served::FetchPage, served::Incarnation, 
 
 constexpr std::uint64_t kSecondUs = 1'000'000;
 constexpr std::uint64_t kKeepAgainUs = kSecondUs;
-constexpr std::uint64_t kMostStartUs = std::uint64_t{1} << 54;  // numbers are made from it
+constexpr std::uint64_t kMostStartUs = std::uint64_t{1} << 53;  // numbers are made from it
 
 std::int64_t as_signed(Incarnation incarnation) { return static_cast<std::int64_t>(incarnation); }
 

@@ -33,8 +33,8 @@ struct Put {
 };
 
 struct Held {
-  std::string key;              // of the record under it, once that was confirmed
-  std::uint64_t until_us = 0;   // promised, by the daemon's clock
+  std::string key;             // of the record under it, once that was confirmed
+  std::uint64_t until_us = 0;  // promised, by the daemon's clock
 };
 
 class ServedChaos {
@@ -75,10 +75,10 @@ class ServedChaos {
 
  private:
   struct Waiting {
-    std::string value;        // of a put
-    LeaseId lease{};          // of a renewal, or of the put
+    std::string value;  // of a put
+    LeaseId lease{};    // of a renewal, or of the put
     std::uint64_t posted_us = 0;
-    Revision shown{};  // to any client, when this was posted
+    Revision shown{};                    // to any client, when this was posted
     std::set<std::string> acknowledged;  // of a reading: values that were confirmed before
   };
 
@@ -127,8 +127,8 @@ class ServedChaos {
   void post_put(LeaseId lease) {
     std::string value = fmt::format("{}:", ++last_value_);
     if (random_() % 16 == 0) value += std::string(random_() % 200'000, 'x');
-    const std::string key =
-        lease == LeaseId{} ? fmt::format("k{}", random_() % 4) : fmt::format("l{}/{}", std::int64_t(lease), value.substr(0, 9));
+    const std::string key = lease == LeaseId{} ? fmt::format("k{}", random_() % 4)
+                                               : fmt::format("l{}/{}", std::int64_t(lease), value.substr(0, 9));
     puts_[value].key = key;
     post(any_client(), Commit{.conditions = {}, .edits = {put(key, value, lease)}}, {.value = value, .lease = lease});
   }
@@ -208,8 +208,10 @@ class ServedChaos {
     if (!put.confirmed) return;
     const bool of_this_run = keeps_ || (daemon_.server && reply.revision >= Revision(daemon_.server->incarnation()));
     if (!of_this_run) return;
-    if (waiting.lease == LeaseId{}) confirmed_now_.insert(waiting.value);
-    else if (leases_.contains(waiting.lease)) leases_[waiting.lease].key = put.key;
+    if (waiting.lease == LeaseId{})
+      confirmed_now_.insert(waiting.value);
+    else if (leases_.contains(waiting.lease))
+      leases_[waiting.lease].key = put.key;
     confirmed_at_[waiting.value] = reply.revision;
   }
 
