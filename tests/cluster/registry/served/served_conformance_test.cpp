@@ -36,12 +36,6 @@ struct LossyWorld {
                                   b = served_client(daemon.clock, to_b, 2, 900 * kSecondUs);
 };
 
-std::string new_folder() {
-  std::string path = ::testing::TempDir() + "/vmem-registry-XXXXXX";
-  EXPECT_NE(::mkdtemp(path.data()), nullptr);
-  return path;
-}
-
 // A server that writes to a directory.
 struct FolderWorld {
   FolderWorld() {

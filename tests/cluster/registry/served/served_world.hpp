@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -38,6 +39,12 @@ class MemoryStore final : public RegistryStore {
   bool fails = false;
   std::uint64_t writes = 0;
 };
+
+inline std::string new_folder() {
+  std::string path = ::testing::TempDir() + "/vmem-registry-XXXXXX";
+  EXPECT_NE(::mkdtemp(path.data()), nullptr);
+  return path;
+}
 
 inline ServedLimits long_leases() {
   ServedLimits limits;
