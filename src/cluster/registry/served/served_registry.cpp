@@ -127,7 +127,7 @@ bool ServedRegistry::may_start(const Call& call) const {
     const Call& other = each.second;
     if (other.session.number == 0) return true;
     const bool in_window = last_order_ + 1 < other.order + served::kWriteWindow;
-    return in_window && !(large && other.bytes.size() > served::kPieceBytes);
+    return in_window && (!large || other.bytes.size() <= served::kPieceBytes);
   });
 }
 
