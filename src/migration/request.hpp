@@ -257,9 +257,9 @@ struct HideRequest final : Request {
   Patience patience_;
 };
 
-// From now on nobody can write to the region; what was queued before has ended. Errors: IN_USE (it is
-// held, or the GPU's work does not end), INVALID_VALUE (its pages are not its own, or of a file);
-// then it is as before.
+// From now on nobody can write to the region; what was queued before has ended. Errors: IN_USE (it
+// is held, or the GPU's work does not end), INVALID_VALUE (its pages are not its own, or of a
+// file); then it is as before.
 struct FreezeRequest final : Request {
   pagetable::Region* region = nullptr;
   std::uint32_t first_granule = 0;       // see FreeRequest

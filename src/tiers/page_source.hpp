@@ -1,5 +1,5 @@
-// The origin of a read-only region's pages for the life of the region: a range of a file, or a region
-// that another node published. The source's tier loads the pages and never stores them.
+// The origin of a read-only region's pages for the life of the region: a range of a file, or a
+// region that another node published. The source's tier loads the pages and never stores them.
 #pragma once
 
 #include <cstdint>

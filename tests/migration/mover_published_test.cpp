@@ -1,5 +1,5 @@
-// Published regions: one's own, which from then on is only read, and those of other nodes, which lie
-// where they lie there.
+// Published regions: one's own, which from then on is only read, and those of other nodes, which
+// lie where they lie there.
 #include <gmock/gmock.h>
 
 #include "migration/mover_harness.hpp"

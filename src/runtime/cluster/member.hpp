@@ -1,5 +1,5 @@
 // This process's membership in a cluster: enrolls it, keeps it enrolled, knows the other nodes, and
-// leaves in the end. While the registry is away, nothing changes for the other parts of the process.
+// leaves in the end. While the registry is away, nothing changes for other parts of the process.
 //
 // A thread of its own steps the enrollment. Any thread may make the calls.
 #pragma once

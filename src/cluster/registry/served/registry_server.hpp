@@ -37,8 +37,8 @@ namespace vmem::cluster {
 // What one daemon keeps for all its clients.
 struct ServedLimits {
   std::size_t namespaces = 64, of_identity = 8;
-  RegistryLimits each{
-      .records = 16'384, .bytes = std::size_t{16} << 20, .leases = 4096, .lease_seconds = 120};  // of a namespace
+  // Of a namespace.
+  RegistryLimits each{.records = 16'384, .bytes = std::size_t{16} << 20, .leases = 4096, .lease_seconds = 120};
   served::SessionLimits sessions;
   std::size_t reading_bytes = std::size_t{64} << 20;  // of large readings in progress
 };

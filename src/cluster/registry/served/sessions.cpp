@@ -7,26 +7,26 @@
 namespace vmem::cluster::served {
 
 const Outcome* Session::find(std::uint64_t order) const {
-  const auto found = outcomes_.find(order);
-  return found == outcomes_.end() ? nullptr : &found->second;
+  const auto found = outcomes.find(order);
+  return found == outcomes.end() ? nullptr : &found->second;
 }
 
 void Session::carried_out(std::uint64_t order, Outcome outcome) {
-  outcomes_.insert_or_assign(order, std::move(outcome));
-  newest_ = std::max(newest_, order);
-  while (stale(outcomes_.begin()->first)) outcomes_.erase(outcomes_.begin());
+  outcomes.insert_or_assign(order, std::move(outcome));
+  newest = std::max(newest, order);
+  while (stale(outcomes.begin()->first)) outcomes.erase(outcomes.begin());
 }
 
 // Drops the session that was unused for longest, of this identity or (null) of any, if it is idle.
 bool Sessions::displace(const std::string* identity, std::uint64_t now_us) {
   auto oldest = sessions_.end();
   for (auto each = sessions_.begin(); each != sessions_.end(); ++each) {
-    if (identity != nullptr && each->second.place_.identity != *identity) continue;
-    if (oldest == sessions_.end() || each->second.used_us_ < oldest->second.used_us_) oldest = each;
+    if (identity != nullptr && each->second.place.identity != *identity) continue;
+    if (oldest == sessions_.end() || each->second.used_us < oldest->second.used_us) oldest = each;
   }
-  if (oldest == sessions_.end() || now_us - oldest->second.used_us_ < limits_.idle_us) return false;
+  if (oldest == sessions_.end() || now_us - oldest->second.used_us < limits_.idle_us) return false;
   drop_upload(oldest->second);
-  by_client_.erase({oldest->second.place_, oldest->second.client_});
+  by_client_.erase({oldest->second.place, oldest->second.client});
   sessions_.erase(oldest);
   return true;
 }
@@ -34,7 +34,7 @@ bool Sessions::displace(const std::string* identity, std::uint64_t now_us) {
 Result<std::uint64_t> Sessions::open(const Place& place, std::uint64_t client, std::uint64_t now_us) {
   if (const auto known = by_client_.find({place, client}); known != by_client_.end()) return known->second;
   const auto of_identity = static_cast<std::size_t>(std::ranges::count_if(
-      sessions_, [&place](const auto& each) { return each.second.place_.identity == place.identity; }));
+      sessions_, [&place](const auto& each) { return each.second.place.identity == place.identity; }));
   const bool room = (of_identity < limits_.of_identity || displace(&place.identity, now_us)) &&
                     (sessions_.size() < limits_.sessions || displace(nullptr, now_us));
   if (!room)
@@ -44,29 +44,29 @@ Result<std::uint64_t> Sessions::open(const Place& place, std::uint64_t client, s
                     "end some, and try again in {} s",
                     sessions_.size(), of_identity, limits_.sessions, limits_.of_identity, limits_.idle_us / 1'000'000));
   Session& session = sessions_[++last_];
-  session.place_ = place;
-  session.client_ = client;
-  session.used_us_ = now_us;
+  session.place = place;
+  session.client = client;
+  session.used_us = now_us;
   by_client_[{place, client}] = last_;
   return last_;
 }
 
 Session* Sessions::find(const Place& place, const SessionId& id, std::uint64_t now_us) {
   const auto found = sessions_.find(id.number);
-  if (id.incarnation != incarnation_ || found == sessions_.end() || found->second.place_ != place) return nullptr;
-  found->second.used_us_ = now_us;
+  if (id.incarnation != incarnation_ || found == sessions_.end() || found->second.place != place) return nullptr;
+  found->second.used_us = now_us;
   return &found->second;
 }
 
 void Sessions::drop_upload(Session& session) {
-  upload_bytes_ -= session.upload_.size();
-  session.upload_ = {};
+  upload_bytes_ -= session.upload.size();
+  session.upload = {};
 }
 
 std::size_t Sessions::uploading(const std::string& identity) const {
   std::size_t bytes = 0;
   for (const auto& [number, session] : sessions_)
-    if (session.place_.identity == identity) bytes += session.upload_.size();
+    if (session.place.identity == identity) bytes += session.upload.size();
   return bytes;
 }
 
@@ -75,14 +75,14 @@ bool Sessions::make_room(const Session& session, std::size_t bytes) {
   const auto drop_oldest = [&](bool of_identity) {
     Session* oldest = nullptr;
     for (auto& [number, each] : sessions_) {
-      if (&each == &session || each.upload_.empty()) continue;
-      if (of_identity && each.place_.identity != session.place_.identity) continue;
-      if (oldest == nullptr || each.used_us_ < oldest->used_us_) oldest = &each;
+      if (&each == &session || each.upload.empty()) continue;
+      if (of_identity && each.place.identity != session.place.identity) continue;
+      if (oldest == nullptr || each.used_us < oldest->used_us) oldest = &each;
     }
     if (oldest != nullptr) drop_upload(*oldest);
     return oldest != nullptr;
   };
-  while (uploading(session.place_.identity) + bytes > limits_.identity_upload_bytes)
+  while (uploading(session.place.identity) + bytes > limits_.identity_upload_bytes)
     if (!drop_oldest(true)) return false;
   while (upload_bytes_ + bytes > limits_.upload_bytes)
     if (!drop_oldest(true) && !drop_oldest(false)) return false;
@@ -91,22 +91,22 @@ bool Sessions::make_room(const Session& session, std::size_t bytes) {
 
 // A client sends its large writes one after the other, so one of an older number is over.
 std::uint32_t Sessions::add(Session& session, const WritePiece& piece) {
-  if (piece.order < session.upload_order_) return 0;
-  if (piece.order > session.upload_order_) {
+  if (piece.order < session.upload_order) return 0;
+  if (piece.order > session.upload_order) {
     drop_upload(session);
-    session.upload_order_ = piece.order;
+    session.upload_order = piece.order;
   }
-  const bool fits = piece.offset == session.upload_.size() && make_room(session, piece.bytes.size());
+  const bool fits = piece.offset == session.upload.size() && make_room(session, piece.bytes.size());
   if (fits) {
-    session.upload_ += piece.bytes;
+    session.upload += piece.bytes;
     upload_bytes_ += piece.bytes.size();
   }
-  return static_cast<std::uint32_t>(session.upload_.size());
+  return static_cast<std::uint32_t>(session.upload.size());
 }
 
 std::string Sessions::take(Session& session) {
-  upload_bytes_ -= session.upload_.size();
-  return std::exchange(session.upload_, {});
+  upload_bytes_ -= session.upload.size();
+  return std::exchange(session.upload, {});
 }
 
 }  // namespace vmem::cluster::served

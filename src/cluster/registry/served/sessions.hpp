@@ -26,21 +26,19 @@ struct SessionLimits {
   std::size_t identity_upload_bytes = 8u << 20;
 };
 
-class Session {
- public:
+struct Session {
   // Null: not carried out, as far as is known.
   const Outcome* find(std::uint64_t order) const;
   // So old that its outcome is forgotten. The client does not wait for it any more.
-  bool stale(std::uint64_t order) const noexcept { return newest_ >= kWriteWindow && order <= newest_ - kWriteWindow; }
+  bool stale(std::uint64_t order) const noexcept { return newest >= kWriteWindow && order <= newest - kWriteWindow; }
   void carried_out(std::uint64_t order, Outcome outcome);
 
- private:
-  friend class Sessions;
-  Place place_;
-  std::uint64_t client_ = 0, used_us_ = 0, newest_ = 0;
-  std::map<std::uint64_t, Outcome> outcomes_;
-  std::uint64_t upload_order_ = 0;
-  std::string upload_;
+  // Only Sessions and the functions above change these.
+  Place place;
+  std::uint64_t client = 0, used_us = 0, newest = 0;
+  std::map<std::uint64_t, Outcome> outcomes;  // by order
+  std::uint64_t upload_order = 0;             // of the write that comes in pieces
+  std::string upload;
 };
 
 class Sessions {
