@@ -106,7 +106,7 @@ void AddressSpace::begin(Region& region, const Shape& shape, std::unique_ptr<Pag
   region.whole = Span({shape.first}, shape.granules, Access::read);
   region.pages = std::move(pages);
   region.uses.clear();
-  region.end_cursor = 0;
+  region.extent.released_pages = 0;
   region.unreadable = region.unwritable = region.page_count;
   region.attention = 0;
   region.devices = 0;

@@ -127,6 +127,7 @@ struct RegionExtent {
 
   // The mover only.
   std::uint32_t committed_pages = 0;  // of shared pages, dead ones may be left out
+  std::uint32_t released_pages = 0;   // while the region ends: so many from the first on
   // The policies know of all deaths up to here: of each page, or of the region as a whole.
   std::vector<std::uint64_t> deaths_told;
 };
@@ -173,7 +174,6 @@ struct Region {
 
   // The mover only.
   alignas(64) std::vector<Stamp> uses;  // of the whole region, one per stream
-  std::uint32_t end_cursor = 0;         // while ending: pages released so far
   std::uint32_t mapping_devices = 0;    // like `devices`, for future mappings
   bool launched = false;                // used by launches that do not declare writes
   bool away = false;                    // in the mover's list of regions not fully resident

@@ -78,7 +78,8 @@ TEST(Program, RefusesUnknownCommandsAndNamesTheKnown) {
   expect_refused("benchh", {"benchh", "bench, daemon, node, secret, doctor, topo, options"});
 }
 TEST(Program, AsksForACommand) {
-  expect_refused("", {"vmem: no command was given", "run, trace, plan, bench, daemon, node, secret, doctor, topo, options"});
+  expect_refused(
+      "", {"vmem: no command was given", "run, trace, plan, bench, daemon, node, secret, doctor, topo, options"});
 }
 TEST(Program, UnknownOptionsAreAnsweredByTheNearest) {
   expect_refused("bench stream --ration 4", {"vmem bench: there is no option --ration", "the nearest is --ratio"});

@@ -59,11 +59,11 @@ bool Endings::finish(Region& region, std::uint32_t& budget) {
     if (!parts_.uses.complete(use)) return false;
   }
   if (parts_.transfers.any_of(region)) return false;
-  for (; region.end_cursor < region.page_count; ++region.end_cursor) {
+  for (; region.extent.released_pages < region.page_count; ++region.extent.released_pages) {
     if (budget == 0) return false;
-    Page& page = region.pages[region.end_cursor];
+    Page& page = region.pages[region.extent.released_pages];
     if (page.mapped != Mapped::nothing) --budget;
-    if (!release_page({&region, region.end_cursor})) return false;
+    if (!release_page({&region, region.extent.released_pages})) return false;
     parts_.core.worked = true;
   }
   Device& device = parts_.devices.of(region);

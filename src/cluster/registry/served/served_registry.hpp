@@ -29,7 +29,7 @@ class ServedRegistry final : public Registry {
     std::string cluster;
     std::uint64_t client = 0;                                 // random, another one in each process
     std::uint64_t try_us = 250'000, most_try_us = 2'000'000;  // until a message is repeated
-    std::uint64_t timeout_us = 8'000'000;                     // of a request, since its last progress
+    std::uint64_t timeout_us = 8'000'000;                     // since a request's last progress
   };
 
   // The clock and the channel outlive this. Errors: INVALID_OPTION for a name that no cluster has.
