@@ -51,6 +51,8 @@ class Enrollment {
   Stage stage() const noexcept { return stage_; }
   // 0: no member at present
   NodeId id() const noexcept { return seat_ ? seat_->id : NodeId{}; }
+  // Of the record nodes/ID: a commit that requires it is done only while this node is a member.
+  Revision record() const noexcept { return seat_ ? seat_->record : Revision{}; }
   // Whether this node must not act as a member. True from the fence on, without a call of step(),
   // so ask right before each act.
   bool fenced() const noexcept { return clock_.now_us() >= fence_at_us(); }

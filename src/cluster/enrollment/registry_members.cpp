@@ -73,6 +73,7 @@ void RegistryMembers::advance(Revision revision) {
 void RegistryMembers::take_in(const NodesReading& reading, std::vector<EnrollmentEvent>& events) {
   const std::map<NodeId, Node> before = std::exchange(nodes_, read(reading));
   known_ = true;
+  as_of_ = reading.revision;
   bool changed = false;
   for (const auto& [id, node] : nodes_) {
     const auto was = before.find(id);

@@ -34,6 +34,8 @@ class RegistryMembers final : public Membership {
 
   // Whether a reading was taken in: the nodes are known.
   bool known() const noexcept { return known_; }
+  // Of the latest reading: a node that was a member then, or before, and is not listed is gone.
+  Revision as_of() const noexcept { return as_of_; }
   // Without this node.
   const std::map<NodeId, Node>& nodes() const noexcept { return nodes_; }
   // Whether the node, which may be this one, is asked to leave.
@@ -52,6 +54,7 @@ class RegistryMembers final : public Membership {
 
   const Incarnation incarnation_;
   NodeId self_{};
+  Revision as_of_{};
   std::map<NodeId, Node> nodes_;
   std::set<NodeId> draining_;
   bool known_ = false;

@@ -1,0 +1,52 @@
+// The times of the directory, and what it is told of the cluster's nodes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/node.hpp"
+#include "cluster/enrollment/enrollment_config.hpp"
+#include "cluster/registry/registry.hpp"
+
+namespace vmem::cluster::directory {
+
+struct DirectoryConfig {
+  std::uint64_t poll_us = 1'000'000;     // of the registry's regions and names
+  std::uint64_t poll_again_us = 20'000;  // when a peer has mentioned something newer
+  std::uint64_t resend_us = 300'000;     // of what was not answered
+  std::uint64_t keep_us = 5'000'000;     // for a node to fetch a copy, before another is asked
+  std::uint64_t avoid_us = 10'000'000;   // a node that could not keep a copy gets none meanwhile
+  std::uint64_t retry_us = 100'000;      // of commits, at first
+  std::uint64_t race_us = 200'000;       // between the ranks of nodes that may take a home over
+  std::uint32_t pages_in_flight = 64;    // that one home has copied or asks for at one time
+};
+
+struct KnownNode {
+  NodeId id{};
+  bool daemon = false, draining = false;
+  std::string rack, host;        // "": unknown, so it differs from none
+  std::uint64_t free_bytes = 0;  // for copies
+};
+
+// The nodes as of a revision of the registry, this node among them.
+struct NodesView {
+  Revision as_of{};
+  std::vector<KnownNode> nodes;  // by id
+
+  const KnownNode* find(NodeId id) const noexcept {
+    const auto found = std::ranges::lower_bound(nodes, id, {}, &KnownNode::id);
+    return found != nodes.end() && found->id == id ? &*found : nullptr;
+  }
+  // Whether the membership of a node that was a member at revision `since` has ended, for certain.
+  bool over(NodeId id, Revision since) const noexcept { return as_of >= since && find(id) == nullptr; }
+};
+
+// A random wait around the given one.
+inline std::uint64_t spread_us(std::uint64_t wait_us, const Random& random) {
+  return wait_us / 2 + random() % (wait_us + 1);
+}
+
+}  // namespace vmem::cluster::directory

@@ -1,0 +1,438 @@
+#include "cluster/directory/home_directory.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace vmem::cluster::directory {
+namespace {
+
+std::uint64_t number(NodeId id) { return static_cast<std::uint64_t>(id); }
+bool is_invitation(Session session) { return static_cast<std::uint32_t>(session) >= kFirstInvitation; }
+
+// Whether the session is an earlier one of the same node than the one that is known.
+bool is_older(Session session, Session known) {
+  return !is_invitation(session) && !is_invitation(known) && session < known;
+}
+
+RecordDesk::Edit removal_of(NodeId node, Session session) {
+  return [node, session](RegionRecord& record) {
+    const std::optional<std::uint32_t> place = record.place_of(node);
+    if (place && record.participants[*place].session == session) record.participants[*place] = {};
+  };
+}
+
+RecordDesk::Edit admission_of(RegionRecord::Participant who) {
+  return [who](RegionRecord& record) {
+    std::optional<std::uint32_t> place = record.place_of(who.node);
+    if (place && is_older(who.session, record.participants[*place].session)) return;
+    if (!place) place = record.free_place();
+    if (place) record.participants[*place] = who;
+  };
+}
+
+}  // namespace
+
+HomeDirectory::HomeDirectory(RegistryCalls& calls, const HomeContext& context, StoredRegion region)
+    : context_(context),
+      desk_(calls, context.config, context.random, std::move(region)),
+      pages_(desk_.record().pages),
+      healer_(context, pages_, table_, desk_.record()),
+      rebuild_(pages_),
+      synced_(desk_.modified()) {
+  table_.sync(desk_.record());
+  rebuild_.begin(table_.all());
+  if (!rebuild_.going_on()) end_rebuild();
+}
+
+void HomeDirectory::begin(const Runs& written) {
+  rebuild_.begin(0);
+  for (std::uint32_t page = 0; page < pages_.size(); ++page) pages_.set_free(page);
+  for (const Run& run : written)
+    for (std::uint32_t page = run.first; page < run.end(); ++page) pages_.add_keeper(page, 0);
+}
+
+void HomeDirectory::await_copies(Ticket ticket, std::uint64_t deadline_us) {
+  publishing_ = Publishing{.ticket = ticket, .deadline_us = deadline_us};
+}
+
+void HomeDirectory::remove() {
+  if (removing_ || desk_.record().removed) return;
+  removing_ = true;
+  desk_.change([](RegionRecord& record) { record.removed = true; });
+}
+
+NodeId HomeDirectory::successor() const {
+  const Places going = table_.going(context_.view);
+  NodeId best{};
+  int best_rank = -1;
+  for (const KnownNode& node : context_.view.nodes) {
+    const std::optional<std::uint32_t> place = table_.place_of(node.id);
+    const bool stays = !node.draining && (!place || (going & place_bit(*place)) == 0);
+    const int rank = (stays ? 4 : 0) + (place ? 2 : 0) + (node.daemon ? 1 : 0);
+    if (node.id == context_.self || rank <= best_rank) continue;
+    best = node.id;
+    best_rank = rank;
+  }
+  return best;
+}
+
+void HomeDirectory::hand_over() {
+  if (handing_over_) return;
+  handing_over_ = true;
+  const NodeId next = successor();
+  if (next == NodeId{}) {
+    over_ = true;
+    return;
+  }
+  desk_.change([next, self = context_.self](RegionRecord& record) {
+    record.home = next;
+    record.term = Term{static_cast<std::uint64_t>(record.term) + 1};
+    if (const std::optional<std::uint32_t> place = record.place_of(self)) record.participants[*place] = {};
+  });
+}
+
+void HomeDirectory::say(NodeId to, Session session, Body body, Outbox& out) const {
+  const RegionRecord& record = desk_.record();
+  out.messages.push_back(
+      {.to = to,
+       .message = {.serial = record.serial, .term = record.term, .session = session, .body = std::move(body)}});
+}
+
+void HomeDirectory::handle(const Sender& from, const Message& message, std::uint64_t now_us, Outbox& out) {
+  if (over() || context_.fenced()) return;
+  if (message.term < desk_.record().term) return say(from.node, message.session, Stale{.home = context_.self}, out);
+  if (message.term > desk_.record().term) return desk_.verify();
+  const From whose{
+      .sender = from, .session = message.session, .place = table_.find(from.node, message.session), .now_us = now_us};
+  std::visit([&](const auto& body) { on(whose, body, out); }, message.body);
+}
+
+void HomeDirectory::say_opened(const Opening& opening, std::uint32_t place, Outbox& out) const {
+  Opened opened{.place = place, .from = opening.from, .to = opening.from, .free = {}};
+  for (; opened.to < pages_.size(); ++opened.to) {
+    if (pages_[opened.to].state != HomeState::free) continue;
+    const bool extends = !opened.free.empty() && opened.free.back().end() == opened.to;
+    if (!extends && opened.free.size() == kMostRuns) break;
+    append(opened.free, opened.to);
+  }
+  say(opening.node, opening.session, std::move(opened), out);
+}
+
+void HomeDirectory::on(const From& from, const Open& body, Outbox& out) {
+  if (desk_.record().removed || removing_) return say(from.sender.node, from.session, RefusedBy{Refusal::removed}, out);
+  if (rebuilding() || handing_over_) return;
+  if (!from.place) return admit(from, body, out);
+  say_opened({.node = from.sender.node, .session = from.session, .from = body.from}, *from.place, out);
+}
+
+void HomeDirectory::admit(const From& from, const Open& body, Outbox& out) {
+  const NodeId node = from.sender.node;
+  const std::optional<std::uint32_t> place = table_.place_of(node);
+  if (is_invitation(from.session) || from.session == Session{}) return;
+  if (place && is_older(from.session, table_[*place].who.session)) return;
+  if (from.sender.tenant != desk_.record().tenant) return say(node, from.session, RefusedBy{Refusal::tenant}, out);
+  if (!place && !desk_.record().free_place()) return say(node, from.session, RefusedBy{Refusal::full}, out);
+  const auto known = std::ranges::find(opens_, node, &Opening::node);
+  if (known != opens_.end() && known->session >= from.session) return;
+  if (known != opens_.end()) opens_.erase(known);
+  opens_.push_back({.node = node, .session = from.session, .from = body.from});
+  const KnownNode* const listed = context_.view.find(node);
+  desk_.change(admission_of({.node = node, .session = from.session, .daemon = listed != nullptr && listed->daemon}));
+}
+
+void HomeDirectory::on(const From& from, const Close&, Outbox& out) {
+  if (!from.place) return say(from.sender.node, from.session, Closed{}, out);
+  if ((dropping_ & place_bit(*from.place)) != 0) return;
+  dropping_ |= place_bit(*from.place);
+  desk_.change(removal_of(from.sender.node, from.session));
+}
+
+SourceRun HomeDirectory::source_of(std::uint32_t page, std::uint32_t reader) {
+  SourceRun run{.pages = {.first = page, .count = 1}, .state = PageState::free, .nodes = {}};
+  if (pages_[page].state == HomeState::lost) run.state = PageState::lost;
+  if (pages_[page].state != HomeState::held) return run;
+  run.state = PageState::published;
+  for (const std::uint32_t place : pages_.sources(page, reader, table_.left()))
+    run.nodes.push_back(table_[place].who.node);
+  if (run.nodes.empty())
+    healer_.verify(page, reader);  // the only keeper asks for its own page
+  else
+    pages_.come(page, reader);
+  return run;
+}
+
+void HomeDirectory::say_sources(const From& from, std::vector<SourceRun> runs, Outbox& out) const {
+  if (!runs.empty()) say(from.sender.node, from.session, Sources{std::move(runs)}, out);
+}
+
+void HomeDirectory::on(const From& from, const Want& body, Outbox& out) {
+  if (desk_.record().removed) return say(from.sender.node, from.session, RefusedBy{Refusal::removed}, out);
+  if (rebuilding() || !from.place || !pages_.contains(body.pages)) return;
+  std::vector<SourceRun> runs;
+  for (std::uint32_t page = body.pages.first; page < body.pages.end(); ++page) {
+    if (pages_[page].state == HomeState::seeking) continue;
+    SourceRun next = source_of(page, *from.place);
+    if (next.state == PageState::published && next.nodes.empty()) continue;
+    const bool extends = !runs.empty() && runs.back().pages.end() == page && runs.back().state == next.state &&
+                         runs.back().nodes == next.nodes;
+    if (extends) {
+      ++runs.back().pages.count;
+      continue;
+    }
+    if (runs.size() == kMostRuns) say_sources(from, std::exchange(runs, {}), out);
+    runs.push_back(std::move(next));
+  }
+  say_sources(from, std::move(runs), out);
+}
+
+void HomeDirectory::on(const From& from, const Landed& body, Outbox&) {
+  if (rebuilding() || !from.place) return;
+  for (const Run& run : body.pages) {
+    if (!pages_.contains(run)) return;
+    for (std::uint32_t page = run.first; page < run.end(); ++page) {
+      if (pages_[page].state == HomeState::free) continue;
+      healer_.released(page, *from.place);
+      pages_.add_cacher(page, *from.place);
+      if (pages_[page].state == HomeState::lost) healer_.seek(page);
+    }
+  }
+}
+
+void HomeDirectory::missing(std::uint32_t page, NodeId source, const From& from) {
+  const std::optional<std::uint32_t> place = table_.place_of(source);
+  if (!place) return;
+  if (place == from.place) healer_.released(page, *place);
+  if ((pages_[page].keepers & place_bit(*place)) != 0)
+    healer_.verify(page, *place);
+  else
+    healer_.not_there(page, *place);
+}
+
+void HomeDirectory::on(const From& from, const Missing& body, Outbox&) {
+  if (rebuilding() || !from.place) return;
+  for (const Run& run : body.pages) {
+    if (!pages_.contains(run)) return;
+    for (std::uint32_t page = run.first; page < run.end(); ++page)
+      if (pages_[page].state != HomeState::free) missing(page, body.source, from);
+  }
+}
+
+void HomeDirectory::on(const From& from, const Kept& body, Outbox&) {
+  if (rebuilding() || !from.place) return;
+  for (const Run& run : body.pages) {
+    if (!pages_.contains(run)) return;
+    for (std::uint32_t page = run.first; page < run.end(); ++page)
+      if (pages_[page].state != HomeState::free) healer_.answer(page, *from.place, body.round, body.yes, from.now_us);
+  }
+}
+
+void HomeDirectory::on(const From& from, const Report& body, Outbox&) {
+  if (!from.place || !rebuilding() || !rebuild_.take(*from.place, body)) return;
+  if (!rebuilding()) end_rebuild();
+}
+
+void HomeDirectory::end_rebuild() {
+  for (std::uint32_t page = 0; page < pages_.size(); ++page)
+    if (pages_[page].state == HomeState::lost) healer_.seek(page);
+}
+
+void HomeDirectory::say_left(std::uint32_t place, std::uint32_t from, Outbox& out) const {
+  LeaveDone done{.from = from, .to = pages_.size(), .lost = {}};
+  for (const Run& run : table_[place].lost) {
+    if (run.end() <= from) continue;
+    if (done.lost.size() == kMostRuns) {
+      done.to = run.first;
+      break;
+    }
+    const std::uint32_t first = std::max(run.first, from);
+    done.lost.push_back({.first = first, .count = std::uint32_t(run.end() - first)});
+  }
+  say(table_[place].who.node, table_[place].who.session, std::move(done), out);
+}
+
+// A participant may go when every page that it keeps has a keeper that stays, or when its time is
+// nearly up.
+void HomeDirectory::try_to_let_go(std::uint32_t place, std::uint64_t now_us) {
+  const Places going = table_.going(context_.view) | place_bit(place);
+  bool covered = true;
+  Runs lost;
+  for (std::uint32_t page = 0; page < pages_.size(); ++page) {
+    const HomePages::Page& entry = pages_[page];
+    if ((entry.keepers & place_bit(place)) == 0) continue;
+    covered &= (entry.keepers & ~going) != 0;
+    if (((entry.keepers | entry.cachers) & ~place_bit(place) & ~table_.left()) == 0) append(lost, page);
+  }
+  if (!covered && now_us < table_[place].leave_by_us) return;
+  table_.let_go(place, std::move(lost));
+  healer_.forget(place);
+}
+
+void HomeDirectory::on(const From& from, const Leaving& body, Outbox& out) {
+  if (rebuilding() || !from.place) return;
+  HomeTable::Entry& entry = table_[*from.place];
+  if (entry.leave_by_us == 0) {
+    const std::uint64_t left_us = std::min(body.left_us, std::uint64_t{1} << 40);
+    entry.leave_by_us = from.now_us + left_us - left_us / 4;
+    healer_.look_again();
+  }
+  if (!entry.left) try_to_let_go(*from.place, from.now_us);
+  if (entry.left && body.from < pages_.size()) say_left(*from.place, body.from, out);
+}
+
+void HomeDirectory::on(const From& from, const Remove&, Outbox& out) {
+  const RegionRecord& record = desk_.record();
+  if (from.sender.tenant != record.tenant && from.sender.node != record.publisher)
+    return say(from.sender.node, from.session, RefusedBy{Refusal::tenant}, out);
+  if (record.removed) return say(from.sender.node, from.session, Removed{}, out);
+  removers_.insert(from.sender.node);
+  remove();
+}
+
+// After a change of the record.
+bool HomeDirectory::sync(Outbox& out) {
+  if (synced_ == desk_.modified()) return false;
+  synced_ = desk_.modified();
+  for (const std::uint32_t place : table_.sync(desk_.record())) {
+    healer_.forget(place);
+    rebuild_.not_awaited(place);
+    dropping_ &= ~place_bit(place);
+    if ((table_.all() & place_bit(place)) != 0) pages_.join(place, table_.all());
+  }
+  std::erase_if(opens_, [&](const Opening& opening) {
+    const std::optional<std::uint32_t> place = table_.find(opening.node, opening.session);
+    if (place) say_opened(opening, *place, out);
+    return place || !desk_.busy();
+  });
+  if (desk_.record().removed)
+    for (const NodeId node : std::exchange(removers_, {})) say(node, Session{}, Removed{}, out);
+  return true;
+}
+
+bool HomeDirectory::drop_members_that_are_over() {
+  const Places over = table_.over(context_.view, desk_.modified(), context_.self) & ~dropping_;
+  for_each_place(over, [&](std::uint32_t place) {
+    healer_.forget(place);
+    desk_.change(removal_of(table_[place].who.node, table_[place].who.session));
+  });
+  dropping_ |= over;
+  return over != 0;
+}
+
+bool HomeDirectory::step_rebuild(std::uint64_t now_us, Outbox& out) {
+  bool any = false;
+  for_each_place(dropping_, [&](std::uint32_t place) { rebuild_.not_awaited(place); });
+  if (!rebuilding()) {
+    end_rebuild();
+    return true;
+  }
+  rebuild_.send(now_us, context_.config.resend_us, [&](std::uint32_t place, std::uint32_t from) {
+    any = true;
+    say(table_[place].who.node, table_[place].who.session, NewTerm{.home = context_.self, .from = from}, out);
+  });
+  return any;
+}
+
+// Expiry, and a later version under the name, end a region.
+bool HomeDirectory::step_life() {
+  const RegionRecord& record = desk_.record();
+  if (record.removed || removing_) return false;
+  const StoredName* const name = context_.index.find_name(record.name);
+  const bool expired = record.expires_s != 0 && context_.unix_s() >= record.expires_s;
+  const bool superseded = name != nullptr && name->record.version > record.version;
+  if (!expired && !superseded) return false;
+  remove();
+  return true;
+}
+
+bool HomeDirectory::step_removal(std::uint64_t now_us, Outbox& out) {
+  if (!desk_.record().removed || now_us < removal_due_us_ || handing_over_) return false;
+  removal_due_us_ = now_us + context_.config.resend_us;
+  const RegionRecord& record = desk_.record();
+  for_each_place(table_.all() & ~dropping_,
+                 [&](std::uint32_t place) { say(table_[place].who.node, table_[place].who.session, Removed{}, out); });
+  if (table_.all() != 0 || desk_.busy()) return true;
+  const StoredName* const name = context_.index.find_name(record.name);
+  const bool own = name != nullptr && name->record.serial == record.serial;
+  desk_.erase(own ? std::optional(*name) : std::nullopt);
+  return true;
+}
+
+void HomeDirectory::invite(const KnownNode& node) {
+  if (desk_.busy() || !desk_.record().free_place()) return;
+  desk_.change([who = node.id](RegionRecord& record) {
+    if (record.place_of(who)) return;
+    const Session session{kFirstInvitation + ++record.invitations};
+    admission_of({.node = who, .session = session, .daemon = true})(record);
+  });
+}
+
+bool HomeDirectory::step_healing(std::uint64_t now_us, Outbox& out) {
+  bool moved = healer_.step(now_us);
+  if (const KnownNode* const node = context_.view.find(healer_.take_invitation())) invite(*node);
+  healer_.send(now_us, [&](std::uint32_t place, Body body) {
+    moved = true;
+    say(table_[place].who.node, table_[place].who.session, std::move(body), out);
+  });
+  if (Runs lost = healer_.take_lost(); !lost.empty())
+    out.events.emplace_back(PagesLost{.serial = desk_.record().serial, .pages = std::move(lost)});
+  return moved;
+}
+
+bool HomeDirectory::step_publishing(std::uint64_t now_us, Outbox& out) {
+  if (!publishing_) return false;
+  const RegionRecord& record = desk_.record();
+  const bool done = record.copies == 0 || healer_.satisfied();
+  if (!done && now_us < publishing_->deadline_us) return false;
+  PublishEnded ended{.ticket = publishing_->ticket, .serial = record.serial};
+  if (!done) {
+    const auto [fewest, lacking] = healer_.fewest_copies();
+    ended.serial = fail(
+        VMEM_ERROR_TIMEOUT,
+        fmt::format("region '{}' is published, but {} of {} pages have fewer than the {} copies on daemons that were "
+                    "asked for (at least {} each): {}; the home, node {}, goes on to make them",
+                    record.name, lacking, record.pages, record.copies, fewest,
+                    healer_.trouble().empty() ? "the time was too short" : healer_.trouble(), number(record.home)));
+  }
+  out.events.emplace_back(std::move(ended));
+  publishing_.reset();
+  return true;
+}
+
+void HomeDirectory::end(Outbox& out) {
+  if (!publishing_) return;
+  const RegionRecord& record = desk_.record();
+  out.events.emplace_back(PublishEnded{
+      .ticket = publishing_->ticket,
+      .serial =
+          fail(VMEM_ERROR_TIMEOUT, fmt::format("region '{}' is published, and this node is not its home any more: "
+                                               "whether it has {} copies is not known; `vmem region list` shows it",
+                                               record.name, record.copies))});
+  publishing_.reset();
+}
+
+bool HomeDirectory::step(std::uint64_t now_us, Outbox& out) {
+  if (over() || context_.fenced()) return step_publishing(now_us, out);
+  bool moved = desk_.step(now_us);
+  if (over()) return true;
+  moved |= sync(out);
+  moved |= drop_members_that_are_over();
+  moved |= step_life();
+  moved |= step_removal(now_us, out);
+  if (rebuilding()) return step_rebuild(now_us, out) || moved;
+  if (!desk_.record().removed) moved |= step_healing(now_us, out);
+  return step_publishing(now_us, out) || moved;
+}
+
+std::uint64_t HomeDirectory::due_us() const {
+  const std::uint64_t publishing_us = publishing_ ? publishing_->deadline_us : UINT64_MAX;
+  if (over() || context_.fenced()) return publishing_us;
+  const bool removed = desk_.record().removed && !handing_over_;
+  std::uint64_t due_us = std::min(desk_.due_us(), publishing_us);
+  if (removed) due_us = std::min(due_us, removal_due_us_);
+  if (rebuilding()) return std::min(due_us, rebuild_.due_us());
+  return removed ? due_us : std::min(due_us, healer_.due_us());
+}
+
+}  // namespace vmem::cluster::directory

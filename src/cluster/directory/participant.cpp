@@ -1,0 +1,429 @@
+#include "cluster/directory/participant.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/sizes.hpp"
+
+namespace vmem::cluster::directory {
+namespace {
+
+std::uint64_t number(NodeId id) { return static_cast<std::uint64_t>(id); }
+
+bool contains(const std::vector<Run>& runs, std::size_t pages) {
+  return std::ranges::all_of(runs, [&](const Run& run) { return run.end() <= pages; });
+}
+
+template <class Each>
+void for_each_page(const Runs& runs, Each&& each) {
+  for (const Run& run : runs)
+    for (std::uint32_t page = run.first; page < run.end(); ++page) each(page);
+}
+
+// The messages that a list of pages needs.
+template <class Make>
+void in_parts(const Runs& runs, Make&& make) {
+  for (std::size_t i = 0; i < runs.size(); i += kMostRuns)
+    make(Runs(runs.begin() + std::ptrdiff_t(i), runs.begin() + std::ptrdiff_t(std::min(runs.size(), i + kMostRuns))));
+}
+
+Error refused(const RegionRecord& region, Refusal why) {
+  const std::string name = fmt::format("region '{}'", region.name);
+  if (why == Refusal::removed) return {VMEM_ERROR_LOST, 0, name + " is removed: publish it again"};
+  if (why == Refusal::full)
+    return {VMEM_ERROR_IN_USE, 0,
+            fmt::format("{} is open on {} nodes, as many as are possible: close it on one of them", name,
+                        kMostParticipants)};
+  return {
+      VMEM_ERROR_INVALID_OPTION, 0,
+      fmt::format("{} belongs to the tenant '{}', and this node has proved to be another's: use the tenant's secret",
+                  name, region.tenant)};
+}
+
+}  // namespace
+
+Participant::Participant(const DirectoryConfig& config, Setup setup)
+    : config_(config), setup_(std::move(setup)), region_(setup_.region), pages_(region_.pages) {}
+
+void Participant::begin(const Runs& written) {
+  for (Page& page : pages_) page.have = Have::free;
+  for_each_page(written, [&](std::uint32_t page) { pages_[page].have = Have::kept; });
+  known_ = region_.pages;
+  admitted_ = true;
+  stage_ = Stage::open;
+}
+
+void Participant::say(Body body, Outbox& out) const {
+  out.messages.push_back(
+      {.to = region_.home,
+       .message = {
+           .serial = region_.serial, .term = region_.term, .session = setup_.session, .body = std::move(body)}});
+}
+
+void Participant::answer(Wanting& want, const SourceRun& run, Outbox& out) {
+  const std::uint32_t first = std::max(run.pages.first, want.pages.first);
+  const std::uint64_t end = std::min(run.pages.end(), want.pages.end());
+  Runs answered;
+  for (std::uint32_t page = first; page < end; ++page) {
+    if (!want.waits[page - want.pages.first]) continue;
+    want.waits[page - want.pages.first] = false;
+    --want.left;
+    append(answered, page);
+  }
+  for (const Run& pages : answered)
+    out.events.emplace_back(Answered{.ticket = want.ticket,
+                                     .serial = region_.serial,
+                                     .run = {.pages = pages, .state = run.state, .nodes = run.nodes},
+                                     .fetch = next_fetch()});
+}
+
+void Participant::end_wants(Outbox& out) {
+  std::erase_if(wants_, [&](const Wanting& want) {
+    if (want.left == 0) out.events.emplace_back(WantEnded{.ticket = want.ticket, .status = {}});
+    return want.left == 0;
+  });
+}
+
+void Participant::want(Ticket ticket, Run pages, std::uint64_t deadline_us, Outbox& out) {
+  const bool right = pages.count != 0 && pages.end() <= pages_.size();
+  if (!right || removed_ || stage_ != Stage::open) {
+    const std::string why = right ? "it is removed, or not open here" : fmt::format("it has {} pages", pages_.size());
+    out.events.emplace_back(
+        WantEnded{.ticket = ticket,
+                  .status = fail(right ? VMEM_ERROR_LOST : VMEM_ERROR_INVALID_RANGE,
+                                 fmt::format("{} pages from page {} of region '{}' were asked for, and {}", pages.count,
+                                             pages.first, region_.name, why))});
+    return;
+  }
+  Wanting want{.ticket = ticket,
+               .pages = pages,
+               .waits = std::vector<bool>(pages.count, true),
+               .left = pages.count,
+               .deadline_us = deadline_us};
+  for (std::uint32_t page = pages.first; page < pages.end(); ++page)
+    if (pages_[page].have == Have::free)
+      answer(want, {.pages = {.first = page, .count = 1}, .state = PageState::free, .nodes = {}}, out);
+  wants_.push_back(std::move(want));
+  end_wants(out);
+}
+
+bool Participant::arrived(std::uint32_t page, Fetch fetch) {
+  Page& entry = pages_[page];
+  const bool takes = stage_ == Stage::open || stage_ == Stage::leaving;
+  if (!takes || static_cast<std::uint32_t>(fetch) <= entry.refused) return false;
+  if (entry.have != Have::none) return true;
+  entry.have = Have::cached;
+  landed_.insert(page);
+  return true;
+}
+
+void Participant::missing(const Runs& pages, NodeId source, Outbox& out) {
+  in_parts(pages, [&](Runs part) { say(Missing{.pages = std::move(part), .source = source}, out); });
+}
+
+// A page that is here already is kept from now on.
+bool Participant::promise(std::uint32_t page, std::uint64_t round) {
+  Page& entry = pages_[page];
+  const bool here = entry.have == Have::cached || entry.have == Have::kept;
+  if (!here || round < entry.round) return false;
+  entry.have = Have::kept;
+  entry.round = round;
+  return true;
+}
+
+void Participant::kept(const KeepWanted& wanted, bool yes, Outbox& out) {
+  if (wanted.term != region_.term || (stage_ != Stage::open && stage_ != Stage::leaving)) return;
+  Runs done, not_done;
+  for_each_page(wanted.pages, [&](std::uint32_t page) {
+    const auto awaited = fetching_.find(page);
+    if (awaited == fetching_.end() || awaited->second != wanted.round) return;
+    fetching_.erase(awaited);
+    const bool kept = yes && promise(page, wanted.round);
+    if (!kept) refuse_late(page);
+    append(kept ? done : not_done, page);
+  });
+  if (!done.empty()) say(Kept{.pages = std::move(done), .round = wanted.round, .yes = true}, out);
+  if (!not_done.empty()) say(Kept{.pages = std::move(not_done), .round = wanted.round, .yes = false}, out);
+}
+
+bool Participant::drop(const Run& pages) {
+  if (pages.end() > pages_.size()) return false;
+  const auto begin = pages_.begin() + pages.first, end = begin + pages.count;
+  if (std::any_of(begin, end, [](const Page& page) { return page.have == Have::kept; })) return false;
+  for (auto page = begin; page != end; ++page)
+    if (page->have == Have::cached) page->have = Have::none;
+  for (std::uint32_t page = pages.first; page < pages.end(); ++page) landed_.erase(page);
+  return true;
+}
+
+bool Participant::keeps_any() const {
+  return std::ranges::any_of(pages_, [](const Page& page) { return page.have == Have::kept; });
+}
+
+void Participant::close(Ticket ticket, std::uint64_t deadline_us, std::uint64_t now_us) {
+  closing_ = CloseEnded{.ticket = ticket, .serial = region_.serial, .status = {}, .lost = {}};
+  close_by_us_ = deadline_us;
+  next_us_ = now_us;
+  const bool leaves = stage_ == Stage::open && !removed_ && keeps_any();
+  stage_ = leaves ? Stage::leaving : Stage::closing;
+}
+
+// From here on this node has nothing of the region; the home is told until it has heard it.
+void Participant::close_now(Outbox& out) {
+  stage_ = Stage::closing;
+  next_us_ = 0;
+  landed_.clear();
+  if (closing_) out.events.emplace_back(*std::exchange(closing_, std::nullopt));
+}
+
+void Participant::finish(Status status, Outbox& out) {
+  if (stage_ == Stage::over) return;
+  stage_ = Stage::over;
+  if (setup_.ticket)
+    out.events.emplace_back(
+        OpenEnded{.ticket = *setup_.ticket, .serial = fail(VMEM_ERROR_LOST, "it ended before it was open")});
+  setup_.ticket.reset();
+  for (const Wanting& want : wants_) out.events.emplace_back(WantEnded{.ticket = want.ticket, .status = status});
+  wants_.clear();
+  if (closing_) out.events.emplace_back(*std::exchange(closing_, std::nullopt));
+  out.events.emplace_back(PartEnded{region_.serial});
+}
+
+void Participant::end(const Error& why, Outbox& out) {
+  if (setup_.ticket) out.events.emplace_back(OpenEnded{.ticket = *setup_.ticket, .serial = std::unexpected(why)});
+  setup_.ticket.reset();
+  finish(std::unexpected(why), out);
+}
+
+void Participant::handle(const Message& message, std::uint64_t, Outbox& out) {
+  if (message.session != setup_.session || message.term != region_.term || stage_ == Stage::over) return;
+  std::visit([&](const auto& body) { on(body, out); }, message.body);
+}
+
+void Participant::opened(Outbox& out) {
+  stage_ = Stage::open;
+  if (setup_.ticket) out.events.emplace_back(OpenEnded{.ticket = *setup_.ticket, .serial = region_.serial});
+  setup_.ticket.reset();
+}
+
+void Participant::on(const Opened& body, Outbox& out) {
+  if (stage_ != Stage::opening || body.from != known_ || body.to > pages_.size()) return;
+  for_each_page(body.free, [&](std::uint32_t page) { pages_[page].have = Have::free; });
+  known_ = body.to;
+  admitted_ = true;
+  next_us_ = 0;
+  if (known_ == pages_.size()) opened(out);
+}
+
+void Participant::on(const RefusedBy& body, Outbox& out) {
+  const Error why = refused(region_, body.why);
+  if (stage_ == Stage::opening && !admitted_) return end(why, out);
+  if (body.why == Refusal::removed) on(Removed{}, out);
+}
+
+void Participant::on(const Closed&, Outbox& out) {
+  if (stage_ == Stage::closing) finish({}, out);
+}
+
+void Participant::on(const Sources& body, Outbox& out) {
+  for (const SourceRun& run : body.runs) {
+    if (run.pages.end() > pages_.size()) return;
+    for (Wanting& want : wants_) answer(want, run, out);
+  }
+  end_wants(out);
+}
+
+void Participant::on(const Keep& body, Outbox& out) {
+  if (stage_ == Stage::opening || !contains(body.pages, pages_.size())) return;
+  Runs done, not_done, fetch;
+  for_each_page(body.pages, [&](std::uint32_t page) {
+    if (stage_ == Stage::closing || body.round < pages_[page].round) return append(not_done, page);
+    if (promise(page, body.round)) return append(done, page);
+    const auto fetching = fetching_.find(page);
+    if (fetching != fetching_.end() && fetching->second >= body.round) return;
+    fetching_.erase(page);
+    if (body.sources.empty()) return append(not_done, page);
+    fetching_[page] = body.round;
+    append(fetch, page);
+  });
+  for_each_page(not_done, [&](std::uint32_t page) { refuse_late(page); });
+  if (!done.empty()) say(Kept{.pages = std::move(done), .round = body.round, .yes = true}, out);
+  if (!not_done.empty()) say(Kept{.pages = std::move(not_done), .round = body.round, .yes = false}, out);
+  if (!fetch.empty())
+    out.events.emplace_back(KeepWanted{.serial = region_.serial,
+                                       .pages = std::move(fetch),
+                                       .sources = body.sources,
+                                       .term = region_.term,
+                                       .round = body.round,
+                                       .fetch = next_fetch()});
+}
+
+void Participant::on(const Release& body, Outbox& out) {
+  if (!contains(body.pages, pages_.size()) || stage_ == Stage::closing) return;
+  Runs here, gone, freed;
+  for_each_page(body.pages, [&](std::uint32_t page) {
+    Page& entry = pages_[page];
+    if (body.round < entry.round) return;
+    entry.round = body.round;
+    if (entry.have == Have::kept) {
+      entry.have = Have::cached;
+      append(freed, page);
+    }
+    append(entry.have == Have::cached ? here : gone, page);
+  });
+  if (!here.empty()) say(Landed{std::move(here)}, out);
+  if (!gone.empty()) say(Missing{.pages = std::move(gone), .source = setup_.self}, out);
+  if (!freed.empty()) out.events.emplace_back(ReleaseAllowed{.serial = region_.serial, .pages = std::move(freed)});
+}
+
+Have Participant::reported(std::uint32_t page) const {
+  return stage_ == Stage::closing ? Have::none : pages_[page].have;
+}
+
+void Participant::on(const NewTerm& body, Outbox& out) {
+  Report report{.from = body.from, .to = body.from, .runs = {}};
+  for (; report.to < pages_.size(); ++report.to) {
+    const Have have = reported(report.to);
+    if (have == Have::none) continue;
+    const bool extends =
+        !report.runs.empty() && report.runs.back().have == have && report.runs.back().pages.end() == report.to;
+    if (extends) {
+      ++report.runs.back().pages.count;
+      continue;
+    }
+    if (report.runs.size() == kMostRuns) break;
+    report.runs.push_back({.pages = {.first = report.to, .count = 1}, .have = have});
+  }
+  say(std::move(report), out);
+}
+
+void Participant::on(const LeaveDone& body, Outbox& out) {
+  if (stage_ != Stage::leaving || body.from != let_go_ || body.to <= body.from) return;
+  std::ranges::copy(body.lost, std::back_inserter(closing_->lost));
+  let_go_ = body.to;
+  next_us_ = 0;
+  if (let_go_ >= pages_.size()) close_now(out);
+}
+
+void Participant::on(const Removed&, Outbox& out) {
+  if (stage_ == Stage::leaving || (is_invited() && stage_ != Stage::closing)) return close_now(out);
+  if (stage_ == Stage::closing || std::exchange(removed_, true)) return;
+  if (stage_ == Stage::opening) return end(refused(region_, Refusal::removed), out);
+  for (const Wanting& want : std::exchange(wants_, {}))
+    out.events.emplace_back(
+        WantEnded{.ticket = want.ticket, .status = std::unexpected(refused(region_, Refusal::removed))});
+  out.events.emplace_back(RegionRemoved{region_.serial});
+}
+
+void Participant::learn(const RegionRecord* region, Outbox& out) {
+  if (stage_ == Stage::over) return;
+  const bool ends = stage_ == Stage::closing || (stage_ == Stage::opening && is_invited());
+  const std::optional<std::uint32_t> place = region == nullptr ? std::nullopt : region->place_of(setup_.self);
+  const bool listed = place && region->participants[*place].session == setup_.session;
+  if (region == nullptr || (ends && !listed)) return finish({}, out);
+  if (region->term <= region_.term) return;
+  region_ = *region;
+  next_us_ = 0;
+  let_go_ = 0;
+  if (closing_) closing_->lost.clear();
+  fetching_.clear();
+  for (Page& page : pages_) page.round = 0;
+  for (Wanting& want : wants_) want.next_us = 0;
+}
+
+bool Participant::step_opening(std::uint64_t now_us, Outbox& out) {
+  if (setup_.ticket && now_us >= setup_.deadline_us) {
+    out.events.emplace_back(OpenEnded{
+        .ticket = *setup_.ticket,
+        .serial = fail(VMEM_ERROR_TIMEOUT,
+                       fmt::format("region '{}' could not be opened in time: its home, node {} (term {}), did not "
+                                   "answer; try again once it does, or another node has taken over",
+                                   region_.name, number(region_.home), static_cast<std::uint64_t>(region_.term)))});
+    setup_.ticket.reset();
+    stage_ = Stage::closing;  // the home may have admitted this node
+    return true;
+  }
+  if (now_us < next_us_) return false;
+  next_us_ = now_us + config_.resend_us;
+  say(Open{known_}, out);
+  return true;
+}
+
+Error Participant::late(const Wanting& want) const {
+  const auto first = std::ranges::find(want.waits, true) - want.waits.begin();
+  return {VMEM_ERROR_TIMEOUT, 0,
+          fmt::format("page {} of region '{}' was asked for, and its home, node {} (term {}), did not tell node {} in "
+                      "time who has it; try again: another node takes a dead one's place when its lease ends",
+                      want.pages.first + std::uint64_t(first), region_.name, number(region_.home),
+                      static_cast<std::uint64_t>(region_.term), number(setup_.self))};
+}
+
+bool Participant::step_wants(std::uint64_t now_us, Outbox& out) {
+  bool moved = false;
+  for (Wanting& want : wants_) {
+    if (now_us >= want.deadline_us || now_us < want.next_us) continue;
+    want.next_us = now_us + config_.resend_us;
+    Runs runs;
+    for (std::uint32_t i = 0; i < want.pages.count; ++i)
+      if (want.waits[i]) append(runs, want.pages.first + i);
+    for (const Run& run : runs) say(Want{run}, out);
+    moved = true;
+  }
+  std::erase_if(wants_, [&](const Wanting& want) {
+    if (now_us < want.deadline_us) return false;
+    out.events.emplace_back(WantEnded{.ticket = want.ticket, .status = std::unexpected(late(want))});
+    return moved = true;
+  });
+  return moved;
+}
+
+bool Participant::step_closing(std::uint64_t now_us, Outbox& out) {
+  if (stage_ == Stage::closing && closing_) {
+    close_now(out);
+    return true;
+  }
+  if (stage_ == Stage::leaving && now_us >= close_by_us_) {
+    closing_->status = fail(VMEM_ERROR_TIMEOUT,
+                            fmt::format("region '{}' was closed here before its home, node {}, had found other keepers "
+                                        "for what this node keeps; some of it may be lost",
+                                        region_.name, number(region_.home)));
+    close_now(out);
+    return true;
+  }
+  if (now_us < next_us_) return false;
+  next_us_ = now_us + config_.resend_us;
+  if (stage_ == Stage::leaving)
+    say(Leaving{.left_us = close_by_us_ - now_us, .from = let_go_}, out);
+  else
+    say(Close{}, out);
+  return true;
+}
+
+bool Participant::flush_landed(Outbox& out) {
+  if (landed_.empty()) return false;
+  Runs runs;
+  for (const std::uint32_t page : std::exchange(landed_, {})) append(runs, page);
+  in_parts(runs, [&](Runs part) { say(Landed{std::move(part)}, out); });
+  return true;
+}
+
+bool Participant::step(std::uint64_t now_us, Outbox& out) {
+  if (stage_ == Stage::over) return false;
+  if (stage_ == Stage::opening) return step_opening(now_us, out);
+  bool moved = step_wants(now_us, out);
+  if (stage_ == Stage::closing || stage_ == Stage::leaving) moved |= step_closing(now_us, out);
+  return flush_landed(out) || moved;
+}
+
+std::uint64_t Participant::due_us() const {
+  if (stage_ == Stage::over) return UINT64_MAX;
+  std::uint64_t due_us = landed_.empty() ? UINT64_MAX : 0;
+  for (const Wanting& want : wants_) due_us = std::min({due_us, want.next_us, want.deadline_us});
+  if (stage_ == Stage::opening && setup_.ticket) due_us = std::min(due_us, setup_.deadline_us);
+  if (stage_ == Stage::leaving) due_us = std::min(due_us, close_by_us_);
+  return stage_ == Stage::open ? due_us : std::min(due_us, next_us_);
+}
+
+}  // namespace vmem::cluster::directory

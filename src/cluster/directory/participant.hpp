@@ -1,0 +1,123 @@
+// One region at a node that takes part in it: as its publisher, as an opener, or as a daemon that
+// was asked for copies.
+//
+// It knows what this node has of each page, and what it has promised: pages that it keeps, and late
+// bytes that it refuses. A home's claims count with the term that the region's record has.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "cluster/directory/directory_config.hpp"
+#include "cluster/directory/directory_events.hpp"
+
+namespace vmem::cluster::directory {
+
+class Participant {
+ public:
+  enum class Stage : std::uint8_t {
+    opening,  // not known to the home yet, or without all FREE pages
+    open,
+    leaving,  // keeps pages until the home lets it go
+    closing,
+    over,
+  };
+  struct Setup {
+    RegionRecord region;
+    NodeId self{};
+    Session session{};
+    std::optional<Ticket> ticket;  // of the opening
+    std::uint64_t deadline_us = 0;
+  };
+
+  Participant(const DirectoryConfig& config, Setup setup);
+  // The publisher's: it keeps what was written.
+  void begin(const Runs& written);
+
+  void want(Ticket ticket, Run pages, std::uint64_t deadline_us, Outbox& out);
+  // Bytes of a page have come. False: they are not to be used; the page is to be wanted again.
+  bool arrived(std::uint32_t page, Fetch fetch);
+  void missing(const Runs& pages, NodeId source, Outbox& out);
+  void kept(const KeepWanted& wanted, bool yes, Outbox& out);
+  // This node drops cached pages. False: some are kept, and nothing is changed.
+  bool drop(const Run& pages);
+  // Ends in CloseEnded. At the deadline the node goes, whatever it keeps.
+  void close(Ticket ticket, std::uint64_t deadline_us, std::uint64_t now_us);
+
+  void handle(const Message& message, std::uint64_t now_us, Outbox& out);
+  // The record as it is now; null: erased. Homes and terms are taken from here only.
+  void learn(const RegionRecord* region, Outbox& out);
+  bool step(std::uint64_t now_us, Outbox& out);
+  std::uint64_t due_us() const;
+  // This node is no member any more: everything that waits ends.
+  void end(const Error& why, Outbox& out);
+
+  Stage stage() const noexcept { return stage_; }
+  Session session() const noexcept { return setup_.session; }
+  Term term() const noexcept { return region_.term; }
+  const RegionRecord& region() const noexcept { return region_; }
+  Have have(std::uint32_t page) const { return pages_[page].have; }
+  bool is_invited() const noexcept { return static_cast<std::uint32_t>(setup_.session) >= kFirstInvitation; }
+
+ private:
+  struct Page {
+    std::uint64_t round = 0;    // of the last Keep or Release, within the term
+    std::uint32_t refused = 0;  // fetches up to this one bring nothing
+    Have have = Have::none;
+  };
+  struct Wanting {
+    Ticket ticket{};
+    Run pages;
+    std::vector<bool> waits;  // by page
+    std::uint32_t left = 0;
+    std::uint64_t deadline_us = 0, next_us = 0;
+  };
+  void on(const Opened& body, Outbox& out);
+  void on(const RefusedBy& body, Outbox& out);
+  void on(const Closed& body, Outbox& out);
+  void on(const Sources& body, Outbox& out);
+  void on(const Keep& body, Outbox& out);
+  void on(const Release& body, Outbox& out);
+  void on(const NewTerm& body, Outbox& out);
+  void on(const LeaveDone& body, Outbox& out);
+  void on(const Removed& body, Outbox& out);
+  template <class Other>
+  void on(const Other&, Outbox&) {}
+
+  void say(Body body, Outbox& out) const;
+  void answer(Wanting& want, const SourceRun& run, Outbox& out);
+  void end_wants(Outbox& out);
+  bool promise(std::uint32_t page, std::uint64_t round);
+  void refuse_late(std::uint32_t page) { pages_[page].refused = last_fetch_; }
+  void opened(Outbox& out);
+  void finish(Status status, Outbox& out);
+  void close_now(Outbox& out);
+  bool keeps_any() const;
+  Have reported(std::uint32_t page) const;
+  bool step_opening(std::uint64_t now_us, Outbox& out);
+  bool step_wants(std::uint64_t now_us, Outbox& out);
+  bool step_closing(std::uint64_t now_us, Outbox& out);
+  bool flush_landed(Outbox& out);
+  Fetch next_fetch() { return Fetch{++last_fetch_}; }
+  Error late(const Wanting& want) const;
+
+  const DirectoryConfig& config_;
+  Setup setup_;
+  RegionRecord region_;
+  Stage stage_ = Stage::opening;
+  std::vector<Page> pages_;
+  std::vector<Wanting> wants_;
+  std::map<std::uint32_t, std::uint64_t> fetching_;  // pages to keep, with the round
+  std::set<std::uint32_t> landed_;                   // not said yet
+  std::uint32_t last_fetch_ = 0;
+  std::uint32_t known_ = 0;  // FREE pages before this one are known
+  bool admitted_ = false, removed_ = false;
+  std::uint64_t next_us_ = 0;
+  std::optional<CloseEnded> closing_;
+  std::uint64_t close_by_us_ = 0;
+  std::uint32_t let_go_ = 0;  // pages before this one need not be kept
+};
+
+}  // namespace vmem::cluster::directory
