@@ -397,16 +397,18 @@ bool Directory::step_departure(std::uint64_t now_us) {
   if (!departure_ || departure_->over) return false;
   const std::uint64_t deadline_us = departure_->deadline_us;
   const bool late = now_us >= deadline_us;
+  bool moved = false;
   for (const auto& [serial, participant] : participants_) {
     const bool stays =
         participant->stage() == Participant::Stage::open || participant->stage() == Participant::Stage::opening;
     const std::uint64_t left_us = late ? 0 : deadline_us - now_us;
     if (stays) participant->close(Ticket{}, deadline_us - left_us / 4, now_us);
+    moved |= stays;
   }
   for (const auto& [serial, home] : homes_)
-    if (!participants_.contains(serial)) home->hand_over();
+    if (!participants_.contains(serial)) moved |= home->hand_over();
   const bool done = homes_.empty() && participants_.empty();
-  if (!done && !late) return false;
+  if (!done && !late) return moved;
   departure_->over = true;
   Status status;
   if (!done)

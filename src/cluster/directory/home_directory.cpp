@@ -78,19 +78,20 @@ NodeId HomeDirectory::successor() const {
   return best;
 }
 
-void HomeDirectory::hand_over() {
-  if (handing_over_) return;
+bool HomeDirectory::hand_over() {
+  if (handing_over_) return false;
   handing_over_ = true;
   const NodeId next = successor();
   if (next == NodeId{}) {
     over_ = true;
-    return;
+    return true;
   }
   desk_.change([next, self = context_.self](RegionRecord& record) {
     record.home = next;
     record.term = Term{static_cast<std::uint64_t>(record.term) + 1};
     if (const std::optional<std::uint32_t> place = record.place_of(self)) record.participants[*place] = {};
   });
+  return true;
 }
 
 void HomeDirectory::say(NodeId to, Session session, Body body, Outbox& out) const {
@@ -352,7 +353,8 @@ bool HomeDirectory::step_removal(std::uint64_t now_us, Outbox& out) {
   const RegionRecord& record = desk_.record();
   for_each_place(table_.all() & ~dropping_,
                  [&](std::uint32_t place) { say(table_[place].who.node, table_[place].who.session, Removed{}, out); });
-  if (table_.all() != 0 || desk_.busy()) return true;
+  // A reading of the names that is older than the record might not show the region's own name.
+  if (table_.all() != 0 || desk_.busy() || context_.index.names_at() < desk_.modified()) return true;
   const StoredName* const name = context_.index.find_name(record.name);
   const bool own = name != nullptr && name->record.serial == record.serial;
   desk_.erase(own ? std::optional(*name) : std::nullopt);
@@ -432,7 +434,7 @@ std::uint64_t HomeDirectory::due_us() const {
   std::uint64_t due_us = std::min(desk_.due_us(), publishing_us);
   if (removed) due_us = std::min(due_us, removal_due_us_);
   if (rebuilding()) return std::min(due_us, rebuild_.due_us());
-  return removed ? due_us : std::min(due_us, healer_.due_us());
+  return desk_.record().removed ? due_us : std::min(due_us, healer_.due_us());
 }
 
 }  // namespace vmem::cluster::directory

@@ -38,8 +38,8 @@ class HomeDirectory {
 
   void handle(const Sender& from, const Message& message, std::uint64_t now_us, Outbox& out);
   void remove();
-  // This node leaves: another one is to be home. Ends in over().
-  void hand_over();
+  // This node leaves: another one is to be home. Ends in over(). False: it was said before.
+  bool hand_over();
   // It is over, or void: what waits here ends.
   void end(Outbox& out);
   void view_changed() { healer_.look_again(); }

@@ -60,9 +60,10 @@ Error RequestDesk::late(const RegionRequest& request) const {
 }
 
 bool RequestDesk::step_removal(RegionRequest& request, const StoredRegion* region, std::uint64_t now_us, Outbox& out) {
-  if (region == nullptr || now_us < request.next_us) return false;
-  request.serial = region->record.serial;
+  if (now_us < request.next_us || (region == nullptr && request.serial == Serial{})) return false;
   request.next_us = now_us + context_.config.resend_us;
+  if (region == nullptr) return true;
+  request.serial = region->record.serial;
   out.messages.push_back(
       {.to = region->record.home,
        .message = {.serial = request.serial, .term = region->record.term, .session = {}, .body = Remove{}}});

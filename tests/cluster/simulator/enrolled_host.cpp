@@ -104,6 +104,7 @@ void EnrolledHost::run() {
   expect(steps < kMostSteps, "steps without end");
   take_events();
   if (process_) post_due();
+  if (setup_.ran) setup_.ran();
 }
 
 // Runs when it says that it is due, and not before, unless a reply wakes it.

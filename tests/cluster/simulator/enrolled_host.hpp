@@ -25,6 +25,7 @@ class EnrolledHost {
     ClusterParameters parameters;
     EnrollmentConfig config;
     std::function<void(const EnrollmentEvent&)> saw;  // each event, after the step that made it
+    std::function<void()> ran;                        // after its steps and events
   };
 
   EnrolledHost(SimulatedRegistry& registry, std::string name, std::uint64_t seed, Setup setup);
