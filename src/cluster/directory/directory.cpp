@@ -180,6 +180,11 @@ Ticket Directory::close(Serial serial, std::uint64_t wait_us) {
 
 Ticket Directory::leave(std::uint64_t wait_us) {
   const Ticket ticket = next_ticket();
+  if (departure_ || !is_member()) {
+    const Status refusal = fail(VMEM_ERROR_IN_USE, "this node was to leave, and is leaving already, or is no member");
+    out_.events.emplace_back(LeaveEnded{.ticket = ticket, .status = refusal});
+    return ticket;
+  }
   departure_ = Departure{.ticket = ticket, .deadline_us = clock_.now_us() + wait_us, .over = false};
   return ticket;
 }
@@ -260,7 +265,7 @@ void Directory::called(const Message& message) {
 // A region that this node opened before, or that a home wants copies of here.
 void Directory::join(const RegionRecord& region) {
   const std::optional<std::uint32_t> place = region.place_of(context_.self);
-  if (!place) return;
+  if (!place || publishing_.expects(region.serial)) return;
   const Session session = region.participants[*place].session;
   auto participant = std::make_unique<Participant>(
       setup_.config,
@@ -343,18 +348,20 @@ bool Directory::step_publishing(std::uint64_t now_us) {
 }
 
 bool Directory::open_now(const RegionRequest& request, const RegionRecord& region) {
-  if (departure_ || !is_member()) return false;
+  if (departure_ || !is_member() || publishing_.expects(region.serial)) return false;
   if (const Participant* const there = participant(region.serial)) {
     if (there->stage() != Participant::Stage::open) return false;
     out_.events.emplace_back(OpenEnded{.ticket = request.ticket, .serial = region.serial});
     return true;
   }
-  participants_.emplace(region.serial, std::make_unique<Participant>(
-                                           setup_.config, Participant::Setup{.region = region,
-                                                                             .self = context_.self,
-                                                                             .session = next_session(),
-                                                                             .ticket = request.ticket,
-                                                                             .deadline_us = request.deadline_us}));
+  const std::optional<std::uint32_t> place = region.place_of(context_.self);
+  const bool invited = place && is_invitation(region.participants[*place].session);
+  Participant::Setup setup{.region = region,
+                           .self = context_.self,
+                           .session = invited ? region.participants[*place].session : next_session(),
+                           .ticket = request.ticket,
+                           .deadline_us = request.deadline_us};
+  participants_.emplace(region.serial, std::make_unique<Participant>(setup_.config, std::move(setup)));
   return true;
 }
 

@@ -9,11 +9,12 @@ namespace vmem::cluster::directory {
 namespace {
 
 std::uint64_t number(NodeId id) { return static_cast<std::uint64_t>(id); }
-bool is_invitation(Session session) { return static_cast<std::uint32_t>(session) >= kFirstInvitation; }
 
-// Whether the session is an earlier one of the same node than the one that is known.
+// Whether the session is an earlier one of the same node than the one that is known, as far as its
+// home can tell: a node that was invited opens with that session, so another one is old.
 bool is_older(Session session, Session known) {
-  return !is_invitation(session) && !is_invitation(known) && session < known;
+  if (is_invitation(known) != is_invitation(session)) return is_invitation(known);
+  return session < known;
 }
 
 RecordDesk::Edit removal_of(NodeId node, Session session) {
@@ -123,9 +124,18 @@ void HomeDirectory::say_opened(const Opening& opening, std::uint32_t place, Outb
 
 void HomeDirectory::on(const From& from, const Open& body, Outbox& out) {
   if (desk_.record().removed || removing_) return say(from.sender.node, from.session, RefusedBy{Refusal::removed}, out);
-  if (rebuilding() || handing_over_) return;
+  if (rebuilding()) return reopened(from);
+  if (handing_over_) return;
   if (!from.place) return admit(from, body, out);
   say_opened({.node = from.sender.node, .session = from.session, .from = body.from}, *from.place, out);
+}
+
+// A node that opens anew has nothing of its earlier session, and will not report of it.
+void HomeDirectory::reopened(const From& from) {
+  const std::optional<std::uint32_t> place = table_.place_of(from.sender.node);
+  if (!place || from.place || is_older(from.session, table_[*place].who.session)) return;
+  rebuild_.not_awaited(*place);
+  if (!rebuilding()) end_rebuild();
 }
 
 void HomeDirectory::admit(const From& from, const Open& body, Outbox& out) {

@@ -85,6 +85,7 @@ class HomeDirectory {
   template <class Other>
   void on(const From&, const Other&, Outbox&) {}
 
+  void reopened(const From& from);
   void admit(const From& from, const Open& body, Outbox& out);
   void say(NodeId to, Session session, Body body, Outbox& out) const;
   void say_opened(const Opening& opening, std::uint32_t place, Outbox& out) const;

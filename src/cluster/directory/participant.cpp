@@ -45,7 +45,11 @@ Error refused(const RegionRecord& region, Refusal why) {
 }  // namespace
 
 Participant::Participant(const DirectoryConfig& config, Setup setup)
-    : config_(config), setup_(std::move(setup)), region_(setup_.region), pages_(region_.pages) {}
+    : config_(config),
+      setup_(std::move(setup)),
+      region_(setup_.region),
+      invited_(!setup_.ticket && is_invitation(setup_.session)),
+      pages_(region_.pages) {}
 
 void Participant::begin(const Runs& written) {
   for (Page& page : pages_) page.have = Have::free;
@@ -175,16 +179,19 @@ void Participant::close_now(Outbox& out) {
   stage_ = Stage::closing;
   next_us_ = 0;
   landed_.clear();
+  end_opening({VMEM_ERROR_LOST, 0, fmt::format("region '{}' was closed before it was open", region_.name)}, out);
   if (closing_) out.events.emplace_back(*std::exchange(closing_, std::nullopt));
+}
+
+void Participant::end_opening(const Error& why, Outbox& out) {
+  if (setup_.ticket) out.events.emplace_back(OpenEnded{.ticket = *setup_.ticket, .serial = std::unexpected(why)});
+  setup_.ticket.reset();
 }
 
 void Participant::finish(Status status, Outbox& out) {
   if (stage_ == Stage::over) return;
   stage_ = Stage::over;
-  if (setup_.ticket)
-    out.events.emplace_back(
-        OpenEnded{.ticket = *setup_.ticket, .serial = fail(VMEM_ERROR_LOST, "it ended before it was open")});
-  setup_.ticket.reset();
+  end_opening({VMEM_ERROR_LOST, 0, fmt::format("region '{}' was erased before it was open", region_.name)}, out);
   for (const Wanting& want : wants_) out.events.emplace_back(WantEnded{.ticket = want.ticket, .status = status});
   wants_.clear();
   if (closing_) out.events.emplace_back(*std::exchange(closing_, std::nullopt));
@@ -192,8 +199,7 @@ void Participant::finish(Status status, Outbox& out) {
 }
 
 void Participant::end(const Error& why, Outbox& out) {
-  if (setup_.ticket) out.events.emplace_back(OpenEnded{.ticket = *setup_.ticket, .serial = std::unexpected(why)});
-  setup_.ticket.reset();
+  end_opening(why, out);
   finish(std::unexpected(why), out);
 }
 
@@ -321,6 +327,9 @@ void Participant::learn(const RegionRecord* region, Outbox& out) {
   if (stage_ == Stage::over) return;
   const bool ends = stage_ == Stage::closing || (stage_ == Stage::opening && is_invited());
   const std::optional<std::uint32_t> place = region == nullptr ? std::nullopt : region->place_of(setup_.self);
+  // The home has invited this node meanwhile, and takes no other session of it.
+  if (place && stage_ == Stage::opening && is_invitation(region->participants[*place].session))
+    setup_.session = region->participants[*place].session;
   const bool listed = place && region->participants[*place].session == setup_.session;
   if (region == nullptr || (ends && !listed)) return finish({}, out);
   if (region->term <= region_.term) return;

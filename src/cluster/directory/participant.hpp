@@ -59,7 +59,8 @@ class Participant {
   Term term() const noexcept { return region_.term; }
   const RegionRecord& region() const noexcept { return region_; }
   Have have(std::uint32_t page) const { return pages_[page].have; }
-  bool is_invited() const noexcept { return static_cast<std::uint32_t>(setup_.session) >= kFirstInvitation; }
+  // It is here by the home's wish alone, and ends by it.
+  bool is_invited() const noexcept { return invited_; }
 
  private:
   struct Page {
@@ -92,6 +93,7 @@ class Participant {
   bool promise(std::uint32_t page, std::uint64_t round);
   void refuse_late(std::uint32_t page) { pages_[page].refused = last_fetch_; }
   void opened(Outbox& out);
+  void end_opening(const Error& why, Outbox& out);
   void finish(Status status, Outbox& out);
   void close_now(Outbox& out);
   bool keeps_any() const;
@@ -106,6 +108,7 @@ class Participant {
   const DirectoryConfig& config_;
   Setup setup_;
   RegionRecord region_;
+  const bool invited_;
   Stage stage_ = Stage::opening;
   std::vector<Page> pages_;
   std::vector<Wanting> wants_;

@@ -27,6 +27,7 @@ inline constexpr std::uint32_t kMostParticipants = 64, kMostCopies = 8;
 // Sessions from here on are given by homes, to daemons that they ask for copies. Those below are
 // counted by the nodes that open.
 inline constexpr std::uint32_t kFirstInvitation = 1u << 31;
+constexpr bool is_invitation(Session session) { return static_cast<std::uint32_t>(session) >= kFirstInvitation; }
 
 struct RegionRecord {
   struct Participant {

@@ -183,8 +183,8 @@ void DirectoryHost::on(const Other& other) {
   if constexpr (requires { other.ticket; }) ended(other.ticket);
 }
 
-void DirectoryHost::waits_for(Ticket ticket, std::uint64_t wait_us) {
-  process_->waits.emplace(ticket, enrolled_.clock().now_us() + wait_us);
+void DirectoryHost::waits_for(Ticket ticket, std::uint64_t wait_us, const char* what) {
+  process_->waits.emplace(ticket, Wait{.deadline_us = enrolled_.clock().now_us() + wait_us, .what = what});
   wake();
 }
 
@@ -221,7 +221,7 @@ void DirectoryHost::read(Serial serial, std::uint32_t page, std::uint64_t wait_u
   if (has(serial, page)) return;
   const Ticket ticket = process_->directory.want(serial, {.first = page, .count = 1}, wait_us);
   process_->readings[ticket] = {.serial = serial, .page = page, .deadline_us = enrolled_.clock().now_us() + wait_us};
-  waits_for(ticket, wait_us);
+  waits_for(ticket, wait_us, "want");
 }
 
 void DirectoryHost::on(const Answered& answered) {

@@ -57,8 +57,12 @@ class DirectoryHost {
   bool is_daemon() const noexcept { return setup_.daemon; }
 
   // Each ticket that waits, with the time by which it has to end.
-  void waits_for(Ticket ticket, std::uint64_t wait_us);
-  const std::map<Ticket, std::uint64_t>& waits() const noexcept { return process_->waits; }
+  void waits_for(Ticket ticket, std::uint64_t wait_us, const char* what);
+  struct Wait {
+    std::uint64_t deadline_us = 0;
+    const char* what = "";
+  };
+  const std::map<Ticket, Wait>& waits() const noexcept { return process_->waits; }
   // Reads a page, from here or from wherever the directory says.
   void read(directory::Serial serial, std::uint32_t page, std::uint64_t wait_us);
   void put(directory::Serial serial, std::uint32_t page);  // before it is published
@@ -103,7 +107,7 @@ class DirectoryHost {
     NodeId self{};
     std::uint64_t due = 0;
     bool woken = false;
-    std::map<Ticket, std::uint64_t> waits;
+    std::map<Ticket, Wait> waits;
     std::map<Page, std::uint64_t> data;
     std::map<Ticket, Reading> readings;
     std::map<std::uint64_t, Job> jobs;

@@ -126,27 +126,27 @@ void DirectoryWorld::got_serial(std::uint32_t host, std::uint64_t serial) {
   }
   written_[Serial{serial}] = written;
   const Ticket ticket = at.directory().publish(std::move(what), plan.wait_us);
-  at.waits_for(ticket, plan.wait_us);
+  at.waits_for(ticket, plan.wait_us, "publish");
 }
 
 void DirectoryWorld::open(std::uint32_t host, const std::string& name, std::uint64_t wait_us) {
   DirectoryHost& at = *hosts_[host];
-  at.waits_for(at.directory().open(name, wait_us), wait_us);
+  at.waits_for(at.directory().open(name, wait_us), wait_us, "open");
 }
 
 void DirectoryWorld::close(std::uint32_t host, Serial serial, std::uint64_t wait_us) {
   DirectoryHost& at = *hosts_[host];
-  at.waits_for(at.directory().close(serial, wait_us), wait_us);
+  at.waits_for(at.directory().close(serial, wait_us), wait_us, "close");
 }
 
 void DirectoryWorld::remove(std::uint32_t host, const std::string& name, std::uint64_t wait_us) {
   DirectoryHost& at = *hosts_[host];
-  at.waits_for(at.directory().remove(name, wait_us), wait_us);
+  at.waits_for(at.directory().remove(name, wait_us), wait_us, "remove");
 }
 
 void DirectoryWorld::leave(std::uint32_t host, std::uint64_t wait_us) {
   DirectoryHost& at = *hosts_[host];
-  at.waits_for(at.directory().leave(wait_us), wait_us);
+  at.waits_for(at.directory().leave(wait_us), wait_us, "leave");
 }
 
 std::vector<Serial> DirectoryWorld::open_at(std::uint32_t host) const {
@@ -276,9 +276,9 @@ void DirectoryWorld::check_home(const DirectoryHost& host, const HomeDirectory& 
 
 void DirectoryWorld::check_waits(const DirectoryHost& host) {
   if (host.enrolled().behind()) return;
-  for (const auto& [ticket, deadline_us] : host.waits())
-    expect(host.enrolled().clock().now_us() <= deadline_us + kSlackUs, "{} waits beyond the deadline",
-           host.enrolled().name());
+  for (const auto& [ticket, wait] : host.waits())
+    expect(host.enrolled().clock().now_us() <= wait.deadline_us + kSlackUs, "{}'s {} waits beyond the deadline",
+           host.enrolled().name(), wait.what);
 }
 
 void DirectoryWorld::check() {
