@@ -125,7 +125,10 @@ void fields(auto& with, Is<RefusedBy> auto& body) {
 void fields(auto&, Is<Close> auto&) {}
 void fields(auto&, Is<Closed> auto&) {}
 void fields(auto& with, Is<Want> auto& body) { fields(with, body.pages); }
-void fields(auto& with, Is<Sources> auto& body) { with.list(body.runs, kMostRuns); }
+void fields(auto& with, Is<Sources> auto& body) {
+  with(body.round);
+  with.list(body.runs, kMostRuns);
+}
 void fields(auto& with, Is<Landed> auto& body) { with.list(body.pages, kMostRuns); }
 void fields(auto& with, Is<Missing> auto& body) {
   with.list(body.pages, kMostRuns);

@@ -67,7 +67,9 @@ struct Closed {};  // home
 struct Want {
   Run pages;
 };
-struct Sources {  // home
+// Home. Void for a page of which the receiver has said no to a later Keep since.
+struct Sources {
+  std::uint64_t round = 0;
   std::vector<SourceRun> runs;
 };
 struct Landed {

@@ -78,6 +78,7 @@ Runs Healer::take_lost() {
 
 bool Healer::start_seeking(std::uint64_t now_us) {
   bool moved = false;
+  ++round_;  // above that of all sources that were named before
   while (!seek_.empty() && is_open()) {
     const std::uint32_t page = *seek_.begin();
     seek_.erase(seek_.begin());

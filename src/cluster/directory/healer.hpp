@@ -40,6 +40,8 @@ class Healer {
   void send(std::uint64_t now_us, const std::function<void(std::uint32_t place, Body body)>& to);
   std::uint64_t due_us() const;
 
+  // That of what is said now.
+  std::uint64_t round() const noexcept { return round_; }
   // Every page had what it needs, when last looked at.
   bool satisfied() const noexcept { return pass_.satisfied && !pass_.again; }
   // The fewest copies on daemons that a page has, and how many pages have less than wanted.

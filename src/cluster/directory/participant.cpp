@@ -66,12 +66,12 @@ void Participant::say(Body body, Outbox& out) const {
            .serial = region_.serial, .term = region_.term, .session = setup_.session, .body = std::move(body)}});
 }
 
-void Participant::answer(Wanting& want, const SourceRun& run, Outbox& out) {
+void Participant::answer(Wanting& want, const SourceRun& run, std::uint64_t round, Outbox& out) {
   const std::uint32_t first = std::max(run.pages.first, want.pages.first);
   const std::uint64_t end = std::min(run.pages.end(), want.pages.end());
   Runs answered;
   for (std::uint32_t page = first; page < end; ++page) {
-    if (!want.waits[page - want.pages.first]) continue;
+    if (!want.waits[page - want.pages.first] || round < pages_[page].round) continue;
     want.waits[page - want.pages.first] = false;
     --want.left;
     append(answered, page);
@@ -108,7 +108,7 @@ void Participant::want(Ticket ticket, Run pages, std::uint64_t deadline_us, Outb
                .deadline_us = deadline_us};
   for (std::uint32_t page = pages.first; page < pages.end(); ++page)
     if (pages_[page].have == Have::free)
-      answer(want, {.pages = {.first = page, .count = 1}, .state = PageState::free, .nodes = {}}, out);
+      answer(want, {.pages = {.first = page, .count = 1}, .state = PageState::free, .nodes = {}}, UINT64_MAX, out);
   wants_.push_back(std::move(want));
   end_wants(out);
 }
@@ -125,6 +125,12 @@ bool Participant::arrived(std::uint32_t page, Fetch fetch) {
 
 void Participant::missing(const Runs& pages, NodeId source, Outbox& out) {
   in_parts(pages, [&](Runs part) { say(Missing{.pages = std::move(part), .source = source}, out); });
+}
+
+// Bytes on their way to here are not taken, nor are sources that were named before.
+void Participant::refuse_late(std::uint32_t page, std::uint64_t round) {
+  pages_[page].refused = last_fetch_;
+  pages_[page].round = std::max(pages_[page].round, round);
 }
 
 // A page that is here already is kept from now on.
@@ -145,7 +151,7 @@ void Participant::kept(const KeepWanted& wanted, bool yes, Outbox& out) {
     if (awaited == fetching_.end() || awaited->second != wanted.round) return;
     fetching_.erase(awaited);
     const bool kept = yes && promise(page, wanted.round);
-    if (!kept) refuse_late(page);
+    if (!kept) refuse_late(page, wanted.round);
     append(kept ? done : not_done, page);
   });
   if (!done.empty()) say(Kept{.pages = std::move(done), .round = wanted.round, .yes = true}, out);
@@ -236,7 +242,7 @@ void Participant::on(const Closed&, Outbox& out) {
 void Participant::on(const Sources& body, Outbox& out) {
   for (const SourceRun& run : body.runs) {
     if (run.pages.end() > pages_.size()) return;
-    for (Wanting& want : wants_) answer(want, run, out);
+    for (Wanting& want : wants_) answer(want, run, body.round, out);
   }
   end_wants(out);
 }
@@ -254,7 +260,7 @@ void Participant::on(const Keep& body, Outbox& out) {
     fetching_[page] = body.round;
     append(fetch, page);
   });
-  for_each_page(not_done, [&](std::uint32_t page) { refuse_late(page); });
+  for_each_page(not_done, [&](std::uint32_t page) { refuse_late(page, body.round); });
   if (!done.empty()) say(Kept{.pages = std::move(done), .round = body.round, .yes = true}, out);
   if (!not_done.empty()) say(Kept{.pages = std::move(not_done), .round = body.round, .yes = false}, out);
   if (!fetch.empty())

@@ -64,7 +64,7 @@ class Participant {
 
  private:
   struct Page {
-    std::uint64_t round = 0;    // of the last Keep or Release, within the term
+    std::uint64_t round = 0;    // of the last promise, within the term
     std::uint32_t refused = 0;  // fetches up to this one bring nothing
     Have have = Have::none;
   };
@@ -88,10 +88,10 @@ class Participant {
   void on(const Other&, Outbox&) {}
 
   void say(Body body, Outbox& out) const;
-  void answer(Wanting& want, const SourceRun& run, Outbox& out);
+  void answer(Wanting& want, const SourceRun& run, std::uint64_t round, Outbox& out);
   void end_wants(Outbox& out);
   bool promise(std::uint32_t page, std::uint64_t round);
-  void refuse_late(std::uint32_t page) { pages_[page].refused = last_fetch_; }
+  void refuse_late(std::uint32_t page, std::uint64_t round);
   void opened(Outbox& out);
   void end_opening(const Error& why, Outbox& out);
   void finish(Status status, Outbox& out);
