@@ -1,0 +1,170 @@
+// What the directory promises, one promise a test, in a cluster without other faults.
+#include <gmock/gmock.h>
+
+#include "cluster/simulator/directory_world.hpp"
+
+namespace vmem::cluster::simulator {
+namespace {
+
+using directory::Serial;
+
+constexpr std::uint32_t kPages = 16;
+constexpr std::uint32_t kPublisher = 5, kReader = 6;  // programs
+
+class DirectoryScenario : public ::testing::Test {
+ protected:
+  void begin(std::uint64_t seed) {
+    world_ = std::make_unique<DirectoryWorld>(seed, DirectoryShape{});
+    for (const auto& host : world().hosts()) host->start();
+    world().run_for(4'000'000);
+  }
+  DirectoryWorld& world() { return *world_; }
+  DirectoryHost& host(std::uint32_t index) { return *world().hosts()[index]; }
+
+  Serial publish(std::uint32_t copies, std::uint64_t expires_s = 0) {
+    world().publish(kPublisher, {.name = "table", .copies = copies, .expires_s = expires_s});
+    world().run_for(9'000'000);
+    const std::vector<Serial> open = world().open_at(kPublisher);
+    EXPECT_EQ(open.size(), 1u);
+    return open.empty() ? Serial{} : open.front();
+  }
+  void open(std::uint32_t at) {
+    world().open(at, "table", 5'000'000);
+    world().run_for(3'000'000);
+    EXPECT_EQ(world().open_at(at).size(), 1u);
+  }
+  std::uint32_t written(Serial serial) {
+    std::uint32_t pages = 0;
+    for (std::uint32_t page = 0; page < kPages; ++page) pages += world().is_written(serial, page) ? 1 : 0;
+    return pages;
+  }
+  std::uint32_t at(std::uint32_t index, Serial serial) {
+    std::uint32_t pages = 0;
+    for (std::uint32_t page = 0; page < kPages; ++page) pages += host(index).has(serial, page) ? 1 : 0;
+    return pages;
+  }
+  void expect_right() { EXPECT_EQ(world().wrong(), ""); }
+
+ private:
+  std::unique_ptr<DirectoryWorld> world_;
+};
+
+TEST_F(DirectoryScenario, WhatHasNCopiesSurvivesTheDeathOfAnyNOfItsKeepers) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    const auto copies = std::uint32_t(1 + seed % 2);
+    begin(seed);
+    const Serial serial = publish(copies);
+    ASSERT_TRUE(world().is_complete(serial)) << seed;
+    open(kReader);
+    std::vector<std::uint32_t> keepers;
+    for (std::uint32_t i = 0; i < kReader; ++i)
+      if (at(i, serial) != 0) keepers.push_back(i);
+    ASSERT_GE(keepers.size(), copies + 1);
+    for (std::uint32_t killed = 0; killed < copies; ++killed) {
+      const std::size_t victim = world().random()() % keepers.size();
+      host(keepers[victim]).crash();
+      keepers.erase(keepers.begin() + std::ptrdiff_t(victim));
+    }
+    world().run_for(3 * world().lease_us());
+    world().read_all();
+    EXPECT_EQ(at(kReader, serial), written(serial)) << seed;
+    EXPECT_EQ(world().counts().lost, 0u);
+    expect_right();
+  }
+}
+
+TEST_F(DirectoryScenario, CopiesAreRemadeOnAnotherRackAfterADeath) {
+  begin(3);
+  const Serial serial = publish(1);
+  std::uint32_t first = 0;
+  while (first < 4 && at(first, serial) == 0) ++first;
+  ASSERT_LT(first, 4u);
+  EXPECT_NE(first % 2, kPublisher % 2) << "on another rack than the publisher";
+  host(first).crash();
+  world().run_for(4 * world().lease_us());
+  std::uint32_t copies = 0;
+  for (std::uint32_t i = 0; i < 4; ++i) copies += at(i, serial);
+  EXPECT_EQ(copies, written(serial));
+  expect_right();
+}
+
+TEST_F(DirectoryScenario, ThreeReadersCostTheOwnerAtMostOneAndAHalfTables) {
+  begin(4);
+  const Serial serial = publish(0);
+  for (const std::uint32_t reader : {4u, 6u, 7u}) open(reader);
+  const std::uint64_t before = host(kPublisher).counts.served;
+  for (std::uint32_t page = 0; page < kPages; ++page) {
+    for (const std::uint32_t reader : {4u, 6u, 7u}) host(reader).read(serial, page, 5'000'000);
+    world().run_for(world().random()() % 4'000);
+  }
+  world().run_for(3'000'000);
+  for (const std::uint32_t reader : {4u, 6u, 7u}) EXPECT_EQ(at(reader, serial), written(serial));
+  EXPECT_LE(host(kPublisher).counts.served - before, written(serial) * 3 / 2);
+  expect_right();
+}
+
+TEST_F(DirectoryScenario, AnOwnerThatLeavesMovesWhatOnlyItKeeps) {
+  begin(5);
+  const Serial serial = publish(0);
+  open(kReader);
+  world().leave(kPublisher, 8'000'000);
+  world().run_for(9'000'000);
+  EXPECT_EQ(world().counts().left, 1u);
+  EXPECT_FALSE(host(kPublisher).running());
+  world().read_all();
+  EXPECT_EQ(at(kReader, serial), written(serial));
+  EXPECT_EQ(world().counts().lost, 0u);
+  expect_right();
+}
+
+TEST_F(DirectoryScenario, ADrainingDaemonHandsItsCopiesOver) {
+  begin(6);
+  const Serial serial = publish(1);
+  std::uint32_t first = 0;
+  while (first < 4 && at(first, serial) == 0) ++first;
+  ASSERT_LT(first, 4u);
+  const auto node = world().registry().records().find(node_key(host(first).id()));
+  ASSERT_NE(node, world().registry().records().end());
+  world().registry().apply(drain_commit(node->second, true));
+  world().run_for(8'000'000);
+  std::uint32_t copies = 0;
+  for (std::uint32_t i = 0; i < 4; ++i) copies += i == first ? 0 : at(i, serial);
+  EXPECT_EQ(copies, written(serial));
+  for (std::uint32_t page = 0; page < kPages; ++page) host(first).evict(serial, page);
+  EXPECT_EQ(at(first, serial), 0u) << "it need not keep them any longer";
+  expect_right();
+}
+
+TEST_F(DirectoryScenario, ARegionIsRemovedWhenItExpiresAndItsAddressesAreFreedAfterTheLastClose) {
+  begin(7);
+  publish(1, 1'000'000 + 25);
+  open(kReader);
+  world().run_for(20'000'000);
+  EXPECT_GT(world().counts().freed, 0u);
+  EXPECT_TRUE(world().open_at(kPublisher).empty());
+  EXPECT_TRUE(world().open_at(kReader).empty());
+  for (const auto& [key, record] : world().registry().records()) {
+    EXPECT_FALSE(key.starts_with(directory::kRegionsPrefix)) << key;
+    EXPECT_FALSE(key.starts_with(directory::kNamesPrefix)) << key;
+  }
+  expect_right();
+}
+
+TEST_F(DirectoryScenario, ALostRegionIsStillResolvedAndAnsweredAsLost) {
+  begin(8);
+  const Serial serial = publish(0);
+  open(kReader);
+  host(kPublisher).crash();
+  world().run_for(3 * world().lease_us());
+  const directory::StoredRegion* const region = host(0).directory().regions().resolve(0);
+  ASSERT_NE(region, nullptr);
+  EXPECT_EQ(region->record.serial, serial);
+  EXPECT_NE(region->record.term, directory::Term{1});
+  world().read_all();
+  EXPECT_EQ(host(kReader).counts.lost, written(serial));
+  EXPECT_EQ(host(kReader).counts.free, kPages - written(serial)) << "FREE pages are known still";
+  expect_right();
+}
+
+}  // namespace
+}  // namespace vmem::cluster::simulator
