@@ -287,7 +287,8 @@ void Directory::changed(const StoredRegion& region) {
   if (known.home != region.record.home || known.term != region.record.term) home->second->verify();
 }
 
-// Records may name this node without its doing: another home handed over, or a commit was done late.
+// Records may name this node without its doing: another home handed over, or a commit was done
+// late.
 void Directory::adopt() {
   if (!is_member() || (departure_ && departure_->over)) return;
   for (const auto& [serial, region] : index_.regions()) {

@@ -58,7 +58,8 @@ struct PartEnded {
   Serial serial{};
 };
 // From now on this node has nothing of the region. Ticket 0: closed by leave(), or by the home's
-// wish. `lost`: pages of which nobody else is known to have a copy. TIMEOUT: the home did not answer.
+// wish. `lost`: pages of which nobody else is known to have a copy. TIMEOUT: the home did not
+// answer.
 struct CloseEnded {
   Ticket ticket{};
   Serial serial{};

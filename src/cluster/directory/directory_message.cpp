@@ -170,8 +170,8 @@ void fields(auto&, Is<Remove> auto&) {}
 void fields(auto&, Is<Removed> auto&) {}
 void fields(auto& with, Is<Stale> auto& body) { fields(with, body.home); }
 
-const Run& run_of(const Run& run) { return run; }
-const Run& run_of(const auto& run) { return run.pages; }
+Run run_of(const Run& run) { return run; }
+Run run_of(const auto& run) { return run.pages; }
 
 bool ascend(const auto& runs) {
   std::uint64_t end = 0;

@@ -175,7 +175,8 @@ SourceRun HomeDirectory::source_of(std::uint32_t page, std::uint32_t reader) {
 }
 
 void HomeDirectory::say_sources(const From& from, std::vector<SourceRun> runs, Outbox& out) const {
-  if (!runs.empty()) say(from.sender.node, from.session, Sources{.round = healer_.round(), .runs = std::move(runs)}, out);
+  if (runs.empty()) return;
+  say(from.sender.node, from.session, Sources{.round = healer_.round(), .runs = std::move(runs)}, out);
 }
 
 void HomeDirectory::on(const From& from, const Want& body, Outbox& out) {

@@ -2,8 +2,8 @@
 // an earlier version of the same publisher, or of the same tenant if that publisher's membership is
 // over; then the version counts on.
 //
-// A commit without an answer is settled by the next reading. If the deadline comes first, the region
-// may appear later: it is removed then.
+// A commit without an answer is settled by the next reading. If the deadline comes first, the
+// region may appear later: it is removed then.
 #pragma once
 
 #include <deque>

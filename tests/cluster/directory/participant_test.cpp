@@ -1,0 +1,178 @@
+// What a participant promises and refuses, message by message.
+#include "cluster/directory/participant.hpp"
+
+#include <gmock/gmock.h>
+
+#include "cluster/directory/keep_desk.hpp"
+
+namespace vmem::cluster::directory {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr Run kPage{.first = 3, .count = 1};
+const Runs kPages{kPage};
+
+RegionRecord region() {
+  RegionRecord record;
+  record.serial = Serial{7};
+  record.name = "table";
+  record.pages = 8;
+  record.home = NodeId{1};
+  record.term = Term{2};
+  record.participants[1] = {.node = NodeId{2}, .session = Session{5}, .daemon = false};
+  return record;
+}
+
+class ParticipantTest : public ::testing::Test {
+ protected:
+  ParticipantTest() {
+    tell(Opened{.place = 1, .from = 0, .to = 8, .free = {{.first = 7, .count = 1}}});
+    EXPECT_EQ(opener.stage(), Participant::Stage::open);
+    out = {};
+  }
+  void tell(Body body, Term term = Term{2}, Session session = Session{5}) {
+    opener.handle({.serial = Serial{7}, .term = term, .session = session, .body = std::move(body)}, now_us, out);
+  }
+  // Wants the page, and is told to ask node 1; returns the fetch.
+  std::optional<Fetch> want(std::uint64_t round) {
+    opener.want(Ticket{9}, kPage, now_us + 1'000'000, out);
+    tell(Sources{.round = round, .runs = {{.pages = kPage, .state = PageState::published, .nodes = {NodeId{1}}}}});
+    const std::optional<Answered> answered = event<Answered>();
+    return answered ? std::optional(answered->fetch) : std::nullopt;
+  }
+  template <class Event>
+  std::optional<Event> event() {
+    for (const DirectoryEvent& each : out.events)
+      if (const auto* found = std::get_if<Event>(&each)) return *found;
+    return std::nullopt;
+  }
+  template <class Body>
+  std::optional<Body> said() {
+    std::optional<Body> last;
+    for (const Outgoing& each : out.messages)
+      if (const auto* found = std::get_if<Body>(&each.message.body)) last = *found;
+    return last;
+  }
+  void fetch() {
+    const std::optional<Fetch> number = want(1);
+    ASSERT_TRUE(number);
+    EXPECT_TRUE(opener.arrived(kPage.first, *number));
+  }
+
+  const DirectoryConfig config;
+  std::uint64_t now_us = 1'000;
+  Outbox out;
+  Participant opener{
+      config,
+      {.region = region(), .self = NodeId{2}, .session = Session{5}, .ticket = Ticket{1}, .deadline_us = 9'000'000}};
+};
+
+TEST_F(ParticipantTest, NoIsAPromiseToRefuseWhatIsOnItsWay) {
+  const std::optional<Fetch> number = want(1);
+  ASSERT_TRUE(number);
+  tell(Keep{.pages = kPages, .round = 2, .sources = {}});
+  ASSERT_TRUE(said<Kept>());
+  EXPECT_FALSE(said<Kept>()->yes);
+  EXPECT_FALSE(opener.arrived(kPage.first, *number)) << "late bytes";
+  EXPECT_EQ(opener.have(kPage.first), Have::none);
+}
+
+TEST_F(ParticipantTest, NoVoidsSourcesThatWereNamedBefore) {
+  tell(Keep{.pages = kPages, .round = 4, .sources = {}});
+  EXPECT_FALSE(want(3)) << "they may name a node that was let go since";
+  EXPECT_TRUE(want(4));
+}
+
+TEST_F(ParticipantTest, AFailedCopyIsAPromiseToo) {
+  tell(Keep{.pages = kPages, .round = 2, .sources = {NodeId{1}}});
+  const std::optional<KeepWanted> wanted = event<KeepWanted>();
+  ASSERT_TRUE(wanted);
+  opener.kept(*wanted, false, out);
+  EXPECT_FALSE(said<Kept>()->yes);
+  EXPECT_FALSE(opener.arrived(kPage.first, wanted->fetch));
+}
+
+TEST_F(ParticipantTest, YesNeedsThePageAndKeepsIt) {
+  tell(Keep{.pages = kPages, .round = 2, .sources = {NodeId{1}}});
+  const std::optional<KeepWanted> wanted = event<KeepWanted>();
+  ASSERT_TRUE(wanted);
+  EXPECT_TRUE(opener.arrived(kPage.first, wanted->fetch));
+  opener.kept(*wanted, true, out);
+  EXPECT_TRUE(said<Kept>()->yes);
+  EXPECT_EQ(opener.have(kPage.first), Have::kept);
+  EXPECT_FALSE(opener.drop(kPage)) << "a kept page may not be dropped";
+}
+
+TEST_F(ParticipantTest, AReleaseThatAKeepHasOvertakenIsIgnored) {
+  fetch();
+  tell(Keep{.pages = kPages, .round = 6, .sources = {}});
+  tell(Release{.pages = kPages, .round = 5});
+  EXPECT_EQ(opener.have(kPage.first), Have::kept);
+  tell(Release{.pages = kPages, .round = 7});
+  EXPECT_EQ(opener.have(kPage.first), Have::cached);
+  EXPECT_TRUE(event<ReleaseAllowed>());
+  EXPECT_TRUE(opener.drop(kPage));
+}
+
+TEST_F(ParticipantTest, OtherTermsAndSessionsAreIgnored) {
+  fetch();
+  tell(Keep{.pages = kPages, .round = 6, .sources = {}}, Term{1});
+  tell(Keep{.pages = kPages, .round = 6, .sources = {}}, Term{3});
+  tell(Keep{.pages = kPages, .round = 6, .sources = {}}, Term{2}, Session{4});
+  EXPECT_EQ(opener.have(kPage.first), Have::cached);
+  EXPECT_FALSE(said<Kept>());
+}
+
+TEST_F(ParticipantTest, ANewTermBeginsItsRoundsAnewAndVoidsCopiesInFlight) {
+  fetch();
+  tell(Keep{.pages = kPages, .round = 60, .sources = {}});
+  tell(Keep{.pages = {{.first = 4, .count = 1}}, .round = 61, .sources = {NodeId{1}}});
+  const std::optional<KeepWanted> wanted = event<KeepWanted>();
+  RegionRecord later = region();
+  later.term = Term{3};
+  later.home = NodeId{4};
+  opener.learn(&later, out);
+  out = {};
+  opener.kept(*wanted, true, out);
+  EXPECT_FALSE(said<Kept>()) << "the old home's round";
+  tell(Release{.pages = kPages, .round = 1}, Term{3});
+  EXPECT_EQ(opener.have(kPage.first), Have::cached);
+  tell(NewTerm{.home = NodeId{4}, .from = 0}, Term{3});
+  ASSERT_TRUE(said<Report>());
+  EXPECT_THAT(said<Report>()->runs, ElementsAre(HaveRun{.pages = kPage, .have = Have::cached},
+                                                HaveRun{.pages = {.first = 7, .count = 1}, .have = Have::free}));
+  EXPECT_EQ(out.messages.back().to, NodeId{4});
+}
+
+TEST_F(ParticipantTest, AWantEndsAtItsDeadlineAndNamesPageHomeAndNode) {
+  opener.want(Ticket{9}, kPage, now_us + 1'000'000, out);
+  now_us += 1'000'000;
+  EXPECT_EQ(opener.due_us() <= now_us, true);
+  opener.step(now_us, out);
+  const std::optional<WantEnded> ended = event<WantEnded>();
+  ASSERT_TRUE(ended && !ended->status);
+  EXPECT_EQ(ended->status.error().status, VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(ended->status.error().message,
+              HasSubstr("page 3 of region 'table' was asked for, and its home, node 1 (term 2), did not tell node 2"));
+}
+
+TEST_F(ParticipantTest, AFreePageNeedsNoHome) {
+  opener.want(Ticket{9}, {.first = 7, .count = 1}, now_us + 1, out);
+  ASSERT_TRUE(event<Answered>());
+  EXPECT_EQ(event<Answered>()->run.state, PageState::free);
+  EXPECT_TRUE(event<WantEnded>()->status);
+}
+
+TEST(KeepDesk, AnAnswerCountsInItsRoundAlone) {
+  KeepDesk desk;
+  desk.ask(3, 1, {.kind = KeepDesk::Kind::fetch, .round = 5, .sources = {}});
+  EXPECT_FALSE(desk.answer(3, 1, 4)) << "late";
+  EXPECT_FALSE(desk.answer(3, 2, 5)) << "of another node";
+  EXPECT_EQ(desk.answer(3, 1, 5), KeepDesk::Kind::fetch);
+  EXPECT_FALSE(desk.answer(3, 1, 5)) << "doubled";
+}
+
+}  // namespace
+}  // namespace vmem::cluster::directory
