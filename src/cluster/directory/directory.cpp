@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <type_traits>
 #include <utility>
 
 namespace vmem::cluster::directory {
@@ -16,6 +17,22 @@ bool is_for_home(const Body& body) {
          std::holds_alternative<Missing>(body) || std::holds_alternative<Kept>(body) ||
          std::holds_alternative<Report>(body) || std::holds_alternative<Leaving>(body) ||
          std::holds_alternative<Remove>(body);
+}
+
+Error not_a_member() {
+  return {VMEM_ERROR_NOT_INITIALIZED, 0,
+          "this node is no member of the cluster at present; try again once it has enrolled"};
+}
+
+template <class Number>
+Number next(Number& last) {
+  return last = Number{static_cast<std::underlying_type_t<Number>>(last) + 1};
+}
+
+template <class Part>
+Part* find(const std::map<Serial, std::unique_ptr<Part>>& parts, Serial serial) {
+  const auto found = parts.find(serial);
+  return found == parts.end() ? nullptr : found->second.get();
 }
 
 }  // namespace
@@ -36,11 +53,6 @@ Directory::Directory(Registry& registry, const Clock& clock, Setup setup)
       takeover_(calls_, context_),
       publishing_(calls_, context_, poll_),
       requests_(context_) {}
-
-Error Directory::not_a_member() const {
-  return {VMEM_ERROR_NOT_INITIALIZED, 0,
-          "this node is no member of the cluster at present; try again once it has enrolled"};
-}
 
 void Directory::enrolled(NodeId self, Revision record) {
   context_.self = self;
@@ -73,23 +85,11 @@ void Directory::see(NodesView view) {
   for (const auto& [serial, home] : homes_) home->view_changed();
 }
 
-Participant* Directory::find_participant(Serial serial) {
-  const auto found = participants_.find(serial);
-  return found == participants_.end() ? nullptr : found->second.get();
-}
-
-const HomeDirectory* Directory::home(Serial serial) const {
-  const auto found = homes_.find(serial);
-  return found == homes_.end() ? nullptr : found->second.get();
-}
-
-const Participant* Directory::participant(Serial serial) const {
-  const auto found = participants_.find(serial);
-  return found == participants_.end() ? nullptr : found->second.get();
-}
+const HomeDirectory* Directory::home(Serial serial) const { return find(homes_, serial); }
+const Participant* Directory::participant(Serial serial) const { return find(participants_, serial); }
 
 Ticket Directory::publish(Publication what, std::uint64_t wait_us) {
-  const Ticket ticket = next_ticket();
+  const Ticket ticket = next(last_ticket_);
   RegionRecord region;
   region.serial = what.serial;
   region.name = what.name;
@@ -104,8 +104,8 @@ Ticket Directory::publish(Publication what, std::uint64_t wait_us) {
   region.expires_s = what.expires_s;
   const KnownNode* const self = view_.find(context_.self);
   region.participants[0] = {
-      .node = context_.self, .session = next_session(), .daemon = self != nullptr && self->daemon};
-  Status right = is_member() ? check_name(what.name) : std::unexpected(not_a_member());
+      .node = context_.self, .session = next(last_session_), .daemon = self != nullptr && self->daemon};
+  Status right = context_.is_member() ? check_name(what.name) : std::unexpected(not_a_member());
   if (right) right = check_region(region);
   if (right && !what.written.empty() && what.written.back().end() > region.pages)
     right = fail(VMEM_ERROR_INVALID_RANGE, fmt::format("region '{}' has {} pages, and page {} was said to be written",
@@ -125,7 +125,7 @@ Ticket Directory::publish(Publication what, std::uint64_t wait_us) {
 }
 
 Ticket Directory::open(const std::string& name, std::uint64_t wait_us) {
-  const Ticket ticket = next_ticket();
+  const Ticket ticket = next(last_ticket_);
   const std::uint64_t now_us = clock_.now_us();
   requests_.ask({.kind = RegionRequest::Kind::open,
                  .ticket = ticket,
@@ -137,7 +137,7 @@ Ticket Directory::open(const std::string& name, std::uint64_t wait_us) {
 }
 
 Ticket Directory::remove(const std::string& name, std::uint64_t wait_us) {
-  const Ticket ticket = next_ticket();
+  const Ticket ticket = next(last_ticket_);
   const std::uint64_t now_us = clock_.now_us();
   requests_.ask({.kind = RegionRequest::Kind::remove,
                  .ticket = ticket,
@@ -149,8 +149,8 @@ Ticket Directory::remove(const std::string& name, std::uint64_t wait_us) {
 }
 
 Ticket Directory::want(Serial serial, Run pages, std::uint64_t wait_us) {
-  const Ticket ticket = next_ticket();
-  Participant* const participant = find_participant(serial);
+  const Ticket ticket = next(last_ticket_);
+  Participant* const participant = find(participants_, serial);
   if (participant != nullptr)
     participant->want(ticket, pages, clock_.now_us() + wait_us, out_);
   else
@@ -162,8 +162,8 @@ Ticket Directory::want(Serial serial, Run pages, std::uint64_t wait_us) {
 }
 
 Ticket Directory::close(Serial serial, std::uint64_t wait_us) {
-  const Ticket ticket = next_ticket();
-  Participant* const participant = find_participant(serial);
+  const Ticket ticket = next(last_ticket_);
+  Participant* const participant = find(participants_, serial);
   const std::uint64_t now_us = clock_.now_us();
   const bool open = participant != nullptr && participant->stage() == Participant::Stage::open;
   if (open)
@@ -179,8 +179,8 @@ Ticket Directory::close(Serial serial, std::uint64_t wait_us) {
 }
 
 Ticket Directory::leave(std::uint64_t wait_us) {
-  const Ticket ticket = next_ticket();
-  if (departure_ || !is_member()) {
+  const Ticket ticket = next(last_ticket_);
+  if (departure_ || !context_.is_member()) {
     const Status refusal = fail(VMEM_ERROR_IN_USE, "this node was to leave, and is leaving already, or is no member");
     out_.events.emplace_back(LeaveEnded{.ticket = ticket, .status = refusal});
     return ticket;
@@ -190,25 +190,25 @@ Ticket Directory::leave(std::uint64_t wait_us) {
 }
 
 bool Directory::arrived(Serial serial, std::uint32_t page, Fetch fetch) {
-  Participant* const participant = find_participant(serial);
+  Participant* const participant = find(participants_, serial);
   return participant != nullptr && participant->arrived(page, fetch);
 }
 
 void Directory::missing(Serial serial, const Runs& pages, NodeId source) {
-  if (Participant* const participant = find_participant(serial)) participant->missing(pages, source, out_);
+  if (Participant* const participant = find(participants_, serial)) participant->missing(pages, source, out_);
 }
 
 void Directory::kept(const KeepWanted& wanted, bool yes) {
-  if (Participant* const participant = find_participant(wanted.serial)) participant->kept(wanted, yes, out_);
+  if (Participant* const participant = find(participants_, wanted.serial)) participant->kept(wanted, yes, out_);
 }
 
 bool Directory::drop(Serial serial, const Run& pages) {
-  Participant* const participant = find_participant(serial);
+  Participant* const participant = find(participants_, serial);
   return participant == nullptr || participant->drop(pages);
 }
 
 void Directory::deliver(const Sender& from, std::string_view bytes) {
-  if (!is_member() || setup_.fenced()) return;
+  if (!context_.is_member() || setup_.fenced()) return;
   if (const Result<Message> message = parse(bytes)) dispatch(from, *message);
 }
 
@@ -245,7 +245,7 @@ void Directory::to_participant(const Sender& from, const Message& message) {
       home->second->handle(from, message, clock_.now_us(), out_);
     return poll_.poke();
   }
-  Participant* const participant = find_participant(message.serial);
+  Participant* const participant = find(participants_, message.serial);
   if (participant == nullptr) return called(message);
   if (message.term != participant->term())
     return refuse_old(from, message, participant->term(), participant->region().home);
@@ -277,9 +277,9 @@ void Directory::join(const RegionRecord& region) {
 
 void Directory::changed(const StoredRegion& region) {
   const Serial serial = region.record.serial;
-  if (!is_member() || publishing_.expects(serial)) return;
-  if (Participant* const participant = find_participant(serial)) participant->learn(&region.record, out_);
-  const Participant* const participant = find_participant(serial);
+  if (!context_.is_member() || publishing_.expects(serial)) return;
+  if (Participant* const participant = find(participants_, serial)) participant->learn(&region.record, out_);
+  const Participant* const participant = find(participants_, serial);
   if (participant == nullptr || participant->stage() == Participant::Stage::over) join(region.record);
   const auto home = homes_.find(serial);
   if (home == homes_.end()) return;
@@ -290,7 +290,7 @@ void Directory::changed(const StoredRegion& region) {
 // Records may name this node without its doing: another home handed over, or a commit was done
 // late.
 void Directory::adopt() {
-  if (!is_member() || (departure_ && departure_->over)) return;
+  if (!context_.is_member() || (departure_ && departure_->over)) return;
   for (const auto& [serial, region] : index_.regions()) {
     if (region.record.home != context_.self || homes_.contains(serial) || publishing_.expects(serial)) continue;
     const auto made = homes_.emplace(serial, std::make_unique<HomeDirectory>(calls_, context_, region)).first;
@@ -299,7 +299,7 @@ void Directory::adopt() {
 }
 
 void Directory::erased(const RegionRecord& region) {
-  if (Participant* const participant = find_participant(region.serial)) participant->learn(nullptr, out_);
+  if (Participant* const participant = find(participants_, region.serial)) participant->learn(nullptr, out_);
   if (const auto home = homes_.find(region.serial); home != homes_.end()) home->second->verify();
   requests_.removed(region.serial, out_);
   out_.events.emplace_back(RangeFreed{region});
@@ -349,7 +349,7 @@ bool Directory::step_publishing(std::uint64_t now_us) {
 }
 
 bool Directory::open_now(const RegionRequest& request, const RegionRecord& region) {
-  if (departure_ || !is_member() || publishing_.expects(region.serial)) return false;
+  if (departure_ || !context_.is_member() || publishing_.expects(region.serial)) return false;
   if (const Participant* const there = participant(region.serial)) {
     if (there->stage() != Participant::Stage::open) return false;
     out_.events.emplace_back(OpenEnded{.ticket = request.ticket, .serial = region.serial});
@@ -359,7 +359,7 @@ bool Directory::open_now(const RegionRequest& request, const RegionRecord& regio
   const bool invited = place && is_invitation(region.participants[*place].session);
   Participant::Setup setup{.region = region,
                            .self = context_.self,
-                           .session = invited ? region.participants[*place].session : next_session(),
+                           .session = invited ? region.participants[*place].session : next(last_session_),
                            .ticket = request.ticket,
                            .deadline_us = request.deadline_us};
   participants_.emplace(region.serial, std::make_unique<Participant>(setup_.config, std::move(setup)));
@@ -370,7 +370,7 @@ void Directory::take_record(const RecordDesk& desk) {
   const Serial serial = desk.record().serial;
   if (desk.seen_at() == Revision{}) return;
   if (desk.seen() && index_.put(*desk.seen())) {
-    if (Participant* const participant = find_participant(serial)) participant->learn(&desk.seen()->record, out_);
+    if (Participant* const participant = find(participants_, serial)) participant->learn(&desk.seen()->record, out_);
   }
   if (desk.seen()) return;
   const StoredRegion* const known = index_.find(serial);
@@ -452,7 +452,7 @@ bool Directory::step() {
   const std::uint64_t now_us = clock_.now_us();
   bool moved = calls_.poll();
   moved |= step_records(now_us);
-  if (is_member()) moved |= step_takeover(now_us);
+  if (context_.is_member()) moved |= step_takeover(now_us);
   moved |= step_publishing(now_us);
   moved |= requests_.step(
       now_us, poll_.fresh_us(),
@@ -466,7 +466,7 @@ bool Directory::step() {
 std::uint64_t Directory::next_due_us() const {
   std::uint64_t due_us = std::min({poll_.due_us(), publishing_.due_us(), requests_.due_us()});
   if (!own_.empty() || !out_.messages.empty()) return 0;
-  if (is_member() && !departure_ && !setup_.fenced()) due_us = std::min(due_us, takeover_.due_us());
+  if (context_.is_member() && !departure_ && !setup_.fenced()) due_us = std::min(due_us, takeover_.due_us());
   for (const auto& [serial, home] : homes_) due_us = std::min(due_us, home->due_us());
   for (const auto& [serial, participant] : participants_) due_us = std::min(due_us, participant->due_us());
   if (departure_ && !departure_->over) due_us = std::min(due_us, departure_->deadline_us);

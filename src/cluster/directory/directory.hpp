@@ -85,11 +85,6 @@ class Directory {
     std::uint64_t deadline_us = 0;
     bool over = false;
   };
-  Ticket next_ticket() { return last_ticket_ = Ticket{static_cast<std::uint64_t>(last_ticket_) + 1}; }
-  Session next_session() { return last_session_ = Session{static_cast<std::uint32_t>(last_session_) + 1}; }
-  Participant* find_participant(Serial serial);
-  bool is_member() const noexcept { return context_.self != NodeId{}; }
-  Error not_a_member() const;
 
   void dispatch(const Sender& from, const Message& message);
   void to_home(const Sender& from, const Message& message);

@@ -16,6 +16,7 @@ struct HomeContext {
   const RegionIndex& index;
   const DirectoryConfig& config;
   const Random& random;
+  bool is_member() const noexcept { return self != NodeId{}; }
   std::function<bool()> fenced;
   std::function<std::uint64_t()> unix_s;
 };

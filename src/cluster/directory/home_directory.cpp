@@ -33,6 +33,48 @@ RecordDesk::Edit admission_of(RegionRecord::Participant who) {
   };
 }
 
+// Who is to be home after this node: rather who stays, who takes part, and daemons.
+NodeId successor(const HomeContext& context, const HomeTable& table) {
+  const Places going = table.going(context.view);
+  NodeId best{};
+  int best_rank = -1;
+  for (const KnownNode& node : context.view.nodes) {
+    const std::optional<std::uint32_t> place = table.place_of(node.id);
+    const bool stays = !node.draining && (!place || (going & place_bit(*place)) == 0);
+    const int rank = (stays ? 4 : 0) + (place ? 2 : 0) + (node.daemon ? 1 : 0);
+    if (node.id == context.self || rank <= best_rank) continue;
+    best = node.id;
+    best_rank = rank;
+  }
+  return best;
+}
+
+// The FREE pages from one on, as many as a message takes.
+Opened opened_of(const HomePages& pages, std::uint32_t place, std::uint32_t from) {
+  Opened opened{.place = place, .from = from, .to = from, .free = {}};
+  for (; opened.to < pages.size(); ++opened.to) {
+    if (pages[opened.to].state != HomeState::free) continue;
+    const bool extends = !opened.free.empty() && opened.free.back().end() == opened.to;
+    if (!extends && opened.free.size() == kMostRuns) break;
+    append(opened.free, opened.to);
+  }
+  return opened;
+}
+
+LeaveDone leave_done_of(const Runs& lost, std::uint32_t pages, std::uint32_t from) {
+  LeaveDone done{.from = from, .to = pages, .lost = {}};
+  for (const Run& run : lost) {
+    if (run.end() <= from) continue;
+    if (done.lost.size() == kMostRuns) {
+      done.to = run.first;
+      break;
+    }
+    const std::uint32_t first = std::max(run.first, from);
+    done.lost.push_back({.first = first, .count = std::uint32_t(run.end() - first)});
+  }
+  return done;
+}
+
 }  // namespace
 
 HomeDirectory::HomeDirectory(RegistryCalls& calls, const HomeContext& context, StoredRegion region)
@@ -64,25 +106,10 @@ void HomeDirectory::remove() {
   desk_.change([](RegionRecord& record) { record.removed = true; });
 }
 
-NodeId HomeDirectory::successor() const {
-  const Places going = table_.going(context_.view);
-  NodeId best{};
-  int best_rank = -1;
-  for (const KnownNode& node : context_.view.nodes) {
-    const std::optional<std::uint32_t> place = table_.place_of(node.id);
-    const bool stays = !node.draining && (!place || (going & place_bit(*place)) == 0);
-    const int rank = (stays ? 4 : 0) + (place ? 2 : 0) + (node.daemon ? 1 : 0);
-    if (node.id == context_.self || rank <= best_rank) continue;
-    best = node.id;
-    best_rank = rank;
-  }
-  return best;
-}
-
 bool HomeDirectory::hand_over() {
   if (handing_over_) return false;
   handing_over_ = true;
-  const NodeId next = successor();
+  const NodeId next = successor(context_, table_);
   if (next == NodeId{}) {
     over_ = true;
     return true;
@@ -111,23 +138,12 @@ void HomeDirectory::handle(const Sender& from, const Message& message, std::uint
   std::visit([&](const auto& body) { on(whose, body, out); }, message.body);
 }
 
-void HomeDirectory::say_opened(const Opening& opening, std::uint32_t place, Outbox& out) const {
-  Opened opened{.place = place, .from = opening.from, .to = opening.from, .free = {}};
-  for (; opened.to < pages_.size(); ++opened.to) {
-    if (pages_[opened.to].state != HomeState::free) continue;
-    const bool extends = !opened.free.empty() && opened.free.back().end() == opened.to;
-    if (!extends && opened.free.size() == kMostRuns) break;
-    append(opened.free, opened.to);
-  }
-  say(opening.node, opening.session, std::move(opened), out);
-}
-
 void HomeDirectory::on(const From& from, const Open& body, Outbox& out) {
   if (desk_.record().removed || removing_) return say(from.sender.node, from.session, RefusedBy{Refusal::removed}, out);
   if (rebuilding()) return reopened(from);
   if (handing_over_) return;
   if (!from.place) return admit(from, body, out);
-  say_opened({.node = from.sender.node, .session = from.session, .from = body.from}, *from.place, out);
+  say(from.sender.node, from.session, opened_of(pages_, *from.place, body.from), out);
 }
 
 // A node that opens anew has nothing of its earlier session, and will not report of it.
@@ -174,15 +190,14 @@ SourceRun HomeDirectory::source_of(std::uint32_t page, std::uint32_t reader) {
   return run;
 }
 
-void HomeDirectory::say_sources(const From& from, std::vector<SourceRun> runs, Outbox& out) const {
-  if (runs.empty()) return;
-  say(from.sender.node, from.session, Sources{.round = healer_.round(), .runs = std::move(runs)}, out);
-}
-
 void HomeDirectory::on(const From& from, const Want& body, Outbox& out) {
   if (desk_.record().removed) return say(from.sender.node, from.session, RefusedBy{Refusal::removed}, out);
   if (rebuilding() || !from.place || !pages_.contains(body.pages)) return;
   std::vector<SourceRun> runs;
+  const auto send = [&] {
+    if (runs.empty()) return;
+    say(from.sender.node, from.session, Sources{.round = healer_.round(), .runs = std::exchange(runs, {})}, out);
+  };
   for (std::uint32_t page = body.pages.first; page < body.pages.end(); ++page) {
     if (pages_[page].state == HomeState::seeking) continue;
     SourceRun next = source_of(page, *from.place);
@@ -193,10 +208,10 @@ void HomeDirectory::on(const From& from, const Want& body, Outbox& out) {
       ++runs.back().pages.count;
       continue;
     }
-    if (runs.size() == kMostRuns) say_sources(from, std::exchange(runs, {}), out);
+    if (runs.size() == kMostRuns) send();
     runs.push_back(std::move(next));
   }
-  say_sources(from, std::move(runs), out);
+  send();
 }
 
 void HomeDirectory::on(const From& from, const Landed& body, Outbox&) {
@@ -250,20 +265,6 @@ void HomeDirectory::end_rebuild() {
     if (pages_[page].state == HomeState::lost) healer_.seek(page);
 }
 
-void HomeDirectory::say_left(std::uint32_t place, std::uint32_t from, Outbox& out) const {
-  LeaveDone done{.from = from, .to = pages_.size(), .lost = {}};
-  for (const Run& run : table_[place].lost) {
-    if (run.end() <= from) continue;
-    if (done.lost.size() == kMostRuns) {
-      done.to = run.first;
-      break;
-    }
-    const std::uint32_t first = std::max(run.first, from);
-    done.lost.push_back({.first = first, .count = std::uint32_t(run.end() - first)});
-  }
-  say(table_[place].who.node, table_[place].who.session, std::move(done), out);
-}
-
 // A participant may go when every page that it keeps has a keeper that stays, or when its time is
 // nearly up.
 void HomeDirectory::try_to_let_go(std::uint32_t place, std::uint64_t now_us) {
@@ -290,7 +291,8 @@ void HomeDirectory::on(const From& from, const Leaving& body, Outbox& out) {
     healer_.look_again();
   }
   if (!entry.left) try_to_let_go(*from.place, from.now_us);
-  if (entry.left && body.from < pages_.size()) say_left(*from.place, body.from, out);
+  if (entry.left && body.from < pages_.size())
+    say(from.sender.node, from.session, leave_done_of(entry.lost, pages_.size(), body.from), out);
 }
 
 void HomeDirectory::on(const From& from, const Remove&, Outbox& out) {
@@ -314,7 +316,7 @@ bool HomeDirectory::sync(Outbox& out) {
   }
   std::erase_if(opens_, [&](const Opening& opening) {
     const std::optional<std::uint32_t> place = table_.find(opening.node, opening.session);
-    if (place) say_opened(opening, *place, out);
+    if (place) say(opening.node, opening.session, opened_of(pages_, *place, opening.from), out);
     return place || !desk_.busy();
   });
   if (desk_.record().removed)

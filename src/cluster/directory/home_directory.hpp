@@ -88,9 +88,6 @@ class HomeDirectory {
   void reopened(const From& from);
   void admit(const From& from, const Open& body, Outbox& out);
   void say(NodeId to, Session session, Body body, Outbox& out) const;
-  void say_opened(const Opening& opening, std::uint32_t place, Outbox& out) const;
-  void say_sources(const From& from, std::vector<SourceRun> runs, Outbox& out) const;
-  void say_left(std::uint32_t place, std::uint32_t from, Outbox& out) const;
   SourceRun source_of(std::uint32_t page, std::uint32_t reader);
   void missing(std::uint32_t page, NodeId source, const From& from);
   void try_to_let_go(std::uint32_t place, std::uint64_t now_us);
@@ -104,7 +101,6 @@ class HomeDirectory {
   bool step_healing(std::uint64_t now_us, Outbox& out);
   bool step_publishing(std::uint64_t now_us, Outbox& out);
   void invite(const KnownNode& node);
-  NodeId successor() const;
 
   const HomeContext& context_;
   RecordDesk desk_;

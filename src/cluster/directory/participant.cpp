@@ -42,6 +42,13 @@ Error refused(const RegionRecord& region, Refusal why) {
                   name, region.tenant)};
 }
 
+Error late(const RegionRecord& region, NodeId self, std::uint64_t page) {
+  return {VMEM_ERROR_TIMEOUT, 0,
+          fmt::format("page {} of region '{}' was asked for, and its home, node {} (term {}), did not tell node {} in "
+                      "time who has it; try again: another node takes a dead one's place when its lease ends",
+                      page, region.name, number(region.home), static_cast<std::uint64_t>(region.term), number(self))};
+}
+
 }  // namespace
 
 Participant::Participant(const DirectoryConfig& config, Setup setup)
@@ -80,7 +87,7 @@ void Participant::answer(Wanting& want, const SourceRun& run, std::uint64_t roun
     out.events.emplace_back(Answered{.ticket = want.ticket,
                                      .serial = region_.serial,
                                      .run = {.pages = pages, .state = run.state, .nodes = run.nodes},
-                                     .fetch = next_fetch()});
+                                     .fetch = Fetch{++last_fetch_}});
 }
 
 void Participant::end_wants(Outbox& out) {
@@ -168,15 +175,12 @@ bool Participant::drop(const Run& pages) {
   return true;
 }
 
-bool Participant::keeps_any() const {
-  return std::ranges::any_of(pages_, [](const Page& page) { return page.have == Have::kept; });
-}
-
 void Participant::close(Ticket ticket, std::uint64_t deadline_us, std::uint64_t now_us) {
   closing_ = CloseEnded{.ticket = ticket, .serial = region_.serial, .status = {}, .lost = {}};
   close_by_us_ = deadline_us;
   next_us_ = now_us;
-  const bool leaves = stage_ == Stage::open && !removed_ && keeps_any();
+  const bool keeps = std::ranges::any_of(pages_, [](const Page& page) { return page.have == Have::kept; });
+  const bool leaves = stage_ == Stage::open && !removed_ && keeps;
   stage_ = leaves ? Stage::leaving : Stage::closing;
 }
 
@@ -214,19 +218,16 @@ void Participant::handle(const Message& message, std::uint64_t, Outbox& out) {
   std::visit([&](const auto& body) { on(body, out); }, message.body);
 }
 
-void Participant::opened(Outbox& out) {
-  stage_ = Stage::open;
-  if (setup_.ticket) out.events.emplace_back(OpenEnded{.ticket = *setup_.ticket, .serial = region_.serial});
-  setup_.ticket.reset();
-}
-
 void Participant::on(const Opened& body, Outbox& out) {
   if (stage_ != Stage::opening || body.from != known_ || body.to > pages_.size()) return;
   for_each_page(body.free, [&](std::uint32_t page) { pages_[page].have = Have::free; });
   known_ = body.to;
   admitted_ = true;
   next_us_ = 0;
-  if (known_ == pages_.size()) opened(out);
+  if (known_ < pages_.size()) return;
+  stage_ = Stage::open;
+  if (setup_.ticket) out.events.emplace_back(OpenEnded{.ticket = *setup_.ticket, .serial = region_.serial});
+  setup_.ticket.reset();
 }
 
 void Participant::on(const RefusedBy& body, Outbox& out) {
@@ -269,7 +270,7 @@ void Participant::on(const Keep& body, Outbox& out) {
                                        .sources = body.sources,
                                        .term = region_.term,
                                        .round = body.round,
-                                       .fetch = next_fetch()});
+                                       .fetch = Fetch{++last_fetch_}});
 }
 
 void Participant::on(const Release& body, Outbox& out) {
@@ -290,14 +291,10 @@ void Participant::on(const Release& body, Outbox& out) {
   if (!freed.empty()) out.events.emplace_back(ReleaseAllowed{.serial = region_.serial, .pages = std::move(freed)});
 }
 
-Have Participant::reported(std::uint32_t page) const {
-  return stage_ == Stage::closing ? Have::none : pages_[page].have;
-}
-
 void Participant::on(const NewTerm& body, Outbox& out) {
   Report report{.from = body.from, .to = body.from, .runs = {}};
   for (; report.to < pages_.size(); ++report.to) {
-    const Have have = reported(report.to);
+    const Have have = stage_ == Stage::closing ? Have::none : pages_[report.to].have;
     if (have == Have::none) continue;
     const bool extends =
         !report.runs.empty() && report.runs.back().have == have && report.runs.back().pages.end() == report.to;
@@ -366,15 +363,6 @@ bool Participant::step_opening(std::uint64_t now_us, Outbox& out) {
   return true;
 }
 
-Error Participant::late(const Wanting& want) const {
-  const auto first = std::ranges::find(want.waits, true) - want.waits.begin();
-  return {VMEM_ERROR_TIMEOUT, 0,
-          fmt::format("page {} of region '{}' was asked for, and its home, node {} (term {}), did not tell node {} in "
-                      "time who has it; try again: another node takes a dead one's place when its lease ends",
-                      want.pages.first + std::uint64_t(first), region_.name, number(region_.home),
-                      static_cast<std::uint64_t>(region_.term), number(setup_.self))};
-}
-
 bool Participant::step_wants(std::uint64_t now_us, Outbox& out) {
   bool moved = false;
   for (Wanting& want : wants_) {
@@ -388,7 +376,10 @@ bool Participant::step_wants(std::uint64_t now_us, Outbox& out) {
   }
   std::erase_if(wants_, [&](const Wanting& want) {
     if (now_us < want.deadline_us) return false;
-    out.events.emplace_back(WantEnded{.ticket = want.ticket, .status = std::unexpected(late(want))});
+    const auto first = std::ranges::find(want.waits, true) - want.waits.begin();
+    const std::uint64_t page = want.pages.first + std::uint64_t(first);
+    out.events.emplace_back(
+        WantEnded{.ticket = want.ticket, .status = std::unexpected(late(region_, setup_.self, page))});
     return moved = true;
   });
   return moved;

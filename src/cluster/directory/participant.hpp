@@ -92,18 +92,13 @@ class Participant {
   void end_wants(Outbox& out);
   bool promise(std::uint32_t page, std::uint64_t round);
   void refuse_late(std::uint32_t page, std::uint64_t round);
-  void opened(Outbox& out);
   void end_opening(const Error& why, Outbox& out);
   void finish(Status status, Outbox& out);
   void close_now(Outbox& out);
-  bool keeps_any() const;
-  Have reported(std::uint32_t page) const;
   bool step_opening(std::uint64_t now_us, Outbox& out);
   bool step_wants(std::uint64_t now_us, Outbox& out);
   bool step_closing(std::uint64_t now_us, Outbox& out);
   bool flush_landed(Outbox& out);
-  Fetch next_fetch() { return Fetch{++last_fetch_}; }
-  Error late(const Wanting& want) const;
 
   const DirectoryConfig& config_;
   Setup setup_;
