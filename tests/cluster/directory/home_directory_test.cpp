@@ -1,0 +1,154 @@
+// What a home answers, and whom it refuses, message by message.
+#include "cluster/directory/home_directory.hpp"
+
+#include <gmock/gmock.h>
+
+namespace vmem::cluster::directory {
+namespace {
+
+using ::testing::ElementsAre;
+
+// Takes requests and answers none.
+class SilentRegistry final : public Registry {
+ public:
+  RequestId post(RegistryRequest request) override {
+    posted.push_back(std::move(request));
+    return RequestId{posted.size()};
+  }
+  void poll(std::vector<Reply>&) override {}
+  std::vector<RegistryRequest> posted;
+};
+
+RegionRecord region(std::uint32_t participants) {
+  RegionRecord record;
+  record.serial = Serial{7};
+  record.name = "table";
+  record.pages = 8;
+  record.tenant = "t";
+  record.publisher = record.home = NodeId{1};
+  record.term = Term{2};
+  for (std::uint32_t i = 0; i < participants; ++i)
+    record.participants[i] = {.node = NodeId{i + 1}, .session = Session{5}, .daemon = false};
+  return record;
+}
+
+class HomeDirectoryTest : public ::testing::Test {
+ protected:
+  HomeDirectory& make(std::uint32_t participants) {
+    home = std::make_unique<HomeDirectory>(calls, context,
+                                           StoredRegion{.record = region(participants), .modified = Revision{10}});
+    return *home;
+  }
+  void begin(std::uint32_t participants) { make(participants).begin({{.first = 0, .count = 4}}); }
+  void tell(NodeId from, Body body, Term term = Term{2}, const std::string& tenant = "t") {
+    out = {};
+    home->handle({.node = from, .tenant = tenant},
+                 {.serial = Serial{7}, .term = term, .session = Session{5}, .body = std::move(body)}, clock.now_us(),
+                 out);
+  }
+  template <class Body>
+  std::optional<Body> said() {
+    for (const Outgoing& each : out.messages)
+      if (const auto* found = std::get_if<Body>(&each.message.body)) return *found;
+    return std::nullopt;
+  }
+
+  SilentRegistry registry;
+  ManualClock clock;
+  RegistryCalls calls{registry, clock};
+  NodesView view{.as_of = Revision{20}, .nodes = {{.id = NodeId{1}}, {.id = NodeId{2}}, {.id = NodeId{3}}}};
+  RegionIndex index;
+  DirectoryConfig config;
+  Random random = [] { return std::uint64_t{1}; };
+  bool fenced = false;
+  HomeContext context{.self = NodeId{1},
+                      .self_record = Revision{1},
+                      .view = view,
+                      .index = index,
+                      .config = config,
+                      .random = random,
+                      .fenced = [this] { return fenced; },
+                      .unix_s = [] { return std::uint64_t{1}; }};
+  std::unique_ptr<HomeDirectory> home;
+  Outbox out;
+};
+
+TEST_F(HomeDirectoryTest, AWantIsAnsweredByRuns) {
+  begin(2);
+  tell(NodeId{2}, Want{{.first = 2, .count = 4}});
+  ASSERT_TRUE(said<Sources>());
+  EXPECT_THAT(
+      said<Sources>()->runs,
+      ElementsAre(SourceRun{.pages = {.first = 2, .count = 2}, .state = PageState::published, .nodes = {NodeId{1}}},
+                  SourceRun{.pages = {.first = 4, .count = 2}, .state = PageState::free, .nodes = {}}));
+  tell(NodeId{2}, Want{{.first = 6, .count = 3}});
+  EXPECT_TRUE(out.messages.empty()) << "beyond the region";
+  tell(NodeId{3}, Want{{.first = 2, .count = 1}});
+  EXPECT_TRUE(out.messages.empty()) << "no participant";
+}
+
+TEST_F(HomeDirectoryTest, AnOlderTermIsAnsweredWithTheNewerOneAndChangesNothing) {
+  begin(2);
+  tell(NodeId{2}, Landed{{{.first = 0, .count = 1}}}, Term{1});
+  ASSERT_TRUE(said<Stale>());
+  EXPECT_EQ(said<Stale>()->home, NodeId{1});
+  EXPECT_EQ(out.messages.front().message.term, Term{2});
+  EXPECT_EQ(home->pages()[0].cachers, 0u);
+  tell(NodeId{2}, Want{{.first = 0, .count = 1}}, Term{3});
+  EXPECT_TRUE(out.messages.empty());
+  home->step(clock.now_us(), out);
+  ASSERT_FALSE(registry.posted.empty());
+  EXPECT_TRUE(std::holds_alternative<ReadPrefix>(registry.posted.front())) << "a newer one makes it read the record";
+}
+
+TEST_F(HomeDirectoryTest, AFencedHomeSaysNothing) {
+  begin(2);
+  fenced = true;
+  tell(NodeId{2}, Want{{.first = 2, .count = 1}});
+  tell(NodeId{2}, Want{{.first = 2, .count = 1}}, Term{1});
+  EXPECT_FALSE(home->step(clock.now_us(), out));
+  EXPECT_TRUE(out.messages.empty());
+}
+
+TEST_F(HomeDirectoryTest, AHomeByTakeoverWaitsForEveryReport) {
+  make(2);
+  home->step(clock.now_us(), out);
+  EXPECT_EQ(out.messages.size(), 2u) << "asks both";
+  const Report kept{.from = 0, .to = 8, .runs = {{.pages = {.first = 0, .count = 4}, .have = Have::kept}}};
+  tell(NodeId{2}, kept);
+  tell(NodeId{2}, Want{{.first = 0, .count = 1}});
+  EXPECT_TRUE(out.messages.empty());
+  tell(NodeId{1}, Report{.from = 0, .to = 8, .runs = {{.pages = {.first = 4, .count = 4}, .have = Have::free}}});
+  EXPECT_FALSE(home->rebuilding());
+  tell(NodeId{1}, Want{{.first = 0, .count = 8}});
+  ASSERT_TRUE(said<Sources>());
+  EXPECT_EQ(said<Sources>()->runs.front().nodes, std::vector{NodeId{2}});
+}
+
+TEST_F(HomeDirectoryTest, OpenersAreInTheRecordBeforeTheyAreTold) {
+  begin(2);
+  tell(NodeId{3}, Open{});
+  EXPECT_TRUE(out.messages.empty());
+  home->step(clock.now_us(), out);
+  EXPECT_TRUE(out.messages.empty()) << "the commit is in flight";
+  ASSERT_EQ(registry.posted.size(), 1u);
+  const auto& commit = std::get<Commit>(registry.posted.front());
+  EXPECT_EQ(commit.conditions.front().modified, Revision{10});
+  EXPECT_TRUE(commit.edits.front().value->find("3:5:program") != std::string::npos);
+}
+
+TEST_F(HomeDirectoryTest, StrangersAndA65thOpenerAreRefused) {
+  begin(2);
+  tell(NodeId{3}, Open{}, Term{2}, "other");
+  EXPECT_EQ(said<RefusedBy>().value().why, Refusal::tenant);
+  tell(NodeId{3}, Remove{}, Term{2}, "other");
+  EXPECT_EQ(said<RefusedBy>().value().why, Refusal::tenant);
+  begin(kMostParticipants);
+  tell(NodeId{99}, Open{});
+  EXPECT_EQ(said<RefusedBy>().value().why, Refusal::full);
+  tell(NodeId{2}, Open{});
+  EXPECT_EQ(said<Opened>().value().place, 1u) << "one that has its place";
+}
+
+}  // namespace
+}  // namespace vmem::cluster::directory
