@@ -1,6 +1,7 @@
 // What the directory promises, one promise a test, in a cluster without other faults.
 #include <gmock/gmock.h>
 
+#include "base/log.hpp"
 #include "cluster/simulator/directory_world.hpp"
 
 namespace vmem::cluster::simulator {
@@ -14,6 +15,7 @@ constexpr std::uint32_t kPublisher = 5, kReader = 6;  // programs
 class DirectoryScenario : public ::testing::Test {
  protected:
   void begin(std::uint64_t seed) {
+    log::set_level(log::Level::error);  // what is lost here is lost on purpose
     world_ = std::make_unique<DirectoryWorld>(seed, DirectoryShape{});
     for (const auto& host : world().hosts()) host->start();
     world().run_for(4'000'000);
@@ -69,6 +71,17 @@ TEST_F(DirectoryScenario, WhatHasNCopiesSurvivesTheDeathOfAnyNOfItsKeepers) {
     world().read_all();
     EXPECT_EQ(at(kReader, serial), written(serial)) << seed;
     EXPECT_EQ(world().counts().lost, 0u);
+    expect_right();
+  }
+}
+
+TEST_F(DirectoryScenario, APublicationWhoseAnswerIsLostIsSettledByReading) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    begin(seed);
+    world().registry().faults.replies_lost = 300;
+    world().publish(kPublisher, {.name = "table", .copies = 0, .expires_s = 0, .wait_us = 20'000'000});
+    world().run_for(22'000'000);
+    EXPECT_EQ(world().counts().published, 1u) << seed;
     expect_right();
   }
 }

@@ -150,5 +150,45 @@ TEST_F(HomeDirectoryTest, StrangersAndA65thOpenerAreRefused) {
   EXPECT_EQ(said<Opened>().value().place, 1u) << "one that has its place";
 }
 
+// Otherwise a node that reopened could not be admitted, and would not report: a deadlock.
+TEST_F(HomeDirectoryTest, ANodeThatOpensAnewIsNotAwaited) {
+  make(2);
+  tell(NodeId{1}, Report{.from = 0, .to = 8, .runs = {{.pages = {.first = 0, .count = 4}, .have = Have::kept}}});
+  const auto open_with = [&](Session session) {
+    home->handle({.node = NodeId{2}, .tenant = "t"},
+                 {.serial = Serial{7}, .term = Term{2}, .session = session, .body = Open{}}, clock.now_us(), out);
+  };
+  open_with(Session{4});
+  EXPECT_TRUE(home->rebuilding()) << "an old message";
+  open_with(Session{6});
+  EXPECT_FALSE(home->rebuilding());
+}
+
+TEST(ChooseDaemon, PrefersAnotherRackThenAnotherHostThenRoom) {
+  NodesView view;
+  const auto daemon = [&](std::uint64_t id, const char* rack, const char* host, std::uint64_t free_bytes) {
+    view.nodes.push_back({.id = NodeId{id}, .daemon = true, .rack = rack, .host = host, .free_bytes = free_bytes});
+  };
+  daemon(1, "a", "a1", 900);
+  daemon(2, "a", "a1", 900);
+  daemon(3, "a", "a2", 100);
+  daemon(4, "b", "b1", 10);
+  daemon(5, "b", "b1", 20);
+  const HomeTable table;
+  const auto choose = [&](std::vector<NodeId> excluded) {
+    const KnownNode* const node =
+        choose_daemon(view, table, {.page_bytes = 10, .keepers = {NodeId{1}}, .excluded = std::move(excluded)});
+    return node == nullptr ? 0 : static_cast<std::uint64_t>(node->id);
+  };
+  EXPECT_EQ(choose({}), 5u);
+  EXPECT_EQ(choose({NodeId{5}}), 4u);
+  view.nodes[3].draining = view.nodes[4].draining = true;
+  EXPECT_EQ(choose({}), 3u);
+  EXPECT_EQ(choose({NodeId{3}}), 2u);
+  EXPECT_EQ(choose({NodeId{2}, NodeId{3}}), 0u);
+  view.nodes[2].free_bytes = view.nodes[1].free_bytes = 9;
+  EXPECT_EQ(choose({}), 0u) << "no room";
+}
+
 }  // namespace
 }  // namespace vmem::cluster::directory
