@@ -21,6 +21,7 @@ PROGRAMS = {
     "fits: kind_recurrent": "recurrent, five streams",
     "fits: kind_experts": "mixture of experts",
     "fits: kind_adapter": "adapter fine-tuning",
+    "turns: adapter in 1/2": "adapter fine-tuning, 1/2",
     "fits: kind_paged": "paged KV cache, decode",
     "llama 7.0 GB in 3.5 GiB": "Llama-shaped forward, 7.0 GB",
     "gpt2 training in 1/1.5 of its peak": "GPT-2-shaped training, 1/1.5",

@@ -69,6 +69,10 @@ KINDS = [
 ]
 KIND_PARTS = (1.5, 2)
 
+# Kinds that the processor limits, with the speed wanted in half of their memory. Its speed differs
+# from process to process, so both sides do their steps in turns.
+TURNS = {"adapter": 0.85}
+
 # Cases of torch_cases.py for two GPUs, with how many processes they take.
 TWO_GPUS = {"ddp": 2, "fsdp": 2, "two_devices": 1}
 
@@ -78,38 +82,51 @@ GPT2 = {"1.5": 2.0, "2": 1.3, "3": None}
 
 
 def fits(bench, names=FITS):
+    for name in names:
+        by_turns(bench, f"fits: {name}", name, 16 * GIB, 0.99, *((1, 6, 10) if bench.quick else FITS[name]))
+
+
+def turns(bench, names=TURNS):
+    for name in names:
+        case = f"kind_{name}"
+        native = bench.run([case], 6)[case]
+        if "error" in native:
+            bench.record(f"turns: {name}", native, "native", native)
+            continue
+        hbm = native["steady_peak_bytes"] // 2 >> 21 << 21
+        by_turns(bench, f"turns: {name} in 1/2", case, hbm, TURNS[name], *((1, 6, 6) if bench.quick else (1, 30, 6)))
+
+
+def by_turns(bench, scenario, case, hbm, goal, rounds, turns, turn):
     """Two processes, one with vmem, do some steps in turns: hosts have slow seconds, which then
     fall on both. What counts is the ratio of neighbours' turns: the median of all pairs.
     """
-    hbm = 16 * GIB
-    for name in names:
-        rounds, turns, turn = (1, 6, 10) if bench.quick else FITS[name]
-        rows = [bench.run_in_turns(name, turns, turn, (None, hbm)) for _ in range(rounds)]
-        failed = next((result for row in rows for result in row if "error" in result), None)
-        if failed:
-            bench.record(f"fits: {name}", failed, "native", failed, 0.99, hbm_bytes=hbm)
-            continue
-        by_turn = [[turn_s(result, turn) for result in row] for row in rows]
-        ratios = [[native / ours for native, ours in zip(*pair)] for pair in by_turn]
-        native, ours = ([each for pair in by_turn for each in pair[kind]] for kind in (0, 1))
-        odd = next((row[1] for row in rows if row[1]["digests"] != rows[0][0]["digests"]), rows[0][1])
-        about = {
-            "native_turns_s": native,
-            "process_ratios": [statistics.median(each) for each in ratios],
-            "ratio_quartiles": quartiles([each for pair in ratios for each in pair]),
-        }
-        bench.record(
-            f"fits: {name}",
-            {**odd, "turns_s": ours, **about},
-            "native",
-            {**rows[0][0], "turns_s": native},
-            0.99,
-            rows[0][0],
-            ratio=about["ratio_quartiles"][1],
-            hbm_bytes=hbm,
-            turns=turns * rounds,
-            steps_of_a_turn=turn,
-        )
+    rows = [bench.run_in_turns(case, turns, turn, (None, hbm)) for _ in range(rounds)]
+    failed = next((result for row in rows for result in row if "error" in result), None)
+    if failed:
+        bench.record(scenario, failed, "native", failed, goal, hbm_bytes=hbm)
+        return
+    by_turn = [[turn_s(result, turn) for result in row] for row in rows]
+    ratios = [[native / ours for native, ours in zip(*pair)] for pair in by_turn]
+    native, ours = ([each for pair in by_turn for each in pair[kind]] for kind in (0, 1))
+    odd = next((row[1] for row in rows if row[1]["digests"] != rows[0][0]["digests"]), rows[0][1])
+    about = {
+        "native_turns_s": native,
+        "process_ratios": [statistics.median(each) for each in ratios],
+        "ratio_quartiles": quartiles([each for pair in ratios for each in pair]),
+    }
+    bench.record(
+        scenario,
+        {**odd, "turns_s": ours, **about},
+        "native",
+        {**rows[0][0], "turns_s": native},
+        goal,
+        rows[0][0],
+        ratio=about["ratio_quartiles"][1],
+        hbm_bytes=hbm,
+        turns=turns * rounds,
+        steps_of_a_turn=turn,
+    )
 
 
 def turn_s(result, turn):
@@ -279,6 +296,7 @@ EXPERIMENTS = {
     "gpt2": gpt2,
     "same": same,
     "kinds": kinds,
+    "turns": turns,
     "others": others,
     "two_gpus": two_gpus,
     "sharing": sharing,
@@ -287,7 +305,7 @@ EXPERIMENTS = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}; or same:CASE, kinds:KIND, fits:CASE, two_gpus:CASE, gpt2:PART")
+    parser.add_argument("--only", action="append", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}; or same:CASE, kinds:KIND, turns:KIND, fits:CASE, two_gpus:CASE, gpt2:PART")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--limit", type=float, default=300, help="seconds that one program may take (300)")
@@ -296,7 +314,7 @@ def main():
     chosen = {}
     for name in arguments.only or EXPERIMENTS:
         experiment, _, wanted = name.partition(":")
-        known = {"same": SAME, "kinds": KINDS, "two_gpus": TWO_GPUS, "gpt2": GPT2, "fits": FITS}.get(experiment, ())
+        known = {"same": SAME, "kinds": KINDS, "two_gpus": TWO_GPUS, "gpt2": GPT2, "fits": FITS, "turns": TURNS}.get(experiment, ())
         if experiment not in EXPERIMENTS or (wanted and wanted not in known):
             parser.error(f"no such experiment: {name}")
         chosen.setdefault(experiment, []).extend([wanted] if wanted else known)

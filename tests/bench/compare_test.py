@@ -129,8 +129,10 @@ class Compare(unittest.TestCase):
         self.assertEqual(launch["limit"], statistics.median(details["native_ns"]))
         self.assertEqual(launch["achieved"], statistics.median(details["vmem_ns"]))
 
-    def test_what_fits_counts_all_turns(self):
-        for row in self.run_compare("--only", "fits", "--quick")[1]:
+    def test_what_is_done_by_turns_counts_all_of_them(self):
+        rows = self.run_compare("--only", "fits", "--only", "turns", "--quick")[1]
+        self.assertEqual([row["options"]["hbm_bytes"] for row in rows if row["scenario"].startswith("turns")], [3 << 29])
+        for row in rows:
             self.assertEqual((row["limit"], row["achieved"], row["ratio"]), (0.75, 0.75, 1.0), "the later half took 0.5")
             self.assertEqual(row["details"]["quartiles_s"], [0.5, 0.75, 1.0])
 
