@@ -92,13 +92,19 @@ bool Healer::start_seeking(std::uint64_t now_us) {
   return moved;
 }
 
+// Daemons whose copies count: a publisher that is a daemon is not one of them.
+Places Healer::copiers() const {
+  const std::optional<std::uint32_t> publisher = table_.place_of(record_.publisher);
+  return table_.daemons() & ~(publisher ? place_bit(*publisher) : 0);
+}
+
 // FREE and LOST pages lack nothing; one that is sought lacks everything.
 bool Healer::is_short(std::uint32_t page) const {
   const HomePages::Page& entry = pages_[page];
   if (entry.state == HomeState::seeking) return true;
   if (entry.state != HomeState::held) return false;
   const Places stay = entry.keepers & ~going_;
-  return stay == 0 || count(stay & table_.daemons()) < record_.copies;
+  return stay == 0 || count(stay & copiers()) < record_.copies;
 }
 
 std::vector<NodeId> Healer::nodes_of(Places places) const {
@@ -146,7 +152,7 @@ void Healer::heal(std::uint32_t page, std::uint64_t now_us) {
 bool Healer::can_spare(std::uint32_t page, std::uint32_t place) const {
   if (table_[place].who.node == record_.publisher || table_[place].leave_by_us != 0) return false;
   const Places stay = pages_[page].keepers & ~going_ & ~place_bit(place);
-  return stay != 0 && count(stay & table_.daemons()) >= record_.copies;
+  return stay != 0 && count(stay & copiers()) >= record_.copies;
 }
 
 void Healer::trim(std::uint32_t page) {
@@ -222,7 +228,7 @@ std::pair<std::uint32_t, std::uint32_t> Healer::fewest_copies() const {
   std::uint32_t fewest = record_.copies, lacking = 0;
   for (std::uint32_t page = 0; page < pages_.size(); ++page) {
     if (pages_[page].state == HomeState::free) continue;
-    const std::uint32_t copies = count(pages_[page].keepers & table_.daemons());
+    const std::uint32_t copies = count(pages_[page].keepers & copiers());
     fewest = std::min(fewest, copies);
     lacking += copies < record_.copies ? 1 : 0;
   }

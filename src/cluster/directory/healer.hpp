@@ -64,6 +64,7 @@ class Healer {
   void decide(std::uint32_t page);
   bool step_pass(std::uint64_t now_us);
   void end_pass(std::uint64_t now_us);
+  Places copiers() const;
   bool is_short(std::uint32_t page) const;
   void heal(std::uint32_t page, std::uint64_t now_us);
   void keep_at(std::uint32_t page, std::uint32_t place, std::uint64_t now_us);

@@ -16,7 +16,7 @@ namespace {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr std::uint64_t kUsualSeeds = 16;
 #else
-constexpr std::uint64_t kUsualSeeds = 160;
+constexpr std::uint64_t kUsualSeeds = 320;
 #endif
 
 class Chaos {
