@@ -189,7 +189,7 @@ constexpr const char* kFooter = R"(
 Record the program where it fits, over some ten steps, each launch timed by itself:
   vmem trace record --trace-epoch 1 -- python train.py
 The steps that repeat at the trace's end are played again in virtual time, by vmem's own decisions. Beyond HBM half of
-the runs took at most 10 % longer, others up to 46 %. What HBM does not hold lies in another GPU's memory (--peer), then
+the runs took at most 10 % longer, others up to 37 %. What HBM does not hold lies in another GPU's memory (--peer), then
 in host memory, then in what is below it (--below: a disk or another node), as in a run. Programs on several devices, and
 those that call vmem, cannot be played. Bound: nothing is faster where the GPU's work takes as long as recorded. Schedule:
 what somebody who knows the future can do. Both are those of the slowest link. Busiest: what is busy for the largest

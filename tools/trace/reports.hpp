@@ -12,7 +12,8 @@
 
 namespace vmem::tools {
 
-// What was recorded, in ten lines: sizes, bytes moved, waits, what ran.
+// What was recorded, in some 20 lines: sizes, bytes moved, waits, what was busy, what
+// ran.
 std::string summary_of(const trace::Trace& trace, const std::string& path);
 
 // One line for each event.

@@ -9,6 +9,7 @@
 #include "base/sizes.hpp"
 #include "tools/trace/blocks.hpp"
 #include "tools/trace/reports.hpp"
+#include "tools/trace/shares.hpp"
 
 namespace vmem::tools {
 namespace {
@@ -99,6 +100,17 @@ std::string most_frequent(const Trace& trace, const Sums& sums) {
   return text;
 }
 
+std::string words(const Shares& shares) {
+  const auto percent = [&](std::uint64_t ns) {
+    return 100 * double(ns) / double(std::max<std::uint64_t>(shares.all, 1));
+  };
+  return fmt::format(
+      "of the later half of the launches ({:.3f} s): copying in {:.0f} %, out {:.0f} %, both at once {:.0f} %, neither "
+      "{:.0f} %; mover busy {:.0f} %; launches waited {:.0f} %\n",
+      seconds(shares.all), percent(shares.in), percent(shares.out), percent(shares.both), percent(shares.neither()),
+      percent(shares.mover), percent(shares.waiting));
+}
+
 }  // namespace
 
 std::string summary_of(const Trace& trace, const std::string& path) {
@@ -125,6 +137,7 @@ std::string summary_of(const Trace& trace, const std::string& path) {
                       sums.maps, sums.unmaps, sums.made, sums.unmade);
   text += fmt::format("waits: {}, {:.3f} s in all, the longest {:.3f} ms at {:.6f} s\n", sums.waits,
                       seconds(sums.waited_ns), double(sums.longest_ns) * 1e-6, seconds(sums.longest_at_ns));
+  text += words(shares_of(trace));
   text += "launches by name:\n" + most_frequent(trace, sums);
   if (trace.ended != End::Why::finished)
     text += fmt::format("the trace ended before the program: {}\n", trace::words(trace.ended));
