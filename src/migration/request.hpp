@@ -174,6 +174,8 @@ struct FreeRequest final : Request {
   pagetable::Region* region = nullptr;
   // Of the region as the caller saw it; another region may have reused the record since.
   std::uint32_t first_granule = 0;
+  // Other nodes use the addresses: they are granted anew when none does any more.
+  bool keep_range = false;
   Stamp last;  // covers work queued before the free
 
   std::optional<Status> advance(MoverParts& parts) override;
@@ -269,10 +271,25 @@ struct FreezeRequest final : Request {
 
  private:
   Status check(const MoverParts& parts) const;
-  Status thaw(MoverParts& parts, Status why);
   Patience patience_;
   std::uint32_t page_ = 0;  // hidden so far
   bool began_ = false;
+};
+
+// Makes a frozen region writable again. REQUIRES: no other node has heard of it.
+struct ThawRequest final : Request {
+  pagetable::Region* region = nullptr;
+  std::uint32_t first_granule = 0;  // see FreeRequest
+
+  std::optional<Status> advance(MoverParts& parts) override;
+};
+
+// The node may allocate in granules [first, first + count) of the joint address space from now on.
+// Errors: those of AddressSpace::grant.
+struct GrantRequest final : Request {
+  std::uint32_t first = 0, count = 0;
+
+  std::optional<Status> advance(MoverParts& parts) override;
 };
 
 // Pages that are accessed in ways that vmem cannot track: they stay mapped where they are until

@@ -186,10 +186,13 @@ Result<Region*> AddressSpace::add_at(std::uint32_t first, std::uint32_t granules
 void AddressSpace::remove(Region& region) {
   for (std::uint32_t i = 0; i < region.granules; ++i) map_[region.first.index + i].store(0, std::memory_order_release);
   region.pages.reset();  // first: insert needs a little memory
-  if (owns(region))
-    free_.insert(region.first.index, region.granules);
-  else
+  if (!owns(region))
     joint_serials_.erase(region.serial);
+  else if (region.keeps_range)
+    own_.erase(region.first.index, region.granules);
+  else
+    free_.insert(region.first.index, region.granules);
+  region.keeps_range = false;
   region.state = RegionState::empty;
   free_ids_.push_back(region.id);
 }

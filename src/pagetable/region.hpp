@@ -149,6 +149,9 @@ struct Region {
   // Nobody may write to it any more: it is published, or being published. Any thread reads it only
   // for messages; the mover's mappings enforce it.
   std::atomic<bool> frozen{false};
+  // The mover only. When it ends, its granules stop being an own part: other nodes still have the
+  // addresses.
+  bool keeps_range = false;
   std::uint32_t head_bytes = 0;  // of its first page, before the requested range
   std::unique_ptr<Page[]> pages;
   RegionExtent extent;

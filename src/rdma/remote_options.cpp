@@ -63,6 +63,24 @@ Option<RemoteOptions> cluster_option() {
       });
 }
 
+Option<RemoteOptions> advertise_option() {
+  return define(
+      {.name = "advertise",
+       .values = "auto, or an address of this machine such as 10.0.0.7:0",
+       .only_with = "cluster",
+       .help = "Where this program listens for the cluster's other nodes, which fetch pages of published regions from "
+               "it. Port 0: any that is free; auto: the address from which the registry is reached; without secret "
+               "and certificates 127.0.0.1.",
+       .print = [](const RemoteOptions& options) { return options.advertise.empty() ? "auto" : options.advertise; }},
+      &RemoteOptions::advertise, [](std::string_view text) -> Result<std::string> {
+        if (text == "auto") return std::string();
+        const std::size_t colon = text.rfind(':');
+        if (colon == std::string_view::npos || colon == 0 || colon + 1 == text.size())
+          return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("'{}' is not HOST:PORT", text));
+        return std::string(text);
+      });
+}
+
 Option<RemoteOptions> borrow_option() {
   return automatic_size_option(
       {.name = "borrow",
@@ -165,9 +183,9 @@ Option<RemoteOptions> fabric_option() {
 }  // namespace
 
 std::vector<Option<RemoteOptions>> remote_options() {
-  return {remote_option(),       cluster_option(),        borrow_option(),          replicas_option(),
-          remote_wait_option(),  remote_encrypt_option(), remote_channels_option(), secret_option(),
-          certificates_option(), fabric_option()};
+  return {remote_option(),   cluster_option(),      advertise_option(),      borrow_option(),
+          replicas_option(), remote_wait_option(),  remote_encrypt_option(), remote_channels_option(),
+          secret_option(),   certificates_option(), fabric_option()};
 }
 
 }  // namespace vmem

@@ -40,6 +40,14 @@ vmem_status guarded(Call&& call) noexcept {
   }
 }
 
+constexpr std::uint64_t kClusterWaitUs = 30'000'000;
+
+vmem::Result<vmem::runtime::Publishing*> publishing_of(Runtime& runtime) {
+  if (auto* const publishing = runtime.publishing()) return publishing;
+  return vmem::fail(VMEM_ERROR_UNSUPPORTED,
+                    "regions are published to a cluster, and this program takes part in none: give the option cluster");
+}
+
 template <class Call>
 vmem_status with_runtime(Call&& call) noexcept {
   Runtime* runtime = live.load(std::memory_order_acquire);
@@ -183,9 +191,46 @@ vmem_status vmem_map_file(void** out, const char* path, uint64_t offset, uint64_
   });
 }
 
+vmem_status vmem_publish(void* ptr, const char* name, const vmem_publish_options* options) {
+  return with_runtime([&](Runtime& runtime) -> Status {
+    if (ptr == nullptr || name == nullptr) return null_argument(ptr == nullptr ? "ptr" : "name");
+    VMEM_ASSIGN(vmem::runtime::Publishing* const publishing, publishing_of(runtime));
+    const vmem_publish_options how = options == nullptr ? vmem_publish_options{} : *options;
+    if (how.reserved != 0)
+      return vmem::fail(VMEM_ERROR_INVALID_VALUE,
+                        "vmem_publish_options.reserved is not 0: set the struct to zeros first");
+    return publishing->publish(ptr, {.name = name,
+                                     .copies = how.copies,
+                                     .expires_s = how.expires_s,
+                                     .wait_us = how.wait_us == 0 ? kClusterWaitUs : how.wait_us});
+  });
+}
+
+vmem_status vmem_open(void** out, uint64_t* bytes, const char* name, int device, uint64_t wait_us) {
+  return with_runtime([&](Runtime& runtime) -> Status {
+    if (out == nullptr || name == nullptr) return null_argument(out == nullptr ? "out" : "name");
+    VMEM_ASSIGN(vmem::runtime::Publishing* const publishing, publishing_of(runtime));
+    VMEM_ASSIGN(const auto opened, publishing->open(name, device, wait_us));
+    *out = opened.pointer;
+    if (bytes != nullptr) *bytes = opened.bytes;
+    return {};
+  });
+}
+
+vmem_status vmem_close(void* ptr, vmem_stream stream, uint64_t wait_us) {
+  return with_runtime([&](Runtime& runtime) -> Status {
+    if (ptr == nullptr) return null_argument("ptr");
+    VMEM_ASSIGN(vmem::runtime::Publishing* const publishing, publishing_of(runtime));
+    return publishing->close(ptr, stream, wait_us == 0 ? kClusterWaitUs : wait_us);
+  });
+}
+
 vmem_status vmem_free(void* ptr, vmem_stream stream) {
-  return with_runtime(
-      [&](Runtime& runtime) { return ptr == nullptr ? Status{} : runtime.allocations().free(ptr, stream); });
+  return with_runtime([&](Runtime& runtime) -> Status {
+    if (ptr == nullptr) return {};
+    if (const auto* const publishing = runtime.publishing()) VMEM_TRY(publishing->check_free(ptr));
+    return runtime.allocations().free(ptr, stream);
+  });
 }
 
 vmem_status vmem_acquire(const vmem_range* ranges, size_t count, vmem_stream stream) {

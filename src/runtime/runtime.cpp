@@ -53,11 +53,45 @@ Status Runtime::start() {
   const auto wake = [this] { waker_.wake(); };
   VMEM_ASSIGN(stack_, MemoryStack::start(options_, driver_, *devices_, topology_, wake));
   VMEM_ASSIGN(peers_, PeerMemory::start(options_, driver_, *devices_, wake));
+  if (stack_->remote() != nullptr && stack_->remote()->member() != nullptr) {
+    VMEM_TRY(grant_slices(1, [this](std::uint32_t first, std::uint32_t count) { return space().grant(first, count); }));
+  }
   VMEM_TRY(start_mover());
   backing_ = std::make_unique<Backing>(options_, *devices_, space(), *mover_, *streams_, *slots_);
   VMEM_ASSIGN(small_, Suballocator::create(backing_->slabs, backing_->work, space().base(), space().bytes()));
   interface_ = std::make_unique<Interface>(*this);
+  start_publishing();
   return {};
+}
+
+Status Runtime::grant_slices(std::uint32_t count, const std::function<Status(std::uint32_t, std::uint32_t)>& grant) {
+  Member& member = *stack_->remote()->member();
+  const auto granules = std::uint32_t(member.parameters().slice_bytes >> pagetable::kGranuleShift);
+  VMEM_ASSIGN(const std::vector<cluster::Slice> slices, member.take_slices(count));
+  for (const cluster::Slice slice : slices) VMEM_TRY(grant(static_cast<std::uint32_t>(slice) * granules, granules));
+  return {};
+}
+
+void Runtime::start_publishing() {
+  Remote* const remote = stack_->remote();
+  if (remote == nullptr || remote->joint() == nullptr) return;
+  publishing_ = std::make_unique<Publishing>(Publishing::Parts{.devices = *devices_,
+                                                               .space = space(),
+                                                               .mover = *mover_,
+                                                               .regions = backing_->regions,
+                                                               .slots = *slots_,
+                                                               .member = *remote->member(),
+                                                               .joint = *remote->joint(),
+                                                               .tenant = remote->tenant()});
+  remote->on_range_freed([this](std::uint32_t first, std::uint32_t count) { publishing_->range_freed(first, count); });
+  backing_->regions.on_full([this, slice = remote->member()->parameters().slice_bytes](std::uint64_t bytes) {
+    return grant_slices(std::uint32_t((bytes + slice - 1) / slice), [this](std::uint32_t first, std::uint32_t count) {
+      migration::GrantRequest request;
+      request.first = first;
+      request.count = count;
+      return mover_->call(request);
+    });
+  });
 }
 
 Runtime::Interface::Interface(Runtime& runtime)
@@ -114,6 +148,8 @@ Runtime::Interface::Interface(Runtime& runtime)
 // it.
 Runtime::~Runtime() {
   const MemoryReserve reserve;  // destruction must not fail
+  if (publishing_) stack_->remote()->on_range_freed({});
+  publishing_.reset();
   interface_.reset();
   small_.reset();
   backing_.reset();
@@ -163,7 +199,7 @@ Result<migration::MoverConfig> Runtime::mover_config() {
   config.backing = &stack_->host();
   config.backing_ahead_bytes = options_.host_ahead_bytes;
   config.in_place = &stack_->host();
-  config.files = &stack_->files();
+  config.files = &stack_->sources();
   VMEM_ASSIGN(config.devices, mover_devices());
   config.peer_tiers = peers_->tiers();
   config.loans = peers_->loans();

@@ -3,6 +3,7 @@
 // memory stay in the calling thread; the mover does the rest.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "base/status.hpp"
@@ -16,6 +17,7 @@
 #include "runtime/assembly/peer_memory.hpp"
 #include "runtime/assembly/reserved_space.hpp"
 #include "runtime/blocks/undeclared_blocks.hpp"
+#include "runtime/cluster/publishing.hpp"
 #include "runtime/explicit/allocations.hpp"
 #include "runtime/explicit/copies.hpp"
 #include "runtime/explicit/hit_path.hpp"
@@ -64,6 +66,8 @@ class Runtime final {
   Requests& requests() { return interface_->requests; }
   // Programs that do not.
   UndeclaredBlocks& blocks() { return interface_->blocks; }
+  // Null: without the option cluster.
+  Publishing* publishing() { return publishing_.get(); }
   Launches& launches() { return interface_->launches; }
   const Launches& launches() const { return interface_->launches; }
 
@@ -83,6 +87,8 @@ class Runtime final {
   Runtime(Options options, std::shared_ptr<const gpu::Driver> driver);
   Status start();
   Status start_mover();
+  Status grant_slices(std::uint32_t count, const std::function<Status(std::uint32_t, std::uint32_t)>& grant);
+  void start_publishing();
   Result<migration::MoverConfig> mover_config();
   Result<std::vector<migration::MoverDevice>> mover_devices() const;
 
@@ -101,6 +107,7 @@ class Runtime final {
   std::unique_ptr<Backing> backing_;
   std::unique_ptr<Suballocator> small_;
   std::unique_ptr<Interface> interface_;
+  std::unique_ptr<Publishing> publishing_;  // in a cluster
 };
 
 // The process's runtime, between vmem_init and vmem_shutdown; otherwise null.

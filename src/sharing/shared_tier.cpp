@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <bit>
 #include <utility>
 
 namespace vmem::sharing {
@@ -18,6 +19,10 @@ class SharedTier::Source final : public tiers::PageSource {
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
   std::string name() const override { return fmt::format("the published region '{}'", region_->name); }
+  std::optional<tiers::RegionPlace> place() const override {
+    const auto shift = std::uint32_t(std::countr_zero(region_->page_bytes >> pagetable::kGranuleShift));
+    return tiers::RegionPlace{.first_granule = region_->first_granule, .page_shift = shift, .serial = region_->serial};
+  }
   std::uint64_t head_bytes() const override { return 0; }
   std::uint64_t bytes() const override { return region_->bytes; }
   Result<SlotId> lay_out(std::uint64_t page_bytes, std::uint32_t count) override {

@@ -27,7 +27,8 @@ struct SharedRegion {
   std::string name;
   pagetable::Serial serial{};
   std::uint64_t bytes = 0;
-  std::uint64_t page_bytes = 0;
+  std::uint64_t page_bytes = 0;  // a power of two of granules
+  std::uint32_t first_granule = 0;
   std::shared_ptr<const RegionKey> key;
 };
 

@@ -13,6 +13,29 @@ StackedTier::StackedTier(std::vector<Tier*> preferred) : tiers_(std::move(prefer
   for (const Tier* tier : tiers_) info_.busy_pages = std::max(info_.busy_pages, tier->info().busy_pages);
 }
 
+// The slots of a tier that is not the first have the tier's index, as those of allocate have.
+class StackedTier::Source final : public PageSource {
+ public:
+  Source(std::size_t tier, std::shared_ptr<PageSource> source)
+      : index_(SlotId(tier) << kTierShift), source_(std::move(source)) {}
+  std::string name() const override { return source_->name(); }
+  std::optional<RegionPlace> place() const override { return source_->place(); }
+  std::uint64_t head_bytes() const override { return source_->head_bytes(); }
+  std::uint64_t bytes() const override { return source_->bytes(); }
+  Result<SlotId> lay_out(std::uint64_t page_bytes, std::uint32_t count) override {
+    VMEM_ASSIGN(const SlotId first, source_->lay_out(page_bytes, count));
+    return index_ | first;
+  }
+
+ private:
+  const SlotId index_;
+  const std::shared_ptr<PageSource> source_;
+};
+
+std::shared_ptr<PageSource> StackedTier::source_of(std::size_t tier, std::shared_ptr<PageSource> source) {
+  return std::make_shared<Source>(tier, std::move(source));
+}
+
 TierUsage StackedTier::usage() const {
   TierUsage sum;
   for (const Tier* tier : tiers_) {

@@ -2,10 +2,12 @@
 // host memory.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "tiers/abilities.hpp"
+#include "tiers/page_source.hpp"
 
 namespace vmem::tiers {
 
@@ -14,6 +16,9 @@ class StackedTier final : public Tier, public FrameLoadingTier, public Degradabl
   static constexpr std::size_t kMostTiers = 3;
   // REQUIRES: 1 to kMostTiers tiers, which outlive this.
   explicit StackedTier(std::vector<Tier*> preferred);
+
+  // The source of one of the tiers, by its index, as a source of this tier.
+  static std::shared_ptr<PageSource> source_of(std::size_t tier, std::shared_ptr<PageSource> source);
 
   const TierInfo& info() const noexcept override { return info_; }
   TierUsage usage() const override;
@@ -29,6 +34,7 @@ class StackedTier final : public Tier, public FrameLoadingTier, public Degradabl
   bool loads_into_frames(SlotId slot, int device) const override;
 
  private:
+  class Source;
   // The two highest bits of a slot are the index of its tier.
   static constexpr std::uint32_t kTierShift = 30;
   static SlotId own_slot(SlotId slot) { return slot & ((SlotId{1} << kTierShift) - 1); }

@@ -77,7 +77,13 @@ class Process {
     }
     return lines_;
   }
-  std::string first_line() { return says_more() ? lines_.front() : "the process said nothing"; }
+  std::string first_line() { return line(0); }
+  // Waits for that line, counted from 0.
+  std::string line(std::size_t number) { return says_more(number) ? lines_[number] : "the process said nothing"; }
+  // Writes to its standard input.
+  void tell(std::string_view text) const {
+    EXPECT_EQ(::write(in_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
   // Waits for a line with this beginning, after `skipped` other such lines.
   bool says(std::string_view beginning, std::size_t skipped = 0) {
     for (std::size_t seen = 0; says_more(seen); ++seen) {

@@ -1,14 +1,10 @@
 // Programs and daemons that find each other by the registry of their cluster.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <chrono>
 #include <cstdio>
-#include <functional>
 #include <nlohmann/json.hpp>
 
-#include "cluster/registry/etcd_server.hpp"
-#include "runtime/remote_fixture.hpp"
+#include "runtime/cluster_fixture.hpp"
 
 namespace vmem {
 namespace {
@@ -16,37 +12,15 @@ namespace {
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
 
-class ClusterApi : public RemoteApi {
- protected:
-  std::string cluster() const { return fmt::format("etcd://{}/demo", etcd_.endpoint(0)); }
-  std::unique_ptr<DaemonProcess> join(std::vector<std::string> more = {}) const {
-    std::vector<std::string> all{"--lend", "64MiB", "--cluster", cluster()};
-    all.insert(all.end(), more.begin(), more.end());
-    return std::make_unique<DaemonProcess>("127.0.0.1:0", all);
-  }
-  // Whether it becomes true within the time.
-  static bool within(std::chrono::milliseconds most, const std::function<bool()>& true_now) {
-    const auto end = steady_clock::now() + most;
-    while (!true_now()) {
-      if (steady_clock::now() > end) return false;
-      ::usleep(5'000);
-    }
-    return true;
-  }
-  // All output of a command of this program.
-  static std::string output(const std::string& arguments) {
-    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen((program() + " " + arguments).c_str(), "r"),
-                                                               &::pclose);
-    std::string text;
-    std::array<char, 4096> buffer{};
-    while (const std::size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
-      text.append(buffer.data(), bytes);
-    return text;
-  }
-
- private:
-  cluster::EtcdServers etcd_{1};
-};
+// All output of a command of this program.
+std::string output(const std::string& arguments) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen((program() + " " + arguments).c_str(), "r"), &::pclose);
+  std::string text;
+  std::array<char, 4096> buffer{};
+  while (const std::size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
+    text.append(buffer.data(), bytes);
+  return text;
+}
 
 TEST_F(ClusterApi, AProgramFindsTheDaemonsOfItsCluster) {
   const auto first = join(), second = join();

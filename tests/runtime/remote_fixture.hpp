@@ -20,6 +20,7 @@ inline constexpr std::size_t kMiB = std::size_t{1} << 20;
 inline constexpr std::size_t kPage = 2 * kMiB;
 
 #define ASSERT_OK(call) ASSERT_EQ(call, VMEM_OK) << vmem_last_error()
+#define EXPECT_OK(call) EXPECT_EQ(call, VMEM_OK) << vmem_last_error()
 
 inline std::string program() {
   const auto here = std::filesystem::canonical("/proc/self/exe").parent_path();

@@ -93,6 +93,7 @@ Ticket Directory::publish(Publication what, std::uint64_t wait_us) {
   RegionRecord region;
   region.serial = what.serial;
   region.name = what.name;
+  region.key = what.key;
   region.first_granule = what.first_granule;
   region.granules = what.granules;
   region.page_bytes = what.page_bytes;

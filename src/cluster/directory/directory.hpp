@@ -37,6 +37,7 @@ class Directory {
   struct Publication {
     Serial serial{};  // from Enrollment::take_serial
     std::string name;
+    std::string key;  // proves pages; for the data plane
     std::uint64_t first_granule = 0, granules = 0;
     std::uint64_t page_bytes = 0, bytes = 0;
     std::uint32_t copies = 0;

@@ -21,7 +21,10 @@ struct DirectoryConfig {
   std::uint64_t avoid_us = 10'000'000;   // a node that could not keep a copy gets none meanwhile
   std::uint64_t retry_us = 100'000;      // of commits, at first
   std::uint64_t race_us = 200'000;       // between the ranks of nodes that may take a home over
-  std::uint32_t pages_in_flight = 64;    // that one home has copied or asks for at one time
+  // False: this node drops what it has cached without a word, so it promises to keep nothing but
+  // what it published.
+  bool keeps_copies = true;
+  std::uint32_t pages_in_flight = 64;  // that one home has copied or asks for at one time
 };
 
 struct KnownNode {

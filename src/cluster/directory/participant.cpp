@@ -252,7 +252,8 @@ void Participant::on(const Keep& body, Outbox& out) {
   if (stage_ == Stage::opening || !contains(body.pages, pages_.size())) return;
   Runs done, not_done, fetch;
   for_each_page(body.pages, [&](std::uint32_t page) {
-    if (stage_ == Stage::closing || body.round < pages_[page].round) return append(not_done, page);
+    const bool may = config_.keeps_copies || pages_[page].have == Have::kept;
+    if (stage_ == Stage::closing || body.round < pages_[page].round || !may) return append(not_done, page);
     if (promise(page, body.round)) return append(done, page);
     const auto fetching = fetching_.find(page);
     if (fetching != fetching_.end() && fetching->second >= body.round) return;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/printable.hpp"
 #include "cluster/enrollment/json_fields.hpp"
@@ -37,6 +38,23 @@ std::optional<RegionRecord::Participant> parse_participant(std::string_view text
       (kind != "daemon" && kind != "program"))
     return std::nullopt;
   return RegionRecord::Participant{.node = NodeId{node}, .session = Session(session), .daemon = kind == "daemon"};
+}
+
+std::string hex_of(std::string_view bytes) {
+  std::string text;
+  for (const char byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+std::optional<std::string> bytes_of(std::string_view hex) {
+  std::string bytes;
+  for (; hex.size() >= 2; hex.remove_prefix(2)) {
+    unsigned char byte = 0;
+    const auto [end, error] = std::from_chars(hex.data(), hex.data() + 2, byte, 16);
+    if (error != std::errc{} || end != hex.data() + 2) return std::nullopt;
+    bytes += static_cast<char>(byte);
+  }
+  return hex.empty() ? std::optional(std::move(bytes)) : std::nullopt;
 }
 
 Status damaged(std::string_view key, std::string_view field, std::string_view why) {
@@ -95,6 +113,7 @@ Status check_region(const RegionRecord& region) {
     return refuse(fmt::format("{} granules from {} are no range", region.granules, region.first_granule));
   if (region.copies > kMostCopies)
     return refuse(fmt::format("{} copies are wanted; at most {} are possible", region.copies, kMostCopies));
+  if (region.key.size() > kMostKey) return refuse(fmt::format("its key has more than {} bytes", kMostKey));
   if (region.tenant.empty() || region.tenant.size() > kMostTenant) return refuse("its tenant has no proper name");
   return {};
 }
@@ -123,6 +142,7 @@ std::string json_of(const RegionRecord& record) {
                        {"pages", record.pages},
                        {"bytes", record.bytes},
                        {"tenant", record.tenant},
+                       {"key", hex_of(record.key)},
                        {"publisher", number(record.publisher)},
                        {"copies", record.copies},
                        {"home", number(record.home)},
@@ -152,6 +172,7 @@ Result<RegionRecord> parse_region(std::string_view key, std::string_view value) 
   record.copies = std::uint32_t(fields.number("copies", kMostCopies));
   record.home = NodeId{fields.number("home")};
   record.term = Term{fields.number("term")};
+  const std::string key_in_hex = fields.text("key");
   const std::string life = fields.text("life");
   record.expires_s = fields.number("expires_s");
   record.invitations = std::uint32_t(fields.number("invitations", UINT32_MAX - kFirstInvitation));
@@ -160,6 +181,9 @@ Result<RegionRecord> parse_region(std::string_view key, std::string_view value) 
   if (life != "alive" && life != "removed")
     return std::unexpected(damaged(key, "life", "is neither alive nor removed").error());
   record.removed = life == "removed";
+  const std::optional<std::string> region_key = bytes_of(key_in_hex);
+  if (!region_key) return std::unexpected(damaged(key, "key", "is not in hexadecimal digits").error());
+  record.key = *region_key;
   VMEM_TRY(take_participants(key, participants, record));
   if (const Status right = check_region(record); !right)
     return fail(VMEM_ERROR_INVALID_OPTION,

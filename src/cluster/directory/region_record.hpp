@@ -22,7 +22,7 @@ enum class Term : std::uint64_t {};     // counts the homes of a region; only gr
 enum class Session : std::uint32_t {};  // one opening of a region by a node. 0: none
 
 inline constexpr std::string_view kRegionsPrefix = "regions/", kNamesPrefix = "names/";
-inline constexpr std::size_t kMostName = 128, kMostTenant = 128;
+inline constexpr std::size_t kMostName = 128, kMostTenant = 128, kMostKey = 64;
 inline constexpr std::uint32_t kMostParticipants = 64, kMostCopies = 8;
 // Sessions from here on are given by homes, to daemons that they ask for copies. Those below are
 // counted by the nodes that open.
@@ -43,6 +43,7 @@ struct RegionRecord {
   std::uint64_t page_bytes = 0, bytes = 0;
   std::uint32_t pages = 0;
   std::string tenant;
+  std::string key;  // proves pages; for the data plane
   NodeId publisher{};
   std::uint32_t copies = 0;
   NodeId home{};

@@ -10,6 +10,7 @@ std::string json_of(const NodeRecord& record) {
   return record_value(
       {{"incarnation", static_cast<std::uint64_t>(record.incarnation)},
        {"addresses", record.addresses},
+       {"transport", record.transport},
        {"boot", record.boot},
        {"pid", record.pid},
        {"kind", record.kind},
@@ -22,6 +23,7 @@ Result<NodeRecord> parse_node_record(std::string_view key, std::string_view valu
   JsonFields fields(key, value);
   NodeRecord record{.incarnation = Incarnation{fields.number("incarnation")},
                     .addresses = fields.texts("addresses"),
+                    .transport = fields.number("transport"),
                     .boot = fields.text("boot"),
                     .pid = fields.number("pid"),
                     .kind = fields.text("kind"),

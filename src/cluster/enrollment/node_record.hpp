@@ -27,6 +27,7 @@ struct NodeRecord {
   };
   Incarnation incarnation{};
   std::vector<std::string> addresses;  // the first is preferred; none: nobody connects to it
+  std::uint64_t transport = 0;         // the id that it claims on connections
   std::string boot;                    // of the host
   std::uint64_t pid = 0;
   std::string kind;  // "program", "daemon"

@@ -165,7 +165,9 @@ std::optional<Status> FreeRequest::advance(MoverParts& parts) {
     return fail(VMEM_ERROR_INVALID_POINTER,
                 fmt::format("{:#x} was freed already", parts.core.config.space->address_of(first_granule)));
   }
-  return parts.endings.end(*region, last);
+  auto ended = parts.endings.end(*region, last);
+  if (ended) region->keeps_range = keep_range;
+  return ended;
 }
 
 }  // namespace vmem::migration

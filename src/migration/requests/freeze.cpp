@@ -8,6 +8,20 @@ namespace vmem::migration {
 
 using pagetable::Mapped;
 
+namespace {
+
+// What was mapped for reading only meanwhile is writable again.
+Status thaw(MoverParts& parts, pagetable::Region& region) {
+  region.frozen = false;
+  for (std::uint32_t i = 0; i < region.page_count; ++i) {
+    const PageRef ref{&region, i};
+    if (ref.page().mapped != Mapped::nothing) VMEM_TRY(parts.mapper.set_access(ref, pagetable::Access::write));
+  }
+  return {};
+}
+
+}  // namespace
+
 // From the first step on, writes that reach the mover are refused, and pages are mapped for reading
 // only. Mappings of before are taken away page by page; until then threads may hit them.
 std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
@@ -19,12 +33,16 @@ std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
   for (; page_ < region->page_count; ++page_) {
     const PageRef ref{region, page_};
     auto hidden = parts.gate.hide(ref);
-    if (!hidden) return thaw(parts, std::unexpected(std::move(hidden).error()));
+    if (!hidden) {
+      VMEM_TRY(thaw(parts, *region));
+      return std::unexpected(std::move(hidden).error());
+    }
     if (*hidden != Attempt::done) {
       if (!patience_.over(parts.core)) return std::nullopt;
-      return thaw(parts, fail(VMEM_ERROR_IN_USE,
-                              fmt::format("the memory at {:#x} cannot be published: work that uses it does not end",
-                                          parts.core.address_of(ref))));
+      VMEM_TRY(thaw(parts, *region));
+      return fail(VMEM_ERROR_IN_USE,
+                  fmt::format("the memory at {:#x} cannot be published: work that uses it does not end",
+                              parts.core.address_of(ref)));
     }
     patience_.reset();
     ref.page().last_write = false;  // it is not to be fetched for writing
@@ -57,14 +75,11 @@ Status FreezeRequest::check(const MoverParts& parts) const {
   return {};
 }
 
-// What was mapped for reading only meanwhile is writable again.
-Status FreezeRequest::thaw(MoverParts& parts, Status why) {
-  region->frozen = false;
-  for (std::uint32_t i = 0; i < region->page_count; ++i) {
-    const PageRef ref{region, i};
-    if (ref.page().mapped != Mapped::nothing) VMEM_TRY(parts.mapper.set_access(ref, pagetable::Access::write));
-  }
-  return why;
+std::optional<Status> ThawRequest::advance(MoverParts& parts) {
+  VMEM_TRY(check_live({region, region->page_at(first_granule), 1}));
+  return thaw(parts, *region);
 }
+
+std::optional<Status> GrantRequest::advance(MoverParts& parts) { return parts.core.config.space->grant(first, count); }
 
 }  // namespace vmem::migration

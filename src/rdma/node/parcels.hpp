@@ -31,7 +31,7 @@ class Parcels final : public Service {
   static Result<std::unique_ptr<Parcels>> create(Node& node, std::size_t buffers = 64);
   ~Parcels() override;
 
-  // Who receives parcels of the topic; nobody: they are dropped.
+  // Who receives parcels of the topic; nobody ({}): they are dropped.
   void receive(Topic topic, Receive receive) { receivers_[std::size_t(topic)] = std::move(receive); }
   // The bytes are copied. Errors: OUT_OF_MEMORY if all buffers are in use; INVALID_VALUE beyond
   // kMostBytes; those of Transport::send.

@@ -77,6 +77,12 @@ const Peer* PeerBook::find(PeerId peer) const {
   return found == peers_.end() ? nullptr : &found->second.peer;
 }
 
+const Peer* PeerBook::find(NodeIdentity node) const {
+  for (const auto& [id, entry] : peers_)
+    if (!entry.closing && entry.peer.node == node) return &entry.peer;
+  return nullptr;
+}
+
 bool PeerBook::is_from(const Peer& peer, const wire::Header& header) {
   const bool own =
       header.request.client == number(peer.node.id) &&

@@ -29,6 +29,8 @@ class PeerBook {
   std::optional<Peer> gone(PeerId peer, const Gone& gone);
 
   const Peer* find(PeerId peer) const;
+  // A connection to the node, whichever side made it, that is not being closed.
+  const Peer* find(NodeIdentity node) const;
   // Whether the request names the node of its connection, which counts as heard then.
   bool is_from(const Peer& peer, const wire::Header& header);
   void heard(PeerId peer);

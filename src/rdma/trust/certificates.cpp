@@ -178,15 +178,32 @@ bool PeerCertificates::are_trusted_by(SSL_CTX* context) {
   return true;
 }
 
-std::string certified_name(SSL* ssl) {
-  const std::unique_ptr<X509, OpenSslDelete<X509_free>> certificate(SSL_get1_peer_certificate(ssl));
-  if (!certificate) return "";
+namespace {
+
+std::string name_in(const X509& certificate) {
   const std::unique_ptr<GENERAL_NAMES, OpenSslDelete<GENERAL_NAMES_free>> names(
-      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr)));
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr)));
   for (int i = 0; i < sk_GENERAL_NAME_num(names.get()); ++i) {
     if (std::string name = name_of(*sk_GENERAL_NAME_value(names.get(), i)); !name.empty()) return name;
   }
   return "";
+}
+
+}  // namespace
+
+std::string certified_name(SSL* ssl) {
+  const std::unique_ptr<X509, OpenSslDelete<X509_free>> certificate(SSL_get1_peer_certificate(ssl));
+  return certificate ? name_in(*certificate) : "";
+}
+
+Result<std::string> Certificates::name() const {
+  const std::unique_ptr<BIO, OpenSslDelete<BIO_free_all>> file(BIO_new_file(certificate_.c_str(), "r"));
+  const std::unique_ptr<X509, OpenSslDelete<X509_free>> certificate(
+      file ? PEM_read_bio_X509(file.get(), nullptr, nullptr, nullptr) : nullptr);
+  ERR_clear_error();
+  if (!certificate)
+    return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} holds no certificate that can be read", certificate_));
+  return name_in(*certificate);
 }
 
 Status expect_certified_host(SSL* ssl, const std::string& host) {

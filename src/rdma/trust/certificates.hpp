@@ -26,6 +26,9 @@ class Certificates {
   // Loads the files into `context`, which then accepts peers with certificates of this authority.
   // Errors: INVALID_OPTION, naming the file.
   Status install(SSL_CTX* context) const;
+  // The identity that peers see: the first name in this node's certificate; "": none. Errors:
+  // INVALID_OPTION.
+  Result<std::string> name() const;
   // Changes when one of the files is replaced.
   std::string version() const;
 

@@ -118,4 +118,16 @@ Result<std::uint64_t> hbm_budget(const Options& options, const Device& device) {
   return budget;
 }
 
+Status copy_window(Device& device, CUdeviceptr window, void* host, std::uint64_t bytes, WindowCopy way) {
+  const auto& driver = *device.driver;
+  const bool write = way == WindowCopy::to_window;
+  const std::lock_guard lock(device.io_mutex);
+  // The driver checks access to the frame with the current context's device, whatever the stream.
+  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(device.driver, device.context));
+  const CUresult queued = write ? driver->cuMemcpyHtoDAsync(window, host, bytes, device.io)
+                                : driver->cuMemcpyDtoHAsync(host, window, bytes, device.io);
+  VMEM_TRY(driver.check(queued, write ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync"));
+  return driver.check(driver->cuStreamSynchronize(device.io), "cuStreamSynchronize");
+}
+
 }  // namespace vmem::runtime

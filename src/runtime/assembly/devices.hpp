@@ -29,9 +29,13 @@ struct Device {
   int ordinal = 0;
   CUdevice handle = 0;
   CUcontext context = nullptr;
-  CUstream io = nullptr;  // vmem_read and vmem_write; used under io_mutex
+  CUstream io = nullptr;  // of copy_window; used under io_mutex
   std::mutex io_mutex;
 };
+
+// Copies between host memory and a mapping of a frame, and waits for the end.
+enum class WindowCopy : std::uint8_t { to_host, to_window };
+Status copy_window(Device& device, CUdeviceptr window, void* host, std::uint64_t bytes, WindowCopy way);
 
 // Constant once opened; any thread.
 class Devices {

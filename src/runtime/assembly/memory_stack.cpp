@@ -155,6 +155,13 @@ tiers::Tier* MemoryStack::below_host() {
   return below_.get();
 }
 
+tiers::Tier& MemoryStack::sources() {
+  if (!remote_ || remote_->joint() == nullptr) return *files_;
+  if (!sources_)
+    sources_ = std::make_unique<tiers::StackedTier>(std::vector<tiers::Tier*>{files_.get(), &remote_->joint()->tier()});
+  return *sources_;
+}
+
 // The mover counts one tier below host memory; this tells disks from nodes.
 void MemoryStack::add_to(vmem_statistics& out) const {
   const tiers::TierUsage disk = disk_ ? disk_->usage() : tiers::TierUsage{};
@@ -167,6 +174,7 @@ void MemoryStack::add_to(vmem_statistics& out) const {
 // A leaked tier keeps its threads, its reader and the host memory that its requests name.
 bool MemoryStack::quarantine() {
   below_.reset();
+  sources_.reset();
   remote_.reset();
   const bool disk = disk_ && disk_->quarantined(), files = files_ && files_->quarantined();
   if (!disk && !files) return false;

@@ -30,6 +30,9 @@ class MemoryStack {
   tiers::NearTier& host() { return *host_; }
   tiers::FileTier& files() { return *files_; }
   tiers::Tier* below_host();  // null: neither disks nor other nodes
+  // Where pages of read-only regions come from: files, then, in a cluster, other nodes.
+  tiers::Tier& sources();
+  Remote* remote() { return remote_.get(); }  // null: no other nodes
   void add_to(vmem_statistics& out) const;
   // Ends the remote tier. Leaks the tiers with requests that may never end, since the kernel may
   // still write to their memory; false if there are none. Only destruction may follow. REQUIRES:
@@ -53,8 +56,9 @@ class MemoryStack {
   std::shared_ptr<tiers::GdsReader> gds_;  // unless the option gds is off
   std::unique_ptr<tiers::DiskTier> disk_;  // with the option nvme
   std::unique_ptr<tiers::FileTier> files_;
-  std::unique_ptr<Remote> remote_;             // with the option remote
-  std::unique_ptr<tiers::StackedTier> below_;  // with both
+  std::unique_ptr<Remote> remote_;               // with the option remote
+  std::unique_ptr<tiers::StackedTier> below_;    // with both
+  std::unique_ptr<tiers::StackedTier> sources_;  // in a cluster
 };
 
 }  // namespace vmem::runtime

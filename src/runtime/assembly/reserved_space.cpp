@@ -7,6 +7,8 @@
 
 namespace vmem::runtime {
 
+using Own = pagetable::AddressSpace::Own;
+
 Result<std::unique_ptr<ReservedSpace>> ReservedSpace::reserve(const std::shared_ptr<const gpu::Driver>& driver,
                                                               const Options& options) {
   std::unique_ptr<ReservedSpace> reserved(new ReservedSpace(driver));
@@ -20,11 +22,19 @@ Result<std::unique_ptr<ReservedSpace>> ReservedSpace::reserve(const std::shared_
                 result);
   }
   reserved->bytes_ = options.space_bytes;
+  const bool joint = !options.cluster.empty();
+  if (joint && reserved->base_ != options.base) {
+    return fail(VMEM_ERROR_ADDRESS_SPACE,
+                fmt::format("the cluster's address space of {} begins at {:#x} on every node, and something else is "
+                            "there in this process: choose another --base and --space, the same on all nodes",
+                            format_bytes(options.space_bytes), options.base));
+  }
   if (reserved->base_ != options.base) {
     VMEM_LOG_INFO("the address space is at {:#x}, not at {:#x}: something else is there", reserved->base_,
                   options.base);
   }
-  VMEM_ASSIGN(reserved->space_, pagetable::AddressSpace::create(reserved->base_, reserved->bytes_));
+  VMEM_ASSIGN(reserved->space_,
+              pagetable::AddressSpace::create(reserved->base_, reserved->bytes_, joint ? Own::nothing : Own::all));
   return reserved;
 }
 

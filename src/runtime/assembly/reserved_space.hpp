@@ -12,7 +12,8 @@ namespace vmem::runtime {
 
 class ReservedSpace {
  public:
-  // At the option base, or elsewhere if something else is there. Errors: ADDRESS_SPACE.
+  // At the option base, or, without a cluster, elsewhere if something else is there. In a cluster
+  // nothing is this node's own at first. Errors: ADDRESS_SPACE.
   static Result<std::unique_ptr<ReservedSpace>> reserve(const std::shared_ptr<const gpu::Driver>& driver,
                                                         const Options& options);
   // REQUIRES: nothing is mapped.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <fstream>
 #include <random>
@@ -20,6 +21,9 @@ namespace {
 
 constexpr std::uint64_t kMostLeaveUs = 2'000'000;
 constexpr std::uint64_t kMostIdleUs = 1'000'000;
+// A small address space has smaller slices, so that several nodes get some.
+constexpr std::uint64_t kMostSmallSlices = 16;
+constexpr std::uint64_t kSliceBytes = std::uint64_t{64} << 30, kLeastSliceBytes = std::uint64_t{1} << 30;
 
 std::uint64_t number(NodeId id) { return static_cast<std::uint64_t>(id); }
 
@@ -28,6 +32,10 @@ cluster::Random system_random() {
     std::random_device source;
     return std::uint64_t{source()} << 32 | source();
   };
+}
+
+Error left_error() {
+  return {VMEM_ERROR_NOT_INITIALIZED, 0, "this process leaves the cluster, and takes nothing of it any more"};
 }
 
 }  // namespace
@@ -47,6 +55,7 @@ Result<std::unique_ptr<cluster::Registry>> open_registry(const RegistryAccess& a
 cluster::ClusterParameters cluster_parameters(std::uint64_t base, std::uint64_t space_bytes) {
   return {.base = base,
           .space_bytes = space_bytes,
+          .slice_bytes = std::clamp(std::bit_floor(space_bytes / kMostSmallSlices), kLeastSliceBytes, kSliceBytes),
           .granule_bytes = pagetable::kGranuleBytes,
           .page_rule = "1",
           .versions = {rdma::wire::kProtocolVersion, rdma::wire::kProtocolVersion}};
@@ -107,6 +116,35 @@ NodeId Member::id() const {
   return id_;
 }
 
+Result<std::uint64_t> Member::take_serial() {
+  std::future<Result<std::uint64_t>> taken;
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_ || leaving_) return std::unexpected(left_error());
+    taken = asked_serials_.emplace_back().promise.get_future();
+  }
+  wake();
+  return taken.get();
+}
+
+Result<std::vector<cluster::Slice>> Member::take_slices(std::uint32_t count) {
+  std::future<Result<std::vector<cluster::Slice>>> taken;
+  {
+    const std::lock_guard lock(mutex_);
+    if (over_ || leaving_) return std::unexpected(left_error());
+    auto& asked = asked_slices_.emplace_back();
+    asked.count = count;
+    taken = asked.promise.get_future();
+  }
+  wake();
+  return taken.get();
+}
+
+void Member::keep(cluster::Slice slice) {
+  const std::lock_guard lock(mutex_);
+  kept_.insert(slice);
+}
+
 void Member::wake() {
   {
     const std::lock_guard lock(mutex_);
@@ -121,22 +159,28 @@ void Member::run() {
   std::uint64_t leave_by_us = 0;
   std::vector<cluster::EnrollmentEvent> events;
   while (true) {
+    ask();
     while (enrollment_->step()) {
     }
+    fence_at_us_.store(enrollment_->fence_at_us(), std::memory_order_release);
     events.clear();
     enrollment_->poll(events);
     for (cluster::EnrollmentEvent& event : events) take(event);
-    if (nodes_changed_ || !told_) tell_nodes();
+    tell_nodes();
     std::unique_lock lock(mutex_);
     trouble_ = enrollment_->trouble();
     if (leaving_ && leave_by_us == 0) {
       leave_by_us = clock_.now_us() + kMostLeaveUs;
       lock.unlock();
-      enrollment_->leave({enrollment_->slices().begin(), enrollment_->slices().end()});
+      enrollment_->leave(to_release());
       continue;
     }
     const std::uint64_t now = clock_.now_us();
-    if (over_ || (leave_by_us != 0 && now >= leave_by_us)) return;
+    if (over_ || (leave_by_us != 0 && now >= leave_by_us)) {
+      over_ = true;
+      lock.unlock();
+      return refuse_asked();
+    }
     const std::uint64_t due = std::min({enrollment_->next_due_us(), now + kMostIdleUs, leave_by_us - 1});
     changed_.wait_for(lock, std::chrono::microseconds(due > now ? due - now : 0), [&] { return woken_; });
     woken_ = false;
@@ -152,8 +196,15 @@ void Member::take(cluster::EnrollmentEvent& event) {
   } else if (const auto* const expelled = std::get_if<Expelled>(&event)) {
     VMEM_LOG_WARN("this process is no longer node {} of the cluster, and enrolls again: {}", number(expelled->former),
                   expelled->why.message);
+    fence_at_us_.store(0, std::memory_order_release);
+    told_ = {};
+    if (config_.expelled) config_.expelled();
     const std::lock_guard lock(mutex_);
     id_ = {};
+  } else if (auto* const serial = std::get_if<SerialTaken>(&event)) {
+    serials_.extract(serial->ticket).mapped().set_value(std::move(serial->serial));
+  } else if (auto* const slices = std::get_if<SlicesTaken>(&event)) {
+    slices_.extract(slices->ticket).mapped().set_value(std::move(slices->slices));
   } else if (std::holds_alternative<Fenced>(event)) {
     VMEM_LOG_WARN("the cluster's registry has not answered for so long that this node must not act as a member");
   } else if (std::holds_alternative<FenceEnded>(event)) {
@@ -172,16 +223,49 @@ void Member::take(cluster::EnrollmentEvent& event) {
   }
 }
 
-// The first time once the members were read, which enrollment ends with.
+void Member::ask() {
+  std::vector<Asked<std::uint64_t>> serials;
+  std::vector<Asked<std::vector<cluster::Slice>>> slices;
+  {
+    const std::lock_guard lock(mutex_);
+    serials.swap(asked_serials_);
+    slices.swap(asked_slices_);
+  }
+  for (auto& each : serials) serials_.emplace(enrollment_->take_serial(), std::move(each.promise));
+  for (auto& each : slices) slices_.emplace(enrollment_->take_slices(each.count), std::move(each.promise));
+}
+
+void Member::refuse_asked() {
+  ask();
+  for (auto& [ticket, promise] : serials_) promise.set_value(std::unexpected(left_error()));
+  for (auto& [ticket, promise] : slices_) promise.set_value(std::unexpected(left_error()));
+  serials_.clear();
+  slices_.clear();
+}
+
+std::vector<cluster::Slice> Member::to_release() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<cluster::Slice> slices;
+  std::ranges::set_difference(enrollment_->slices(), kept_, std::back_inserter(slices));
+  return slices;
+}
+
+// Enrollment ends with the first reading of the members.
 void Member::tell_nodes() {
   if (enrollment_->stage() != cluster::Enrollment::Stage::enrolled) return;
   const cluster::RegistryMembers& members = enrollment_->members();
-  if (!members.known()) return;
-  std::vector<ClusterNode> nodes;
-  for (const auto& [id, node] : members.nodes()) nodes.push_back({id, node.record, members.draining(id)});
+  if (!members.known() || (members.as_of() == told_ && !nodes_changed_)) return;
+  ClusterView view{.as_of = members.as_of(),
+                   .self = enrollment_->id(),
+                   .record = enrollment_->record(),
+                   .own = config_.record,
+                   .draining = members.draining(enrollment_->id()),
+                   .nodes = {}};
+  for (const auto& [id, node] : members.nodes()) view.nodes.push_back({id, node.record, members.draining(id)});
+  const bool changed = nodes_changed_ || told_ == cluster::Revision{};
   nodes_changed_ = false;
-  told_ = true;
-  config_.changed(nodes);
+  told_ = view.as_of;
+  config_.seen(view, changed);
   const std::lock_guard lock(mutex_);
   joined_ = true;
   changed_.notify_all();

@@ -1,15 +1,19 @@
 // This process's membership in a cluster: enrolls it, keeps it enrolled, knows the other nodes, and
 // leaves in the end. While the registry is away, nothing changes for other parts of the process.
 //
-// A thread of its own steps the enrollment. Any thread may make the calls.
+// A thread of its own steps the enrollment. Any other thread may make the calls.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,6 +46,16 @@ struct ClusterNode {
   bool draining = false;
 };
 
+// The cluster as of a revision of its registry.
+struct ClusterView {
+  cluster::Revision as_of{};
+  NodeId self{};               // this node
+  cluster::Revision record{};  // of its record nodes/SELF
+  cluster::NodeRecord own;
+  bool draining = false;           // it is asked to leave
+  std::vector<ClusterNode> nodes;  // the others
+};
+
 class Member {
  public:
   struct Config {
@@ -49,8 +63,10 @@ class Member {
     cluster::ClusterParameters parameters;
     cluster::NodeRecord record;  // incarnation, addresses, kind, labels, what it lends
     std::uint32_t lease_s = 90;
-    // The other nodes are these now. Called by the member's thread, first before join() returns.
-    std::function<void(const std::vector<ClusterNode>&)> changed;
+    // Called by the member's thread, first before join() returns: with each reading of the registry
+    // (`changed`: the nodes are others than before), and when this node is no member any more.
+    std::function<void(const ClusterView& view, bool changed)> seen;
+    std::function<void()> expelled;
   };
   // Returns once this process is enrolled. Errors: those of open_registry; INVALID_OPTION if the
   // cluster does not take it in, naming what differs; TIMEOUT, with what the registry's servers
@@ -62,12 +78,33 @@ class Member {
   Member& operator=(const Member&) = delete;
 
   NodeId id() const;  // 0: not enrolled at present
+  // Whether this node must not act as a member now.
+  bool fenced() const { return clock_.now_us() >= fence_at_us_.load(std::memory_order_acquire); }
+  const cluster::ClusterParameters& parameters() const { return config_.parameters; }
+
+  // Each waits for the registry. Errors: TIMEOUT; ADDRESS_SPACE if not as many adjacent slices are
+  // free; NOT_INITIALIZED when the member ends.
+  Result<std::uint64_t> take_serial();
+  Result<std::vector<cluster::Slice>> take_slices(std::uint32_t count);
+  // From now on the slice is not given back when this node leaves: regions live there that other
+  // nodes may have open.
+  void keep(cluster::Slice slice);
 
  private:
+  template <class Value>
+  struct Asked {
+    std::uint32_t count = 0;
+    std::promise<Result<Value>> promise;
+  };
+  template <class Value>
+  using Tickets = std::map<cluster::Ticket, std::promise<Result<Value>>>;
   explicit Member(Config config) : config_(std::move(config)) {}
   void run();
   void take(cluster::EnrollmentEvent& event);
+  void ask();
   void tell_nodes();
+  void refuse_asked();
+  std::vector<cluster::Slice> to_release() const;
   void wake();
 
   const Config config_;
@@ -76,7 +113,11 @@ class Member {
   // Only for the member's thread, from the start of the thread on.
   std::unique_ptr<cluster::Enrollment> enrollment_;
   bool nodes_changed_ = false;
-  bool told_ = false;
+  cluster::Revision told_{};  // the reading that was told last
+  Tickets<std::uint64_t> serials_;
+  Tickets<std::vector<cluster::Slice>> slices_;
+
+  std::atomic<std::uint64_t> fence_at_us_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -88,6 +129,9 @@ class Member {
   std::optional<Error> refused_;  // why it cannot take part
   std::optional<Error> trouble_;  // what delays enrollment
   bool over_ = false;
+  std::vector<Asked<std::uint64_t>> asked_serials_;
+  std::vector<Asked<std::vector<cluster::Slice>>> asked_slices_;
+  std::set<cluster::Slice> kept_;
 
   std::thread thread_;
 };

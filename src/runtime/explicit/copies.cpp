@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "base/memory_reserve.hpp"
-#include "gpu/handles.hpp"
 #include "runtime/memory/held_blocks.hpp"
 
 namespace vmem::runtime {
@@ -190,15 +189,8 @@ Status Copies::each_page(const void* pointer, std::size_t bytes, Direction direc
 
 Status Copies::copy_device(const OpenPiece& piece, void* host, Direction direction) {
   Device& device = parts_.devices[std::size_t(piece.region->device)];
-  const auto& driver = parts_.driver;
-  const bool write = direction == Direction::to_vmem;
-  const std::lock_guard lock(device.io_mutex);
-  // The driver checks access to the frame with the current context's device, whatever the stream.
-  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(device.driver, device.context));
-  const CUresult queued = write ? driver->cuMemcpyHtoDAsync(piece.window, host, piece.bytes, device.io)
-                                : driver->cuMemcpyDtoHAsync(host, piece.window, piece.bytes, device.io);
-  VMEM_TRY(driver.check(queued, write ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync"));
-  return driver.check(driver->cuStreamSynchronize(device.io), "cuStreamSynchronize");
+  const auto way = direction == Direction::to_vmem ? WindowCopy::to_window : WindowCopy::to_host;
+  return copy_window(device, piece.window, host, piece.bytes, way);
 }
 
 Status Copies::read(void* host, const void* pointer, std::size_t bytes) {

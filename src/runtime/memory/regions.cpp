@@ -9,11 +9,17 @@ namespace vmem::runtime {
 using pagetable::Region;
 
 Result<Region*> Regions::allocate(std::size_t bytes, int device, RegionKind kind) {
-  migration::AllocateRequest request;
-  request.bytes = bytes;
-  request.device = device;
-  request.kind = kind;
-  return make(request);
+  const auto ask = [&] {
+    migration::AllocateRequest request;
+    request.bytes = bytes;
+    request.device = device;
+    request.kind = kind;
+    return make(request);
+  };
+  auto region = ask();
+  if (region || region.error().status != VMEM_ERROR_ADDRESS_SPACE || !more_) return region;
+  VMEM_TRY(more_(bytes));
+  return ask();
 }
 
 Result<std::uint32_t> Regions::extend(Region& region, std::uint32_t pages) {
@@ -49,12 +55,13 @@ Result<Region*> Regions::make(migration::AllocateRequest& request) {
   return std::unexpected(std::move(settled).error());
 }
 
-Status Regions::free(Region& region, std::uint32_t first_granule, vmem_stream stream) {
+Status Regions::free(Region& region, std::uint32_t first_granule, vmem_stream stream, Range range) {
   VMEM_ASSIGN(migration::StreamRecord* const record, streams_.find(stream));
   VMEM_TRY(check_device(*record));
   migration::FreeRequest request;
   request.region = &region;
   request.first_granule = first_granule;
+  request.keep_range = range == Range::kept_if_own;
   request.last = record->open_stamp();
   VMEM_TRY(streams_.close_epoch(*record));
   return mover_.call(request);

@@ -1,6 +1,7 @@
 // Creates and ends regions: allocations with pages of their own, and the slabs of small ones.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,9 +30,15 @@ class Regions {
   Result<pagetable::Region*> map(std::shared_ptr<tiers::PageSource> source, int device);
   // Ends the region after its logged uses and the work that the stream has queued. `first_granule`:
   // see FreeRequest. Errors: IN_USE while a thread holds it.
-  Status free(pagetable::Region& region, std::uint32_t first_granule, vmem_stream stream);
+  // kept_if_own: other nodes have its addresses, which are not given to another region until they
+  // are granted anew.
+  enum class Range : std::uint8_t { freed, kept_if_own };
+  Status free(pagetable::Region& region, std::uint32_t first_granule, vmem_stream stream, Range range = Range::freed);
   // The same without a stream. REQUIRES: every use of the region is logged or noted.
   Status free_unused(pagetable::Region& region, std::uint32_t first_granule);
+  // Called when this node has no addresses left for so many bytes: makes room, or says why not.
+  // REQUIRES: no region yet.
+  void on_full(std::function<Status(std::uint64_t bytes)> more) { more_ = std::move(more); }
   // Drained mode: makes the whole region accessible; all that was accessible stays so. In other
   // modes does nothing.
   Status make_accessible_if_drained(pagetable::Region& region);
@@ -42,6 +49,7 @@ class Regions {
   migration::Mover& mover_;
   migration::StreamTable& streams_;
   MoveGate& gate_;
+  std::function<Status(std::uint64_t bytes)> more_;
 };
 
 }  // namespace vmem::runtime

@@ -142,7 +142,9 @@ Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
   Member::Config config{.registry = {options.cluster, options.certificates},
                         .parameters = cluster_parameters(options.base, options.space_bytes),
                         .record = this_host("daemon", self.incarnation),
-                        .changed = [](const std::vector<ClusterNode>&) {}};
+                        .seen = [](const ClusterView&, bool) {},
+                        .expelled = {}};
+  config.record.transport = static_cast<std::uint64_t>(self.id);
   config.record.addresses = options.advertise;
   if (config.record.addresses.empty()) {
     const auto listens = rdma::SocketAddress::parse(address());

@@ -1,7 +1,11 @@
 #include "runtime/remote/nodes.hpp"
 
+#include <sys/socket.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <random>
 #include <thread>
 #include <utility>
@@ -70,9 +74,30 @@ Result<std::unique_ptr<rdma::Transport>> make_transport(const NodeConfig& config
                                         .channels = config.channels});
 }
 
+Result<std::string> tenant_of(const NodeConfig& config) {
+  if (!config.secret.empty()) {
+    VMEM_ASSIGN(const rdma::KeyringRef keyring, rdma::Keyring::open(config.secret));
+    return std::string(keyring->own().tenant());
+  }
+  if (config.certificates.empty()) return "";
+  VMEM_ASSIGN(const rdma::CertificatesRef certificates, rdma::Certificates::open(config.certificates));
+  return certificates->name();
+}
+
 // With few processors, extra channel threads would only compete with the others.
 std::uint32_t channel_count(std::optional<std::uint32_t> asked) {
   return asked.value_or(std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u));
+}
+
+Result<std::string> address_towards(const std::string& other) {
+  VMEM_ASSIGN(const rdma::SocketAddress target, rdma::SocketAddress::resolve(other));
+  const FileDescriptor socket(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (socket.get() < 0 || ::connect(socket.get(), target.get(), target.size()) != 0)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("no address of this machine leads to {}: {}", other, std::strerror(errno)), errno);
+  VMEM_ASSIGN(const rdma::SocketAddress own, rdma::SocketAddress::bound_to(socket.get()));
+  const std::string text = own.text();
+  return text.substr(0, text.rfind(':')) + ":0";
 }
 
 Result<std::string> resolve_address(const std::string& address) {

@@ -32,8 +32,13 @@ std::vector<std::pair<std::string, std::string>> fabric_settings(const std::stri
 // addresses and devices; those of the transport.
 Result<std::unique_ptr<rdma::Transport>> make_transport(const NodeConfig& config, const Clock& clock,
                                                         rdma::Receiver& receiver);
+// The identity that other nodes see, once it is proved; "": none. Errors: INVALID_OPTION.
+Result<std::string> tenant_of(const NodeConfig& config);
 // Connections to each node: `asked`, or a number by this machine's processors.
 std::uint32_t channel_count(std::optional<std::uint32_t> asked);
+// The address of this machine that a connection to `other` (HOST:PORT) comes from, with port 0.
+// Sends nothing. Errors: INVALID_OPTION.
+Result<std::string> address_towards(const std::string& other);
 // The numeric form of an address; looks host names up.
 Result<std::string> resolve_address(const std::string& address);
 

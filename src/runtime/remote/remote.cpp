@@ -9,6 +9,7 @@
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "cluster/peers.hpp"
+#include "cluster/registry/etcd/address.hpp"
 #include "runtime/remote/guard.hpp"
 #include "runtime/remote/nodes.hpp"
 
@@ -44,9 +45,25 @@ __attribute__((destructor)) void leave_at_exit() {
 
 }  // namespace
 
+namespace {
+
+// A member listens, so that nodes that open its regions can fetch their pages.
+Result<std::string> listen_address(const Options& options) {
+  if (options.cluster.empty()) return "";
+  if (!options.advertise.empty()) return resolve_address(options.advertise);
+  if (options.secret.empty() && options.certificates.empty()) return "127.0.0.1:0";
+  VMEM_ASSIGN(const cluster::EtcdAddress registry, cluster::parse_etcd_address(options.cluster));
+  return address_towards(registry.endpoints.front());
+}
+
+}  // namespace
+
 Remote::~Remote() {
-  const std::lock_guard lock(live_mutex);
-  if (live == this) live = nullptr;
+  {
+    const std::lock_guard lock(live_mutex);
+    if (live == this) live = nullptr;
+  }
+  membership_.store(nullptr, std::memory_order_release);
 }
 
 Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::function<void()> on_ready) {
@@ -63,8 +80,9 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
   const NodeIdentity self = make_identity(0);
   VMEM_ASSIGN(cluster::StaticPeers peers, cluster::StaticPeers::create(self, *listed));
   std::unique_ptr<Remote> remote(new Remote(std::move(peers)));
+  VMEM_ASSIGN(const std::string listen, listen_address(options));
   const NodeConfig own{.self = self,
-                       .listen = "",
+                       .listen = listen,
                        .secret = options.secret,
                        .certificates = options.certificates,
                        .fabric = options.fabric,
@@ -96,32 +114,70 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
     return members->heard(address, node);
   };
   config.missed = [members = &remote->peers_](NodeId node) { members->missed(node); };
+  const std::function<void()> wake = on_ready;
   config.on_ready = std::move(on_ready);
   VMEM_ASSIGN(remote->node_, rdma::Node::create(std::move(setup)));
   VMEM_ASSIGN(remote->tier_, rdma::RemoteTier::create(std::move(config), *remote->node_));
+  if (!options.cluster.empty()) {
+    VMEM_ASSIGN(remote->tenant_, tenant_of(own));
+    VMEM_TRY(remote->start_joint(options, wake));
+  }
   remote->node_->start();
-  VMEM_TRY(options.cluster.empty() ? remote->tier_->wait_for_peers(kStartUs) : follow_cluster(options, *remote, self));
+  VMEM_TRY(options.cluster.empty() ? remote->tier_->wait_for_peers(kStartUs) : remote->join(options, self));
   const std::lock_guard lock(live_mutex);
   live = remote.get();
   return remote;
 }
 
+// While this node is no member yet, it must not act as one.
+Status Remote::start_joint(const Options& options, const std::function<void()>& on_ready) {
+  JointRegions::Config config;
+  config.directory.registry = {options.cluster, options.certificates};
+  config.directory.tenant = tenant_;
+  config.directory.lenders = NodePaths::Lenders::the_remote_tier;
+  config.directory.fenced = [this] {
+    const Member* const member = membership_.load(std::memory_order_acquire);
+    return member == nullptr || member->fenced();
+  };
+  config.directory.range_freed = [this](std::uint32_t first, std::uint32_t count) {
+    const std::lock_guard lock(freed_mutex_);
+    if (range_freed_) range_freed_(first, count);
+  };
+  config.tier.times.patience_us = options.remote_wait_us;
+  config.tier.workers = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u);
+  config.tier.on_ready = on_ready;
+  VMEM_ASSIGN(joint_, JointRegions::create(*node_, std::move(config)));
+  return {};
+}
+
 // The tier borrows of the cluster's daemons.
-Status Remote::follow_cluster(const Options& options, Remote& remote, const NodeIdentity& self) {
+Status Remote::join(const Options& options, const NodeIdentity& self) {
   Member::Config config{.registry = {options.cluster, options.certificates},
                         .parameters = cluster_parameters(options.base, options.space_bytes),
-                        .record = this_host("program", self.incarnation)};
-  config.changed = [tier = remote.tier_.get()](const std::vector<ClusterNode>& nodes) {
+                        .record = this_host("program", self.incarnation),
+                        .seen = {},
+                        .expelled = [joint = joint_.get()] { joint->directory().expelled(); }};
+  config.record.transport = static_cast<std::uint64_t>(self.id);
+  config.record.addresses = {node_->transport().address()};
+  config.seen = [tier = tier_.get(), joint = joint_.get()](const ClusterView& view, bool changed) {
+    joint->directory().see(view);
+    if (!changed) return;
     std::vector<rdma::NamedLender> lenders;
-    for (const ClusterNode& node : nodes) {
+    for (const ClusterNode& node : view.nodes) {
       if (node.record.lends.memory + node.record.lends.disk == 0) continue;
       lenders.push_back({static_cast<std::uint64_t>(node.id), node.record.addresses});
     }
     tier->follow(std::move(lenders));
   };
-  VMEM_ASSIGN(remote.member_, Member::join(std::move(config), kStartUs));
-  remote.tier_->wait_for_lenders(kStartUs);
+  VMEM_ASSIGN(member_, Member::join(std::move(config), kStartUs));
+  membership_.store(member_.get(), std::memory_order_release);
+  tier_->wait_for_lenders(kStartUs);
   return {};
+}
+
+void Remote::on_range_freed(std::function<void(std::uint32_t first, std::uint32_t count)> freed) {
+  const std::lock_guard lock(freed_mutex_);
+  range_freed_ = std::move(freed);
 }
 
 void Remote::add_to(vmem_statistics& out) const {

@@ -1,0 +1,300 @@
+#include "runtime/cluster/directory_service.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <random>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace vmem::runtime {
+
+using namespace cluster::directory;  // NOLINT(google-build-using-namespace): its messages and events
+
+namespace {
+
+std::uint64_t unix_s() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+}
+
+cluster::Random system_random() {
+  return [] {
+    std::random_device source;
+    return std::uint64_t{source()} << 32 | source();
+  };
+}
+
+// Nodes without credentials are this user's on this machine.
+std::string tenant_of(const std::string& identity) { return identity.empty() ? "(this user)" : identity; }
+
+std::string label(const cluster::NodeRecord& record, const std::string& name) {
+  const auto found = record.labels.find(name);
+  return found == record.labels.end() ? "" : found->second;
+}
+
+NodesView view_of(const ClusterView& view, bool daemon) {
+  NodesView nodes{.as_of = view.as_of, .nodes = {}};
+  for (const ClusterNode& node : view.nodes)
+    nodes.nodes.push_back({.id = node.id,
+                           .daemon = node.record.kind == "daemon",
+                           .draining = node.draining,
+                           .rack = label(node.record, "rack"),
+                           .host = label(node.record, "host"),
+                           .free_bytes = node.record.lends.memory});
+  nodes.nodes.push_back({.id = view.self,
+                         .daemon = daemon,
+                         .draining = view.draining,
+                         .rack = label(view.own, "rack"),
+                         .host = label(view.own, "host"),
+                         .free_bytes = view.own.lends.memory});
+  std::ranges::sort(nodes.nodes, {}, &KnownNode::id);
+  return nodes;
+}
+
+Serial serial_of(const sharing::SharedPage& page) { return Serial{static_cast<std::uint64_t>(page.serial)}; }
+
+// The ticket of an event that ends what was asked for.
+template <class Body>
+std::optional<cluster::Ticket> ticket_of(const Body& body) {
+  if constexpr (requires { body.ticket; }) return body.ticket;
+  return std::nullopt;
+}
+
+}  // namespace
+
+// Who waits gets a value, or an error if nobody sets one.
+template <class Value>
+class DirectoryService::Waiter {
+ public:
+  Waiter() = default;
+  Waiter(Waiter&& other) noexcept : promise_(std::move(other.promise_)), open_(std::exchange(other.open_, false)) {}
+  Waiter& operator=(Waiter&&) = delete;
+  ~Waiter() {
+    if (open_) set(fail(VMEM_ERROR_NOT_INITIALIZED, "vmem ends in this process, and with it its part in the cluster"));
+  }
+  std::future<Result<Value>> future() { return promise_.get_future(); }
+  void set(Result<Value> value) {
+    open_ = false;
+    promise_.set_value(std::move(value));
+  }
+
+ private:
+  std::promise<Result<Value>> promise_;
+  bool open_ = true;
+};
+
+DirectoryService::DirectoryService(rdma::Node& node, rdma::Parcels& parcels, Config config)
+    : node_(node), parcels_(parcels), config_(std::move(config)), paths_(node, config_.lenders) {}
+
+Result<std::unique_ptr<DirectoryService>> DirectoryService::create(rdma::Node& node, rdma::Parcels& parcels,
+                                                                   Config config) {
+  std::unique_ptr<DirectoryService> service(new DirectoryService(node, parcels, std::move(config)));
+  VMEM_TRY(service->open_directory());
+  return service;
+}
+
+Status DirectoryService::open_directory() {
+  VMEM_ASSIGN(registry_, open_registry(config_.registry, [this] { node_.wake(); }));
+  DirectoryConfig times;
+  // A program's mover drops cached pages without a word.
+  times.keeps_copies = config_.daemon;
+  directory_ = std::make_unique<Directory>(*registry_, node_.clock(),
+                                           Directory::Setup{.config = times,
+                                                            .random = system_random(),
+                                                            .tenant = tenant_of(config_.tenant),
+                                                            .fenced = config_.fenced,
+                                                            .unix_s = unix_s});
+  parcels_.receive(rdma::Parcels::Topic::directory,
+                   [this](const rdma::Peer& from, rdma::ConstBytes bytes) { receive(from, bytes); });
+  node_.add(*this);
+  return {};
+}
+
+DirectoryService::~DirectoryService() {
+  if (directory_) node_.remove(*this);
+  inbox_.clear();
+}
+
+void DirectoryService::see(ClusterView view) {
+  inbox_.post([this, view = std::move(view)] { seen(view); });
+}
+
+void DirectoryService::expelled() {
+  inbox_.post([this] {
+    self_ = {};
+    directory_->expelled();
+  });
+}
+
+template <class Value>
+Result<Value> DirectoryService::call(std::move_only_function<Ticket()> begin,
+                                     std::move_only_function<Result<Value>(Event&)> take) {
+  Waiter<Value> waiter;
+  std::future<Result<Value>> result = waiter.future();
+  inbox_.post([this, begin = std::move(begin), take = std::move(take), waiter = std::move(waiter)]() mutable {
+    const Ticket ticket = begin();
+    waiting_[ticket] = [take = std::move(take), waiter = std::move(waiter)](Event& event) mutable {
+      waiter.set(take(event));
+    };
+  });
+  return result.get();
+}
+
+Result<Serial> DirectoryService::publish(Directory::Publication what, std::uint64_t wait_us) {
+  return call<Serial>([this, what = std::move(what), wait_us] { return directory_->publish(what, wait_us); },
+                      [](Event& event) { return std::get<PublishEnded>(event).serial; });
+}
+
+Result<RegionRecord> DirectoryService::open(const std::string& name, std::uint64_t wait_us) {
+  return call<RegionRecord>([this, name, wait_us] { return directory_->open(name, wait_us); },
+                            [this](Event& event) -> Result<RegionRecord> {
+                              VMEM_ASSIGN(const Serial serial, std::get<OpenEnded>(event).serial);
+                              return directory_->participant(serial)->region();
+                            });
+}
+
+Result<Runs> DirectoryService::close(Serial serial, std::uint64_t wait_us) {
+  return call<Runs>([this, serial, wait_us] { return directory_->close(serial, wait_us); },
+                    [](Event& event) -> Result<Runs> {
+                      CloseEnded& ended = std::get<CloseEnded>(event);
+                      VMEM_TRY(ended.status);
+                      return std::move(ended.lost);
+                    });
+}
+
+Status DirectoryService::call_for_status(std::move_only_function<Ticket()> begin,
+                                         std::move_only_function<Status(Event&)> take) {
+  const auto ended = call<bool>(std::move(begin), [take = std::move(take)](Event& event) mutable -> Result<bool> {
+    VMEM_TRY(take(event));
+    return true;
+  });
+  return ended ? Status{} : std::unexpected(ended.error());
+}
+
+Status DirectoryService::remove(const std::string& name, std::uint64_t wait_us) {
+  return call_for_status([this, name, wait_us] { return directory_->remove(name, wait_us); },
+                         [](Event& event) { return std::get<RemoveEnded>(event).status; });
+}
+
+Status DirectoryService::leave(std::uint64_t wait_us) {
+  return call_for_status([this, wait_us] { return directory_->leave(wait_us); },
+                         [](Event& event) { return std::get<LeaveEnded>(event).status; });
+}
+
+// ---- the node's thread ----
+
+void DirectoryService::seen(const ClusterView& view) {
+  paths_.see(view);
+  if (view.self != self_) {
+    if (self_ != NodeId{}) directory_->expelled();
+    self_ = view.self;
+    directory_->enrolled(self_, view.record);
+  }
+  directory_->see(view_of(view, config_.daemon));
+}
+
+void DirectoryService::quiesce() {
+  parcels_.receive(rdma::Parcels::Topic::directory, {});
+  paths_.close();
+}
+
+bool DirectoryService::step() {
+  bool did = inbox_.run();
+  did |= directory_->step();
+  events_.clear();
+  directory_->poll(events_);
+  for (Event& event : events_) handle(event);
+  send();
+  return did;
+}
+
+void DirectoryService::receive(const rdma::Peer& from, rdma::ConstBytes bytes) {
+  const NodeId node = paths_.of(from);
+  if (node == NodeId{}) return;
+  directory_->deliver({.node = node, .tenant = tenant_of(from.tenant)},
+                      {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
+// What cannot be sent now is sent again by its deadline: every message is repeated until answered.
+void DirectoryService::send() {
+  outgoing_.clear();
+  directory_->take_messages(outgoing_);
+  for (const Outgoing& message : outgoing_) {
+    const rdma::PeerId peer = paths_.to(message.to);
+    if (peer == rdma::PeerId{}) continue;
+    const std::string bytes = write(message.message);
+    (void)parcels_.send(peer, rdma::Parcels::Topic::directory, std::as_bytes(std::span(bytes)));
+  }
+}
+
+void DirectoryService::handle(Event& event) {
+  const std::optional<Ticket> ticket = std::visit([](const auto& body) { return ticket_of(body); }, event);
+  if (ticket)
+    if (auto ended = waiting_.extract(*ticket)) return ended.mapped()(event);
+  std::visit([this](auto& body) { on(body); }, event);
+}
+
+void DirectoryService::on(Answered& event) {
+  auto finding = finding_.extract(event.ticket);
+  if (!finding) return;
+  auto& [page, found] = finding.mapped();
+  if (event.run.state == PageState::lost)
+    return found(fail(VMEM_ERROR_LOST, fmt::format("no node has page {} of the published region '{}' any more",
+                                                   page.page, name_of(event.serial))));
+  if (event.run.state == PageState::published) fetching_[page] = event.fetch;
+  found(sharing::PageSources{std::move(event.run.nodes)});
+}
+
+void DirectoryService::on(WantEnded& event) {
+  auto finding = finding_.extract(event.ticket);
+  if (!finding) return;
+  Found& found = finding.mapped().found;
+  if (event.status) return found(fail(VMEM_ERROR_INTERNAL, "the directory said nothing of a page that was asked for"));
+  found(std::unexpected(event.status.error()));
+}
+
+// A program promises nothing: its mover drops what it has cached.
+void DirectoryService::on(KeepWanted& event) { directory_->kept(event, false); }
+
+void DirectoryService::on(RegionRemoved& event) {
+  VMEM_LOG_WARN("the published region '{}' was removed: pages that are not here cannot be read any more; close it",
+                name_of(event.serial));
+}
+
+void DirectoryService::on(RangeFreed& event) {
+  if (event.region.publisher == self_ && config_.range_freed)
+    config_.range_freed(std::uint32_t(event.region.first_granule), std::uint32_t(event.region.granules));
+}
+
+void DirectoryService::on(PagesLost& event) {
+  for (const Run& run : event.pages)
+    VMEM_LOG_WARN("pages {} to {} of the published region '{}' are lost: no node has them any more", run.first,
+                  run.end() - 1, name_of(event.serial));
+}
+
+std::string DirectoryService::name_of(Serial serial) const {
+  const StoredRegion* const region = directory_->regions().find(serial);
+  return region == nullptr ? fmt::format("with serial {}", static_cast<std::uint64_t>(serial)) : region->record.name;
+}
+
+void DirectoryService::find(const sharing::SharedPage& page, std::uint64_t deadline_us, Found found) {
+  const std::uint64_t now_us = node_.clock().now_us();
+  const std::uint64_t wait_us = deadline_us > now_us ? deadline_us - now_us : 0;
+  const Ticket ticket = directory_->want(serial_of(page), {.first = page.page, .count = 1}, wait_us);
+  finding_.emplace(ticket, Finding{page, std::move(found)});
+}
+
+void DirectoryService::landed(const sharing::SharedPage& page) {
+  const auto fetch = fetching_.extract(page);
+  if (fetch) (void)directory_->arrived(serial_of(page), page.page, fetch.mapped());
+}
+
+void DirectoryService::missing(const sharing::SharedPage& page, NodeId node) {
+  directory_->missing(serial_of(page), {{.first = page.page, .count = 1}}, node);
+}
+
+}  // namespace vmem::runtime

@@ -1,0 +1,65 @@
+#include "runtime/cluster/node_paths.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace vmem::runtime {
+
+void NodePaths::close() {
+  for (auto& [id, known] : nodes_) forget(known);
+  nodes_.clear();
+}
+
+void NodePaths::forget(Known& known) {
+  if (known.link) node_.links().remove(*std::exchange(known.link, std::nullopt));
+}
+
+void NodePaths::see(const ClusterView& view) {
+  std::map<NodeId, Known> now;
+  for (const ClusterNode& node : view.nodes) {
+    const cluster::NodeRecord& record = node.record;
+    Known known{.identity = {NodeId{record.transport}, record.incarnation},
+                .addresses = record.addresses,
+                .lends = record.lends.memory + record.lends.disk != 0,
+                .link = {}};
+    if (const auto before = nodes_.find(node.id); before != nodes_.end()) {
+      const Known& was = before->second;
+      if (was.identity == known.identity && was.addresses == known.addresses)
+        known.link = std::exchange(before->second.link, std::nullopt);
+    }
+    now.emplace(node.id, std::move(known));
+  }
+  for (auto& [id, known] : nodes_) forget(known);
+  nodes_ = std::move(now);
+}
+
+rdma::PeerId NodePaths::to(NodeId node) {
+  const auto found = nodes_.find(node);
+  if (found == nodes_.end()) return {};
+  Known& known = found->second;
+  if (const rdma::Peer* const peer = node_.peers().find(known.identity)) return peer->id;
+  const bool others_link = known.lends && lenders_ == Lenders::the_remote_tier;
+  if (!known.link && !known.addresses.empty() && !others_link) known.link = node_.links().add(known.addresses, *this);
+  return {};
+}
+
+NodeId NodePaths::of(const rdma::Peer& peer) const {
+  const auto found = std::ranges::find_if(nodes_, [&](const auto& node) { return node.second.identity == peer.node; });
+  return found == nodes_.end() ? NodeId{} : found->first;
+}
+
+Status NodePaths::up(rdma::LinkId link, const rdma::Connected& connected) {
+  for (const auto& [id, known] : nodes_) {
+    if (known.link != link) continue;
+    if (known.identity == connected.node) return {};
+    return fail(VMEM_ERROR_UNSUPPORTED,
+                fmt::format("another node than node {} of the cluster answers there; has its address been given to "
+                            "two nodes?",
+                            static_cast<std::uint64_t>(id)));
+  }
+  return fail(VMEM_ERROR_UNSUPPORTED, "the node is no member of the cluster any more");
+}
+
+}  // namespace vmem::runtime

@@ -1,0 +1,39 @@
+// Programs and daemons of a cluster on this machine, with an etcd server.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/registry/etcd_server.hpp"
+#include "runtime/remote_fixture.hpp"
+
+namespace vmem {
+
+class ClusterApi : public RemoteApi {
+ protected:
+  std::string cluster() const { return fmt::format("etcd://{}/demo", etcd_.endpoint(0)); }
+  std::unique_ptr<DaemonProcess> join(std::vector<std::string> more = {}) const {
+    std::vector<std::string> all{"--lend", "64MiB", "--cluster", cluster()};
+    all.insert(all.end(), more.begin(), more.end());
+    return std::make_unique<DaemonProcess>("127.0.0.1:0", all);
+  }
+  // Whether it becomes true within the time.
+  static bool within(std::chrono::milliseconds most, const std::function<bool()>& true_now) {
+    const auto end = std::chrono::steady_clock::now() + most;
+    while (!true_now()) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      ::usleep(5'000);
+    }
+    return true;
+  }
+
+ private:
+  cluster::EtcdServers etcd_{1};
+};
+
+}  // namespace vmem

@@ -1,0 +1,98 @@
+// Another program of a cluster, for tests. It takes one command a line from standard input, and
+// says one line for each: "ok ..." or "error STATUS MESSAGE".
+//
+//   publish NAME PAGES VERSION COPIES   allocates pages that tell number and version, publishes them
+//   open NAME WAIT_MS                   says the address and the bytes
+//   read PAGE VERSION                   of the last opened or published: compares every word
+//   hold                                brings all pages into HBM
+//   free | close
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <iostream>
+#include <numeric>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "vmem/vmem.h"
+
+namespace {
+
+constexpr std::uint64_t kPage = 2u << 20;
+
+std::byte* memory = nullptr;
+std::uint64_t pages = 0;
+
+std::vector<std::uint64_t> words_of(std::uint64_t page, std::uint64_t version) {
+  std::vector<std::uint64_t> words(kPage / 8);
+  std::iota(words.begin(), words.end(), page << 40 | version << 24);
+  return words;
+}
+
+vmem_status publish(std::istream& in) {
+  std::string name;
+  std::uint64_t version = 0;
+  vmem_publish_options options{};
+  in >> name >> pages >> version >> options.copies;
+  void* made = nullptr;
+  if (const vmem_status status = vmem_malloc(&made, pages * kPage, 0, nullptr)) return status;
+  memory = static_cast<std::byte*>(made);
+  for (std::uint64_t page = 0; page < pages; ++page)
+    if (const vmem_status status = vmem_write(memory + page * kPage, words_of(page, version).data(), kPage)) return status;
+  return vmem_publish(memory, name.c_str(), &options);
+}
+
+vmem_status open(std::istream& in) {
+  std::string name;
+  std::uint64_t wait_ms = 0, bytes = 0;
+  in >> name >> wait_ms;
+  void* opened = nullptr;
+  const vmem_status status = vmem_open(&opened, &bytes, name.c_str(), 0, wait_ms * 1000);
+  if (status != VMEM_OK) return status;
+  memory = static_cast<std::byte*>(opened);
+  pages = bytes / kPage;
+  return VMEM_OK;
+}
+
+vmem_status read(std::istream& in) {
+  std::uint64_t page = 0, version = 0;
+  in >> page >> version;
+  std::vector<std::uint64_t> words(kPage / 8);
+  if (const vmem_status status = vmem_read(words.data(), memory + page * kPage, kPage)) return status;
+  if (words == words_of(page, version)) return VMEM_OK;
+  std::printf("error WRONG page %" PRIu64 " begins with %#" PRIx64 "\n", page, words[0]);
+  std::exit(1);
+}
+
+vmem_status hold() {
+  const vmem_range all{memory, pages * kPage, VMEM_READ, 0};
+  if (const vmem_status status = vmem_acquire(&all, 1, nullptr)) return status;
+  return vmem_release(&all, 1, nullptr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<vmem_option> options;
+  for (int i = 1; i + 1 < argc; i += 2) options.push_back({argv[i], argv[i + 1]});
+  vmem_status status = vmem_init(options.data(), options.size());
+  for (std::string line = "init"; line != "end";) {
+    if (status == VMEM_OK)
+      std::printf("ok %p %" PRIu64 "\n", static_cast<void*>(memory), pages);
+    else
+      std::printf("error %d %s\n", int(status), vmem_last_error());
+    std::fflush(stdout);
+    if (!std::getline(std::cin, line)) break;
+    std::istringstream in(line);
+    std::string command;
+    in >> command;
+    if (command == "publish") status = publish(in);
+    if (command == "open") status = open(in);
+    if (command == "read") status = read(in);
+    if (command == "hold") status = hold();
+    if (command == "free") status = vmem_free(memory, nullptr);
+    if (command == "close") status = vmem_close(memory, nullptr, 0);
+  }
+  vmem_shutdown();
+}

@@ -1,0 +1,174 @@
+// Regions that one program publishes and others open, over real sockets.
+#include "runtime/cluster_fixture.hpp"
+
+namespace vmem {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A program in a process of its own (joint_peer.cpp).
+class Peer {
+ public:
+  explicit Peer(const std::string& cluster, const std::vector<std::pair<std::string, std::string>>& more = {})
+      : process_(arguments(cluster, more)) {
+    EXPECT_THAT(answer(), StartsWith("ok"));
+  }
+  std::string operator()(const std::string& command) {
+    process_.tell(command + "\n");
+    return answer();
+  }
+  rdma::Process& process() { return process_; }
+
+ private:
+  static std::vector<std::string> arguments(const std::string& cluster,
+                                            const std::vector<std::pair<std::string, std::string>>& more) {
+    const auto here = std::filesystem::canonical("/proc/self/exe").parent_path();
+    std::vector<std::string> all{(here / "vmem_joint_peer").string()};
+    std::vector<std::pair<std::string, std::string>> options{{"driver", "emulated"}, {"hbm", "32MiB"}, {"host", "64MiB"},
+                                                             {"page", "2MiB"},       {"log", "error"}, {"cluster", cluster}};
+    options.insert(options.end(), more.begin(), more.end());
+    for (const auto& [name, value] : options) {
+      all.push_back(name);
+      all.push_back(value);
+    }
+    return all;
+  }
+  std::string answer() { return process_.line(lines_++); }
+  rdma::Process process_;
+  std::size_t lines_ = 0;
+};
+
+class PublishedApi : public ClusterApi {
+ protected:
+  void SetUp() override { ::setenv("VMEM_EMU", "devices=1,hbm=256MiB,host=1GiB", 1); }
+  // Compares all words of a page of what is open at `base`.
+  vmem_status read_page(std::uint64_t page, std::uint64_t version) {
+    std::vector<std::uint64_t> read(kPage / 8);
+    const vmem_status status = vmem_read(read.data(), base + page * kPage, kPage);
+    if (status != VMEM_OK) return status;
+    EXPECT_EQ(read, page_words(page, version)) << page;
+    return status;
+  }
+  vmem_status open(const std::string& name, std::uint64_t wait_us = 5'000'000) {
+    void* opened = nullptr;
+    const vmem_status status = vmem_open(&opened, &bytes, name.c_str(), 0, wait_us);
+    if (status == VMEM_OK) base = static_cast<std::byte*>(opened);
+    return status;
+  }
+  std::uint64_t bytes = 0;
+};
+
+TEST_F(PublishedApi, AnotherProgramReadsItAtTheSameAddress) {
+  constexpr std::uint64_t kPages = 40;  // more than its HBM and more than this program's host memory
+  Peer publisher(cluster());
+  const std::string published = publisher(fmt::format("publish table {} 3 0", kPages));
+  ASSERT_THAT(published, StartsWith("ok"));
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_OK(open("table"));
+  EXPECT_EQ(bytes, kPages * kPage);
+  EXPECT_EQ(published, fmt::format("ok {} {}", fmt::ptr(base), kPages));
+  for (std::uint64_t page = 0; page < kPages; ++page) ASSERT_OK(read_page(page, 3));
+  for (std::uint64_t page = kPages; page-- > 0;) ASSERT_OK(read_page(page, 3));
+  ASSERT_OK(vmem_close(base, nullptr, 0));
+  EXPECT_THAT(publisher("close"), HasSubstr("no other node is known to have"));
+}
+
+TEST_F(PublishedApi, TheOwnerReadsOnAndNobodyWrites) {
+  Peer publisher(cluster());
+  ASSERT_THAT(publisher("publish table 4 1 0"), StartsWith("ok"));
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_OK(open("table"));
+  const std::uint64_t word = 1;
+  EXPECT_NE(vmem_write(base, &word, sizeof(word)), VMEM_OK);
+  const vmem_range range{base, kPage, VMEM_READ_WRITE, 0};
+  EXPECT_EQ(vmem_acquire(&range, 1, nullptr), VMEM_ERROR_INVALID_VALUE);
+  ASSERT_OK(read_page(0, 1));
+  EXPECT_THAT(publisher("read 0 1"), StartsWith("ok"));
+  EXPECT_EQ(vmem_free(base, nullptr), VMEM_ERROR_INVALID_POINTER);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("end it by vmem_close"));
+  EXPECT_THAT(publisher("free"), HasSubstr("end it by vmem_close"));
+}
+
+TEST_F(PublishedApi, PagesInHbmComeFromThereAndGoThere) {
+  Peer publisher(cluster());
+  ASSERT_THAT(publisher("publish table 8 1 0"), StartsWith("ok"));
+  ASSERT_THAT(publisher("hold"), StartsWith("ok"));
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_OK(open("table"));
+  const vmem_range range{base, bytes, VMEM_READ, 0};
+  ASSERT_OK(vmem_acquire(&range, 1, nullptr));
+  ASSERT_OK(vmem_release(&range, 1, nullptr));
+  vmem_pointer_info info{};
+  ASSERT_OK(vmem_query(base, &info));
+  EXPECT_EQ(info.bytes_hbm, bytes);
+  for (std::uint64_t page = 0; page < 8; ++page) ASSERT_OK(read_page(page, 1));
+}
+
+// The owner sends each page about once: later readers are sent to earlier ones first.
+TEST_F(PublishedApi, ReadersFetchFromEachOther) {
+  Peer publisher(cluster()), reader(cluster());
+  ASSERT_THAT(publisher("publish table 6 2 0"), StartsWith("ok"));
+  ASSERT_THAT(reader("open table 5000"), StartsWith("ok"));
+  for (int page = 0; page < 6; ++page) ASSERT_THAT(reader(fmt::format("read {} 2", page)), StartsWith("ok"));
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_OK(open("table"));
+  for (std::uint64_t page = 0; page < 6; ++page) ASSERT_OK(read_page(page, 2));
+}
+
+TEST_F(PublishedApi, ANameIsWaitedForAndIsAnothersOnlyOnce) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_EQ(open("later", 300'000), VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("'later'"));
+  Peer publisher(cluster());
+  ASSERT_THAT(publisher("publish later 1 1 0"), StartsWith("ok"));
+  ASSERT_OK(open("later"));
+  void* own = nullptr;
+  ASSERT_OK(vmem_malloc(&own, 2 * kPage, 0, nullptr));
+  ASSERT_EQ(vmem_publish(own, "later", nullptr), VMEM_ERROR_IN_USE);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("has published it"));
+  const std::uint64_t word = 7;
+  EXPECT_OK(vmem_write(own, &word, sizeof(word)));  // writable as before
+  EXPECT_OK(vmem_publish(own, "mine", nullptr));
+  EXPECT_NE(vmem_write(own, &word, sizeof(word)), VMEM_OK);
+}
+
+TEST_F(PublishedApi, OpeningOnesOwnOrAgainGivesTheSameAddressUntilTheLastClose) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  void* own = nullptr;
+  ASSERT_OK(vmem_malloc(&own, 2 * kPage, 0, nullptr));
+  ASSERT_OK(vmem_publish(own, "mine", nullptr));
+  ASSERT_OK(open("mine"));
+  EXPECT_EQ(base, own);
+  ASSERT_OK(vmem_close(own, nullptr, 0));
+  const vmem_pointer_info before{};
+  vmem_pointer_info info = before;
+  EXPECT_OK(vmem_query(own, &info));
+  ASSERT_OK(vmem_close(own, nullptr, 0));
+  EXPECT_EQ(vmem_close(own, nullptr, 0), VMEM_ERROR_INVALID_POINTER);
+}
+
+TEST_F(PublishedApi, WithoutAClusterThereIsNothingToPublishTo) {
+  ASSERT_OK(start({}));
+  void* own = nullptr;
+  ASSERT_OK(vmem_malloc(&own, 2 * kPage, 0, nullptr));
+  EXPECT_EQ(vmem_publish(own, "mine", nullptr), VMEM_ERROR_UNSUPPORTED);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("option cluster"));
+}
+
+TEST_F(PublishedApi, WhatSharesPagesOrIsNoNameIsRefused) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  void* small = nullptr;
+  void* large = nullptr;
+  ASSERT_OK(vmem_malloc(&small, 4096, 0, nullptr));
+  ASSERT_OK(vmem_malloc(&large, 2 * kPage, 0, nullptr));
+  EXPECT_EQ(vmem_publish(small, "small", nullptr), VMEM_ERROR_INVALID_VALUE);
+  EXPECT_EQ(vmem_publish(static_cast<std::byte*>(large) + 8, "inside", nullptr), VMEM_ERROR_INVALID_VALUE);
+  EXPECT_EQ(vmem_publish(large, "no name!", nullptr), VMEM_ERROR_INVALID_VALUE);
+  EXPECT_EQ(vmem_publish(large, nullptr, nullptr), VMEM_ERROR_INVALID_VALUE);
+  const std::uint64_t word = 7;
+  EXPECT_OK(vmem_write(large, &word, sizeof(word)));
+}
+
+}  // namespace
+}  // namespace vmem
