@@ -71,7 +71,12 @@ TEST_F(PublishedApi, AnotherProgramReadsItAtTheSameAddress) {
   for (std::uint64_t page = 0; page < kPages; ++page) ASSERT_OK(read_page(page, 3));
   for (std::uint64_t page = kPages; page-- > 0;) ASSERT_OK(read_page(page, 3));
   ASSERT_OK(vmem_close(base, nullptr, 0));
-  EXPECT_THAT(publisher("close"), HasSubstr("no other node is known to have"));
+}
+
+TEST_F(PublishedApi, AnOwnerThatClosesHearsWhatNobodyElseHas) {
+  Peer publisher(cluster());
+  ASSERT_THAT(publisher("publish table 4 3 0"), StartsWith("ok"));
+  EXPECT_THAT(publisher("close"), HasSubstr("no other node is known to have 4 of its pages, from page 0 on"));
 }
 
 TEST_F(PublishedApi, TheOwnerReadsOnAndNobodyWrites) {

@@ -265,8 +265,8 @@ void HomeDirectory::end_rebuild() {
     if (pages_[page].state == HomeState::lost) healer_.seek(page);
 }
 
-// A participant may go when every page that it keeps has a keeper that stays, or when its time is
-// nearly up.
+// A participant may go when every page that it keeps has a keeper that stays, when no daemon could
+// become one, or when its time is nearly up.
 void HomeDirectory::try_to_let_go(std::uint32_t place, std::uint64_t now_us) {
   const Places going = table_.going(context_.view) | place_bit(place);
   bool covered = true;
@@ -277,7 +277,10 @@ void HomeDirectory::try_to_let_go(std::uint32_t place, std::uint64_t now_us) {
     covered &= (entry.keepers & ~going) != 0;
     if (((entry.keepers | entry.cachers) & ~place_bit(place) & ~table_.left()) == 0) append(lost, page);
   }
-  if (!covered && now_us < table_[place].leave_by_us) return;
+  const bool hope = std::ranges::any_of(context_.view.nodes, [&](const KnownNode& node) {
+    return node.daemon && !node.draining && node.id != table_[place].who.node;
+  });
+  if (!covered && hope && now_us < table_[place].leave_by_us) return;
   table_.let_go(place, std::move(lost));
   healer_.forget(place);
 }

@@ -190,5 +190,20 @@ TEST(ChooseDaemon, PrefersAnotherRackThenAnotherHostThenRoom) {
   EXPECT_EQ(choose({}), 0u) << "no room";
 }
 
+TEST_F(HomeDirectoryTest, WhoLeavesIsKeptForADaemonThatCouldTakeOver) {
+  view.nodes[2].daemon = true;
+  begin(2);
+  tell(NodeId{1}, Leaving{.left_us = 1'000'000});
+  EXPECT_FALSE(said<LeaveDone>());
+}
+
+TEST_F(HomeDirectoryTest, WhoLeavesMayGoAtOnceWhereNoDaemonCouldTakeOver) {
+  view.nodes[2].daemon = view.nodes[2].draining = true;
+  begin(2);
+  tell(NodeId{1}, Leaving{.left_us = 1'000'000});
+  ASSERT_TRUE(said<LeaveDone>());
+  EXPECT_THAT(said<LeaveDone>()->lost, ElementsAre(directory::Run{.first = 0, .count = 4}));
+}
+
 }  // namespace
 }  // namespace vmem::cluster::directory

@@ -23,6 +23,7 @@ RegionRecord region(std::uint64_t serial = 7, std::uint64_t first_granule = 100)
   record.bytes = (16ull << 21) - 5;
   record.pages = 16;
   record.tenant = "t";
+  record.key = std::string("k\0\xff", 3);
   record.publisher = record.home = NodeId{4};
   record.copies = 2;
   record.term = Term{9};
@@ -54,6 +55,9 @@ TEST(RegionRecord, ADamagedOneSaysWhatIsWrong) {
   EXPECT_THAT(why("\"pages\":16", "\"pages\":4294967296"), HasSubstr("field 'pages'"));
   EXPECT_THAT(why("\"copies\":2", "\"copies\":9"), HasSubstr("field 'copies'"));
   EXPECT_THAT(why("\"granules\":16", "\"granules\":0"), HasSubstr("are no range"));
+  EXPECT_THAT(why("\"6b00ff\"", "\"6b00f\""), HasSubstr("field 'key' of the registry's record 'regions/7'"));
+  EXPECT_THAT(why("\"6b00ff\"", "\"6b00-1\""), HasSubstr("is not in hexadecimal digits"));
+  EXPECT_THAT(why("\"6b00ff\"", '"' + std::string(2 * kMostKey + 2, 'a') + '"'), HasSubstr("more than 64 bytes"));
   EXPECT_FALSE(parse_region("regions/0", json_of(region())));
   EXPECT_FALSE(parse_region("regions/x", json_of(region())));
 }

@@ -14,6 +14,7 @@ using ::testing::HasSubstr;
 NodeRecord node() {
   return {.incarnation = Incarnation{UINT64_MAX},
           .addresses = {"10.0.0.1:7000", "[fe80::1]:7001"},
+          .transport = 99,
           .boot = "4f3a",
           .pid = 17,
           .kind = "daemon",
