@@ -171,6 +171,12 @@ Command add_daemon(CLI::App& app) {
                VMEM_ASSIGN(daemon.lend_bytes, parse_bytes(text));
                return {};
              });
+  add_parsed(app, "--copies", "SIZE",
+             "With --cluster: and how much memory copies of published regions may take, from 2MiB",
+             [&daemon](const std::string& text) -> Status {
+               VMEM_ASSIGN(daemon.copies_bytes, parse_bytes(text));
+               return {};
+             });
   add_parsed(app, "--nvme", "DIR:SIZE,...", "And how much in files of these directories",
              [&daemon](const std::string& text) -> Status {
                Options options;

@@ -43,6 +43,7 @@ std::string lent_words(const cluster::NodeRecord::Lends& lends) {
   add(lends.memory, "memory");
   add(lends.disk, "disk");
   add(lends.hbm, "HBM");
+  add(lends.copies, "copies of published regions");
   return words.empty() ? "nothing" : words;
 }
 
@@ -68,6 +69,7 @@ nlohmann::json json_of(const ClusterNode& node) {
           {"memory_bytes", record.lends.memory},
           {"disk_bytes", record.lends.disk},
           {"hbm_bytes", record.lends.hbm},
+          {"copies_bytes", record.lends.copies},
           {"drains", node.draining}};
 }
 

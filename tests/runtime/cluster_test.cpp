@@ -14,7 +14,8 @@ using ::testing::HasSubstr;
 
 // All output of a command of this program.
 std::string output(const std::string& arguments) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen((program() + " " + arguments).c_str(), "r"), &::pclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen((program() + " " + arguments).c_str(), "r"),
+                                                             &::pclose);
   std::string text;
   std::array<char, 4096> buffer{};
   while (const std::size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))

@@ -39,7 +39,8 @@ vmem_status publish(std::istream& in) {
   if (const vmem_status status = vmem_malloc(&made, pages * kPage, 0, nullptr)) return status;
   memory = static_cast<std::byte*>(made);
   for (std::uint64_t page = 0; page < pages; ++page)
-    if (const vmem_status status = vmem_write(memory + page * kPage, words_of(page, version).data(), kPage)) return status;
+    if (const vmem_status status = vmem_write(memory + page * kPage, words_of(page, version).data(), kPage))
+      return status;
   return vmem_publish(memory, name.c_str(), &options);
 }
 

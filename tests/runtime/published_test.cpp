@@ -25,8 +25,9 @@ class Peer {
                                             const std::vector<std::pair<std::string, std::string>>& more) {
     const auto here = std::filesystem::canonical("/proc/self/exe").parent_path();
     std::vector<std::string> all{(here / "vmem_joint_peer").string()};
-    std::vector<std::pair<std::string, std::string>> options{{"driver", "emulated"}, {"hbm", "32MiB"}, {"host", "64MiB"},
-                                                             {"page", "2MiB"},       {"log", "error"}, {"cluster", cluster}};
+    std::vector<std::pair<std::string, std::string>> options{{"driver", "emulated"}, {"hbm", "32MiB"},
+                                                             {"host", "64MiB"},      {"page", "2MiB"},
+                                                             {"log", "error"},       {"cluster", cluster}};
     options.insert(options.end(), more.begin(), more.end());
     for (const auto& [name, value] : options) {
       all.push_back(name);
@@ -173,6 +174,36 @@ TEST_F(PublishedApi, WhatSharesPagesOrIsNoNameIsRefused) {
   EXPECT_EQ(vmem_publish(large, nullptr, nullptr), VMEM_ERROR_INVALID_VALUE);
   const std::uint64_t word = 7;
   EXPECT_OK(vmem_write(large, &word, sizeof(word)));
+}
+
+TEST_F(PublishedApi, CopiesOutliveTheirPublisher) {
+  const auto daemon = join({"--copies", "64MiB"});
+  {
+    Peer publisher(cluster());
+    ASSERT_THAT(publisher("publish table 12 5 1"), StartsWith("ok"));
+    ASSERT_THAT(publisher("close"), StartsWith("ok"));
+    publisher.process().tell("end\n");
+    publisher.process().wait();
+  }
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_OK(open("table"));
+  EXPECT_EQ(bytes, 12 * kPage);
+  for (std::uint64_t page = 0; page < 12; ++page) ASSERT_OK(read_page(page, 5));
+  ASSERT_OK(vmem_close(base, nullptr, 0));
+}
+
+TEST_F(PublishedApi, TooFewCopiesAreNamedAndTheRegionIsPublishedAllTheSame) {
+  const auto daemon = join({"--copies", "8MiB"});
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  void* own = nullptr;
+  ASSERT_OK(vmem_malloc(&own, 8 * kPage, 0, nullptr));
+  std::vector<std::byte> some(8 * kPage, std::byte{7});
+  ASSERT_OK(vmem_write(own, some.data(), some.size()));
+  const vmem_publish_options options{.copies = 1, .reserved = 0, .expires_s = 0, .wait_us = 2'000'000};
+  ASSERT_EQ(vmem_publish(own, "table", &options), VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("'table'"));
+  EXPECT_OK(open("table"));
+  EXPECT_EQ(base, own);
 }
 
 }  // namespace

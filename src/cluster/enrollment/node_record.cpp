@@ -7,16 +7,19 @@
 namespace vmem::cluster {
 
 std::string json_of(const NodeRecord& record) {
-  return record_value(
-      {{"incarnation", static_cast<std::uint64_t>(record.incarnation)},
-       {"addresses", record.addresses},
-       {"transport", record.transport},
-       {"boot", record.boot},
-       {"pid", record.pid},
-       {"kind", record.kind},
-       {"labels", record.labels},
-       {"lends", {{"memory", record.lends.memory}, {"disk", record.lends.disk}, {"hbm", record.lends.hbm}}},
-       {"token", record.token}});
+  return record_value({{"incarnation", static_cast<std::uint64_t>(record.incarnation)},
+                       {"addresses", record.addresses},
+                       {"transport", record.transport},
+                       {"boot", record.boot},
+                       {"pid", record.pid},
+                       {"kind", record.kind},
+                       {"labels", record.labels},
+                       {"lends",
+                        {{"memory", record.lends.memory},
+                         {"disk", record.lends.disk},
+                         {"hbm", record.lends.hbm},
+                         {"copies", record.lends.copies}}},
+                       {"token", record.token}});
 }
 
 Result<NodeRecord> parse_node_record(std::string_view key, std::string_view value) {
@@ -30,7 +33,8 @@ Result<NodeRecord> parse_node_record(std::string_view key, std::string_view valu
                     .labels = fields.labels("labels"),
                     .lends = {.memory = fields.number("lends.memory"),
                               .disk = fields.number("lends.disk"),
-                              .hbm = fields.number("lends.hbm")},
+                              .hbm = fields.number("lends.hbm"),
+                              .copies = fields.number("lends.copies")},
                     .token = fields.text("token")};
   VMEM_TRY(fields.done());
   return record;

@@ -23,6 +23,7 @@ inline constexpr std::string_view kNodesPrefix = "nodes/", kDrainPrefix = "drain
 struct NodeRecord {
   struct Lends {
     std::uint64_t memory = 0, disk = 0, hbm = 0;  // bytes
+    std::uint64_t copies = 0;                     // bytes, for copies of published regions
     bool operator==(const Lends&) const = default;
   };
   Incarnation incarnation{};

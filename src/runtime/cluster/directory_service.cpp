@@ -28,29 +28,26 @@ cluster::Random system_random() {
   };
 }
 
-// Nodes without credentials are this user's on this machine.
-std::string tenant_of(const std::string& identity) { return identity.empty() ? "(this user)" : identity; }
-
 std::string label(const cluster::NodeRecord& record, const std::string& name) {
   const auto found = record.labels.find(name);
   return found == record.labels.end() ? "" : found->second;
 }
 
-NodesView view_of(const ClusterView& view, bool daemon) {
+NodesView view_of(const ClusterView& view) {
   NodesView nodes{.as_of = view.as_of, .nodes = {}};
   for (const ClusterNode& node : view.nodes)
     nodes.nodes.push_back({.id = node.id,
-                           .daemon = node.record.kind == "daemon",
+                           .daemon = node.record.lends.copies != 0,
                            .draining = node.draining,
                            .rack = label(node.record, "rack"),
                            .host = label(node.record, "host"),
-                           .free_bytes = node.record.lends.memory});
+                           .free_bytes = node.record.lends.copies});
   nodes.nodes.push_back({.id = view.self,
-                         .daemon = daemon,
+                         .daemon = view.own.lends.copies != 0,
                          .draining = view.draining,
                          .rack = label(view.own, "rack"),
                          .host = label(view.own, "host"),
-                         .free_bytes = view.own.lends.memory});
+                         .free_bytes = view.own.lends.copies});
   std::ranges::sort(nodes.nodes, {}, &KnownNode::id);
   return nodes;
 }
@@ -87,6 +84,11 @@ class DirectoryService::Waiter {
   bool open_ = true;
 };
 
+// Nodes without credentials are this user's on this machine.
+std::string DirectoryService::tenant_of(const std::string& identity) {
+  return identity.empty() ? "(this user)" : identity;
+}
+
 DirectoryService::DirectoryService(rdma::Node& node, rdma::Parcels& parcels, Config config)
     : node_(node), parcels_(parcels), config_(std::move(config)), paths_(node, config_.lenders) {}
 
@@ -101,7 +103,7 @@ Status DirectoryService::open_directory() {
   VMEM_ASSIGN(registry_, open_registry(config_.registry, [this] { node_.wake(); }));
   DirectoryConfig times;
   // A program's mover drops cached pages without a word.
-  times.keeps_copies = config_.daemon;
+  times.keeps_copies = config_.copies != nullptr;
   directory_ = std::make_unique<Directory>(*registry_, node_.clock(),
                                            Directory::Setup{.config = times,
                                                             .random = system_random(),
@@ -194,7 +196,7 @@ void DirectoryService::seen(const ClusterView& view) {
     self_ = view.self;
     directory_->enrolled(self_, view.record);
   }
-  directory_->see(view_of(view, config_.daemon));
+  directory_->see(view_of(view));
 }
 
 void DirectoryService::quiesce() {
@@ -257,8 +259,19 @@ void DirectoryService::on(WantEnded& event) {
   found(std::unexpected(event.status.error()));
 }
 
-// A program promises nothing: its mover drops what it has cached.
-void DirectoryService::on(KeepWanted& event) { directory_->kept(event, false); }
+void DirectoryService::on(KeepWanted& event) {
+  const Participant* const part = directory_->participant(event.serial);
+  if (config_.copies == nullptr || part == nullptr) return directory_->kept(event, false);
+  config_.copies->keep(event, part->region());
+}
+
+void DirectoryService::on(ReleaseAllowed& event) {
+  if (config_.copies != nullptr) config_.copies->release(event.serial, event.pages);
+}
+
+void DirectoryService::on(PartEnded& event) {
+  if (config_.copies != nullptr) config_.copies->ended(event.serial);
+}
 
 void DirectoryService::on(RegionRemoved& event) {
   VMEM_LOG_WARN("the published region '{}' was removed: pages that are not here cannot be read any more; close it",

@@ -23,13 +23,25 @@
 
 namespace vmem::runtime {
 
+// Keeps copies for the homes of published regions. Thread: the node's.
+class CopyKeeper {
+ public:
+  virtual ~CopyKeeper() = default;
+  // Answers by DirectoryService::kept, once.
+  virtual void keep(const cluster::directory::KeepWanted& wanted, const cluster::directory::RegionRecord& region) = 0;
+  // These need not be kept any more.
+  virtual void release(cluster::directory::Serial serial, const cluster::directory::Runs& pages) = 0;
+  // Nothing of the region is of use here any more.
+  virtual void ended(cluster::directory::Serial serial) = 0;
+};
+
 class DirectoryService final : public rdma::Service, public sharing::PageFinder {
  public:
   using Serial = cluster::directory::Serial;
   struct Config {
     RegistryAccess registry;
-    std::string tenant;  // of this node, as others see it
-    bool daemon = false;
+    std::string tenant;            // of this node, as others see it
+    CopyKeeper* copies = nullptr;  // null, as in programs: this node promises to keep nothing
     NodePaths::Lenders lenders = NodePaths::Lenders::nobody;
     std::function<bool()> fenced;  // any thread
     // No node has these granules of a region that this node published mapped any more.
@@ -38,6 +50,13 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
   // Adds itself to the node. All outlive this. Errors: those of open_registry.
   static Result<std::unique_ptr<DirectoryService>> create(rdma::Node& node, rdma::Parcels& parcels, Config config);
   ~DirectoryService() override;
+
+  // What the directory calls the tenant that a node has proved.
+  static std::string tenant_of(const std::string& identity);
+
+  // The node's thread, for a CopyKeeper. drop: false, the page has to be kept.
+  void kept(const cluster::directory::KeepWanted& wanted, bool yes) { directory_->kept(wanted, yes); }
+  bool drop(Serial serial, std::uint32_t page) { return directory_->drop(serial, {.first = page, .count = 1}); }
 
   // Any thread.
   void see(ClusterView view);
@@ -85,6 +104,8 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
   void on(cluster::directory::Answered& event);
   void on(cluster::directory::WantEnded& event);
   void on(cluster::directory::KeepWanted& event);
+  void on(cluster::directory::ReleaseAllowed& event);
+  void on(cluster::directory::PartEnded& event);
   void on(cluster::directory::RegionRemoved& event);
   void on(cluster::directory::RangeFreed& event);
   void on(cluster::directory::PagesLost& event);

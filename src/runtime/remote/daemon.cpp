@@ -27,7 +27,8 @@ using pagetable::kGranuleBytes;
 // Two of the largest pages, in transfer to or from a disk.
 constexpr std::uint64_t kStagingBytes = std::uint64_t{512} << 20;
 constexpr std::uint32_t kDiskDepth = 64;
-constexpr std::uint64_t kJoinUs = 10'000'000;  // to become a member of a cluster
+constexpr std::uint64_t kLeaveUs = 10'000'000;  // for other nodes to take over what this one keeps
+constexpr std::uint64_t kJoinUs = 10'000'000;   // to become a member of a cluster
 
 // Stable across restarts at the same address, so that programs that know the daemon find it. 0 (a
 // random id) if the port is chosen by the system.
@@ -58,8 +59,17 @@ Result<std::unique_ptr<Daemon>> Daemon::start(const DaemonOptions& options) {
 }
 
 Daemon::~Daemon() {
-  member_.reset();  // nobody finds it any more
-  guard_.reset();   // its last reports may go to this daemon
+  // Other nodes take over what this one keeps and is home of; then nobody finds it any more.
+  if (joint_) (void)joint_->directory().leave(kLeaveUs);
+  member_.reset();
+  if (joint_) {
+    joint_->stop_serving();
+    (void)joint_->tier().finish();  // copies on their way are not waited for much longer
+    shelf_->stop();
+    joint_.reset();
+    shelf_.reset();
+  }
+  guard_.reset();  // its last reports may go to this daemon
   if (service_) service_->stop();
   node_.reset();
   if (!disk_ || !disk_->quarantined()) return;
@@ -79,8 +89,19 @@ Status Daemon::reserve(const DaemonOptions& options) {
   lent_bytes_ = options.lend_bytes / kGranuleBytes * kGranuleBytes;
   staging_bytes_ = options.nvme.empty() ? 0 : kStagingBytes;
   const std::uint64_t bytes = lent_bytes_ + staging_bytes_;
-  if (bytes == 0)
-    return fail(VMEM_ERROR_INVALID_OPTION, "nothing to lend: give --lend SIZE, --nvme DIRECTORY:SIZE or both");
+  if (options.copies_bytes != 0) VMEM_TRY(check_size("--copies", options.copies_bytes));
+  if (options.copies_bytes != 0 && options.cluster.empty())
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                "--copies is for regions that are published to a cluster: give --cluster, too");
+  if (bytes == 0 && options.copies_bytes == 0)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                "nothing to lend: give --lend SIZE, --nvme DIRECTORY:SIZE, or --copies SIZE with --cluster");
+  if (const std::uint64_t available = available_host_bytes(); options.copies_bytes > available)
+    return fail(
+        VMEM_ERROR_INVALID_OPTION,
+        fmt::format("--copies {} asked for, {} are available of the machine's {}; lower --copies",
+                    format_bytes(options.copies_bytes), format_bytes(available), format_bytes(total_host_bytes())));
+  if (bytes == 0) return {};
   if (const std::uint64_t available = available_host_bytes(); bytes > available)
     return fail(
         VMEM_ERROR_INVALID_OPTION,
@@ -132,9 +153,29 @@ Status Daemon::open(const DaemonOptions& options) {
   setup.make_transport = [&](rdma::Receiver& receiver) { return make_transport(node, clock_, receiver); };
   VMEM_ASSIGN(node_, rdma::Node::create(std::move(setup)));
   VMEM_TRY(service_->start(*node_));
+  if (!options.cluster.empty()) VMEM_TRY(start_joint(options, node));
   node_->start();
   watch_programs();
   return options.cluster.empty() ? Status{} : join(options, self);
+}
+
+Status Daemon::start_joint(const DaemonOptions& options, const NodeConfig& node) {
+  copies_bytes_ = options.copies_bytes / kGranuleBytes * kGranuleBytes;
+  shelf_ = std::make_unique<PageShelf>(*node_, PageShelf::Config{.bytes = copies_bytes_, .workers = worker_count()});
+  JointRegions::Config config;
+  config.directory.registry = {options.cluster, options.certificates};
+  VMEM_ASSIGN(config.directory.tenant, tenant_of(node));
+  config.directory.copies = copies_bytes_ == 0 ? nullptr : shelf_.get();
+  config.directory.fenced = [this] {
+    const Member* const member = membership_.load(std::memory_order_acquire);
+    return member == nullptr || member->fenced();
+  };
+  config.tier.workers = worker_count();
+  config.tier.on_ready = [this] { node_->wake(); };
+  VMEM_ASSIGN(joint_, JointRegions::create(*node_, std::move(config)));
+  shelf_->begin(joint_->directory(), joint_->tier());
+  joint_->serve(*shelf_);
+  return {};
 }
 
 // Called last: programs use a member at once.
@@ -142,8 +183,8 @@ Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
   Member::Config config{.registry = {options.cluster, options.certificates},
                         .parameters = cluster_parameters(options.base, options.space_bytes),
                         .record = this_host("daemon", self.incarnation),
-                        .seen = [](const ClusterView&, bool) {},
-                        .expelled = {}};
+                        .seen = [joint = joint_.get()](const ClusterView& view, bool) { joint->directory().see(view); },
+                        .expelled = [joint = joint_.get()] { joint->directory().expelled(); }};
   config.record.transport = static_cast<std::uint64_t>(self.id);
   config.record.addresses = options.advertise;
   if (config.record.addresses.empty()) {
@@ -155,9 +196,10 @@ Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
                               address()));
     config.record.addresses = {address()};
   }
-  config.record.lends = {.memory = memory_bytes(), .disk = disk_bytes()};
+  config.record.lends = {.memory = memory_bytes(), .disk = disk_bytes(), .copies = copies_bytes_};
   for (const auto& [name, value] : options.labels) config.record.labels[name] = value;
   VMEM_ASSIGN(member_, Member::join(std::move(config), kJoinUs));
+  membership_.store(member_.get(), std::memory_order_release);
   return {};
 }
 

@@ -1,6 +1,7 @@
 // A node without a program (`vmem daemon`): lends memory and disk space to other nodes.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -9,8 +10,11 @@
 #include "base/clock.hpp"
 #include "rdma/lending/memory_service/memory_service.hpp"
 #include "rdma/node/node.hpp"
+#include "runtime/cluster/joint_regions.hpp"
 #include "runtime/cluster/member.hpp"
+#include "runtime/cluster/page_shelf.hpp"
 #include "runtime/remote/guard.hpp"
+#include "runtime/remote/nodes.hpp"
 #include "tiers/disk/disk_options.hpp"
 #include "tiers/disk/disk_tier.hpp"
 
@@ -19,6 +23,7 @@ namespace vmem::runtime {
 struct DaemonOptions {
   std::string listen = "127.0.0.1:7000";
   std::uint64_t lend_bytes = 0;
+  std::uint64_t copies_bytes = 0;  // with cluster: for copies of published regions
   std::vector<StoreDirectory> nvme;
   std::string secret;                         // a file; alternative to `certificates`
   std::string certificates;                   // a folder; neither: only nodes on this machine
@@ -52,6 +57,8 @@ class Daemon {
   std::uint64_t id() const { return id_; }
   std::uint64_t memory_bytes() const { return lent_bytes_; }
   std::uint64_t disk_bytes() const { return disk_ ? disk_->usage().budget_bytes : 0; }
+  std::uint64_t copies_bytes() const { return copies_bytes_; }  // at most, of published regions
+  PageShelf::Usage copies() const { return shelf_ ? shelf_->usage() : PageShelf::Usage{}; }
   rdma::ServiceStatistics statistics() const { return service_->statistics(); }
 
  private:
@@ -59,16 +66,21 @@ class Daemon {
   Status open(const DaemonOptions& options);
   Status reserve(const DaemonOptions& options);
   void watch_programs();
+  Status start_joint(const DaemonOptions& options, const NodeConfig& node);
   Status join(const DaemonOptions& options, const NodeIdentity& self);
 
   SteadyClock clock_;
-  std::uint64_t id_ = 0, lent_bytes_ = 0, staging_bytes_ = 0;
+  std::uint64_t id_ = 0, lent_bytes_ = 0, staging_bytes_ = 0, copies_bytes_ = 0;
   std::unique_ptr<std::byte, Unmap> memory_;
   std::unique_ptr<tiers::DiskTier> disk_;
   std::unique_ptr<rdma::Node> node_;
   std::unique_ptr<rdma::MemoryService> service_;
-  std::unique_ptr<Member> member_;  // of a cluster, or null
-  std::unique_ptr<Guard> guard_;    // of this host's programs; null if it could not start
+  // Of a cluster, or null: in the order of use, a later member calls an earlier one.
+  std::unique_ptr<PageShelf> shelf_;
+  std::atomic<const Member*> membership_ = nullptr;  // member_, for other threads
+  std::unique_ptr<JointRegions> joint_;
+  std::unique_ptr<Member> member_;
+  std::unique_ptr<Guard> guard_;  // of this host's programs; null if it could not start
 };
 
 }  // namespace vmem::runtime

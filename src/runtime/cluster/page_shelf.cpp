@@ -1,0 +1,216 @@
+#include "runtime/cluster/page_shelf.hpp"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <utility>
+
+#include "base/log.hpp"
+
+namespace vmem::runtime {
+
+using namespace cluster::directory;  // NOLINT(google-build-using-namespace): its events and runs
+using rdma::wire::Answer;
+using sharing::LentPage;
+using sharing::SharedPage;
+
+namespace {
+
+pagetable::Serial page_serial(Serial serial) { return pagetable::Serial{static_cast<std::uint64_t>(serial)}; }
+
+template <class Use>
+void each_page(const Runs& runs, Use&& use) {
+  for (const Run& run : runs)
+    for (std::uint64_t page = run.first; page < run.end(); ++page) use(std::uint32_t(page));
+}
+
+}  // namespace
+
+// How much memory copies take. Lent copies give theirs back on any thread.
+class PageShelf::Budget {
+ public:
+  explicit Budget(std::uint64_t most) : most_(most) {}
+  bool take(std::uint64_t bytes) {
+    std::uint64_t now = bytes_.load(std::memory_order_relaxed);
+    do {
+      if (bytes > most_ - now) return false;
+    } while (!bytes_.compare_exchange_weak(now, now + bytes, std::memory_order_relaxed));
+    pages_.fetch_add(1, std::memory_order_relaxed);
+    return true;
+  }
+  void put(std::uint64_t bytes) {
+    bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+    pages_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  Usage usage() const {
+    return {.pages = pages_.load(std::memory_order_relaxed), .bytes = bytes_.load(std::memory_order_relaxed)};
+  }
+
+ private:
+  const std::uint64_t most_;
+  std::atomic<std::uint64_t> bytes_ = 0, pages_ = 0;
+};
+
+// A page's bytes, mapped for it alone.
+struct PageShelf::Memory {
+  Memory(std::shared_ptr<Budget> of, std::byte* at, std::uint64_t size)
+      : budget(std::move(of)), bytes(at), count(size) {}
+  ~Memory() {
+    (void)::munmap(bytes, count);
+    budget->put(count);
+  }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  static std::shared_ptr<Memory> make(const std::shared_ptr<Budget>& budget, std::uint64_t size) {
+    if (!budget->take(size)) return nullptr;
+    void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at != MAP_FAILED) return std::make_shared<Memory>(budget, static_cast<std::byte*>(at), size);
+    budget->put(size);
+    return nullptr;
+  }
+
+  const std::shared_ptr<Budget> budget;
+  std::byte* const bytes;
+  const std::uint64_t count;
+};
+
+PageShelf::PageShelf(rdma::Node& node, Config config)
+    : node_(node),
+      config_(config),
+      budget_(std::make_shared<Budget>(config.bytes)),
+      workers_("vmem-shelf", config.workers, [](tiers::Inbox::Task task) { task(); }) {
+  node_.add(*this);
+}
+
+void PageShelf::begin(DirectoryService& directory, sharing::SharedTier& tier) {
+  directory_ = &directory;
+  tier_ = &tier;
+}
+
+void PageShelf::quiesce() {
+  stopping_ = true;
+  if (orders_.empty()) regions_.clear();
+}
+
+PageShelf::Usage PageShelf::usage() const { return budget_->usage(); }
+
+bool PageShelf::may_read(pagetable::Serial serial, const std::string& tenant) const {
+  const auto found = regions_.find(serial);
+  return found != regions_.end() && found->second.tenant == DirectoryService::tenant_of(tenant);
+}
+
+void PageShelf::lend(const SharedPage& page, Lent lent) {
+  const auto region = regions_.find(page.serial);
+  const bool right = region != regions_.end() && region->second.page_bytes == page.bytes;
+  const auto kept = right ? region->second.pages.find(page.page) : decltype(region->second.pages.end()){};
+  if (!right || kept == region->second.pages.end()) return lent(std::unexpected(Answer::unknown));
+  auto lending = std::make_shared<LentPage>();
+  workers_.post(
+      [page, memory = kept->second, key = region->second.key, lending](std::uint32_t) {
+        lending->bytes = {memory->bytes, memory->count};
+        lending->tag = key->tag(lending->bytes, page);
+        lending->seal = tiers::seal(lending->bytes, page.identity());
+        lending->give_back = [memory] {};
+      },
+      [lending, lent = std::move(lent)](tiers::Workers::Ended how) mutable {
+        if (how == tiers::Workers::Ended::done) return lent(std::move(*lending));
+        lent(std::unexpected(Answer::again));
+      });
+}
+
+// ---- what homes ask for ----
+
+PageShelf::Region* PageShelf::region_of(const RegionRecord& record) {
+  const pagetable::Serial serial = page_serial(record.serial);
+  if (const auto known = regions_.find(serial); known != regions_.end()) return &known->second;
+  constexpr std::size_t kKeyBytes = sharing::RegionKey::kBytes;
+  if (record.key.size() != kKeyBytes) return nullptr;
+  const auto* const secret = reinterpret_cast<const unsigned char*>(record.key.data());
+  auto made = sharing::RegionKey::of(std::span<const unsigned char, kKeyBytes>(secret, kKeyBytes));
+  if (!made) return nullptr;
+  Region region{.tenant = record.tenant, .page_bytes = record.page_bytes, .key = {}, .source = {}, .pages = {}};
+  region.key = std::make_shared<const sharing::RegionKey>(*std::move(made));
+  region.source = tier_->open({.name = record.name,
+                               .serial = serial,
+                               .bytes = record.bytes,
+                               .page_bytes = record.page_bytes,
+                               .first_granule = std::uint32_t(record.first_granule),
+                               .key = region.key});
+  const auto slot = region.source->lay_out(record.page_bytes, record.pages);
+  if (!slot) return nullptr;
+  region.first_slot = *slot;
+  return &regions_.emplace(serial, std::move(region)).first->second;
+}
+
+void PageShelf::keep(const KeepWanted& wanted, const RegionRecord& record) {
+  Region* const region = stopping_ ? nullptr : region_of(record);
+  if (region == nullptr) return directory_->kept(wanted, false);
+  const auto order = orders_.insert(orders_.end(), Order{.wanted = wanted});
+  order->left = 1;  // until all have begun
+  each_page(wanted.pages, [&](std::uint32_t page) {
+    if (order->failed || region->pages.contains(page)) return;
+    order->failed = !fetch(order, *region, page);
+  });
+  --order->left;
+  settle(order);
+}
+
+bool PageShelf::fetch(std::list<Order>::iterator order, Region& region, std::uint32_t page) {
+  std::shared_ptr<Memory> memory = Memory::make(budget_, region.page_bytes);
+  if (memory == nullptr) return false;
+  const pagetable::Serial serial = page_serial(order->wanted.serial);
+  tiers::Transfer transfer{.page = {serial, page},
+                           .version = 1,
+                           .slot = region.first_slot + page,
+                           .host = memory->bytes,
+                           .bytes = region.page_bytes};
+  if (const Status begun = tier_->submit({&transfer, 1}); !begun) {
+    VMEM_LOG_WARN("page {} of a published region is not copied here: {}", page, begun.error().message);
+    return false;
+  }
+  ++order->left;
+  coming_.emplace(transfer.id, Coming{order, serial, page, std::move(memory), region.source});
+  return true;
+}
+
+bool PageShelf::step() {
+  if (tier_ == nullptr) return false;
+  completions_.clear();
+  (void)tier_->poll(completions_);
+  for (const tiers::Completion& completion : completions_) arrived(completion);
+  return !completions_.empty();
+}
+
+void PageShelf::arrived(const tiers::Completion& completion) {
+  auto found = coming_.extract(completion.id);
+  if (!found) return;
+  Coming& coming = found.mapped();
+  const auto region = regions_.find(coming.serial);
+  if (completion.outcome != tiers::Outcome::done || region == regions_.end()) {
+    coming.order->failed = true;
+  } else {
+    region->second.pages.insert_or_assign(coming.page, std::move(coming.memory));
+  }
+  --coming.order->left;
+  settle(coming.order);
+}
+
+// A home that hears no gets no part of it: pages that are here all the same stay as cached ones.
+void PageShelf::settle(std::list<Order>::iterator order) {
+  if (order->left != 0) return;
+  directory_->kept(order->wanted, !order->failed);
+  if (order->failed) release(order->wanted.serial, order->wanted.pages);
+  orders_.erase(order);
+}
+
+void PageShelf::release(Serial serial, const Runs& pages) {
+  const auto region = regions_.find(page_serial(serial));
+  if (region == regions_.end()) return;
+  each_page(pages, [&](std::uint32_t page) {
+    if (directory_->drop(serial, page)) region->second.pages.erase(page);
+  });
+}
+
+void PageShelf::ended(Serial serial) { regions_.erase(page_serial(serial)); }
+
+}  // namespace vmem::runtime
