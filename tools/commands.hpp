@@ -20,6 +20,7 @@ std::string quote(const std::string& word);
 
 // `command_line` is the whole quoted command line, for the records.
 Command add_bench(CLI::App& app, const std::string& command_line);
+Command add_cluster(CLI::App& app);
 Command add_daemon(CLI::App& app);
 Command add_doctor(CLI::App& app);
 Command add_node(CLI::App& app);
