@@ -75,11 +75,11 @@ TEST(Program, RefusesNoCommandAndUnknownFlags) {
   expect_refused("bench stream --speed 9", {"--speed"});
 }
 TEST(Program, RefusesUnknownCommandsAndNamesTheKnown) {
-  expect_refused("benchh", {"benchh", "bench, daemon, node, secret, doctor, topo, options"});
+  expect_refused("benchh", {"benchh", "bench, daemon, cluster, node, secret, doctor, topo, options"});
 }
 TEST(Program, AsksForACommand) {
-  expect_refused(
-      "", {"vmem: no command was given", "run, trace, plan, bench, daemon, node, secret, doctor, topo, options"});
+  expect_refused("", {"vmem: no command was given",
+                      "run, trace, plan, bench, daemon, cluster, node, secret, doctor, topo, options"});
 }
 TEST(Program, UnknownOptionsAreAnsweredByTheNearest) {
   expect_refused("bench stream --ration 4", {"vmem bench: there is no option --ration", "the nearest is --ratio"});
@@ -162,6 +162,7 @@ TEST(Program, TheArgumentParsersErrorsAreInWords) {
   expect_refused("bench stream --check=maybe", {"vmem bench: --check takes no value"});
   expect_refused("bench", {"vmem bench: SCENARIO is missing"});
   expect_refused("secret", {"vmem secret: name a command: new"});
+  expect_refused("cluster", {"vmem cluster: name a command: up, down, status"});
   expect_refused("daemon --lend 64MiB --channels 99", {"'99' is no number of connections", "1 to 8"});
   expect_refused("options --emulated --json -", {"cannot be used with"});
 }

@@ -102,7 +102,7 @@ Survey survey(const State& state) {
 std::string text_of(const Survey& survey) {
   const auto living = std::ranges::count_if(
       survey.entries, [](const Survey::Entry& entry) { return entry.lives && entry.process.name != kEtcdName; });
-  std::string text = fmt::format("{}: {} of {} live and lend {}{}\n", survey.state.address, living,
+  std::string text = fmt::format("{}: {} of {} alive and lending {}{}\n", survey.state.address, living,
                                  counted(survey.state.nodes, "node", "nodes"), format_bytes(survey.lent_bytes()),
                                  survey.state.started ? "" : "; it is being started, or its start was cut off");
   for (const Survey::Entry& each : survey.entries) text += line_of(survey, each);
