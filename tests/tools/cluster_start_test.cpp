@@ -1,4 +1,5 @@
-// Starting and ending a local cluster, with programs that fail in the ways that etcd and daemons can.
+// Starting and ending a local cluster, with programs that fail in the ways that etcd and daemons
+// can.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/socket.h>

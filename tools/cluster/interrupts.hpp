@@ -1,5 +1,6 @@
 // While it lives, SIGINT, SIGTERM and SIGHUP end this thread's pauses instead of the process, so
-// that what was begun can be taken back. REQUIRES: threads start after it, as they inherit the mask.
+// that what was begun can be taken back. REQUIRES: other threads start after it: they inherit the
+// mask.
 #pragma once
 
 #include <signal.h>

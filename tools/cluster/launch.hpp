@@ -1,5 +1,5 @@
-// Starts a process that outlives this one and its terminal: in a session of its own, with its output
-// in a log file.
+// Starts a process that outlives this one and its terminal: in a session of its own, with its
+// output in a log file.
 //
 // In two steps, so that a process is on record before it runs: if this process dies in between, the
 // new one ends without having run.
