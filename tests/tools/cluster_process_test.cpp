@@ -179,7 +179,7 @@ TEST_F(ClusterLaunch, AProcessEndsWithTheOneThatPreparedIt) {
 }
 
 TEST_F(ClusterLaunch, ItsSessionIsItsOwnAndItsOutputIsInTheLog) {
-  const std::string output = output_of("echo pid $$ session $(cut -d' ' -f6 /proc/$$/stat); echo $WORD >&2; cat");
+  const std::string output = output_of("echo pid $$ session $(cut -d' ' -f6 /proc/$$/stat); echo $WORD >&2");
   int pid = 0, session = 0;
   ASSERT_EQ(std::sscanf(output.c_str(), "pid %d session %d", &pid, &session), 2) << output;
   EXPECT_EQ(pid, session);
@@ -187,11 +187,21 @@ TEST_F(ClusterLaunch, ItsSessionIsItsOwnAndItsOutputIsInTheLog) {
   EXPECT_THAT(output, HasSubstr("\nfrom outside\n"));
 }
 
+TEST_F(ClusterLaunch, ItReadsNothing) {
+  const FileDescriptor kept(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
+  std::ofstream(around("input")) << "typed";
+  const FileDescriptor input(::open(around("input").c_str(), O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::dup2(input.get(), STDIN_FILENO), STDIN_FILENO);
+  const std::string output = output_of("cat; readlink /proc/$$/fd/0");
+  kept ? (void)::dup2(kept.get(), STDIN_FILENO) : (void)::close(STDIN_FILENO);
+  EXPECT_EQ(output, "/dev/null\n");
+}
+
 TEST_F(ClusterLaunch, ItGetsNoDescriptorsAndNoBlockedSignals) {
   const int inherited = ::open("/dev/null", O_RDONLY);  // without O_CLOEXEC
   const Interrupts interrupts;
   const auto before = ::signal(SIGTERM, SIG_IGN);
-  const std::string output = output_of("ls /proc/$$/fd; grep -e SigBlk -e SigIgn /proc/$$/status");
+  const std::string output = output_of("ls /proc/$$/fd; grep -e SigBlk -e SigIgn /proc/self/status");
   (void)::signal(SIGTERM, before);
   ::close(inherited);
   EXPECT_THAT(output, ::testing::MatchesRegex("0\n1\n2\nSigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"));

@@ -52,7 +52,7 @@ bool let_in(int gate) {
 
 // The program gets no signal state of ours.
 void reset_signals() {
-  for (const int each : {SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD, SIGUSR1}) (void)::signal(each, SIG_DFL);
+  for (int each = 1; each < NSIG; ++each) (void)::signal(each, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   (void)::sigprocmask(SIG_SETMASK, &none, nullptr);
