@@ -139,6 +139,14 @@ TEST_F(ClusterStart, ADaemonThatEndsTakesAllDownAgain) {
   EXPECT_THAT(message, ::testing::MatchesRegex("n2 has ended; the last lines of its log:\n  no node=n2 today"));
 }
 
+// Or `down` could not find it.
+TEST_F(ClusterStart, AProcessThatCannotBePutOnRecordDoesNotRun) {
+  surroundings.etcd = script("etcd", "mkdir " + path() + "/state.json.new; exec " + surroundings.etcd + R"( "$@")");
+  surroundings.vmem = script("vmem", "echo ran > " + around("ran"));
+  EXPECT_THAT(failure(VMEM_ERROR_INVALID_OPTION), HasSubstr("state.json.new cannot be written: Is a directory"));
+  EXPECT_FALSE(exists(around("ran")));
+}
+
 TEST_F(ClusterStart, ADaemonThatDoesNotJoinEndsTheStartAfterItsTime) {
   surroundings.vmem = script("vmem", "exec sleep 1000");
   surroundings.daemons_limit = milliseconds(100);
@@ -218,6 +226,7 @@ TEST_F(LeftCluster, OneThatIsUpIsNotStartedAgain) {
 
 TEST_F(LeftCluster, OneWhoseStartWasCutOffIsEndedFirst) {
   write();
+  std::ofstream(path() + "/state.json.new") << "{";  // it was killed while it wrote this
   const auto claimed = claim(path());
   ASSERT_GOOD(claimed);
   EXPECT_EQ(claimed->ended, (std::vector<std::string>{"n1", "etcd"}));
