@@ -80,6 +80,9 @@ int up(const Arguments& arguments) {
   const auto state = Start(claimed->folder, arguments.start, std::move(surroundings), interrupts).run();
   if (!state) return refuse("up", state.error());
   say_up(arguments, claimed->folder, *state);
+  std::fflush(stdout);
+  // A signal that came after the last look is late: the cluster is up.
+  (void)interrupts.pause(std::chrono::milliseconds(0));
   return bench::kExitOk;
 }
 
@@ -94,7 +97,10 @@ int down(const Arguments& arguments) {
   if (!*folder) return say_none("down", arguments, bench::kExitOk);
   const auto state = read_state(**folder);
   if (!state) return refuse("down", state.error());
-  if (!*state) return say_none("down", arguments, bench::kExitOk);
+  if (!*state) {
+    const auto removed = remove_unwritten(**folder);
+    return removed ? say_none("down", arguments, bench::kExitOk) : refuse("down", removed.error());
+  }
   const auto stopped = stop(**folder, **state);
   if (!stopped) return refuse("down", stopped.error());
   fmt::print("vmem cluster: {} ended{}\n", counted(stopped->ended.size(), "process has", "processes have"),

@@ -145,6 +145,13 @@ TEST_F(ClusterCommand, SigintWhileItStartsTakesAllDownAgain) {
   EXPECT_FALSE(pid == 0 || process_with(pid)) << pid;
 }
 
+TEST_F(ClusterCommand, WhatAKilledStartLeftIsRemovedByDown) {
+  ASSERT_TRUE(Folder::make(path()));
+  std::ofstream(path() + "/state.json.new") << "{";
+  EXPECT_THAT(said("down"), HasSubstr("no cluster is up in " + path()));
+  EXPECT_FALSE(exists(path()));
+}
+
 TEST_F(ClusterCommand, WhatCannotBeIsRefusedBeforeAnythingIsMade) {
   const auto refused = [&](const std::string& words, const char* why, const std::string& environment = "",
                            int code = 2) {

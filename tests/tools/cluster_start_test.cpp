@@ -258,6 +258,15 @@ TEST_F(LeftCluster, AFolderThatWasThereBeforeStays) {
   EXPECT_TRUE(std::filesystem::is_empty(path()));
 }
 
+TEST_F(ClusterStart, AFolderWithoutAStateIsNew) {
+  ASSERT_TRUE(Folder::make(path()));
+  std::ofstream(path() + "/state.json.new") << "{";  // `up` was killed while it wrote its first
+  const auto claimed = claim(path());
+  ASSERT_GOOD(claimed);
+  EXPECT_TRUE(claimed->folder.is_new());
+  EXPECT_TRUE(std::filesystem::is_empty(path()));
+}
+
 TEST_F(LeftCluster, ADamagedStateIsLeftForItsUser) {
   std::ofstream(path() + "/state.json") << "{";
   EXPECT_THAT(message_of(claim(path())), HasSubstr("state.json is damaged"));

@@ -30,7 +30,11 @@ Status check_not_up(const Folder& folder, const State& state) {
 Result<Claim> claim(const std::string& path, const Patience& patience) {
   VMEM_ASSIGN(Folder folder, Folder::make(path));
   VMEM_ASSIGN(const auto state, read_state(folder));
-  if (!state) return Claim{std::move(folder), {}};
+  if (!state) {
+    VMEM_ASSIGN(const bool removed, remove_unwritten(folder));
+    VMEM_ASSIGN(Folder empty, removed ? Folder::make(path) : Result<Folder>(std::move(folder)));
+    return Claim{std::move(empty), {}};
+  }
   VMEM_TRY(check_not_up(folder, *state));
   VMEM_ASSIGN(Stopped stopped, stop(folder, *state, patience));
   // It may have removed the folder.

@@ -70,6 +70,7 @@ Status Start::start_all() {
   VMEM_TRY(start_etcd());
   VMEM_TRY(start_daemons());
   VMEM_TRY(wait_for_members());
+  VMEM_TRY(interrupts_.pause(std::chrono::milliseconds(0)));  // a signal since the last pause
   state_.started = true;
   return write_state(folder_, state_);
 }

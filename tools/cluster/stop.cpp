@@ -5,6 +5,8 @@
 namespace vmem::tools::local_cluster {
 namespace {
 
+const std::string kUnwritten = std::string(kStateFile) + kNewSuffix;
+
 Status end_those(const State& state, std::span<const ManagedProcess> processes, const Patience& patience,
                  Stopped& stopped) {
   std::vector<ProcessId> ids;
@@ -24,7 +26,7 @@ Status end_those(const State& state, std::span<const ManagedProcess> processes, 
 // the other files are.
 Status remove_files(const Folder& folder, const State& state) {
   for (const std::string& name : own_files(state.nodes)) VMEM_TRY(folder.remove(name));
-  VMEM_TRY(folder.remove(std::string(kStateFile) + kNewSuffix));
+  VMEM_TRY(folder.remove(kUnwritten));
   VMEM_TRY(folder.remove(kStateFile));
   if (state.made_folder) folder.remove_itself();
   return {};
@@ -40,6 +42,13 @@ Result<Stopped> stop(const Folder& folder, const State& state, const Patience& p
   VMEM_TRY(end_those(state, all.first(etcds), patience, stopped));
   VMEM_TRY(remove_files(folder, state));
   return stopped;
+}
+
+Result<bool> remove_unwritten(const Folder& folder) {
+  if (!folder.has(kUnwritten)) return false;
+  VMEM_TRY(folder.remove(kUnwritten));
+  folder.remove_itself();
+  return true;
 }
 
 }  // namespace vmem::tools::local_cluster

@@ -19,4 +19,9 @@ struct Stopped {
 // Errors: those of end_processes() and of the folder. REQUIRES: the folder's lock is held.
 Result<Stopped> stop(const Folder& folder, const State& state, const Patience& patience = {});
 
+// Removes what an `up` left that was killed before it had written a state: it had started nothing.
+// True if there was something. Errors: those of the folder. REQUIRES: the folder's lock is held,
+// and it has no state.
+Result<bool> remove_unwritten(const Folder& folder);
+
 }  // namespace vmem::tools::local_cluster
