@@ -24,6 +24,21 @@ Error not_a_member() {
           "this node is no member of the cluster at present; try again once it has enrolled"};
 }
 
+Status check_written(const Runs& written, const RegionRecord& region) {
+  std::uint64_t end = 0;
+  for (const Run& run : written) {
+    if (run.first < end || run.count == 0)
+      return fail(VMEM_ERROR_INVALID_RANGE,
+                  fmt::format("the written pages of region '{}' were to be given in ascending runs, and {} pages from "
+                              "page {} are none",
+                              region.name, run.count, run.first));
+    end = run.end();
+  }
+  if (end <= region.pages) return {};
+  return fail(VMEM_ERROR_INVALID_RANGE, fmt::format("region '{}' has {} pages, and page {} was said to be written",
+                                                    region.name, region.pages, end - 1));
+}
+
 template <class Number>
 Number next(Number& last) {
   return last = Number{static_cast<std::underlying_type_t<Number>>(last) + 1};
@@ -108,9 +123,7 @@ Ticket Directory::publish(Publication what, std::uint64_t wait_us) {
       .node = context_.self, .session = next(last_session_), .daemon = self != nullptr && self->daemon};
   Status right = context_.is_member() ? check_name(what.name) : std::unexpected(not_a_member());
   if (right) right = check_region(region);
-  if (right && !what.written.empty() && what.written.back().end() > region.pages)
-    right = fail(VMEM_ERROR_INVALID_RANGE, fmt::format("region '{}' has {} pages, and page {} was said to be written",
-                                                       what.name, region.pages, what.written.back().end() - 1));
+  if (right) right = check_written(what.written, region);
   if (!right) {
     out_.events.emplace_back(PublishEnded{.ticket = ticket, .serial = std::unexpected(right.error())});
     return ticket;
@@ -236,6 +249,8 @@ void Directory::to_home(const Sender& from, const Message& message) {
 
 void Directory::to_participant(const Sender& from, const Message& message) {
   if (message.session == Session{}) {
+    const StoredRegion* const region = index_.find(message.serial);
+    if (region == nullptr || region->record.home != from.node) return poll_.poke();
     if (std::holds_alternative<Removed>(message.body)) requests_.removed(message.serial, out_);
     if (std::holds_alternative<RefusedBy>(message.body)) requests_.refused(message.serial, out_);
     return;
@@ -397,6 +412,7 @@ bool Directory::step_participants(std::uint64_t now_us) {
   for (auto each = participants_.begin(); each != participants_.end();) {
     moved |= each->second->step(now_us, out_);
     const bool over = each->second->stage() == Participant::Stage::over;
+    moved |= over;  // a request may have waited for it
     each = over ? participants_.erase(each) : std::next(each);
   }
   return moved;

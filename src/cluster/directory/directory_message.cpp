@@ -129,10 +129,14 @@ void fields(auto& with, Is<Sources> auto& body) {
   with(body.round);
   with.list(body.runs, kMostRuns);
 }
-void fields(auto& with, Is<Landed> auto& body) { with.list(body.pages, kMostRuns); }
+void fields(auto& with, Is<Landed> auto& body) {
+  with.list(body.pages, kMostRuns);
+  with(body.round);
+}
 void fields(auto& with, Is<Missing> auto& body) {
   with.list(body.pages, kMostRuns);
   fields(with, body.source);
+  with(body.round);
 }
 void fields(auto& with, Is<Keep> auto& body) {
   with.list(body.pages, kMostRuns);

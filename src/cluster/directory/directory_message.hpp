@@ -23,6 +23,7 @@ namespace vmem::cluster::directory {
 
 inline constexpr std::size_t kMostRuns = 512;  // in one message
 inline constexpr std::size_t kMostSources = 3;
+inline constexpr std::uint32_t kMostRange = 1u << 16;  // pages that one long answer covers
 
 struct Run {
   std::uint32_t first = 0, count = 0;
@@ -74,10 +75,13 @@ struct Sources {
 };
 struct Landed {
   Runs pages;
+  std::uint64_t round = 0;  // of the Release that this answers. 0: of none
 };
-struct Missing {  // the source did not have them
+// The source did not have them. Answers a Release if the sender is the source.
+struct Missing {
   Runs pages;
   NodeId source{};
+  std::uint64_t round = 0;
 };
 // Home: promise not to drop these; fetch them if sources are named. Rounds grow within a term.
 struct Keep {

@@ -19,11 +19,12 @@ void Healer::seek(std::uint32_t page) {
   pages_.set_seeking(page);
   keeps_.drop_page(page, KeepDesk::Kind::has);
   seek_.insert(page);
-  look_again();
+  look_.insert(page);
 }
 
+// Loses nothing if there is no room: a reader that misses the page says so again.
 void Healer::verify(std::uint32_t page, std::uint32_t place) {
-  if (keeps_.asks(page, place)) return;
+  if (!may_ask() || keeps_.asks(page, place)) return;
   keeps_.ask(page, place, {.kind = KeepDesk::Kind::has, .round = ++round_, .sources = {}});
 }
 
@@ -32,7 +33,7 @@ void Healer::not_there(std::uint32_t page, std::uint32_t place) {
     seek(page);
   else
     decide(page);
-  look_again();
+  look_.insert(page);
 }
 
 // A page that is sought is LOST once nobody is left who could have it.
@@ -45,29 +46,49 @@ void Healer::decide(std::uint32_t page) {
 
 void Healer::answer(std::uint32_t page, std::uint32_t place, std::uint64_t round, bool yes, std::uint64_t now_us) {
   const std::optional<KeepDesk::Kind> awaited = keeps_.answer(page, place, round);
-  pass_.due_us = now_us;
   if (awaited && yes) {
+    if (pages_[page].state == HomeState::seeking) release_others(page, place);
     pages_.add_keeper(page, place);
     seek_.erase(page);
-    keeps_.drop_page(page, KeepDesk::Kind::has);
+    look_.insert(page);
     avoid_us_.erase(table_[place].who.node);
-    return look_again();
+    return;
   }
   if (awaited) {
     if (awaited == KeepDesk::Kind::fetch) avoid_us_[table_[place].who.node] = now_us + context_.config.avoid_us;
     return not_there(page, place);
   }
+  // A page that is sought may be here only: it is asked for again.
   const bool keeps = (pages_[page].keepers & place_bit(place)) != 0;
-  if (yes && !keeps && !keeps_.asks(page, place))
+  if (yes && !keeps && pages_[page].state != HomeState::seeking && !keeps_.asks(page, place))
     keeps_.ask(page, place, {.kind = KeepDesk::Kind::release, .round = ++round_, .sources = {}});
 }
 
+// The others were asked, too, may have promised to keep the page, and would do so for ever.
+void Healer::release_others(std::uint32_t page, std::uint32_t keeper) {
+  ++round_;
+  keeps_.release_rest(page, round_);
+  if (!seek_.contains(page)) return;  // or else what was asked before is forgotten
+  for_each_place(table_.all() & ~place_bit(keeper), [&](std::uint32_t place) {
+    if (!keeps_.asks(page, place))
+      keeps_.ask(page, place, {.kind = KeepDesk::Kind::release, .round = round_, .sources = {}});
+  });
+}
+
 void Healer::forget(std::uint32_t place) {
-  std::vector<std::uint32_t> asked = keeps_.drop_place(place);
-  for (std::uint32_t page = 0; page < pages_.size(); ++page)
-    if (pages_.remove(page, place)) seek(page);
-  for (const std::uint32_t page : asked) decide(page);
-  look_again();
+  const std::vector<std::uint32_t> asked = keeps_.drop_place(place);
+  if (pages_.names(place)) {
+    for (std::uint32_t page = 0; page < pages_.size(); ++page) {
+      if (!pages_.names(page, place)) continue;
+      if (pages_.remove(page, place)) seek(page);
+      look_.insert(page);
+    }
+    pages_.forgotten(place);
+  }
+  for (const std::uint32_t page : asked) {
+    decide(page);
+    look_.insert(page);
+  }
 }
 
 Runs Healer::take_lost() {
@@ -76,16 +97,23 @@ Runs Healer::take_lost() {
   return runs;
 }
 
+// A seek that takes long begins anew later, so that it does not hold up the others.
 bool Healer::start_seeking(std::uint64_t now_us) {
-  bool moved = false;
   ++round_;  // above that of all sources that were named before
-  while (!seek_.empty() && is_open()) {
-    const std::uint32_t page = *seek_.begin();
-    seek_.erase(seek_.begin());
+  bool moved = false;
+  for (std::uint32_t i = 0; i < kPagesAStep && may_ask() && !seek_.empty(); ++i) {
+    const std::uint32_t page = seek_.next(seek_from_);
+    seek_from_ = page + 1;
+    seek_.erase(page);
     moved = true;
     if (pages_[page].state != HomeState::seeking) continue;
     for_each_place(table_.all() & ~table_.left(), [&](std::uint32_t place) {
-      keeps_.ask(page, place, {.kind = KeepDesk::Kind::has, .round = round_, .sources = {}, .next_us = now_us});
+      keeps_.ask(page, place,
+                 {.kind = KeepDesk::Kind::has,
+                  .round = round_,
+                  .sources = {},
+                  .next_us = now_us,
+                  .until_us = now_us + context_.config.keep_us});
     });
     decide(page);
   }
@@ -133,18 +161,28 @@ void Healer::keep_at(std::uint32_t page, std::uint32_t place, std::uint64_t now_
               .until_us = now_us + context_.config.keep_us});
 }
 
+// Asked once a step for pages with the same keepers, if the answer is nobody.
+const KnownNode* Healer::choose(const HomePages::Page& entry, std::uint64_t now_us) {
+  if (entry.keepers == nobody_for_) return nullptr;
+  const PlacementWish wish{.page_bytes = record_.page_bytes,
+                           .keepers = nodes_of(entry.keepers),
+                           .excluded = avoided(now_us),
+                           .participants_only = !record_.free_place()};
+  const KnownNode* const daemon = choose_daemon(context_.view, table_, wish);
+  if (daemon != nullptr && table_.place_of(daemon->id)) return daemon;
+  nobody_for_ = entry.keepers;
+  if (daemon != nullptr)
+    invite_ = daemon->id;
+  else
+    trouble_ = fmt::format("no other daemon has room for a page of {} bytes, answers and stays", record_.page_bytes);
+  return nullptr;
+}
+
 void Healer::heal(std::uint32_t page, std::uint64_t now_us) {
   const HomePages::Page& entry = pages_[page];
   if (entry.state != HomeState::held || keeps_.asked(page, KeepDesk::Kind::fetch)) return;
-  const PlacementWish wish{
-      .page_bytes = record_.page_bytes, .keepers = nodes_of(entry.keepers), .excluded = avoided(now_us)};
-  const KnownNode* const daemon = choose_daemon(context_.view, table_, wish);
-  if (daemon != nullptr) {
-    if (const std::optional<std::uint32_t> place = table_.place_of(daemon->id)) return keep_at(page, *place, now_us);
-    invite_ = daemon->id;
-    return;
-  }
-  trouble_ = fmt::format("no other daemon has room for a page of {} bytes, answers and stays", record_.page_bytes);
+  if (const KnownNode* const daemon = choose(entry, now_us)) return keep_at(page, *table_.place_of(daemon->id), now_us);
+  if (invite_ != NodeId{}) return;
   const Places cachers = entry.cachers & ~going_;
   if ((entry.keepers & ~going_) == 0 && cachers != 0) keep_at(page, std::uint32_t(std::countr_zero(cachers)), now_us);
 }
@@ -155,57 +193,103 @@ bool Healer::can_spare(std::uint32_t page, std::uint32_t place) const {
   return stay != 0 && count(stay & copiers()) >= record_.copies;
 }
 
-void Healer::trim(std::uint32_t page) {
-  if (pages_[page].state != HomeState::held || !is_open()) return;
-  const auto release = [&](std::uint32_t place) {
-    if ((pages_[page].keepers & place_bit(place)) == 0 || keeps_.asks(page, place) || !can_spare(page, place)) return;
+// One of the keepers that are not needed: rather one that is to leave, or is no daemon. None: 0
+Places Healer::to_spare(std::uint32_t page) const {
+  const Places keepers = pages_[page].keepers;
+  if (pages_[page].state != HomeState::held) return 0;
+  for (const Places among : {keepers & going_, keepers & ~table_.daemons(), keepers}) {
+    Places spare = 0;
+    for_each_place(among, [&](std::uint32_t place) {
+      if (spare == 0 && !keeps_.asks(page, place) && can_spare(page, place)) spare = place_bit(place);
+    });
+    if (spare != 0) return spare;
+  }
+  return 0;
+}
+
+bool Healer::trim() {
+  bool moved = false;
+  for (std::uint32_t i = 0; i < kPagesAStep && may_release() && !surplus_.empty(); ++i) {
+    const std::uint32_t page = surplus_.next(0);
+    const Places spare = to_spare(page);
+    moved = true;
+    if (spare == 0) {
+      surplus_.erase(page);
+      continue;
+    }
+    const auto place = std::uint32_t(std::countr_zero(spare));
     pages_.make_cacher(page, place);
     keeps_.ask(page, place, {.kind = KeepDesk::Kind::release, .round = round_, .sources = {}});
-  };
-  for_each_place(pages_[page].keepers & going_, release);
-  for_each_place(pages_[page].keepers & ~table_.daemons(), release);
-  for_each_place(pages_[page].keepers, release);
+  }
+  return moved;
 }
 
-void Healer::end_pass(std::uint64_t now_us) {
-  pass_.satisfied = pass_.lacking == 0 && !pass_.again;
-  pass_.due_us = pass_.satisfied ? UINT64_MAX : now_us + context_.config.resend_us;
-  if (pass_.again) pass_.due_us = now_us;
-  pass_.next = pass_.lacking = 0;
-}
-
-bool Healer::step_pass(std::uint64_t now_us) {
-  if (pass_.next == 0 && !pass_.again && now_us < pass_.due_us) return false;
-  if (pass_.next == 0) pass_.again = false;
-  const std::uint32_t before = pass_.next;
-  for (std::uint32_t i = 0; i < kPagesAStep && pass_.next < pages_.size() && is_open(); ++i, ++pass_.next) {
-    if (is_short(pass_.next)) {
-      ++pass_.lacking;
-      pass_.satisfied = false;
-      heal(pass_.next, now_us);
-    } else {
-      trim(pass_.next);
+bool Healer::look(std::uint64_t now_us) {
+  if (now_us >= retry_us_) {
+    look_.take(lacking_);
+    retry_us_ = UINT64_MAX;
+  }
+  bool moved = false;
+  for (std::uint32_t i = 0; i < kPagesAStep && may_fetch() && !look_.empty(); ++i) {
+    const std::uint32_t page = look_.next(look_from_);
+    look_from_ = page + 1;
+    look_.erase(page);
+    moved = true;
+    if (!is_short(page)) {
+      lacking_.erase(page);
+      if (to_spare(page) != 0) surplus_.insert(page);
+      continue;
     }
+    lacking_.insert(page);
+    retry_us_ = std::min(retry_us_, now_us + context_.config.resend_us);
+    heal(page, now_us);
   }
-  if (pass_.next == pages_.size()) {
-    end_pass(now_us);
-    return true;
+  return moved;
+}
+
+// Who begins to leave, or stays after all, changes what its pages need.
+void Healer::look_for_going() {
+  const Places going = table_.going(context_.view);
+  if (std::exchange(going_, going) != going) look_.fill();
+}
+
+bool Healer::covers(std::uint32_t place) {
+  look_for_going();
+  const Places going = going_ | place_bit(place);
+  const auto covered = [&](std::uint32_t page) {
+    const Places keepers = pages_[page].keepers;
+    return (keepers & place_bit(place)) == 0 || (keepers & ~going) != 0;
+  };
+  return for_each_until(look_, covered) && for_each_until(lacking_, covered);
+}
+
+// Who had not answered by then may have the page by now, so it is asked to keep nothing.
+bool Healer::expire(std::uint64_t now_us) {
+  const auto late = keeps_.expire(now_us);
+  for (const auto& [key, kind] : late) {
+    const auto [page, place] = key;
+    if (kind == KeepDesk::Kind::has) {
+      seek(page);
+      continue;
+    }
+    const NodeId node = table_[place].who.node;
+    avoid_us_[node] = now_us + context_.config.avoid_us;
+    trouble_ = fmt::format("node {} did not take a copy in time", std::uint64_t(node));
+    keeps_.ask(page, place, {.kind = KeepDesk::Kind::release, .round = ++round_, .sources = {}});
+    look_.insert(page);
   }
-  return pass_.next != before;
+  std::erase_if(avoid_us_, [now_us](const auto& each) { return each.second <= now_us; });
+  return !late.empty();
 }
 
 bool Healer::step(std::uint64_t now_us) {
   ++round_;
-  going_ = table_.going(context_.view);
-  bool moved = false;
-  for (const auto& [page, place] : keeps_.expire(now_us)) {
-    avoid_us_[table_[place].who.node] = now_us + context_.config.avoid_us;
-    trouble_ = fmt::format("node {} did not take a copy in time", std::uint64_t(table_[place].who.node));
-    moved = true;
-  }
+  nobody_for_ = 0;
+  look_for_going();
+  bool moved = expire(now_us);
   moved |= start_seeking(now_us);
-  moved |= step_pass(now_us);
-  return moved;
+  moved |= look(now_us);
+  return trim() || moved;
 }
 
 void Healer::send(std::uint64_t now_us, const std::function<void(std::uint32_t place, Body body)>& to) {
@@ -218,10 +302,9 @@ void Healer::send(std::uint64_t now_us, const std::function<void(std::uint32_t p
 }
 
 std::uint64_t Healer::due_us() const {
-  const std::uint64_t asked_us = keeps_.due_us();
-  if (!is_open()) return asked_us;
-  const bool at_once = !seek_.empty() || pass_.again || pass_.next != 0;
-  return at_once ? 0 : std::min(asked_us, pass_.due_us);
+  const bool at_once = (may_ask() && !seek_.empty()) || (may_fetch() && !look_.empty()) ||
+                       (may_release() && !surplus_.empty());
+  return at_once ? 0 : std::min(keeps_.due_us(), retry_us_);
 }
 
 std::pair<std::uint32_t, std::uint32_t> Healer::fewest_copies() const {

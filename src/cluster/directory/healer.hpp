@@ -3,6 +3,8 @@
 //
 // A page is LOST only after each participant that is a member has said that it has no copy, and
 // promised to refuse what is still on its way to it.
+//
+// Looks at a page only after something about it has changed: large regions have a million.
 #pragma once
 
 #include <map>
@@ -14,6 +16,7 @@
 #include "cluster/directory/home_context.hpp"
 #include "cluster/directory/home_table.hpp"
 #include "cluster/directory/keep_desk.hpp"
+#include "cluster/directory/page_set.hpp"
 
 namespace vmem::cluster::directory {
 
@@ -21,7 +24,16 @@ class Healer {
  public:
   // All outlive this.
   Healer(const HomeContext& context, HomePages& pages, HomeTable& table, const RegionRecord& record)
-      : context_(context), pages_(pages), table_(table), record_(record) {}
+      : context_(context),
+        pages_(pages),
+        table_(table),
+        record_(record),
+        seek_(pages.size()),
+        look_(pages.size()),
+        lacking_(pages.size()),
+        surplus_(pages.size()) {
+    look_.fill();
+  }
 
   // Nobody is known to keep the page.
   void seek(std::uint32_t page);
@@ -30,11 +42,13 @@ class Healer {
   // The participant has no copy of the page, and did not promise to have one.
   void not_there(std::uint32_t page, std::uint32_t place);
   void answer(std::uint32_t page, std::uint32_t place, std::uint64_t round, bool yes, std::uint64_t now_us);
-  void released(std::uint32_t page, std::uint32_t place) { keeps_.settle(page, place, KeepDesk::Kind::release); }
+  void released(std::uint32_t page, std::uint32_t place, std::uint64_t round) { keeps_.released(page, place, round); }
   // The participant is gone, or another one has its place.
   void forget(std::uint32_t place);
-  // Nodes, or their marks, have changed.
-  void look_again() { pass_.again = true; }
+  // Nodes or participants have changed: what could not be helped may be helped now.
+  void retry() { retry_us_ = lacking_.empty() ? retry_us_ : 0; }
+  // Whether each page that the participant keeps has a keeper that stays.
+  bool covers(std::uint32_t place);
 
   bool step(std::uint64_t now_us);
   void send(std::uint64_t now_us, const std::function<void(std::uint32_t place, Body body)>& to);
@@ -43,7 +57,7 @@ class Healer {
   // That of what is said now.
   std::uint64_t round() const noexcept { return round_; }
   // Every page had what it needs, when last looked at.
-  bool satisfied() const noexcept { return pass_.satisfied && !pass_.again; }
+  bool satisfied() const noexcept { return look_.empty() && lacking_.empty(); }
   // The fewest copies on daemons that a page has, and how many pages have less than wanted.
   std::pair<std::uint32_t, std::uint32_t> fewest_copies() const;
   const std::string& trouble() const noexcept { return trouble_; }
@@ -53,22 +67,26 @@ class Healer {
   Runs take_lost();
 
  private:
-  struct Pass {
-    std::uint32_t next = 0, lacking = 0;
-    bool again = true;  // pages before `next` may have changed
-    bool satisfied = false;
-    std::uint64_t due_us = 0;
-  };
-  bool is_open() const noexcept { return keeps_.size() < context_.config.pages_in_flight; }
+  // A participant that does not answer stops none of these for the others: copies and seeks that
+  // take too long make room, and releases do not count.
+  bool may_fetch() const noexcept {
+    return keeps_.count(KeepDesk::Kind::fetch) < context_.config.pages_in_flight;
+  }
+  bool may_ask() const noexcept { return keeps_.count(KeepDesk::Kind::has) < kMostAsked; }
+  bool may_release() const noexcept { return keeps_.count(KeepDesk::Kind::release) < kMostAsked; }
+  bool expire(std::uint64_t now_us);
+  void look_for_going();
+  void release_others(std::uint32_t page, std::uint32_t keeper);
   bool start_seeking(std::uint64_t now_us);
   void decide(std::uint32_t page);
-  bool step_pass(std::uint64_t now_us);
-  void end_pass(std::uint64_t now_us);
+  bool look(std::uint64_t now_us);
   Places copiers() const;
   bool is_short(std::uint32_t page) const;
   void heal(std::uint32_t page, std::uint64_t now_us);
+  const KnownNode* choose(const HomePages::Page& entry, std::uint64_t now_us);
   void keep_at(std::uint32_t page, std::uint32_t place, std::uint64_t now_us);
-  void trim(std::uint32_t page);
+  bool trim();
+  Places to_spare(std::uint32_t page) const;
   bool can_spare(std::uint32_t page, std::uint32_t place) const;
   std::vector<NodeId> nodes_of(Places places) const;
   std::vector<NodeId> avoided(std::uint64_t now_us) const;
@@ -77,11 +95,18 @@ class Healer {
   HomePages& pages_;
   HomeTable& table_;
   const RegionRecord& record_;
+  static constexpr std::size_t kMostAsked = 4096;
+
   KeepDesk keeps_;
-  std::set<std::uint32_t> seek_;  // pages for which nobody was asked yet
+  PageSet seek_;     // nobody was asked yet
+  PageSet look_;     // may lack something, or have too much
+  PageSet lacking_;  // did when looked at
+  PageSet surplus_;  // had more keepers than needed when looked at
+  std::uint32_t seek_from_ = 0, look_from_ = 0;
   std::uint64_t round_ = 0;
-  Pass pass_;
-  Places going_ = 0;  // as of this step
+  std::uint64_t retry_us_ = UINT64_MAX;  // of lacking_
+  Places going_ = 0;                     // as look_ has it
+  Places nobody_for_ = 0;                // keepers to which no daemon can be added now. 0: none
   std::map<NodeId, std::uint64_t> avoid_us_;
   NodeId invite_{};
   std::set<std::uint32_t> lost_;

@@ -52,7 +52,8 @@ NodeId successor(const HomeContext& context, const HomeTable& table) {
 // The FREE pages from one on, as many as a message takes.
 Opened opened_of(const HomePages& pages, std::uint32_t place, std::uint32_t from) {
   Opened opened{.place = place, .from = from, .to = from, .free = {}};
-  for (; opened.to < pages.size(); ++opened.to) {
+  const std::uint64_t end = std::min<std::uint64_t>(pages.size(), std::uint64_t{from} + kMostRange);
+  for (; opened.to < end; ++opened.to) {
     if (pages[opened.to].state != HomeState::free) continue;
     const bool extends = !opened.free.empty() && opened.free.back().end() == opened.to;
     if (!extends && opened.free.size() == kMostRuns) break;
@@ -63,8 +64,8 @@ Opened opened_of(const HomePages& pages, std::uint32_t place, std::uint32_t from
 
 LeaveDone leave_done_of(const Runs& lost, std::uint32_t pages, std::uint32_t from) {
   LeaveDone done{.from = from, .to = pages, .lost = {}};
-  for (const Run& run : lost) {
-    if (run.end() <= from) continue;
+  for (auto each = std::ranges::upper_bound(lost, from, {}, &Run::end); each != lost.end(); ++each) {
+    const Run& run = *each;
     if (done.lost.size() == kMostRuns) {
       done.to = run.first;
       break;
@@ -86,11 +87,12 @@ HomeDirectory::HomeDirectory(RegistryCalls& calls, const HomeContext& context, S
       synced_(desk_.modified()) {
   table_.sync(desk_.record());
   rebuild_.begin(table_.all());
-  if (!rebuild_.going_on()) end_rebuild();
+  end_rebuild();
 }
 
 void HomeDirectory::begin(const Runs& written) {
   rebuild_.begin(0);
+  rebuilt_ = true;
   for (std::uint32_t page = 0; page < pages_.size(); ++page) pages_.set_free(page);
   for (const Run& run : written)
     for (std::uint32_t page = run.first; page < run.end(); ++page) pages_.add_keeper(page, 0);
@@ -151,7 +153,7 @@ void HomeDirectory::reopened(const From& from) {
   const std::optional<std::uint32_t> place = table_.place_of(from.sender.node);
   if (!place || from.place || is_older(from.session, table_[*place].who.session)) return;
   rebuild_.not_awaited(*place);
-  if (!rebuilding()) end_rebuild();
+  end_rebuild();
 }
 
 void HomeDirectory::admit(const From& from, const Open& body, Outbox& out) {
@@ -220,17 +222,17 @@ void HomeDirectory::on(const From& from, const Landed& body, Outbox&) {
     if (!pages_.contains(run)) return;
     for (std::uint32_t page = run.first; page < run.end(); ++page) {
       if (pages_[page].state == HomeState::free) continue;
-      healer_.released(page, *from.place);
+      healer_.released(page, *from.place, body.round);
       pages_.add_cacher(page, *from.place);
       if (pages_[page].state == HomeState::lost) healer_.seek(page);
     }
   }
 }
 
-void HomeDirectory::missing(std::uint32_t page, NodeId source, const From& from) {
-  const std::optional<std::uint32_t> place = table_.place_of(source);
+void HomeDirectory::missing(std::uint32_t page, const Missing& body, const From& from) {
+  const std::optional<std::uint32_t> place = table_.place_of(body.source);
   if (!place) return;
-  if (place == from.place) healer_.released(page, *place);
+  if (place == from.place) healer_.released(page, *place, body.round);
   if ((pages_[page].keepers & place_bit(*place)) != 0)
     healer_.verify(page, *place);
   else
@@ -242,7 +244,7 @@ void HomeDirectory::on(const From& from, const Missing& body, Outbox&) {
   for (const Run& run : body.pages) {
     if (!pages_.contains(run)) return;
     for (std::uint32_t page = run.first; page < run.end(); ++page)
-      if (pages_[page].state != HomeState::free) missing(page, body.source, from);
+      if (pages_[page].state != HomeState::free) missing(page, body, from);
   }
 }
 
@@ -256,11 +258,13 @@ void HomeDirectory::on(const From& from, const Kept& body, Outbox&) {
 }
 
 void HomeDirectory::on(const From& from, const Report& body, Outbox&) {
-  if (!from.place || !rebuilding() || !rebuild_.take(*from.place, body)) return;
-  if (!rebuilding()) end_rebuild();
+  if (from.place && rebuilding() && rebuild_.take(*from.place, body)) end_rebuild();
 }
 
+// Once every report is here, or is not awaited any more.
 void HomeDirectory::end_rebuild() {
+  if (rebuilt_ || rebuild_.going_on()) return;
+  rebuilt_ = true;
   for (std::uint32_t page = 0; page < pages_.size(); ++page)
     if (pages_[page].state == HomeState::lost) healer_.seek(page);
 }
@@ -268,19 +272,16 @@ void HomeDirectory::end_rebuild() {
 // A participant may go when every page that it keeps has a keeper that stays, when no daemon could
 // become one, or when its time is nearly up.
 void HomeDirectory::try_to_let_go(std::uint32_t place, std::uint64_t now_us) {
-  const Places going = table_.going(context_.view) | place_bit(place);
-  bool covered = true;
+  const bool hope = std::ranges::any_of(context_.view.nodes, [&](const KnownNode& node) {
+    return node.daemon && !node.draining && node.id != table_[place].who.node;
+  });
+  if (hope && now_us < table_[place].leave_by_us && !healer_.covers(place)) return;
   Runs lost;
   for (std::uint32_t page = 0; page < pages_.size(); ++page) {
     const HomePages::Page& entry = pages_[page];
     if ((entry.keepers & place_bit(place)) == 0) continue;
-    covered &= (entry.keepers & ~going) != 0;
     if (((entry.keepers | entry.cachers) & ~place_bit(place) & ~table_.left()) == 0) append(lost, page);
   }
-  const bool hope = std::ranges::any_of(context_.view.nodes, [&](const KnownNode& node) {
-    return node.daemon && !node.draining && node.id != table_[place].who.node;
-  });
-  if (!covered && hope && now_us < table_[place].leave_by_us) return;
   table_.let_go(place, std::move(lost));
   healer_.forget(place);
 }
@@ -291,7 +292,6 @@ void HomeDirectory::on(const From& from, const Leaving& body, Outbox& out) {
   if (entry.leave_by_us == 0) {
     const std::uint64_t left_us = std::min(body.left_us, std::uint64_t{1} << 40);
     entry.leave_by_us = from.now_us + left_us - left_us / 4;
-    healer_.look_again();
   }
   if (!entry.left) try_to_let_go(*from.place, from.now_us);
   if (entry.left && body.from < pages_.size())
@@ -311,6 +311,7 @@ void HomeDirectory::on(const From& from, const Remove&, Outbox& out) {
 bool HomeDirectory::sync(Outbox& out) {
   if (synced_ == desk_.modified()) return false;
   synced_ = desk_.modified();
+  healer_.retry();
   for (const std::uint32_t place : table_.sync(desk_.record())) {
     healer_.forget(place);
     rebuild_.not_awaited(place);
@@ -340,10 +341,8 @@ bool HomeDirectory::drop_members_that_are_over() {
 bool HomeDirectory::step_rebuild(std::uint64_t now_us, Outbox& out) {
   bool any = false;
   for_each_place(dropping_, [&](std::uint32_t place) { rebuild_.not_awaited(place); });
-  if (!rebuilding()) {
-    end_rebuild();
-    return true;
-  }
+  end_rebuild();
+  if (!rebuilding()) return true;
   rebuild_.send(now_us, context_.config.resend_us, [&](std::uint32_t place, std::uint32_t from) {
     any = true;
     say(table_[place].who.node, table_[place].who.session, NewTerm{.home = context_.self, .from = from}, out);
@@ -402,9 +401,13 @@ bool HomeDirectory::step_publishing(std::uint64_t now_us, Outbox& out) {
   if (!publishing_) return false;
   const RegionRecord& record = desk_.record();
   const bool done = record.copies == 0 || healer_.satisfied();
-  if (!done && now_us < publishing_->deadline_us) return false;
+  if (!done && !record.removed && now_us < publishing_->deadline_us) return false;
   PublishEnded ended{.ticket = publishing_->ticket, .serial = record.serial};
-  if (!done) {
+  if (!done && record.removed) {
+    ended.serial = fail(VMEM_ERROR_LOST, fmt::format("region '{}' was removed before its {} copies were made: publish "
+                                                     "it again",
+                                                     record.name, record.copies));
+  } else if (!done) {
     const auto [fewest, lacking] = healer_.fewest_copies();
     ended.serial = fail(
         VMEM_ERROR_TIMEOUT,

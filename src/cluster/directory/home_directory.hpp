@@ -42,7 +42,7 @@ class HomeDirectory {
   bool hand_over();
   // It is over, or void: what waits here ends.
   void end(Outbox& out);
-  void view_changed() { healer_.look_again(); }
+  void view_changed() { healer_.retry(); }
   // The record may be another one: it is to be read.
   void verify() { desk_.verify(); }
 
@@ -51,7 +51,7 @@ class HomeDirectory {
 
   // Another node is home, or the region is erased.
   bool over() const noexcept { return over_ || desk_.over(); }
-  bool rebuilding() const noexcept { return rebuild_.going_on(); }
+  bool rebuilding() const noexcept { return !rebuilt_; }
   const RecordDesk& desk() const noexcept { return desk_; }
   const HomePages& pages() const noexcept { return pages_; }
   const HomeTable& table() const noexcept { return table_; }
@@ -89,7 +89,7 @@ class HomeDirectory {
   void admit(const From& from, const Open& body, Outbox& out);
   void say(NodeId to, Session session, Body body, Outbox& out) const;
   SourceRun source_of(std::uint32_t page, std::uint32_t reader);
-  void missing(std::uint32_t page, NodeId source, const From& from);
+  void missing(std::uint32_t page, const Missing& body, const From& from);
   void try_to_let_go(std::uint32_t place, std::uint64_t now_us);
 
   bool sync(Outbox& out);
@@ -113,7 +113,7 @@ class HomeDirectory {
   std::vector<Opening> opens_;
   std::set<NodeId> removers_;
   std::uint64_t removal_due_us_ = 0;
-  bool removing_ = false, handing_over_ = false, over_ = false;
+  bool rebuilt_ = false, removing_ = false, handing_over_ = false, over_ = false;
   std::optional<Publishing> publishing_;
 };
 

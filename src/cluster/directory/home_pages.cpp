@@ -10,7 +10,14 @@ void HomePages::leave(Page& page, std::uint32_t place) {
   std::ranges::fill(rest, kNobody);
 }
 
+bool HomePages::names(std::uint32_t page, std::uint32_t place) const {
+  const Page& entry = pages_[page];
+  return ((entry.keepers | entry.cachers) & place_bit(place)) != 0 ||
+         std::ranges::find(entry.coming, std::uint8_t(place)) != entry.coming.end();
+}
+
 void HomePages::add_keeper(std::uint32_t page, std::uint32_t place) {
+  named_at_all_ |= place_bit(place);
   Page& entry = pages_[page];
   entry.keepers |= place_bit(place);
   entry.cachers &= ~place_bit(place);
@@ -19,6 +26,7 @@ void HomePages::add_keeper(std::uint32_t page, std::uint32_t place) {
 }
 
 void HomePages::add_cacher(std::uint32_t page, std::uint32_t place) {
+  named_at_all_ |= place_bit(place);
   Page& entry = pages_[page];
   leave(entry, place);
   if ((entry.keepers & place_bit(place)) == 0) entry.cachers |= place_bit(place);
@@ -43,7 +51,9 @@ void HomePages::come(std::uint32_t page, std::uint32_t place) {
   if ((entry.keepers & place_bit(place)) != 0) return;
   if (std::ranges::find(entry.coming, std::uint8_t(place)) != entry.coming.end()) return;
   const auto free = std::ranges::find(entry.coming, kNobody);
-  if (free != entry.coming.end()) *free = std::uint8_t(place);
+  if (free == entry.coming.end()) return;
+  *free = std::uint8_t(place);
+  named_at_all_ |= place_bit(place);
 }
 
 std::vector<std::uint32_t> HomePages::by_load(Places places) const {

@@ -43,6 +43,11 @@ class HomePages {
   void add_keeper(std::uint32_t page, std::uint32_t place);
   void add_cacher(std::uint32_t page, std::uint32_t place);
   void make_cacher(std::uint32_t page, std::uint32_t place);  // of a keeper
+  // Whether a page may name the participant. Spares scans for those that never had one.
+  bool names(std::uint32_t place) const noexcept { return (named_at_all_ & place_bit(place)) != 0; }
+  bool names(std::uint32_t page, std::uint32_t place) const;
+  // No page names it any more.
+  void forgotten(std::uint32_t place) { named_at_all_ &= ~place_bit(place); }
   // The participant has no copy. Returns whether the page has lost its last keeper.
   bool remove(std::uint32_t page, std::uint32_t place);
   void come(std::uint32_t page, std::uint32_t place);
@@ -58,7 +63,8 @@ class HomePages {
   static void leave(Page& page, std::uint32_t place);
 
   std::vector<Page> pages_;
-  std::array<std::uint64_t, kMostParticipants> named_{};
+  Places named_at_all_ = 0;
+  std::array<std::uint64_t, kMostParticipants> named_{};  // as the first source
 };
 
 }  // namespace vmem::cluster::directory

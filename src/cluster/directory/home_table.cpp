@@ -76,7 +76,7 @@ const KnownNode* choose_daemon(const NodesView& view, const HomeTable& table, co
     const std::optional<std::uint32_t> place = table.place_of(node.id);
     const std::uint64_t assigned = place ? table[*place].assigned * wish.page_bytes : 0;
     if (!node.daemon || node.draining || excluded || node.free_bytes < wish.page_bytes) continue;
-    if (place && table[*place].leave_by_us != 0) continue;
+    if (place ? table[*place].leave_by_us != 0 : wish.participants_only) continue;
     const std::uint64_t room = node.free_bytes > assigned ? node.free_bytes - assigned : 0;
     const std::tuple rank{!taken(&KnownNode::rack, node), !taken(&KnownNode::host, node), room};
     if (best != nullptr && rank <= best_rank) continue;

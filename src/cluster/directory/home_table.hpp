@@ -56,6 +56,7 @@ void for_each_place(Places places, Each&& each) {
 struct PlacementWish {
   std::uint64_t page_bytes = 0;
   std::vector<NodeId> keepers, excluded;
+  bool participants_only = false;  // the record has no place for another one
 };
 const KnownNode* choose_daemon(const NodesView& view, const HomeTable& table, const PlacementWish& wish);
 

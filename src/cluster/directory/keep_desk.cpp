@@ -5,20 +5,28 @@
 namespace vmem::cluster::directory {
 
 void KeepDesk::ask(std::uint32_t page, std::uint32_t place, Asked asked) {
-  asked_.insert_or_assign({page, place}, std::move(asked));
+  if (const auto known = asked_.find({page, place}); known != asked_.end()) erase(known);
+  ++counts_[std::size_t(asked.kind)];
+  asked_.emplace(Key{page, place}, std::move(asked));
+}
+
+KeepDesk::Place KeepDesk::erase(Place each) {
+  --counts_[std::size_t(each->second.kind)];
+  return asked_.erase(each);
 }
 
 std::optional<KeepDesk::Kind> KeepDesk::answer(std::uint32_t page, std::uint32_t place, std::uint64_t round) {
   const auto found = asked_.find({page, place});
   if (found == asked_.end() || found->second.round != round || found->second.kind == Kind::release) return std::nullopt;
   const Kind kind = found->second.kind;
-  asked_.erase(found);
+  erase(found);
   return kind;
 }
 
-void KeepDesk::settle(std::uint32_t page, std::uint32_t place, Kind kind) {
+void KeepDesk::released(std::uint32_t page, std::uint32_t place, std::uint64_t round) {
   const auto found = asked_.find({page, place});
-  if (found != asked_.end() && found->second.kind == kind) asked_.erase(found);
+  if (found == asked_.end() || found->second.kind != Kind::release || found->second.round != round) return;
+  erase(found);
 }
 
 bool KeepDesk::asked(std::uint32_t page, Kind kind) const {
@@ -29,7 +37,16 @@ bool KeepDesk::asked(std::uint32_t page, Kind kind) const {
 
 void KeepDesk::drop_page(std::uint32_t page, Kind kind) {
   for (auto each = asked_.lower_bound({page, 0}); each != asked_.end() && each->first.first == page;)
-    each = each->second.kind == kind ? asked_.erase(each) : std::next(each);
+    each = each->second.kind == kind ? erase(each) : std::next(each);
+}
+
+void KeepDesk::release_rest(std::uint32_t page, std::uint64_t round) {
+  for (auto each = asked_.lower_bound({page, 0}); each != asked_.end() && each->first.first == page; ++each) {
+    if (each->second.kind != Kind::has) continue;
+    --counts_[std::size_t(Kind::has)];
+    ++counts_[std::size_t(Kind::release)];
+    each->second = {.kind = Kind::release, .round = round, .sources = {}};
+  }
 }
 
 std::vector<std::uint32_t> KeepDesk::drop_place(std::uint32_t place) {
@@ -37,7 +54,7 @@ std::vector<std::uint32_t> KeepDesk::drop_place(std::uint32_t place) {
   for (auto each = asked_.begin(); each != asked_.end();) {
     const bool there = each->first.second == place;
     if (there) pages.push_back(each->first.first);
-    each = there ? asked_.erase(each) : std::next(each);
+    each = there ? erase(each) : std::next(each);
   }
   return pages;
 }
@@ -62,12 +79,12 @@ std::vector<KeepDesk::Batch> KeepDesk::due(std::uint64_t now_us, std::uint64_t r
   return batches;
 }
 
-std::vector<KeepDesk::Key> KeepDesk::expire(std::uint64_t now_us) {
-  std::vector<Key> late;
+std::vector<std::pair<KeepDesk::Key, KeepDesk::Kind>> KeepDesk::expire(std::uint64_t now_us) {
+  std::vector<std::pair<Key, Kind>> late;
   for (auto each = asked_.begin(); each != asked_.end();) {
     const bool over = each->second.until_us <= now_us;
-    if (over) late.push_back(each->first);
-    each = over ? asked_.erase(each) : std::next(each);
+    if (over) late.emplace_back(each->first, each->second.kind);
+    each = over ? erase(each) : std::next(each);
   }
   return late;
 }

@@ -3,6 +3,7 @@
 // late "yes" of an earlier round makes nobody a keeper.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <optional>
@@ -39,24 +40,29 @@ class KeepDesk {
   void ask(std::uint32_t page, std::uint32_t place, Asked asked);
   // What was asked and not answered yet; then it is answered.
   std::optional<Kind> answer(std::uint32_t page, std::uint32_t place, std::uint64_t round);
-  void settle(std::uint32_t page, std::uint32_t place, Kind kind);
+  void released(std::uint32_t page, std::uint32_t place, std::uint64_t round);
   bool asked(std::uint32_t page, Kind kind) const;
   bool asks(std::uint32_t page, std::uint32_t place) const { return asked_.contains({page, place}); }
-  std::size_t size() const noexcept { return asked_.size(); }
+  std::size_t count(Kind kind) const noexcept { return counts_[std::size_t(kind)]; }
 
   void drop_page(std::uint32_t page, Kind kind);
+  // Who was asked whether it has the page, and has not answered, is asked to keep nothing instead.
+  void release_rest(std::uint32_t page, std::uint64_t round);
   // The pages of which something was asked there.
   std::vector<std::uint32_t> drop_place(std::uint32_t place);
-  void clear() { asked_.clear(); }
 
   // What is to be sent now, the first time or again.
   std::vector<Batch> due(std::uint64_t now_us, std::uint64_t resend_us);
   // Takes out what has passed its deadline.
-  std::vector<Key> expire(std::uint64_t now_us);
+  std::vector<std::pair<Key, Kind>> expire(std::uint64_t now_us);
   std::uint64_t due_us() const;
 
  private:
+  using Place = std::map<Key, Asked>::iterator;
+  Place erase(Place each);
+
   std::map<Key, Asked> asked_;
+  std::array<std::size_t, 3> counts_{};  // by kind
 };
 
 }  // namespace vmem::cluster::directory

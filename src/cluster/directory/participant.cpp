@@ -42,6 +42,10 @@ Error refused(const RegionRecord& region, Refusal why) {
                   name, region.tenant)};
 }
 
+Error closed(const RegionRecord& region) {
+  return {VMEM_ERROR_LOST, 0, fmt::format("region '{}' was closed before all pages were answered", region.name)};
+}
+
 Error late(const RegionRecord& region, NodeId self, std::uint64_t page) {
   return {VMEM_ERROR_TIMEOUT, 0,
           fmt::format("page {} of region '{}' was asked for, and its home, node {} (term {}), did not tell node {} in "
@@ -97,6 +101,11 @@ void Participant::end_wants(Outbox& out) {
   });
 }
 
+void Participant::drop_wants(const Error& why, Outbox& out) {
+  for (const Wanting& want : std::exchange(wants_, {}))
+    out.events.emplace_back(WantEnded{.ticket = want.ticket, .status = std::unexpected(why)});
+}
+
 void Participant::want(Ticket ticket, Run pages, std::uint64_t deadline_us, Outbox& out) {
   const bool right = pages.count != 0 && pages.end() <= pages_.size();
   if (!right || removed_ || stage_ != Stage::open) {
@@ -137,7 +146,9 @@ void Participant::missing(const Runs& pages, NodeId source, Outbox& out) {
 // Bytes on their way to here are not taken, nor are sources that were named before.
 void Participant::refuse_late(std::uint32_t page, std::uint64_t round) {
   pages_[page].refused = last_fetch_;
-  pages_[page].round = std::max(pages_[page].round, round);
+  if (round < pages_[page].round) return;
+  pages_[page].round = round;
+  pages_[page].said_no = true;
 }
 
 // A page that is here already is kept from now on.
@@ -147,6 +158,7 @@ bool Participant::promise(std::uint32_t page, std::uint64_t round) {
   if (!here || round < entry.round) return false;
   entry.have = Have::kept;
   entry.round = round;
+  entry.said_no = false;
   return true;
 }
 
@@ -189,6 +201,7 @@ void Participant::close_now(Outbox& out) {
   stage_ = Stage::closing;
   next_us_ = 0;
   landed_.clear();
+  drop_wants(closed(region_), out);
   end_opening({VMEM_ERROR_LOST, 0, fmt::format("region '{}' was closed before it was open", region_.name)}, out);
   if (closing_) out.events.emplace_back(*std::exchange(closing_, std::nullopt));
 }
@@ -202,8 +215,7 @@ void Participant::finish(Status status, Outbox& out) {
   if (stage_ == Stage::over) return;
   stage_ = Stage::over;
   end_opening({VMEM_ERROR_LOST, 0, fmt::format("region '{}' was erased before it was open", region_.name)}, out);
-  for (const Wanting& want : wants_) out.events.emplace_back(WantEnded{.ticket = want.ticket, .status = status});
-  wants_.clear();
+  drop_wants(status ? closed(region_) : status.error(), out);
   if (closing_) out.events.emplace_back(*std::exchange(closing_, std::nullopt));
   out.events.emplace_back(PartEnded{region_.serial});
 }
@@ -252,8 +264,10 @@ void Participant::on(const Keep& body, Outbox& out) {
   if (stage_ == Stage::opening || !contains(body.pages, pages_.size())) return;
   Runs done, not_done, fetch;
   for_each_page(body.pages, [&](std::uint32_t page) {
-    const bool may = config_.keeps_copies || pages_[page].have == Have::kept;
-    if (stage_ == Stage::closing || body.round < pages_[page].round || !may) return append(not_done, page);
+    const Page& entry = pages_[page];
+    const bool may = config_.keeps_copies || entry.have == Have::kept;
+    const bool refused = body.round < entry.round || (body.round == entry.round && entry.said_no);
+    if (stage_ == Stage::closing || refused || !may) return append(not_done, page);
     if (promise(page, body.round)) return append(done, page);
     const auto fetching = fetching_.find(page);
     if (fetching != fetching_.end() && fetching->second >= body.round) return;
@@ -281,20 +295,22 @@ void Participant::on(const Release& body, Outbox& out) {
     Page& entry = pages_[page];
     if (body.round < entry.round) return;
     entry.round = body.round;
+    entry.said_no = false;
     if (entry.have == Have::kept) {
       entry.have = Have::cached;
       append(freed, page);
     }
     append(entry.have == Have::cached ? here : gone, page);
   });
-  if (!here.empty()) say(Landed{std::move(here)}, out);
-  if (!gone.empty()) say(Missing{.pages = std::move(gone), .source = setup_.self}, out);
+  if (!here.empty()) say(Landed{.pages = std::move(here), .round = body.round}, out);
+  if (!gone.empty()) say(Missing{.pages = std::move(gone), .source = setup_.self, .round = body.round}, out);
   if (!freed.empty()) out.events.emplace_back(ReleaseAllowed{.serial = region_.serial, .pages = std::move(freed)});
 }
 
 void Participant::on(const NewTerm& body, Outbox& out) {
   Report report{.from = body.from, .to = body.from, .runs = {}};
-  for (; report.to < pages_.size(); ++report.to) {
+  const std::uint64_t end = std::min<std::uint64_t>(pages_.size(), std::uint64_t{body.from} + kMostRange);
+  for (; report.to < end; ++report.to) {
     const Have have = stage_ == Stage::closing ? Have::none : pages_[report.to].have;
     if (have == Have::none) continue;
     const bool extends =
@@ -321,9 +337,7 @@ void Participant::on(const Removed&, Outbox& out) {
   if (stage_ == Stage::leaving || (is_invited() && stage_ != Stage::closing)) return close_now(out);
   if (stage_ == Stage::closing || std::exchange(removed_, true)) return;
   if (stage_ == Stage::opening) return end(refused(region_, Refusal::removed), out);
-  for (const Wanting& want : std::exchange(wants_, {}))
-    out.events.emplace_back(
-        WantEnded{.ticket = want.ticket, .status = std::unexpected(refused(region_, Refusal::removed))});
+  drop_wants(refused(region_, Refusal::removed), out);
   out.events.emplace_back(RegionRemoved{region_.serial});
 }
 
@@ -342,7 +356,10 @@ void Participant::learn(const RegionRecord* region, Outbox& out) {
   let_go_ = 0;
   if (closing_) closing_->lost.clear();
   fetching_.clear();
-  for (Page& page : pages_) page.round = 0;
+  for (Page& page : pages_) {
+    page.round = 0;
+    page.said_no = false;
+  }
   for (Wanting& want : wants_) want.next_us = 0;
 }
 
@@ -412,7 +429,7 @@ bool Participant::flush_landed(Outbox& out) {
   if (landed_.empty()) return false;
   Runs runs;
   for (const std::uint32_t page : std::exchange(landed_, {})) append(runs, page);
-  in_parts(runs, [&](Runs part) { say(Landed{std::move(part)}, out); });
+  in_parts(runs, [&](Runs part) { say(Landed{.pages = std::move(part)}, out); });
   return true;
 }
 

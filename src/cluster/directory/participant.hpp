@@ -67,7 +67,9 @@ class Participant {
     std::uint64_t round = 0;    // of the last promise, within the term
     std::uint32_t refused = 0;  // fetches up to this one bring nothing
     Have have = Have::none;
+    bool said_no = false;  // in that round: a doubled message of the home does not change it
   };
+  static_assert(sizeof(Page) == 16);
   struct Wanting {
     Ticket ticket{};
     Run pages;
@@ -90,6 +92,7 @@ class Participant {
   void say(Body body, Outbox& out) const;
   void answer(Wanting& want, const SourceRun& run, std::uint64_t round, Outbox& out);
   void end_wants(Outbox& out);
+  void drop_wants(const Error& why, Outbox& out);
   bool promise(std::uint32_t page, std::uint64_t round);
   void refuse_late(std::uint32_t page, std::uint64_t round);
   void end_opening(const Error& why, Outbox& out);

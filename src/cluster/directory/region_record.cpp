@@ -105,8 +105,9 @@ Status check_region(const RegionRecord& region) {
   if (region.serial == Serial{}) return refuse("its serial is 0; take one by Enrollment::take_serial");
   if (region.pages == 0 || region.page_bytes == 0 || region.page_bytes > kMostPageBytes)
     return refuse("it has no pages");
-  if (region.bytes == 0 || region.bytes > region.pages * region.page_bytes ||
-      region.bytes <= (region.pages - 1) * region.page_bytes)
+  if (region.pages > kMostPages)
+    return refuse(fmt::format("it has {} pages; at most {} are possible, use larger ones", region.pages, kMostPages));
+  if (region.bytes == 0 || (region.bytes - 1) / region.page_bytes + 1 != region.pages)
     return refuse(
         fmt::format("{} bytes do not fill {} pages of {} bytes", region.bytes, region.pages, region.page_bytes));
   if (region.granules == 0 || region.granules > kMostGranules || region.first_granule > UINT64_MAX - region.granules)

@@ -24,6 +24,7 @@ enum class Session : std::uint32_t {};  // one opening of a region by a node. 0:
 inline constexpr std::string_view kRegionsPrefix = "regions/", kNamesPrefix = "names/";
 inline constexpr std::size_t kMostName = 128, kMostTenant = 128, kMostKey = 64;
 inline constexpr std::uint32_t kMostParticipants = 64, kMostCopies = 8;
+inline constexpr std::uint32_t kMostPages = 1u << 25;  // a home keeps 24 bytes for each
 // Sessions from here on are given by homes, to daemons that they ask for copies. Those below are
 // counted by the nodes that open.
 inline constexpr std::uint32_t kFirstInvitation = 1u << 31;

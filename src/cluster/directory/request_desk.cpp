@@ -40,6 +40,7 @@ void RequestDesk::end(const Error& why, Outbox& out) {
 }
 
 const StoredRegion* RequestDesk::find(const RegionRequest& request) const {
+  if (request.serial != Serial{}) return context_.index.find(request.serial);
   const StoredName* const name = context_.index.find_name(request.name);
   return name == nullptr ? nullptr : context_.index.find(name->record.serial);
 }

@@ -158,6 +158,63 @@ TEST_F(ParticipantTest, AWantEndsAtItsDeadlineAndNamesPageHomeAndNode) {
               HasSubstr("page 3 of region 'table' was asked for, and its home, node 1 (term 2), did not tell node 2"));
 }
 
+// Its answer might be lost, and nobody would ask again.
+TEST_F(ParticipantTest, ADoubledKeepThatWasRefusedIsRefusedAgain) {
+  tell(Keep{.pages = kPages, .round = 4, .sources = {}});
+  const std::optional<Fetch> number = want(4);
+  ASSERT_TRUE(number);
+  EXPECT_TRUE(opener.arrived(kPage.first, *number));
+  out = {};
+  tell(Keep{.pages = kPages, .round = 4, .sources = {}});
+  ASSERT_TRUE(said<Kept>());
+  EXPECT_FALSE(said<Kept>()->yes);
+  EXPECT_EQ(opener.have(kPage.first), Have::cached);
+  tell(Keep{.pages = kPages, .round = 5, .sources = {}});
+  EXPECT_TRUE(said<Kept>()->yes);
+}
+
+TEST_F(ParticipantTest, AnAnswerToAReleaseNamesItsRound) {
+  fetch();
+  tell(Release{.pages = {{.first = 3, .count = 2}}, .round = 7});
+  ASSERT_TRUE(said<Landed>() && said<Missing>());
+  EXPECT_EQ(said<Landed>()->round, 7u);
+  EXPECT_EQ(said<Missing>()->round, 7u);
+  EXPECT_EQ(said<Missing>()->pages, (Runs{{.first = 4, .count = 1}}));
+}
+
+TEST_F(ParticipantTest, AWantEndsInLostWhenItsRegionIsClosedOrErased) {
+  const auto ends_lost = [&] {
+    const std::optional<WantEnded> ended = event<WantEnded>();
+    return ended && !ended->status && ended->status.error().status == VMEM_ERROR_LOST;
+  };
+  opener.want(Ticket{9}, kPage, now_us + 60'000'000, out);
+  opener.close(Ticket{10}, now_us, now_us);
+  opener.step(now_us, out);
+  EXPECT_TRUE(ends_lost());
+  out = {};
+  Participant publisher(config, {.region = region(), .self = NodeId{2}, .session = Session{5}, .ticket = {}});
+  publisher.begin({{.first = 3, .count = 1}});
+  publisher.want(Ticket{11}, kPage, now_us + 60'000'000, out);
+  publisher.learn(nullptr, out);
+  EXPECT_TRUE(ends_lost());
+}
+
+TEST_F(ParticipantTest, AReportCoversARange) {
+  RegionRecord large = region();
+  large.pages = 3 * kMostRange;
+  Participant publisher(config, {.region = large, .self = NodeId{1}, .session = Session{5}, .ticket = {}});
+  publisher.begin({{.first = 0, .count = large.pages}});
+  const auto ask = [&](std::uint32_t from) {
+    out = {};
+    publisher.handle({.serial = Serial{7}, .term = Term{2}, .session = Session{5}, .body = NewTerm{NodeId{1}, from}},
+                     now_us, out);
+    return said<Report>().value();
+  };
+  EXPECT_EQ(ask(5).to, 5 + kMostRange);
+  EXPECT_EQ(ask(5 + kMostRange).runs.front().pages.first, 5 + kMostRange);
+  EXPECT_EQ(ask(2 * kMostRange + 9).to, large.pages);
+}
+
 TEST_F(ParticipantTest, AFreePageNeedsNoHome) {
   opener.want(Ticket{9}, {.first = 7, .count = 1}, now_us + 1, out);
   ASSERT_TRUE(event<Answered>());

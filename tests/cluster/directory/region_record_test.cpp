@@ -62,6 +62,17 @@ TEST(RegionRecord, ADamagedOneSaysWhatIsWrong) {
   EXPECT_FALSE(parse_region("regions/x", json_of(region())));
 }
 
+// A home keeps 24 bytes a page of whatever a record says.
+TEST(RegionRecord, ARegionHasAtMost2To25Pages) {
+  RegionRecord record = region();
+  record.pages = kMostPages;
+  record.bytes = record.pages * record.page_bytes;
+  EXPECT_TRUE(check_region(record));
+  record.pages = kMostPages + 1;
+  record.bytes = record.pages * record.page_bytes;
+  EXPECT_THAT(check_region(record).error().message, HasSubstr("at most 33554432 are possible"));
+}
+
 TEST(RegionRecord, NamesAreShortAndPlain) {
   for (const char* const name : {"a", "Table-1_2.bin", "model/7b", "0"}) EXPECT_TRUE(check_name(name)) << name;
   for (const char* const name : {"", "/a", ".a", "-a", "a b", "a\n", "\xc3\xa4", "a:b"})

@@ -342,6 +342,7 @@ void DirectoryWorld::check_page(const HomeDirectory& home, std::uint32_t page) {
            number(serial));
     return;
   }
+  check_promises(home, page);
   expect((state == HomeState::held) == somebody, "page {} of region {} has state {}, and somebody has it: {}", page,
          number(serial), int(state), somebody);
   if (!somebody) return;
@@ -349,6 +350,19 @@ void DirectoryWorld::check_page(const HomeDirectory& home, std::uint32_t page) {
     expect(!is_open_at(host, serial) || hosts_[host]->has(serial, page) ||
                std::as_const(*hosts_[host]).directory().participant(serial)->is_invited(),
            "h{} could not read page {} of region {}", host, page, number(serial));
+}
+
+// A copy that its home does not know to be kept could never be dropped.
+void DirectoryWorld::check_promises(const HomeDirectory& home, std::uint32_t page) {
+  const Serial serial = home.desk().record().serial;
+  for (std::uint32_t host = 0; host < hosts_.size(); ++host) {
+    if (!is_open_at(host, serial)) continue;
+    const Participant& there = *std::as_const(*hosts_[host]).directory().participant(serial);
+    const std::optional<std::uint32_t> place = home.table().find(hosts_[host]->id(), there.session());
+    const bool known = place && (home.pages()[page].keepers & place_bit(*place)) != 0;
+    expect(there.have(page) != Have::kept || known, "h{} keeps page {} of region {} for ever", host, page,
+           number(serial));
+  }
 }
 
 void DirectoryWorld::check_end() {
