@@ -183,5 +183,78 @@ TEST_F(DirectoryScenario, ALostRegionIsStillResolvedAndAnsweredAsLost) {
   expect_right();
 }
 
+// A closed part has to be over before the region can be opened again; nothing else is waited for.
+TEST_F(DirectoryScenario, ARegionThatWasClosedIsOpenAgainAtOnce) {
+  begin(9);
+  const Serial serial = publish(0);
+  open(kReader);
+  for (int turn = 0; turn < 8; ++turn) {
+    world().close(kReader, serial, 5'000'000);
+    world().open(kReader, "table", 5'000'000);
+    world().run_for(700'000);  // less than the period of the poll
+    EXPECT_TRUE(world().is_open_at(kReader, serial)) << turn;
+    world().run_for(world().random()() % 1'000'000);
+  }
+  expect_right();
+}
+
+TEST_F(DirectoryScenario, ARemovalIsOfTheVersionThatItFound) {
+  begin(10);
+  const Serial first = publish(0);
+  world().network().link(kReader, kPublisher).cut = true;
+  world().remove(kReader, "table", 30'000'000);
+  world().run_for(2'000'000);
+  world().publish(kPublisher, {.name = "table"});
+  world().run_for(4'000'000);
+  world().network().link(kReader, kPublisher).cut = false;
+  world().run_for(9'000'000);
+  EXPECT_FALSE(world().is_open_at(kPublisher, first));
+  EXPECT_EQ(world().open_at(kPublisher).size(), 1u) << "the version that came later";
+  EXPECT_EQ(world().counts().removed, 1u);
+  expect_right();
+}
+
+TEST_F(DirectoryScenario, OnlyItsHomeSaysThatARegionIsRemoved) {
+  begin(11);
+  const Serial serial = publish(0);
+  world().network().link(kReader, kPublisher).cut = true;
+  world().remove(kReader, "table", 5'000'000);
+  world().run_for(1'000'000);
+  for (const directory::Body& body :
+       {directory::Body{directory::Removed{}}, directory::Body{directory::RefusedBy{directory::Refusal::tenant}}})
+    host(kReader).directory().deliver(
+        {.node = host(0).id(), .tenant = "other"},
+        directory::write(
+            {.serial = serial, .term = directory::Term{1}, .session = directory::Session{}, .body = body}));
+  host(kReader).wake();
+  world().run_for(1'000'000);
+  EXPECT_EQ(world().counts().removed, 0u) << "it waits on";
+  world().run_for(4'000'000);
+  EXPECT_EQ(world().counts().removed, 1u) << "TIMEOUT";
+  expect_right();
+}
+
+TEST_F(DirectoryScenario, WrittenPagesAreGivenInAscendingRuns) {
+  begin(12);
+  using directory::Runs;
+  for (const Runs& written : {Runs{{.first = 5, .count = 9}, {.first = 0, .count = 1}}, Runs{{.first = 0, .count = 9}},
+                              Runs{{.first = 0, .count = 2}, {.first = 1, .count = 1}}}) {
+    DirectoryHost& at = host(kPublisher);
+    at.waits_for(at.directory().publish({.serial = Serial{500},
+                                         .name = "wrong",
+                                         .first_granule = 1,
+                                         .granules = 8,
+                                         .page_bytes = 1,
+                                         .bytes = 8,
+                                         .written = written},
+                                        1'000'000),
+                 1'000'000, "publish");
+  }
+  world().run_for(1'000'000);
+  EXPECT_EQ(world().counts().incomplete, 3u);
+  EXPECT_TRUE(world().open_at(kPublisher).empty());
+  expect_right();
+}
+
 }  // namespace
 }  // namespace vmem::cluster::simulator
