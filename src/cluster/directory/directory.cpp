@@ -78,7 +78,10 @@ void Directory::enrolled(NodeId self, Revision record) {
 void Directory::expelled() {
   const Error why = not_a_member();
   for (const auto& [serial, home] : homes_) home->end(out_);
-  for (const auto& [serial, participant] : participants_) participant->end(why, out_);
+  for (const auto& [serial, participant] : participants_) {
+    participant->end(why, out_);
+    last_fetch_ = std::max(last_fetch_, participant->last_fetch());
+  }
   homes_.clear();
   participants_.clear();
   publishing_.end(why, out_);
@@ -282,13 +285,15 @@ void Directory::called(const Message& message) {
 void Directory::join(const RegionRecord& region) {
   const std::optional<std::uint32_t> place = region.place_of(context_.self);
   if (!place || publishing_.expects(region.serial)) return;
+  if (const Participant* const earlier = participant(region.serial))
+    last_fetch_ = std::max(last_fetch_, earlier->last_fetch());
   const Session session = region.participants[*place].session;
-  auto participant = std::make_unique<Participant>(
+  auto made = std::make_unique<Participant>(
       setup_.config,
-      Participant::Setup{.region = region, .self = context_.self, .session = session, .ticket = {}, .deadline_us = 0});
-  const bool stays = participant->is_invited() && !departure_ && !region.removed;
-  if (!stays) participant->close(Ticket{}, 0, clock_.now_us());
-  participants_.insert_or_assign(region.serial, std::move(participant));
+      Participant::Setup{.region = region, .self = context_.self, .session = session, .before = last_fetch_});
+  const bool stays = made->is_invited() && !departure_ && !region.removed;
+  if (!stays) made->close(Ticket{}, 0, clock_.now_us());
+  participants_.insert_or_assign(region.serial, std::move(made));
 }
 
 void Directory::changed(const StoredRegion& region) {
@@ -353,8 +358,7 @@ bool Directory::step_publishing(std::uint64_t now_us) {
       std::make_unique<Participant>(setup_.config, Participant::Setup{.region = record,
                                                                       .self = context_.self,
                                                                       .session = record.participants[0].session,
-                                                                      .ticket = {},
-                                                                      .deadline_us = 0});
+                                                                      .before = last_fetch_});
   participant->begin(done->order.written);
   participants_.insert_or_assign(record.serial, std::move(participant));
   auto home = std::make_unique<HomeDirectory>(calls_, context_, done->region);
@@ -377,7 +381,8 @@ bool Directory::open_now(const RegionRequest& request, const RegionRecord& regio
                            .self = context_.self,
                            .session = invited ? region.participants[*place].session : next(last_session_),
                            .ticket = request.ticket,
-                           .deadline_us = request.deadline_us};
+                           .deadline_us = request.deadline_us,
+                           .before = last_fetch_};
   participants_.emplace(region.serial, std::make_unique<Participant>(setup_.config, std::move(setup)));
   return true;
 }
@@ -413,6 +418,7 @@ bool Directory::step_participants(std::uint64_t now_us) {
     moved |= each->second->step(now_us, out_);
     const bool over = each->second->stage() == Participant::Stage::over;
     moved |= over;  // a request may have waited for it
+    if (over) last_fetch_ = std::max(last_fetch_, each->second->last_fetch());
     each = over ? participants_.erase(each) : std::next(each);
   }
   return moved;

@@ -283,7 +283,6 @@ bool Healer::expire(std::uint64_t now_us) {
 }
 
 bool Healer::step(std::uint64_t now_us) {
-  ++round_;
   nobody_for_ = 0;
   look_for_going();
   bool moved = expire(now_us);

@@ -60,7 +60,8 @@ Participant::Participant(const DirectoryConfig& config, Setup setup)
       setup_(std::move(setup)),
       region_(setup_.region),
       invited_(!setup_.ticket && is_invitation(setup_.session)),
-      pages_(region_.pages) {}
+      pages_(region_.pages),
+      last_fetch_(static_cast<std::uint32_t>(setup_.before)) {}
 
 void Participant::begin(const Runs& written) {
   for (Page& page : pages_) page.have = Have::free;
@@ -132,7 +133,7 @@ void Participant::want(Ticket ticket, Run pages, std::uint64_t deadline_us, Outb
 bool Participant::arrived(std::uint32_t page, Fetch fetch) {
   Page& entry = pages_[page];
   const bool takes = stage_ == Stage::open || stage_ == Stage::leaving;
-  if (!takes || static_cast<std::uint32_t>(fetch) <= entry.refused) return false;
+  if (!takes || fetch <= setup_.before || static_cast<std::uint32_t>(fetch) <= entry.refused) return false;
   if (entry.have != Have::none) return true;
   entry.have = Have::cached;
   landed_.insert(page);

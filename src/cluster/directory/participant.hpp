@@ -30,6 +30,7 @@ class Participant {
     Session session{};
     std::optional<Ticket> ticket;  // of the opening
     std::uint64_t deadline_us = 0;
+    Fetch before{};  // fetches up to this one are of earlier sessions: what they bring is refused
   };
 
   Participant(const DirectoryConfig& config, Setup setup);
@@ -58,6 +59,7 @@ class Participant {
   Session session() const noexcept { return setup_.session; }
   Term term() const noexcept { return region_.term; }
   const RegionRecord& region() const noexcept { return region_; }
+  Fetch last_fetch() const noexcept { return Fetch{last_fetch_}; }
   Have have(std::uint32_t page) const { return pages_[page].have; }
   // It is here by the home's wish alone, and ends by it.
   bool is_invited() const noexcept { return invited_; }
@@ -112,7 +114,7 @@ class Participant {
   std::vector<Wanting> wants_;
   std::map<std::uint32_t, std::uint64_t> fetching_;  // pages to keep, with the round
   std::set<std::uint32_t> landed_;                   // not said yet
-  std::uint32_t last_fetch_ = 0;
+  std::uint32_t last_fetch_;
   std::uint32_t known_ = 0;  // FREE pages before this one are known
   bool admitted_ = false, removed_ = false;
   std::uint64_t next_us_ = 0;

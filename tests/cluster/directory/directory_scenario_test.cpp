@@ -198,6 +198,23 @@ TEST_F(DirectoryScenario, ARegionThatWasClosedIsOpenAgainAtOnce) {
   expect_right();
 }
 
+TEST_F(DirectoryScenario, BytesOfAnEarlierSessionAreRefused) {
+  begin(13);
+  const Serial serial = publish(0);
+  open(kReader);
+  world().read_all();
+  const std::uint32_t read = at(kReader, serial);
+  EXPECT_EQ(read, written(serial));
+  world().close(kReader, serial, 5'000'000);
+  world().run_for(2'000'000);
+  open(kReader);
+  for (std::uint32_t fetch = 1; fetch <= kPages; ++fetch)
+    EXPECT_FALSE(host(kReader).directory().arrived(serial, 0, directory::Fetch{fetch}));
+  world().read_all();
+  EXPECT_EQ(at(kReader, serial), read);
+  expect_right();
+}
+
 TEST_F(DirectoryScenario, ARemovalIsOfTheVersionThatItFound) {
   begin(10);
   const Serial first = publish(0);

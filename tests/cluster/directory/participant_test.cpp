@@ -158,6 +158,14 @@ TEST_F(ParticipantTest, AWantEndsAtItsDeadlineAndNamesPageHomeAndNode) {
               HasSubstr("page 3 of region 'table' was asked for, and its home, node 1 (term 2), did not tell node 2"));
 }
 
+// What is still on its way from an earlier session could land after this one said that it has none.
+TEST_F(ParticipantTest, FetchesOfEarlierSessionsBringNothing) {
+  Participant again(config, {.region = region(), .self = NodeId{2}, .session = Session{6}, .before = Fetch{40}});
+  again.begin({{.first = 0, .count = 1}});
+  EXPECT_FALSE(again.arrived(kPage.first, Fetch{40}));
+  EXPECT_TRUE(again.arrived(kPage.first, Fetch{41}));
+}
+
 // Its answer might be lost, and nobody would ask again.
 TEST_F(ParticipantTest, ADoubledKeepThatWasRefusedIsRefusedAgain) {
   tell(Keep{.pages = kPages, .round = 4, .sources = {}});
