@@ -24,21 +24,6 @@ Error not_a_member() {
           "this node is no member of the cluster at present; try again once it has enrolled"};
 }
 
-Status check_written(const Runs& written, const RegionRecord& region) {
-  std::uint64_t end = 0;
-  for (const Run& run : written) {
-    if (run.first < end || run.count == 0)
-      return fail(VMEM_ERROR_INVALID_RANGE,
-                  fmt::format("the written pages of region '{}' were to be given in ascending runs, and {} pages from "
-                              "page {} are none",
-                              region.name, run.count, run.first));
-    end = run.end();
-  }
-  if (end <= region.pages) return {};
-  return fail(VMEM_ERROR_INVALID_RANGE, fmt::format("region '{}' has {} pages, and page {} was said to be written",
-                                                    region.name, region.pages, end - 1));
-}
-
 template <class Number>
 Number next(Number& last) {
   return last = Number{static_cast<std::underlying_type_t<Number>>(last) + 1};
@@ -126,7 +111,7 @@ Ticket Directory::publish(Publication what, std::uint64_t wait_us) {
       .node = context_.self, .session = next(last_session_), .daemon = self != nullptr && self->daemon};
   Status right = context_.is_member() ? check_name(what.name) : std::unexpected(not_a_member());
   if (right) right = check_region(region);
-  if (right) right = check_written(what.written, region);
+  if (right) right = check_written(region, what.written);
   if (!right) {
     out_.events.emplace_back(PublishEnded{.ticket = ticket, .serial = std::unexpected(right.error())});
     return ticket;
@@ -354,11 +339,10 @@ bool Directory::step_publishing(std::uint64_t now_us) {
   if (!done) return moved;
   const RegionRecord& record = done->region.record;
   index_.put(done->region);
-  auto participant =
-      std::make_unique<Participant>(setup_.config, Participant::Setup{.region = record,
-                                                                      .self = context_.self,
-                                                                      .session = record.participants[0].session,
-                                                                      .before = last_fetch_});
+  auto participant = std::make_unique<Participant>(
+      setup_.config,
+      Participant::Setup{
+          .region = record, .self = context_.self, .session = record.participants[0].session, .before = last_fetch_});
   participant->begin(done->order.written);
   participants_.insert_or_assign(record.serial, std::move(participant));
   auto home = std::make_unique<HomeDirectory>(calls_, context_, done->region);

@@ -123,7 +123,7 @@ class Directory {
   std::optional<Departure> departure_;
   Ticket last_ticket_{};
   Session last_session_{};
-  Fetch last_fetch_{};  // of participants that are over
+  Fetch last_fetch_{};       // of participants that are over
   std::deque<Message> own_;  // messages of this node to itself
   Outbox out_;
   std::vector<Outgoing> outgoing_;

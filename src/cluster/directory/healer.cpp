@@ -301,8 +301,8 @@ void Healer::send(std::uint64_t now_us, const std::function<void(std::uint32_t p
 }
 
 std::uint64_t Healer::due_us() const {
-  const bool at_once = (may_ask() && !seek_.empty()) || (may_fetch() && !look_.empty()) ||
-                       (may_release() && !surplus_.empty());
+  const bool at_once =
+      (may_ask() && !seek_.empty()) || (may_fetch() && !look_.empty()) || (may_release() && !surplus_.empty());
   return at_once ? 0 : std::min(keeps_.due_us(), retry_us_);
 }
 

@@ -30,8 +30,11 @@ class PageSet {
 template <class Each>
 bool for_each_until(const PageSet& set, Each&& each) {
   std::uint32_t page = 0;
-  for (std::uint32_t left = set.count(); left > 0; --left, ++page)
-    if (!each(page = set.next(page))) return false;
+  for (std::uint32_t left = set.count(); left > 0; --left) {
+    page = set.next(page);
+    if (!each(page)) return false;
+    ++page;
+  }
   return true;
 }
 

@@ -95,16 +95,15 @@ void Participant::answer(Wanting& want, const SourceRun& run, std::uint64_t roun
                                      .fetch = Fetch{++last_fetch_}});
 }
 
-void Participant::end_wants(Outbox& out) {
+// Those that are answered, or all, with an error.
+void Participant::end_wants(Outbox& out, const Error* why) {
   std::erase_if(wants_, [&](const Wanting& want) {
-    if (want.left == 0) out.events.emplace_back(WantEnded{.ticket = want.ticket, .status = {}});
-    return want.left == 0;
+    if (want.left != 0 && why == nullptr) return false;
+    WantEnded ended{.ticket = want.ticket, .status = {}};
+    if (want.left != 0) ended.status = std::unexpected(*why);
+    out.events.emplace_back(std::move(ended));
+    return true;
   });
-}
-
-void Participant::drop_wants(const Error& why, Outbox& out) {
-  for (const Wanting& want : std::exchange(wants_, {}))
-    out.events.emplace_back(WantEnded{.ticket = want.ticket, .status = std::unexpected(why)});
 }
 
 void Participant::want(Ticket ticket, Run pages, std::uint64_t deadline_us, Outbox& out) {
@@ -202,7 +201,8 @@ void Participant::close_now(Outbox& out) {
   stage_ = Stage::closing;
   next_us_ = 0;
   landed_.clear();
-  drop_wants(closed(region_), out);
+  const Error why = closed(region_);
+  end_wants(out, &why);
   end_opening({VMEM_ERROR_LOST, 0, fmt::format("region '{}' was closed before it was open", region_.name)}, out);
   if (closing_) out.events.emplace_back(*std::exchange(closing_, std::nullopt));
 }
@@ -216,7 +216,8 @@ void Participant::finish(Status status, Outbox& out) {
   if (stage_ == Stage::over) return;
   stage_ = Stage::over;
   end_opening({VMEM_ERROR_LOST, 0, fmt::format("region '{}' was erased before it was open", region_.name)}, out);
-  drop_wants(status ? closed(region_) : status.error(), out);
+  const Error why = status ? closed(region_) : status.error();
+  end_wants(out, &why);
   if (closing_) out.events.emplace_back(*std::exchange(closing_, std::nullopt));
   out.events.emplace_back(PartEnded{region_.serial});
 }
@@ -338,7 +339,8 @@ void Participant::on(const Removed&, Outbox& out) {
   if (stage_ == Stage::leaving || (is_invited() && stage_ != Stage::closing)) return close_now(out);
   if (stage_ == Stage::closing || std::exchange(removed_, true)) return;
   if (stage_ == Stage::opening) return end(refused(region_, Refusal::removed), out);
-  drop_wants(refused(region_, Refusal::removed), out);
+  const Error why = refused(region_, Refusal::removed);
+  end_wants(out, &why);
   out.events.emplace_back(RegionRemoved{region_.serial});
 }
 
@@ -426,20 +428,16 @@ bool Participant::step_closing(std::uint64_t now_us, Outbox& out) {
   return true;
 }
 
-bool Participant::flush_landed(Outbox& out) {
-  if (landed_.empty()) return false;
-  Runs runs;
-  for (const std::uint32_t page : std::exchange(landed_, {})) append(runs, page);
-  in_parts(runs, [&](Runs part) { say(Landed{.pages = std::move(part)}, out); });
-  return true;
-}
-
 bool Participant::step(std::uint64_t now_us, Outbox& out) {
   if (stage_ == Stage::over) return false;
   if (stage_ == Stage::opening) return step_opening(now_us, out);
   bool moved = step_wants(now_us, out);
   if (stage_ == Stage::closing || stage_ == Stage::leaving) moved |= step_closing(now_us, out);
-  return flush_landed(out) || moved;
+  if (landed_.empty()) return moved;
+  Runs landed;
+  for (const std::uint32_t page : std::exchange(landed_, {})) append(landed, page);
+  in_parts(landed, [&](Runs part) { say(Landed{.pages = std::move(part)}, out); });
+  return true;
 }
 
 std::uint64_t Participant::due_us() const {

@@ -93,8 +93,7 @@ class Participant {
 
   void say(Body body, Outbox& out) const;
   void answer(Wanting& want, const SourceRun& run, std::uint64_t round, Outbox& out);
-  void end_wants(Outbox& out);
-  void drop_wants(const Error& why, Outbox& out);
+  void end_wants(Outbox& out, const Error* why = nullptr);
   bool promise(std::uint32_t page, std::uint64_t round);
   void refuse_late(std::uint32_t page, std::uint64_t round);
   void end_opening(const Error& why, Outbox& out);
@@ -103,7 +102,6 @@ class Participant {
   bool step_opening(std::uint64_t now_us, Outbox& out);
   bool step_wants(std::uint64_t now_us, Outbox& out);
   bool step_closing(std::uint64_t now_us, Outbox& out);
-  bool flush_landed(Outbox& out);
 
   const DirectoryConfig& config_;
   Setup setup_;

@@ -9,6 +9,21 @@
 
 namespace vmem::cluster::directory {
 
+Status check_written(const RegionRecord& region, const Runs& written) {
+  std::uint64_t end = 0;
+  for (const Run& run : written) {
+    if (run.first < end || run.count == 0)
+      return fail(VMEM_ERROR_INVALID_RANGE,
+                  fmt::format("the written pages of region '{}' were to be given in ascending runs, and {} pages from "
+                              "page {} are none",
+                              region.name, run.count, run.first));
+    end = run.end();
+  }
+  if (end <= region.pages) return {};
+  return fail(VMEM_ERROR_INVALID_RANGE, fmt::format("region '{}' has {} pages, and page {} was said to be written",
+                                                    region.name, region.pages, end - 1));
+}
+
 void PublishDesk::finish(Error why, Outbox& out) {
   out.events.emplace_back(PublishEnded{.ticket = orders_.front().ticket, .serial = std::unexpected(std::move(why))});
   if (unsure_ || call_.pending()) abandoned_.insert(orders_.front().region.serial);

@@ -24,6 +24,9 @@ struct PublishOrder {
   std::uint64_t asked_us = 0, deadline_us = 0;
 };
 
+// Errors: INVALID_RANGE, for what are no ascending runs of the region's pages.
+Status check_written(const RegionRecord& region, const Runs& written);
+
 class PublishDesk {
  public:
   PublishDesk(RegistryCalls& calls, const HomeContext& context, RegionPoll& poll)
