@@ -193,8 +193,8 @@ typedef struct vmem_publish_options {
  * an illegal-address error. End it by vmem_close. If no copies were made, and nobody has fetched a
  * page until then, the page is lost.
  *
- * The same program may publish again under the name: that is a new version, and who has opened the
- * old one keeps it.
+ * The same program may publish again under the name: that is a new version, and the old one is
+ * removed. Who has that open keeps the pages that are there; others of it fail with LOST.
  * @param ptr as from vmem_malloc, an allocation of more than 1 MiB
  * @param name 1 to 128 letters, digits and "._-/"; begins with a letter or a digit
  * @param options NULL for the defaults; not kept

@@ -243,7 +243,10 @@ Result<std::vector<migration::MoverDevice>> Runtime::mover_devices() const {
   return result;
 }
 
+// While a range is held, the memory cannot end: then nothing is left either.
 Status Runtime::shut_down() {
+  const auto all = std::uint32_t(space().bytes() >> pagetable::kGranuleShift);
+  if (publishing_ && slots_->registry().overlapping_holds(0, all).named == 0) publishing_->leave();
   migration::EndAllRequest end;  // the suballocator's slabs are regions too
   const auto ended = mover_->call(end);
   if (!ended && ended.error().status != VMEM_ERROR_DEVICE_LOST) return ended;

@@ -32,6 +32,16 @@ class ClusterApi : public RemoteApi {
     return true;
   }
 
+  // As when the node's lease has ended.
+  void forget_node(int id) const {
+    const std::string script = fmt::format(
+        "import base64, json, urllib.request as r; "
+        "key = base64.b64encode(b'/vmem/demo/nodes/{}').decode(); "
+        "r.urlopen('http://{}/v3/kv/deleterange', json.dumps({{'key': key}}).encode()).read()",
+        id, etcd_.endpoint(0));
+    ASSERT_EQ(std::system(("python3 -c \"" + script + "\"").c_str()), 0);
+  }
+
  private:
   cluster::EtcdServers etcd_{1};
 };

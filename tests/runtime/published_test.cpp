@@ -1,5 +1,6 @@
 // Regions that one program publishes and others open, over real sockets.
 #include "runtime/cluster_fixture.hpp"
+#include "vmem/vmem.hpp"
 
 namespace vmem {
 namespace {
@@ -204,6 +205,68 @@ TEST_F(PublishedApi, TooFewCopiesAreNamedAndTheRegionIsPublishedAllTheSame) {
   EXPECT_THAT(vmem_last_error(), HasSubstr("'table'"));
   EXPECT_OK(open("table"));
   EXPECT_EQ(base, own);
+}
+
+TEST_F(PublishedApi, HandlesInCppCloseWhatTheyOpened) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  {
+    buffer<std::uint64_t> made(2 * kPage / 8);
+    const std::vector<std::uint64_t> words = page_words(0, 9);
+    made.store(words);
+    const std::uint64_t* const at = made.data();
+    EXPECT_THROW(published<std::uint64_t>::from(std::move(made), "no name!"), error);
+    ASSERT_EQ(made.data(), at) << "an error leaves the buffer as it was";
+    auto own = published<std::uint64_t>::from(std::move(made), "words");
+    EXPECT_TRUE(made.empty());
+    published<std::uint64_t> opened("words");
+    EXPECT_EQ(opened.data(), own.data());
+    EXPECT_EQ(opened.size(), 2 * kPage / 8);
+    std::vector<std::uint64_t> read(words.size());
+    opened.load(read);
+    EXPECT_EQ(read, words);
+    EXPECT_THROW(opened.load(read, opened.size()), error);
+    own = {};
+    opened.load(read);
+    EXPECT_THROW(opened.reset(), error) << "nobody else has its pages";
+    EXPECT_TRUE(opened.empty());
+  }
+  EXPECT_EQ(stats().allocated_bytes, 0u);
+}
+
+// 3 GiB of addresses are three slices. Programs that are killed leave theirs behind; one is
+// reclaimed, and another one is not as long as a member has a region open there.
+TEST_F(PublishedApi, SlicesOfTheDeadAreReclaimedUnlessARegionLivesThere) {
+  const std::vector<std::pair<std::string, std::string>> small{{"space", "3GiB"}};
+  auto publisher = std::make_unique<Peer>(cluster(), small);  // node 1
+  auto other = std::make_unique<Peer>(cluster(), small);      // node 2
+  auto reader = std::make_unique<Peer>(cluster(), small);     // node 3
+  ASSERT_THAT((*publisher)("publish table 2 1 0"), StartsWith("ok"));
+  ASSERT_THAT((*reader)("open table 5000"), StartsWith("ok"));
+  publisher.reset();
+  other.reset();
+  const std::vector<std::pair<std::string, std::string>> options{{"cluster", cluster()}, {"space", "3GiB"}};
+  ASSERT_EQ(start(options), VMEM_ERROR_ADDRESS_SPACE) << "both may live";
+  forget_node(1);
+  ASSERT_EQ(start(options), VMEM_ERROR_ADDRESS_SPACE) << "its region is open";
+  forget_node(2);
+  ASSERT_OK(start(options));
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kPage, 0, nullptr));
+  vmem_shutdown();
+  Peer again(cluster(), small);
+  EXPECT_THAT((*reader)("close"), StartsWith("ok"));
+}
+
+TEST_F(PublishedApi, ARegionThatNobodyTakesPartInIsGone) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  Peer publisher(cluster());
+  ASSERT_THAT(publisher("publish table 2 1 0"), StartsWith("ok"));
+  ASSERT_THAT(publisher("close"), StartsWith("error"));  // nobody else has its pages
+  EXPECT_TRUE(within(std::chrono::milliseconds(5000), [&] { return open("table", 100'000) == VMEM_ERROR_TIMEOUT; }))
+      << vmem_last_error();
+  EXPECT_THAT(publisher("publish table 3 2 0"), StartsWith("ok"));
+  ASSERT_OK(open("table"));
+  EXPECT_EQ(bytes, 3 * kPage);
 }
 
 }  // namespace

@@ -15,12 +15,14 @@
 #include "cluster/registry/etcd/etcd_registry.hpp"
 #include "pagetable/types.hpp"
 #include "rdma/node/wire.hpp"
+#include "runtime/cluster/abandoned_slices.hpp"
 
 namespace vmem::runtime {
 namespace {
 
 constexpr std::uint64_t kMostLeaveUs = 2'000'000;
 constexpr std::uint64_t kMostIdleUs = 1'000'000;
+constexpr std::uint64_t kReclaimUs = 10'000'000;
 // A small address space has smaller slices, so that several nodes get some.
 constexpr std::uint64_t kMostSmallSlices = 16;
 constexpr std::uint64_t kSliceBytes = std::uint64_t{64} << 30, kLeastSliceBytes = std::uint64_t{1} << 30;
@@ -128,21 +130,44 @@ Result<std::uint64_t> Member::take_serial() {
 }
 
 Result<std::vector<cluster::Slice>> Member::take_slices(std::uint32_t count) {
-  std::future<Result<std::vector<cluster::Slice>>> taken;
+  auto taken = ask_for({.count = count});
+  if (taken || taken.error().status != VMEM_ERROR_ADDRESS_SPACE) return taken;
+  VMEM_TRY(reclaim());
+  return ask_for({.count = count});
+}
+
+Result<std::vector<cluster::Slice>> Member::ask_for(Asked<std::vector<cluster::Slice>> asked) {
+  std::future<Result<std::vector<cluster::Slice>>> taken = asked.promise.get_future();
   {
     const std::lock_guard lock(mutex_);
     if (over_ || leaving_) return std::unexpected(left_error());
-    auto& asked = asked_slices_.emplace_back();
-    asked.count = count;
-    taken = asked.promise.get_future();
+    asked_slices_.push_back(std::move(asked));
   }
   wake();
   return taken.get();
 }
 
-void Member::keep(cluster::Slice slice) {
+// Frees what nodes have left behind. One that another node takes over first is none of this node's.
+Status Member::reclaim() {
+  VMEM_ASSIGN(const auto abandoned, abandoned_slices(config_.registry, config_.parameters, kReclaimUs));
+  for (const AbandonedSlice& each : abandoned) {
+    const auto taken = ask_for({.slice = each.slice, .from = each.from});
+    if (!taken) continue;
+    const std::lock_guard lock(mutex_);
+    held_.erase(each.slice);
+    to_free_.push_back(each.slice);
+  }
+  return {};
+}
+
+Status Member::keep(cluster::Slice slice) {
   const std::lock_guard lock(mutex_);
+  if (!held_.contains(slice))
+    return fail(VMEM_ERROR_IN_USE,
+                "this node was removed from the cluster meanwhile, and other nodes may use the addresses of what it "
+                "allocated before: copy it to memory that is allocated now");
   kept_.insert(slice);
+  return {};
 }
 
 void Member::wake() {
@@ -201,9 +226,15 @@ void Member::take(cluster::EnrollmentEvent& event) {
     if (config_.expelled) config_.expelled();
     const std::lock_guard lock(mutex_);
     id_ = {};
+    held_.clear();
+    kept_.clear();
   } else if (auto* const serial = std::get_if<SerialTaken>(&event)) {
     serials_.extract(serial->ticket).mapped().set_value(std::move(serial->serial));
   } else if (auto* const slices = std::get_if<SlicesTaken>(&event)) {
+    if (slices->slices) {
+      const std::lock_guard lock(mutex_);
+      held_.insert(slices->slices->begin(), slices->slices->end());
+    }
     slices_.extract(slices->ticket).mapped().set_value(std::move(slices->slices));
   } else if (std::holds_alternative<Fenced>(event)) {
     VMEM_LOG_WARN("the cluster's registry has not answered for so long that this node must not act as a member");
@@ -226,13 +257,21 @@ void Member::take(cluster::EnrollmentEvent& event) {
 void Member::ask() {
   std::vector<Asked<std::uint64_t>> serials;
   std::vector<Asked<std::vector<cluster::Slice>>> slices;
+  std::vector<cluster::Slice> free;
   {
     const std::lock_guard lock(mutex_);
     serials.swap(asked_serials_);
     slices.swap(asked_slices_);
+    free.swap(to_free_);
   }
   for (auto& each : serials) serials_.emplace(enrollment_->take_serial(), std::move(each.promise));
-  for (auto& each : slices) slices_.emplace(enrollment_->take_slices(each.count), std::move(each.promise));
+  for (const cluster::Slice slice : free) (void)enrollment_->release_slice(slice);
+  for (auto& each : slices) {
+    const bool over = each.from != NodeId{};
+    const cluster::Ticket ticket =
+        over ? enrollment_->take_over_slice(each.slice, each.from) : enrollment_->take_slices(each.count);
+    slices_.emplace(ticket, std::move(each.promise));
+  }
 }
 
 void Member::refuse_asked() {

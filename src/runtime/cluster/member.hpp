@@ -83,17 +83,19 @@ class Member {
   const cluster::ClusterParameters& parameters() const { return config_.parameters; }
 
   // Each waits for the registry. Errors: TIMEOUT; ADDRESS_SPACE if not as many adjacent slices are
-  // free; NOT_INITIALIZED when the member ends.
+  // free, those that others have left behind among them; NOT_INITIALIZED when the member ends.
   Result<std::uint64_t> take_serial();
   Result<std::vector<cluster::Slice>> take_slices(std::uint32_t count);
   // From now on the slice is not given back when this node leaves: regions live there that other
-  // nodes may have open.
-  void keep(cluster::Slice slice);
+  // nodes may have open. Errors: IN_USE, this node does not hold it any more, after an expulsion.
+  Status keep(cluster::Slice slice);
 
  private:
   template <class Value>
   struct Asked {
-    std::uint32_t count = 0;
+    std::uint32_t count = 0;  // of slices
+    cluster::Slice slice{};   // to be taken over
+    NodeId from{};            // from this node; 0: none is
     std::promise<Result<Value>> promise;
   };
   template <class Value>
@@ -104,6 +106,8 @@ class Member {
   void ask();
   void tell_nodes();
   void refuse_asked();
+  Result<std::vector<cluster::Slice>> ask_for(Asked<std::vector<cluster::Slice>> asked);
+  Status reclaim();
   std::vector<cluster::Slice> to_release() const;
   void wake();
 
@@ -131,7 +135,8 @@ class Member {
   bool over_ = false;
   std::vector<Asked<std::uint64_t>> asked_serials_;
   std::vector<Asked<std::vector<cluster::Slice>>> asked_slices_;
-  std::set<cluster::Slice> kept_;
+  std::vector<cluster::Slice> to_free_;  // taken over from others, to be released
+  std::set<cluster::Slice> held_, kept_;
 
   std::thread thread_;
 };

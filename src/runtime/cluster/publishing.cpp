@@ -54,21 +54,28 @@ Publishing::Publishing(const Parts& parts)
 }
 
 Publishing::~Publishing() {
-  (void)parts_.joint.directory().leave(kLeaveUs);  // it logs what is lost
+  leave();
   parts_.joint.stop_serving();
+}
+
+void Publishing::leave() {
+  if (std::exchange(left_, true)) return;
+  (void)parts_.joint.directory().leave(kLeaveUs);  // the homes log what is lost
 }
 
 Status Publishing::publish(void* pointer, const Order& order) {
   const std::lock_guard one(opening_);
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   VMEM_ASSIGN(Region* const region, live_region(parts_.space, address));
-  if (base_of(parts_.space, *region) != address || region->slab)
-    return fail(
-        VMEM_ERROR_INVALID_VALUE,
-        fmt::format("{:#x} was to be published, and {}: publish an allocation of more than 1 MiB from "
-                    "vmem_malloc, by the pointer that vmem_malloc gave",
-                    address,
-                    region->slab ? "it shares pages with other small allocations" : "it is inside of an allocation"));
+  const char* const wrong = region->slab                                ? "it shares pages with other small allocations"
+                            : region->undeclared                        ? "it is not from vmem_malloc"
+                            : base_of(parts_.space, *region) != address ? "it is inside of an allocation"
+                                                                        : nullptr;
+  if (wrong != nullptr)
+    return fail(VMEM_ERROR_INVALID_VALUE,
+                fmt::format("{:#x} was to be published, and {}: publish an allocation of more than 1 MiB, by the "
+                            "pointer that vmem_malloc gave",
+                            address, wrong));
   migration::FreezeRequest freeze;
   freeze.region = region;
   freeze.first_granule = region->first.index;
@@ -89,7 +96,7 @@ Status Publishing::announce(Region& region, const Order& order, Runs written) {
   const auto key = std::make_shared<const sharing::RegionKey>(std::move(made));
   const auto secret = key->bytes();
   const Joint joint{.serial = serial, .name = order.name, .region = &region};
-  parts_.member.keep(slice_of(region));
+  for (const cluster::Slice slice : slices_of(region)) VMEM_TRY(parts_.member.keep(slice));
   {
     const std::lock_guard lock(mutex_);
     joint_.emplace(region.first.index, joint);
@@ -115,9 +122,12 @@ Status Publishing::announce(Region& region, const Order& order, Runs written) {
   return std::unexpected(published.error());
 }
 
-cluster::Slice Publishing::slice_of(const Region& region) const {
-  const std::uint64_t offset = std::uint64_t{region.first.index} << pagetable::kGranuleShift;
-  return cluster::Slice(offset / parts_.member.parameters().slice_bytes);
+std::vector<cluster::Slice> Publishing::slices_of(const Region& region) const {
+  const std::uint64_t granules = parts_.member.parameters().slice_bytes >> pagetable::kGranuleShift;
+  std::vector<cluster::Slice> slices;
+  for (std::uint64_t slice = region.first.index / granules; slice <= (region.end_granule() - 1) / granules; ++slice)
+    slices.push_back(cluster::Slice(slice));
+  return slices;
 }
 
 void Publishing::serve(const Joint& joint, std::shared_ptr<const sharing::RegionKey> key) {
@@ -133,6 +143,9 @@ Publishing::Opened Publishing::opened(const Joint& joint) const {
 
 Result<Publishing::Opened> Publishing::open(const std::string& name, int device, std::uint64_t wait_us) {
   VMEM_ASSIGN(const int index, parts_.devices.index_of(device));
+  // Another thread may publish it meanwhile. It may also close what this one has found; so what is
+  // found is opened again, when nobody can.
+  if (const auto found = parts_.joint.directory().open(name, wait_us); !found) return std::unexpected(found.error());
   const std::lock_guard one(opening_);
   VMEM_ASSIGN(const RegionRecord record, parts_.joint.directory().open(name, wait_us));
   {

@@ -60,6 +60,9 @@ class Publishing {
 
   // Errors: INVALID_POINTER for memory that is published or was opened, which close ends.
   Status check_free(const void* pointer) const;
+  // Closes everything for other nodes, which take over what only this one has; its memory stays.
+  // Before shutdown; no other thread calls.
+  void leave();
   // Granules of a region that no node has any more; the node's thread calls it.
   void range_freed(std::uint32_t first, std::uint32_t count);
 
@@ -71,7 +74,7 @@ class Publishing {
     std::uint32_t times = 1;  // opened, or published
   };
   Status announce(pagetable::Region& region, const Order& order, cluster::directory::Runs written);
-  cluster::Slice slice_of(const pagetable::Region& region) const;
+  std::vector<cluster::Slice> slices_of(const pagetable::Region& region) const;
   Result<Opened> map(const cluster::directory::RegionRecord& record, int device);
   void serve(const Joint& joint, std::shared_ptr<const sharing::RegionKey> key);
   Opened opened(const Joint& joint) const;
@@ -80,7 +83,8 @@ class Publishing {
   MoverPages pages_;
   mutable std::mutex opening_;  // one publication, opening or closing at a time
   mutable std::mutex mutex_;
-  std::map<std::uint32_t, Joint> joint_;       // by first granule; protected by mutex_
+  std::map<std::uint32_t, Joint> joint_;  // by first granule; protected by mutex_
+  bool left_ = false;
   std::list<migration::GrantRequest> grants_;  // posted; protected by mutex_
 };
 

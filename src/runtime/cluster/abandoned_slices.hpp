@@ -1,0 +1,25 @@
+// Slices of the address space that nodes have left behind: their node is no member any more, as
+// after a crash, and no region lives there that a member takes part in.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "runtime/cluster/member.hpp"
+
+namespace vmem::runtime {
+
+struct AbandonedSlice {
+  cluster::Slice slice{};
+  NodeId from{};
+};
+
+// Such a slice may be taken over: a node that is no member publishes nothing any more, so what is
+// not in the registry after its record has gone never comes there. Errors: those of
+// RegistryReader.
+Result<std::vector<AbandonedSlice>> abandoned_slices(const RegistryAccess& access,
+                                                     const cluster::ClusterParameters& parameters,
+                                                     std::uint64_t most_us);
+
+}  // namespace vmem::runtime

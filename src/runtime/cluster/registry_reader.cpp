@@ -1,0 +1,37 @@
+#include "runtime/cluster/registry_reader.hpp"
+
+#include <utility>
+
+namespace vmem::runtime {
+
+Result<std::unique_ptr<RegistryReader>> RegistryReader::open(const RegistryAccess& access, std::uint64_t most_us) {
+  std::unique_ptr<RegistryReader> reader(new RegistryReader(most_us));
+  VMEM_ASSIGN(reader->registry_, open_registry(access, [it = reader.get()] { it->ready(); }));
+  return reader;
+}
+
+void RegistryReader::ready() {
+  const std::lock_guard lock(mutex_);
+  ready_ = true;
+  changed_.notify_all();
+}
+
+bool RegistryReader::wait() {
+  std::unique_lock lock(mutex_);
+  const bool came = changed_.wait_until(lock, end_, [&] { return ready_; });
+  ready_ = false;
+  return came;
+}
+
+Result<std::vector<cluster::Record>> RegistryReader::read(const std::string& prefix) {
+  registry_->post(cluster::ReadPrefix{prefix});
+  std::vector<cluster::Reply> replies;
+  while (replies.empty()) {
+    if (!wait()) return fail(VMEM_ERROR_TIMEOUT, "the cluster's registry did not answer in time");
+    registry_->poll(replies);
+  }
+  if (const auto* const error = std::get_if<Error>(&replies.front().what)) return std::unexpected(*error);
+  return std::move(std::get<cluster::Read>(replies.front().what).records);
+}
+
+}  // namespace vmem::runtime
