@@ -30,7 +30,7 @@ install(DIRECTORY python/ DESTINATION "${CMAKE_INSTALL_DATADIR}/vmem/python" PAT
 if(VMEM_BUILD_TOOLS)
   install(TARGETS vmem_program RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT runtime)
 endif()
-install(FILES include/vmem/vmem.h include/vmem/vmem.hpp include/vmem/memory_resource.hpp include/vmem/torch.h
+install(FILES include/vmem/cluster.h include/vmem/cluster.hpp include/vmem/vmem.h include/vmem/vmem.hpp include/vmem/memory_resource.hpp include/vmem/torch.h
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/vmem")
 install(FILES LICENSE README.md ARCHITECTURE.md SECURITY.md DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT runtime)

@@ -188,11 +188,11 @@ void AddressSpace::remove(Region& region) {
   region.pages.reset();  // first: insert needs a little memory
   if (!owns(region))
     joint_serials_.erase(region.serial);
-  else if (region.keeps_range)
+  else if (region.extent.keeps_range)
     own_.erase(region.first.index, region.granules);
   else
     free_.insert(region.first.index, region.granules);
-  region.keeps_range = false;
+  region.extent.keeps_range = false;
   region.state = RegionState::empty;
   free_ids_.push_back(region.id);
 }

@@ -128,6 +128,8 @@ struct RegionExtent {
   // The mover only.
   std::uint32_t committed_pages = 0;  // of shared pages, dead ones may be left out
   std::uint32_t released_pages = 0;   // while the region ends: so many from the first on
+  // When the region ends, its granules stop being an own part: other nodes have the addresses.
+  bool keeps_range = false;
   // The policies know of all deaths up to here: of each page, or of the region as a whole.
   std::vector<std::uint64_t> deaths_told;
 };
@@ -149,9 +151,6 @@ struct Region {
   // Nobody may write to it any more: it is published, or being published. Any thread reads it only
   // for messages; the mover's mappings enforce it.
   std::atomic<bool> frozen{false};
-  // The mover only. When it ends, its granules stop being an own part: other nodes still have the
-  // addresses.
-  bool keeps_range = false;
   std::uint32_t head_bytes = 0;  // of its first page, before the requested range
   std::unique_ptr<Page[]> pages;
   RegionExtent extent;

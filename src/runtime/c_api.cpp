@@ -12,6 +12,7 @@
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "runtime/runtime.hpp"
+#include "vmem/cluster.h"
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Another program of a cluster, for tests. It takes one command a line from standard input, and
 // says one line for each: "ok ..." or "error STATUS MESSAGE".
 //
-//   publish NAME PAGES VERSION COPIES   allocates pages that tell number and version, publishes them
+//   publish NAME PAGES VERSION COPIES   allocates pages that tell number and version
 //   open NAME WAIT_MS                   says the address and the bytes
 //   read PAGE VERSION                   of the last opened or published: compares every word
 //   hold                                brings all pages into HBM
@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "vmem/vmem.h"
+#include "vmem/cluster.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // Regions that one program publishes and others open, over real sockets.
 #include "runtime/cluster_fixture.hpp"
-#include "vmem/vmem.hpp"
+#include "vmem/cluster.hpp"
 
 namespace vmem {
 namespace {
@@ -62,7 +62,7 @@ class PublishedApi : public ClusterApi {
 };
 
 TEST_F(PublishedApi, AnotherProgramReadsItAtTheSameAddress) {
-  constexpr std::uint64_t kPages = 40;  // more than its HBM and more than this program's host memory
+  constexpr std::uint64_t kPages = 40;  // more than either program's HBM
   Peer publisher(cluster());
   const std::string published = publisher(fmt::format("publish table {} 3 0", kPages));
   ASSERT_THAT(published, StartsWith("ok"));

@@ -16,6 +16,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using tiers::Outcome;
 
+TEST_F(Sharing, TheRegionLiesWhereItsPublisherHasIt) {
+  const auto place = source->place();
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->first_granule, 40u);
+  EXPECT_EQ(place->page_shift, 0u);
+  EXPECT_EQ(place->serial, kSerial);
+}
+
 TEST_F(Sharing, APageComesFromTheNodeThatHasIt) {
   at(kFirst).holder.hold(3);
   finder.where[3] = {kFirst};

@@ -125,8 +125,12 @@ class Sharing : public ::testing::Test {
     finder.links = &reader->links();
     for (const NodeId id : {kFirst, kSecond}) finder.by_node[id] = reader->links().add({address(id)}, finder);
     tier = std::make_unique<SharedTier>(*reader, finder, SharedTier::Config{.times = times, .workers = 0});
-    source = tier->open(
-        {"weights", kSerial, kPages * kPage, kPage, std::make_shared<RegionKey>(*RegionKey::of(key.bytes()))});
+    source = tier->open({.name = "weights",
+                         .serial = kSerial,
+                         .bytes = kPages * kPage,
+                         .page_bytes = kPage,
+                         .first_granule = 40,
+                         .key = std::make_shared<RegionKey>(*RegionKey::of(key.bytes()))});
     slots = *source->lay_out(kPage, kPages);
     until([&] { return finder.connection(kFirst) != rdma::PeerId{} && finder.connection(kSecond) != rdma::PeerId{}; });
   }

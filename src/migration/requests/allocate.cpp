@@ -166,7 +166,7 @@ std::optional<Status> FreeRequest::advance(MoverParts& parts) {
                 fmt::format("{:#x} was freed already", parts.core.config.space->address_of(first_granule)));
   }
   auto ended = parts.endings.end(*region, last);
-  if (ended) region->keeps_range = keep_range;
+  if (ended) region->extent.keeps_range = keep_range;
   return ended;
 }
 

@@ -12,7 +12,7 @@
 
 namespace vmem::runtime {
 
-using namespace cluster::directory;  // NOLINT(google-build-using-namespace): its messages and events
+using namespace cluster::directory;  // NOLINT(google-build-using-namespace): its messages
 
 namespace {
 

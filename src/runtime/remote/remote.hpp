@@ -48,8 +48,9 @@ class Remote {
   std::mutex freed_mutex_;
   std::function<void(std::uint32_t, std::uint32_t)> range_freed_;  // protected by freed_mutex_
   std::atomic<const Member*> membership_ = nullptr;                // member_, for other threads
-  std::unique_ptr<JointRegions> joint_;                            // with a cluster; ends before the node
-  std::unique_ptr<Member> member_;                                 // of a cluster; ends before those that it tells
+  // With a cluster. The member ends before those that it tells, and all before the node.
+  std::unique_ptr<JointRegions> joint_;
+  std::unique_ptr<Member> member_;
 };
 
 }  // namespace vmem::runtime

@@ -1,0 +1,82 @@
+/**
+ * @file
+ * Memory that the programs of a cluster share: regions that one of them publishes and others open.
+ *
+ * For programs with the option cluster. Functions wait for other nodes and for the cluster's
+ * registry, not for the GPU. What is said in vmem/vmem.h of threads, units and errors holds here.
+ */
+#ifndef VMEM_CLUSTER_H
+#define VMEM_CLUSTER_H
+
+#include "vmem/vmem.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** How a region is published. Zeros: no copies, for ever, 30 seconds. */
+typedef struct vmem_publish_options {
+  uint32_t copies;    /**< daemons that are to hold all of it before the call returns; 0 to 8 */
+  uint32_t reserved;  /**< 0 */
+  uint64_t expires_s; /**< Unix time from which on it is removed; 0: never */
+  uint64_t wait_us;   /**< longest wait; 0: 30 seconds */
+} vmem_publish_options;
+/**
+ * Publishes an allocation to the nodes of the cluster (option cluster): nobody can write to it any
+ * more, and other programs open it by its name, at the same address. Waits for queued work that
+ * writes to it.
+ *
+ * The pages stay where they are. Nodes that open it fetch those that they use, from here or from
+ * each other. Unmodified programs may use it like any memory; a kernel that writes to it fails with
+ * an illegal-address error. End it by vmem_close; vmem_free refuses it. If no copies were made, and
+ * nobody has fetched a page until then, the page is lost.
+ *
+ * The same program may publish again under the name: that is a new version, and the old one is
+ * removed. Who has that open keeps the pages that are there; others of it fail with LOST.
+ * @param ptr as from vmem_malloc, an allocation of more than 1 MiB
+ * @param name 1 to 128 letters, digits and "._-/"; begins with a letter or a digit
+ * @param options NULL for the defaults; not kept
+ *
+ * Errors: INVALID_VALUE (NULL, a name that is none, memory that shares pages with other
+ * allocations), INVALID_POINTER, IN_USE (it is held or published already, queued work does not end,
+ * or another program has published the name), UNSUPPORTED (no option cluster), TIMEOUT (it is
+ * read-only, and published or about to be: the registry did not answer, or fewer copies were made
+ * than asked for). After all other errors it is writable as before.
+ */
+VMEM_API vmem_status vmem_publish(void* ptr, const char* name, const vmem_publish_options* options);
+/**
+ * Opens a region that a program of the cluster has published, read-only, at the address that it has
+ * there. Pages come with their first use or by vmem_prefetch, are checked, and stay in this node's
+ * tiers like those of a mapped file. Opening it again, or what this program published, gives the
+ * same address; each opening is ended by one vmem_close.
+ * @param[out] out receives the pointer; unchanged on failure
+ * @param[out] bytes receives the size; may be NULL
+ * @param name as it was published
+ * @param device CUDA ordinal whose HBM its pages come to, one of the option devices
+ * @param wait_us longest wait for the name to be published, and for its nodes to answer
+ *
+ * Errors: INVALID_VALUE (NULL, unknown device), TIMEOUT (no such name within wait_us, or its home
+ * does not answer), LOST (it is being removed), ADDRESS_SPACE (something else is at its address
+ * here), OUT_OF_MEMORY (no room in host memory to stage pages), UNSUPPORTED (no option cluster).
+ * Work that uses a page of which no node has a copy any more fails with LOST.
+ */
+VMEM_API vmem_status vmem_open(void** out, uint64_t* bytes, const char* name, int device, uint64_t wait_us);
+/**
+ * Ends what vmem_open or vmem_publish began. The last one frees the memory here, after the work
+ * queued on `stream` and the work covered by releases. What was published lives on where other
+ * nodes hold it.
+ * @param ptr as from vmem_open, or as given to vmem_publish
+ * @param stream as for vmem_free
+ * @param wait_us longest wait for other nodes to take over what only this one holds; 0: 30 seconds
+ *
+ * Errors: INVALID_POINTER (neither), IN_USE (a thread holds a range of it; nothing is closed),
+ * TIMEOUT, LOST (it is closed all the same, and pages of it may be lost: the message says which),
+ * UNSUPPORTED.
+ */
+VMEM_API vmem_status vmem_close(void* ptr, vmem_stream stream, uint64_t wait_us);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
