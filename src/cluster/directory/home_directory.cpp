@@ -109,11 +109,7 @@ void HomeDirectory::remove() {
 }
 
 bool HomeDirectory::hand_over() {
-  if (handing_over_ || removing_ || desk_.record().removed) return false;
-  if (table_.all() == 0) {
-    remove();
-    return true;
-  }
+  if (handing_over_) return false;
   handing_over_ = true;
   const NodeId next = successor(context_, table_);
   if (next == NodeId{}) {
@@ -355,16 +351,13 @@ bool HomeDirectory::step_rebuild(std::uint64_t now_us, Outbox& out) {
 }
 
 // Expiry, and a later version under the name, end a region.
-// Removes what has expired, what a later version has replaced, and what nobody takes part in any
-// more: of that no page is left anywhere.
 bool HomeDirectory::step_life() {
   const RegionRecord& record = desk_.record();
   if (record.removed || removing_) return false;
   const StoredName* const name = context_.index.find_name(record.name);
   const bool expired = record.expires_s != 0 && context_.unix_s() >= record.expires_s;
   const bool superseded = name != nullptr && name->record.version > record.version;
-  const bool deserted = table_.all() == 0 && !rebuilding() && opens_.empty() && !desk_.busy();
-  if (!expired && !superseded && !deserted) return false;
+  if (!expired && !superseded) return false;
   remove();
   return true;
 }

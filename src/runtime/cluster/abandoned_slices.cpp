@@ -22,10 +22,10 @@ std::set<NodeId> members_of(const std::vector<cluster::Record>& records) {
   return members;
 }
 
-// Of what neither a home nor a participant is left, nobody has a page, or the addresses.
+// Of a region without a participant that is a member nobody has a page, or the addresses. It may
+// still have a home.
 bool is_alive(const directory::RegionRecord& region, const std::set<NodeId>& members) {
-  return members.contains(region.home) ||
-         std::ranges::any_of(region.participants, [&](const auto& each) { return members.contains(each.node); });
+  return std::ranges::any_of(region.participants, [&](const auto& each) { return members.contains(each.node); });
 }
 
 // A record that cannot be read may be of a region anywhere.
