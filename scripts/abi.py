@@ -20,7 +20,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = ROOT / "build/release/lib/libvmem_gpu.so"
 # The functions of the second are in the preloaded library.
-HEADERS = ("vmem/vmem.h", "vmem/torch.h")
+HEADERS = ("vmem/vmem.h", "vmem/cluster.h", "vmem/torch.h")
 VERSIONS = ROOT / "cmake/vmem.map"
 BASELINE = ROOT / "tests/public/vmem.abi"
 # Bits of abidiff's exit status; others are failures.
@@ -69,7 +69,7 @@ def names_of_library() -> set[str]:
 
 
 def differing_names() -> list[str]:
-    """Names of vmem.h alone: torch.h's are not in this library."""
+    """Names of vmem.h and cluster.h alone: torch.h's are not in this library."""
     declared = {name for name in names_of_baseline(BASELINE) if not name.startswith("vmem_torch_")}
     exported = names_of_library()
     return [f"{LIBRARY.name} does not export {name}" for name in sorted(declared - exported)] + [
