@@ -50,8 +50,9 @@ std::optional<std::string> bytes_of(std::string_view hex) {
   std::string bytes;
   for (; hex.size() >= 2; hex.remove_prefix(2)) {
     unsigned char byte = 0;
-    const auto [end, error] = std::from_chars(hex.data(), hex.data() + 2, byte, 16);
-    if (error != std::errc{} || end != hex.data() + 2) return std::nullopt;
+    const char* const first = &hex.front();
+    const auto [end, error] = std::from_chars(first, first + 2, byte, 16);
+    if (error != std::errc{} || end != first + 2) return std::nullopt;
     bytes += static_cast<char>(byte);
   }
   return hex.empty() ? std::optional(std::move(bytes)) : std::nullopt;
