@@ -2,6 +2,7 @@
 /// Regions that the programs of a cluster publish and open: C++20 over vmem/cluster.h.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -36,16 +37,17 @@ class published {
       : stream_(stream) {
     void* opened = nullptr;
     std::uint64_t bytes = 0;
-    check(vmem_open(&opened, &bytes, name, device, static_cast<std::uint64_t>(wait.count())));
+    const auto wait_us = static_cast<std::uint64_t>(std::max<std::chrono::microseconds::rep>(wait.count(), 0));
+    check(vmem_open(&opened, &bytes, name, device, wait_us));
     data_ = static_cast<const T*>(opened);
     size_ = static_cast<std::size_t>(bytes / sizeof(T));
   }
   /// Publishes a buffer's memory, which nobody can write to any more; the buffer is empty then.
   /// Throws INVALID_VALUE (no name, a buffer of up to 1 MiB), IN_USE, UNSUPPORTED: the buffer is as
-  /// before; TIMEOUT: what was published is closed again.
+  /// before; TIMEOUT, LOST: what was published is closed again.
   static published from(buffer<T>&& memory, const char* name, const vmem_publish_options& options = {}) {
     const vmem_status status = vmem_publish(memory.data(), name, &options);
-    if (status != VMEM_OK && status != VMEM_ERROR_TIMEOUT) check(status);
+    if (status != VMEM_OK && status != VMEM_ERROR_TIMEOUT && status != VMEM_ERROR_LOST) check(status);
     const error late = status == VMEM_OK ? error(VMEM_OK, "") : error(status, vmem_last_error());
     published result;
     result.stream_ = memory.stream();

@@ -67,7 +67,6 @@ void Mover::refuse_posted() {
 
 Status Mover::call(Request& request) {
   post(request);
-  if (ended_.load(std::memory_order_seq_cst)) refuse_posted();
   if (parts_.core.config.serve) parts_.core.config.serve(request);
   return request.wait();
 }
@@ -77,6 +76,7 @@ void Mover::post(Request& request) {
   while (!posted_.compare_exchange_weak(request.posted_before, &request, std::memory_order_seq_cst)) {
   }
   poke();
+  if (ended_.load(std::memory_order_seq_cst)) refuse_posted();
 }
 
 void Mover::poke() {

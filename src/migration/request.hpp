@@ -174,8 +174,9 @@ struct FreeRequest final : Request {
   pagetable::Region* region = nullptr;
   // Of the region as the caller saw it; another region may have reused the record since.
   std::uint32_t first_granule = 0;
-  // Other nodes use the addresses: they are granted anew when none does any more.
-  bool keep_range = false;
+  // Of a published region, by who closes it: its addresses belong to no region until they are
+  // granted anew.
+  bool joint = false;
   Stamp last;  // covers work queued before the free
 
   std::optional<Status> advance(MoverParts& parts) override;
@@ -292,6 +293,14 @@ struct GrantRequest final : Request {
   std::optional<Status> advance(MoverParts& parts) override;
 };
 
+// The node may allocate in granules [first, first + count) no longer, as far as it could. Regions
+// that live there stay until they end.
+struct RetireRequest final : Request {
+  std::uint32_t first = 0, count = 0;
+
+  std::optional<Status> advance(MoverParts& parts) override;
+};
+
 // Pages that are accessed in ways that vmem cannot track: they stay mapped where they are until
 // their region dies.
 struct KeepRequest final : Request {
@@ -345,6 +354,8 @@ struct LossReport final : Request {
 // Ends all regions, for shutdown; finishes when their last uses complete. Errors: IN_USE (a hold is
 // left; no region was ended).
 struct EndAllRequest final : Request {
+  bool only_check = false;  // whether it would begin
+
   std::optional<Status> advance(MoverParts& parts) override;
 
  private:

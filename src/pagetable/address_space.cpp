@@ -58,16 +58,40 @@ Status AddressSpace::check_unoccupied(const char* what, std::uint32_t first, std
                   what, number(there->serial), run_text(there->first.index, there->granules)));
 }
 
+// Regions that would take their granules along keep them in the part.
 Status AddressSpace::grant(std::uint32_t first, std::uint32_t count) {
   constexpr const char* kWhat = "to be granted";
   VMEM_TRY(check_inside(kWhat, first, count));
-  if (count == 0 || own_.overlaps(first, count))
+  const std::uint32_t end = first + count;
+  const auto leaves = [&](const Region* region) {
+    return region != nullptr && region->extent.keeps_range && region->first.index >= first &&
+           region->end_granule() <= end;
+  };
+  bool twice = count == 0, occupied = false;
+  for (std::uint32_t at = first; at < end; ++at) {
+    const Region* const region = region_at(at);
+    if (leaves(region)) continue;
+    twice |= own_.contains(at, 1);
+    occupied |= region != nullptr;
+  }
+  if (twice)
     return fail(VMEM_ERROR_INVALID_VALUE,
                 fmt::format("{} were {}, and {} in an own part: grant one or more granules, each once",
                             run_text(first, count), kWhat, count == 0 ? "none are" : "some are already"));
-  VMEM_TRY(check_unoccupied(kWhat, first, count));
-  own_.insert(first, count);
-  free_.insert(first, count);
+  if (occupied) return check_unoccupied(kWhat, first, count);
+  for (std::uint32_t at = first; at < end;) {
+    Region* const region = region_at(at);
+    std::uint32_t next = at + 1;
+    if (region != nullptr) {
+      region->extent.keeps_range = false;
+      next = region->end_granule();
+    } else {
+      while (next < end && region_at(next) == nullptr) ++next;
+      own_.insert(at, next - at);
+      free_.insert(at, next - at);
+    }
+    at = next;
+  }
   return {};
 }
 
@@ -81,6 +105,22 @@ Status AddressSpace::withdraw(std::uint32_t first, std::uint32_t count) {
   own_.erase(first, count);
   free_.erase(first, count);
   return {};
+}
+
+void AddressSpace::retire(std::uint32_t first, std::uint32_t count) {
+  for (std::uint32_t at = first; at < first + count;) {
+    Region* const region = region_at(at);
+    if (region != nullptr) {
+      region->extent.keeps_range = owns(*region);
+      at = region->first.index + region->granules;
+      continue;
+    }
+    if (free_.contains(at, 1)) {
+      free_.erase(at, 1);
+      own_.erase(at, 1);
+    }
+    ++at;
+  }
 }
 
 Result<Region*> AddressSpace::new_region() {

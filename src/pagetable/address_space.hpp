@@ -51,12 +51,16 @@ class AddressSpace {
   const SharedPages& sharing() const noexcept { return sharing_; }
 
   // The mover only.
-  // Makes granules an own part; parts that touch become one. Errors: ADDRESS_SPACE outside the
-  // space; INVALID_VALUE if any is in an own part; IN_USE if a region lives there.
+  // Makes granules an own part; parts that touch become one. Regions there that would take their
+  // granules along when they end leave them. Errors: ADDRESS_SPACE outside the space; INVALID_VALUE
+  // if any of the others is in an own part; IN_USE if another region lives there.
   Status grant(std::uint32_t first, std::uint32_t count);
   // Takes granules of an own part away. Errors: INVALID_VALUE if any is in none; IN_USE if a region
   // lives there.
   Status withdraw(std::uint32_t first, std::uint32_t count);
+  // Takes away those of these granules that are in own parts. Regions that live there stay, and
+  // take their granules along when they end.
+  void retire(std::uint32_t first, std::uint32_t count);
 
   // Creates a region of `granules` granules in pages of 2^page_shift granules, aligned to the page
   // size, in state `empty`, in an own part. REQUIRES: whole pages. Errors: ADDRESS_SPACE.

@@ -229,7 +229,6 @@ vmem_status vmem_close(void* ptr, vmem_stream stream, uint64_t wait_us) {
 vmem_status vmem_free(void* ptr, vmem_stream stream) {
   return with_runtime([&](Runtime& runtime) -> Status {
     if (ptr == nullptr) return {};
-    if (const auto* const publishing = runtime.publishing()) VMEM_TRY(publishing->check_free(ptr));
     return runtime.allocations().free(ptr, stream);
   });
 }

@@ -80,10 +80,7 @@ void Runtime::start_publishing() {
                                                                .mover = *mover_,
                                                                .regions = backing_->regions,
                                                                .slots = *slots_,
-                                                               .member = *remote->member(),
-                                                               .joint = *remote->joint(),
-                                                               .tenant = remote->tenant()});
-  remote->on_range_freed([this](std::uint32_t first, std::uint32_t count) { publishing_->range_freed(first, count); });
+                                                               .remote = *remote});
   backing_->regions.on_full([this, slice = remote->member()->parameters().slice_bytes](std::uint64_t bytes) {
     return grant_slices(std::uint32_t((bytes + slice - 1) / slice), [this](std::uint32_t first, std::uint32_t count) {
       migration::GrantRequest request;
@@ -148,7 +145,6 @@ Runtime::Interface::Interface(Runtime& runtime)
 // it.
 Runtime::~Runtime() {
   const MemoryReserve reserve;  // destruction must not fail
-  if (publishing_) stack_->remote()->on_range_freed({});
   publishing_.reset();
   interface_.reset();
   small_.reset();
@@ -245,8 +241,11 @@ Result<std::vector<migration::MoverDevice>> Runtime::mover_devices() const {
 
 // While a range is held, the memory cannot end: then nothing is left either.
 Status Runtime::shut_down() {
-  const auto all = std::uint32_t(space().bytes() >> pagetable::kGranuleShift);
-  if (publishing_ && slots_->registry().overlapping_holds(0, all).named == 0) publishing_->leave();
+  if (publishing_) {
+    migration::EndAllRequest check;
+    check.only_check = true;
+    if (mover_->call(check)) publishing_->leave();
+  }
   migration::EndAllRequest end;  // the suballocator's slabs are regions too
   const auto ended = mover_->call(end);
   if (!ended && ended.error().status != VMEM_ERROR_DEVICE_LOST) return ended;

@@ -272,8 +272,9 @@ Region& MoverTest::map_file(std::uint32_t pages) {
   return *request.region;
 }
 
-Status MoverTest::free(Region& region, Actor* last_user) {
+Status MoverTest::free(Region& region, Actor* last_user, bool joint) {
   FreeRequest request;
+  request.joint = joint;
   request.region = &region;
   request.first_granule = region.first.index;
   if (last_user != nullptr) {

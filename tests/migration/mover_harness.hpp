@@ -141,7 +141,7 @@ class MoverTest : public ::testing::Test {
   Region& allocate(std::uint32_t pages, int device = 0, bool slab = false);
   Result<Region*> try_allocate(std::uint32_t pages, int device = 0, bool slab = false);
   Region& map_file(std::uint32_t pages);  // every byte of page i of the first file is i
-  Status free(Region& region, Actor* last_user = nullptr);
+  Status free(Region& region, Actor* last_user = nullptr, bool joint = false);
   Status advise(const Range& range, vmem_advice advice);
   void prefetch(const Range& range);
   void evict(const Range& range) { EXPECT_TRUE(advise(range, VMEM_ADVISE_EVICT)); }

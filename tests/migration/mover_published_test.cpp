@@ -10,7 +10,13 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class Freeze : public MoverTest {
+class PublishedTest : public MoverTest {
+ protected:
+  // As its node ends it.
+  Status close(Region& region, Actor* last_user = nullptr) { return free(region, last_user, true); }
+};
+
+class Freeze : public PublishedTest {
  protected:
   Status freeze(Region& region) {
     FreezeRequest request;
@@ -152,7 +158,7 @@ TEST_F(Freeze, WhatSharesPagesIsRefusedAndSoIsASecondTime) {
   const Status twice = freeze(region);
   ASSERT_FALSE(twice);
   EXPECT_THAT(twice.error().message, HasSubstr("it is published already"));
-  ASSERT_TRUE(free(region));
+  ASSERT_TRUE(close(region));
   Region& next = allocate(1);
   Actor& a = actor();
   EXPECT_TRUE(acquire(a, writing(next, 0))) << "its record may be that of the region before";
@@ -178,6 +184,121 @@ TEST_F(Freeze, APageBelowHostMemoryIsNotLoadedForAnotherNode) {
   for (std::uint32_t i = 0; i < 6; ++i) expect_bytes(a, region, i, static_cast<unsigned char>(i + 1));
 }
 
+// Its addresses and its record would go to another region, which other nodes would read.
+TEST_F(Freeze, OnlyItsCloseFreesIt) {
+  start();
+  Region& region = allocate(2);
+  ASSERT_TRUE(freeze(region));
+  const Status refused = free(region);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().status, VMEM_ERROR_INVALID_POINTER);
+  EXPECT_THAT(refused.error().message, HasSubstr("end it by vmem_close"));
+  EXPECT_TRUE(close(region));
+}
+
+TEST_F(Freeze, ItWaitsForACpuWriteInProgress) {
+  start();
+  Region& region = allocate(1);
+  OpenPageRequest open;
+  open.run = {&region, 0, 1};
+  open.write = true;
+  ASSERT_TRUE(ask(open));
+  FreezeRequest request;
+  aim(request, region);
+  mover->post(request);
+  steps();
+  EXPECT_FALSE(request.done());
+  ClosePageRequest done;
+  done.run = open.run;
+  ASSERT_TRUE(ask(done));
+  ASSERT_TRUE(step_until([&] { return request.done(); }));
+  EXPECT_TRUE(request.result());
+}
+
+TEST_F(Freeze, AnotherNodeReadsAPageWhileQueuedKernelsRead) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  write_to_the_end(a, writing(region, 0), 7);
+  ASSERT_TRUE(freeze(region));
+  ASSERT_TRUE(acquire(a, reading(region, 0)));
+  Gate kernel = gate(a);
+  release(a, reading(region, 0));
+  OpenPageRequest open;
+  open.run = {&region, 0, 1};
+  open.only_here = true;
+  mover->post(open);
+  steps();
+  const bool at_once = open.done();
+  kernel.open();
+  ASSERT_TRUE(step_until([&] { return open.done(); }));
+  EXPECT_TRUE(at_once);
+  ClosePageRequest done;
+  done.run = open.run;
+  ASSERT_TRUE(ask(done));
+  finish_work(a);
+}
+
+TEST_F(Freeze, ItsAddressesAreUsedAgainOnceTheyAreGranted) {
+  start();
+  const std::uint64_t all = space->free_bytes();
+  Region& region = allocate(2);
+  const std::uint32_t first = region.first.index, granules = region.granules;
+  ASSERT_TRUE(freeze(region));
+  ASSERT_TRUE(close(region));
+  settle();
+  EXPECT_LT(space->free_bytes(), all);
+  GrantRequest grant;
+  grant.first = first;
+  grant.count = granules;
+  ASSERT_TRUE(ask(grant));
+  EXPECT_EQ(space->free_bytes(), all);
+}
+
+TEST_F(Freeze, AGrantThatComesBeforeTheEndOfTheRegionCounts) {
+  start();
+  const std::uint64_t all = space->free_bytes();
+  Region& region = allocate(2);
+  const std::uint32_t first = region.first.index, granules = region.granules;
+  Actor& a = actor();
+  ASSERT_TRUE(freeze(region));
+  ASSERT_TRUE(acquire(a, reading(region, 0, 2)));
+  Gate kernel = gate(a);
+  release(a, reading(region, 0, 2));
+  ASSERT_TRUE(close(region, &a));
+  GrantRequest grant;
+  grant.first = first;
+  grant.count = granules;
+  ASSERT_TRUE(ask(grant));
+  kernel.open();
+  finish_work(a);
+  settle();
+  EXPECT_EQ(space->free_bytes(), all);
+}
+
+TEST_F(Freeze, WhatARetiredPartHoldsIsNotUsedAgain) {
+  start();
+  Region& region = allocate(2);
+  const std::uint64_t others = space->free_bytes();
+  RetireRequest lost;
+  lost.first = 0;
+  lost.count = std::uint32_t(space->bytes() >> pagetable::kGranuleShift);
+  ASSERT_TRUE(ask(lost));
+  EXPECT_EQ(space->free_bytes(), 0u);
+  EXPECT_GT(others, 0u);
+  Actor& a = actor();
+  write_to_the_end(a, writing(region, 1), 3);
+  expect_bytes(a, region, 1, 3);
+  ASSERT_TRUE(free(region));
+  settle();
+  EXPECT_EQ(space->free_bytes(), 0u);
+  EXPECT_EQ(space->own_bytes(), 0u);
+  GrantRequest grant;
+  grant.first = lost.first;
+  grant.count = lost.count;
+  EXPECT_TRUE(ask(grant)) << "another node may have it meanwhile, and give it back";
+}
+
 // A published region of another node.
 class Opened final : public tiers::PageSource {
  public:
@@ -196,7 +317,7 @@ class Opened final : public tiers::PageSource {
   const tiers::RegionPlace place_;
 };
 
-class OpenRegion : public MoverTest {
+class OpenRegion : public PublishedTest {
  protected:
   static constexpr tiers::RegionPlace kPlace{.first_granule = 40, .page_shift = 1, .serial = pagetable::Serial{5}};
   Result<Region*> open(std::uint32_t pages, const tiers::RegionPlace& place = kPlace) {
@@ -223,9 +344,10 @@ TEST_F(OpenRegion, LiesWhereItsOwnerHasItWithItsPagesAndSerial) {
   const Status refused = acquire(a, writing(region, 0));
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("is the published region 'weights', mapped: it can be read"));
-  ASSERT_TRUE(free(region));
+  EXPECT_FALSE(free(region)) << "only its close frees it";
+  ASSERT_TRUE(close(region));
   EXPECT_TRUE(open(3)) << "its place is free again";
-  ASSERT_TRUE(free(*space->region_at(40)));
+  ASSERT_TRUE(close(*space->region_at(40)));
 }
 
 TEST_F(OpenRegion, InThisNodesPartOrOverAnotherRegionIsRefused) {
@@ -240,7 +362,7 @@ TEST_F(OpenRegion, InThisNodesPartOrOverAnotherRegionIsRefused) {
   ASSERT_FALSE(over);
   EXPECT_EQ(over.error().status, VMEM_ERROR_IN_USE);
   EXPECT_EQ(files->sources, 1u) << "nothing is left of those that were refused";
-  ASSERT_TRUE(free(**first));
+  ASSERT_TRUE(close(**first));
 }
 
 }  // namespace

@@ -32,6 +32,8 @@ class ClusterApi : public RemoteApi {
     return true;
   }
 
+  void stop_registry() { etcd_[0].stop(); }
+  void resume_registry() { etcd_[0].resume(); }
   // As when the node's lease has ended.
   void forget_node(int id) const {
     const std::string script = fmt::format(

@@ -193,6 +193,42 @@ TEST_F(PublishedApi, CopiesOutliveTheirPublisher) {
   ASSERT_OK(vmem_close(base, nullptr, 0));
 }
 
+TEST_F(PublishedApi, AClosingMayWaitForEver) {
+  const auto daemon = join({"--copies", "64MiB"});
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  void* own = nullptr;
+  ASSERT_OK(vmem_malloc(&own, 2 * kPage, 0, nullptr));
+  const std::vector<std::byte> some(2 * kPage, std::byte{7});
+  ASSERT_OK(vmem_write(own, some.data(), some.size()));
+  ASSERT_OK(vmem_publish(own, "table", nullptr));
+  EXPECT_OK(vmem_close(own, nullptr, UINT64_MAX)) << "the daemon takes over what nobody else has";
+}
+
+TEST_F(PublishedApi, WithoutARegistryMemoryStaysWritable) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  void* own = nullptr;
+  ASSERT_OK(vmem_malloc(&own, 2 * kPage, 0, nullptr));
+  stop_registry();
+  const vmem_publish_options options{.copies = 0, .reserved = 0, .expires_s = 0, .wait_us = 500'000};
+  EXPECT_EQ(vmem_publish(own, "table", &options), VMEM_ERROR_TIMEOUT);
+  EXPECT_THAT(vmem_last_error(), HasSubstr("within 500ms"));
+  const std::uint64_t word = 7;
+  EXPECT_OK(vmem_write(own, &word, sizeof(word)));
+  EXPECT_EQ(vmem_close(own, nullptr, 0), VMEM_ERROR_INVALID_POINTER);
+  resume_registry();
+  EXPECT_OK(vmem_publish(own, "table", nullptr));
+}
+
+TEST_F(PublishedApi, AStreamThatCannotBeUsedLeavesItOpen) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  void* own = nullptr;
+  ASSERT_OK(vmem_malloc(&own, 2 * kPage, 0, nullptr));
+  ASSERT_OK(vmem_publish(own, "table", nullptr));
+  EXPECT_EQ(vmem_close(own, reinterpret_cast<vmem_stream>(std::uintptr_t{0x10}), 0), VMEM_ERROR_INVALID_VALUE);
+  EXPECT_OK(open("table"));
+  EXPECT_EQ(base, own);
+}
+
 TEST_F(PublishedApi, TooFewCopiesAreNamedAndTheRegionIsPublishedAllTheSame) {
   const auto daemon = join({"--copies", "8MiB"});
   ASSERT_OK(start({{"cluster", cluster()}}));

@@ -24,6 +24,11 @@ Error not_a_member() {
           "this node is no member of the cluster at present; try again once it has enrolled"};
 }
 
+// Any wait may be asked for, also for ever.
+std::uint64_t later(std::uint64_t now_us, std::uint64_t wait_us) {
+  return now_us + std::min(wait_us, UINT64_MAX - now_us);
+}
+
 template <class Number>
 Number next(Number& last) {
   return last = Number{static_cast<std::underlying_type_t<Number>>(last) + 1};
@@ -121,7 +126,7 @@ Ticket Directory::publish(Publication what, std::uint64_t wait_us) {
                        .region = std::move(region),
                        .written = std::move(what.written),
                        .asked_us = now_us,
-                       .deadline_us = now_us + wait_us});
+                       .deadline_us = later(now_us, wait_us)});
   poll_.poke();
   return ticket;
 }
@@ -129,11 +134,7 @@ Ticket Directory::publish(Publication what, std::uint64_t wait_us) {
 Ticket Directory::open(const std::string& name, std::uint64_t wait_us) {
   const Ticket ticket = next(last_ticket_);
   const std::uint64_t now_us = clock_.now_us();
-  requests_.ask({.kind = RegionRequest::Kind::open,
-                 .ticket = ticket,
-                 .name = name,
-                 .asked_us = now_us,
-                 .deadline_us = now_us + wait_us});
+  requests_.ask(RegionRequest::Kind::open, ticket, name, now_us, later(now_us, wait_us));
   poll_.poke();
   return ticket;
 }
@@ -141,11 +142,7 @@ Ticket Directory::open(const std::string& name, std::uint64_t wait_us) {
 Ticket Directory::remove(const std::string& name, std::uint64_t wait_us) {
   const Ticket ticket = next(last_ticket_);
   const std::uint64_t now_us = clock_.now_us();
-  requests_.ask({.kind = RegionRequest::Kind::remove,
-                 .ticket = ticket,
-                 .name = name,
-                 .asked_us = now_us,
-                 .deadline_us = now_us + wait_us});
+  requests_.ask(RegionRequest::Kind::remove, ticket, name, now_us, later(now_us, wait_us));
   poll_.poke();
   return ticket;
 }
@@ -154,7 +151,7 @@ Ticket Directory::want(Serial serial, Run pages, std::uint64_t wait_us) {
   const Ticket ticket = next(last_ticket_);
   Participant* const participant = find(participants_, serial);
   if (participant != nullptr)
-    participant->want(ticket, pages, clock_.now_us() + wait_us, out_);
+    participant->want(ticket, pages, later(clock_.now_us(), wait_us), out_);
   else
     out_.events.emplace_back(WantEnded{
         .ticket = ticket,
@@ -169,7 +166,7 @@ Ticket Directory::close(Serial serial, std::uint64_t wait_us) {
   const std::uint64_t now_us = clock_.now_us();
   const bool open = participant != nullptr && participant->stage() == Participant::Stage::open;
   if (open)
-    participant->close(ticket, now_us + wait_us, now_us);
+    participant->close(ticket, later(now_us, wait_us), now_us);
   else
     out_.events.emplace_back(CloseEnded{
         .ticket = ticket,
@@ -187,7 +184,7 @@ Ticket Directory::leave(std::uint64_t wait_us) {
     out_.events.emplace_back(LeaveEnded{.ticket = ticket, .status = refusal});
     return ticket;
   }
-  departure_ = Departure{.ticket = ticket, .deadline_us = clock_.now_us() + wait_us, .over = false};
+  departure_ = Departure{.ticket = ticket, .deadline_us = later(clock_.now_us(), wait_us), .over = false};
   return ticket;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cluster/directory/directory_events.hpp"
@@ -27,7 +28,10 @@ class RequestDesk {
  public:
   explicit RequestDesk(const HomeContext& context) : context_(context) {}
 
-  void ask(RegionRequest request) { requests_.push_back(std::move(request)); }
+  void ask(RegionRequest::Kind kind, Ticket ticket, std::string name, std::uint64_t now_us, std::uint64_t deadline_us) {
+    requests_.push_back(
+        {.kind = kind, .ticket = ticket, .name = std::move(name), .asked_us = now_us, .deadline_us = deadline_us});
+  }
   // The home has answered a removal.
   void removed(Serial serial, Outbox& out);
   void refused(Serial serial, Outbox& out);

@@ -165,8 +165,15 @@ std::optional<Status> FreeRequest::advance(MoverParts& parts) {
     return fail(VMEM_ERROR_INVALID_POINTER,
                 fmt::format("{:#x} was freed already", parts.core.config.space->address_of(first_granule)));
   }
+  const pagetable::AddressSpace& space = *parts.core.config.space;
+  if (!joint && (region->frozen || !space.owns(*region))) {
+    return fail(VMEM_ERROR_INVALID_POINTER,
+                fmt::format("the memory at {:#x} is a published region, which other nodes may have open: end it by "
+                            "vmem_close",
+                            space.address_of(first_granule)));
+  }
   auto ended = parts.endings.end(*region, last);
-  if (ended) region->extent.keeps_range = keep_range;
+  if (ended) region->extent.keeps_range |= joint;
   return ended;
 }
 

@@ -9,6 +9,7 @@ std::optional<Status> EndAllRequest::advance(MoverParts& parts) {
   if (!started_) {
     if (!parts.core.config.threads->barrier_all_threads() || parts.core.config.threads->any_hold())
       return fail(VMEM_ERROR_IN_USE, "ranges are still acquired; release them before vmem_shutdown");
+    if (only_check) return Status{};
     started_ = true;
     while (!parts.residency.live().empty()) {
       if (auto ended = parts.endings.end(*parts.residency.live().front(), {}); !ended) return ended;

@@ -32,7 +32,8 @@ std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
   }
   for (; page_ < region->page_count; ++page_) {
     const PageRef ref{region, page_};
-    auto hidden = parts.gate.hide(ref);
+    // A page that is not mapped may be open for vmem_write.
+    auto hidden = ref.page().cpu_users != 0 ? Attempt::after_release : parts.gate.hide(ref);
     if (!hidden) {
       VMEM_TRY(thaw(parts, *region));
       return std::unexpected(std::move(hidden).error());
@@ -78,6 +79,11 @@ Status FreezeRequest::check(const MoverParts& parts) const {
 std::optional<Status> ThawRequest::advance(MoverParts& parts) {
   VMEM_TRY(check_live({region, region->page_at(first_granule), 1}));
   return thaw(parts, *region);
+}
+
+std::optional<Status> RetireRequest::advance(MoverParts& parts) {
+  parts.core.config.space->retire(first, count);
+  return Status{};
 }
 
 std::optional<Status> GrantRequest::advance(MoverParts& parts) { return parts.core.config.space->grant(first, count); }

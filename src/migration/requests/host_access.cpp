@@ -16,6 +16,18 @@ namespace {
 
 constexpr std::uint8_t kCpuUsersMax = 255;  // the limit of Page::cpu_users
 
+// The uses that have to end before the page is read, or written. Kernels that read what nobody can
+// write to are not waited for.
+std::vector<Stamp> awaited_uses(MoverParts& parts, const PageRun& run, bool write) {
+  pagetable::Region& region = *run.region;
+  if (!write && (region.frozen || region.read_only)) return {};
+  parts.uses.stamp_untracked(region);
+  std::vector<Stamp> uses(region.uses.begin(), region.uses.end());
+  const auto& of_page = region.pages[run.first].uses;
+  uses.insert(uses.end(), of_page.begin(), of_page.end());
+  return uses;
+}
+
 }  // namespace
 
 std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
@@ -33,11 +45,7 @@ std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
                 fmt::format("the page at {:#x} is held by an acquire; release it before vmem_write", address));
   }
   parts.uses.drain();  // those of holds that ended before the check above
-  if (!uses_) {
-    parts.uses.stamp_untracked(*run.region);
-    uses_.emplace(run.region->uses.begin(), run.region->uses.end());
-    uses_->insert(uses_->end(), page.uses.begin(), page.uses.end());
-  }
+  if (!uses_) uses_ = awaited_uses(parts, run, write);
   if (page.cpu_users == kCpuUsersMax || (page.cpu_users != 0 && write && !strangers)) return std::nullopt;
   if (parts.transfers.running(page.wait) || parts.transfers.running(page.store)) return std::nullopt;
   std::erase_if(*uses_, [&](Stamp use) { return parts.uses.complete(use); });

@@ -33,21 +33,18 @@ std::string label(const cluster::NodeRecord& record, const std::string& name) {
   return found == record.labels.end() ? "" : found->second;
 }
 
+KnownNode known(NodeId id, const cluster::NodeRecord& record, bool draining) {
+  return {.id = id,
+          .daemon = record.lends.copies != 0,
+          .draining = draining,
+          .rack = label(record, "rack"),
+          .host = label(record, "host"),
+          .free_bytes = record.lends.copies};
+}
+
 NodesView view_of(const ClusterView& view) {
-  NodesView nodes{.as_of = view.as_of, .nodes = {}};
-  for (const ClusterNode& node : view.nodes)
-    nodes.nodes.push_back({.id = node.id,
-                           .daemon = node.record.lends.copies != 0,
-                           .draining = node.draining,
-                           .rack = label(node.record, "rack"),
-                           .host = label(node.record, "host"),
-                           .free_bytes = node.record.lends.copies});
-  nodes.nodes.push_back({.id = view.self,
-                         .daemon = view.own.lends.copies != 0,
-                         .draining = view.draining,
-                         .rack = label(view.own, "rack"),
-                         .host = label(view.own, "host"),
-                         .free_bytes = view.own.lends.copies});
+  NodesView nodes{.as_of = view.as_of, .nodes = {known(view.self, view.own, view.draining)}};
+  for (const ClusterNode& node : view.nodes) nodes.nodes.push_back(known(node.id, node.record, node.draining));
   std::ranges::sort(nodes.nodes, {}, &KnownNode::id);
   return nodes;
 }
@@ -104,12 +101,13 @@ Status DirectoryService::open_directory() {
   DirectoryConfig times;
   // A program's mover drops cached pages without a word.
   times.keeps_copies = config_.copies != nullptr;
-  directory_ = std::make_unique<Directory>(*registry_, node_.clock(),
-                                           Directory::Setup{.config = times,
-                                                            .random = system_random(),
-                                                            .tenant = tenant_of(config_.tenant),
-                                                            .fenced = config_.fenced,
-                                                            .unix_s = unix_s});
+  directory_ =
+      std::make_unique<Directory>(*registry_, node_.clock(),
+                                  Directory::Setup{.config = times,
+                                                   .random = system_random(),
+                                                   .tenant = tenant_of(config_.tenant),
+                                                   .fenced = [fence = config_.fence] { return fence->is_up(); },
+                                                   .unix_s = unix_s});
   parcels_.receive(rdma::Parcels::Topic::directory,
                    [this](const rdma::Peer& from, rdma::ConstBytes bytes) { receive(from, bytes); });
   node_.add(*this);
@@ -152,11 +150,14 @@ Result<Serial> DirectoryService::publish(Directory::Publication what, std::uint6
 }
 
 Result<RegionRecord> DirectoryService::open(const std::string& name, std::uint64_t wait_us) {
-  return call<RegionRecord>([this, name, wait_us] { return directory_->open(name, wait_us); },
-                            [this](Event& event) -> Result<RegionRecord> {
-                              VMEM_ASSIGN(const Serial serial, std::get<OpenEnded>(event).serial);
-                              return directory_->participant(serial)->region();
-                            });
+  return call<RegionRecord>(
+      [this, name, wait_us] { return directory_->open(name, wait_us); },
+      [this](Event& event) -> Result<RegionRecord> {
+        VMEM_ASSIGN(const Serial serial, std::get<OpenEnded>(event).serial);
+        const Participant* const part = directory_->participant(serial);  // it may have ended since
+        if (part == nullptr) return fail(VMEM_ERROR_LOST, "the region was closed by the cluster while it was opened");
+        return part->region();
+      });
 }
 
 Result<Runs> DirectoryService::close(Serial serial, std::uint64_t wait_us) {
@@ -168,23 +169,13 @@ Result<Runs> DirectoryService::close(Serial serial, std::uint64_t wait_us) {
                     });
 }
 
-Status DirectoryService::call_for_status(std::move_only_function<Ticket()> begin,
-                                         std::move_only_function<Status(Event&)> take) {
-  const auto ended = call<bool>(std::move(begin), [take = std::move(take)](Event& event) mutable -> Result<bool> {
-    VMEM_TRY(take(event));
-    return true;
-  });
-  return ended ? Status{} : std::unexpected(ended.error());
-}
-
-Status DirectoryService::remove(const std::string& name, std::uint64_t wait_us) {
-  return call_for_status([this, name, wait_us] { return directory_->remove(name, wait_us); },
-                         [](Event& event) { return std::get<RemoveEnded>(event).status; });
-}
-
 Status DirectoryService::leave(std::uint64_t wait_us) {
-  return call_for_status([this, wait_us] { return directory_->leave(wait_us); },
-                         [](Event& event) { return std::get<LeaveEnded>(event).status; });
+  const auto left = call<bool>([this, wait_us] { return directory_->leave(wait_us); },
+                               [](Event& event) -> Result<bool> {
+                                 VMEM_TRY(std::get<LeaveEnded>(event).status);
+                                 return true;
+                               });
+  return left ? Status{} : std::unexpected(left.error());
 }
 
 // ---- the node's thread ----

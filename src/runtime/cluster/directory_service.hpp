@@ -43,7 +43,7 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
     std::string tenant;            // of this node, as others see it
     CopyKeeper* copies = nullptr;  // null, as in programs: this node promises to keep nothing
     NodePaths::Lenders lenders = NodePaths::Lenders::nobody;
-    std::function<bool()> fenced;  // any thread
+    const Fence* fence = nullptr;  // of this node's membership
     // No node has these granules of a region that this node published mapped any more.
     std::function<void(std::uint32_t first, std::uint32_t count)> range_freed;
   };
@@ -67,7 +67,6 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
   Result<cluster::directory::RegionRecord> open(const std::string& name, std::uint64_t wait_us);
   // The pages of which nobody else is known to have a copy.
   Result<cluster::directory::Runs> close(Serial serial, std::uint64_t wait_us);
-  Status remove(const std::string& name, std::uint64_t wait_us);
   // Closes all regions here, and has other nodes take over what this one is home of.
   Status leave(std::uint64_t wait_us);
 
@@ -94,7 +93,6 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
 
   DirectoryService(rdma::Node& node, rdma::Parcels& parcels, Config config);
   Status open_directory();
-  Status call_for_status(std::move_only_function<Ticket()> begin, std::move_only_function<Status(Event&)> take);
   template <class Value>
   Result<Value> call(std::move_only_function<Ticket()> begin, std::move_only_function<Result<Value>(Event&)> take);
   void seen(const ClusterView& view);

@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/memory_reserve.hpp"
+#include "base/sizes.hpp"
 #include "cluster/registry/etcd/etcd_registry.hpp"
 #include "pagetable/types.hpp"
 #include "rdma/node/wire.hpp"
@@ -109,6 +111,7 @@ Member::~Member() {
     changed_.notify_all();
     thread_.join();
   }
+  config_.fence.set(0);
   enrollment_.reset();
   registry_.reset();
 }
@@ -118,7 +121,7 @@ NodeId Member::id() const {
   return id_;
 }
 
-Result<std::uint64_t> Member::take_serial() {
+Result<std::uint64_t> Member::take_serial(std::uint64_t most_us) {
   std::future<Result<std::uint64_t>> taken;
   {
     const std::lock_guard lock(mutex_);
@@ -126,7 +129,13 @@ Result<std::uint64_t> Member::take_serial() {
     taken = asked_serials_.emplace_back().promise.get_future();
   }
   wake();
-  return taken.get();
+  // The enrollment gives up by itself, too: this only may be sooner.
+  constexpr std::uint64_t kLongestUs = 60'000'000;
+  if (taken.wait_for(std::chrono::microseconds(std::min(most_us, kLongestUs))) == std::future_status::ready)
+    return taken.get();
+  return fail(VMEM_ERROR_TIMEOUT, fmt::format("the cluster's registry gave no number for a region within {}; is one of "
+                                              "its servers up?",
+                                              exact_duration_us(most_us)));
 }
 
 Result<std::vector<cluster::Slice>> Member::take_slices(std::uint32_t count) {
@@ -183,11 +192,13 @@ void Member::wake() {
 void Member::run() {
   std::uint64_t leave_by_us = 0;
   std::vector<cluster::EnrollmentEvent> events;
+  MemoryReserve reserve;
   while (true) {
+    (void)reserve.refill();
     ask();
     while (enrollment_->step()) {
     }
-    fence_at_us_.store(enrollment_->fence_at_us(), std::memory_order_release);
+    config_.fence.set(enrollment_->fence_at_us());
     events.clear();
     enrollment_->poll(events);
     for (cluster::EnrollmentEvent& event : events) take(event);
@@ -221,9 +232,9 @@ void Member::take(cluster::EnrollmentEvent& event) {
   } else if (const auto* const expelled = std::get_if<Expelled>(&event)) {
     VMEM_LOG_WARN("this process is no longer node {} of the cluster, and enrolls again: {}", number(expelled->former),
                   expelled->why.message);
-    fence_at_us_.store(0, std::memory_order_release);
+    config_.fence.set(0);
     told_ = {};
-    if (config_.expelled) config_.expelled();
+    config_.expelled(expelled->slices);
     const std::lock_guard lock(mutex_);
     id_ = {};
     held_.clear();

@@ -40,6 +40,17 @@ cluster::ClusterParameters cluster_parameters(std::uint64_t base, std::uint64_t 
 // A record of this process, without addresses.
 cluster::NodeRecord this_host(std::string kind, Incarnation incarnation);
 
+// When this process has to stop acting as a member: at once, unless a Member says otherwise. Any
+// thread.
+class Fence {
+ public:
+  bool is_up() const { return SteadyClock().now_us() >= at_us_.load(std::memory_order_acquire); }
+  void set(std::uint64_t at_us) { at_us_.store(at_us, std::memory_order_release); }
+
+ private:
+  std::atomic<std::uint64_t> at_us_ = 0;
+};
+
 struct ClusterNode {
   NodeId id{};
   cluster::NodeRecord record;
@@ -63,10 +74,11 @@ class Member {
     cluster::ClusterParameters parameters;
     cluster::NodeRecord record;  // incarnation, addresses, kind, labels, what it lends
     std::uint32_t lease_s = 90;
+    Fence& fence;  // outlives this
     // Called by the member's thread, first before join() returns: with each reading of the registry
     // (`changed`: the nodes are others than before), and when this node is no member any more.
     std::function<void(const ClusterView& view, bool changed)> seen;
-    std::function<void()> expelled;
+    std::function<void(const std::vector<cluster::Slice>& held)> expelled;
   };
   // Returns once this process is enrolled. Errors: those of open_registry; INVALID_OPTION if the
   // cluster does not take it in, naming what differs; TIMEOUT, with what the registry's servers
@@ -78,13 +90,11 @@ class Member {
   Member& operator=(const Member&) = delete;
 
   NodeId id() const;  // 0: not enrolled at present
-  // Whether this node must not act as a member now.
-  bool fenced() const { return clock_.now_us() >= fence_at_us_.load(std::memory_order_acquire); }
   const cluster::ClusterParameters& parameters() const { return config_.parameters; }
 
-  // Each waits for the registry. Errors: TIMEOUT; ADDRESS_SPACE if not as many adjacent slices are
+  // Each waits for the registry, the first for at most most_us. Errors: TIMEOUT; ADDRESS_SPACE if not as many adjacent slices are
   // free, those that others have left behind among them; NOT_INITIALIZED when the member ends.
-  Result<std::uint64_t> take_serial();
+  Result<std::uint64_t> take_serial(std::uint64_t most_us);
   Result<std::vector<cluster::Slice>> take_slices(std::uint32_t count);
   // From now on the slice is not given back when this node leaves: regions live there that other
   // nodes may have open. Errors: IN_USE, this node does not hold it any more, after an expulsion.
@@ -120,8 +130,6 @@ class Member {
   cluster::Revision told_{};  // the reading that was told last
   Tickets<std::uint64_t> serials_;
   Tickets<std::vector<cluster::Slice>> slices_;
-
-  std::atomic<std::uint64_t> fence_at_us_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "base/log.hpp"
 #include "runtime/memory/addresses.hpp"
 #include "tiers/stacked_tier.hpp"
 
@@ -46,123 +47,8 @@ std::uint64_t count(const Runs& runs) {
   return sum;
 }
 
-}  // namespace
-
-Publishing::Publishing(const Parts& parts)
-    : parts_(parts), pages_({.devices = parts.devices, .mover = parts.mover}, {}) {
-  parts_.joint.serve(pages_);
-}
-
-Publishing::~Publishing() {
-  leave();
-  parts_.joint.stop_serving();
-}
-
-void Publishing::leave() {
-  if (std::exchange(left_, true)) return;
-  (void)parts_.joint.directory().leave(kLeaveUs);  // the homes log what is lost
-}
-
-Status Publishing::publish(void* pointer, const Order& order) {
-  const std::lock_guard one(opening_);
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  VMEM_ASSIGN(Region* const region, live_region(parts_.space, address));
-  const char* const wrong = region->slab                                ? "it shares pages with other small allocations"
-                            : region->undeclared                        ? "it is not from vmem_malloc"
-                            : base_of(parts_.space, *region) != address ? "it is inside of an allocation"
-                                                                        : nullptr;
-  if (wrong != nullptr)
-    return fail(VMEM_ERROR_INVALID_VALUE,
-                fmt::format("{:#x} was to be published, and {}: publish an allocation of more than 1 MiB, by the "
-                            "pointer that vmem_malloc gave",
-                            address, wrong));
-  migration::FreezeRequest freeze;
-  freeze.region = region;
-  freeze.first_granule = region->first.index;
-  VMEM_TRY(parts_.mover.call(freeze));
-  Status announced = announce(*region, order, written_of(region->page_count, freeze.unwritten));
-  if (announced || announced.error().status == VMEM_ERROR_TIMEOUT) return announced;
-  migration::ThawRequest thaw;
-  thaw.region = region;
-  thaw.first_granule = region->first.index;
-  VMEM_TRY(parts_.mover.call(thaw));
-  return announced;
-}
-
-Status Publishing::announce(Region& region, const Order& order, Runs written) {
-  VMEM_ASSIGN(const std::uint64_t number, parts_.member.take_serial());
-  const cluster::directory::Serial serial{number};
-  VMEM_ASSIGN(sharing::RegionKey made, sharing::RegionKey::create());
-  const auto key = std::make_shared<const sharing::RegionKey>(std::move(made));
-  const auto secret = key->bytes();
-  const Joint joint{.serial = serial, .name = order.name, .region = &region};
-  for (const cluster::Slice slice : slices_of(region)) VMEM_TRY(parts_.member.keep(slice));
-  {
-    const std::lock_guard lock(mutex_);
-    joint_.emplace(region.first.index, joint);
-  }
-  serve(joint, key);
-  const auto published =
-      parts_.joint.directory().publish({.serial = serial,
-                                        .name = order.name,
-                                        .key = std::string(reinterpret_cast<const char*>(secret.data()), secret.size()),
-                                        .first_granule = region.first.index,
-                                        .granules = region.granules,
-                                        .page_bytes = region.page_bytes(),
-                                        .bytes = region.bytes,
-                                        .copies = order.copies,
-                                        .expires_s = order.expires_s,
-                                        .written = std::move(written)},
-                                       order.wait_us);
-  if (published || published.error().status == VMEM_ERROR_TIMEOUT)
-    return published ? Status{} : std::unexpected(published.error());
-  pages_.remove(page_serial(serial));
-  const std::lock_guard lock(mutex_);
-  joint_.erase(region.first.index);
-  return std::unexpected(published.error());
-}
-
-std::vector<cluster::Slice> Publishing::slices_of(const Region& region) const {
-  const std::uint64_t granules = parts_.member.parameters().slice_bytes >> pagetable::kGranuleShift;
-  std::vector<cluster::Slice> slices;
-  for (std::uint64_t slice = region.first.index / granules; slice <= (region.end_granule() - 1) / granules; ++slice)
-    slices.push_back(cluster::Slice(slice));
-  return slices;
-}
-
-void Publishing::serve(const Joint& joint, std::shared_ptr<const sharing::RegionKey> key) {
-  pages_.add(page_serial(joint.serial), {.region = joint.region,
-                                         .page_bytes = joint.region->page_bytes(),
-                                         .key = std::move(key),
-                                         .tenant = parts_.tenant});
-}
-
-Publishing::Opened Publishing::opened(const Joint& joint) const {
-  return {.pointer = reinterpret_cast<void*>(base_of(parts_.space, *joint.region)), .bytes = joint.region->bytes};
-}
-
-Result<Publishing::Opened> Publishing::open(const std::string& name, int device, std::uint64_t wait_us) {
-  VMEM_ASSIGN(const int index, parts_.devices.index_of(device));
-  // Another thread may publish it meanwhile. It may also close what this one has found; so what is
-  // found is opened again, when nobody can.
-  if (const auto found = parts_.joint.directory().open(name, wait_us); !found) return std::unexpected(found.error());
-  const std::lock_guard one(opening_);
-  VMEM_ASSIGN(const RegionRecord record, parts_.joint.directory().open(name, wait_us));
-  {
-    const std::lock_guard lock(mutex_);
-    const auto there =
-        std::ranges::find_if(joint_, [&](const auto& each) { return each.second.serial == record.serial; });
-    if (there != joint_.end()) {
-      ++there->second.times;
-      return opened(there->second);
-    }
-  }
-  auto mapped = map(record, index);
-  if (!mapped) (void)parts_.joint.directory().close(record.serial, wait_us);
-  return mapped;
-}
-
-Result<Publishing::Opened> Publishing::map(const RegionRecord& record, int device) {
+// The key of a region whose record this version can use.
+Result<std::shared_ptr<const sharing::RegionKey>> key_of(const RegionRecord& record) {
   constexpr std::size_t kKeyBytes = sharing::RegionKey::kBytes;
   if (record.key.size() != kKeyBytes || !std::has_single_bit(record.page_bytes) ||
       record.page_bytes < pagetable::kGranuleBytes || record.first_granule + record.granules > UINT32_MAX)
@@ -173,86 +59,226 @@ Result<Publishing::Opened> Publishing::map(const RegionRecord& record, int devic
   const auto* const secret = reinterpret_cast<const unsigned char*>(record.key.data());
   VMEM_ASSIGN(sharing::RegionKey made,
               sharing::RegionKey::of(std::span<const unsigned char, kKeyBytes>(secret, kKeyBytes)));
+  return std::make_shared<const sharing::RegionKey>(std::move(made));
+}
+
+}  // namespace
+
+Publishing::Publishing(const Parts& parts)
+    : parts_(parts), pages_({.devices = parts.devices, .mover = parts.mover}, {}) {
+  parts_.remote.joint()->serve(pages_);
+  parts_.remote.tell(this);
+}
+
+Publishing::~Publishing() {
+  leave();
+  parts_.remote.tell(nullptr);
+  parts_.remote.joint()->stop_serving();
+  for (const auto& request : posted_) (void)request->wait();
+}
+
+void Publishing::leave() {
+  if (std::exchange(left_, true)) return;
+  (void)directory().leave(kLeaveUs);  // the homes log what is lost
+}
+
+bool Publishing::may_be_published(vmem_status status) {
+  return status == VMEM_ERROR_TIMEOUT || status == VMEM_ERROR_LOST || status == VMEM_ERROR_NOT_INITIALIZED;
+}
+
+// All that other nodes are asked for comes before the freeze: a region that cannot be announced
+// stays writable.
+Status Publishing::publish(void* pointer, const Order& order) {
+  const std::lock_guard one(opening_);
+  VMEM_ASSIGN(Region* const region, whole_allocation(pointer));
+  VMEM_ASSIGN(const std::uint64_t number, member().take_serial(order.wait_us));
+  VMEM_ASSIGN(sharing::RegionKey made, sharing::RegionKey::create());
   const auto key = std::make_shared<const sharing::RegionKey>(std::move(made));
-  auto source = parts_.joint.tier().open({.name = record.name,
-                                          .serial = page_serial(record.serial),
-                                          .bytes = record.bytes,
-                                          .page_bytes = record.page_bytes,
-                                          .first_granule = std::uint32_t(record.first_granule),
-                                          .key = key});
+  for (const cluster::Slice slice : slices_of(*region)) VMEM_TRY(member().keep(slice));
+  migration::FreezeRequest freeze;
+  freeze.region = region;
+  freeze.first_granule = region->first.index;
+  VMEM_TRY(parts_.mover.call(freeze));
+  const Joint joint{.serial = cluster::directory::Serial{number}, .name = order.name, .region = region, .outcome = {}};
+  const auto undo = [&](Region*) { withdraw(joint); };
+  std::unique_ptr<Region, decltype(undo)> undone(region, undo);  // memory may run out, too
+  joint_.emplace(region->first.index, joint);
+  serve(joint, key);
+  const auto secret = key->bytes();
+  const auto published =
+      directory().publish({.serial = joint.serial,
+                           .name = order.name,
+                           .key = std::string(reinterpret_cast<const char*>(secret.data()), secret.size()),
+                           .first_granule = region->first.index,
+                           .granules = region->granules,
+                           .page_bytes = region->page_bytes(),
+                           .bytes = region->bytes,
+                           .copies = order.copies,
+                           .expires_s = order.expires_s,
+                           .written = written_of(region->page_count, freeze.unwritten)},
+                          order.wait_us);
+  if (published || may_be_published(published.error().status)) (void)undone.release();
+  return published ? Status{} : std::unexpected(published.error());
+}
+
+Result<Region*> Publishing::whole_allocation(const void* pointer) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  VMEM_ASSIGN(Region* const region, live_region(parts_.space, address));
+  const char* const wrong = region->slab                                ? "it shares pages with other small allocations"
+                            : region->undeclared                        ? "it is not from vmem_malloc"
+                            : base_of(parts_.space, *region) != address ? "it is inside of an allocation"
+                                                                        : nullptr;
+  if (wrong == nullptr) return region;
+  return fail(VMEM_ERROR_INVALID_VALUE,
+              fmt::format("{:#x} was to be published, and {}: publish an allocation of more than 1 MiB, by the "
+                          "pointer that vmem_malloc gave",
+                          address, wrong));
+}
+
+// What was not published after all is as it was before.
+void Publishing::withdraw(const Joint& joint) {
+  pages_.remove(page_serial(joint.serial));
+  joint_.erase(joint.region->first.index);
+  migration::ThawRequest thaw;
+  thaw.region = joint.region;
+  thaw.first_granule = joint.region->first.index;
+  if (const Status thawed = parts_.mover.call(thaw); !thawed)
+    VMEM_LOG_ERROR("memory that could not be published as '{}' stays read-only: {}", joint.name,
+                   thawed.error().message);
+}
+
+std::vector<cluster::Slice> Publishing::slices_of(const Region& region) const {
+  const std::uint64_t granules = member().parameters().slice_bytes >> pagetable::kGranuleShift;
+  std::vector<cluster::Slice> slices;
+  for (std::uint64_t slice = region.first.index / granules; slice <= (region.end_granule() - 1) / granules; ++slice)
+    slices.push_back(cluster::Slice(slice));
+  return slices;
+}
+
+void Publishing::serve(const Joint& joint, Key key) {
+  pages_.add(page_serial(joint.serial), {.region = joint.region,
+                                         .page_bytes = joint.region->page_bytes(),
+                                         .key = std::move(key),
+                                         .tenant = parts_.remote.tenant()});
+}
+
+Publishing::Opened Publishing::opened(const Joint& joint) const {
+  return {.pointer = reinterpret_cast<void*>(base_of(parts_.space, *joint.region)), .bytes = joint.region->bytes};
+}
+
+Publishing::Joint* Publishing::find(cluster::directory::Serial serial) {
+  const auto found = std::ranges::find_if(joint_, [&](const auto& each) { return each.second.serial == serial; });
+  return found == joint_.end() ? nullptr : &found->second;
+}
+
+Result<Publishing::Opened> Publishing::open(const std::string& name, int device, std::uint64_t wait_us) {
+  VMEM_ASSIGN(const int index, parts_.devices.index_of(device));
+  // Another thread may publish it meanwhile. It may also close what this one has found; so what is
+  // found is opened again, when nobody can.
+  VMEM_ASSIGN(const RegionRecord found, directory().open(name, wait_us));
+  const std::lock_guard one(opening_);
+  const auto record = directory().open(name, wait_us);
+  if ((!record || record->serial != found.serial) && find(found.serial) == nullptr)
+    (void)directory().close(found.serial, wait_us);
+  if (!record) return std::unexpected(record.error());
+  const auto key = key_of(*record);
+  if (Joint* const there = find(record->serial); there != nullptr && key) {
+    // Whose closing has failed meanwhile is to close again, as one of several.
+    if (there->let_go) serve(*there, *key);
+    there->let_go = false;
+    ++there->times;
+    return opened(*there);
+  }
+  const auto mapped = key ? map(*record, *key, index) : std::unexpected(key.error());
+  if (mapped) return opened(*mapped);
+  if (find(record->serial) == nullptr) (void)directory().close(record->serial, wait_us);
+  return std::unexpected(mapped.error());
+}
+
+Result<Publishing::Joint> Publishing::map(const RegionRecord& record, const Key& key, int device) {
+  auto source = parts_.remote.joint()->tier().open({.name = record.name,
+                                                    .serial = page_serial(record.serial),
+                                                    .bytes = record.bytes,
+                                                    .page_bytes = record.page_bytes,
+                                                    .first_granule = std::uint32_t(record.first_granule),
+                                                    .key = key});
   VMEM_ASSIGN(Region* const region,
               parts_.regions.map(tiers::StackedTier::source_of(kSharedTier, std::move(source)), device));
-  const Joint joint{.serial = record.serial, .name = record.name, .region = region};
-  {
-    const std::lock_guard lock(mutex_);
-    joint_.emplace(region->first.index, joint);
-  }
+  const Joint joint{.serial = record.serial, .name = record.name, .region = region, .outcome = {}};
+  joint_.emplace(region->first.index, joint);
   serve(joint, key);
-  return opened(joint);
+  return joint;
 }
 
 Status Publishing::close(void* pointer, vmem_stream stream, std::uint64_t wait_us) {
   const std::lock_guard one(opening_);
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   VMEM_ASSIGN(Region* const region, live_region(parts_.space, address));
-  Joint joint;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto found = joint_.find(region->first.index);
-    if (found == joint_.end() || base_of(parts_.space, *region) != address)
-      return fail(VMEM_ERROR_INVALID_POINTER,
-                  fmt::format("{:#x} was to be closed, and is not what vmem_open gave, or what was published; free "
-                              "other memory by vmem_free",
-                              address));
-    if (--found->second.times != 0) return {};
-    ++found->second.times;  // until it is over
-    joint = found->second;
+  const auto found = joint_.find(region->first.index);
+  if (found == joint_.end() || base_of(parts_.space, *region) != address)
+    return fail(VMEM_ERROR_INVALID_POINTER,
+                fmt::format("{:#x} was to be closed, and is not what vmem_open gave, or what was published; free "
+                            "other memory by vmem_free",
+                            address));
+  Joint& joint = found->second;
+  if (joint.times > 1) {
+    --joint.times;
+    return {};
   }
+  VMEM_TRY(parts_.regions.check_stream(stream));
   if (parts_.slots.registry().overlapping_holds(region->first.index, region->end_granule()).named != 0)
     return fail(VMEM_ERROR_IN_USE, fmt::format("the published region '{}' has ranges that are still acquired; release "
                                                "them first",
                                                joint.name));
-  // Others may fetch pages from here until the directory has let go.
-  const auto lost = parts_.joint.directory().close(joint.serial, wait_us);
+  if (!joint.let_go) joint.outcome = let_go(joint, wait_us);
+  joint.let_go = true;
+  VMEM_TRY(parts_.regions.close(*region, region->first.index, stream));
+  Status outcome = std::move(joint.outcome);
+  joint_.erase(found);
+  return outcome;
+}
+
+// Others may fetch pages from here until the directory has let go.
+Status Publishing::let_go(const Joint& joint, std::uint64_t wait_us) {
+  const auto lost = directory().close(joint.serial, wait_us);
   pages_.remove(page_serial(joint.serial));
-  VMEM_TRY(parts_.regions.free(*region, region->first.index, stream, Regions::Range::kept_if_own));
-  {
-    const std::lock_guard lock(mutex_);
-    joint_.erase(joint.region->first.index);
-  }
-  if (!lost) return std::unexpected(lost.error());
-  if (lost->empty()) return {};
+  // INVALID_VALUE: the cluster has closed it here, as it was removed, or this node was.
+  if (!lost && lost.error().status != VMEM_ERROR_INVALID_VALUE) return std::unexpected(lost.error());
+  if (!lost || lost->empty()) return {};
   return fail(VMEM_ERROR_LOST,
               fmt::format("the published region '{}' is closed, and no other node is known to have {} of its pages, "
                           "from page {} on: publish with copies, or let others open it before",
                           joint.name, count(*lost), lost->front().first));
 }
 
-Status Publishing::remove(const std::string& name, std::uint64_t wait_us) {
-  return parts_.joint.directory().remove(name, wait_us);
-}
-
-Status Publishing::check_free(const void* pointer) const {
-  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-  if (!parts_.space.contains(address)) return {};
-  const std::lock_guard lock(mutex_);
-  const auto found = joint_.find(parts_.space.granule_at(address));
-  if (found == joint_.end()) return {};
-  return fail(VMEM_ERROR_INVALID_POINTER,
-              fmt::format("{:#x} is the published region '{}', which other nodes may have open: end it by vmem_close",
-                          address, found->second.name));
-}
+// ---- the node's thread, and the member's ----
 
 void Publishing::range_freed(std::uint32_t first, std::uint32_t count) {
-  const std::lock_guard lock(mutex_);
-  grants_.remove_if([](migration::GrantRequest& grant) {
-    if (grant.done()) (void)grant.wait();  // until the mover has left it
-    return grant.done();
+  auto grant = std::make_unique<migration::GrantRequest>();
+  grant->first = first;
+  grant->count = count;
+  post(std::move(grant));
+}
+
+void Publishing::slices_lost(const std::vector<cluster::Slice>& slices) {
+  const auto granules = std::uint32_t(member().parameters().slice_bytes >> pagetable::kGranuleShift);
+  for (const cluster::Slice slice : slices) {
+    auto retire = std::make_unique<migration::RetireRequest>();
+    retire->first = static_cast<std::uint32_t>(slice) * granules;
+    retire->count = granules;
+    post(std::move(retire));
+  }
+}
+
+void Publishing::post(std::unique_ptr<migration::Request> request) {
+  const std::lock_guard lock(posting_);
+  std::erase_if(posted_, [](const auto& each) {
+    if (!each->done()) return false;
+    if (const Status& result = each->wait(); !result)  // until the mover has left it
+      VMEM_LOG_WARN("addresses of this node were to change hands: {}", result.error().message);
+    return true;
   });
-  migration::GrantRequest& grant = grants_.emplace_back();
-  grant.first = first;
-  grant.count = count;
-  parts_.mover.post(grant);
+  parts_.mover.post(*posted_.emplace_back(std::move(request)));
 }
 
 }  // namespace vmem::runtime

@@ -48,20 +48,41 @@ Result<Region*> Regions::map(std::shared_ptr<tiers::PageSource> source, int devi
 }
 
 Result<Region*> Regions::make(migration::AllocateRequest& request) {
+  const bool joint = request.source != nullptr && request.source->place();
   VMEM_TRY(mover_.call(request));
   auto settled = make_accessible_if_drained(*request.region);
   if (settled) return request.region;
-  (void)free_unused(*request.region, request.region->first.index);  // no work has used it
+  migration::FreeRequest undo;  // no work has used it
+  undo.region = request.region;
+  undo.first_granule = request.region->first.index;
+  undo.joint = joint;
+  (void)mover_.call(undo);
   return std::unexpected(std::move(settled).error());
 }
 
-Status Regions::free(Region& region, std::uint32_t first_granule, vmem_stream stream, Range range) {
-  VMEM_ASSIGN(migration::StreamRecord* const record, streams_.find(stream));
-  VMEM_TRY(check_device(*record));
+Status Regions::free(Region& region, std::uint32_t first_granule, vmem_stream stream) {
   migration::FreeRequest request;
   request.region = &region;
   request.first_granule = first_granule;
-  request.keep_range = range == Range::kept_if_own;
+  return end(request, stream);
+}
+
+Status Regions::close(Region& region, std::uint32_t first_granule, vmem_stream stream) {
+  migration::FreeRequest request;
+  request.region = &region;
+  request.first_granule = first_granule;
+  request.joint = true;
+  return end(request, stream);
+}
+
+Status Regions::check_stream(vmem_stream stream) const {
+  VMEM_ASSIGN(migration::StreamRecord* const record, streams_.find(stream));
+  return check_device(*record);
+}
+
+Status Regions::end(migration::FreeRequest& request, vmem_stream stream) {
+  VMEM_ASSIGN(migration::StreamRecord* const record, streams_.find(stream));
+  VMEM_TRY(check_device(*record));
   request.last = record->open_stamp();
   VMEM_TRY(streams_.close_epoch(*record));
   return mover_.call(request);

@@ -30,10 +30,11 @@ class Regions {
   Result<pagetable::Region*> map(std::shared_ptr<tiers::PageSource> source, int device);
   // Ends the region after its logged uses and the work that the stream has queued. `first_granule`:
   // see FreeRequest. Errors: IN_USE while a thread holds it.
-  // kept_if_own: other nodes have its addresses, which are not given to another region until they
-  // are granted anew.
-  enum class Range : std::uint8_t { freed, kept_if_own };
-  Status free(pagetable::Region& region, std::uint32_t first_granule, vmem_stream stream, Range range = Range::freed);
+  Status free(pagetable::Region& region, std::uint32_t first_granule, vmem_stream stream);
+  // The same for a published region: see FreeRequest::joint.
+  Status close(pagetable::Region& region, std::uint32_t first_granule, vmem_stream stream);
+  // Errors: those of free and close for the stream.
+  Status check_stream(vmem_stream stream) const;
   // The same without a stream. REQUIRES: every use of the region is logged or noted.
   Status free_unused(pagetable::Region& region, std::uint32_t first_granule);
   // Called when this node has no addresses left for so many bytes: makes room, or says why not.
@@ -45,6 +46,7 @@ class Regions {
 
  private:
   Result<pagetable::Region*> make(migration::AllocateRequest& request);
+  Status end(migration::FreeRequest& request, vmem_stream stream);
 
   migration::Mover& mover_;
   migration::StreamTable& streams_;

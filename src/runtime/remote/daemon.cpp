@@ -166,10 +166,7 @@ Status Daemon::start_joint(const DaemonOptions& options, const NodeConfig& node)
   config.directory.registry = {options.cluster, options.certificates};
   VMEM_ASSIGN(config.directory.tenant, tenant_of(node));
   config.directory.copies = copies_bytes_ == 0 ? nullptr : shelf_.get();
-  config.directory.fenced = [this] {
-    const Member* const member = membership_.load(std::memory_order_acquire);
-    return member == nullptr || member->fenced();
-  };
+  config.directory.fence = &fence_;
   config.tier.workers = worker_count();
   config.tier.on_ready = [this] { node_->wake(); };
   VMEM_ASSIGN(joint_, JointRegions::create(*node_, std::move(config)));
@@ -183,8 +180,11 @@ Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
   Member::Config config{.registry = {options.cluster, options.certificates},
                         .parameters = cluster_parameters(options.base, options.space_bytes),
                         .record = this_host("daemon", self.incarnation),
-                        .seen = [joint = joint_.get()](const ClusterView& view, bool) { joint->directory().see(view); },
-                        .expelled = [joint = joint_.get()] { joint->directory().expelled(); }};
+                        .fence = fence_,
+                        .seen = {},
+                        .expelled = {}};
+  config.seen = [this](const ClusterView& view, bool) { joint_->directory().see(view); };
+  config.expelled = [this](const std::vector<cluster::Slice>&) { joint_->directory().expelled(); };
   config.record.transport = static_cast<std::uint64_t>(self.id);
   config.record.addresses = options.advertise;
   if (config.record.addresses.empty()) {
@@ -199,7 +199,6 @@ Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
   config.record.lends = {.memory = memory_bytes(), .disk = disk_bytes(), .copies = copies_bytes_};
   for (const auto& [name, value] : options.labels) config.record.labels[name] = value;
   VMEM_ASSIGN(member_, Member::join(std::move(config), kJoinUs));
-  membership_.store(member_.get(), std::memory_order_release);
   return {};
 }
 

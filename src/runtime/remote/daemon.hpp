@@ -1,7 +1,6 @@
 // A node without a program (`vmem daemon`): lends memory and disk space to other nodes.
 #pragma once
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -76,8 +75,8 @@ class Daemon {
   std::unique_ptr<rdma::Node> node_;
   std::unique_ptr<rdma::MemoryService> service_;
   // Of a cluster, or null: in the order of use, a later member calls an earlier one.
+  Fence fence_;
   std::unique_ptr<PageShelf> shelf_;
-  std::atomic<const Member*> membership_ = nullptr;  // member_, for other threads
   std::unique_ptr<JointRegions> joint_;
   std::unique_ptr<Member> member_;
   std::unique_ptr<Guard> guard_;  // of this host's programs; null if it could not start

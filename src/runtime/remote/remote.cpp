@@ -59,11 +59,8 @@ Result<std::string> listen_address(const Options& options) {
 }  // namespace
 
 Remote::~Remote() {
-  {
-    const std::lock_guard lock(live_mutex);
-    if (live == this) live = nullptr;
-  }
-  membership_.store(nullptr, std::memory_order_release);
+  const std::lock_guard lock(live_mutex);
+  if (live == this) live = nullptr;
 }
 
 Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::function<void()> on_ready) {
@@ -135,13 +132,10 @@ Status Remote::start_joint(const Options& options, const std::function<void()>& 
   config.directory.registry = {options.cluster, options.certificates};
   config.directory.tenant = tenant_;
   config.directory.lenders = NodePaths::Lenders::the_remote_tier;
-  config.directory.fenced = [this] {
-    const Member* const member = membership_.load(std::memory_order_acquire);
-    return member == nullptr || member->fenced();
-  };
+  config.directory.fence = &fence_;
   config.directory.range_freed = [this](std::uint32_t first, std::uint32_t count) {
-    const std::lock_guard lock(freed_mutex_);
-    if (range_freed_) range_freed_(first, count);
+    const std::lock_guard lock(user_mutex_);
+    if (user_ != nullptr) user_->range_freed(first, count);
   };
   config.tier.times.patience_us = options.remote_wait_us;
   config.tier.workers = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 4u);
@@ -155,8 +149,14 @@ Status Remote::join(const Options& options, const NodeIdentity& self) {
   Member::Config config{.registry = {options.cluster, options.certificates},
                         .parameters = cluster_parameters(options.base, options.space_bytes),
                         .record = this_host("program", self.incarnation),
+                        .fence = fence_,
                         .seen = {},
-                        .expelled = [joint = joint_.get()] { joint->directory().expelled(); }};
+                        .expelled = {}};
+  config.expelled = [this](const std::vector<cluster::Slice>& held) {
+    joint_->directory().expelled();
+    const std::lock_guard lock(user_mutex_);
+    if (user_ != nullptr) user_->slices_lost(held);
+  };
   config.record.transport = static_cast<std::uint64_t>(self.id);
   config.record.addresses = {node_->transport().address()};
   config.seen = [tier = tier_.get(), joint = joint_.get()](const ClusterView& view, bool changed) {
@@ -170,14 +170,13 @@ Status Remote::join(const Options& options, const NodeIdentity& self) {
     tier->follow(std::move(lenders));
   };
   VMEM_ASSIGN(member_, Member::join(std::move(config), kStartUs));
-  membership_.store(member_.get(), std::memory_order_release);
   tier_->wait_for_lenders(kStartUs);
   return {};
 }
 
-void Remote::on_range_freed(std::function<void(std::uint32_t first, std::uint32_t count)> freed) {
-  const std::lock_guard lock(freed_mutex_);
-  range_freed_ = std::move(freed);
+void Remote::tell(AddressUser* user) {
+  const std::lock_guard lock(user_mutex_);
+  user_ = user;
 }
 
 void Remote::add_to(vmem_statistics& out) const {

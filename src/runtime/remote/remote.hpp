@@ -1,11 +1,11 @@
 // The remote nodes that keep this program's pages, and the tier that sends pages to them.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "base/clock.hpp"
 #include "cluster/static_peers.hpp"
@@ -15,6 +15,16 @@
 #include "runtime/options/options.hpp"
 
 namespace vmem::runtime {
+
+// Who allocates in this node's part of the joint address space. Calls do not wait.
+class AddressUser {
+ public:
+  virtual ~AddressUser() = default;
+  // No node has these granules of a region that this node published any more. The node's thread.
+  virtual void range_freed(std::uint32_t first, std::uint32_t count) = 0;
+  // The cluster has removed this node: its slices may be others' now. The member's thread.
+  virtual void slices_lost(const std::vector<cluster::Slice>& slices) = 0;
+};
 
 class Remote {
  public:
@@ -30,8 +40,8 @@ class Remote {
   Member* member() { return member_.get(); }
   JointRegions* joint() { return joint_.get(); }
   const std::string& tenant() const { return tenant_; }
-  // Whom to tell of addresses that no node uses any more; the node's thread calls it.
-  void on_range_freed(std::function<void(std::uint32_t first, std::uint32_t count)> freed);
+  // Whom to tell of this node's addresses, from now on; null: nobody.
+  void tell(AddressUser* user);
   void add_to(vmem_statistics& out) const;
 
  private:
@@ -45,9 +55,9 @@ class Remote {
   std::unique_ptr<rdma::Node> node_;
   std::unique_ptr<rdma::RemoteTier> tier_;  // ends before the node
   std::string tenant_;                      // of this node, as others see it
-  std::mutex freed_mutex_;
-  std::function<void(std::uint32_t, std::uint32_t)> range_freed_;  // protected by freed_mutex_
-  std::atomic<const Member*> membership_ = nullptr;                // member_, for other threads
+  Fence fence_;
+  std::mutex user_mutex_;
+  AddressUser* user_ = nullptr;  // protected by user_mutex_
   // With a cluster. The member ends before those that it tells, and all before the node.
   std::unique_ptr<JointRegions> joint_;
   std::unique_ptr<Member> member_;
