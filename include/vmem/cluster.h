@@ -39,11 +39,11 @@ typedef struct vmem_publish_options {
  *
  * Errors: INVALID_VALUE (NULL, a name that is none, memory that shares pages with other
  * allocations), INVALID_POINTER, IN_USE (it is held or published already, queued work does not end,
- * or another program has published the name), UNSUPPORTED (no option cluster), TIMEOUT (the registry
- * did not answer, or fewer copies were made than asked for), LOST (it was removed meanwhile: its time
- * is over, or a newer version came). After TIMEOUT and LOST of a publication that has begun, and
- * after NOT_INITIALIZED (vmem ends), it is read-only, and published or about to be: vmem_close ends
- * that. After all other errors it is writable as before.
+ * or another program has published the name), UNSUPPORTED (no option cluster), TIMEOUT (the
+ * registry did not answer, or fewer copies were made than asked for), LOST (it was removed
+ * meanwhile: its time is over, or a newer version came). After TIMEOUT and LOST of a publication
+ * that has begun, and after NOT_INITIALIZED (vmem ends), it is read-only, and published or about to
+ * be: vmem_close ends that. After all other errors it is writable as before.
  */
 VMEM_API vmem_status vmem_publish(void* ptr, const char* name, const vmem_publish_options* options);
 /**

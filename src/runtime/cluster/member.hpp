@@ -92,8 +92,9 @@ class Member {
   NodeId id() const;  // 0: not enrolled at present
   const cluster::ClusterParameters& parameters() const { return config_.parameters; }
 
-  // Each waits for the registry, the first for at most most_us. Errors: TIMEOUT; ADDRESS_SPACE if not as many adjacent slices are
-  // free, those that others have left behind among them; NOT_INITIALIZED when the member ends.
+  // Each waits for the registry, the first for at most most_us. Errors: TIMEOUT; ADDRESS_SPACE if
+  // not as many adjacent slices are free, those that others have left behind among them;
+  // NOT_INITIALIZED when the member ends.
   Result<std::uint64_t> take_serial(std::uint64_t most_us);
   Result<std::vector<cluster::Slice>> take_slices(std::uint32_t count);
   // From now on the slice is not given back when this node leaves: regions live there that other
