@@ -113,6 +113,38 @@ TEST_F(HomeHealingTest, AVerificationIsNotEndedByACopyElsewhere) {
   EXPECT_EQ(said_to<Keep>(kOne)->round, round);
 }
 
+TEST_F(HomeHealingTest, AKeeperThatHasNoCopyIsReplaced) {
+  publish(3, 1, 1);
+  settle();
+  const NodeId first = said_to<Keep>(kTwo) ? kTwo : kThree, second = first == kTwo ? kThree : kTwo;
+  tell(first, Kept{.pages = runs(0, 1), .round = said<Keep>()->round, .yes = true});
+  settle();
+  EXPECT_FALSE(said<Keep>());
+  tell(second, Missing{.pages = runs(0, 1), .source = first});
+  settle();
+  ASSERT_TRUE(said_to<Keep>(first)) << "is asked before it is believed";
+  tell(first, Kept{.pages = runs(0, 1), .round = said_to<Keep>(first)->round, .yes = false});
+  settle();
+  ASSERT_TRUE(said<Keep>());
+  EXPECT_FALSE(said<Keep>()->sources.empty());
+}
+
+// Or else sources that are still on their way could be used after the answer that nothing is here.
+TEST_F(HomeHealingTest, ASeekVoidsTheSourcesThatWereNamedBefore) {
+  RegionRecord record = region_of(3);
+  record.pages = 1;
+  make(record);
+  for (const NodeId node : {kOne, kTwo, kThree}) tell(node, report(1, node == kTwo ? Have::kept : Have::none));
+  settle();
+  tell(kThree, Want{{.first = 0, .count = 1}});
+  ASSERT_TRUE(said<Sources>());
+  const std::uint64_t before = said<Sources>()->round;
+  std::erase_if(view.nodes, [](const KnownNode& node) { return node.id == kTwo; });
+  settle();
+  ASSERT_TRUE(said_to<Keep>(kThree));
+  EXPECT_GT(said_to<Keep>(kThree)->round, before);
+}
+
 // A late promise for a page that nobody else has must not be released.
 TEST_F(HomeHealingTest, ALateYesForASoughtPageIsNotReleased) {
   take_over(2, 1, Have::cached);
