@@ -215,6 +215,21 @@ TEST_F(DirectoryScenario, BytesOfAnEarlierSessionAreRefused) {
   expect_right();
 }
 
+TEST_F(DirectoryScenario, ALaterVersionUnderANameEndsTheEarlierOne) {
+  begin(14);
+  const Serial first = publish(1);
+  open(kReader);
+  world().publish(kPublisher, {.name = "table", .copies = 1});
+  world().run_for(9'000'000);
+  EXPECT_FALSE(world().is_open_at(kPublisher, first));
+  EXPECT_FALSE(world().is_open_at(kReader, first));
+  EXPECT_EQ(host(0).directory().regions().find(first), nullptr);
+  const auto later = world().open_at(kPublisher);
+  ASSERT_EQ(later.size(), 1u);
+  EXPECT_EQ(host(0).directory().regions().find(later.front())->record.version, 2u);
+  expect_right();
+}
+
 TEST_F(DirectoryScenario, ARemovalIsOfTheVersionThatItFound) {
   begin(10);
   const Serial first = publish(0);

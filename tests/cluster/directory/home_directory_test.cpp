@@ -58,6 +58,20 @@ TEST_F(HomeDirectoryTest, AHomeByTakeoverWaitsForEveryReport) {
   EXPECT_EQ(said<Sources>()->runs.front().nodes, std::vector{NodeId{2}});
 }
 
+TEST_F(HomeDirectoryTest, ReportsCountInTheirOrderAndOnce) {
+  make(1);
+  tell(NodeId{1}, Report{.from = 4, .to = 8, .runs = {{.pages = {.first = 4, .count = 4}, .have = Have::kept}}});
+  EXPECT_TRUE(home->rebuilding());
+  EXPECT_EQ(home->pages()[4].keepers, 0u) << "the first part is missing";
+  tell(NodeId{1}, Report{.from = 0, .to = 4, .runs = {}});
+  tell(NodeId{1}, Report{.from = 0, .to = 4, .runs = {{.pages = {.first = 0, .count = 4}, .have = Have::kept}}});
+  EXPECT_EQ(home->pages()[0].keepers, 0u) << "it has said none";
+  tell(NodeId{1}, Report{.from = 4, .to = 9, .runs = {}});
+  EXPECT_TRUE(home->rebuilding()) << "beyond the region";
+  tell(NodeId{1}, Report{.from = 4, .to = 8, .runs = {}});
+  EXPECT_FALSE(home->rebuilding());
+}
+
 TEST_F(HomeDirectoryTest, OpenersAreInTheRecordBeforeTheyAreTold) {
   begin(2);
   tell(NodeId{3}, Open{});

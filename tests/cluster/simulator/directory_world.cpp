@@ -346,6 +346,7 @@ void DirectoryWorld::check_page(const HomeDirectory& home, std::uint32_t page) {
   expect((state == HomeState::held) == somebody, "page {} of region {} has state {}, and somebody has it: {}", page,
          number(serial), int(state), somebody);
   if (!somebody) return;
+  check_copies(home, page);
   for (std::uint32_t host = 0; host < hosts_.size(); ++host)
     expect(!is_open_at(host, serial) || hosts_[host]->has(serial, page) ||
                std::as_const(*hosts_[host]).directory().participant(serial)->is_invited(),
@@ -363,6 +364,20 @@ void DirectoryWorld::check_promises(const HomeDirectory& home, std::uint32_t pag
     expect(there.have(page) != Have::kept || known, "h{} keeps page {} of region {} for ever", host, page,
            number(serial));
   }
+}
+
+// As many as the daemons can have; the publisher's own does not count.
+void DirectoryWorld::check_copies(const HomeDirectory& home, std::uint32_t page) {
+  const RegionRecord& record = home.desk().record();
+  std::uint32_t daemons = 0, copies = 0;
+  for (const auto& host : hosts_) {
+    if (!host->is_daemon() || !host->is_member() || host->id() == record.publisher) continue;
+    ++daemons;
+    const std::optional<std::uint32_t> place = home.table().place_of(host->id());
+    copies += place && (home.pages()[page].keepers & place_bit(*place)) != 0 ? 1 : 0;
+  }
+  expect(copies >= std::min(record.copies, daemons), "page {} of region {} has {} copies of {} on {} daemons", page,
+         number(record.serial), copies, record.copies, daemons);
 }
 
 void DirectoryWorld::check_end() {

@@ -6,7 +6,7 @@
 // - Two members never act as home of one region with one term.
 // - An address range is given up only if no member has the region open.
 // - Every wait ends by its deadline and 1 s.
-// - After all faults nobody keeps a page unknown to its home.
+// - After all faults every page has its copies, and nobody keeps a page unknown to its home.
 // - After all faults every record has a home that is a member, and every page that somebody has is
 //   read by everybody who has the region open.
 #pragma once
@@ -97,6 +97,7 @@ class DirectoryWorld {
   void check_end();
   void check_page(const directory::HomeDirectory& home, std::uint32_t page);
   void check_promises(const directory::HomeDirectory& home, std::uint32_t page);
+  void check_copies(const directory::HomeDirectory& home, std::uint32_t page);
   bool is_current(const directory::HomeDirectory& home);
   const DirectoryHost* member(NodeId id) const;
   void wrong(const std::string& what);
