@@ -137,6 +137,8 @@ TEST_F(ParticipantTest, ANewTermBeginsItsRoundsAnewAndVoidsCopiesInFlight) {
   out = {};
   opener.kept(*wanted, true, out);
   EXPECT_FALSE(said<Kept>()) << "the old home's round";
+  tell(Keep{.pages = {{.first = 4, .count = 1}}, .round = 1, .sources = {NodeId{1}}}, Term{3});
+  EXPECT_TRUE(event<KeepWanted>()) << "a round of the new one is no earlier one";
   tell(Release{.pages = kPages, .round = 1}, Term{3});
   EXPECT_EQ(opener.have(kPage.first), Have::cached);
   tell(NewTerm{.home = NodeId{4}, .from = 0}, Term{3});
@@ -219,6 +221,7 @@ TEST_F(ParticipantTest, AReportCoversARange) {
     return said<Report>().value();
   };
   EXPECT_EQ(ask(5).to, 5 + kMostRange);
+  EXPECT_EQ(ask(5).runs.front().have, Have::kept);
   EXPECT_EQ(ask(5 + kMostRange).runs.front().pages.first, 5 + kMostRange);
   EXPECT_EQ(ask(2 * kMostRange + 9).to, large.pages);
 }
