@@ -10,15 +10,6 @@
 namespace vmem::cluster::directory {
 namespace {
 
-// Whether a message is for the region's home.
-bool is_for_home(const Body& body) {
-  return std::holds_alternative<Open>(body) || std::holds_alternative<Close>(body) ||
-         std::holds_alternative<Want>(body) || std::holds_alternative<Landed>(body) ||
-         std::holds_alternative<Missing>(body) || std::holds_alternative<Kept>(body) ||
-         std::holds_alternative<Report>(body) || std::holds_alternative<Leaving>(body) ||
-         std::holds_alternative<Remove>(body);
-}
-
 Error not_a_member() {
   return {VMEM_ERROR_NOT_INITIALIZED, 0,
           "this node is no member of the cluster at present; try again once it has enrolled"};
@@ -74,6 +65,7 @@ void Directory::expelled() {
   }
   homes_.clear();
   participants_.clear();
+  ended_.clear();
   publishing_.end(why, out_);
   requests_.end(why, out_);
   takeover_.stop();
@@ -267,15 +259,28 @@ void Directory::called(const Message& message) {
 void Directory::join(const RegionRecord& region) {
   const std::optional<std::uint32_t> place = region.place_of(context_.self);
   if (!place || publishing_.expects(region.serial)) return;
-  if (const Participant* const earlier = participant(region.serial))
-    last_fetch_ = std::max(last_fetch_, earlier->last_fetch());
+  if (const Participant* const earlier = participant(region.serial)) remember(*earlier);
   const Session session = region.participants[*place].session;
-  auto made = std::make_unique<Participant>(
-      setup_.config,
-      Participant::Setup{.region = region, .self = context_.self, .session = session, .before = last_fetch_});
+  if (is_invitation(session) && session <= ended(region.serial)) return;  // the record is old
+  auto made = std::make_unique<Participant>(setup_.config, Participant::Setup{.region = region,
+                                                                              .self = context_.self,
+                                                                              .session = session,
+                                                                              .before = last_fetch_,
+                                                                              .ended = ended(region.serial)});
   const bool stays = made->is_invited() && !departure_ && !region.removed;
   if (!stays) made->close(Ticket{}, 0, clock_.now_us());
   participants_.insert_or_assign(region.serial, std::move(made));
+}
+
+void Directory::remember(const Participant& over) {
+  const Serial serial = over.region().serial;
+  last_fetch_ = std::max(last_fetch_, over.last_fetch());
+  if (is_invitation(over.session())) ended_[serial] = std::max(ended(serial), over.session());
+}
+
+Session Directory::ended(Serial serial) const {
+  const auto found = ended_.find(serial);
+  return found == ended_.end() ? Session{} : found->second;
 }
 
 void Directory::changed(const StoredRegion& region) {
@@ -305,6 +310,7 @@ void Directory::erased(const RegionRecord& region) {
   if (Participant* const participant = find(participants_, region.serial)) participant->learn(nullptr, out_);
   if (const auto home = homes_.find(region.serial); home != homes_.end()) home->second->verify();
   requests_.removed(region.serial, out_);
+  ended_.erase(region.serial);
   out_.events.emplace_back(RangeFreed{region});
 }
 
@@ -357,13 +363,15 @@ bool Directory::open_now(const RegionRequest& request, const RegionRecord& regio
     return true;
   }
   const std::optional<std::uint32_t> place = region.place_of(context_.self);
-  const bool invited = place && is_invitation(region.participants[*place].session);
+  const bool invited = place && is_invitation(region.participants[*place].session) &&
+                       region.participants[*place].session > ended(region.serial);
   Participant::Setup setup{.region = region,
                            .self = context_.self,
                            .session = invited ? region.participants[*place].session : next(last_session_),
                            .ticket = request.ticket,
                            .deadline_us = request.deadline_us,
-                           .before = last_fetch_};
+                           .before = last_fetch_,
+                           .ended = ended(region.serial)};
   participants_.emplace(region.serial, std::make_unique<Participant>(setup_.config, std::move(setup)));
   return true;
 }
@@ -399,7 +407,7 @@ bool Directory::step_participants(std::uint64_t now_us) {
     moved |= each->second->step(now_us, out_);
     const bool over = each->second->stage() == Participant::Stage::over;
     moved |= over;  // a request may have waited for it
-    if (over) last_fetch_ = std::max(last_fetch_, each->second->last_fetch());
+    if (over) remember(*each->second);
     each = over ? participants_.erase(each) : std::next(each);
   }
   return moved;

@@ -248,6 +248,14 @@ std::string_view kind_name(const Message& message) noexcept {
   return kNames[message.body.index()];
 }
 
+bool is_for_home(const Body& body) {
+  return std::holds_alternative<Open>(body) || std::holds_alternative<Close>(body) ||
+         std::holds_alternative<Want>(body) || std::holds_alternative<Landed>(body) ||
+         std::holds_alternative<Missing>(body) || std::holds_alternative<Kept>(body) ||
+         std::holds_alternative<Report>(body) || std::holds_alternative<Leaving>(body) ||
+         std::holds_alternative<Remove>(body);
+}
+
 void append(Runs& runs, std::uint32_t page) {
   if (!runs.empty() && runs.back().end() == page)
     ++runs.back().count;

@@ -135,6 +135,8 @@ struct Message {
 std::string write(const Message& message);
 // Errors: INVALID_VALUE, for anything that write() does not make.
 Result<Message> parse(std::string_view bytes);
+// Whether a message is for the region's home; the others are for participants.
+bool is_for_home(const Body& body);
 std::string_view kind_name(const Message& message) noexcept;
 
 // Adds a page to runs whose last page is before it.

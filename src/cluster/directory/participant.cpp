@@ -349,7 +349,8 @@ void Participant::learn(const RegionRecord* region, Outbox& out) {
   const bool ends = stage_ == Stage::closing || (stage_ == Stage::opening && is_invited());
   const std::optional<std::uint32_t> place = region == nullptr ? std::nullopt : region->place_of(setup_.self);
   // The home has invited this node meanwhile, and takes no other session of it.
-  if (place && stage_ == Stage::opening && is_invitation(region->participants[*place].session))
+  if (place && stage_ == Stage::opening && is_invitation(region->participants[*place].session) &&
+      region->participants[*place].session > setup_.ended)
     setup_.session = region->participants[*place].session;
   const bool listed = place && region->participants[*place].session == setup_.session;
   if (region == nullptr || (ends && !listed)) return finish({}, out);

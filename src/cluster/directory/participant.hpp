@@ -30,7 +30,8 @@ class Participant {
     Session session{};
     std::optional<Ticket> ticket;  // of the opening
     std::uint64_t deadline_us = 0;
-    Fetch before{};  // fetches up to this one are of earlier sessions: what they bring is refused
+    Fetch before{};   // fetches up to this one are of earlier sessions: what they bring is refused
+    Session ended{};  // the last invitation that was ended here
   };
 
   Participant(const DirectoryConfig& config, Setup setup);

@@ -168,6 +168,20 @@ TEST_F(ParticipantTest, FetchesOfEarlierSessionsBringNothing) {
   EXPECT_TRUE(again.arrived(kPage.first, Fetch{41}));
 }
 
+// A record that is older than the end of an invitation still shows it.
+TEST_F(ParticipantTest, AnInvitationThatHasEndedIsNotAdopted) {
+  constexpr Session kFirst{kFirstInvitation + 1}, kSecond{kFirstInvitation + 2};
+  Participant again(
+      config, {.region = region(), .self = NodeId{2}, .session = Session{6}, .ticket = Ticket{3}, .ended = kFirst});
+  RegionRecord record = region();
+  record.participants[1].session = kFirst;
+  again.learn(&record, out);
+  EXPECT_EQ(again.session(), Session{6});
+  record.participants[1].session = kSecond;
+  again.learn(&record, out);
+  EXPECT_EQ(again.session(), kSecond);
+}
+
 // Its answer might be lost, and nobody would ask again.
 TEST_F(ParticipantTest, ADoubledKeepThatWasRefusedIsRefusedAgain) {
   tell(Keep{.pages = kPages, .round = 4, .sources = {}});
