@@ -248,8 +248,7 @@ void Directory::to_participant(const Sender& from, const Message& message) {
 // A home speaks to a participant that this node does not have.
 void Directory::called(const Message& message) {
   const StoredRegion* const region = index_.find(message.serial);
-  const std::optional<std::uint32_t> place = region == nullptr ? std::nullopt : region->record.place_of(context_.self);
-  if (place && region->record.participants[*place].session == message.session)
+  if (region != nullptr && region->record.place_of(context_.self, message.session))
     join(region->record);
   else
     poll_.poke();

@@ -19,8 +19,7 @@ bool is_older(Session session, Session known) {
 
 RecordDesk::Edit removal_of(NodeId node, Session session) {
   return [node, session](RegionRecord& record) {
-    const std::optional<std::uint32_t> place = record.place_of(node);
-    if (place && record.participants[*place].session == session) record.participants[*place] = {};
+    if (const std::optional<std::uint32_t> place = record.place_of(node, session)) record.participants[*place] = {};
   };
 }
 

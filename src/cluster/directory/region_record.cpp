@@ -83,6 +83,11 @@ std::optional<std::uint32_t> RegionRecord::place_of(NodeId node) const noexcept 
   return std::uint32_t(found - participants.begin());
 }
 
+std::optional<std::uint32_t> RegionRecord::place_of(NodeId node, Session session) const noexcept {
+  const std::optional<std::uint32_t> place = place_of(node);
+  return place && participants[*place].session == session ? place : std::nullopt;
+}
+
 std::optional<std::uint32_t> RegionRecord::free_place() const noexcept {
   const auto found = std::ranges::find(participants, NodeId{}, &Participant::node);
   if (found == participants.end()) return std::nullopt;

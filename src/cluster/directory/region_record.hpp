@@ -56,6 +56,7 @@ struct RegionRecord {
   bool operator==(const RegionRecord&) const = default;
 
   std::optional<std::uint32_t> place_of(NodeId node) const noexcept;
+  std::optional<std::uint32_t> place_of(NodeId node, Session session) const noexcept;
   std::optional<std::uint32_t> free_place() const noexcept;
 };
 

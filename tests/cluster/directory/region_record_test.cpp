@@ -46,6 +46,14 @@ TEST(RegionRecord, IsReadAsItWasWritten) {
   EXPECT_EQ(parse_name("names/table", json_of(name)).value(), name);
 }
 
+TEST(RegionRecord, AParticipantIsFoundByItsNodeAndBySession) {
+  EXPECT_EQ(region().place_of(NodeId{4}), 0u);
+  EXPECT_EQ(region().place_of(NodeId{4}, Session{1}), 0u);
+  EXPECT_EQ(region().place_of(NodeId{4}, Session{2}), std::nullopt);
+  EXPECT_EQ(region().place_of(NodeId{6}, Session{1}), std::nullopt);
+  EXPECT_EQ(region().place_of(NodeId{}, Session{}), std::nullopt);
+}
+
 TEST(RegionRecord, ADamagedOneSaysWhatIsWrong) {
   EXPECT_THAT(why("\"alive\"", "\"dead\""), HasSubstr("field 'life' of the registry's record 'regions/7'"));
   EXPECT_THAT(why("4:1:program", "4:program"), HasSubstr("an entry that is not NODE:SESSION:KIND"));
