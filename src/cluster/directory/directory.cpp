@@ -65,7 +65,6 @@ void Directory::expelled() {
   }
   homes_.clear();
   participants_.clear();
-  ended_.clear();
   publishing_.end(why, out_);
   requests_.end(why, out_);
   takeover_.stop();
@@ -242,7 +241,10 @@ void Directory::to_participant(const Sender& from, const Message& message) {
   if (participant == nullptr) return called(message);
   if (message.term != participant->term())
     return refuse_old(from, message, participant->term(), participant->region().home);
-  if (from.node == participant->region().home) participant->handle(message, clock_.now_us(), out_);
+  if (from.node != participant->region().home) return;
+  participant->handle(message, clock_.now_us(), out_);
+  // The participant is over once the record is read without it.
+  if (std::holds_alternative<Closed>(message.body)) poll_.poke();
 }
 
 // A home speaks to a participant that this node does not have.
@@ -258,28 +260,15 @@ void Directory::called(const Message& message) {
 void Directory::join(const RegionRecord& region) {
   const std::optional<std::uint32_t> place = region.place_of(context_.self);
   if (!place || publishing_.expects(region.serial)) return;
-  if (const Participant* const earlier = participant(region.serial)) remember(*earlier);
+  if (const Participant* const earlier = participant(region.serial))
+    last_fetch_ = std::max(last_fetch_, earlier->last_fetch());
   const Session session = region.participants[*place].session;
-  if (is_invitation(session) && session <= ended(region.serial)) return;  // the record is old
-  auto made = std::make_unique<Participant>(setup_.config, Participant::Setup{.region = region,
-                                                                              .self = context_.self,
-                                                                              .session = session,
-                                                                              .before = last_fetch_,
-                                                                              .ended = ended(region.serial)});
+  auto made = std::make_unique<Participant>(
+      setup_.config,
+      Participant::Setup{.region = region, .self = context_.self, .session = session, .before = last_fetch_});
   const bool stays = made->is_invited() && !departure_ && !region.removed;
   if (!stays) made->close(Ticket{}, 0, clock_.now_us());
   participants_.insert_or_assign(region.serial, std::move(made));
-}
-
-void Directory::remember(const Participant& over) {
-  const Serial serial = over.region().serial;
-  last_fetch_ = std::max(last_fetch_, over.last_fetch());
-  if (is_invitation(over.session())) ended_[serial] = std::max(ended(serial), over.session());
-}
-
-Session Directory::ended(Serial serial) const {
-  const auto found = ended_.find(serial);
-  return found == ended_.end() ? Session{} : found->second;
 }
 
 void Directory::changed(const StoredRegion& region) {
@@ -309,7 +298,6 @@ void Directory::erased(const RegionRecord& region) {
   if (Participant* const participant = find(participants_, region.serial)) participant->learn(nullptr, out_);
   if (const auto home = homes_.find(region.serial); home != homes_.end()) home->second->verify();
   requests_.removed(region.serial, out_);
-  ended_.erase(region.serial);
   out_.events.emplace_back(RangeFreed{region});
 }
 
@@ -362,15 +350,13 @@ bool Directory::open_now(const RegionRequest& request, const RegionRecord& regio
     return true;
   }
   const std::optional<std::uint32_t> place = region.place_of(context_.self);
-  const bool invited = place && is_invitation(region.participants[*place].session) &&
-                       region.participants[*place].session > ended(region.serial);
+  const bool invited = place && is_invitation(region.participants[*place].session);
   Participant::Setup setup{.region = region,
                            .self = context_.self,
                            .session = invited ? region.participants[*place].session : next(last_session_),
                            .ticket = request.ticket,
                            .deadline_us = request.deadline_us,
-                           .before = last_fetch_,
-                           .ended = ended(region.serial)};
+                           .before = last_fetch_};
   participants_.emplace(region.serial, std::make_unique<Participant>(setup_.config, std::move(setup)));
   return true;
 }
@@ -406,7 +392,7 @@ bool Directory::step_participants(std::uint64_t now_us) {
     moved |= each->second->step(now_us, out_);
     const bool over = each->second->stage() == Participant::Stage::over;
     moved |= over;  // a request may have waited for it
-    if (over) remember(*each->second);
+    if (over) last_fetch_ = std::max(last_fetch_, each->second->last_fetch());
     each = over ? participants_.erase(each) : std::next(each);
   }
   return moved;

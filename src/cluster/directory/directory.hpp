@@ -98,8 +98,6 @@ class Directory {
   void called(const Message& message);
   void erased(const RegionRecord& region);
   void join(const RegionRecord& region);
-  void remember(const Participant& over);
-  Session ended(Serial serial) const;
   bool step_takeover(std::uint64_t now_us);
   bool step_publishing(std::uint64_t now_us);
   bool open_now(const RegionRequest& request, const RegionRecord& region);
@@ -125,9 +123,8 @@ class Directory {
   std::optional<Departure> departure_;
   Ticket last_ticket_{};
   Session last_session_{};
-  Fetch last_fetch_{};               // of participants that are over
-  std::map<Serial, Session> ended_;  // their last invitations, which an old record may still show
-  std::deque<Message> own_;          // messages of this node to itself
+  Fetch last_fetch_{};       // of participants that are over
+  std::deque<Message> own_;  // messages of this node to itself
   Outbox out_;
   std::vector<Outgoing> outgoing_;
 };

@@ -61,7 +61,8 @@ Participant::Participant(const DirectoryConfig& config, Setup setup)
       region_(setup_.region),
       invited_(!setup_.ticket && is_invitation(setup_.session)),
       pages_(region_.pages),
-      last_fetch_(static_cast<std::uint32_t>(setup_.before)) {}
+      last_fetch_(static_cast<std::uint32_t>(setup_.before)),
+      listed_(region_.place_of(setup_.self, setup_.session).has_value()) {}
 
 void Participant::begin(const Runs& written) {
   for (Page& page : pages_) page.have = Have::free;
@@ -245,13 +246,15 @@ void Participant::on(const Opened& body, Outbox& out) {
 }
 
 void Participant::on(const RefusedBy& body, Outbox& out) {
-  const Error why = refused(region_, body.why);
-  if (stage_ == Stage::opening && !admitted_) return end(why, out);
+  if (stage_ == Stage::opening && !admitted_) {
+    end_opening(refused(region_, body.why), out);
+    return close_now(out);  // the record may list this session
+  }
   if (body.why == Refusal::removed) on(Removed{}, out);
 }
 
 void Participant::on(const Closed&, Outbox& out) {
-  if (stage_ == Stage::closing) finish({}, out);
+  if (stage_ == Stage::closing && !listed_) finish({}, out);
 }
 
 void Participant::on(const Sources& body, Outbox& out) {
@@ -338,8 +341,11 @@ void Participant::on(const LeaveDone& body, Outbox& out) {
 void Participant::on(const Removed&, Outbox& out) {
   if (stage_ == Stage::leaving || (is_invited() && stage_ != Stage::closing)) return close_now(out);
   if (stage_ == Stage::closing || std::exchange(removed_, true)) return;
-  if (stage_ == Stage::opening) return end(refused(region_, Refusal::removed), out);
   const Error why = refused(region_, Refusal::removed);
+  if (stage_ == Stage::opening) {
+    end_opening(why, out);
+    return close_now(out);
+  }
   end_wants(out, &why);
   out.events.emplace_back(RegionRemoved{region_.serial});
 }
@@ -349,11 +355,10 @@ void Participant::learn(const RegionRecord* region, Outbox& out) {
   const bool ends = stage_ == Stage::closing || (stage_ == Stage::opening && is_invited());
   const std::optional<std::uint32_t> place = region == nullptr ? std::nullopt : region->place_of(setup_.self);
   // The home has invited this node meanwhile, and takes no other session of it.
-  if (place && stage_ == Stage::opening && is_invitation(region->participants[*place].session) &&
-      region->participants[*place].session > setup_.ended)
+  if (place && stage_ == Stage::opening && is_invitation(region->participants[*place].session))
     setup_.session = region->participants[*place].session;
-  const bool listed = place && region->participants[*place].session == setup_.session;
-  if (region == nullptr || (ends && !listed)) return finish({}, out);
+  listed_ = region != nullptr && region->place_of(setup_.self, setup_.session);
+  if (region == nullptr || (ends && !listed_)) return finish({}, out);
   if (region->term <= region_.term) return;
   region_ = *region;
   next_us_ = 0;

@@ -21,7 +21,7 @@ class Participant {
     opening,  // not known to the home yet, or without all FREE pages
     open,
     leaving,  // keeps pages until the home lets it go
-    closing,
+    closing,  // says Close until the record that this node has read does not list it
     over,
   };
   struct Setup {
@@ -30,8 +30,7 @@ class Participant {
     Session session{};
     std::optional<Ticket> ticket;  // of the opening
     std::uint64_t deadline_us = 0;
-    Fetch before{};   // fetches up to this one are of earlier sessions: what they bring is refused
-    Session ended{};  // the last invitation that was ended here
+    Fetch before{};  // fetches up to this one are of earlier sessions: what they bring is refused
   };
 
   Participant(const DirectoryConfig& config, Setup setup);
@@ -116,6 +115,7 @@ class Participant {
   std::uint32_t last_fetch_;
   std::uint32_t known_ = 0;  // FREE pages before this one are known
   bool admitted_ = false, removed_ = false;
+  bool listed_;  // in the record that this node has read last
   std::uint64_t next_us_ = 0;
   std::optional<CloseEnded> closing_;
   std::uint64_t close_by_us_ = 0;

@@ -45,6 +45,12 @@ class DirectoryScenario : public ::testing::Test {
     for (std::uint32_t page = 0; page < kPages; ++page) pages += host(index).has(serial, page) ? 1 : 0;
     return pages;
   }
+  // The only region's, as the registry has it.
+  std::optional<directory::RegionRecord> record() {
+    for (const auto& [key, value] : world().registry().records())
+      if (key.starts_with(directory::kRegionsPrefix)) return directory::parse_region(key, value.value).value();
+    return std::nullopt;
+  }
   // Another host than usual publishes: a daemon, whose own copy does not count.
   void let_daemon_publish() { publisher_ = 1; }
   void expect_right() { EXPECT_EQ(world().wrong(), ""); }
@@ -183,7 +189,8 @@ TEST_F(DirectoryScenario, ALostRegionIsStillResolvedAndAnsweredAsLost) {
   expect_right();
 }
 
-// A closed part has to be over before the region can be opened again; nothing else is waited for.
+// A closed part has to be over before the region can be opened again. It is over after a reading of
+// the record, which does not wait for the period of the poll.
 TEST_F(DirectoryScenario, ARegionThatWasClosedIsOpenAgainAtOnce) {
   begin(9);
   const Serial serial = publish(0);
@@ -228,6 +235,45 @@ TEST_F(DirectoryScenario, ALaterVersionUnderANameEndsTheEarlierOne) {
   ASSERT_EQ(later.size(), 1u);
   EXPECT_EQ(host(0).directory().regions().find(later.front())->record.version, 2u);
   expect_right();
+}
+
+// The daemon was never told that it is open, and hears that the region is removed.
+TEST_F(DirectoryScenario, ARegionIsErasedThoughADaemonWasJustInvited) {
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    begin(seed);
+    const auto cut = [this](bool is) {
+      for (Address daemon = 0; daemon < 4; ++daemon) world().network().link(kPublisher, daemon).cut = is;
+    };
+    cut(true);
+    publish(1);
+    world().remove(kPublisher, "table", 9'000'000);
+    world().run_for(2'000'000 + world().random()() % 300'000);
+    cut(false);
+    world().run_for(9'000'000);
+    EXPECT_FALSE(record()) << seed;
+    expect_right();
+  }
+}
+
+// The home does not know yet that its invitation is in the record, and refuses who was invited.
+TEST_F(DirectoryScenario, ARegionIsErasedThoughTheAnswerToAnInvitationIsLost) {
+  std::uint32_t lost = 0;
+  for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+    begin(seed);
+    world().publish(kPublisher, {.name = "table", .copies = 1});
+    while (!record()) world().run_for(50);
+    const Serial serial = record()->serial;
+    world().registry().faults.replies_lost = 1000;
+    while (record()->invitations == 0) world().run_for(50);
+    world().registry().faults.replies_lost = 0;
+    const directory::HomeDirectory* const home = host(kPublisher).directory().home(serial);
+    lost += home != nullptr && home->desk().record().invitations == 0 ? 1 : 0;
+    world().remove(kPublisher, "table", 9'000'000);
+    world().run_for(9'000'000);
+    EXPECT_FALSE(record()) << seed;
+    expect_right();
+  }
+  EXPECT_GT(lost, 0u) << "this shows nothing";
 }
 
 TEST_F(DirectoryScenario, ARemovalIsOfTheVersionThatItFound) {

@@ -168,18 +168,49 @@ TEST_F(ParticipantTest, FetchesOfEarlierSessionsBringNothing) {
   EXPECT_TRUE(again.arrived(kPage.first, Fetch{41}));
 }
 
-// A record that is older than the end of an invitation still shows it.
-TEST_F(ParticipantTest, AnInvitationThatHasEndedIsNotAdopted) {
-  constexpr Session kFirst{kFirstInvitation + 1}, kSecond{kFirstInvitation + 2};
-  Participant again(
-      config, {.region = region(), .self = NodeId{2}, .session = Session{6}, .ticket = Ticket{3}, .ended = kFirst});
+// A reading of the record that is older than the end would begin the session anew.
+TEST_F(ParticipantTest, ASessionEndsWhenTheRecordIsReadWithoutIt) {
+  tell(Closed{});
+  EXPECT_EQ(opener.stage(), Participant::Stage::open) << "it was not to be closed";
   RegionRecord record = region();
-  record.participants[1].session = kFirst;
-  again.learn(&record, out);
-  EXPECT_EQ(again.session(), Session{6});
-  record.participants[1].session = kSecond;
-  again.learn(&record, out);
-  EXPECT_EQ(again.session(), kSecond);
+  opener.close(Ticket{3}, now_us, now_us);
+  opener.step(now_us, out);
+  EXPECT_TRUE(event<CloseEnded>());
+  tell(Closed{});
+  opener.learn(&record, out);
+  EXPECT_EQ(opener.stage(), Participant::Stage::closing);
+  record.participants[1] = {};
+  opener.learn(&record, out);
+  EXPECT_EQ(opener.stage(), Participant::Stage::over);
+}
+
+TEST_F(ParticipantTest, ASessionThatNoRecordHasListedEndsWhenTheHomeSaysSo) {
+  Participant again(config, {.region = region(), .self = NodeId{2}, .session = Session{6}, .ticket = Ticket{3}});
+  again.step(now_us, out);
+  EXPECT_EQ(event<OpenEnded>()->serial.error().status, VMEM_ERROR_TIMEOUT);
+  again.handle({.serial = Serial{7}, .term = Term{2}, .session = Session{6}, .body = Closed{}}, now_us, out);
+  EXPECT_EQ(again.stage(), Participant::Stage::over);
+}
+
+// The home has it in the record, and erases no region that somebody takes part in.
+TEST_F(ParticipantTest, WhoIsRefusedOrFindsTheRegionRemovedStillSaysClose) {
+  for (const Body& body : {Body{RefusedBy{Refusal::removed}}, Body{Removed{}}})
+    for (const bool asked : {false, true}) {
+      Participant invited(config, {.region = region(),
+                                   .self = NodeId{2},
+                                   .session = Session{5},
+                                   .ticket = asked ? std::optional(Ticket{3}) : std::nullopt,
+                                   .deadline_us = 9'000'000});
+      out = {};
+      invited.handle({.serial = Serial{7}, .term = Term{2}, .session = Session{5}, .body = body}, now_us, out);
+      if (asked) {
+        ASSERT_TRUE(event<OpenEnded>());
+        EXPECT_EQ(event<OpenEnded>()->serial.error().status, VMEM_ERROR_LOST);
+      }
+      EXPECT_EQ(invited.stage(), Participant::Stage::closing);
+      invited.step(now_us, out);
+      EXPECT_TRUE(said<Close>());
+    }
 }
 
 // Its answer might be lost, and nobody would ask again.
