@@ -7,8 +7,8 @@
 // - An address range is given up only if no member has the region open.
 // - Every wait ends by its deadline and 1 s.
 // - After all faults every page has its copies, and nobody keeps a page unknown to its home.
-// - After all faults every record has a home that is a member, and every page that somebody has is
-//   read by everybody who has the region open.
+// - After all faults every record has a home that is a member, none is of a removed region, and
+//   every page that somebody has is read by everybody who has the region open.
 #pragma once
 
 #include <fmt/format.h>
