@@ -137,22 +137,24 @@ void add_folder(CLI::App& command, Arguments& arguments) {
       ->check([](const std::string& text) { return text.empty() ? "'' is a folder without a name" : ""; });
 }
 
+void add_size(CLI::App& command, const std::string& flag, std::uint64_t& to, const std::string& help) {
+  const auto take = [&to, flag](const std::string& text) {
+    const auto bytes = parse_bytes(text);
+    if (!bytes) throw CLI::ValidationError(flag, bytes.error().message);
+    to = *bytes;
+  };
+  command.add_option_function<std::string>(flag, take, help)->type_name("SIZE");
+}
+
 CLI::App* add_up(CLI::App& app, Arguments& arguments) {
   CLI::App* const command =
       app.add_subcommand("up", "Start etcd and daemons on 127.0.0.1, which run on in the background");
   command->add_option("--nodes", arguments.start.nodes, fmt::format("How many daemons, from 1 to {}", kMostNodes))
       ->type_name("N")
       ->capture_default_str();
-  command
-      ->add_option_function<std::string>(
-          "--memory",
-          [&arguments](const std::string& text) {
-            const auto bytes = parse_bytes(text);
-            if (!bytes) throw CLI::ValidationError("--memory", bytes.error().message);
-            arguments.start.memory_bytes = *bytes;
-          },
-          "How much memory each of them lends (default: 1GiB)")
-      ->type_name("SIZE");
+  add_size(*command, "--memory", arguments.start.memory_bytes, "How much memory each of them lends (default: 1GiB)");
+  add_size(*command, "--copies", arguments.start.copies_bytes,
+           "How much memory each of them has for copies of published regions (default: none)");
   command->add_option("--name", arguments.start.name, "The cluster's name")->type_name("NAME")->capture_default_str();
   add_folder(*command, arguments);
   command->footer(

@@ -26,6 +26,7 @@ Command add_doctor(CLI::App& app);
 Command add_node(CLI::App& app);
 Command add_options(CLI::App& app);
 Command add_plan(CLI::App& app);
+Command add_region(CLI::App& app);
 Command add_secret(CLI::App& app);
 Command add_topo(CLI::App& app);
 // recorded: to the file of the option trace, by default vmem.trace.

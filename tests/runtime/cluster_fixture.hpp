@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +15,17 @@
 #include "runtime/remote_fixture.hpp"
 
 namespace vmem {
+
+// All output of a command of this program.
+inline std::string output(const std::string& arguments) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen((program() + " " + arguments).c_str(), "r"),
+                                                             &::pclose);
+  std::string text;
+  std::array<char, 4096> buffer{};
+  while (const std::size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
+    text.append(buffer.data(), bytes);
+  return text;
+}
 
 class ClusterApi : public RemoteApi {
  protected:

@@ -12,17 +12,6 @@ namespace {
 using std::chrono::steady_clock;
 using ::testing::HasSubstr;
 
-// All output of a command of this program.
-std::string output(const std::string& arguments) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(::popen((program() + " " + arguments).c_str(), "r"),
-                                                             &::pclose);
-  std::string text;
-  std::array<char, 4096> buffer{};
-  while (const std::size_t bytes = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
-    text.append(buffer.data(), bytes);
-  return text;
-}
-
 TEST_F(ClusterApi, AProgramFindsTheDaemonsOfItsCluster) {
   const auto first = join(), second = join();
   ASSERT_OK(start({{"cluster", cluster()}}));

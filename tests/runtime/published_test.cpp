@@ -1,4 +1,6 @@
 // Regions that one program publishes and others open, over real sockets.
+#include <nlohmann/json.hpp>
+
 #include "runtime/cluster_fixture.hpp"
 #include "vmem/cluster.hpp"
 
@@ -57,6 +59,10 @@ class PublishedApi : public ClusterApi {
     const vmem_status status = vmem_open(&opened, &bytes, name.c_str(), 0, wait_us);
     if (status == VMEM_OK) base = static_cast<std::byte*>(opened);
     return status;
+  }
+  static vmem_status read_back(const void* from) {
+    std::uint64_t word = 0;
+    return vmem_read(&word, from, sizeof(word));
   }
   std::uint64_t bytes = 0;
 };
@@ -291,6 +297,27 @@ TEST_F(PublishedApi, SlicesOfTheDeadAreReclaimedUnlessARegionLivesThere) {
   vmem_shutdown();
   Peer again(cluster(), small);
   EXPECT_THAT((*reader)("close"), StartsWith("ok"));
+}
+
+TEST_F(PublishedApi, TheToolListsRegionsAndRemovesThem) {
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  void* own = nullptr;
+  ASSERT_OK(vmem_malloc(&own, 2 * kPage, 0, nullptr));
+  ASSERT_OK(vmem_publish(own, "table", nullptr));
+  const auto regions = nlohmann::json::parse(output("region list --json --cluster " + cluster()));
+  ASSERT_EQ(regions.size(), 1u);
+  EXPECT_EQ(regions[0].at("name"), "table");
+  EXPECT_EQ(regions[0].at("bytes"), 2 * kPage);
+  EXPECT_EQ(regions[0].at("members"), 1);
+  EXPECT_FALSE(regions[0].contains("key"));
+  EXPECT_THAT(output("region list --cluster " + cluster()), HasSubstr("version 1: 4 MiB in "));
+  EXPECT_THAT(output("region rm tables 2>&1 --cluster " + cluster()), HasSubstr("no region is published as 'tables'"));
+  EXPECT_THAT(output("region rm table 2>&1 --cluster " + cluster()), StartsWith("'table' is removed"));
+  EXPECT_EQ(open("table", 300'000), VMEM_ERROR_TIMEOUT);
+  EXPECT_OK(read_back(own));
+  EXPECT_OK(vmem_close(own, nullptr, 0));
+  EXPECT_TRUE(within(std::chrono::milliseconds(5000),
+                     [&] { return output("region list --cluster " + cluster()).starts_with("0 published regions"); }));
 }
 
 TEST_F(PublishedApi, PublishingAgainMakesANewVersion) {

@@ -73,7 +73,7 @@ class ClusterCommand : public FolderTest {
 };
 
 TEST_F(ClusterCommand, AClusterIsStartedUsedSurveyedAndEnded) {
-  const std::string up = said("up --nodes 3 --memory 64MiB --name trial");
+  const std::string up = said("up --nodes 3 --memory 64MiB --copies 32MiB --name trial");
   const std::string trial = address();
   EXPECT_TRUE(trial.starts_with("etcd://127.0.0.1:") && trial.ends_with("/trial")) << trial;
   EXPECT_THAT(up, HasSubstr("3 nodes of " + trial + " are up, each with 64 MiB of memory"));
@@ -87,7 +87,10 @@ TEST_F(ClusterCommand, AClusterIsStartedUsedSurveyedAndEnded) {
 
   const auto nodes = nlohmann::json::parse(shell(beside("vmem") + " node list --json --cluster " + trial).text);
   ASSERT_EQ(nodes.size(), 3u);
-  for (const auto& each : nodes) EXPECT_EQ(each.at("memory_bytes"), 64 << 20);
+  for (const auto& each : nodes) {
+    EXPECT_EQ(each.at("memory_bytes"), 64 << 20);
+    EXPECT_EQ(each.at("copies_bytes"), 32 << 20);
+  }
 
   const Outcome program = borrow(trial);
   EXPECT_EQ(program.code, 0);

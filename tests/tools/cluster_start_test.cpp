@@ -32,7 +32,11 @@ TEST(ClusterOptions, AreCheckedAgainstTheirRangesAndTheMachine) {
   const std::string too_much = message_of(check({.nodes = 3, .memory_bytes = 334 * kMiB}));
   EXPECT_THAT(too_much, HasSubstr("--memory 334 MiB for each of 3 nodes"));
   EXPECT_THAT(too_much, HasSubstr("1000 MiB are available"));
-  EXPECT_THAT(too_much, HasSubstr("at most --memory 333MiB"));
+  EXPECT_THAT(too_much, HasSubstr("at most 333MiB together"));
+  EXPECT_TRUE(check({.nodes = 1, .memory_bytes = 600 * kMiB, .copies_bytes = 400 * kMiB}));
+  EXPECT_THAT(message_of(check({.nodes = 1, .memory_bytes = 600 * kMiB, .copies_bytes = 401 * kMiB})),
+              HasSubstr("--copies 401 MiB and --memory 600 MiB for each of 1 nodes"));
+  EXPECT_THAT(message_of(check({.copies_bytes = kMiB})), HasSubstr("--copies 1MiB: pages have at least 2 MiB"));
   EXPECT_THAT(message_of(check({.nodes = 16, .memory_bytes = UINT64_MAX})), HasSubstr("for each of 16 nodes"));
   for (const char* const name : {"", "a/b", "a b", "a?", "a@b:1/c"})
     EXPECT_THAT(message_of(check({.memory_bytes = 2 * kMiB, .name = name})), HasSubstr(std::string("--name '") + name));

@@ -39,12 +39,17 @@ Status check_options(const StartOptions& options, std::uint64_t available_bytes)
   if (options.memory_bytes < pagetable::kGranuleBytes)
     return refuse(fmt::format("--memory {}: memory is lent in units of {}; give at least that",
                               exact_bytes(options.memory_bytes), format_bytes(pagetable::kGranuleBytes)));
-  if (options.memory_bytes > available_bytes / options.nodes)
-    return refuse(
-        fmt::format("--memory {} for each of {} nodes asked for, {} are available on this machine; give at "
-                    "most --memory {}, or fewer --nodes",
-                    format_bytes(options.memory_bytes), options.nodes, format_bytes(available_bytes),
-                    exact_bytes(available_bytes / options.nodes >> 20 << 20)));
+  if (options.copies_bytes != 0 && options.copies_bytes < pagetable::kGranuleBytes)
+    return refuse(fmt::format("--copies {}: pages have at least {}; give at least that",
+                              exact_bytes(options.copies_bytes), format_bytes(pagetable::kGranuleBytes)));
+  const std::uint64_t each = available_bytes / options.nodes;
+  if (options.memory_bytes > each || options.copies_bytes > each - options.memory_bytes)
+    return refuse(fmt::format(
+        "{}--memory {} for each of {} nodes asked for, {} are available on this machine; give "
+        "at most {} together, or fewer --nodes",
+        options.copies_bytes == 0 ? "" : fmt::format("--copies {} and ", format_bytes(options.copies_bytes)),
+        format_bytes(options.memory_bytes), options.nodes, format_bytes(available_bytes),
+        exact_bytes(each >> 20 << 20)));
   if (const auto parsed = vmem::cluster::parse_etcd_address(address_of(1, options.name));
       !parsed || parsed->cluster != options.name)
     return refuse(fmt::format("--name '{}': accepted: letters, digits, '.', '_' and '-'", options.name));
@@ -157,10 +162,13 @@ Status Start::wait_for_members() const {
 
 // A daemon says in the registry where it listens, so it takes any port.
 LaunchCommand Start::daemon_command(std::uint32_t number) const {
-  return {
+  LaunchCommand command{
       .words = {surroundings_.vmem, "daemon", "--listen", "127.0.0.1:0", "--lend", exact_bytes(options_.memory_bytes),
                 "--cluster", state_.address, "--label", fmt::format("node={}", node_name(number))},
       .environment = environment()};
+  if (options_.copies_bytes != 0)
+    command.words.insert(command.words.end(), {"--copies", exact_bytes(options_.copies_bytes)});
+  return command;
 }
 
 Status Start::launch(const std::string& name, const LaunchCommand& command) {

@@ -169,13 +169,23 @@ Result<Runs> DirectoryService::close(Serial serial, std::uint64_t wait_us) {
                     });
 }
 
+Status DirectoryService::call_for_status(std::move_only_function<Ticket()> begin,
+                                         std::move_only_function<Status(Event&)> take) {
+  const auto ended = call<bool>(std::move(begin), [take = std::move(take)](Event& event) mutable -> Result<bool> {
+    VMEM_TRY(take(event));
+    return true;
+  });
+  return ended ? Status{} : std::unexpected(ended.error());
+}
+
+Status DirectoryService::remove(const std::string& name, std::uint64_t wait_us) {
+  return call_for_status([this, name, wait_us] { return directory_->remove(name, wait_us); },
+                         [](Event& event) { return std::get<RemoveEnded>(event).status; });
+}
+
 Status DirectoryService::leave(std::uint64_t wait_us) {
-  const auto left = call<bool>([this, wait_us] { return directory_->leave(wait_us); },
-                               [](Event& event) -> Result<bool> {
-                                 VMEM_TRY(std::get<LeaveEnded>(event).status);
-                                 return true;
-                               });
-  return left ? Status{} : std::unexpected(left.error());
+  return call_for_status([this, wait_us] { return directory_->leave(wait_us); },
+                         [](Event& event) { return std::get<LeaveEnded>(event).status; });
 }
 
 // ---- the node's thread ----

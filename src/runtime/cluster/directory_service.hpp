@@ -67,6 +67,8 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
   Result<cluster::directory::RegionRecord> open(const std::string& name, std::uint64_t wait_us);
   // The pages of which nobody else is known to have a copy.
   Result<cluster::directory::Runs> close(Serial serial, std::uint64_t wait_us);
+  // Of the version that has the name at present.
+  Status remove(const std::string& name, std::uint64_t wait_us);
   // Closes all regions here, and has other nodes take over what this one is home of.
   Status leave(std::uint64_t wait_us);
 
@@ -93,6 +95,7 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
 
   DirectoryService(rdma::Node& node, rdma::Parcels& parcels, Config config);
   Status open_directory();
+  Status call_for_status(std::move_only_function<Ticket()> begin, std::move_only_function<Status(Event&)> take);
   template <class Value>
   Result<Value> call(std::move_only_function<Ticket()> begin, std::move_only_function<Result<Value>(Event&)> take);
   void seen(const ClusterView& view);

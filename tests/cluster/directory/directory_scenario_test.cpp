@@ -292,6 +292,17 @@ TEST_F(DirectoryScenario, ARemovalIsOfTheVersionThatItFound) {
   expect_right();
 }
 
+TEST_F(DirectoryScenario, ARemovalWhoseAnswerIsLostEndsWithTheRecord) {
+  begin(15);
+  publish(0);
+  world().network().link(kPublisher, kReader).cut = true;
+  world().remove(kReader, "table", 20'000'000);
+  world().run_for(9'000'000);
+  EXPECT_FALSE(record());
+  EXPECT_EQ(world().counts().removed_well, 1u);
+  expect_right();
+}
+
 TEST_F(DirectoryScenario, OnlyItsHomeSaysThatARegionIsRemoved) {
   begin(11);
   const Serial serial = publish(0);

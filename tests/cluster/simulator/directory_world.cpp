@@ -198,7 +198,10 @@ void DirectoryWorld::saw(std::uint32_t host, const DirectoryEvent& event) {
   }
   counts_.kept += std::holds_alternative<KeepWanted>(event);
   counts_.released += std::holds_alternative<ReleaseAllowed>(event);
-  counts_.removed += std::holds_alternative<RemoveEnded>(event);
+  if (const auto* const removal = std::get_if<RemoveEnded>(&event)) {
+    ++counts_.removed;
+    counts_.removed_well += removal->status ? 1 : 0;
+  }
   counts_.closed += std::holds_alternative<CloseEnded>(event);
 }
 

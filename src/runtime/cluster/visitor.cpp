@@ -1,0 +1,73 @@
+#include "runtime/cluster/visitor.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "rdma/node/wire.hpp"
+#include "runtime/cluster/registry_reader.hpp"
+#include "runtime/remote/nodes.hpp"
+
+namespace vmem::runtime {
+namespace {
+
+constexpr std::uint64_t kLeaveUs = 2'000'000;
+constexpr std::uint32_t kLeaseS = 15;  // if it is killed
+
+// What the members have agreed on, of which only the protocol concerns a visitor.
+Result<cluster::ClusterParameters> parameters_of(const RegistryAccess& access, std::uint64_t most_us) {
+  VMEM_ASSIGN(const auto reader, RegistryReader::open(access, most_us));
+  VMEM_ASSIGN(const auto records, reader->read(std::string(cluster::kParametersKey)));
+  if (records.empty() || records.front().key != cluster::kParametersKey)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("no node has ever joined the cluster {}; is its name right?", access.address));
+  VMEM_ASSIGN(cluster::ClusterParameters parameters, cluster::parse_parameters(records.front().value));
+  parameters.versions = {rdma::wire::kProtocolVersion, rdma::wire::kProtocolVersion};
+  return parameters;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Visitor>> Visitor::join(const Config& config, std::uint64_t most_us) {
+  std::unique_ptr<Visitor> visitor(new Visitor);
+  VMEM_TRY(visitor->start(config, most_us));
+  return visitor;
+}
+
+Status Visitor::start(const Config& config, std::uint64_t most_us) {
+  VMEM_ASSIGN(cluster::ClusterParameters parameters, parameters_of(config.registry, most_us));
+  const NodeIdentity self = make_identity(0);
+  const NodeConfig own{.self = self,
+                       .listen = {},  // homes answer over the connections that it makes
+                       .secret = config.secret,
+                       .certificates = config.certificates,
+                       .fabric = config.fabric};
+  rdma::NodeSetup setup{.self = self, .make_transport = {}, .clock = &clock_, .times = {}};
+  setup.make_transport = [&](rdma::Receiver& receiver) { return make_transport(own, clock_, receiver); };
+  VMEM_ASSIGN(node_, rdma::Node::create(std::move(setup)));
+  VMEM_ASSIGN(parcels_, rdma::Parcels::create(*node_));
+  DirectoryService::Config directory{.registry = config.registry};
+  VMEM_ASSIGN(directory.tenant, tenant_of(own));
+  directory.fence = &fence_;
+  VMEM_ASSIGN(directory_, DirectoryService::create(*node_, *parcels_, std::move(directory)));
+  node_->start();
+  Member::Config member{.registry = config.registry,
+                        .parameters = std::move(parameters),
+                        .record = this_host("visitor", self.incarnation),
+                        .lease_s = kLeaseS,
+                        .fence = fence_,
+                        .seen = {},
+                        .expelled = {}};
+  member.record.transport = static_cast<std::uint64_t>(self.id);
+  member.seen = [this](const ClusterView& view, bool) { directory_->see(view); };
+  member.expelled = [this](const std::vector<cluster::Slice>&) { directory_->expelled(); };
+  VMEM_ASSIGN(member_, Member::join(std::move(member), most_us));
+  return {};
+}
+
+Visitor::~Visitor() {
+  if (member_) (void)directory_->leave(kLeaveUs);
+  member_.reset();
+}
+
+}  // namespace vmem::runtime
