@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 
-from vmem import _library
+from vmem import _library, _tensors, regions
 
 _POOLS = ("all", "small_pool", "large_pool")
 
@@ -156,6 +156,63 @@ def enable(**options):
     if not _stands_first(sys._getframe(1)):
         print(f"vmem: starting {sys.argv[0]} again, with vmem under it: what stands before vmem.torch.enable runs twice", file=sys.stderr)
     _library.run(flags, [sys.executable, *command[1:]])
+
+
+def publish_state_dict(name, state_dict, *, copies=0, expires=None, wait=30.0):
+    """Publishes the tensors of a state dict to the cluster, as one read-only region of their own;
+    returns a vmem.regions.Published, which keeps it. Tensors may be on the CPU or on a GPU; those
+    that share a storage are stored once.
+
+    `copies` daemons hold all of it when the call returns. Raises as vmem.regions.publish, and
+    ValueError for a value that is no dense tensor, or of a type that safetensors lacks.
+    """
+    import torch
+
+    _need_vmem()
+    names = {each[3]: dtype for dtype, each in _tensors.TYPES.items()}
+    sources, device = {}, None
+    for each, value in state_dict.items():
+        dtype = names.get(str(getattr(value, "dtype", None)).rpartition(".")[2])
+        if not isinstance(value, torch.Tensor) or value.layout != torch.strided or dtype is None:
+            raise ValueError(f"{each!r} of the state dict is {_tensors.brief(value)}: dense tensors of the types of safetensors can be published")
+        if value.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"{each!r} of the state dict is on {value.device}; tensors on CPU and CUDA devices can be published")
+        value = value.detach().contiguous()
+        if value.is_cuda:
+            device = value.device if device is None else device
+        sources[each] = regions.Source(dtype, value.shape, value.data_ptr(), value.numel() * value.element_size(), value, not value.is_cuda)
+    index = _started(torch, device or torch.device("cuda"))
+    torch.cuda.synchronize(index)  # what other streams have queued on the tensors
+    return regions.publish(name, sources, copies=copies, expires=expires, wait=wait, device=index)
+
+
+def open_state_dict(name, device="cuda", *, wait=30.0):
+    """Opens what publish_state_dict has published, on this node or another; returns {name:
+    torch.Tensor}: read-only, on a CUDA device, without copying. Pages come with their first use.
+    `model.load_state_dict(tensors, assign=True)` gives them to a model.
+
+    Waits for the name to be published. Raises as vmem.regions.open, and ValueError for another
+    device.
+    """
+    import torch
+
+    device = torch.device(device)
+    if device.type != "cuda":
+        raise ValueError(f"device {device}: tensors of a region are on CUDA devices")
+    _need_vmem()
+    index = _started(torch, device)
+    opened = regions.open(name, wait=wait, device=index)
+    return {each: _tensors.to_torch(torch, each, tensor, device) for each, tensor in opened.items()}
+
+
+def _need_vmem():
+    if _library.preloaded() is None:
+        raise RuntimeError("vmem does not run under this process; start it with `vmem run`, or call vmem.torch.enable() first")
+
+
+def _started(torch, device):
+    """The device's ordinal; the first allocation starts vmem."""
+    return torch.empty(1, dtype=torch.uint8, device=device).device.index
 
 
 def _text(value):

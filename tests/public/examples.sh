@@ -5,7 +5,8 @@
 set -euo pipefail
 build=$1 libdir=$2 examples=$3 cc=$4 cxx=$5
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+folder=$work/cluster
+trap '[ ! -e "$folder" ] || "$prefix/bin/vmem" cluster down --dir "$folder"; rm -rf "$work"' EXIT
 
 cmake --install "$build" --prefix "$work/as installed" >"$work/install.log" || { cat "$work/install.log"; exit 1; }
 prefix=$work/moved
@@ -22,3 +23,22 @@ cmake -S "$examples/buffers" -B "$work/buffers" -DCMAKE_PREFIX_PATH="$prefix" -D
   { cat "$work/configure.log"; exit 1; }
 cmake --build "$work/buffers" >"$work/build.log" || { cat "$work/build.log"; exit 1; }
 "$work/buffers/buffers"
+
+# One program of a cluster publishes a table, two scan it.
+make -s -C "$examples/published" CC="$cc" CFLAGS="-O2 -Wall -Wextra -Werror" OUT="$work/table"
+"$prefix/bin/vmem" cluster up --nodes 1 --memory 64MiB --dir "$folder" >/dev/null
+VMEM_CLUSTER=$("$prefix/bin/vmem" cluster status --address --dir "$folder")
+export VMEM_CLUSTER VMEM_LOG=error
+mkfifo "$work/until"
+"$work/table" publish rows <"$work/until" &
+publisher=$!
+exec 3>"$work/until"
+"$work/table" scan rows >"$work/first" & first=$!
+"$work/table" scan rows >"$work/second" & second=$!
+wait $first
+wait $second
+exec 3>&-
+wait $publisher
+cat "$work/first"
+grep -q "scanned 64 MiB of 'rows' at 0x[0-9a-f]*: the sum is 4190109808$" "$work/first" || { echo "another sum"; exit 1; }
+cmp "$work/first" "$work/second"

@@ -199,6 +199,21 @@ TEST_F(PublishedApi, CopiesOutliveTheirPublisher) {
   ASSERT_OK(vmem_close(base, nullptr, 0));
 }
 
+// The publisher has borrowed all that the daemon lends.
+TEST_F(PublishedApi, CopiesComeFromADaemonThatHasNoMoreMemoryToLend) {
+  const auto daemon = join({"--copies", "64MiB"});
+  Peer publisher(cluster());
+  ASSERT_THAT(publisher("publish table 4 5 1"), StartsWith("ok"));
+  ASSERT_THAT(publisher("close"), StartsWith("ok"));
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  EXPECT_EQ(stats().remote_budget_bytes, 0u);
+  ASSERT_OK(open("table"));
+  for (std::uint64_t page = 0; page < 4; ++page) ASSERT_OK(read_page(page, 5));
+  publisher.process().tell("end\n");
+  publisher.process().wait();
+  EXPECT_TRUE(within(std::chrono::milliseconds(5000), [] { return stats().remote_budget_bytes == 64 * kMiB; }));
+}
+
 TEST_F(PublishedApi, AClosingMayWaitForEver) {
   const auto daemon = join({"--copies", "64MiB"});
   ASSERT_OK(start({{"cluster", cluster()}}));

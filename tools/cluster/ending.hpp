@@ -11,8 +11,9 @@
 namespace vmem::tools::local_cluster {
 
 struct Patience {
-  std::chrono::milliseconds after_term{10'000};  // then SIGKILL
-  std::chrono::milliseconds after_kill{5'000};   // then an error
+  // Then SIGKILL. A daemon waits 10 s for others to take over what it keeps.
+  std::chrono::milliseconds after_term{20'000};
+  std::chrono::milliseconds after_kill{5'000};  // then an error
 };
 
 // SIGTERM to all of them, SIGKILL to those that live on. Returns once all have ended, with the

@@ -18,7 +18,7 @@ namespace vmem::tools::local_cluster {
 struct StartOptions {
   std::uint32_t nodes = 3;
   std::uint64_t memory_bytes = std::uint64_t{1} << 30;  // that each node lends
-  std::uint64_t copies_bytes = 0;                       // that each keeps copies of published regions in
+  std::uint64_t copies_bytes = 0;                       // for copies of published regions
   std::string name = "local";                           // of the cluster
 };
 

@@ -183,10 +183,14 @@ void Lenders::lent(Lender& lender, const wire::Lent& lent) {
   take_lease(lender, lent);
 }
 
+// The connection to a node that has no room stays: other services of this node may use it.
 void Lenders::refuse(Lender& lender, const wire::Lent& lent) {
-  lender.why = lent.answer == Answer::full ? full_words(lent) : std::string(wire::answer_words(lent.answer));
+  const bool full = lent.answer == Answer::full;
+  lender.why = full ? full_words(lent) : std::string(wire::answer_words(lent.answer));
   lender.obstacle = Obstacle::full;
-  parts_.node.links().close(lender.link, lender.why, kBeforeFullAgainUs);
+  if (!full) return parts_.node.links().close(lender.link, lender.why, kBeforeFullAgainUs);
+  lender.ask_us = now_us() + kBeforeFullAgainUs;
+  parts_.contacts.failed(lender.index, lender.why, lender.obstacle);
 }
 
 void Lenders::take_lease(Lender& lender, const wire::Lent& lent) {
