@@ -204,7 +204,7 @@ Result<Publishing::Joint> Publishing::map(const RegionRecord& record, const Key&
                                                     .key = key});
   VMEM_ASSIGN(Region* const region,
               parts_.regions.map(tiers::StackedTier::source_of(kSharedTier, std::move(source)), device));
-  const Joint joint{.serial = record.serial, .name = record.name, .region = region, .outcome = {}};
+  Joint joint{.serial = record.serial, .name = record.name, .region = region, .outcome = {}};
   joint_.emplace(region->first.index, joint);
   serve(joint, key);
   return joint;
