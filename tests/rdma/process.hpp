@@ -39,7 +39,7 @@ class Process {
   ~Process() {
     signal(SIGKILL);
     wait();
-    ::close(in_);
+    end_input();
     ::close(out_);
   }
   Process(const Process&) = delete;
@@ -53,6 +53,9 @@ class Process {
     int status = 0;
     if (child_ > 0) ::waitpid(std::exchange(child_, -1), &status, 0);
     return status;
+  }
+  void end_input() {
+    if (in_ >= 0) ::close(std::exchange(in_, -1));
   }
   // Stops the child and waits until it is stopped.
   void stop() const {

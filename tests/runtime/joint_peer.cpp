@@ -6,6 +6,7 @@
 //   read PAGE VERSION                   of the last opened or published: compares every word
 //   hold                                brings all pages into HBM
 //   free | close
+//   end                                 after vmem_shutdown; without this line, without it
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
@@ -78,7 +79,8 @@ int main(int argc, char** argv) {
   std::vector<vmem_option> options;
   for (int i = 1; i + 1 < argc; i += 2) options.push_back({argv[i], argv[i + 1]});
   vmem_status status = vmem_init(options.data(), options.size());
-  for (std::string line = "init"; line != "end";) {
+  std::string line = "init";
+  while (line != "end") {
     if (status == VMEM_OK)
       std::printf("ok %p %" PRIu64 "\n", static_cast<void*>(memory), pages);
     else
@@ -95,5 +97,5 @@ int main(int argc, char** argv) {
     if (command == "free") status = vmem_free(memory, nullptr);
     if (command == "close") status = vmem_close(memory, nullptr, 0);
   }
-  vmem_shutdown();
+  if (line == "end") vmem_shutdown();
 }

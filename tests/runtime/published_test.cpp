@@ -199,6 +199,20 @@ TEST_F(PublishedApi, CopiesOutliveTheirPublisher) {
   ASSERT_OK(vmem_close(base, nullptr, 0));
 }
 
+TEST_F(PublishedApi, AProgramThatReturnsFromMainLeavesTheClusterInOrder) {
+  const auto daemon = join({"--copies", "64MiB"});
+  {
+    Peer publisher(cluster());
+    ASSERT_THAT(publisher("publish table 4 5 1"), StartsWith("ok"));
+    publisher.process().end_input();
+    publisher.process().wait();
+  }
+  EXPECT_EQ(nlohmann::json::parse(output("node list --json --cluster " + cluster())).size(), 1u) << "the daemon";
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_OK(open("table")) << "the daemon is its home";
+  for (std::uint64_t page = 0; page < 4; ++page) ASSERT_OK(read_page(page, 5));
+}
+
 // The publisher has borrowed all that the daemon lends.
 TEST_F(PublishedApi, CopiesComeFromADaemonThatHasNoMoreMemoryToLend) {
   const auto daemon = join({"--copies", "64MiB"});

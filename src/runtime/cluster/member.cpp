@@ -102,13 +102,16 @@ Result<std::unique_ptr<Member>> Member::join(Config config, std::uint64_t most_u
                                               member->trouble_ ? ": " + member->trouble_->message : ""));
 }
 
+void Member::leave() {
+  std::unique_lock lock(mutex_);
+  leaving_ = woken_ = true;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return over_; });
+}
+
 Member::~Member() {
   if (thread_.joinable()) {
-    {
-      const std::lock_guard lock(mutex_);
-      leaving_ = woken_ = true;
-    }
-    changed_.notify_all();
+    leave();
     thread_.join();
   }
   config_.fence.set(0);
@@ -214,6 +217,7 @@ void Member::run() {
     const std::uint64_t now = clock_.now_us();
     if (over_ || (leave_by_us != 0 && now >= leave_by_us)) {
       over_ = true;
+      changed_.notify_all();
       lock.unlock();
       return refuse_asked();
     }

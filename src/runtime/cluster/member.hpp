@@ -84,8 +84,9 @@ class Member {
   // cluster does not take it in, naming what differs; TIMEOUT, with what the registry's servers
   // said, after most_us.
   static Result<std::unique_ptr<Member>> join(Config config, std::uint64_t most_us);
-  // Leaves, and waits for that for at most 2 s.
-  ~Member();
+  // Leaves, and waits for that for at most 2 s. What is asked for after that is refused.
+  void leave();
+  ~Member();  // leaves
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
 

@@ -19,6 +19,7 @@ namespace {
 constexpr std::uint64_t kStartUs = 10'000'000;   // to reach all nodes
 constexpr std::uint64_t kRequestUs = 2'000'000;  // for one page, there and back
 constexpr std::uint64_t kLeastRequestUs = 50'000;
+constexpr std::uint64_t kLeaveUs = 2'000'000;  // for others to take over regions
 
 rdma::RemoteTier::Credentials credentials_of(const NodeConfig& node) {
   using Credentials = rdma::RemoteTier::Credentials;
@@ -40,7 +41,7 @@ Remote* live = nullptr;  // protected by live_mutex
 __attribute__((destructor)) void leave_at_exit() {
   if (process::forked()) return;  // the tier is the parent's
   const std::lock_guard lock(live_mutex);
-  if (live != nullptr) live->tier().leave();
+  if (live != nullptr) live->leave();
 }
 
 }  // namespace
@@ -172,6 +173,13 @@ Status Remote::join(const Options& options, const NodeIdentity& self) {
   VMEM_ASSIGN(member_, Member::join(std::move(config), kStartUs));
   tier_->wait_for_lenders(kStartUs);
   return {};
+}
+
+// Its regions first: other nodes may fetch from here what only this one has.
+void Remote::leave() {
+  if (joint_) (void)joint_->directory().leave(kLeaveUs);
+  tier_->leave();
+  if (member_) member_->leave();
 }
 
 void Remote::tell(AddressUser* user) {

@@ -43,6 +43,9 @@ class Remote {
   // Whom to tell of this node's addresses, from now on; null: nobody.
   void tell(AddressUser* user);
   void add_to(vmem_statistics& out) const;
+  // When the process ends without vmem_shutdown: other nodes hear of it. Waits for at most some
+  // seconds; nothing can be asked for after that.
+  void leave();
 
  private:
   explicit Remote(cluster::StaticPeers peers) : peers_(std::move(peers)) {}
