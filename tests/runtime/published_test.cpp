@@ -213,6 +213,23 @@ TEST_F(PublishedApi, AProgramThatReturnsFromMainLeavesTheClusterInOrder) {
   for (std::uint64_t page = 0; page < 4; ++page) ASSERT_OK(read_page(page, 5));
 }
 
+TEST_F(PublishedApi, ADaemonTellsTheClusterOfAProgramThatWasKilledOnItsHost) {
+  const auto daemon = join({"--copies", "64MiB"});
+  const auto stays = join();
+  {
+    Peer publisher(cluster());
+    ASSERT_THAT(publisher("publish table 4 5 1"), StartsWith("ok"));
+    publisher.process().signal(SIGKILL);
+    publisher.process().wait();
+  }
+  EXPECT_TRUE(within(std::chrono::milliseconds(5000), [&] {
+    return nlohmann::json::parse(output("node list --json --cluster " + cluster())).size() == 2;
+  })) << "the daemons are left";
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_OK(open("table")) << "a daemon is its home now";
+  for (std::uint64_t page = 0; page < 4; ++page) ASSERT_OK(read_page(page, 5));
+}
+
 // The publisher has borrowed all that the daemon lends.
 TEST_F(PublishedApi, CopiesComeFromADaemonThatHasNoMoreMemoryToLend) {
   const auto daemon = join({"--copies", "64MiB"});

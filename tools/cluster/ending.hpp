@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "tools/cluster/process_id.hpp"
+#include "base/process_id.hpp"
 
 namespace vmem::tools::local_cluster {
 

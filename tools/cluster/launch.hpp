@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/file_descriptor.hpp"
+#include "base/process_id.hpp"
 #include "base/status.hpp"
-#include "tools/cluster/process_id.hpp"
 
 namespace vmem::tools::local_cluster {
 

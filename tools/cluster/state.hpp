@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/process_id.hpp"
 #include "tools/cluster/folder.hpp"
-#include "tools/cluster/process_id.hpp"
 
 namespace vmem::tools::local_cluster {
 

@@ -29,8 +29,9 @@ struct NodeRecord {
   Incarnation incarnation{};
   std::vector<std::string> addresses;  // the first is preferred; none: nobody connects to it
   std::uint64_t transport = 0;         // the id that it claims on connections
-  std::string boot;                    // of the host
-  std::uint64_t pid = 0;
+  // Its process, for others on its host: see ProcessId, this_boot() and pid_namespace().
+  std::string boot;
+  std::uint64_t pids = 0, pid = 0, started = 0;
   std::string kind;  // "program", "daemon"
   std::map<std::string, std::string> labels;
   Lends lends;

@@ -7,12 +7,12 @@
 #include <array>
 #include <bit>
 #include <chrono>
-#include <fstream>
 #include <random>
 #include <utility>
 
 #include "base/log.hpp"
 #include "base/memory_reserve.hpp"
+#include "base/process_id.hpp"
 #include "base/sizes.hpp"
 #include "cluster/registry/etcd/etcd_registry.hpp"
 #include "pagetable/types.hpp"
@@ -67,14 +67,15 @@ cluster::ClusterParameters cluster_parameters(std::uint64_t base, std::uint64_t 
 
 // Without the kernel's id of this boot, nodes of this host cannot be told from others'.
 cluster::NodeRecord this_host(std::string kind, Incarnation incarnation) {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   std::array<char, 256> host{};
   (void)::gethostname(host.data(), host.size() - 1);
+  const std::optional<ProcessId> self = process_with(::getpid());
   return {.incarnation = incarnation,
           .addresses = {},
-          .boot = std::move(boot),
+          .boot = this_boot(),
+          .pids = pid_namespace(),
           .pid = static_cast<std::uint64_t>(::getpid()),
+          .started = self ? self->started : 0,
           .kind = std::move(kind),
           .labels = {{"host", host.data()}},
           .lends = {},

@@ -23,15 +23,27 @@ bool RegistryReader::wait() {
   return came;
 }
 
-Result<std::vector<cluster::Record>> RegistryReader::read(const std::string& prefix) {
-  registry_->post(cluster::ReadPrefix{prefix});
+Result<cluster::Reply> RegistryReader::ask(cluster::RegistryRequest request) {
+  registry_->post(std::move(request));
   std::vector<cluster::Reply> replies;
   while (replies.empty()) {
     if (!wait()) return fail(VMEM_ERROR_TIMEOUT, "the cluster's registry did not answer in time");
     registry_->poll(replies);
   }
   if (const auto* const error = std::get_if<Error>(&replies.front().what)) return std::unexpected(*error);
-  return std::move(std::get<cluster::Read>(replies.front().what).records);
+  return std::move(replies.front());
+}
+
+Result<std::vector<cluster::Record>> RegistryReader::read(const std::string& prefix) {
+  VMEM_ASSIGN(cluster::Reply reply, ask(cluster::ReadPrefix{prefix}));
+  return std::move(std::get<cluster::Read>(reply.what).records);
+}
+
+Result<bool> RegistryReader::erase(const cluster::Record& record) {
+  VMEM_ASSIGN(const cluster::Reply reply,
+              ask(cluster::Commit{.conditions = {{.key = record.key, .modified = record.modified}},
+                                  .edits = {{.key = record.key, .value = std::nullopt, .lease = {}}}}));
+  return std::get<cluster::Committed>(reply.what).done;
 }
 
 }  // namespace vmem::runtime

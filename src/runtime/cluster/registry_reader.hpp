@@ -1,4 +1,5 @@
-// Reads records of a cluster's registry, over a connection of its own, and waits for them.
+// Reads records of a cluster's registry, and erases them, over a connection of its own; waits for
+// the answers.
 #pragma once
 
 #include <chrono>
@@ -17,15 +18,18 @@ namespace vmem::runtime {
 // Thread: one, the owner's.
 class RegistryReader {
  public:
-  // All reads together wait for at most most_us. Errors: those of open_registry.
+  // All calls together wait for at most most_us. Errors: those of open_registry.
   static Result<std::unique_ptr<RegistryReader>> open(const RegistryAccess& access, std::uint64_t most_us);
   // All records whose keys begin with the prefix, as of a time after those that were read before.
   // Errors: TIMEOUT, and others, with what the registry's servers said.
   Result<std::vector<cluster::Record>> read(const std::string& prefix);
+  // False: it has changed since it was read. Errors: as read(); after TIMEOUT it may be erased.
+  Result<bool> erase(const cluster::Record& record);
 
  private:
   explicit RegistryReader(std::uint64_t most_us)
       : end_(std::chrono::steady_clock::now() + std::chrono::microseconds(most_us)) {}
+  Result<cluster::Reply> ask(cluster::RegistryRequest request);
   void ready();
   bool wait();
 

@@ -62,6 +62,7 @@ Daemon::~Daemon() {
   // Other nodes take over what this one keeps and is home of; then nobody finds it any more.
   if (joint_) (void)joint_->directory().leave(kLeaveUs);
   member_.reset();
+  host_watch_.reset();
   if (joint_) {
     joint_->stop_serving();
     (void)joint_->tier().finish();  // copies on their way are not waited for much longer
@@ -183,7 +184,11 @@ Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
                         .fence = fence_,
                         .seen = {},
                         .expelled = {}};
-  config.seen = [this](const ClusterView& view, bool) { joint_->directory().see(view); };
+  VMEM_ASSIGN(host_watch_, HostWatch::start(config.registry));
+  config.seen = [this](const ClusterView& view, bool) {
+    joint_->directory().see(view);
+    host_watch_->see(view);
+  };
   config.expelled = [this](const std::vector<cluster::Slice>&) { joint_->directory().expelled(); };
   config.record.transport = static_cast<std::uint64_t>(self.id);
   config.record.addresses = options.advertise;

@@ -9,6 +9,7 @@
 #include "base/clock.hpp"
 #include "rdma/lending/memory_service/memory_service.hpp"
 #include "rdma/node/node.hpp"
+#include "runtime/cluster/host_watch.hpp"
 #include "runtime/cluster/joint_regions.hpp"
 #include "runtime/cluster/member.hpp"
 #include "runtime/cluster/page_shelf.hpp"
@@ -78,6 +79,7 @@ class Daemon {
   Fence fence_;
   std::unique_ptr<PageShelf> shelf_;
   std::unique_ptr<JointRegions> joint_;
+  std::unique_ptr<HostWatch> host_watch_;
   std::unique_ptr<Member> member_;
   std::unique_ptr<Guard> guard_;  // of this host's programs; null if it could not start
 };

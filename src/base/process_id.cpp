@@ -1,6 +1,7 @@
-#include "tools/cluster/process_id.hpp"
+#include "base/process_id.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -9,7 +10,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace vmem::tools::local_cluster {
+namespace vmem {
 
 std::optional<ProcessId> process_with(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
@@ -46,4 +47,9 @@ std::string this_boot() {
   return boot;
 }
 
-}  // namespace vmem::tools::local_cluster
+std::uint64_t pid_namespace() {
+  struct stat about{};
+  return ::stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino : 0;
+}
+
+}  // namespace vmem

@@ -1,5 +1,5 @@
-// Processes of other sessions, named so that a recycled pid is never taken for the process that had
-// it before.
+// Other processes of this machine, named so that a recycled pid is never taken for the process that
+// had it before.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 #include "base/file_descriptor.hpp"
 #include "base/status.hpp"
 
-namespace vmem::tools::local_cluster {
+namespace vmem {
 
 struct ProcessId {
   pid_t pid = 0;
@@ -27,7 +27,9 @@ inline bool lives(const ProcessId& process) { return process_with(process.pid) =
 // A pidfd, readable once the process ends; none if it has ended. Errors: UNSUPPORTED by the kernel.
 Result<std::optional<FileDescriptor>> watch(const ProcessId& process);
 
-// The kernel's id of this boot: pids and start times are of one boot. "": unknown
+// The kernel's id of this boot: start times are of one boot. "": unknown
 std::string this_boot();
+// The namespace in which this process's pids have a meaning; unique within a boot. 0: unknown
+std::uint64_t pid_namespace();
 
-}  // namespace vmem::tools::local_cluster
+}  // namespace vmem
