@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <csignal>
+
+#include "base/signals_blocked.hpp"
 
 namespace vmem {
 
@@ -33,26 +34,6 @@ struct Aside::Running {
   std::condition_variable changed;
   bool ended = false;
 };
-
-namespace {
-
-// Blocks all signals: the program's signals are for the program's threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    ::sigfillset(&all);
-    (void)::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { (void)::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
-
-}  // namespace
 
 void Aside::begin(Call call) noexcept {
   const std::lock_guard lock(mutex_);

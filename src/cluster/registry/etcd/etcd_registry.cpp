@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <iterator>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include "base/memory_reserve.hpp"
 #include "base/of_vmem.hpp"
 #include "base/printable.hpp"
+#include "base/signals_blocked.hpp"
 #include "cluster/registry/etcd/http_client.hpp"
 #include "cluster/registry/etcd/session.hpp"
 
@@ -78,11 +78,8 @@ class EtcdRegistry::Worker {
   // The thread gets no signals: they are the program's, and SIGPIPE may come from writing to a
   // connection.
   void start() {
-    sigset_t all, before;
-    sigfillset(&all);
-    (void)::pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;
     thread_ = std::thread([this] { run(); });
-    (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   void post(RequestId id, RegistryRequest request) {
     {
