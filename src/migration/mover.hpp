@@ -33,8 +33,8 @@ class Mover {
   // Any thread, from here to now_us. Posts the request, which lives on the caller's stack, and
   // waits for its result.
   Status call(Request& request);
-  // Posts without waiting. The request must outlive its completion; after the mover's end it is
-  // refused at once.
+  // Posts without waiting or allocating memory. The request must outlive its completion; after the
+  // mover's end it is refused at once.
   void post(Request& request);
   // Wakes the mover if it sleeps.
   void poke();

@@ -1,10 +1,11 @@
-// What threads ask of the mover. The mover advances a request until it returns a result. The
-// request lives on the stack of the waiting thread.
+// What threads ask of the mover. The mover advances a request until it returns a result. A request
+// that a thread waits for lives on that thread's stack; one with `then` may own itself.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,6 +38,9 @@ class Request {
   // The mover. Its owner may destroy the request as soon as this returns.
   void finish(Status result);
 
+  // For Mover::post. Called once, when the request is done, on the mover's thread, or on any after
+  // the mover's end. It may destroy the request, and neither waits nor throws.
+  std::move_only_function<void()> then;
   Request* posted_before = nullptr;  // the mover's: the next in its list of posted requests
 
  private:
@@ -202,7 +206,7 @@ struct AdviseRequest final : Request {
 struct OpenPageRequest final : Request {
   PageRun run;  // one page
   bool write = false;
-  bool only_here = false;  // a page of another node, or on a disk, is not loaded for it
+  bool only_here = false;  // for another node: a page that is elsewhere is not loaded for it
   // Answer: the page is not here, and was not opened.
   bool absent = false;
   // Answer: one of these, or neither (reading only) for a page that was never written.

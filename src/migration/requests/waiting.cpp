@@ -14,10 +14,14 @@ const Status& Request::wait() {
 }
 
 void Request::finish(Status result) {
-  const std::lock_guard lock(mutex_);
-  result_ = std::move(result);
-  done_.store(true, std::memory_order_release);
-  ended_.notify_all();
+  std::move_only_function<void()> next = std::move(then);
+  {
+    const std::lock_guard lock(mutex_);
+    result_ = std::move(result);
+    done_.store(true, std::memory_order_release);
+    ended_.notify_all();
+  }
+  if (next) next();
 }
 
 Status ended_error() { return fail(VMEM_ERROR_NOT_INITIALIZED, "vmem has ended in this process"); }
