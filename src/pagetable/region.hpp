@@ -114,6 +114,10 @@ static_assert(sizeof(Page) <= 96, "a page costs at most 128 bytes with the polic
 
 class SharedPages;
 
+// begun: the region is to be published; writes are refused, and earlier ones may be in progress.
+// done: those have ended.
+enum class Freeze : std::uint8_t { none, begun, done };
+
 enum class RegionState : std::uint32_t { empty, live, ending };
 
 // How much of a region is in use. Without shared pages that is all of it.
@@ -148,9 +152,8 @@ struct Region {
   bool undeclared = false;
   // Its pages are copies of a file's: valid from the start, mapped read-only, and never stored.
   bool read_only = false;
-  // Nobody may write to it any more: it is published, or being published. Any thread reads it only
-  // for messages; the mover's mappings enforce it.
-  std::atomic<bool> frozen{false};
+  // Any thread reads it only for messages; the mover's mappings enforce it.
+  std::atomic<Freeze> freeze{Freeze::none};
   std::uint32_t head_bytes = 0;  // of its first page, before the requested range
   std::unique_ptr<Page[]> pages;
   RegionExtent extent;
@@ -186,6 +189,10 @@ struct Region {
   std::uint32_t end_granule() const { return first.index + granules; }
   PageId page_id(std::uint32_t index) const { return {id, index}; }
   PageKey page_key(std::uint32_t index) const { return {serial, granule_of(index)}; }
+  // Nobody may write to it any more.
+  bool frozen() const { return freeze.load() != Freeze::none; }
+  // Nobody writes to it any more.
+  bool immutable() const { return read_only || freeze.load() == Freeze::done; }
   // Whether a page may hold several allocations, whose users do not know of each other.
   bool has_strangers() const { return slab || shares(); }
   bool shares() const { return extent.sharing.load(std::memory_order_relaxed) != nullptr; }

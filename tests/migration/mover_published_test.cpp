@@ -2,6 +2,8 @@
 // lie where they lie there.
 #include <gmock/gmock.h>
 
+#include <cstring>
+
 #include "migration/mover_harness.hpp"
 
 namespace vmem::migration {
@@ -29,17 +31,19 @@ class Freeze : public PublishedTest {
     request.region = &region;
     request.first_granule = region.first.index;
   }
+  void close_page(Region& region, std::uint32_t page) {
+    ClosePageRequest close;
+    close.run = {&region, page, 1};
+    EXPECT_TRUE(ask(close));
+  }
   // Opens the page as for another node. True: it was here.
   bool opens_here(Region& region, std::uint32_t page) {
     OpenPageRequest open;
     open.run = {&region, page, 1};
     open.only_here = true;
     EXPECT_TRUE(ask(open));
-    if (open.absent) return false;
-    ClosePageRequest close;
-    close.run = open.run;
-    EXPECT_TRUE(ask(close));
-    return true;
+    if (!open.absent) close_page(region, page);
+    return !open.absent;
   }
   std::vector<std::uint32_t> unwritten;
 };
@@ -208,11 +212,105 @@ TEST_F(Freeze, ItWaitsForACpuWriteInProgress) {
   mover->post(request);
   steps();
   EXPECT_FALSE(request.done());
-  ClosePageRequest done;
-  done.run = open.run;
-  ASSERT_TRUE(ask(done));
+  // The page has its bytes, and may get others until it is closed.
+  Actor& a = actor();
+  const auto kernel = begin(a, reading(region, 0));
+  steps();
+  EXPECT_FALSE(kernel->done());
+  std::memset(open.host, 5, kPageBytes);
+  close_page(region, 0);
+  ASSERT_TRUE(complete(*kernel));
+  release(a, reading(region, 0));
   ASSERT_TRUE(step_until([&] { return request.done(); }));
   EXPECT_TRUE(request.result());
+  expect_bytes(a, region, 0, 5);
+}
+
+// What it has queued before is not yet in the page.
+TEST_F(Freeze, TheCpuWaitsForKernelsThatWriteUntilItEnds) {
+  start();
+  Region& region = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(acquire(a, writing(region, 0)));
+  Gate kernel = gate(a);
+  fill(a, writing(region, 0), 7);
+  release(a, writing(region, 0));
+  FreezeRequest request;
+  aim(request, region);
+  mover->post(request);
+  steps();
+  OpenPageRequest open;
+  open.run = {&region, 0, 1};
+  mover->post(open);
+  steps();
+  EXPECT_FALSE(open.done());
+  kernel.open();
+  ASSERT_TRUE(step_until([&] { return open.done(); }));
+  close_page(region, 0);
+  ASSERT_TRUE(step_until([&] { return request.done(); }));
+  EXPECT_TRUE(request.result());
+  expect_bytes(a, region, 0, 7);
+}
+
+TEST_F(Freeze, KernelsAndOtherNodesReadAPageAtOnce) {
+  start();
+  Region& region = allocate(2);
+  Actor& a = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 1));
+  ASSERT_TRUE(freeze(region));
+  OpenPageRequest open;
+  open.run = {&region, 0, 1};
+  open.only_here = true;
+  ASSERT_TRUE(ask(open));
+  ASSERT_NE(open.host, nullptr);
+  const auto reads = begin(a, reading(region, 0));
+  ASSERT_TRUE(step_until([&] { return reads->done(); })) << "while it is open";
+  ASSERT_TRUE(complete(*reads));
+  Gate kernel = gate(a);
+  release(a, reading(region, 0));
+  EXPECT_TRUE(in_hbm(region, 0));
+  EXPECT_TRUE(opens_here(region, 0)) << "while the kernel reads it";
+  EXPECT_EQ(*open.host, std::byte{1});
+  kernel.open();
+  finish_work(a);
+  close_page(region, 0);
+  expect_bytes(a, region, 0, 1);
+}
+
+// A page in HBM needs no slot: other pages take it. Not from readers.
+TEST_F(Freeze, APageInHbmKeepsItsSlotUntilTheLastReaderHasClosedIt) {
+  start({.hbm_pages = 2, .host_pages = 1});
+  Region& region = allocate(1);
+  Region& other = allocate(1);
+  Actor& a = actor();
+  ASSERT_TRUE(cpu_write(region, 0, 1));
+  ASSERT_TRUE(freeze(region));
+  OpenPageRequest first, second;
+  for (OpenPageRequest* open : {&first, &second}) {
+    open->run = {&region, 0, 1};
+    open->only_here = true;
+    ASSERT_TRUE(ask(*open));
+    ASSERT_NE(open->host, nullptr);
+  }
+  expect_bytes(a, region, 0, 1);
+  evict(reading(region, 0));
+  settle();
+  ASSERT_TRUE(in_hbm(region, 0));
+  write_to_the_end(a, writing(other, 0), 9);
+  evict(writing(other, 0));
+  settle();
+  EXPECT_TRUE(page(other, 0).owns_frame());
+  close_page(region, 0);
+  evict(writing(other, 0));
+  settle();
+  EXPECT_TRUE(page(other, 0).owns_frame());
+  EXPECT_TRUE(in_host(region, 0));
+  EXPECT_EQ(*first.host, std::byte{1});
+  close_page(region, 0);
+  evict_to_the_end(writing(other, 0));
+  EXPECT_TRUE(in_host(other, 0));
+  EXPECT_FALSE(in_host(region, 0));
+  expect_bytes(a, region, 0, 1);
 }
 
 TEST_F(Freeze, AnotherNodeReadsAPageWhileQueuedKernelsRead) {
@@ -233,9 +331,7 @@ TEST_F(Freeze, AnotherNodeReadsAPageWhileQueuedKernelsRead) {
   kernel.open();
   ASSERT_TRUE(step_until([&] { return open.done(); }));
   EXPECT_TRUE(at_once);
-  ClosePageRequest done;
-  done.run = open.run;
-  ASSERT_TRUE(ask(done));
+  close_page(region, 0);
   finish_work(a);
 }
 
@@ -348,6 +444,30 @@ TEST_F(OpenRegion, LiesWhereItsOwnerHasItWithItsPagesAndSerial) {
   ASSERT_TRUE(close(region));
   EXPECT_TRUE(open(3)) << "its place is free again";
   ASSERT_TRUE(close(*space->region_at(40)));
+}
+
+TEST_F(OpenRegion, ThePageThatKernelsReadKeepsItsSlotWhileItIsOpen) {
+  start({.hbm_pages = 8, .host_pages = 8, .files = true});
+  ASSERT_TRUE(space->withdraw(32, 32));
+  const auto opened = open(2);
+  ASSERT_TRUE(opened) << opened.error().message;
+  Region& region = **opened;
+  OpenPageRequest page;
+  page.run = {&region, 1, 1};
+  ASSERT_TRUE(ask(page));
+  ASSERT_NE(page.host, nullptr);
+  Actor& a = actor();
+  expect_bytes(a, region, 1, 1);
+  EXPECT_TRUE(in_hbm(region, 1));
+  settle();
+  EXPECT_TRUE(in_host(region, 1));
+  EXPECT_EQ(*page.host, std::byte{1});
+  ClosePageRequest close_page;
+  close_page.run = page.run;
+  ASSERT_TRUE(ask(close_page));
+  EXPECT_FALSE(in_host(region, 1)) << "its bytes are in HBM";
+  expect_bytes(a, region, 1, 1);
+  ASSERT_TRUE(close(region));
 }
 
 TEST_F(OpenRegion, InThisNodesPartOrOverAnotherRegionIsRefused) {

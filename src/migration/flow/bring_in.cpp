@@ -18,7 +18,9 @@ Result<Served> BringIn::serve(PageRef ref, Access access, OldBytes old, Effort e
   if (page.mapped == Mapped::slot && effort.move_to_hbm && !page.in_place)
     return move_to_hbm(ref, access, effort, own_holds);
   if (state.allows(access)) return Served{};
-  if (page.cpu_users != 0) return Served{Lacks::bytes, Attempt::after_release};
+  // The CPU and kernels read at once what nobody writes: open pages keep their slots.
+  const bool both_read = ref.region->immutable() && access == Access::read;
+  if (page.cpu_users != 0 && !both_read) return Served{Lacks::bytes, Attempt::after_release};
   if (page.mapped == Mapped::nothing) return make_usable(ref, access, old, effort);
   VMEM_ASSIGN(const bool writable, upgrade(ref, own_holds));
   return writable ? Served{} : Served{Lacks::access, Attempt::after_release};

@@ -22,7 +22,7 @@ class Mapper {
   // Whether mappings allow only the requested access, so that no undeclared write is possible. Not
   // for slabs: one mapping serves small allocations that are read and that are written.
   bool write_protected(const Region& region) const {
-    return region.read_only || region.frozen || (core_.config.protect && !region.slab);
+    return region.read_only || region.frozen() || (core_.config.protect && !region.slab);
   }
 
  private:

@@ -36,7 +36,7 @@ void Below::add_source(Region& region, std::shared_ptr<tiers::PageSource> source
 }
 
 Status Below::check_writable(const Region& region) const {
-  if (!region.read_only && !region.frozen) return {};
+  if (!region.read_only && !region.frozen()) return {};
   return fail(VMEM_ERROR_INVALID_VALUE,
               fmt::format("the memory at {:#x} is {}: it can be read, and not acquired for writing, copied to, filled "
                           "or written; copy it to memory of vmem_malloc and write there",

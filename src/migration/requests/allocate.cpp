@@ -115,7 +115,7 @@ Status AllocateRequest::add_region(MoverParts& parts, std::uint64_t backed, std:
   if (shared) region->unreadable = region->unwritable = 0;
 
   region->read_only = source != nullptr;
-  region->frozen = false;
+  region->freeze = pagetable::Freeze::none;
   region->head_bytes = source ? std::uint32_t(source->head_bytes()) : 0;
   region->bytes = (shared ? backed : bytes) - region->head_bytes;
   region->device = device;
@@ -166,7 +166,7 @@ std::optional<Status> FreeRequest::advance(MoverParts& parts) {
                 fmt::format("{:#x} was freed already", parts.core.config.space->address_of(first_granule)));
   }
   const pagetable::AddressSpace& space = *parts.core.config.space;
-  if (!joint && (region->frozen || !space.owns(*region))) {
+  if (!joint && (region->frozen() || !space.owns(*region))) {
     return fail(VMEM_ERROR_INVALID_POINTER,
                 fmt::format("the memory at {:#x} is a published region, which other nodes may have open: end it by "
                             "vmem_close",

@@ -6,13 +6,14 @@
 
 namespace vmem::migration {
 
+using pagetable::Freeze;
 using pagetable::Mapped;
 
 namespace {
 
 // What was mapped for reading only meanwhile is writable again.
 Status thaw(MoverParts& parts, pagetable::Region& region) {
-  region.frozen = false;
+  region.freeze = Freeze::none;
   for (std::uint32_t i = 0; i < region.page_count; ++i) {
     const PageRef ref{&region, i};
     if (ref.page().mapped != Mapped::nothing) VMEM_TRY(parts.mapper.set_access(ref, pagetable::Access::write));
@@ -28,7 +29,8 @@ std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
   VMEM_TRY(check_live({region, region->page_at(first_granule), 1}));
   if (!began_) {
     VMEM_TRY(check(parts));
-    region->frozen = began_ = true;
+    region->freeze = Freeze::begun;
+    began_ = true;
   }
   for (; page_ < region->page_count; ++page_) {
     const PageRef ref{region, page_};
@@ -48,6 +50,7 @@ std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
     patience_.reset();
     ref.page().last_write = false;  // it is not to be fetched for writing
   }
+  region->freeze = Freeze::done;
   unwritten.clear();
   for (std::uint32_t i = 0; i < region->page_count; ++i) {
     if (region->pages[i].version == 0) unwritten.push_back(i);
@@ -65,7 +68,7 @@ Status FreezeRequest::check(const MoverParts& parts) const {
                   "it shares pages with other allocations, which could not be written any more; copy it to memory of "
                   "its own, of 1 MiB or more from vmem_malloc");
   if (region->read_only) return refuse(VMEM_ERROR_INVALID_VALUE, "it is mapped read-only from elsewhere");
-  if (region->frozen) return refuse(VMEM_ERROR_IN_USE, "it is published already");
+  if (region->frozen()) return refuse(VMEM_ERROR_IN_USE, "it is published already");
   if (parts.core.config.threads->overlapping_holds(region->first.index, region->end_granule()).named != 0)
     return refuse(VMEM_ERROR_IN_USE, "it is held by an acquire; release it before");
   for (std::uint32_t i = 0; i < region->page_count; ++i) {

@@ -20,7 +20,7 @@ constexpr std::uint8_t kCpuUsersMax = 255;  // the limit of Page::cpu_users
 // write to are not waited for.
 std::vector<Stamp> awaited_uses(MoverParts& parts, const PageRun& run, bool write) {
   pagetable::Region& region = *run.region;
-  if (!write && (region.frozen || region.read_only)) return {};
+  if (!write && region.immutable()) return {};
   parts.uses.stamp_untracked(region);
   std::vector<Stamp> uses(region.uses.begin(), region.uses.end());
   const auto& of_page = region.pages[run.first].uses;
