@@ -10,8 +10,8 @@
 
 namespace vmem::sharing {
 
-// A page's bytes, which neither move nor change until `give_back` is called. Any thread may call
-// it, once.
+// A page's bytes, which neither move nor change until `give_back` is called, or destroyed without.
+// Any thread may do either.
 struct LentPage {
   rdma::ConstBytes bytes;
   rdma::PageAead::Tag tag{};
@@ -26,9 +26,9 @@ class PageHolder {
   // Whether nodes of this tenant may read the region. Called on the node's thread.
   virtual bool may_read(pagetable::Serial serial, const std::string& tenant) const = 0;
 
-  // Called on the node's thread, and does not wait. `lent` is called once, at any time, on any
-  // thread, with the page, or: unknown, this node does not have it; again, it is on its way here;
-  // failed or damaged, its copy cannot be read.
+  // Called on the node's thread, and does not wait. `lent`, which does not throw, is called once,
+  // at any time, on any thread, with the page, or: unknown, this node does not have it; again, it
+  // is on its way here; failed or damaged, its copy cannot be read.
   using Lent = std::move_only_function<void(std::expected<LentPage, rdma::wire::Answer>)>;
   virtual void lend(const SharedPage& page, Lent lent) = 0;
 };

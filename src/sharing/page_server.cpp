@@ -18,11 +18,14 @@ constexpr std::uint64_t kSendUs = 10'000'000;  // for one page to leave
 
 }  // namespace
 
-PageServer::Leaving::Leaving(PageServer& of, PeerId to) : server(of), peer(to) { ++server.of_peer_[peer]; }
+PageServer::Leaving::Leaving(PageServer& of, PeerId to, const rdma::wire::RequestId& asked)
+    : server(of), peer(to), request(asked), page(std::unexpected(Answer::again)) {
+  ++server.of_peer_[peer];
+}
 
 PageServer::Leaving::~Leaving() {
   slab.reset();
-  if (page.give_back) page.give_back();
+  if (page && page->give_back) page->give_back();
   const auto found = server.of_peer_.find(peer);
   if (--found->second == 0) server.of_peer_.erase(found);
 }
@@ -48,25 +51,50 @@ void PageServer::request(const rdma::Peer& from, const rdma::wire::Parsed& messa
   const auto busy = of_peer_.find(from.id);
   if (quiescing_ || (busy != of_peer_.end() && busy->second >= kMostOfOne))
     return answer(from.id, message.header.request, Answer::again);
-  auto leaving = std::make_unique<Leaving>(*this, from.id);
-  ++preparing_;
-  holder_.lend(*page, [this, leaving = std::move(leaving), request = message.header.request](Lent result) mutable {
-    inbox_.post([this, leaving = std::move(leaving), request, result = std::move(result)]() mutable {
-      lent(std::move(leaving), request, std::move(result));
-    });
+  auto leaving = std::make_unique<Leaving>(*this, from.id, message.header.request);
+  holder_.lend(*page, [this, leaving = std::move(leaving)](Lent result) mutable {
+    leaving->page = std::move(result);
+    prepared(std::move(leaving));
   });
 }
 
-void PageServer::lent(LeavingPtr leaving, const rdma::wire::RequestId& request, Lent lent) {
-  --preparing_;
+// Any thread. Allocates nothing: a page always gets back to the node's thread. The node is woken
+// under the lock, so the server may end once it has seen the last page.
+void PageServer::prepared(LeavingPtr leaving) noexcept {
+  const std::lock_guard lock(mutex_);
+  leaving->before = std::move(prepared_);
+  prepared_ = std::move(leaving);
+  node_.wake();
+}
+
+bool PageServer::step() {
+  LeavingPtr latest, eldest;
+  {
+    const std::lock_guard lock(mutex_);
+    latest = std::move(prepared_);
+  }
+  while (latest) {
+    LeavingPtr before = std::move(latest->before);
+    latest->before = std::move(eldest);
+    eldest = std::move(latest);
+    latest = std::move(before);
+  }
+  const bool any = eldest != nullptr;
+  while (eldest) {
+    LeavingPtr after = std::move(eldest->before);
+    lent(std::move(eldest));
+    eldest = std::move(after);
+  }
+  return any;
+}
+
+void PageServer::lent(LeavingPtr leaving) {
   const PeerId to = leaving->peer;
-  if (!lent) return answer(to, request, lent.error());
-  leaving->page = *std::move(lent);
+  const rdma::wire::RequestId request = leaving->request;
+  if (!leaving->page) return answer(to, request, leaving->page.error());
   if (quiescing_) return answer(to, request, Answer::again);
-  const LentPage& page = leaving->page;
-  const SharedReply reply{.tag = page.tag, .low = page.seal.low, .high = page.seal.high};
   SendId id{};
-  if (const Status posted = send(*leaving, request, reply, id); !posted) {
+  if (const Status posted = send(*leaving, id); !posted) {
     if (const auto times = unsent_.next(); times.logged)
       VMEM_LOG_WARN("a published page could not be sent: {} ({} so far)", posted.error().message, times.count);
     return answer(to, request, Answer::again);
@@ -74,13 +102,16 @@ void PageServer::lent(LeavingPtr leaving, const rdma::wire::RequestId& request, 
   leaving_.emplace(id, std::move(leaving));
 }
 
-Status PageServer::send(Leaving& leaving, const rdma::wire::RequestId& request, const SharedReply& reply, SendId& id) {
+Status PageServer::send(Leaving& leaving, SendId& id) {
+  const LentPage& page = *leaving.page;
+  const SharedReply reply{.tag = page.tag, .low = page.seal.low, .high = page.seal.high};
   // The transport only reads it.
-  const rdma::ConstBytes bytes = leaving.page.bytes;
+  const rdma::ConstBytes bytes = page.bytes;
   VMEM_ASSIGN(leaving.slab, node_.transport().register_slab({const_cast<std::byte*>(bytes.data()), bytes.size()}));
-  VMEM_ASSIGN(const auto header,
-              rdma::wire::write({.kind = Kind::fetched_shared, .request = request, .payload_bytes = bytes.size()},
-                                rdma::wire::body_of(reply)));
+  VMEM_ASSIGN(
+      const auto header,
+      rdma::wire::write({.kind = Kind::fetched_shared, .request = leaving.request, .payload_bytes = bytes.size()},
+                        rdma::wire::body_of(reply)));
   const rdma::ConstBytes payload[] = {bytes};
   rdma::Send send{
       .peer = leaving.peer, .header = header, .payload = payload, .deadline_us = node_.clock().now_us() + kSendUs};
@@ -99,7 +130,7 @@ void PageServer::sent(SendId id) {
   const auto found = leaving_.extract(id);
   if (found.empty()) return;
   ++pages_;
-  bytes_ += found.mapped()->page.bytes.size();
+  bytes_ += found.mapped()->page->bytes.size();
 }
 
 // Without an answer, the other node asks again.

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 
 #include "base/log_limit.hpp"
 #include "rdma/node/node.hpp"
 #include "sharing/page_holder.hpp"
-#include "tiers/async/inbox.hpp"
 
 namespace vmem::sharing {
 
@@ -33,36 +33,40 @@ class PageServer final : public rdma::Service {
   void request(const rdma::Peer& from, const rdma::wire::Parsed& message) override;
   void sent(rdma::SendId id) override;
   void send_failed(rdma::SendId id) override { leaving_.erase(id); }
-  bool step() override { return inbox_.run(); }
+  bool step() override;
   void quiesce() override;
-  bool quiesced() const override { return preparing_ == 0 && leaving_.empty(); }
+  bool quiesced() const override { return of_peer_.empty(); }
 
  private:
+  using Lent = std::expected<LentPage, rdma::wire::Answer>;
   // A page that was asked for. Gives it back when it is destroyed.
   struct Leaving {
-    Leaving(PageServer& of, rdma::PeerId to);
+    Leaving(PageServer& of, rdma::PeerId to, const rdma::wire::RequestId& asked);
     ~Leaving();
     Leaving(const Leaving&) = delete;
     Leaving& operator=(const Leaving&) = delete;
     PageServer& server;
     const rdma::PeerId peer;
-    LentPage page;
+    const rdma::wire::RequestId request;
+    Lent page;
     std::unique_ptr<rdma::Slab> slab;
+    std::unique_ptr<Leaving> before;  // prepared before this one, and not seen yet
   };
   using LeavingPtr = std::unique_ptr<Leaving>;
-  using Lent = std::expected<LentPage, rdma::wire::Answer>;
-  void lent(LeavingPtr leaving, const rdma::wire::RequestId& request, Lent lent);
+  void prepared(LeavingPtr leaving) noexcept;
+  void lent(LeavingPtr leaving);
   void answer(rdma::PeerId to, const rdma::wire::RequestId& request, rdma::wire::Answer answer);
-  Status send(Leaving& leaving, const rdma::wire::RequestId& request, const SharedReply& reply, rdma::SendId& id);
+  Status send(Leaving& leaving, rdma::SendId& id);
 
   rdma::Node& node_;
   PageHolder& holder_;
-  tiers::Inbox inbox_{[this] { node_.wake(); }};
   LogLimit unsent_;
   std::map<rdma::PeerId, std::uint32_t> of_peer_;  // pages in preparation or being sent
   std::map<rdma::SendId, LeavingPtr> leaving_;
-  std::uint32_t preparing_ = 0;
   bool quiescing_ = false;
+
+  std::mutex mutex_;
+  LeavingPtr prepared_;  // the latest; protected by mutex_
 
   std::atomic<std::uint64_t> pages_ = 0, bytes_ = 0, refused_ = 0;  // any thread reads them
 };
