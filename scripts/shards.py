@@ -86,6 +86,7 @@ IN_TEST = {
         "gpu_driver_conformance_test": "",
         "gpu_emulated_driver_test": "",
         "gpu_test": "",
+        "mover_pages_test": "",
         "mover_test": "MoverFuzz|HitPathRace|OfOneCall|CallsEndInTimeWithTheDisksError",
         "option_fuzz_test": "Command",
         "options_test": "",

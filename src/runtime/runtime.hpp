@@ -55,6 +55,7 @@ class Runtime final {
   const gpu::Driver& driver() const { return *driver_; }
   trace::Recorder* recorder() { return recorder_.get(); }  // null: no trace
   const Devices& devices() const { return *devices_; }
+  migration::Mover& mover() { return *mover_; }
   pagetable::AddressSpace& space() const { return reserved_->space(); }
   migration::StreamTable& streams() { return *streams_; }
   const AddressResolver& addresses() const { return interface_->addresses; }

@@ -1,7 +1,14 @@
-// What this program has of published regions, for other nodes: pages in host memory are lent where
-// they lie, pages in HBM as copies. What is on a disk, or with a lender, is not loaded for others.
+// What this program has of published regions, for other nodes: pages in HBM and in host memory. The
+// mover keeps a page where it is while it is open.
 //
-// Workers make the calls to the mover, which wait. Thread: any, for all calls.
+//   lend → open ┬ in host memory: seal → lent → given back → close
+//               ├ in HBM, with room for a copy: copy → close → seal → lent → given back
+//               ├ in HBM, without: close → wait for room → open
+//               └ elsewhere, never written, or unreadable: refused
+//
+// What is on a disk, or with a lender, is not loaded for others. Opening and closing are requests
+// to the mover that nobody waits for. Threads of this class copy, seal and answer. So neither the
+// node's thread nor the mover's waits, and the mover's thread allocates nothing here.
 #pragma once
 
 #include <condition_variable>
@@ -10,68 +17,115 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "base/log_limit.hpp"
 #include "migration/mover.hpp"
 #include "runtime/assembly/devices.hpp"
+#include "runtime/cluster/pinned_staging.hpp"
 #include "sharing/page_holder.hpp"
 #include "sharing/region_key.hpp"
-#include "tiers/async/workers.hpp"
 
 namespace vmem::runtime {
 
+// Any thread, except where a comment says otherwise.
 class MoverPages final : public sharing::PageHolder {
  public:
-  struct Parts {
+  struct Parts {  // all outlive this
     const Devices& devices;
     migration::Mover& mover;
   };
   struct Config {
-    std::uint32_t workers = 2;
-    // Copies of pages in HBM at one time; further ones are to be asked for again.
-    std::uint64_t most_copied_bytes = std::uint64_t{128} << 20;
+    std::uint32_t workers = 2;                              // at least 1
+    std::uint64_t staging_bytes = std::uint64_t{64} << 20;  // most bytes of copies at a time
+    std::size_t most_waiting = 1000;                        // pages, for room for a copy
   };
+  // A region that nobody writes to any more: its own frozen, or another node's opened here.
   struct Shared {
-    pagetable::Region* region = nullptr;  // its pages are only read
-    std::uint64_t page_bytes = 0;
+    pagetable::Region* region = nullptr;
     std::shared_ptr<const sharing::RegionKey> key;
     std::string tenant;  // whose nodes may read it
   };
 
   MoverPages(const Parts& parts, Config config);
-  // REQUIRES: no page is lent. Finishes what the workers have begun.
-  ~MoverPages() override = default;
+  // REQUIRES: no page is lent any more. Waits for requests in flight.
+  ~MoverPages() override;
+  MoverPages(const MoverPages&) = delete;
+  MoverPages& operator=(const MoverPages&) = delete;
 
-  void add(pagetable::Serial serial, Shared shared);
-  // Nothing of the region is lent from now on. Returns when none of its pages is lent any more; the
-  // region may end then.
+  // `serial`: the cluster's. REQUIRES: it was not added, or was removed since; the region lives
+  // until remove has returned.
+  void add(pagetable::Serial serial, Shared region);
+  // From now on requests hear that its pages are not here. Returns when no request uses the
+  // region's memory any more; pages lent as copies need not be given back for it. Not the node's
+  // thread, which gives pages back, nor the mover's.
   void remove(pagetable::Serial serial);
 
   bool may_read(pagetable::Serial serial, const std::string& tenant) const override;
   void lend(const sharing::SharedPage& page, Lent lent) override;
 
  private:
-  struct Entry {
-    Shared shared;
-    std::uint32_t lent = 0;  // pages, those in preparation among them
-    bool leaving = false;
-  };
-  using Answered = std::expected<sharing::LentPage, rdma::wire::Answer>;
+  struct Published;
+  struct Job;
+  using JobPtr = std::unique_ptr<Job>;
+  class Loan;
+  // In order. Allocates nothing.
+  class Line {
+   public:
+    Line() = default;
+    ~Line();
+    Line(const Line&) = delete;
+    Line& operator=(const Line&) = delete;
+    bool empty() const { return first_ == nullptr; }
+    std::size_t size() const { return size_; }
+    const Job& front() const { return *first_; }
+    void push(JobPtr job) noexcept;
+    JobPtr pop() noexcept;
+    // Moves the jobs of the region to `to`.
+    void extract(const Published& region, Line& to) noexcept;
 
-  Answered prepare(const sharing::SharedPage& page, const Shared& shared);
-  Answered in_host(const sharing::SharedPage& page, const Shared& shared, const std::byte* host);
-  Answered in_hbm(const sharing::SharedPage& page, const Shared& shared, CUdeviceptr window);
-  Answered sealed(const sharing::SharedPage& page, const Shared& shared, rdma::ConstBytes bytes,
-                  std::move_only_function<void()> give_back) const;
-  void close(const migration::PageRun& run);
-  void returned(pagetable::Serial serial);
+   private:
+    JobPtr first_;
+    Job* last_ = nullptr;
+    std::size_t size_ = 0;
+  };
+
+  std::shared_ptr<Published> find(const sharing::SharedPage& page);
+  void open(JobPtr job) noexcept;
+  void opened(JobPtr job) noexcept;
+  void close(JobPtr job) noexcept;
+  void closed(JobPtr job) noexcept;
+  bool take_room(Job& job) noexcept;
+  void wait_for_room(JobPtr job) noexcept;
+  void give_up_room(Job& job) noexcept;
+  void serve_waiting() noexcept;
+  void leave_region(Job& job) noexcept;
+  void post(JobPtr job) noexcept;
+  void given_back(JobPtr job) noexcept;
+  void end(JobPtr job) noexcept;
+
+  void run();
+  void stop() noexcept;
+  void work_on(JobPtr job);
+  void copy(JobPtr job);
+  void seal(JobPtr job);
+  void refuse(JobPtr job);
+  Status copy_out(Job& job);
 
   const Parts parts_;
   const Config config_;
-  mutable std::mutex mutex_;
-  std::condition_variable all_returned_;
-  std::map<pagetable::Serial, Entry> regions_;  // protected by mutex_
-  std::uint64_t copied_bytes_ = 0;              // protected by mutex_
-  tiers::Workers workers_;                      // ends first
+  PinnedStaging staging_;
+  LogLimit uncopied_;
+
+  mutable std::mutex mutex_;  // guards the members below
+  std::condition_variable wanted_, settled_;
+  std::map<pagetable::Serial, std::shared_ptr<Published>> regions_;
+  Line posted_;   // for the workers
+  Line waiting_;  // for room for a copy; no page of them is open
+  std::size_t jobs_ = 0;
+  bool stopping_ = false;
+  std::vector<std::thread> workers_;
 };
 
 }  // namespace vmem::runtime

@@ -156,10 +156,8 @@ std::vector<cluster::Slice> Publishing::slices_of(const Region& region) const {
 }
 
 void Publishing::serve(const Joint& joint, Key key) {
-  pages_.add(page_serial(joint.serial), {.region = joint.region,
-                                         .page_bytes = joint.region->page_bytes(),
-                                         .key = std::move(key),
-                                         .tenant = parts_.remote.tenant()});
+  pages_.add(page_serial(joint.serial),
+             {.region = joint.region, .key = std::move(key), .tenant = parts_.remote.tenant()});
 }
 
 Publishing::Opened Publishing::opened(const Joint& joint) const {
