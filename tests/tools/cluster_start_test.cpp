@@ -214,7 +214,7 @@ class LeftCluster : public FolderTest {
     ASSERT_GOOD(folder);
     ASSERT_GOOD(write_state(*folder, state));
   }
-  bool lives(std::size_t place) const { return local_cluster::lives(state.processes[place].id); }
+  bool lives(std::size_t place) const { return vmem::lives(state.processes[place].id); }
 
   State state;
 };
@@ -288,7 +288,7 @@ pid_t start_witness(const ProcessId& of, const std::string& file) {
   if (child == 0) {
     int signal = 0;
     ::sigwait(&term, &signal);
-    std::ofstream(file) << (local_cluster::lives(of) ? "lives" : "has ended");
+    std::ofstream(file) << (vmem::lives(of) ? "lives" : "has ended");
     ::_exit(0);
   }
   ::sigprocmask(SIG_SETMASK, &before, nullptr);

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <new>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -39,6 +40,12 @@ struct MoverPages::Job {
   Answer refusal = Answer::unknown;
   JobPtr behind;  // in a line
 
+  // Behind the region's end: whatever the program had there before. It is not lent.
+  std::size_t tail_bytes() const {
+    const std::uint64_t begin = std::uint64_t{page.page} * page.bytes;
+    const std::uint64_t bytes = region->shared.region->bytes;
+    return bytes >= begin + page.bytes ? 0 : begin + page.bytes - bytes;
+  }
   migration::PageRun run() const { return {region->shared.region, page.page, 1}; }
   std::byte* bytes() const { return copy ? copy.data() : open->host; }
 };
@@ -195,15 +202,16 @@ void MoverPages::opened(JobPtr job) noexcept {
     leave_region(*job);
     return post(std::move(job));
   }
-  if (page.host != nullptr) {
+  if (page.host != nullptr && job->tail_bytes() == 0) {
     job->next = Next::seal;
     return post(std::move(job));
   }
-  if (page.device_window != 0 && take_room(*job)) {
+  const bool written = page.host != nullptr || page.device_window != 0;
+  if (written && take_room(*job)) {
     job->next = Next::copy;
     return post(std::move(job));
   }
-  job->next = page.device_window != 0 ? Next::wait : Next::refuse;
+  job->next = written ? Next::wait : Next::refuse;
   close(std::move(job));
 }
 
@@ -347,8 +355,14 @@ void MoverPages::copy(JobPtr job) {
 
 Status MoverPages::copy_out(Job& job) {
   VMEM_ASSIGN(job.copy, staging_.take(job.page.bytes));
+  const std::size_t used = job.page.bytes - job.tail_bytes();
+  std::memset(job.copy.data() + used, 0, job.tail_bytes());
+  if (job.open->host != nullptr) {
+    std::memcpy(job.copy.data(), job.open->host, used);
+    return {};
+  }
   Device& device = parts_.devices[std::size_t(job.region->shared.region->device)];
-  return copy_window(device, job.open->device_window, job.copy.data(), job.page.bytes, WindowCopy::to_host);
+  return copy_window(device, job.open->device_window, job.copy.data(), used, WindowCopy::to_host);
 }
 
 void MoverPages::seal(JobPtr job) {

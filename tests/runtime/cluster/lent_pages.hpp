@@ -91,6 +91,9 @@ struct LentPages : ::testing::Test {
       fill(page, i);
       ASSERT_TRUE(runtime->copies().write(memory + i * kPage, page.data(), kPage));
     }
+    freeze();
+  }
+  void freeze() {
     migration::FreezeRequest freeze;
     freeze.region = &region();
     freeze.first_granule = region().first.index;

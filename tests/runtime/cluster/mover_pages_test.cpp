@@ -44,6 +44,40 @@ TEST_F(LentPages, APageInHostMemoryIsLentWhereItIs) {
   EXPECT_TRUE(lends(0));
 }
 
+// What lies behind the region's end in its last page may be what this program had there before.
+TEST_F(LentPages, NothingBehindTheEndOfARegionIsLent) {
+  constexpr std::size_t kTail = 1000;
+  start();
+  memory = allocate(2 * kPage - kTail);
+  const std::vector<std::byte> old(kPage, std::byte{7});
+  ASSERT_TRUE(runtime->copies().write(memory, old.data(), kPage));
+  ASSERT_TRUE(runtime->copies().write(memory + kPage, old.data(), kPage - kTail));
+  migration::OpenPageRequest open;
+  open.run = {&region(), 1, 1};
+  open.write = true;
+  ASSERT_TRUE(runtime->mover().call(open));
+  ASSERT_NE(open.host, nullptr);
+  std::memcpy(open.host, old.data(), kPage);
+  migration::ClosePageRequest close;
+  close.run = open.run;
+  ASSERT_TRUE(runtime->mover().call(close));
+  freeze();
+  const auto ends_in_zeros = [&] {
+    Reply reply = get(1);
+    ASSERT_TRUE(reply);
+    std::vector<std::byte> expected = old;
+    std::fill(expected.end() - kTail, expected.end(), std::byte{0});
+    EXPECT_EQ(std::memcmp(reply->bytes.data(), expected.data(), kPage), 0);
+    EXPECT_TRUE(key->proves(expected, page_of(1), reply->tag));
+    reply->give_back();
+  };
+  ends_in_zeros();
+  use(memory, 2 * kPage - kTail, VMEM_READ, [] {});
+  gpu.synchronize(stream);
+  ASSERT_EQ(places().bytes_hbm, 2 * kPage);
+  ends_in_zeros();
+}
+
 TEST_F(LentPages, APageOnADiskIsNotHereAndStaysThere) {
   start({}, 16, 192);
   publish(40);
