@@ -152,5 +152,13 @@ TEST_F(HomeDirectoryTest, WhoLeavesMayGoAtOnceWhereNoDaemonCouldTakeOver) {
   EXPECT_THAT(said<LeaveDone>()->lost, ElementsAre(directory::Run{.first = 0, .count = 4}));
 }
 
+TEST_F(HomeDirectoryTest, WhoLeavesWaitsForNoDaemonThatLeavesItself) {
+  view.nodes[1].daemon = true;
+  begin(2);
+  tell(NodeId{2}, Leaving{.left_us = 1'000'000});
+  tell(NodeId{1}, Leaving{.left_us = 1'000'000});
+  EXPECT_TRUE(said<LeaveDone>());
+}
+
 }  // namespace
 }  // namespace vmem::cluster::directory
