@@ -30,6 +30,8 @@ constexpr Scenario kScenarios[] = {
     {"tier", "pages through the disk tier (--nvme), out and in, against fio on the same disk", run_tier},
     {"compress", "pages through the disk tier (--nvme), compressed, against the same pages as they are", run_compress},
     {"net", "pages through the remote tier, to a second node here or --remote and back, against ucx_perftest", run_net},
+    {"cluster", "reads a published region that a daemon keeps, against bare messages and a lender's memory",
+     run_cluster},
     {"demo", "stream at 4 times the HBM budget, explained", run_demo, print_after_demo},
     {"all", "every figure of the project's table of goals", run_all},
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "vmem/cluster.h"
+
 namespace vmem::bench {
 
 Status check(vmem_status status) {
@@ -50,8 +52,32 @@ Result<Region> Region::map_file(const std::string& path, int device) {
   return region;
 }
 
+Result<Region> Region::open(const std::string& name, int device) {
+  constexpr std::uint64_t kMostUs = 30'000'000;
+  void* address = nullptr;
+  std::uint64_t bytes = 0;
+  VMEM_TRY(check(vmem_open(&address, &bytes, name.c_str(), device, kMostUs)));
+  Region region(address, bytes, 0);
+  region.is_published_ = true;
+  vmem_pointer_info info{};
+  VMEM_TRY(check(vmem_query(address, &info)));
+  region.page_bytes_ = info.page_bytes;
+  return region;
+}
+
+Status Region::publish(const std::string& name, std::uint32_t copies) {
+  const vmem_publish_options options{.copies = copies, .reserved = 0, .expires_s = 0, .wait_us = 0};
+  VMEM_TRY(check(vmem_publish(address_, name.c_str(), &options)));
+  is_published_ = true;
+  return {};
+}
+
 Region::~Region() {
-  if (address_) vmem_free(address_, nullptr);
+  if (address_ == nullptr) return;
+  if (is_published_)
+    vmem_close(address_, nullptr, 0);
+  else
+    vmem_free(address_, nullptr);
 }
 
 Result<vmem_statistics> read_statistics() {

@@ -35,10 +35,17 @@ class Region {
  public:
   static Result<Region> allocate(std::uint64_t bytes, int device, CUstream stream);
   static Result<Region> map_file(const std::string& path, int device);  // the whole file, read-only
+  static Result<Region> open(const std::string& name, int device);      // published, read-only
   Region(Region&& other) noexcept
-      : address_(std::exchange(other.address_, nullptr)), bytes_(other.bytes_), page_bytes_(other.page_bytes_) {}
+      : address_(std::exchange(other.address_, nullptr)),
+        bytes_(other.bytes_),
+        page_bytes_(other.page_bytes_),
+        is_published_(other.is_published_) {}
   Region& operator=(Region&&) = delete;
   ~Region();
+
+  // Returns when so many daemons have copies.
+  Status publish(const std::string& name, std::uint32_t copies);
 
   std::uint8_t* at(std::uint64_t offset) const { return address_ + offset; }
   std::uint64_t* words(std::uint64_t offset = 0) const { return reinterpret_cast<std::uint64_t*>(address_ + offset); }
@@ -51,6 +58,7 @@ class Region {
   std::uint8_t* address_;
   std::uint64_t bytes_;
   std::uint64_t page_bytes_;
+  bool is_published_ = false;  // vmem_close ends it
 };
 
 // The sizes of a measurement, for its record.

@@ -13,7 +13,8 @@ constexpr std::chrono::seconds kStart{20};
 // A warning may precede the ready line.
 constexpr std::string_view kReady = "vmem daemon: node ", kBefore = "listens on ";
 
-// A program of the same build: this one or, in a test, the one beside it.
+}  // namespace
+
 std::string vmem_program() {
   std::error_code none;
   const std::filesystem::path self = std::filesystem::canonical("/proc/self/exe", none);
@@ -21,8 +22,6 @@ std::string vmem_program() {
   const auto beside = self.parent_path() / "vmem";
   return std::filesystem::is_regular_file(beside, none) ? beside.string() : "vmem";
 }
-
-}  // namespace
 
 Result<SecondNode> SecondNode::start(const Settings& settings, std::uint64_t lend_bytes) {
   VMEM_ASSIGN(const Options options, options_named(settings, {"remote_channels", "secret", "certificates"}));

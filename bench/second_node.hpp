@@ -9,6 +9,9 @@
 
 namespace vmem::bench {
 
+// A vmem program of the same build: this one or, in a test, the one beside it.
+std::string vmem_program();
+
 class SecondNode {
  public:
   // Listens on a free loopback port, with the channels, secret and certificates that the runtime

@@ -32,6 +32,14 @@ TEST_F(NetTest, PagesToASecondNodeOfItsOwnAndBackAndStreamOverIt) {
   }
 }
 
+TEST_F(NetTest, APublishedRegionComesFromADaemonOfAClusterOfItsOwn) {
+  settings_.working_set_bytes = std::uint64_t{32} << 20;
+  settings_.page_bytes = std::uint64_t{2} << 20;
+  const auto records = run_scenario("cluster");
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "cluster", 2));
+  EXPECT_EQ(records[0]["options"]["page_bytes"], std::uint64_t{2} << 20);
+}
+
 TEST_F(NetTest, ASecondNodeHasTheChannelsOfTheEnvironment) {
   settings_.working_set_bytes = std::uint64_t{16} << 20;
   settings_.page_bytes = std::uint64_t{2} << 20;

@@ -2,8 +2,8 @@
 
 #include <sys/prctl.h>
 
-#include <new>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <utility>
 

@@ -2,8 +2,8 @@
 // mover keeps a page where it is while it is open.
 //
 //   lend → open ┬ in host memory: seal → lent → given back → close
-//               ├ in HBM, or not full, with room for a copy: copy → close → seal → lent → given back
-//               ├ without: close → wait for room → open
+//               ├ in HBM, or in part, with room: copy → close → seal → lent → given back
+//               ├ in HBM, or in part, without room: close → wait for room → open
 //               └ elsewhere, never written, or unreadable: refused
 //
 // What is on a disk, or with a lender, is not loaded for others. Opening and closing are requests

@@ -1,0 +1,26 @@
+// A cluster on this machine for a scenario: etcd and one daemon with room for copies, by
+// `vmem cluster up`, in a folder of its own. Ends with this.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.hpp"
+
+namespace vmem::bench {
+
+class LocalCluster {
+ public:
+  // Errors: INVALID_OPTION, in the words of `vmem cluster up`.
+  static Result<LocalCluster> start(std::uint64_t copies_bytes);
+  LocalCluster(LocalCluster&& other) noexcept;
+  LocalCluster& operator=(LocalCluster&&) = delete;
+  ~LocalCluster();
+  const std::string& address() const { return address_; }  // for the option cluster
+
+ private:
+  explicit LocalCluster(std::string folder) : folder_(std::move(folder)) {}
+  std::string folder_, address_;
+};
+
+}  // namespace vmem::bench
