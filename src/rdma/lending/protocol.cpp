@@ -18,6 +18,8 @@ std::string_view answer_words(Answer answer) noexcept {
       return "its disk failed, or it lacked memory";
     case Answer::refused:
       return "it refused the request";
+    case Answer::drains:
+      return "it is being drained, and lends to no further node";
   }
   return "an unknown answer";
 }

@@ -41,6 +41,7 @@ enum class Answer : std::uint32_t {
   damaged = 4,  // checksum mismatch of the sent or the stored page
   failed = 5,   // disk failure or lack of memory; the lender keeps a page it has
   refused = 6,  // invalid order, or outside the lease
+  drains = 7,   // grants no new leases
 };
 std::string_view answer_words(Answer answer) noexcept;
 

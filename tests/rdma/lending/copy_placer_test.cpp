@@ -121,5 +121,124 @@ TEST(CopyPlacer, WithOneCopyPagesFillMemoryFirst) {
   EXPECT_EQ(some.allocate_all(), 10u);
 }
 
+TEST(CopyPlacer, ADrainingNodeGetsNoPagesAndCountsWithWhatItHas) {
+  Nodes some(1, {{8}, {2}});
+  ASSERT_TRUE(some.allocate());
+  ASSERT_EQ(some.placer.copies(some.slots[0])[0].node, 0u);
+  some.placer.set_draining(0, true);
+  EXPECT_EQ(some.budget(), 3u);
+  EXPECT_EQ(some.placer.places(), (std::vector<std::uint64_t>{kPage, 2 * kPage}));
+  EXPECT_EQ(some.allocate_all(), 3u);
+  EXPECT_EQ(some.placer.copies(some.slots[2])[0].node, 1u);
+  some.placer.set_draining(0, false);
+  EXPECT_EQ(some.allocate_all(), 10u);
+}
+
+TEST(CopyPlacer, TheSecondCopyGoesToAnotherRackElseToAnotherHost) {
+  CopyPlacer placer({}, 2);
+  const std::vector<FailureDomain> domains{{"a", "1"}, {"a", "1"}, {"a", "2"}, {"b", "3"}};
+  for (std::uint32_t node = 0; node < domains.size(); ++node) {
+    placer.add_node("node", domains[node]);
+    placer.set_room(node, {.lease = node + 1, .memory_bytes = 8 * kPage});
+  }
+  const auto other_node = [&] {
+    const tiers::SlotId slot = placer.allocate(kPage)->slot;
+    const auto from = placer.copies(slot);
+    return std::pair(from[0].node, from[1].node);
+  };
+  for (int i = 0; i < 4; ++i) {
+    const auto [first, second] = other_node();
+    EXPECT_NE(domains[first].rack, domains[second].rack);
+  }
+  placer.drop(3);
+  for (int i = 0; i < 4; ++i) {
+    const auto [first, second] = other_node();
+    EXPECT_NE(domains[first].host, domains[second].host);
+  }
+}
+
+// ---- repairs ----
+
+struct Planned {
+  Repair::Kind kind;
+  std::size_t copy;
+  bool operator==(const Planned&) const = default;
+};
+Planned planned(const Nodes& some, const ValidCopies& valid) {
+  const Repair repair = some.placer.repair(some.slots[0], valid);
+  return {repair.kind, repair.copy};
+}
+constexpr Planned kNothing{Repair::Kind::none, 0};
+constexpr auto kMake = Repair::Kind::make, kDrop = Repair::Kind::drop;
+
+TEST(CopyPlacer, ALostCopyIsMadeAgainIfThereIsAnotherNode) {
+  Nodes some(2, {{8}, {8}, {8}});
+  ASSERT_TRUE(some.allocate());
+  EXPECT_EQ(planned(some, {true, true}), kNothing);
+  some.placer.drop(some.placer.copies(some.slots[0])[1].node);
+  EXPECT_EQ(planned(some, {true, true}), (Planned{kMake, 1}));
+  EXPECT_EQ(planned(some, {false, false}), kNothing) << "there is nothing to copy from";
+  const auto to = some.placer.reserve(some.slots[0], 1);
+  ASSERT_TRUE(to);
+  EXPECT_NE(to->node, some.placer.copies(some.slots[0])[0].node);
+  some.placer.replace(some.slots[0], 1, *to);
+  EXPECT_EQ(planned(some, {true, true}), kNothing);
+}
+
+TEST(CopyPlacer, WithOneNodeLeftNoCopyIsMadeAgain) {
+  Nodes some(2, {{8}, {8}});
+  ASSERT_TRUE(some.allocate());
+  some.placer.drop(1);
+  const bool first_is_there = some.placer.copies(some.slots[0])[0].node == 0;
+  EXPECT_EQ(planned(some, {first_is_there, !first_is_there}), kNothing);
+}
+
+TEST(CopyPlacer, ACopyLeavesADrainingNode) {
+  Nodes some(1, {{8}, {2}});
+  ASSERT_TRUE(some.allocate());
+  some.placer.set_draining(0, true);
+  EXPECT_EQ(planned(some, {true}), (Planned{kMake, 0}));
+  const auto to = some.placer.reserve(some.slots[0], 0);
+  ASSERT_TRUE(to);
+  EXPECT_FALSE(some.placer.is_empty(0)) << "the old copy stays until the new one is there";
+  EXPECT_EQ(some.placer.replace(some.slots[0], 0, *to).node, 0u);
+  EXPECT_TRUE(some.placer.is_empty(0));
+  EXPECT_EQ(planned(some, {true}), kNothing);
+}
+
+TEST(CopyPlacer, ACopyLeavesADrainingNodeWithoutAnotherOneIfTheOtherIsEnough) {
+  Nodes some(2, {{8}, {8}});
+  ASSERT_TRUE(some.allocate());
+  const auto copies = some.placer.copies(some.slots[0]);
+  some.placer.set_draining(copies[0].node, true);
+  EXPECT_EQ(planned(some, {true, true}), (Planned{kDrop, 0}));
+  EXPECT_EQ(planned(some, {true, false}), (Planned{kMake, 1}));
+  EXPECT_EQ(planned(some, {false, true}), (Planned{kDrop, 0})) << "its room is in use";
+  some.placer.set_away(copies[1].node);
+  EXPECT_EQ(planned(some, {true, true}).kind, kMake) << "a node that is away may be gone for good";
+}
+
+TEST(CopyPlacer, OfTwoCopiesTheLostOneComesBeforeTheOneThatLeaves) {
+  Nodes some(2, {{8}, {8}, {8}, {8}});
+  ASSERT_TRUE(some.allocate());
+  const auto copies = some.placer.copies(some.slots[0]);
+  some.placer.set_draining(copies[0].node, true);
+  some.placer.drop(copies[1].node);
+  EXPECT_EQ(planned(some, {true, false}), (Planned{kMake, 1}));
+}
+
+TEST(CopyPlacer, AReservedPlaceIsNobodyElses) {
+  Nodes some(1, {{1}, {1}});
+  ASSERT_TRUE(some.allocate());
+  const std::uint32_t node = some.placer.copies(some.slots[0])[0].node;
+  some.placer.set_draining(node, true);
+  const auto to = some.placer.reserve(some.slots[0], 0);
+  ASSERT_TRUE(to);
+  EXPECT_FALSE(some.allocate());
+  EXPECT_FALSE(some.placer.reserve(some.slots[0], 0));
+  some.placer.cancel(*to, kPage);
+  EXPECT_TRUE(some.placer.reserve(some.slots[0], 0));
+}
+
 }  // namespace
 }  // namespace vmem::rdma

@@ -150,6 +150,7 @@ wire::Lent MemoryService::answer_to(const wire::Ask& ask, const Peer& asking) {
   find_dead();
   LeaseRef lease = parts_->leases.find(asking.node.id);
   if (!lease) {
+    if (draining_.load(std::memory_order_relaxed)) return {.answer = Answer::drains};
     // Room of ended leases is being wiped.
     if (parts_->leases.may_grow(ask) && waits(asking.id)) return {.answer = Answer::again};
     lease = parts_->leases.grant(asking.node, asking.tenant, ask);

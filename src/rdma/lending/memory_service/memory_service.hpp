@@ -15,9 +15,11 @@
 //   PageStore     the pages in leases
 //   ReplyBox      replies, sent and remembered
 //
-// Threads: all parts belong to the node's thread; any thread may call statistics() and poke().
+// Threads: all parts belong to the node's thread; any thread may call statistics(), poke()
+// and set_draining().
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -43,6 +45,8 @@ class MemoryService final : public Service {
   // Wakes the node's thread.
   void poke() noexcept;
   ServiceStatistics statistics() const;
+  // Whether nodes without a lease get one. Any thread.
+  void set_draining(bool draining) noexcept { draining_.store(draining, std::memory_order_relaxed); }
 
   std::span<const wire::Kind> kinds() const override;
   Status admit(const Connected& connected) override;
@@ -82,6 +86,7 @@ class MemoryService final : public Service {
   const Config config_;
   Node* node_ = nullptr;   // null: not started, or stopped
   bool stopping_ = false;  // new connections are refused
+  std::atomic<bool> draining_ = false;
   std::unique_ptr<Slab> slab_;
   LogLimit died_;
   std::map<PeerId, std::uint64_t> asked_us_;  // when a node's first ask was answered `again`

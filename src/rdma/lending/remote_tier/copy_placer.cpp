@@ -12,9 +12,10 @@ using tiers::Grant;
 using tiers::SlotGrant;
 using tiers::SlotId;
 
-std::uint32_t CopyPlacer::add_node(const std::string& address) {
+std::uint32_t CopyPlacer::add_node(const std::string& address, FailureDomain domain) {
   const std::lock_guard lock(mutex_);
   peers_.push_back(address);
+  domains_.push_back(std::move(domain));
   rooms_.emplace_back();
   return static_cast<std::uint32_t>(peers_.size() - 1);
 }
@@ -29,7 +30,7 @@ tiers::TierUsage CopyPlacer::usage() const {
 tiers::TierUsage CopyPlacer::usage_now() const {
   std::vector<std::uint64_t> all, ready;
   for (const Room& room : rooms_) {
-    if (room.lent_bytes() != 0) all.push_back(room.lent_bytes());
+    if (const std::uint64_t bytes = room.memory_budget() + room.disk_budget(); bytes != 0) all.push_back(bytes);
     if (room.takes_pages()) ready.push_back(room.free_bytes());
   }
   return {storable(all), used_bytes_, storable(ready)};
@@ -41,7 +42,7 @@ std::vector<std::uint64_t> CopyPlacer::places() const {
   if (replicas_ != 1) return {usage_now().budget_bytes};
   std::vector<std::uint64_t> all;
   for (const Room& room : rooms_) {
-    for (const std::uint64_t bytes : {room.memory_bytes, room.disk_usable_bytes}) {
+    for (const std::uint64_t bytes : {room.memory_budget(), room.disk_budget()}) {
       if (bytes != 0) all.push_back(bytes);
     }
   }
@@ -90,7 +91,7 @@ SlotId CopyPlacer::new_slot(const Slot& slot) {
 Result<SlotGrant> CopyPlacer::no_room(std::uint64_t page_bytes) const {
   for (std::size_t node = 0; node < rooms_.size(); ++node) {
     const Room& room = rooms_[node];
-    if (room.lease == 0 || room.ready || room.largest() < page_bytes) continue;
+    if (room.lease == 0 || room.ready || room.draining || room.largest() < page_bytes) continue;
     return fail(VMEM_ERROR_TIMEOUT, fmt::format("the node at {} is away, and may come back with room", peers_[node]));
   }
   return SlotGrant{};
@@ -137,24 +138,91 @@ bool CopyPlacer::is_there(const CopyPlace& copy) const {
 bool CopyPlacer::assign_new_place(SlotId id, std::size_t copy) {
   const std::lock_guard lock(mutex_);
   Slot& slot = slots_[id];
-  CopyPlaces others = slot.copies;
-  others[copy] = {};
-  const auto found = place(slot.bytes, others);
+  const auto found = place_beside_others(slot, copy);
   if (!found) return false;
   give_back(std::exchange(slot.copies[copy], *found), slot.bytes);
   return true;
 }
 
+std::optional<CopyPlace> CopyPlacer::place_beside_others(const Slot& slot, std::size_t copy) {
+  CopyPlaces others = slot.copies;
+  others[copy] = {};
+  return place(slot.bytes, others);
+}
+
+// ---- repairs ----
+
+Repair CopyPlacer::repair(SlotId id, const ValidCopies& valid) const {
+  const std::lock_guard lock(mutex_);
+  const Slot& slot = slots_[id];
+  const auto nodes = std::ranges::count_if(rooms_, &Room::takes_pages);
+  const auto wanted = std::clamp<std::ptrdiff_t>(nodes, 1, replicas_);
+  std::ptrdiff_t staying = 0, connected = 0;
+  // stale: missing, and takes room on a draining node
+  std::optional<std::size_t> missing, stale, leaving;
+  for (std::size_t i = 0; i < replicas_; ++i) {
+    const Room& room = rooms_[slot.copies[i].node];
+    const bool current = is_current(slot.copies[i]);
+    if (!valid[i] || !current) {
+      missing = i;
+      if (current && room.draining) stale = i;
+    } else if (room.draining) {
+      leaving = i;
+    } else {
+      ++staying;
+      connected += room.ready ? 1 : 0;
+    }
+  }
+  const bool has_source = staying != 0 || leaving;
+  if (has_source && staying < wanted) return {Repair::Kind::make, missing ? *missing : *leaving};
+  if (stale) return {Repair::Kind::drop, *stale};
+  if (!leaving) return {};
+  return {connected >= wanted ? Repair::Kind::drop : Repair::Kind::make, *leaving};
+}
+
+std::optional<CopyPlace> CopyPlacer::reserve(SlotId slot, std::size_t copy) {
+  const std::lock_guard lock(mutex_);
+  return place_beside_others(slots_[slot], copy);
+}
+
+void CopyPlacer::cancel(const CopyPlace& reserved, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  give_back(reserved, bytes);
+}
+
+CopyPlace CopyPlacer::replace(SlotId id, std::size_t copy, const CopyPlace& reserved) {
+  const std::lock_guard lock(mutex_);
+  Slot& slot = slots_[id];
+  const CopyPlace old = std::exchange(slot.copies[copy], reserved);
+  give_back(old, slot.bytes);
+  return old;
+}
+
+// ---- places ----
+
+int CopyPlacer::distance(std::uint32_t node, std::span<const CopyPlace> copies) const {
+  const auto differ = [](const std::string& a, const std::string& b) { return !a.empty() && !b.empty() && a != b; };
+  int nearest = 2;
+  for (const CopyPlace& copy : copies) {
+    if (!is_current(copy)) continue;
+    const FailureDomain &here = domains_[node], &there = domains_[copy.node];
+    nearest = std::min(nearest, differ(here.rack, there.rack) ? 2 : differ(here.host, there.host) ? 1 : 0);
+  }
+  return nearest;
+}
+
 // With two copies, a node that would keep more free bytes than all others together has to take one:
-// those bytes would find no second node, although the budget counts them. Else prefers nodes with
-// room in memory, then those with the most free bytes.
+// those bytes would find no second node, although the budget counts them. Else prefers another
+// failure domain than that of the other copy, nodes with room in memory, and those with the most
+// free bytes.
 std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const CopyPlace> apart_from) {
   std::uint64_t free_bytes = 0;
   for (const Room& room : rooms_) free_bytes += room.takes_pages() ? room.free_bytes() : 0;
-  const auto rank = [&](const Room& room) {
+  const auto rank = [&](std::uint32_t node) {
+    const Room& room = rooms_[node];
     const std::uint64_t own = room.free_bytes();
     const bool needed = replicas_ != 1 && own + bytes > free_bytes / 2;
-    return std::tuple(needed ? own : 0, room.memory.largest_bytes() >= bytes, own);
+    return std::tuple(needed ? own : 0, distance(node, apart_from), room.memory.largest_bytes() >= bytes, own);
   };
   std::optional<std::uint32_t> best;
   for (std::uint32_t node = 0; node < rooms_.size(); ++node) {
@@ -162,7 +230,7 @@ std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const 
         std::ranges::any_of(apart_from, [&](const CopyPlace& c) { return is_current(c) && c.node == node; });
     const Room& room = rooms_[node];
     if (!room.takes_pages() || taken || room.largest() < bytes) continue;
-    if (!best || rank(room) > rank(rooms_[*best])) best = node;
+    if (!best || rank(node) > rank(*best)) best = node;
   }
   if (!best) return std::nullopt;
   Room& room = rooms_[*best];
@@ -182,8 +250,10 @@ void CopyPlacer::give_back(const CopyPlace& copy, std::uint64_t bytes) {
 void CopyPlacer::set_room(std::uint32_t node, const wire::Lent& lent) {
   const std::lock_guard lock(mutex_);
   Room& room = rooms_[node];
+  ++revision_;
   if (room.lease != lent.lease) {
-    room = {.lease = lent.lease,
+    room = {.draining = room.draining,
+            .lease = lent.lease,
             .memory_bytes = lent.memory_bytes,
             .disk_leased_bytes = lent.disk_bytes,
             .disk_usable_bytes = lent.disk_bytes,
@@ -208,7 +278,29 @@ void CopyPlacer::set_away(std::uint32_t node) {
 
 void CopyPlacer::drop(std::uint32_t node) {
   const std::lock_guard lock(mutex_);
-  rooms_[node] = {};
+  rooms_[node] = {.draining = rooms_[node].draining};
+  ++revision_;
+}
+
+void CopyPlacer::set_draining(std::uint32_t node, bool draining) {
+  const std::lock_guard lock(mutex_);
+  revision_ += rooms_[node].draining != draining ? 1 : 0;
+  rooms_[node].draining = draining;
+}
+
+bool CopyPlacer::is_draining(std::uint32_t node) const {
+  const std::lock_guard lock(mutex_);
+  return rooms_[node].draining;
+}
+
+bool CopyPlacer::is_empty(std::uint32_t node) const {
+  const std::lock_guard lock(mutex_);
+  return rooms_[node].used_memory() + rooms_[node].used_disk() == 0;
+}
+
+std::uint64_t CopyPlacer::revision() const {
+  const std::lock_guard lock(mutex_);
+  return revision_;
 }
 
 std::uint32_t CopyPlacer::nodes() const {

@@ -26,16 +26,34 @@ struct CopyPlace {
   std::uint32_t node = 0;  // index in the tier's list of lenders
   std::uint64_t lease = 0;
   std::uint64_t offset = 0;
+  bool operator==(const CopyPlace&) const = default;
 };
 using CopyPlaces = std::array<CopyPlace, kMostReplicas>;
+using ValidCopies = std::array<bool, kMostReplicas>;  // which copies of a page have its bytes
+
+// What fails together with a node. "": unknown.
+struct FailureDomain {
+  std::string rack, host;
+};
+
+// What is to be done in the background for the copies of a page.
+struct Repair {
+  enum class Kind : std::uint8_t {
+    none,
+    make,  // this copy, at a place that reserve() gives; it replaces the one there is, if any
+    drop,  // this copy lies on a draining node, and there are enough others
+  };
+  Kind kind = Kind::none;
+  std::size_t copy = 0;
+};
 
 class CopyPlacer {
  public:
   CopyPlacer(std::vector<std::string> peers, std::uint32_t replicas)
-      : replicas_(replicas), peers_(std::move(peers)), rooms_(peers_.size()) {}
+      : replicas_(replicas), peers_(std::move(peers)), domains_(peers_.size()), rooms_(peers_.size()) {}
 
   // A further node, which lends nothing yet. Returns its index.
-  std::uint32_t add_node(const std::string& address);
+  std::uint32_t add_node(const std::string& address, FailureDomain domain = {});
 
   // Slots, as in tiers::Tier.
   tiers::TierUsage usage() const;
@@ -53,6 +71,16 @@ class CopyPlacer {
   // not store it. The caller stores the bytes there. False: no node has room.
   bool assign_new_place(tiers::SlotId slot, std::size_t copy);
 
+  // What the slot's copies lack, if these are valid: lost copies are made again while nodes have
+  // room, and copies leave draining nodes.
+  Repair repair(tiers::SlotId slot, const ValidCopies& valid) const;
+  // A place for a new copy, beside the slot's other ones. nullopt: no node has room. Ends with
+  // replace() or cancel().
+  std::optional<CopyPlace> reserve(tiers::SlotId slot, std::size_t copy);
+  void cancel(const CopyPlace& reserved, std::uint64_t bytes);
+  // The copy lies there from now on. Returns where it was; that room is free.
+  CopyPlace replace(tiers::SlotId slot, std::size_t copy, const CopyPlace& reserved);
+
   // The room that a node lends. A new lease replaces the old one, whose copies are gone. Under the
   // same lease only the disk can shrink.
   void set_room(std::uint32_t node, const wire::Lent& lent);
@@ -62,6 +90,12 @@ class CopyPlacer {
   void set_away(std::uint32_t node);
   // The node's lease has ended, and its copies with it.
   void drop(std::uint32_t node);
+  // A draining node gets no new pages, and counts with the room that it has given.
+  void set_draining(std::uint32_t node, bool draining);
+  bool is_draining(std::uint32_t node) const;
+  bool is_empty(std::uint32_t node) const;  // no place there is given
+  // Grows when repairs may have become necessary, or possible.
+  std::uint64_t revision() const;
   std::uint32_t nodes() const;
   std::string address(std::uint32_t node) const;
   std::uint64_t lent_bytes(std::uint32_t node) const;
@@ -74,6 +108,7 @@ class CopyPlacer {
   };
   struct Room {
     bool ready = false;  // the node is connected
+    bool draining = false;
     std::uint64_t lease = 0;
     std::uint64_t memory_bytes = 0;
     // The usable part is smaller than the leased one once a disk has failed.
@@ -81,11 +116,15 @@ class CopyPlacer {
     Extents memory, disk;
     std::uint64_t lent_bytes() const { return memory_bytes + disk_usable_bytes; }
     // A node whose only disk failed lends nothing, and is no place for copies.
-    bool takes_pages() const { return ready && lent_bytes() != 0; }
-    std::uint64_t free_disk_bytes() const {
-      const std::uint64_t used = disk_leased_bytes - disk.free_bytes();
-      return disk_usable_bytes - std::min(disk_usable_bytes, used);
+    bool takes_pages() const { return ready && !draining && lent_bytes() != 0; }
+    std::uint64_t used_memory() const { return memory_bytes - memory.free_bytes(); }
+    std::uint64_t used_disk() const { return disk_leased_bytes - disk.free_bytes(); }
+    // The parts of the budget.
+    std::uint64_t memory_budget() const { return draining ? used_memory() : memory_bytes; }
+    std::uint64_t disk_budget() const {
+      return draining ? std::min(used_disk(), disk_usable_bytes) : disk_usable_bytes;
     }
+    std::uint64_t free_disk_bytes() const { return disk_usable_bytes - std::min(disk_usable_bytes, used_disk()); }
     std::uint64_t largest_on_disk() const { return std::min(disk.largest_bytes(), free_disk_bytes()); }
     std::uint64_t largest() const { return std::max(memory.largest_bytes(), largest_on_disk()); }
     std::uint64_t free_bytes() const { return memory.free_bytes() + free_disk_bytes(); }
@@ -96,6 +135,9 @@ class CopyPlacer {
   std::uint64_t storable(std::span<const std::uint64_t> rooms) const;
   bool is_current(const CopyPlace& copy) const { return copy.lease != 0 && rooms_[copy.node].lease == copy.lease; }
   std::optional<CopyPlace> place(std::uint64_t bytes, std::span<const CopyPlace> apart_from);
+  std::optional<CopyPlace> place_beside_others(const Slot& slot, std::size_t copy);
+  // How far a node is from the nearest of the copies: 2 another rack, 1 another host, 0 unknown.
+  int distance(std::uint32_t node, std::span<const CopyPlace> copies) const;
   void give_back(const CopyPlace& copy, std::uint64_t bytes);
   Result<tiers::SlotGrant> no_room(std::uint64_t page_bytes) const;
   tiers::SlotId new_slot(const Slot& slot);
@@ -104,11 +146,13 @@ class CopyPlacer {
 
   mutable std::mutex mutex_;
   // Protected by mutex_.
-  std::vector<std::string> peers_;  // addresses, by node
-  std::vector<Room> rooms_;         // by node
+  std::vector<std::string> peers_;      // addresses, by node
+  std::vector<FailureDomain> domains_;  // by node
+  std::vector<Room> rooms_;             // by node
   std::vector<Slot> slots_;
   std::vector<tiers::SlotId> free_slots_;
   std::uint64_t used_bytes_ = 0;
+  std::uint64_t revision_ = 0;
 };
 
 }  // namespace vmem::rdma

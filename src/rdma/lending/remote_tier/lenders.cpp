@@ -64,25 +64,39 @@ std::uint32_t Lenders::begin(std::vector<std::string> addresses) {
 void Lenders::follow(const std::vector<NamedLender>& named) {
   for (auto each = followed_.begin(); each != followed_.end();) {
     const bool stays = std::ranges::find(named, each->first, &NamedLender::name) != named.end();
-    if (!stays) remove(each->second);
+    if (!stays) remove(each->second, "it is no member of the cluster any more");
     each = stays ? std::next(each) : followed_.erase(each);
   }
+  named_ = named;
   for (const NamedLender& lender : named) {
-    if (!leaving_ && !lender.addresses.empty() && !followed_.contains(lender.name))
+    const auto known = followed_.find(lender.name);
+    if (known != followed_.end()) {
+      set_drain(lenders_[known->second], lender);
+    } else if (!leaving_ && !lender.addresses.empty() && !lender.drains) {
       followed_.emplace(lender.name, add(lender));
+    }
   }
 }
 
+void Lenders::set_drain(Lender& lender, const NamedLender& named) {
+  if (named.drains != lender.draining)
+    VMEM_LOG_INFO("node {} at {} {}", named.name, lender.address,
+                  named.drains ? "drains: its pages move to other nodes" : "drains no more");
+  lender.draining = named.drains;
+  lender.drain_rate = named.drain_rate != 0 ? named.drain_rate : config_.repair_rate;
+  parts_.placer.set_draining(lender.index, named.drains);
+}
+
 std::uint32_t Lenders::add(const NamedLender& named) {
-  (void)parts_.placer.add_node(named.addresses.front());
+  (void)parts_.placer.add_node(named.addresses.front(), named.domain);
   parts_.contacts.add(named.addresses.front());
   return begin(named.addresses);
 }
 
-void Lenders::remove(std::uint32_t node) {
+void Lenders::remove(std::uint32_t node, std::string why) {
   Lender& lender = lenders_[node];
   lender.state = Lender::State::removed;
-  lender.why = "it is no member of the cluster any more";
+  lender.why = std::move(why);
   if (lender.lease != 0) lose_lease(lender, lender.why);
   parts_.placer.drop(node);
   dead_.forget(lender.identity.id);
@@ -257,6 +271,41 @@ void Lenders::return_leases() {
     sent += send(lender.index, call, [this](const CallEnd&) { parts_.returns.ended(); }) ? 1 : 0;
   }
   parts_.returns.sent(sent);
+}
+
+// ---- drains ----
+
+// A lender without a lease has nothing of this tier. While a lender is away, its lease cannot be
+// returned.
+bool Lenders::leave_drained() {
+  bool did = false;
+  for (std::size_t node = 0; node < lenders_.size(); ++node) {
+    const Lender& lender = lenders_[node];
+    const bool over = lender.state == Lender::State::removed || lender.returning || leaving_;
+    if (!lender.draining || over || !parts_.placer.is_empty(lender.index)) continue;
+    if (lender.lease != 0 && !is_ready(lender.index)) continue;
+    did = true;
+    lender.lease == 0 ? drained(lender.index) : return_drained(lenders_[node]);
+  }
+  return did;
+}
+
+void Lenders::return_drained(Lender& lender) {
+  const wire::PageAt all{.lease = lender.lease};
+  lender.returning = send(lender.index, {.kind = Kind::release, .body = wire::body_of(all)},
+                          [this, node = lender.index](const CallEnd&) { drained(node); });
+  if (lender.returning) parts_.placer.set_away(lender.index);
+}
+
+void Lenders::drained(std::uint32_t node) {
+  Lender& lender = lenders_[node];
+  if (lender.state == Lender::State::removed) return;
+  VMEM_LOG_INFO("node {} at {} is drained of this program's pages", number(lender.identity), lender.address);
+  lender.lease = 0;
+  parts_.contacts.failed(node, "it is being drained", Obstacle::none);
+  remove(node, "it is being drained");
+  std::erase_if(followed_, [&](const auto& each) { return each.second == node; });
+  follow(std::vector(named_));  // it may be used again meanwhile
 }
 
 // ---- ends ----

@@ -44,6 +44,9 @@ class Lenders final : public LinkUser {
   void ask_again();
   // Gives up nodes whose process has ended; true: there were any.
   bool find_dead();
+  // Returns the leases of draining nodes that have nothing of this tier any more, and uses those
+  // nodes no longer. True: there were any.
+  bool leave_drained();
   // A message that answers no request: the lease's disk range has shrunk.
   void shrunk(PeerId peer, const wire::Lent& lent);
 
@@ -61,6 +64,9 @@ class Lenders final : public LinkUser {
   bool is_ready(std::uint32_t node) const;
   bool has_lease(const CopyPlace& copy) const { return copy.lease != 0 && lenders_[copy.node].lease == copy.lease; }
   const std::string& address(std::uint32_t node) const { return lenders_[node].address; }
+  // Bytes per second at which copies leave the node, if it drains.
+  std::uint64_t drain_rate(std::uint32_t node) const { return lenders_[node].drain_rate; }
+  bool leaves() const { return leaving_; }
   const std::string& why_away(std::uint32_t node) const { return lenders_[node].why; }
 
   Status up(LinkId link, const Connected& connected) override;
@@ -79,12 +85,18 @@ class Lenders final : public LinkUser {
     std::uint64_t ask_us = 0;  // when asking: the next ask, if one was put off; 0: none
     Obstacle obstacle = Obstacle::none;
     bool was_ready = false;
+    bool draining = false;   // as follow() said
+    bool returning = false;  // drained: the answer to its lease's return is outstanding
+    std::uint64_t drain_rate = 0;
     std::string why;  // why it is away
   };
 
   std::uint32_t begin(std::vector<std::string> addresses);
   std::uint32_t add(const NamedLender& named);
-  void remove(std::uint32_t node);
+  void set_drain(Lender& lender, const NamedLender& named);
+  void remove(std::uint32_t node, std::string why);
+  void return_drained(Lender& lender);
+  void drained(std::uint32_t node);
   Lender& of(LinkId link);
   std::uint64_t now_us() const { return parts_.node.clock().now_us(); }
   void not_sent(const Lender& lender, wire::Kind kind, const Error& error);
@@ -98,6 +110,7 @@ class Lenders final : public LinkUser {
   const Parts parts_;
   LogLimit unused_, unsent_, broken_, back_, lost_, less_;  // rate-limited: nodes decide how often
   std::deque<Lender> lenders_;                              // by index; only grows
+  std::vector<NamedLender> named_;                          // as follow() was told last
   std::map<std::uint64_t, std::uint32_t> followed_;         // index by name
   DeadNodes dead_;                                          // watches lenders on this machine
   std::uint64_t look_us_ = 0;                               // next check of dead_

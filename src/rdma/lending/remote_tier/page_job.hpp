@@ -23,6 +23,7 @@ struct PageJob {
   struct Copy {
     Leg leg = Leg::none;
     std::uint32_t tries = 0;
+    CopyPlace fetched_from;  // the last fetch
   };
 
   tiers::Transfer transfer;

@@ -86,8 +86,8 @@ void PageJobs::prepared(const PageJobRef& job) {
   const CopyPlaces places = parts_.placer.copies(job->transfer.slot);
   for (std::size_t i = 0; i < config_.replicas; ++i) {
     held.valid[i] = held.valid[i] && parts_.placer.is_there(places[i]);
-    const bool wanted = job->is_load() ? held.valid[i] : !(job->same && held.valid[i]);
-    job->copies[i].leg = wanted ? Leg::wanted : job->is_load() ? Leg::none : Leg::done;
+    const bool is_there = !job->is_load() && job->same && held.valid[i];
+    job->copies[i].leg = is_there ? Leg::done : Leg::wanted;
   }
   if (!job->is_load()) {
     // The old copies are invalid from here on.
@@ -95,6 +95,7 @@ void PageJobs::prepared(const PageJobRef& job) {
     held.page = job->page;
     held.content = job->content;
     held.proof = job->proof;
+    parts_.pages.store_begins(held);
   }
   wait(job);
 }
@@ -141,8 +142,11 @@ void PageJobs::advance_store(const PageJobRef& job) {
 }
 
 void PageJobs::finish_store(const PageJobRef& job) {
-  const std::uint32_t copies = parts_.pages.at(job->transfer.slot).valid_copies();
+  const StoredPage& held = parts_.pages.at(job->transfer.slot);
+  const std::uint32_t copies = held.valid_copies();
+  const bool lacks = parts_.placer.repair(job->transfer.slot, held.valid).kind != Repair::Kind::none;
   if (copies < config_.replicas && copies != 0) parts_.counters.add(&RemoteStatistics::single_copies);
+  parts_.pages.store_ends(job->transfer.slot, lacks);
   if (copies == 0) parts_.pages.forget(job->transfer.slot);
   complete(job, copies == 0 ? Outcome::failed : Outcome::done);
 }
@@ -151,6 +155,11 @@ void PageJobs::finish_store(const PageJobRef& job) {
 bool PageJobs::store_copy(const PageJobRef& job, std::size_t copy) {
   const CopyPlace at = place_of(*job, copy);
   const bool same_node = parts_.lenders.has_lease(at);
+  if (same_node && parts_.placer.is_draining(at.node) && parts_.placer.assign_new_place(job->transfer.slot, copy)) {
+    parts_.lenders.release(at);
+    put(job, copy);
+    return true;
+  }
   if (same_node && parts_.lenders.is_ready(at.node)) {
     put(job, copy);
     return true;
@@ -259,6 +268,7 @@ void PageJobs::fetch(const PageJobRef& job, std::size_t copy) {
   const bool unverified = std::exchange(job->unverified, std::nullopt) == copy;
   const wire::PageAt page{.lease = at.lease, .offset = at.offset, .page = job->page, .doubted = unverified ? 1u : 0u};
   ++job->copies[copy].tries;
+  job->copies[copy].fetched_from = at;
   ++job->in_flight;
   const auto then = [this, job, copy](const CallEnd& end) {
     const auto answer = answer_in(end);
@@ -284,7 +294,9 @@ void PageJobs::fetch_ended(const PageJobRef& job, std::size_t copy, std::optiona
   wait(job);
 }
 
+// If the copy was moved meanwhile, the fetch says nothing about it.
 void PageJobs::copy_failed(const PageJobRef& job, std::size_t copy, std::string_view why) {
+  if (place_of(*job, copy) != job->copies[copy].fetched_from) return;
   parts_.pages.at(job->transfer.slot).valid[copy] = false;
   job->copies[copy].leg = Leg::failed;
   const std::string& address = parts_.lenders.address(place_of(*job, copy).node);

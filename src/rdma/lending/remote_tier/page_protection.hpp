@@ -22,6 +22,11 @@ class PageProtection {
   Status protect(PageJob& job, const StoredPage& before);
   // False if the fetched bytes are not the page's. Throws std::bad_alloc.
   bool recover(const PageJob& job) const { return aead_->recover(job.stored, job.page.identity(), job.proof); }
+  // False if the bytes, as a lender stores them, are not those of the store. Does not change them:
+  // encrypted ones are compared with the seal only, so an adversary's may pass until recover().
+  bool is_intact(Bytes stored, const wire::SealedPage& page, const PageAead::Proof& proof) const {
+    return aead_->encrypts() ? page.matches(stored) : aead_->recover(stored, page.identity(), proof);
+  }
 
  private:
   PageProtection(std::unique_ptr<PageAead> aead, std::size_t buffers) : aead_(std::move(aead)), buffers_(buffers) {}

@@ -9,6 +9,7 @@
 
 #include "base/node.hpp"
 #include "base/status.hpp"
+#include "rdma/lending/remote_tier/copy_placer.hpp"
 #include "rdma/trust/page_aead.hpp"
 
 namespace vmem::rdma {
@@ -26,6 +27,8 @@ struct RemoteConfig {
   std::uint64_t patience_us = 20'000'000;
   std::uint32_t workers = 1;
   std::uint32_t channels = 1;  // of the transport
+  // Most bytes per second that are moved, or copied again, in the background.
+  std::uint64_t repair_rate = std::uint64_t{256} << 20;
   // False: seals are made and checked on the node's thread.
   bool own_workers = true;
   Credentials credentials = Credentials::user;  // of the transport, for error messages
@@ -40,6 +43,10 @@ struct RemoteConfig {
 struct NamedLender {
   std::uint64_t name = 0;
   std::vector<std::string> addresses;  // the preferred one first
+  FailureDomain domain = {};
+  // It gets no new pages, and those that it has move to others.
+  bool drains = false;
+  std::uint64_t drain_rate = 0;  // bytes per second; 0: repair_rate
 };
 
 struct RemoteStatistics {
@@ -49,6 +56,7 @@ struct RemoteStatistics {
   std::uint64_t copies_lost = 0;        // copies lost with their nodes
   std::uint64_t single_copies = 0;      // pages stored with fewer copies than `replicas`
   std::uint64_t retries = 0;            // requests that had to be repeated
+  std::uint64_t repaired_bytes = 0;     // copies moved, or made again, in the background
 };
 
 }  // namespace vmem::rdma

@@ -39,8 +39,9 @@ RemoteTier::RemoteTier(Config config, Node& node)
 
 RemoteTier::Network::Network(const RemoteConfig& config, RemoteTier& tier)
     : lenders(config, {tier.node_, tier, tier.placer_, pages, tier.contacts_, tier.returns_, tier.counters_}),
-      jobs(config, {tier.node_, *tier.workers_, lenders, tier.placer_, pages, *tier.protection_, tier.ledger_,
-                    tier.counters_}) {}
+      jobs(config,
+           {tier.node_, *tier.workers_, lenders, tier.placer_, pages, *tier.protection_, tier.ledger_, tier.counters_}),
+      repairs(config, {tier.node_, *tier.workers_, lenders, tier.placer_, pages, *tier.protection_, tier.counters_}) {}
 
 Status RemoteTier::open() {
   VMEM_ASSIGN(protection_, PageProtection::create(config_.protection, info_.busy_pages));
@@ -132,6 +133,8 @@ bool RemoteTier::step() {
   did |= network_->lenders.find_dead();
   network_->lenders.ask_again();
   did |= network_->jobs.go_on();
+  did |= network_->repairs.go_on(!ledger_.idle());
+  did |= network_->lenders.leave_drained();
   return did;
 }
 

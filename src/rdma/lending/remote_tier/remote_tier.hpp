@@ -9,12 +9,14 @@
 // of their loss: its process was seen to end (DeadNodes), another incarnation or another node
 // answers at its address, or it does not know the lease. A page without another copy is then lost.
 // Silence and refused connections prove nothing: a load without an answer for `patience_us` fails
-// with TIMEOUT, and the page is kept. A lost copy is re-created by the page's next store.
+// with TIMEOUT, and the page is kept. A lost copy is re-created by the page's next store, or in the
+// background from another one. In the same way copies leave lenders that drain.
 //
 // The node's thread does all waiting for the network; workers make and check seals. The mover's
 // calls wait for neither. These are the parts. A part calls only parts below it, and none while it
 // holds its own lock:
 //   PageJobs       stores and loads of pages
+//   PageRepairs    copies between lenders
 //   Lenders        links and leases
 //   StoredPages    what the slots hold
 //   CopyPlacer     where copies lie (any thread, locked)
@@ -31,6 +33,7 @@
 #include "rdma/lending/remote_tier/lease_returns.hpp"
 #include "rdma/lending/remote_tier/lenders.hpp"
 #include "rdma/lending/remote_tier/page_jobs.hpp"
+#include "rdma/lending/remote_tier/page_repairs.hpp"
 #include "rdma/node/node.hpp"
 #include "tiers/async/workers.hpp"
 
@@ -69,7 +72,8 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
   bool degraded(tiers::SlotId slot) const override { return placer_.degraded(slot); }
 
   // Any thread. The nodes that lend are these now, beside config.peers: those that are named no
-  // more are over for certain, and so are the copies that they had.
+  // more are over for certain, and so are the copies that they had. Pages leave those that drain,
+  // which then get their leases back and are not used.
   void follow(std::vector<NamedLender> lenders);
   // Waits until each node that lends was tried once, for at most most_us. A warning names each that
   // cannot be used.
@@ -92,6 +96,7 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
     StoredPages pages;
     Lenders lenders;
     PageJobs jobs;
+    PageRepairs repairs;
   };
 
   RemoteTier(Config config, Node& node);

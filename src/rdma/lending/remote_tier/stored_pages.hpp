@@ -4,10 +4,9 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
-#include <functional>
 #include <unordered_map>
+#include <vector>
 
 #include "rdma/lending/protocol.hpp"
 #include "rdma/lending/remote_tier/copy_placer.hpp"
@@ -20,7 +19,9 @@ struct StoredPage {
   wire::SealedPage page;    // with the seal of the bytes that the lenders store
   tiers::Checksum content;  // seal of the page itself
   PageAead::Proof proof;
-  std::array<bool, kMostReplicas> valid{};  // by copy
+  ValidCopies valid{};      // by copy
+  std::uint64_t store = 0;  // number of the last store that changed what is here
+  bool storing = false;     // that store has not ended
 
   std::uint32_t valid_copies() const { return static_cast<std::uint32_t>(std::ranges::count(valid, true)); }
 };
@@ -42,6 +43,30 @@ class StoredPages {
   StoredPage& of(tiers::SlotId slot) { return pages_[slot]; }
   void forget(tiers::SlotId slot) { pages_.erase(slot); }
 
+  // A store begins to change what the slot holds, and ends.
+  void store_begins(StoredPage& page) {
+    page.store = ++last_store_;
+    page.storing = true;
+  }
+  void store_ends(tiers::SlotId slot, bool needs_repair) {
+    at(slot).storing = false;
+    if (needs_repair) ++revision_;
+  }
+  // Whether the slot holds what it held after that store, and nothing is changing it.
+  bool is_unchanged(tiers::SlotId slot, std::uint64_t store) const {
+    const StoredPage* const page = find(slot);
+    return page != nullptr && page->store == store && !page->storing;
+  }
+  // Grows when a store has left a page that needs repair.
+  std::uint64_t revision() const { return revision_; }
+  // All slots that hold pages, in any order.
+  std::vector<tiers::SlotId> slots() const {
+    std::vector<tiers::SlotId> all;
+    all.reserve(pages_.size());
+    for (const auto& [slot, page] : pages_) all.push_back(slot);
+    return all;
+  }
+
   // Invalidates the copies under the lease.
   Loss lose(std::uint32_t node, std::uint64_t lease, const CopyPlacer& placer) {
     Loss loss;
@@ -59,6 +84,7 @@ class StoredPages {
 
  private:
   std::unordered_map<tiers::SlotId, StoredPage> pages_;
+  std::uint64_t last_store_ = 0, revision_ = 0;
 };
 
 }  // namespace vmem::rdma
