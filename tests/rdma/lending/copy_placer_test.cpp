@@ -18,8 +18,9 @@ struct Node {
 
 class Nodes {
  public:
-  Nodes(std::uint32_t replicas, const std::vector<Node>& nodes)
-      : placer(std::vector<std::string>(nodes.size(), "node"), replicas) {
+  Nodes(std::uint32_t replicas, const std::vector<Node>& nodes,
+        CopyPlacer::LastResort last = CopyPlacer::LastResort::none)
+      : placer(std::vector<std::string>(nodes.size(), "node"), replicas, last) {
     for (std::uint32_t i = 0; i < nodes.size(); ++i)
       placer.set_room(i,
                       {.lease = i + 1, .memory_bytes = nodes[i].memory * kPage, .disk_bytes = nodes[i].disk * kPage});
@@ -132,6 +133,24 @@ TEST(CopyPlacer, ADrainingNodeGetsNoPagesAndCountsWithWhatItHas) {
   EXPECT_EQ(some.placer.copies(some.slots[2])[0].node, 1u);
   some.placer.set_draining(0, false);
   EXPECT_EQ(some.allocate_all(), 10u);
+}
+
+TEST(CopyPlacer, APageThatFitsNowhereElseGoesToADrainingNodeUnlessATierIsBelow) {
+  Nodes some(2, {{8}, {2}, {2}}, CopyPlacer::LastResort::draining_nodes);
+  some.placer.set_draining(0, true);
+  for (int page = 0; page < 2; ++page) {
+    ASSERT_TRUE(some.allocate());
+    for (const CopyPlace& copy : some.placer.copies(some.slots.back())) EXPECT_NE(copy.node, 0u);
+  }
+  EXPECT_EQ(some.budget(), 2u);
+  EXPECT_FALSE(some.allocate()) << "one node is no place for two copies";
+  some.placer.release(some.slots.back());
+  some.slots.pop_back();
+  some.placer.set_draining(1, true);
+  ASSERT_TRUE(some.allocate()) << "a single copy on the node that stays";
+  EXPECT_EQ(some.placer.copies(some.slots.back())[0].node, 2u);
+  some.placer.set_draining(2, true);
+  ASSERT_TRUE(some.allocate());
 }
 
 TEST(CopyPlacer, TheSecondCopyGoesToAnotherRackElseToAnotherHost) {

@@ -58,21 +58,31 @@ std::uint64_t CopyPlacer::storable(std::span<const std::uint64_t> rooms) const {
   return std::min(sum / 2, sum - largest);
 }
 
+// A page in transit may need room although none is left to commit to: without any, no page could
+// be exchanged.
 Result<SlotGrant> CopyPlacer::allocate(std::uint64_t page_bytes) {
   const std::lock_guard lock(mutex_);
-  const auto nodes = static_cast<std::uint32_t>(std::ranges::count_if(rooms_, &Room::takes_pages));
+  auto slot = place_all(page_bytes, &Room::takes_pages);
+  if (!slot && last_resort_ == LastResort::draining_nodes) slot = place_all(page_bytes, &Room::lends);
+  if (!slot) return no_room(page_bytes);
+  return SlotGrant{Grant::granted, new_slot(*slot)};
+}
+
+// nullopt: not all copies that these nodes allow have found a place.
+std::optional<CopyPlacer::Slot> CopyPlacer::place_all(std::uint64_t page_bytes, Eligible eligible) {
+  const auto nodes =
+      static_cast<std::uint32_t>(std::ranges::count_if(rooms_, [&](const Room& room) { return (room.*eligible)(); }));
   const std::uint32_t wanted = std::min(replicas_, nodes);
   Slot slot{.bytes = page_bytes, .copies = {}};
   for (std::uint32_t i = 0; i < wanted; ++i) {
-    const auto copy = place(page_bytes, slot.copies);
+    const auto copy = place(page_bytes, slot.copies, eligible);
     if (!copy) {
       for (const CopyPlace& placed : slot.copies) give_back(placed, page_bytes);
-      return no_room(page_bytes);
+      return std::nullopt;
     }
     slot.copies[i] = *copy;
   }
-  if (wanted == 0) return no_room(page_bytes);
-  return SlotGrant{Grant::granted, new_slot(slot)};
+  return wanted == 0 ? std::nullopt : std::optional(slot);
 }
 
 SlotId CopyPlacer::new_slot(const Slot& slot) {
@@ -215,21 +225,23 @@ int CopyPlacer::distance(std::uint32_t node, std::span<const CopyPlace> copies) 
 // those bytes would find no second node, although the budget counts them. Else prefers another
 // failure domain than that of the other copy, nodes with room in memory, and those with the most
 // free bytes.
-std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const CopyPlace> apart_from) {
+std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const CopyPlace> apart_from,
+                                           Eligible eligible) {
   std::uint64_t free_bytes = 0;
-  for (const Room& room : rooms_) free_bytes += room.takes_pages() ? room.free_bytes() : 0;
+  for (const Room& room : rooms_) free_bytes += (room.*eligible)() ? room.free_bytes() : 0;
   const auto rank = [&](std::uint32_t node) {
     const Room& room = rooms_[node];
     const std::uint64_t own = room.free_bytes();
     const bool needed = replicas_ != 1 && own + bytes > free_bytes / 2;
-    return std::tuple(needed ? own : 0, distance(node, apart_from), room.memory.largest_bytes() >= bytes, own);
+    return std::tuple(!room.draining, needed ? own : 0, distance(node, apart_from),
+                      room.memory.largest_bytes() >= bytes, own);
   };
   std::optional<std::uint32_t> best;
   for (std::uint32_t node = 0; node < rooms_.size(); ++node) {
     const bool taken =
         std::ranges::any_of(apart_from, [&](const CopyPlace& c) { return is_current(c) && c.node == node; });
     const Room& room = rooms_[node];
-    if (!room.takes_pages() || taken || room.largest() < bytes) continue;
+    if (!(room.*eligible)() || taken || room.largest() < bytes) continue;
     if (!best || rank(node) > rank(*best)) best = node;
   }
   if (!best) return std::nullopt;

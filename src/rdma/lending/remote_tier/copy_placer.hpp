@@ -49,8 +49,14 @@ struct Repair {
 
 class CopyPlacer {
  public:
-  CopyPlacer(std::vector<std::string> peers, std::uint32_t replicas)
-      : replicas_(replicas), peers_(std::move(peers)), domains_(peers_.size()), rooms_(peers_.size()) {}
+  // Whether pages that fit nowhere else go to draining nodes.
+  enum class LastResort : std::uint8_t { draining_nodes, none };
+  CopyPlacer(std::vector<std::string> peers, std::uint32_t replicas, LastResort last = LastResort::draining_nodes)
+      : replicas_(replicas),
+        last_resort_(last),
+        peers_(std::move(peers)),
+        domains_(peers_.size()),
+        rooms_(peers_.size()) {}
 
   // A further node, which lends nothing yet. Returns its index.
   std::uint32_t add_node(const std::string& address, FailureDomain domain = {});
@@ -90,7 +96,7 @@ class CopyPlacer {
   void set_away(std::uint32_t node);
   // The node's lease has ended, and its copies with it.
   void drop(std::uint32_t node);
-  // A draining node gets no new pages, and counts with the room that it has given.
+  // A draining node gets no new pages while others have room, and counts with what it has.
   void set_draining(std::uint32_t node, bool draining);
   bool is_draining(std::uint32_t node) const;
   bool is_empty(std::uint32_t node) const;  // no place there is given
@@ -116,7 +122,8 @@ class CopyPlacer {
     Extents memory, disk;
     std::uint64_t lent_bytes() const { return memory_bytes + disk_usable_bytes; }
     // A node whose only disk failed lends nothing, and is no place for copies.
-    bool takes_pages() const { return ready && !draining && lent_bytes() != 0; }
+    bool lends() const { return ready && lent_bytes() != 0; }
+    bool takes_pages() const { return lends() && !draining; }
     std::uint64_t used_memory() const { return memory_bytes - memory.free_bytes(); }
     std::uint64_t used_disk() const { return disk_leased_bytes - disk.free_bytes(); }
     // The parts of the budget.
@@ -134,7 +141,10 @@ class CopyPlacer {
   tiers::TierUsage usage_now() const;
   std::uint64_t storable(std::span<const std::uint64_t> rooms) const;
   bool is_current(const CopyPlace& copy) const { return copy.lease != 0 && rooms_[copy.node].lease == copy.lease; }
-  std::optional<CopyPlace> place(std::uint64_t bytes, std::span<const CopyPlace> apart_from);
+  using Eligible = bool (Room::*)() const;
+  std::optional<CopyPlace> place(std::uint64_t bytes, std::span<const CopyPlace> apart_from,
+                                 Eligible eligible = &Room::takes_pages);
+  std::optional<Slot> place_all(std::uint64_t page_bytes, Eligible eligible);
   std::optional<CopyPlace> place_beside_others(const Slot& slot, std::size_t copy);
   // How far a node is from the nearest of the copies: 2 another rack, 1 another host, 0 unknown.
   int distance(std::uint32_t node, std::span<const CopyPlace> copies) const;
@@ -143,6 +153,7 @@ class CopyPlacer {
   tiers::SlotId new_slot(const Slot& slot);
 
   const std::uint32_t replicas_;
+  const LastResort last_resort_;
 
   mutable std::mutex mutex_;
   // Protected by mutex_.

@@ -33,7 +33,8 @@ RemoteTier::RemoteTier(Config config, Node& node)
     : config_(std::move(config)),
       node_(node),
       info_{.name = "remote", .busy_pages = busy_pages(config_.channels)},
-      placer_(config_.peers, config_.replicas),
+      placer_(config_.peers, config_.replicas,
+              config_.last_resort ? CopyPlacer::LastResort::draining_nodes : CopyPlacer::LastResort::none),
       contacts_(config_.peers, config_.credentials),
       ledger_(config_.on_ready) {}
 
