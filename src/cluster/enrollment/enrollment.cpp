@@ -24,6 +24,7 @@ Enrollment::Enrollment(Registry& registry, const Clock& clock, Setup setup)
       lease_(calls_, setup_.config, setup_.random),
       admission_(calls_, lease_, setup_.config, setup_.random, setup_.parameters, setup_.self),
       record_(calls_, lease_, setup_.config, setup_.random),
+      holdings_(calls_, lease_, setup_.config),
       serials_(calls_, setup_.config, setup_.random),
       slices_(calls_, setup_.config, setup_.random, setup_.parameters.slices()),
       poll_(calls_, setup_.config),
@@ -35,6 +36,7 @@ void Enrollment::finish(EnrollmentEvent last) {
   stage_ = Stage::over;
   seat_.reset();
   record_.end();
+  holdings_.end();
   slices_.end();
   lease_.abandon();
   poll_.stop();
@@ -55,6 +57,7 @@ void Enrollment::take_seat(Seat seat) {
   said_fenced_ = false;
   members_.become(seat_->id);
   record_.begin(*seat_);
+  holdings_.begin(seat_->id);
   record_.change(json_of(admission_.self()));
   slices_.begin(*seat_);
   poll_.start();
@@ -66,6 +69,7 @@ void Enrollment::lose_seat(Error why) {
   events_.emplace_back(Expelled{.former = seat_->id, .slices = slices_.end(), .why = std::move(why)});
   seat_.reset();
   record_.end();
+  holdings_.end();
   poll_.stop();
   stage_ = Stage::enrolling;
   admission_.restart();
@@ -138,6 +142,7 @@ void Enrollment::end_lease() {
   released_ = !seat_ || !slices_.releasing();
   seat_.reset();
   record_.end();
+  holdings_.end();
   slices_.end();
   lease_.end();
 }
@@ -179,6 +184,7 @@ bool Enrollment::step() {
   moved |= step_stage(now_us);
   moved |= step_view(now_us);
   moved |= step_record(now_us);
+  moved |= holdings_.step(now_us);
   moved |= serials_.step(now_us);
   moved |= slices_.step(now_us);
   // Now, so that what was taken is said before an expulsion voids it.
@@ -190,8 +196,8 @@ bool Enrollment::step() {
 
 std::uint64_t Enrollment::next_due_us() const {
   if (stage_ == Stage::over) return UINT64_MAX;
-  std::uint64_t due_us =
-      std::min({lease_.due_us(), poll_.due_us(), record_.due_us(), serials_.due_us(), slices_.due_us()});
+  std::uint64_t due_us = std::min(
+      {lease_.due_us(), poll_.due_us(), record_.due_us(), holdings_.due_us(), serials_.due_us(), slices_.due_us()});
   if (stage_ == Stage::enrolling) due_us = std::min(due_us, admission_.due_us());
   if (seat_ && !said_fenced_) due_us = std::min(due_us, lease_.fence_at_us());
   if (stage_ != Stage::leaving) return due_us;

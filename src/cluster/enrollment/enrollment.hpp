@@ -18,6 +18,7 @@
 
 #include "cluster/enrollment/admission.hpp"
 #include "cluster/enrollment/enrollment_events.hpp"
+#include "cluster/enrollment/holdings_desk.hpp"
 #include "cluster/enrollment/record_desk.hpp"
 #include "cluster/enrollment/registry_members.hpp"
 #include "cluster/enrollment/serial_desk.hpp"
@@ -72,6 +73,9 @@ class Enrollment {
   // this node leaves.
   Ticket change_record(NodeRecord record);
 
+  // What the registry is to say that this node holds for others, while it is a member.
+  void tell_holdings(const Holdings& holdings) { holdings_.tell(holdings); }
+
   // Each ends in one event with its ticket.
   Ticket take_serial();
   Ticket take_slices(std::uint32_t count);  // adjacent ones
@@ -110,6 +114,7 @@ class Enrollment {
   LeaseKeeper lease_;
   Admission admission_;
   RecordDesk record_;
+  HoldingsDesk holdings_;
   SerialDesk serials_;
   SliceDesk slices_;
   NodePoll poll_;

@@ -50,7 +50,7 @@ struct NodeChanged {  // its record
 struct NodeGone {  // its membership is over, for certain
   NodeId node{};
 };
-struct DrainChanged {  // this node, too
+struct DrainChanged {  // this node, too; or the order is another one
   NodeId node{};
   bool draining = false;
 };

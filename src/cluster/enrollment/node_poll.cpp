@@ -56,7 +56,8 @@ void NodePoll::read_in() {
   if (poked_ <= seen_) poked_ = {};
   NodesReading reading{.revision = seen_, .sent_us = sent_us_, .nodes = read_nodes->records, .draining = {}};
   for (const Record& record : read_drain->records)
-    if (const auto id = id_in_key(record.key, kDrainPrefix)) reading.draining.insert(*id);
+    if (const auto id = id_in_key(record.key, kDrainPrefix))
+      reading.draining.emplace(*id, parse_drain_order(record.key, record.value));
   reading_ = std::move(reading);
 }
 

@@ -2,8 +2,8 @@
 // that fails is repeated a period later and says nothing about the nodes.
 #pragma once
 
+#include <map>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "base/log_limit.hpp"
@@ -17,7 +17,7 @@ struct NodesReading {
   Revision revision{};
   std::uint64_t sent_us = 0;
   std::vector<Record> nodes;
-  std::set<NodeId> draining;
+  std::map<NodeId, DrainOrder> draining;
 };
 
 class NodePoll {

@@ -24,6 +24,35 @@ std::string json_of(const NodeRecord& record) {
                        {"token", record.token}});
 }
 
+std::string json_of(const DrainOrder& order) {
+  return record_value({{"rate", order.rate}, {"exit", order.exit ? 1 : 0}});
+}
+
+std::string json_of(const Holdings& holdings) {
+  return record_value({{"memory", holdings.memory},
+                       {"disk", holdings.disk},
+                       {"copies", holdings.copies},
+                       {"leased", holdings.leased},
+                       {"drains", holdings.drains ? 1 : 0}});
+}
+
+DrainOrder parse_drain_order(std::string_view key, std::string_view value) {
+  JsonFields fields(key, value);
+  const DrainOrder order{.rate = fields.number("rate"), .exit = fields.number("exit", 1) != 0};
+  return fields.done() ? order : DrainOrder{};
+}
+
+Result<Holdings> parse_holdings(std::string_view key, std::string_view value) {
+  JsonFields fields(key, value);
+  const Holdings holdings{.memory = fields.number("memory"),
+                          .disk = fields.number("disk"),
+                          .copies = fields.number("copies"),
+                          .leased = fields.number("leased"),
+                          .drains = fields.number("drains", 1) != 0};
+  VMEM_TRY(fields.done());
+  return holdings;
+}
+
 Result<NodeRecord> parse_node_record(std::string_view key, std::string_view value) {
   JsonFields fields(key, value);
   NodeRecord record{.incarnation = Incarnation{fields.number("incarnation")},
@@ -46,6 +75,7 @@ Result<NodeRecord> parse_node_record(std::string_view key, std::string_view valu
 
 std::string node_key(NodeId id) { return fmt::format("{}{}", kNodesPrefix, static_cast<std::uint64_t>(id)); }
 std::string drain_key(NodeId id) { return fmt::format("{}{}", kDrainPrefix, static_cast<std::uint64_t>(id)); }
+std::string holds_key(NodeId id) { return fmt::format("{}{}", kHoldsPrefix, static_cast<std::uint64_t>(id)); }
 
 std::optional<NodeId> id_in_key(std::string_view key, std::string_view prefix) {
   std::uint64_t id = 0;
@@ -53,10 +83,10 @@ std::optional<NodeId> id_in_key(std::string_view key, std::string_view prefix) {
   return NodeId{id};
 }
 
-Commit drain_commit(const Record& node, bool drain) {
+Commit drain_commit(const Record& node, const std::optional<DrainOrder>& order) {
   const std::string key = fmt::format("{}{}", kDrainPrefix, std::string_view(node.key).substr(kNodesPrefix.size()));
   Edit edit{.key = key, .value = std::nullopt, .lease = {}};
-  if (drain) edit = {.key = key, .value = "1", .lease = node.lease};
+  if (order) edit = {.key = key, .value = json_of(*order), .lease = node.lease};
   return {.conditions = {{.key = node.key, .modified = node.modified}}, .edits = {std::move(edit)}};
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <utility>
 
 #include "base/log.hpp"
@@ -55,11 +56,14 @@ std::vector<Peer> RegistryMembers::peers() const {
   return peers;
 }
 
-void RegistryMembers::take_in_drains(const std::set<NodeId>& draining, std::vector<EnrollmentEvent>& events) {
-  const std::set<NodeId> before = std::exchange(draining_, draining);
-  for (const NodeId id : draining_)
-    if (!before.contains(id)) events.emplace_back(DrainChanged{.node = id, .draining = true});
-  for (const NodeId id : before)
+void RegistryMembers::take_in_drains(const std::map<NodeId, DrainOrder>& draining,
+                                     std::vector<EnrollmentEvent>& events) {
+  const std::map<NodeId, DrainOrder> before = std::exchange(draining_, draining);
+  for (const auto& [id, order] : draining_) {
+    const auto was = before.find(id);
+    if (was == before.end() || was->second != order) events.emplace_back(DrainChanged{.node = id, .draining = true});
+  }
+  for (const auto& [id, order] : before)
     if (!draining_.contains(id)) events.emplace_back(DrainChanged{.node = id, .draining = false});
 }
 

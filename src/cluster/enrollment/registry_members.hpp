@@ -6,7 +6,7 @@
 #pragma once
 
 #include <map>
-#include <set>
+#include <optional>
 #include <vector>
 
 #include "base/log_limit.hpp"
@@ -40,6 +40,10 @@ class RegistryMembers final : public Membership {
   const std::map<NodeId, Node>& nodes() const noexcept { return nodes_; }
   // Whether the node, which may be this one, is asked to leave.
   bool draining(NodeId node) const { return draining_.contains(node); }
+  std::optional<DrainOrder> drain(NodeId node) const {
+    const auto found = draining_.find(node);
+    return found == draining_.end() ? std::nullopt : std::optional(found->second);
+  }
 
   const View& view() const noexcept override { return roster_.view(); }
   Status heard(const std::string& address, NodeIdentity node) override;
@@ -48,7 +52,7 @@ class RegistryMembers final : public Membership {
 
  private:
   std::map<NodeId, Node> read(const NodesReading& reading);
-  void take_in_drains(const std::set<NodeId>& draining, std::vector<EnrollmentEvent>& events);
+  void take_in_drains(const std::map<NodeId, DrainOrder>& draining, std::vector<EnrollmentEvent>& events);
   std::vector<Peer> peers() const;
   void advance(Revision revision);
 
@@ -56,7 +60,7 @@ class RegistryMembers final : public Membership {
   NodeId self_{};
   Revision as_of_{};
   std::map<NodeId, Node> nodes_;
-  std::set<NodeId> draining_;
+  std::map<NodeId, DrainOrder> draining_;
   bool known_ = false;
   Roster roster_;
   LogLimit damaged_;

@@ -225,6 +225,44 @@ TEST_F(EnrollmentTest, ADrainMarkIsSeenByAllAndGoesWithTheNode) {
   EXPECT_FALSE(a.host->enrollment().members().draining(NodeId{2}));
 }
 
+TEST_F(EnrollmentTest, AnOrderToDrainIsSeenWithItsValues) {
+  auto &a = add(), &b = add();
+  const DrainOrder slow{.rate = 1000, .exit = false}, fast{.rate = 9000, .exit = true};
+  registry.apply(drain_commit(registry.records().at("nodes/2"), slow));
+  run(2);
+  for (auto* node : {&a, &b}) EXPECT_EQ(node->host->enrollment().members().drain(NodeId{2}), slow);
+  registry.apply(drain_commit(registry.records().at("nodes/2"), fast));
+  run(2);
+  EXPECT_EQ(a.host->enrollment().members().drain(NodeId{2}), fast);
+  EXPECT_EQ(all<DrainChanged>(a).size(), 2u) << "another rate is a change";
+}
+
+TEST_F(EnrollmentTest, TheRegistrySaysWhatANodeHoldsUntilItIsGone) {
+  auto &a = add(), &b = add();
+  const auto holds = [&](std::uint64_t id) {
+    const auto found = registry.records().find(holds_key(NodeId{id}));
+    if (found == registry.records().end()) return std::uint64_t{0};
+    return parse_holdings(found->first, found->second.value).value().memory;
+  };
+  run(2);
+  EXPECT_FALSE(has("holds/2")) << "it has said nothing";
+  b.host->enrollment().tell_holdings({.memory = 5});
+  b.host->wake();
+  run(1);
+  EXPECT_EQ(holds(2), 5u);
+  b.host->enrollment().tell_holdings({.memory = 3});
+  b.host->wake();
+  run(2);
+  EXPECT_EQ(holds(2), 3u);
+  put("holds/2", json_of(Holdings{.memory = 5}));  // as a commit that was delayed
+  run(12);
+  EXPECT_EQ(holds(2), 3u);
+  b.host->crash();
+  run(95);
+  EXPECT_FALSE(has("holds/2"));
+  EXPECT_EQ(id(a), NodeId{1});
+}
+
 TEST_F(EnrollmentTest, LeavingReleasesWhatIsEmptyAndEndsTheLease) {
   auto &a = add(), &b = add();
   take(a, 3);

@@ -76,6 +76,19 @@ TEST(NodeRecord, KeysHoldIdsFromOne) {
     EXPECT_EQ(id_in_key(key, kNodesPrefix), std::nullopt) << key;
 }
 
+TEST(DrainOrder, IsReadAsItWasWrittenAndElseIsOneOfTheDefaults) {
+  const DrainOrder order{.rate = 5u << 20, .exit = true};
+  EXPECT_EQ(parse_drain_order("drain/7", json_of(order)), order);
+  for (const char* const value : {"1", "", "{}", "{\"format\":1,\"rate\":-1}"})
+    EXPECT_EQ(parse_drain_order("drain/7", value), DrainOrder{}) << value;
+}
+
+TEST(Holdings, AreReadAsTheyWereWritten) {
+  const Holdings holdings{.memory = 1, .disk = 2, .copies = 3, .leased = 4, .drains = true};
+  EXPECT_EQ(parse_holdings("holds/7", json_of(holdings)).value(), holdings);
+  EXPECT_EQ(parse_holdings("holds/7", "1").error().status, VMEM_ERROR_INVALID_OPTION);
+}
+
 TEST(ClusterParameters, AreReadAsTheyWereWritten) {
   const ClusterParameters parameters{.base = 1ull << 45,
                                      .space_bytes = 1ull << 46,
