@@ -117,6 +117,19 @@ const char* who_reaches(const runtime::Daemon& daemon, const Options& shared) {
                                           : "";
 }
 
+// Returns when a signal ends the daemon, or a drain does.
+void serve(const runtime::Daemon& daemon, const sigset_t& signals) {
+  constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 200'000'000};
+  while (!daemon.is_over()) {
+    const int signal = sigtimedwait(&signals, nullptr, &kLook);
+    if (signal < 0) continue;
+    say_statistics(daemon);
+    if (signal != SIGUSR1) return;
+  }
+  fmt::print("vmem daemon: it is drained, and ends as it was asked to\n");
+  std::fflush(stdout);
+}
+
 int run(Arguments arguments) {
   const auto shared = read_shared(arguments);
   if (!shared) return refuse(shared.error());
@@ -141,10 +154,7 @@ int run(Arguments arguments) {
     fmt::print("vmem daemon: it is node {} of the cluster {}\n", id,
                shared->cluster.substr(shared->cluster.rfind('/') + 1));
   std::fflush(stdout);
-  for (int signal = SIGUSR1; signal == SIGUSR1;) {
-    sigwait(&signals, &signal);
-    say_statistics(**daemon);
-  }
+  serve(**daemon, signals);
   return bench::kExitOk;
 }
 
@@ -223,7 +233,8 @@ Command add_daemon(CLI::App& app) {
   app.footer(
       "It says one line when it is ready. SIGUSR1 makes it say what it holds; SIGTERM and SIGINT end it, and what it "
       "holds "
-      "is gone.\nExit codes: 0 ended by a signal; 2 bad options; 3 the machine or the network failed.");
+      "is gone. `vmem node drain` moves that away first.\nExit codes: 0 ended by a signal or a drain; 2 bad options; 3 "
+      "the machine or the network failed.");
   return [arguments] { return run(*arguments); };
 }
 

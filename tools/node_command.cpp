@@ -4,18 +4,21 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "base/counted.hpp"
 #include "base/printable.hpp"
 #include "base/sizes.hpp"
 #include "bench/exit_code.hpp"
+#include "runtime/cluster/node_drain.hpp"
 #include "runtime/cluster/node_list.hpp"
-#include "runtime/options/options.hpp"
 #include "tools/commands.hpp"
+#include "tools/registry_flags.hpp"
 
 namespace vmem::tools {
 namespace {
@@ -25,13 +28,18 @@ using runtime::ClusterNode;
 constexpr std::uint64_t kMostUs = 10'000'000;
 constexpr std::size_t kMostBytes = 200;  // of one node's words, which it chooses
 
+constexpr auto kPeriod = std::chrono::seconds(1);  // between looks, with --wait
+
 struct Arguments {
-  std::string cluster, certificates;
+  RegistryFlags registry;
   bool json = false;
+  std::uint64_t node = 0;
+  cluster::DrainOrder order;
+  bool wait = false, force = false;
 };
 
-int refuse(const Error& error) {
-  fmt::print(stderr, "vmem node list: {}\n", printable(error.message, 4000));
+int refuse(const char* command, const Error& error) {
+  fmt::print(stderr, "vmem node {}: {}\n", command, printable(error.message, 4000));
   return error.status == VMEM_ERROR_INVALID_OPTION ? bench::kExitBadOptions : bench::kExitFailed;
 }
 
@@ -47,6 +55,15 @@ std::string lent_words(const cluster::NodeRecord::Lends& lends) {
   return words.empty() ? "nothing" : words;
 }
 
+std::string holds_words(const ClusterNode& node) {
+  if (!node.holds) return "has not said what it holds";
+  std::string words = fmt::format("holds {} of pages", format_bytes(node.holds->pages()));
+  if (node.holds->copies != 0) words += fmt::format(", {} of copies", format_bytes(node.holds->copies));
+  if (node.holds->pages() == 0 && node.holds->leased != 0)
+    words += fmt::format(", programs have leases on {}", format_bytes(node.holds->leased));
+  return words;
+}
+
 std::string words(const ClusterNode& node) {
   std::string labels;
   for (const auto& [name, value] : node.record.labels)
@@ -56,7 +73,8 @@ std::string words(const ClusterNode& node) {
                      node.record.addresses.empty()
                          ? "-"
                          : printable(fmt::format("{}", fmt::join(node.record.addresses, ",")), kMostBytes),
-                     lent_words(node.record.lends), printable(labels, kMostBytes), node.draining ? "; drains" : "");
+                     lent_words(node.record.lends), printable(labels, kMostBytes),
+                     node.drain ? "; drains, and " + holds_words(node) : "");
 }
 
 nlohmann::json json_of(const ClusterNode& node) {
@@ -70,21 +88,16 @@ nlohmann::json json_of(const ClusterNode& node) {
           {"disk_bytes", record.lends.disk},
           {"hbm_bytes", record.lends.hbm},
           {"copies_bytes", record.lends.copies},
-          {"drains", node.draining}};
-}
-
-// A flag, else the environment, as for programs.
-std::string value_of(const std::string& flag, std::string_view name) {
-  if (!flag.empty()) return flag;
-  return option_in_environment(*std::ranges::find(option_table(), name, &OptionDefinition::name)).value_or("");
+          {"held_bytes", node.holds ? node.holds->pages() : 0},
+          {"held_copies_bytes", node.holds ? node.holds->copies : 0},
+          {"drains", node.drain.has_value()}};
 }
 
 int list(const Arguments& arguments) {
-  const std::string cluster = value_of(arguments.cluster, "cluster");
-  if (cluster.empty() || cluster == "off")
-    return refuse({VMEM_ERROR_INVALID_OPTION, 0, "no cluster is named: give --cluster etcd://HOST:PORT/NAME"});
-  const auto nodes = runtime::list_nodes({cluster, value_of(arguments.certificates, "certificates")}, kMostUs);
-  if (!nodes) return refuse(nodes.error());
+  const auto access = arguments.registry.access();
+  if (!access) return refuse("list", access.error());
+  const auto nodes = runtime::list_nodes(*access, kMostUs);
+  if (!nodes) return refuse("list", nodes.error());
   if (arguments.json) {
     nlohmann::json all = nlohmann::json::array();
     for (const ClusterNode& node : *nodes) all.push_back(json_of(node));
@@ -96,20 +109,112 @@ int list(const Arguments& arguments) {
   return bench::kExitOk;
 }
 
+// ---- drains ----
+
+// What a look at a node that drains has found. `code`: set if there is nothing to wait for.
+struct Progress {
+  std::string words;
+  std::optional<int> code;
+};
+
+Progress progress_of(const std::optional<ClusterNode>& node, const cluster::DrainOrder& order) {
+  if (!node) {
+    if (order.exit) return {"is drained, and has left", bench::kExitOk};
+    return {"has left the cluster before it was seen to hold nothing", bench::kExitFailed};
+  }
+  if (!node->drain) return {"is not asked to leave any more", bench::kExitFailed};
+  if (!node->holds || !node->holds->drains || node->holds->any()) return {holds_words(*node), std::nullopt};
+  if (order.exit) return {"is drained, and leaves", std::nullopt};
+  return {"is drained: it holds nothing", bench::kExitOk};
+}
+
+int wait_for_drain(const runtime::RegistryAccess& access, const Arguments& arguments) {
+  std::string said;
+  while (true) {
+    const auto nodes = runtime::list_nodes(access, kMostUs);
+    if (!nodes) return refuse("drain", nodes.error());
+    const auto found = std::ranges::find(*nodes, NodeId{arguments.node}, &ClusterNode::id);
+    const auto node = found == nodes->end() ? std::nullopt : std::optional(*found);
+    const Progress progress = progress_of(node, arguments.order);
+    if (progress.words != said) fmt::print("node {} {}\n", arguments.node, progress.words);
+    std::fflush(stdout);
+    if (progress.code) return *progress.code;
+    said = progress.words;
+    std::this_thread::sleep_for(kPeriod);
+  }
+}
+
+int drain(const Arguments& arguments) {
+  const auto access = arguments.registry.access();
+  if (!access) return refuse("drain", access.error());
+  const auto registry = runtime::RegistryClient::open(*access, kMostUs);
+  if (!registry) return refuse("drain", registry.error());
+  const auto check = arguments.force ? runtime::RoomCheck::skipped : runtime::RoomCheck::required;
+  if (const auto done = runtime::drain_node(**registry, NodeId{arguments.node}, arguments.order, check); !done)
+    return refuse("drain", done.error());
+  fmt::print("node {} drains: it gets nothing new, and programs move away what they have there\n", arguments.node);
+  std::fflush(stdout);
+  return arguments.wait ? wait_for_drain(*access, arguments) : bench::kExitOk;
+}
+
+int undrain(const Arguments& arguments) {
+  const auto access = arguments.registry.access();
+  if (!access) return refuse("undrain", access.error());
+  const auto registry = runtime::RegistryClient::open(*access, kMostUs);
+  if (!registry) return refuse("undrain", registry.error());
+  if (const auto done = runtime::undrain_node(**registry, NodeId{arguments.node}); !done)
+    return refuse("undrain", done.error());
+  fmt::print("node {} does not drain any more\n", arguments.node);
+  return bench::kExitOk;
+}
+
+// "64MiB" or "64MiB/s".
+std::uint64_t parse_rate(std::string text) {
+  if (text.ends_with("/s")) text.resize(text.size() - 2);
+  const auto bytes = parse_bytes(text);
+  if (!bytes) throw CLI::ValidationError("--rate", bytes.error().message);
+  if (*bytes == 0) throw CLI::ValidationError("--rate", "0 moves nothing: give the bytes of a second, such as 64MiB");
+  return *bytes;
+}
+
+void add_id(CLI::App& app, Arguments& arguments) {
+  app.add_option("ID", arguments.node, "The node's number, as `vmem node list` says it")->required()->type_name("");
+}
+
+void add_drain(CLI::App& app, Arguments& arguments) {
+  add_id(app, arguments);
+  app.add_option_function<std::string>(
+         "--rate", [&arguments](const std::string& text) { arguments.order.rate = parse_rate(text); },
+         "How much each program moves in a second at most (default: 256MiB)")
+      ->type_name("SIZE");
+  app.add_flag("--wait", arguments.wait, "Says how much the node still holds, until that is nothing");
+  app.add_flag("--exit", arguments.order.exit, "The daemon ends by itself once it holds nothing");
+  app.add_flag("--force", arguments.force,
+               "Also if the other nodes have no room for what it holds: the rest stays until there is some");
+  arguments.registry.add_to(app);
+}
+
 }  // namespace
 
 Command add_node(CLI::App& app) {
   app.require_subcommand(1);
-  CLI::App* const lists = app.add_subcommand("list", "List the nodes: what each is, where, and what it lends");
   const auto arguments = std::make_shared<Arguments>();
-  lists->add_option("--cluster", arguments->cluster, "The cluster's registry (VMEM_CLUSTER)")
-      ->type_name("etcd://HOST:PORT/NAME");
-  lists
-      ->add_option("--certificates", arguments->certificates, "For etcds://: a folder with ca.crt, tls.crt and tls.key")
-      ->type_name("DIR");
+  const auto command = std::make_shared<int (*)(const Arguments&)>(&list);
+  const auto add = [&](const char* name, const char* help, int (*body)(const Arguments&)) {
+    CLI::App* const sub = app.add_subcommand(name, help);
+    sub->callback([command, body] { *command = body; });
+    return sub;
+  };
+  CLI::App* const lists = add("list", "List the nodes: what each is, where, and what it lends", &list);
+  arguments->registry.add_to(*lists);
   lists->add_flag("--json", arguments->json, "As JSON");
-  app.footer("Exit codes: 0 done; 2 bad options; 3 the registry did not answer.");
-  return [arguments] { return list(*arguments); };
+  add_drain(*add("drain", "Have what a node holds moved to others, so that it can end without loss", &drain),
+            *arguments);
+  CLI::App* const stays = add("undrain", "Have a node that drains be used again", &undrain);
+  add_id(*stays, *arguments);
+  arguments->registry.add_to(*stays);
+  app.footer("Exit codes: 0 done; 2 bad options; 3 the registry did not answer, or the node did not stay to the end.");
+  return [arguments, command] { return (*command)(*arguments); };
 }
 
 }  // namespace vmem::tools

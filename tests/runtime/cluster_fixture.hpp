@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -29,9 +30,21 @@ inline std::string output(const std::string& arguments) {
 
 class ClusterApi : public RemoteApi {
  protected:
+  void hold_pages(std::uint64_t pages) {
+    void* memory = nullptr;
+    ASSERT_OK(vmem_malloc(&memory, pages * kPage, 0, nullptr));
+    base = static_cast<std::byte*>(memory);
+    for (std::uint64_t page = 0; page < pages; ++page) write_page(page, 1);
+  }
+  void expect_page(std::uint64_t page, std::uint64_t version) {
+    std::vector<std::uint64_t> read(kPage / 8);
+    ASSERT_OK(vmem_read(read.data(), base + page * kPage, kPage));
+    ASSERT_EQ(read, page_words(page, version)) << page;
+  }
   std::string cluster() const { return fmt::format("etcd://{}/demo", etcd_.endpoint(0)); }
   std::unique_ptr<DaemonProcess> join(std::vector<std::string> more = {}) const {
-    std::vector<std::string> all{"--lend", "64MiB", "--cluster", cluster()};
+    std::vector<std::string> all{"--cluster", cluster()};
+    if (std::ranges::find(more, "--lend") == more.end()) more.insert(more.begin(), {"--lend", "64MiB"});
     all.insert(all.end(), more.begin(), more.end());
     return std::make_unique<DaemonProcess>("127.0.0.1:0", all);
   }

@@ -200,6 +200,17 @@ TEST(Program, ADaemonTakesItsTrustFromTheEnvironmentAsProgramsDo) {
   expect_refused(daemon, {"option fabric='foo'", "(from VMEM_FABRIC)"}, "VMEM_FABRIC=foo");
 }
 
+TEST(Program, ADrainsOptionsAreRefusedWithWhatIsAccepted) {
+  expect_refused("node drain", {"vmem node drain: ID is missing"});
+  expect_refused("node drain one --cluster etcd://127.0.0.1:1/lab", {"ID", "one"});
+  expect_refused("node drain 1", {"vmem node drain: no cluster is named", "--cluster"});
+  expect_refused("node drain 1 --rate 4gigs --cluster etcd://127.0.0.1:1/lab", {"--rate", "4gigs"});
+  expect_refused("node drain 1 --rate 0/s --cluster etcd://127.0.0.1:1/lab", {"--rate", "0 moves nothing"});
+  expect_refused("node undrain 1", {"vmem node undrain: no cluster is named"});
+  for (const char* word : {"--rate", "--wait", "--exit", "--force"})
+    EXPECT_NE(run("node drain --help").text.find(word), std::string::npos) << word;
+}
+
 // UCX says nothing of its own beside it.
 TEST(Program, AFabricThatIsNotThereIsRefusedInOneLine) {
   const Outcome outcome = run("daemon --listen 127.0.0.1:0 --lend 64MiB --fabric ucx:mlx5_9:1");

@@ -30,7 +30,7 @@ std::string member_words(const Survey& survey, const Survey::Entry& entry) {
   const auto id = static_cast<std::uint64_t>(entry.node->id);
   if (!entry.lives) return fmt::format("is listed as node {} until its lease ends", id);
   return fmt::format("node {} at {} lends {}{}", id, addresses_of(*entry.node),
-                     format_bytes(entry.node->record.lends.memory), entry.node->draining ? "; drains" : "");
+                     format_bytes(entry.node->record.lends.memory), entry.node->drain ? "; drains" : "");
 }
 
 std::string line_of(const Survey& survey, const Survey::Entry& entry) {
@@ -49,7 +49,7 @@ nlohmann::json json_of(const Survey::Entry& entry) {
   fields["node"] = static_cast<std::uint64_t>(entry.node->id);
   fields["addresses"] = entry.node->record.addresses;
   fields["memory_bytes"] = entry.node->record.lends.memory;
-  fields["drains"] = entry.node->draining;
+  fields["drains"] = entry.node->drain.has_value();
   return fields;
 }
 

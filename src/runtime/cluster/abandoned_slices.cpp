@@ -7,7 +7,7 @@
 #include "base/log.hpp"
 #include "cluster/directory/region_record.hpp"
 #include "cluster/enrollment/slice_desk.hpp"
-#include "runtime/cluster/registry_reader.hpp"
+#include "runtime/cluster/registry_client.hpp"
 
 namespace vmem::runtime {
 namespace {
@@ -49,11 +49,11 @@ Result<std::set<Slice>> slices_of_regions(const std::vector<cluster::Record>& re
 Result<std::vector<AbandonedSlice>> abandoned_slices(const RegistryAccess& access,
                                                      const cluster::ClusterParameters& parameters,
                                                      std::uint64_t most_us) {
-  VMEM_ASSIGN(const auto reader, RegistryReader::open(access, most_us));
-  VMEM_ASSIGN(auto slices, reader->read(std::string(cluster::kSlicesPrefix)));
-  VMEM_ASSIGN(const auto nodes, reader->read(std::string(cluster::kNodesPrefix)));
-  VMEM_ASSIGN(const auto regions, reader->read(std::string(directory::kRegionsPrefix)));
-  VMEM_ASSIGN(const auto later, reader->read(std::string(cluster::kNodesPrefix)));
+  VMEM_ASSIGN(const auto registry, RegistryClient::open(access, most_us));
+  VMEM_ASSIGN(auto slices, registry->read(std::string(cluster::kSlicesPrefix)));
+  VMEM_ASSIGN(const auto nodes, registry->read(std::string(cluster::kNodesPrefix)));
+  VMEM_ASSIGN(const auto regions, registry->read(std::string(directory::kRegionsPrefix)));
+  VMEM_ASSIGN(const auto later, registry->read(std::string(cluster::kNodesPrefix)));
   const std::set<NodeId> members = members_of(nodes);
   std::set<NodeId> ever = members_of(later);
   ever.insert(members.begin(), members.end());

@@ -17,7 +17,7 @@ struct AbandonedSlice {
 
 // Such a slice may be taken over: a node that is no member publishes nothing any more, so what is
 // not in the registry after its record has gone never comes there. Errors: those of
-// RegistryReader.
+// RegistryClient.
 Result<std::vector<AbandonedSlice>> abandoned_slices(const RegistryAccess& access,
                                                      const cluster::ClusterParameters& parameters,
                                                      std::uint64_t most_us);

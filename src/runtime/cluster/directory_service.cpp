@@ -43,8 +43,8 @@ KnownNode known(NodeId id, const cluster::NodeRecord& record, bool draining) {
 }
 
 NodesView view_of(const ClusterView& view) {
-  NodesView nodes{.as_of = view.as_of, .nodes = {known(view.self, view.own, view.draining)}};
-  for (const ClusterNode& node : view.nodes) nodes.nodes.push_back(known(node.id, node.record, node.draining));
+  NodesView nodes{.as_of = view.as_of, .nodes = {known(view.self, view.own, view.drain.has_value())}};
+  for (const ClusterNode& node : view.nodes) nodes.nodes.push_back(known(node.id, node.record, node.drain.has_value()));
   std::ranges::sort(nodes.nodes, {}, &KnownNode::id);
   return nodes;
 }

@@ -12,7 +12,7 @@
 
 #include "base/log.hpp"
 #include "base/memory_reserve.hpp"
-#include "runtime/cluster/registry_reader.hpp"
+#include "runtime/cluster/registry_client.hpp"
 
 namespace vmem::runtime {
 namespace {
@@ -131,14 +131,15 @@ bool HostWatch::report_ended() {
 }
 
 Status HostWatch::report(NodeId id, const Watched& member) const {
-  VMEM_ASSIGN(const auto reader, RegistryReader::open(registry_, kReportUs));
+  VMEM_ASSIGN(const auto registry, RegistryClient::open(registry_, kReportUs));
   const std::string key = cluster::node_key(id);
-  VMEM_ASSIGN(const auto records, reader->read(key));
+  VMEM_ASSIGN(const auto records, registry->read(key));
   for (const cluster::Record& record : records) {
     if (record.key != key) continue;
     const auto node = cluster::parse_node_record(record.key, record.value);
     if (!node || node->incarnation != member.incarnation) return {};
-    VMEM_ASSIGN(const bool erased, reader->erase(record));
+    VMEM_ASSIGN(const bool erased, registry->commit({.conditions = {{.key = key, .modified = record.modified}},
+                                                      .edits = {{.key = key, .value = std::nullopt, .lease = {}}}}));
     if (!erased) return fail(VMEM_ERROR_IN_USE, "its record has changed meanwhile");
     VMEM_LOG_INFO("the process of node {} has ended without leaving the cluster", static_cast<std::uint64_t>(id));
   }

@@ -200,6 +200,7 @@ void Member::run() {
   while (true) {
     (void)reserve.refill();
     ask();
+    if (config_.holdings) enrollment_->tell_holdings(config_.holdings());
     while (enrollment_->step()) {
     }
     config_.fence.set(enrollment_->fence_at_us());
@@ -314,9 +315,9 @@ void Member::tell_nodes() {
                    .self = enrollment_->id(),
                    .record = enrollment_->record(),
                    .own = config_.record,
-                   .draining = members.draining(enrollment_->id()),
+                   .drain = members.drain(enrollment_->id()),
                    .nodes = {}};
-  for (const auto& [id, node] : members.nodes()) view.nodes.push_back({id, node.record, members.draining(id)});
+  for (const auto& [id, node] : members.nodes()) view.nodes.push_back({id, node.record, members.drain(id)});
   const bool changed = nodes_changed_ || told_ == cluster::Revision{};
   nodes_changed_ = false;
   told_ = view.as_of;

@@ -54,7 +54,8 @@ class Fence {
 struct ClusterNode {
   NodeId id{};
   cluster::NodeRecord record;
-  bool draining = false;
+  std::optional<cluster::DrainOrder> drain = std::nullopt;  // it is asked to leave
+  std::optional<cluster::Holdings> holds = std::nullopt;    // as it said last; only in list_nodes
 };
 
 // The cluster as of a revision of its registry.
@@ -63,8 +64,8 @@ struct ClusterView {
   NodeId self{};               // this node
   cluster::Revision record{};  // of its record nodes/SELF
   cluster::NodeRecord own;
-  bool draining = false;           // it is asked to leave
-  std::vector<ClusterNode> nodes;  // the others
+  std::optional<cluster::DrainOrder> drain;  // it is asked to leave
+  std::vector<ClusterNode> nodes;            // the others
 };
 
 class Member {
@@ -79,6 +80,9 @@ class Member {
     // (`changed`: the nodes are others than before), and when this node is no member any more.
     std::function<void(const ClusterView& view, bool changed)> seen;
     std::function<void(const std::vector<cluster::Slice>& held)> expelled;
+    // What this node holds for others; called by the member's thread, about once a second. May be
+    // empty.
+    std::function<cluster::Holdings()> holdings = {};
   };
   // Returns once this process is enrolled. Errors: those of open_registry; INVALID_OPTION if the
   // cluster does not take it in, naming what differs; TIMEOUT, with what the registry's servers

@@ -4,31 +4,58 @@
 #include <string>
 
 #include "base/log.hpp"
-#include "runtime/cluster/registry_reader.hpp"
 
 namespace vmem::runtime {
-Result<std::vector<ClusterNode>> list_nodes(const RegistryAccess& access, std::uint64_t most_us) {
-  VMEM_ASSIGN(const auto reader, RegistryReader::open(access, most_us));
-  VMEM_ASSIGN(const auto node_records, reader->read(std::string(cluster::kNodesPrefix)));
-  VMEM_ASSIGN(const auto drain_records, reader->read(std::string(cluster::kDrainPrefix)));
-  std::map<NodeId, ClusterNode> found;
-  for (const cluster::Record& record : node_records) {
+namespace {
+
+using Nodes = std::map<NodeId, ClusterNode>;
+
+Nodes nodes_in(const std::vector<cluster::Record>& records) {
+  Nodes found;
+  for (const cluster::Record& record : records) {
     const auto id = cluster::id_in_key(record.key, cluster::kNodesPrefix);
     auto node = cluster::parse_node_record(record.key, record.value);
     if (id && node) {
-      found.emplace(*id, ClusterNode{*id, *std::move(node), false});
+      found.emplace(*id, ClusterNode{*id, *std::move(node)});
     } else {
       VMEM_LOG_WARN("the registry's record {} is not a node's: {}", record.key,
                     node ? "its key has no number" : node.error().message);
     }
   }
+  return found;
+}
+
+// Null: the record is of no node that is listed.
+ClusterNode* node_of(Nodes& nodes, const cluster::Record& record, std::string_view prefix) {
+  const auto id = cluster::id_in_key(record.key, prefix);
+  const auto node = id ? nodes.find(*id) : nodes.end();
+  return node == nodes.end() ? nullptr : &node->second;
+}
+
+}  // namespace
+
+Result<std::vector<ClusterNode>> list_nodes(RegistryClient& registry) {
+  VMEM_ASSIGN(const auto node_records, registry.read(std::string(cluster::kNodesPrefix)));
+  VMEM_ASSIGN(const auto drain_records, registry.read(std::string(cluster::kDrainPrefix)));
+  VMEM_ASSIGN(const auto holds_records, registry.read(std::string(cluster::kHoldsPrefix)));
+  Nodes found = nodes_in(node_records);
   for (const cluster::Record& record : drain_records) {
-    const auto id = cluster::id_in_key(record.key, cluster::kDrainPrefix);
-    if (const auto node = id ? found.find(*id) : found.end(); node != found.end()) node->second.draining = true;
+    if (ClusterNode* const node = node_of(found, record, cluster::kDrainPrefix))
+      node->drain = cluster::parse_drain_order(record.key, record.value);
+  }
+  for (const cluster::Record& record : holds_records) {
+    ClusterNode* const node = node_of(found, record, cluster::kHoldsPrefix);
+    if (const auto holds = cluster::parse_holdings(record.key, record.value); node != nullptr && holds)
+      node->holds = *holds;
   }
   std::vector<ClusterNode> listed;
   for (auto& [id, node] : found) listed.push_back(std::move(node));
   return listed;
+}
+
+Result<std::vector<ClusterNode>> list_nodes(const RegistryAccess& access, std::uint64_t most_us) {
+  VMEM_ASSIGN(const auto registry, RegistryClient::open(access, most_us));
+  return list_nodes(*registry);
 }
 
 }  // namespace vmem::runtime

@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "runtime/cluster/member.hpp"
+#include "runtime/cluster/registry_client.hpp"
 
 namespace vmem::runtime {
 
-// By id. Waits for the registry for at most most_us. Errors: those of open_registry; TIMEOUT and
-// others, with what the registry's servers said.
+// By id. Errors: TIMEOUT and others, with what the registry's servers said.
+Result<std::vector<ClusterNode>> list_nodes(RegistryClient& registry);
+// The same over a connection of its own, for at most most_us. Errors, too: those of open_registry.
 Result<std::vector<ClusterNode>> list_nodes(const RegistryAccess& access, std::uint64_t most_us);
 
 }  // namespace vmem::runtime

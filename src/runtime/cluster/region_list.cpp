@@ -6,15 +6,15 @@
 #include <tuple>
 
 #include "base/log.hpp"
-#include "runtime/cluster/registry_reader.hpp"
+#include "runtime/cluster/registry_client.hpp"
 
 namespace vmem::runtime {
 
 Result<std::vector<ListedRegion>> list_regions(const RegistryAccess& access, std::uint64_t most_us) {
   using namespace cluster::directory;  // NOLINT(google-build-using-namespace): its records
-  VMEM_ASSIGN(const auto reader, RegistryReader::open(access, most_us));
-  VMEM_ASSIGN(const auto regions, reader->read(std::string(kRegionsPrefix)));
-  VMEM_ASSIGN(const auto nodes, reader->read(std::string(cluster::kNodesPrefix)));
+  VMEM_ASSIGN(const auto registry, RegistryClient::open(access, most_us));
+  VMEM_ASSIGN(const auto regions, registry->read(std::string(kRegionsPrefix)));
+  VMEM_ASSIGN(const auto nodes, registry->read(std::string(cluster::kNodesPrefix)));
   std::set<NodeId> members;
   for (const cluster::Record& node : nodes)
     if (const auto id = cluster::id_in_key(node.key, cluster::kNodesPrefix)) members.insert(*id);

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "rdma/node/wire.hpp"
-#include "runtime/cluster/registry_reader.hpp"
+#include "runtime/cluster/registry_client.hpp"
 #include "runtime/remote/nodes.hpp"
 
 namespace vmem::runtime {
@@ -16,8 +16,8 @@ constexpr std::uint32_t kLeaseS = 15;  // if it is killed
 
 // What the members have agreed on, of which only the protocol concerns a visitor.
 Result<cluster::ClusterParameters> parameters_of(const RegistryAccess& access, std::uint64_t most_us) {
-  VMEM_ASSIGN(const auto reader, RegistryReader::open(access, most_us));
-  VMEM_ASSIGN(const auto records, reader->read(std::string(cluster::kParametersKey)));
+  VMEM_ASSIGN(const auto registry, RegistryClient::open(access, most_us));
+  VMEM_ASSIGN(const auto records, registry->read(std::string(cluster::kParametersKey)));
   if (records.empty() || records.front().key != cluster::kParametersKey)
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("no node has ever joined the cluster {}; is its name right?", access.address));

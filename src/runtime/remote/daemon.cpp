@@ -48,6 +48,8 @@ Status check_size(const char* flag, std::uint64_t bytes) {
 
 std::uint32_t worker_count() { return std::clamp(std::thread::hardware_concurrency() / 2, 1u, 4u); }
 
+constexpr std::uint64_t kSurelyHeardUs = 500'000;
+
 }  // namespace
 
 void Unmap::operator()(std::byte* memory) const { ::munmap(memory, bytes); }
@@ -176,6 +178,31 @@ Status Daemon::start_joint(const DaemonOptions& options, const NodeConfig& node)
   return {};
 }
 
+cluster::Holdings Daemon::holdings() const {
+  const rdma::ServiceStatistics lent = statistics();
+  return {.memory = lent.held_bytes,
+          .disk = lent.disk_held_bytes,
+          .copies = copies().bytes,
+          .leased = lent.lent_bytes + lent.disk_lent_bytes};
+}
+
+void Daemon::see(const ClusterView& view) {
+  joint_->directory().see(view);
+  host_watch_->see(view);
+  if (view.drain && !drain_) drains_since_us_ = clock_.now_us();
+  drain_ = view.drain;
+  service_->set_draining(drain_.has_value());
+}
+
+// While it drains, room that was given back is not lent again. A lease that was granted before the
+// service heard of that shows within kSurelyHeardUs.
+cluster::Holdings Daemon::look() {
+  cluster::Holdings holds = holdings();
+  holds.drains = drain_ && clock_.now_us() - drains_since_us_ >= kSurelyHeardUs;
+  if (holds.drains && drain_->exit && !holds.any()) over_.store(true, std::memory_order_release);
+  return holds;
+}
+
 // Called last: programs use a member at once.
 Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
   Member::Config config{.registry = {options.cluster, options.certificates},
@@ -185,10 +212,8 @@ Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
                         .seen = {},
                         .expelled = {}};
   VMEM_ASSIGN(host_watch_, HostWatch::start(config.registry));
-  config.seen = [this](const ClusterView& view, bool) {
-    joint_->directory().see(view);
-    host_watch_->see(view);
-  };
+  config.seen = [this](const ClusterView& view, bool) { see(view); };
+  config.holdings = [this] { return look(); };
   config.expelled = [this](const std::vector<cluster::Slice>&) { joint_->directory().expelled(); };
   config.record.transport = static_cast<std::uint64_t>(self.id);
   config.record.addresses = options.advertise;

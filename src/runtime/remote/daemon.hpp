@@ -1,8 +1,10 @@
 // A node without a program (`vmem daemon`): lends memory and disk space to other nodes.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +62,9 @@ class Daemon {
   std::uint64_t copies_bytes() const { return copies_bytes_; }  // at most, of published regions
   PageShelf::Usage copies() const { return shelf_ ? shelf_->usage() : PageShelf::Usage{}; }
   rdma::ServiceStatistics statistics() const { return service_->statistics(); }
+  cluster::Holdings holdings() const;
+  // It was asked to end when it is drained, and it is.
+  bool is_over() const { return over_.load(std::memory_order_acquire); }
 
  private:
   Daemon() = default;
@@ -68,6 +73,8 @@ class Daemon {
   void watch_programs();
   Status start_joint(const DaemonOptions& options, const NodeConfig& node);
   Status join(const DaemonOptions& options, const NodeIdentity& self);
+  void see(const ClusterView& view);
+  cluster::Holdings look();
 
   SteadyClock clock_;
   std::uint64_t id_ = 0, lent_bytes_ = 0, staging_bytes_ = 0, copies_bytes_ = 0;
@@ -77,6 +84,10 @@ class Daemon {
   std::unique_ptr<rdma::MemoryService> service_;
   // Of a cluster, or null: in the order of use, a later member calls an earlier one.
   Fence fence_;
+  std::atomic<bool> over_ = false;
+  // Only for the member's thread.
+  std::optional<cluster::DrainOrder> drain_;
+  std::uint64_t drains_since_us_ = 0;
   std::unique_ptr<PageShelf> shelf_;
   std::unique_ptr<JointRegions> joint_;
   std::unique_ptr<HostWatch> host_watch_;

@@ -44,9 +44,24 @@ __attribute__((destructor)) void leave_at_exit() {
   if (live != nullptr) live->leave();
 }
 
-}  // namespace
+std::string label(const cluster::NodeRecord& record, const std::string& name) {
+  const auto found = record.labels.find(name);
+  return found == record.labels.end() ? "" : found->second;
+}
 
-namespace {
+// The nodes of the cluster that lend.
+std::vector<rdma::NamedLender> lenders_of(const ClusterView& view) {
+  std::vector<rdma::NamedLender> lenders;
+  for (const ClusterNode& node : view.nodes) {
+    if (node.record.lends.memory + node.record.lends.disk == 0) continue;
+    lenders.push_back({.name = static_cast<std::uint64_t>(node.id),
+                       .addresses = node.record.addresses,
+                       .domain = {.rack = label(node.record, "rack"), .host = label(node.record, "host")},
+                       .drains = node.drain.has_value(),
+                       .drain_rate = node.drain ? node.drain->rate : 0});
+  }
+  return lenders;
+}
 
 // A member listens, so that nodes that open its regions can fetch their pages.
 Result<std::string> listen_address(const Options& options) {
@@ -104,6 +119,7 @@ Result<std::unique_ptr<Remote>> Remote::start(const Options& options, std::funct
     return transport;
   };
   config.replicas = options.replicas;
+  config.last_resort = options.nvme.empty();
   config.borrow_bytes = options.borrow_bytes.value_or(config.borrow_bytes);
   if (options.remote_encrypt) config.protection = rdma::PageAead::Mode::encrypt;
   config.patience_us = options.remote_wait_us;
@@ -162,13 +178,7 @@ Status Remote::join(const Options& options, const NodeIdentity& self) {
   config.record.addresses = {node_->transport().address()};
   config.seen = [tier = tier_.get(), joint = joint_.get()](const ClusterView& view, bool changed) {
     joint->directory().see(view);
-    if (!changed) return;
-    std::vector<rdma::NamedLender> lenders;
-    for (const ClusterNode& node : view.nodes) {
-      if (node.record.lends.memory + node.record.lends.disk == 0) continue;
-      lenders.push_back({static_cast<std::uint64_t>(node.id), node.record.addresses});
-    }
-    tier->follow(std::move(lenders));
+    if (changed) tier->follow(lenders_of(view));
   };
   VMEM_ASSIGN(member_, Member::join(std::move(config), kStartUs));
   tier_->wait_for_lenders(kStartUs);

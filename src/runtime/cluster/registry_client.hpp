@@ -1,5 +1,4 @@
-// Reads records of a cluster's registry, and erases them, over a connection of its own; waits for
-// the answers.
+// Reads and changes records of a cluster's registry, over a connection of its own, and waits.
 #pragma once
 
 #include <chrono>
@@ -16,18 +15,18 @@
 namespace vmem::runtime {
 
 // Thread: one, the owner's.
-class RegistryReader {
+class RegistryClient {
  public:
   // All calls together wait for at most most_us. Errors: those of open_registry.
-  static Result<std::unique_ptr<RegistryReader>> open(const RegistryAccess& access, std::uint64_t most_us);
+  static Result<std::unique_ptr<RegistryClient>> open(const RegistryAccess& access, std::uint64_t most_us);
   // All records whose keys begin with the prefix, as of a time after those that were read before.
   // Errors: TIMEOUT, and others, with what the registry's servers said.
   Result<std::vector<cluster::Record>> read(const std::string& prefix);
-  // False: it has changed since it was read. Errors: as read(); after TIMEOUT it may be erased.
-  Result<bool> erase(const cluster::Record& record);
+  // Whether the conditions held. Errors: as of read(); after TIMEOUT it may be carried out still.
+  Result<bool> commit(cluster::Commit commit);
 
  private:
-  explicit RegistryReader(std::uint64_t most_us)
+  explicit RegistryClient(std::uint64_t most_us)
       : end_(std::chrono::steady_clock::now() + std::chrono::microseconds(most_us)) {}
   Result<cluster::Reply> ask(cluster::RegistryRequest request);
   void ready();

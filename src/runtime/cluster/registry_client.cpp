@@ -1,29 +1,29 @@
-#include "runtime/cluster/registry_reader.hpp"
+#include "runtime/cluster/registry_client.hpp"
 
 #include <utility>
 
 namespace vmem::runtime {
 
-Result<std::unique_ptr<RegistryReader>> RegistryReader::open(const RegistryAccess& access, std::uint64_t most_us) {
-  std::unique_ptr<RegistryReader> reader(new RegistryReader(most_us));
-  VMEM_ASSIGN(reader->registry_, open_registry(access, [it = reader.get()] { it->ready(); }));
-  return reader;
+Result<std::unique_ptr<RegistryClient>> RegistryClient::open(const RegistryAccess& access, std::uint64_t most_us) {
+  std::unique_ptr<RegistryClient> client(new RegistryClient(most_us));
+  VMEM_ASSIGN(client->registry_, open_registry(access, [it = client.get()] { it->ready(); }));
+  return client;
 }
 
-void RegistryReader::ready() {
+void RegistryClient::ready() {
   const std::lock_guard lock(mutex_);
   ready_ = true;
   changed_.notify_all();
 }
 
-bool RegistryReader::wait() {
+bool RegistryClient::wait() {
   std::unique_lock lock(mutex_);
   const bool came = changed_.wait_until(lock, end_, [&] { return ready_; });
   ready_ = false;
   return came;
 }
 
-Result<cluster::Reply> RegistryReader::ask(cluster::RegistryRequest request) {
+Result<cluster::Reply> RegistryClient::ask(cluster::RegistryRequest request) {
   registry_->post(std::move(request));
   std::vector<cluster::Reply> replies;
   while (replies.empty()) {
@@ -34,15 +34,13 @@ Result<cluster::Reply> RegistryReader::ask(cluster::RegistryRequest request) {
   return std::move(replies.front());
 }
 
-Result<std::vector<cluster::Record>> RegistryReader::read(const std::string& prefix) {
+Result<std::vector<cluster::Record>> RegistryClient::read(const std::string& prefix) {
   VMEM_ASSIGN(cluster::Reply reply, ask(cluster::ReadPrefix{prefix}));
   return std::move(std::get<cluster::Read>(reply.what).records);
 }
 
-Result<bool> RegistryReader::erase(const cluster::Record& record) {
-  VMEM_ASSIGN(const cluster::Reply reply,
-              ask(cluster::Commit{.conditions = {{.key = record.key, .modified = record.modified}},
-                                  .edits = {{.key = record.key, .value = std::nullopt, .lease = {}}}}));
+Result<bool> RegistryClient::commit(cluster::Commit commit) {
+  VMEM_ASSIGN(const cluster::Reply reply, ask(std::move(commit)));
   return std::get<cluster::Committed>(reply.what).done;
 }
 

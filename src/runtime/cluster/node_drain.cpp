@@ -1,0 +1,102 @@
+#include "runtime/cluster/node_drain.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/sizes.hpp"
+#include "cluster/enrollment/registry_calls.hpp"
+
+namespace vmem::runtime {
+namespace {
+
+constexpr int kTries = 5;  // the node's record changes rarely
+
+std::uint64_t number(NodeId id) { return static_cast<std::uint64_t>(id); }
+
+std::uint64_t left_of(std::uint64_t all, std::uint64_t used) { return all - std::min(all, used); }
+
+Status refuse(std::string message) { return fail(VMEM_ERROR_INVALID_OPTION, std::move(message)); }
+
+Result<const ClusterNode*> find_lender(const std::vector<ClusterNode>& nodes, NodeId id) {
+  const auto found = std::ranges::find(nodes, id, &ClusterNode::id);
+  if (found == nodes.end())
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("the cluster has no node {}: `vmem node list` names those that it has", number(id)));
+  const cluster::NodeRecord::Lends& lends = found->record.lends;
+  if (lends.memory + lends.disk + lends.copies == 0)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("node {} is a {} and lends nothing, so there is nothing to move away from it", number(id),
+                            found->record.kind));
+  return &*found;
+}
+
+// Done only if the node's record is as it was read, so the order is under the node's lease.
+Result<bool> commit(RegistryClient& registry, NodeId node, const std::optional<cluster::DrainOrder>& order) {
+  const std::string key = cluster::node_key(node);
+  VMEM_ASSIGN(auto records, registry.read(key));
+  const cluster::Read read{std::move(records)};
+  const cluster::Record* const record = cluster::find_record(read, key);
+  return record == nullptr ? Result<bool>(false) : registry.commit(cluster::drain_commit(*record, order));
+}
+
+Status changes_too_often(NodeId node) {
+  return fail(VMEM_ERROR_TIMEOUT, fmt::format("the record of node {} changes too often to be used", number(node)));
+}
+
+}  // namespace
+
+Status check_room_for_drain(const std::vector<ClusterNode>& nodes, NodeId id) {
+  VMEM_ASSIGN(const ClusterNode* const node, find_lender(nodes, id));
+  const cluster::Holdings held = node->holds.value_or(cluster::Holdings{});
+  std::uint64_t lent = 0, pages = 0, copies = 0;
+  for (const ClusterNode& other : nodes) {
+    if (other.id == id || other.drain) continue;
+    const cluster::NodeRecord::Lends& lends = other.record.lends;
+    const cluster::Holdings holds = other.holds.value_or(cluster::Holdings{});
+    lent += lends.memory + lends.disk;
+    pages += left_of(lends.memory, holds.memory) + left_of(lends.disk, holds.disk);
+    copies += left_of(lends.copies, holds.copies);
+  }
+  if (node->record.lends.memory + node->record.lends.disk != 0 && lent == 0)
+    return refuse(
+        fmt::format("node {} is the last one that lends: it holds {} of pages, and there is no other node "
+                    "for them; start another daemon first, or give --force to have pages stay there until "
+                    "one joins",
+                    number(id), format_bytes(held.pages())));
+  if (pages < held.pages())
+    return refuse(
+        fmt::format("node {} holds {} of pages, and the other nodes have room for {}: start another daemon "
+                    "first, or give --force to move what fits and keep the rest until there is room",
+                    number(id), format_bytes(held.pages()), format_bytes(pages)));
+  if (copies < held.copies)
+    return refuse(
+        fmt::format("node {} holds {} of copies of published regions, and the other nodes have room for {}: "
+                    "start another daemon with --copies first, or give --force",
+                    number(id), format_bytes(held.copies), format_bytes(copies)));
+  return {};
+}
+
+Status drain_node(RegistryClient& registry, NodeId node, const cluster::DrainOrder& order, RoomCheck check) {
+  for (int i = 0; i < kTries; ++i) {
+    VMEM_ASSIGN(const auto nodes, list_nodes(registry));
+    VMEM_ASSIGN(const ClusterNode* const lender, find_lender(nodes, node));
+    if (check == RoomCheck::required && !lender->drain) VMEM_TRY(check_room_for_drain(nodes, node));
+    VMEM_ASSIGN(const bool done, commit(registry, node, order));
+    if (done) return {};
+  }
+  return changes_too_often(node);
+}
+
+Status undrain_node(RegistryClient& registry, NodeId node) {
+  for (int i = 0; i < kTries; ++i) {
+    VMEM_ASSIGN(const auto nodes, list_nodes(registry));
+    VMEM_ASSIGN(const ClusterNode* const lender, find_lender(nodes, node));
+    if (!lender->drain) return refuse(fmt::format("node {} does not drain", number(node)));
+    VMEM_ASSIGN(const bool done, commit(registry, node, std::nullopt));
+    if (done) return {};
+  }
+  return changes_too_often(node);
+}
+
+}  // namespace vmem::runtime

@@ -1,0 +1,22 @@
+// Asks a node of a cluster to leave, or to stay after all, from a process that is no member.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "runtime/cluster/node_list.hpp"
+
+namespace vmem::runtime {
+
+// Whether the other nodes can take what this one holds. Programs decide where their pages go, each
+// within its own leases, so this is a bound. Errors: INVALID_OPTION, with the figures.
+Status check_room_for_drain(const std::vector<ClusterNode>& nodes, NodeId node);
+
+enum class RoomCheck : std::uint8_t { required, skipped };
+// Puts the order, or replaces an earlier one. Errors: INVALID_OPTION for a node that is not listed
+// or lends nothing, and of check_room_for_drain; those of list_nodes.
+Status drain_node(RegistryClient& registry, NodeId node, const cluster::DrainOrder& order, RoomCheck check);
+// Errors: INVALID_OPTION for a node that is not listed, or is not asked to leave.
+Status undrain_node(RegistryClient& registry, NodeId node);
+
+}  // namespace vmem::runtime
