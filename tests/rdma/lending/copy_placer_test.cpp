@@ -184,7 +184,7 @@ struct Planned {
   bool operator==(const Planned&) const = default;
 };
 Planned planned(const Nodes& some, const ValidCopies& valid) {
-  const Repair repair = some.placer.repair(some.slots[0], valid);
+  const Repair repair = some.placer.repair(some.placer.granted(some.slots[0]), valid);
   return {repair.kind, repair.copy};
 }
 constexpr Planned kNothing{Repair::Kind::none, 0};
@@ -197,10 +197,10 @@ TEST(CopyPlacer, ALostCopyIsMadeAgainIfThereIsAnotherNode) {
   some.placer.drop(some.placer.copies(some.slots[0])[1].node);
   EXPECT_EQ(planned(some, {true, true}), (Planned{kMake, 1}));
   EXPECT_EQ(planned(some, {false, false}), kNothing) << "there is nothing to copy from";
-  const auto to = some.placer.reserve(some.slots[0], 1);
+  const auto to = some.placer.reserve(some.placer.granted(some.slots[0]), 1);
   ASSERT_TRUE(to);
   EXPECT_NE(to->node, some.placer.copies(some.slots[0])[0].node);
-  some.placer.replace(some.slots[0], 1, *to);
+  some.placer.replace(some.placer.granted(some.slots[0]), 1, *to);
   EXPECT_EQ(planned(some, {true, true}), kNothing);
 }
 
@@ -217,10 +217,10 @@ TEST(CopyPlacer, ACopyLeavesADrainingNode) {
   ASSERT_TRUE(some.allocate());
   some.placer.set_draining(0, true);
   EXPECT_EQ(planned(some, {true}), (Planned{kMake, 0}));
-  const auto to = some.placer.reserve(some.slots[0], 0);
+  const auto to = some.placer.reserve(some.placer.granted(some.slots[0]), 0);
   ASSERT_TRUE(to);
   EXPECT_FALSE(some.placer.is_empty(0)) << "the old copy stays until the new one is there";
-  EXPECT_EQ(some.placer.replace(some.slots[0], 0, *to).node, 0u);
+  EXPECT_EQ(some.placer.replace(some.placer.granted(some.slots[0]), 0, *to)->node, 0u);
   EXPECT_TRUE(some.placer.is_empty(0));
   EXPECT_EQ(planned(some, {true}), kNothing);
 }
@@ -246,17 +246,36 @@ TEST(CopyPlacer, OfTwoCopiesTheLostOneComesBeforeTheOneThatLeaves) {
   EXPECT_EQ(planned(some, {true, false}), (Planned{kMake, 1}));
 }
 
+TEST(CopyPlacer, ARepairOfASlotThatWasReleasedChangesNothing) {
+  Nodes some(1, {{8}, {2}});
+  ASSERT_TRUE(some.allocate());
+  const GrantedSlot before = some.placer.granted(some.slots[0]);
+  some.placer.set_draining(0, true);
+  const auto to = some.placer.reserve(before, 0);
+  ASSERT_TRUE(to);
+  some.placer.release(before.slot);
+  EXPECT_EQ(some.placer.repair(before, {true}).kind, Repair::Kind::none);
+  EXPECT_FALSE(some.placer.reserve(before, 0));
+  EXPECT_FALSE(some.placer.replace(before, 0, *to));
+  some.slots.clear();
+  ASSERT_TRUE(some.allocate());
+  ASSERT_EQ(some.slots[0], before.slot) << "the slot is another page's now";
+  const auto copies = some.placer.copies(before.slot);
+  EXPECT_FALSE(some.placer.replace(before, 0, *to));
+  EXPECT_EQ(some.placer.copies(before.slot), copies);
+}
+
 TEST(CopyPlacer, AReservedPlaceIsNobodyElses) {
   Nodes some(1, {{1}, {1}});
   ASSERT_TRUE(some.allocate());
   const std::uint32_t node = some.placer.copies(some.slots[0])[0].node;
   some.placer.set_draining(node, true);
-  const auto to = some.placer.reserve(some.slots[0], 0);
+  const auto to = some.placer.reserve(some.placer.granted(some.slots[0]), 0);
   ASSERT_TRUE(to);
   EXPECT_FALSE(some.allocate());
-  EXPECT_FALSE(some.placer.reserve(some.slots[0], 0));
+  EXPECT_FALSE(some.placer.reserve(some.placer.granted(some.slots[0]), 0));
   some.placer.cancel(*to, kPage);
-  EXPECT_TRUE(some.placer.reserve(some.slots[0], 0));
+  EXPECT_TRUE(some.placer.reserve(some.placer.granted(some.slots[0]), 0));
 }
 
 }  // namespace

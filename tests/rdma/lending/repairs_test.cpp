@@ -22,7 +22,10 @@ class Repairs : public ::testing::TestWithParam<PageAead::Mode> {
     for (std::uint64_t id = 1; id <= count; ++id) join(id);
     follow();
     remote->until([&] { return remote->connected() == count && remote->tier->usage().ready_bytes > 0; });
+    rest();
   }
+  // So that the next change is acted on at once.
+  void rest() { remote->pass(2'000'000); }
   void join(std::uint64_t id) {
     remote->lenders.emplace_back();
     remote->start_lender(id);
@@ -104,25 +107,50 @@ TEST_P(Repairs, WithoutRoomElsewherePagesStayUntilThereIsSome) {
   expect_all_readable();
 }
 
-// The new version must not be taken for the old one, wherever the copy was at the time.
+// All pages are moving when new versions of them are stored.
 TEST_P(Repairs, AStoreDuringAMoveWins) {
+  constexpr std::uint64_t kMoving = 4;
   for (std::uint64_t turns = 0; turns < 40; ++turns) {
     named.clear();
     slots.clear();
-    begin(2, 1);
-    store_all();
+    begin(1, 1);
+    store_all(kMoving);
+    join(2);
+    follow();
+    remote->until([&] { return remote->tier->usage().budget_bytes == 2 * SteppedRemote::kLenderBytes; });
+    rest();
     drain(1);
     for (std::uint64_t i = 0; i < turns; ++i) {
       remote->turn();
       remote->clock.advance(10);
     }
-    for (std::uint64_t page = 0; page < kPages; ++page)
-      ASSERT_EQ(remote->store(slots[page], page, 2).outcome, Outcome::done);
+    std::vector<std::uint64_t> stores;
+    for (std::uint64_t page = 0; page < kMoving; ++page) {
+      remote->fill(page, page, 2);
+      stores.push_back(remote->submit(Direction::store, slots[page], page, page, 2));
+    }
+    for (const std::uint64_t id : stores) ASSERT_EQ(remote->wait_for(id).outcome, Outcome::done);
     remote->until([&] { return is_drained(1); });
-    for (std::uint64_t page = 0; page < kPages; ++page)
+    for (std::uint64_t page = 0; page < kMoving; ++page)
       ASSERT_TRUE(remote->loads(slots[page], page, 2)) << page << " after " << turns;
-    ASSERT_EQ(at(2).pages, kPages) << turns;
+    ASSERT_EQ(at(2).pages, kMoving) << turns;
   }
+}
+
+// The page has left the copy that the load began with before its answer is known to be lost.
+TEST_P(Repairs, ALoadWithoutAnAnswerFindsThePageWhereItWentMeanwhile) {
+  begin(1, 2);
+  store_all(1);
+  remote->lenders[0]->faults->set_faults({.drop = 1});
+  const std::uint64_t load = remote->submit(Direction::load, slots[0], 1, 0, 1);
+  remote->until([&] { return remote->lenders[0]->faults->counts().dropped != 0; });
+  remote->lenders[0]->faults->set_faults({});
+  join(2);
+  drain(1);
+  remote->until([&] { return at(2).pages == 1 && at(1).pages == 0; });
+  const auto loaded = remote->wait_for(load);
+  EXPECT_EQ(loaded.outcome, Outcome::done) << loaded.error.message;
+  EXPECT_TRUE(remote->holds(1, 0, 1));
 }
 
 TEST_P(Repairs, ASlotReleasedDuringAMoveLeavesNothingBehind) {

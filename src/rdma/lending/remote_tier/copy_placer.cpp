@@ -73,7 +73,7 @@ std::optional<CopyPlacer::Slot> CopyPlacer::place_all(std::uint64_t page_bytes, 
   const auto nodes =
       static_cast<std::uint32_t>(std::ranges::count_if(rooms_, [&](const Room& room) { return (room.*eligible)(); }));
   const std::uint32_t wanted = std::min(replicas_, nodes);
-  Slot slot{.bytes = page_bytes, .copies = {}};
+  Slot slot{.bytes = page_bytes, .grant = 0, .copies = {}};
   for (std::uint32_t i = 0; i < wanted; ++i) {
     const auto copy = place(page_bytes, slot.copies, eligible);
     if (!copy) {
@@ -93,6 +93,7 @@ SlotId CopyPlacer::new_slot(const Slot& slot) {
   const SlotId id = free_slots_.back();
   free_slots_.pop_back();
   slots_[id] = slot;
+  slots_[id].grant = ++last_grant_;
   used_bytes_ += slot.bytes;
   return id;
 }
@@ -162,9 +163,15 @@ std::optional<CopyPlace> CopyPlacer::place_beside_others(const Slot& slot, std::
 
 // ---- repairs ----
 
-Repair CopyPlacer::repair(SlotId id, const ValidCopies& valid) const {
+GrantedSlot CopyPlacer::granted(SlotId slot) const {
   const std::lock_guard lock(mutex_);
-  const Slot& slot = slots_[id];
+  return {slot, slots_[slot].grant};
+}
+
+Repair CopyPlacer::repair(GrantedSlot granted, const ValidCopies& valid) const {
+  const std::lock_guard lock(mutex_);
+  const Slot& slot = slots_[granted.slot];
+  if (slot.grant != granted.grant) return {};
   const auto nodes = std::ranges::count_if(rooms_, &Room::takes_pages);
   const auto wanted = std::clamp<std::ptrdiff_t>(nodes, 1, replicas_);
   std::ptrdiff_t staying = 0, connected = 0;
@@ -190,9 +197,10 @@ Repair CopyPlacer::repair(SlotId id, const ValidCopies& valid) const {
   return {connected >= wanted ? Repair::Kind::drop : Repair::Kind::make, *leaving};
 }
 
-std::optional<CopyPlace> CopyPlacer::reserve(SlotId slot, std::size_t copy) {
+std::optional<CopyPlace> CopyPlacer::reserve(GrantedSlot granted, std::size_t copy) {
   const std::lock_guard lock(mutex_);
-  return place_beside_others(slots_[slot], copy);
+  const Slot& slot = slots_[granted.slot];
+  return slot.grant == granted.grant ? place_beside_others(slot, copy) : std::nullopt;
 }
 
 void CopyPlacer::cancel(const CopyPlace& reserved, std::uint64_t bytes) {
@@ -200,9 +208,10 @@ void CopyPlacer::cancel(const CopyPlace& reserved, std::uint64_t bytes) {
   give_back(reserved, bytes);
 }
 
-CopyPlace CopyPlacer::replace(SlotId id, std::size_t copy, const CopyPlace& reserved) {
+std::optional<CopyPlace> CopyPlacer::replace(GrantedSlot granted, std::size_t copy, const CopyPlace& reserved) {
   const std::lock_guard lock(mutex_);
-  Slot& slot = slots_[id];
+  Slot& slot = slots_[granted.slot];
+  if (slot.grant != granted.grant) return std::nullopt;
   const CopyPlace old = std::exchange(slot.copies[copy], reserved);
   give_back(old, slot.bytes);
   return old;

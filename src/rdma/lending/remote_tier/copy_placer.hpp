@@ -31,6 +31,13 @@ struct CopyPlace {
 using CopyPlaces = std::array<CopyPlace, kMostReplicas>;
 using ValidCopies = std::array<bool, kMostReplicas>;  // which copies of a page have its bytes
 
+// A slot from its allocation to its release. The mover may release a slot, and get it again, while
+// the node's thread repairs what it held.
+struct GrantedSlot {
+  tiers::SlotId slot = 0;
+  std::uint64_t grant = 0;
+};
+
 // What fails together with a node. "": unknown.
 struct FailureDomain {
   std::string rack, host;
@@ -77,15 +84,18 @@ class CopyPlacer {
   // not store it. The caller stores the bytes there. False: no node has room.
   bool assign_new_place(tiers::SlotId slot, std::size_t copy);
 
+  // REQUIRES: the slot is not released meanwhile.
+  GrantedSlot granted(tiers::SlotId slot) const;
   // What the slot's copies lack, if these are valid: lost copies are made again while nodes have
-  // room, and copies leave draining nodes.
-  Repair repair(tiers::SlotId slot, const ValidCopies& valid) const;
-  // A place for a new copy, beside the slot's other ones. nullopt: no node has room. Ends with
-  // replace() or cancel().
-  std::optional<CopyPlace> reserve(tiers::SlotId slot, std::size_t copy);
+  // room, and copies leave draining nodes. Nothing, if the slot was released.
+  Repair repair(GrantedSlot slot, const ValidCopies& valid) const;
+  // A place for a new copy, beside the slot's other ones. nullopt: no node has room, or the slot
+  // was released. Ends with replace() or cancel().
+  std::optional<CopyPlace> reserve(GrantedSlot slot, std::size_t copy);
   void cancel(const CopyPlace& reserved, std::uint64_t bytes);
-  // The copy lies there from now on. Returns where it was; that room is free.
-  CopyPlace replace(tiers::SlotId slot, std::size_t copy, const CopyPlace& reserved);
+  // The copy lies there from now on. Returns where it was; that room is free. nullopt: the slot was
+  // released, and nothing has changed.
+  std::optional<CopyPlace> replace(GrantedSlot slot, std::size_t copy, const CopyPlace& reserved);
 
   // The room that a node lends. A new lease replaces the old one, whose copies are gone. Under the
   // same lease only the disk can shrink.
@@ -110,6 +120,7 @@ class CopyPlacer {
  private:
   struct Slot {
     std::uint64_t bytes = 0;  // 0: free
+    std::uint64_t grant = 0;  // number of its allocation; 0: free
     CopyPlaces copies;
   };
   struct Room {
@@ -163,7 +174,7 @@ class CopyPlacer {
   std::vector<Slot> slots_;
   std::vector<tiers::SlotId> free_slots_;
   std::uint64_t used_bytes_ = 0;
-  std::uint64_t revision_ = 0;
+  std::uint64_t revision_ = 0, last_grant_ = 0;
 };
 
 }  // namespace vmem::rdma

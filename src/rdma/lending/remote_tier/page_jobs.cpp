@@ -95,6 +95,7 @@ void PageJobs::prepared(const PageJobRef& job) {
     held.page = job->page;
     held.content = job->content;
     held.proof = job->proof;
+    held.granted = parts_.placer.granted(job->transfer.slot);
     parts_.pages.store_begins(held);
   }
   wait(job);
@@ -144,7 +145,7 @@ void PageJobs::advance_store(const PageJobRef& job) {
 void PageJobs::finish_store(const PageJobRef& job) {
   const StoredPage& held = parts_.pages.at(job->transfer.slot);
   const std::uint32_t copies = held.valid_copies();
-  const bool lacks = parts_.placer.repair(job->transfer.slot, held.valid).kind != Repair::Kind::none;
+  const bool lacks = parts_.placer.repair(held.granted, held.valid).kind != Repair::Kind::none;
   if (copies < config_.replicas && copies != 0) parts_.counters.add(&RemoteStatistics::single_copies);
   parts_.pages.store_ends(job->transfer.slot, lacks);
   if (copies == 0) parts_.pages.forget(job->transfer.slot);

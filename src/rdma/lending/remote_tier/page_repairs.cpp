@@ -58,14 +58,16 @@ bool PageRepairs::begin(SlotId slot) {
   const StoredPage* const held = parts_.pages.find(slot);
   if (held == nullptr) return true;
   if (held->storing || in_flight_.contains(slot)) return false;
-  const Repair repair = parts_.placer.repair(slot, held->valid);
+  const Repair repair = parts_.placer.repair(held->granted, held->valid);
   if (repair.kind == Repair::Kind::none) return true;
   if (repair.kind == Repair::Kind::make) {
     make(repair, slot, *held);
     return in_flight_.contains(slot);
   }
+  const auto old = parts_.placer.replace(held->granted, repair.copy, {});
+  if (!old) return true;
   parts_.pages.at(slot).valid[repair.copy] = false;
-  parts_.lenders.release(parts_.placer.replace(slot, repair.copy, {}));
+  parts_.lenders.release(*old);
   return true;
 }
 
@@ -91,7 +93,7 @@ void PageRepairs::pace(std::uint64_t bytes, std::uint64_t rate) {
 
 void PageRepairs::make(const Repair& repair, SlotId slot, const StoredPage& held) {
   const auto from = source(slot, held.valid);
-  const auto to = from ? parts_.placer.reserve(slot, repair.copy) : std::nullopt;
+  const auto to = from ? parts_.placer.reserve(held.granted, repair.copy) : std::nullopt;
   if (!to) return;
   const CopyPlace leaves = parts_.placer.copies(slot)[repair.copy];
   const bool drains = parts_.lenders.has_lease(leaves) && parts_.placer.is_draining(leaves.node);
@@ -146,9 +148,11 @@ void PageRepairs::put(const JobRef& job) {
 
 void PageRepairs::commit(const JobRef& job) {
   if (!parts_.pages.is_unchanged(job->slot, job->held.store) || !parts_.placer.is_there(job->to)) return fail(job);
+  const auto old = parts_.placer.replace(job->held.granted, job->copy, job->to);
+  if (!old) return fail(job);
   in_flight_.erase(job->slot);
   parts_.pages.at(job->slot).valid[job->copy] = true;
-  parts_.lenders.release(parts_.placer.replace(job->slot, job->copy, job->to));
+  parts_.lenders.release(*old);
   parts_.counters.add(&RemoteStatistics::stored_bytes, job->held.page.bytes);
   parts_.counters.add(&RemoteStatistics::repaired_bytes, job->held.page.bytes);
 }

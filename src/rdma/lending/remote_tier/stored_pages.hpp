@@ -20,6 +20,7 @@ struct StoredPage {
   tiers::Checksum content;  // seal of the page itself
   PageAead::Proof proof;
   ValidCopies valid{};      // by copy
+  GrantedSlot granted;      // the slot
   std::uint64_t store = 0;  // number of the last store that changed what is here
   bool storing = false;     // that store has not ended
 
