@@ -245,6 +245,23 @@ TEST_F(PublishedApi, CopiesComeFromADaemonThatHasNoMoreMemoryToLend) {
   EXPECT_TRUE(within(std::chrono::milliseconds(5000), [] { return stats().remote_budget_bytes == 64 * kMiB; }));
 }
 
+TEST_F(PublishedApi, CopiesComeFromADaemonThatDrainsAsLongAsNobodyElseHasThem) {
+  const auto daemon = join({"--copies", "64MiB"});
+  {
+    Peer publisher(cluster());
+    ASSERT_THAT(publisher("publish table 4 5 1"), StartsWith("ok"));
+    publisher.process().end_input();
+    publisher.process().wait();
+  }
+  output("node drain 1 --force --cluster " + cluster());
+  EXPECT_TRUE(within(std::chrono::milliseconds(5000), [&] {
+    return nlohmann::json::parse(output("node list --json --cluster " + cluster()))[0].at("drains") == true;
+  }));
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  ASSERT_OK(open("table"));
+  for (std::uint64_t page = 0; page < 4; ++page) ASSERT_OK(read_page(page, 5));
+}
+
 TEST_F(PublishedApi, AClosingMayWaitForEver) {
   const auto daemon = join({"--copies", "64MiB"});
   ASSERT_OK(start({{"cluster", cluster()}}));

@@ -139,7 +139,7 @@ Status HostWatch::report(NodeId id, const Watched& member) const {
     const auto node = cluster::parse_node_record(record.key, record.value);
     if (!node || node->incarnation != member.incarnation) return {};
     VMEM_ASSIGN(const bool erased, registry->commit({.conditions = {{.key = key, .modified = record.modified}},
-                                                      .edits = {{.key = key, .value = std::nullopt, .lease = {}}}}));
+                                                     .edits = {{.key = key, .value = std::nullopt, .lease = {}}}}));
     if (!erased) return fail(VMEM_ERROR_IN_USE, "its record has changed meanwhile");
     VMEM_LOG_INFO("the process of node {} has ended without leaving the cluster", static_cast<std::uint64_t>(id));
   }

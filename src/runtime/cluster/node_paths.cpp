@@ -22,11 +22,11 @@ void NodePaths::see(const ClusterView& view) {
     const cluster::NodeRecord& record = node.record;
     Known known{.identity = {NodeId{record.transport}, record.incarnation},
                 .addresses = record.addresses,
-                .lends = record.lends.memory + record.lends.disk != 0,
+                .has_others_link = has_others_link(node),
                 .link = {}};
     if (const auto before = nodes_.find(node.id); before != nodes_.end()) {
       const Known& was = before->second;
-      if (was.identity == known.identity && was.addresses == known.addresses)
+      if (was.identity == known.identity && was.addresses == known.addresses && !known.has_others_link)
         known.link = std::exchange(before->second.link, std::nullopt);
     }
     now.emplace(node.id, std::move(known));
@@ -35,13 +35,19 @@ void NodePaths::see(const ClusterView& view) {
   nodes_ = std::move(now);
 }
 
+// The remote tier leaves a lender that drains once nothing of its own is there.
+bool NodePaths::has_others_link(const ClusterNode& node) const {
+  const cluster::NodeRecord::Lends& lends = node.record.lends;
+  return lenders_ == Lenders::the_remote_tier && lends.memory + lends.disk != 0 && !node.drain;
+}
+
 rdma::PeerId NodePaths::to(NodeId node) {
   const auto found = nodes_.find(node);
   if (found == nodes_.end()) return {};
   Known& known = found->second;
   if (const rdma::Peer* const peer = node_.peers().find(known.identity)) return peer->id;
-  const bool others_link = known.lends && lenders_ == Lenders::the_remote_tier;
-  if (!known.link && !known.addresses.empty() && !others_link) known.link = node_.links().add(known.addresses, *this);
+  if (!known.link && !known.addresses.empty() && !known.has_others_link)
+    known.link = node_.links().add(known.addresses, *this);
   return {};
 }
 

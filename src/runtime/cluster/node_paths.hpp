@@ -36,10 +36,11 @@ class NodePaths final : public rdma::LinkUser {
   struct Known {
     NodeIdentity identity;  // on connections
     std::vector<std::string> addresses;
-    bool lends = false;
+    bool has_others_link = false;
     std::optional<rdma::LinkId> link;
   };
   void forget(Known& known);
+  bool has_others_link(const ClusterNode& node) const;
 
   rdma::Node& node_;
   const Lenders lenders_;
