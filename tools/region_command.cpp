@@ -45,7 +45,8 @@ std::string words(const ListedRegion& region) {
   const RegionRecord& record = region.record;
   std::string more;
   if (record.copies != 0) more += fmt::format(", {}", counted(record.copies, "copy", "copies"));
-  if (record.expires_s != 0)
+  constexpr std::uint64_t kYear3000 = 32'503'680'000;
+  if (record.expires_s != 0 && record.expires_s < kYear3000)
     more += fmt::format(", until {:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(record.expires_s)));
   if (region.members == 0) more += ", no node has it any more";
   if (record.removed) more += ", is being removed";
@@ -129,7 +130,7 @@ Command add_region(CLI::App& app) {
       ->type_name("FILE");
   removes->add_option("--fabric", arguments->fabric, "As for programs (VMEM_FABRIC)")->type_name("DEVICES");
   removes->add_option("--wait", arguments->wait_s, "Seconds to wait for its home")
-      ->check(CLI::Range(0.0, kMostWaitS))
+      ->check(CLI::Range(0.1, kMostWaitS))
       ->capture_default_str();
   app.footer("Exit codes: 0 done; 2 bad options; 3 there is no such region, or no answer.");
   return [arguments, removes] { return removes->parsed() ? run_remove(*arguments) : list(*arguments); };

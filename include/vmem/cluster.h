@@ -19,7 +19,7 @@ typedef struct vmem_publish_options {
   uint32_t copies;    /**< daemons that are to hold all of it before the call returns; 0 to 8 */
   uint32_t reserved;  /**< 0 */
   uint64_t expires_s; /**< Unix time from which on it is removed; 0: never */
-  uint64_t wait_us;   /**< longest wait; 0: 30 seconds */
+  uint64_t wait_us;   /**< longest wait for the registry, and then for nodes; 0: 30 seconds */
 } vmem_publish_options;
 /**
  * Publishes an allocation to the nodes of the cluster (option cluster): nobody can write to it any
@@ -41,9 +41,9 @@ typedef struct vmem_publish_options {
  * allocations), INVALID_POINTER, IN_USE (it is held or published already, queued work does not end,
  * or another program has published the name), UNSUPPORTED (no option cluster), TIMEOUT (the
  * registry did not answer, or fewer copies were made than asked for), LOST (it was removed
- * meanwhile: its time is over, or a newer version came). After TIMEOUT and LOST of a publication
- * that has begun, and after NOT_INITIALIZED (vmem ends), it is read-only, and published or about to
- * be: vmem_close ends that. After all other errors it is writable as before.
+ * meanwhile: its time is over, or a newer version came). After TIMEOUT and LOST it may be
+ * read-only, and published; vmem_close ends that, and fails with INVALID_POINTER if it had not
+ * begun. Then, and after all other errors, it is writable as before.
  */
 VMEM_API vmem_status vmem_publish(void* ptr, const char* name, const vmem_publish_options* options);
 /**
@@ -71,7 +71,7 @@ VMEM_API vmem_status vmem_open(void** out, uint64_t* bytes, const char* name, in
  * @param stream as for vmem_free
  * @param wait_us longest wait for other nodes to take over what only this one holds; 0: 30 seconds
  *
- * Errors: INVALID_POINTER (neither), IN_USE (a thread holds a range of it; nothing is closed),
+ * Errors: INVALID_POINTER (neither), IN_USE (a thread holds a range of it: close it again later),
  * TIMEOUT, LOST (it is closed all the same, and pages of it may be lost: the message says which),
  * UNSUPPORTED.
  */

@@ -44,16 +44,20 @@ class published {
   }
   /// Publishes a buffer's memory, which nobody can write to any more; the buffer is empty then.
   /// Throws INVALID_VALUE (no name, a buffer of up to 1 MiB), IN_USE, UNSUPPORTED: the buffer is as
-  /// before; TIMEOUT, LOST: what was published is closed again.
+  /// before; TIMEOUT, LOST: what was published is closed again, and the buffer is as before if that
+  /// had not begun.
   static published from(buffer<T>&& memory, const char* name, const vmem_publish_options& options = {}) {
     const vmem_status status = vmem_publish(memory.data(), name, &options);
-    if (status != VMEM_OK && status != VMEM_ERROR_TIMEOUT && status != VMEM_ERROR_LOST) check(status);
-    const error late = status == VMEM_OK ? error(VMEM_OK, "") : error(status, vmem_last_error());
+    if (status == VMEM_ERROR_TIMEOUT || status == VMEM_ERROR_LOST) {
+      const error late(status, vmem_last_error());
+      if (vmem_close(memory.data(), memory.stream().get(), 0) != VMEM_ERROR_INVALID_POINTER) (void)memory.release();
+      throw late;
+    }
+    check(status);
     published result;
     result.stream_ = memory.stream();
     result.size_ = memory.size();
     result.data_ = memory.release();
-    if (status != VMEM_OK) throw late;
     return result;
   }
   /// Leaves `other` empty.

@@ -6,7 +6,7 @@ opened: pages come with their first use. Needs the option cluster. For PyTorch s
 `vmem.torch.publish_state_dict`.
 
 A region begins like a file of safetensors: the header's length in 8 bytes, the header, the data.
-Each tensor begins at a multiple of 256 bytes. Tensors with one storage are stored once.
+Each tensor begins at a multiple of 256 bytes. Tensors of one address and size are stored once.
 """
 
 import ctypes
@@ -20,7 +20,9 @@ from vmem._tensors import MappedTensor
 
 _ALIGNMENT = 256  # of tensors, as kernels like it
 _LEAST_BYTES = 2 << 20  # smaller allocations share pages, and cannot be published
-_TIMEOUT, _LOST = 12, 11  # vmem_status
+_INVALID_POINTER, _IN_USE, _LOST, _TIMEOUT = 5, 8, 11, 12  # vmem_status
+_AT_ONCE_US = 1  # 0 would be 30 seconds
+_END_US = 5_000_000  # for others to take over what nobody closes
 _WAIT_MAX = 10**9  # seconds
 
 
@@ -65,13 +67,16 @@ class _Region:
 
     def close(self, wait):
         wait = _wait_us(wait)
-        pointer, self.pointer = self.pointer, None
-        if pointer is not None:
-            _check(self._library, self._library.vmem_close(ctypes.c_void_p(pointer), None, wait))
+        if self.pointer is None:
+            return
+        status = self._library.vmem_close(ctypes.c_void_p(self.pointer), None, wait)
+        if status != _IN_USE:
+            self.pointer = None
+        _check(self._library, status)
 
     def __del__(self):
         if getattr(self, "pointer", None) is not None:
-            self._library.vmem_close(ctypes.c_void_p(self.pointer), None, ctypes.c_uint64(0))
+            self._library.vmem_close(ctypes.c_void_p(self.pointer), None, ctypes.c_uint64(_END_US))
 
 
 class Published:
@@ -141,9 +146,11 @@ def publish(name, tensors, *, copies=0, expires=None, wait=30.0, device=0, libra
 
     Raises ValueError for wrong tensors; TimeoutError if the cluster does not answer or has room for
     fewer copies; RuntimeError for other errors, such as a name that another program has published.
-    After an error nothing is published.
+    After an error nothing is published, except that after TimeoutError daemons may have the region:
+    publish again, which makes a new version, or `vmem region rm`.
     """
     library = library or _library.api()
+    stream = ctypes.c_void_p(stream)
     sources = {each: _source_of(each, entry) for each, entry in tensors.items()}
     header, data, data_bytes = _lay_out(sources)
     total = len(header) + data_bytes
@@ -167,9 +174,10 @@ def publish(name, tensors, *, copies=0, expires=None, wait=30.0, device=0, libra
     status = library.vmem_publish(ctypes.c_void_p(base), str(name).encode(), ctypes.byref(options))
     if status != 0:
         error = _error(library, status)
-        # After these two it is published, or about to be.
-        end = library.vmem_close if status in (_TIMEOUT, _LOST) else library.vmem_free
-        end(ctypes.c_void_p(base), stream, ctypes.c_uint64(0))
+        # After these two it may be published.
+        closed = status in (_TIMEOUT, _LOST) and library.vmem_close(ctypes.c_void_p(base), stream, ctypes.c_uint64(_AT_ONCE_US))
+        if closed is False or closed == _INVALID_POINTER:
+            library.vmem_free(ctypes.c_void_p(base), stream)
         raise error
     return Published(str(name), _Region(library, base, total))
 

@@ -160,8 +160,8 @@ def enable(**options):
 
 def publish_state_dict(name, state_dict, *, copies=0, expires=None, wait=30.0):
     """Publishes the tensors of a state dict to the cluster, as one read-only region of their own;
-    returns a vmem.regions.Published, which keeps it. Tensors may be on the CPU or on a GPU; those
-    that share a storage are stored once.
+    returns a vmem.regions.Published, which keeps it. Tensors may be on the CPU or on GPUs; those of
+    one address and size, such as tied weights, are stored once.
 
     `copies` daemons hold all of it when the call returns. Raises as vmem.regions.publish, and
     ValueError for a value that is no dense tensor, or of a type that safetensors lacks.
@@ -170,7 +170,7 @@ def publish_state_dict(name, state_dict, *, copies=0, expires=None, wait=30.0):
 
     _need_vmem()
     names = {each[3]: dtype for dtype, each in _tensors.TYPES.items()}
-    sources, device = {}, None
+    sources, devices = {}, []
     for each, value in state_dict.items():
         dtype = names.get(str(getattr(value, "dtype", None)).rpartition(".")[2])
         if not isinstance(value, torch.Tensor) or value.layout != torch.strided or dtype is None:
@@ -178,11 +178,12 @@ def publish_state_dict(name, state_dict, *, copies=0, expires=None, wait=30.0):
         if value.device.type not in ("cpu", "cuda"):
             raise ValueError(f"{each!r} of the state dict is on {value.device}; tensors on CPU and CUDA devices can be published")
         value = value.detach().contiguous()
-        if value.is_cuda:
-            device = value.device if device is None else device
+        if value.is_cuda and value.device not in devices:
+            devices.append(value.device)
         sources[each] = regions.Source(dtype, value.shape, value.data_ptr(), value.numel() * value.element_size(), value, not value.is_cuda)
-    index = _started(torch, device or torch.device("cuda"))
-    torch.cuda.synchronize(index)  # what other streams have queued on the tensors
+    index = _started(torch, devices[0] if devices else torch.device("cuda"))
+    for each in devices:
+        torch.cuda.synchronize(each)  # what streams have queued on the tensors
     return regions.publish(name, sources, copies=copies, expires=expires, wait=wait, device=index)
 
 

@@ -24,7 +24,8 @@ struct ProcessId {
 std::optional<ProcessId> process_with(pid_t pid);
 inline bool lives(const ProcessId& process) { return process_with(process.pid) == process; }
 
-// A pidfd, readable once the process ends; none if it has ended. Errors: UNSUPPORTED by the kernel.
+// A pidfd, readable once the process ends; none if it is certain that it has ended: nobody has its
+// pid, or another process has. Errors: UNSUPPORTED, with the reason, if that cannot be seen here.
 Result<std::optional<FileDescriptor>> watch(const ProcessId& process);
 
 // The kernel's id of this boot: start times are of one boot. "": unknown

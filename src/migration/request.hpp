@@ -178,10 +178,8 @@ struct FreeRequest final : Request {
   pagetable::Region* region = nullptr;
   // Of the region as the caller saw it; another region may have reused the record since.
   std::uint32_t first_granule = 0;
-  // Of a published region, by who closes it: its addresses belong to no region until they are
-  // granted anew.
-  bool joint = false;
-  Stamp last;  // covers work queued before the free
+  bool joint = false;  // of a published region, by who closes it
+  Stamp last;          // covers work queued before the free
 
   std::optional<Status> advance(MoverParts& parts) override;
 };

@@ -182,6 +182,7 @@ Status Runtime::start_mover() {
 }
 
 void Runtime::stop() {
+  if (publishing_) publishing_->leave();  // while the mover can still give pages to others
   mover_->stop();
   if (recorder_) recorder_->finish();
 }

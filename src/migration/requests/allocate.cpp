@@ -172,9 +172,7 @@ std::optional<Status> FreeRequest::advance(MoverParts& parts) {
                             "vmem_close",
                             space.address_of(first_granule)));
   }
-  auto ended = parts.endings.end(*region, last);
-  if (ended) region->extent.keeps_range |= joint;
-  return ended;
+  return parts.endings.end(*region, last);
 }
 
 }  // namespace vmem::migration

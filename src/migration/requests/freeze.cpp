@@ -14,6 +14,7 @@ namespace {
 // What was mapped for reading only meanwhile is writable again.
 Status thaw(MoverParts& parts, pagetable::Region& region) {
   region.freeze = Freeze::none;
+  region.extent.keeps_range = false;
   for (std::uint32_t i = 0; i < region.page_count; ++i) {
     const PageRef ref{&region, i};
     if (ref.page().mapped != Mapped::nothing) VMEM_TRY(parts.mapper.set_access(ref, pagetable::Access::write));
@@ -51,6 +52,9 @@ std::optional<Status> FreezeRequest::advance(MoverParts& parts) {
     ref.page().last_write = false;  // it is not to be fetched for writing
   }
   region->freeze = Freeze::done;
+  // Other nodes use its addresses: they belong to no region until they are granted anew, which may
+  // be before the region has ended here.
+  region->extent.keeps_range = true;
   unwritten.clear();
   for (std::uint32_t i = 0; i < region->page_count; ++i) {
     if (region->pages[i].version == 0) unwritten.push_back(i);

@@ -117,6 +117,7 @@ bool HostWatch::report_ended() {
   bool all = true;
   for (auto& [id, member] : members_) {
     if (member.end || member.process.pid == 0) continue;
+    if (!all) return false;  // the registry is away: each would wait for it
     const Status reported = report(id, member);
     if (reported) {
       member.process = {};

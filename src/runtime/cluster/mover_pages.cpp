@@ -2,11 +2,13 @@
 
 #include <sys/prctl.h>
 
+#include <chrono>
 #include <cstring>
 #include <new>
 #include <optional>
 #include <utility>
 
+#include "base/clock.hpp"
 #include "base/log.hpp"
 #include "base/memory_reserve.hpp"
 #include "base/signals_blocked.hpp"
@@ -14,6 +16,10 @@
 namespace vmem::runtime {
 
 using rdma::wire::Answer;
+
+namespace {
+constexpr std::chrono::milliseconds kLook{100};  // for pages that have waited too long
+}
 
 struct MoverPages::Published {
   const Shared shared;
@@ -29,6 +35,7 @@ struct MoverPages::Job {
   enum class Next : std::uint8_t { copy, seal, refuse, wait, end };
 
   sharing::SharedPage page;
+  std::uint64_t since_us = SteadyClock().now_us();
   Lent lent;
   std::shared_ptr<Published> region;
   std::optional<migration::OpenPageRequest> open;
@@ -260,6 +267,7 @@ void MoverPages::wait_for_room(JobPtr job) noexcept {
     const std::lock_guard lock(mutex_);
     if (!job->region->removed && waiting_.size() < config_.most_waiting) {
       waiting_.push(std::move(job));
+      wanted_.notify_one();
     } else {
       job->refusal = job->region->removed ? Answer::unknown : Answer::again;
       job->next = Job::Next::refuse;
@@ -294,6 +302,19 @@ void MoverPages::serve_waiting() noexcept {
   }
 }
 
+// A reader that does not take its pages holds up the others for no longer. REQUIRES: mutex_ is
+// held.
+void MoverPages::refuse_late() noexcept {
+  const std::uint64_t now_us = SteadyClock().now_us();
+  while (!waiting_.empty() && now_us - waiting_.front().since_us >= config_.most_wait_us) {
+    JobPtr job = waiting_.pop();
+    job->refusal = Answer::again;
+    job->next = Job::Next::refuse;
+    if (--job->region->jobs == 0) settled_.notify_all();
+    posted_.push(std::move(job));
+  }
+}
+
 // ---- workers ----
 
 void MoverPages::post(JobPtr job) noexcept {
@@ -321,8 +342,12 @@ void MoverPages::run() {
   (void)driver->cuThreadExchangeStreamCaptureMode(&mode);
   MemoryReserve reserve;
   std::unique_lock lock(mutex_);
+  const auto wanted = [&] { return stopping_ || !posted_.empty(); };
   for (;;) {
-    wanted_.wait(lock, [&] { return stopping_ || !posted_.empty(); });
+    wanted_.wait(lock, [&] { return wanted() || !waiting_.empty(); });
+    wanted_.wait_for(lock, kLook, wanted);
+    refuse_late();
+    if (posted_.empty() && !stopping_) continue;
     if (posted_.empty()) break;
     JobPtr job = posted_.pop();
     lock.unlock();

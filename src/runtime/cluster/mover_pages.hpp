@@ -40,6 +40,8 @@ class MoverPages final : public sharing::PageHolder {
     std::uint32_t workers = 2;                              // at least 1
     std::uint64_t staging_bytes = std::uint64_t{64} << 20;  // most bytes of copies at a time
     std::size_t most_waiting = 1000;                        // pages, for room for a copy
+    // Then who asked is to ask again: within the time that it waits for an answer.
+    std::uint64_t most_wait_us = 1'000'000;
   };
   // A region that nobody writes to any more: its own frozen, or another node's opened here.
   struct Shared {
@@ -100,6 +102,7 @@ class MoverPages final : public sharing::PageHolder {
   void wait_for_room(JobPtr job) noexcept;
   void give_up_room(Job& job) noexcept;
   void serve_waiting() noexcept;
+  void refuse_late() noexcept;
   void leave_region(Job& job) noexcept;
   void post(JobPtr job) noexcept;
   void given_back(JobPtr job) noexcept;

@@ -83,7 +83,7 @@ void Publishing::leave() {
 }
 
 bool Publishing::may_be_published(vmem_status status) {
-  return status == VMEM_ERROR_TIMEOUT || status == VMEM_ERROR_LOST || status == VMEM_ERROR_NOT_INITIALIZED;
+  return status == VMEM_ERROR_TIMEOUT || status == VMEM_ERROR_LOST;
 }
 
 // All that other nodes are asked for comes before the freeze: a region that cannot be announced

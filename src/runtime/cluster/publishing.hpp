@@ -46,9 +46,9 @@ class Publishing final : public AddressUser {
   // it. Errors: INVALID_POINTER, INVALID_VALUE, IN_USE, and those of may_be_published(). It stays
   // writable on all errors but those.
   Status publish(void* pointer, const Order& order);
-  // Errors of publish that leave the region published, or about to be: close ends it. TIMEOUT (the
+  // Errors of publish after which other nodes may have the region: close ends it. TIMEOUT (the
   // registry did not answer, or there are fewer copies than asked for), LOST (it was removed
-  // meanwhile), NOT_INITIALIZED (vmem ends).
+  // meanwhile).
   static bool may_be_published(vmem_status status);
   // `device`: ordinal; of a region that is open here already, or this program's own, it does not
   // count. Errors: TIMEOUT (there is no such name yet, or its home does not answer), LOST,

@@ -78,6 +78,17 @@ TEST_F(LentPages, NothingBehindTheEndOfARegionIsLent) {
   ends_in_zeros();
 }
 
+TEST_F(LentPages, WhoDoesNotGiveItsPagesBackHoldsUpOthersNotForLong) {
+  start({.staging_bytes = kPage, .most_wait_us = 50'000});
+  publish(2);
+  into_hbm(0, 2);
+  Reply first = get(0);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(refusal(1), Answer::again);
+  first->give_back();
+  EXPECT_TRUE(lends(1));
+}
+
 TEST_F(LentPages, APageOnADiskIsNotHereAndStaysThere) {
   start({}, 16, 192);
   publish(40);
