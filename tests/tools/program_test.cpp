@@ -75,11 +75,11 @@ TEST(Program, RefusesNoCommandAndUnknownFlags) {
   expect_refused("bench stream --speed 9", {"--speed"});
 }
 TEST(Program, RefusesUnknownCommandsAndNamesTheKnown) {
-  expect_refused("benchh", {"benchh", "bench, daemon, cluster, node, secret, doctor, topo, options"});
+  expect_refused("benchh", {"benchh", "bench, daemon, cluster, node, region, secret, doctor, topo, options"});
 }
 TEST(Program, AsksForACommand) {
   expect_refused("", {"vmem: no command was given",
-                      "run, trace, plan, bench, daemon, cluster, node, secret, doctor, topo, options"});
+                      "run, trace, plan, bench, daemon, cluster, node, region, secret, doctor, topo, options"});
 }
 TEST(Program, UnknownOptionsAreAnsweredByTheNearest) {
   expect_refused("bench stream --ration 4", {"vmem bench: there is no option --ration", "the nearest is --ratio"});
