@@ -97,7 +97,7 @@ class Regions(unittest.TestCase):
         large = {"large": ("U8", (80 * MIB,), bytes(80 * MIB))}  # more than the daemon has room for
         published = regions.publish("models/lost", large, library=LIBRARY)
         with self.assertRaisesRegex(RuntimeError, "no other node is known to have"):
-            published.close(wait=2.0)
+            published.close(wait=6.0)
         published.close()  # once is enough
 
     def test_what_cannot_be_published_is_said_and_leaves_nothing(self):
