@@ -273,7 +273,7 @@ void HomeDirectory::end_rebuild() {
 void HomeDirectory::try_to_let_go(std::uint32_t place, std::uint64_t now_us) {
   const bool hope = std::ranges::any_of(context_.view.nodes, [&](const KnownNode& node) {
     const std::optional<std::uint32_t> at = table_.place_of(node.id);
-    return node.daemon && !node.draining && !(at && table_[*at].leave_by_us != 0);
+    return node.daemon && !node.draining && (!at || table_[*at].leave_by_us == 0);
   });
   if (hope && now_us < table_[place].leave_by_us && !healer_.covers(place)) return;
   Runs lost;
