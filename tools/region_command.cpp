@@ -50,10 +50,10 @@ std::string words(const ListedRegion& region) {
     more += fmt::format(", until {:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(record.expires_s)));
   if (region.members == 0) more += ", no node has it any more";
   if (record.removed) more += ", is being removed";
-  return fmt::format("{:<24} version {}: {} in {} of {}, home {}{}, open at {}{}", printable(record.name, 128),
+  return fmt::format("{:<24} version {}: {} in {} of {}, home {}{}, {} part{}", printable(record.name, 128),
                      record.version, format_bytes(record.bytes), counted(record.pages, "page", "pages"),
                      format_bytes(record.page_bytes), number(record.home), region.home_is_member ? "" : " (gone)",
-                     counted(region.members, "node", "nodes"), more);
+                     counted(region.members, "node takes", "nodes take"), more);
 }
 
 // Without its key, which proves its pages.
@@ -120,7 +120,8 @@ int run_remove(const Arguments& arguments) {
 Command add_region(CLI::App& app) {
   app.require_subcommand(1);
   const auto arguments = std::make_shared<Arguments>();
-  CLI::App* const lists = app.add_subcommand("list", "List the published regions: sizes, homes, who has them open");
+  CLI::App* const lists =
+      app.add_subcommand("list", "List the published regions: sizes, homes, how many nodes take part");
   arguments->registry.add_to(*lists);
   lists->add_flag("--json", arguments->json, "As JSON");
   CLI::App* const removes = app.add_subcommand("rm", "Remove a published region: nobody can open it from then on");
@@ -132,7 +133,7 @@ Command add_region(CLI::App& app) {
   removes->add_option("--wait", arguments->wait_s, "Seconds to wait for its home")
       ->check(CLI::Range(0.1, kMostWaitS))
       ->capture_default_str();
-  app.footer("Exit codes: 0 done; 2 bad options; 3 there is no such region, or no answer.");
+  app.footer("Exit codes: 0 done; 2 bad options, or another tenant's region; 3 there is no such region, or no answer.");
   return [arguments, removes] { return removes->parsed() ? run_remove(*arguments) : list(*arguments); };
 }
 

@@ -174,9 +174,11 @@ def publish(name, tensors, *, copies=0, expires=None, wait=30.0, device=0, libra
     status = library.vmem_publish(ctypes.c_void_p(base), str(name).encode(), ctypes.byref(options))
     if status != 0:
         error = _error(library, status)
-        # After these two it may be published.
-        closed = status in (_TIMEOUT, _LOST) and library.vmem_close(ctypes.c_void_p(base), stream, ctypes.c_uint64(_AT_ONCE_US))
-        if closed is False or closed == _INVALID_POINTER:
+        # After these two it may be published, and only vmem_close knows.
+        closed = _INVALID_POINTER
+        if status in (_TIMEOUT, _LOST):
+            closed = library.vmem_close(ctypes.c_void_p(base), stream, ctypes.c_uint64(_AT_ONCE_US))
+        if closed == _INVALID_POINTER:
             library.vmem_free(ctypes.c_void_p(base), stream)
         raise error
     return Published(str(name), _Region(library, base, total))

@@ -226,7 +226,7 @@ TEST_F(Freeze, ItWaitsForACpuWriteInProgress) {
   expect_bytes(a, region, 0, 5);
 }
 
-// What it has queued before is not yet in the page.
+// What a kernel that was queued before the freeze writes is not in the page until it has run.
 TEST_F(Freeze, TheCpuWaitsForKernelsThatWriteUntilItEnds) {
   start();
   Region& region = allocate(1);

@@ -294,6 +294,9 @@ TEST_F(PublishedApi, AStreamThatCannotBeUsedLeavesItOpen) {
   ASSERT_OK(vmem_malloc(&own, 2 * kPage, 0, nullptr));
   ASSERT_OK(vmem_publish(own, "table", nullptr));
   EXPECT_EQ(vmem_close(own, reinterpret_cast<vmem_stream>(std::uintptr_t{0x10}), 0), VMEM_ERROR_INVALID_VALUE);
+  const auto regions = nlohmann::json::parse(output("region list --json --cluster " + cluster()));
+  ASSERT_EQ(regions.size(), 1u);
+  EXPECT_EQ(regions[0].at("members"), 1) << "other nodes can still fetch it from here";
   EXPECT_OK(open("table"));
   EXPECT_EQ(base, own);
 }

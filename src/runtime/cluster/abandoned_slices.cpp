@@ -7,6 +7,7 @@
 #include "base/log.hpp"
 #include "cluster/directory/region_record.hpp"
 #include "cluster/enrollment/slice_desk.hpp"
+#include "runtime/cluster/node_list.hpp"
 #include "runtime/cluster/registry_client.hpp"
 
 namespace vmem::runtime {
@@ -14,13 +15,6 @@ namespace {
 
 using cluster::Slice;
 namespace directory = cluster::directory;
-
-std::set<NodeId> members_of(const std::vector<cluster::Record>& records) {
-  std::set<NodeId> members;
-  for (const cluster::Record& record : records)
-    if (const auto id = cluster::id_in_key(record.key, cluster::kNodesPrefix)) members.insert(*id);
-  return members;
-}
 
 // Of a region without a participant that is a member nobody has a page, or the addresses. It may
 // still have a home.

@@ -125,7 +125,7 @@ bool HostWatch::report_ended() {
     }
     all = false;
     if (const auto times = unreported_.next(); times.logged)
-      VMEM_LOG_WARN("the process of node {} has ended, and the registry does not take it: {} ({} such failures)",
+      VMEM_LOG_WARN("the process of node {} has ended, and its record cannot be erased: {} ({} such failures)",
                     static_cast<std::uint64_t>(id), reported.error().message, times.count);
   }
   return all;

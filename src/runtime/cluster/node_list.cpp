@@ -53,6 +53,13 @@ Result<std::vector<ClusterNode>> list_nodes(RegistryClient& registry) {
   return listed;
 }
 
+std::set<NodeId> members_of(const std::vector<cluster::Record>& records) {
+  std::set<NodeId> members;
+  for (const cluster::Record& record : records)
+    if (const auto id = cluster::id_in_key(record.key, cluster::kNodesPrefix)) members.insert(*id);
+  return members;
+}
+
 Result<std::vector<ClusterNode>> list_nodes(const RegistryAccess& access, std::uint64_t most_us) {
   VMEM_ASSIGN(const auto registry, RegistryClient::open(access, most_us));
   return list_nodes(*registry);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "runtime/cluster/member.hpp"
@@ -13,5 +14,7 @@ namespace vmem::runtime {
 Result<std::vector<ClusterNode>> list_nodes(RegistryClient& registry);
 // The same over a connection of its own, for at most most_us. Errors, too: those of open_registry.
 Result<std::vector<ClusterNode>> list_nodes(const RegistryAccess& access, std::uint64_t most_us);
+// The nodes that records below kNodesPrefix are of.
+std::set<NodeId> members_of(const std::vector<cluster::Record>& records);
 
 }  // namespace vmem::runtime

@@ -273,7 +273,7 @@ void Publishing::post(std::unique_ptr<migration::Request> request) {
   std::erase_if(posted_, [](const auto& each) {
     if (!each->done()) return false;
     if (const Status& result = each->wait(); !result)  // until the mover has left it
-      VMEM_LOG_WARN("addresses of this node were to change hands: {}", result.error().message);
+      VMEM_LOG_WARN("addresses of this node could not be granted to it, or taken from it: {}", result.error().message);
     return true;
   });
   parts_.mover.post(*posted_.emplace_back(std::move(request)));

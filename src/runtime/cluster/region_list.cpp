@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/log.hpp"
+#include "runtime/cluster/node_list.hpp"
 #include "runtime/cluster/registry_client.hpp"
 
 namespace vmem::runtime {
@@ -15,9 +16,7 @@ Result<std::vector<ListedRegion>> list_regions(const RegistryAccess& access, std
   VMEM_ASSIGN(const auto registry, RegistryClient::open(access, most_us));
   VMEM_ASSIGN(const auto regions, registry->read(std::string(kRegionsPrefix)));
   VMEM_ASSIGN(const auto nodes, registry->read(std::string(cluster::kNodesPrefix)));
-  std::set<NodeId> members;
-  for (const cluster::Record& node : nodes)
-    if (const auto id = cluster::id_in_key(node.key, cluster::kNodesPrefix)) members.insert(*id);
+  const std::set<NodeId> members = members_of(nodes);
   std::vector<ListedRegion> listed;
   for (const cluster::Record& each : regions) {
     auto record = parse_region(each.key, each.value);
