@@ -15,7 +15,6 @@ namespace vmem::sharing {
 struct LentPage {
   rdma::ConstBytes bytes;
   rdma::PageAead::Tag tag{};
-  tiers::Checksum seal;
   std::move_only_function<void()> give_back;
 };
 

@@ -104,7 +104,7 @@ void PageServer::lent(LeavingPtr leaving) {
 
 Status PageServer::send(Leaving& leaving, SendId& id) {
   const LentPage& page = *leaving.page;
-  const SharedReply reply{.tag = page.tag, .low = page.seal.low, .high = page.seal.high};
+  const SharedReply reply{.tag = page.tag};
   // The transport only reads it.
   const rdma::ConstBytes bytes = page.bytes;
   VMEM_ASSIGN(leaving.slab, node_.transport().register_slab({const_cast<std::byte*>(bytes.data()), bytes.size()}));

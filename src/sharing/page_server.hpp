@@ -22,7 +22,7 @@ class PageServer final : public rdma::Service {
     std::uint64_t refused = 0;           // malformed, or of a tenant that may not read the region
   };
   // Pages for one node in preparation or being sent; a further request is to be made again.
-  static constexpr std::uint32_t kMostOfOne = 32;
+  static constexpr std::uint32_t kMostOfOne = 64;
 
   // Adds itself to the node. Both outlive this.
   PageServer(rdma::Node& node, PageHolder& holder);

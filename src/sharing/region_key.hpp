@@ -4,8 +4,9 @@
 // Thread: any. Throws std::bad_alloc on lack of memory.
 #pragma once
 
-#include <array>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "rdma/trust/page_aead.hpp"
@@ -22,15 +23,22 @@ class RegionKey {
   static Result<RegionKey> of(std::span<const unsigned char, kBytes> key);
   std::span<const unsigned char, kBytes> bytes() const { return std::span<const unsigned char, kBytes>(key_.bytes()); }
 
-  // A region's pages never change, so each page's number has one content under the key.
+  // A region's pages never change, so each page's number has one content under the key, and a page
+  // one tag. It is made once, by the publisher; who fetches a page remembers the tag that proved
+  // it. So bytes that were damaged later get no tag that fits them.
   rdma::PageAead::Tag tag(rdma::ConstBytes bytes, const SharedPage& page) const;
+  std::optional<rdma::PageAead::Tag> known_tag(std::uint32_t page) const;
   // Whether these are the page's bytes.
   bool proves(rdma::Bytes bytes, const SharedPage& page, const rdma::PageAead::Tag& tag) const;
 
  private:
-  RegionKey(rdma::KeyMemory key, std::unique_ptr<rdma::PageAead> aead) : key_(std::move(key)), aead_(std::move(aead)) {}
+  // Tags of pages, by index: 16 bytes and a bit for each page up to the last one known.
+  class Tags;
+  RegionKey(rdma::KeyMemory key, std::unique_ptr<rdma::PageAead> aead);
+
   rdma::KeyMemory key_;
   std::unique_ptr<rdma::PageAead> aead_;
+  std::shared_ptr<Tags> tags_;
 };
 
 }  // namespace vmem::sharing

@@ -5,8 +5,7 @@
 //                               ←   fetched_shared: SharedReply, the page
 //
 // Published pages never change, so requests may be repeated. The tag proves the page: only nodes
-// that may read the region have its key (RegionKey). The seal detects accidents on nodes that hold
-// copies without the key.
+// that may read the region have its key (RegionKey).
 #pragma once
 
 #include <array>
@@ -31,11 +30,8 @@ struct SharedReply {
   rdma::wire::Answer answer = rdma::wire::Answer::done;
   std::uint32_t reserved = 0;
   rdma::PageAead::Tag tag{};
-  std::uint64_t low = 0, high = 0;  // the seal
-
-  tiers::Checksum seal() const { return {low, high}; }
 };
-static_assert(sizeof(SharedPage) == 24 && sizeof(SharedReply) == 40);
+static_assert(sizeof(SharedPage) == 24 && sizeof(SharedReply) == 24);
 
 std::string words(const SharedPage& page);
 

@@ -25,6 +25,21 @@ TEST(RegionKey, ProvesThePageUnderTheSameKeyOnly) {
   EXPECT_FALSE(stranger.proves(page, kThis, tag));
 }
 
+TEST(RegionKey, APageThatIsDamagedLaterGetsNoTagThatFits) {
+  const RegionKey publisher = *RegionKey::create();
+  const RegionKey reader = *RegionKey::of(publisher.bytes());
+  std::vector<std::byte> page(kThis.bytes, std::byte{1});
+  EXPECT_FALSE(publisher.known_tag(kThis.page));
+  const auto tag = publisher.tag(page, kThis);
+  ASSERT_TRUE(reader.proves(page, kThis, tag));
+  EXPECT_EQ(reader.known_tag(kThis.page), tag);
+  page[7] = std::byte{2};
+  EXPECT_EQ(publisher.tag(page, kThis), tag);
+  EXPECT_FALSE(reader.proves(page, kThis, tag));
+  EXPECT_EQ(reader.known_tag(kThis.page), tag);
+  EXPECT_FALSE(reader.known_tag(kThis.page + 1));
+}
+
 TEST(RegionKey, NoByteAndNoOtherPagePassesForIt) {
   const RegionKey key = *RegionKey::create();
   auto page = some_page();

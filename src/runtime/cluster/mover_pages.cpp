@@ -32,7 +32,7 @@ struct MoverPages::Published {
 // page, or a line.
 struct MoverPages::Job {
   // What happens to it next: after the page was closed, or in a worker.
-  enum class Next : std::uint8_t { copy, seal, refuse, wait, end };
+  enum class Next : std::uint8_t { copy, prove, refuse, wait, end };
 
   sharing::SharedPage page;
   std::uint64_t since_us = SteadyClock().now_us();
@@ -210,7 +210,7 @@ void MoverPages::opened(JobPtr job) noexcept {
     return post(std::move(job));
   }
   if (page.host != nullptr && job->tail_bytes() == 0) {
-    job->next = Next::seal;
+    job->next = Next::prove;
     return post(std::move(job));
   }
   const bool written = page.host != nullptr || page.device_window != 0;
@@ -360,7 +360,7 @@ void MoverPages::run() {
 
 void MoverPages::work_on(JobPtr job) {
   if (job->next == Job::Next::copy) return copy(std::move(job));
-  if (job->next == Job::Next::seal) return seal(std::move(job));
+  if (job->next == Job::Next::prove) return prove(std::move(job));
   refuse(std::move(job));
 }
 
@@ -373,7 +373,7 @@ void MoverPages::copy(JobPtr job) {
       VMEM_LOG_WARN("{} cannot be copied for another node: {} ({} so far)", sharing::words(job->page),
                     copied.error().message, times.count);
   });
-  job->next = had && copied ? Job::Next::seal : Job::Next::refuse;
+  job->next = had && copied ? Job::Next::prove : Job::Next::refuse;
   job->refusal = Answer::failed;
   close(std::move(job));
 }
@@ -390,14 +390,11 @@ Status MoverPages::copy_out(Job& job) {
   return copy_window(device, job.open->device_window, job.copy.data(), used, WindowCopy::to_host);
 }
 
-void MoverPages::seal(JobPtr job) {
+void MoverPages::prove(JobPtr job) {
   if (!job->copy) give_up_room(*job);  // it was in HBM when it began to wait
   sharing::LentPage page;
   page.bytes = {job->bytes(), job->page.bytes};
-  const bool had = ran_within_memory([&] {
-    page.tag = job->region->shared.key->tag(page.bytes, job->page);
-    page.seal = tiers::seal(page.bytes, job->page.identity());
-  });
+  const bool had = ran_within_memory([&] { page.tag = job->region->shared.key->tag(page.bytes, job->page); });
   if (!had) {
     job->refusal = Answer::failed;
     job->next = Job::Next::refuse;

@@ -1,13 +1,13 @@
 // What this program has of published regions, for other nodes: pages in HBM and in host memory. The
 // mover keeps a page where it is while it is open.
 //
-//   lend → open ┬ in host memory: seal → lent → given back → close
-//               ├ in HBM, or in part, with room: copy → close → seal → lent → given back
+//   lend → open ┬ in host memory: prove → lent → given back → close
+//               ├ in HBM, or in part, with room: copy → close → prove → lent → given back
 //               ├ in HBM, or in part, without room: close → wait for room → open
 //               └ elsewhere, never written, or unreadable: refused
 //
 // What is on a disk, or with a lender, is not loaded for others. Opening and closing are requests
-// to the mover that nobody waits for. Threads of this class copy, seal and answer. So neither the
+// to the mover that nobody waits for. Threads of this class copy, prove and answer. So neither the
 // node's thread nor the mover's waits, and the mover's thread allocates nothing here.
 #pragma once
 
@@ -112,7 +112,7 @@ class MoverPages final : public sharing::PageHolder {
   void stop() noexcept;
   void work_on(JobPtr job);
   void copy(JobPtr job);
-  void seal(JobPtr job);
+  void prove(JobPtr job);
   void refuse(JobPtr job);
   Status copy_out(Job& job);
 

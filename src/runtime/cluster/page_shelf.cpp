@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <cstdint>
 #include <utility>
 
 #include "base/log.hpp"
@@ -63,10 +64,24 @@ struct PageShelf::Memory {
   Memory& operator=(const Memory&) = delete;
   static std::shared_ptr<Memory> make(const std::shared_ptr<Budget>& budget, std::uint64_t size) {
     if (!budget->take(size)) return nullptr;
-    void* const at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at != MAP_FAILED) return std::make_shared<Memory>(budget, static_cast<std::byte*>(at), size);
+    std::byte* const at = map(size);
+    if (at != nullptr) return std::make_shared<Memory>(budget, at, size);
     budget->put(size);
     return nullptr;
+  }
+  // In huge pages where a page has some. Null: there is no memory.
+  static std::byte* map(std::uint64_t size) {
+    constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+    const std::uint64_t more = size % kHugePage == 0 ? kHugePage : 0;
+    void* const mapped = ::mmap(nullptr, size + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) return nullptr;
+    auto* const first = static_cast<std::byte*>(mapped);
+    if (more == 0) return first;
+    const std::uint64_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(first) % kHugePage) % kHugePage;
+    if (before != 0) (void)::munmap(first, before);
+    if (before != more) (void)::munmap(first + before + size, more - before);
+    (void)::madvise(first + before, size, MADV_HUGEPAGE);
+    return first + before;
   }
 
   const std::shared_ptr<Budget> budget;
@@ -75,10 +90,7 @@ struct PageShelf::Memory {
 };
 
 PageShelf::PageShelf(rdma::Node& node, Config config)
-    : node_(node),
-      config_(config),
-      budget_(std::make_shared<Budget>(config.bytes)),
-      workers_("vmem-shelf", config.workers, [](tiers::Inbox::Task task) { task(); }) {
+    : node_(node), config_(config), budget_(std::make_shared<Budget>(config.bytes)) {
   node_.add(*this);
 }
 
@@ -104,18 +116,10 @@ void PageShelf::lend(const SharedPage& page, Lent lent) {
   const bool right = region != regions_.end() && region->second.page_bytes == page.bytes;
   const auto kept = right ? region->second.pages.find(page.page) : decltype(region->second.pages.end()){};
   if (!right || kept == region->second.pages.end()) return lent(std::unexpected(Answer::unknown));
-  auto lending = std::make_shared<LentPage>();
-  workers_.post(
-      [page, memory = kept->second, key = region->second.key, lending](std::uint32_t) {
-        lending->bytes = {memory->bytes, memory->count};
-        lending->tag = key->tag(lending->bytes, page);
-        lending->seal = tiers::seal(lending->bytes, page.identity());
-        lending->give_back = [memory] {};
-      },
-      [lending, lent = std::move(lent)](tiers::Workers::Ended how) mutable {
-        if (how == tiers::Workers::Ended::done) return lent(std::move(*lending));
-        lent(std::unexpected(Answer::again));
-      });
+  const MemoryRef& memory = kept->second;
+  const auto tag = region->second.key->known_tag(page.page);
+  if (!tag) return lent(std::unexpected(Answer::failed));  // none: it was not checked
+  lent(LentPage{.bytes = {memory->bytes, memory->count}, .tag = *tag, .give_back = [memory] {}});
 }
 
 // ---- what homes ask for ----
@@ -186,7 +190,9 @@ void PageShelf::arrived(const tiers::Completion& completion) {
   if (!found) return;
   Coming& coming = found.mapped();
   const auto region = regions_.find(coming.serial);
-  if (completion.outcome != tiers::Outcome::done || region == regions_.end()) {
+  // The region may have ended since, and begun again with another source.
+  const bool lives = region != regions_.end() && region->second.source == coming.source;
+  if (completion.outcome != tiers::Outcome::done || !lives) {
     coming.order->failed = true;
   } else {
     region->second.pages.insert_or_assign(coming.page, std::move(coming.memory));

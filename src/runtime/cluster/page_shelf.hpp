@@ -2,7 +2,7 @@
 // asks for, as far as its memory goes, and lends them to other nodes. A copy stays until the home
 // releases it, also when all programs that opened the region have ended.
 //
-// Thread: the node's, but for create and the destructor. Workers prove pages that are lent.
+// Thread: the node's, but for create and the destructor.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,6 @@
 #include "sharing/page_holder.hpp"
 #include "sharing/region_key.hpp"
 #include "sharing/shared_tier.hpp"
-#include "tiers/async/workers.hpp"
 
 namespace vmem::runtime {
 
@@ -25,7 +24,6 @@ class PageShelf final : public rdma::Service, public sharing::PageHolder, public
  public:
   struct Config {
     std::uint64_t bytes = 0;  // of copies at most
-    std::uint32_t workers = 1;
   };
   struct Usage {
     std::uint64_t pages = 0, bytes = 0;
@@ -93,7 +91,6 @@ class PageShelf final : public rdma::Service, public sharing::PageHolder, public
   std::map<std::uint64_t, Coming> coming_;  // by the transfer's id
   std::vector<tiers::Completion> completions_;
   bool stopping_ = false;
-  tiers::Workers workers_;
 };
 
 }  // namespace vmem::runtime

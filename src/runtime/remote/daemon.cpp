@@ -164,7 +164,7 @@ Status Daemon::open(const DaemonOptions& options) {
 
 Status Daemon::start_joint(const DaemonOptions& options, const NodeConfig& node) {
   copies_bytes_ = options.copies_bytes / kGranuleBytes * kGranuleBytes;
-  shelf_ = std::make_unique<PageShelf>(*node_, PageShelf::Config{.bytes = copies_bytes_, .workers = worker_count()});
+  shelf_ = std::make_unique<PageShelf>(*node_, PageShelf::Config{.bytes = copies_bytes_});
   JointRegions::Config config;
   config.directory.registry = {options.cluster, options.certificates};
   VMEM_ASSIGN(config.directory.tenant, tenant_of(node));
