@@ -72,11 +72,13 @@ Option<MoverOptions> call_wait_option() {
 }
 
 Option<MoverOptions> prefetch_option() {
-  return define({.name = "prefetch",
-                 .values = "0 to 65536 pages",
-                 .help = "Pages fetched ahead of a sequential scan; 0 turns it off.",
-                 .print = [](const MoverOptions& options) { return fmt::to_string(options.prefetch_pages); }},
-                &MoverOptions::prefetch_pages, parse_prefetch);
+  return define(
+      {.name = "prefetch",
+       .values = "0 to 65536 pages",
+       .help = "Pages fetched ahead of a sequential scan; of disks, files and other nodes at least 64 MiB. 0 turns it "
+               "off.",
+       .print = [](const MoverOptions& options) { return fmt::to_string(options.prefetch_pages); }},
+      &MoverOptions::prefetch_pages, parse_prefetch);
 }
 
 Option<MoverOptions> share_pages_option() {

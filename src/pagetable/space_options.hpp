@@ -8,6 +8,10 @@
 
 namespace vmem {
 
+// A member's space, unless base or space is given: room for a thousand slices of 64 GiB, below where
+// programs and libraries are loaded.
+inline constexpr std::uint64_t kClusterBase = 0x110000000000, kClusterSpaceBytes = std::uint64_t{64} << 40;
+
 struct SpaceOptions {
   // --base: first address of the space (hex); a hint on a single node
   std::uint64_t base = 0x7d0000000000;

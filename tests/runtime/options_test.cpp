@@ -167,6 +167,21 @@ TEST_F(OptionsTest, GivenOverridesEnvironmentOverridesDefault) {
   EXPECT_EQ(options->prefetch_pages, Options{}.prefetch_pages);
 }
 
+TEST_F(OptionsTest, AClusterHasRoomForAThousandSlicesUnlessTheSpaceIsGiven) {
+  const std::string cluster = "etcd://127.0.0.1:1/lab";
+  const auto joint = resolve_options(Given{{"cluster", cluster}});
+  ASSERT_TRUE(joint) << joint.error().message;
+  EXPECT_EQ(joint->base, kClusterBase);
+  EXPECT_EQ(joint->space_bytes, 64ull << 40);
+  const auto given = resolve_options(Given{{"cluster", cluster}, {"space", "64GiB"}});
+  ASSERT_TRUE(given) << given.error().message;
+  EXPECT_EQ(given->base, Options{}.base);
+  EXPECT_EQ(given->space_bytes, 64ull << 30);
+  const auto alone = resolve_options({});
+  ASSERT_TRUE(alone) << alone.error().message;
+  EXPECT_EQ(alone->space_bytes, Options{}.space_bytes);
+}
+
 TEST_F(OptionsTest, EveryValueIsStored) {
   const auto options = resolve_options(Given{{"base", "0x100000000000"},
                                              {"space", "64GiB"},

@@ -14,9 +14,10 @@ using pagetable::Mapped;
 namespace {
 
 constexpr std::size_t kPromotionsPerStep = 64;  // tried in a step; acquires wait meanwhile
-constexpr std::size_t kRecallsAhead = 16;       // tried in a step
+constexpr std::size_t kRecallsAhead = 32;       // tried in a step
 constexpr std::size_t kLeavingMax = 32;         // tried at a time
 constexpr std::size_t kPlanned = 8;             // requested from the policy at a time
+constexpr std::size_t kPlannedDistant = 32;     // that, with tiers below: 64 MiB of the smallest pages
 constexpr std::uint64_t kLeavingPauseUs = 100;  // before a retry when nothing has happened
 // Enough to keep the link busy; an eviction on demand waits no longer than this takes.
 constexpr std::uint64_t kStoreBytesInFlight = std::uint64_t{128} << 20;
@@ -89,9 +90,10 @@ void Ahead::follow_plan(Device& device) {
 // Starts reads from below before the pages' turns come. Requests the next pages before the plan
 // runs out, so that a disk does not idle.
 void Ahead::plan_more(Device& device) {
-  std::array<PageId, kPlanned> wanted;
-  if (device.planned.size() <= kPlanned / 2) {
-    const std::size_t count = parts_.core.config.policy->prefetches(query_of(device), wanted);
+  std::array<PageId, kPlannedDistant> wanted;
+  const std::size_t most = parts_.below.any() ? kPlannedDistant : kPlanned;
+  if (device.planned.size() <= most / 2) {
+    const std::size_t count = parts_.core.config.policy->prefetches(query_of(device), std::span(wanted).first(most));
     device.planned.insert(device.planned.end(), wanted.begin(), wanted.begin() + std::ptrdiff_t(count));
   }
   if (!parts_.below.any()) return;

@@ -26,6 +26,7 @@ struct RegionShape {
   bool slab = false;        // of small allocations
   bool undeclared = false;  // its program does not call vmem: a use counts for the whole region
   bool shared = false;      // blocks share its pages: a use counts for the pages that it names
+  bool distant = false;     // its pages may come from disks, files or other nodes
 };
 
 // Why a page comes into a frame: for a use, or ahead of one.

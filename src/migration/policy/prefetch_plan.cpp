@@ -8,7 +8,8 @@ namespace {
 constexpr std::uint64_t kAheadShare = 4;       // of the budget, for all scans together
 constexpr std::uint32_t kLookPastPages = 256;  // how many resident pages to skip at most
 constexpr std::uint32_t kNearFactor = 2, kFarFactor = 4;
-constexpr std::uint32_t kOvertakenMax = 2;  // copy streams can swap adjacent pages, no more
+constexpr std::uint64_t kDistantBytes = std::uint64_t{64} << 20;  // what the mover keeps in flight from below
+constexpr std::uint32_t kOvertakenMax = 2;                        // copy streams can swap adjacent pages, no more
 
 }  // namespace
 
@@ -71,8 +72,13 @@ std::uint32_t PrefetchPlan::share_pages(const Region& region) const {
   return std::uint32_t(std::min<std::uint64_t>(share, region.shape.pages));
 }
 
+std::uint32_t PrefetchPlan::distance(const Region& region) const {
+  if (!region.shape.distant) return prefetch_pages_;
+  return std::max(prefetch_pages_, std::uint32_t(kDistantBytes / region.shape.page_bytes));
+}
+
 void PrefetchPlan::plan(Region& region, Scan& scan) {
-  const std::uint32_t wanted = std::min(share_pages(region), prefetch_pages_);
+  const std::uint32_t wanted = std::min(share_pages(region), distance(region));
   const std::uint32_t found = plan_along(region, wanted, scan, false);
   // A resident loop inside the region: the pages behind its end are needed at some time.
   if (scan.cycled && scan.turn != Scan::kRegionEnd) plan_along(region, (wanted - found) / 2, scan, true);

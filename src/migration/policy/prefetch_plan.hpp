@@ -1,6 +1,7 @@
-// Selects pages to prefetch on one device. Every active scan gets the same distance, all together
-// at most a quarter of the budget; an answer takes pages from the scans in turn. Resident pages on
-// a scan's way are skipped and do not count.
+// Selects pages to prefetch on one device. Every active scan gets the same distance, and in distant
+// regions enough to keep a disk or a network busy, all together at most a quarter of the budget; an
+// answer takes pages from the scans in turn. Resident pages on a scan's way are skipped and do not
+// count.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,7 @@ class PrefetchPlan {
   bool active(const Scan& scan) const;
   void collect_active();
   std::uint32_t share_pages(const Region& region) const;
+  std::uint32_t distance(const Region& region) const;
   void plan(Region& region, Scan& scan);
   std::uint32_t plan_along(Region& region, std::uint32_t wanted, const Scan& scan, bool past_turn);
   std::size_t share_out(std::uint64_t bytes_room, std::span<PageId> out);

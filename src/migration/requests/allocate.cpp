@@ -104,7 +104,8 @@ Status AllocateRequest::add_region(MoverParts& parts, std::uint64_t backed, std:
   }
   const bool slab = kind == RegionKind::slab, shared = kind == RegionKind::shared;
   const bool undeclared = shared || kind == RegionKind::undeclared;
-  RegionShape begins{region->id, region->page_count, page_bytes, device, slab, undeclared, shared};
+  const bool distant = source != nullptr || parts.core.config.spill != nullptr;
+  RegionShape begins{region->id, region->page_count, page_bytes, device, slab, undeclared, shared, distant};
   parts.core.config.policy->region_begins(begins);
   begins.device = 0;  // the one backing tier
   if (parts.core.config.spill_policy) parts.core.config.spill_policy->region_begins(begins);

@@ -60,6 +60,8 @@ class Resolution {
  public:
   Status overlay_environment();
   Status overlay_given(std::span<const std::pair<std::string, std::string>> given, GivenBy by);
+  // Fills in defaults that depend on other options.
+  void derive();
   Status check_contradictions() const;
   Options take() { return std::move(options_); }
 
@@ -138,6 +140,12 @@ Status Resolution::overlay_given(std::span<const std::pair<std::string, std::str
     VMEM_TRY(set(*option, value, by == GivenBy::flags ? option_flag(*option) : "the caller"));
   }
   return {};
+}
+
+void Resolution::derive() {
+  if (options_.cluster.empty() || is_set("base") || is_set("space")) return;
+  options_.base = kClusterBase;
+  options_.space_bytes = kClusterSpaceBytes;
 }
 
 Status Resolution::check_space() const {
@@ -229,6 +237,7 @@ Result<Options> resolve_options(std::span<const std::pair<std::string, std::stri
   Resolution resolution;
   VMEM_TRY(resolution.overlay_environment());
   VMEM_TRY(resolution.overlay_given(given, by));
+  resolution.derive();
   VMEM_TRY(resolution.check_contradictions());
   return resolution.take();
 }

@@ -18,7 +18,8 @@ class Simulation {
 
   Timing run() {
     for (std::uint32_t i = 0; i < trace_.region_pages.size(); ++i)
-      policy_.region_begins({.id = {i + 1}, .pages = trace_.region_pages[i], .page_bytes = kPageBytes});
+      policy_.region_begins(
+          {.id = {i + 1}, .pages = trace_.region_pages[i], .page_bytes = kPageBytes, .distant = machine_.distant});
     for (std::size_t i = 0; i < trace_.references.size(); ++i) {
       const Reference& reference = trace_.references[i];
       use({{reference.region}, reference.page}, reference.stream, i >= machine_.warm_up);

@@ -12,6 +12,7 @@ namespace vmem::migration::testing {
 
 struct Machine {
   std::uint32_t frames = 64;
+  bool distant = false;      // the link leads to a disk or another node
   double work_time = 1;      // per use
   double transfer_time = 1;  // per page on the link
   double latency = 4;        // from the request to the arrival, in addition

@@ -36,6 +36,17 @@ TEST(Prefetch, ScansNeverWaitWhenTheLinkKeepsUp) {
   EXPECT_EQ(run(lockstep_scans(500, 1), two_scans).waits, 0u);
 }
 
+// A network brings as many pages in a time, each after a longer latency: 8 pages ahead are too few.
+TEST(Prefetch, DistantPagesAreFetchedFarEnoughAheadToFillTheLink) {
+  Machine near{.frames = 256, .work_time = 0.5, .transfer_time = 1, .latency = 24, .in_flight_max = 64};
+  Machine distant = near;
+  distant.distant = true;
+  const double few = run(cyclic_scan(2000, 1), near).time;
+  EXPECT_LT(run(cyclic_scan(2000, 1), distant).time, 1.05 * 2000);
+  EXPECT_GT(few, 2.0 * 2000);
+  EXPECT_EQ(run(cyclic_scan(2000, 1), distant, 0).prefetched, 0u);
+}
+
 TEST(Prefetch, WrapsOnceACycleHasBeenSeen) {
   Machine machine = kFastLink;
   // The first turn is new to the policy; after it, pages are known to return.
