@@ -1,4 +1,5 @@
-// vmem daemon: lends this machine's memory and disks to programs on other nodes, until stopped.
+// vmem daemon: lends this machine's memory, HBM and disks to programs on other nodes, until
+// stopped.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -24,7 +25,7 @@ namespace vmem::tools {
 namespace {
 
 // Options that programs have too, with the same meaning and environment variables.
-constexpr const char* kShared[] = {"secret", "certificates", "fabric", "cluster", "base", "space", "log"};
+constexpr const char* kShared[] = {"secret", "certificates", "fabric", "cluster", "base", "space", "driver", "log"};
 
 struct Arguments {
   runtime::DaemonOptions daemon;
@@ -48,13 +49,25 @@ int refuse(const Error& error) {
   return error.status == VMEM_ERROR_INVALID_OPTION ? bench::kExitBadOptions : bench::kExitFailed;
 }
 
+// With HBM only if some is lent.
+std::string media_words(const rdma::wire::MediumBytes& bytes, bool hbm) {
+  const auto one = [](std::uint64_t each, const char* what) {
+    return fmt::format("{} of {}", format_bytes(each), what);
+  };
+  const std::string disk = one(bytes.disk, "disk");
+  if (!hbm) return fmt::format("{} and {}", one(bytes.memory, "memory"), disk);
+  return fmt::format("{}, {} and {}", one(bytes.memory, "memory"), disk, one(bytes.hbm, "HBM"));
+}
+
 void say_statistics(const runtime::Daemon& daemon) {
   const rdma::ServiceStatistics s = daemon.statistics();
+  const bool hbm = !daemon.hbm_path().empty();
   fmt::print(
-      "vmem daemon: {} {} of memory and {} of disk; {} pages, {} in memory, {} on disk; {} received, {} "
-      "sent back; {} damaged pages found, {} messages rejected\n",
-      counted(s.clients, "node borrows", "nodes borrow"), format_bytes(s.lent_bytes), format_bytes(s.disk_lent_bytes),
-      s.pages, format_bytes(s.held_bytes), format_bytes(s.disk_held_bytes), format_bytes(s.stored_bytes),
+      "vmem daemon: {} {}; {} pages, {} in memory, {} on disk{}; {} received, {} sent back; {} damaged pages found, {} "
+      "messages rejected\n",
+      counted(s.clients, "node borrows", "nodes borrow"), media_words(s.lent, hbm), s.pages,
+      format_bytes(s.held.memory), format_bytes(s.held.disk),
+      hbm ? fmt::format(", {} in HBM", format_bytes(s.held.hbm)) : "", format_bytes(s.stored_bytes),
       format_bytes(s.fetched_bytes), s.damaged, s.rejected);
   std::fflush(stdout);
 }
@@ -117,6 +130,11 @@ const char* who_reaches(const runtime::Daemon& daemon, const Options& shared) {
                                           : "";
 }
 
+std::string hbm_words(const runtime::Daemon& daemon) {
+  if (daemon.hbm_path().empty()) return "";
+  return fmt::format(", {} of HBM ({})", format_bytes(daemon.hbm_bytes()), daemon.hbm_path());
+}
+
 // Returns when a signal ends the daemon, or a drain does.
 void serve(const runtime::Daemon& daemon, const sigset_t& signals) {
   constexpr timespec kLook{.tv_sec = 0, .tv_nsec = 200'000'000};
@@ -140,6 +158,7 @@ int run(Arguments arguments) {
   arguments.daemon.cluster = shared->cluster;
   arguments.daemon.base = shared->base;
   arguments.daemon.space_bytes = shared->space_bytes;
+  arguments.daemon.driver = shared->driver;
   // Block signals before starting threads, which inherit the mask; this thread waits for them.
   sigset_t signals;
   sigemptyset(&signals);
@@ -147,9 +166,9 @@ int run(Arguments arguments) {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   const auto daemon = runtime::Daemon::start(arguments.daemon);
   if (!daemon) return refuse(daemon.error());
-  fmt::print("vmem daemon: node {} listens on {} and lends {} of memory, {} of disk{}\n", (*daemon)->id(),
+  fmt::print("vmem daemon: node {} listens on {} and lends {} of memory, {} of disk{}{}\n", (*daemon)->id(),
              (*daemon)->address(), format_bytes((*daemon)->memory_bytes()), format_bytes((*daemon)->disk_bytes()),
-             who_reaches(**daemon, *shared));
+             hbm_words(**daemon), who_reaches(**daemon, *shared));
   if (const auto id = static_cast<std::uint64_t>((*daemon)->member_id()); id != 0)
     fmt::print("vmem daemon: it is node {} of the cluster {}\n", id,
                shared->cluster.substr(shared->cluster.rfind('/') + 1));
@@ -194,6 +213,12 @@ Command add_daemon(CLI::App& app) {
                daemon.nvme = options.nvme;
                return {};
              });
+  add_parsed(app, "--hbm", "GPU:SIZE",
+             "And how much HBM of this machine's GPU with that number, such as 0:40GiB; only then it opens the driver",
+             [&daemon](const std::string& text) -> Status {
+               VMEM_ASSIGN(daemon.hbm, runtime::parse_hbm_loan(text));
+               return {};
+             });
   add_shared(app, *arguments, "secret", "FILE",
              "A file of `vmem secret new`: programs that know one of its secrets are let in. Without it, or "
              "certificates, only this user's programs on this machine are, over a Unix socket");
@@ -205,7 +230,7 @@ Command add_daemon(CLI::App& app) {
   add_parsed(app, "--id", "N", "This node's number (default: the same for each daemon of this host and address)",
              [&daemon](const std::string& text) { return parse_id(text, daemon.id); });
   add_parsed(app, "--per-node", "SIZE",
-             "The most that one node may borrow of memory, and of disk, from 2MiB (default: all)",
+             "The most that one node may borrow of memory, of HBM, and of disk, from 2MiB (default: all)",
              [&daemon](const std::string& text) -> Status {
                VMEM_ASSIGN(daemon.client_bytes, parse_bytes(text));
                return {};
@@ -229,6 +254,7 @@ Command add_daemon(CLI::App& app) {
       ->delimiter(',');
   add_parsed(app, "--label", "NAME=VALUE", "With --cluster: says more about this node, such as rack=a; repeatable",
              [&daemon](const std::string& text) { return parse_label(text, daemon.labels); });
+  add_shared(app, *arguments, "driver", "auto|emulated|FILE", "With --hbm: the CUDA driver");
   add_shared(app, *arguments, "log", "LEVEL", "Messages of this level and above go to stderr; warn by default");
   app.footer(
       "It says one line when it is ready. SIGUSR1 makes it say what it holds; SIGTERM and SIGINT end it, and what it "

@@ -35,6 +35,7 @@ struct Arguments {
   bool json = false;
   std::uint64_t node = 0;
   cluster::DrainOrder order;
+  std::uint64_t hbm_bytes = 0;  // of limit
   bool wait = false, force = false;
 };
 
@@ -43,14 +44,20 @@ int refuse(const char* command, const Error& error) {
   return error.status == VMEM_ERROR_INVALID_OPTION ? bench::kExitBadOptions : bench::kExitFailed;
 }
 
-std::string lent_words(const cluster::NodeRecord::Lends& lends) {
+std::string lent_words(const ClusterNode& node) {
+  const cluster::NodeRecord& record = node.record;
+  const cluster::NodeRecord::Lends& lends = record.lends;
+  const auto path = record.labels.find(std::string(cluster::kHbmLabel));
+  const std::string hbm =
+      path == record.labels.end() ? "HBM" : fmt::format("HBM ({})", printable(path->second, kMostBytes));
   std::string words;
-  const auto add = [&](std::uint64_t bytes, const char* what) {
+  const auto add = [&](std::uint64_t bytes, std::string_view what) {
     if (bytes != 0) words += fmt::format("{}{} of {}", words.empty() ? "" : ", ", format_bytes(bytes), what);
   };
   add(lends.memory, "memory");
   add(lends.disk, "disk");
-  add(lends.hbm, "HBM");
+  add(lends.hbm, hbm);
+  if (node.hbm_limit) words += fmt::format(", limited to {}", format_bytes(node.hbm_limit->bytes));
   add(lends.copies, "copies of published regions");
   return words.empty() ? "nothing" : words;
 }
@@ -67,14 +74,13 @@ std::string holds_words(const ClusterNode& node) {
 std::string words(const ClusterNode& node) {
   std::string labels;
   for (const auto& [name, value] : node.record.labels)
-    labels += fmt::format("{}{}={}", labels.empty() ? "" : ",", name, value);
-  return fmt::format("{:>6}  {:<8} {:<24} lends {}; {}{}", static_cast<std::uint64_t>(node.id),
-                     printable(node.record.kind, kMostBytes),
-                     node.record.addresses.empty()
-                         ? "-"
-                         : printable(fmt::format("{}", fmt::join(node.record.addresses, ",")), kMostBytes),
-                     lent_words(node.record.lends), printable(labels, kMostBytes),
-                     node.drain ? "; drains, and " + holds_words(node) : "");
+    if (name != cluster::kHbmLabel) labels += fmt::format("{}{}={}", labels.empty() ? "" : ",", name, value);
+  return fmt::format(
+      "{:>6}  {:<8} {:<24} lends {}; {}{}", static_cast<std::uint64_t>(node.id),
+      printable(node.record.kind, kMostBytes),
+      node.record.addresses.empty() ? "-"
+                                    : printable(fmt::format("{}", fmt::join(node.record.addresses, ",")), kMostBytes),
+      lent_words(node), printable(labels, kMostBytes), node.drain ? "; drains, and " + holds_words(node) : "");
 }
 
 nlohmann::json json_of(const ClusterNode& node) {
@@ -90,6 +96,8 @@ nlohmann::json json_of(const ClusterNode& node) {
           {"copies_bytes", record.lends.copies},
           {"held_bytes", node.holds ? node.holds->pages() : 0},
           {"held_copies_bytes", node.holds ? node.holds->copies : 0},
+          {"hbm_taken_bytes", node.holds ? node.holds->hbm_taken : 0},
+          {"hbm_limit_bytes", node.hbm_limit ? node.hbm_limit->bytes : record.lends.hbm},
           {"drains", node.drain.has_value()}};
 }
 
@@ -128,14 +136,15 @@ Progress progress_of(const std::optional<ClusterNode>& node, const cluster::Drai
   return {"is drained: it holds nothing", bench::kExitOk};
 }
 
-int wait_for_drain(const runtime::RegistryAccess& access, const Arguments& arguments) {
+// Says what each look has found, until there is nothing to wait for.
+template <class Look>
+int wait_for(const char* command, const runtime::RegistryAccess& access, const Arguments& arguments, const Look& look) {
   std::string said;
   while (true) {
     const auto nodes = runtime::list_nodes(access, kMostUs);
-    if (!nodes) return refuse("drain", nodes.error());
+    if (!nodes) return refuse(command, nodes.error());
     const auto found = std::ranges::find(*nodes, NodeId{arguments.node}, &ClusterNode::id);
-    const auto node = found == nodes->end() ? std::nullopt : std::optional(*found);
-    const Progress progress = progress_of(node, arguments.order);
+    const Progress progress = look(found == nodes->end() ? std::nullopt : std::optional(*found));
     if (progress.words != said) fmt::print("node {} {}\n", arguments.node, progress.words);
     std::fflush(stdout);
     if (progress.code) return *progress.code;
@@ -154,7 +163,9 @@ int drain(const Arguments& arguments) {
     return refuse("drain", done.error());
   fmt::print("node {} drains: it gets nothing new, and programs move away what they have there\n", arguments.node);
   std::fflush(stdout);
-  return arguments.wait ? wait_for_drain(*access, arguments) : bench::kExitOk;
+  if (!arguments.wait) return bench::kExitOk;
+  return wait_for("drain", *access, arguments,
+                  [&](const std::optional<ClusterNode>& node) { return progress_of(node, arguments.order); });
 }
 
 int undrain(const Arguments& arguments) {
@@ -166,6 +177,37 @@ int undrain(const Arguments& arguments) {
     return refuse("undrain", done.error());
   fmt::print("node {} does not drain any more\n", arguments.node);
   return bench::kExitOk;
+}
+
+// ---- limits ----
+
+// The node has as much of its GPU's memory as pages take that have not moved yet.
+Progress limit_progress(const std::optional<ClusterNode>& node, std::uint64_t bytes) {
+  if (!node) return {"has left the cluster", bench::kExitFailed};
+  const std::uint64_t limit = node->hbm_limit ? node->hbm_limit->bytes : node->record.lends.hbm;
+  if (limit != bytes)
+    return {fmt::format("is limited to {} by another order", format_bytes(limit)), bench::kExitFailed};
+  if (!node->holds) return {"has not said what it holds", std::nullopt};
+  const std::string taken = format_bytes(node->holds->hbm_taken);
+  if (node->holds->hbm_taken <= bytes) return {fmt::format("takes {} of its GPU", taken), bench::kExitOk};
+  return {fmt::format("takes {} of its GPU still, with {} of pages", taken, format_bytes(node->holds->hbm)),
+          std::nullopt};
+}
+
+int limit(const Arguments& arguments) {
+  const auto access = arguments.registry.access();
+  if (!access) return refuse("limit", access.error());
+  const auto registry = runtime::RegistryClient::open(*access, kMostUs);
+  if (!registry) return refuse("limit", registry.error());
+  const auto check = arguments.force ? runtime::RoomCheck::skipped : runtime::RoomCheck::required;
+  if (const auto done = runtime::limit_hbm(**registry, NodeId{arguments.node}, arguments.hbm_bytes, check); !done)
+    return refuse("limit", done.error());
+  fmt::print("node {} lends {} of HBM at most; programs move away what is beyond that\n", arguments.node,
+             format_bytes(arguments.hbm_bytes));
+  std::fflush(stdout);
+  if (!arguments.wait) return bench::kExitOk;
+  return wait_for("limit", *access, arguments,
+                  [&](const std::optional<ClusterNode>& node) { return limit_progress(node, arguments.hbm_bytes); });
 }
 
 // "64MiB" or "64MiB/s".
@@ -194,6 +236,24 @@ void add_drain(CLI::App& app, Arguments& arguments) {
   arguments.registry.add_to(app);
 }
 
+void add_limit(CLI::App& app, Arguments& arguments) {
+  add_id(app, arguments);
+  app.add_option_function<std::string>(
+         "--hbm",
+         [&arguments](const std::string& text) {
+           const auto bytes = parse_bytes(text);
+           if (!bytes) throw CLI::ValidationError("--hbm", bytes.error().message);
+           arguments.hbm_bytes = *bytes;
+         },
+         "How much HBM it lends from now on, in steps of 64MiB; at most what its daemon was started with")
+      ->type_name("SIZE")
+      ->required();
+  app.add_flag("--wait", arguments.wait, "Says how much of its GPU it takes, until that is within the limit");
+  app.add_flag("--force", arguments.force,
+               "Also if there is no room for the pages that have to leave: the rest stays until there is some");
+  arguments.registry.add_to(app);
+}
+
 }  // namespace
 
 Command add_node(CLI::App& app) {
@@ -213,6 +273,7 @@ Command add_node(CLI::App& app) {
   CLI::App* const stays = add("undrain", "Have a node that drains be used again", &undrain);
   add_id(*stays, *arguments);
   arguments->registry.add_to(*stays);
+  add_limit(*add("limit", "Have a node lend less of its GPU's memory, or as much as before again", &limit), *arguments);
   app.footer("Exit codes: 0 done; 2 bad options; 3 the registry did not answer, or the node did not stay to the end.");
   return [arguments, command] { return (*command)(*arguments); };
 }

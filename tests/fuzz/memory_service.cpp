@@ -132,7 +132,7 @@ class ScriptedTransport final : public Transport {
     require(parsed && wire::is_reply(parsed->header.kind), "a lender only answers");
     if (parsed->header.kind == wire::Kind::allocated) {
       const auto lent = wire::read_body<wire::Lent>(parsed->body);
-      require(lent && lent->memory_bytes <= kLentBytes && lent->disk_bytes <= kDiskGranules * kGranuleBytes,
+      require(lent && lent->bytes.memory <= kLentBytes && lent->bytes.disk <= kDiskGranules * kGranuleBytes,
               "no lease is larger than what there is");
       if (lent->answer == wire::Answer::done) leases[send.peer] = lent->lease;
     }
@@ -197,7 +197,7 @@ class Script {
         return leave(peer());
       case 2:
       case 3:
-        return request(wire::Kind::allocate, wire::body_of(wire::Ask{granules(), granules()}));
+        return request(wire::Kind::allocate, wire::body_of(wire::Ask{{granules(), granules(), 0}}));
       case 4:
       case 5:
         return put();
@@ -267,7 +267,7 @@ class Script {
   }
   wire::PageAt page_at() {
     wire::PageAt at{.lease = made_->leases[speaker_], .offset = input_.below(4) * kGranuleBytes};
-    if (input_.flag()) at.offset += wire::kDiskOffset;
+    if (input_.flag()) at.offset += wire::first_offset(wire::Medium::disk);
     at.page.granule = std::uint32_t(at.offset / kGranuleBytes);
     at.page.version = input_.below(3);
     at.page.bytes = (1 + input_.below(2)) * kGranuleBytes;
@@ -386,9 +386,8 @@ class Script {
   void step() {
     (void)node_->step();
     const ServiceStatistics now = service_->statistics();
-    require(now.held_bytes <= now.lent_bytes && now.lent_bytes <= kLentBytes, "held <= lent <= memory");
-    require(now.disk_held_bytes <= now.disk_lent_bytes && now.disk_lent_bytes <= kDiskGranules * kGranuleBytes,
-            "held <= lent <= disk");
+    require(now.held.memory <= now.lent.memory && now.lent.memory <= kLentBytes, "held <= lent <= memory");
+    require(now.held.disk <= now.lent.disk && now.lent.disk <= kDiskGranules * kGranuleBytes, "held <= lent <= disk");
     require(now.clients <= kNodes && now.pages <= kLentGranules + kDiskGranules, "pages and nodes are counted once");
     require(now.remembered <= kNodes, "nothing is kept of nodes that are not there");
   }
@@ -406,8 +405,8 @@ class Script {
     clock_.advance(61'000'000);
     for (int i = 0; i < 8; ++i) step();
     const ServiceStatistics now = service_->statistics();
-    require(now.lent_bytes == 0 && now.disk_lent_bytes == 0 && now.clients == 0, "what was lent comes back");
-    require(now.held_bytes == 0 && now.disk_held_bytes == 0 && now.pages == 0 && disk_.slots() == 0,
+    require(now.lent.memory == 0 && now.lent.disk == 0 && now.clients == 0, "what was lent comes back");
+    require(now.held.memory == 0 && now.held.disk == 0 && now.pages == 0 && disk_.slots() == 0,
             "no page stays without its lease");
     const ConstBytes lent = ConstBytes(memory()).first(kLentBytes);
     require(puts_ == 0 || (lent.front() == std::byte{} && std::memcmp(&lent[0], &lent[1], lent.size() - 1) == 0),

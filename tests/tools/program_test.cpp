@@ -207,6 +207,9 @@ TEST(Program, ADrainsOptionsAreRefusedWithWhatIsAccepted) {
   expect_refused("node drain 1 --rate 4gigs --cluster etcd://127.0.0.1:1/lab", {"--rate", "4gigs"});
   expect_refused("node drain 1 --rate 0/s --cluster etcd://127.0.0.1:1/lab", {"--rate", "0 moves nothing"});
   expect_refused("node undrain 1", {"vmem node undrain: no cluster is named"});
+  expect_refused("node limit 1 --cluster etcd://127.0.0.1:1/lab", {"--hbm is missing"});
+  expect_refused("node limit 1 --hbm much --cluster etcd://127.0.0.1:1/lab", {"--hbm", "much"});
+  expect_refused("node limit 1 --hbm 1GiB", {"vmem node limit: no cluster is named", "--cluster"});
   for (const char* word : {"--rate", "--wait", "--exit", "--force"})
     EXPECT_NE(run("node drain --help").text.find(word), std::string::npos) << word;
 }
@@ -227,6 +230,15 @@ TEST(Program, ADaemonsOptionsAreRefusedWithWhatIsAccepted) {
   expect_refused("daemon --lend 64MiB --secret ''", {"option secret='': a file without a name", "(from --secret)"});
   expect_refused("daemon --lend 64MiB --log loud", {"'loud' is no log level", "accepted: trace, debug"});
   expect_refused("daemon --lend 64MiB --id -1", {"--id", "'-1'", "up to 4294967295"});
+  const char* const gpu = "VMEM_DRIVER=emulated VMEM_EMU=devices=2,hbm=256MiB";
+  expect_refused("daemon --hbm 64MiB", {"--hbm", "'64MiB' names no GPU and size", "0:40GiB"});
+  expect_refused("daemon --hbm x:64MiB", {"--hbm", "'x:64MiB' names no GPU and size"});
+  expect_refused("daemon --hbm 0:1MiB", {"--hbm", "1MiB is too little", "units of 2 MiB"});
+  expect_refused("daemon --hbm 2:64MiB", {"--hbm 2:64 MiB names GPU 2", "there are 2 (0 to 1)"}, gpu);
+  expect_refused("daemon --hbm 1:512MiB", {"--hbm 1:512 MiB asked for, GPU 1 has", "lower --hbm"}, gpu);
+  const Outcome none = run("daemon --hbm 0:64MiB --driver /nonexistent/libcuda.so");
+  EXPECT_EQ(none.code, 3);
+  EXPECT_NE(none.text.find("--hbm 0:64 MiB needs a CUDA driver: "), std::string::npos) << none.text;
   const std::string fabric = run("daemon --lend 64MiB --fabric foo").text;
   const auto accepted = fabric.find("accepted: off, or ucx:DEVICES");
   ASSERT_NE(accepted, std::string::npos) << fabric;

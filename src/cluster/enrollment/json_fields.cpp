@@ -55,6 +55,11 @@ const Json* JsonFields::find(std::string_view name) {
   return place;
 }
 
+// Only of the object itself.
+std::uint64_t JsonFields::number_or(std::string_view name, std::uint64_t otherwise) {
+  return status_ && json_.contains(name) ? number(name) : otherwise;
+}
+
 std::uint64_t JsonFields::number(std::string_view name, std::uint64_t most) {
   const Json* const found = find(name);
   if (found == nullptr) return 0;

@@ -24,6 +24,8 @@ class JsonFields {
 
   // Name "a.b": field b of the object a. After an error these return nothing of use.
   std::uint64_t number(std::string_view name, std::uint64_t most = UINT64_MAX);
+  // A field that earlier versions do not write.
+  std::uint64_t number_or(std::string_view name, std::uint64_t otherwise);
   std::string text(std::string_view name);
   std::vector<std::string> texts(std::string_view name);
   std::map<std::string, std::string> labels(std::string_view name);

@@ -54,11 +54,22 @@ void NodePoll::read_in() {
   if (nodes->revision < seen_) return;
   seen_ = nodes->revision;
   if (poked_ <= seen_) poked_ = {};
-  NodesReading reading{.revision = seen_, .sent_us = sent_us_, .nodes = read_nodes->records, .draining = {}};
-  for (const Record& record : read_drain->records)
-    if (const auto id = id_in_key(record.key, kDrainPrefix))
-      reading.draining.emplace(*id, parse_drain_order(record.key, record.value));
+  NodesReading reading{
+      .revision = seen_, .sent_us = sent_us_, .nodes = read_nodes->records, .draining = {}, .hbm_limits = {}};
+  for (const Record& record : read_drain->records) read_order(record, reading);
   reading_ = std::move(reading);
+}
+
+void NodePoll::read_order(const Record& record, NodesReading& into) {
+  if (const auto id = id_in_key(record.key, kDrainPrefix))
+    into.draining.emplace(*id, parse_drain_order(record.key, record.value));
+  const auto limited = id_in_hbm_limit_key(record.key);
+  if (!limited) return;
+  if (const auto limit = parse_hbm_limit(record.key, record.value)) {
+    into.hbm_limits.emplace(*limited, *limit);
+  } else if (const auto times = unread_.next(); times.logged) {
+    VMEM_LOG_WARN("an order is not followed: {} ({} so far)", limit.error().message, times.count);
+  }
 }
 
 bool NodePoll::take_replies() {

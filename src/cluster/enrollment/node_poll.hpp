@@ -18,6 +18,7 @@ struct NodesReading {
   std::uint64_t sent_us = 0;
   std::vector<Record> nodes;
   std::map<NodeId, DrainOrder> draining;
+  std::map<NodeId, HbmLimit> hbm_limits;
 };
 
 class NodePoll {
@@ -37,6 +38,7 @@ class NodePoll {
   bool take_replies();
   bool keep(RegistryCall& call, std::optional<Reply>& answer);
   void read_in();
+  void read_order(const Record& record, NodesReading& into);
 
   RegistryCalls& calls_;
   const EnrollmentConfig& config_;
@@ -47,7 +49,7 @@ class NodePoll {
   Revision seen_{};
   Revision poked_{};  // 0: not, since the last read was sent
   std::optional<NodesReading> reading_;
-  LogLimit failures_;
+  LogLimit failures_, unread_;
 };
 
 }  // namespace vmem::cluster

@@ -5,6 +5,19 @@
 #include "cluster/enrollment/json_fields.hpp"
 
 namespace vmem::cluster {
+namespace {
+
+constexpr std::string_view kHbmSuffix = "/hbm";
+
+// Under the lease of the node's record.
+Commit order_commit(const Record& node, std::string_view suffix, std::optional<std::string> value) {
+  const std::string_view id = std::string_view(node.key).substr(kNodesPrefix.size());
+  Edit edit{.key = fmt::format("{}{}{}", kDrainPrefix, id, suffix), .value = std::move(value), .lease = {}};
+  if (edit.value) edit.lease = node.lease;
+  return {.conditions = {{.key = node.key, .modified = node.modified}}, .edits = {std::move(edit)}};
+}
+
+}  // namespace
 
 std::string json_of(const NodeRecord& record) {
   return record_value({{"incarnation", static_cast<std::uint64_t>(record.incarnation)},
@@ -28,11 +41,15 @@ std::string json_of(const DrainOrder& order) {
   return record_value({{"rate", order.rate}, {"exit", order.exit ? 1 : 0}});
 }
 
+std::string json_of(const HbmLimit& limit) { return record_value({{"bytes", limit.bytes}}); }
+
 std::string json_of(const Holdings& holdings) {
   return record_value({{"memory", holdings.memory},
                        {"disk", holdings.disk},
+                       {"hbm", holdings.hbm},
                        {"copies", holdings.copies},
                        {"leased", holdings.leased},
+                       {"hbm_taken", holdings.hbm_taken},
                        {"drains", holdings.drains ? 1 : 0}});
 }
 
@@ -42,12 +59,21 @@ DrainOrder parse_drain_order(std::string_view key, std::string_view value) {
   return fields.done() ? order : DrainOrder{};
 }
 
+Result<HbmLimit> parse_hbm_limit(std::string_view key, std::string_view value) {
+  JsonFields fields(key, value);
+  const HbmLimit limit{.bytes = fields.number("bytes")};
+  VMEM_TRY(fields.done());
+  return limit;
+}
+
 Result<Holdings> parse_holdings(std::string_view key, std::string_view value) {
   JsonFields fields(key, value);
   const Holdings holdings{.memory = fields.number("memory"),
                           .disk = fields.number("disk"),
+                          .hbm = fields.number_or("hbm", 0),
                           .copies = fields.number("copies"),
                           .leased = fields.number("leased"),
+                          .hbm_taken = fields.number_or("hbm_taken", 0),
                           .drains = fields.number("drains", 1) != 0};
   VMEM_TRY(fields.done());
   return holdings;
@@ -75,6 +101,7 @@ Result<NodeRecord> parse_node_record(std::string_view key, std::string_view valu
 
 std::string node_key(NodeId id) { return fmt::format("{}{}", kNodesPrefix, static_cast<std::uint64_t>(id)); }
 std::string drain_key(NodeId id) { return fmt::format("{}{}", kDrainPrefix, static_cast<std::uint64_t>(id)); }
+std::string hbm_limit_key(NodeId id) { return fmt::format("{}{}", drain_key(id), kHbmSuffix); }
 std::string holds_key(NodeId id) { return fmt::format("{}{}", kHoldsPrefix, static_cast<std::uint64_t>(id)); }
 
 std::optional<NodeId> id_in_key(std::string_view key, std::string_view prefix) {
@@ -83,11 +110,17 @@ std::optional<NodeId> id_in_key(std::string_view key, std::string_view prefix) {
   return NodeId{id};
 }
 
+std::optional<NodeId> id_in_hbm_limit_key(std::string_view key) {
+  if (!key.ends_with(kHbmSuffix)) return std::nullopt;
+  return id_in_key(key.substr(0, key.size() - kHbmSuffix.size()), kDrainPrefix);
+}
+
 Commit drain_commit(const Record& node, const std::optional<DrainOrder>& order) {
-  const std::string key = fmt::format("{}{}", kDrainPrefix, std::string_view(node.key).substr(kNodesPrefix.size()));
-  Edit edit{.key = key, .value = std::nullopt, .lease = {}};
-  if (order) edit = {.key = key, .value = json_of(*order), .lease = node.lease};
-  return {.conditions = {{.key = node.key, .modified = node.modified}}, .edits = {std::move(edit)}};
+  return order_commit(node, "", order ? std::optional(json_of(*order)) : std::nullopt);
+}
+
+Commit hbm_limit_commit(const Record& node, const std::optional<HbmLimit>& limit) {
+  return order_commit(node, kHbmSuffix, limit ? std::optional(json_of(*limit)) : std::nullopt);
 }
 
 }  // namespace vmem::cluster

@@ -4,6 +4,9 @@
 // "drain/ID" beside it asks the node to leave: it gets nothing new. Its value is a DrainOrder;
 // another value is the order of the defaults. Anybody may put it; it is under the same lease, so it
 // goes with the node. So does "holds/ID", where the node says what it holds for others.
+//
+// "drain/ID/hbm" asks it to lend less HBM than its record says: an HbmLimit. It is read with the
+// orders above it.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +24,15 @@ namespace vmem::cluster {
 
 inline constexpr std::string_view kNodesPrefix = "nodes/", kDrainPrefix = "drain/", kHoldsPrefix = "holds/";
 
+// The label that says which GPU's HBM a node lends, and how pages get there.
+inline constexpr std::string_view kHbmLabel = "hbm";
+
 struct NodeRecord {
   struct Lends {
     std::uint64_t memory = 0, disk = 0, hbm = 0;  // bytes
-    std::uint64_t copies = 0;                     // bytes, for copies of published regions
+    // Bytes, for copies of published regions.
+    std::uint64_t copies = 0;
+    std::uint64_t pages() const { return memory + disk + hbm; }  // for programs' pages
     bool operator==(const Lends&) const = default;
   };
   Incarnation incarnation{};
@@ -46,34 +54,48 @@ struct DrainOrder {
   bool operator==(const DrainOrder&) const = default;
 };
 
+struct HbmLimit {
+  std::uint64_t bytes = 0;  // the node lends this much at most
+  bool operator==(const HbmLimit&) const = default;
+};
+
 // Bytes that a node has of others.
 struct Holdings {
-  std::uint64_t memory = 0, disk = 0;  // pages
-  std::uint64_t copies = 0;            // of published regions
-  std::uint64_t leased = 0;            // room that others may use at any time
-  bool drains = false;                 // it knows that it is to leave, and grants no more room
-  std::uint64_t pages() const { return memory + disk; }
-  bool any() const { return memory + disk + copies + leased != 0; }
+  std::uint64_t memory = 0, disk = 0, hbm = 0;  // pages
+  std::uint64_t copies = 0;                     // of published regions
+  std::uint64_t leased = 0;                     // room that others may use at any time
+  std::uint64_t hbm_taken = 0;                  // of its GPU, with pages in it or without
+  // It knows that it is to leave, and grants no more room.
+  bool drains = false;
+  std::uint64_t pages() const { return memory + disk + hbm; }
+  bool any() const { return pages() + copies + leased != 0; }
   bool operator==(const Holdings&) const = default;
 };
 
 std::string json_of(const NodeRecord& record);
 std::string json_of(const DrainOrder& order);
+std::string json_of(const HbmLimit& limit);
 std::string json_of(const Holdings& holdings);
 // Errors: INVALID_OPTION, naming record and field.
 Result<NodeRecord> parse_node_record(std::string_view key, std::string_view value);
 DrainOrder parse_drain_order(std::string_view key, std::string_view value);
+Result<HbmLimit> parse_hbm_limit(std::string_view key, std::string_view value);
 Result<Holdings> parse_holdings(std::string_view key, std::string_view value);  // errors: as above
 
 std::string node_key(NodeId id);
 std::string drain_key(NodeId id);
+std::string hbm_limit_key(NodeId id);
 std::string holds_key(NodeId id);
 // The id in a key that begins with the prefix; none if what follows is not a number from 1.
 std::optional<NodeId> id_in_key(std::string_view key, std::string_view prefix);
+// The id in a key of an HbmLimit; none if it is another key.
+std::optional<NodeId> id_in_hbm_limit_key(std::string_view key);
 
 // Puts or erases the mark that the node of this record, as read from the registry, is to leave. Not
 // done if the node's membership has ended.
 Commit drain_commit(const Record& node, const std::optional<DrainOrder>& order);
+// The same for a limit; none: it lends all that it has.
+Commit hbm_limit_commit(const Record& node, const std::optional<HbmLimit>& limit);
 inline Commit drain_commit(const Record& node, bool drain) {
   return drain_commit(node, drain ? std::optional(DrainOrder{}) : std::nullopt);
 }

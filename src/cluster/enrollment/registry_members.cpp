@@ -95,6 +95,7 @@ void RegistryMembers::take_in(const NodesReading& reading, std::vector<Enrollmen
   }
   if (changed) advance(reading.revision);
   take_in_drains(reading.draining, events);
+  hbm_limits_ = reading.hbm_limits;
 }
 
 Status RegistryMembers::heard(const std::string& address, NodeIdentity node) {

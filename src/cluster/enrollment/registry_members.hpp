@@ -45,6 +45,11 @@ class RegistryMembers final : public Membership {
     return found == draining_.end() ? std::nullopt : std::optional(found->second);
   }
 
+  std::optional<HbmLimit> hbm_limit(NodeId node) const {
+    const auto found = hbm_limits_.find(node);
+    return found == hbm_limits_.end() ? std::nullopt : std::optional(found->second);
+  }
+
   const View& view() const noexcept override { return roster_.view(); }
   Status heard(const std::string& address, NodeIdentity node) override;
   void missed(NodeId node) override { roster_.missed(node); }
@@ -61,6 +66,7 @@ class RegistryMembers final : public Membership {
   Revision as_of_{};
   std::map<NodeId, Node> nodes_;
   std::map<NodeId, DrainOrder> draining_;
+  std::map<NodeId, HbmLimit> hbm_limits_;
   bool known_ = false;
   Roster roster_;
   LogLimit damaged_;

@@ -15,13 +15,25 @@ std::string_view answer_words(Answer answer) noexcept {
     case Answer::damaged:
       return "the checksum differs";
     case Answer::failed:
-      return "its disk failed, or it lacked memory";
+      return "its disk or its GPU failed, or it lacked memory";
     case Answer::refused:
       return "it refused the request";
     case Answer::drains:
       return "it is being drained, and lends to no further node";
   }
   return "an unknown answer";
+}
+
+std::string_view medium_words(Medium medium) noexcept {
+  switch (medium) {
+    case Medium::memory:
+      return "memory";
+    case Medium::disk:
+      return "disk";
+    case Medium::hbm:
+      return "HBM";
+  }
+  return "an unknown medium";
 }
 
 }  // namespace vmem::rdma::wire

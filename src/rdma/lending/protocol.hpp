@@ -2,9 +2,9 @@
 // messages (wire.hpp).
 //
 //   borrower                       lender
-//   allocate: Ask              →            room in memory and on disks
+//   allocate: Ask              →            room in memory, on disks and in HBM
 //                              ←     allocated: Lent: a lease, valid while both know it
-//                              ←     allocated: Lent, unasked (kUnasked): same lease, less disk
+//                              ←     allocated: Lent, unasked (kUnasked): same lease, other sizes
 //   put: PageAt, the page      →            verified, then stored
 //                              ←     put_done: Reply
 //   fetch: PageAt              →            verified first if the last copy arrived damaged
@@ -21,6 +21,7 @@
 // largest sequence counts, in whatever order they arrive.
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <optional>
 
@@ -29,9 +30,30 @@
 
 namespace vmem::rdma::wire {
 
-// Lease offsets from here on are on the lender's disks; lower ones are in its memory. All are
+// What a lender keeps pages in. Each medium has a range of a lease's offsets. All offsets are
 // multiples of the granule.
-inline constexpr std::uint64_t kDiskOffset = std::uint64_t{1} << 48;
+enum class Medium : std::uint8_t { memory = 0, disk = 1, hbm = 2 };
+inline constexpr std::array kMedia = {Medium::memory, Medium::disk, Medium::hbm};
+inline constexpr unsigned kMediumShift = 48;
+constexpr std::uint64_t first_offset(Medium medium) noexcept {
+  return static_cast<std::uint64_t>(medium) << kMediumShift;
+}
+// nullopt: of none.
+constexpr std::optional<Medium> medium_of(std::uint64_t offset) noexcept {
+  const std::uint64_t medium = offset >> kMediumShift;
+  return medium < kMedia.size() ? std::optional(static_cast<Medium>(medium)) : std::nullopt;
+}
+std::string_view medium_words(Medium medium) noexcept;  // "memory", "disk", "HBM"
+// A number for each medium.
+struct MediumBytes {
+  std::uint64_t memory = 0, disk = 0, hbm = 0;
+  constexpr std::uint64_t& operator[](Medium medium) noexcept {
+    return medium == Medium::memory ? memory : medium == Medium::disk ? disk : hbm;
+  }
+  constexpr std::uint64_t operator[](Medium medium) const noexcept { return MediumBytes(*this)[medium]; }
+  constexpr std::uint64_t sum() const noexcept { return memory + disk + hbm; }
+  bool operator==(const MediumBytes&) const = default;
+};
 
 enum class Answer : std::uint32_t {
   done = 0,
@@ -46,11 +68,13 @@ enum class Answer : std::uint32_t {
 std::string_view answer_words(Answer answer) noexcept;
 
 struct Ask {
-  std::uint64_t memory_bytes = 0, disk_bytes = 0;  // upper limits
+  MediumBytes bytes;  // upper limits
 };
 struct Lent {
   std::uint64_t lease = 0;  // id; if unchanged, the stored pages are still there
-  std::uint64_t memory_bytes = 0, disk_bytes = 0;
+  // Usable now. Of disks and HBM it may become less, and more again up to what was granted. What
+  // lies beyond it is kept; the borrower is to move it away.
+  MediumBytes bytes;
   Answer answer = Answer::done;
   std::uint32_t nodes = 0;  // number of nodes with leases
   // Only with Answer::full: total lendable, total leased, and one lease: its node, its size and the
@@ -85,7 +109,7 @@ struct Reply {
   std::uint32_t reserved = 0;
   std::uint64_t lease = 0, offset = 0;
 };
-static_assert(sizeof(Ask) == 16 && sizeof(Lent) == 72 && sizeof(End) == 16 && sizeof(SealedPage) == 56 &&
+static_assert(sizeof(Ask) == 24 && sizeof(Lent) == 80 && sizeof(End) == 16 && sizeof(SealedPage) == 56 &&
               sizeof(PageAt) == 80 && sizeof(Reply) == 24);
 static_assert(sizeof(PageAt) <= kMostBodyBytes);
 

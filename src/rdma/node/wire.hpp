@@ -15,7 +15,7 @@ namespace vmem::rdma::wire {
 static_assert(std::endian::native == std::endian::little, "headers are sent as they lie in memory");
 
 inline constexpr std::uint32_t kMagic = 0x4d454d56;  // "VMEM"
-inline constexpr std::uint16_t kProtocolVersion = 4;
+inline constexpr std::uint16_t kProtocolVersion = 5;
 inline constexpr std::uint64_t kMostPayloadBytes = std::uint64_t{1} << 30;
 
 // Requests are even; a request's reply is the next odd number.

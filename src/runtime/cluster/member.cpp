@@ -316,6 +316,7 @@ void Member::tell_nodes() {
                    .record = enrollment_->record(),
                    .own = config_.record,
                    .drain = members.drain(enrollment_->id()),
+                   .hbm_limit = members.hbm_limit(enrollment_->id()),
                    .nodes = {}};
   for (const auto& [id, node] : members.nodes()) view.nodes.push_back({id, node.record, members.drain(id)});
   const bool changed = nodes_changed_ || told_ == cluster::Revision{};

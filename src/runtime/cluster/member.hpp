@@ -55,7 +55,9 @@ struct ClusterNode {
   NodeId id{};
   cluster::NodeRecord record;
   std::optional<cluster::DrainOrder> drain = std::nullopt;  // it is asked to leave
-  std::optional<cluster::Holdings> holds = std::nullopt;    // as it said last; only in list_nodes
+  // It is asked to lend less HBM than its record says; only in list_nodes.
+  std::optional<cluster::HbmLimit> hbm_limit = std::nullopt;
+  std::optional<cluster::Holdings> holds = std::nullopt;  // as it said last; only in list_nodes
 };
 
 // The cluster as of a revision of its registry.
@@ -64,8 +66,9 @@ struct ClusterView {
   NodeId self{};               // this node
   cluster::Revision record{};  // of its record nodes/SELF
   cluster::NodeRecord own;
-  std::optional<cluster::DrainOrder> drain;  // it is asked to leave
-  std::vector<ClusterNode> nodes;            // the others
+  std::optional<cluster::DrainOrder> drain;    // it is asked to leave
+  std::optional<cluster::HbmLimit> hbm_limit;  // it is asked to lend less HBM
+  std::vector<ClusterNode> nodes;              // the others
 };
 
 class Member {

@@ -24,20 +24,46 @@ Result<const ClusterNode*> find_lender(const std::vector<ClusterNode>& nodes, No
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("the cluster has no node {}: `vmem node list` names those that it has", number(id)));
   const cluster::NodeRecord::Lends& lends = found->record.lends;
-  if (lends.memory + lends.disk + lends.copies == 0)
+  if (lends.pages() + lends.copies == 0)
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("node {} is a {} and lends nothing, so there is nothing to move away from it", number(id),
                             found->record.kind));
   return &*found;
 }
 
+// Of HBM that the node lends to others now.
+std::uint64_t hbm_of(const ClusterNode& node) {
+  const std::uint64_t lent = node.record.lends.hbm;
+  return node.hbm_limit ? std::min(lent, node.hbm_limit->bytes) : lent;
+}
+
+std::uint64_t room_on(const ClusterNode& node) {
+  const cluster::Holdings holds = node.holds.value_or(cluster::Holdings{});
+  return left_of(node.record.lends.memory, holds.memory) + left_of(node.record.lends.disk, holds.disk) +
+         left_of(hbm_of(node), holds.hbm);
+}
+
+// Pages go to other nodes, and to memory and disks of the same one.
+Status check_room_for_limit(const std::vector<ClusterNode>& nodes, const ClusterNode& node, std::uint64_t bytes) {
+  const std::uint64_t held = node.holds.value_or(cluster::Holdings{}).hbm, leaves = left_of(held, bytes);
+  std::uint64_t room = room_on(node) - left_of(hbm_of(node), held);
+  for (const ClusterNode& other : nodes) room += other.id == node.id || other.drain ? 0 : room_on(other);
+  if (leaves <= room) return {};
+  return refuse(
+      fmt::format("node {} holds {} of pages in HBM, of which {} have to leave, and elsewhere there is room for {}: "
+                  "start another daemon first, ask for less, or give --force to move what fits and keep the rest "
+                  "until there is room",
+                  number(node.id), format_bytes(held), format_bytes(leaves), format_bytes(room)));
+}
+
 // Done only if the node's record is as it was read, so the order is under the node's lease.
-Result<bool> commit(RegistryClient& registry, NodeId node, const std::optional<cluster::DrainOrder>& order) {
+template <class MakeCommit>
+Result<bool> commit(RegistryClient& registry, NodeId node, const MakeCommit& make) {
   const std::string key = cluster::node_key(node);
   VMEM_ASSIGN(auto records, registry.read(key));
   const cluster::Read read{std::move(records)};
   const cluster::Record* const record = cluster::find_record(read, key);
-  return record == nullptr ? Result<bool>(false) : registry.commit(cluster::drain_commit(*record, order));
+  return record == nullptr ? Result<bool>(false) : registry.commit(make(*record));
 }
 
 Status changes_too_often(NodeId node) {
@@ -53,12 +79,11 @@ Status check_room_for_drain(const std::vector<ClusterNode>& nodes, NodeId id) {
   for (const ClusterNode& other : nodes) {
     if (other.id == id || other.drain) continue;
     const cluster::NodeRecord::Lends& lends = other.record.lends;
-    const cluster::Holdings holds = other.holds.value_or(cluster::Holdings{});
-    lent += lends.memory + lends.disk;
-    pages += left_of(lends.memory, holds.memory) + left_of(lends.disk, holds.disk);
-    copies += left_of(lends.copies, holds.copies);
+    lent += lends.memory + lends.disk + hbm_of(other);
+    pages += room_on(other);
+    copies += left_of(lends.copies, other.holds.value_or(cluster::Holdings{}).copies);
   }
-  if (node->record.lends.memory + node->record.lends.disk != 0 && lent == 0)
+  if (node->record.lends.pages() != 0 && lent == 0)
     return refuse(
         fmt::format("node {} is the last one that lends: it holds {} of pages, and there is no other node "
                     "for them; start another daemon first, or give --force to have pages stay there until "
@@ -82,7 +107,9 @@ Status drain_node(RegistryClient& registry, NodeId node, const cluster::DrainOrd
     VMEM_ASSIGN(const auto nodes, list_nodes(registry));
     VMEM_ASSIGN(const ClusterNode* const lender, find_lender(nodes, node));
     if (check == RoomCheck::required && !lender->drain) VMEM_TRY(check_room_for_drain(nodes, node));
-    VMEM_ASSIGN(const bool done, commit(registry, node, order));
+    VMEM_ASSIGN(const bool done, commit(registry, node, [&](const cluster::Record& record) {
+                  return cluster::drain_commit(record, order);
+                }));
     if (done) return {};
   }
   return changes_too_often(node);
@@ -93,7 +120,32 @@ Status undrain_node(RegistryClient& registry, NodeId node) {
     VMEM_ASSIGN(const auto nodes, list_nodes(registry));
     VMEM_ASSIGN(const ClusterNode* const lender, find_lender(nodes, node));
     if (!lender->drain) return refuse(fmt::format("node {} does not drain", number(node)));
-    VMEM_ASSIGN(const bool done, commit(registry, node, std::nullopt));
+    VMEM_ASSIGN(const bool done, commit(registry, node, [](const cluster::Record& record) {
+                  return cluster::drain_commit(record, std::nullopt);
+                }));
+    if (done) return {};
+  }
+  return changes_too_often(node);
+}
+
+Status limit_hbm(RegistryClient& registry, NodeId node, std::uint64_t bytes, RoomCheck check) {
+  for (int i = 0; i < kTries; ++i) {
+    VMEM_ASSIGN(const auto nodes, list_nodes(registry));
+    VMEM_ASSIGN(const ClusterNode* const lender, find_lender(nodes, node));
+    const std::uint64_t most = lender->record.lends.hbm;
+    if (most == 0)
+      return refuse(
+          fmt::format("node {} lends no HBM; its daemon has to be started with --hbm GPU:SIZE", number(node)));
+    if (bytes > most)
+      return refuse(
+          fmt::format("{} of HBM asked for, and node {} was started with {}: ask for that at most, or start "
+                      "its daemon anew with a larger --hbm",
+                      format_bytes(bytes), number(node), format_bytes(most)));
+    if (check == RoomCheck::required) VMEM_TRY(check_room_for_limit(nodes, *lender, bytes));
+    const auto limit = bytes == most ? std::nullopt : std::optional(cluster::HbmLimit{bytes});
+    VMEM_ASSIGN(const bool done, commit(registry, node, [&](const cluster::Record& record) {
+                  return cluster::hbm_limit_commit(record, limit);
+                }));
     if (done) return {};
   }
   return changes_too_often(node);

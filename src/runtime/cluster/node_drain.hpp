@@ -1,4 +1,5 @@
-// Asks a node of a cluster to leave, or to stay after all, from a process that is no member.
+// Asks a node of a cluster to leave, to stay after all, or to lend less HBM, from a process that is
+// no member.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +19,10 @@ enum class RoomCheck : std::uint8_t { required, skipped };
 Status drain_node(RegistryClient& registry, NodeId node, const cluster::DrainOrder& order, RoomCheck check);
 // Errors: INVALID_OPTION for a node that is not listed, or is not asked to leave.
 Status undrain_node(RegistryClient& registry, NodeId node);
+
+// Has the node lend at most `bytes` of HBM from now on; all that its record says: no limit. Errors:
+// INVALID_OPTION for a node that is not listed or lends less, or if there is no room for the pages
+// that would have to leave; those of list_nodes.
+Status limit_hbm(RegistryClient& registry, NodeId node, std::uint64_t bytes, RoomCheck check);
 
 }  // namespace vmem::runtime

@@ -42,6 +42,10 @@ Result<std::vector<ClusterNode>> list_nodes(RegistryClient& registry) {
   for (const cluster::Record& record : drain_records) {
     if (ClusterNode* const node = node_of(found, record, cluster::kDrainPrefix))
       node->drain = cluster::parse_drain_order(record.key, record.value);
+    const auto limited = cluster::id_in_hbm_limit_key(record.key);
+    const auto node = limited ? found.find(*limited) : found.end();
+    const auto limit = cluster::parse_hbm_limit(record.key, record.value);
+    if (node != found.end() && limit) node->second.hbm_limit = *limit;
   }
   for (const cluster::Record& record : holds_records) {
     ClusterNode* const node = node_of(found, record, cluster::kHoldsPrefix);

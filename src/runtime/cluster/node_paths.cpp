@@ -38,7 +38,7 @@ void NodePaths::see(const ClusterView& view) {
 // The remote tier leaves a lender that drains once nothing of its own is there.
 bool NodePaths::has_others_link(const ClusterNode& node) const {
   const cluster::NodeRecord::Lends& lends = node.record.lends;
-  return lenders_ == Lenders::the_remote_tier && lends.memory + lends.disk != 0 && !node.drain;
+  return lenders_ == Lenders::the_remote_tier && lends.pages() != 0 && !node.drain;
 }
 
 rdma::PeerId NodePaths::to(NodeId node) {

@@ -24,7 +24,7 @@ namespace {
 
 using pagetable::kGranuleBytes;
 
-// Two of the largest pages, in transfer to or from a disk.
+// Two of the largest pages, in transfer to or from a disk or HBM.
 constexpr std::uint64_t kStagingBytes = std::uint64_t{512} << 20;
 constexpr std::uint32_t kDiskDepth = 64;
 constexpr std::uint64_t kLeaveUs = 10'000'000;  // for other nodes to take over what this one keeps
@@ -74,6 +74,7 @@ Daemon::~Daemon() {
   }
   guard_.reset();  // its last reports may go to this daemon
   if (service_) service_->stop();
+  hbm_.reset();  // its thread calls the service
   node_.reset();
   if (!disk_ || !disk_->quarantined()) return;
   // The kernel may still write to the memory of requests that do not end.
@@ -90,7 +91,7 @@ Status Daemon::reserve(const DaemonOptions& options) {
   if (options.lend_bytes != 0) VMEM_TRY(check_size("--lend", options.lend_bytes));
   if (options.client_bytes) VMEM_TRY(check_size("--per-node", *options.client_bytes));
   lent_bytes_ = options.lend_bytes / kGranuleBytes * kGranuleBytes;
-  staging_bytes_ = options.nvme.empty() ? 0 : kStagingBytes;
+  staging_bytes_ = options.nvme.empty() && !options.hbm ? 0 : kStagingBytes;
   const std::uint64_t bytes = lent_bytes_ + staging_bytes_;
   if (options.copies_bytes != 0) VMEM_TRY(check_size("--copies", options.copies_bytes));
   if (options.copies_bytes != 0 && options.cluster.empty())
@@ -98,7 +99,8 @@ Status Daemon::reserve(const DaemonOptions& options) {
                 "--copies is for regions that are published to a cluster: give --cluster, too");
   if (bytes == 0 && options.copies_bytes == 0)
     return fail(VMEM_ERROR_INVALID_OPTION,
-                "nothing to lend: give --lend SIZE, --nvme DIRECTORY:SIZE, or --copies SIZE with --cluster");
+                "nothing to lend: give --lend SIZE, --hbm GPU:SIZE, --nvme DIRECTORY:SIZE, or --copies SIZE with "
+                "--cluster");
   if (const std::uint64_t available = available_host_bytes(); options.copies_bytes > available)
     return fail(
         VMEM_ERROR_INVALID_OPTION,
@@ -106,12 +108,13 @@ Status Daemon::reserve(const DaemonOptions& options) {
                     format_bytes(options.copies_bytes), format_bytes(available), format_bytes(total_host_bytes())));
   if (bytes == 0) return {};
   if (const std::uint64_t available = available_host_bytes(); bytes > available)
-    return fail(
-        VMEM_ERROR_INVALID_OPTION,
-        fmt::format(
-            "--lend {}{} asked for, {} are available of the machine's {}; lower --lend", format_bytes(lent_bytes_),
-            staging_bytes_ == 0 ? "" : fmt::format(" and {} for the way to disks", format_bytes(staging_bytes_)),
-            format_bytes(available), format_bytes(total_host_bytes())));
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--lend {}{} asked for, {} are available of the machine's {}; lower --lend",
+                            format_bytes(lent_bytes_),
+                            staging_bytes_ == 0
+                                ? ""
+                                : fmt::format(" and {} for the way to disks and HBM", format_bytes(staging_bytes_)),
+                            format_bytes(available), format_bytes(total_host_bytes())));
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     return fail(VMEM_ERROR_OUT_OF_MEMORY,
@@ -122,8 +125,7 @@ Status Daemon::reserve(const DaemonOptions& options) {
   return {};
 }
 
-Status Daemon::open(const DaemonOptions& options) {
-  VMEM_TRY(reserve(options));
+Status Daemon::open_tiers(const DaemonOptions& options) {
   if (!options.nvme.empty()) {
     tiers::DiskTier::Config disk;
     disk.directories = options.nvme;
@@ -134,11 +136,22 @@ Status Daemon::open(const DaemonOptions& options) {
     disk.on_ready = [this] { service_->poke(); };
     VMEM_ASSIGN(disk_, tiers::DiskTier::create(std::move(disk)));
   }
+  if (options.hbm) {
+    const rdma::Bytes staging(memory_.get() + lent_bytes_, staging_bytes_);
+    VMEM_ASSIGN(hbm_, LentHbm::open(options.driver, *options.hbm, staging, [this] { service_->poke(); }));
+  }
+  return {};
+}
+
+Status Daemon::open(const DaemonOptions& options) {
+  VMEM_TRY(reserve(options));
+  VMEM_TRY(open_tiers(options));
   rdma::MemoryService::Config service;
   service.clock = &clock_;
   service.memory = {memory_.get(), lent_bytes_ + staging_bytes_};
   service.staging_bytes = staging_bytes_;
   service.disk = disk_.get();
+  service.hbm = hbm_ ? &hbm_->tier() : nullptr;
   service.client_bytes = options.client_bytes.value_or(service.client_bytes);
   service.grace_us = options.grace_us;
   service.workers = worker_count();
@@ -180,10 +193,12 @@ Status Daemon::start_joint(const DaemonOptions& options, const NodeConfig& node)
 
 cluster::Holdings Daemon::holdings() const {
   const rdma::ServiceStatistics lent = statistics();
-  return {.memory = lent.held_bytes,
-          .disk = lent.disk_held_bytes,
+  return {.memory = lent.held.memory,
+          .disk = lent.held.disk,
+          .hbm = lent.held.hbm,
           .copies = copies().bytes,
-          .leased = lent.lent_bytes + lent.disk_lent_bytes};
+          .leased = lent.lent.sum(),
+          .hbm_taken = hbm_ ? hbm_->tier().slab_bytes() : 0};
 }
 
 void Daemon::see(const ClusterView& view) {
@@ -192,6 +207,8 @@ void Daemon::see(const ClusterView& view) {
   if (view.drain && !drain_) drains_since_us_ = clock_.now_us();
   drain_ = view.drain;
   service_->set_draining(drain_.has_value());
+  if (hbm_ && view.hbm_limit != hbm_limit_) hbm_->set_limit(view.hbm_limit ? view.hbm_limit->bytes : UINT64_MAX);
+  hbm_limit_ = view.hbm_limit;
 }
 
 // While it drains, room that was given back is not lent again. A lease that was granted before the
@@ -226,7 +243,8 @@ Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
                               address()));
     config.record.addresses = {address()};
   }
-  config.record.lends = {.memory = memory_bytes(), .disk = disk_bytes(), .copies = copies_bytes_};
+  config.record.lends = {.memory = memory_bytes(), .disk = disk_bytes(), .hbm = hbm_bytes(), .copies = copies_bytes_};
+  if (hbm_) config.record.labels[std::string(cluster::kHbmLabel)] = hbm_->describe();
   for (const auto& [name, value] : options.labels) config.record.labels[name] = value;
   VMEM_ASSIGN(member_, Member::join(std::move(config), kJoinUs));
   return {};

@@ -1,4 +1,4 @@
-// A node without a program (`vmem daemon`): lends memory and disk space to other nodes.
+// A node without a program (`vmem daemon`): lends memory, HBM and disk space to other nodes.
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@
 #include "runtime/cluster/member.hpp"
 #include "runtime/cluster/page_shelf.hpp"
 #include "runtime/remote/guard.hpp"
+#include "runtime/remote/lent_hbm.hpp"
 #include "runtime/remote/nodes.hpp"
 #include "tiers/disk/disk_options.hpp"
 #include "tiers/disk/disk_tier.hpp"
@@ -27,6 +28,8 @@ struct DaemonOptions {
   std::uint64_t lend_bytes = 0;
   std::uint64_t copies_bytes = 0;  // with cluster: for copies of published regions
   std::vector<StoreDirectory> nvme;
+  std::optional<HbmLoan> hbm;
+  std::string driver = "auto";                // with hbm, as the option driver
   std::string secret;                         // a file; alternative to `certificates`
   std::string certificates;                   // a folder; neither: only nodes on this machine
   std::string fabric;                         // UCX devices; "": TLS, or Unix sockets
@@ -59,6 +62,9 @@ class Daemon {
   std::uint64_t id() const { return id_; }
   std::uint64_t memory_bytes() const { return lent_bytes_; }
   std::uint64_t disk_bytes() const { return disk_ ? disk_->usage().budget_bytes : 0; }
+  std::uint64_t hbm_bytes() const { return hbm_ ? hbm_->tier().usage().budget_bytes : 0; }
+  // Which GPU, and the way there; "": no HBM is lent.
+  std::string hbm_path() const { return hbm_ ? hbm_->describe() : ""; }
   std::uint64_t copies_bytes() const { return copies_bytes_; }  // at most, of published regions
   PageShelf::Usage copies() const { return shelf_ ? shelf_->usage() : PageShelf::Usage{}; }
   rdma::ServiceStatistics statistics() const { return service_->statistics(); }
@@ -70,6 +76,7 @@ class Daemon {
   Daemon() = default;
   Status open(const DaemonOptions& options);
   Status reserve(const DaemonOptions& options);
+  Status open_tiers(const DaemonOptions& options);
   void watch_programs();
   Status start_joint(const DaemonOptions& options, const NodeConfig& node);
   Status join(const DaemonOptions& options, const NodeIdentity& self);
@@ -80,6 +87,7 @@ class Daemon {
   std::uint64_t id_ = 0, lent_bytes_ = 0, staging_bytes_ = 0, copies_bytes_ = 0;
   std::unique_ptr<std::byte, Unmap> memory_;
   std::unique_ptr<tiers::DiskTier> disk_;
+  std::unique_ptr<LentHbm> hbm_;
   std::unique_ptr<rdma::Node> node_;
   std::unique_ptr<rdma::MemoryService> service_;
   // Of a cluster, or null: in the order of use, a later member calls an earlier one.
@@ -87,6 +95,7 @@ class Daemon {
   std::atomic<bool> over_ = false;
   // Only for the member's thread.
   std::optional<cluster::DrainOrder> drain_;
+  std::optional<cluster::HbmLimit> hbm_limit_;
   std::uint64_t drains_since_us_ = 0;
   std::unique_ptr<PageShelf> shelf_;
   std::unique_ptr<JointRegions> joint_;

@@ -53,7 +53,7 @@ std::string label(const cluster::NodeRecord& record, const std::string& name) {
 std::vector<rdma::NamedLender> lenders_of(const ClusterView& view) {
   std::vector<rdma::NamedLender> lenders;
   for (const ClusterNode& node : view.nodes) {
-    if (node.record.lends.memory + node.record.lends.disk == 0) continue;
+    if (node.record.lends.pages() == 0) continue;
     lenders.push_back({.name = static_cast<std::uint64_t>(node.id),
                        .addresses = node.record.addresses,
                        .domain = {.rack = label(node.record, "rack"), .host = label(node.record, "host")},

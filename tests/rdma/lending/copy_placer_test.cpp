@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,17 +14,19 @@ constexpr std::uint64_t kPage = std::uint64_t{2} << 20;
 
 // In pages.
 struct Node {
-  std::uint64_t memory = 0, disk = 0;
+  std::uint64_t memory = 0, disk = 0, hbm = 0;
 };
+
+wire::MediumBytes bytes_of(const Node& node) {
+  return {.memory = node.memory * kPage, .disk = node.disk * kPage, .hbm = node.hbm * kPage};
+}
 
 class Nodes {
  public:
   Nodes(std::uint32_t replicas, const std::vector<Node>& nodes,
         CopyPlacer::LastResort last = CopyPlacer::LastResort::none)
       : placer(std::vector<std::string>(nodes.size(), "node"), replicas, last) {
-    for (std::uint32_t i = 0; i < nodes.size(); ++i)
-      placer.set_room(i,
-                      {.lease = i + 1, .memory_bytes = nodes[i].memory * kPage, .disk_bytes = nodes[i].disk * kPage});
+    for (std::uint32_t i = 0; i < nodes.size(); ++i) placer.set_room(i, {.lease = i + 1, .bytes = bytes_of(nodes[i])});
   }
   std::uint64_t budget() const { return placer.usage().budget_bytes / kPage; }
   std::uint64_t ready() const { return placer.usage().ready_bytes / kPage; }
@@ -91,7 +94,7 @@ TEST(CopyPlacer, OneOfTwoNodesThatIsFullLeavesNoRoom) {
 
 TEST(CopyPlacer, ANodeWhoseDiskDiedDoesNotCountAsTheSecondNode) {
   Nodes some(2, {{8}, {.disk = 4}});
-  ASSERT_TRUE(some.placer.shrink_disk(1, 0));
+  some.placer.revise(1, {});
   EXPECT_EQ(some.budget(), 8u);
   EXPECT_EQ(some.ready(), 8u);
   EXPECT_EQ(some.allocate_all(), 8u);
@@ -158,7 +161,7 @@ TEST(CopyPlacer, TheSecondCopyGoesToAnotherRackElseToAnotherHost) {
   const std::vector<FailureDomain> domains{{"a", "1"}, {"a", "1"}, {"a", "2"}, {"b", "3"}};
   for (std::uint32_t node = 0; node < domains.size(); ++node) {
     placer.add_node("node", domains[node]);
-    placer.set_room(node, {.lease = node + 1, .memory_bytes = 8 * kPage});
+    placer.set_room(node, {.lease = node + 1, .bytes = {.memory = 8 * kPage}});
   }
   const auto other_node = [&] {
     const tiers::SlotId slot = placer.allocate(kPage)->slot;
@@ -276,6 +279,57 @@ TEST(CopyPlacer, AReservedPlaceIsNobodyElses) {
   EXPECT_FALSE(some.placer.reserve(some.placer.granted(some.slots[0]), 0));
   some.placer.cancel(*to, kPage);
   EXPECT_TRUE(some.placer.reserve(some.placer.granted(some.slots[0]), 0));
+}
+
+// ---- HBM ----
+
+TEST(CopyPlacer, HbmIsRoomLikeMemoryAndDisksComeLast) {
+  Nodes some(1, {{.memory = 2, .disk = 4, .hbm = 2}});
+  EXPECT_EQ(some.budget(), 8u);
+  ASSERT_EQ(some.allocate_all(), 8u);
+  std::map<wire::Medium, int> pages;
+  for (std::size_t i = 0; i < 4; ++i) ++pages[*wire::medium_of(some.placer.copies(some.slots[i])[0].offset)];
+  EXPECT_EQ(pages[wire::Medium::memory], 2);
+  EXPECT_EQ(pages[wire::Medium::hbm], 2);
+}
+
+TEST(CopyPlacer, OfTwoNodesTheOneWithHbmGoesBeforeTheOneWithALargerDisk) {
+  Nodes some(1, {{.disk = 16}, {.hbm = 4}});
+  ASSERT_TRUE(some.allocate());
+  EXPECT_EQ(some.placer.copies(some.slots[0])[0].node, 1u);
+}
+
+// Only until what is left fits, and to the memory of the same node, too.
+TEST(CopyPlacer, PagesLeaveHbmThatIsWantedBack) {
+  Nodes some(1, {{.memory = 1, .hbm = 4}});
+  ASSERT_EQ(some.allocate_all(), 5u);
+  some.placer.release(some.slots[0]);  // the page in memory
+  const auto before = some.placer.revision();
+  EXPECT_EQ(some.placer.revise(0, {.memory = kPage, .hbm = 3 * kPage}).hbm, 4 * kPage);
+  EXPECT_GT(some.placer.revision(), before);
+  EXPECT_EQ(some.ready(), 1u) << "in memory";
+  const GrantedSlot slot = some.placer.granted(some.slots[1]);
+  EXPECT_TRUE(some.placer.is_wanted_back(some.placer.copies(slot.slot)[0]));
+  ASSERT_EQ(some.placer.repair(slot, {true}).kind, Repair::Kind::make);
+  const auto to = some.placer.reserve(slot, 0);
+  ASSERT_TRUE(to);
+  EXPECT_EQ(*wire::medium_of(to->offset), wire::Medium::memory);
+  ASSERT_TRUE(some.placer.replace(slot, 0, *to));
+  for (std::size_t i = 1; i < 5; ++i) {
+    const GrantedSlot each = some.placer.granted(some.slots[i]);
+    EXPECT_EQ(some.placer.repair(each, {true}).kind, Repair::Kind::none) << i;
+  }
+  some.placer.revise(0, {.memory = kPage, .hbm = 4 * kPage});
+  EXPECT_EQ(some.ready(), 1u) << "in HBM again";
+}
+
+TEST(CopyPlacer, PagesStayOnADiskThatFailed) {
+  Nodes some(1, {{.memory = 4, .disk = 4}});
+  ASSERT_EQ(some.allocate_all(), 8u);
+  for (std::size_t i = 0; i < 4; ++i) some.placer.release(some.slots[i]);
+  some.placer.revise(0, {.memory = 4 * kPage, .disk = kPage});
+  for (std::size_t i = 4; i < 8; ++i)
+    EXPECT_EQ(some.placer.repair(some.placer.granted(some.slots[i]), {true}).kind, Repair::Kind::none);
 }
 
 }  // namespace

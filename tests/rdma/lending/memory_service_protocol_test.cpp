@@ -25,7 +25,7 @@ TEST(MemoryService, WhatIsLentIsLentOnceAndWipedBeforeTheNextHasIt) {
   auto first = std::move(remote.tier);
   first.reset();
   remote.service_config = {};
-  const auto lent = [&] { return remote.lenders[0]->service->statistics().lent_bytes; };
+  const auto lent = [&] { return remote.lenders[0]->service->statistics().lent.memory; };
   remote.pass(1'000'000);
   EXPECT_EQ(lent(), SteppedRemote::kLenderBytes) << "it may come back";
   remote.pass(70'000'000);
@@ -102,7 +102,7 @@ class BareClient final : public Receiver {
     return std::ranges::any_of(events_, [](const Event& event) { return std::holds_alternative<Gone>(event.what); });
   }
   std::uint64_t lease() {
-    say(wire::Kind::allocate, ++asked_, wire::body_of(wire::Ask{kPage * 8, 0}));
+    say(wire::Kind::allocate, ++asked_, wire::body_of(wire::Ask{{.memory = kPage * 8}}));
     const auto lent = heard<wire::Lent>();
     return lent.empty() || lent.front().answer != wire::Answer::done ? 0 : lent.front().lease;
   }
@@ -166,7 +166,7 @@ TEST(MemoryService, APageThatIsReleasedWhileItArrivesIsNotKept) {
   const ServiceStatistics now = remote.lenders[0]->service->statistics();
   EXPECT_EQ(now.stored_bytes, kPage);
   EXPECT_EQ(now.pages, 0u);
-  EXPECT_EQ(now.held_bytes, 0u);
+  EXPECT_EQ(now.held.memory, 0u);
   client.say(Kind::fetch, 12, wire::body_of(page));
   const auto fetched = client.heard<wire::Reply>();
   ASSERT_EQ(fetched.size(), 1u);

@@ -131,7 +131,8 @@ class OneRoom : public ::testing::Test {
   struct WithMemory final : ScriptedTransport {
     Result<std::unique_ptr<Slab>> register_slab(Bytes) override { return std::make_unique<Unregistered>(); }
   };
-  explicit OneRoom(tiers::Tier* disk = nullptr) : service({.clock = &clock, .memory = memory, .disk = disk}) {}
+  explicit OneRoom(tiers::Tier* disk = nullptr, tiers::Tier* hbm = nullptr)
+      : service({.clock = &clock, .memory = memory, .disk = disk, .hbm = hbm}) {}
   void SetUp() override { ASSERT_TRUE(service.start(*host)); }
   void TearDown() override {
     transport.on_progress = [&] {
@@ -150,7 +151,8 @@ class OneRoom : public ::testing::Test {
     host->step();
   }
   wire::Lent ask(std::uint64_t node) {
-    transport.says(PeerId{node}, NodeId{node}, wire::Kind::allocate, wire::Ask{UINT64_MAX, UINT64_MAX});
+    transport.says(PeerId{node}, NodeId{node}, wire::Kind::allocate,
+                   wire::Ask{{.memory = UINT64_MAX, .disk = UINT64_MAX, .hbm = UINT64_MAX}});
     host->step();
     return last_lent(transport);
   }
@@ -185,44 +187,44 @@ struct ProcessEnd {
 TEST_F(OneRoom, TheRoomOfAProcessThatEndedIsFreeAtOnce) {
   ProcessEnd first;
   connect(1, first.process);
-  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  EXPECT_EQ(ask(1).bytes.memory, kBytes);
   leave(1);
   connect(2);
   EXPECT_EQ(ask(2).answer, wire::Answer::full) << "a connection that breaks proves nothing";
   first.end();
-  EXPECT_EQ(ask_again(2).memory_bytes, kBytes);
+  EXPECT_EQ(ask_again(2).bytes.memory, kBytes);
 }
 
 TEST_F(OneRoom, WhoAsksWhileRoomIsBeingWipedIsToldToAskAgainAtEveryTickOfTheClock) {
   clock.each_look_us = 1;
   ProcessEnd first;
   connect(1, first.process);
-  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  EXPECT_EQ(ask(1).bytes.memory, kBytes);
   first.end();
   connect(2);
   EXPECT_EQ(ask(2).answer, wire::Answer::again);
-  EXPECT_EQ(ask_again(2).memory_bytes, kBytes);
+  EXPECT_EQ(ask_again(2).bytes.memory, kBytes);
 }
 
 TEST_F(OneRoom, AProcessThatEndedLosesItsRoomThoughAForkedChildKeepsItsConnection) {
   ProcessEnd first;
   connect(1, first.process);
-  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  EXPECT_EQ(ask(1).bytes.memory, kBytes);
   first.end();
   connect(2);
-  EXPECT_EQ(ask_again(2).memory_bytes, kBytes);
+  EXPECT_EQ(ask_again(2).bytes.memory, kBytes);
   EXPECT_THAT(transport.closed, ElementsAre(PeerId{1}));
 }
 
 TEST_F(OneRoom, AReportedEndFreesTheRoomAndWhatTheNodeSentBeforeComesToNothing) {
   connect(1);
-  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  EXPECT_EQ(ask(1).bytes.memory, kBytes);
   leave(1);
   connect(2);
   transport.says(PeerId{2}, NodeId{2}, wire::Kind::end, wire::End{1, 1});
   host->step();
   EXPECT_EQ(wire::parse(transport.sent.back().header)->header.kind, wire::Kind::ended);
-  EXPECT_EQ(ask_again(2).memory_bytes, kBytes);
+  EXPECT_EQ(ask_again(2).bytes.memory, kBytes);
   transport.connected(PeerId{3}, NodeId{1});
   host->step();
   EXPECT_THAT(transport.closed, ElementsAre(PeerId{3})) << "it was on its way when its process ended";
@@ -230,7 +232,7 @@ TEST_F(OneRoom, AReportedEndFreesTheRoomAndWhatTheNodeSentBeforeComesToNothing) 
 
 TEST_F(OneRoom, AReportOfAnotherIncarnationEndsNothing) {
   connect(1);
-  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  EXPECT_EQ(ask(1).bytes.memory, kBytes);
   connect(2);
   transport.says(PeerId{2}, NodeId{2}, wire::Kind::end, wire::End{1, 0});
   host->step();
@@ -239,7 +241,7 @@ TEST_F(OneRoom, AReportOfAnotherIncarnationEndsNothing) {
 
 TEST_F(OneRoom, WhoIsRefusedHearsWhoHasTheRoom) {
   connect(1);
-  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  EXPECT_EQ(ask(1).bytes.memory, kBytes);
   connect(2);
   wire::Lent refused = ask(2);
   EXPECT_EQ(refused.answer, wire::Answer::full);
@@ -255,7 +257,7 @@ TEST_F(OneRoom, WhoIsRefusedHearsWhoHasTheRoom) {
 
 TEST_F(OneRoom, RefusedNodesLeaveNothingBehind) {
   connect(1);
-  EXPECT_EQ(ask(1).memory_bytes, kBytes);
+  EXPECT_EQ(ask(1).bytes.memory, kBytes);
   const std::size_t files = std::size_t(std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {}));
   for (std::uint64_t node = 2; node < 2000; ++node) {
     ProcessEnd other;
@@ -274,22 +276,22 @@ class DiskRoom : public OneRoom {
   static constexpr std::uint64_t kDiskBytes = std::uint64_t{64} << 20;
   static constexpr std::uint64_t kLook = 5'000;
   DiskRoom() : OneRoom(&disk) {}
-  std::uint64_t told() { return last_lent(transport).disk_bytes; }
+  std::uint64_t told() { return last_lent(transport).bytes.disk; }
   ScriptedDisk disk{kDiskBytes};
 };
 
 TEST_F(DiskRoom, ABorrowerIsToldWhenTheDiskGoesOutOfService) {
   connect(1);
   const wire::Lent before = ask(1);
-  EXPECT_EQ(before.disk_bytes, kDiskBytes);
+  EXPECT_EQ(before.bytes.disk, kDiskBytes);
   disk.left = 0;
   clock.advance(kLook);
   host->step();
   const wire::Lent after = last_lent(transport);
   EXPECT_EQ(after.lease, before.lease) << "what is there may still be read";
-  EXPECT_EQ(after.memory_bytes, before.memory_bytes);
-  EXPECT_EQ(after.disk_bytes, 0u);
-  EXPECT_EQ(service.statistics().disk_lent_bytes, 0u);
+  EXPECT_EQ(after.bytes.memory, before.bytes.memory);
+  EXPECT_EQ(after.bytes.disk, 0u);
+  EXPECT_EQ(service.statistics().lent.disk, 0u);
   const std::size_t sent = transport.sent.size();
   clock.advance(kLook);
   host->step();
@@ -304,7 +306,7 @@ TEST_F(DiskRoom, WhoWasAwayWhenTheDiskFailedHearsOfItWhenItIsBack) {
   clock.advance(kLook);
   host->step();
   connect(1);
-  EXPECT_EQ(ask(1).disk_bytes, kDiskBytes / 2);
+  EXPECT_EQ(ask(1).bytes.disk, kDiskBytes / 2);
 }
 
 TEST_F(DiskRoom, NoNewLeaseGetsRoomOfADiskThatIsOutOfService) {
@@ -312,19 +314,62 @@ TEST_F(DiskRoom, NoNewLeaseGetsRoomOfADiskThatIsOutOfService) {
   connect(1);
   const wire::Lent lent = ask(1);
   EXPECT_EQ(lent.answer, wire::Answer::done);
-  EXPECT_EQ(lent.memory_bytes, kBytes);
-  EXPECT_EQ(lent.disk_bytes, 0u);
+  EXPECT_EQ(lent.bytes.memory, kBytes);
+  EXPECT_EQ(lent.bytes.disk, 0u);
 }
 
 TEST_F(DiskRoom, RoomOfALeaseThatEndsIsGivenAgainOnlyAsFarAsItIsThere) {
   ProcessEnd first;
   connect(1, first.process);
-  EXPECT_EQ(ask(1).disk_bytes, kDiskBytes);
+  EXPECT_EQ(ask(1).bytes.disk, kDiskBytes);
   disk.left = kDiskBytes / 4;
   first.end();
   connect(2);
-  EXPECT_EQ(ask_again(2).disk_bytes, kDiskBytes / 4);
-  EXPECT_EQ(service.statistics().disk_lent_bytes, kDiskBytes / 4);
+  EXPECT_EQ(ask_again(2).bytes.disk, kDiskBytes / 4);
+  EXPECT_EQ(service.statistics().lent.disk, kDiskBytes / 4);
+}
+
+// A node that lends 16 MiB of memory and 64 MiB of HBM.
+class HbmRoom : public OneRoom {
+ protected:
+  static constexpr std::uint64_t kHbmBytes = std::uint64_t{64} << 20, kMiB = std::uint64_t{1} << 20;
+  HbmRoom() : OneRoom(nullptr, &hbm) {}
+  wire::MediumBytes told() { return last_lent(transport).bytes; }
+  void lend(std::uint64_t bytes) {
+    hbm.left = bytes;
+    clock.advance(5'000);
+    host->step();
+  }
+  ScriptedDisk hbm{kHbmBytes};
+};
+
+TEST_F(HbmRoom, ABorrowerIsToldWhatItMayUseWhileTheOwnerLendsLessAndMoreAgain) {
+  connect(1);
+  const wire::Lent before = ask(1);
+  EXPECT_EQ(before.bytes, (wire::MediumBytes{.memory = kBytes, .hbm = kHbmBytes}));
+  lend(10 * kMiB);
+  EXPECT_EQ(last_lent(transport).lease, before.lease);
+  EXPECT_EQ(told(), (wire::MediumBytes{.memory = kBytes, .hbm = 10 * kMiB}));
+  EXPECT_EQ(service.statistics().lent.hbm, 10 * kMiB);
+  lend(kHbmBytes);
+  EXPECT_EQ(told().hbm, kHbmBytes);
+  lend(2 * kHbmBytes);
+  EXPECT_EQ(told().hbm, kHbmBytes) << "not more than it was granted";
+}
+
+TEST_F(HbmRoom, AllLeasesShrinkInProportionAndAreNeverLargerThanWhatIsThere) {
+  connect(1);
+  transport.says(PeerId{1}, NodeId{1}, wire::Kind::allocate, wire::Ask{{.hbm = 48 * kMiB}});
+  host->step();
+  EXPECT_EQ(told(), (wire::MediumBytes{.hbm = 48 * kMiB}));
+  connect(2);
+  EXPECT_EQ(ask(2).bytes, (wire::MediumBytes{.memory = kBytes, .hbm = 16 * kMiB}));
+  for (const std::uint64_t left : {32u, 30u, 14u, 2u, 0u, 64u}) {
+    lend(left * kMiB);
+    EXPECT_LE(service.statistics().lent.hbm, left * kMiB);
+    EXPECT_GE(service.statistics().lent.hbm + 2 * kMiB, left * kMiB);
+  }
+  EXPECT_EQ(told().hbm, 16 * kMiB);
 }
 
 }  // namespace

@@ -3,14 +3,16 @@
 
 #include "rdma/lending/remote_fixture.hpp"
 #include "tiers/disk/disk_tier.hpp"
+#include "tiers/hbm/hbm_tier.hpp"
 #include "tiers/io/uring_queue.hpp"
 #include "tiers/tier_conformance.hpp"
+#include "tiers/tier_fixture.hpp"
 
 namespace vmem::rdma {
 namespace {
 
 // Each node has its own threads.
-template <std::size_t kLenders, std::uint32_t kReplicas, std::uint64_t kDiskPages = 0>
+template <std::size_t kLenders, std::uint32_t kReplicas, std::uint64_t kDiskPages = 0, std::uint64_t kHbmPages = 0>
 class ThreadedRemote {
  public:
   ThreadedRemote() {
@@ -21,7 +23,12 @@ class ThreadedRemote {
         disk_ = make_disk();
         service.disk = disk_.get();
       }
-      const std::uint64_t memory = (kPages * kReplicas / kLenders - kDiskPages) * kPage;
+      if (kHbmPages != 0) {
+        service.staging_bytes = 2 * kPage;
+        hbm_ = make_hbm();
+        service.hbm = hbm_.get();
+      }
+      const std::uint64_t memory = (kPages * kReplicas / kLenders - kDiskPages - kHbmPages) * kPage;
       lenders_.push_back(std::make_unique<Lender>(fabric_, clock_, NodeIdentity{NodeId{id}, Incarnation{1}}, service,
                                                   memory + service.staging_bytes, true));
     }
@@ -68,9 +75,15 @@ class ThreadedRemote {
     config.on_ready = [] {};
     return *tiers::DiskTier::create(std::move(config));
   }
+  std::unique_ptr<tiers::HbmTier> make_hbm() {
+    machine_ = std::make_unique<tiers::TierMachine>("devices=1,hbm=64MiB,host=64MiB");
+    return *tiers::HbmTier::create({.driver = machine_->driver, .bytes = kHbmPages * kPage, .on_ready = [] {}});
+  }
   SteadyClock clock_;
   Fabric fabric_{clock_};
   std::unique_ptr<tiers::DiskTier> disk_;
+  std::unique_ptr<tiers::TierMachine> machine_;
+  std::unique_ptr<tiers::HbmTier> hbm_;
   std::vector<std::unique_ptr<Lender>> lenders_;
   PageMemory memories_[2];
   std::unique_ptr<Node> node_;
@@ -85,8 +98,10 @@ using OneLender = rdma::ThreadedRemote<1, 1>;
 using TwoLenders = rdma::ThreadedRemote<2, 1>;
 using Replicas = rdma::ThreadedRemote<2, 2>;
 using WithADisk = rdma::ThreadedRemote<1, 1, 7>;
+using WithHbm = rdma::ThreadedRemote<1, 1, 0, 7>;
 INSTANTIATE_TYPED_TEST_SUITE_P(RemoteOneLender, TierConformance, OneLender);
 INSTANTIATE_TYPED_TEST_SUITE_P(RemoteTwoLenders, TierConformance, TwoLenders);
 INSTANTIATE_TYPED_TEST_SUITE_P(RemoteReplicas, TierConformance, Replicas);
 INSTANTIATE_TYPED_TEST_SUITE_P(RemoteDisk, TierConformance, WithADisk);
+INSTANTIATE_TYPED_TEST_SUITE_P(RemoteHbm, TierConformance, WithHbm);
 }  // namespace vmem::tiers

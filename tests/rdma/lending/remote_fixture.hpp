@@ -112,7 +112,7 @@ class SteppedRemote {
   }
   std::size_t connected() const {
     std::size_t count = 0;
-    for (const auto& lender : lenders) count += lender && lender->service->statistics().lent_bytes != 0 ? 1 : 0;
+    for (const auto& lender : lenders) count += lender && lender->service->statistics().lent.memory != 0 ? 1 : 0;
     return count;
   }
 

@@ -144,7 +144,7 @@ TEST_P(RepairsCampaign, NoByteIsWrongAndNothingIsLeftBehind) {
     const std::size_t lender = std::stoull(named[i].addresses[0].substr(5)) - 1;
     named[i].drains = true;
     remote.tier->follow(named);
-    remote.until([&] { return held(lender) == 0 && remote.lenders[lender]->service->statistics().lent_bytes == 0; });
+    remote.until([&] { return held(lender) == 0 && remote.lenders[lender]->service->statistics().lent.memory == 0; });
     named[i].drains = false;
     remote.tier->follow(named);
     remote.until([&] { return remote.connected() == kLenders; });

@@ -47,7 +47,7 @@ class Repairs : public ::testing::TestWithParam<PageAead::Mode> {
     for (std::uint64_t page = 0; page < slots.size(); ++page) EXPECT_TRUE(remote->loads(slots[page], page, 1)) << page;
   }
   ServiceStatistics at(std::uint64_t id) const { return remote->lenders[id - 1]->service->statistics(); }
-  bool is_drained(std::uint64_t id) const { return at(id).pages == 0 && at(id).lent_bytes == 0; }
+  bool is_drained(std::uint64_t id) const { return at(id).pages == 0 && at(id).lent.memory == 0; }
 
   std::unique_ptr<SteppedRemote> remote;
   std::vector<NamedLender> named;
@@ -248,14 +248,14 @@ TEST_P(Repairs, ADrainingLenderGrantsNoNewLease) {
   begin(2, 1);
   remote->lenders[0]->service->set_draining(true);
   store_all();
-  EXPECT_GT(at(1).lent_bytes, 0u) << "those that it has granted stay";
+  EXPECT_GT(at(1).lent.memory, 0u) << "those that it has granted stay";
   remote->tier->follow({named[1]});
-  remote->until([&] { return at(1).lent_bytes == 0; });
+  remote->until([&] { return at(1).lent.memory == 0; });
   remote->tier->follow(named);
   remote->pass(3'000'000);
-  EXPECT_EQ(at(1).lent_bytes, 0u);
+  EXPECT_EQ(at(1).lent.memory, 0u);
   remote->lenders[0]->service->set_draining(false);
-  remote->until([&] { return at(1).lent_bytes != 0; });
+  remote->until([&] { return at(1).lent.memory != 0; });
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, Repairs, ::testing::Values(PageAead::Mode::authenticate, PageAead::Mode::encrypt),

@@ -1,4 +1,4 @@
-// A disk tier in memory that fails when the test says so.
+// A tier in memory, of a disk or of HBM, that fails when the test says so.
 #pragma once
 
 #include <cerrno>
@@ -14,12 +14,13 @@ class ScriptedDisk final : public tiers::Tier {
  public:
   explicit ScriptedDisk(std::uint64_t bytes) : left(bytes) {}
   std::uint64_t left;  // bytes in service
-  bool takes_writes = true;
+  bool takes_writes = true, full = false;
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
   tiers::TierUsage usage() const override { return {.budget_bytes = left}; }
   void expect(std::uint64_t, std::uint64_t) override {}
   Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override {
+    if (full) return tiers::SlotGrant{tiers::Grant::full, 0};
     pages_[++last_slot_].resize(page_bytes);
     return tiers::SlotGrant{tiers::Grant::granted, last_slot_};
   }

@@ -1,6 +1,7 @@
 // What a borrower has here. Data only. Thread: the one that steps the service.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,8 +20,14 @@ struct LentPage {
   std::uint64_t sequence = 0;  // of the put
   State state = State::arriving;
   std::uint32_t readers = 0;
-  bool released = false;  // erase once held and readers is 0
-  std::optional<tiers::SlotId> disk_slot;
+  bool released = false;              // erase once held and readers is 0
+  std::optional<tiers::SlotId> slot;  // on a disk, or in HBM
+};
+
+// The room of a lease in a medium.
+struct Quota {
+  std::uint64_t range = 0;  // offsets are below this; as granted
+  std::uint64_t bytes = 0;  // usable part: less than the range while the medium has less
 };
 
 struct Lease {
@@ -31,17 +38,21 @@ struct Lease {
   std::string tenant;  // the proved identity
   PeerId peer{};       // 0: disconnected since gone_us
   std::uint64_t gone_us = 0;
-  std::uint64_t first = 0, bytes = 0;  // in the lent memory
-  std::uint64_t disk_range = 0;        // disk offsets are below this
-  std::uint64_t disk_bytes = 0;        // usable part of disk_range; shrinks when a disk fails
-  std::uint64_t touched = 0;           // nothing was written at or beyond this offset
+  std::array<Quota, wire::kMedia.size()> quotas;
+  std::uint64_t first = 0;    // of its range in the lent memory
+  std::uint64_t touched = 0;  // in memory nothing was written at or beyond this offset
   Pages pages;
   std::uint32_t busy = 0;  // puts and fetches that use its memory
 
   bool is_connected() const { return peer != PeerId{}; }
+  Quota& quota(wire::Medium medium) { return quotas[static_cast<std::size_t>(medium)]; }
+  const Quota& quota(wire::Medium medium) const { return quotas[static_cast<std::size_t>(medium)]; }
+  wire::MediumBytes usable() const {
+    wire::MediumBytes bytes;
+    for (const wire::Medium medium : wire::kMedia) bytes[medium] = quota(medium).bytes;
+    return bytes;
+  }
 };
 using LeaseRef = std::shared_ptr<Lease>;
-
-inline bool is_on_disk(std::uint64_t offset) { return offset >= wire::kDiskOffset; }
 
 }  // namespace vmem::rdma

@@ -14,6 +14,7 @@ namespace vmem::rdma {
 namespace {
 
 using pagetable::kGranuleBytes;
+using wire::Medium;
 
 std::uint64_t number(NodeId id) { return static_cast<std::uint64_t>(id); }
 
@@ -39,51 +40,54 @@ std::uint64_t LeaseBook::share(std::uint64_t asked, std::uint64_t there) const {
   return std::min({asked, there, config_.client_bytes}) / kGranuleBytes * kGranuleBytes;
 }
 
-// 0 while leases cover more than the disk still offers.
-std::uint64_t LeaseBook::free_disk_bytes() const {
-  const std::uint64_t there = config_.disk_budget_bytes();
-  return there - std::min(there, parts_.statistics.disk_lent_bytes);
+// Of a tier: 0 while leases cover more than it still offers.
+std::uint64_t LeaseBook::free_bytes(Medium medium) const {
+  if (medium == Medium::memory) return room_.largest_bytes();
+  const std::uint64_t there = config_.budget_bytes(medium);
+  return there - std::min(there, parts_.statistics.lent[medium]);
 }
 
 bool LeaseBook::may_grow(const wire::Ask& ask) const {
   if (wiping_ == 0 && ended_.empty()) return false;
-  return share(ask.memory_bytes, room_.largest_bytes()) < share(ask.memory_bytes, config_.lendable_bytes()) ||
-         share(ask.disk_bytes, free_disk_bytes()) < share(ask.disk_bytes, config_.disk_budget_bytes());
+  return std::ranges::any_of(wire::kMedia, [&](Medium medium) {
+    const std::uint64_t asked = ask.bytes[medium];
+    return share(asked, free_bytes(medium)) < share(asked, config_.budget_bytes(medium));
+  });
 }
 
 LeaseRef LeaseBook::grant(NodeIdentity client, const std::string& tenant, const wire::Ask& ask) {
-  const std::uint64_t bytes = share(ask.memory_bytes, room_.largest_bytes());
-  const std::uint64_t disk_bytes = share(ask.disk_bytes, free_disk_bytes());
-  if (bytes + disk_bytes == 0) return nullptr;
   auto lease = std::make_shared<Lease>();
+  for (const Medium medium : wire::kMedia) {
+    Quota& quota = lease->quota(medium);
+    quota.range = quota.bytes = share(ask.bytes[medium], free_bytes(medium));
+  }
+  const wire::MediumBytes granted = lease->usable();
+  if (granted.sum() == 0) return nullptr;
   lease->id = ++last_id_;
   lease->client = client;
   lease->tenant = tenant;
-  lease->bytes = bytes;
-  lease->disk_range = lease->disk_bytes = disk_bytes;
-  lease->first = room_.take(bytes).value_or(0);
-  parts_.statistics.lent_bytes += bytes;
-  parts_.statistics.disk_lent_bytes += disk_bytes;
+  lease->first = room_.take(granted.memory).value_or(0);
+  for (const Medium medium : wire::kMedia) parts_.statistics.lent[medium] += granted[medium];
   leases_[client.id] = lease;
   if (const auto times = leased_.next(); times.logged)
-    VMEM_LOG_INFO("node {} has {} of memory and {} on disks ({} leases so far)", number(client.id), format_bytes(bytes),
-                  format_bytes(disk_bytes), times.count);
+    VMEM_LOG_INFO("node {} has {} of memory, {} on disks and {} of HBM ({} leases so far)", number(client.id),
+                  format_bytes(granted.memory), format_bytes(granted.disk), format_bytes(granted.hbm), times.count);
   return lease;
 }
 
 // Prefers disconnected nodes, then large leases.
 wire::Lent LeaseBook::full() const {
   wire::Lent lent{.answer = wire::Answer::full, .nodes = static_cast<std::uint32_t>(leases_.size())};
-  lent.lendable_bytes = config_.lendable_bytes() + config_.disk_budget_bytes();
-  lent.leased_bytes = parts_.statistics.lent_bytes + parts_.statistics.disk_lent_bytes;
+  for (const Medium medium : wire::kMedia) lent.lendable_bytes += config_.budget_bytes(medium);
+  lent.leased_bytes = parts_.statistics.lent.sum();
   const auto rank = [](const auto& each) {
-    return std::pair(!each.second->is_connected(), each.second->bytes + each.second->disk_bytes);
+    return std::pair(!each.second->is_connected(), each.second->usable().sum());
   };
   const auto most = std::ranges::max_element(leases_, {}, rank);
   if (most == leases_.end()) return lent;
   const Lease& lease = *most->second;
   lent.holder = number(most->first);
-  lent.holder_bytes = lease.bytes + lease.disk_bytes;
+  lent.holder_bytes = lease.usable().sum();
   if (!lease.is_connected()) {
     const std::uint64_t gone_for = config_.clock->now_us() - lease.gone_us;
     lent.holder_left_us = std::max<std::uint64_t>(1, config_.grace_us - std::min(config_.grace_us, gone_for));
@@ -132,50 +136,82 @@ bool LeaseBook::wipe_ended() {
     did = true;
     each = ended_.erase(each);
     parts_.store.erase_all(*lease);
-    parts_.statistics.disk_lent_bytes -= lease->disk_bytes;
+    for (const Medium medium : kStaged) set_quota(*lease, medium, 0);
     const Bytes dirty = config_.memory.subspan(lease->first, lease->touched);
     ++wiping_;
     // Cannot throw, so how it ended says nothing.
     parts_.workers.post([dirty](std::uint32_t) { std::memset(dirty.data(), 0, dirty.size()); },
                         [this, lease](tiers::Workers::Ended) {
                           --wiping_;
-                          room_.give_back(lease->first, lease->bytes);
-                          parts_.statistics.lent_bytes -= lease->bytes;
+                          room_.give_back(lease->first, lease->quota(Medium::memory).range);
+                          set_quota(*lease, Medium::memory, 0);
                         });
   }
   return did;
 }
 
-// ---- the disk ----
+// ---- disks and HBM ----
 
-// A directory that failed takes room with it. Every lease shrinks in proportion, because pages of
-// all leases lie in all directories. Stored pages stay until released.
-bool LeaseBook::follow_disk() {
-  const std::uint64_t lent = parts_.statistics.disk_lent_bytes;
-  const std::uint64_t there = config_.disk_budget_bytes();
-  if (there >= lent) return false;
-  VMEM_LOG_WARN("a disk failed: of {} that are lent of disks, {} are left", format_bytes(lent), format_bytes(there));
-  const auto left = [&](const Lease& lease) {
-    return static_cast<std::uint64_t>(static_cast<double>(lease.disk_bytes) / double(lent) * double(there));
-  };
-  for (const LeaseRef& lease : ended_) shrink(*lease, left(*lease));
-  for (const auto& [client, lease] : leases_) {
-    shrink(*lease, left(*lease));
-    tell(*lease);
+std::vector<LeaseRef> LeaseBook::all() const {
+  std::vector<LeaseRef> leases(ended_.begin(), ended_.end());
+  for (const auto& [client, lease] : leases_) leases.push_back(lease);
+  return leases;
+}
+
+void LeaseBook::set_quota(Lease& lease, Medium medium, std::uint64_t bytes) {
+  std::uint64_t& lent = parts_.statistics.lent[medium];
+  lent = lent - lease.quota(medium).bytes + bytes;
+  lease.quota(medium).bytes = bytes;
+}
+
+bool LeaseBook::follow_tiers() {
+  bool did = false;
+  for (const Medium medium : kStaged) did |= follow(medium);
+  return did;
+}
+
+bool LeaseBook::follow(Medium medium) {
+  const std::uint64_t there = config_.budget_bytes(medium), lent = parts_.statistics.lent[medium];
+  if (there >= lent) return extend(medium, there);
+  if (medium == Medium::disk) {
+    VMEM_LOG_WARN("a disk failed: of {} that are lent of disks, {} are left", format_bytes(lent), format_bytes(there));
+  } else {
+    VMEM_LOG_INFO("of {} of HBM that are lent, {} may stay; nodes are asked to move the rest", format_bytes(lent),
+                  format_bytes(there));
   }
+  shrink(medium, there);
   return true;
 }
 
-void LeaseBook::shrink(Lease& lease, std::uint64_t disk_bytes) {
-  const std::uint64_t kept = std::min(lease.disk_bytes, disk_bytes / kGranuleBytes * kGranuleBytes);
-  parts_.statistics.disk_lent_bytes -= lease.disk_bytes - kept;
-  lease.disk_bytes = kept;
+// Every lease shrinks in proportion, because pages of all leases lie in all parts of the medium.
+// Stored pages stay until released.
+void LeaseBook::shrink(Medium medium, std::uint64_t there) {
+  const double left = static_cast<double>(there) / static_cast<double>(parts_.statistics.lent[medium]);
+  for (const LeaseRef& lease : all()) {
+    const auto bytes = static_cast<std::uint64_t>(static_cast<double>(lease->quota(medium).bytes) * left);
+    set_quota(*lease, medium, bytes / kGranuleBytes * kGranuleBytes);
+  }
+  for (const auto& [client, lease] : leases_) tell(*lease);
+}
+
+// Leases that shrank get their room again, in the order of their nodes.
+bool LeaseBook::extend(Medium medium, std::uint64_t there) {
+  bool did = false;
+  for (const auto& [client, lease] : leases_) {
+    const Quota& quota = lease->quota(medium);
+    const std::uint64_t more = std::min(quota.range - quota.bytes, there - parts_.statistics.lent[medium]);
+    if (more < kGranuleBytes) continue;
+    set_quota(*lease, medium, quota.bytes + more / kGranuleBytes * kGranuleBytes);
+    tell(*lease);
+    did = true;
+  }
+  return did;
 }
 
 // A disconnected borrower asks when it reconnects.
 void LeaseBook::tell(const Lease& lease) {
   if (!lease.is_connected()) return;
-  const wire::Lent lent{.lease = lease.id, .memory_bytes = lease.bytes, .disk_bytes = lease.disk_bytes};
+  const wire::Lent lent{.lease = lease.id, .bytes = lease.usable()};
   const wire::RequestId nothing{number(lease.client.id), Epoch{static_cast<std::uint64_t>(lease.client.incarnation)},
                                 wire::kUnasked};
   parts_.replies.send(lease.peer, nothing, wire::Kind::allocated, wire::body_of(lent));

@@ -1,5 +1,5 @@
-// Who has which part of the lent memory and disks. A lease ends with its borrower, on request, or
-// after the grace period. Its memory is lent again once it is not in use and has been wiped.
+// Who has which part of the lent memory, disks and HBM. A lease ends with its borrower, on request,
+// or after the grace period. Its memory is lent again once it is not in use and has been wiped.
 //
 // Thread: the one that steps the service.
 #pragma once
@@ -47,13 +47,18 @@ class LeaseBook {
   bool expire();
   // Erases the pages of ended leases that are not in use, and has their memory wiped.
   bool wipe_ended();
-  // Shrinks the leases after a disk has failed, and tells the borrowers.
-  bool follow_disk();
+  // Fits the leases to what disks and HBM have now, and tells the borrowers: a disk failed, or the
+  // owner wants HBM back, or lends more of it again.
+  bool follow_tiers();
 
  private:
   std::uint64_t share(std::uint64_t asked, std::uint64_t there) const;
-  std::uint64_t free_disk_bytes() const;
-  void shrink(Lease& lease, std::uint64_t disk_bytes);
+  std::uint64_t free_bytes(wire::Medium medium) const;
+  std::vector<LeaseRef> all() const;
+  bool follow(wire::Medium medium);
+  void shrink(wire::Medium medium, std::uint64_t there);
+  bool extend(wire::Medium medium, std::uint64_t there);
+  void set_quota(Lease& lease, wire::Medium medium, std::uint64_t bytes);
   void tell(const Lease& lease);
 
   const ServiceConfig& config_;

@@ -10,7 +10,8 @@ namespace {
 using wire::Answer;
 using wire::Kind;
 
-constexpr std::uint64_t kLookUs = 5'000;          // between checks for dead nodes and failed disks
+// Between checks for dead nodes and changed budgets.
+constexpr std::uint64_t kLookUs = 5'000;
 constexpr std::uint64_t kMostComing = 5'000'000;  // µs: longest wait for room of ending leases
 
 }  // namespace
@@ -37,7 +38,9 @@ Status MemoryService::start(Node& node) {
 void MemoryService::stop() {
   if (node_ == nullptr) return;
   if (parts_) node_->remove(*this);
-  if (config_.disk != nullptr) config_.disk->finish();
+  for (const wire::Medium medium : kStaged) {
+    if (tiers::Tier* const tier = config_.tier(medium)) tier->finish();
+  }
   workers_.reset();
   inbox_.clear();
   slab_.reset();
@@ -72,10 +75,10 @@ void MemoryService::publish() {
 
 bool MemoryService::step() {
   bool did = inbox_.run();
-  did |= parts_->traffic.serve_disk();
+  did |= parts_->traffic.serve_tiers();
   if (config_.clock->now_us() >= look_us_) {
     did |= find_dead();
-    did |= parts_->leases.follow_disk();
+    did |= parts_->leases.follow_tiers();
   }
   did |= parts_->leases.wipe_ended();
   did |= parts_->leases.expire();
@@ -158,7 +161,7 @@ wire::Lent MemoryService::answer_to(const wire::Ask& ask, const Peer& asking) {
   }
   lease->peer = asking.id;
   parts_->dead.watch(asking.node, asking.process);
-  return {.lease = lease->id, .memory_bytes = lease->bytes, .disk_bytes = lease->disk_bytes};
+  return {.lease = lease->id, .bytes = lease->usable()};
 }
 
 // True while the node may still be told to ask again; limited by kMostComing.

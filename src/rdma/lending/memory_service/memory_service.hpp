@@ -1,9 +1,10 @@
-// The work of `vmem daemon`: lends memory, and room on disks, to pages of other nodes.
+// The work of `vmem daemon`: lends memory, and room on disks and in HBM, to pages of other nodes.
 //
 // A connected node that asks gets a lease, a range of its own, and chooses the offsets of its pages
 // in it. A page arrives with its seal, and is held once it was verified against it. The borrower
 // verifies each page that it fetches. After a mismatch it fetches the page again, and this service
-// verifies its own copy before it sends it. Pages to and from a disk pass through staging memory.
+// verifies its own copy before it sends it. Pages to and from a disk or HBM pass through staging
+// memory.
 //
 // A disconnected node keeps its lease for a grace period. The lease ends earlier if the node's
 // process has ended (DeadNodes), or if a new incarnation of the node asks for one. The memory of a
@@ -90,7 +91,7 @@ class MemoryService final : public Service {
   std::unique_ptr<Slab> slab_;
   LogLimit died_;
   std::map<PeerId, std::uint64_t> asked_us_;  // when a node's first ask was answered `again`
-  std::uint64_t look_us_ = 0;                 // next check for dead nodes and failed disks
+  std::uint64_t look_us_ = 0;                 // next check for dead nodes and changed budgets
   tiers::Inbox inbox_{[this] { poke(); }};    // ends of the workers' work
   std::unique_ptr<tiers::Workers> workers_;
   std::optional<Parts> parts_;  // from start()

@@ -17,8 +17,9 @@ Staging::~Staging() {
 
 Answer PageStore::make_room(Lease& lease, const wire::PageAt& at, std::uint64_t sequence) {
   const std::uint64_t bytes = at.page.bytes;
-  const std::uint64_t begin = is_on_disk(at.offset) ? at.offset - wire::kDiskOffset : at.offset;
-  const std::uint64_t room = is_on_disk(at.offset) ? lease.disk_range : lease.bytes;
+  const auto medium = wire::medium_of(at.offset);
+  if (!medium) return Answer::refused;
+  const std::uint64_t begin = at.offset - wire::first_offset(*medium), room = lease.quota(*medium).range;
   if (bytes == 0 || at.page.version == 0 || begin % kGranuleBytes != 0 || bytes % kGranuleBytes != 0 || begin > room ||
       bytes > room - begin)
     return Answer::refused;
@@ -37,7 +38,7 @@ Answer PageStore::make_room(Lease& lease, const wire::PageAt& at, std::uint64_t 
 }
 
 void PageStore::add(Lease& lease, const wire::PageAt& at, std::uint64_t sequence) {
-  if (!is_on_disk(at.offset)) lease.touched = std::max(lease.touched, at.offset + at.page.bytes);
+  if (!is_staged(at.offset)) lease.touched = std::max(lease.touched, at.offset + at.page.bytes);
   lease.pages[at.offset] = {.page = at.page, .sequence = sequence};
 }
 
@@ -51,7 +52,7 @@ void PageStore::hold(Lease& lease, std::uint64_t offset) {
 
 void PageStore::erase(Lease& lease, Lease::Pages::iterator at) {
   const LentPage& page = at->second;
-  if (page.disk_slot) config_.disk->release(*page.disk_slot);
+  if (page.slot) config_.tier(*wire::medium_of(at->first))->release(*page.slot);
   if (page.state == LentPage::State::held) {
     held_bytes(at->first) -= page.page.bytes;
     --statistics_.pages;

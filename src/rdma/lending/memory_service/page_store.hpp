@@ -53,7 +53,7 @@ class PageStore {
   void erase(Lease& lease, Lease::Pages::iterator page);
   void erase_all(Lease& lease);
 
-  // Memory of a page; not for pages on disk.
+  // Memory of a page that is not staged.
   Bytes memory(const Lease& lease, std::uint64_t offset, std::uint64_t bytes) const {
     return config_.memory.subspan(lease.first + offset, bytes);
   }
@@ -61,9 +61,7 @@ class PageStore {
   Staging stage(std::uint64_t bytes);
 
  private:
-  std::uint64_t& held_bytes(std::uint64_t offset) {
-    return is_on_disk(offset) ? statistics_.disk_held_bytes : statistics_.held_bytes;
-  }
+  std::uint64_t& held_bytes(std::uint64_t offset) { return statistics_.held[*wire::medium_of(offset)]; }
 
   const ServiceConfig& config_;
   ServiceStatistics& statistics_;

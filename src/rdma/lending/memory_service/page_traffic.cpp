@@ -49,12 +49,12 @@ std::optional<Claim> PageTraffic::claim(PeerId peer, NodeId client, const wire::
   if (!parts_.replies.admit(peer, header)) return std::nullopt;
   const PassageRef passage = begin(Way::in, lease, peer, header.request, at);
   Answer placed = parts_.store.make_room(*lease, at, header.request.sequence);
-  if (placed == Answer::done && is_on_disk(at.offset) && !stage(*passage)) placed = Answer::again;
+  if (placed == Answer::done && is_staged(at.offset) && !stage(*passage)) placed = Answer::again;
   if (placed != Answer::done) {
     answer(*passage, placed);
     return std::nullopt;
   }
-  if (!is_on_disk(at.offset)) passage->memory = parts_.store.memory(*lease, at.offset, at.page.bytes);
+  if (!is_staged(at.offset)) passage->memory = parts_.store.memory(*lease, at.offset, at.page.bytes);
   parts_.store.add(*lease, at, header.request.sequence);
   ++lease->busy;
   landing_.emplace(++last_token_, passage);
@@ -82,8 +82,8 @@ void PageTraffic::verify(const PassageRef& passage) {
 void PageTraffic::verified(const PassageRef& passage, Answer found) {
   parts_.statistics.damaged += found == Answer::damaged ? 1 : 0;
   if (passage->way == Way::out) return found == Answer::done ? send_page(passage) : end_fetch(passage, found);
-  if (found != Answer::done || !is_on_disk(passage->at.offset)) return end_put(passage, found);
-  want_disk_slot_.push_back(passage);
+  if (found != Answer::done || !is_staged(passage->at.offset)) return end_put(passage, found);
+  want_slot_.push_back(passage);
 }
 
 void PageTraffic::end_put(const PassageRef& passage, Answer put) {
@@ -111,11 +111,11 @@ void PageTraffic::fetch(PeerId peer, NodeId client, const wire::Header& header, 
   if (found == lease->pages.end() || found->second.page != at->page) return answer(*passage, Answer::unknown);
   LentPage& page = found->second;
   const bool held = page.state == LentPage::State::held;
-  const bool staged = !is_on_disk(at->offset) || (held && stage(*passage));
+  const bool staged = !is_staged(at->offset) || (held && stage(*passage));
   if (!held || !staged) return answer(*passage, Answer::again);
   ++page.readers;
   ++lease->busy;
-  if (is_on_disk(at->offset)) return to_disk(passage, tiers::Direction::load, *page.disk_slot);
+  if (is_staged(at->offset)) return to_tier(passage, tiers::Direction::load, *page.slot);
   passage->memory = parts_.store.memory(*lease, at->offset, at->page.bytes);
   // The receiver verifies the page; verifying it here too would cost a third of sending it.
   if (at->doubted == 0) return send_page(passage);
@@ -175,41 +175,45 @@ void PageTraffic::release(Lease& lease, const wire::PageAt& at, std::uint64_t se
   if (!arriving && page->second.readers == 0) parts_.store.erase(lease, page);
 }
 
-// ---- the disk ----
+// ---- disks and HBM ----
 
-bool PageTraffic::serve_disk() {
-  if (config_.disk == nullptr) return false;
-  const bool did = find_disk_slots();
-  std::vector<tiers::Completion> completions;
-  if (!config_.disk->poll(completions)) return did;
-  for (const tiers::Completion& completion : completions) {
-    if (const auto ended = on_disk_.extract(completion.id); !ended.empty()) disk_ended(ended.mapped(), completion);
+bool PageTraffic::serve_tiers() {
+  bool did = find_slots();
+  for (const wire::Medium medium : kStaged) {
+    tiers::Tier* const tier = config_.tier(medium);
+    std::vector<tiers::Completion> completions;
+    if (tier == nullptr || !tier->poll(completions)) continue;
+    for (const tiers::Completion& completion : completions) {
+      if (const auto ended = in_tier_.extract(completion.id); !ended.empty()) tier_ended(ended.mapped(), completion);
+    }
+    did |= !completions.empty();
   }
-  return did || !completions.empty();
+  return did;
 }
 
-bool PageTraffic::find_disk_slots() {
+bool PageTraffic::find_slots() {
   bool did = false;
-  for (auto each = want_disk_slot_.begin(); each != want_disk_slot_.end();) {
+  for (auto each = want_slot_.begin(); each != want_slot_.end();) {
     const PassageRef passage = *each;
-    const auto granted = config_.disk->allocate(passage->at.page.bytes);
+    const auto granted = tier_of(*passage).allocate(passage->at.page.bytes);
     if (granted && granted->grant == tiers::Grant::later) {
       ++each;
       continue;
     }
     did = true;
-    each = want_disk_slot_.erase(each);
+    each = want_slot_.erase(each);
     if (!granted || granted->grant == tiers::Grant::full) {
+      (void)parts_.leases.follow_tiers();  // the borrower learns of the lost room before the answer
       end_put(passage, granted ? Answer::full : Answer::failed);
       continue;
     }
-    page_of(*passage).disk_slot = granted->slot;
-    to_disk(passage, tiers::Direction::store, granted->slot);
+    page_of(*passage).slot = granted->slot;
+    to_tier(passage, tiers::Direction::store, granted->slot);
   }
   return did;
 }
 
-void PageTraffic::to_disk(const PassageRef& passage, tiers::Direction direction, tiers::SlotId slot) {
+void PageTraffic::to_tier(const PassageRef& passage, tiers::Direction direction, tiers::SlotId slot) {
   tiers::Transfer transfer;
   transfer.page = passage->at.page.identity().page;
   transfer.version = passage->at.page.version;
@@ -217,27 +221,28 @@ void PageTraffic::to_disk(const PassageRef& passage, tiers::Direction direction,
   transfer.host = passage->memory.data();
   transfer.bytes = passage->memory.size();
   transfer.direction = direction;
-  if (const auto submitted = config_.disk->submit({&transfer, 1}); !submitted) {
-    disk_failed(submitted.error());
+  if (const auto submitted = tier_of(*passage).submit({&transfer, 1}); !submitted) {
+    tier_failed(*passage, submitted.error());
     return passage->way == Way::in ? end_put(passage, Answer::failed) : end_fetch(passage, Answer::failed);
   }
-  on_disk_.emplace(transfer.id, passage);
+  in_tier_.emplace(transfer.id, passage);
 }
 
-void PageTraffic::disk_ended(const PassageRef& passage, const tiers::Completion& completion) {
+void PageTraffic::tier_ended(const PassageRef& passage, const tiers::Completion& completion) {
   const bool done = completion.outcome == tiers::Outcome::done;
-  if (!done) disk_failed(completion.error);
+  if (!done) tier_failed(*passage, completion.error);
   if (passage->way == Way::in) return end_put(passage, done ? Answer::done : Answer::failed);
   if (!done) return end_fetch(passage, completion.outcome == tiers::Outcome::lost ? Answer::damaged : Answer::failed);
-  if (passage->at.doubted == 0) return send_page(passage);  // the disk tier verified it
+  if (passage->at.doubted == 0) return send_page(passage);  // the disk verified it
   verify(passage);
 }
 
 // Rate-limited: a failed disk fails every transfer in flight, and more follow.
-void PageTraffic::disk_failed(const Error& error) {
-  if (const auto failure = disk_failures_.next(); failure.logged)
-    VMEM_LOG_WARN("a page on disk: {} ({} such failures)", error.message, failure.count);
-  (void)parts_.leases.follow_disk();  // the borrower learns of the lost room before the answer
+void PageTraffic::tier_failed(const Passage& passage, const Error& error) {
+  if (const auto failure = tier_failures_.next(); failure.logged)
+    VMEM_LOG_WARN("a page in {}: {} ({} such failures)", wire::medium_words(*wire::medium_of(passage.at.offset)),
+                  error.message, failure.count);
+  (void)parts_.leases.follow_tiers();  // the borrower learns of the lost room before the answer
 }
 
 }  // namespace vmem::rdma

@@ -1,6 +1,7 @@
 // Puts and fetches. A page that is put is verified against its seal before it is held; until then
 // nobody can fetch it. The borrower verifies a page that it fetches; this service does so only if
-// the borrower's last copy arrived damaged. Pages to and from the disk pass through staging memory.
+// the borrower's last copy arrived damaged. Pages to and from disks and HBM pass through staging
+// memory.
 //
 // Thread: the one that steps the service.
 #pragma once
@@ -43,8 +44,8 @@ class PageTraffic {
 
   void release(Lease& lease, const wire::PageAt& at, std::uint64_t sequence);
 
-  // Submits to the disk and takes what it has completed; false: there was nothing.
-  bool serve_disk();
+  // Submits to disks and HBM, and takes what they have completed; false: there was nothing.
+  bool serve_tiers();
 
  private:
   enum class Way : std::uint8_t { in, out };  // a put, a fetch
@@ -55,11 +56,13 @@ class PageTraffic {
     wire::RequestId request;
     wire::PageAt at;
     Bytes memory;     // its bytes
-    Staging staging;  // of a page to or from the disk
+    Staging staging;  // of a page to or from a disk or HBM
   };
   using PassageRef = std::shared_ptr<Passage>;
   static PassageRef begin(Way way, LeaseRef lease, PeerId peer, const wire::RequestId& request, const wire::PageAt& at);
   LentPage& page_of(const Passage& passage) { return passage.lease->pages.at(passage.at.offset); }
+  // REQUIRES: a page in a tier.
+  tiers::Tier& tier_of(const Passage& passage) { return *config_.tier(*wire::medium_of(passage.at.offset)); }
   bool stage(Passage& passage);
 
   void verify(const PassageRef& passage);
@@ -70,19 +73,19 @@ class PageTraffic {
   void left(const PassageRef& passage);
   void answer(const Passage& passage, wire::Answer answer);
 
-  bool find_disk_slots();
-  void to_disk(const PassageRef& passage, tiers::Direction direction, tiers::SlotId slot);
-  void disk_ended(const PassageRef& passage, const tiers::Completion& completion);
-  void disk_failed(const Error& error);
+  bool find_slots();
+  void to_tier(const PassageRef& passage, tiers::Direction direction, tiers::SlotId slot);
+  void tier_ended(const PassageRef& passage, const tiers::Completion& completion);
+  void tier_failed(const Passage& passage, const Error& error);
 
   const ServiceConfig& config_;
   const Parts parts_;
-  LogLimit unsent_, disk_failures_;
+  LogLimit unsent_, tier_failures_;
   std::uint64_t last_token_ = 0;
   std::map<std::uint64_t, PassageRef> landing_;  // by claim token
   std::map<SendId, PassageRef> leaving_;
-  std::list<PassageRef> want_disk_slot_;
-  std::map<std::uint64_t, PassageRef> on_disk_;  // by transfer
+  std::list<PassageRef> want_slot_;
+  std::map<std::uint64_t, PassageRef> in_tier_;  // by transfer
 };
 
 }  // namespace vmem::rdma

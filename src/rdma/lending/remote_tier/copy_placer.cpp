@@ -7,6 +7,12 @@
 #include <utility>
 
 namespace vmem::rdma {
+namespace {
+
+// Media whose usable part changes under a lease.
+constexpr std::array kRevised = {wire::Medium::disk, wire::Medium::hbm};
+
+}  // namespace
 
 using tiers::Grant;
 using tiers::SlotGrant;
@@ -30,20 +36,22 @@ tiers::TierUsage CopyPlacer::usage() const {
 tiers::TierUsage CopyPlacer::usage_now() const {
   std::vector<std::uint64_t> all, ready;
   for (const Room& room : rooms_) {
-    if (const std::uint64_t bytes = room.memory_budget() + room.disk_budget(); bytes != 0) all.push_back(bytes);
+    std::uint64_t bytes = 0;
+    for (const Part& part : room.parts) bytes += room.budget(part);
+    if (bytes != 0) all.push_back(bytes);
     if (room.takes_pages()) ready.push_back(room.free_bytes());
   }
   return {storable(all), used_bytes_, storable(ready)};
 }
 
-// Each node's memory and disk; with two replicas, the budget as one place.
+// Each node's media; with two replicas, the budget as one place.
 std::vector<std::uint64_t> CopyPlacer::places() const {
   const std::lock_guard lock(mutex_);
   if (replicas_ != 1) return {usage_now().budget_bytes};
   std::vector<std::uint64_t> all;
   for (const Room& room : rooms_) {
-    for (const std::uint64_t bytes : {room.memory_budget(), room.disk_budget()}) {
-      if (bytes != 0) all.push_back(bytes);
+    for (const Part& part : room.parts) {
+      if (const std::uint64_t bytes = room.budget(part); bytes != 0) all.push_back(bytes);
     }
   }
   return all;
@@ -175,15 +183,15 @@ Repair CopyPlacer::repair(GrantedSlot granted, const ValidCopies& valid) const {
   const auto nodes = std::ranges::count_if(rooms_, &Room::takes_pages);
   const auto wanted = std::clamp<std::ptrdiff_t>(nodes, 1, replicas_);
   std::ptrdiff_t staying = 0, connected = 0;
-  // stale: missing, and takes room on a draining node
+  // stale: missing, and takes room that it is to leave
   std::optional<std::size_t> missing, stale, leaving;
   for (std::size_t i = 0; i < replicas_; ++i) {
     const Room& room = rooms_[slot.copies[i].node];
     const bool current = is_current(slot.copies[i]);
     if (!valid[i] || !current) {
       missing = i;
-      if (current && room.draining) stale = i;
-    } else if (room.draining) {
+      if (current && leaves(slot.copies[i])) stale = i;
+    } else if (leaves(slot.copies[i])) {
       leaving = i;
     } else {
       ++staying;
@@ -232,8 +240,8 @@ int CopyPlacer::distance(std::uint32_t node, std::span<const CopyPlace> copies) 
 
 // With two copies, a node that would keep more free bytes than all others together has to take one:
 // those bytes would find no second node, although the budget counts them. Else prefers another
-// failure domain than that of the other copy, nodes with room in memory, and those with the most
-// free bytes.
+// failure domain than that of the other copy, nodes with room in memory or HBM, and those with the
+// most free bytes.
 std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const CopyPlace> apart_from,
                                            Eligible eligible) {
   std::uint64_t free_bytes = 0;
@@ -242,8 +250,8 @@ std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const 
     const Room& room = rooms_[node];
     const std::uint64_t own = room.free_bytes();
     const bool needed = replicas_ != 1 && own + bytes > free_bytes / 2;
-    return std::tuple(!room.draining, needed ? own : 0, distance(node, apart_from),
-                      room.memory.largest_bytes() >= bytes, own);
+    return std::tuple(!room.draining, needed ? own : 0, distance(node, apart_from), room.largest_of_fast() >= bytes,
+                      own);
   };
   std::optional<std::uint32_t> best;
   for (std::uint32_t node = 0; node < rooms_.size(); ++node) {
@@ -255,15 +263,16 @@ std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const 
   }
   if (!best) return std::nullopt;
   Room& room = rooms_[*best];
-  auto offset = room.memory.take(bytes);
-  if (!offset) offset = room.disk.take(bytes);
-  return CopyPlace{*best, room.lease, *offset};
+  for (const wire::Medium medium : {wire::Medium::memory, wire::Medium::hbm, wire::Medium::disk}) {
+    if (room.part(medium).largest() < bytes) continue;
+    return CopyPlace{*best, room.lease, *room.part(medium).room.take(bytes)};
+  }
+  return std::nullopt;  // not reached: largest() is that of a part
 }
 
 void CopyPlacer::give_back(const CopyPlace& copy, std::uint64_t bytes) {
   if (!is_current(copy)) return;
-  Room& room = rooms_[copy.node];
-  (copy.offset >= wire::kDiskOffset ? room.disk : room.memory).give_back(copy.offset, bytes);
+  rooms_[copy.node].part(*wire::medium_of(copy.offset)).room.give_back(copy.offset, bytes);
 }
 
 // ---- rooms ----
@@ -273,23 +282,23 @@ void CopyPlacer::set_room(std::uint32_t node, const wire::Lent& lent) {
   Room& room = rooms_[node];
   ++revision_;
   if (room.lease != lent.lease) {
-    room = {.draining = room.draining,
-            .lease = lent.lease,
-            .memory_bytes = lent.memory_bytes,
-            .disk_leased_bytes = lent.disk_bytes,
-            .disk_usable_bytes = lent.disk_bytes,
-            .memory = Extents(0, lent.memory_bytes),
-            .disk = Extents(wire::kDiskOffset, lent.disk_bytes)};
+    room = {.draining = room.draining, .lease = lent.lease};
+    for (const wire::Medium medium : wire::kMedia) {
+      const std::uint64_t bytes = lent.bytes[medium];
+      room.part(medium) = {bytes, bytes, Extents(wire::first_offset(medium), bytes)};
+    }
   }
-  room.disk_usable_bytes = std::min(room.disk_usable_bytes, lent.disk_bytes);
+  room.set_usable(lent.bytes);
   room.ready = true;
 }
 
-std::optional<std::uint64_t> CopyPlacer::shrink_disk(std::uint32_t node, std::uint64_t disk_bytes) {
+wire::MediumBytes CopyPlacer::revise(std::uint32_t node, const wire::MediumBytes& usable) {
   const std::lock_guard lock(mutex_);
   Room& room = rooms_[node];
-  if (disk_bytes >= room.disk_usable_bytes) return std::nullopt;
-  return std::exchange(room.disk_usable_bytes, disk_bytes);
+  const wire::MediumBytes before = room.usable();
+  room.set_usable(usable);
+  revision_ += room.usable() != before ? 1 : 0;
+  return before;
 }
 
 void CopyPlacer::set_away(std::uint32_t node) {
@@ -316,7 +325,7 @@ bool CopyPlacer::is_draining(std::uint32_t node) const {
 
 bool CopyPlacer::is_empty(std::uint32_t node) const {
   const std::lock_guard lock(mutex_);
-  return rooms_[node].used_memory() + rooms_[node].used_disk() == 0;
+  return rooms_[node].used() == 0;
 }
 
 std::uint64_t CopyPlacer::revision() const {
@@ -334,14 +343,56 @@ std::string CopyPlacer::address(std::uint32_t node) const {
   return peers_[node];
 }
 
-std::uint64_t CopyPlacer::lent_bytes(std::uint32_t node) const {
+wire::MediumBytes CopyPlacer::lent(std::uint32_t node) const {
   const std::lock_guard lock(mutex_);
-  return rooms_[node].lent_bytes();
+  return rooms_[node].usable();
 }
 
 bool CopyPlacer::disk_failed(std::uint32_t node) const {
   const std::lock_guard lock(mutex_);
-  return rooms_[node].disk_usable_bytes < rooms_[node].disk_leased_bytes;
+  const Part& disk = rooms_[node].part(wire::Medium::disk);
+  return disk.usable < disk.leased;
+}
+
+bool CopyPlacer::is_wanted_back(const CopyPlace& copy) const {
+  const std::lock_guard lock(mutex_);
+  return is_current(copy) && wanted_back(copy);
+}
+
+// Of a disk that failed, nobody knows which pages are gone, and none is better off elsewhere.
+bool CopyPlacer::wanted_back(const CopyPlace& copy) const {
+  const Part& hbm = rooms_[copy.node].part(wire::Medium::hbm);
+  return wire::medium_of(copy.offset) == wire::Medium::hbm && hbm.used() > hbm.usable;
+}
+
+wire::MediumBytes CopyPlacer::Room::usable() const {
+  wire::MediumBytes all;
+  for (const wire::Medium medium : wire::kMedia) all[medium] = part(medium).usable;
+  return all;
+}
+
+void CopyPlacer::Room::set_usable(const wire::MediumBytes& usable) {
+  for (const wire::Medium medium : kRevised) part(medium).usable = std::min(part(medium).leased, usable[medium]);
+}
+
+std::uint64_t CopyPlacer::Room::used() const {
+  std::uint64_t all = 0;
+  for (const Part& each : parts) all += each.used();
+  return all;
+}
+
+std::uint64_t CopyPlacer::Room::free_bytes() const {
+  std::uint64_t all = 0;
+  for (const Part& each : parts) all += each.free_bytes();
+  return all;
+}
+
+std::uint64_t CopyPlacer::Room::largest() const {
+  return std::max(largest_of_fast(), part(wire::Medium::disk).largest());
+}
+
+std::uint64_t CopyPlacer::Room::largest_of_fast() const {
+  return std::max(part(wire::Medium::memory).largest(), part(wire::Medium::hbm).largest());
 }
 
 }  // namespace vmem::rdma

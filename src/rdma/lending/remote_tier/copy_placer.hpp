@@ -1,4 +1,4 @@
-// Places copies of pages in the memory and on the disks that nodes lend, and knows the places of
+// Places copies of pages in the memory, HBM and disks that nodes lend, and knows the places of
 // each slot's copies. The lender is not asked: a lease is a range that its borrower divides.
 //
 // Thread: any. Its mutex is a leaf: nothing called under it locks.
@@ -48,7 +48,7 @@ struct Repair {
   enum class Kind : std::uint8_t {
     none,
     make,  // this copy, at a place that reserve() gives; it replaces the one there is, if any
-    drop,  // this copy lies on a draining node, and there are enough others
+    drop,  // this copy has to leave its place, and there are enough others
   };
   Kind kind = Kind::none;
   std::size_t copy = 0;
@@ -87,7 +87,8 @@ class CopyPlacer {
   // REQUIRES: the slot is not released meanwhile.
   GrantedSlot granted(tiers::SlotId slot) const;
   // What the slot's copies lack, if these are valid: lost copies are made again while nodes have
-  // room, and copies leave draining nodes. Nothing, if the slot was released.
+  // room, and copies leave draining nodes, and HBM that is wanted back. Nothing, if the slot was
+  // released.
   Repair repair(GrantedSlot slot, const ValidCopies& valid) const;
   // A place for a new copy, beside the slot's other ones. nullopt: no node has room, or the slot
   // was released. Ends with replace() or cancel().
@@ -98,10 +99,10 @@ class CopyPlacer {
   std::optional<CopyPlace> replace(GrantedSlot slot, std::size_t copy, const CopyPlace& reserved);
 
   // The room that a node lends. A new lease replaces the old one, whose copies are gone. Under the
-  // same lease only the disk can shrink.
+  // same lease only the usable part of disk and HBM changes.
   void set_room(std::uint32_t node, const wire::Lent& lent);
-  // Returns the usable disk bytes before the call; nullopt if the disk did not shrink.
-  std::optional<std::uint64_t> shrink_disk(std::uint32_t node, std::uint64_t disk_bytes);
+  // The same for a connected node and its lease. Returns what was usable before.
+  wire::MediumBytes revise(std::uint32_t node, const wire::MediumBytes& usable);
   // The node is disconnected; its copies may return.
   void set_away(std::uint32_t node);
   // The node's lease has ended, and its copies with it.
@@ -114,8 +115,10 @@ class CopyPlacer {
   std::uint64_t revision() const;
   std::uint32_t nodes() const;
   std::string address(std::uint32_t node) const;
-  std::uint64_t lent_bytes(std::uint32_t node) const;
+  wire::MediumBytes lent(std::uint32_t node) const;  // the usable part
   bool disk_failed(std::uint32_t node) const;
+  // The copy lies in HBM of which the owner wants some back.
+  bool is_wanted_back(const CopyPlace& copy) const;
 
  private:
   struct Slot {
@@ -123,34 +126,42 @@ class CopyPlacer {
     std::uint64_t grant = 0;  // number of its allocation; 0: free
     CopyPlaces copies;
   };
+  // What a node lends in one medium.
+  struct Part {
+    std::uint64_t leased = 0;
+    // Less than that once a disk has failed, or while the owner wants HBM back.
+    std::uint64_t usable = 0;
+    Extents room;
+    std::uint64_t used() const { return leased - room.free_bytes(); }
+    std::uint64_t free_bytes() const { return usable - std::min(usable, used()); }
+    std::uint64_t largest() const { return std::min(room.largest_bytes(), free_bytes()); }
+  };
   struct Room {
     bool ready = false;  // the node is connected
     bool draining = false;
     std::uint64_t lease = 0;
-    std::uint64_t memory_bytes = 0;
-    // The usable part is smaller than the leased one once a disk has failed.
-    std::uint64_t disk_leased_bytes = 0, disk_usable_bytes = 0;
-    Extents memory, disk;
-    std::uint64_t lent_bytes() const { return memory_bytes + disk_usable_bytes; }
+    std::array<Part, wire::kMedia.size()> parts;  // by medium
+
+    Part& part(wire::Medium medium) { return parts[static_cast<std::size_t>(medium)]; }
+    const Part& part(wire::Medium medium) const { return parts[static_cast<std::size_t>(medium)]; }
     // A node whose only disk failed lends nothing, and is no place for copies.
-    bool lends() const { return ready && lent_bytes() != 0; }
+    bool lends() const { return ready && usable().sum() != 0; }
     bool takes_pages() const { return lends() && !draining; }
-    std::uint64_t used_memory() const { return memory_bytes - memory.free_bytes(); }
-    std::uint64_t used_disk() const { return disk_leased_bytes - disk.free_bytes(); }
-    // The parts of the budget.
-    std::uint64_t memory_budget() const { return draining ? used_memory() : memory_bytes; }
-    std::uint64_t disk_budget() const {
-      return draining ? std::min(used_disk(), disk_usable_bytes) : disk_usable_bytes;
-    }
-    std::uint64_t free_disk_bytes() const { return disk_usable_bytes - std::min(disk_usable_bytes, used_disk()); }
-    std::uint64_t largest_on_disk() const { return std::min(disk.largest_bytes(), free_disk_bytes()); }
-    std::uint64_t largest() const { return std::max(memory.largest_bytes(), largest_on_disk()); }
-    std::uint64_t free_bytes() const { return memory.free_bytes() + free_disk_bytes(); }
+    wire::MediumBytes usable() const;
+    void set_usable(const wire::MediumBytes& usable);
+    std::uint64_t used() const;
+    std::uint64_t budget(const Part& part) const { return draining ? std::min(part.used(), part.usable) : part.usable; }
+    std::uint64_t free_bytes() const;
+    std::uint64_t largest() const;
+    // Of memory and HBM, which are as good as each other: the network is slower.
+    std::uint64_t largest_of_fast() const;
   };
 
   // All require mutex_.
   tiers::TierUsage usage_now() const;
   std::uint64_t storable(std::span<const std::uint64_t> rooms) const;
+  bool wanted_back(const CopyPlace& copy) const;
+  bool leaves(const CopyPlace& copy) const { return rooms_[copy.node].draining || wanted_back(copy); }
   bool is_current(const CopyPlace& copy) const { return copy.lease != 0 && rooms_[copy.node].lease == copy.lease; }
   using Eligible = bool (Room::*)() const;
   std::optional<CopyPlace> place(std::uint64_t bytes, std::span<const CopyPlace> apart_from,

@@ -130,7 +130,8 @@ void Lenders::ask_again() {
 }
 
 void Lenders::ask(Lender& lender) {
-  const wire::Ask ask{config_.borrow_bytes, config_.borrow_bytes};
+  const std::uint64_t most = config_.borrow_bytes;
+  const wire::Ask ask{{.memory = most, .disk = most, .hbm = most}};
   const std::uint32_t node = lender.index;
   lender.ask_us = now_us() + kBeforeAskingAgainUs;
   const bool sent = send(node, {.kind = Kind::allocate, .body = wire::body_of(ask), .reply_bytes = sizeof(wire::Lent)},
@@ -222,17 +223,28 @@ void Lenders::take_lease(Lender& lender, const wire::Lent& lent) {
   parts_.contacts.reached(lender.index, lender.path);
 }
 
-// A disk of the lender failed. Its pages are still fetched as long as the disk can be read.
-void Lenders::shrunk(PeerId peer, const wire::Lent& lent) {
+// Pages are still fetched from a failed disk as long as it can be read, and from HBM that the owner
+// wants back until they have moved.
+void Lenders::revised(PeerId peer, const wire::Lent& lent) {
   const auto found = std::ranges::find_if(
       lenders_, [&](const Lender& lender) { return parts_.node.links().peer(lender.link) == peer; });
   if (found == lenders_.end() || found->state != Lender::State::ready || found->lease != lent.lease) return;
-  const auto before = parts_.placer.shrink_disk(found->index, lent.disk_bytes);
-  if (!before) return;
-  if (const auto times = less_.next(); times.logged)
-    VMEM_LOG_WARN("a disk of node {} at {} failed: of {} there, {} are left ({} such failures)",
-                  number(found->identity), found->address, format_bytes(*before), format_bytes(lent.disk_bytes),
-                  times.count);
+  const wire::MediumBytes before = parts_.placer.revise(found->index, lent.bytes);
+  const wire::MediumBytes now = parts_.placer.lent(found->index);
+  for (const wire::Medium medium : wire::kMedia) log_revision(*found, medium, before[medium], now[medium]);
+}
+
+void Lenders::log_revision(const Lender& lender, wire::Medium medium, std::uint64_t before, std::uint64_t now) {
+  if (before == now) return;
+  const auto times = less_.next();
+  if (!times.logged) return;
+  if (medium == wire::Medium::disk && now < before) {
+    VMEM_LOG_WARN("a disk of node {} at {} failed: of {} there, {} are left ({} changes of leases)",
+                  number(lender.identity), lender.address, format_bytes(before), format_bytes(now), times.count);
+  } else {
+    VMEM_LOG_INFO("node {} at {} lends {} of {} now, before {} ({} changes of leases)", number(lender.identity),
+                  lender.address, format_bytes(now), wire::medium_words(medium), format_bytes(before), times.count);
+  }
 }
 
 // Invalidates the copies on the node.

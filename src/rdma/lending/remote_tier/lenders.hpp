@@ -47,8 +47,8 @@ class Lenders final : public LinkUser {
   // Returns the leases of draining nodes that have nothing of this tier any more, and uses those
   // nodes no longer. True: there were any.
   bool leave_drained();
-  // A message that answers no request: the lease's disk range has shrunk.
-  void shrunk(PeerId peer, const wire::Lent& lent);
+  // A message that answers no request: other parts of the lease's disk and HBM are usable now.
+  void revised(PeerId peer, const wire::Lent& lent);
 
   // Sends a request about a page; sets the call's connection, owner and deadline. False, with a log
   // line: not sent; `then` is not called.
@@ -105,6 +105,7 @@ class Lenders final : public LinkUser {
   void take_lease(Lender& lender, const wire::Lent& lent);
   void refuse(Lender& lender, const wire::Lent& lent);
   void lose_lease(Lender& lender, const std::string& why);
+  void log_revision(const Lender& lender, wire::Medium medium, std::uint64_t before, std::uint64_t now);
 
   const RemoteConfig& config_;
   const Parts parts_;

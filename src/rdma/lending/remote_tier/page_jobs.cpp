@@ -212,7 +212,9 @@ void PageJobs::put_failed(PageJob& job, std::size_t which, std::optional<Answer>
   job.error = {answer == Answer::full ? VMEM_ERROR_OUT_OF_MEMORY : VMEM_ERROR_DRIVER, 0,
                fmt::format("{} did not take {}: {}", parts_.lenders.address(at.node), words(job), why)};
   const bool more_tries = copy.tries < kTries;
-  const bool moves = answer == Answer::failed && more_tries && parts_.placer.assign_new_place(job.transfer.slot, which);
+  // full: the lender's owner has just taken room back.
+  const bool no_place = answer == Answer::failed || answer == Answer::full;
+  const bool moves = no_place && more_tries && parts_.placer.assign_new_place(job.transfer.slot, which);
   const bool may_mend = answer == Answer::again || (answer == Answer::damaged && more_tries);
   const bool too_late = is_late(job) && copy.tries > 1;
   copy.leg = moves || (may_mend && !too_late) ? Leg::wanted : Leg::failed;
@@ -359,7 +361,7 @@ CopyPlace PageJobs::place_of(const PageJob& job, std::size_t copy) const {
 }
 
 std::string PageJobs::failure_words(const CopyPlace& at, Answer answer) const {
-  const bool by_disk = at.offset >= wire::kDiskOffset && parts_.placer.disk_failed(at.node);
+  const bool by_disk = wire::medium_of(at.offset) == wire::Medium::disk && parts_.placer.disk_failed(at.node);
   return answer == Answer::failed && by_disk ? "its disk failed" : std::string(wire::answer_words(answer));
 }
 

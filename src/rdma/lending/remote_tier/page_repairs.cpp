@@ -97,7 +97,9 @@ void PageRepairs::make(const Repair& repair, SlotId slot, const StoredPage& held
   if (!to) return;
   const CopyPlace leaves = parts_.placer.copies(slot)[repair.copy];
   const bool drains = parts_.lenders.has_lease(leaves) && parts_.placer.is_draining(leaves.node);
-  pace(held.page.bytes, drains ? parts_.lenders.drain_rate(leaves.node) : config_.repair_rate);
+  // The owner of HBM waits for it.
+  if (!parts_.placer.is_wanted_back(leaves))
+    pace(held.page.bytes, drains ? parts_.lenders.drain_rate(leaves.node) : config_.repair_rate);
   auto job = std::make_shared<Job>();
   job->slot = slot;
   job->copy = repair.copy;

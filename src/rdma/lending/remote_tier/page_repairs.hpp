@@ -1,10 +1,10 @@
-// Copies pages between lenders in the background: makes lost copies again, and empties draining
-// nodes. A page is fetched as its lender stores it, checked, stored elsewhere, and only then
-// released where it was. If the mover stores or releases the page meanwhile, the new copy is
-// dropped.
+// Copies pages between lenders in the background: makes lost copies again, empties draining nodes,
+// and HBM that its owner wants back. A page is fetched as its lender stores it, checked, stored
+// elsewhere, and only then released where it was. If the mover stores or releases the page
+// meanwhile, the new copy is dropped.
 //
 // Few pages are in flight, one while the mover's own transfers are, and no more bytes per second
-// begin than the rate says.
+// begin than the rate says; the rate does not bind what leaves HBM.
 //
 // Thread: the node's.
 #pragma once

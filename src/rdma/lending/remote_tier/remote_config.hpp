@@ -19,7 +19,7 @@ struct RemoteConfig {
 
   std::vector<std::string> peers;  // addresses
   std::uint32_t replicas = 1;
-  // Limit of memory, and of disk, borrowed from each node.
+  // Limit of memory, of disk, and of HBM borrowed from each node.
   std::uint64_t borrow_bytes = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t tenant = 0;
   PageAead::Mode protection = PageAead::Mode::authenticate;

@@ -21,6 +21,11 @@ constexpr std::uint64_t kMostLeaveUs = 300'000;  // lenders notice the end by th
 // Per channel: one page in transfer, one being sealed, checked or answered.
 std::uint32_t busy_pages(std::uint32_t channels) { return std::max(tiers::TierInfo{}.busy_pages, 2 * channels); }
 
+std::string lent_words(const wire::MediumBytes& lent) {
+  const std::string all = format_bytes(lent.sum());
+  return lent.hbm == 0 ? all : fmt::format("{}, {} of it HBM", all, format_bytes(lent.hbm));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<RemoteTier>> RemoteTier::create(Config config, Node& node) {
@@ -85,7 +90,7 @@ std::string RemoteTier::describe() const {
   std::string text;
   for (std::uint32_t i = 0; i < placer_.nodes(); ++i)
     text += fmt::format("{}{} by {}, {}", text.empty() ? "" : "; ", placer_.address(i), contacts_.path(i),
-                        format_bytes(placer_.lent_bytes(i)));
+                        lent_words(placer_.lent(i)));
   return text;
 }
 
@@ -141,7 +146,7 @@ bool RemoteTier::step() {
 
 void RemoteTier::notice(const Peer& from, const wire::Parsed& message) {
   const auto lent = wire::read_body<wire::Lent>(message.body);
-  if (message.header.kind == wire::Kind::allocated && lent) network_->lenders.shrunk(from.id, *lent);
+  if (message.header.kind == wire::Kind::allocated && lent) network_->lenders.revised(from.id, *lent);
 }
 
 }  // namespace vmem::rdma

@@ -1,4 +1,4 @@
-// Pages in the memory, and on the disks, of other nodes that run a MemoryService. Pages move
+// Pages in the memory, HBM and disks of other nodes that run a MemoryService. Pages move
 // between these and slots of pinned host memory, in place: only encryption copies them. Pages are
 // authenticated, or encrypted, with a key that only this process has (PageAead), and checked when
 // they return: lenders need not be trusted. To detect accidents, a lender gets the seal, a checksum
@@ -59,7 +59,7 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
   tiers::TierUsage usage() const override { return placer_.usage(); }
-  // Each node's memory and disk; with two replicas, the budget as one place.
+  // Each node's media; with two replicas, the budget as one place.
   std::vector<std::uint64_t> places() const override { return placer_.places(); }
   void expect(std::uint64_t, std::uint64_t) override {}  // leases exist from the start
   Result<tiers::SlotGrant> allocate(std::uint64_t page_bytes) override { return placer_.allocate(page_bytes); }

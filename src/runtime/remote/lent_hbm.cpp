@@ -1,0 +1,106 @@
+#include "runtime/remote/lent_hbm.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <utility>
+
+#include "base/log.hpp"
+#include "base/sizes.hpp"
+#include "pagetable/types.hpp"
+
+namespace vmem::runtime {
+namespace {
+
+using pagetable::kGranuleBytes;
+
+std::string flag_words(const HbmLoan& loan) {
+  return fmt::format("--hbm {}:{}", loan.ordinal, format_bytes(loan.bytes));
+}
+
+Status check_ordinal(const gpu::Driver& driver, const HbmLoan& loan) {
+  int present = 0;
+  VMEM_TRY(driver.check(driver->cuDeviceGetCount(&present), "cuDeviceGetCount"));
+  if (loan.ordinal < present) return {};
+  const std::string there = present == 0
+                                ? "the CUDA driver sees none; see `vmem doctor`"
+                                : fmt::format("there {} (0 to {}); name one of them",
+                                              present == 1 ? "is 1" : fmt::format("are {}", present), present - 1);
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} names GPU {}, and {}", flag_words(loan), loan.ordinal, there));
+}
+
+}  // namespace
+
+Result<HbmLoan> parse_hbm_loan(const std::string& text) {
+  HbmLoan loan;
+  const std::size_t colon = text.find(':');
+  const char* const end = text.data() + std::min(colon, text.size());
+  const auto [stopped, code] = std::from_chars(text.data(), end, loan.ordinal);
+  if (colon == std::string::npos || code != std::errc{} || stopped != end || loan.ordinal < 0)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("'{}' names no GPU and size; accepted: a GPU's number and a size, such as 0:40GiB", text));
+  VMEM_ASSIGN(loan.bytes, parse_bytes(text.substr(colon + 1)));
+  if (loan.bytes < kGranuleBytes)
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("{} is too little: HBM is lent in units of {}; give at least that", exact_bytes(loan.bytes),
+                            format_bytes(kGranuleBytes)));
+  loan.bytes = loan.bytes / kGranuleBytes * kGranuleBytes;
+  return loan;
+}
+
+Result<std::unique_ptr<LentHbm>> LentHbm::open(const std::string& driver, const HbmLoan& loan, rdma::Bytes staging,
+                                               std::function<void()> on_ready) {
+  std::unique_ptr<LentHbm> lent(new LentHbm(loan));
+  auto loaded = gpu::Driver::load(driver);
+  if (!loaded)
+    return fail(loaded.error().status,
+                fmt::format("{} needs a CUDA driver: {}", flag_words(loan), loaded.error().message));
+  lent->driver_ = *std::move(loaded);
+  VMEM_TRY(check_ordinal(*lent->driver_, loan));
+  CUdevice device = 0;
+  VMEM_TRY(lent->driver_->check((*lent->driver_)->cuDeviceGet(&device, loan.ordinal), "cuDeviceGet"));
+  VMEM_ASSIGN(lent->context_, gpu::PrimaryContext::retain(lent->driver_, device));
+  VMEM_ASSIGN(const auto current, gpu::ScopedContext::push(lent->driver_, lent->context_.context()));
+  VMEM_TRY(lent->check_free());
+  VMEM_TRY(lent->pin(staging));
+  VMEM_ASSIGN(
+      lent->tier_,
+      tiers::HbmTier::create(
+          {.driver = lent->driver_, .ordinal = loan.ordinal, .bytes = loan.bytes, .on_ready = std::move(on_ready)}));
+  return lent;
+}
+
+Status LentHbm::check_free() const {
+  std::size_t free = 0, total = 0;
+  VMEM_TRY(driver_->check((*driver_)->cuMemGetInfo(&free, &total), "cuMemGetInfo"));
+  if (loan_.bytes <= free) return {};
+  return fail(VMEM_ERROR_INVALID_OPTION,
+              fmt::format("{} asked for, GPU {} has {} free of {}; lower --hbm, or end what uses that GPU",
+                          flag_words(loan_), loan_.ordinal, format_bytes(free), format_bytes(total)));
+}
+
+Status LentHbm::pin(rdma::Bytes staging) {
+  VMEM_TRY(driver_->check((*driver_)->cuMemHostRegister(staging.data(), staging.size(), CU_MEMHOSTREGISTER_PORTABLE),
+                          "cuMemHostRegister"));
+  pinned_ = staging.data();
+  return {};
+}
+
+LentHbm::~LentHbm() {
+  tier_.reset();
+  if (pinned_ == nullptr) return;
+  // A failure means a lost context, and the memory is pinned no more.
+  const auto current = gpu::ScopedContext::push(driver_, context_.context());
+  (void)(*driver_)->cuMemHostUnregister(pinned_);
+}
+
+void LentHbm::set_limit(std::uint64_t bytes) {
+  const std::uint64_t limit = std::min(bytes, loan_.bytes);
+  VMEM_LOG_INFO("of {} of HBM, {} are to be lent", format_bytes(loan_.bytes), format_bytes(limit));
+  tier_->set_limit(limit);
+}
+
+std::string LentHbm::describe() const { return fmt::format("GPU {}, through pinned staging", loan_.ordinal); }
+
+}  // namespace vmem::runtime

@@ -1,0 +1,115 @@
+// Pages in HBM that a lender lends, and that its owner wants back.
+#include <gmock/gmock.h>
+
+#include "rdma/lending/remote_fixture.hpp"
+#include "rdma/lending/scripted_disk.hpp"
+
+namespace vmem::rdma {
+namespace {
+
+using ::testing::HasSubstr;
+using tiers::Outcome;
+using tiers::SlotId;
+
+// The first lender has HBM and memory; others that join have memory.
+class LentHbm : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kStaging = 2, kMemory = SteppedRemote::kLenderBytes / kPage - kStaging, kHbm = 8;
+  void SetUp() override {
+    remote.service_config.staging_bytes = kStaging * kPage;
+    remote.service_config.hbm = &hbm;
+    remote.lenders.emplace_back();
+    remote.start_lender(1);
+    remote.service_config.staging_bytes = 0;
+    remote.service_config.hbm = nullptr;
+    remote.start_tier();
+  }
+  void join(std::uint64_t id) {
+    remote.lenders.emplace_back();
+    remote.start_lender(id);
+    remote.tier->follow({{id, {node_address(id)}}});
+    remote.until([&] { return remote.connected() == remote.lenders.size(); });
+  }
+  void store_pages(std::uint64_t pages) {
+    for (std::uint64_t page = slots.size(); page < pages; ++page) {
+      slots.push_back(remote.slot());
+      ASSERT_EQ(remote.store(slots[page], page, 1).outcome, Outcome::done);
+    }
+  }
+  void expect_all_readable() {
+    for (std::uint64_t page = 0; page < slots.size(); ++page) EXPECT_TRUE(remote.loads(slots[page], page, 1)) << page;
+  }
+  std::uint64_t in_hbm() const { return remote.lenders[0]->service->statistics().held.hbm / kPage; }
+
+  ScriptedDisk hbm{kHbm * kPage};
+  SteppedRemote remote{0};
+  std::vector<SlotId> slots;
+};
+
+TEST_F(LentHbm, IsUsedLikeMemoryAndCounts) {
+  EXPECT_EQ(remote.tier->usage().budget_bytes, (kMemory + kHbm) * kPage);
+  EXPECT_THAT(remote.tier->describe(), HasSubstr("28 MiB, 16 MiB of it HBM"));
+  store_pages(kMemory + kHbm);
+  EXPECT_EQ(in_hbm(), kHbm);
+  expect_all_readable();
+  for (const SlotId slot : slots) remote.tier->release(slot);
+  remote.until([&] { return in_hbm() == 0; });
+}
+
+// Moves that have begun go on when enough has left: at most three pages more than has to.
+TEST_F(LentHbm, PagesLeaveWhenTheOwnerWantsItBackAndComeAgainWhenItIsLentAgain) {
+  store_pages(kMemory + kHbm);
+  join(2);
+  hbm.left = 3 * kPage;
+  const std::uint64_t began_us = remote.clock.now_us();
+  remote.until([&] { return in_hbm() <= 3; });
+  EXPECT_LT(remote.clock.now_us() - began_us, 2'000'000u) << "no rate holds it up";
+  remote.pass(2'000'000);
+  const std::uint64_t stay = in_hbm();
+  EXPECT_LE(stay, 3u);
+  EXPECT_EQ(remote.lenders[1]->service->statistics().pages, kHbm - stay);
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
+  expect_all_readable();
+  hbm.left = kHbm * kPage;
+  const std::uint64_t all = (kMemory + kHbm) * kPage + SteppedRemote::kLenderBytes;
+  remote.until([&] { return remote.tier->usage().budget_bytes == all; });
+  store_pages(all / kPage);
+  EXPECT_EQ(in_hbm(), kHbm);
+  expect_all_readable();
+}
+
+TEST_F(LentHbm, WithoutRoomElsewherePagesStayUntilThereIsSome) {
+  store_pages(kMemory + kHbm);
+  hbm.left = 0;
+  remote.pass(3'000'000);
+  EXPECT_EQ(in_hbm(), kHbm);
+  expect_all_readable();
+  join(2);
+  remote.until([&] { return in_hbm() == 0; });
+  expect_all_readable();
+}
+
+// The lender has less than it said a moment ago.
+TEST_F(LentHbm, APageThatItHasNoRoomForGoesElsewhere) {
+  store_pages(kMemory);
+  join(2);
+  hbm.full = true;
+  hbm.left = 0;
+  store_pages(kMemory + 4);
+  EXPECT_EQ(in_hbm(), 0u);
+  EXPECT_EQ(remote.lenders[1]->service->statistics().pages, 4u);
+  expect_all_readable();
+}
+
+TEST_F(LentHbm, AFailedCopyOfAStoreIsTriedElsewhere) {
+  store_pages(kMemory);
+  join(2);
+  hbm.takes_writes = false;
+  hbm.left = 0;
+  store_pages(kMemory + 1);
+  EXPECT_EQ(remote.lenders[1]->service->statistics().pages, 1u);
+  expect_all_readable();
+}
+
+}  // namespace
+}  // namespace vmem::rdma

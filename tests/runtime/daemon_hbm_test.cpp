@@ -1,0 +1,90 @@
+// Daemons that lend HBM of an emulated GPU, and its owner, who wants it back.
+#include <nlohmann/json.hpp>
+
+#include "runtime/cluster_fixture.hpp"
+
+namespace vmem {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+using ::testing::HasSubstr;
+
+std::vector<std::string> with_hbm(const char* size, std::vector<std::string> more = {}) {
+  ::setenv("VMEM_EMU", "devices=1,hbm=1GiB,host=1GiB", 1);
+  std::vector<std::string> all{"--driver", "emulated", "--hbm", fmt::format("0:{}", size)};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+TEST_F(RemoteApi, TheOtherNodesHbmIsRoomToo) {
+  DaemonProcess daemon("127.0.0.1:0", with_hbm("256MiB"));
+  EXPECT_THAT(daemon.ready(),
+              HasSubstr("lends 0 B of memory, 0 B of disk, 256 MiB of HBM (GPU 0, through pinned staging)"));
+  ASSERT_OK(start({{"remote", daemon.address()}}));
+  EXPECT_EQ(stats().remote_budget_bytes, 256 * kMiB);
+  constexpr std::uint64_t kPages = 100;
+  void* memory = nullptr;
+  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
+  base = static_cast<std::byte*>(memory);
+  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
+  std::vector<std::uint64_t> read(kPage / 8);
+  for (std::uint64_t page = 0; page < kPages; ++page) {
+    ASSERT_OK(vmem_memcpy(read.data(), base + page * kPage, kPage, nullptr));
+    ASSERT_EQ(read, page_words(page, 1)) << page;
+  }
+  EXPECT_GT(stats().remote_used_bytes, 100 * kMiB);
+  EXPECT_EQ(stats().remote_checksum_failures, 0u);
+}
+
+class HbmLimit : public ClusterApi {
+ protected:
+  std::string node(const std::string& arguments) const {
+    return output("node " + arguments + " --cluster " + cluster() + " 2>&1");
+  }
+  std::uint64_t field(int id, const char* name) const {
+    for (const auto& each : nlohmann::json::parse(node("list --json")))
+      if (each.at("id") == id) return each.at(name);
+    return 0;
+  }
+};
+
+// 64 MiB is a slab: 128 MiB of HBM go back to the GPU.
+TEST_F(HbmLimit, TheOwnerGetsHbmBackAndNoByteIsLost) {
+  constexpr std::uint64_t kPages = 100;
+  const auto lender = join(with_hbm("192MiB", {"--lend", "16MiB"}));
+  EXPECT_THAT(node("list"), HasSubstr("16 MiB of memory, 192 MiB of HBM (GPU 0, through pinned staging)"));
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  hold_pages(kPages);
+  ASSERT_TRUE(within(milliseconds(10'000), [&] { return field(1, "held_bytes") > 100 * kMiB; }));
+  EXPECT_EQ(field(1, "hbm_taken_bytes"), 192 * kMiB);
+  EXPECT_THAT(node("limit 1 --hbm 64MiB"), HasSubstr("have to leave, and elsewhere there is room for"));
+  EXPECT_THAT(node("limit 1 --hbm 1GiB"), HasSubstr("1 GiB of HBM asked for, and node 1 was started with 192 MiB"));
+  const auto second = join({"--lend", "256MiB"});
+  EXPECT_THAT(node("limit 3 --hbm 64MiB"), HasSubstr("node 3 lends no HBM"));
+  const auto began = steady_clock::now();
+  EXPECT_THAT(node("limit 1 --hbm 64MiB"), HasSubstr("node 1 lends 64 MiB of HBM at most"));
+  // 2 s, the copies, and a second until the daemon has said so.
+  ASSERT_TRUE(within(milliseconds(6'000), [&] { return field(1, "hbm_taken_bytes") == 64 * kMiB; }));
+  RecordProperty("ms", static_cast<int>(std::chrono::duration_cast<milliseconds>(steady_clock::now() - began).count()));
+  EXPECT_THAT(node("limit 1 --hbm 64MiB --wait"), HasSubstr("node 1 takes 64 MiB of its GPU\n"));
+  EXPECT_THAT(node("list"), HasSubstr("192 MiB of HBM (GPU 0, through pinned staging), limited to 64 MiB"));
+  for (std::uint64_t page = 0; page < kPages; ++page) expect_page(page, 1);
+  EXPECT_EQ(stats().remote_copies_lost, 0u);
+}
+
+TEST_F(HbmLimit, ARaisedLimitIsUsedByProgramsThatRun) {
+  const auto lender = join(with_hbm("192MiB", {"--lend", "16MiB"}));
+  ASSERT_OK(start({{"cluster", cluster()}}));
+  EXPECT_EQ(stats().remote_budget_bytes, 208 * kMiB);
+  EXPECT_THAT(node("limit 1 --hbm 0 --wait"), HasSubstr("node 1 takes 0 B of its GPU"));
+  ASSERT_TRUE(within(milliseconds(5'000), [&] { return stats().remote_budget_bytes == 16 * kMiB; }));
+  EXPECT_THAT(node("limit 1 --hbm 192MiB"), HasSubstr("node 1 lends 192 MiB of HBM at most"));
+  ASSERT_TRUE(within(milliseconds(5'000), [&] { return stats().remote_budget_bytes == 208 * kMiB; }));
+  EXPECT_EQ(field(1, "hbm_limit_bytes"), 192 * kMiB);
+  hold_pages(100);
+  for (std::uint64_t page = 0; page < 100; ++page) expect_page(page, 1);
+}
+
+}  // namespace
+}  // namespace vmem
