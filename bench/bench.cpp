@@ -32,6 +32,8 @@ constexpr Scenario kScenarios[] = {
     {"net", "pages through the remote tier, to a second node here or --remote and back, against ucx_perftest", run_net},
     {"cluster", "reads a published region that a daemon keeps, against bare messages and a lender's memory",
      run_cluster},
+    {"lend", "pages to a daemon's HBM and back, against pages to a daemon's memory; --working-set is how much",
+     run_lend},
     {"demo", "stream at 4 times the HBM budget, explained", run_demo, print_after_demo},
     {"all", "every figure of the project's table of goals", run_all},
 };

@@ -71,6 +71,7 @@ Status run_peer(Context&);
 Status run_tier(Context&);
 Status run_net(Context&);
 Status run_cluster(Context&);
+Status run_lend(Context&);
 Status run_compress(Context&);
 Status run_demo(Context&);
 void print_after_demo(const Gpu&);

@@ -1,10 +1,9 @@
 #include "bench/second_node.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
-
-#include "base/sizes.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -24,13 +23,21 @@ std::string vmem_program() {
 }
 
 Result<SecondNode> SecondNode::start(const Settings& settings, std::uint64_t lend_bytes) {
+  return start(settings, {"--lend", std::to_string(lend_bytes)});
+}
+
+Result<SecondNode> SecondNode::start_with_hbm(const Settings& settings, const Hbm& hbm) {
+  return start(settings, {"--hbm", fmt::format("{}:{}", hbm.ordinal, hbm.bytes), "--driver", hbm.driver});
+}
+
+Result<SecondNode> SecondNode::start(const Settings& settings, const std::vector<std::string>& what) {
   VMEM_ASSIGN(const Options options, options_named(settings, {"remote_channels", "secret", "certificates"}));
   const auto or_off = [](const std::string& path) { return path.empty() ? "off" : path; };
   std::vector<std::string> command{vmem_program(),   "daemon",
                                    "--listen",       "127.0.0.1:0",
-                                   "--lend",         std::to_string(lend_bytes),
                                    "--secret",       or_off(options.secret),
                                    "--certificates", or_off(options.certificates)};
+  command.insert(command.end(), what.begin(), what.end());
   if (options.remote_channels) command.insert(command.end(), {"--channels", std::to_string(*options.remote_channels)});
   VMEM_ASSIGN(auto process, ChildProcess::start(command));
   auto line = process->line_beginning(kReady, kStart);
@@ -38,10 +45,10 @@ Result<SecondNode> SecondNode::start(const Settings& settings, std::uint64_t len
     const auto at = line->find(kBefore) + kBefore.size();
     return SecondNode(std::move(process), line->substr(at, line->find(' ', at) - at));
   }
+  const std::string asked = fmt::format("vmem daemon {}", fmt::join(what, " "));
   return fail(VMEM_ERROR_INVALID_OPTION,
-              fmt::format("no second node that lends {} could be started: {}; `vmem daemon --lend {}` has to run here, "
-                          "and say why",
-                          format_bytes(lend_bytes), line ? *line : line.error().message, lend_bytes));
+              fmt::format("no second node could be started: {}; `{}` has to run here, and say why",
+                          line ? *line : line.error().message, asked));
 }
 
 }  // namespace vmem::bench

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bench/child_process.hpp"
 #include "bench/settings.hpp"
@@ -17,9 +18,17 @@ class SecondNode {
   // Listens on a free loopback port, with the channels, secret and certificates that the runtime
   // of these settings uses. Errors: INVALID_OPTION, the daemon's in its words.
   static Result<SecondNode> start(const Settings& settings, std::uint64_t lend_bytes);
+  // The same, lending HBM of a GPU instead of memory.
+  struct Hbm {
+    std::string driver;
+    int ordinal = 0;
+    std::uint64_t bytes = 0;
+  };
+  static Result<SecondNode> start_with_hbm(const Settings& settings, const Hbm& hbm);
   const std::string& address() const { return address_; }
 
  private:
+  static Result<SecondNode> start(const Settings& settings, const std::vector<std::string>& what);
   SecondNode(std::unique_ptr<ChildProcess> process, std::string address)
       : process_(std::move(process)), address_(std::move(address)) {}
   std::unique_ptr<ChildProcess> process_;

@@ -40,6 +40,16 @@ TEST_F(NetTest, APublishedRegionComesFromADaemonOfAClusterOfItsOwn) {
   EXPECT_EQ(records[0]["options"]["page_bytes"], std::uint64_t{2} << 20);
 }
 
+TEST_F(NetTest, PagesToADaemonsHbmAndBackAreComparedWithItsMemory) {
+  settings_.working_set_bytes = std::uint64_t{64} << 20;
+  const auto records = run_scenario("lend");
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "lend", 4));
+  EXPECT_EQ(records[3]["options"]["page_bytes"], std::uint64_t{32} << 20);
+  EXPECT_EQ(records[3]["details"]["verified_bytes"], std::uint64_t{64} << 20);
+  const std::string node = records[0]["options"]["node"];
+  EXPECT_NE(node.find("64 MiB, 64 MiB of it HBM"), std::string::npos) << node;
+}
+
 TEST_F(NetTest, ASecondNodeHasTheChannelsOfTheEnvironment) {
   settings_.working_set_bytes = std::uint64_t{16} << 20;
   settings_.page_bytes = std::uint64_t{2} << 20;
