@@ -84,9 +84,25 @@ TEST(DrainOrder, IsReadAsItWasWrittenAndElseIsOneOfTheDefaults) {
 }
 
 TEST(Holdings, AreReadAsTheyWereWritten) {
-  const Holdings holdings{.memory = 1, .disk = 2, .copies = 3, .leased = 4, .drains = true};
+  const Holdings holdings{.memory = 1, .disk = 2, .hbm = 5, .copies = 3, .leased = 4, .hbm_taken = 6, .drains = true};
   EXPECT_EQ(parse_holdings("holds/7", json_of(holdings)).value(), holdings);
   EXPECT_EQ(parse_holdings("holds/7", "1").error().status, VMEM_ERROR_INVALID_OPTION);
+}
+
+TEST(Holdings, OfAVersionThatKnowsNoHbmAreRead) {
+  const char* const written = R"({"format":1,"memory":1,"disk":2,"copies":3,"leased":4,"drains":0})";
+  const Holdings holdings{.memory = 1, .disk = 2, .copies = 3, .leased = 4};
+  EXPECT_EQ(parse_holdings("holds/7", written).value(), holdings);
+}
+
+TEST(HbmLimit, IsReadAsItWasWrittenAndItsKeyIsNoDrainOrders) {
+  EXPECT_EQ(parse_hbm_limit("drain/7/hbm", json_of(HbmLimit{.bytes = 9})).value(), HbmLimit{.bytes = 9});
+  EXPECT_EQ(parse_hbm_limit("drain/7/hbm", "{}").error().status, VMEM_ERROR_INVALID_OPTION);
+  EXPECT_EQ(hbm_limit_key(NodeId{7}), "drain/7/hbm");
+  EXPECT_EQ(id_in_hbm_limit_key("drain/7/hbm"), NodeId{7});
+  EXPECT_EQ(id_in_hbm_limit_key("drain/7"), std::nullopt);
+  EXPECT_EQ(id_in_hbm_limit_key("nodes/7/hbm"), std::nullopt);
+  EXPECT_EQ(id_in_key("drain/7/hbm", kDrainPrefix), std::nullopt);
 }
 
 TEST(ClusterParameters, AreReadAsTheyWereWritten) {
