@@ -25,7 +25,8 @@ namespace vmem::tools {
 namespace {
 
 // Options that programs have too, with the same meaning and environment variables.
-constexpr const char* kShared[] = {"secret", "certificates", "fabric", "cluster", "base", "space", "driver", "log"};
+constexpr const char* kShared[] = {"secret", "certificates", "fabric", "cluster", "node_lease",
+                                   "base",   "space",        "driver", "log"};
 
 struct Arguments {
   runtime::DaemonOptions daemon;
@@ -156,6 +157,7 @@ int run(Arguments arguments) {
   arguments.daemon.certificates = shared->certificates;
   arguments.daemon.fabric = shared->fabric;
   arguments.daemon.cluster = shared->cluster;
+  arguments.daemon.node_lease_s = shared->node_lease_s;
   arguments.daemon.base = shared->base;
   arguments.daemon.space_bytes = shared->space_bytes;
   arguments.daemon.driver = shared->driver;
@@ -245,6 +247,8 @@ Command add_daemon(CLI::App& app) {
              [&daemon](const std::string& text) { return parse_channels(text, daemon.channels); });
   add_shared(app, *arguments, "cluster", "etcd://HOST:PORT/NAME",
              "Makes it a member of this cluster: programs with the same option find it there");
+  add_shared(app, *arguments, "node_lease", "DURATION",
+             "With --cluster: the time without word of it after which it is taken for gone; 90s by default");
   add_shared(app, *arguments, "base", "ADDRESS", "With --cluster: the first address of its address space");
   add_shared(app, *arguments, "space", "SIZE", "With --cluster: the size of its address space");
   app.add_option(

@@ -33,18 +33,20 @@ Option<SpaceOptions> base_option() {
   return define(
       {.name = "base",
        .values = "a hexadecimal address from 0x100000000, 2 MiB aligned; base + space end at 0x800000000000 or below",
-       .help = "First address of the address space; a hint on a single node. In a cluster, if neither base nor space is "
-               "given, 0x110000000000.",
+       .help =
+           "First address of the address space; a hint on a single node. In a cluster, if neither base nor space is "
+           "given, 0x110000000000.",
        .print = [](const SpaceOptions& options) { return fmt::format("{:#x}", options.base); }},
       &SpaceOptions::base, parse_address);
 }
 
 Option<SpaceOptions> space_option() {
-  return size_option({.name = "space",
-                      .values = "a multiple of 2MiB from 64MiB to 64TiB",
-                      .help = "Size of the address space: the most that can be allocated at once. In a cluster, if neither base "
-                              "nor space is given, 64 TiB."},
-                     &SpaceOptions::space_bytes, {.least = 64 * kMiB, .most = 64 * kTiB, .multiple = kGranule});
+  return size_option(
+      {.name = "space",
+       .values = "a multiple of 2MiB from 64MiB to 64TiB",
+       .help = "Size of the address space: the most that can be allocated at once. In a cluster, if neither base "
+               "nor space is given, 64 TiB."},
+      &SpaceOptions::space_bytes, {.least = 64 * kMiB, .most = 64 * kTiB, .multiple = kGranule});
 }
 
 }  // namespace

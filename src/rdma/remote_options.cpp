@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1ull << 20;
 constexpr std::uint64_t kTiB = 1ull << 40;
+// A shorter lease ends while a busy machine schedules the renewal, or etcd elects a leader.
+constexpr std::uint64_t kLeastLeaseS = 5;
 
 Result<std::vector<std::string>> parse_remote(std::string_view text) {
   std::vector<std::string> addresses;
@@ -78,6 +80,23 @@ Option<RemoteOptions> advertise_option() {
         if (colon == std::string_view::npos || colon == 0 || colon + 1 == text.size())
           return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("'{}' is not HOST:PORT", text));
         return std::string(text);
+      });
+}
+
+Option<RemoteOptions> node_lease_option() {
+  return define(
+      {.name = "node_lease",
+       .values = fmt::format("a duration of whole seconds from {}s to an hour", kLeastLeaseS),
+       .only_with = "cluster",
+       .help = "After this time without word of this node its registry takes it for gone, if nobody has seen it end. "
+               "The node itself stops acting as a member shortly before.",
+       .print = [](const RemoteOptions& options) { return fmt::format("{}s", options.node_lease_s); }},
+      &RemoteOptions::node_lease_s, [](std::string_view text) -> Result<std::uint32_t> {
+        VMEM_ASSIGN(const std::uint64_t us, parse_wait(text));
+        constexpr std::uint64_t kSecondUs = 1'000'000;
+        if (us % kSecondUs != 0) return fail(VMEM_ERROR_INVALID_OPTION, "not whole seconds");
+        if (us < kLeastLeaseS * kSecondUs) return fail(VMEM_ERROR_INVALID_OPTION, "too short to be renewed in time");
+        return static_cast<std::uint32_t>(us / kSecondUs);
       });
 }
 
@@ -183,9 +202,9 @@ Option<RemoteOptions> fabric_option() {
 }  // namespace
 
 std::vector<Option<RemoteOptions>> remote_options() {
-  return {remote_option(),   cluster_option(),      advertise_option(),      borrow_option(),
-          replicas_option(), remote_wait_option(),  remote_encrypt_option(), remote_channels_option(),
-          secret_option(),   certificates_option(), fabric_option()};
+  return {remote_option(),          cluster_option(),  advertise_option(),    node_lease_option(),
+          borrow_option(),          replicas_option(), remote_wait_option(),  remote_encrypt_option(),
+          remote_channels_option(), secret_option(),   certificates_option(), fabric_option()};
 }
 
 }  // namespace vmem

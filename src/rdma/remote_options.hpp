@@ -16,6 +16,7 @@ struct RemoteOptions {
   std::vector<std::string> remote;  // --remote: "off" (empty) or "10.0.0.1:7000,10.0.0.2:7000"
   std::string cluster;              // --cluster: "off" (empty) or where its registry is
   std::string advertise;            // --advertise: "auto" (empty) or this node's address
+  std::uint32_t node_lease_s = 90;  // --node-lease: of its membership in a cluster
   // --borrow: of memory, and of disk, per node; "auto": all that it lends
   std::optional<std::uint64_t> borrow_bytes;
   std::uint32_t replicas = 1;  // --replicas: number of nodes that store a page

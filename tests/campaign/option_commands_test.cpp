@@ -79,6 +79,7 @@ class Commands {
                                                                          {"--per-node", "borrow"},
                                                                          {"--grace", "call_wait"},
                                                                          {"--channels", "remote_channels"},
+                                                                         {"--node-lease", "node_lease"},
                                                                          {"--log", "log"}};
     for (std::uint64_t left = random_.between(1, 3); left > 0; --left) {
       const auto& [flag, like] = random_.pick(kFlags);

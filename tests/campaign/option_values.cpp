@@ -30,7 +30,7 @@ const std::map<std::string, Sort>& sorts() {
                                                {"nvme", Sort::list},          {"devices", Sort::list},
                                                {"remote", Sort::address},     {"secret", Sort::path},
                                                {"certificates", Sort::path},  {"topology", Sort::path},
-                                               {"driver", Sort::path}};
+                                               {"driver", Sort::path},        {"node_lease", Sort::duration}};
   return all;
 }
 
@@ -104,6 +104,7 @@ std::string OptionValues::good(const std::string& option) {
       {"borrow", {"auto", "16MiB", "4096TiB"}},
       {"page", {"auto", "2MiB", "4MiB"}},
       {"remote_wait", {"100ms", "5s", "60min"}},
+      {"node_lease", {"5s", "90s", "60min"}},
       {"call_wait", {"100ms", "5s", "60min"}},
       {"acquire_wait", {"0us", "0", "100ms", "60min", "1.5s"}},
       {"replicas", {"1"}},

@@ -310,7 +310,16 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"acquire_wait", "61min", "longer than an hour"}, Malformed{"prefetch", "-8", "negative"},
         Malformed{"prefetch", "70000", "more than 65536"}, Malformed{"prefetch", "8 pages", "not a whole number"},
         Malformed{"prefetch", "4294967304", "more than 65536"}, Malformed{"log", "warning", "no log level"},
-        Malformed{"log", "", "no log level"}));
+        Malformed{"log", "", "no log level"}, Malformed{"node_lease", "4s", "too short"},
+        Malformed{"node_lease", "6500ms", "not whole seconds"}, Malformed{"node_lease", "61min", "longer than an hour"},
+        Malformed{"node_lease", "off", "not"}));
+
+TEST_F(OptionsTest, ALeaseIsForMembersOfACluster) {
+  EXPECT_THAT(refusal({{"node_lease", "6s"}}), AllOf(HasSubstr("node_lease=6s"), HasSubstr("give cluster")));
+  const auto resolved = resolve_options(Given{{"node_lease", "1min"}, {"cluster", "etcd://127.0.0.1:1/lab"}});
+  ASSERT_TRUE(resolved);
+  EXPECT_EQ(resolved->node_lease_s, 60u);
+}
 
 TEST_F(OptionsTest, SpaceBeyondTheAddressLimitIsAContradiction) {
   EXPECT_THAT(refusal({{"space", "64TiB"}}),

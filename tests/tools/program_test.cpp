@@ -228,6 +228,7 @@ TEST(Program, ADaemonsOptionsAreRefusedWithWhatIsAccepted) {
   expect_refused("daemon --lend 1MiB", {"--lend 1MiB", "in units of 2 MiB"});
   expect_refused("daemon --lend 64MiB --per-node 1MiB", {"--per-node 1MiB", "in units of 2 MiB"});
   expect_refused("daemon --lend 64MiB --secret ''", {"option secret='': a file without a name", "(from --secret)"});
+  expect_refused("daemon --lend 64MiB --node-lease 1s", {"option node_lease='1s'", "too short", "(from --node-lease)"});
   expect_refused("daemon --lend 64MiB --log loud", {"'loud' is no log level", "accepted: trace, debug"});
   expect_refused("daemon --lend 64MiB --id -1", {"--id", "'-1'", "up to 4294967295"});
   const char* const gpu = "VMEM_DRIVER=emulated VMEM_EMU=devices=2,hbm=256MiB";

@@ -186,10 +186,11 @@ Status Resolution::check_remote() const {
     return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} names nodes, and {} finds them: drop one of them",
                                                        describe("remote"), describe("cluster")));
   }
-  if (options_.cluster.empty() && is_set("advertise")) {
+  for (const std::string_view name : {"advertise", "node_lease"}) {
+    if (!options_.cluster.empty() || !is_set(name)) continue;
     return fail(VMEM_ERROR_INVALID_OPTION,
-                fmt::format("{} would have no effect: only members of a cluster listen; give cluster, or drop it",
-                            describe("advertise")));
+                fmt::format("{} would have no effect: it is for members of a cluster; give cluster, or drop it",
+                            describe(name)));
   }
   if (options_.cluster.empty() && options_.replicas > 1 && options_.remote.size() < options_.replicas) {
     return fail(VMEM_ERROR_INVALID_OPTION,

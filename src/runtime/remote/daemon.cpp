@@ -225,6 +225,7 @@ Status Daemon::join(const DaemonOptions& options, const NodeIdentity& self) {
   Member::Config config{.registry = {options.cluster, options.certificates},
                         .parameters = cluster_parameters(options.base, options.space_bytes),
                         .record = this_host("daemon", self.incarnation),
+                        .lease_s = options.node_lease_s,
                         .fence = fence_,
                         .seen = {},
                         .expelled = {}};

@@ -39,6 +39,7 @@ struct DaemonOptions {
   std::optional<std::uint32_t> channels;    // connections that a node may use
   std::string cluster;                      // its registry, as in the option cluster; "": none
   std::uint64_t base = 0, space_bytes = 0;  // of the programs of the cluster
+  std::uint32_t node_lease_s = 90;          // with cluster: of its membership
   std::vector<std::string> advertise;       // with cluster: where others reach it; none: `listen`
   std::map<std::string, std::string> labels;
 };

@@ -166,6 +166,7 @@ Status Remote::join(const Options& options, const NodeIdentity& self) {
   Member::Config config{.registry = {options.cluster, options.certificates},
                         .parameters = cluster_parameters(options.base, options.space_bytes),
                         .record = this_host("program", self.incarnation),
+                        .lease_s = options.node_lease_s,
                         .fence = fence_,
                         .seen = {},
                         .expelled = {}};
