@@ -57,6 +57,7 @@ std::vector<rdma::NamedLender> lenders_of(const ClusterView& view) {
     lenders.push_back({.name = static_cast<std::uint64_t>(node.id),
                        .addresses = node.record.addresses,
                        .domain = {.rack = label(node.record, "rack"), .host = label(node.record, "host")},
+                       .node = {NodeId{node.record.transport}, node.record.incarnation},
                        .drains = node.drain.has_value(),
                        .drain_rate = node.drain ? node.drain->rate : 0});
   }

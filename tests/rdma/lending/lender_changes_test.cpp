@@ -53,5 +53,50 @@ TEST(RemoteTier, ALenderThatIsRemovedTakesItsCopiesAndNoOthers) {
   EXPECT_EQ(remote.tier->usage().budget_bytes, 0u);
 }
 
+// The registry lists a killed daemon until its lease ends, also beside its successor.
+TEST(RemoteTier, WhatALendersSuccessorHoldsOutlivesTheLender) {
+  SteppedRemote remote(0);
+  remote.start_tier();
+  remote.lenders.emplace_back();
+  const NodeIdentity first = remote.start_lender(1);
+  const NamedLender before{.name = 7, .addresses = {node_address(1)}, .node = first};
+  remote.tier->follow({before});
+  remote.until([&] { return remote.tier->usage().ready_bytes > 0; });
+  const SlotId lost = remote.slot();
+  ASSERT_EQ(remote.store(lost, 0, 1).outcome, Outcome::done);
+  const NamedLender after{.name = 8, .addresses = {node_address(1)}, .node = remote.start_lender(1)};
+  remote.tier->follow({before, after});
+  remote.until([&] { return remote.tier->statistics().copies_lost == 1; });
+  remote.until([&] { return remote.tier->usage().ready_bytes > 0; });
+  remote.pass(1'000'000);
+  EXPECT_EQ(remote.tier->usage().budget_bytes, SteppedRemote::kLenderBytes) << "it is one node";
+  const SlotId kept = remote.slot();
+  ASSERT_EQ(remote.store(kept, 1, 1).outcome, Outcome::done);
+  remote.tier->follow({after});
+  remote.pass(1'000'000);
+  EXPECT_TRUE(remote.loads(kept, 1, 1));
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 1u);
+  EXPECT_LE(remote.tier->statistics().reconnects, 1u) << "the lender's own link may have displaced it once";
+}
+
+// A program may join while both are listed.
+TEST(RemoteTier, ALenderThatItsSuccessorAnswersForIsNotUsed) {
+  SteppedRemote remote(0);
+  remote.start_tier();
+  remote.lenders.emplace_back();
+  const NamedLender before{.name = 7, .addresses = {node_address(1)}, .node = remote.start_lender(1)};
+  const NamedLender after{.name = 8, .addresses = {node_address(1)}, .node = remote.start_lender(1)};
+  remote.tier->follow({before, after});
+  remote.until([&] { return remote.tier->usage().ready_bytes > 0; });
+  remote.pass(1'000'000);
+  EXPECT_EQ(remote.tier->usage().budget_bytes, SteppedRemote::kLenderBytes);
+  EXPECT_LE(remote.tier->statistics().reconnects, 1u);
+  const SlotId slot = remote.slot();
+  ASSERT_EQ(remote.store(slot, 1, 1).outcome, Outcome::done);
+  remote.tier->follow({after});
+  remote.turn();
+  EXPECT_TRUE(remote.loads(slot, 1, 1));
+}
+
 }  // namespace
 }  // namespace vmem::rdma

@@ -81,10 +81,11 @@ class SteppedRemote {
     for (std::size_t i = 0; i <= kExpected; ++i) memories_.push_back(page_memory(kPage));
   }
   // Each start has a new incarnation.
-  void start_lender(std::uint64_t id) {
+  NodeIdentity start_lender(std::uint64_t id) {
+    const NodeIdentity self{NodeId{id}, Incarnation{++incarnation_}};
     lenders[id - 1].reset();
-    lenders[id - 1] = std::make_unique<Lender>(fabric, clock, NodeIdentity{NodeId{id}, Incarnation{++incarnation_}},
-                                               service_config, kLenderBytes);
+    lenders[id - 1] = std::make_unique<Lender>(fabric, clock, self, service_config, kLenderBytes);
+    return self;
   }
   void start_tier(std::uint64_t id = 100) {
     RemoteTier::Config config;

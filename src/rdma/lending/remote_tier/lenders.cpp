@@ -50,11 +50,12 @@ std::string full_words(const wire::Lent& lent) {
 }  // namespace
 
 Lenders::Lenders(const RemoteConfig& config, Parts parts) : config_(config), parts_(parts) {
-  for (const std::string& address : config_.peers) begin({address});
+  for (const std::string& address : config_.peers) begin({address}, {});
 }
 
-std::uint32_t Lenders::begin(std::vector<std::string> addresses) {
+std::uint32_t Lenders::begin(std::vector<std::string> addresses, NodeIdentity expected) {
   Lender& lender = lenders_.emplace_back();
+  lender.expected = expected;
   lender.index = static_cast<std::uint32_t>(lenders_.size() - 1);
   lender.address = addresses.front();
   lender.link = parts_.node.links().add(std::move(addresses), *this);
@@ -90,12 +91,12 @@ void Lenders::set_drain(Lender& lender, const NamedLender& named) {
 std::uint32_t Lenders::add(const NamedLender& named) {
   (void)parts_.placer.add_node(named.addresses.front(), named.domain);
   parts_.contacts.add(named.addresses.front());
-  return begin(named.addresses);
+  return begin(named.addresses, named.node);
 }
 
 void Lenders::remove(std::uint32_t node, std::string why) {
   Lender& lender = lenders_[node];
-  lender.state = Lender::State::removed;
+  if (std::exchange(lender.state, Lender::State::removed) == Lender::State::removed) return;
   lender.why = std::move(why);
   if (lender.lease != 0) lose_lease(lender, lender.why);
   parts_.placer.drop(node);
@@ -159,6 +160,12 @@ Status Lenders::up(LinkId link, const Connected& connected) {
                  same_node ? "it was started anew, without what it held" : "another node answers at its address");
     dead_.forget(lender.identity.id);
   }
+  // What that process keeps for this one is its own member's, and this link would displace that's.
+  if (lender.expected != NodeIdentity{} && lender.expected != connected.node) {
+    lender.superseded = true;
+    return fail(VMEM_ERROR_UNSUPPORTED,
+                fmt::format("another process than that of node {} answers at its address", number(lender.expected)));
+  }
   lender.identity = connected.node;
   dead_.watch(connected.node, connected.process);
   lender.path = connected.path;
@@ -183,7 +190,8 @@ void Lenders::down(LinkId link, const LinkDown& down) {
   if (down.reason == Reason::timeout && known) config_.missed(lender.identity.id);
   lender.state = Lender::State::away;
   parts_.contacts.failed(node, lender.why, lender.obstacle);
-  if (leaving_) parts_.node.links().remove(link);
+  if (leaving_) return parts_.node.links().remove(link);
+  if (lender.superseded) remove(node, lender.why);
 }
 
 // ---- leases ----

@@ -76,7 +76,8 @@ class Lenders final : public LinkUser {
   struct Lender {
     enum class State : std::uint8_t { away, asking, ready, removed };
     std::uint32_t index = 0;
-    std::string address;  // the preferred one
+    std::string address;    // the preferred one
+    NodeIdentity expected;  // 0: whoever answers there
     LinkId link{};
     State state = State::away;
     NodeIdentity identity;
@@ -85,13 +86,14 @@ class Lenders final : public LinkUser {
     std::uint64_t ask_us = 0;  // when asking: the next ask, if one was put off; 0: none
     Obstacle obstacle = Obstacle::none;
     bool was_ready = false;
-    bool draining = false;   // as follow() said
-    bool returning = false;  // drained: the answer to its lease's return is outstanding
+    bool superseded = false;  // another process than the expected one answers at its address
+    bool draining = false;    // as follow() said
+    bool returning = false;   // drained: the answer to its lease's return is outstanding
     std::uint64_t drain_rate = 0;
     std::string why;  // why it is away
   };
 
-  std::uint32_t begin(std::vector<std::string> addresses);
+  std::uint32_t begin(std::vector<std::string> addresses, NodeIdentity expected);
   std::uint32_t add(const NamedLender& named);
   void set_drain(Lender& lender, const NamedLender& named);
   void remove(std::uint32_t node, std::string why);

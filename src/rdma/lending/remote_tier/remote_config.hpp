@@ -46,6 +46,8 @@ struct NamedLender {
   std::uint64_t name = 0;
   std::vector<std::string> addresses;  // the preferred one first
   FailureDomain domain = {};
+  // Who answers there; another node or a later incarnation is another lender. 0: whoever does.
+  NodeIdentity node = {};
   // It gets no new pages, and those that it has move to others.
   bool drains = false;
   std::uint64_t drain_rate = 0;  // bytes per second; 0: repair_rate
