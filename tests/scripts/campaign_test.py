@@ -41,6 +41,10 @@ class Judging(unittest.TestCase):
         output = "  {'stops': 3, 'daemon_kills': 2, 'program_kills': 1}; 4 programs, 900 operations\n"
         self.assertEqual(campaign.judge(kind_of("stops"), 0, output).done, 6)
 
+    def test_kills_of_every_kind_of_process_are_counted(self):
+        output = "  {'readers killed': 22, 'owners killed': 7, 'daemons killed': 21, 'TIMEOUT': 43}\n"
+        self.assertEqual(campaign.judge(kind_of("cluster"), 0, output).done, 50)
+
     def test_a_round_that_did_nothing_fails(self):
         judged = campaign.judge(kind(), 0, "Note: Google Test filter = NoSuch.*\n[  PASSED  ] 0 tests.\n")
         self.assertTrue(judged.failure.startswith("did nothing: "), judged)
