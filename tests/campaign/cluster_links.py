@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Published pages over links with a rate: one page alone, and one table for three readers.
+
+A page fetched alone is compared with as many bytes that a socket sends on request, over the same
+link in the same run: round trip and copy. What the owner sends to three readers is what its link
+has counted. Prints `skipped` and why where namespaces or `tbf` are not permitted.
+
+    tests/campaign/cluster_links.py --bin build/release/bin [--mbit 100]
+"""
+import argparse
+import contextlib
+import pathlib
+import random
+import signal
+import statistics
+import subprocess
+import sys
+
+from cluster_world import Program, World, within
+from honest import PAGE
+from shaped_links import ShapedLinks
+
+READY_S = 60
+PAGE_RATIO, TABLES_SENT = 1.25, 1.5
+WIRE = 1.06  # headers of Ethernet, IP, TCP and TLS, and acknowledgements
+SKIPPED = 77
+TABLE, TABLE_PAGES = "table", 48
+ROOM = ["hbm=128MiB", "host=256MiB"]
+SERVE = """
+import socket, sys
+with socket.create_server((sys.argv[1], 9000)) as server:
+    print("ready", flush=True)
+    made, _ = server.accept()
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while made.recv(1):
+        made.sendall(bytes(int(sys.argv[2])))
+"""
+ASK = """
+import socket, sys, time
+made = socket.create_connection((sys.argv[1], 9000))
+for _ in range(12):
+    begun, left = time.monotonic(), int(sys.argv[2])
+    made.sendall(b"x")
+    while left:
+        left -= len(made.recv(left))
+    print(time.monotonic() - begun)
+    time.sleep(0.05)
+"""
+
+
+class Links:
+    def __init__(self, build: str, seed: int, links: ShapedLinks):
+        self.links = links
+        self.failures: list[str] = []
+        self.timed: list[dict] = []
+        self.world = World(build, seed, lease_s=90, host=links.address(0), inside=links.inside(0))
+        secret = pathlib.Path(self.world.folder, "secret")
+        subprocess.run([self.world.vmem, "secret", "new", str(secret)], check=True, stdout=subprocess.DEVNULL)
+        self.options = [*ROOM, f"secret={secret}"]
+
+    def hear(self, program: Program, event: dict) -> None:
+        if event["event"] == "timed":
+            self.timed.append(event | {"reader": program.name})
+        elif event["event"] in ("wrong", "late", "failed"):
+            self.fail(f"{program.name}: {event}")
+
+    def fail(self, why: str) -> None:
+        print(f"  FAILED: {why}", flush=True)
+        self.failures.append(why)
+
+    def expect(self, holds: bool, what: str) -> None:
+        print(f"  {what}", flush=True)
+        if not holds:
+            self.fail(what)
+
+    def wait(self, what: str, holds) -> None:
+        if within(READY_S, lambda: "" if holds() else what):
+            raise RuntimeError(f"{what}: not within {READY_S} s: {[each.said() for each in self.world.nodes]}")
+
+    def run(self) -> None:
+        publisher = self.world.program(TABLE, "publisher", ["--copies", "0", *self.options], self.hear,
+                                       inside=self.links.inside(1))
+        self.wait("the table", lambda: publisher.figures.get("publications"))
+        self.world.tell(names=[TABLE], owners=[TABLE])
+        bare = self.bare()
+        self.read([2], pause_ms=50)
+        alone = statistics.median(each["took_s"] for each in self.timed)
+        self.expect(alone <= PAGE_RATIO * bare, f"a page alone: {alone * 1000:.1f} ms, {alone / bare:.2f} of "
+                    f"{bare * 1000:.1f} ms for a round trip and a copy, at most {PAGE_RATIO}")
+        self.timed.clear()
+        before = self.links.sent_bytes(1)
+        self.read([2, 3, 4], pause_ms=0)
+        sent = (self.links.sent_bytes(1) - before) / (TABLE_PAGES * PAGE)
+        self.expect(sent <= TABLES_SENT * WIRE, f"three readers of one table: the owner's link has sent {sent:.2f} "
+                    f"tables, at most {TABLES_SENT} and {100 * WIRE - 100:.0f} % of headers")
+        for problem in self.world.end_of(publisher):
+            self.fail(problem)
+
+    def bare(self) -> float:
+        """Seconds for a round trip and a copy of a page, by a plain socket."""
+        host = self.links.address(1)
+        with subprocess.Popen([*self.links.inside(1), sys.executable, "-c", SERVE, host, str(PAGE)],
+                              stdout=subprocess.PIPE, text=True) as server:
+            server.stdout.readline()
+            asked = subprocess.run([*self.links.inside(2), sys.executable, "-c", ASK, host, str(PAGE)], text=True,
+                                   stdout=subprocess.PIPE, check=True, timeout=READY_S)
+            server.kill()
+        return statistics.median(float(each) for each in asked.stdout.split())
+
+    def read(self, hosts: list[int], pause_ms: int) -> None:
+        """Programs on these hosts each read the whole table, and end."""
+        readers = [self.world.program(f"reader{host}.{pause_ms}", "timer",
+                                      ["--pause-ms", str(pause_ms), "--seed", str(host), *self.options], self.hear,
+                                      inside=self.links.inside(host)) for host in hosts]
+        self.wait("the readers", lambda: len(self.timed) == len(readers) * TABLE_PAGES)
+        for reader in readers:
+            for problem in self.world.end_of(reader):
+                self.fail(problem)
+            self.world.nodes.remove(reader)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", required=True, help="the build's folder of programs, build/release/bin")
+    parser.add_argument("--mbit", type=int, default=100, help="megabits a second of each link")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31))
+    asked = parser.parse_args()
+    print(f"links of {asked.mbit} Mbit/s: seed {asked.seed}", flush=True)
+    try:
+        links = ShapedLinks(5, asked.mbit)
+    except OSError as error:
+        print(f"skipped: {error}")
+        return SKIPPED
+    measured = Links(str(pathlib.Path(asked.bin).resolve().parent), asked.seed, links)
+    try:
+        measured.run()
+    except RuntimeError as error:
+        measured.fail(str(error))
+    finally:
+        measured.world.end(keep=bool(measured.failures))
+        links.remove()
+    if measured.failures:
+        print(f"  logs: {measured.world.folder}", flush=True)
+    return 1 if measured.failures else 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())
+    sys.exit(1)
