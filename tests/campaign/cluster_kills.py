@@ -19,6 +19,7 @@ import contextlib
 import pathlib
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -334,7 +335,7 @@ def campaign(build: str, seed: int, kills: int, burst: int, heal_s: float) -> li
         scenario.finish()
         scenario.judge()
         print(scenario.figures(), flush=True)
-    except RuntimeError as error:
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         print(f"  FAILED: {error}", flush=True)
         failures.append(str(error))
     finally:

@@ -134,7 +134,7 @@ def main() -> int:
     measured = Links(str(pathlib.Path(asked.bin).resolve().parent), asked.seed, links)
     try:
         measured.run()
-    except RuntimeError as error:
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         measured.fail(str(error))
     finally:
         measured.world.end(keep=bool(measured.failures))

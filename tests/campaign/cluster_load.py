@@ -21,6 +21,7 @@ import random
 import re
 import signal
 import statistics
+import subprocess
 import sys
 import time
 import urllib.request
@@ -189,7 +190,7 @@ def main() -> int:
     load = (Registry if is_registry else Join)(world)
     try:
         load.run(asked)
-    except RuntimeError as error:
+    except (RuntimeError, OSError, subprocess.SubprocessError) as error:
         load.fail(str(error))
     finally:
         world.end(keep=bool(load.failures))
