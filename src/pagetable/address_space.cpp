@@ -64,8 +64,8 @@ Status AddressSpace::grant(std::uint32_t first, std::uint32_t count) {
   VMEM_TRY(check_inside(kWhat, first, count));
   const std::uint32_t end = first + count;
   const auto leaves = [&](const Region* region) {
-    return region != nullptr && region->extent.keeps_range && region->first.index >= first &&
-           region->end_granule() <= end;
+    if (region == nullptr || region->first.index < first || region->end_granule() > end) return false;
+    return region->extent.keeps_range || is_retired(*region);
   };
   bool twice = count == 0, occupied = false;
   for (std::uint32_t at = first; at < end; ++at) {
@@ -83,6 +83,7 @@ Status AddressSpace::grant(std::uint32_t first, std::uint32_t count) {
     Region* const region = region_at(at);
     std::uint32_t next = at + 1;
     if (region != nullptr) {
+      if (is_retired(*region)) own_.insert(region->first.index, region->granules);
       region->extent.keeps_range = false;
       next = region->end_granule();
     } else {
@@ -111,8 +112,8 @@ void AddressSpace::retire(std::uint32_t first, std::uint32_t count) {
   for (std::uint32_t at = first; at < first + count;) {
     Region* const region = region_at(at);
     if (region != nullptr) {
-      region->extent.keeps_range = owns(*region);
-      at = region->first.index + region->granules;
+      if (owns(*region)) own_.erase(region->first.index, region->granules);
+      at = region->end_granule();
       continue;
     }
     if (free_.contains(at, 1)) {

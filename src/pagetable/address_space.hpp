@@ -58,8 +58,8 @@ class AddressSpace {
   // Takes granules of an own part away. Errors: INVALID_VALUE if any is in none; IN_USE if a region
   // lives there.
   Status withdraw(std::uint32_t first, std::uint32_t count);
-  // Takes away those of these granules that are in own parts. Regions that live there stay, and
-  // take their granules along when they end.
+  // Takes away those of these granules that are in own parts. Regions that live there stay: their
+  // granules are free again only if they are granted anew.
   void retire(std::uint32_t first, std::uint32_t count);
 
   // Creates a region of `granules` granules in pages of 2^page_shift granules, aligned to the page
@@ -74,6 +74,8 @@ class AddressSpace {
   Region* find(RegionId id) const noexcept { return id.value < next_id_ ? table_[id.value] : nullptr; }
   // Whether the region lies in an own part.
   bool owns(const Region& region) const { return own_.overlaps(region.first.index, region.granules); }
+  // Whether the region was made in an own part that was taken away since.
+  bool is_retired(const Region& region) const { return region.serial >= kFirstOwnSerial && !owns(region); }
 
   // Of own parts.
   std::uint64_t own_bytes() const noexcept { return own_.total() << kGranuleShift; }

@@ -395,6 +395,45 @@ TEST_F(Freeze, WhatARetiredPartHoldsIsNotUsedAgain) {
   EXPECT_TRUE(ask(grant)) << "another node may have it meanwhile, and give it back";
 }
 
+TEST_F(Freeze, WhatARetiredPartHoldsIsNotUsedAgainAlsoIfItsPublicationIsTakenBack) {
+  start();
+  Region& region = allocate(2);
+  ASSERT_TRUE(freeze(region));
+  RetireRequest lost;
+  lost.first = 0;
+  lost.count = std::uint32_t(space->bytes() >> pagetable::kGranuleShift);
+  ASSERT_TRUE(ask(lost));
+  ThawRequest thaw;
+  thaw.region = &region;
+  thaw.first_granule = region.first.index;
+  ASSERT_TRUE(ask(thaw));
+  Actor& a = actor();
+  write_to_the_end(a, writing(region, 1), 3);
+  ASSERT_TRUE(free(region));
+  settle();
+  EXPECT_EQ(space->free_bytes(), 0u) << "another node may have it";
+  EXPECT_EQ(space->own_bytes(), 0u);
+}
+
+TEST_F(Freeze, WhatARetiredPartHoldsIsUsedAgainOnceThePartIsGrantedAnew) {
+  start();
+  Region& region = allocate(2);
+  RetireRequest lost;
+  lost.first = 0;
+  lost.count = std::uint32_t(space->bytes() >> pagetable::kGranuleShift);
+  ASSERT_TRUE(ask(lost));
+  GrantRequest grant;
+  grant.first = lost.first;
+  grant.count = lost.count;
+  ASSERT_TRUE(ask(grant));
+  const std::uint64_t others = space->free_bytes();
+  EXPECT_EQ(space->own_bytes(), space->bytes());
+  ASSERT_TRUE(free(region));
+  settle();
+  EXPECT_GT(space->free_bytes(), others);
+  EXPECT_EQ(space->free_bytes(), space->bytes());
+}
+
 // A published region of another node.
 class Opened final : public tiers::PageSource {
  public:

@@ -167,7 +167,7 @@ std::optional<Status> FreeRequest::advance(MoverParts& parts) {
                 fmt::format("{:#x} was freed already", parts.core.config.space->address_of(first_granule)));
   }
   const pagetable::AddressSpace& space = *parts.core.config.space;
-  if (!joint && (region->frozen() || !space.owns(*region))) {
+  if (!joint && (region->frozen() || region->serial < pagetable::kFirstOwnSerial)) {
     return fail(VMEM_ERROR_INVALID_POINTER,
                 fmt::format("the memory at {:#x} is a published region, which other nodes may have open: end it by "
                             "vmem_close",
