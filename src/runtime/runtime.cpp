@@ -54,7 +54,10 @@ Status Runtime::start() {
   VMEM_ASSIGN(stack_, MemoryStack::start(options_, driver_, *devices_, topology_, wake));
   VMEM_ASSIGN(peers_, PeerMemory::start(options_, driver_, *devices_, wake));
   if (stack_->remote() != nullptr && stack_->remote()->member() != nullptr) {
-    VMEM_TRY(grant_slices(1, [this](std::uint32_t first, std::uint32_t count) { return space().grant(first, count); }));
+    SliceGrants grants = slice_grants();
+    grants.grant = [this](std::uint32_t first, std::uint32_t count) { return space().grant(first, count); };
+    grants.retire = [this](std::uint32_t first, std::uint32_t count) { space().retire(first, count); };
+    VMEM_TRY(grant_slices(grants, 1));
   }
   VMEM_TRY(start_mover());
   backing_ = std::make_unique<Backing>(options_, *devices_, space(), *mover_, *streams_, *slots_);
@@ -64,12 +67,14 @@ Status Runtime::start() {
   return {};
 }
 
-Status Runtime::grant_slices(std::uint32_t count, const std::function<Status(std::uint32_t, std::uint32_t)>& grant) {
+// Without the address space: the mover changes it as soon as there is one.
+SliceGrants Runtime::slice_grants() {
   Member& member = *stack_->remote()->member();
-  const auto granules = std::uint32_t(member.parameters().slice_bytes >> pagetable::kGranuleShift);
-  VMEM_ASSIGN(const std::vector<cluster::Slice> slices, member.take_slices(count));
-  for (const cluster::Slice slice : slices) VMEM_TRY(grant(static_cast<std::uint32_t>(slice) * granules, granules));
-  return {};
+  return {.granules = std::uint32_t(member.parameters().slice_bytes >> pagetable::kGranuleShift),
+          .take = [&member](std::uint32_t count) { return member.take_slices(count); },
+          .holds = [&member](cluster::Slice slice) { return member.holds(slice); },
+          .grant = {},
+          .retire = {}};
 }
 
 void Runtime::start_publishing() {
@@ -81,13 +86,22 @@ void Runtime::start_publishing() {
                                                                .regions = backing_->regions,
                                                                .slots = *slots_,
                                                                .remote = *remote});
-  backing_->regions.on_full([this, slice = remote->member()->parameters().slice_bytes](std::uint64_t bytes) {
-    return grant_slices(std::uint32_t((bytes + slice - 1) / slice), [this](std::uint32_t first, std::uint32_t count) {
-      migration::GrantRequest request;
-      request.first = first;
-      request.count = count;
-      return mover_->call(request);
-    });
+  SliceGrants grants = slice_grants();
+  grants.grant = [this](std::uint32_t first, std::uint32_t count) {
+    migration::GrantRequest request;
+    request.first = first;
+    request.count = count;
+    return mover_->call(request);
+  };
+  grants.retire = [this](std::uint32_t first, std::uint32_t count) {
+    migration::RetireRequest request;
+    request.first = first;
+    request.count = count;
+    (void)mover_->call(request);  // an error: the mover has ended
+  };
+  const std::uint64_t slice = remote->member()->parameters().slice_bytes;
+  backing_->regions.on_full([grants = std::move(grants), slice](std::uint64_t bytes) {
+    return grant_slices(grants, std::uint32_t((bytes + slice - 1) / slice));
   });
 }
 

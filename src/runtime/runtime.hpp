@@ -18,6 +18,7 @@
 #include "runtime/assembly/reserved_space.hpp"
 #include "runtime/blocks/undeclared_blocks.hpp"
 #include "runtime/cluster/publishing.hpp"
+#include "runtime/cluster/slice_grants.hpp"
 #include "runtime/explicit/allocations.hpp"
 #include "runtime/explicit/copies.hpp"
 #include "runtime/explicit/hit_path.hpp"
@@ -88,7 +89,7 @@ class Runtime final {
   Runtime(Options options, std::shared_ptr<const gpu::Driver> driver);
   Status start();
   Status start_mover();
-  Status grant_slices(std::uint32_t count, const std::function<Status(std::uint32_t, std::uint32_t)>& grant);
+  SliceGrants slice_grants();
   void start_publishing();
   Result<migration::MoverConfig> mover_config();
   Result<std::vector<migration::MoverDevice>> mover_devices() const;

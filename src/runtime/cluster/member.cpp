@@ -183,6 +183,11 @@ Status Member::keep(cluster::Slice slice) {
   return {};
 }
 
+bool Member::holds(cluster::Slice slice) const {
+  const std::lock_guard lock(mutex_);
+  return held_.contains(slice);
+}
+
 void Member::wake() {
   {
     const std::lock_guard lock(mutex_);
@@ -240,11 +245,13 @@ void Member::take(cluster::EnrollmentEvent& event) {
                   expelled->why.message);
     config_.fence.set(0);
     told_ = {};
+    {
+      const std::lock_guard lock(mutex_);
+      id_ = {};
+      held_.clear();
+      kept_.clear();
+    }
     config_.expelled(expelled->slices);
-    const std::lock_guard lock(mutex_);
-    id_ = {};
-    held_.clear();
-    kept_.clear();
   } else if (auto* const serial = std::get_if<SerialTaken>(&event)) {
     serials_.extract(serial->ticket).mapped().set_value(std::move(serial->serial));
   } else if (auto* const slices = std::get_if<SlicesTaken>(&event)) {

@@ -108,6 +108,8 @@ class Member {
   // From now on the slice is not given back when this node leaves: regions live there that other
   // nodes may have open. Errors: IN_USE, this node does not hold it any more, after an expulsion.
   Status keep(cluster::Slice slice);
+  // False from before `expelled` is called on.
+  bool holds(cluster::Slice slice) const;
 
  private:
   template <class Value>

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "base/log.hpp"
 #include "base/process.hpp"
@@ -174,7 +175,8 @@ Status Remote::join(const Options& options, const NodeIdentity& self) {
   config.expelled = [this](const std::vector<cluster::Slice>& held) {
     joint_->directory().expelled();
     const std::lock_guard lock(user_mutex_);
-    if (user_ != nullptr) user_->slices_lost(held);
+    if (user_ != nullptr) return user_->slices_lost(held);
+    lost_.insert(lost_.end(), held.begin(), held.end());
   };
   config.record.transport = static_cast<std::uint64_t>(self.id);
   config.record.addresses = {node_->transport().address()};
@@ -197,6 +199,7 @@ void Remote::leave() {
 void Remote::tell(AddressUser* user) {
   const std::lock_guard lock(user_mutex_);
   user_ = user;
+  if (user_ != nullptr && !lost_.empty()) user_->slices_lost(std::exchange(lost_, {}));
 }
 
 void Remote::add_to(vmem_statistics& out) const {

@@ -40,7 +40,8 @@ class Remote {
   Member* member() { return member_.get(); }
   JointRegions* joint() { return joint_.get(); }
   const std::string& tenant() const { return tenant_; }
-  // Whom to tell of this node's addresses, from now on; null: nobody.
+  // Whom to tell of this node's addresses, from now on, and of slices that it has lost before;
+  // null: nobody.
   void tell(AddressUser* user);
   void add_to(vmem_statistics& out) const;
   // When the process ends without vmem_shutdown: other nodes hear of it. Waits for at most some
@@ -60,7 +61,9 @@ class Remote {
   std::string tenant_;                      // of this node, as others see it
   Fence fence_;
   std::mutex user_mutex_;
-  AddressUser* user_ = nullptr;  // protected by user_mutex_
+  // Protected by user_mutex_.
+  AddressUser* user_ = nullptr;
+  std::vector<cluster::Slice> lost_;  // while there was no user
   // With a cluster. The member ends before those that it tells, and all before the node.
   std::unique_ptr<JointRegions> joint_;
   std::unique_ptr<Member> member_;
