@@ -19,7 +19,7 @@ typedef struct vmem_publish_options {
   uint32_t copies;    /**< daemons that are to hold all of it before the call returns; 0 to 8 */
   uint32_t reserved;  /**< 0 */
   uint64_t expires_s; /**< Unix time from which on it is removed; 0: never */
-  uint64_t wait_us;   /**< longest wait for the registry, and then for nodes; 0: 30 seconds */
+  uint64_t wait_us;   /**< longest wait for the registry and for nodes, in all; 0: 30 seconds */
 } vmem_publish_options;
 /**
  * Publishes an allocation to the nodes of the cluster (option cluster): nobody can write to it any
@@ -41,9 +41,11 @@ typedef struct vmem_publish_options {
  * allocations), INVALID_POINTER, IN_USE (it is held or published already, queued work does not end,
  * or another program has published the name), UNSUPPORTED (no option cluster), TIMEOUT (the
  * registry did not answer, or fewer copies were made than asked for), LOST (it was removed
- * meanwhile: its time is over, or a newer version came). After TIMEOUT and LOST it may be
- * read-only, and published; vmem_close ends that, and fails with INVALID_POINTER if it had not
- * begun. Then, and after all other errors, it is writable as before.
+ * meanwhile: its time is over, or a newer version came), NOT_INITIALIZED (this node was removed
+ * from the cluster meanwhile). After TIMEOUT for want of copies, and LOST, it is published;
+ * vmem_close ends that. After all other errors it is writable as before, and vmem_close fails with
+ * INVALID_POINTER: it is read-only for no longer than the call takes, also if the registry goes
+ * away meanwhile. A record that the registry takes later is removed, and nobody can open it.
  */
 VMEM_API vmem_status vmem_publish(void* ptr, const char* name, const vmem_publish_options* options);
 /**
@@ -57,9 +59,10 @@ VMEM_API vmem_status vmem_publish(void* ptr, const char* name, const vmem_publis
  * @param device CUDA ordinal whose HBM its pages come to, one of the option devices
  * @param wait_us longest wait for the name to be published, and for its nodes to answer
  *
- * Errors: INVALID_VALUE (NULL, unknown device), TIMEOUT (no such name within wait_us, or its home
- * does not answer), LOST (it is being removed), ADDRESS_SPACE (something else is at its address
- * here), OUT_OF_MEMORY (no room in host memory to stage pages), UNSUPPORTED (no option cluster).
+ * Errors: INVALID_VALUE (NULL, unknown device), TIMEOUT (no such name within wait_us, its home does
+ * not answer, or another thread publishes or closes it), LOST (it is being removed), ADDRESS_SPACE
+ * (something else is at its address here), OUT_OF_MEMORY (no room in host memory to stage pages),
+ * UNSUPPORTED (no option cluster).
  * Work that uses a page of which no node has a copy any more fails with LOST.
  */
 VMEM_API vmem_status vmem_open(void** out, uint64_t* bytes, const char* name, int device, uint64_t wait_us);
@@ -71,9 +74,9 @@ VMEM_API vmem_status vmem_open(void** out, uint64_t* bytes, const char* name, in
  * @param stream as for vmem_free
  * @param wait_us longest wait for other nodes to take over what only this one holds; 0: 30 seconds
  *
- * Errors: INVALID_POINTER (neither), IN_USE (a thread holds a range of it: close it again later),
- * TIMEOUT, LOST (it is closed all the same, and pages of it may be lost: the message says which),
- * UNSUPPORTED.
+ * Errors: INVALID_POINTER (neither), IN_USE (a thread holds a range of it, or another one
+ * publishes, opens or closes it: close it again later), TIMEOUT, LOST (it is closed all the same,
+ * and pages of it may be lost: the message says which), UNSUPPORTED.
  */
 VMEM_API vmem_status vmem_close(void* ptr, vmem_stream stream, uint64_t wait_us);
 

@@ -1,71 +1,8 @@
 // Regions that one program publishes and others open, over real sockets.
-#include <nlohmann/json.hpp>
-
-#include "runtime/cluster_fixture.hpp"
-#include "vmem/cluster.hpp"
+#include "runtime/published_fixture.hpp"
 
 namespace vmem {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
-
-// A program in a process of its own (joint_peer.cpp).
-class Peer {
- public:
-  explicit Peer(const std::string& cluster, const std::vector<std::pair<std::string, std::string>>& more = {})
-      : process_(arguments(cluster, more)) {
-    EXPECT_THAT(answer(), StartsWith("ok"));
-  }
-  std::string operator()(const std::string& command) {
-    process_.tell(command + "\n");
-    return answer();
-  }
-  rdma::Process& process() { return process_; }
-
- private:
-  static std::vector<std::string> arguments(const std::string& cluster,
-                                            const std::vector<std::pair<std::string, std::string>>& more) {
-    const auto here = std::filesystem::canonical("/proc/self/exe").parent_path();
-    std::vector<std::string> all{(here / "vmem_joint_peer").string()};
-    std::vector<std::pair<std::string, std::string>> options{{"driver", "emulated"}, {"hbm", "32MiB"},
-                                                             {"host", "64MiB"},      {"page", "2MiB"},
-                                                             {"log", "error"},       {"cluster", cluster}};
-    options.insert(options.end(), more.begin(), more.end());
-    for (const auto& [name, value] : options) {
-      all.push_back(name);
-      all.push_back(value);
-    }
-    return all;
-  }
-  std::string answer() { return process_.line(lines_++); }
-  rdma::Process process_;
-  std::size_t lines_ = 0;
-};
-
-class PublishedApi : public ClusterApi {
- protected:
-  void SetUp() override { ::setenv("VMEM_EMU", "devices=1,hbm=256MiB,host=1GiB", 1); }
-  // Compares all words of a page of what is open at `base`.
-  vmem_status read_page(std::uint64_t page, std::uint64_t version) {
-    std::vector<std::uint64_t> read(kPage / 8);
-    const vmem_status status = vmem_read(read.data(), base + page * kPage, kPage);
-    if (status != VMEM_OK) return status;
-    EXPECT_EQ(read, page_words(page, version)) << page;
-    return status;
-  }
-  vmem_status open(const std::string& name, std::uint64_t wait_us = 5'000'000) {
-    void* opened = nullptr;
-    const vmem_status status = vmem_open(&opened, &bytes, name.c_str(), 0, wait_us);
-    if (status == VMEM_OK) base = static_cast<std::byte*>(opened);
-    return status;
-  }
-  static vmem_status read_back(const void* from) {
-    std::uint64_t word = 0;
-    return vmem_read(&word, from, sizeof(word));
-  }
-  std::uint64_t bytes = 0;
-};
 
 TEST_F(PublishedApi, AnotherProgramReadsItAtTheSameAddress) {
   constexpr std::uint64_t kPages = 40;  // more than either program's HBM
@@ -262,32 +199,6 @@ TEST_F(PublishedApi, CopiesComeFromADaemonThatDrainsAsLongAsNobodyElseHasThem) {
   for (std::uint64_t page = 0; page < 4; ++page) ASSERT_OK(read_page(page, 5));
 }
 
-TEST_F(PublishedApi, AClosingMayWaitForEver) {
-  const auto daemon = join({"--copies", "64MiB"});
-  ASSERT_OK(start({{"cluster", cluster()}}));
-  void* own = nullptr;
-  ASSERT_OK(vmem_malloc(&own, 2 * kPage, 0, nullptr));
-  const std::vector<std::byte> some(2 * kPage, std::byte{7});
-  ASSERT_OK(vmem_write(own, some.data(), some.size()));
-  ASSERT_OK(vmem_publish(own, "table", nullptr));
-  EXPECT_OK(vmem_close(own, nullptr, UINT64_MAX)) << "the daemon takes over what nobody else has";
-}
-
-TEST_F(PublishedApi, WithoutARegistryMemoryStaysWritable) {
-  ASSERT_OK(start({{"cluster", cluster()}}));
-  void* own = nullptr;
-  ASSERT_OK(vmem_malloc(&own, 2 * kPage, 0, nullptr));
-  stop_registry();
-  const vmem_publish_options options{.copies = 0, .reserved = 0, .expires_s = 0, .wait_us = 500'000};
-  EXPECT_EQ(vmem_publish(own, "table", &options), VMEM_ERROR_TIMEOUT);
-  EXPECT_THAT(vmem_last_error(), HasSubstr("within 500ms"));
-  const std::uint64_t word = 7;
-  EXPECT_OK(vmem_write(own, &word, sizeof(word)));
-  EXPECT_EQ(vmem_close(own, nullptr, 0), VMEM_ERROR_INVALID_POINTER);
-  resume_registry();
-  EXPECT_OK(vmem_publish(own, "table", nullptr));
-}
-
 TEST_F(PublishedApi, AStreamThatCannotBeUsedLeavesItOpen) {
   ASSERT_OK(start({{"cluster", cluster()}}));
   void* own = nullptr;
@@ -297,20 +208,6 @@ TEST_F(PublishedApi, AStreamThatCannotBeUsedLeavesItOpen) {
   const auto regions = nlohmann::json::parse(output("region list --json --cluster " + cluster()));
   ASSERT_EQ(regions.size(), 1u);
   EXPECT_EQ(regions[0].at("members"), 1) << "other nodes can still fetch it from here";
-  EXPECT_OK(open("table"));
-  EXPECT_EQ(base, own);
-}
-
-TEST_F(PublishedApi, TooFewCopiesAreNamedAndTheRegionIsPublishedAllTheSame) {
-  const auto daemon = join({"--copies", "8MiB"});
-  ASSERT_OK(start({{"cluster", cluster()}}));
-  void* own = nullptr;
-  ASSERT_OK(vmem_malloc(&own, 8 * kPage, 0, nullptr));
-  std::vector<std::byte> some(8 * kPage, std::byte{7});
-  ASSERT_OK(vmem_write(own, some.data(), some.size()));
-  const vmem_publish_options options{.copies = 1, .reserved = 0, .expires_s = 0, .wait_us = 2'000'000};
-  ASSERT_EQ(vmem_publish(own, "table", &options), VMEM_ERROR_TIMEOUT);
-  EXPECT_THAT(vmem_last_error(), HasSubstr("'table'"));
   EXPECT_OK(open("table"));
   EXPECT_EQ(base, own);
 }

@@ -188,8 +188,8 @@ void Directory::missing(Serial serial, const Runs& pages, NodeId source) {
   if (Participant* const participant = find(participants_, serial)) participant->missing(pages, source, out_);
 }
 
-void Directory::kept(const KeepWanted& wanted, bool yes) {
-  if (Participant* const participant = find(participants_, wanted.serial)) participant->kept(wanted, yes, out_);
+void Directory::kept(const KeepWanted& wanted, KeepAnswer answer) {
+  if (Participant* const participant = find(participants_, wanted.serial)) participant->kept(wanted, answer, out_);
 }
 
 bool Directory::drop(Serial serial, const Run& pages) {
@@ -288,9 +288,14 @@ void Directory::changed(const StoredRegion& region) {
 void Directory::adopt() {
   if (!context_.is_member() || (departure_ && departure_->over)) return;
   for (const auto& [serial, region] : index_.regions()) {
+    const bool abandoned = publishing_.is_abandoned(serial);
+    if (abandoned && region.record.home != context_.self && !region.record.removed)
+      out_.messages.push_back(
+          {.to = region.record.home,
+           .message = {.serial = serial, .term = region.record.term, .session = {}, .body = Remove{}}});
     if (region.record.home != context_.self || homes_.contains(serial) || publishing_.expects(serial)) continue;
     const auto made = homes_.emplace(serial, std::make_unique<HomeDirectory>(calls_, context_, region)).first;
-    if (publishing_.is_abandoned(serial)) made->second->remove();
+    if (abandoned) made->second->remove();
   }
 }
 
@@ -298,7 +303,9 @@ void Directory::erased(const RegionRecord& region) {
   if (Participant* const participant = find(participants_, region.serial)) participant->learn(nullptr, out_);
   if (const auto home = homes_.find(region.serial); home != homes_.end()) home->second->verify();
   requests_.removed(region.serial, out_);
-  out_.events.emplace_back(RangeFreed{region});
+  const bool was_given = !publishing_.is_abandoned(region.serial);  // its addresses, to others
+  publishing_.forget(region.serial);
+  if (was_given) out_.events.emplace_back(RangeFreed{region});
 }
 
 bool Directory::step_records(std::uint64_t now_us) {

@@ -67,7 +67,7 @@ class Directory {
   // Of the data plane; a region that is not open here takes nothing.
   bool arrived(Serial serial, std::uint32_t page, Fetch fetch);
   void missing(Serial serial, const Runs& pages, NodeId source);
-  void kept(const KeepWanted& wanted, bool yes);
+  void kept(const KeepWanted& wanted, KeepAnswer answer);
   bool drop(Serial serial, const Run& pages);
 
   void deliver(const Sender& from, std::string_view bytes);

@@ -13,11 +13,13 @@ namespace vmem::cluster::directory {
 // Numbers what a participant fetches: a promise not to take late bytes names the last one.
 enum class Fetch : std::uint32_t {};
 
-// The region is published. On an error of status TIMEOUT it may be, with fewer copies than wanted;
-// the home goes on to make them.
+// On an error the region is `published` all the same, with fewer copies than wanted, which the home
+// goes on to make; or it is not, and nobody has opened it or will: a record that appears later is
+// removed.
 struct PublishEnded {
   Ticket ticket{};
   Result<Serial> serial;
+  bool published = false;
 };
 struct OpenEnded {
   Ticket ticket{};
@@ -36,7 +38,7 @@ struct WantEnded {
   Status status;
 };
 // The home wants copies here, which are not to be dropped. The owner fetches them, calls arrived()
-// for what came and then kept(), once for each event.
+// for what came and then kept(), once for each page.
 struct KeepWanted {
   Serial serial{};
   Runs pages;

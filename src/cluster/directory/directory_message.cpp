@@ -9,7 +9,7 @@
 namespace vmem::cluster::directory {
 namespace {
 
-constexpr std::string_view kMark = "VD\x01";
+constexpr std::string_view kMark = "VD\x02";
 constexpr std::size_t kKinds = std::variant_size_v<Body>;
 
 template <class T>
@@ -146,7 +146,8 @@ void fields(auto& with, Is<Keep> auto& body) {
 void fields(auto& with, Is<Kept> auto& body) {
   with.list(body.pages, kMostRuns);
   with(body.round);
-  with(body.yes);
+  with(body.answer);
+  with.at_most(std::uint64_t(body.answer), std::uint64_t(KeepAnswer::no_room));
 }
 void fields(auto& with, Is<Release> auto& body) {
   with.list(body.pages, kMostRuns);

@@ -5,7 +5,7 @@
 // participant that it is from or to. Long answers cover a range of pages each, [from, to); who
 // asked goes on from there.
 //
-// Layout: little-endian, no padding. "VD", format 1, kind, serial 8, term 8, session 4, then the
+// Layout: little-endian, no padding. "VD", format 2, kind, serial 8, term 8, session 4, then the
 // fields in order; a list begins with its length in 4 bytes.
 #pragma once
 
@@ -89,11 +89,12 @@ struct Keep {
   std::uint64_t round = 0;
   std::vector<NodeId> sources;
 };
+enum class KeepAnswer : std::uint8_t { yes, no, no_room };
 // No: what of these pages is still on its way to this node will be refused.
 struct Kept {
   Runs pages;
   std::uint64_t round = 0;
-  bool yes = false;
+  KeepAnswer answer = KeepAnswer::no;
 };
 struct Release {  // home: the promise is no longer needed
   Runs pages;

@@ -44,24 +44,37 @@ void Healer::decide(std::uint32_t page) {
   lost_.insert(page);
 }
 
-void Healer::answer(std::uint32_t page, std::uint32_t place, std::uint64_t round, bool yes, std::uint64_t now_us) {
+void Healer::answer(std::uint32_t page, std::uint32_t place, std::uint64_t round, KeepAnswer said,
+                    std::uint64_t now_us) {
   const std::optional<KeepDesk::Kind> awaited = keeps_.answer(page, place, round);
+  const bool yes = said == KeepAnswer::yes;
   if (awaited && yes) {
     if (pages_[page].state == HomeState::seeking) release_others(page, place);
     pages_.add_keeper(page, place);
     seek_.erase(page);
     look_.insert(page);
-    avoid_us_.erase(table_[place].who.node);
+    if (!is_full(table_[place].who.node)) avoided_.erase(table_[place].who.node);
     return;
   }
   if (awaited) {
-    if (awaited == KeepDesk::Kind::fetch) avoid_us_[table_[place].who.node] = now_us + context_.config.avoid_us;
+    if (awaited == KeepDesk::Kind::fetch) avoid(table_[place].who.node, now_us, said);
     return not_there(page, place);
   }
   // A page that is sought may be here only: it is asked for again.
   const bool keeps = (pages_[page].keepers & place_bit(place)) != 0;
   if (yes && !keeps && pages_[page].state != HomeState::seeking && !keeps_.asks(page, place))
     keeps_.ask(page, place, {.kind = KeepDesk::Kind::release, .round = ++round_, .sources = {}});
+}
+
+void Healer::avoid(NodeId node, std::uint64_t now_us, KeepAnswer said) {
+  const bool full = said == KeepAnswer::no_room;
+  avoided_[node] = {.until_us = now_us + context_.config.avoid_us, .full = full};
+  if (full) trouble_ = fmt::format("node {} has no room for more copies", std::uint64_t(node));
+}
+
+bool Healer::is_full(NodeId node) const {
+  const auto found = avoided_.find(node);
+  return found != avoided_.end() && found->second.full;
 }
 
 // The others were asked, too, may have promised to keep the page, and would do so for ever.
@@ -143,8 +156,8 @@ std::vector<NodeId> Healer::nodes_of(Places places) const {
 
 std::vector<NodeId> Healer::avoided(std::uint64_t now_us) const {
   std::vector<NodeId> nodes;
-  for (const auto& [node, until_us] : avoid_us_)
-    if (now_us < until_us) nodes.push_back(node);
+  for (const auto& [node, avoided] : avoided_)
+    if (now_us < avoided.until_us) nodes.push_back(node);
   return nodes;
 }
 
@@ -173,7 +186,7 @@ const KnownNode* Healer::choose(const HomePages::Page& entry, std::uint64_t now_
   nobody_for_ = entry.keepers;
   if (daemon != nullptr)
     invite_ = daemon->id;
-  else
+  else if (std::ranges::none_of(avoided_, [](const auto& each) { return each.second.full; }))
     trouble_ = fmt::format("no other daemon has room for a page of {} bytes, answers and stays", record_.page_bytes);
   return nullptr;
 }
@@ -273,12 +286,12 @@ bool Healer::expire(std::uint64_t now_us) {
       continue;
     }
     const NodeId node = table_[place].who.node;
-    avoid_us_[node] = now_us + context_.config.avoid_us;
+    avoid(node, now_us, KeepAnswer::no);
     trouble_ = fmt::format("node {} did not take a copy in time", std::uint64_t(node));
     keeps_.ask(page, place, {.kind = KeepDesk::Kind::release, .round = ++round_, .sources = {}});
     look_.insert(page);
   }
-  std::erase_if(avoid_us_, [now_us](const auto& each) { return each.second <= now_us; });
+  std::erase_if(avoided_, [now_us](const auto& each) { return each.second.until_us <= now_us; });
   return !late.empty();
 }
 

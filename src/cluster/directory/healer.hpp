@@ -41,7 +41,7 @@ class Healer {
   void verify(std::uint32_t page, std::uint32_t place);
   // The participant has no copy of the page, and did not promise to have one.
   void not_there(std::uint32_t page, std::uint32_t place);
-  void answer(std::uint32_t page, std::uint32_t place, std::uint64_t round, bool yes, std::uint64_t now_us);
+  void answer(std::uint32_t page, std::uint32_t place, std::uint64_t round, KeepAnswer said, std::uint64_t now_us);
   void released(std::uint32_t page, std::uint32_t place, std::uint64_t round) { keeps_.released(page, place, round); }
   // The participant is gone, or another one has its place.
   void forget(std::uint32_t place);
@@ -49,6 +49,10 @@ class Healer {
   void retry() { retry_us_ = lacking_.empty() ? retry_us_ : 0; }
   // Whether each page that the participant keeps has a keeper that stays.
   bool covers(std::uint32_t place);
+  // Whether a daemon was asked for a copy, and has not answered yet.
+  bool is_copying() const noexcept { return keeps_.count(KeepDesk::Kind::fetch) != 0; }
+  // Whether the daemon has said that it has no room, a short time ago.
+  bool is_full(NodeId node) const;
 
   bool step(std::uint64_t now_us);
   void send(std::uint64_t now_us, const std::function<void(std::uint32_t place, Body body)>& to);
@@ -87,6 +91,7 @@ class Healer {
   Places to_spare(std::uint32_t page) const;
   bool can_spare(std::uint32_t page, std::uint32_t place) const;
   std::vector<NodeId> nodes_of(Places places) const;
+  void avoid(NodeId node, std::uint64_t now_us, KeepAnswer said);
   std::vector<NodeId> avoided(std::uint64_t now_us) const;
 
   const HomeContext& context_;
@@ -105,7 +110,11 @@ class Healer {
   std::uint64_t retry_us_ = UINT64_MAX;  // of lacking_
   Places going_ = 0;                     // as look_ has it
   Places nobody_for_ = 0;                // keepers to which no daemon can be added now. 0: none
-  std::map<NodeId, std::uint64_t> avoid_us_;
+  struct Avoided {
+    std::uint64_t until_us = 0;
+    bool full = false;
+  };
+  std::map<NodeId, Avoided> avoided_;
   NodeId invite_{};
   std::set<std::uint32_t> lost_;
   std::string trouble_;

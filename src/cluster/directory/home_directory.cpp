@@ -252,7 +252,8 @@ void HomeDirectory::on(const From& from, const Kept& body, Outbox&) {
   for (const Run& run : body.pages) {
     if (!pages_.contains(run)) return;
     for (std::uint32_t page = run.first; page < run.end(); ++page)
-      if (pages_[page].state != HomeState::free) healer_.answer(page, *from.place, body.round, body.yes, from.now_us);
+      if (pages_[page].state != HomeState::free)
+        healer_.answer(page, *from.place, body.round, body.answer, from.now_us);
   }
 }
 
@@ -271,10 +272,11 @@ void HomeDirectory::end_rebuild() {
 // A participant may go when every page that it keeps has a keeper that stays, when no daemon could
 // become one, or when its time is nearly up.
 void HomeDirectory::try_to_let_go(std::uint32_t place, std::uint64_t now_us) {
-  const bool hope = std::ranges::any_of(context_.view.nodes, [&](const KnownNode& node) {
-    const std::optional<std::uint32_t> at = table_.place_of(node.id);
-    return node.daemon && !node.draining && (!at || table_[*at].leave_by_us == 0);
-  });
+  const bool hope =
+      healer_.is_copying() || std::ranges::any_of(context_.view.nodes, [&](const KnownNode& node) {
+        const std::optional<std::uint32_t> at = table_.place_of(node.id);
+        return node.daemon && !node.draining && !healer_.is_full(node.id) && (!at || table_[*at].leave_by_us == 0);
+      });
   if (hope && now_us < table_[place].leave_by_us && !healer_.covers(place)) return;
   Runs lost;
   for (std::uint32_t page = 0; page < pages_.size(); ++page) {
@@ -402,7 +404,7 @@ bool HomeDirectory::step_publishing(std::uint64_t now_us, Outbox& out) {
   const RegionRecord& record = desk_.record();
   const bool done = record.copies == 0 || healer_.satisfied();
   if (!done && !record.removed && now_us < publishing_->deadline_us) return false;
-  PublishEnded ended{.ticket = publishing_->ticket, .serial = record.serial};
+  PublishEnded ended{.ticket = publishing_->ticket, .serial = record.serial, .published = true};
   if (!done && record.removed) {
     ended.serial = fail(VMEM_ERROR_LOST, fmt::format("region '{}' was removed before its {} copies were made: publish "
                                                      "it again",
@@ -429,7 +431,8 @@ void HomeDirectory::end(Outbox& out) {
       .serial =
           fail(VMEM_ERROR_TIMEOUT, fmt::format("region '{}' is published, and this node is not its home any more: "
                                                "whether it has {} copies is not known; `vmem region list` shows it",
-                                               record.name, record.copies))});
+                                               record.name, record.copies)),
+      .published = true});
   publishing_.reset();
 }
 

@@ -163,19 +163,20 @@ bool Participant::promise(std::uint32_t page, std::uint64_t round) {
   return true;
 }
 
-void Participant::kept(const KeepWanted& wanted, bool yes, Outbox& out) {
+void Participant::kept(const KeepWanted& wanted, KeepAnswer answer, Outbox& out) {
   if (wanted.term != region_.term || (stage_ != Stage::open && stage_ != Stage::leaving)) return;
   Runs done, not_done;
   for_each_page(wanted.pages, [&](std::uint32_t page) {
     const auto awaited = fetching_.find(page);
     if (awaited == fetching_.end() || awaited->second != wanted.round) return;
     fetching_.erase(awaited);
-    const bool kept = yes && promise(page, wanted.round);
+    const bool kept = answer == KeepAnswer::yes && promise(page, wanted.round);
     if (!kept) refuse_late(page, wanted.round);
     append(kept ? done : not_done, page);
   });
-  if (!done.empty()) say(Kept{.pages = std::move(done), .round = wanted.round, .yes = true}, out);
-  if (!not_done.empty()) say(Kept{.pages = std::move(not_done), .round = wanted.round, .yes = false}, out);
+  const KeepAnswer no = answer == KeepAnswer::yes ? KeepAnswer::no : answer;
+  if (!done.empty()) say(Kept{.pages = std::move(done), .round = wanted.round, .answer = KeepAnswer::yes}, out);
+  if (!not_done.empty()) say(Kept{.pages = std::move(not_done), .round = wanted.round, .answer = no}, out);
 }
 
 bool Participant::drop(const Run& pages) {
@@ -282,8 +283,8 @@ void Participant::on(const Keep& body, Outbox& out) {
     append(fetch, page);
   });
   for_each_page(not_done, [&](std::uint32_t page) { refuse_late(page, body.round); });
-  if (!done.empty()) say(Kept{.pages = std::move(done), .round = body.round, .yes = true}, out);
-  if (!not_done.empty()) say(Kept{.pages = std::move(not_done), .round = body.round, .yes = false}, out);
+  if (!done.empty()) say(Kept{.pages = std::move(done), .round = body.round, .answer = KeepAnswer::yes}, out);
+  if (!not_done.empty()) say(Kept{.pages = std::move(not_done), .round = body.round, .answer = KeepAnswer::no}, out);
   if (!fetch.empty())
     out.events.emplace_back(KeepWanted{.serial = region_.serial,
                                        .pages = std::move(fetch),

@@ -41,7 +41,7 @@ class Participant {
   // Bytes of a page have come. False: they are not to be used; the page is to be wanted again.
   bool arrived(std::uint32_t page, Fetch fetch);
   void missing(const Runs& pages, NodeId source, Outbox& out);
-  void kept(const KeepWanted& wanted, bool yes, Outbox& out);
+  void kept(const KeepWanted& wanted, KeepAnswer answer, Outbox& out);
   // This node drops cached pages. False: some are kept, and nothing is changed.
   bool drop(const Run& pages);
   // Ends in CloseEnded. At the deadline the node goes, whatever it keeps.

@@ -42,6 +42,7 @@ class PublishDesk {
   std::optional<Done> take_done();
   // Whether a region that appears with this node as its home was given up before.
   bool is_abandoned(Serial serial) const { return abandoned_.contains(serial); }
+  void forget(Serial serial) { abandoned_.erase(serial); }  // it was erased: it never appears again
   bool expects(Serial serial) const { return !orders_.empty() && orders_.front().region.serial == serial; }
 
   bool step(std::uint64_t now_us, Outbox& out);

@@ -144,9 +144,16 @@ Result<Value> DirectoryService::call(std::move_only_function<Ticket()> begin,
   return result.get();
 }
 
-Result<Serial> DirectoryService::publish(Directory::Publication what, std::uint64_t wait_us) {
-  return call<Serial>([this, what = std::move(what), wait_us] { return directory_->publish(what, wait_us); },
-                      [](Event& event) { return std::get<PublishEnded>(event).serial; });
+DirectoryService::Published DirectoryService::publish(Directory::Publication what, std::uint64_t wait_us) {
+  auto published = call<Published>(
+      [this, what = std::move(what), wait_us] { return directory_->publish(what, wait_us); },
+      [](Event& event) -> Result<Published> {
+        PublishEnded& ended = std::get<PublishEnded>(event);
+        if (ended.serial) return Published{.done = true, .status = {}};
+        return Published{.done = ended.published, .status = std::unexpected(std::move(ended.serial).error())};
+      });
+  if (published) return *std::move(published);
+  return {.done = false, .status = std::unexpected(std::move(published).error())};
 }
 
 Result<RegionRecord> DirectoryService::open(const std::string& name, std::uint64_t wait_us) {
@@ -262,7 +269,7 @@ void DirectoryService::on(WantEnded& event) {
 
 void DirectoryService::on(KeepWanted& event) {
   const Participant* const part = directory_->participant(event.serial);
-  if (config_.copies == nullptr || part == nullptr) return directory_->kept(event, false);
+  if (config_.copies == nullptr || part == nullptr) return directory_->kept(event, KeepAnswer::no);
   config_.copies->keep(event, part->region());
 }
 

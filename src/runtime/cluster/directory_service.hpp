@@ -27,7 +27,7 @@ namespace vmem::runtime {
 class CopyKeeper {
  public:
   virtual ~CopyKeeper() = default;
-  // Answers by DirectoryService::kept, once.
+  // Answers by DirectoryService::kept, once for each page.
   virtual void keep(const cluster::directory::KeepWanted& wanted, const cluster::directory::RegionRecord& region) = 0;
   // These need not be kept any more.
   virtual void release(cluster::directory::Serial serial, const cluster::directory::Runs& pages) = 0;
@@ -55,7 +55,9 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
   static std::string tenant_of(const std::string& identity);
 
   // The node's thread, for a CopyKeeper. drop: false, the page has to be kept.
-  void kept(const cluster::directory::KeepWanted& wanted, bool yes) { directory_->kept(wanted, yes); }
+  void kept(const cluster::directory::KeepWanted& wanted, cluster::directory::KeepAnswer answer) {
+    directory_->kept(wanted, answer);
+  }
   bool drop(Serial serial, std::uint32_t page) { return directory_->drop(serial, {.first = page, .count = 1}); }
 
   // Any thread.
@@ -63,7 +65,11 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
   void expelled();
 
   // Each waits for at most wait_us, and a little. Errors: those of the directory; TIMEOUT.
-  Result<Serial> publish(cluster::directory::Directory::Publication what, std::uint64_t wait_us);
+  struct Published {
+    bool done = false;  // nodes may have it open, also on an error
+    Status status;
+  };
+  Published publish(cluster::directory::Directory::Publication what, std::uint64_t wait_us);
   Result<cluster::directory::RegionRecord> open(const std::string& name, std::uint64_t wait_us);
   // The pages of which nobody else is known to have a copy.
   Result<cluster::directory::Runs> close(Serial serial, std::uint64_t wait_us);

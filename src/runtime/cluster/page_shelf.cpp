@@ -148,20 +148,19 @@ PageShelf::Region* PageShelf::region_of(const RegionRecord& record) {
 
 void PageShelf::keep(const KeepWanted& wanted, const RegionRecord& record) {
   Region* const region = stopping_ ? nullptr : region_of(record);
-  if (region == nullptr) return directory_->kept(wanted, false);
+  if (region == nullptr) return directory_->kept(wanted, KeepAnswer::no);
   const auto order = orders_.insert(orders_.end(), Order{.wanted = wanted});
   order->left = 1;  // until all have begun
   each_page(wanted.pages, [&](std::uint32_t page) {
-    if (order->failed || region->pages.contains(page)) return;
-    order->failed = !fetch(order, *region, page);
+    if (!region->pages.contains(page)) fetch(order, *region, page);
   });
   --order->left;
   settle(order);
 }
 
-bool PageShelf::fetch(std::list<Order>::iterator order, Region& region, std::uint32_t page) {
+void PageShelf::fetch(std::list<Order>::iterator order, Region& region, std::uint32_t page) {
   std::shared_ptr<Memory> memory = Memory::make(budget_, region.page_bytes);
-  if (memory == nullptr) return false;
+  if (memory == nullptr) return void(order->unfit.insert(page));
   const pagetable::Serial serial = page_serial(order->wanted.serial);
   tiers::Transfer transfer{.page = {serial, page},
                            .version = 1,
@@ -170,11 +169,11 @@ bool PageShelf::fetch(std::list<Order>::iterator order, Region& region, std::uin
                            .bytes = region.page_bytes};
   if (const Status begun = tier_->submit({&transfer, 1}); !begun) {
     VMEM_LOG_WARN("page {} of a published region is not copied here: {}", page, begun.error().message);
-    return false;
+    order->lost.insert(page);
+    return;
   }
   ++order->left;
   coming_.emplace(transfer.id, Coming{order, serial, page, std::move(memory), region.source});
-  return true;
 }
 
 bool PageShelf::step() {
@@ -193,7 +192,7 @@ void PageShelf::arrived(const tiers::Completion& completion) {
   // The region may have ended since, and begun again with another source.
   const bool lives = region != regions_.end() && region->second.source == coming.source;
   if (completion.outcome != tiers::Outcome::done || !lives) {
-    coming.order->failed = true;
+    coming.order->lost.insert(coming.page);
   } else {
     region->second.pages.insert_or_assign(coming.page, std::move(coming.memory));
   }
@@ -201,12 +200,28 @@ void PageShelf::arrived(const tiers::Completion& completion) {
   settle(coming.order);
 }
 
-// A home that hears no gets no part of it: pages that are here all the same stay as cached ones.
+// Each page is answered for itself: what fits is kept. A page that came by another order meanwhile
+// stays as a cached one, unless it is kept.
 void PageShelf::settle(std::list<Order>::iterator order) {
   if (order->left != 0) return;
-  directory_->kept(order->wanted, !order->failed);
-  if (order->failed) release(order->wanted.serial, order->wanted.pages);
+  KeepWanted here = order->wanted;
+  here.pages.clear();
+  each_page(order->wanted.pages, [&](std::uint32_t page) {
+    if (!order->unfit.contains(page) && !order->lost.contains(page)) append(here.pages, page);
+  });
+  if (!here.pages.empty()) directory_->kept(here, KeepAnswer::yes);
+  refuse(*order, order->lost, KeepAnswer::no);
+  refuse(*order, order->unfit, KeepAnswer::no_room);
   orders_.erase(order);
+}
+
+void PageShelf::refuse(const Order& order, const std::set<std::uint32_t>& pages, KeepAnswer why) {
+  if (pages.empty()) return;
+  KeepWanted refused = order.wanted;
+  refused.pages.clear();
+  for (const std::uint32_t page : pages) append(refused.pages, page);
+  directory_->kept(refused, why);
+  release(refused.serial, refused.pages);
 }
 
 void PageShelf::release(Serial serial, const Runs& pages) {

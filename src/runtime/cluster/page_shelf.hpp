@@ -9,6 +9,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -65,8 +66,8 @@ class PageShelf final : public rdma::Service, public sharing::PageHolder, public
   // What a home has asked for once.
   struct Order {
     cluster::directory::KeepWanted wanted;
-    std::size_t left = 0;  // pages on their way
-    bool failed = false;
+    std::size_t left = 0;                 // pages on their way
+    std::set<std::uint32_t> unfit, lost;  // without room here, and those that did not come
   };
   struct Coming {
     std::list<Order>::iterator order;
@@ -77,9 +78,10 @@ class PageShelf final : public rdma::Service, public sharing::PageHolder, public
   };
 
   Region* region_of(const cluster::directory::RegionRecord& record);
-  bool fetch(std::list<Order>::iterator order, Region& region, std::uint32_t page);
+  void fetch(std::list<Order>::iterator order, Region& region, std::uint32_t page);
   void arrived(const tiers::Completion& completion);
   void settle(std::list<Order>::iterator order);
+  void refuse(const Order& order, const std::set<std::uint32_t>& pages, cluster::directory::KeepAnswer why);
 
   rdma::Node& node_;
   const Config config_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <span>
 #include <utility>
 
@@ -16,6 +17,7 @@ namespace vmem::runtime {
 using cluster::directory::RegionRecord;
 using cluster::directory::Run;
 using cluster::directory::Runs;
+using cluster::directory::Serial;
 using pagetable::Region;
 
 namespace {
@@ -23,10 +25,9 @@ namespace {
 // Of the stack of tiers that read-only regions come from: files, then published regions.
 constexpr std::size_t kSharedTier = 1;
 constexpr std::uint64_t kLeaveUs = 2'000'000;
+constexpr std::uint64_t kLongestUs = 3'600'000'000;  // of one wait: later ones go on
 
-pagetable::Serial page_serial(cluster::directory::Serial serial) {
-  return pagetable::Serial{static_cast<std::uint64_t>(serial)};
-}
+pagetable::Serial page_serial(Serial serial) { return pagetable::Serial{static_cast<std::uint64_t>(serial)}; }
 
 // The pages that are not among the unwritten ones, which ascend.
 Runs written_of(std::uint32_t pages, const std::vector<std::uint32_t>& unwritten) {
@@ -82,27 +83,60 @@ void Publishing::leave() {
   (void)directory().leave(kLeaveUs);  // the homes log what is lost
 }
 
-bool Publishing::may_be_published(vmem_status status) {
-  return status == VMEM_ERROR_TIMEOUT || status == VMEM_ERROR_LOST;
+// ---- turns ----
+
+Publishing::Deadline::Deadline(std::uint64_t wait_us)
+    : at_us_(clock_.now_us() + std::min(wait_us, UINT64_MAX - clock_.now_us())) {}
+
+std::uint64_t Publishing::Deadline::left_us() const {
+  const std::uint64_t now_us = clock_.now_us();
+  return at_us_ > now_us ? at_us_ - now_us : 0;
 }
+
+Publishing::Turn::~Turn() {
+  if (of_ == nullptr) return;
+  const std::lock_guard lock(of_->mutex_);
+  of_->at_work_.erase(serial_);
+  of_->turn_ended_.notify_all();
+}
+
+Result<Publishing::Turn> Publishing::wait_for_turn(Serial serial, const std::string& name, const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  while (at_work_.contains(serial)) {
+    const std::uint64_t left_us = std::min(deadline.left_us(), kLongestUs);
+    if (left_us == 0)
+      return fail(VMEM_ERROR_TIMEOUT, fmt::format("the published region '{}' could not be opened in time: another "
+                                                  "thread publishes, opens or closes it; try again",
+                                                  name));
+    turn_ended_.wait_for(lock, std::chrono::microseconds(left_us));
+  }
+  at_work_.insert(serial);
+  return Turn(*this, serial);
+}
+
+// ---- publishing ----
 
 // All that other nodes are asked for comes before the freeze: a region that cannot be announced
 // stays writable.
 Status Publishing::publish(void* pointer, const Order& order) {
-  const std::lock_guard one(opening_);
+  const Deadline deadline(order.wait_us);
   VMEM_ASSIGN(Region* const region, whole_allocation(pointer));
   VMEM_ASSIGN(const std::uint64_t number, member().take_serial(order.wait_us));
   VMEM_ASSIGN(sharing::RegionKey made, sharing::RegionKey::create());
   const auto key = std::make_shared<const sharing::RegionKey>(std::move(made));
   for (const cluster::Slice slice : slices_of(*region)) VMEM_TRY(member().keep(slice));
+  const Joint joint{.serial = Serial{number}, .name = order.name, .region = region, .outcome = {}};
+  VMEM_ASSIGN(const Turn turn, wait_for_turn(joint.serial, joint.name, deadline));
   migration::FreezeRequest freeze;
   freeze.region = region;
   freeze.first_granule = region->first.index;
   VMEM_TRY(parts_.mover.call(freeze));
-  const Joint joint{.serial = cluster::directory::Serial{number}, .name = order.name, .region = region, .outcome = {}};
   const auto undo = [&](Region*) { withdraw(joint); };
   std::unique_ptr<Region, decltype(undo)> undone(region, undo);  // memory may run out, too
-  joint_.emplace(region->first.index, joint);
+  {
+    const std::lock_guard lock(mutex_);
+    joint_.insert_or_assign(region->first.index, joint);
+  }
   serve(joint, key);
   const auto secret = key->bytes();
   const auto published =
@@ -116,9 +150,13 @@ Status Publishing::publish(void* pointer, const Order& order) {
                            .copies = order.copies,
                            .expires_s = order.expires_s,
                            .written = written_of(region->page_count, freeze.unwritten)},
-                          order.wait_us);
-  if (published || may_be_published(published.error().status)) (void)undone.release();
-  return published ? Status{} : std::unexpected(published.error());
+                          deadline.left_us());
+  if (published.done) {
+    (void)undone.release();
+    return published.status;
+  }
+  const Error& why = published.status.error();
+  return fail(why.status, fmt::format("{}; its memory is writable again", why.message));
 }
 
 Result<Region*> Publishing::whole_allocation(const void* pointer) const {
@@ -138,7 +176,10 @@ Result<Region*> Publishing::whole_allocation(const void* pointer) const {
 // What was not published after all is as it was before.
 void Publishing::withdraw(const Joint& joint) {
   pages_.remove(page_serial(joint.serial));
-  joint_.erase(joint.region->first.index);
+  {
+    const std::lock_guard lock(mutex_);
+    joint_.erase(joint.region->first.index);
+  }
   migration::ThawRequest thaw;
   thaw.region = joint.region;
   thaw.first_granule = joint.region->first.index;
@@ -164,33 +205,51 @@ Publishing::Opened Publishing::opened(const Joint& joint) const {
   return {.pointer = reinterpret_cast<void*>(base_of(parts_.space, *joint.region)), .bytes = joint.region->bytes};
 }
 
-Publishing::Joint* Publishing::find(cluster::directory::Serial serial) {
+// REQUIRES: mutex_ is held.
+Publishing::Joint* Publishing::find(Serial serial) {
   const auto found = std::ranges::find_if(joint_, [&](const auto& each) { return each.second.serial == serial; });
   return found == joint_.end() ? nullptr : &found->second;
 }
 
+bool Publishing::has(Serial serial) {
+  const std::lock_guard lock(mutex_);
+  return find(serial) != nullptr;
+}
+
+// ---- opening and closing ----
+
+// What is found may be closed by another thread until this one has its turn, so it is opened again
+// then. By then the name may mean a later version.
 Result<Publishing::Opened> Publishing::open(const std::string& name, int device, std::uint64_t wait_us) {
+  const Deadline deadline(wait_us);
   VMEM_ASSIGN(const int index, parts_.devices.index_of(device));
-  // Another thread may publish it meanwhile. It may also close what this one has found; so what is
-  // found is opened again, when nobody can.
-  VMEM_ASSIGN(const RegionRecord found, directory().open(name, wait_us));
-  const std::lock_guard one(opening_);
-  const auto record = directory().open(name, wait_us);
-  if ((!record || record->serial != found.serial) && find(found.serial) == nullptr)
-    (void)directory().close(found.serial, wait_us);
-  if (!record) return std::unexpected(record.error());
-  const auto key = key_of(*record);
-  if (Joint* const there = find(record->serial); there != nullptr && key) {
-    // Whose closing has failed meanwhile is to close again, as one of several.
-    if (there->let_go) serve(*there, *key);
-    there->let_go = false;
-    ++there->times;
-    return opened(*there);
+  for (;;) {
+    VMEM_ASSIGN(const RegionRecord found, directory().open(name, deadline.left_us()));
+    VMEM_ASSIGN(const Turn turn, wait_for_turn(found.serial, name, deadline));
+    const auto record = directory().open(name, deadline.left_us());
+    const bool same = record && record->serial == found.serial;
+    const auto opened = same ? enter(*record, index) : std::unexpected(record ? Error{} : record.error());
+    if (opened) return opened;
+    if (!has(found.serial)) (void)directory().close(found.serial, deadline.left_us());
+    if (same || !record) return opened;
   }
-  const auto mapped = key ? map(*record, *key, index) : std::unexpected(key.error());
-  if (mapped) return opened(*mapped);
-  if (find(record->serial) == nullptr) (void)directory().close(record->serial, wait_us);
-  return std::unexpected(mapped.error());
+}
+
+// REQUIRES: the directory has it open, and this thread its turn.
+Result<Publishing::Opened> Publishing::enter(const RegionRecord& record, int device) {
+  VMEM_ASSIGN(const Key key, key_of(record));
+  {
+    const std::lock_guard lock(mutex_);
+    if (Joint* const there = find(record.serial)) {
+      // Whose closing has failed meanwhile is to close again, as one of several.
+      if (there->let_go) serve(*there, key);
+      there->let_go = false;
+      ++there->times;
+      return opened(*there);
+    }
+  }
+  VMEM_ASSIGN(const Joint joint, map(record, key, device));
+  return opened(joint);
 }
 
 Result<Publishing::Joint> Publishing::map(const RegionRecord& record, const Key& key, int device) {
@@ -203,15 +262,38 @@ Result<Publishing::Joint> Publishing::map(const RegionRecord& record, const Key&
   VMEM_ASSIGN(Region* const region,
               parts_.regions.map(tiers::StackedTier::source_of(kSharedTier, std::move(source)), device));
   Joint joint{.serial = record.serial, .name = record.name, .region = region, .outcome = {}};
-  joint_.emplace(region->first.index, joint);
+  {
+    const std::lock_guard lock(mutex_);
+    joint_.insert_or_assign(region->first.index, joint);
+  }
   serve(joint, key);
   return joint;
 }
 
 Status Publishing::close(void* pointer, vmem_stream stream, std::uint64_t wait_us) {
-  const std::lock_guard one(opening_);
+  const Deadline deadline(wait_us);
+  VMEM_ASSIGN(Joint joint, begin_closing(pointer, stream));
+  if (joint.times != 0) return {};
+  const Turn turn(*this, joint.serial);
+  if (!joint.let_go) joint.outcome = let_go(joint, deadline.left_us());
+  joint.let_go = true;
+  const std::uint32_t first = joint.region->first.index;
+  const Status closed = parts_.regions.close(*joint.region, first, stream);
+  const std::lock_guard lock(mutex_);
+  joint.times = 1;
+  const auto found = joint_.find(first);
+  // Or else it is the next region at these addresses.
+  const bool same = found != joint_.end() && found->second.serial == joint.serial;
+  if (same && closed) joint_.erase(found);
+  if (same && !closed) found->second = joint;
+  return closed ? std::move(joint.outcome) : closed;
+}
+
+// What is to be closed: now, by the caller, whose turn it is (0 times open), or by other calls.
+Result<Publishing::Joint> Publishing::begin_closing(void* pointer, vmem_stream stream) {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   VMEM_ASSIGN(Region* const region, live_region(parts_.space, address));
+  const std::lock_guard lock(mutex_);
   const auto found = joint_.find(region->first.index);
   if (found == joint_.end() || base_of(parts_.space, *region) != address)
     return fail(VMEM_ERROR_INVALID_POINTER,
@@ -220,20 +302,22 @@ Status Publishing::close(void* pointer, vmem_stream stream, std::uint64_t wait_u
                             address));
   Joint& joint = found->second;
   if (joint.times > 1) {
-    --joint.times;
-    return {};
+    Joint others = joint;
+    others.times = --joint.times;
+    return others;
   }
   VMEM_TRY(parts_.regions.check_stream(stream));
   if (parts_.slots.registry().overlapping_holds(region->first.index, region->end_granule()).named != 0)
     return fail(VMEM_ERROR_IN_USE, fmt::format("the published region '{}' has ranges that are still acquired; release "
                                                "them first",
                                                joint.name));
-  if (!joint.let_go) joint.outcome = let_go(joint, wait_us);
-  joint.let_go = true;
-  VMEM_TRY(parts_.regions.close(*region, region->first.index, stream));
-  Status outcome = std::move(joint.outcome);
-  joint_.erase(found);
-  return outcome;
+  if (!at_work_.insert(joint.serial).second)
+    return fail(VMEM_ERROR_IN_USE, fmt::format("the published region '{}' was to be closed, and another thread "
+                                               "publishes, opens or closes it; close it again later",
+                                               joint.name));
+  Joint last = joint;
+  last.times = 0;
+  return last;
 }
 
 // Others may fetch pages from here until the directory has let go.

@@ -3,12 +3,17 @@
 // Thread: any. Calls wait for the cluster's registry and for other nodes.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "base/clock.hpp"
 
 #include "runtime/assembly/devices.hpp"
 #include "runtime/cluster/mover_pages.hpp"
@@ -42,20 +47,21 @@ class Publishing final : public AddressUser {
   explicit Publishing(const Parts& parts);
   ~Publishing() override;
 
+  // The calls wait for others for at most wait_us in all, and hold no lock meanwhile. Only calls
+  // for one region wait for each other.
+
   // The allocation that begins at the pointer is read-only from now on, and other nodes can open
-  // it. Errors: INVALID_POINTER, INVALID_VALUE, IN_USE, and those of may_be_published(). It stays
-  // writable on all errors but those.
+  // it. Errors: INVALID_POINTER, INVALID_VALUE, IN_USE, NOT_INITIALIZED, TIMEOUT, LOST. It is
+  // writable again on all errors, unless it is published all the same, as after TIMEOUT (fewer
+  // copies than asked for) and LOST (removed meanwhile); then close ends it.
   Status publish(void* pointer, const Order& order);
-  // Errors of publish after which other nodes may have the region: close ends it. TIMEOUT (the
-  // registry did not answer, or there are fewer copies than asked for), LOST (it was removed
-  // meanwhile).
-  static bool may_be_published(vmem_status status);
   // `device`: ordinal; of a region that is open here already, or this program's own, it does not
-  // count. Errors: TIMEOUT (there is no such name yet, or its home does not answer), LOST,
-  // INVALID_VALUE, ADDRESS_SPACE, OUT_OF_MEMORY.
+  // count. Errors: TIMEOUT (there is no such name yet, its home does not answer, or another thread
+  // is at it), LOST, INVALID_VALUE, ADDRESS_SPACE, OUT_OF_MEMORY.
   Result<Opened> open(const std::string& name, int device, std::uint64_t wait_us);
   // Ends what open or publish began; the last one frees the memory. Errors: INVALID_POINTER,
-  // IN_USE, TIMEOUT (freed all the same), LOST (freed, and nobody has some of its pages).
+  // IN_USE (it is held, or another thread is at it), TIMEOUT (freed all the same), LOST (freed, and
+  // nobody has some of its pages).
   Status close(void* pointer, vmem_stream stream, std::uint64_t wait_us);
 
   // Closes everything for other nodes, which take over what only this one has; its memory stays.
@@ -76,11 +82,37 @@ class Publishing final : public AddressUser {
     bool let_go = false;
     Status outcome;
   };
+  // By when a call has to end.
+  class Deadline {
+   public:
+    explicit Deadline(std::uint64_t wait_us);
+    std::uint64_t left_us() const;
+
+   private:
+    SteadyClock clock_;
+    std::uint64_t at_us_;
+  };
+  // While it lives, no other call opens, publishes or closes the region.
+  class Turn {
+   public:
+    Turn(Publishing& of, cluster::directory::Serial serial) : of_(&of), serial_(serial) {}
+    Turn(Turn&& other) noexcept : of_(std::exchange(other.of_, nullptr)), serial_(other.serial_) {}
+    Turn& operator=(Turn&&) = delete;
+    ~Turn();
+
+   private:
+    Publishing* of_;
+    cluster::directory::Serial serial_;
+  };
+  Result<Turn> wait_for_turn(cluster::directory::Serial serial, const std::string& name, const Deadline& deadline);
   Result<pagetable::Region*> whole_allocation(const void* pointer) const;
   void withdraw(const Joint& joint);
   std::vector<cluster::Slice> slices_of(const pagetable::Region& region) const;
   Joint* find(cluster::directory::Serial serial);
+  bool has(cluster::directory::Serial serial);
+  Result<Opened> enter(const cluster::directory::RegionRecord& record, int device);
   Result<Joint> map(const cluster::directory::RegionRecord& record, const Key& key, int device);
+  Result<Joint> begin_closing(void* pointer, vmem_stream stream);
   Status let_go(const Joint& joint, std::uint64_t wait_us);
   void serve(const Joint& joint, Key key);
   Opened opened(const Joint& joint) const;
@@ -90,8 +122,11 @@ class Publishing final : public AddressUser {
 
   const Parts parts_;
   MoverPages pages_;
-  std::mutex opening_;                    // one publication, opening or closing at a time
-  std::map<std::uint32_t, Joint> joint_;  // by first granule; protected by opening_
+  std::mutex mutex_;
+  std::condition_variable turn_ended_;
+  // Protected by mutex_.
+  std::map<std::uint32_t, Joint> joint_;          // by first granule
+  std::set<cluster::directory::Serial> at_work_;  // a call has its turn
   bool left_ = false;
   std::mutex posting_;
   std::vector<std::unique_ptr<migration::Request>> posted_;  // nobody waits; protected by posting_

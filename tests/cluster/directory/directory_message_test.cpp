@@ -26,7 +26,7 @@ std::vector<Body> bodies() {
       Landed{kSomeRuns},
       Missing{.pages = kSomeRuns, .source = NodeId{8}},
       Keep{.pages = kSomeRuns, .round = 9, .sources = {NodeId{4}}},
-      Kept{.pages = kSomeRuns, .round = 9, .yes = true},
+      Kept{.pages = kSomeRuns, .round = 9, .answer = KeepAnswer::yes},
       Release{.pages = kSomeRuns, .round = 10},
       NewTerm{.home = NodeId{5}, .from = 512},
       Report{
@@ -58,7 +58,7 @@ TEST(DirectoryMessage, EveryKindIsReadAsItWasWritten) {
 }
 
 TEST(DirectoryMessage, TheLayoutIsFixed) {
-  EXPECT_EQ(written(Want{{.first = 4, .count = 0x0102}}), std::string("VD\x01\x05"
+  EXPECT_EQ(written(Want{{.first = 4, .count = 0x0102}}), std::string("VD\x02\x05"
                                                                       "\x4d\0\0\0\0\0\0\0"
                                                                       "\x03\0\0\0\0\0\0\0"
                                                                       "\x0c\0\0\0"
@@ -114,8 +114,8 @@ TEST(DirectoryMessage, ListsAndPlacesHaveLimits) {
 }
 
 TEST(DirectoryMessage, AnErrorSaysWhatCame) {
-  EXPECT_THAT(parse("VD\x02").error().message, HasSubstr("has another format"));
-  EXPECT_THAT(parse(std::string("VD\x01\x63")).error().message, HasSubstr("unknown kind 99"));
+  EXPECT_THAT(parse("VD\x01").error().message, HasSubstr("has another format"));
+  EXPECT_THAT(parse(std::string("VD\x02\x63")).error().message, HasSubstr("unknown kind 99"));
   EXPECT_THAT(parse(written(Want{{.first = 4, .count = 0}})).error().message, HasSubstr("is damaged ('want')"));
 }
 

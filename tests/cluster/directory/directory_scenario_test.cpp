@@ -96,6 +96,31 @@ TEST_F(DirectoryScenario, APublicationWhoseAnswerIsLostIsSettledByReading) {
   }
 }
 
+// Its commit was done. The publisher writes to the memory again, so nobody may ever read it; and
+// its addresses belong to no region that has ended.
+TEST_F(DirectoryScenario, APublicationThatWasGivenUpIsRemovedWhenItAppears) {
+  int appeared = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    begin(seed);
+    world().publish(kPublisher, {.name = "table", .copies = 0, .expires_s = 0, .wait_us = 2'000'000});
+    while (host(kPublisher).waits().empty()) world().run_for(100);
+    world().run_for(world().random()() % 30'000);
+    world().registry().faults.replies_lost = 1000;
+    world().run_for(3'000'000);
+    if (world().counts().given_up == 0 || !record()) continue;
+    ++appeared;
+    const std::uint64_t freed = world().counts().freed;
+    world().open(kReader, "table", 20'000'000);
+    world().registry().faults.replies_lost = 0;
+    world().run_for(21'000'000);
+    EXPECT_EQ(world().counts().opened, 0u) << seed;
+    EXPECT_FALSE(record()) << seed;
+    EXPECT_EQ(world().counts().freed - freed, world().hosts().size() - 1) << seed;
+    expect_right();
+  }
+  EXPECT_GT(appeared, 2);
+}
+
 TEST_F(DirectoryScenario, CopiesAreRemadeOnAnotherRackAfterADeath) {
   begin(3);
   const Serial serial = publish(1);

@@ -40,7 +40,7 @@ class HomeHealingTest : public HomeDirectoryTest {
     settle();
     const std::optional<Keep> asked = said_to<Keep>(node);
     ASSERT_TRUE(asked);
-    tell(node, Kept{.pages = asked->pages, .round = asked->round, .yes = true});
+    tell(node, Kept{.pages = asked->pages, .round = asked->round, .answer = KeepAnswer::yes});
   }
   std::optional<Release> release_again(NodeId node) {
     clock.advance(config.resend_us);
@@ -54,7 +54,7 @@ TEST_F(HomeHealingTest, OnlyAnAnswerToAReleaseEndsIt) {
   publish(3, 1, 1);
   keep(view.nodes[1].id);
   // Node 3 keeps it, too, by an answer that came late.
-  tell(kThree, Kept{.pages = runs(0, 1), .round = 999, .yes = true});
+  tell(kThree, Kept{.pages = runs(0, 1), .round = 999, .answer = KeepAnswer::yes});
   settle();
   const std::optional<Release> release = said_to<Release>(kThree);
   ASSERT_TRUE(release);
@@ -74,7 +74,7 @@ TEST_F(HomeHealingTest, WhoNeedNotKeepASoughtPageIsReleased) {
   settle();
   const std::optional<Keep> asked = said_to<Keep>(kTwo);
   ASSERT_TRUE(asked);
-  tell(kTwo, Kept{.pages = asked->pages, .round = asked->round, .yes = true});
+  tell(kTwo, Kept{.pages = asked->pages, .round = asked->round, .answer = KeepAnswer::yes});
   EXPECT_EQ(home->pages()[0].keepers, place_bit(1));
   const std::optional<Release> release = release_again(kThree);
   ASSERT_TRUE(release);
@@ -117,13 +117,13 @@ TEST_F(HomeHealingTest, AKeeperThatHasNoCopyIsReplaced) {
   publish(3, 1, 1);
   settle();
   const NodeId first = said_to<Keep>(kTwo) ? kTwo : kThree, second = first == kTwo ? kThree : kTwo;
-  tell(first, Kept{.pages = runs(0, 1), .round = said<Keep>()->round, .yes = true});
+  tell(first, Kept{.pages = runs(0, 1), .round = said<Keep>()->round, .answer = KeepAnswer::yes});
   settle();
   EXPECT_FALSE(said<Keep>());
   tell(second, Missing{.pages = runs(0, 1), .source = first});
   settle();
   ASSERT_TRUE(said_to<Keep>(first)) << "is asked before it is believed";
-  tell(first, Kept{.pages = runs(0, 1), .round = said_to<Keep>(first)->round, .yes = false});
+  tell(first, Kept{.pages = runs(0, 1), .round = said_to<Keep>(first)->round, .answer = KeepAnswer::no});
   settle();
   ASSERT_TRUE(said<Keep>());
   EXPECT_FALSE(said<Keep>()->sources.empty());
@@ -148,7 +148,7 @@ TEST_F(HomeHealingTest, ASeekVoidsTheSourcesThatWereNamedBefore) {
 // A late promise for a page that nobody else has must not be released.
 TEST_F(HomeHealingTest, ALateYesForASoughtPageIsNotReleased) {
   take_over(2, 1, Have::cached);
-  tell(kTwo, Kept{.pages = runs(0, 1), .round = 0, .yes = true});
+  tell(kTwo, Kept{.pages = runs(0, 1), .round = 0, .answer = KeepAnswer::yes});
   EXPECT_EQ(home->pages()[0].state, HomeState::seeking);
   settle();
   EXPECT_FALSE(said<Release>());
@@ -158,7 +158,7 @@ TEST_F(HomeHealingTest, ALateYesForASoughtPageIsNotReleased) {
 TEST_F(HomeHealingTest, ReleasesThatAreNotAnsweredStopNoCopies) {
   publish(3, 1, 200);
   for (std::uint32_t page = 0; page < 100; ++page)
-    tell(kThree, Kept{.pages = runs(page, 1), .round = 999, .yes = true});
+    tell(kThree, Kept{.pages = runs(page, 1), .round = 999, .answer = KeepAnswer::yes});
   settle();
   EXPECT_TRUE(said_to<Release>(kThree));
   EXPECT_TRUE(said<Keep>()) << "copies are made all the same";
@@ -178,8 +178,8 @@ TEST_F(HomeHealingTest, ASilentParticipantStopsNoSeekOfOtherPages) {
       for (const auto& run : asked->pages) {
         const bool has = each.to == kThree && run.end() == kMany;
         const std::uint32_t no = run.count - (has ? 1 : 0);
-        if (no != 0) tell(each.to, Kept{.pages = runs(run.first, no), .round = asked->round, .yes = false});
-        if (has) tell(each.to, Kept{.pages = runs(kMany - 1, 1), .round = asked->round, .yes = true});
+        if (no != 0) tell(each.to, Kept{.pages = runs(run.first, no), .round = asked->round, .answer = KeepAnswer::no});
+        if (has) tell(each.to, Kept{.pages = runs(kMany - 1, 1), .round = asked->round, .answer = KeepAnswer::yes});
       }
     }
     EXPECT_NE(home->pages()[0].state, HomeState::lost) << "node 2 may have it";
@@ -266,7 +266,7 @@ TEST_F(HomeHealingTest, ANodeThatLeavesGoesWhenEachOfItsPagesHasAKeeperThatStays
   settle();
   const NodeId first = out.messages.front().to, second = first == kTwo ? kThree : kTwo;
   const Keep asked = *said_to<Keep>(first);
-  tell(first, Kept{.pages = runs(0, 1), .round = asked.round, .yes = true});
+  tell(first, Kept{.pages = runs(0, 1), .round = asked.round, .answer = KeepAnswer::yes});
   tell(kOne, Leaving{.left_us = 60'000'000, .from = 0});
   EXPECT_FALSE(said<LeaveDone>()) << "page 1 is kept here only";
   tell(first, Leaving{.left_us = 60'000'000, .from = 0});
@@ -274,13 +274,28 @@ TEST_F(HomeHealingTest, ANodeThatLeavesGoesWhenEachOfItsPagesHasAKeeperThatStays
   keep(second);
   tell(kOne, Leaving{.left_us = 60'000'000, .from = 0});
   EXPECT_FALSE(said<LeaveDone>());
-  tell(first, Kept{.pages = runs(1, 1), .round = asked.round, .yes = true});
+  tell(first, Kept{.pages = runs(1, 1), .round = asked.round, .answer = KeepAnswer::yes});
   settle();
   if (const std::optional<Keep> rest = said_to<Keep>(second))
-    tell(second, Kept{.pages = rest->pages, .round = rest->round, .yes = true});
+    tell(second, Kept{.pages = rest->pages, .round = rest->round, .answer = KeepAnswer::yes});
   tell(kOne, Leaving{.left_us = 60'000'000, .from = 0});
   ASSERT_TRUE(said<LeaveDone>());
   EXPECT_TRUE(said<LeaveDone>()->lost.empty());
+}
+
+TEST_F(HomeHealingTest, ANodeThatLeavesWaitsForNoDaemonThatHasNoRoom) {
+  publish(2, 0, 2);
+  tell(kOne, Leaving{.left_us = 60'000'000, .from = 0});
+  settle();
+  ASSERT_TRUE(said_to<Keep>(kTwo));
+  const Keep asked = *said_to<Keep>(kTwo);
+  tell(kTwo, Kept{.pages = runs(1, 1), .round = asked.round, .answer = KeepAnswer::no_room});
+  tell(kOne, Leaving{.left_us = 60'000'000, .from = 0});
+  EXPECT_FALSE(said<LeaveDone>()) << "page 0 may have room";
+  tell(kTwo, Kept{.pages = runs(0, 1), .round = asked.round, .answer = KeepAnswer::yes});
+  tell(kOne, Leaving{.left_us = 60'000'000, .from = 0});
+  ASSERT_TRUE(said<LeaveDone>());
+  EXPECT_EQ(said<LeaveDone>()->lost, runs(1, 1));
 }
 
 }  // namespace

@@ -74,7 +74,7 @@ TEST_F(ParticipantTest, NoIsAPromiseToRefuseWhatIsOnItsWay) {
   ASSERT_TRUE(number);
   tell(Keep{.pages = kPages, .round = 2, .sources = {}});
   ASSERT_TRUE(said<Kept>());
-  EXPECT_FALSE(said<Kept>()->yes);
+  EXPECT_FALSE(said<Kept>()->answer == KeepAnswer::yes);
   EXPECT_FALSE(opener.arrived(kPage.first, *number)) << "late bytes";
   EXPECT_EQ(opener.have(kPage.first), Have::none);
 }
@@ -89,8 +89,8 @@ TEST_F(ParticipantTest, AFailedCopyIsAPromiseToo) {
   tell(Keep{.pages = kPages, .round = 2, .sources = {NodeId{1}}});
   const std::optional<KeepWanted> wanted = event<KeepWanted>();
   ASSERT_TRUE(wanted);
-  opener.kept(*wanted, false, out);
-  EXPECT_FALSE(said<Kept>()->yes);
+  opener.kept(*wanted, KeepAnswer::no, out);
+  EXPECT_FALSE(said<Kept>()->answer == KeepAnswer::yes);
   EXPECT_FALSE(opener.arrived(kPage.first, wanted->fetch));
 }
 
@@ -99,8 +99,8 @@ TEST_F(ParticipantTest, YesNeedsThePageAndKeepsIt) {
   const std::optional<KeepWanted> wanted = event<KeepWanted>();
   ASSERT_TRUE(wanted);
   EXPECT_TRUE(opener.arrived(kPage.first, wanted->fetch));
-  opener.kept(*wanted, true, out);
-  EXPECT_TRUE(said<Kept>()->yes);
+  opener.kept(*wanted, KeepAnswer::yes, out);
+  EXPECT_TRUE(said<Kept>()->answer == KeepAnswer::yes);
   EXPECT_EQ(opener.have(kPage.first), Have::kept);
   EXPECT_FALSE(opener.drop(kPage)) << "a kept page may not be dropped";
 }
@@ -135,7 +135,7 @@ TEST_F(ParticipantTest, ANewTermBeginsItsRoundsAnewAndVoidsCopiesInFlight) {
   later.home = NodeId{4};
   opener.learn(&later, out);
   out = {};
-  opener.kept(*wanted, true, out);
+  opener.kept(*wanted, KeepAnswer::yes, out);
   EXPECT_FALSE(said<Kept>()) << "the old home's round";
   tell(Keep{.pages = {{.first = 4, .count = 1}}, .round = 1, .sources = {NodeId{1}}}, Term{3});
   EXPECT_TRUE(event<KeepWanted>()) << "a round of the new one is no earlier one";
@@ -222,10 +222,10 @@ TEST_F(ParticipantTest, ADoubledKeepThatWasRefusedIsRefusedAgain) {
   out = {};
   tell(Keep{.pages = kPages, .round = 4, .sources = {}});
   ASSERT_TRUE(said<Kept>());
-  EXPECT_FALSE(said<Kept>()->yes);
+  EXPECT_FALSE(said<Kept>()->answer == KeepAnswer::yes);
   EXPECT_EQ(opener.have(kPage.first), Have::cached);
   tell(Keep{.pages = kPages, .round = 5, .sources = {}});
-  EXPECT_TRUE(said<Kept>()->yes);
+  EXPECT_TRUE(said<Kept>()->answer == KeepAnswer::yes);
 }
 
 TEST_F(ParticipantTest, AnAnswerToAReleaseNamesItsRound) {

@@ -297,7 +297,7 @@ void DirectoryHost::finish_job(std::uint64_t turn, bool got) {
     keeping->second.jobs.erase(turn);
     if (keeping->second.jobs.empty()) {
       counts.kept += got ? 1 : 0;
-      process.directory.kept(keeping->second.wanted, true);
+      process.directory.kept(keeping->second.wanted, directory::KeepAnswer::yes);
       process.keeping.erase(keeping);
     }
   }

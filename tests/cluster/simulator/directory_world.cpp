@@ -24,9 +24,9 @@ std::int64_t drift_of(std::mt19937_64& random, std::int64_t most_ppm) {
 
 DirectoryWorld::Counts& DirectoryWorld::Counts::operator+=(const Counts& other) {
   for (std::uint64_t Counts::* const each :
-       {&Counts::published, &Counts::incomplete, &Counts::refused, &Counts::opened, &Counts::wants, &Counts::timeouts,
-        &Counts::kept, &Counts::released, &Counts::lost, &Counts::removed, &Counts::freed, &Counts::closed,
-        &Counts::left, &Counts::takeovers, &Counts::expelled, &Counts::read, &Counts::refused_bytes})
+       {&Counts::published, &Counts::incomplete, &Counts::given_up, &Counts::refused, &Counts::opened, &Counts::wants,
+        &Counts::timeouts, &Counts::kept, &Counts::released, &Counts::lost, &Counts::removed, &Counts::freed,
+        &Counts::closed, &Counts::left, &Counts::takeovers, &Counts::expelled, &Counts::read, &Counts::refused_bytes})
     this->*each += other.*each;
   return *this;
 }
@@ -172,6 +172,7 @@ void DirectoryWorld::saw(std::uint32_t host, const DirectoryEvent& event) {
     if (published->serial) complete_.insert(*published->serial);
     if (!published->serial)
       ++(published->serial.error().status == VMEM_ERROR_IN_USE ? counts_.refused : counts_.incomplete);
+    if (!published->serial && !published->published) ++counts_.given_up;
   } else if (const auto* opened = std::get_if<OpenEnded>(&event)) {
     counts_.opened += opened->serial ? 1 : 0;
     const bool strange = shape_.stranger && host + 1 == hosts_.size();

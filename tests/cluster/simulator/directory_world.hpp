@@ -75,9 +75,9 @@ class DirectoryWorld {
   void read_all();
 
   struct Counts {
-    std::uint64_t published = 0, incomplete = 0, refused = 0, opened = 0, wants = 0, timeouts = 0, kept = 0,
-                  released = 0, lost = 0, removed = 0, removed_well = 0, freed = 0, closed = 0, left = 0, takeovers = 0,
-                  expelled = 0, read = 0, refused_bytes = 0;
+    std::uint64_t published = 0, incomplete = 0, given_up = 0, refused = 0, opened = 0, wants = 0, timeouts = 0,
+                  kept = 0, released = 0, lost = 0, removed = 0, removed_well = 0, freed = 0, closed = 0, left = 0,
+                  takeovers = 0, expelled = 0, read = 0, refused_bytes = 0;
     Counts& operator+=(const Counts& other);
   };
   Counts counts() const;
