@@ -66,7 +66,7 @@ Result<Region> Region::open(const std::string& name, int device) {
 }
 
 Status Region::publish(const std::string& name, std::uint32_t copies) {
-  const vmem_publish_options options{.copies = copies, .reserved = 0, .expires_s = 0, .wait_us = 0};
+  const vmem_publish_options options{.copies = copies, .reserved = 0, .expires_s = 0, .wait_us = 0, .readers = nullptr};
   VMEM_TRY(check(vmem_publish(address_, name.c_str(), &options)));
   is_published_ = true;
   return {};

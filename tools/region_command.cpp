@@ -1,6 +1,7 @@
 // vmem region: the published regions of a cluster.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -48,6 +49,8 @@ std::string words(const ListedRegion& region) {
   constexpr std::uint64_t kYear3000 = 32'503'680'000;
   if (record.expires_s != 0 && record.expires_s < kYear3000)
     more += fmt::format(", until {:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(static_cast<std::time_t>(record.expires_s)));
+  if (!record.readers.empty())
+    more += fmt::format(", also for {}", printable(fmt::format("{}", fmt::join(record.readers, ", ")), 400));
   if (region.members == 0) more += ", no node has it any more";
   if (record.removed) more += ", is being removed";
   return fmt::format("{:<24} version {}: {} in {} of {}, home {}{}, {} part{}", printable(record.name, 128),
@@ -66,6 +69,7 @@ nlohmann::json json_of(const ListedRegion& region) {
           {"page_bytes", record.page_bytes},
           {"pages", record.pages},
           {"tenant", record.tenant},
+          {"readers", record.readers},
           {"publisher", number(record.publisher)},
           {"home", number(record.home)},
           {"home_is_member", region.home_is_member},

@@ -14,12 +14,15 @@
 extern "C" {
 #endif
 
-/** How a region is published. Zeros: no copies, for ever, 30 seconds. */
+/** How a region is published. Zeros: no copies, for ever, 30 seconds, for its own tenant. */
 typedef struct vmem_publish_options {
   uint32_t copies;    /**< daemons that are to hold all of it before the call returns; 0 to 8 */
   uint32_t reserved;  /**< 0 */
   uint64_t expires_s; /**< Unix time from which on it is removed; 0: never */
   uint64_t wait_us;   /**< longest wait for the registry and for nodes, in all; 0: 30 seconds */
+  /** Other tenants whose programs may open it, with commas between them; "*": all of the cluster.
+      NULL: those that prove the publisher's identity only, that of its secret or certificate. */
+  const char* readers;
 } vmem_publish_options;
 /**
  * Publishes an allocation to the nodes of the cluster (option cluster): nobody can write to it any
@@ -37,15 +40,16 @@ typedef struct vmem_publish_options {
  * @param name 1 to 128 letters, digits and "._-/"; begins with a letter or a digit
  * @param options NULL for the defaults; not kept
  *
- * Errors: INVALID_VALUE (NULL, a name that is none, memory that shares pages with other
- * allocations), INVALID_POINTER, IN_USE (it is held or published already, queued work does not end,
- * or another program has published the name), UNSUPPORTED (no option cluster), TIMEOUT (the
- * registry did not answer, or fewer copies were made than asked for), LOST (it was removed
- * meanwhile: its time is over, or a newer version came), NOT_INITIALIZED (this node was removed
- * from the cluster meanwhile). After TIMEOUT for want of copies, and LOST, it is published;
- * vmem_close ends that. After all other errors it is writable as before, and vmem_close fails with
- * INVALID_POINTER: it is read-only for no longer than the call takes, also if the registry goes
- * away meanwhile. A record that the registry takes later is removed, and nobody can open it.
+ * Errors: INVALID_VALUE (NULL, a name that is none, readers that are no tenants, memory that
+ * shares pages with other allocations), INVALID_POINTER, IN_USE (it is held or published already,
+ * queued work does not end, or another program has published the name), UNSUPPORTED (no option
+ * cluster), TIMEOUT (the registry did not answer, or fewer copies were made than asked for), LOST
+ * (it was removed meanwhile: its time is over, or a newer version came), NOT_INITIALIZED (this node
+ * was removed from the cluster meanwhile). After TIMEOUT for want of copies, and LOST, it is
+ * published; vmem_close ends that. After all other errors it is writable as before, and vmem_close
+ * fails with INVALID_POINTER: it is read-only for no longer than the call takes, also if the
+ * registry goes away meanwhile. A record that the registry takes later is removed, and nobody can
+ * open it.
  */
 VMEM_API vmem_status vmem_publish(void* ptr, const char* name, const vmem_publish_options* options);
 /**
@@ -59,7 +63,8 @@ VMEM_API vmem_status vmem_publish(void* ptr, const char* name, const vmem_publis
  * @param device CUDA ordinal whose HBM its pages come to, one of the option devices
  * @param wait_us longest wait for the name to be published, and for its nodes to answer
  *
- * Errors: INVALID_VALUE (NULL, unknown device), TIMEOUT (no such name within wait_us, its home does
+ * Errors: INVALID_VALUE (NULL, unknown device), INVALID_OPTION (this program's tenant may not open
+ * it), TIMEOUT (no such name within wait_us, its home does
  * not answer, or another thread publishes or closes it), LOST (it is being removed), ADDRESS_SPACE
  * (something else is at its address here), OUT_OF_MEMORY (no room in host memory to stage pages),
  * UNSUPPORTED (no option cluster).
@@ -79,6 +84,30 @@ VMEM_API vmem_status vmem_open(void** out, uint64_t* bytes, const char* name, in
  * and pages of it may be lost: the message says which), UNSUPPORTED.
  */
 VMEM_API vmem_status vmem_close(void* ptr, vmem_stream stream, uint64_t wait_us);
+
+/** What this program shares, and counters since vmem_init, for vmem_published_stats. */
+typedef struct vmem_published_statistics {
+  uint32_t struct_bytes;      /**< set by the caller to sizeof(vmem_published_statistics) */
+  uint32_t reserved;          /**< 0 */
+  uint64_t published_regions; /**< published by this program, and not closed */
+  uint64_t opened_regions;    /**< other programs' regions that are open here */
+  uint64_t sent_pages;        /**< sent to other nodes */
+  uint64_t sent_bytes;        /**< of sent_pages */
+  uint64_t same_pages;        /**< not sent: who asked had them, of an earlier version */
+  uint64_t refused_requests;  /**< malformed, or of a tenant that may not read the region */
+  uint64_t fetched_pages;     /**< came from other nodes */
+  uint64_t fetched_bytes;     /**< of fetched_pages */
+  uint64_t reused_pages;      /**< taken from an earlier version here instead */
+  uint64_t retries;           /**< fetches that were repeated, or asked of another node */
+  uint64_t mismatches;        /**< pages that came and were not what was published */
+} vmem_published_statistics;
+/**
+ * A snapshot. Counters that change meanwhile need not agree.
+ * @param[in,out] out the caller sets `struct_bytes`; the call fills in the rest
+ *
+ * Errors: INVALID_VALUE (NULL, or an unknown struct_bytes), UNSUPPORTED (no option cluster).
+ */
+VMEM_API vmem_status vmem_published_stats(vmem_published_statistics* out);
 
 #ifdef __cplusplus
 }

@@ -29,7 +29,13 @@ _WAIT_MAX = 10**9  # seconds
 class _Options(ctypes.Structure):
     """vmem_publish_options of vmem/cluster.h."""
 
-    _fields_ = [("copies", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("expires_s", ctypes.c_uint64), ("wait_us", ctypes.c_uint64)]
+    _fields_ = [
+        ("copies", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("expires_s", ctypes.c_uint64),
+        ("wait_us", ctypes.c_uint64),
+        ("readers", ctypes.c_char_p),
+    ]
 
 
 class Source:
@@ -137,12 +143,13 @@ def _lay_out(sources):
     return len(text).to_bytes(8, "little") + text, data, end
 
 
-def publish(name, tensors, *, copies=0, expires=None, wait=30.0, device=0, library=None, stream=None):
+def publish(name, tensors, *, copies=0, expires=None, readers=None, wait=30.0, device=0, library=None, stream=None):
     """Publishes tensors under `name`, at the GPU `device`; returns a Published.
 
     `tensors` is {name: (dtype, shape, bytes)}, with dtype as safetensors names it. `copies`: so
-    many daemons hold all of it when the call returns. `expires`: seconds from now on. `library` as
-    in vmem.safetensors.open; `stream`, an address, orders copies from GPU memory.
+    many daemons hold all of it when the call returns. `expires`: seconds from now on. `readers`:
+    names of other tenants that may open it, a list or one text; "*" is all of the cluster.
+    `library` as in vmem.safetensors.open; `stream`, an address, orders copies from GPU memory.
 
     Raises ValueError for wrong tensors; TimeoutError if the cluster does not answer or has room for
     fewer copies; RuntimeError for other errors, such as a name that another program has published.
@@ -155,7 +162,12 @@ def publish(name, tensors, *, copies=0, expires=None, wait=30.0, device=0, libra
     header, data, data_bytes = _lay_out(sources)
     total = len(header) + data_bytes
     _tensors.parse_header(f"region {name!r}", header[8:], total)
-    options = _Options(copies=copies, expires_s=0 if expires is None else int(time.time() + expires), wait_us=_wait_us(wait))
+    options = _Options(
+        copies=copies,
+        expires_s=0 if expires is None else int(time.time() + expires),
+        wait_us=_wait_us(wait),
+        readers=None if readers is None else (readers if isinstance(readers, str) else ",".join(readers)).encode(),
+    )
     out = ctypes.c_void_p()
     size = ctypes.c_size_t(max(total, _LEAST_BYTES))
     _check(library, library.vmem_malloc(ctypes.byref(out), size, ctypes.c_int(operator.index(device)), None))

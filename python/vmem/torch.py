@@ -158,13 +158,14 @@ def enable(**options):
     _library.run(flags, [sys.executable, *command[1:]])
 
 
-def publish_state_dict(name, state_dict, *, copies=0, expires=None, wait=30.0):
+def publish_state_dict(name, state_dict, *, copies=0, expires=None, readers=None, wait=30.0):
     """Publishes the tensors of a state dict to the cluster, as one read-only region of their own;
     returns a vmem.regions.Published, which keeps it. Tensors may be on the CPU or on GPUs; those of
     one address and size, such as tied weights, are stored once.
 
-    `copies` daemons hold all of it when the call returns. Raises as vmem.regions.publish, and
-    ValueError for a value that is no dense tensor, or of a type that safetensors lacks.
+    `copies` daemons hold all of it when the call returns; `readers` as in vmem.regions.publish.
+    Raises as that, and ValueError for a value that is no dense tensor, or of a type that
+    safetensors lacks.
     """
     import torch
 
@@ -184,7 +185,7 @@ def publish_state_dict(name, state_dict, *, copies=0, expires=None, wait=30.0):
     index = _started(torch, devices[0] if devices else torch.device("cuda"))
     for each in devices:
         torch.cuda.synchronize(each)  # what streams have queued on the tensors
-    return regions.publish(name, sources, copies=copies, expires=expires, wait=wait, device=index)
+    return regions.publish(name, sources, copies=copies, expires=expires, readers=readers, wait=wait, device=index)
 
 
 def open_state_dict(name, device="cuda", *, wait=30.0):

@@ -7,6 +7,9 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/last_error.hpp"
 #include "base/log.hpp"
@@ -200,10 +203,13 @@ vmem_status vmem_publish(void* ptr, const char* name, const vmem_publish_options
     if (how.reserved != 0)
       return vmem::fail(VMEM_ERROR_INVALID_VALUE,
                         "vmem_publish_options.reserved is not 0: set the struct to zeros first");
+    VMEM_ASSIGN(std::vector<std::string> readers,
+                vmem::cluster::directory::parse_readers(how.readers == nullptr ? "" : how.readers));
     return publishing->publish(ptr, {.name = name,
                                      .copies = how.copies,
                                      .expires_s = how.expires_s,
-                                     .wait_us = how.wait_us == 0 ? kClusterWaitUs : how.wait_us});
+                                     .wait_us = how.wait_us == 0 ? kClusterWaitUs : how.wait_us,
+                                     .readers = std::move(readers)});
   });
 }
 
@@ -223,6 +229,20 @@ vmem_status vmem_close(void* ptr, vmem_stream stream, uint64_t wait_us) {
     if (ptr == nullptr) return null_argument("ptr");
     VMEM_ASSIGN(vmem::runtime::Publishing* const publishing, publishing_of(runtime));
     return publishing->close(ptr, stream, wait_us == 0 ? kClusterWaitUs : wait_us);
+  });
+}
+
+vmem_status vmem_published_stats(vmem_published_statistics* out) {
+  return with_runtime([&](Runtime& runtime) -> Status {
+    if (out == nullptr) return null_argument("out");
+    if (out->struct_bytes != sizeof(vmem_published_statistics))
+      return vmem::fail(VMEM_ERROR_INVALID_VALUE,
+                        fmt::format("struct_bytes is {}; set it to sizeof(vmem_published_statistics), {}",
+                                    out->struct_bytes, sizeof(vmem_published_statistics)));
+    VMEM_ASSIGN(vmem::runtime::Publishing* const publishing, publishing_of(runtime));
+    *out = {.struct_bytes = sizeof(vmem_published_statistics)};
+    publishing->add_to(*out);
+    return {};
   });
 }
 

@@ -34,7 +34,7 @@ PageServer::PageServer(rdma::Node& node, PageHolder& holder) : node_(node), hold
 
 PageServer::~PageServer() { node_.remove(*this); }
 
-PageServer::Statistics PageServer::statistics() const { return {pages_, bytes_, refused_}; }
+PageServer::Statistics PageServer::statistics() const { return {pages_, bytes_, same_, refused_}; }
 
 std::span<const Kind> PageServer::kinds() const {
   static constexpr std::array kKinds = {Kind::fetch_shared};
@@ -42,8 +42,8 @@ std::span<const Kind> PageServer::kinds() const {
 }
 
 void PageServer::request(const rdma::Peer& from, const rdma::wire::Parsed& message) {
-  const auto page = rdma::wire::read_body<SharedPage>(message.body);
-  if (!page || page->reserved != 0 || !holder_.may_read(page->serial, from.tenant)) {
+  const auto asked = rdma::wire::read_body<SharedRequest>(message.body);
+  if (!asked || asked->page.reserved != 0 || !holder_.may_read(asked->page.serial, from.tenant)) {
     ++refused_;
     // Not told apart from a page that is not here: a stranger learns nothing of other tenants.
     return answer(from.id, message.header.request, Answer::unknown);
@@ -52,7 +52,8 @@ void PageServer::request(const rdma::Peer& from, const rdma::wire::Parsed& messa
   if (quiescing_ || (busy != of_peer_.end() && busy->second >= kMostOfOne))
     return answer(from.id, message.header.request, Answer::again);
   auto leaving = std::make_unique<Leaving>(*this, from.id, message.header.request);
-  holder_.lend(*page, [this, leaving = std::move(leaving)](Lent result) mutable {
+  leaving->known = asked->known;
+  holder_.lend(asked->page, [this, leaving = std::move(leaving)](Lent result) mutable {
     leaving->page = std::move(result);
     prepared(std::move(leaving));
   });
@@ -93,6 +94,10 @@ void PageServer::lent(LeavingPtr leaving) {
   const rdma::wire::RequestId request = leaving->request;
   if (!leaving->page) return answer(to, request, leaving->page.error());
   if (quiescing_) return answer(to, request, Answer::again);
+  if (leaving->known != 0 && leaving->known == known_part(leaving->page->tag)) {
+    ++same_;
+    return answer(to, request, {.answer = Answer::same, .tag = leaving->page->tag});
+  }
   SendId id{};
   if (const Status posted = send(*leaving, id); !posted) {
     if (const auto times = unsent_.next(); times.logged)
@@ -134,8 +139,7 @@ void PageServer::sent(SendId id) {
 }
 
 // Without an answer, the other node asks again.
-void PageServer::answer(PeerId to, const rdma::wire::RequestId& request, Answer answer) {
-  const SharedReply reply{.answer = answer};
+void PageServer::answer(PeerId to, const rdma::wire::RequestId& request, const SharedReply& reply) {
   const auto header = rdma::wire::write({.kind = Kind::fetched_shared, .request = request}, rdma::wire::body_of(reply));
   if (!header) return;
   rdma::Send send{.peer = to, .header = *header, .deadline_us = node_.clock().now_us() + kSendUs};

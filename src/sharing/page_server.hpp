@@ -19,6 +19,7 @@ class PageServer final : public rdma::Service {
  public:
   struct Statistics {
     std::uint64_t pages = 0, bytes = 0;  // sent
+    std::uint64_t same = 0;              // not sent: who asked had the bytes
     std::uint64_t refused = 0;           // malformed, or of a tenant that may not read the region
   };
   // Pages for one node in preparation or being sent; a further request is to be made again.
@@ -48,6 +49,7 @@ class PageServer final : public rdma::Service {
     PageServer& server;
     const rdma::PeerId peer;
     const rdma::wire::RequestId request;
+    std::uint64_t known = 0;  // see SharedRequest
     Lent page;
     std::unique_ptr<rdma::Slab> slab;
     std::unique_ptr<Leaving> before;  // prepared before this one, and not seen yet
@@ -55,7 +57,10 @@ class PageServer final : public rdma::Service {
   using LeavingPtr = std::unique_ptr<Leaving>;
   void prepared(LeavingPtr leaving) noexcept;
   void lent(LeavingPtr leaving);
-  void answer(rdma::PeerId to, const rdma::wire::RequestId& request, rdma::wire::Answer answer);
+  void answer(rdma::PeerId to, const rdma::wire::RequestId& request, const SharedReply& reply);
+  void answer(rdma::PeerId to, const rdma::wire::RequestId& request, rdma::wire::Answer answer) {
+    this->answer(to, request, SharedReply{.answer = answer});
+  }
   Status send(Leaving& leaving, rdma::SendId& id);
 
   rdma::Node& node_;
@@ -68,7 +73,8 @@ class PageServer final : public rdma::Service {
   std::mutex mutex_;
   LeavingPtr prepared_;  // the latest; protected by mutex_
 
-  std::atomic<std::uint64_t> pages_ = 0, bytes_ = 0, refused_ = 0;  // any thread reads them
+  // Any thread reads them.
+  std::atomic<std::uint64_t> pages_ = 0, bytes_ = 0, same_ = 0, refused_ = 0;
 };
 
 }  // namespace vmem::sharing

@@ -57,9 +57,13 @@ Result<RegionKey> RegionKey::of(std::span<const unsigned char, kBytes> key) {
   return RegionKey(std::move(kept), std::move(aead));
 }
 
+rdma::PageAead::Tag RegionKey::tag_of(rdma::ConstBytes bytes, const SharedPage& page) const {
+  return aead_->prove(bytes, page.identity(), number_of(page)).tag;
+}
+
 rdma::PageAead::Tag RegionKey::tag(rdma::ConstBytes bytes, const SharedPage& page) const {
   if (const auto known = known_tag(page.page)) return *known;
-  const rdma::PageAead::Tag tag = aead_->prove(bytes, page.identity(), number_of(page)).tag;
+  const rdma::PageAead::Tag tag = tag_of(bytes, page);
   tags_->add(page.page, tag);
   return tag;
 }

@@ -23,6 +23,8 @@ class RegionKey {
   static Result<RegionKey> of(std::span<const unsigned char, kBytes> key);
   std::span<const unsigned char, kBytes> bytes() const { return std::span<const unsigned char, kBytes>(key_.bytes()); }
 
+  // The tag that these bytes have if they are the page's.
+  rdma::PageAead::Tag tag_of(rdma::ConstBytes bytes, const SharedPage& page) const;
   // A region's pages never change, so each page's number has one content under the key, and a page
   // one tag. It is made once, by the publisher; who fetches a page remembers the tag that proved
   // it. So bytes that were damaged later get no tag that fits them.

@@ -49,7 +49,48 @@ void SharedJobs::begin(const SharedJobRef& job) {
 void SharedJobs::prepared(const SharedJobRef& job) {
   job->state = State::waiting;
   if (!job->slab) return complete(job, Outcome::failed);
-  find(job);
+  if (job->earlier == pagetable::Serial{}) return find(job);
+  look_for_earlier(job);
+}
+
+// ---- the version before ----
+
+// Whatever is the matter with it, the page comes from another node.
+void SharedJobs::look_for_earlier(const SharedJobRef& job) {
+  job->state = State::working;
+  SharedPage page = job->page;
+  page.serial = job->earlier;
+  parts_.holder.lend(page, [this, job](std::expected<LentPage, Answer> lent) mutable {
+    parts_.inbox.post([this, job = std::move(job), lent = std::move(lent)]() mutable {
+      job->state = State::waiting;
+      if (!lent || lent->bytes.size() != job->page.bytes) return find(job);
+      job->before = std::move(*lent);
+      job->before_until_us = now_us() + times_.request_us;
+      compare(job);
+    });
+  });
+}
+
+void SharedJobs::compare(const SharedJobRef& job) {
+  job->state = State::working;
+  parts_.workers.post(
+      [job](std::uint32_t) { job->known = known_part(job->key->tag_of(job->before->bytes, job->page)); },
+      [this, job](Workers::Ended how) {
+        job->state = State::waiting;
+        if (how != Workers::Ended::done) give_back(*job);
+        find(job);
+      });
+}
+
+// A source that says so without having the page is found out: the bytes do not prove its tag.
+void SharedJobs::reuse(const SharedJobRef& job, NodeId from, const SharedReply& reply) {
+  check(job, from, Came::reused, reply);
+}
+
+void SharedJobs::give_back(SharedJob& job) {
+  if (job.before && job.before->give_back) job.before->give_back();
+  job.before.reset();
+  job.known = 0;
 }
 
 // ---- finding ----
@@ -94,6 +135,7 @@ bool SharedJobs::advance(const SharedJobRef& job) {
     complete(job, Outcome::failed);
     return true;
   }
+  if (job->before && now_us() >= job->before_until_us) give_back(*job);
   if (job->state == State::finding || job->again_us > now_us()) return false;
   for (; job->source < job->sources.nodes.size(); ++job->source) {
     const NodeId node = job->sources.nodes[job->source];
@@ -112,9 +154,10 @@ bool SharedJobs::advance(const SharedJobRef& job) {
 }
 
 void SharedJobs::fetch(const SharedJobRef& job, NodeId from, PeerId peer) {
+  const SharedRequest request{.page = job->page, .known = job->known};
   const rdma::Call call{.peer = peer,
                         .kind = Kind::fetch_shared,
-                        .body = rdma::wire::body_of(job->page),
+                        .body = rdma::wire::body_of(request),
                         .destination = job->slab->memory(),
                         .reply_bytes = sizeof(SharedReply),
                         .deadline_us = now_us() + times_.request_us,
@@ -131,7 +174,11 @@ void SharedJobs::fetch(const SharedJobRef& job, NodeId from, PeerId peer) {
 void SharedJobs::fetched(const SharedJobRef& job, NodeId from, const CallEnd& end) {
   job->state = State::waiting;
   const auto reply = end.answered ? rdma::wire::read_body<SharedReply>(end.body) : std::nullopt;
-  if (reply && reply->answer == Answer::done && end.landed) return check(job, from, *reply);
+  if (reply && reply->answer == Answer::done && end.landed) {
+    give_back(*job);
+    return check(job, from, Came::fetched, *reply);
+  }
+  if (reply && reply->answer == Answer::same && job->before) return reuse(job, from, *reply);
   ++counters_.retries;
   if (!reply) {
     // The node may be back by the time that its turn comes again.
@@ -156,32 +203,41 @@ void SharedJobs::not_from(const SharedJobRef& job, NodeId node, std::string why)
 
 // ---- checking ----
 
-void SharedJobs::check(const SharedJobRef& job, NodeId from, const SharedReply& reply) {
+void SharedJobs::check(const SharedJobRef& job, NodeId from, Came came, const SharedReply& reply) {
   const auto good = std::make_shared<bool>();
   job->state = State::working;
   parts_.workers.post(
-      [job, reply, good](std::uint32_t) { *good = job->key->proves(job->slab->memory(), job->page, reply.tag); },
-      [this, job, from, good](Workers::Ended how) {
+      [job, reply, came, good](std::uint32_t) {
+        if (came == Came::reused) std::ranges::copy(job->before->bytes, job->slab->memory().begin());
+        *good = job->key->proves(job->slab->memory(), job->page, reply.tag);
+        give_back(*job);
+      },
+      [this, job, from, came, good](Workers::Ended how) {
         job->state = State::waiting;
-        if (how == Workers::Ended::done) return checked(job, from, *good);
+        if (how == Workers::Ended::done) return checked(job, from, came, *good);
         job->error = {VMEM_ERROR_OUT_OF_MEMORY, ENOMEM, fmt::format("no memory to check {}", words(job->page))};
         complete(job, Outcome::failed);
       });
 }
 
-void SharedJobs::checked(const SharedJobRef& job, NodeId from, bool good) {
+void SharedJobs::checked(const SharedJobRef& job, NodeId from, Came came, bool good) {
   if (!good) {
     ++counters_.mismatches;
     ++counters_.retries;
     return not_from(job, from, "its bytes are not those that were published");
   }
-  ++counters_.pages;
-  counters_.bytes += job->page.bytes;
+  if (came == Came::reused) {
+    ++counters_.reused;
+  } else {
+    ++counters_.pages;
+    counters_.bytes += job->page.bytes;
+  }
   parts_.finder.landed(job->page);
   complete(job, Outcome::done);
 }
 
 void SharedJobs::complete(const SharedJobRef& job, Outcome outcome) {
+  give_back(*job);
   job->slab.reset();
   tiers::Completion completion;
   completion.id = job->transfer.id;

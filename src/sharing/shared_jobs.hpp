@@ -2,6 +2,10 @@
 // worker check it. A source that does not have the page, or sends something else, is not asked
 // again for it; the next one is.
 //
+// Where this node has the page of an earlier version, the source is told, and sends nothing if the
+// bytes are the same: they are copied here, and checked like those that were sent. That region may
+// be closed meanwhile, so its page is given back soon.
+//
 // A job that is not complete has work in flight, waits for an answer of the finder, or waits in a
 // list for its next try.
 //
@@ -12,11 +16,14 @@
 #include <limits>
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "rdma/node/node.hpp"
 #include "sharing/page_finder.hpp"
+#include "sharing/page_holder.hpp"
 #include "sharing/region_key.hpp"
+#include "tiers/async/inbox.hpp"
 #include "tiers/async/transfer_ledger.hpp"
 #include "tiers/async/workers.hpp"
 
@@ -29,6 +36,7 @@ struct SharedTimes {
 
 struct SharedCounters {
   std::uint64_t pages = 0, bytes = 0;  // fetched
+  std::uint64_t reused = 0;            // copied here, from an earlier version with the same bytes
   std::uint64_t retries = 0;           // fetches that had to be repeated, or asked of another node
   std::uint64_t mismatches = 0;        // pages that were not what was published
 };
@@ -37,7 +45,11 @@ struct SharedJob {
   tiers::Transfer transfer;
   SharedPage page;
   std::shared_ptr<const RegionKey> key;
+  pagetable::Serial earlier{};       // the version before. 0: none
   std::unique_ptr<rdma::Slab> slab;  // null: not prepared
+  std::optional<LentPage> before;    // this node's page of that version, until
+  std::uint64_t before_until_us = 0;
+  std::uint64_t known = 0;  // see SharedRequest
   PageSources sources;
   std::size_t source = 0;  // index in sources: whom to ask next
   std::uint64_t give_up_us = 0, again_us = 0;
@@ -56,6 +68,8 @@ class SharedJobs {
     PageFinder& finder;
     tiers::Workers& workers;
     tiers::TransferLedger& ledger;
+    tiers::Inbox& inbox;
+    PageHolder& holder;  // what this node has
   };
   SharedJobs(SharedTimes times, Parts parts) : times_(times), parts_(parts) {}
 
@@ -68,16 +82,21 @@ class SharedJobs {
   const SharedCounters& counters() const { return counters_; }
 
  private:
+  enum class Came : std::uint8_t { fetched, reused };
   std::uint64_t now_us() const { return parts_.node.clock().now_us(); }
   bool is_late(const SharedJob& job) const { return now_us() >= std::min(job.give_up_us, latest_us_); }
   void prepared(const SharedJobRef& job);
+  void look_for_earlier(const SharedJobRef& job);
+  void compare(const SharedJobRef& job);
+  static void give_back(SharedJob& job);
+  void reuse(const SharedJobRef& job, NodeId from, const SharedReply& reply);
   void find(const SharedJobRef& job);
   void found(const SharedJobRef& job, Result<PageSources> sources);
   bool advance(const SharedJobRef& job);
   void fetch(const SharedJobRef& job, NodeId from, rdma::PeerId peer);
   void fetched(const SharedJobRef& job, NodeId from, const rdma::CallEnd& end);
-  void check(const SharedJobRef& job, NodeId from, const SharedReply& reply);
-  void checked(const SharedJobRef& job, NodeId from, bool good);
+  void check(const SharedJobRef& job, NodeId from, Came came, const SharedReply& reply);
+  void checked(const SharedJobRef& job, NodeId from, Came came, bool good);
   void not_from(const SharedJobRef& job, NodeId node, std::string why);
   void complete(const SharedJobRef& job, tiers::Outcome outcome);
 

@@ -39,14 +39,14 @@ class SharedTier::Source final : public tiers::PageSource {
   std::optional<SlotId> first_;
 };
 
-SharedTier::SharedTier(rdma::Node& node, PageFinder& finder, Config config)
+SharedTier::SharedTier(rdma::Node& node, PageFinder& finder, PageHolder& holder, Config config)
     : node_(node),
       config_(std::move(config)),
       info_{.name = "shared", .busy_pages = 8},
       ledger_(config_.on_ready),
       workers_(std::make_unique<tiers::Workers>("vmem-shared", config_.workers,
                                                 [this](tiers::Inbox::Task task) { inbox_.post(std::move(task)); })),
-      jobs_(config_.times, {node, *this, finder, *workers_, ledger_}) {
+      jobs_(config_.times, {node, *this, finder, *workers_, ledger_, inbox_, holder}) {
   node_.add(*this);
 }
 
@@ -77,6 +77,7 @@ Status SharedTier::submit(std::span<Transfer> transfers) {
     auto job = std::make_shared<SharedJob>();
     job->page = {.serial = region->serial, .bytes = transfer.bytes, .page = index};
     job->key = region->key;
+    job->earlier = region->earlier;
     transfer.id = ledger_.begin(tiers::Direction::load, [&](std::uint64_t id) {
       job->transfer = transfer;
       job->transfer.id = id;
@@ -92,7 +93,7 @@ Status SharedTier::poll(std::vector<tiers::Completion>& completions) {
 }
 
 tiers::Finished SharedTier::finish() noexcept {
-  inbox_.post([this] { jobs_.hurry(); });
+  hurry();
   ledger_.finish();
   return tiers::Finished::all_ended;
 }

@@ -29,6 +29,7 @@ struct SharedRegion {
   std::uint64_t bytes = 0;
   std::uint64_t page_bytes = 0;  // a power of two of granules
   std::uint32_t first_granule = 0;
+  pagetable::Serial earlier{};  // the version before. 0: none
   std::shared_ptr<const RegionKey> key;
 };
 
@@ -39,13 +40,17 @@ class SharedTier final : public tiers::Tier, public rdma::Service {
     std::uint32_t workers = 1;  // 0: pages are checked on the node's thread
     std::function<void()> on_ready;
   };
-  // Adds itself to the node. Both outlive this.
-  SharedTier(rdma::Node& node, PageFinder& finder, Config config);
+  // Adds itself to the node. `holder`: what this node has. All outlive this.
+  SharedTier(rdma::Node& node, PageFinder& finder, PageHolder& holder, Config config);
   ~SharedTier() override;
 
   // Any thread. The source must not outlive the tier.
   std::shared_ptr<tiers::PageSource> open(SharedRegion region);
   SharedCounters statistics() const;
+  // From now on no page waits for longer than a fetch may take.
+  void hurry() {
+    inbox_.post([this] { jobs_.hurry(); });
+  }
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
   tiers::TierUsage usage() const override { return {}; }  // nothing of its own

@@ -1,10 +1,11 @@
 // Another program of a cluster, for tests. It takes one command a line from standard input, and
 // says one line for each: "ok ..." or "error STATUS MESSAGE".
 //
-//   publish NAME PAGES VERSION COPIES   allocates pages that tell number and version
+//   publish NAME PAGES VERSION COPIES [READERS]   allocates pages that tell number and version
 //   open NAME WAIT_MS                   says the address and the bytes
 //   read PAGE VERSION                   of the last opened or published: compares every word
 //   hold                                brings all pages into HBM
+//   stats                               pages of published regions: fetched, reused
 //   free | close
 //   end                                 after vmem_shutdown; without this line, without it
 #include <cinttypes>
@@ -35,7 +36,9 @@ vmem_status publish(std::istream& in) {
   std::string name;
   std::uint64_t version = 0;
   vmem_publish_options options{};
-  in >> name >> pages >> version >> options.copies;
+  std::string readers;
+  in >> name >> pages >> version >> options.copies >> readers;
+  options.readers = readers.c_str();
   void* made = nullptr;
   if (const vmem_status status = vmem_malloc(&made, pages * kPage, 0, nullptr)) return status;
   memory = static_cast<std::byte*>(made);
@@ -73,6 +76,15 @@ vmem_status hold() {
   return vmem_release(&all, 1, nullptr);
 }
 
+// Before the line of the answer, on the same one.
+vmem_status say_stats() {
+  vmem_published_statistics stats{};
+  stats.struct_bytes = sizeof(stats);
+  if (const vmem_status status = vmem_published_stats(&stats)) return status;
+  std::printf("fetched %" PRIu64 " reused %" PRIu64 " ", stats.fetched_pages, stats.reused_pages);
+  return VMEM_OK;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -94,6 +106,7 @@ int main(int argc, char** argv) {
     if (command == "open") status = open(in);
     if (command == "read") status = read(in);
     if (command == "hold") status = hold();
+    if (command == "stats") status = say_stats();
     if (command == "free") status = vmem_free(memory, nullptr);
     if (command == "close") status = vmem_close(memory, nullptr, 0);
   }

@@ -1,6 +1,7 @@
 // Programs of a cluster that publish regions to each other, over real sockets.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -38,6 +39,8 @@ class Peer {
     std::vector<std::pair<std::string, std::string>> options{{"driver", "emulated"}, {"hbm", "32MiB"},
                                                              {"host", "64MiB"},      {"page", "2MiB"},
                                                              {"log", "error"},       {"cluster", cluster}};
+    for (const auto& option : more)
+      std::erase_if(options, [&](const auto& usual) { return usual.first == option.first; });
     options.insert(options.end(), more.begin(), more.end());
     for (const auto& [name, value] : options) {
       all.push_back(name);
@@ -78,6 +81,12 @@ class PublishedApi : public ClusterApi {
     const std::vector<std::byte> some(pages * kPage, std::byte{7});
     EXPECT_OK(vmem_write(made, some.data(), some.size()));
     return static_cast<std::byte*>(made);
+  }
+  static vmem_published_statistics shared() {
+    vmem_published_statistics out{};
+    out.struct_bytes = sizeof(out);
+    EXPECT_OK(vmem_published_stats(&out));
+    return out;
   }
   static bool is_writable(void* memory) {
     const std::uint64_t word = 7;

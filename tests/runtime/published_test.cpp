@@ -1,4 +1,6 @@
 // Regions that one program publishes and others open, over real sockets.
+#include <filesystem>
+
 #include "runtime/published_fixture.hpp"
 
 namespace vmem {
@@ -281,6 +283,58 @@ TEST_F(PublishedApi, TheToolListsRegionsAndRemovesThem) {
   EXPECT_OK(vmem_close(own, nullptr, 0));
   EXPECT_TRUE(within(std::chrono::milliseconds(5000),
                      [&] { return output("region list --cluster " + cluster()).starts_with("0 published regions"); }));
+}
+
+TEST_F(PublishedApi, ReadersOfOtherTenantsOpenItAndNobodyElse) {
+  const auto folder = std::filesystem::temp_directory_path() / fmt::format("vmem-readers-{}", ::getpid());
+  std::filesystem::create_directory(folder);
+  const auto secret = [&](const std::string& name) { return (folder / name).string(); };
+  for (const char* const tenant : {"a", "b", "c"})
+    output(fmt::format("secret new {} --identity {}", secret(tenant), tenant));
+  ASSERT_EQ(
+      std::system(
+          fmt::format("umask 077; cat {} {} {} > {}", secret("a"), secret("b"), secret("c"), secret("all")).c_str()),
+      0);
+  Peer publisher(cluster(), {{"secret", secret("all")}});
+  ASSERT_THAT(publisher("publish table 4 1 0 b"), StartsWith("ok"));
+  EXPECT_THAT(output("region list --cluster " + cluster()), HasSubstr(", also for b"));
+  EXPECT_EQ(regions()[0].at("readers"), nlohmann::json::array({"b"}));
+  Peer stranger(cluster(), {{"secret", secret("c")}});
+  EXPECT_THAT(stranger("open table 8000"),
+              HasSubstr("may be opened by nodes of the tenant 'a' and of b, and this one proves to be of 'c'"));
+  ASSERT_OK(start({{"cluster", cluster()}, {"secret", secret("b")}}));
+  ASSERT_OK(open("table"));
+  for (std::uint64_t page = 0; page < 4; ++page) ASSERT_OK(read_page(page, 1));
+  vmem_shutdown();
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(PublishedApi, PublishingAgainSendsChangedPagesOnly) {
+  constexpr std::uint64_t kPages = 64, kChanged[] = {0, 17, 63};
+  const auto daemon = join({"--copies", "300MiB"});
+  ASSERT_OK(start({{"cluster", cluster()}, {"host", "512MiB"}}));
+  Peer reader(cluster(), {{"host", "400MiB"}});
+  const vmem_publish_options options{
+      .copies = 1, .reserved = 0, .expires_s = 0, .wait_us = 30'000'000, .readers = nullptr};
+  hold_pages(kPages);
+  ASSERT_OK(vmem_publish(base, "table", &options));
+  ASSERT_EQ(shared().sent_pages, kPages);
+  ASSERT_THAT(reader("open table 5000"), StartsWith("ok"));
+  for (std::uint64_t page = 0; page < kPages; ++page)
+    ASSERT_THAT(reader(fmt::format("read {} 1", page)), StartsWith("ok"));
+  const std::uint64_t sent = shared().sent_pages;
+  hold_pages(kPages);
+  for (const std::uint64_t page : kChanged) write_page(page, 2);
+  ASSERT_OK(vmem_publish(base, "table", &options));
+  EXPECT_EQ(shared().sent_pages - sent, std::size(kChanged)) << "to the daemon";
+  EXPECT_EQ(shared().same_pages, kPages - std::size(kChanged));
+  EXPECT_EQ(shared().published_regions, 2u);
+  ASSERT_THAT(reader("open table 5000"), StartsWith("ok"));
+  for (std::uint64_t page = 0; page < kPages; ++page) {
+    const bool changed = std::ranges::find(kChanged, page) != std::end(kChanged);
+    ASSERT_THAT(reader(fmt::format("read {} {}", page, changed ? 2 : 1)), StartsWith("ok"));
+  }
+  EXPECT_THAT(reader("stats"), HasSubstr(fmt::format(" reused {}", kPages - std::size(kChanged))));
 }
 
 TEST_F(PublishedApi, PublishingAgainMakesANewVersion) {

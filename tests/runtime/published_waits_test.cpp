@@ -23,7 +23,8 @@ TEST_F(PublishedApi, ARegistryThatGoesAwayInMidPublicationLeavesMemoryWritable) 
   vmem_status published = VMEM_OK;
   std::string why;
   std::thread publisher([&] {
-    const vmem_publish_options options{.copies = 0, .reserved = 0, .expires_s = 0, .wait_us = 3'000'000};
+    const vmem_publish_options options{
+        .copies = 0, .reserved = 0, .expires_s = 0, .wait_us = 3'000'000, .readers = nullptr};
     published = vmem_publish(own, "table", &options);
     why = vmem_last_error();
   });
@@ -53,7 +54,8 @@ TEST_F(PublishedApi, APublicationHasOneTimeForTheRegistryAndForNodes) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // most of the time
     resume_registry();
   });
-  const vmem_publish_options options{.copies = 1, .reserved = 0, .expires_s = 0, .wait_us = 4'000'000};
+  const vmem_publish_options options{
+      .copies = 1, .reserved = 0, .expires_s = 0, .wait_us = 4'000'000, .readers = nullptr};
   const auto took = time_of([&] { EXPECT_EQ(vmem_publish(own, "table", &options), VMEM_ERROR_TIMEOUT); });
   registry.join();
   EXPECT_LT(took, std::chrono::milliseconds(5500));
@@ -64,7 +66,8 @@ TEST_F(PublishedApi, APublicationThatWaitsForCopiesHoldsNobodyUp) {
   std::byte* const slow = written(2);
   std::byte* const fast = written(2);
   std::thread publisher([&] {
-    const vmem_publish_options options{.copies = 1, .reserved = 0, .expires_s = 0, .wait_us = 9'000'000};
+    const vmem_publish_options options{
+        .copies = 1, .reserved = 0, .expires_s = 0, .wait_us = 9'000'000, .readers = nullptr};
     EXPECT_EQ(vmem_publish(slow, "slow", &options), VMEM_ERROR_TIMEOUT) << "there is no daemon";
   });
   EXPECT_TRUE(within(std::chrono::milliseconds(8000), [&] { return regions().size() == 1; }));
@@ -93,7 +96,8 @@ TEST_F(PublishedApi, WithoutARegistryMemoryStaysWritable) {
   void* own = nullptr;
   ASSERT_OK(vmem_malloc(&own, 2 * kPage, 0, nullptr));
   stop_registry();
-  const vmem_publish_options options{.copies = 0, .reserved = 0, .expires_s = 0, .wait_us = 500'000};
+  const vmem_publish_options options{
+      .copies = 0, .reserved = 0, .expires_s = 0, .wait_us = 500'000, .readers = nullptr};
   EXPECT_EQ(vmem_publish(own, "table", &options), VMEM_ERROR_TIMEOUT);
   EXPECT_THAT(vmem_last_error(), HasSubstr("within 500ms"));
   const std::uint64_t word = 7;
@@ -121,7 +125,8 @@ TEST_F(PublishedApi, TooFewCopiesAreNamedAndTheRegionIsPublishedAllTheSame) {
   ASSERT_OK(vmem_malloc(&own, 8 * kPage, 0, nullptr));
   std::vector<std::byte> some(8 * kPage, std::byte{7});
   ASSERT_OK(vmem_write(own, some.data(), some.size()));
-  const vmem_publish_options options{.copies = 1, .reserved = 0, .expires_s = 0, .wait_us = 2'000'000};
+  const vmem_publish_options options{
+      .copies = 1, .reserved = 0, .expires_s = 0, .wait_us = 2'000'000, .readers = nullptr};
   ASSERT_EQ(vmem_publish(own, "table", &options), VMEM_ERROR_TIMEOUT);
   EXPECT_THAT(vmem_last_error(), HasSubstr("'table'"));
   EXPECT_OK(open("table"));

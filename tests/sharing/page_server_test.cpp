@@ -17,9 +17,10 @@ class Serving : public Sharing {
  protected:
   // Asks the first node for pages by hand.
   void ask(const SharedPage& page) {
+    const SharedRequest request{.page = page};
     const rdma::Call call{.peer = finder.connection(kFirst),
                           .kind = rdma::wire::Kind::fetch_shared,
-                          .body = rdma::wire::body_of(page),
+                          .body = rdma::wire::body_of(request),
                           .reply_bytes = sizeof(SharedReply),
                           .deadline_us = clock.now_us() + 2'000'000};
     ++asked;

@@ -40,6 +40,17 @@ TEST(RegionKey, APageThatIsDamagedLaterGetsNoTagThatFits) {
   EXPECT_FALSE(reader.known_tag(kThis.page + 1));
 }
 
+// A reader compares its bytes of an earlier version with the page.
+TEST(RegionKey, TheTagOfOtherBytesIsNotTakenForThePages) {
+  const RegionKey reader = *RegionKey::create();
+  const std::vector<std::byte> earlier(kThis.bytes, std::byte{1});
+  auto page = some_page();
+  const auto compared = reader.tag_of(earlier, kThis);
+  EXPECT_FALSE(reader.known_tag(kThis.page));
+  EXPECT_NE(reader.tag(page, kThis), compared);
+  EXPECT_EQ(reader.tag_of(page, kThis), reader.known_tag(kThis.page));
+}
+
 TEST(RegionKey, NoByteAndNoOtherPagePassesForIt) {
   const RegionKey key = *RegionKey::create();
   auto page = some_page();

@@ -41,6 +41,47 @@ TEST_F(Sharing, APageThatWasNeverWrittenIsZerosAndCostsNoMessage) {
   EXPECT_EQ(at(kFirst).holder.asked + at(kSecond).holder.asked, 0);
 }
 
+TEST_F(Sharing, APageThatIsTheSameAsInTheVersionBeforeIsNotSent) {
+  at(kFirst).holder.hold(3);
+  own.hold(3);
+  finder.where[3] = {kFirst};
+  open(pagetable::Serial{4});
+  EXPECT_EQ(load(3).outcome, Outcome::done);
+  EXPECT_TRUE(holds(3));
+  EXPECT_THAT(finder.arrived, ElementsAre(3));
+  EXPECT_EQ(tier->statistics().pages, 0u);
+  EXPECT_EQ(tier->statistics().reused, 1u);
+  EXPECT_EQ(at(kFirst).server->statistics().pages, 0u);
+  EXPECT_EQ(at(kFirst).server->statistics().same, 1u);
+  EXPECT_EQ(own.lent_out, 0);
+}
+
+TEST_F(Sharing, APageThatHasChangedSinceTheVersionBeforeIsSent) {
+  for (const std::uint32_t page : {1u, 2u}) at(kFirst).holder.hold(page);
+  own.hold(1);
+  own.pages[1][kPage - 1] ^= std::byte{1};
+  finder.where[1] = finder.where[2] = {kFirst};
+  open(pagetable::Serial{4});
+  EXPECT_EQ(load(1).outcome, Outcome::done);
+  EXPECT_TRUE(holds(1));
+  EXPECT_EQ(load(2).outcome, Outcome::done) << "it is not here";
+  EXPECT_TRUE(holds(2));
+  EXPECT_EQ(tier->statistics().pages, 2u);
+  EXPECT_EQ(tier->statistics().reused, 0u);
+  EXPECT_EQ(at(kFirst).server->statistics().same, 0u);
+  EXPECT_EQ(own.lent_out, 0);
+}
+
+TEST_F(Sharing, ASourceThatDoesNotHaveThePageCostsNothingOfTheVersionBefore) {
+  at(kSecond).holder.hold(1);
+  own.hold(1);
+  finder.where[1] = {kFirst, kSecond};
+  open(pagetable::Serial{4});
+  EXPECT_EQ(load(1).outcome, Outcome::done);
+  EXPECT_TRUE(holds(1));
+  EXPECT_EQ(tier->statistics().reused, 1u);
+}
+
 TEST_F(Sharing, ASourceWithoutThePageIsReportedAndTheNextOneAsked) {
   at(kSecond).holder.hold(1);
   finder.where[1] = {kFirst, kSecond};

@@ -124,15 +124,20 @@ class Sharing : public ::testing::Test {
     reader = make_node(kReader, reader_faults);
     finder.links = &reader->links();
     for (const NodeId id : {kFirst, kSecond}) finder.by_node[id] = reader->links().add({address(id)}, finder);
-    tier = std::make_unique<SharedTier>(*reader, finder, SharedTier::Config{.times = times, .workers = 0});
+    tier = std::make_unique<SharedTier>(*reader, finder, own, SharedTier::Config{.times = times, .workers = 0});
+    open({});
+    until([&] { return finder.connection(kFirst) != rdma::PeerId{} && finder.connection(kSecond) != rdma::PeerId{}; });
+  }
+  void open(pagetable::Serial earlier) {
+    source.reset();
     source = tier->open({.name = "weights",
                          .serial = kSerial,
                          .bytes = kPages * kPage,
                          .page_bytes = kPage,
                          .first_granule = 40,
+                         .earlier = earlier,
                          .key = std::make_shared<RegionKey>(*RegionKey::of(key.bytes()))});
     slots = *source->lay_out(kPage, kPages);
-    until([&] { return finder.connection(kFirst) != rdma::PeerId{} && finder.connection(kSecond) != rdma::PeerId{}; });
   }
   static std::string address(NodeId id) { return "node:" + std::to_string(static_cast<std::uint64_t>(id)); }
   std::unique_ptr<rdma::Node> make_node(NodeId id, rdma::FaultyTransport*& faults) {
@@ -197,6 +202,7 @@ class Sharing : public ::testing::Test {
   std::map<NodeId, std::unique_ptr<Server>> servers;
   rdma::FaultyTransport* reader_faults = nullptr;
   Finder finder;
+  Holder own{key};  // what the reader has of the version before
   std::unique_ptr<rdma::Node> reader;
   std::unique_ptr<SharedTier> tier;
   std::shared_ptr<tiers::PageSource> source;

@@ -102,6 +102,7 @@ Ticket Directory::publish(Publication what, std::uint64_t wait_us) {
   region.publisher = region.home = context_.self;
   region.copies = what.copies;
   region.expires_s = what.expires_s;
+  region.readers = what.readers;
   const KnownNode* const self = view_.find(context_.self);
   region.participants[0] = {
       .node = context_.self, .session = next(last_session_), .daemon = self != nullptr && self->daemon};
@@ -265,7 +266,8 @@ void Directory::join(const RegionRecord& region) {
   const Session session = region.participants[*place].session;
   auto made = std::make_unique<Participant>(
       setup_.config,
-      Participant::Setup{.region = region, .self = context_.self, .session = session, .before = last_fetch_});
+      Participant::Setup{
+          .region = region, .self = context_.self, .tenant = setup_.tenant, .session = session, .before = last_fetch_});
   const bool stays = made->is_invited() && !departure_ && !region.removed;
   if (!stays) made->close(Ticket{}, 0, clock_.now_us());
   participants_.insert_or_assign(region.serial, std::move(made));
@@ -336,10 +338,12 @@ bool Directory::step_publishing(std::uint64_t now_us) {
   if (!done) return moved;
   const RegionRecord& record = done->region.record;
   index_.put(done->region);
-  auto participant = std::make_unique<Participant>(
-      setup_.config,
-      Participant::Setup{
-          .region = record, .self = context_.self, .session = record.participants[0].session, .before = last_fetch_});
+  auto participant =
+      std::make_unique<Participant>(setup_.config, Participant::Setup{.region = record,
+                                                                      .self = context_.self,
+                                                                      .tenant = setup_.tenant,
+                                                                      .session = record.participants[0].session,
+                                                                      .before = last_fetch_});
   participant->begin(done->order.written);
   participants_.insert_or_assign(record.serial, std::move(participant));
   auto home = std::make_unique<HomeDirectory>(calls_, context_, done->region);
@@ -360,6 +364,7 @@ bool Directory::open_now(const RegionRequest& request, const RegionRecord& regio
   const bool invited = place && is_invitation(region.participants[*place].session);
   Participant::Setup setup{.region = region,
                            .self = context_.self,
+                           .tenant = setup_.tenant,
                            .session = invited ? region.participants[*place].session : next(last_session_),
                            .ticket = request.ticket,
                            .deadline_us = request.deadline_us,

@@ -42,7 +42,8 @@ class Directory {
     std::uint64_t page_bytes = 0, bytes = 0;
     std::uint32_t copies = 0;
     std::uint64_t expires_s = 0;
-    Runs written;  // the other pages are FREE
+    std::vector<std::string> readers;  // other tenants that may open it
+    Runs written;                      // the other pages are FREE
   };
 
   // The registry and the clock outlive this.

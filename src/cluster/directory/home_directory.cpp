@@ -160,7 +160,8 @@ void HomeDirectory::admit(const From& from, const Open& body, Outbox& out) {
   const std::optional<std::uint32_t> place = table_.place_of(node);
   if (is_invitation(from.session) || from.session == Session{}) return;
   if (place && is_older(from.session, table_[*place].who.session)) return;
-  if (from.sender.tenant != desk_.record().tenant) return say(node, from.session, RefusedBy{Refusal::tenant}, out);
+  if (!may_read(from.sender.tenant, desk_.record().tenant, desk_.record().readers))
+    return say(node, from.session, RefusedBy{Refusal::tenant}, out);
   if (!place && !desk_.record().free_place()) return say(node, from.session, RefusedBy{Refusal::full}, out);
   const auto known = std::ranges::find(opens_, node, &Opening::node);
   if (known != opens_.end() && known->session >= from.session) return;

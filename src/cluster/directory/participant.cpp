@@ -1,6 +1,7 @@
 #include "cluster/directory/participant.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -29,7 +30,7 @@ void in_parts(const Runs& runs, Make&& make) {
     make(Runs(runs.begin() + std::ptrdiff_t(i), runs.begin() + std::ptrdiff_t(std::min(runs.size(), i + kMostRuns))));
 }
 
-Error refused(const RegionRecord& region, Refusal why) {
+Error refused(const RegionRecord& region, const std::string& tenant, Refusal why) {
   const std::string name = fmt::format("region '{}'", region.name);
   if (why == Refusal::removed) return {VMEM_ERROR_LOST, 0, name + " is removed: publish it again"};
   if (why == Refusal::full)
@@ -38,8 +39,10 @@ Error refused(const RegionRecord& region, Refusal why) {
                         kMostParticipants)};
   return {
       VMEM_ERROR_INVALID_OPTION, 0,
-      fmt::format("{} belongs to the tenant '{}', and this node has proved to be another's: use the tenant's secret",
-                  name, region.tenant)};
+      fmt::format("{} may be opened by nodes of the tenant '{}'{}, and this one proves to be of '{}': use a secret or "
+                  "certificate of one that may, or have it published with this one among its readers",
+                  name, region.tenant,
+                  region.readers.empty() ? "" : fmt::format(" and of {}", fmt::join(region.readers, ", ")), tenant)};
 }
 
 Error closed(const RegionRecord& region) {
@@ -248,7 +251,7 @@ void Participant::on(const Opened& body, Outbox& out) {
 
 void Participant::on(const RefusedBy& body, Outbox& out) {
   if (stage_ == Stage::opening && !admitted_) {
-    end_opening(refused(region_, body.why), out);
+    end_opening(refused(region_, setup_.tenant, body.why), out);
     return close_now(out);  // the record may list this session
   }
   if (body.why == Refusal::removed) on(Removed{}, out);
@@ -342,7 +345,7 @@ void Participant::on(const LeaveDone& body, Outbox& out) {
 void Participant::on(const Removed&, Outbox& out) {
   if (stage_ == Stage::leaving || (is_invited() && stage_ != Stage::closing)) return close_now(out);
   if (stage_ == Stage::closing || std::exchange(removed_, true)) return;
-  const Error why = refused(region_, Refusal::removed);
+  const Error why = refused(region_, setup_.tenant, Refusal::removed);
   if (stage_ == Stage::opening) {
     end_opening(why, out);
     return close_now(out);

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "cluster/directory/directory_config.hpp"
@@ -27,6 +28,7 @@ class Participant {
   struct Setup {
     RegionRecord region;
     NodeId self{};
+    std::string tenant;  // of this node
     Session session{};
     std::optional<Ticket> ticket;  // of the opening
     std::uint64_t deadline_us = 0;

@@ -56,6 +56,7 @@ void PublishDesk::settle(const StoredRegion& region) {
 void PublishDesk::post(const StoredName* name) {
   RegionRecord& region = orders_.front().region;
   region.version = name == nullptr ? 1 : name->record.version + 1;
+  region.earlier = name == nullptr ? Serial{} : name->record.serial;
   const std::string name_record = json_of(NameRecord{
       .serial = region.serial, .version = region.version, .tenant = region.tenant, .publisher = region.publisher});
   Commit commit{

@@ -75,6 +75,23 @@ Status take_participants(std::string_view key, const std::vector<std::string>& t
   return {};
 }
 
+Status check_readers(const std::vector<std::string>& readers) {
+  const auto is_name = [](const std::string& name) {
+    return !name.empty() && name.size() <= kMostTenant &&
+           std::ranges::all_of(name, [](char each) { return each > ' ' && each != ',' && each != 0x7f; });
+  };
+  if (readers.size() > kMostReaders)
+    return fail(VMEM_ERROR_INVALID_VALUE, fmt::format("a region was to have {} tenants as readers; at most {} are "
+                                                      "possible, and \"*\" is all of the cluster",
+                                                      readers.size(), kMostReaders));
+  const auto wrong = std::ranges::find_if_not(readers, is_name);
+  if (wrong == readers.end()) return {};
+  return fail(VMEM_ERROR_INVALID_VALUE,
+              fmt::format("'{}' is no tenant that may read a region: give names of 1 to {} characters as in "
+                          "\"team-a,team-b\", without spaces, or \"*\" for all",
+                          printable(*wrong), kMostTenant));
+}
+
 }  // namespace
 
 std::optional<std::uint32_t> RegionRecord::place_of(NodeId node) const noexcept {
@@ -92,6 +109,24 @@ std::optional<std::uint32_t> RegionRecord::free_place() const noexcept {
   const auto found = std::ranges::find(participants, NodeId{}, &Participant::node);
   if (found == participants.end()) return std::nullopt;
   return std::uint32_t(found - participants.begin());
+}
+
+bool may_read(std::string_view who, std::string_view tenant, const std::vector<std::string>& readers) noexcept {
+  return who == tenant ||
+         std::ranges::any_of(readers, [&](const std::string& each) { return each == kAnyTenant || each == who; });
+}
+
+Result<std::vector<std::string>> parse_readers(std::string_view text) {
+  std::vector<std::string> readers;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    readers.emplace_back(text.substr(0, comma));
+    const bool ends_in_comma = comma + 1 == text.size();
+    text.remove_prefix(std::min(comma + 1, text.size()));
+    if (ends_in_comma) readers.emplace_back();
+  }
+  VMEM_TRY(check_readers(readers));
+  return readers;
 }
 
 Status check_name(std::string_view name) {
@@ -122,7 +157,7 @@ Status check_region(const RegionRecord& region) {
     return refuse(fmt::format("{} copies are wanted; at most {} are possible", region.copies, kMostCopies));
   if (region.key.size() > kMostKey) return refuse(fmt::format("its key has more than {} bytes", kMostKey));
   if (region.tenant.empty() || region.tenant.size() > kMostTenant) return refuse("its tenant has no proper name");
-  return {};
+  return check_readers(region.readers);
 }
 
 std::string region_key(Serial serial) {
@@ -143,12 +178,14 @@ std::string json_of(const RegionRecord& record) {
   while (!participants.empty() && participants.back().empty()) participants.pop_back();
   return record_value({{"name", record.name},
                        {"version", record.version},
+                       {"earlier", static_cast<std::uint64_t>(record.earlier)},
                        {"first_granule", record.first_granule},
                        {"granules", record.granules},
                        {"page_bytes", record.page_bytes},
                        {"pages", record.pages},
                        {"bytes", record.bytes},
                        {"tenant", record.tenant},
+                       {"readers", record.readers},
                        {"key", hex_of(record.key)},
                        {"publisher", number(record.publisher)},
                        {"copies", record.copies},
@@ -169,12 +206,14 @@ Result<RegionRecord> parse_region(std::string_view key, std::string_view value) 
   record.serial = *serial;
   record.name = fields.text("name");
   record.version = fields.number("version");
+  if (fields.has("earlier")) record.earlier = Serial{fields.number("earlier")};
   record.first_granule = fields.number("first_granule");
   record.granules = fields.number("granules");
   record.page_bytes = fields.number("page_bytes");
   record.pages = std::uint32_t(fields.number("pages", UINT32_MAX));
   record.bytes = fields.number("bytes");
   record.tenant = fields.text("tenant");
+  if (fields.has("readers")) record.readers = fields.texts("readers");
   record.publisher = NodeId{fields.number("publisher")};
   record.copies = std::uint32_t(fields.number("copies", kMostCopies));
   record.home = NodeId{fields.number("home")};

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/node.hpp"
 #include "base/status.hpp"
@@ -23,6 +24,8 @@ enum class Session : std::uint32_t {};  // one opening of a region by a node. 0:
 
 inline constexpr std::string_view kRegionsPrefix = "regions/", kNamesPrefix = "names/";
 inline constexpr std::size_t kMostName = 128, kMostTenant = 128, kMostKey = 64;
+inline constexpr std::size_t kMostReaders = 64;
+inline constexpr std::string_view kAnyTenant = "*";
 inline constexpr std::uint32_t kMostParticipants = 64, kMostCopies = 8;
 inline constexpr std::uint32_t kMostPages = 1u << 25;  // a home keeps 24 bytes for each
 // Sessions from here on are given by homes, to daemons that they ask for copies. Those below are
@@ -40,11 +43,13 @@ struct RegionRecord {
   Serial serial{};
   std::string name;
   std::uint64_t version = 1;  // counts what was published under the name
+  Serial earlier{};           // that of the version before, whose pages may be the same. 0: none
   std::uint64_t first_granule = 0, granules = 0;
   std::uint64_t page_bytes = 0, bytes = 0;
   std::uint32_t pages = 0;
   std::string tenant;
-  std::string key;  // proves pages; for the data plane
+  std::vector<std::string> readers;  // other tenants that may open it; kAnyTenant: all
+  std::string key;                   // proves pages; for the data plane
   NodeId publisher{};
   std::uint32_t copies = 0;
   NodeId home{};
@@ -59,6 +64,11 @@ struct RegionRecord {
   std::optional<std::uint32_t> place_of(NodeId node, Session session) const noexcept;
   std::optional<std::uint32_t> free_place() const noexcept;
 };
+
+// Whether nodes of `who` may open a region of `tenant` that has these readers.
+bool may_read(std::string_view who, std::string_view tenant, const std::vector<std::string>& readers) noexcept;
+// Names of tenants, with commas between them. Errors: INVALID_VALUE, saying which is none.
+Result<std::vector<std::string>> parse_readers(std::string_view text);
 
 struct NameRecord {
   Serial serial{};

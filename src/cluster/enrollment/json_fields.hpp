@@ -22,6 +22,9 @@ class JsonFields {
   // `key` is that of the record, for errors.
   JsonFields(std::string_view key, std::string_view value);
 
+  // For fields that earlier versions do not write.
+  bool has(std::string_view name) const { return json_.is_object() && json_.contains(name); }
+
   // Name "a.b": field b of the object a. After an error these return nothing of use.
   std::uint64_t number(std::string_view name, std::uint64_t most = UINT64_MAX);
   // A field that earlier versions do not write.

@@ -20,6 +20,8 @@ std::string_view answer_words(Answer answer) noexcept {
       return "it refused the request";
     case Answer::drains:
       return "it is being drained, and lends to no further node";
+    case Answer::same:
+      return "the bytes are here already";
   }
   return "an unknown answer";
 }

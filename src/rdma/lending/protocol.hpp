@@ -64,6 +64,7 @@ enum class Answer : std::uint32_t {
   failed = 5,   // disk failure or lack of memory; the lender keeps a page it has
   refused = 6,  // invalid order, or outside the lease
   drains = 7,   // grants no new leases
+  same = 8,     // who asks has these bytes already
 };
 std::string_view answer_words(Answer answer) noexcept;
 

@@ -15,11 +15,19 @@ void JointRegions::Pages::lend(const sharing::SharedPage& page, Lent lent) {
   lent(std::unexpected(rdma::wire::Answer::unknown));
 }
 
+// The server's removal waits for a turn of the node's thread, which then has left the holder.
+void JointRegions::stop_serving() {
+  pages_.holder.store(nullptr, std::memory_order_release);
+  tier_->hurry();
+  server_.reset();
+}
+
 Result<std::unique_ptr<JointRegions>> JointRegions::create(rdma::Node& node, Config config) {
   std::unique_ptr<JointRegions> regions(new JointRegions);
   VMEM_ASSIGN(regions->parcels_, rdma::Parcels::create(node));
   VMEM_ASSIGN(regions->directory_, DirectoryService::create(node, *regions->parcels_, std::move(config.directory)));
-  regions->tier_ = std::make_unique<sharing::SharedTier>(node, *regions->directory_, std::move(config.tier));
+  regions->tier_ =
+      std::make_unique<sharing::SharedTier>(node, *regions->directory_, regions->pages_, std::move(config.tier));
   regions->server_ = std::make_unique<sharing::PageServer>(node, regions->pages_);
   return regions;
 }

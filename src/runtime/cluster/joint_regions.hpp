@@ -29,8 +29,11 @@ class JointRegions {
   sharing::SharedTier& tier() { return *tier_; }
   // What this node has for others, from now on. Outlives stop_serving().
   void serve(sharing::PageHolder& holder) { pages_.holder.store(&holder, std::memory_order_release); }
-  // Returns when no page is lent to the server any more.
-  void stop_serving() { server_.reset(); }
+  // Returns when no page is lent to the server any more, and the holder is not called again. Pages
+  // that are being compared are given back soon.
+  void stop_serving();
+  // Not after stop_serving().
+  sharing::PageServer::Statistics served() const { return server_->statistics(); }
 
  private:
   // Nothing, until there is a mover.

@@ -12,6 +12,7 @@
 #include "base/log.hpp"
 #include "base/memory_reserve.hpp"
 #include "base/signals_blocked.hpp"
+#include "runtime/cluster/directory_service.hpp"
 
 namespace vmem::runtime {
 
@@ -159,7 +160,10 @@ void MoverPages::remove(pagetable::Serial serial) {
 bool MoverPages::may_read(pagetable::Serial serial, const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   const auto found = regions_.find(serial);
-  return found != regions_.end() && found->second->shared.tenant == tenant;
+  if (found == regions_.end()) return false;
+  const Shared& shared = found->second->shared;
+  return cluster::directory::may_read(DirectoryService::tenant_of(tenant), DirectoryService::tenant_of(shared.tenant),
+                                      shared.readers);
 }
 
 // Null: there is no such page. Otherwise the region waits for the job.

@@ -47,7 +47,8 @@ class MoverPages final : public sharing::PageHolder {
   struct Shared {
     pagetable::Region* region = nullptr;
     std::shared_ptr<const sharing::RegionKey> key;
-    std::string tenant;  // whose nodes may read it
+    std::string tenant;                     // whose nodes may read it
+    std::vector<std::string> readers = {};  // other tenants whose nodes may
   };
 
   MoverPages(const Parts& parts, Config config);

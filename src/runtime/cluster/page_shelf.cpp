@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <utility>
@@ -16,6 +17,8 @@ using sharing::LentPage;
 using sharing::SharedPage;
 
 namespace {
+
+constexpr std::uint64_t kRetiredUs = 10'000'000;  // without use
 
 pagetable::Serial page_serial(Serial serial) { return pagetable::Serial{static_cast<std::uint64_t>(serial)}; }
 
@@ -101,25 +104,78 @@ void PageShelf::begin(DirectoryService& directory, sharing::SharedTier& tier) {
 
 void PageShelf::quiesce() {
   stopping_ = true;
-  if (orders_.empty()) regions_.clear();
+  if (!orders_.empty()) return;
+  regions_.clear();
+  while (!retired_.empty()) drop(retired_.begin());
 }
 
-PageShelf::Usage PageShelf::usage() const { return budget_->usage(); }
+PageShelf::Usage PageShelf::usage() const {
+  const Usage all = budget_->usage();
+  const std::uint64_t pages = retired_pages_.load(), bytes = retired_bytes_.load();
+  return {.pages = all.pages - std::min(all.pages, pages), .bytes = all.bytes - std::min(all.bytes, bytes)};
+}
 
 bool PageShelf::may_read(pagetable::Serial serial, const std::string& tenant) const {
   const auto found = regions_.find(serial);
-  return found != regions_.end() && found->second.tenant == DirectoryService::tenant_of(tenant);
+  return found != regions_.end() &&
+         cluster::directory::may_read(DirectoryService::tenant_of(tenant), found->second.tenant, found->second.readers);
 }
 
 void PageShelf::lend(const SharedPage& page, Lent lent) {
-  const auto region = regions_.find(page.serial);
-  const bool right = region != regions_.end() && region->second.page_bytes == page.bytes;
-  const auto kept = right ? region->second.pages.find(page.page) : decltype(region->second.pages.end()){};
-  if (!right || kept == region->second.pages.end()) return lent(std::unexpected(Answer::unknown));
-  const MemoryRef& memory = kept->second;
-  const auto tag = region->second.key->known_tag(page.page);
+  std::shared_ptr<const sharing::RegionKey> key;
+  const MemoryRef memory = page_of(page, key);
+  if (memory == nullptr) return lent(std::unexpected(Answer::unknown));
+  const auto tag = key->known_tag(page.page);
   if (!tag) return lent(std::unexpected(Answer::failed));  // none: it was not checked
   lent(LentPage{.bytes = {memory->bytes, memory->count}, .tag = *tag, .give_back = [memory] {}});
+}
+
+PageShelf::MemoryRef PageShelf::page_of(const SharedPage& page, std::shared_ptr<const sharing::RegionKey>& key) {
+  const auto live = regions_.find(page.serial);
+  const auto retired = retired_.find(page.serial);
+  if (live == regions_.end() && retired == retired_.end()) return nullptr;
+  if (live == regions_.end()) retired->second.until_us = node_.clock().now_us() + kRetiredUs;
+  const Region& region = live != regions_.end() ? live->second : retired->second.region;
+  const auto kept = region.pages.find(page.page);
+  if (kept == region.pages.end() || region.page_bytes != page.bytes) return nullptr;
+  key = region.key;
+  return kept->second;
+}
+
+// ---- regions that have ended ----
+
+PageShelf::RetiredRef PageShelf::drop(RetiredRef retired) {
+  const Region& region = retired->second.region;
+  retired_pages_ -= region.pages.size();
+  retired_bytes_ -= region.pages.size() * region.page_bytes;
+  return retired_.erase(retired);
+}
+
+bool PageShelf::drop_idle() {
+  const std::uint64_t now_us = retired_.empty() ? 0 : node_.clock().now_us();
+  const std::size_t before = retired_.size();
+  for (auto each = retired_.begin(); each != retired_.end();)
+    each = each->second.until_us <= now_us ? drop(each) : std::next(each);
+  return retired_.size() != before;
+}
+
+void PageShelf::ended(Serial serial) {
+  auto ending = regions_.extract(page_serial(serial));
+  if (!ending || stopping_) return;
+  Region& region = ending.mapped();
+  region.source.reset();
+  retired_pages_ += region.pages.size();
+  retired_bytes_ += region.pages.size() * region.page_bytes;
+  retired_.emplace(ending.key(), Retired{.region = std::move(region), .until_us = node_.clock().now_us() + kRetiredUs});
+}
+
+// Those that were used least lately go first.
+std::shared_ptr<PageShelf::Memory> PageShelf::make_memory(std::uint64_t bytes) {
+  for (;;) {
+    if (auto memory = Memory::make(budget_, bytes)) return memory;
+    if (retired_.empty()) return nullptr;
+    drop(std::ranges::min_element(retired_, {}, [](const auto& each) { return each.second.until_us; }));
+  }
 }
 
 // ---- what homes ask for ----
@@ -132,13 +188,19 @@ PageShelf::Region* PageShelf::region_of(const RegionRecord& record) {
   const auto* const secret = reinterpret_cast<const unsigned char*>(record.key.data());
   auto made = sharing::RegionKey::of(std::span<const unsigned char, kKeyBytes>(secret, kKeyBytes));
   if (!made) return nullptr;
-  Region region{.tenant = record.tenant, .page_bytes = record.page_bytes, .key = {}, .source = {}, .pages = {}};
+  Region region{.tenant = record.tenant,
+                .readers = record.readers,
+                .page_bytes = record.page_bytes,
+                .key = {},
+                .source = {},
+                .pages = {}};
   region.key = std::make_shared<const sharing::RegionKey>(*std::move(made));
   region.source = tier_->open({.name = record.name,
                                .serial = serial,
                                .bytes = record.bytes,
                                .page_bytes = record.page_bytes,
                                .first_granule = std::uint32_t(record.first_granule),
+                               .earlier = page_serial(record.earlier),
                                .key = region.key});
   const auto slot = region.source->lay_out(record.page_bytes, record.pages);
   if (!slot) return nullptr;
@@ -159,7 +221,7 @@ void PageShelf::keep(const KeepWanted& wanted, const RegionRecord& record) {
 }
 
 void PageShelf::fetch(std::list<Order>::iterator order, Region& region, std::uint32_t page) {
-  std::shared_ptr<Memory> memory = Memory::make(budget_, region.page_bytes);
+  std::shared_ptr<Memory> memory = make_memory(region.page_bytes);
   if (memory == nullptr) return void(order->unfit.insert(page));
   const pagetable::Serial serial = page_serial(order->wanted.serial);
   tiers::Transfer transfer{.page = {serial, page},
@@ -181,7 +243,7 @@ bool PageShelf::step() {
   completions_.clear();
   (void)tier_->poll(completions_);
   for (const tiers::Completion& completion : completions_) arrived(completion);
-  return !completions_.empty();
+  return drop_idle() || !completions_.empty();
 }
 
 void PageShelf::arrived(const tiers::Completion& completion) {
@@ -231,7 +293,4 @@ void PageShelf::release(Serial serial, const Runs& pages) {
     if (directory_->drop(serial, page)) region->second.pages.erase(page);
   });
 }
-
-void PageShelf::ended(Serial serial) { regions_.erase(page_serial(serial)); }
-
 }  // namespace vmem::runtime

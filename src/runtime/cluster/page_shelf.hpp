@@ -5,6 +5,7 @@
 // Thread: the node's, but for create and the destructor.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <map>
@@ -37,13 +38,15 @@ class PageShelf final : public rdma::Service, public sharing::PageHolder, public
   void stop() { node_.remove(*this); }
   // REQUIRES: it was stopped, and no page is lent.
   ~PageShelf() override = default;
-  Usage usage() const;  // any thread
+  Usage usage() const;  // any thread; without the pages of regions that have ended
 
   bool may_read(pagetable::Serial serial, const std::string& tenant) const override;
   void lend(const sharing::SharedPage& page, Lent lent) override;
 
   void keep(const cluster::directory::KeepWanted& wanted, const cluster::directory::RegionRecord& region) override;
   void release(cluster::directory::Serial serial, const cluster::directory::Runs& pages) override;
+  // Its pages stay for some seconds, as far as nothing else needs the memory: a later version may
+  // have the same ones.
   void ended(cluster::directory::Serial serial) override;
 
   std::span<const rdma::wire::Kind> kinds() const override { return {}; }
@@ -57,11 +60,16 @@ class PageShelf final : public rdma::Service, public sharing::PageHolder, public
   using MemoryRef = std::shared_ptr<const Memory>;
   struct Region {
     std::string tenant;
+    std::vector<std::string> readers;
     std::uint64_t page_bytes = 0;
     std::shared_ptr<const sharing::RegionKey> key;
     std::shared_ptr<tiers::PageSource> source;
     tiers::SlotId first_slot = 0;
     std::map<std::uint32_t, MemoryRef> pages;
+  };
+  struct Retired {
+    Region region;
+    std::uint64_t until_us = 0;  // later, if it is used
   };
   // What a home has asked for once.
   struct Order {
@@ -77,6 +85,11 @@ class PageShelf final : public rdma::Service, public sharing::PageHolder, public
     std::shared_ptr<tiers::PageSource> source;  // has the transfer's slot
   };
 
+  MemoryRef page_of(const sharing::SharedPage& page, std::shared_ptr<const sharing::RegionKey>& key);
+  std::shared_ptr<Memory> make_memory(std::uint64_t bytes);
+  using RetiredRef = std::map<pagetable::Serial, Retired>::iterator;
+  RetiredRef drop(RetiredRef retired);
+  bool drop_idle();
   Region* region_of(const cluster::directory::RegionRecord& record);
   void fetch(std::list<Order>::iterator order, Region& region, std::uint32_t page);
   void arrived(const tiers::Completion& completion);
@@ -89,6 +102,8 @@ class PageShelf final : public rdma::Service, public sharing::PageHolder, public
   DirectoryService* directory_ = nullptr;
   sharing::SharedTier* tier_ = nullptr;
   std::map<pagetable::Serial, Region> regions_;
+  std::map<pagetable::Serial, Retired> retired_;
+  std::atomic<std::uint64_t> retired_pages_ = 0, retired_bytes_ = 0;
   std::list<Order> orders_;
   std::map<std::uint64_t, Coming> coming_;  // by the transfer's id
   std::vector<tiers::Completion> completions_;

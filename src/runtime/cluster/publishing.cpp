@@ -125,7 +125,12 @@ Status Publishing::publish(void* pointer, const Order& order) {
   VMEM_ASSIGN(sharing::RegionKey made, sharing::RegionKey::create());
   const auto key = std::make_shared<const sharing::RegionKey>(std::move(made));
   for (const cluster::Slice slice : slices_of(*region)) VMEM_TRY(member().keep(slice));
-  const Joint joint{.serial = Serial{number}, .name = order.name, .region = region, .outcome = {}};
+  const Joint joint{.serial = Serial{number},
+                    .name = order.name,
+                    .tenant = parts_.remote.tenant(),
+                    .readers = order.readers,
+                    .region = region,
+                    .outcome = {}};
   VMEM_ASSIGN(const Turn turn, wait_for_turn(joint.serial, joint.name, deadline));
   migration::FreezeRequest freeze;
   freeze.region = region;
@@ -149,6 +154,7 @@ Status Publishing::publish(void* pointer, const Order& order) {
                            .bytes = region->bytes,
                            .copies = order.copies,
                            .expires_s = order.expires_s,
+                           .readers = order.readers,
                            .written = written_of(region->page_count, freeze.unwritten)},
                           deadline.left_us());
   if (published.done) {
@@ -198,7 +204,7 @@ std::vector<cluster::Slice> Publishing::slices_of(const Region& region) const {
 
 void Publishing::serve(const Joint& joint, Key key) {
   pages_.add(page_serial(joint.serial),
-             {.region = joint.region, .key = std::move(key), .tenant = parts_.remote.tenant()});
+             {.region = joint.region, .key = std::move(key), .tenant = joint.tenant, .readers = joint.readers});
 }
 
 Publishing::Opened Publishing::opened(const Joint& joint) const {
@@ -258,10 +264,16 @@ Result<Publishing::Joint> Publishing::map(const RegionRecord& record, const Key&
                                                     .bytes = record.bytes,
                                                     .page_bytes = record.page_bytes,
                                                     .first_granule = std::uint32_t(record.first_granule),
+                                                    .earlier = page_serial(record.earlier),
                                                     .key = key});
   VMEM_ASSIGN(Region* const region,
               parts_.regions.map(tiers::StackedTier::source_of(kSharedTier, std::move(source)), device));
-  Joint joint{.serial = record.serial, .name = record.name, .region = region, .outcome = {}};
+  Joint joint{.serial = record.serial,
+              .name = record.name,
+              .tenant = record.tenant,
+              .readers = record.readers,
+              .region = region,
+              .outcome = {}};
   {
     const std::lock_guard lock(mutex_);
     joint_.insert_or_assign(region->first.index, joint);
@@ -331,6 +343,22 @@ Status Publishing::let_go(const Joint& joint, std::uint64_t wait_us) {
               fmt::format("the published region '{}' is closed, and no other node is known to have {} of its pages, "
                           "from page {} on: publish with copies, or let others open it before",
                           joint.name, count(*lost), lost->front().first));
+}
+
+void Publishing::add_to(vmem_published_statistics& out) const {
+  const sharing::PageServer::Statistics sent = parts_.remote.joint()->served();
+  const sharing::SharedCounters came = parts_.remote.joint()->tier().statistics();
+  out.sent_pages = sent.pages;
+  out.sent_bytes = sent.bytes;
+  out.same_pages = sent.same;
+  out.refused_requests = sent.refused;
+  out.fetched_pages = came.pages;
+  out.fetched_bytes = came.bytes;
+  out.reused_pages = came.reused;
+  out.retries = came.retries;
+  out.mismatches = came.mismatches;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [first, joint] : joint_) ++(joint.region->read_only ? out.opened_regions : out.published_regions);
 }
 
 // ---- the node's thread, and the member's ----

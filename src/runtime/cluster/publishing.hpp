@@ -20,6 +20,7 @@
 #include "runtime/memory/regions.hpp"
 #include "runtime/memory/thread_slots.hpp"
 #include "runtime/remote/remote.hpp"
+#include "vmem/cluster.h"
 
 namespace vmem::runtime {
 
@@ -38,6 +39,7 @@ class Publishing final : public AddressUser {
     std::uint32_t copies = 0;     // on daemons
     std::uint64_t expires_s = 0;  // Unix time. 0: never
     std::uint64_t wait_us = 0;
+    std::vector<std::string> readers;  // other tenants that may open it
   };
   struct Opened {
     void* pointer = nullptr;
@@ -64,6 +66,8 @@ class Publishing final : public AddressUser {
   // nobody has some of its pages).
   Status close(void* pointer, vmem_stream stream, std::uint64_t wait_us);
 
+  void add_to(vmem_published_statistics& out) const;
+
   // Closes everything for other nodes, which take over what only this one has; its memory stays.
   // Before shutdown; no other thread calls.
   void leave();
@@ -76,6 +80,8 @@ class Publishing final : public AddressUser {
   struct Joint {
     cluster::directory::Serial serial{};
     std::string name;
+    std::string tenant;                // whose nodes may open it
+    std::vector<std::string> readers;  // other tenants whose nodes may
     pagetable::Region* region = nullptr;
     std::uint32_t times = 1;  // opened, or published
     // The directory has let go, and this is what close is to return once the memory has ended.
@@ -122,7 +128,7 @@ class Publishing final : public AddressUser {
 
   const Parts parts_;
   MoverPages pages_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable turn_ended_;
   // Protected by mutex_.
   std::map<std::uint32_t, Joint> joint_;          // by first granule

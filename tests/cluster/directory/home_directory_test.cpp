@@ -98,6 +98,20 @@ TEST_F(HomeDirectoryTest, StrangersAndA65thOpenerAreRefused) {
 }
 
 // Otherwise a node that reopened could not be admitted, and would not report: a deadlock.
+TEST_F(HomeDirectoryTest, ReadersOfOtherTenantsAreAdmittedAndMayNotRemove) {
+  RegionRecord record = region_of(1);
+  record.readers = {"a", "b"};
+  make(record).begin({{.first = 0, .count = 4}});
+  tell(NodeId{3}, Open{}, Term{2}, "c");
+  EXPECT_EQ(said<RefusedBy>().value().why, Refusal::tenant);
+  tell(NodeId{3}, Open{}, Term{2}, "b");
+  EXPECT_FALSE(said<RefusedBy>());
+  settle();
+  EXPECT_FALSE(registry.posted.empty()) << "it comes into the record";
+  tell(NodeId{3}, Remove{}, Term{2}, "b");
+  EXPECT_EQ(said<RefusedBy>().value().why, Refusal::tenant);
+}
+
 TEST_F(HomeDirectoryTest, ANodeThatOpensAnewIsNotAwaited) {
   make(2);
   tell(NodeId{1}, Report{.from = 0, .to = 8, .runs = {{.pages = {.first = 0, .count = 4}, .have = Have::kept}}});

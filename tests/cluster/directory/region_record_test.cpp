@@ -23,6 +23,8 @@ RegionRecord region(std::uint64_t serial = 7, std::uint64_t first_granule = 100)
   record.bytes = (16ull << 21) - 5;
   record.pages = 16;
   record.tenant = "t";
+  record.readers = {"team-a", "*"};
+  record.earlier = Serial{3};
   record.key = std::string("k\0\xff", 3);
   record.publisher = record.home = NodeId{4};
   record.copies = 2;
@@ -71,6 +73,34 @@ TEST(RegionRecord, ADamagedOneSaysWhatIsWrong) {
 }
 
 // A home keeps 24 bytes a page of whatever a record says.
+TEST(RegionRecord, OneOfAnEarlierVersionHasNoReadersAndNoVersionBefore) {
+  std::string value = json_of(region());
+  for (const std::string_view part : {R"("readers":["team-a","*"],)", R"("earlier":3,)"}) {
+    const std::size_t place = value.find(part);
+    ASSERT_NE(place, std::string::npos) << value;
+    value.erase(place, part.size());
+  }
+  const Result<RegionRecord> parsed = parse_region("regions/7", value);
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_TRUE(parsed->readers.empty());
+  EXPECT_EQ(parsed->earlier, Serial{});
+}
+
+TEST(RegionRecord, ItsTenantAndItsReadersMayReadIt) {
+  const auto readers = [](std::string_view text) { return parse_readers(text).value(); };
+  EXPECT_TRUE(may_read("t", "t", {}));
+  EXPECT_FALSE(may_read("a", "t", {}));
+  EXPECT_TRUE(may_read("a", "t", readers("b,a")));
+  EXPECT_FALSE(may_read("ab", "t", readers("b,a")));
+  EXPECT_TRUE(may_read("c", "t", readers("*")));
+  EXPECT_TRUE(readers("").empty());
+  for (const char* wrong : {",", "a,", ",a", "a,,b", "a b"}) EXPECT_FALSE(parse_readers(wrong)) << wrong;
+  EXPECT_FALSE(parse_readers(std::string(kMostTenant + 1, 'a')));
+  std::string many = "a";
+  for (std::size_t i = 0; i < kMostReaders; ++i) many += ",a";
+  EXPECT_FALSE(parse_readers(many));
+}
+
 TEST(RegionRecord, ARegionHasAtMost2To25Pages) {
   RegionRecord record = region();
   record.pages = kMostPages;

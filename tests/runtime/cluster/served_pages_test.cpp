@@ -51,7 +51,7 @@ struct ServedPages : LentPages {
     finder.links = &reader->links();
     finder.by_node[kOwner] = reader->links().add({"node:1"}, finder);
     tier = std::make_unique<sharing::SharedTier>(
-        *reader, finder, sharing::SharedTier::Config{.times = {}, .workers = 0, .on_ready = {}});
+        *reader, finder, *pages, sharing::SharedTier::Config{.times = {}, .workers = 0, .on_ready = {}});
     ASSERT_TRUE(turn_until([&] { return finder.connection(kOwner) != rdma::PeerId{}; }));
   }
 };
