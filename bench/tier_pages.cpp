@@ -96,35 +96,50 @@ Result<double> TierPages::store(const PageMemory& from) {
 
 Result<double> TierPages::load(const PageMemory& to) { return move(tiers::Direction::load, to); }
 
+Status TierPages::submit(tiers::Direction direction, const PageMemory& memory, std::uint64_t page) {
+  tiers::Transfer transfer;
+  transfer.page.granule = std::uint32_t(page);
+  transfer.version = version_;
+  transfer.slot = slots_[page];
+  transfer.host = memory.page(page).data();
+  transfer.bytes = memory.page_bytes();
+  transfer.direction = direction;
+  return tier_->submit({&transfer, 1});
+}
+
+Result<std::uint64_t> TierPages::take_ended() {
+  std::vector<tiers::Completion> completions;
+  VMEM_TRY(tier_->poll(completions));
+  for (const tiers::Completion& each : completions) {
+    if (each.outcome == tiers::Outcome::done) continue;
+    tier_->finish();  // the memory is the caller's again
+    return std::unexpected(each.error);
+  }
+  return completions.size();
+}
+
 Result<double> TierPages::move(tiers::Direction direction, const PageMemory& memory) {
   const std::uint64_t most = std::max<std::uint64_t>(tier_->info().busy_pages, kUnderWayBytes / memory.page_bytes());
-  std::vector<tiers::Completion> completions;
   std::uint64_t sent = 0, done = 0;
   const Stopwatch watch;
   while (done < memory.count()) {
     const std::uint64_t seen = ready();
-    for (; sent < memory.count() && sent - done < most; ++sent) {
-      tiers::Transfer transfer;
-      transfer.page.granule = std::uint32_t(sent);
-      transfer.version = version_;
-      transfer.slot = slots_[sent];
-      transfer.host = memory.page(sent).data();
-      transfer.bytes = memory.page_bytes();
-      transfer.direction = direction;
-      VMEM_TRY(tier_->submit({&transfer, 1}));
-    }
-    completions.clear();
-    VMEM_TRY(tier_->poll(completions));
-    for (const tiers::Completion& each : completions) {
-      if (each.outcome != tiers::Outcome::done) {
-        tier_->finish();  // the memory is the caller's again
-        return std::unexpected(each.error);
-      }
-      ++done;
-    }
-    if (completions.empty()) wait_beyond(seen);
+    for (; sent < memory.count() && sent - done < most; ++sent) VMEM_TRY(submit(direction, memory, sent));
+    VMEM_ASSIGN(const std::uint64_t ended, take_ended());
+    done += ended;
+    if (ended == 0) wait_beyond(seen);
   }
   return static_cast<double>(memory.bytes()) / watch.nanoseconds();
+}
+
+Status TierPages::load_one(const PageMemory& to, std::uint64_t page) {
+  std::uint64_t seen = ready();
+  VMEM_TRY(submit(tiers::Direction::load, to, page));
+  for (;; seen = ready()) {
+    VMEM_ASSIGN(const std::uint64_t ended, take_ended());
+    if (ended != 0) return {};
+    wait_beyond(seen);
+  }
 }
 
 }  // namespace vmem::bench

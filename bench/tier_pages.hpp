@@ -49,6 +49,8 @@ class TierPages {
   // GB/s of uncompressed pages. Versions count up, so that no page is taken for an older one.
   Result<double> store(const PageMemory& from);
   Result<double> load(const PageMemory& to);
+  // Loads one page, with nothing else in flight.
+  Status load_one(const PageMemory& to, std::uint64_t page);
 
  protected:
   TierPages() = default;
@@ -60,6 +62,9 @@ class TierPages {
 
  private:
   Result<double> move(tiers::Direction direction, const PageMemory& memory);
+  Status submit(tiers::Direction direction, const PageMemory& memory, std::uint64_t page);
+  // How many transfers have ended since the last call. Errors: the first one's that failed.
+  Result<std::uint64_t> take_ended();
   void wait_beyond(std::uint64_t seen);
   std::uint64_t ready() const;
 

@@ -1,7 +1,8 @@
 // net: pages one after the other to a second node and back through the remote tier: sealed, sent,
 // checked there, sent back, checked here. Compares with bare messages of the same size between two
-// processes, over as many connections, then runs the stream scenario over that node. The node is a
-// child process that shares this machine's cores, unless --remote names another.
+// processes, over as many connections. Then times single pages beside another borrower's loads, and
+// runs the stream scenario over that node. The node is a child process that shares this machine's
+// cores, unless --remote names another.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "bench/bare_network.hpp"
 #include "bench/context.hpp"
 #include "bench/remote_pages.hpp"
+#include "bench/scenarios/net_beside.hpp"
 #include "bench/second_node.hpp"
 
 namespace vmem::bench {
@@ -87,7 +89,7 @@ Status measure(Context& context, const Sides& sides, bool out) {
 
 // Pages are in memory twice, before and after, and on a second node of this machine once more.
 Status check_memory(std::span<const std::uint64_t> page_sizes, std::uint64_t bytes, bool named) {
-  const std::uint64_t needed = (named ? 2 : 3) * std::max(bytes, std::ranges::max(page_sizes));
+  const std::uint64_t needed = (named ? 2 : 3) * std::max({bytes, std::ranges::max(page_sizes), net_beside_bytes()});
   return check_host_memory("net", needed);
 }
 
@@ -126,7 +128,7 @@ Status run_net(Context& context) {
   VMEM_TRY(check_memory(sizes, bytes, named));
   std::optional<SecondNode> own;
   if (!named) {
-    VMEM_ASSIGN(own, SecondNode::start(settings, std::max(bytes, *std::ranges::max_element(sizes))));
+    VMEM_ASSIGN(own, SecondNode::start(settings, std::max({bytes, std::ranges::max(sizes), net_beside_bytes()})));
     settings.runtime_options.emplace_back("remote", own->address());
   }
   VMEM_ASSIGN(Options options, remote_options(settings));
@@ -145,6 +147,7 @@ Status run_net(Context& context) {
     VMEM_TRY(measure(context, sides, true));
     VMEM_TRY(measure(context, sides, false));
   }
+  VMEM_TRY(measure_net_beside(context, options));
   own.reset();
   return stream(context, !named);
 }

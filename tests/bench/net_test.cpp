@@ -18,13 +18,13 @@ TEST_F(NetTest, PagesToASecondNodeOfItsOwnAndBackAndStreamOverIt) {
   settings_.working_set_bytes = std::uint64_t{64} << 20;
   settings_.runtime_options = {{"remote_channels", "2"}};
   const auto records = run_scenario("net");
-  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "net", 8));
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "net", 9));
   EXPECT_EQ(records[0]["options"]["page_bytes"], std::uint64_t{2} << 20);
   EXPECT_EQ(records[0]["options"]["channels"], 2);
   const std::string node = records[0]["options"]["node"];
   EXPECT_NE(node.find("2 channels"), std::string::npos) << node;
   EXPECT_EQ(records[5]["details"]["verified_bytes"], std::uint64_t{64} << 20);
-  EXPECT_EQ(records[7]["options"]["remote_bytes"], std::uint64_t{384} << 20);
+  EXPECT_EQ(records[8]["options"]["remote_bytes"], std::uint64_t{384} << 20);
   for (const auto& record : records) {
     const std::string limit = record["limit_name"];
     const std::string message = format_bytes(record["options"]["page_bytes"].get<std::uint64_t>());
@@ -56,7 +56,7 @@ TEST_F(NetTest, ASecondNodeHasTheChannelsOfTheEnvironment) {
   setenv("VMEM_REMOTE_CHANNELS", "2", 1);
   const auto records = run_scenario("net");
   unsetenv("VMEM_REMOTE_CHANNELS");
-  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "net", 4));
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "net", 5));
   const std::string node = records[0]["options"]["node"];
   EXPECT_NE(node.find("2 channels"), std::string::npos) << node;
 }
