@@ -18,8 +18,8 @@ constexpr std::uint64_t kSendUs = 10'000'000;  // for one page to leave
 
 }  // namespace
 
-PageServer::Leaving::Leaving(PageServer& of, PeerId to, const rdma::wire::RequestId& asked)
-    : server(of), peer(to), request(asked), page(std::unexpected(Answer::again)) {
+PageServer::Leaving::Leaving(PageServer& of, PeerId to, const rdma::wire::Header& asked)
+    : server(of), peer(to), request(asked.request), order(asked.order), page(std::unexpected(Answer::again)) {
   ++server.of_peer_[peer];
 }
 
@@ -51,7 +51,7 @@ void PageServer::request(const rdma::Peer& from, const rdma::wire::Parsed& messa
   const auto busy = of_peer_.find(from.id);
   if (quiescing_ || (busy != of_peer_.end() && busy->second >= kMostOfOne))
     return answer(from.id, message.header.request, Answer::again);
-  auto leaving = std::make_unique<Leaving>(*this, from.id, message.header.request);
+  auto leaving = std::make_unique<Leaving>(*this, from.id, message.header);
   leaving->known = asked->known;
   holder_.lend(asked->page, [this, leaving = std::move(leaving)](Lent result) mutable {
     leaving->page = std::move(result);
@@ -98,16 +98,24 @@ void PageServer::lent(LeavingPtr leaving) {
     ++same_;
     return answer(to, request, {.answer = Answer::same, .tag = leaving->page->tag});
   }
-  SendId id{};
-  if (const Status posted = send(*leaving, id); !posted) {
-    if (const auto times = unsent_.next(); times.logged)
-      VMEM_LOG_WARN("a published page could not be sent: {} ({} so far)", posted.error().message, times.count);
-    return answer(to, request, Answer::again);
-  }
-  leaving_.emplace(id, std::move(leaving));
+  const rdma::wire::Order order = leaving->order;
+  node_.outbox().add(to, order, [this, leaving = std::move(leaving)]() mutable { return send(std::move(leaving)); });
 }
 
-Status PageServer::send(Leaving& leaving, SendId& id) {
+std::optional<SendId> PageServer::send(LeavingPtr leaving) {
+  SendId id{};
+  const Status posted = quiescing_ ? Status(fail(VMEM_ERROR_UNSUPPORTED, "this node stops")) : post(*leaving, id);
+  if (posted) {
+    leaving_.emplace(id, std::move(leaving));
+    return id;
+  }
+  if (const auto times = unsent_.next(); times.logged && !quiescing_)
+    VMEM_LOG_WARN("a published page could not be sent: {} ({} so far)", posted.error().message, times.count);
+  answer(leaving->peer, leaving->request, Answer::again);
+  return std::nullopt;
+}
+
+Status PageServer::post(Leaving& leaving, SendId& id) {
   const LentPage& page = *leaving.page;
   const SharedReply reply{.tag = page.tag};
   // The transport only reads it.
@@ -128,6 +136,7 @@ Status PageServer::send(Leaving& leaving, SendId& id) {
 // Pages that are being sent would be in use until their readers took them.
 void PageServer::quiesce() {
   quiescing_ = true;
+  for (const PeerId peer : node_.outbox().waiting()) node_.peers().close(peer);
   for (const auto& [id, leaving] : leaving_) node_.peers().close(leaving->peer);
 }
 

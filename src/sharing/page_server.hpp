@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "base/log_limit.hpp"
 #include "rdma/node/node.hpp"
@@ -42,13 +43,14 @@ class PageServer final : public rdma::Service {
   using Lent = std::expected<LentPage, rdma::wire::Answer>;
   // A page that was asked for. Gives it back when it is destroyed.
   struct Leaving {
-    Leaving(PageServer& of, rdma::PeerId to, const rdma::wire::RequestId& asked);
+    Leaving(PageServer& of, rdma::PeerId to, const rdma::wire::Header& asked);
     ~Leaving();
     Leaving(const Leaving&) = delete;
     Leaving& operator=(const Leaving&) = delete;
     PageServer& server;
     const rdma::PeerId peer;
     const rdma::wire::RequestId request;
+    const rdma::wire::Order order;
     std::uint64_t known = 0;  // see SharedRequest
     Lent page;
     std::unique_ptr<rdma::Slab> slab;
@@ -61,7 +63,8 @@ class PageServer final : public rdma::Service {
   void answer(rdma::PeerId to, const rdma::wire::RequestId& request, rdma::wire::Answer answer) {
     this->answer(to, request, SharedReply{.answer = answer});
   }
-  Status send(Leaving& leaving, rdma::SendId& id);
+  std::optional<rdma::SendId> send(LeavingPtr leaving);
+  Status post(Leaving& leaving, rdma::SendId& id);
 
   rdma::Node& node_;
   PageHolder& holder_;

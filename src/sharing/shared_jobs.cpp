@@ -13,6 +13,7 @@ using rdma::CallEnd;
 using rdma::PeerId;
 using rdma::wire::Answer;
 using rdma::wire::Kind;
+using rdma::wire::Order;
 using tiers::Outcome;
 using tiers::Workers;
 using State = SharedJob::State;
@@ -93,6 +94,19 @@ void SharedJobs::give_back(SharedJob& job) {
   job.known = 0;
 }
 
+void SharedJobs::hurry(std::uint64_t transfer) {
+  const auto of = [](const SharedJobRef& job) { return job->transfer.id; };
+  const auto found = std::ranges::find(jobs_, transfer, of);
+  if (found == jobs_.end()) return;
+  (*found)->transfer.ahead = false;
+  parts_.node.page_calls().hurry((*found)->call);
+}
+
+void SharedJobs::hurry_all() {
+  latest_us_ = std::min(latest_us_, now_us() + times_.request_us);
+  parts_.node.page_calls().give_up(&parts_.owner, latest_us_);
+}
+
 // ---- finding ----
 
 void SharedJobs::find(const SharedJobRef& job) {
@@ -160,15 +174,12 @@ void SharedJobs::fetch(const SharedJobRef& job, NodeId from, PeerId peer) {
                         .body = rdma::wire::body_of(request),
                         .destination = job->slab->memory(),
                         .reply_bytes = sizeof(SharedReply),
-                        .deadline_us = now_us() + times_.request_us,
-                        .owner = &parts_.owner};
+                        .owner = &parts_.owner,
+                        .order = job->transfer.ahead ? Order::ahead : Order::foreground};
+  const rdma::PageCall page{
+      .call = call, .request_us = times_.request_us, .give_up_us = std::min(job->give_up_us, latest_us_)};
   job->state = State::working;
-  const Status sent =
-      parts_.node.calls().begin(call, [this, job, from](const CallEnd& end) { fetched(job, from, end); });
-  if (sent) return;
-  job->state = State::waiting;
-  job->again_us = now_us() + kAgainUs;
-  job->error = sent.error();
+  job->call = parts_.node.page_calls().begin(page, [this, job, from](const CallEnd& end) { fetched(job, from, end); });
 }
 
 void SharedJobs::fetched(const SharedJobRef& job, NodeId from, const CallEnd& end) {

@@ -55,6 +55,7 @@ struct SharedJob {
   std::uint64_t give_up_us = 0, again_us = 0;
   // finding: the finder has a weak reference, and may answer when the job is over.
   enum class State : std::uint8_t { waiting, finding, working } state = State::waiting;
+  rdma::PageCallId call{};  // the last fetch
   Error error;
 };
 using SharedJobRef = std::shared_ptr<SharedJob>;
@@ -74,10 +75,12 @@ class SharedJobs {
   SharedJobs(SharedTimes times, Parts parts) : times_(times), parts_(parts) {}
 
   void begin(const SharedJobRef& job);
+  // Somebody waits now for the page of this load.
+  void hurry(std::uint64_t transfer);
   // Resumes the jobs that wait; true: one of them did something.
   bool go_on();
   // From now on no job waits for longer than a fetch may take.
-  void hurry() { latest_us_ = now_us() + times_.request_us; }
+  void hurry_all();
   bool empty() const { return jobs_.empty(); }
   const SharedCounters& counters() const { return counters_; }
 

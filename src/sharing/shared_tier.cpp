@@ -93,9 +93,18 @@ Status SharedTier::poll(std::vector<tiers::Completion>& completions) {
 }
 
 tiers::Finished SharedTier::finish() noexcept {
-  hurry();
+  hurry_all();
   ledger_.finish();
   return tiers::Finished::all_ended;
+}
+
+std::uint32_t SharedTier::queue(SlotId slot) const {
+  constexpr std::uint32_t kQueues = 1u << 22;
+  return static_cast<std::uint32_t>(slots_.find(slot).value->serial) % kQueues;
+}
+
+void SharedTier::hurry(std::uint64_t transfer) {
+  inbox_.post([this, transfer] { jobs_.hurry(transfer); });
 }
 
 std::string SharedTier::where(SlotId slot) const {

@@ -33,7 +33,7 @@ struct SharedRegion {
   std::shared_ptr<const RegionKey> key;
 };
 
-class SharedTier final : public tiers::Tier, public rdma::Service {
+class SharedTier final : public tiers::Tier, public tiers::QueueingTier, public rdma::Service {
  public:
   struct Config {
     SharedTimes times;
@@ -48,8 +48,8 @@ class SharedTier final : public tiers::Tier, public rdma::Service {
   std::shared_ptr<tiers::PageSource> open(SharedRegion region);
   SharedCounters statistics() const;
   // From now on no page waits for longer than a fetch may take.
-  void hurry() {
-    inbox_.post([this] { jobs_.hurry(); });
+  void hurry_all() {
+    inbox_.post([this] { jobs_.hurry_all(); });
   }
 
   const tiers::TierInfo& info() const noexcept override { return info_; }
@@ -63,10 +63,13 @@ class SharedTier final : public tiers::Tier, public rdma::Service {
   // Waits for silent nodes for at most one request_us.
   tiers::Finished finish() noexcept override;
   std::string where(tiers::SlotId slot) const override;
+  // That of the region: its pages come from the same nodes.
+  std::uint32_t queue(tiers::SlotId slot) const override;
+  void hurry(std::uint64_t transfer) override;
 
   std::span<const rdma::wire::Kind> kinds() const override { return {}; }
   bool step() override;
-  void quiesce() override { jobs_.hurry(); }
+  void quiesce() override { jobs_.hurry_all(); }
   bool quiesced() const override { return jobs_.empty(); }
 
  private:

@@ -6,6 +6,7 @@ Abilities::Abilities(Tier* tier)
     : comparing(dynamic_cast<ComparingTier*>(tier)),
       frame_loading(dynamic_cast<FrameLoadingTier*>(tier)),
       degradable(dynamic_cast<DegradableTier*>(tier)),
-      yielding(dynamic_cast<YieldingTier*>(tier)) {}
+      yielding(dynamic_cast<YieldingTier*>(tier)),
+      queueing(dynamic_cast<QueueingTier*>(tier)) {}
 
 }  // namespace vmem::tiers

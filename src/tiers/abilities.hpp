@@ -14,6 +14,7 @@ struct Abilities {
   FrameLoadingTier* frame_loading = nullptr;
   DegradableTier* degradable = nullptr;
   YieldingTier* yielding = nullptr;
+  QueueingTier* queueing = nullptr;
 
   // What holds without the ability.
   std::optional<gpu::Fingerprint> fingerprint(SlotId slot) const {
@@ -22,6 +23,10 @@ struct Abilities {
   bool can_compare(int device) const { return comparing != nullptr && comparing->can_compare(device); }
   bool loads_into_frames(SlotId slot, int device) const {
     return frame_loading != nullptr && frame_loading->loads_into_frames(slot, device);
+  }
+  std::uint32_t queue(SlotId slot) const { return queueing != nullptr ? queueing->queue(slot) : 0; }
+  void hurry(std::uint64_t transfer) const {
+    if (queueing != nullptr) queueing->hurry(transfer);
   }
   bool degraded(SlotId slot) const { return degradable != nullptr && degradable->degraded(slot); }
 };

@@ -105,6 +105,16 @@ bool StackedTier::loads_into_frames(SlotId slot, int device) const {
   return abilities(slot).loads_into_frames(own_slot(slot), device);
 }
 
+// Of queues beyond 2^22 of a tier, some share a number.
+std::uint32_t StackedTier::queue(SlotId slot) const {
+  const std::uint32_t own = abilities(slot).queue(own_slot(slot)) & ((1u << kQueueShift) - 1);
+  return (slot >> kTierShift) << kQueueShift | own;
+}
+
+void StackedTier::hurry(std::uint64_t transfer) {
+  for (const Abilities& each : abilities_) each.hurry(transfer);
+}
+
 std::string StackedTier::where(SlotId slot) const { return owner(slot).where(own_slot(slot)); }
 
 Finished StackedTier::finish() noexcept {

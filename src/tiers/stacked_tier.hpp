@@ -11,7 +11,7 @@
 
 namespace vmem::tiers {
 
-class StackedTier final : public Tier, public FrameLoadingTier, public DegradableTier {
+class StackedTier final : public Tier, public FrameLoadingTier, public DegradableTier, public QueueingTier {
  public:
   static constexpr std::size_t kMostTiers = 3;
   // REQUIRES: 1 to kMostTiers tiers, which outlive this.
@@ -32,11 +32,14 @@ class StackedTier final : public Tier, public FrameLoadingTier, public Degradabl
   std::string where(SlotId slot) const override;
   bool degraded(SlotId slot) const override;
   bool loads_into_frames(SlotId slot, int device) const override;
+  std::uint32_t queue(SlotId slot) const override;
+  void hurry(std::uint64_t transfer) override;
 
  private:
   class Source;
   // The two highest bits of a slot are the index of its tier.
   static constexpr std::uint32_t kTierShift = 30;
+  static constexpr std::uint32_t kQueueShift = 22;
   static SlotId own_slot(SlotId slot) { return slot & ((SlotId{1} << kTierShift) - 1); }
   Tier& owner(SlotId slot) const { return *tiers_[slot >> kTierShift]; }
   const Abilities& abilities(SlotId slot) const { return abilities_[slot >> kTierShift]; }

@@ -57,6 +57,8 @@ struct Transfer {
   std::uint64_t bytes = 0;  // the slot's page size
   int device = 0;
   Direction direction = Direction::load;
+  // A load that nobody waits for yet: see QueueingTier.
+  bool ahead = false;
   std::array<CUevent, 2> after{};  // the transfer starts after these events; null entries: none
   // Pages of one kind hold similar data, like the pages of a region: tiers apply what they learn of
   // one page, e.g. its compression ratio, to the next.
@@ -190,6 +192,17 @@ class FrameLoadingTier {
   virtual ~FrameLoadingTier() = default;
   // Whether a load of the slot can go straight into a frame of the device now.
   virtual bool loads_into_frames(SlotId slot, int device) const = 0;
+};
+
+// Optional: transfers wait in queues of the tier, one for each node or device. Loads that somebody
+// waits for pass those that are `ahead`.
+class QueueingTier {
+ public:
+  virtual ~QueueingTier() = default;
+  // The queue of the slot's transfers; below 2^24.
+  virtual std::uint32_t queue(SlotId slot) const = 0;
+  // Somebody waits now for a load that was submitted as `ahead`. No effect if it has ended.
+  virtual void hurry(std::uint64_t transfer) = 0;
 };
 
 // Optional: slots whose copy can be lost, or become unreadable, after its store.

@@ -188,8 +188,8 @@ void MoverInspector::check_spilled(const tiers::Tier& spill) {
     if (transfer.kind == InFlight::Kind::spill || transfer.kind == InFlight::Kind::arrival)
       (transfer.direction == tiers::Direction::store ? down : up) += transfer.bytes;
   }
-  EXPECT_EQ(mover.parts().below.storing_bytes(), down);
-  EXPECT_EQ(mover.parts().below.loading_bytes(), up);
+  EXPECT_EQ(mover.parts().below.storing().total, down);
+  EXPECT_EQ(mover.parts().below.loading().total, up);
 }
 
 void MoverInspector::check_sums() {

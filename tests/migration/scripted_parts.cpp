@@ -83,7 +83,7 @@ Status ScriptedSpill::submit(std::span<tiers::Transfer> transfers) {
 Status ScriptedSpill::poll(std::vector<tiers::Completion>& completions) {
   if (++polls_ % polls_each != 0) return {};
   for (auto it = pending_.begin(); it != pending_.end(); ++it) {
-    if (held_.contains(it->transfer.direction)) continue;
+    if (held_.contains(it->transfer.direction) || held_queue == queue(it->transfer.slot)) continue;
     Pending pending = std::move(*it);
     pending_.erase(it);
     completions.push_back(carry_out(pending));

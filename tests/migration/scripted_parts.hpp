@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -108,12 +109,20 @@ class ScriptedTier final : public tiers::Tier,
 // A tier below host memory, kept in memory. Each poll completes at most one transfer whose
 // direction is not held back. A store fails the test if its source changed since it was submitted:
 // a disk would keep torn data.
-class ScriptedSpill final : public tiers::Tier, public tiers::FrameLoadingTier {
+class ScriptedSpill final : public tiers::Tier, public tiers::FrameLoadingTier, public tiers::QueueingTier {
  public:
   explicit ScriptedSpill(std::uint64_t budget_bytes) : budget_bytes_(budget_bytes) {}
 
   void hold_back(tiers::Direction direction) { held_.insert(direction); }
-  void let_go() { held_.clear(); }
+  void let_go() {
+    held_.clear();
+    held_queue.reset();
+  }
+  std::uint32_t queues = 1;                 // of transfers, by slot
+  std::optional<std::uint32_t> held_queue;  // whose transfers are held back
+  std::vector<std::uint64_t> hurried;
+  std::uint32_t queue(tiers::SlotId slot) const override { return slot % queues; }
+  void hurry(std::uint64_t transfer) override { hurried.push_back(transfer); }
   // The next transfer of `direction` ends with `outcome` and moves no bytes.
   void answer_next(tiers::Direction direction, tiers::Outcome outcome, vmem_status status = VMEM_ERROR_DRIVER) {
     answers_[direction].push_back({outcome, status});

@@ -172,7 +172,7 @@ Result<Attempt> Ahead::read_from_below(PageRef ref) {
     if (started == Attempt::after_gpu && !parts_.direct.checking(ref.page())) return started;
     if (started != Attempt::never) return Attempt::after_transfer;
   }
-  VMEM_ASSIGN(const Attempt recalled, parts_.recall.recall(ref, Displaces::anything));
+  VMEM_ASSIGN(const Attempt recalled, parts_.recall.recall(ref, Displaces::anything, Wanted::later));
   return recalled == Attempt::done ? recalled : Attempt::after_transfer;
 }
 

@@ -30,7 +30,7 @@ Result<Attempt> DirectReads::start(PageRef ref, Search search) {
   const Page& page = ref.page();
   if (parts_.transfers.busy_below(page)) return checking(page) ? Attempt::after_gpu : Attempt::done;
   // The usual limit, no more: each direct read in flight holds a frame.
-  if (page.cpu_users != 0 || !usual_room(parts_.below.loading_bytes(), ref.bytes())) return Attempt::after_transfer;
+  if (page.cpu_users != 0 || !usual_room(parts_.below.loading().total, ref.bytes())) return Attempt::after_transfer;
   // A direct read cannot wait for a store that still reads the frame.
   VMEM_ASSIGN(const Grab grab, parts_.finder.grab({ref, search, Frames::idle}));
   if (!grab.frame) return comes(grab.otherwise) ? Attempt::after_gpu : Attempt::never;
@@ -51,12 +51,16 @@ Status DirectReads::submit(PageRef ref, std::uint32_t frame) {
   transfer.kind = ref.region->id.value;
   InFlight entry = in_flight(ref, Direction::load, InFlight::Kind::arrival, parts_.core.now_us());
   entry.frame = frame;
+  entry.queue = parts_.below.queue_of(ref);
   Transfers::Room room = Transfers::reserve(entry);
-  VMEM_TRY(parts_.below.of(*ref.region).submit({&transfer, 1}));
+  parts_.below.transfer_begins(Direction::load, entry.queue, ref.bytes());
+  if (auto submitted = parts_.below.of(*ref.region).submit({&transfer, 1}); !submitted) {
+    parts_.below.transfer_ends(Direction::load, entry.queue, ref.bytes());
+    return submitted;
+  }
   parts_.transfers.enter(std::move(room), transfer);
   page.spilled->transfer = transfer.id;
   page.spilled->wanted = true;
-  parts_.below.transfer_begins(Direction::load, ref.bytes());
   device.arriving_bytes += ref.bytes();
   parts_.core.worked = true;
   return {};
@@ -88,7 +92,7 @@ void DirectReads::finish(PageRef ref, std::uint64_t id, const InFlight& transfer
   Page& page = ref.page();
   Device& device = parts_.devices.of(*ref.region);
   const bool read = transfer.kind == InFlight::Kind::arrival;
-  if (read) parts_.below.transfer_ends(Direction::load, transfer.bytes);
+  if (read) parts_.below.transfer_ends(Direction::load, transfer.queue, transfer.bytes);
   const bool ours = page.spilled->transfer == id;
   if (ours) page.spilled->transfer = 0;
   const bool live = ref.region->state.load(std::memory_order_relaxed) == pagetable::RegionState::live;

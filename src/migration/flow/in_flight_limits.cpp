@@ -7,19 +7,28 @@ namespace {
 
 constexpr std::uint64_t kHostShare = 4;
 constexpr std::uint64_t kBytesInFlight = std::uint64_t{64} << 20;
+constexpr std::uint64_t kLeastInQueue = 2;  // pages
+
+std::uint64_t usual_bytes(std::uint64_t page_bytes) {
+  return std::max(tiers::TierInfo{}.busy_pages * page_bytes, kBytesInFlight);
+}
 
 }  // namespace
 
 bool usual_room(std::uint64_t in_flight_bytes, std::uint64_t page_bytes) {
-  return in_flight_bytes + page_bytes <= std::max(tiers::TierInfo{}.busy_pages * page_bytes, kBytesInFlight);
+  return in_flight_bytes + page_bytes <= usual_bytes(page_bytes);
 }
 
-bool room_in_flight(const Core& core, const tiers::Tier& tier, std::uint64_t in_flight_bytes,
-                    std::uint64_t page_bytes) {
-  if (usual_room(in_flight_bytes, page_bytes)) return true;
-  const std::uint64_t with_it = in_flight_bytes + page_bytes;
-  return with_it <= tier.info().busy_pages * page_bytes &&
-         with_it <= core.config.backing->usage().budget_bytes / kHostShare;
+std::uint64_t most_in_flight(const Core& core, const tiers::Tier& tier, std::uint64_t page_bytes) {
+  const std::uint64_t share = core.config.backing->usage().budget_bytes / kHostShare;
+  return std::max(usual_bytes(page_bytes), std::min(tier.info().busy_pages * page_bytes, share));
+}
+
+bool room_in_queue(std::uint64_t limit, const Below::InFlightBytes& now, std::uint32_t queue,
+                   std::uint64_t page_bytes) {
+  const std::uint64_t there = now.in(queue) + page_bytes;
+  if (there <= kLeastInQueue * page_bytes) return true;
+  return now.total + page_bytes <= limit && there <= limit / now.queues_with(queue);
 }
 
 }  // namespace vmem::migration

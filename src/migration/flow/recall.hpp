@@ -27,14 +27,15 @@ class Recall {
   // done: nothing to read: the slot is current, or no copy was ever below. after_transfer: a read
   // is or will be in flight. after_gpu: GPU work uses all host slots in place. Errors:
   // OUT_OF_MEMORY (what fills host memory), INTERNAL, those of Below::may_load_now.
-  Result<Attempt> recall(PageRef ref, Displaces displaces = Displaces::lifting);
-  // False: stop reading ahead for now. True also if there was nothing to do.
-  bool ahead(PageRef ref);
+  Result<Attempt> recall(PageRef ref, Displaces displaces = Displaces::lifting, Wanted wanted = Wanted::now);
+  // False: stop reading ahead for now. True also if there was nothing to do, or its queue is full.
+  bool ahead(PageRef ref, Wanted wanted = Wanted::later);
   // Call when nobody waits any more for a page that was read ahead.
   static void not_wanted(PageRef ref);
 
  private:
-  bool has_room(PageRef ref) const;
+  enum class Room : std::uint8_t { yes, other_queues, no };
+  Room room(PageRef ref, Wanted wanted) const;
   Result<Attempt> need_host_slot(PageRef ref, Displaces displaces);
 
   Parts parts_;

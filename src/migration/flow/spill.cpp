@@ -52,8 +52,8 @@ Spill::Spilled Spill::spill_some(std::uint64_t bytes, const SlotWish& wish) {
       sum.bytes += each.bytes;
       // The surest way first (attempt.hpp).
       sum.more = std::min(sum.more, each.more);
-      if (sum.bytes >= bytes || !room_in_flight(parts_.core, *config.spill, parts_.below.storing_bytes(), bytes))
-        return sum;
+      const std::uint64_t limit = most_in_flight(parts_.core, *config.spill, bytes);
+      if (sum.bytes >= bytes || parts_.below.storing().total + bytes > limit) return sum;
     }
   }
   return sum;
@@ -104,9 +104,9 @@ Spill::Spilled Spill::submit_store(PageRef ref) {
   if (pacing.paused(core.now_us()))
     return {0, pacing.may_recover(core.now_us()) ? Attempt::after_transfer : Attempt::never};
   // One store at a time tests whether others would fail.
-  const bool probing = pacing.probes() && below.storing_bytes() != 0;
-  if (probing || !room_in_flight(core, *core.config.spill, below.storing_bytes(), ref.bytes()))
-    return {0, Attempt::after_transfer};
+  const std::uint64_t limit = most_in_flight(core, *core.config.spill, ref.bytes());
+  const bool probing = pacing.probes() && below.storing().total != 0;
+  if (probing || below.storing().total + ref.bytes() > limit) return {0, Attempt::after_transfer};
   const auto granted = below.need_slot(ref);
   if (!granted && granted.error().status == VMEM_ERROR_TIMEOUT) {
     pacing.timed_out(core.now_us(), granted.error());
@@ -114,6 +114,8 @@ Spill::Spilled Spill::submit_store(PageRef ref) {
   }
   pacing.answered();
   if (granted && *granted != Attempt::done) return {0, *granted};
+  if (granted && !room_in_queue(limit, below.storing(), below.queue_of(ref), ref.bytes()))
+    return {0, Attempt::after_transfer};
   const auto submitted = granted ? below.submit(ref, Direction::store) : Status(std::unexpected(granted.error()));
   if (submitted) return {0, Attempt::after_transfer};
   if (granted) {
@@ -142,7 +144,7 @@ void Spill::finish(PageRef ref, const InFlight& transfer, const tiers::Completio
   Page& page = ref.page();
   const bool store = transfer.direction == Direction::store;
   const bool done = completion.outcome == Outcome::done;
-  parts_.below.transfer_ends(transfer.direction, transfer.bytes);
+  parts_.below.transfer_ends(transfer.direction, transfer.queue, transfer.bytes);
   page.spilled->transfer = 0;
   if (store && done) store_done(ref, transfer, completion);
   if (store && !done) parts_.below.store_failed(ref, completion.error);

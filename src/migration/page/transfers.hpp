@@ -33,6 +33,8 @@ struct InFlight {
   std::uint64_t since_us = 0;                 // when it was submitted
   NearSlot from;                              // frame: the near slot; returned: the old slot
   std::uint32_t frame = pagetable::kNoFrame;  // arrival: not yet the page's
+  std::uint32_t queue = 0;                    // of Below's tiers
+  bool ahead = false;                         // as Transfer::ahead
   // As set by the tier.
   bool if_changed = false;
   CUevent done = nullptr;

@@ -134,7 +134,19 @@ void Below::forget(const Region& region) {
 
 // ---- transfers ----
 
-Status Below::submit(PageRef ref, Direction direction) {
+std::uint32_t Below::queue_of(PageRef ref) const {
+  constexpr std::uint32_t kOfFiles = 1u << 31;
+  const std::uint32_t queue = abilities_of(*ref.region).queue(ref.page().spilled->slot);
+  return ref.region->read_only ? queue | kOfFiles : queue;
+}
+
+void Below::hurry(PageRef ref) {
+  const auto transfer = transfers_.find(ref.page().spilled->transfer);
+  if (transfer == transfers_.end() || !std::exchange(transfer->second.ahead, false)) return;
+  abilities_of(*ref.region).hurry(transfer->first);
+}
+
+Status Below::submit(PageRef ref, Direction direction, Wanted wanted) {
   Page& page = ref.page();
   const bool store = direction == Direction::store;
   tiers::Transfer transfer = transfer_of(ref, direction);
@@ -142,13 +154,19 @@ Status Below::submit(PageRef ref, Direction direction) {
   transfer.host = core_.config.in_place->host_address(page.slot, store ? Access::read : Access::write);
   transfer.kind = ref.region->id.value;
   transfer.if_changed = store && page.spilled_current();
+  transfer.ahead = wanted == Wanted::later;
   InFlight entry = migration::in_flight(ref, direction, InFlight::Kind::spill, core_.now_us());
+  entry.queue = queue_of(ref);
+  entry.ahead = transfer.ahead;
   Transfers::Room room = Transfers::reserve(entry);
-  VMEM_TRY(of(*ref.region).submit({&transfer, 1}));
+  transfer_begins(direction, entry.queue, ref.bytes());
+  if (auto submitted = of(*ref.region).submit({&transfer, 1}); !submitted) {
+    transfer_ends(direction, entry.queue, ref.bytes());
+    return submitted;
+  }
   transfers_.enter(std::move(room), transfer);
   page.spilled->transfer = transfer.id;
   if (store) page.spilled->trust = pagetable::SpilledCopy::Trust::verified;
-  transfer_begins(direction, ref.bytes());
   core_.note(ref, store ? Happened::spilled : Happened::recalled);
   core_.worked = true;
   return {};

@@ -17,8 +17,36 @@
 
 namespace vmem::migration {
 
+// Whether somebody waits for a page that is loaded.
+enum class Wanted : std::uint8_t { now, later };
+
 class Below {
  public:
+  // Bytes in flight in one direction, by queue.
+  struct InFlightBytes {
+    std::uint64_t total = 0;
+    std::map<std::uint32_t, std::uint64_t> by_queue;
+
+    std::uint64_t in(std::uint32_t queue) const {
+      const auto found = by_queue.find(queue);
+      return found == by_queue.end() ? 0 : found->second;
+    }
+    // How many queues have bytes in flight once this one has.
+    std::uint64_t queues_with(std::uint32_t queue) const {
+      return by_queue.size() + (by_queue.contains(queue) ? 0 : 1);
+    }
+    // Throws std::bad_alloc.
+    void add(std::uint32_t queue, std::uint64_t bytes) {
+      by_queue[queue] += bytes;
+      total += bytes;
+    }
+    void remove(std::uint32_t queue, std::uint64_t bytes) noexcept {
+      total -= bytes;
+      const auto found = by_queue.find(queue);
+      if ((found->second -= bytes) == 0) by_queue.erase(found);
+    }
+  };
+
   Below(Core& core, Transfers& transfers) : core_(core), transfers_(transfers) {}
 
   bool any() const { return core_.config.spill != nullptr || has_sources(); }
@@ -44,11 +72,21 @@ class Below {
   std::uint64_t metadata_bytes() const;
 
   // REQUIRES: a host slot and a slot below; no transfer of either in flight.
-  Status submit(PageRef ref, tiers::Direction direction);
-  void transfer_begins(tiers::Direction direction, std::uint64_t bytes) { in_flight(direction) += bytes; }
-  void transfer_ends(tiers::Direction direction, std::uint64_t bytes) { in_flight(direction) -= bytes; }
-  std::uint64_t storing_bytes() const { return storing_bytes_; }
-  std::uint64_t loading_bytes() const { return loading_bytes_; }
+  Status submit(PageRef ref, tiers::Direction direction, Wanted wanted = Wanted::now);
+  // `queue`: queue_of the page whose transfer it is. Called before it is submitted: throws
+  // std::bad_alloc.
+  void transfer_begins(tiers::Direction direction, std::uint32_t queue, std::uint64_t bytes) {
+    in_flight(direction).add(queue, bytes);
+  }
+  void transfer_ends(tiers::Direction direction, std::uint32_t queue, std::uint64_t bytes) noexcept {
+    in_flight(direction).remove(queue, bytes);
+  }
+  const InFlightBytes& storing() const { return storing_; }
+  const InFlightBytes& loading() const { return loading_; }
+  // Of transfers between the page's slot below and host memory (QueueingTier). REQUIRES: a slot.
+  std::uint32_t queue_of(PageRef ref) const;
+  // Somebody waits for the page, whose load is in flight.
+  void hurry(PageRef ref);
   // True if a read into a host slot is in flight: that slot can be released when it ends.
   bool loading_to_host() const;
 
@@ -75,8 +113,8 @@ class Below {
   };
   std::uint64_t release_copies(std::uint64_t bytes);
   void not_stored(PageRef ref, const Error& error);
-  std::uint64_t& in_flight(tiers::Direction direction) {
-    return direction == tiers::Direction::store ? storing_bytes_ : loading_bytes_;
+  InFlightBytes& in_flight(tiers::Direction direction) {
+    return direction == tiers::Direction::store ? storing_ : loading_;
   }
 
   Core& core_;
@@ -86,7 +124,7 @@ class Below {
   // Pages with a slot in the spill tier. Checked when popped.
   std::deque<PageRef> copies_;
   std::map<PageId, LoadFailure> load_failures_;  // of live regions
-  std::uint64_t storing_bytes_ = 0, loading_bytes_ = 0;
+  InFlightBytes storing_, loading_;
 };
 
 }  // namespace vmem::migration

@@ -131,7 +131,7 @@ void AcquireRequest::recall_ahead(MoverParts& parts) const {
     for (; page < wants[i].run.count; ++page) {
       const PageRef ref{wants[i].run.region, wants[i].run.first + page};
       const bool discard = ref.index - wants[i].discard_first < wants[i].discard_count;
-      if (!discard && !parts.recall.ahead(ref)) return;
+      if (!discard && !parts.recall.ahead(ref, Wanted::now)) return;
     }
   }
 }

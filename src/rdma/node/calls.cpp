@@ -9,7 +9,8 @@ Result<SendId> Calls::send(const Call& call, std::uint64_t sequence) {
               wire::write({.kind = call.kind,
                            .request = {static_cast<std::uint64_t>(self_.id),
                                        Epoch{static_cast<std::uint64_t>(self_.incarnation)}, sequence},
-                           .payload_bytes = call.payload.size()},
+                           .payload_bytes = call.payload.size(),
+                           .order = call.order},
                           call.body));
   const ConstBytes pieces[] = {call.payload};
   Send send{.peer = call.peer, .header = header, .deadline_us = call.deadline_us};

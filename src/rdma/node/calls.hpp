@@ -30,6 +30,7 @@ struct Call {
   std::size_t reply_bytes = 0;     // of the reply's body; others are ignored
   std::uint64_t deadline_us = 0;   // after it, the node closes the connection
   const Service* owner = nullptr;  // null: the node itself
+  wire::Order order = wire::Order::foreground;
 };
 
 struct CallEnd {

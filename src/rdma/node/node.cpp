@@ -28,6 +28,8 @@ Status Node::open() {
   calls_ = std::make_unique<Calls>(*transport_, *setup_.clock, setup_.self);
   links_ = std::make_unique<Links>(*transport_, *calls_, *setup_.clock, setup_.times);
   peers_ = std::make_unique<PeerBook>(*transport_, *setup_.clock, setup_.silence_us);
+  page_calls_ = std::make_unique<PageCalls>(*calls_, *setup_.clock);
+  outbox_ = std::make_unique<PageOutbox>(*peers_);
   return {};
 }
 
@@ -67,7 +69,7 @@ bool Node::let_go() {
   const std::lock_guard lock(mutex_);
   return std::erase_if(leaving_, [&](Service* service) {
            service->quiesce();
-           if (!service->quiesced() || calls_->any_of(service)) return false;
+           if (!service->quiesced() || calls_->any_of(service) || page_calls_->any_of(service)) return false;
            std::ranges::replace(services_, service, static_cast<Service*>(nullptr));
            left_.notify_all();
            return true;
@@ -110,6 +112,8 @@ bool Node::step() {
     if (services_[i] != nullptr) did |= services_[i]->step();
   }
   did |= calls_->run_ended();
+  did |= page_calls_->step();
+  did |= outbox_->step();
   did |= let_go();
   return did;
 }
@@ -199,6 +203,7 @@ void Node::handle(PeerId, const ReceiveFailed& failed) {
 
 void Node::handle(PeerId, const Sent& sent) {
   calls_->sent(sent.id);
+  outbox_->ended(sent.id);
   for (Service* service : services_) {
     if (service != nullptr) service->sent(sent.id);
   }
@@ -206,6 +211,7 @@ void Node::handle(PeerId, const Sent& sent) {
 
 void Node::handle(PeerId, const SendFailed& failed) {
   calls_->send_failed(failed.id);
+  outbox_->ended(failed.id);
   for (Service* service : services_) {
     if (service != nullptr) service->send_failed(failed.id);
   }
@@ -214,6 +220,8 @@ void Node::handle(PeerId, const SendFailed& failed) {
 void Node::handle(PeerId peer, const Gone& gone) {
   const auto was = peers_->gone(peer, gone);
   calls_->break_all(peer);
+  page_calls_->break_all(peer);
+  outbox_->gone(peer);
   links_->gone(peer, gone);
   if (!was) return;
   for (Service* service : services_) {

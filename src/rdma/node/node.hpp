@@ -19,6 +19,8 @@
 
 #include "rdma/node/calls.hpp"
 #include "rdma/node/links.hpp"
+#include "rdma/node/page_calls.hpp"
+#include "rdma/node/page_outbox.hpp"
 #include "rdma/node/peer_book.hpp"
 #include "rdma/node/service.hpp"
 #include "rdma/transport/event_batch.hpp"
@@ -62,6 +64,8 @@ class Node final : public Receiver {
 
   // The node's thread.
   Calls& calls() noexcept { return *calls_; }
+  PageCalls& page_calls() noexcept { return *page_calls_; }
+  PageOutbox& outbox() noexcept { return *outbox_; }
   Links& links() noexcept { return *links_; }
   PeerBook& peers() noexcept { return *peers_; }
   // Without own_thread: does what is possible now; false: nothing was. turn() progresses the
@@ -97,6 +101,8 @@ class Node final : public Receiver {
   std::unique_ptr<Calls> calls_;
   std::unique_ptr<Links> links_;
   std::unique_ptr<PeerBook> peers_;
+  std::unique_ptr<PageCalls> page_calls_;
+  std::unique_ptr<PageOutbox> outbox_;
 
   // Only for the node's thread.
   EventBatch events_;

@@ -35,7 +35,8 @@ const Peer* PeerBook::connected(PeerId peer, const Connected& connected,
                 .tenant = connected.identity,
                 .path = connected.path,
                 .process = connected.process,
-                .by_us = connected.by_us};
+                .by_us = connected.by_us,
+                .channels = connected.channels};
   entry.heard_us = clock_.now_us();
   return &entry.peer;
 }

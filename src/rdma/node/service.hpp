@@ -21,7 +21,8 @@ struct Peer {
   std::string tenant;  // proved identity; "": none
   std::string path;    // of the messages, for people
   ProcessRef process;
-  bool by_us = false;  // this node made the connection
+  bool by_us = false;          // this node made the connection
+  std::uint32_t channels = 1;  // that carry payloads
 };
 
 class Service {

@@ -37,6 +37,9 @@ Status check_values(const Header& header) {
   const auto kind = static_cast<std::uint16_t>(header.kind);
   if (!is_known(header.kind)) return refuse(fmt::format("its kind {} is unknown", kind));
   if (header.reserved != 0) return refuse(fmt::format("its reserved field is {}, not 0", header.reserved));
+  if (static_cast<std::uint32_t>(header.order) >= kOrders)
+    return refuse(
+        fmt::format("its order is {}, the last is {}", static_cast<std::uint32_t>(header.order), kOrders - 1));
   if (header.request.sequence == 0) return refuse("its sequence is 0; the first is 1");
   if (header.payload_bytes > kMostPayloadBytes)
     return refuse(fmt::format("its payload has {} bytes, the most is {}", header.payload_bytes, kMostPayloadBytes));

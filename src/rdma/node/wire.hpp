@@ -42,6 +42,10 @@ constexpr bool is_reply(Kind kind) noexcept { return (static_cast<std::uint16_t>
 // Sequence of an `allocated` that answers no request.
 inline constexpr std::uint64_t kUnasked = ~std::uint64_t{0};
 
+// How urgent the page of a request is: a thread waits for it; it will be used; nobody waits for it.
+enum class Order : std::uint32_t { foreground = 0, ahead = 1, background = 2 };
+inline constexpr std::size_t kOrders = 3;
+
 struct RequestId {
   std::uint64_t client = 0;    // the requesting node
   Epoch epoch{};               // without a directory that assigns epochs: the incarnation
@@ -55,10 +59,11 @@ struct Header {
   Kind kind = Kind::ping;
   RequestId request;
   std::uint64_t payload_bytes = 0;
-  std::uint64_t payload_checksum = 0;  // 0, and ignored: the body of a page has its seal
-  std::uint32_t body_bytes = 0;        // after this header, in the message's header
-  std::uint32_t reserved = 0;          // 0
-  std::uint64_t checksum = 0;          // over all fields before it, and the body
+  Order order = Order::foreground;  // of requests for pages
+  std::uint32_t unused = 0;         // 0, and ignored
+  std::uint32_t body_bytes = 0;     // after this header, in the message's header
+  std::uint32_t reserved = 0;       // 0
+  std::uint64_t checksum = 0;       // over all fields before it, and the body
 };
 static_assert(sizeof(RequestId) == 24 && sizeof(Header) == 64 && alignof(Header) == 8);
 static_assert(offsetof(Header, request) == 8 && offsetof(Header, payload_bytes) == 32 &&

@@ -18,7 +18,7 @@ void JointRegions::Pages::lend(const sharing::SharedPage& page, Lent lent) {
 // The server's removal waits for a turn of the node's thread, which then has left the holder.
 void JointRegions::stop_serving() {
   pages_.holder.store(nullptr, std::memory_order_release);
-  tier_->hurry();
+  tier_->hurry_all();
   server_.reset();
 }
 

@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 
 Header request() {
-  return {.kind = Kind::put, .request = {7, Epoch{3}, 42}, .payload_bytes = 2 << 20, .payload_checksum = 99};
+  return {.kind = Kind::put, .request = {7, Epoch{3}, 42}, .payload_bytes = 2 << 20, .order = Order::background};
 }
 
 std::string refusal(ConstBytes bytes) {
@@ -45,7 +45,7 @@ TEST(Wire, WhatWasWrittenIsParsed) {
   EXPECT_EQ(parsed->header.kind, Kind::put);
   EXPECT_EQ(parsed->header.request, (RequestId{7, Epoch{3}, 42}));
   EXPECT_EQ(parsed->header.payload_bytes, 2u << 20);
-  EXPECT_EQ(parsed->header.payload_checksum, 99u);
+  EXPECT_EQ(parsed->header.order, Order::background);
   EXPECT_EQ(text_of(parsed->body), "body");
 }
 
@@ -62,7 +62,7 @@ TEST(Wire, TheLayoutIsFixed) {
             "0300000000000000"
             "2a00000000000000"
             "0000200000000000"
-            "6300000000000000"
+            "0200000000000000"
             "00000000"
             "00000000");
 }

@@ -16,11 +16,11 @@ constexpr std::uint64_t kMostComing = 5'000'000;  // µs: longest wait for room 
 
 }  // namespace
 
-MemoryService::Parts::Parts(const ServiceConfig& config, Transport& transport, tiers::Workers& workers)
-    : replies(config, transport, statistics),
+MemoryService::Parts::Parts(const ServiceConfig& config, Node& node, tiers::Workers& workers)
+    : replies(config, node.transport(), statistics),
       store(config, statistics),
       leases(config, {store, replies, dead, workers, statistics}),
-      traffic(config, {transport, leases, store, replies, workers, statistics}) {}
+      traffic(config, {node.transport(), node.outbox(), leases, store, replies, workers, statistics}) {}
 
 Status MemoryService::start(Node& node) {
   node_ = &node;
@@ -29,7 +29,7 @@ Status MemoryService::start(Node& node) {
   }
   workers_ = std::make_unique<tiers::Workers>("vmem-node-work", config_.workers,
                                               [this](tiers::Inbox::Task task) { inbox_.post(std::move(task)); });
-  parts_.emplace(config_, node.transport(), *workers_);
+  parts_.emplace(config_, node, *workers_);
   publish();
   node.add(*this);
   return {};
@@ -51,9 +51,10 @@ void MemoryService::stop() {
 void MemoryService::quiesce() {
   stopping_ = true;
   node_->peers().close_incoming();
+  for (const PeerId peer : node_->outbox().waiting()) node_->peers().close(peer);
 }
 
-bool MemoryService::quiesced() const { return !node_->peers().has_incoming(); }
+bool MemoryService::quiesced() const { return !node_->peers().has_incoming() && !parts_->traffic.sends_later(); }
 
 void MemoryService::poke() noexcept {
   if (node_ != nullptr) node_->wake();

@@ -64,7 +64,7 @@ class MemoryService final : public Service {
 
  private:
   struct Parts {
-    Parts(const ServiceConfig& config, Transport& transport, tiers::Workers& workers);
+    Parts(const ServiceConfig& config, Node& node, tiers::Workers& workers);
     ServiceStatistics statistics;
     DeadNodes dead;
     ReplyBox replies;

@@ -107,6 +107,7 @@ void PageTraffic::fetch(PeerId peer, NodeId client, const wire::Header& header, 
   }
   if (!parts_.replies.admit(peer, header)) return;
   const PassageRef passage = begin(Way::out, lease, peer, header.request, *at);
+  passage->order = header.order;
   const auto found = lease->pages.find(at->offset);
   if (found == lease->pages.end() || found->second.page != at->page) return answer(*passage, Answer::unknown);
   LentPage& page = found->second;
@@ -123,6 +124,14 @@ void PageTraffic::fetch(PeerId peer, NodeId client, const wire::Header& header, 
 }
 
 void PageTraffic::send_page(const PassageRef& passage) {
+  ++in_outbox_;
+  parts_.outbox.add(passage->peer, passage->order, [this, passage] {
+    --in_outbox_;
+    return send_now(passage);
+  });
+}
+
+std::optional<SendId> PageTraffic::send_now(const PassageRef& passage) {
   const wire::Reply reply{.lease = passage->at.lease, .offset = passage->at.offset};
   const auto header =
       wire::write({.kind = Kind::fetched, .request = passage->request, .payload_bytes = passage->memory.size()},
@@ -134,9 +143,11 @@ void PageTraffic::send_page(const PassageRef& passage) {
   if (!posted) {
     if (const auto times = unsent_.next(); times.logged)
       VMEM_LOG_WARN("a page could not be sent back: {} ({} so far)", posted.error().message, times.count);
-    return left(passage);
+    left(passage);
+    return std::nullopt;
   }
   leaving_.emplace(page.id, passage);
+  return page.id;
 }
 
 void PageTraffic::sent(SendId send) {

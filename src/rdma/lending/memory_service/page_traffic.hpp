@@ -16,6 +16,7 @@
 #include "rdma/lending/memory_service/lease_book.hpp"
 #include "rdma/lending/memory_service/page_store.hpp"
 #include "rdma/lending/memory_service/reply_box.hpp"
+#include "rdma/node/page_outbox.hpp"
 #include "tiers/async/workers.hpp"
 
 namespace vmem::rdma {
@@ -25,6 +26,7 @@ class PageTraffic {
   // All outlive this.
   struct Parts {
     Transport& transport;
+    PageOutbox& outbox;
     LeaseBook& leases;
     PageStore& store;
     ReplyBox& replies;
@@ -42,6 +44,9 @@ class PageTraffic {
   void sent(SendId send);
   void send_failed(SendId send);
 
+  // Whether pages wait in the outbox.
+  bool sends_later() const { return in_outbox_ != 0; }
+
   void release(Lease& lease, const wire::PageAt& at, std::uint64_t sequence);
 
   // Submits to disks and HBM, and takes what they have completed; false: there was nothing.
@@ -55,6 +60,7 @@ class PageTraffic {
     PeerId peer{};
     wire::RequestId request;
     wire::PageAt at;
+    wire::Order order = wire::Order::foreground;
     Bytes memory;     // its bytes
     Staging staging;  // of a page to or from a disk or HBM
   };
@@ -70,6 +76,7 @@ class PageTraffic {
   void end_put(const PassageRef& passage, wire::Answer answer);
   void end_fetch(const PassageRef& passage, wire::Answer answer);
   void send_page(const PassageRef& passage);
+  std::optional<SendId> send_now(const PassageRef& passage);
   void left(const PassageRef& passage);
   void answer(const Passage& passage, wire::Answer answer);
 
@@ -81,7 +88,7 @@ class PageTraffic {
   const ServiceConfig& config_;
   const Parts parts_;
   LogLimit unsent_, tier_failures_;
-  std::uint64_t last_token_ = 0;
+  std::uint64_t last_token_ = 0, in_outbox_ = 0;
   std::map<std::uint64_t, PassageRef> landing_;  // by claim token
   std::map<SendId, PassageRef> leaving_;
   std::list<PassageRef> want_slot_;

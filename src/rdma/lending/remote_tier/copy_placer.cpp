@@ -240,8 +240,8 @@ int CopyPlacer::distance(std::uint32_t node, std::span<const CopyPlace> copies) 
 
 // With two copies, a node that would keep more free bytes than all others together has to take one:
 // those bytes would find no second node, although the budget counts them. Else prefers another
-// failure domain than that of the other copy, nodes with room in memory or HBM, and those with the
-// most free bytes.
+// failure domain than that of the other copy, nodes for which no stores wait, nodes with room in
+// memory or HBM, and those with the most free bytes.
 std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const CopyPlace> apart_from,
                                            Eligible eligible) {
   std::uint64_t free_bytes = 0;
@@ -250,8 +250,8 @@ std::optional<CopyPlace> CopyPlacer::place(std::uint64_t bytes, std::span<const 
     const Room& room = rooms_[node];
     const std::uint64_t own = room.free_bytes();
     const bool needed = replicas_ != 1 && own + bytes > free_bytes / 2;
-    return std::tuple(!room.draining, needed ? own : 0, distance(node, apart_from), room.largest_of_fast() >= bytes,
-                      own);
+    return std::tuple(!room.draining, needed ? own : 0, distance(node, apart_from), !room.busy,
+                      room.largest_of_fast() >= bytes, own);
   };
   std::optional<std::uint32_t> best;
   for (std::uint32_t node = 0; node < rooms_.size(); ++node) {
@@ -282,7 +282,7 @@ void CopyPlacer::set_room(std::uint32_t node, const wire::Lent& lent) {
   Room& room = rooms_[node];
   ++revision_;
   if (room.lease != lent.lease) {
-    room = {.draining = room.draining, .lease = lent.lease};
+    room = {.draining = room.draining, .busy = room.busy, .lease = lent.lease};
     for (const wire::Medium medium : wire::kMedia) {
       const std::uint64_t bytes = lent.bytes[medium];
       room.part(medium) = {bytes, bytes, Extents(wire::first_offset(medium), bytes)};
@@ -308,7 +308,7 @@ void CopyPlacer::set_away(std::uint32_t node) {
 
 void CopyPlacer::drop(std::uint32_t node) {
   const std::lock_guard lock(mutex_);
-  rooms_[node] = {.draining = rooms_[node].draining};
+  rooms_[node] = {.draining = rooms_[node].draining, .busy = rooms_[node].busy};
   ++revision_;
 }
 
@@ -316,6 +316,11 @@ void CopyPlacer::set_draining(std::uint32_t node, bool draining) {
   const std::lock_guard lock(mutex_);
   revision_ += rooms_[node].draining != draining ? 1 : 0;
   rooms_[node].draining = draining;
+}
+
+void CopyPlacer::set_busy(std::uint32_t node, bool busy) {
+  const std::lock_guard lock(mutex_);
+  rooms_[node].busy = busy;
 }
 
 bool CopyPlacer::is_draining(std::uint32_t node) const {

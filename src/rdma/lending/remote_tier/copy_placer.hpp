@@ -110,6 +110,8 @@ class CopyPlacer {
   // A draining node gets no new pages while others have room, and counts with what it has.
   void set_draining(std::uint32_t node, bool draining);
   bool is_draining(std::uint32_t node) const;
+  // A busy node gets new pages only if no other has room.
+  void set_busy(std::uint32_t node, bool busy);
   bool is_empty(std::uint32_t node) const;  // no place there is given
   // Grows when repairs may have become necessary, or possible.
   std::uint64_t revision() const;
@@ -139,6 +141,7 @@ class CopyPlacer {
   struct Room {
     bool ready = false;  // the node is connected
     bool draining = false;
+    bool busy = false;  // stores wait for its path
     std::uint64_t lease = 0;
     std::array<Part, wire::kMedia.size()> parts;  // by medium
 

@@ -35,6 +35,11 @@ Obstacle obstacle_of(int error, Obstacle otherwise) {
   }
 }
 
+bool moved_page(const CallEnd& end) {
+  const auto reply = wire::read_body<wire::Reply>(end.body);
+  return end.answered && reply && reply->answer == Answer::done;
+}
+
 std::uint64_t number(NodeIdentity node) { return static_cast<std::uint64_t>(node.id); }
 
 std::string full_words(const wire::Lent& lent) {
@@ -116,6 +121,24 @@ bool Lenders::send(std::uint32_t node, Call call, Calls::Then then) {
   const Status sent = parts_.node.calls().begin(call, std::move(then));
   if (!sent) not_sent(lender, call.kind, sent.error());
   return sent.has_value();
+}
+
+PageCallId Lenders::move(std::uint32_t node, Call call, std::uint64_t give_up_us, Calls::Then then) {
+  call.peer = parts_.node.links().peer(lenders_[node].link);
+  call.owner = &parts_.owner;
+  const PageCall page{.call = call, .request_us = config_.request_us, .give_up_us = give_up_us, .moved = moved_page};
+  return parts_.node.page_calls().begin(page, std::move(then));
+}
+
+std::uint64_t Lenders::loading_bytes(std::uint32_t node) const {
+  return parts_.node.page_calls().bytes_from(parts_.node.links().peer(lenders_[node].link));
+}
+
+void Lenders::note_busy() {
+  for (Lender& lender : lenders_) {
+    const bool busy = parts_.node.page_calls().waits_to(parts_.node.links().peer(lender.link));
+    if (std::exchange(lender.busy, busy) != busy) parts_.placer.set_busy(lender.index, busy);
+  }
 }
 
 void Lenders::not_sent(const Lender& lender, Kind kind, const Error& error) {

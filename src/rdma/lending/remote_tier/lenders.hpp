@@ -50,9 +50,15 @@ class Lenders final : public LinkUser {
   // A message that answers no request: other parts of the lease's disk and HBM are usable now.
   void revised(PeerId peer, const wire::Lent& lent);
 
-  // Sends a request about a page; sets the call's connection, owner and deadline. False, with a log
-  // line: not sent; `then` is not called.
-  bool send(std::uint32_t node, Call call, Calls::Then then);
+  // Moves a page; sets the call's connection, owner and deadline. The call waits for its turn
+  // (PageCalls), until give_up_us at the latest.
+  PageCallId move(std::uint32_t node, Call call, std::uint64_t give_up_us, Calls::Then then);
+  // The calls that wait give up at that time at the latest.
+  void give_up(std::uint64_t at_us) { parts_.node.page_calls().give_up(&parts_.owner, at_us); }
+  // Of loads from the node that are in flight or wait.
+  std::uint64_t loading_bytes(std::uint32_t node) const;
+  // Tells the placer which nodes have as many stores as their path takes.
+  void note_busy();
   void release(const CopyPlace& copy);
   // Returns all leases, as the last thing that is sent.
   void return_leases();
@@ -87,6 +93,7 @@ class Lenders final : public LinkUser {
     Obstacle obstacle = Obstacle::none;
     bool was_ready = false;
     bool superseded = false;  // another process than the expected one answers at its address
+    bool busy = false;        // as note_busy() said
     bool draining = false;    // as follow() said
     bool returning = false;   // drained: the answer to its lease's return is outstanding
     std::uint64_t drain_rate = 0;
@@ -101,6 +108,8 @@ class Lenders final : public LinkUser {
   void drained(std::uint32_t node);
   Lender& of(LinkId link);
   std::uint64_t now_us() const { return parts_.node.clock().now_us(); }
+  // A request about a lease; false, with a log line: not sent; `then` is not called.
+  bool send(std::uint32_t node, Call call, Calls::Then then);
   void not_sent(const Lender& lender, wire::Kind kind, const Error& error);
   void ask(Lender& lender);
   void lent(Lender& lender, const wire::Lent& lent);

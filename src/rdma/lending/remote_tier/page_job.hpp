@@ -13,6 +13,7 @@
 #include "rdma/lending/protocol.hpp"
 #include "rdma/lending/remote_tier/copy_placer.hpp"
 #include "rdma/lending/remote_tier/page_buffers.hpp"
+#include "rdma/node/page_calls.hpp"
 #include "rdma/trust/page_aead.hpp"
 #include "tiers/tier.hpp"
 
@@ -40,6 +41,7 @@ struct PageJob {
   std::uint64_t give_up_us = 0, again_us = 0;
   std::uint32_t in_flight = 0;  // requests and work of workers
   bool waits = false;           // is in the list of waiting jobs
+  PageCallId fetch{};           // the last one
   bool kept = false;            // a lender has a copy but could not read it
   Error error{VMEM_ERROR_LOST, 0, "no node has a copy"};
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <tuple>
 #include <utility>
 
 namespace vmem::rdma {
@@ -43,6 +44,7 @@ void PageJobs::begin(const PageJobRef& job) {
   job->page.version = transfer.version;
   job->page.bytes = transfer.bytes;
   job->page.tenant = config_.tenant;
+  if (transfer.ahead) ahead_.emplace(transfer.id, job);
   const StoredPage* const held = parts_.pages.find(transfer.slot);
   const bool known = held != nullptr && held->page.identity() == job->page.identity();
   if (job->is_load() && !known) {
@@ -107,8 +109,18 @@ void PageJobs::wait(const PageJobRef& job) {
   if (!std::exchange(job->waits, true)) waiting_.push_back(job);
 }
 
-bool PageJobs::is_late(const PageJob& job) const {
-  return parts_.node.clock().now_us() >= std::min(job.give_up_us, latest_us_);
+bool PageJobs::is_late(const PageJob& job) const { return parts_.node.clock().now_us() >= latest_us(job); }
+
+void PageJobs::hurry(std::uint64_t transfer) {
+  const auto found = ahead_.extract(transfer);
+  if (found.empty()) return;
+  found.mapped()->transfer.ahead = false;
+  parts_.node.page_calls().hurry(found.mapped()->fetch);
+}
+
+void PageJobs::hurry_all() {
+  latest_us_ = std::min(latest_us_, parts_.node.clock().now_us() + config_.request_us);
+  parts_.lenders.give_up(latest_us_);
 }
 
 bool PageJobs::go_on() {
@@ -185,9 +197,12 @@ void PageJobs::put(const PageJobRef& job, std::size_t copy) {
   ++job->copies[copy].tries;
   ++job->in_flight;
   const auto then = [this, job, copy](const CallEnd& end) { put_ended(job, copy, answer_in(end)); };
-  const Call put{
-      .kind = wire::Kind::put, .body = wire::body_of(page), .payload = job->stored, .reply_bytes = sizeof(wire::Reply)};
-  if (!parts_.lenders.send(at.node, put, then)) then({});
+  const Call put{.kind = wire::Kind::put,
+                 .body = wire::body_of(page),
+                 .payload = job->stored,
+                 .reply_bytes = sizeof(wire::Reply),
+                 .order = wire::Order::ahead};
+  parts_.lenders.move(at.node, put, latest_us(*job), then);
 }
 
 void PageJobs::put_ended(const PageJobRef& job, std::size_t copy, std::optional<Answer> answer) {
@@ -232,10 +247,14 @@ void PageJobs::advance_load(const PageJobRef& job) {
   give_up_load(job, choice);
 }
 
-// Prefers the copy whose lender is to verify it, then the one with the fewest tries.
+// Prefers the copy whose lender is to verify it, then one with the fewest tries, then the node from
+// which the fewest bytes are to come.
 PageJobs::Choice PageJobs::choose(PageJob& job) {
   const CopyPlaces places = parts_.placer.copies(job.transfer.slot);
   const StoredPage& held = parts_.pages.at(job.transfer.slot);
+  const auto rank = [&](std::size_t copy) {
+    return std::tuple(job.unverified != copy, job.copies[copy].tries, parts_.lenders.loading_bytes(places[copy].node));
+  };
   Choice choice;
   for (std::size_t i = 0; i < config_.replicas; ++i) {
     const std::uint32_t node = places[i].node;
@@ -245,8 +264,7 @@ PageJobs::Choice PageJobs::choose(PageJob& job) {
       job.error = {VMEM_ERROR_TIMEOUT, 0,
                    fmt::format("{} is on {}, which is away: {}", words(job), parts_.lenders.address(node),
                                parts_.lenders.why_away(node))};
-    } else if (!choice.best || job.unverified == i ||
-               (job.unverified != choice.best && job.copies[i].tries < job.copies[*choice.best].tries)) {
+    } else if (!choice.best || rank(i) < rank(*choice.best)) {
       choice.best = i;
     }
   }
@@ -280,8 +298,9 @@ void PageJobs::fetch(const PageJobRef& job, std::size_t copy) {
   const Call fetch{.kind = wire::Kind::fetch,
                    .body = wire::body_of(page),
                    .destination = job->stored,
-                   .reply_bytes = sizeof(wire::Reply)};
-  if (!parts_.lenders.send(at.node, fetch, then)) then({});
+                   .reply_bytes = sizeof(wire::Reply),
+                   .order = job->transfer.ahead ? wire::Order::ahead : wire::Order::foreground};
+  job->fetch = parts_.lenders.move(at.node, fetch, latest_us(*job), then);
 }
 
 void PageJobs::fetch_ended(const PageJobRef& job, std::size_t copy, std::optional<Answer> answer) {
@@ -348,6 +367,7 @@ void PageJobs::checked(const PageJobRef& job, std::size_t copy, bool good) {
 void PageJobs::complete(const PageJobRef& job, Outcome outcome) {
   job->slab.reset();
   job->encrypted = {};
+  if (job->transfer.ahead) ahead_.erase(job->transfer.id);
   tiers::Completion completion;
   completion.id = job->transfer.id;
   completion.outcome = outcome;

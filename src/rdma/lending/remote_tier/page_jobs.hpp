@@ -7,9 +7,11 @@
 // Thread: the node's. Locks nothing of its own.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <list>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,9 +45,14 @@ class PageJobs {
   void begin(const PageJobRef& job);
   // Resumes the jobs that wait. True: one of them has begun a request.
   bool go_on();
+  // Somebody waits now for the page of this load.
+  void hurry(std::uint64_t transfer);
   // From now on no job waits for longer than a request may take.
-  void hurry() { latest_us_ = parts_.node.clock().now_us() + config_.request_us; }
-  void clear() { waiting_.clear(); }
+  void hurry_all();
+  void clear() {
+    waiting_.clear();
+    ahead_.clear();
+  }
 
  private:
   using Leg = PageJob::Leg;
@@ -54,6 +61,7 @@ class PageJobs {
   void prepared(const PageJobRef& job);
   void wait(const PageJobRef& job);
   bool is_late(const PageJob& job) const;
+  std::uint64_t latest_us(const PageJob& job) const { return std::min(job.give_up_us, latest_us_); }
 
   void advance_store(const PageJobRef& job);
   void finish_store(const PageJobRef& job);
@@ -83,7 +91,8 @@ class PageJobs {
 
   const RemoteConfig& config_;
   const Parts parts_;
-  std::list<PageJobRef> waiting_;  // for a node, or for their turn
+  std::list<PageJobRef> waiting_;              // for a node, or for their turn
+  std::map<std::uint64_t, PageJobRef> ahead_;  // loads that nobody waits for yet, by transfer
   // No job waits beyond this.
   std::uint64_t latest_us_ = std::numeric_limits<std::uint64_t>::max();
 };

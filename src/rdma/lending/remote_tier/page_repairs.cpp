@@ -121,10 +121,10 @@ void PageRepairs::fetch(const JobRef& job) {
   const Call fetch{.kind = wire::Kind::fetch,
                    .body = wire::body_of(at),
                    .destination = job->bytes,
-                   .reply_bytes = sizeof(wire::Reply)};
-  const bool sent = parts_.lenders.send(
-      job->from.node, fetch, [this, job](const CallEnd& end) { is_done(end) && end.landed ? check(job) : fail(job); });
-  if (!sent) fail(job);
+                   .reply_bytes = sizeof(wire::Reply),
+                   .order = wire::Order::background};
+  parts_.lenders.move(job->from.node, fetch, give_up_us(),
+                      [this, job](const CallEnd& end) { is_done(end) && end.landed ? check(job) : fail(job); });
 }
 
 void PageRepairs::check(const JobRef& job) {
@@ -141,11 +141,13 @@ void PageRepairs::check(const JobRef& job) {
 
 void PageRepairs::put(const JobRef& job) {
   const wire::PageAt at{.lease = job->to.lease, .offset = job->to.offset, .page = job->held.page};
-  const Call put{
-      .kind = wire::Kind::put, .body = wire::body_of(at), .payload = job->bytes, .reply_bytes = sizeof(wire::Reply)};
-  const bool sent = parts_.lenders.send(job->to.node, put,
-                                        [this, job](const CallEnd& end) { is_done(end) ? commit(job) : fail(job); });
-  if (!sent) fail(job);
+  const Call put{.kind = wire::Kind::put,
+                 .body = wire::body_of(at),
+                 .payload = job->bytes,
+                 .reply_bytes = sizeof(wire::Reply),
+                 .order = wire::Order::background};
+  parts_.lenders.move(job->to.node, put, give_up_us(),
+                      [this, job](const CallEnd& end) { is_done(end) ? commit(job) : fail(job); });
 }
 
 void PageRepairs::commit(const JobRef& job) {
@@ -157,6 +159,7 @@ void PageRepairs::commit(const JobRef& job) {
   parts_.lenders.release(*old);
   parts_.counters.add(&RemoteStatistics::stored_bytes, job->held.page.bytes);
   parts_.counters.add(&RemoteStatistics::repaired_bytes, job->held.page.bytes);
+  to_look_at_.push_back(job->slot);  // another copy may be one too many now
 }
 
 // The lender may have the bytes all the same.

@@ -65,6 +65,7 @@ class PageRepairs {
   void commit(const JobRef& job);
   void fail(const JobRef& job);
   void pace(std::uint64_t bytes, std::uint64_t rate);
+  std::uint64_t give_up_us() const { return parts_.node.clock().now_us() + config_.patience_us; }
 
   const RemoteConfig& config_;
   const Parts parts_;

@@ -121,8 +121,12 @@ Status RemoteTier::poll(std::vector<tiers::Completion>& completions) {
   return {};
 }
 
+void RemoteTier::hurry(std::uint64_t transfer) {
+  inbox_.post([this, transfer] { network_->jobs.hurry(transfer); });
+}
+
 tiers::Finished RemoteTier::finish() noexcept {
-  inbox_.post([this] { network_->jobs.hurry(); });
+  inbox_.post([this] { network_->jobs.hurry_all(); });
   ledger_.finish();
   return tiers::Finished::all_ended;
 }
@@ -139,6 +143,7 @@ bool RemoteTier::step() {
   did |= network_->lenders.find_dead();
   network_->lenders.ask_again();
   did |= network_->jobs.go_on();
+  network_->lenders.note_busy();
   did |= network_->repairs.go_on(!ledger_.idle());
   did |= network_->lenders.leave_drained();
   return did;

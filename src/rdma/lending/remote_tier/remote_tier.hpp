@@ -39,7 +39,7 @@
 
 namespace vmem::rdma {
 
-class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, public Service {
+class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, public tiers::QueueingTier, public Service {
  public:
   using Config = RemoteConfig;
   using Credentials = RemoteConfig::Credentials;
@@ -70,6 +70,9 @@ class RemoteTier final : public tiers::Tier, public tiers::DegradableTier, publi
   tiers::Finished finish() noexcept override;
   std::string where(tiers::SlotId slot) const override;
   bool degraded(tiers::SlotId slot) const override { return placer_.degraded(slot); }
+  // That of the node with the first copy.
+  std::uint32_t queue(tiers::SlotId slot) const override { return placer_.copies(slot)[0].node; }
+  void hurry(std::uint64_t transfer) override;
 
   // Any thread. The nodes that lend are these now, beside config.peers: those that are named no
   // more are over for certain, and so are the copies that they had. Pages leave those that drain,

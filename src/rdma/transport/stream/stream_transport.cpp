@@ -318,7 +318,8 @@ void StreamTransport::established(PeerId id, Link& link) {
   deadlines_.remove(link.deadline_us, id);
   std::string path = tls_ ? "tls" : "unix";
   if (link.channels.size() > 2) path += fmt::format(", {} channels", link.channels.size() - 1);
-  events_.push({id, Connected{link.node, link.by_us, std::move(path), link.proved.identity, link.process}});
+  events_.push({id, Connected{link.node, link.by_us, std::move(path), link.proved.identity, link.process,
+                              static_cast<std::uint32_t>(link.channels.size() - 1)}});
   for (const LinkChannel& each : link.channels) on_lane(each.channel, [](Channel& channel) { channel.start(); });
   for (Posted& send : std::exchange(link.held, {})) dispatch(link, std::move(send));
 }

@@ -147,8 +147,8 @@ void UcxLoop::on_connected(UcxChannel& channel) {
     const std::uint32_t channels = peer.channels.load(std::memory_order_relaxed);
     std::string path = channel.endpoint.path();
     if (channels > 1) path += fmt::format(", {} channels", channels);
-    config_.owner->tell(
-        {peer.id, Connected{channel.acquaintance->node, peer.by_us, std::move(path), peer.identity, peer.process}});
+    config_.owner->tell({peer.id, Connected{channel.acquaintance->node, peer.by_us, std::move(path), peer.identity,
+                                            peer.process, channels}});
     peer.connected.store(true, std::memory_order_release);
   }
   config_.owner->report(UcxConnected{peer.id});
