@@ -57,7 +57,8 @@ Recall::Room Recall::room(PageRef ref, Wanted wanted) const {
   const std::uint64_t limit = wanted == Wanted::now ? 2 * usual : usual;
   const Below::InFlightBytes& loading = parts_.below.loading();
   if (room_in_queue(limit, loading, parts_.below.queue_of(ref), ref.bytes())) return Room::yes;
-  return loading.total + ref.bytes() <= limit ? Room::other_queues : Room::no;
+  // Each other queue has room for two pages, however much is in flight.
+  return loading.in(parts_.below.queue_of(ref)) < loading.total ? Room::other_queues : Room::no;
 }
 
 // REQUIRES: a slot that the page has is outdated.
