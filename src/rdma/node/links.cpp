@@ -138,12 +138,13 @@ void Links::failed(Link& link, const LinkDown& down) {
   link.user->down(link.id, down);  // may remove the link
 }
 
-// A link that was up for a while is made again at once. Another address is tried at once, too,
-// until all were.
+// A link that was up for a while is made again at once: by the first address, or by the next one if
+// the node was silent, which an attempt would find out only after its deadline. Another address is
+// tried at once, too, until all were.
 std::uint64_t Links::rest(Link& link, const LinkDown& down) {
   const std::uint64_t least = std::exchange(link.rest_us, 0);
   const bool lasted = down.was_up && clock_.now_us() - link.up_us >= times_.reconnect_us;
-  if (down.was_up) {
+  if (down.was_up && down.reason != Reason::timeout) {
     link.next = 0;
   } else {
     link.next = (link.next + 1) % link.addresses.size();

@@ -98,5 +98,66 @@ TEST(RemoteTier, ALenderThatItsSuccessorAnswersForIsNotUsed) {
   EXPECT_TRUE(remote.loads(slot, 1, 1));
 }
 
+// A lender with two addresses.
+class SecondAddress : public ::testing::Test {
+ protected:
+  static constexpr std::uint64_t kSecond = 2;
+
+  void SetUp() override {
+    remote.start_tier();
+    remote.lenders.emplace_back();
+    remote.start_lender(1);
+    remote.tier->follow({{1, {node_address(1), node_address(1) + "/2"}}});
+    remote.until([&] { return remote.connected() == 1 && remote.tier->usage().ready_bytes > 0; });
+    for (std::uint64_t page = 0; page < 4; ++page) {
+      slots.push_back(remote.slot());
+      ASSERT_EQ(remote.store(slots[page], page, 1).outcome, Outcome::done);
+    }
+  }
+  // Microseconds until the transfer has succeeded.
+  std::uint64_t time_of(std::uint64_t id) {
+    const std::uint64_t began_us = remote.clock.now_us();
+    const auto ended = remote.wait_for(id);
+    EXPECT_EQ(ended.outcome, Outcome::done) << ended.error.message;
+    return remote.clock.now_us() - began_us;
+  }
+
+  SteppedRemote remote{0};
+  std::vector<SlotId> slots;
+};
+
+TEST_F(SecondAddress, LoadsAndStoresGoOnOverItWhenTheFirstIsSilent) {
+  remote.fabric.set_cut(NodeId{1}, 0, true);
+  remote.fill(2, 3, 2);
+  const std::uint64_t store = remote.submit(tiers::Direction::store, slots[3], 2, 3, 2);
+  const std::uint64_t load = remote.submit(tiers::Direction::load, slots[0], 1, 0, 1);
+  EXPECT_LE(time_of(load), SteppedRemote::kRequestUs + 200'000) << "one deadline";
+  EXPECT_TRUE(remote.holds(1, 0, 1));
+  EXPECT_LE(time_of(store), 200'000u);
+  EXPECT_TRUE(remote.loads(slots[3], 3, 2));
+  EXPECT_EQ(remote.tier->statistics().copies_lost, 0u);
+  EXPECT_EQ(remote.tier->statistics().reconnects, 1u);
+}
+
+TEST_F(SecondAddress, TheFirstIsUsedAgainWhenTheSecondFails) {
+  remote.fabric.set_cut(NodeId{1}, 0, true);
+  ASSERT_TRUE(remote.loads(slots[0], 0, 1));
+  remote.fabric.set_cut(NodeId{1}, 0, false);
+  remote.fabric.set_cut(NodeId{1}, kSecond, true);
+  ASSERT_TRUE(remote.loads(slots[1], 1, 1));
+  EXPECT_EQ(remote.tier->statistics().reconnects, 2u);
+}
+
+TEST_F(SecondAddress, WhileBothAreSilentALoadWaits) {
+  remote.fabric.set_cut(NodeId{1}, 0, true);
+  remote.fabric.set_cut(NodeId{1}, kSecond, true);
+  const std::uint64_t load = remote.submit(tiers::Direction::load, slots[0], 1, 0, 1);
+  remote.pass(10'000'000);
+  EXPECT_EQ(remote.completion(load), nullptr);
+  remote.fabric.set_cut(NodeId{1}, kSecond, false);
+  EXPECT_LE(time_of(load), 5'000'000u) << "one attempt over the first one may be in flight";
+  EXPECT_TRUE(remote.holds(1, 0, 1));
+}
+
 }  // namespace
 }  // namespace vmem::rdma

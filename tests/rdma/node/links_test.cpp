@@ -88,6 +88,21 @@ TEST_F(LinksTest, ALinkThatLastedIsMadeAgainAtOnceByItsFirstAddress) {
   EXPECT_EQ(tried().size(), 3u) << "one that breaks at once is given a rest";
 }
 
+TEST_F(LinksTest, ANodeThatFallsSilentIsReachedByTheNextAddressAtOnce) {
+  const LinkId link = host->links().add({"first", "second"}, user);
+  pass(0);
+  reach();
+  using Addresses = std::vector<std::string>;
+  for (const auto& expected : {Addresses{"first", "second"}, Addresses{"first", "second", "first"}}) {
+    pass(times.reconnect_us);
+    host->links().late(host->links().peer(link));
+    end(Reason::closed, "closed here");
+    EXPECT_EQ(user.downs.back().reason, Reason::timeout);
+    EXPECT_EQ(tried(), expected);
+    reach();
+  }
+}
+
 TEST_F(LinksTest, ANodeThatItsUserRefusesIsClosedForThatReason) {
   const LinkId link = host->links().add({"there"}, user);
   user.answer = fail(VMEM_ERROR_INVALID_OPTION, "not this one");

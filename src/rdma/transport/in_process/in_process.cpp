@@ -12,7 +12,7 @@ std::pair<NodeId, NodeId> between(NodeId a, NodeId b) { return {std::min(a, b), 
 }  // namespace
 
 void FabricState::deliver(NodeId from, NodeId to, Packet packet) {
-  if (partitions.contains(between(from, to))) return;
+  if (partitions.contains(between(from, to)) || cuts.contains(packet.path)) return;
   if (const auto node = nodes.find(to); node != nodes.end())
     node->second->arrive(clock.now_us() + latency_us, ++packets, std::move(packet));
 }
@@ -34,6 +34,15 @@ void Fabric::set_partition(NodeId a, NodeId b, bool apart) {
     state_->partitions.insert(between(a, b));
   } else {
     state_->partitions.erase(between(a, b));
+  }
+}
+
+void Fabric::set_cut(NodeId node, std::uint64_t path, bool cut) {
+  const std::lock_guard lock(state_->mutex);
+  if (cut) {
+    state_->cuts.insert({node, path});
+  } else {
+    state_->cuts.erase({node, path});
   }
 }
 

@@ -17,12 +17,16 @@ class FabricState;
 class Fabric {
  public:
   explicit Fabric(const Clock& clock);  // must outlive all nodes
-  // Address of the node: "node:ID". The nodes keep the fabric's state alive.
+  // Addresses of the node: "node:ID", and "node:ID/PATH" with a number for each further path to it.
+  // The nodes keep the fabric's state alive.
   std::unique_ptr<Transport> node(NodeIdentity self, Receiver& receiver);
 
   void set_latency(std::uint64_t us);
   // Drops all packets between the two nodes, without telling either.
   void set_partition(NodeId a, NodeId b, bool apart);
+  // Drops all packets of connections that were made, or are tried, over this path to the node; 0:
+  // that of "node:ID".
+  void set_cut(NodeId node, std::uint64_t path, bool cut);
   // Stops the process: its progress() does nothing.
   void set_silence(NodeId node, bool silent);
   // Ends the process: its progress() does nothing, for good, and its peers are told.

@@ -1,6 +1,7 @@
 // State shared by the nodes of a Fabric, and the packets between them.
 #pragma once
 
+#include <compare>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -14,6 +15,13 @@
 
 namespace vmem::rdma {
 
+// One of the paths to a node: that of an address.
+struct FabricPath {
+  NodeId node{};
+  std::uint64_t number = 0;
+  auto operator<=>(const FabricPath&) const = default;
+};
+
 struct Packet {
   enum class Kind : std::uint8_t { connect, accept, refuse, message, announce, clear, data, taken, bye, dead };
   Kind kind = Kind::message;
@@ -23,6 +31,7 @@ struct Packet {
   std::uint64_t payload_bytes = 0;
   SendId send{};                 // of announce and its answers
   Reason reason = Reason::lost;  // bye
+  FabricPath path;               // of the connection
 };
 
 class FabricNode;
@@ -39,6 +48,7 @@ class FabricState {
   // All protected by mutex.
   std::unordered_map<NodeId, FabricNode*> nodes;
   std::set<std::pair<NodeId, NodeId>> partitions;
+  std::set<FabricPath> cuts;
   std::set<NodeId> silent, dead, refusing;
   bool one_machine = false;
   std::uint64_t latency_us = 0;
@@ -78,6 +88,7 @@ class FabricNode final : public Transport {
   };
   struct Link {
     NodeIdentity node;
+    FabricPath path;
     PeerId remote{};
     bool by_us = false;
     bool connected = false;

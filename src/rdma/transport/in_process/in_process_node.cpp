@@ -17,14 +17,19 @@ constexpr std::string_view kScheme = "node:";
 
 std::string address_of(NodeId node) { return fmt::format("{}{}", kScheme, static_cast<std::uint64_t>(node)); }
 
-Result<NodeId> parse(const std::string& address) {
-  std::uint64_t id = 0;
+Result<FabricPath> parse(const std::string& address) {
+  std::uint64_t id = 0, path = 0;
   const char* const end = address.data() + address.size();
   if (address.starts_with(kScheme)) {
-    const auto [stopped, code] = std::from_chars(address.data() + kScheme.size(), end, id);
-    if (code == std::errc{} && stopped == end && id != 0) return NodeId{id};
+    auto [stopped, code] = std::from_chars(address.data() + kScheme.size(), end, id);
+    if (code == std::errc{} && stopped != end && *stopped == '/') {
+      const auto further = std::from_chars(stopped + 1, end, path);
+      stopped = further.ptr;
+      code = further.ec;
+    }
+    if (code == std::errc{} && stopped == end && id != 0) return FabricPath{NodeId{id}, path};
   }
-  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("'{}' is no address: node:ID is", address));
+  return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("'{}' is no address: node:ID or node:ID/PATH is", address));
 }
 
 Error lost(std::string why) { return {VMEM_ERROR_LOST, 0, std::move(why)}; }
@@ -61,13 +66,14 @@ Result<std::unique_ptr<Slab>> FabricNode::register_slab(Bytes memory) {
 }
 
 Result<PeerId> FabricNode::connect(const std::string& address, std::uint64_t deadline_us) {
-  VMEM_ASSIGN(const NodeId node, parse(address));
+  VMEM_ASSIGN(const FabricPath path, parse(address));
+  const NodeId node = path.node;
   const std::lock_guard lock(fabric_->mutex);
   const PeerId peer{++last_peer_};
-  links_[peer] = {.node = {node, {}}, .by_us = true, .deadline_us = deadline_us};
+  links_[peer] = {.node = {node, {}}, .path = path, .by_us = true, .deadline_us = deadline_us};
   deadlines_.add(deadline_us, peer);
   if (fabric_->nodes.contains(node) && !fabric_->refusing.contains(node)) {
-    fabric_->deliver(self_.id, node, {.kind = Packet::Kind::connect, .from = self_, .from_peer = peer});
+    fabric_->deliver(self_.id, node, {.kind = Packet::Kind::connect, .from = self_, .from_peer = peer, .path = path});
   } else {
     arrive(fabric_->clock.now_us() + fabric_->latency_us, ++fabric_->packets,
            {.kind = Packet::Kind::refuse, .to_peer = peer});
@@ -119,6 +125,7 @@ void FabricNode::dispatch(const Link& link, PeerId peer, Packet packet) {
   packet.from = self_;
   packet.from_peer = peer;
   packet.to_peer = link.remote;
+  packet.path = link.path;
   fabric_->deliver(self_.id, link.node.id, std::move(packet));
 }
 
@@ -202,8 +209,9 @@ void FabricNode::handle(Packet packet) {
   if (found == links_.end()) {
     // The link was closed before it was accepted: tell the accepting node.
     if (packet.kind == Packet::Kind::accept)
-      fabric_->deliver(self_.id, packet.from.id,
-                       {.kind = Packet::Kind::bye, .to_peer = packet.from_peer, .reason = Reason::closed});
+      fabric_->deliver(
+          self_.id, packet.from.id,
+          {.kind = Packet::Kind::bye, .to_peer = packet.from_peer, .reason = Reason::closed, .path = packet.path});
     return;
   }
   Link& link = found->second;
@@ -235,7 +243,7 @@ void FabricNode::handle(Packet packet) {
 
 void FabricNode::on_connect(const Packet& packet) {
   const PeerId peer{++last_peer_};
-  Link& link = links_[peer] = {.node = packet.from, .remote = packet.from_peer, .connected = true};
+  Link& link = links_[peer] = {.node = packet.from, .path = packet.path, .remote = packet.from_peer, .connected = true};
   events_.push({peer, Connected{link.node, false, "in-process", {}, process_of(link.node.id)}});
   dispatch(link, peer, {.kind = Packet::Kind::accept});
 }
