@@ -121,10 +121,11 @@ Status PageServer::post(Leaving& leaving, SendId& id) {
   // The transport only reads it.
   const rdma::ConstBytes bytes = page.bytes;
   VMEM_ASSIGN(leaving.slab, node_.transport().register_slab({const_cast<std::byte*>(bytes.data()), bytes.size()}));
-  VMEM_ASSIGN(
-      const auto header,
-      rdma::wire::write({.kind = Kind::fetched_shared, .request = leaving.request, .payload_bytes = bytes.size()},
-                        rdma::wire::body_of(reply)));
+  VMEM_ASSIGN(const auto header, rdma::wire::write({.version = node_.peers().version(leaving.peer),
+                                                    .kind = Kind::fetched_shared,
+                                                    .request = leaving.request,
+                                                    .payload_bytes = bytes.size()},
+                                                   rdma::wire::body_of(reply)));
   const rdma::ConstBytes payload[] = {bytes};
   rdma::Send send{
       .peer = leaving.peer, .header = header, .payload = payload, .deadline_us = node_.clock().now_us() + kSendUs};
@@ -149,7 +150,9 @@ void PageServer::sent(SendId id) {
 
 // Without an answer, the other node asks again.
 void PageServer::answer(PeerId to, const rdma::wire::RequestId& request, const SharedReply& reply) {
-  const auto header = rdma::wire::write({.kind = Kind::fetched_shared, .request = request}, rdma::wire::body_of(reply));
+  const auto header =
+      rdma::wire::write({.version = node_.peers().version(to), .kind = Kind::fetched_shared, .request = request},
+                        rdma::wire::body_of(reply));
   if (!header) return;
   rdma::Send send{.peer = to, .header = *header, .deadline_us = node_.clock().now_us() + kSendUs};
   (void)node_.transport().send({&send, 1});

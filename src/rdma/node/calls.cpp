@@ -2,11 +2,14 @@
 
 #include <algorithm>
 
+#include "rdma/node/peer_book.hpp"
+
 namespace vmem::rdma {
 
 Result<SendId> Calls::send(const Call& call, std::uint64_t sequence) {
   VMEM_ASSIGN(const auto header,
-              wire::write({.kind = call.kind,
+              wire::write({.version = peers_.version(call.peer),
+                           .kind = call.kind,
                            .request = {static_cast<std::uint64_t>(self_.id),
                                        Epoch{static_cast<std::uint64_t>(self_.incarnation)}, sequence},
                            .payload_bytes = call.payload.size(),

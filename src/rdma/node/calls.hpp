@@ -19,6 +19,7 @@
 
 namespace vmem::rdma {
 
+class PeerBook;
 class Service;
 
 struct Call {
@@ -43,8 +44,8 @@ class Calls {
  public:
   using Then = std::move_only_function<void(const CallEnd&)>;
 
-  Calls(Transport& transport, const Clock& clock, NodeIdentity self)
-      : transport_(transport), clock_(clock), self_(self) {}
+  Calls(Transport& transport, const PeerBook& peers, const Clock& clock, NodeIdentity self)
+      : transport_(transport), peers_(peers), clock_(clock), self_(self) {}
 
   // Errors: those of Transport::send. The call then does not end: `then` is not called.
   Status begin(const Call& call, Then then);
@@ -101,6 +102,7 @@ class Calls {
   std::optional<std::uint64_t> sender_of(SendId id);
 
   Transport& transport_;
+  const PeerBook& peers_;
   const Clock& clock_;
   const NodeIdentity self_;
   OpenCalls open_;                                               // by sequence

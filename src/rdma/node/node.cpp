@@ -25,9 +25,9 @@ Result<std::unique_ptr<Node>> Node::create(NodeSetup setup) {
 
 Status Node::open() {
   VMEM_ASSIGN(transport_, setup_.make_transport(*this));
-  calls_ = std::make_unique<Calls>(*transport_, *setup_.clock, setup_.self);
-  links_ = std::make_unique<Links>(*transport_, *calls_, *setup_.clock, setup_.times);
   peers_ = std::make_unique<PeerBook>(*transport_, *setup_.clock, setup_.silence_us);
+  calls_ = std::make_unique<Calls>(*transport_, *peers_, *setup_.clock, setup_.self);
+  links_ = std::make_unique<Links>(*transport_, *calls_, *setup_.clock, setup_.times);
   page_calls_ = std::make_unique<PageCalls>(*calls_, *setup_.clock);
   outbox_ = std::make_unique<PageOutbox>(*peers_);
   return {};
@@ -127,8 +127,8 @@ void Node::close_late() {
 // ---- events ----
 
 std::optional<Claim> Node::claim(PeerId peer, ConstBytes header, std::uint64_t payload_bytes) {
-  const auto message = wire::parse(header);
   const Peer* const from = peers_->find(peer);
+  const auto message = wire::parse(header, peers_->version(peer));
   if (!message || from == nullptr) {
     peers_->reject();
     return std::nullopt;
@@ -169,8 +169,8 @@ void Node::handle(PeerId peer, const Message& message) {
     if (Service* const owner = owner_of(message.token)) owner->landed(message.token & kOwnToken);
     return;
   }
-  const auto parsed = wire::parse(message.header);
   const Peer* const from = peers_->find(peer);
+  const auto parsed = wire::parse(message.header, peers_->version(peer));
   if (!parsed || from == nullptr) return peers_->reject();
   if (!wire::is_reply(parsed->header.kind)) return request(*from, *parsed);
   peers_->heard(peer);
@@ -190,7 +190,7 @@ void Node::request(const Peer& from, const wire::Parsed& message) {
 
 // A pong that cannot be sent is missed by the other node, which then connects again.
 void Node::pong(const Peer& to, const wire::RequestId& request) {
-  const auto header = wire::write({.kind = Kind::pong, .request = request});
+  const auto header = wire::write({.version = to.version, .kind = Kind::pong, .request = request});
   if (!header) return;
   Send send{.peer = to.id, .header = *header, .deadline_us = setup_.clock->now_us() + setup_.times.request_us};
   (void)transport_->send({&send, 1});

@@ -98,9 +98,9 @@ class Node final : public Receiver {
   const NodeSetup setup_;
   std::unique_ptr<Transport> transport_;
   // Constant after open().
+  std::unique_ptr<PeerBook> peers_;
   std::unique_ptr<Calls> calls_;
   std::unique_ptr<Links> links_;
-  std::unique_ptr<PeerBook> peers_;
   std::unique_ptr<PageCalls> page_calls_;
   std::unique_ptr<PageOutbox> outbox_;
 

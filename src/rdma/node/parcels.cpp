@@ -77,7 +77,8 @@ Status Parcels::send(PeerId to, Topic topic, ConstBytes bytes) {
   const ConstBytes payload[] = {ConstBytes(buffer.get(), buffer ? bytes.size() : 0)};
   const NodeIdentity self = node_.self();
   VMEM_ASSIGN(const auto header,
-              wire::write({.kind = Kind::parcel,
+              wire::write({.version = node_.peers().version(to),
+                           .kind = Kind::parcel,
                            .request = {static_cast<std::uint64_t>(self.id),
                                        Epoch{static_cast<std::uint64_t>(self.incarnation)}, ++last_sequence_},
                            .payload_bytes = payload[0].size()},

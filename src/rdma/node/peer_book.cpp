@@ -36,7 +36,8 @@ const Peer* PeerBook::connected(PeerId peer, const Connected& connected,
                 .path = connected.path,
                 .process = connected.process,
                 .by_us = connected.by_us,
-                .channels = connected.channels};
+                .channels = connected.channels,
+                .version = connected.version};
   entry.heard_us = clock_.now_us();
   return &entry.peer;
 }
@@ -82,6 +83,11 @@ const Peer* PeerBook::find(NodeIdentity node) const {
   for (const auto& [id, entry] : peers_)
     if (!entry.closing && entry.peer.node == node) return &entry.peer;
   return nullptr;
+}
+
+std::uint16_t PeerBook::version(PeerId peer) const {
+  const Peer* const known = find(peer);
+  return known == nullptr ? kProtocolVersion : known->version;
 }
 
 bool PeerBook::is_from(const Peer& peer, const wire::Header& header) {

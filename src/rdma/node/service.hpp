@@ -23,6 +23,9 @@ struct Peer {
   ProcessRef process;
   bool by_us = false;          // this node made the connection
   std::uint32_t channels = 1;  // that carry payloads
+  // Of the messages to and from it. A service whose bodies changed with a version writes and reads
+  // them by this.
+  std::uint16_t version = kProtocolVersion;
 };
 
 class Service {

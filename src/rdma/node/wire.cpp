@@ -23,10 +23,10 @@ std::unexpected<Error> refuse(std::string why) {
 
 bool is_known(Kind kind) noexcept { return !kind_name(kind).empty(); }
 
-Status check_fields(const Header& header, std::size_t bytes) {
+Status check_fields(const Header& header, std::size_t bytes, std::uint16_t version) {
   if (header.magic != kMagic) return refuse(fmt::format("it begins with {:#x}, not {:#x}", header.magic, kMagic));
-  if (header.version != kProtocolVersion)
-    return refuse(fmt::format("it has protocol version {}, this node {}", header.version, kProtocolVersion));
+  if (header.version != version)
+    return refuse(fmt::format("it has protocol version {}, its connection {}", header.version, version));
   if (header.body_bytes != bytes - sizeof(Header))
     return refuse(
         fmt::format("its body is said to have {} bytes and has {}", header.body_bytes, bytes - sizeof(Header)));
@@ -96,7 +96,7 @@ Result<std::vector<std::byte>> write(Header header, ConstBytes body) {
     return fail(VMEM_ERROR_INVALID_VALUE,
                 fmt::format("a body of {} bytes; the most is {}", body.size(), kMostBodyBytes));
   header.body_bytes = static_cast<std::uint32_t>(body.size());
-  VMEM_TRY(check_fields(header, sizeof(Header) + body.size()));
+  VMEM_TRY(check_fields(header, sizeof(Header) + body.size(), header.version));
   VMEM_TRY(check_values(header));
   header.checksum = header_checksum(header, body);
   std::vector<std::byte> bytes(sizeof(Header) + body.size());
@@ -105,13 +105,13 @@ Result<std::vector<std::byte>> write(Header header, ConstBytes body) {
   return bytes;
 }
 
-Result<Parsed> parse(ConstBytes bytes) {
+Result<Parsed> parse(ConstBytes bytes, std::uint16_t version) {
   if (bytes.size() < sizeof(Header))
     return refuse(fmt::format("it has {} bytes, a header has {}", bytes.size(), sizeof(Header)));
   Parsed parsed;
   std::memcpy(&parsed.header, bytes.data(), sizeof(Header));
   parsed.body = bytes.subspan(sizeof(Header));
-  VMEM_TRY(check_fields(parsed.header, bytes.size()));
+  VMEM_TRY(check_fields(parsed.header, bytes.size(), version));
   if (const std::uint64_t sum = header_checksum(parsed.header, parsed.body); sum != parsed.header.checksum)
     return refuse(fmt::format("its checksum is {:#x}, its bytes give {:#x}", parsed.header.checksum, sum));
   VMEM_TRY(check_values(parsed.header));

@@ -15,7 +15,6 @@ namespace vmem::rdma::wire {
 static_assert(std::endian::native == std::endian::little, "headers are sent as they lie in memory");
 
 inline constexpr std::uint32_t kMagic = 0x4d454d56;  // "VMEM"
-inline constexpr std::uint16_t kProtocolVersion = 5;
 inline constexpr std::uint64_t kMostPayloadBytes = std::uint64_t{1} << 30;
 
 // Requests are even; a request's reply is the next odd number.
@@ -73,7 +72,8 @@ inline constexpr std::size_t kMostBodyBytes = kMostHeaderBytes - sizeof(Header);
 // XXH3, 64 bits.
 std::uint64_t checksum(std::span<const ConstBytes> pieces) noexcept;
 
-// The header and body as sent; sets the sizes and the checksum of the header.
+// The header and body as sent; sets the sizes and the checksum of the header, whose version is the
+// connection's.
 // Errors: INVALID_VALUE.
 Result<std::vector<std::byte>> write(Header header, ConstBytes body = {});
 
@@ -81,7 +81,7 @@ struct Parsed {
   Header header;
   ConstBytes body;  // within the parsed bytes
 };
-// Errors: INVALID_VALUE, naming the invalid field and both values.
-Result<Parsed> parse(ConstBytes bytes);
+// `version`: of the connection. Errors: INVALID_VALUE, naming the invalid field and both values.
+Result<Parsed> parse(ConstBytes bytes, std::uint16_t version = kProtocolVersion);
 
 }  // namespace vmem::rdma::wire

@@ -29,6 +29,7 @@
 #include "base/node.hpp"
 #include "base/status.hpp"
 #include "rdma/transport/progressable.hpp"
+#include "rdma/transport/protocol_version.hpp"
 
 namespace vmem::rdma {
 
@@ -93,11 +94,13 @@ std::string_view reason_name(Reason reason) noexcept;
 
 struct Connected {
   NodeIdentity node;
-  bool by_us = false;          // connect() was called on this node
-  std::string path;            // transports of the messages: "tcp/lo", "sysv", "rc_mlx5/mlx5_0:1"
-  std::string identity = {};   // proved tenant: of the secret or the certificate; "": none
-  ProcessRef process = {};     // of a peer on this machine, if the kernel identifies it
-  std::uint32_t channels = 1;  // that carry payloads
+  bool by_us = false;         // connect() was called on this node
+  std::string path;           // transports of the messages: "tcp/lo", "sysv", "rc_mlx5/mlx5_0:1"
+  std::string identity = {};  // proved tenant: of the secret or the certificate; "": none
+  ProcessRef process = {};    // of a peer on this machine, if the kernel identifies it
+  // Channels that carry payloads, and the version that both nodes speak.
+  std::uint32_t channels = 1;
+  std::uint16_t version = kProtocolVersion;
 };
 struct Message {
   std::vector<std::byte> header;

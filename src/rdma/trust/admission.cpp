@@ -397,6 +397,7 @@ Result<bool> Admission::try_stages(Pending& pending) {
     if (!secured) return false;
     pending.proved = true;
     pending.stage = pending.role == Hello::Role::initiator ? Stage::sending : Stage::reading;
+    pending.ours.version = config_.version;
     pending.ours.role = pending.role;
     pending.ours.channels = config_.channels;
     pending.ours.node = static_cast<std::uint64_t>(config_.self.id);
@@ -452,13 +453,12 @@ Result<bool> Admission::read_hello(Pending& pending) {
 }
 
 Status Admission::check(const Hello& theirs, Hello::Role role) const {
-  const Hello expected;
-  if (theirs.magic != expected.magic) return fail(VMEM_ERROR_INVALID_VALUE, "what connected is no vmem node");
-  if (theirs.version != expected.version)
+  if (theirs.magic != Hello{}.magic) return fail(VMEM_ERROR_INVALID_VALUE, "what connected is no vmem node");
+  if (!versions_fit(theirs.version, config_.version))
     return refuse(
-        fmt::format("the peer speaks version {} of the protocol, this node version {}: run the same release "
-                    "on both",
-                    theirs.version, expected.version));
+        fmt::format("the peer speaks version {} of the protocol, this node version {}: they may differ by "
+                    "one; run a newer release on {}",
+                    theirs.version, config_.version, theirs.version < config_.version ? "it" : "this node"));
   if (theirs.role != role || theirs.channels == 0)
     return fail(VMEM_ERROR_INVALID_VALUE, "the peer introduced itself in a way that cannot be");
   if (theirs.node == 0) return refuse("the peer's node id is 0: ids begin with 1");

@@ -5,6 +5,7 @@
 // Thread: the one that runs the io_context.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -17,6 +18,7 @@
 
 #include "base/clock.hpp"
 #include "base/log_limit.hpp"
+#include "rdma/transport/protocol_version.hpp"
 #include "rdma/transport/socket_address.hpp"
 #include "rdma/trust/byte_stream.hpp"
 #include "rdma/trust/handshake_budget.hpp"
@@ -27,7 +29,7 @@ namespace vmem::rdma {
 struct Hello {
   enum class Role : std::uint16_t { initiator = 1, responder = 2 };
   std::array<char, 8> magic{'v', 'm', 'e', 'm', 'n', 'o', 'd', 'e'};
-  std::uint16_t version = 1;
+  std::uint16_t version = kProtocolVersion;
   Role role = Role::initiator;
   std::uint16_t channels = 1;  // payload channels that this node supports
   std::uint16_t index = 0;     // of this connection within its link; 0: the first
@@ -47,6 +49,7 @@ class Admission {
     const Crypto* crypto = nullptr;
     const Clock* clock = nullptr;
     std::uint16_t channels = 1;
+    std::uint16_t version = kProtocolVersion;
     std::uint64_t handshake_us = 5'000'000;  // for incoming connections
     std::size_t most_pending = 64;           // incoming
     std::size_t most_pending_per_host = 16;
@@ -58,6 +61,7 @@ class Admission {
     std::string address;
     ByteStream stream;  // proved, unless `failed`
     Hello ours, theirs;
+    std::uint16_t version() const { return std::min(ours.version, theirs.version); }
     Reason reason = Reason::refused;  // only if `failed`
     std::optional<Error> failed;
   };

@@ -62,7 +62,7 @@ cluster::ClusterParameters cluster_parameters(std::uint64_t base, std::uint64_t 
           .slice_bytes = std::clamp(std::bit_floor(space_bytes / kMostSmallSlices), kLeastSliceBytes, kSliceBytes),
           .granule_bytes = pagetable::kGranuleBytes,
           .page_rule = "1",
-          .versions = {rdma::wire::kProtocolVersion, rdma::wire::kProtocolVersion}};
+          .versions = {rdma::kProtocolVersion - 1, rdma::kProtocolVersion}};
 }
 
 // Without the kernel's id of this boot, nodes of this host cannot be told from others'.

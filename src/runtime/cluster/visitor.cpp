@@ -22,7 +22,7 @@ Result<cluster::ClusterParameters> parameters_of(const RegistryAccess& access, s
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("no node has ever joined the cluster {}; is its name right?", access.address));
   VMEM_ASSIGN(cluster::ClusterParameters parameters, cluster::parse_parameters(records.front().value));
-  parameters.versions = {rdma::wire::kProtocolVersion, rdma::wire::kProtocolVersion};
+  parameters.versions = {rdma::kProtocolVersion - 1, rdma::kProtocolVersion};
   return parameters;
 }
 

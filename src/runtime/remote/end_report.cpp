@@ -32,8 +32,6 @@ Status report_end(const BorrowingNode& ended) {
                             static_cast<std::uint64_t>(ended.node.incarnation)};
   const rdma::wire::RequestId request{static_cast<std::uint64_t>(own.self.id),
                                       Epoch{static_cast<std::uint64_t>(own.self.incarnation)}, 1};
-  VMEM_ASSIGN(const auto message,
-              rdma::wire::write({.kind = rdma::wire::Kind::end, .request = request}, rdma::wire::body_of(end)));
   const std::uint64_t deadline_us = clock.now_us() + kReportUs;
   std::set<rdma::PeerId> asked;
   for (const std::string& lender : ended.lenders) {
@@ -45,7 +43,11 @@ Status report_end(const BorrowingNode& ended) {
     std::vector<rdma::Event> events;
     transport->poll(events);
     for (const rdma::Event& event : events) {
-      if (std::holds_alternative<rdma::Connected>(event.what)) {
+      if (const auto* const connected = std::get_if<rdma::Connected>(&event.what)) {
+        VMEM_ASSIGN(
+            const auto message,
+            rdma::wire::write({.version = connected->version, .kind = rdma::wire::Kind::end, .request = request},
+                              rdma::wire::body_of(end)));
         rdma::Send send{.peer = event.peer, .header = message, .deadline_us = deadline_us};
         VMEM_TRY(transport->send({&send, 1}));
       }

@@ -44,7 +44,8 @@ class CallsTest : public ::testing::Test {
 
   ManualClock clock;
   ScriptedTransport transport;
-  Calls calls{transport, clock, kScriptedSelf};
+  PeerBook book{transport, clock, 1000};
+  Calls calls{transport, book, clock, kScriptedSelf};
   std::vector<CallEnd> ends;
 };
 

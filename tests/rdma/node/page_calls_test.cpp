@@ -71,7 +71,8 @@ class PageCallsTest : public ::testing::Test {
 
   ManualClock clock;
   ScriptedTransport transport;
-  Calls calls{transport, clock, kScriptedSelf};
+  PeerBook book{transport, clock, 1000};
+  Calls calls{transport, book, clock, kScriptedSelf};
   PageCalls page_calls{calls, clock};
   std::array<std::byte, kPage> memory{};
   std::vector<std::pair<int, bool>> ended;

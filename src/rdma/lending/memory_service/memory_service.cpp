@@ -17,10 +17,10 @@ constexpr std::uint64_t kMostComing = 5'000'000;  // µs: longest wait for room 
 }  // namespace
 
 MemoryService::Parts::Parts(const ServiceConfig& config, Node& node, tiers::Workers& workers)
-    : replies(config, node.transport(), statistics),
+    : replies(config, node.transport(), node.peers(), statistics),
       store(config, statistics),
       leases(config, {store, replies, dead, workers, statistics}),
-      traffic(config, {node.transport(), node.outbox(), leases, store, replies, workers, statistics}) {}
+      traffic(config, {node.transport(), node.peers(), node.outbox(), leases, store, replies, workers, statistics}) {}
 
 Status MemoryService::start(Node& node) {
   node_ = &node;

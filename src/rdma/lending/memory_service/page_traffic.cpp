@@ -133,9 +133,11 @@ void PageTraffic::send_page(const PassageRef& passage) {
 
 std::optional<SendId> PageTraffic::send_now(const PassageRef& passage) {
   const wire::Reply reply{.lease = passage->at.lease, .offset = passage->at.offset};
-  const auto header =
-      wire::write({.kind = Kind::fetched, .request = passage->request, .payload_bytes = passage->memory.size()},
-                  wire::body_of(reply));
+  const auto header = wire::write({.version = parts_.peers.version(passage->peer),
+                                   .kind = Kind::fetched,
+                                   .request = passage->request,
+                                   .payload_bytes = passage->memory.size()},
+                                  wire::body_of(reply));
   const ConstBytes payload[] = {passage->memory};
   Send page{.peer = passage->peer, .payload = payload, .deadline_us = config_.clock->now_us() + config_.request_us};
   if (header) page.header = *header;

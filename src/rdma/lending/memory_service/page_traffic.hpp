@@ -26,6 +26,7 @@ class PageTraffic {
   // All outlive this.
   struct Parts {
     Transport& transport;
+    const PeerBook& peers;
     PageOutbox& outbox;
     LeaseBook& leases;
     PageStore& store;

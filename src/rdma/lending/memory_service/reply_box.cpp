@@ -23,7 +23,7 @@ bool ReplyBox::admit(PeerId peer, const wire::Header& header) {
 }
 
 void ReplyBox::send(PeerId peer, const wire::RequestId& request, Kind kind, ConstBytes body, Repeat repeat) {
-  auto bytes = wire::write({.kind = kind, .request = request}, body);
+  auto bytes = wire::write({.version = peers_.version(peer), .kind = kind, .request = request}, body);
   if (!bytes) {
     if (const auto times = unwritten_.next(); times.logged)
       VMEM_LOG_ERROR("a reply could not be written: {} ({} so far)", bytes.error().message, times.count);

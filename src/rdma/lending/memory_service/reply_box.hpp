@@ -12,6 +12,7 @@
 #include "rdma/lending/memory_service/reply_cache.hpp"
 #include "rdma/lending/memory_service/service_config.hpp"
 #include "rdma/lending/protocol.hpp"
+#include "rdma/node/peer_book.hpp"
 
 namespace vmem::rdma {
 
@@ -23,8 +24,8 @@ class ReplyBox {
   };
 
   // All outlive this.
-  ReplyBox(const ServiceConfig& config, Transport& transport, ServiceStatistics& statistics)
-      : config_(config), transport_(transport), statistics_(statistics) {}
+  ReplyBox(const ServiceConfig& config, Transport& transport, const PeerBook& peers, ServiceStatistics& statistics)
+      : config_(config), transport_(transport), peers_(peers), statistics_(statistics) {}
 
   // True if the request is to be carried out. Sends the earlier reply to a repeated request.
   bool admit(PeerId peer, const wire::Header& header);
@@ -42,6 +43,7 @@ class ReplyBox {
  private:
   const ServiceConfig& config_;
   Transport& transport_;
+  const PeerBook& peers_;
   ServiceStatistics& statistics_;
   LogLimit unwritten_;
   ReplyCache cache_;

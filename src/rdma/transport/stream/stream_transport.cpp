@@ -62,6 +62,7 @@ Status StreamTransport::start() {
                               .crypto = crypto_.get(),
                               .clock = config_.clock,
                               .channels = static_cast<std::uint16_t>(config_.channels),
+                              .version = config_.version,
                               .handshake_us = config_.handshake_us,
                               .limits = config_.handshake_limits};
   VMEM_ASSIGN(admission_, Admission::create(main_, std::move(admission),
@@ -286,6 +287,7 @@ void StreamTransport::joined(PeerId id, Link& link, Admission::SetUp outcome) {
   const std::size_t index = outcome.ours.index;
   if (index == 0) {
     link.node = node;
+    link.version = outcome.version();
     link.proved = outcome.stream.peer();
     if (!tls_) {
       if (FileDescriptor process = peer_process(outcome.stream.descriptor()))
@@ -319,7 +321,7 @@ void StreamTransport::established(PeerId id, Link& link) {
   std::string path = tls_ ? "tls" : "unix";
   if (link.channels.size() > 2) path += fmt::format(", {} channels", link.channels.size() - 1);
   events_.push({id, Connected{link.node, link.by_us, std::move(path), link.proved.identity, link.process,
-                              static_cast<std::uint32_t>(link.channels.size() - 1)}});
+                              static_cast<std::uint32_t>(link.channels.size() - 1), link.version}});
   for (const LinkChannel& each : link.channels) on_lane(each.channel, [](Channel& channel) { channel.start(); });
   for (Posted& send : std::exchange(link.held, {})) dispatch(link, std::move(send));
 }

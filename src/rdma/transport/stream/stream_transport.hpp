@@ -40,7 +40,8 @@ struct StreamConfig {
   Receiver* receiver = nullptr;
   std::uint64_t handshake_us = 5'000'000;  // limit for incoming connections
   std::uint32_t channels = 1;              // payload channels; a link has the lesser of both ends'
-  bool channel_threads = true;             // for 2 or more channels; otherwise progress() runs them
+  std::uint16_t version = kProtocolVersion;
+  bool channel_threads = true;  // for 2 or more channels; otherwise progress() runs them
   std::uint64_t tls_records_per_key = TlsContext::kRecordsPerKey;
   HandshakeLimits handshake_limits;
 };
@@ -104,6 +105,7 @@ class StreamTransport final : public Transport, private ChannelOwner {
     TlsPeer proved;                        // by the first connection
     std::uint64_t token = 0;
     NodeIdentity node;
+    std::uint16_t version = kProtocolVersion;
     ProcessRef process;
     std::uint64_t deadline_us = 0;      // for setting up all connections
     std::vector<LinkChannel> channels;  // by channel index

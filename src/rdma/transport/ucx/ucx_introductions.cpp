@@ -48,6 +48,7 @@ void UcxIntroductions::introduce(UcxLink& link, Admission::SetUp outcome) {
   link.node = {NodeId{outcome.theirs.node}, Incarnation{outcome.theirs.incarnation}};
   link.proved = outcome.stream.peer();
   link.peer->identity = link.proved.identity;
+  link.peer->version = outcome.version();
   link.stream = std::move(outcome.stream);
   if (!parts_.tls) {
     if (FileDescriptor process = peer_process(link.stream.descriptor()))
