@@ -8,8 +8,8 @@
 
 namespace vmem {
 
-// A member's space, unless base or space is given: room for a thousand slices of 64 GiB, below where
-// programs and libraries are loaded.
+// A member's space, unless base or space is given: room for a thousand slices of 64 GiB, below
+// where programs and libraries are loaded.
 inline constexpr std::uint64_t kClusterBase = 0x110000000000, kClusterSpaceBytes = std::uint64_t{64} << 40;
 
 struct SpaceOptions {

@@ -17,7 +17,7 @@ constexpr std::size_t kPromotionsPerStep = 64;  // tried in a step; acquires wai
 constexpr std::size_t kRecallsAhead = 32;       // tried in a step
 constexpr std::size_t kLeavingMax = 32;         // tried at a time
 constexpr std::size_t kPlanned = 8;             // requested from the policy at a time
-constexpr std::size_t kPlannedDistant = 32;     // that, with tiers below: 64 MiB of the smallest pages
+constexpr std::size_t kPlannedDistant = 32;     // with tiers below: 64 MiB of the smallest pages
 constexpr std::uint64_t kLeavingPauseUs = 100;  // before a retry when nothing has happened
 // Enough to keep the link busy; an eviction on demand waits no longer than this takes.
 constexpr std::uint64_t kStoreBytesInFlight = std::uint64_t{128} << 20;

@@ -8,8 +8,9 @@ namespace {
 constexpr std::uint64_t kAheadShare = 4;       // of the budget, for all scans together
 constexpr std::uint32_t kLookPastPages = 256;  // how many resident pages to skip at most
 constexpr std::uint32_t kNearFactor = 2, kFarFactor = 4;
-constexpr std::uint64_t kDistantBytes = std::uint64_t{64} << 20;  // what the mover keeps in flight from below
-constexpr std::uint32_t kOvertakenMax = 2;                        // copy streams can swap adjacent pages, no more
+constexpr std::uint32_t kOvertakenMax = 2;  // copy streams can swap adjacent pages, no more
+// What the mover keeps in flight from below.
+constexpr std::uint64_t kDistantBytes = std::uint64_t{64} << 20;
 
 }  // namespace
 

@@ -188,10 +188,11 @@ Repair CopyPlacer::repair(GrantedSlot granted, const ValidCopies& valid) const {
   for (std::size_t i = 0; i < replicas_; ++i) {
     const Room& room = rooms_[slot.copies[i].node];
     const bool current = is_current(slot.copies[i]);
+    const bool leaves = room.draining || wanted_back(slot.copies[i]);
     if (!valid[i] || !current) {
       missing = i;
-      if (current && leaves(slot.copies[i])) stale = i;
-    } else if (leaves(slot.copies[i])) {
+      if (current && leaves) stale = i;
+    } else if (leaves) {
       leaving = i;
     } else {
       ++staying;

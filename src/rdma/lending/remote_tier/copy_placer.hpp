@@ -164,7 +164,6 @@ class CopyPlacer {
   tiers::TierUsage usage_now() const;
   std::uint64_t storable(std::span<const std::uint64_t> rooms) const;
   bool wanted_back(const CopyPlace& copy) const;
-  bool leaves(const CopyPlace& copy) const { return rooms_[copy.node].draining || wanted_back(copy); }
   bool is_current(const CopyPlace& copy) const { return copy.lease != 0 && rooms_[copy.node].lease == copy.lease; }
   using Eligible = bool (Room::*)() const;
   std::optional<CopyPlace> place(std::uint64_t bytes, std::span<const CopyPlace> apart_from,
