@@ -202,7 +202,8 @@ class Sharing : public ::testing::Test {
   std::map<NodeId, std::unique_ptr<Server>> servers;
   rdma::FaultyTransport* reader_faults = nullptr;
   Finder finder;
-  Holder own{key};  // what the reader has of the version before
+  RegionKey earlier_key = *RegionKey::create();
+  Holder own{earlier_key};  // what the reader has of the version before
   std::unique_ptr<rdma::Node> reader;
   std::unique_ptr<SharedTier> tier;
   std::shared_ptr<tiers::PageSource> source;
