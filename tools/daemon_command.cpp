@@ -80,16 +80,19 @@ const OptionDefinition& runtime_option(std::string_view name) {
 // As in programs: a flag, else the environment, else the default.
 Result<Options> read_shared(const Arguments& arguments) {
   Options options;
-  for (const char* const name : kShared) {
+  bool space_given = false;
+  for (const std::string name : kShared) {
     const OptionDefinition& option = runtime_option(name);
     const auto flag = arguments.shared.find(name);
     const bool given = flag != arguments.shared.end();
     const auto value = given ? std::optional(flag->second) : option_in_environment(option);
     if (!value) continue;
+    space_given = space_given || name == "base" || name == "space";
     if (const Status parsed = option.parse(options, *value); !parsed)
       return fail(parsed.error().status, fmt::format("{} (from {})", parsed.error().message,
                                                      given ? option_flag(option) : option_environment(option)));
   }
+  if (!options.cluster.empty() && !space_given) use_cluster_space(options);
   if (!options.secret.empty() && !options.certificates.empty())
     return fail(VMEM_ERROR_INVALID_OPTION,
                 "secrets and certificates cannot be used together: give --secret (VMEM_SECRET) or --certificates "

@@ -18,6 +18,12 @@ struct SpaceOptions {
   std::uint64_t space_bytes = std::uint64_t{1} << 40;  // --space: 2 MiB multiple, 64 MiB .. 64 TiB
 };
 
+// For members of a cluster that were given neither base nor space.
+inline void use_cluster_space(SpaceOptions& options) {
+  options.base = kClusterBase;
+  options.space_bytes = kClusterSpaceBytes;
+}
+
 std::vector<Option<SpaceOptions>> space_options();
 
 }  // namespace vmem

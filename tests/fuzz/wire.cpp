@@ -40,7 +40,7 @@ void check_written(Input& input) {
   const ConstBytes body = input.bytes(input.below(256));
   if (const auto written = write(header, body)) {
     check(*written);
-    require(parse(*written).has_value(), "what was written can be parsed");
+    require(parse(*written, header.version).has_value(), "what was written can be parsed");
   }
 }
 

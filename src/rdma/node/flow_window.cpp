@@ -24,7 +24,7 @@ bool FlowWindow::has_room(std::uint64_t bytes, std::uint64_t now_us) {
 // While less waits on the path than half a transfer, the path can take more. Delays vary a little
 // without anything waiting.
 std::uint64_t FlowWindow::usual_bytes(std::uint64_t bytes) const {
-  const double usual = rate_ * static_cast<double>(least_us_);
+  const double usual = rate_ * static_cast<double>(std::max(least_us_, least_queue_us_));
   const double waiting = rate_ * delay_us_ - usual;
   const double gain = waiting < std::max(static_cast<double>(bytes) / 2, kNoise * usual) ? kGrowth : 1;
   return std::max(bytes, static_cast<std::uint64_t>(gain * usual));

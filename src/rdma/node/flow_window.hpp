@@ -22,8 +22,10 @@ class FlowWindow {
     bool alone = false;
   };
 
-  // `most_bytes`: in flight; a single transfer may be larger.
-  explicit FlowWindow(std::uint64_t most_bytes) : most_bytes_(most_bytes) {}
+  // `most_bytes`: in flight; a single transfer may be larger. `least_queue_us`: of the path's time,
+  // may be in flight however short its delay is; else the ends' own work leaves a fast path idle.
+  explicit FlowWindow(std::uint64_t most_bytes, std::uint64_t least_queue_us = 0)
+      : most_bytes_(most_bytes), least_queue_us_(least_queue_us) {}
 
   // Whether a transfer of so many bytes may begin now.
   bool has_room(std::uint64_t bytes, std::uint64_t now_us);
@@ -41,7 +43,7 @@ class FlowWindow {
   void note_rate(const Begun& begun, std::uint64_t now_us);
   void note_delay(const Begun& begun, std::uint64_t now_us);
 
-  const std::uint64_t most_bytes_;
+  const std::uint64_t most_bytes_, least_queue_us_;
   std::uint64_t in_flight_ = 0;
   std::uint64_t delivered_ = 0, delivered_us_ = 0;  // bytes in total; when the last of them came
   std::uint64_t full_us_ = 0;                       // when has_room last said no

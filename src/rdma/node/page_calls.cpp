@@ -11,6 +11,8 @@ namespace {
 
 // Pages in flight are in memory of tiers, which is pinned.
 constexpr std::uint64_t kMostBytes = std::uint64_t{512} << 20;
+// Both ends check and register pages, for longer than a local path has one.
+constexpr std::uint64_t kLeastQueueUs = 4'000;
 
 // After so many others, the first of each order goes.
 constexpr std::uint32_t kMostPassed = 8;
@@ -27,7 +29,7 @@ PageCallId PageCalls::begin(const PageCall& call, Calls::Then then) {
   waiting.page.call.body = {};
   const PageCallId id = waiting.id;
   const Key key{call.call.peer, call.call.payload.empty() ? Direction::in : Direction::out};
-  Flow& flow = flows_.try_emplace(key, Flow{.window = FlowWindow(kMostBytes)}).first->second;
+  Flow& flow = flows_.try_emplace(key, Flow{.window = FlowWindow(kMostBytes, kLeastQueueUs)}).first->second;
   flow.waiting_bytes += waiting.bytes();
   next_late_us_ = std::min(next_late_us_, call.give_up_us);
   flow.waiting[static_cast<std::size_t>(call.call.order)].push_back(std::move(waiting));

@@ -144,8 +144,7 @@ Status Resolution::overlay_given(std::span<const std::pair<std::string, std::str
 
 void Resolution::derive() {
   if (options_.cluster.empty() || is_set("base") || is_set("space")) return;
-  options_.base = kClusterBase;
-  options_.space_bytes = kClusterSpaceBytes;
+  use_cluster_space(options_);
 }
 
 Status Resolution::check_space() const {
