@@ -43,7 +43,8 @@ class Below {
     void remove(std::uint32_t queue, std::uint64_t bytes) noexcept {
       total -= bytes;
       const auto found = by_queue.find(queue);
-      if ((found->second -= bytes) == 0) by_queue.erase(found);
+      found->second -= bytes;
+      if (found->second == 0) by_queue.erase(found);
     }
   };
 
