@@ -62,7 +62,7 @@ void SharedJobs::look_for_earlier(const SharedJobRef& job) {
   SharedPage page = job->page;
   page.serial = job->earlier;
   parts_.holder.lend(page, [this, job](std::expected<LentPage, Answer> lent) mutable {
-    parts_.inbox.post([this, job = std::move(job), lent = std::move(lent)]() mutable {
+    parts_.inbox.post([this, job, lent = std::move(lent)]() mutable {
       job->state = State::waiting;
       if (!lent || lent->bytes.size() != job->page.bytes) return find(job);
       job->before = std::move(*lent);

@@ -298,7 +298,7 @@ Status Publishing::close(void* pointer, vmem_stream stream, std::uint64_t wait_u
   const bool same = found != joint_.end() && found->second.serial == joint.serial;
   if (same && closed) joint_.erase(found);
   if (same && !closed) found->second = joint;
-  return closed ? std::move(joint.outcome) : closed;
+  return closed ? joint.outcome : closed;
 }
 
 // What is to be closed: now, by the caller, whose turn it is (0 times open), or by other calls.
