@@ -83,11 +83,6 @@ void SharedJobs::compare(const SharedJobRef& job) {
       });
 }
 
-// A source that says so without having the page is found out: the bytes do not prove its tag.
-void SharedJobs::reuse(const SharedJobRef& job, NodeId from, const SharedReply& reply) {
-  check(job, from, Came::reused, reply);
-}
-
 void SharedJobs::give_back(SharedJob& job) {
   if (job.before && job.before->give_back) job.before->give_back();
   job.before.reset();
@@ -189,7 +184,8 @@ void SharedJobs::fetched(const SharedJobRef& job, NodeId from, const CallEnd& en
     give_back(*job);
     return check(job, from, Came::fetched, *reply);
   }
-  if (reply && reply->answer == Answer::same && job->before) return reuse(job, from, *reply);
+  // A source that says so without having the page is found out: the bytes do not prove its tag.
+  if (reply && reply->answer == Answer::same && job->before) return check(job, from, Came::reused, *reply);
   ++counters_.retries;
   if (!reply) {
     // The node may be back by the time that its turn comes again.

@@ -92,7 +92,6 @@ class SharedJobs {
   void look_for_earlier(const SharedJobRef& job);
   void compare(const SharedJobRef& job);
   static void give_back(SharedJob& job);
-  void reuse(const SharedJobRef& job, NodeId from, const SharedReply& reply);
   void find(const SharedJobRef& job);
   void found(const SharedJobRef& job, Result<PageSources> sources);
   bool advance(const SharedJobRef& job);

@@ -160,9 +160,9 @@ class Join(Load):
         self.measure(max(0.0, begun + BEFORE_S - time.monotonic()))
         least = min(self.rates(begun, begun + BEFORE_S))
         bound = asked.ratio * (slowest if asked.noisy else base)
-        self.expect(least >= bound, f"the slowest second of the load meanwhile: {least:.0f} operations, {least / base:.2f} "
-                    f"of the median of {base:.0f} before and {least / slowest:.2f} of the slowest of {slowest:.0f}, at "
-                    f"least {bound:.0f}")
+        self.expect(least >= bound, f"the slowest second of the load meanwhile: {least:.0f} operations, at least "
+                    f"{bound:.0f}; that is {least / base:.2f} of the median before ({base:.0f}) and "
+                    f"{least / slowest:.2f} of the slowest second before ({slowest:.0f})")
         self.finish()
 
     def received(self, daemon) -> bool:

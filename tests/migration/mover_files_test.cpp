@@ -51,6 +51,13 @@ TEST_F(Files, TheNextPagesOfARangeSetOutWhileTheFirstIsOnItsWay) {
   release(*user, waiting->range);
 }
 
+TEST_F(Files, ThePolicyHearsThatTheirPagesAreDistant) {
+  start_with_files();
+  const Region& file = map_file(kPages);
+  (void)allocate(2);  // moves between HBM and host memory only
+  EXPECT_EQ(policy->distant, std::set{file.id});
+}
+
 TEST_F(Files, WritingIsRefusedAndReadsStayReadOnly) {
   start_with_files();
   Region& region = map_file(4);

@@ -79,6 +79,12 @@ TEST_F(Spill, PagesInPlaceThatWereNeverWrittenMakeRoom) {
   for (std::uint32_t i = 0; i < 12; ++i) expect_stored(region, i, static_cast<unsigned char>(i));
 }
 
+TEST_F(Spill, ThePolicyHearsThatPagesMayBeDistant) {
+  start_spilling();
+  const Region& region = allocate(2);
+  EXPECT_EQ(policy->distant, std::set{region.id});
+}
+
 TEST_F(Spill, PagesThatHostMemoryHasNoRoomForGoBelowAndComeBack) {
   start_spilling();
   Region& region = filled();

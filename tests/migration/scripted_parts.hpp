@@ -229,10 +229,13 @@ class ScriptedPolicy final : public Policy {
   std::function<void(const Use&)> on_used;
   std::set<PageId> resident;
   std::vector<Use> uses;
-  std::set<RegionId> live;
+  std::set<RegionId> live, distant;
   int victim_queries = 0;
 
-  void region_begins(const RegionShape& region) override { live.insert(region.id); }
+  void region_begins(const RegionShape& region) override {
+    live.insert(region.id);
+    if (region.distant) distant.insert(region.id);
+  }
   void pages_dead(PageId, std::uint32_t, bool) override {}
   void region_ends(RegionId region) override;
   void page_arrived(PageId page, Cause cause) override;

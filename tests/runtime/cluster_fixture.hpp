@@ -30,12 +30,6 @@ inline std::string output(const std::string& arguments) {
 
 class ClusterApi : public RemoteApi {
  protected:
-  void hold_pages(std::uint64_t pages) {
-    void* memory = nullptr;
-    ASSERT_OK(vmem_malloc(&memory, pages * kPage, 0, nullptr));
-    base = static_cast<std::byte*>(memory);
-    for (std::uint64_t page = 0; page < pages; ++page) write_page(page, 1);
-  }
   void expect_page(std::uint64_t page, std::uint64_t version) {
     std::vector<std::uint64_t> read(kPage / 8);
     ASSERT_OK(vmem_read(read.data(), base + page * kPage, kPage));

@@ -17,15 +17,8 @@ TEST_F(ClusterApi, AProgramFindsTheDaemonsOfItsCluster) {
   ASSERT_OK(start({{"cluster", cluster()}}));
   EXPECT_EQ(stats().remote_budget_bytes, 128 * kMiB);
   constexpr std::uint64_t kPages = 80;  // 160 MiB, with 64 MiB of HBM and host memory
-  void* memory = nullptr;
-  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
-  base = static_cast<std::byte*>(memory);
-  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
-  std::vector<std::uint64_t> read(kPage / 8);
-  for (std::uint64_t page = 0; page < kPages; ++page) {
-    ASSERT_OK(vmem_memcpy(read.data(), base + page * kPage, kPage, nullptr));
-    ASSERT_EQ(read, page_words(page, 1)) << page;
-  }
+  hold_pages(kPages);
+  expect_pages(kPages);
   EXPECT_GT(stats().remote_stored_bytes, 90 * kMiB);
   EXPECT_EQ(stats().remote_checksum_failures, 0u);
 }

@@ -24,15 +24,8 @@ TEST_F(RemoteApi, TheOtherNodesHbmIsRoomToo) {
   ASSERT_OK(start({{"remote", daemon.address()}}));
   EXPECT_EQ(stats().remote_budget_bytes, 256 * kMiB);
   constexpr std::uint64_t kPages = 100;
-  void* memory = nullptr;
-  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
-  base = static_cast<std::byte*>(memory);
-  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
-  std::vector<std::uint64_t> read(kPage / 8);
-  for (std::uint64_t page = 0; page < kPages; ++page) {
-    ASSERT_OK(vmem_memcpy(read.data(), base + page * kPage, kPage, nullptr));
-    ASSERT_EQ(read, page_words(page, 1)) << page;
-  }
+  hold_pages(kPages);
+  expect_pages(kPages);
   EXPECT_GT(stats().remote_used_bytes, 100 * kMiB);
   EXPECT_EQ(stats().remote_checksum_failures, 0u);
 }

@@ -89,6 +89,21 @@ class RemoteApi : public ::testing::Test {
     const auto words = page_words(page, version);
     ASSERT_OK(vmem_write(base + page * kPage, words.data(), kPage));
   }
+  // Allocates pages at `base` and writes version 1 of each.
+  void hold_pages(std::uint64_t pages) {
+    void* memory = nullptr;
+    ASSERT_OK(vmem_malloc(&memory, pages * kPage, 0, nullptr));
+    base = static_cast<std::byte*>(memory);
+    for (std::uint64_t page = 0; page < pages; ++page) write_page(page, 1);
+  }
+  // What hold_pages() wrote, as the GPU has it.
+  void expect_pages(std::uint64_t pages) {
+    std::vector<std::uint64_t> read(kPage / 8);
+    for (std::uint64_t page = 0; page < pages; ++page) {
+      ASSERT_OK(vmem_memcpy(read.data(), base + page * kPage, kPage, nullptr));
+      ASSERT_EQ(read, page_words(page, 1)) << page;
+    }
+  }
   std::byte* base = nullptr;
 };
 

@@ -48,15 +48,8 @@ TEST_F(RemoteApi, WhatTheOtherNodeHasNoRoomForGoesToFiles) {
   DaemonProcess daemon("127.0.0.1:0", {"--lend", "64MiB"});
   ASSERT_OK(start({{"remote", daemon.address()}, {"nvme", ".:256MiB"}}));
   constexpr std::uint64_t kPages = 100;
-  void* memory = nullptr;
-  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
-  base = static_cast<std::byte*>(memory);
-  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
-  std::vector<std::uint64_t> read(kPage / 8);
-  for (std::uint64_t page = 0; page < kPages; ++page) {
-    ASSERT_OK(vmem_memcpy(read.data(), base + page * kPage, kPage, nullptr));
-    ASSERT_EQ(read, page_words(page, 1)) << page;
-  }
+  hold_pages(kPages);
+  expect_pages(kPages);
   EXPECT_EQ(stats().remote_used_bytes, 64 * kMiB);
   EXPECT_GT(stats().nvme_used_bytes, 0u);
 }
@@ -65,15 +58,8 @@ TEST_F(RemoteApi, TheOtherNodesDiskIsRoomToo) {
   DaemonProcess daemon("127.0.0.1:0", {"--lend", "32MiB", "--nvme", ".:256MiB"});
   ASSERT_OK(start({{"remote", daemon.address()}}));
   constexpr std::uint64_t kPages = 100;
-  void* memory = nullptr;
-  ASSERT_OK(vmem_malloc(&memory, kPages * kPage, 0, nullptr));
-  base = static_cast<std::byte*>(memory);
-  for (std::uint64_t page = 0; page < kPages; ++page) write_page(page, 1);
-  std::vector<std::uint64_t> read(kPage / 8);
-  for (std::uint64_t page = 0; page < kPages; ++page) {
-    ASSERT_OK(vmem_memcpy(read.data(), base + page * kPage, kPage, nullptr));
-    ASSERT_EQ(read, page_words(page, 1)) << page;
-  }
+  hold_pages(kPages);
+  expect_pages(kPages);
   EXPECT_GT(stats().remote_used_bytes, 100 * kMiB);
 }
 

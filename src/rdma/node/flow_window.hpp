@@ -22,8 +22,8 @@ class FlowWindow {
     bool alone = false;
   };
 
-  // `most_bytes`: in flight; a single transfer may be larger. `least_queue_us`: of the path's time,
-  // may be in flight however short its delay is; else the ends' own work leaves a fast path idle.
+  // `most_bytes`: in flight; a single transfer may be larger. `least_queue_us`: so much as the path
+  // delivers in that time may be in flight, even where its least delay is shorter.
   explicit FlowWindow(std::uint64_t most_bytes, std::uint64_t least_queue_us = 0)
       : most_bytes_(most_bytes), least_queue_us_(least_queue_us) {}
 

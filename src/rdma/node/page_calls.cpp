@@ -11,9 +11,9 @@ namespace {
 
 // Pages in flight are in memory of tiers, which is pinned.
 constexpr std::uint64_t kMostBytes = std::uint64_t{512} << 20;
-// Both ends check and register pages, for longer than a local path has one.
+// On a local path, both ends spend more time on a page (registering, checking) than the path does.
+// With no more in flight than the path holds, it would idle meanwhile.
 constexpr std::uint64_t kLeastQueueUs = 4'000;
-
 // After so many others, the first of each order goes.
 constexpr std::uint32_t kMostPassed = 8;
 

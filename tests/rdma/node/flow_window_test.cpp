@@ -36,6 +36,19 @@ TEST(FlowWindow, TheFirstPageGoesAlone) {
   EXPECT_TRUE(window.has_room(kPage, now_us)) << "one is on its way, and one waits behind it";
 }
 
+TEST(FlowWindow, AFastPathHasAsMuchInFlightAsItDeliversInTheLeastQueue) {
+  const auto in_flight = [](std::uint64_t least_queue_us) {
+    FlowWindow window(kMost, least_queue_us);
+    std::uint64_t now_us = 0;
+    for (int i = 0; i < 5; ++i) deliver(window, now_us, 500);
+    while (window.has_room(kPage, now_us)) (void)window.begin(kPage, now_us);
+    return window.in_flight_bytes() / kPage;
+  };
+  EXPECT_LE(in_flight(0), 3u);
+  EXPECT_GE(in_flight(4'000), 8u) << "4 ms of a page each 500 us";
+  EXPECT_LE(in_flight(4'000), 11u);
+}
+
 TEST(FlowWindow, WhatFailedSaysNothingAboutThePath) {
   FlowWindow window(kMost);
   std::uint64_t now_us = 0;

@@ -33,8 +33,9 @@ class PageCallsTest : public ::testing::Test {
                         .give_up_us = give_up_us};
     return page_calls.begin(page, [this, name](const CallEnd& end) { ended.emplace_back(name, end.landed); });
   }
-  // The oldest fetch from the peer that is not answered lands, after so long.
-  void land(PeerId from, std::uint64_t after_us = 1000) {
+  // The oldest fetch from the peer that is not answered lands, after so long: by default so long
+  // that the window holds one page and one that waits.
+  void land(PeerId from, std::uint64_t after_us = 5000) {
     clock.advance(after_us);
     const auto next = std::ranges::find_if(transport.sent, [&](const auto& each) { return each.peer == from; });
     ASSERT_NE(next, transport.sent.end());
