@@ -86,6 +86,50 @@ TEST_F(Serving, APageIsGivenBackWhenItWasSentAndWhenItsReaderIsGone) {
   until([&] { return tier->statistics().pages == 2; });
 }
 
+TEST_F(Serving, APageIsSentToTwoReadersAtTheSameTime) {
+  rdma::FaultyTransport* faults = nullptr;
+  const auto second = make_node(NodeId{8}, faults);
+  Finder second_finder;
+  second_finder.links = &second->links();
+  second_finder.by_node[kFirst] = second->links().add({address(kFirst)}, second_finder);
+  Holder nothing{earlier_key};
+  SharedTier second_tier(*second, second_finder, nothing, {.times = times, .workers = 0});
+  const auto second_source = second_tier.open({.name = "weights",
+                                               .serial = kSerial,
+                                               .bytes = kPages * kPage,
+                                               .page_bytes = kPage,
+                                               .first_granule = 40,
+                                               .key = std::make_shared<RegionKey>(*RegionKey::of(key.bytes()))});
+  const auto both = [&](auto done) {
+    until([&] {
+      second->turn();
+      return done();
+    });
+  };
+  both([&] { return second_finder.connection(kFirst) != rdma::PeerId{}; });
+  Holder& holder = at(kFirst).holder;
+  holder.hold(1);
+  finder.where[1] = second_finder.where[1] = {kFirst};
+  holder.later = true;
+  const std::uint64_t id = submit(1);
+  std::vector<std::byte> page(kPage);
+  tiers::Transfer transfer;
+  transfer.slot = *second_source->lay_out(kPage, kPages) + 1;
+  transfer.host = page.data();
+  transfer.bytes = kPage;
+  ASSERT_TRUE(second_tier.submit({&transfer, 1}));
+  both([&] { return holder.waiting.size() == 2; });
+  holder.answer_all();
+  std::vector<tiers::Completion> there;
+  both([&] {
+    EXPECT_TRUE(second_tier.poll(there));
+    return !there.empty() && completion(id) != nullptr;
+  });
+  EXPECT_EQ(holder.asked, 2);
+  EXPECT_TRUE(holds(1));
+  EXPECT_EQ(std::memcmp(page.data(), memory[1].get(), kPage), 0);
+}
+
 TEST_F(Serving, AServerThatEndsWaitsForPagesInPreparation) {
   Holder& holder = at(kFirst).holder;
   holder.hold(0);

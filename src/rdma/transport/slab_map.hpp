@@ -1,4 +1,5 @@
-// Registered memory of a transport: finds the slab of a span. Any thread.
+// Registered memory of a transport: finds a slab of a span. Slabs may overlap: a page is sent to
+// several nodes at the same time. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,33 +12,36 @@ namespace vmem::rdma {
 
 class SlabMap {
  public:
-  // Errors: INVALID_VALUE for empty memory or an overlap with a slab.
-  Status add(ConstBytes memory, void* handle);
-  void remove(ConstBytes memory);
-  // The handle of the slab that contains the whole span. Errors: INVALID_VALUE.
-  Result<void*> find(ConstBytes span) const;
-
- private:
   struct Entry {
     std::size_t bytes = 0;
     void* handle = nullptr;
   };
+  using Slabs = std::multimap<std::uintptr_t, Entry>;  // by first address
+  using Place = Slabs::const_iterator;
+
+  // Errors: INVALID_VALUE for empty memory.
+  Result<Place> add(ConstBytes memory, void* handle);
+  void remove(Place slab);
+  // The handle of a slab that contains the whole span. Errors: INVALID_VALUE.
+  Result<void*> find(ConstBytes span) const;
+
+ private:
   mutable std::mutex mutex_;
-  std::map<std::uintptr_t, Entry> slabs_;  // by first address; protected by mutex_
+  Slabs slabs_;  // protected by mutex_
 };
 
 // Memory that is in the map until its end, and registered nowhere else.
 class MappedSlab final : public Slab {
  public:
-  // REQUIRES: the memory is in the map.
-  MappedSlab(SlabMap& slabs, Bytes memory) : slabs_(slabs), memory_(memory) {}
-  ~MappedSlab() override { slabs_.remove(memory_); }
+  MappedSlab(SlabMap& slabs, SlabMap::Place place, Bytes memory) : slabs_(slabs), place_(place), memory_(memory) {}
+  ~MappedSlab() override { slabs_.remove(place_); }
   MappedSlab(const MappedSlab&) = delete;
   MappedSlab& operator=(const MappedSlab&) = delete;
   Bytes memory() const noexcept override { return memory_; }
 
  private:
   SlabMap& slabs_;
+  SlabMap::Place place_;
   Bytes memory_;
 };
 

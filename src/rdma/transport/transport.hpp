@@ -133,6 +133,7 @@ class Transport : public Progressable {
   // The address for peers to connect to; "" if this transport does not listen.
   virtual const std::string& address() const noexcept = 0;
 
+  // Slabs may overlap. Errors: INVALID_VALUE for empty memory, those of the transport's library.
   virtual Result<std::unique_ptr<Slab>> register_slab(Bytes memory) = 0;
   // Ends in Connected or Gone. Errors: the address is malformed or not allowed.
   virtual Result<PeerId> connect(const std::string& address, std::uint64_t deadline_us) = 0;

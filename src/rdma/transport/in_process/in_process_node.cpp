@@ -61,8 +61,8 @@ ProcessRef FabricNode::process_of(NodeId node) const {
 }
 
 Result<std::unique_ptr<Slab>> FabricNode::register_slab(Bytes memory) {
-  VMEM_TRY(slabs_.add(memory, nullptr));
-  return std::make_unique<MappedSlab>(slabs_, memory);
+  VMEM_ASSIGN(const SlabMap::Place place, slabs_.add(memory, nullptr));
+  return std::make_unique<MappedSlab>(slabs_, place, memory);
 }
 
 Result<PeerId> FabricNode::connect(const std::string& address, std::uint64_t deadline_us) {

@@ -94,8 +94,8 @@ void StreamTransport::on_lane(const std::shared_ptr<Channel>& channel, Work work
 }
 
 Result<std::unique_ptr<Slab>> StreamTransport::register_slab(Bytes memory) {
-  VMEM_TRY(slabs_.add(memory, nullptr));
-  return std::make_unique<MappedSlab>(slabs_, memory);
+  VMEM_ASSIGN(const SlabMap::Place place, slabs_.add(memory, nullptr));
+  return std::make_unique<MappedSlab>(slabs_, place, memory);
 }
 
 Result<PeerId> StreamTransport::connect(const std::string& address, std::uint64_t deadline_us) {

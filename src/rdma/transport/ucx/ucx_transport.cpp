@@ -20,15 +20,16 @@ constexpr std::size_t kMostUndelivered = 1024;
 
 class UcxSlab final : public Slab {
  public:
-  UcxSlab(SlabMap& slabs, UcxMemory region, Bytes memory)
-      : slabs_(slabs), region_(std::move(region)), memory_(memory) {}
-  ~UcxSlab() override { slabs_.remove(memory_); }
+  UcxSlab(SlabMap& slabs, SlabMap::Place place, UcxMemory region, Bytes memory)
+      : slabs_(slabs), place_(place), region_(std::move(region)), memory_(memory) {}
+  ~UcxSlab() override { slabs_.remove(place_); }
   UcxSlab(const UcxSlab&) = delete;
   UcxSlab& operator=(const UcxSlab&) = delete;
   Bytes memory() const noexcept override { return memory_; }
 
  private:
   SlabMap& slabs_;
+  SlabMap::Place place_;
   UcxMemory region_;
   Bytes memory_;
 };
@@ -133,8 +134,8 @@ UcxTransport::~UcxTransport() {
 
 Result<std::unique_ptr<Slab>> UcxTransport::register_slab(Bytes memory) {
   VMEM_ASSIGN(UcxMemory region, UcxMemory::map(context_, memory));
-  VMEM_TRY(slabs_.add(memory, region.get()));
-  return std::make_unique<UcxSlab>(slabs_, std::move(region), memory);
+  VMEM_ASSIGN(const SlabMap::Place place, slabs_.add(memory, region.get()));
+  return std::make_unique<UcxSlab>(slabs_, place, std::move(region), memory);
 }
 
 Result<PeerId> UcxTransport::connect(const std::string& address, std::uint64_t deadline_us) {
