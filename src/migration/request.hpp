@@ -204,7 +204,7 @@ struct AdviseRequest final : Request {
 struct OpenPageRequest final : Request {
   PageRun run;  // one page
   bool write = false;
-  bool only_here = false;  // for another node: a page that is elsewhere is not loaded for it
+  bool only_here = false;  // a page that is elsewhere is not loaded
   // Answer: the page is not here, and was not opened.
   bool absent = false;
   // Answer: one of these, or neither (reading only) for a page that was never written.

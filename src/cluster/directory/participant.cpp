@@ -144,6 +144,13 @@ bool Participant::arrived(std::uint32_t page, Fetch fetch) {
 }
 
 void Participant::missing(const Runs& pages, NodeId source, Outbox& out) {
+  if (source == setup_.self) {
+    for_each_page(pages, [&](std::uint32_t page) {
+      if (page >= pages_.size() || pages_[page].have == Have::free) return;
+      pages_[page].have = Have::none;
+      landed_.erase(page);
+    });
+  }
   in_parts(pages, [&](Runs part) { say(Missing{.pages = std::move(part), .source = source}, out); });
 }
 

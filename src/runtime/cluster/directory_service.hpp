@@ -60,6 +60,11 @@ class DirectoryService final : public rdma::Service, public sharing::PageFinder 
   }
   bool drop(Serial serial, std::uint32_t page) { return directory_->drop(serial, {.first = page, .count = 1}); }
 
+  // Any thread. This node has lost a page that it published.
+  void lost(const sharing::SharedPage& page) {
+    inbox_.post([this, page] { missing(page, self_); });
+  }
+
   // Any thread.
   void see(ClusterView view);
   void expelled();

@@ -198,7 +198,7 @@ void MoverPages::lend(const sharing::SharedPage& page, Lent lent) {
 void MoverPages::open(JobPtr job) noexcept {
   migration::OpenPageRequest& request = job->open.emplace();
   request.run = job->run();
-  request.only_here = true;
+  request.only_here = job->region->shared.region->read_only;
   request.then = [this, job = std::move(job)]() mutable { opened(std::move(job)); };
   parts_.mover.post(request);
 }
@@ -410,6 +410,7 @@ void MoverPages::prove(JobPtr job) {
 }
 
 void MoverPages::refuse(JobPtr job) {
+  if (job->refusal == Answer::damaged && config_.lost) (void)ran_within_memory([&] { config_.lost(job->page); });
   job->lent(std::unexpected(job->refusal));
   end(std::move(job));
 }

@@ -4,15 +4,17 @@
 //   lend → open ┬ in host memory: prove → lent → given back → close
 //               ├ in HBM, or in part, with room: copy → close → prove → lent → given back
 //               ├ in HBM, or in part, without room: close → wait for room → open
-//               └ elsewhere, never written, or unreadable: refused
+//               └ not here, never written, or unreadable: refused
 //
-// What is on a disk, or with a lender, is not loaded for others. Opening and closing are requests
+// A page that this program published is loaded from a disk or a lender for others; one that other
+// nodes published, and that is not here, they get from those. Opening and closing are requests
 // to the mover that nobody waits for. Threads of this class copy, prove and answer. So neither the
 // node's thread nor the mover's waits, and the mover's thread allocates nothing here.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -42,6 +44,8 @@ class MoverPages final : public sharing::PageHolder {
     std::size_t most_waiting = 1000;                        // pages, for room for a copy
     // Then who asked is to ask again: within the time that it waits for an answer.
     std::uint64_t most_wait_us = 1'000'000;
+    // Told of pages that were to be lent, and have no valid copy left here. A worker's thread.
+    std::function<void(const sharing::SharedPage&)> lost = {};
   };
   // A region that nobody writes to any more: its own frozen, or another node's opened here.
   struct Shared {

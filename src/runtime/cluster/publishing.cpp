@@ -66,7 +66,9 @@ Result<std::shared_ptr<const sharing::RegionKey>> key_of(const RegionRecord& rec
 }  // namespace
 
 Publishing::Publishing(const Parts& parts)
-    : parts_(parts), pages_({.devices = parts.devices, .mover = parts.mover}, {}) {
+    : parts_(parts),
+      pages_({.devices = parts.devices, .mover = parts.mover},
+             {.lost = [this](const sharing::SharedPage& page) { directory().lost(page); }}) {
   parts_.remote.joint()->serve(pages_);
   parts_.remote.tell(this);
 }

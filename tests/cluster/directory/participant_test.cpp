@@ -237,6 +237,22 @@ TEST_F(ParticipantTest, AnAnswerToAReleaseNamesItsRound) {
   EXPECT_EQ(said<Missing>()->pages, (Runs{{.first = 4, .count = 1}}));
 }
 
+// Or else its home would name it as a source for ever.
+TEST_F(ParticipantTest, WhatANodeHasLostItDoesNotPromiseToKeep) {
+  fetch();
+  tell(Keep{.pages = kPages, .round = 4, .sources = {}});
+  ASSERT_TRUE(said<Kept>());
+  ASSERT_EQ(opener.have(kPage.first), Have::kept);
+  out = {};
+  opener.missing(kPages, NodeId{2}, out);
+  ASSERT_TRUE(said<Missing>());
+  EXPECT_EQ(said<Missing>()->source, NodeId{2});
+  EXPECT_EQ(opener.have(kPage.first), Have::none);
+  tell(Keep{.pages = kPages, .round = 5, .sources = {}});
+  ASSERT_TRUE(said<Kept>());
+  EXPECT_EQ(said<Kept>()->answer, KeepAnswer::no);
+}
+
 TEST_F(ParticipantTest, AWantEndsInLostWhenItsRegionIsClosedOrErased) {
   const auto ends_lost = [&] {
     const std::optional<WantEnded> ended = event<WantEnded>();

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <functional>
 #include <future>
+#include <mutex>
 #include <new>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -89,27 +91,48 @@ TEST_F(LentPages, WhoDoesNotGiveItsPagesBackHoldsUpOthersNotForLong) {
   EXPECT_TRUE(lends(1));
 }
 
-TEST_F(LentPages, APageOnADiskIsNotHereAndStaysThere) {
+TEST_F(LentPages, APageOnADiskIsLoadedForOthers) {
   start({}, 16, 192);
+  publish(40);
+  ASSERT_TRUE(runtime->requests().quiesce());
+  ASSERT_GT(places().bytes_below_host, 0u);
+  for (std::uint32_t page = 0; page < 40; ++page) {
+    Reply reply = get(page);
+    ASSERT_TRUE(reply) << page;
+    EXPECT_TRUE(right(*reply, page)) << page;
+    reply->give_back();
+  }
+}
+
+// The directory hears of it: or else it would name this node for ever.
+TEST_F(LentPages, APageThatIsLostIsSaidToBe) {
+  std::mutex mutex;
+  std::set<std::uint32_t> lost;
+  start({.lost =
+             [&](const sharing::SharedPage& page) {
+               const std::lock_guard lock(mutex);
+               lost.insert(page.page);
+             }},
+        16, 192);
   publish(40);
   ASSERT_TRUE(runtime->requests().quiesce());
   const std::uint64_t below = places().bytes_below_host / kPage;
   ASSERT_GT(below, 0u);
-  std::uint64_t unknown = 0, lent = 0;
+  spoil_disk();
+  std::set<std::uint32_t> refused;
   for (std::uint32_t page = 0; page < 40; ++page) {
     Reply reply = get(page);
-    if (!reply) {
-      EXPECT_EQ(reply.error(), Answer::unknown);
-      ++unknown;
-      continue;
+    if (reply) {
+      EXPECT_TRUE(right(*reply, page)) << page;
+      reply->give_back();
+    } else {
+      EXPECT_EQ(reply.error(), Answer::damaged);
+      refused.insert(page);
     }
-    ++lent;
-    EXPECT_TRUE(right(*reply, page)) << page;
-    reply->give_back();
   }
-  EXPECT_EQ(unknown, below);
-  EXPECT_GT(lent, 0u);
-  EXPECT_EQ(places().bytes_below_host / kPage, below);
+  EXPECT_GE(refused.size(), below);
+  pages.reset();
+  EXPECT_EQ(lost, refused);
 }
 
 TEST_F(LentPages, APageThatWasNeverWrittenIsNotHere) {
