@@ -16,6 +16,8 @@ meet the load differs from run to run. Logs are kept if something fails.
 import argparse
 import collections
 import contextlib
+import dataclasses
+import json
 import pathlib
 import random
 import signal
@@ -282,6 +284,13 @@ class Kills:
 
     # ---- what was observed ----
 
+    def keep_events(self) -> None:
+        """Beside the logs."""
+        with self.lock:
+            deaths = [dataclasses.asdict(each) for each in self.model.deaths]
+            lines = [json.dumps({"process": process} | event) for process, event in self.events]
+        pathlib.Path(self.world.folder, "events.json").write_text("\n".join([*map(json.dumps, deaths), *lines]))
+
     def judge(self) -> None:
         for process, event in self.events:
             slot = next((each for each in self.slots if each.name == process.split(".")[0]), None)
@@ -326,8 +335,8 @@ class Kills:
 def campaign(build: str, seed: int, kills: int, burst: int, heal_s: float) -> list[str]:
     world = World(build, seed, lease_s=LEASE_S)
     failures = ["it did not end"]
+    scenario = Kills(world, seed, heal_s)
     try:
-        scenario = Kills(world, seed, heal_s)
         failures = scenario.failures
         scenario.run(kills, burst)
         scenario.settle()
@@ -341,6 +350,7 @@ def campaign(build: str, seed: int, kills: int, burst: int, heal_s: float) -> li
     finally:
         world.end(keep=bool(failures))
         if failures:
+            scenario.keep_events()
             print(f"  logs: {world.folder}", flush=True)
     return failures
 
