@@ -38,7 +38,7 @@ STATUS_NAMES = {0: "OK", 1: "INVALID_VALUE", 3: "NOT_INITIALIZED", 5: "INVALID_P
 
 class PublishOptions(ctypes.Structure):
     _fields_ = [("copies", ctypes.c_uint32), ("reserved", ctypes.c_uint32), ("expires_s", ctypes.c_uint64),
-                ("wait_us", ctypes.c_uint64)]
+                ("wait_us", ctypes.c_uint64), ("readers", ctypes.c_char_p)]
 
 
 class Range(ctypes.Structure):
