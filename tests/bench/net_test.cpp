@@ -102,14 +102,16 @@ TEST_F(NetTest, ADaemonIsDrainedUnderLoadAndBack) {
       << "the drain's own rate bounds what it may take";
 }
 
-TEST_F(NetTest, RowsThatDoNotExistAndAPageServerThatDoesNotAnswerAreRefused) {
+TEST_F(NetTest, RowsThatDoNotExistAndAPageServerWithoutItsClusterAreRefused) {
   settings_.scenario = "cluster";
   settings_.rows = {"page", "fan-out"};
   EXPECT_EQ(run(settings_), kExitBadOptions);
   settings_.rows = {"page"};
   settings_.working_set_bytes = std::uint64_t{4} << 20;
   settings_.page_server = "127.0.0.1:1";
-  EXPECT_EQ(run(settings_), kExitBadOptions);
+  EXPECT_EQ(run(settings_), kExitBadOptions) << "its daemon is in no cluster that is named";
+  settings_.rows = {"drain"};
+  EXPECT_EQ(run(settings_), kExitBadOptions) << "nothing asks it for a page";
 }
 
 TEST(RoundTrip, APageComesWholeAndAServerThatIsNotThereIsNamed) {

@@ -124,6 +124,9 @@ Result<double> RegionReader::read(const Region& region) {
 Status run_cluster(Context& context) {
   const std::vector<std::string>& rows = context.settings.rows;
   VMEM_TRY(check_rows(rows));
+  if (!context.settings.page_server.empty() && !rows.empty() && std::ranges::find(rows, "page") == rows.end())
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--page-server is for the rows page, and --rows {} leaves them out", fmt::join(rows, ",")));
   for (const Group& group : kGroups) {
     if (!rows.empty() && std::ranges::find(rows, group.name) == rows.end()) continue;
     context.progress.begin(fmt::format("cluster {}", group.name), 1);

@@ -180,6 +180,10 @@ Status measure_one_page(Context& context) {
   const std::uint64_t bytes = pages * page_bytes;
   VMEM_TRY(check_host_memory("cluster", 2 * bytes));  // here and at the daemon
   VMEM_ASSIGN(const auto own, cluster_for(settings, {.copies_bytes = bytes + 64 * kMiB}));
+  if (own && !settings.page_server.empty())
+    return fail(VMEM_ERROR_INVALID_OPTION,
+                fmt::format("--page-server {}: the daemon has to be there, too; name its cluster (VMEM_CLUSTER)",
+                            settings.page_server));
   Context part = context.with(settings);
   VMEM_ASSIGN(const BarePage bare, BarePage::create(part, page_bytes));
   VMEM_ASSIGN(const Session session,

@@ -18,6 +18,7 @@ constexpr std::uint64_t kLeast = 64 * kMiB;  // of HBM and of host memory
 constexpr double kRatio = 4;                 // of the region to both
 // A sample's bytes on a GPU; the stream scenario alone takes longer.
 constexpr std::uint64_t kSampleBytes = 8192 * kMiB;
+constexpr std::uint64_t kMostLent = 1024 * kMiB;  // where the two media are compared
 
 // A quarter of the working set is here, in HBM and host memory; the rest overflows.
 Settings stream_settings(const Context& context) {
@@ -63,6 +64,7 @@ Status measure_overflow(Context& context) {
     VMEM_TRY(stream_over(context, settings, hbm, "HBM"));
   }
   Settings lending = context.settings;
+  lending.working_set_bytes = std::min(working_set_bytes(lending), kMostLent);
   std::erase_if(lending.runtime_options, [](const auto& option) { return option.first == "cluster"; });
   Context part = context.with(lending);
   return measure_lending(part, {.scenario = "cluster", .prefix = "overflow, "});
