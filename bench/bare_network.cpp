@@ -22,6 +22,7 @@
 #include "base/file_descriptor.hpp"
 #include "bench/all_at_once.hpp"
 #include "bench/samples.hpp"
+#include "bench/socket_pair.hpp"
 #include "rdma/transport/socket_address.hpp"
 #include "runtime/options/options.hpp"
 #include "runtime/remote/nodes.hpp"
@@ -42,27 +43,6 @@ constexpr int kWarmUp = 8;
 // The default of ucx_perftest; the next connections to another machine use the next ports.
 constexpr std::uint16_t kUsualPort = 13337;
 constexpr double kMiB = 1 << 20;
-
-std::unexpected<Error> failed(const char* what) {
-  return fail(VMEM_ERROR_DRIVER, fmt::format("{}: {}", what, std::strerror(errno)), errno);
-}
-
-// A socket listening on a free port of the loopback device.
-struct Listener {
-  FileDescriptor socket;
-  sockaddr_in address{};
-};
-Result<Listener> listen_here() {
-  Listener listener{FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
-  listener.address.sin_family = AF_INET;
-  listener.address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  auto* const address = reinterpret_cast<sockaddr*>(&listener.address);
-  socklen_t size = sizeof(listener.address);
-  if (!listener.socket || ::bind(listener.socket.get(), address, size) != 0 ||
-      ::listen(listener.socket.get(), 1) != 0 || ::getsockname(listener.socket.get(), address, &size) != 0)
-    return failed("a socket on the loopback device");
-  return listener;
-}
 
 // Different ports, only known to be free at the time of the call.
 Result<std::vector<std::uint16_t>> free_ports(std::size_t count) {
@@ -92,26 +72,6 @@ std::string host_of(const std::string& address) {
   return host.starts_with('[') ? host.substr(1, host.size() - 2) : host;
 }
 
-// Two connected sockets.
-struct SocketPair {
-  FileDescriptor from, to;
-};
-Result<SocketPair> connect_pair(NodePath::Sockets kind) {
-  if (kind == NodePath::Sockets::local) {
-    int ends[2] = {-1, -1};
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return failed("a pair of local sockets");
-    return SocketPair{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-  }
-  VMEM_ASSIGN(const Listener listener, listen_here());
-  SocketPair pair{FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), {}};
-  const auto* const address = reinterpret_cast<const sockaddr*>(&listener.address);
-  if (!pair.from || ::connect(pair.from.get(), address, sizeof(listener.address)) != 0)
-    return failed("connecting a socket on the loopback device");
-  pair.to = FileDescriptor(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!pair.to) return failed("accepting a socket on the loopback device");
-  return pair;
-}
-
 // The receiving end of a socket loop: reads `bytes`, then answers with one byte. Makes only system
 // calls, because it runs between fork and _exit.
 [[noreturn]] void receive(int socket, std::byte* memory, std::uint64_t message_bytes, std::uint64_t bytes) {
@@ -128,7 +88,7 @@ Result<SocketPair> connect_pair(NodePath::Sockets kind) {
 // A child process that receives.
 class Receiver {
  public:
-  static Result<Receiver> start(NodePath::Sockets kind, std::uint64_t message_bytes, std::uint64_t bytes) {
+  static Result<Receiver> start(SocketKind kind, std::uint64_t message_bytes, std::uint64_t bytes) {
     VMEM_ASSIGN(SocketPair pair, connect_pair(kind));
     std::vector<std::byte> memory(message_bytes, std::byte{1});
     Receiver made(std::move(pair.from));
@@ -137,7 +97,7 @@ class Receiver {
       ::close(made.socket_.get());  // else this process's end would keep the connection open
       receive(pair.to.get(), memory.data(), message_bytes, bytes);
     }
-    if (made.child_ < 0) return failed("fork");
+    if (made.child_ < 0) return socket_failed("fork");
     return made;
   }
   Receiver(Receiver&& other) noexcept : child_(std::exchange(other.child_, -1)), socket_(std::move(other.socket_)) {}
@@ -152,11 +112,11 @@ class Receiver {
     for (std::uint64_t sent = 0; sent < bytes;) {
       const std::uint64_t at = sent % message.size();
       const ssize_t put = ::send(socket_.get(), message.data() + at, message.size() - at, MSG_NOSIGNAL);
-      if (put <= 0) return failed("sending on this machine");
+      if (put <= 0) return socket_failed("sending on this machine");
       sent += static_cast<std::uint64_t>(put);
     }
     char done = 0;
-    if (::recv(socket_.get(), &done, 1, 0) != 1) return failed("receiving on this machine");
+    if (::recv(socket_.get(), &done, 1, 0) != 1) return socket_failed("receiving on this machine");
     return {};
   }
 
@@ -184,8 +144,8 @@ std::vector<NodePath> node_paths(const Options& options) {
   const bool local = options.secret.empty() && options.certificates.empty();
   std::vector<NodePath> paths;
   for (const std::string& address : options.remote)
-    paths.push_back({address, runtime::channel_count(options.remote_channels),
-                     local ? NodePath::Sockets::local : NodePath::Sockets::tcp});
+    paths.push_back(
+        {address, runtime::channel_count(options.remote_channels), local ? SocketKind::local : SocketKind::tcp});
   return paths;
 }
 
@@ -223,7 +183,7 @@ bool BareNetwork::has_perftest() {
 }
 
 std::string BareNetwork::name() const {
-  const char* const sockets = path_.sockets == NodePath::Sockets::local ? "plain local sockets" : "plain TCP sockets";
+  const char* const sockets = path_.sockets == SocketKind::local ? "plain local sockets" : "plain TCP sockets";
   const std::string where = here_ ? "between two processes here" : "to " + host_;
   return fmt::format("{}, {}, {} connection{} {}", by_ == By::sockets ? sockets : "ucx_perftest ucp_am_bw",
                      format_bytes(message_bytes_), path_.connections, path_.connections == 1 ? "" : "s", where);

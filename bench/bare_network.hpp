@@ -11,6 +11,7 @@
 
 #include "base/status.hpp"
 #include "bench/child_process.hpp"
+#include "bench/socket_pair.hpp"
 #include "bench/stream_limit.hpp"
 #include "runtime/options/options.hpp"
 
@@ -18,10 +19,9 @@ namespace vmem::bench {
 
 // How vmem reaches a node.
 struct NodePath {
-  enum class Sockets { tcp, local };
   std::string address;
   std::uint32_t connections = 1;
-  Sockets sockets = Sockets::tcp;  // between two processes of this machine
+  SocketKind sockets = SocketKind::tcp;  // between two processes of this machine
 };
 // The nodes of --remote, reached as these options say.
 std::vector<NodePath> node_paths(const Options& options);

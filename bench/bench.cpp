@@ -30,17 +30,19 @@ constexpr Scenario kScenarios[] = {
     {"tier", "pages through the disk tier (--nvme), out and in, against fio on the same disk", run_tier},
     {"compress", "pages through the disk tier (--nvme), compressed, against the same pages as they are", run_compress},
     {"net", "pages through the remote tier, to a second node here or --remote and back, against ucx_perftest", run_net},
-    {"cluster", "reads a published region that a daemon keeps, against bare messages and a lender's memory",
+    {"cluster", "published pages: all, one alone, for 1 to 3 readers; overflow to a daemon; its drain (--rows)",
      run_cluster},
     {"lend", "pages to a daemon's HBM and back, against pages to a daemon's memory; --working-set is how much",
      run_lend},
     {"demo", "stream at 4 times the HBM budget, explained", run_demo, print_after_demo},
     {"all", "every figure of the project's table of goals", run_all},
+    {.name = "reader", .summary = "one reading process of cluster's fan-out", .run = run_reader, .is_internal = true},
 };
 
 std::string list_scenarios() {
   std::string list;
-  for (const Scenario& scenario : kScenarios) list += fmt::format("  {:<8} {}\n", scenario.name, scenario.summary);
+  for (const Scenario& scenario : kScenarios)
+    if (!scenario.is_internal) list += fmt::format("  {:<8} {}\n", scenario.name, scenario.summary);
   return list;
 }
 
@@ -67,6 +69,9 @@ Status check_settings(const Settings& settings) {
     return bad(fmt::format("--repeats {} is out of range; give 1 to 1000", settings.repeats));
   if (settings.chunk_bytes && (*settings.chunk_bytes == 0 || *settings.chunk_bytes % 4096 != 0))
     return bad(fmt::format("--chunk {} is not a multiple of 4 KiB; give for example 32MiB", *settings.chunk_bytes));
+  if (settings.scenario != "cluster" && (!settings.rows.empty() || !settings.page_server.empty()))
+    return bad(
+        fmt::format("--rows and --page-server are for the cluster scenario, and {} was asked for", settings.scenario));
   if (settings.scenario == "file" && settings.input.empty())
     return bad("the file scenario needs a file; name one with --input");
   return {};
@@ -115,7 +120,8 @@ ExitCode exit_code(std::span<const Record> records, const Gpu& gpu, bool check) 
   const auto above = std::ranges::count_if(records, limit_exceeded);
   if (check)
     fmt::print(stderr, "vmem bench: goals: {} met, {} missed, {} not judged{}; {} above every sample of their limit\n",
-               count(true), count(false), count(std::nullopt), gpu.emulated() ? " (they need a real GPU)" : "", above);
+               count(true), count(false), count(std::nullopt),
+               gpu.emulated() ? " (they need a real GPU, or a link between hosts)" : "", above);
   const bool verified = std::ranges::all_of(records, &Record::verified);
   const bool missed = check && count(false) + above > 0;
   return verified && !missed ? kExitOk : kExitMismatch;

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+
+#include "bench/socket_pair.hpp"
 
 namespace vmem::bench {
 namespace {
@@ -41,7 +44,7 @@ std::vector<std::string> environment_with(const ChildProcess::Environment& more)
 }  // namespace
 
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(std::vector<std::string> arguments,
-                                                          const Environment& environment) {
+                                                          const Environment& environment, Input input) {
   std::unique_ptr<ChildProcess> process(new ChildProcess);
   process->command_ = fmt::format("{}", fmt::join(arguments, " "));
   std::array<int, 2> out{};
@@ -49,6 +52,12 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(std::vector<std::strin
     return fail(VMEM_ERROR_DRIVER, fmt::format("'{}' was not started: {}", process->command_, std::strerror(errno)),
                 errno);
   process->out_ = out[0];
+  // Sockets and not a pipe: a line for a child that was killed shall raise no SIGPIPE.
+  SocketPair in;
+  if (input == Input::lines) {
+    VMEM_ASSIGN(in, connect_pair(SocketKind::local));
+    process->in_ = std::move(in.from);
+  }
   // Allocate before the fork: another thread may hold the allocator's lock at the fork.
   const std::vector<char*> argv = pointers_to(arguments);
   std::vector<std::string> variables = environment_with(environment);
@@ -58,6 +67,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(std::vector<std::strin
   if (process->child_ == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);
+    if (in.to) ::dup2(in.to.get(), STDIN_FILENO);
     ::dup2(out[1], STDOUT_FILENO);
     ::dup2(out[1], STDERR_FILENO);
     ::execvpe(argv[0], argv.data(), envp.data());
@@ -97,8 +107,17 @@ bool ChildProcess::ended() const {
 }
 
 Result<std::string> ChildProcess::line_beginning(std::string_view begin, std::chrono::milliseconds most) {
+  std::size_t at = 0;
+  return find_line(at, begin, most);
+}
+
+Result<std::string> ChildProcess::next_line_beginning(std::string_view begin, std::chrono::milliseconds most) {
+  return find_line(taken_, begin, most);
+}
+
+Result<std::string> ChildProcess::find_line(std::size_t& at, std::string_view begin, std::chrono::milliseconds most) {
   const auto until = steady_clock::now() + most;
-  for (std::size_t at = 0;;) {
+  for (;;) {
     const std::size_t end = text_.find('\n', at);
     if (end == std::string::npos) {
       VMEM_ASSIGN(const bool more, read_more(until));
@@ -107,9 +126,23 @@ Result<std::string> ChildProcess::line_beginning(std::string_view begin, std::ch
       return fail(VMEM_ERROR_DRIVER, fmt::format("'{}' ended; it said: {}", command_, said));
     }
     std::string line = text_.substr(at, end - at);
-    if (line.starts_with(begin)) return line;
     at = end + 1;
+    if (line.starts_with(begin)) return line;
   }
+}
+
+Status ChildProcess::write_line(std::string_view line) {
+  const std::string text = fmt::format("{}\n", line);
+  for (std::size_t sent = 0; sent < text.size();) {
+    const ssize_t put = ::send(in_.get(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0)
+      return fail(VMEM_ERROR_DRIVER,
+                  fmt::format("'{}' takes no '{}': {}; it said: {}", command_, line, std::strerror(errno), text_),
+                  errno);
+    sent += static_cast<std::size_t>(put);
+  }
+  return {};
 }
 
 Result<std::string> ChildProcess::output(std::chrono::milliseconds most) {

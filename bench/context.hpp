@@ -51,6 +51,7 @@ struct Scenario {
   const char* summary;
   Status (*run)(Context&);
   void (*print_after)(const Gpu&) = nullptr;  // prints text under the table
+  bool is_internal = false;                   // for processes that another scenario starts
 };
 
 std::span<const Scenario> scenarios();
@@ -72,6 +73,8 @@ Status run_tier(Context&);
 Status run_net(Context&);
 Status run_cluster(Context&);
 Status run_lend(Context&);
+// Opens, reads and closes regions as the lines of standard input say, and answers each line.
+Status run_reader(Context&);
 Status run_compress(Context&);
 Status run_demo(Context&);
 void print_after_demo(const Gpu&);

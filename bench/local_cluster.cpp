@@ -16,22 +16,28 @@ namespace {
 
 constexpr std::chrono::seconds kMost{60};
 
-Result<std::string> cluster(const std::string& folder, std::vector<std::string> words) {
+Result<std::string> cluster(const std::string& folder, std::vector<std::string> words,
+                            const ChildProcess::Environment& environment = {}) {
   words.insert(words.begin(), {vmem_program(), "cluster"});
   words.insert(words.end(), {"--dir", folder + "/cluster"});
-  VMEM_ASSIGN(const auto process, ChildProcess::start(std::move(words)));
+  VMEM_ASSIGN(const auto process, ChildProcess::start(std::move(words), environment));
   return process->output(kMost);
 }
 
 }  // namespace
 
-Result<LocalCluster> LocalCluster::start(std::uint64_t copies_bytes) {
+Result<LocalCluster> LocalCluster::start(const Settings& settings, const Lends& lends) {
+  VMEM_ASSIGN(const Options options, options_named(settings, {"secret", "certificates"}));
   std::string folder = (std::filesystem::temp_directory_path() / "vmem-bench-XXXXXX").string();
   if (::mkdtemp(folder.data()) == nullptr)
     return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{}: {}", folder, std::strerror(errno)), errno);
   LocalCluster started(std::move(folder));
-  const auto up =
-      cluster(started.folder_, {"up", "--nodes", "1", "--memory", "64MiB", "--copies", std::to_string(copies_bytes)});
+  std::vector<std::string> up_words{"up", "--nodes", "1", "--memory", std::to_string(lends.memory_bytes)};
+  if (lends.copies_bytes != 0) up_words.insert(up_words.end(), {"--copies", std::to_string(lends.copies_bytes)});
+  ChildProcess::Environment trust;
+  if (!options.secret.empty()) trust.emplace_back("VMEM_SECRET", options.secret);
+  if (!options.certificates.empty()) trust.emplace_back("VMEM_CERTIFICATES", options.certificates);
+  const auto up = cluster(started.folder_, std::move(up_words), trust);
   if (!up)
     return fail(
         VMEM_ERROR_INVALID_OPTION,

@@ -29,12 +29,24 @@ nlohmann::json or_null(const std::optional<T>& value) {
   return value ? nlohmann::json(*value) : nlohmann::json();
 }
 
+const char* needs_words(Goal::Needs needs) {
+  switch (needs) {
+    case Goal::Needs::gpu:
+      return "gpu";
+    case Goal::Needs::host:
+      return "host";
+    case Goal::Needs::link:
+      return "link";
+  }
+  return "";
+}
+
 nlohmann::json goal_json(const Record& record, const Gpu& gpu) {
   if (!record.goal) return {};
   return {{"of", record.goal->of_ratio ? "ratio" : "achieved"},
           {"bound", record.goal->bound == Goal::Bound::at_least ? "at_least" : "at_most"},
           {"value", record.goal->value},
-          {"needs", record.goal->needs == Goal::Needs::gpu ? "gpu" : "host"},
+          {"needs", needs_words(record.goal->needs)},
           {"met", or_null(goal_met(record, gpu))}};
 }
 
@@ -109,7 +121,8 @@ bool limit_exceeded(const Record& record) {
 }
 
 std::optional<bool> goal_met(const Record& record, const Gpu& gpu) {
-  if (!record.goal || (gpu.emulated() && record.goal->needs == Goal::Needs::gpu)) return std::nullopt;
+  if (!record.goal || record.goal->needs == Goal::Needs::link) return std::nullopt;
+  if (gpu.emulated() && record.goal->needs == Goal::Needs::gpu) return std::nullopt;
   if (record.goal->of_ratio && !record.ratio()) return std::nullopt;
   const double value = record.goal->of_ratio ? *record.ratio() : record.achieved;
   return record.goal->bound == Goal::Bound::at_least ? value >= record.goal->value : value <= record.goal->value;

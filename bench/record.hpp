@@ -20,7 +20,8 @@ namespace vmem::bench {
 struct Goal {
   enum class Bound { at_least, at_most };
   // What has to be real for the goal to apply. A disk, a network and a codec are, beside any GPU.
-  enum class Needs { gpu, host };
+  // A link with a rate lies between hosts: processes of one host compete for its cores instead.
+  enum class Needs { gpu, host, link };
   Bound bound;
   double value;
   bool of_ratio;  // else of the achieved figure
@@ -58,7 +59,7 @@ struct Record {
 // Whether the figure beats the best sample of what bounds it.
 bool limit_exceeded(const Record& record);
 
-// Whether the figure meets its goal; nullopt if it has none, or none beside an emulated GPU.
+// Whether the figure meets its goal; nullopt if it has none, or if what it needs is not there.
 std::optional<bool> goal_met(const Record& record, const Gpu& gpu);
 
 // The record with the command, machine and commit of the run.

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "vmem/cluster.h"
-
 namespace vmem::bench {
 
 Status check(vmem_status status) {
@@ -84,6 +82,13 @@ Result<vmem_statistics> read_statistics() {
   vmem_statistics statistics{};
   statistics.struct_bytes = sizeof(statistics);
   VMEM_TRY(check(vmem_stats(&statistics)));
+  return statistics;
+}
+
+Result<vmem_published_statistics> read_published_statistics() {
+  vmem_published_statistics statistics{};
+  statistics.struct_bytes = sizeof(statistics);
+  VMEM_TRY(check(vmem_published_stats(&statistics)));
   return statistics;
 }
 

@@ -10,6 +10,7 @@
 #include "base/status.hpp"
 #include "bench/gpu.hpp"
 #include "bench/settings.hpp"
+#include "vmem/cluster.h"
 #include "vmem/vmem.h"
 
 namespace vmem::bench {
@@ -80,6 +81,8 @@ struct Traffic {
   Traffic& operator+=(const Traffic& other);
 };
 Result<vmem_statistics> read_statistics();
+// What this process has sent and fetched of published regions.
+Result<vmem_published_statistics> read_published_statistics();
 // Read when no move is in flight.
 Result<vmem_statistics> quiet_statistics();
 Traffic traffic_between(const vmem_statistics& before, const vmem_statistics& after);

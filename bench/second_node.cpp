@@ -26,8 +26,14 @@ Result<SecondNode> SecondNode::start(const Settings& settings, std::uint64_t len
   return start(settings, {"--lend", std::to_string(lend_bytes)});
 }
 
-Result<SecondNode> SecondNode::start_with_hbm(const Settings& settings, const Hbm& hbm) {
-  return start(settings, {"--hbm", fmt::format("{}:{}", hbm.ordinal, hbm.bytes), "--driver", hbm.driver});
+Result<SecondNode> SecondNode::start_with_hbm(const Settings& settings, const Gpu& gpu, std::uint64_t lend_bytes) {
+  const std::string driver = gpu.emulated() ? "emulated" : settings.driver;
+  return start(settings, {"--hbm", fmt::format("{}:{}", gpu.ordinal(), lend_bytes), "--driver", driver});
+}
+
+Result<SecondNode> SecondNode::start_in(const std::string& cluster, const Settings& settings,
+                                        std::uint64_t lend_bytes) {
+  return start(settings, {"--lend", std::to_string(lend_bytes), "--cluster", cluster});
 }
 
 Result<SecondNode> SecondNode::start(const Settings& settings, const std::vector<std::string>& what) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bench/child_process.hpp"
+#include "bench/gpu.hpp"
 #include "bench/settings.hpp"
 
 namespace vmem::bench {
@@ -18,13 +19,10 @@ class SecondNode {
   // Listens on a free loopback port, with the channels, secret and certificates that the runtime
   // of these settings uses. Errors: INVALID_OPTION, the daemon's in its words.
   static Result<SecondNode> start(const Settings& settings, std::uint64_t lend_bytes);
-  // The same, lending HBM of a GPU instead of memory.
-  struct Hbm {
-    std::string driver;
-    int ordinal = 0;
-    std::uint64_t bytes = 0;
-  };
-  static Result<SecondNode> start_with_hbm(const Settings& settings, const Hbm& hbm);
+  // The same, lending HBM of the GPU of these settings instead of memory.
+  static Result<SecondNode> start_with_hbm(const Settings& settings, const Gpu& gpu, std::uint64_t lend_bytes);
+  // The same, a member of the cluster of this address.
+  static Result<SecondNode> start_in(const std::string& cluster, const Settings& settings, std::uint64_t lend_bytes);
   const std::string& address() const { return address_; }
 
  private:

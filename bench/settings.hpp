@@ -32,8 +32,10 @@ struct Settings {
   int repeats = 3;  // samples; the limit is measured once more: before, between and after
   int device = 0;
   std::string driver = "auto";
-  std::string input;   // file scenario
-  bool check = false;  // a missed goal gives exit code 1
+  std::string input;              // file scenario
+  std::vector<std::string> rows;  // cluster: those to measure; empty: all
+  std::string page_server;        // cluster: where a plain socket answers each byte with a page
+  bool check = false;             // a missed goal gives exit code 1
   // Where the records go; empty: nowhere.
   std::string json_path;
   // The command line, for the records.

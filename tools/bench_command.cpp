@@ -54,7 +54,7 @@ void add_runtime_options(CLI::App& app, bench::Settings& settings) {
 std::string describe_scenarios() {
   std::string text = "Scenarios:\n";
   for (const bench::Scenario& scenario : bench::scenarios())
-    text += fmt::format("  {:<8} {}\n", scenario.name, scenario.summary);
+    if (!scenario.is_internal) text += fmt::format("  {:<8} {}\n", scenario.name, scenario.summary);
   return text;
 }
 
@@ -99,6 +99,13 @@ Command add_bench(CLI::App& app, const std::string& command_line) {
       ->capture_default_str()
       ->envname("VMEM_DRIVER");
   app.add_option("--input", settings->input, "file: the file to load; map: the folder for its file")->type_name("FILE");
+  app.add_option("--rows", settings->rows, "cluster: those to measure, of published, page, fanout, overflow, drain")
+      ->delimiter(',')
+      ->type_name("NAME,...");
+  app.add_option("--page-server", settings->page_server,
+                 "cluster: a plain server that answers each byte with a page, on the host of the daemon that "
+                 "VMEM_CLUSTER names: the limit of one page over a link")
+      ->type_name("HOST:PORT");
   add_json(app, settings->json_path, "the records");
   app.add_flag("--check", settings->check, "Exit with 1 if a figure misses its goal, or beats what should limit it");
   add_runtime_options(app, *settings);

@@ -1,6 +1,8 @@
 // lend: pages to and from a daemon's HBM, against the same pages to and from a daemon's memory.
 // Each daemon is a child process; both share this machine's cores and the GPU of --device. Pages go
 // through the remote tier with as many in flight as the mover has.
+#include "bench/scenarios/lend.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <vector>
 
 #include "base/sizes.hpp"
-#include "bench/context.hpp"
 #include "bench/remote_pages.hpp"
 #include "bench/second_node.hpp"
 
@@ -41,12 +42,12 @@ Result<double> rate_of(const Sides& sides, RemotePages& tier, Way way, Steady st
   return rate;
 }
 
-Status measure(Context& context, const Sides& sides, Way way) {
+Status measure(Context& context, const LendRows& rows, const Sides& sides, Way way) {
   const Steady steady = context.settings.passes == 1 ? Steady{} : kSteady;
   Record record;
-  record.scenario = "lend";
-  record.variant =
-      fmt::format("{} pages to HBM, {}", format_bytes(sides.from.page_bytes()), way == Way::out ? "out" : "in");
+  record.scenario = rows.scenario;
+  record.variant = fmt::format("{}{} pages to HBM, {}", rows.prefix, format_bytes(sides.from.page_bytes()),
+                               way == Way::out ? "out" : "in");
   record.options = {{"page_bytes", sides.from.page_bytes()},
                     {"working_set_bytes", sides.from.bytes()},
                     {"node", sides.hbm.describe()},
@@ -55,10 +56,10 @@ Status measure(Context& context, const Sides& sides, Way way) {
   record.limit_name = "pages of a daemon's memory";
   record.limit_is = Record::LimitIs::reference;
   record.goal = kGoal;
-  VMEM_ASSIGN(const Measured measured,
-              measure_shown(
-                  context, "lend " + record.variant, [&] { return rate_of(sides, sides.memory, way, steady, record); },
-                  [&] { return rate_of(sides, sides.hbm, way, steady, record); }));
+  VMEM_ASSIGN(const Measured measured, measure_shown(
+                                           context, record.scenario + " " + record.variant,
+                                           [&] { return rate_of(sides, sides.memory, way, steady, record); },
+                                           [&] { return rate_of(sides, sides.hbm, way, steady, record); }));
   record.set(measured);
   record.verified = record.mismatch.empty();
   record.details["verified_bytes"] = record.verified ? sides.to.bytes() : 0;
@@ -76,19 +77,17 @@ Result<Options> options_to(const Settings& settings, const SecondNode& node) {
 
 }  // namespace
 
-Status run_lend(Context& context) {
+Status measure_lending(Context& context, const LendRows& rows) {
   const Settings& settings = context.settings;
   const std::uint64_t bytes = settings.working_set_bytes.value_or(kWorkingSet);
   std::vector<std::uint64_t> sizes(kPages.begin(), kPages.end());
   if (settings.page_bytes) sizes = {*settings.page_bytes};
   const std::uint64_t most = std::max(bytes, std::ranges::max(sizes));
   // Here twice, and at the daemon that lends memory.
-  VMEM_TRY(check_host_memory("lend", 3 * most));
+  VMEM_TRY(check_host_memory(rows.scenario, 3 * most));
   context.progress.begin("starting the daemons", 1);
   VMEM_ASSIGN(const SecondNode memory_node, SecondNode::start(settings, most));
-  const SecondNode::Hbm hbm{
-      .driver = context.gpu.emulated() ? "emulated" : settings.driver, .ordinal = context.gpu.ordinal(), .bytes = most};
-  VMEM_ASSIGN(const SecondNode hbm_node, SecondNode::start_with_hbm(settings, hbm));
+  VMEM_ASSIGN(const SecondNode hbm_node, SecondNode::start_with_hbm(settings, context.gpu, most));
   VMEM_ASSIGN(const Options to_memory, options_to(settings, memory_node));
   VMEM_ASSIGN(const Options to_hbm, options_to(settings, hbm_node));
   for (const std::uint64_t page_bytes : sizes) {
@@ -101,10 +100,12 @@ Status run_lend(Context& context) {
     const Sides sides{*memory, *in_hbm, from, to};
     VMEM_TRY(memory->store(from));  // first touch of the daemons' memory
     VMEM_TRY(in_hbm->store(from));
-    VMEM_TRY(measure(context, sides, Way::out));
-    VMEM_TRY(measure(context, sides, Way::in));
+    VMEM_TRY(measure(context, rows, sides, Way::out));
+    VMEM_TRY(measure(context, rows, sides, Way::in));
   }
   return {};
 }
+
+Status run_lend(Context& context) { return measure_lending(context, {.scenario = "lend", .prefix = ""}); }
 
 }  // namespace vmem::bench

@@ -138,7 +138,7 @@ TEST(NetworkLimit, HasAsManyConnectionsAndMessagesOfThePagesSize) {
   const std::vector<NodePath> nodes = node_paths(options);
   ASSERT_EQ(nodes.size(), 2u);
   EXPECT_EQ(nodes[1].connections, 3u);
-  EXPECT_EQ(nodes[1].sockets, NodePath::Sockets::local) << "as vmem without a secret";
+  EXPECT_EQ(nodes[1].sockets, SocketKind::local) << "as vmem without a secret";
   NetworkLimit limit(nodes, std::uint64_t{16} << 20);
   const Status ready = limit.prepare(std::uint64_t{4} << 20, std::uint64_t{32} << 20);
   ASSERT_TRUE(ready) << ready.error().message;

@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/sizes.hpp"
+#include "bench/round_trip.hpp"
 #include "scenario_fixture.hpp"
 
 namespace vmem::bench {
@@ -35,9 +38,97 @@ TEST_F(NetTest, PagesToASecondNodeOfItsOwnAndBackAndStreamOverIt) {
 TEST_F(NetTest, APublishedRegionComesFromADaemonOfAClusterOfItsOwn) {
   settings_.working_set_bytes = std::uint64_t{32} << 20;
   settings_.page_bytes = std::uint64_t{2} << 20;
+  settings_.rows = {"published"};
   const auto records = run_scenario("cluster");
   ASSERT_NO_FATAL_FAILURE(expect_schema(records, "cluster", 2));
   EXPECT_EQ(records[0]["options"]["page_bytes"], std::uint64_t{2} << 20);
+}
+
+TEST_F(NetTest, APageIsFetchedAloneAndItsGoalIsForALink) {
+  settings_.working_set_bytes = std::uint64_t{32} << 20;
+  settings_.rows = {"page"};
+  const auto records = run_scenario("cluster");
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "cluster", 2));
+  EXPECT_EQ(records[0]["variant"], "one page of 2 MiB, median");
+  EXPECT_EQ(records[0]["options"]["pages"], 16);
+  EXPECT_EQ(records[0]["details"]["fetched_pages"], 16) << "no page came ahead of its use";
+  EXPECT_EQ(records[0]["goal"]["needs"], "link");
+  EXPECT_EQ(records[1]["variant"], "one page of 2 MiB, p99");
+  EXPECT_GE(records[1]["limit"], records[0]["limit"]);
+}
+
+TEST_F(NetTest, ATableGoesToSeveralReadersAndItsOwnerCountsWhatItSends) {
+  settings_.working_set_bytes = std::uint64_t{32} << 20;
+  settings_.rows = {"fanout"};
+  const auto records = run_scenario("cluster");
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "cluster", 6));
+  EXPECT_EQ(records[3]["variant"], "table for 1 reader, sent by its owner");
+  EXPECT_EQ(records[3]["achieved"], 1) << "one reader has each page from the owner, once";
+  EXPECT_EQ(records[5]["options"]["readers"], 3);
+  EXPECT_EQ(records[5]["goal"]["needs"], "link");
+  EXPECT_GE(records[5]["achieved"].get<double>(), 1);
+  EXPECT_LE(records[5]["achieved"].get<double>(), 3) << "more than a table for each";
+}
+
+TEST_F(NetTest, PagesOverflowToADaemonsMemoryAndToItsHbm) {
+  settings_.working_set_bytes = std::uint64_t{64} << 20;
+  settings_.page_bytes = std::uint64_t{2} << 20;
+  settings_.host_bytes = std::uint64_t{32} << 20;
+  settings_.mode = "ro";
+  settings_.rows = {"overflow"};
+  const auto records = run_scenario("cluster");
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "cluster", 4));
+  EXPECT_EQ(records[0]["variant"], "overflow to memory, read-only 8x");
+  EXPECT_EQ(records[0]["options"]["remote_bytes"], std::uint64_t{256} << 20);
+  EXPECT_EQ(records[1]["variant"], "overflow to HBM, read-only 8x");
+  EXPECT_EQ(records[2]["variant"], "overflow, 2 MiB pages to HBM, out");
+  EXPECT_EQ(records[3]["details"]["verified_bytes"], std::uint64_t{64} << 20);
+}
+
+TEST_F(NetTest, ADaemonIsDrainedUnderLoadAndBack) {
+  settings_.working_set_bytes = std::uint64_t{64} << 20;
+  settings_.rows = {"drain"};
+  const auto records = run_scenario("cluster");
+  ASSERT_NO_FATAL_FAILURE(expect_schema(records, "cluster", 2));
+  for (const auto& record : records) {
+    const auto held = record["options"]["held_bytes"].get<std::uint64_t>();
+    EXPECT_GE(held, std::uint64_t{64} << 20);
+    EXPECT_LE(record["limit"].get<double>(), double(held) / 1e6) << "slower than 1 MB/s";
+    EXPECT_GE(record["details"]["scan_passes"], 1);
+    EXPECT_LE(record["details"]["longest_call_s"], record["details"]["call_deadline_s"]);
+    EXPECT_LE(record["details"]["no_pages_s"], record["achieved"]);
+  }
+  EXPECT_LE(records[0]["options"]["held_bytes"].get<double>() / records[0]["limit"].get<double>(), 256 << 20)
+      << "the drain's own rate bounds what it may take";
+}
+
+TEST_F(NetTest, RowsThatDoNotExistAndAPageServerWithoutItsClusterAreRefused) {
+  settings_.scenario = "cluster";
+  settings_.rows = {"page", "fan-out"};
+  EXPECT_EQ(run(settings_), kExitBadOptions);
+  settings_.rows = {"page"};
+  settings_.working_set_bytes = std::uint64_t{4} << 20;
+  settings_.page_server = "127.0.0.1:1";
+  EXPECT_EQ(run(settings_), kExitBadOptions) << "its daemon is in no cluster that is named";
+  settings_.rows = {"drain"};
+  EXPECT_EQ(run(settings_), kExitBadOptions) << "nothing asks it for a page";
+}
+
+TEST(RoundTrip, APageComesWholeAndAServerThatIsNotThereIsNamed) {
+  constexpr std::uint64_t kBytes = 3 << 20;
+  for (const SocketKind kind : {SocketKind::local, SocketKind::tcp}) {
+    const auto trip = RoundTrip::start(kind, kBytes);
+    ASSERT_TRUE(trip) << trip.error().message;
+    for (int fetch = 0; fetch < 3; ++fetch) {
+      std::vector<std::byte> page(kBytes);
+      const Status fetched = trip->fetch(page);
+      ASSERT_TRUE(fetched) << fetched.error().message;
+      EXPECT_EQ(std::ranges::count(page, std::byte{1}), kBytes);
+    }
+  }
+  const auto none = RoundTrip::connect("127.0.0.1:1");
+  ASSERT_FALSE(none);
+  EXPECT_NE(none.error().message.find("--page-server 127.0.0.1:1"), std::string::npos) << none.error().message;
 }
 
 TEST_F(NetTest, PagesToADaemonsHbmAndBackAreComparedWithItsMemory) {
@@ -115,6 +206,23 @@ TEST(ChildProcess, ALineIsFoundBehindOthersAndTheEndWithoutItIsToldInItsWords) {
   const auto none = (*process)->line_beginning("ready ", std::chrono::seconds(20));
   ASSERT_FALSE(none);
   EXPECT_TRUE(none.error().message.ends_with("ended; it said: not ready")) << none.error().message;
+}
+
+TEST(ChildProcess, LinesAreAnsweredOneAfterTheOtherAndAProcessThatEndedTakesNone) {
+  auto process = ChildProcess::start({"sh", "-c", "while read word; do echo got $word; done; echo over"}, {},
+                                     ChildProcess::Input::lines);
+  ASSERT_TRUE(process) << process.error().message;
+  for (const char* word : {"one", "two"}) {
+    ASSERT_TRUE((*process)->write_line(word));
+    const auto line = (*process)->next_line_beginning("got ", std::chrono::seconds(20));
+    ASSERT_TRUE(line) << line.error().message;
+    EXPECT_EQ(*line, std::string("got ") + word);
+  }
+  process = ChildProcess::start({"sh", "-c", "exit 3"}, {}, ChildProcess::Input::lines);
+  ASSERT_FALSE((*process)->line_beginning("nothing", std::chrono::seconds(20)));
+  const Status refused = (*process)->write_line("one");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("takes no 'one'"), std::string::npos) << refused.error().message;
 }
 
 TEST(ChildProcess, AFailureIsToldInItsWords) {

@@ -2,13 +2,16 @@
 """Published pages over links with a rate: one page alone, and one table for three readers.
 
 A page fetched alone is compared with as many bytes that a socket sends on request, over the same
-link in the same run: round trip and copy. What the owner sends to three readers is what its link
-has counted. Prints `skipped` and why where namespaces or `tbf` are not permitted.
+link in the same run: round trip and copy. It comes from its owner, and, by `vmem bench cluster`,
+from a daemon. What the owner sends to three readers is what its link has counted. Prints `skipped`
+and why where namespaces or `tbf` are not permitted.
 
     tests/campaign/cluster_links.py --bin build/release/bin [--mbit 100]
 """
 import argparse
 import contextlib
+import json
+import os
 import pathlib
 import random
 import signal
@@ -54,9 +57,9 @@ class Links:
         self.failures: list[str] = []
         self.timed: list[dict] = []
         self.world = World(build, seed, lease_s=90, host=links.address(0), inside=links.inside(0))
-        secret = pathlib.Path(self.world.folder, "secret")
-        subprocess.run([self.world.vmem, "secret", "new", str(secret)], check=True, stdout=subprocess.DEVNULL)
-        self.options = [*ROOM, f"secret={secret}"]
+        self.secret = pathlib.Path(self.world.folder, "secret")
+        subprocess.run([self.world.vmem, "secret", "new", str(self.secret)], check=True, stdout=subprocess.DEVNULL)
+        self.options = [*ROOM, f"secret={self.secret}"]
 
     def hear(self, program: Program, event: dict) -> None:
         if event["event"] == "timed":
@@ -95,16 +98,47 @@ class Links:
                     f"tables, at most {TABLES_SENT} and {100 * WIRE - 100:.0f} % of headers")
         for problem in self.world.end_of(publisher):
             self.fail(problem)
+        self.read_by_bench()
+
+    @contextlib.contextmanager
+    def page_server(self):
+        """A plain server of pages on the host of the owner and the daemon."""
+        command = [*self.links.inside(1), sys.executable, "-c", SERVE, self.links.address(1), str(PAGE)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            server.stdout.readline()
+            try:
+                yield f"{self.links.address(1)}:9000"
+            finally:
+                server.kill()
+
+    def read_by_bench(self) -> None:
+        """A daemon on the owner's host keeps the pages that `vmem bench` publishes and fetches."""
+        daemon = self.world.daemon("keeper", ["--listen", f"{self.links.address(1)}:0", "--copies", "128MiB",
+                                              "--secret", str(self.secret)], inside=self.links.inside(1))
+        self.wait("the daemon", daemon.is_ready)
+        records = pathlib.Path(self.world.folder, "page.json")
+        with self.page_server() as server:
+            command = [*self.links.inside(2), self.world.vmem, "bench", "cluster", "--rows", "page", "--driver",
+                       "emulated", "--hbm", "128MiB", "--working-set", str(TABLE_PAGES * PAGE), "--page-server", server, "--option",
+                       f"secret={self.secret}", "--json", str(records)]
+            done = subprocess.run(command, env=os.environ | self.world.environment, text=True, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, timeout=2 * READY_S)
+        if done.returncode != 0:
+            return self.fail(f"vmem bench cluster ended with {done.returncode}: {done.stdout}")
+        median, p99 = json.loads(records.read_text())
+        for row in (median, p99):
+            print(f"  {row['variant']}: {row['achieved']:.1f} ms, {row['ratio']:.2f} of {row['limit']:.1f} ms; "
+                  f"{row['details']['idle_share']:.2f} of the cores' time was idle", flush=True)
+        if not median["goal"]["met"]:
+            self.fail(f"a page alone from a daemon: {median['ratio']:.2f} of its limit, at most {PAGE_RATIO}")
+        for problem in self.world.end_of(daemon):
+            self.fail(problem)
 
     def bare(self) -> float:
         """Seconds for a round trip and a copy of a page, by a plain socket."""
-        host = self.links.address(1)
-        with subprocess.Popen([*self.links.inside(1), sys.executable, "-c", SERVE, host, str(PAGE)],
-                              stdout=subprocess.PIPE, text=True) as server:
-            server.stdout.readline()
-            asked = subprocess.run([*self.links.inside(2), sys.executable, "-c", ASK, host, str(PAGE)], text=True,
-                                   stdout=subprocess.PIPE, check=True, timeout=READY_S)
-            server.kill()
+        with self.page_server() as server:
+            asked = subprocess.run([*self.links.inside(2), sys.executable, "-c", ASK, server.split(":")[0], str(PAGE)],
+                                   text=True, stdout=subprocess.PIPE, check=True, timeout=READY_S)
         return statistics.median(float(each) for each in asked.stdout.split())
 
     def read(self, hosts: list[int], pause_ms: int) -> None:

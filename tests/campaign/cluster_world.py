@@ -169,8 +169,8 @@ class World:
         self.environment = {"VMEM_EMU": EMULATED, "VMEM_CLUSTER": self.etcd.address(), "VMEM_BASE": BASE, "VMEM_SPACE": space,
                             "VMEM_NODE_LEASE": f"{lease_s}s"}
 
-    def daemon(self, name: str, arguments: list[str], hidden: bool = False) -> Lender:
-        made = Lender(name, [self.vmem, "daemon", *arguments], self.folder, self.environment, hidden)
+    def daemon(self, name: str, arguments: list[str], hidden: bool = False, inside: list[str] = ()) -> Lender:
+        made = Lender(name, [*inside, self.vmem, "daemon", *arguments], self.folder, self.environment, hidden)
         self.nodes.append(made)
         return made
 

@@ -69,6 +69,15 @@ TEST(Program, BenchHelpListsScenariosAndExitCodes) {
     EXPECT_NE(outcome.text.find(word), std::string::npos);
 }
 
+TEST(Program, BenchHelpListsTheRowsOfCluster) {
+  const Outcome outcome = run("bench --help");
+  for (const char* word : {"--rows", "published, page, fanout, overflow, drain", "--page-server"})
+    EXPECT_NE(outcome.text.find(word), std::string::npos) << word;
+  EXPECT_EQ(outcome.text.find("reader   "), std::string::npos) << "it is cluster's own";
+  expect_refused("bench cluster --driver emulated --rows fan-out", {"--rows fan-out", "fanout, overflow, drain"});
+  expect_refused("bench net --driver emulated --rows page", {"--rows", "cluster", "net"});
+}
+
 TEST(Program, RefusesUnknownScenariosAndNamesTheKnown) { expect_refused("bench swim", {"swim", "stream", "matmul"}); }
 TEST(Program, RefusesNoCommandAndUnknownFlags) {
   expect_refused("", {});
