@@ -100,6 +100,11 @@ typedef struct vmem_published_statistics {
   uint64_t reused_pages;      /**< taken from an earlier version here instead */
   uint64_t retries;           /**< fetches that were repeated, or asked of another node */
   uint64_t mismatches;        /**< pages that came and were not what was published */
+  /** Of host memory, held by pages of opened_regions: copies, and pages in use or on their way. */
+  uint64_t cached_bytes;
+  uint64_t cache_limit_bytes; /**< option published_cache, at most all of host memory */
+  uint64_t dropped_pages;     /**< copies that were released for that limit */
+  uint64_t dropped_bytes;     /**< of dropped_pages */
 } vmem_published_statistics;
 /**
  * A snapshot. Counters that change meanwhile need not agree.

@@ -122,5 +122,13 @@ vmem_range read(const published<T>& p) noexcept {
   return read(p.data(), p.bytes());
 }
 
+/// What this program shares, as vmem_published_stats. Throws UNSUPPORTED (no option cluster).
+inline vmem_published_statistics published_stats() {
+  vmem_published_statistics statistics{};
+  statistics.struct_bytes = sizeof(statistics);
+  check(vmem_published_stats(&statistics));
+  return statistics;
+}
+
 }  // namespace v0
 }  // namespace vmem

@@ -38,6 +38,31 @@ class _Options(ctypes.Structure):
     ]
 
 
+class _Statistics(ctypes.Structure):
+    """vmem_published_statistics of vmem/cluster.h."""
+
+    _fields_ = [("struct_bytes", ctypes.c_uint32), ("reserved", ctypes.c_uint32)] + [
+        (name, ctypes.c_uint64)
+        for name in (
+            "published_regions",
+            "opened_regions",
+            "sent_pages",
+            "sent_bytes",
+            "same_pages",
+            "refused_requests",
+            "fetched_pages",
+            "fetched_bytes",
+            "reused_pages",
+            "retries",
+            "mismatches",
+            "cached_bytes",
+            "cache_limit_bytes",
+            "dropped_pages",
+            "dropped_bytes",
+        )
+    ]
+
+
 class Source:
     """A tensor to be published: `dtype` is safetensors' name; `pointer` any address that CUDA or
     the host has, of `nbytes` contiguous bytes; `keep` lives as long.
@@ -226,3 +251,13 @@ def open(name, *, wait=30.0, device=0, library=None):
             raise _tensors.header_error(what, f"tensor {_tensors.brief(each)} begins at byte {begin}, no multiple of the size of {dtype}")
         opened[each] = MappedTensor(region, region.pointer + begin if nbytes else None, dtype, shape, nbytes, device)
     return opened
+
+
+def statistics(*, library=None):
+    """What this process shares (vmem_published_stats) as a dict: gauges, and counters since the
+    start. Raises RuntimeError without the option cluster.
+    """
+    library = library or _library.api()
+    out = _Statistics(struct_bytes=ctypes.sizeof(_Statistics))
+    _check(library, library.vmem_published_stats(ctypes.byref(out)))
+    return {name: getattr(out, name) for name, _ in _Statistics._fields_ if name not in ("struct_bytes", "reserved")}

@@ -74,6 +74,8 @@ struct MoverConfig {
   std::vector<Loan> loans;
   tiers::Tier* spill = nullptr;  // for pages that the backing tier has no room for; null: none
   tiers::Tier* files = nullptr;  // the sources of read-only regions; null: none
+  // Most bytes of the backing tier for copies of pages that other nodes published.
+  std::uint64_t published_cache_bytes = UINT64_MAX;
   std::unique_ptr<Policy> policy;
   // With `spill`: selects pages to spill. Its one device 0 is the backing tier.
   std::unique_ptr<Policy> spill_policy;
@@ -105,6 +107,8 @@ struct MoverCounters : vmem_statistics {
   std::uint64_t spill_failures = 0;
   std::uint64_t load_failures = 0;  // of loads from below host memory that left the page there
   std::uint64_t read_to_hbm_failures = 0;
+  std::uint64_t published_dropped_pages = 0;  // copies released for their quota
+  std::uint64_t published_dropped_bytes = 0;
 };
 
 struct Core {

@@ -164,6 +164,7 @@ Mover::Next Mover::step() {
       parts_.ahead.prefetch();
       parts_.ahead.promote();
     }
+    parts_.host.hold_quota();
     if (parts_.core.config.spill != nullptr) parts_.spill.ahead(parts_.committer.largest_page());
   }
   parts_.residency.find_all_resident();
@@ -178,7 +179,8 @@ Mover::Next Mover::next_step() const {
   const bool waiting = !requests_.empty() || !parts_.transfers.empty() || !parts_.endings.regions().empty() ||
                        parts_.ahead.asked() || parts_.ahead.waits();
   if (waiting) return Next::soon;
-  const bool looking = !parts_.promotions.empty() || parts_.lending.waits() || parts_.in_place.waits();
+  const bool looking =
+      !parts_.promotions.empty() || parts_.lending.waits() || parts_.in_place.waits() || parts_.host.over_quota();
   return looking ? Next::later : Next::sleep;
 }
 
@@ -301,7 +303,7 @@ void Mover::finish_transfer(const tiers::Completion& completion) {
   }
   if (transfer.if_changed && !completion.changed) page.writes_in_a_row = 0;
   if (load && completion.outcome == tiers::Outcome::done) parts_.fingerprints.learn(ref);
-  if (load) parts_.near.return_passing_slot(ref);
+  if (load) parts_.near.passed_through(ref);
   if (completion.outcome == tiers::Outcome::done) return;
   if (ref.region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;
   if (load && page.wait == completion.id) parts_.unread.load_failed(ref, completion);

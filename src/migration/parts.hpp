@@ -53,7 +53,7 @@ struct MoverParts {
   Contents contents{transfers, devices, near, below};
   Promotions promotions{core};
   InPlaceBlocks in_place{core, residency};
-  UseTracker uses{core, residency, devices, contents, promotions, in_place};
+  UseTracker uses{core, residency, devices, contents, promotions, in_place, near};
   AccessGate gate{core, transfers, residency, mapper, uses};
   HbmFrames frames{core, transfers, devices, near, uses};
   Fingerprints fingerprints{core, transfers, devices, near, frames};

@@ -243,6 +243,11 @@ struct CapacityRequest final : Request {
 
 struct StatisticsRequest final : Request {
   vmem_statistics statistics{};  // answer: the mover's part
+  // Answer: copies of other nodes' published pages in host memory.
+  struct PublishedCopies {
+    std::uint64_t bytes = 0, quota_bytes = 0;
+    std::uint64_t dropped_pages = 0, dropped_bytes = 0;  // released for the quota
+  } published;
 
   std::optional<Status> advance(MoverParts& parts) override;
 };

@@ -240,8 +240,9 @@ vmem_status vmem_published_stats(vmem_published_statistics* out) {
                         fmt::format("struct_bytes is {}; set it to sizeof(vmem_published_statistics), {}",
                                     out->struct_bytes, sizeof(vmem_published_statistics)));
     VMEM_ASSIGN(vmem::runtime::Publishing* const publishing, publishing_of(runtime));
-    *out = {.struct_bytes = sizeof(vmem_published_statistics)};
-    publishing->add_to(*out);
+    vmem_published_statistics figures{.struct_bytes = sizeof(vmem_published_statistics)};
+    VMEM_TRY(publishing->add_to(figures));
+    *out = figures;
     return {};
   });
 }

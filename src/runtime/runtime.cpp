@@ -211,6 +211,7 @@ Result<migration::MoverConfig> Runtime::mover_config() {
   config.backing_ahead_bytes = options_.host_ahead_bytes;
   config.in_place = &stack_->host();
   config.files = &stack_->sources();
+  config.published_cache_bytes = options_.published_cache.of(stack_->host().usage().budget_bytes);
   VMEM_ASSIGN(config.devices, mover_devices());
   config.peer_tiers = peers_->tiers();
   config.loans = peers_->loans();

@@ -19,18 +19,31 @@ using Values = std::vector<std::string>;
 enum class Sort : std::uint8_t { size, duration, count, word, path, list, address };
 
 const std::map<std::string, Sort>& sorts() {
-  static const std::map<std::string, Sort> all{{"base", Sort::word},          {"space", Sort::size},
-                                               {"hbm", Sort::size},           {"headroom", Sort::size},
-                                               {"host", Sort::size},          {"borrow", Sort::size},
-                                               {"page", Sort::size},          {"remote_wait", Sort::duration},
-                                               {"call_wait", Sort::duration}, {"acquire_wait", Sort::duration},
-                                               {"replicas", Sort::count},     {"remote_channels", Sort::count},
-                                               {"prefetch", Sort::count},     {"window", Sort::count},
-                                               {"peers", Sort::list},         {"lend", Sort::list},
-                                               {"nvme", Sort::list},          {"devices", Sort::list},
-                                               {"remote", Sort::address},     {"secret", Sort::path},
-                                               {"certificates", Sort::path},  {"topology", Sort::path},
-                                               {"driver", Sort::path},        {"node_lease", Sort::duration}};
+  static const std::map<std::string, Sort> all{{"base", Sort::word},
+                                               {"space", Sort::size},
+                                               {"hbm", Sort::size},
+                                               {"headroom", Sort::size},
+                                               {"host", Sort::size},
+                                               {"borrow", Sort::size},
+                                               {"published_cache", Sort::size},
+                                               {"page", Sort::size},
+                                               {"remote_wait", Sort::duration},
+                                               {"call_wait", Sort::duration},
+                                               {"acquire_wait", Sort::duration},
+                                               {"replicas", Sort::count},
+                                               {"remote_channels", Sort::count},
+                                               {"prefetch", Sort::count},
+                                               {"window", Sort::count},
+                                               {"peers", Sort::list},
+                                               {"lend", Sort::list},
+                                               {"nvme", Sort::list},
+                                               {"devices", Sort::list},
+                                               {"remote", Sort::address},
+                                               {"secret", Sort::path},
+                                               {"certificates", Sort::path},
+                                               {"topology", Sort::path},
+                                               {"driver", Sort::path},
+                                               {"node_lease", Sort::duration}};
   return all;
 }
 
@@ -101,6 +114,7 @@ std::string OptionValues::good(const std::string& option) {
       {"hbm", {"32MiB", "64MiB", "0.125GiB", "auto", "100MiB", "67108864"}},
       {"headroom", {"0", "1GiB", "64TiB", "1"}},
       {"host", {"16MiB", "64MiB", "auto", "17MiB"}},
+      {"published_cache", {"0", "0%", "64MiB", "50%", "100%", "64TiB"}},
       {"borrow", {"auto", "16MiB", "4096TiB"}},
       {"page", {"auto", "2MiB", "4MiB"}},
       {"remote_wait", {"100ms", "5s", "60min"}},

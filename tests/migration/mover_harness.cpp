@@ -141,6 +141,7 @@ void MoverTest::make_mover() {
         make_second_chance_policy({.prefetch_pages = 0, .hbm_bytes = {shape.host_pages * kPageBytes}});
   }
   config.files = files.get();
+  config.published_cache_bytes = shape.cache_pages * kPageBytes;
   config.page_bytes = shape.page_bytes;
   config.shares_pages = shape.shares_pages;
   config.tries_in_place = shape.tries_in_place;

@@ -39,7 +39,9 @@ struct MachineShape {
   // Device 1 lends them to device 0. With two devices the mover manages the lender as well, and
   // lends only memory that device 1's own pages leave free.
   std::uint32_t lent_pages = 0;
-  bool files = false;     // read-only regions can be mapped
+  bool files = false;  // read-only regions can be mapped
+  // Of host memory, for copies of pages that other nodes published.
+  std::uint32_t cache_pages = 1u << 20;
   bool straight = false;  // pages of files and of the spill tier can be read directly into frames
   bool real_policy = false;
   // Replaces the scripted policy, if set.

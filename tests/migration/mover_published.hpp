@@ -1,6 +1,10 @@
 // Regions of the mover's tests that are published, and end as their node ends them.
 #pragma once
 
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "migration/mover_harness.hpp"
@@ -41,6 +45,36 @@ class Freeze : public PublishedTest {
     return !open.absent;
   }
   std::vector<std::uint32_t> unwritten;
+};
+
+// A published region of another node.
+class Opened final : public tiers::PageSource {
+ public:
+  Opened(std::shared_ptr<tiers::PageSource> pages, tiers::RegionPlace place)
+      : pages_(std::move(pages)), place_(place) {}
+  std::string name() const override { return "the published region 'weights'"; }
+  std::optional<tiers::RegionPlace> place() const override { return place_; }
+  std::uint64_t head_bytes() const override { return 0; }
+  std::uint64_t bytes() const override { return pages_->bytes(); }
+  Result<tiers::SlotId> lay_out(std::uint64_t page_bytes, std::uint32_t count) override {
+    return pages_->lay_out(page_bytes, count);
+  }
+
+ private:
+  const std::shared_ptr<tiers::PageSource> pages_;
+  const tiers::RegionPlace place_;
+};
+
+class OpenRegion : public PublishedTest {
+ protected:
+  static constexpr tiers::RegionPlace kPlace{.first_granule = 40, .page_shift = 1, .serial = pagetable::Serial{5}};
+  Result<Region*> open(std::uint32_t pages, const tiers::RegionPlace& place = kPlace) {
+    AllocateRequest request;
+    const std::uint64_t page_bytes = kPageBytes << place.page_shift;
+    request.source = std::make_shared<Opened>(files->map(pages * page_bytes), place);
+    VMEM_TRY(ask(request));
+    return request.region;
+  }
 };
 
 }  // namespace vmem::migration

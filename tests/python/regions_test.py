@@ -64,6 +64,11 @@ def opener(cluster, name, seed):
         tensor = opened[each]
         assert (tensor.dtype, tensor.shape) == (dtype, shape), each
         assert tensor.nbytes == 0 or read(tensor) == bytes(data), each
+    figures = regions.statistics(library=LIBRARY)
+    assert (figures["opened_regions"], figures["published_regions"]) == (1, 0), figures
+    assert figures["fetched_bytes"] >= 9 * MIB and figures["mismatches"] == 0, figures
+    assert figures["cache_limit_bytes"] == 32 * MIB, figures
+    assert 9 * MIB <= figures["cached_bytes"] <= 32 * MIB and figures["dropped_pages"] == 0, figures
     print(json.dumps({each: tensor.pointer for each, tensor in opened.items()}))
 
 

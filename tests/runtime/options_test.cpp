@@ -312,7 +312,28 @@ INSTANTIATE_TEST_SUITE_P(
         Malformed{"prefetch", "4294967304", "more than 65536"}, Malformed{"log", "warning", "no log level"},
         Malformed{"log", "", "no log level"}, Malformed{"node_lease", "4s", "too short"},
         Malformed{"node_lease", "6500ms", "not whole seconds"}, Malformed{"node_lease", "61min", "longer than an hour"},
-        Malformed{"node_lease", "off", "not"}));
+        Malformed{"node_lease", "off", "not"}, Malformed{"published_cache", "101%", "more than 100"},
+        Malformed{"published_cache", "-1%", "negative"}, Malformed{"published_cache", "%", "not a whole number"},
+        Malformed{"published_cache", "1.5%", "not a whole number"},
+        Malformed{"published_cache", "half", "does not start with a digit"},
+        Malformed{"published_cache", "65TiB", "more than 64 TiB"},
+        Malformed{"published_cache", "", "does not start with a digit"}));
+
+TEST_F(OptionsTest, TheCacheOfPublishedPagesIsASizeOrAPartOfHostMemoryInACluster) {
+  EXPECT_THAT(refusal({{"published_cache", "10%"}}),
+              AllOf(HasSubstr("published_cache=10%"), HasSubstr("give cluster")));
+  const auto share = [](const char* value) {
+    const auto resolved = resolve_options(Given{{"published_cache", value}, {"cluster", "etcd://127.0.0.1:1/lab"}});
+    EXPECT_TRUE(resolved);
+    return resolved->published_cache.of(std::uint64_t{1} << 30);
+  };
+  EXPECT_EQ(share("25%"), std::uint64_t{256} << 20);
+  EXPECT_EQ(share("64MiB"), std::uint64_t{64} << 20);
+  EXPECT_EQ(share("100%"), std::uint64_t{1} << 30);
+  EXPECT_EQ(share("0%"), 0u);
+  EXPECT_EQ(share("0"), 0u);
+  EXPECT_EQ(Options{}.published_cache.of(1000), 500u);
+}
 
 TEST_F(OptionsTest, ALeaseIsForMembersOfACluster) {
   EXPECT_THAT(refusal({{"node_lease", "6s"}}), AllOf(HasSubstr("node_lease=6s"), HasSubstr("give cluster")));

@@ -44,7 +44,7 @@ void Ahead::prefetch() {
     if (room_comes || (waits && *started == Attempt::after_transfer)) break;
     asked_.pop_front();
     if (started && *started == Attempt::done) continue;
-    Recall::not_wanted(ref);
+    parts_.recall.not_wanted(ref);
     // A pinned page stays wanted: promote retries it.
     if (ref.page().pinned) parts_.promotions.add(ref);
   }
@@ -67,7 +67,7 @@ void Ahead::follow_plan(Device& device) {
       if (!load_has_room(device, ref.bytes())) return;
       const Result<Attempt> started = start(ref);
       if (!started) {
-        Recall::not_wanted(ref);
+        parts_.recall.not_wanted(ref);
         device.planned.pop_front();
         return;
       }
@@ -77,7 +77,7 @@ void Ahead::follow_plan(Device& device) {
         if (plan_waits_) return;
         for (const PageId id : device.planned) {
           const PageRef given_up{parts_.core.config.space->find(id.region), id.index};
-          if (given_up.live()) Recall::not_wanted(given_up);
+          if (given_up.live()) parts_.recall.not_wanted(given_up);
         }
         device.planned.clear();
         return;

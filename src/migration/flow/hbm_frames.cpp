@@ -47,7 +47,10 @@ void HbmFrames::give_up(PageRef ref, std::uint64_t store) {
   page.stand_by();
   page.prefetched = false;
   core_.config.policy->page_left(ref.id());
-  if (page.slot != kNoFrame) near_.came_to_host_memory(ref);
+  if (page.slot != kNoFrame) {
+    near_.came_to_host_memory(ref);
+    near_.copy_used(ref);
+  }
   ++core_.counters.evictions;
   if (!evicts()) evicts_.store(true, std::memory_order_relaxed);
 }

@@ -20,6 +20,8 @@ namespace {
 constexpr std::uint64_t kPassingPages = 8;
 constexpr std::uint64_t kPassingBytes = std::uint64_t{128} << 20;
 constexpr std::uint64_t kReservedPages = 2;
+// Looked at in a step, while more are kept than their quota allows.
+constexpr std::size_t kCopiesTried = 64;
 
 }  // namespace
 
@@ -82,6 +84,8 @@ void HostRoom::note_waiting(PageRef ref, Displaces displaces) {
 Result<HostSlot> HostRoom::look_for(PageRef ref, const SlotWish& wish) {
   const std::uint64_t page_bytes = ref.bytes();
   tiers::Tier& host = *parts_.core.config.backing;
+  const bool copied = parts_.near.keeps_copies_of(*ref.region);
+  if (copied) hold_quota(page_bytes, wish.excluded);
   tiers::SlotGrant grant;
   if (leaves_room_for_files(ref)) {
     VMEM_ASSIGN(grant, host.allocate(page_bytes));
@@ -95,6 +99,9 @@ Result<HostSlot> HostRoom::look_for(PageRef ref, const SlotWish& wish) {
   }
   if (grant.grant == Grant::granted) return HostSlot::found(grant.slot);
   if (grant.grant == Grant::later) return HostSlot::later(Attempt::after_transfer);
+  // Pages of this program stay: a load that ends makes room, and what is read ahead can wait.
+  if (copied && (wish.displaces == Displaces::unwanted || parts_.below.loading_to_host()))
+    return HostSlot::later(Attempt::after_transfer);
   return displace(ref, wish, passing.more);
 }
 
@@ -164,11 +171,16 @@ bool HostRoom::leaves_room_for_files(PageRef ref) const {
          host.budget_bytes;
 }
 
+// Copies first: somebody waits, or will, for pages that were read ahead.
 NearSlots::Released HostRoom::release_passing(std::uint64_t bytes, const SlotWish& wish) {
   NearSlots::Released released;
-  release_passing(bytes, {Displaces::unwanted, wish.excluded}, released);
+  const SlotWish unwanted{Displaces::unwanted, wish.excluded};
+  release_copies(bytes, unwanted, parts_.near.copies().candidates().size(), released);
+  release_passing(bytes, unwanted, released);
   // Pages read ahead for an imminent use, or used in place, come last.
-  if (wish.displaces != Displaces::unwanted) release_passing(bytes, wish, released);
+  if (wish.displaces == Displaces::unwanted) return released;
+  release_copies(bytes, wish, parts_.near.copies().candidates().size(), released);
+  release_passing(bytes, wish, released);
   return released;
 }
 
@@ -177,24 +189,53 @@ void HostRoom::release_passing(std::uint64_t bytes, const SlotWish& wish, NearSl
   const std::vector<PageRef> eldest_first(parts_.near.passing().begin(), parts_.near.passing().end());
   for (const PageRef ref : eldest_first) {
     if (released.bytes >= bytes) return;
-    // Ending regions release their slots themselves.
-    if (!ref.live() && !comes(released.more)) released.more = Attempt::after_transfer;
-    const Page& page = ref.page();
-    if (&page == wish.excluded || !ref.live()) continue;
-    const bool needed = page.spilled->wanted || page.mapped == Mapped::slot;
-    if (needed && wish.displaces == Displaces::unwanted) continue;
-    if (page.mapped == Mapped::slot && !page.pinned) {
-      const auto hidden = parts_.gate.hide(ref);
-      if (!hidden) parts_.core.eviction_failed(ref, hidden.error());
-      if (hidden && *hidden == Attempt::after_gpu) released.more = Attempt::after_gpu;
-    }
-    const bool at_rest = page.mapped != Mapped::slot && page.cpu_users == 0 && !parts_.transfers.running(page.wait) &&
-                         !parts_.transfers.busy_below(page);
-    if (!at_rest && page.mapped != Mapped::slot && !comes(released.more)) released.more = Attempt::after_transfer;
-    if (!at_rest) continue;
-    parts_.near.drop(ref);
-    released.bytes += ref.bytes();
+    release_one(ref, wish, released);
   }
+}
+
+// Looks at `most` copies at most. Those in use count as used now: the next call looks at others.
+void HostRoom::release_copies(std::uint64_t bytes, const SlotWish& wish, std::size_t most,
+                              NearSlots::Released& released) {
+  const std::list<PageId>& copies = parts_.near.copies().candidates();
+  for (; most > 0 && !copies.empty() && released.bytes < bytes; --most) {
+    const PageId eldest = copies.front();
+    const PageRef ref{parts_.core.config.space->find(eldest.region), eldest.index};
+    if (!release_one(ref, wish, released)) parts_.near.copy_used(ref);
+  }
+}
+
+bool HostRoom::release_one(PageRef ref, const SlotWish& wish, NearSlots::Released& released) {
+  // Ending regions release their slots themselves.
+  if (!ref.live() && !comes(released.more)) released.more = Attempt::after_transfer;
+  if (!ref.live() || &ref.page() == wish.excluded) return false;
+  const Page& page = ref.page();
+  const bool needed = page.spilled->wanted || page.mapped == Mapped::slot;
+  if (needed && wish.displaces == Displaces::unwanted) return false;
+  if (page.mapped == Mapped::slot && !page.pinned) {
+    const auto hidden = parts_.gate.hide(ref);
+    if (!hidden) parts_.core.eviction_failed(ref, hidden.error());
+    if (hidden && *hidden == Attempt::after_gpu) released.more = Attempt::after_gpu;
+  }
+  const bool at_rest = page.mapped != Mapped::slot && page.cpu_users == 0 && !parts_.transfers.running(page.wait) &&
+                       !parts_.transfers.busy_below(page);
+  if (!at_rest && page.mapped != Mapped::slot && !comes(released.more)) released.more = Attempt::after_transfer;
+  if (!at_rest) return false;
+  parts_.near.drop(ref);
+  released.bytes += ref.bytes();
+  return true;
+}
+
+// ---- copies of pages that other nodes published ----
+
+void HostRoom::hold_quota(std::uint64_t more, const Page* excluded) {
+  const std::uint64_t excess = parts_.near.copies().excess(more);
+  if (excess == 0) return;
+  const std::size_t before = parts_.near.copies().candidates().size();
+  NearSlots::Released released;
+  release_copies(excess, {Displaces::anything, excluded}, kCopiesTried, released);
+  MoverCounters& counters = parts_.core.counters;
+  counters.published_dropped_pages += before - parts_.near.copies().candidates().size();
+  counters.published_dropped_bytes += released.bytes;
 }
 
 }  // namespace vmem::migration

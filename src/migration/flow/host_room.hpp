@@ -1,6 +1,7 @@
-// Finds slots of near memory for pages. If host memory is full, in this order: releases slots of
-// pages of files that nobody waits for; releases second copies of resident pages; spills pages. For
-// a page that has no other place it then releases copies that VMEM_ADVISE_READ_MOSTLY asks to keep.
+// Finds slots of near memory for pages. If host memory is full, in this order: releases copies of
+// other nodes' pages, and slots of pages of files that nobody waits for; releases second copies of
+// resident pages; spills pages. For a page that has no other place it then releases copies that
+// VMEM_ADVISE_READ_MOSTLY asks to keep.
 #pragma once
 
 #include <cstddef>
@@ -51,6 +52,12 @@ class HostRoom {
   // Whether a page of a file that is read ahead may take a host slot. To make room, releases slots
   // that nobody waits for.
   bool room_to_pass(std::uint64_t page_bytes);
+  // Releases copies of other nodes' published pages until, with `more` bytes, they are within their
+  // quota. Copies in use stay; so do pages that are loaded, or read ahead and not used yet. Within
+  // the quota it costs a comparison. `excluded`: see SlotWish.
+  void hold_quota(std::uint64_t more = 0, const Page* excluded = nullptr);
+  // Call hold_quota again: the copies that exceed the quota were in use.
+  bool over_quota() const { return parts_.near.copies().excess() != 0 && !parts_.near.copies().candidates().empty(); }
   // While it lives, slots are found for requests: what they wait for goes first.
   class ForRequests {
    public:
@@ -79,6 +86,8 @@ class HostRoom {
   bool leaves_room_for_files(PageRef ref) const;
   NearSlots::Released release_passing(std::uint64_t bytes, const SlotWish& wish);
   void release_passing(std::uint64_t bytes, const SlotWish& wish, NearSlots::Released& released);
+  void release_copies(std::uint64_t bytes, const SlotWish& wish, std::size_t most, NearSlots::Released& released);
+  bool release_one(PageRef ref, const SlotWish& wish, NearSlots::Released& released);
 
   Parts parts_;
   bool for_requests_ = false;

@@ -123,7 +123,10 @@ void Loader::expose(PageRef ref, Mapped mapped, Access access, std::uint64_t wai
     page.spilled->wanted = false;
     if (mapped == Mapped::slot) Below::distrust(page);
   }
-  if (mapped == Mapped::slot) parts_.near.came_to_host_memory(ref);
+  if (mapped == Mapped::slot) {
+    parts_.near.came_to_host_memory(ref);
+    parts_.near.copy_used(ref);
+  }
   // A page never written has nothing to be compared with at eviction: the mapping counts as a
   // write.
   if (access == Access::write || (page.version == 0 && !parts_.mapper.write_protected(*ref.region))) {

@@ -82,7 +82,9 @@ Result<Attempt> Recall::need_host_slot(PageRef ref, Displaces displaces) {
 }
 
 void Recall::not_wanted(PageRef ref) {
-  if (ref.page().spilled != nullptr) ref.page().spilled->wanted = false;
+  if (ref.page().spilled == nullptr) return;
+  ref.page().spilled->wanted = false;
+  if (ref.page().slot_current()) parts_.near.copy_used(ref);
 }
 
 }  // namespace vmem::migration

@@ -31,7 +31,7 @@ class Recall {
   // False: stop reading ahead for now. True also if there was nothing to do, or its queue is full.
   bool ahead(PageRef ref, Wanted wanted = Wanted::later);
   // Call when nobody waits any more for a page that was read ahead.
-  static void not_wanted(PageRef ref);
+  void not_wanted(PageRef ref);
 
  private:
   enum class Room : std::uint8_t { yes, other_queues, no };

@@ -131,12 +131,13 @@ void Spill::ahead(std::uint64_t largest) {
   const tiers::TierUsage host = parts_.core.config.backing->usage();
   const std::uint64_t reserve = std::min(kReservePages * largest, host.budget_bytes / kReserveShare);
   std::uint64_t free_bytes = host.budget_bytes - std::min(host.budget_bytes, host.used_bytes);
-  // Offered slots count as free: they can be released at once. 0: host memory. Entries may be
-  // outdated.
+  // Offered slots, and those of pages that others have as well, count as free: they can be released
+  // at once. 0: host memory. Entries may be outdated.
   const auto& offered = parts_.near.offered(0);
   for (auto each = offered.begin(); each != offered.end() && free_bytes < reserve; ++each) {
     if (NearSlots::still_offered(*each) && each->page().near == 0) free_bytes += each->bytes();
   }
+  if (free_bytes < reserve) free_bytes += parts_.near.soon_free_bytes(reserve - free_bytes);
   if (free_bytes < reserve) (void)spill_some(reserve - free_bytes, {Displaces::unwanted});
 }
 

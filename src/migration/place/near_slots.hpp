@@ -6,12 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <unordered_set>
 #include <vector>
 
 #include "migration/attempt.hpp"
 #include "migration/core.hpp"
 #include "migration/page/losses.hpp"
 #include "migration/page/transfers.hpp"
+#include "migration/policy/copy_cache.hpp"
 
 namespace vmem::migration {
 
@@ -46,13 +48,24 @@ class NearSlots {
   // Releases offered slots of at least `bytes` in all, if it can.
   Released release_offered(std::size_t near, std::uint64_t bytes, Copies which);
 
-  // Host slots that pages of files pass through on their way to HBM.
-  void pass_through(PageRef ref) { passing_.push_back(ref); }
+  // Host slots that pages of read-only regions pass through on their way to HBM. Throws
+  // std::bad_alloc.
+  void pass_through(PageRef ref);
   const std::deque<PageRef>& passing() const { return passing_; }
-  // If the bytes of a page of a file are in HBM by now, releases its host slot; else does nothing.
-  void return_passing_slot(PageRef ref);
-  enum class Passing { all, waiting };  // waiting: without those used in place
+  // A use of the page's host slot has ended. If the page is in HBM by now, its slot is released,
+  // unless it is worth keeping as a copy (copies). Does nothing while the slot is in use.
+  void passed_through(PageRef ref);
+  enum class Passing { all, waiting };  // waiting: without copies, and without those used in place
   std::uint64_t passing_bytes(Passing which) const;
+
+  // Copies of pages of regions that other nodes published: clean, within a quota, and released
+  // before any page of this program leaves host memory.
+  void keep_copies_of(const Region& region) { published_.insert(&region); }
+  bool keeps_copies_of(const Region& region) const { return region.read_only && published_.contains(&region); }
+  const CopyCache& copies() const { return copies_; }
+  void copy_used(PageRef ref);
+  // Of pages that only pass through or are copies: free, or soon. At most `most`.
+  std::uint64_t soon_free_bytes(std::uint64_t most) const;
 
   // Tells the policy that chooses pages to spill: only pages in host memory and not in HBM can be
   // spilled. left_host_memory is harmless for other pages.
@@ -62,13 +75,19 @@ class NearSlots {
   void forget(const Region& region);
 
  private:
+  void forget_passing(PageRef ref);
+  bool comes_free(PageRef ref) const;
+
   Core& core_;
   const Transfers& transfers_;
   const Losses& losses_;
   std::vector<Near> near_;  // host memory, then each lent memory
   // Resident pages with a slot that can be released, by near memory. Checked when popped.
   std::vector<std::deque<PageRef>> offered_;
-  std::deque<PageRef> passing_;  // of read-only regions, with a host slot
+  // Of read-only regions, with a host slot; copies that were used are in copies_ only.
+  std::deque<PageRef> passing_;
+  CopyCache copies_;
+  std::unordered_set<const Region*> published_;
 };
 
 }  // namespace vmem::migration

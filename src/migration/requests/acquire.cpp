@@ -29,7 +29,7 @@ std::optional<Status> AcquireRequest::advance(MoverParts& parts) {
   if (!served || *served) return served;
   // Reads from below that started for this request are no longer wanted.
   for (const Want& want : wants) {
-    for (std::uint32_t i = 0; i < want.run.count; ++i) Recall::not_wanted({want.run.region, want.run.first + i});
+    for (std::uint32_t i = 0; i < want.run.count; ++i) parts.recall.not_wanted({want.run.region, want.run.first + i});
   }
   return served;
 }

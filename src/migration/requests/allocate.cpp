@@ -82,6 +82,7 @@ void AllocateRequest::undo(MoverParts& parts, std::uint64_t charged) {
   if (region != nullptr) {
     parts.core.tell_policies([&](Policy& policy) { policy.region_ends(region->id); });
     parts.below.remove_source(*region);
+    parts.near.forget(*region);
     parts.core.config.space->remove(*std::exchange(region, nullptr));
   }
   home.committed_bytes -= charged;
@@ -101,6 +102,7 @@ Status AllocateRequest::add_region(MoverParts& parts, std::uint64_t backed, std:
   if (source) {
     VMEM_ASSIGN(const tiers::SlotId slots, source->lay_out(page_bytes, pages));
     parts.below.add_source(*region, source, slots);
+    if (place) parts.near.keep_copies_of(*region);
   }
   const bool slab = kind == RegionKind::slab, shared = kind == RegionKind::shared;
   const bool undeclared = shared || kind == RegionKind::undeclared;

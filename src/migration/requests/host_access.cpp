@@ -97,7 +97,7 @@ std::optional<Status> OpenPageRequest::advance(MoverParts& parts) {
 
 std::optional<Status> ClosePageRequest::advance(MoverParts& parts) {
   --run.region->pages[run.first].cpu_users;
-  parts.near.return_passing_slot({run.region, run.first});
+  parts.near.passed_through({run.region, run.first});
   return Status{};
 }
 

@@ -1,4 +1,6 @@
 // What is where, and how much.
+#include <algorithm>
+
 #include "migration/parts.hpp"
 #include "migration/request.hpp"
 
@@ -50,14 +52,20 @@ std::optional<Status> StatisticsRequest::advance(MoverParts& parts) {
     out.nvme_budget_bytes = below.budget_bytes;
     out.nvme_used_bytes = below.used_bytes;
   }
+  const CopyCache& copies = parts.near.copies();
+  published = {.bytes = copies.bytes(),
+               .quota_bytes = std::min(copies.quota_bytes(), host.budget_bytes),
+               .dropped_pages = parts.core.counters.published_dropped_pages,
+               .dropped_bytes = parts.core.counters.published_dropped_bytes};
   for (const Loan& lent : parts.core.config.loans) {
     const Loan::InUse held = lent.held();
     out.lent_bytes += held.bytes;
     out.lent_overdue_bytes += held.overdue_bytes;
   }
-  out.metadata_bytes =
-      out.pages * sizeof(Page) + (parts.residency.live().size() + parts.endings.regions().size()) * sizeof(Region) +
-      parts.core.config.policy->metadata_bytes() + parts.below.metadata_bytes() + parts.below.source_metadata_bytes();
+  out.metadata_bytes = out.pages * sizeof(Page) +
+                       (parts.residency.live().size() + parts.endings.regions().size()) * sizeof(Region) +
+                       parts.core.config.policy->metadata_bytes() + parts.below.metadata_bytes() +
+                       parts.below.source_metadata_bytes() + copies.metadata_bytes();
   if (parts.core.config.spill_policy) out.metadata_bytes += parts.core.config.spill_policy->metadata_bytes();
   return Status{};
 }

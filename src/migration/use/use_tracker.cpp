@@ -163,7 +163,9 @@ void UseTracker::on_use(std::uint32_t slot, const LoggedUse& use) {
       page.prefetched = false;
       core_.counters.prefetched_used_bytes += region->page_bytes();
     }
-    if (page.mapped == Mapped::slot && worth_frames && !page.in_place) promotions_.add({region, i});
+    if (page.mapped != Mapped::slot) continue;
+    if (worth_frames && !page.in_place) promotions_.add({region, i});
+    near_.copy_used({region, i});
   }
   const bool told = use.kind != LoggedUse::Kind::possible;
   if (!told || region->state.load(std::memory_order_relaxed) != pagetable::RegionState::live) return;

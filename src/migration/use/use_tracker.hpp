@@ -17,13 +17,14 @@ namespace vmem::migration {
 class UseTracker {
  public:
   UseTracker(Core& core, Residency& residency, Devices& devices, Contents& contents, Promotions& promotions,
-             InPlaceBlocks& in_place)
+             InPlaceBlocks& in_place, NearSlots& near)
       : core_(core),
         residency_(residency),
         devices_(devices),
         contents_(contents),
         promotions_(promotions),
-        in_place_(in_place) {}
+        in_place_(in_place),
+        near_(near) {}
 
   // Reads the threads' logs: stamps pages, and tells the policies.
   void drain();
@@ -67,6 +68,7 @@ class UseTracker {
   Contents& contents_;
   Promotions& promotions_;
   InPlaceBlocks& in_place_;
+  NearSlots& near_;
   std::vector<Stamp> untracked_;      // the last untracked use of each stream
   bool untracked_before_ = false;     // an untracked use was seen
   std::uint64_t cover_failures_ = 0;  // logged at every power of two

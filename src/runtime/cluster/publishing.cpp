@@ -347,7 +347,13 @@ Status Publishing::let_go(const Joint& joint, std::uint64_t wait_us) {
                           joint.name, count(*lost), lost->front().first));
 }
 
-void Publishing::add_to(vmem_published_statistics& out) const {
+Status Publishing::add_to(vmem_published_statistics& out) const {
+  migration::StatisticsRequest request;
+  VMEM_TRY(parts_.mover.call(request));
+  out.cached_bytes = request.published.bytes;
+  out.cache_limit_bytes = request.published.quota_bytes;
+  out.dropped_pages = request.published.dropped_pages;
+  out.dropped_bytes = request.published.dropped_bytes;
   const sharing::PageServer::Statistics sent = parts_.remote.joint()->served();
   const sharing::SharedCounters came = parts_.remote.joint()->tier().statistics();
   out.sent_pages = sent.pages;
@@ -361,6 +367,7 @@ void Publishing::add_to(vmem_published_statistics& out) const {
   out.mismatches = came.mismatches;
   const std::lock_guard lock(mutex_);
   for (const auto& [first, joint] : joint_) ++(joint.region->read_only ? out.opened_regions : out.published_regions);
+  return {};
 }
 
 // ---- the node's thread, and the member's ----

@@ -66,7 +66,8 @@ class Publishing final : public AddressUser {
   // nobody has some of its pages).
   Status close(void* pointer, vmem_stream stream, std::uint64_t wait_us);
 
-  void add_to(vmem_published_statistics& out) const;
+  // Errors: those of the mover's calls.
+  Status add_to(vmem_published_statistics& out) const;
 
   // Closes everything for other nodes, which take over what only this one has; its memory stays.
   // Before shutdown; no other thread calls.

@@ -185,7 +185,7 @@ Status Resolution::check_remote() const {
     return fail(VMEM_ERROR_INVALID_OPTION, fmt::format("{} names nodes, and {} finds them: drop one of them",
                                                        describe("remote"), describe("cluster")));
   }
-  for (const std::string_view name : {"advertise", "node_lease"}) {
+  for (const std::string_view name : {"advertise", "node_lease", "published_cache"}) {
     if (!options_.cluster.empty() || !is_set(name)) continue;
     return fail(VMEM_ERROR_INVALID_OPTION,
                 fmt::format("{} would have no effect: it is for members of a cluster; give cluster, or drop it",
